@@ -47,6 +47,7 @@ pub mod pages;
 pub mod peer_clock;
 pub mod probe;
 pub mod scrape;
+pub mod targets;
 
 pub mod post;
 pub mod sign;

@@ -3,7 +3,7 @@
 //! Nothing is asked of a host that the user did not name, no redirect is followed, and keys go to the endpoint's own host alone.
 //! Ports of that host other than the endpoint's own are somebody else's until shown otherwise: one is looked at only where the
 //! endpoint says on its own port that it is a server whose page lies beside it (Triton), without keys, and the page counts only
-//! where it is such a server's and knows the model. Exporters of GPUs have no place of their own to be guessed from an
+//! where it is such a server's and knows the model. A URL that ends with `/api/v1/query` is a Prometheus, whose targets' pages are read ([`crate::targets`]). Exporters of GPUs have no place of their own to be guessed from an
 //! endpoint: they are named.
 
 use std::cell::RefCell;
@@ -15,6 +15,7 @@ use plimsoll_model::Span;
 use plimsoll_wire::Head;
 use plimsoll_wire::exposition::{self, ExposedValue};
 use plimsoll_wire::kserve::metadata::read_server;
+use plimsoll_wire::prometheus_api::{self, RangeSeries};
 use plimsoll_workload::{Connections, ScrapeSpec, TargetSpec};
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 
@@ -24,6 +25,7 @@ use crate::keeping::SharedByWorkers;
 use crate::pool::{HeldConnection, Pool};
 use crate::stamp::Meter;
 use crate::target::{Target, TargetError, without_user};
+use crate::targets;
 
 /// Longest wait for a page, unless looks are further apart.
 pub(crate) const PATIENCE: Span = Span::from_secs(2);
@@ -58,22 +60,28 @@ pub enum ScrapeError {
 }
 
 /// How an answer is read.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 enum Form {
     Text,
     SglangLoads,
     LlamaSlots,
     /// Asked once: it does not change.
     LlamaProps,
+    /// A Prometheus: what it scraped of those of its targets that these matchers pick.
+    Prometheus {
+        matchers: String,
+        names: String,
+    },
 }
 
 impl Form {
-    fn read(self, body: &[u8]) -> Vec<ExposedValue> {
+    fn read(&self, body: &[u8]) -> Vec<ExposedValue> {
         match self {
             Form::Text => exposition::read(body).rows,
             Form::SglangLoads => exposition::sglang_loads(body),
             Form::LlamaSlots => exposition::llamacpp_slots(body),
             Form::LlamaProps => exposition::llamacpp_props(body),
+            Form::Prometheus { .. } => Vec::new(),
         }
     }
 }
@@ -85,11 +93,30 @@ pub struct MetricsPage {
     pub name: String,
     /// Its URL, for people.
     pub url: String,
+    /// How often it has anything new, where that is somebody else's choice.
+    pub cadence: Option<Span>,
     target: Target,
     form: Form,
 }
 
 impl MetricsPage {
+    /// Of a Prometheus only series whose names match this expression are asked.
+    #[must_use]
+    pub fn of_names(mut self, only: &str) -> MetricsPage {
+        if let Form::Prometheus { names, .. } = &mut self.form {
+            only.clone_into(names);
+        }
+        self
+    }
+
+    /// The matchers and names that a Prometheus is asked for, where it is one.
+    pub(crate) fn asks_prometheus(&self) -> Option<(&str, &str)> {
+        match &self.form {
+            Form::Prometheus { matchers, names } => Some((matchers, names)),
+            _ => None,
+        }
+    }
+
     /// Does it say the same at every look?
     pub(crate) fn is_constant(&self) -> bool {
         self.form == Form::LlamaProps
@@ -143,22 +170,31 @@ async fn named(target: &TargetSpec, pages: &[String], asks: bool) -> Result<Vec<
             Some((name, url)) if !name.contains("//") => (name.to_owned(), url),
             _ => (if pages.len() > 1 { (number + 1).to_string() } else { String::new() }, text.as_str()),
         };
-        let wrong = |source| ScrapeError::Target { page: without_user(text), source };
+        let wrong = |source| ScrapeError::Target { page: targets::decoded(&without_user(text)), source };
+        let silent = |why| ScrapeError::Silent { page: targets::decoded(text), why };
         let at = Target::new(&spec_of(target, url), None).map_err(wrong)?;
-        let path = at.path("");
-        let forms: &[Form] = match path.trim_end_matches('/').rsplit('/').next().unwrap_or_default() {
-            "loads" => &[Form::SglangLoads],
-            "slots" => &[Form::LlamaSlots],
-            _ => &[Form::Text],
+        let form = match at.base().rsplit('/').next().unwrap_or_default() {
+            "loads" => Form::SglangLoads,
+            "slots" => Form::LlamaSlots,
+            "query" => {
+                let matchers = targets::matchers(url)
+                    .map_err(|why| wrong(TargetError::Url { url: targets::decoded(url), why }))?;
+                Form::Prometheus { matchers, names: ".+".to_owned() }
+            }
+            _ => Form::Text,
         };
-        let page = MetricsPage { name, url: url.to_owned(), target: at, form: forms[0] };
-        let answer = match asks {
-            true => Looker::new(page.clone(), Clock::start()).get(PATIENCE).await.map(|_| ()),
-            false => Ok(()),
+        let mut page = MetricsPage { name, url: url.to_owned(), cadence: None, target: at, form };
+        let looker = Looker::new(page.clone(), Clock::start());
+        let answer = match &page.form {
+            Form::Prometheus { matchers, .. } => {
+                targets::cadence(&looker, matchers).await.map(|cadence| page.cadence = Some(cadence))
+            }
+            _ if !asks => Ok(()),
+            _ => looker.get(PATIENCE).await.map(|_| ()),
         };
         match answer {
-            Ok(()) => found.push(page),
-            Err(why) => return Err(ScrapeError::Silent { page: text.clone(), why }),
+            Err(why) if asks => return Err(silent(why)),
+            _ => found.push(page),
         }
     }
     Ok(found)
@@ -264,7 +300,7 @@ impl Looker {
     fn at(spec: &TargetSpec, form: Form) -> Option<Looker> {
         let target = Target::new(spec, None).ok()?;
         Some(Looker::new(
-            MetricsPage { name: String::new(), url: spec.url.clone(), target, form },
+            MetricsPage { name: String::new(), url: spec.url.clone(), cadence: None, target, form },
             Clock::start(),
         ))
     }
@@ -285,11 +321,31 @@ impl Looker {
         Ok(self.page.form.read(&self.body(patience).await?))
     }
 
+    /// What a Prometheus says of this expression, or why it says nothing.
+    pub(crate) async fn query(&self, expression: &str, patience: Span) -> Result<Vec<RangeSeries>, String> {
+        let path = format!("{}?query={}", self.page.target.base(), targets::encoded(expression));
+        let uri: Uri = path.parse().map_err(|_| "the matchers are too long".to_owned())?;
+        match self.fetch(&uri, patience).await? {
+            (200, body) => prometheus_api::range(&body),
+            // Why it refuses is in the body.
+            (status, body) => Err(match prometheus_api::range(&body) {
+                Err(why) if (400..500).contains(&status) => format!("HTTP {status}: {why}"),
+                _ => format!("HTTP {status}"),
+            }),
+        }
+    }
+
     /// The page as it came.
     async fn body(&self, patience: Span) -> Result<Vec<u8>, String> {
-        let target = &self.page.target;
-        let uri = target.uri("").map_err(|e| e.to_string())?;
-        let request = Outgoing::new(Some(target.gets(&uri).bare()));
+        let uri = self.page.target.uri("").map_err(|e| e.to_string())?;
+        match self.fetch(&uri, patience).await? {
+            (200, body) => Ok(body),
+            (status, _) => Err(format!("HTTP {status}")),
+        }
+    }
+
+    async fn fetch(&self, uri: &Uri, patience: Span) -> Result<(u16, Vec<u8>), String> {
+        let request = Outgoing::new(Some(self.page.target.gets(uri).bare()));
         let seen = Seen::default();
         let asked = exchange(&self.pool, patience, &request, &seen);
         let ending = tokio::time::timeout(patience.as_duration(), asked).await;
@@ -304,13 +360,10 @@ impl Looker {
         if ending.is_err() {
             return Err("timeout".to_owned());
         }
-        if head.status != 200 {
-            return Err(format!("HTTP {}", head.status));
-        }
         if body.len() > PAGE_MAX {
             return Err("the page is too long".to_owned());
         }
-        Ok(body)
+        Ok((head.status, body))
     }
 }
 

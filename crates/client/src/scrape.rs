@@ -17,6 +17,7 @@ use tokio::runtime::LocalRuntime;
 
 use crate::clock::Clock;
 use crate::pages::{Looker, MetricsPage, PATIENCE, runtime};
+use crate::targets::Targets;
 
 /// Series of one page that are followed.
 const MOST_SERIES: usize = 50_000;
@@ -65,8 +66,12 @@ impl Scraper {
             let pages = runtime.block_on(async {
                 let several = pages.iter().any(|page| !page.name.is_empty());
                 let new = |(number, page): (usize, MetricsPage)| {
-                    let marks = several || number == 0;
-                    Follower::new(Looker::new(page, clock), (several, marks), knows)
+                    let (marks, name) = (several || number == 0, several.then(|| page.name.clone()));
+                    let looker = Looker::new(page, clock);
+                    match looker.page.asks_prometheus() {
+                        Some(_) => Source::Targets(Targets::new(looker, knows)),
+                        None => Source::Page(looker, Told::new((name, marks), knows)),
+                    }
                 };
                 pages.into_iter().enumerate().map(new).collect::<Vec<_>>()
             });
@@ -113,7 +118,7 @@ impl Drop for Scraper {
 /// The scraper on its thread.
 struct Rounds {
     runtime: LocalRuntime,
-    pages: Vec<Follower>,
+    pages: Vec<Source>,
     every: Span,
     clock: Clock,
     rows: ToRows,
@@ -132,7 +137,7 @@ impl Rounds {
             }
             match wait(due, self.clock, wish) {
                 Wish::Nothing => {}
-                Wish::Whole => self.pages.iter_mut().for_each(Follower::forget),
+                Wish::Whole => self.pages.iter_mut().for_each(Source::forget),
                 // What happened since the last scrape counts as well.
                 Wish::End => return self.scrape(),
             }
@@ -142,7 +147,8 @@ impl Rounds {
     /// All pages at once: the instant is one, and a page that hangs delays none.
     fn scrape(&mut self) {
         let patience = Span(PATIENCE.0.max(self.every.0.min(10_000_000_000)));
-        let scrapes = self.pages.iter_mut().map(|page| page.scrape(self.clock, patience, &self.rows));
+        let how = (self.clock, patience, self.every);
+        let scrapes = self.pages.iter_mut().map(|page| page.scrape(how, &self.rows));
         self.runtime.block_on(futures_util::future::join_all(scrapes));
     }
 }
@@ -162,11 +168,45 @@ fn wait(due: At, clock: Clock, (wish, changed): &(Mutex<Wish>, Condvar)) -> Wish
     }
 }
 
-/// A page and what it said last.
-struct Follower {
-    looker: Looker,
-    /// Is its name written on every row?
-    named: bool,
+/// Where rows come from.
+enum Source {
+    Page(Looker, Told),
+    Targets(Targets),
+}
+
+impl Source {
+    /// What it said last counts as never said.
+    fn forget(&mut self) {
+        match self {
+            Source::Page(_, told) => told.forget(),
+            Source::Targets(targets) => targets.forget(),
+        }
+    }
+
+    async fn scrape(&mut self, (clock, patience, every): (Clock, Span, Span), rows: &ToRows) {
+        let (looker, told) = match self {
+            Source::Targets(targets) => return targets.scrape((clock, patience, every), rows).await,
+            Source::Page(looker, told) => (looker, told),
+        };
+        if looker.page.is_constant() && told.scrapes > 0 {
+            return;
+        }
+        let asked = clock.now();
+        let found = looker.get(patience).await;
+        // A page is made somewhere between the question and the answer.
+        let at = At(asked.0 + (clock.now() - asked).0 / 2);
+        match found {
+            Ok(found) => told.tell(at, found, rows),
+            Err(why) if told.marks => told.failed(at, &why, rows),
+            Err(_) => told.tell(at, Vec::new(), rows),
+        }
+    }
+}
+
+/// What was told of a page.
+pub(crate) struct Told {
+    /// Its name, where it is written on every row.
+    name: Option<String>,
     /// Does it mark the scrapes? Of several pages of one server the first does.
     marks: bool,
     knows: fn(&str) -> bool,
@@ -179,32 +219,29 @@ struct Last {
     scrape: u64,
 }
 
-impl Follower {
-    fn new(looker: Looker, (named, marks): (bool, bool), knows: fn(&str) -> bool) -> Follower {
-        Follower { looker, named, marks, knows, scrapes: 0, series: HashMap::new() }
+impl Told {
+    pub fn new((name, marks): (Option<String>, bool), knows: fn(&str) -> bool) -> Told {
+        Told { name, marks, knows, scrapes: 0, series: HashMap::new() }
     }
 
     /// What it said last counts as never said.
-    fn forget(&mut self) {
+    pub fn forget(&mut self) {
         self.series.values_mut().for_each(|last| last.value = f64::NAN);
     }
 
-    async fn scrape(&mut self, clock: Clock, patience: Span, rows: &ToRows) {
-        if self.looker.page.is_constant() && self.scrapes > 0 {
-            return;
-        }
-        let asked = clock.now();
-        let found = self.looker.get(patience).await;
-        // A page is made somewhere between the question and the answer.
-        let at = At(asked.0 + (clock.now() - asked).0 / 2);
-        match found {
-            Ok(found) => self.tell(at, found, rows),
-            Err(why) if self.marks => rows(self.row(at, "scrape_failed", &[("why", &why)], 1.0)),
-            Err(_) => self.tell(at, Vec::new(), rows),
-        }
+    /// It could not be scraped.
+    pub fn failed(&self, at: At, why: &str, rows: &ToRows) {
+        rows(self.row(at, "scrape_failed", &[("why", why)], 1.0));
     }
 
-    fn tell(&mut self, at: At, found: Vec<ExposedValue>, rows: &ToRows) {
+    /// It is nobody's page any more.
+    pub fn left(&mut self, at: At, rows: &ToRows) {
+        self.tell(at, Vec::new(), rows);
+        rows(self.row(at, "scrape_left", &[], 1.0));
+    }
+
+    /// What it said.
+    pub fn tell(&mut self, at: At, found: Vec<ExposedValue>, rows: &ToRows) {
         self.scrapes += 1;
         let scrape = self.scrapes;
         if self.marks {
@@ -245,16 +282,13 @@ impl Follower {
 
     /// Labels as the run keeps them, with the page's name; a label of that name on the page is set aside as Prometheus does.
     fn labels(&self, labels: &[(&str, &str)]) -> String {
-        if !self.named {
-            return join_labels(labels);
-        }
-        let page = self.looker.page.name.as_str();
+        let Some(page) = &self.name else { return join_labels(labels) };
         let rename = |(key, value): &(&str, &str)| {
             let key = if *key == "source" { "exported_source" } else { key };
             (key.to_owned(), (*value).to_owned())
         };
         let mut all: Vec<(String, String)> = labels.iter().map(rename).collect();
-        all.push(("source".to_owned(), page.to_owned()));
+        all.push(("source".to_owned(), page.clone()));
         join_labels(&all.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect::<Vec<_>>())
     }
 }

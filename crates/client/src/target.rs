@@ -87,6 +87,11 @@ impl Target {
         })
     }
 
+    /// Path of the URL, without a slash at its end and without its query.
+    pub(crate) fn base(&self) -> &str {
+        &self.base
+    }
+
     /// Looks the host's addresses up. Blocking; a name that is not found is kept as the reason why nothing connects.
     pub fn resolve(&self) -> Route {
         let host = self.host.trim_start_matches('[').trim_end_matches(']');

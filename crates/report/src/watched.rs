@@ -14,6 +14,12 @@ pub fn begins(pages: usize, every: Span, budget: &str) -> String {
     format!("watching {pages} every {} against {budget}; Ctrl-C ends it", words::time(every.as_secs_f64()))
 }
 
+/// `watching what Prometheus scrapes, every 15s, against budget.yaml; Ctrl-C ends it`.
+pub fn begins_at_prometheus(every: Span, budget: &str) -> String {
+    let every = words::time(every.as_secs_f64());
+    format!("watching what Prometheus scrapes, every {every}, against {budget}; Ctrl-C ends it")
+}
+
 /// `watching the requests of traffic every 5s against budget.yaml; Ctrl-C ends it`.
 pub fn follows(run: &str, every: Span, budget: &str) -> String {
     let every = words::time(every.as_secs_f64());

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use plimsoll_judge::budget::{Budget, BudgetFile};
-use plimsoll_measure::server_side::{FAILED, PAGE_LABEL, SCRAPE, Series, ServerSide, Signal};
+use plimsoll_measure::server_side::{FAILED, LEFT, PAGE_LABEL, SCRAPE, Series, ServerSide, Signal};
 use plimsoll_model::{At, Attempt, Sample, Span, split_labels};
 
 use crate::alert::{AlertKind, Board, FirstTokens, Kept, Minute, board};
@@ -133,10 +133,14 @@ impl Watched {
 
     /// Takes a row of the scraper.
     pub fn push(&mut self, sample: Sample) {
-        if sample.name == SCRAPE || sample.name == FAILED {
+        if [SCRAPE, FAILED, LEFT].contains(&sample.name.as_str()) {
             let labels = split_labels(&sample.labels);
             let page =
                 labels.iter().find(|(name, _)| name == PAGE_LABEL).map_or("", |(_, page)| page.as_str());
+            if sample.name == LEFT {
+                self.pages.remove(page);
+                return;
+            }
             let seen = self.pages.entry(page.to_owned()).or_default();
             seen.tried = seen.tried.max(Some(sample.at));
             if sample.name == SCRAPE && sample.value > 0.0 {

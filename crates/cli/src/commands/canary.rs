@@ -45,6 +45,11 @@ pub fn run(args: &CanaryArgs) -> Result<Exit, Stop> {
         ScrapeError::Silent { .. } => Stop::unreachable(e.to_string().replace("--scrape ", "")),
         ScrapeError::Local(_) => Stop::invalid(e.to_string()),
     })?;
+    if pages.iter().any(|page| page.cadence.is_some()) {
+        return Err(Stop::usage(
+            "canary: sets replicas side by side by their own pages; name those (http://host:8000/metrics) and not a Prometheus",
+        ));
+    }
     let listen = Some(&args.listen).filter(|listen| *listen != "none");
     let served =
         listen.map(|listen| Served::start(address(listen)?, args.listen_open, Vec::new())).transpose()?;

@@ -9,6 +9,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
+use plimsoll_lab::parts;
+
 use crate::kit::{PLIMSOLL, Server, plimsoll, reply};
 
 const EDGES: [f64; 5] = [0.05, 0.1, 0.25, 0.5, 1.0];
@@ -144,9 +146,16 @@ fn a_watch_that_cannot_be_is_refused_in_one_line() {
     let file = folder.path().join("watch.yaml");
     std::fs::write(&file, "sources: [{url: \"http://127.0.0.1:9/metrics\"}]\nevry: 5s\n").expect("written");
     let file = file.display().to_string();
+    let half = folder.path().join("half.yaml");
+    std::fs::write(&half, "sources: [{prometheus: \"http://127.0.0.1:9\"}]\n").expect("written");
+    let half = half.display().to_string();
+    let prometheus = format!("{}/api/v1/query?query={{job=\"llm\"}}", server.url.trim_end_matches("/v1"));
     for (args, code, word) in [
         (&["watch", &url][..], 2, "no budget"),
         (&["watch", "nowhere", "-b", &budget], 2, "neither a URL"),
+        (&["watch", "http://127.0.0.1:9/api/v1/query?query=up", "-b", &budget], 2, "in braces"),
+        (&["watch", &half, "-b", &budget], 2, "go together"),
+        (&["watch", &prometheus, "-b", &budget], 5, "not that of Prometheus"),
         (&["watch", &url, "-b", &budget, "--every", "0s"], 2, "--every"),
         (&["watch", &url, "-b", &budget, "--window", "10s"], 2, "eight scrapes"),
         (&["watch", &url, "-b", &budget, "--listen", "0.0.0.0:0"], 2, "--listen-open"),
@@ -221,4 +230,84 @@ fn a_canary_is_asked_over_http_and_ends_undecided() {
         let ended = plimsoll(&[&["canary"], &flags[..]].concat());
         assert!(ended.code == code && ended.stderr.contains(says), "{} {}", ended.code, ended.stderr);
     }
+}
+
+/// Kills what it started.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A Prometheus that scrapes this server and one that nobody answers at, twice a second.
+fn prometheus(folder: &std::path::Path, target: &str) -> Option<(Ended, String)> {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let listen = free.local_addr().expect("bound").to_string();
+    drop(free);
+    let config = format!(
+        "global: {{scrape_interval: 500ms, scrape_timeout: 400ms}}\nscrape_configs: [{{job_name: llm, static_configs: [{{targets: ['{target}', '127.0.0.1:9'], labels: {{namespace: prod}}}}]}}]\n"
+    );
+    std::fs::write(folder.join("prometheus.yml"), config).expect("written");
+    let started = Command::new("prometheus")
+        .arg(format!("--config.file={}", folder.join("prometheus.yml").display()))
+        .arg(format!("--storage.tsdb.path={}", folder.join("data").display()))
+        .arg(format!("--web.listen-address={listen}"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let why = "prometheus is not installed: apt-get install prometheus";
+    let started = parts::or_skipped(started.map_err(|_| why.to_owned()))?;
+    Some((Ended(started), format!("http://{listen}")))
+}
+
+/// What a real Prometheus has scraped is counted to the request; a target of it that does not answer is a lost source, and no good news.
+#[test]
+fn what_prometheus_scraped_is_counted_to_the_request() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let budget = budget(folder.path());
+    let scrapes = std::sync::Arc::new(AtomicU64::new(0));
+    let seen = std::sync::Arc::clone(&scrapes);
+    let server = Server::start(move |_, socket| {
+        let scrape = seen.fetch_add(1, Ordering::SeqCst);
+        reply(socket, "200 OK", "Content-Type: text/plain\r\n", &page(scrape * EACH, scrape));
+    });
+    let target = server.url.trim_start_matches("http://").trim_end_matches("/v1").to_owned();
+    let Some((_prometheus, url)) = prometheus(folder.path(), &target) else { return };
+    let file = folder.path().join("watch.yaml");
+    let source =
+        format!("sources: [{{prometheus: \"{url}\", match: '{{job=\"llm\",namespace=\"prod\"}}'}}]\n");
+    std::fs::write(&file, source + "window: 60s\nevery: 1s\nlisten: none\n").expect("written");
+    let file = file.display().to_string();
+    // It must have scraped twice before a watch can know how often it does.
+    let waits = (0..600).take_while(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        scrapes.load(Ordering::SeqCst) < 4
+    });
+    assert!(waits.count() < 600, "Prometheus scrapes nothing");
+    let before = scrapes.load(Ordering::SeqCst);
+    let ended = plimsoll(&["watch", &file, "-b", &budget, "--for", "12s", "-q", "--format", "json"]);
+    let after = scrapes.load(Ordering::SeqCst);
+    let said = serde_json::Deserializer::from_str(&ended.stdout).into_iter::<Value>();
+    let said: Vec<Value> = said.map_while(Result::ok).collect();
+    let last = said.last().unwrap_or_else(|| panic!("nothing: {}", ended.stderr));
+    let row = &last["rows"][0];
+    let n = row["n"].as_u64().unwrap_or_else(|| panic!("{last}"));
+    // Each scrape brings 25 fast requests and a slow one, all of them or none; up to a few seconds of them lie at either end.
+    assert!(
+        n > 0 && n.is_multiple_of(EACH + 1) && n <= (after - before + 1) * (EACH + 1),
+        "{n}: {before} {after}"
+    );
+    assert!(n >= (after - before).saturating_sub(14) * (EACH + 1), "{n}: {before} {after}");
+    // One in 26 is over 250 ms, which is an edge.
+    let share = 1.0 / (EACH + 1) as f64;
+    assert!((row["over"][0].as_f64().expect("a share") - share).abs() < 1e-9, "{row}");
+    assert_eq!(row["over"][0], row["over"][1], "{row}");
+    assert_eq!(last["fleet"]["pages"], serde_json::json!([1, 2]), "{last}");
+    let lost = said
+        .iter()
+        .any(|one| one["alert"]["kind"] == "source_lost" && one["alert"]["about"] == "127.0.0.1:9");
+    assert!(lost, "{}", ended.stdout);
 }

@@ -38,6 +38,9 @@ pub const SCRAPE: &str = "scrape_samples";
 /// Name of the row that marks a scrape that failed; its label `why` says how.
 pub const FAILED: &str = "scrape_failed";
 
+/// Name of the row that says that a page is nobody's any more: a target was taken out of Prometheus.
+pub const LEFT: &str = "scrape_left";
+
 /// Label that names the page that a row came from, where there are several.
 pub const PAGE_LABEL: &str = "source";
 

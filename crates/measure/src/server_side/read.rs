@@ -11,7 +11,7 @@ use super::buckets::{Buckets, Gained};
 use super::series::{Scrapes, Series, Step, held};
 use super::signal::{Rule, Signal};
 use super::table::{Layer, SignalName, SignalPart, Table};
-use super::{Disclosures, ExposedSeries, FAILED, PAGE_LABEL, Replica, SCRAPE, ServerSide};
+use super::{Disclosures, ExposedSeries, FAILED, LEFT, PAGE_LABEL, Replica, SCRAPE, ServerSide};
 
 /// More falls than this of one counter are not restarts.
 const MOST_RESTARTS: u32 = 3;
@@ -127,7 +127,8 @@ fn gather<'a>(
     let mut names: BTreeMap<String, usize> = BTreeMap::new();
     let mut marks: Vec<Vec<(At, bool)>> = Vec::new();
     let mut instants: Vec<BTreeSet<At>> = Vec::new();
-    let samples: Vec<&Sample> = samples.into_iter().filter(|sample| sample.source != "client").collect();
+    let samples: Vec<&Sample> =
+        samples.into_iter().filter(|sample| sample.source != "client" && sample.name != LEFT).collect();
     let named = pages_are_named(&samples);
     for sample in samples {
         let key = (sample.source.as_str(), sample.name.as_str(), sample.labels.as_str());

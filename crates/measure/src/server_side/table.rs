@@ -3,7 +3,7 @@
 //! A data file rather than code, because names change with servers and this is what people extend. Names are compared
 //! without the difference between `:` and `_` (vLLM under Ray, SGLang's newer pages), so that one row serves both.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::OnceLock;
 
 use super::signal::Signal;
@@ -85,6 +85,14 @@ impl Table {
         let key = key.strip_prefix("ray_").unwrap_or(&key);
         let found = self.rows.get(key).or_else(|| self.rows.get(key.strip_suffix("_total")?));
         found.map_or(&[], Vec::as_slice)
+    }
+
+    /// A regular expression (RE2) of which every name in the table is one, and few others: what they begin with.
+    pub fn families(&self) -> String {
+        let begins = self.rows.keys().filter_map(|name| name.split('_').next());
+        let families: BTreeSet<&str> = begins.filter(|begin| !begin.is_empty()).collect();
+        let families: Vec<&str> = families.into_iter().collect();
+        format!("(ray_)?({})[:_].+", families.join("|"))
     }
 
     /// Has this server a name for this signal?

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use plimsoll_client::targets;
 use plimsoll_model::Span;
 use plimsoll_watch::{AlertSpec, WatchSpec};
 use plimsoll_workload::parse_span;
@@ -84,6 +85,12 @@ struct SourceLine {
     /// Prometheus' list of targets: `[{"targets": ["host:port"], "labels": {…}}]`.
     #[serde(default)]
     file_sd: Option<PathBuf>,
+    /// A Prometheus that scrapes the pages.
+    #[serde(default)]
+    prometheus: Option<String>,
+    /// Which of its targets, by their labels: `{job="vllm"}`.
+    #[serde(default, rename = "match")]
+    matches: Option<String>,
 }
 
 /// Reads flags and files.
@@ -164,12 +171,31 @@ fn cadence(args: &WatchArgs, (file, budget): (&WatchFile, &BudgetText)) -> Resul
     let every = span("--every", args.every.as_ref().or(file.every.as_ref()))?.unwrap_or(EVERY);
     let own = budget.file.load.as_ref().and_then(|load| load.window);
     let window = span("--window", args.window.as_ref().or(file.window.as_ref()))?.or(own).unwrap_or(WINDOW);
+    checked(WatchSpec { every, window })
+}
+
+fn checked(spec: WatchSpec) -> Result<WatchSpec, Stop> {
+    let WatchSpec { every, window } = spec;
     if every < Span::from_millis(100) || window < Span(8 * every.0) {
-        return Err(Stop::usage(
-            "--every, --window: from 100ms, and a window of at least eight scrapes: with fewer nothing can be decided",
-        ));
+        let (every, least) = (every.as_secs_f64(), 8.0 * every.as_secs_f64());
+        return Err(Stop::usage(format!(
+            "--every, --window: from 100ms, and a window of at least eight scrapes, because with fewer nothing can be decided; they come every {every} s: write --window {least:.0}s or more"
+        )));
     }
-    Ok(WatchSpec { every, window })
+    Ok(spec)
+}
+
+impl AskedWatch {
+    /// Looks no more often than this.
+    ///
+    /// # Errors
+    /// The window is too short for it.
+    pub fn no_faster(&mut self, cadence: Option<Span>) -> Result<(), Stop> {
+        let every = self.spec.every.max(cadence.unwrap_or_default());
+        self.spec = checked(WatchSpec { every, ..self.spec })?;
+        self.scrape.every = every;
+        Ok(())
+    }
 }
 
 /// What a watch file says of a replay: its sources are not asked and nobody is told, so that it can be tested where neither is there.
@@ -247,6 +273,15 @@ fn listed(line: &SourceLine, file: &Path) -> Result<Vec<String>, Stop> {
         let named = line.name.as_ref().filter(|_| line.urls.is_empty());
         pages.push(page(&named.map_or_else(|| url.clone(), |name| format!("{name}={url}")))?);
     }
+    match (&line.prometheus, &line.matches) {
+        (Some(server), Some(selector)) => pages.push(page(&targets::url(server, selector))?),
+        (None, None) => {}
+        _ => {
+            let name = file.display();
+            let what = "prometheus and match go together: {prometheus: \"http://prometheus:9090\", match: '{job=\"vllm\"}'}";
+            return Err(Stop::usage(format!("{name}: sources: {what}")));
+        }
+    }
     if let Some(list) = &line.file_sd {
         #[derive(Deserialize)]
         struct Group {
@@ -280,6 +315,10 @@ pub fn page(text: &str) -> Result<String, Stop> {
             "{text}: is neither a URL (http://host:8000/metrics) nor a watch file (.yaml)"
         )));
     };
+    // Braces and quotes are typed as they are.
+    if let Some((server, selector)) = url.split_once("/api/v1/query?query=") {
+        return Ok(targets::url(server, &targets::decoded(selector)));
+    }
     let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
     let url = match path.trim_end_matches('/') {
         "" | "v1" => format!("{scheme}://{host}/metrics"),

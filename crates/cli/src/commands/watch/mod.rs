@@ -39,9 +39,9 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// Watches until it is stopped, or says what could be judged.
 pub fn run(args: &WatchArgs) -> Result<Exit, Stop> {
-    let asked = asked::read(args)?;
+    let mut asked = asked::read(args)?;
     if asked.doing == Doing::Lint {
-        let pages = pages(&asked, true)?;
+        let pages = pages(&mut asked, true)?;
         return linted(args, &asked, pages);
     }
     if let Some(run) = &args.replay {
@@ -53,14 +53,17 @@ pub fn run(args: &WatchArgs) -> Result<Exit, Stop> {
     }
 }
 
-/// The pages that are named. `asks`: each must answer.
-fn pages(asked: &AskedWatch, asks: bool) -> Result<Vec<MetricsPage>, Stop> {
+/// The pages that are named. `asks`: each must answer. Nobody looks more often than a Prometheus scrapes.
+fn pages(asked: &mut AskedWatch, asks: bool) -> Result<Vec<MetricsPage>, Stop> {
     let found = if asks { pages::find } else { pages::trust };
-    found(&asked.target, &asked.scrape).map_err(|e| match e {
+    let found = found(&asked.target, &asked.scrape).map_err(|e| match e {
         ScrapeError::Target { .. } => Stop::usage(e.to_string().replace("--scrape ", "")),
         ScrapeError::Silent { .. } => Stop::unreachable(e.to_string().replace("--scrape ", "")),
         ScrapeError::Local(_) => Stop::invalid(e.to_string()),
-    })
+    })?;
+    asked.no_faster(found.iter().filter_map(|page| page.cadence).max())?;
+    let names = Table::shipped().families();
+    Ok(found.into_iter().map(|page| page.of_names(&names)).collect())
 }
 
 /// Is this name in the vocabulary of signals?
@@ -100,14 +103,18 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     let what = (asked.budget.file.name.as_deref(), Span::from_secs(memory));
     let (notifier, kept) = Notifier::start(senders, asked.journal.as_ref(), what, clock)?;
     // A page that an earlier watch has looked at may be gone now: that is what is to be told.
-    let pages = pages(&asked, kept.as_ref().is_none_or(|kept| kept.alerts.is_empty()))?;
+    let pages = pages(&mut asked, kept.as_ref().is_none_or(|kept| kept.alerts.is_empty()))?;
     let served =
         asked.listen.map(|listen| Served::start(listen, args.listen_open, page::nothing())).transpose()?;
     let mut screen = Screen::new(args.quiet);
     let ended = Arc::new(AtomicBool::new(false));
     let on_key = Arc::clone(&ended);
     let _keys = KeyWatch::start(!args.quiet, move || on_key.store(true, Ordering::Relaxed));
-    screen.say(&words::begins(pages.len(), asked.spec.every, &asked.budget.path.display().to_string()));
+    let budget = asked.budget.path.display().to_string();
+    screen.say(&match pages.iter().any(|page| page.cadence.is_some()) {
+        true => words::begins_at_prometheus(asked.spec.every, &budget),
+        false => words::begins(pages.len(), asked.spec.every, &budget),
+    });
     if let Some(served) = &served {
         // Parents of this process wait for this line: it comes even when it is to be quiet.
         out::note(&format!("page, /metrics, /v1/rows and /v1/alerts on http://{}", served.addr));

@@ -1,0 +1,349 @@
+//! A Prometheus as the source: the pages that it scraped of its targets, each scrape at its own instant.
+//!
+//! Its series `up` says which targets there are, which labels are a target's and not the page's, and which scrapes failed; so whoever is to be watched is named by
+//! labels of targets (`{job="vllm"}`). Raw samples are asked for, and no rate. A target that is not in Prometheus any more has been taken away, and is not lost; where
+//! Prometheus itself does not answer, all of them are.
+
+use std::collections::{BTreeMap, HashMap};
+
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use plimsoll_model::{At, Span};
+use plimsoll_wire::exposition::ExposedValue;
+use plimsoll_wire::prometheus_api::RangeSeries;
+
+use crate::clock::{self, Clock};
+use crate::pages::{Looker, PATIENCE};
+use crate::scrape::{ToRows, Told};
+
+/// How far back it is asked how often targets are scraped.
+const LOOK_BACK: Span = Span::from_secs(300);
+/// A clock that is ahead by more than this is wrong: two machines that follow one reference differ by less.
+const AHEAD: Span = Span::from_secs(2);
+
+/// The targets of one Prometheus.
+pub(crate) struct Targets {
+    looker: Looker,
+    taken: Taken,
+}
+
+/// What was taken of them.
+struct Taken {
+    knows: fn(&str) -> bool,
+    known: HashMap<String, Target>,
+    /// Rows have been told up to here.
+    told_to: At,
+    began: bool,
+}
+
+struct Target {
+    told: Told,
+    /// Its newest scrape that was taken, ns since the unix epoch.
+    newest: i64,
+}
+
+/// What was scraped of one target at one instant.
+struct Scrape {
+    at_unix: i64,
+    target: String,
+    is_up: bool,
+    rows: Vec<ExposedValue>,
+}
+
+impl Targets {
+    pub fn new(looker: Looker, knows: fn(&str) -> bool) -> Targets {
+        Targets { looker, taken: Taken::new(knows) }
+    }
+
+    /// What they said last counts as never said.
+    pub fn forget(&mut self) {
+        self.taken.known.values_mut().for_each(|target| target.told.forget());
+    }
+
+    /// Asks for what came since, and some more: what a scrape brings may be there a while after its instant.
+    pub async fn scrape(&mut self, (clock, patience, every): (Clock, Span, Span), rows: &ToRows) {
+        let (matchers, names) = self.looker.page.asks_prometheus().unwrap_or_default();
+        let back_s = (3.0 * every.as_secs_f64()).ceil().max(2.0);
+        let asked = expression(matchers, &format!("__name__=~\"up|{names}\""), Span::from_secs_f64(back_s));
+        let found = self.looker.query(&asked, patience).await.map(scrapes);
+        // A Prometheus that began anew has scraped nobody yet: nobody has been taken away.
+        let found = found.and_then(|found| match found.is_empty() {
+            true => Err("Prometheus has scraped no target".to_owned()),
+            false => Ok(found),
+        });
+        match found {
+            Ok(found) => self.taken.take(clock, found, rows),
+            Err(why) => {
+                let now = clock.now();
+                self.taken.known.values().for_each(|target| target.told.failed(now, &why, rows));
+            }
+        }
+    }
+}
+
+impl Taken {
+    fn new(knows: fn(&str) -> bool) -> Taken {
+        Taken { knows, known: HashMap::new(), told_to: At::ZERO, began: false }
+    }
+
+    fn take(&mut self, clock: Clock, scrapes: Vec<Scrape>, rows: &ToRows) {
+        let mut newest: HashMap<String, i64> = HashMap::new();
+        for scrape in &scrapes {
+            let last = newest.entry(scrape.target.clone()).or_insert(scrape.at_unix);
+            *last = (*last).max(scrape.at_unix);
+        }
+        let upto = clock.now();
+        for scrape in scrapes {
+            let last = newest.get(&scrape.target).copied();
+            let knows = self.knows;
+            let target = self.known.entry(scrape.target.clone()).or_insert_with(|| Target {
+                told: Told::new((Some(scrape.target.clone()), true), knows),
+                newest: i64::MIN,
+            });
+            // Of what lies before the watch the newest is where its counters begin.
+            let is_before = !self.began && last != Some(scrape.at_unix);
+            if scrape.at_unix <= target.newest || is_before {
+                continue;
+            }
+            target.newest = scrape.at_unix;
+            // What came up to an earlier answer has been counted: what Prometheus shows late counts from then on, and not never.
+            let at = clock.at_unix(scrape.at_unix).min(upto).max(self.told_to);
+            self.told_to = At(at.0 + 1);
+            match scrape.is_up {
+                true => target.told.tell(at, scrape.rows, rows),
+                false => target.told.failed(at, "Prometheus could not scrape it", rows),
+            }
+        }
+        self.began = true;
+        self.known.retain(|name, target| {
+            let is_there = newest.contains_key(name);
+            if !is_there {
+                target.told.left(self.told_to, rows);
+            }
+            is_there
+        });
+    }
+}
+
+/// What was scraped, the oldest first.
+fn scrapes(series: Vec<RangeSeries>) -> Vec<Scrape> {
+    let (ups, others): (Vec<RangeSeries>, Vec<RangeSeries>) =
+        series.into_iter().partition(|series| series.name == "up");
+    let label = |labels: &[(String, String)], name: &str| {
+        labels.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone()).unwrap_or_default()
+    };
+    let of = |labels: &[(String, String)]| (label(labels, "job"), label(labels, "instance"));
+    let mut jobs: HashMap<String, usize> = HashMap::new();
+    ups.iter().for_each(|up| *jobs.entry(of(&up.labels).1).or_default() += 1);
+    let name = |(job, instance): &(String, String)| match jobs.get(instance) {
+        Some(1) | None => instance.clone(),
+        Some(_) => format!("{job}/{instance}"),
+    };
+    let mut found: BTreeMap<(i64, String), Scrape> = BTreeMap::new();
+    let mut labels_of: HashMap<String, Vec<(String, String)>> = HashMap::new();
+    for up in ups {
+        let target = name(&of(&up.labels));
+        for (at_unix, value) in up.values {
+            let scrape = Scrape { at_unix, target: target.clone(), is_up: value > 0.0, rows: Vec::new() };
+            found.insert((at_unix, target.clone()), scrape);
+        }
+        labels_of.insert(target, up.labels);
+    }
+    for series in others {
+        let target = name(&of(&series.labels));
+        let Some(targets) = labels_of.get(&target) else { continue };
+        let labels: Vec<(String, String)> =
+            series.labels.into_iter().filter(|label| !targets.contains(label)).collect();
+        for (at_unix, value) in series.values {
+            // What has another instant is the page's own stamp or a rule's: no scrape says it.
+            if let Some(scrape) = found.get_mut(&(at_unix, target.clone())) {
+                scrape.rows.push(ExposedValue { name: series.name.clone(), labels: labels.clone(), value });
+            }
+        }
+    }
+    found.into_values().collect()
+}
+
+fn expression(matchers: &str, name: &str, back: Span) -> String {
+    let comma = if matchers.is_empty() { "" } else { "," };
+    format!("{{{matchers}{comma}{name}}}[{}ms]", back.0 / 1_000_000)
+}
+
+/// How often these targets are scraped: the longest usual distance of any.
+///
+/// # Errors
+/// It does not answer, has no such targets, or its clock is another.
+pub(crate) async fn cadence(looker: &Looker, matchers: &str) -> Result<Span, String> {
+    let ups = looker.query(&expression(matchers, "__name__=\"up\"", LOOK_BACK), PATIENCE).await?;
+    let newest = ups.iter().filter_map(|up| up.values.last()).map(|value| value.0).max();
+    let Some(newest) = newest else {
+        return Err(format!("no target has {{{matchers}}}; pick them by labels of targets, such as job"));
+    };
+    let usual = |up: &RangeSeries| {
+        let mut gaps: Vec<i64> = up.values.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
+        let middle = gaps.len() / 2;
+        (!gaps.is_empty()).then(|| Span(*gaps.select_nth_unstable(middle).1))
+    };
+    let cadence = ups.iter().filter_map(usual).max();
+    let cadence = cadence.ok_or("it has scraped them once so far; begin again after a second scrape")?;
+    let age = Span(clock::realtime_ns() - newest);
+    if age < Span(-AHEAD.0) || age > Span(3 * cadence.0).max(Span::from_secs(10)) {
+        let (age, cadence) = (age.as_secs_f64(), cadence.as_secs_f64());
+        return Err(format!(
+            "its newest scrape is {age:.0} s old by this machine's clock, and it scrapes every {cadence:.0} s: set the clocks right, or see why it stopped"
+        ));
+    }
+    // As it is written in Prometheus' own file: scrapes are a few milliseconds off.
+    Ok(Span((cadence.0 as f64 / 1e8).round().max(1.0) as i64 * 100_000_000))
+}
+
+/// The URL by which a Prometheus is named whose targets these matchers pick: `{job="vllm"}`.
+pub fn url(server: &str, selector: &str) -> String {
+    format!("{}/api/v1/query?query={}", server.trim_end_matches('/'), encoded(selector))
+}
+
+/// The matchers within the braces of such a URL's selector.
+pub(crate) fn matchers(url: &str) -> Result<String, String> {
+    let query = url.split_once('?').map_or("", |(_, query)| query);
+    let selector = query.split('&').find_map(|part| part.strip_prefix("query=")).unwrap_or_default();
+    let selector = decoded(selector);
+    let inner = selector.trim().strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+    let inner = inner.ok_or_else(|| {
+        "says no targets; write their labels in braces: /api/v1/query?query={job=\"vllm\"}".to_owned()
+    })?;
+    Ok(inner.trim().trim_end_matches(',').to_owned())
+}
+
+/// A part of a URL as it is meant.
+pub fn decoded(text: &str) -> String {
+    percent_decode_str(text).decode_utf8_lossy().into_owned()
+}
+
+pub(crate) fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use plimsoll_model::Sample;
+
+    use super::*;
+
+    /// Series of the targets a and b, scraped at these seconds before now.
+    struct Fleet {
+        now: i64,
+        series: Vec<RangeSeries>,
+    }
+
+    impl Fleet {
+        fn new() -> Fleet {
+            Fleet { now: clock::realtime_ns(), series: Vec::new() }
+        }
+
+        fn with(mut self, name: &str, target: &str, values: &[(f64, f64)]) -> Fleet {
+            let label = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+            let mut labels = vec![label("instance", target), label("job", "llm")];
+            if name != "up" {
+                labels.push(label("model_name", "m"));
+            }
+            let at = |ago_s: f64| self.now - (ago_s * 1e9) as i64;
+            let values = values.iter().map(|&(ago_s, value)| (at(ago_s), value)).collect();
+            self.series.push(RangeSeries { name: name.to_owned(), labels, values });
+            self
+        }
+    }
+
+    /// Rows of one answer, in words.
+    fn told(taken: &mut Taken, clock: Clock, fleet: Fleet) -> Vec<(i64, String)> {
+        let kept: Arc<Mutex<Vec<Sample>>> = Arc::default();
+        let into = Arc::clone(&kept);
+        let rows: ToRows = Arc::new(move |sample| into.lock().expect("nobody panicked").push(sample));
+        taken.take(clock, scrapes(fleet.series), &rows);
+        let kept = kept.lock().expect("nobody panicked");
+        let word = |s: &Sample| (s.at.0, format!("{}{{{}}} {}", s.name, s.labels, s.value));
+        kept.iter().map(word).collect()
+    }
+
+    fn words(rows: &[(i64, String)]) -> Vec<&str> {
+        rows.iter().map(|row| row.1.as_str()).collect()
+    }
+
+    #[test]
+    fn each_scrape_is_told_once_and_late_ones_count_from_when_they_are_seen() {
+        let (mut taken, clock) = (Taken::new(|_| true), Clock::start());
+        // Two scrapes before the watch: the newer is where counters begin. What a rule wrote at another instant is none.
+        let first = Fleet::new().with("up", "a", &[(3.0, 1.0), (2.0, 1.0)]).with(
+            "done",
+            "a",
+            &[(3.0, 5.0), (2.0, 7.0)],
+        );
+        let first = first.with("done", "a", &[(2.5, 99.0)]);
+        let rows = told(&mut taken, clock, first);
+        assert_eq!(words(&rows), ["scrape_samples{source=a} 1", "done{model_name=m,source=a} 7"]);
+        // The same again, and nothing is told twice.
+        let again = Fleet { now: taken.known["a"].newest + 2_000_000_000, series: Vec::new() };
+        let again = again.with("up", "a", &[(2.0, 1.0)]).with("done", "a", &[(2.0, 7.0)]);
+        assert_eq!(told(&mut taken, clock, again), []);
+        // b's scrape lay before what a had said by then, and is seen only now: it keeps its order behind it.
+        let told_to = taken.told_to;
+        let late = Fleet { now: taken.known["a"].newest, series: Vec::new() };
+        let late = late.with("up", "a", &[(0.0, 1.0), (-1.0, 0.0)]).with("done", "a", &[(0.0, 7.0)]);
+        let late = late.with("up", "b", &[(0.5, 1.0)]).with("done", "b", &[(0.5, 3.0)]);
+        let rows = told(&mut taken, clock, late);
+        assert_eq!(
+            words(&rows),
+            [
+                "scrape_samples{source=b} 1",
+                "done{model_name=m,source=b} 3",
+                "scrape_failed{source=a,why=Prometheus could not scrape it} 1"
+            ]
+        );
+        assert!(rows.iter().all(|row| row.0 >= told_to.0), "{rows:?} {told_to:?}");
+    }
+
+    #[test]
+    fn a_target_that_is_taken_away_is_said_to_have_left() {
+        let (mut taken, clock) = (Taken::new(|_| true), Clock::start());
+        let both = Fleet::new().with("up", "a", &[(2.0, 1.0)]).with("up", "b", &[(2.0, 1.0)]);
+        told(&mut taken, clock, both.with("done", "b", &[(2.0, 4.0)]));
+        let one = Fleet::new().with("up", "a", &[(0.0, 1.0)]);
+        let rows = told(&mut taken, clock, one);
+        assert_eq!(
+            words(&rows),
+            [
+                "scrape_samples{source=a} 0",
+                "scrape_samples{source=b} 0",
+                "done{model_name=m,source=b} NaN",
+                "scrape_left{source=b} 1"
+            ]
+        );
+        assert!(!taken.known.contains_key("b"));
+    }
+
+    #[test]
+    fn two_jobs_of_one_instance_are_two_targets() {
+        let up = |job: &str| RangeSeries {
+            name: "up".to_owned(),
+            labels: [("instance", "h:1"), ("job", job)].map(|(a, b)| (a.to_owned(), b.to_owned())).to_vec(),
+            values: vec![(1, 1.0)],
+        };
+        let found = scrapes(vec![up("llm"), up("router")]);
+        let names: Vec<&str> = found.iter().map(|scrape| scrape.target.as_str()).collect();
+        assert_eq!(names, ["llm/h:1", "router/h:1"]);
+    }
+
+    #[test]
+    fn a_url_says_its_matchers() {
+        let named = url("http://p:9090/", "{job=\"a b\", }");
+        assert_eq!(named, "http://p:9090/api/v1/query?query=%7Bjob%3D%22a%20b%22%2C%20%7D");
+        assert_eq!(matchers(&named).as_deref(), Ok("job=\"a b\""));
+        assert_eq!(
+            expression("job=\"a\"", "__name__=\"up\"", Span::from_secs(3)),
+            "{job=\"a\",__name__=\"up\"}[3000ms]"
+        );
+        assert!(
+            matchers("http://p/api/v1/query").is_err() && matchers("http://p/api/v1/query?query=up").is_err()
+        );
+    }
+}

@@ -1,0 +1,104 @@
+//! What Prometheus' API says of a range vector: every value that it scraped, with the instant of the scrape. No `rate`, no `increase`: they extrapolate, and what
+//! is counted here are whole requests.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+/// One series.
+#[derive(Clone, PartialEq, Debug)]
+pub struct RangeSeries {
+    /// Its name.
+    pub name: String,
+    /// Its other labels, ascending.
+    pub labels: Vec<(String, String)>,
+    /// Instant, ns since the unix epoch, and value; ascending.
+    pub values: Vec<(i64, f64)>,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    #[serde(default)]
+    error: Option<String>,
+    #[serde(default)]
+    data: Option<Data>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Data {
+    result_type: String,
+    result: serde_json::Value,
+}
+
+#[derive(Deserialize)]
+struct One {
+    metric: BTreeMap<String, String>,
+    /// None of a native histogram.
+    #[serde(default)]
+    values: Vec<(f64, String)>,
+}
+
+/// Reads the answer to a query of a range.
+///
+/// # Errors
+/// Why there is none, in its own words or ours.
+pub fn range(body: &[u8]) -> Result<Vec<RangeSeries>, String> {
+    let answer: Answer =
+        serde_json::from_slice(body).map_err(|_| "the answer is not that of Prometheus' API".to_owned())?;
+    if let Some(error) = answer.error {
+        return Err(error);
+    }
+    let data = answer.data.filter(|data| data.result_type == "matrix");
+    let result = data.ok_or("the answer is no range of samples")?.result;
+    let each: Vec<One> = serde_json::from_value(result).map_err(|e| format!("the answer: {e}"))?;
+    Ok(each.into_iter().map(series).collect())
+}
+
+fn series(one: One) -> RangeSeries {
+    let mut metric = one.metric;
+    let name = metric.remove("__name__").unwrap_or_default();
+    let values = one.values.into_iter().filter_map(|(at_s, value)| {
+        // To the millisecond, which is what Prometheus keeps.
+        let at = ((at_s * 1e3).round() as i64).checked_mul(1_000_000)?;
+        Some((at, value.parse().ok()?))
+    });
+    RangeSeries { name, labels: metric.into_iter().collect(), values: values.collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As Prometheus 2.42 answered `{__name__=~"llamacpp:tokens_predicted_total|up"}[3s]`, shortened.
+    const ANSWER: &str = r#"{"status":"success","data":{"resultType":"matrix","result":[
+        {"metric":{"__name__":"llamacpp:tokens_predicted_total","instance":"127.0.0.1:23950","job":"llama"},
+         "values":[[1795404902.093,"3840"],[1795404903.093,"+Inf"],[1795404904.093,"NaN"]]},
+        {"metric":{"job":"llama"},"histograms":[[1795404904.093,{"count":"1"}]]}]}}"#;
+
+    #[test]
+    fn values_come_with_their_scrapes_instants() {
+        let found = range(ANSWER.as_bytes()).expect("an answer");
+        assert_eq!(found[0].name, "llamacpp:tokens_predicted_total");
+        assert_eq!(found[0].labels[1], ("job".to_owned(), "llama".to_owned()));
+        assert_eq!(found[0].values[0], (1_795_404_902_093_000_000, 3840.0));
+        assert!(found[0].values[1].1.is_infinite() && found[0].values[2].1.is_nan());
+        assert!(found[1].values.is_empty());
+    }
+
+    #[test]
+    fn what_is_no_such_answer_says_why() {
+        let refused =
+            br#"{"status":"error","errorType":"bad_data","error":"1:3: parse error: unexpected end"}"#;
+        assert_eq!(range(refused).expect_err("refused"), "1:3: parse error: unexpected end");
+        for (body, word) in [
+            ("<html>", "not that of Prometheus"),
+            (r#"{"status":"success","data":{"resultType":"vector","result":[]}}"#, "no range"),
+            (r#"{"status":"success","data":{"resultType":"matrix","result":[{"metric":3}]}}"#, "the answer"),
+            ("{}", "no range"),
+        ] {
+            let why = range(body.as_bytes()).expect_err(body);
+            assert!(why.contains(word), "{body}: {why}");
+        }
+    }
+}
