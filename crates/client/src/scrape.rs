@@ -27,7 +27,7 @@ const UNKNOWN_EVERY: u64 = 60;
 /// Scrapes until it is stopped.
 #[derive(Debug)]
 pub struct Scraper {
-    wish: Arc<(Mutex<Wish>, Condvar)>,
+    asked: Arc<(Mutex<Asked>, Condvar)>,
     looked: mpsc::Receiver<()>,
     thread: Option<JoinHandle<()>>,
 }
@@ -41,6 +41,14 @@ enum Wish {
     Whole,
     /// A last scrape.
     End,
+}
+
+/// What is asked of the scraper's thread.
+#[derive(Debug, Default)]
+struct Asked {
+    wish: Wish,
+    /// The pages from now on, where they are others.
+    pages: Option<Vec<MetricsPage>>,
 }
 
 /// Where rows go. Called from the scraper's thread.
@@ -59,26 +67,22 @@ impl Scraper {
         knows: fn(&str) -> bool,
         rows: ToRows,
     ) -> std::io::Result<Scraper> {
-        let wish: Arc<(Mutex<Wish>, Condvar)> = Arc::default();
-        let (wished, (told, looked)) = (Arc::clone(&wish), mpsc::channel());
+        let asked: Arc<(Mutex<Asked>, Condvar)> = Arc::default();
+        let (asks, (told, looked)) = (Arc::clone(&asked), mpsc::channel());
         let thread = std::thread::Builder::new().name("scrape".into()).spawn(move || {
             let Ok(runtime) = runtime() else { return };
             let pages = runtime.block_on(async {
                 let several = pages.iter().any(|page| !page.name.is_empty());
                 let new = |(number, page): (usize, MetricsPage)| {
-                    let (marks, name) = (several || number == 0, several.then(|| page.name.clone()));
-                    let looker = Looker::new(page, clock);
-                    match looker.page.asks_prometheus() {
-                        Some(_) => Source::Targets(Targets::new(looker, knows)),
-                        None => Source::Page(looker, Told::new((name, marks), knows)),
-                    }
+                    Source::new(page, clock, (several, several || number == 0), knows)
                 };
                 pages.into_iter().enumerate().map(new).collect::<Vec<_>>()
             });
-            Rounds { runtime, pages, every: Span(every.0.max(1_000_000)), clock, rows }.go(&wished, &told);
+            Rounds { runtime, pages, every: Span(every.0.max(1_000_000)), clock, knows, rows }
+                .go(&asks, &told);
         })?;
         let _ = looked.recv();
-        Ok(Scraper { wish, looked, thread: Some(thread) })
+        Ok(Scraper { asked, looked, thread: Some(thread) })
     }
 
     /// Looks now and keeps every row, so that whoever reads a part of a run finds a value in it. Waits for that scrape, but not for
@@ -89,16 +93,25 @@ impl Scraper {
         let _ = self.looked.recv_timeout(PATIENCE.as_duration());
     }
 
+    /// Scrapes these pages from now on: those that are no longer among them have left, and those that stay go on as they were.
+    /// Each has a name.
+    pub fn replace(&self, pages: Vec<MetricsPage>) {
+        if let Ok(mut now) = self.asked.0.lock() {
+            now.pages = Some(pages);
+        }
+        self.asked.1.notify_all();
+    }
+
     /// Takes a last scrape and ends.
     pub fn stop(mut self) {
         self.end();
     }
 
     fn ask(&self, wish: Wish) {
-        if let Ok(mut now) = self.wish.0.lock() {
-            *now = wish;
+        if let Ok(mut now) = self.asked.0.lock() {
+            now.wish = wish;
         }
-        self.wish.1.notify_all();
+        self.asked.1.notify_all();
     }
 
     fn end(&mut self) {
@@ -121,12 +134,13 @@ struct Rounds {
     pages: Vec<Source>,
     every: Span,
     clock: Clock,
+    knows: fn(&str) -> bool,
     rows: ToRows,
 }
 
 impl Rounds {
     /// Looks at every page at each due time; a scrape that takes longer than the distance leaves the ones out that it missed.
-    fn go(mut self, wish: &(Mutex<Wish>, Condvar), told: &mpsc::Sender<()>) {
+    fn go(mut self, asked: &(Mutex<Asked>, Condvar), told: &mpsc::Sender<()>) {
         let mut due = self.clock.now();
         loop {
             self.scrape();
@@ -135,13 +149,39 @@ impl Rounds {
             while due <= now {
                 due += self.every;
             }
-            match wait(due, self.clock, wish) {
+            let Asked { wish, pages } = wait(due, self.clock, asked);
+            pages.into_iter().for_each(|pages| self.replace(pages));
+            match wish {
                 Wish::Nothing => {}
                 Wish::Whole => self.pages.iter_mut().for_each(Source::forget),
                 // What happened since the last scrape counts as well.
                 Wish::End => return self.scrape(),
             }
         }
+    }
+
+    fn replace(&mut self, pages: Vec<MetricsPage>) {
+        let now = self.clock.now();
+        let is = |source: &Source, page: &MetricsPage| {
+            source.page().name == page.name && source.page().url == page.url
+        };
+        self.pages.retain_mut(|source| {
+            let stays = pages.iter().any(|page| is(source, page));
+            if let Source::Page(_, told) = source
+                && !stays
+            {
+                told.left(now, &self.rows);
+            }
+            stays
+        });
+        let new = pages.into_iter().filter(|page| !self.pages.iter().any(|source| is(source, page)));
+        let new: Vec<MetricsPage> = new.collect();
+        // Connections belong to this runtime.
+        let (clock, knows) = (self.clock, self.knows);
+        let new =
+            async { new.into_iter().map(|page| Source::new(page, clock, (true, true), knows)).collect() };
+        let new: Vec<Source> = self.runtime.block_on(new);
+        self.pages.extend(new);
     }
 
     /// All pages at once: the instant is one, and a page that hangs delays none.
@@ -153,17 +193,18 @@ impl Rounds {
     }
 }
 
-/// Waits until `due`, or until something is wished for before.
-fn wait(due: At, clock: Clock, (wish, changed): &(Mutex<Wish>, Condvar)) -> Wish {
-    let Ok(mut wished) = wish.lock() else { return Wish::End };
+/// Waits until `due`, or until something is asked for before.
+fn wait(due: At, clock: Clock, (asked, changed): &(Mutex<Asked>, Condvar)) -> Asked {
+    let over = || Asked { wish: Wish::End, pages: None };
+    let Ok(mut now) = asked.lock() else { return over() };
     loop {
         let left = due - clock.now();
-        if *wished != Wish::Nothing || left.0 <= 0 {
-            return std::mem::take(&mut *wished);
+        if now.wish != Wish::Nothing || now.pages.is_some() || left.0 <= 0 {
+            return std::mem::take(&mut *now);
         }
-        match changed.wait_timeout(wished, left.as_duration()) {
-            Ok((guard, _)) => wished = guard,
-            Err(_) => return Wish::End,
+        match changed.wait_timeout(now, left.as_duration()) {
+            Ok((guard, _)) => now = guard,
+            Err(_) => return over(),
         }
     }
 }
@@ -175,6 +216,22 @@ enum Source {
 }
 
 impl Source {
+    fn new(page: MetricsPage, clock: Clock, (named, marks): (bool, bool), knows: fn(&str) -> bool) -> Source {
+        let name = named.then(|| page.name.clone());
+        let looker = Looker::new(page, clock);
+        match looker.page.asks_prometheus() {
+            Some(_) => Source::Targets(Targets::new(looker, knows)),
+            None => Source::Page(looker, Told::new((name, marks), knows)),
+        }
+    }
+
+    fn page(&self) -> &MetricsPage {
+        match self {
+            Source::Page(looker, _) => &looker.page,
+            Source::Targets(targets) => targets.page(),
+        }
+    }
+
     /// What it said last counts as never said.
     fn forget(&mut self) {
         match self {

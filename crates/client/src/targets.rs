@@ -12,7 +12,7 @@ use plimsoll_wire::exposition::ExposedValue;
 use plimsoll_wire::prometheus_api::RangeSeries;
 
 use crate::clock::{self, Clock};
-use crate::pages::{Looker, PATIENCE};
+use crate::pages::{Looker, MetricsPage, PATIENCE};
 use crate::scrape::{ToRows, Told};
 
 /// How far back it is asked how often targets are scraped.
@@ -52,6 +52,11 @@ struct Scrape {
 impl Targets {
     pub fn new(looker: Looker, knows: fn(&str) -> bool) -> Targets {
         Targets { looker, taken: Taken::new(knows) }
+    }
+
+    /// Where they are asked for.
+    pub fn page(&self) -> &MetricsPage {
+        &self.looker.page
     }
 
     /// What they said last counts as never said.

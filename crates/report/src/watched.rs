@@ -10,8 +10,17 @@ use crate::{figure, words};
 
 /// `watching 2 pages every 5s against budget.yaml; Ctrl-C ends it`.
 pub fn begins(pages: usize, every: Span, budget: &str) -> String {
-    let pages = figure::counted(pages as u64, "page");
+    let pages = counted(pages);
     format!("watching {pages} every {} against {budget}; Ctrl-C ends it", words::time(every.as_secs_f64()))
+}
+
+/// `2 pages watched now`.
+pub fn pages_now(count: usize) -> String {
+    format!("{} watched now", counted(count))
+}
+
+fn counted(pages: usize) -> String {
+    figure::counted(pages as u64, "page")
 }
 
 /// `watching what Prometheus scrapes, every 15s, against budget.yaml; Ctrl-C ends it`.

@@ -149,12 +149,21 @@ fn a_watch_that_cannot_be_is_refused_in_one_line() {
     let half = folder.path().join("half.yaml");
     std::fs::write(&half, "sources: [{prometheus: \"http://127.0.0.1:9\"}]\n").expect("written");
     let half = half.display().to_string();
+    let with = |name: &str, source: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, format!("sources: [{{{source}}}]\n")).expect("written");
+        path.display().to_string()
+    };
+    let list = with("list.yaml", &format!("http_sd: \"{url}\""));
+    let named = with("named.yaml", "dns: \"https://vllm:8000\"");
     let prometheus = format!("{}/api/v1/query?query={{job=\"llm\"}}", server.url.trim_end_matches("/v1"));
     for (args, code, word) in [
         (&["watch", &url][..], 2, "no budget"),
         (&["watch", "nowhere", "-b", &budget], 2, "neither a URL"),
         (&["watch", "http://127.0.0.1:9/api/v1/query?query=up", "-b", &budget], 2, "in braces"),
         (&["watch", &half, "-b", &budget], 2, "go together"),
+        (&["watch", &list, "-b", &budget], 5, "to be [{"),
+        (&["watch", &named, "-b", &budget], 2, "http_sd"),
         (&["watch", &prometheus, "-b", &budget], 5, "not that of Prometheus"),
         (&["watch", &url, "-b", &budget, "--every", "0s"], 2, "--every"),
         (&["watch", &url, "-b", &budget, "--window", "10s"], 2, "eight scrapes"),
@@ -310,4 +319,44 @@ fn what_prometheus_scraped_is_counted_to_the_request() {
         .iter()
         .any(|one| one["alert"]["kind"] == "source_lost" && one["alert"]["about"] == "127.0.0.1:9");
     assert!(lost, "{}", ended.stdout);
+}
+
+/// Replicas come and go with the list: a new one is scraped, one that is taken off has left and is not lost, and a list that cannot be read changes nothing.
+#[test]
+fn pages_come_and_go_with_their_list() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let budget = budget(folder.path());
+    let (first, second) = (server(1_000_000), server(1_000_000));
+    let [a, b] = [&first, &second]
+        .map(|server| server.url.trim_start_matches("http://").trim_end_matches("/v1").to_owned());
+    let reads = AtomicU64::new(0);
+    let targets = (a.clone(), b.clone());
+    let list = Server::start(move |_, socket| match reads.fetch_add(1, Ordering::SeqCst) {
+        0 => reply(socket, "200 OK", "", &format!("[{{\"targets\": [\"{}\"]}}]", targets.0)),
+        1 => {
+            reply(socket, "200 OK", "", &format!("[{{\"targets\": [\"{}\", \"{}\"]}}]", targets.0, targets.1))
+        }
+        2 => reply(socket, "500 Internal Server Error", "", "gone"),
+        _ => reply(socket, "200 OK", "", &format!("[{{\"targets\": [\"{}\"]}}]", targets.1)),
+    });
+    let file = folder.path().join("watch.yaml");
+    let source =
+        format!("sources: [{{http_sd: \"{}/sd\"}}]\nevery: 200ms\nwindow: 60s\nlisten: none\n", list.url);
+    std::fs::write(&file, source).expect("written");
+    let file = file.display().to_string();
+    let ended = plimsoll(&["watch", &file, "-b", &budget, "--for", "38s", "-q", "--format", "json"]);
+    let said = serde_json::Deserializer::from_str(&ended.stdout).into_iter::<Value>();
+    let said: Vec<Value> = said.map_while(Result::ok).collect();
+    let last = said.last().unwrap_or_else(|| panic!("nothing: {}", ended.stderr));
+    assert_eq!(last["fleet"]["pages"], serde_json::json!([1, 1]), "{last}");
+    let replicas = last["fleet"]["replicas"].as_array().expect("replicas");
+    assert_eq!(replicas.len(), 1, "{replicas:?}");
+    // Who left is not lost.
+    assert!(!said.iter().any(|one| one["alert"]["kind"] == "source_lost"), "{}", ended.stdout);
+    // Both were counted while they were there, whole scrapes of each.
+    let n = last["rows"][0]["n"].as_u64().expect("a count");
+    assert!(n > 0 && n.is_multiple_of(EACH), "{n}");
+    for word in ["2 pages watched now", "1 page watched now", "HTTP 500; the pages stay as they were"] {
+        assert!(ended.stderr.contains(word), "{word}: {}", ended.stderr);
+    }
 }

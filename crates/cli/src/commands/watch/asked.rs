@@ -11,6 +11,7 @@ use plimsoll_workload::scenario::TargetSpec;
 use plimsoll_workload::scrape::ScrapeSpec;
 use serde::Deserialize;
 
+use super::lists::{self, PageList};
 use super::notify::{Senders, SinkSpec};
 use crate::budget_file::{self, BudgetText};
 use crate::exit::Stop;
@@ -38,8 +39,12 @@ pub struct AskedWatch {
     pub doing: Doing,
     /// How pages are asked.
     pub target: TargetSpec,
-    /// Which pages.
+    /// Which pages: those that are always the same, and those of the lists as they are now.
     pub scrape: ScrapeSpec,
+    /// Which of them are always the same.
+    pub fixed: Vec<String>,
+    /// Lists of others.
+    pub lists: Vec<PageList>,
     /// The run that is being written, or a folder of them, instead of pages.
     pub run: Option<PathBuf>,
     /// How the budget is watched.
@@ -85,6 +90,12 @@ struct SourceLine {
     /// Prometheus' list of targets: `[{"targets": ["host:port"], "labels": {…}}]`.
     #[serde(default)]
     file_sd: Option<PathBuf>,
+    /// The same at a URL.
+    #[serde(default)]
+    http_sd: Option<String>,
+    /// A page at each address of a name.
+    #[serde(default)]
+    dns: Option<String>,
     /// A Prometheus that scrapes the pages.
     #[serde(default)]
     prometheus: Option<String>,
@@ -99,9 +110,9 @@ struct SourceLine {
 /// The first that is wrong or missing, in one line.
 pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
     let (doing, sources, run) = doing(args)?;
-    let (mut file, pages) = match (doing, run.is_some()) {
-        (Doing::Test, _) => (replayed(sources)?, vec![String::new()]),
-        (_, true) => (WatchFile::default(), vec![String::new()]),
+    let (mut file, (fixed, lists)) = match (doing, run.is_some()) {
+        (Doing::Test, _) => (replayed(sources)?, Default::default()),
+        (_, true) => (WatchFile::default(), Default::default()),
         _ => pages(sources)?,
     };
     let budget = args.budget.clone().or(file.budget.take()).ok_or_else(|| {
@@ -117,21 +128,32 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
         ));
     }
     let listen = args.listen.clone().or(file.listen).unwrap_or_else(|| LISTEN.to_owned());
+    let mut target = TargetSpec {
+        key_env: args.key_env.clone(),
+        ca_file: args.ca_file.clone(),
+        tls_verify: !args.insecure,
+        ..TargetSpec::default()
+    };
+    let mut pages = fixed.clone();
+    for list in &lists {
+        if let (PageList::Url(url), true) = (list, pages.is_empty()) {
+            target.url.clone_from(url);
+        }
+        let listed = list.read(&target);
+        pages.extend(listed.map_err(|why| Stop::unreachable(format!("{}: {why}", list.name())))?);
+    }
+    let first = pages.first().map(String::as_str).unwrap_or_default();
+    let url = first.split_once('=').filter(|(name, _)| !name.contains("//")).map_or(first, |(_, url)| url);
+    if target.url.is_empty() || lists.is_empty() {
+        url.clone_into(&mut target.url);
+    }
     Ok(AskedWatch {
         doing,
         run,
-        target: TargetSpec {
-            url: pages[0]
-                .split_once('=')
-                .filter(|(name, _)| !name.contains("//"))
-                .map_or(&*pages[0], |(_, url)| url)
-                .to_owned(),
-            key_env: args.key_env.clone(),
-            ca_file: args.ca_file.clone(),
-            tls_verify: !args.insecure,
-            ..TargetSpec::default()
-        },
+        target,
         scrape: ScrapeSpec { discover: false, pages, every: spec.every },
+        fixed,
+        lists,
         spec,
         alerts: file.alerts,
         senders,
@@ -216,30 +238,43 @@ fn is_file(text: &str) -> bool {
     !text.contains("//") && [".yaml", ".yml", ".json"].iter().any(|end| text.ends_with(end))
 }
 
+/// Pages that are always the same, and lists of others.
+type Pages = (Vec<String>, Vec<PageList>);
+
 /// The watch file, or an empty one, and the pages that it or the words name.
-fn pages(sources: &[String]) -> Result<(WatchFile, Vec<String>), Stop> {
-    let (file, pages) = match sources {
+fn pages(sources: &[String]) -> Result<(WatchFile, Pages), Stop> {
+    let (file, (pages, lists)) = match sources {
         [] => {
             let what = "watch lint: name a metrics page (http://host:8000/metrics) or a watch file";
             return Err(Stop::usage(what));
         }
         [one] if is_file(one) => {
             let file = file(Path::new(one))?;
-            let each = file.sources.iter().map(|line| listed(line, Path::new(one)));
-            let pages = each.collect::<Result<Vec<_>, Stop>>()?.concat();
-            (file, pages)
+            let mut found = Pages::default();
+            for line in &file.sources {
+                listed(line, Path::new(one), &mut found)?;
+            }
+            (file, found)
         }
         several => {
-            (WatchFile::default(), several.iter().map(|text| page(text)).collect::<Result<_, Stop>>()?)
+            let pages = several.iter().map(|text| page(text)).collect::<Result<_, Stop>>()?;
+            (WatchFile::default(), (pages, Vec::new()))
         }
     };
-    match pages.is_empty() {
-        false => Ok((file, pages)),
-        true => Err(Stop::usage(format!(
+    if pages.is_empty() && lists.is_empty() {
+        return Err(Stop::usage(format!(
             "{}: names no source; write sources: [{{url: \"http://host:8000/metrics\"}}]",
             sources[0]
-        ))),
+        )));
     }
+    // Beside lists, whose pages come and go, each page keeps a name of its own.
+    let named = |page: String| match (page.split_once("://"), lists.is_empty()) {
+        (Some((scheme, rest)), false) if !scheme.contains('=') => {
+            format!("{}={page}", rest.split('/').next().unwrap_or_default())
+        }
+        _ => page,
+    };
+    Ok((file, (pages.into_iter().map(named).collect(), lists)))
 }
 
 /// A time above 0, where one is said.
@@ -266,9 +301,9 @@ fn file(path: &Path) -> Result<WatchFile, Stop> {
     })
 }
 
-/// The pages of one line of the file.
-fn listed(line: &SourceLine, file: &Path) -> Result<Vec<String>, Stop> {
-    let mut pages = Vec::new();
+/// Adds the pages of one line of the file.
+fn listed(line: &SourceLine, file: &Path, (pages, lists): &mut Pages) -> Result<(), Stop> {
+    let of_file = |why: String| Stop::usage(format!("{}: sources: {why}", file.display()));
     for url in line.url.iter().chain(&line.urls) {
         let named = line.name.as_ref().filter(|_| line.urls.is_empty());
         pages.push(page(&named.map_or_else(|| url.clone(), |name| format!("{name}={url}")))?);
@@ -277,26 +312,21 @@ fn listed(line: &SourceLine, file: &Path) -> Result<Vec<String>, Stop> {
         (Some(server), Some(selector)) => pages.push(page(&targets::url(server, selector))?),
         (None, None) => {}
         _ => {
-            let name = file.display();
             let what = "prometheus and match go together: {prometheus: \"http://prometheus:9090\", match: '{job=\"vllm\"}'}";
-            return Err(Stop::usage(format!("{name}: sources: {what}")));
+            return Err(of_file(what.to_owned()));
         }
     }
     if let Some(list) = &line.file_sd {
-        #[derive(Deserialize)]
-        struct Group {
-            targets: Vec<String>,
-        }
-        let path = file.parent().unwrap_or(Path::new(".")).join(list);
-        let name = path.display().to_string();
-        let text = std::fs::read_to_string(&path).map_err(|e| out::unread(&name, &e))?;
-        let groups: Vec<Group> = serde_json::from_str(&text)
-            .map_err(|e| Stop::usage(format!("{name}: {e}; write [{{\"targets\": [\"host:8000\"]}}]")))?;
-        for target in groups.into_iter().flat_map(|group| group.targets) {
-            pages.push(page(&format!("{target}=http://{target}/metrics"))?);
-        }
+        let list = lists::beside(file, list);
+        // What is wrong now is a slip; what becomes wrong later leaves the pages as they were.
+        list.read(&TargetSpec::default()).map_err(|why| Stop::usage(format!("{}: {why}", list.name())))?;
+        lists.push(list);
     }
-    Ok(pages)
+    lists.extend(line.http_sd.clone().map(PageList::Url));
+    if let Some(url) = &line.dns {
+        lists.push(PageList::of_name(url).map_err(of_file)?);
+    }
+    Ok(())
 }
 
 /// A page's URL; an endpoint's own stands for its page.

@@ -3,6 +3,7 @@
 mod alertmanager;
 pub mod asked;
 mod journal;
+mod lists;
 mod notify;
 mod outbox;
 pub mod page;
@@ -53,17 +54,22 @@ pub fn run(args: &WatchArgs) -> Result<Exit, Stop> {
     }
 }
 
-/// The pages that are named. `asks`: each must answer. Nobody looks more often than a Prometheus scrapes.
+/// The pages that are named. `asks`: each must answer, but for those of a list, of which some are always about to begin or to end. Nobody looks more often than a Prometheus scrapes.
 fn pages(asked: &mut AskedWatch, asks: bool) -> Result<Vec<MetricsPage>, Stop> {
-    let found = if asks { pages::find } else { pages::trust };
+    let found = if asks && asked.lists.is_empty() { pages::find } else { pages::trust };
     let found = found(&asked.target, &asked.scrape).map_err(|e| match e {
         ScrapeError::Target { .. } => Stop::usage(e.to_string().replace("--scrape ", "")),
         ScrapeError::Silent { .. } => Stop::unreachable(e.to_string().replace("--scrape ", "")),
         ScrapeError::Local(_) => Stop::invalid(e.to_string()),
     })?;
     asked.no_faster(found.iter().filter_map(|page| page.cadence).max())?;
+    Ok(known(found))
+}
+
+/// Of a Prometheus only names that somebody reads.
+fn known(pages: Vec<MetricsPage>) -> Vec<MetricsPage> {
     let names = Table::shipped().families();
-    Ok(found.into_iter().map(|page| page.of_names(&names)).collect())
+    pages.into_iter().map(|page| page.of_names(&names)).collect()
 }
 
 /// Is this name in the vocabulary of signals?
@@ -132,11 +138,14 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     });
     let scraper = Scraper::start(pages, asked.spec.every, clock, knows, rows);
     let scraper = scraper.map_err(|e| Stop::invalid(format!("cannot scrape: {e}")))?;
+    let over = Arc::new(AtomicBool::new(false));
+    let follower = lists::follow(&asked, scraper, Arc::clone(&over));
     let until = asked.time.map(|time| At::ZERO + time);
     let mut told = Telling { args, states: Vec::new(), alerts: Vec::new(), notifier, served };
     let last = go(&watched, &mut told, (clock, asked.spec.every, until), &ended);
     told.notifier.end();
-    scraper.stop();
+    over.store(true, Ordering::Relaxed);
+    let _ = follower.join();
     screen.clear();
     let Some(found) = last else { return Ok(Exit::Inconclusive) };
     match args.format {

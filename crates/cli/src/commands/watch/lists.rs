@@ -1,0 +1,212 @@
+//! Lists of pages that change while they are watched: a file or a URL in Prometheus' form, or the addresses of a name.
+
+use std::net::ToSocketAddrs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use plimsoll_client::pages;
+use plimsoll_client::scrape::Scraper;
+use plimsoll_model::Span;
+use plimsoll_report::watched as words;
+use plimsoll_workload::scenario::TargetSpec;
+use plimsoll_workload::scrape::ScrapeSpec;
+use serde::Deserialize;
+
+use super::asked::AskedWatch;
+use super::{LOOK, known};
+use crate::out;
+
+/// Between two readings of a list, unless pages are scraped more seldom.
+const EVERY: Span = Span::from_secs(10);
+
+/// One list.
+#[derive(Clone, PartialEq, Debug)]
+pub enum PageList {
+    /// `[{"targets": ["host:8000"]}]` in a file (`file_sd`).
+    File(PathBuf),
+    /// The same at a URL (`http_sd`).
+    Url(String),
+    /// A page at each address of a name (`dns`): host, port, path.
+    Name(String, u16, String),
+}
+
+/// Prometheus' form of a list.
+#[derive(Deserialize)]
+struct Group {
+    targets: Vec<String>,
+    #[serde(default)]
+    labels: Labels,
+}
+
+#[derive(Deserialize, Default)]
+struct Labels {
+    #[serde(rename = "__scheme__")]
+    scheme: Option<String>,
+    #[serde(rename = "__metrics_path__")]
+    path: Option<String>,
+}
+
+impl PageList {
+    /// Of a name and its page's path: `http://vllm.prod.svc:8000/metrics`.
+    ///
+    /// # Errors
+    /// It is no such URL.
+    pub fn of_name(url: &str) -> Result<PageList, String> {
+        let wrong = || {
+            format!(
+                "dns: {url}: write the page as one of its replicas has it: http://vllm.prod.svc:8000/metrics"
+            )
+        };
+        if url.starts_with("https://") {
+            return Err(format!(
+                "dns: {url}: a certificate is for a name and not for its addresses; use http_sd"
+            ));
+        }
+        let rest = url.strip_prefix("http://").ok_or_else(wrong)?;
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (host, port) = authority.rsplit_once(':').unwrap_or((authority, "80"));
+        let port = port.parse().map_err(|_| wrong())?;
+        let path = if path.is_empty() { "metrics" } else { path };
+        match host.is_empty() || authority.contains('@') {
+            true => Err(wrong()),
+            false => Ok(PageList::Name(host.to_owned(), port, format!("/{path}"))),
+        }
+    }
+
+    /// What it is, for people.
+    pub fn name(&self) -> String {
+        match self {
+            PageList::File(path) => path.display().to_string(),
+            PageList::Url(url) => url.clone(),
+            PageList::Name(host, ..) => host.clone(),
+        }
+    }
+
+    /// The pages that it names now, `NAME=URL`, each once. Blocks for some seconds at most.
+    ///
+    /// # Errors
+    /// Why it can't be read.
+    pub fn read(&self, target: &TargetSpec) -> Result<Vec<String>, String> {
+        let groups = match self {
+            PageList::Name(host, port, path) => {
+                let found = (host.as_str(), *port).to_socket_addrs().map_err(|e| e.to_string())?;
+                let mut pages: Vec<String> =
+                    found.map(|addr| format!("{addr}=http://{addr}{path}")).collect();
+                pages.sort_unstable();
+                pages.dedup();
+                return Ok(pages);
+            }
+            PageList::File(path) => std::fs::read(path).map_err(|e| e.to_string())?,
+            PageList::Url(url) => pages::fetch(target, url)?,
+        };
+        let groups: Vec<Group> = serde_json::from_slice(&groups)
+            .map_err(|e| format!("{e}; it is to be [{{\"targets\": [\"host:8000\"]}}]"))?;
+        let mut pages = Vec::new();
+        for Group { targets, labels } in groups {
+            let scheme = labels.scheme.as_deref().unwrap_or("http");
+            let path = labels.path.as_deref().unwrap_or("/metrics");
+            pages.extend(targets.iter().map(|target| format!("{target}={scheme}://{target}{path}")));
+        }
+        pages.sort_unstable();
+        pages.dedup();
+        Ok(pages)
+    }
+}
+
+/// A file's place beside the file that names it.
+pub fn beside(file: &Path, list: &Path) -> PageList {
+    PageList::File(file.parent().unwrap_or(Path::new(".")).join(list))
+}
+
+/// Keeps the scraper at the pages that the lists name until the watch is over, and ends it then. A list that can't be read leaves them as they were.
+pub fn follow(asked: &AskedWatch, scraper: Scraper, over: Arc<AtomicBool>) -> JoinHandle<()> {
+    let (target, lists, fixed) = (asked.target.clone(), asked.lists.clone(), asked.fixed.clone());
+    let mut scrape = asked.scrape.clone();
+    let pause = Span(EVERY.0.max(scrape.every.0)).as_duration();
+    std::thread::spawn(move || {
+        let (mut waited, mut unread) = (Duration::ZERO, None);
+        while !over.load(Ordering::Relaxed) {
+            std::thread::sleep(LOOK);
+            waited += LOOK;
+            if lists.is_empty() || waited < pause {
+                continue;
+            }
+            waited = Duration::ZERO;
+            let read = read(&lists, &target, fixed.clone());
+            let now = read.and_then(|pages| {
+                let spec = ScrapeSpec { pages, ..scrape.clone() };
+                let found = pages::trust(&target, &spec).map_err(|e| e.to_string())?;
+                Ok((spec, found))
+            });
+            match now {
+                Ok((spec, found)) => {
+                    unread = None;
+                    if spec != scrape {
+                        out::note(&words::pages_now(found.len()));
+                        scraper.replace(known(found));
+                        scrape = spec;
+                    }
+                }
+                // Said once, and again when it is another reason.
+                Err(why) if unread.as_ref() != Some(&why) => {
+                    out::note(&format!("{why}; the pages stay as they were"));
+                    unread = Some(why);
+                }
+                Err(_) => {}
+            }
+        }
+        scraper.stop();
+    })
+}
+
+/// These pages and those of the lists.
+fn read(lists: &[PageList], target: &TargetSpec, fixed: Vec<String>) -> Result<Vec<String>, String> {
+    lists.iter().try_fold(fixed, |mut pages, list| {
+        pages.extend(list.read(target).map_err(|why| format!("{}: {why}", list.name()))?);
+        Ok(pages)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_pages_by_prometheus_own_labels_each_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(
+            folder.path().join("targets.json"),
+            r#"[{"targets": ["b:1", "a:1", "a:1"], "labels": {"env": "prod"}},
+                {"targets": ["c:2"], "labels": {"__scheme__": "https", "__metrics_path__": "/prom"}}]"#,
+        )
+        .expect("written");
+        let list = beside(&folder.path().join("watch.yaml"), Path::new("targets.json"));
+        let found = list.read(&TargetSpec::default()).expect("a list");
+        assert_eq!(found, ["a:1=http://a:1/metrics", "b:1=http://b:1/metrics", "c:2=https://c:2/prom"]);
+        std::fs::write(folder.path().join("targets.json"), "targets: [a]").expect("written");
+        let why = list.read(&TargetSpec::default()).expect_err("no JSON");
+        assert!(why.contains("\"targets\""), "{why}");
+    }
+
+    #[test]
+    fn a_name_has_a_page_at_each_of_its_addresses() {
+        let list = PageList::of_name("http://127.0.0.1:8000").expect("a name");
+        assert_eq!(
+            list.read(&TargetSpec::default()).as_deref(),
+            Ok(&["127.0.0.1:8000=http://127.0.0.1:8000/metrics".to_owned()][..])
+        );
+        let list = PageList::of_name("http://vllm/prom/metrics");
+        assert_eq!(list, Ok(PageList::Name("vllm".to_owned(), 80, "/prom/metrics".to_owned())));
+        for (url, word) in [
+            ("vllm:8000", "as one of its replicas"),
+            ("http://vllm:no", "as one"),
+            ("http://u:p@h", "as one"),
+            ("https://vllm:8000", "certificate"),
+        ] {
+            assert!(PageList::of_name(url).expect_err(url).contains(word), "{url}");
+        }
+    }
+}
