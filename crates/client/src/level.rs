@@ -178,6 +178,11 @@ impl Shared {
         Name { run: &self.run_id, level: self.id, request, attempt }
     }
 
+    /// What all attempts of a request have in common.
+    pub fn request_name(&self, request: u64) -> RequestName<'_> {
+        RequestName { run: &self.run_id, level: self.id, request }
+    }
+
     /// Makes the body of an attempt. `own` is the worker's copy of the level's options: what differs between requests is
     /// set in it, and the rest, which may hold a template, is not copied for each.
     pub fn prepare(&self, arrival: &Arrival, attempt: u16, own: &mut Option<RequestOptions>) -> Prepared {
@@ -210,5 +215,32 @@ pub struct Name<'a> {
 impl fmt::Display for Name<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}-{}-{}", self.run, self.level, self.request, self.attempt)
+    }
+}
+
+/// A request's name, without its attempt.
+#[derive(Copy, Clone, Debug)]
+pub struct RequestName<'a> {
+    run: &'a str,
+    level: u32,
+    request: u64,
+}
+
+impl fmt::Display for RequestName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}-{}", self.run, self.level, self.request)
+    }
+}
+
+/// The name of the session that a request is a turn of; without one the request's.
+#[derive(Copy, Clone, Debug)]
+pub struct SessionName<'a>(pub &'a RequestName<'a>, pub Option<u64>);
+
+impl fmt::Display for SessionName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.1 {
+            Some(session) => write!(f, "{}-{}-s{session}", self.0.run, self.0.level),
+            None => self.0.fmt(f),
+        }
     }
 }

@@ -20,8 +20,9 @@ use tokio::sync::Notify;
 use crate::exchange::exchange;
 use crate::flight::{CANCELLED, Flight, Following, KeyHasher};
 use crate::histogram::Histogram;
-use crate::level::Shared;
+use crate::level::{SessionName, Shared};
 use crate::live::Shard;
+use crate::own_header::Called;
 use crate::pool::Pool;
 use crate::prepare::Ahead;
 use crate::recording::{AnswerReading, Ending, Progress, Recording, never_sent, own_lag};
@@ -282,8 +283,10 @@ impl LevelDriver {
         let flight = Rc::new(flight);
         self.flights.borrow_mut().insert(key, Rc::clone(&flight));
         let close = matches!(self.shared.client.connections, Connections::Fresh);
-        let name = self.shared.name(key);
-        flight.request.set(Some(self.shared.opening.with(&prepared.body, name, close)));
+        let (attempt, request) = (self.shared.name(key), self.shared.request_name(arrival.id));
+        let session = SessionName(&request, arrival.session);
+        let called = Called { attempt: &attempt, request: &request, session: &session };
+        flight.request.set(Some(self.shared.opening.with(&prepared.body, called, close)));
         flight
     }
 

@@ -16,6 +16,7 @@ pub mod timer;
 pub mod keeping;
 pub mod landing;
 pub mod link;
+pub mod own_header;
 pub mod pool;
 pub mod request;
 pub mod stamp;

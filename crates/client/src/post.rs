@@ -14,6 +14,7 @@ use plimsoll_workload::{Connections, TargetSpec};
 use crate::clock::Clock;
 use crate::exchange::{ExchangeWatch, Outgoing, exchange};
 use crate::keeping::SharedByWorkers;
+use crate::own_header::Called;
 use crate::pages::runtime;
 use crate::pool::{HeldConnection, Pool};
 use crate::recording::Ending;
@@ -81,7 +82,7 @@ impl Poster {
         let pool = Pool::new(route.clone(), meter, Arc::new(AtomicU32::new(0)), SharedByWorkers::default());
         pool.set_policy(Connections::Fresh, 1, route);
         let body = Body { content_type: "application/json", header_length: None, bytes: body.into() };
-        let request = self.target.posts_with(&self.path, headers).with(&body, "alerts", true);
+        let request = self.target.posts_with(&self.path, headers).with(&body, Called::one(&"alerts"), true);
         let (request, seen) = (Outgoing::new(Some(request)), Answered::default());
         let ending =
             tokio::time::timeout(patience.as_duration(), exchange(&pool, patience, &request, &seen)).await;

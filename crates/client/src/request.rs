@@ -11,6 +11,7 @@ use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use plimsoll_wire::kserve::HEADER_LENGTH;
 
+use crate::own_header::{Called, OwnHeader};
 use crate::target::{Body, REQUEST_ID};
 
 /// Names an attempt within a level: request and attempt.
@@ -34,12 +35,15 @@ const OWN: usize = 192;
 
 /// The beginning of all requests of one kind: the request line, and the headers that do not differ between them.
 #[derive(Clone)]
-pub struct Opening(Vec<u8>);
+pub struct Opening {
+    bytes: Vec<u8>,
+    own: Vec<OwnHeader>,
+}
 
 impl fmt::Debug for Opening {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // It may hold a key.
-        write!(f, "Opening({} bytes)", self.0.len())
+        write!(f, "Opening({} bytes)", self.bytes.len())
     }
 }
 
@@ -55,28 +59,35 @@ impl Opening {
                 bytes.extend_from_slice(b"\r\n");
             }
         }
-        Opening(bytes)
+        Opening { bytes, own: Vec::new() }
+    }
+
+    /// With headers that each request fills for itself.
+    #[must_use]
+    pub fn with_own(self, own: &[OwnHeader]) -> Opening {
+        Opening { own: own.to_vec(), ..self }
     }
 
     /// A request without a body.
     pub fn bare(&self) -> Request {
-        let mut head = self.0.clone();
+        let mut head = self.bytes.clone();
         head.extend_from_slice(b"\r\n");
         Request { head, body: Bytes::new(), written: 0 }
     }
 
-    /// A request with this body and this name. `close`: the last one on its connection.
-    pub fn with(&self, body: &Body, id: impl fmt::Display, close: bool) -> Request {
+    /// A request with this body and these names. `close`: the last one on its connection.
+    pub fn with(&self, body: &Body, called: Called<'_>, close: bool) -> Request {
         let length = body.bytes.len();
         let joins = length <= JOIN_MAX;
-        let mut head = Vec::with_capacity(self.0.len() + OWN + if joins { length } else { 0 });
-        head.extend_from_slice(&self.0);
+        let mut head = Vec::with_capacity(self.bytes.len() + OWN + if joins { length } else { 0 });
+        head.extend_from_slice(&self.bytes);
         // Writing to a vector cannot fail.
         let _ = write!(
             head,
-            "content-type: {}\r\ncontent-length: {length}\r\nx-request-id: {id}\r\n",
-            body.content_type
+            "content-type: {}\r\ncontent-length: {length}\r\nx-request-id: {}\r\n",
+            body.content_type, called.attempt
         );
+        self.own.iter().for_each(|own| own.write(&mut head, called));
         if let Some(json) = body.header_length {
             let _ = write!(head, "{HEADER_LENGTH}: {json}\r\n");
         }

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, HOST, TRANSFER_ENCODING, USER_AGENT};
+use http::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING, USER_AGENT,
+};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use plimsoll_wire::Encoded;
 use plimsoll_workload::TargetSpec;
@@ -13,6 +15,7 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
 use crate::link::Route;
+use crate::own_header::OwnHeader;
 use crate::request::Opening;
 use crate::secret::{Secret, SecretError};
 use crate::tls::{TlsError, TlsTrust, client_config};
@@ -55,6 +58,7 @@ pub struct Target {
     query: Option<String>,
     tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
     headers: HeaderMap,
+    own: Vec<OwnHeader>,
     secrets: Vec<Secret>,
 }
 
@@ -74,7 +78,7 @@ impl Target {
             true => Some(tls_of(spec, &host)?),
         };
         let mut secrets = Vec::new();
-        let headers = headers_of(spec, &uri, key, &mut secrets)?;
+        let (headers, own) = headers_of(spec, &uri, key, &mut secrets)?;
         Ok(Target {
             url: spec.url.clone(),
             port,
@@ -82,6 +86,7 @@ impl Target {
             query: uri.query().map(str::to_owned),
             tls,
             headers,
+            own,
             secrets,
             host,
         })
@@ -125,14 +130,14 @@ impl Target {
 
     /// How every POST to `path` (as [`Target::uri`] gives it) begins.
     pub fn posts(&self, path: &Uri) -> Opening {
-        Opening::new("POST", path, &self.headers)
+        Opening::new("POST", path, &self.headers).with_own(&self.own)
     }
 
     /// The same with headers of its own.
     pub fn posts_with(&self, path: &Uri, more: &[(HeaderName, HeaderValue)]) -> Opening {
         let mut headers = self.headers.clone();
         headers.extend(more.iter().cloned());
-        Opening::new("POST", path, &headers)
+        Opening::new("POST", path, &headers).with_own(&self.own)
     }
 
     /// How a GET of `path` begins.
@@ -218,9 +223,9 @@ fn headers_of(
     uri: &Uri,
     key: Option<Secret>,
     secrets: &mut Vec<Secret>,
-) -> Result<HeaderMap, TargetError> {
+) -> Result<(HeaderMap, Vec<OwnHeader>), TargetError> {
     let bad = |name: &str, why: &str| TargetError::Header { name: name.to_owned(), why: why.to_owned() };
-    let mut headers = HeaderMap::new();
+    let (mut headers, mut own) = (HeaderMap::new(), Vec::new());
     let host = uri.authority().map(|a| a.as_str()).unwrap_or_default();
     headers.insert(HOST, HeaderValue::from_str(host).map_err(|_| bad("host", "not a header value"))?);
     headers.insert(USER_AGENT, HeaderValue::from_static(concat!("plimsoll/", env!("CARGO_PKG_VERSION"))));
@@ -241,12 +246,20 @@ fn headers_of(
         if known == TRANSFER_ENCODING {
             return Err(bad(name, "bodies are sent with their length"));
         }
+        let filled = OwnHeader::read(&known, value, |text| Ok(expand(text, secrets)?.0));
+        if let Some(header) = filled.map_err(|why| bad(name, &why))? {
+            if [CONTENT_LENGTH, CONTENT_TYPE, REQUEST_ID].contains(&known) {
+                return Err(bad(name, "each request has its own already"));
+            }
+            own.push(header);
+            continue;
+        }
         let (text, hidden) = expand(value, secrets).map_err(|why| bad(name, &why))?;
         let mut value = HeaderValue::from_str(&text).map_err(|_| bad(name, "not a header value"))?;
         value.set_sensitive(hidden);
         headers.insert(known, value);
     }
-    Ok(headers)
+    Ok((headers, own))
 }
 
 /// Puts the environment's values in the place of `$NAME` and `${NAME}`; what came from there is a secret.

@@ -63,7 +63,8 @@ pub struct TargetSpec {
     pub model: Option<String>,
     /// Ask for a streamed answer.
     pub stream: bool,
-    /// Further request headers; a value may hold `$NAME`, which is taken from the environment when it is sent.
+    /// Further request headers; a value may hold `$NAME`, which is taken from the environment when it is sent, and `{session}`, `{request}`, `{trace}` and `{span}`,
+    /// which name each request.
     pub headers: BTreeMap<String, String>,
     /// Environment variable that holds the key.
     pub key_env: Option<String>,

@@ -33,7 +33,8 @@ pub struct TargetArgs {
     /// File that holds the API key
     #[arg(long, value_name = "FILE", conflicts_with = "key_env", help_heading = "Target")]
     pub key_file: Option<PathBuf>,
-    /// Extra header; $NAME in its value is taken from the environment and never written down
+    /// Extra header; $NAME in its value is taken from the environment and never written down,
+    /// {session}, {request}, {trace} and {span} name each request
     #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", help_heading = "Target")]
     pub headers: Vec<String>,
     /// Do not verify the TLS certificate

@@ -114,7 +114,8 @@ fn traced(headers: &BTreeMap<String, String>) -> Option<&'static str> {
     let said = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("traceparent"))?.1;
     let parts: Vec<&str> = said.trim().split('-').collect();
     let [_, trace, span, flags, ..] = parts.as_slice() else { return None };
-    let flags = u8::from_str_radix(flags, 16).ok().filter(|_| (trace.len(), span.len()) == (32, 16))?;
+    let sound = (trace.len() == 32 || *trace == "{trace}") && (span.len() == 16 || *span == "{span}");
+    let flags = u8::from_str_radix(flags, 16).ok().filter(|_| sound)?;
     Some(if flags & 1 == 1 { TRACED } else { NOT_TRACED })
 }
 
@@ -140,6 +141,7 @@ mod tests {
         let says = |name: &str, value: &str| traced(&[(name.to_owned(), value.to_owned())].into());
         let id = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7";
         assert_eq!(says("Traceparent", &format!("{id}-01")), Some(TRACED));
+        assert_eq!(says("traceparent", "00-{trace}-{span}-00"), Some(NOT_TRACED));
         assert_eq!(says("traceparent", &format!("{id}-00")), Some(NOT_TRACED));
         assert_eq!(says("traceparent", "$TRACEPARENT"), None);
         assert_eq!(says("traceparent", "00-1-2-01"), None);

@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 
+use plimsoll_client::target::Target;
 use plimsoll_model::{Attempt, By, EventKind, How, Span};
 use plimsoll_workload::RetryOn;
 
@@ -205,6 +206,44 @@ fn a_refusal_is_tried_again_as_the_policy_says_and_each_try_has_its_row() {
     assert_eq!((level.arrivals, level.generator.lag.count), (1, 1));
     let ids: Vec<bool> = server.seen().iter().map(|s| s.head.contains("x-request-id: run0-7-0-")).collect();
     assert_eq!(ids, [true, true]);
+}
+
+/// A header's places say who asks: a session's turns alike, attempts of one request one trace.
+#[test]
+fn headers_name_the_request_its_session_and_its_trace() {
+    let server = Server::plain(|seen| match (seen.connection, seen.nth) {
+        (0, 0) => vec![json("429 Too Many", "retry-after: 0\r\n", r#"{"error":{"message":"slow down"}}"#)],
+        _ => vec![good()],
+    });
+    let mut rig = Rig::at(server.url());
+    rig.client.retries.max = 2;
+    rig.client.retries.base = ms(1);
+    rig.client.retries.on = vec![RetryOn::Shed];
+    let headers =
+        [("X-Affinity", "{session}"), ("traceparent", "00-{trace}-{span}-01"), ("x-id", "<{request}>")];
+    rig.target.headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    let (_, rows) = rig.run(&[Span::ZERO]);
+    assert_eq!(rows.len(), 2);
+    let header = |name: &str| -> Vec<String> {
+        let of = |head: &str| {
+            let line = head.lines().find_map(|line| line.strip_prefix(&format!("{name}: ")));
+            line.unwrap_or_else(|| panic!("no {name}: {head}")).to_owned()
+        };
+        server.seen().iter().map(|seen| of(&seen.head)).collect()
+    };
+    assert_eq!(header("x-affinity"), ["run0-7-0", "run0-7-0"]);
+    assert_eq!(header("x-id"), ["<run0-7-0-0>", "<run0-7-0-1>"]);
+    let traces = header("traceparent");
+    // printf %s run0-7-0 | sha256sum
+    assert!(
+        traces.iter().all(|trace| trace.starts_with("00-65cf5ee3279b93dcbd5ef3d45a5c5eb1-")),
+        "{traces:?}"
+    );
+    assert_ne!(traces[0], traces[1]);
+
+    rig.target.headers = [("x".to_owned(), "{sesion}".to_owned())].into();
+    let refused = Target::new(&rig.target, None).expect_err("a slip").to_string();
+    assert!(refused.contains("cannot send the header x: {sesion} is none of"), "{refused}");
 }
 
 #[test]

@@ -1,0 +1,179 @@
+//! Headers that say something else with each request: `{request}`, `{session}`, `{trace}` and `{span}` in a header's value.
+//!
+//! So that a router can keep a session's turns together under whatever name it looks for, and a server's spans can be found by the request that they are of. Names
+//! come from the run, its level and the schedule's numbers, and trace ids from those names: nothing of them has to be kept.
+
+use std::fmt::{self, Display, Write as _};
+use std::io::Write as _;
+
+use http::HeaderName;
+use ring::digest::{SHA256, digest};
+
+/// What one request is called towards the server.
+#[derive(Copy, Clone)]
+pub struct Called<'a> {
+    /// This attempt.
+    pub attempt: &'a dyn Display,
+    /// The request, whichever attempt.
+    pub request: &'a dyn Display,
+    /// The session that it is a turn of; without one the request's name.
+    pub session: &'a dyn Display,
+}
+
+impl<'a> Called<'a> {
+    /// One that is no part of a load.
+    pub fn one(name: &'a dyn Display) -> Called<'a> {
+        Called { attempt: name, request: name, session: name }
+    }
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Place {
+    Request,
+    Session,
+    Trace,
+    Span,
+}
+
+const PLACES: [(&str, Place); 4] = [
+    ("{request}", Place::Request),
+    ("{session}", Place::Session),
+    ("{trace}", Place::Trace),
+    ("{span}", Place::Span),
+];
+
+/// A header with places in its value.
+#[derive(Clone)]
+pub struct OwnHeader {
+    name: HeaderName,
+    /// Text before each place.
+    parts: Vec<(String, Place)>,
+    rest: String,
+}
+
+impl fmt::Debug for OwnHeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Its value may hold a key.
+        write!(f, "OwnHeader({})", self.name)
+    }
+}
+
+impl OwnHeader {
+    /// Of a value as the user wrote it; `None` = it has no places. `expand` puts the environment into the text between them.
+    ///
+    /// # Errors
+    /// Something looks like a place and is none, or `expand` fails.
+    pub fn read(
+        name: &HeaderName,
+        value: &str,
+        mut expand: impl FnMut(&str) -> Result<String, String>,
+    ) -> Result<Option<OwnHeader>, String> {
+        let (mut parts, mut text, mut rest) = (Vec::new(), String::new(), value);
+        while let Some(at) = rest.find('{') {
+            let (before, from) = rest.split_at(at);
+            text.push_str(before);
+            let known = PLACES.iter().find(|(word, _)| from.starts_with(word));
+            let word = from.split_inclusive('}').next().unwrap_or_default();
+            rest = match known {
+                Some((word, place)) => {
+                    parts.push((expand(&std::mem::take(&mut text))?, *place));
+                    &from[word.len()..]
+                }
+                None if !before.ends_with('$') && is_word(word) => {
+                    return Err(format!(
+                        "{word} is none of {{request}}, {{session}}, {{trace}} and {{span}}"
+                    ));
+                }
+                None => {
+                    text.push('{');
+                    &from[1..]
+                }
+            };
+        }
+        if parts.is_empty() {
+            return Ok(None);
+        }
+        text.push_str(rest);
+        Ok(Some(OwnHeader { name: name.clone(), parts, rest: expand(&text)? }))
+    }
+
+    /// Writes its line.
+    pub fn write(&self, head: &mut Vec<u8>, called: Called<'_>) {
+        head.extend_from_slice(self.name.as_str().as_bytes());
+        head.extend_from_slice(b": ");
+        for (text, place) in &self.parts {
+            head.extend_from_slice(text.as_bytes());
+            // Writing to a vector cannot fail.
+            let _ = match place {
+                Place::Request => write!(head, "{}", called.attempt),
+                Place::Session => write!(head, "{}", called.session),
+                Place::Trace => head.write_all(hex::<16>(called.request).as_bytes()),
+                Place::Span => head.write_all(hex::<8>(called.attempt).as_bytes()),
+            };
+        }
+        head.extend_from_slice(self.rest.as_bytes());
+        head.extend_from_slice(b"\r\n");
+    }
+}
+
+/// `{lower_case}`, as a place is written; JSON is not.
+fn is_word(text: &str) -> bool {
+    let inner = text.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+    inner.is_some_and(|inner| !inner.is_empty() && inner.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
+}
+
+/// The first bytes of a name's SHA-256, in hexadecimal: `printf %s NAME | sha256sum`.
+fn hex<const BYTES: usize>(name: &dyn Display) -> String {
+    let mut out = String::with_capacity(2 * BYTES);
+    for byte in &digest(&SHA256, name.to_string().as_bytes()).as_ref()[..BYTES] {
+        let _ = write!(out, "{byte:02x}");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(value: &str) -> Result<Option<OwnHeader>, String> {
+        let name = HeaderName::from_static("x-own");
+        OwnHeader::read(&name, value, |text| Ok(text.replace("$KEY", "sk-1").replace("${KEY}", "sk-1")))
+    }
+
+    fn line(value: &str) -> String {
+        let own = read(value).expect("sound").expect("it has places");
+        let called = Called { attempt: &"r-0-7-1", request: &"r-0-7", session: &"r-0-s3" };
+        let mut head = Vec::new();
+        own.write(&mut head, called);
+        String::from_utf8(head).expect("text")
+    }
+
+    #[test]
+    fn places_are_filled_for_each_request() {
+        assert_eq!(line("{session}"), "x-own: r-0-s3\r\n");
+        assert_eq!(line("a {request};$KEY{session} ${KEY}"), "x-own: a r-0-7-1;sk-1r-0-s3 sk-1\r\n");
+        // printf %s r-0-7 | sha256sum; printf %s r-0-7-1 | sha256sum
+        assert_eq!(
+            line("00-{trace}-{span}-01"),
+            "x-own: 00-0495225a9181ae1c50785aeb210f1e01-d28ff2f9dea2cf09-01\r\n"
+        );
+        // Attempts of one request share their trace.
+        let other = Called { attempt: &"r-0-7-2", request: &"r-0-7", session: &"r-0-s3" };
+        let own = read("{trace}.{span}").expect("sound").expect("it has places");
+        let mut head = Vec::new();
+        own.write(&mut head, other);
+        let (first, second) = (line("{trace}.{span}"), String::from_utf8(head).expect("text"));
+        let cut = |text: &str| text.trim().split_once('.').map(|(a, b)| (a.to_owned(), b.to_owned()));
+        let ((a, b), (c, d)) = cut(&first).zip(cut(&second)).expect("two parts");
+        assert!(a == c && b != d, "{first} {second}");
+    }
+
+    #[test]
+    fn what_has_no_places_is_left_alone_and_a_slip_is_named() {
+        for value in ["plain", "{\"json\": 1}", "${KEY}", "{}", "{A}", "{"] {
+            assert!(read(value).expect(value).is_none(), "{value}");
+        }
+        let why = read("{sesion}").expect_err("a slip");
+        assert!(why.contains("{sesion}") && why.contains("{session}"), "{why}");
+    }
+}
