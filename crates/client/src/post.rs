@@ -1,4 +1,4 @@
-//! One POST and its status: for those who are told something and whose answer is a number.
+//! One request and its status: for those who are told something, or to do something, and whose answer is a number.
 //!
 //! Each has a connection of its own, because what is told is rare: a server closes connections that idle, and its name may stand for another machine by then.
 
@@ -6,6 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
+use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Uri};
 use plimsoll_model::Span;
 use plimsoll_wire::Head;
@@ -18,6 +19,7 @@ use crate::own_header::Called;
 use crate::pages::runtime;
 use crate::pool::{HeldConnection, Pool};
 use crate::recording::Ending;
+use crate::request::Request;
 use crate::stamp::Meter;
 use crate::target::{Body, Target, TargetError};
 
@@ -66,34 +68,78 @@ impl Poster {
         headers: &[(HeaderName, HeaderValue)],
         patience: Span,
     ) -> Result<Posted, String> {
-        let runtime = runtime().map_err(|e| e.to_string())?;
-        let posted = runtime.block_on(self.exchange(body, headers, patience));
-        posted.map_err(|why| self.target.scrub(&why))
-    }
-
-    async fn exchange(
-        &self,
-        body: Vec<u8>,
-        headers: &[(HeaderName, HeaderValue)],
-        patience: Span,
-    ) -> Result<Posted, String> {
-        let meter = Meter::new(Clock::start());
-        let route = self.target.resolve();
-        let pool = Pool::new(route.clone(), meter, Arc::new(AtomicU32::new(0)), SharedByWorkers::default());
-        pool.set_policy(Connections::Fresh, 1, route);
         let body = Body { content_type: "application/json", header_length: None, bytes: body.into() };
         let request = self.target.posts_with(&self.path, headers).with(&body, Called::one(&"alerts"), true);
-        let (request, seen) = (Outgoing::new(Some(request)), Answered::default());
-        let ending =
-            tokio::time::timeout(patience.as_duration(), exchange(&pool, patience, &request, &seen)).await;
-        match (seen.head.into_inner(), ending) {
-            (Some(head), _) => Ok(Posted { status: head.status, retry_after: head.retry_after }),
-            (None, Ok(Ending::Told { outcome, error })) => {
-                Err(error.unwrap_or_else(|| outcome.how.name().to_owned()))
-            }
-            (None, Ok(_)) => Err("closed without an answer".to_owned()),
-            (None, Err(_)) => Err(format!("no answer within {:.0} s", patience.as_secs_f64())),
+        answered(&self.target, request, patience)
+    }
+}
+
+/// A request that tells the target's host to do something: `POST /reset_prefix_cache`.
+#[derive(Clone, Debug)]
+pub struct Command {
+    target: Target,
+    method: &'static str,
+    path: Uri,
+}
+
+impl Command {
+    /// Of a method and a path at the target's own host.
+    ///
+    /// # Errors
+    /// It is no such text, or something in the spec can't be used.
+    pub fn read(spec: &TargetSpec, text: &str) -> Result<Command, String> {
+        let wrong = || format!("{text:?}: write a method and a path, such as \"POST /reset_prefix_cache\"");
+        let (method, path) = text.trim().split_once(' ').ok_or_else(wrong)?;
+        let method = ["POST", "GET", "PUT", "DELETE"].into_iter().find(|known| *known == method);
+        let path = path.trim();
+        let uri = path.parse::<Uri>().ok().filter(|_| path.starts_with('/') && !path.starts_with("//"));
+        let (Some(method), Some(path)) = (method, uri) else { return Err(wrong()) };
+        let target = Target::new(spec, None).map_err(|e| e.to_string())?;
+        Ok(Command { target, method, path })
+    }
+
+    /// Sends it, with no body. Blocks for `patience` at most.
+    ///
+    /// # Errors
+    /// No answer, or one that is no success; why, for people.
+    pub fn send(&self, patience: Span) -> Result<(), String> {
+        let body = Body { content_type: "application/json", header_length: None, bytes: Bytes::new() };
+        let opening = self.target.opens(self.method, &self.path);
+        let posted = answered(&self.target, opening.with(&body, Called::one(&"command"), true), patience)?;
+        match posted.status {
+            200..300 => Ok(()),
+            status => Err(format!("HTTP {status}")),
         }
+    }
+}
+
+/// What comes back, on a connection and a thread of its own: whoever asks may be within a runtime already.
+fn answered(target: &Target, request: Request, patience: Span) -> Result<Posted, String> {
+    let asked = target.clone();
+    let thread = std::thread::Builder::new().name("post".into()).spawn(move || {
+        let runtime = runtime().map_err(|e| e.to_string())?;
+        runtime.block_on(exchanged(&asked, request, patience))
+    });
+    let joined = thread.map_err(|e| e.to_string())?.join();
+    let posted = joined.unwrap_or_else(|_| Err("the posting thread died".to_owned()));
+    posted.map_err(|why| target.scrub(&why))
+}
+
+async fn exchanged(target: &Target, request: Request, patience: Span) -> Result<Posted, String> {
+    let meter = Meter::new(Clock::start());
+    let route = target.resolve();
+    let pool = Pool::new(route.clone(), meter, Arc::new(AtomicU32::new(0)), SharedByWorkers::default());
+    pool.set_policy(Connections::Fresh, 1, route);
+    let (request, seen) = (Outgoing::new(Some(request)), Answered::default());
+    let ending =
+        tokio::time::timeout(patience.as_duration(), exchange(&pool, patience, &request, &seen)).await;
+    match (seen.head.into_inner(), ending) {
+        (Some(head), _) => Ok(Posted { status: head.status, retry_after: head.retry_after }),
+        (None, Ok(Ending::Told { outcome, error })) => {
+            Err(error.unwrap_or_else(|| outcome.how.name().to_owned()))
+        }
+        (None, Ok(_)) => Err("closed without an answer".to_owned()),
+        (None, Err(_)) => Err(format!("no answer within {:.0} s", patience.as_secs_f64())),
     }
 }
 

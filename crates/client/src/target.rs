@@ -130,7 +130,7 @@ impl Target {
 
     /// How every POST to `path` (as [`Target::uri`] gives it) begins.
     pub fn posts(&self, path: &Uri) -> Opening {
-        Opening::new("POST", path, &self.headers).with_own(&self.own)
+        self.opens("POST", path)
     }
 
     /// The same with headers of its own.
@@ -138,6 +138,11 @@ impl Target {
         let mut headers = self.headers.clone();
         headers.extend(more.iter().cloned());
         Opening::new("POST", path, &headers).with_own(&self.own)
+    }
+
+    /// How another request begins.
+    pub(crate) fn opens(&self, method: &str, path: &Uri) -> Opening {
+        Opening::new(method, path, &self.headers).with_own(&self.own)
     }
 
     /// How a GET of `path` begins.

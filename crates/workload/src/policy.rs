@@ -39,6 +39,9 @@ pub struct ClientSpec {
     #[serde(with = "span_text_opt")]
     #[schemars(with = "Option<SpanText>")]
     pub retry_after_max: Option<Span>,
+    /// Sent to the target's host before each level, the warm-up too: `POST /reset_prefix_cache`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before_level: Option<String>,
 }
 
 impl Default for ClientSpec {
@@ -51,6 +54,7 @@ impl Default for ClientSpec {
             drain: Span::from_secs(60),
             max_in_flight: None,
             retry_after_max: Some(Span::from_secs(60)),
+            before_level: None,
         }
     }
 }

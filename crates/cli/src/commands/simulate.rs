@@ -82,6 +82,7 @@ fn refuse_what_has_no_meaning(args: &SimulateArgs) -> Result<(), Stop> {
     let refused = [
         ("--workers", args.client.workers.is_some()),
         ("--keep-text", args.client.keep_text),
+        ("--before-level", args.client.before_level.is_some()),
         ("--wait-ready", args.client.wait_ready.is_some()),
         ("--max-rate", args.ceilings.max_rate.is_some() && !args.sweep),
     ];

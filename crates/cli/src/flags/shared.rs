@@ -119,6 +119,9 @@ pub struct ClientArgs {
     /// Wait until the target answers, this long at the most: a server that is still loading its model
     #[arg(long, value_name = "TIME", help_heading = "Client")]
     pub wait_ready: Option<String>,
+    /// Sent to the target's host before each level: "POST /reset_prefix_cache"
+    #[arg(long, value_name = "METHOD PATH", help_heading = "Client")]
+    pub before_level: Option<String>,
     /// Send the load even where the target refuses the requests before it
     #[arg(long, help_heading = "Client")]
     pub force: bool,

@@ -17,13 +17,14 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use plimsoll_client::post::Command;
 use plimsoll_client::{Ceilings, Client, ClientError, Clock, Control, LevelPlan, Memory, Sink};
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_judge::gate::{self, GateFinding};
 use plimsoll_measure::findings::Findings;
 use plimsoll_measure::purpose::{ISOLATED, WARM_UP};
 use plimsoll_measure::{Observed, SweepSpec};
-use plimsoll_model::{Attempt, Fingerprint, Level, Manifest, Repeats, RunState, Sample, Time};
+use plimsoll_model::{Attempt, Fingerprint, Level, Manifest, Repeats, RunState, Sample, Span, Time};
 use plimsoll_store::RunWriter;
 use plimsoll_workload::{ArrivalSpec, Prompts, Rate, Scenario, block_key};
 
@@ -43,6 +44,9 @@ use target::start;
 pub use target::{Looked, look};
 pub use virtual_time::Simulate;
 use virtual_time::Virtual;
+
+/// Longest wait for what the target's host is told before a level.
+const COMMAND_PATIENCE: Span = Span::from_secs(30);
 
 /// The search, where there is one, and the arrival process of each kind of traffic.
 pub type Kinds = (Option<SweepSpec>, Vec<(String, ArrivalSpec)>);
@@ -93,6 +97,8 @@ pub struct Measure {
     unkept: Option<String>,
     /// Of a load that several machines send: what they agreed on.
     shard: Option<Agreed>,
+    /// What the target's host is told before each level.
+    before_level: Option<Command>,
 }
 
 /// Who puts the load on the target.
@@ -140,6 +146,10 @@ impl Measure {
             world: _,
         } = begin;
         let max_rate = max_rate(ceilings)?;
+        let before_level =
+            scenario.client.before_level.as_deref().map(|text| Command::read(&scenario.target, text));
+        let before_level =
+            before_level.transpose().map_err(|why| Stop::usage(format!("--before-level {why}")))?;
         let dir = folder(output, kind)?;
         let mut screen = Screen::new(output.quiet);
         let _ = plimsoll_client::doctor::raise_descriptor_limit();
@@ -211,7 +221,7 @@ impl Measure {
         let driver =
             Driver::Live { client, replicas: Vec::new(), prompts: Arc::new(prompts), clock, scraping: None };
         let mut measure = Measure::of(screen, scenario, (dir, manifest), driver, (control, watch), max_rate)?;
-        measure.shard = agreed;
+        (measure.shard, measure.before_level) = (agreed, before_level);
         if let Driver::Live { scraping, .. } = &mut measure.driver {
             *scraping = Scraping::start(pages, every, clock, measure.writer.sink())?;
         }
@@ -243,6 +253,7 @@ impl Measure {
             observed: Vec::new(),
             unkept: None,
             shard: None,
+            before_level: None,
         })
     }
 
@@ -291,6 +302,14 @@ impl Measure {
             }
             Driver::Virtual(_) => return self.virtual_level(step, title),
         };
+        // A shared server is told once.
+        let tells = self.shard.as_ref().is_none_or(|agreed| agreed.shard.index == 0);
+        if let Some(command) = self.before_level.as_ref().filter(|_| tells) {
+            command.send(COMMAND_PATIENCE).map_err(|why| {
+                let told = self.scenario.client.before_level.as_deref().unwrap_or_default();
+                Stop::unreachable(format!("--before-level {told}: {why}; no level is begun without it"))
+            })?;
+        }
         let of_its_own = match &varied.scenario {
             Some(scenario) => Some(Arc::new(
                 Prompts::new(scenario, block_key(scenario)).map_err(|e| Stop::usage(e.to_string()))?,

@@ -71,6 +71,7 @@ fn flags(path: &str, value: &Value) -> Option<Vec<String>> {
         "client.retries.max" => one("retries"),
         "client.cancel.share" => one("cancel"),
         "client.max_in_flight" => one("max-in-flight"),
+        "client.before_level" => one("before-level"),
         "client.connections" => {
             let policy = value["policy"].as_str()?;
             let limit = value["limit"].as_u64();

@@ -194,6 +194,7 @@ impl Draft {
         self.set_some("client.retries.max", args.retries);
         self.set_some("client.cancel.share", args.cancel);
         self.set_some("client.max_in_flight", args.max_in_flight);
+        self.set_some("client.before_level", args.before_level.as_deref());
         self.scrape(&args.scrape)?;
         for pair in &args.set {
             let (path, text) = pair.split_once('=').ok_or_else(|| {

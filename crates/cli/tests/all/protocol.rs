@@ -1,9 +1,11 @@
 //! How a load is put on: ended by requests, as one wave, after a warm-up; live and in virtual time alike, against figures
 //! that follow by hand from eight servers of 10 ms.
 
+use std::sync::{Arc, Mutex};
+
 use serde_json::Value;
 
-use crate::kit::{Engine, plimsoll, run_folder};
+use crate::kit::{Engine, Server, plimsoll, reply, run_folder};
 
 fn json(args: &[&str]) -> Value {
     let (_folder, run) = run_folder();
@@ -131,5 +133,63 @@ fn the_protocols_that_generate_are_measured_alike() {
             (40.0..50.0).contains(&first) && (80.0..95.0).contains(&last),
             "{protocol}: {first} {last} ms"
         );
+    }
+}
+
+/// A server that keeps the first lines of what it is asked, and resets its cache or does not.
+fn resetting(status: &'static str) -> (Server, Arc<Mutex<Vec<String>>>) {
+    let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+    let kept = Arc::clone(&seen);
+    let server = Server::start(move |first, socket| {
+        kept.lock().expect("nobody panicked").push(first.to_owned());
+        match first {
+            _ if first.starts_with("POST /reset_prefix_cache ") => reply(socket, status, "", ""),
+            _ if first.starts_with("GET ") => {
+                reply(socket, "200 OK", "", r#"{"object":"list","data":[{"id":"m"}]}"#)
+            }
+            _ => {
+                let events = [
+                    r#"{"choices":[{"index":0,"delta":{"content":"a"}}]}"#,
+                    r#"{"choices":[{"index":0,"delta":{},"finish_reason":"length"}],"usage":{"prompt_tokens":8,"completion_tokens":1}}"#,
+                    "[DONE]",
+                ];
+                let body: String = events.iter().map(|event| format!("data: {event}\n\n")).collect();
+                reply(socket, "200 OK", "Content-Type: text/event-stream\r\n", &body);
+            }
+        }
+    });
+    (server, seen)
+}
+
+#[test]
+fn what_is_to_come_before_a_level_comes_before_each_and_none_begins_without() {
+    let reset = "POST /reset_prefix_cache HTTP/1.1";
+    let run = |url: &str, before: &str| {
+        let (_folder, run) = run_folder();
+        let load = ["--wave", "6", "--warm-up", "3", "--osl", "1", "--isl", "8", "-q"];
+        plimsoll(&[&["run", url, "--before-level", before, "-o", &run][..], &load].concat())
+    };
+    let posts = |lines: &[String]| lines.iter().filter(|line| line.starts_with("POST /v1/chat")).count();
+    let (server, seen) = resetting("200 OK");
+    let ended = run(&server.url, "POST /reset_prefix_cache");
+    assert!(matches!(ended.code, 0 | 4), "{}", ended.stderr);
+    let lines: Vec<String> = seen.lock().expect("nobody panicked").clone();
+    let resets: Vec<usize> = (0..lines.len()).filter(|&n| lines[n] == reset).collect();
+    assert_eq!(resets.len(), 2, "{lines:?}");
+    // Of the warm-up, and of the level.
+    assert_eq!([posts(&lines[resets[0]..resets[1]]), posts(&lines[resets[1]..])], [3, 6], "{lines:?}");
+
+    let (server, seen) = resetting("404 Not Found");
+    let ended = run(&server.url, "POST /reset_prefix_cache");
+    assert_eq!(ended.code, 5, "{}", ended.stderr);
+    assert!(ended.stderr.contains("--before-level POST /reset_prefix_cache: HTTP 404"), "{}", ended.stderr);
+    let lines: Vec<String> = seen.lock().expect("nobody panicked").clone();
+    let at = lines.iter().position(|line| line == reset).expect("it was sent");
+    assert_eq!(posts(&lines[at..]), 0, "{lines:?}");
+
+    for slip in ["reset", "POST reset", "PATCH /x", "POST http://h/x", "POST //h/x"] {
+        let ended = run(&server.url, slip);
+        assert_eq!(ended.code, 2, "{slip}: {}", ended.stderr);
+        assert!(ended.stderr.contains("write a method and a path"), "{slip}: {}", ended.stderr);
     }
 }
