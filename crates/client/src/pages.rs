@@ -6,7 +6,7 @@
 //! where it is such a server's and knows the model. A URL that ends with `/api/v1/query` is a Prometheus, whose targets' pages are read ([`crate::targets`]). Exporters of GPUs have no place of their own to be guessed from an
 //! endpoint: they are named.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -312,6 +312,8 @@ fn origin(url: &str) -> Option<String> {
 pub(crate) struct Looker {
     pub(crate) page: MetricsPage,
     pool: Pool,
+    /// Nobody answered the last time: its name may stand for another machine by now.
+    is_lost: Cell<bool>,
 }
 
 impl Looker {
@@ -332,7 +334,7 @@ impl Looker {
             SharedByWorkers::default(),
         );
         pool.set_policy(Connections::Prewarmed, 1, page.target.resolve());
-        Looker { page, pool }
+        Looker { page, pool, is_lost: Cell::new(false) }
     }
 
     /// What the page says now, or why it says nothing.
@@ -364,6 +366,19 @@ impl Looker {
     }
 
     async fn fetch(&self, uri: &Uri, patience: Span) -> Result<(u16, Vec<u8>), String> {
+        if self.is_lost.get() {
+            let target = self.page.target.clone();
+            let resolved = tokio::task::spawn_blocking(move || target.resolve());
+            if let Ok(Ok(route)) = tokio::time::timeout(patience.as_duration(), resolved).await {
+                self.pool.set_policy(Connections::Prewarmed, 1, route);
+            }
+        }
+        let answered = self.attempt(uri, patience).await;
+        self.is_lost.set(answered.is_err());
+        answered
+    }
+
+    async fn attempt(&self, uri: &Uri, patience: Span) -> Result<(u16, Vec<u8>), String> {
         let request = Outgoing::new(Some(self.page.target.gets(uri).bare()));
         let seen = Seen::default();
         let asked = exchange(&self.pool, patience, &request, &seen);
