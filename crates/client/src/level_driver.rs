@@ -19,10 +19,10 @@ use tokio::sync::Notify;
 
 use crate::exchange::exchange;
 use crate::flight::{CANCELLED, Flight, Following, KeyHasher};
+use crate::header_template::RequestNames;
 use crate::histogram::Histogram;
 use crate::level::{SessionName, Shared};
 use crate::live::Shard;
-use crate::own_header::Called;
 use crate::pool::Pool;
 use crate::prepare::Ahead;
 use crate::recording::{AnswerReading, Ending, Progress, Recording, never_sent, own_lag};
@@ -285,8 +285,8 @@ impl LevelDriver {
         let close = matches!(self.shared.client.connections, Connections::Fresh);
         let (attempt, request) = (self.shared.name(key), self.shared.request_name(arrival.id));
         let session = SessionName(&request, arrival.session);
-        let called = Called { attempt: &attempt, request: &request, session: &session };
-        flight.request.set(Some(self.shared.opening.with(&prepared.body, called, close)));
+        let names = RequestNames { attempt: &attempt, request: &request, session: &session };
+        flight.request.set(Some(self.shared.opening.with(&prepared.body, names, close)));
         flight
     }
 

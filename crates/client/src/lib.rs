@@ -13,10 +13,10 @@
 pub mod clock;
 pub mod timer;
 
+pub mod header_template;
 pub mod keeping;
 pub mod landing;
 pub mod link;
-pub mod own_header;
 pub mod pool;
 pub mod request;
 pub mod stamp;

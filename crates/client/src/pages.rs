@@ -146,17 +146,13 @@ pub fn trust(target: &TargetSpec, spec: &ScrapeSpec) -> Result<Vec<MetricsPage>,
 /// Why there is no answer.
 pub fn fetch(target: &TargetSpec, url: &str) -> Result<Vec<u8>, String> {
     let spec = spec_of(target, url);
-    let thread = std::thread::Builder::new().name("fetch".into()).spawn(move || {
-        let runtime = runtime().map_err(|e| e.to_string())?;
-        let target = Target::new(&spec, None).map_err(|e| e.to_string())?;
-        runtime.block_on(async {
-            let page =
-                MetricsPage { name: String::new(), url: spec.url, cadence: None, target, form: Form::Text };
-            Looker::new(page, Clock::start()).body(PATIENCE).await
-        })
-    });
-    let joined = thread.map_err(|e| e.to_string())?.join();
-    joined.unwrap_or_else(|_| Err("the fetching thread died".to_owned()))
+    let runtime = runtime().map_err(|e| e.to_string())?;
+    let target = Target::new(&spec, None).map_err(|e| e.to_string())?;
+    runtime.block_on(async {
+        let page =
+            MetricsPage { name: String::new(), url: spec.url, cadence: None, target, form: Form::Text };
+        Looker::new(page, Clock::start()).body(PATIENCE).await
+    })
 }
 
 fn find_or_trust(

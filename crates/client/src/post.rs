@@ -14,8 +14,8 @@ use plimsoll_workload::{Connections, TargetSpec};
 
 use crate::clock::Clock;
 use crate::exchange::{ExchangeWatch, Outgoing, exchange};
+use crate::header_template::RequestNames;
 use crate::keeping::SharedByWorkers;
-use crate::own_header::Called;
 use crate::pages::runtime;
 use crate::pool::{HeldConnection, Pool};
 use crate::recording::Ending;
@@ -69,25 +69,26 @@ impl Poster {
         patience: Span,
     ) -> Result<Posted, String> {
         let body = Body { content_type: "application/json", header_length: None, bytes: body.into() };
-        let request = self.target.posts_with(&self.path, headers).with(&body, Called::one(&"alerts"), true);
+        let request =
+            self.target.posts_with(&self.path, headers).with(&body, RequestNames::one(&"alerts"), true);
         answered(&self.target, request, patience)
     }
 }
 
 /// A request that tells the target's host to do something: `POST /reset_prefix_cache`.
 #[derive(Clone, Debug)]
-pub struct Command {
+pub struct HostCommand {
     target: Target,
     method: &'static str,
     path: Uri,
 }
 
-impl Command {
+impl HostCommand {
     /// Of a method and a path at the target's own host.
     ///
     /// # Errors
     /// It is no such text, or something in the spec can't be used.
-    pub fn read(spec: &TargetSpec, text: &str) -> Result<Command, String> {
+    pub fn read(spec: &TargetSpec, text: &str) -> Result<HostCommand, String> {
         let wrong = || format!("{text:?}: write a method and a path, such as \"POST /reset_prefix_cache\"");
         let (method, path) = text.trim().split_once(' ').ok_or_else(wrong)?;
         let method = ["POST", "GET", "PUT", "DELETE"].into_iter().find(|known| *known == method);
@@ -95,7 +96,7 @@ impl Command {
         let uri = path.parse::<Uri>().ok().filter(|_| path.starts_with('/') && !path.starts_with("//"));
         let (Some(method), Some(path)) = (method, uri) else { return Err(wrong()) };
         let target = Target::new(spec, None).map_err(|e| e.to_string())?;
-        Ok(Command { target, method, path })
+        Ok(HostCommand { target, method, path })
     }
 
     /// Sends it, with no body. Blocks for `patience` at most.
@@ -105,7 +106,8 @@ impl Command {
     pub fn send(&self, patience: Span) -> Result<(), String> {
         let body = Body { content_type: "application/json", header_length: None, bytes: Bytes::new() };
         let opening = self.target.opens(self.method, &self.path);
-        let posted = answered(&self.target, opening.with(&body, Called::one(&"command"), true), patience)?;
+        let posted =
+            answered(&self.target, opening.with(&body, RequestNames::one(&"command"), true), patience)?;
         match posted.status {
             200..300 => Ok(()),
             status => Err(format!("HTTP {status}")),
@@ -113,15 +115,10 @@ impl Command {
     }
 }
 
-/// What comes back, on a connection and a thread of its own: whoever asks may be within a runtime already.
+/// What comes back, on a connection of its own.
 fn answered(target: &Target, request: Request, patience: Span) -> Result<Posted, String> {
-    let asked = target.clone();
-    let thread = std::thread::Builder::new().name("post".into()).spawn(move || {
-        let runtime = runtime().map_err(|e| e.to_string())?;
-        runtime.block_on(exchanged(&asked, request, patience))
-    });
-    let joined = thread.map_err(|e| e.to_string())?.join();
-    let posted = joined.unwrap_or_else(|_| Err("the posting thread died".to_owned()));
+    let runtime = runtime().map_err(|e| e.to_string())?;
+    let posted = runtime.block_on(exchanged(target, request, patience));
     posted.map_err(|why| target.scrub(&why))
 }
 

@@ -18,8 +18,8 @@ use tokio::runtime::{Builder, LocalOptions};
 use crate::client::options_of;
 use crate::clock::Clock;
 use crate::exchange::{ExchangeWatch, Outgoing, exchange};
+use crate::header_template::RequestNames;
 use crate::keeping::SharedByWorkers;
-use crate::own_header::Called;
 use crate::pool::{HeldConnection, Pool};
 use crate::recording::Ending;
 use crate::request::Request;
@@ -238,7 +238,7 @@ impl Probing {
     async fn index(&mut self) -> Result<Vec<String>, ProbeError> {
         let path = self.target.uri("/repository/index")?;
         let body = Body { content_type: "application/json", header_length: None, bytes: "{}".into() };
-        let got = self.ask(self.target.posts(&path).with(&body, Called::one(&"probe"), false)).await?;
+        let got = self.ask(self.target.posts(&path).with(&body, RequestNames::one(&"probe"), false)).await?;
         Ok(kserve::read_index(&got.body).unwrap_or_default())
     }
 
@@ -325,7 +325,7 @@ impl Probing {
         let encoded = encode(&payload, &options);
         let path = self.target.uri(&encoded.path)?;
         let body = Body::from(encoded);
-        let got = self.ask(self.target.posts(&path).with(&body, Called::one(&"probe"), false)).await?;
+        let got = self.ask(self.target.posts(&path).with(&body, RequestNames::one(&"probe"), false)).await?;
         let status = got.head.as_ref().map_or(0, |head| head.status);
         if matches!(status, 401 | 403) {
             return Err(self.forbidden(status));

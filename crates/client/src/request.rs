@@ -11,7 +11,7 @@ use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use plimsoll_wire::kserve::HEADER_LENGTH;
 
-use crate::own_header::{Called, OwnHeader};
+use crate::header_template::{HeaderTemplate, RequestNames};
 use crate::target::{Body, REQUEST_ID};
 
 /// Names an attempt within a level: request and attempt.
@@ -37,7 +37,7 @@ const OWN: usize = 192;
 #[derive(Clone)]
 pub struct Opening {
     bytes: Vec<u8>,
-    own: Vec<OwnHeader>,
+    own: Vec<HeaderTemplate>,
 }
 
 impl fmt::Debug for Opening {
@@ -64,7 +64,7 @@ impl Opening {
 
     /// With headers that each request fills for itself.
     #[must_use]
-    pub fn with_own(self, own: &[OwnHeader]) -> Opening {
+    pub fn with_own(self, own: &[HeaderTemplate]) -> Opening {
         Opening { own: own.to_vec(), ..self }
     }
 
@@ -76,7 +76,7 @@ impl Opening {
     }
 
     /// A request with this body and these names. `close`: the last one on its connection.
-    pub fn with(&self, body: &Body, called: Called<'_>, close: bool) -> Request {
+    pub fn with(&self, body: &Body, names: RequestNames<'_>, close: bool) -> Request {
         let length = body.bytes.len();
         let joins = length <= JOIN_MAX;
         let mut head = Vec::with_capacity(self.bytes.len() + OWN + if joins { length } else { 0 });
@@ -85,9 +85,9 @@ impl Opening {
         let _ = write!(
             head,
             "content-type: {}\r\ncontent-length: {length}\r\nx-request-id: {}\r\n",
-            body.content_type, called.attempt
+            body.content_type, names.attempt
         );
-        self.own.iter().for_each(|own| own.write(&mut head, called));
+        self.own.iter().for_each(|own| own.write(&mut head, names));
         if let Some(json) = body.header_length {
             let _ = write!(head, "{HEADER_LENGTH}: {json}\r\n");
         }

@@ -14,8 +14,8 @@ use plimsoll_workload::TargetSpec;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
+use crate::header_template::HeaderTemplate;
 use crate::link::Route;
-use crate::own_header::OwnHeader;
 use crate::request::Opening;
 use crate::secret::{Secret, SecretError};
 use crate::tls::{TlsError, TlsTrust, client_config};
@@ -58,7 +58,7 @@ pub struct Target {
     query: Option<String>,
     tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
     headers: HeaderMap,
-    own: Vec<OwnHeader>,
+    own: Vec<HeaderTemplate>,
     secrets: Vec<Secret>,
 }
 
@@ -228,7 +228,7 @@ fn headers_of(
     uri: &Uri,
     key: Option<Secret>,
     secrets: &mut Vec<Secret>,
-) -> Result<(HeaderMap, Vec<OwnHeader>), TargetError> {
+) -> Result<(HeaderMap, Vec<HeaderTemplate>), TargetError> {
     let bad = |name: &str, why: &str| TargetError::Header { name: name.to_owned(), why: why.to_owned() };
     let (mut headers, mut own) = (HeaderMap::new(), Vec::new());
     let host = uri.authority().map(|a| a.as_str()).unwrap_or_default();
@@ -251,7 +251,7 @@ fn headers_of(
         if known == TRANSFER_ENCODING {
             return Err(bad(name, "bodies are sent with their length"));
         }
-        let filled = OwnHeader::read(&known, value, |text| Ok(expand(text, secrets)?.0));
+        let filled = HeaderTemplate::read(&known, value, |text| Ok(expand(text, secrets)?.0));
         if let Some(header) = filled.map_err(|why| bad(name, &why))? {
             if [CONTENT_LENGTH, CONTENT_TYPE, REQUEST_ID].contains(&known) {
                 return Err(bad(name, "each request has its own already"));

@@ -29,13 +29,13 @@ pub(crate) struct Targets {
 /// What was taken of them.
 struct Taken {
     knows: fn(&str) -> bool,
-    known: HashMap<String, Target>,
+    known: HashMap<String, ScrapedTarget>,
     /// Rows have been told up to here.
     told_to: At,
     began: bool,
 }
 
-struct Target {
+struct ScrapedTarget {
     told: Told,
     /// Its newest scrape that was taken, ns since the unix epoch.
     newest: i64,
@@ -100,7 +100,7 @@ impl Taken {
         for scrape in scrapes {
             let last = newest.get(&scrape.target).copied();
             let knows = self.knows;
-            let target = self.known.entry(scrape.target.clone()).or_insert_with(|| Target {
+            let target = self.known.entry(scrape.target.clone()).or_insert_with(|| ScrapedTarget {
                 told: Told::new((Some(scrape.target.clone()), true), knows),
                 newest: i64::MIN,
             });

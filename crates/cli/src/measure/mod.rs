@@ -17,7 +17,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use plimsoll_client::post::Command;
+use plimsoll_client::post::HostCommand;
 use plimsoll_client::{Ceilings, Client, ClientError, Clock, Control, LevelPlan, Memory, Sink};
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_judge::gate::{self, GateFinding};
@@ -98,7 +98,7 @@ pub struct Measure {
     /// Of a load that several machines send: what they agreed on.
     shard: Option<Agreed>,
     /// What the target's host is told before each level.
-    before_level: Option<Command>,
+    before_level: Option<HostCommand>,
 }
 
 /// Who puts the load on the target.
@@ -147,7 +147,7 @@ impl Measure {
         } = begin;
         let max_rate = max_rate(ceilings)?;
         let before_level =
-            scenario.client.before_level.as_deref().map(|text| Command::read(&scenario.target, text));
+            scenario.client.before_level.as_deref().map(|text| HostCommand::read(&scenario.target, text));
         let before_level =
             before_level.transpose().map_err(|why| Stop::usage(format!("--before-level {why}")))?;
         let dir = folder(output, kind)?;

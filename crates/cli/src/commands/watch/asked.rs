@@ -134,18 +134,14 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
         tls_verify: !args.insecure,
         ..TargetSpec::default()
     };
-    let mut pages = fixed.clone();
-    for list in &lists {
-        if let (PageList::Url(url), true) = (list, pages.is_empty()) {
-            target.url.clone_from(url);
-        }
-        let listed = list.read(&target);
-        pages.extend(listed.map_err(|why| Stop::unreachable(format!("{}: {why}", list.name())))?);
-    }
-    let first = pages.first().map(String::as_str).unwrap_or_default();
-    let url = first.split_once('=').filter(|(name, _)| !name.contains("//")).map_or(first, |(_, url)| url);
-    if target.url.is_empty() || lists.is_empty() {
-        url.clone_into(&mut target.url);
+    // Keys are for the host of what is named first: a page, or a list's URL.
+    target.url = match (fixed.first(), lists.first()) {
+        (None, Some(PageList::Url(url))) => url.clone(),
+        (first, _) => first.map(|page| url_of(page).to_owned()).unwrap_or_default(),
+    };
+    let pages = lists::read(&lists, &target, &fixed)?;
+    if let (true, Some(page)) = (target.url.is_empty(), pages.first()) {
+        url_of(page).clone_into(&mut target.url);
     }
     Ok(AskedWatch {
         doing,
@@ -162,6 +158,11 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
         listen: (listen != "none").then(|| address(&listen)).transpose()?,
         time: span("--for", args.time.as_ref())?,
     })
+}
+
+/// The URL of a page that may have a name before it.
+fn url_of(page: &str) -> &str {
+    page.split_once('=').filter(|(name, _)| !name.contains("//")).map_or(page, |(_, url)| url)
 }
 
 /// What is to be done, with which sources, or with which run that is being written.
@@ -198,10 +199,13 @@ fn cadence(args: &WatchArgs, (file, budget): (&WatchFile, &BudgetText)) -> Resul
 
 fn checked(spec: WatchSpec) -> Result<WatchSpec, Stop> {
     let WatchSpec { every, window } = spec;
-    if every < Span::from_millis(100) || window < Span(8 * every.0) {
+    if every < Span::from_millis(100) {
+        return Err(Stop::usage("--every: from 100ms"));
+    }
+    if window < Span(8 * every.0) {
         let (every, least) = (every.as_secs_f64(), 8.0 * every.as_secs_f64());
         return Err(Stop::usage(format!(
-            "--every, --window: from 100ms, and a window of at least eight scrapes, because with fewer nothing can be decided; they come every {every} s: write --window {least:.0}s or more"
+            "--window: at least eight scrapes, because with fewer nothing can be decided; they come every {every} s: write {least:.0}s or more"
         )));
     }
     Ok(spec)
@@ -316,12 +320,7 @@ fn listed(line: &SourceLine, file: &Path, (pages, lists): &mut Pages) -> Result<
             return Err(of_file(what.to_owned()));
         }
     }
-    if let Some(list) = &line.file_sd {
-        let list = lists::beside(file, list);
-        // What is wrong now is a slip; what becomes wrong later leaves the pages as they were.
-        list.read(&TargetSpec::default()).map_err(|why| Stop::usage(format!("{}: {why}", list.name())))?;
-        lists.push(list);
-    }
+    lists.extend(line.file_sd.iter().map(|list| lists::beside(file, list)));
     lists.extend(line.http_sd.clone().map(PageList::Url));
     if let Some(url) = &line.dns {
         lists.push(PageList::of_name(url).map_err(of_file)?);

@@ -1,5 +1,6 @@
 //! Lists of pages that change while they are watched: a file or a URL in Prometheus' form, or the addresses of a name.
 
+use std::collections::HashSet;
 use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use serde::Deserialize;
 
 use super::asked::AskedWatch;
 use super::{LOOK, known};
+use crate::exit::Stop;
 use crate::out;
 
 /// Between two readings of a list, unless pages are scraped more seldom.
@@ -77,7 +79,7 @@ impl PageList {
     }
 
     /// What it is, for people.
-    pub fn name(&self) -> String {
+    fn name(&self) -> String {
         match self {
             PageList::File(path) => path.display().to_string(),
             PageList::Url(url) => url.clone(),
@@ -85,19 +87,15 @@ impl PageList {
         }
     }
 
-    /// The pages that it names now, `NAME=URL`, each once. Blocks for some seconds at most.
+    /// The pages that it names now, `NAME=URL`. Blocks for some seconds at most.
     ///
     /// # Errors
     /// Why it can't be read.
-    pub fn read(&self, target: &TargetSpec) -> Result<Vec<String>, String> {
+    fn read(&self, target: &TargetSpec) -> Result<Vec<String>, String> {
         let groups = match self {
             PageList::Name(host, port, path) => {
                 let found = (host.as_str(), *port).to_socket_addrs().map_err(|e| e.to_string())?;
-                let mut pages: Vec<String> =
-                    found.map(|addr| format!("{addr}=http://{addr}{path}")).collect();
-                pages.sort_unstable();
-                pages.dedup();
-                return Ok(pages);
+                return Ok(found.map(|addr| format!("{addr}=http://{addr}{path}")).collect());
             }
             PageList::File(path) => std::fs::read(path).map_err(|e| e.to_string())?,
             PageList::Url(url) => pages::fetch(target, url)?,
@@ -110,8 +108,6 @@ impl PageList {
             let path = labels.path.as_deref().unwrap_or("/metrics");
             pages.extend(targets.iter().map(|target| format!("{target}={scheme}://{target}{path}")));
         }
-        pages.sort_unstable();
-        pages.dedup();
         Ok(pages)
     }
 }
@@ -135,39 +131,45 @@ pub fn follow(asked: &AskedWatch, scraper: Scraper, over: Arc<AtomicBool>) -> Jo
                 continue;
             }
             waited = Duration::ZERO;
-            let read = read(&lists, &target, fixed.clone());
-            let now = read.and_then(|pages| {
+            let now = read(&lists, &target, &fixed).map_err(|stop| stop.line).and_then(|pages| {
                 let spec = ScrapeSpec { pages, ..scrape.clone() };
-                let found = pages::trust(&target, &spec).map_err(|e| e.to_string())?;
-                Ok((spec, found))
+                if spec != scrape {
+                    let found = pages::trust(&target, &spec).map_err(|e| e.to_string())?;
+                    out::note(&words::pages_now(found.len()));
+                    scraper.replace(known(found));
+                    scrape = spec;
+                }
+                Ok(())
             });
-            match now {
-                Ok((spec, found)) => {
-                    unread = None;
-                    if spec != scrape {
-                        out::note(&words::pages_now(found.len()));
-                        scraper.replace(known(found));
-                        scrape = spec;
-                    }
-                }
-                // Said once, and again when it is another reason.
-                Err(why) if unread.as_ref() != Some(&why) => {
-                    out::note(&format!("{why}; the pages stay as they were"));
-                    unread = Some(why);
-                }
-                Err(_) => {}
+            // Said once, and again when it is another reason.
+            if let Some(why) = now.as_ref().err().filter(|why| unread.as_ref() != Some(*why)) {
+                out::note(&format!("{why}; the pages stay as they were"));
             }
+            unread = now.err();
         }
         scraper.stop();
     })
 }
 
-/// These pages and those of the lists.
-fn read(lists: &[PageList], target: &TargetSpec, fixed: Vec<String>) -> Result<Vec<String>, String> {
-    lists.iter().try_fold(fixed, |mut pages, list| {
-        pages.extend(list.read(target).map_err(|why| format!("{}: {why}", list.name()))?);
-        Ok(pages)
-    })
+/// These pages and those of the lists, each once.
+///
+/// # Errors
+/// The first list that can't be read.
+pub fn read(lists: &[PageList], target: &TargetSpec, fixed: &[String]) -> Result<Vec<String>, Stop> {
+    let mut pages = fixed.to_vec();
+    for list in lists {
+        let mut listed = list.read(target).map_err(|why| {
+            let line = format!("{}: {why}", list.name());
+            // A file is a slip of whoever wrote it; anything else may be there the next time.
+            if matches!(list, PageList::File(_)) { Stop::usage(line) } else { Stop::unreachable(line) }
+        })?;
+        // In any order of the list's, so that another order is no change.
+        listed.sort_unstable();
+        pages.extend(listed);
+    }
+    let mut seen = HashSet::new();
+    pages.retain(|page| seen.insert(page.clone()));
+    Ok(pages)
 }
 
 #[cfg(test)]
@@ -184,7 +186,7 @@ mod tests {
         )
         .expect("written");
         let list = beside(&folder.path().join("watch.yaml"), Path::new("targets.json"));
-        let found = list.read(&TargetSpec::default()).expect("a list");
+        let found = read(&[list.clone(), list.clone()], &TargetSpec::default(), &[]).expect("a list");
         assert_eq!(found, ["a:1=http://a:1/metrics", "b:1=http://b:1/metrics", "c:2=https://c:2/prom"]);
         std::fs::write(folder.path().join("targets.json"), "targets: [a]").expect("written");
         let why = list.read(&TargetSpec::default()).expect_err("no JSON");

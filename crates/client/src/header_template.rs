@@ -11,7 +11,7 @@ use ring::digest::{SHA256, digest};
 
 /// What one request is called towards the server.
 #[derive(Copy, Clone)]
-pub struct Called<'a> {
+pub struct RequestNames<'a> {
     /// This attempt.
     pub attempt: &'a dyn Display,
     /// The request, whichever attempt.
@@ -20,63 +20,63 @@ pub struct Called<'a> {
     pub session: &'a dyn Display,
 }
 
-impl<'a> Called<'a> {
+impl<'a> RequestNames<'a> {
     /// One that is no part of a load.
-    pub fn one(name: &'a dyn Display) -> Called<'a> {
-        Called { attempt: name, request: name, session: name }
+    pub fn one(name: &'a dyn Display) -> RequestNames<'a> {
+        RequestNames { attempt: name, request: name, session: name }
     }
 }
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Place {
+enum Placeholder {
     Request,
     Session,
     Trace,
     Span,
 }
 
-const PLACES: [(&str, Place); 4] = [
-    ("{request}", Place::Request),
-    ("{session}", Place::Session),
-    ("{trace}", Place::Trace),
-    ("{span}", Place::Span),
+const PLACEHOLDERS: [(&str, Placeholder); 4] = [
+    ("{request}", Placeholder::Request),
+    ("{session}", Placeholder::Session),
+    ("{trace}", Placeholder::Trace),
+    ("{span}", Placeholder::Span),
 ];
 
-/// A header with places in its value.
+/// A header with placeholders in its value.
 #[derive(Clone)]
-pub struct OwnHeader {
+pub struct HeaderTemplate {
     name: HeaderName,
-    /// Text before each place.
-    parts: Vec<(String, Place)>,
+    /// Text before each placeholder.
+    parts: Vec<(String, Placeholder)>,
     rest: String,
 }
 
-impl fmt::Debug for OwnHeader {
+impl fmt::Debug for HeaderTemplate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Its value may hold a key.
-        write!(f, "OwnHeader({})", self.name)
+        write!(f, "HeaderTemplate({})", self.name)
     }
 }
 
-impl OwnHeader {
-    /// Of a value as the user wrote it; `None` = it has no places. `expand` puts the environment into the text between them.
+impl HeaderTemplate {
+    /// Of a value as the user wrote it; `None` = it has no placeholders. `expand` puts the environment into the text between them.
     ///
     /// # Errors
-    /// Something looks like a place and is none, or `expand` fails.
+    /// Something looks like a placeholder and is none, or `expand` fails.
     pub fn read(
         name: &HeaderName,
         value: &str,
         mut expand: impl FnMut(&str) -> Result<String, String>,
-    ) -> Result<Option<OwnHeader>, String> {
+    ) -> Result<Option<HeaderTemplate>, String> {
         let (mut parts, mut text, mut rest) = (Vec::new(), String::new(), value);
         while let Some(at) = rest.find('{') {
             let (before, from) = rest.split_at(at);
             text.push_str(before);
-            let known = PLACES.iter().find(|(word, _)| from.starts_with(word));
+            let known = PLACEHOLDERS.iter().find(|(word, _)| from.starts_with(word));
             let word = from.split_inclusive('}').next().unwrap_or_default();
             rest = match known {
-                Some((word, place)) => {
-                    parts.push((expand(&std::mem::take(&mut text))?, *place));
+                Some((word, placeholder)) => {
+                    parts.push((expand(&std::mem::take(&mut text))?, *placeholder));
                     &from[word.len()..]
                 }
                 None if !before.ends_with('$') && is_word(word) => {
@@ -94,21 +94,21 @@ impl OwnHeader {
             return Ok(None);
         }
         text.push_str(rest);
-        Ok(Some(OwnHeader { name: name.clone(), parts, rest: expand(&text)? }))
+        Ok(Some(HeaderTemplate { name: name.clone(), parts, rest: expand(&text)? }))
     }
 
     /// Writes its line.
-    pub fn write(&self, head: &mut Vec<u8>, called: Called<'_>) {
+    pub fn write(&self, head: &mut Vec<u8>, names: RequestNames<'_>) {
         head.extend_from_slice(self.name.as_str().as_bytes());
         head.extend_from_slice(b": ");
-        for (text, place) in &self.parts {
+        for (text, placeholder) in &self.parts {
             head.extend_from_slice(text.as_bytes());
             // Writing to a vector cannot fail.
-            let _ = match place {
-                Place::Request => write!(head, "{}", called.attempt),
-                Place::Session => write!(head, "{}", called.session),
-                Place::Trace => head.write_all(hex::<16>(called.request).as_bytes()),
-                Place::Span => head.write_all(hex::<8>(called.attempt).as_bytes()),
+            let _ = match placeholder {
+                Placeholder::Request => write!(head, "{}", names.attempt),
+                Placeholder::Session => write!(head, "{}", names.session),
+                Placeholder::Trace => head.write_all(hex::<16>(names.request).as_bytes()),
+                Placeholder::Span => head.write_all(hex::<8>(names.attempt).as_bytes()),
             };
         }
         head.extend_from_slice(self.rest.as_bytes());
@@ -116,7 +116,7 @@ impl OwnHeader {
     }
 }
 
-/// `{lower_case}`, as a place is written; JSON is not.
+/// `{lower_case}`, as a placeholder is written; JSON is not.
 fn is_word(text: &str) -> bool {
     let inner = text.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
     inner.is_some_and(|inner| !inner.is_empty() && inner.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
@@ -135,16 +135,16 @@ fn hex<const BYTES: usize>(name: &dyn Display) -> String {
 mod tests {
     use super::*;
 
-    fn read(value: &str) -> Result<Option<OwnHeader>, String> {
+    fn read(value: &str) -> Result<Option<HeaderTemplate>, String> {
         let name = HeaderName::from_static("x-own");
-        OwnHeader::read(&name, value, |text| Ok(text.replace("$KEY", "sk-1").replace("${KEY}", "sk-1")))
+        HeaderTemplate::read(&name, value, |text| Ok(text.replace("$KEY", "sk-1").replace("${KEY}", "sk-1")))
     }
 
     fn line(value: &str) -> String {
-        let own = read(value).expect("sound").expect("it has places");
-        let called = Called { attempt: &"r-0-7-1", request: &"r-0-7", session: &"r-0-s3" };
+        let own = read(value).expect("sound").expect("it has placeholders");
+        let names = RequestNames { attempt: &"r-0-7-1", request: &"r-0-7", session: &"r-0-s3" };
         let mut head = Vec::new();
-        own.write(&mut head, called);
+        own.write(&mut head, names);
         String::from_utf8(head).expect("text")
     }
 
@@ -158,8 +158,8 @@ mod tests {
             "x-own: 00-0495225a9181ae1c50785aeb210f1e01-d28ff2f9dea2cf09-01\r\n"
         );
         // Attempts of one request share their trace.
-        let other = Called { attempt: &"r-0-7-2", request: &"r-0-7", session: &"r-0-s3" };
-        let own = read("{trace}.{span}").expect("sound").expect("it has places");
+        let other = RequestNames { attempt: &"r-0-7-2", request: &"r-0-7", session: &"r-0-s3" };
+        let own = read("{trace}.{span}").expect("sound").expect("it has placeholders");
         let mut head = Vec::new();
         own.write(&mut head, other);
         let (first, second) = (line("{trace}.{span}"), String::from_utf8(head).expect("text"));
