@@ -1,24 +1,32 @@
-//! What operators read: metrics, the replicas, whether the gateway is ready. On an address of its own, and read-only.
+//! What operators read: metrics, the replicas, whether the gateway is ready; and the one thing that they may change while it runs: what becomes of a
+//! version on trial. On an address of its own.
 
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
+use plimsoll_model::Arm;
 use plimsoll_policy::{Held, Standing};
 use plimsoll_wire::prometheus::{self, PrometheusPage};
 use serde_json::json;
-use std::sync::atomic::Ordering;
 
 use crate::doors;
-use crate::pool::{ATTEMPTS, Shown};
+use crate::pool::{ATTEMPTS, Pool, Replica, Shown};
 use crate::proxy::Worker;
-use crate::stats::REASONS;
+use crate::rollout::{Role, Rollout, RolloutAsk};
+use crate::stats::{ENDS, REASONS};
+
+/// Largest body of an operator's request, bytes, and how long it may take.
+const MOST_BODY: usize = 4 << 10;
+const BODY_WITHIN: Duration = Duration::from_secs(10);
 
 /// Answers an operator.
-pub fn answer(worker: &Rc<Worker>, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+pub async fn answer(worker: &Rc<Worker>, request: Request<Incoming>) -> Response<Full<Bytes>> {
     let path = request.uri().path();
     let key = worker.rules.now().admin_key;
     // What an orchestrator asks says nothing of anybody, and orchestrators seldom hold keys.
@@ -28,8 +36,11 @@ pub fn answer(worker: &Rc<Worker>, request: &Request<Incoming>) -> Response<Full
         refused.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         return refused;
     }
+    if request.method() == Method::POST && path == "/v1/canary" {
+        return rollout(worker, request).await;
+    }
     if request.method() != Method::GET {
-        return text(StatusCode::METHOD_NOT_ALLOWED, "only GET: nothing here can be changed\n");
+        return text(StatusCode::METHOD_NOT_ALLOWED, "only GET, and POST of /v1/canary\n");
     }
     match path {
         "/metrics" => of(prometheus::CONTENT_TYPE, metrics(worker)),
@@ -42,6 +53,20 @@ pub fn answer(worker: &Rc<Worker>, request: &Request<Incoming>) -> Response<Full
             ),
         },
         "/v1/scale" => of("application/json", json!(worker.pool.queued().1).to_string()),
+        "/v1/canary" => match &worker.pool.rollout {
+            Some(rollout) => of("application/json", stands(rollout)),
+            None => text(StatusCode::NOT_FOUND, NO_CANARY),
+        },
+        // As `plimsoll canary` serves it, for the controllers that ask that.
+        "/v1/verdict" => match worker.pool.rollout.as_ref().map(Rollout::judged) {
+            Some(judged) if !judged.json.is_empty() => of("application/json", judged.json),
+            Some(_) => text(StatusCode::NOT_FOUND, "the canary was not judged yet\n"),
+            None => text(StatusCode::NOT_FOUND, NO_CANARY),
+        },
+        "/v1/shadow" => match worker.traffic.as_ref().map(|traffic| traffic.shadow()) {
+            Some(judged) if !judged.json.is_empty() => of("application/json", judged.json),
+            _ => text(StatusCode::NOT_FOUND, "there is no shadow, or it was not judged yet\n"),
+        },
         "/healthz" => text(StatusCode::OK, "ok\n"),
         "/readyz" => match worker.pool.any_usable() {
             true => text(StatusCode::OK, "ok\n"),
@@ -49,8 +74,51 @@ pub fn answer(worker: &Rc<Worker>, request: &Request<Incoming>) -> Response<Full
         },
         _ => text(
             StatusCode::NOT_FOUND,
-            "there are /metrics, /v1/replicas, /v1/scale, /v1/budget, /healthz and /readyz\n",
+            "there are /metrics, /v1/replicas, /v1/scale, /v1/budget, /v1/canary, /v1/verdict, /v1/shadow, /healthz and /readyz\n",
         ),
+    }
+}
+
+const NO_CANARY: &str = "there is no canary; write role: canary at a replica of the gateway's file\n";
+
+/// Where a rollout stands and what is known of it.
+fn stands(rollout: &Rollout) -> String {
+    let judged = rollout.judged();
+    let verdict: serde_json::Value = serde_json::from_str(&judged.json).unwrap_or_default();
+    json!({"rollout": rollout.stand(), "may_promote": judged.may_promote, "why": judged.why, "verdict": verdict})
+        .to_string()
+}
+
+/// Promotes, rolls back, or gives the canary another share.
+async fn rollout(worker: &Rc<Worker>, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    let Some(rollout) = &worker.pool.rollout else {
+        return text(StatusCode::NOT_FOUND, NO_CANARY);
+    };
+    // A page in an operator's browser can post a form to this address, but no JSON that is said to be that.
+    let is_json = request
+        .headers()
+        .get(CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+    if !is_json {
+        return text(StatusCode::UNSUPPORTED_MEDIA_TYPE, "say content-type: application/json\n");
+    }
+    let reading = Limited::new(request.into_body(), MOST_BODY).collect();
+    let Ok(Ok(body)) = tokio::time::timeout(BODY_WITHIN, reading).await else {
+        return text(StatusCode::BAD_REQUEST, "the body is too long, or did not come\n");
+    };
+    let ask = match serde_json::from_slice::<RolloutAsk>(&body.to_bytes()) {
+        Ok(ask) => ask,
+        Err(error) => {
+            let forms = r#"write {"do": "share", "share": 0.25}, {"do": "promote"} or {"do": "roll_back"}"#;
+            return text(StatusCode::BAD_REQUEST, format!("{error}: {forms}\n"));
+        }
+    };
+    match rollout.asked(ask, worker.budget_state()) {
+        Ok(stand) => {
+            worker.pool.set_stand(stand);
+            of("application/json", stands(rollout))
+        }
+        Err(why) => text(StatusCode::CONFLICT, format!("{why}\n")),
     }
 }
 
@@ -60,8 +128,8 @@ fn of(kind: &'static str, body: String) -> Response<Full<Bytes>> {
     response
 }
 
-fn text(status: StatusCode, line: &'static str) -> Response<Full<Bytes>> {
-    let mut response = of("text/plain; charset=utf-8", line.to_owned());
+fn text(status: StatusCode, line: impl Into<String>) -> Response<Full<Bytes>> {
+    let mut response = of("text/plain; charset=utf-8", line.into());
     *response.status_mut() = status;
     response
 }
@@ -73,28 +141,36 @@ fn per_s(shown: &Shown) -> Option<f64> {
 
 fn replicas(worker: &Worker) -> String {
     let (shown, left, remembered) = worker.pool.shown();
-    let each: Vec<serde_json::Value> = worker
-        .pool
-        .replicas
-        .iter()
-        .zip(&shown)
-        .map(|(replica, shown)| {
-            json!({
-                "name": replica.name,
-                "standing": shown.standing,
-                "requests": shown.load.requests,
-                "tokens": shown.load.tokens,
-                "prompt_tokens_waiting": shown.load.backlog,
-                "streams_decoding": shown.load.decoding,
-                "penalty_s": shown.penalty.as_secs_f64(),
-                "prefill_tokens_per_s": per_s(shown),
-                "ttft_base_s": shown.speed.prefill.base,
-                "step_s": shown.speed.step.base,
-                "step_s_per_stream": shown.speed.step.per,
-            })
-        })
-        .collect();
+    let mut each = listed(&worker.pool, &shown, |replica| match replica.arm {
+        Arm::Base => Role::Serve,
+        Arm::Canary => Role::Canary,
+    });
+    if let Some(shadow) = &worker.shadow {
+        let pool = &shadow.worker.pool;
+        each.extend(listed(pool, &pool.shown().0, |_| Role::Shadow));
+    }
     json!({"replicas": each, "retries_left": left, "prompt_blocks_remembered": remembered}).to_string()
+}
+
+fn listed(pool: &Pool, shown: &[Shown], role: impl Fn(&Replica) -> Role) -> Vec<serde_json::Value> {
+    let each = pool.replicas.iter().zip(shown);
+    each.map(|(replica, shown)| {
+        json!({
+            "name": replica.name,
+            "role": role(replica),
+            "standing": shown.standing,
+            "requests": shown.load.requests,
+            "tokens": shown.load.tokens,
+            "prompt_tokens_waiting": shown.load.backlog,
+            "streams_decoding": shown.load.decoding,
+            "penalty_s": shown.penalty.as_secs_f64(),
+            "prefill_tokens_per_s": per_s(shown),
+            "ttft_base_s": shown.speed.prefill.base,
+            "step_s": shown.speed.step.base,
+            "step_s_per_stream": shown.speed.step.per,
+        })
+    })
+    .collect()
 }
 
 fn metrics(worker: &Worker) -> String {
@@ -145,8 +221,29 @@ fn metrics(worker: &Worker) -> String {
     let help = "Blocks of prompts that the router remembers.";
     page.gauge("plimsoll_gateway_prompt_blocks", help, &[(&[], remembered as f64)]);
     queue(worker, &mut page);
+    let judged = trials(worker, &mut page);
     let budget = worker.traffic.as_ref().map(|traffic| traffic.budget.pages().metrics);
-    page.finish() + budget.as_deref().unwrap_or_default()
+    page.finish() + budget.as_deref().unwrap_or_default() + &judged
+}
+
+/// What a canary and shadows get; and the lines of whoever judges them.
+fn trials(worker: &Worker, page: &mut PrometheusPage) -> String {
+    let mut judged = String::new();
+    if let Some(rollout) = &worker.pool.rollout {
+        let help = "The canary's share of sessions; 0 once it is promoted or rolled back.";
+        page.gauge("plimsoll_gateway_canary_share", help, &[(&[], rollout.share())]);
+        let help = "Requests that went to the other side, because theirs had no room.";
+        page.counter("plimsoll_gateway_strayed_total", help, &[(&[], worker.pool.strayed() as f64)]);
+        judged += &rollout.judged().metrics;
+    }
+    if let Some(shadow) = &worker.shadow {
+        let stats = &shadow.worker.stats;
+        let ends = ENDS.map(|(end, name)| ([("outcome", name)], stats.ended(end) as f64));
+        let ends: Vec<(&[(&str, &str)], f64)> = ends.iter().map(|(labels, n)| (&labels[..], *n)).collect();
+        page.counter("plimsoll_gateway_shadow_requests_total", "Copies by how they ended.", &ends);
+        judged += &worker.traffic.as_ref().map(|traffic| traffic.shadow().metrics).unwrap_or_default();
+    }
+    judged
 }
 
 /// What waits, what was refused, and what an autoscaler should know.

@@ -5,12 +5,13 @@
 //! bytes), [`pool`] chooses and books a replica or lets it wait in the [`queue`], [`upstream`] sends it there (or it is answered from the [`cache`]: [`cached`]), [`relay`] passes the answer on as it comes; [`traffic`] hands what
 //! happened to whoever keeps it.
 //!
-//! Reading order: [`record`], [`spec`], [`budget`], [`keys`], [`tls`], [`error`], [`stats`], [`doors`] (who gets in), [`rules`] (what is in force), [`explain`], [`pool`], [`queue`], [`request`], [`terms`], [`upstream`], [`traffic`], [`relay`], [`reply`], [`proxy`], [`cached`], [`prober`], [`admin`], [`serve`], [`reload`].
+//! Reading order: [`record`], [`rollout`], [`spec`], [`budget`], [`keys`], [`tls`], [`error`], [`stats`], [`doors`] (who gets in), [`rules`] (what is in force), [`explain`], [`pool`], [`queue`], [`request`], [`terms`], [`upstream`], [`traffic`], [`relay`], [`reply`], [`proxy`], [`cached`], [`prober`], [`admin`], [`serve`], [`reload`].
 
 pub mod budget;
 pub mod error;
 pub mod keys;
 pub mod record;
+pub mod rollout;
 pub mod spec;
 pub mod tls;
 
@@ -40,6 +41,7 @@ pub mod serve;
 pub use error::GatewayError;
 pub use record::RecordSpec;
 pub use reload::{Reloaded, Reloader};
+pub use rollout::{Role, Rollout, RolloutSpec, ShadowSpec};
 pub use serve::{Gateway, GatewayStopper};
 pub use spec::{GatewaySpec, ReplicaSpec};
 pub use traffic::Traffic;

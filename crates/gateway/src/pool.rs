@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use http::HeaderValue;
 use plimsoll_client::Clock;
 use plimsoll_math::rng::Stream;
-use plimsoll_model::{At, BudgetState, Span};
+use plimsoll_model::{Arm, At, BudgetState, Span};
 use plimsoll_policy::{
     Ask, Front, Given, Held, Load, Offer, Refusal, ScaleSignal, Sent, SettingError, Speed, Standing, Terms,
     Ticket, Verdict,
@@ -22,6 +22,7 @@ use tokio::sync::oneshot;
 use crate::explain::{Candidate, Choice, LeftOut};
 use crate::queue::{Placing, Waits};
 use crate::request::Asked;
+use crate::rollout::{Role, Rollout, Stand};
 use crate::spec::{GatewaySpec, Place};
 use crate::stats::REASONS;
 
@@ -33,6 +34,8 @@ pub struct Replica {
     pub place: Place,
     /// What answers carry in `x-plimsoll-replica`.
     pub header: HeaderValue,
+    /// On which side it began.
+    pub arm: Arm,
     /// Attempts that reached it, by how they ended: worked, shed, failed, cancelled.
     pub attempts: [AtomicU64; 4],
     /// When one of its streams moved last, ns of the gateway's clock.
@@ -52,6 +55,8 @@ pub struct Pool {
     pub clock: Clock,
     /// Cuts prompts into blocks?
     pub needs_blocks: bool,
+    /// A version on trial.
+    pub rollout: Option<Rollout>,
     /// Requests that were not sent, by class and [reason](crate::stats::REASONS).
     pub refused: Vec<[AtomicU64; REASONS.len()]>,
     inner: Mutex<Inner>,
@@ -62,6 +67,8 @@ struct Inner {
     /// Those that wait, to be told.
     waiting: HashMap<Ticket, Waiting>,
     chance: Stream,
+    /// Replicas that the file names no more.
+    unnamed: Vec<bool>,
 }
 
 /// One that waits.
@@ -91,7 +98,7 @@ impl Pool {
     /// A replica's URL can't be read.
     pub fn new(spec: &GatewaySpec, clock: Clock) -> Result<Pool, SettingError> {
         let mut replicas = Vec::new();
-        for replica in &spec.replicas {
+        for replica in spec.replicas.iter().filter(|replica| replica.role != Role::Shadow) {
             let place = replica.place()?;
             let name = replica.named();
             let shown = if spec.name_replicas { name.clone() } else { hashed(&name) };
@@ -103,20 +110,26 @@ impl Pool {
                 name,
                 place,
                 header,
+                arm: if replica.role == Role::Canary { Arm::Canary } else { Arm::Base },
                 attempts: Default::default(),
                 moved: AtomicI64::new(0),
                 streams: AtomicU32::new(0),
             });
         }
-        let front = Front::new(&spec.front(), replicas.len(), clock.now()).reserved();
+        let mut front = Front::new(&spec.front(), replicas.len(), clock.now()).reserved();
+        for (number, replica) in (0u32..).zip(&replicas) {
+            front.set_arm(number, replica.arm);
+        }
         Ok(Pool {
             needs_blocks: front.router().needs_blocks(),
             clock,
+            rollout: spec.canary_share().map(Rollout::new),
             refused: spec.admission.classes.iter().map(|_| Default::default()).collect(),
             inner: Mutex::new(Inner {
                 front,
                 waiting: HashMap::new(),
                 chance: Stream::new(clock.anchor().realtime_ns as u64, "gateway", 0),
+                unnamed: vec![false; replicas.len()],
             }),
             replicas,
         })
@@ -229,11 +242,43 @@ impl Pool {
         self.settle(inner);
     }
 
-    /// A replica is to end what it has, or not any more.
-    pub fn set_draining(self: &Arc<Pool>, replica: u32, draining: bool) {
+    /// The file names these replicas, by their numbers; the others end what they have.
+    pub fn set_named(self: &Arc<Pool>, is_named: impl Fn(&Replica) -> bool) {
         let mut inner = self.lock();
-        inner.front.set_draining(replica, draining);
+        inner.unnamed = self.replicas.iter().map(|replica| !is_named(replica)).collect();
+        self.set_sides(&mut inner);
         self.settle(inner);
+    }
+
+    /// The version on trial stands elsewhere from now on.
+    pub fn set_stand(self: &Arc<Pool>, stand: Stand) {
+        let Some(rollout) = &self.rollout else { return };
+        let mut inner = self.lock();
+        rollout.set(stand);
+        self.set_sides(&mut inner);
+        self.settle(inner);
+    }
+
+    /// On which side each replica is, and whether it gets requests at all.
+    fn set_sides(&self, inner: &mut Inner) {
+        let stand = self.rollout.as_ref().map(Rollout::stand);
+        // Without a share it gets nothing, not even what the others have no room for.
+        let is_out = match stand {
+            Some(Stand::Trial { share }) => share == 0.0,
+            Some(Stand::RolledBack) => true,
+            Some(Stand::Promoted) | None => false,
+        };
+        for (number, replica) in (0u32..).zip(&self.replicas) {
+            let arm = if stand == Some(Stand::Promoted) { Arm::Base } else { replica.arm };
+            inner.front.set_arm(number, arm);
+            let drains = inner.unnamed[number as usize] || is_out && replica.arm == Arm::Canary;
+            inner.front.set_draining(number, drains);
+        }
+    }
+
+    /// Requests that went to the other side, because theirs had no room.
+    pub fn strayed(&self) -> u64 {
+        self.lock().front.strayed()
     }
 
     /// Does a replica answer?
@@ -289,7 +334,7 @@ impl Pool {
             return;
         }
         let now = self.clock.now();
-        let Inner { front, waiting, chance } = &mut *inner;
+        let Inner { front, waiting, chance, .. } = &mut *inner;
         let mut told = Vec::new();
         while let Some((ticket, given)) = front.pump_one(now, chance) {
             let one = waiting.remove(&ticket);

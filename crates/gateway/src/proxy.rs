@@ -16,8 +16,8 @@ use http_body::Body as _;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use plimsoll_math::rng::mix;
-use plimsoll_model::{At, Span};
-use plimsoll_policy::{AdmissionSpec, Refusal, Terms, Verdict};
+use plimsoll_model::{Arm, At, BudgetState, Span};
+use plimsoll_policy::{AdmissionSpec, Refusal, Terms, Verdict, split};
 use plimsoll_wire::head::Head;
 
 use crate::cache::{Cache, Key};
@@ -66,6 +66,25 @@ pub struct Worker {
     pub numbers: Arc<AtomicU64>,
     /// Where requests are recorded.
     pub traffic: Option<Arc<Traffic>>,
+    /// Who gets copies of requests.
+    pub shadow: Option<Shadow>,
+}
+
+/// Replicas whose answers nobody sees.
+pub struct Shadow {
+    /// Who serves them: the same way, with counts and connections of its own.
+    pub worker: Rc<Worker>,
+    /// The share of sessions of which copies are sent.
+    pub share: f64,
+}
+
+/// A request as its replica gets it, but for what is the replica's own.
+#[derive(Clone)]
+struct Message {
+    method: Method,
+    path: Uri,
+    headers: HeaderMap,
+    body: Bytes,
 }
 
 /// A request in hand.
@@ -73,11 +92,10 @@ pub(crate) struct Call {
     rules: Arc<Rules>,
     came: At,
     id: HeaderValue,
-    method: Method,
-    path: Uri,
-    headers: HeaderMap,
-    body: Bytes,
+    message: Message,
     asked: Asked,
+    /// What decides which side of a split it is on: its session's name, or its own number.
+    split: u64,
     pub terms: Terms,
     held: Span,
     /// What its key was charged.
@@ -92,10 +110,11 @@ pub(crate) struct Call {
 impl Call {
     /// Where its answer may be kept, and under what.
     fn cached(&self) -> Option<(Arc<Cache>, Key)> {
-        let cache = self.rules.cache.as_ref().filter(|_| self.method == Method::POST && !self.asks_why)?;
+        let Message { method, path, headers, body } = &self.message;
+        let cache = self.rules.cache.as_ref().filter(|_| *method == Method::POST && !self.asks_why)?;
         // A query may ask for something else.
-        let path = self.path.query().is_none().then(|| self.path.path())?;
-        let key = cache.key(path, &self.headers, &self.body, self.terms.tenant)?;
+        let path = path.query().is_none().then(|| path.path())?;
+        let key = cache.key(path, headers, body, self.terms.tenant)?;
         Some((Arc::clone(cache), key))
     }
 
@@ -104,9 +123,9 @@ impl Call {
         recording.note(|told| {
             told.read = now - self.came;
             told.class = self.terms.class as u16;
-            told.protocol = relay::protocol(self.path.path());
+            told.protocol = relay::protocol(self.message.path.path());
             told.asked = self.asked.clone();
-            told.bytes = self.body.len() as u64 + head_bytes(&self.headers);
+            told.bytes = self.message.body.len() as u64 + head_bytes(&self.message.headers);
         });
         recording
     }
@@ -123,6 +142,24 @@ impl Call {
         }
         if let Some(recording) = &mut self.recording {
             recording.because(&self.id, choice);
+        }
+    }
+
+    /// The same for a shadow, which makes nobody wait and is charged to nobody.
+    fn copy(&self) -> Call {
+        Call {
+            rules: Arc::clone(&self.rules),
+            came: self.came,
+            id: self.id.clone(),
+            message: self.message.clone(),
+            asked: Asked { arm: Arm::Base, ..self.asked.clone() },
+            split: self.split,
+            terms: Terms { slo: None, ..self.terms },
+            held: Span::ZERO,
+            toll: None,
+            recording: None,
+            asks_why: false,
+            why: None,
         }
     }
 
@@ -298,17 +335,19 @@ impl Worker {
             doors::strip(&mut headers);
         }
         asked.session = headers.get(SESSION).map(|name| request::session(name.as_bytes()));
+        let split = asked.session.unwrap_or_else(|| request::session(id.as_bytes()));
+        if let Some(rollout) = &self.pool.rollout {
+            asked.arm = split::arm(split, rollout.share());
+        }
         self.stats.took(Stage::Read, self.pool.clock.now() - came);
         let method = parts.method;
         Ok(Call {
             rules,
             came,
             id,
-            method,
-            path,
-            headers,
-            body,
+            message: Message { method, path, headers, body },
             asked,
+            split,
             terms,
             held: Span::ZERO,
             toll,
@@ -320,11 +359,33 @@ impl Worker {
 
     /// A replica's answer.
     pub(crate) async fn answers(&self, mut call: Call, gone: Gone) -> Response<Out> {
+        self.mirror(&call);
         let response = self.serve(&mut call).await;
         // What a replica answers takes it along.
         call.toll.take().into_iter().for_each(Toll::waive);
         gone.counted();
         response
+    }
+
+    /// Sends a copy to a shadow, if it is one of those and the budget in force has nothing against more load; nobody waits for what becomes of it.
+    fn mirror(&self, call: &Call) {
+        let Some(shadow) = &self.shadow else { return };
+        let is_green = self.budget_state().is_none_or(|state| state == BudgetState::Green);
+        let is_one = split::arm(mix(call.split), shadow.share) == Arm::Canary;
+        if call.message.method != Method::POST || !is_green || !is_one {
+            return;
+        }
+        let (worker, mut call) = (Rc::clone(&shadow.worker), call.copy());
+        tokio::task::spawn_local(async move {
+            let now = worker.pool.clock.now();
+            let recording =
+                worker.traffic.as_ref().map(|traffic| Recording::begin(traffic, worker.pool.clock, now));
+            call.came = now;
+            call.recording = recording.map(|recording| call.begun(recording, now));
+            let mut body = worker.serve(&mut call).await.into_body();
+            // It is read as a client would, and told to nobody.
+            while let Some(Ok(_)) = body.frame().await {}
+        });
     }
 
     /// Places and sends a request until it has an answer.
@@ -339,7 +400,7 @@ impl Worker {
             let explains = call.explains(&tried);
             let again = match tried.is_empty() {
                 // What is no inference is not worth a place in the queue, and must not wait behind it.
-                true if call.method == Method::POST => None,
+                true if call.message.method == Method::POST => None,
                 _ => self.pool.again(&call.asked, &tried, explains),
             };
             if again.is_some() {
@@ -415,6 +476,11 @@ impl Worker {
         }
     }
 
+    /// Where the budget in force stands; `None` = there is none.
+    pub(crate) fn budget_state(&self) -> Option<BudgetState> {
+        self.traffic.as_ref().and_then(|traffic| traffic.budget.state())
+    }
+
     fn may_retry(&self, sent: u32) -> bool {
         let may = self.pool.may_retry(sent);
         if !may {
@@ -426,14 +492,15 @@ impl Worker {
     /// The request as a replica gets it: the same bytes, another host.
     fn request(&self, call: &Call, booked: &Booked) -> Request<Full<Bytes>> {
         let place = &booked.replica().place;
-        let mut request = Request::new(Full::new(call.body.clone()));
-        *request.method_mut() = call.method.clone();
+        let Message { method, path, headers, body } = &call.message;
+        let mut request = Request::new(Full::new(body.clone()));
+        *request.method_mut() = method.clone();
         *request.uri_mut() = match place.base.is_empty() {
-            true => call.path.clone(),
+            true => path.clone(),
             // Both are read already, and a path after a path is one.
-            false => format!("{}{}", place.base, call.path).parse().unwrap_or_else(|_| call.path.clone()),
+            false => format!("{}{path}", place.base).parse().unwrap_or_else(|_| path.clone()),
         };
-        *request.headers_mut() = call.headers.clone();
+        *request.headers_mut() = headers.clone();
         if let Ok(host) = HeaderValue::from_str(place.authority.as_str()) {
             request.headers_mut().insert(HOST, host);
         }
@@ -446,7 +513,7 @@ impl Worker {
     /// Books a replica, now or when it is this request's turn.
     async fn place(&self, call: &mut Call) -> Result<Booked, Refusal> {
         let began = self.pool.clock.now();
-        let state = self.traffic.as_ref().and_then(|traffic| traffic.budget.state()).unwrap_or_default();
+        let state = self.budget_state().unwrap_or_default();
         let placing = self.pool.place(&call.asked, &call.terms, state, call.explains(&[]));
         self.routed(call, began);
         let waits = match placing {
@@ -502,8 +569,13 @@ impl Worker {
         let toll = call.toll.take_if(|_| matches!(judged.end, End::Answered | End::Refused));
         let recording = call.recording.take();
         let begun = Begun { came: call.came, lent, booked, whole, keep_alive, toll, recording };
-        let relay =
-            Relay::new(body, begun, (is_stream, call.path.path()), Arc::clone(&self.stats), self.pool.clock);
+        let relay = Relay::new(
+            body,
+            begun,
+            (is_stream, call.message.path.path()),
+            Arc::clone(&self.stats),
+            self.pool.clock,
+        );
         Response::from_parts(parts, Out::Relayed(Box::new(relay)))
     }
 

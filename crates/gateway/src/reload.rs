@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::Value;
 
 use crate::error::GatewayError;
-use crate::pool::Pool;
+use crate::pool::{Pool, Replica};
+use crate::rollout::Role;
 use crate::rules::{InForce, Rules};
-use crate::spec::GatewaySpec;
+use crate::spec::{GatewaySpec, ReplicaSpec};
 use crate::stats::Stats;
 
 /// Keys of the file that take effect at once; `replicas` does in part.
@@ -61,24 +62,39 @@ impl Reloader {
         let mut reloaded = Reloaded { drains: Vec::new(), later: self.later(spec) };
         let asked: Vec<_> =
             spec.replicas.iter().filter_map(|one| Some((one.named(), one.place().ok()?))).collect();
-        for (number, replica) in (0u32..).zip(&self.pool.replicas) {
-            let stays = asked.iter().any(|(name, place)| *name == replica.name && *place == replica.place);
-            self.pool.set_draining(number, !stays);
-            if !stays {
-                reloaded.drains.push(replica.name.clone());
-            }
-        }
-        let known = |(name, place): &(String, _)| {
-            self.pool.replicas.iter().any(|replica| replica.name == *name && replica.place == *place)
+        let is_named = |replica: &Replica| {
+            asked.iter().any(|(name, place)| *name == replica.name && *place == replica.place)
         };
-        let fresh = asked.iter().filter(|one| !known(one));
-        reloaded.later.extend(fresh.map(|(name, _)| format!("replicas ({name} is new)")));
+        let unnamed = self.pool.replicas.iter().filter(|replica| !is_named(replica));
+        reloaded.drains.extend(unnamed.map(|replica| replica.name.clone()));
+        self.pool.set_named(is_named);
+        reloaded.later.extend(self.replicas_later(spec));
         Ok(reloaded)
     }
 
     /// The file could not even be read.
     pub fn refused(&self) {
         self.stats.reloaded(false);
+    }
+
+    /// Replicas that take a restart.
+    fn replicas_later(&self, spec: &GatewaySpec) -> Vec<String> {
+        let same =
+            |a: &ReplicaSpec, b: &ReplicaSpec| a.named() == b.named() && a.place().ok() == b.place().ok();
+        let mut later = Vec::new();
+        for one in &spec.replicas {
+            match self.started.replicas.iter().find(|before| same(before, one)) {
+                None => later.push(format!("replicas ({} is new)", one.named())),
+                Some(before) if before.role != one.role => {
+                    later.push(format!("replicas ({} has another role)", one.named()));
+                }
+                Some(_) => {}
+            }
+        }
+        let gone = |before: &&ReplicaSpec| !spec.replicas.iter().any(|one| same(before, one));
+        let gone = self.started.of(Role::Shadow).filter(gone);
+        later.extend(gone.map(|before| format!("replicas ({} still gets copies)", before.named())));
+        later
     }
 
     /// Keys whose values are others than at the start, and take a restart.

@@ -4,6 +4,7 @@
 //! prompt of a megabyte is looked at and never copied. A body that it can't follow is no error: the replica says what is wrong with it, and the
 //! request is routed by its length.
 
+use plimsoll_model::Arm;
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
 
@@ -52,6 +53,8 @@ pub struct Asked {
     pub streams: bool,
     /// The conversation it belongs to, where its client names one.
     pub session: Option<u64>,
+    /// Whose it is, where a version is on trial.
+    pub arm: Arm,
 }
 
 impl Asked {

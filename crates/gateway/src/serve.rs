@@ -28,7 +28,7 @@ use crate::admin;
 use crate::error::GatewayError;
 use crate::pool::Pool;
 use crate::prober;
-use crate::proxy::{self, Worker};
+use crate::proxy::{self, Shadow, Worker};
 use crate::reload::Reloader;
 use crate::rules::{InForce, Rules};
 use crate::spec::GatewaySpec;
@@ -55,6 +55,8 @@ pub struct Gateway {
     pub stats: Arc<Stats>,
     /// The replicas.
     pub pool: Arc<Pool>,
+    /// Those that get copies, if any do.
+    pub shadows: Option<Arc<Pool>>,
     reloader: Reloader,
     stop: Arc<watch::Sender<u8>>,
     threads: Vec<JoinHandle<io::Result<()>>>,
@@ -91,6 +93,8 @@ impl Gateway {
     ) -> Result<Gateway, GatewayError> {
         spec.validate()?;
         let pool = Arc::new(Pool::new(spec, clock)?);
+        let shadows =
+            spec.shadow_share().map(|share| Shadows::new(spec, share, clock, traffic)).transpose()?;
         let rules = Arc::new(InForce::new(Rules::new(spec, None, clock)?));
         let bind = |addr: SocketAddr, key| {
             let listener = listen(addr).map_err(|source| GatewayError::Listen { addr, key, source })?;
@@ -120,6 +124,7 @@ impl Gateway {
                 stop: stop.subscribe(),
                 numbers: Arc::clone(&numbers),
                 traffic: traffic.cloned(),
+                shadows: shadows.clone(),
                 threads: count,
             };
             let named = std::thread::Builder::new().name(format!("plimsoll-gateway-{number}"));
@@ -132,7 +137,8 @@ impl Gateway {
             started: Arc::new(spec.clone()),
             turn: Arc::default(),
         };
-        Ok(Gateway { addr, admin, stats, pool, reloader, stop, threads })
+        let shadows = shadows.map(|shadows| shadows.pool);
+        Ok(Gateway { addr, admin, stats, pool, shadows, reloader, stop, threads })
     }
 
     /// What puts further readings of its file in force.
@@ -191,8 +197,64 @@ struct Start {
     stop: watch::Receiver<u8>,
     numbers: Arc<AtomicU64>,
     traffic: Option<Arc<Traffic>>,
+    shadows: Option<Shadows>,
     /// All threads.
     threads: usize,
+}
+
+/// What the threads' shadows share.
+#[derive(Clone)]
+struct Shadows {
+    share: f64,
+    spec: Arc<GatewaySpec>,
+    pool: Arc<Pool>,
+    stats: Arc<Stats>,
+    traffic: Option<Arc<Traffic>>,
+}
+
+impl Shadows {
+    fn new(
+        spec: &GatewaySpec,
+        share: f64,
+        clock: Clock,
+        traffic: Option<&Arc<Traffic>>,
+    ) -> Result<Shadows, GatewayError> {
+        let spec = Arc::new(spec.shadows());
+        Ok(Shadows {
+            share,
+            pool: Arc::new(Pool::new(&spec, clock)?),
+            spec,
+            stats: Arc::default(),
+            traffic: traffic.map(|traffic| traffic.of_shadows()),
+        })
+    }
+
+    /// A thread's own.
+    fn worker(self, rules: &Arc<InForce>, numbers: &Arc<AtomicU64>) -> Shadow {
+        let head_bytes = self.spec.limits.head_bytes;
+        let upstreams = Upstreams::new(Arc::clone(&self.pool), Arc::clone(rules), head_bytes);
+        let worker = Worker {
+            pool: self.pool,
+            upstreams: Rc::new(upstreams),
+            stats: self.stats,
+            rules: Arc::clone(rules),
+            admission: self.spec.admission.clone(),
+            numbers: Arc::clone(numbers),
+            traffic: self.traffic,
+            shadow: None,
+        };
+        Shadow { worker: Rc::new(worker), share: self.share }
+    }
+}
+
+/// Looks at a worker's replicas for ever.
+fn look_at_replicas(worker: &Worker) {
+    for replica in 0..worker.pool.replicas.len() as u32 {
+        let upstreams = Rc::clone(&worker.upstreams);
+        let rules = Arc::clone(&worker.rules);
+        tokio::task::spawn_local(prober::probe(Arc::clone(&worker.pool), upstreams, replica, rules));
+    }
+    tokio::task::spawn_local(prober::listen(Arc::clone(&worker.pool)));
 }
 
 /// The connections of a thread.
@@ -207,23 +269,21 @@ fn run(start: Start) -> io::Result<()> {
     runtime.block_on(async move {
         let Start { spec, pool, mut stop, .. } = start;
         let upstreams = Upstreams::new(Arc::clone(&pool), Arc::clone(&start.rules), spec.limits.head_bytes);
+        let shadow = start.shadows.map(|shadows| shadows.worker(&start.rules, &start.numbers));
         let worker = Rc::new(Worker {
-            pool: Arc::clone(&pool),
+            pool,
             upstreams: Rc::new(upstreams),
             stats: start.stats,
             rules: start.rules,
             admission: spec.admission.clone(),
             numbers: start.numbers,
             traffic: start.traffic,
+            shadow,
         });
         let listener = TcpListener::from_std(start.listener)?;
         if start.probes {
-            for replica in 0..pool.replicas.len() as u32 {
-                let upstreams = Rc::clone(&worker.upstreams);
-                let rules = Arc::clone(&worker.rules);
-                tokio::task::spawn_local(prober::probe(Arc::clone(&pool), upstreams, replica, rules));
-            }
-            tokio::task::spawn_local(prober::listen(Arc::clone(&pool)));
+            look_at_replicas(&worker);
+            worker.shadow.iter().for_each(|shadow| look_at_replicas(&shadow.worker));
         }
         let open = Rc::new(Open::default());
         if let Some(operators) = start.operators {
@@ -350,8 +410,8 @@ async fn serve_operators(listener: TcpListener, worker: Rc<Worker>) {
         let config = worker.rules.now().tls.operators.clone();
         tokio::task::spawn_local(async move {
             let service = service_fn(move |request| {
-                let response = admin::answer(&worker, &request);
-                async move { Ok::<_, Infallible>(response) }
+                let worker = Rc::clone(&worker);
+                async move { Ok::<_, Infallible>(admin::answer(&worker, request).await) }
             });
             let mut http = http1::Builder::new();
             http.timer(TokioTimer::new()).header_read_timeout(OPERATORS_WAIT);

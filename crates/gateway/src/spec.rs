@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::cache::CacheSpec;
 use crate::keys::{KeySource, KeySpec};
 use crate::record::RecordSpec;
+use crate::rollout::{Role, RolloutSpec, ShadowSpec};
 use crate::tls::{CertSpec, TlsSpec};
 
 /// Most replicas of one gateway.
@@ -51,6 +52,10 @@ pub struct GatewaySpec {
     pub warm_up: Option<WarmSpec>,
     /// Which answers are kept for those who ask the same again; none = no answer is.
     pub cache: Option<CacheSpec>,
+    /// How replicas whose role is `canary` get requests and are judged.
+    pub canary: Option<RolloutSpec>,
+    /// How replicas whose role is `shadow` get copies.
+    pub shadow: Option<ShadowSpec>,
     /// What clients may do.
     pub limits: LimitSpec,
     /// Where requests are recorded as runs; none = nowhere.
@@ -84,6 +89,9 @@ pub struct ReplicaSpec {
     /// What it wants to see as `Authorization: Bearer`; stands for the client's own.
     #[serde(default)]
     pub key: Option<KeySource>,
+    /// What it is there for.
+    #[serde(default)]
+    pub role: Role,
 }
 
 /// How it is seen that a replica answers.
@@ -172,6 +180,8 @@ impl Default for GatewaySpec {
             health: HealthSpec::default(),
             warm_up: None,
             cache: None,
+            canary: None,
+            shadow: None,
             limits: LimitSpec::default(),
             record: None,
             explain_header: false,
@@ -219,12 +229,70 @@ impl GatewaySpec {
         }
     }
 
+    /// Replicas of this role.
+    pub fn of(&self, role: Role) -> impl Iterator<Item = &ReplicaSpec> {
+        self.replicas.iter().filter(move |replica| replica.role == role)
+    }
+
+    /// The canary's share where none is said otherwise: as much for each replica as for any other. `None` = there is no canary.
+    pub fn canary_share(&self) -> Option<f64> {
+        let (base, canary) = (self.of(Role::Serve).count() as f64, self.of(Role::Canary).count() as f64);
+        let asked = self.canary.as_ref().and_then(|canary| canary.share);
+        (canary > 0.0).then(|| asked.unwrap_or(canary / (base + canary)))
+    }
+
+    /// The share of which shadows get copies. `None` = there is no shadow.
+    pub fn shadow_share(&self) -> Option<f64> {
+        let (base, shadows) = (self.of(Role::Serve).count() as f64, self.of(Role::Shadow).count() as f64);
+        let asked = self.shadow.as_ref().and_then(|shadow| shadow.share);
+        (shadows > 0.0).then(|| asked.unwrap_or((shadows / base).min(1.0)))
+    }
+
+    /// A gateway's file in front of its shadows alone: who has no room is left out, and nothing is tried again.
+    pub(crate) fn shadows(&self) -> GatewaySpec {
+        let most = self.shadow.clone().unwrap_or_default().requests;
+        let admission = AdmissionSpec { per_replica: Some(most), requests: 0, ..self.admission.clone() };
+        GatewaySpec {
+            replicas: self
+                .of(Role::Shadow)
+                .map(|one| ReplicaSpec { role: Role::Serve, ..one.clone() })
+                .collect(),
+            retry: RetrySpec { most: 0, ..self.retry },
+            admission,
+            canary: None,
+            shadow: None,
+            ..self.clone()
+        }
+    }
+
     /// Checks everything that the types can't.
     ///
     /// # Errors
     /// The first thing that is wrong.
     pub fn validate(&self) -> Result<(), SettingError> {
-        let conflict = |name: &str, why: String| Err(SettingError::Conflict { name: name.to_owned(), why });
+        self.validate_replicas()?;
+        if !(1..=1_000).contains(&self.gateways) {
+            return conflict("gateways", format!("{} is not from 1 to 1000", self.gateways));
+        }
+        self.record.as_ref().map_or(Ok(()), RecordSpec::validate)?;
+        self.cache.as_ref().map_or(Ok(()), CacheSpec::validate)?;
+        self.front().validate()?;
+        if let Some(name) = &self.admission.tenant_header
+            && HeaderName::try_from(name).is_err()
+        {
+            return conflict("admission.tenant_header", format!("{name:?} is no header's name"));
+        }
+        let classes = self.keys.iter().filter_map(|key| key.class.as_ref());
+        if let Some(class) = classes.into_iter().find(|class| self.admission.class(class).is_none()) {
+            return conflict("keys", format!("the class {class:?} is none of admission.classes"));
+        }
+        self.warm_up.as_ref().map_or(Ok(()), WarmSpec::validate)?;
+        self.validate_admin()?;
+        self.health.validate()?;
+        self.limits.validate()
+    }
+
+    fn validate_replicas(&self) -> Result<(), SettingError> {
         match self.replicas.len() {
             0 => return conflict("replicas", "there is none; write - url: http://host:8000".to_owned()),
             many if many > MOST_REPLICAS => {
@@ -241,73 +309,82 @@ impl GatewaySpec {
             }
             names.push(name);
         }
-        if !(1..=1_000).contains(&self.gateways) {
-            return conflict("gateways", format!("{} is not from 1 to 1000", self.gateways));
+        if self.of(Role::Serve).next().is_none() {
+            return conflict("replicas", "none of them serves: each is a canary or a shadow".to_owned());
         }
-        self.record.as_ref().map_or(Ok(()), RecordSpec::validate)?;
-        self.cache.as_ref().map_or(Ok(()), CacheSpec::validate)?;
-        self.front().validate()?;
-        if let Some(name) = &self.admission.tenant_header
-            && HeaderName::try_from(name).is_err()
+        for (key, asked, role) in
+            [("canary", self.canary.is_some(), Role::Canary), ("shadow", self.shadow.is_some(), Role::Shadow)]
         {
-            return conflict("admission.tenant_header", format!("{name:?} is no header's name"));
-        }
-        let classes = self.keys.iter().filter_map(|key| key.class.as_ref());
-        if let Some(class) = classes.into_iter().find(|class| self.admission.class(class).is_none()) {
-            return conflict("keys", format!("the class {class:?} is none of admission.classes"));
-        }
-        if !self.health.path.starts_with('/') {
-            return conflict("health.path", format!("{:?} is no path; it begins with /", self.health.path));
-        }
-        if let Some(warm) = &self.warm_up {
-            if !warm.path.starts_with('/') {
-                return conflict("warm_up.path", format!("{:?} is no path; it begins with /", warm.path));
-            }
-            let sound = (0.01..=3_600.0).contains(&warm.within_s) && (0.0..=86_400.0).contains(&warm.idle_s);
-            if !sound || warm.requests > 1_000 {
-                let why =
-                    "write at most 1000 requests, within_s from 0.01 to 3600 and idle_s from 0 to 86400";
-                return conflict("warm_up", why.to_owned());
+            if asked && self.of(role).next().is_none() {
+                return conflict(key, format!("no replica is one; write role: {key} at one of them"));
             }
         }
+        self.canary.as_ref().map_or(Ok(()), RolloutSpec::validate)?;
+        self.shadow.as_ref().map_or(Ok(()), ShadowSpec::validate)
+    }
+
+    fn validate_admin(&self) -> Result<(), SettingError> {
         if self.admin.is_some_and(|admin| admin == self.listen && admin.port() != 0) {
             return conflict("admin", format!("{} is where clients connect; take another port", self.listen));
         }
-        if let Some(admin) = self.admin.filter(|admin| !admin.ip().is_loopback() && self.admin_key.is_none())
-        {
-            return conflict(
+        match self.admin.filter(|admin| !admin.ip().is_loopback() && self.admin_key.is_none()) {
+            Some(admin) => conflict(
                 "admin",
                 format!(
                     "{admin} can be reached from outside; add admin_key: {{env: NAME}}, or take 127.0.0.1"
                 ),
-            );
+            ),
+            None => Ok(()),
         }
-        let limits = &self.limits;
-        let times = [
-            ("health.every_s", self.health.every_s),
-            ("health.timeout_s", self.health.timeout_s),
-            ("limits.handshake_s", limits.handshake_s),
-            ("limits.head_s", limits.head_s),
-            ("limits.body_s", limits.body_s),
-        ];
-        for (name, seconds) in times {
-            if !(0.01..=86_400.0).contains(&seconds) {
-                return conflict(name, format!("{seconds} is not from 0.01 to 86400 s"));
-            }
+    }
+}
+
+impl HealthSpec {
+    fn validate(&self) -> Result<(), SettingError> {
+        if !self.path.starts_with('/') {
+            return conflict("health.path", format!("{:?} is no path; it begins with /", self.path));
         }
-        let lasting = [("limits.drain_s", limits.drain_s), ("limits.keep_alive_s", limits.keep_alive_s)];
-        for (name, seconds) in lasting {
-            if !(0.0..=86_400.0).contains(&seconds) {
-                return conflict(name, format!("{seconds} is not from 0 to 86400 s"));
-            }
+        seconds("health.every_s", self.every_s, 0.01)?;
+        seconds("health.timeout_s", self.timeout_s, 0.01)
+    }
+}
+
+impl WarmSpec {
+    fn validate(&self) -> Result<(), SettingError> {
+        if !self.path.starts_with('/') {
+            return conflict("warm_up.path", format!("{:?} is no path; it begins with /", self.path));
         }
-        if !(8 << 10..=16 << 20).contains(&limits.head_bytes) {
-            return conflict(
-                "limits.head_bytes",
-                format!("{} is not from 8192 to 16 MiB", limits.head_bytes),
-            );
+        let sound = (0.01..=3_600.0).contains(&self.within_s) && (0.0..=86_400.0).contains(&self.idle_s);
+        if !sound || self.requests > 1_000 {
+            let why = "write at most 1000 requests, within_s from 0.01 to 3600 and idle_s from 0 to 86400";
+            return conflict("warm_up", why.to_owned());
         }
         Ok(())
+    }
+}
+
+impl LimitSpec {
+    fn validate(&self) -> Result<(), SettingError> {
+        seconds("limits.handshake_s", self.handshake_s, 0.01)?;
+        seconds("limits.head_s", self.head_s, 0.01)?;
+        seconds("limits.body_s", self.body_s, 0.01)?;
+        seconds("limits.drain_s", self.drain_s, 0.0)?;
+        seconds("limits.keep_alive_s", self.keep_alive_s, 0.0)?;
+        match (8 << 10..=16 << 20).contains(&self.head_bytes) {
+            true => Ok(()),
+            false => conflict("limits.head_bytes", format!("{} is not from 8192 to 16 MiB", self.head_bytes)),
+        }
+    }
+}
+
+fn conflict(name: &str, why: String) -> Result<(), SettingError> {
+    Err(SettingError::Conflict { name: name.to_owned(), why })
+}
+
+fn seconds(name: &str, seconds: f64, least: f64) -> Result<(), SettingError> {
+    match (least..=86_400.0).contains(&seconds) {
+        true => Ok(()),
+        false => conflict(name, format!("{seconds} is not from {least} to 86400 s")),
     }
 }
 
@@ -329,7 +406,7 @@ pub struct Place {
 impl ReplicaSpec {
     /// A server, and what it is called if not by its host and port.
     pub fn new(url: impl Into<String>, name: Option<String>) -> ReplicaSpec {
-        ReplicaSpec { url: url.into(), name, key: None }
+        ReplicaSpec { url: url.into(), name, key: None, role: Role::Serve }
     }
 
     /// What it is called.

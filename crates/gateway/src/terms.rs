@@ -23,6 +23,7 @@ impl Ask for Asked {
             prompt_tokens: self.prompt_tokens,
             most_tokens: self.most_tokens,
             streams: self.streams,
+            arm: self.arm,
         }
     }
 }

@@ -3,8 +3,9 @@
 //! Nothing here acts. A type belongs in this crate when two crates that do not know each other must mean
 //! the same thing by it; what only one part asks for (a spec) or finds (a summary) stays with that part.
 //!
-//! Reading order: [`time`], [`outcome`], [`tcp`], [`attempt`], [`payload`], [`level`], [`run`], [`shard`], [`trace`], [`foreign`], [`budget_state`].
+//! Reading order: [`time`], [`outcome`], [`tcp`], [`attempt`], [`payload`], [`level`], [`run`], [`shard`], [`trace`], [`foreign`], [`budget_state`], [`arm`].
 
+pub mod arm;
 pub mod attempt;
 pub mod budget_state;
 pub mod foreign;
@@ -18,6 +19,7 @@ pub mod tcp;
 pub mod time;
 pub mod trace;
 
+pub use arm::Arm;
 pub use attempt::{Answer, Attempt, Broken, Event, EventKind, ServerStage, Tokens, TokensRule};
 pub use budget_state::BudgetState;
 pub use foreign::{

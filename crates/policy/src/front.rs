@@ -7,7 +7,7 @@
 //! Each request gets exactly one of: sent, refused, or its ticket given back ([`Front::leave`]).
 
 use plimsoll_math::rng::Stream;
-use plimsoll_model::{At, BudgetState, Span};
+use plimsoll_model::{Arm, At, BudgetState, Span};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +22,7 @@ use crate::retry::{RetryBudget, RetrySpec};
 use crate::route::{Facts, Outlook, ReplicaView, RouteSpec, Router};
 use crate::setting::SettingError;
 use crate::speed::Speed;
+use crate::split::Sides;
 
 /// A gateway's decisions, as its file says them.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -153,6 +154,7 @@ pub struct Front<A> {
     others: u32,
     router: Router,
     health: Health,
+    sides: Sides,
     budget: RetryBudget,
     loads: Vec<Load>,
     /// Streams on each replica without a first token, and their prompt tokens.
@@ -177,6 +179,7 @@ impl<A: Ask> Front<A> {
             others: spec.gateways.saturating_sub(1),
             router: Router::new(&spec.route),
             health: Health::new(&spec.breaker, replicas),
+            sides: Sides::new(replicas),
             budget: RetryBudget::new(&spec.retry, now),
             loads: vec![Load::default(); replicas],
             ahead: vec![(0, 0); replicas],
@@ -231,9 +234,11 @@ impl<A: Ask> Front<A> {
         let deadline = terms.slo.map(|slo| terms.came + slo);
         let until = terms.came + Span::from_secs_f64(self.admission.wait_s);
         self.see(now, &[], true);
+        self.sides.prefer(facts.arm, &mut self.views);
         let direct = self.queue.is_empty() && !self.views.is_empty();
         if !direct {
             self.see(now, &[], false);
+            self.sides.prefer(facts.arm, &mut self.views);
         }
         let nobody = self.views.is_empty();
         let blind = Outlook { first: Span::ZERO, uncached: facts.prompt_tokens };
@@ -277,6 +282,7 @@ impl<A: Ask> Front<A> {
     /// Places a request once more that was let in: on a replica that was not `tried`. `None` where no other may get it.
     pub fn again(&mut self, facts: &Facts<'_>, tried: &[u32], now: At, chance: &mut Stream) -> Option<Sent> {
         self.see(now, tried, false);
+        self.sides.prefer(facts.arm, &mut self.views);
         self.send(facts, now, chance)
     }
 
@@ -301,7 +307,9 @@ impl<A: Ask> Front<A> {
             return None;
         }
         let (order, held, waiting) = self.queue.get(ticket)?;
-        let (router, views, facts) = (&mut self.router, &self.views, waiting.ask.facts());
+        let facts = waiting.ask.facts();
+        self.sides.prefer(facts.arm, &mut self.views);
+        let (router, views) = (&mut self.router, &self.views);
         let idle = views.iter().any(|view| view.load.requests == 0);
         let lost = waiting.deadline.is_some_and(|deadline| {
             let first = router.outlook(views, &facts).map_or(Span::ZERO, |outlook| outlook.first);
@@ -313,6 +321,7 @@ impl<A: Ask> Front<A> {
         }
         let expected = waiting.expected;
         let (sent, tokens) = place(router, views, &facts, now, chance)?;
+        self.sides.placed(facts.arm, sent.booking.replica);
         let sent = self.book(Sent { expected, ..sent }, now);
         self.queue.serve(ticket, tokens);
         let empty = self.queue.held_by(order.class).requests == 0;
@@ -390,6 +399,16 @@ impl<A: Ask> Front<A> {
     /// A replica is to end what it has, or not any more.
     pub fn set_draining(&mut self, replica: u32, draining: bool) {
         self.health.set_draining(replica, draining);
+    }
+
+    /// On which side of a trial a replica is.
+    pub fn set_arm(&mut self, replica: u32, arm: Arm) {
+        self.sides.set(replica, arm);
+    }
+
+    /// Requests that were placed on the other side, because theirs had no room or nobody who may get one.
+    pub fn strayed(&self) -> u64 {
+        self.sides.strayed()
     }
 
     /// Streams run on this replica, and none of them moved for so long: it is ejected, or comes back.
@@ -498,6 +517,7 @@ impl<A: Ask> Front<A> {
 
     fn send(&mut self, facts: &Facts<'_>, now: At, chance: &mut Stream) -> Option<Sent> {
         let (sent, _) = place(&mut self.router, &self.views, facts, now, chance)?;
+        self.sides.placed(facts.arm, sent.booking.replica);
         Some(self.book(sent, now))
     }
 

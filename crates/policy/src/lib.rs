@@ -28,6 +28,7 @@ pub mod drain;
 pub mod front;
 pub mod queue;
 pub mod rate;
+pub mod split;
 
 pub mod autoscale;
 pub mod depth;

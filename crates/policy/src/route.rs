@@ -4,7 +4,7 @@
 //! One enum and not a trait: a policy is a line of a file, and its state is small.
 
 use plimsoll_math::rng::Stream;
-use plimsoll_model::{At, Span};
+use plimsoll_model::{Arm, At, Span};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -122,6 +122,8 @@ pub struct Facts<'a> {
     pub most_tokens: Option<u32>,
     /// Will its first token be seen?
     pub streams: bool,
+    /// Whose it is, where a version is on trial.
+    pub arm: Arm,
 }
 
 /// How many tokens of a prompt its first so many blocks are.

@@ -8,9 +8,9 @@ use std::time::Duration;
 use plimsoll_client::Clock;
 use plimsoll_client::pages::{self, ScrapeError};
 use plimsoll_client::scrape::Scraper;
-use plimsoll_model::{At, Sample, Span};
+use plimsoll_model::{Arm, At, Sample, Span};
 use plimsoll_report::canaried as words;
-use plimsoll_watch::canary::{Arm, Canary, CanaryFinding, CanarySpec, CanaryVerdict};
+use plimsoll_watch::canary::{Canary, CanaryFinding, CanarySpec, CanaryVerdict};
 use plimsoll_wire::prometheus::PrometheusPage;
 use plimsoll_workload::ScrapeSpec;
 use plimsoll_workload::scenario::TargetSpec;
@@ -168,18 +168,23 @@ fn sides(args: &CanaryArgs) -> Result<(Vec<String>, HashMap<String, Arm>), Stop>
 
 fn show(served: &Served, found: &CanaryFinding) {
     let verdict = serde_json::to_string(found).unwrap_or_default();
+    let bodies = vec![
+        Body::new("/v1/verdict", "application/json", verdict.clone()),
+        Body::new("/metrics", plimsoll_wire::prometheus::CONTENT_TYPE, metrics(found, "canary")),
+    ];
+    served.show(bodies, verdict);
+}
+
+/// The verdict as lines of a metrics page. `what`: what is on trial, a canary or a shadow.
+pub fn metrics(found: &CanaryFinding, what: &str) -> String {
     let mut page = PrometheusPage::new();
     let verdicts = [CanaryVerdict::Promote, CanaryVerdict::RollBack, CanaryVerdict::KeepWatching];
     let names =
         verdicts.map(|one| (one.words().replace(' ', "_"), f64::from(u8::from(one == found.verdict))));
     let labels = names.each_ref().map(|(name, is)| ([("verdict", name.as_str())], *is));
     let samples = labels.each_ref().map(|(labels, is)| (&labels[..], *is));
-    page.gauge("plimsoll_canary_verdict", "1 for the verdict on the canary", &samples);
-    let odds = "Evidence that the canary is worse, this many to one";
-    page.gauge("plimsoll_canary_worse_odds", odds, &[(&[], found.worse)]);
-    let bodies = vec![
-        Body::new("/v1/verdict", "application/json", verdict.clone()),
-        Body::new("/metrics", plimsoll_wire::prometheus::CONTENT_TYPE, page.finish()),
-    ];
-    served.show(bodies, verdict);
+    page.gauge(&format!("plimsoll_{what}_verdict"), &format!("1 for the verdict on the {what}"), &samples);
+    let odds = format!("Evidence that the {what} is worse, this many to one");
+    page.gauge(&format!("plimsoll_{what}_worse_odds"), &odds, &[(&[], found.worse)]);
+    page.finish()
 }

@@ -4,6 +4,7 @@ pub mod again;
 mod explain;
 pub mod in_force;
 pub mod record;
+mod trial;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -15,7 +16,7 @@ use plimsoll_client::Clock;
 use plimsoll_gateway::keys;
 use plimsoll_gateway::pool::Shown;
 use plimsoll_gateway::stats::ENDS;
-use plimsoll_gateway::{Gateway, GatewayError, GatewaySpec, RecordSpec, ReplicaSpec};
+use plimsoll_gateway::{Gateway, GatewayError, GatewaySpec, RecordSpec, ReplicaSpec, Role};
 use plimsoll_policy::{RouteSpec, Standing};
 use plimsoll_report::figure::counted;
 use plimsoll_workload::error::nearest;
@@ -97,11 +98,7 @@ fn serve(args: &GatewayArgs, file: Option<&str>, spec: &GatewaySpec) -> Result<E
             out::note(line);
         }
     };
-    let replicas = match spec.replicas.len() {
-        1 => "1 replica".to_owned(),
-        many => format!("{many} replicas"),
-    };
-    say(&format!("in front of {replicas}; Ctrl-C drains, twice stops at once"));
+    say(&format!("in front of {}; Ctrl-C drains, twice stops at once", in_front_of(spec)));
     if !gateway.addr.ip().is_loopback() && spec.keys.is_empty() {
         say(&format!("whoever reaches {} is let in: the file has no keys", gateway.addr));
     }
@@ -121,8 +118,16 @@ fn serve(args: &GatewayArgs, file: Option<&str>, spec: &GatewaySpec) -> Result<E
     if let Some(record) = &spec.record {
         say(&format!("every request is recorded, without its text, in runs under {}", record.dir.display()));
     }
-    let (pool, stats) = (Arc::clone(&gateway.pool), Arc::clone(&gateway.stats));
-    let names: Vec<String> = pool.replicas.iter().map(|replica| replica.name.clone()).collect();
+    let (pool, stats, shadows) =
+        (Arc::clone(&gateway.pool), Arc::clone(&gateway.stats), gateway.shadows.clone());
+    let on_trial =
+        record.as_ref().and_then(|record| Some((record.trials.clone()?, Arc::clone(&record.traffic))));
+    if let Some((trials, _)) = &on_trial {
+        trial::lock(trials).resume(&pool).iter().for_each(|line| say(line));
+    }
+    let pools: Vec<_> = [Some(&pool), shadows.as_ref()].into_iter().flatten().cloned().collect();
+    let names: Vec<String> =
+        pools.iter().flat_map(|pool| pool.replicas.iter().map(|replica| replica.name.clone())).collect();
     let (done, is_done) = mpsc::channel();
     let waiting = std::thread::spawn(move || {
         let ended = gateway.wait();
@@ -135,7 +140,13 @@ fn serve(args: &GatewayArgs, file: Option<&str>, spec: &GatewaySpec) -> Result<E
             continue;
         }
         again.tick().iter().for_each(|line| say(line));
-        for ((name, before), shown) in names.iter().zip(&mut before).zip(pool.shown().0) {
+        if let Some((trials, told)) = &on_trial {
+            let lines = trial::lock(trials).tick(clock.now(), &pool, shadows.as_ref(), told);
+            lines.iter().for_each(|line| say(line));
+        }
+        for ((name, before), shown) in
+            names.iter().zip(&mut before).zip(pools.iter().flat_map(|pool| pool.shown().0))
+        {
             // A trial is a step on the way, and comes with every ejection.
             if shown.standing != *before && shown.standing != Standing::Trial {
                 say(&format!("replica {name}: {}", words(shown.standing)));
@@ -143,6 +154,7 @@ fn serve(args: &GatewayArgs, file: Option<&str>, spec: &GatewaySpec) -> Result<E
             }
         }
     }
+    drop(on_trial);
     match waiting.join() {
         Ok(ended) => ended.map_err(|e| Stop::invalid(e.to_string()))?,
         Err(_) => return Err(Stop::invalid("the gateway's thread died")),
@@ -175,6 +187,17 @@ fn serve(args: &GatewayArgs, file: Option<&str>, spec: &GatewaySpec) -> Result<E
         Some(error) => Err(Stop::invalid(format!("the record is not whole: {error}"))),
         None => Ok(Exit::Done),
     }
+}
+
+/// `3 replicas, 1 canary and 1 shadow`.
+fn in_front_of(spec: &GatewaySpec) -> String {
+    let count = |role| spec.of(role).count() as u64;
+    let beside = [(Role::Canary, "canary"), (Role::Shadow, "shadow")];
+    let beside = beside.into_iter().filter(|(role, _)| count(*role) > 0);
+    let beside: Vec<String> =
+        beside.map(|(role, what)| format!("{} in the role of a {what}", count(role))).collect();
+    let serving = counted(count(Role::Serve), "replica");
+    if beside.is_empty() { serving } else { format!("{serving} and {}", beside.join(", ")) }
 }
 
 fn recorded_json(recorded: &Recorded) -> serde_json::Value {

@@ -64,9 +64,14 @@ impl Running {
 
     /// The same, asked for with this header line.
     fn page_with(&self, path: &str, header: &str) -> String {
+        let ask = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{header}\r\n");
+        self.admin_says(&ask)
+    }
+
+    /// What the operators' address answers to this.
+    fn admin_says(&self, ask: &str) -> String {
         let addr = self.admin.trim_start_matches("http://");
         let mut socket = std::net::TcpStream::connect(addr).expect("it listens");
-        let ask = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{header}\r\n");
         std::io::Write::write_all(&mut socket, ask.as_bytes()).expect("sent");
         let mut text = String::new();
         socket.read_to_string(&mut text).expect("text");
@@ -229,9 +234,9 @@ fn a_key_is_shown_once_and_its_hash_lets_its_owner_in() {
 #[test]
 fn keys_leave_no_trace() {
     const KEYS: [(&str, &str); 3] = [
-        ("TEST_CLIENT_KEY", "canary-client-0123456789"),
-        ("TEST_ADMIN_KEY", "canary-admin-0123456789"),
-        ("TEST_ENGINE_KEY", "canary-engine-0123456789"),
+        ("TEST_CLIENT_KEY", "sentinel-client-0123456789"),
+        ("TEST_ADMIN_KEY", "sentinel-admin-0123456789"),
+        ("TEST_ENGINE_KEY", "sentinel-engine-0123456789"),
     ];
     let engine = Engine::start("demo");
     let folder = tempfile::tempdir().expect("a folder");
@@ -255,7 +260,7 @@ fn keys_leave_no_trace() {
     let addr = gateway.url.trim_start_matches("http://").trim_end_matches("/v1").to_owned();
     for (path, body) in [("/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":2}"), ("/nowhere", "no json")]
     {
-        for key in ["canary-client-0123456789", "canary-client-wrong"] {
+        for key in ["sentinel-client-0123456789", "sentinel-client-wrong"] {
             let ask = format!(
                 "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {key}\r\nContent-Length: {}\r\n\r\n{body}",
                 body.len()
@@ -268,7 +273,7 @@ fn keys_leave_no_trace() {
             said.push(text);
         }
     }
-    let shown = "Authorization: Bearer canary-admin-0123456789\r\n";
+    let shown = "Authorization: Bearer sentinel-admin-0123456789\r\n";
     for path in ["/metrics", "/v1/replicas", "/nowhere"] {
         assert!(gateway.page(path).contains("show the admin key"));
         said.push(gateway.page_with(path, shown));
@@ -276,7 +281,7 @@ fn keys_leave_no_trace() {
     assert!(said.iter().any(|text| text.contains("plimsoll_gateway_key_requests_total")));
     let (words, talk) = gateway.end_with_talk();
     said.extend([words, talk]);
-    said.iter().for_each(|text| assert!(!text.contains("canary"), "{text}"));
+    said.iter().for_each(|text| assert!(!text.contains("sentinel"), "{text}"));
 }
 
 /// Read again when it has changed and stood still, and on SIGHUP; a file that is wrong leaves the old one in force.
@@ -320,4 +325,44 @@ fn the_file_is_read_again_and_a_wrong_one_is_said() {
     ] {
         assert!(talk.contains(says), "{says} in {talk}");
     }
+}
+
+/// What an operator decided outlives the process, and another canary is another trial.
+#[test]
+fn a_canary_that_was_rolled_back_stays_so_after_a_restart() {
+    let (old, new) = (Engine::start("demo"), Engine::start("demo"));
+    let [left, right] = [&old, &new].map(|engine| engine.url.trim_end_matches("/v1").to_owned());
+    let folder = tempfile::tempdir().expect("a folder");
+    let (file, dir) = (folder.path().join("gateway.yaml"), folder.path().join("traffic"));
+    let write = |name: &str| {
+        let text = format!(
+            "replicas:\n  - {{url: \"{left}\"}}\n  - {{url: \"{right}\", name: {name}, role: canary}}\nrecord: {{dir: {}}}\n",
+            dir.display()
+        );
+        std::fs::write(&file, text).expect("written");
+    };
+    let start = || Running::start(&[&file.display().to_string()]);
+    write("new");
+    let gateway = start();
+    let stand = |gateway: &Running| -> Value {
+        serde_json::from_str::<Value>(&gateway.page("/v1/canary")).expect("JSON")["rollout"].clone()
+    };
+    assert_eq!(stand(&gateway), serde_json::json!({"stage": "trial", "share": 0.5}));
+    let body = r#"{"do": "roll_back"}"#;
+    let ask = format!(
+        "POST /v1/canary HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    assert!(gateway.admin_says(&ask).contains("rolled_back"));
+    // It is kept at the next look; a kill after that takes nothing back.
+    let kept = dir.join("rollout.json");
+    crate::kit::until("it is kept", || kept.exists());
+    drop(gateway);
+    let gateway = start();
+    crate::kit::until("it is read", || stand(&gateway)["stage"] == "rolled_back");
+    let (_, talk) = gateway.end_with_talk();
+    assert!(talk.contains("1 replica and 1 in the role of a canary"), "{talk}");
+    assert!(talk.contains("canary: rolled back; its replicas get no requests, as "), "{talk}");
+    write("newer");
+    assert_eq!(stand(&start())["stage"], "trial");
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -233,4 +234,14 @@ pub fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
         }
     }
     found
+}
+
+/// Waits until something is so.
+#[expect(clippy::disallowed_methods, reason = "the servers of these tests live in real time")]
+pub fn until(what: &str, is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(120), "never: {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
 }

@@ -6,12 +6,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use plimsoll_client::{Secret, SigningKey};
 use serde_json::{Value, json};
 
-use crate::kit::{PLIMSOLL, Server, plimsoll, plimsoll_with, reply};
+use crate::kit::{PLIMSOLL, Server, plimsoll, plimsoll_with, reply, until};
 
 const SIGNING: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const TOKEN: &str = "sk-plimsoll-0123456789abcdef";
@@ -81,15 +80,6 @@ fn header(head: &str, name: &str) -> String {
 }
 
 /// Waits until it is so; a busy machine may take its time.
-#[expect(clippy::disallowed_methods, reason = "the servers of this test live in real time")]
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < Duration::from_secs(120), "never: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 fn watch(file: &Path, said: &Path) -> Child {
     let out = || std::fs::OpenOptions::new().append(true).create(true).open(said).expect("a file");
     let mut command = Command::new(PLIMSOLL);

@@ -8,9 +8,9 @@
 pub mod rows;
 mod tail;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use http::{HeaderMap, HeaderValue};
 use plimsoll_client::Clock;
@@ -20,6 +20,7 @@ use plimsoll_wire::Decoded;
 use crate::budget::Budget;
 use crate::explain::Choice;
 use crate::request::Asked;
+use crate::rollout::Judged;
 use crate::upstream::Way;
 use tail::Tail;
 
@@ -35,6 +36,10 @@ pub struct Traffic {
     explains: u64,
     /// The budget that is held against it.
     pub budget: Arc<Budget>,
+    /// The verdict on shadows.
+    shadow: Mutex<Judged>,
+    /// Is it of copies that shadows get?
+    is_shadow: bool,
 }
 
 impl Traffic {
@@ -49,9 +54,34 @@ impl Traffic {
                 lost: AtomicU64::new(0),
                 explains,
                 budget: Arc::default(),
+                shadow: Mutex::default(),
+                is_shadow: false,
             }),
             from,
         )
+    }
+
+    /// Another end of the same record, for copies that shadows get: they are no requests of a client's, and are numbered apart.
+    pub fn of_shadows(&self) -> Arc<Traffic> {
+        Arc::new(Traffic {
+            to: self.to.clone(),
+            numbers: Arc::default(),
+            lost: AtomicU64::new(0),
+            explains: 0,
+            budget: Arc::default(),
+            shadow: Mutex::default(),
+            is_shadow: true,
+        })
+    }
+
+    /// The verdict on shadows, as it was told last.
+    pub fn shadow(&self) -> Judged {
+        self.shadow.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Shadows were judged.
+    pub fn judge_shadow(&self, judged: Judged) {
+        *self.shadow.lock().unwrap_or_else(PoisonError::into_inner) = judged;
     }
 
     /// Requests that were served and not recorded, because the writer did not keep up.
@@ -76,6 +106,8 @@ impl Traffic {
 pub struct Told {
     /// Its number, in the order in which requests came.
     pub number: u64,
+    /// Is it a copy that a shadow got?
+    pub is_shadow: bool,
     /// When its head came.
     pub came: At,
     /// When nothing more was done for it.
@@ -159,6 +191,7 @@ impl Recording {
         let number = to.numbers.fetch_add(1, Ordering::Relaxed);
         let told = Told {
             number,
+            is_shadow: to.is_shadow,
             came,
             over: came,
             class: 0,

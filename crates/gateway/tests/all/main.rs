@@ -12,6 +12,7 @@ mod hostile;
 mod kit;
 mod queueing;
 mod reloads;
+mod rollouts;
 mod streams;
 mod tls;
 mod warming;

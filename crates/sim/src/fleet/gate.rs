@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use plimsoll_math::rng::Stream;
-use plimsoll_model::{At, Span};
+use plimsoll_model::{Arm, At, Span};
 use plimsoll_policy::{
     Ask, BlockEnds, Facts, Front, FrontSpec, Given, Offer, Refusal, Sent, Terms, Ticket, Verdict,
 };
@@ -51,6 +51,7 @@ impl Ask for Asked {
             prompt_tokens: self.prompt_tokens,
             most_tokens: None,
             streams: true,
+            arm: Arm::Base,
         }
     }
 }

@@ -25,7 +25,7 @@ pub mod world;
 use std::collections::VecDeque;
 
 use plimsoll_math::rng::Stream;
-use plimsoll_model::{At, Sample, Span};
+use plimsoll_model::{Arm, At, Sample, Span};
 use plimsoll_policy::{
     Autoscaler, BlockEnds, Booking, Expected, Facts, Load, ReplicaView, Router, Sent, Ticket, Verdict,
 };
@@ -131,6 +131,7 @@ pub(crate) fn facts(request: &Submit) -> Facts<'_> {
         prompt_tokens: request.prompt_tokens.max(1),
         most_tokens: None,
         streams: true,
+        arm: Arm::Base,
     }
 }
 

@@ -12,7 +12,7 @@
 use plimsoll_math::anytime::{Bets, Claim, Ranks, Wealth, ln_mean};
 use plimsoll_math::rng::Stream;
 use plimsoll_math::series::{self, BATCHES};
-use plimsoll_model::{At, Span};
+use plimsoll_model::{Arm, At, Span};
 
 /// Placebo groups, where the base has enough replicas for so many of the canary's size.
 const GROUPS: usize = 4;
@@ -32,15 +32,6 @@ pub struct CanarySpec {
     pub least: Span,
     /// Draws groups and ties.
     pub seed: u64,
-}
-
-/// A side.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Arm {
-    /// The version that serves.
-    Base,
-    /// The version on trial.
-    Canary,
 }
 
 /// What one replica did in a minute.

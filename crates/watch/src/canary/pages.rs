@@ -1,85 +1,28 @@
-//! Metrics pages of both sides → what each replica counted, minute by minute, and the verdict.
+//! Metrics pages of both sides → what each replica counted, minute by minute.
 
 use std::collections::HashMap;
 
 use plimsoll_judge::budget::BudgetFile;
-use plimsoll_measure::say::number;
-use plimsoll_measure::server_side::{Buckets, ServerSide, Signal};
-use plimsoll_model::{At, Sample, Span};
+use plimsoll_measure::server_side::{ServerSide, Signal};
+use plimsoll_model::{Arm, At, Sample, Span};
 
-use super::finding::{CanaryFinding, CanaryRow, CanaryVerdict};
-use super::judge::{Arm, CanarySpec, Judge, LEAST_BEFORE, Measured, ReplicaMinute};
-use crate::over::over;
-use crate::rows::{self, Source};
+use super::finding::CanaryFinding;
+use super::judge::CanarySpec;
+use super::trial::{MINUTE, ReplicaSeen, SIGNALS, Seen, Trial};
 use crate::samples::Samples;
 
-/// What is judged at once.
-const MINUTE: Span = Span::from_secs(60);
-/// Latencies whose shares are compared, as far as pages have them.
-const SIGNALS: [Signal; 4] = [Signal::Ttft, Signal::Itl, Signal::Tpot, Signal::E2e];
-/// Of the base's requests before edges are chosen, and the shares that are to lie over them.
-const TO_CHOOSE: f64 = 300.0;
-const SHARES: [f64; 3] = [0.5, 0.05, 0.01];
-/// The share over an edge may be larger by so much of itself, and by no more than so many points.
-const MARGIN: (f64, f64) = (0.5, 0.05);
-/// Of failures.
-const FAILURES_MARGIN: f64 = 0.005;
-/// Load per replica and prompts of both sides differ by no more than that, or they are no fair comparison.
-const ALIKE: f64 = 0.10;
-/// With no page of the canary for so long it is gone.
-const GONE: Span = Span::from_secs(300);
-/// Replicas from which a difference is the version's and not one replica's, where nothing is known of before.
-const SEVERAL: usize = 3;
-
-/// What is counted of each request.
-#[derive(Copy, Clone, PartialEq, Debug)]
-enum Edge {
-    Latency(Signal, f64),
-    Failed,
-}
-
-/// Sums over replicas and minutes with the new version out.
-#[derive(Copy, Clone, Default, Debug)]
-struct Traffic {
-    replica_minutes: f64,
-    requests: f64,
-    prompt_tokens: f64,
-}
-
-/// Two sides of a fleet and what has been seen of them.
+/// Two sides of a fleet, by their pages.
 #[derive(Clone, Debug)]
 pub struct Canary {
-    spec: CanarySpec,
-    budget: Option<BudgetFile>,
     arms: HashMap<String, Arm>,
     samples: Samples,
-    /// The base's latencies, until edges are chosen.
-    base: HashMap<Signal, Buckets>,
-    edges: Vec<Edge>,
-    judge: Option<Judge>,
-    /// The end of the last minute, and when each side was last seen.
-    last: Option<At>,
-    seen: [Option<At>; 2],
-    replicas: [usize; 2],
-    traffic: [Traffic; 2],
+    trial: Trial,
 }
 
 impl Canary {
     /// Nothing seen yet. `arms`: the side of each page, by its name.
     pub fn new(spec: CanarySpec, budget: Option<BudgetFile>, arms: HashMap<String, Arm>) -> Canary {
-        Canary {
-            spec,
-            budget,
-            arms,
-            samples: Samples::default(),
-            base: HashMap::new(),
-            edges: Vec::new(),
-            judge: None,
-            last: None,
-            seen: [None; 2],
-            replicas: [0; 2],
-            traffic: [Traffic::default(); 2],
-        }
+        Canary { arms, samples: Samples::default(), trial: Trial::new(spec, budget, Seen::Pages) }
     }
 
     /// Takes a row of the scraper.
@@ -89,221 +32,22 @@ impl Canary {
 
     /// Counts the minute, where one is over. Says whether it was.
     pub fn tick(&mut self, now: At) -> bool {
-        let last = *self.last.get_or_insert(now);
-        if now - last < MINUTE {
-            return false;
-        }
+        let Some(minute) = self.trial.due(now) else { return false };
         let side = self.samples.read();
-        self.minute(&side, (last, now));
-        self.last = Some(now);
+        let counts_failures = crate::lint::counts_failures(&side);
+        let seen: Vec<ReplicaSeen> = (0..side.replicas().len())
+            .filter_map(|number| Some((number, *self.arms.get(&side.replicas()[number].page)?)))
+            .filter(|(number, _)| answered(&side, *number, minute))
+            .map(|(number, arm)| seen(&side, (number, arm), minute, counts_failures))
+            .collect();
+        self.trial.minute(&seen, minute);
         self.samples.forget_before(now - MINUTE);
         true
     }
 
-    fn minute(&mut self, side: &ServerSide, (from, to): (At, At)) {
-        let replicas: Vec<(usize, Arm)> = (0..side.replicas().len())
-            .filter_map(|number| Some((number, *self.arms.get(&side.replicas()[number].page)?)))
-            .filter(|(number, _)| answered(side, *number, (from, to)))
-            .collect();
-        for (place, arm) in [Arm::Base, Arm::Canary].into_iter().enumerate() {
-            self.replicas[place] = replicas.iter().filter(|(_, of)| *of == arm).count();
-            self.seen[place] = if self.replicas[place] > 0 { Some(to) } else { self.seen[place] };
-        }
-        if self.judge.is_none() {
-            self.choose(side, &replicas, (from, to));
-            return;
-        }
-        if to > At::ZERO + self.spec.before {
-            self.count_traffic(side, &replicas, (from, to));
-        }
-        let each: Vec<ReplicaMinute> = replicas
-            .iter()
-            .map(|(number, arm)| ReplicaMinute {
-                name: side.replicas()[*number].name.clone(),
-                arm: *arm,
-                counts: self.edges.iter().map(|edge| counted(side, *number, *edge, (from, to))).collect(),
-            })
-            .collect();
-        if let Some(judge) = &mut self.judge {
-            judge.push(to, &each);
-        }
-    }
-
-    fn count_traffic(&mut self, side: &ServerSide, replicas: &[(usize, Arm)], (from, to): (At, At)) {
-        for (number, arm) in replicas {
-            let gained =
-                |signal| side.gained_of(*number, signal, from, to).map_or(0.0, |gained| gained.value);
-            let traffic = &mut self.traffic[usize::from(*arm == Arm::Canary)];
-            traffic.replica_minutes += (to - from).as_secs_f64() / MINUTE.as_secs_f64();
-            traffic.requests += gained(Signal::Finished);
-            traffic.prompt_tokens += gained(Signal::PromptTokens);
-        }
-    }
-
-    /// Chooses edges by the base's own latencies, once there are enough; minutes that they were chosen by are not judged.
-    fn choose(&mut self, side: &ServerSide, replicas: &[(usize, Arm)], (from, to): (At, At)) {
-        for (number, _) in replicas.iter().filter(|(_, arm)| *arm == Arm::Base) {
-            for signal in SIGNALS {
-                let Some(buckets) = side.histogram_of(*number, signal, from, to) else { continue };
-                match self.base.get_mut(&signal) {
-                    Some(sum) if sum.edges == buckets.edges => {
-                        sum.counts.iter_mut().zip(&buckets.counts).for_each(|(sum, count)| *sum += count);
-                    }
-                    _ => drop(self.base.insert(signal, buckets)),
-                }
-            }
-        }
-        let enough = |buckets: &Buckets| buckets.counts.iter().sum::<f64>() >= TO_CHOOSE;
-        if self.base.is_empty() || !self.base.values().all(enough) {
-            return;
-        }
-        let mut measured = Vec::new();
-        for signal in SIGNALS {
-            let Some(buckets) = self.base.get(&signal) else { continue };
-            for (edge, share) in edges(buckets) {
-                measured.push((Edge::Latency(signal, edge), (MARGIN.0 * share).min(MARGIN.1)));
-            }
-        }
-        for budget in self.budget.iter().flat_map(|file| &file.budgets) {
-            if let Source::Latency { signal, limit_s } = rows::source(budget)
-                && self.base.contains_key(&signal)
-            {
-                measured
-                    .push((Edge::Latency(signal, limit_s), (MARGIN.0 * rows::allowed(budget)).min(MARGIN.1)));
-            }
-        }
-        if crate::lint::counts_failures(side) {
-            measured.push((Edge::Failed, FAILURES_MARGIN));
-        }
-        let mut kept: Vec<(Edge, f64)> = Vec::new();
-        for (edge, margin) in measured {
-            if kept.iter().all(|(other, _)| *other != edge) {
-                kept.push((edge, margin));
-            }
-        }
-        let named = kept.iter().map(|(edge, margin)| Measured { what: words(*edge), margin: *margin });
-        self.judge = Some(Judge::new(self.spec.clone(), named.collect()));
-        self.edges = kept.into_iter().map(|(edge, _)| edge).collect();
-    }
-
     /// What is known now.
     pub fn finding(&self, now: At) -> CanaryFinding {
-        let rows = self.judge.iter().flat_map(|judge| judge.known());
-        let rows: Vec<CanaryRow> = rows
-            .map(|(of, known)| CanaryRow {
-                what: of.what.clone(),
-                n: known.seen.map(|(n, _)| n),
-                over: known.seen.map(|(n, over)| (n > 0).then(|| over as f64 / n as f64)),
-                worse: known.worse,
-                margin: of.margin,
-                is_within: known.is_within,
-            })
-            .collect();
-        let per = |of: fn(&Traffic) -> f64, by: fn(&Traffic) -> f64| {
-            let [base, canary] = self.traffic.map(|t| of(&t) / by(&t));
-            Some(canary / base).filter(|ratio| ratio.is_finite())
-        };
-        let mut found = CanaryFinding {
-            at_s: now.0 as f64 / 1e9,
-            verdict: CanaryVerdict::KeepWatching,
-            why: String::new(),
-            replicas: self.replicas,
-            minutes: self.judge.as_ref().map_or([0; 2], Judge::minutes),
-            worse: self.judge.as_ref().map_or(1.0, Judge::worse),
-            decides: self.judge.as_ref().map_or(1.0 / self.spec.alpha, Judge::decides),
-            load: per(|t| t.requests, |t| t.replica_minutes),
-            prompts: per(|t| t.prompt_tokens, |t| t.requests),
-            rows,
-        };
-        (found.verdict, found.why) = self.verdict(&found, now);
-        found
-    }
-
-    fn verdict(&self, found: &CanaryFinding, now: At) -> (CanaryVerdict, String) {
-        use CanaryVerdict::*;
-        let out = now - (At::ZERO + self.spec.before);
-        if let Some(why) = self.gone(now).filter(|_| out > Span::ZERO) {
-            return (RollBack, why);
-        }
-        let more = [(found.load, "requests per replica"), (found.prompts, "prompt tokens per request")];
-        let unlike = |most: bool| {
-            more.iter().find_map(|(ratio, what)| {
-                let ratio = ratio.as_ref()?;
-                let is = *ratio > 1.0 + ALIKE || (most && *ratio < 1.0 - ALIKE);
-                is.then(|| format!("the canary gets {} × the {what} of the base", number(*ratio)))
-            })
-        };
-        if found.worse >= found.decides {
-            return match unlike(false) {
-                Some(unlike) => (KeepWatching, format!("it is slower, and {unlike}: that may be why")),
-                None => (RollBack, self.worse(found)),
-            };
-        }
-        if self.judge.is_none() {
-            return (KeepWatching, self.unchosen());
-        }
-        if out <= Span::ZERO {
-            let left = -out.as_secs_f64() / 60.0;
-            return (
-                KeepWatching,
-                format!("the same version everywhere for another {left:.0} min; deploy the canary then"),
-            );
-        }
-        if self.spec.before > Span::ZERO && found.minutes[0] < LEAST_BEFORE as u64 {
-            return (
-                KeepWatching,
-                format!(
-                    "only {} minutes from before the deploy were counted, {LEAST_BEFORE} are needed; begin again",
-                    found.minutes[0]
-                ),
-            );
-        }
-        let open: Vec<&str> =
-            found.rows.iter().filter(|row| !row.is_within).map(|row| row.what.as_str()).collect();
-        match unlike(true) {
-            _ if !open.is_empty() => {
-                (KeepWatching, format!("not yet proven to be no worse: {}", open.join(", ")))
-            }
-            Some(unlike) => (KeepWatching, format!("it is no worse, but {unlike}: no fair comparison")),
-            None if out < self.spec.least => {
-                let left = (self.spec.least - out).as_secs_f64() / 3600.0;
-                (
-                    KeepWatching,
-                    format!("it is no worse so far; {} h until it was watched for long enough", number(left)),
-                )
-            }
-            None => (Promote, "no row is worse by more than its margin".to_owned()),
-        }
-    }
-
-    /// No page of the canary answers, while the base's do.
-    fn gone(&self, now: At) -> Option<String> {
-        let [base, canary] = self.seen;
-        let is_there = base.is_some_and(|base| now - base < Span(2 * MINUTE.0));
-        let since = canary.map_or(now - At::ZERO, |canary| now - canary);
-        let minutes = since.as_secs_f64() / 60.0;
-        (is_there && since >= GONE)
-            .then(|| format!("no page of the canary has answered for {minutes:.0} min"))
-    }
-
-    fn worse(&self, found: &CanaryFinding) -> String {
-        let most = found.rows.iter().max_by(|a, b| a.worse.total_cmp(&b.worse));
-        let of = most.map_or(String::new(), |row| {
-            let share = |place: usize| row.over[place].map_or("–".to_owned(), plimsoll_measure::say::percent);
-            format!(": {}: {} of the base, {} of the canary", row.what, share(0), share(1))
-        });
-        let caution = match self.spec.before == Span::ZERO && found.replicas[1] < SEVERAL {
-            true => "; that its replicas are no worse by themselves is not known (--before 1h would tell)",
-            false => "",
-        };
-        format!("it is worse{of}{caution}")
-    }
-
-    fn unchosen(&self) -> String {
-        match self.base.is_empty() {
-            true => "no page of the base has a latency as a histogram with requests yet".to_owned(),
-            false => format!("waiting for {TO_CHOOSE} requests of the base, to choose edges by"),
-        }
+        self.trial.finding(now)
     }
 }
 
@@ -315,58 +59,22 @@ fn answered(side: &ServerSide, number: usize, (from, to): (At, At)) -> bool {
     gained.is_some_and(|gained| gained.resets == 0 && gained.to - gained.from >= half)
 }
 
-fn counted(side: &ServerSide, number: usize, edge: Edge, (from, to): (At, At)) -> Option<(u64, u64)> {
-    let gained =
-        |signal| side.gained_of(number, signal, from, to).map(|gained| gained.value.max(0.0).round() as u64);
-    match edge {
-        Edge::Latency(signal, edge_s) => {
-            let over = over(&side.histogram_of(number, signal, from, to)?, edge_s)?;
-            // Inside a bucket the middle: the same for all, so that none is favoured.
-            Some((over.n, (over.least + over.most) / 2))
-        }
-        Edge::Failed => {
-            let failed = gained(Signal::Failed).unwrap_or(0) + gained(Signal::Refused).unwrap_or(0);
-            Some((gained(Signal::Finished)? + failed, failed))
-        }
-    }
-}
-
-/// Edges of the buckets over which about these shares of what they hold lie, each with the share that does.
-fn edges(buckets: &Buckets) -> Vec<(f64, f64)> {
-    let all: f64 = buckets.counts.iter().sum();
-    let mut below = 0.0;
-    let shares: Vec<(f64, f64)> = buckets
-        .edges
-        .iter()
-        .zip(&buckets.counts)
-        .map(|(edge, count)| {
-            below += count;
-            (*edge, 1.0 - below / all)
-        })
-        .collect();
-    let mut found: Vec<(f64, f64)> = Vec::new();
-    for wanted in SHARES {
-        // An edge that nothing or all lies over tells nothing yet: the last before it does.
-        let far = |share: f64| (share.max(1e-4).ln() - f64::ln(wanted)).abs();
-        let inner = shares.iter().filter(|(_, share)| *share > 0.0 && *share < 1.0);
-        if let Some(edge) = inner.min_by(|a, b| far(a.1).total_cmp(&far(b.1))).copied()
-            && !found.contains(&edge)
-        {
-            found.push(edge);
-        }
-    }
-    found
-}
-
-fn words(edge: Edge) -> String {
-    let name = |signal| match signal {
-        Signal::Ttft => "ttft",
-        Signal::Itl => "itl",
-        Signal::Tpot => "tpot",
-        _ => "e2e",
-    };
-    match edge {
-        Edge::Latency(signal, edge_s) => format!("{} over {} s", name(signal), number(edge_s)),
-        Edge::Failed => "failed".to_owned(),
+fn seen(
+    side: &ServerSide,
+    (number, arm): (usize, Arm),
+    (from, to): (At, At),
+    counts_failures: bool,
+) -> ReplicaSeen {
+    let gained = |signal| side.gained_of(number, signal, from, to).map(|gained| gained.value.max(0.0));
+    let count = |signal| gained(signal).map(|gained| gained.round() as u64);
+    let latency = |signal| Some((signal, side.histogram_of(number, signal, from, to)?));
+    ReplicaSeen {
+        name: side.replicas()[number].name.clone(),
+        arm,
+        latencies: SIGNALS.into_iter().filter_map(latency).collect(),
+        finished: count(Signal::Finished),
+        failed: counts_failures
+            .then(|| count(Signal::Failed).unwrap_or(0) + count(Signal::Refused).unwrap_or(0)),
+        prompt_tokens: gained(Signal::PromptTokens).unwrap_or(0.0),
     }
 }

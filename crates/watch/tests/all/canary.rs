@@ -2,8 +2,8 @@
 
 use plimsoll_math::rng::Stream;
 use plimsoll_math::special::normal_inv;
-use plimsoll_model::{At, Span};
-use plimsoll_watch::canary::{Arm, CanarySpec, Judge, Measured, ReplicaMinute};
+use plimsoll_model::{Arm, At, Span};
+use plimsoll_watch::canary::{CanarySpec, Judge, Measured, ReplicaMinute};
 
 /// The standard deviation of the logarithm of a latency, whose median is 1.
 const SIGMA: f64 = 0.5;

@@ -3,9 +3,10 @@
 
 use std::collections::HashMap;
 
+use plimsoll_lab::records::{answer, failure};
 use plimsoll_math::rng::Stream;
-use plimsoll_model::{At, Span};
-use plimsoll_watch::canary::{Arm, Canary, CanaryFinding, CanarySpec, CanaryVerdict};
+use plimsoll_model::{Arm, At, How, Span};
+use plimsoll_watch::canary::{Canary, CanaryFinding, CanarySpec, CanaryVerdict, RequestsTrial};
 
 use crate::canary::{FLEET, Fleet, alarms, spec, watch};
 use crate::watched::Page;
@@ -99,4 +100,74 @@ fn pages_decide_and_say_why() {
     let gone = pages(20, 1.0, 1.0, Some(3));
     assert_eq!(gone.verdict, CanaryVerdict::RollBack);
     assert!(gone.why.contains("has answered for 5 min") && gone.at_s < 600.0, "{} {}", gone.at_s, gone.why);
+}
+
+/// The same fleet as the gateway in front of it sees it: each request a row. `failing`: the share of the canary's that fail.
+fn requests(minutes: i64, slower: f64, failing: f64, seed: u64) -> CanaryFinding {
+    let names = ["a", "b", "c", "d"];
+    let arm = |place: usize| if place < 3 { Arm::Base } else { Arm::Canary };
+    let arms = names.iter().enumerate().map(|(place, name)| ((*name).to_owned(), arm(place))).collect();
+    let mut trial = RequestsTrial::new(CanarySpec { least: Span::from_secs(1800), ..spec(0) }, None, arms);
+    let mut chance = Stream::new(seed, "canary requests", 0);
+    for second in 0..=minutes * 60 {
+        for n in 0..8 {
+            let place = chance.below(4) as usize;
+            let of_canary = arm(place) == Arm::Canary;
+            let waited = -50.0 * chance.uniform().ln() * if of_canary { slower } else { 1.0 };
+            let (due, first) = (second * 1_000, 50 + waited as i64);
+            let mut row = match of_canary && chance.uniform() < failing {
+                true => failure(n, due, How::Reset, 1),
+                false => answer(n, due, first, first + 400, 20),
+            };
+            row.answer.replica = Some(names[place].to_owned());
+            trial.take(&row);
+        }
+        let now = At(second * 1_000_000_000);
+        trial.tick(now, names);
+        let found = trial.finding(now);
+        if found.verdict != CanaryVerdict::KeepWatching {
+            return found;
+        }
+    }
+    trial.finding(At(minutes * 60_000_000_000))
+}
+
+#[test]
+fn requests_decide_as_pages_do() {
+    let slower = requests(60, 1.6, 0.0, 3);
+    assert_eq!(slower.verdict, CanaryVerdict::RollBack, "{}", slower.why);
+    assert!(slower.why.contains(" over ") && slower.at_s < 1800.0, "{} {}", slower.at_s, slower.why);
+    let failing = requests(60, 1.0, 0.2, 4);
+    assert_eq!(failing.verdict, CanaryVerdict::RollBack, "{}", failing.why);
+    // What is counted is what was sent: by the rows themselves the same share is over each edge on both sides.
+    let same = requests(120, 1.0, 0.0, 5);
+    assert_ne!(same.verdict, CanaryVerdict::RollBack, "{}", same.why);
+    assert_eq!(same.replicas, [3, 1]);
+    assert!((same.load.expect("load is known") - 1.0).abs() < 0.05, "{:?}", same.load);
+    let ttft = same.rows.iter().find(|row| row.what.starts_with("ttft")).expect("a row of ttft");
+    let [base, canary] = ttft.over.map(|share| share.expect("requests"));
+    // The edge is the one nearest the base's median.
+    assert!((base - 0.5).abs() < 0.05 && (canary - base).abs() < 0.05, "{ttft:?}");
+}
+
+/// A canary that nobody asks is not gone; one that is down is.
+#[test]
+fn a_canary_without_requests_is_there_as_long_as_it_answers() {
+    let arms = HashMap::from([("a".to_owned(), Arm::Base), ("b".to_owned(), Arm::Canary)]);
+    let mut trial = RequestsTrial::new(spec(0), None, arms);
+    let mut minutes = |from: i64, to: i64, up: &[&str]| {
+        for minute in from..to {
+            for n in 0..40 {
+                let mut row = answer(n, minute * 60_000, 100, 200, 8);
+                row.answer.replica = Some("a".to_owned());
+                trial.take(&row);
+            }
+            trial.tick(At(minute * 60_000_000_000), up.iter().copied());
+        }
+        trial.finding(At((to - 1) * 60_000_000_000))
+    };
+    assert_eq!(minutes(0, 30, &["a", "b"]).verdict, CanaryVerdict::KeepWatching);
+    let gone = minutes(30, 37, &["a"]);
+    assert_eq!(gone.verdict, CanaryVerdict::RollBack);
+    assert!(gone.why.contains("no replica of the canary has answered for"), "{}", gone.why);
 }

@@ -7,9 +7,9 @@
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use plimsoll_client::Clock;
 use plimsoll_gateway::explain::Explained;
 use plimsoll_gateway::traffic::Told;
 use plimsoll_gateway::traffic::rows::RowMaker;
-use plimsoll_gateway::{GatewaySpec, RecordSpec, Traffic};
+use plimsoll_gateway::{GatewaySpec, RecordSpec, ReplicaSpec, Role, Traffic};
 use plimsoll_measure::traffic::Extent;
 use plimsoll_model::run::SCHEMA_VERSION;
 use plimsoll_model::{At, Attempt, ClockAnchor, EndedBy, Fingerprint, Manifest, RunState, Span, Time};
@@ -26,6 +26,7 @@ use plimsoll_store::{RunWriter, StoreError};
 use serde_json::json;
 
 use super::in_force::Watching;
+use super::trial::{self, Trials};
 use crate::exit::Stop;
 use crate::measure;
 use crate::out;
@@ -47,6 +48,8 @@ const LONGEST: Span = Span::from_secs(900);
 pub struct Record {
     /// What the gateway writes to.
     pub traffic: Arc<Traffic>,
+    /// Versions on trial, which are judged by what it brings.
+    pub trials: Option<Arc<Mutex<Trials>>>,
     thread: JoinHandle<Ended>,
 }
 
@@ -70,7 +73,8 @@ impl Record {
     /// # Errors
     /// The folder can't be made, or the budget file is wrong.
     pub fn start(spec: &GatewaySpec, clock: Clock, quiet: bool) -> Result<Option<Record>, Stop> {
-        if spec.record.is_none() && spec.budget.is_none() {
+        let trials = Trials::new(spec, clock.now())?.map(Mutex::new).map(Arc::new);
+        if spec.record.is_none() && spec.budget.is_none() && trials.is_none() {
             return Ok(None);
         }
         let explain = spec.record.as_ref().map_or(0.0, |record| record.explain);
@@ -81,11 +85,12 @@ impl Record {
         let keeping =
             spec.record.as_ref().map(|record| Keeping::start(spec, record, clock, traffic.numbers()));
         let keeping = keeping.transpose()?;
-        let writing = Writing { maker: RowMaker::new(measure::random()), keeping, watching };
+        let writing =
+            Writing { maker: RowMaker::new(measure::random()), keeping, watching, trials: trials.clone() };
         let thread = std::thread::Builder::new().name("gateway-record".into());
         let thread = thread.spawn(move || writing.run(&from));
         let thread = thread.map_err(|e| Stop::invalid(format!("the record can't be written: {e}")))?;
-        Ok(Some(Record { traffic, thread }))
+        Ok(Some(Record { traffic, trials, thread }))
     }
 
     /// Writes what is left. To be called when the gateway has ended: until then somebody may still write.
@@ -103,6 +108,7 @@ struct Writing {
     maker: RowMaker,
     keeping: Option<Keeping>,
     watching: Option<Watching>,
+    trials: Option<Arc<Mutex<Trials>>>,
 }
 
 impl Writing {
@@ -119,6 +125,11 @@ impl Writing {
     }
 
     fn take(&mut self, told: &Told) {
+        if told.is_shadow {
+            let rows = self.maker.rows(told, At::ZERO);
+            self.trials.iter().for_each(|trials| trial::lock(trials).take(&rows, true));
+            return;
+        }
         let folder = self.keeping.as_mut().and_then(|keeping| keeping.folder_of(told.number));
         let base = folder.as_ref().map_or(At::ZERO, |folder| folder.base);
         let rows = self.maker.rows(told, base);
@@ -129,6 +140,7 @@ impl Writing {
         if let Some(keeping) = &mut self.keeping {
             keeping.counted();
         }
+        self.trials.iter().for_each(|trials| trial::lock(trials).take(&rows, false));
         // What the budget itself refused is counted apart: red would hold itself otherwise.
         if let Some(watching) = self.watching.as_mut().filter(|_| !told.held_back) {
             watching.take(rows);
@@ -178,7 +190,9 @@ impl Next {
     fn manifest(&self, base: At) -> Manifest {
         let spec = &self.spec;
         let anchor = self.clock.anchor();
-        let names = spec.replicas.iter().map(|replica| replica.name.as_deref().unwrap_or(&replica.url));
+        let serving = spec.replicas.iter().filter(|replica| replica.role != Role::Shadow);
+        let names = serving.map(|replica| replica.name.as_deref().unwrap_or(&replica.url));
+        let canaries = spec.of(Role::Canary).map(ReplicaSpec::named);
         // As a scenario has them, so that a budget's slice may name one.
         let classes = spec.admission.classes.iter().map(|class| json!({"name": class.name}));
         let url = format!("http://{}/v1", spec.listen);
@@ -210,6 +224,7 @@ impl Next {
                 "classes": classes.collect::<Vec<_>>(),
                 "gateway": {
                     "replicas": names.collect::<Vec<_>>(),
+                    "canaries": canaries.collect::<Vec<_>>(),
                     "route": spec.route,
                     "retry": spec.retry,
                     "breaker": spec.breaker,

@@ -1,0 +1,236 @@
+//! A version on trial behind the gateway: judged from the gateway's own requests as `plimsoll canary` judges pages, told to operators, and taken off
+//! once it is proven worse. A shadow is judged alike and never taken off: no client sees it.
+//!
+//! The record's thread brings requests that are over; the gateway's main thread looks whether a minute is, and acts.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use plimsoll_gateway::pool::Pool;
+use plimsoll_gateway::rollout::{Judged, Stand};
+use plimsoll_gateway::{GatewaySpec, Role, RolloutSpec, Traffic};
+use plimsoll_judge::budget::BudgetFile;
+use plimsoll_model::{Arm, At, Attempt, Span};
+use plimsoll_policy::Standing;
+use plimsoll_watch::canary::{CanaryFinding, CanarySpec, CanaryVerdict, RequestsTrial};
+use serde::{Deserialize, Serialize};
+
+use crate::budget_file;
+use crate::commands::canary;
+use crate::exit::Stop;
+
+/// Draws placebo groups and ties: any will do, and the same draws the same.
+const SEED: u64 = 1;
+/// Where it is kept how a trial ended, beside the recorded runs.
+const KEPT: &str = "rollout.json";
+
+/// The trials, for whoever's turn it is.
+pub fn lock(trials: &Mutex<Trials>) -> MutexGuard<'_, Trials> {
+    trials.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One side against the replicas that serve.
+struct Judging {
+    spec: CanarySpec,
+    budget: Option<BudgetFile>,
+    arms: HashMap<String, Arm>,
+    trial: RequestsTrial,
+    begun: At,
+    verdict: CanaryVerdict,
+}
+
+impl Judging {
+    fn new(spec: &RolloutSpec, budget: Option<BudgetFile>, arms: HashMap<String, Arm>, now: At) -> Judging {
+        let spec = CanarySpec {
+            alpha: spec.alpha,
+            before: Span::from_secs_f64(spec.before_s),
+            least: Span::from_secs_f64(spec.least_s),
+            seed: SEED,
+        };
+        let trial = RequestsTrial::new(spec.clone(), budget.clone(), arms.clone());
+        Judging { spec, budget, arms, trial, begun: now, verdict: CanaryVerdict::KeepWatching }
+    }
+
+    fn begin_again(&mut self, now: At) {
+        self.trial = RequestsTrial::new(self.spec.clone(), self.budget.clone(), self.arms.clone());
+        (self.begun, self.verdict) = (now, CanaryVerdict::KeepWatching);
+    }
+
+    /// What is known, where a minute is over.
+    fn tick(&mut self, now: At, pools: &[&Pool]) -> Option<CanaryFinding> {
+        let at = At::ZERO + (now - self.begun);
+        let mut up: Vec<&str> = Vec::new();
+        for pool in pools {
+            let shown = pool.shown().0;
+            let answer = |standing| matches!(standing, Standing::Ready | Standing::Trial);
+            let each = pool.replicas.iter().zip(&shown).filter(|(_, shown)| answer(shown.standing));
+            up.extend(each.map(|(replica, _)| replica.name.as_str()));
+        }
+        self.trial.tick(at, up).then(|| self.trial.finding(at))
+    }
+}
+
+/// See the module.
+pub struct Trials {
+    canary: Option<Judging>,
+    shadow: Option<Judging>,
+    roll_back: bool,
+    stand: Option<Stand>,
+    kept: Option<Kept>,
+}
+
+/// Where a trial stood, for the next start.
+struct Kept {
+    path: PathBuf,
+    /// The canary's replicas: another canary is another trial.
+    of: Vec<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct KeptStand {
+    of: Vec<String>,
+    stand: Stand,
+}
+
+impl Trials {
+    /// Those that a gateway's file asks for, if any.
+    ///
+    /// # Errors
+    /// The budget file, whose ceilings are compared too, can't be read or is wrong.
+    pub fn new(spec: &GatewaySpec, now: At) -> Result<Option<Trials>, Stop> {
+        let (canary, shadow) = (spec.canary_share().is_some(), spec.shadow_share().is_some());
+        if !canary && !shadow {
+            return Ok(None);
+        }
+        let budget = spec.budget.as_deref().map(budget_file::read).transpose()?.map(|text| text.file);
+        let asked = spec.canary.clone().unwrap_or_default();
+        let against = |role| {
+            let side = |role, arm| spec.of(role).map(move |replica| (replica.named(), arm));
+            let arms = side(Role::Serve, Arm::Base).chain(side(role, Arm::Canary)).collect();
+            Judging::new(&asked, budget.clone(), arms, now)
+        };
+        Ok(Some(Trials {
+            canary: canary.then(|| against(Role::Canary)),
+            shadow: shadow.then(|| against(Role::Shadow)),
+            roll_back: asked.roll_back,
+            stand: None,
+            kept: spec.record.as_ref().filter(|_| canary).map(|record| Kept {
+                path: record.dir.join(KEPT),
+                of: spec.of(Role::Canary).map(|one| format!("{} {}", one.named(), one.url)).collect(),
+            }),
+        }))
+    }
+
+    /// Takes what came of a request, or of a shadow's copy of one.
+    pub fn take(&mut self, rows: &[Attempt], is_copy: bool) {
+        for row in rows {
+            self.canary.iter_mut().filter(|_| !is_copy).for_each(|judging| judging.trial.take(row));
+            self.shadow.iter_mut().for_each(|judging| judging.trial.take(row));
+        }
+    }
+
+    /// A gateway that starts now: a trial that had ended before stays ended. A line to say of it.
+    pub fn resume(&mut self, pool: &Arc<Pool>) -> Option<String> {
+        let stand = self.kept.as_ref().and_then(Kept::read);
+        if let Some(stand) = stand {
+            pool.set_stand(stand);
+        }
+        self.stand = pool.rollout.as_ref().map(|rollout| rollout.stand());
+        let kept = self.kept.as_ref().filter(|_| stand.is_some())?;
+        Some(format!("canary: {}, as {} says; remove it to begin anew", words(stand), kept.path.display()))
+    }
+
+    /// Judges where a minute is over, and acts. Lines to say.
+    pub fn tick(
+        &mut self,
+        now: At,
+        pool: &Arc<Pool>,
+        shadows: Option<&Arc<Pool>>,
+        told: &Traffic,
+    ) -> Vec<String> {
+        let mut lines = Vec::new();
+        self.follow(now, pool, &mut lines);
+        let on_trial = matches!(self.stand, Some(Stand::Trial { share }) if share > 0.0);
+        if let (Some(judging), Some(rollout)) = (self.canary.as_mut().filter(|_| on_trial), &pool.rollout)
+            && let Some(found) = judging.tick(now, &[&**pool])
+        {
+            rollout.judge(judged(&found, "canary"));
+            lines.extend(changed(judging, &found, "canary"));
+            if found.verdict == CanaryVerdict::RollBack && self.roll_back {
+                pool.set_stand(Stand::RolledBack);
+                self.follow(now, pool, &mut lines);
+            }
+        }
+        if let (Some(judging), Some(shadows)) = (&mut self.shadow, shadows)
+            && let Some(found) = judging.tick(now, &[&**pool, &**shadows])
+        {
+            told.judge_shadow(judged(&found, "shadow"));
+            lines.extend(changed(judging, &found, "shadow"));
+        }
+        lines
+    }
+
+    /// Somebody moved the rollout: an operator, or the verdict.
+    fn follow(&mut self, now: At, pool: &Pool, lines: &mut Vec<String>) {
+        let stand = pool.rollout.as_ref().map(|rollout| rollout.stand());
+        let before = std::mem::replace(&mut self.stand, stand);
+        if stand == before {
+            return;
+        }
+        lines.push(format!("canary: {}", words(stand)));
+        self.kept.iter().zip(stand).for_each(|(kept, stand)| lines.extend(kept.write(stand)));
+        let Some(judging) = &mut self.canary else { return };
+        match (before, stand) {
+            (Some(Stand::Trial { .. }), Some(Stand::Trial { .. })) => judging.trial.share_changed(),
+            (_, Some(Stand::Trial { .. })) => judging.begin_again(now),
+            _ => {}
+        }
+    }
+}
+
+impl Kept {
+    fn read(&self) -> Option<Stand> {
+        let kept: KeptStand = serde_json::from_slice(&std::fs::read(&self.path).ok()?).ok()?;
+        (kept.of == self.of).then_some(kept.stand)
+    }
+
+    /// A line, where it can't be kept.
+    fn write(&self, stand: Stand) -> Option<String> {
+        let bytes = serde_json::to_vec(&KeptStand { of: self.of.clone(), stand }).unwrap_or_default();
+        replace(&self.path, &bytes)
+            .err()
+            .map(|e| format!("{}: {e}; a restart begins the trial anew", self.path.display()))
+    }
+}
+
+fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let draft = path.with_extension("json.new");
+    std::fs::write(&draft, bytes)?;
+    std::fs::rename(&draft, path)
+}
+
+fn judged(found: &CanaryFinding, what: &str) -> Judged {
+    Judged {
+        may_promote: found.verdict == CanaryVerdict::Promote,
+        why: found.why.clone(),
+        json: serde_json::to_string(found).unwrap_or_default(),
+        metrics: canary::metrics(found, what),
+    }
+}
+
+fn changed(judging: &mut Judging, found: &CanaryFinding, what: &str) -> Option<String> {
+    let before = std::mem::replace(&mut judging.verdict, found.verdict);
+    (before != found.verdict).then(|| format!("{what}: {}: {}", found.verdict.words(), found.why))
+}
+
+fn words(stand: Option<Stand>) -> String {
+    match stand {
+        Some(Stand::Trial { share }) => {
+            format!("it gets {} of the sessions", plimsoll_measure::say::percent(share))
+        }
+        Some(Stand::Promoted) => "promoted; its replicas serve like all others".to_owned(),
+        Some(Stand::RolledBack) => "rolled back; its replicas get no requests".to_owned(),
+        None => "there is none".to_owned(),
+    }
+}

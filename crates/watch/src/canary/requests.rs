@@ -1,0 +1,116 @@
+//! Requests themselves → what each replica of both sides did, minute by minute: what a gateway knows of its own traffic.
+//!
+//! A replica is judged by each time that something was sent to it, from the sending on: what waited in the gateway waited for all of them, and a try
+//! that failed counts where it failed, whoever answered in the end.
+
+use std::collections::HashMap;
+
+use plimsoll_judge::budget::BudgetFile;
+use plimsoll_measure::server_side::{Buckets, Signal};
+use plimsoll_model::{Arm, At, Attempt, How, Span};
+
+use super::finding::CanaryFinding;
+use super::judge::CanarySpec;
+use super::trial::{ReplicaSeen, Seen, Trial};
+
+/// From the shortest latency that is told from a shorter one, seconds, each edge is so much above the one before, and there are so many: to 2 h.
+const FIRST_EDGE_S: f64 = 1e-4;
+const RATIO: f64 = 1.02;
+const EDGES: i32 = 914;
+
+/// Two sides of a fleet, by the requests that they got.
+#[derive(Clone, Debug)]
+pub struct RequestsTrial {
+    arms: HashMap<String, Arm>,
+    edges: Vec<f64>,
+    minute: HashMap<String, ReplicaSeen>,
+    trial: Trial,
+}
+
+impl RequestsTrial {
+    /// Nothing seen yet. `arms`: the side of each replica, by its name.
+    pub fn new(spec: CanarySpec, budget: Option<BudgetFile>, arms: HashMap<String, Arm>) -> RequestsTrial {
+        RequestsTrial {
+            arms,
+            edges: (0..EDGES).map(|n| FIRST_EDGE_S * RATIO.powi(n)).collect(),
+            minute: HashMap::new(),
+            trial: Trial::new(spec, budget, Seen::Requests),
+        }
+    }
+
+    /// Takes one time that a request was sent, once that is over.
+    pub fn take(&mut self, row: &Attempt) {
+        let Some(name) = row.answer.replica.as_ref().filter(|name| self.arms.contains_key(*name)) else {
+            return;
+        };
+        let one = seen(&mut self.minute, name, self.arms[name]);
+        match row.outcome.how {
+            How::Finished => {}
+            // Its client went away: nobody knows how it would have ended.
+            How::Cancelled => return,
+            _ => {
+                *one.failed.get_or_insert(0) += 1;
+                return;
+            }
+        }
+        *one.finished.get_or_insert(0) += 1;
+        one.prompt_tokens += f64::from(row.answer.tokens.prompt.unwrap_or(row.asked_prompt));
+        let Some(sent) = row.sent else { return };
+        let since = |at: Option<At>| at.map(|at| at - sent);
+        let tokens = row.answer.tokens.output.filter(|tokens| *tokens > 1);
+        let decode = row.last_token.zip(row.first_token).map(|(last, first)| last - first);
+        let tpot = decode.zip(tokens).map(|(took, tokens)| Span(took.0 / i64::from(tokens - 1)));
+        for (signal, took) in
+            [(Signal::Ttft, since(row.first_token)), (Signal::Tpot, tpot), (Signal::E2e, since(row.end))]
+        {
+            let Some(took) = took.map(Span::as_secs_f64) else { continue };
+            let buckets = one.latencies.entry(signal).or_insert_with(|| empty(&self.edges));
+            let place = buckets.edges.partition_point(|edge| *edge < took);
+            buckets.counts[place] += 1.0;
+        }
+    }
+
+    /// Counts the minute, where one is over. Says whether it was. `up`: replicas that answer, whether they got requests or not.
+    pub fn tick<'a>(&mut self, now: At, up: impl IntoIterator<Item = &'a str>) -> bool {
+        let Some(span) = self.trial.due(now) else { return false };
+        for name in up {
+            if let Some(arm) = self.arms.get(name) {
+                let one = seen(&mut self.minute, name, *arm);
+                one.finished.get_or_insert(0);
+                one.failed.get_or_insert(0);
+            }
+        }
+        let mut minute: Vec<ReplicaSeen> = self.minute.drain().map(|(_, one)| one).collect();
+        // The same order each time: groups are drawn from it by a seed.
+        minute.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        self.trial.minute(&minute, span);
+        true
+    }
+
+    /// See [`Trial::share_changed`].
+    pub fn share_changed(&mut self) {
+        self.trial.share_changed();
+    }
+
+    /// What is known now.
+    pub fn finding(&self, now: At) -> CanaryFinding {
+        self.trial.finding(now)
+    }
+}
+
+fn seen<'a>(minute: &'a mut HashMap<String, ReplicaSeen>, name: &str, arm: Arm) -> &'a mut ReplicaSeen {
+    let fresh = || ReplicaSeen { name: name.to_owned(), arm, ..ReplicaSeen::default() };
+    minute.entry(name.to_owned()).or_insert_with(fresh)
+}
+
+fn empty(edges: &[f64]) -> Buckets {
+    Buckets {
+        counts: vec![0.0; edges.len() + 1],
+        edges: edges.to_vec(),
+        sum: None,
+        count: None,
+        resets: 0,
+        from: At::ZERO,
+        to: At::ZERO,
+    }
+}

@@ -1,0 +1,376 @@
+//! What each replica of both sides counted, minute by minute → which edges are compared, and the verdict.
+
+use std::collections::HashMap;
+
+use plimsoll_judge::budget::BudgetFile;
+use plimsoll_measure::say::number;
+use plimsoll_measure::server_side::{Buckets, Signal};
+use plimsoll_model::{Arm, At, Span};
+
+use super::finding::{CanaryFinding, CanaryRow, CanaryVerdict};
+use super::judge::{CanarySpec, Judge, LEAST_BEFORE, Measured, ReplicaMinute};
+use crate::over::over;
+use crate::rows::{self, Source};
+
+/// What is judged at once.
+pub(super) const MINUTE: Span = Span::from_secs(60);
+/// Latencies whose shares are compared, as far as the source tells them.
+pub(super) const SIGNALS: [Signal; 4] = [Signal::Ttft, Signal::Itl, Signal::Tpot, Signal::E2e];
+/// Of the base's requests before edges are chosen, and the shares that are to lie over them.
+const TO_CHOOSE: f64 = 300.0;
+const SHARES: [f64; 3] = [0.5, 0.05, 0.01];
+/// The share over an edge may be larger by so much of itself, and by no more than so many points.
+const MARGIN: (f64, f64) = (0.5, 0.05);
+/// Of failures.
+const FAILURES_MARGIN: f64 = 0.005;
+/// Load per replica and prompts of both sides differ by no more than that, or they are no fair comparison.
+const ALIKE: f64 = 0.10;
+/// With no page of the canary for so long it is gone.
+const GONE: Span = Span::from_secs(300);
+/// Replicas from which a difference is the version's and not one replica's, where nothing is known of before.
+const SEVERAL: usize = 3;
+
+/// What is counted of each request.
+#[derive(Copy, Clone, PartialEq, Debug)]
+enum Edge {
+    Latency(Signal, f64),
+    Failed,
+}
+
+/// Sums over replicas and minutes with the new version out.
+#[derive(Copy, Clone, Default, Debug)]
+struct Traffic {
+    replica_minutes: f64,
+    requests: f64,
+    prompt_tokens: f64,
+}
+
+/// What one replica did in a minute, as far as its source tells.
+#[derive(Clone, Default, Debug)]
+pub struct ReplicaSeen {
+    /// Its name: the same in every minute.
+    pub name: String,
+    /// On which side.
+    pub arm: Arm,
+    /// Its latencies, seconds.
+    pub latencies: HashMap<Signal, Buckets>,
+    /// Requests that were answered; `None` = not told.
+    pub finished: Option<u64>,
+    /// Requests that failed or were refused; `None` = not told.
+    pub failed: Option<u64>,
+    /// Prompt tokens of those that were answered.
+    pub prompt_tokens: f64,
+}
+
+/// Where the minutes come from, as a reader is told.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Seen {
+    /// Metrics pages.
+    Pages,
+    /// Requests themselves.
+    Requests,
+}
+
+/// Two sides of a fleet and what has been seen of them.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    spec: CanarySpec,
+    budget: Option<BudgetFile>,
+    from: Seen,
+    /// The base's latencies, until edges are chosen.
+    base: HashMap<Signal, Buckets>,
+    edges: Vec<Edge>,
+    judge: Option<Judge>,
+    /// The end of the last minute, and when each side was last seen.
+    last: Option<At>,
+    seen: [Option<At>; 2],
+    replicas: [usize; 2],
+    traffic: [Traffic; 2],
+}
+
+impl Trial {
+    /// Nothing seen yet.
+    pub fn new(spec: CanarySpec, budget: Option<BudgetFile>, from: Seen) -> Trial {
+        Trial {
+            spec,
+            budget,
+            from,
+            base: HashMap::new(),
+            edges: Vec::new(),
+            judge: None,
+            last: None,
+            seen: [None; 2],
+            replicas: [0; 2],
+            traffic: [Traffic::default(); 2],
+        }
+    }
+
+    /// The minute that is over by now, if one is.
+    pub fn due(&mut self, now: At) -> Option<(At, At)> {
+        let last = *self.last.get_or_insert(now);
+        (now - last >= MINUTE).then_some((last, now))
+    }
+
+    /// From now on the canary's share of the traffic is another: what was counted of load is no comparison any more.
+    pub fn share_changed(&mut self) {
+        self.traffic = [Traffic::default(); 2];
+    }
+
+    /// Takes a minute: the replicas that answered in it.
+    pub fn minute(&mut self, replicas: &[ReplicaSeen], (from, to): (At, At)) {
+        self.last = Some(to);
+        for (place, arm) in [Arm::Base, Arm::Canary].into_iter().enumerate() {
+            self.replicas[place] = replicas.iter().filter(|replica| replica.arm == arm).count();
+            self.seen[place] = if self.replicas[place] > 0 { Some(to) } else { self.seen[place] };
+        }
+        if self.judge.is_none() {
+            self.choose(replicas);
+            return;
+        }
+        if to > At::ZERO + self.spec.before {
+            for replica in replicas {
+                let traffic = &mut self.traffic[usize::from(replica.arm == Arm::Canary)];
+                traffic.replica_minutes += (to - from).as_secs_f64() / MINUTE.as_secs_f64();
+                traffic.requests += replica.finished.unwrap_or(0) as f64;
+                traffic.prompt_tokens += replica.prompt_tokens;
+            }
+        }
+        let each: Vec<ReplicaMinute> = replicas
+            .iter()
+            .map(|replica| ReplicaMinute {
+                name: replica.name.clone(),
+                arm: replica.arm,
+                counts: self.edges.iter().map(|edge| counted(replica, *edge)).collect(),
+            })
+            .collect();
+        if let Some(judge) = &mut self.judge {
+            judge.push(to, &each);
+        }
+    }
+
+    /// Chooses edges by the base's own latencies, once there are enough; minutes that they were chosen by are not judged.
+    fn choose(&mut self, replicas: &[ReplicaSeen]) {
+        for replica in replicas.iter().filter(|replica| replica.arm == Arm::Base) {
+            for (signal, buckets) in &replica.latencies {
+                match self.base.get_mut(signal) {
+                    Some(sum) if sum.edges == buckets.edges => {
+                        sum.counts.iter_mut().zip(&buckets.counts).for_each(|(sum, count)| *sum += count);
+                    }
+                    _ => drop(self.base.insert(*signal, buckets.clone())),
+                }
+            }
+        }
+        let enough = |buckets: &Buckets| buckets.counts.iter().sum::<f64>() >= TO_CHOOSE;
+        if self.base.is_empty() || !self.base.values().all(enough) {
+            return;
+        }
+        let mut measured = Vec::new();
+        for signal in SIGNALS {
+            let Some(buckets) = self.base.get(&signal) else { continue };
+            for (edge, share) in edges(buckets) {
+                measured.push((Edge::Latency(signal, edge), (MARGIN.0 * share).min(MARGIN.1)));
+            }
+        }
+        for budget in self.budget.iter().flat_map(|file| &file.budgets) {
+            if let Source::Latency { signal, limit_s } = rows::source(budget)
+                && self.base.contains_key(&signal)
+            {
+                measured
+                    .push((Edge::Latency(signal, limit_s), (MARGIN.0 * rows::allowed(budget)).min(MARGIN.1)));
+            }
+        }
+        if replicas.iter().any(|replica| replica.failed.is_some()) {
+            measured.push((Edge::Failed, FAILURES_MARGIN));
+        }
+        let mut kept: Vec<(Edge, f64)> = Vec::new();
+        for (edge, margin) in measured {
+            if kept.iter().all(|(other, _)| *other != edge) {
+                kept.push((edge, margin));
+            }
+        }
+        let named = kept.iter().map(|(edge, margin)| Measured { what: words(*edge), margin: *margin });
+        self.judge = Some(Judge::new(self.spec.clone(), named.collect()));
+        self.edges = kept.into_iter().map(|(edge, _)| edge).collect();
+    }
+
+    /// What is known now.
+    pub fn finding(&self, now: At) -> CanaryFinding {
+        let rows = self.judge.iter().flat_map(|judge| judge.known());
+        let rows: Vec<CanaryRow> = rows
+            .map(|(of, known)| CanaryRow {
+                what: of.what.clone(),
+                n: known.seen.map(|(n, _)| n),
+                over: known.seen.map(|(n, over)| (n > 0).then(|| over as f64 / n as f64)),
+                worse: known.worse,
+                margin: of.margin,
+                is_within: known.is_within,
+            })
+            .collect();
+        let per = |of: fn(&Traffic) -> f64, by: fn(&Traffic) -> f64| {
+            let [base, canary] = self.traffic.map(|t| of(&t) / by(&t));
+            Some(canary / base).filter(|ratio| ratio.is_finite())
+        };
+        let mut found = CanaryFinding {
+            at_s: now.0 as f64 / 1e9,
+            verdict: CanaryVerdict::KeepWatching,
+            why: String::new(),
+            replicas: self.replicas,
+            minutes: self.judge.as_ref().map_or([0; 2], Judge::minutes),
+            worse: self.judge.as_ref().map_or(1.0, Judge::worse),
+            decides: self.judge.as_ref().map_or(1.0 / self.spec.alpha, Judge::decides),
+            load: per(|t| t.requests, |t| t.replica_minutes),
+            prompts: per(|t| t.prompt_tokens, |t| t.requests),
+            rows,
+        };
+        (found.verdict, found.why) = self.verdict(&found, now);
+        found
+    }
+
+    fn verdict(&self, found: &CanaryFinding, now: At) -> (CanaryVerdict, String) {
+        use CanaryVerdict::*;
+        let out = now - (At::ZERO + self.spec.before);
+        if let Some(why) = self.gone(now).filter(|_| out > Span::ZERO) {
+            return (RollBack, why);
+        }
+        let more = [(found.load, "requests per replica"), (found.prompts, "prompt tokens per request")];
+        let unlike = |most: bool| {
+            more.iter().find_map(|(ratio, what)| {
+                let ratio = ratio.as_ref()?;
+                let is = *ratio > 1.0 + ALIKE || (most && *ratio < 1.0 - ALIKE);
+                is.then(|| format!("the canary gets {} × the {what} of the base", number(*ratio)))
+            })
+        };
+        if found.worse >= found.decides {
+            return match unlike(false) {
+                Some(unlike) => (KeepWatching, format!("it is slower, and {unlike}: that may be why")),
+                None => (RollBack, self.worse(found)),
+            };
+        }
+        if self.judge.is_none() {
+            return (KeepWatching, self.unchosen());
+        }
+        if out <= Span::ZERO {
+            let left = -out.as_secs_f64() / 60.0;
+            return (
+                KeepWatching,
+                format!("the same version everywhere for another {left:.0} min; deploy the canary then"),
+            );
+        }
+        if self.spec.before > Span::ZERO && found.minutes[0] < LEAST_BEFORE as u64 {
+            return (
+                KeepWatching,
+                format!(
+                    "only {} minutes from before the deploy were counted, {LEAST_BEFORE} are needed; begin again",
+                    found.minutes[0]
+                ),
+            );
+        }
+        let open: Vec<&str> =
+            found.rows.iter().filter(|row| !row.is_within).map(|row| row.what.as_str()).collect();
+        match unlike(true) {
+            _ if !open.is_empty() => {
+                (KeepWatching, format!("not yet proven to be no worse: {}", open.join(", ")))
+            }
+            Some(unlike) => (KeepWatching, format!("it is no worse, but {unlike}: no fair comparison")),
+            None if out < self.spec.least => {
+                let left = (self.spec.least - out).as_secs_f64() / 3600.0;
+                (
+                    KeepWatching,
+                    format!("it is no worse so far; {} h until it was watched for long enough", number(left)),
+                )
+            }
+            None => (Promote, "no row is worse by more than its margin".to_owned()),
+        }
+    }
+
+    /// Nothing of the canary answers, while the base does.
+    fn gone(&self, now: At) -> Option<String> {
+        let [base, canary] = self.seen;
+        let is_there = base.is_some_and(|base| now - base < Span(2 * MINUTE.0));
+        let since = canary.map_or(now - At::ZERO, |canary| now - canary);
+        let minutes = since.as_secs_f64() / 60.0;
+        let what = match self.from {
+            Seen::Pages => "page",
+            Seen::Requests => "replica",
+        };
+        (is_there && since >= GONE)
+            .then(|| format!("no {what} of the canary has answered for {minutes:.0} min"))
+    }
+
+    fn worse(&self, found: &CanaryFinding) -> String {
+        let most = found.rows.iter().max_by(|a, b| a.worse.total_cmp(&b.worse));
+        let of = most.map_or(String::new(), |row| {
+            let share = |place: usize| row.over[place].map_or("–".to_owned(), plimsoll_measure::say::percent);
+            format!(": {}: {} of the base, {} of the canary", row.what, share(0), share(1))
+        });
+        let caution = match self.spec.before == Span::ZERO && found.replicas[1] < SEVERAL {
+            true => "; that its replicas are no worse by themselves is not known (--before 1h would tell)",
+            false => "",
+        };
+        format!("it is worse{of}{caution}")
+    }
+
+    fn unchosen(&self) -> String {
+        match (self.base.is_empty(), self.from) {
+            (true, Seen::Pages) => {
+                "no page of the base has a latency as a histogram with requests yet".to_owned()
+            }
+            (true, Seen::Requests) => "the base has answered no request yet".to_owned(),
+            (false, _) => format!("waiting for {TO_CHOOSE} requests of the base, to choose edges by"),
+        }
+    }
+}
+
+fn counted(replica: &ReplicaSeen, edge: Edge) -> Option<(u64, u64)> {
+    match edge {
+        Edge::Latency(signal, edge_s) => {
+            let over = over(replica.latencies.get(&signal)?, edge_s)?;
+            // Inside a bucket the middle: the same for all, so that none is favoured.
+            Some((over.n, (over.least + over.most) / 2))
+        }
+        Edge::Failed => {
+            let failed = replica.failed.unwrap_or(0);
+            Some((replica.finished? + failed, failed))
+        }
+    }
+}
+
+/// Edges of the buckets over which about these shares of what they hold lie, each with the share that does.
+fn edges(buckets: &Buckets) -> Vec<(f64, f64)> {
+    let all: f64 = buckets.counts.iter().sum();
+    let mut below = 0.0;
+    let shares: Vec<(f64, f64)> = buckets
+        .edges
+        .iter()
+        .zip(&buckets.counts)
+        .map(|(edge, count)| {
+            below += count;
+            (*edge, 1.0 - below / all)
+        })
+        .collect();
+    let mut found: Vec<(f64, f64)> = Vec::new();
+    for wanted in SHARES {
+        // An edge that nothing or all lies over tells nothing yet: the last before it does.
+        let far = |share: f64| (share.max(1e-4).ln() - f64::ln(wanted)).abs();
+        let inner = shares.iter().filter(|(_, share)| *share > 0.0 && *share < 1.0);
+        if let Some(edge) = inner.min_by(|a, b| far(a.1).total_cmp(&far(b.1))).copied()
+            && !found.contains(&edge)
+        {
+            found.push(edge);
+        }
+    }
+    found
+}
+
+fn words(edge: Edge) -> String {
+    let name = |signal| match signal {
+        Signal::Ttft => "ttft",
+        Signal::Itl => "itl",
+        Signal::Tpot => "tpot",
+        _ => "e2e",
+    };
+    match edge {
+        Edge::Latency(signal, edge_s) => format!("{} over {} s", name(signal), number(edge_s)),
+        Edge::Failed => "failed".to_owned(),
+    }
+}
