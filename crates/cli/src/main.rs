@@ -27,6 +27,7 @@ mod rows;
 mod screen;
 mod shard;
 mod simulation;
+mod span_sender;
 mod tensors;
 mod trace_file;
 mod traffic;

@@ -68,7 +68,20 @@ impl Poster {
         headers: &[(HeaderName, HeaderValue)],
         patience: Span,
     ) -> Result<Posted, String> {
-        let body = Body { content_type: "application/json", header_length: None, bytes: body.into() };
+        self.send(("application/json", body), headers, patience)
+    }
+
+    /// Sends a body of this content type. Blocks for `patience` at most.
+    ///
+    /// # Errors
+    /// No answer; why, for people.
+    pub fn send(
+        &self,
+        (content_type, body): (&'static str, Vec<u8>),
+        headers: &[(HeaderName, HeaderValue)],
+        patience: Span,
+    ) -> Result<Posted, String> {
+        let body = Body { content_type, header_length: None, bytes: body.into() };
         let request =
             self.target.posts_with(&self.path, headers).with(&body, RequestNames::one(&"alerts"), true);
         answered(&self.target, request, patience)

@@ -223,7 +223,11 @@ fn metrics(worker: &Worker) -> String {
     queue(worker, &mut page);
     let judged = trials(worker, &mut page);
     let budget = worker.traffic.as_ref().map(|traffic| traffic.budget.pages().metrics);
-    page.finish() + budget.as_deref().unwrap_or_default() + &judged
+    let traced = worker
+        .traffic
+        .as_ref()
+        .map(|traffic| traffic.traced.lock().map(|lines| lines.clone()).unwrap_or_default());
+    page.finish() + budget.as_deref().unwrap_or_default() + &judged + traced.as_deref().unwrap_or_default()
 }
 
 /// What a canary and shadows get; and the lines of whoever judges them.

@@ -32,6 +32,7 @@ use crate::request::{self, Asked, Cut};
 use crate::rules::{InForce, Rules};
 use crate::stats::{self, End, Stage, Stats};
 use crate::terms;
+use crate::trace_context::TraceContext;
 use crate::traffic::{Recording, Traffic, TryEnd, head_bytes};
 use crate::upstream::{Lent, Unanswered, Upstreams, soon};
 
@@ -68,6 +69,8 @@ pub struct Worker {
     pub traffic: Option<Arc<Traffic>>,
     /// Who gets copies of requests.
     pub shadow: Option<Shadow>,
+    /// Are traces kept?
+    pub traces: bool,
 }
 
 /// Replicas whose answers nobody sees.
@@ -97,6 +100,9 @@ pub(crate) struct Call {
     /// What decides which side of a split it is on: its session's name, or its own number.
     split: u64,
     pub terms: Terms,
+    context: Option<TraceContext>,
+    /// Times that it was handed to a replica.
+    sent: usize,
     held: Span,
     /// What its key was charged.
     pub toll: Option<Toll>,
@@ -123,6 +129,7 @@ impl Call {
         recording.note(|told| {
             told.read = now - self.came;
             told.class = self.terms.class as u16;
+            told.context = self.context;
             told.protocol = relay::protocol(self.message.path.path());
             told.asked = self.asked.clone();
             told.bytes = self.message.body.len() as u64 + head_bytes(&self.message.headers);
@@ -155,6 +162,8 @@ impl Call {
             asked: Asked { arm: Arm::Base, ..self.asked.clone() },
             split: self.split,
             terms: Terms { slo: None, ..self.terms },
+            context: None,
+            sent: 0,
             held: Span::ZERO,
             toll: None,
             recording: None,
@@ -339,6 +348,9 @@ impl Worker {
         if let Some(rollout) = &self.pool.rollout {
             asked.arm = split::arm(split, rollout.share());
         }
+        let context = (self.traces && is_post).then(|| {
+            TraceContext::of(&mut headers, [request::session(id.as_bytes()), self.pool.clock.now().0 as u64])
+        });
         self.stats.took(Stage::Read, self.pool.clock.now() - came);
         let method = parts.method;
         Ok(Call {
@@ -349,6 +361,8 @@ impl Worker {
             asked,
             split,
             terms,
+            context,
+            sent: 0,
             held: Span::ZERO,
             toll,
             recording: None,
@@ -433,7 +447,9 @@ impl Worker {
             if sent > 1 {
                 self.stats.retries.fetch_add(1, Ordering::Relaxed);
             }
-            match self.upstreams.send(number, || self.request(call, &booked)).await {
+            let answered = self.upstreams.send(number, || self.request(call, &booked)).await;
+            call.sent += 1;
+            match answered {
                 Ok((response, lent)) => {
                     self.stats.took(Stage::Head, self.pool.clock.now() - booked.sent());
                     let judged = judge(&response, self.pool.clock.anchor().realtime_ns / 1_000_000_000);
@@ -504,6 +520,7 @@ impl Worker {
         if let Ok(host) = HeaderValue::from_str(place.authority.as_str()) {
             request.headers_mut().insert(HOST, host);
         }
+        call.context.iter().for_each(|context| context.write(call.sent, request.headers_mut()));
         if let Some(bearer) = call.rules.bearer(&booked.replica().name) {
             request.headers_mut().insert(AUTHORIZATION, bearer.clone());
         }

@@ -25,6 +25,9 @@ pub const BYTES_PER_TOKEN: usize = 4;
 /// How deep values may be nested before the walk gives up.
 const DEEPEST: usize = 128;
 
+/// Bytes of the longest name of a model that is kept.
+const LONGEST_MODEL: usize = 256;
+
 /// How far a prompt is cut into blocks.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Cut {
@@ -55,6 +58,8 @@ pub struct Asked {
     pub session: Option<u64>,
     /// Whose it is, where a version is on trial.
     pub arm: Arm,
+    /// The model that it names, where all of it is read ([`Cut::Whole`]).
+    pub model: Option<Box<str>>,
 }
 
 impl Asked {
@@ -66,6 +71,10 @@ impl Asked {
         asked.most_tokens = fields.most_tokens.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
         let Some(prompt) = fields.prompt else { return asked };
         asked.prompt_tokens = tokens(prompt.len() + fields.tools.map_or(0, <[u8]>::len));
+        if cut == Cut::Whole {
+            let model = fields.model.filter(|model| model.len() <= LONGEST_MODEL);
+            asked.model = model.and_then(|model| serde_json::from_slice(model).ok());
+        }
         if cut != Cut::No {
             asked.cut(&fields, prompt, cut);
         }

@@ -242,6 +242,7 @@ impl Shadows {
             numbers: Arc::clone(numbers),
             traffic: self.traffic,
             shadow: None,
+            traces: false,
         };
         Shadow { worker: Rc::new(worker), share: self.share }
     }
@@ -279,6 +280,7 @@ fn run(start: Start) -> io::Result<()> {
             numbers: start.numbers,
             traffic: start.traffic,
             shadow,
+            traces: spec.traces.is_some(),
         });
         let listener = TcpListener::from_std(start.listener)?;
         if start.probes {

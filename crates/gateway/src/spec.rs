@@ -14,6 +14,7 @@ use crate::keys::{KeySource, KeySpec};
 use crate::record::RecordSpec;
 use crate::rollout::{Role, RolloutSpec, ShadowSpec};
 use crate::tls::{CertSpec, TlsSpec};
+use crate::traces::TracesSpec;
 
 /// Most replicas of one gateway.
 pub const MOST_REPLICAS: usize = 1_000;
@@ -60,6 +61,8 @@ pub struct GatewaySpec {
     pub limits: LimitSpec,
     /// Where requests are recorded as runs; none = nowhere.
     pub record: Option<RecordSpec>,
+    /// Where traces of requests go, and which are kept; none = nowhere.
+    pub traces: Option<TracesSpec>,
     /// Answer a request that asks for it (`x-plimsoll-explain: 1`) with why it went where it went, in a header of that name: replicas' names and
     /// loads, which strangers should not read.
     pub explain_header: bool,
@@ -184,6 +187,7 @@ impl Default for GatewaySpec {
             shadow: None,
             limits: LimitSpec::default(),
             record: None,
+            traces: None,
             explain_header: false,
             budget: None,
             name_replicas: false,
@@ -243,9 +247,10 @@ impl GatewaySpec {
 
     /// The share of which shadows get copies. `None` = there is no shadow.
     pub fn shadow_share(&self) -> Option<f64> {
-        let (base, shadows) = (self.of(Role::Serve).count() as f64, self.of(Role::Shadow).count() as f64);
+        let shadows = self.of(Role::Shadow).count() as f64;
+        let serving = self.replicas.len() as f64 - shadows;
         let asked = self.shadow.as_ref().and_then(|shadow| shadow.share);
-        (shadows > 0.0).then(|| asked.unwrap_or((shadows / base).min(1.0)))
+        (shadows > 0.0).then(|| asked.unwrap_or((shadows / serving).min(1.0)))
     }
 
     /// A gateway's file in front of its shadows alone: who has no room is left out, and nothing is tried again.
@@ -276,6 +281,7 @@ impl GatewaySpec {
         }
         self.record.as_ref().map_or(Ok(()), RecordSpec::validate)?;
         self.cache.as_ref().map_or(Ok(()), CacheSpec::validate)?;
+        self.traces.as_ref().map_or(Ok(()), TracesSpec::validate)?;
         self.front().validate()?;
         if let Some(name) = &self.admission.tenant_header
             && HeaderName::try_from(name).is_err()

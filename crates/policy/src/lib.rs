@@ -6,7 +6,7 @@
 //!
 //! Reading order: [`setting`] (how policies are written down), [`load`] (what is on a replica), [`route`] and its parts [`affinity`] (who has the prefix),
 //! [`rendezvous`] (who has the session), [`line`](mod@line), [`speed`] and [`cost`] (what a request costs, in seconds); [`health`] and [`retry`] (who may get it, and who a second time); [`rate`] (how much each may ask for); [`admit`], [`queue`], [`drain`] and [`demand`] (who waits, for how long, and what it asks
-//! for), all of which [`front`] joins to what a gateway is; [`autoscale`] and its three, [`hpa`], [`keda`] and [`depth`], which are shown a [`fleet`](mod@fleet).
+//! for), all of which [`front`] joins to what a gateway is, with [`split`] (which side of a trial it is on); [`sampling`] (which traces are kept); [`autoscale`] and its three, [`hpa`], [`keda`] and [`depth`], which are shown a [`fleet`](mod@fleet).
 
 pub mod setting;
 
@@ -28,6 +28,7 @@ pub mod drain;
 pub mod front;
 pub mod queue;
 pub mod rate;
+pub mod sampling;
 pub mod split;
 
 pub mod autoscale;
@@ -48,5 +49,6 @@ pub use queue::{FairQueue, Held, Order, Ticket};
 pub use rate::{RateLimit, RateSpec};
 pub use retry::{RetryBudget, RetrySpec};
 pub use route::{BlockEnds, Facts, LoadMeasure, Outlook, Pick, ReplicaView, RouteSpec, Router};
+pub use sampling::{EndedTrace, KeptTrace, SamplingSpec, Stratum, TailSampler};
 pub use setting::{SettingError, Written};
 pub use speed::{Speed, Speeds};

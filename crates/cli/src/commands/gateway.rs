@@ -4,6 +4,7 @@ pub mod again;
 mod explain;
 pub mod in_force;
 pub mod record;
+mod traces;
 mod trial;
 
 use std::net::SocketAddr;

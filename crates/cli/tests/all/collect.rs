@@ -15,15 +15,15 @@ use crate::kit::{PLIMSOLL, plimsoll, run_folder};
 use crate::real;
 
 /// A collector in a process of its own.
-struct Collector {
+pub struct Collector {
     child: Child,
-    addr: SocketAddr,
-    run: PathBuf,
+    pub addr: SocketAddr,
+    pub run: PathBuf,
     _home: tempfile::TempDir,
 }
 
 impl Collector {
-    fn start(more: &[&str]) -> Collector {
+    pub fn start(more: &[&str]) -> Collector {
         let (home, run) = run_folder();
         let mut child = Command::new(PLIMSOLL)
             .args([
@@ -54,7 +54,7 @@ impl Collector {
     }
 
     /// Ends it in order; what it printed. Its folder stays as long as it.
-    fn end(&mut self) -> (i32, Value) {
+    pub fn end(&mut self) -> (i32, Value) {
         drop(self.child.stdin.take());
         self.ended()
     }

@@ -6,6 +6,7 @@
 //! answer's end, naming blocks of prompts) is done by the reader of the channel.
 
 pub mod rows;
+pub mod spans;
 mod tail;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +22,7 @@ use crate::budget::Budget;
 use crate::explain::Choice;
 use crate::request::Asked;
 use crate::rollout::Judged;
+use crate::trace_context::TraceContext;
 use crate::upstream::Way;
 use tail::Tail;
 
@@ -38,6 +40,8 @@ pub struct Traffic {
     pub budget: Arc<Budget>,
     /// The verdict on shadows.
     shadow: Mutex<Judged>,
+    /// Lines of a metrics page on the traces that are sent.
+    pub traced: Arc<Mutex<String>>,
     /// Is it of copies that shadows get?
     is_shadow: bool,
 }
@@ -55,6 +59,7 @@ impl Traffic {
                 explains,
                 budget: Arc::default(),
                 shadow: Mutex::default(),
+                traced: Arc::default(),
                 is_shadow: false,
             }),
             from,
@@ -70,6 +75,7 @@ impl Traffic {
             explains: 0,
             budget: Arc::default(),
             shadow: Mutex::default(),
+            traced: Arc::default(),
             is_shadow: true,
         })
     }
@@ -108,6 +114,8 @@ pub struct Told {
     pub number: u64,
     /// Is it a copy that a shadow got?
     pub is_shadow: bool,
+    /// Its place in its trace, where traces are kept.
+    pub context: Option<TraceContext>,
     /// When its head came.
     pub came: At,
     /// When nothing more was done for it.
@@ -192,6 +200,7 @@ impl Recording {
         let told = Told {
             number,
             is_shadow: to.is_shadow,
+            context: None,
             came,
             over: came,
             class: 0,

@@ -99,3 +99,34 @@ fn a_connection_is_used_for_many_requests_on_both_sides() {
     is_empty(&gateway);
     assert_eq!(gateway.stats.all(), 51);
 }
+
+/// Each time that a request is sent has its own span of its client's trace; without traces the client's own is passed on as it came.
+#[test]
+fn a_clients_trace_goes_on_to_its_replica() {
+    const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let parent = |mock: &Mock| -> String {
+        let last = String::from_utf8_lossy(&mock.last.lock().expect("nobody panicked")).to_lowercase();
+        let line = last.lines().find_map(|line| line.strip_prefix("traceparent: ").map(str::to_owned));
+        line.expect("a traceparent")
+    };
+    let text = String::from_utf8(request(ASK)).expect("text");
+    let came = format!("00-{TRACE}-00f067aa0ba902b7-01");
+    let text = text.replacen("Host:", &format!("traceparent: {came}\r\ntracestate: v=1\r\nHost:"), 1);
+    let mocks = [Mock::new(Act::Status(503, "")), Mock::new(Act::Status(503, ""))];
+    let traced = gateway(&[&mocks[0], &mocks[1]], |spec| {
+        spec.traces = Some(plimsoll_gateway::TracesSpec::new("http://127.0.0.1:1"));
+    });
+    assert_eq!(send(traced.addr, text.as_bytes()).expect("an answer").status, 503);
+    let parents = [&mocks[0], &mocks[1]].map(parent);
+    for parent in &parents {
+        assert!(parent.starts_with(&format!("00-{TRACE}-")) && parent.ends_with("-01"), "{parent}");
+        assert_ne!(*parent, came, "the replica's parent is the gateway's span");
+    }
+    assert_ne!(parents[0], parents[1], "each try has its own");
+    let last = String::from_utf8_lossy(&mocks[0].last.lock().expect("nobody panicked")).into_owned();
+    assert!(last.contains("tracestate: v=1"), "{last}");
+    let mock = Mock::new(Act::Answer);
+    let plain = gateway(&[&mock], |_| {});
+    assert_eq!(send(plain.addr, text.as_bytes()).expect("an answer").status, 200);
+    assert_eq!(parent(&mock), came);
+}

@@ -5,4 +5,5 @@ mod failing;
 mod queueing;
 mod rates;
 mod routing;
+mod sampling;
 mod waiting;

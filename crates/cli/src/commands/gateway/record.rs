@@ -26,6 +26,7 @@ use plimsoll_store::{RunWriter, StoreError};
 use serde_json::json;
 
 use super::in_force::Watching;
+use super::traces::Traces;
 use super::trial::{self, Trials};
 use crate::exit::Stop;
 use crate::measure;
@@ -74,7 +75,7 @@ impl Record {
     /// The folder can't be made, or the budget file is wrong.
     pub fn start(spec: &GatewaySpec, clock: Clock, quiet: bool) -> Result<Option<Record>, Stop> {
         let trials = Trials::new(spec, clock.now())?.map(Mutex::new).map(Arc::new);
-        if spec.record.is_none() && spec.budget.is_none() && trials.is_none() {
+        if spec.record.is_none() && spec.budget.is_none() && trials.is_none() && spec.traces.is_none() {
             return Ok(None);
         }
         let explain = spec.record.as_ref().map_or(0.0, |record| record.explain);
@@ -85,8 +86,15 @@ impl Record {
         let keeping =
             spec.record.as_ref().map(|record| Keeping::start(spec, record, clock, traffic.numbers()));
         let keeping = keeping.transpose()?;
-        let writing =
-            Writing { maker: RowMaker::new(measure::random()), keeping, watching, trials: trials.clone() };
+        let traces =
+            spec.traces.as_ref().map(|asked| Traces::start(spec, asked, clock, &traffic)).transpose()?;
+        let writing = Writing {
+            maker: RowMaker::new(measure::random()),
+            keeping,
+            watching,
+            trials: trials.clone(),
+            traces,
+        };
         let thread = std::thread::Builder::new().name("gateway-record".into());
         let thread = thread.spawn(move || writing.run(&from));
         let thread = thread.map_err(|e| Stop::invalid(format!("the record can't be written: {e}")))?;
@@ -109,6 +117,7 @@ struct Writing {
     keeping: Option<Keeping>,
     watching: Option<Watching>,
     trials: Option<Arc<Mutex<Trials>>>,
+    traces: Option<Traces>,
 }
 
 impl Writing {
@@ -120,7 +129,9 @@ impl Writing {
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             self.watching.iter_mut().for_each(Watching::look);
+            self.traces.iter_mut().for_each(Traces::look);
         }
+        self.traces.map(Traces::end);
         self.keeping.map(Keeping::end).unwrap_or_default()
     }
 
@@ -133,6 +144,7 @@ impl Writing {
         let folder = self.keeping.as_mut().and_then(|keeping| keeping.folder_of(told.number));
         let base = folder.as_ref().map_or(At::ZERO, |folder| folder.base);
         let rows = self.maker.rows(told, base);
+        self.traces.iter_mut().for_each(|traces| traces.take(told, &rows, base));
         if let Some(folder) = folder {
             rows.iter().for_each(|row| folder.keep(row));
             folder.explain(told);

@@ -1,0 +1,147 @@
+//! A request as spans of OpenTelemetry's GenAI conventions: the request, its wait, and each time that it was sent. No prompt, no answer, no key.
+
+use plimsoll_model::{At, Attempt, AttributeValue, How, Protocol, SpanEvent, SpanKind, TraceSpan};
+
+use super::Told;
+
+/// What the spans of all requests have in common.
+#[derive(Clone, Debug)]
+pub struct SpanNames {
+    /// `service.name`.
+    pub service: String,
+    /// Classes by their place in the file.
+    pub classes: Vec<String>,
+    /// Each replica's name, host and port.
+    pub replicas: Vec<(String, String, u16)>,
+}
+
+/// The spans of a request that is over; none where nobody traces. `rows`: its rows, on an axis whose zero is `zero_ns`, ns of the Unix epoch.
+pub fn spans(told: &Told, rows: &[Attempt], zero_ns: i64, names: &SpanNames) -> Vec<TraceSpan> {
+    let (Some(context), Some(first), Some(last)) = (told.context, rows.first(), rows.last()) else {
+        return Vec::new();
+    };
+    let ns = |at: At| zero_ns + at.0;
+    let blank =
+        || TraceSpan { trace: context.trace, service: Some(names.service.clone()), ..TraceSpan::blank() };
+    let (operation, route) = operation(told.protocol).unzip();
+    let over = rows.iter().filter_map(|row| row.end).max().unwrap_or(first.due);
+    let class = names.classes.get(usize::from(told.class));
+    let mut all = vec![TraceSpan {
+        id: context.root,
+        parent: context.parent,
+        name: route.map_or("POST".to_owned(), |route| format!("POST {route}")),
+        kind: SpanKind::Server,
+        start_ns: ns(first.due),
+        end_ns: ns(over),
+        failed: is_failure(last),
+        attributes: sorted([
+            ("http.request.method", Some(text("POST"))),
+            (
+                "http.response.status_code",
+                last.answer.status.map(|status| AttributeValue::Int(status.into())),
+            ),
+            ("url.path", route.map(text)),
+            ("error.type", error(last)),
+            ("plimsoll.class", class.map(text)),
+            ("plimsoll.queue_s", Some(AttributeValue::Real(told.held.as_secs_f64()))),
+        ]),
+        ..blank()
+    }];
+    if told.held.0 > 0 {
+        let begun = ns(first.due) + told.read.0;
+        all.push(TraceSpan {
+            id: context.attempt(usize::MAX - 1),
+            parent: Some(context.root),
+            name: "queue".to_owned(),
+            kind: SpanKind::Internal,
+            start_ns: begun,
+            end_ns: begun + told.held.0,
+            ..blank()
+        });
+    }
+    let sent = rows
+        .iter()
+        .zip(&told.tries)
+        .enumerate()
+        .filter_map(|(number, (row, one))| Some((number, row, one, row.sent?)));
+    for (number, row, one, at) in sent {
+        let model = told.asked.model.as_deref();
+        let server = names.replicas.iter().find(|(name, ..)| *name == one.replica);
+        let tokens = &row.answer.tokens;
+        let count = |tokens: Option<u32>| tokens.map(|tokens| AttributeValue::Int(tokens.into()));
+        let first = row.first_token.map(|first| AttributeValue::Real((first - at).as_secs_f64()));
+        all.push(TraceSpan {
+            id: context.attempt(number),
+            parent: Some(context.root),
+            name: [Some(operation.unwrap_or("POST")), model]
+                .map(Option::unwrap_or_default)
+                .join(" ")
+                .trim_end()
+                .to_owned(),
+            kind: SpanKind::Client,
+            start_ns: ns(at),
+            end_ns: ns(row.end.unwrap_or(at).max(at)),
+            failed: is_failure(row),
+            attributes: sorted([
+                ("gen_ai.operation.name", operation.map(text)),
+                ("gen_ai.provider.name", Some(text("openai"))),
+                ("gen_ai.request.model", model.map(text)),
+                ("gen_ai.request.max_tokens", count(told.asked.most_tokens)),
+                ("gen_ai.request.stream", Some(AttributeValue::Flag(told.asked.streams))),
+                ("gen_ai.usage.input_tokens", count(tokens.prompt)),
+                ("gen_ai.usage.output_tokens", count(tokens.output)),
+                ("gen_ai.usage.cache_read.input_tokens", count(tokens.cached)),
+                ("gen_ai.response.time_to_first_chunk", first),
+                ("server.address", server.map(|(_, host, _)| text(host))),
+                ("server.port", server.map(|(.., port)| AttributeValue::Int((*port).into()))),
+                (
+                    "http.response.status_code",
+                    row.answer.status.map(|status| AttributeValue::Int(status.into())),
+                ),
+                ("error.type", error(row)),
+                ("plimsoll.replica", Some(text(&one.replica))),
+            ]),
+            events: row
+                .first_token
+                .map(|at| SpanEvent { at_ns: ns(at), name: "first_token".to_owned() })
+                .into_iter()
+                .collect(),
+            ..blank()
+        });
+    }
+    all
+}
+
+/// What is done, in the conventions' words, and where it is asked for. Other paths may hold what is nobody's business.
+fn operation(protocol: Protocol) -> Option<(&'static str, &'static str)> {
+    match protocol {
+        Protocol::Chat => Some(("chat", "/v1/chat/completions")),
+        Protocol::Completions => Some(("text_completion", "/v1/completions")),
+        Protocol::Responses => Some(("chat", "/v1/responses")),
+        Protocol::Embeddings | Protocol::Kserve | Protocol::Http => None,
+    }
+}
+
+fn is_failure(row: &Attempt) -> bool {
+    !matches!(row.outcome.how, How::Finished | How::Cancelled)
+}
+
+fn error(row: &Attempt) -> Option<AttributeValue> {
+    let named = match row.answer.status {
+        Some(status) if status >= 400 => status.to_string(),
+        _ => row.outcome.how.name().to_owned(),
+    };
+    (row.outcome.how != How::Finished).then_some(AttributeValue::Text(named))
+}
+
+fn text(of: impl AsRef<str>) -> AttributeValue {
+    AttributeValue::Text(of.as_ref().to_owned())
+}
+
+/// Those that are known, by key.
+fn sorted<const N: usize>(of: [(&str, Option<AttributeValue>); N]) -> Vec<(String, AttributeValue)> {
+    let mut known: Vec<_> =
+        of.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();
+    known.sort_by(|a, b| a.0.cmp(&b.0));
+    known
+}
