@@ -103,6 +103,7 @@ fn run(command: &Command) -> Result<Exit, Stop> {
         Command::Ls(args) => commands::ls::run(args),
         Command::Report(args) => commands::report::run(args),
         Command::Doctor(args) => commands::doctor::run(args),
+        Command::Selftest(args) => commands::selftest::run(args),
         Command::Gateway(args) => commands::gateway::run(args),
         Command::Watch(args) => commands::watch::run(args),
         Command::Canary(args) => commands::canary::run(args),

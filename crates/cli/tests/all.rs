@@ -101,6 +101,8 @@ mod scrape;
 mod secrets;
 #[path = "all/security.rs"]
 mod security;
+#[path = "all/selftest.rs"]
+mod selftest;
 #[path = "all/shards.rs"]
 mod shards;
 #[path = "all/simulate.rs"]

@@ -32,6 +32,7 @@ pub mod plan_envelope;
 pub mod plan_verify;
 pub mod profile;
 pub mod quality;
+pub mod selftest;
 mod server;
 pub mod split;
 pub mod table;

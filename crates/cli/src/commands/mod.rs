@@ -29,6 +29,7 @@ pub mod report;
 pub mod rerun;
 pub mod run;
 pub mod schema;
+pub mod selftest;
 pub mod shell;
 pub mod show;
 pub mod simulate;

@@ -67,7 +67,7 @@ pub use shared::{
     CeilingArgs, ClientArgs, Format, LoadArgs, OutputArgs, ScrapeArgs, TargetArgs, WorkloadArgs,
 };
 pub use shell::{CompletionsArgs, ManArgs};
-pub use show::{DoctorArgs, LsArgs, ReportArgs, SchemaArgs, SchemaOf, ShowArgs};
+pub use show::{DoctorArgs, LsArgs, ReportArgs, SchemaArgs, SchemaOf, SelftestArgs, ShowArgs};
 pub use watch::WatchArgs;
 pub use what_if::{FitArgs, WhatIfArgs};
 pub use workload::FromLogArgs;
@@ -157,7 +157,11 @@ pub enum Command {
     Report(ReportArgs),
     /// Check whether this machine can measure
     Doctor(DoctorArgs),
+    /// Prove, in half a minute, that what is asked is sent and what is printed true
+    Selftest(SelftestArgs),
     /// Print the JSON Schema of a file Plimsoll reads or writes
+    // Whoever needs it is told by the page of the file that it is of.
+    #[command(hide = true)]
     Schema(SchemaArgs),
     /// Print the completions of a shell (man pages: plimsoll man DIR)
     #[command(hide = true)]

@@ -63,6 +63,23 @@ pub struct ReportArgs {
     pub out: Option<PathBuf>,
 }
 
+/// `plimsoll selftest`
+#[derive(Args, Debug)]
+pub struct SelftestArgs {
+    /// Page to write: what was checked and what came of it, to be shown to others
+    #[arg(long, short = 'o', value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Seed of the load's arrivals and prompts
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// No words on the way
+    #[arg(long, short = 'q')]
+    pub quiet: bool,
+    /// How it is printed
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
 /// `plimsoll doctor`
 #[derive(Args, Debug)]
 pub struct DoctorArgs {

@@ -12,6 +12,7 @@ mod mark;
 mod page;
 pub mod plan;
 pub mod profile;
+pub mod selftest;
 mod server;
 pub mod wait;
 

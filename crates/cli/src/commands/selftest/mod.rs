@@ -1,0 +1,205 @@
+//! `plimsoll selftest`: proof on this machine that what is asked is what is sent, and that what is printed is true.
+//!
+//! The load is put by this very binary, in a process of its own, as a user would; a witness in this process answers it by a script ([`witness`]). What
+//! the run says is then held to the witness's notes ([`checks`]).
+
+mod checks;
+mod witness;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use plimsoll_client::Clock;
+use plimsoll_client::clock::monotonic_ns;
+use plimsoll_report::html;
+use plimsoll_report::selftest::{self, Selftest};
+use serde_json::Value;
+
+use crate::exit::{Exit, Stop};
+use crate::flags::{Format, SelftestArgs};
+use crate::out;
+use checks::OpenLoop;
+use witness::{HEADER, Seen, TOKENS, Witness, level_of};
+
+/// Between two looks at the load.
+const LOOK: Duration = Duration::from_millis(5);
+/// Enough requests for a p99, and few enough for the witness's threads.
+const RATE_PER_S: f64 = 100.0;
+const CALM_S: f64 = 13.0;
+const TROUBLE_S: f64 = 8.0;
+/// In trouble everything stands still once so many requests came.
+const STOP_AT: usize = 300;
+const PROMPT_TOKENS: usize = 64;
+const CONCURRENCY: u32 = 8;
+const REQUESTS: u64 = 240;
+
+/// Runs it, and prints what came of it.
+pub fn run(args: &SelftestArgs) -> Result<Exit, Stop> {
+    let clock = Clock::start();
+    let began = clock.now();
+    let home = Home::new()?;
+    let witness = Witness::start().map_err(|e| Stop::invalid(format!("the witness can't listen: {e}")))?;
+    let say = |line: &str| {
+        if !args.quiet {
+            out::note(line);
+        }
+    };
+    say(&format!("a load of {RATE_PER_S} requests a second for {CALM_S} s on a scripted server"));
+    let calm = open_loop(&witness, &home.0, ("calm", CALM_S), args.seed)?;
+    let (mut sent, mut printed) = (calm.held().sent(), calm.held().printed());
+    say(&format!(
+        "the same for {TROUBLE_S} s, while some requests fail and the server stands still for a second"
+    ));
+    witness.fail_some();
+    let trouble = open_loop(&witness, &home.0, ("trouble", TROUBLE_S), args.seed.wrapping_add(1))?;
+    sent.extend(trouble.held().sent_in_trouble());
+    printed.extend(trouble.held().printed_in_trouble());
+    say(&format!("a closed loop of {CONCURRENCY}"));
+    let (concurrency, requests) = (CONCURRENCY.to_string(), REQUESTS.to_string());
+    let more = ["--concurrency", &*concurrency, "--requests", &*requests];
+    let mut load = Load::start(&witness, &home.0, "closed", &more, args.seed)?;
+    while !load.is_over()? {
+        std::thread::sleep(LOOK);
+    }
+    let (seen, most) = witness.take();
+    let seen: Vec<_> = seen.into_iter().filter(|seen| level_of(&seen.name) == Some(0)).collect();
+    sent.extend(checks::closed(CONCURRENCY, REQUESTS, &seen, most));
+    let host = plimsoll_client::doctor::host();
+    let found = Selftest {
+        tool: format!("plimsoll {}", env!("CARGO_PKG_VERSION")),
+        machine: format!("{}, {} cores, {}", host.cpu, host.cores, host.os),
+        took_s: (clock.now() - began).as_secs_f64(),
+        sent,
+        printed,
+    };
+    match args.format {
+        Format::Text => out::line(&selftest::text(&found)),
+        Format::Json => out::json(&found),
+    }
+    if let Some(path) = &args.out {
+        std::fs::write(path, html::selftest::render(&found))
+            .map_err(|e| Stop::invalid(format!("{}: {e}", path.display())))?;
+        say(&format!("page: {}", path.display()));
+    }
+    Ok(if found.holds() { Exit::Done } else { Exit::Invalid })
+}
+
+/// An open loop that is over.
+struct OpenDone {
+    window_s: f64,
+    run: plimsoll_store::Run,
+    findings: Value,
+    seen: Vec<Seen>,
+    stopped_ns: Option<i64>,
+}
+
+impl OpenDone {
+    /// What it is held to.
+    fn held(&self) -> OpenLoop<'_> {
+        OpenLoop {
+            rate_per_s: RATE_PER_S,
+            window_s: self.window_s,
+            prompt_tokens: PROMPT_TOKENS,
+            rows: &self.run.attempts,
+            findings: &self.findings,
+            seen: &self.seen,
+            zero_ns: self.run.manifest.clock.monotonic_ns,
+            stopped_ns: self.stopped_ns,
+        }
+    }
+}
+
+fn open_loop(
+    witness: &Witness,
+    home: &Path,
+    (name, window_s): (&str, f64),
+    seed: u64,
+) -> Result<OpenDone, Stop> {
+    let (rate, window) = (format!("{RATE_PER_S}/s"), format!("{window_s}s"));
+    let mut load = Load::start(witness, home, name, &["--rate", &rate, "--for", &window], seed)?;
+    let mut stopped_ns = None;
+    while !load.is_over()? {
+        if name == "trouble" && stopped_ns.is_none() && witness.count() >= STOP_AT {
+            stopped_ns = Some(monotonic_ns());
+            witness.stop_for_a_while();
+        }
+        std::thread::sleep(LOOK);
+    }
+    let mut run = plimsoll_store::open(&load.dir).map_err(|e| Stop::invalid(e.to_string()))?;
+    // The load itself, and not what looked at the server before it.
+    run.attempts.retain(|row| row.level == 0);
+    let seen = witness.take().0.into_iter().filter(|seen| level_of(&seen.name) == Some(0)).collect();
+    Ok(OpenDone { window_s, findings: load.findings()?, run, seen, stopped_ns })
+}
+
+/// A folder for the runs, which goes with this value.
+struct Home(PathBuf);
+
+impl Home {
+    fn new() -> Result<Home, Stop> {
+        let path = std::env::temp_dir().join(format!("plimsoll-selftest-{:016x}", crate::measure::random()));
+        std::fs::create_dir(&path).map_err(|e| Stop::invalid(format!("{}: {e}", path.display())))?;
+        Ok(Home(path))
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A load in a process of its own.
+struct Load {
+    child: std::process::Child,
+    dir: PathBuf,
+    said: PathBuf,
+}
+
+impl Load {
+    fn start(witness: &Witness, home: &Path, name: &str, load: &[&str], seed: u64) -> Result<Load, Stop> {
+        let failed = |e: &std::io::Error| Stop::invalid(format!("the load can't be started: {e}"));
+        let (dir, said) = (home.join(name), home.join(format!("{name}.json")));
+        let json = std::fs::File::create(&said).map_err(|e| failed(&e))?;
+        let program = std::env::current_exe().map_err(|e| failed(&e))?;
+        let child = Command::new(program)
+            .arg("run")
+            .arg(format!("http://{}/v1", witness.addr))
+            .args(load)
+            .args([
+                "--isl",
+                &PROMPT_TOKENS.to_string(),
+                "--osl",
+                &TOKENS.to_string(),
+                "--seed",
+                &seed.to_string(),
+            ])
+            .args(["-H", &format!("{HEADER}: {{request}}"), "--format", "json", "-q", "-o"])
+            .arg(&dir)
+            .stdin(Stdio::null())
+            .stdout(json)
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|e| failed(&e))?;
+        Ok(Load { child, dir, said })
+    }
+
+    fn is_over(&mut self) -> Result<bool, Stop> {
+        let ended = self.child.try_wait().map_err(|e| Stop::invalid(format!("the load: {e}")))?;
+        match ended.map(|status| status.code()) {
+            None => Ok(false),
+            // Failures are part of the script, so a run that says that it is invalid is none here.
+            Some(Some(0 | 1 | 3 | 4)) => Ok(true),
+            Some(code) => Err(Stop::invalid(format!("the load ended with {code:?}"))),
+        }
+    }
+
+    /// What it printed.
+    fn findings(&self) -> Result<Value, Stop> {
+        let text = std::fs::read(&self.said).map_err(|e| Stop::invalid(format!("the load: {e}")))?;
+        let said: Value = serde_json::from_slice(&text)
+            .map_err(|e| Stop::invalid(format!("the load printed no JSON: {e}")))?;
+        Ok(said["findings"].clone())
+    }
+}
