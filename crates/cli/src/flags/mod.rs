@@ -157,7 +157,7 @@ pub enum Command {
     Report(ReportArgs),
     /// Check whether this machine can measure
     Doctor(DoctorArgs),
-    /// Prove here that what is asked is sent, and that what is printed is true
+    /// Prove, on this machine, that what is printed is true
     Selftest(SelftestArgs),
     /// Print the JSON Schema of a file Plimsoll reads or writes
     // Whoever needs it is told by the page of the file that it is of.
