@@ -19,6 +19,7 @@ mod history;
 mod measure;
 mod named;
 mod out;
+mod place;
 mod price;
 mod recover;
 mod resolve;

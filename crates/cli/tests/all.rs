@@ -63,6 +63,9 @@ mod lint;
 mod listed;
 #[path = "all/network.rs"]
 mod network;
+#[cfg(feature = "object-store")]
+#[path = "all/objects.rs"]
+mod objects;
 #[path = "all/old_run.rs"]
 mod old_run;
 #[path = "all/one_figure.rs"]

@@ -16,7 +16,8 @@ use crate::again::Recorded;
 use crate::exit::{Exit, Stop};
 use crate::flags::MergeArgs;
 use crate::measure::{self, Closed, verdict};
-use crate::shard::difference;
+use crate::place::is_url;
+use crate::shard::{Scratch, difference, fetch};
 use crate::{out, result, rows};
 
 /// What a shard's folder is called, in the folder that all write to.
@@ -26,17 +27,27 @@ pub fn folder(shard: plimsoll_model::Shard) -> String {
 
 /// A shard as read.
 struct Read {
-    dir: PathBuf,
+    /// Where the user has it.
+    name: String,
     run: Run,
     part: ShardPart,
 }
 
 /// Joins, judges, writes and prints.
 pub fn run(args: &MergeArgs) -> Result<Exit, Stop> {
+    let target = measure::folder(&args.output, "run")?;
+    let scratch = match args.places.iter().any(|place| is_url(place)) {
+        true => Some(Scratch::beside(&target)?),
+        false => None,
+    };
     let mut shards = Vec::new();
     for place in &args.places {
-        for dir in folders(place)? {
-            shards.push(read(dir)?);
+        let runs = match scratch.as_ref().filter(|_| is_url(place)) {
+            Some(scratch) => fetch(place, scratch)?,
+            None => folders(place)?.into_iter().map(|dir| (dir.display().to_string(), dir)).collect(),
+        };
+        for (name, dir) in runs {
+            shards.push(read(name, &dir)?);
         }
     }
     shards.sort_by_key(|one| one.part.shard);
@@ -55,7 +66,7 @@ pub fn run(args: &MergeArgs) -> Result<Exit, Stop> {
         let why = recorded.as_ref().err().map(|why| format!(": {why}")).unwrap_or_default();
         Stop::usage(format!("{misfit}{why}"))
     })?;
-    let dir = measure::folder(&args.output, "run")?;
+    let dir = target;
     let label = args.output.label.clone().or(base_manifest.label.clone());
     let scenario = recorded.ok().map(|recorded| recorded.scenario);
     let manifest = Manifest { label, ..merged(base_manifest, scenario.as_ref(), (&part, parts), &joined) };
@@ -86,9 +97,8 @@ fn folders(place: &Path) -> Result<Vec<PathBuf>, Stop> {
 }
 
 /// Reads a shard's run; one that was killed is recovered, what it had in flight is unfinished.
-fn read(dir: PathBuf) -> Result<Read, Stop> {
-    let run = rows::read(&dir)?;
-    let name = dir.display();
+fn read(name: String, dir: &Path) -> Result<Read, Stop> {
+    let run = rows::read(dir)?;
     if run.origin == Origin::Live {
         return Err(Stop::usage(format!("{name}: still being written; wait until it has ended")));
     }
@@ -97,12 +107,12 @@ fn read(dir: PathBuf) -> Result<Read, Stop> {
             "{name}: a run of its own and no shard (--shard) of one; runs of different loads are not merged"
         ))
     })?;
-    Ok(Read { run, part, dir })
+    Ok(Read { name, run, part })
 }
 
 /// Are these two parts of one load?
 fn alike(a: &Read, b: &Read) -> Result<(), Stop> {
-    let (first, second) = (a.dir.display(), b.dir.display());
+    let (first, second) = (&a.name, &b.name);
     if a.part.shard == b.part.shard {
         return Err(Stop::usage(format!(
             "{first} and {second}: both are shard {}, so that its part was sent twice; keep neither, and run all again",

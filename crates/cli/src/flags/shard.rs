@@ -12,7 +12,7 @@ pub struct ShardArgs {
     /// Send one of N equal parts of the load: its number, from 0, and N (0/4, 1/4, 2/4, 3/4); the rates given are those of all together
     #[arg(long, value_name = "I/N", help_heading = "Shards")]
     pub shard: Option<String>,
-    /// Folder that all shards see, in which they agree on the start; a new one for each run [-o is the same where it is not given]
+    /// Where shards agree on the start: a folder that all see, s3://bucket/prefix, gs:// or az://; a new one for each run [-o is the same where it is not given]
     #[arg(
         long,
         value_name = "PLACE",
@@ -35,7 +35,7 @@ pub struct ShardArgs {
 /// `plimsoll merge`
 #[derive(Args, Debug)]
 pub struct MergeArgs {
-    /// Folders of shards' runs: the one that all wrote to (-o), or each by itself
+    /// Folders of shards' runs: the one that all wrote to (-o), or each by itself; also s3://bucket/prefix, gs://, az://
     #[arg(required = true)]
     pub places: Vec<PathBuf>,
     /// Where results go.

@@ -30,6 +30,7 @@ use plimsoll_workload::{ArrivalSpec, Prompts, Rate, Scenario, block_key};
 
 use crate::exit::Stop;
 use crate::flags::{CeilingArgs, ClientArgs, OutputArgs};
+use crate::place::is_url;
 use crate::screen::{KeyWatch, Screen};
 use crate::shard::{Agreed, Asked};
 
@@ -461,6 +462,12 @@ pub fn max_rate(args: &CeilingArgs) -> Result<Option<f64>, Stop> {
 /// Where the run goes. A folder of one's own choice must not exist; without one a new name is taken.
 pub fn folder(output: &OutputArgs, kind: &str) -> Result<PathBuf, Stop> {
     if let Some(dir) = &output.out {
+        if is_url(dir) {
+            return Err(Stop::usage(format!(
+                "-o {}: only the run of a shard (plimsoll run --shard) is put into an object store; name a folder",
+                dir.display()
+            )));
+        }
         if dir.exists() {
             return Err(Stop::usage(format!(
                 "{}: already exists, and a run is never overwritten; name another folder",

@@ -12,9 +12,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::place::Place;
 use super::{Agreed, Asked, StartBy, difference, stopped};
 use crate::exit::Stop;
+use crate::place::Place;
 use crate::screen::Screen;
 
 /// The facts of the target that go into the manifest.
@@ -26,6 +26,13 @@ const NOTICE: Span = Span(3_000_000_000);
 /// Exchanges that compare a clock. The shortest round trip counts, and of twenty one is as a rule undisturbed.
 const EXCHANGES: u64 = 20;
 
+/// The last word's file.
+const START: &str = "rendezvous/start.json";
+
+fn ready_name(index: u32) -> String {
+    format!("rendezvous/ready-{index}.json")
+}
+
 /// "I am here": `ready-<number>.json`.
 #[derive(Serialize, Deserialize)]
 struct Ready {
@@ -34,9 +41,11 @@ struct Ready {
     scenario: Value,
     /// Of shard 0: where it tells the time.
     clock: Option<SocketAddr>,
+    /// A number of this process alone: no other puts the same file.
+    by: u64,
 }
 
-/// The last word: `start.json`.
+/// The last word: `start.json`. Shard 0 says it, of which there is one.
 #[derive(Serialize, Deserialize)]
 enum Word {
     /// All begin then.
@@ -71,6 +80,7 @@ impl Asked {
                 Ok((facts, self.agreed(clock, *at, None)))
             }
             StartBy::Meeting(place, patience) => {
+                let place = &**place;
                 let table = Table { asked: self, place, until: clock.now() + *patience, clock, control };
                 match self.shard.index {
                     0 => table.lead(scenario, facts, screen, calibrate),
@@ -91,6 +101,7 @@ impl Asked {
             of: self.shard.of,
             scenario: serde_json::to_value(&scenario).unwrap_or_default(),
             clock,
+            by: crate::measure::random(),
         }
     }
 }
@@ -98,7 +109,7 @@ impl Asked {
 /// One shard at the meeting.
 struct Table<'a> {
     asked: &'a Asked,
-    place: &'a Place,
+    place: &'a dyn Place,
     until: plimsoll_model::At,
     clock: Clock,
     control: &'a Control,
@@ -119,9 +130,8 @@ impl Table<'_> {
             let others = counted(u64::from(own.of - 1), "other shard");
             screen.say(&format!("waiting for {others} at {}", self.place.name()));
             for index in 1..own.of {
-                let other: Ready = self.wait_for(&format!("ready-{index}.json"), || {
-                    format!("shard {index}/{} did not come", own.of)
-                })?;
+                let other: Ready =
+                    self.wait_for(&ready_name(index), || format!("shard {index}/{} did not come", own.of))?;
                 alike(&own, &other, index)?;
             }
             Ok(facts)
@@ -161,7 +171,7 @@ impl Table<'_> {
     ) -> Result<(Facts, Agreed), Stop> {
         let Shard { index, of } = self.asked.shard;
         screen.say(&format!("waiting for shard 0/{of} at {}", self.place.name()));
-        let first: Ready = self.wait_for("ready-0.json", || format!("shard 0/{of} did not come"))?;
+        let first: Ready = self.wait_for(&ready_name(0), || format!("shard 0/{of} did not come"))?;
         let seen = first.clock.and_then(|peer| {
             let seen = compare(peer, self.asked.clock, EXCHANGES).ok().flatten()?;
             Some((peer, seen))
@@ -170,7 +180,7 @@ impl Table<'_> {
             screen.say("shard 0 does not answer over UDP, so the clocks are not compared: the start is this machine's own clock's");
         }
         self.arrive(&Ready { clock: None, ..self.asked.ready(scenario, None) })?;
-        let told = match self.wait_for("start.json", || format!("shard 0/{of} gave no start"))? {
+        let told = match self.wait_for(START, || format!("shard 0/{of} gave no start"))? {
             Word::Start(told) => told,
             Word::Refused(why) => return Err(Stop::usage(format!("shard {index}/{of}: no start: {why}"))),
         };
@@ -187,7 +197,7 @@ impl Table<'_> {
 
     /// A number that has been here must not send again: its part would be on the target twice.
     fn arrive(&self, ready: &Ready) -> Result<(), Stop> {
-        let name = format!("ready-{}.json", self.asked.shard.index);
+        let name = ready_name(self.asked.shard.index);
         let bytes = serde_json::to_vec_pretty(ready).unwrap_or_default();
         if self.place.put_new(&name, &bytes)? { Ok(()) } else { Err(self.been_here()) }
     }
@@ -200,7 +210,7 @@ impl Table<'_> {
     }
 
     fn say(&self, word: &Word) -> Result<bool, Stop> {
-        self.place.put_new("start.json", &serde_json::to_vec_pretty(word).unwrap_or_default())
+        self.place.put_new(START, &serde_json::to_vec_pretty(word).unwrap_or_default())
     }
 
     fn wait_for<T: DeserializeOwned>(&self, name: &str, missing: impl Fn() -> String) -> Result<T, Stop> {
@@ -217,7 +227,7 @@ impl Table<'_> {
                 let place = self.place.name();
                 return Err(Stop::invalid(format!("{} to {place} in time (--shard-wait)", missing())));
             }
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            std::thread::sleep(self.place.poll());
         }
     }
 }

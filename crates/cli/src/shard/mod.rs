@@ -3,8 +3,11 @@
 //! What must be the same for all is agreed before anything is sent: scenario, nonce, what the prompts' calibration found, and the start.
 //! Where they meet, shard 0 decides; where they are only told a time, each decides alone and `plimsoll merge` finds out whether they agreed.
 
+mod fetch;
 mod meet;
-mod place;
+mod upload;
+
+use std::sync::Arc;
 
 use plimsoll_client::peer_clock::{ClockServer, ClockWatch, WallClock};
 use plimsoll_client::{Clock, Control, ShardStart};
@@ -14,7 +17,10 @@ use plimsoll_profile::names::instant_ns;
 use crate::exit::{Exit, Stop};
 use crate::flags::ShardArgs;
 
-use place::Place;
+use crate::place::{self, Place};
+
+pub use fetch::{Scratch, fetch};
+pub use upload::{Upload, taken};
 
 /// A shard that finds its start this long past sends nothing: it would put all that was due on the target at once.
 const LATE: Span = Span(1_000_000_000);
@@ -39,7 +45,7 @@ enum StartBy {
     /// At this instant of every machine's clock, ns of the Unix epoch.
     Time(i64),
     /// As soon as all are here, and no later than after so long.
-    Meeting(Place, Span),
+    Meeting(Arc<dyn Place>, Span),
 }
 
 /// What all agreed on.
@@ -72,11 +78,11 @@ impl Asked {
             (None, Some(path)) => {
                 let patience = plimsoll_workload::parse_span(&args.shard_wait)
                     .map_err(|e| Stop::usage(format!("--shard-wait: {e}")))?;
-                StartBy::Meeting(Place::open(path)?, patience)
+                StartBy::Meeting(place::open("--rendezvous", path)?, patience)
             }
             _ => {
                 return Err(Stop::usage(
-                    "--shard: say how the shards begin together: --rendezvous PLACE (a folder that all see) or --start-at TIME",
+                    "--shard: say how the shards begin together: --rendezvous PLACE (a folder that all see, s3://bucket/prefix) or --start-at TIME",
                 ));
             }
         };

@@ -77,36 +77,58 @@ pub fn triton() -> Result<Real, String> {
     let real = start(&["triton"], port, "/v2/health/ready");
     // It is ready before its metrics' port listens.
     assert!(
-        (0..600).any(|_| is_well(port + 2, "/metrics")),
+        (0..600).any(|_| is_well(port + 2, "/metrics") || {
+            std::thread::sleep(Duration::from_millis(100));
+            false
+        }),
         "triton's metrics did not come up within a minute"
     );
     Ok(real)
 }
 
+/// S3 by moto, and the id and the secret that it takes; its bucket is `load`. `keys`: a file that is not there yet.
+#[cfg(feature = "object-store")]
+pub fn moto(keys: &Path) -> Result<(Real, [String; 2]), String> {
+    installed("venv-moto/.done", "moto")?;
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+    let port = listener.local_addr().expect("bound").port();
+    drop(listener);
+    let mut written = None;
+    let real = start_until(&["moto"], port, &[("KEYS", keys)], || {
+        written = std::fs::read_to_string(keys).ok();
+        written.is_some()
+    });
+    let text = written.unwrap_or_default();
+    let mut lines = text.lines().map(str::to_owned);
+    Ok((real, [lines.next().expect("an id"), lines.next().expect("a secret")]))
+}
+
 /// Starts what is installed and waits until it says that it is well: half a second on an idle machine, a minute on a busy one.
 fn start(which: &[&str], port: u16, health: &str) -> Real {
+    start_until(which, port, &[], || is_well(port, health))
+}
+
+/// The same with these variables, until it is ready by another sign.
+fn start_until(which: &[&str], port: u16, env: &[(&str, &Path)], mut is_ready: impl FnMut() -> bool) -> Real {
     let mut command = Command::new(root().join("scripts/real-server"));
-    command.arg("run").args(which).arg(port.to_string()).process_group(0);
+    command.envs(env.iter().copied()).arg("run").args(which).arg(port.to_string()).process_group(0);
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the script starts");
     let mut real = Real { child, port };
     for _ in 0..600 {
-        if is_well(port, health) {
+        if is_ready() {
             return real;
         }
         if let Ok(Some(status)) = real.child.try_wait() {
             panic!("{which:?} is installed and ended at once: {status}");
         }
+        std::thread::sleep(Duration::from_millis(100));
     }
     panic!("{which:?} is installed and did not come up within a minute");
 }
 
-/// Does it answer now? If not, a tenth of a second passes.
+/// Does it answer now?
 fn is_well(port: u16, page: &str) -> bool {
-    let well = get(port, page).is_some_and(|answer| answer.starts_with("HTTP/1.1 200"));
-    if !well {
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    well
+    get(port, page).is_some_and(|answer| answer.starts_with("HTTP/1.1 200"))
 }
 
 /// The whole answer to a GET, its head included.

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use crate::kit::{Ended, Engine, PLIMSOLL, plimsoll};
 
 /// What all shards of these tests are told beside their number.
-const LOAD: [&str; 9] = ["--rate", "120/s", "--osl", "4", "--isl", "32", "--scrape", "off", "-q"];
+pub const LOAD: [&str; 9] = ["--rate", "120/s", "--osl", "4", "--isl", "32", "--scrape", "off", "-q"];
 
 struct Field {
     engine: Engine,
@@ -57,7 +57,7 @@ impl Field {
     }
 }
 
-fn ended(child: Child) -> Ended {
+pub fn ended(child: Child) -> Ended {
     let output = child.wait_with_output().expect("ended");
     Ended {
         code: output.status.code().unwrap_or(-1),
@@ -70,7 +70,7 @@ fn words(text: &str) -> Vec<String> {
     text.split(' ').map(str::to_owned).collect()
 }
 
-fn open(run: impl AsRef<Path>) -> Run {
+pub fn open(run: impl AsRef<Path>) -> Run {
     plimsoll_store::open(run.as_ref()).expect("a run")
 }
 
@@ -79,9 +79,9 @@ fn shard_folder(place: &str, index: u32, of: u32) -> PathBuf {
 }
 
 /// An arrival, in every field that the schedule decides: number, session and turn, class, lengths, prompt, and when it was due.
-type Arrived = (u64, Option<u64>, u16, u16, u32, u32, Vec<u64>, i64);
+pub type Arrived = (u64, Option<u64>, u16, u16, u32, u32, Vec<u64>, i64);
 
-fn arrivals(run: &Run) -> BTreeSet<Arrived> {
+pub fn arrivals(run: &Run) -> BTreeSet<Arrived> {
     let start = run.manifest.levels[0].start;
     let arrived = |row: &Attempt| {
         // A later turn is due when the answer before it has come, and has a prompt where that was inside the window.
@@ -302,6 +302,9 @@ fn flags_that_make_no_shard_are_refused_in_one_line() {
         ("--shard 0/2 --concurrency 4 --rendezvous p", "--shard: only an open loop"),
         ("--shard 0/2 --rate 1/s --warm-up 5 --rendezvous p", "--shard: requests before the load"),
         ("--rendezvous p --rate 1/s", "--shard"),
+        ("--shard 0/2 --rate 1/s --rendezvous s3://", "--rendezvous s3://…: a bucket's name is letters"),
+        #[cfg(not(feature = "object-store"))]
+        ("--shard 0/2 --rate 1/s --rendezvous s3://load/x", "this build has no object store support"),
     ] {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let args = [&["run", "http://127.0.0.1:9/v1"][..], &more.split(' ').collect::<Vec<_>>()].concat();

@@ -1,0 +1,97 @@
+//! How an object store is named: `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`.
+
+use std::path::Path;
+
+/// Whose store it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cloud {
+    /// Amazon's S3, and what speaks like it.
+    S3,
+    /// Google's.
+    Google,
+    /// Azure's blobs.
+    Azure,
+}
+
+/// A prefix in a bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BucketUrl {
+    /// As written.
+    pub text: String,
+    /// Whose it is.
+    pub cloud: Cloud,
+    /// The bucket, or Azure's container.
+    pub bucket: String,
+    /// What every name in it begins with; empty or without a slash at its ends.
+    pub prefix: String,
+}
+
+/// Does this name an object store, of a kind that is known or not, and no folder?
+pub fn is_url(path: &Path) -> bool {
+    let text = path.to_string_lossy();
+    let scheme = text.split_once("://").map(|(scheme, _)| scheme.to_owned());
+    scheme.is_some_and(|scheme| !scheme.is_empty() && scheme.chars().all(|c| c.is_ascii_alphanumeric()))
+}
+
+impl BucketUrl {
+    /// # Errors
+    /// The text, and what is wrong with it.
+    pub fn parse(text: &str) -> Result<BucketUrl, String> {
+        let (scheme, rest) = text.split_once("://").unwrap_or_default();
+        let cloud = match scheme {
+            "s3" => Cloud::S3,
+            "gs" => Cloud::Google,
+            "az" => Cloud::Azure,
+            // What stands before an @ may be a secret, and this is printed.
+            _ => {
+                return Err(format!(
+                    "{scheme}://…: a folder, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix"
+                ));
+            }
+        };
+        let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if bucket.is_empty() || !bucket.chars().all(plain) {
+            return Err(format!(
+                "{scheme}://…: a bucket's name is letters, digits, - and .; keys come from the environment"
+            ));
+        }
+        let prefix = prefix.trim_end_matches('/');
+        let is_part = |part: &str| {
+            !["", ".", ".."].contains(&part) && part.chars().all(|c| plain(c) || "=+,:@ ".contains(c))
+        };
+        if !prefix.is_empty() && !prefix.split('/').all(is_part) {
+            return Err(format!("{text}: a prefix has no empty part, no .. and no special characters"));
+        }
+        let (text, bucket, prefix) = (text.to_owned(), bucket.to_owned(), prefix.to_owned());
+        Ok(BucketUrl { text, cloud, bucket, prefix })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_and_a_prefix_are_read() {
+        let url = |text: &str| BucketUrl::parse(text).map(|url| (url.cloud, url.bucket, url.prefix));
+        assert_eq!(url("s3://load/monday/1/"), Ok((Cloud::S3, "load".into(), "monday/1".into())));
+        assert_eq!(url("gs://load"), Ok((Cloud::Google, "load".into(), String::new())));
+        assert_eq!(url("az://load/x"), Ok((Cloud::Azure, "load".into(), "x".into())));
+        for wrong in [
+            "s3://",
+            "s3:///x",
+            "s3://a//b",
+            "s3://a/../b",
+            "http://a/b",
+            "s3://key:secret@a/b",
+            "folder",
+            "s3://a/b?x",
+        ] {
+            let why = url(wrong).expect_err(wrong);
+            assert!(!why.contains("secret"), "{why}");
+        }
+        assert!(is_url(Path::new("ftp://x")) && is_url(Path::new("s3://x/y")));
+        assert!(!is_url(Path::new("runs/x")) && !is_url(Path::new("/mnt/load://x")));
+    }
+}
