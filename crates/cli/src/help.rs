@@ -65,10 +65,10 @@ const SHORT: &[Short] = &[
     ),
     (
         "k8s",
-        &["shards", "claim", "spec", "key_secret", "image", "name", "rate", "duration", "isl", "osl"],
+        &["shards", "claim", "place", "spec", "key_secret", "name", "rate", "duration", "isl", "osl"],
         [
             "plimsoll k8s http://vllm:8000/v1 --shards 8 --claim load --rate 4000/s",
-            "plimsoll k8s URL --shards 4 --claim load --spec scenario.yaml --name monday",
+            "plimsoll k8s URL --shards 4 --place s3://load --spec load.yaml --name monday",
         ],
     ),
     (

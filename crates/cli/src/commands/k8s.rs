@@ -1,8 +1,8 @@
 //! `plimsoll k8s`: a load from many pods, as an Indexed Job of Kubernetes that is printed and applied by whoever may.
 //!
 //! The scheduler of machines is one that is there. An Indexed Job gives each pod its number and starts none twice by itself; an operator of
-//! our own, as others have, would have to be installed, trusted with rights and kept. The pods talk to nobody but the target and each other, so
-//! that they get no token and no role at all.
+//! our own, as others have, would have to be installed, trusted with rights and kept. The pods talk to nobody but the target, each other and the place
+//! that they are given, so that they get no token of Kubernetes and no role in it.
 
 use serde_json::{Map, Value, json};
 
@@ -13,8 +13,9 @@ use super::run;
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, K8sArgs};
 use crate::out;
+use crate::place::{BucketUrl, Cloud};
 
-/// Where pods see the claim.
+/// Where pods see the claim, or a folder of their own for what goes into an object store.
 const PLACE: &str = "/place";
 /// Where they see the scenario.
 const SPEC: &str = "/scenario";
@@ -32,8 +33,10 @@ pub fn run(args: &K8sArgs) -> Result<Exit, Stop> {
     let scenario = scenario(args)?;
     let random = || format!("plimsoll-{:08x}", crate::measure::random() as u32);
     let name = args.name.clone().unwrap_or_else(random);
-    check(args, &name)?;
-    let documents = [config_map(args, &name, &scenario), job(args, &name, &scenario)];
+    let name = name.as_str();
+    check(args, name)?;
+    let job = JobOf { args, name, scenario: &scenario, place: Meeting::of(args, name)? };
+    let documents = [config_map(args, name, &scenario), job.document()];
     match args.format() {
         Format::Json => out::json(&json!({"apiVersion": "v1", "kind": "List", "items": documents})),
         Format::Text => {
@@ -41,10 +44,7 @@ pub fn run(args: &K8sArgs) -> Result<Exit, Stop> {
             out::line(&text.map_err(|e| Stop::invalid(format!("can't be written as YAML: {e}")))?);
         }
     }
-    out::note(&format!(
-        "plimsoll k8s … | kubectl apply -f -; when the Job has ended, where the claim {} is mounted: plimsoll merge {PLACE}/{name} -o {name}",
-        args.claim
-    ));
+    out::note(&job.next_steps());
     Ok(Exit::Done)
 }
 
@@ -62,7 +62,7 @@ fn scenario(args: &K8sArgs) -> Result<Scenario, Stop> {
             let instead = match flag {
                 "--key-env" | "--key-file" => "--key-secret SECRET/KEY",
                 "--ca-file" => "an image that trusts it",
-                _ => "--shards and --claim, which say it for all pods",
+                _ => "--shards and --claim or --place, which say it for all pods",
             };
             return Err(Stop::usage(format!("{flag}: pods have nothing of this machine; use {instead}")));
         }
@@ -98,6 +98,9 @@ fn check(args: &K8sArgs, name: &str) -> Result<(), Stop> {
     if args.cpus == 0 {
         return Err(Stop::usage("--cpus 0: a generator needs a CPU of its own, better two"));
     }
+    if args.place_secret.is_some() && args.place.is_none() {
+        return Err(Stop::usage("--place-secret: a claim needs no keys; it is for --place, an object store"));
+    }
     let is_secret = |text: &String| text.split_once('/').is_some_and(|(a, b)| !a.is_empty() && !b.is_empty());
     match args.key_secret.as_ref().filter(|text| !is_secret(text)) {
         Some(text) => Err(Stop::usage(format!("--key-secret {text}: write SECRET/KEY"))),
@@ -124,98 +127,187 @@ fn config_map(args: &K8sArgs, name: &str, scenario: &Scenario) -> Value {
     })
 }
 
-fn job(args: &K8sArgs, name: &str, scenario: &Scenario) -> Value {
-    json!({
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": metadata(args, name),
-        "spec": {
-            "completionMode": "Indexed",
-            "completions": args.shards,
-            "parallelism": args.shards,
-            // A pod that failed has sent; a second one must not send the same again.
-            "backoffLimitPerIndex": 0,
-            "podReplacementPolicy": "Failed",
-            "template": {
-                "metadata": {"labels": {"app.kubernetes.io/name": "plimsoll", "app.kubernetes.io/instance": name}},
-                "spec": pod(args, name, scenario),
+/// Where the pods meet and leave their runs.
+enum Meeting {
+    /// A folder of a claim that all mount.
+    Claim(String),
+    /// An object store.
+    Store(BucketUrl),
+}
+
+impl Meeting {
+    fn of(args: &K8sArgs, name: &str) -> Result<Meeting, Stop> {
+        match (&args.claim, &args.place) {
+            (None, Some(url)) => {
+                let url = format!("{}/{name}", url.trim_end_matches('/'));
+                Ok(Meeting::Store(
+                    BucketUrl::parse(&url).map_err(|why| Stop::usage(format!("--place {why}")))?,
+                ))
+            }
+            (claim, _) => Ok(Meeting::Claim(claim.clone().unwrap_or_default())),
+        }
+    }
+}
+
+/// The Job in the making.
+struct JobOf<'a> {
+    args: &'a K8sArgs,
+    name: &'a str,
+    scenario: &'a Scenario,
+    place: Meeting,
+}
+
+impl JobOf<'_> {
+    fn document(&self) -> Value {
+        json!({
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": metadata(self.args, self.name),
+            "spec": {
+                "completionMode": "Indexed",
+                "completions": self.args.shards,
+                "parallelism": self.args.shards,
+                // A pod that failed has sent; a second one must not send the same again.
+                "backoffLimitPerIndex": 0,
+                "podReplacementPolicy": "Failed",
+                "template": {"metadata": {"labels": self.labels()}, "spec": self.pod()},
             },
-        },
-    })
-}
-
-fn pod(args: &K8sArgs, name: &str, scenario: &Scenario) -> Value {
-    json!({
-        "restartPolicy": "Never",
-        "automountServiceAccountToken": false,
-        "enableServiceLinks": false,
-        // Told to stop, it lets what is in flight end.
-        "terminationGracePeriodSeconds": 120,
-        "securityContext": {
-            "runAsNonRoot": true,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        // Two generators of one host share its network and its CPUs' caches.
-        "topologySpreadConstraints": [{
-            "maxSkew": 1,
-            "topologyKey": "kubernetes.io/hostname",
-            "whenUnsatisfiable": "ScheduleAnyway",
-            "labelSelector": {"matchLabels": {"app.kubernetes.io/instance": name}},
-        }],
-        "containers": [container(args, name, scenario)],
-        "volumes": [
-            {"name": "place", "persistentVolumeClaim": {"claimName": args.claim}},
-            {"name": "scenario", "configMap": {"name": name}},
-        ],
-    })
-}
-
-fn container(args: &K8sArgs, name: &str, scenario: &Scenario) -> Value {
-    // Whole CPUs, asked for and granted alike: the static CPU manager then gives the generator CPUs of its own.
-    let resources = json!({"cpu": args.cpus.to_string(), "memory": args.memory});
-    let mut env = vec![json!({"name": "SHARD", "valueFrom": {"fieldRef": {"fieldPath": INDEX}}})];
-    if let Some((secret, key)) = args.key_secret.as_deref().and_then(|text| text.split_once('/')) {
-        env.push(json!({"name": KEY, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}));
+        })
     }
-    let mut container = Map::new();
-    let image = || format!("plimsoll:{}", env!("CARGO_PKG_VERSION"));
-    container.insert("name".into(), "plimsoll".into());
-    container.insert("image".into(), args.image.clone().unwrap_or_else(image).into());
-    container.insert("args".into(), words(args, name, scenario).into());
-    container.insert("workingDir".into(), PLACE.into());
-    container.insert("env".into(), env.into());
-    container.insert("resources".into(), json!({"requests": resources, "limits": resources}));
-    let security = json!({
-        "allowPrivilegeEscalation": false,
-        "readOnlyRootFilesystem": true,
-        "capabilities": {"drop": ["ALL"]},
-    });
-    container.insert("securityContext".into(), security);
-    let mounts = json!([
-        {"name": "place", "mountPath": PLACE},
-        {"name": "scenario", "mountPath": SPEC, "readOnly": true},
-    ]);
-    container.insert("volumeMounts".into(), mounts);
-    Value::Object(container)
-}
 
-/// What each pod runs. Kubernetes puts a variable in the place of `$(NAME)`; `$$(` is what it leaves alone.
-fn words(args: &K8sArgs, name: &str, scenario: &Scenario) -> Vec<String> {
-    let place = format!("{PLACE}/{name}");
-    let mut words = vec![
-        "run".to_owned(),
-        scenario.target.url.replace("$(", "$$("),
-        format!("--spec={SPEC}/scenario.json"),
-        format!("--shard=$(SHARD)/{}", args.shards),
-        format!("--rendezvous={place}"),
-        format!("--out={place}"),
-        format!("--shard-wait={}", args.run.shard.shard_wait),
-    ];
-    for (flag, value) in run::ceiling_flags(&args.run.client, &args.run.ceilings) {
-        words.push(if value.is_empty() { format!("--{flag}") } else { format!("--{flag}={value}") });
+    fn labels(&self) -> Value {
+        let mut labels =
+            json!({"app.kubernetes.io/name": "plimsoll", "app.kubernetes.io/instance": self.name});
+        // Azure gives a pod its account's identity only where the pod asks for it.
+        if let (Meeting::Store(BucketUrl { cloud: Cloud::Azure, .. }), Some(_)) =
+            (&self.place, &self.args.service_account)
+        {
+            labels["azure.workload.identity/use"] = "true".into();
+        }
+        labels
     }
-    words
+
+    fn pod(&self) -> Value {
+        let place = match &self.place {
+            Meeting::Claim(claim) => {
+                json!({"name": "place", "persistentVolumeClaim": {"claimName": claim}})
+            }
+            Meeting::Store(_) => json!({"name": "place", "emptyDir": {}}),
+        };
+        let mut pod = json!({
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": false,
+            "enableServiceLinks": false,
+            // Told to stop, it lets what is in flight end.
+            "terminationGracePeriodSeconds": 120,
+            "securityContext": {
+                "runAsNonRoot": true,
+                "runAsUser": USER,
+                "runAsGroup": USER,
+                "fsGroup": USER,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            // Two generators of one host share its network and its CPUs' caches.
+            "topologySpreadConstraints": [{
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": {"app.kubernetes.io/instance": self.name}},
+            }],
+            "containers": [self.container()],
+            "volumes": [place, {"name": "scenario", "configMap": {"name": self.name}}],
+        });
+        if let Some(account) = &self.args.service_account {
+            pod["serviceAccountName"] = account.clone().into();
+        }
+        pod
+    }
+
+    fn container(&self) -> Value {
+        let args = self.args;
+        // Whole CPUs, asked for and granted alike: the static CPU manager then gives the generator CPUs of its own.
+        let resources = json!({"cpu": args.cpus.to_string(), "memory": args.memory});
+        let mut env = vec![json!({"name": "SHARD", "valueFrom": {"fieldRef": {"fieldPath": INDEX}}})];
+        if let Some((secret, key)) = args.key_secret.as_deref().and_then(|text| text.split_once('/')) {
+            env.push(json!({"name": KEY, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}));
+        }
+        let mut container = Map::new();
+        let image = || format!("plimsoll:{}", env!("CARGO_PKG_VERSION"));
+        container.insert("name".into(), "plimsoll".into());
+        container.insert("image".into(), args.image.clone().unwrap_or_else(image).into());
+        container.insert("args".into(), self.words().into());
+        container.insert("workingDir".into(), PLACE.into());
+        container.insert("env".into(), env.into());
+        if let Some(secret) = &args.place_secret {
+            container.insert("envFrom".into(), json!([{"secretRef": {"name": secret}}]));
+        }
+        container.insert("resources".into(), json!({"requests": resources, "limits": resources}));
+        let security = json!({
+            "allowPrivilegeEscalation": false,
+            "readOnlyRootFilesystem": true,
+            "capabilities": {"drop": ["ALL"]},
+        });
+        container.insert("securityContext".into(), security);
+        let mounts = json!([
+            {"name": "place", "mountPath": PLACE},
+            {"name": "scenario", "mountPath": SPEC, "readOnly": true},
+        ]);
+        container.insert("volumeMounts".into(), mounts);
+        Value::Object(container)
+    }
+
+    /// The place as pods name it.
+    fn place(&self) -> String {
+        match &self.place {
+            Meeting::Claim(_) => format!("{PLACE}/{}", self.name),
+            Meeting::Store(url) => url.text.clone(),
+        }
+    }
+
+    /// What each pod runs. Kubernetes puts a variable in the place of `$(NAME)`; `$$(` is what it leaves alone.
+    fn words(&self) -> Vec<String> {
+        let (place, wanted) = (self.place(), &self.args.run);
+        let mut words = vec![
+            "run".to_owned(),
+            self.scenario.target.url.replace("$(", "$$("),
+            format!("--spec={SPEC}/scenario.json"),
+            format!("--shard=$(SHARD)/{}", self.args.shards),
+            format!("--rendezvous={place}"),
+            format!("--out={place}"),
+            format!("--shard-wait={}", wanted.shard.shard_wait),
+        ];
+        for (flag, value) in run::ceiling_flags(&wanted.client, &wanted.ceilings) {
+            words.push(if value.is_empty() { format!("--{flag}") } else { format!("--{flag}={value}") });
+        }
+        words
+    }
+
+    /// What whoever applies it does then, and what the pods need for it.
+    fn next_steps(&self) -> String {
+        let (name, place) = (self.name, self.place());
+        let apply = "plimsoll k8s … | kubectl apply -f -; when the Job has ended";
+        let merge = format!("plimsoll merge {place} -o {name}");
+        let url = match &self.place {
+            Meeting::Claim(claim) => return format!("{apply}, where the claim {claim} is mounted: {merge}"),
+            Meeting::Store(url) => url,
+        };
+        let (keys, right) = match url.cloud {
+            Cloud::S3 => (
+                "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION (AWS_ENDPOINT_URL for another store than Amazon's)",
+                "s3:ListBucket, s3:GetObject, s3:PutObject and s3:DeleteObject",
+            ),
+            Cloud::Google => ("GOOGLE_SERVICE_ACCOUNT_KEY", "roles/storage.objectUser"),
+            Cloud::Azure => {
+                ("AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY", "Storage Blob Data Contributor")
+            }
+        };
+        let who = match (&self.args.place_secret, &self.args.service_account) {
+            (Some(secret), _) => format!("the Secret {secret} holds {keys}"),
+            (None, Some(account)) => format!("the service account {account} has a role with {right} there"),
+            (None, None) => format!(
+                "pods write by the identity that their nodes have; else name --place-secret (with {keys}) or --service-account"
+            ),
+        };
+        format!("{who}\n{apply}: {merge}")
+    }
 }

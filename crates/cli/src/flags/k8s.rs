@@ -14,8 +14,17 @@ pub struct K8sArgs {
     #[arg(long, value_name = "N", help_heading = "Kubernetes")]
     pub shards: u32,
     /// PersistentVolumeClaim that all pods can write to (ReadWriteMany): there they meet, and there their runs lie
+    #[arg(long, value_name = "NAME", required_unless_present = "place", help_heading = "Kubernetes")]
+    pub claim: Option<String>,
+    /// Instead of a claim an object store: s3://bucket/prefix, gs:// or az://; the Job's name is put behind it
+    #[arg(long, value_name = "URL", conflicts_with = "claim", help_heading = "Kubernetes")]
+    pub place: Option<String>,
+    /// Secret whose keys become the pods' environment, with what the store asks for (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION)
+    #[arg(long, value_name = "SECRET", help_heading = "Kubernetes")]
+    pub place_secret: Option<String>,
+    /// Service account of the pods, that has a role at the cloud
     #[arg(long, value_name = "NAME", help_heading = "Kubernetes")]
-    pub claim: String,
+    pub service_account: Option<String>,
     /// Secret that holds the API key, and the key's name in it
     #[arg(long, value_name = "SECRET/KEY", help_heading = "Kubernetes")]
     pub key_secret: Option<String>,

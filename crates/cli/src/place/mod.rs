@@ -19,7 +19,7 @@ use std::time::Duration;
 use crate::exit::Stop;
 
 use folder::Folder;
-pub use url::{BucketUrl, is_url};
+pub use url::{BucketUrl, Cloud, is_url};
 
 /// A place; names are relative to it, with `/` between their parts.
 pub trait Place: Debug + Send + Sync {

@@ -83,6 +83,53 @@ fn what_is_printed_is_what_kubernetes_takes() {
     assert_eq!(secret["valueFrom"]["secretKeyRef"], json!({"name": "vllm", "key": "token"}));
 }
 
+/// Pods that meet in an object store: what gives them the right to it, and nothing that they could share.
+#[test]
+fn a_place_in_an_object_store_needs_no_claim() {
+    let print = |more: &[&str]| {
+        let base = ["k8s", "http://vllm:8000/v1", "--shards", "8", "--rate", "4/s", "--name", "monday"];
+        let ended = plimsoll(&[&base[..], more].concat());
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        let documents: Vec<Value> = serde_saphyr::from_multiple(&ended.stdout).expect("YAML");
+        for document in &documents {
+            assert_eq!(faults(document), Vec::<String>::new(), "{document:#}");
+        }
+        (documents[1]["spec"]["template"].clone(), ended.stderr)
+    };
+    let (pod, said) = print(&["--place", "s3://load/perf/", "--place-secret", "load-keys"]);
+    let container = &pod["spec"]["containers"][0];
+    assert_eq!(container["envFrom"], json!([{"secretRef": {"name": "load-keys"}}]));
+    let args: Vec<&str> =
+        container["args"].as_array().expect("words").iter().filter_map(Value::as_str).collect();
+    assert!(
+        args.contains(&"--rendezvous=s3://load/perf/monday") && args.contains(&"--out=s3://load/perf/monday")
+    );
+    assert_eq!(pod["spec"]["volumes"][0], json!({"name": "place", "emptyDir": {}}));
+    assert!(said.contains("the Secret load-keys holds AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY"), "{said}");
+    assert!(said.contains("plimsoll merge s3://load/perf/monday -o monday"), "{said}");
+    let (pod, said) = print(&["--place", "az://load", "--service-account", "load"]);
+    assert_eq!(pod["spec"]["serviceAccountName"], "load");
+    assert_eq!(pod["metadata"]["labels"]["azure.workload.identity/use"], "true");
+    assert!(
+        said.contains("the service account load has a role with Storage Blob Data Contributor"),
+        "{said}"
+    );
+    let (pod, said) = print(&["--place", "gs://load"]);
+    assert_eq!(pod["spec"]["serviceAccountName"], Value::Null);
+    assert!(said.contains("by the identity that their nodes have"), "{said}");
+    for (more, why) in [
+        (&["--place", "load"][..], "--place"),
+        (&["--place", "s3://load", "--claim", "load"], "--claim"),
+        (&["--claim", "load", "--place-secret", "keys"], "--place"),
+        (&[], "--claim"),
+    ] {
+        let base = ["k8s", "http://vllm:8000/v1", "--shards", "8", "--rate", "4/s"];
+        let ended = plimsoll(&[&base[..], more].concat());
+        assert_eq!(ended.code, 2, "{more:?}: {}", ended.stderr);
+        assert!(ended.stderr.contains(why), "{more:?}: {}", ended.stderr);
+    }
+}
+
 /// A schema that lets everything pass would prove nothing.
 #[test]
 fn what_kubernetes_does_not_take_is_found() {
