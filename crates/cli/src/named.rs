@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use plimsoll_model::Manifest;
 use plimsoll_store::read_manifest;
 
+use crate::place::BucketUrl;
+
 /// Where runs are written that nobody names a place for.
 pub const HOME: &str = "plimsoll-runs";
 
@@ -24,7 +26,7 @@ pub struct Listed {
 /// The folder that a name means, for a flag that takes a run.
 ///
 /// # Errors
-/// `last` where there is no run, and a label that several runs have.
+/// `last` where there is no run, a label that several runs have, and an object store.
 pub fn run(name: &str) -> Result<PathBuf, String> {
     if Path::new(name).exists() {
         return Ok(PathBuf::from(name));
@@ -39,6 +41,9 @@ pub fn run(name: &str) -> Result<PathBuf, String> {
     let labelled = |run: &Listed| run.manifest.as_ref().is_some_and(|m| m.label.as_deref() == Some(name));
     runs.retain(labelled);
     match runs.as_slice() {
+        [] if BucketUrl::parse(name).is_ok() => Err(format!(
+            "runs are read from folders; shards there become one with plimsoll merge {name} -o RUN"
+        )),
         [] => Ok(PathBuf::from(name)),
         [only] => Ok(only.dir.clone()),
         several => {

@@ -318,6 +318,8 @@ fn a_store_that_can_t_be_used_is_one_line() {
         2,
         "only the run of a shard (plimsoll run --shard) is put into an object store",
     );
+    let show = "runs are read from folders; shards there become one with plimsoll merge s3://load/x -o RUN";
+    check(&mut field.command(&["show", "s3://load/x"]), 2, show);
     for (place, code, why) in [
         ("s3://load/x", 2, "s3://load/x: no run of a shard"),
         ("s3://not-there/x", 2, "merge s3://not-there/x: there is no such bucket"),
