@@ -1,6 +1,6 @@
 //! What a person and a ceiling may do to a level while it runs.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use crate::live::Totals;
 
@@ -47,6 +47,7 @@ impl Ceilings {
 #[derive(Debug, Default)]
 pub struct Control {
     stops: AtomicU8,
+    enough: AtomicBool,
     /// Limits the user set.
     pub ceilings: Ceilings,
 }
@@ -54,13 +55,23 @@ pub struct Control {
 impl Control {
     /// Nobody has asked for anything; these limits hold.
     pub fn new(ceilings: Ceilings) -> Control {
-        Control { stops: AtomicU8::new(0), ceilings }
+        Control { ceilings, ..Control::default() }
     }
 
     /// Asks the level to stop. Once: nothing new is sent and what is in flight is waited for. Twice: at once.
     /// Safe to call from a signal-watching thread at any time.
     pub fn stop(&self) {
         let _ = self.stops.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| Some(n.saturating_add(1)));
+    }
+
+    /// What was to be known is: the level that runs needs no further requests, and those in flight are waited for.
+    pub fn enough(&self) {
+        self.enough.store(true, Ordering::SeqCst);
+    }
+
+    /// Does the level that runs need no further requests?
+    pub fn is_enough(&self) -> bool {
+        self.enough.load(Ordering::SeqCst)
     }
 
     /// How often it was asked.

@@ -426,6 +426,12 @@ impl LevelDriver {
         }
     }
 
+    /// The load ends at this instant, as if it had been asked to.
+    pub fn end_at(self: &Rc<LevelDriver>, at: At) {
+        self.player.borrow_mut().end_at(self.played(at));
+        self.pump();
+    }
+
     /// No new arrivals from now on.
     pub fn stop(self: &Rc<LevelDriver>, by: By) {
         self.player.borrow_mut().stop(self.played(self.now()));

@@ -60,6 +60,8 @@ pub enum Command {
     },
     /// The window has ended: CPU is accounted until here.
     Mark,
+    /// The load ends at this instant, as if it had been asked to.
+    EndAt(At),
     /// Nothing new from now on.
     Stop(By),
     /// Everything ends now.
@@ -152,7 +154,7 @@ async fn obey(bench: &Rc<Bench>, mut commands: UnboundedReceiver<Command>) {
                 let report = run(bench, shared, *player, *ahead, &mut commands).await;
                 let _ = done.send(report);
             }
-            Command::Mark | Command::Stop(_) | Command::StopNow(_) => {}
+            Command::Mark | Command::EndAt(_) | Command::Stop(_) | Command::StopNow(_) => {}
         }
     }
 }
@@ -183,6 +185,7 @@ async fn run(
             biased;
             command = commands.recv() => match command {
                 Some(Command::Mark) => marked = marked.or(Some(Used::now())),
+                Some(Command::EndAt(at)) => stage.end_at(at),
                 Some(Command::Stop(by)) => stage.stop(by),
                 Some(Command::StopNow(by)) => stage.stop_now(by),
                 Some(_) => {}

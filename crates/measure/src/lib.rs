@@ -19,6 +19,7 @@ pub mod foreign;
 pub mod lines;
 pub mod network;
 pub mod order;
+pub mod precision;
 pub mod purpose;
 pub mod requests;
 pub mod say;

@@ -228,6 +228,7 @@ fn ended_by(levels: &[Level]) -> EndedBy {
         EndedBy::Errors,
         EndedBy::Ceiling,
         EndedBy::DrainLimit,
+        EndedBy::Known,
         EndedBy::Complete,
     ];
     let is_there = |by: &EndedBy| levels.iter().any(|level| level.ended_by == *by);

@@ -18,6 +18,8 @@ mod idle_cost;
 mod incidents;
 #[path = "all/metrics.rs"]
 mod metrics;
+#[path = "all/precision.rs"]
+mod precision;
 #[path = "all/server_side.rs"]
 mod server_side;
 #[path = "all/steady.rs"]

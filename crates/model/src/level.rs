@@ -54,6 +54,8 @@ pub enum EndedBy {
     User,
     /// The person asked twice: stopped at once.
     UserNow,
+    /// The figure that was asked for is known as well as was asked.
+    Known,
     /// A ceiling the user set (rate, requests, tokens, spend).
     Ceiling,
     /// Too many errors.

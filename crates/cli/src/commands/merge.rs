@@ -189,7 +189,7 @@ fn merged(
     let whys: Vec<String> = shards.iter().filter_map(why_partial).collect();
     let progress = match (whys.is_empty(), level.ended_by) {
         (false, _) => RunState::Partial { why: whys.join("; ") },
-        (true, EndedBy::Complete | EndedBy::DrainLimit) => RunState::Complete,
+        (true, EndedBy::Complete | EndedBy::Known | EndedBy::DrainLimit) => RunState::Complete,
         (true, by) => RunState::Partial { why: format!("a shard ended early ({by:?})").to_lowercase() },
     };
     Manifest { progress, shard: None, shards, levels: vec![level], ..base }

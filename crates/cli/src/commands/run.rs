@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use crate::result;
 use plimsoll_judge::cost::Bill;
+use plimsoll_measure::findings::Findings;
+use plimsoll_measure::precision::Precision;
 use plimsoll_measure::purpose::ISOLATED;
 use plimsoll_measure::sweep::SATURATED_GROWTH;
 use plimsoll_model::{EndedBy, Load, SizeUnit, Span};
@@ -23,6 +25,9 @@ use crate::{named, out};
 /// No saturating search goes beyond this concurrency unless `--max-in-flight` says so.
 pub const MOST_CONCURRENCY: u32 = 4096;
 
+/// How long a load goes on at most that goes on until a figure is known.
+const LONGEST_UNTIL: &str = "30m";
+
 /// Measures and prints.
 pub fn run(args: &RunArgs) -> Result<Exit, Stop> {
     match load(args) {
@@ -32,8 +37,13 @@ pub fn run(args: &RunArgs) -> Result<Exit, Stop> {
 }
 
 fn load(args: &RunArgs) -> Result<Exit, Stop> {
-    let (draft, nonce_is_said) = draft(args)?;
+    let (mut draft, nonce_is_said) = draft(args)?;
+    let until = args.load.until.as_deref().map(Precision::parse).transpose();
+    let until = until.map_err(|why| Stop::usage(format!("--until {why}")))?;
     let window_is_said = draft.has("load.window");
+    if until.is_some() && !window_is_said {
+        draft.set("load.window", LONGEST_UNTIL.into());
+    }
     let shard = Asked::of(&args.shard, nonce_is_said)?;
     let mut scenario = draft.finish(random())?;
     let rate = rate(&scenario)?;
@@ -61,13 +71,17 @@ fn load(args: &RunArgs) -> Result<Exit, Stop> {
         ceilings: &args.ceilings,
         output: &output,
         reproduce: None,
-        more: ceiling_flags(&args.client, &args.ceilings),
+        more: ceiling_flags(&args.client, &args.ceilings)
+            .into_iter()
+            .chain(until.iter().map(|until| ("until", until.to_string())))
+            .collect(),
         world: None,
         repeats: None,
         shard,
     })?;
     let upload = bucket.map(|(bucket, name)| Upload::start(bucket, name, &measure.folder())).transpose()?;
     let most = args.ceilings.max_requests;
+    until.iter().for_each(|until| measure.until(until.clone()));
     announce(&mut measure, rate, window, most, cost.as_ref());
     run_load(&mut measure, rate, window, most, args.client.max_in_flight)?;
     let stopped = measure.stopped();
@@ -79,11 +93,32 @@ fn load(args: &RunArgs) -> Result<Exit, Stop> {
     }
     let uploaded = upload.map(Upload::finish);
     result::close(args.output.format, &closed, &findings, None);
-    let exit = closed.exit(&findings, stopped);
+    let exit = match &until {
+        Some(until) if !stopped => {
+            let ended = closed.manifest.levels.iter().any(|level| level.ended_by == EndedBy::Known);
+            known(until, &findings, ended, closed.exit(&findings, stopped))
+        }
+        _ => closed.exit(&findings, stopped),
+    };
     match uploaded {
         Some(uploaded) => said_of_upload(args, uploaded, &closed.dir, exit),
         None => Ok(exit),
     }
+}
+
+/// Says how well the figure is known that the load was to go on for; 3 where its time was over before.
+fn known(until: &Precision, findings: &Findings, ended: bool, exit: Exit) -> Exit {
+    let reached = findings.levels.iter().find_map(|level| until.reached(&level.summary));
+    let met = findings.levels.iter().any(|level| until.is_met(&level.summary));
+    let so_far = reached
+        .map_or("not known at all".to_owned(), |share| format!("known to ±{}", figure::percent(share)));
+    // What ended since the last look may have widened it a little again.
+    if met || ended {
+        out::note(&format!("--until {until}: {so_far}"));
+        return exit;
+    }
+    out::note(&format!("--until {until}: {so_far} when the time was over; a longer --for, or a wider share"));
+    if exit == Exit::Done { Exit::Inconclusive } else { exit }
 }
 
 /// Where its run lies for the others, or that it lies here alone.

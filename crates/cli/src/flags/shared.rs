@@ -196,6 +196,9 @@ pub struct LoadArgs {
     /// How long arrivals fall [default: 60s; a trace: its length]
     #[arg(long = "for", value_name = "TIME", help_heading = "Load")]
     pub duration: Option<String>,
+    /// End once a figure is known as well as this: "ttft p99 ±5%" (of its 95 % interval); --for is then the longest time [default: 30m]
+    #[arg(long, value_name = "FIGURE", allow_hyphen_values = true, help_heading = "Load", conflicts_with_all = ["saturate", "wave", "requests"])]
+    pub until: Option<String>,
     /// Arrival process: poisson | constant | gamma:CV | weibull:CV | onoff:ON,OFF[,FLOOR] | ramp:FROM,TO | step:A,B,… | spike:HEIGHT | diurnal:RATIO
     #[arg(long, value_name = "PROCESS", help_heading = "Load")]
     pub arrivals: Option<String>,

@@ -131,7 +131,7 @@ pub(super) fn progress(manifest: &Manifest) -> RunState {
         EndedBy::Cut => Some("the generator was cut off"),
         EndedBy::Ceiling => Some("a ceiling was reached"),
         EndedBy::Errors => Some("too many requests failed"),
-        EndedBy::Complete | EndedBy::DrainLimit => None,
+        EndedBy::Complete | EndedBy::Known | EndedBy::DrainLimit => None,
     });
     match why {
         Some(why) => RunState::Partial { why: why.into() },

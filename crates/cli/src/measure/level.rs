@@ -1,6 +1,7 @@
 //! One level: what is asked of it, what the client is told, and what is left of it in memory.
 
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
 use plimsoll_client::{Control, LevelPlan, LevelTraffic, Memory, ShardStart, Sink};
 use plimsoll_measure::Gathered;
@@ -193,11 +194,14 @@ pub(super) struct LevelSink {
     pub(super) store: plimsoll_store::Sink,
     pub(super) memory: Memory,
     pub(super) control: Arc<Control>,
+    /// Who looks whether enough is known.
+    pub(super) ended: Option<Sender<Attempt>>,
 }
 
 impl Sink for LevelSink {
     fn attempt(&self, attempt: Attempt) {
         self.store.attempt(&attempt);
+        self.ended.iter().for_each(|ended| drop(ended.send(attempt.clone())));
         self.memory.attempt(attempt);
     }
 

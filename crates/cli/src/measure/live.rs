@@ -38,8 +38,13 @@ pub struct Counts {
     pub streams: bool,
 }
 
-/// Runs `work` on a thread of its own and redraws the screen until it is done.
-pub fn watch<T: Send>(screen: &mut Screen, view: &View<'_>, work: impl FnOnce() -> T + Send) -> T {
+/// Runs `work` on a thread of its own and redraws the screen until it is done. `each` is called at each redraw.
+pub fn watch<T: Send>(
+    screen: &mut Screen,
+    view: &View<'_>,
+    mut each: impl FnMut(At),
+    work: impl FnOnce() -> T + Send,
+) -> T {
     thread::scope(|scope| {
         let (done, wait) = mpsc::channel();
         let worker = scope.spawn(move || {
@@ -63,6 +68,7 @@ pub fn watch<T: Send>(screen: &mut Screen, view: &View<'_>, work: impl FnOnce() 
                 screen.show((now - begun).as_secs_f64(), &block, &line);
             }
             past.push_back((now, totals));
+            each(now);
         }
         screen.clear();
         match worker.join() {

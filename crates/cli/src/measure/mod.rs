@@ -6,6 +6,7 @@
 
 mod calibration;
 mod closed;
+mod knowing;
 mod level;
 mod live;
 mod refusal;
@@ -22,6 +23,7 @@ use plimsoll_client::{Ceilings, Client, ClientError, Clock, Control, LevelPlan, 
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_judge::gate::{self, GateFinding};
 use plimsoll_measure::findings::Findings;
+use plimsoll_measure::precision::Precision;
 use plimsoll_measure::purpose::{ISOLATED, WARM_UP};
 use plimsoll_measure::{Observed, SweepSpec};
 use plimsoll_model::{Attempt, Fingerprint, Level, Manifest, Repeats, RunState, Sample, Span, Time};
@@ -37,6 +39,7 @@ use crate::shard::{Agreed, Asked};
 use calibration::Before;
 pub use closed::{Closed, findings, line_spec, verdict};
 use closed::{kept, manifest, progress, whole_scenario};
+use knowing::Knowing;
 pub use level::{LevelRows, MeasuredLevel, Step, Variation};
 use level::{LevelSink, cut_off, part_of, plan, stretch};
 use scraping::Scraping;
@@ -100,6 +103,8 @@ pub struct Measure {
     shard: Option<Agreed>,
     /// What the target's host is told before each level.
     before_level: Option<HostCommand>,
+    /// What is to be known for the load to end before its time.
+    until: Option<Precision>,
 }
 
 /// Who puts the load on the target.
@@ -255,6 +260,7 @@ impl Measure {
             unkept: None,
             shard: None,
             before_level: None,
+            until: None,
         })
     }
 
@@ -271,6 +277,11 @@ impl Measure {
     /// Is nothing new to be begun: has the person asked to stop, or is there nowhere to keep it?
     pub fn stopped(&self) -> bool {
         self.control.stops() > 0 || self.unkept.is_some()
+    }
+
+    /// The load is to end once this is known, if that is before its time.
+    pub fn until(&mut self, precision: Precision) {
+        self.until = Some(precision);
     }
 
     /// A further way to the target, past what spreads requests: one of its replicas. They count from 0 as they are named.
@@ -328,10 +339,14 @@ impl Measure {
             let own = plan.arrivals().unwrap_or(0);
             self.screen.say(&format!("shard {}: sends {own} of them", agreed.shard));
         }
+        let before_load = [WARM_UP, ISOLATED].contains(&step.purpose.as_str());
+        let until = self.until.as_ref().filter(|_| !before_load);
+        let (ended, mut knowing) = until.map(Knowing::new).unzip();
         let rows_of = Arc::new(LevelSink {
             store: self.writer.sink(),
             memory: Memory::default(),
             control: Arc::clone(&self.control),
+            ended,
         });
         let sink: Arc<dyn Sink> = rows_of.clone();
         let target = &self.scenario.target;
@@ -346,11 +361,12 @@ impl Measure {
         let begins = self.shard.as_ref().map_or_else(|| clock.now(), |agreed| agreed.at);
         let cut = cut_off(plan.id, step, (plan.load, plan.rate_course), begins);
         let (arrivals, schedule_hash) = (plan.arrivals().unwrap_or(0), plan.schedule_hash());
-        self.writer.level(&Level { arrivals, schedule_hash, unit, ..cut }).map_err(kept)?;
+        self.writer.level(&Level { arrivals, schedule_hash, unit, ..cut.clone() }).map_err(kept)?;
         if let Some(agreed) = &self.shard {
             agreed.wait(clock, &control)?;
         }
-        let level = live::watch(&mut self.screen, &view, || client.run_level(&plan, &sink, &control));
+        let each = |now| knowing.iter_mut().for_each(|knowing| knowing.look(now, &cut, &control));
+        let level = live::watch(&mut self.screen, &view, each, || client.run_level(&plan, &sink, &control));
         let level = level.map_err(|e: ClientError| Stop::invalid(e.to_string()))?;
         self.levels += 1;
         // What was measured is judged and shown even where it can't be kept: the rows are still in memory.

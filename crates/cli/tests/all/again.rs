@@ -279,3 +279,35 @@ fn a_run_that_can_t_be_trusted_is_no_baseline() {
     fs::write(&manifest, value.to_string()).expect("written");
     refused(&folder, &["baseline", "set", "main", "bad"], 2, "is partial (stopped by the user)");
 }
+
+/// A load that is to go on until a figure is known ends before its time, whole: every arrival until then left its row, and nothing of later ones is missed.
+#[test]
+fn a_load_ends_once_its_figure_is_known() {
+    let engine = Engine::start("demo");
+    let folder = tempfile::tempdir().expect("a folder");
+    let until = |figure: &str, longest: &str, run: &str| {
+        let args = ["run", &engine.url, "--rate", "100/s", "--for", longest, "--isl", "32", "--osl", "4"];
+        plimsoll_in(
+            folder.path(),
+            &[&args[..], &["--until", figure, "-o", run, "--format", "json", "-q"]].concat(),
+        )
+    };
+    let ended = done(until("e2e p50 ±20%", "60s", "known"));
+    assert!(ended.stderr.contains("--until e2e p50 ±20%: known to ±"), "{}", ended.stderr);
+    let run = open(&folder.path().join("known")).expect("a run");
+    let level = run.manifest.levels.last().expect("a level");
+    assert_eq!(level.ended_by, plimsoll_model::EndedBy::Known);
+    assert!((level.stop - level.start).as_secs_f64() < 40.0, "{level:?}");
+    let rows = run.attempts.iter().filter(|row| row.level == level.id).count() as u64;
+    assert_eq!(rows, level.arrivals);
+    let finding = &run.manifest.findings.as_ref().expect("findings")["levels"][0];
+    let named = |name: &str| {
+        finding["validity"]["reasons"].as_array().into_iter().flatten().any(|check| check["check"] == name)
+    };
+    assert!(!named("never_sent") && !named("rows"), "{finding:#}");
+    let short = until("e2e p99 ±0.1%", "1s", "short");
+    assert!(matches!(short.code, 3 | 4), "{}", short.stderr);
+    assert!(short.stderr.contains("when the time was over"), "{}", short.stderr);
+    let refused = until("e2e p98 ±1%", "1s", "none");
+    assert_eq!(refused.code, 2, "{}", refused.stderr);
+}

@@ -20,6 +20,9 @@ use crate::worker::{Command, Report};
 /// Between two looks of the watching thread.
 pub(super) const TICK: Span = Span::from_millis(10);
 
+/// Between the instant at which enough is known and the end of the load.
+const KNOWN_AHEAD: Span = Span::from_millis(50);
+
 /// Between two samples written.
 pub(super) const SAMPLE: Span = Span::from_millis(100);
 
@@ -146,7 +149,8 @@ impl<'a> LevelWatch<'a> {
                 _ => drained.max(self.stop),
             },
             ended_by: self.ended_by,
-            arrivals: self.plan.arrivals().unwrap_or(begun),
+            // What was due later was never meant to be sent.
+            arrivals: self.plan.arrivals().filter(|_| self.ended_by != EndedBy::Known).unwrap_or(begun),
             health,
         })
     }
@@ -161,6 +165,11 @@ impl<'a> LevelWatch<'a> {
         } else if by_hand == 1 && !self.stopping {
             self.end_window(now, EndedBy::User);
             self.tell_all(|| Command::Stop(By::User));
+        } else if !self.stopping && self.control.is_enough() {
+            // Far enough ahead that no worker has sent beyond it.
+            let end = now + KNOWN_AHEAD;
+            self.end_window(end, EndedBy::Known);
+            self.tell_all(|| Command::EndAt(end));
         } else if !self.stopping
             && self.control.ceilings != Ceilings::default()
             && let Some(reached) = self.control.ceilings.reached(&self.client.live.totals())

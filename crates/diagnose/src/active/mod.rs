@@ -128,7 +128,7 @@ impl Active {
             EndedBy::Ceiling => self.over = Some("a ceiling was reached".into()),
             EndedBy::Cut => self.over = Some("the generator was cut off".into()),
             EndedBy::Errors => self.over = Some("too many requests failed".into()),
-            EndedBy::Complete | EndedBy::DrainLimit => {}
+            EndedBy::Complete | EndedBy::Known | EndedBy::DrainLimit => {}
         }
         if self.failed > self.spec.max_errors {
             self.over = Some("too many requests failed".into());

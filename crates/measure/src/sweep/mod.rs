@@ -207,13 +207,13 @@ impl Sweep {
     /// Moves on after a result.
     fn advance(&mut self, level: &Level) {
         let finished = self.observed.last().map_or(0, |o| o.finding.summary.counts.finished);
-        use plimsoll_model::EndedBy::{Ceiling, Complete, Cut, DrainLimit, Errors, User, UserNow};
+        use plimsoll_model::EndedBy::{Ceiling, Complete, Cut, DrainLimit, Errors, Known, User, UserNow};
         match level.ended_by {
             User | UserNow => return self.finish("stopped by the user"),
             Errors => return self.finish("too many errors"),
             Ceiling => return self.finish("a ceiling was reached"),
             Cut => return self.finish("the generator was cut off"),
-            Complete | DrainLimit => {}
+            Complete | Known | DrainLimit => {}
         }
         if self.spec.max_errors.is_some_and(|most| self.failed > most) {
             return self.finish("too many requests failed");

@@ -145,7 +145,7 @@ pub fn answers(bench: &mut Bench, summary: &LevelSummary) {
 
 pub fn ended(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
     let (figure, means) = match level.ended_by {
-        EndedBy::Complete => {
+        EndedBy::Complete | EndedBy::Known => {
             // Nobody stopped it, and still requests were not sent.
             let never = summary.counts.by_outcome.get(&How::NeverSent).copied().unwrap_or(0);
             // What a lost shard left undone is told of with the shards.

@@ -258,6 +258,17 @@ impl Player {
         }
     }
 
+    /// The load ends at `at`, as if it had been asked to: what was due later was never part of it, nor a turn that follows. Of a closed loop nothing is
+    /// begun later.
+    pub fn end_at(&mut self, at: At) {
+        self.turns.clear();
+        match &mut self.source {
+            Source::Open(queue) => queue.retain(|arrival| arrival.due < at),
+            Source::Fed(_) | Source::Closed { .. } => {}
+        }
+        self.until = self.until.min(at);
+    }
+
     /// Takes out what ended without being sent: stopped before its time, or a turn whose session broke off. Ascending by
     /// number. A retry that was never begun is here with the number its attempt would have had.
     pub fn never_sent(&mut self) -> impl Iterator<Item = Attempted> {

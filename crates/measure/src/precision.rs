@@ -1,0 +1,87 @@
+//! How well one figure is to be known before a load may end: `ttft p99 ±5%`.
+//!
+//! The interval is the figure's own (order statistics, discounted for correlation), looked at again only after a tenth more requests: a fixed-width stop has the
+//! interval's coverage for narrow widths (Chow & Robbins 1965), and few looks cost little of it for wide ones.
+
+use std::fmt;
+
+use crate::findings::{LevelSummary, Percentiles, Reading};
+
+/// See the module.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Precision {
+    metric: &'static str,
+    percentile: &'static str,
+    /// Half the interval's width over the figure.
+    share: f64,
+}
+
+/// Figures of which a level tells all percentiles.
+const METRICS: [&str; 8] =
+    ["ttft", "ttft_after_send", "ttfb", "tpot", "ntpot", "event_gap", "e2e", "e2e_after_send"];
+const PERCENTILES: [&str; 5] = ["p50", "p90", "p95", "p99", "p999"];
+/// The first look, and after how much more the next.
+const FIRST: u64 = 100;
+const NEXT: f64 = 1.1;
+
+impl Precision {
+    /// As it is written: `ttft p99 ±5%` (`+-5%` and `5%` too).
+    ///
+    /// # Errors
+    /// What was expected.
+    pub fn parse(text: &str) -> Result<Precision, String> {
+        let wrong = |what: &str| {
+            format!("{text:?}: {what}; write a metric, a percentile and a share, such as \"ttft p99 ±5%\"")
+        };
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let [metric, percentile, share] = words[..] else { return Err(wrong("is no such figure")) };
+        let metric = METRICS.into_iter().find(|known| *known == metric);
+        let metric = metric.ok_or_else(|| wrong(&format!("the metric is one of {}", METRICS.join(", "))))?;
+        let bare = percentile.replace('.', "");
+        let percentile = PERCENTILES.into_iter().find(|known| *known == bare);
+        let percentile =
+            percentile.ok_or_else(|| wrong("the percentile is one of p50, p90, p95, p99, p99.9"))?;
+        let digits = share.trim_start_matches('±').trim_start_matches("+-").trim_start_matches("+/-");
+        let share = digits.strip_suffix('%').and_then(|digits| digits.parse::<f64>().ok());
+        match share.filter(|share| (0.1..=50.0).contains(share)) {
+            Some(share) => Ok(Precision { metric, percentile, share: share / 100.0 }),
+            None => Err(wrong("the share is from 0.1% to 50%")),
+        }
+    }
+
+    /// Half the interval's width over the figure, as far as it is known; `None` = not yet.
+    pub fn reached(&self, summary: &LevelSummary) -> Option<f64> {
+        let of = |percentiles: &Percentiles| percentiles.metric == self.metric;
+        let percentiles = summary.latency.all().into_iter().find(|percentiles| of(percentiles))?;
+        let reading = match self.percentile {
+            "p50" => &percentiles.p50,
+            "p90" => &percentiles.p90,
+            "p95" => &percentiles.p95,
+            "p99" => &percentiles.p99,
+            _ => &percentiles.p999,
+        };
+        half_width(reading)
+    }
+
+    /// Is it known well enough?
+    pub fn is_met(&self, summary: &LevelSummary) -> bool {
+        self.reached(summary).is_some_and(|reached| reached <= self.share)
+    }
+
+    /// After how many requests it is looked at again.
+    pub fn next_look(looked_at: u64) -> u64 {
+        FIRST.max((looked_at as f64 * NEXT).ceil() as u64)
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} ±{}%", self.metric, self.percentile, crate::say::number(100.0 * self.share))
+    }
+}
+
+fn half_width(reading: &Reading) -> Option<f64> {
+    let estimate = reading.estimate()?;
+    let half = (estimate.upper - estimate.value).max(estimate.value - estimate.lower) / estimate.value;
+    half.is_finite().then_some(half)
+}
