@@ -89,10 +89,10 @@ const SHORT: &[Short] = &[
     ),
     (
         "export",
-        &["budget", "source", "labels", "queue_per_replica", "out"],
+        &["run_format", "budget", "source", "labels", "out"],
         [
+            "plimsoll export RUN --as vllm -o result.json",
             "plimsoll export rules -b budget.yaml --source vllm --label job=vllm -o rules",
-            "plimsoll export keda -b budget.yaml --queue-per-replica 4 --deployment vllm",
         ],
     ),
     (

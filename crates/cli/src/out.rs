@@ -34,7 +34,8 @@ fn columns() -> usize {
     crossterm::terminal::size().map_or(80, |(columns, _)| usize::from(columns)).clamp(60, 100)
 }
 
-fn plain(text: &str) {
+/// Data: as it is, however long its lines are.
+pub fn plain(text: &str) {
     let mut stdout = io::stdout().lock();
     let written = writeln!(stdout, "{}", text.trim_end_matches('\n')).and_then(|()| stdout.flush());
     if let Err(error) = written

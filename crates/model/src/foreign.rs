@@ -56,6 +56,8 @@ pub struct ForeignRow {
     pub first_event: Option<i64>,
     /// First generated token.
     pub first_token: Option<i64>,
+    /// First visible token: generated, and not of the reasoning part.
+    pub first_visible: Option<i64>,
     /// Last generated token.
     pub last_token: Option<i64>,
     /// End of the answer, or when it failed.
@@ -76,6 +78,8 @@ pub struct ForeignRow {
     pub finish_reason: Option<String>,
     /// A hash of the prompt where the file keeps the prompt: equal prompts are seen, and none is copied.
     pub prompt: Option<u64>,
+    /// Does it count? What was sent to warm up, or was due after the part that counts, does not.
+    pub counted: bool,
 }
 
 impl ForeignRow {
@@ -86,6 +90,7 @@ impl ForeignRow {
             sent: None,
             first_event: None,
             first_token: None,
+            first_visible: None,
             last_token: None,
             end: None,
             events: Vec::new(),
@@ -96,7 +101,14 @@ impl ForeignRow {
             status: None,
             finish_reason: None,
             prompt: None,
+            counted: true,
         }
+    }
+
+    /// From sending to the end of the answer, ns; `None` = no whole answer.
+    pub fn latency(&self) -> Option<i64> {
+        let end = self.end.filter(|_| self.outcome.is_finished())?;
+        Some(end.saturating_sub(self.sent?))
     }
 }
 

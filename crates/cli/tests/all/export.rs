@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use flate2::read::GzDecoder;
 use serde_json::Value;
 
 use crate::kit::{Engine, plimsoll, run_folder};
@@ -97,7 +98,7 @@ fn a_run_as_vllms_file_is_imported_as_the_same_run() {
     let file = folder.path().join("out.json").display().to_string();
     let ended = plimsoll(&["export", &run, "--as", "vllm", "-o", &file]);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
-    assert!(ended.stderr.contains("start_times - queue_times"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("Not in this format: latency from due"), "{}", ended.stderr);
     let again = folder.path().join("again").display().to_string();
     let ended = plimsoll(&["import", &file, "-o", &again, "--format", "json"]);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
@@ -114,6 +115,95 @@ fn a_run_as_vllms_file_is_imported_as_the_same_run() {
     let manifest = plimsoll(&["show", &run, "--format", "json"]).json();
     let command = manifest["reproduce"].as_str().expect("a command");
     assert!(!written.contains(command) && !written.contains("simulate --"), "a command line is in the file");
+}
+
+/// The schema that llm-d publishes, and a validator that is not ours.
+fn schema() -> jsonschema::Validator {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../wire/fixtures/schemas/benchmark-report-0.2.1.schema.json.gz");
+    let file = std::fs::File::open(path).expect("the schema");
+    let schema: Value = serde_json::from_reader(GzDecoder::new(file)).expect("JSON");
+    jsonschema::validator_for(&schema).expect("a schema")
+}
+
+fn valid(report: &Value) {
+    let wrong: Vec<String> = schema().iter_errors(report).map(|e| e.to_string()).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+    assert_eq!(report["version"], "0.2.1");
+}
+
+/// Means of what counts from sending are the run's to the last digits, percentiles up to what lies between two neighbours.
+#[test]
+fn a_run_as_a_benchmark_report_is_valid_and_says_the_runs_figures() {
+    let (folder, run) = run_folder();
+    simulated(&run, "90s");
+    let found = plimsoll(&["show", &run, "--format", "json"]).json();
+    let summary = &found["findings"]["levels"][0]["summary"];
+    let texts = ["report.yaml", "report.json"].map(|name| {
+        let file = folder.path().join(name).display().to_string();
+        let ended = plimsoll(&["export", &run, "--as", "benchmark-report", "-o", &file]);
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        assert!(ended.stderr.contains("Not in this format: requests one by one"), "{}", ended.stderr);
+        std::fs::read_to_string(file).expect("the report")
+    });
+    let report: Value = serde_saphyr::from_str(&texts[0]).expect("YAML");
+    let same: Value = serde_json::from_str(&texts[1]).expect("JSON");
+    valid(&report);
+    valid(&same);
+    let aggregate = |report: &Value| report["results"]["request_performance"]["aggregate"].clone();
+    assert_eq!(aggregate(&report), aggregate(&same));
+    let (requests, latency) = (&aggregate(&same)["requests"], &aggregate(&same)["latency"]);
+    assert_eq!(requests["total"], summary["counts"]["requests"]);
+    assert_eq!(requests["failures"], 0);
+    // Per token ours are whole ns.
+    for (theirs, ours, mean) in [
+        ("time_to_first_token", "ttft_after_send", 1e-9),
+        ("request_latency", "e2e_after_send", 1e-9),
+        ("time_per_output_token", "tpot", 2e-6),
+    ] {
+        let (theirs, ours) = (&latency[theirs], &summary["latency"][ours]);
+        let near = |a: &Value, b: &Value, within: f64| {
+            let (a, b) = (a.as_f64().expect("a number"), b.as_f64().expect("a number"));
+            assert!((a / b - 1.0).abs() < within, "{a} in the report, {b} in the run: {theirs}");
+        };
+        near(&theirs["mean"], &ours["mean_finite_s"], mean);
+        near(&theirs["p50"], &ours["p50"]["value"], 2e-3);
+        near(&theirs["p99"], &ours["p99"]["value"], 2e-2);
+        near(&theirs["max"], &ours["max_finite_s"], mean);
+    }
+    // What ours come to lies beside them, and no clock's time where the run has none.
+    let beside = &same["results"]["profiling"]["plimsoll"];
+    assert_eq!(beside["summary"]["latency"]["ttft"], summary["latency"]["ttft"]);
+    assert!(same["run"]["time"]["duration"].is_string() && same["run"]["time"]["start"].is_null());
+}
+
+/// A report is of one load: several levels become a folder, or documents one after the other.
+#[test]
+fn levels_of_a_run_become_a_report_each() {
+    let (folder, run) = run_folder();
+    let args = ["simulate", "--profile", "demo", "--sweep", "--time", "60s", "-o", &run];
+    let ended = plimsoll(&args);
+    assert!([0, 3, 4].contains(&ended.code), "{}", ended.stderr);
+    let levels =
+        plimsoll(&["show", &run, "--format", "json"]).json()["levels"].as_array().map_or(0, Vec::len);
+    assert!(levels > 1);
+    let file = folder.path().join("report.yaml").display().to_string();
+    let ended = plimsoll(&["export", &run, "--as", "benchmark-report", "-o", &file]);
+    assert_eq!((ended.code, ended.stderr.lines().count()), (2, 1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("name a folder"), "{}", ended.stderr);
+    let out = folder.path().join("reports");
+    let ended = plimsoll(&["export", &run, "--as", "benchmark-report", "-o", &out.display().to_string()]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let printed = plimsoll(&["export", &run, "--as", "benchmark-report"]);
+    let printed: Vec<Value> = serde_saphyr::from_multiple(&printed.stdout).expect("YAML documents");
+    assert_eq!(printed.len(), levels);
+    for (stage, printed) in printed.iter().enumerate() {
+        let text = std::fs::read_to_string(out.join(format!("benchmark_report_stage_{stage}.yaml")));
+        let report: Value = serde_saphyr::from_str(&text.expect("a file per level")).expect("YAML");
+        valid(&report);
+        assert_eq!(&report, printed);
+        assert_eq!(report["scenario"]["load"]["standardized"]["stage"], stage);
+    }
 }
 
 #[test]

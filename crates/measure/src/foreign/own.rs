@@ -3,60 +3,86 @@
 //! A request that was tried again is one row, because no such format knows tries: due as it was due, sent and answered as its last try was,
 //! so that latency from due is the request's. Of an answer the events with tokens are handed on, and no text.
 
+use std::ops::Range;
+
 use plimsoll_model::{
-    Attempt, Foreign, ForeignClock, ForeignDue, ForeignPart, ForeignRow, Level, Load, Manifest,
+    At, Attempt, Foreign, ForeignClock, ForeignDue, ForeignPart, ForeignProcess, ForeignRow, Level, Load,
+    Manifest, RateCourse, RunState, Time,
 };
 
 use crate::columns::Columns;
+use crate::findings::Findings;
 
 /// Where the axis begins if the run knows no wall clock (virtual time): formats read an instant of 0 as "never".
 const EPOCH: i64 = 1_000_000_000;
 
-/// The run's levels as parts.
-pub fn of_run(manifest: &Manifest, attempts: &[Attempt]) -> Foreign {
+/// The run's levels as parts; what its findings do not count is marked.
+pub fn of_run(manifest: &Manifest, mut attempts: Vec<Attempt>, findings: &Findings) -> Foreign {
     let base = match manifest.clock.realtime_ns {
         0 => EPOCH,
         wall => wall,
     };
     let model = manifest.scenario.pointer("/target/model").and_then(|model| model.as_str());
+    let process = match manifest.scenario.pointer("/arrivals/process").and_then(|process| process.as_str()) {
+        Some("poisson") => Some(ForeignProcess::Poisson),
+        Some("constant") => Some(ForeignProcess::Constant),
+        _ => None,
+    };
+    let mut part = |level: &Level| {
+        let found = findings.levels.iter().find(|found| found.summary.level == level.id);
+        let window = found.map(|found| found.summary.window.start..found.summary.window.stop);
+        let counted = window.unwrap_or(level.start..level.stop);
+        let is_even = matches!(level.load, Load::Open { .. }) && level.rate_course == RateCourse::Even;
+        ForeignPart { process: process.filter(|_| is_even), ..part(level, &mut attempts, base, &counted) }
+    };
     Foreign {
         tool: "Plimsoll",
-        version: Some(manifest.tool.clone()),
+        version: Some(manifest.tool.trim_start_matches("plimsoll ").to_owned()),
         format: "a run",
-        clock: ForeignClock::Wall,
+        clock: match (manifest.time, manifest.clock.realtime_ns) {
+            (Time::Virtual, _) | (_, 0) => ForeignClock::Monotonic,
+            (Time::Real, _) => ForeignClock::Wall,
+        },
         model: model.map(str::to_owned),
-        url: None,
-        parts: manifest.levels.iter().map(|level| part(level, attempts, base)).collect(),
-        partial: None,
+        url: manifest.target.url.split(['?', '#']).next().map(str::to_owned),
+        parts: manifest.levels.iter().map(&mut part).collect(),
+        partial: match &manifest.progress {
+            RunState::Partial { why } => Some(why.clone()),
+            RunState::Running => Some("it is still being written".into()),
+            RunState::Complete => None,
+        },
         doubts: Vec::new(),
     }
 }
 
-fn part(level: &Level, attempts: &[Attempt], base: i64) -> ForeignPart {
-    let own: Vec<&Attempt> = attempts.iter().filter(|attempt| attempt.level == level.id).collect();
-    let columns = Columns::read(&own);
+fn part(level: &Level, attempts: &mut [Attempt], base: i64, counted: &Range<At>) -> ForeignPart {
+    let index: Vec<usize> = (0..attempts.len()).filter(|i| attempts[*i].level == level.id).collect();
+    let own: Vec<&Attempt> = index.iter().map(|i| &attempts[*i]).collect();
+    let last = Columns::read(&own).last;
     let mut part = ForeignPart::new(format!("level {}", level.id));
     part.load = Some(level.load);
     if let Load::Closed { concurrency } = level.load {
         part.cap = Some(concurrency);
     }
     part.due = ForeignDue::Scheduled;
-    let last = (0..columns.len()).filter_map(|i| own.get(*columns.last.get(i)? as usize));
-    part.rows = last.map(|attempt| row(attempt, base)).collect();
+    part.rows = last.iter().map(|i| row(&mut attempts[index[*i as usize]], base, counted)).collect();
     part
 }
 
-fn row(attempt: &Attempt, base: i64) -> ForeignRow {
-    let on = |at: Option<plimsoll_model::At>| at.map(|at| at.0.saturating_add(base));
+/// The row of an attempt, whose events it takes: of a long run there is no room for both.
+fn row(attempt: &mut Attempt, base: i64, counted: &Range<At>) -> ForeignRow {
+    let on = |at: Option<At>| at.map(|at| at.0.saturating_add(base));
+    let events = std::mem::take(&mut attempt.events);
     let tokens = &attempt.answer.tokens;
     ForeignRow {
         due: on(Some(attempt.due)),
         sent: on(attempt.sent),
         first_event: on(attempt.first_byte),
         first_token: on(attempt.first_token),
+        first_visible: on(attempt.first_visible),
         last_token: on(attempt.last_token),
         end: on(attempt.end),
-        events: attempt.events.iter().filter(|e| e.kind.is_token()).map(|e| e.offset.0).collect(),
+        events: events.iter().filter(|e| e.kind.is_token()).map(|e| e.offset.0).collect(),
         prompt_tokens: tokens.prompt,
         cached_tokens: tokens.cached,
         output_tokens: tokens.output,
@@ -64,5 +90,6 @@ fn row(attempt: &Attempt, base: i64) -> ForeignRow {
         status: attempt.answer.status,
         finish_reason: attempt.answer.finish_reason.clone(),
         prompt: None,
+        counted: counted.contains(&attempt.due),
     }
 }

@@ -60,7 +60,7 @@ fn attempt(row: &ForeignRow, (number, level): (u64, u32), base: i64) -> Attempt 
     attempt.sent = at(row.sent).filter(|_| was_sent);
     attempt.first_byte = at(row.first_event);
     attempt.first_token = at(row.first_token);
-    attempt.first_visible = attempt.first_token;
+    attempt.first_visible = at(row.first_visible).or(attempt.first_token);
     attempt.last_token = at(row.last_token);
     attempt.end = at(row.end);
     // Tools stamp the handing over before the connection; an event may not come before its request.

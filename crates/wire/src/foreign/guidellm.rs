@@ -93,6 +93,7 @@ fn row(request: &Json<'_>, outcome: Outcome, is_timed: bool) -> ForeignRow {
     row.sent = at("request_start");
     row.first_event = at("first_request_iteration");
     row.first_token = at("first_token_iteration");
+    row.first_visible = at("first_output_token_iteration");
     row.last_token = at("last_token_iteration");
     row.end = at("request_end").or_else(|| at("resolve_end"));
     let tokens = |block: &str, name: &str| request.at(&[block, name]).count();

@@ -1,12 +1,16 @@
 //! `plimsoll export RUN --as FORMAT`: a run's requests as others' tools read them. Numbers only: no prompt, no answer, no key and no command
-//! line is in a run's rows, and none of the manifest is copied.
+//! line is in a run's rows, and of the manifest nothing is copied but its id, tool, model and progress.
 
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
+use plimsoll_measure::findings::{Findings, LevelSummary};
 use plimsoll_measure::{foreign, requests};
-use plimsoll_model::Manifest;
-use plimsoll_report::figure::counted;
-use plimsoll_wire::foreign::write_vllm;
+use plimsoll_model::{Foreign, Manifest, RunState};
+use plimsoll_report::figure::{counted, rfc3339};
+use plimsoll_wire::foreign::{BenchmarkReport, write_report, write_vllm};
 use serde_json::{Value, json};
 
 use crate::exit::{Exit, Stop};
@@ -14,9 +18,22 @@ use crate::flags::RunFormat;
 use crate::rows::WholeRun;
 use crate::{out, rows};
 
+/// What one file of several is called; llm-d's tools find reports by the name's beginning.
+const REPORT: &str = "benchmark_report_stage_";
+
+/// A run as writers of formats take it.
+struct Exported {
+    rows: Foreign,
+    id: String,
+    /// What of the findings a format's free field keeps, a level at a time.
+    beside: Vec<Value>,
+}
+
 /// Writes the file, or prints it where no place is named, and says what the format does not hold.
 pub fn run(dir: &Path, format: RunFormat, to: Option<&Path>) -> Result<Exit, Stop> {
-    out::place_for(to)?;
+    if format != RunFormat::BenchmarkReport {
+        out::place_for(to)?;
+    }
     let run = rows::whole(dir)?;
     if run.attempts.is_empty() {
         return Err(Stop::usage(format!(
@@ -24,47 +41,148 @@ pub fn run(dir: &Path, format: RunFormat, to: Option<&Path>) -> Result<Exit, Sto
             dir.display()
         )));
     }
-    let text = match format {
+    let attempts = counted(run.attempts.len() as u64, "attempt");
+    let written = match format {
         RunFormat::Csv => {
-            plimsoll_report::csv::render(&requests::requests(&run.manifest.levels, &run.attempts))
+            let rows = requests::requests(&run.manifest.levels, &run.attempts);
+            streamed(to, |out| out.write_str(&plimsoll_report::csv::render(&rows)))
         }
-        RunFormat::Vllm => write_vllm(&foreign::of_run(&run.manifest, &run.attempts), &beside(&run)),
-    };
-    match to {
-        Some(path) => {
-            out::file(path, &text)?;
-            out::note(&format!("{}: {}", path.display(), counted(run.attempts.len() as u64, "attempt")));
+        RunFormat::Vllm => {
+            let run = exported(run);
+            streamed(to, |out| write_vllm(out, &run.rows, &run.beside))
         }
-        None => out::line(text.trim_end()),
-    }
-    out::note(lost(format));
+        RunFormat::BenchmarkReport => reports(&exported(run), to),
+    }?;
+    written.iter().for_each(|file| out::note(&format!("{file}: {attempts}")));
+    out::note(&format!("Not in this format: {}", lost(format)));
     Ok(Exit::Done)
 }
 
-/// What of the findings a format's free field keeps, a level at a time: validity, and every figure with its interval.
-fn beside(run: &WholeRun) -> Vec<Value> {
-    let Manifest { id, tool, levels, .. } = &run.manifest;
-    let each = levels.iter().map(|level| {
-        let found = run.findings.levels.iter().find(|found| found.summary.level == level.id);
+fn exported(run: WholeRun) -> Exported {
+    let WholeRun { manifest, attempts, findings, .. } = run;
+    let beside = beside(&manifest, &findings);
+    Exported { rows: foreign::of_run(&manifest, attempts, &findings), id: manifest.id, beside }
+}
+
+/// Validity, and every figure with its interval.
+fn beside(manifest: &Manifest, findings: &Findings) -> Vec<Value> {
+    let each = manifest.levels.iter().map(|level| {
+        let found = findings.levels.iter().find(|found| found.summary.level == level.id);
         json!({
-            "run": id,
-            "tool": tool,
+            "run": manifest.id,
+            "tool": manifest.tool,
             "level": level.id,
-            "due": "start_times - queue_times",
+            "label": manifest.label,
+            "partial": match &manifest.progress {
+                RunState::Partial { why } => Some(why),
+                _ => None,
+            },
             "validity": found.map(|found| &found.validity),
-            "summary": found.map(|found| &found.summary),
+            "summary": found.and_then(|found| summary(&found.summary)),
         })
     });
     each.collect()
 }
 
+/// A level's figures without what is there to be drawn.
+fn summary(level: &LevelSummary) -> Option<Value> {
+    let mut figures = serde_json::to_value(level).ok()?;
+    let map = figures.as_object_mut()?;
+    map.retain(|name, _| name != "timeline" && name != "histograms");
+    Some(figures)
+}
+
+/// Benchmark reports: one file of one level, a folder with a file for each of several, or all of them to stdout.
+fn reports(run: &Exported, to: Option<&Path>) -> Result<Vec<String>, Stop> {
+    let reports = write_report(&run.rows, &run.id, &run.beside, rfc3339);
+    let Some(path) = to else {
+        let text = serde_saphyr::to_string_multiple(&reports).map_err(unwritable)?;
+        out::plain(&text);
+        return Ok(Vec::new());
+    };
+    let is_file =
+        path.extension().is_some_and(|e| e == "json" || e == "yaml" || e == "yml") && !path.is_dir();
+    if let (true, [only]) = (is_file, reports.as_slice()) {
+        out::place_for(to)?;
+        out::file(path, rendered(only, path)?)?;
+        return Ok(vec![path.display().to_string()]);
+    }
+    if is_file {
+        return Err(Stop::usage(format!(
+            "-o {}: a report is of one load and the run has {}; name a folder, and each gets a file in it",
+            path.display(),
+            counted(reports.len() as u64, "level")
+        )));
+    }
+    std::fs::create_dir_all(path).map_err(|e| Stop::usage(format!("-o {}: {e}", path.display())))?;
+    let mut written = Vec::new();
+    for (stage, report) in reports.iter().enumerate() {
+        let file = path.join(format!("{REPORT}{stage}.yaml"));
+        out::file(&file, rendered(report, &file)?)?;
+        written.push(file.display().to_string());
+    }
+    Ok(written)
+}
+
+/// JSON where the file's name says so, else YAML.
+fn rendered(report: &BenchmarkReport, path: &Path) -> Result<String, Stop> {
+    if path.extension().is_some_and(|extension| extension == "json") {
+        return serde_json::to_string_pretty(report).map(|text| text + "\n").map_err(unwritable);
+    }
+    serde_saphyr::to_string(report).map_err(unwritable)
+}
+
+fn unwritable(e: impl fmt::Display) -> Stop {
+    Stop::invalid(format!("the report can't be written: {e}"))
+}
+
+/// Writes a text piece by piece, of which a long run has more than there is memory; which files were written.
+fn streamed(
+    to: Option<&Path>,
+    write: impl FnOnce(&mut dyn fmt::Write) -> fmt::Result,
+) -> Result<Vec<String>, Stop> {
+    let Some(path) = to else {
+        let mut text = String::new();
+        let _ = write(&mut text);
+        out::plain(&text);
+        return Ok(Vec::new());
+    };
+    let wrong = |e: io::Error| Stop::invalid(format!("{}: {e}", path.display()));
+    let file = File::create(path).map_err(|e| Stop::usage(format!("{}: {e}", path.display())))?;
+    let mut file = Pieces { to: BufWriter::new(file), error: None };
+    let _ = write(&mut file);
+    if let Some(error) = file.error {
+        return Err(wrong(error));
+    }
+    file.to.flush().map_err(wrong)?;
+    Ok(vec![path.display().to_string()])
+}
+
+/// Text on its way into a file. [`fmt::Error`] says nothing, so that what went wrong is kept.
+struct Pieces {
+    to: BufWriter<File>,
+    error: Option<io::Error>,
+}
+
+impl fmt::Write for Pieces {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.to.write_all(text.as_bytes()).map_err(|error| {
+            self.error = Some(error);
+            fmt::Error
+        })
+    }
+}
+
 fn lost(format: RunFormat) -> &'static str {
     match format {
-        RunFormat::Csv => {
-            "Not in CSV: intervals, validity, instants between due and end, tries before the last"
-        }
+        RunFormat::Csv => "intervals, validity, instants between due and end, tries before the last",
         RunFormat::Vllm => {
-            "vLLM's own figures count from sending; due is start_times - queue_times, intervals and validity are under `plimsoll`; tries before the last are not in the file"
+            "latency from due (start_times - queue_times is due; its own figures count from sending), warm-up (every request counts), tries before the last; intervals \
+             and validity are under `plimsoll`, which its readers pass over"
+        }
+        RunFormat::BenchmarkReport => {
+            "requests one by one, latency from due (its figures count from sending); ours, with intervals and validity, are in \
+             results.profiling"
         }
     }
 }

@@ -1,3 +1,5 @@
-//! Rows written as other tools write theirs, one file per format: what [`super`] reads back.
+//! Rows written as other tools write theirs, one file per format: what [`super`] reads back, where it reads the format.
 
+pub(super) mod report;
+mod statistics;
 pub(super) mod vllm;

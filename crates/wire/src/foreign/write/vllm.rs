@@ -5,23 +5,30 @@
 //! first token: no chunk that names the role is in the lists. Aggregates are by vLLM's definitions
 //! (`vllm/benchmarks/serve.py`, `calculate_metrics`): from sending, of answers that finished.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
 use plimsoll_model::{Foreign, ForeignPart, ForeignRow, Load};
 use serde_json::{Value, json};
 
-/// Names and values in vLLM's order, lists last: a reader knows the file by the names at its head.
-type Fields = Vec<(String, Value)>;
+use super::statistics::{Sorted, seconds};
 
-/// The file; `beside` says for each part what the format has no name for, and stands under `plimsoll`.
-pub fn write(run: &Foreign, beside: &[Value]) -> String {
-    let mut text = String::new();
+/// Writes the file; `beside` says for each part what the format has no name for, and stands under `plimsoll`.
+///
+/// # Errors
+/// What `out` says.
+pub fn write(out: &mut dyn Write, run: &Foreign, beside: &[Value]) -> fmt::Result {
     for (i, part) in run.parts.iter().enumerate() {
-        let fields = fields(run, part, beside.get(i));
-        let each = fields.iter().map(|(name, value)| format!("{}: {value}", json!(name)));
-        let _ = writeln!(text, "{{{}}}", each.collect::<Vec<_>>().join(", "));
+        let rows: Vec<Row> = part.rows.iter().map(Row::new).collect();
+        // Names in vLLM's order, lists last: a reader knows the file by the names at its head.
+        let head = head(run, part, &rows);
+        for (i, (name, value)) in head.iter().enumerate() {
+            let before = if i == 0 { "{" } else { ", " };
+            write!(out, "{before}{}: {value}", json!(name))?;
+        }
+        lists(out, &rows)?;
+        writeln!(out, ", \"plimsoll\": {}}}", beside.get(i).unwrap_or(&Value::Null))?;
     }
-    text
+    Ok(())
 }
 
 /// A request as the lists have it; failed ones have zeros, as vLLM writes them.
@@ -33,7 +40,7 @@ struct Row {
     itls: Vec<f64>,
     latency: Option<i64>,
     tokens: Option<u32>,
-    prompt: u32,
+    prompt: Option<u32>,
     error: &'static str,
 }
 
@@ -44,7 +51,7 @@ impl Row {
         let mut own = Row {
             sent,
             queue: (sent - due).max(0),
-            prompt: row.prompt_tokens.unwrap_or_default(),
+            prompt: row.prompt_tokens,
             error: row.outcome.how.name(),
             ..Row::default()
         };
@@ -54,7 +61,7 @@ impl Row {
         own.error = "";
         own.ttft = row.first_token.map(|at| at - sent);
         own.latency = row.end.map(|at| at - sent);
-        own.tokens = row.output_tokens.or(u32::try_from(row.events.len()).ok()).filter(|n| *n > 0);
+        own.tokens = row.output_tokens.filter(|n| *n > 0);
         own.itls = gaps(row);
         own
     }
@@ -72,16 +79,13 @@ fn gaps(row: &ForeignRow) -> Vec<f64> {
     }
 }
 
-fn fields(run: &Foreign, part: &ForeignPart, beside: Option<&Value>) -> Fields {
-    let rows: Vec<Row> = part.rows.iter().map(Row::new).collect();
-    let each = |of: &dyn Fn(&Row) -> Value| Value::Array(rows.iter().map(of).collect());
-    let span = |ns: Option<i64>| json!(seconds(ns.unwrap_or_default()));
+fn head(run: &Foreign, part: &ForeignPart, rows: &[Row]) -> Vec<(String, Value)> {
     let rate = match part.load {
         Some(Load::Open { rate_per_s }) => json!(rate_per_s),
         _ => json!("inf"),
     };
     let has_tokens = rows.iter().any(|row| row.ttft.is_some());
-    let mut fields: Fields = Vec::new();
+    let mut fields = Vec::new();
     let mut put = |name: &str, value: Value| fields.push((name.to_owned(), value));
     put("endpoint_type", json!(if has_tokens { "openai" } else { "http" }));
     put("backend", json!("plimsoll"));
@@ -91,17 +95,30 @@ fn fields(run: &Foreign, part: &ForeignPart, beside: Option<&Value>) -> Fields {
     put("num_prompts", json!(rows.len()));
     put("request_rate", rate);
     put("max_concurrency", json!(part.cap));
-    aggregates(&mut put, &rows);
-    put("input_lens", each(&|row| json!(row.prompt)));
-    put("output_lens", each(&|row| json!(row.tokens.unwrap_or_default())));
-    put("ttfts", each(&|row| span(row.ttft)));
-    put("itls", each(&|row| json!(row.itls)));
-    put("latencies", each(&|row| span(row.latency)));
-    put("start_times", each(&|row| json!(seconds(row.sent))));
-    put("queue_times", each(&|row| json!(seconds(row.queue))));
-    put("errors", each(&|row| json!(row.error)));
-    put("plimsoll", beside.cloned().unwrap_or_default());
+    aggregates(&mut put, rows);
     fields
+}
+
+fn lists(out: &mut dyn Write, rows: &[Row]) -> fmt::Result {
+    let span = |ns: Option<i64>| json!(seconds(ns.unwrap_or_default()));
+    list(out, "input_lens", rows, |row| json!(row.prompt.unwrap_or_default()))?;
+    list(out, "output_lens", rows, |row| json!(row.tokens.unwrap_or_default()))?;
+    list(out, "ttfts", rows, |row| span(row.ttft))?;
+    list(out, "itls", rows, |row| json!(row.itls))?;
+    list(out, "latencies", rows, |row| span(row.latency))?;
+    list(out, "start_times", rows, |row| json!(seconds(row.sent)))?;
+    list(out, "queue_times", rows, |row| json!(seconds(row.queue)))?;
+    list(out, "errors", rows, |row| json!(row.error))
+}
+
+fn list(out: &mut dyn Write, name: &str, rows: &[Row], of: impl Fn(&Row) -> Value) -> fmt::Result {
+    for (i, row) in rows.iter().enumerate() {
+        match i {
+            0 => write!(out, ", \"{name}\": [{}", of(row))?,
+            _ => write!(out, ", {}", of(row))?,
+        }
+    }
+    if rows.is_empty() { write!(out, ", \"{name}\": []") } else { out.write_char(']') }
 }
 
 fn aggregates(put: &mut impl FnMut(&str, Value), rows: &[Row]) {
@@ -109,17 +126,27 @@ fn aggregates(put: &mut impl FnMut(&str, Value), rows: &[Row]) {
     let begin = rows.iter().map(|row| row.sent - row.queue).min().unwrap_or_default();
     let end = rows.iter().map(|row| row.sent + row.latency.unwrap_or_default()).max().unwrap_or_default();
     let duration = seconds(end - begin);
-    let output: u64 = ok.iter().filter_map(|row| row.tokens).map(u64::from).sum();
-    let input: u64 = ok.iter().map(|row| u64::from(row.prompt)).sum();
-    let per_second = |n: u64| json!(if duration > 0.0 { n as f64 / duration } else { 0.0 });
+    // Of tokens that no answer says there is no sum, and none of them is zero.
+    let sum = |of: fn(&Row) -> Option<u32>| {
+        let said = ok.iter().filter_map(|row| of(row)).map(u64::from);
+        ok.iter().any(|row| of(row).is_some()).then(|| said.sum::<u64>())
+    };
+    let (input, output) = (sum(|row| row.prompt), sum(|row| row.tokens));
     put("duration", json!(duration));
     put("completed", json!(ok.len()));
     put("failed", json!(rows.len() - ok.len()));
-    put("total_input_tokens", json!(input));
-    put("total_output_tokens", json!(output));
-    put("request_throughput", per_second(ok.len() as u64));
-    put("output_throughput", per_second(output));
-    put("total_token_throughput", per_second(input + output));
+    let both = input.zip(output).map(|(input, output)| input + output);
+    for (name, sum) in [("total_input_tokens", input), ("total_output_tokens", output)] {
+        sum.into_iter().for_each(|sum| put(name, json!(sum)));
+    }
+    let rates = [
+        ("request_throughput", Some(ok.len() as u64)),
+        ("output_throughput", output),
+        ("total_token_throughput", both),
+    ];
+    for (name, sum) in rates {
+        sum.filter(|_| duration > 0.0).into_iter().for_each(|sum| put(name, json!(sum as f64 / duration)));
+    }
     let ttfts: Vec<f64> = ok.iter().filter_map(|row| row.ttft).map(seconds).collect();
     let latencies: Vec<f64> = ok.iter().filter_map(|row| row.latency).map(seconds).collect();
     let tpots = ok.iter().filter_map(|row| {
@@ -130,35 +157,20 @@ fn aggregates(put: &mut impl FnMut(&str, Value), rows: &[Row]) {
     for (metric, values) in
         [("ttft", ttfts), ("tpot", tpots.collect()), ("itl", itls.collect()), ("e2el", latencies)]
     {
-        for (statistic, value) in statistics(values) {
+        // vLLM writes 0 of nothing; what is not there is left out.
+        let Some(values) = Sorted::new(values) else { continue };
+        let statistics = [
+            ("mean", values.mean()),
+            ("median", values.at(0.5)),
+            ("std", values.deviation()),
+            ("p50", values.at(0.5)),
+            ("p95", values.at(0.95)),
+            ("p99", values.at(0.99)),
+        ];
+        for (statistic, value) in statistics {
             put(&format!("{statistic}_{metric}_ms"), json!(1e3 * value));
         }
     }
-}
-
-/// As NumPy makes them: deviation over n, percentiles between neighbours. vLLM writes 0 of nothing.
-fn statistics(mut values: Vec<f64>) -> Vec<(&'static str, f64)> {
-    values.sort_by(f64::total_cmp);
-    let n = values.len().max(1) as f64;
-    let mean = values.iter().sum::<f64>() / n;
-    let squares = values.iter().map(|v| (v - mean) * (v - mean)).sum::<f64>();
-    let at = |p: f64| {
-        let rank = values.len().saturating_sub(1) as f64 * p;
-        let value = |i: f64| values.get(i as usize).copied().unwrap_or_default();
-        value(rank.floor()) + (value(rank.ceil()) - value(rank.floor())) * rank.fract()
-    };
-    vec![
-        ("mean", mean),
-        ("median", at(0.5)),
-        ("std", (squares / n).sqrt()),
-        ("p50", at(0.5)),
-        ("p95", at(0.95)),
-        ("p99", at(0.99)),
-    ]
-}
-
-fn seconds(ns: i64) -> f64 {
-    ns as f64 / 1e9
 }
 
 #[cfg(test)]
@@ -209,7 +221,8 @@ mod tests {
         failed.outcome = Outcome::new(How::Timeout, By::Client, true);
         part.rows.push(failed);
         let second = ForeignPart { rows: vec![answer(5_000, 1, &[9, 10])], ..part.clone() };
-        let written = write(&run(vec![part.clone(), second.clone()]), &[]);
+        let mut written = String::new();
+        write(&mut written, &run(vec![part.clone(), second.clone()]), &[]).expect("a string takes all");
         let back = read(written.as_bytes()).expect("a file of vLLM's");
         assert_eq!(back.parts.len(), 2);
         for (part, back) in [part, second].iter().zip(&back.parts) {
