@@ -129,8 +129,8 @@ pub struct ForeignColumn {
 pub enum Rank {
     /// Between the neighbours of (n − 1) p, counted from 0 (NumPy's default).
     Linear,
-    /// The first at which the running sum of 1/n, in floats, reaches p: the nearest rank, and one above it where the sum's rounding
-    /// falls short of a whole n p.
+    /// The first at which the running sum of shares, in floats and equal values as one, reaches p: the nearest rank, and one above it
+    /// where the sum's rounding falls short of a whole n p.
     Summed,
     /// The one at ⌊n p⌋, counted from 0: one above the nearest rank where n p is whole.
     Above,

@@ -33,7 +33,7 @@ pub struct ExportArgs {
     /// Where keda asks Prometheus [default: http://prometheus-server.monitoring:9090]
     #[arg(long, value_name = "URL")]
     pub prometheus: Option<String>,
-    /// Of a budget: folder that the files are written to, made where it is missing [default: .]; of a run: the file, or a folder for reports of several levels [default: stdout]
+    /// Of a budget: folder that the files are written to, made where it is missing [default: .]; of a run: the file, or for reports of several levels the folder [default: stdout]
     #[arg(long, short = 'o', value_name = "PATH")]
     pub out: Option<PathBuf>,
     /// How it is printed which rows are judged, and which files were written
@@ -63,6 +63,8 @@ pub enum RunFormat {
     Csv,
     /// llm-d's benchmark report 0.2.1: aggregates, a file per level; YAML, or JSON for a file that ends in .json
     BenchmarkReport,
+    /// GuideLLM's report, version 2, a benchmark per level
+    Guidellm,
     /// vLLM bench: what `--save-result --save-detailed` writes, a line per level
     Vllm,
 }

@@ -75,46 +75,96 @@ fn what_cannot_be_exported_is_refused_in_one_line() {
 // ------------------------------------------------------------------------------------------- runs
 
 /// A run in virtual time.
-fn simulated(run: &str, duration: &str) {
-    let args =
-        ["simulate", "--profile", "demo", "--rate", "80/s", "--for", duration, "--osl", "16", "-o", run];
-    let ended = plimsoll(&args);
+fn simulated(run: &str, more: &[&str]) {
+    let args = ["simulate", "--profile", "demo", "--osl", "16", "-o", run];
+    let ended = plimsoll(&[&args[..], more].concat());
     assert!(ended.code == 0 || ended.code == 3 || ended.code == 4, "{}", ended.stderr);
 }
 
-/// Median and p99 of a level's metric in s, as `show` has them.
-fn shown(run: &str, metric: &str) -> [f64; 2] {
-    let found = plimsoll(&["show", run, "--format", "json"]).json();
-    let latency = &found["findings"]["levels"][0]["summary"]["latency"][metric];
-    ["p50", "p99"].map(|p| latency[p]["value"].as_f64().unwrap_or_else(|| panic!("{metric} {p}: {latency}")))
+/// Long enough for p99 of the metric that depends most on its neighbours to be shown.
+const STEADY: [&str; 4] = ["--rate", "80/s", "--for", "90s"];
+
+/// The summary of a run's only level, as `show` has it.
+fn summary(run: &str) -> Value {
+    plimsoll(&["show", run, "--format", "json"]).json()["findings"]["levels"][0]["summary"].clone()
 }
 
-/// What we write, our reader of vLLM's files takes for vLLM's, finds its aggregates true, and measures the same.
-#[test]
-fn a_run_as_vllms_file_is_imported_as_the_same_run() {
+/// A percentile of a level's metric in s.
+fn shown(summary: &Value, metric: &str, p: &str) -> f64 {
+    let latency = &summary["latency"][metric];
+    latency[p]["value"].as_f64().unwrap_or_else(|| panic!("{metric} {p}: {latency}"))
+}
+
+/// Exports and imports again: what we write our reader takes for the tool's, finds at least so many aggregates and all of them true, and
+/// has the requests of the run, answered and failed. Returns the run and what was imported, as `show` has them.
+fn there_and_back(format: &str, aggregates: u64, load: &[&str]) -> [Value; 2] {
     let (folder, run) = run_folder();
-    // Long enough for p99 of the metric that depends most on its neighbours to be shown.
-    simulated(&run, "90s");
-    let file = folder.path().join("out.json").display().to_string();
-    let ended = plimsoll(&["export", &run, "--as", "vllm", "-o", &file]);
+    simulated(&run, load);
+    let file = folder.path().join("out").display().to_string();
+    let ended = plimsoll(&["export", &run, "--as", format, "-o", &file]);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
-    assert!(ended.stderr.contains("Not in this format: latency from due"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("Not in this format: "), "{}", ended.stderr);
     let again = folder.path().join("again").display().to_string();
     let ended = plimsoll(&["import", &file, "-o", &again, "--format", "json"]);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
-    let part = &ended.json()["parts"][0];
-    let recomputed = &part["recomputed"];
+    let recomputed = &ended.json()["parts"][0]["recomputed"];
     assert_eq!(recomputed["equal"], recomputed["of"], "{recomputed}");
-    assert!(recomputed["of"].as_u64().is_some_and(|of| of >= 24), "{recomputed}");
-    for metric in ["ttft", "tpot", "e2e"] {
-        for (ours, theirs) in shown(&run, metric).into_iter().zip(shown(&again, metric)) {
-            assert!((ours / theirs - 1.0).abs() < 1e-6, "{metric}: {ours} as a run, {theirs} as vLLM's");
+    assert!(recomputed["of"].as_u64().is_some_and(|of| of >= aggregates), "{recomputed}");
+    let both = [&run, &again].map(|run| summary(run));
+    for count in ["requests", "finished", "failed"] {
+        assert_eq!(both[0]["counts"][count], both[1]["counts"][count], "{count}");
+    }
+    nothing_private(&run, Path::new(&file));
+    both
+}
+
+/// No command line is in what was written, and no key or header could be.
+fn nothing_private(run: &str, written: &Path) {
+    let files = match written.is_dir() {
+        true => std::fs::read_dir(written).expect("a folder").flatten().map(|entry| entry.path()).collect(),
+        false => vec![written.to_path_buf()],
+    };
+    let manifest = plimsoll(&["show", run, "--format", "json"]).json();
+    let command = manifest["reproduce"].as_str().expect("a command");
+    for file in files {
+        let text = std::fs::read_to_string(&file).expect("the file");
+        assert!(!text.contains(command) && !text.contains("simulate --"), "{}", file.display());
+    }
+}
+
+/// Latency from due and from sending comes back to the last digit but one.
+fn check_figures(format: &str, aggregates: u64) {
+    let [ours, theirs] = there_and_back(format, aggregates, &STEADY);
+    for metric in ["ttft", "ttft_after_send", "tpot", "e2e", "e2e_after_send"] {
+        for p in ["p50", "p99"] {
+            let (ours, theirs) = (shown(&ours, metric, p), shown(&theirs, metric, p));
+            assert!(
+                (ours / theirs - 1.0).abs() < 1e-6,
+                "{metric} {p}: {ours} as a run, {theirs} as {format}"
+            );
         }
     }
-    let written = std::fs::read_to_string(&file).expect("the file");
-    let manifest = plimsoll(&["show", &run, "--format", "json"]).json();
-    let command = manifest["reproduce"].as_str().expect("a command");
-    assert!(!written.contains(command) && !written.contains("simulate --"), "a command line is in the file");
+}
+
+/// Failed requests stay failed, and figures of the others are not touched by them.
+fn check_failures(format: &str, aggregates: u64) {
+    let load = ["--rate", "80/s", "--for", "20s", "--fault", "error:share=0.05,status=500"];
+    let [ours, theirs] = there_and_back(format, aggregates, &load);
+    assert!(ours["counts"]["failed"].as_u64().is_some_and(|failed| failed > 10), "{}", ours["counts"]);
+    let (ours, theirs) = (shown(&ours, "e2e", "p50"), shown(&theirs, "e2e", "p50"));
+    assert!((ours / theirs - 1.0).abs() < 1e-6, "{ours} as a run, {theirs} as {format}");
+}
+
+#[test]
+fn a_run_as_vllms_file_is_imported_as_the_same_run() {
+    check_figures("vllm", 24);
+    check_failures("vllm", 24);
+}
+
+#[test]
+fn a_run_as_guidellms_report_is_imported_as_the_same_run() {
+    check_figures("guidellm", 160);
+    check_failures("guidellm", 160);
 }
 
 /// The schema that llm-d publishes, and a validator that is not ours.
@@ -136,9 +186,8 @@ fn valid(report: &Value) {
 #[test]
 fn a_run_as_a_benchmark_report_is_valid_and_says_the_runs_figures() {
     let (folder, run) = run_folder();
-    simulated(&run, "90s");
-    let found = plimsoll(&["show", &run, "--format", "json"]).json();
-    let summary = &found["findings"]["levels"][0]["summary"];
+    simulated(&run, &STEADY);
+    let summary = summary(&run);
     let texts = ["report.yaml", "report.json"].map(|name| {
         let file = folder.path().join(name).display().to_string();
         let ended = plimsoll(&["export", &run, "--as", "benchmark-report", "-o", &file]);
@@ -209,7 +258,7 @@ fn levels_of_a_run_become_a_report_each() {
 #[test]
 fn a_run_as_csv_has_a_row_per_request() {
     let (_keep, run) = run_folder();
-    simulated(&run, "2s");
+    simulated(&run, &["--rate", "80/s", "--for", "2s"]);
     let ended = plimsoll(&["export", &run, "--as", "csv"]);
     let shown = plimsoll(&["show", &run, "--format", "json"]).json();
     let arrivals = shown["levels"][0]["arrivals"].as_u64().expect("arrivals");

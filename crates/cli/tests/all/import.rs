@@ -381,3 +381,53 @@ fn import_survives_any_flipped_byte() {
         }
     }
 }
+
+// ------------------------------------------------------------------------------------- written again
+
+/// Every figure that both blocks have; how many.
+fn same(ours: &Value, theirs: &Value, at: &str) -> usize {
+    match (ours, theirs) {
+        (Value::Object(ours), Value::Object(theirs)) => {
+            let both = ours.iter().filter_map(|(name, ours)| Some((name, ours, theirs.get(name)?)));
+            both.map(|(name, ours, theirs)| same(ours, theirs, &format!("{at}.{name}"))).sum()
+        }
+        _ => {
+            let (Some(a), Some(b)) = (ours.as_f64(), theirs.as_f64()) else { return 0 };
+            assert!((a - b).abs() <= 1e-9 * a.abs().max(b.abs()), "{at}: {a} is written, the tool wrote {b}");
+            1
+        }
+    }
+}
+
+fn genuine(name: &str) -> (Foreign, Value) {
+    let files = files(name);
+    let whole = files.iter().find_map(|file| serde_json::from_slice(file).ok()).expect("a document");
+    (assembled(&files).expect("a result"), whole)
+}
+
+/// GuideLLM's rows, written again by our writer, have the distributions that GuideLLM made of them.
+#[test]
+fn guidellms_rows_written_again_have_its_own_figures() {
+    let (foreign, theirs) = genuine("guidellm/poisson20.json.gz");
+    let mut written = String::new();
+    plimsoll_wire::foreign::write_guidellm(&mut written, &foreign, "id", &[]).expect("a string takes all");
+    let ours: Value = serde_json::from_str(&written).expect("JSON");
+    let metrics = |report: &Value| report["benchmarks"][0]["metrics"].clone();
+    let (ours, theirs) = (metrics(&ours), metrics(&theirs));
+    // Rates and concurrency are over the measuring window, which begins otherwise here; iterations are not in our rows.
+    let compared = [
+        "request_totals",
+        "request_latency",
+        "request_dispatch_delay",
+        "request_scheduled_latency",
+        "prompt_token_count",
+        "output_token_count",
+        "total_token_count",
+        "time_to_first_token_ms",
+        "time_to_first_output_token_ms",
+        "time_per_output_token_ms",
+        "inter_token_latency_ms",
+    ];
+    let n: usize = compared.iter().map(|name| same(&ours[*name], &theirs[*name], name)).sum();
+    assert!(n > 800, "{n} figures");
+}

@@ -121,12 +121,13 @@ pub(super) fn quantile(sorted: &[f64], p: f64, rank: Rank) -> Option<f64> {
     match rank {
         Rank::Above => sorted.get(floor(sorted.len() as f64 * p)).copied(),
         Rank::Summed => {
-            let (share, mut sum) = (1.0 / sorted.len() as f64, 0.0);
-            let reached = sorted.iter().find(|_| {
-                sum += share;
-                sum >= p
+            let mut sum = 0.0;
+            let equal = sorted.chunk_by(|a, b| a == b);
+            let reached = equal.filter_map(|equal| {
+                sum += equal.len() as f64 / sorted.len() as f64;
+                (sum >= p).then(|| equal.first())?
             });
-            reached.or(sorted.last()).copied()
+            reached.copied().next().or(sorted.last().copied())
         }
         Rank::Below => sorted.get(floor(last as f64 * p)).copied(),
         Rank::Linear => {

@@ -10,7 +10,7 @@ use plimsoll_measure::findings::{Findings, LevelSummary};
 use plimsoll_measure::{foreign, requests};
 use plimsoll_model::{Foreign, Manifest, RunState};
 use plimsoll_report::figure::{counted, rfc3339};
-use plimsoll_wire::foreign::{BenchmarkReport, write_report, write_vllm};
+use plimsoll_wire::foreign::{BenchmarkReport, write_guidellm, write_report, write_vllm};
 use serde_json::{Value, json};
 
 use crate::exit::{Exit, Stop};
@@ -31,8 +31,9 @@ struct Exported {
 
 /// Writes the file, or prints it where no place is named, and says what the format does not hold.
 pub fn run(dir: &Path, format: RunFormat, to: Option<&Path>) -> Result<Exit, Stop> {
-    if format != RunFormat::BenchmarkReport {
-        out::place_for(to)?;
+    match (format, to) {
+        (RunFormat::BenchmarkReport, _) => {}
+        _ => out::place_for(to)?,
     }
     let run = rows::whole(dir)?;
     if run.attempts.is_empty() {
@@ -51,9 +52,16 @@ pub fn run(dir: &Path, format: RunFormat, to: Option<&Path>) -> Result<Exit, Sto
             let run = exported(run);
             streamed(to, |out| write_vllm(out, &run.rows, &run.beside))
         }
+        RunFormat::Guidellm => {
+            let run = exported(run);
+            streamed(to, |out| write_guidellm(out, &run.rows, &run.id, &run.beside))
+        }
         RunFormat::BenchmarkReport => reports(&exported(run), to),
     }?;
-    written.iter().for_each(|file| out::note(&format!("{file}: {attempts}")));
+    if let Some(path) = to {
+        let files = if written > 1 { format!("{}, ", counted(written, "file")) } else { String::new() };
+        out::note(&format!("{}: {files}{attempts}", path.display()));
+    }
     out::note(&format!("Not in this format: {}", lost(format)));
     Ok(Exit::Done)
 }
@@ -92,20 +100,21 @@ fn summary(level: &LevelSummary) -> Option<Value> {
     Some(figures)
 }
 
-/// Benchmark reports: one file of one level, a folder with a file for each of several, or all of them to stdout.
-fn reports(run: &Exported, to: Option<&Path>) -> Result<Vec<String>, Stop> {
+/// Benchmark reports: one file of one level, a folder with a file for each of several, or all of them to stdout. How many
+/// files were written.
+fn reports(run: &Exported, to: Option<&Path>) -> Result<u64, Stop> {
     let reports = write_report(&run.rows, &run.id, &run.beside, rfc3339);
     let Some(path) = to else {
         let text = serde_saphyr::to_string_multiple(&reports).map_err(unwritable)?;
         out::plain(&text);
-        return Ok(Vec::new());
+        return Ok(0);
     };
     let is_file =
         path.extension().is_some_and(|e| e == "json" || e == "yaml" || e == "yml") && !path.is_dir();
     if let (true, [only]) = (is_file, reports.as_slice()) {
         out::place_for(to)?;
         out::file(path, rendered(only, path)?)?;
-        return Ok(vec![path.display().to_string()]);
+        return Ok(1);
     }
     if is_file {
         return Err(Stop::usage(format!(
@@ -114,14 +123,16 @@ fn reports(run: &Exported, to: Option<&Path>) -> Result<Vec<String>, Stop> {
             counted(reports.len() as u64, "level")
         )));
     }
-    std::fs::create_dir_all(path).map_err(|e| Stop::usage(format!("-o {}: {e}", path.display())))?;
-    let mut written = Vec::new();
+    made(path)?;
     for (stage, report) in reports.iter().enumerate() {
         let file = path.join(format!("{REPORT}{stage}.yaml"));
         out::file(&file, rendered(report, &file)?)?;
-        written.push(file.display().to_string());
     }
-    Ok(written)
+    Ok(reports.len() as u64)
+}
+
+fn made(folder: &Path) -> Result<(), Stop> {
+    std::fs::create_dir_all(folder).map_err(|e| Stop::usage(format!("-o {}: {e}", folder.display())))
 }
 
 /// JSON where the file's name says so, else YAML.
@@ -136,16 +147,13 @@ fn unwritable(e: impl fmt::Display) -> Stop {
     Stop::invalid(format!("the report can't be written: {e}"))
 }
 
-/// Writes a text piece by piece, of which a long run has more than there is memory; which files were written.
-fn streamed(
-    to: Option<&Path>,
-    write: impl FnOnce(&mut dyn fmt::Write) -> fmt::Result,
-) -> Result<Vec<String>, Stop> {
+/// Writes a text piece by piece, of which a long run has more than there is memory; how many files were written.
+fn streamed(to: Option<&Path>, write: impl FnOnce(&mut dyn fmt::Write) -> fmt::Result) -> Result<u64, Stop> {
     let Some(path) = to else {
         let mut text = String::new();
         let _ = write(&mut text);
         out::plain(&text);
-        return Ok(Vec::new());
+        return Ok(0);
     };
     let wrong = |e: io::Error| Stop::invalid(format!("{}: {e}", path.display()));
     let file = File::create(path).map_err(|e| Stop::usage(format!("{}: {e}", path.display())))?;
@@ -155,7 +163,7 @@ fn streamed(
         return Err(wrong(error));
     }
     file.to.flush().map_err(wrong)?;
-    Ok(vec![path.display().to_string()])
+    Ok(1)
 }
 
 /// Text on its way into a file. [`fmt::Error`] says nothing, so that what went wrong is kept.
@@ -176,6 +184,11 @@ impl fmt::Write for Pieces {
 fn lost(format: RunFormat) -> &'static str {
     match format {
         RunFormat::Csv => "intervals, validity, instants between due and end, tries before the last",
+        RunFormat::Guidellm => {
+            "time to first token from due (its own counts from sending; request_scheduled_latency counts from due), instants of tokens \
+             between the first and the last, warm-up (every request counts), tries before the last; intervals and validity are under \
+             `plimsoll`, which its readers pass over"
+        }
         RunFormat::Vllm => {
             "latency from due (start_times - queue_times is due; its own figures count from sending), warm-up (every request counts), tries before the last; intervals \
              and validity are under `plimsoll`, which its readers pass over"
