@@ -167,6 +167,12 @@ fn a_run_as_guidellms_report_is_imported_as_the_same_run() {
     check_failures("guidellm", 160);
 }
 
+#[test]
+fn a_run_as_aiperfs_folder_is_imported_as_the_same_run() {
+    check_figures("aiperf", 180);
+    check_failures("aiperf", 180);
+}
+
 /// The schema that llm-d publishes, and a validator that is not ours.
 fn schema() -> jsonschema::Validator {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -273,6 +279,7 @@ fn a_run_that_cannot_be_exported_is_refused_in_one_line() {
         (&["export", "rulse", "-b", "budget.yaml"], "rules, dashboard"),
         (&["export", "rules"], "--budget"),
         (&["export", "run", "--as", "yaml"], "vllm"),
+        (&["export", "run", "--as", "aiperf"], "name it with -o"),
         (&["export", "run", "--as", "csv", "-b", "budget.yaml"], "--budget"),
     ] {
         let ended = plimsoll(args);

@@ -431,3 +431,42 @@ fn guidellms_rows_written_again_have_its_own_figures() {
     let n: usize = compared.iter().map(|name| same(&ours[*name], &theirs[*name], name)).sum();
     assert!(n > 800, "{n} figures");
 }
+
+/// AIPerf's likewise, where it counted the server's tokens.
+#[test]
+fn aiperfs_rows_written_again_have_its_own_figures() {
+    let (foreign, theirs) = genuine("aiperf/c4");
+    let mut lines = String::new();
+    let beside = ("id", &Value::Null);
+    let written = plimsoll_wire::foreign::write_aiperf(
+        &mut lines,
+        &foreign,
+        &foreign.parts[0],
+        beside,
+        plimsoll_report::figure::rfc3339,
+    );
+    let ours = written.expect("a string takes all");
+    assert_eq!(lines.lines().count(), foreign.parts[0].rows.len());
+    // Its rates are over its phase, whose bounds are not in the rows; its duration is of floats of epoch ns.
+    let seconds = |aggregates: &Value| aggregates["benchmark_duration"]["avg"].as_f64().expect("a duration");
+    assert!((seconds(&ours) - seconds(&theirs)).abs() < 5e-7);
+    let n: usize = [
+        "request_count",
+        "request_latency",
+        "time_to_first_token",
+        "time_to_first_output_token",
+        "time_to_second_token",
+        "inter_chunk_latency",
+        "inter_token_latency",
+        "output_token_throughput_per_user",
+        "output_sequence_length",
+        "total_osl",
+        "usage_prompt_tokens",
+        "usage_completion_tokens",
+        "decode_duration",
+    ]
+    .iter()
+    .map(|name| same(&ours[*name], &theirs[*name], name))
+    .sum();
+    assert!(n > 150, "{n} figures");
+}

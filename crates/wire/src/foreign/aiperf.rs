@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 
 use plimsoll_model::{
-    By, Doubt, Foreign, ForeignClock, ForeignPart, ForeignProcess, ForeignRow, ForeignStatistic, How, Load,
-    Outcome, Rank,
+    By, Doubt, Foreign, ForeignClock, ForeignDue, ForeignPart, ForeignProcess, ForeignRow, ForeignStatistic,
+    How, Load, Outcome, Rank,
 };
 
 use super::json::{self, Json};
@@ -51,6 +51,7 @@ impl Lines {
         });
         let sent = meta.get("request_start_ns").int();
         row.sent = sent;
+        row.due = meta.get("plimsoll_due_ns").int();
         row.end = meta.get("request_end_ns").int();
         if let (Some(sent), Some(first)) = (sent, span_ns(value("time_to_first_token"), 1e3)) {
             row.first_token = Some(later(sent, first));
@@ -61,6 +62,8 @@ impl Lines {
                 row.events.push(at);
             }
             row.last_token = Some(later(sent, at));
+            let visible = span_ns(value("time_to_first_output_token"), 1e3);
+            row.first_visible = visible.map(|span| later(sent, span));
         }
         let count = |tag: &str| metrics.at(&[tag, "value"]).int().and_then(|n| u32::try_from(n).ok());
         let usage = count("usage_completion_tokens");
@@ -90,7 +93,11 @@ pub(super) fn read(lines: &Lines, summary: Option<&Taken>) -> Result<Foreign, Fo
     let mut part = ForeignPart::new("profiling");
     settings(&mut part, root);
     part.rows = lines.rows.clone();
-    part.rows.sort_by_key(|row| row.sent);
+    // A folder that `plimsoll export` wrote has the schedule.
+    if part.rows.iter().all(|row| row.due.is_some()) {
+        part.due = ForeignDue::Scheduled;
+    }
+    part.rows.sort_by_key(|row| row.due.or(row.sent));
     for (tag, values) in &lines.metrics {
         let said = root.get(tag);
         // Rates and totals are of the run, not of its requests.

@@ -10,7 +10,7 @@ use plimsoll_measure::findings::{Findings, LevelSummary};
 use plimsoll_measure::{foreign, requests};
 use plimsoll_model::{Foreign, Manifest, RunState};
 use plimsoll_report::figure::{counted, rfc3339};
-use plimsoll_wire::foreign::{BenchmarkReport, write_guidellm, write_report, write_vllm};
+use plimsoll_wire::foreign::{BenchmarkReport, write_aiperf, write_guidellm, write_report, write_vllm};
 use serde_json::{Value, json};
 
 use crate::exit::{Exit, Stop};
@@ -32,7 +32,8 @@ struct Exported {
 /// Writes the file, or prints it where no place is named, and says what the format does not hold.
 pub fn run(dir: &Path, format: RunFormat, to: Option<&Path>) -> Result<Exit, Stop> {
     match (format, to) {
-        (RunFormat::BenchmarkReport, _) => {}
+        (RunFormat::BenchmarkReport, _) | (RunFormat::Aiperf, Some(_)) => {}
+        (RunFormat::Aiperf, None) => return Err(Stop::usage("--as aiperf: a folder; name it with -o DIR")),
         _ => out::place_for(to)?,
     }
     let run = rows::whole(dir)?;
@@ -48,6 +49,7 @@ pub fn run(dir: &Path, format: RunFormat, to: Option<&Path>) -> Result<Exit, Sto
             let rows = requests::requests(&run.manifest.levels, &run.attempts);
             streamed(to, |out| out.write_str(&plimsoll_report::csv::render(&rows)))
         }
+        RunFormat::Aiperf => folders(&exported(run), to.unwrap_or(Path::new("."))),
         RunFormat::Vllm => {
             let run = exported(run);
             streamed(to, |out| write_vllm(out, &run.rows, &run.beside))
@@ -131,6 +133,26 @@ fn reports(run: &Exported, to: Option<&Path>) -> Result<u64, Stop> {
     Ok(reports.len() as u64)
 }
 
+/// AIPerf's files: in the folder of one level, in a folder each of several.
+fn folders(run: &Exported, to: &Path) -> Result<u64, Stop> {
+    for (i, part) in run.rows.parts.iter().enumerate() {
+        let folder = match run.rows.parts.len() {
+            1 => to.to_path_buf(),
+            _ => to.join(format!("level_{i}")),
+        };
+        made(&folder)?;
+        let beside = (run.id.as_str(), run.beside.get(i).unwrap_or(&Value::Null));
+        let mut aggregates = Value::Null;
+        streamed(Some(&folder.join("profile_export.jsonl")), |out| {
+            aggregates = write_aiperf(out, &run.rows, part, beside, rfc3339)?;
+            Ok(())
+        })?;
+        let text = serde_json::to_string_pretty(&aggregates).map_err(unwritable)?;
+        out::file(&folder.join("profile_export_aiperf.json"), text + "\n")?;
+    }
+    Ok(2 * run.rows.parts.len() as u64)
+}
+
 fn made(folder: &Path) -> Result<(), Stop> {
     std::fs::create_dir_all(folder).map_err(|e| Stop::usage(format!("-o {}: {e}", folder.display())))
 }
@@ -184,6 +206,10 @@ impl fmt::Write for Pieces {
 fn lost(format: RunFormat) -> &'static str {
     match format {
         RunFormat::Csv => "intervals, validity, instants between due and end, tries before the last",
+        RunFormat::Aiperf => {
+            "time to first token from due (its own counts from the start of the request; effective_latency counts from due), instants and tokens \
+             of failed requests, tries before the last; intervals and validity are under `plimsoll` in profile_export_aiperf.json"
+        }
         RunFormat::Guidellm => {
             "time to first token from due (its own counts from sending; request_scheduled_latency counts from due), instants of tokens \
              between the first and the last, warm-up (every request counts), tries before the last; intervals and validity are under \

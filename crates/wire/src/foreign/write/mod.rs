@@ -1,5 +1,6 @@
 //! Rows written as other tools write theirs, one file per format: what [`super`] reads back, where it reads the format.
 
+pub(super) mod aiperf;
 mod distribution;
 pub(super) mod guidellm;
 pub(super) mod report;

@@ -11,7 +11,6 @@ impl Sorted {
         (!values.is_empty()).then_some(Sorted(values))
     }
 
-    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
