@@ -107,8 +107,8 @@ impl HeaderTemplate {
             let _ = match placeholder {
                 Placeholder::Request => write!(head, "{}", names.attempt),
                 Placeholder::Session => write!(head, "{}", names.session),
-                Placeholder::Trace => head.write_all(hex::<16>(names.request).as_bytes()),
-                Placeholder::Span => head.write_all(hex::<8>(names.attempt).as_bytes()),
+                Placeholder::Trace => head.write_all(trace_id(names.request).as_bytes()),
+                Placeholder::Span => head.write_all(span_id(names.attempt).as_bytes()),
             };
         }
         head.extend_from_slice(self.rest.as_bytes());
@@ -120,6 +120,16 @@ impl HeaderTemplate {
 fn is_word(text: &str) -> bool {
     let inner = text.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
     inner.is_some_and(|inner| !inner.is_empty() && inner.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
+}
+
+/// The trace of a request with this name.
+pub fn trace_id(request: &dyn Display) -> String {
+    hex::<16>(request)
+}
+
+/// The span of an attempt with this name.
+pub fn span_id(attempt: &dyn Display) -> String {
+    hex::<8>(attempt)
 }
 
 /// The first bytes of a name's SHA-256, in hexadecimal: `printf %s NAME | sha256sum`.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use plimsoll_model::{At, Load, RateCourse, Shard, Span};
+use plimsoll_model::{At, Attempt, Load, RateCourse, Shard, Span};
 use plimsoll_wire::{QueueWish, RequestOptions, encode};
 use plimsoll_workload::{Arrival, ClientSpec, Prompts, Schedule, Sequence, TargetSpec};
 
@@ -210,6 +210,14 @@ pub struct Name<'a> {
     level: u32,
     request: u64,
     attempt: u16,
+}
+
+impl<'a> Name<'a> {
+    /// What a run called an attempt, and its request.
+    pub fn of(run: &'a str, attempt: &Attempt) -> (RequestName<'a>, Name<'a>) {
+        let Attempt { level, request, attempt, .. } = *attempt;
+        (RequestName { run, level, request }, Name { run, level, request, attempt })
+    }
 }
 
 impl fmt::Display for Name<'_> {

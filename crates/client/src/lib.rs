@@ -58,7 +58,7 @@ pub mod histogram;
 pub use client::{Client, ClientConfig, ClientError, default_workers};
 pub use clock::Clock;
 pub use control::{Ceilings, Control};
-pub use level::{LevelPlan, LevelTraffic, ShardStart};
+pub use level::{LevelPlan, LevelTraffic, Name, RequestName, ShardStart};
 pub use live::{Live, Totals};
 pub use post::{Posted, Poster};
 pub use probe::{Probe, ProbeError, probe};

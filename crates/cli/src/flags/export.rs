@@ -67,6 +67,8 @@ pub enum RunFormat {
     BenchmarkReport,
     /// GuideLLM's report, version 2, a benchmark per level
     Guidellm,
+    /// OpenTelemetry: a client span per attempt, in lines of OTLP's JSON
+    Otlp,
     /// vLLM bench: what `--save-result --save-detailed` writes, a line per level
     Vllm,
 }

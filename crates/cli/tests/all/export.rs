@@ -261,6 +261,37 @@ fn levels_of_a_run_become_a_report_each() {
     }
 }
 
+/// What a collector gets is what our own reader of production's traces finds: every attempt with its tokens, when it was sent.
+#[test]
+fn a_run_as_spans_is_the_traffic_that_it_was() {
+    let (folder, run) = run_folder();
+    simulated(&run, &["--rate", "80/s", "--for", "20s", "--fault", "error:share=0.05,status=500"]);
+    let counts = summary(&run)["counts"].clone();
+    let file = folder.path().join("spans.jsonl").display().to_string();
+    let ended = plimsoll(&["export", &run, "--as", "otlp", "-o", &file]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let text = std::fs::read_to_string(&file).expect("the spans");
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert!(lines.len() > 1, "in batches");
+    let spans: Vec<&Value> = lines
+        .iter()
+        .flat_map(|line| line["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().expect("spans"))
+        .collect();
+    assert_eq!(spans.len() as u64, counts["attempts"].as_u64().expect("attempts"));
+    let failed = spans.iter().filter(|span| span["status"]["code"] == 2).count() as u64;
+    assert_eq!(failed, counts["failed"].as_u64().expect("a count"));
+    let ids: std::collections::BTreeSet<String> =
+        spans.iter().map(|span| span["spanId"].to_string()).collect();
+    assert_eq!(ids.len(), spans.len());
+    nothing_private(&run, Path::new(&file));
+    let traffic = folder.path().join("traffic.jsonl").display().to_string();
+    let ended = plimsoll(&["workload", &file, "-o", &traffic, "--format", "json"]);
+    assert!(ended.code == 0 || ended.code == 3, "{}", ended.stderr);
+    let rows = std::fs::read_to_string(&traffic).expect("the workload");
+    let answered = counts["finished"].as_u64().expect("a count") as usize;
+    assert_eq!(rows.lines().filter(|line| line.contains("128")).count(), answered, "{}", ended.stderr);
+}
+
 #[test]
 fn a_run_as_csv_has_a_row_per_request() {
     let (_keep, run) = run_folder();

@@ -8,10 +8,11 @@
 //! Reading order: [`feed`] (files as their bytes come), [`mod@otlp`] on `protobuf` (and back), `document` (any JSON, on `scan`) with `loose` (a span as an object) and
 //! `attributes`, `chrome` on `timeline` (slices of
 //! threads become nested spans), [`export`] (what
-//! a receiver answers), then the small things: `id`, `origin`.
+//! a receiver answers), [`client`] (our own attempts as spans), then the small things: `id`, `origin`.
 
 mod attributes;
 mod chrome;
+pub mod client;
 mod document;
 pub mod export;
 pub mod feed;

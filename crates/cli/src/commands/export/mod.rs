@@ -1,6 +1,7 @@
 //! `plimsoll export`: a budget file, or with `--as` a run, in the forms that others' tools read.
 
 mod run;
+mod spans;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};

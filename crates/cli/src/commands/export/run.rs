@@ -13,6 +13,7 @@ use plimsoll_report::figure::{counted, rfc3339};
 use plimsoll_wire::foreign::{BenchmarkReport, write_aiperf, write_guidellm, write_report, write_vllm};
 use serde_json::{Value, json};
 
+use super::spans::{self, Written as Spans};
 use crate::exit::{Exit, Stop};
 use crate::flags::RunFormat;
 use crate::rows::WholeRun;
@@ -25,8 +26,24 @@ const REPORT: &str = "benchmark_report_stage_";
 struct Exported {
     rows: Foreign,
     id: String,
+    attempts: String,
     /// What of the findings a format's free field keeps, a level at a time.
     beside: Vec<Value>,
+}
+
+impl Exported {
+    fn wrote(&self, files: u64, lost: &str) -> Wrote {
+        Wrote { files, what: self.attempts.clone(), lost: lost.to_owned() }
+    }
+}
+
+/// What was written.
+struct Wrote {
+    files: u64,
+    /// How many of what are in them.
+    what: String,
+    /// What the format does not hold.
+    lost: String,
 }
 
 /// Writes the file, or prints it where no place is named, and says what the format does not hold.
@@ -36,42 +53,99 @@ pub fn run(dir: &Path, format: RunFormat, to: Option<&Path>) -> Result<Exit, Sto
         (RunFormat::Aiperf, None) => return Err(Stop::usage("--as aiperf: a folder; name it with -o DIR")),
         _ => out::place_for(to)?,
     }
-    let run = rows::whole(dir)?;
-    if run.attempts.is_empty() {
-        return Err(Stop::usage(format!(
-            "{}: no requests in it, so that there is nothing to export",
-            dir.display()
-        )));
-    }
-    let attempts = counted(run.attempts.len() as u64, "attempt");
-    let written = match format {
-        RunFormat::Csv => {
-            let rows = requests::requests(&run.manifest.levels, &run.attempts);
-            streamed(to, |out| out.write_str(&plimsoll_report::csv::render(&rows)))
+    let Wrote { files, what, lost } = match format {
+        RunFormat::Otlp => spans(dir, to)?,
+        RunFormat::Csv => csv(dir, to)?,
+        RunFormat::Vllm => vllm(&exported(whole(dir)?), to)?,
+        RunFormat::Guidellm => guidellm(&exported(whole(dir)?), to)?,
+        RunFormat::Aiperf => aiperf(&exported(whole(dir)?), to.unwrap_or(Path::new(".")))?,
+        RunFormat::BenchmarkReport => {
+            let run = exported(whole(dir)?);
+            let lost = "requests one by one, latency from due (its figures count from sending); ours, with intervals and validity, are in \
+                        results.profiling";
+            run.wrote(reports(&run, to)?, lost)
         }
-        RunFormat::Aiperf => folders(&exported(run), to.unwrap_or(Path::new("."))),
-        RunFormat::Vllm => {
-            let run = exported(run);
-            streamed(to, |out| write_vllm(out, &run.rows, &run.beside))
-        }
-        RunFormat::Guidellm => {
-            let run = exported(run);
-            streamed(to, |out| write_guidellm(out, &run.rows, &run.id, &run.beside))
-        }
-        RunFormat::BenchmarkReport => reports(&exported(run), to),
-    }?;
+    };
     if let Some(path) = to {
-        let files = if written > 1 { format!("{}, ", counted(written, "file")) } else { String::new() };
-        out::note(&format!("{}: {files}{attempts}", path.display()));
+        let files = if files > 1 { format!("{}, ", counted(files, "file")) } else { String::new() };
+        out::note(&format!("{}: {files}{what}", path.display()));
     }
-    out::note(&format!("Not in this format: {}", lost(format)));
+    out::note(&format!("Not in this format: {lost}"));
     Ok(Exit::Done)
+}
+
+fn whole(dir: &Path) -> Result<WholeRun, Stop> {
+    let run = rows::whole(dir)?;
+    match run.attempts.is_empty() {
+        false => Ok(run),
+        true => Err(nothing(dir)),
+    }
+}
+
+fn nothing(dir: &Path) -> Stop {
+    Stop::usage(format!("{}: no requests in it, so that there is nothing to export", dir.display()))
 }
 
 fn exported(run: WholeRun) -> Exported {
     let WholeRun { manifest, attempts, findings, .. } = run;
-    let beside = beside(&manifest, &findings);
-    Exported { rows: foreign::of_run(&manifest, attempts, &findings), id: manifest.id, beside }
+    let (beside, n) = (beside(&manifest, &findings), attempts.len() as u64);
+    let rows = foreign::of_run(&manifest, attempts, &findings);
+    Exported { rows, id: manifest.id, attempts: counted(n, "attempt"), beside }
+}
+
+fn csv(dir: &Path, to: Option<&Path>) -> Result<Wrote, Stop> {
+    let run = whole(dir)?;
+    let rows = requests::requests(&run.manifest.levels, &run.attempts);
+    Ok(Wrote {
+        files: streamed(to, |out| out.write_str(&plimsoll_report::csv::render(&rows)))?,
+        what: counted(rows.len() as u64, "request"),
+        lost: "intervals, validity, instants between due and end, tries before the last".into(),
+    })
+}
+
+/// Spans: of the run nothing is held, and nothing is judged.
+fn spans(dir: &Path, to: Option<&Path>) -> Result<Wrote, Stop> {
+    // Before a file is made for it.
+    plimsoll_store::read_manifest(dir).map_err(|e| Stop::usage(e.to_string()))?;
+    let mut found = Ok(Spans::default());
+    let files = streamed(to, |out| {
+        found = spans::write(dir, out);
+        Ok(())
+    })?;
+    let found = found?;
+    if found.spans == 0 {
+        return Err(nothing(dir));
+    }
+    let unsent = match found.unsent {
+        0 => String::new(),
+        n => format!("{} that were never sent, ", counted(n, "request")),
+    };
+    Ok(Wrote {
+        files,
+        what: counted(found.spans, "span"),
+        lost: format!(
+            "{unsent}instants of tokens but the first, intervals, validity; due is plimsoll.intended_start"
+        ),
+    })
+}
+
+fn vllm(run: &Exported, to: Option<&Path>) -> Result<Wrote, Stop> {
+    let files = streamed(to, |out| write_vllm(out, &run.rows, &run.beside))?;
+    Ok(run.wrote(
+        files,
+        "latency from due (start_times - queue_times is due; its own figures count from sending), warm-up (every request counts), tries \
+         before the last; intervals and validity are under `plimsoll`, which its readers pass over",
+    ))
+}
+
+fn guidellm(run: &Exported, to: Option<&Path>) -> Result<Wrote, Stop> {
+    let files = streamed(to, |out| write_guidellm(out, &run.rows, &run.id, &run.beside))?;
+    Ok(run.wrote(
+        files,
+        "time to first token from due (its own counts from sending; request_scheduled_latency counts from due), instants of tokens between \
+         the first and the last, warm-up (every request counts), tries before the last; intervals and validity are under `plimsoll`, which \
+         its readers pass over",
+    ))
 }
 
 /// Validity, and every figure with its interval.
@@ -134,7 +208,7 @@ fn reports(run: &Exported, to: Option<&Path>) -> Result<u64, Stop> {
 }
 
 /// AIPerf's files: in the folder of one level, in a folder each of several.
-fn folders(run: &Exported, to: &Path) -> Result<u64, Stop> {
+fn aiperf(run: &Exported, to: &Path) -> Result<Wrote, Stop> {
     for (i, part) in run.rows.parts.iter().enumerate() {
         let folder = match run.rows.parts.len() {
             1 => to.to_path_buf(),
@@ -150,7 +224,11 @@ fn folders(run: &Exported, to: &Path) -> Result<u64, Stop> {
         let text = serde_json::to_string_pretty(&aggregates).map_err(unwritable)?;
         out::file(&folder.join("profile_export_aiperf.json"), text + "\n")?;
     }
-    Ok(2 * run.rows.parts.len() as u64)
+    Ok(run.wrote(
+        2 * run.rows.parts.len() as u64,
+        "time to first token from due (its own counts from the start of the request; effective_latency counts from due), instants and tokens \
+         of failed requests, tries before the last; intervals and validity are under `plimsoll` in profile_export_aiperf.json",
+    ))
 }
 
 fn made(folder: &Path) -> Result<(), Stop> {
@@ -200,28 +278,5 @@ impl fmt::Write for Pieces {
             self.error = Some(error);
             fmt::Error
         })
-    }
-}
-
-fn lost(format: RunFormat) -> &'static str {
-    match format {
-        RunFormat::Csv => "intervals, validity, instants between due and end, tries before the last",
-        RunFormat::Aiperf => {
-            "time to first token from due (its own counts from the start of the request; effective_latency counts from due), instants and tokens \
-             of failed requests, tries before the last; intervals and validity are under `plimsoll` in profile_export_aiperf.json"
-        }
-        RunFormat::Guidellm => {
-            "time to first token from due (its own counts from sending; request_scheduled_latency counts from due), instants of tokens \
-             between the first and the last, warm-up (every request counts), tries before the last; intervals and validity are under \
-             `plimsoll`, which its readers pass over"
-        }
-        RunFormat::Vllm => {
-            "latency from due (start_times - queue_times is due; its own figures count from sending), warm-up (every request counts), tries before the last; intervals \
-             and validity are under `plimsoll`, which its readers pass over"
-        }
-        RunFormat::BenchmarkReport => {
-            "requests one by one, latency from due (its figures count from sending); ours, with intervals and validity, are in \
-             results.profiling"
-        }
     }
 }

@@ -1,0 +1,142 @@
+//! A run's attempts as client spans: read, written and forgotten one after the other, so that a run of any length is exported in the memory of a
+//! short one. A run that was cut off is read whole, because what it had in flight then is known only at its end.
+
+use std::fmt;
+use std::path::Path;
+
+use plimsoll_client::Name;
+use plimsoll_client::header_template::{span_id, trace_id};
+use plimsoll_model::{Attempt, EndedBy, Manifest, Protocol, RunState};
+use plimsoll_store::Columns;
+use plimsoll_wire::trace::client::ClientSpans;
+use serde_json::Value;
+
+use crate::exit::Stop;
+use crate::rows;
+
+/// Spans of a line: some 0.7 MB, which receivers take as one request.
+const BATCH: usize = 512;
+/// Where the axis begins if the run knows no wall clock: an instant of 0 is "unknown" in OTLP.
+const EPOCH: i64 = 1_000_000_000;
+
+/// How many attempts there were.
+#[derive(Copy, Clone, Default)]
+pub struct Written {
+    /// Those that became a span.
+    pub spans: u64,
+    /// Those that were never sent.
+    pub unsent: u64,
+}
+
+/// Writes the lines. What goes wrong with `out` is its owner's to say.
+pub fn write(dir: &Path, out: &mut dyn fmt::Write) -> Result<Written, Stop> {
+    let wrong = |e: plimsoll_store::StoreError| Stop::usage(e.to_string());
+    if let Some(manifest) = plimsoll_store::read_manifest(dir).ok().filter(is_whole) {
+        let mut lines = Lines::new(&manifest, out);
+        let read = plimsoll_store::each_attempt(dir, Columns::Figures, |attempt| lines.push(&attempt));
+        if read.map_err(wrong)?.is_some() {
+            return Ok(lines.end());
+        }
+    }
+    let run = rows::read(dir)?;
+    let mut lines = Lines::new(&run.manifest, out);
+    run.attempts.iter().for_each(|attempt| lines.push(attempt));
+    Ok(lines.end())
+}
+
+/// Has it ended, and is nothing missing that only a recovery tells?
+fn is_whole(manifest: &Manifest) -> bool {
+    manifest.progress != RunState::Running
+        && manifest.levels.iter().all(|level| level.ended_by != EndedBy::Cut)
+}
+
+/// Lines on their way.
+struct Lines<'a> {
+    spans: ClientSpans,
+    out: &'a mut dyn fmt::Write,
+    batch: Vec<Value>,
+    written: Written,
+}
+
+impl<'a> Lines<'a> {
+    fn new(manifest: &Manifest, out: &'a mut dyn fmt::Write) -> Lines<'a> {
+        let asked = |name: &str| manifest.scenario.pointer(&format!("/target/{name}"));
+        let spans = ClientSpans {
+            run: manifest.id.clone(),
+            version: manifest.tool.trim_start_matches("plimsoll ").to_owned(),
+            protocol: asked("protocol")
+                .and_then(|name| serde_json::from_value(name.clone()).ok())
+                .unwrap_or(Protocol::Chat),
+            stream: asked("stream").and_then(Value::as_bool).unwrap_or(true),
+            model: asked("model").and_then(Value::as_str).map(str::to_owned),
+            provider: manifest.target.facts.get("engine").cloned().flatten(),
+            server: server(&manifest.target.url),
+            base_ns: if manifest.clock.realtime_ns == 0 { EPOCH } else { manifest.clock.realtime_ns },
+        };
+        Lines { spans, out, batch: Vec::with_capacity(BATCH), written: Written::default() }
+    }
+
+    fn push(&mut self, attempt: &Attempt) {
+        // The ids that `{trace}` and `{span}` in a header are filled with, so that a server's spans join these.
+        let (request, name) = Name::of(&self.spans.run, attempt);
+        let (trace, span) = (trace_id(&request), span_id(&name));
+        match self.spans.span(attempt, (&trace, &span)) {
+            Some(span) => self.batch.push(span),
+            None => self.written.unsent += 1,
+        }
+        if self.batch.len() == BATCH {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        self.written.spans += self.batch.len() as u64;
+        let _ = writeln!(self.out, "{}", self.spans.batch(&self.batch));
+        self.batch.clear();
+    }
+
+    fn end(mut self) -> Written {
+        if !self.batch.is_empty() {
+            self.flush();
+        }
+        self.written
+    }
+}
+
+/// Host and port of an address over HTTP.
+fn server(url: &str) -> Option<(String, u16)> {
+    let (scheme, rest) = url.split_once("://")?;
+    let default = match scheme {
+        "http" => 80,
+        "https" => 443,
+        _ => return None,
+    };
+    let authority = rest.split(['/', '?', '#']).next()?;
+    let authority = authority.rsplit('@').next()?;
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, port.parse().ok()?),
+        _ => (authority, default),
+    };
+    Some((host.trim_matches(['[', ']']).to_owned(), port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_a_host_and_a_port_and_nothing_secret() {
+        for (url, host, port) in [
+            ("http://a:8000/v1", "a", 8000),
+            ("https://b/v1?key=1", "b", 443),
+            ("http://user:pass@c:9", "c", 9),
+            ("http://[::1]:80/v1", "::1", 80),
+            ("http://[::1]/v1", "::1", 80),
+        ] {
+            assert_eq!(server(url), Some((host.to_owned(), port)), "{url}");
+        }
+        for url in ["simulated:demo", "http://a:x/v1", "ftp://a"] {
+            assert_eq!(server(url), None, "{url}");
+        }
+    }
+}
