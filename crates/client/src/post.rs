@@ -2,7 +2,7 @@
 //!
 //! Each has a connection of its own, because what is told is rare: a server closes connections that idle, and its name may stand for another machine by then.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -23,7 +23,7 @@ use crate::request::Request;
 use crate::stamp::Meter;
 use crate::target::{Body, Target, TargetError};
 
-/// An answer is read this far: nobody looks at it.
+/// An answer is read this far: what is looked at is shorter.
 const ANSWER_MAX: usize = 64 << 10;
 
 /// What came back.
@@ -84,6 +84,16 @@ impl Poster {
         let body = Body { content_type, header_length: None, bytes: body.into() };
         let request =
             self.target.posts_with(&self.path, headers).with(&body, RequestNames::one(&"alerts"), true);
+        answered(&self.target, request, patience).map(|(posted, _)| posted)
+    }
+
+    /// Sends this JSON and gives the answer's first 64 KiB too. Blocks for `patience` at most.
+    ///
+    /// # Errors
+    /// No answer; why, for people.
+    pub fn ask(&self, body: Vec<u8>, patience: Span) -> Result<(Posted, Vec<u8>), String> {
+        let body = Body { content_type: "application/json", header_length: None, bytes: body.into() };
+        let request = self.target.posts(&self.path).with(&body, RequestNames::one(&"ask"), true);
         answered(&self.target, request, patience)
     }
 }
@@ -119,7 +129,7 @@ impl HostCommand {
     pub fn send(&self, patience: Span) -> Result<(), String> {
         let body = Body { content_type: "application/json", header_length: None, bytes: Bytes::new() };
         let opening = self.target.opens(self.method, &self.path);
-        let posted =
+        let (posted, _) =
             answered(&self.target, opening.with(&body, RequestNames::one(&"command"), true), patience)?;
         match posted.status {
             200..300 => Ok(()),
@@ -129,13 +139,13 @@ impl HostCommand {
 }
 
 /// What comes back, on a connection of its own.
-fn answered(target: &Target, request: Request, patience: Span) -> Result<Posted, String> {
+fn answered(target: &Target, request: Request, patience: Span) -> Result<(Posted, Vec<u8>), String> {
     let runtime = runtime().map_err(|e| e.to_string())?;
     let posted = runtime.block_on(exchanged(target, request, patience));
     posted.map_err(|why| target.scrub(&why))
 }
 
-async fn exchanged(target: &Target, request: Request, patience: Span) -> Result<Posted, String> {
+async fn exchanged(target: &Target, request: Request, patience: Span) -> Result<(Posted, Vec<u8>), String> {
     let meter = Meter::new(Clock::start());
     let route = target.resolve();
     let pool = Pool::new(route.clone(), meter, Arc::new(AtomicU32::new(0)), SharedByWorkers::default());
@@ -144,7 +154,9 @@ async fn exchanged(target: &Target, request: Request, patience: Span) -> Result<
     let ending =
         tokio::time::timeout(patience.as_duration(), exchange(&pool, patience, &request, &seen)).await;
     match (seen.head.into_inner(), ending) {
-        (Some(head), _) => Ok(Posted { status: head.status, retry_after: head.retry_after }),
+        (Some(head), _) => {
+            Ok((Posted { status: head.status, retry_after: head.retry_after }, seen.body.into_inner()))
+        }
         (None, Ok(Ending::Told { outcome, error })) => {
             Err(error.unwrap_or_else(|| outcome.how.name().to_owned()))
         }
@@ -156,7 +168,7 @@ async fn exchanged(target: &Target, request: Request, patience: Span) -> Result<
 #[derive(Default)]
 struct Answered {
     head: RefCell<Option<Head>>,
-    bytes: Cell<usize>,
+    body: RefCell<Vec<u8>>,
 }
 
 impl ExchangeWatch for Answered {
@@ -168,7 +180,9 @@ impl ExchangeWatch for Answered {
     }
 
     fn data(&self, bytes: &[u8]) -> bool {
-        self.bytes.set(self.bytes.get() + bytes.len());
-        self.bytes.get() <= ANSWER_MAX
+        let mut body = self.body.borrow_mut();
+        let room = ANSWER_MAX.saturating_sub(body.len());
+        body.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        bytes.len() <= room
     }
 }

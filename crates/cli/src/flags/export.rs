@@ -15,6 +15,9 @@ pub struct ExportArgs {
     /// The format that a run is written in
     #[arg(long = "as", value_enum, value_name = "FORMAT", conflicts_with_all = ["budget", "source", "labels", "queue_per_replica", "deployment", "prometheus", "format"])]
     pub run_format: Option<RunFormat>,
+    /// With --as mlflow: the experiment that the run is put into, made where there is none [default: plimsoll]
+    #[arg(long, value_name = "NAME", requires = "run_format")]
+    pub experiment: Option<String>,
     /// Budget file
     #[arg(long, short = 'b', value_name = "FILE", required_unless_present = "run_format")]
     pub budget: Option<PathBuf>,
@@ -33,7 +36,7 @@ pub struct ExportArgs {
     /// Where keda asks Prometheus [default: http://prometheus-server.monitoring:9090]
     #[arg(long, value_name = "URL")]
     pub prometheus: Option<String>,
-    /// Of a budget: folder that the files are written to, made where it is missing [default: .]; of a run: the file, or for aiperf and reports of several levels the folder [default: stdout]
+    /// Of a budget: folder that the files are written to, made where it is missing [default: .]; of a run: the file, for aiperf and reports of several levels the folder, for mlflow the URL [default: stdout]
     #[arg(long, short = 'o', value_name = "PATH")]
     pub out: Option<PathBuf>,
     /// How it is printed which rows are judged, and which files were written
@@ -67,6 +70,8 @@ pub enum RunFormat {
     BenchmarkReport,
     /// GuideLLM's report, version 2, a benchmark per level
     Guidellm,
+    /// MLflow: a run with figures and parameters, posted to the tracking server that -o names by its URL
+    Mlflow,
     /// OpenTelemetry: a client span per attempt, in lines of OTLP's JSON
     Otlp,
     /// vLLM bench: what `--save-result --save-detailed` writes, a line per level

@@ -1,11 +1,12 @@
 //! `plimsoll export` as it is typed: from a recorded page, a saved one and a server's own, and what it refuses.
 
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 use flate2::read::GzDecoder;
 use serde_json::Value;
 
-use crate::kit::{Engine, plimsoll, run_folder};
+use crate::kit::{Engine, Server, plimsoll, plimsoll_with, reply, run_folder};
 
 fn budget(folder: &Path) -> String {
     let path = folder.join("budget.yaml");
@@ -292,6 +293,59 @@ fn a_run_as_spans_is_the_traffic_that_it_was() {
     assert_eq!(rows.lines().filter(|line| line.contains("128")).count(), answered, "{}", ended.stderr);
 }
 
+/// What a tracking server is told: an experiment, a run in it, its figures with their bounds, and its end; never a refused figure.
+#[test]
+fn a_run_is_logged_to_mlflow_with_the_figures_that_are_shown() {
+    let (_folder, run) = run_folder();
+    simulated(&run, &STEADY);
+    let asked: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
+    let kept = Arc::clone(&asked);
+    let server = Server::whole(move |head, body, socket| {
+        let path =
+            head.split(' ').nth(1).unwrap_or_default().trim_start_matches("/api/2.0/mlflow/").to_owned();
+        let has_token = head.to_lowercase().contains("authorization: bearer secret-token");
+        let answer = match path.as_str() {
+            _ if !has_token => r#"{"error_code": "no token"}"#,
+            "experiments/search" => "{}",
+            "experiments/create" => r#"{"experiment_id": "7"}"#,
+            "runs/create" => r#"{"run": {"info": {"run_id": "abc"}}}"#,
+            _ => "{}",
+        };
+        kept.lock().expect("held by one").push((path, serde_json::from_slice(body).expect("JSON")));
+        reply(socket, "200 OK", "", answer);
+    });
+    let url = server.url.trim_end_matches("/v1").to_owned();
+    let ended = plimsoll_with(
+        &["export", &run, "--as", "mlflow", "-o", &url, "--experiment", "it's ours"],
+        &[("MLFLOW_TRACKING_TOKEN", "secret-token")],
+    );
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert!(ended.stderr.contains("/#/experiments/7/runs/abc: "), "{}", ended.stderr);
+    let asked = asked.lock().expect("held by one").clone();
+    let paths: Vec<&str> = asked.iter().map(|(path, _)| path.as_str()).collect();
+    let expected = [
+        "experiments/search",
+        "experiments/create",
+        "runs/create",
+        "runs/log-batch",
+        "runs/log-batch",
+        "runs/update",
+    ];
+    assert_eq!(paths, expected);
+    assert_eq!(asked[0].1["filter"], "name = 'it''s ours'");
+    assert_eq!(asked[5].1["status"], "FINISHED");
+    let metrics = asked[4].1["metrics"].as_array().expect("metrics");
+    let logged =
+        |key: &str| metrics.iter().find(|one| one["key"] == key).and_then(|one| one["value"].as_f64());
+    let summary = summary(&run);
+    assert_eq!(logged("ttft_p99_s"), Some(shown(&summary, "ttft", "p99")));
+    assert_eq!(logged("requests"), summary["counts"]["requests"].as_f64());
+    assert!(logged("ttft_p99_lower_s") < logged("ttft_p99_s"));
+    // 7176 requests are too few for it.
+    assert_eq!(summary["latency"]["ttft"]["p999"]["value"].as_f64(), logged("ttft_p999_s"));
+    assert!(!asked.iter().any(|(_, body)| body.to_string().contains("simulate --")), "a command line");
+}
+
 #[test]
 fn a_run_as_csv_has_a_row_per_request() {
     let (_keep, run) = run_folder();
@@ -311,6 +365,8 @@ fn a_run_that_cannot_be_exported_is_refused_in_one_line() {
         (&["export", "rules"], "--budget"),
         (&["export", "run", "--as", "yaml"], "vllm"),
         (&["export", "run", "--as", "aiperf"], "name it with -o"),
+        (&["export", "run", "--as", "mlflow"], "-o http://HOST:PORT"),
+        (&["export", "run", "--as", "csv", "--experiment", "e"], "--experiment"),
         (&["export", "run", "--as", "csv", "-b", "budget.yaml"], "--budget"),
     ] {
         let ended = plimsoll(args);

@@ -1,5 +1,6 @@
 //! `plimsoll export`: a budget file, or with `--as` a run, in the forms that others' tools read.
 
+mod mlflow;
 mod run;
 mod spans;
 
@@ -29,7 +30,7 @@ const LONGEST: u64 = 16 << 20;
 /// Writes the files and says what became of each row.
 pub fn run(args: &ExportArgs) -> Result<Exit, Stop> {
     if let Some(format) = args.run_format {
-        return run::run(Path::new(&args.what), format, args.out.as_deref());
+        return run::run(Path::new(&args.what), format, args);
     }
     let what = what(&args.what)?;
     // The flags ask for one of the two.

@@ -13,9 +13,10 @@ use plimsoll_report::figure::{counted, rfc3339};
 use plimsoll_wire::foreign::{BenchmarkReport, write_aiperf, write_guidellm, write_report, write_vllm};
 use serde_json::{Value, json};
 
+use super::mlflow;
 use super::spans::{self, Written as Spans};
 use crate::exit::{Exit, Stop};
-use crate::flags::RunFormat;
+use crate::flags::{ExportArgs, RunFormat};
 use crate::rows::WholeRun;
 use crate::{out, rows};
 
@@ -47,13 +48,18 @@ struct Wrote {
 }
 
 /// Writes the file, or prints it where no place is named, and says what the format does not hold.
-pub fn run(dir: &Path, format: RunFormat, to: Option<&Path>) -> Result<Exit, Stop> {
+pub fn run(dir: &Path, format: RunFormat, args: &ExportArgs) -> Result<Exit, Stop> {
+    let to = args.out.as_deref();
+    if args.experiment.is_some() && format != RunFormat::Mlflow {
+        return Err(Stop::usage("--experiment: of --as mlflow only"));
+    }
     match (format, to) {
-        (RunFormat::BenchmarkReport, _) | (RunFormat::Aiperf, Some(_)) => {}
+        (RunFormat::BenchmarkReport | RunFormat::Mlflow, _) | (RunFormat::Aiperf, Some(_)) => {}
         (RunFormat::Aiperf, None) => return Err(Stop::usage("--as aiperf: a folder; name it with -o DIR")),
         _ => out::place_for(to)?,
     }
     let Wrote { files, what, lost } = match format {
+        RunFormat::Mlflow => return posted(dir, to, args.experiment.as_deref().unwrap_or("plimsoll")),
         RunFormat::Otlp => spans(dir, to)?,
         RunFormat::Csv => csv(dir, to)?,
         RunFormat::Vllm => vllm(&exported(whole(dir)?), to)?,
@@ -71,6 +77,17 @@ pub fn run(dir: &Path, format: RunFormat, to: Option<&Path>) -> Result<Exit, Sto
         out::note(&format!("{}: {files}{what}", path.display()));
     }
     out::note(&format!("Not in this format: {lost}"));
+    Ok(Exit::Done)
+}
+
+/// Nothing is written: a tracking server is told.
+fn posted(dir: &Path, to: Option<&Path>, experiment: &str) -> Result<Exit, Stop> {
+    let url = to.and_then(Path::to_str).filter(|url| url.contains("://"));
+    let url =
+        url.ok_or_else(|| Stop::usage("--as mlflow: name the tracking server with -o http://HOST:PORT"))?;
+    let (place, figures) = mlflow::write(&whole(dir)?, url, experiment)?;
+    out::note(&format!("{place}: {}", counted(figures, "figure")));
+    out::note("Not in this format: requests one by one, figures that are refused, reasons of a verdict");
     Ok(Exit::Done)
 }
 

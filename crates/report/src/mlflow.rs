@@ -1,0 +1,68 @@
+//! A run's findings as MLflow keeps them: numbers by name, with the level as the step. A figure that is refused is not logged, and one that
+//! is has its bounds and its count beside it.
+
+use plimsoll_measure::findings::{Findings, LevelSummary, Percentiles, Reading};
+use plimsoll_model::Load;
+
+/// One number.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LoggedMetric {
+    /// Its name, the unit last.
+    pub key: String,
+    /// Its value, always finite: MLflow draws it.
+    pub value: f64,
+    /// The level that it is of.
+    pub step: u32,
+}
+
+/// Every figure of every level.
+pub fn metrics(findings: &Findings) -> Vec<LoggedMetric> {
+    findings.levels.iter().flat_map(|level| of_level(&level.summary)).collect()
+}
+
+fn of_level(level: &LevelSummary) -> Vec<LoggedMetric> {
+    let (rates, counts) = (&level.rates, &level.counts);
+    let mut all = vec![
+        ("offered_per_s".to_owned(), rates.offered_per_s),
+        ("requests".to_owned(), counts.requests as f64),
+        ("finished".to_owned(), counts.finished as f64),
+        ("failed".to_owned(), counts.failed as f64),
+    ];
+    all.extend(counts.error_rate.as_ref().map(|rate| ("error_rate".to_owned(), rate.value)));
+    let (name, asked) = match level.load {
+        Load::Open { rate_per_s } => ("asked_per_s", rate_per_s),
+        Load::Closed { concurrency } | Load::Saturating { concurrency } => {
+            ("asked_concurrency", f64::from(concurrency))
+        }
+        Load::Wave { requests } => ("asked_requests", f64::from(requests)),
+    };
+    all.push((name.to_owned(), asked));
+    for (name, rate) in [
+        ("achieved", Some(&rates.achieved_per_s)),
+        ("good", rates.good_per_s.as_ref()),
+        ("input_tokens", rates.input_tokens_per_s.as_ref()),
+        ("output_tokens", rates.output_tokens_per_s.as_ref()),
+        ("total_tokens", rates.total_tokens_per_s.as_ref()),
+    ] {
+        all.extend(rate.into_iter().flat_map(|rate| shown(name, "_per_s", rate)));
+    }
+    for set in level.latency.all() {
+        let Percentiles { metric, p50, p90, p95, p99, p999, .. } = set;
+        for (p, value) in [("p50", p50), ("p90", p90), ("p95", p95), ("p99", p99), ("p999", p999)] {
+            all.extend(shown(&format!("{metric}_{p}"), "_s", value));
+        }
+        all.push((format!("{metric}_n"), set.n as f64));
+    }
+    let finite = all.into_iter().filter(|(_, value)| value.is_finite());
+    finite.map(|(key, value)| LoggedMetric { key, value, step: level.level }).collect()
+}
+
+/// A figure with its bounds, where a verdict may rest on it.
+fn shown(name: &str, unit: &str, reading: &Reading) -> Vec<(String, f64)> {
+    let Some(estimate) = reading.estimate() else { return Vec::new() };
+    vec![
+        (format!("{name}{unit}"), estimate.value),
+        (format!("{name}_lower{unit}"), estimate.lower),
+        (format!("{name}_upper{unit}"), estimate.upper),
+    ]
+}
