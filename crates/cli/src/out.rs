@@ -68,14 +68,18 @@ pub fn note(text: &str) {
 
 /// A file that could not be read, named as the user named it.
 pub fn unread(name: impl std::fmt::Display, error: &io::Error) -> Stop {
-    let why = match error.kind() {
+    Stop::usage(format!("{name}: {}", why_unread(error)))
+}
+
+/// Why a file can't be read, in words.
+pub fn why_unread(error: &io::Error) -> String {
+    match error.kind() {
         io::ErrorKind::NotFound => "there is no such file or folder".to_owned(),
         io::ErrorKind::PermissionDenied => "it may not be read by this user".to_owned(),
         io::ErrorKind::IsADirectory => "it is a folder, and a file is meant".to_owned(),
         io::ErrorKind::InvalidData => "it is no UTF-8 text".to_owned(),
         _ => error.to_string(),
-    };
-    Stop::usage(format!("{name}: {why}"))
+    }
 }
 
 /// Writes a file that a flag names.

@@ -366,3 +366,31 @@ fn a_canary_that_was_rolled_back_stays_so_after_a_restart() {
     write("newer");
     assert_eq!(stand(&start())["stage"], "trial");
 }
+
+/// A budget in force names the gateway's classes; one that it has not is said before anything is served.
+#[test]
+fn a_budget_slices_by_a_class_of_the_gateways() {
+    let engine = Engine::start("demo");
+    let folder = tempfile::tempdir().expect("a folder");
+    let budget = |class: &str| {
+        let file = folder.path().join("budget.yaml");
+        let text = format!(
+            "version: 1\nname: b\nbudgets:\n  - {{id: bulk, metric: ttft, p: \"95\", max: 500ms, slice: {{class: {class}}}}}\n"
+        );
+        std::fs::write(&file, text).expect("written");
+        file.display().to_string()
+    };
+    let replica = engine.url.trim_end_matches("/v1");
+    let file = budget("bulky");
+    let refused = plimsoll(&["gateway", "--listen", "127.0.0.1:0", "--replica", replica, "--budget", &file]);
+    assert_eq!(refused.code, 2, "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("class \"bulky\" is none of the gateway's: interactive, bulk"),
+        "{}",
+        refused.stderr
+    );
+    let gateway = Running::start(&["--replica", replica, "--budget", &budget("bulk")]);
+    crate::kit::until("it is evaluated", || gateway.page("/v1/budget").contains("\"bulk\""));
+    let page: Value = serde_json::from_str(&gateway.page("/v1/budget")).expect("JSON");
+    assert_eq!(page["finding"]["rows"][0]["state"], "no_traffic", "{page:#}");
+}

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use plimsoll_client::Clock;
 use plimsoll_gateway::budget::{Budget, BudgetPages};
 use plimsoll_model::{At, Attempt, BudgetState, Span};
+use plimsoll_policy::ClassSpec;
 use plimsoll_watch::{AlertSpec, Light, RowState, WatchFinding, WatchSpec, Watched};
 use plimsoll_wire::prometheus::PrometheusPage;
 use serde_json::json;
@@ -32,12 +33,30 @@ pub struct Watching {
 }
 
 impl Watching {
-    /// Begins with nothing seen.
+    /// Begins with nothing seen. `classes`: the gateway's, in order.
     ///
     /// # Errors
-    /// The file can't be read or is wrong.
-    pub fn start(path: &Path, told: Arc<Budget>, (clock, quiet): (Clock, bool)) -> Result<Watching, Stop> {
-        let file = budget_file::read(path)?.file;
+    /// The file can't be read, is wrong, or slices by a class that the gateway has not.
+    pub fn start(
+        path: &Path,
+        classes: &[ClassSpec],
+        told: Arc<Budget>,
+        (clock, quiet): (Clock, bool),
+    ) -> Result<Watching, Stop> {
+        let mut file = budget_file::read(path)?.file;
+        for budget in &mut file.budgets {
+            let sliced = budget.slice.as_mut().and_then(|slice| slice.class.as_mut());
+            if let Some(class) = sliced.filter(|class| class.parse::<u16>().is_err()) {
+                *class = number_of(class, classes).ok_or_else(|| {
+                    let known: Vec<&str> = classes.iter().map(|class| class.name.as_str()).collect();
+                    let path = path.display();
+                    Stop::usage(format!(
+                        "{path}: class {class:?} is none of the gateway's: {}",
+                        known.join(", ")
+                    ))
+                })?;
+            }
+        }
         let window = file.load.as_ref().and_then(|load| load.window).unwrap_or(WINDOW).max(Span(8 * EVERY.0));
         let now = clock.now();
         let watched = Watched::new(file, WatchSpec { every: EVERY, window });
@@ -79,6 +98,11 @@ impl Watching {
         let json = json!({"state": state, "finding": found}).to_string();
         self.told.tell(state, BudgetPages { json, metrics: metrics(state, &found) });
     }
+}
+
+/// Rows of requests tell a class by its place in the gateway's file.
+fn number_of(class: &str, classes: &[ClassSpec]) -> Option<String> {
+    classes.iter().position(|known| known.name == class).map(|place| place.to_string())
 }
 
 /// The worst row, in words.

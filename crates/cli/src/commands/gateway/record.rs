@@ -81,8 +81,12 @@ impl Record {
         let explain = spec.record.as_ref().map_or(0.0, |record| record.explain);
         let (traffic, from) = Traffic::channel(explain);
         let told = Arc::clone(&traffic.budget);
-        let watching =
-            spec.budget.as_deref().map(|path| Watching::start(path, told, (clock, quiet))).transpose()?;
+        let classes = &spec.admission.classes;
+        let watching = spec
+            .budget
+            .as_deref()
+            .map(|path| Watching::start(path, classes, told, (clock, quiet)))
+            .transpose()?;
         let keeping =
             spec.record.as_ref().map(|record| Keeping::start(spec, record, clock, traffic.numbers()));
         let keeping = keeping.transpose()?;

@@ -97,7 +97,7 @@ impl PageList {
                 let found = (host.as_str(), *port).to_socket_addrs().map_err(|e| e.to_string())?;
                 return Ok(found.map(|addr| format!("{addr}=http://{addr}{path}")).collect());
             }
-            PageList::File(path) => std::fs::read(path).map_err(|e| e.to_string())?,
+            PageList::File(path) => std::fs::read(path).map_err(|e| out::why_unread(&e))?,
             PageList::Url(url) => pages::fetch(target, url)?,
         };
         let groups: Vec<Group> = serde_json::from_slice(&groups)
