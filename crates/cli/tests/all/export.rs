@@ -233,6 +233,22 @@ fn a_run_as_a_benchmark_report_is_valid_and_says_the_runs_figures() {
     assert!(same["run"]["time"]["duration"].is_string() && same["run"]["time"]["start"].is_null());
 }
 
+/// What warmed the target up, or was sent alone, is no load that the format could hold: it is left out, and said.
+#[test]
+fn levels_that_no_figure_is_of_are_left_out_and_named() {
+    let (folder, run) = run_folder();
+    simulated(&run, &["--rate", "80/s", "--for", "5s", "--warm-up", "20", "--alone", "20"]);
+    let requests = summary(&run)["counts"]["requests"].clone();
+    let file = folder.path().join("out.json").display().to_string();
+    let ended = plimsoll(&["export", &run, "--as", "guidellm", "-o", &file]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert!(ended.stderr.contains("Not in this format: 2 levels"), "{}", ended.stderr);
+    let report: Value =
+        serde_json::from_str(&std::fs::read_to_string(&file).expect("the report")).expect("JSON");
+    assert_eq!(report["benchmarks"].as_array().map(Vec::len), Some(1));
+    assert_eq!(report["benchmarks"][0]["metrics"]["request_totals"]["total"], requests);
+}
+
 /// A report is of one load: several levels become a folder, or documents one after the other.
 #[test]
 fn levels_of_a_run_become_a_report_each() {

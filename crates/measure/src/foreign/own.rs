@@ -16,7 +16,8 @@ use crate::findings::Findings;
 /// Where the axis begins if the run knows no wall clock (virtual time): formats read an instant of 0 as "never".
 const EPOCH: i64 = 1_000_000_000;
 
-/// The run's levels as parts; what its findings do not count is marked.
+/// The run's levels as parts, those that its figures are of: requests that warmed it up or were sent alone are of others. What does not count of a
+/// level is marked.
 pub fn of_run(manifest: &Manifest, mut attempts: Vec<Attempt>, findings: &Findings) -> Foreign {
     let base = match manifest.clock.realtime_ns {
         0 => EPOCH,
@@ -29,11 +30,13 @@ pub fn of_run(manifest: &Manifest, mut attempts: Vec<Attempt>, findings: &Findin
         _ => None,
     };
     let mut part = |level: &Level| {
-        let found = findings.levels.iter().find(|found| found.summary.level == level.id);
-        let window = found.map(|found| found.summary.window.start..found.summary.window.stop);
-        let counted = window.unwrap_or(level.start..level.stop);
+        let found = findings.levels.iter().find(|found| found.summary.level == level.id)?;
+        let counted = found.summary.window.start..found.summary.window.stop;
         let is_even = matches!(level.load, Load::Open { .. }) && level.rate_course == RateCourse::Even;
-        ForeignPart { process: process.filter(|_| is_even), ..part(level, &mut attempts, base, &counted) }
+        Some(ForeignPart {
+            process: process.filter(|_| is_even),
+            ..part(level, &mut attempts, base, &counted)
+        })
     };
     Foreign {
         tool: "Plimsoll",
@@ -45,7 +48,7 @@ pub fn of_run(manifest: &Manifest, mut attempts: Vec<Attempt>, findings: &Findin
         },
         model: model.map(str::to_owned),
         url: manifest.target.url.split(['?', '#']).next().map(str::to_owned),
-        parts: manifest.levels.iter().map(&mut part).collect(),
+        parts: manifest.levels.iter().filter_map(&mut part).collect(),
         partial: match &manifest.progress {
             RunState::Partial { why } => Some(why.clone()),
             RunState::Running => Some("it is still being written".into()),

@@ -27,14 +27,23 @@ const REPORT: &str = "benchmark_report_stage_";
 struct Exported {
     rows: Foreign,
     id: String,
-    attempts: String,
+    requests: usize,
+    /// Levels that no figure is of.
+    others: usize,
     /// What of the findings a format's free field keeps, a level at a time.
     beside: Vec<Value>,
 }
 
 impl Exported {
     fn wrote(&self, files: u64, lost: &str) -> Wrote {
-        Wrote { files, what: self.attempts.clone(), lost: lost.to_owned() }
+        let others = match self.others {
+            0 => String::new(),
+            n => format!(
+                "{} that no figure is of (warm-up, requests sent alone), ",
+                counted(n as u64, "level")
+            ),
+        };
+        Wrote { files, what: counted(self.requests as u64, "request"), lost: format!("{others}{lost}") }
     }
 }
 
@@ -62,11 +71,11 @@ pub fn run(dir: &Path, format: RunFormat, args: &ExportArgs) -> Result<Exit, Sto
         RunFormat::Mlflow => return posted(dir, to, args.experiment.as_deref().unwrap_or("plimsoll")),
         RunFormat::Otlp => spans(dir, to)?,
         RunFormat::Csv => csv(dir, to)?,
-        RunFormat::Vllm => vllm(&exported(whole(dir)?), to)?,
-        RunFormat::Guidellm => guidellm(&exported(whole(dir)?), to)?,
-        RunFormat::Aiperf => aiperf(&exported(whole(dir)?), to.unwrap_or(Path::new(".")))?,
+        RunFormat::Vllm => vllm(&exported(dir)?, to)?,
+        RunFormat::Guidellm => guidellm(&exported(dir)?, to)?,
+        RunFormat::Aiperf => aiperf(&exported(dir)?, to.unwrap_or(Path::new(".")))?,
         RunFormat::BenchmarkReport => {
-            let run = exported(whole(dir)?);
+            let run = exported(dir)?;
             let lost = "requests one by one, latency from due (its figures count from sending); ours, with intervals and validity, are in \
                         results.profiling";
             run.wrote(reports(&run, to)?, lost)
@@ -103,11 +112,15 @@ fn nothing(dir: &Path) -> Stop {
     Stop::usage(format!("{}: no requests in it, so that there is nothing to export", dir.display()))
 }
 
-fn exported(run: WholeRun) -> Exported {
-    let WholeRun { manifest, attempts, findings, .. } = run;
-    let (beside, n) = (beside(&manifest, &findings), attempts.len() as u64);
+fn exported(dir: &Path) -> Result<Exported, Stop> {
+    let WholeRun { manifest, attempts, findings, .. } = whole(dir)?;
+    let beside = beside(&manifest, &findings);
+    let others = manifest.levels.len() - beside.len();
     let rows = foreign::of_run(&manifest, attempts, &findings);
-    Exported { rows, id: manifest.id, attempts: counted(n, "attempt"), beside }
+    match rows.parts.iter().map(|part| part.rows.len()).sum::<usize>() {
+        0 => Err(nothing(dir)),
+        requests => Ok(Exported { rows, id: manifest.id, requests, others, beside }),
+    }
 }
 
 fn csv(dir: &Path, to: Option<&Path>) -> Result<Wrote, Stop> {
@@ -165,21 +178,21 @@ fn guidellm(run: &Exported, to: Option<&Path>) -> Result<Wrote, Stop> {
     ))
 }
 
-/// Validity, and every figure with its interval.
+/// Validity, and every figure with its interval, of the levels that are exported.
 fn beside(manifest: &Manifest, findings: &Findings) -> Vec<Value> {
-    let each = manifest.levels.iter().map(|level| {
-        let found = findings.levels.iter().find(|found| found.summary.level == level.id);
+    let of = |id: u32| findings.levels.iter().find(|found| found.summary.level == id);
+    let each = manifest.levels.iter().filter_map(|level| of(level.id)).map(|found| {
         json!({
             "run": manifest.id,
             "tool": manifest.tool,
-            "level": level.id,
+            "level": found.summary.level,
             "label": manifest.label,
             "partial": match &manifest.progress {
                 RunState::Partial { why } => Some(why),
                 _ => None,
             },
-            "validity": found.map(|found| &found.validity),
-            "summary": found.and_then(|found| summary(&found.summary)),
+            "validity": found.validity,
+            "summary": summary(&found.summary),
         })
     });
     each.collect()
