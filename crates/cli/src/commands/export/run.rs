@@ -215,14 +215,13 @@ fn reports(run: &Exported, to: Option<&Path>) -> Result<u64, Stop> {
         out::plain(&text);
         return Ok(0);
     };
-    let is_file =
-        path.extension().is_some_and(|e| e == "json" || e == "yaml" || e == "yml") && !path.is_dir();
-    if let (true, [only]) = (is_file, reports.as_slice()) {
+    if let ([only], false) = (reports.as_slice(), path.is_dir()) {
         out::place_for(to)?;
         out::file(path, rendered(only, path)?)?;
         return Ok(1);
     }
-    if is_file {
+    let is_name = path.extension().is_some_and(|e| e == "json" || e == "yaml" || e == "yml");
+    if is_name && !path.is_dir() {
         return Err(Stop::usage(format!(
             "-o {}: a report is of one load and the run has {}; name a folder, and each gets a file in it",
             path.display(),
