@@ -1,7 +1,7 @@
 //! AIPerf's folder: `profile_export.jsonl` (one line per request) and `profile_export_aiperf.json` (aggregates, settings).
 //!
 //! Instants are epoch ns. There is no due time: the credit is issued after pacing and after the limit on concurrency, so it is no
-//! schedule, and gaps between credits show what was forfeited. Chunks are `inter_chunk_latency` after the first token. Tokens are
+//! schedule, and gaps between credits show what was forfeited. (A folder of `plimsoll export` has one: `plimsoll_due_ns`.) Chunks are `inter_chunk_latency` after the first token. Tokens are
 //! the server's (`usage_*`) where it said them, for a client's tokeniser need not be the server's. Phases other than `profiling`
 //! are passed over.
 

@@ -1,5 +1,5 @@
-//! A run's attempts as client spans: read, written and forgotten one after the other, so that a run of any length is exported in the memory of a
-//! short one. A run that was cut off is read whole, because what it had in flight then is known only at its end.
+//! A run's attempts as client spans: read, written and forgotten one after the other, so that of a long run no more than a row group of its file is
+//! held. A run that was cut off is read whole, because what it had in flight then is known only at its end.
 
 use std::fmt;
 use std::path::Path;
