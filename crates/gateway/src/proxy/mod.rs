@@ -1,4 +1,6 @@
-//! One request: read whole, placed, sent, its answer passed on; again elsewhere where that helps and nothing of an answer has been passed on.
+//! One request: read whole, answered ([`tries`]), its answer passed on.
+
+mod tries;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -7,34 +9,31 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{
-    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, RETRY_AFTER, TE, TRAILER,
-    TRANSFER_ENCODING, UPGRADE, WWW_AUTHENTICATE,
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, WWW_AUTHENTICATE,
 };
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body::Body as _;
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use plimsoll_math::rng::mix;
 use plimsoll_model::{Arm, At, BudgetState, Span};
-use plimsoll_policy::{AdmissionSpec, Refusal, Terms, Verdict, split};
-use plimsoll_wire::head::Head;
+use plimsoll_policy::{AdmissionSpec, Terms, split};
 
 use crate::cache::{Cache, Key};
 use crate::cached;
 use crate::doors::{self, Shut, Toll};
 use crate::explain::Choice;
-use crate::pool::{Booked, Pool};
-use crate::queue::Placing;
-use crate::relay::{self, Begun, Relay};
+use crate::pool::Pool;
+use crate::relay;
 use crate::reply::{self, Out};
 use crate::request::{self, Asked, Cut};
 use crate::rules::{InForce, Rules};
-use crate::stats::{self, End, Stage, Stats};
+use crate::stats::{End, Stage, Stats};
 use crate::terms;
 use crate::trace_context::TraceContext;
-use crate::traffic::{Recording, Traffic, TryEnd, head_bytes};
-use crate::upstream::{Lent, Unanswered, Upstreams, soon};
+use crate::traffic::{Recording, Traffic, head_bytes};
+use crate::upstream::Upstreams;
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const SESSION: HeaderName = HeaderName::from_static("x-session-id");
@@ -46,10 +45,6 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 /// Headers that are for one connection only (RFC 9110, 7.6.1), and `Expect`, which was answered here.
 const OF_ONE_HOP: [HeaderName; 8] =
     [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, EXPECT];
-
-/// What of a refusal is kept while another replica is tried.
-const MOST_KEPT: usize = 64 << 10;
-const KEPT_WITHIN: Span = Span::from_secs(1);
 
 /// What one thread's requests share.
 pub struct Worker {
@@ -239,12 +234,6 @@ impl Drop for Gone {
     }
 }
 
-/// An answer that was refused, kept while another replica is tried.
-struct Kept {
-    response: Response<Out>,
-    end: End,
-}
-
 impl Worker {
     /// The client's own id for its request, or a new one.
     fn id(&self, headers: &HeaderMap) -> HeaderValue {
@@ -402,233 +391,9 @@ impl Worker {
         });
     }
 
-    /// Places and sends a request until it has an answer.
-    async fn serve(&self, call: &mut Call) -> Response<Out> {
-        self.pool.came();
-        let mut tried: Vec<u32> = Vec::new();
-        let mut kept: Option<Kept> = None;
-        // Attempts that reached a replica: those that did not cost it nothing, and are no retries.
-        let mut sent = 0;
-        loop {
-            let began = self.pool.clock.now();
-            let explains = call.explains(&tried);
-            let again = match tried.is_empty() {
-                // What is no inference is not worth a place in the queue, and must not wait behind it.
-                true if call.message.method == Method::POST => None,
-                _ => self.pool.again(&call.asked, &tried, explains),
-            };
-            if again.is_some() {
-                self.routed(call, began);
-            }
-            let booked = match again {
-                Some(booked) => booked,
-                None => {
-                    if let Some(kept) = kept {
-                        self.stats.end(kept.end);
-                        return kept.response;
-                    }
-                    if sent > 0 {
-                        return self.failed("No further replica could take the request after one broke off.");
-                    }
-                    tried.clear();
-                    match self.place(call).await {
-                        Ok(booked) => booked,
-                        Err(refusal) => return self.refuse(call, refusal),
-                    }
-                }
-            };
-            let mut booked = booked;
-            if let Some(choice) = booked.explained.take() {
-                call.explain(*choice);
-            }
-            let number = booked.number();
-            call.record(|recording| recording.sends(&booked.replica().name, booked.sent()));
-            sent += 1;
-            if sent > 1 {
-                self.stats.retries.fetch_add(1, Ordering::Relaxed);
-            }
-            let answered = self.upstreams.send(number, || self.request(call, &booked)).await;
-            call.sent += 1;
-            match answered {
-                Ok((response, lent)) => {
-                    self.stats.took(Stage::Head, self.pool.clock.now() - booked.sent());
-                    let judged = judge(&response, self.pool.clock.anchor().realtime_ns / 1_000_000_000);
-                    let answered = (response.status().as_u16(), judged.retry_after());
-                    call.record(|recording| recording.head(answered, response.headers(), lent.way));
-                    if !judged.again || !self.may_retry(sent) {
-                        return self.pass(call, response, lent, booked, judged);
-                    }
-                    tried.push(number);
-                    if let Some(fresh) = self.keep(call, response, lent, booked, judged).await {
-                        kept = Some(fresh);
-                    }
-                    call.record(|recording| recording.ends(TryEnd::Whole));
-                }
-                Err(Unanswered::NotSent(why)) => {
-                    call.record(|recording| recording.ends(TryEnd::NotSent(why)));
-                    booked.end(Verdict::Failed);
-                    self.pool.set_up(number, false);
-                    tried.push(number);
-                    sent -= 1;
-                    if sent > 0 {
-                        self.stats.retries.fetch_sub(1, Ordering::Relaxed);
-                    }
-                }
-                Err(Unanswered::Broken(why)) => {
-                    call.record(|recording| recording.ends(TryEnd::Broken(why.clone())));
-                    booked.end(Verdict::Failed);
-                    tried.push(number);
-                    if !self.may_retry(sent) {
-                        return match kept {
-                            Some(kept) => {
-                                self.stats.end(kept.end);
-                                kept.response
-                            }
-                            None => self.failed(&format!("The replica broke off before it answered: {why}.")),
-                        };
-                    }
-                }
-            }
-        }
-    }
-
     /// Where the budget in force stands; `None` = there is none.
     pub(crate) fn budget_state(&self) -> Option<BudgetState> {
         self.traffic.as_ref().and_then(|traffic| traffic.budget.state())
-    }
-
-    fn may_retry(&self, sent: u32) -> bool {
-        let may = self.pool.may_retry(sent);
-        if !may {
-            self.stats.denied.fetch_add(1, Ordering::Relaxed);
-        }
-        may
-    }
-
-    /// The request as a replica gets it: the same bytes, another host.
-    fn request(&self, call: &Call, booked: &Booked) -> Request<Full<Bytes>> {
-        let place = &booked.replica().place;
-        let Message { method, path, headers, body } = &call.message;
-        let mut request = Request::new(Full::new(body.clone()));
-        *request.method_mut() = method.clone();
-        *request.uri_mut() = match place.base.is_empty() {
-            true => path.clone(),
-            // Both are read already, and a path after a path is one.
-            false => format!("{}{path}", place.base).parse().unwrap_or_else(|_| path.clone()),
-        };
-        *request.headers_mut() = headers.clone();
-        if let Ok(host) = HeaderValue::from_str(place.authority.as_str()) {
-            request.headers_mut().insert(HOST, host);
-        }
-        call.context.iter().for_each(|context| context.write(call.sent, request.headers_mut()));
-        if let Some(bearer) = call.rules.bearer(&booked.replica().name) {
-            request.headers_mut().insert(AUTHORIZATION, bearer.clone());
-        }
-        request
-    }
-
-    /// Books a replica, now or when it is this request's turn.
-    async fn place(&self, call: &mut Call) -> Result<Booked, Refusal> {
-        let began = self.pool.clock.now();
-        let state = self.budget_state().unwrap_or_default();
-        let placing = self.pool.place(&call.asked, &call.terms, state, call.explains(&[]));
-        self.routed(call, began);
-        let waits = match placing {
-            Placing::Booked(booked) => return Ok(booked),
-            Placing::Refused(refusal) => return Err(refusal),
-            Placing::Waits(waits) => waits,
-        };
-        let given = waits.wait().await;
-        let held = self.pool.clock.now() - began;
-        call.held += held;
-        call.record(|recording| recording.note(|told| told.held += held));
-        self.stats.took(Stage::Queue, held);
-        given
-    }
-
-    fn routed(&self, call: &mut Call, began: At) {
-        let routed = self.pool.clock.now() - began;
-        self.stats.took(Stage::Route, routed);
-        call.record(|recording| recording.note(|told| told.routed += routed));
-    }
-
-    fn refuse(&self, call: &mut Call, refusal: Refusal) -> Response<Out> {
-        self.pool.refused[call.terms.class][stats::reason(refusal)].fetch_add(1, Ordering::Relaxed);
-        let (mut response, end) = terms::refused(refusal);
-        self.stats.end(end);
-        response.headers_mut().insert(QUEUE_MS, queue_ms(call));
-        let status = response.status().as_u16();
-        let held_back = matches!(refusal, Refusal::HeldBack(_));
-        call.record(|recording| {
-            recording.note(|told| (told.own_status, told.held_back) = (Some(status), held_back));
-        });
-        response
-    }
-
-    /// Passes an answer on as it comes.
-    fn pass(
-        &self,
-        call: &mut Call,
-        response: Response<Incoming>,
-        lent: Lent,
-        booked: Booked,
-        judged: Judged,
-    ) -> Response<Out> {
-        let (mut parts, body) = response.into_parts();
-        self.mark(call, &mut parts.headers, &booked);
-        let is_stream = parts
-            .headers
-            .get(CONTENT_TYPE)
-            .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
-        let whole = (judged.verdict, judged.end);
-        let keep_alive = Duration::from_secs_f64(call.rules.limits.keep_alive_s);
-        // What was shed or failed is no answer to pay for.
-        let toll = call.toll.take_if(|_| matches!(judged.end, End::Answered | End::Refused));
-        let recording = call.recording.take();
-        let begun = Begun { came: call.came, lent, booked, whole, keep_alive, toll, recording };
-        let relay = Relay::new(
-            body,
-            begun,
-            (is_stream, call.message.path.path()),
-            Arc::clone(&self.stats),
-            self.pool.clock,
-        );
-        Response::from_parts(parts, Out::Relayed(Box::new(relay)))
-    }
-
-    /// Reads a refusal whole, so that it can be passed on if no other replica does better.
-    async fn keep(
-        &self,
-        call: &Call,
-        response: Response<Incoming>,
-        lent: Lent,
-        booked: Booked,
-        judged: Judged,
-    ) -> Option<Kept> {
-        let (mut parts, body) = response.into_parts();
-        self.mark(call, &mut parts.headers, &booked);
-        let reading = Limited::new(body, MOST_KEPT).collect();
-        let read = tokio::time::timeout_at(soon(KEPT_WITHIN), reading).await;
-        booked.end(judged.verdict);
-        let body = read.ok()?.ok()?.to_bytes();
-        lent.give_back();
-        Some(Kept { response: Response::from_parts(parts, Out::Own(Full::new(body))), end: judged.end })
-    }
-
-    /// Says on an answer whose it is.
-    fn mark(&self, call: &Call, headers: &mut HeaderMap, booked: &Booked) {
-        for_next_hop(headers);
-        headers.insert(REPLICA, booked.replica().header.clone());
-        call.why.iter().for_each(|why| {
-            headers.insert(EXPLAIN, why.clone());
-        });
-        headers.insert(QUEUE_MS, queue_ms(call));
-        headers.entry(REQUEST_ID).or_insert_with(|| call.id.clone());
-    }
-
-    fn failed(&self, why: &str) -> Response<Out> {
-        self.stats.end(End::Failed);
-        reply::error(StatusCode::BAD_GATEWAY, "replica_failed", why, None)
     }
 }
 
@@ -645,45 +410,6 @@ fn over_limit(wait: Span) -> Refused {
     let why = format!("The API key is over its rate limit; try again in {seconds} s.");
     let response = reply::error(StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded", &why, Some(seconds));
     Refused { end: End::Limited, response }
-}
-
-fn queue_ms(call: &Call) -> HeaderValue {
-    HeaderValue::from((call.held.0 / 1_000_000).max(0))
-}
-
-/// What an answer's head says of its replica.
-#[derive(Copy, Clone)]
-struct Judged {
-    verdict: Verdict,
-    end: End,
-    /// Might another replica do better?
-    again: bool,
-}
-
-impl Judged {
-    /// When a replica that shed wishes to be asked again.
-    fn retry_after(&self) -> Option<Span> {
-        match self.verdict {
-            Verdict::Shed(after) => after,
-            Verdict::Worked | Verdict::Failed => None,
-        }
-    }
-}
-
-fn judge(response: &Response<Incoming>, now_unix_s: i64) -> Judged {
-    let status = response.status().as_u16();
-    let after = || {
-        let named = response.headers().iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-        Head::read(status, named, now_unix_s).retry_after
-    };
-    let sheds = status == 429 || status == 503 && response.headers().contains_key(RETRY_AFTER);
-    match status {
-        _ if sheds => Judged { verdict: Verdict::Shed(after()), end: End::Shed, again: true },
-        502 | 503 => Judged { verdict: Verdict::Failed, end: End::Failed, again: true },
-        500.. => Judged { verdict: Verdict::Failed, end: End::Failed, again: false },
-        400.. => Judged { verdict: Verdict::Worked, end: End::Refused, again: false },
-        _ => Judged { verdict: Verdict::Worked, end: End::Answered, again: false },
-    }
 }
 
 /// Takes out what is for one connection only, and what its `Connection` names.

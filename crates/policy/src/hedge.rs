@@ -1,0 +1,240 @@
+//! When a request is sent to a second replica because the first is late with its first token (Dean and Barroso, "The tail at scale", 2013).
+//!
+//! Late is what the pool's own requests seldom are: each is held against the time that it was expected to take where it went, because a long prompt
+//! that takes long is not late. Of these ratios a histogram is kept. A second replica is asked past a percentile of it, and only if it
+//! is expected to be there before the first: what a late request still takes is read off the same histogram (the mean of the ratios beyond
+//! its own), what the second takes is its prediction. Requests that were cancelled before their first token say only that it would have come later; their
+//! weight goes to the ratios beyond (Efron's redistribution to the right: the Kaplan-Meier estimate), or the tail would be cut off by the hedges that it caused.
+//!
+//! A hedge costs a prompt computed twice, so that is what is bounded: second prompts are a share of all prompt tokens. A pool that is busy
+//! hedges nothing: there it would make everybody late who is not yet.
+
+use plimsoll_model::{At, Span};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::retry::Savings;
+use crate::setting::SettingError;
+
+/// Which requests are sent to a second replica, and how many.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct HedgeSpec {
+    /// The share of first tokens that come before a second replica is asked.
+    pub after: f64,
+    /// Prompt tokens that are sent a second time, as a share of all that no replica has cached.
+    pub share: f64,
+    /// How busy the pool may be, as a share of the prompt tokens a second that it computes.
+    pub saturation: f64,
+    /// Which requests: streams of these paths. An answer under way twice must do nothing but answer.
+    pub paths: Vec<String>,
+}
+
+impl Default for HedgeSpec {
+    fn default() -> HedgeSpec {
+        HedgeSpec {
+            after: 0.95,
+            share: 0.02,
+            saturation: 0.7,
+            paths: vec!["/v1/chat/completions".to_owned(), "/v1/completions".to_owned()],
+        }
+    }
+}
+
+impl HedgeSpec {
+    /// Checks everything that the types can't.
+    ///
+    /// # Errors
+    /// A number is outside what its field means.
+    pub fn validate(&self) -> Result<(), SettingError> {
+        let range = |key, value: f64, (least, most): (f64, f64), want| match (least..=most).contains(&value) {
+            true => Ok(()),
+            false => {
+                Err(SettingError::Value { name: "hedge".to_owned(), key, value: value.to_string(), want })
+            }
+        };
+        range("after", self.after, (0.5, 0.999), "a share from 0.5 to 0.999, such as 0.95")?;
+        range("share", self.share, (0.0, 1.0), "a share from 0 to 1, such as 0.02")?;
+        range("saturation", self.saturation, (0.0, 1.0), "a share from 0 to 1, such as 0.7")
+    }
+}
+
+/// Why no second replica is asked.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Withheld {
+    /// The pool is busy, requests were refused of late, or the budget in force is in danger.
+    Busy,
+    /// No other replica may get it or has room.
+    NoReplica,
+    /// The first is expected to answer sooner.
+    NoGain,
+    /// As many prompts were sent twice as may be.
+    OverShare,
+    /// Of late hardly any second replica was faster.
+    Useless,
+}
+
+/// First tokens that must have come before anything is called late.
+const LEAST_SEEN: f64 = 100.0;
+/// First tokens whose ratios are remembered, about.
+const KEPT: f64 = 2_000.0;
+/// The finest that ratios are told apart: a sixteenth of a doubling.
+const PER_DOUBLING: f64 = 16.0;
+/// Ratios from a 64th to 1024-fold.
+const BUCKETS: usize = 256;
+const LEAST_RATIO: f64 = 1.0 / 64.0;
+/// Nothing is late before this: timers are no finer.
+const LEAST_AFTER: Span = Span::from_millis(10);
+/// How long after a refusal a pool counts as busy.
+const CALM: Span = Span::from_secs(10);
+/// Hedges of which fewer than this share were faster are stopped for a while.
+const LEAST_WON: f64 = 0.2;
+const REST: Span = Span::from_secs(60);
+/// What one hedge weighs in the share that won.
+const FRESH: f64 = 0.05;
+
+/// How late first tokens are: a histogram of what they took over what was expected.
+#[derive(Clone, PartialEq, Debug)]
+struct Lateness {
+    weights: [f64; BUCKETS],
+    all: f64,
+}
+
+impl Lateness {
+    fn place(ratio: f64) -> usize {
+        ((ratio / LEAST_RATIO).log2() * PER_DOUBLING).clamp(0.0, (BUCKETS - 1) as f64) as usize
+    }
+
+    /// The middle of a bucket, on its logarithmic scale.
+    fn middle(place: usize) -> f64 {
+        LEAST_RATIO * ((place as f64 + 0.5) / PER_DOUBLING).exp2()
+    }
+
+    fn saw(&mut self, ratio: f64, came: bool) {
+        let keep = 1.0 - 1.0 / KEPT;
+        self.weights.iter_mut().for_each(|weight| *weight *= keep);
+        self.all = self.all * keep + 1.0;
+        let place = Lateness::place(ratio);
+        let beyond: f64 = self.weights[place + 1..].iter().sum();
+        match came || beyond < f64::EPSILON {
+            true => self.weights[place] += 1.0,
+            false => self.weights[place + 1..].iter_mut().for_each(|weight| *weight *= 1.0 + 1.0 / beyond),
+        }
+    }
+
+    /// The ratio that so many do not exceed.
+    fn quantile(&self, share: f64) -> f64 {
+        let mut below = 0.0;
+        let place = self.weights.iter().position(|weight| {
+            below += weight;
+            below >= share * self.all
+        });
+        LEAST_RATIO * ((place.unwrap_or(BUCKETS - 1) as f64 + 1.0) / PER_DOUBLING).exp2()
+    }
+
+    fn mean(&self) -> f64 {
+        let sum: f64 =
+            self.weights.iter().enumerate().map(|(place, weight)| weight * Lateness::middle(place)).sum();
+        sum / self.all.max(1.0)
+    }
+
+    /// What one that has taken `ratio` still takes on average. Past all that was seen: as long again, which is what a tail without a scale of its own has.
+    fn left(&self, ratio: f64) -> f64 {
+        let beyond = Lateness::place(ratio) + 1;
+        let weights = self.weights.iter().enumerate().skip(beyond);
+        let (sum, all) = weights.fold((0.0, 0.0), |(sum, all), (place, weight)| {
+            (sum + weight * (Lateness::middle(place) - ratio), all + weight)
+        });
+        if all < 1.0 { ratio } else { sum / all }
+    }
+}
+
+/// See the module.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Hedger {
+    spec: HedgeSpec,
+    lateness: Lateness,
+    savings: Savings,
+    /// The share of hedges that were faster, of late.
+    won: f64,
+    rests_until: At,
+    refused: Option<At>,
+}
+
+/// A request that is late where it is, and what another replica promises.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub(crate) struct Late {
+    /// Since it was sent.
+    pub taken: Span,
+    /// Until its first token, where it was sent, and where it may be sent.
+    pub expected: (Span, Span),
+    /// Prompt tokens that the other would compute.
+    pub uncached: u32,
+    /// What comes over what the pool can do.
+    pub saturation: f64,
+}
+
+impl Hedger {
+    pub fn new(spec: &HedgeSpec, now: At) -> Hedger {
+        Hedger {
+            spec: spec.clone(),
+            lateness: Lateness { weights: [0.0; BUCKETS], all: 0.0 },
+            savings: Savings::new(spec.share, now),
+            won: 0.5,
+            rests_until: now,
+            refused: None,
+        }
+    }
+
+    /// A request of so many uncached tokens was sent.
+    pub fn sent(&mut self, uncached: u64, now: At) {
+        self.savings.earn(uncached as f64, now);
+    }
+
+    /// A request was refused for want of room.
+    pub fn refused(&mut self, now: At) {
+        self.refused = Some(now);
+    }
+
+    /// A request had taken so long when its first token came, or when it was cancelled before that.
+    pub fn saw(&mut self, taken: Span, expected: Span, came: bool) {
+        if taken > Span::ZERO && expected > Span::ZERO {
+            self.lateness.saw(taken.as_secs_f64() / expected.as_secs_f64(), came);
+        }
+    }
+
+    /// How long after it was sent a request is late. `None` while nobody can say.
+    pub fn after(&self, expected: Span) -> Option<Span> {
+        let known = self.lateness.all >= LEAST_SEEN && expected > Span::ZERO;
+        let late = || Span::from_secs_f64(expected.as_secs_f64() * self.lateness.quantile(self.spec.after));
+        known.then(late).map(|late| late.max(LEAST_AFTER))
+    }
+
+    /// Is one worth its while now? Takes its prompt out of what may be sent twice.
+    pub fn take(&mut self, late: &Late, now: At) -> Result<(), Withheld> {
+        let (first, other) = (late.expected.0.as_secs_f64(), late.expected.1.as_secs_f64());
+        let left = first * self.lateness.left(late.taken.as_secs_f64() / first.max(1e-9));
+        let busy = late.saturation > self.spec.saturation || self.refused.is_some_and(|at| now - at < CALM);
+        if busy {
+            return Err(Withheld::Busy);
+        }
+        if now < self.rests_until {
+            return Err(Withheld::Useless);
+        }
+        if left <= other * self.lateness.mean() {
+            return Err(Withheld::NoGain);
+        }
+        match self.savings.take(f64::from(late.uncached)) {
+            true => Ok(()),
+            false => Err(Withheld::OverShare),
+        }
+    }
+
+    /// A hedged request has its first token: from the second replica, or not.
+    pub fn ended(&mut self, won: bool, now: At) {
+        self.won += (f64::from(u8::from(won)) - self.won) * FRESH;
+        if self.won < LEAST_WON {
+            (self.won, self.rests_until) = (0.5, now + REST);
+        }
+    }
+}
