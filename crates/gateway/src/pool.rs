@@ -14,7 +14,7 @@ use plimsoll_math::rng::Stream;
 use plimsoll_model::{Arm, At, BudgetState, Span};
 use plimsoll_policy::{
     Ask, Front, Given, Held, Load, Offer, Refusal, ScaleSignal, Sent, SettingError, Speed, Standing, Terms,
-    Ticket, Verdict,
+    Ticket, Verdict, Withheld,
 };
 use siphasher::sip::SipHasher13;
 use tokio::sync::oneshot;
@@ -183,6 +183,37 @@ impl Pool {
         let sent = front.again(&asked.facts(), tried, now, chance)?;
         let explained = explains.then(|| self.explained(front, &sent, asked, now));
         Some(Booked::new(self, sent, explained))
+    }
+
+    /// How long after it was sent a request is late. `None` = nobody can say, or nothing is hedged.
+    pub fn hedge_after(&self, booked: &Booked) -> Option<Span> {
+        self.lock().front.hedge_after(&booked.sent)
+    }
+
+    /// Books a request on a second replica that is late where it is.
+    ///
+    /// # Errors
+    /// It is not worth it, or may not be.
+    pub fn hedge(
+        self: &Arc<Pool>,
+        asked: &Asked,
+        late: &Booked,
+        state: BudgetState,
+        explains: bool,
+    ) -> Result<Booked, Withheld> {
+        let now = self.clock.now();
+        let mut inner = self.lock();
+        let Inner { front, chance, .. } = &mut *inner;
+        front.set_budget_state(state);
+        let sent = front.hedge(&asked.facts(), &late.sent, now, chance)?;
+        let explained = explains.then(|| self.explained(front, &sent, asked, now));
+        Ok(Booked::new(self, sent, explained))
+    }
+
+    /// A hedged request has its first token, from its second replica if that `won`, and is cancelled where it was slower.
+    pub fn hedge_ended(&self, won: bool, slower: Option<&Booked>) {
+        let now = self.clock.now();
+        self.lock().front.hedge_ended(won, slower.map(|booked| &booked.sent), now);
     }
 
     /// What was weighed, by names.
@@ -396,7 +427,9 @@ impl Booked {
 
     /// The head of a stream has come.
     pub fn streams(&mut self, now: At) {
-        self.is_stream = true;
+        if std::mem::replace(&mut self.is_stream, true) {
+            return;
+        }
         let replica = self.replica();
         replica.moved.store(now.0, Ordering::Relaxed);
         replica.streams.fetch_add(1, Ordering::Relaxed);

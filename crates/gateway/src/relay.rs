@@ -2,6 +2,7 @@
 //!
 //! The next frame is asked for when the client has taken the one before, so a slow reader slows its replica down and nothing gathers here.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,6 +33,8 @@ const COMMENT: &[u8] = b": keep-alive\n\n";
 /// See the module.
 pub struct Relay {
     answer: Incoming,
+    /// What came of it before it was clear that it is passed on, and when.
+    held: VecDeque<(At, Bytes)>,
     lent: Option<Lent>,
     booked: Option<Booked>,
     /// What became of the attempt if its answer comes whole, and of the request.
@@ -87,8 +90,12 @@ pub fn protocol(path: &str) -> Protocol {
 
 /// A request as its answer's relay needs it.
 pub struct Begun {
-    /// When its head came.
+    /// When the request's head came, and the answer's.
     pub came: At,
+    /// See `came`.
+    pub head: At,
+    /// What came of the answer since, and when.
+    pub held: VecDeque<(At, Bytes)>,
     /// The connection.
     pub lent: Lent,
     /// The replica.
@@ -112,9 +119,8 @@ impl Relay {
         stats: Arc<Stats>,
         clock: plimsoll_client::Clock,
     ) -> Relay {
-        let now = clock.now();
         if is_stream {
-            begun.booked.streams(now);
+            begun.booked.streams(begun.head);
             begun.recording.iter_mut().for_each(|recording| recording.of_try(|one| one.streams = true));
         }
         let events = is_stream.then(|| Events {
@@ -123,17 +129,18 @@ impl Relay {
             decoded: Vec::new(),
             quiet: None,
             limit: begun.keep_alive,
-            last: now,
+            last: begun.head,
         });
         Relay {
             answer,
+            held: begun.held,
             lent: Some(begun.lent),
             booked: Some(begun.booked),
             whole: begun.whole,
             stats,
             clock,
             came: begun.came,
-            head: now,
+            head: begun.head,
             events,
             toll: begun.toll,
             recording: begun.recording,
@@ -147,10 +154,14 @@ impl Relay {
         if self.ended {
             return Poll::Ready(None);
         }
+        if let Some((at, data)) = self.held.pop_front() {
+            self.passes(&data, at);
+            return Poll::Ready(Some(Ok(Frame::data(data))));
+        }
         match Pin::new(&mut self.answer).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
                 if let Some(data) = frame.data_ref().cloned() {
-                    self.passes(&data);
+                    self.passes(&data, self.clock.now());
                 }
                 if self.answer.is_end_stream() {
                     self.end(true);
@@ -174,7 +185,7 @@ impl Relay {
 
     /// Is nothing to come?
     pub fn is_end(&self) -> bool {
-        self.ended || self.answer.is_end_stream()
+        self.ended || self.held.is_empty() && self.answer.is_end_stream()
     }
 
     /// Did all of it come?
@@ -184,12 +195,15 @@ impl Relay {
 
     /// How much is to come, where it is known.
     pub fn size_hint(&self) -> SizeHint {
-        if self.ended { SizeHint::with_exact(0) } else { self.answer.size_hint() }
+        match self.ended {
+            true => SizeHint::with_exact(0),
+            false if self.held.is_empty() => self.answer.size_hint(),
+            false => SizeHint::default(),
+        }
     }
 
     /// Counts what came of the answer.
-    fn passes(&mut self, data: &[u8]) {
-        let now = self.clock.now();
+    fn passes(&mut self, data: &[u8], now: At) {
         self.recording.iter_mut().for_each(|recording| recording.piece(data, now));
         if let (Some(booked), Some(share)) = (&self.booked, cached_share(data)) {
             booked.cached(share);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use http::uri::Authority;
 use http::{HeaderName, Uri};
-use plimsoll_policy::{AdmissionSpec, BreakerSpec, FrontSpec, RetrySpec, RouteSpec, SettingError};
+use plimsoll_policy::{AdmissionSpec, BreakerSpec, FrontSpec, HedgeSpec, RetrySpec, RouteSpec, SettingError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +43,8 @@ pub struct GatewaySpec {
     pub route: RouteSpec,
     /// How much is tried a second time.
     pub retry: RetrySpec,
+    /// When a second replica is asked because the first is late with its first token; none = never.
+    pub hedge: Option<HedgeSpec>,
     /// When a replica is ejected.
     pub breaker: BreakerSpec,
     /// Who is let in, who waits, and in what order.
@@ -178,6 +180,7 @@ impl Default for GatewaySpec {
             gateways: 1,
             route: RouteSpec::LeastCost { weight: plimsoll_policy::cost::WEIGHT, index_blocks: 1 << 18 },
             retry: RetrySpec::default(),
+            hedge: None,
             breaker: BreakerSpec::default(),
             admission: AdmissionSpec::default(),
             health: HealthSpec::default(),
@@ -227,6 +230,7 @@ impl GatewaySpec {
         FrontSpec {
             route: self.route,
             retry: self.retry,
+            hedge: self.hedge.clone(),
             breaker: self.breaker,
             admission: self.admission.clone(),
             gateways: self.gateways,
@@ -263,6 +267,7 @@ impl GatewaySpec {
                 .map(|one| ReplicaSpec { role: Role::Serve, ..one.clone() })
                 .collect(),
             retry: RetrySpec { most: 0, ..self.retry },
+            hedge: None,
             admission,
             canary: None,
             shadow: None,

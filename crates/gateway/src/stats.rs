@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use plimsoll_model::Span;
-use plimsoll_policy::Refusal;
+use plimsoll_policy::{Refusal, Withheld};
 use plimsoll_wire::prometheus::PrometheusPage;
 
 /// Upper bounds of all stages, s. Engines' own ladders begin at 1 ms, where a gateway's share can't be seen.
@@ -112,6 +112,10 @@ pub struct Stats {
     pub retries: AtomicU64,
     /// Retries that the budget did not allow.
     pub denied: AtomicU64,
+    /// Hedged requests whose first token came from the second replica, and from the first.
+    pub hedges: [AtomicU64; 2],
+    /// Late requests that were not hedged, by [why](WITHHELD).
+    withheld: [AtomicU64; WITHHELD.len()],
     /// Further readings of the file: put in force, and refused.
     reloads: [AtomicU64; 2],
     /// Was the last one refused?
@@ -148,6 +152,14 @@ impl Stats {
         timed.sum_ns.fetch_add(span.0.max(0) as u64, Ordering::Relaxed);
     }
 
+    /// A late request was not hedged.
+    pub fn withheld(&self, why: Withheld) {
+        let place = WITHHELD.iter().position(|(of, _)| *of == why);
+        place.iter().for_each(|place| {
+            self.withheld[*place].fetch_add(1, Ordering::Relaxed);
+        });
+    }
+
     /// A further reading of the file was put in force, or refused.
     pub fn reloaded(&self, sound: bool) {
         self.reloads[usize::from(!sound)].fetch_add(1, Ordering::Relaxed);
@@ -175,6 +187,17 @@ impl Stats {
             "plimsoll_gateway_retries_denied_total",
             "Retries that the budget did not allow.",
             &[(&[], value(&self.denied))],
+        );
+        let hedges = [([("first_token", "second")], 0), ([("first_token", "first")], 1)];
+        let hedges = hedges.each_ref().map(|(labels, of)| (&labels[..], value(&self.hedges[*of])));
+        page.counter("plimsoll_gateway_hedges_total", "Hedged requests by which replica was first.", &hedges);
+        let withheld = WITHHELD.map(|(_, why)| [("why", why)]);
+        let withheld: Vec<_> =
+            withheld.iter().zip(&self.withheld).map(|(labels, count)| (&labels[..], value(count))).collect();
+        page.counter(
+            "plimsoll_gateway_hedges_withheld_total",
+            "Times that a request was late and no second replica was asked.",
+            &withheld,
         );
         page.counter(
             "plimsoll_gateway_reloads_total",
@@ -206,6 +229,15 @@ impl Stats {
         page.histograms("plimsoll_gateway_stage_seconds", "Time by stage of a request.", &BOUNDS, &each);
     }
 }
+
+/// Why late requests were not hedged, as metrics name it.
+const WITHHELD: [(Withheld, &str); 5] = [
+    (Withheld::Busy, "busy"),
+    (Withheld::NoReplica, "no_replica"),
+    (Withheld::NoGain, "no_gain"),
+    (Withheld::OverShare, "over_share"),
+    (Withheld::Useless, "useless"),
+];
 
 /// Why requests were not sent, as metrics name it.
 pub const REASONS: [&str; 5] = ["late", "full", "expired", "no_replica", "budget"];

@@ -184,7 +184,7 @@ impl Gathered {
         } else {
             self.columns.odd.missing = self.attempt.iter().map(|n| u64::from(*n)).sum();
             for row in 0..self.columns.len() {
-                self.columns.begun[row] = begun(&self.columns, row, row);
+                self.columns.begun[row] = begun(&self.columns, &[row as u32]);
             }
         }
         let Gathered { mut columns, one_token, .. } = self;
@@ -239,7 +239,7 @@ impl Gathered {
             columns.odd.count(numbers);
             let (first, last) = (*first as usize, rest[tries - 1]);
             due.push(columns.due[first]);
-            begin.push(begun(columns, first, last as usize));
+            begin.push(begun(columns, &rest[..tries]));
             tried.push(tries.min(usize::from(u16::MAX)) as u16);
             for row in rest[..tries - 1].iter().map(|row| *row as usize) {
                 columns.earlier.push((columns.due[row], columns.how[row]));
@@ -327,12 +327,19 @@ fn gaps_of(columns: &Columns, row: usize) -> usize {
     }
 }
 
-/// When the first attempt was sent: its due time where it failed before that, [`INFINITE`] where nothing left.
-fn begun(columns: &Columns, first: usize, last: usize) -> i64 {
+/// When a request was sent: its due time where its first attempt failed before that, [`INFINITE`] where nothing left.
+fn begun(columns: &Columns, attempts: &[u32]) -> i64 {
+    let (first, last) = (attempts[0] as usize, attempts[attempts.len() - 1] as usize);
     match (columns.begun[first], columns.how[last]) {
         (ABSENT, How::NeverSent) => INFINITE,
         (ABSENT, _) => columns.due[first],
-        (sent, _) => sent,
+        // Of two attempts at once the one that answered is the last, though it may have been sent before the other.
+        _ => attempts
+            .iter()
+            .map(|i| columns.begun[*i as usize])
+            .filter(|at| *at != ABSENT)
+            .min()
+            .unwrap_or(ABSENT),
     }
 }
 

@@ -16,6 +16,7 @@ use crate::cost::CostTerms;
 use crate::demand::{self, Demand, ScaleSignal, Work};
 use crate::drain::Drain;
 use crate::health::{BreakerSpec, Health, Standing, Verdict};
+use crate::hedge::{HedgeSpec, Hedger, Late, Withheld};
 use crate::load::{Booking, Load, unseen};
 use crate::queue::{FairQueue, Held, Order, Ticket};
 use crate::retry::{RetryBudget, RetrySpec};
@@ -32,6 +33,8 @@ pub struct FrontSpec {
     pub route: RouteSpec,
     /// How much is tried a second time.
     pub retry: RetrySpec,
+    /// When a second replica is asked because the first is late; none = never.
+    pub hedge: Option<HedgeSpec>,
     /// When a replica is ejected.
     pub breaker: BreakerSpec,
     /// Who is let in, and in what order.
@@ -48,6 +51,7 @@ impl FrontSpec {
     pub fn validate(&self) -> Result<(), SettingError> {
         self.route.validate()?;
         self.retry.validate()?;
+        self.hedge.as_ref().map_or(Ok(()), HedgeSpec::validate)?;
         self.breaker.validate()?;
         self.admission.validate()
     }
@@ -81,6 +85,8 @@ pub struct Sent {
     pub booking: Booking,
     /// How long it was expected to wait for its first token when it came.
     pub expected: Span,
+    /// How long it was expected to take to its first token when it was sent.
+    first: Span,
     /// Does it count as sent ahead until its first token?
     is_ahead: bool,
 }
@@ -156,6 +162,7 @@ pub struct Front<A> {
     health: Health,
     sides: Sides,
     budget: RetryBudget,
+    hedger: Option<Hedger>,
     loads: Vec<Load>,
     /// Streams on each replica without a first token, and their prompt tokens.
     ahead: Vec<(u32, u64)>,
@@ -181,6 +188,7 @@ impl<A: Ask> Front<A> {
             health: Health::new(&spec.breaker, replicas),
             sides: Sides::new(replicas),
             budget: RetryBudget::new(&spec.retry, now),
+            hedger: spec.hedge.as_ref().map(|hedge| Hedger::new(hedge, now)),
             loads: vec![Load::default(); replicas],
             ahead: vec![(0, 0); replicas],
             queue: FairQueue::new(classes.iter().map(|class| class.share)),
@@ -229,7 +237,7 @@ impl<A: Ask> Front<A> {
         if self.state == BudgetState::Red && self.admission.classes[terms.class].gives_way {
             // It is load all the same: an autoscaler that did not see it would scale down.
             self.demand.came(facts.prompt_tokens, now);
-            return Offer::Refused(Refusal::HeldBack(after(HELD_BACK, chance)));
+            return self.refuses(Refusal::HeldBack(after(HELD_BACK, chance)), now);
         }
         let deadline = terms.slo.map(|slo| terms.came + slo);
         let until = terms.came + Span::from_secs_f64(self.admission.wait_s);
@@ -257,22 +265,20 @@ impl<A: Ask> Front<A> {
         // A prediction is believed only where work is under way that would correct it.
         if late > Span::ZERO && !idle && !nobody {
             self.demand.came(uncached, now);
-            return Offer::Refused(Refusal::Late(after(late, chance)));
+            return self.refuses(Refusal::Late(after(late, chance)), now);
         }
         if direct && let Some(mut sent) = self.send(facts, now, chance) {
             let tokens = sent.booking.load.backlog;
-            sent.expected = match outlook {
-                Some(_) => expected,
-                None => self.first_token(&sent.booking),
-            };
+            sent.expected = if outlook.is_some() { expected } else { sent.first };
             self.demand.came(tokens as u32, now);
             self.queue.charge(terms.class, terms.tenant, tokens);
+            self.hedger.iter_mut().for_each(|hedger| hedger.sent(tokens, now));
             return Offer::Sent(sent);
         }
         self.demand.came(uncached, now);
         let held = Held { requests: 1, tokens: u64::from(uncached), bytes: terms.bytes };
         if let Err(refusal) = self.make_room(order, held, nobody, now, chance) {
-            return Offer::Refused(refusal);
+            return self.refuses(refusal, now);
         }
         let ticket = self.queue.put(order, held, Waiting { ask: keep(), deadline, until, expected });
         self.drains[terms.class].begin(now);
@@ -289,6 +295,46 @@ impl<A: Ask> Front<A> {
     /// May a request that was sent `sent` times be sent again? Takes it out of the budget.
     pub fn may_retry(&mut self, sent: u32, now: At) -> bool {
         sent <= self.most_retries && self.budget.take(now)
+    }
+
+    /// How long after it was sent a request is late, so that [`hedge`](Front::hedge) is worth asking. `None` = not at all.
+    pub fn hedge_after(&self, sent: &Sent) -> Option<Span> {
+        self.hedger.as_ref()?.after(sent.first)
+    }
+
+    /// Places a request on a second replica that has no first token yet where it was `sent`.
+    ///
+    /// # Errors
+    /// It stays where it is, and alone.
+    pub fn hedge(
+        &mut self,
+        facts: &Facts<'_>,
+        sent: &Sent,
+        now: At,
+        chance: &mut Stream,
+    ) -> Result<Sent, Withheld> {
+        self.see(now, &[], false);
+        let offered = self.demand.per_s(now);
+        let saturation = offered / self.capacity().max(f64::MIN_POSITIVE);
+        let calm = self.state == BudgetState::Green && self.queue.is_empty();
+        self.see(now, &[sent.booking.replica], true);
+        // On its own side of a trial: what the other side does must not make it look better.
+        self.sides.leave(facts.arm, &mut self.views);
+        let hedger = self.hedger.as_mut().filter(|_| calm).ok_or(Withheld::Busy)?;
+        let outlook = self.router.outlook(&self.views, facts).ok_or(Withheld::NoReplica)?;
+        let expected = (sent.first, outlook.first);
+        let taken = now - sent.booking.sent;
+        hedger.take(&Late { taken, expected, uncached: outlook.uncached, saturation }, now)?;
+        self.send(facts, now, chance).ok_or(Withheld::NoReplica)
+    }
+
+    /// A hedged request has its first token, from its second replica if that `won`; where it was `slower` it is cancelled.
+    pub fn hedge_ended(&mut self, won: bool, slower: Option<&Sent>, now: At) {
+        self.hedger.iter_mut().for_each(|hedger| hedger.ended(won, now));
+        // It would have come later than this: a replica that is always hedged must not be taken to be as fast as it was.
+        if let Some(late) = slower.filter(|sent| now - sent.booking.sent > sent.first) {
+            self.router.first(&late.booking, now);
+        }
     }
 
     /// Sends as many of those that wait as there is room for, and says what became of each.
@@ -324,6 +370,7 @@ impl<A: Ask> Front<A> {
         self.sides.placed(facts.arm, sent.booking.replica);
         let sent = self.book(Sent { expected, ..sent }, now);
         self.queue.serve(ticket, tokens);
+        self.hedger.iter_mut().for_each(|hedger| hedger.sent(tokens, now));
         let empty = self.queue.held_by(order.class).requests == 0;
         self.drains[order.class].took(held.tokens, empty, now);
         Some((ticket, Given::Sent(sent)))
@@ -348,6 +395,7 @@ impl<A: Ask> Front<A> {
 
     /// The first token of a request came.
     pub fn first(&mut self, sent: &mut Sent, now: At) {
+        self.saw(sent, now, true);
         self.router.first(&sent.booking, now);
         self.is_computed(sent);
         let begun = sent.booking.load.begun();
@@ -374,6 +422,9 @@ impl<A: Ask> Front<A> {
         chance: &mut Stream,
     ) {
         let number = sent.booking.replica;
+        if verdict.is_none() {
+            self.saw(&sent, now, false);
+        }
         self.is_computed(&mut sent);
         let unseen = unseen(&self.loads, self.others);
         let load = &mut self.loads[number as usize];
@@ -385,6 +436,19 @@ impl<A: Ask> Front<A> {
             Some(verdict) => self.health.ended(number, verdict, now, chance.uniform()),
             None => self.health.untold(number),
         }
+    }
+
+    /// A first token came, or will never be seen to.
+    fn saw(&mut self, sent: &Sent, now: At, came: bool) {
+        if sent.is_ahead {
+            let taken = now - sent.booking.sent;
+            self.hedger.iter_mut().for_each(|hedger| hedger.saw(taken, sent.first, came));
+        }
+    }
+
+    fn refuses(&mut self, refusal: Refusal, now: At) -> Offer {
+        self.hedger.iter_mut().for_each(|hedger| hedger.refused(now));
+        Offer::Refused(refusal)
     }
 
     /// A connection to a replica could not be made, or its health page answered (or did not).
@@ -540,11 +604,6 @@ impl<A: Ask> Front<A> {
         }
     }
 
-    fn first_token(&self, booking: &Booking) -> Span {
-        let speed = self.router.speed(booking.replica);
-        Span::from_secs_f64(speed.prefill.at(booking.work as f64) + speed.step.at(f64::from(booking.beside)))
-    }
-
     /// How long a request would wait here that came now.
     fn wait(&self, order: Order, uncached: u32, now: At) -> Span {
         // Its own half: room comes in pieces of a prompt, and it needs one.
@@ -608,7 +667,11 @@ fn place(
     let answer = u64::from(facts.most_tokens.unwrap_or(0));
     let own = Load::of_one(u64::from(facts.prompt_tokens) + answer, pick.uncached);
     let booking = Booking { expected: pick.expected, ..Booking::new(view.replica, view.load, own, now) };
-    Some((Sent { booking, expected: Span::ZERO, is_ahead: facts.streams }, u64::from(pick.uncached)))
+    let speed = router.speed(booking.replica);
+    let first = speed.prefill.at(booking.work as f64) + speed.step.at(f64::from(booking.beside));
+    let first = Span::from_secs_f64(first);
+    let sent = Sent { booking, expected: Span::ZERO, first, is_ahead: facts.streams };
+    Some((sent, u64::from(pick.uncached)))
 }
 
 /// When a refused request should come back: not all at once.

@@ -238,3 +238,115 @@ impl Hedger {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_math::rng::Stream;
+
+    use super::*;
+
+    /// Ratios whose logarithm is that of a uniform draw: P(R > r) = e^(−r), which forgets what it has taken.
+    fn exponential(censored: impl Fn(f64, &mut Stream) -> Option<f64>) -> Lateness {
+        let mut lateness = Lateness { weights: [0.0; BUCKETS], all: 0.0 };
+        let mut chance = Stream::new(11, "lateness", 0);
+        for _ in 0..40_000 {
+            let ratio = -chance.uniform().max(1e-12).ln();
+            match censored(ratio, &mut chance) {
+                Some(at) => lateness.saw(at, false),
+                None => lateness.saw(ratio, true),
+            }
+        }
+        lateness
+    }
+
+    fn is_exponential(lateness: &Lateness) {
+        for (share, truth) in [(0.5, 0.693), (0.9, 2.303), (0.95, 2.996)] {
+            let told = lateness.quantile(share);
+            assert!((told / truth - 1.0).abs() < 0.1, "p{share}: {told} for {truth}");
+        }
+        assert!((lateness.mean() - 1.0).abs() < 0.07, "{}", lateness.mean());
+        for ratio in [0.1, 0.5, 1.0, 2.0] {
+            let left = lateness.left(ratio);
+            assert!((left - 1.0).abs() < 0.15, "after {ratio}: {left}");
+        }
+    }
+
+    #[test]
+    fn lateness_is_that_of_the_law() {
+        is_exponential(&exponential(|_, _| None));
+    }
+
+    /// Half of the requests are watched until a time that has nothing to do with them.
+    #[test]
+    fn cancelled_requests_do_not_cut_the_tail_off() {
+        is_exponential(&exponential(|ratio, chance| {
+            let until = if chance.uniform() < 0.5 { 3.0 * chance.uniform() } else { f64::INFINITY };
+            (ratio > until).then_some(until)
+        }));
+    }
+
+    #[test]
+    fn past_all_that_was_seen_it_takes_as_long_again() {
+        let mut lateness = Lateness { weights: [0.0; BUCKETS], all: 0.0 };
+        (0..1_000).for_each(|_| lateness.saw(1.0, true));
+        assert_eq!(lateness.left(8.0), 8.0);
+        assert!((lateness.quantile(0.95) - 1.0).abs() < 0.05);
+    }
+
+    fn at(s: f64) -> At {
+        At::ZERO + Span::from_secs_f64(s)
+    }
+
+    fn seen(spec: &HedgeSpec, ratios: impl IntoIterator<Item = f64>) -> Hedger {
+        let mut hedger = Hedger::new(spec, at(0.0));
+        for ratio in ratios {
+            hedger.saw(Span::from_secs_f64(ratio), Span::from_secs(1), true);
+        }
+        hedger
+    }
+
+    const LATE: Late = Late {
+        taken: Span::from_secs(4),
+        expected: (Span::from_secs(1), Span::from_secs(1)),
+        uncached: 1_000,
+        saturation: 0.1,
+    };
+
+    #[test]
+    fn a_second_prompt_is_a_share_of_all_prompts() {
+        let mut hedger = seen(&HedgeSpec::default(), [1.0; 200]);
+        assert_eq!(hedger.after(Span::from_secs(2)).map(|after| after.as_secs_f64().round()), Some(2.0));
+        let mut hedged = 0;
+        for request in 0..10_000 {
+            let now = at(f64::from(request) * 0.01);
+            hedger.sent(1_000, now);
+            if hedger.take(&LATE, now).is_ok() {
+                hedger.ended(true, now);
+                hedged += 1;
+            }
+        }
+        assert!((195..=200).contains(&hedged), "{hedged} of 10 000");
+        assert_eq!(hedger.take(&LATE, at(100.0)), Err(Withheld::OverShare));
+    }
+
+    #[test]
+    fn what_would_not_help_is_left_alone() {
+        let spec = HedgeSpec { share: 1.0, ..HedgeSpec::default() };
+        let mut hedger = seen(&spec, [1.0; 50]);
+        assert_eq!(hedger.after(Span::from_secs(1)), None, "fifty are too few to know what is late");
+        hedger = seen(&spec, [1.0; 200]);
+        (0..2_000).for_each(|_| hedger.sent(1_000, at(0.0)));
+        let why = |hedger: &mut Hedger, late: Late, now| hedger.take(&late, at(now)).err();
+        // As long again (4 s) is less than the other would take.
+        let elsewhere = Late { expected: (Span::from_secs(1), Span::from_secs(5)), ..LATE };
+        assert_eq!(why(&mut hedger, elsewhere, 0.0), Some(Withheld::NoGain));
+        assert_eq!(why(&mut hedger, Late { saturation: 0.71, ..LATE }, 0.0), Some(Withheld::Busy));
+        hedger.refused(at(1.0));
+        assert_eq!(why(&mut hedger, LATE, 10.9), Some(Withheld::Busy));
+        assert_eq!(why(&mut hedger, LATE, 11.0), None);
+        // Twenty that lost: 0.5 · 0.95^n < 0.2 after 18 of them.
+        (0..18).for_each(|_| hedger.ended(false, at(20.0)));
+        assert_eq!(why(&mut hedger, LATE, 79.9), Some(Withheld::Useless));
+        assert_eq!(why(&mut hedger, LATE, 80.1), None);
+    }
+}

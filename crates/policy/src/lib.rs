@@ -5,7 +5,7 @@
 //! know; so a policy that was tuned in virtual time is the very one that serves.
 //!
 //! Reading order: [`setting`] (how policies are written down), [`load`] (what is on a replica), [`route`] and its parts [`affinity`] (who has the prefix),
-//! [`rendezvous`] (who has the session), [`line`](mod@line), [`speed`] and [`cost`] (what a request costs, in seconds); [`health`] and [`retry`] (who may get it, and who a second time); [`rate`] (how much each may ask for); [`admit`], [`queue`], [`drain`] and [`demand`] (who waits, for how long, and what it asks
+//! [`rendezvous`] (who has the session), [`line`](mod@line), [`speed`] and [`cost`] (what a request costs, in seconds); [`health`], [`retry`] and [`hedge`] (who may get it, and who a second time); [`rate`] (how much each may ask for); [`admit`], [`queue`], [`drain`] and [`demand`] (who waits, for how long, and what it asks
 //! for), all of which [`front`] joins to what a gateway is, with [`split`] (which side of a trial it is on); [`sampling`] (which traces are kept); [`autoscale`] and its three, [`hpa`], [`keda`] and [`depth`], which are shown a [`fleet`](mod@fleet).
 
 pub mod setting;
@@ -20,6 +20,7 @@ pub mod rendezvous;
 pub mod speed;
 
 pub mod health;
+pub mod hedge;
 pub mod retry;
 
 pub mod admit;
@@ -44,6 +45,7 @@ pub use demand::ScaleSignal;
 pub use fleet::{Fleet, MOST_REPLICAS, ReplicaMetric, Signal};
 pub use front::{Ask, Front, FrontSpec, Given, Offer, Refusal, Sent, Terms};
 pub use health::{BreakerSpec, Health, Standing, Verdict};
+pub use hedge::{HedgeSpec, Withheld};
 pub use load::{Booking, Load, unseen};
 pub use queue::{FairQueue, Held, Order, Ticket};
 pub use rate::{RateLimit, RateSpec};

@@ -50,6 +50,49 @@ const KEPT_S: f64 = 10.0;
 /// Income by requests is kept for this many requests at least, so that a slow trickle can save up for one retry.
 const KEPT_REQUESTS: f64 = 100.0;
 
+/// A share of what requests bring, saved up: ten seconds of it, or a hundred requests'.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub(crate) struct Savings {
+    share: f64,
+    left: f64,
+    /// What comes a second of late, and with one request.
+    per_s: f64,
+    per_request: f64,
+    at: At,
+}
+
+impl Savings {
+    /// Nothing saved yet. `share`: of what comes.
+    pub fn new(share: f64, now: At) -> Savings {
+        Savings { share, left: 0.0, per_s: 0.0, per_request: 0.0, at: now }
+    }
+
+    /// A request brings so much.
+    pub fn earn(&mut self, amount: f64, now: At) {
+        let passed = (now - self.at).as_secs_f64().max(0.0);
+        self.at = self.at.max(now);
+        self.per_s = self.per_s * (-passed / KEPT_S).exp() + amount / KEPT_S;
+        let known = if self.per_request > 0.0 { self.per_request } else { amount };
+        self.per_request = known + (amount - known) / KEPT_REQUESTS;
+        let most = self.share * (self.per_s * KEPT_S).max(self.per_request * KEPT_REQUESTS);
+        self.left = (self.left + self.share * amount).min(most);
+    }
+
+    /// Spends as much, if it is there.
+    pub fn take(&mut self, amount: f64) -> bool {
+        let is_there = self.left >= amount;
+        if is_there {
+            self.left -= amount;
+        }
+        is_there
+    }
+
+    /// What is left.
+    pub fn left(&self) -> f64 {
+        self.left
+    }
+}
+
 /// Two seconds' worth: enough for the failures by which a breaker comes to know that a replica is broken. Never less than one retry: half a
 /// retry a second allows one every two seconds.
 fn reserve(spec: &RetrySpec) -> f64 {
@@ -60,50 +103,39 @@ fn reserve(spec: &RetrySpec) -> f64 {
 #[derive(Clone, PartialEq, Debug)]
 pub struct RetryBudget {
     spec: RetrySpec,
-    /// Retries that requests have paid for, and that the reserve allows.
-    earned: f64,
+    /// Retries that requests have paid for.
+    earned: Savings,
+    /// Retries that are allowed besides, as of `at`.
     reserve: f64,
-    /// Requests a second of late: what ten seconds' income is reckoned from.
-    per_s: f64,
     at: At,
 }
 
 impl RetryBudget {
     /// One with its reserve full.
     pub fn new(spec: &RetrySpec, now: At) -> RetryBudget {
-        RetryBudget { spec: *spec, earned: 0.0, reserve: reserve(spec), per_s: 0.0, at: now }
+        RetryBudget { spec: *spec, earned: Savings::new(spec.share, now), reserve: reserve(spec), at: now }
     }
 
     /// A request came.
     pub fn request(&mut self, now: At) {
-        self.pass(now);
-        self.per_s += 1.0 / KEPT_S;
-        let most = self.spec.share * (self.per_s * KEPT_S).max(KEPT_REQUESTS);
-        self.earned = (self.earned + self.spec.share).min(most);
+        self.earned.earn(1.0, now);
     }
 
     /// Takes a retry out of the budget, if there is one in it.
     pub fn take(&mut self, now: At) -> bool {
-        self.pass(now);
+        let passed = (now - self.at).as_secs_f64().max(0.0);
+        self.at = self.at.max(now);
+        self.reserve = (self.reserve + passed * self.spec.reserve_per_s).min(reserve(&self.spec));
         // What the reserve gives is lost when it is not used: it goes first.
-        for purse in [&mut self.reserve, &mut self.earned] {
-            if *purse >= 1.0 {
-                *purse -= 1.0;
-                return true;
-            }
+        if self.reserve >= 1.0 {
+            self.reserve -= 1.0;
+            return true;
         }
-        false
+        self.earned.take(1.0)
     }
 
     /// Retries that are left.
     pub fn left(&self) -> f64 {
-        self.reserve + self.earned
-    }
-
-    fn pass(&mut self, now: At) {
-        let passed = (now - self.at).as_secs_f64().max(0.0);
-        self.at = self.at.max(now);
-        self.per_s *= (-passed / KEPT_S).exp();
-        self.reserve = (self.reserve + passed * self.spec.reserve_per_s).min(reserve(&self.spec));
+        self.reserve + self.earned.left()
     }
 }

@@ -39,8 +39,13 @@ impl Sides {
     pub fn prefer(&self, arm: Arm, views: &mut Vec<ReplicaView>) {
         let is_own = |view: &ReplicaView| self.arms[view.replica as usize] == arm;
         if views.iter().any(is_own) {
-            views.retain(is_own);
+            self.leave(arm, views);
         }
+    }
+
+    /// Leaves the replicas of one side, though none of them is there.
+    pub fn leave(&self, arm: Arm, views: &mut Vec<ReplicaView>) {
+        views.retain(|view| self.arms[view.replica as usize] == arm);
     }
 
     /// A request of a side was placed.

@@ -1,5 +1,6 @@
-//! One request: read whole, answered ([`tries`]), its answer passed on.
+//! One request: read whole, answered ([`tries`], and [`race`] where two replicas are at it), its answer passed on.
 
+mod race;
 mod tries;
 
 use std::rc::Rc;
@@ -18,7 +19,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use plimsoll_math::rng::mix;
 use plimsoll_model::{Arm, At, BudgetState, Span};
-use plimsoll_policy::{AdmissionSpec, Terms, split};
+use plimsoll_policy::{AdmissionSpec, HedgeSpec, Terms, split};
 
 use crate::cache::{Cache, Key};
 use crate::cached;
@@ -58,6 +59,8 @@ pub struct Worker {
     pub rules: Arc<InForce>,
     /// Who waits, and in what order.
     pub admission: AdmissionSpec,
+    /// Which requests are sent to a second replica when they are late.
+    pub hedge: Option<HedgeSpec>,
     /// The last request's number, of all threads.
     pub numbers: Arc<AtomicU64>,
     /// Where requests are recorded.

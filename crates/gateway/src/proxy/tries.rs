@@ -1,5 +1,6 @@
 //! A request's way to an answer: placed, sent, and again elsewhere where that helps and nothing of an answer has been passed on.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
+use plimsoll_client::Clock;
 use plimsoll_model::{At, Span};
 use plimsoll_policy::{Refusal, Verdict};
 use plimsoll_wire::head::Head;
@@ -31,6 +33,30 @@ const KEPT_WITHIN: Span = Span::from_secs(1);
 struct Kept {
     response: Response<Out>,
     end: End,
+}
+
+/// An answer whose head has come.
+pub(super) struct Answer {
+    pub response: Response<Incoming>,
+    pub lent: Lent,
+    /// What its head says.
+    pub judged: Judged,
+    /// When that came.
+    pub head: At,
+    /// What of its body is held back until it is clear whether it is passed on, and when it came.
+    pub held: VecDeque<(At, Bytes)>,
+}
+
+impl Answer {
+    pub fn new(response: Response<Incoming>, lent: Lent, clock: Clock) -> Answer {
+        let judged = judge(&response, clock.anchor().realtime_ns / 1_000_000_000);
+        Answer { response, lent, judged, head: clock.now(), held: VecDeque::new() }
+    }
+
+    pub fn is_stream(&self) -> bool {
+        let kind = self.response.headers().get(CONTENT_TYPE);
+        kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+    }
 }
 
 impl Worker {
@@ -69,59 +95,97 @@ impl Worker {
                     }
                 }
             };
-            let mut booked = booked;
-            if let Some(choice) = booked.explained.take() {
-                call.explain(*choice);
-            }
-            let number = booked.number();
-            call.record(|recording| recording.sends(&booked.replica().name, booked.sent()));
             sent += 1;
             if sent > 1 {
                 self.stats.retries.fetch_add(1, Ordering::Relaxed);
             }
-            let answered = self.upstreams.send(number, || self.request(call, &booked)).await;
-            call.sent += 1;
+            let (booked, answered) = self.send(call, booked, &mut tried).await;
+            tried.push(booked.number());
             match answered {
-                Ok((response, lent)) => {
-                    self.stats.took(Stage::Head, self.pool.clock.now() - booked.sent());
-                    let judged = judge(&response, self.pool.clock.anchor().realtime_ns / 1_000_000_000);
-                    let answered = (response.status().as_u16(), judged.retry_after());
-                    call.record(|recording| recording.head(answered, response.headers(), lent.way));
-                    if !judged.again || !self.may_retry(sent) {
-                        return self.pass(call, response, lent, booked, judged);
+                Ok(answer) => {
+                    self.heard(call, &answer, &booked);
+                    if !answer.judged.again || !self.may_retry(sent) {
+                        return self.pass(call, answer, booked);
                     }
-                    tried.push(number);
-                    if let Some(fresh) = self.keep(call, response, lent, booked, judged).await {
+                    if let Some(fresh) = self.keep(call, answer, booked).await {
                         kept = Some(fresh);
                     }
                     call.record(|recording| recording.ends(TryEnd::Whole));
                 }
-                Err(Unanswered::NotSent(why)) => {
-                    call.record(|recording| recording.ends(TryEnd::NotSent(why)));
-                    booked.end(Verdict::Failed);
-                    self.pool.set_up(number, false);
-                    tried.push(number);
-                    sent -= 1;
-                    if sent > 0 {
-                        self.stats.retries.fetch_sub(1, Ordering::Relaxed);
-                    }
-                }
-                Err(Unanswered::Broken(why)) => {
-                    call.record(|recording| recording.ends(TryEnd::Broken(why.clone())));
-                    booked.end(Verdict::Failed);
-                    tried.push(number);
-                    if !self.may_retry(sent) {
-                        return match kept {
-                            Some(kept) => {
-                                self.stats.end(kept.end);
-                                kept.response
+                Err(unanswered) => {
+                    self.broke(call, booked, &unanswered);
+                    match unanswered {
+                        Unanswered::NotSent(_) => {
+                            sent -= 1;
+                            if sent > 0 {
+                                self.stats.retries.fetch_sub(1, Ordering::Relaxed);
                             }
-                            None => self.failed(&format!("The replica broke off before it answered: {why}.")),
-                        };
+                        }
+                        Unanswered::Broken(_) if self.may_retry(sent) => {}
+                        Unanswered::Broken(why) => {
+                            return match kept {
+                                Some(kept) => {
+                                    self.stats.end(kept.end);
+                                    kept.response
+                                }
+                                None => {
+                                    self.failed(&format!("The replica broke off before it answered: {why}."))
+                                }
+                            };
+                        }
                     }
                 }
             }
         }
+    }
+
+    /// Sends a request to a replica, and to another one if it is late there. What comes back is of the one that counts; others that were
+    /// `tried` on the way failed.
+    async fn send(
+        &self,
+        call: &mut Call,
+        mut booked: Booked,
+        tried: &mut Vec<u32>,
+    ) -> (Booked, Result<Answer, Unanswered>) {
+        let number = self.sends(call, &mut booked);
+        let after = if self.may_hedge(call) { self.pool.hedge_after(&booked) } else { None };
+        if let Some(after) = after {
+            return self.race(call, (booked, number), after, tried).await;
+        }
+        let answered = self.upstreams.send(booked.number(), || self.request(call, &booked, number)).await;
+        (booked, answered.map(|(response, lent)| Answer::new(response, lent, self.pool.clock)))
+    }
+
+    /// A request is being sent; says the how manieth time it is, from 0.
+    pub(super) fn sends(&self, call: &mut Call, booked: &mut Booked) -> usize {
+        if let Some(choice) = booked.explained.take() {
+            call.explain(*choice);
+        }
+        let number = call.sent;
+        call.sent += 1;
+        call.record(|recording| recording.sends(&booked.replica().name, booked.sent(), number));
+        number
+    }
+
+    /// An answer's head has come.
+    pub(super) fn heard(&self, call: &mut Call, answer: &Answer, booked: &Booked) {
+        self.stats.took(Stage::Head, answer.head - booked.sent());
+        let told = (answer.head, answer.response.status().as_u16(), answer.judged.retry_after());
+        call.record(|recording| recording.head(told, answer.response.headers(), answer.lent.way));
+    }
+
+    /// A replica has no answer.
+    pub(super) fn broke(&self, call: &mut Call, booked: Booked, unanswered: &Unanswered) {
+        let number = booked.number();
+        booked.end(Verdict::Failed);
+        let end = match unanswered {
+            Unanswered::NotSent(why) => {
+                self.pool.set_up(number, false);
+                TryEnd::NotSent(why.clone())
+            }
+            Unanswered::Broken(why) => TryEnd::Broken(why.clone()),
+        };
+        call.record(|recording| recording.ends(end));
     }
 
     fn may_retry(&self, sent: u32) -> bool {
@@ -133,7 +197,7 @@ impl Worker {
     }
 
     /// The request as a replica gets it: the same bytes, another host.
-    fn request(&self, call: &Call, booked: &Booked) -> Request<Full<Bytes>> {
+    pub(super) fn request(&self, call: &Call, booked: &Booked, number: usize) -> Request<Full<Bytes>> {
         let place = &booked.replica().place;
         let Message { method, path, headers, body } = &call.message;
         let mut request = Request::new(Full::new(body.clone()));
@@ -147,7 +211,7 @@ impl Worker {
         if let Ok(host) = HeaderValue::from_str(place.authority.as_str()) {
             request.headers_mut().insert(HOST, host);
         }
-        call.context.iter().for_each(|context| context.write(call.sent, request.headers_mut()));
+        call.context.iter().for_each(|context| context.write(number, request.headers_mut()));
         if let Some(bearer) = call.rules.bearer(&booked.replica().name) {
             request.headers_mut().insert(AUTHORIZATION, bearer.clone());
         }
@@ -193,26 +257,17 @@ impl Worker {
     }
 
     /// Passes an answer on as it comes.
-    fn pass(
-        &self,
-        call: &mut Call,
-        response: Response<Incoming>,
-        lent: Lent,
-        booked: Booked,
-        judged: Judged,
-    ) -> Response<Out> {
+    fn pass(&self, call: &mut Call, answer: Answer, booked: Booked) -> Response<Out> {
+        let is_stream = answer.is_stream();
+        let Answer { response, lent, judged, head, held } = answer;
         let (mut parts, body) = response.into_parts();
         self.mark(call, &mut parts.headers, &booked);
-        let is_stream = parts
-            .headers
-            .get(CONTENT_TYPE)
-            .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
         let whole = (judged.verdict, judged.end);
         let keep_alive = Duration::from_secs_f64(call.rules.limits.keep_alive_s);
         // What was shed or failed is no answer to pay for.
         let toll = call.toll.take_if(|_| matches!(judged.end, End::Answered | End::Refused));
         let recording = call.recording.take();
-        let begun = Begun { came: call.came, lent, booked, whole, keep_alive, toll, recording };
+        let begun = Begun { came: call.came, head, held, lent, booked, whole, keep_alive, toll, recording };
         let relay = Relay::new(
             body,
             begun,
@@ -224,14 +279,8 @@ impl Worker {
     }
 
     /// Reads a refusal whole, so that it can be passed on if no other replica does better.
-    async fn keep(
-        &self,
-        call: &Call,
-        response: Response<Incoming>,
-        lent: Lent,
-        booked: Booked,
-        judged: Judged,
-    ) -> Option<Kept> {
+    async fn keep(&self, call: &Call, answer: Answer, booked: Booked) -> Option<Kept> {
+        let Answer { response, lent, judged, .. } = answer;
         let (mut parts, body) = response.into_parts();
         self.mark(call, &mut parts.headers, &booked);
         let reading = Limited::new(body, MOST_KEPT).collect();
@@ -265,11 +314,11 @@ fn queue_ms(call: &Call) -> HeaderValue {
 
 /// What an answer's head says of its replica.
 #[derive(Copy, Clone)]
-struct Judged {
-    verdict: Verdict,
-    end: End,
+pub(super) struct Judged {
+    pub verdict: Verdict,
+    pub end: End,
     /// Might another replica do better?
-    again: bool,
+    pub again: bool,
 }
 
 impl Judged {

@@ -138,7 +138,7 @@ pub struct Told {
     pub own_status: Option<u16>,
     /// Was it refused because the budget in force is broken?
     pub held_back: bool,
-    /// Each time it was sent, in order.
+    /// Each time it was sent, in order; of two at once the one that answered is the last.
     pub tries: Vec<Try>,
     /// Its `x-request-id` and why it went where it went, where that was asked.
     pub explained: Option<(String, Vec<Choice>)>,
@@ -147,6 +147,8 @@ pub struct Told {
 /// One time that a request was sent.
 #[derive(Debug)]
 pub struct Try {
+    /// The how manieth time it was, from 0.
+    pub number: usize,
     /// The replica's name.
     pub replica: String,
     /// When it was handed to a connection; from the booking until then.
@@ -178,8 +180,10 @@ pub enum TryEnd {
     Cancelled,
     /// There was no connection.
     NotSent(String),
-    /// The connection broke before the answer began.
+    /// The connection broke before anything of the answer was passed on.
     Broken(String),
+    /// It was under way twice, and the other one had a first token first.
+    Superseded,
     /// The answer began and broke.
     Cut,
     /// The answer came whole.
@@ -240,9 +244,10 @@ impl Recording {
     }
 
     /// It was placed on a replica and is being sent.
-    pub fn sends(&mut self, replica: &str, at: At) {
+    pub fn sends(&mut self, replica: &str, at: At, number: usize) {
         self.note(|told| {
             told.tries.push(Try {
+                number,
                 replica: replica.to_owned(),
                 sent: at,
                 way: None,
@@ -258,6 +263,15 @@ impl Recording {
         });
     }
 
+    /// Of two attempts under way this is the one that is noted next, and for good if nothing else is.
+    pub fn turns_to(&mut self, number: usize) {
+        self.note(|told| {
+            if let Some(place) = told.tries.iter().position(|one| one.number == number) {
+                told.tries[place..].rotate_left(1);
+            }
+        });
+    }
+
     /// Notes something of the attempt under way.
     pub fn of_try(&mut self, note: impl FnOnce(&mut Try)) {
         if let Some(one) = self.told.as_mut().and_then(|told| told.tries.last_mut()) {
@@ -266,12 +280,16 @@ impl Recording {
     }
 
     /// The answer's head came.
-    pub fn head(&mut self, (status, retry_after): (u16, Option<Span>), headers: &HeaderMap, way: Way) {
-        let now = self.clock.now();
+    pub fn head(
+        &mut self,
+        (at, status, retry_after): (At, u16, Option<Span>),
+        headers: &HeaderMap,
+        way: Way,
+    ) {
         self.of_try(|one| {
             one.sent = way.sent;
             one.way = Some(way);
-            one.head = Some((now, status, retry_after));
+            one.head = Some((at, status, retry_after));
             one.bytes = head_bytes(headers);
         });
     }
@@ -312,9 +330,8 @@ impl Drop for Recording {
     fn drop(&mut self) {
         let Some(mut told) = self.told.take() else { return };
         told.over = self.clock.now();
-        if let Some(last) = told.tries.last_mut().filter(|last| last.how == TryEnd::Cancelled) {
-            last.end = told.over;
-        }
+        let open = told.tries.iter_mut().filter(|one| one.how == TryEnd::Cancelled);
+        open.for_each(|one| one.end = told.over);
         self.to.put(told);
     }
 }

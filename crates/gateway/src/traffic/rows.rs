@@ -96,6 +96,8 @@ impl RowMaker {
 
 /// What rows say of requests that the gateway refused because of its budget.
 const HELD_BACK: &str = "held back: the budget is broken and its class gives way";
+/// And of a hedged request's slower attempt.
+const SUPERSEDED: &str = "hedged: another replica was faster";
 const CANCELLED: Outcome = Outcome::new(How::Cancelled, By::Client, false);
 
 /// What is known of all attempts of a request.
@@ -129,14 +131,16 @@ fn answered(row: &mut Attempt, told: &Told, one: &Try) {
         None => (0, None),
     };
     row.outcome = match &one.how {
-        TryEnd::Cancelled => CANCELLED,
+        TryEnd::Cancelled | TryEnd::Superseded => CANCELLED,
         TryEnd::NotSent(_) => Outcome::new(How::Refused, By::Network, true),
         TryEnd::Broken(_) => Outcome::new(How::Reset, By::Network, true),
         TryEnd::Cut | TryEnd::Whole => by_status.unwrap_or(Outcome::FINISHED),
     };
-    if let TryEnd::NotSent(why) | TryEnd::Broken(why) = &one.how {
-        row.answer.error = Some(why.chars().take(200).collect());
-    }
+    row.answer.error = match &one.how {
+        TryEnd::NotSent(why) | TryEnd::Broken(why) => Some(why.chars().take(200).collect()),
+        TryEnd::Superseded => Some(SUPERSEDED.to_owned()),
+        TryEnd::Cancelled | TryEnd::Cut | TryEnd::Whole => None,
+    };
     if by_status.is_none() && one.head.is_some() {
         from_answer(row, told, one, status);
     }

@@ -59,19 +59,15 @@ pub fn spans(told: &Told, rows: &[Attempt], zero_ns: i64, names: &SpanNames) -> 
             ..blank()
         });
     }
-    let sent = rows
-        .iter()
-        .zip(&told.tries)
-        .enumerate()
-        .filter_map(|(number, (row, one))| Some((number, row, one, row.sent?)));
-    for (number, row, one, at) in sent {
+    let sent = rows.iter().zip(&told.tries).filter_map(|(row, one)| Some((row, one, row.sent?)));
+    for (row, one, at) in sent {
         let model = told.asked.model.as_deref();
         let server = names.replicas.iter().find(|(name, ..)| *name == one.replica);
         let tokens = &row.answer.tokens;
         let count = |tokens: Option<u32>| tokens.map(|tokens| AttributeValue::Int(tokens.into()));
         let first = row.first_token.map(|first| AttributeValue::Real((first - at).as_secs_f64()));
         all.push(TraceSpan {
-            id: context.attempt(number),
+            id: context.attempt(one.number),
             parent: Some(context.root),
             name: [Some(operation.unwrap_or("POST")), model]
                 .map(Option::unwrap_or_default)

@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use plimsoll_client::Clock;
+use plimsoll_gateway::traffic::Traffic;
 use plimsoll_gateway::{Gateway, GatewaySpec, ReplicaSpec};
 
 /// What a replica does with a request.
@@ -34,6 +36,8 @@ pub enum Act {
     Flood(usize),
     /// Nothing at all until the client goes.
     Silence,
+    /// Nothing for so long, then this.
+    Late(Duration, Box<Act>),
 }
 
 /// A replica.
@@ -202,6 +206,10 @@ impl Mock {
                 socket.write_all(b"0\r\n\r\n").ok()
             }
             Act::Silence => self.until_gone(socket),
+            Act::Late(after, act) => {
+                sleep(*after);
+                self.do_as(socket, act, request)
+            }
         }
     }
 
@@ -257,6 +265,15 @@ fn read_message(socket: &mut TcpStream) -> Option<Vec<u8>> {
 
 /// A gateway in front of these, when all of them are seen to answer.
 pub fn gateway(mocks: &[&Mock], change: impl FnOnce(&mut GatewaySpec)) -> Gateway {
+    recorded(mocks, None, change)
+}
+
+/// The same, with a record.
+pub fn recorded(
+    mocks: &[&Mock],
+    traffic: Option<Arc<Traffic>>,
+    change: impl FnOnce(&mut GatewaySpec),
+) -> Gateway {
     let mut spec = GatewaySpec {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         replicas: mocks
@@ -272,7 +289,7 @@ pub fn gateway(mocks: &[&Mock], change: impl FnOnce(&mut GatewaySpec)) -> Gatewa
     };
     spec.health.every_s = 0.25;
     change(&mut spec);
-    let gateway = Gateway::start(&spec).expect("a sound spec");
+    let gateway = Gateway::recording(&spec, Clock::start(), traffic.as_ref()).expect("a sound spec");
     let all = gateway.pool.replicas.len() as u32;
     until("all replicas answer", || (0..all).all(|replica| gateway.pool.is_up(replica)));
     gateway

@@ -8,6 +8,7 @@ mod caches;
 mod clients;
 mod doors;
 mod failing;
+mod hedging;
 mod hostile;
 mod kit;
 mod queueing;

@@ -1,0 +1,221 @@
+//! A request at two replicas: the second is asked when the first is late with its first token, whoever has one first answers, and the other is
+//! cancelled. When and whether is `policy::hedge`'s.
+//!
+//! Many servers send an answer's head long before its first token, and what a client has seen can't be taken back. So nothing of an answer that may
+//! be hedged is passed on before its first token, for as long at most as a stream may be silent (`limits.keep_alive_s`).
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use http::Method;
+use http_body_util::BodyExt;
+use plimsoll_client::Clock;
+use plimsoll_model::{BudgetState, Span};
+use plimsoll_wire::Decoder;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::tries::Answer;
+use super::{Call, Worker};
+use crate::pool::Booked;
+use crate::relay;
+use crate::stats::End;
+use crate::traffic::TryEnd;
+use crate::upstream::{Unanswered, soon};
+
+/// What of an answer is held back at most: a first token is in its first few hundred bytes.
+const MOST_HELD: usize = 64 << 10;
+/// How long, where nothing keeps silent streams open.
+const HELD_WITHIN: Duration = Duration::from_secs(15);
+
+type Sending = Pin<Box<dyn Future<Output = Result<Answer, Unanswered>>>>;
+
+/// One of the two.
+struct Lead {
+    booked: Booked,
+    number: usize,
+    clock: Clock,
+    sending: Option<Sending>,
+    answered: Option<Result<Answer, Unanswered>>,
+    /// Looks for the first token.
+    decoder: Decoder,
+    /// Bytes that are held back.
+    held: usize,
+}
+
+impl Lead {
+    /// Until its head came, or none will. May be dropped and asked again.
+    async fn head(&mut self) {
+        let Some(sending) = &mut self.sending else { return };
+        let answered = sending.await;
+        self.sending = None;
+        if let Some(answer) = answered.as_ref().ok().filter(|answer| answer.is_stream()) {
+            self.booked.streams(answer.head);
+        }
+        self.answered = Some(answered);
+    }
+
+    /// Until its first token came, or none will. May be dropped and asked again.
+    async fn first_token(&mut self) {
+        self.head().await;
+        let mut decoded = Vec::new();
+        loop {
+            let Some(Ok(answer)) = &mut self.answered else { return };
+            if !answer.is_stream() || !answers(answer) || self.held > MOST_HELD {
+                return;
+            }
+            match answer.response.body_mut().frame().await {
+                Some(Ok(frame)) => {
+                    let Ok(data) = frame.into_data() else { return };
+                    self.decoder.feed(&data, &mut decoded);
+                    self.held += data.len();
+                    answer.held.push_back((self.clock.now(), data));
+                }
+                // Nothing of it was passed on, so it can be tried again.
+                Some(Err(error)) => self.answered = Some(Err(Unanswered::Broken(error.to_string()))),
+                None => return,
+            }
+            if decoded.drain(..).any(|one| one.kind.is_token()) || self.decoder.is_stopped() {
+                return;
+            }
+        }
+    }
+
+    /// Has it an answer that another replica's would not be better than?
+    fn answers(&self) -> bool {
+        matches!(&self.answered, Some(Ok(answer)) if answers(answer))
+    }
+
+    fn has_head(&self) -> bool {
+        self.sending.is_none()
+    }
+
+    /// The replica, and what it said.
+    fn end(self) -> (Booked, Result<Answer, Unanswered>) {
+        let none = || Err(Unanswered::Broken("no answer".to_owned()));
+        (self.booked, self.answered.unwrap_or_else(none))
+    }
+}
+
+fn answers(answer: &Answer) -> bool {
+    matches!(answer.judged.end, End::Answered | End::Refused)
+}
+
+impl Worker {
+    /// May a second replica be asked for this request?
+    pub(super) fn may_hedge(&self, call: &Call) -> bool {
+        let path = call.message.path.path();
+        let is_one = |paths: &[String]| paths.iter().any(|of| of == path);
+        let is_stream = call.asked.streams && call.message.method == Method::POST;
+        is_stream && self.hedge.as_ref().is_some_and(|hedge| is_one(&hedge.paths))
+    }
+
+    fn lead(&self, call: &Call, booked: Booked, number: usize) -> Lead {
+        let (upstreams, clock) = (Rc::clone(&self.upstreams), self.pool.clock);
+        let (replica, request) = (booked.number(), self.request(call, &booked, number));
+        let sending = Box::pin(async move {
+            let answered = upstreams.send(replica, || request.clone()).await;
+            answered.map(|(response, lent)| Answer::new(response, lent, clock))
+        });
+        let protocol = relay::protocol(call.message.path.path());
+        let decoder = Decoder::new(protocol, true, 200, Some("text/event-stream"), false);
+        Lead { booked, number, clock, sending: Some(sending), answered: None, decoder, held: 0 }
+    }
+
+    /// See the module. What comes back is of the replica that counts; another that failed is among those that were `tried`.
+    pub(super) async fn race(
+        &self,
+        call: &mut Call,
+        (booked, number): (Booked, usize),
+        mut after: Span,
+        tried: &mut Vec<u32>,
+    ) -> (Booked, Result<Answer, Unanswered>) {
+        let sent = booked.sent();
+        let mut first = self.lead(call, booked, number);
+        let limit = match Duration::from_secs_f64(call.rules.limits.keep_alive_s) {
+            Duration::ZERO => HELD_WITHIN,
+            limit => limit,
+        };
+        let most = Span(limit.as_nanos() as i64);
+        let second = loop {
+            if after > most {
+                first.head().await;
+                return first.end();
+            }
+            let late = soon(sent + after - self.pool.clock.now());
+            if timeout_at(late, first.first_token()).await.is_ok() {
+                return first.end();
+            }
+            let state = self.budget_state().unwrap_or(BudgetState::Green);
+            let explains = call.explains(&[first.booked.number()]);
+            match self.pool.hedge(&call.asked, &first.booked, state, explains) {
+                Ok(second) => break second,
+                Err(why) => self.stats.withheld(why),
+            }
+            // Its chances are others when it has taken twice as long.
+            after = after + after;
+        };
+        let mut second = second;
+        let number = self.sends(call, &mut second);
+        let second = self.lead(call, second, number);
+        self.decide(call, (first, second), Instant::now() + limit, tried).await
+    }
+
+    /// Waits for the first token of either.
+    async fn decide(
+        &self,
+        call: &mut Call,
+        (mut first, mut second): (Lead, Lead),
+        limit: Instant,
+        tried: &mut Vec<u32>,
+    ) -> (Booked, Result<Answer, Unanswered>) {
+        let is_second = tokio::select! {
+            biased;
+            () = first.first_token() => false,
+            () = second.first_token() => true,
+            // A client that hears nothing for longer may go: it gets what there is.
+            () = sleep_until(limit) => match (second.has_head(), first.has_head()) {
+                (true, _) => true,
+                (false, true) => false,
+                (false, false) => tokio::select! {
+                    () = first.head() => false,
+                    () = second.head() => true,
+                },
+            },
+        };
+        let (one, mut other) = if is_second { (second, first) } else { (first, second) };
+        let won = is_second == one.answers();
+        self.pool.hedge_ended(won, one.answers().then_some(&other.booked));
+        self.stats.hedges[usize::from(!won)].fetch_add(1, Ordering::Relaxed);
+        call.record(|recording| recording.turns_to(one.number));
+        if !one.answers() {
+            tried.push(one.booked.number());
+            self.falls(call, one);
+            call.record(|recording| recording.turns_to(other.number));
+            other.head().await;
+            return other.end();
+        }
+        call.record(|recording| {
+            recording.turns_to(other.number);
+            recording.ends(TryEnd::Superseded);
+            recording.turns_to(one.number);
+        });
+        // Dropped, it is cancelled: its connection is closed, and its load given back.
+        drop(other);
+        one.end()
+    }
+
+    /// One of two has failed, and the other goes on alone.
+    fn falls(&self, call: &mut Call, one: Lead) {
+        let (booked, answered) = one.end();
+        match answered {
+            Ok(answer) => {
+                self.heard(call, &answer, &booked);
+                booked.end(answer.judged.verdict);
+                call.record(|recording| recording.ends(TryEnd::Whole));
+            }
+            Err(unanswered) => self.broke(call, booked, &unanswered),
+        }
+    }
+}
