@@ -297,6 +297,11 @@ impl<A: Ask> Front<A> {
         sent <= self.most_retries && self.budget.take(now)
     }
 
+    /// Is anything ever sent to a second replica at once?
+    pub fn hedges(&self) -> bool {
+        self.hedger.is_some()
+    }
+
     /// How long after it was sent a request is late, so that [`hedge`](Front::hedge) is worth asking. `None` = not at all.
     pub fn hedge_after(&self, sent: &Sent) -> Option<Span> {
         self.hedger.as_ref()?.after(sent.first)
@@ -331,9 +336,11 @@ impl<A: Ask> Front<A> {
     /// A hedged request has its first token, from its second replica if that `won`; where it was `slower` it is cancelled.
     pub fn hedge_ended(&mut self, won: bool, slower: Option<&Sent>, now: At) {
         self.hedger.iter_mut().for_each(|hedger| hedger.ended(won, now));
-        // It would have come later than this: a replica that is always hedged must not be taken to be as fast as it was.
-        if let Some(late) = slower.filter(|sent| now - sent.booking.sent > sent.first) {
+        // It would have come later than this, and its place is free again: a replica that stands still must not look like one with nothing to do.
+        if let Some(late) = slower.filter(|sent| won && now - sent.booking.sent > sent.first) {
             self.router.first(&late.booking, now);
+            let taken = now - late.booking.sent;
+            self.health.ended(late.booking.replica, Verdict::Shed(Some(taken)), now, 0.0);
         }
     }
 

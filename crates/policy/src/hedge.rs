@@ -1,7 +1,8 @@
 //! When a request is sent to a second replica because the first is late with its first token (Dean and Barroso, "The tail at scale", 2013).
 //!
 //! Late is what the pool's own requests seldom are: each is held against the time that it was expected to take where it went, because a long prompt
-//! that takes long is not late. Of these ratios a histogram is kept. A second replica is asked past a percentile of it, and only if it
+//! that takes long is not late. Of these ratios a histogram is kept. A second replica is asked past the percentile that half of the hedges that there may
+//! be reach anyway (the other half is saved up for a replica that stands still, which makes many late at once), and only if it
 //! is expected to be there before the first: what a late request still takes is read off the same histogram (the mean of the ratios beyond
 //! its own), what the second takes is its prediction. Requests that were cancelled before their first token say only that it would have come later; their
 //! weight goes to the ratios beyond (Efron's redistribution to the right: the Kaplan-Meier estimate), or the tail would be cut off by the hedges that it caused.
@@ -20,9 +21,8 @@ use crate::setting::SettingError;
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct HedgeSpec {
-    /// The share of first tokens that come before a second replica is asked.
-    pub after: f64,
-    /// Prompt tokens that are sent a second time, as a share of all that no replica has cached.
+    /// Prompt tokens that are sent a second time at most, as a share of all that no replica has cached. Late is what half this share of the
+    /// requests is when nothing is wrong.
     pub share: f64,
     /// How busy the pool may be, as a share of the prompt tokens a second that it computes.
     pub saturation: f64,
@@ -33,7 +33,6 @@ pub struct HedgeSpec {
 impl Default for HedgeSpec {
     fn default() -> HedgeSpec {
         HedgeSpec {
-            after: 0.95,
             share: 0.02,
             saturation: 0.7,
             paths: vec!["/v1/chat/completions".to_owned(), "/v1/completions".to_owned()],
@@ -47,15 +46,14 @@ impl HedgeSpec {
     /// # Errors
     /// A number is outside what its field means.
     pub fn validate(&self) -> Result<(), SettingError> {
-        let range = |key, value: f64, (least, most): (f64, f64), want| match (least..=most).contains(&value) {
+        let range = |key, value: f64, want| match (0.0..=1.0).contains(&value) {
             true => Ok(()),
             false => {
                 Err(SettingError::Value { name: "hedge".to_owned(), key, value: value.to_string(), want })
             }
         };
-        range("after", self.after, (0.5, 0.999), "a share from 0.5 to 0.999, such as 0.95")?;
-        range("share", self.share, (0.0, 1.0), "a share from 0 to 1, such as 0.02")?;
-        range("saturation", self.saturation, (0.0, 1.0), "a share from 0 to 1, such as 0.7")
+        range("share", self.share, "a share from 0 to 1, such as 0.02")?;
+        range("saturation", self.saturation, "a share from 0 to 1, such as 0.7")
     }
 }
 
@@ -85,6 +83,8 @@ const BUCKETS: usize = 256;
 const LEAST_RATIO: f64 = 1.0 / 64.0;
 /// Nothing is late before this: timers are no finer.
 const LEAST_AFTER: Span = Span::from_millis(10);
+/// Seconds, or requests, for which prompts are saved up.
+const SAVED: (f64, f64) = (60.0, 1_000.0);
 /// How long after a refusal a pool counts as busy.
 const CALM: Span = Span::from_secs(10);
 /// Hedges of which fewer than this share were faster are stopped for a while.
@@ -179,7 +179,7 @@ impl Hedger {
         Hedger {
             spec: spec.clone(),
             lateness: Lateness { weights: [0.0; BUCKETS], all: 0.0 },
-            savings: Savings::new(spec.share, now),
+            savings: Savings::new(spec.share, SAVED, now),
             won: 0.5,
             rests_until: now,
             refused: None,
@@ -206,7 +206,9 @@ impl Hedger {
     /// How long after it was sent a request is late. `None` while nobody can say.
     pub fn after(&self, expected: Span) -> Option<Span> {
         let known = self.lateness.all >= LEAST_SEEN && expected > Span::ZERO;
-        let late = || Span::from_secs_f64(expected.as_secs_f64() * self.lateness.quantile(self.spec.after));
+        let late = || {
+            Span::from_secs_f64(expected.as_secs_f64() * self.lateness.quantile(1.0 - 0.5 * self.spec.share))
+        };
         known.then(late).map(|late| late.max(LEAST_AFTER))
     }
 

@@ -45,15 +45,15 @@ impl RetrySpec {
     }
 }
 
-/// Seconds of income that are kept at most.
-const KEPT_S: f64 = 10.0;
-/// Income by requests is kept for this many requests at least, so that a slow trickle can save up for one retry.
-const KEPT_REQUESTS: f64 = 100.0;
+/// Retries are saved up for ten seconds, or a hundred requests.
+const KEPT: (f64, f64) = (10.0, 100.0);
 
-/// A share of what requests bring, saved up: ten seconds of it, or a hundred requests'.
+/// A share of what requests bring, saved up for a while.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub(crate) struct Savings {
     share: f64,
+    /// For how long, and for how many requests where so many take longer: a slow trickle can save up too.
+    kept: (f64, f64),
     left: f64,
     /// What comes a second of late, and with one request.
     per_s: f64,
@@ -62,19 +62,20 @@ pub(crate) struct Savings {
 }
 
 impl Savings {
-    /// Nothing saved yet. `share`: of what comes.
-    pub fn new(share: f64, now: At) -> Savings {
-        Savings { share, left: 0.0, per_s: 0.0, per_request: 0.0, at: now }
+    /// Nothing saved yet. `share`: of what comes; `kept`: seconds of it, or requests'.
+    pub fn new(share: f64, kept: (f64, f64), now: At) -> Savings {
+        Savings { share, kept, left: 0.0, per_s: 0.0, per_request: 0.0, at: now }
     }
 
     /// A request brings so much.
     pub fn earn(&mut self, amount: f64, now: At) {
         let passed = (now - self.at).as_secs_f64().max(0.0);
         self.at = self.at.max(now);
-        self.per_s = self.per_s * (-passed / KEPT_S).exp() + amount / KEPT_S;
+        let (kept_s, requests) = self.kept;
+        self.per_s = self.per_s * (-passed / kept_s).exp() + amount / kept_s;
         let known = if self.per_request > 0.0 { self.per_request } else { amount };
-        self.per_request = known + (amount - known) / KEPT_REQUESTS;
-        let most = self.share * (self.per_s * KEPT_S).max(self.per_request * KEPT_REQUESTS);
+        self.per_request = known + (amount - known) / requests;
+        let most = self.share * (self.per_s * kept_s).max(self.per_request * requests);
         self.left = (self.left + self.share * amount).min(most);
     }
 
@@ -113,7 +114,12 @@ pub struct RetryBudget {
 impl RetryBudget {
     /// One with its reserve full.
     pub fn new(spec: &RetrySpec, now: At) -> RetryBudget {
-        RetryBudget { spec: *spec, earned: Savings::new(spec.share, now), reserve: reserve(spec), at: now }
+        RetryBudget {
+            spec: *spec,
+            earned: Savings::new(spec.share, KEPT, now),
+            reserve: reserve(spec),
+            at: now,
+        }
     }
 
     /// A request came.

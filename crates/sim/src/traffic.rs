@@ -252,6 +252,8 @@ pub struct Totals {
     pub cancelled: u64,
     /// Requests that failed after they were taken.
     pub failed: u64,
+    /// Requests that a gateway sent to a second replica because the first was late.
+    pub hedged: u64,
     /// Times that a running request lost its blocks and had to be computed again.
     pub preempted: u64,
     /// Prompt tokens of the requests whose prompt is computed.

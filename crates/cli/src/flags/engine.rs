@@ -18,7 +18,7 @@ pub struct WorldArgs {
     /// How requests are spread over replicas: round_robin, random, least_requests, prefix, … [default: round_robin]
     #[arg(long, value_name = "ROUTE", help_heading = "World")]
     pub route: Option<String>,
-    /// Gateway file whose route, retries, breaker and admission stand in front of them, and whose replicas are counted
+    /// Gateway file whose route, retries, hedging, breaker and admission stand in front of them, and whose replicas are counted
     #[arg(long, value_name = "FILE", help_heading = "World")]
     pub gateway: Option<PathBuf>,
     /// Adapters (LoRA) it serves beside its model, as NAME+NAME:slots=N,load=TIME: slots are held at once per replica

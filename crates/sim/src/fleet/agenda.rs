@@ -5,7 +5,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use plimsoll_model::At;
+use plimsoll_model::{At, Span};
 
 /// Something to be done.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -32,6 +32,8 @@ pub(crate) enum Due {
     Look,
     /// A request has waited in a gateway for as long as it may, if it still does.
     Expire { ticket: u64 },
+    /// A request is late, if it still waits for its first token; `after` it was sent.
+    Hedge { id: u64, serial: u64, after: Span },
     /// A proxy lets held tokens go, if they are still held.
     Release { id: u64, serial: u64 },
 }

@@ -103,6 +103,7 @@ impl Fleet {
             },
             buffered: 0,
             adapter: None,
+            twice: None,
             onward: None,
         }
     }

@@ -35,6 +35,7 @@ impl Fleet {
             Due::Scale => self.autoscale(at),
             Due::Look => self.look_at_queue(at),
             Due::Expire { ticket } => self.expire(at, ticket),
+            Due::Hedge { id, serial, after } => self.hedge_due(at, id, serial, after),
             Due::Enter { id, serial } => self.enter_due(at, id, serial),
             Due::Handover { id, serial } => self.hand_over(at, id, serial),
             Due::Release { id, serial } => self.release_due(at, id, serial),

@@ -13,6 +13,7 @@ use plimsoll_policy::{
 };
 
 use crate::fleet::agenda::Due;
+use crate::fleet::hedge::Race;
 use crate::fleet::{Chosen, Fleet, NOWHERE, facts};
 use crate::spec::error::BLOCK_TOKENS;
 use crate::traffic::{Failure, Rejected, Submit};
@@ -25,8 +26,10 @@ const BYTES_PER_TOKEN: u64 = 4;
 #[derive(Clone, Debug)]
 pub(crate) struct Gate {
     spec: FrontSpec,
-    front: Front<Asked>,
-    chance: Stream,
+    pub(crate) front: Front<Asked>,
+    pub(crate) chance: Stream,
+    /// Requests that were sent twice, until one of the two has ended.
+    pub(crate) races: HashMap<u64, Race>,
     /// Whose each ticket is.
     waiting: HashMap<Ticket, u64>,
     given: Vec<(Ticket, Given)>,
@@ -36,7 +39,7 @@ pub(crate) struct Gate {
 
 /// What the queue keeps of a request.
 #[derive(Clone, Debug)]
-struct Asked {
+pub(crate) struct Asked {
     session: Option<u64>,
     blocks: Vec<u64>,
     prompt_tokens: u32,
@@ -62,6 +65,7 @@ impl Gate {
             spec: spec.clone(),
             front: Front::new(spec, replicas, At::ZERO),
             chance: Stream::new(seed, "fleet.gateway", 0),
+            races: HashMap::new(),
             waiting: HashMap::new(),
             given: Vec::new(),
             pumping: false,
@@ -138,6 +142,8 @@ impl Fleet {
                 if let Some(slot) = self.flights.find(request.id) {
                     self.flights.at_mut(slot).sent = Some(sent);
                 }
+                let id = request.id;
+                self.note_lateness(now, id, || Box::new(request));
                 return Ok(());
             };
             let Some(gate) = &mut self.gate else { return Err(why) };
@@ -192,9 +198,13 @@ impl Fleet {
         let Some(slot) = self.flights.find(id) else { return };
         let flight = self.flights.at_mut(slot);
         (flight.ticket, flight.sent) = (None, Some(sent));
+        let request = flight.held.clone();
         flight.cut = self.faults.cut(sent.booking.replica, id, flight.answer);
         self.placed(now, id, chosen(&sent));
         self.let_in(now, id);
+        if let Some(request) = request {
+            self.note_lateness(now, id, || request);
+        }
     }
 
     fn turn_away(&mut self, now: At, id: u64, refusal: Refusal) {
@@ -231,6 +241,7 @@ impl Fleet {
         if let Some(sent) = &mut self.flights.at_mut(slot).sent {
             gate.front.first(sent, at);
         }
+        self.decide_race(at, id);
         self.pump(at);
     }
 
@@ -253,7 +264,7 @@ impl Fleet {
     }
 
     /// Tells the gateway which replicas it knows to be there.
-    fn see_replicas(&mut self) {
+    pub(crate) fn see_replicas(&mut self) {
         let Some(gate) = &mut self.gate else { return };
         for (number, replica) in (0u32..).zip(&self.replicas) {
             if gate.front.health().is_up(number) != replica.is_routable() {
@@ -263,7 +274,7 @@ impl Fleet {
     }
 }
 
-fn chosen(sent: &Sent) -> Chosen {
+pub(crate) fn chosen(sent: &Sent) -> Chosen {
     let booking = &sent.booking;
     Chosen { replica: booking.replica, uncached: booking.load.backlog as u32, expected: booking.expected }
 }

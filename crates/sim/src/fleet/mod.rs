@@ -16,6 +16,7 @@ mod entry;
 pub mod fault;
 mod faults;
 mod gate;
+mod hedge;
 mod replica;
 mod scale;
 mod split;
@@ -110,6 +111,8 @@ pub(crate) struct Flight {
     pub buffered: u32,
     /// The adapter that it uses.
     pub adapter: Option<u32>,
+    /// The request once more, where a second replica may be asked.
+    pub twice: Option<Box<Submit>>,
     /// The whole request, while its prompt is computed apart from its answer.
     pub onward: Option<Box<Submit>>,
 }
@@ -316,7 +319,11 @@ impl Fleet {
     pub fn cancel(&mut self, now: At, id: u64) -> bool {
         self.now = self.now.max(now);
         self.live(self.now, self.now - Span(1));
-        let Some(slot) = self.flights.find(id) else { return false };
+        let raced = self.cancel_second(self.now, id);
+        let Some(slot) = self.flights.find(id) else {
+            self.totals.cancelled += u64::from(raced);
+            return raced;
+        };
         let number = self.flights.at(slot).replica;
         if number != NOWHERE {
             // It may have ended before now without anybody having looked.
@@ -605,6 +612,10 @@ impl Fleet {
         }
         // Runs that are in order already, one per replica, are what this sort merges fastest; equals keep their order.
         out[begin..].sort_by_key(|emission| emission.at);
+        if self.gate.as_ref().is_some_and(|gate| gate.front.hedges()) {
+            let told = out.split_off(begin);
+            self.tell_races(told, out);
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use plimsoll_model::At;
-use plimsoll_policy::{AdmissionSpec, FrontSpec, RouteSpec};
+use plimsoll_policy::{AdmissionSpec, FrontSpec, HedgeSpec, RouteSpec};
 use plimsoll_sim::spec::LinearSpec;
 use plimsoll_sim::{
     BatchingSpec, EngineSpec, Failure, FaultSpec, FleetSpec, ModeSpec, StepSpec, What, World, WorldSpec,
@@ -128,4 +128,81 @@ fn what_one_replica_refuses_another_takes_within_the_budget() {
     let lost = |world: &World| world.gauges().totals.rejected + world.gauges().totals.failed;
     assert!(lost(&without) > 30, "{}", lost(&without));
     assert!(lost(&with) * 4 < lost(&without), "{} of {}", lost(&with), lost(&without));
+}
+
+/// A replica that stands still for two seconds now and then: what it had without a first token is answered elsewhere.
+#[test]
+fn who_waits_on_a_replica_that_stands_still_is_answered_by_another() {
+    let script = poisson(6, 10.0, 4_000, |chance| (200 + chance.below(7) as u32 * 100, 40));
+    let stalls = ["stall:at=20s,every=15s,times=24,for=2s,replica=1"];
+    let hedged = |hedge: Option<HedgeSpec>, faults: &[&str]| {
+        let FleetSpec { gateway: Some(front), .. } = gateway(AdmissionSpec::default()) else {
+            unreachable!()
+        };
+        let mut world =
+            world(FleetSpec { gateway: Some(FrontSpec { hedge, ..front }), ..FleetSpec::default() }, faults);
+        let seen = seen(&mut world, &script);
+        assert_eq!(seen.finished, script.len());
+        (seen, world.gauges().totals)
+    };
+    let late = |seen: &Seen| seen.waits.iter().filter(|wait| **wait > 1.0).count();
+    let (without, _) = hedged(None, &stalls);
+    let (with, totals) = hedged(Some(HedgeSpec::default()), &stalls);
+    assert!(late(&without) >= 20, "{} waited for more than a second", late(&without));
+    assert!(late(&with) * 4 < late(&without), "{} of {} still did", late(&with), late(&without));
+    assert!(p99(&with.waits) < 1.3 * p99(&without.waits), "{} and {}", p99(&with.waits), p99(&without.waits));
+    assert!(totals.hedged >= 20, "{}", totals.hedged);
+    let prompts: u64 = script
+        .iter()
+        .map(|(_, act)| match act {
+            Act::Submit(request) => u64::from(request.prompt_tokens),
+            _ => 0,
+        })
+        .sum();
+    let twice = totals.prompt_tokens as f64 / prompts as f64 - 1.0;
+    assert!(twice <= 0.022, "{:.1} % of the prompts were computed twice", 100.0 * twice);
+    // Where nothing is wrong it costs nobody anything.
+    let (calm, _) = hedged(None, &[]);
+    let (same, totals) = hedged(Some(HedgeSpec::default()), &[]);
+    assert!(p99(&same.waits) < 1.1 * p99(&calm.waits), "{} and {}", p99(&same.waits), p99(&calm.waits));
+    assert!(totals.hedged < script.len() as u64 / 50, "{}", totals.hedged);
+}
+
+/// A replica that is lost while another is at the same request, and a client that goes: each request ends once.
+#[test]
+fn a_request_at_two_replicas_ends_once_whatever_befalls_it() {
+    let mut script = poisson(7, 12.0, 3_000, |_| (400, 40));
+    let ids = (0..3_000u64).filter(|id| id % 7 == 3);
+    let goes: Vec<(At, Act)> = ids
+        .filter_map(|id| {
+            let (at, _) =
+                script.iter().find(|(_, act)| matches!(act, Act::Submit(request) if request.id == id))?;
+            Some((*at + plimsoll_model::Span::from_millis(400), Act::Cancel(id)))
+        })
+        .collect();
+    script.extend(goes);
+    script.sort_by_key(|(at, _)| *at);
+    let faults = [
+        "stall:at=20s,every=9s,times=20,for=2s,replica=1",
+        "crash:at=47s,for=3s,replica=1",
+        "crash:at=101s,for=3s,replica=1",
+    ];
+    let FleetSpec { gateway: Some(front), .. } = gateway(AdmissionSpec::default()) else { unreachable!() };
+    let hedge = Some(HedgeSpec { share: 1.0, saturation: 1.0, ..HedgeSpec::default() });
+    let fleet = FleetSpec { gateway: Some(FrontSpec { hedge, ..front }), ..FleetSpec::default() };
+    let mut world = world(fleet, &faults);
+    let log = play(&mut world, &script);
+    let mut ended: HashMap<u64, u32> = HashMap::new();
+    for emission in &log {
+        assert!(emission.id < 3_000, "a number of the simulator's own was told: {}", emission.id);
+        if matches!(emission.what, What::Finished { .. } | What::Failed(_)) {
+            *ended.entry(emission.id).or_default() += 1;
+        }
+    }
+    assert!(ended.values().all(|&ends| ends == 1), "{ended:?}");
+    let totals = world.gauges().totals;
+    assert!(totals.hedged > 40, "{}", totals.hedged);
+    assert!(totals.cancelled > 20, "{}", totals.cancelled);
+    assert_eq!(totals.submitted, totals.finished + totals.failed + totals.cancelled);
+    assert_eq!(world.gauges().running + world.gauges().waiting, 0, "nothing is left behind");
 }

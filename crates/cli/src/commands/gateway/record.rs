@@ -243,6 +243,7 @@ impl Next {
                     "canaries": canaries.collect::<Vec<_>>(),
                     "route": spec.route,
                     "retry": spec.retry,
+                    "hedge": spec.hedge,
                     "breaker": spec.breaker,
                 },
             }),

@@ -1,0 +1,132 @@
+//! A request at two replicas: the gateway's second try where the first is late with its first token (`policy::hedge`).
+//!
+//! The second try is a flight of its own under another number, and what it says is told under the request's only once it is the one that answers.
+//! Whichever goes first, the other leaves its replica at that instant. Where one fails the other goes on alone, as behind a live gateway.
+
+use plimsoll_model::{At, Span};
+
+use crate::fleet::agenda::Due;
+use crate::fleet::gate::{chosen, verdict};
+use crate::fleet::{Fleet, facts};
+use crate::traffic::{Emission, Submit, What};
+
+/// What tells a second try's number from its request's.
+const COPY: u64 = 1 << 63;
+
+/// Where a request stands that was sent twice.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Race {
+    /// Neither has a first token.
+    Open,
+    /// The second try answers.
+    Second,
+}
+
+impl Fleet {
+    /// A request is on its replica: when it will be late.
+    pub(crate) fn note_lateness(&mut self, now: At, id: u64, request: impl FnOnce() -> Box<Submit>) {
+        let (Some(gate), Some(slot)) = (&self.gate, self.flights.find(id)) else { return };
+        let flight = self.flights.at_mut(slot);
+        let Some(after) = flight.sent.as_ref().and_then(|sent| gate.front.hedge_after(sent)) else { return };
+        flight.twice = Some(request());
+        self.agenda.note(now + after, Due::Hedge { id, serial: flight.serial, after });
+    }
+
+    /// A request is late, if it still waits for its first token.
+    pub(crate) fn hedge_due(&mut self, now: At, id: u64, serial: u64, after: Span) {
+        self.see_replicas();
+        let (Some(gate), Some(slot)) = (&mut self.gate, self.flights.find(id)) else { return };
+        let flight = self.flights.at(slot);
+        let (Some(request), Some(sent), false) = (&flight.twice, &flight.sent, flight.began) else { return };
+        if flight.serial != serial {
+            return;
+        }
+        match gate.front.hedge(&facts(request), sent, now, &mut gate.chance) {
+            Ok(second) => {
+                let copy = Submit { id: id | COPY, ..(**request).clone() };
+                let taken = self.place(now, chosen(&second), copy);
+                let Some(gate) = &mut self.gate else { return };
+                match (taken, self.flights.find(id | COPY)) {
+                    (Ok(()), Some(slot)) => {
+                        self.flights.at_mut(slot).sent = Some(second);
+                        gate.races.insert(id, Race::Open);
+                        self.totals.hedged += 1;
+                    }
+                    (Err(why), _) => {
+                        let verdict = verdict(why.status(), why.retry_after());
+                        gate.front.ended(second, Some(verdict), 0, now, &mut gate.chance);
+                    }
+                    (Ok(()), None) => {}
+                }
+            }
+            // As the gateway does: its chances are others when it has taken twice as long.
+            Err(_) => self.agenda.note(now + after, Due::Hedge { id, serial, after: after + after }),
+        }
+    }
+
+    /// A first token came: of two tries the other leaves.
+    pub(crate) fn decide_race(&mut self, at: At, id: u64) {
+        let Some(gate) = &mut self.gate else { return };
+        let (request, is_second) = (id & !COPY, id & COPY != 0);
+        let Some(race) = gate.races.get(&request).copied() else { return };
+        if race == Race::Open {
+            let other = if is_second { request } else { request | COPY };
+            let slower = self.flights.find(other).and_then(|slot| self.flights.at(slot).sent);
+            gate.front.hedge_ended(is_second, slower.as_ref(), at);
+            match is_second {
+                true => gate.races.insert(request, Race::Second),
+                false => gate.races.remove(&request),
+            };
+            self.leave(at, other);
+        }
+        if let Some(slot) = self.flights.find(id).filter(|_| is_second) {
+            let flight = self.flights.at(slot);
+            let placed = What::Placed { replica: flight.replica };
+            let admitted = What::Admitted { cached: flight.cached };
+            self.own.extend([placed, admitted].map(|what| Emission { at, id: request, what }));
+        }
+    }
+
+    /// A request's client has gone: so does its second try. True if there was one.
+    pub(crate) fn cancel_second(&mut self, at: At, id: u64) -> bool {
+        let raced = self.gate.as_mut().and_then(|gate| gate.races.remove(&id)).is_some();
+        if raced {
+            self.leave(at, id | COPY);
+        }
+        raced
+    }
+
+    /// What is told of these, each under its request's own number and with one end.
+    pub(crate) fn tell_races(&mut self, told: Vec<Emission>, out: &mut Vec<Emission>) {
+        let Some(gate) = &mut self.gate else { return out.extend(told) };
+        let races = &mut gate.races;
+        out.extend(told.into_iter().filter_map(|emission| {
+            let request = emission.id & !COPY;
+            let is_second = emission.id & COPY != 0;
+            let ends = matches!(emission.what, What::Finished { .. } | What::Failed(_));
+            // They are told when it is known which of two counts.
+            let begins = matches!(emission.what, What::Placed { .. } | What::Admitted { .. });
+            let is_told = match (races.get(&request), is_second) {
+                (None, is_second) => !is_second,
+                (Some(Race::Open), is_second) if !ends => !is_second,
+                // One failed, and the other goes on alone.
+                (Some(Race::Open), true) => {
+                    races.remove(&request);
+                    false
+                }
+                (Some(Race::Open), false) => {
+                    races.insert(request, Race::Second);
+                    false
+                }
+                (Some(Race::Second), false) => begins,
+                (Some(Race::Second), true) => {
+                    if ends {
+                        races.remove(&request);
+                    }
+                    !begins
+                }
+            };
+            is_told.then_some(Emission { id: request, ..emission })
+        }));
+    }
+}
