@@ -108,6 +108,8 @@ mod security;
 mod selftest;
 #[path = "all/shards.rs"]
 mod shards;
+#[path = "all/shards_search.rs"]
+mod shards_search;
 #[path = "all/simulate.rs"]
 mod simulate;
 #[path = "all/stranger.rs"]

@@ -318,8 +318,10 @@ pub fn error(error: &ErrorCount) -> String {
 /// Of a load that several machines sent: how many, and how far apart their clocks were.
 pub fn shards(manifest: &Manifest) -> Option<String> {
     let of = manifest.shards.first()?.shard.of;
-    let health = manifest.levels.first().and_then(|level| level.generator.shards);
-    let clocks = match health.and_then(|health| health.clocks_apart_ns) {
+    let apart = manifest.levels.iter().filter_map(|level| Some(level.generator.shards?.clocks_apart_ns));
+    // Where one level's were not compared, nobody knows of all.
+    let apart = apart.collect::<Option<Vec<i64>>>().and_then(|each| each.into_iter().max());
+    let clocks = match apart {
         Some(ns) => format!("no two of their clocks more than {} apart", figure::duration_ns(ns as f64)),
         None => "their clocks were not compared".to_owned(),
     };

@@ -274,14 +274,15 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// The part of it that worker `worker` of `workers` takes, from the beginning.
+    /// The part of it that worker `worker` of `workers` takes, from the beginning. A part is divided further the same way: a machine's
+    /// among its workers.
     pub fn shard(&self, worker: usize, workers: usize) -> Sequence {
         Sequence {
             drawer: self.drawer.clone(),
             next_start: 0,
             next_id: 0,
-            worker: worker as u64,
-            workers: workers.max(1) as u64,
+            worker: self.worker + self.workers * worker as u64,
+            workers: self.workers * workers.max(1) as u64,
             most: self.most,
         }
     }

@@ -9,9 +9,9 @@ use serde_json::{Map, Value, json};
 use plimsoll_model::Shard;
 use plimsoll_workload::Scenario;
 
-use super::run;
+use super::{follow, run, sweep};
 use crate::exit::{Exit, Stop};
-use crate::flags::{Format, K8sArgs};
+use crate::flags::{Format, K8sArgs, SearchArgs};
 use crate::out;
 use crate::place::{BucketUrl, Cloud};
 
@@ -70,8 +70,14 @@ fn scenario(args: &K8sArgs) -> Result<Scenario, Stop> {
     let no_files = |name: &str| Err(format!("{name} is a file of this machine, and pods can't read it"));
     let (draft, nonce_is_said) = run::draft(wanted)?;
     let mut scenario = draft.finish_with(0, no_files)?;
-    run::rate(&scenario)?;
-    run::only_open(wanted, &scenario)?;
+    if args.sweep {
+        sweep::own_arrivals_only(&mut scenario, wanted.output.quiet)?;
+        // Said here, so that no Job is made of a search that its pods refuse.
+        sweep::plan(scenario.clone(), &args.search, &wanted.ceilings)?;
+    } else {
+        run::rate(&scenario)?;
+        run::only_open(wanted, &scenario)?;
+    }
     if !nonce_is_said {
         // The shards agree on one when they meet.
         scenario.nonce = None;
@@ -94,6 +100,10 @@ fn check(args: &K8sArgs, name: &str) -> Result<(), Stop> {
     }
     if !(1..=Shard::MOST).contains(&args.shards) {
         return Err(Stop::usage(format!("--shards {}: from 1 to {}", args.shards, Shard::MOST)));
+    }
+    let (search, none) = (sweep::search_flags(&args.search), sweep::search_flags(&SearchArgs::default()));
+    if let Some((flag, _)) = search.iter().find(|flag| !args.sweep && !none.contains(flag)) {
+        return Err(Stop::usage(format!("--{flag}: of a search; --sweep asks for one")));
     }
     if args.cpus == 0 {
         return Err(Stop::usage("--cpus 0: a generator needs a CPU of its own, better two"));
@@ -267,8 +277,9 @@ impl JobOf<'_> {
     /// What each pod runs. Kubernetes puts a variable in the place of `$(NAME)`; `$$(` is what it leaves alone.
     fn words(&self) -> Vec<String> {
         let (place, wanted) = (self.place(), &self.args.run);
+        let command = if self.args.sweep { "sweep" } else { "run" };
         let mut words = vec![
-            "run".to_owned(),
+            command.to_owned(),
             self.scenario.target.url.replace("$(", "$$("),
             format!("--spec={SPEC}/scenario.json"),
             format!("--shard=$(SHARD)/{}", self.args.shards),
@@ -276,7 +287,8 @@ impl JobOf<'_> {
             format!("--out={place}"),
             format!("--shard-wait={}", wanted.shard.shard_wait),
         ];
-        for (flag, value) in run::ceiling_flags(&wanted.client, &wanted.ceilings) {
+        let search = if self.args.sweep { sweep::search_flags(&self.args.search) } else { Vec::new() };
+        for (flag, value) in run::ceiling_flags(&wanted.client, &wanted.ceilings).into_iter().chain(search) {
             words.push(if value.is_empty() { format!("--{flag}") } else { format!("--{flag}={value}") });
         }
         words
@@ -286,7 +298,10 @@ impl JobOf<'_> {
     fn next_steps(&self) -> String {
         let (name, place) = (self.name, self.place());
         let apply = "plimsoll k8s … | kubectl apply -f -; when the Job has ended";
-        let merge = format!("plimsoll merge {place} -o {name}");
+        let merge = match self.args.sweep {
+            true => format!("{place}/{} is its run", follow::WHOLE),
+            false => format!("plimsoll merge {place} -o {name}"),
+        };
         let url = match &self.place {
             Meeting::Claim(claim) => return format!("{apply}, where the claim {claim} is mounted: {merge}"),
             Meeting::Store(url) => url,

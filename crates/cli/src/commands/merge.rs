@@ -107,6 +107,12 @@ fn read(name: String, dir: &Path) -> Result<Read, Stop> {
             "{name}: a run of its own and no shard (--shard) of one; runs of different loads are not merged"
         ))
     })?;
+    if run.manifest.kind != "run" {
+        let kind = &run.manifest.kind;
+        return Err(Stop::usage(format!(
+            "{name}: a shard of a {kind}, whose parts shard 0 has put together already: its run is the whole one"
+        )));
+    }
     Ok(Read { name, run, part })
 }
 

@@ -13,6 +13,7 @@ pub mod diagnose;
 pub mod doctor;
 pub mod engine;
 pub mod export;
+pub mod follow;
 pub mod gate;
 pub mod gateway;
 pub mod history;

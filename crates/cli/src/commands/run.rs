@@ -1,7 +1,5 @@
 //! `plimsoll run`: one load (or, saturating, one after another until throughput stops growing), measured.
 
-use std::sync::Arc;
-
 use crate::result;
 use plimsoll_judge::cost::Bill;
 use plimsoll_measure::findings::Findings;
@@ -15,12 +13,11 @@ use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, Size, Trace, TraceSizes
 
 use super::{merge, smoke};
 use crate::exit::{Exit, Stop};
-use crate::flags::{CeilingArgs, ClientArgs, OutputArgs, RunArgs};
+use crate::flags::{CeilingArgs, ClientArgs, RunArgs};
 use crate::measure::{Begin, Measure, Step, max_rate, random};
-use crate::place::{self, Bucket};
+use crate::out;
 use crate::resolve::{self, Draft};
-use crate::shard::{self, Asked, Upload};
-use crate::{named, out};
+use crate::shard::{Asked, Upload, of_shard};
 
 /// No saturating search goes beyond this concurrency unless `--max-in-flight` says so.
 pub const MOST_CONCURRENCY: u32 = 4096;
@@ -44,12 +41,16 @@ fn load(args: &RunArgs) -> Result<Exit, Stop> {
     if until.is_some() && !window_is_said {
         draft.set("load.window", LONGEST_UNTIL.into());
     }
-    let shard = Asked::of(&args.shard, nonce_is_said)?;
+    let shard = Asked::of(&args.shard, nonce_is_said, "run")?;
     let mut scenario = draft.finish(random())?;
     let rate = rate(&scenario)?;
     let window = window(&mut scenario, window_is_said)?;
-    let (output, bucket) = match &shard {
-        Some(asked) => of_shard(args, asked, &scenario)?,
+    let (output, put) = match &shard {
+        Some(asked) => {
+            only_open(args, &scenario)?;
+            let name = merge::folder(asked.shard);
+            of_shard(&args.output, args.shard.rendezvous.as_deref(), name)?
+        }
         None => (args.output.clone(), None),
     };
     let cost = resolve::cost(&args.ceilings, &scenario)?;
@@ -79,7 +80,7 @@ fn load(args: &RunArgs) -> Result<Exit, Stop> {
         repeats: None,
         shard,
     })?;
-    let upload = bucket.map(|(bucket, name)| Upload::start(bucket, name, &measure.folder())).transpose()?;
+    let upload = put.map(|put| put.start(&measure.folder())).transpose()?;
     let most = args.ceilings.max_requests;
     until.iter().for_each(|until| measure.until(until.clone()));
     announce(&mut measure, rate, window, most, cost.as_ref());
@@ -91,7 +92,7 @@ fn load(args: &RunArgs) -> Result<Exit, Stop> {
     if args.smoke && !stopped {
         return Ok(smoke::answer(args.output.format, &findings, &closed.dir));
     }
-    let uploaded = upload.map(Upload::finish);
+    let uploaded = upload.map(Upload::finish).transpose();
     result::close(args.output.format, &closed, &findings, None);
     let exit = match &until {
         Some(until) if !stopped => {
@@ -100,10 +101,10 @@ fn load(args: &RunArgs) -> Result<Exit, Stop> {
         }
         _ => closed.exit(&findings, stopped),
     };
-    match uploaded {
-        Some(uploaded) => said_of_upload(args, uploaded, &closed.dir, exit),
-        None => Ok(exit),
+    if let Some(place) = uploaded? {
+        out::note(&format!("also put at {place}; when all shards have ended: plimsoll merge {place} -o RUN"));
     }
+    Ok(exit)
 }
 
 /// Says how well the figure is known that the load was to go on for; 3 where its time was over before.
@@ -119,30 +120,6 @@ fn known(until: &Precision, findings: &Findings, ended: bool, exit: Exit) -> Exi
     }
     out::note(&format!("--until {until}: {so_far} when the time was over; a longer --for, or a wider share"));
     if exit == Exit::Done { Exit::Inconclusive } else { exit }
-}
-
-/// Where its run lies for the others, or that it lies here alone.
-fn said_of_upload(
-    args: &RunArgs,
-    uploaded: Result<(), Stop>,
-    dir: &std::path::Path,
-    exit: Exit,
-) -> Result<Exit, Stop> {
-    let place = args.output.out.as_ref().or(args.shard.rendezvous.as_ref());
-    let place = place.map(|place| place.display().to_string()).unwrap_or_default();
-    let dir = dir.display();
-    match uploaded {
-        Ok(()) => {
-            out::note(&format!(
-                "also put at {place}; when all shards have ended: plimsoll merge {place} -o RUN"
-            ));
-            Ok(exit)
-        }
-        Err(stop) => Err(Stop::invalid(format!(
-            "{}; the run is whole in {dir} on this machine: take it with plimsoll merge to those of the other shards",
-            stop.line
-        ))),
-    }
 }
 
 /// The scenario as flags and file say it, and whether they say a nonce.
@@ -173,28 +150,6 @@ pub fn only_open(args: &RunArgs, scenario: &Scenario) -> Result<(), Stop> {
         ));
     }
     Ok(())
-}
-
-/// Where a run is put beside its folder: the store, and its name there.
-type Put = (Arc<dyn Bucket>, String);
-
-/// Its run lies where the others' do; for an object store, in a folder of this machine first.
-fn of_shard(args: &RunArgs, asked: &Asked, scenario: &Scenario) -> Result<(OutputArgs, Option<Put>), Stop> {
-    only_open(args, scenario)?;
-    let place = args.output.out.as_ref().or(args.shard.rendezvous.as_ref());
-    let place =
-        place.ok_or_else(|| Stop::usage("--shard: name with -o the folder for the runs of all shards"))?;
-    let name = merge::folder(asked.shard);
-    if !place::is_url(place) {
-        return Ok((OutputArgs { out: Some(place.join(name)), ..args.output.clone() }, None));
-    }
-    let bucket = place::open_bucket("-o", place)?;
-    if !bucket.list(&name)?.is_empty() {
-        return Err(shard::taken(&*bucket, &name));
-    }
-    // Several shards may run in one folder, so its name is nobody else's.
-    let own = format!("{}/{name}-{:08x}", named::HOME, random() as u32);
-    Ok((OutputArgs { out: Some(own.into()), ..args.output.clone() }, Some((bucket, name))))
 }
 
 /// Puts the scenario's load on the target: one level, or, saturating, one after another.

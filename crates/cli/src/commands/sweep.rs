@@ -12,12 +12,14 @@ use plimsoll_report::{figure, table::Table, text};
 use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, parse_span};
 use serde_json::json;
 
+use super::follow::{self, Follower, WHOLE};
 use super::report;
 use super::run::{ceiling_flags, mean_lengths};
 use crate::exit::{Exit, Stop};
 use crate::flags::{CeilingArgs, ClientArgs, Format, OutputArgs, SearchArgs, SweepArgs};
 use crate::measure::{Begin, Closed, LevelRows, Measure, MeasuredLevel, Simulate, Step, max_rate, random};
 use crate::resolve::{self, Draft};
+use crate::shard::{Asked, Put, Upload, of_shard};
 use crate::{out, screen::Screen};
 
 /// A sweep that is ready to be measured.
@@ -36,6 +38,10 @@ pub struct Plan {
     pub reproduce: Option<String>,
     /// What is simulated; `None` = a live endpoint.
     pub world: Option<Simulate>,
+    /// Where several machines send it: which of them this is.
+    pub shard: Option<Asked>,
+    /// Where its run is put beside its folder.
+    pub put: Option<Put>,
 }
 
 /// Plans, says what it will do, measures and prints.
@@ -44,9 +50,23 @@ pub fn run(args: &SweepArgs) -> Result<Exit, Stop> {
     draft.target(&args.target)?;
     draft.workload(&args.workload)?;
     draft.client(&args.client)?;
+    let shard = Asked::of(&args.shard, draft.has("nonce"), "sweep")?;
     let mut scenario = draft.finish(random())?;
-    own_arrivals_only(&mut scenario, args)?;
-    let mut plan = plan(scenario, &args.search, &args.ceilings)?;
+    own_arrivals_only(&mut scenario, args.output.quiet)?;
+    let rendezvous = args.shard.rendezvous.as_deref();
+    let (shard, output, put) = match shard {
+        Some(asked) if asked.shard.index > 0 && !args.dry_run => {
+            let (client, ceilings, output) = (&args.client, &args.ceilings, &args.output);
+            let kind = "sweep";
+            return follow::run(Follower { kind, scenario, asked, rendezvous, client, ceilings, output });
+        }
+        Some(asked) if !args.dry_run => {
+            let (output, put) = of_shard(&args.output, rendezvous, WHOLE.into())?;
+            (Some(asked), output, put)
+        }
+        _ => (None, args.output.clone(), None),
+    };
+    let mut plan = Plan { shard, put, ..plan(scenario, &args.search, &args.ceilings)? };
     plan.more.extend(ceiling_flags(&args.client, &args.ceilings));
     if args.dry_run {
         let preview = preview(&plan);
@@ -56,12 +76,12 @@ pub fn run(args: &SweepArgs) -> Result<Exit, Stop> {
         }
         return Ok(Exit::Done);
     }
-    let done = measure("sweep", plan, &args.client, &args.ceilings, &args.output)?;
+    let done = measure("sweep", plan, &args.client, &args.ceilings, &output)?;
     finish(done, args.output.format)
 }
 
 /// A sweep makes its own arrivals: what a scenario says of them would be dropped in silence, so it is refused or said.
-fn own_arrivals_only(scenario: &mut Scenario, args: &SweepArgs) -> Result<(), Stop> {
+pub fn own_arrivals_only(scenario: &mut Scenario, quiet: bool) -> Result<(), Stop> {
     if matches!(scenario.arrivals, ArrivalSpec::Trace { .. }) {
         return Err(Stop::usage(
             "a sweep varies the rate and makes its own arrivals: take a trace's lengths with --set sizes.pairs=FILE, \
@@ -74,7 +94,7 @@ fn own_arrivals_only(scenario: &mut Scenario, args: &SweepArgs) -> Result<(), St
         ));
     }
     if scenario.load != LoadSpec::default() {
-        Screen::new(args.output.quiet).say("the scenario's load is not used: a sweep looks for its own");
+        Screen::new(quiet).say("the scenario's load is not used: a sweep looks for its own");
         scenario.load = LoadSpec::default();
     }
     Ok(())
@@ -86,12 +106,17 @@ pub struct Done {
     findings: Findings,
     page: Option<PathBuf>,
     stopped: bool,
+    /// Where it was put as well.
+    uploaded: Option<Result<String, Stop>>,
 }
 
 /// Prints the result and where everything is.
 pub fn finish(done: Done, format: Format) -> Result<Exit, Stop> {
-    let Done { closed, findings, page, stopped } = done;
+    let Done { closed, findings, page, stopped, uploaded } = done;
     result::close(format, &closed, &findings, page.as_deref());
+    if let Some(place) = uploaded.transpose()? {
+        out::note(&format!("also put at {place}/{WHOLE}"));
+    }
     Ok(closed.exit(&findings, stopped))
 }
 
@@ -105,10 +130,7 @@ pub fn plan(scenario: Scenario, search: &SearchArgs, ceilings: &CeilingArgs) -> 
             serde_json::from_value(process).map_err(|e| Stop::usage(format!("--traffic {text}: {e}")))?;
         traffic.push((name, arrivals));
     }
-    let mut more = vec![("time", search.time.clone()), ("traffic", search.traffic.join(","))];
-    more.extend(search.hold.iter().map(|hold| ("hold", hold.clone())));
-    more.extend(search.slo.iter().map(|slo| ("slo", slo.trim().to_owned())));
-    more.push(("knee-factor", search.knee_factor.to_string()));
+    let more = search_flags(search);
     let cost = resolve::cost(ceilings, &scenario)?;
     let spec = SweepSpec {
         traffic: traffic.iter().map(|(name, _)| name.clone()).collect(),
@@ -123,7 +145,16 @@ pub fn plan(scenario: Scenario, search: &SearchArgs, ceilings: &CeilingArgs) -> 
         ..SweepSpec::default()
     };
     spec.check().map_err(|e| Stop::usage(e.to_string()))?;
-    Ok(Plan { scenario, spec, traffic, more, cost, reproduce: None, world: None })
+    Ok(Plan { scenario, spec, traffic, more, cost, reproduce: None, world: None, shard: None, put: None })
+}
+
+/// The flags that say what is looked for.
+pub fn search_flags(search: &SearchArgs) -> Vec<(&'static str, String)> {
+    let mut flags = vec![("time", search.time.clone()), ("traffic", search.traffic.join(","))];
+    flags.extend(search.hold.iter().map(|hold| ("hold", hold.clone())));
+    flags.extend(search.slo.iter().map(|slo| ("slo", slo.trim().to_owned())));
+    flags.push(("knee-factor", search.knee_factor.to_string()));
+    flags
 }
 
 /// Runs the planner's experiments until it is done, then writes run and report.
@@ -136,7 +167,7 @@ pub fn measure(
 ) -> Result<Done, Stop> {
     let mut sweep = Sweep::new(plan.spec.clone()).map_err(|e| Stop::usage(e.to_string()))?;
     let spelt = spell(&plan, &preview(&plan));
-    let Plan { scenario, spec, traffic, more, cost, reproduce, world } = plan;
+    let Plan { scenario, spec, traffic, more, cost, reproduce, world, shard, put } = plan;
     Screen::new(output.quiet).say(&spelt);
     let mut measure = Measure::begin(Begin {
         kind,
@@ -149,8 +180,9 @@ pub fn measure(
         more,
         world,
         repeats: None,
-        shard: None,
+        shard,
     })?;
+    let upload = put.map(|put| put.start(&measure.folder())).transpose()?;
     while let Next::Run(experiment) = sweep.next() {
         if measure.stopped() {
             sweep.stop("stopped by the user");
@@ -183,7 +215,7 @@ pub fn measure(
     let closed = measure.finish(&findings);
     let page = report::write(&closed.dir, None, &closed.manifest, &findings);
     let page = page.map_err(|e| out::note(&format!("plimsoll: no report: {e}"))).ok();
-    Ok(Done { closed, findings, page, stopped })
+    Ok(Done { closed, findings, page, stopped, uploaded: upload.map(Upload::finish) })
 }
 
 /// What the live view says of a level: how far the sweep is, and what it does now.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{ScrapeArgs, TargetArgs, WorkloadArgs};
+use super::{ScrapeArgs, ShardArgs, TargetArgs, WorkloadArgs};
 
 /// What a gate measures itself. With a run folder none of it has a meaning.
 #[derive(Args, Debug, Clone, Default)]
@@ -45,6 +45,9 @@ pub struct GateUrlArgs {
     /// What is looked at on the server's side.
     #[command(flatten)]
     pub scrape: ScrapeArgs,
+    /// Where several machines send it.
+    #[command(flatten)]
+    pub shard: ShardArgs,
     /// Load-generating threads [default: cores − 1]
     #[arg(long, value_name = "N", help_heading = "Measuring a URL")]
     pub workers: Option<usize>,

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{Format, RunArgs};
+use super::{Format, RunArgs, SearchArgs};
 
 /// `plimsoll k8s`
 #[derive(Args, Debug)]
@@ -10,6 +10,12 @@ pub struct K8sArgs {
     /// The load: what `plimsoll run` takes.
     #[command(flatten)]
     pub run: RunArgs,
+    /// A sweep instead of one load: its search, whose pods are those of all its levels
+    #[arg(long, help_heading = "Kubernetes")]
+    pub sweep: bool,
+    /// What a sweep looks for.
+    #[command(flatten)]
+    pub search: SearchArgs,
     /// Pods that the load is sent from, one shard each
     #[arg(long, value_name = "N", help_heading = "Kubernetes")]
     pub shards: u32,

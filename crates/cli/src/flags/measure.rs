@@ -60,6 +60,19 @@ pub struct SearchArgs {
     pub slo: Vec<String>,
 }
 
+/// As the flags have it.
+impl Default for SearchArgs {
+    fn default() -> SearchArgs {
+        SearchArgs {
+            time: "10m".into(),
+            hold: None,
+            traffic: vec!["steady".into()],
+            knee_factor: 1.5,
+            slo: Vec::new(),
+        }
+    }
+}
+
 /// `plimsoll sweep`
 #[derive(Args, Debug)]
 pub struct SweepArgs {
@@ -78,6 +91,9 @@ pub struct SweepArgs {
     /// Where it stops by itself.
     #[command(flatten)]
     pub ceilings: CeilingArgs,
+    /// Where several machines send it.
+    #[command(flatten)]
+    pub shard: ShardArgs,
     /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,

@@ -11,9 +11,12 @@ use plimsoll_model::{
 use plimsoll_wire::QueueWish;
 use plimsoll_workload::{ArrivalSpec, Connections, Prompts, Scenario, Schedule};
 
+use serde::{Deserialize, Serialize};
+
 use crate::exit::Stop;
 
 /// One level to be measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Step {
     /// Kind of traffic.
     pub traffic: String,
@@ -148,14 +151,20 @@ pub(super) fn part_of(plan: &mut LevelPlan, start: ShardStart) -> (u64, String) 
     let of_all = (plan.arrivals().unwrap_or(0), plan.schedule_hash());
     let Shard { index, of } = start.shard;
     let share = |most: u32| (most / of + u32::from(index < most % of)).max(1);
-    if let LevelTraffic::Open(whole) = &plan.requests {
-        let part = Schedule::clone(whole).part(start.shard);
-        plan.load = match plan.load {
-            Load::Open { rate_per_s } => Load::Open { rate_per_s: rate_per_s / f64::from(of) },
-            other => other,
-        };
-        plan.requests = LevelTraffic::Open(Arc::new(part));
+    match &mut plan.requests {
+        LevelTraffic::Open(whole) => *whole = Arc::new(Schedule::clone(whole).part(start.shard)),
+        LevelTraffic::Closed { sequence, concurrency } => {
+            *sequence = sequence.shard(index as usize, of as usize);
+            *concurrency = share(*concurrency);
+            plan.max_rate_per_s = plan.max_rate_per_s.map(|most| most / f64::from(of));
+        }
     }
+    plan.load = match plan.load {
+        Load::Open { rate_per_s } => Load::Open { rate_per_s: rate_per_s / f64::from(of) },
+        Load::Closed { concurrency } => Load::Closed { concurrency: share(concurrency) },
+        Load::Wave { requests } => Load::Wave { requests: share(requests) },
+        Load::Saturating { concurrency } => Load::Saturating { concurrency: share(concurrency) },
+    };
     plan.client.max_in_flight = plan.client.max_in_flight.map(share);
     if let Connections::Pool { limit } = &mut plan.client.connections {
         *limit = share(*limit);
@@ -196,6 +205,8 @@ pub(super) struct LevelSink {
     pub(super) control: Arc<Control>,
     /// Who looks whether enough is known.
     pub(super) ended: Option<Sender<Attempt>>,
+    /// Are the client's own time series those of the whole level? Of a shard's part they are not.
+    pub(super) keeps_samples: bool,
 }
 
 impl Sink for LevelSink {
@@ -210,7 +221,9 @@ impl Sink for LevelSink {
     }
 
     fn sample(&self, sample: Sample) {
-        self.store.sample(&sample);
+        if self.keeps_samples {
+            self.store.sample(&sample);
+        }
         self.memory.sample(sample);
         // Looked at ten times a second: a load whose records have nowhere to go is only a burden on the target.
         if self.store.health().error.is_some() && self.control.stops() == 0 {

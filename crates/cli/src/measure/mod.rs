@@ -11,6 +11,7 @@ mod level;
 mod live;
 mod refusal;
 mod scraping;
+mod sharded;
 mod target;
 mod virtual_time;
 
@@ -41,8 +42,10 @@ pub use closed::{Closed, findings, line_spec, verdict};
 use closed::{kept, manifest, progress, whole_scenario};
 use knowing::Knowing;
 pub use level::{LevelRows, MeasuredLevel, Step, Variation};
-use level::{LevelSink, cut_off, part_of, plan, stretch};
+use level::{LevelSink, cut_off, plan, stretch};
 use scraping::Scraping;
+pub use sharded::Followed;
+use sharded::{deal, heed};
 use target::look_until;
 use target::start;
 pub use target::{Looked, look};
@@ -220,7 +223,9 @@ impl Measure {
         };
         let manifest = Manifest { repeats, ..manifest(kind, id, (Time::Real, clock), &scenario, whole) };
         let target = Fingerprint { url: scenario.target.url.clone(), facts };
-        let part = agreed.as_ref().map(|all| all.part(0, String::new()));
+        // Of a search the run of shard 0 is the whole one.
+        let is_part = |all: &&Agreed| all.levels.as_ref().is_none_or(|levels| !levels.leads());
+        let part = agreed.as_ref().filter(is_part).map(|all| all.part(0, String::new()));
         let manifest =
             Manifest { reproduce: command, target, label: output.label.clone(), shard: part, ..manifest };
         let every = scenario.scrape.every;
@@ -329,15 +334,15 @@ impl Measure {
             None => None,
         };
         let scenario = varied.scenario.as_ref().unwrap_or(&self.scenario);
+        let drawn_at = clock.now();
         let plan = plan(scenario, step, self.levels, of_its_own.as_ref().unwrap_or(prompts))?;
         let most = [self.max_rate, step.max_rate_per_s].into_iter().flatten().reduce(f64::min);
         let mut plan = LevelPlan { max_rate_per_s: most, ..plan };
-        if let Some(agreed) = &self.shard {
-            let (of_all, hash) = part_of(&mut plan, agreed.start());
-            let part = agreed.part(of_all, hash);
-            self.writer.update(|manifest| manifest.shard = Some(part)).map_err(kept)?;
-            let own = plan.arrivals().unwrap_or(0);
-            self.screen.say(&format!("shard {}: sends {own} of them", agreed.shard));
+        let mut whole = None;
+        if let Some(agreed) = &mut self.shard {
+            let arrivals = step.arrivals.as_ref().unwrap_or(&scenario.arrivals);
+            let beside = (&self.writer, &mut self.screen);
+            whole = deal(agreed, &mut plan, (step, arrivals), beside, (clock, clock.now() - drawn_at))?;
         }
         let before_load = [WARM_UP, ISOLATED].contains(&step.purpose.as_str());
         let until = self.until.as_ref().filter(|_| !before_load);
@@ -347,6 +352,7 @@ impl Measure {
             memory: Memory::default(),
             control: Arc::clone(&self.control),
             ended,
+            keeps_samples: whole.is_none(),
         });
         let sink: Arc<dyn Sink> = rows_of.clone();
         let target = &self.scenario.target;
@@ -358,22 +364,36 @@ impl Measure {
         let control = Arc::clone(&self.control);
         let client: &Client = client;
         // Known to the log before it begins: a run that is killed can tell what it was doing.
-        let begins = self.shard.as_ref().map_or_else(|| clock.now(), |agreed| agreed.at);
+        let begins = plan.shard.map_or_else(|| clock.now(), |shard| shard.at);
         let cut = cut_off(plan.id, step, (plan.load, plan.rate_course), begins);
         let (arrivals, schedule_hash) = (plan.arrivals().unwrap_or(0), plan.schedule_hash());
         self.writer.level(&Level { arrivals, schedule_hash, unit, ..cut.clone() }).map_err(kept)?;
-        if let Some(agreed) = &self.shard {
+        if let (Some(agreed), Some(_)) = (&self.shard, plan.shard) {
             agreed.wait(clock, &control)?;
         }
-        let each = |now| knowing.iter_mut().for_each(|knowing| knowing.look(now, &cut, &control));
+        let mut heeded = begins;
+        let each = |now| {
+            knowing.iter_mut().for_each(|knowing| knowing.look(now, &cut, &control));
+            heed(self.shard.as_ref(), &control, (&mut heeded, now));
+        };
         let level = live::watch(&mut self.screen, &view, each, || client.run_level(&plan, &sink, &control));
         let level = level.map_err(|e: ClientError| Stop::invalid(e.to_string()))?;
         self.levels += 1;
-        // What was measured is judged and shown even where it can't be kept: the rows are still in memory.
-        let kept = self.writer.level(&level).map_err(|e| e.to_string());
-        self.unkept = kept.err().or(self.writer.health().error).or(self.unkept.take());
         let rows = LevelRows::Records(rows_of.memory.take_attempts());
-        Ok(MeasuredLevel { level, rows, samples: rows_of.memory.take_samples() })
+        let measured = MeasuredLevel { level, rows, samples: rows_of.memory.take_samples() };
+        match &whole {
+            Some(whole) => self.put_together(whole, measured),
+            None => {
+                self.log_level(&measured.level);
+                Ok(measured)
+            }
+        }
+    }
+
+    /// What was measured is judged and shown even where it can't be kept: the rows are still in memory.
+    fn log_level(&mut self, level: &Level) {
+        let kept = self.writer.level(level).map_err(|e| e.to_string());
+        self.unkept = kept.err().or(self.writer.health().error).or(self.unkept.take());
     }
 
     /// Keeps of a level what the findings of the whole run need.

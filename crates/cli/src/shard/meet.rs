@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
 
 use plimsoll_client::peer_clock::{ClockServer, ClockWatch, address_towards, compare};
 use plimsoll_client::{Clock, Control};
@@ -12,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Agreed, Asked, StartBy, difference, stopped};
+use super::{Agreed, Asked, EXCHANGES, Levels, StartBy, difference, stopped};
 use crate::exit::Stop;
 use crate::place::Place;
 use crate::screen::Screen;
@@ -22,9 +23,6 @@ type Facts = BTreeMap<String, Option<String>>;
 
 /// From shard 0's word to the start: time for the others to see it, draw the schedule, make their folder and open their connections.
 const NOTICE: Span = Span(3_000_000_000);
-
-/// Exchanges that compare a clock. The shortest round trip counts, and of twenty one is as a rule undisturbed.
-const EXCHANGES: u64 = 20;
 
 /// The last word's file.
 const START: &str = "rendezvous/start.json";
@@ -37,6 +35,8 @@ fn ready_name(index: u32) -> String {
 #[derive(Serialize, Deserialize)]
 struct Ready {
     tool: String,
+    /// The command: `run`, `sweep`, `gate`.
+    command: String,
     of: u32,
     scenario: Value,
     /// Of shard 0: where it tells the time.
@@ -74,20 +74,23 @@ impl Asked {
         (clock, control, screen): (Clock, &Control, &mut Screen),
         calibrate: impl FnOnce(&mut Scenario, Facts, &mut Screen) -> Result<Facts, Stop>,
     ) -> Result<(Facts, Agreed), Stop> {
-        match &self.start {
+        let (place, patience) = match &self.start {
             StartBy::Time(at) => {
                 let facts = calibrate(scenario, facts, screen)?;
-                Ok((facts, self.agreed(clock, *at, None)))
+                return Ok((facts, self.agreed(clock, *at, None)));
             }
-            StartBy::Meeting(place, patience) => {
-                let place = &**place;
-                let table = Table { asked: self, place, until: clock.now() + *patience, clock, control };
-                match self.shard.index {
-                    0 => table.lead(scenario, facts, screen, calibrate),
-                    _ => table.follow(scenario, facts, screen),
-                }
-            }
+            StartBy::Meeting(place, patience) => (place, *patience),
+        };
+        let table = Table { asked: self, place: &**place, until: clock.now() + patience, clock, control };
+        let (facts, mut agreed) = match self.shard.index {
+            0 => table.lead(scenario, facts, screen, calibrate),
+            _ => table.follow(scenario, facts, screen),
+        }?;
+        if self.command != "run" {
+            agreed.levels =
+                Some(Levels::new((Arc::clone(place), self.shard), patience, self.clock, &mut agreed));
         }
+        Ok((facts, agreed))
     }
 
     fn ready(&self, scenario: &Scenario, clock: Option<SocketAddr>) -> Ready {
@@ -98,6 +101,7 @@ impl Asked {
         let tool = env!("CARGO_PKG_VERSION").to_owned();
         Ready {
             tool,
+            command: self.command.into(),
             of: self.shard.of,
             scenario: serde_json::to_value(&scenario).unwrap_or_default(),
             clock,
@@ -191,7 +195,10 @@ impl Table<'_> {
         let mut all = facts;
         all.extend(told.facts);
         let mut agreed = self.asked.agreed(self.clock, told.start_unix_ns, seen.map(|(_, seen)| seen));
-        agreed.watch = seen.and_then(|(peer, _)| ClockWatch::start(peer, self.asked.clock).ok());
+        agreed.peer = seen.map(|(peer, _)| peer);
+        if self.asked.command == "run" {
+            agreed.watch = seen.and_then(|(peer, _)| ClockWatch::start(peer, self.asked.clock).ok());
+        }
         Ok((all, agreed))
     }
 
@@ -214,21 +221,34 @@ impl Table<'_> {
     }
 
     fn wait_for<T: DeserializeOwned>(&self, name: &str, missing: impl Fn() -> String) -> Result<T, Stop> {
-        loop {
-            if let Some(bytes) = self.place.get(name)? {
-                return serde_json::from_slice(&bytes).map_err(|e| {
-                    Stop::usage(format!("--rendezvous {}: {name} is none of ours: {e}", self.place.name()))
-                });
-            }
-            if self.control.stops() > 0 {
-                return Err(stopped());
-            }
-            if self.clock.now() > self.until {
+        let over = || self.control.stops() > 0 || self.clock.now() > self.until;
+        match wait_for(self.place, name, over)? {
+            Some(word) => Ok(word),
+            None if self.control.stops() > 0 => Err(stopped()),
+            None => {
                 let place = self.place.name();
-                return Err(Stop::invalid(format!("{} to {place} in time (--shard-wait)", missing())));
+                Err(Stop::invalid(format!("{} to {place} in time (--shard-wait)", missing())))
             }
-            std::thread::sleep(self.place.poll());
         }
+    }
+}
+
+/// Waits for a file of ours; `None` = it was not there when nobody would wait any longer.
+pub(super) fn wait_for<T: DeserializeOwned>(
+    place: &dyn Place,
+    name: &str,
+    over: impl Fn() -> bool,
+) -> Result<Option<T>, Stop> {
+    loop {
+        if let Some(bytes) = place.get(name)? {
+            return serde_json::from_slice(&bytes).map(Some).map_err(|e| {
+                Stop::usage(format!("--rendezvous {}: {name} is none of ours: {e}", place.name()))
+            });
+        }
+        if over() {
+            return Ok(None);
+        }
+        std::thread::sleep(place.poll());
     }
 }
 
@@ -241,6 +261,9 @@ fn alike(own: &Ready, other: &Ready, index: u32) -> Result<(), Stop> {
     };
     if own.tool != other.tool {
         return wrong("version of plimsoll", &own.tool, &other.tool);
+    }
+    if own.command != other.command {
+        return wrong("command", &own.command, &other.command);
     }
     if own.of != other.of {
         return wrong("number of shards", &own.of.to_string(), &other.of.to_string());

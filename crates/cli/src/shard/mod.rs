@@ -4,13 +4,16 @@
 //! Where they meet, shard 0 decides; where they are only told a time, each decides alone and `plimsoll merge` finds out whether they agreed.
 
 mod fetch;
+mod levels;
 mod meet;
+mod part;
 mod upload;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use plimsoll_client::peer_clock::{ClockServer, ClockWatch, WallClock};
-use plimsoll_client::{Clock, Control, ShardStart};
+use plimsoll_client::{Clock, Control};
 use plimsoll_model::{At, ClockOffset, Manifest, RunState, Shard, ShardClock, ShardPart, Span};
 use plimsoll_profile::names::instant_ns;
 
@@ -20,10 +23,15 @@ use crate::flags::ShardArgs;
 use crate::place::{self, Place};
 
 pub use fetch::{Scratch, fetch};
-pub use upload::{Upload, taken};
+pub use levels::{Levels, NextLevel, Taken};
+pub use part::Part;
+pub use upload::{Put, Upload, of_shard};
 
 /// A shard that finds its start this long past sends nothing: it would put all that was due on the target at once.
 const LATE: Span = Span(1_000_000_000);
+
+/// Exchanges that compare a clock. The shortest round trip counts, and of twenty one is as a rule undisturbed.
+const EXCHANGES: u64 = 20;
 
 /// How long before the start connections are opened.
 const AHEAD: Span = Span(1_500_000_000);
@@ -33,6 +41,8 @@ const AHEAD: Span = Span(1_500_000_000);
 pub struct Asked {
     /// Its part.
     pub shard: Shard,
+    /// The command: a `run` is one level that all send, of a `sweep` and a `gate` shard 0 says one after the other.
+    command: &'static str,
     /// When all begin.
     start: StartBy,
     clock: WallClock,
@@ -58,14 +68,18 @@ pub struct Agreed {
     /// The start on this run's axis.
     pub at: At,
     first: Option<ClockOffset>,
+    /// Where shard 0 tells the time.
+    peer: Option<SocketAddr>,
     watch: Option<ClockWatch>,
+    /// Of a search: its levels, that shard 0 says.
+    pub levels: Option<Levels>,
     /// Shard 0 tells the time for as long as its run lasts.
     _server: Option<ClockServer>,
 }
 
 impl Asked {
     /// What the flags say; `None` = this machine sends all of it.
-    pub fn of(args: &ShardArgs, nonce_is_said: bool) -> Result<Option<Asked>, Stop> {
+    pub fn of(args: &ShardArgs, nonce_is_said: bool, command: &'static str) -> Result<Option<Asked>, Stop> {
         let Some(text) = &args.shard else { return Ok(None) };
         let shard = Shard::parse(text).ok_or_else(|| {
             Stop::usage(format!(
@@ -74,6 +88,11 @@ impl Asked {
         })?;
         let clock = WallClock { ahead_ns: args.clock_offset.as_deref().map_or(Ok(0), signed_span)? };
         let start = match (&args.start_at, &args.rendezvous) {
+            (Some(_), None) if command != "run" => {
+                return Err(Stop::usage(format!(
+                    "--start-at: what a {command} sends next follows from what came of it so far, so its shards must meet: --rendezvous PLACE"
+                )));
+            }
             (Some(text), None) => StartBy::Time(start_at(text, clock)?),
             (None, Some(path)) => {
                 let patience = plimsoll_workload::parse_span(&args.shard_wait)
@@ -91,7 +110,7 @@ impl Asked {
                 "--start-at: shards that do not meet must be given the same --nonce (any number that no earlier run had)",
             ));
         }
-        Ok(Some(Asked { shard, start, clock, nonce_is_said }))
+        Ok(Some(Asked { shard, command, start, clock, nonce_is_said }))
     }
 
     fn agreed(&self, clock: Clock, start_unix_ns: i64, first: Option<ClockOffset>) -> Agreed {
@@ -102,16 +121,23 @@ impl Asked {
             start_unix_ns,
             at: clock.at_unix(own_ns - self.clock.ahead_ns),
             first,
+            peer: None,
             watch: None,
+            levels: None,
             _server: None,
         }
     }
 }
 
 impl Agreed {
-    /// What the client is told.
-    pub fn start(&self) -> ShardStart {
-        ShardStart { shard: self.shard, at: self.at }
+    /// Which part of a level of so many requests at a time is sent here; without a number it is an open loop. Of a search shard 0
+    /// alone sends what can't be divided, such as one request at a time. `None` = this shard sends nothing of it.
+    pub fn takes(&self, concurrency: Option<u32>) -> Option<Shard> {
+        let of = match &self.levels {
+            Some(_) => concurrency.unwrap_or(u32::MAX).clamp(1, self.shard.of),
+            None => self.shard.of,
+        };
+        (self.shard.index < of).then_some(Shard { of, ..self.shard })
     }
 
     /// What the manifest says of it, as it stands.
@@ -135,9 +161,15 @@ impl Agreed {
 
     /// Says in the manifest how it ended. By itself a shard is a part of a run, and no judge takes it for the whole.
     pub fn close(&mut self, manifest: &mut Manifest) {
+        if let (0, Some(levels)) = (self.shard.index, &mut self.levels) {
+            return levels.close(manifest);
+        }
         let last = self.watch.take().and_then(ClockWatch::end);
         let Some(part) = &mut manifest.shard else { return };
-        part.clock = self.first.map(|first| ShardClock { first, last });
+        part.clock = match &self.levels {
+            Some(levels) => levels.worst_clock(),
+            None => self.first.map(|first| ShardClock { first, last }),
+        };
         part.progress = manifest.progress.clone();
         let why = match &manifest.progress {
             RunState::Partial { why } => format!(", and {why}"),

@@ -14,12 +14,17 @@ use std::time::Duration;
 use plimsoll_store::folder::{LOG, MANIFEST, REQUESTS, SERIES, SPANS};
 
 use crate::exit::Stop;
-use crate::place::Bucket;
+use crate::flags::OutputArgs;
+use crate::named::HOME;
+use crate::place::{Bucket, is_url, open_bucket};
 
 /// How often what is new of the log is put.
 pub const EVERY: Duration = Duration::from_secs(5);
 /// At most so much in one part, because each that is up also says that the shard runs.
 const PART_BYTES: u64 = 2 << 20;
+
+/// A sweep's page.
+const REPORT: &str = "report.html";
 
 /// The log's parts, below a run's name; `alive` changes with every turn.
 pub const PARTS: &str = "parts";
@@ -29,6 +34,47 @@ pub const ALIVE: &str = "alive";
 /// The name of a part.
 pub fn part_name(n: u64) -> String {
     format!("{PARTS}/{n:08}")
+}
+
+/// Where the run of a shard is put beside the folder that it is written in.
+pub struct Put {
+    bucket: Arc<dyn Bucket>,
+    /// Its name there.
+    name: String,
+}
+
+impl Put {
+    /// Begins: the folder is there.
+    ///
+    /// # Errors
+    /// As of [`Upload::start`].
+    pub fn start(self, dir: &Path) -> Result<Upload, Stop> {
+        Upload::start(self.bucket, self.name, dir)
+    }
+}
+
+/// A shard's run lies where the others' do, under this name; for an object store, in a folder of this machine first.
+///
+/// # Errors
+/// There is no such place, or a run of this name is there.
+pub fn of_shard(
+    output: &OutputArgs,
+    rendezvous: Option<&Path>,
+    name: String,
+) -> Result<(OutputArgs, Option<Put>), Stop> {
+    let place = output.out.as_deref().or(rendezvous);
+    let place =
+        place.ok_or_else(|| Stop::usage("--shard: name with -o the folder for the runs of all shards"))?;
+    if !is_url(place) {
+        return Ok((OutputArgs { out: Some(place.join(name)), ..output.clone() }, None));
+    }
+    let bucket = open_bucket("-o", place)?;
+    if !bucket.list(&name)?.is_empty() {
+        return Err(taken(&*bucket, &name));
+    }
+    // Several shards may run in one folder, so its name is nobody else's.
+    let own = format!("{HOME}/{name}-{:08x}", crate::measure::random() as u32);
+    Ok((OutputArgs { out: Some(own.into()), ..output.clone() }, Some(Put { bucket, name })))
 }
 
 /// A run on its way. Dropped, it puts what there is of the log.
@@ -73,17 +119,28 @@ impl Upload {
         Ok(Upload { bucket, name, dir: dir.to_owned(), thread: Some((stop, thread)) })
     }
 
-    /// Puts the files of a run that has ended, and takes the log's parts away.
+    /// Puts the files of a run that has ended, and takes the log's parts away; gives the place.
     ///
     /// # Errors
     /// It is not all there; the folder on this machine is.
-    pub fn finish(mut self) -> Result<(), Stop> {
+    pub fn finish(mut self) -> Result<String, Stop> {
+        let dir = self.dir.display().to_string();
+        self.put_all().map_err(|stop| {
+            let line = stop.line;
+            Stop::invalid(format!(
+                "{line}; the run is whole in {dir} on this machine: take it with plimsoll merge to those of the other shards"
+            ))
+        })?;
+        Ok(self.bucket.name().trim_end_matches('/').to_owned())
+    }
+
+    fn put_all(&mut self) -> Result<(), Stop> {
         let name = self.name.clone();
         let place = |file: &str| format!("{name}/{file}");
         let there = |file: &str| Some(self.dir.join(file)).filter(|path| path.exists());
         let put = |file: &str| there(file).map_or(Ok(()), |path| self.bucket.put_file(&place(file), &path));
         // Where there was no room for Parquet the log is the run.
-        for file in [LOG, SERIES, SPANS, MANIFEST, REQUESTS] {
+        for file in [LOG, SERIES, SPANS, REPORT, MANIFEST, REQUESTS] {
             put(file)?;
         }
         // Until here it says that it is alive, because a large file may take long and is not there before it is whole.
@@ -111,7 +168,7 @@ impl Drop for Upload {
 }
 
 /// The run's name is taken.
-pub fn taken(bucket: &dyn Bucket, name: &str) -> Stop {
+fn taken(bucket: &dyn Bucket, name: &str) -> Stop {
     Stop::usage(format!(
         "{}/{name}: already exists, and a run is never overwritten; name another place",
         bucket.name().trim_end_matches('/')

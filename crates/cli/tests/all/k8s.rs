@@ -130,6 +130,28 @@ fn a_place_in_an_object_store_needs_no_claim() {
     }
 }
 
+#[test]
+fn a_search_from_pods_is_a_sweep_in_each() {
+    let search = ["--sweep", "--time", "15m", "--slo", "ttft p99 < 500ms", "--name", "monday"];
+    let base = ["k8s", "http://vllm:8000/v1", "--shards", "8", "--claim", "load"];
+    let ended = plimsoll(&[&base[..], &search].concat());
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&ended.stdout).expect("YAML");
+    for document in &documents {
+        assert_eq!(faults(document), Vec::<String>::new(), "{document:#}");
+    }
+    let args = &documents[1]["spec"]["template"]["spec"]["containers"][0]["args"];
+    let args: Vec<&str> = args.as_array().expect("words").iter().filter_map(Value::as_str).collect();
+    assert_eq!(args[0], "sweep");
+    for word in ["--shard=$(SHARD)/8", "--rendezvous=/place/monday", "--time=15m", "--slo=ttft p99 < 500ms"] {
+        assert!(args.contains(&word), "{word} in {args:?}");
+    }
+    assert!(ended.stderr.contains("/place/monday/run is its run"), "{}", ended.stderr);
+    let lone = plimsoll(&[&base[..], &["--rate", "4/s", "--hold", "1m"]].concat());
+    assert_eq!(lone.code, 2, "{}", lone.stderr);
+    assert!(lone.stderr.contains("--hold: of a search; --sweep asks for one"), "{}", lone.stderr);
+}
+
 /// A schema that lets everything pass would prove nothing.
 #[test]
 fn what_kubernetes_does_not_take_is_found() {

@@ -6,7 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use plimsoll_model::{How, RunState};
+use plimsoll_model::{How, Level, Load, RunState};
+use plimsoll_store::Run;
 use tempfile::TempDir;
 
 use crate::kit::{Ended, Engine, PLIMSOLL};
@@ -328,4 +329,39 @@ fn a_store_that_can_t_be_used_is_one_line() {
     }
     assert_eq!(field.names(""), Vec::<String>::new());
     assert!(std::fs::read_dir(field.folder.path()).expect("a folder").next().is_none(), "nothing is left");
+}
+
+#[test]
+fn a_sweep_meets_in_a_bucket_and_leaves_its_run_there() {
+    let Some(field) = Field::new() else { return };
+    let place = "s3://load/search";
+    let sweep = |index: u32| {
+        let shard = format!("{index}/2");
+        let args = ["sweep", &field.engine.url, "--shard", &shard, "--rendezvous", place];
+        let same = words("--time 6s --max-rate 120/s --osl 4 --isl 32 --scrape off --seed 5 -q");
+        spawn(field.command(&[&args[..], &same].concat()))
+    };
+    let all: Vec<Ended> = [sweep(0), sweep(1)].into_iter().map(ended).collect();
+    assert!(matches!(all[0].code, 0 | 4), "{}", all[0].stderr);
+    assert!(all[0].stderr.contains("also put at s3://load/search/run"), "{}", all[0].stderr);
+    assert_eq!(all[1].code, 0, "{}", all[1].stderr);
+    let names = field.names("search/");
+    for file in ["run/report.html", "run/requests.parquet", "run/run.json", "shard-1-of-2/requests.parquet"] {
+        assert!(names.contains(&format!("search/{file}")), "{names:?}");
+    }
+    let homes = std::fs::read_dir(field.path("plimsoll-runs")).expect("folders").flatten();
+    let mut homes: Vec<_> = homes.map(|entry| entry.path()).collect();
+    homes.sort();
+    let (run, part) = (open(&homes[0]), open(&homes[1]));
+    assert_eq!(run.manifest.progress, RunState::Complete);
+    let is_open = |load: &Load| matches!(load, Load::Open { .. });
+    let levels: Vec<&Level> = run.manifest.levels.iter().filter(|level| is_open(&level.load)).collect();
+    assert!(!levels.is_empty());
+    for level in levels {
+        let of = |run: &Run| -> BTreeSet<u64> {
+            run.attempts.iter().filter(|row| row.level == level.id).map(|row| row.request).collect()
+        };
+        assert_eq!(of(&run), (0..level.arrivals).collect());
+        assert_eq!(of(&part), (0..level.arrivals).filter(|request| request % 2 == 1).collect());
+    }
 }

@@ -76,16 +76,18 @@ proptest! {
     }
 
     #[test]
-    fn shards_of_a_sequence_are_the_sequence(workers in 1usize..9, sessions: bool) {
+    fn shards_of_a_sequence_are_the_sequence(machines in 1usize..4, workers in 1usize..9, sessions: bool) {
         let scenario = if sessions { with_sessions() } else { sized("uniform:1,500", "8") };
         let whole = Schedule::sequence(&scenario, 2).unwrap();
         let starts = 60;
         let mut all = whole.clone();
         let expected: Vec<Arrival> = (0..starts).flat_map(|_| all.next_start()).collect();
         let mut found = Vec::new();
-        for worker in 0..workers {
-            let mut shard = whole.shard(worker, workers);
-            for _ in 0..(starts - worker).div_ceil(workers) {
+        for (machine, worker) in (0..machines).flat_map(|m| (0..workers).map(move |w| (m, w))) {
+            // A machine's part is divided among its workers.
+            let mut shard = whole.shard(machine, machines).shard(worker, workers);
+            let first = machine + worker * machines;
+            for _ in 0..(starts - first).div_ceil(machines * workers) {
                 found.extend(shard.next_start());
             }
         }

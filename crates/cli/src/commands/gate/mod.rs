@@ -39,6 +39,11 @@ fn judged(args: &GateArgs) -> Result<Exit, Stop> {
         out::place_for(path.as_deref())?;
     }
     let budget = budget_file::read(&args.budget)?;
+    if url::is_url(&args.run)
+        && let Some(exit) = url::follow(&args.run, &args.url, &budget, args.format)?
+    {
+        return Ok(exit);
+    }
     let named = args.baseline.as_ref().or(budget.file.baseline.as_ref());
     if let (Some(label), false) = (&args.label, named.is_some_and(|name| on_a_line(name))) {
         return Err(Stop::usage(format!(

@@ -13,8 +13,8 @@ use crate::flags::{ClientArgs, GateUrlArgs, TargetArgs};
 use crate::measure::random;
 use crate::resolve::Draft;
 
-/// The scenario: the one of --spec, else the one that the budget file names beside itself.
-pub(super) fn scenario(url: &str, args: &GateUrlArgs, budget: &BudgetText) -> Result<Scenario, Stop> {
+/// The scenario, the one of --spec, else the one that the budget file names beside itself; and whether it says a nonce.
+pub(super) fn scenario(url: &str, args: &GateUrlArgs, budget: &BudgetText) -> Result<(Scenario, bool), Stop> {
     let named = budget.file.load.as_ref().and_then(|load| load.scenario.as_ref());
     let beside = named.map(|name| budget.path.parent().map_or_else(|| name.into(), |dir| dir.join(name)));
     let spec: Option<PathBuf> = args.workload.spec.clone().or(beside);
@@ -28,7 +28,8 @@ pub(super) fn scenario(url: &str, args: &GateUrlArgs, budget: &BudgetText) -> Re
         ..ClientArgs::default()
     };
     draft.client(&client)?;
-    draft.finish(random())
+    let nonce_is_said = draft.has("nonce");
+    Ok((draft.finish(random())?, nonce_is_said))
 }
 
 /// The number in flight that the scenario asks for.

@@ -20,12 +20,14 @@ use plimsoll_report::figure;
 use plimsoll_workload::{ArrivalSpec, Scenario, format_span};
 
 use crate::budget_file::BudgetText;
+use crate::commands::follow::{self, Follower, WHOLE};
 use crate::commands::run::{Saturate, saturate};
 use crate::commands::sweep as search;
 use crate::exit::{Exit, Stop};
-use crate::flags::{CeilingArgs, ClientArgs, GateUrlArgs, OutputArgs, SearchArgs};
+use crate::flags::{CeilingArgs, ClientArgs, Format, GateUrlArgs, OutputArgs, SearchArgs};
 use crate::measure::{Begin, Measure, Step, max_rate};
-use crate::resolve;
+use crate::shard::{Asked, Upload, of_shard};
+use crate::{out, resolve};
 use asked::{Trace, asked, in_flight, scenario, time, times, words};
 
 /// Is this something to measure, and no run?
@@ -40,7 +42,8 @@ pub fn measure(
     budget: &BudgetText,
     base: Option<&MeasuredRun<'_>>,
 ) -> Result<PathBuf, Stop> {
-    let scenario = scenario(url, args, budget)?;
+    let (scenario, nonce_is_said) = scenario(url, args, budget)?;
+    let shard = Asked::of(&args.shard, nonce_is_said, "gate")?;
     let asked = asked(&scenario)?;
     let file = &budget.file;
     let before = base.map(|base| &base.findings);
@@ -48,11 +51,7 @@ pub fn measure(
         plan(file, asked, before).map_err(|why| Stop::usage(format!("{}: {why}", budget.path.display())))?;
     let time_s = time(args, file)?;
     let times = times(&plan, time_s)?;
-    let ceilings = CeilingArgs {
-        max_rate: args.max_rate.clone(),
-        max_errors: args.max_errors,
-        ..CeilingArgs::default()
-    };
+    let ceilings = ceilings(args);
     let over = |level: &&PlannedLevel, most: f64| level.rate_per_s().is_some_and(|rate| rate > most);
     if let Some(most) = max_rate(&ceilings)?
         && let Some(level) = plan.levels.iter().find(|level| over(level, most))
@@ -65,9 +64,39 @@ pub fn measure(
     let counted = before.is_some();
     Gate { scenario, file, base, plan, times, trace, ceilings, counted }.run(
         args,
-        &budget.path.display().to_string(),
-        url,
+        shard,
+        (&budget.path.display().to_string(), url),
     )
+}
+
+/// Measures, as a shard that is not the first, what shard 0 says; `None` where this is none.
+pub fn follow(
+    url: &str,
+    args: &GateUrlArgs,
+    budget: &BudgetText,
+    format: Format,
+) -> Result<Option<Exit>, Stop> {
+    let (scenario, nonce_is_said) = scenario(url, args, budget)?;
+    let Some(asked) = Asked::of(&args.shard, nonce_is_said, "gate")?.filter(|asked| asked.shard.index > 0)
+    else {
+        return Ok(None);
+    };
+    let (client, ceilings, output) = (client(args), ceilings(args), OutputArgs { format, ..output(args) });
+    let rendezvous = args.shard.rendezvous.as_deref();
+    let (client, ceilings, output) = (&client, &ceilings, &output);
+    follow::run(Follower { kind: "gate", scenario, asked, rendezvous, client, ceilings, output }).map(Some)
+}
+
+fn client(args: &GateUrlArgs) -> ClientArgs {
+    ClientArgs { workers: args.workers, ..ClientArgs::default() }
+}
+
+fn ceilings(args: &GateUrlArgs) -> CeilingArgs {
+    CeilingArgs { max_rate: args.max_rate.clone(), max_errors: args.max_errors, ..CeilingArgs::default() }
+}
+
+fn output(args: &GateUrlArgs) -> OutputArgs {
+    OutputArgs { out: args.out.clone(), label: None, format: Format::Text, quiet: args.quiet }
 }
 
 struct Gate<'a> {
@@ -93,17 +122,20 @@ struct Progress {
 }
 
 impl Gate<'_> {
-    fn run(&self, args: &GateUrlArgs, budget: &str, url: &str) -> Result<PathBuf, Stop> {
+    fn run(
+        &self,
+        args: &GateUrlArgs,
+        shard: Option<Asked>,
+        (budget, url): (&str, &str),
+    ) -> Result<PathBuf, Stop> {
         let bursts = self.bursts()?;
         let search = self.search()?;
         let mut traffic = search.as_ref().map(|plan| plan.traffic.clone()).unwrap_or_default();
         traffic.extend(bursts.iter().cloned());
-        let client = ClientArgs { workers: args.workers, ..ClientArgs::default() };
-        let output = OutputArgs {
-            out: args.out.clone(),
-            label: None,
-            format: crate::flags::Format::Text,
-            quiet: args.quiet,
+        let client = client(args);
+        let (output, put) = match &shard {
+            Some(_) => of_shard(&output(args), args.shard.rendezvous.as_deref(), WHOLE.into())?,
+            None => (output(args), None),
         };
         let time = self.times.sweep_s + self.times.levels_s.iter().sum::<f64>();
         let time = format_span(Span::from_secs_f64(time.round()));
@@ -120,8 +152,9 @@ impl Gate<'_> {
             more: Vec::new(),
             world: None,
             repeats: None,
-            shard: None,
+            shard,
         })?;
+        let upload = put.map(|put| put.start(&measure.folder())).transpose()?;
         let first = self.plan.until_interim(&self.times);
         self.announce(&mut measure, first.as_deref());
         self.levels(&mut measure, first.as_deref(), &bursts)?;
@@ -131,13 +164,19 @@ impl Gate<'_> {
         let stopped = measure.stopped();
         let findings = measure.analyse();
         let closed = measure.finish(&findings);
+        let uploaded = upload.map(Upload::finish);
         let dir = closed.dir.display();
         match (&closed.unkept, stopped) {
             (Some(why), _) => Err(Stop::invalid(format!("{dir}: the run can't be kept whole: {why}"))),
             (None, true) => {
                 Err(Stop { exit: Exit::Interrupted, line: format!("stopped; what was measured is in {dir}") })
             }
-            (None, false) => Ok(closed.dir),
+            (None, false) => {
+                if let Some(place) = uploaded.transpose()? {
+                    out::note(&format!("also put at {place}/{WHOLE}"));
+                }
+                Ok(closed.dir)
+            }
         }
     }
 

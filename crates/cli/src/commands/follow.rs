@@ -1,0 +1,81 @@
+//! A shard of a sweep or a gate that is not the first: it measures its parts of the levels that shard 0 says, and leaves what it measured.
+//!
+//! It decides nothing, so that it needs neither the search nor the budget's baseline: whatever the rows of all say, shard 0 says it.
+
+use std::path::Path;
+
+use serde_json::json;
+
+use super::merge;
+use crate::exit::{Exit, Stop};
+use crate::flags::{CeilingArgs, ClientArgs, Format, OutputArgs};
+use crate::measure::{Begin, Followed, Measure};
+use crate::out;
+use crate::shard::{Asked, Upload, of_shard};
+use plimsoll_report::figure::counted;
+use plimsoll_workload::Scenario;
+
+/// The run of all shards, in the place where each leaves its own.
+pub const WHOLE: &str = "run";
+
+/// What a follower is begun with.
+pub struct Follower<'a> {
+    /// `sweep` or `gate`.
+    pub kind: &'static str,
+    /// The resolved scenario.
+    pub scenario: Scenario,
+    /// Its part.
+    pub asked: Asked,
+    /// Where they meet.
+    pub rendezvous: Option<&'a Path>,
+    /// How the client is run.
+    pub client: &'a ClientArgs,
+    /// Where it stops by itself.
+    pub ceilings: &'a CeilingArgs,
+    /// Where its run goes.
+    pub output: &'a OutputArgs,
+}
+
+/// Measures what it is told, to the end.
+pub fn run(follower: Follower<'_>) -> Result<Exit, Stop> {
+    let Follower { kind, scenario, asked, rendezvous, client, ceilings, output } = follower;
+    let shard = asked.shard;
+    let place = output.out.as_deref().or(rendezvous).map(|place| place.display().to_string());
+    let format = output.format;
+    let (output, put) = of_shard(output, rendezvous, merge::folder(shard))?;
+    let measure = Measure::begin(Begin {
+        kind,
+        scenario,
+        sweep: None,
+        client,
+        ceilings,
+        output: &output,
+        reproduce: None,
+        more: Vec::new(),
+        world: None,
+        repeats: None,
+        shard: Some(asked),
+    })?;
+    let upload = put.map(|put| put.start(&measure.folder())).transpose()?;
+    let Followed { closed, levels, stopped } = measure.follow()?;
+    upload.map(Upload::finish).transpose()?;
+    let whole = format!("{}/{WHOLE}", place.unwrap_or_default().trim_end_matches('/'));
+    if let Some(why) = &closed.unkept {
+        return Err(Stop::invalid(format!("{}: the run can't be kept whole: {why}", closed.dir.display())));
+    }
+    if stopped {
+        return Err(Stop {
+            exit: Exit::Interrupted,
+            line: format!("shard {shard}: stopped after {}", counted(levels.into(), "level")),
+        });
+    }
+    if format == Format::Json {
+        out::json(&json!({"shard": shard, "levels": levels, "whole": whole}));
+    }
+    let what = if kind == "gate" { "the verdict" } else { "what was found" };
+    out::note(&format!(
+        "shard {shard}: sent its part of {}; {what} is shard 0's to say, from the run of all in {whole}",
+        counted(levels.into(), "level")
+    ));
+    Ok(Exit::Done)
+}

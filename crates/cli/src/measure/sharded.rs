@@ -1,0 +1,254 @@
+//! A level of which several machines send a part each.
+//!
+//! Of a `run` there is one, and `plimsoll merge` puts its parts together later. Of a sweep and a gate shard 0 needs the whole before it decides what is
+//! measured next: it says the level, sends its own part, takes the others' and goes on with a level as if one machine had sent it, so that planners
+//! and judges know nothing of shards. The others measure what they are told.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use plimsoll_client::{Clock, Control, LevelPlan, LevelTraffic, ShardStart};
+use plimsoll_measure::shards::{ShardRun, join};
+use plimsoll_model::{At, EndedBy, Level, Load, RunState, Shard, Span};
+use plimsoll_report::figure::{counted, per_second};
+use plimsoll_store::RunWriter;
+use plimsoll_workload::{ArrivalSpec, Schedule};
+
+use super::closed::kept;
+use super::level::part_of;
+use super::{Closed, Driver, LevelRows, Measure, MeasuredLevel, Step};
+use crate::exit::Stop;
+use crate::screen::Screen;
+use crate::shard::{Agreed, NextLevel, Part, Taken};
+
+/// Between two looks whether shard 0 was told to stop.
+const LOOK: Span = Span(1_000_000_000);
+
+/// What shard 0 knows of a level whose parts it will put together.
+pub(super) struct Whole {
+    load: Load,
+    arrivals: u64,
+    schedule_hash: String,
+    schedule: Option<Arc<Schedule>>,
+    /// How many send a part.
+    of: u32,
+    constant: bool,
+}
+
+/// Leaves of a level's plan what is sent here; shard 0 says the level to the others of a search. `took`: how long drawing it took.
+pub(super) fn deal(
+    agreed: &mut Agreed,
+    plan: &mut LevelPlan,
+    (step, arrivals): (&Step, &ArrivalSpec),
+    (writer, screen): (&RunWriter, &mut Screen),
+    (clock, took): (Clock, Span),
+) -> Result<Option<Whole>, Stop> {
+    let concurrency = match &plan.requests {
+        LevelTraffic::Open(_) => None,
+        LevelTraffic::Closed { concurrency, .. } => Some(*concurrency),
+    };
+    let Some(part) = agreed.takes(concurrency) else { return Ok(None) };
+    let search = agreed.levels.is_some();
+    if search && part.of == 1 {
+        return Ok(None);
+    }
+    let load = plan.load;
+    let schedule = match &mut plan.requests {
+        LevelTraffic::Open(schedule) => Some(Arc::clone(schedule)),
+        LevelTraffic::Closed { sequence, .. } => {
+            // A ceiling on requests is one on all shards together, which only the numbers of a sequence keep.
+            if step.requests.is_none() && step.max_requests.is_some() {
+                *sequence = sequence.clone().bounded(step.max_requests);
+            }
+            None
+        }
+    };
+    if let Some(levels) = agreed.levels.as_mut().filter(|levels| levels.leads()) {
+        let step = Step { max_rate_per_s: plan.max_rate_per_s, ..step.clone() };
+        agreed.at = levels.say(plan.id, &step, (clock, took))?;
+    }
+    let (of_all, hash) = part_of(plan, ShardStart { shard: part, at: agreed.at });
+    if !search {
+        let told = agreed.part(of_all, hash);
+        writer.update(|manifest| manifest.shard = Some(told)).map_err(kept)?;
+        let own = plan.arrivals().unwrap_or(0);
+        screen.say(&format!("shard {}: sends {own} of them", agreed.shard));
+        return Ok(None);
+    }
+    let leads = agreed.levels.as_ref().is_some_and(crate::shard::Levels::leads);
+    let constant = matches!(arrivals, ArrivalSpec::Constant) && schedule.is_some();
+    let whole = Whole { load, arrivals: of_all, schedule_hash: hash, schedule, of: part.of, constant };
+    Ok(leads.then_some(whole))
+}
+
+/// What a shard that was told its levels leaves.
+pub struct Followed {
+    /// Its own run.
+    pub closed: Closed,
+    /// Levels of which it sent a part.
+    pub levels: u32,
+    /// Whether its user stopped it.
+    pub stopped: bool,
+}
+
+impl Measure {
+    /// Takes the others' parts of a level and makes one of all of them, in memory and in the run folder.
+    pub(super) fn put_together(&mut self, whole: &Whole, own: MeasuredLevel) -> Result<MeasuredLevel, Stop> {
+        let Driver::Live { clock, .. } = &self.driver else { return Ok(own) };
+        let Some((levels, shard)) =
+            self.shard.as_mut().and_then(|agreed| Some((agreed.levels.as_mut()?, agreed.shard)))
+        else {
+            return Ok(own);
+        };
+        let MeasuredLevel { level, rows, samples } = own;
+        let LevelRows::Records(attempts) = rows else {
+            return Err(Stop::invalid("a level of shards whose records were not kept"));
+        };
+        let latest = level.stop + self.scenario.client.drain;
+        let screen = &mut self.screen;
+        let Taken { parts, mut missing } =
+            levels.take(whole.of, latest, (*clock, &self.control), &mut |line| screen.say(line))?;
+        let here: HashSet<(u64, u16)> = attempts.iter().map(|row| (row.request, row.attempt)).collect();
+        let first = Shard { index: 0, of: whole.of };
+        let (own_arrivals, id) = (level.arrivals, level.id);
+        let mut runs =
+            vec![ShardRun { shard: first, level: Some(level), attempts, samples, clock_ns: Some(0) }];
+        let of_others: u64 = parts.iter().filter_map(|part| Some(part.level.as_ref()?.arrivals)).sum();
+        for part in parts {
+            if part.level.as_ref().is_some_and(|level| by_user(level.ended_by)) && self.control.stops() == 0 {
+                missing.push(format!("shard {} was stopped by its user", part.shard.shard));
+            }
+            let shard = Shard { of: whole.of, ..part.shard.shard };
+            let clock_ns = part.shard.clock.map(|clock| clock.bound_ns());
+            let Part { level, attempts, samples, .. } = part;
+            runs.push(ShardRun { shard, level, attempts, samples, clock_ns });
+        }
+        let joined = join(runs, whole.of, whole.arrivals, whole.schedule.as_deref())
+            .map_err(|misfit| Stop::invalid(misfit.to_string()))?;
+        let closed_loop = whole.schedule.is_none();
+        let arrivals = if closed_loop { own_arrivals + of_others } else { whole.arrivals };
+        let mut level = Level {
+            load: whole.load,
+            arrivals,
+            schedule_hash: whole.schedule_hash.clone(),
+            ended_by: if missing.is_empty() { joined.level.ended_by } else { EndedBy::Cut },
+            ..joined.level
+        };
+        if let Some(shards) = &mut level.generator.shards {
+            shards.constant = whole.constant;
+        }
+        levels.owes(&joined.lost, arrivals, &missing);
+        if let (Some(why), None) = (missing.first(), &self.unkept) {
+            let lost: u64 = joined.lost.iter().sum();
+            let of =
+                format!("level {id} ({}), sent by {}", said(whole.load), counted(shard.of.into(), "shard"));
+            let never = match lost {
+                0 => String::new(),
+                lost => format!("; {} of it count as never sent", counted(lost, "request")),
+            };
+            self.unkept = Some(format!("{of}: {why}{never}"));
+        }
+        let sink = self.writer.sink();
+        joined
+            .attempts
+            .iter()
+            .filter(|row| !here.contains(&(row.request, row.attempt)))
+            .for_each(|row| sink.attempt(row));
+        joined.samples.iter().for_each(|sample| sink.sample(sample));
+        self.log_level(&level);
+        Ok(MeasuredLevel { level, rows: LevelRows::Records(joined.attempts), samples: joined.samples })
+    }
+
+    /// Measures its parts of the levels that shard 0 says, until it says that there are no more.
+    pub fn follow(mut self) -> Result<Followed, Stop> {
+        let mut levels = 0;
+        let mut after = At::ZERO;
+        while let Some((id, step)) = self.told(after)? {
+            (self.levels, levels) = (id, levels + 1);
+            let measured = match self.level(&step, &said(step.load)) {
+                Ok(measured) => measured,
+                Err(stop) => {
+                    self.bring(None, RunState::Partial { why: stop.line.clone() })?;
+                    return Err(stop);
+                }
+            };
+            after = measured.level.drained + self.scenario.client.drain;
+            self.bring(Some(measured), RunState::Complete)?;
+            if self.stopped() {
+                break;
+            }
+        }
+        let stopped = self.control.stops() > 0;
+        if let Some(agreed) = &mut self.shard
+            && let Some(levels) = &mut agreed.levels
+        {
+            levels.leave("it was stopped by its user");
+        }
+        let findings = self.analyse();
+        Ok(Followed { closed: self.finish(&findings), levels, stopped })
+    }
+
+    fn told(&mut self, after: At) -> Result<Option<(u32, Step)>, Stop> {
+        let Driver::Live { clock, .. } = &self.driver else { return Ok(None) };
+        let Some(agreed) = &mut self.shard else { return Ok(None) };
+        loop {
+            let Some(levels) = &mut agreed.levels else { return Ok(None) };
+            let (next, at) = levels.next::<Step>(after, (*clock, &self.control))?;
+            let NextLevel::Step { id, step } = next else { return Ok(None) };
+            agreed.at = at;
+            let concurrency = match step.load {
+                Load::Open { .. } => None,
+                Load::Closed { concurrency } | Load::Saturating { concurrency } => Some(concurrency),
+                Load::Wave { requests } => Some(requests),
+            };
+            if agreed.takes(concurrency).is_some() {
+                return Ok(Some((id, step)));
+            }
+        }
+    }
+
+    fn bring(&mut self, measured: Option<MeasuredLevel>, progress: RunState) -> Result<(), Stop> {
+        let Some(agreed) = &mut self.shard else { return Ok(()) };
+        let mut told = agreed.part(0, String::new());
+        let Some(levels) = &mut agreed.levels else { return Ok(()) };
+        told.clock = levels.level_clock();
+        told.progress = progress;
+        let manifest = self.writer.manifest();
+        told.host = Some(manifest.host.clone());
+        let mut part = Part { shard: told, level: None, attempts: Vec::new(), samples: Vec::new() };
+        if let Some(MeasuredLevel { level, rows: LevelRows::Records(attempts), samples }) = measured {
+            part = Part { level: Some(level), attempts, samples, ..part };
+        }
+        levels.bring(&part, &manifest)?;
+        if let Some(level) = part.level {
+            let rows = LevelRows::Records(part.attempts);
+            self.keep(MeasuredLevel { level, rows, samples: part.samples });
+        }
+        Ok(())
+    }
+}
+
+/// Stops a shard whose leader was told to stop; asked at every redraw, it looks once a second.
+pub(super) fn heed(agreed: Option<&Agreed>, control: &Control, (looked, now): (&mut At, At)) {
+    let Some(levels) = agreed.and_then(|agreed| agreed.levels.as_ref()) else { return };
+    if levels.leads() || now - *looked < LOOK || control.stops() > 0 {
+        return;
+    }
+    *looked = now;
+    if levels.is_stopped() {
+        control.stop();
+    }
+}
+
+fn by_user(ended: EndedBy) -> bool {
+    matches!(ended, EndedBy::User | EndedBy::UserNow)
+}
+
+/// A load in words.
+fn said(load: Load) -> String {
+    match load {
+        Load::Open { rate_per_s } => per_second(rate_per_s),
+        Load::Wave { requests } => format!("one wave of {requests}"),
+        Load::Closed { concurrency } | Load::Saturating { concurrency } => format!("{concurrency} in flight"),
+    }
+}

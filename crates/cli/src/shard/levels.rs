@@ -1,0 +1,362 @@
+//! The levels of a search that several machines measure: shard 0 says what the next one is and when it begins, each other brings its part of
+//! the rows, and shard 0 goes on when it has them all.
+//!
+//! A planner on every machine lost: they would all have to see the same rows to decide the same, which is to bring them anyway. Words and parts
+//! are files that are never replaced, in the place where the shards met. Every wait is bounded: an end in order is said by a file of its own, and
+//! a machine that died without a word is missed after `--shard-wait`.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use plimsoll_client::peer_clock::{WallClock, compare};
+use plimsoll_client::{Clock, Control};
+use plimsoll_model::{At, ClockOffset, Manifest, RunState, Shard, ShardClock, ShardPart, Span};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::meet::wait_for;
+use super::{Agreed, EXCHANGES, Part};
+use crate::exit::{Exit, Stop};
+use crate::place::Place;
+
+/// From the word to the start of its level, beside what reading and planning take: connections are opened in it.
+const NOTICE: Span = Span(1_000_000_000);
+
+/// Before a wait is spoken of.
+const QUIET: Span = Span(3_000_000_000);
+
+/// Where the others look whether shard 0 was told to stop.
+const STOP: &str = "levels/stop";
+
+/// What shard 0 says.
+#[derive(Serialize, Deserialize)]
+enum Word {
+    /// The next level.
+    Level { id: u32, start_unix_ns: i64, step: Value },
+    /// There is none.
+    Over,
+    /// Nor will there be: why.
+    Failed(String),
+}
+
+/// The levels as one shard sees them.
+pub struct Levels {
+    place: Arc<dyn Place>,
+    shard: Shard,
+    patience: Span,
+    wall: WallClock,
+    peer: Option<SocketAddr>,
+    /// How this clock stood before the level.
+    first: Option<ClockOffset>,
+    /// The widest bound of all levels; `None` within = one of them was not compared.
+    worst: Option<Option<ShardClock>>,
+    words: u32,
+    over: bool,
+    /// Of shard 0: every shard by its number, as its parts said last.
+    seen: BTreeMap<u32, ShardPart>,
+}
+
+/// What a shard that is not the first is to do.
+pub enum NextLevel<T> {
+    /// This one.
+    Step {
+        /// The level's number.
+        id: u32,
+        /// What it is.
+        step: T,
+    },
+    /// The search has ended.
+    Over,
+}
+
+/// Parts of a level as they came.
+pub struct Taken {
+    /// Those that are there.
+    pub parts: Vec<Part>,
+    /// Who is missing, and why.
+    pub missing: Vec<String>,
+}
+
+fn word_name(number: u32) -> String {
+    format!("levels/{number:04}.json")
+}
+
+impl Levels {
+    /// Nothing is said yet.
+    pub(super) fn new(
+        (place, shard): (Arc<dyn Place>, Shard),
+        patience: Span,
+        wall: WallClock,
+        agreed: &mut Agreed,
+    ) -> Levels {
+        let (peer, first) = (agreed.peer, agreed.first);
+        let mut seen = BTreeMap::new();
+        if shard.index == 0 {
+            // Of levels each has a schedule of its own.
+            let clock = |index: u32| (index == 0).then(ShardClock::default);
+            let part = agreed.part(0, String::new());
+            seen = (0..shard.of)
+                .map(|index| {
+                    let shard = Shard { index, ..shard };
+                    (
+                        index,
+                        ShardPart {
+                            shard,
+                            clock: clock(index),
+                            progress: RunState::Complete,
+                            ..part.clone()
+                        },
+                    )
+                })
+                .collect();
+        }
+        Levels { place, shard, patience, wall, peer, first, worst: None, words: 0, over: false, seen }
+    }
+
+    /// Is this the one that says them?
+    pub fn leads(&self) -> bool {
+        self.shard.index == 0
+    }
+
+    /// Says a level to the others; gives its start on this run's axis. `took` is what making its schedule took here, which the others do after
+    /// they have read the word.
+    pub fn say(&mut self, id: u32, step: &impl Serialize, (clock, took): (Clock, Span)) -> Result<At, Stop> {
+        let poll = Span::from_secs_f64(4.0 * self.place.poll().as_secs_f64());
+        let start_unix_ns = self.wall.now_ns() + NOTICE.0 + poll.0 + 3 * took.0;
+        let step = serde_json::to_value(step).map_err(|e| Stop::invalid(e.to_string()))?;
+        self.put(&Word::Level { id, start_unix_ns, step })?;
+        Ok(clock.at_unix(start_unix_ns - self.wall.ahead_ns))
+    }
+
+    fn put(&mut self, word: &Word) -> Result<(), Stop> {
+        let bytes = serde_json::to_vec_pretty(word).unwrap_or_default();
+        let name = word_name(self.words);
+        self.words += 1;
+        match self.place.put_new(&name, &bytes)? {
+            true => Ok(()),
+            false => Err(Stop::usage(format!(
+                "{}: {name} is there already; a new search needs a new place",
+                self.place.name()
+            ))),
+        }
+    }
+
+    /// Waits for the parts of the level that was said last, which ends no later than `latest`.
+    pub fn take(
+        &mut self,
+        of: u32,
+        latest: At,
+        (clock, control): (Clock, &Control),
+        waits: &mut dyn FnMut(&str),
+    ) -> Result<Taken, Stop> {
+        if control.stops() > 0 {
+            // The others are not left to load a target that nobody watches any more.
+            let _ = self.place.put_new(STOP, format!("{:016x}", crate::measure::random()).as_bytes());
+        }
+        let begun = clock.now();
+        let until = begun.max(latest) + self.patience;
+        let mut taken = Taken { parts: Vec::new(), missing: Vec::new() };
+        for index in 1..of {
+            let shard = Shard { index, ..self.shard };
+            let name = self.part_name(index);
+            let mut told = false;
+            let over = || {
+                let now = clock.now();
+                if !told && now > latest.max(begun) + QUIET {
+                    told = true;
+                    waits(&format!("waiting for the part of shard {shard} of this level"));
+                }
+                control.stops() > 1 || now > until
+            };
+            match self.take_one(index, &name, over)? {
+                Ok(part) if part.level.is_none() => {
+                    let why = match &part.shard.progress {
+                        RunState::Partial { why } => why.clone(),
+                        _ => format!("shard {shard} sent nothing"),
+                    };
+                    taken.missing.push(why);
+                }
+                Ok(part) => {
+                    self.note(&part.shard);
+                    taken.parts.push(part);
+                }
+                Err(why) => taken.missing.push(why),
+            }
+        }
+        Ok(taken)
+    }
+
+    fn take_one(
+        &self,
+        index: u32,
+        name: &str,
+        mut over: impl FnMut() -> bool,
+    ) -> Result<Result<Part, String>, Stop> {
+        let shard = Shard { index, ..self.shard };
+        loop {
+            // Asked for first: who ended in order put its last part before it said so.
+            let gone = self.place.get(&self.gone_name(index))?;
+            if let Some(bytes) = self.place.get(name)? {
+                let part =
+                    Part::read(&format!("{}/{name}", self.place.name().trim_end_matches('/')), &bytes)?;
+                return Ok(Ok(part));
+            }
+            if let Some(why) = gone {
+                return Ok(Err(format!("shard {shard}: {}", String::from_utf8_lossy(&why))));
+            }
+            if over() {
+                return Ok(Err(format!("shard {shard} did not bring its part in time (--shard-wait)")));
+            }
+            std::thread::sleep(self.place.poll());
+        }
+    }
+
+    fn part_name(&self, index: u32) -> String {
+        format!("levels/{:04}/shard-{index}.log", self.words.saturating_sub(1))
+    }
+
+    fn gone_name(&self, index: u32) -> String {
+        format!("levels/gone-{index}")
+    }
+
+    /// What a part said of its shard, and the rows that it owes.
+    fn note(&mut self, part: &ShardPart) {
+        if let Some(known) = self.seen.get_mut(&part.shard.index) {
+            known.host = part.host.clone();
+            known.clock = widest(known.clock, part.clock);
+        }
+    }
+
+    /// Rows of a level that were written for a shard, and why it lacks them.
+    pub fn owes(&mut self, lost: &[u64], arrivals: u64, missing: &[String]) {
+        for part in self.seen.values_mut() {
+            part.arrivals += arrivals;
+            let owed = lost.get(part.shard.index as usize).copied().unwrap_or(0);
+            part.lost += owed;
+            let named = format!("shard {}", part.shard);
+            if let Some(why) = missing.iter().find(|why| why.starts_with(&named)) {
+                part.progress = RunState::Partial { why: why.clone() };
+            }
+        }
+    }
+
+    /// Waits for shard 0's next word, which comes within what it waits for the slowest shard.
+    pub fn next<T: DeserializeOwned>(
+        &mut self,
+        after: At,
+        (clock, control): (Clock, &Control),
+    ) -> Result<(NextLevel<T>, At), Stop> {
+        let until = clock.now().max(after) + self.patience + self.patience;
+        let over = || control.stops() > 0 || clock.now() > until;
+        let word = wait_for::<Word>(&*self.place, &word_name(self.words), over)?;
+        let shard = self.shard;
+        let (id, start_unix_ns, step) = match word {
+            Some(Word::Level { id, start_unix_ns, step }) => (id, start_unix_ns, step),
+            Some(Word::Over) => {
+                self.over = true;
+                return Ok((NextLevel::Over, clock.now()));
+            }
+            Some(Word::Failed(why)) => {
+                self.over = true;
+                return Err(Stop::invalid(format!("shard {shard}: shard 0 ended early: {why}")));
+            }
+            None if control.stops() > 0 => {
+                let line = format!("shard {shard}: stopped between two levels");
+                return Err(Stop { exit: Exit::Interrupted, line });
+            }
+            None => {
+                return Err(Stop::invalid(format!(
+                    "shard {shard}: shard 0 said no further level at {} in time (--shard-wait): it was lost",
+                    self.place.name()
+                )));
+            }
+        };
+        self.words += 1;
+        // Anew for each level: clocks drift by milliseconds over a quarter of an hour.
+        let now = self.peer.and_then(|peer| compare(peer, self.wall, EXCHANGES).ok().flatten());
+        let known = now.or(self.first);
+        self.first = now;
+        let own_ns = start_unix_ns - known.map_or(0, |offset| offset.offset_ns);
+        let step = serde_json::from_value(step).map_err(|e| {
+            Stop::usage(format!("{}: {} is none of ours: {e}", self.place.name(), word_name(self.words - 1)))
+        })?;
+        Ok((NextLevel::Step { id, step }, clock.at_unix(own_ns - self.wall.ahead_ns)))
+    }
+
+    /// How this clock stood over the level that has just ended; `None` = nobody compared.
+    pub fn level_clock(&mut self) -> Option<ShardClock> {
+        let last = self.peer.and_then(|peer| compare(peer, self.wall, EXCHANGES).ok().flatten());
+        let clock = self.first.map(|first| ShardClock { first, last });
+        self.worst = Some(match self.worst {
+            None => clock,
+            Some(worst) => worst.zip(clock).map(|(a, b)| if a.bound_ns() >= b.bound_ns() { a } else { b }),
+        });
+        clock
+    }
+
+    /// The widest bound of all levels.
+    pub(super) fn worst_clock(&self) -> Option<ShardClock> {
+        self.worst.flatten()
+    }
+
+    /// Brings this shard's part of the level.
+    pub fn bring(&mut self, part: &Part, manifest: &Manifest) -> Result<(), Stop> {
+        let name = self.part_name(self.shard.index);
+        match self.place.put_new(&name, &part.bytes(manifest))? {
+            true => Ok(()),
+            false => Err(Stop::usage(format!(
+                "{}: {name} is there already: two processes are shard {}",
+                self.place.name(),
+                self.shard
+            ))),
+        }
+    }
+
+    /// Was shard 0 told to stop? Asked for while a level runs.
+    pub fn is_stopped(&self) -> bool {
+        self.place.get(STOP).is_ok_and(|found| found.is_some())
+    }
+
+    /// The search is over; the manifest is that of all shards.
+    pub(super) fn close(&mut self, manifest: &mut Manifest) {
+        manifest.shard = None;
+        if let Some(own) = self.seen.get_mut(&0) {
+            own.host = Some(manifest.host.clone());
+        }
+        manifest.shards = self.seen.values().cloned().collect();
+        self.over = self.put(&Word::Over).is_ok();
+    }
+
+    /// Says why this shard goes before the search is over, once.
+    pub fn leave(&mut self, why: &str) {
+        if std::mem::replace(&mut self.over, true) {
+            return;
+        }
+        let _ = match self.leads() {
+            true => self.put(&Word::Failed(why.to_owned())).map(|()| true),
+            false => self.place.put_new(&self.gone_name(self.shard.index), why.as_bytes()),
+        };
+    }
+}
+
+fn widest(a: Option<ShardClock>, b: Option<ShardClock>) -> Option<ShardClock> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(if a.bound_ns() >= b.bound_ns() { a } else { b }),
+        (a, b) => a.or(b),
+    }
+}
+
+impl std::fmt::Debug for Levels {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "levels of shard {} at {}", self.shard, self.place.name())
+    }
+}
+
+/// Nobody waits for one that goes, for whatever reason.
+impl Drop for Levels {
+    fn drop(&mut self) {
+        self.leave("it ended before the search did");
+    }
+}

@@ -1,0 +1,74 @@
+//! A shard's part of one level, as it is brought to shard 0: a small log of the run folder's own kind, so that the reader that recovers
+//! a killed run reads it too.
+
+use plimsoll_model::{Attempt, Level, Manifest, Sample, ShardPart};
+use plimsoll_store::{code, frame};
+use serde_json::Value;
+
+use crate::exit::Stop;
+
+/// One shard's part of a level.
+#[derive(Debug)]
+pub struct Part {
+    /// Which shard, how its clock stood, its machine, and how far it got.
+    pub shard: ShardPart,
+    /// Its level; `None` = it was late and sent nothing.
+    pub level: Option<Level>,
+    /// Its rows.
+    pub attempts: Vec<Attempt>,
+    /// Its client's time series.
+    pub samples: Vec<Sample>,
+}
+
+impl Part {
+    /// As bytes, with what the run's manifest says of this machine.
+    pub fn bytes(&self, manifest: &Manifest) -> Vec<u8> {
+        let manifest = Manifest {
+            shard: Some(self.shard.clone()),
+            scenario: Value::Null,
+            levels: Vec::new(),
+            findings: None,
+            ..manifest.clone()
+        };
+        let json = |value: serde_json::Result<Vec<u8>>| value.unwrap_or_default();
+        let mut bytes = frame::MAGIC.to_vec();
+        let mut put = |kind, fill: &dyn Fn(&mut Vec<u8>)| frame::append(&mut bytes, kind, fill);
+        put(frame::FrameKind::Manifest, &|buf| buf.extend(json(serde_json::to_vec(&manifest))));
+        for row in &self.attempts {
+            put(frame::FrameKind::Attempt, &|buf| code::put_attempt(buf, row));
+        }
+        for sample in &self.samples {
+            put(frame::FrameKind::Sample, &|buf| code::put_sample(buf, sample));
+        }
+        if let Some(level) = &self.level {
+            put(frame::FrameKind::Level, &|buf| buf.extend(json(serde_json::to_vec(level))));
+        }
+        bytes
+    }
+
+    /// Reads one back. `name` is for the error.
+    ///
+    /// # Errors
+    /// It is damaged, cut short, or none of ours.
+    pub fn read(name: &str, bytes: &[u8]) -> Result<Part, Stop> {
+        let wrong = |what: &str| Stop::invalid(format!("{name}: {what}"));
+        let (mut shard, mut level) = (None, None);
+        let (mut attempts, mut samples) = (Vec::new(), Vec::new());
+        let tail = frame::read(bytes, bytes.len() as u64, |record| {
+            match record {
+                frame::Record::Manifest(manifest) => shard = manifest.shard,
+                frame::Record::Attempt(row) => attempts.push(row),
+                frame::Record::Sample(sample) => samples.push(sample),
+                frame::Record::Level(read) => level = Some(*read),
+                frame::Record::Begun(_) | frame::Record::Span(_) => {}
+            }
+            Ok::<(), std::io::Error>(())
+        });
+        let tail = tail.map_err(|e| wrong(&e.to_string()))?;
+        if tail.damaged || tail.dropped > 0 || tail.unread > 0 {
+            return Err(wrong("a shard's part of a level that does not read back"));
+        }
+        let shard = shard.ok_or_else(|| wrong("no shard's part of a level"))?;
+        Ok(Part { shard, level, attempts, samples })
+    }
+}
