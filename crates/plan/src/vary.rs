@@ -313,6 +313,7 @@ fn route_name(route: &RouteSpec) -> &'static str {
         RouteSpec::LeastRequests {} => "least requests",
         RouteSpec::LeastTokens {} => "least tokens",
         RouteSpec::PowerOfTwo { .. } => "power of two",
+        RouteSpec::PeakEwma { .. } => "peak EWMA",
         RouteSpec::Session { .. } => "session",
         RouteSpec::Prefix { .. } => "prefix",
         RouteSpec::LeastCost { .. } => "least cost",

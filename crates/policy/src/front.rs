@@ -438,6 +438,9 @@ impl<A: Ask> Front<A> {
         if verdict == Some(Verdict::Worked) && tokens > 0 {
             self.router.ended(&sent.booking, load.decoding + unseen.decoding, tokens, now);
         }
+        if verdict == Some(Verdict::Worked) && sent.booking.first.is_none() {
+            self.router.whole(&sent.booking, now);
+        }
         load.take(sent.booking.load);
         match verdict {
             Some(verdict) => self.health.ended(number, verdict, now, chance.uniform()),

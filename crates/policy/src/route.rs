@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::affinity::{Expected, Match, PrefixIndex};
 use crate::cost;
 use crate::load::{Booking, Load};
+use crate::peak::Peaks;
 use crate::rendezvous;
 use crate::setting::{SettingError, Written};
 use crate::speed::{Speed, Speeds};
@@ -22,12 +23,13 @@ const INDEX_BLOCKS: u32 = 1 << 20;
 const BOUND: f64 = 1.25;
 
 /// Names of the policies, as written.
-const NAMES: [&str; 8] = [
+const NAMES: [&str; 9] = [
     "round_robin",
     "random",
     "least_requests",
     "least_tokens",
     "power_of_two",
+    "peak_ewma",
     "session",
     "prefix",
     "least_cost",
@@ -50,6 +52,12 @@ pub enum RouteSpec {
         /// What is compared.
         #[serde(default)]
         load: LoadMeasure,
+    },
+    /// The better of two drawn by chance, by the time that each takes to its first token, its worst of late, × the requests on it (Finagle's `PeakEwma`).
+    PeakEwma {
+        /// For how long a slow answer is remembered, seconds.
+        #[serde(default = "decay_s")]
+        decay_s: f64,
     },
     /// A session stays on its replica, unless that is over the bound. What has no session goes by least requests.
     Session {
@@ -203,6 +211,11 @@ impl RouteSpec {
                 })?;
                 RouteSpec::PowerOfTwo { load: load.unwrap_or_default() }
             }
+            "peak_ewma" => RouteSpec::PeakEwma {
+                decay_s: written
+                    .take("decay_s", DECAY_WANT, |decay| (LEAST_DECAY_S..=MOST_DECAY_S).contains(decay))?
+                    .unwrap_or(DECAY_S),
+            },
             "session" => RouteSpec::Session { bound: bound(written)? },
             "prefix" => RouteSpec::Prefix {
                 bound: bound(written)?,
@@ -243,6 +256,9 @@ impl RouteSpec {
             {
                 Err(value("index_blocks", index_blocks.to_string(), INDEX_WANT))
             }
+            RouteSpec::PeakEwma { decay_s } if !(LEAST_DECAY_S..=MOST_DECAY_S).contains(&decay_s) => {
+                Err(value("decay_s", decay_s.to_string(), DECAY_WANT))
+            }
             RouteSpec::LeastCost { weight, .. } if !(0.0..=MOST_WEIGHT).contains(&weight) => {
                 Err(value("weight", weight.to_string(), WEIGHT_WANT))
             }
@@ -257,6 +273,11 @@ const BOUND_WANT: &str = "a number from 1, such as 1.25";
 const INDEX_WANT: &str = "a whole number from 2";
 /// Beyond this nothing but others counts.
 const MOST_WEIGHT: f64 = 100.0;
+/// For how long a slow answer is remembered unless told otherwise, as Finagle has it, and how long or short it may be, seconds.
+const DECAY_S: f64 = 10.0;
+const LEAST_DECAY_S: f64 = 0.1;
+const MOST_DECAY_S: f64 = 3_600.0;
+const DECAY_WANT: &str = "seconds from 0.1 to 3600, such as 10";
 const WEIGHT_WANT: &str = "a number from 0 to 100, such as 0.2";
 
 /// A routing policy at work.
@@ -267,6 +288,7 @@ pub struct Router {
     last: Option<u32>,
     index: PrefixIndex,
     speeds: Speeds,
+    peaks: Peaks,
     /// What the last look into the index found, and each replica's cost: kept so that a decision allocates nothing.
     matches: Vec<Match>,
     costs: Vec<f64>,
@@ -286,6 +308,7 @@ impl Router {
             last: None,
             index: PrefixIndex::new(blocks as usize),
             speeds: Speeds::default(),
+            peaks: Peaks::default(),
             matches: Vec::new(),
             costs: Vec::new(),
         }
@@ -313,6 +336,11 @@ impl Router {
         matches!(self.spec, RouteSpec::LeastCost { .. })
     }
 
+    /// Does it look at how long replicas take? Where it doesn't, nobody need tell it of first tokens.
+    pub fn learns(&self) -> bool {
+        self.weighs_seconds() || matches!(self.spec, RouteSpec::PeakEwma { .. })
+    }
+
     /// The replica that gets the request; `None` where there are none. `views` are in ascending order of their names.
     /// Call it once per request: it remembers what it decided.
     pub fn pick(&mut self, views: &[ReplicaView], facts: &Facts<'_>, chance: &mut Stream) -> Option<Pick> {
@@ -327,7 +355,10 @@ impl Router {
             RouteSpec::Random {} => chance.below(views.len() as u64) as usize,
             RouteSpec::LeastRequests {} => self.least(views, LoadMeasure::Requests),
             RouteSpec::LeastTokens {} => self.least(views, LoadMeasure::Tokens),
-            RouteSpec::PowerOfTwo { load } => better_of_two(views, load, chance),
+            RouteSpec::PowerOfTwo { load } => better_of_two(views, chance, |view| view.load(load)),
+            RouteSpec::PeakEwma { .. } => {
+                better_of_two(views, chance, |view| self.peaks.cost(view.replica, view.load.requests))
+            }
             RouteSpec::Session { bound } => match facts.session {
                 Some(session) => rendezvous::place(session, views, bound)?,
                 None => self.least(views, LoadMeasure::Requests),
@@ -400,6 +431,18 @@ impl Router {
     /// The first token of a request came.
     pub fn first(&mut self, booking: &Booking, at: At) {
         self.speeds.first(booking, at);
+        self.took(booking, at);
+    }
+
+    /// An answer came, of which only its end was seen.
+    pub fn whole(&mut self, booking: &Booking, at: At) {
+        self.took(booking, at);
+    }
+
+    fn took(&mut self, booking: &Booking, at: At) {
+        if let RouteSpec::PeakEwma { decay_s } = self.spec {
+            self.peaks.took(booking.replica, at - booking.sent, at, Span::from_secs_f64(decay_s));
+        }
     }
 
     /// A request was answered with so many tokens; `beside`: requests that decode there now.
@@ -500,14 +543,22 @@ impl ReplicaView {
 }
 
 /// Two different ones by chance, the less loaded of them; the first drawn among equals.
-fn better_of_two(views: &[ReplicaView], load: LoadMeasure, chance: &mut Stream) -> usize {
+fn better_of_two<T: PartialOrd>(
+    views: &[ReplicaView],
+    chance: &mut Stream,
+    load: impl Fn(&ReplicaView) -> T,
+) -> usize {
     let first = chance.below(views.len() as u64) as usize;
     if views.len() == 1 {
         return first;
     }
     let mut second = chance.below(views.len() as u64 - 1) as usize;
     second += usize::from(second >= first);
-    if views[second].load(load) < views[first].load(load) { second } else { first }
+    if load(&views[second]) < load(&views[first]) { second } else { first }
+}
+
+fn decay_s() -> f64 {
+    DECAY_S
 }
 
 fn bound() -> f64 {

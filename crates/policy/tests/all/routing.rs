@@ -43,6 +43,7 @@ fn no_replica_is_no_answer() {
         "least_requests",
         "least_tokens",
         "power_of_two",
+        "peak_ewma",
         "session",
         "prefix",
         "least_cost",
@@ -188,17 +189,39 @@ fn the_index_is_bounded_and_keeps_what_is_asked_for() {
     assert!(found(&mut index, 1_000).is_empty());
 }
 
+/// Two replicas, one of which took a second: the pair is always both, so the slow one gets nothing until it is worth its time.
+#[test]
+fn peak_ewma_leaves_a_slow_replica_at_its_first_slow_answer() {
+    let mut router = router("peak_ewma");
+    let took = |router: &mut Router, replica, ms: i64| {
+        let booking = Booking::new(replica, Load::default(), Load::default(), At::ZERO);
+        router.first(&booking, At::ZERO + Span::from_millis(ms));
+    };
+    took(&mut router, 0, 100);
+    took(&mut router, 1, 100);
+    let both = picks(&mut router, &views(&[0, 0]), 1_000);
+    assert!((400..600).contains(&both.iter().filter(|&&chosen| chosen == 0).count()));
+    took(&mut router, 1, 1_000);
+    assert_eq!(picks(&mut router, &views(&[0, 0]), 100), [0; 100]);
+    // 1 s × 1 against 0.1 s × 11.
+    assert_eq!(picks(&mut router, &views(&[10, 0]), 100), [1; 100]);
+}
+
 #[test]
 fn unknown_words_are_refused_with_what_there_is() {
     let refused = |text: &str| RouteSpec::parse(text).unwrap_err().to_string();
     assert_eq!(
         refused("fastest"),
         "unknown routing policy \"fastest\"; there are: round_robin, random, least_requests, least_tokens, \
-         power_of_two, session, prefix, least_cost"
+         power_of_two, peak_ewma, session, prefix, least_cost"
     );
     assert_eq!(refused("session:bond=2"), "session: unknown parameter \"bond\"; allowed: bound");
     assert_eq!(refused("session:bound=0.5"), "session: bound: \"0.5\" is not a number from 1, such as 1.25");
     assert_eq!(refused("session:bound"), "\"session:bound\" is not name:key=value,key=value");
+    assert_eq!(
+        refused("peak_ewma:decay_s=0"),
+        "peak_ewma: decay_s: \"0\" is not seconds from 0.1 to 3600, such as 10"
+    );
     assert_eq!(refused("power_of_two:load=cpu"), "power_of_two: load: \"cpu\" is not requests or tokens");
 }
 

@@ -43,7 +43,7 @@ impl Fleet {
         if let Some(slot) = self.flights.find(id) {
             let (flight, replica) = (self.flights.at_mut(slot), &mut self.replicas[number as usize]);
             flight.replica = number;
-            if self.gate.is_none() && self.router.weighs_seconds() {
+            if self.gate.is_none() && self.router.learns() {
                 flight.load.backlog = u64::from(chosen.uncached);
                 let booking = Booking::new(number, replica.load, flight.load, now);
                 flight.booking = Some(Booking { expected: chosen.expected, ..booking });

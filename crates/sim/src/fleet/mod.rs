@@ -167,7 +167,7 @@ impl Fleet {
                 || split.is_some()
                 || spec.fleet.adapters.is_some()
                 || gate.is_some()
-                || router.weighs_seconds(),
+                || router.learns(),
             watching_tokens: tokens,
             split,
             agenda: Agenda::default(),
@@ -507,6 +507,9 @@ impl Fleet {
         let Some(booking) = &flight.booking else { return };
         let beside = self.replicas[flight.replica as usize].load.decoding;
         self.router.ended(booking, beside, flight.answer, at);
+        if booking.first.is_none() {
+            self.router.whole(booking, at);
+        }
         self.router.cached(booking, f64::from(flight.cached) / f64::from(flight.prompt));
     }
 

@@ -41,12 +41,13 @@ pub fn script(seed: u64, rate_per_s: f64) -> Vec<(At, Act)> {
     script
 }
 
-const ROUTES: [&str; 8] = [
+const ROUTES: [&str; 9] = [
     "round_robin",
     "random",
     "least_requests",
     "least_tokens",
     "power_of_two",
+    "peak_ewma",
     "session",
     "prefix",
     "least_cost",
