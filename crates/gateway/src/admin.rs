@@ -153,9 +153,10 @@ fn replicas(worker: &Worker) -> String {
 }
 
 fn listed(pool: &Pool, shown: &[Shown], role: impl Fn(&Replica) -> Role) -> Vec<serde_json::Value> {
-    let each = pool.replicas.iter().zip(shown);
-    each.map(|(replica, shown)| {
+    let each = pool.replicas.iter().zip(shown).enumerate();
+    each.map(|(number, (replica, shown))| {
         json!({
+            "models": pool.models_of(number),
             "name": replica.name,
             "role": role(replica),
             "standing": shown.standing,

@@ -18,6 +18,7 @@ pub mod tls;
 pub mod cache;
 pub mod doors;
 pub mod explain;
+pub mod models;
 pub mod pool;
 pub mod queue;
 pub mod rules;

@@ -20,8 +20,9 @@ use siphasher::sip::SipHasher13;
 use tokio::sync::oneshot;
 
 use crate::explain::{Candidate, Choice, LeftOut};
+use crate::models::{self, Model};
 use crate::queue::{Placing, Waits};
-use crate::request::Asked;
+use crate::request::{self, Asked};
 use crate::rollout::{Role, Rollout, Stand};
 use crate::spec::{GatewaySpec, Place};
 use crate::stats::REASONS;
@@ -60,6 +61,8 @@ pub struct Pool {
     /// Requests that were not sent, by class and [reason](crate::stats::REASONS).
     pub refused: Vec<[AtomicU64; REASONS.len()]>,
     inner: Mutex<Inner>,
+    /// What each replica serves, and whether the file says so.
+    models: Mutex<Vec<(Option<Vec<Model>>, bool)>>,
 }
 
 struct Inner {
@@ -120,7 +123,15 @@ impl Pool {
         for (number, replica) in (0u32..).zip(&replicas) {
             front.set_arm(number, replica.arm);
         }
+        let said = spec.replicas.iter().filter(|replica| replica.role != Role::Shadow);
+        let said: Vec<Option<Vec<Model>>> = said
+            .map(|replica| Some(replica.models.as_ref()?.iter().map(|id| Model::named(id)).collect()))
+            .collect();
+        for (number, models) in (0u32..).zip(&said) {
+            front.set_models(number, models.as_deref().map(hashes));
+        }
         Ok(Pool {
+            models: Mutex::new(said.into_iter().map(|models| (models.clone(), models.is_some())).collect()),
             needs_blocks: front.router().needs_blocks(),
             clock,
             rollout: spec.canary_share().map(Rollout::new),
@@ -271,6 +282,37 @@ impl Pool {
         let mut inner = self.lock();
         inner.front.set_up(replica, up);
         self.settle(inner);
+    }
+
+    /// Is a replica to be asked what it serves? Not where the file says it.
+    pub(crate) fn asks_models(&self, replica: u32) -> bool {
+        !self.models()[replica as usize].1
+    }
+
+    /// A replica says what it serves; `None` = it does not.
+    pub(crate) fn set_models(&self, replica: u32, models: Option<Vec<Model>>) {
+        let mut inner = self.lock();
+        inner.front.set_models(replica, models.as_deref().map(hashes));
+        self.models()[replica as usize].0 = models;
+    }
+
+    fn models(&self) -> MutexGuard<'_, Vec<(Option<Vec<Model>>, bool)>> {
+        self.models.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is served, where replicas serve different models: otherwise any of them can say.
+    pub fn models_page(&self) -> Option<String> {
+        if self.lock().front.serve_alike() {
+            return None;
+        }
+        let models = self.models();
+        Some(models::merged(models.iter().filter_map(|(models, _)| models.as_deref())).to_string())
+    }
+
+    /// Names of what a replica serves, where it says so.
+    pub fn models_of(&self, replica: usize) -> Option<Vec<String>> {
+        let models = self.models();
+        Some(models[replica].0.as_ref()?.iter().map(|model| model.id.clone()).collect())
     }
 
     /// The file names these replicas, by their numbers; the others end what they have.
@@ -487,6 +529,10 @@ impl Drop for Booked {
     fn drop(&mut self) {
         self.close(None);
     }
+}
+
+fn hashes(models: &[Model]) -> Vec<u64> {
+    models.iter().map(|model| request::hash(model.id.as_bytes())).collect()
 }
 
 /// A name that tells two replicas apart and neither where they are nor what they are called.

@@ -11,6 +11,7 @@ use http::{HeaderValue, Method, Request, Uri};
 use http_body_util::{BodyExt, Full};
 use plimsoll_model::{At, Span};
 
+use crate::models;
 use crate::pool::{Pool, Replica};
 use crate::rules::{InForce, Rules};
 use crate::upstream::{Upstreams, soon};
@@ -21,6 +22,10 @@ const OFTEN: Span = Span::from_millis(250);
 const FAILED: u32 = 2;
 /// What of a health page is read.
 const MOST_PAGE: usize = 64 << 10;
+/// What of a list of models is read: one with a thousand adapters has some 300 KiB.
+const MOST_MODELS: usize = 4 << 20;
+/// Between two looks at what a replica serves: adapters are loaded while it runs.
+const MODELS: Span = Span::from_secs(30);
 
 /// Looks at one replica for ever.
 pub async fn probe(pool: Arc<Pool>, upstreams: Rc<Upstreams>, replica: u32, rules: Arc<InForce>) {
@@ -28,6 +33,7 @@ pub async fn probe(pool: Arc<Pool>, upstreams: Rc<Upstreams>, replica: u32, rule
     let mut due = pool.clock.now();
     // How many attempts there were when it was last seen to be used, and when that was.
     let mut used = (0, due);
+    let mut models_due = due;
     loop {
         let rules = rules.now();
         let one = One { pool: &pool, upstreams: &upstreams, replica, rules: &rules };
@@ -36,9 +42,14 @@ pub async fn probe(pool: Arc<Pool>, upstreams: Rc<Upstreams>, replica: u32, rule
         if now >= due || !pool.is_up(replica) {
             let answers = one.is_healthy().await;
             failed = if answers { 0 } else { failed + 1 };
-            if answers && !pool.is_up(replica) {
+            let is_new = answers && !pool.is_up(replica);
+            if is_new {
                 one.warm_up().await;
                 used.1 = pool.clock.now();
+            }
+            if answers && (is_new || pool.clock.now() >= models_due) {
+                one.look_at_models().await;
+                models_due = pool.clock.now() + MODELS;
             }
             if answers || failed >= FAILED {
                 pool.set_up(replica, answers);
@@ -67,7 +78,22 @@ impl One<'_> {
     async fn is_healthy(&self) -> bool {
         let spec = &self.rules.health;
         let within = Duration::from_secs_f64(spec.timeout_s);
-        self.send(Method::GET, &spec.path, "", within).await.is_some_and(|status| status < 500)
+        self.send(Method::GET, &spec.path, "", (within, MOST_PAGE))
+            .await
+            .is_some_and(|(status, _)| status < 500)
+    }
+
+    /// Asks it what it serves. One that does not say gets requests for any model.
+    async fn look_at_models(&self) {
+        let spec = &self.rules.health;
+        let Some(path) = spec.models.as_ref().filter(|_| self.pool.asks_models(self.replica)) else { return };
+        let within = Duration::from_secs_f64(spec.timeout_s);
+        let page = self.send(Method::GET, path, "", (within, MOST_MODELS)).await;
+        // One that is too busy to say serves what it served.
+        if let Some((status, page)) = page {
+            let models = page.filter(|_| status == 200).and_then(|page| models::read(&page));
+            self.pool.set_models(self.replica, models);
+        }
     }
 
     /// The first requests of a process, before clients'. One that fails keeps nobody out: what is broken the breaker finds.
@@ -79,7 +105,7 @@ impl One<'_> {
             if left <= Span::ZERO {
                 return;
             }
-            self.send(Method::POST, &spec.path, &spec.body, left.as_duration()).await;
+            self.send(Method::POST, &spec.path, &spec.body, (left.as_duration(), MOST_PAGE)).await;
         }
     }
 
@@ -90,13 +116,19 @@ impl One<'_> {
         if self.pool.is_up(self.replica) && self.pool.clock.now() - *used >= idle {
             // Health is not looked at meanwhile, so it may take no longer than a look at it.
             let within = Duration::from_secs_f64(self.rules.health.timeout_s);
-            self.send(Method::POST, &spec.path, &spec.body, within).await;
+            self.send(Method::POST, &spec.path, &spec.body, (within, MOST_PAGE)).await;
             *used = self.pool.clock.now();
         }
     }
 
-    /// Sends a request of the gateway's own, which counts as nobody's; gives its answer's status.
-    async fn send(&self, method: Method, path: &str, body: &str, within: Duration) -> Option<u16> {
+    /// Sends a request of the gateway's own, which counts as nobody's; gives its answer's status, and the answer where it is whole and no longer than `most`.
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: &str,
+        (within, most): (Duration, usize),
+    ) -> Option<(u16, Option<Bytes>)> {
         let Replica { place, name, .. } = &self.pool.replicas[self.replica as usize];
         let path = format!("{}{path}", place.base).parse::<Uri>().ok()?;
         let request = || {
@@ -117,11 +149,15 @@ impl One<'_> {
         let asking = async {
             let (response, lent) = self.upstreams.send(self.replica, request).await.ok()?;
             let status = response.status().as_u16();
-            let page = http_body_util::Limited::new(response.into_body(), MOST_PAGE).collect().await;
-            if page.is_ok() {
+            let page = http_body_util::Limited::new(response.into_body(), most)
+                .collect()
+                .await
+                .ok()
+                .map(|page| page.to_bytes());
+            if page.is_some() {
                 lent.give_back();
             }
-            Some(status)
+            Some((status, page))
         };
         tokio::time::timeout(within, asking).await.ok()?
     }

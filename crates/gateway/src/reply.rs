@@ -32,6 +32,13 @@ impl Out {
     }
 }
 
+/// An answer of the gateway's own.
+pub fn json(body: String) -> Response<Out> {
+    let mut response = Response::new(Out::Own(Full::new(Bytes::from(body))));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
 /// Why an answer could not be passed on to its end.
 pub type Cut = Box<dyn std::error::Error + Send + Sync>;
 
@@ -74,9 +81,8 @@ pub fn error(status: StatusCode, code: &str, message: &str, retry_s: Option<u64>
     let body = serde_json::json!({
         "error": {"message": message, "type": kind, "param": null, "code": code}
     });
-    let mut response = Response::new(Out::Own(Full::new(Bytes::from(body.to_string()))));
+    let mut response = json(body.to_string());
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     if let Some(seconds) = retry_s {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     }

@@ -8,8 +8,8 @@ use plimsoll_model::Arm;
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
 
-/// A session's number, by the name that its client gives it.
-pub fn session(name: &[u8]) -> u64 {
+/// A session's number, or a model's, by its name.
+pub fn hash(name: &[u8]) -> u64 {
     let mut hash = SipHasher13::new();
     hash.write(name);
     hash.finish()
@@ -58,7 +58,9 @@ pub struct Asked {
     pub session: Option<u64>,
     /// Whose it is, where a version is on trial.
     pub arm: Arm,
-    /// The model that it names, where all of it is read ([`Cut::Whole`]).
+    /// The model that it names, by a hash of its name.
+    pub model_hash: Option<u64>,
+    /// Its name, where all of it is read ([`Cut::Whole`]).
     pub model: Option<Box<str>>,
 }
 
@@ -69,6 +71,10 @@ impl Asked {
         let Some(fields) = Fields::read(body) else { return asked };
         asked.streams = fields.stream == Some(b"true");
         asked.most_tokens = fields.most_tokens.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+        // Names with characters that JSON escapes are no model's.
+        asked.model_hash = fields.model.map(|name| {
+            hash(name.strip_prefix(b"\"").and_then(|name| name.strip_suffix(b"\"")).unwrap_or(name))
+        });
         let Some(prompt) = fields.prompt else { return asked };
         asked.prompt_tokens = tokens(prompt.len() + fields.tools.map_or(0, <[u8]>::len));
         if cut == Cut::Whole {

@@ -97,6 +97,9 @@ pub struct ReplicaSpec {
     /// What it is there for.
     #[serde(default)]
     pub role: Role,
+    /// The models that it serves, by the names that requests ask for; unless told otherwise, it is asked.
+    #[serde(default)]
+    pub models: Option<Vec<String>>,
 }
 
 /// How it is seen that a replica answers.
@@ -107,6 +110,8 @@ pub struct HealthSpec {
     pub path: String,
     /// Between two looks at a replica that answers, seconds; one that doesn't is asked four times a second.
     pub every_s: f64,
+    /// The page that says which models it serves, looked at as well every 30 s; none = it is not asked, and gets requests for any.
+    pub models: Option<String>,
     /// How long an answer may take, seconds: an engine's front is slow while it is busy, and that is not dead.
     pub timeout_s: f64,
 }
@@ -204,7 +209,12 @@ impl Default for GatewaySpec {
 
 impl Default for HealthSpec {
     fn default() -> HealthSpec {
-        HealthSpec { path: "/health".to_owned(), every_s: 2.0, timeout_s: 2.0 }
+        HealthSpec {
+            path: "/health".to_owned(),
+            every_s: 2.0,
+            models: Some("/v1/models".to_owned()),
+            timeout_s: 2.0,
+        }
     }
 }
 
@@ -355,6 +365,9 @@ impl HealthSpec {
         if !self.path.starts_with('/') {
             return conflict("health.path", format!("{:?} is no path; it begins with /", self.path));
         }
+        if let Some(path) = self.models.as_ref().filter(|path| !path.starts_with('/')) {
+            return conflict("health.models", format!("{path:?} is no path; it begins with /"));
+        }
         seconds("health.every_s", self.every_s, 0.01)?;
         seconds("health.timeout_s", self.timeout_s, 0.01)
     }
@@ -417,7 +430,7 @@ pub struct Place {
 impl ReplicaSpec {
     /// A server, and what it is called if not by its host and port.
     pub fn new(url: impl Into<String>, name: Option<String>) -> ReplicaSpec {
-        ReplicaSpec { url: url.into(), name, key: None, role: Role::Serve }
+        ReplicaSpec { url: url.into(), name, key: None, role: Role::Serve, models: None }
     }
 
     /// What it is called.

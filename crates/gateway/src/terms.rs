@@ -6,7 +6,7 @@ use plimsoll_policy::{AdmissionSpec, Ask, BlockEnds, Facts, Refusal, Terms};
 
 use crate::doors::Key;
 use crate::reply::{self, Out};
-use crate::request::{Asked, session};
+use crate::request::{Asked, hash};
 use crate::stats::End;
 
 const SLO: HeaderName = HeaderName::from_static("x-slo-ttft-ms");
@@ -24,6 +24,7 @@ impl Ask for Asked {
             most_tokens: self.most_tokens,
             streams: self.streams,
             arm: self.arm,
+            model: self.model_hash,
         }
     }
 }
@@ -59,7 +60,7 @@ pub fn terms(
         }
     };
     let named = spec.tenant_header.as_ref().and_then(|name| headers.get(name)).map(HeaderValue::as_bytes);
-    let tenant = key.map(|key| key.tenant.as_bytes()).or(named).map_or(NOBODY, session);
+    let tenant = key.map(|key| key.tenant.as_bytes()).or(named).map_or(NOBODY, hash);
     Ok(Terms { class, tenant, came, slo, bytes: bytes as u64 })
 }
 

@@ -18,6 +18,7 @@ use crate::drain::Drain;
 use crate::health::{BreakerSpec, Health, Standing, Verdict};
 use crate::hedge::{HedgeSpec, Hedger, Late, Withheld};
 use crate::load::{Booking, Load, unseen};
+use crate::models::Models;
 use crate::queue::{FairQueue, Held, Order, Ticket};
 use crate::retry::{RetryBudget, RetrySpec};
 use crate::route::{Facts, Outlook, ReplicaView, RouteSpec, Router};
@@ -161,6 +162,7 @@ pub struct Front<A> {
     router: Router,
     health: Health,
     sides: Sides,
+    models: Models,
     budget: RetryBudget,
     hedger: Option<Hedger>,
     loads: Vec<Load>,
@@ -187,6 +189,7 @@ impl<A: Ask> Front<A> {
             router: Router::new(&spec.route),
             health: Health::new(&spec.breaker, replicas),
             sides: Sides::new(replicas),
+            models: Models::new(replicas),
             budget: RetryBudget::new(&spec.retry, now),
             hedger: spec.hedge.as_ref().map(|hedge| Hedger::new(hedge, now)),
             loads: vec![Load::default(); replicas],
@@ -241,11 +244,11 @@ impl<A: Ask> Front<A> {
         }
         let deadline = terms.slo.map(|slo| terms.came + slo);
         let until = terms.came + Span::from_secs_f64(self.admission.wait_s);
-        self.see(now, &[], true);
+        self.see(now, &[], true, facts.model);
         self.sides.prefer(facts.arm, &mut self.views);
         let direct = self.queue.is_empty() && !self.views.is_empty();
         if !direct {
-            self.see(now, &[], false);
+            self.see(now, &[], false, facts.model);
             self.sides.prefer(facts.arm, &mut self.views);
         }
         let nobody = self.views.is_empty();
@@ -287,7 +290,7 @@ impl<A: Ask> Front<A> {
 
     /// Places a request once more that was let in: on a replica that was not `tried`. `None` where no other may get it.
     pub fn again(&mut self, facts: &Facts<'_>, tried: &[u32], now: At, chance: &mut Stream) -> Option<Sent> {
-        self.see(now, tried, false);
+        self.see(now, tried, false, facts.model);
         self.sides.prefer(facts.arm, &mut self.views);
         self.send(facts, now, chance)
     }
@@ -318,11 +321,10 @@ impl<A: Ask> Front<A> {
         now: At,
         chance: &mut Stream,
     ) -> Result<Sent, Withheld> {
-        self.see(now, &[], false);
         let offered = self.demand.per_s(now);
         let saturation = offered / self.capacity().max(f64::MIN_POSITIVE);
         let calm = self.state == BudgetState::Green && self.queue.is_empty();
-        self.see(now, &[sent.booking.replica], true);
+        self.see(now, &[sent.booking.replica], true, facts.model);
         // On its own side of a trial: what the other side does must not make it look better.
         self.sides.leave(facts.arm, &mut self.views);
         let hedger = self.hedger.as_mut().filter(|_| calm).ok_or(Withheld::Busy)?;
@@ -354,13 +356,21 @@ impl<A: Ask> Front<A> {
         if let Some((ticket, refusal)) = self.displaced.pop() {
             return Some((ticket, Given::Refused(refusal)));
         }
-        let ticket = self.queue.next()?;
-        self.see(now, &[], true);
+        self.see(now, &[], true, None);
         if self.views.is_empty() {
             return None;
         }
+        // Who waits for another model's replicas keeps nobody waiting.
+        let Front { queue, models, views, .. } = self;
+        let ticket = queue.next(|waiting| {
+            let model = models.deciding(waiting.ask.facts().model);
+            model.is_none_or(|model| views.iter().any(|view| models.serves(view.replica, model)))
+        })?;
         let (order, held, waiting) = self.queue.get(ticket)?;
         let facts = waiting.ask.facts();
+        if let Some(model) = self.models.deciding(facts.model) {
+            self.views.retain(|view| self.models.serves(view.replica, model));
+        }
         self.sides.prefer(facts.arm, &mut self.views);
         let (router, views) = (&mut self.router, &self.views);
         let idle = views.iter().any(|view| view.load.requests == 0);
@@ -395,7 +405,8 @@ impl<A: Ask> Front<A> {
 
     /// A request has waited until its end. `None` if it does not wait any more.
     pub fn expire(&mut self, ticket: Ticket, now: At) -> Option<Refusal> {
-        self.see(now, &[], false);
+        let model = self.queue.get(ticket).and_then(|(.., waiting)| waiting.ask.facts().model);
+        self.see(now, &[], false, model);
         let none = self.views.is_empty();
         self.leave(ticket).then_some(if none { Refusal::NoReplica } else { Refusal::Expired })
     }
@@ -475,6 +486,16 @@ impl<A: Ask> Front<A> {
         self.health.set_draining(replica, draining);
     }
 
+    /// Which models a replica serves, by hashes of their names; `None` = it does not say, and gets requests for any.
+    pub fn set_models(&mut self, replica: u32, models: Option<Vec<u64>>) {
+        self.models.set(replica, models);
+    }
+
+    /// Do all replicas that say what they serve serve the same?
+    pub fn serve_alike(&self) -> bool {
+        self.models.are_alike()
+    }
+
     /// On which side of a trial a replica is.
     pub fn set_arm(&mut self, replica: u32, arm: Arm) {
         self.sides.set(replica, arm);
@@ -550,7 +571,7 @@ impl<A: Ask> Front<A> {
 
     /// What an autoscaler should know.
     pub fn signal(&mut self, now: At) -> ScaleSignal {
-        self.see(now, &[], false);
+        self.see(now, &[], false, None);
         let (held, capacity) = (self.queue.held(), self.capacity());
         let work = Work {
             queued: (held.requests, held.tokens),
@@ -563,11 +584,20 @@ impl<A: Ask> Front<A> {
         demand::signal(&work, self.demand.per_s(now), self.admission.per_replica, drain_s)
     }
 
-    /// Looks at the replicas that may get requests now, less those that were tried. `room`: only those that have room.
-    fn see(&mut self, now: At, tried: &[u32], room: bool) {
-        let Front { health, usable, loads, ahead, router, admission, views, .. } = self;
+    /// Looks at the replicas that may get requests (for a model) now, less those that were tried. `room`: only those that have room.
+    fn see(&mut self, now: At, tried: &[u32], room: bool, model: Option<u64>) {
+        let Front { health, usable, loads, ahead, router, admission, views, models, .. } = self;
         let unseen = unseen(loads, self.others);
         health.usable(now, usable);
+        if let Some(model) = models.deciding(model) {
+            usable.retain(|replica| models.serves(*replica, model));
+            if usable.is_empty() {
+                // As with all replicas: where none is fit, those that answer are used.
+                let all =
+                    (0..loads.len() as u32).filter(|&one| models.serves(one, model) && health.answers(one));
+                usable.extend(all);
+            }
+        }
         views.clear();
         for &replica in usable.iter().filter(|replica| !tried.contains(replica)) {
             let load = loads[replica as usize];
@@ -622,9 +652,10 @@ impl<A: Ask> Front<A> {
         Span::from_secs_f64((ahead / rate).min(86_400.0))
     }
 
-    /// Prompt tokens a second of the replicas that were looked at.
+    /// Prompt tokens a second of the replicas that answer.
     fn capacity(&self) -> f64 {
-        let each = self.views.iter().map(|view| self.router.speed(view.replica).prefill.per);
+        let answer = (0..self.loads.len() as u32).filter(|replica| self.health.answers(*replica));
+        let each = answer.map(|replica| self.router.speed(replica).prefill.per);
         each.map(|per| if per > 0.0 { (1.0 / per).min(FASTEST) } else { FASTEST }).sum()
     }
 

@@ -183,6 +183,12 @@ impl Health {
         self.each[replica as usize].up
     }
 
+    /// Does it answer, and is it to go on?
+    pub fn answers(&self, replica: u32) -> bool {
+        let one = &self.each[replica as usize];
+        one.up && !one.draining
+    }
+
     /// Where a replica stands.
     pub fn standing(&self, replica: u32, now: At) -> Standing {
         let one = &self.each[replica as usize];
@@ -227,8 +233,7 @@ impl Health {
             return;
         }
         usable.clear();
-        let answers = |one: &ReplicaHealth| one.up && !one.draining;
-        usable.extend((0u32..).zip(&self.each).filter(|(_, one)| answers(one)).map(|(replica, _)| replica));
+        usable.extend((0..self.each.len() as u32).filter(|replica| self.answers(*replica)));
     }
 
     /// A request goes to this replica.

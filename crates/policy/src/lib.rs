@@ -11,6 +11,7 @@
 pub mod setting;
 
 pub mod load;
+mod models;
 pub mod route;
 
 pub mod affinity;

@@ -118,10 +118,17 @@ impl<T> FairQueue<T> {
         ticket
     }
 
-    /// Who is next.
-    pub fn next(&self) -> Option<Ticket> {
-        let class = self.next_class()?;
-        class.head()
+    /// Who is next of those that `may` go now.
+    pub fn next(&self, may: impl Fn(&T) -> bool) -> Option<Ticket> {
+        let may = |ticket: &Ticket| self.items.get(ticket).is_some_and(|item| may(&item.what));
+        if let Some(next) = self.next_class()?.head().filter(may) {
+            return Some(next);
+        }
+        let tickets = self.classes.iter().flat_map(|class| {
+            let tenants = class.waiting.iter().map(|(_, tenant)| &class.tenants[tenant]);
+            tenants.flat_map(|tenant| tenant.waiting.iter().map(|&(_, ticket)| ticket))
+        });
+        tickets.into_iter().find(may)
     }
 
     /// A request that waits.

@@ -132,6 +132,8 @@ pub struct Facts<'a> {
     pub streams: bool,
     /// Whose it is, where a version is on trial.
     pub arm: Arm,
+    /// The model that it asks for, by a hash of its name.
+    pub model: Option<u64>,
 }
 
 /// How many tokens of a prompt its first so many blocks are.

@@ -47,6 +47,9 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 const OF_ONE_HOP: [HeaderName; 8] =
     [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, EXPECT];
 
+/// Where a list of models is asked for.
+const MODELS: &str = "/v1/models";
+
 /// What one thread's requests share.
 pub struct Worker {
     /// The replicas.
@@ -195,9 +198,14 @@ pub async fn answer(worker: Rc<Worker>, request: Request<Incoming>) -> Response<
     let mut response = match worker.read(came, id.clone(), parts, body).await {
         Ok(mut call) => {
             call.recording = recording.map(|recording| call.begun(recording, worker.pool.clock.now()));
-            match call.cached() {
-                Some((cache, key)) => cached::answer(&worker, call, (cache, key), gone).await,
-                None => worker.answers(call, gone).await,
+            match (call.cached(), worker.models(&call)) {
+                (_, Some(page)) => {
+                    worker.stats.end(End::Answered);
+                    gone.counted();
+                    reply::json(page)
+                }
+                (Some((cache, key)), None) => cached::answer(&worker, call, (cache, key), gone).await,
+                (None, None) => worker.answers(call, gone).await,
             }
         }
         Err(refused) => {
@@ -330,18 +338,21 @@ impl Worker {
         let asks_why = asked_why && rules.explain_header;
         let is_post = parts.method == Method::POST;
         let mut asked = if is_post { Asked::read(&body, cut) } else { Asked::default() };
+        if let Some(model) = path.path().strip_prefix(MODELS).filter(|_| !is_post) {
+            asked.model_hash = model.strip_prefix('/').map(|model| request::hash(model.as_bytes()));
+        }
         let tolled = key.map(|key| Toll::take(key, asked.prompt_tokens, asked.most_tokens, self.pool.clock));
         let toll = tolled.transpose().map_err(|wait| Box::new(over_limit(wait)))?;
         if toll.is_some() && !rules.forward_keys {
             doors::strip(&mut headers);
         }
-        asked.session = headers.get(SESSION).map(|name| request::session(name.as_bytes()));
-        let split = asked.session.unwrap_or_else(|| request::session(id.as_bytes()));
+        asked.session = headers.get(SESSION).map(|name| request::hash(name.as_bytes()));
+        let split = asked.session.unwrap_or_else(|| request::hash(id.as_bytes()));
         if let Some(rollout) = &self.pool.rollout {
             asked.arm = split::arm(split, rollout.share());
         }
         let context = (self.traces && is_post).then(|| {
-            TraceContext::of(&mut headers, [request::session(id.as_bytes()), self.pool.clock.now().0 as u64])
+            TraceContext::of(&mut headers, [request::hash(id.as_bytes()), self.pool.clock.now().0 as u64])
         });
         self.stats.took(Stage::Read, self.pool.clock.now() - came);
         let method = parts.method;
@@ -361,6 +372,12 @@ impl Worker {
             asks_why,
             why: None,
         })
+    }
+
+    /// The list of all models, where that is asked for and no replica has it.
+    fn models(&self, call: &Call) -> Option<String> {
+        let Message { method, path, .. } = &call.message;
+        (*method == Method::GET && path.path() == MODELS).then(|| self.pool.models_page()).flatten()
     }
 
     /// A replica's answer.

@@ -46,6 +46,8 @@ pub struct Mock {
     pub act: Arc<Mutex<Act>>,
     /// Requests to other than the health page.
     pub requests: Arc<AtomicUsize>,
+    /// What its list of models answers; none = 404.
+    pub models: Arc<Mutex<Option<String>>>,
     /// The last of them, as it came.
     pub last: Arc<Mutex<Vec<u8>>>,
     /// Bytes of floods that were taken.
@@ -67,6 +69,7 @@ impl Mock {
             addr: listener.local_addr().expect("it listens"),
             act: Arc::new(Mutex::new(act)),
             requests: Arc::default(),
+            models: Arc::default(),
             last: Arc::default(),
             flooded: Arc::default(),
             gone: Arc::default(),
@@ -92,6 +95,7 @@ impl Mock {
             addr: self.addr,
             act: self.act.clone(),
             requests: self.requests.clone(),
+            models: self.models.clone(),
             last: self.last.clone(),
             flooded: self.flooded.clone(),
             gone: self.gone.clone(),
@@ -103,6 +107,18 @@ impl Mock {
     pub fn leave(&self) {
         self.stop.store(true, Ordering::Relaxed);
         sleep(Duration::from_millis(50));
+    }
+
+    /// A replica that says which models it serves.
+    pub fn serving(act: Act, models: &[&str]) -> Mock {
+        let entries: Vec<String> = models
+            .iter()
+            .map(|model| format!("{{\"id\":\"{model}\",\"object\":\"model\",\"max_model_len\":4096}}"))
+            .collect();
+        let mock = Mock::new(act);
+        let page = format!("{{\"object\":\"list\",\"data\":[{}]}}", entries.join(","));
+        *mock.models.lock().expect("nobody panicked") = Some(page);
+        mock
     }
 
     pub fn set(&self, act: Act) {
@@ -122,6 +138,15 @@ impl Mock {
             }
             if request.starts_with(b"GET /health ") {
                 if socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").is_err() {
+                    return;
+                }
+                continue;
+            }
+            if request.starts_with(b"GET /v1/models ") {
+                let models = self.models.lock().expect("nobody panicked").clone();
+                let (status, body) = models.map_or((404, String::new()), |models| (200, models));
+                let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+                if socket.write_all(head.as_bytes()).is_err() {
                     return;
                 }
                 continue;

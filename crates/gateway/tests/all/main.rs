@@ -11,6 +11,7 @@ mod failing;
 mod hedging;
 mod hostile;
 mod kit;
+mod models;
 mod queueing;
 mod reloads;
 mod rollouts;

@@ -24,7 +24,7 @@ fn a_tenants_earliest_deadline_goes_first_and_what_has_none_by_its_turn() {
     for (due, name) in [(30, "late"), (10, "soon"), (20, "between"), (10, "soon too")] {
         queue.put(order(0, 1, due), held(5), name);
     }
-    let served: Vec<&str> = std::iter::from_fn(|| queue.serve(queue.next()?, 5)).collect();
+    let served: Vec<&str> = std::iter::from_fn(|| queue.serve(queue.next(|_| true)?, 5)).collect();
     assert_eq!(served, ["soon", "soon too", "between", "late"]);
     assert_eq!(queue.held(), Held::default());
 }
@@ -94,7 +94,7 @@ proptest! {
         }
         let mut left = [sizes.len(), 20 * sizes.len()];
         while left.iter().all(|&left| left > 0) {
-            let ticket = queue.next().expect("both wait");
+            let ticket = queue.next(|_| true).expect("both wait");
             let (_, held, &(who, tokens)) = queue.get(ticket).expect("it waits");
             prop_assert_eq!(held.tokens, tokens);
             queue.serve(ticket, tokens);
@@ -116,7 +116,7 @@ proptest! {
             most = most.max(size);
         }
         while queue.held_by(0).requests > 0 {
-            let ticket = queue.next().expect("somebody waits");
+            let ticket = queue.next(|_| true).expect("somebody waits");
             let &(class, tokens) = queue.get(ticket).expect("it waits").2;
             queue.serve(ticket, tokens);
             served[class] += tokens;

@@ -55,6 +55,7 @@ impl Ask for Asked {
             most_tokens: None,
             streams: true,
             arm: Arm::Base,
+            model: None,
         }
     }
 }

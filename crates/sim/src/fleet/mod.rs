@@ -135,6 +135,7 @@ pub(crate) fn facts(request: &Submit) -> Facts<'_> {
         most_tokens: None,
         streams: true,
         arm: Arm::Base,
+        model: None,
     }
 }
 

@@ -1,0 +1,117 @@
+//! Replicas that serve different models.
+
+use std::time::Duration;
+
+use plimsoll_gateway::Gateway;
+use serde_json::Value;
+
+use crate::kit::{Act, Answer, Mock, gateway, is_empty, request, send, until};
+
+fn ask(gateway: &Gateway, model: &str) -> Answer {
+    let body = format!(r#"{{"model": "{model}", "prompt": "hello"}}"#);
+    send(gateway.addr, &request(&body)).expect("an answer")
+}
+
+fn get(gateway: &Gateway, path: &str) -> Answer {
+    let text = format!("GET {path} HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n\r\n");
+    send(gateway.addr, text.as_bytes()).expect("an answer")
+}
+
+fn by(answer: &Answer) -> (u16, Option<&str>) {
+    (answer.status, answer.header("x-plimsoll-replica"))
+}
+
+#[test]
+fn a_request_goes_to_those_that_serve_its_model() {
+    let a = Mock::serving(Act::Answer, &["large", "shared"]);
+    let b = Mock::serving(Act::Answer, &["small", "shared", "small-lora"]);
+    let gateway = gateway(&[&a, &b], |_| {});
+    for _ in 0..20 {
+        assert_eq!(by(&ask(&gateway, "large")), (200, Some("r0")));
+        assert_eq!(by(&ask(&gateway, "small")), (200, Some("r1")));
+        assert_eq!(by(&ask(&gateway, "small-lora")), (200, Some("r1")));
+    }
+    let (before_a, before_b) = (a.count(), b.count());
+    (0..40).for_each(|_| assert_eq!(ask(&gateway, "shared").status, 200));
+    assert!(a.count() > before_a && b.count() > before_b, "both serve it");
+    // What nobody names, anybody may know more of.
+    assert_eq!(ask(&gateway, "unheard-of").status, 200);
+    is_empty(&gateway);
+}
+
+#[test]
+fn clients_see_one_list_of_all() {
+    let (a, b) =
+        (Mock::serving(Act::Answer, &["large", "shared"]), Mock::serving(Act::Answer, &["shared", "small"]));
+    let gateway = gateway(&[&a, &b], |_| {});
+    let answer = get(&gateway, "/v1/models");
+    assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/json")));
+    let list: Value = serde_json::from_str(&answer.text()).expect("JSON");
+    let ids: Vec<&str> =
+        list["data"].as_array().expect("a list").iter().filter_map(|one| one["id"].as_str()).collect();
+    assert_eq!((list["object"].as_str(), ids), (Some("list"), vec!["large", "shared", "small"]));
+    // What a replica says of its model stays.
+    assert_eq!(list["data"][0]["max_model_len"], 4096);
+    assert_eq!(by(&get(&gateway, "/v1/models/small")), (200, Some("r1")));
+    assert_eq!(by(&get(&gateway, "/v1/models/large")), (200, Some("r0")));
+}
+
+#[test]
+fn replicas_that_serve_the_same_answer_for_themselves() {
+    let (a, b) = (Mock::serving(Act::Answer, &["m"]), Mock::serving(Act::Answer, &["m"]));
+    let gateway = gateway(&[&a, &b], |_| {});
+    let answer = get(&gateway, "/v1/models");
+    let same = a.models.lock().expect("nobody panicked").clone();
+    assert_eq!(Some(answer.text()), same);
+    assert!(answer.header("x-plimsoll-replica").is_some());
+}
+
+/// One model's replica is full: whoever waits for it keeps nobody else waiting.
+#[test]
+fn one_models_queue_is_not_anothers() {
+    let (a, b) = (Mock::serving(Act::Silence, &["large"]), Mock::serving(Act::Answer, &["small"]));
+    let gateway = gateway(&[&a, &b], |spec| spec.admission.per_replica = Some(1));
+    let at = gateway.addr;
+    let large: Vec<_> = (0..5)
+        .map(|_| std::thread::spawn(move || send(at, &request(r#"{"model": "large", "prompt": "hello"}"#))))
+        .collect();
+    until("four wait behind one", || {
+        gateway.pool.queued().0.iter().map(|held| held.requests).sum::<u32>() == 4
+    });
+    for _ in 0..20 {
+        let answer = ask(&gateway, "small");
+        assert_eq!(by(&answer), (200, Some("r1")));
+    }
+    assert_eq!(a.count(), 1);
+    a.set(Act::Stream(1, Duration::ZERO));
+    a.leave();
+    drop(gateway);
+    large.into_iter().for_each(|one| drop(one.join().expect("a thread")));
+}
+
+/// A model whose only replica is down is waited for, and never asked of one that does not serve it.
+#[test]
+fn a_model_that_nobody_serves_now_is_waited_for() {
+    let (a, b) = (Mock::serving(Act::Answer, &["large"]), Mock::serving(Act::Answer, &["small"]));
+    let gateway = gateway(&[&a, &b], |spec| spec.admission.wait_s = 0.5);
+    a.leave();
+    until("it is seen to be gone", || !gateway.pool.is_up(0));
+    let before = b.count();
+    assert_eq!(ask(&gateway, "large").status, 503);
+    assert_eq!(b.count(), before);
+    assert_eq!(ask(&gateway, "small").status, 200);
+}
+
+/// What the file says goes; what a replica says otherwise is not asked for.
+#[test]
+fn the_file_says_what_a_replica_serves() {
+    let (a, b) = (Mock::serving(Act::Answer, &["x"]), Mock::serving(Act::Answer, &["x"]));
+    let gateway = gateway(&[&a, &b], |spec| {
+        spec.replicas[0].models = Some(vec!["large".to_owned()]);
+        spec.replicas[1].models = Some(vec!["small".to_owned()]);
+    });
+    for _ in 0..10 {
+        assert_eq!(by(&ask(&gateway, "large")), (200, Some("r0")));
+        assert_eq!(by(&ask(&gateway, "small")), (200, Some("r1")));
+    }
+}
