@@ -7,7 +7,7 @@
 //!
 //! Reading order: [`mod@encode`] and [`template`] (requests), [`http1`] (answers off a
 //! connection), [`head`] (status and headers), [`sse`] (framing), [`decode`]
-//! (answers; inside it `stream`, `chunk`, `tally`, `form`, `whole` and `fault`), [`kserve`] (tensors, both sides), [`exposition`] (pages of metrics) and [`prometheus_api`] (what a Prometheus scraped of them), then [`openai`] and [`prometheus`] for the server side, and
+//! (answers; inside it `stream`, `chunk`, `tally`, `form`, `whole` and `fault`), [`kserve`] (tensors, both sides), [`exposition`] (pages of metrics) and [`prometheus_api`] (what a Prometheus scraped of them), [`remote_write`] (what it sends by itself), then [`openai`] and [`prometheus`] for the server side, and
 //! [`trace`] (spans of others), [`mod@foreign`] (result files of other load generators) and [`mod@log`] (logs of production).
 
 mod chunk;
@@ -27,6 +27,8 @@ pub mod log;
 pub mod openai;
 pub mod prometheus;
 pub mod prometheus_api;
+mod protobuf;
+pub mod remote_write;
 pub mod sse;
 mod stream;
 mod tally;
@@ -38,4 +40,5 @@ pub use decode::{Decoder, Verdict};
 pub use decoded::Decoded;
 pub use encode::{Encoded, QueueWish, RequestOptions, encode};
 pub use head::Head;
+pub use protobuf::ProtobufError;
 pub use template::{Template, TemplateError};

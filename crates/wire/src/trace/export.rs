@@ -5,7 +5,7 @@
 //! Source: OpenTelemetry Protocol Specification 1.x, "OTLP/gRPC Response", "OTLP/HTTP Response"; gRPC over HTTP/2.
 
 use super::id::to_base64;
-use super::protobuf::Pen;
+use crate::protobuf::Pen;
 
 /// The path of gRPC's one method.
 pub const GRPC_EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";

@@ -5,7 +5,7 @@
 //! far as there are bytes, and memory stays linear in the input: what a resource says of many spans is cut to 256 bytes
 //! before it is copied into each.
 //!
-//! Reading order: [`feed`] (files as their bytes come), [`mod@otlp`] on `protobuf` (and back), `document` (any JSON, on `scan`) with `loose` (a span as an object) and
+//! Reading order: [`feed`] (files as their bytes come), [`mod@otlp`] on the crate's `protobuf` (and back), `document` (any JSON, on `scan`) with `loose` (a span as an object) and
 //! `attributes`, `chrome` on `timeline` (slices of
 //! threads become nested spans), [`export`] (what
 //! a receiver answers), [`client`] (our own attempts as spans), then the small things: `id`, `origin`.
@@ -21,11 +21,12 @@ mod looks;
 mod loose;
 mod origin;
 pub mod otlp;
-mod protobuf;
 mod scan;
 mod timeline;
 
 use plimsoll_model::TraceSpan;
+
+use crate::protobuf::ProtobufError;
 
 /// Attribute that holds the name of the instrumentation scope, by OpenTelemetry's rules for formats without scopes.
 pub const SCOPE: &str = "otel.scope.name";
@@ -138,6 +139,12 @@ pub enum TraceError {
         /// What it is instead.
         found: String,
     },
+}
+
+impl From<ProtobufError> for TraceError {
+    fn from(ProtobufError { at, expected }: ProtobufError) -> TraceError {
+        TraceError::Protobuf { at, expected }
+    }
 }
 
 /// Reads traces of any format, which the bytes tell. Not compressed: whoever has the file inflates it.

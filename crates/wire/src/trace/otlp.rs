@@ -7,8 +7,8 @@ use serde_json::Value as Json;
 
 use super::id::{self, short};
 use super::origin::{Origin, settle, time_ns};
-use super::protobuf::{Fields, Pen, Value};
 use super::{Notes, TraceError};
+use crate::protobuf::{Fields, Pen, Value};
 
 /// Lists in lists deeper than this are refused; nobody's attributes are.
 const DEPTH_MAX: usize = 32;

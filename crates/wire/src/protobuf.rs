@@ -1,4 +1,4 @@
-//! Protocol buffers as far as OTLP needs them: fields in, fields out.
+//! Protocol buffers as far as OTLP and Prometheus' remote write need them: fields in, fields out.
 //!
 //! A message is read as a walk over its fields that borrows from the bytes; whoever reads it takes the numbers it knows
 //! and passes over the rest, as the format demands. A generated codec (prost and the messages of the OpenTelemetry
@@ -6,7 +6,15 @@
 //! [`TraceSpan`](plimsoll_model::TraceSpan), for nine messages of which half of the fields are thrown away.
 //! Encoding: <https://protobuf.dev/programming-guides/encoding/>.
 
-use super::TraceError;
+/// Bytes that are no protobuf message.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("expected {expected} at byte {at} of a message")]
+pub struct ProtobufError {
+    /// Bytes from the beginning of the (inner) message.
+    pub at: usize,
+    /// What should have been there.
+    pub expected: &'static str,
+}
 
 /// What a field holds, by wire type.
 #[derive(Copy, Clone, PartialEq, Debug)]
@@ -49,7 +57,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The next field: its number and what it holds. `None` at the end.
-    pub(crate) fn next(&mut self) -> Result<Option<(u32, Value<'a>)>, TraceError> {
+    pub(crate) fn next(&mut self) -> Result<Option<(u32, Value<'a>)>, ProtobufError> {
         if self.bytes.is_empty() {
             return Ok(None);
         }
@@ -73,7 +81,7 @@ impl<'a> Fields<'a> {
     }
 
     #[inline]
-    fn varint(&mut self) -> Result<u64, TraceError> {
+    fn varint(&mut self) -> Result<u64, ProtobufError> {
         if let [first, rest @ ..] = self.bytes
             && *first < 0x80
         {
@@ -92,7 +100,7 @@ impl<'a> Fields<'a> {
     }
 
     #[inline]
-    fn take(&mut self, len: usize) -> Result<&'a [u8], TraceError> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], ProtobufError> {
         match self.bytes.split_at_checked(len) {
             Some((head, rest)) => {
                 self.bytes = rest;
@@ -102,8 +110,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn wrong(&self, expected: &'static str) -> TraceError {
-        TraceError::Protobuf { at: self.len - self.bytes.len(), expected }
+    fn wrong(&self, expected: &'static str) -> ProtobufError {
+        ProtobufError { at: self.len - self.bytes.len(), expected }
     }
 }
 
