@@ -7,7 +7,9 @@
 use std::collections::{HashMap, VecDeque};
 
 use plimsoll_judge::budget::{Budget, BudgetFile};
-use plimsoll_measure::server_side::{FAILED, LEFT, PAGE_LABEL, SCRAPE, Series, ServerSide, Signal};
+use plimsoll_measure::server_side::{
+    FAILED, LEFT, PAGE_LABEL, PATIENCE, Replica, SCRAPE, Series, ServerSide, Signal,
+};
 use plimsoll_model::{At, Attempt, Sample, Span, split_labels};
 
 use crate::alert::{AlertKind, Board, FirstTokens, Kept, Minute, board};
@@ -44,6 +46,8 @@ const THE_SERVER: &str = "the server";
 struct PageSeen {
     tried: Option<At>,
     good: Option<At>,
+    /// Lost after so long, where that is its sender's choice.
+    patience: Option<Span>,
 }
 
 /// A budget file and what has been seen of the traffic it is held against.
@@ -133,7 +137,7 @@ impl Watched {
 
     /// Takes a row of the scraper.
     pub fn push(&mut self, sample: Sample) {
-        if [SCRAPE, FAILED, LEFT].contains(&sample.name.as_str()) {
+        if [SCRAPE, FAILED, LEFT, PATIENCE].contains(&sample.name.as_str()) {
             let labels = split_labels(&sample.labels);
             let page =
                 labels.iter().find(|(name, _)| name == PAGE_LABEL).map_or("", |(_, page)| page.as_str());
@@ -142,6 +146,10 @@ impl Watched {
                 return;
             }
             let seen = self.pages.entry(page.to_owned()).or_default();
+            if sample.name == PATIENCE {
+                seen.patience = Some(Span::from_secs_f64(sample.value));
+                return;
+            }
             seen.tried = seen.tried.max(Some(sample.at));
             if sample.name == SCRAPE && sample.value > 0.0 {
                 seen.good = seen.good.max(Some(sample.at));
@@ -308,19 +316,21 @@ impl Watched {
 
     /// Pages without a good scrape for some cadences.
     fn lost(&self, now: At) -> Vec<&str> {
-        let since = now - Span(LOST_AFTER * self.spec.every.0).max(LOST_AT_LEAST);
-        let is_lost = |page: &PageSeen| page.good.is_none_or(|good| good < since);
+        let patience = Span(LOST_AFTER * self.spec.every.0).max(LOST_AT_LEAST);
+        let is_lost = |page: &PageSeen| {
+            let patience = page.patience.map_or(patience, |own| own.max(patience));
+            page.good.is_none_or(|good| good < now - patience)
+        };
         self.pages.iter().filter(|(_, page)| is_lost(page)).map(|(name, _)| name.as_str()).collect()
     }
 
     fn replicas(&self, now: At) -> Vec<ReplicaNow> {
         let lost = self.lost(now);
-        let replica = |(number, replica): (usize, &plimsoll_measure::server_side::Replica)| {
+        let replica = |(number, replica): (usize, &Replica)| {
             let running = level(self.side.gauge_of(number, Signal::Running));
             let answers = !lost.contains(&replica.page.as_str());
-            let stalled_s = running
-                .filter(|running| answers && *running >= 1.0)
-                .and_then(|_| self.stalled(&replica.name));
+            let stalled_s =
+                running.filter(|running| answers && *running >= 1.0).and_then(|_| self.stalled(replica));
             ReplicaNow {
                 name: if replica.name.is_empty() { THE_SERVER.to_owned() } else { replica.name.clone() },
                 running,
@@ -333,9 +343,9 @@ impl Watched {
     }
 
     /// For how long nothing of a replica has moved, s, where that is too long.
-    fn stalled(&self, name: &str) -> Option<f64> {
-        let fresh = self.pages.values().filter_map(|page| page.good).max()?;
-        let still = fresh - *self.moved.get(name)?;
+    fn stalled(&self, replica: &Replica) -> Option<f64> {
+        // By its own page: another's, that was read later, says nothing of it.
+        let still = self.pages.get(&replica.page)?.good? - *self.moved.get(&replica.name)?;
         let least = if self.side.has(Signal::OutputTokens) { STALLED } else { STALLED_WITHOUT_TOKENS };
         (still >= least).then(|| still.as_secs_f64())
     }

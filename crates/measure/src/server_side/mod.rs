@@ -41,6 +41,9 @@ pub const FAILED: &str = "scrape_failed";
 /// Name of the row that says that a page is nobody's any more: a target was taken out of Prometheus.
 pub const LEFT: &str = "scrape_left";
 
+/// Name of the row that says for how long a page may be silent before it is lost, s: how often it speaks is its sender's choice.
+pub const PATIENCE: &str = "scrape_patience";
+
 /// Label that names the page that a row came from, where there are several.
 pub const PAGE_LABEL: &str = "source";
 

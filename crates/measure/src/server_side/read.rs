@@ -11,7 +11,7 @@ use super::buckets::{Buckets, Gained};
 use super::series::{Scrapes, Series, Step, held};
 use super::signal::{Rule, Signal};
 use super::table::{Layer, SignalName, SignalPart, Table};
-use super::{Disclosures, ExposedSeries, FAILED, LEFT, PAGE_LABEL, Replica, SCRAPE, ServerSide};
+use super::{Disclosures, ExposedSeries, FAILED, LEFT, PAGE_LABEL, PATIENCE, Replica, SCRAPE, ServerSide};
 
 /// More falls than this of one counter are not restarts.
 const MOST_RESTARTS: u32 = 3;
@@ -117,6 +117,11 @@ fn pages_are_named(samples: &[&Sample]) -> bool {
         || scrapes.any(|sample| value_of(&split_labels(&sample.labels), PAGE_LABEL).is_some())
 }
 
+/// What only a watch is told of a page.
+fn is_of_watch(name: &str) -> bool {
+    matches!(name, LEFT | PATIENCE)
+}
+
 /// The pages with their scrapes, and the series.
 fn gather<'a>(
     samples: impl IntoIterator<Item = &'a Sample>,
@@ -127,8 +132,10 @@ fn gather<'a>(
     let mut names: BTreeMap<String, usize> = BTreeMap::new();
     let mut marks: Vec<Vec<(At, bool)>> = Vec::new();
     let mut instants: Vec<BTreeSet<At>> = Vec::new();
-    let samples: Vec<&Sample> =
-        samples.into_iter().filter(|sample| sample.source != "client" && sample.name != LEFT).collect();
+    let samples: Vec<&Sample> = samples
+        .into_iter()
+        .filter(|sample| sample.source != "client" && !is_of_watch(&sample.name))
+        .collect();
     let named = pages_are_named(&samples);
     for sample in samples {
         let key = (sample.source.as_str(), sample.name.as_str(), sample.labels.as_str());

@@ -1,7 +1,8 @@
 //! Alerts in virtual time, against logs that know the truth: how often they are wrong, how late they are, and when they must be silent.
 
 use plimsoll_math::rng::Stream;
-use plimsoll_model::{At, Span};
+use plimsoll_measure::server_side::PATIENCE;
+use plimsoll_model::{At, Sample, Span};
 use plimsoll_watch::alert::burn::{Burn, PAIRS};
 use plimsoll_watch::alert::detect::{Detector, threshold};
 use plimsoll_watch::alert::row::RowWatch;
@@ -211,6 +212,42 @@ fn one_replica_of_two_stalls_or_is_lost() {
     let [lost] = of(&alerts, AlertKind::SourceLost)[..] else { panic!("{alerts:?}") };
     assert_eq!((lost.about.as_str(), lost.state), ("b", AlertState::Firing));
     assert!(of(&alerts, AlertKind::Stalled).is_empty());
+}
+
+/// Pages that come once a minute, each at its own second, are neither lost between two nor stalled while the other is read; one that stays away is lost after its own patience.
+#[test]
+fn what_comes_seldom_is_not_lost_before_its_own_time() {
+    let mut watched = watched(TTFT);
+    let (mut a, mut b) = (Page::default(), Page::default());
+    let patience =
+        |page: &str, second: i64| Sample { name: PATIENCE.into(), value: 185.0, ..Page::lost(page, second) };
+    for second in 0..=900 {
+        load(1000)(second, &mut a);
+        load(1000)(second, &mut b);
+        (a.running, b.running) = (2.0, 2.0);
+        if second % 60 == 0 {
+            a.samples("a", second)
+                .into_iter()
+                .chain([patience("a", second)])
+                .for_each(|sample| watched.push(sample));
+        }
+        if second % 60 == 50 && second < 600 {
+            b.samples("b", second)
+                .into_iter()
+                .chain([patience("b", second)])
+                .for_each(|sample| watched.push(sample));
+        }
+        if second % 5 == 0 {
+            watched.tick(at(second));
+            let found = watched.finding(at(second));
+            let lost = u64::from(second > 590 + 185);
+            assert_eq!(found.fleet.pages[1] - found.fleet.pages[0], lost, "{second}");
+        }
+    }
+    let alerts = watched.finding(at(900)).alerts;
+    assert!(of(&alerts, AlertKind::Stalled).is_empty(), "{alerts:?}");
+    let [lost] = of(&alerts, AlertKind::SourceLost)[..] else { panic!("{alerts:?}") };
+    assert_eq!(lost.about, "b");
 }
 
 /// Nobody asks for ten minutes: an alert, where somebody asked before.
