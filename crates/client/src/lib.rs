@@ -8,7 +8,7 @@
 //! [`pool`];
 //! [`target`], [`certs`], [`secret`]; [`recording`] (a row in the making), [`exchange`] (one attempt), [`task_pool`], [`flight`],
 //! [`prepare`], [`level_driver`] (one level on one thread), [`worker`]; [`level`], [`control`], [`live`], [`sink`], [`client`];
-//! [`mod@probe`], [`pages`], [`scrape`], [`doctor`], [`peer_clock`]; [`post`], [`sign`]; [`histogram`].
+//! [`mod@probe`], [`pages`], [`told`], [`scrape`], [`doctor`], [`peer_clock`]; [`post`], [`sign`]; [`histogram`].
 
 pub mod clock;
 pub mod timer;
@@ -49,6 +49,7 @@ pub mod peer_clock;
 pub mod probe;
 pub mod scrape;
 pub mod targets;
+pub mod told;
 
 pub mod post;
 pub mod sign;

@@ -13,7 +13,7 @@ use plimsoll_wire::prometheus_api::RangeSeries;
 
 use crate::clock::{self, Clock};
 use crate::pages::{Looker, MetricsPage, PATIENCE};
-use crate::scrape::{ToRows, Told};
+use crate::told::{ToRows, Told};
 
 /// How far back it is asked how often targets are scraped.
 const LOOK_BACK: Span = Span::from_secs(300);
