@@ -124,6 +124,8 @@ mod wait;
 mod watch;
 #[path = "all/watch_alerts.rs"]
 mod watch_alerts;
+#[path = "all/watch_pushed.rs"]
+mod watch_pushed;
 #[path = "all/watch_replay.rs"]
 mod watch_replay;
 #[path = "all/what_if.rs"]

@@ -7,13 +7,14 @@
 use std::collections::{BTreeMap, HashMap};
 
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
-use plimsoll_model::{At, Span};
+use plimsoll_model::Span;
 use plimsoll_wire::exposition::ExposedValue;
 use plimsoll_wire::prometheus_api::RangeSeries;
 
 use crate::clock::{self, Clock};
+use crate::foreign::{ForeignPages, UNSCRAPED};
 use crate::pages::{Looker, MetricsPage, PATIENCE};
-use crate::told::{ToRows, Told};
+use crate::told::ToRows;
 
 /// How far back it is asked how often targets are scraped.
 const LOOK_BACK: Span = Span::from_secs(300);
@@ -28,17 +29,8 @@ pub(crate) struct Targets {
 
 /// What was taken of them.
 struct Taken {
-    knows: fn(&str) -> bool,
-    known: HashMap<String, ScrapedTarget>,
-    /// Rows have been told up to here.
-    told_to: At,
+    pages: ForeignPages,
     began: bool,
-}
-
-struct ScrapedTarget {
-    told: Told,
-    /// Its newest scrape that was taken, ns since the unix epoch.
-    newest: i64,
 }
 
 /// What was scraped of one target at one instant.
@@ -61,7 +53,7 @@ impl Targets {
 
     /// What they said last counts as never said.
     pub fn forget(&mut self) {
-        self.taken.known.values_mut().for_each(|target| target.told.forget());
+        self.taken.pages.forget();
     }
 
     /// Asks for what came since, and some more: what a scrape brings may be there a while after its instant.
@@ -77,17 +69,14 @@ impl Targets {
         });
         match found {
             Ok(found) => self.taken.take(clock, found, rows),
-            Err(why) => {
-                let now = clock.now();
-                self.taken.known.values().for_each(|target| target.told.failed(now, &why, rows));
-            }
+            Err(why) => self.taken.pages.all_failed(clock.now(), &why, rows),
         }
     }
 }
 
 impl Taken {
     fn new(knows: fn(&str) -> bool) -> Taken {
-        Taken { knows, known: HashMap::new(), told_to: At::ZERO, began: false }
+        Taken { pages: ForeignPages::new(knows), began: false }
     }
 
     fn take(&mut self, clock: Clock, scrapes: Vec<Scrape>, rows: &ToRows) {
@@ -97,35 +86,16 @@ impl Taken {
             *last = (*last).max(scrape.at_unix);
         }
         let upto = clock.now();
-        for scrape in scrapes {
-            let last = newest.get(&scrape.target).copied();
-            let knows = self.knows;
-            let target = self.known.entry(scrape.target.clone()).or_insert_with(|| ScrapedTarget {
-                told: Told::new((Some(scrape.target.clone()), true), knows),
-                newest: i64::MIN,
-            });
+        for Scrape { at_unix, target, is_up, rows: found } in scrapes {
             // Of what lies before the watch the newest is where its counters begin.
-            let is_before = !self.began && last != Some(scrape.at_unix);
-            if scrape.at_unix <= target.newest || is_before {
+            if !self.began && newest.get(&target) != Some(&at_unix) {
                 continue;
             }
-            target.newest = scrape.at_unix;
-            // What came up to an earlier answer has been counted: what Prometheus shows late counts from then on, and not never.
-            let at = clock.at_unix(scrape.at_unix).min(upto).max(self.told_to);
-            self.told_to = At(at.0 + 1);
-            match scrape.is_up {
-                true => target.told.tell(at, scrape.rows, rows),
-                false => target.told.failed(at, "Prometheus could not scrape it", rows),
-            }
+            let found = if is_up { Ok(found) } else { Err(UNSCRAPED) };
+            self.pages.scrape((clock, upto), &target, at_unix, found, rows);
         }
         self.began = true;
-        self.known.retain(|name, target| {
-            let is_there = newest.contains_key(name);
-            if !is_there {
-                target.told.left(self.told_to, rows);
-            }
-            is_there
-        });
+        self.pages.keep(|name| newest.contains_key(name), rows);
     }
 }
 
@@ -287,12 +257,12 @@ mod tests {
         let rows = told(&mut taken, clock, first);
         assert_eq!(words(&rows), ["scrape_samples{source=a} 1", "done{model_name=m,source=a} 7"]);
         // The same again, and nothing is told twice.
-        let again = Fleet { now: taken.known["a"].newest + 2_000_000_000, series: Vec::new() };
+        let again = Fleet { now: taken.pages.newest("a") + 2_000_000_000, series: Vec::new() };
         let again = again.with("up", "a", &[(2.0, 1.0)]).with("done", "a", &[(2.0, 7.0)]);
         assert_eq!(told(&mut taken, clock, again), []);
         // b's scrape lay before what a had said by then, and is seen only now: it keeps its order behind it.
-        let told_to = taken.told_to;
-        let late = Fleet { now: taken.known["a"].newest, series: Vec::new() };
+        let told_to = taken.pages.told_to;
+        let late = Fleet { now: taken.pages.newest("a"), series: Vec::new() };
         let late = late.with("up", "a", &[(0.0, 1.0), (-1.0, 0.0)]).with("done", "a", &[(0.0, 7.0)]);
         let late = late.with("up", "b", &[(0.5, 1.0)]).with("done", "b", &[(0.5, 3.0)]);
         let rows = told(&mut taken, clock, late);
@@ -323,7 +293,7 @@ mod tests {
                 "scrape_left{source=b} 1"
             ]
         );
-        assert!(!taken.known.contains_key("b"));
+        assert_eq!(taken.pages.newest("b"), i64::MIN);
     }
 
     #[test]

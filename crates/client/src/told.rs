@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use plimsoll_model::{At, Sample, join_labels};
+use plimsoll_model::{At, Sample, Span, join_labels};
 use plimsoll_wire::exposition::ExposedValue;
 
 /// Series of one page that are followed.
@@ -47,6 +47,11 @@ impl Told {
     /// It could not be scraped.
     pub fn failed(&self, at: At, why: &str, rows: &ToRows) {
         rows(self.row(at, "scrape_failed", &[("why", why)], 1.0));
+    }
+
+    /// It may be silent for so long before it is lost: how often it speaks is somebody else's choice.
+    pub fn may_be_silent(&self, at: At, patience: Span, rows: &ToRows) {
+        rows(self.row(at, "scrape_patience", &[], patience.as_secs_f64()));
     }
 
     /// It is nobody's page any more.

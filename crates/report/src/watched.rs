@@ -14,6 +14,41 @@ pub fn begins(pages: usize, every: Span, budget: &str) -> String {
     format!("watching {pages} every {} against {budget}; Ctrl-C ends it", words::time(every.as_secs_f64()))
 }
 
+/// `watching 1 page and what is pushed to 2 addresses, every 5s, against budget.yaml; Ctrl-C ends it`.
+pub fn begins_pushed(pages: usize, addresses: usize, every: Span, budget: &str) -> String {
+    let every = words::time(every.as_secs_f64());
+    let pages = if pages == 0 { String::new() } else { format!("{} and ", counted(pages)) };
+    let plural = if addresses == 1 { "address" } else { "addresses" };
+    format!(
+        "watching {pages}what is pushed to {addresses} {plural}, every {every}, against {budget}; Ctrl-C ends it"
+    )
+}
+
+/// `remote write 127.0.0.1:9465: 1200 samples in 40 requests; left out: 3 twice or behind newer ones`.
+pub fn came(name: &str, [taken, requests]: [u64; 2], left_out: &[(u64, &str)]) -> String {
+    let left_out: Vec<String> = left_out
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect();
+    let left_out =
+        if left_out.is_empty() { String::new() } else { format!("; left out: {}", left_out.join(", ")) };
+    format!(
+        "{name}: {} in {}{left_out}",
+        figure::counted(taken, "sample"),
+        figure::counted(requests, "request")
+    )
+}
+
+/// `remote write 127.0.0.1:9465: samples come every 60 s, and a window of 5m holds fewer than eight of them: …`.
+pub fn pushed_too_seldom(name: &str, cadence: Span, window: Span) -> String {
+    let (every, least) = (cadence.as_secs_f64(), 8.0 * cadence.as_secs_f64());
+    let window = words::time(window.as_secs_f64());
+    format!(
+        "{name}: samples come every {every:.0} s, and a window of {window} holds fewer than the eight that a verdict takes: write window: {least:.0}s or more"
+    )
+}
+
 /// `2 pages watched now`.
 pub fn pages_now(count: usize) -> String {
     format!("{} watched now", counted(count))

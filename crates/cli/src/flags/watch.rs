@@ -9,7 +9,7 @@ use super::Format;
 /// `plimsoll watch`
 #[derive(Args, Debug)]
 pub struct WatchArgs {
-    /// Metrics pages (NAME=URL names one), one watch file, or a run that is being written (a gateway's record: its folder); before them the word lint: say which rows they can judge, and end; or the word test with
+    /// Metrics pages (NAME=URL names one), one watch file (which may name addresses that are pushed to), or a run that is being written (a gateway's record: its folder); before them the word lint: say which rows they can judge, and end; or the word test with
     /// --replay RUN and perhaps a watch file: say what would have alerted during a finished run, and end
     #[arg(required = true, value_name = "URL|FILE|RUN")]
     pub sources: Vec<String>,

@@ -26,6 +26,8 @@ pub enum Tongue {
     Protobuf,
     /// JSON over HTTP.
     Json,
+    /// Not OTLP: a status and a line of text.
+    Plain,
 }
 
 /// A body of one piece, with trailers where gRPC wants them.
@@ -65,6 +67,8 @@ pub enum Refusal {
     Busy,
     /// The collector is stopping or its disk is full: later, elsewhere.
     Unavailable(String),
+    /// It does not know the token: never.
+    Denied,
     /// Too large: never.
     TooLarge,
     /// It breaks: never.
@@ -87,6 +91,11 @@ pub fn done(tongue: Tongue, done: Done) -> Response<Reply> {
 
 fn kept(tongue: Tongue, rejected: u64) -> Response<Reply> {
     let (kind, data, trailers) = match tongue {
+        Tongue::Plain => {
+            let mut response = Response::new(Reply::default());
+            *response.status_mut() = StatusCode::NO_CONTENT;
+            return response;
+        }
         Tongue::Grpc => {
             let mut trailers = HeaderMap::new();
             trailers.insert("grpc-status", HeaderValue::from_static("0"));
@@ -106,7 +115,16 @@ pub fn refused(tongue: Tongue, why: Refusal) -> Response<Reply> {
     let (code, status, message, retry) = match why {
         Refusal::Busy => {
             let message = "more on its way than may be; come back in a second".to_owned();
-            (Code::ResourceExhausted, StatusCode::TOO_MANY_REQUESTS, message, Some(RETRY_S))
+            // Unless it is told to, Prometheus takes 429 for "never".
+            let status = match tongue {
+                Tongue::Plain => StatusCode::SERVICE_UNAVAILABLE,
+                _ => StatusCode::TOO_MANY_REQUESTS,
+            };
+            (Code::ResourceExhausted, status, message, Some(RETRY_S))
+        }
+        Refusal::Denied => {
+            let message = "no bearer token, or a wrong one".to_owned();
+            (Code::Unauthenticated, StatusCode::UNAUTHORIZED, message, None)
         }
         Refusal::Unavailable(why) => (Code::Unavailable, StatusCode::SERVICE_UNAVAILABLE, why, Some(RETRY_S)),
         Refusal::TooLarge => {
@@ -149,6 +167,7 @@ fn plain(
 ) -> Response<Reply> {
     let (kind, data) = match tongue {
         Tongue::Json => ("application/json", export::status_json(code, message)),
+        Tongue::Plain => ("text/plain; charset=utf-8", format!("{message}\n").into_bytes()),
         _ => ("application/x-protobuf", export::status(code, message, retry_s)),
     };
     let mut response = Response::new(Reply { data: Some(data.into()), trailers: None });

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
-use http::{Method, Request, Response, StatusCode};
+use http::header::AUTHORIZATION;
+use http::{Request, Response};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -27,7 +27,7 @@ pub async fn answer(
     shared: Arc<Shared>,
     give: Give,
 ) -> Result<Response<Reply>, Infallible> {
-    let tongue = tongue(&request);
+    let tongue = shared.takes.tongue(&request);
     let answered = match take(request, tongue, &shared, &give).await {
         Ok(wait) => match wait.await {
             Ok(done) => answer::done(tongue, done),
@@ -47,21 +47,6 @@ pub async fn answer(
     Ok(answered)
 }
 
-/// How a request is spoken; protobuf where it does not say.
-fn tongue(request: &Request<Incoming>) -> Tongue {
-    match kind(request) {
-        kind if kind.starts_with("application/grpc") => Tongue::Grpc,
-        "application/json" => Tongue::Json,
-        _ => Tongue::Protobuf,
-    }
-}
-
-/// The content type without its parameters.
-fn kind(request: &Request<Incoming>) -> &str {
-    let value = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    value.split(';').next().unwrap_or_default().trim()
-}
-
 /// Looks at a request, reads its body and hands it over.
 async fn take(
     request: Request<Incoming>,
@@ -69,7 +54,13 @@ async fn take(
     shared: &Arc<Shared>,
     give: &Give,
 ) -> Result<oneshot::Receiver<super::intake::Done>, Refusal> {
-    let is_encoded = fits(&request, tongue)?;
+    let is_encoded = shared.takes.fits(&request, tongue)?;
+    if let Some(bearer) = &shared.config.bearer {
+        let said = request.headers().get(AUTHORIZATION).map_or(&[][..], |value| value.as_bytes());
+        if !bearer.is(said) {
+            return Err(Refusal::Denied);
+        }
+    }
     if shared.is_stopping() {
         return Err(Refusal::Unavailable("the collector is stopping".into()));
     }
@@ -90,45 +81,6 @@ async fn take(
     let job = Job { body, is_json: tongue == Tongue::Json, is_gzip, pending, done };
     give.send(job).map_err(|_| Refusal::Unavailable("the collector has stopped".into()))?;
     Ok(wait)
-}
-
-/// Is it an export of traces? Whether gzip is (or may be) around it, else why it is refused.
-fn fits(request: &Request<Incoming>, tongue: Tongue) -> Result<bool, Refusal> {
-    let (method, path) = (request.method(), request.uri().path());
-    let encoding_name = if tongue == Tongue::Grpc { "grpc-encoding" } else { CONTENT_ENCODING.as_str() };
-    let encoding =
-        request.headers().get(encoding_name).and_then(|value| value.to_str().ok()).unwrap_or("identity");
-    if tongue == Tongue::Grpc {
-        if path != export::GRPC_EXPORT {
-            return Err(Refusal::Unknown(format!("{path}: plimsoll collects traces and nothing else")));
-        }
-        return match encoding {
-            "identity" => Ok(false),
-            "gzip" => Ok(true),
-            other => Err(Refusal::Unknown(format!("grpc-encoding {other}: send gzip or identity"))),
-        };
-    }
-    if path != export::HTTP_TRACES {
-        return Err(Refusal::Unknown(format!(
-            "{path}: plimsoll collects traces, at {}",
-            export::HTTP_TRACES
-        )));
-    }
-    if method != Method::POST {
-        return Err(Refusal::Http(StatusCode::METHOD_NOT_ALLOWED, "POST is wanted here".into()));
-    }
-    let wrong = |what: String| Err(Refusal::Http(StatusCode::UNSUPPORTED_MEDIA_TYPE, what));
-    if !matches!(kind(request), "application/x-protobuf" | "application/protobuf" | "application/json") {
-        return wrong(format!(
-            "content type {:?}: send application/x-protobuf or application/json",
-            kind(request)
-        ));
-    }
-    match encoding {
-        "identity" | "" => Ok(false),
-        "gzip" => Ok(true),
-        other => wrong(format!("content encoding {other:?}: send gzip or none")),
-    }
 }
 
 /// The body, within the bound of one request and of all of them together.

@@ -1,4 +1,4 @@
-//! From bytes to kept spans: the second thread, which inflates, decodes, keeps and then answers.
+//! From bytes to what is kept: the second thread, which inflates, decodes, keeps and then answers.
 //!
 //! It takes all requests that wait and hands their spans to the sink at once, so that a sink whose safety costs a fixed
 //! time (a flush) pays it once for many.
@@ -11,10 +11,11 @@ use std::sync::mpsc::Receiver;
 use bytes::Bytes;
 use flate2::read::MultiGzDecoder;
 use plimsoll_model::TraceSpan;
+use plimsoll_wire::remote_write::{self, RemoteWriteError};
 use plimsoll_wire::trace::{self, Notes, otlp};
 use tokio::sync::oneshot;
 
-use super::{Shared, SpanSink};
+use super::{PushSink, Shared};
 
 /// Requests that are kept together.
 const TOGETHER: usize = 64;
@@ -80,7 +81,7 @@ pub enum Done {
 /// The thread's own half.
 pub struct Intake {
     pub shared: Arc<Shared>,
-    pub sink: Box<dyn SpanSink>,
+    pub sink: PushSink,
 }
 
 impl Intake {
@@ -98,7 +99,8 @@ impl Intake {
             }
             if broken.is_none()
                 && !spans.is_empty()
-                && let Err(why) = self.sink.keep(&spans)
+                && let PushSink::Spans(sink) = &mut self.sink
+                && let Err(why) = sink.keep(&spans)
             {
                 // What is not safe is not acknowledged, and nothing more can be made safe.
                 broken = Some(why);
@@ -112,7 +114,7 @@ impl Intake {
     }
 
     /// Decodes a request; one that fails is answered at once.
-    fn take(&self, job: Job, spans: &mut Vec<TraceSpan>, waiting: &mut Vec<Waiting>) {
+    fn take(&mut self, job: Job, spans: &mut Vec<TraceSpan>, waiting: &mut Vec<Waiting>) {
         let before = spans.len();
         let decoded = self.decode(&job, spans);
         let Job { pending, done, .. } = job;
@@ -127,7 +129,15 @@ impl Intake {
         }
     }
 
-    fn decode(&self, job: &Job, spans: &mut Vec<TraceSpan>) -> Result<Notes, Done> {
+    fn decode(&mut self, job: &Job, spans: &mut Vec<TraceSpan>) -> Result<Notes, Done> {
+        if let PushSink::Written(sink) = &mut self.sink {
+            let read = remote_write::read(&job.body, self.shared.config.inflated_bytes);
+            sink(read.map_err(|e| match e {
+                RemoteWriteError::TooLarge(_) => Done::TooLarge,
+                other => Done::Malformed(other.to_string()),
+            })?);
+            return Ok(Notes::default());
+        }
         let inflated;
         let bytes: &[u8] = if job.is_gzip {
             inflated = self.inflate(&job.body)?;

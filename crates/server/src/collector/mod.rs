@@ -1,4 +1,4 @@
-//! An OTLP receiver: spans over gRPC and HTTP, on any of its addresses, into a sink that is handed in.
+//! What others push: OTLP's spans over gRPC and HTTP, or Prometheus' remote write, on any of its addresses, into a sink that is handed in.
 //!
 //! Both protocols are told apart by what a connection says first, so no port can be the wrong one. One thread reads; a
 //! second one inflates, decodes and keeps, several requests at a time, and only then is a request answered: what was
@@ -8,6 +8,7 @@
 //! Written on hyper; tonic was the alternative: six more crates for one unary method whose frame is five bytes long.
 
 mod answer;
+mod export;
 mod http;
 mod intake;
 mod socket;
@@ -25,10 +26,13 @@ use hyper::rt::Executor;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use plimsoll_model::TraceSpan;
+use plimsoll_wire::remote_write::WrittenSeries;
+use subtle::ConstantTimeEq;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
 use crate::config::ServeError;
+use export::Export;
 use intake::{Intake, Job};
 use socket::{Socket, Speaks};
 
@@ -54,6 +58,8 @@ pub struct CollectorConfig {
     pub inflated_bytes: usize,
     /// Stop by itself once so many spans were kept.
     pub max_spans: Option<u64>,
+    /// Who does not say this is refused.
+    pub bearer: Option<Bearer>,
     /// A connection's first bytes, and over HTTP/2 the answer to a ping, have to come within this.
     pub first_bytes: Duration,
     /// A connection that sends no whole head of a request within this is closed; over HTTP/2 it is asked then whether it is still there.
@@ -70,10 +76,52 @@ impl CollectorConfig {
             body_bytes: 20 << 20,
             inflated_bytes: 128 << 20,
             max_spans: None,
+            bearer: None,
             first_bytes: Duration::from_secs(20),
             // Peers that are gone, or that send a byte now and then, would hold all connections there may be. Exporters send every few
             // seconds.
             idle: Duration::from_secs(75),
+        }
+    }
+}
+
+/// A token that senders have to know.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Bearer(Box<[u8]>);
+
+impl Bearer {
+    /// Of these bytes, which are not empty.
+    pub fn new(token: &[u8]) -> Bearer {
+        Bearer(token.into())
+    }
+
+    /// Is it this header's? Compared in a time that tells nothing of where they differ.
+    fn is(&self, header: &[u8]) -> bool {
+        let said = header.strip_prefix(b"Bearer ").or_else(|| header.strip_prefix(b"bearer "));
+        said.is_some_and(|said| said.trim_ascii().ct_eq(&self.0).into())
+    }
+}
+
+impl std::fmt::Debug for Bearer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Bearer(***)")
+    }
+}
+
+/// Where what is pushed goes.
+pub enum PushSink {
+    /// Traces.
+    Spans(Box<dyn SpanSink>),
+    /// Prometheus' remote write. It never fails: what can't be used is left out and counted there.
+    Written(Box<dyn FnMut(Vec<WrittenSeries>) + Send>),
+}
+
+impl PushSink {
+    /// What is taken for it.
+    fn takes(&self) -> Export {
+        match self {
+            PushSink::Spans(_) => Export::Traces,
+            PushSink::Written(_) => Export::RemoteWrite,
         }
     }
 }
@@ -139,6 +187,7 @@ impl Tally {
 /// What all connections share.
 struct Shared {
     config: CollectorConfig,
+    takes: Export,
     tally: Tally,
     /// Bytes on their way to the sink.
     pending: AtomicUsize,
@@ -205,6 +254,14 @@ impl CollectStopper {
 /// # Errors
 /// [`ServeError::Listen`] for the first address that can't be had; [`ServeError::System`].
 pub fn collect(config: CollectorConfig, sink: impl SpanSink) -> Result<Collecting, ServeError> {
+    receive(config, PushSink::Spans(Box::new(sink)))
+}
+
+/// The same of whatever the sink takes.
+///
+/// # Errors
+/// As [`collect`].
+pub fn receive(config: CollectorConfig, sink: PushSink) -> Result<Collecting, ServeError> {
     let mut listeners = Vec::new();
     for addr in &config.listen {
         let listen = |source| ServeError::Listen { addr: *addr, source };
@@ -215,13 +272,14 @@ pub fn collect(config: CollectorConfig, sink: impl SpanSink) -> Result<Collectin
     let addrs = listeners.iter().map(std::net::TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
     let shared = Arc::new(Shared {
         config,
+        takes: sink.takes(),
         tally: Tally::default(),
         pending: AtomicUsize::new(0),
         stopping: AtomicBool::new(false),
         stop: Notify::new(),
     });
     let (give, take) = std::sync::mpsc::channel();
-    let intake = Intake { shared: Arc::clone(&shared), sink: Box::new(sink) };
+    let intake = Intake { shared: Arc::clone(&shared), sink };
     let keeper = std::thread::Builder::new().name("collect-keep".into()).spawn(move || intake.run(&take))?;
     let theirs = Arc::clone(&shared);
     let reader = std::thread::Builder::new()

@@ -26,6 +26,8 @@ pub enum Code {
     Unimplemented = 12,
     /// Can't be kept now.
     Unavailable = 14,
+    /// Not with this token.
+    Unauthenticated = 16,
 }
 
 /// `ExportTraceServiceResponse`: empty where all was taken.

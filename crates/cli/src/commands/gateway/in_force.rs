@@ -121,5 +121,5 @@ fn metrics(state: BudgetState, found: &WatchFinding) -> String {
     page.gauge("plimsoll_gateway_budget_state", help, &[(&[], f64::from(state as u8))]);
     let help = "Requests of the window that were shed; each is over every ceiling.";
     page.gauge("plimsoll_gateway_budget_shed", help, &[(&[], found.shed.unwrap_or(0) as f64)]);
-    page.finish() + &page::metrics(found, &[])
+    page.finish() + &page::metrics(found, &[], &[])
 }

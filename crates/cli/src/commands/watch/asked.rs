@@ -13,6 +13,7 @@ use serde::Deserialize;
 
 use super::lists::{self, PageList};
 use super::notify::{Senders, SinkSpec};
+use super::pushed::{PushKind, PushSpec};
 use crate::budget_file::{self, BudgetText};
 use crate::exit::Stop;
 use crate::flags::WatchArgs;
@@ -45,6 +46,8 @@ pub struct AskedWatch {
     pub fixed: Vec<String>,
     /// Lists of others.
     pub lists: Vec<PageList>,
+    /// Addresses that others push to.
+    pub pushed: Vec<PushSpec>,
     /// The run that is being written, or a folder of them, instead of pages.
     pub run: Option<PathBuf>,
     /// How the budget is watched.
@@ -102,6 +105,15 @@ struct SourceLine {
     /// Which of its targets, by their labels: `{job="vllm"}`.
     #[serde(default, rename = "match")]
     matches: Option<String>,
+    /// Where a Prometheus writes to.
+    #[serde(default)]
+    remote_write: Option<String>,
+    /// Environment variable with the token that whoever pushes has to know.
+    #[serde(default)]
+    key_env: Option<String>,
+    /// File with it.
+    #[serde(default)]
+    key_file: Option<PathBuf>,
 }
 
 /// Reads flags and files.
@@ -110,11 +122,12 @@ struct SourceLine {
 /// The first that is wrong or missing, in one line.
 pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
     let (doing, sources, run) = doing(args)?;
-    let (mut file, (fixed, lists)) = match (doing, run.is_some()) {
-        (Doing::Test, _) => (replayed(sources)?, Default::default()),
-        (_, true) => (WatchFile::default(), Default::default()),
-        _ => pages(sources)?,
+    let (mut file, named) = match (doing, run.is_some()) {
+        (Doing::Test, _) => (replayed(sources)?, Named::default()),
+        (_, true) => (WatchFile::default(), Named::default()),
+        _ => named(sources)?,
     };
+    let Named { pages: fixed, lists, pushed } = named;
     let budget = args.budget.clone().or(file.budget.take()).ok_or_else(|| {
         Stop::usage("no budget: name the file with --budget budget.yaml (plimsoll budget init begins one)")
     })?;
@@ -150,6 +163,7 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
         scrape: ScrapeSpec { discover: false, pages, every: spec.every },
         fixed,
         lists,
+        pushed,
         spec,
         alerts: file.alerts,
         senders,
@@ -242,19 +256,27 @@ fn is_file(text: &str) -> bool {
     !text.contains("//") && [".yaml", ".yml", ".json"].iter().any(|end| text.ends_with(end))
 }
 
-/// Pages that are always the same, and lists of others.
-type Pages = (Vec<String>, Vec<PageList>);
+/// Where samples come from.
+#[derive(Default)]
+struct Named {
+    /// Pages that are always the same.
+    pages: Vec<String>,
+    /// Lists of others.
+    lists: Vec<PageList>,
+    /// Addresses that others push to.
+    pushed: Vec<PushSpec>,
+}
 
 /// The watch file, or an empty one, and the pages that it or the words name.
-fn pages(sources: &[String]) -> Result<(WatchFile, Pages), Stop> {
-    let (file, (pages, lists)) = match sources {
+fn named(sources: &[String]) -> Result<(WatchFile, Named), Stop> {
+    let (file, Named { pages, lists, pushed }) = match sources {
         [] => {
             let what = "watch lint: name a metrics page (http://host:8000/metrics) or a watch file";
             return Err(Stop::usage(what));
         }
         [one] if is_file(one) => {
             let file = file(Path::new(one))?;
-            let mut found = Pages::default();
+            let mut found = Named::default();
             for line in &file.sources {
                 listed(line, Path::new(one), &mut found)?;
             }
@@ -262,23 +284,24 @@ fn pages(sources: &[String]) -> Result<(WatchFile, Pages), Stop> {
         }
         several => {
             let pages = several.iter().map(|text| page(text)).collect::<Result<_, Stop>>()?;
-            (WatchFile::default(), (pages, Vec::new()))
+            (WatchFile::default(), Named { pages, ..Named::default() })
         }
     };
-    if pages.is_empty() && lists.is_empty() {
+    if pages.is_empty() && lists.is_empty() && pushed.is_empty() {
         return Err(Stop::usage(format!(
             "{}: names no source; write sources: [{{url: \"http://host:8000/metrics\"}}]",
             sources[0]
         )));
     }
-    // Beside lists, whose pages come and go, each page keeps a name of its own.
-    let named = |page: String| match (page.split_once("://"), lists.is_empty()) {
+    // Beside others that come and go each page keeps a name of its own.
+    let alone = lists.is_empty() && pushed.is_empty();
+    let named = |page: String| match (page.split_once("://"), alone) {
         (Some((scheme, rest)), false) if !scheme.contains('=') => {
             format!("{}={page}", rest.split('/').next().unwrap_or_default())
         }
         _ => page,
     };
-    Ok((file, (pages.into_iter().map(named).collect(), lists)))
+    Ok((file, Named { pages: pages.into_iter().map(named).collect(), lists, pushed }))
 }
 
 /// A time above 0, where one is said.
@@ -306,7 +329,8 @@ fn file(path: &Path) -> Result<WatchFile, Stop> {
 }
 
 /// Adds the pages of one line of the file.
-fn listed(line: &SourceLine, file: &Path, (pages, lists): &mut Pages) -> Result<(), Stop> {
+fn listed(line: &SourceLine, file: &Path, found: &mut Named) -> Result<(), Stop> {
+    let Named { pages, lists, pushed } = found;
     let of_file = |why: String| Stop::usage(format!("{}: sources: {why}", file.display()));
     for url in line.url.iter().chain(&line.urls) {
         let named = line.name.as_ref().filter(|_| line.urls.is_empty());
@@ -325,7 +349,25 @@ fn listed(line: &SourceLine, file: &Path, (pages, lists): &mut Pages) -> Result<
     if let Some(url) = &line.dns {
         lists.push(PageList::of_name(url).map_err(of_file)?);
     }
+    let own: Vec<PushSpec> = push(line).map_err(of_file)?;
+    if own.is_empty() && (line.key_env.is_some() || line.key_file.is_some()) {
+        let what = "key_env and key_file say what whoever pushes has to know; a page's token is named with --key-env";
+        return Err(of_file(what.to_owned()));
+    }
+    pushed.extend(own);
     Ok(())
+}
+
+/// The addresses of one line that others push to.
+fn push(line: &SourceLine) -> Result<Vec<PushSpec>, String> {
+    let kinds = [("remote_write", PushKind::RemoteWrite, &line.remote_write)];
+    let named = kinds.into_iter().filter_map(|(key, kind, text)| Some((key, kind, text.as_ref()?)));
+    let spec = |(key, kind, text): (&str, PushKind, &String)| {
+        let listen = listen(text)
+            .ok_or_else(|| format!("{key}: {text}: write PORT or ADDRESS:PORT, on which it listens"))?;
+        Ok(PushSpec { kind, listen, key_env: line.key_env.clone(), key_file: line.key_file.clone() })
+    };
+    named.map(spec).collect()
 }
 
 /// A page's URL; an endpoint's own stands for its page.
@@ -361,10 +403,15 @@ pub fn page(text: &str) -> Result<String, Stop> {
 /// # Errors
 /// It is no address.
 pub fn address(text: &str) -> Result<SocketAddr, Stop> {
+    listen(text).ok_or_else(|| Stop::usage(format!("--listen {text}: write PORT, ADDRESS:PORT or none")))
+}
+
+/// An address of this machine; a port alone is loopback's.
+fn listen(text: &str) -> Option<SocketAddr> {
     let bare = text.trim().trim_start_matches(':');
     let whole = match bare.bytes().all(|b| b.is_ascii_digit()) && !bare.is_empty() {
         true => format!("127.0.0.1:{bare}"),
         false => bare.replace("localhost:", "127.0.0.1:"),
     };
-    whole.parse().map_err(|_| Stop::usage(format!("--listen {text}: write PORT, ADDRESS:PORT or none")))
+    whole.parse().ok()
 }

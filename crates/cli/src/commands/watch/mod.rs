@@ -1,4 +1,4 @@
-//! `plimsoll watch`: a budget file held against live traffic, from servers' metrics pages.
+//! `plimsoll watch`: a budget file held against live traffic, from servers' metrics pages and from what is pushed.
 
 mod alertmanager;
 pub mod asked;
@@ -7,6 +7,7 @@ mod lists;
 mod notify;
 mod outbox;
 pub mod page;
+mod pushed;
 mod replay;
 mod run;
 pub mod serve;
@@ -19,13 +20,15 @@ use std::time::Duration;
 
 use plimsoll_client::Clock;
 use plimsoll_client::pages::{self, MetricsPage, ScrapeError};
+use plimsoll_client::pushed::PushCounts;
 use plimsoll_client::scrape::Scraper;
-use plimsoll_measure::server_side::ServerSide;
+use plimsoll_client::told::ToRows;
 use plimsoll_measure::server_side::table::Table;
+use plimsoll_measure::server_side::{SCRAPE, ServerSide};
 use plimsoll_model::{At, Sample, Span};
 use plimsoll_report::watched as words;
 use plimsoll_watch::lint::{dead_pairs, lint};
-use plimsoll_watch::{Alert, AlertKind, Minute, RowState, WatchFinding, Watched};
+use plimsoll_watch::{Alert, AlertKind, Minute, RowState, WatchFinding, WatchSpec, Watched};
 
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, WatchArgs};
@@ -33,10 +36,14 @@ use crate::out;
 use crate::screen::{KeyWatch, Screen};
 use asked::{AskedWatch, Doing};
 use notify::Notifier;
+use pushed::Receiving;
 use serve::Served;
 
 /// How often it is seen whether it is to end.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// For what is pushed a lint waits so long: two scrapes of a Prometheus that scrapes once a minute.
+const LINT_WAITS: Span = Span::from_secs(130);
 
 /// Watches until it is stopped, or says what could be judged.
 pub fn run(args: &WatchArgs) -> Result<Exit, Stop> {
@@ -87,8 +94,15 @@ fn linted(args: &WatchArgs, asked: &AskedWatch, pages: Vec<MetricsPage>) -> Resu
             kept.push(sample);
         }
     });
+    let rows: ToRows = rows;
+    let receiving = pushed::start(&asked.pushed, clock, &rows)?;
     let scraper = Scraper::start(pages, asked.spec.every, clock, knows, rows);
     scraper.map_err(|e| Stop::invalid(format!("cannot scrape: {e}")))?.stop();
+    if !receiving.is_empty() {
+        let is_whole = |sample: &Sample| sample.name == SCRAPE && sample.value > 0.0;
+        let has_told = || samples.lock().is_ok_and(|samples| samples.iter().any(is_whole));
+        pushed::await_all(&receiving, clock, asked.time.unwrap_or(LINT_WAITS), has_told)?;
+    }
     let samples = samples.lock().map(|samples| samples.clone()).unwrap_or_default();
     let (file, pairs) = (&asked.budget.file, asked.alerts.pairs());
     let found = lint(file, pairs, &ServerSide::read(&samples), clock.now());
@@ -117,9 +131,10 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     let on_key = Arc::clone(&ended);
     let _keys = KeyWatch::start(!args.quiet, move || on_key.store(true, Ordering::Relaxed));
     let budget = asked.budget.path.display().to_string();
-    screen.say(&match pages.iter().any(|page| page.cadence.is_some()) {
-        true => words::begins_at_prometheus(asked.spec.every, &budget),
-        false => words::begins(pages.len(), asked.spec.every, &budget),
+    screen.say(&match (pages.iter().any(|page| page.cadence.is_some()), asked.pushed.len()) {
+        (true, _) => words::begins_at_prometheus(asked.spec.every, &budget),
+        (false, 0) => words::begins(pages.len(), asked.spec.every, &budget),
+        (false, pushed) => words::begins_pushed(pages.len(), pushed, asked.spec.every, &budget),
     });
     if let Some(served) = &served {
         // Parents of this process wait for this line: it comes even when it is to be quiet.
@@ -136,17 +151,21 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
             watched.push(sample);
         }
     });
+    let rows: ToRows = rows;
+    let receiving = pushed::start(&asked.pushed, clock, &rows)?;
     let scraper = Scraper::start(pages, asked.spec.every, clock, knows, rows);
     let scraper = scraper.map_err(|e| Stop::invalid(format!("cannot scrape: {e}")))?;
     let over = Arc::new(AtomicBool::new(false));
     let follower = lists::follow(&asked, scraper, Arc::clone(&over));
     let until = asked.time.map(|time| At::ZERO + time);
-    let mut told = Telling { args, states: Vec::new(), alerts: Vec::new(), notifier, served };
-    let last = go(&watched, &mut told, (clock, asked.spec.every, until), &ended);
+    let mut told = Telling { receiving, ..Telling::new(args, notifier, served) };
+    let last = go(&watched, &mut told, (clock, asked.spec, until), &ended);
+    let came: Vec<String> = told.pushed().iter().map(|(name, counts)| came(name, counts)).collect();
     told.notifier.end();
     over.store(true, Ordering::Relaxed);
     let _ = follower.join();
     screen.clear();
+    came.iter().for_each(|line| screen.say(line));
     let Some(found) = last else { return Ok(Exit::Inconclusive) };
     match args.format {
         Format::Text => out::line(&words::text(&found)),
@@ -159,7 +178,7 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
 fn go(
     watched: &Mutex<Watched>,
     told: &mut Telling<'_>,
-    (clock, every, until): (Clock, Span, Option<At>),
+    (clock, spec, until): (Clock, WatchSpec, Option<At>),
     ended: &AtomicBool,
 ) -> Option<WatchFinding> {
     let (mut due, mut last) = (clock.now(), None);
@@ -169,9 +188,10 @@ fn go(
         if now >= due || over {
             // A scrape takes a while: what it brings a moment later is in the next tick.
             while due <= now {
-                due += every;
+                due += spec.every;
             }
             let Ok(mut watched) = watched.lock() else { return last };
+            told.receiving.iter_mut().for_each(|one| one.tick(now, (spec.every, spec.window), &mut watched));
             watched.tick(now);
             let found = watched.finding(now);
             let minutes = watched.minutes_after(told.notifier.minutes_to());
@@ -193,17 +213,30 @@ struct Telling<'a> {
     alerts: Vec<Alert>,
     notifier: Notifier,
     served: Option<Served>,
+    /// What is pushed, of which it is told how much came.
+    receiving: Vec<Receiving>,
 }
 
-impl Telling<'_> {
+impl<'a> Telling<'a> {
+    fn new(args: &'a WatchArgs, notifier: Notifier, served: Option<Served>) -> Telling<'a> {
+        Telling { args, states: Vec::new(), alerts: Vec::new(), notifier, served, receiving: Vec::new() }
+    }
+
     fn tell(&mut self, found: &WatchFinding, minutes: Vec<(String, Minute)>) {
         self.notifier.tick(&found.alerts, minutes);
         changes(self.args, found, &mut self.states);
         called(self.args, found, &mut self.alerts);
         if let Some(served) = &self.served {
-            let (bodies, event) = page::bodies(found, &self.notifier.health());
+            let (bodies, event) = page::bodies(found, &self.notifier.health(), &self.pushed());
             served.show(bodies, event);
         }
+    }
+}
+
+impl Telling<'_> {
+    /// What came to each address that is pushed to.
+    fn pushed(&self) -> Vec<(String, PushCounts)> {
+        self.receiving.iter().map(|one| (one.name().to_owned(), one.counts())).collect()
     }
 }
 
@@ -238,6 +271,17 @@ fn called(args: &WatchArgs, found: &WatchFinding, told: &mut Vec<Alert>) {
         }
     }
     *told = people.cloned().collect();
+}
+
+/// `remote write 127.0.0.1:9465: 1200 samples in 40 requests`, and what was left out.
+fn came(name: &str, counts: &PushCounts) -> String {
+    let left_out = [
+        (counts.out_of_order, "twice or behind newer ones"),
+        (counts.other_sender, "of a second server that scrapes the same"),
+        (counts.over_bound, "past the bounds of targets and series"),
+        (counts.unknown, "of names that nobody reads"),
+    ];
+    words::came(name, [counts.taken, counts.requests], &left_out)
 }
 
 /// 1 broken; 5 nothing answers; 3 nothing decided; 0 something holds and nothing is broken. Where nobody asked for an end, a person ended it.

@@ -1,5 +1,6 @@
 //! What the watch shows: the page, and its own figures for Prometheus.
 
+use plimsoll_client::pushed::PushCounts;
 use plimsoll_watch::{AlertState, RowState, WatchFinding};
 use plimsoll_wire::prometheus::{Label, PrometheusPage};
 
@@ -9,7 +10,11 @@ use super::outbox::SinkHealth;
 use super::serve::Body;
 
 /// Everything that stands at some path, and what those who listen are sent.
-pub fn bodies(found: &WatchFinding, sinks: &[SinkHealth]) -> (Vec<Body>, String) {
+pub fn bodies(
+    found: &WatchFinding,
+    sinks: &[SinkHealth],
+    pushed: &[(String, PushCounts)],
+) -> (Vec<Body>, String) {
     /// What is known, and whether those who are to be told can be.
     #[derive(Serialize)]
     struct Everything<'a> {
@@ -20,7 +25,11 @@ pub fn bodies(found: &WatchFinding, sinks: &[SinkHealth]) -> (Vec<Body>, String)
     let rows = serde_json::to_string(&Everything { found, sinks }).unwrap_or_default();
     let alerts = serde_json::to_string(&found.alerts).unwrap_or_default();
     let mut bodies = first(rows.clone(), alerts);
-    bodies.push(Body::new("/metrics", plimsoll_wire::prometheus::CONTENT_TYPE, metrics(found, sinks)));
+    bodies.push(Body::new(
+        "/metrics",
+        plimsoll_wire::prometheus::CONTENT_TYPE,
+        metrics(found, sinks, pushed),
+    ));
     (bodies, rows)
 }
 
@@ -43,7 +52,7 @@ fn html(rows: &str) -> String {
 }
 
 /// The verdicts as an exposition. A state that is not known is a sample of its own, never a missing one.
-pub fn metrics(found: &WatchFinding, sinks: &[SinkHealth]) -> String {
+pub fn metrics(found: &WatchFinding, sinks: &[SinkHealth], pushed: &[(String, PushCounts)]) -> String {
     let mut page = PrometheusPage::new();
     let states: Vec<([Label<'_>; 2], f64)> = found
         .rows
@@ -88,6 +97,7 @@ pub fn metrics(found: &WatchFinding, sinks: &[SinkHealth]) -> String {
         .collect();
     gauge(&mut page, "plimsoll_watch_alert_firing", "1 for each alert that fires", &alerts);
     receivers(&mut page, sinks);
+    came(&mut page, pushed);
     fleet(&mut page, found);
     page.finish()
 }
@@ -104,6 +114,34 @@ fn receivers(page: &mut PrometheusPage, sinks: &[SinkHealth]) {
         sinks.iter().map(|sink| ([("sink", sink.name.as_str())], sink.waiting as f64)).collect();
     let help = "Alerts that a receiver has not taken yet";
     gauge(page, "plimsoll_watch_sink_waiting", help, &waiting);
+}
+
+/// What was pushed, by what became of it.
+fn came(page: &mut PrometheusPage, pushed: &[(String, PushCounts)]) {
+    let each = |(name, counts): &'_ (String, PushCounts)| {
+        [
+            ("taken", counts.taken),
+            ("out_of_order", counts.out_of_order),
+            ("other_sender", counts.other_sender),
+            ("unknown_name", counts.unknown),
+            ("over_bound", counts.over_bound),
+        ]
+        .map(|(outcome, count)| ([name.clone(), outcome.to_owned()], count as f64))
+    };
+    let all: Vec<([String; 2], f64)> = pushed.iter().flat_map(each).collect();
+    let labelled: Vec<([Label<'_>; 2], f64)> = all
+        .iter()
+        .map(|([name, outcome], count)| ([("source", name.as_str()), ("outcome", outcome.as_str())], *count))
+        .collect();
+    let samples: Vec<(&[Label<'_>], f64)> =
+        labelled.iter().map(|(labels, value)| (&labels[..], *value)).collect();
+    if !samples.is_empty() {
+        page.counter(
+            "plimsoll_watch_pushed_samples_total",
+            "Samples that were pushed, by what became of them",
+            &samples,
+        );
+    }
 }
 
 fn fleet(page: &mut PrometheusPage, found: &WatchFinding) {

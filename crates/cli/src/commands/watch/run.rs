@@ -65,8 +65,8 @@ pub fn watch(args: &WatchArgs, mut asked: AskedWatch, dir: &Path) -> Result<Exit
         last
     });
     let until = asked.time.map(|time| At::ZERO + time);
-    let mut told = Telling { args, states: Vec::new(), alerts: Vec::new(), notifier, served };
-    let last = go(&watched, &mut told, (clock, asked.spec.every, until), &ended);
+    let mut told = Telling::new(args, notifier, served);
+    let last = go(&watched, &mut told, (clock, asked.spec, until), &ended);
     let by_key = ended.swap(true, Ordering::Relaxed) && !gone.load(Ordering::Relaxed);
     told.notifier.end();
     screen.clear();

@@ -1,0 +1,184 @@
+//! Sources that push: addresses on which a watch listens.
+//!
+//! An address that nobody pushes to is a lost source like a page that does not answer, once whoever pushes as seldom as is usual would have pushed.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use plimsoll_client::Clock;
+use plimsoll_client::Secret;
+use plimsoll_client::pushed::PushCounts;
+use plimsoll_client::told::ToRows;
+use plimsoll_client::written::WrittenPages;
+use plimsoll_measure::server_side::{FAILED, LEFT, PAGE_LABEL};
+use plimsoll_model::{At, Sample, Span, join_labels};
+use plimsoll_report::watched as words;
+use plimsoll_server::collector::{self, Bearer, Collecting, CollectorConfig, PushSink};
+use plimsoll_watch::Watched;
+use plimsoll_wire::remote_write;
+
+use super::{LOOK, knows};
+use crate::exit::Stop;
+use crate::out;
+
+/// Nobody who pushes once a minute is late before this.
+const FIRST: Span = Span::from_secs(65);
+/// What is pushed.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum PushKind {
+    /// Prometheus' remote write 1.0.
+    RemoteWrite,
+}
+
+impl PushKind {
+    fn name(self) -> &'static str {
+        match self {
+            PushKind::RemoteWrite => "remote write",
+        }
+    }
+
+    fn path(self) -> &'static str {
+        match self {
+            PushKind::RemoteWrite => remote_write::PATH,
+        }
+    }
+}
+
+/// One address.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PushSpec {
+    /// What is pushed to it.
+    pub kind: PushKind,
+    /// Where.
+    pub listen: SocketAddr,
+    /// Environment variable with the token that senders have to know.
+    pub key_env: Option<String>,
+    /// File with it.
+    pub key_file: Option<PathBuf>,
+}
+
+impl PushSpec {
+    fn bearer(&self) -> Result<Option<Bearer>, Stop> {
+        let key = match (&self.key_env, &self.key_file) {
+            (Some(name), _) => Secret::from_env(name),
+            (None, Some(path)) => Secret::from_file(path),
+            (None, None) => return Ok(None),
+        };
+        let key = key.map_err(|e| Stop::usage(format!("sources: {}: {e}", self.kind.name())))?;
+        Ok(Some(key.with_bytes(Bearer::new)))
+    }
+}
+
+/// One address that is listened on, until it is dropped.
+pub struct Receiving {
+    name: String,
+    counts: Arc<Mutex<PushCounts>>,
+    /// It was said to be silent.
+    is_lost: bool,
+    is_warned: bool,
+    _collecting: Collecting,
+}
+
+/// Listens on all of them.
+///
+/// # Errors
+/// An address or a key that can't be had.
+pub fn start(specs: &[PushSpec], clock: Clock, rows: &ToRows) -> Result<Vec<Receiving>, Stop> {
+    specs.iter().map(|spec| receive(spec, clock, rows)).collect()
+}
+
+fn receive(spec: &PushSpec, clock: Clock, rows: &ToRows) -> Result<Receiving, Stop> {
+    let counts: Arc<Mutex<PushCounts>> = Arc::default();
+    let (kind, shown) = (spec.kind, Arc::clone(&counts));
+    let say =
+        move |says: Vec<String>| says.iter().for_each(|line| out::note(&format!("{}: {line}", kind.name())));
+    let sink = match kind {
+        PushKind::RemoteWrite => {
+            let mut pages = WrittenPages::new(clock, knows, Arc::clone(rows));
+            PushSink::Written(Box::new(move |series| {
+                say(pages.take(series));
+                show(&shown, pages.counts());
+            }))
+        }
+    };
+    let config = CollectorConfig { bearer: spec.bearer()?, ..CollectorConfig::new(vec![spec.listen]) };
+    let collecting = collector::receive(config, sink)
+        .map_err(|e| Stop::usage(format!("sources: {}: {e}; name another port", kind.name())))?;
+    let addr = collecting.addrs().first().copied().unwrap_or(spec.listen);
+    // Parents of this process wait for this line: it comes even when it is to be quiet.
+    out::note(&format!("{} is taken at http://{addr}{}", kind.name(), kind.path()));
+    let name = format!("{} {addr}", kind.name());
+    Ok(Receiving { name, counts, is_lost: false, is_warned: false, _collecting: collecting })
+}
+
+fn show(shown: &Mutex<PushCounts>, counts: PushCounts) {
+    if let Ok(mut shown) = shown.lock() {
+        *shown = counts;
+    }
+}
+
+impl Receiving {
+    /// Which address, for people.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What came so far.
+    pub fn counts(&self) -> PushCounts {
+        self.counts.lock().map(|counts| counts.clone()).unwrap_or_default()
+    }
+
+    /// Tells the watch where nothing has come for too long, and people what they should write otherwise.
+    pub fn tick(&mut self, now: At, (every, window): (Span, Span), watched: &mut Watched) {
+        let counts = self.counts();
+        let is_heard = counts.taken > 0;
+        let mark = |name: &str| {
+            let labels = join_labels(&[(PAGE_LABEL, self.name.as_str()), ("why", "nothing has come")]);
+            Sample { at: now, source: "server".to_owned(), name: name.to_owned(), labels, value: 1.0 }
+        };
+        if !is_heard && now > At::ZERO + FIRST.max(Span(3 * every.0)) {
+            watched.push(mark(FAILED));
+            self.is_lost = true;
+        } else if is_heard && std::mem::take(&mut self.is_lost) {
+            watched.push(mark(LEFT));
+        }
+        if let Some(cadence) = counts.cadence.filter(|cadence| Span(8 * cadence.0) > window)
+            && !std::mem::replace(&mut self.is_warned, true)
+        {
+            out::note(&words::pushed_too_seldom(&self.name, cadence, window));
+        }
+    }
+}
+
+/// Waits until something has come to each of them, for so long at most.
+///
+/// # Errors
+/// The first to which nothing came.
+pub fn await_all(
+    receiving: &[Receiving],
+    clock: Clock,
+    most: Span,
+    has_told: impl Fn() -> bool,
+) -> Result<(), Stop> {
+    loop {
+        let silent = receiving.iter().find(|one| one.counts().taken == 0);
+        if silent.is_none() && has_told() {
+            return Ok(());
+        }
+        if clock.now() > At::ZERO + most {
+            let name = silent.or(receiving.first()).map_or("", Receiving::name);
+            let unknown: u64 = receiving.iter().map(|one| one.counts().unknown).sum();
+            let why = match unknown {
+                0 => "nothing came",
+                _ => "nothing came whose names are known here",
+            };
+            let seconds = most.as_secs_f64();
+            return Err(Stop::unreachable(format!(
+                "{name}: {why} within {seconds:.0} s; see that its sender runs, or wait longer with --for"
+            )));
+        }
+        std::thread::sleep(Duration::from_millis(20).min(LOOK));
+    }
+}
