@@ -14,14 +14,6 @@ use crate::exit::Stop;
 use crate::flags::{ClientArgs, WorkloadArgs};
 use crate::resolve::Draft;
 
-/// The other names under which people know the protocol.
-const ALIASES: [&str; 4] = ["kserve-v2", "kserve_v2", "triton", "oip"];
-
-/// A protocol's name as the scenario spells it.
-pub fn protocol(name: &str) -> &str {
-    if ALIASES.contains(&name) { Protocol::Kserve.name() } else { name }
-}
-
 /// A KServe URL taken apart: `http://host:8000`, `…/v2`, `…/v2/models/NAME[/versions/V][/infer]`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Place {
@@ -232,7 +224,8 @@ pub fn priced(scenario: &Scenario, per_token: bool) -> Result<(), Stop> {
 impl Draft {
     /// The protocol that is asked for, by its own name.
     pub fn protocol(&self) -> &str {
-        self.text("target.protocol").map_or("chat", protocol)
+        let said = self.text("target.protocol").unwrap_or(Protocol::Chat.name());
+        Protocol::from_name(said).map_or(said, |known| known.name())
     }
 
     /// Puts a value under a key that may hold dots.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use plimsoll_model::{Fingerprint, How, Message, Outcome, Payload, Protocol, Role, Span};
+use plimsoll_model::{Carries, Fingerprint, How, Message, Outcome, Payload, Protocol, Role, Span};
 use plimsoll_wire::kserve::metadata::{self as kserve, ModelFacts};
 use plimsoll_wire::{Decoder, Head, RequestOptions, encode};
 use plimsoll_workload::{Connections, TargetSpec};
@@ -31,9 +31,6 @@ use crate::target::{Body, Target};
 const PATIENCE: Span = Span::from_secs(30);
 /// Most bytes of an answer that are looked at.
 const BODY_MAX: usize = 4 << 20;
-
-/// What questions are sent to, behind the base URL.
-const QUESTIONS: [&str; 4] = ["/chat/completions", "/completions", "/responses", "/embeddings"];
 
 /// Said where a server fails that was sent no key.
 pub const MAYBE_A_KEY: &str = "; no key was sent: if it wants one, give it with --key-env or --key-file";
@@ -316,8 +313,8 @@ impl Probing {
             Ok(options) => RequestOptions { max_tokens: Some(1), ..options },
             Err(error) => return Err(not_this(error.to_string())),
         };
-        let payload = match self.spec.protocol {
-            Protocol::Chat | Protocol::Responses => {
+        let payload = match self.spec.protocol.carries() {
+            Carries::Messages => {
                 Payload::Messages(vec![Message { role: Role::User, content: "hello".into() }])
             }
             _ => Payload::Text("hello".into()),
@@ -356,11 +353,11 @@ impl Probing {
     /// The most frequent slips are a base URL without its `/v1`, and one with the path of a question behind it.
     async fn hint(&mut self) -> String {
         let (url, own) = (self.target.url.trim_end_matches('/').to_owned(), self.target.path(""));
-        let base = |question: &&str| {
-            let path = own.trim_end_matches('/').strip_suffix(*question)?;
-            Some((url.strip_suffix(*question)?.to_owned(), format!("{path}/models")))
+        let base = |question: &str| {
+            let path = own.trim_end_matches('/').strip_suffix(question)?;
+            Some((url.strip_suffix(question)?.to_owned(), format!("{path}/models")))
         };
-        let cut = QUESTIONS.iter().find_map(base);
+        let cut = Protocol::ALL.into_iter().filter_map(Protocol::path).find_map(base);
         let longer = (format!("{url}/v1"), self.target.path("/v1/models"));
         for (url, models) in cut.into_iter().chain([longer]) {
             if let Ok(got) = self.get(&models).await

@@ -80,12 +80,7 @@ impl Events {
 
 /// How an endpoint's answers are read, by its path.
 pub fn protocol(path: &str) -> Protocol {
-    match path.rsplit('/').next() {
-        _ if path.ends_with("/chat/completions") => Protocol::Chat,
-        Some("completions") => Protocol::Completions,
-        Some("responses") => Protocol::Responses,
-        _ => Protocol::Http,
-    }
+    Protocol::at(path).unwrap_or(Protocol::Http)
 }
 
 /// A request as its answer's relay needs it.

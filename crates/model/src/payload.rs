@@ -3,59 +3,6 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How an endpoint is spoken to.
-#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Protocol {
-    /// OpenAI chat completions.
-    #[default]
-    Chat,
-    /// OpenAI (legacy) completions.
-    Completions,
-    /// OpenAI responses.
-    Responses,
-    /// OpenAI embeddings.
-    Embeddings,
-    /// KServe v2 (the Open Inference Protocol) over HTTP: tensors in, tensors out, nothing generated.
-    Kserve,
-    /// Any HTTP endpoint, by a body template.
-    Http,
-}
-
-impl Protocol {
-    /// Every protocol.
-    pub const ALL: [Protocol; 6] = [
-        Protocol::Chat,
-        Protocol::Completions,
-        Protocol::Responses,
-        Protocol::Embeddings,
-        Protocol::Kserve,
-        Protocol::Http,
-    ];
-
-    /// The name used in files, flags and on the screen.
-    pub fn name(self) -> &'static str {
-        match self {
-            Protocol::Chat => "chat",
-            Protocol::Completions => "completions",
-            Protocol::Responses => "responses",
-            Protocol::Embeddings => "embeddings",
-            Protocol::Kserve => "kserve",
-            Protocol::Http => "http",
-        }
-    }
-
-    /// Can an answer come token by token?
-    pub fn streams(self) -> bool {
-        !matches!(self, Protocol::Embeddings | Protocol::Kserve)
-    }
-
-    /// What the size of a request counts.
-    pub fn counts(self) -> SizeUnit {
-        if self == Protocol::Kserve { SizeUnit::Items } else { SizeUnit::Tokens }
-    }
-}
-
 /// What the size of a request counts.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

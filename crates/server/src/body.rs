@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use plimsoll_sim::Failure;
-use plimsoll_wire::openai::server::ReportedTimings;
+use plimsoll_wire::server::ReportedTimings;
 
 use crate::engine::Engine;
 use crate::io::{Conn, Popped};

@@ -16,7 +16,7 @@ use plimsoll_model::{At, Span};
 use plimsoll_sim::engine::meter::{Histogram, Life};
 use plimsoll_sim::{Emission, Failure, Gauges, Rejected, Submit, What, World};
 
-use plimsoll_wire::openai::server::{ReportedTimings, Timing};
+use plimsoll_wire::server::{ReportedTimings, Timing};
 
 use crate::clock::Axis;
 use crate::io::Conn;

@@ -16,8 +16,8 @@ use hyper::body::Incoming;
 use hyper::service::Service;
 use plimsoll_model::Protocol;
 use plimsoll_sim::{Failure, Rejected, Submit};
-use plimsoll_wire::openai::server::{BadRequest, GenerateRequest};
 use plimsoll_wire::prometheus;
+use plimsoll_wire::server::{self as wire, BadRequest, GenerateRequest};
 
 use crate::body::{AnswerBody, HeldRequest};
 use crate::io::Conn;
@@ -53,7 +53,8 @@ impl Service<Request<Incoming>> for Front {
     type Future = Pin<Box<dyn Future<Output = Result<Answer, Self::Error>>>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let call = Call { server: self.server.clone(), conn: self.conn.clone() };
+        let endpoint = voice::endpoint(request.uri().path());
+        let call = Call { server: self.server.clone(), conn: self.conn.clone(), endpoint };
         Box::pin(async move { Ok(call.answer(request).await) })
     }
 }
@@ -62,6 +63,8 @@ impl Service<Request<Incoming>> for Front {
 pub(crate) struct Call {
     pub server: Rc<Server>,
     pub conn: Rc<Conn>,
+    /// The protocol that is spoken at the path, where the engine works on what is asked there.
+    pub endpoint: Option<Protocol>,
 }
 
 impl Call {
@@ -72,7 +75,7 @@ impl Call {
         {
             return self.v2(model, request).await;
         }
-        let Some(endpoint) = voice::endpoint(request.uri().path()) else {
+        let Some(endpoint) = self.endpoint else {
             return self.read_only(&request);
         };
         if request.method() != Method::POST {
@@ -135,7 +138,8 @@ impl Call {
             let voice = Voice::new(&asked, number, model);
             let replica = held.replica();
             let mut answer = Response::new(AnswerBody::stream(held, voice, &self.server.page));
-            answer.headers_mut().insert(CONTENT_TYPE, voice::EVENT_STREAM);
+            let kind = HeaderValue::from_static(wire::content_type(asked.endpoint));
+            answer.headers_mut().insert(CONTENT_TYPE, kind);
             return self.signed(answer, replica);
         }
         held.ended().await;
@@ -228,7 +232,7 @@ impl Call {
     fn failed(&self, refusal: &BadRequest, held: Option<HeldRequest>) -> Answer {
         self.server.engine.metrics.borrow_mut().errors += 1;
         let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        self.json(status, voice::error_body(refusal), held)
+        self.json(status, voice::error_body(self.endpoint, refusal), held)
     }
 
     pub(crate) fn json(&self, status: StatusCode, body: Bytes, held: Option<HeldRequest>) -> Answer {

@@ -11,7 +11,7 @@ use plimsoll_model::Span;
 use plimsoll_sim::spec::dynamic::{BatcherSpec, QueuePolicySpec, TimeoutAction};
 use plimsoll_sim::{Failure, ModeSpec, Rejected, Submit};
 use plimsoll_wire::kserve::{HEADER_LENGTH, server as kserve};
-use plimsoll_wire::openai::server::BadRequest;
+use plimsoll_wire::server::BadRequest;
 use serde_json::{Value, json};
 
 use crate::body::HeldRequest;

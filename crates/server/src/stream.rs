@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Waker};
 
 use plimsoll_sim::Failure;
-use plimsoll_wire::openai::server::ReportedTimings;
+use plimsoll_wire::server::ReportedTimings;
 
 use crate::io::Conn;
 use crate::metrics::Metrics;

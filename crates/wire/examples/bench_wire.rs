@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use bytes::BytesMut;
 use plimsoll_model::Protocol;
-use plimsoll_wire::openai::server::{ChunkWriter, GenerateRequest, word};
+use plimsoll_wire::server::{ChunkWriter, GenerateRequest, word};
 use plimsoll_wire::{Decoded, Decoder};
 
 const EVENTS: usize = 100_000;

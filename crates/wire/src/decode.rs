@@ -331,7 +331,7 @@ fn broken(
     if !tally.generated && output.unwrap_or(0) == 0 {
         return Some(Broken::Empty);
     }
-    if matches!(protocol, Protocol::Chat | Protocol::Completions | Protocol::Responses)
+    if protocol.asks_length()
         && let (Some(output), Some(asked)) = (output, asked)
     {
         let asked = u64::from(asked) * u64::from(tally.choice_count());

@@ -82,15 +82,12 @@ pub struct Encoded {
 
 /// The path of these requests below the base URL.
 pub fn path(options: &RequestOptions) -> Cow<'static, str> {
-    match options.protocol {
-        Protocol::Chat => "/chat/completions".into(),
-        Protocol::Completions => "/completions".into(),
-        Protocol::Responses => "/responses".into(),
-        Protocol::Embeddings => "/embeddings".into(),
-        Protocol::Kserve => {
+    match options.protocol.path() {
+        Some(path) => path.into(),
+        None if options.protocol == Protocol::Kserve => {
             kserve::path(options.model.as_deref().unwrap_or_default(), options.version.as_deref()).into()
         }
-        Protocol::Http => "".into(),
+        None => "".into(),
     }
 }
 

@@ -17,7 +17,7 @@ use std::hash::Hasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use plimsoll_model::{Message, Payload, Protocol, Role};
+use plimsoll_model::{Carries, Message, Payload, Role};
 use siphasher::sip::SipHasher24;
 
 use crate::draw::{Arrival, Drawer};
@@ -122,7 +122,7 @@ impl Prompts {
     /// What the request carries: messages for chat and responses, tensors for KServe, one text for the other protocols.
     pub fn payload(&self, arrival: &Arrival) -> Payload {
         let target = &self.scenario.target;
-        if target.protocol == Protocol::Kserve {
+        if target.protocol.carries() == Carries::Tensors {
             // A body of the user's own holds its tensors.
             let own = target.body_template.is_some();
             let key = self.key(arrival, Root::Own, arrival.id, 0);
@@ -132,13 +132,11 @@ impl Prompts {
             });
         }
         let messages = self.messages(arrival);
-        match target.protocol {
-            Protocol::Chat | Protocol::Responses => Payload::Messages(messages),
-            Protocol::Completions | Protocol::Embeddings | Protocol::Kserve | Protocol::Http => {
-                let texts: Vec<String> = messages.into_iter().map(|m| m.content).collect();
-                Payload::Text(texts.join("\n"))
-            }
+        if target.protocol.carries() == Carries::Messages {
+            return Payload::Messages(messages);
         }
+        let texts: Vec<String> = messages.into_iter().map(|m| m.content).collect();
+        Payload::Text(texts.join("\n"))
     }
 
     /// The keyed hashes of the prompt's full blocks of [`BLOCK_TOKENS`] words.

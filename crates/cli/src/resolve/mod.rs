@@ -75,7 +75,7 @@ impl Draft {
         check_url(&args.url)?;
         self.set("target.url", args.url.clone().into());
         self.set_some("target.model", args.model.clone());
-        self.set_some("target.protocol", args.protocol.as_deref().map(tensors::protocol));
+        self.set_some("target.protocol", args.protocol.as_deref());
         if args.no_stream {
             self.set("target.stream", false.into());
         }
@@ -303,7 +303,9 @@ impl Draft {
         for (name, value) in headers.into_iter().flatten() {
             no_secret(name, value.as_str().unwrap_or_default())?;
         }
-        let is_kserve = self.protocol() == Protocol::Kserve.name();
+        let named = self.text("target.protocol").and_then(Protocol::from_name);
+        self.set_some("target.protocol", named.map(Protocol::name));
+        let is_kserve = named == Some(Protocol::Kserve);
         if is_kserve {
             tensors::settle(&mut self)?;
         }

@@ -29,7 +29,7 @@ pub fn spans(told: &Told, rows: &[Attempt], zero_ns: i64, names: &SpanNames) -> 
     let mut all = vec![TraceSpan {
         id: context.root,
         parent: context.parent,
-        name: route.map_or("POST".to_owned(), |route| format!("POST {route}")),
+        name: route.as_ref().map_or("POST".to_owned(), |route| format!("POST {route}")),
         kind: SpanKind::Server,
         start_ns: ns(first.due),
         end_ns: ns(over),
@@ -40,7 +40,7 @@ pub fn spans(told: &Told, rows: &[Attempt], zero_ns: i64, names: &SpanNames) -> 
                 "http.response.status_code",
                 last.answer.status.map(|status| AttributeValue::Int(status.into())),
             ),
-            ("url.path", route.map(text)),
+            ("url.path", route.as_ref().map(text)),
             ("error.type", error(last)),
             ("plimsoll.class", class.map(text)),
             ("plimsoll.queue_s", Some(AttributeValue::Real(told.held.as_secs_f64()))),
@@ -109,13 +109,8 @@ pub fn spans(told: &Told, rows: &[Attempt], zero_ns: i64, names: &SpanNames) -> 
 }
 
 /// What is done, in the conventions' words, and where it is asked for. Other paths may hold what is nobody's business.
-fn operation(protocol: Protocol) -> Option<(&'static str, &'static str)> {
-    match protocol {
-        Protocol::Chat => Some(("chat", "/v1/chat/completions")),
-        Protocol::Completions => Some(("text_completion", "/v1/completions")),
-        Protocol::Responses => Some(("chat", "/v1/responses")),
-        Protocol::Embeddings | Protocol::Kserve | Protocol::Http => None,
-    }
+fn operation(protocol: Protocol) -> Option<(&'static str, String)> {
+    protocol.operation().zip(protocol.route())
 }
 
 fn is_failure(row: &Attempt) -> bool {

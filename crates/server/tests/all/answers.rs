@@ -114,11 +114,9 @@ fn a_response_is_an_object_that_grows() {
 /// A batch that dies after tokens have left: an `error` event says so, and nothing follows.
 #[test]
 fn a_response_that_fails_says_so_in_an_event() {
-    let asked = plimsoll_wire::openai::server::GenerateRequest {
-        endpoint: Protocol::Responses,
-        ..Default::default()
-    };
-    let mut writer = plimsoll_wire::openai::server::EventWriter::new(&asked, "resp_1", 0, "m");
+    let asked =
+        plimsoll_wire::server::GenerateRequest { endpoint: Protocol::Responses, ..Default::default() };
+    let mut writer = plimsoll_wire::server::stream_writer(&asked, "resp_1", 0, "m");
     let mut out = bytes::BytesMut::new();
     writer.open(&mut out);
     writer.token(&mut out, " \"a\"", 1);

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use super::metadata::{DIMS_MAX, INPUTS_MAX};
 use super::server::{Declared, InferRequest, Model, OUTPUT};
 use crate::head::bounded;
-use crate::openai::server::BadRequest;
+use crate::server::BadRequest;
 
 /// What Triton adds where a shape does not fit a model that batches.
 const BATCH_NOTE: &str = "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be \

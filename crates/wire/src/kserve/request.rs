@@ -9,7 +9,7 @@ use bytes::{BufMut, BytesMut};
 use plimsoll_model::{Datatype, Tensor};
 use serde::Deserialize;
 
-use crate::openai::server::word;
+use crate::server::word;
 use crate::template::escape;
 
 /// Path of an inference below the base URL (`…/v2`).

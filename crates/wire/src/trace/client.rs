@@ -117,12 +117,7 @@ impl ClientSpans {
 
 /// The conventions' word for what is asked.
 fn operation(protocol: Protocol) -> &'static str {
-    match protocol {
-        Protocol::Chat | Protocol::Responses => "chat",
-        Protocol::Completions => "text_completion",
-        Protocol::Embeddings => "embeddings",
-        Protocol::Kserve | Protocol::Http => "generate_content",
-    }
+    protocol.operation().unwrap_or("generate_content")
 }
 
 /// OTLP's list of names and typed values.

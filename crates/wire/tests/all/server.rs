@@ -3,11 +3,11 @@
 use bytes::BytesMut;
 use plimsoll_model::outcome::How;
 use plimsoll_model::{Message, Payload, Protocol, Role, Span, TokensRule};
-use plimsoll_wire::openai::server::{
-    ChunkWriter, GenerateRequest, Reply, ReportedTimings, Timing, answer, embeddings, error, models, parse,
-    word,
-};
 use plimsoll_wire::prometheus::PrometheusPage;
+use plimsoll_wire::server::{
+    ChunkWriter, GenerateRequest, Reply, ReportedTimings, StreamWriter as _, Timing, answer, embeddings,
+    error, models, parse, word,
+};
 use plimsoll_wire::{Head, RequestOptions, encode};
 use serde_json::{Value, json};
 
@@ -206,12 +206,12 @@ fn stage_times_are_told_as_vllm_tells_them() {
 
 #[test]
 fn stream_errors_and_whole_bodies() {
-    let writer =
+    let mut writer =
         ChunkWriter::new(&GenerateRequest { endpoint: Chat, ..GenerateRequest::default() }, "x", 0, "m");
     let mut out = BytesMut::new();
     writer.error(&mut out, "the engine \"died\"", 500);
     let told = read(Chat, &sse(out.to_vec()));
-    assert_eq!((told.word().as_str(), told.verdict.outcome.how), ("Ed", How::StreamError));
+    assert_eq!((told.word().as_str(), told.verdict.outcome.how), ("E", How::StreamError));
     assert_eq!(told.verdict.answer.error.as_deref(), Some("the engine \"died\""));
 
     for protocol in [Chat, Completions, Responses] {
@@ -233,7 +233,8 @@ fn stream_errors_and_whole_bodies() {
     assert_eq!(base64["data"][0]["embedding"], json!("AACAPw=="));
 
     let head = Head { status: 404, content_type: Some("application/json".into()), ..Head::default() };
-    let told = read(Chat, &Recorded { head, body: error(404, "no such model", Some("model")).to_vec() });
+    let told =
+        read(Chat, &Recorded { head, body: error(Some(Chat), 404, "no such model", Some("model")).to_vec() });
     assert_eq!(told.verdict.outcome.how, How::ClientError);
     assert_eq!(told.verdict.answer.error.as_deref(), Some("no such model"));
     let list: Value = serde_json::from_slice(&models("m", &[], 5, Some(4096))).unwrap();

@@ -237,7 +237,7 @@ fn only_one_piece_over_and_over_is_repeated() {
     let mut mixed = vec![" the"; 100];
     mixed[0] = " a";
     assert_eq!(broken(mixed), None);
-    let engine: Vec<&str> = (0..200).map(plimsoll_wire::openai::server::word).collect();
+    let engine: Vec<&str> = (0..200).map(plimsoll_wire::server::word).collect();
     assert_eq!(broken(engine), None);
     // A whole answer is judged by its words.
     let whole = |text: &str| {

@@ -6,6 +6,8 @@
 use bytes::{BufMut, BytesMut};
 use plimsoll_model::Protocol;
 
+use super::answer;
+use super::reply::{StreamEnd, StreamWriter};
 use super::request::GenerateRequest;
 use super::timing::ReportedTimings;
 use crate::template::escape;
@@ -108,16 +110,6 @@ impl ChunkWriter {
         out.put_slice(b"data: [DONE]\n\n");
     }
 
-    /// An error inside the stream, in vLLM's shape, and `[DONE]`.
-    pub fn error(&self, out: &mut BytesMut, message: &str, code: u16) {
-        let mut text = String::from(r#"data: {"error": {"message": ""#);
-        escape(message, &mut text);
-        text.push_str(&format!(
-            "\", \"type\": \"InternalServerError\", \"param\": null, \"code\": {code}}}}}\n\ndata: [DONE]\n\n"
-        ));
-        out.put_slice(text.as_bytes());
-    }
-
     fn chunk(&self, out: &mut BytesMut, choice: &[u8]) {
         out.reserve(self.open.len() + choice.len() + 128);
         out.put_slice(&self.open);
@@ -154,6 +146,28 @@ impl ChunkWriter {
     }
 }
 
+impl StreamWriter for ChunkWriter {
+    fn open(&mut self, out: &mut BytesMut) -> bool {
+        self.role(out);
+        self.chat
+    }
+
+    fn token(&mut self, out: &mut BytesMut, text: &str, tokens: u32) {
+        ChunkWriter::token(self, out, text, tokens);
+    }
+
+    fn close(&mut self, out: &mut BytesMut, end: &StreamEnd) {
+        self.finish(out, end.reason);
+        self.end(out, &end.told);
+    }
+
+    fn error(&mut self, out: &mut BytesMut, message: &str, status: u16) {
+        out.put_slice(b"data: ");
+        out.put_slice(&answer::error(status, message, None));
+        out.put_slice(b"\n\n");
+    }
+}
+
 pub(super) fn put_escaped(out: &mut BytesMut, text: &str) {
     if text.bytes().all(|b| b >= 0x20 && b != b'"' && b != b'\\') {
         out.put_slice(text.as_bytes());
@@ -187,4 +201,9 @@ pub fn word(n: u64) -> &'static str {
         " bell", " log",
     ];
     WORDS[(n % WORDS.len() as u64) as usize]
+}
+
+/// So many words of that text, from the one of this number.
+pub fn words(from: u64, n: u32) -> String {
+    (0..u64::from(n)).map(|i| word(from.wrapping_add(i))).collect()
 }

@@ -4,34 +4,14 @@ use bytes::Bytes;
 use plimsoll_model::Protocol;
 use serde_json::json;
 
+use super::reply::Reply;
 use super::request::GenerateRequest;
-use super::responses;
-use super::stream::word;
-use super::timing::ReportedTimings;
+use super::stream::words;
 
-/// What a whole answer says.
-#[derive(Copy, Clone, PartialEq, Debug)]
-pub struct Reply<'a> {
-    /// Its id (`chatcmpl-…`).
-    pub id: &'a str,
-    /// Seconds since 1970.
-    pub created_s: i64,
-    /// The model's name.
-    pub model: &'a str,
-    /// Word of the engine's vocabulary that its text begins with.
-    pub first_word: u64,
-    /// Words of its text.
-    pub tokens: u32,
-    /// Why it ended: `stop` or `length`.
-    pub reason: &'a str,
-    /// What the engine tells beside. Responses have no place for its times.
-    pub told: ReportedTimings,
-}
-
-/// The whole answer to a chat, completions or responses request.
+/// The whole answer to a chat or completions request.
 pub fn answer(asked: &GenerateRequest, reply: &Reply<'_>) -> Bytes {
     let Reply { id, created_s: created, model, first_word, tokens, reason, told } = *reply;
-    let text: String = (0..u64::from(tokens)).map(|n| word(first_word.wrapping_add(n))).collect();
+    let text = words(first_word, tokens);
     let prompt = asked.prompt_tokens;
     let total = prompt.saturating_add(tokens);
     let mut usage = json!({"prompt_tokens": prompt, "total_tokens": total, "completion_tokens": tokens});
@@ -45,22 +25,13 @@ pub fn answer(asked: &GenerateRequest, reply: &Reply<'_>) -> Bytes {
                 "finish_reason": reason}],
             "usage": usage,
         }),
-        Protocol::Responses => json!({
-            "id": id, "object": "response", "created_at": created, "model": model,
-            "status": responses::status(reason), "error": null,
-            "incomplete_details": responses::incomplete(reason),
-            "output": [responses::message(id, "completed", json!([responses::part(&text)]))],
-            "usage": responses::usage(prompt, tokens, told.cached),
-        }),
-        Protocol::Completions | Protocol::Embeddings | Protocol::Kserve | Protocol::Http => json!({
+        _ => json!({
             "id": id, "object": "text_completion", "created": created, "model": model,
             "choices": [{"index": 0, "text": text, "logprobs": null, "finish_reason": reason}],
             "usage": usage,
         }),
     };
-    if asked.endpoint != Protocol::Responses
-        && let Some(metrics) = told.timing.and_then(|timing| serde_json::from_str(&timing.json()).ok())
-    {
+    if let Some(metrics) = told.timing.and_then(|timing| serde_json::from_str(&timing.json()).ok()) {
         let metrics: serde_json::Value = metrics;
         body["metrics"] = metrics;
     }

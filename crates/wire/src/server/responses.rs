@@ -3,11 +3,12 @@
 //! An opening of four events, one event for each step's text, and a closing of five that repeat the whole text, each numbered;
 //! no `[DONE]`. As with chunks, what all text events share is printed once.
 
-use bytes::{BufMut, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use serde_json::{Value, json};
 
+use super::reply::{Reply, StreamEnd, StreamWriter};
 use super::request::GenerateRequest;
-use super::stream::put_escaped;
+use super::stream::{put_escaped, words};
 
 /// Writes one response's events, each complete, into a buffer of the caller's.
 #[derive(Clone, Debug)]
@@ -41,55 +42,6 @@ impl EventWriter {
         }
     }
 
-    /// What comes before the first text.
-    pub fn open(&mut self, out: &mut BytesMut) {
-        let response = self.response("in_progress", json!([]));
-        self.event(out, "response.created", json!({"response": response}));
-        self.event(out, "response.in_progress", json!({"response": response}));
-        let item = self.item("in_progress", json!([]));
-        self.event(out, "response.output_item.added", json!({"output_index": 0, "item": item}));
-        let part =
-            json!({"item_id": item_id(&self.id), "output_index": 0, "content_index": 0, "part": part("")});
-        self.event(out, "response.content_part.added", part);
-    }
-
-    /// An event with the text of `tokens` tokens.
-    pub fn token(&mut self, out: &mut BytesMut, text: &str, tokens: u32) {
-        self.tokens = self.tokens.saturating_add(tokens);
-        out.reserve(self.open.len() + text.len() + 48);
-        out.put_slice(&self.open);
-        put_escaped(out, text);
-        out.put_slice(b"\",\"sequence_number\":");
-        out.put_slice(self.number.to_string().as_bytes());
-        out.put_slice(b"}\n\n");
-        self.number += 1;
-    }
-
-    /// The end, with the text once more and the usage. An answer that stops at the length that was asked is `incomplete`.
-    pub fn close(&mut self, out: &mut BytesMut, text: &str, reason: &str, cached: Option<u32>) {
-        let place = || json!({"item_id": item_id(&self.id), "output_index": 0, "content_index": 0});
-        let with = |mut value: Value, key: &str, what: Value| {
-            value[key] = what;
-            value
-        };
-        let text_done = with(place(), "text", json!(text));
-        let part_done = with(place(), "part", part(text));
-        let item = self.item("completed", json!([part(text)]));
-        self.event(out, "response.output_text.done", text_done);
-        self.event(out, "response.content_part.done", part_done);
-        self.event(out, "response.output_item.done", json!({"output_index": 0, "item": item}));
-        let status = status(reason);
-        let mut response = self.response(status, json!([item]));
-        response["incomplete_details"] = incomplete(reason);
-        response["usage"] = usage(self.prompt_tokens, self.tokens, cached);
-        self.event(out, &format!("response.{status}"), json!({"response": response}));
-    }
-
-    /// An error inside the stream; nothing follows it.
-    pub fn error(&mut self, out: &mut BytesMut, message: &str, code: u16) {
-        self.event(out, "error", json!({"code": code.to_string(), "message": message, "param": null}));
-    }
-
     fn event(&mut self, out: &mut BytesMut, kind: &str, mut body: Value) {
         body["type"] = json!(kind);
         body["sequence_number"] = json!(self.number);
@@ -109,28 +61,90 @@ impl EventWriter {
     }
 }
 
+impl StreamWriter for EventWriter {
+    fn open(&mut self, out: &mut BytesMut) -> bool {
+        let response = self.response("in_progress", json!([]));
+        self.event(out, "response.created", json!({"response": response}));
+        self.event(out, "response.in_progress", json!({"response": response}));
+        let item = self.item("in_progress", json!([]));
+        self.event(out, "response.output_item.added", json!({"output_index": 0, "item": item}));
+        let part =
+            json!({"item_id": item_id(&self.id), "output_index": 0, "content_index": 0, "part": part("")});
+        self.event(out, "response.content_part.added", part);
+        true
+    }
+
+    fn token(&mut self, out: &mut BytesMut, text: &str, tokens: u32) {
+        self.tokens = self.tokens.saturating_add(tokens);
+        out.reserve(self.open.len() + text.len() + 48);
+        out.put_slice(&self.open);
+        put_escaped(out, text);
+        out.put_slice(b"\",\"sequence_number\":");
+        out.put_slice(self.number.to_string().as_bytes());
+        out.put_slice(b"}\n\n");
+        self.number += 1;
+    }
+
+    /// With the text once more and the usage. An answer that stops at the length that was asked is `incomplete`.
+    fn close(&mut self, out: &mut BytesMut, end: &StreamEnd) {
+        let text = words(end.first_word, self.tokens);
+        let place = || json!({"item_id": item_id(&self.id), "output_index": 0, "content_index": 0});
+        let with = |mut value: Value, key: &str, what: Value| {
+            value[key] = what;
+            value
+        };
+        let text_done = with(place(), "text", json!(text));
+        let part_done = with(place(), "part", part(&text));
+        let item = self.item("completed", json!([part(&text)]));
+        self.event(out, "response.output_text.done", text_done);
+        self.event(out, "response.content_part.done", part_done);
+        self.event(out, "response.output_item.done", json!({"output_index": 0, "item": item}));
+        let status = status(end.reason);
+        let mut response = self.response(status, json!([item]));
+        response["incomplete_details"] = incomplete(end.reason);
+        response["usage"] = usage(self.prompt_tokens, self.tokens, end.told.cached);
+        self.event(out, &format!("response.{status}"), json!({"response": response}));
+    }
+
+    fn error(&mut self, out: &mut BytesMut, message: &str, status: u16) {
+        self.event(out, "error", json!({"code": status.to_string(), "message": message, "param": null}));
+    }
+}
+
+/// The whole answer to a responses request. It has no place for the engine's times.
+pub(super) fn answer(asked: &GenerateRequest, reply: &Reply<'_>) -> Bytes {
+    let text = words(reply.first_word, reply.tokens);
+    let body = json!({
+        "id": reply.id, "object": "response", "created_at": reply.created_s, "model": reply.model,
+        "status": status(reply.reason), "error": null, "incomplete_details": incomplete(reply.reason),
+        "output": [message(reply.id, "completed", json!([part(&text)]))],
+        "usage": usage(asked.prompt_tokens, reply.tokens, reply.told.cached),
+    });
+    Bytes::from(body.to_string())
+}
+
 /// The one message of a response.
-pub(super) fn message(id: &str, status: &str, content: Value) -> Value {
+fn message(id: &str, status: &str, content: Value) -> Value {
     json!({"id": item_id(id), "type": "message", "role": "assistant", "status": status, "content": content})
 }
 
 /// The one part of its message.
-pub(super) fn part(text: &str) -> Value {
+fn part(text: &str) -> Value {
     json!({"type": "output_text", "text": text, "annotations": []})
 }
 
 /// What a response says of an answer that ended so.
-pub(super) fn status(reason: &str) -> &'static str {
+fn status(reason: &str) -> &'static str {
     if reason == "length" { "incomplete" } else { "completed" }
 }
 
 /// Why it is incomplete; null where it is not.
-pub(super) fn incomplete(reason: &str) -> Value {
+fn incomplete(reason: &str) -> Value {
     if reason == "length" { json!({"reason": "max_output_tokens"}) } else { Value::Null }
 }
 
 /// The account. Cached tokens that nobody knows are 0, for the protocol has no other word.
-pub(super) fn usage(prompt: u32, tokens: u32, cached: Option<u32>) -> Value {
+fn usage(prompt: u32, tokens: u32, cached: Option<u32>) -> Value {
     json!({
         "input_tokens": prompt, "input_tokens_details": {"cached_tokens": cached.unwrap_or(0)},
         "output_tokens": tokens, "output_tokens_details": {"reasoning_tokens": 0},

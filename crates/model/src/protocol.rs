@@ -1,0 +1,182 @@
+//! How an endpoint is spoken to, and what is known of each way of speaking: one table, so that a protocol is added in one
+//! place outside of `wire`, which knows its bytes.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::SizeUnit;
+
+/// How an endpoint is spoken to.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Protocol {
+    /// OpenAI chat completions.
+    #[default]
+    Chat,
+    /// OpenAI (legacy) completions.
+    Completions,
+    /// OpenAI responses.
+    Responses,
+    /// OpenAI embeddings.
+    Embeddings,
+    /// KServe v2 (the Open Inference Protocol) over HTTP: tensors in, tensors out, nothing generated.
+    Kserve,
+    /// Any HTTP endpoint, by a body template.
+    Http,
+}
+
+/// What a request of a protocol carries.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Carries {
+    /// A conversation.
+    Messages,
+    /// One text.
+    Text,
+    /// Input tensors.
+    Tensors,
+}
+
+/// The facts of a protocol.
+struct Facts {
+    name: &'static str,
+    /// Other names under which people know it.
+    aliases: &'static [&'static str],
+    /// Where servers answer it: the end of the usual base URL, and the path below that.
+    route: Option<(&'static str, &'static str)>,
+    carries: Carries,
+    streams: bool,
+    /// Can a request ask for a length, and be judged by it?
+    asks_length: bool,
+    operation: Option<&'static str>,
+}
+
+impl Protocol {
+    /// Every protocol. Where a path ends in another's, the longer comes first ([`Protocol::at`]).
+    pub const ALL: [Protocol; 6] = [
+        Protocol::Chat,
+        Protocol::Completions,
+        Protocol::Responses,
+        Protocol::Embeddings,
+        Protocol::Kserve,
+        Protocol::Http,
+    ];
+
+    fn facts(self) -> Facts {
+        let generates = |name, path, carries, operation| Facts {
+            name,
+            aliases: &[],
+            route: Some(("/v1", path)),
+            carries,
+            streams: true,
+            asks_length: true,
+            operation: Some(operation),
+        };
+        match self {
+            Protocol::Chat => generates("chat", "/chat/completions", Carries::Messages, "chat"),
+            Protocol::Completions => {
+                generates("completions", "/completions", Carries::Text, "text_completion")
+            }
+            Protocol::Responses => generates("responses", "/responses", Carries::Messages, "chat"),
+            Protocol::Embeddings => Facts {
+                streams: false,
+                asks_length: false,
+                ..generates("embeddings", "/embeddings", Carries::Text, "embeddings")
+            },
+            Protocol::Kserve => Facts {
+                name: "kserve",
+                aliases: &["kserve-v2", "kserve_v2", "triton", "oip"],
+                route: None,
+                carries: Carries::Tensors,
+                streams: false,
+                asks_length: false,
+                operation: None,
+            },
+            Protocol::Http => Facts {
+                name: "http",
+                aliases: &[],
+                route: None,
+                carries: Carries::Text,
+                streams: true,
+                asks_length: false,
+                operation: None,
+            },
+        }
+    }
+
+    /// The name used in files, flags and on the screen.
+    pub fn name(self) -> &'static str {
+        self.facts().name
+    }
+
+    /// The protocol with this name, or one of its other names.
+    pub fn from_name(name: &str) -> Option<Protocol> {
+        Protocol::ALL.into_iter().find(|protocol| {
+            let facts = protocol.facts();
+            facts.name == name || facts.aliases.contains(&name)
+        })
+    }
+
+    /// Where its requests go, below an endpoint's base URL; `None` where the model or the URL itself says it.
+    pub fn path(self) -> Option<&'static str> {
+        self.facts().route.map(|(_, path)| path)
+    }
+
+    /// What a base URL of it ends in, at the usual servers; empty where nothing is usual.
+    pub fn base(self) -> &'static str {
+        self.facts().route.map_or("", |(base, _)| base)
+    }
+
+    /// The path at which the usual servers answer it.
+    pub fn route(self) -> Option<String> {
+        self.facts().route.map(|(base, path)| format!("{base}{path}"))
+    }
+
+    /// The protocol whose requests go to this path, whatever stands before it.
+    pub fn at(path: &str) -> Option<Protocol> {
+        Protocol::ALL.into_iter().find(|protocol| protocol.path().is_some_and(|own| path.ends_with(own)))
+    }
+
+    /// What a request carries.
+    pub fn carries(self) -> Carries {
+        self.facts().carries
+    }
+
+    /// Can an answer come token by token?
+    pub fn streams(self) -> bool {
+        self.facts().streams
+    }
+
+    /// Can a request ask for a length in tokens that its answer is then judged by?
+    pub fn asks_length(self) -> bool {
+        self.facts().asks_length
+    }
+
+    /// What it does, in the words of OpenTelemetry's conventions (`gen_ai.operation.name`), where they have one.
+    pub fn operation(self) -> Option<&'static str> {
+        self.facts().operation
+    }
+
+    /// What the size of a request counts.
+    pub fn counts(self) -> SizeUnit {
+        if self.carries() == Carries::Tensors { SizeUnit::Items } else { SizeUnit::Tokens }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_files_and_paths_find_their_own_protocol() {
+        for protocol in Protocol::ALL {
+            assert_eq!(serde_json::to_value(protocol).unwrap(), protocol.name());
+            assert_eq!(Protocol::from_name(protocol.name()), Some(protocol));
+            if let Some(path) = protocol.path() {
+                assert_eq!(Protocol::at(path), Some(protocol));
+                assert_eq!(Protocol::at(&format!("/team/v1{path}")), Some(protocol));
+            }
+        }
+        assert_eq!(Protocol::from_name("triton"), Some(Protocol::Kserve));
+        assert_eq!((Protocol::from_name("smoke"), Protocol::at("/v1/models")), (None, None));
+    }
+}

@@ -1,0 +1,23 @@
+//! The server's half of the protocols that carry text, for the embedded engine: requests in, answers out.
+//!
+//! **What is a token here.** One whitespace-separated word is one token, for the prompts that the engine is sent, for the
+//! text it makes and for the usage it reports; the synthetic prompts of the load generator follow the same convention, so
+//! that what was asked and what is reported agree exactly and a disagreement is always a defect.
+//!
+//! Reading order: `request` (parsing, bounded), `reply` (what is said), `speech` (in which protocol's words), `stream` (chunks), `responses` (events), `answer`
+//! (whole bodies, errors, lists), `timing` (what the engine tells of its stages).
+
+mod answer;
+mod reply;
+mod request;
+mod responses;
+mod speech;
+mod stream;
+mod timing;
+
+pub use answer::{EmbeddingsFormat, embeddings, models};
+pub use reply::{Reply, StreamEnd, StreamWriter};
+pub use request::{BLOCK_WORDS, BadRequest, Endpoint, GenerateRequest, parse};
+pub use speech::{answer, answer_id, content_type, error, stream_writer};
+pub use stream::{ChunkWriter, word, words};
+pub use timing::{ReportedTimings, Timing};

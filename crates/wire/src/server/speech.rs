@@ -1,0 +1,50 @@
+//! Which protocol's words an answer is given in: the one place that knows all of them.
+
+use bytes::Bytes;
+use plimsoll_model::Protocol;
+
+use super::reply::{Reply, StreamWriter};
+use super::request::GenerateRequest;
+use super::responses::EventWriter;
+use super::stream::ChunkWriter;
+use super::{answer as openai, responses};
+
+/// The id of the engine's answer of this number, made as the protocol makes it.
+pub fn answer_id(protocol: Protocol, number: u64) -> String {
+    let kind = match protocol {
+        Protocol::Chat => "chatcmpl-",
+        Protocol::Responses => "resp_",
+        Protocol::Completions | Protocol::Embeddings | Protocol::Kserve | Protocol::Http => "cmpl-",
+    };
+    format!("{kind}{number:016x}")
+}
+
+/// The media type of its streams.
+pub fn content_type(_protocol: Protocol) -> &'static str {
+    "text/event-stream; charset=utf-8"
+}
+
+/// A writer for a stream with this id, `created` in seconds since 1970.
+pub fn stream_writer(asked: &GenerateRequest, id: &str, created: i64, model: &str) -> Box<dyn StreamWriter> {
+    match asked.endpoint {
+        Protocol::Responses => Box::new(EventWriter::new(asked, id, created, model)),
+        Protocol::Chat | Protocol::Completions | Protocol::Embeddings | Protocol::Kserve | Protocol::Http => {
+            Box::new(ChunkWriter::new(asked, id, created, model))
+        }
+    }
+}
+
+/// The whole answer to a request that generates.
+pub fn answer(asked: &GenerateRequest, reply: &Reply<'_>) -> Bytes {
+    match asked.endpoint {
+        Protocol::Responses => responses::answer(asked, reply),
+        Protocol::Chat | Protocol::Completions | Protocol::Embeddings | Protocol::Kserve | Protocol::Http => {
+            openai::answer(asked, reply)
+        }
+    }
+}
+
+/// The body of an error.
+pub fn error(_protocol: Option<Protocol>, status: u16, message: &str, param: Option<&str>) -> Bytes {
+    openai::error(status, message, param)
+}
