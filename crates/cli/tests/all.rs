@@ -7,6 +7,8 @@ mod levers;
 
 #[path = "all/again.rs"]
 mod again;
+#[path = "all/apis.rs"]
+mod apis;
 #[path = "all/bad_input.rs"]
 mod bad_input;
 #[path = "all/bad_servers.rs"]

@@ -63,6 +63,13 @@ impl Secret {
         value
     }
 
+    /// The key as a header's whole value, marked likewise.
+    pub(crate) fn bare(&self) -> HeaderValue {
+        let mut value = HeaderValue::from_str(&self.0).unwrap_or_else(|_| HeaderValue::from_static(""));
+        value.set_sensitive(true);
+        value
+    }
+
     /// What is computed with it elsewhere, such as its hash.
     pub fn with_bytes<T>(&self, read: impl FnOnce(&[u8]) -> T) -> T {
         read(self.0.as_bytes())

@@ -9,7 +9,7 @@ use http::header::{
     ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING, USER_AGENT,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
-use plimsoll_wire::Encoded;
+use plimsoll_wire::{Encoded, encode};
 use plimsoll_workload::TargetSpec;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -242,8 +242,14 @@ fn headers_of(
         (None, None, Some(file)) => Some(Secret::from_file(Path::new(file))?),
         (None, None, None) => None,
     };
+    for (name, value) in encode::headers(spec.protocol) {
+        headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
     if let Some(key) = key {
         headers.insert(AUTHORIZATION, key.bearer());
+        if let Some(name) = encode::key_header(spec.protocol) {
+            headers.insert(HeaderName::from_static(name), key.bare());
+        }
         secrets.push(key);
     }
     for (name, value) in &spec.headers {

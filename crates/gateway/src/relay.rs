@@ -20,7 +20,7 @@ use tokio::time::Sleep;
 
 use crate::doors::Toll;
 use crate::pool::Booked;
-use crate::reply::{BROKEN_STREAM, Cut};
+use crate::reply::{Cut, broken_stream};
 use crate::request::BYTES_PER_TOKEN;
 use crate::stats::{End, Stage, Stats};
 use crate::traffic::{Recording, TryEnd};
@@ -53,6 +53,7 @@ pub struct Relay {
 
 /// What is known of a stream of events.
 struct Events {
+    protocol: Protocol,
     /// The last two bytes.
     tail: [u8; 2],
     /// Looks for the first token, until it has come.
@@ -118,9 +119,11 @@ impl Relay {
             begun.booked.streams(begun.head);
             begun.recording.iter_mut().for_each(|recording| recording.of_try(|one| one.streams = true));
         }
+        let protocol = protocol(path);
         let events = is_stream.then(|| Events {
+            protocol,
             tail: *b"\n\n",
-            before: Some(Box::new(Decoder::new(protocol(path), true, 200, Some("text/event-stream"), false))),
+            before: Some(Box::new(Decoder::new(protocol, true, 200, Some("text/event-stream"), false))),
             decoded: Vec::new(),
             quiet: None,
             limit: begun.keep_alive,
@@ -170,7 +173,10 @@ impl Relay {
             Poll::Ready(Some(Err(error))) => {
                 self.end(false);
                 match &self.events {
-                    Some(_) => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(BROKEN_STREAM))))),
+                    Some(events) => {
+                        let end = Bytes::from_static(broken_stream(events.protocol));
+                        Poll::Ready(Some(Ok(Frame::data(end))))
+                    }
                     None => Poll::Ready(Some(Err(error.into()))),
                 }
             }

@@ -8,6 +8,7 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
+use plimsoll_model::Protocol;
 
 use crate::cache::flight::Reader;
 use crate::relay::Relay;
@@ -89,6 +90,16 @@ pub fn error(status: StatusCode, code: &str, message: &str, retry_s: Option<u64>
     response
 }
 
-/// What a stream that broke ends with: an event that clients of OpenAI's protocol raise as an error. It begins with an end of event, because
+/// What a stream that broke ends with: an event that clients of this protocol raise as an error. It begins with an end of event, because
 /// the break may have been in the middle of one.
-pub const BROKEN_STREAM: &[u8] = b"\n\ndata: {\"error\":{\"message\":\"The replica's stream broke before its end; what came is not the whole answer.\",\"type\":\"server_error\",\"param\":null,\"code\":\"stream_broken\"}}\n\n";
+pub fn broken_stream(protocol: Protocol) -> &'static [u8] {
+    match protocol {
+        // Its clients pass over events without a name.
+        Protocol::Messages => BROKEN_MESSAGE,
+        _ => BROKEN_STREAM,
+    }
+}
+
+const BROKEN_MESSAGE: &[u8] = b"\n\nevent: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"The replica's stream broke before its end; what came is not the whole answer.\"}}\n\n";
+
+const BROKEN_STREAM: &[u8] = b"\n\ndata: {\"error\":{\"message\":\"The replica's stream broke before its end; what came is not the whole answer.\",\"type\":\"server_error\",\"param\":null,\"code\":\"stream_broken\"}}\n\n";

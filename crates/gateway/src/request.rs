@@ -76,7 +76,7 @@ impl Asked {
             hash(name.strip_prefix(b"\"").and_then(|name| name.strip_suffix(b"\"")).unwrap_or(name))
         });
         let Some(prompt) = fields.prompt else { return asked };
-        asked.prompt_tokens = tokens(prompt.len() + fields.tools.map_or(0, <[u8]>::len));
+        asked.prompt_tokens = tokens(prompt.len() + fields.before());
         if cut == Cut::Whole {
             let model = fields.model.filter(|model| model.len() <= LONGEST_MODEL);
             asked.model = model.and_then(|model| serde_json::from_slice(model).ok());
@@ -94,7 +94,11 @@ impl Asked {
         chain.write_u8(0);
         chain.write(fields.tools.unwrap_or_default());
         chain.write_u8(0);
-        let before = fields.tools.map_or(0, <[u8]>::len);
+        if let Some(system) = fields.system {
+            chain.write(system);
+            chain.write_u8(0);
+        }
+        let before = fields.before();
         let mut at = 0;
         loop {
             let next = at + (at / PART).max(BLOCK);
@@ -122,6 +126,8 @@ fn tokens(bytes: usize) -> u32 {
 struct Fields<'a> {
     model: Option<&'a [u8]>,
     tools: Option<&'a [u8]>,
+    /// What stands before the messages under Anthropic's protocol.
+    system: Option<&'a [u8]>,
     prompt: Option<&'a [u8]>,
     stream: Option<&'a [u8]>,
     most_tokens: Option<&'a [u8]>,
@@ -148,6 +154,7 @@ impl<'a> Fields<'a> {
             match key {
                 b"model" => fields.model = Some(text),
                 b"tools" => fields.tools = Some(text),
+                b"system" => fields.system = Some(text),
                 b"messages" | b"prompt" | b"input" => fields.prompt = Some(text),
                 b"stream" => fields.stream = Some(text),
                 b"max_tokens" | b"max_completion_tokens" | b"max_output_tokens" => {
@@ -163,6 +170,11 @@ impl<'a> Fields<'a> {
             }
         }
         Some(fields)
+    }
+
+    /// Bytes of what a template puts before the prompt.
+    fn before(&self) -> usize {
+        [self.tools, self.system].into_iter().flatten().map(<[u8]>::len).sum()
     }
 }
 

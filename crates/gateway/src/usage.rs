@@ -8,9 +8,20 @@ use memchr::memmem::{self, Finder};
 
 static CACHED: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"cached_tokens\":"));
 
+static CACHE_READ: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"cache_read_input_tokens\":"));
+
 /// The cached share of the prompt, where these bytes hold a `usage` with `prompt_tokens_details.cached_tokens` (OpenAI's place for it; vLLM, SGLang and
 /// llama.cpp use the same). Quotes inside an answer's text are escaped, so that it can't be taken for one.
+///
+/// Anthropic's account leaves what was cached out of `input_tokens`.
 pub fn cached_share(data: &[u8]) -> Option<f64> {
+    if let Some(at) = CACHE_READ.find(data) {
+        let cached = number(&data[at + CACHE_READ.needle().len()..])?;
+        let of = |name: &[u8]| number(&data[memmem::find(data, name)? + name.len()..]);
+        let written = of(b"\"cache_creation_input_tokens\":").unwrap_or(0);
+        let prompt = of(b"\"input_tokens\":")?.saturating_add(cached).saturating_add(written);
+        return (prompt > 0).then(|| cached as f64 / prompt as f64);
+    }
     let at = CACHED.find(data)?;
     let cached = number(&data[at + CACHED.needle().len()..])?;
     let name = b"\"prompt_tokens\":";
@@ -42,6 +53,10 @@ mod tests {
         let told =
             br#"data: {"choices":[{"delta":{"content":"{\"prompt_tokens\": 4, \"cached_tokens\": 4}"}}]}"#;
         assert_eq!(cached_share(told), None);
+        // The example of Anthropic's reference for prompt caching, shortened: 188 086 of 188 107 tokens were cached.
+        let delta = br#"data: {"type":"message_delta","usage":{"cache_creation_input_tokens":0,"cache_read_input_tokens":188086,"input_tokens":21,"output_tokens":393}}"#;
+        assert_eq!(cached_share(delta), Some(188_086.0 / 188_107.0));
+        assert_eq!(cached_share(br#"{"usage":{"cache_read_input_tokens":null,"input_tokens":3}}"#), None);
         let odd: [&[u8]; 4] = [
             b"\"cached_tokens\":",
             b"\"cached_tokens\":7",

@@ -19,6 +19,8 @@ pub enum Protocol {
     Responses,
     /// OpenAI embeddings.
     Embeddings,
+    /// Anthropic messages.
+    Messages,
     /// KServe v2 (the Open Inference Protocol) over HTTP: tensors in, tensors out, nothing generated.
     Kserve,
     /// Any HTTP endpoint, by a body template.
@@ -47,16 +49,20 @@ struct Facts {
     streams: bool,
     /// Can a request ask for a length, and be judged by it?
     asks_length: bool,
+    /// Is there a usual field that pins an answer to that length (`ignore_eos`)?
+    pins_length: bool,
+    provider: &'static str,
     operation: Option<&'static str>,
 }
 
 impl Protocol {
     /// Every protocol. Where a path ends in another's, the longer comes first ([`Protocol::at`]).
-    pub const ALL: [Protocol; 6] = [
+    pub const ALL: [Protocol; 7] = [
         Protocol::Chat,
         Protocol::Completions,
         Protocol::Responses,
         Protocol::Embeddings,
+        Protocol::Messages,
         Protocol::Kserve,
         Protocol::Http,
     ];
@@ -69,6 +75,8 @@ impl Protocol {
             carries,
             streams: true,
             asks_length: true,
+            pins_length: true,
+            provider: "openai",
             operation: Some(operation),
         };
         match self {
@@ -82,6 +90,12 @@ impl Protocol {
                 asks_length: false,
                 ..generates("embeddings", "/embeddings", Carries::Text, "embeddings")
             },
+            Protocol::Messages => Facts {
+                aliases: &["anthropic"],
+                pins_length: false,
+                provider: "anthropic",
+                ..generates("messages", "/messages", Carries::Messages, "chat")
+            },
             Protocol::Kserve => Facts {
                 name: "kserve",
                 aliases: &["kserve-v2", "kserve_v2", "triton", "oip"],
@@ -89,6 +103,8 @@ impl Protocol {
                 carries: Carries::Tensors,
                 streams: false,
                 asks_length: false,
+                pins_length: false,
+                provider: "openai",
                 operation: None,
             },
             Protocol::Http => Facts {
@@ -98,6 +114,8 @@ impl Protocol {
                 carries: Carries::Text,
                 streams: true,
                 asks_length: false,
+                pins_length: true,
+                provider: "openai",
                 operation: None,
             },
         }
@@ -149,6 +167,16 @@ impl Protocol {
     /// Can a request ask for a length in tokens that its answer is then judged by?
     pub fn asks_length(self) -> bool {
         self.facts().asks_length
+    }
+
+    /// Do its servers usually take `ignore_eos`, which pins an answer to the asked length?
+    pub fn pins_length(self) -> bool {
+        self.facts().pins_length
+    }
+
+    /// Whose protocol it is, in the words of OpenTelemetry's conventions (`gen_ai.provider.name`).
+    pub fn provider(self) -> &'static str {
+        self.facts().provider
     }
 
     /// What it does, in the words of OpenTelemetry's conventions (`gen_ai.operation.name`), where they have one.

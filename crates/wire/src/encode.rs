@@ -11,8 +11,8 @@ use bytes::{Bytes, BytesMut};
 use plimsoll_model::{Payload, Protocol, Span, Tensor};
 use serde_json::{Map, Value};
 
-use crate::kserve;
 use crate::template::{Filling, Template, escape, flat, messages};
+use crate::{kserve, messages as anthropic};
 
 /// What every request of one target shares, and what varies between two of them (`max_tokens`, `id`).
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -91,6 +91,19 @@ pub fn path(options: &RequestOptions) -> Cow<'static, str> {
     }
 }
 
+/// Headers that every request of this protocol has.
+pub fn headers(protocol: Protocol) -> &'static [(&'static str, &'static str)] {
+    match protocol {
+        Protocol::Messages => &[anthropic::VERSION],
+        _ => &[],
+    }
+}
+
+/// A header that carries the key as it is, beside `Authorization: Bearer`, which servers of any protocol may want.
+pub fn key_header(protocol: Protocol) -> Option<&'static str> {
+    (protocol == Protocol::Messages).then_some("x-api-key")
+}
+
 /// Encodes one request.
 pub fn encode(payload: &Payload, options: &RequestOptions) -> Encoded {
     let path = path(options);
@@ -102,7 +115,7 @@ pub fn encode(payload: &Payload, options: &RequestOptions) -> Encoded {
     let (body, json) = match &options.template {
         Some(template) => from_template(template, payload, options),
         None if options.protocol == Protocol::Http => from_template(&Template::plain(), payload, options),
-        None => (openai(payload, options), true),
+        None => (text(payload, options), true),
     };
     let content_type = if json { "application/json" } else { "text/plain; charset=utf-8" };
     Encoded { path, content_type, header_length: None, body: Bytes::from(body) }
@@ -143,7 +156,7 @@ fn from_template(template: &Template, payload: &Payload, options: &RequestOption
     (body, template.is_json())
 }
 
-fn openai(payload: &Payload, options: &RequestOptions) -> String {
+fn text(payload: &Payload, options: &RequestOptions) -> String {
     let mut body = Body::new(&options.extra, length(payload));
     if let Some(model) = &options.model {
         body.text("model", model);
@@ -155,6 +168,7 @@ fn openai(payload: &Payload, options: &RequestOptions) -> String {
             Payload::Text(text) => body.text("input", text),
             _ => body.raw("input", |out| messages(payload, out)),
         },
+        Protocol::Messages => anthropic::request(&mut body, payload, options),
         Protocol::Embeddings | Protocol::Kserve | Protocol::Http => body.text("input", &flat(payload)),
     }
     if options.protocol.streams() {
@@ -164,9 +178,14 @@ fn openai(payload: &Payload, options: &RequestOptions) -> String {
 }
 
 fn generation(body: &mut Body<'_>, options: &RequestOptions) {
-    let responses = options.protocol == Protocol::Responses;
-    if let Some(n) = options.max_tokens {
-        body.raw(if responses { "max_output_tokens" } else { "max_tokens" }, |out| push(out, n));
+    let length = match options.protocol {
+        Protocol::Responses => Some("max_output_tokens"),
+        // Written already: it is no option there.
+        Protocol::Messages => None,
+        _ => Some("max_tokens"),
+    };
+    if let (Some(name), Some(n)) = (length, options.max_tokens) {
+        body.raw(name, |out| push(out, n));
     }
     if let Some(temperature) = options.temperature.filter(|t| t.is_finite()) {
         body.raw("temperature", |out| push(out, temperature));
@@ -176,7 +195,7 @@ fn generation(body: &mut Body<'_>, options: &RequestOptions) {
     }
     if options.stream {
         body.raw("stream", |out| out.push_str("true"));
-        if !responses {
+        if !matches!(options.protocol, Protocol::Responses | Protocol::Messages) {
             body.raw("stream_options", |out| {
                 out.push_str(r#"{"include_usage":true,"continuous_usage_stats":true}"#);
             });
@@ -185,7 +204,7 @@ fn generation(body: &mut Body<'_>, options: &RequestOptions) {
 }
 
 /// Appends a number.
-fn push(out: &mut String, number: impl std::fmt::Display) {
+pub(crate) fn push(out: &mut String, number: impl std::fmt::Display) {
     // Writing to a string cannot fail.
     let _ = write!(out, "{number}");
 }
@@ -204,7 +223,7 @@ fn length(payload: &Payload) -> usize {
 const FIELDS: usize = 192;
 
 /// A JSON object under construction, in which the user's own fields win.
-struct Body<'a> {
+pub(crate) struct Body<'a> {
     out: String,
     extra: &'a Map<String, Value>,
 }
@@ -226,7 +245,7 @@ impl<'a> Body<'a> {
         self.out.push_str("\":");
     }
 
-    fn text(&mut self, name: &str, value: &str) {
+    pub(crate) fn text(&mut self, name: &str, value: &str) {
         if self.extra.contains_key(name) {
             return;
         }
@@ -237,7 +256,7 @@ impl<'a> Body<'a> {
         self.out.push('"');
     }
 
-    fn raw(&mut self, name: &str, json: impl FnOnce(&mut String)) {
+    pub(crate) fn raw(&mut self, name: &str, json: impl FnOnce(&mut String)) {
         if self.extra.contains_key(name) {
             return;
         }

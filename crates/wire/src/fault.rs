@@ -1,7 +1,7 @@
 //! What servers say went wrong, in all the shapes they say it.
 //!
 //! `{"error":{"message":…,"type":…,"code":…}}` (OpenAI, vLLM, LiteLLM, llama.cpp), `{"error":"…"}` (Triton, transformers),
-//! `{"detail":"…"}` and `{"detail":[{"msg":…,"loc":[…]}]}` (FastAPI), `{"message":…}`, or plain text.
+//! `{"type":"error","error":{"type":"overloaded_error","message":…}}` (Anthropic), `{"detail":"…"}` and `{"detail":[{"msg":…,"loc":[…]}]}` (FastAPI), `{"message":…}`, or plain text.
 
 use serde_json::Value;
 
@@ -53,8 +53,27 @@ impl Fault {
     }
 }
 
+/// The status that Anthropic's word for an error stands for; OpenAI uses some of them alike.
+fn kind(word: &str) -> Option<u16> {
+    Some(match word {
+        "invalid_request_error" => 400,
+        "authentication_error" => 401,
+        "permission_error" => 403,
+        "not_found_error" => 404,
+        "request_too_large" => 413,
+        "rate_limit_error" => 429,
+        "api_error" => 500,
+        "timeout_error" => 504,
+        "overloaded_error" => 529,
+        _ => return None,
+    })
+}
+
 fn code(value: &Value) -> Option<u16> {
-    let found = value.get("code").or_else(|| value.get("status"))?;
+    let Some(found) = value.get("code").or_else(|| value.get("status")).filter(|found| !found.is_null())
+    else {
+        return kind(value.get("type")?.as_str()?);
+    };
     let number = found.as_u64().or_else(|| found.as_str()?.parse().ok())?;
     u16::try_from(number).ok().filter(|n| (100..600).contains(n))
 }

@@ -200,7 +200,8 @@ pub fn outcome(status: u16) -> Option<Outcome> {
     let (how, retryable) = match status {
         200..=299 => return None,
         300..=399 => (How::Redirected, false),
-        429 | 503 => (How::Shed, true),
+        // 529 is Anthropic's 503.
+        429 | 503 | 529 => (How::Shed, true),
         408 | 409 | 425 => (How::ClientError, true),
         400..=499 => (How::ClientError, false),
         501 | 505 => (How::ServerError, false),

@@ -15,7 +15,7 @@ use crate::form::Forms;
 use crate::head::bounded;
 use crate::sse::Item;
 use crate::tally::{Tally, View};
-use crate::whole;
+use crate::{messages, whole};
 
 /// What is known of a stream so far.
 #[derive(Debug)]
@@ -24,6 +24,7 @@ pub(crate) struct Stream {
     pub tally: Tally,
     forms: Forms,
     form_of: FormOf,
+    account: messages::Account,
     /// Events with data so far.
     pub events: u64,
     /// What is wrong with the bytes, once something is.
@@ -49,6 +50,7 @@ impl Stream {
             tally,
             forms: Forms::default(),
             form_of: FormOf::default(),
+            account: messages::Account::default(),
             events: 0,
             malformed: None,
             is_markup: false,
@@ -112,6 +114,7 @@ impl Stream {
         match self.protocol {
             Protocol::Chat | Protocol::Completions | Protocol::Embeddings => self.chunk(data),
             Protocol::Responses => self.response_event(data),
+            Protocol::Messages => self.message_event(data),
             Protocol::Kserve | Protocol::Http => Ok(self.other(data)),
         }
     }
@@ -165,6 +168,19 @@ impl Stream {
                 usage: usage.map(|usage| usage.usage()),
             };
         }
+    }
+
+    fn message_event(&mut self, data: &str) -> Result<Decoded, String> {
+        let (decoded, text) =
+            messages::event(data, &mut self.account, &mut self.tally).map_err(|why| not_json(&why))?;
+        if let Some(text) = text
+            && matches!(decoded.kind, EventKind::Content | EventKind::Reasoning)
+            && self.forms.learns()
+            && self.forms.learn(data, text)
+        {
+            self.form_of = FormOf { index: 0, kind: Some(decoded.kind), usage: None };
+        }
+        Ok(decoded)
     }
 
     fn response_event(&mut self, data: &str) -> Result<Decoded, String> {

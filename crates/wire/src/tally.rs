@@ -196,6 +196,12 @@ impl Tally {
         self.bare.push(usage);
     }
 
+    /// The account of an answer that tells it more than once: the latest stands.
+    pub fn only_usage(&mut self, usage: Usage) {
+        self.bare.clear();
+        self.bare.push(usage);
+    }
+
     fn side_facts(&mut self, chunk: &Chunk<'_>) {
         if let Some(usage) = &chunk.usage {
             for (name, ms) in usage.stages() {

@@ -237,25 +237,28 @@ pub(crate) fn messages(payload: &Payload, out: &mut String) {
             out.push_str("\"}]");
         }
         Payload::Tensors(_) => out.push_str("[]"),
-        Payload::Messages(all) => {
-            out.push('[');
-            for (i, Message { role, content }) in all.iter().enumerate() {
-                let role = match role {
-                    plimsoll_model::Role::System => "system",
-                    plimsoll_model::Role::User => "user",
-                    plimsoll_model::Role::Assistant => "assistant",
-                };
-                let comma = if i > 0 { "," } else { "" };
-                out.push_str(comma);
-                out.push_str("{\"role\":\"");
-                out.push_str(role);
-                out.push_str("\",\"content\":\"");
-                escape(content, out);
-                out.push_str("\"}");
-            }
-            out.push(']');
-        }
+        Payload::Messages(all) => talk(all.iter(), out),
     }
+}
+
+/// Appends these messages as a JSON list.
+pub(crate) fn talk<'a>(messages: impl Iterator<Item = &'a Message>, out: &mut String) {
+    out.push('[');
+    for (i, Message { role, content }) in messages.enumerate() {
+        let role = match role {
+            plimsoll_model::Role::System => "system",
+            plimsoll_model::Role::User => "user",
+            plimsoll_model::Role::Assistant => "assistant",
+        };
+        let comma = if i > 0 { "," } else { "" };
+        out.push_str(comma);
+        out.push_str("{\"role\":\"");
+        out.push_str(role);
+        out.push_str("\",\"content\":\"");
+        escape(content, out);
+        out.push_str("\"}");
+    }
+    out.push(']');
 }
 
 /// Appends `text` as the inside of a JSON string (RFC 8259, section 7).

@@ -15,6 +15,8 @@ mod hostile;
 mod http1;
 #[path = "all/kserve.rs"]
 mod kserve;
+#[path = "all/messages.rs"]
+mod messages;
 #[path = "all/remote_write.rs"]
 mod remote_write;
 #[path = "all/requests.rs"]

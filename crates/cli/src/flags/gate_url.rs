@@ -15,8 +15,8 @@ pub struct GateUrlArgs {
     /// Model to ask for [default: the only one the endpoint lists]
     #[arg(long, short = 'm', help_heading = "Measuring a URL")]
     pub model: Option<String>,
-    /// chat, completions, responses, embeddings, kserve or http [default: chat]
-    #[arg(long, value_name = "NAME", help_heading = "Measuring a URL")]
+    /// chat, completions, responses, embeddings, messages (Anthropic), kserve or http [default: chat]
+    #[arg(long, visible_alias = "api", value_name = "NAME", help_heading = "Measuring a URL")]
     pub protocol: Option<String>,
     /// Body template for --protocol http
     #[arg(long, value_name = "FILE", help_heading = "Measuring a URL")]

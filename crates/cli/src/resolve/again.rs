@@ -32,7 +32,8 @@ pub fn repeat(head: &str, scenario: &Scenario, more: &[(&str, String)]) -> Strin
             "target.model" if simulated.is_some() && value.as_str() == simulated => {}
             "target.protocol" if simulated.is_some() && is_kserve => {}
             // The protocol says these by itself.
-            "target.stream" | "target.ignore_eos" | "sizes.output" if is_kserve => {}
+            "target.stream" | "sizes.output" if is_kserve => {}
+            "target.ignore_eos" if !scenario.target.protocol.pins_length() => {}
             "target.key_env" | "target.model" | "target.protocol" | "seed" | "nonce" | "sizes.prompt"
             | "sizes.output" => {
                 let flag = match path.as_str() {
@@ -55,6 +56,10 @@ pub fn repeat(head: &str, scenario: &Scenario, more: &[(&str, String)]) -> Strin
                 }
             },
         }
+    }
+    if scenario.target.ignore_eos && !scenario.target.protocol.pins_length() {
+        // Not its default under these.
+        words.push("--set target.ignore_eos=true".into());
     }
     words.join(" ")
 }

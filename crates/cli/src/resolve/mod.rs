@@ -305,6 +305,10 @@ impl Draft {
         }
         let named = self.text("target.protocol").and_then(Protocol::from_name);
         self.set_some("target.protocol", named.map(Protocol::name));
+        if named.is_some_and(|protocol| !protocol.pins_length()) && !self.has("target.ignore_eos") {
+            // Servers of it know no such field, and strict ones refuse it.
+            self.set("target.ignore_eos", false.into());
+        }
         let is_kserve = named == Some(Protocol::Kserve);
         if is_kserve {
             tensors::settle(&mut self)?;

@@ -80,7 +80,7 @@ pub fn spans(told: &Told, rows: &[Attempt], zero_ns: i64, names: &SpanNames) -> 
             failed: is_failure(row),
             attributes: sorted([
                 ("gen_ai.operation.name", operation.map(text)),
-                ("gen_ai.provider.name", Some(text("openai"))),
+                ("gen_ai.provider.name", Some(text(told.protocol.provider()))),
                 ("gen_ai.request.model", model.map(text)),
                 ("gen_ai.request.max_tokens", count(told.asked.most_tokens)),
                 ("gen_ai.request.stream", Some(AttributeValue::Flag(told.asked.streams))),

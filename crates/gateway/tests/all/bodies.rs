@@ -144,7 +144,7 @@ proptest! {
         object["stream"] = json!(stream);
         object["prompt"] = json!(prompt);
         let map = object.as_object_mut().expect("an object");
-        for other in ["messages", "input", "tools", "max_completion_tokens", "max_output_tokens"] {
+        for other in ["messages", "input", "tools", "system", "max_completion_tokens", "max_output_tokens"] {
             map.remove(other);
         }
         let text = if pretty { serde_json::to_string_pretty(&object) } else { serde_json::to_string(&object) };

@@ -73,6 +73,8 @@ struct Body<'a> {
     #[serde(borrow, default)]
     messages: Option<Vec<Message<'a>>>,
     #[serde(borrow, default)]
+    system: Option<&'a RawValue>,
+    #[serde(borrow, default)]
     prompt: Option<&'a RawValue>,
     #[serde(borrow, default)]
     input: Option<&'a RawValue>,
@@ -122,7 +124,13 @@ pub fn parse(endpoint: Endpoint, body: &[u8], body_max: usize) -> Result<Generat
     let mut words = Words::default();
     let mut inputs = 1;
     match endpoint {
-        Protocol::Chat => {
+        Protocol::Chat | Protocol::Messages => {
+            if let Some(system) = body.system.filter(|_| endpoint == Protocol::Messages) {
+                words.content("system", system)?;
+            }
+            if endpoint == Protocol::Messages && body.max_tokens.is_none() {
+                return Err(bad("max_tokens", "max_tokens is required"));
+            }
             let messages = body.messages.as_ref().filter(|messages| !messages.is_empty());
             for message in
                 messages.ok_or_else(|| bad("messages", "messages is required and must not be empty"))?

@@ -3,17 +3,19 @@
 use bytes::Bytes;
 use plimsoll_model::Protocol;
 
+use super::messages::MessageWriter;
 use super::reply::{Reply, StreamWriter};
 use super::request::GenerateRequest;
 use super::responses::EventWriter;
 use super::stream::ChunkWriter;
-use super::{answer as openai, responses};
+use super::{answer as openai, messages, responses};
 
 /// The id of the engine's answer of this number, made as the protocol makes it.
 pub fn answer_id(protocol: Protocol, number: u64) -> String {
     let kind = match protocol {
         Protocol::Chat => "chatcmpl-",
         Protocol::Responses => "resp_",
+        Protocol::Messages => "msg_",
         Protocol::Completions | Protocol::Embeddings | Protocol::Kserve | Protocol::Http => "cmpl-",
     };
     format!("{kind}{number:016x}")
@@ -27,6 +29,7 @@ pub fn content_type(_protocol: Protocol) -> &'static str {
 /// A writer for a stream with this id, `created` in seconds since 1970.
 pub fn stream_writer(asked: &GenerateRequest, id: &str, created: i64, model: &str) -> Box<dyn StreamWriter> {
     match asked.endpoint {
+        Protocol::Messages => Box::new(MessageWriter::new(asked, id, model)),
         Protocol::Responses => Box::new(EventWriter::new(asked, id, created, model)),
         Protocol::Chat | Protocol::Completions | Protocol::Embeddings | Protocol::Kserve | Protocol::Http => {
             Box::new(ChunkWriter::new(asked, id, created, model))
@@ -37,6 +40,7 @@ pub fn stream_writer(asked: &GenerateRequest, id: &str, created: i64, model: &st
 /// The whole answer to a request that generates.
 pub fn answer(asked: &GenerateRequest, reply: &Reply<'_>) -> Bytes {
     match asked.endpoint {
+        Protocol::Messages => messages::answer(asked, reply),
         Protocol::Responses => responses::answer(asked, reply),
         Protocol::Chat | Protocol::Completions | Protocol::Embeddings | Protocol::Kserve | Protocol::Http => {
             openai::answer(asked, reply)
@@ -45,6 +49,9 @@ pub fn answer(asked: &GenerateRequest, reply: &Reply<'_>) -> Bytes {
 }
 
 /// The body of an error.
-pub fn error(_protocol: Option<Protocol>, status: u16, message: &str, param: Option<&str>) -> Bytes {
-    openai::error(status, message, param)
+pub fn error(protocol: Option<Protocol>, status: u16, message: &str, param: Option<&str>) -> Bytes {
+    match protocol {
+        Some(Protocol::Messages) => messages::error(status, message),
+        _ => openai::error(status, message, param),
+    }
 }

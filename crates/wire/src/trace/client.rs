@@ -90,7 +90,10 @@ impl ClientSpans {
         let session = attempt.session.map(|session| format!("{}-{}-s{session}", self.run, attempt.level));
         let all = [
             ("gen_ai.operation.name", Some(json!(operation(self.protocol)))),
-            ("gen_ai.provider.name", Some(json!(self.provider.as_deref().unwrap_or("openai")))),
+            (
+                "gen_ai.provider.name",
+                Some(json!(self.provider.as_deref().unwrap_or(self.protocol.provider()))),
+            ),
             ("gen_ai.request.model", self.model.as_ref().map(|model| json!(model))),
             ("gen_ai.request.stream", Some(json!(self.stream))),
             ("gen_ai.request.max_tokens", Some(attempt.asked_output).filter(|n| *n > 0).map(|n| json!(n))),

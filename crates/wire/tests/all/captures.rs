@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::support::{Recorded, capture, read, read_pieces};
 
-use Protocol::{Chat, Completions, Embeddings, Http, Kserve};
+use Protocol::{Chat, Completions, Embeddings, Http, Kserve, Messages};
 
 /// What a person reads off a capture.
 struct Row {
@@ -87,6 +87,11 @@ const STREAMS: &[Row] = &[
         broken: Some(Broken::Empty),
         ..row("litellm-proxy/chat_stream_one_token", Chat, "fd", "length", NONE, UNKNOWN)
     },
+    row("llama.cpp/messages_stream", Messages, "Reccccccccefd", "length", [25, 8, -1, 0], TOTAL),
+    // `input_tokens` is 1: the cache held the other 21.
+    row("llama.cpp/messages_stream_cached", Messages, "Reccccccefd", "length", [22, 6, -1, 21], TOTAL),
+    // It opens with zeros, and tells the input at the end.
+    row("litellm-proxy/messages_stream", Messages, "Reccccccefd", "length", [4, 6, -1, -1], TOTAL),
     row("litellm-proxy/completion_stream", Completions, "ccccccfud", "length", [5, 6, 0, -1], TOTAL),
     row("triton/generate_stream_ok", Http, "cccccc", "", NONE, UNKNOWN),
     failed("triton/generate_stream_error_midway", Http, "cccE", How::StreamError),
@@ -106,6 +111,8 @@ const WHOLE: &[Row] = &[
     row("transformers-serve/completion_nonstream", Completions, "B", "length", [5, 6, -1, -1], UNKNOWN),
     row("litellm-proxy/chat_nonstream", Chat, "B", "length", [11, 8, 0, -1], UNKNOWN),
     row("litellm-proxy/completion_nonstream", Completions, "B", "length", [11, 6, -1, 10], UNKNOWN),
+    row("llama.cpp/messages_nonstream", Messages, "B", "length", [14, 8, -1, 0], UNKNOWN),
+    row("litellm-proxy/messages_nonstream", Messages, "B", "length", [4, 6, -1, -1], UNKNOWN),
     row("infinity-emb/embeddings_float", Embeddings, "B", "", [9, -1, -1, -1], UNKNOWN),
     row("infinity-emb/embeddings_base64", Embeddings, "B", "", [13, -1, -1, -1], UNKNOWN),
     row("infinity-emb/error_unknown_model", Embeddings, "B", "", [1, -1, -1, -1], UNKNOWN),
@@ -135,6 +142,11 @@ const ERRORS: &[(&str, How, &str)] = &[
     ),
     ("llama.cpp/error_missing_messages", How::ClientError, "'messages' is required"),
     ("llama.cpp/embeddings_not_enabled", How::ServerError, "This server does not support embeddings"),
+    (
+        "litellm-proxy/messages_error_unknown_model",
+        How::ClientError,
+        "anthropic_messages: Invalid model name passed in model=nope",
+    ),
     ("vllm-cpu/error_404", How::ClientError, "Not Found"),
     ("vllm-cpu/error_unknown_model", How::ClientError, "The model `nope` does not exist"),
     ("vllm-cpu/error_too_long", How::ClientError, "This model's maximum context length is 2048 tokens"),

@@ -1,0 +1,106 @@
+//! Every protocol of text from end to end: what the client measured of the embedded engine, against what the engine wrote
+//! down of itself.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use plimsoll_model::Attempt;
+use serde_json::Value;
+
+use crate::kit::{Engine, plimsoll, plimsoll_with, run_folder};
+
+/// What the engine knows of each request, by the name that the client gave it.
+fn truth(log: &Path) -> HashMap<String, Value> {
+    let text = std::fs::read_to_string(log).expect("a truth log");
+    let rows = text.lines().skip(1).map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    rows.filter_map(|row| Some((row["id"].as_str()?.to_owned(), row))).collect()
+}
+
+/// The rows of a run of its one level, with the engine's of the same request.
+fn measured(base: &str, more: &[&str]) -> (Vec<(Attempt, Value)>, Value) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("truth.jsonl");
+    let engine = Engine::start_with("demo", &["--truth-log", log.to_str().expect("utf-8")]);
+    let url = engine.url.trim_end_matches("/v1").to_owned() + base;
+    let (_kept, run) = run_folder();
+    let load = ["run", &url, "--rate", "30/s", "--for", "4s", "-q", "-o", &run, "--format", "json"];
+    let ended = plimsoll(&[&load[..], more].concat());
+    assert!(matches!(ended.code, 0 | 4), "{}", ended.stderr);
+    engine.stop();
+    let truth = truth(&log);
+    let opened = plimsoll_store::open(Path::new(&run)).expect("a run");
+    let id = &opened.manifest.id;
+    let level = opened.manifest.levels.iter().find(|level| level.purpose == "run").expect("a level").id;
+    let rows: Vec<(Attempt, Value)> = opened
+        .attempts
+        .into_iter()
+        .filter(|row| row.level == level)
+        .map(|row| {
+            let name = format!("{id}-{}-{}-{}", row.level, row.request, row.attempt);
+            let known = truth.get(&name).unwrap_or_else(|| panic!("the engine knows no {name}")).clone();
+            (row, known)
+        })
+        .collect();
+    assert!(rows.len() > 60, "{} requests", rows.len());
+    (rows, ended.json())
+}
+
+/// Prompts, tokens and first tokens are the engine's, with the wire between them.
+fn agrees(base: &str, route: &str, more: &[&str]) {
+    let (rows, _) = measured(base, &[more, &["--isl", "40", "--osl", "12"]].concat());
+    let mut late = Vec::new();
+    for (row, known) in &rows {
+        let answer = &row.answer;
+        assert!(row.outcome.is_finished() && answer.broken.is_none(), "{:?}", row.outcome);
+        assert_eq!(known["path"], route);
+        assert_eq!(answer.tokens.prompt.map(Value::from), Some(known["prompt_tokens"].clone()));
+        assert_eq!(answer.tokens.output, Some(12));
+        assert_eq!(answer.finish_reason.as_deref(), Some("length"));
+        assert_eq!(row.events.iter().filter(|event| event.kind.is_token()).count(), 12);
+        let served = known["writes_ns"][0].as_i64().expect("a write")
+            - known["arrival_ns"].as_i64().expect("an arrival");
+        let seen = (row.first_token.expect("a token") - row.sent.expect("sent")).0;
+        late.push((seen - served) as f64 / 1e6);
+    }
+    late.sort_by(f64::total_cmp);
+    let median = late[late.len() / 2];
+    assert!((0.0..1.0).contains(&median), "first tokens are {median} ms after the engine wrote them");
+}
+
+#[test]
+fn messages_are_measured_as_the_engine_sent_them() {
+    agrees("/v1", "/v1/messages", &["--api", "messages"]);
+}
+
+/// A key is sent as each kind of server wants it, and is nowhere in the run.
+#[test]
+fn messages_carry_the_key_and_the_version() {
+    use crate::kit::{Server, reply};
+    let seen = std::sync::Arc::new(std::sync::Mutex::new(String::new()));
+    let heads = std::sync::Arc::clone(&seen);
+    let server = Server::whole(move |head, _, socket| {
+        if head.starts_with("POST") {
+            *heads.lock().expect("held") = head.to_ascii_lowercase();
+            let body = r#"{"type":"message","content":[{"type":"text","text":"a"}],"stop_reason":"max_tokens","usage":{"input_tokens":4,"output_tokens":1}}"#;
+            return reply(socket, "200 OK", "content-type: application/json\r\n", body);
+        }
+        reply(socket, "200 OK", "content-type: application/json\r\n", r#"{"data":[{"id":"m"}]}"#);
+    });
+    let (folder, run) = run_folder();
+    let args = ["run", &server.url, "--protocol", "anthropic", "--key-env", "ANT_KEY", "--no-stream"];
+    let load = ["--concurrency", "1", "--requests", "2", "--osl", "1", "-q", "-o", &run];
+    let ended = plimsoll_with(&[&args[..], &load].concat(), &[("ANT_KEY", "sk-ant-7f3a")]);
+    assert!(matches!(ended.code, 0 | 4), "{}", ended.stderr);
+    let head = seen.lock().expect("held").clone();
+    for want in [
+        "post /v1/messages ",
+        "x-api-key: sk-ant-7f3a",
+        "authorization: bearer sk-ant-7f3a",
+        "anthropic-version: 2023-06-01",
+    ] {
+        assert!(head.contains(want), "{want} is not in\n{head}");
+    }
+    for (name, bytes) in crate::kit::files(folder.path()) {
+        assert!(!bytes.windows(11).any(|part| part == b"sk-ant-7f3a"), "the key is in {name}");
+    }
+}
