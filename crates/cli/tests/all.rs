@@ -110,6 +110,8 @@ mod security;
 mod selftest;
 #[path = "all/shards.rs"]
 mod shards;
+#[path = "all/shards_network.rs"]
+mod shards_network;
 #[path = "all/shards_search.rs"]
 mod shards_search;
 #[path = "all/simulate.rs"]

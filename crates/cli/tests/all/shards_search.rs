@@ -51,7 +51,7 @@ impl Field {
 }
 
 /// What one machine sends of an open level: the schedule, drawn from the manifest's scenario.
-fn of_one_machine(run: &Run, level: &Level) -> Schedule {
+pub fn of_one_machine(run: &Run, level: &Level) -> Schedule {
     let mut value = run.manifest.scenario.clone();
     let object = value.as_object_mut().expect("an object");
     ["sweep", "traffic", "scraped"].iter().for_each(|key| drop(object.remove(*key)));
