@@ -35,7 +35,7 @@ impl Default for HedgeSpec {
         HedgeSpec {
             share: 0.02,
             saturation: 0.7,
-            paths: vec!["/v1/chat/completions".to_owned(), "/v1/completions".to_owned()],
+            paths: ["/v1/chat/completions", "/v1/completions", "/v1/messages"].map(str::to_owned).to_vec(),
         }
     }
 }
