@@ -8,7 +8,7 @@
 //! [`pool`];
 //! [`target`], [`certs`], [`secret`]; [`recording`] (a row in the making), [`exchange`] (one attempt), [`task_pool`], [`flight`],
 //! [`prepare`], [`level_driver`] (one level on one thread), [`worker`]; [`level`], [`control`], [`live`], [`sink`], [`client`];
-//! [`mod@probe`], [`pages`], [`told`], [`scrape`], `foreign` (pages that others read), [`targets`] (of a Prometheus that is asked), [`pushed`], [`written`] (of one that sends), [`doctor`], [`peer_clock`]; [`post`], [`sign`]; [`histogram`].
+//! [`mod@probe`], [`pages`], [`told`], [`scrape`], `foreign` (pages that others read), [`targets`] (of a Prometheus that is asked), [`pushed`], [`written`] (of one that sends), [`measured`] (what OpenTelemetry sends), [`doctor`], [`peer_clock`]; [`post`], [`sign`]; [`histogram`].
 
 pub mod clock;
 pub mod timer;
@@ -45,6 +45,7 @@ pub mod sink;
 
 pub mod doctor;
 mod foreign;
+pub mod measured;
 pub mod pages;
 pub mod peer_clock;
 pub mod probe;

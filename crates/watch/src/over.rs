@@ -4,7 +4,8 @@
 //! narrows that: with the ceiling B in the bucket (a, b] that holds n of the observations, and the others as low as their buckets allow, at most
 //! so many of the n can lie above B; with the others as high as their buckets allow, at least so many must. Between two scrapes that brought one request
 //! the sum is its latency, so that a fast scrape does more than fine edges. A sum that no values in these buckets could have
-//! (a page that was read while it changed) is not used.
+//! (a page that was read while it changed) is not used. Where a sender tells the smallest and the largest observation (OpenTelemetry's do), no bucket
+//! reaches beyond them: a largest one that is not over B settles it, and the bucket above all edges has an end.
 
 use plimsoll_measure::server_side::Buckets;
 use serde::{Deserialize, Serialize};
@@ -51,17 +52,45 @@ pub fn over(buckets: &Buckets, limit_s: f64) -> Option<Over> {
     let above: u64 = counts[place + 1..].iter().sum();
     let inside = if exact { 0 } else { counts[place] };
     let plain = Over { n, least: above, most: above + inside };
+    let [lowest, highest] = bounds(buckets, &counts);
+    if above == 0 && highest.is_some_and(|highest| highest <= limit_s * (1.0 + SAME)) {
+        return Some(Over { n, least: 0, most: 0 });
+    }
+    if above + inside == n && lowest.is_some_and(|lowest| lowest > limit_s * (1.0 + SAME)) {
+        return Some(Over::failed(n));
+    }
     let sum = buckets.sum.filter(|sum| sum.is_finite() && *sum >= 0.0);
     Some(
         sum.filter(|_| inside > 0)
-            .and_then(|sum| sharper(edges, &counts, place, limit_s, sum))
+            .and_then(|sum| sharper((edges, [lowest, highest]), &counts, place, limit_s, sum))
             .unwrap_or(plain),
     )
 }
 
+/// The smallest and the largest observation, where they can be of these buckets: a sender's own clock rounds.
+fn bounds(buckets: &Buckets, counts: &[u64]) -> [Option<f64>; 2] {
+    let held = |bucket: &usize| counts[*bucket] > 0;
+    let first = (0..counts.len()).find(held);
+    let last = (0..counts.len()).rfind(held);
+    let lower = |bucket: usize| if bucket == 0 { 0.0 } else { buckets.edges[bucket - 1] };
+    let upper = |bucket: usize| buckets.edges.get(bucket).copied().unwrap_or(f64::INFINITY);
+    let [lowest, highest] = buckets.bounds;
+    [
+        lowest.filter(|lowest| first.is_some_and(|first| *lowest <= upper(first) * (1.0 + SAME))),
+        highest.filter(|highest| last.is_some_and(|last| *highest >= lower(last) * (1.0 - SAME))),
+    ]
+}
+
 /// The same with the sum; `None` where the sum is none that these buckets could have.
-fn sharper(edges: &[f64], counts: &[u64], place: usize, limit_s: f64, sum: f64) -> Option<Over> {
-    let lower = |bucket: usize| if bucket == 0 { 0.0 } else { edges[bucket - 1] };
+fn sharper(
+    (edges, [lowest, highest]): (&[f64], [Option<f64>; 2]),
+    counts: &[u64],
+    place: usize,
+    limit_s: f64,
+    sum: f64,
+) -> Option<Over> {
+    let lower = |bucket: usize| if bucket == 0 { 0.0 } else { edges[bucket - 1] }.max(lowest.unwrap_or(0.0));
+    let upper = |bucket: usize| edges.get(bucket).copied().into_iter().chain(highest).reduce(f64::min);
     let (inside, above) = (counts[place] as f64, counts[place + 1..].iter().sum::<u64>());
     let others = |edge: &dyn Fn(usize) -> f64| -> f64 {
         (0..counts.len())
@@ -78,15 +107,16 @@ fn sharper(edges: &[f64], counts: &[u64], place: usize, limit_s: f64, sum: f64) 
     }
     let most = ((left_most - inside * a) / (limit_s - a)).floor().clamp(0.0, inside);
     // As high as they can be, the others leave the least; without a top edge nobody knows how high.
-    let least = match (edges.get(place), counts.last()) {
-        (Some(b), Some(0)) => {
-            let left_least = sum - others(&|bucket| edges.get(bucket).copied().unwrap_or(0.0)) - slack;
+    let closes = highest.is_some() || counts.last() == Some(&0);
+    let least = match upper(place).filter(|b| closes && *b > limit_s) {
+        Some(b) => {
+            let left_least = sum - others(&|bucket| upper(bucket).unwrap_or(0.0)) - slack;
             if left_least > inside * b * (1.0 + ROUNDING) {
                 return None;
             }
             ((left_least - inside * limit_s) / (b - limit_s)).ceil().clamp(0.0, inside)
         }
-        _ => 0.0,
+        None => 0.0,
     };
     let n = counts.iter().sum();
     (least <= most).then(|| Over { n, least: above + least as u64, most: above + most as u64 })

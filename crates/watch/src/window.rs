@@ -45,6 +45,7 @@ const THE_SERVER: &str = "the server";
 #[derive(Copy, Clone, Debug, Default)]
 struct PageSeen {
     tried: Option<At>,
+    first: Option<At>,
     good: Option<At>,
     /// Lost after so long, where that is its sender's choice.
     patience: Option<Span>,
@@ -152,6 +153,7 @@ impl Watched {
             }
             seen.tried = seen.tried.max(Some(sample.at));
             if sample.name == SCRAPE && sample.value > 0.0 {
+                seen.first = Some(seen.first.map_or(sample.at, |first| first.min(sample.at)));
                 seen.good = seen.good.max(Some(sample.at));
             }
         }
@@ -173,7 +175,7 @@ impl Watched {
         self.side = self.samples.read();
         let fresh = self.pages.values().filter_map(|page| page.good).max();
         let fresh = fresh.filter(|fresh| self.last.is_none_or(|last| *fresh > last));
-        let block = self.last.zip(fresh).map(|(last, fresh)| self.block(last, fresh));
+        let block = self.last.or(self.twice()).zip(fresh).map(|(last, fresh)| self.block(last, fresh));
         if let Some(fresh) = fresh {
             self.moves(self.last.unwrap_or(fresh), fresh);
         }
@@ -183,6 +185,11 @@ impl Watched {
         self.last = Some(fresh);
         self.leave(now);
         self.samples.forget_before(fresh - Span(2 * self.spec.every.0.max(1)));
+    }
+
+    /// The first scrape of a page that has had another since: what is pushed may come several at a time.
+    fn twice(&self) -> Option<At> {
+        self.pages.values().filter(|page| page.first < page.good).filter_map(|page| page.first).min()
     }
 
     /// Lets go of what is older than the window.

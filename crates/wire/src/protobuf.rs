@@ -80,6 +80,14 @@ impl<'a> Fields<'a> {
         Ok(Some((field, value)))
     }
 
+    /// What is left as packed varints, so many at most.
+    pub(crate) fn numbers(mut self, into: &mut Vec<u64>, most: usize) -> Result<(), ProtobufError> {
+        while !self.bytes.is_empty() && into.len() < most {
+            into.push(self.varint()?);
+        }
+        Ok(())
+    }
+
     #[inline]
     fn varint(&mut self) -> Result<u64, ProtobufError> {
         if let [first, rest @ ..] = self.bytes

@@ -17,6 +17,8 @@ mod http1;
 mod kserve;
 #[path = "all/messages.rs"]
 mod messages;
+#[path = "all/otlp_metrics.rs"]
+mod otlp_metrics;
 #[path = "all/remote_write.rs"]
 mod remote_write;
 #[path = "all/requests.rs"]

@@ -10,6 +10,7 @@ use serde_json::Value;
 use plimsoll_lab::parts;
 
 use crate::kit::{Engine, PLIMSOLL, plimsoll, run_folder};
+use crate::real;
 
 /// A watch, what it listens on, and where it is read. It ends with this value.
 pub struct Watch {
@@ -303,4 +304,64 @@ fn a_pushed_source_that_cannot_be_is_refused_in_one_line() {
         ended.code,
         ended.stderr
     );
+}
+
+/// OpenTelemetry's own SDK in each of its ways, as two processes of one name after each other: every request is counted once, the brackets hold what was measured, and the
+/// largest observation settles a ceiling that lies inside a bucket. What failed is over every ceiling.
+#[test]
+fn what_opentelemetry_measures_is_counted_to_the_request() {
+    let Some(done) = real::or_skipped(real::installed("venv-otel/.done", "otel")) else { return };
+    let python = done.with_file_name("bin/python");
+    let folder = tempfile::tempdir().expect("a folder");
+    for (temporality, buckets) in [
+        ("delta", "explicit"),
+        ("cumulative", "explicit"),
+        ("delta", "exponential"),
+        ("cumulative", "exponential"),
+    ] {
+        // gRPC has its token elsewhere: without one, it is on loopback.
+        let grpc = temporality == "delta" && buckets == "explicit";
+        let key = if grpc { "" } else { ", key_env: PUSH_KEY" };
+        let source = format!("[{{otlp: \"127.0.0.1:0\"{key}}}]");
+        let name = format!("{temporality}-{buckets}");
+        let watch = Watch::start(folder.path(), &name, &source, 1, &[("PUSH_KEY", "sesame")]);
+        assert_eq!(watch.takes[0].0, "otlp");
+        let (mut ttft, mut e2e, mut failed) = (Vec::new(), Vec::new(), 0);
+        for seed in ["1", "2"] {
+            let output = Command::new(&python)
+                .arg(real::root().join("crates/cli/tests/servers/otel_measure.py"))
+                .args([&watch.takes[0].1, temporality, buckets, seed])
+                .args(grpc.then_some("grpc"))
+                .output()
+                .expect("python starts");
+            let said = String::from_utf8_lossy(&output.stderr);
+            let told: Value =
+                serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {said}"));
+            let values = |name: &str| -> Vec<f64> {
+                told[name].as_array().expect("values").iter().map(|v| v.as_f64().expect("s")).collect()
+            };
+            ttft.extend(values("ttft"));
+            e2e.extend(values("e2e"));
+            failed += told["failed"].as_u64().expect("a count");
+        }
+        let n = ttft.len() as u64 + failed;
+        let rows = becomes("all are counted", || {
+            let rows = watch.rows()["rows"].clone();
+            let all = [0, 1].iter().all(|row| rows[*row]["n"].as_u64() == Some(n));
+            all.then_some(rows.clone()).ok_or(format!("{n}: {rows}"))
+        });
+        let over = |row: usize, end: usize| {
+            (rows[row]["over"][end].as_f64().expect("a share") * n as f64).round() as u64
+        };
+        let truth = ttft.iter().filter(|s| **s > 0.03).count() as u64 + failed;
+        assert!(over(0, 0) <= truth && truth <= over(0, 1), "{name}: {truth}: {}", rows[0]);
+        if buckets == "exponential" {
+            // A bucket of a twentieth of an octave holds few of them.
+            assert!(over(0, 1) - over(0, 0) <= 40, "{name}: {}", rows[0]);
+        }
+        assert!(e2e.iter().all(|s| *s < 0.4));
+        assert_eq!([over(1, 0), over(1, 1)], [failed, failed], "{name}: {}", rows[1]);
+        let pages = watch.rows()["fleet"]["pages"].clone();
+        assert_eq!(pages[1], 1, "{name}: two processes of one name are one page");
+    }
 }

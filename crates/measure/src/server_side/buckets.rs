@@ -56,6 +56,8 @@ pub struct Buckets {
     pub sum: Option<f64>,
     /// Observations, where they are told.
     pub count: Option<f64>,
+    /// Nothing that was observed lies below this, or above that, where it is told.
+    pub bounds: [Option<f64>; 2],
     /// Times that it began anew.
     pub resets: u32,
     /// The scrape that it is counted from.

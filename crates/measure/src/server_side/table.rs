@@ -1,7 +1,7 @@
 //! Which server calls what how: the reader of `data/signals.tsv`.
 //!
 //! A data file rather than code, because names change with servers and this is what people extend. Names are compared
-//! without the difference between `:` and `_` (vLLM under Ray, SGLang's newer pages), so that one row serves both.
+//! without the difference between `:`, `.` and `_` (vLLM under Ray, SGLang's newer pages, OpenTelemetry's names), so that one row serves all.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::OnceLock;
@@ -40,6 +40,10 @@ pub enum SignalPart {
     Sum,
     /// Number of observations.
     Count,
+    /// Nothing that was observed since the scrape before lies below.
+    Min,
+    /// Nor above.
+    Max,
     /// A figure written in this label.
     Label(String),
 }
@@ -144,7 +148,7 @@ impl Table {
         }
     }
 
-    /// How many rows there are, a histogram's three apart.
+    /// How many rows there are, a histogram's five apart.
     #[cfg(test)]
     fn len(&self) -> usize {
         self.rows.values().map(Vec::len).sum()
@@ -155,7 +159,9 @@ impl SignalName {
     /// Does it speak of samples with these labels?
     pub fn allows(&self, labels: &[(String, String)]) -> bool {
         self.only.iter().all(|(label, values)| {
-            labels.iter().any(|(name, value)| name == label && values.contains(&value.as_str()))
+            let value = labels.iter().find(|(name, _)| name == label).map_or("", |(_, value)| value);
+            // An empty value is a label that is not there; a star is any.
+            values.contains(&value) || (!value.is_empty() && values.contains(&"*"))
         })
     }
 }
@@ -170,6 +176,9 @@ fn parts(base: &str, part: &str) -> Vec<(String, SignalPart)> {
             (format!("{base}_bucket"), SignalPart::Bucket),
             (format!("{base}_sum"), SignalPart::Sum),
             (format!("{base}_count"), SignalPart::Count),
+            // No page has these: a sender of OpenTelemetry tells them with each point.
+            (format!("{base}_observed_min"), SignalPart::Min),
+            (format!("{base}_observed_max"), SignalPart::Max),
         ],
         // A summary's own sum; a counter that is a sum.
         "sum" if base.ends_with("_duration_seconds") => vec![(format!("{base}_sum"), SignalPart::Sum)],
@@ -184,7 +193,7 @@ fn parts(base: &str, part: &str) -> Vec<(String, SignalPart)> {
 }
 
 fn plain(name: &str) -> String {
-    name.replace(':', "_")
+    name.replace([':', '.'], "_")
 }
 
 #[cfg(test)]
@@ -194,7 +203,7 @@ mod tests {
     #[test]
     fn every_row_of_the_file_is_read() {
         let written = FILE.lines().filter(|line| !line.starts_with('#') && !line.starts_with("replica\t"));
-        let names: usize = written.map(|line| if line.contains("\thistogram\t") { 3 } else { 1 }).sum();
+        let names: usize = written.map(|line| if line.contains("\thistogram\t") { 5 } else { 1 }).sum();
         assert_eq!(Table::shipped().len(), names);
         assert!(
             FILE.starts_with(&format!(

@@ -134,6 +134,68 @@ fn a_restart_is_told_and_counted_from_zero() {
     assert!((gained.per_s() - 110.0 / 3.0).abs() < 1e-12);
 }
 
+/// Edges of powers of two come with the values that need them, and leave where the sender becomes coarser. The truth: (0.5, 1] 3 and (2, 4] 2 before, then
+/// two more of the last, then (0.25, 0.5] 1, (2, 4] 2 and (8, 16] 5.
+#[test]
+fn edges_that_come_and_go_count_what_came() {
+    let name = "gen_ai_server_time_to_first_token_bucket";
+    const NO: f64 = f64::NAN;
+    let server = ServerSide::read(&page(&[
+        (name, "le=0.25", &[NO, NO, 0.0]),
+        (name, "le=0.5", &[0.0, 0.0, 1.0]),
+        (name, "le=0.7", &[1.0, 1.0, NO]),
+        (name, "le=1", &[3.0, 3.0, 4.0]),
+        (name, "le=2", &[3.0, 3.0, 4.0]),
+        (name, "le=4", &[5.0, 7.0, 10.0]),
+        (name, "le=8", &[NO, NO, 10.0]),
+        (name, "le=16", &[NO, NO, 15.0]),
+        (name, "le=+Inf", &[5.0, 7.0, 15.0]),
+    ]));
+    for (from, late) in [(0, 4.0), (1, 2.0)] {
+        let found = server.histogram(Signal::Ttft, at(from), at(2)).expect("buckets");
+        assert_eq!(found.edges, [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0]);
+        assert_eq!(found.counts, [0.0, 1.0, 0.0, 0.0, late, 0.0, 5.0, 0.0], "{from}");
+    }
+}
+
+/// Where one has no edge, and nothing lies around it, it is known all the same.
+#[test]
+fn histograms_with_gaps_add_up_at_the_edges_of_each() {
+    let name = "gen_ai_server_time_to_first_token_bucket";
+    let server = ServerSide::read(&page(&[
+        (name, "le=1,model=a", &[0.0, 0.0]),
+        (name, "le=2,model=a", &[0.0, 3.0]),
+        (name, "le=+Inf,model=a", &[0.0, 3.0]),
+        (name, "le=4,model=b", &[0.0, 0.0]),
+        (name, "le=8,model=b", &[0.0, 2.0]),
+        (name, "le=+Inf,model=b", &[0.0, 2.0]),
+    ]));
+    let found = server.histogram(Signal::Ttft, at(0), at(1)).expect("buckets");
+    assert_eq!((found.edges, found.counts), (vec![1.0, 2.0, 4.0, 8.0], vec![0.0, 3.0, 0.0, 2.0, 0.0]));
+}
+
+/// The largest of what came since the scrape before is what was told last; one that is the same again is no row, and stands.
+#[test]
+fn bounds_are_of_the_scrapes_between() {
+    let name = "gen_ai_server_time_to_first_token";
+    let mut rows = page(&[
+        (&format!("{name}_bucket"), "le=1", &[0.0, 2.0, 3.0, 4.0]),
+        (&format!("{name}_bucket"), "le=+Inf", &[0.0, 3.0, 4.0, 5.0]),
+        (&format!("{name}_count"), "", &[0.0, 3.0, 4.0, 5.0]),
+        (&format!("{name}_observed_min"), "", &[0.1, 0.3, 0.2, 0.4]),
+    ]);
+    for (second, max) in [(1.0, 9.0), (2.0, 3.0)] {
+        rows.push(row(second, &format!("{name}_observed_max"), "", max));
+    }
+    let server = ServerSide::read(&rows);
+    let bounds = |from, to| server.histogram(Signal::Ttft, at(from), at(to)).expect("buckets").bounds;
+    assert_eq!(bounds(0, 1), [Some(0.3), Some(9.0)]);
+    assert_eq!(bounds(1, 2), [Some(0.2), Some(3.0)]);
+    assert_eq!(bounds(2, 3), [Some(0.4), Some(3.0)]);
+    assert_eq!(bounds(1, 3), [Some(0.2), Some(3.0)]);
+    assert_eq!(bounds(0, 3), [Some(0.2), Some(9.0)]);
+}
+
 #[test]
 fn pages_that_answer_in_turn_are_not_believed() {
     let values: Vec<f64> =
@@ -199,7 +261,8 @@ fn histograms_of_engines_add_up_where_their_edges_agree() {
     ));
     let server = ServerSide::read(&samples);
     let queue = server.histogram(Signal::QueueTime, at(0), at(10)).unwrap();
-    assert_eq!((queue.edges.as_slice(), queue.counts.as_slice()), (&[0.5][..], &[7.0, 2.0][..]));
+    // At 0.3 the second is not known; at 1.0 the first is, because above 0.5 it has none.
+    assert_eq!((queue.edges.as_slice(), queue.counts.as_slice()), (&[0.5, 1.0][..], &[7.0, 1.0, 1.0][..]));
     assert_eq!(queue.mean(), Some(10.0 / 9.0));
     assert_eq!(server.histogram_of(1, Signal::QueueTime, at(0), at(10)).unwrap().edges, [0.5, 1.0]);
 }

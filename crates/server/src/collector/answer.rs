@@ -8,14 +8,12 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
-use plimsoll_wire::trace::export::{self, Code};
+use plimsoll_wire::trace::export::{self, Code, Rejects};
 
 use super::intake::Done;
 
 /// Seconds after which a sender that was refused may come back.
 const RETRY_S: u64 = 1;
-/// Why single spans are left out.
-const REJECTED: &str = "spans without a valid trace id or span id";
 
 /// How a request is spoken.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -80,16 +78,16 @@ pub enum Refusal {
 }
 
 /// The answer to a request that was looked at.
-pub fn done(tongue: Tongue, done: Done) -> Response<Reply> {
+pub fn done(tongue: Tongue, rejects: Rejects, done: Done) -> Response<Reply> {
     match done {
-        Done::Kept { rejected } => kept(tongue, rejected),
+        Done::Kept { rejected } => kept(tongue, rejects, rejected),
         Done::Malformed(why) => refused(tongue, Refusal::Malformed(why)),
         Done::TooLarge => refused(tongue, Refusal::TooLarge),
         Done::Unkept(why) => refused(tongue, Refusal::Unavailable(why)),
     }
 }
 
-fn kept(tongue: Tongue, rejected: u64) -> Response<Reply> {
+fn kept(tongue: Tongue, rejects: Rejects, rejected: u64) -> Response<Reply> {
     let (kind, data, trailers) = match tongue {
         Tongue::Plain => {
             let mut response = Response::new(Reply::default());
@@ -99,11 +97,11 @@ fn kept(tongue: Tongue, rejected: u64) -> Response<Reply> {
         Tongue::Grpc => {
             let mut trailers = HeaderMap::new();
             trailers.insert("grpc-status", HeaderValue::from_static("0"));
-            let data = export::framed(&export::response(rejected, REJECTED));
+            let data = export::framed(&export::response(rejected, rejects));
             ("application/grpc", data, Some(trailers))
         }
-        Tongue::Protobuf => ("application/x-protobuf", export::response(rejected, REJECTED), None),
-        Tongue::Json => ("application/json", export::response_json(rejected, REJECTED), None),
+        Tongue::Protobuf => ("application/x-protobuf", export::response(rejected, rejects), None),
+        Tongue::Json => ("application/json", export::response_json(rejected, rejects), None),
     };
     let mut response = Response::new(Reply { data: Some(data.into()), trailers });
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));

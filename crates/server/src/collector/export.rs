@@ -2,8 +2,8 @@
 
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, Method, Request, StatusCode};
-use plimsoll_wire::remote_write;
 use plimsoll_wire::trace::export;
+use plimsoll_wire::{otlp_metrics, remote_write};
 
 use super::answer::{Refusal, Tongue};
 
@@ -12,6 +12,8 @@ use super::answer::{Refusal, Tongue};
 pub enum Export {
     /// OTLP's traces.
     Traces,
+    /// OTLP's metrics.
+    Metrics,
     /// Prometheus' remote write 1.0.
     RemoteWrite,
 }
@@ -20,13 +22,30 @@ impl Export {
     fn path(self) -> &'static str {
         match self {
             Export::Traces => export::HTTP_TRACES,
+            Export::Metrics => otlp_metrics::HTTP_PATH,
             Export::RemoteWrite => remote_write::PATH,
+        }
+    }
+
+    fn grpc_path(self) -> &'static str {
+        match self {
+            Export::Metrics => otlp_metrics::GRPC_EXPORT,
+            Export::Traces | Export::RemoteWrite => export::GRPC_EXPORT,
+        }
+    }
+
+    /// What of a request can be left out, with why.
+    pub fn rejects(self) -> export::Rejects {
+        match self {
+            Export::Traces | Export::RemoteWrite => export::SPANS,
+            Export::Metrics => export::POINTS,
         }
     }
 
     fn name(self) -> &'static str {
         match self {
             Export::Traces => "traces",
+            Export::Metrics => "OTLP's metrics",
             Export::RemoteWrite => "Prometheus' remote write",
         }
     }
@@ -45,7 +64,7 @@ impl Export {
     pub fn fits<B>(self, request: &Request<B>, tongue: Tongue) -> Result<bool, Refusal> {
         let (path, headers) = (request.uri().path(), request.headers());
         if tongue == Tongue::Grpc {
-            if path != export::GRPC_EXPORT {
+            if path != self.grpc_path() {
                 return Err(Refusal::Unknown(format!(
                     "{path}: plimsoll collects {} and nothing else",
                     self.name()
@@ -66,7 +85,11 @@ impl Export {
         }
         match self {
             Export::RemoteWrite => written(headers).map(|()| false),
-            Export::Traces => otlp(headers),
+            Export::Metrics if tongue == Tongue::Json => Err(wrong(
+                "metrics as JSON: send application/x-protobuf (OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf)"
+                    .into(),
+            )),
+            Export::Traces | Export::Metrics => otlp(headers),
         }
     }
 }

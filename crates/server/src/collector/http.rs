@@ -30,7 +30,7 @@ pub async fn answer(
     let tongue = shared.takes.tongue(&request);
     let answered = match take(request, tongue, &shared, &give).await {
         Ok(wait) => match wait.await {
-            Ok(done) => answer::done(tongue, done),
+            Ok(done) => answer::done(tongue, shared.takes.rejects(), done),
             // The keeper is gone: nothing of this request was kept.
             Err(_) => answer::refused(tongue, Refusal::Unavailable("the collector has stopped".into())),
         },

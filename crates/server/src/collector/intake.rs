@@ -11,6 +11,7 @@ use std::sync::mpsc::Receiver;
 use bytes::Bytes;
 use flate2::read::MultiGzDecoder;
 use plimsoll_model::TraceSpan;
+use plimsoll_wire::otlp_metrics;
 use plimsoll_wire::remote_write::{self, RemoteWriteError};
 use plimsoll_wire::trace::{self, Notes, otlp};
 use tokio::sync::oneshot;
@@ -145,6 +146,10 @@ impl Intake {
         } else {
             &job.body
         };
+        if let PushSink::Measured(sink) = &mut self.sink {
+            let read = otlp_metrics::read(bytes).map_err(|e| Done::Malformed(e.to_string()))?;
+            return Ok(Notes { refused: sink(read), ..Notes::default() });
+        }
         if !job.is_json {
             return otlp::decode(bytes, spans).map_err(|e| Done::Malformed(e.to_string()));
         }

@@ -1,4 +1,4 @@
-//! What others push: OTLP's spans over gRPC and HTTP, or Prometheus' remote write, on any of its addresses, into a sink that is handed in.
+//! What others push: OTLP's spans or metrics over gRPC and HTTP, or Prometheus' remote write, on any of its addresses, into a sink that is handed in.
 //!
 //! Both protocols are told apart by what a connection says first, so no port can be the wrong one. One thread reads; a
 //! second one inflates, decodes and keeps, several requests at a time, and only then is a request answered: what was
@@ -26,6 +26,7 @@ use hyper::rt::Executor;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use plimsoll_model::TraceSpan;
+use plimsoll_wire::otlp_metrics::MeasuredResource;
 use plimsoll_wire::remote_write::WrittenSeries;
 use subtle::ConstantTimeEq;
 use tokio::net::{TcpListener, TcpStream};
@@ -114,6 +115,8 @@ pub enum PushSink {
     Spans(Box<dyn SpanSink>),
     /// Prometheus' remote write. It never fails: what can't be used is left out and counted there.
     Written(Box<dyn FnMut(Vec<WrittenSeries>) + Send>),
+    /// OTLP's metrics, with how many points could not be taken.
+    Measured(Box<dyn FnMut(Vec<MeasuredResource>) -> u64 + Send>),
 }
 
 impl PushSink {
@@ -122,6 +125,7 @@ impl PushSink {
         match self {
             PushSink::Spans(_) => Export::Traces,
             PushSink::Written(_) => Export::RemoteWrite,
+            PushSink::Measured(_) => Export::Metrics,
         }
     }
 }

@@ -109,6 +109,7 @@ fn empty(edges: &[f64]) -> Buckets {
         edges: edges.to_vec(),
         sum: None,
         count: None,
+        bounds: [None, None],
         resets: 0,
         from: At::ZERO,
         to: At::ZERO,

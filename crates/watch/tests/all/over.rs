@@ -31,6 +31,7 @@ fn seen(edges: &[f64], values: &[f64]) -> Buckets {
         counts,
         sum,
         count: Some(values.len() as f64),
+        bounds: [None, None],
         resets: 0,
         from: At(0),
         to: At(1),
@@ -58,6 +59,26 @@ proptest! {
         prop_assert!(found.least <= over_it && over_it <= found.most, "{found:?} does not hold {over_it}");
         let plain = over(&Buckets { sum: None, ..buckets }, limit).expect("buckets");
         prop_assert!(plain.least <= found.least && found.most <= plain.most);
+    }
+
+    /// The smallest and the largest observation narrow it, and the truth stays in it.
+    #[test]
+    fn bounds_narrow_the_bracket(
+        ladder in 0usize..7,
+        logs in prop::collection::vec(-6.0..3.5f64, 1..40),
+        limit in -5.0..3.0f64,
+        has_sum in any::<bool>(),
+    ) {
+        let values: Vec<f64> = logs.iter().map(|log| log.exp()).collect();
+        let limit = limit.exp();
+        let mut buckets = seen(&ladders()[ladder], &values);
+        buckets.sum = buckets.sum.filter(|_| has_sum);
+        let without = over(&buckets, limit).expect("buckets");
+        buckets.bounds = [values.iter().copied().reduce(f64::min), values.iter().copied().reduce(f64::max)];
+        let found = over(&buckets, limit).expect("buckets");
+        let over_it = truth(&values, limit);
+        prop_assert!(found.least <= over_it && over_it <= found.most, "{found:?} does not hold {over_it}");
+        prop_assert!(without.least <= found.least && found.most <= without.most, "{found:?} {without:?}");
     }
 
     /// A scrape that brought one request has its latency in the sum: exact, as long as it lies below the top edge and not on the ceiling itself.
@@ -90,6 +111,11 @@ fn what_cannot_be_is_not_used() {
     torn.sum = Some(f64::NAN);
     assert_eq!(over(&torn, 1.7), Some(Over { n: 3, least: 1, most: 3 }));
     assert_eq!(over(&Buckets { edges: Vec::new(), ..torn.clone() }, 1.7), None);
+    // A largest one that cannot be of the last bucket that holds something is none.
+    let lies = Buckets { bounds: [None, Some(0.5)], ..torn.clone() };
+    assert_eq!(over(&lies, 1.7), Some(Over { n: 3, least: 1, most: 3 }));
     let beyond = seen(&[1.0], &[0.5, 30.0, 2.0]);
+    let told = Buckets { sum: None, bounds: [None, Some(4.9)], ..beyond.clone() };
+    assert_eq!(over(&told, 5.0), Some(Over { n: 3, least: 0, most: 0 }));
     assert_eq!(over(&Buckets { sum: None, ..beyond }, 5.0), Some(Over { n: 3, least: 0, most: 2 }));
 }

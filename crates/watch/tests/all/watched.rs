@@ -123,6 +123,17 @@ fn a_budget_holds_then_breaks_and_the_counts_are_the_logs() {
     assert!((broken.fleet.requests_per_s.expect("a rate") - 10.0).abs() < 0.5);
 }
 
+/// What is pushed may come several scrapes at a time: those of the first tick count from the first of them.
+#[test]
+fn scrapes_that_come_together_count_from_the_first() {
+    let (mut watched, mut page) = (watched(TTFT), Page::default());
+    page.samples("", 1).into_iter().for_each(|sample| watched.push(sample));
+    page.ttft = vec![0.05; 7];
+    page.samples("", 2).into_iter().for_each(|sample| watched.push(sample));
+    watched.tick(At(3_000_000_000));
+    assert_eq!(watched.finding(At(3_000_000_000)).rows[0].n, 7);
+}
+
 /// A restart takes the counters back to zero: what came after it is counted from there, and the sum is the log's but for nothing.
 #[test]
 fn a_restart_loses_nothing_that_was_scraped() {

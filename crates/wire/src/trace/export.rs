@@ -30,8 +30,17 @@ pub enum Code {
     Unauthenticated = 16,
 }
 
-/// `ExportTraceServiceResponse`: empty where all was taken.
-pub fn response(rejected: u64, why: &str) -> Vec<u8> {
+/// What of a request was left out: its name in JSON, and why.
+pub type Rejects = (&'static str, &'static str);
+
+/// Of traces.
+pub const SPANS: Rejects = ("rejectedSpans", "spans without a valid trace id or span id");
+/// Of metrics.
+pub const POINTS: Rejects =
+    ("rejectedDataPoints", "points whose buckets do not add up, or that go below zero");
+
+/// `ExportTraceServiceResponse`, or that of metrics, which is the same but for names: empty where all was taken.
+pub fn response(rejected: u64, (_, why): Rejects) -> Vec<u8> {
     let mut bytes = Vec::new();
     if rejected > 0 {
         Pen(&mut bytes).message(1, |pen| {
@@ -43,12 +52,12 @@ pub fn response(rejected: u64, why: &str) -> Vec<u8> {
 }
 
 /// The same as JSON.
-pub fn response_json(rejected: u64, why: &str) -> Vec<u8> {
+pub fn response_json(rejected: u64, (name, why): Rejects) -> Vec<u8> {
     if rejected == 0 {
         return b"{}".to_vec();
     }
     // Protobuf's JSON writes 64-bit numbers as texts.
-    let partial = serde_json::json!({"rejectedSpans": rejected.to_string(), "errorMessage": why});
+    let partial = serde_json::json!({name: rejected.to_string(), "errorMessage": why});
     serde_json::json!({ "partialSuccess": partial }).to_string().into_bytes()
 }
 

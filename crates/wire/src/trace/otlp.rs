@@ -172,7 +172,7 @@ fn status(bytes: &[u8], span: &mut TraceSpan) -> Result<(), TraceError> {
     Ok(())
 }
 
-fn key_value(bytes: &[u8], depth: usize) -> Result<(String, AttributeValue), TraceError> {
+pub(crate) fn key_value(bytes: &[u8], depth: usize) -> Result<(String, AttributeValue), TraceError> {
     let (mut key, mut value) = (String::new(), None);
     let mut fields = Fields::of(bytes);
     while let Some((field, held)) = fields.next()? {

@@ -108,6 +108,9 @@ struct SourceLine {
     /// Where a Prometheus writes to.
     #[serde(default)]
     remote_write: Option<String>,
+    /// Where OpenTelemetry's exporters send metrics to.
+    #[serde(default)]
+    otlp: Option<String>,
     /// Environment variable with the token that whoever pushes has to know.
     #[serde(default)]
     key_env: Option<String>,
@@ -360,7 +363,8 @@ fn listed(line: &SourceLine, file: &Path, found: &mut Named) -> Result<(), Stop>
 
 /// The addresses of one line that others push to.
 fn push(line: &SourceLine) -> Result<Vec<PushSpec>, String> {
-    let kinds = [("remote_write", PushKind::RemoteWrite, &line.remote_write)];
+    let kinds =
+        [("remote_write", PushKind::RemoteWrite, &line.remote_write), ("otlp", PushKind::Otlp, &line.otlp)];
     let named = kinds.into_iter().filter_map(|(key, kind, text)| Some((key, kind, text.as_ref()?)));
     let spec = |(key, kind, text): (&str, PushKind, &String)| {
         let listen = listen(text)

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use plimsoll_client::Clock;
 use plimsoll_client::Secret;
+use plimsoll_client::measured::MeasuredPages;
 use plimsoll_client::pushed::PushCounts;
 use plimsoll_client::told::ToRows;
 use plimsoll_client::written::WrittenPages;
@@ -17,7 +18,7 @@ use plimsoll_model::{At, Sample, Span, join_labels};
 use plimsoll_report::watched as words;
 use plimsoll_server::collector::{self, Bearer, Collecting, CollectorConfig, PushSink};
 use plimsoll_watch::Watched;
-use plimsoll_wire::remote_write;
+use plimsoll_wire::{otlp_metrics, remote_write};
 
 use super::{LOOK, knows};
 use crate::exit::Stop;
@@ -30,18 +31,22 @@ const FIRST: Span = Span::from_secs(65);
 pub enum PushKind {
     /// Prometheus' remote write 1.0.
     RemoteWrite,
+    /// OTLP's metrics.
+    Otlp,
 }
 
 impl PushKind {
     fn name(self) -> &'static str {
         match self {
             PushKind::RemoteWrite => "remote write",
+            PushKind::Otlp => "otlp",
         }
     }
 
     fn path(self) -> &'static str {
         match self {
             PushKind::RemoteWrite => remote_write::PATH,
+            PushKind::Otlp => otlp_metrics::HTTP_PATH,
         }
     }
 }
@@ -100,6 +105,15 @@ fn receive(spec: &PushSpec, clock: Clock, rows: &ToRows) -> Result<Receiving, St
             PushSink::Written(Box::new(move |series| {
                 say(pages.take(series));
                 show(&shown, pages.counts());
+            }))
+        }
+        PushKind::Otlp => {
+            let mut pages = MeasuredPages::new(clock, knows, Arc::clone(rows));
+            PushSink::Measured(Box::new(move |resources| {
+                let (says, rejected) = pages.take(resources);
+                say(says);
+                show(&shown, pages.counts());
+                rejected
             }))
         }
     };

@@ -1,0 +1,351 @@
+//! OTLP's metrics: the protobuf of an `ExportMetricsServiceRequest` → points, resource by resource.
+//!
+//! Field numbers are those of `opentelemetry/proto/{collector/metrics,metrics}/v1` (stable since 1.0). Exemplars, summaries and the texts around a metric
+//! are passed over. A point that breaks its own rules (more buckets than bounds, a negative latency) is left out and counted, and its sender is told.
+
+use plimsoll_model::AttributeValue;
+
+use crate::protobuf::{Fields, ProtobufError, Value};
+use crate::trace::{TraceError, otlp};
+
+/// Where a sender posts to, and gRPC's one method.
+pub const HTTP_PATH: &str = "/v1/metrics";
+/// See [`HTTP_PATH`].
+pub const GRPC_EXPORT: &str = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export";
+
+/// Buckets of one point, labels of one, and the longest text, bytes.
+const MOST_BUCKETS: usize = 4_096;
+const MOST_LABELS: usize = 128;
+const LONGEST: usize = 4_096;
+
+/// What one resource (a process, as a rule) says.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct MeasuredResource {
+    /// Its attributes.
+    pub attributes: Vec<(String, String)>,
+    /// What it measured.
+    pub points: Vec<MeasuredPoint>,
+    /// Points that could not be read.
+    pub rejected: u64,
+}
+
+/// One point of one series.
+#[derive(Clone, PartialEq, Debug)]
+pub struct MeasuredPoint {
+    /// The metric's name.
+    pub name: String,
+    /// Its unit.
+    pub unit: String,
+    /// The point's attributes.
+    pub labels: Vec<(String, String)>,
+    /// From when it counts, ns since the unix epoch; 0 = it does not say.
+    pub start_unix: i64,
+    /// Up to when.
+    pub at_unix: i64,
+    /// Does it tell what came since the last point? Else it tells all since its start.
+    pub is_delta: bool,
+    /// What was measured.
+    pub value: MeasuredValue,
+}
+
+/// What a point holds.
+#[derive(Clone, PartialEq, Debug)]
+pub enum MeasuredValue {
+    /// A value at an instant.
+    Gauge(f64),
+    /// A count that only grows.
+    Count(f64),
+    /// A distribution.
+    Histogram(MeasuredHistogram),
+}
+
+/// A distribution.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct MeasuredHistogram {
+    /// Observations.
+    pub count: u64,
+    /// Their sum.
+    pub sum: Option<f64>,
+    /// The smallest.
+    pub min: Option<f64>,
+    /// The largest.
+    pub max: Option<f64>,
+    /// Where they lie.
+    pub buckets: MeasuredBuckets,
+}
+
+/// Where observations lie.
+#[derive(Clone, PartialEq, Debug)]
+pub enum MeasuredBuckets {
+    /// Upper edges, inclusive, ascending; one count more than edges.
+    Explicit {
+        /// The edges.
+        bounds: Vec<f64>,
+        /// Counts.
+        counts: Vec<u64>,
+    },
+    /// Bucket i lies above 2^(i/2^scale), and not above 2^((i + 1)/2^scale).
+    Exponential {
+        /// How fine.
+        scale: i32,
+        /// Observations that are not above `zero_threshold`.
+        zero: u64,
+        /// See `zero`.
+        zero_threshold: f64,
+        /// Number of the first bucket.
+        offset: i32,
+        /// Counts.
+        counts: Vec<u64>,
+    },
+}
+
+impl Default for MeasuredBuckets {
+    fn default() -> MeasuredBuckets {
+        MeasuredBuckets::Explicit { bounds: Vec::new(), counts: Vec::new() }
+    }
+}
+
+/// Reads a request.
+///
+/// # Errors
+/// [`TraceError::Protobuf`] where it is none.
+pub fn read(bytes: &[u8]) -> Result<Vec<MeasuredResource>, TraceError> {
+    let mut found = Vec::new();
+    let mut fields = Fields::of(bytes);
+    while let Some((field, value)) = fields.next()? {
+        if let (1, Value::Bytes(bytes)) = (field, value) {
+            found.push(resource(bytes)?);
+        }
+    }
+    Ok(found)
+}
+
+fn resource(bytes: &[u8]) -> Result<MeasuredResource, TraceError> {
+    let mut found = MeasuredResource::default();
+    let mut fields = Fields::of(bytes);
+    while let Some((field, value)) = fields.next()? {
+        let mut inner = Fields::of(value.bytes());
+        match field {
+            1 => {
+                while let Some((field, value)) = inner.next()? {
+                    if field == 1 {
+                        attribute(value.bytes(), &mut found.attributes)?;
+                    }
+                }
+            }
+            2 => {
+                while let Some((field, value)) = inner.next()? {
+                    if field == 2 {
+                        metric(value.bytes(), &mut found)?;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
+fn attribute(bytes: &[u8], into: &mut Vec<(String, String)>) -> Result<(), TraceError> {
+    let (key, value) = otlp::key_value(bytes, 0)?;
+    let mut text = match value {
+        AttributeValue::Text(text) => text,
+        AttributeValue::Flag(flag) => flag.to_string(),
+        AttributeValue::Int(n) => n.to_string(),
+        AttributeValue::Real(n) => n.to_string(),
+    };
+    text.truncate(text.floor_char_boundary(LONGEST));
+    if into.len() < MOST_LABELS && !key.is_empty() && key.len() <= LONGEST {
+        into.push((key, text));
+    }
+    Ok(())
+}
+
+/// One metric's points.
+fn metric(bytes: &[u8], into: &mut MeasuredResource) -> Result<(), TraceError> {
+    let (mut name, mut unit, mut data) = (String::new(), String::new(), None);
+    let mut fields = Fields::of(bytes);
+    while let Some((field, value)) = fields.next()? {
+        match field {
+            1 => name = String::from_utf8_lossy(value.bytes()).into_owned(),
+            3 => unit = String::from_utf8_lossy(value.bytes()).into_owned(),
+            5 | 7 | 9 | 10 => data = Some((field, value.bytes())),
+            _ => {}
+        }
+    }
+    let Some((kind, bytes)) = data.filter(|_| name.len() <= LONGEST) else { return Ok(()) };
+    let (mut temporality, mut grows, mut points) = (0, false, Vec::new());
+    let mut fields = Fields::of(bytes);
+    while let Some((field, value)) = fields.next()? {
+        match field {
+            1 => points.push(value.bytes()),
+            2 => temporality = value.number(),
+            3 => grows = value.number() != 0,
+            _ => {}
+        }
+    }
+    for bytes in points {
+        let blank = MeasuredPoint {
+            name: name.clone(),
+            unit: unit.clone(),
+            labels: Vec::new(),
+            start_unix: 0,
+            at_unix: 0,
+            is_delta: temporality == 1,
+            value: MeasuredValue::Gauge(0.0),
+        };
+        let read = match kind {
+            5 => number(bytes, blank, false)?,
+            // What goes up and down is a level; of its changes alone nobody knows from where.
+            7 if grows || temporality != 1 => number(bytes, blank, grows)?,
+            9 => explicit(bytes, blank)?,
+            10 => exponential(bytes, blank)?,
+            _ => None,
+        };
+        match read {
+            Some(point) => into.points.extend(point),
+            None => into.rejected += 1,
+        }
+    }
+    Ok(())
+}
+
+/// A point; `Some(None)` = it says that there is no value; `None` = it breaks its own rules.
+type Read = Option<Option<MeasuredPoint>>;
+
+fn real(value: Value<'_>) -> f64 {
+    f64::from_bits(value.number())
+}
+
+fn time(value: Value<'_>) -> i64 {
+    i64::try_from(value.number()).unwrap_or(i64::MAX)
+}
+
+/// Is "no recorded value" said?
+fn is_nothing(flags: Value<'_>) -> bool {
+    flags.number() & 1 == 1
+}
+
+fn number(bytes: &[u8], mut point: MeasuredPoint, grows: bool) -> Result<Read, TraceError> {
+    let (mut held, mut nothing) = (0.0, false);
+    let mut fields = Fields::of(bytes);
+    while let Some((field, value)) = fields.next()? {
+        match field {
+            2 => point.start_unix = time(value),
+            3 => point.at_unix = time(value),
+            4 => held = real(value),
+            6 => held = value.number() as i64 as f64,
+            7 => attribute(value.bytes(), &mut point.labels)?,
+            8 => nothing = is_nothing(value),
+            _ => {}
+        }
+    }
+    let is_sound = !grows || (held.is_finite() && held >= 0.0);
+    point.value = if grows { MeasuredValue::Count(held) } else { MeasuredValue::Gauge(held) };
+    Ok(is_sound.then(|| (!nothing).then_some(point)))
+}
+
+fn explicit(bytes: &[u8], mut point: MeasuredPoint) -> Result<Read, TraceError> {
+    let (mut held, mut nothing) = (MeasuredHistogram::default(), false);
+    let (mut bounds, mut counts) = (Vec::new(), Vec::new());
+    let mut fields = Fields::of(bytes);
+    while let Some((field, value)) = fields.next()? {
+        match field {
+            2 => point.start_unix = time(value),
+            3 => point.at_unix = time(value),
+            4 => held.count = value.number(),
+            5 => held.sum = Some(real(value)),
+            6 => fixed(value, &mut counts)?,
+            7 => {
+                let mut bits = Vec::new();
+                fixed(value, &mut bits)?;
+                bounds.extend(bits.into_iter().map(f64::from_bits));
+            }
+            9 => attribute(value.bytes(), &mut point.labels)?,
+            10 => nothing = is_nothing(value),
+            11 => held.min = Some(real(value)),
+            12 => held.max = Some(real(value)),
+            _ => {}
+        }
+    }
+    let ascends =
+        bounds.windows(2).all(|pair| pair[0] < pair[1]) && bounds.iter().all(|edge| edge.is_finite());
+    let is_sound = ascends
+        && bounds.len() <= MOST_BUCKETS
+        && (counts.is_empty() && bounds.is_empty() || counts.len() == bounds.len() + 1)
+        && (counts.is_empty() || total(&counts) == Some(held.count));
+    held.buckets = MeasuredBuckets::Explicit { bounds, counts };
+    point.value = MeasuredValue::Histogram(held);
+    Ok(is_sound.then(|| (!nothing).then_some(point)))
+}
+
+fn exponential(bytes: &[u8], mut point: MeasuredPoint) -> Result<Read, TraceError> {
+    let (mut held, mut nothing) = (MeasuredHistogram::default(), false);
+    let (mut scale, mut zero, mut zero_threshold, mut below) = (0, 0, 0.0, 0);
+    let (mut offset, mut counts) = (0, Vec::new());
+    let mut fields = Fields::of(bytes);
+    while let Some((field, value)) = fields.next()? {
+        match field {
+            1 => attribute(value.bytes(), &mut point.labels)?,
+            2 => point.start_unix = time(value),
+            3 => point.at_unix = time(value),
+            4 => held.count = value.number(),
+            5 => held.sum = Some(real(value)),
+            6 => scale = zigzag(value.number()),
+            7 => zero = value.number(),
+            8 => (offset, counts) = buckets(value.bytes())?,
+            9 => below = total(&buckets(value.bytes())?.1).unwrap_or(u64::MAX),
+            10 => nothing = is_nothing(value),
+            12 => held.min = Some(real(value)),
+            13 => held.max = Some(real(value)),
+            14 => zero_threshold = real(value),
+            _ => {}
+        }
+    }
+    // Scales are those that the data model allows.
+    let is_sound = below == 0
+        && counts.len() <= MOST_BUCKETS
+        && (-10..=20).contains(&scale)
+        && total(&counts).and_then(|count| count.checked_add(zero)) == Some(held.count);
+    held.buckets = MeasuredBuckets::Exponential { scale, zero, zero_threshold, offset, counts };
+    point.value = MeasuredValue::Histogram(held);
+    Ok(is_sound.then(|| (!nothing).then_some(point)))
+}
+
+fn buckets(bytes: &[u8]) -> Result<(i32, Vec<u64>), ProtobufError> {
+    let (mut offset, mut counts) = (0, Vec::new());
+    let mut fields = Fields::of(bytes);
+    while let Some((field, value)) = fields.next()? {
+        match (field, value) {
+            (1, value) => offset = zigzag(value.number()),
+            (2, Value::Number(count)) => counts.push(count),
+            (2, Value::Bytes(packed)) => Fields::of(packed).numbers(&mut counts, MOST_BUCKETS + 1)?,
+            _ => {}
+        }
+    }
+    Ok((offset, counts))
+}
+
+fn zigzag(n: u64) -> i32 {
+    let n = n as u32;
+    (n >> 1) as i32 ^ -((n & 1) as i32)
+}
+
+/// Eight bytes each, packed or one by one.
+fn fixed(value: Value<'_>, into: &mut Vec<u64>) -> Result<(), ProtobufError> {
+    match value {
+        Value::Number(bits) => into.push(bits),
+        Value::Bytes(packed) => {
+            let (each, rest) = packed.as_chunks::<8>();
+            if !rest.is_empty() {
+                return Err(ProtobufError { at: packed.len(), expected: "numbers of eight bytes" });
+            }
+            into.extend(each.iter().take(MOST_BUCKETS + 2).map(|bytes| u64::from_le_bytes(*bytes)));
+        }
+    }
+    Ok(())
+}
+
+fn total(counts: &[u64]) -> Option<u64> {
+    counts.iter().try_fold(0_u64, |sum, count| sum.checked_add(*count))
+}
