@@ -283,13 +283,14 @@ impl Probing {
     }
 
     async fn openai(&mut self) -> Result<Vec<String>, ProbeError> {
-        let got = self.get(&self.target.path("/models")).await?;
+        let (list_at, version_at) = pages(self.spec.protocol);
+        let got = self.get(&self.target.path(list_at)).await?;
         self.learn(&got);
         let status = got.head.as_ref().map_or(0, |head| head.status);
         match (status, list(&got.body)) {
             (200..=299, Some(models)) => {
                 self.learn_models(&models);
-                self.ask_version().await;
+                self.ask_version(version_at).await;
                 let named = |m: &Value| Some(m.get("id")?.as_str()?.to_owned());
                 let is_adapter = |m: &&Value| m.get("parent").is_some_and(Value::is_string);
                 self.adapters = models.iter().filter(is_adapter).filter_map(named).collect();
@@ -297,7 +298,7 @@ impl Probing {
             }
             (401 | 403, _) => Err(self.forbidden(status)),
             _ => {
-                let why = self.what_came("/models", &got);
+                let why = self.what_came(list_at, &got);
                 self.first_request(why).await.map(|()| Vec::new())
             }
         }
@@ -352,14 +353,22 @@ impl Probing {
 
     /// The most frequent slips are a base URL without its `/v1`, and one with the path of a question behind it.
     async fn hint(&mut self) -> String {
+        let (list_at, _) = pages(self.spec.protocol);
         let (url, own) = (self.target.url.trim_end_matches('/').to_owned(), self.target.path(""));
         let base = |question: &str| {
             let path = own.trim_end_matches('/').strip_suffix(question)?;
-            Some((url.strip_suffix(question)?.to_owned(), format!("{path}/models")))
+            Some((url.strip_suffix(question)?.to_owned(), format!("{path}{list_at}")))
         };
         let cut = Protocol::ALL.into_iter().filter_map(Protocol::path).find_map(base);
-        let longer = (format!("{url}/v1"), self.target.path("/v1/models"));
-        for (url, models) in cut.into_iter().chain([longer]) {
+        // Ollama's URL has none; whoever has OpenAI's in mind writes one.
+        let other = match self.spec.protocol.sends_lines() {
+            true => url
+                .strip_suffix("/v1")
+                .zip(own.strip_suffix("/v1"))
+                .map(|(url, path)| (url.to_owned(), format!("{path}{list_at}"))),
+            false => Some((format!("{url}/v1"), self.target.path("/v1/models"))),
+        };
+        for (url, models) in cut.into_iter().chain(other) {
             if let Ok(got) = self.get(&models).await
                 && list(&got.body).is_some()
             {
@@ -411,8 +420,8 @@ impl Probing {
     }
 
     /// vLLM and relatives tell their version beside the API; nobody minds being asked.
-    async fn ask_version(&mut self) {
-        let version = match self.get("/version").await {
+    async fn ask_version(&mut self, at: &str) {
+        let version = match self.get(at).await {
             Ok(got) => serde_json::from_slice::<Value>(&got.body)
                 .ok()
                 .and_then(|v| Some(v.get("version")?.as_str()?.chars().take(64).collect())),
@@ -460,9 +469,23 @@ impl Probing {
     }
 }
 
+/// Where servers of a protocol list their models, below the base URL, and where they tell their version.
+fn pages(protocol: Protocol) -> (&'static str, &'static str) {
+    if protocol.sends_lines() { ("/api/tags", "/api/version") } else { ("/models", "/version") }
+}
+
+/// OpenAI's list of models, or Ollama's, each with its name as `id`.
 fn list(body: &[u8]) -> Option<Vec<Value>> {
     let value: Value = serde_json::from_slice(body).ok()?;
-    value.get("data")?.as_array().filter(|all| all.iter().all(|m| m.get("id").is_some())).cloned()
+    if let Some(all) = value.get("data").and_then(Value::as_array) {
+        return all.iter().all(|m| m.get("id").is_some()).then(|| all.clone());
+    }
+    let named = |model: &Value| {
+        let mut model = model.clone();
+        model["id"] = model.get("name")?.clone();
+        Some(model)
+    };
+    value.get("models")?.as_array()?.iter().map(named).collect()
 }
 
 #[derive(Default)]

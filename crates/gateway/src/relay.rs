@@ -84,6 +84,11 @@ pub fn protocol(path: &str) -> Protocol {
     Protocol::at(path).unwrap_or(Protocol::Http)
 }
 
+/// The media type of its streams.
+pub fn stream_type(protocol: Protocol) -> &'static str {
+    if protocol.sends_lines() { "application/x-ndjson" } else { "text/event-stream" }
+}
+
 /// A request as its answer's relay needs it.
 pub struct Begun {
     /// When the request's head came, and the answer's.
@@ -123,7 +128,7 @@ impl Relay {
         let events = is_stream.then(|| Events {
             protocol,
             tail: *b"\n\n",
-            before: Some(Box::new(Decoder::new(protocol, true, 200, Some("text/event-stream"), false))),
+            before: Some(Box::new(Decoder::new(protocol, true, 200, Some(stream_type(protocol)), false))),
             decoded: Vec::new(),
             quiet: None,
             limit: begun.keep_alive,
@@ -224,7 +229,10 @@ impl Relay {
             0 => events.tail[1] == b'\n',
             place => data[place - 1] == b'\n',
         };
-        let count = memmem::find_iter(data, b"data:").filter(|&place| at_line_start(place)).count() as u32;
+        let count = match events.protocol.sends_lines() {
+            true => memchr::memchr_iter(b'\n', data).count() as u32,
+            false => memmem::find_iter(data, b"data:").filter(|&place| at_line_start(place)).count() as u32,
+        };
         match data {
             [.., before, last] => events.tail = [*before, *last],
             [last] => events.tail = [events.tail[1], *last],
@@ -249,7 +257,8 @@ impl Relay {
     /// A comment where a stream has been silent for long, between two events only.
     fn keep_alive(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         let Some(events) = &mut self.events else { return Poll::Pending };
-        if events.limit.is_zero() {
+        // Lines of JSON have no comments.
+        if events.limit.is_zero() || events.protocol.sends_lines() {
             return Poll::Pending;
         }
         let limit = Span(events.limit.as_nanos() as i64);

@@ -96,10 +96,14 @@ pub fn broken_stream(protocol: Protocol) -> &'static [u8] {
     match protocol {
         // Its clients pass over events without a name.
         Protocol::Messages => BROKEN_MESSAGE,
+        Protocol::OllamaChat | Protocol::OllamaGenerate => BROKEN_LINES,
         _ => BROKEN_STREAM,
     }
 }
 
 const BROKEN_MESSAGE: &[u8] = b"\n\nevent: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"The replica's stream broke before its end; what came is not the whole answer.\"}}\n\n";
+
+const BROKEN_LINES: &[u8] =
+    b"\n{\"error\":\"The replica's stream broke before its end; what came is not the whole answer.\"}\n";
 
 const BROKEN_STREAM: &[u8] = b"\n\ndata: {\"error\":{\"message\":\"The replica's stream broke before its end; what came is not the whole answer.\",\"type\":\"server_error\",\"param\":null,\"code\":\"stream_broken\"}}\n\n";

@@ -21,6 +21,10 @@ pub enum Protocol {
     Embeddings,
     /// Anthropic messages.
     Messages,
+    /// Ollama's chat.
+    OllamaChat,
+    /// Ollama's generate.
+    OllamaGenerate,
     /// KServe v2 (the Open Inference Protocol) over HTTP: tensors in, tensors out, nothing generated.
     Kserve,
     /// Any HTTP endpoint, by a body template.
@@ -47,6 +51,8 @@ struct Facts {
     route: Option<(&'static str, &'static str)>,
     carries: Carries,
     streams: bool,
+    /// Does a stream come as lines of JSON, in place of server-sent events?
+    lines: bool,
     /// Can a request ask for a length, and be judged by it?
     asks_length: bool,
     /// Is there a usual field that pins an answer to that length (`ignore_eos`)?
@@ -57,12 +63,14 @@ struct Facts {
 
 impl Protocol {
     /// Every protocol. Where a path ends in another's, the longer comes first ([`Protocol::at`]).
-    pub const ALL: [Protocol; 7] = [
+    pub const ALL: [Protocol; 9] = [
         Protocol::Chat,
         Protocol::Completions,
         Protocol::Responses,
         Protocol::Embeddings,
         Protocol::Messages,
+        Protocol::OllamaChat,
+        Protocol::OllamaGenerate,
         Protocol::Kserve,
         Protocol::Http,
     ];
@@ -74,10 +82,18 @@ impl Protocol {
             route: Some(("/v1", path)),
             carries,
             streams: true,
+            lines: false,
             asks_length: true,
             pins_length: true,
             provider: "openai",
             operation: Some(operation),
+        };
+        let ollama = |name, path, carries, operation| Facts {
+            route: Some(("", path)),
+            lines: true,
+            pins_length: false,
+            provider: "ollama",
+            ..generates(name, path, carries, operation)
         };
         match self {
             Protocol::Chat => generates("chat", "/chat/completions", Carries::Messages, "chat"),
@@ -96,12 +112,21 @@ impl Protocol {
                 provider: "anthropic",
                 ..generates("messages", "/messages", Carries::Messages, "chat")
             },
+            Protocol::OllamaChat => Facts {
+                aliases: &["ollama", "ollama-chat"],
+                ..ollama("ollama_chat", "/api/chat", Carries::Messages, "chat")
+            },
+            Protocol::OllamaGenerate => Facts {
+                aliases: &["ollama-generate"],
+                ..ollama("ollama_generate", "/api/generate", Carries::Text, "text_completion")
+            },
             Protocol::Kserve => Facts {
                 name: "kserve",
                 aliases: &["kserve-v2", "kserve_v2", "triton", "oip"],
                 route: None,
                 carries: Carries::Tensors,
                 streams: false,
+                lines: false,
                 asks_length: false,
                 pins_length: false,
                 provider: "openai",
@@ -113,6 +138,7 @@ impl Protocol {
                 route: None,
                 carries: Carries::Text,
                 streams: true,
+                lines: false,
                 asks_length: false,
                 pins_length: true,
                 provider: "openai",
@@ -139,11 +165,6 @@ impl Protocol {
         self.facts().route.map(|(_, path)| path)
     }
 
-    /// What a base URL of it ends in, at the usual servers; empty where nothing is usual.
-    pub fn base(self) -> &'static str {
-        self.facts().route.map_or("", |(base, _)| base)
-    }
-
     /// The path at which the usual servers answer it.
     pub fn route(self) -> Option<String> {
         self.facts().route.map(|(base, path)| format!("{base}{path}"))
@@ -162,6 +183,11 @@ impl Protocol {
     /// Can an answer come token by token?
     pub fn streams(self) -> bool {
         self.facts().streams
+    }
+
+    /// Does a streamed answer come as lines of JSON (`application/x-ndjson`), in place of server-sent events?
+    pub fn sends_lines(self) -> bool {
+        self.facts().lines
     }
 
     /// Can a request ask for a length in tokens that its answer is then judged by?

@@ -153,8 +153,10 @@ impl Call {
     /// What needs no engine.
     fn read_only(&self, request: &Request<Incoming>) -> Answer {
         self.conn.request_read();
-        let known =
-            matches!(request.uri().path(), "/health" | "/ping" | "/metrics" | "/v1/models" | "/version");
+        let known = matches!(
+            request.uri().path(),
+            "/health" | "/ping" | "/metrics" | "/v1/models" | "/version" | "/api/tags" | "/api/version"
+        );
         if known && request.method() != Method::GET && request.method() != Method::HEAD {
             return self.not_allowed("GET");
         }
@@ -162,7 +164,8 @@ impl Call {
             "/health" | "/ping" => self.whole(StatusCode::OK, voice::PLAIN, Bytes::new(), None),
             "/metrics" => self.whole(StatusCode::OK, PAGE, page::write(&self.server).into(), None),
             "/v1/models" => self.json(StatusCode::OK, voice::models(&self.server), None),
-            "/version" => self.json(StatusCode::OK, voice::version(), None),
+            "/api/tags" => self.json(StatusCode::OK, voice::tags(&self.server), None),
+            "/version" | "/api/version" => self.json(StatusCode::OK, voice::version(), None),
             _ => self.error(&voice::refusal(404, "there is nothing at this path")),
         }
     }

@@ -88,7 +88,12 @@ pub(crate) fn models(server: &Server) -> Bytes {
     wire::models(&server.model, &server.adapters, server.started_s, context)
 }
 
-/// `GET /version`.
+/// `GET /api/tags`, Ollama's list of models.
+pub(crate) fn tags(server: &Server) -> Bytes {
+    wire::tags(&server.model, &server.adapters, server.started_s)
+}
+
+/// `GET /version`, and Ollama's `GET /api/version`.
 pub fn version() -> Bytes {
     Bytes::from_static(concat!("{\"version\":\"", env!("CARGO_PKG_VERSION"), "\"}").as_bytes())
 }

@@ -12,7 +12,7 @@ use plimsoll_model::{Payload, Protocol, Span, Tensor};
 use serde_json::{Map, Value};
 
 use crate::template::{Filling, Template, escape, flat, messages};
-use crate::{kserve, messages as anthropic};
+use crate::{kserve, messages as anthropic, ollama};
 
 /// What every request of one target shares, and what varies between two of them (`max_tokens`, `id`).
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -157,7 +157,11 @@ fn from_template(template: &Template, payload: &Payload, options: &RequestOption
 }
 
 fn text(payload: &Payload, options: &RequestOptions) -> String {
-    let mut body = Body::new(&options.extra, length(payload));
+    let extra = match options.protocol {
+        Protocol::OllamaChat | Protocol::OllamaGenerate => Cow::Owned(ollama::extra(options)),
+        _ => Cow::Borrowed(&options.extra),
+    };
+    let mut body = Body::new(&extra, length(payload));
     if let Some(model) = &options.model {
         body.text("model", model);
     }
@@ -169,6 +173,10 @@ fn text(payload: &Payload, options: &RequestOptions) -> String {
             _ => body.raw("input", |out| messages(payload, out)),
         },
         Protocol::Messages => anthropic::request(&mut body, payload, options),
+        Protocol::OllamaChat | Protocol::OllamaGenerate => {
+            ollama::request(&mut body, payload, options);
+            return body.close();
+        }
         Protocol::Embeddings | Protocol::Kserve | Protocol::Http => body.text("input", &flat(payload)),
     }
     if options.protocol.streams() {

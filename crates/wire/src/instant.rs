@@ -31,9 +31,23 @@ pub(crate) fn days(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
 }
 
+/// Whole seconds of the Unix epoch as `2026-11-23T03:32:36Z` (as above, `civil_from_days`).
+pub(crate) fn iso(seconds: i64) -> String {
+    let (day, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    let day = day + 719_468;
+    let (era, of_era) = (day.div_euclid(146_097), day.rem_euclid(146_097));
+    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let (date, month) = (of_year - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
+    let year = year + era * 400 + i64::from(month <= 2);
+    let (hour, minute) = (second / 3_600, second / 60 % 60);
+    format!("{year:04}-{month:02}-{date:02}T{hour:02}:{minute:02}:{:02}Z", second % 60)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::iso_ns;
+    use super::{iso, iso_ns};
 
     #[test]
     fn instants_with_and_without_an_offset_are_the_same() {
@@ -41,5 +55,15 @@ mod tests {
         assert_eq!(utc, 1_795_404_756_801_160_981);
         assert_eq!(iso_ns("2026-11-23T05:32:36.801160981+02:00"), Some(utc));
         assert_eq!(iso_ns("yesterday"), None);
+    }
+
+    #[test]
+    fn seconds_are_written_as_they_are_read() {
+        assert_eq!(iso(0), "1970-01-01T00:00:00Z");
+        // A leap day, its neighbours, and the turn of a year.
+        for seconds in [951_782_399, 951_782_400, 951_868_800, 1_795_404_756, 1_798_761_599, 3_999_999_999] {
+            assert_eq!(iso_ns(&iso(seconds)), Some(seconds * 1_000_000_000), "{}", iso(seconds));
+        }
+        assert_eq!(iso(951_782_400), "2000-02-29T00:00:00Z");
     }
 }

@@ -15,7 +15,7 @@ use crate::form::Forms;
 use crate::head::bounded;
 use crate::sse::Item;
 use crate::tally::{Tally, View};
-use crate::{messages, whole};
+use crate::{messages, ollama, whole};
 
 /// What is known of a stream so far.
 #[derive(Debug)]
@@ -115,6 +115,9 @@ impl Stream {
             Protocol::Chat | Protocol::Completions | Protocol::Embeddings => self.chunk(data),
             Protocol::Responses => self.response_event(data),
             Protocol::Messages => self.message_event(data),
+            Protocol::OllamaChat | Protocol::OllamaGenerate => {
+                ollama::line(data, &mut self.tally).map_err(|why| not_json(&why))
+            }
             Protocol::Kserve | Protocol::Http => Ok(self.other(data)),
         }
     }

@@ -17,6 +17,8 @@ mod http1;
 mod kserve;
 #[path = "all/messages.rs"]
 mod messages;
+#[path = "all/ollama.rs"]
+mod ollama;
 #[path = "all/otlp_metrics.rs"]
 mod otlp_metrics;
 #[path = "all/remote_write.rs"]

@@ -9,13 +9,13 @@ use super::PriceArgs;
 /// What is measured.
 #[derive(Args, Debug, Clone, Default)]
 pub struct TargetArgs {
-    /// Endpoint: its base URL (http://host:8000/v1; kserve: http://host:8000/v2[/models/NAME]) or, with --protocol http,
+    /// Endpoint: its base URL (http://host:8000/v1; kserve: http://host:8000/v2[/models/NAME]; Ollama: http://host:11434) or, with --protocol http,
     /// the whole URL
     pub url: String,
     /// Model to ask for [default: the only one the endpoint lists]
     #[arg(long, short = 'm', help_heading = "Target")]
     pub model: Option<String>,
-    /// chat, completions, responses, embeddings, messages (Anthropic), kserve (KServe v2, Triton) or http [default: chat]
+    /// chat, completions, responses, embeddings, messages (Anthropic), ollama_chat, ollama_generate, kserve (KServe v2, Triton) or http [default: chat]
     #[arg(long, visible_alias = "api", value_name = "NAME", help_heading = "Target")]
     pub protocol: Option<String>,
     /// Body template for --protocol http: {{prompt}}, {{model}}, {{max_tokens}}, {{id}}; for kserve a whole request

@@ -72,6 +72,16 @@ fn messages_are_measured_as_the_engine_sent_them() {
     agrees("/v1", "/v1/messages", &["--api", "messages"]);
 }
 
+#[test]
+fn ollamas_chat_is_measured_as_the_engine_sent_it() {
+    agrees("", "/api/chat", &["--api", "ollama"]);
+}
+
+#[test]
+fn ollamas_generate_is_measured_as_the_engine_sent_it() {
+    agrees("", "/api/generate", &["--api", "ollama_generate"]);
+}
+
 /// A key is sent as each kind of server wants it, and is nowhere in the run.
 #[test]
 fn messages_carry_the_key_and_the_version() {

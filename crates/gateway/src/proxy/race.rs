@@ -12,14 +12,14 @@ use std::time::Duration;
 use http::Method;
 use http_body_util::BodyExt;
 use plimsoll_client::Clock;
-use plimsoll_model::{BudgetState, Span};
+use plimsoll_model::{BudgetState, Protocol, Span};
 use plimsoll_wire::Decoder;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::tries::Answer;
 use super::{Call, Worker};
 use crate::pool::Booked;
-use crate::relay;
+use crate::relay::{self, stream_type};
 use crate::stats::End;
 use crate::traffic::TryEnd;
 use crate::upstream::{Unanswered, soon};
@@ -36,6 +36,7 @@ struct Lead {
     booked: Booked,
     number: usize,
     clock: Clock,
+    protocol: Protocol,
     sending: Option<Sending>,
     answered: Option<Result<Answer, Unanswered>>,
     /// Looks for the first token.
@@ -50,7 +51,7 @@ impl Lead {
         let Some(sending) = &mut self.sending else { return };
         let answered = sending.await;
         self.sending = None;
-        if let Some(answer) = answered.as_ref().ok().filter(|answer| answer.is_stream()) {
+        if let Some(answer) = answered.as_ref().ok().filter(|answer| answer.is_stream(self.protocol)) {
             self.booked.streams(answer.head);
         }
         self.answered = Some(answered);
@@ -62,7 +63,7 @@ impl Lead {
         let mut decoded = Vec::new();
         loop {
             let Some(Ok(answer)) = &mut self.answered else { return };
-            if !answer.is_stream() || !answers(answer) || self.held > MOST_HELD {
+            if !answer.is_stream(self.protocol) || !answers(answer) || self.held > MOST_HELD {
                 return;
             }
             match answer.response.body_mut().frame().await {
@@ -119,8 +120,8 @@ impl Worker {
             answered.map(|(response, lent)| Answer::new(response, lent, clock))
         });
         let protocol = relay::protocol(call.message.path.path());
-        let decoder = Decoder::new(protocol, true, 200, Some("text/event-stream"), false);
-        Lead { booked, number, clock, sending: Some(sending), answered: None, decoder, held: 0 }
+        let decoder = Decoder::new(protocol, true, 200, Some(stream_type(protocol)), false);
+        Lead { booked, number, clock, protocol, sending: Some(sending), answered: None, decoder, held: 0 }
     }
 
     /// See the module. What comes back is of the replica that counts; another that failed is among those that were `tried`.

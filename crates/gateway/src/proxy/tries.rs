@@ -11,14 +11,14 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use plimsoll_client::Clock;
-use plimsoll_model::{At, Span};
+use plimsoll_model::{At, Protocol, Span};
 use plimsoll_policy::{Refusal, Verdict};
 use plimsoll_wire::head::Head;
 
 use super::{Call, EXPLAIN, Message, QUEUE_MS, REPLICA, REQUEST_ID, Worker, for_next_hop};
 use crate::pool::Booked;
 use crate::queue::Placing;
-use crate::relay::{Begun, Relay};
+use crate::relay::{self, Begun, Relay, stream_type};
 use crate::reply::{self, Out};
 use crate::stats::{self, End, Stage};
 use crate::terms;
@@ -53,9 +53,10 @@ impl Answer {
         Answer { response, lent, judged, head: clock.now(), held: VecDeque::new() }
     }
 
-    pub fn is_stream(&self) -> bool {
+    /// Is it a stream, as one of this protocol is?
+    pub fn is_stream(&self, protocol: Protocol) -> bool {
         let kind = self.response.headers().get(CONTENT_TYPE);
-        kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+        kind.is_some_and(|kind| kind.as_bytes().starts_with(stream_type(protocol).as_bytes()))
     }
 }
 
@@ -258,7 +259,7 @@ impl Worker {
 
     /// Passes an answer on as it comes.
     fn pass(&self, call: &mut Call, answer: Answer, booked: Booked) -> Response<Out> {
-        let is_stream = answer.is_stream();
+        let is_stream = answer.is_stream(relay::protocol(call.message.path.path()));
         let Answer { response, lent, judged, head, held } = answer;
         let (mut parts, body) = response.into_parts();
         self.mark(call, &mut parts.headers, &booked);

@@ -1,5 +1,6 @@
 //! The end of an answer, where servers say how many tokens it took: its last kilobytes, with when each piece came.
 
+use crate::relay::stream_type;
 use plimsoll_model::{At, Protocol};
 use plimsoll_wire::{Decoded, Decoder, Head, Verdict};
 
@@ -53,7 +54,7 @@ impl Tail {
 
     /// Reads it as the end of an answer with this head.
     pub fn read(&self, protocol: Protocol, (status, is_stream): (u16, bool), whole: bool) -> Said {
-        let kind = if is_stream { "text/event-stream" } else { "application/json" };
+        let kind = if is_stream { stream_type(protocol) } else { "application/json" };
         let head = Head { status, content_type: Some(kind.to_owned()), ..Head::default() };
         let mut decoder = Decoder::with_head(protocol, is_stream, head, false);
         if !is_stream {
@@ -65,7 +66,7 @@ impl Tail {
             }
             return Said { verdict: decoder.finish(whole), last_token: None, without_token: 0 };
         }
-        let start = if self.cut { self.first_event() } else { 0 };
+        let start = if self.cut { self.first_event(protocol.sends_lines()) } else { 0 };
         let (mut last_token, mut without_token) = (None, 0);
         let mut decoded: Vec<Decoded> = Vec::new();
         let ends = self.pieces.iter().skip(1).map(|(from, _)| *from).chain([self.bytes.len()]);
@@ -87,9 +88,9 @@ impl Tail {
     }
 
     /// Where the first event begins that is there in full.
-    fn first_event(&self) -> usize {
+    fn first_event(&self, lines: bool) -> usize {
         let after = |end: &[u8]| memchr::memmem::find(&self.bytes, end).map(|at| at + end.len());
-        let ends = [after(b"\n\n"), after(b"\r\n\r\n")];
+        let ends = if lines { [after(b"\n"), None] } else { [after(b"\n\n"), after(b"\r\n\r\n")] };
         ends.into_iter().flatten().min().unwrap_or(self.bytes.len())
     }
 

@@ -4,11 +4,12 @@
 //! text it makes and for the usage it reports; the synthetic prompts of the load generator follow the same convention, so
 //! that what was asked and what is reported agree exactly and a disagreement is always a defect.
 //!
-//! Reading order: `request` (parsing, bounded), `reply` (what is said), `speech` (in which protocol's words), `stream` (chunks), `responses` and `messages` (events), `answer`
+//! Reading order: `request` (parsing, bounded), `reply` (what is said), `speech` (in which protocol's words), `stream` (chunks), `responses` and `messages` (events), `ollama` (lines), `answer`
 //! (whole bodies, errors, lists), `timing` (what the engine tells of its stages).
 
 mod answer;
 mod messages;
+mod ollama;
 mod reply;
 mod request;
 mod responses;
@@ -17,6 +18,7 @@ mod stream;
 mod timing;
 
 pub use answer::{EmbeddingsFormat, embeddings, models};
+pub use ollama::tags;
 pub use reply::{Reply, StreamEnd, StreamWriter};
 pub use request::{BLOCK_WORDS, BadRequest, Endpoint, GenerateRequest, parse};
 pub use speech::{answer, answer_id, content_type, error, stream_writer};

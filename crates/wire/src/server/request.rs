@@ -86,6 +86,8 @@ struct Body<'a> {
     temperature: Option<f64>,
     n: Option<i64>,
     stream_options: Option<StreamOptions>,
+    #[serde(borrow, default)]
+    options: Option<&'a RawValue>,
     dimensions: Option<i64>,
     #[serde(borrow, default)]
     encoding_format: Option<Cow<'a, str>>,
@@ -96,6 +98,14 @@ struct Body<'a> {
 struct StreamOptions {
     include_usage: Option<bool>,
     continuous_usage_stats: Option<bool>,
+}
+
+/// Where Ollama's requests say how long and how random.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct OllamaOptions {
+    num_predict: Option<i64>,
+    temperature: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -124,7 +134,7 @@ pub fn parse(endpoint: Endpoint, body: &[u8], body_max: usize) -> Result<Generat
     let mut words = Words::default();
     let mut inputs = 1;
     match endpoint {
-        Protocol::Chat | Protocol::Messages => {
+        Protocol::Chat | Protocol::Messages | Protocol::OllamaChat => {
             if let Some(system) = body.system.filter(|_| endpoint == Protocol::Messages) {
                 words.content("system", system)?;
             }
@@ -140,7 +150,10 @@ pub fn parse(endpoint: Endpoint, body: &[u8], body_max: usize) -> Result<Generat
                 }
             }
         }
-        Protocol::Completions => {
+        Protocol::Completions | Protocol::OllamaGenerate => {
+            if let Some(system) = body.system.filter(|_| endpoint == Protocol::OllamaGenerate) {
+                words.content("system", system)?;
+            }
             let prompt = body.prompt.ok_or_else(|| bad("prompt", "prompt is required"))?;
             words.texts("prompt", prompt)?;
         }
@@ -157,14 +170,20 @@ pub fn parse(endpoint: Endpoint, body: &[u8], body_max: usize) -> Result<Generat
         return Err(bad("n", "only n = 1 is served"));
     }
     let options = body.stream_options.unwrap_or_default();
+    let ollama: OllamaOptions = match body.options.filter(|_| endpoint.sends_lines()) {
+        Some(options) => read("options", options)?,
+        None => OllamaOptions::default(),
+    };
+    // Ollama: -1 and -2 stand for no end of its own.
+    let num_predict = ollama.num_predict.filter(|n| *n >= 0);
     Ok(GenerateRequest {
         endpoint,
         model: body.model.unwrap_or_default().into_owned(),
-        stream: body.stream.unwrap_or(false),
+        stream: body.stream.unwrap_or(endpoint.sends_lines()),
         prompt_tokens: words.count,
         max_tokens: positive(
             "max_tokens",
-            body.max_completion_tokens.or(body.max_tokens).or(body.max_output_tokens),
+            body.max_completion_tokens.or(body.max_tokens).or(body.max_output_tokens).or(num_predict),
         )?,
         ignore_eos: body.ignore_eos.unwrap_or(false),
         include_usage: options.include_usage.unwrap_or(false),
@@ -176,7 +195,7 @@ pub fn parse(endpoint: Endpoint, body: &[u8], body_max: usize) -> Result<Generat
             Some("base64") => true,
             Some(_) => return Err(bad("encoding_format", "encoding_format must be float or base64")),
         },
-        greedy: (body.temperature == Some(0.0)).then_some(words.hash),
+        greedy: (body.temperature.or(ollama.temperature) == Some(0.0)).then_some(words.hash),
         blocks: words.blocks,
     })
 }

@@ -4,11 +4,12 @@ use bytes::Bytes;
 use plimsoll_model::Protocol;
 
 use super::messages::MessageWriter;
+use super::ollama::LineWriter;
 use super::reply::{Reply, StreamWriter};
 use super::request::GenerateRequest;
 use super::responses::EventWriter;
 use super::stream::ChunkWriter;
-use super::{answer as openai, messages, responses};
+use super::{answer as openai, messages, ollama, responses};
 
 /// The id of the engine's answer of this number, made as the protocol makes it.
 pub fn answer_id(protocol: Protocol, number: u64) -> String {
@@ -16,19 +17,20 @@ pub fn answer_id(protocol: Protocol, number: u64) -> String {
         Protocol::Chat => "chatcmpl-",
         Protocol::Responses => "resp_",
         Protocol::Messages => "msg_",
-        Protocol::Completions | Protocol::Embeddings | Protocol::Kserve | Protocol::Http => "cmpl-",
+        _ => "cmpl-",
     };
     format!("{kind}{number:016x}")
 }
 
 /// The media type of its streams.
-pub fn content_type(_protocol: Protocol) -> &'static str {
-    "text/event-stream; charset=utf-8"
+pub fn content_type(protocol: Protocol) -> &'static str {
+    if protocol.sends_lines() { "application/x-ndjson" } else { "text/event-stream; charset=utf-8" }
 }
 
 /// A writer for a stream with this id, `created` in seconds since 1970.
 pub fn stream_writer(asked: &GenerateRequest, id: &str, created: i64, model: &str) -> Box<dyn StreamWriter> {
     match asked.endpoint {
+        Protocol::OllamaChat | Protocol::OllamaGenerate => Box::new(LineWriter::new(asked, created, model)),
         Protocol::Messages => Box::new(MessageWriter::new(asked, id, model)),
         Protocol::Responses => Box::new(EventWriter::new(asked, id, created, model)),
         Protocol::Chat | Protocol::Completions | Protocol::Embeddings | Protocol::Kserve | Protocol::Http => {
@@ -40,6 +42,7 @@ pub fn stream_writer(asked: &GenerateRequest, id: &str, created: i64, model: &st
 /// The whole answer to a request that generates.
 pub fn answer(asked: &GenerateRequest, reply: &Reply<'_>) -> Bytes {
     match asked.endpoint {
+        Protocol::OllamaChat | Protocol::OllamaGenerate => ollama::answer(asked, reply),
         Protocol::Messages => messages::answer(asked, reply),
         Protocol::Responses => responses::answer(asked, reply),
         Protocol::Chat | Protocol::Completions | Protocol::Embeddings | Protocol::Kserve | Protocol::Http => {
@@ -52,6 +55,7 @@ pub fn answer(asked: &GenerateRequest, reply: &Reply<'_>) -> Bytes {
 pub fn error(protocol: Option<Protocol>, status: u16, message: &str, param: Option<&str>) -> Bytes {
     match protocol {
         Some(Protocol::Messages) => messages::error(status, message),
+        Some(Protocol::OllamaChat | Protocol::OllamaGenerate) => ollama::error(message),
         _ => openai::error(status, message, param),
     }
 }
