@@ -348,6 +348,7 @@ impl LevelDriver {
             protocol: spec.protocol,
             stream: spec.stream,
             ignore_eos: spec.ignore_eos,
+            results: spec.results(),
             keep_text: self.shared.keep_text,
         }
     }

@@ -318,7 +318,10 @@ impl Probing {
             Carries::Messages => {
                 Payload::Messages(vec![Message { role: Role::User, content: "hello".into() }])
             }
-            _ => Payload::Text("hello".into()),
+            Carries::Documents => {
+                Payload::Documents { query: "hello".into(), documents: vec!["hello".into()] }
+            }
+            Carries::Text | Carries::Tensors => Payload::Text("hello".into()),
         };
         let encoded = encode(&payload, &options);
         let path = self.target.uri(&encoded.path)?;
@@ -471,7 +474,11 @@ impl Probing {
 
 /// Where servers of a protocol list their models, below the base URL, and where they tell their version.
 fn pages(protocol: Protocol) -> (&'static str, &'static str) {
-    if protocol.sends_lines() { ("/api/tags", "/api/version") } else { ("/models", "/version") }
+    match protocol {
+        _ if protocol.sends_lines() => ("/api/tags", "/api/version"),
+        Protocol::Pooling | Protocol::Classify => ("/v1/models", "/version"),
+        _ => ("/models", "/version"),
+    }
 }
 
 /// OpenAI's list of models, or Ollama's, each with its name as `id`.

@@ -69,6 +69,7 @@ pub struct Recording {
     protocol: Protocol,
     stream: bool,
     ignore_eos: bool,
+    results: Option<u32>,
     keep_text: bool,
     /// Did the status already tell the outcome?
     refusal: bool,
@@ -85,6 +86,8 @@ pub struct AnswerReading {
     pub stream: bool,
     /// Was the end pinned at the asked length?
     pub ignore_eos: bool,
+    /// Results that the answer must have, where it has one for each document.
+    pub results: Option<u32>,
     /// Keep the text?
     pub keep_text: bool,
 }
@@ -100,6 +103,7 @@ impl Recording {
             protocol: reading.protocol,
             stream: reading.stream,
             ignore_eos: reading.ignore_eos,
+            results: reading.results,
             keep_text: reading.keep_text,
             refusal: false,
             token_events: 0,
@@ -122,7 +126,8 @@ impl Recording {
         let asked = (self.attempt.asked_output > 0).then_some(self.attempt.asked_output);
         self.decoder = Some(Box::new(
             Decoder::with_head(self.protocol, self.stream, head, self.keep_text)
-                .expecting(asked, self.ignore_eos),
+                .expecting(asked, self.ignore_eos)
+                .expecting_results(self.results),
         ));
         if let Some(stamps) = &self.stamps {
             self.attempt.sent = stamps.last_write();

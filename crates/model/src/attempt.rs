@@ -153,6 +153,8 @@ pub enum Broken {
     CutShort,
     /// Longer than asked.
     TooLong,
+    /// Not as many results as documents were sent.
+    WrongCount,
 }
 
 impl Broken {
@@ -163,12 +165,13 @@ impl Broken {
             Broken::Repeated => "repeated",
             Broken::CutShort => "cut_short",
             Broken::TooLong => "too_long",
+            Broken::WrongCount => "wrong_count",
         }
     }
 
     /// The case with this [`name`](Broken::name).
     pub fn from_name(name: &str) -> Option<Broken> {
-        [Broken::Empty, Broken::Repeated, Broken::CutShort, Broken::TooLong]
+        [Broken::Empty, Broken::Repeated, Broken::CutShort, Broken::TooLong, Broken::WrongCount]
             .into_iter()
             .find(|broken| broken.name() == name)
     }

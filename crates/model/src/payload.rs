@@ -150,4 +150,11 @@ pub enum Payload {
     Text(String),
     /// Input tensors: KServe v2.
     Tensors(Vec<Tensor>),
+    /// A query, and what is held against it: rerank and score.
+    Documents {
+        /// The question.
+        query: String,
+        /// The texts.
+        documents: Vec<String>,
+    },
 }

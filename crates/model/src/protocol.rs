@@ -25,6 +25,14 @@ pub enum Protocol {
     OllamaChat,
     /// Ollama's generate.
     OllamaGenerate,
+    /// Documents ranked by a query (Cohere, Jina, vLLM).
+    Rerank,
+    /// How alike a query and documents are (vLLM).
+    Score,
+    /// A text's pooled vectors (vLLM).
+    Pooling,
+    /// A text's class (vLLM).
+    Classify,
     /// KServe v2 (the Open Inference Protocol) over HTTP: tensors in, tensors out, nothing generated.
     Kserve,
     /// Any HTTP endpoint, by a body template.
@@ -40,6 +48,8 @@ pub enum Carries {
     Text,
     /// Input tensors.
     Tensors,
+    /// A query and documents that are held against it.
+    Documents,
 }
 
 /// The facts of a protocol.
@@ -63,7 +73,7 @@ struct Facts {
 
 impl Protocol {
     /// Every protocol. Where a path ends in another's, the longer comes first ([`Protocol::at`]).
-    pub const ALL: [Protocol; 9] = [
+    pub const ALL: [Protocol; 13] = [
         Protocol::Chat,
         Protocol::Completions,
         Protocol::Responses,
@@ -71,6 +81,10 @@ impl Protocol {
         Protocol::Messages,
         Protocol::OllamaChat,
         Protocol::OllamaGenerate,
+        Protocol::Rerank,
+        Protocol::Score,
+        Protocol::Pooling,
+        Protocol::Classify,
         Protocol::Kserve,
         Protocol::Http,
     ];
@@ -87,6 +101,18 @@ impl Protocol {
             pins_length: true,
             provider: "openai",
             operation: Some(operation),
+        };
+        let judges = |name, route, carries| Facts {
+            name,
+            aliases: &[],
+            route: Some(route),
+            carries,
+            streams: false,
+            lines: false,
+            asks_length: false,
+            pins_length: false,
+            provider: "openai",
+            operation: None,
         };
         let ollama = |name, path, carries, operation| Facts {
             route: Some(("", path)),
@@ -120,6 +146,11 @@ impl Protocol {
                 aliases: &["ollama-generate"],
                 ..ollama("ollama_generate", "/api/generate", Carries::Text, "text_completion")
             },
+            Protocol::Rerank => judges("rerank", ("/v1", "/rerank"), Carries::Documents),
+            Protocol::Score => judges("score", ("/v1", "/score"), Carries::Documents),
+            // vLLM has these at its root alone.
+            Protocol::Pooling => judges("pooling", ("", "/pooling"), Carries::Text),
+            Protocol::Classify => judges("classify", ("", "/classify"), Carries::Text),
             Protocol::Kserve => Facts {
                 name: "kserve",
                 aliases: &["kserve-v2", "kserve_v2", "triton", "oip"],

@@ -107,7 +107,7 @@ impl Call {
         record.prompt_tokens = asked.prompt_tokens;
         record.output_tokens = asked.max_tokens.unwrap_or(0);
         let engine = &self.server.engine;
-        if asked.endpoint != Protocol::Embeddings {
+        if asked.endpoint.streams() {
             engine.metrics.borrow_mut().max_tokens.observe(u64::from(record.output_tokens));
         }
         let blocks = std::mem::take(&mut asked.blocks);

@@ -44,7 +44,7 @@ pub(crate) fn parse(endpoint: Protocol, body: &[u8], server: &Server) -> Result<
         let message = format!("The model `{}` does not exist.", short(&asked.model));
         return Err(BadRequest { status: 404, message, param: Some("model") });
     }
-    if endpoint == Protocol::Embeddings {
+    if !endpoint.streams() {
         // Nothing is generated, and nothing to be streamed.
         asked.max_tokens = Some(0);
         asked.stream = false;

@@ -78,6 +78,7 @@ pub struct Decoder {
     reading: Reading,
     asked_output: Option<u32>,
     ignore_eos: bool,
+    results: Option<u32>,
     stream: Stream,
     bytes: u64,
 }
@@ -114,6 +115,7 @@ impl Decoder {
             reading,
             asked_output: None,
             ignore_eos: false,
+            results: None,
             stream: Stream::new(protocol, keep_text),
             bytes: 0,
         }
@@ -126,6 +128,13 @@ impl Decoder {
     pub fn expecting(mut self, output_tokens: Option<u32>, ignore_eos: bool) -> Decoder {
         self.asked_output = output_tokens;
         self.ignore_eos = ignore_eos;
+        self
+    }
+
+    /// Says how many results an answer must have, so that another number of them is told: [`Broken::WrongCount`].
+    #[must_use]
+    pub fn expecting_results(mut self, results: Option<u32>) -> Decoder {
+        self.results = results;
         self
     }
 
@@ -217,6 +226,9 @@ impl Decoder {
         let broken = outcome
             .is_finished()
             .then(|| broken(self.protocol, &tally, tokens.output, self.asked_output, self.ignore_eos));
+        let lacks = |asked: u32| tally.results.is_some_and(|came| came != asked);
+        let broken =
+            broken.map(|found| found.or(self.results.filter(|n| lacks(*n)).map(|_| Broken::WrongCount)));
         let answer = Answer {
             status: Some(self.head.status),
             finish_reason: tally.finish_reason,

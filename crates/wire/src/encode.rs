@@ -12,7 +12,7 @@ use plimsoll_model::{Payload, Protocol, Span, Tensor};
 use serde_json::{Map, Value};
 
 use crate::template::{Filling, Template, escape, flat, messages};
-use crate::{kserve, messages as anthropic, ollama};
+use crate::{kserve, messages as anthropic, ollama, scores};
 
 /// What every request of one target shares, and what varies between two of them (`max_tokens`, `id`).
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -177,6 +177,9 @@ fn text(payload: &Payload, options: &RequestOptions) -> String {
             ollama::request(&mut body, payload, options);
             return body.close();
         }
+        Protocol::Rerank | Protocol::Score | Protocol::Pooling | Protocol::Classify => {
+            scores::request(options.protocol, &mut body, payload);
+        }
         Protocol::Embeddings | Protocol::Kserve | Protocol::Http => body.text("input", &flat(payload)),
     }
     if options.protocol.streams() {
@@ -224,6 +227,9 @@ fn length(payload: &Payload) -> usize {
         // With the braces and names around each.
         Payload::Messages(messages) => messages.iter().map(|message| message.content.len() + 40).sum(),
         Payload::Tensors(_) => 0,
+        Payload::Documents { query, documents } => {
+            query.len() + documents.iter().map(|document| document.len() + 4).sum::<usize>()
+        }
     }
 }
 

@@ -30,7 +30,7 @@ const MAX_TOKENS: u32 = 4096;
 pub(crate) fn request(body: &mut Body<'_>, payload: &Payload, options: &RequestOptions) {
     let all = match payload {
         Payload::Messages(all) => all.as_slice(),
-        Payload::Text(_) | Payload::Tensors(_) => &[],
+        _ => &[],
     };
     let is_system = |message: &&Message| message.role == Role::System;
     let system: Vec<&str> = all.iter().filter(is_system).map(|message| message.content.as_str()).collect();

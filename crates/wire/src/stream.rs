@@ -118,7 +118,13 @@ impl Stream {
             Protocol::OllamaChat | Protocol::OllamaGenerate => {
                 ollama::line(data, &mut self.tally).map_err(|why| not_json(&why))
             }
-            Protocol::Kserve | Protocol::Http => Ok(self.other(data)),
+            // These come whole; a stream of one of them is of nobody knows what.
+            Protocol::Rerank
+            | Protocol::Score
+            | Protocol::Pooling
+            | Protocol::Classify
+            | Protocol::Kserve
+            | Protocol::Http => Ok(self.other(data)),
         }
     }
 

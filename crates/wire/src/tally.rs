@@ -64,6 +64,8 @@ pub(crate) struct Tally {
     pub prompts_add: bool,
     pub token_events: u64,
     pub generated: bool,
+    /// Results of an answer that has some for each document.
+    pub results: Option<u32>,
     pub finish_reason: Option<String>,
     pub done: bool,
     pub error: Option<Fault>,

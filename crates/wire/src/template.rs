@@ -221,6 +221,7 @@ pub(crate) fn flat(payload: &Payload) -> std::borrow::Cow<'_, str> {
     match payload {
         Payload::Text(text) => text.into(),
         Payload::Tensors(_) => "".into(),
+        Payload::Documents { query, .. } => query.into(),
         Payload::Messages(messages) => match &messages[..] {
             [only] => only.content.as_str().into(),
             all => all.iter().map(|message| message.content.as_str()).collect::<Vec<_>>().join("\n\n").into(),
@@ -236,7 +237,7 @@ pub(crate) fn messages(payload: &Payload, out: &mut String) {
             escape(text, out);
             out.push_str("\"}]");
         }
-        Payload::Tensors(_) => out.push_str("[]"),
+        Payload::Tensors(_) | Payload::Documents { .. } => out.push_str("[]"),
         Payload::Messages(all) => talk(all.iter(), out),
     }
 }

@@ -25,6 +25,8 @@ mod otlp_metrics;
 mod remote_write;
 #[path = "all/requests.rs"]
 mod requests;
+#[path = "all/scores.rs"]
+mod scores;
 #[path = "all/server.rs"]
 mod server;
 #[path = "all/streams.rs"]

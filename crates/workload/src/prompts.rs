@@ -135,6 +135,10 @@ impl Prompts {
         if target.protocol.carries() == Carries::Messages {
             return Payload::Messages(messages);
         }
+        if target.protocol.carries() == Carries::Documents {
+            let words: Vec<&str> = messages.iter().flat_map(|m| words_of(&m.content)).collect();
+            return documents(&words, target.documents as usize);
+        }
         let texts: Vec<String> = messages.into_iter().map(|m| m.content).collect();
         Payload::Text(texts.join("\n"))
     }
@@ -264,6 +268,24 @@ impl Prompts {
     }
 }
 
+/// A query and so many documents of these words: the query is an eighth of a document, and a server that reads it with each
+/// of them reads as many words as there are, if there are enough for a word of each.
+fn documents(words: &[&str], count: usize) -> Payload {
+    let query = (words.len() / (9 * count)).max(1).min(words.len());
+    let rest = &words[query..];
+    let left = words.len().saturating_sub(query * count).clamp(0, rest.len());
+    let mut from = 0;
+    let texts = (1..=count).map(|n| {
+        let to = (left * n / count).max(from);
+        let text = rest[from..to].join(" ");
+        from = to;
+        // A document without a word is refused here and there.
+        if text.is_empty() { words.first().copied().unwrap_or_default().to_owned() } else { text }
+    });
+    let documents = texts.collect();
+    Payload::Documents { query: words[..query].join(" "), documents }
+}
+
 /// Hashes of the full blocks of a payload's words, parent-chained: hash i = SipHash-2-4 under the key of (hash i − 1, the
 /// block's words each followed by a blank). Message borders are not hashed: they are tokens of a template we don't know.
 pub fn hash_blocks(payload: &Payload, key: u64) -> Vec<u64> {
@@ -272,7 +294,8 @@ pub fn hash_blocks(payload: &Payload, key: u64) -> Vec<u64> {
     }
     match payload {
         Payload::Text(text) => chain(words_of(text), key),
-        Payload::Tensors(_) => Vec::new(),
+        // A query before each document: nobody's prefix cache looks at that.
+        Payload::Tensors(_) | Payload::Documents { .. } => Vec::new(),
         Payload::Messages(messages) => chain(messages.iter().flat_map(|m| words_of(&m.content)), key),
     }
 }
@@ -287,7 +310,7 @@ fn words_at_most(payload: &Payload) -> usize {
     };
     match payload {
         Payload::Text(text) => most(text),
-        Payload::Tensors(_) => 0,
+        Payload::Tensors(_) | Payload::Documents { .. } => 0,
         Payload::Messages(messages) => {
             messages.iter().fold(0, |sum, m| usize::saturating_add(sum, most(&m.content)))
         }

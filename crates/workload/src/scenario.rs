@@ -80,6 +80,8 @@ pub struct TargetSpec {
     pub version: Option<String>,
     /// Input tensors (`kserve`).
     pub tensors: TensorSpec,
+    /// Documents of a request (`rerank`, `score`).
+    pub documents: u32,
     /// Ask the server not to end before the asked length.
     pub ignore_eos: bool,
     /// Sampling temperature; none = the server's default.
@@ -103,9 +105,27 @@ impl Default for TargetSpec {
             body_template: None,
             version: None,
             tensors: TensorSpec::default(),
+            documents: 10,
             ignore_eos: true,
             temperature: None,
             extra: Map::new(),
+        }
+    }
+}
+
+/// Most documents of a request; Cohere takes a thousand, and warns.
+const DOCUMENTS_MAX: u32 = 10_000;
+
+impl TargetSpec {
+    /// Results that an answer must have, where it has one for each document or text. A body of one's own may hold any number.
+    pub fn results(&self) -> Option<u32> {
+        if self.body_template.is_some() {
+            return None;
+        }
+        match self.protocol {
+            Protocol::Rerank | Protocol::Score => Some(self.documents),
+            Protocol::Pooling | Protocol::Classify => Some(1),
+            _ => None,
         }
     }
 }
@@ -445,6 +465,10 @@ impl Scenario {
             if self.sizes_of(class).prompt == Size::Fixed(0) {
                 return Err(SpecError::value("sizes.prompt", 0, "at least 1 token"));
             }
+        }
+        if !(1..=DOCUMENTS_MAX).contains(&self.target.documents) {
+            let want = format!("1 to {DOCUMENTS_MAX} documents");
+            return Err(SpecError::value("target.documents", self.target.documents, &want));
         }
         self.arrivals.validate().map_err(|e| e.at("arrivals"))?;
         self.prompts.validate().map_err(|e| e.at("prompts"))?;

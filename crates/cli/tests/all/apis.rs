@@ -82,6 +82,57 @@ fn ollamas_generate_is_measured_as_the_engine_sent_it() {
     agrees("", "/api/generate", &["--api", "ollama_generate"]);
 }
 
+/// Answers come whole, with a result for each document, and prompts are as long as was asked: the query read with each.
+#[test]
+fn ranks_scores_and_pools_are_measured_as_the_engine_sent_them() {
+    for (base, route, api, more) in [
+        ("/v1", "/v1/rerank", "rerank", &["--documents", "7"][..]),
+        ("/v1", "/v1/score", "score", &[]),
+        ("", "/pooling", "pooling", &[]),
+        ("", "/classify", "classify", &[]),
+    ] {
+        let (rows, json) = measured(base, &[&["--api", api, "--isl", "90"], more].concat());
+        for (row, known) in &rows {
+            assert!(row.outcome.is_finished() && row.answer.broken.is_none(), "{api}: {:?}", row.answer);
+            assert_eq!((&known["path"], &known["prompt_tokens"]), (&Value::from(route), &Value::from(90)));
+            assert_eq!((row.answer.tokens.prompt, row.first_token), (Some(90), None));
+        }
+        let documents = json["scenario"]["target"]["documents"].as_u64();
+        assert_eq!(documents, Some(if api == "rerank" { 7 } else { 10 }), "{api}");
+    }
+}
+
+/// A server that drops a document answers whole and wrong: the record says so, and the run is told of it.
+#[test]
+fn a_rank_that_lacks_a_document_is_broken() {
+    use crate::kit::{Server, reply};
+    let server = Server::start(|first, socket| {
+        let body = match first.starts_with("POST") {
+            true => r#"{"results":[{"index":0,"relevance_score":0.5},{"index":1,"relevance_score":0.4}]}"#,
+            false => r#"{"data":[{"id":"m"}]}"#,
+        };
+        reply(socket, "200 OK", "content-type: application/json\r\n", body);
+    });
+    let (_folder, run) = run_folder();
+    let args =
+        ["run", &server.url, "--api", "rerank", "--documents", "3", "--concurrency", "1", "--requests", "4"];
+    let ended = plimsoll(&[&args[..], &["-q", "-o", &run]].concat());
+    assert!(matches!(ended.code, 0 | 4), "{}", ended.stderr);
+    let rows = plimsoll_store::open(Path::new(&run)).expect("a run").attempts;
+    assert!(rows.iter().all(|row| row.answer.broken == Some(plimsoll_model::Broken::WrongCount)), "{rows:?}");
+
+    let ended = plimsoll(&["run", &server.url, "--documents", "3", "--rate", "1/s"]);
+    assert_eq!(ended.code, 2);
+    assert!(
+        ended.stderr.contains("--documents: only --protocol rerank and score send documents"),
+        "{}",
+        ended.stderr
+    );
+    let ended = plimsoll(&["run", &server.url, "--api", "rerank", "--documents", "0", "--rate", "1/s"]);
+    assert_eq!(ended.code, 2);
+    assert!(ended.stderr.contains("target.documents"), "{}", ended.stderr);
+}
+
 /// A key is sent as each kind of server wants it, and is nowhere in the run.
 #[test]
 fn messages_carry_the_key_and_the_version() {

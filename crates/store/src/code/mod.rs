@@ -36,7 +36,8 @@ pub enum CodeError {
 }
 
 const BYS: [By; 4] = [By::Server, By::Network, By::Client, By::User];
-const BROKENS: [Broken; 4] = [Broken::Empty, Broken::Repeated, Broken::CutShort, Broken::TooLong];
+const BROKENS: [Broken; 5] =
+    [Broken::Empty, Broken::Repeated, Broken::CutShort, Broken::TooLong, Broken::WrongCount];
 const RULES: [TokensRule; 4] =
     [TokensRule::Unknown, TokensRule::UsageRunning, TokensRule::UsageTotal, TokensRule::Tokeniser];
 

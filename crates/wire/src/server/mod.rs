@@ -4,7 +4,7 @@
 //! text it makes and for the usage it reports; the synthetic prompts of the load generator follow the same convention, so
 //! that what was asked and what is reported agree exactly and a disagreement is always a defect.
 //!
-//! Reading order: `request` (parsing, bounded), `reply` (what is said), `speech` (in which protocol's words), `stream` (chunks), `responses` and `messages` (events), `ollama` (lines), `answer`
+//! Reading order: `request` (parsing, bounded), `reply` (what is said), `speech` (in which protocol's words), `stream` (chunks), `responses` and `messages` (events), `ollama` (lines), `scores`, `answer`
 //! (whole bodies, errors, lists), `timing` (what the engine tells of its stages).
 
 mod answer;
@@ -13,6 +13,7 @@ mod ollama;
 mod reply;
 mod request;
 mod responses;
+mod scores;
 mod speech;
 mod stream;
 mod timing;

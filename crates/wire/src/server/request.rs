@@ -73,6 +73,14 @@ struct Body<'a> {
     #[serde(borrow, default)]
     messages: Option<Vec<Message<'a>>>,
     #[serde(borrow, default)]
+    query: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    documents: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    text_1: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    text_2: Option<&'a RawValue>,
+    #[serde(borrow, default)]
     system: Option<&'a RawValue>,
     #[serde(borrow, default)]
     prompt: Option<&'a RawValue>,
@@ -161,7 +169,9 @@ pub fn parse(endpoint: Endpoint, body: &[u8], body_max: usize) -> Result<Generat
             let input = body.input.ok_or_else(|| bad("input", "input is required"))?;
             words.response_input(input)?;
         }
-        Protocol::Embeddings | Protocol::Kserve | Protocol::Http => {
+        Protocol::Rerank => inputs = words.pairs(("query", body.query), ("documents", body.documents))?,
+        Protocol::Score => inputs = words.pairs(("text_1", body.text_1), ("text_2", body.text_2))?,
+        Protocol::Embeddings | Protocol::Pooling | Protocol::Classify | Protocol::Kserve | Protocol::Http => {
             let input = body.input.ok_or_else(|| bad("input", "input is required"))?;
             inputs = words.texts("input", input)?;
         }
@@ -261,6 +271,31 @@ impl Words {
         }
         texts.iter().for_each(|text| self.text(text));
         Ok(u32::try_from(texts.len()).unwrap_or(u32::MAX))
+    }
+
+    /// A query with each of the documents, as a cross-encoder reads them; returns how many.
+    fn pairs(
+        &mut self,
+        (one, query): (&'static str, Option<&RawValue>),
+        (many, documents): (&'static str, Option<&RawValue>),
+    ) -> Result<u32, BadRequest> {
+        let query = query.ok_or_else(|| bad(one, format!("{one} is required")))?;
+        let documents = documents.ok_or_else(|| bad(many, format!("{many} is required")))?;
+        let query: Cow<'_, str> = read(one, query)?;
+        let all: Vec<&RawValue> =
+            if documents.get().starts_with('[') { read(many, documents)? } else { vec![documents] };
+        if all.is_empty() {
+            return Err(bad(many, format!("{many} must not be empty")));
+        }
+        for document in &all {
+            self.text(&query);
+            if document.get().starts_with('{') {
+                self.text(&read::<TextPart<'_>>(many, document)?.text.unwrap_or_default());
+            } else {
+                self.text(&read::<Cow<'_, str>>(many, document)?);
+            }
+        }
+        Ok(u32::try_from(all.len()).unwrap_or(u32::MAX))
     }
 
     fn response_input(&mut self, raw: &RawValue) -> Result<(), BadRequest> {

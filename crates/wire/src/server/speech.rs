@@ -9,7 +9,7 @@ use super::reply::{Reply, StreamWriter};
 use super::request::GenerateRequest;
 use super::responses::EventWriter;
 use super::stream::ChunkWriter;
-use super::{answer as openai, messages, ollama, responses};
+use super::{answer as openai, messages, ollama, responses, scores};
 
 /// The id of the engine's answer of this number, made as the protocol makes it.
 pub fn answer_id(protocol: Protocol, number: u64) -> String {
@@ -33,21 +33,20 @@ pub fn stream_writer(asked: &GenerateRequest, id: &str, created: i64, model: &st
         Protocol::OllamaChat | Protocol::OllamaGenerate => Box::new(LineWriter::new(asked, created, model)),
         Protocol::Messages => Box::new(MessageWriter::new(asked, id, model)),
         Protocol::Responses => Box::new(EventWriter::new(asked, id, created, model)),
-        Protocol::Chat | Protocol::Completions | Protocol::Embeddings | Protocol::Kserve | Protocol::Http => {
-            Box::new(ChunkWriter::new(asked, id, created, model))
-        }
+        _ => Box::new(ChunkWriter::new(asked, id, created, model)),
     }
 }
 
-/// The whole answer to a request that generates.
+/// The whole answer to a request, but for embeddings.
 pub fn answer(asked: &GenerateRequest, reply: &Reply<'_>) -> Bytes {
     match asked.endpoint {
         Protocol::OllamaChat | Protocol::OllamaGenerate => ollama::answer(asked, reply),
         Protocol::Messages => messages::answer(asked, reply),
         Protocol::Responses => responses::answer(asked, reply),
-        Protocol::Chat | Protocol::Completions | Protocol::Embeddings | Protocol::Kserve | Protocol::Http => {
-            openai::answer(asked, reply)
+        Protocol::Rerank | Protocol::Score | Protocol::Pooling | Protocol::Classify => {
+            scores::answer(asked, reply)
         }
+        _ => openai::answer(asked, reply),
     }
 }
 

@@ -28,6 +28,9 @@ fn words(payload: &Payload) -> Vec<String> {
     let texts: Vec<&str> = match payload {
         Payload::Text(text) => vec![text],
         Payload::Tensors(_) => Vec::new(),
+        Payload::Documents { query, documents } => {
+            std::iter::once(query).chain(documents).map(String::as_str).collect()
+        }
         Payload::Messages(messages) => messages.iter().map(|m| m.content.as_str()).collect(),
     };
     texts.iter().flat_map(|t| t.split_whitespace()).map(str::to_string).collect()
@@ -279,5 +282,26 @@ fn prompts_from_a_file_are_sent_as_they_are_behind_the_salt() {
     ] {
         let error = plimsoll_workload::prompt_file::read_prompts(broken.as_bytes(), "p").unwrap_err();
         assert_eq!(error.line, line, "{broken}: {error}");
+    }
+}
+
+/// A cross-encoder reads the query with each document, and so counts the asked tokens; where they are too few for a word of
+/// each, no document is empty.
+#[test]
+fn documents_and_the_query_with_each_are_the_asked_length() {
+    for (tokens, documents) in [(90, 7), (6000, 25), (20, 10), (1000, 1), (3, 10), (1_usize, 1)] {
+        let mut s = scenario(PromptSpec::default(), &tokens.to_string());
+        (s.target.protocol, s.target.documents) = (Protocol::Rerank, documents);
+        let payload = Prompts::new(&s, 4).unwrap().payload(&arrivals(&s, 50, 0)[0]);
+        let Payload::Documents { query, documents: texts } = payload else {
+            panic!("a rerank carries documents")
+        };
+        let count = |text: &str| text.split_whitespace().count();
+        assert_eq!(texts.len(), documents as usize);
+        assert!(count(&query) >= 1 && texts.iter().all(|text| count(text) >= 1));
+        let read: usize = texts.iter().map(|text| count(text) + count(&query)).sum();
+        assert_eq!(read, tokens.max(2 * documents as usize), "{tokens} tokens, {documents} documents");
+        let lengths: Vec<usize> = texts.iter().map(|text| count(text)).collect();
+        assert!(lengths.iter().max().unwrap() - lengths.iter().min().unwrap() <= 1, "{lengths:?}");
     }
 }

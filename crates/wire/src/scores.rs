@@ -1,0 +1,104 @@
+//! Rerank, score, pooling and classify, the client's half: one question, and as many results as there were documents.
+//!
+//! Cohere, Jina, vLLM and infinity answer a rerank with `results`, vLLM the others with `data`, TEI with a bare list. A result
+//! counts when it holds what was asked for: a number as its score, a vector, probabilities. How many came is judged
+//! ([`plimsoll_model::Broken::WrongCount`]), because an answer that lacks some is whole and still wrong.
+
+use plimsoll_model::{Payload, Protocol};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::chunk::{Count, Usage};
+use crate::encode::Body;
+use crate::fault::Fault;
+use crate::tally::Tally;
+use crate::template::{escape, flat};
+
+/// Writes a request.
+pub(crate) fn request(protocol: Protocol, body: &mut Body<'_>, payload: &Payload) {
+    let Payload::Documents { query, documents } = payload else {
+        return body.text("input", &flat(payload));
+    };
+    let (one, many) = match protocol {
+        Protocol::Score => ("text_1", "text_2"),
+        _ => ("query", "documents"),
+    };
+    body.text(one, query);
+    body.raw(many, |out| {
+        out.push('[');
+        for (i, document) in documents.iter().enumerate() {
+            out.push_str(if i > 0 { ",\"" } else { "\"" });
+            escape(document, out);
+            out.push('"');
+        }
+        out.push(']');
+    });
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Answer {
+    results: Option<Vec<Value>>,
+    data: Option<Vec<Value>>,
+    usage: Option<RawUsage>,
+    meta: Option<Meta>,
+    error: Option<Value>,
+    detail: Option<Value>,
+    message: Option<Value>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawUsage {
+    prompt_tokens: Count,
+    total_tokens: Count,
+}
+
+/// Where Cohere tells counts, and LiteLLM for all that it passes on.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Meta {
+    tokens: Option<MetaTokens>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct MetaTokens {
+    input_tokens: Count,
+}
+
+/// Reads a whole answer.
+pub(crate) fn whole(protocol: Protocol, text: &str, tally: &mut Tally) -> Result<(), serde_json::Error> {
+    let bare = text.trim_start().starts_with('[');
+    let answer = match bare {
+        true => Answer { data: Some(serde_json::from_str(text)?), ..Answer::default() },
+        false => serde_json::from_str(text)?,
+    };
+    let results = answer.results.or(answer.data);
+    let complains = answer.detail.is_some() || answer.message.is_some();
+    if answer.error.is_some_and(|error| !error.is_null()) || (results.is_none() && complains) {
+        tally.error = Some(Fault::from_json(text));
+        return Ok(());
+    }
+    let count = results.iter().flatten().filter(|result| holds(protocol, result)).count();
+    tally.results = Some(u32::try_from(count).unwrap_or(u32::MAX));
+    tally.generated = count > 0;
+    // Nothing is generated: where only the total is told, it is the prompt's.
+    let usage = answer.usage.and_then(|usage| usage.prompt_tokens.0.or(usage.total_tokens.0));
+    let prompt = usage.or(answer.meta.and_then(|meta| meta.tokens).and_then(|tokens| tokens.input_tokens.0));
+    if prompt.is_some() {
+        tally.only_usage(Usage { prompt, ..Usage::default() });
+    }
+    Ok(())
+}
+
+/// Does a result hold what was asked for?
+fn holds(protocol: Protocol, result: &Value) -> bool {
+    let number = |key: &str| result.get(key).is_some_and(Value::is_number);
+    let list = |key: &str| result.get(key).and_then(Value::as_array).is_some_and(|list| !list.is_empty());
+    match protocol {
+        Protocol::Pooling => list("data") || result.get("data").is_some_and(Value::is_string),
+        Protocol::Classify => list("probs"),
+        _ => number("relevance_score") || number("score"),
+    }
+}
