@@ -11,7 +11,7 @@ mod kit;
 
 use std::process::{Command, ExitCode, Stdio};
 
-use kit::{Args, Client, Engine, PLIMSOLL, Ran, Result, bar, say};
+use kit::{Args, Client, Engine, Ran, Result, bar, plimsoll, say};
 use plimsoll_measure::findings::{Findings, Line, Percentiles, Reading};
 use plimsoll_plan::finding::PlanFinding;
 use tempfile::TempDir;
@@ -156,7 +156,7 @@ impl System {
         engine.stop()?;
         let budget = ran.folder.path().join("budget.yaml");
         std::fs::write(&budget, self.budget())?;
-        let status = Command::new(PLIMSOLL)
+        let status = Command::new(plimsoll())
             .args(["gate", "--budget"])
             .arg(&budget)
             .arg(ran.dir())
@@ -206,7 +206,7 @@ fn spell(reading: &Reading) -> String {
 /// `plimsoll plan WORDS`, read back from its file.
 fn plan(folder: &TempDir, words: &[&str]) -> Result<PlanFinding> {
     let file = folder.path().join("plan.json");
-    let ended = Command::new(PLIMSOLL)
+    let ended = Command::new(plimsoll())
         .arg("plan")
         .args(words)
         .arg("--out")

@@ -9,7 +9,7 @@ mod kit;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
-use kit::{Args, PLIMSOLL, Result, bar, monotonic_ns, say};
+use kit::{Args, Result, bar, monotonic_ns, plimsoll, say};
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::SweepSpec;
 use plimsoll_model::{
@@ -76,7 +76,7 @@ fn analyse(dir: &Path, columns: Columns) -> Result<f64> {
 }
 
 fn show(dir: &Path) -> Result<()> {
-    let ended = Command::new(PLIMSOLL).arg("show").arg(dir).stdout(Stdio::null()).status()?;
+    let ended = Command::new(plimsoll()).arg("show").arg(dir).stdout(Stdio::null()).status()?;
     // A made run may be judged invalid (it has no sampled counter); what counts is that it was read and judged.
     if ended.code().is_some_and(|code| code == 0 || code == 4) { Ok(()) } else { Err("show failed".into()) }
 }
@@ -97,7 +97,7 @@ budgets:
 fn gate(dir: &Path) -> Result<()> {
     let budget = dir.with_extension("yaml");
     std::fs::write(&budget, BUDGETS)?;
-    let ended = Command::new(PLIMSOLL)
+    let ended = Command::new(plimsoll())
         .arg("gate")
         .arg(dir)
         .arg("--budget")

@@ -20,8 +20,10 @@ use plimsoll_model::{Level, Manifest};
 use plimsoll_server::truth;
 use tempfile::TempDir;
 
-/// The binary, built in the profile of the bench.
-pub const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
+/// The binary, built in the profile of the bench; or the one that `PLIMSOLL_BINARY` names, such as a packaged one.
+pub fn plimsoll() -> PathBuf {
+    std::env::var_os("PLIMSOLL_BINARY").map_or_else(|| env!("CARGO_BIN_EXE_plimsoll").into(), PathBuf::from)
+}
 
 /// How often a running client's memory is read.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -150,7 +152,7 @@ impl Engine {
             std::fs::write(&file, profile)?;
             named = file.display().to_string();
         }
-        let mut child = Command::new(PLIMSOLL)
+        let mut child = Command::new(plimsoll())
             .args(["engine", "--listen", "127.0.0.1:0", "--until-stdin-ends", "--profile", &named])
             .args(["--model", "bench", "--truth-log"])
             .arg(&log)
@@ -250,7 +252,7 @@ impl Client {
         let out = std::fs::File::create(folder.path().join("stdout"))?;
         let error = std::fs::File::create(folder.path().join("stderr"))?;
         let spawned_ns = monotonic_ns();
-        let child = Command::new(PLIMSOLL)
+        let child = Command::new(plimsoll())
             .args(words)
             .args(["--quiet", "--format", "json", "--out"])
             .arg(folder.path().join("run"))
