@@ -132,3 +132,65 @@ fn the_bill_of_materials_is_what_the_lock_pins() {
     assert_eq!(bill["metadata"]["component"]["name"], "plimsoll");
     assert_eq!(bill["dependencies"].as_array().map(Vec::len), Some(parts.len() + 1));
 }
+
+/// A key of this test signs; what is signed by another, for something else, or was changed afterwards is refused.
+#[test]
+fn checksums_are_signed_and_what_was_changed_is_found() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let keygen = |name: &str| {
+        let made =
+            Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(at(name)).status();
+        made.is_ok_and(|status| status.success())
+    };
+    if !keygen("key") || !keygen("other") {
+        assert!(std::env::var_os("PLIMSOLL_REQUIRE").is_none(), "ssh-keygen is missing");
+        return eprintln!("SKIPPED: no ssh-keygen here");
+    }
+    let public = fs::read_to_string(at("key.pub")).expect("a public key");
+    let signers = at("allowed_signers");
+    fs::write(&signers, format!("releases@plimsoll namespaces=\"plimsoll-release\" {public}"))
+        .expect("written");
+    let packages = at("packages");
+    fs::create_dir(&packages).expect("made");
+    fs::write(packages.join("plimsoll-1.tar.gz"), "an archive").expect("written");
+    fs::write(packages.join("plimsoll bench.whl"), "a wheel").expect("written");
+    let script = |words: &[&str], key: Option<&str>| {
+        let mut command = Command::new("bash");
+        command
+            .arg(root.join("scripts/package"))
+            .args(words)
+            .env("OUT", &packages)
+            .env_remove("PLIMSOLL_SIGNING_KEY");
+        command.envs(key.map(|key| ("PLIMSOLL_SIGNING_KEY", key)));
+        let ended = command.output().expect("bash starts");
+        let said = [ended.stdout, ended.stderr].concat();
+        (ended.status.code().unwrap_or(-1), String::from_utf8_lossy(&said).into_owned())
+    };
+    let (dir, list) = (packages.to_str().expect("utf-8"), signers.to_str().expect("utf-8"));
+    let verify = || script(&["verify", dir, list], None).0;
+    let (code, said) = script(&["sums"], None);
+    assert!(code == 0 && said.contains("is not signed"), "{said}");
+    assert_ne!(verify(), 0, "nobody signed it");
+    // The key itself, as a CI's secret is given, and its file.
+    let text = fs::read_to_string(at("key")).expect("a key");
+    for key in [text.trim_end(), at("key").to_str().expect("utf-8")] {
+        let (code, said) = script(&["sums"], Some(key));
+        assert!(code == 0 && !said.contains("PRIVATE KEY"), "{said}");
+        let sums = fs::read_to_string(packages.join("SHA256SUMS")).expect("sums");
+        assert_eq!(sums.lines().count(), 2, "{sums}");
+        assert_eq!(verify(), 0);
+    }
+    fs::write(packages.join("plimsoll-1.tar.gz"), "another archive").expect("written");
+    assert_eq!(verify(), 1, "a file was changed");
+    fs::write(packages.join("plimsoll-1.tar.gz"), "an archive").expect("written");
+    assert_eq!(verify(), 0);
+    let sums = fs::read_to_string(packages.join("SHA256SUMS")).expect("sums");
+    fs::write(packages.join("SHA256SUMS"), sums.replacen('a', "b", 1)).expect("written");
+    assert_ne!(verify(), 0, "the sums were changed");
+    assert_eq!(script(&["sums"], at("other").to_str()).0, 0);
+    assert_ne!(verify(), 0, "another key signed");
+    let (code, said) = script(&["sums"], Some("no key"));
+    assert!(code == 2 && said.contains("no private key of OpenSSH"), "{said}");
+}
