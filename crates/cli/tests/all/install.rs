@@ -5,6 +5,8 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use serde_json::Value;
+
 use crate::kit::{PLIMSOLL, plimsoll};
 
 /// Bash reads what is printed for it; the others get every command.
@@ -193,4 +195,64 @@ fn checksums_are_signed_and_what_was_changed_is_found() {
     assert_ne!(verify(), 0, "another key signed");
     let (code, said) = script(&["sums"], Some("no key"));
     assert!(code == 2 && said.contains("no private key of OpenSSH"), "{said}");
+}
+
+/// The hook's entry, split as pre-commit splits it and given files as it gives them.
+#[test]
+fn the_hook_refuses_a_budget_that_can_t_be_read() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let hooks: Value =
+        serde_saphyr::from_str(&fs::read_to_string(root.join(".pre-commit-hooks.yaml")).expect("there"))
+            .expect("YAML");
+    let hook = &hooks[0];
+    assert_eq!(hook["language"], "system");
+    let pattern = hook["files"].as_str().expect("a pattern");
+    let python = format!("import re, sys; print([bool(re.search(r'{pattern}', n)) for n in sys.argv[1:]])");
+    let names = ["budget.yaml", "ci/budget-chat.yml", "docs/budget.md", "mybudget.yaml"];
+    let said = Command::new("python3").arg("-c").arg(python).args(names).output().expect("python starts");
+    assert_eq!(String::from_utf8_lossy(&said.stdout).trim(), "[True, True, False, False]");
+    let folder = tempfile::tempdir().expect("a folder");
+    let bad = folder.path().join("budget bad.yaml");
+    fs::write(&bad, "version: 1\nbudgets:\n  - {id: a, metric: nothing, max: 1s}\n").expect("written");
+    let good = root.join("docs/examples/budget-chat.yaml");
+    let entry = format!("{} \"$@\"", hook["entry"].as_str().expect("an entry"));
+    let path = format!("{}:{}", Path::new(PLIMSOLL).parent().expect("a folder").display(), env!("PATH"));
+    let run = |files: &[&Path]| {
+        let mut command = Command::new("sh");
+        command.args(["-c", &entry, "sh"]).args(files).env("PATH", &path);
+        command.output().expect("a shell").status.code()
+    };
+    assert_eq!((run(&[&good]), run(&[&good, &good])), (Some(0), Some(0)));
+    assert_eq!((run(&[&bad]), run(&[&good, &bad])), (Some(1), Some(1)));
+}
+
+/// What cargo binstall would fetch and unpack has the names that scripts/package gives it.
+#[test]
+fn binstall_is_told_the_archives_own_names() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let manifest = fs::read_to_string(root.join("crates/cli/Cargo.toml")).expect("there");
+    let field = |name: &str| {
+        let line = manifest.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" = "));
+        let text = line.unwrap_or_else(|| panic!("no {name}")).trim_matches('"').to_owned();
+        [
+            ("{ version }", "1.2.3"),
+            ("{ target }", "t"),
+            ("{ bin }", "plimsoll"),
+            ("{ binary-ext }", ""),
+            ("{ repo }", "r"),
+        ]
+        .iter()
+        .fold(text, |text, (from, to)| text.replace(from, to))
+    };
+    let script = fs::read_to_string(root.join("scripts/package")).expect("there");
+    let dir =
+        script.lines().find_map(|line| line.trim().strip_prefix("local binary dir=$out/")).expect("a line");
+    let dir = dir.replace("$version", "1.2.3").replace("$target", "t");
+    assert_eq!(field("bin-dir"), format!("{dir}/plimsoll"));
+    assert_eq!(field("pkg-url"), format!("r/releases/download/v1.2.3/{dir}.tar.gz"));
+    let bins = manifest.matches("[[bin]]").count();
+    assert!(
+        bins == 2 && script.contains("\"$binary\" \"$binary-bench\" \"$dir\""),
+        "both are in the archive"
+    );
 }
