@@ -49,3 +49,15 @@ fn a_run_without_the_kernels_columns_is_shown_diagnosed_and_gated() {
     assert_eq!(gated.code, 0, "{}{}", gated.stdout, gated.stderr);
     assert_eq!(plimsoll(&["profile", &run]).code, 0);
 }
+
+/// Found by the fuzzer: a footer that says that a column begins before the file.
+#[test]
+fn a_damaged_footer_is_one_line() {
+    let (_folder, run) = old_run();
+    let damaged = include_bytes!("../fixtures/run-negative-offset/requests.parquet");
+    std::fs::write(std::path::Path::new(&run).join("requests.parquet"), damaged).expect("written");
+    let shown = plimsoll(&["show", &run]);
+    assert!(![0, 101].contains(&shown.code), "{}", shown.stderr);
+    assert!(shown.stderr.contains("lies outside the file"), "{}", shown.stderr);
+    assert_eq!(shown.stderr.lines().count(), 1, "{}", shown.stderr);
+}

@@ -377,7 +377,14 @@ impl<'g, R: 'g> ColumnReading<'g, R> {
         }
         let value = descr.max_def_level();
         let levels = Levels { value, element: value - i16::from(descr.self_type().is_optional()) };
-        let values = metadata.column(index).num_values();
+        let chunk = metadata.column(index);
+        // The library asserts what a footer need not keep: that a column lies somewhere in the file.
+        let places =
+            [chunk.data_page_offset(), chunk.dictionary_page_offset().unwrap_or(0), chunk.compressed_size()];
+        if places.iter().any(|place| *place < 0) {
+            return Err(fault(format!("column {name} lies outside the file")));
+        }
+        let values = chunk.num_values();
         let pages = Box::new(Guard::new(self.group.get_column_page_reader(index)?, values)?);
         Ok(match descr.physical_type() {
             Physical::BOOLEAN => {
