@@ -32,7 +32,7 @@ for offset in "$@"; do
   unshare -n -T --monotonic $boot sh -c "ip link set lo up
     until ip link show eth0 > /dev/null 2>&1; do sleep 0.05; done
     ip addr add 10.78.0.$((i + 2))/24 dev eth0 && ip link set eth0 up
-    $P run http://10.78.0.1:8123/v1 --shard $i/$N --rendezvous $D/place --clock-offset ${offset}ms $LOAD > $D/out-$i 2>&1
+    timeout 120 $P run http://10.78.0.1:8123/v1 --shard $i/$N --rendezvous $D/place --clock-offset ${offset}ms $LOAD > $D/out-$i 2>&1
     echo \$? > $D/code-$i" &
   pid=$!
   for k in $(seq 100); do
@@ -42,12 +42,12 @@ for offset in "$@"; do
   i=$((i + 1))
 done
 # The devices go with their namespaces, so the counters are read while the shards live.
-for look in $(seq 1200); do
+for look in $(seq 240); do
   [ $(ls $D | grep -c ^code-) -lt $N ] || break
   for k in $(seq 0 $((N - 1))); do
     ip -s link show v$k > $D/new 2> /dev/null && mv $D/new $D/device-$k || true
   done
-  sleep 0.05
+  sleep 0.25
 done
 for k in $(seq 0 $((N - 1))); do
   echo "shard $k code $(cat $D/code-$k) packets $(awk 'received { print $2; exit } /RX:/ { received = 1 }' $D/device-$k)"

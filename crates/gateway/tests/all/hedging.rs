@@ -61,7 +61,7 @@ fn without_a_share_left_it_is_waited_for() {
     let (a, b) = (Mock::new(FAST), Mock::new(FAST));
     let gateway = taught(&a, &b, HedgeSpec { share: 0.0, ..all_may() });
     let slow = Act::Stream(3, Duration::from_millis(1));
-    a.set(Act::Late(Duration::from_millis(300), Box::new(slow)));
+    a.set(Act::Late(Duration::from_millis(600), Box::new(slow)));
     let answers: Vec<_> = (0..4).map(|_| ask(&gateway)).collect();
     assert!(answers.iter().all(|answer| answer.status == 200 && answer.is_whole()));
     assert!(answers.iter().any(|answer| answer.header("x-plimsoll-replica") == Some("r0")));
@@ -96,7 +96,7 @@ fn both_attempts_are_recorded_and_the_one_that_answered_is_last() {
     });
     (0..200).for_each(|_| assert_eq!(ask(&gateway).status, 200));
     // Late, and yet before the other: the second attempt is the one that is cancelled.
-    a.set(Act::Late(Duration::from_millis(60), Box::new(FAST)));
+    a.set(Act::Late(Duration::from_millis(500), Box::new(FAST)));
     b.set(Act::Head);
     (0..2).for_each(|_| assert_eq!(ask(&gateway).status, 200));
     is_empty(&gateway);
