@@ -123,15 +123,8 @@ impl Pool {
         for (number, replica) in (0u32..).zip(&replicas) {
             front.set_arm(number, replica.arm);
         }
-        let said = spec.replicas.iter().filter(|replica| replica.role != Role::Shadow);
-        let said: Vec<Option<Vec<Model>>> = said
-            .map(|replica| Some(replica.models.as_ref()?.iter().map(|id| Model::named(id)).collect()))
-            .collect();
-        for (number, models) in (0u32..).zip(&said) {
-            front.set_models(number, models.as_deref().map(hashes));
-        }
-        Ok(Pool {
-            models: Mutex::new(said.into_iter().map(|models| (models.clone(), models.is_some())).collect()),
+        let pool = Pool {
+            models: Mutex::new(vec![(None, false); replicas.len()]),
             needs_blocks: front.router().needs_blocks(),
             clock,
             rollout: spec.canary_share().map(Rollout::new),
@@ -143,7 +136,9 @@ impl Pool {
                 unnamed: vec![false; replicas.len()],
             }),
             replicas,
-        })
+        };
+        pool.set_said_models(spec);
+        Ok(pool)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -287,6 +282,18 @@ impl Pool {
     /// Is a replica to be asked what it serves? Not where the file says it.
     pub(crate) fn asks_models(&self, replica: u32) -> bool {
         !self.models()[replica as usize].1
+    }
+
+    /// What the file says that its replicas serve; where it says nothing they are asked.
+    pub(crate) fn set_said_models(&self, spec: &GatewaySpec) {
+        for (number, replica) in (0u32..).zip(&self.replicas) {
+            let of_file = spec.replicas.iter().find(|one| one.named() == replica.name);
+            let said = of_file.and_then(|one| one.models.as_ref());
+            let was_said = std::mem::replace(&mut self.models()[number as usize].1, said.is_some());
+            if said.is_some() || was_said {
+                self.set_models(number, said.map(|ids| ids.iter().map(|id| Model::named(id)).collect()));
+            }
+        }
     }
 
     /// A replica says what it serves; `None` = it does not.

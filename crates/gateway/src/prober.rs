@@ -90,7 +90,8 @@ impl One<'_> {
         let within = Duration::from_secs_f64(spec.timeout_s);
         let page = self.send(Method::GET, path, "", (within, MOST_MODELS)).await;
         // One that is too busy to say serves what it served.
-        if let Some((status, page)) = page {
+        // The file may have said it meanwhile.
+        if let Some((status, page)) = page.filter(|_| self.pool.asks_models(self.replica)) {
             let models = page.filter(|_| status == 200).and_then(|page| models::read(&page));
             self.pool.set_models(self.replica, models);
         }

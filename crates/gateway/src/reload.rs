@@ -68,6 +68,7 @@ impl Reloader {
         let unnamed = self.pool.replicas.iter().filter(|replica| !is_named(replica));
         reloaded.drains.extend(unnamed.map(|replica| replica.name.clone()));
         self.pool.set_named(is_named);
+        self.pool.set_said_models(spec);
         reloaded.later.extend(self.replicas_later(spec));
         Ok(reloaded)
     }

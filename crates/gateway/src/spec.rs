@@ -325,6 +325,10 @@ impl GatewaySpec {
         for replica in &self.replicas {
             replica.place()?;
             let name = replica.named();
+            if replica.models.as_ref().is_some_and(Vec::is_empty) {
+                let why = format!("{name}: models names none; leave it out, and the replica is asked");
+                return conflict("replicas", why);
+            }
             if names.contains(&name) {
                 return conflict("replicas", format!("{name} is there twice; give each its own name"));
             }

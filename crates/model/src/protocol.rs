@@ -102,10 +102,10 @@ impl Protocol {
             provider: "openai",
             operation: Some(operation),
         };
-        let judges = |name, route, carries| Facts {
+        let whole = |name, route, carries| Facts {
             name,
             aliases: &[],
-            route: Some(route),
+            route,
             carries,
             streams: false,
             lines: false,
@@ -146,22 +146,14 @@ impl Protocol {
                 aliases: &["ollama-generate"],
                 ..ollama("ollama_generate", "/api/generate", Carries::Text, "text_completion")
             },
-            Protocol::Rerank => judges("rerank", ("/v1", "/rerank"), Carries::Documents),
-            Protocol::Score => judges("score", ("/v1", "/score"), Carries::Documents),
+            Protocol::Rerank => whole("rerank", Some(("/v1", "/rerank")), Carries::Documents),
+            Protocol::Score => whole("score", Some(("/v1", "/score")), Carries::Documents),
             // vLLM has these at its root alone.
-            Protocol::Pooling => judges("pooling", ("", "/pooling"), Carries::Text),
-            Protocol::Classify => judges("classify", ("", "/classify"), Carries::Text),
+            Protocol::Pooling => whole("pooling", Some(("", "/pooling")), Carries::Text),
+            Protocol::Classify => whole("classify", Some(("", "/classify")), Carries::Text),
             Protocol::Kserve => Facts {
-                name: "kserve",
                 aliases: &["kserve-v2", "kserve_v2", "triton", "oip"],
-                route: None,
-                carries: Carries::Tensors,
-                streams: false,
-                lines: false,
-                asks_length: false,
-                pins_length: false,
-                provider: "openai",
-                operation: None,
+                ..whole("kserve", None, Carries::Tensors)
             },
             Protocol::Http => Facts {
                 name: "http",

@@ -52,6 +52,12 @@ impl HedgeSpec {
                 Err(SettingError::Value { name: "hedge".to_owned(), key, value: value.to_string(), want })
             }
         };
+        let paths = "a list of paths that begin with /, such as /v1/chat/completions";
+        let wrong = self.paths.iter().find(|path| !path.starts_with('/'));
+        if let Some(value) = wrong.or(self.paths.is_empty().then_some(&String::new())) {
+            let (name, value) = ("hedge".to_owned(), value.clone());
+            return Err(SettingError::Value { name, key: "paths", value, want: paths });
+        }
         range("share", self.share, "a share from 0 to 1, such as 0.02")?;
         range("saturation", self.saturation, "a share from 0 to 1, such as 0.7")
     }

@@ -3,30 +3,40 @@
 //! A model that some replica names goes to those that name it, and to those that say nothing of theirs; one that nobody names goes to anybody, who
 //! will say what is wrong with it.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 /// See the module. Models go by a hash of their names.
 #[derive(Clone, Debug)]
 pub(crate) struct Models {
     each: Vec<Option<Vec<u64>>>,
-    named: Vec<u64>,
+    /// Models that some replicas name and others, which say what they serve, do not: in order.
+    apart: Vec<u64>,
 }
 
 impl Models {
     /// Nobody has said anything.
     pub fn new(replicas: usize) -> Models {
-        Models { each: vec![None; replicas], named: Vec::new() }
+        Models { each: vec![None; replicas], apart: Vec::new() }
     }
 
     /// What a replica serves; `None` = it does not say.
     pub fn set(&mut self, replica: u32, models: Option<Vec<u64>>) {
+        if self.each[replica as usize] == models {
+            return;
+        }
         self.each[replica as usize] = models;
-        self.named = self.each.iter().flatten().flatten().copied().collect();
-        self.named.sort_unstable();
-        self.named.dedup();
+        let mut named: BTreeMap<u64, usize> = BTreeMap::new();
+        for models in self.each.iter().flatten() {
+            let once: BTreeSet<u64> = models.iter().copied().collect();
+            once.into_iter().for_each(|model| *named.entry(model).or_default() += 1);
+        }
+        let told = self.each.iter().flatten().count();
+        self.apart = named.into_iter().filter(|(_, count)| *count < told).map(|(model, _)| model).collect();
     }
 
     /// The model, if it decides who may get a request.
     pub fn deciding(&self, model: Option<u64>) -> Option<u64> {
-        model.filter(|model| self.named.binary_search(model).is_ok())
+        model.filter(|model| self.apart.binary_search(model).is_ok())
     }
 
     /// May this replica get requests for a model that decides?
@@ -36,6 +46,28 @@ impl Models {
 
     /// Do all replicas that say something serve the same?
     pub fn are_alike(&self) -> bool {
-        self.each.iter().flatten().all(|models| self.named.iter().all(|model| models.contains(model)))
+        self.apart.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_decides_where_some_serve_it_and_others_say_that_they_do_not() {
+        let mut models = Models::new(3);
+        assert_eq!((models.deciding(Some(1)), models.are_alike()), (None, true));
+        models.set(0, Some(vec![1, 2]));
+        assert_eq!((models.deciding(Some(1)), models.are_alike()), (None, true), "one alone");
+        models.set(1, Some(vec![2, 3]));
+        assert!(!models.are_alike());
+        // What both serve, what nobody names and what is not said need no choice.
+        assert_eq!([Some(2), Some(9), None].map(|model| models.deciding(model)), [None; 3]);
+        assert_eq!(models.deciding(Some(1)), Some(1));
+        // The third says nothing, and gets requests for any.
+        assert_eq!([0, 1, 2].map(|replica| models.serves(replica, 1)), [true, false, true]);
+        models.set(1, None);
+        assert!(models.are_alike());
     }
 }

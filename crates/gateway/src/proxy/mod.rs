@@ -30,6 +30,7 @@ use crate::relay;
 use crate::reply::{self, Out};
 use crate::request::{self, Asked, Cut};
 use crate::rules::{InForce, Rules};
+use crate::spec::LimitSpec;
 use crate::stats::{End, Stage, Stats};
 use crate::terms;
 use crate::trace_context::TraceContext;
@@ -265,61 +266,23 @@ impl Worker {
         parts: Parts,
         body: Incoming,
     ) -> Result<Call, Box<Refused>> {
-        let refuse = |status, code, message: &str| {
-            let mut response = reply::error(status, code, message, None);
-            // What else is on this connection can't be told from the rest of a body that nobody read.
-            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-            Box::new(Refused { end: End::Bad, response })
-        };
         let rules = self.rules.now();
         let mut headers = parts.headers;
         // Before the body: who is not let in has nothing kept for him.
         let key = rules.doors.admit(&headers).map_err(|shut| {
-            let mut refused = refuse(StatusCode::UNAUTHORIZED, "invalid_api_key", words(shut));
+            let mut refused = unread(StatusCode::UNAUTHORIZED, "invalid_api_key", words(shut));
             refused.end = End::Unauthorized;
             refused.response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             refused
         })?;
         if parts.method == Method::CONNECT {
-            return Err(refuse(StatusCode::METHOD_NOT_ALLOWED, "no_connect", "CONNECT is not served here."));
+            return Err(unread(StatusCode::METHOD_NOT_ALLOWED, "no_connect", "CONNECT is not served here."));
         }
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
         let Ok(path) = path.parse::<Uri>() else {
-            return Err(refuse(StatusCode::BAD_REQUEST, "bad_path", "The request's path can't be read."));
+            return Err(unread(StatusCode::BAD_REQUEST, "bad_path", "The request's path can't be read."));
         };
-        let limits = &rules.limits;
-        let too_large = |stated: u64| {
-            let why = match stated {
-                0 => format!("The request's body is larger than {} bytes.", limits.body_bytes),
-                _ => format!(
-                    "The request's body of {stated} bytes is larger than {} bytes.",
-                    limits.body_bytes
-                ),
-            };
-            refuse(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", &why)
-        };
-        let stated = body.size_hint().lower();
-        if stated > limits.body_bytes as u64 {
-            return Err(too_large(stated));
-        }
-        let body = match body.is_end_stream() {
-            true => Bytes::new(),
-            false => {
-                let reading = Limited::new(body, limits.body_bytes).collect();
-                match tokio::time::timeout(Duration::from_secs_f64(limits.body_s), reading).await {
-                    Ok(Ok(body)) => body.to_bytes(),
-                    Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(too_large(0)),
-                    Ok(Err(_)) => {
-                        let why = "The request's body broke off or is not framed as HTTP says.";
-                        return Err(refuse(StatusCode::BAD_REQUEST, "broken_body", why));
-                    }
-                    Err(_) => {
-                        let why = format!("The request's body did not come within {} s.", limits.body_s);
-                        return Err(refuse(StatusCode::REQUEST_TIMEOUT, "slow_body", &why));
-                    }
-                }
-            }
-        };
+        let body = whole(&rules.limits, body).await?;
         let terms = terms::terms(&self.admission, &headers, key.as_deref(), came, body.len());
         let terms = terms.map_err(|(code, why)| {
             let response = reply::error(StatusCode::BAD_REQUEST, code, &why, None);
@@ -414,6 +377,42 @@ impl Worker {
     /// Where the budget in force stands; `None` = there is none.
     pub(crate) fn budget_state(&self) -> Option<BudgetState> {
         self.traffic.as_ref().and_then(|traffic| traffic.budget.state())
+    }
+}
+
+/// A request of which not all was read.
+fn unread(status: StatusCode, code: &str, message: &str) -> Box<Refused> {
+    let mut response = reply::error(status, code, message, None);
+    // What else is on this connection can't be told from the rest of a body that nobody read.
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    Box::new(Refused { end: End::Bad, response })
+}
+
+/// A body, if it is all there in time and no larger than it may be.
+async fn whole(limits: &LimitSpec, body: Incoming) -> Result<Bytes, Box<Refused>> {
+    let (stated, most) = (body.size_hint().lower(), limits.body_bytes);
+    let too_large = |of: &str| {
+        let why = format!("The request's body{of} is larger than {most} bytes.");
+        unread(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", &why)
+    };
+    if stated > most as u64 {
+        return Err(too_large(&format!(" of {stated} bytes")));
+    }
+    if body.is_end_stream() {
+        return Ok(Bytes::new());
+    }
+    let reading = Limited::new(body, most).collect();
+    match tokio::time::timeout(Duration::from_secs_f64(limits.body_s), reading).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large("")),
+        Ok(Err(_)) => {
+            let why = "The request's body broke off or is not framed as HTTP says.";
+            Err(unread(StatusCode::BAD_REQUEST, "broken_body", why))
+        }
+        Err(_) => {
+            let why = format!("The request's body did not come within {} s.", limits.body_s);
+            Err(unread(StatusCode::REQUEST_TIMEOUT, "slow_body", &why))
+        }
     }
 }
 

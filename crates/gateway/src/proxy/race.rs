@@ -31,7 +31,7 @@ const HELD_WITHIN: Duration = Duration::from_secs(15);
 
 type Sending = Pin<Box<dyn Future<Output = Result<Answer, Unanswered>>>>;
 
-/// One of the two.
+/// A try that may yet be the one that answers.
 struct Lead {
     booked: Booked,
     number: usize,
@@ -186,6 +186,7 @@ impl Worker {
             },
         };
         let (one, mut other) = if is_second { (second, first) } else { (first, second) };
+        // The second replica counts where it is the one that answers, or the first has failed.
         let won = is_second == one.answers();
         self.pool.hedge_ended(won, one.answers().then_some(&other.booked));
         self.stats.hedges[usize::from(!won)].fetch_add(1, Ordering::Relaxed);

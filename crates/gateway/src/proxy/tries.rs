@@ -157,7 +157,7 @@ impl Worker {
         (booked, answered.map(|(response, lent)| Answer::new(response, lent, self.pool.clock)))
     }
 
-    /// A request is being sent; says the how manieth time it is, from 0.
+    /// A request is being sent; says which try it is, from 0.
     pub(super) fn sends(&self, call: &mut Call, booked: &mut Booked) -> usize {
         if let Some(choice) = booked.explained.take() {
             call.explain(*choice);

@@ -147,7 +147,7 @@ pub struct Told {
 /// One time that a request was sent.
 #[derive(Debug)]
 pub struct Try {
-    /// The how manieth time it was, from 0.
+    /// Which try it was, from 0.
     pub number: usize,
     /// The replica's name.
     pub replica: String,
@@ -263,7 +263,7 @@ impl Recording {
         });
     }
 
-    /// Of two attempts under way this is the one that is noted next, and for good if nothing else is.
+    /// Moves a try to the end of the list: the last is the one that notes go to, and the one that a request ends by.
     pub fn turns_to(&mut self, number: usize) {
         self.note(|told| {
             if let Some(place) = told.tries.iter().position(|one| one.number == number) {

@@ -1,8 +1,8 @@
 //! A request as spans of OpenTelemetry's GenAI conventions: the request, its wait, and each time that it was sent. No prompt, no answer, no key.
 
-use plimsoll_model::{At, Attempt, AttributeValue, How, Protocol, SpanEvent, SpanKind, TraceSpan};
+use plimsoll_model::{At, Attempt, AttributeValue, How, SpanEvent, SpanKind, TraceSpan};
 
-use super::Told;
+use super::{Told, Try};
 
 /// What the spans of all requests have in common.
 #[derive(Clone, Debug)]
@@ -23,7 +23,8 @@ pub fn spans(told: &Told, rows: &[Attempt], zero_ns: i64, names: &SpanNames) -> 
     let ns = |at: At| zero_ns + at.0;
     let blank =
         || TraceSpan { trace: context.trace, service: Some(names.service.clone()), ..TraceSpan::blank() };
-    let (operation, route) = operation(told.protocol).unzip();
+    // Other paths may hold what is nobody's business.
+    let route = told.protocol.operation().and(told.protocol.route());
     let over = rows.iter().filter_map(|row| row.end).max().unwrap_or(first.due);
     let class = names.classes.get(usize::from(told.class));
     let mut all = vec![TraceSpan {
@@ -59,58 +60,57 @@ pub fn spans(told: &Told, rows: &[Attempt], zero_ns: i64, names: &SpanNames) -> 
             ..blank()
         });
     }
-    let sent = rows.iter().zip(&told.tries).filter_map(|(row, one)| Some((row, one, row.sent?)));
-    for (row, one, at) in sent {
-        let model = told.asked.model.as_deref();
-        let server = names.replicas.iter().find(|(name, ..)| *name == one.replica);
-        let tokens = &row.answer.tokens;
-        let count = |tokens: Option<u32>| tokens.map(|tokens| AttributeValue::Int(tokens.into()));
-        let first = row.first_token.map(|first| AttributeValue::Real((first - at).as_secs_f64()));
-        all.push(TraceSpan {
-            id: context.attempt(one.number),
-            parent: Some(context.root),
-            name: [Some(operation.unwrap_or("POST")), model]
-                .map(Option::unwrap_or_default)
-                .join(" ")
-                .trim_end()
-                .to_owned(),
-            kind: SpanKind::Client,
-            start_ns: ns(at),
-            end_ns: ns(row.end.unwrap_or(at).max(at)),
-            failed: is_failure(row),
-            attributes: sorted([
-                ("gen_ai.operation.name", operation.map(text)),
-                ("gen_ai.provider.name", Some(text(told.protocol.provider()))),
-                ("gen_ai.request.model", model.map(text)),
-                ("gen_ai.request.max_tokens", count(told.asked.most_tokens)),
-                ("gen_ai.request.stream", Some(AttributeValue::Flag(told.asked.streams))),
-                ("gen_ai.usage.input_tokens", count(tokens.prompt)),
-                ("gen_ai.usage.output_tokens", count(tokens.output)),
-                ("gen_ai.usage.cache_read.input_tokens", count(tokens.cached)),
-                ("gen_ai.response.time_to_first_chunk", first),
-                ("server.address", server.map(|(_, host, _)| text(host))),
-                ("server.port", server.map(|(.., port)| AttributeValue::Int((*port).into()))),
-                (
-                    "http.response.status_code",
-                    row.answer.status.map(|status| AttributeValue::Int(status.into())),
-                ),
-                ("error.type", error(row)),
-                ("plimsoll.replica", Some(text(&one.replica))),
-            ]),
-            events: row
-                .first_token
-                .map(|at| SpanEvent { at_ns: ns(at), name: "first_token".to_owned() })
-                .into_iter()
-                .collect(),
-            ..blank()
-        });
-    }
+    let tries = rows.iter().zip(&told.tries);
+    all.extend(tries.filter_map(|(row, one)| try_span(told, (row, one), (blank(), ns), names)));
     all
 }
 
-/// What is done, in the conventions' words, and where it is asked for. Other paths may hold what is nobody's business.
-fn operation(protocol: Protocol) -> Option<(&'static str, String)> {
-    protocol.operation().zip(protocol.route())
+/// The span of one try; none where it never left.
+fn try_span(
+    told: &Told,
+    (row, one): (&Attempt, &Try),
+    (blank, ns): (TraceSpan, impl Fn(At) -> i64),
+    names: &SpanNames,
+) -> Option<TraceSpan> {
+    let (context, at) = (told.context?, row.sent?);
+    let operation = told.protocol.operation();
+    let what = operation.unwrap_or("POST");
+    let model = told.asked.model.as_deref();
+    let server = names.replicas.iter().find(|(name, ..)| *name == one.replica);
+    let tokens = &row.answer.tokens;
+    let count = |tokens: Option<u32>| tokens.map(|tokens| AttributeValue::Int(tokens.into()));
+    let first = row.first_token.map(|first| AttributeValue::Real((first - at).as_secs_f64()));
+    Some(TraceSpan {
+        id: context.attempt(one.number),
+        parent: Some(context.root),
+        name: model.map_or(what.to_owned(), |model| format!("{what} {model}")),
+        kind: SpanKind::Client,
+        start_ns: ns(at),
+        end_ns: ns(row.end.unwrap_or(at).max(at)),
+        failed: is_failure(row),
+        attributes: sorted([
+            ("gen_ai.operation.name", operation.map(text)),
+            ("gen_ai.provider.name", Some(text(told.protocol.provider()))),
+            ("gen_ai.request.model", model.map(text)),
+            ("gen_ai.request.max_tokens", count(told.asked.most_tokens)),
+            ("gen_ai.request.stream", Some(AttributeValue::Flag(told.asked.streams))),
+            ("gen_ai.usage.input_tokens", count(tokens.prompt)),
+            ("gen_ai.usage.output_tokens", count(tokens.output)),
+            ("gen_ai.usage.cache_read.input_tokens", count(tokens.cached)),
+            ("gen_ai.response.time_to_first_chunk", first),
+            ("server.address", server.map(|(_, host, _)| text(host))),
+            ("server.port", server.map(|(.., port)| AttributeValue::Int((*port).into()))),
+            ("http.response.status_code", row.answer.status.map(|status| AttributeValue::Int(status.into()))),
+            ("error.type", error(row)),
+            ("plimsoll.replica", Some(text(&one.replica))),
+        ]),
+        events: row
+            .first_token
+            .map(|at| SpanEvent { at_ns: ns(at), name: "first_token".to_owned() })
+            .into_iter()
+            .collect(),
+        ..blank
+    })
 }
 
 fn is_failure(row: &Attempt) -> bool {

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use plimsoll_gateway::Gateway;
+use plimsoll_gateway::{Gateway, GatewaySpec, ReplicaSpec};
+use plimsoll_policy::HedgeSpec;
 use serde_json::Value;
 
 use crate::kit::{Act, Answer, Mock, gateway, is_empty, request, send, until};
@@ -113,5 +114,45 @@ fn the_file_says_what_a_replica_serves() {
     for _ in 0..10 {
         assert_eq!(by(&ask(&gateway, "large")), (200, Some("r0")));
         assert_eq!(by(&ask(&gateway, "small")), (200, Some("r1")));
+    }
+}
+
+/// Read again, the file's word goes at once; where it says nothing any more the replica is asked.
+#[test]
+fn what_the_file_says_of_models_is_read_again() {
+    let (a, b) = (Mock::serving(Act::Answer, &["own"]), Mock::serving(Act::Answer, &["other"]));
+    let mut spec = None;
+    let gateway = gateway(&[&a, &b], |now| {
+        now.replicas[0].models = Some(vec!["large".to_owned()]);
+        spec = Some(now.clone());
+    });
+    let mut spec = spec.expect("it was made");
+    let reloader = gateway.reloader();
+    assert_eq!(by(&ask(&gateway, "large")), (200, Some("r0")));
+    spec.replicas[0].models = Some(vec!["renamed".to_owned()]);
+    assert!(reloader.reload(&spec).expect("sound").later.is_empty());
+    assert_eq!(gateway.pool.models_of(0), Some(vec!["renamed".to_owned()]));
+    (0..10).for_each(|_| assert_eq!(by(&ask(&gateway, "renamed")), (200, Some("r0"))));
+    spec.replicas[0].models = None;
+    reloader.reload(&spec).expect("sound");
+    assert_eq!(gateway.pool.models_of(0), None, "it is asked, and gets requests for any until then");
+}
+
+#[test]
+fn a_file_that_can_match_nothing_is_refused() {
+    let mock = Mock::new(Act::Answer);
+    let replicas = vec![ReplicaSpec::new(format!("http://{}", mock.addr), Some("a".to_owned()))];
+    let spec = GatewaySpec { replicas, ..GatewaySpec::default() };
+    let said = |change: fn(&mut GatewaySpec)| {
+        let mut spec = spec.clone();
+        change(&mut spec);
+        spec.validate().expect_err("refused").to_string()
+    };
+    let none = said(|spec| spec.replicas[0].models = Some(Vec::new()));
+    assert!(none.contains("a: models names none"), "{none}");
+    for paths in [vec![], vec!["v1/completions".to_owned()]] {
+        let hedge = Some(HedgeSpec { paths, ..HedgeSpec::default() });
+        let error = GatewaySpec { hedge, ..spec.clone() }.validate().expect_err("refused").to_string();
+        assert!(error.starts_with("hedge: paths: "), "{error}");
     }
 }
