@@ -6,4 +6,5 @@ mod queueing;
 mod rates;
 mod routing;
 mod sampling;
+mod tail;
 mod waiting;
