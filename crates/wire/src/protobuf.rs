@@ -80,6 +80,11 @@ impl<'a> Fields<'a> {
         Ok(Some((field, value)))
     }
 
+    /// Bytes that are left.
+    pub(crate) fn left(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// What is left as packed varints, so many at most.
     pub(crate) fn numbers(mut self, into: &mut Vec<u64>, most: usize) -> Result<(), ProtobufError> {
         while !self.bytes.is_empty() && into.len() < most {

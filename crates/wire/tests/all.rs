@@ -21,6 +21,8 @@ mod messages;
 mod ollama;
 #[path = "all/otlp_metrics.rs"]
 mod otlp_metrics;
+#[path = "all/passing.rs"]
+mod passing;
 #[path = "all/remote_write.rs"]
 mod remote_write;
 #[path = "all/requests.rs"]

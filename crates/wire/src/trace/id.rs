@@ -96,8 +96,7 @@ const ROOM: u64 = 1 << 56;
 /// How many traces one stands for by its `tracestate`: 1 / (1 − th / 2^56) of `ot=th:…`, or 2^p of the older `ot=p:…`.
 /// 1 where nothing is said. Source: OpenTelemetry, "TraceState: Probability Sampling".
 pub(crate) fn weight(trace_state: &str) -> f64 {
-    let members = trace_state.split(',').filter_map(|member| member.trim().strip_prefix("ot="));
-    for part in members.flat_map(|ours| ours.split(';')) {
+    for part in ours(trace_state).flat_map(|ours| ours.split(';')) {
         if let Some(th) = part.strip_prefix("th:")
             && th.len() <= 14
             && is_hex(th)
@@ -120,10 +119,43 @@ pub(crate) fn trace_state(weight: f64) -> Option<String> {
     if !(weight > 1.0 && weight.is_finite()) {
         return None;
     }
+    Some(format!("ot={}", trace_state_of(weight)))
+}
+
+/// OpenTelemetry's `R` of a trace, where its `tracestate` says it: `ot=rv:` and 14 digits.
+pub(crate) fn randomness(trace_state: &str) -> Option<u64> {
+    let told = ours(trace_state).flat_map(|ours| ours.split(';')).find_map(|part| part.strip_prefix("rv:"));
+    told.filter(|rv| rv.len() == 14 && is_hex(rv)).and_then(|rv| u64::from_str_radix(rv, 16).ok())
+}
+
+/// What OpenTelemetry says in a `tracestate`.
+fn ours(trace_state: &str) -> impl Iterator<Item = &str> {
+    trace_state.split(',').filter_map(|member| member.trim().strip_prefix("ot="))
+}
+
+/// A `tracestate` with this weight, all else in it as it was. A weight of 1 is said too (`th:0`): what says nothing may have been sampled.
+pub(crate) fn with_weight(trace_state: &str, weight: f64) -> String {
+    let weight = trace_state_of(weight);
+    let others = ours(trace_state).flat_map(|ours| ours.split(';'));
+    let others =
+        others.filter(|part| !part.is_empty() && !part.starts_with("th:") && !part.starts_with("p:"));
+    let ours: Vec<&str> = std::iter::once(weight.as_str()).chain(others).collect();
+    let theirs =
+        trace_state.split(',').map(str::trim).filter(|one| !one.is_empty() && !one.starts_with("ot="));
+    // Who writes it stands first, as W3C has it.
+    std::iter::once(format!("ot={}", ours.join(";")))
+        .chain(theirs.map(str::to_owned))
+        .collect::<Vec<_>>()
+        .join(",")
+}
+
+/// `th:` and the threshold of this weight.
+fn trace_state_of(weight: f64) -> String {
+    let weight = if weight.is_finite() { weight.max(1.0) } else { 1.0 };
     let threshold = ((1.0 - 1.0 / weight) * ROOM as f64).round() as u64;
     let digits = format!("{:014x}", threshold.min(ROOM - 1));
     let digits = digits.trim_end_matches('0');
-    Some(format!("ot=th:{}", if digits.is_empty() { "0" } else { digits }))
+    format!("th:{}", if digits.is_empty() { "0" } else { digits })
 }
 
 /// Nanoseconds of a whole number that does not say its unit: by its size, ns, µs, ms or s of an epoch time after 1973.

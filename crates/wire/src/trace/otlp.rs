@@ -51,6 +51,18 @@ fn resource_spans(
     each: &mut dyn FnMut(TraceSpan),
     notes: &mut Notes,
 ) -> Result<(), TraceError> {
+    let origin = origin(bytes)?;
+    let mut fields = Fields::of(bytes);
+    while let Some((field, value)) = fields.next()? {
+        if field == 2 {
+            scope_spans(value.bytes(), &origin, each, notes)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whose the spans of one `ResourceSpans` are.
+pub(crate) fn origin(bytes: &[u8]) -> Result<Origin, TraceError> {
     let mut origin = Origin::default();
     // A resource may stand behind its spans; it is looked for first.
     let mut fields = Fields::of(bytes);
@@ -65,13 +77,7 @@ fn resource_spans(
             }
         }
     }
-    let mut fields = Fields::of(bytes);
-    while let Some((field, value)) = fields.next()? {
-        if field == 2 {
-            scope_spans(value.bytes(), &origin, each, notes)?;
-        }
-    }
-    Ok(())
+    Ok(origin)
 }
 
 fn scope_spans(
@@ -114,7 +120,7 @@ fn scope_spans(
 }
 
 /// One span; `None` where it has no valid id.
-fn span(bytes: &[u8]) -> Result<Option<TraceSpan>, TraceError> {
+pub(crate) fn span(bytes: &[u8]) -> Result<Option<TraceSpan>, TraceError> {
     let (mut trace, mut own) = (None, None);
     let mut span = TraceSpan::blank();
     let mut fields = Fields::of(bytes);
@@ -252,7 +258,7 @@ fn json(bytes: &[u8], depth: usize) -> Result<Json, TraceError> {
 }
 
 /// A text; what is no UTF-8 in it becomes U+FFFD, since a name that is spelt wrongly is no reason to lose a span.
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
