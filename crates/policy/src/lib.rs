@@ -57,4 +57,4 @@ pub use route::{BlockEnds, Facts, LoadMeasure, Outlook, Pick, ReplicaView, Route
 pub use sampling::{EndedTrace, KeptTrace, SamplingSpec, Stratum, TailSampler};
 pub use setting::{SettingError, Written};
 pub use speed::{Speed, Speeds};
-pub use tail::{TailCounts, TailSpan, TailStage};
+pub use tail::{TailCounts, TailSpan, TailSpec, TailStage};

@@ -141,15 +141,17 @@ impl<T> Top<T> {
         Top { most: most as usize, floor, held: BTreeMap::new(), came: 0 }
     }
 
-    fn push(&mut self, randomness: u64, spans: T) {
+    /// Gives back what is certain not to be kept.
+    fn push(&mut self, randomness: u64, spans: T) -> Option<T> {
         // Equal values are told apart by the order in which they came.
         self.came += 1;
         if randomness < self.floor {
-            return;
+            return Some(spans);
         }
         self.held.insert((randomness, self.came), spans);
-        if self.held.len() > self.most + 1 {
-            self.held.pop_first();
+        match self.held.len() > self.most + 1 {
+            true => self.held.pop_first().map(|(_, spans)| spans),
+            false => None,
         }
     }
 
@@ -196,8 +198,8 @@ impl Past {
     /// Begins a part, where the newest is over.
     fn turn(&mut self, now: At) {
         let is_first = self.parts[0].is_empty();
-        // While there is no percentile yet it is looked for more often: the first hour has slow requests too.
-        let part = if self.edges.iter().any(Option::is_none) { Span(PART.0 / 30) } else { PART };
+        // While there is no percentile yet it is looked for more often: the first hour has slow requests too. Of what has no first token there never is one of that.
+        let part = if self.edges.iter().all(Option::is_none) { Span(PART.0 / 30) } else { PART };
         if !is_first && now - self.begun < part {
             return;
         }
@@ -253,6 +255,12 @@ impl<T> TailSampler<T> {
     /// Takes a trace; gives those of the second before, where this one begins another.
     pub fn push(&mut self, ended: EndedTrace<T>) -> Vec<KeptTrace<T>> {
         let kept = self.turn(ended.at);
+        self.offer(ended);
+        kept
+    }
+
+    /// Takes a trace of the second that has turned; gives back one that is certain not to be kept, this or another.
+    pub fn offer(&mut self, ended: EndedTrace<T>) -> Option<T> {
         let known = self.kinds.contains_key(&ended.kind) || self.kinds.len() < MOST_KINDS;
         let past = self.kinds.entry(if known { ended.kind } else { 0 }).or_default();
         // What failed says nothing of how long an answer takes.
@@ -264,8 +272,7 @@ impl<T> TailSampler<T> {
             (false, false) => Stratum::Rest,
         };
         self.counted[stratum as usize].0 += 1;
-        self.strata[stratum as usize].push(ended.randomness.min(ROOM as u64 - 1), ended.spans);
-        kept
+        self.strata[stratum as usize].push(ended.randomness.min(ROOM as u64 - 1), ended.spans)
     }
 
     /// What is kept of the second that is over by now.

@@ -132,3 +132,27 @@ fn hostile_randomness_keeps_the_bound() {
     let (_, _, kept) = sums(&Traffic { per_s: 50, seconds: 5, incident: 9 }, &none, 1);
     assert!(kept.iter().all(|one| one.stratum != Stratum::Rest));
 }
+
+/// What never says when its first token came is held to the last hour too, and not to all that ever was.
+#[test]
+fn the_past_is_an_hour_also_without_first_tokens() {
+    let spec = SamplingSpec { share: 0.0, failed_per_s: 0, slow_per_s: 1, rest_per_s: 0 };
+    let mut sampler = TailSampler::new(&spec);
+    let mut push = |second: i64, ms: i64| {
+        let took = [None, Some(Span(ms * 1_000_000))];
+        let at = At(second * 1_000_000_000);
+        sampler.push(EndedTrace { at, kind: 1, took, failed: false, randomness: 1, spans: second });
+        sampler.counted()[Stratum::Slow as usize].1
+    };
+    for second in 0..3_600 {
+        push(second, 300 + second % 50);
+    }
+    let before = push(3_600, 250);
+    // It takes a third of the time, and an hour later nothing else is remembered.
+    assert_eq!(push(3_601, 250), before);
+    for second in 3_602..7_800 {
+        push(second, 100 + second % 50);
+    }
+    let before = push(7_800, 120);
+    assert_eq!(push(7_801, 250), before + 1);
+}

@@ -18,6 +18,13 @@ pub struct PassingSpan {
     pub span: TraceSpan,
     /// OpenTelemetry's `R`, where its `tracestate` says it (`ot=rv`); else it is the last 56 bits of its trace id.
     pub randomness: Option<u64>,
+    /// All of it.
+    pub bytes: SpanBytes,
+}
+
+/// All of a span but the weight in its `tracestate`.
+#[derive(Clone, Debug)]
+pub struct SpanBytes {
     /// What of its resource and of its scope stands before spans.
     resource: Arc<[u8]>,
     scope: Arc<[u8]>,
@@ -26,10 +33,10 @@ pub struct PassingSpan {
     state: Box<str>,
 }
 
-impl PassingSpan {
-    /// How many bytes go with it alone.
+impl SpanBytes {
+    /// How many bytes are held for it, its resource counted as if no other span shared it: the others may be gone.
     pub fn len(&self) -> usize {
-        self.fields.len() + self.state.len()
+        self.resource.len() + self.scope.len() + self.fields.len() + self.state.len() + size_of::<Self>()
     }
 
     /// Is there nothing of it? There always is an id.
@@ -73,10 +80,12 @@ fn of_resource(bytes: &[u8], spans: &mut Vec<PassingSpan>, notes: &mut Notes) ->
                     spans.push(PassingSpan {
                         randomness: id::randomness(&state),
                         span: settle(span, &origin, notes),
-                        resource: Arc::clone(&resource),
-                        scope: Arc::clone(&scope),
-                        fields: Box::from(&*others(value.bytes(), 3)?),
-                        state: state.into(),
+                        bytes: SpanBytes {
+                            resource: Arc::clone(&resource),
+                            scope: Arc::clone(&scope),
+                            fields: Box::from(&*others(value.bytes(), 3)?),
+                            state: state.into(),
+                        },
                     });
                 }
                 None => notes.refused += 1,
@@ -113,10 +122,10 @@ fn state(bytes: &[u8]) -> Result<String, TraceError> {
 }
 
 /// As one `ExportTraceServiceRequest`, each with the weight of its trace; neighbours of one resource share it.
-pub fn join(spans: &[(PassingSpan, f64)]) -> Vec<u8> {
+pub fn join(spans: &[(SpanBytes, f64)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut pen = Pen(&mut bytes);
-    let same = |a: &(PassingSpan, f64), b: &(PassingSpan, f64)| a.0.resource == b.0.resource;
+    let same = |a: &(SpanBytes, f64), b: &(SpanBytes, f64)| a.0.resource == b.0.resource;
     for of_resource in spans.chunk_by(same) {
         pen.message(1, |pen| {
             pen.0.extend_from_slice(&of_resource[0].0.resource);
