@@ -8,15 +8,19 @@ use std::time::Duration;
 
 use plimsoll_client::{Posted, Poster};
 use plimsoll_model::{Span, TraceSpan};
-use plimsoll_wire::trace::otlp;
+use plimsoll_wire::trace::passing::{self, SpanBytes};
+use plimsoll_wire::trace::{export, otlp};
 
 use crate::exit::Stop;
 use crate::out;
 
-/// Spans that wait at most: some 50 MB of a collector's absence.
-const MOST_WAITING: usize = 50_000;
-/// Spans of one message: some 300 KB, well below the 4 MiB that collectors take.
+/// What waits at most while a collector is away, bytes.
+const MOST_WAITING: usize = 50_000_000;
+/// Spans of one message, and its bytes: well below the 4 MiB that collectors take, unless one span alone is larger.
 const MOST_SENT: usize = 512;
+const MOST_SENT_BYTES: usize = 1 << 20;
+/// A span of our own, which holds no texts of others but names.
+const OWN_SPAN: usize = 1_000;
 /// A message is sent after so long, however few spans it has.
 const LINGER: Duration = Duration::from_secs(1);
 /// Longest wait for an answer.
@@ -36,7 +40,7 @@ pub struct SpanCounts {
     pub refused: u64,
     /// There was no room for them while it was away.
     pub dropped: u64,
-    /// They wait.
+    /// They wait, or are on their way.
     pub waiting: u64,
 }
 
@@ -47,30 +51,115 @@ impl SpanCounts {
     }
 }
 
-#[derive(Default)]
-struct Inside {
-    traces: VecDeque<Vec<TraceSpan>>,
+/// A span that can be sent.
+pub trait Outgoing: Send + Sized + 'static {
+    /// How much room it takes.
+    fn room(&self) -> usize;
+    /// Spans as one `ExportTraceServiceRequest`.
+    fn encode(spans: &[Self]) -> Vec<u8>;
+}
+
+/// A span of our own.
+impl Outgoing for TraceSpan {
+    fn room(&self) -> usize {
+        OWN_SPAN
+    }
+
+    fn encode(spans: &[TraceSpan]) -> Vec<u8> {
+        otlp::encode(spans)
+    }
+}
+
+/// Another's, and the weight of its trace.
+impl Outgoing for (SpanBytes, f64) {
+    fn room(&self) -> usize {
+        self.0.len()
+    }
+
+    fn encode(spans: &[(SpanBytes, f64)]) -> Vec<u8> {
+        passing::join(spans)
+    }
+}
+
+struct Inside<S> {
+    traces: VecDeque<Vec<S>>,
+    /// Of what waits.
+    bytes: usize,
+    /// Spans of the message that is on its way.
+    sending: u64,
     counts: SpanCounts,
     ended: bool,
 }
 
-#[derive(Default)]
-struct Shared {
-    inside: Mutex<Inside>,
+impl<S: Outgoing> Inside<S> {
+    fn has_enough(&self) -> bool {
+        self.counts.waiting - self.sending >= MOST_SENT as u64 || self.bytes >= MOST_SENT_BYTES
+    }
+
+    /// Those that wait longest, as many as go into one message. A trace stays whole unless it is larger than that.
+    fn message(&mut self) -> Vec<S> {
+        let (mut spans, mut bytes) = (Vec::new(), 0);
+        while let Some(trace) = self.traces.front_mut() {
+            let own = room(trace);
+            let fits = spans.len() + trace.len() <= MOST_SENT && bytes + own <= MOST_SENT_BYTES;
+            if fits {
+                spans.append(trace);
+                bytes += own;
+                self.traces.pop_front();
+            } else {
+                if spans.is_empty() {
+                    spans.extend(trace.drain(..fitting(trace)));
+                    bytes = room(&spans);
+                }
+                break;
+            }
+        }
+        self.bytes -= bytes;
+        self.sending = spans.len() as u64;
+        spans
+    }
+}
+
+fn room<S: Outgoing>(spans: &[S]) -> usize {
+    spans.iter().map(Outgoing::room).sum()
+}
+
+/// How many spans of one trace go into one message: one at least, however large it is.
+fn fitting<S: Outgoing>(trace: &[S]) -> usize {
+    let mut bytes = 0;
+    let fits = trace.iter().take(MOST_SENT).take_while(|span| {
+        bytes += span.room();
+        bytes <= MOST_SENT_BYTES
+    });
+    fits.count().max(1)
+}
+
+struct Shared<S> {
+    inside: Mutex<Inside<S>>,
     changed: Condvar,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Inside> {
+impl<S: Outgoing> Shared<S> {
+    fn new() -> Shared<S> {
+        let inside = Inside {
+            traces: VecDeque::new(),
+            bytes: 0,
+            sending: 0,
+            counts: SpanCounts::default(),
+            ended: false,
+        };
+        Shared { inside: Mutex::new(inside), changed: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inside<S>> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What is to be sent next, when it is time: at the end whatever there is, and then nothing.
-    fn next(&self) -> Option<Vec<TraceSpan>> {
+    fn next(&self) -> Option<Vec<S>> {
         let mut inside = self.lock();
         loop {
-            let enough = inside.counts.waiting >= MOST_SENT as u64;
-            if enough || inside.ended {
+            if inside.has_enough() || inside.ended {
                 break;
             }
             let (guard, waited) =
@@ -80,15 +169,16 @@ impl Shared {
                 break;
             }
         }
-        let mut spans = Vec::new();
-        while let Some(trace) = inside.traces.front() {
-            if !spans.is_empty() && spans.len() + trace.len() > MOST_SENT {
-                break;
-            }
-            spans.extend(inside.traces.pop_front().unwrap_or_default());
-        }
-        inside.counts.waiting -= spans.len() as u64;
+        let spans = inside.message();
         (!spans.is_empty()).then_some(spans)
+    }
+
+    /// The message that was on its way is over.
+    fn settle(&self, count: impl FnOnce(&mut SpanCounts, u64)) {
+        let inside = &mut *self.lock();
+        let spans = std::mem::take(&mut inside.sending);
+        inside.counts.waiting -= spans;
+        count(&mut inside.counts, spans);
     }
 
     /// Waits before another try; false where it is over.
@@ -100,18 +190,18 @@ impl Shared {
 }
 
 /// See the module.
-pub struct SpanSender {
-    shared: Arc<Shared>,
+pub struct SpanSender<S> {
+    shared: Arc<Shared<S>>,
     thread: JoinHandle<()>,
 }
 
-impl SpanSender {
+impl<S: Outgoing> SpanSender<S> {
     /// To this collector's path of traces.
     ///
     /// # Errors
     /// There is no thread for it.
-    pub fn start(poster: Poster) -> Result<SpanSender, Stop> {
-        let shared = Arc::new(Shared::default());
+    pub fn start(poster: Poster) -> Result<SpanSender<S>, Stop> {
+        let shared = Arc::new(Shared::new());
         let own = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("spans".into()).spawn(move || work(&own, &poster));
         let thread = thread.map_err(|e| Stop::invalid(format!("no thread sends traces: {e}")))?;
@@ -119,16 +209,18 @@ impl SpanSender {
     }
 
     /// Takes a trace's spans.
-    pub fn put(&self, trace: Vec<TraceSpan>) {
+    pub fn put(&self, trace: Vec<S>) {
         let mut inside = self.shared.lock();
         inside.counts.waiting += trace.len() as u64;
+        inside.bytes += room(&trace);
         inside.traces.push_back(trace);
-        while inside.counts.waiting > MOST_WAITING as u64 {
-            let gone = inside.traces.pop_front().map_or(0, |trace| trace.len() as u64);
-            inside.counts.waiting -= gone;
-            inside.counts.dropped += gone;
+        while inside.bytes > MOST_WAITING {
+            let gone = inside.traces.pop_front().unwrap_or_default();
+            inside.bytes -= room(&gone);
+            inside.counts.waiting -= gone.len() as u64;
+            inside.counts.dropped += gone.len() as u64;
         }
-        if inside.counts.waiting >= MOST_SENT as u64 {
+        if inside.has_enough() {
             self.shared.changed.notify_one();
         }
     }
@@ -149,15 +241,18 @@ impl SpanSender {
     }
 }
 
-fn work(shared: &Shared, poster: &Poster) {
+fn work<S: Outgoing>(shared: &Shared<S>, poster: &Poster) {
     let mut failing = false;
     while let Some(spans) = shared.next() {
-        let (count, body) = (spans.len() as u64, otlp::encode(&spans));
+        let (sending, body) = (spans.len() as u64, S::encode(&spans));
+        drop(spans);
         let mut wait = FIRST_WAIT;
         loop {
             let ended = shared.lock().ended;
             let patience = if ended { AT_THE_END } else { PATIENCE };
-            let answer = poster.send(("application/x-protobuf", body.clone()), &[], patience);
+            let answer = poster.exchange(("application/x-protobuf", body.clone()), &[], patience);
+            let rejected = answer.as_ref().map_or(0, |(_, body)| export::rejected(body).min(sending));
+            let answer = answer.map(|(posted, _)| posted);
             let why = match &answer {
                 Ok(Posted { status: 200..300, .. }) => None,
                 Ok(Posted { status, .. }) => Some(format!("HTTP {status}")),
@@ -173,19 +268,23 @@ fn work(shared: &Shared, poster: &Poster) {
             // What OTLP says is worth another try: https://opentelemetry.io/docs/specs/otlp/#failures-1
             let asked = match answer {
                 Ok(Posted { status: 200..300, .. }) => {
-                    shared.lock().counts.sent += count;
+                    // What it did not take of it (partial success) is not to be sent again.
+                    shared.settle(|counts, spans| {
+                        counts.sent += spans - rejected;
+                        counts.refused += rejected;
+                    });
                     break;
                 }
                 Ok(Posted { status: 429 | 502 | 503 | 504, retry_after }) => retry_after,
                 Ok(_) => {
-                    shared.lock().counts.refused += count;
+                    shared.settle(|counts, spans| counts.refused += spans);
                     break;
                 }
                 Err(_) => None,
             };
             let asked = asked.map_or(wait, |asked| asked.as_duration().max(wait));
             if ended || !shared.rest(asked.min(MOST_WAIT * 10)) && !is_worth_a_last_try(why.as_deref()) {
-                shared.lock().counts.dropped += count;
+                shared.settle(|counts, spans| counts.dropped += spans);
                 break;
             }
             wait = (wait * 2).min(MOST_WAIT);

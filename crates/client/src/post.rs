@@ -77,14 +77,27 @@ impl Poster {
     /// No answer; why, for people.
     pub fn send(
         &self,
-        (content_type, body): (&'static str, Vec<u8>),
+        body: (&'static str, Vec<u8>),
         headers: &[(HeaderName, HeaderValue)],
         patience: Span,
     ) -> Result<Posted, String> {
+        self.exchange(body, headers, patience).map(|(posted, _)| posted)
+    }
+
+    /// The same, and the answer's first 64 KiB.
+    ///
+    /// # Errors
+    /// No answer; why, for people.
+    pub fn exchange(
+        &self,
+        (content_type, body): (&'static str, Vec<u8>),
+        headers: &[(HeaderName, HeaderValue)],
+        patience: Span,
+    ) -> Result<(Posted, Vec<u8>), String> {
         let body = Body { content_type, header_length: None, bytes: body.into() };
         let request =
             self.target.posts_with(&self.path, headers).with(&body, RequestNames::one(&"alerts"), true);
-        answered(&self.target, request, patience).map(|(posted, _)| posted)
+        answered(&self.target, request, patience)
     }
 
     /// Sends this JSON and gives the answer's first 64 KiB too. Blocks for `patience` at most.

@@ -12,6 +12,8 @@ use super::answer::{Refusal, Tongue};
 pub enum Export {
     /// OTLP's traces.
     Traces,
+    /// The same where they stay bytes: as JSON they have none to be passed on.
+    PassingTraces,
     /// OTLP's metrics.
     Metrics,
     /// Prometheus' remote write 1.0.
@@ -21,7 +23,7 @@ pub enum Export {
 impl Export {
     fn path(self) -> &'static str {
         match self {
-            Export::Traces => export::HTTP_TRACES,
+            Export::Traces | Export::PassingTraces => export::HTTP_TRACES,
             Export::Metrics => otlp_metrics::HTTP_PATH,
             Export::RemoteWrite => remote_write::PATH,
         }
@@ -30,21 +32,21 @@ impl Export {
     fn grpc_path(self) -> &'static str {
         match self {
             Export::Metrics => otlp_metrics::GRPC_EXPORT,
-            Export::Traces | Export::RemoteWrite => export::GRPC_EXPORT,
+            Export::Traces | Export::PassingTraces | Export::RemoteWrite => export::GRPC_EXPORT,
         }
     }
 
     /// What of a request can be left out, with why.
     pub fn rejects(self) -> export::Rejects {
         match self {
-            Export::Traces | Export::RemoteWrite => export::SPANS,
+            Export::Traces | Export::PassingTraces | Export::RemoteWrite => export::SPANS,
             Export::Metrics => export::POINTS,
         }
     }
 
     fn name(self) -> &'static str {
         match self {
-            Export::Traces => "traces",
+            Export::Traces | Export::PassingTraces => "traces",
             Export::Metrics => "OTLP's metrics",
             Export::RemoteWrite => "Prometheus' remote write",
         }
@@ -85,11 +87,11 @@ impl Export {
         }
         match self {
             Export::RemoteWrite => written(headers).map(|()| false),
-            Export::Metrics if tongue == Tongue::Json => Err(wrong(
-                "metrics as JSON: send application/x-protobuf (OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf)"
-                    .into(),
-            )),
-            Export::Traces | Export::Metrics => otlp(headers),
+            Export::Metrics | Export::PassingTraces if tongue == Tongue::Json => Err(wrong(format!(
+                "{} as JSON: send application/x-protobuf (OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf)",
+                self.name()
+            ))),
+            Export::Traces | Export::PassingTraces | Export::Metrics => otlp(headers),
         }
     }
 }

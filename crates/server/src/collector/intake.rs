@@ -13,7 +13,7 @@ use flate2::read::MultiGzDecoder;
 use plimsoll_model::TraceSpan;
 use plimsoll_wire::otlp_metrics;
 use plimsoll_wire::remote_write::{self, RemoteWriteError};
-use plimsoll_wire::trace::{self, Notes, otlp};
+use plimsoll_wire::trace::{self, Notes, otlp, passing};
 use tokio::sync::oneshot;
 
 use super::{PushSink, Shared};
@@ -149,6 +149,12 @@ impl Intake {
         if let PushSink::Measured(sink) = &mut self.sink {
             let read = otlp_metrics::read(bytes).map_err(|e| Done::Malformed(e.to_string()))?;
             return Ok(Notes { refused: sink(read), ..Notes::default() });
+        }
+        if let PushSink::Passing(sink) = &mut self.sink {
+            let mut read = Vec::new();
+            let notes = passing::split(bytes, &mut read).map_err(|e| Done::Malformed(e.to_string()))?;
+            sink(read);
+            return Ok(notes);
         }
         if !job.is_json {
             return otlp::decode(bytes, spans).map_err(|e| Done::Malformed(e.to_string()));

@@ -28,6 +28,7 @@ use hyper::service::service_fn;
 use plimsoll_model::TraceSpan;
 use plimsoll_wire::otlp_metrics::MeasuredResource;
 use plimsoll_wire::remote_write::WrittenSeries;
+use plimsoll_wire::trace::passing::PassingSpan;
 use subtle::ConstantTimeEq;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -113,6 +114,8 @@ impl std::fmt::Debug for Bearer {
 pub enum PushSink {
     /// Traces.
     Spans(Box<dyn SpanSink>),
+    /// Traces whose spans stay bytes, to be passed on. It never fails: what there is no room for is counted there.
+    Passing(Box<dyn FnMut(Vec<PassingSpan>) + Send>),
     /// Prometheus' remote write. It never fails: what can't be used is left out and counted there.
     Written(Box<dyn FnMut(Vec<WrittenSeries>) + Send>),
     /// OTLP's metrics, with how many points could not be taken.
@@ -124,6 +127,7 @@ impl PushSink {
     fn takes(&self) -> Export {
         match self {
             PushSink::Spans(_) => Export::Traces,
+            PushSink::Passing(_) => Export::PassingTraces,
             PushSink::Written(_) => Export::RemoteWrite,
             PushSink::Measured(_) => Export::Metrics,
         }

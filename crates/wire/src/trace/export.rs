@@ -5,7 +5,7 @@
 //! Source: OpenTelemetry Protocol Specification 1.x, "OTLP/gRPC Response", "OTLP/HTTP Response"; gRPC over HTTP/2.
 
 use super::id::to_base64;
-use crate::protobuf::Pen;
+use crate::protobuf::{Fields, Pen};
 
 /// The path of gRPC's one method.
 pub const GRPC_EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
@@ -49,6 +49,21 @@ pub fn response(rejected: u64, (_, why): Rejects) -> Vec<u8> {
         });
     }
     bytes
+}
+
+/// How many spans a receiver says that it left out; 0 of what is no such answer, because then it says nothing of them.
+pub fn rejected(response: &[u8]) -> u64 {
+    let mut rejected = 0;
+    let mut fields = Fields::of(response);
+    while let Ok(Some((field, value))) = fields.next() {
+        let mut inner = Fields::of(if field == 1 { value.bytes() } else { &[] });
+        while let Ok(Some((field, value))) = inner.next() {
+            if field == 1 {
+                rejected = value.number();
+            }
+        }
+    }
+    rejected
 }
 
 /// The same as JSON.

@@ -1,7 +1,7 @@
 //! Spans that are passed on: nothing of them is another but the weight.
 
-use plimsoll_wire::trace::otlp;
 use plimsoll_wire::trace::passing::{PassingSpan, join, split};
+use plimsoll_wire::trace::{export, otlp};
 use proptest::prelude::*;
 
 const TRACES: &[u8] = include_bytes!("../../fixtures/otlp/traces.binpb");
@@ -82,5 +82,16 @@ proptest! {
             let all: Vec<_> = found.into_iter().map(|span| (span.bytes, 2.0)).collect();
             prop_assert_eq!(spans(&join(&all)).len(), all.len());
         }
+    }
+}
+
+/// What a receiver says that it left out is read as it is written; what is no such answer says nothing.
+#[test]
+fn what_a_receiver_left_out_is_read() {
+    for count in [0, 1, 300] {
+        assert_eq!(export::rejected(&export::response(count, export::SPANS)), count);
+    }
+    for other in [&b"{}"[..], b"ok", b"<html>", &[0x0a, 0xff], TRACES] {
+        assert_eq!(export::rejected(other), 0, "{other:?}");
     }
 }
