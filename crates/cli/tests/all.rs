@@ -132,6 +132,8 @@ mod watch_alerts;
 mod watch_pushed;
 #[path = "all/watch_replay.rs"]
 mod watch_replay;
+#[path = "all/watch_traces.rs"]
+mod watch_traces;
 #[path = "all/what_if.rs"]
 mod what_if;
 #[path = "all/workload.rs"]

@@ -320,7 +320,7 @@ fn what_opentelemetry_sends_is_what_is_kept() {
 }
 
 /// A span in the words of `otel_send.py`, without what its resource and scope say.
-fn plain(span: &TraceSpan) -> Value {
+pub fn plain(span: &TraceSpan) -> Value {
     let is_own = |key: &str| key != "host.name" && !key.starts_with("otel.") && !key.starts_with("service.");
     let value = |value: &AttributeValue| match value {
         AttributeValue::Text(text) if text.starts_with('[') => serde_json::from_str(text).expect("a list"),

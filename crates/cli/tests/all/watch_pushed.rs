@@ -44,13 +44,15 @@ pub fn becomes<T>(what: &str, mut get: impl FnMut() -> Result<T, String>) -> T {
 impl Watch {
     /// Watches these sources (a line of a watch file), which push to so many addresses.
     pub fn start(folder: &Path, name: &str, sources: &str, addresses: usize, env: &[(&str, &str)]) -> Watch {
+        let asked = format!("sources: {sources}\nbudget: {}\n", budget(folder));
+        Watch::of(folder, name, &asked, addresses, env)
+    }
+
+    /// Watches what this says in a watch file.
+    pub fn of(folder: &Path, name: &str, asked: &str, addresses: usize, env: &[(&str, &str)]) -> Watch {
         let file = folder.join(format!("{name}.yaml"));
-        let rest = "every: 500ms\nwindow: 5m\nlisten: 127.0.0.1:0\nbudget: budget.yaml\n";
-        std::fs::write(
-            &file,
-            format!("sources: {sources}\n{}", rest.replace("budget.yaml", &budget(folder))),
-        )
-        .expect("written");
+        let rest = "every: 500ms\nwindow: 5m\nlisten: 127.0.0.1:0\n";
+        std::fs::write(&file, format!("{asked}{rest}")).expect("written");
         let mut child = Command::new(PLIMSOLL)
             .args(["watch", &file.display().to_string(), "-q", "--format", "json"])
             .envs(env.iter().copied())
@@ -72,7 +74,8 @@ impl Watch {
         Watch { child, page, takes }
     }
 
-    fn get(&self, path: &str) -> String {
+    /// What stands at a path of it.
+    pub fn get(&self, path: &str) -> String {
         let answer = request(&self.page, &format!("GET {path} HTTP/1.1\r\n"), b"");
         answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default()
     }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use plimsoll_client::targets;
+use plimsoll_judge::budget::{BUDGET_VERSION, BudgetFile};
 use plimsoll_model::Span;
 use plimsoll_watch::{AlertSpec, WatchSpec};
 use plimsoll_workload::parse_span;
@@ -14,7 +15,8 @@ use serde::Deserialize;
 use super::lists::{self, PageList};
 use super::notify::{Senders, SinkSpec};
 use super::pushed::{PushKind, PushSpec};
-use crate::budget_file::{self, BudgetText};
+use super::traces::{AskedTraces, TracesSpec};
+use crate::budget_file;
 use crate::exit::Stop;
 use crate::flags::WatchArgs;
 use crate::out;
@@ -48,6 +50,8 @@ pub struct AskedWatch {
     pub lists: Vec<PageList>,
     /// Addresses that others push to.
     pub pushed: Vec<PushSpec>,
+    /// Traces that are passed on.
+    pub traces: Option<AskedTraces>,
     /// The run that is being written, or a folder of them, instead of pages.
     pub run: Option<PathBuf>,
     /// How the budget is watched.
@@ -58,8 +62,10 @@ pub struct AskedWatch {
     pub senders: Senders,
     /// Where alerts are kept.
     pub journal: Option<PathBuf>,
-    /// The budget.
-    pub budget: BudgetText,
+    /// The budget; one without rows where traces are passed on and nothing is judged.
+    pub budget: BudgetFile,
+    /// Its file.
+    pub budget_path: Option<PathBuf>,
     /// Where it is served.
     pub listen: Option<SocketAddr>,
     /// When it ends.
@@ -78,6 +84,7 @@ struct WatchFile {
     alerts: AlertSpec,
     sinks: SinkSpec,
     journal: Option<PathBuf>,
+    traces: Option<TracesSpec>,
 }
 
 /// One page, or several.
@@ -131,10 +138,24 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
         _ => named(sources)?,
     };
     let Named { pages: fixed, lists, pushed } = named;
-    let budget = args.budget.clone().or(file.budget.take()).ok_or_else(|| {
-        Stop::usage("no budget: name the file with --budget budget.yaml (plimsoll budget init begins one)")
-    })?;
-    let budget = budget_file::read(&budget)?;
+    let has_source = run.is_some() || !(fixed.is_empty() && lists.is_empty() && pushed.is_empty());
+    let traces = file.traces.as_ref().map(TracesSpec::asked).transpose()?;
+    let budget_path = args.budget.clone().or(file.budget.take());
+    let budget = match &budget_path {
+        Some(path) if traces.is_some() && !has_source => {
+            return Err(Stop::usage(format!(
+                "{}: there is no source that it could be held against; write sources: [{{url: \"http://host:8000/metrics\"}}], or leave it out: traces need none",
+                path.display()
+            )));
+        }
+        Some(path) => budget_file::read(path)?.file,
+        None if traces.is_some() && !has_source => nothing_promised(),
+        None => {
+            return Err(Stop::usage(
+                "no budget: name the file with --budget budget.yaml (plimsoll budget init begins one)",
+            ));
+        }
+    };
     let spec = cadence(args, (&file, &budget))?;
     file.alerts.check().map_err(Stop::usage)?;
     let senders = file.sinks.senders().map_err(Stop::usage)?;
@@ -167,14 +188,22 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
         fixed,
         lists,
         pushed,
+        traces,
         spec,
         alerts: file.alerts,
         senders,
         journal: file.journal,
         budget,
+        budget_path,
         listen: (listen != "none").then(|| address(&listen)).transpose()?,
         time: span("--for", args.time.as_ref())?,
     })
+}
+
+/// A budget file without rows.
+fn nothing_promised() -> BudgetFile {
+    let file = serde_json::from_value(serde_json::json!({ "version": BUDGET_VERSION }));
+    file.expect("all else in a budget file has a default")
 }
 
 /// The URL of a page that may have a name before it.
@@ -207,9 +236,9 @@ fn doing(args: &WatchArgs) -> Result<(Doing, &[String], Option<PathBuf>), Stop> 
 }
 
 /// How often is looked, and how far back.
-fn cadence(args: &WatchArgs, (file, budget): (&WatchFile, &BudgetText)) -> Result<WatchSpec, Stop> {
+fn cadence(args: &WatchArgs, (file, budget): (&WatchFile, &BudgetFile)) -> Result<WatchSpec, Stop> {
     let every = span("--every", args.every.as_ref().or(file.every.as_ref()))?.unwrap_or(EVERY);
-    let own = budget.file.load.as_ref().and_then(|load| load.window);
+    let own = budget.load.as_ref().and_then(|load| load.window);
     let window = span("--window", args.window.as_ref().or(file.window.as_ref()))?.or(own).unwrap_or(WINDOW);
     checked(WatchSpec { every, window })
 }
@@ -229,6 +258,11 @@ fn checked(spec: WatchSpec) -> Result<WatchSpec, Stop> {
 }
 
 impl AskedWatch {
+    /// The budget's file, for people.
+    pub fn budget_name(&self) -> String {
+        self.budget_path.as_ref().map(|path| path.display().to_string()).unwrap_or_default()
+    }
+
     /// Looks no more often than this.
     ///
     /// # Errors
@@ -247,7 +281,13 @@ fn replayed(sources: &[String]) -> Result<WatchFile, Stop> {
         [] => Ok(WatchFile::default()),
         [one] if is_file(one) => {
             let file = file(Path::new(one))?;
-            Ok(WatchFile { sources: Vec::new(), sinks: SinkSpec::default(), journal: None, ..file })
+            Ok(WatchFile {
+                sources: Vec::new(),
+                sinks: SinkSpec::default(),
+                journal: None,
+                traces: None,
+                ..file
+            })
         }
         [other, ..] => Err(Stop::usage(format!(
             "watch test {other}: takes a watch file (.yaml) or only --budget FILE; the run goes after --replay"
@@ -290,7 +330,7 @@ fn named(sources: &[String]) -> Result<(WatchFile, Named), Stop> {
             (WatchFile::default(), Named { pages, ..Named::default() })
         }
     };
-    if pages.is_empty() && lists.is_empty() && pushed.is_empty() {
+    if pages.is_empty() && lists.is_empty() && pushed.is_empty() && file.traces.is_none() {
         return Err(Stop::usage(format!(
             "{}: names no source; write sources: [{{url: \"http://host:8000/metrics\"}}]",
             sources[0]
@@ -325,7 +365,7 @@ fn file(path: &Path) -> Result<WatchFile, Stop> {
     serde_saphyr::from_str(&text).map_err(|e| {
         let said = e.to_string();
         Stop::usage(format!(
-            "{name}: {}; keys: sources, budget, every, window, listen, alerts: {{false_alarms, queue_per_replica, burn}}, sinks: {{labels, alertmanager, webhook}}, journal",
+            "{name}: {}; keys: sources, budget, every, window, listen, alerts: {{false_alarms, queue_per_replica, burn}}, sinks: {{labels, alertmanager, webhook}}, journal, traces: {{listen, key_env, key_file, to, keep, wait, memory_mb}}",
             said.lines().next().unwrap_or("is no YAML")
         ))
     })
@@ -411,7 +451,7 @@ pub fn address(text: &str) -> Result<SocketAddr, Stop> {
 }
 
 /// An address of this machine; a port alone is loopback's.
-fn listen(text: &str) -> Option<SocketAddr> {
+pub fn listen(text: &str) -> Option<SocketAddr> {
     let bare = text.trim().trim_start_matches(':');
     let whole = match bare.bytes().all(|b| b.is_ascii_digit()) && !bare.is_empty() {
         true => format!("127.0.0.1:{bare}"),

@@ -12,6 +12,7 @@ mod replay;
 mod run;
 pub mod serve;
 mod told;
+mod traces;
 mod webhook;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,6 +39,7 @@ use asked::{AskedWatch, Doing};
 use notify::Notifier;
 use pushed::Receiving;
 use serve::Served;
+use traces::{Traces, TracesTold};
 
 /// How often it is seen whether it is to end.
 const LOOK: Duration = Duration::from_millis(50);
@@ -49,6 +51,12 @@ const LINT_WAITS: Span = Span::from_secs(130);
 pub fn run(args: &WatchArgs) -> Result<Exit, Stop> {
     let mut asked = asked::read(args)?;
     if asked.doing == Doing::Lint {
+        if let Some(traces) = &asked.traces {
+            out::note(&traces.line());
+        }
+        if asked.budget_path.is_none() {
+            return Ok(Exit::Done);
+        }
         let pages = pages(&mut asked, true)?;
         return linted(args, &asked, pages);
     }
@@ -104,7 +112,7 @@ fn linted(args: &WatchArgs, asked: &AskedWatch, pages: Vec<MetricsPage>) -> Resu
         pushed::await_all(&receiving, clock, asked.time.unwrap_or(LINT_WAITS), has_told)?;
     }
     let samples = samples.lock().map(|samples| samples.clone()).unwrap_or_default();
-    let (file, pairs) = (&asked.budget.file, asked.alerts.pairs());
+    let (file, pairs) = (&asked.budget, asked.alerts.pairs());
     let found = lint(file, pairs, &ServerSide::read(&samples), clock.now());
     match args.format {
         Format::Text => out::line(&words::lint(&found)),
@@ -120,7 +128,7 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     let clock = Clock::start();
     let senders = std::mem::take(&mut asked.senders);
     let memory = asked.alerts.pairs().iter().map(|pair| pair.long_s).max().unwrap_or(0);
-    let what = (asked.budget.file.name.as_deref(), Span::from_secs(memory));
+    let what = (asked.budget.name.as_deref(), Span::from_secs(memory));
     let (notifier, kept) = Notifier::start(senders, asked.journal.as_ref(), what, clock)?;
     // A page that an earlier watch has looked at may be gone now: that is what is to be told.
     let pages = pages(&mut asked, kept.as_ref().is_none_or(|kept| kept.alerts.is_empty()))?;
@@ -130,17 +138,24 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     let ended = Arc::new(AtomicBool::new(false));
     let on_key = Arc::clone(&ended);
     let _keys = KeyWatch::start(!args.quiet, move || on_key.store(true, Ordering::Relaxed));
-    let budget = asked.budget.path.display().to_string();
-    screen.say(&match (pages.iter().any(|page| page.cadence.is_some()), asked.pushed.len()) {
-        (true, _) => words::begins_at_prometheus(asked.spec.every, &budget),
-        (false, 0) => words::begins(pages.len(), asked.spec.every, &budget),
-        (false, pushed) => words::begins_pushed(pages.len(), pushed, asked.spec.every, &budget),
-    });
+    let budget = asked.budget_name();
+    let traces = asked.traces.take();
+    if let Some(traces) = &traces {
+        screen.say(&traces.line());
+    }
+    match (pages.iter().any(|page| page.cadence.is_some()), asked.pushed.len()) {
+        _ if asked.budget_path.is_none() => {}
+        (true, _) => screen.say(&words::begins_at_prometheus(asked.spec.every, &budget)),
+        (false, 0) => screen.say(&words::begins(pages.len(), asked.spec.every, &budget)),
+        (false, pushed) => {
+            screen.say(&words::begins_pushed(pages.len(), pushed, asked.spec.every, &budget));
+        }
+    }
     if let Some(served) = &served {
         // Parents of this process wait for this line: it comes even when it is to be quiet.
         out::note(&format!("page, /metrics, /v1/rows and /v1/alerts on http://{}", served.addr));
     }
-    let mut watched = Watched::new(asked.budget.file.clone(), asked.spec).alerting(asked.alerts.clone());
+    let mut watched = Watched::new(asked.budget.clone(), asked.spec).alerting(asked.alerts.clone());
     if let Some(kept) = kept {
         watched = watched.resuming(kept, clock.now());
     }
@@ -153,23 +168,32 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     });
     let rows: ToRows = rows;
     let receiving = pushed::start(&asked.pushed, clock, &rows)?;
+    let traces = traces.map(|traces| Traces::start(traces, clock)).transpose()?;
     let scraper = Scraper::start(pages, asked.spec.every, clock, knows, rows);
     let scraper = scraper.map_err(|e| Stop::invalid(format!("cannot scrape: {e}")))?;
     let over = Arc::new(AtomicBool::new(false));
     let follower = lists::follow(&asked, scraper, Arc::clone(&over));
     let until = asked.time.map(|time| At::ZERO + time);
-    let mut told = Telling { receiving, ..Telling::new(args, notifier, served) };
+    let mut told = Telling { receiving, traces, ..Telling::new(args, notifier, served) };
     let last = go(&watched, &mut told, (clock, asked.spec, until), &ended);
     let came: Vec<String> = told.pushed().iter().map(|(name, counts)| came(name, counts)).collect();
     told.notifier.end();
+    let traces = told.traces.take().map(Traces::end);
     over.store(true, Ordering::Relaxed);
     let _ = follower.join();
     screen.clear();
     came.iter().for_each(|line| screen.say(line));
     let Some(found) = last else { return Ok(Exit::Inconclusive) };
     match args.format {
-        Format::Text => out::line(&words::text(&found)),
-        Format::Json => out::json(&found),
+        Format::Text if asked.budget_path.is_some() => out::line(&words::text(&found)),
+        Format::Text => {}
+        Format::Json => out::json(&page::Everything::of(&found, None, traces.as_ref())),
+    }
+    if let (Format::Text, Some(traces)) = (args.format, &traces) {
+        out::line(&traces.line());
+    }
+    if asked.budget_path.is_none() {
+        return Ok(if until.is_some() { Exit::Done } else { Exit::Interrupted });
     }
     Ok(exit(&found, until.is_some() && !ended.load(Ordering::Relaxed)))
 }
@@ -215,11 +239,14 @@ struct Telling<'a> {
     served: Option<Served>,
     /// What is pushed, of which it is told how much came.
     receiving: Vec<Receiving>,
+    /// Traces that are passed on.
+    traces: Option<Traces>,
 }
 
 impl<'a> Telling<'a> {
     fn new(args: &'a WatchArgs, notifier: Notifier, served: Option<Served>) -> Telling<'a> {
-        Telling { args, states: Vec::new(), alerts: Vec::new(), notifier, served, receiving: Vec::new() }
+        let (states, alerts, receiving) = (Vec::new(), Vec::new(), Vec::new());
+        Telling { args, states, alerts, notifier, served, receiving, traces: None }
     }
 
     fn tell(&mut self, found: &WatchFinding, minutes: Vec<(String, Minute)>) {
@@ -227,7 +254,9 @@ impl<'a> Telling<'a> {
         changes(self.args, found, &mut self.states);
         called(self.args, found, &mut self.alerts);
         if let Some(served) = &self.served {
-            let (bodies, event) = page::bodies(found, &self.notifier.health(), &self.pushed());
+            let traces: Option<TracesTold> = self.traces.as_ref().map(Traces::told);
+            let (bodies, event) =
+                page::bodies(found, &self.notifier.health(), &self.pushed(), traces.as_ref());
             served.show(bodies, event);
         }
     }

@@ -64,16 +64,22 @@ pub struct PushSpec {
     pub key_file: Option<PathBuf>,
 }
 
-impl PushSpec {
-    fn bearer(&self) -> Result<Option<Bearer>, Stop> {
-        let key = match (&self.key_env, &self.key_file) {
-            (Some(name), _) => Secret::from_env(name),
-            (None, Some(path)) => Secret::from_file(path),
-            (None, None) => return Ok(None),
-        };
-        let key = key.map_err(|e| Stop::usage(format!("sources: {}: {e}", self.kind.name())))?;
-        Ok(Some(key.with_bytes(Bearer::new)))
-    }
+/// What whoever pushes has to know. `section`: of the watch file.
+///
+/// # Errors
+/// The key can't be had.
+pub fn bearer(
+    section: &str,
+    key_env: Option<&String>,
+    key_file: Option<&PathBuf>,
+) -> Result<Option<Bearer>, Stop> {
+    let key = match (key_env, key_file) {
+        (Some(name), _) => Secret::from_env(name),
+        (None, Some(path)) => Secret::from_file(path),
+        (None, None) => return Ok(None),
+    };
+    let key = key.map_err(|e| Stop::usage(format!("{section}: {e}")))?;
+    Ok(Some(key.with_bytes(Bearer::new)))
 }
 
 /// One address that is listened on, until it is dropped.
@@ -117,7 +123,9 @@ fn receive(spec: &PushSpec, clock: Clock, rows: &ToRows) -> Result<Receiving, St
             }))
         }
     };
-    let config = CollectorConfig { bearer: spec.bearer()?, ..CollectorConfig::new(vec![spec.listen]) };
+    let section = format!("sources: {}", kind.name());
+    let bearer = bearer(&section, spec.key_env.as_ref(), spec.key_file.as_ref())?;
+    let config = CollectorConfig { bearer, ..CollectorConfig::new(vec![spec.listen]) };
     let collecting = collector::receive(config, sink)
         .map_err(|e| Stop::usage(format!("sources: {}: {e}; name another port", kind.name())))?;
     let addr = collecting.addrs().first().copied().unwrap_or(spec.listen);

@@ -25,7 +25,7 @@ struct Tested {
 /// Replays and prints.
 pub fn run(args: &WatchArgs, asked: &AskedWatch, name: &str) -> Result<Exit, Stop> {
     let run = gate::open(name)?;
-    let (file, every) = (&asked.budget.file, asked.spec.every);
+    let (file, every) = (&asked.budget, asked.spec.every);
     let tested = Tested {
         run: run.manifest.id.clone(),
         requests: of_requests(file, every, &asked.alerts, run.attempts),

@@ -27,7 +27,7 @@ pub fn watch(args: &WatchArgs, mut asked: AskedWatch, dir: &Path) -> Result<Exit
     let mut source = Source::open(dir)?;
     let senders = std::mem::take(&mut asked.senders);
     let memory = asked.alerts.pairs().iter().map(|pair| pair.long_s).max().unwrap_or(0);
-    let what = (asked.budget.file.name.as_deref(), Span::from_secs(memory));
+    let what = (asked.budget.name.as_deref(), Span::from_secs(memory));
     let (notifier, _) = Notifier::start(senders, asked.journal.as_ref(), what, clock)?;
     let served = asked
         .listen
@@ -37,12 +37,12 @@ pub fn watch(args: &WatchArgs, mut asked: AskedWatch, dir: &Path) -> Result<Exit
     let ended = Arc::new(AtomicBool::new(false));
     let on_key = Arc::clone(&ended);
     let _keys = KeyWatch::start(!args.quiet, move || on_key.store(true, Ordering::Relaxed));
-    let budget = asked.budget.path.display().to_string();
+    let budget = asked.budget_name();
     screen.say(&words::follows(&dir.display().to_string(), asked.spec.every, &budget));
     if let Some(served) = &served {
         out::note(&format!("page, /metrics, /v1/rows and /v1/alerts on http://{}", served.addr));
     }
-    let watched = Watched::new(asked.budget.file.clone(), asked.spec);
+    let watched = Watched::new(asked.budget.clone(), asked.spec);
     let watched = Arc::new(Mutex::new(watched.of_requests(asked.alerts.clone(), clock.now())));
     let (taking, over, gone) = (Arc::clone(&watched), Arc::clone(&ended), Arc::new(AtomicBool::new(false)));
     let is_gone = Arc::clone(&gone);
