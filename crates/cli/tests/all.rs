@@ -45,6 +45,8 @@ mod gate_url;
 mod gateway;
 #[path = "all/gateway_record.rs"]
 mod gateway_record;
+#[path = "all/gateway_replicas.rs"]
+mod gateway_replicas;
 #[path = "all/gateway_traces.rs"]
 mod gateway_traces;
 #[path = "all/import.rs"]

@@ -10,14 +10,14 @@ use http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
-use plimsoll_model::Arm;
 use plimsoll_policy::{Held, Standing};
 use plimsoll_wire::prometheus::{self, PrometheusPage};
 use serde_json::json;
 
 use crate::doors;
-use crate::pool::{ATTEMPTS, Pool, Replica, Shown};
+use crate::pool::Shown;
 use crate::proxy::Worker;
+use crate::replica::{ATTEMPTS, Replica};
 use crate::rollout::{Role, Rollout, RolloutAsk};
 use crate::stats::{ENDS, REASONS};
 
@@ -141,24 +141,20 @@ fn per_s(shown: &Shown) -> Option<f64> {
 
 fn replicas(worker: &Worker) -> String {
     let (shown, left, remembered) = worker.pool.shown();
-    let mut each = listed(&worker.pool, &shown, |replica| match replica.arm {
-        Arm::Base => Role::Serve,
-        Arm::Canary => Role::Canary,
-    });
+    let mut each = listed(&shown, Replica::role);
     if let Some(shadow) = &worker.shadow {
         let pool = &shadow.worker.pool;
-        each.extend(listed(pool, &pool.shown().0, |_| Role::Shadow));
+        each.extend(listed(&pool.shown().0, |_| Role::Shadow));
     }
     json!({"replicas": each, "retries_left": left, "prompt_blocks_remembered": remembered}).to_string()
 }
 
-fn listed(pool: &Pool, shown: &[Shown], role: impl Fn(&Replica) -> Role) -> Vec<serde_json::Value> {
-    let each = pool.replicas.iter().zip(shown).enumerate();
-    each.map(|(number, (replica, shown))| {
+fn listed(shown: &[Shown], role: impl Fn(&Replica) -> Role) -> Vec<serde_json::Value> {
+    let each = shown.iter().map(|shown| {
         json!({
-            "models": pool.models_of(number),
-            "name": replica.name,
-            "role": role(replica),
+            "models": shown.replica.models(),
+            "name": shown.replica.name,
+            "role": role(&shown.replica),
             "standing": shown.standing,
             "requests": shown.load.requests,
             "tokens": shown.load.tokens,
@@ -170,8 +166,8 @@ fn listed(pool: &Pool, shown: &[Shown], role: impl Fn(&Replica) -> Role) -> Vec<
             "step_s": shown.speed.step.base,
             "step_s_per_stream": shown.speed.step.per,
         })
-    })
-    .collect()
+    });
+    each.collect()
 }
 
 fn metrics(worker: &Worker) -> String {
@@ -181,10 +177,15 @@ fn metrics(worker: &Worker) -> String {
     let rules = worker.rules.now();
     rules.doors.write(&mut page);
     rules.cache.iter().for_each(|cache| cache.write(&mut page));
-    let replicas = &worker.pool.replicas;
+    // One name is one line: of two that have it, the one that ends what it has comes back as the other's counts.
+    let is_shown = |one: &&Shown| {
+        one.replica.is_named()
+            || shown.iter().all(|other| !other.replica.is_named() || other.replica.name != one.replica.name)
+    };
+    let shown: Vec<&Shown> = shown.iter().filter(is_shown).collect();
     let mut gauge = |name: &str, help: &str, value: &dyn Fn(&Shown) -> f64| {
         let labels: Vec<[(&str, &str); 1]> =
-            replicas.iter().map(|replica| [("replica", replica.name.as_str())]).collect();
+            shown.iter().map(|shown| [("replica", shown.replica.name.as_str())]).collect();
         let each: Vec<(&[(&str, &str)], f64)> =
             labels.iter().zip(&shown).map(|(labels, shown)| (&labels[..], value(shown))).collect();
         page.gauge(name, help, &each);
@@ -206,15 +207,15 @@ fn metrics(worker: &Worker) -> String {
     gauge("plimsoll_gateway_replica_penalty_seconds", "What is laid on its cost for shedding.", &|shown| {
         shown.penalty.as_secs_f64()
     });
-    let labels: Vec<[(&str, &str); 2]> = replicas
+    let labels: Vec<[(&str, &str); 2]> = shown
         .iter()
-        .flat_map(|replica| {
-            ATTEMPTS.map(|outcome| [("replica", replica.name.as_str()), ("outcome", outcome)])
+        .flat_map(|shown| {
+            ATTEMPTS.map(|outcome| [("replica", shown.replica.name.as_str()), ("outcome", outcome)])
         })
         .collect();
-    let counts = replicas
+    let counts = shown
         .iter()
-        .flat_map(|replica| replica.attempts.iter().map(|count| count.load(Ordering::Relaxed) as f64));
+        .flat_map(|shown| shown.replica.attempts.iter().map(|count| count.load(Ordering::Relaxed) as f64));
     let each: Vec<(&[(&str, &str)], f64)> =
         labels.iter().zip(counts).map(|(labels, count)| (&labels[..], count)).collect();
     page.counter("plimsoll_gateway_attempts_total", "Attempts by replica and by how they ended.", &each);

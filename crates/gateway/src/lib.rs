@@ -5,7 +5,7 @@
 //! bytes), [`pool`] chooses and books a replica or lets it wait in the [`queue`], [`upstream`] sends it there (or it is answered from the [`cache`]: [`cached`]), [`relay`] passes the answer on as it comes; [`traffic`] hands what
 //! happened to whoever keeps it.
 //!
-//! Reading order: [`record`], [`rollout`], [`spec`], [`budget`], [`keys`], [`tls`], [`error`], [`stats`], [`doors`] (who gets in), [`rules`] (what is in force), [`explain`], [`pool`], [`queue`], [`request`], [`terms`], [`upstream`], [`trace_context`] and [`traces`], [`traffic`], [`relay`], [`reply`], [`proxy`], [`cached`], [`prober`], [`admin`], [`serve`], [`reload`].
+//! Reading order: [`record`], [`rollout`], [`spec`], [`budget`], [`keys`], [`tls`], [`error`], [`stats`], [`doors`] (who gets in), [`rules`] (what is in force), [`explain`], [`replica`], [`pool`], [`queue`], [`request`], [`terms`], [`upstream`], [`trace_context`] and [`traces`], [`traffic`], [`relay`], [`reply`], [`proxy`], [`cached`], [`prober`], [`admin`], [`serve`], [`reload`].
 
 pub mod budget;
 pub mod error;
@@ -21,6 +21,7 @@ pub mod explain;
 pub mod models;
 pub mod pool;
 pub mod queue;
+pub mod replica;
 pub mod rules;
 pub mod stats;
 

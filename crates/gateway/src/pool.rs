@@ -4,54 +4,29 @@
 //! placed, or two threads would both choose the emptiest replica). What every event touches is atomic beside it.
 
 use std::collections::HashMap;
-use std::hash::{Hash, Hasher};
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use http::HeaderValue;
 use plimsoll_client::Clock;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{Arm, At, BudgetState, Span};
 use plimsoll_policy::{
-    Ask, Front, Given, Held, Load, Offer, Refusal, ScaleSignal, Sent, SettingError, Speed, Standing, Terms,
-    Ticket, Verdict, Withheld,
+    Ask, Front, Given, Held, Load, Offer, Refusal, Router, ScaleSignal, Sent, SettingError, Speed, Standing,
+    Terms, Ticket, Verdict, Withheld,
 };
-use siphasher::sip::SipHasher13;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::explain::{Candidate, Choice, LeftOut};
 use crate::models::{self, Model};
 use crate::queue::{Placing, Waits};
+use crate::replica::Replica;
 use crate::request::{self, Asked};
 use crate::rollout::{Role, Rollout, Stand};
-use crate::spec::{GatewaySpec, Place};
+use crate::spec::{GatewaySpec, ReplicaSpec};
 use crate::stats::REASONS;
-
-/// A server behind the gateway.
-pub struct Replica {
-    /// What it is called.
-    pub name: String,
-    /// Where it is.
-    pub place: Place,
-    /// What answers carry in `x-plimsoll-replica`.
-    pub header: HeaderValue,
-    /// On which side it began.
-    pub arm: Arm,
-    /// Attempts that reached it, by how they ended: worked, shed, failed, cancelled.
-    pub attempts: [AtomicU64; 4],
-    /// When one of its streams moved last, ns of the gateway's clock.
-    moved: AtomicI64,
-    /// Streams whose head has come and whose end has not.
-    streams: AtomicU32,
-}
-
-/// Names of [`Replica::attempts`].
-pub const ATTEMPTS: [&str; 4] = ["worked", "shed", "failed", "cancelled"];
 
 /// See the module.
 pub struct Pool {
-    /// The replicas, by their numbers.
-    pub replicas: Vec<Replica>,
     /// The gateway's clock.
     pub clock: Clock,
     /// Cuts prompts into blocks?
@@ -60,9 +35,11 @@ pub struct Pool {
     pub rollout: Option<Rollout>,
     /// Requests that were not sent, by class and [reason](crate::stats::REASONS).
     pub refused: Vec<[AtomicU64; REASONS.len()]>,
+    /// Do answers name their replica?
+    names_replicas: bool,
+    /// How often a replica came or went.
+    changes: watch::Sender<u64>,
     inner: Mutex<Inner>,
-    /// What each replica serves, and whether the file says so.
-    models: Mutex<Vec<(Option<Vec<Model>>, bool)>>,
 }
 
 struct Inner {
@@ -70,8 +47,49 @@ struct Inner {
     /// Those that wait, to be told.
     waiting: HashMap<Ticket, Waiting>,
     chance: Stream,
-    /// Replicas that the file names no more.
-    unnamed: Vec<bool>,
+    /// The replicas, by their numbers; one that has gone holds its place until another gets its number.
+    each: Vec<Arc<Replica>>,
+    /// Replicas that there ever were.
+    ever: u64,
+}
+
+impl Inner {
+    fn each(&self) -> impl Iterator<Item = &Arc<Replica>> {
+        self.each.iter().filter(|replica| !replica.is_gone())
+    }
+
+    /// Is it still counted under its number?
+    fn has(&self, replica: &Replica) -> bool {
+        !replica.is_gone() && self.each.get(replica.number as usize).is_some_and(|own| own.id == replica.id)
+    }
+
+    fn join(&mut self, replica: Replica) {
+        self.ever += 1;
+        let replica = Arc::new(replica.numbered(self.ever, self.front.join()));
+        match self.each.get_mut(replica.number as usize) {
+            Some(gone) => *gone = replica,
+            None => self.each.push(replica),
+        }
+    }
+
+    /// Forgets a replica that the file names no more and that has nothing to do. True if it did.
+    fn part(&mut self, number: u32) -> bool {
+        let replica = &self.each[number as usize];
+        let parts = !replica.is_named() && !replica.is_gone() && self.front.part(number);
+        if parts {
+            replica.goes();
+        }
+        parts
+    }
+}
+
+/// What another reading of the file changed of the replicas, by their names.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Moved {
+    /// They get requests as soon as they answer.
+    pub joined: Vec<String>,
+    /// They end what they have, and are forgotten then.
+    pub drains: Vec<String>,
 }
 
 /// One that waits.
@@ -82,8 +100,10 @@ struct Waiting {
 }
 
 /// Where a replica stands, for people and for metrics.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Shown {
+    /// Which one it is.
+    pub replica: Arc<Replica>,
     /// May it get requests?
     pub standing: Standing,
     /// What is on it.
@@ -100,45 +120,39 @@ impl Pool {
     /// # Errors
     /// A replica's URL can't be read.
     pub fn new(spec: &GatewaySpec, clock: Clock) -> Result<Pool, SettingError> {
-        let mut replicas = Vec::new();
-        for replica in spec.replicas.iter().filter(|replica| replica.role != Role::Shadow) {
-            let place = replica.place()?;
-            let name = replica.named();
-            let shown = if spec.name_replicas { name.clone() } else { hashed(&name) };
-            let header = HeaderValue::from_str(&shown).map_err(|_| SettingError::Conflict {
-                name: "replicas".to_owned(),
-                why: format!("{name:?} can't be in a header; use letters, digits and dashes"),
-            })?;
-            replicas.push(Replica {
-                name,
-                place,
-                header,
-                arm: if replica.role == Role::Canary { Arm::Canary } else { Arm::Base },
-                attempts: Default::default(),
-                moved: AtomicI64::new(0),
-                streams: AtomicU32::new(0),
-            });
-        }
-        let mut front = Front::new(&spec.front(), replicas.len(), clock.now()).reserved();
-        for (number, replica) in (0u32..).zip(&replicas) {
-            front.set_arm(number, replica.arm);
-        }
         let pool = Pool {
-            models: Mutex::new(vec![(None, false); replicas.len()]),
-            needs_blocks: front.router().needs_blocks(),
+            needs_blocks: Router::new(&spec.route).needs_blocks(),
             clock,
             rollout: spec.canary_share().map(Rollout::new),
             refused: spec.admission.classes.iter().map(|_| Default::default()).collect(),
+            names_replicas: spec.name_replicas,
+            changes: watch::Sender::new(0),
             inner: Mutex::new(Inner {
-                front,
+                front: Front::new(&spec.front(), 0, clock.now()).reserved(),
                 waiting: HashMap::new(),
                 chance: Stream::new(clock.anchor().realtime_ns as u64, "gateway", 0),
-                unnamed: vec![false; replicas.len()],
+                each: Vec::new(),
+                ever: 0,
             }),
-            replicas,
         };
+        let mut inner = pool.lock();
+        for replica in spec.replicas.iter().filter(|replica| replica.role != Role::Shadow) {
+            inner.join(Replica::new(replica, spec.name_replicas)?);
+        }
+        pool.set_sides(&mut inner);
+        drop(inner);
         pool.set_said_models(spec);
         Ok(pool)
+    }
+
+    /// The replicas that there are, those that end what they have too.
+    pub fn replicas(&self) -> Vec<Arc<Replica>> {
+        self.lock().each().cloned().collect()
+    }
+
+    /// Tells whenever one came or went.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -164,12 +178,12 @@ impl Pool {
     ) -> Placing {
         let now = self.clock.now();
         let mut inner = self.lock();
-        let Inner { front, waiting, chance, .. } = &mut *inner;
+        let Inner { front, waiting, chance, each, .. } = &mut *inner;
         front.set_budget_state(state);
         match front.offer(&asked.facts(), terms, now, chance, || asked.clone()) {
             Offer::Sent(sent) => {
-                let explained = explains.then(|| self.explained(front, &sent, asked, now));
-                Placing::Booked(Booked::new(self, sent, explained))
+                let explained = explains.then(|| explained(front, each, (&sent, asked), now));
+                Placing::Booked(Booked::new(self, each, sent, explained))
             }
             Offer::Queued { ticket, until } => {
                 let (to, given) = oneshot::channel();
@@ -185,10 +199,10 @@ impl Pool {
     pub fn again(self: &Arc<Pool>, asked: &Asked, tried: &[u32], explains: bool) -> Option<Booked> {
         let now = self.clock.now();
         let mut inner = self.lock();
-        let Inner { front, chance, .. } = &mut *inner;
+        let Inner { front, chance, each, .. } = &mut *inner;
         let sent = front.again(&asked.facts(), tried, now, chance)?;
-        let explained = explains.then(|| self.explained(front, &sent, asked, now));
-        Some(Booked::new(self, sent, explained))
+        let explained = explains.then(|| explained(front, each, (&sent, asked), now));
+        Some(Booked::new(self, each, sent, explained))
     }
 
     /// How long after it was sent a request is late. `None` = nobody can say, or nothing is hedged.
@@ -209,45 +223,17 @@ impl Pool {
     ) -> Result<Booked, Withheld> {
         let now = self.clock.now();
         let mut inner = self.lock();
-        let Inner { front, chance, .. } = &mut *inner;
+        let Inner { front, chance, each, .. } = &mut *inner;
         front.set_budget_state(state);
         let sent = front.hedge(&asked.facts(), &late.sent, now, chance)?;
-        let explained = explains.then(|| self.explained(front, &sent, asked, now));
-        Ok(Booked::new(self, sent, explained))
+        let explained = explains.then(|| explained(front, each, (&sent, asked), now));
+        Ok(Booked::new(self, each, sent, explained))
     }
 
     /// A hedged request has its first token, from its second replica if that `won`, and is cancelled where it was slower.
     pub fn hedge_ended(&self, won: bool, slower: Option<&Booked>) {
         let now = self.clock.now();
         self.lock().front.hedge_ended(won, slower.map(|booked| &booked.sent), now);
-    }
-
-    /// What was weighed, by names.
-    fn explained(&self, front: &Front<Asked>, sent: &Sent, asked: &Asked, now: At) -> Box<Choice> {
-        let name = |replica: u32| self.replicas[replica as usize].name.clone();
-        let weighed = front.weighed(&asked.facts());
-        let out =
-            (0..self.replicas.len() as u32).filter(|n| weighed.iter().all(|(view, ..)| view.replica != *n));
-        let left_out = out.map(|replica| LeftOut {
-            replica: name(replica),
-            standing: Some(front.health().standing(replica, now)).filter(|s| *s != Standing::Ready),
-        });
-        let left_out = left_out.collect();
-        let candidates = weighed.iter().map(|(view, cached, terms)| Candidate {
-            replica: name(view.replica),
-            requests: view.load.requests,
-            waiting_tokens: view.load.backlog,
-            decoding: view.load.decoding,
-            cached: *cached,
-            terms: *terms,
-        });
-        Box::new(Choice {
-            chosen: name(sent.booking.replica),
-            candidates: candidates.collect(),
-            left_out,
-            prompt_tokens: asked.prompt_tokens,
-            retries_left: front.retries_left(),
-        })
     }
 
     /// May a request that was sent `sent` times be sent again? Takes it out of the budget.
@@ -273,61 +259,77 @@ impl Pool {
     }
 
     /// A connection to a replica could not be made, or its health page answered (or did not).
-    pub fn set_up(self: &Arc<Pool>, replica: u32, up: bool) {
+    pub fn set_up(self: &Arc<Pool>, replica: &Replica, up: bool) {
         let mut inner = self.lock();
-        inner.front.set_up(replica, up);
-        self.settle(inner);
-    }
-
-    /// Is a replica to be asked what it serves? Not where the file says it.
-    pub(crate) fn asks_models(&self, replica: u32) -> bool {
-        !self.models()[replica as usize].1
+        if inner.has(replica) {
+            inner.front.set_up(replica.number, up);
+            self.settle(inner);
+        }
     }
 
     /// What the file says that its replicas serve; where it says nothing they are asked.
     pub(crate) fn set_said_models(&self, spec: &GatewaySpec) {
-        for (number, replica) in (0u32..).zip(&self.replicas) {
-            let of_file = spec.replicas.iter().find(|one| one.named() == replica.name);
-            let said = of_file.and_then(|one| one.models.as_ref());
-            let was_said = std::mem::replace(&mut self.models()[number as usize].1, said.is_some());
+        for replica in self.replicas() {
+            let said = spec.replicas.iter().find(|one| replica.is(one)).and_then(|one| one.models.as_ref());
+            let was_said = std::mem::replace(&mut replica.served().is_said, said.is_some());
             if said.is_some() || was_said {
-                self.set_models(number, said.map(|ids| ids.iter().map(|id| Model::named(id)).collect()));
+                self.set_models(&replica, said.map(|ids| ids.iter().map(|id| Model::named(id)).collect()));
             }
         }
     }
 
     /// A replica says what it serves; `None` = it does not.
-    pub(crate) fn set_models(&self, replica: u32, models: Option<Vec<Model>>) {
+    pub(crate) fn set_models(&self, replica: &Replica, models: Option<Vec<Model>>) {
         let mut inner = self.lock();
-        inner.front.set_models(replica, models.as_deref().map(hashes));
-        self.models()[replica as usize].0 = models;
-    }
-
-    fn models(&self) -> MutexGuard<'_, Vec<(Option<Vec<Model>>, bool)>> {
-        self.models.lock().unwrap_or_else(PoisonError::into_inner)
+        if inner.has(replica) {
+            inner.front.set_models(replica.number, models.as_deref().map(hashes));
+            replica.served().models = models;
+        }
     }
 
     /// What is served, where replicas serve different models: otherwise any of them can say.
     pub fn models_page(&self) -> Option<String> {
-        if self.lock().front.serve_alike() {
+        let inner = self.lock();
+        if inner.front.serve_alike() {
             return None;
         }
-        let models = self.models();
-        Some(models::merged(models.iter().filter_map(|(models, _)| models.as_deref())).to_string())
+        let each: Vec<Vec<Model>> =
+            inner.each().filter_map(|replica| replica.served().models.clone()).collect();
+        Some(models::merged(each.iter().map(Vec::as_slice)).to_string())
     }
 
-    /// Names of what a replica serves, where it says so.
-    pub fn models_of(&self, replica: usize) -> Option<Vec<String>> {
-        let models = self.models();
-        Some(models[replica].0.as_ref()?.iter().map(|model| model.id.clone()).collect())
-    }
-
-    /// The file names these replicas, by their numbers; the others end what they have.
-    pub fn set_named(self: &Arc<Pool>, is_named: impl Fn(&Replica) -> bool) {
+    /// The file names these replicas from now on. One that is new gets requests as soon as it answers; one that is left out ends what it has and is forgotten. Of
+    /// those that are on no side of a trial yet only such come that serve.
+    ///
+    /// # Errors
+    /// One can't be: nothing has changed then.
+    pub fn set_replicas(self: &Arc<Pool>, asked: &[ReplicaSpec]) -> Result<Moved, SettingError> {
+        let mut moved = Moved::default();
+        let mut fresh = Vec::new();
         let mut inner = self.lock();
-        inner.unnamed = self.replicas.iter().map(|replica| !is_named(replica)).collect();
+        let serve = asked.iter().filter(|one| one.role == Role::Serve);
+        for one in serve.filter(|one| !inner.each().any(|replica| replica.is(one))) {
+            fresh.push(Replica::new(one, self.names_replicas)?);
+        }
+        let mut left = Vec::new();
+        for replica in inner.each() {
+            replica.set_named(asked.iter().any(|one| replica.is(one)));
+            if !replica.is_named() {
+                moved.drains.push(replica.name.clone());
+                left.push(replica.number);
+            }
+        }
+        for replica in fresh {
+            moved.joined.push(replica.name.clone());
+            inner.join(replica);
+        }
         self.set_sides(&mut inner);
+        left.into_iter().for_each(|number| {
+            inner.part(number);
+        });
         self.settle(inner);
+        self.changes.send_modify(|count| *count += 1);
+        Ok(moved)
     }
 
     /// The version on trial stands elsewhere from now on.
@@ -348,11 +350,12 @@ impl Pool {
             Some(Stand::RolledBack) => true,
             Some(Stand::Promoted) | None => false,
         };
-        for (number, replica) in (0u32..).zip(&self.replicas) {
+        let Inner { front, each, .. } = inner;
+        for replica in each.iter().filter(|replica| !replica.is_gone()) {
             let arm = if stand == Some(Stand::Promoted) { Arm::Base } else { replica.arm };
-            inner.front.set_arm(number, arm);
-            let drains = inner.unnamed[number as usize] || is_out && replica.arm == Arm::Canary;
-            inner.front.set_draining(number, drains);
+            front.set_arm(replica.number, arm);
+            let drains = !replica.is_named() || is_out && replica.arm == Arm::Canary;
+            front.set_draining(replica.number, drains);
         }
     }
 
@@ -361,9 +364,9 @@ impl Pool {
         self.lock().front.strayed()
     }
 
-    /// Does a replica answer?
-    pub fn is_up(&self, replica: u32) -> bool {
-        self.lock().front.health().is_up(replica)
+    /// Does the replica of this number answer?
+    pub fn is_up(&self, number: u32) -> bool {
+        self.lock().front.health().is_up(number)
     }
 
     /// Is there anybody who may get a request?
@@ -376,11 +379,10 @@ impl Pool {
     pub fn look_for_silence(self: &Arc<Pool>) {
         let now = self.clock.now();
         let mut inner = self.lock();
-        let Inner { front, chance, .. } = &mut *inner;
-        for (number, replica) in (0u32..).zip(&self.replicas) {
-            if replica.streams.load(Ordering::Relaxed) > 0 {
-                let silence = now - At(replica.moved.load(Ordering::Relaxed));
-                front.silent(number, silence, now, chance);
+        let Inner { front, chance, each, .. } = &mut *inner;
+        for replica in each.iter().filter(|replica| !replica.is_gone()) {
+            if let Some(moved) = replica.moved() {
+                front.silent(replica.number, now - moved, now, chance);
             }
         }
         self.settle(inner);
@@ -391,11 +393,12 @@ impl Pool {
         let now = self.clock.now();
         let inner = self.lock();
         let front = &inner.front;
-        let shown = (0..self.replicas.len() as u32).map(|replica| Shown {
-            standing: front.health().standing(replica, now),
-            load: front.load(replica),
-            speed: front.speed(replica),
-            penalty: front.health().penalty(replica, now),
+        let shown = inner.each().map(|replica| Shown {
+            replica: Arc::clone(replica),
+            standing: front.health().standing(replica.number, now),
+            load: front.load(replica.number),
+            speed: front.speed(replica.number),
+            penalty: front.health().penalty(replica.number, now),
         });
         (shown.collect(), front.retries_left(), front.router().remembered())
     }
@@ -414,15 +417,15 @@ impl Pool {
             return;
         }
         let now = self.clock.now();
-        let Inner { front, waiting, chance, .. } = &mut *inner;
+        let Inner { front, waiting, chance, each, .. } = &mut *inner;
         let mut told = Vec::new();
         while let Some((ticket, given)) = front.pump_one(now, chance) {
             let one = waiting.remove(&ticket);
             let given = match given {
                 Given::Sent(sent) => {
                     let asked = one.as_ref().and_then(|one| one.asked.as_ref());
-                    let explained = asked.map(|asked| self.explained(front, &sent, asked, now));
-                    Ok(Booked::new(self, sent, explained))
+                    let explained = asked.map(|asked| explained(front, each, (&sent, asked), now));
+                    Ok(Booked::new(self, each, sent, explained))
                 }
                 Given::Refused(refusal) => Err(refusal),
             };
@@ -441,6 +444,7 @@ impl Pool {
 /// A request on a replica. Dropped without an end, it was cancelled: its share of the load goes either way.
 pub struct Booked {
     pool: Arc<Pool>,
+    replica: Arc<Replica>,
     sent: Sent,
     events: u32,
     is_stream: bool,
@@ -450,8 +454,10 @@ pub struct Booked {
 }
 
 impl Booked {
-    fn new(pool: &Arc<Pool>, sent: Sent, explained: Option<Box<Choice>>) -> Booked {
-        Booked { pool: Arc::clone(pool), sent, events: 0, is_stream: false, open: true, explained }
+    fn new(pool: &Arc<Pool>, each: &[Arc<Replica>], sent: Sent, explained: Option<Box<Choice>>) -> Booked {
+        let replica = Arc::clone(&each[sent.booking.replica as usize]);
+        let pool = Arc::clone(pool);
+        Booked { pool, replica, sent, events: 0, is_stream: false, open: true, explained }
     }
 
     /// The replica's number.
@@ -460,8 +466,8 @@ impl Booked {
     }
 
     /// The replica.
-    pub fn replica(&self) -> &Replica {
-        &self.pool.replicas[self.number() as usize]
+    pub fn replica(&self) -> &Arc<Replica> {
+        &self.replica
     }
 
     /// When it was booked.
@@ -479,14 +485,12 @@ impl Booked {
         if std::mem::replace(&mut self.is_stream, true) {
             return;
         }
-        let replica = self.replica();
-        replica.moved.store(now.0, Ordering::Relaxed);
-        replica.streams.fetch_add(1, Ordering::Relaxed);
+        self.replica.stream_begins(now);
     }
 
     /// Its stream moved by so many events, which are counted from its first token on.
     pub fn moved(&mut self, events: u32, now: At) {
-        self.replica().moved.store(now.0, Ordering::Relaxed);
+        self.replica.moves(now);
         if self.sent.booking.first.is_some() {
             self.events += events;
         }
@@ -520,15 +524,18 @@ impl Booked {
             Some(Verdict::Failed) => 2,
             None => 3,
         };
-        let replica = self.replica();
-        replica.attempts[place].fetch_add(1, Ordering::Relaxed);
+        self.replica.attempts[place].fetch_add(1, Ordering::Relaxed);
         if self.is_stream {
-            replica.streams.fetch_sub(1, Ordering::Relaxed);
+            self.replica.stream_ends();
         }
         let mut inner = self.pool.lock();
         let Inner { front, chance, .. } = &mut *inner;
         front.ended(self.sent, verdict, self.events, now, chance);
+        let parts = !self.replica.is_named() && inner.part(self.replica.number);
         self.pool.settle(inner);
+        if parts {
+            self.pool.changes.send_modify(|count| *count += 1);
+        }
     }
 }
 
@@ -538,13 +545,39 @@ impl Drop for Booked {
     }
 }
 
-fn hashes(models: &[Model]) -> Vec<u64> {
-    models.iter().map(|model| request::hash(model.id.as_bytes())).collect()
+/// What was weighed, by names.
+fn explained(
+    front: &Front<Asked>,
+    each: &[Arc<Replica>],
+    (sent, asked): (&Sent, &Asked),
+    now: At,
+) -> Box<Choice> {
+    let name = |replica: u32| each[replica as usize].name.clone();
+    let weighed = front.weighed(&asked.facts());
+    let is_weighed = |number| weighed.iter().any(|(view, ..)| view.replica == number);
+    let out = each.iter().filter(|replica| !replica.is_gone() && !is_weighed(replica.number));
+    let left_out = out.map(|replica| LeftOut {
+        replica: replica.name.clone(),
+        standing: Some(front.health().standing(replica.number, now)).filter(|s| *s != Standing::Ready),
+    });
+    let left_out = left_out.collect();
+    let candidates = weighed.iter().map(|(view, cached, terms)| Candidate {
+        replica: name(view.replica),
+        requests: view.load.requests,
+        waiting_tokens: view.load.backlog,
+        decoding: view.load.decoding,
+        cached: *cached,
+        terms: *terms,
+    });
+    Box::new(Choice {
+        chosen: name(sent.booking.replica),
+        candidates: candidates.collect(),
+        left_out,
+        prompt_tokens: asked.prompt_tokens,
+        retries_left: front.retries_left(),
+    })
 }
 
-/// A name that tells two replicas apart and neither where they are nor what they are called.
-fn hashed(name: &str) -> String {
-    let mut hash = SipHasher13::new();
-    name.hash(&mut hash);
-    format!("{:08x}", hash.finish() as u32)
+fn hashes(models: &[Model]) -> Vec<u64> {
+    models.iter().map(|model| request::hash(model.id.as_bytes())).collect()
 }

@@ -2,7 +2,6 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,7 +11,8 @@ use http_body_util::{BodyExt, Full};
 use plimsoll_model::{At, Span};
 
 use crate::models;
-use crate::pool::{Pool, Replica};
+use crate::pool::Pool;
+use crate::replica::Replica;
 use crate::rules::{InForce, Rules};
 use crate::upstream::{Upstreams, soon};
 
@@ -27,22 +27,42 @@ const MOST_MODELS: usize = 4 << 20;
 /// Between two looks at what a replica serves: adapters are loaded while it runs.
 const MODELS: Span = Span::from_secs(30);
 
-/// Looks at one replica for ever.
-pub async fn probe(pool: Arc<Pool>, upstreams: Rc<Upstreams>, replica: u32, rules: Arc<InForce>) {
+/// Looks at all replicas for ever, also at those that come.
+pub async fn look(pool: Arc<Pool>, upstreams: Rc<Upstreams>, rules: Arc<InForce>) {
+    let (mut changes, mut newest) = (pool.changes(), 0);
+    loop {
+        let before = newest;
+        for replica in pool.replicas().into_iter().filter(|replica| replica.id > before) {
+            newest = newest.max(replica.id);
+            let probing = probe(Arc::clone(&pool), Rc::clone(&upstreams), replica, Arc::clone(&rules));
+            tokio::task::spawn_local(probing);
+        }
+        if changes.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Looks at one replica until it has gone. One that ends what it has is not looked at: it gets nothing more, whatever its page says.
+async fn probe(pool: Arc<Pool>, upstreams: Rc<Upstreams>, replica: Arc<Replica>, rules: Arc<InForce>) {
     let mut failed = 0;
     let mut due = pool.clock.now();
     // How many attempts there were when it was last seen to be used, and when that was.
     let mut used = (0, due);
     let mut models_due = due;
-    loop {
+    while !replica.is_gone() {
         let rules = rules.now();
-        let one = One { pool: &pool, upstreams: &upstreams, replica, rules: &rules };
+        let one = One { pool: &pool, upstreams: &upstreams, replica: &replica, rules: &rules };
         let every = Span::from_secs_f64(rules.health.every_s);
+        if !replica.is_named() {
+            tokio::time::sleep_until(soon(OFTEN)).await;
+            continue;
+        }
         let now = pool.clock.now();
-        if now >= due || !pool.is_up(replica) {
+        if now >= due || !pool.is_up(replica.number) {
             let answers = one.is_healthy().await;
             failed = if answers { 0 } else { failed + 1 };
-            let is_new = answers && !pool.is_up(replica);
+            let is_new = answers && !pool.is_up(replica.number);
             if is_new {
                 one.warm_up().await;
                 used.1 = pool.clock.now();
@@ -52,12 +72,11 @@ pub async fn probe(pool: Arc<Pool>, upstreams: Rc<Upstreams>, replica: u32, rule
                 models_due = pool.clock.now() + MODELS;
             }
             if answers || failed >= FAILED {
-                pool.set_up(replica, answers);
+                pool.set_up(&replica, answers);
             }
             due = pool.clock.now() + every;
         }
-        let attempts = pool.replicas[replica as usize].attempts.iter();
-        let attempts: u64 = attempts.map(|count| count.load(Ordering::Relaxed)).sum();
+        let attempts = replica.attempted();
         if attempts != used.0 {
             used = (attempts, pool.clock.now());
         }
@@ -70,7 +89,7 @@ pub async fn probe(pool: Arc<Pool>, upstreams: Rc<Upstreams>, replica: u32, rule
 struct One<'a> {
     pool: &'a Pool,
     upstreams: &'a Rc<Upstreams>,
-    replica: u32,
+    replica: &'a Arc<Replica>,
     rules: &'a Rules,
 }
 
@@ -86,12 +105,12 @@ impl One<'_> {
     /// Asks it what it serves. One that does not say gets requests for any model.
     async fn look_at_models(&self) {
         let spec = &self.rules.health;
-        let Some(path) = spec.models.as_ref().filter(|_| self.pool.asks_models(self.replica)) else { return };
+        let Some(path) = spec.models.as_ref().filter(|_| self.replica.asks_models()) else { return };
         let within = Duration::from_secs_f64(spec.timeout_s);
         let page = self.send(Method::GET, path, "", (within, MOST_MODELS)).await;
         // One that is too busy to say serves what it served.
         // The file may have said it meanwhile.
-        if let Some((status, page)) = page.filter(|_| self.pool.asks_models(self.replica)) {
+        if let Some((status, page)) = page.filter(|_| self.replica.asks_models()) {
             let models = page.filter(|_| status == 200).and_then(|page| models::read(&page));
             self.pool.set_models(self.replica, models);
         }
@@ -114,7 +133,7 @@ impl One<'_> {
     async fn keep_warm(&self, used: &mut At) {
         let Some(spec) = self.rules.warm_up.as_ref().filter(|spec| spec.idle_s > 0.0) else { return };
         let idle = Span::from_secs_f64(spec.idle_s);
-        if self.pool.is_up(self.replica) && self.pool.clock.now() - *used >= idle {
+        if self.pool.is_up(self.replica.number) && self.pool.clock.now() - *used >= idle {
             // Health is not looked at meanwhile, so it may take no longer than a look at it.
             let within = Duration::from_secs_f64(self.rules.health.timeout_s);
             self.send(Method::POST, &spec.path, &spec.body, (within, MOST_PAGE)).await;
@@ -130,7 +149,7 @@ impl One<'_> {
         body: &str,
         (within, most): (Duration, usize),
     ) -> Option<(u16, Option<Bytes>)> {
-        let Replica { place, name, .. } = &self.pool.replicas[self.replica as usize];
+        let Replica { place, name, .. } = &**self.replica;
         let path = format!("{}{path}", place.base).parse::<Uri>().ok()?;
         let request = || {
             let mut request = Request::new(Full::new(Bytes::copy_from_slice(body.as_bytes())));

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::Value;
 
 use crate::error::GatewayError;
-use crate::pool::{Pool, Replica};
+use crate::pool::Pool;
 use crate::rollout::Role;
 use crate::rules::{InForce, Rules};
 use crate::spec::{GatewaySpec, ReplicaSpec};
@@ -40,12 +40,16 @@ pub struct Reloader {
 }
 
 /// What a reading changed.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct Reloaded {
-    /// Replicas that get no further requests: the file names them no more.
+    /// Replicas that are new: they get requests as soon as they answer.
+    pub joined: Vec<String>,
+    /// Replicas that get no further requests: the file names them no more, and they are forgotten once they have ended what they have.
     pub drains: Vec<String>,
     /// What takes a restart, by its key.
     pub later: Vec<String>,
+    /// The replicas that are there now, as the file has them, and as the start had those whose role takes a restart.
+    pub replicas: Vec<ReplicaSpec>,
 }
 
 impl Reloader {
@@ -59,18 +63,11 @@ impl Reloader {
         let rules = rules.and_then(|()| Rules::new(spec, Some(&self.rules.now()), self.pool.clock));
         self.stats.reloaded(rules.is_ok());
         self.rules.set(rules?);
-        let mut reloaded = Reloaded { drains: Vec::new(), later: self.later(spec) };
-        let asked: Vec<_> =
-            spec.replicas.iter().filter_map(|one| Some((one.named(), one.place().ok()?))).collect();
-        let is_named = |replica: &Replica| {
-            asked.iter().any(|(name, place)| *name == replica.name && *place == replica.place)
-        };
-        let unnamed = self.pool.replicas.iter().filter(|replica| !is_named(replica));
-        reloaded.drains.extend(unnamed.map(|replica| replica.name.clone()));
-        self.pool.set_named(is_named);
+        let moved = self.pool.set_replicas(&spec.replicas)?;
         self.pool.set_said_models(spec);
-        reloaded.later.extend(self.replicas_later(spec));
-        Ok(reloaded)
+        let mut later = self.later(spec);
+        later.extend(self.replicas_later(spec));
+        Ok(Reloaded { joined: moved.joined, drains: moved.drains, later, replicas: self.replicas(spec) })
     }
 
     /// The file could not even be read.
@@ -78,18 +75,28 @@ impl Reloader {
         self.stats.reloaded(false);
     }
 
+    fn replicas(&self, spec: &GatewaySpec) -> Vec<ReplicaSpec> {
+        let here = self.pool.replicas();
+        let asked = spec.replicas.iter().filter_map(|one| {
+            let replica = here.iter().find(|replica| replica.is(one))?;
+            Some(ReplicaSpec { role: replica.role(), ..one.clone() })
+        });
+        asked.chain(self.started.of(Role::Shadow).cloned()).collect()
+    }
+
     /// Replicas that take a restart.
     fn replicas_later(&self, spec: &GatewaySpec) -> Vec<String> {
         let same =
             |a: &ReplicaSpec, b: &ReplicaSpec| a.named() == b.named() && a.place().ok() == b.place().ok();
         let mut later = Vec::new();
+        // A trial's sides, and who gets copies, are those of the start.
+        let here = self.pool.replicas();
         for one in &spec.replicas {
-            match self.started.replicas.iter().find(|before| same(before, one)) {
-                None => later.push(format!("replicas ({} is new)", one.named())),
-                Some(before) if before.role != one.role => {
-                    later.push(format!("replicas ({} has another role)", one.named()));
-                }
-                Some(_) => {}
+            let was = here.iter().find(|replica| replica.is(one));
+            let role = was.map_or(Role::Shadow, |replica| replica.role());
+            let was_shadow = || self.started.of(Role::Shadow).any(|before| same(before, one));
+            if role != one.role || role == Role::Shadow && !was_shadow() {
+                later.push(format!("replicas ({} in the role of {})", one.named(), one.role.words()));
             }
         }
         let gone = |before: &&ReplicaSpec| !spec.replicas.iter().any(|one| same(before, one));

@@ -24,6 +24,17 @@ pub enum Role {
     Shadow,
 }
 
+impl Role {
+    /// In a sentence.
+    pub fn words(self) -> &'static str {
+        match self {
+            Role::Serve => "one that serves",
+            Role::Canary => "a canary",
+            Role::Shadow => "a shadow",
+        }
+    }
+}
+
 /// How a canary is given requests and judged.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]

@@ -232,7 +232,7 @@ impl Shadows {
     /// A thread's own.
     fn worker(self, rules: &Arc<InForce>, numbers: &Arc<AtomicU64>) -> Shadow {
         let head_bytes = self.spec.limits.head_bytes;
-        let upstreams = Upstreams::new(Arc::clone(&self.pool), Arc::clone(rules), head_bytes);
+        let upstreams = Upstreams::new(self.pool.clock, Arc::clone(rules), head_bytes);
         let worker = Worker {
             pool: self.pool,
             upstreams: Rc::new(upstreams),
@@ -251,11 +251,8 @@ impl Shadows {
 
 /// Looks at a worker's replicas for ever.
 fn look_at_replicas(worker: &Worker) {
-    for replica in 0..worker.pool.replicas.len() as u32 {
-        let upstreams = Rc::clone(&worker.upstreams);
-        let rules = Arc::clone(&worker.rules);
-        tokio::task::spawn_local(prober::probe(Arc::clone(&worker.pool), upstreams, replica, rules));
-    }
+    let (upstreams, rules) = (Rc::clone(&worker.upstreams), Arc::clone(&worker.rules));
+    tokio::task::spawn_local(prober::look(Arc::clone(&worker.pool), upstreams, rules));
     tokio::task::spawn_local(prober::listen(Arc::clone(&worker.pool)));
 }
 
@@ -270,7 +267,7 @@ fn run(start: Start) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
     runtime.block_on(async move {
         let Start { spec, pool, mut stop, .. } = start;
-        let upstreams = Upstreams::new(Arc::clone(&pool), Arc::clone(&start.rules), spec.limits.head_bytes);
+        let upstreams = Upstreams::new(pool.clock, Arc::clone(&start.rules), spec.limits.head_bytes);
         let shadow = start.shadows.map(|shadows| shadows.worker(&start.rules, &start.numbers));
         let worker = Rc::new(Worker {
             pool,

@@ -1,13 +1,15 @@
 //! What a gateway is asked: a file, or flags that stand for one. Every default says why.
 
+use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use http::uri::Authority;
-use http::{HeaderName, Uri};
+use http::{HeaderName, HeaderValue, Uri};
 use plimsoll_policy::{AdmissionSpec, BreakerSpec, FrontSpec, HedgeSpec, RetrySpec, RouteSpec, SettingError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use siphasher::sip::SipHasher13;
 
 use crate::cache::CacheSpec;
 use crate::keys::{KeySource, KeySpec};
@@ -324,6 +326,7 @@ impl GatewaySpec {
         let mut names: Vec<String> = Vec::new();
         for replica in &self.replicas {
             replica.place()?;
+            replica.header(self.name_replicas)?;
             let name = replica.named();
             if replica.models.as_ref().is_some_and(Vec::is_empty) {
                 let why = format!("{name}: models names none; leave it out, and the replica is asked");
@@ -441,6 +444,21 @@ impl ReplicaSpec {
     pub fn named(&self) -> String {
         let place = || self.place().map(|place| place.authority.to_string());
         self.name.clone().or_else(|| place().ok()).unwrap_or_default()
+    }
+
+    /// What answers carry in `x-plimsoll-replica`: its name, or a hash that tells it from others and says neither where it is nor what it is called.
+    ///
+    /// # Errors
+    /// Its name can't be in a header.
+    pub fn header(&self, name_it: bool) -> Result<HeaderValue, SettingError> {
+        let name = self.named();
+        let mut hash = SipHasher13::new();
+        name.hash(&mut hash);
+        let shown = if name_it { name.clone() } else { format!("{:08x}", hash.finish() as u32) };
+        HeaderValue::from_str(&shown).map_err(|_| SettingError::Conflict {
+            name: "replicas".to_owned(),
+            why: format!("{name:?} can't be in a header; use letters, digits and dashes"),
+        })
     }
 
     /// Where it is.

@@ -1,6 +1,7 @@
 //! Connections to replicas: each thread keeps its own, and each is used by one request at a time.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,12 +13,13 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper_util::rt::TokioIo;
+use plimsoll_client::Clock;
 use plimsoll_model::{At, Span};
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::pool::Pool;
+use crate::replica::Replica;
 use crate::rules::InForce;
 
 /// A connection that was idle for longer is not used: engines on uvicorn close theirs after 5 s, and a request that meets the close is lost.
@@ -52,10 +54,19 @@ pub struct Way {
 
 /// See the module.
 pub struct Upstreams {
-    pool: Arc<Pool>,
+    clock: Clock,
     rules: Arc<InForce>,
     http: Builder,
-    idle: Vec<RefCell<Vec<(Sender, At)>>>,
+    /// Connections that wait for a request, by the id of their replica.
+    idle: RefCell<HashMap<u64, Idle>>,
+    /// Replicas there were when those that have gone were looked for last.
+    swept: Cell<usize>,
+}
+
+/// A replica's connections that wait, and since when.
+struct Idle {
+    replica: Arc<Replica>,
+    senders: Vec<(Sender, At)>,
 }
 
 /// Why there is no answer.
@@ -70,7 +81,7 @@ pub enum Unanswered {
 /// A connection that goes back when its answer is whole.
 pub struct Lent {
     from: Rc<Upstreams>,
-    replica: u32,
+    replica: Arc<Replica>,
     sender: Option<Sender>,
     /// How the request went.
     pub way: Way,
@@ -80,23 +91,33 @@ impl Lent {
     /// The answer is whole: the connection may be used again.
     pub fn give_back(mut self) {
         let Some(sender) = self.sender.take() else { return };
-        if sender.http.is_closed() {
+        if sender.http.is_closed() || self.replica.is_gone() {
             return;
         }
-        let mut idle = self.from.idle[self.replica as usize].borrow_mut();
-        if idle.len() < KEPT {
-            idle.push((sender, self.from.pool.clock.now()));
-        }
+        self.from.keep(&self.replica, sender);
     }
 }
 
 impl Upstreams {
     /// None yet. `most_bytes`: what is read ahead of a slow client.
-    pub fn new(pool: Arc<Pool>, rules: Arc<InForce>, most_bytes: usize) -> Upstreams {
+    pub fn new(clock: Clock, rules: Arc<InForce>, most_bytes: usize) -> Upstreams {
         let mut http = Builder::new();
         http.max_buf_size(most_bytes.max(8 << 10)).preserve_header_case(false);
-        let idle = pool.replicas.iter().map(|_| RefCell::default()).collect();
-        Upstreams { pool, rules, http, idle }
+        Upstreams { clock, rules, http, idle: RefCell::default(), swept: Cell::new(0) }
+    }
+
+    fn keep(&self, replica: &Arc<Replica>, sender: Sender) {
+        let mut idle = self.idle.borrow_mut();
+        let fresh = || Idle { replica: Arc::clone(replica), senders: Vec::new() };
+        let own = &mut idle.entry(replica.id).or_insert_with(fresh).senders;
+        if own.len() < KEPT {
+            own.push((sender, self.clock.now()));
+        }
+        // Who has gone is looked for when somebody has come.
+        if self.swept.replace(idle.len()) < idle.len() {
+            idle.retain(|_, idle| !idle.replica.is_gone());
+            self.swept.set(idle.len());
+        }
     }
 
     /// Sends a request to a replica. A kept connection that the replica closed meanwhile is replaced by a new one.
@@ -105,7 +126,7 @@ impl Upstreams {
     /// See [`Unanswered`].
     pub async fn send(
         self: &Rc<Upstreams>,
-        replica: u32,
+        replica: &Arc<Replica>,
         request: impl Fn() -> Request<Full<Bytes>>,
     ) -> Result<(Response<Incoming>, Lent), Unanswered> {
         if let Some(sender) = self.kept(replica) {
@@ -123,24 +144,26 @@ impl Upstreams {
 
     async fn on(
         self: &Rc<Upstreams>,
-        (replica, reused): (u32, bool),
+        (replica, reused): (&Arc<Replica>, bool),
         mut sender: Sender,
         request: Request<Full<Bytes>>,
     ) -> Result<(Response<Incoming>, Lent), (hyper::Error, bool)> {
-        let sent = self.pool.clock.now();
+        let sent = self.clock.now();
         let way = Way { connected: sender.made, sent, connection: sender.number, reused };
         match sender.http.send_request(request).await {
             Ok(response) => {
-                Ok((response, Lent { from: Rc::clone(self), replica, sender: Some(sender), way }))
+                let (from, replica) = (Rc::clone(self), Arc::clone(replica));
+                Ok((response, Lent { from, replica, sender: Some(sender), way }))
             }
             Err(error) => Err((error, true)),
         }
     }
 
     /// The connection that was used last, if it is fresh enough.
-    fn kept(&self, replica: u32) -> Option<Sender> {
-        let now = self.pool.clock.now();
-        let mut idle = self.idle[replica as usize].borrow_mut();
+    fn kept(&self, replica: &Replica) -> Option<Sender> {
+        let now = self.clock.now();
+        let mut idle = self.idle.borrow_mut();
+        let idle = &mut idle.get_mut(&replica.id)?.senders;
         while let Some((sender, since)) = idle.pop() {
             if now - since > IDLE {
                 idle.clear();
@@ -153,14 +176,14 @@ impl Upstreams {
         None
     }
 
-    async fn connect(&self, replica: u32) -> Result<Sender, String> {
+    async fn connect(&self, replica: &Replica) -> Result<Sender, String> {
         let http = self.handshake(replica).await?;
         let number = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
-        Ok(Sender { http, made: self.pool.clock.now(), number })
+        Ok(Sender { http, made: self.clock.now(), number })
     }
 
-    async fn handshake(&self, replica: u32) -> Result<SendRequest<Full<Bytes>>, String> {
-        let place = &self.pool.replicas[replica as usize].place;
+    async fn handshake(&self, replica: &Replica) -> Result<SendRequest<Full<Bytes>>, String> {
+        let place = &replica.place;
         let connecting = async {
             let socket =
                 TcpStream::connect((place.host.as_str(), place.port)).await.map_err(|e| e.to_string())?;

@@ -172,6 +172,12 @@ impl PrefixIndex {
         cache.epoch = (cache.epoch + 1) & 0xffff;
     }
 
+    /// A replica has gone for good: one that gets its number has another cache.
+    pub fn part(&mut self, replica: u32) {
+        self.forget(replica);
+        self.cache(replica).span = f64::INFINITY;
+    }
+
     /// Blocks remembered.
     pub fn len(&self) -> usize {
         self.young.len() + self.old.len()

@@ -417,7 +417,7 @@ impl<A: Ask> Front<A> {
         self.router.first(&sent.booking, now);
         self.is_computed(sent);
         let begun = sent.booking.load.begun();
-        let unseen = unseen(&self.loads, self.others);
+        let unseen = unseen(&self.loads, self.health.count(), self.others);
         let load = &mut self.loads[sent.booking.replica as usize];
         load.take(sent.booking.load);
         load.add(begun);
@@ -444,7 +444,7 @@ impl<A: Ask> Front<A> {
             self.saw(&sent, now, false);
         }
         self.is_computed(&mut sent);
-        let unseen = unseen(&self.loads, self.others);
+        let unseen = unseen(&self.loads, self.health.count(), self.others);
         let load = &mut self.loads[number as usize];
         if verdict == Some(Verdict::Worked) && tokens > 0 {
             self.router.ended(&sent.booking, load.decoding + unseen.decoding, tokens, now);
@@ -479,6 +479,31 @@ impl<A: Ask> Front<A> {
             self.router.forget(replica);
         }
         self.health.set_up(replica, up);
+    }
+
+    /// A replica joins, down until somebody says that it is up. Its number is its own until it [parts](Front::part).
+    pub fn join(&mut self) -> u32 {
+        let replica = self.health.join();
+        self.sides.join(replica);
+        self.models.join(replica);
+        if self.loads.len() <= replica as usize {
+            self.loads.resize(replica as usize + 1, Load::default());
+            self.ahead.resize(replica as usize + 1, (0, 0));
+        }
+        replica
+    }
+
+    /// A replica is not there any more: nothing is known of it from now on, and its number is free. False where something still runs on it: it stays then.
+    pub fn part(&mut self, replica: u32) -> bool {
+        if self.loads[replica as usize].requests > 0 {
+            return false;
+        }
+        // What an end's rounding may have left is no load of the next.
+        (self.loads[replica as usize], self.ahead[replica as usize]) = (Load::default(), (0, 0));
+        self.health.part(replica);
+        self.models.set(replica, None);
+        self.router.part(replica);
+        true
     }
 
     /// A replica is to end what it has, or not any more.
@@ -587,7 +612,7 @@ impl<A: Ask> Front<A> {
     /// Looks at the replicas that may get requests (for a model) now, less those that were tried. `room`: only those that have room.
     fn see(&mut self, now: At, tried: &[u32], room: bool, model: Option<u64>) {
         let Front { health, usable, loads, ahead, router, admission, views, models, .. } = self;
-        let unseen = unseen(loads, self.others);
+        let unseen = unseen(loads, health.count(), self.others);
         health.usable(now, usable);
         if let Some(model) = models.deciding(model) {
             usable.retain(|replica| models.serves(*replica, model));

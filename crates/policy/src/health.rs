@@ -108,6 +108,8 @@ const PANIC: f64 = 0.5;
 
 #[derive(Clone, Debug)]
 struct ReplicaHealth {
+    /// Is there a replica of this number?
+    here: bool,
     up: bool,
     draining: bool,
     /// Failures since the last success.
@@ -119,6 +121,19 @@ struct ReplicaHealth {
     ejections: u32,
     penalty: (At, Span),
 }
+
+/// One of which nothing is known.
+const FRESH: ReplicaHealth = ReplicaHealth {
+    here: true,
+    up: false,
+    draining: false,
+    streak: 0,
+    parts: [(0, 0); PARTS],
+    part: 0,
+    open: None,
+    ejections: 0,
+    penalty: (At::ZERO, Span::ZERO),
+};
 
 /// An ejection.
 #[derive(Copy, Clone, Debug)]
@@ -139,26 +154,27 @@ pub struct Health {
 impl Health {
     /// So many replicas, of which nothing is known: they are down until somebody says that they are up.
     pub fn new(spec: &BreakerSpec, replicas: usize) -> Health {
-        let mut health = Health { spec: *spec, each: Vec::new() };
-        health.grow(replicas);
-        health
+        Health { spec: *spec, each: vec![FRESH; replicas] }
     }
 
-    /// As many replicas as this at least.
-    pub fn grow(&mut self, replicas: usize) {
-        let fresh = ReplicaHealth {
-            up: false,
-            draining: false,
-            streak: 0,
-            parts: [(0, 0); PARTS],
-            part: 0,
-            open: None,
-            ejections: 0,
-            penalty: (At::ZERO, Span::ZERO),
-        };
-        if self.each.len() < replicas {
-            self.each.resize(replicas, fresh);
+    /// A replica joins, down: the first number that is free is its.
+    pub fn join(&mut self) -> u32 {
+        let free = self.each.iter().position(|one| !one.here).unwrap_or(self.each.len());
+        match self.each.get_mut(free) {
+            Some(one) => *one = FRESH,
+            None => self.each.push(FRESH),
         }
+        free as u32
+    }
+
+    /// A replica is not there any more, and its number is free.
+    pub fn part(&mut self, replica: u32) {
+        self.each[replica as usize] = ReplicaHealth { here: false, ..FRESH };
+    }
+
+    /// Replicas that there are.
+    pub fn count(&self) -> usize {
+        self.each.iter().filter(|one| one.here).count()
     }
 
     /// A replica answers on its health page, or does not, or a connection to it could not be made.
@@ -301,7 +317,7 @@ impl Health {
     fn eject(&mut self, replica: u32, silent: bool, now: At, chance: f64) -> bool {
         let out = |one: &ReplicaHealth| one.open.is_some_and(|open| now < open.until);
         let ejected = self.each.iter().filter(|one| out(one)).count();
-        let most = ((self.spec.most_ejected * self.each.len() as f64) as usize).max(1);
+        let most = ((self.spec.most_ejected * self.count() as f64) as usize).max(1);
         let one = &mut self.each[replica as usize];
         if ejected >= most {
             one.open = None;

@@ -55,15 +55,15 @@ impl Load {
     }
 }
 
-/// What `others` routers that nobody hears of are taken to have on each replica: as much as this one has on the mean one. Without it a router that
+/// What `others` routers that nobody hears of are taken to have on each of so many replicas: as much as this one has on the mean one. Without it a router that
 /// sees an eighth of the requests takes a step's length for the work of an eighth of the streams, and thinks company eight times as costly as it is.
-pub fn unseen(own: &[Load], others: u32) -> Load {
-    if others == 0 || own.is_empty() {
+pub fn unseen(own: &[Load], replicas: usize, others: u32) -> Load {
+    if others == 0 || replicas == 0 {
         return Load::default();
     }
     let mut sum = Load::default();
     own.iter().for_each(|&load| sum.add(load));
-    let (others, many) = (u64::from(others), own.len() as u64);
+    let (others, many) = (u64::from(others), replicas as u64);
     let share = |sum: u64| (sum * others + many / 2) / many;
     Load {
         requests: share(u64::from(sum.requests)) as u32,

@@ -19,6 +19,13 @@ impl Models {
         Models { each: vec![None; replicas], apart: Vec::new() }
     }
 
+    /// A replica joins, and has said nothing.
+    pub fn join(&mut self, replica: u32) {
+        if self.each.len() <= replica as usize {
+            self.each.resize(replica as usize + 1, None);
+        }
+    }
+
     /// What a replica serves; `None` = it does not say.
     pub fn set(&mut self, replica: u32, models: Option<Vec<u64>>) {
         if self.each[replica as usize] == models {

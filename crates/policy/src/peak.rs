@@ -29,6 +29,13 @@ impl Peaks {
         self.each[place] = Some((known.max(took), at));
     }
 
+    /// What was known of a replica is of another that had its number.
+    pub fn forget(&mut self, replica: u32) {
+        if let Some(own) = self.each.get_mut(replica as usize) {
+            *own = None;
+        }
+    }
+
     /// What a further request costs where so many are, in seconds.
     pub fn cost(&self, replica: u32, requests: u32) -> f64 {
         match self.each.get(replica as usize).copied().flatten() {

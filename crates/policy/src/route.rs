@@ -423,6 +423,13 @@ impl Router {
         self.index.forget(replica);
     }
 
+    /// A replica has gone for good: one that gets its number begins anew.
+    pub fn part(&mut self, replica: u32) {
+        self.index.part(replica);
+        self.speeds.forget(replica);
+        self.peaks.forget(replica);
+    }
+
     /// An answer says which share of its prompt the replica had cached.
     pub fn cached(&mut self, booking: &Booking, share: f64) {
         if self.weighs_seconds() {

@@ -159,6 +159,13 @@ impl Speeds {
         self.pool.step = self.step.line(UNKNOWN.step);
     }
 
+    /// What was known of a replica is of another that had its number.
+    pub fn forget(&mut self, replica: u32) {
+        if let Some(own) = self.each.get_mut(replica as usize) {
+            *own = Factors { at: self.points, ..Factors::default() };
+        }
+    }
+
     /// A replica's place; with each point it and some others, in turn, are brought up to date.
     fn place(&mut self, replica: u32) -> usize {
         let place = replica as usize;

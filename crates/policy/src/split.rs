@@ -31,6 +31,14 @@ impl Sides {
         Sides { arms: vec![Arm::Base; replicas], strayed: 0 }
     }
 
+    /// A replica joins, among those that serve.
+    pub fn join(&mut self, replica: u32) {
+        if self.arms.len() <= replica as usize {
+            self.arms.resize(replica as usize + 1, Arm::Base);
+        }
+        self.set(replica, Arm::Base);
+    }
+
     pub fn set(&mut self, replica: u32, arm: Arm) {
         self.arms[replica as usize] = arm;
     }

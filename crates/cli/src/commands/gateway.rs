@@ -7,6 +7,7 @@ pub mod record;
 mod traces;
 mod trial;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -90,7 +91,13 @@ fn serve(args: &GatewayArgs, file: Option<&str>, spec: &GatewaySpec) -> Result<E
         on_stop.store(true, Ordering::SeqCst);
         stopper.stop();
     });
-    let mut again = Again::new(args, file, spec, gateway.reloader());
+    let mut again = Again::new(
+        args,
+        file,
+        spec,
+        gateway.reloader(),
+        record.as_ref().map(|record| record.replicas.clone()),
+    );
     // The first line of stdout tells a parent process where to go; the rest is for people.
     let scheme = if spec.tls.is_some() { "https" } else { "http" };
     out::line(&format!("{scheme}://{}/v1", gateway.addr));
@@ -127,15 +134,13 @@ fn serve(args: &GatewayArgs, file: Option<&str>, spec: &GatewaySpec) -> Result<E
         trial::lock(trials).resume(&pool).iter().for_each(|line| say(line));
     }
     let pools: Vec<_> = [Some(&pool), shadows.as_ref()].into_iter().flatten().cloned().collect();
-    let names: Vec<String> =
-        pools.iter().flat_map(|pool| pool.replicas.iter().map(|replica| replica.name.clone())).collect();
     let (done, is_done) = mpsc::channel();
     let waiting = std::thread::spawn(move || {
         let ended = gateway.wait();
         let _ = done.send(());
         ended
     });
-    let mut before = vec![Standing::Down; names.len()];
+    let mut standings = vec![Standings::default(); pools.len()];
     while is_done.recv_timeout(LOOK) == Err(mpsc::RecvTimeoutError::Timeout) {
         if ended.load(Ordering::SeqCst) {
             continue;
@@ -145,14 +150,8 @@ fn serve(args: &GatewayArgs, file: Option<&str>, spec: &GatewaySpec) -> Result<E
             let lines = trial::lock(trials).tick(clock.now(), &pool, shadows.as_ref(), told);
             lines.iter().for_each(|line| say(line));
         }
-        for ((name, before), shown) in
-            names.iter().zip(&mut before).zip(pools.iter().flat_map(|pool| pool.shown().0))
-        {
-            // A trial is a step on the way, and comes with every ejection.
-            if shown.standing != *before && shown.standing != Standing::Trial {
-                say(&format!("replica {name}: {}", words(shown.standing)));
-                *before = shown.standing;
-            }
+        for (standings, pool) in standings.iter_mut().zip(&pools) {
+            standings.look(&pool.shown().0).iter().for_each(|line| say(line));
         }
     }
     drop(on_trial);
@@ -187,6 +186,33 @@ fn serve(args: &GatewayArgs, file: Option<&str>, spec: &GatewaySpec) -> Result<E
     match recorded.and_then(|recorded| recorded.error) {
         Some(error) => Err(Stop::invalid(format!("the record is not whole: {error}"))),
         None => Ok(Exit::Done),
+    }
+}
+
+/// Where the replicas of a pool stood when they were looked at last, by their ids.
+#[derive(Clone, Default)]
+struct Standings(BTreeMap<u64, (String, Standing)>);
+
+impl Standings {
+    /// What has changed, a line each.
+    fn look(&mut self, shown: &[Shown]) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut now = BTreeMap::new();
+        for shown in shown {
+            let name = &shown.replica.name;
+            let before = self.0.remove(&shown.replica.id).map_or(Standing::Down, |(_, before)| before);
+            // A trial is a step on the way, and comes with every ejection.
+            let standing = if shown.standing == Standing::Trial { before } else { shown.standing };
+            if standing != before {
+                lines.push(format!("replica {name}: {}", words(standing)));
+            }
+            now.insert(shown.replica.id, (name.clone(), standing));
+        }
+        let gone = std::mem::replace(&mut self.0, now);
+        lines.extend(
+            gone.into_values().map(|(name, _)| format!("replica {name}: has ended and is forgotten")),
+        );
+        lines
     }
 }
 
@@ -250,22 +276,20 @@ fn checked(args: &GatewayArgs, spec: &GatewaySpec) -> Result<Exit, Stop> {
         std::thread::sleep(LOOK);
     }
     let answers = shown.iter().filter(|shown| shown.standing == Standing::Ready).count();
-    let replicas = &gateway.pool.replicas;
     match args.format {
         Format::Json => {
-            let each: Vec<_> = replicas
+            let each: Vec<_> = shown
                 .iter()
-                .zip(&shown)
-                .map(|(replica, shown)| json!({"name": replica.name, "standing": shown.standing}))
+                .map(|shown| json!({"name": shown.replica.name, "standing": shown.standing}))
                 .collect();
             out::json(&json!({"spec": spec, "replicas": each}));
         }
         Format::Text => {
-            let widest = replicas.iter().map(|replica| replica.name.len()).max().unwrap_or(0);
-            for (replica, shown) in replicas.iter().zip(&shown) {
-                out::line(&format!("{:widest$}  {}", replica.name, words(shown.standing)));
+            let widest = shown.iter().map(|shown| shown.replica.name.len()).max().unwrap_or(0);
+            for shown in &shown {
+                out::line(&format!("{:widest$}  {}", shown.replica.name, words(shown.standing)));
             }
-            out::line(&format!("The file is sound; {answers} of {} replicas answer.", replicas.len()));
+            out::line(&format!("The file is sound; {answers} of {} replicas answer.", shown.len()));
         }
     }
     Ok(if answers == 0 { Exit::Unreachable } else { Exit::Done })

@@ -87,8 +87,13 @@ impl Running {
         (words, code)
     }
 
+    /// Has it read its file again.
+    pub fn hang_up(&self) {
+        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGHUP).expect("it lives");
+    }
+
     /// The same, with all that it said on stderr.
-    fn end_with_talk(mut self) -> (String, String) {
+    pub fn end_with_talk(mut self) -> (String, String) {
         let talk = self.talk.take().expect("it was started");
         let (words, _) = self.end();
         (words, talk.join().expect("text"))
@@ -308,7 +313,7 @@ fn the_file_is_read_again_and_a_wrong_one_is_said() {
     std::fs::write(&file, format!("{text}limits: {{body_bytes: 7}}\nthreads: 3\n")).expect("written");
     reads("in_force", 1);
     assert!(gateway.page("/metrics").contains("plimsoll_gateway_file_refused 0"));
-    kill(Pid::from_raw(gateway.child.id() as i32), Signal::SIGHUP).expect("it lives");
+    gateway.hang_up();
     reads("in_force", 2);
     let addr = gateway.url.trim_start_matches("http://").trim_end_matches("/v1");
     let mut socket = std::net::TcpStream::connect(addr).expect("it listens");

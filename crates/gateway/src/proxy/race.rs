@@ -6,6 +6,7 @@
 
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -114,9 +115,9 @@ impl Worker {
 
     fn lead(&self, call: &Call, booked: Booked, number: usize) -> Lead {
         let (upstreams, clock) = (Rc::clone(&self.upstreams), self.pool.clock);
-        let (replica, request) = (booked.number(), self.request(call, &booked, number));
+        let (replica, request) = (Arc::clone(booked.replica()), self.request(call, &booked, number));
         let sending = Box::pin(async move {
-            let answered = upstreams.send(replica, || request.clone()).await;
+            let answered = upstreams.send(&replica, || request.clone()).await;
             answered.map(|(response, lent)| Answer::new(response, lent, clock))
         });
         let protocol = relay::protocol(call.message.path.path());

@@ -153,7 +153,7 @@ impl Worker {
         if let Some(after) = after {
             return self.race(call, (booked, number), after, tried).await;
         }
-        let answered = self.upstreams.send(booked.number(), || self.request(call, &booked, number)).await;
+        let answered = self.upstreams.send(booked.replica(), || self.request(call, &booked, number)).await;
         (booked, answered.map(|(response, lent)| Answer::new(response, lent, self.pool.clock)))
     }
 
@@ -164,7 +164,7 @@ impl Worker {
         }
         let number = call.sent;
         call.sent += 1;
-        call.record(|recording| recording.sends(&booked.replica().name, booked.sent(), number));
+        call.record(|recording| recording.sends(booked.replica(), booked.sent(), number));
         number
     }
 
@@ -177,11 +177,11 @@ impl Worker {
 
     /// A replica has no answer.
     pub(super) fn broke(&self, call: &mut Call, booked: Booked, unanswered: &Unanswered) {
-        let number = booked.number();
+        let replica = Arc::clone(booked.replica());
         booked.end(Verdict::Failed);
         let end = match unanswered {
             Unanswered::NotSent(why) => {
-                self.pool.set_up(number, false);
+                self.pool.set_up(&replica, false);
                 TryEnd::NotSent(why.clone())
             }
             Unanswered::Broken(why) => TryEnd::Broken(why.clone()),

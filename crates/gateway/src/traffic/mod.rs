@@ -20,6 +20,7 @@ use plimsoll_wire::Decoded;
 
 use crate::budget::Budget;
 use crate::explain::Choice;
+use crate::replica::Replica;
 use crate::request::Asked;
 use crate::rollout::Judged;
 use crate::trace_context::TraceContext;
@@ -149,8 +150,8 @@ pub struct Told {
 pub struct Try {
     /// Which try it was, from 0.
     pub number: usize,
-    /// The replica's name.
-    pub replica: String,
+    /// The replica.
+    pub replica: Arc<Replica>,
     /// When it was handed to a connection; from the booking until then.
     pub sent: At,
     /// The connection, once there was an answer on it.
@@ -244,11 +245,11 @@ impl Recording {
     }
 
     /// It was placed on a replica and is being sent.
-    pub fn sends(&mut self, replica: &str, at: At, number: usize) {
+    pub fn sends(&mut self, replica: &Arc<Replica>, at: At, number: usize) {
         self.note(|told| {
             told.tries.push(Try {
                 number,
-                replica: replica.to_owned(),
+                replica: Arc::clone(replica),
                 sent: at,
                 way: None,
                 head: None,

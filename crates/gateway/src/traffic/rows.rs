@@ -117,7 +117,7 @@ fn answered(row: &mut Attempt, told: &Told, one: &Try) {
     row.sent = Some(one.sent).filter(|_| !matches!(one.how, TryEnd::NotSent(_)));
     row.end = Some(one.end);
     row.bytes_in = one.bytes;
-    row.answer.replica = Some(one.replica.clone());
+    row.answer.replica = Some(one.replica.name.clone());
     if let Some(way) = &one.way {
         (row.connected, row.connection, row.reused) = (Some(way.connected), Some(way.connection), way.reused);
     }

@@ -11,8 +11,6 @@ pub struct SpanNames {
     pub service: String,
     /// Classes by their place in the file.
     pub classes: Vec<String>,
-    /// Each replica's name, host and port.
-    pub replicas: Vec<(String, String, u16)>,
 }
 
 /// The spans of a request that is over; none where nobody traces. `rows`: its rows, on an axis whose zero is `zero_ns`, ns of the Unix epoch.
@@ -61,7 +59,7 @@ pub fn spans(told: &Told, rows: &[Attempt], zero_ns: i64, names: &SpanNames) -> 
         });
     }
     let tries = rows.iter().zip(&told.tries);
-    all.extend(tries.filter_map(|(row, one)| try_span(told, (row, one), (blank(), ns), names)));
+    all.extend(tries.filter_map(|(row, one)| try_span(told, (row, one), (blank(), ns))));
     all
 }
 
@@ -70,13 +68,12 @@ fn try_span(
     told: &Told,
     (row, one): (&Attempt, &Try),
     (blank, ns): (TraceSpan, impl Fn(At) -> i64),
-    names: &SpanNames,
 ) -> Option<TraceSpan> {
     let (context, at) = (told.context?, row.sent?);
     let operation = told.protocol.operation();
     let what = operation.unwrap_or("POST");
     let model = told.asked.model.as_deref();
-    let server = names.replicas.iter().find(|(name, ..)| *name == one.replica);
+    let place = &one.replica.place;
     let tokens = &row.answer.tokens;
     let count = |tokens: Option<u32>| tokens.map(|tokens| AttributeValue::Int(tokens.into()));
     let first = row.first_token.map(|first| AttributeValue::Real((first - at).as_secs_f64()));
@@ -98,11 +95,11 @@ fn try_span(
             ("gen_ai.usage.output_tokens", count(tokens.output)),
             ("gen_ai.usage.cache_read.input_tokens", count(tokens.cached)),
             ("gen_ai.response.time_to_first_chunk", first),
-            ("server.address", server.map(|(_, host, _)| text(host))),
-            ("server.port", server.map(|(.., port)| AttributeValue::Int((*port).into()))),
+            ("server.address", Some(text(&place.host))),
+            ("server.port", Some(AttributeValue::Int(place.port.into()))),
             ("http.response.status_code", row.answer.status.map(|status| AttributeValue::Int(status.into()))),
             ("error.type", error(row)),
-            ("plimsoll.replica", Some(text(&one.replica))),
+            ("plimsoll.replica", Some(text(&one.replica.name))),
         ]),
         events: row
             .first_token

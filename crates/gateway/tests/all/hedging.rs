@@ -104,8 +104,8 @@ fn both_attempts_are_recorded_and_the_one_that_answered_is_last() {
     assert_eq!(hedged.len(), 2);
     for told in hedged {
         let [slower, answered] = &told.tries[..] else { panic!("two tries: {:?}", told.tries) };
-        assert_eq!((slower.how.clone(), slower.replica.as_str()), (TryEnd::Superseded, "r1"));
-        assert_eq!((answered.how.clone(), answered.replica.as_str()), (TryEnd::Whole, "r0"));
+        assert_eq!((slower.how.clone(), slower.replica.name.as_str()), (TryEnd::Superseded, "r1"));
+        assert_eq!((answered.how.clone(), answered.replica.name.as_str()), (TryEnd::Whole, "r0"));
         assert!(slower.first.is_none() && answered.first.is_some());
     }
 }

@@ -315,8 +315,9 @@ pub fn recorded(
     spec.health.every_s = 0.25;
     change(&mut spec);
     let gateway = Gateway::recording(&spec, Clock::start(), traffic.as_ref()).expect("a sound spec");
-    let all = gateway.pool.replicas.len() as u32;
-    until("all replicas answer", || (0..all).all(|replica| gateway.pool.is_up(replica)));
+    until("all replicas answer", || {
+        gateway.pool.replicas().iter().all(|replica| gateway.pool.is_up(replica.number))
+    });
     gateway
 }
 

@@ -131,11 +131,15 @@ fn what_the_file_says_of_models_is_read_again() {
     assert_eq!(by(&ask(&gateway, "large")), (200, Some("r0")));
     spec.replicas[0].models = Some(vec!["renamed".to_owned()]);
     assert!(reloader.reload(&spec).expect("sound").later.is_empty());
-    assert_eq!(gateway.pool.models_of(0), Some(vec!["renamed".to_owned()]));
+    assert_eq!(gateway.pool.replicas()[0].models(), Some(vec!["renamed".to_owned()]));
     (0..10).for_each(|_| assert_eq!(by(&ask(&gateway, "renamed")), (200, Some("r0"))));
     spec.replicas[0].models = None;
     reloader.reload(&spec).expect("sound");
-    assert_eq!(gateway.pool.models_of(0), None, "it is asked, and gets requests for any until then");
+    assert_eq!(
+        gateway.pool.replicas()[0].models(),
+        None,
+        "it is asked, and gets requests for any until then"
+    );
 }
 
 #[test]

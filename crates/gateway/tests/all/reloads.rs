@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use plimsoll_gateway::keys::{Digest, KeySource, KeySpec};
-use plimsoll_gateway::{GatewaySpec, ReplicaSpec};
+use plimsoll_gateway::{GatewaySpec, ReplicaSpec, Role};
 use plimsoll_policy::{RateSpec, Standing};
 
 use crate::kit::{ASK, Act, Mock, ask, gateway, is_empty, request, send, until};
@@ -75,29 +75,91 @@ impl Clients {
     }
 }
 
+/// Replicas come, go, come back and move while clients ask: each request is sent once and answered whole.
 #[test]
 fn no_request_is_lost_while_the_file_is_read_again() {
-    let mocks = [Mock::new(Act::Stream(5, Duration::from_millis(1))), Mock::new(Act::Answer)];
-    let both = [&mocks[0], &mocks[1]];
-    let gateway = gateway(&both, |_| {});
+    let mocks = [
+        Mock::new(Act::Stream(5, Duration::from_millis(1))),
+        Mock::new(Act::Answer),
+        Mock::new(Act::Stream(20, Duration::from_millis(1))),
+    ];
+    let gateway = gateway(&[&mocks[0], &mocks[1]], |spec| spec.health.every_s = 0.01);
     let reloader = gateway.reloader();
     let clients = Clients::start(gateway.addr, 4);
+    let all = replicas(&[&mocks[0], &mocks[1], &mocks[2]]);
+    // Whom the file names, in turn: one goes, one is new, all are there, the first has moved to the third's place.
+    let moved = ReplicaSpec::new(all[2].url.clone(), Some("r0".to_owned()));
+    let readings = [
+        vec![all[0].clone()],
+        vec![all[0].clone(), all[2].clone()],
+        all.clone(),
+        vec![all[1].clone(), moved],
+    ];
     for round in 0..200 {
-        let mut next = spec(&both);
+        let mut next = spec(&[]);
+        next.health.every_s = 0.01;
         next.limits.body_bytes -= round;
-        if round % 2 == 1 {
-            next.replicas = replicas(&both[..1]);
-        }
+        next.replicas.clone_from(&readings[round % readings.len()]);
         let done = reloader.reload(&next).expect("sound");
-        assert_eq!(done.drains.len(), round % 2);
         assert_eq!(done.later, Vec::<String>::new());
+        assert_eq!(done.replicas, next.replicas);
         let before = clients.answered.load(Ordering::SeqCst);
-        until("requests go on", || clients.answered.load(Ordering::SeqCst) > before);
+        until("requests go on", || clients.answered.load(Ordering::SeqCst) > before + 2);
     }
     let answered = clients.end();
-    assert_eq!(mocks[0].count() + mocks[1].count(), answered, "each was sent once");
-    assert!(mocks[1].count() > 0);
+    assert_eq!(mocks.iter().map(Mock::count).sum::<usize>(), answered, "each was sent once");
+    assert!(mocks.iter().all(|mock| mock.count() > 20), "{:?}", mocks.each_ref().map(Mock::count));
     is_empty(&gateway);
+    until("who left is forgotten", || gateway.pool.replicas().len() == 2);
+}
+
+/// What is known of a replica is not its successor's, who gets its number: neither its load, nor its health, nor its models, nor its place.
+#[test]
+fn a_replica_that_comes_in_anothers_place_begins_anew() {
+    let old = Mock::serving(Act::Status(500, ""), &["old"]);
+    let (stays, new) = (Mock::serving(Act::Answer, &["m"]), Mock::serving(Act::Answer, &["m", "fresh"]));
+    let gateway = gateway(&[&old, &stays], |spec| spec.health.every_s = 0.01);
+    until("it is ejected", || {
+        ask(&gateway);
+        let shown = gateway.pool.shown().0;
+        let _ = send(gateway.addr, &request(r#"{"model": "old", "prompt": "hello"}"#));
+        shown[0].standing == Standing::Ejected
+    });
+    let mut next = spec(&[]);
+    next.health.every_s = 0.01;
+    next.replicas = replicas(&[&new, &stays]);
+    let done = gateway.reloader().reload(&next).expect("sound");
+    assert_eq!((done.joined, done.drains), (vec!["r0".to_owned()], vec!["r0".to_owned()]));
+    until("it is the one that counts", || {
+        let shown = gateway.pool.shown().0;
+        shown.len() == 2 && shown.iter().all(|shown| shown.standing == Standing::Ready)
+    });
+    let (before, came) = (old.count(), new.count());
+    for _ in 0..20 {
+        let answer = send(gateway.addr, &request(r#"{"model": "fresh", "prompt": "hello"}"#));
+        let answer = answer.expect("an answer");
+        assert_eq!((answer.status, answer.header("x-plimsoll-replica")), (200, Some("r0")));
+    }
+    assert_eq!((old.count(), new.count()), (before, came + 20));
+    let shown = gateway.pool.shown().0;
+    let fresh = shown.iter().find(|shown| shown.replica.name == "r0").expect("it is there");
+    assert_eq!(fresh.replica.attempted(), 20, "the counts are its own");
+    is_empty(&gateway);
+}
+
+/// A new replica is warmed up before it gets a client's request.
+#[test]
+fn a_replica_that_joins_is_warmed_up_first() {
+    let (old, new) =
+        (Mock::new(Act::Answer), Mock::new(Act::Late(Duration::from_millis(200), Box::new(Act::Answer))));
+    let gateway = gateway(&[&old], |spec| spec.route = plimsoll_policy::RouteSpec::RoundRobin {});
+    let mut next = spec(&[&old, &new]);
+    next.warm_up = serde_json::from_str(r#"{"body": "warm", "requests": 1}"#).expect("sound");
+    assert_eq!(gateway.reloader().reload(&next).expect("sound").joined, ["r1"]);
+    until("it is warmed up", || new.count() == 1);
+    assert!(new.last.lock().expect("nobody panicked").ends_with(b"warm"));
+    (0..10).for_each(|_| assert_eq!(ask(&gateway).header("x-plimsoll-replica"), Some("r0")));
+    until("it gets requests", || ask(&gateway).header("x-plimsoll-replica") == Some("r1"));
 }
 
 /// Connections that were made when the stop came are answered, those in the kernel's queue too.
@@ -126,19 +188,31 @@ fn a_replica_that_leaves_the_file_ends_what_it_has_and_may_come_back() {
     until("the stream runs", || mocks[0].count() == 1);
     let mut next = spec(&both);
     next.replicas.remove(0);
-    next.replicas.push(ReplicaSpec::new("http://127.0.0.1:1", Some("fresh".to_owned())));
+    let mut copies = ReplicaSpec::new("http://127.0.0.1:1", Some("copies".to_owned()));
+    copies.role = Role::Shadow;
+    next.replicas.push(copies);
     let done = reloader.reload(&next).expect("sound");
     assert_eq!(done.drains, ["r0"]);
-    assert_eq!(done.later, ["route", "replicas (fresh is new)"], "what takes a restart is said");
+    assert_eq!(
+        done.later,
+        ["route", "replicas (copies in the role of a shadow)"],
+        "what takes a restart is said"
+    );
     for _ in 0..10 {
         assert_eq!(ask(&gateway).header("x-plimsoll-replica"), Some("r1"));
     }
     assert_eq!(gateway.pool.shown().0[0].standing, Standing::Draining);
+    // Named again while it ends what it has, it is the same one.
+    assert_eq!(reloader.reload(&spec(&both)).expect("sound").joined, Vec::<String>::new());
+    assert_eq!(gateway.pool.shown().0[0].load.requests, 1);
+    reloader.reload(&next).expect("sound");
     let answer = stream.join().expect("a thread").expect("an answer");
     assert_eq!(answer.text().matches("data: {").count(), 30);
     assert!(answer.is_whole());
-    reloader.reload(&spec(&both)).expect("sound");
+    until("it is forgotten", || gateway.pool.replicas().len() == 1);
+    assert_eq!(reloader.reload(&spec(&both)).expect("sound").joined, ["r0"]);
     mocks[0].set(Act::Answer);
+    until("it answers", || gateway.pool.is_up(0));
     let homes: Vec<_> =
         (0..4).map(|_| ask(&gateway).header("x-plimsoll-replica").expect("named").to_owned()).collect();
     assert!(homes.contains(&"r0".to_owned()), "{homes:?}");

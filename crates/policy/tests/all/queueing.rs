@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, BudgetState, Span};
 use plimsoll_policy::{
-    AdmissionSpec, Ask, ClassSpec, Facts, FairQueue, Front, FrontSpec, Given, Held, Offer, Order, Refusal,
-    RouteSpec, Sent, Terms, Verdict,
+    AdmissionSpec, Ask, ClassSpec, Facts, FairQueue, Front, FrontSpec, Given, Held, Load, Offer, Order,
+    Refusal, RouteSpec, Sent, Standing, Terms, Verdict,
 };
 use proptest::prelude::*;
 
@@ -402,4 +402,42 @@ fn a_broken_budget_refuses_what_gives_way_and_still_counts_it_as_load() {
     assert!(matches!(offer(&mut front, 10, terms(at(0.0), None), &mut chance), Offer::Sent(_)));
     front.set_budget_state(BudgetState::Amber);
     assert!(matches!(offer(&mut front, 10, bulk(at(0.1)), &mut chance), Offer::Sent(_)));
+}
+
+/// Replicas come and go: a number is its replica's until nothing runs there, and whoever has it next begins with nothing of what was known.
+#[test]
+fn a_replica_that_has_gone_leaves_nothing_to_the_one_that_gets_its_number() {
+    let (mut front, mut chance) = (front(2, AdmissionSpec::default()), Stream::new(1, "test", 0));
+    front.set_models(0, Some(vec![7]));
+    front.set_models(1, Some(vec![8]));
+    let ask =
+        Facts { model: Some(7), prompt_tokens: 1_000, blocks: &[1, 2], streams: true, ..Facts::default() };
+    let Offer::Sent(mut sent) =
+        front.offer(&ask, &terms(at(0.0), None), at(0.0), &mut chance, || Prompt(1_000))
+    else {
+        panic!("room")
+    };
+    assert_eq!(sent.booking.replica, 0);
+    let (fresh, slow) = (front.speed(0), at(30.0));
+    front.set_draining(0, true);
+    assert!(!front.part(0), "a request runs there");
+    front.first(&mut sent, slow);
+    front.ended(sent, Some(Verdict::Shed(None)), 10, slow, &mut chance);
+    assert!(front.speed(0).prefill.per > fresh.prefill.per && front.health().penalty(0, slow) > Span::ZERO);
+    assert!(front.part(0));
+    assert_eq!((front.health().count(), front.health().standing(0, slow)), (1, Standing::Down));
+    assert!(front.serve_alike(), "what it served is nobody's");
+    assert_eq!([front.join(), front.join()], [0, 2], "its number is free, and then there is a new one");
+    assert_eq!(front.load(0), Load::default());
+    assert_eq!(front.health().standing(0, slow), Standing::Down, "until somebody says that it answers");
+    front.set_up(0, true);
+    assert_eq!(
+        (front.health().standing(0, slow), front.health().penalty(0, slow)),
+        (Standing::Ready, Span::ZERO)
+    );
+    assert_eq!(front.speed(0), front.speed(2), "as fast as the pool, until its own requests tell");
+    front.set_models(0, Some(vec![7]));
+    let found = front.offer(&ask, &terms(slow, None), slow, &mut chance, || Prompt(1_000));
+    let Offer::Sent(next) = found else { panic!("room") };
+    assert_eq!((next.booking.replica, next.booking.expected.share), (0, 0.0), "and with an empty cache");
 }

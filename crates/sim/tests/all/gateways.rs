@@ -49,7 +49,7 @@ impl Gateway {
     }
 
     fn choose(&mut self, now: At, request: &Submit, engines: &[Engine]) -> Booking {
-        let unseen = unseen(&self.loads, self.others);
+        let unseen = unseen(&self.loads, self.loads.len(), self.others);
         let (replica, uncached, expected) = match self.knows {
             Knows::Sent => {
                 let views: Vec<ReplicaView> = (0u32..)
@@ -89,7 +89,7 @@ impl Gateway {
     }
 
     fn heard(&mut self, booking: &mut Booking, at: At, tokens: Option<u32>) {
-        let unseen = unseen(&self.loads, self.others);
+        let unseen = unseen(&self.loads, self.loads.len(), self.others);
         let load = &mut self.loads[booking.replica as usize];
         match tokens {
             None if booking.first.is_none() => {

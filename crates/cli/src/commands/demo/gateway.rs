@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 
 use plimsoll_client::Clock;
-use plimsoll_gateway::pool::{Replica, Shown};
+use plimsoll_gateway::pool::Shown;
 use plimsoll_gateway::{Gateway, GatewaySpec, ReplicaSpec};
 use plimsoll_model::Span;
 use plimsoll_policy::{RouteSpec, Standing};
@@ -103,14 +103,14 @@ fn measure(args: &DemoArgs, route: &RouteSpec, each: Span, dir: &Path) -> Result
     let (_, findings) = rows::load(dir)?;
     let met = rows::level(&findings, None, "no request was sent")?.clone();
     let shown = gateway.pool.shown().0;
-    let taken = |(replica, shown): (&Replica, &Shown)| Taken {
-        name: replica.name.clone(),
-        requests: replica.attempts.iter().map(|count| count.load(Ordering::Relaxed)).sum(),
+    let taken = |shown: &Shown| Taken {
+        name: shown.replica.name.clone(),
+        requests: shown.replica.attempted(),
         step_s: shown.speed.step.at(1.0),
     };
     let way = Way {
         met,
-        replicas: gateway.pool.replicas.iter().zip(&shown).map(taken).collect(),
+        replicas: shown.iter().map(taken).collect(),
         retries: gateway.stats.retries.load(Ordering::Relaxed),
         refused: gateway.pool.refused.iter().flatten().map(|n| n.load(Ordering::Relaxed)).sum(),
         ejected,

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use plimsoll_gateway::keys::KeySource;
@@ -14,6 +14,7 @@ use plimsoll_gateway::{GatewaySpec, Reloader};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::asked;
+use super::record::Behind;
 use crate::flags::GatewayArgs;
 
 /// Looks between two looks at the files.
@@ -27,6 +28,8 @@ pub struct Again<'a> {
     args: &'a GatewayArgs,
     file: Option<&'a str>,
     reloader: Reloader,
+    /// Where the record reads which replicas there are.
+    behind: Option<Behind>,
     hung_up: Arc<AtomicBool>,
     named: Vec<PathBuf>,
     /// As they were when they were read last, and at the last look.
@@ -42,12 +45,13 @@ impl<'a> Again<'a> {
         file: Option<&'a str>,
         spec: &GatewaySpec,
         reloader: Reloader,
+        behind: Option<Behind>,
     ) -> Again<'a> {
         let named = named(file, spec);
         let read = look(&named);
         let hung_up = Arc::new(AtomicBool::new(false));
         on_hangup(&hung_up);
-        Again { args, file, reloader, hung_up, named, last: read.clone(), read, looks: 0 }
+        Again { args, file, reloader, behind, hung_up, named, last: read.clone(), read, looks: 0 }
     }
 
     /// A line to say, where the file was read again.
@@ -82,10 +86,16 @@ impl<'a> Again<'a> {
             Ok(done) => done,
             Err(error) => return format!("{file}: {error}; what was in force stays"),
         };
+        if let Some(behind) = &self.behind {
+            *behind.lock().unwrap_or_else(PoisonError::into_inner) = done.replicas;
+        }
         self.named = named(self.file, &spec);
         self.read = look(&self.named);
         self.last.clone_from(&self.read);
         let mut line = format!("{file}: read again and in force");
+        if !done.joined.is_empty() {
+            line += &format!("; new: {}", done.joined.join(", "));
+        }
         if !done.drains.is_empty() {
             line += &format!("; no further requests for {}", done.drains.join(", "));
         }

@@ -9,7 +9,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -45,10 +45,15 @@ const LOOK: Duration = Duration::from_millis(100);
 /// How long a folder waits for requests that go on: the longest answers take minutes. What comes later is missing in it, and it says so.
 const LONGEST: Span = Span::from_secs(900);
 
+/// The replicas behind the gateway, as they were read last.
+pub type Behind = Arc<Mutex<Vec<ReplicaSpec>>>;
+
 /// A record that goes on.
 pub struct Record {
     /// What the gateway writes to.
     pub traffic: Arc<Traffic>,
+    /// The replicas that the next folder names.
+    pub replicas: Behind,
     /// Versions on trial, which are judged by what it brings.
     pub trials: Option<Arc<Mutex<Trials>>>,
     thread: JoinHandle<Ended>,
@@ -87,8 +92,15 @@ impl Record {
             .as_deref()
             .map(|path| Watching::start(path, classes, told, (clock, quiet)))
             .transpose()?;
-        let keeping =
-            spec.record.as_ref().map(|record| Keeping::start(spec, record, clock, traffic.numbers()));
+        let replicas: Behind = Arc::new(Mutex::new(spec.replicas.clone()));
+        let next = |record: &RecordSpec| Next {
+            spec: spec.clone(),
+            replicas: Arc::clone(&replicas),
+            record: record.clone(),
+            clock,
+            numbers: traffic.numbers(),
+        };
+        let keeping = spec.record.as_ref().map(|record| Keeping::start(next(record)));
         let keeping = keeping.transpose()?;
         let traces =
             spec.traces.as_ref().map(|asked| Traces::start(spec, asked, clock, &traffic)).transpose()?;
@@ -102,7 +114,7 @@ impl Record {
         let thread = std::thread::Builder::new().name("gateway-record".into());
         let thread = thread.spawn(move || writing.run(&from));
         let thread = thread.map_err(|e| Stop::invalid(format!("the record can't be written: {e}")))?;
-        Ok(Some(Record { traffic, trials, thread }))
+        Ok(Some(Record { traffic, replicas, trials, thread }))
     }
 
     /// Writes what is left. To be called when the gateway has ended: until then somebody may still write.
@@ -167,6 +179,7 @@ impl Writing {
 /// How folders are begun.
 struct Next {
     spec: GatewaySpec,
+    replicas: Behind,
     record: RecordSpec,
     clock: Clock,
     numbers: Arc<AtomicU64>,
@@ -206,13 +219,14 @@ impl Next {
     fn manifest(&self, base: At) -> Manifest {
         let spec = &self.spec;
         let anchor = self.clock.anchor();
-        let serving = spec.replicas.iter().filter(|replica| replica.role != Role::Shadow);
+        let replicas = self.replicas.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let serving = replicas.iter().filter(|replica| replica.role != Role::Shadow);
         let names = serving.map(|replica| replica.name.as_deref().unwrap_or(&replica.url));
-        let canaries = spec.of(Role::Canary).map(ReplicaSpec::named);
+        let canaries = replicas.iter().filter(|one| one.role == Role::Canary).map(ReplicaSpec::named);
         // As a scenario has them, so that a budget's slice may name one.
         let classes = spec.admission.classes.iter().map(|class| json!({"name": class.name}));
         let url = format!("http://{}/v1", spec.listen);
-        let facts = [("replicas".to_owned(), Some(spec.replicas.len().to_string()))];
+        let facts = [("replicas".to_owned(), Some(replicas.len().to_string()))];
         Manifest {
             schema: SCHEMA_VERSION,
             tool: format!("plimsoll {}", env!("CARGO_PKG_VERSION")),
@@ -281,13 +295,7 @@ struct Keeping {
 }
 
 impl Keeping {
-    fn start(
-        spec: &GatewaySpec,
-        record: &RecordSpec,
-        clock: Clock,
-        numbers: Arc<AtomicU64>,
-    ) -> Result<Keeping, Stop> {
-        let next = Next { spec: spec.clone(), record: record.clone(), clock, numbers };
+    fn start(next: Next) -> Result<Keeping, Stop> {
         let newest = next.folder().map_err(|e| match e {
             StoreError::DiskFull { .. } => Stop::invalid(e.to_string()),
             other => Stop::usage(format!("record: {other}")),

@@ -53,17 +53,12 @@ impl Traces {
             return Err(Stop::usage("traces.key: a hash can't be shown to a collector; write env: or file:"));
         }
         let poster = Poster::new(&target, "/v1/traces").map_err(|e| Stop::usage(format!("traces: {e}")))?;
-        let place = |one: &plimsoll_gateway::ReplicaSpec| {
-            let place = one.place().ok()?;
-            Some((one.named(), place.host, place.port))
-        };
         Ok(Traces {
             sampler: TailSampler::new(&asked.keep),
             sender: SpanSender::start(poster)?,
             names: SpanNames {
                 service: asked.service.clone(),
                 classes: spec.admission.classes.iter().map(|class| class.name.clone()).collect(),
-                replicas: spec.replicas.iter().filter_map(place).collect(),
             },
             clock,
             told: Arc::clone(&told.traced),

@@ -60,14 +60,13 @@ impl Judging {
     /// What is known, where a minute is over.
     fn tick(&mut self, now: At, pools: &[&Pool]) -> Option<CanaryFinding> {
         let at = At::ZERO + (now - self.begun);
-        let mut up: Vec<&str> = Vec::new();
+        let mut up = Vec::new();
         for pool in pools {
             let shown = pool.shown().0;
             let answer = |standing| matches!(standing, Standing::Ready | Standing::Trial);
-            let each = pool.replicas.iter().zip(&shown).filter(|(_, shown)| answer(shown.standing));
-            up.extend(each.map(|(replica, _)| replica.name.as_str()));
+            up.extend(shown.into_iter().filter(|shown| answer(shown.standing)).map(|shown| shown.replica));
         }
-        self.trial.tick(at, up).then(|| self.trial.finding(at))
+        self.trial.tick(at, up.iter().map(|replica| replica.name.as_str())).then(|| self.trial.finding(at))
     }
 }
 

@@ -1,0 +1,146 @@
+//! A server behind the gateway, from the reading of the file that names it to the end of its last request.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use http::HeaderValue;
+use plimsoll_model::{Arm, At};
+use plimsoll_policy::SettingError;
+
+use crate::models::Model;
+use crate::rollout::Role;
+use crate::spec::{Place, ReplicaSpec};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Replica {
+    /// Its own for ever: one that comes later never has it.
+    pub id: u64,
+    /// Its number where it is counted; free for another one once it has gone.
+    pub number: u32,
+    /// What it is called.
+    pub name: String,
+    /// Where it is.
+    pub place: Place,
+    /// What answers carry in `x-plimsoll-replica`.
+    pub header: HeaderValue,
+    /// On which side it began.
+    pub arm: Arm,
+    /// Attempts that reached it, by how they ended: worked, shed, failed, cancelled.
+    pub attempts: [AtomicU64; 4],
+    /// When one of its streams moved last, ns of the gateway's clock.
+    moved: AtomicI64,
+    /// Streams whose head has come and whose end has not.
+    streams: AtomicU32,
+    served: Mutex<Served>,
+    /// Does the file name it?
+    named: AtomicBool,
+    /// Is it counted no more?
+    gone: AtomicBool,
+}
+
+/// Names of [`Replica::attempts`].
+pub const ATTEMPTS: [&str; 4] = ["worked", "shed", "failed", "cancelled"];
+
+/// What a replica serves, and whether the file says so.
+#[derive(Debug, Default)]
+pub(crate) struct Served {
+    pub models: Option<Vec<Model>>,
+    pub is_said: bool,
+}
+
+impl Replica {
+    /// The one of a file's line. `name_it`: in what answers say of it.
+    ///
+    /// # Errors
+    /// Its URL can't be read, or its name can't be in a header.
+    pub fn new(spec: &ReplicaSpec, name_it: bool) -> Result<Replica, SettingError> {
+        Ok(Replica {
+            id: 0,
+            number: 0,
+            name: spec.named(),
+            place: spec.place()?,
+            header: spec.header(name_it)?,
+            arm: if spec.role == Role::Canary { Arm::Canary } else { Arm::Base },
+            attempts: Default::default(),
+            moved: AtomicI64::new(0),
+            streams: AtomicU32::new(0),
+            served: Mutex::default(),
+            named: AtomicBool::new(true),
+            gone: AtomicBool::new(false),
+        })
+    }
+
+    /// It, under a number of its own.
+    pub(crate) fn numbered(self, id: u64, number: u32) -> Replica {
+        Replica { id, number, ..self }
+    }
+
+    /// Is it the one of this line?
+    pub fn is(&self, spec: &ReplicaSpec) -> bool {
+        self.name == spec.named() && spec.place().is_ok_and(|place| place == self.place)
+    }
+
+    /// What it was there for when it began.
+    pub fn role(&self) -> Role {
+        match self.arm {
+            Arm::Base => Role::Serve,
+            Arm::Canary => Role::Canary,
+        }
+    }
+
+    /// Attempts that reached it.
+    pub fn attempted(&self) -> u64 {
+        self.attempts.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Does the file name it? Otherwise it ends what it has.
+    pub fn is_named(&self) -> bool {
+        self.named.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_named(&self, named: bool) {
+        self.named.store(named, Ordering::Relaxed);
+    }
+
+    /// Has it ended its last request, after the file named it no more? It does not come back.
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn goes(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+    }
+
+    /// When one of the streams that run moved last; `None` = none runs.
+    pub(crate) fn moved(&self) -> Option<At> {
+        (self.streams.load(Ordering::Relaxed) > 0).then(|| At(self.moved.load(Ordering::Relaxed)))
+    }
+
+    pub(crate) fn moves(&self, now: At) {
+        self.moved.store(now.0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn stream_begins(&self, now: At) {
+        self.moves(now);
+        self.streams.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn stream_ends(&self) {
+        self.streams.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Names of what it serves, where it says so.
+    pub fn models(&self) -> Option<Vec<String>> {
+        Some(self.served().models.as_ref()?.iter().map(|model| model.id.clone()).collect())
+    }
+
+    /// Is it to be asked what it serves? Not where the file says it.
+    pub(crate) fn asks_models(&self) -> bool {
+        !self.served().is_said
+    }
+
+    pub(crate) fn served(&self) -> MutexGuard<'_, Served> {
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
