@@ -307,7 +307,7 @@ impl TracesTold {
         let lost = [
             (self.spans.over_bound, "had no room"),
             (refused, "were refused there"),
-            (dropped, "had no room while it was away"),
+            (dropped, "never reached it"),
             (waiting, "wait"),
         ];
         let lost: String = lost
