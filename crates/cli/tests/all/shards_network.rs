@@ -19,6 +19,9 @@ const POSSIBLE: &str =
 
 /// In a namespace with a bridge: an engine on it, then a shard in each of `$N` namespaces behind it. `$P` is the binary, `$D` a folder,
 /// `$OFFSETS` and `$BOOTS` a word for each shard. Last, a line for each with the packets that went over its own device.
+///
+/// A shard says that it is in its namespace before it is given a device, because `unshare` may still be in ours when its process is there:
+/// the device would stay here and the shard wait for it without end. Every wait has an end, because whoever waits holds our output open.
 const FIELD: &str = r#"
 set -e
 ip link set lo up
@@ -29,15 +32,14 @@ for i in $(seq 300); do [ -s $D/said ] && break; sleep 0.1; done
 set -- $OFFSETS; boots="$BOOTS"; i=0
 for offset in "$@"; do
   boot=${boots%% *}; boots=${boots#* }
-  unshare -n -T --monotonic $boot sh -c "ip link set lo up
-    until ip link show eth0 > /dev/null 2>&1; do sleep 0.05; done
+  unshare -n -T --monotonic $boot sh -c "ip link set lo up && touch $D/apart-$i
+    for k in \$(seq 300); do ip link show eth0 > /dev/null 2>&1 && break; sleep 0.1; done
     ip addr add 10.78.0.$((i + 2))/24 dev eth0 && ip link set eth0 up
     timeout 120 $P run http://10.78.0.1:8123/v1 --shard $i/$N --rendezvous $D/place --clock-offset ${offset}ms $LOAD > $D/out-$i 2>&1
     echo \$? > $D/code-$i" &
   pid=$!
-  for k in $(seq 100); do
-    ip link add v$i type veth peer name eth0 netns $pid 2> /dev/null && break; sleep 0.05
-  done
+  for k in $(seq 300); do [ -e $D/apart-$i ] && break; sleep 0.1; done
+  ip link add v$i type veth peer name eth0 netns $pid
   ip link set v$i master br0 && ip link set v$i up
   i=$((i + 1))
 done
