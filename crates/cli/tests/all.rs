@@ -90,6 +90,8 @@ mod profile;
 mod protocol;
 #[path = "all/quality.rs"]
 mod quality;
+#[path = "all/read.rs"]
+mod read;
 #[path = "all/real.rs"]
 mod real;
 #[path = "all/real_llama.rs"]
