@@ -83,11 +83,6 @@ impl Clock {
         Clock { anchor: tie_once() }
     }
 
-    /// The axis of a run that was anchored elsewhere (same boot of the same machine).
-    pub fn from_anchor(anchor: ClockAnchor) -> Clock {
-        Clock { anchor }
-    }
-
     /// What ties the axis to the machine's clocks; belongs in the manifest.
     pub fn anchor(&self) -> ClockAnchor {
         self.anchor

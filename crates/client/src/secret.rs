@@ -84,11 +84,6 @@ impl Secret {
     pub fn scrub(&self, text: &str) -> String {
         text.replace(&self.0, "***")
     }
-
-    /// Does `text` hold the key?
-    pub fn occurs_in(&self, text: &str) -> bool {
-        text.contains(&self.0)
-    }
 }
 
 impl fmt::Debug for Secret {

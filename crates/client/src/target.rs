@@ -159,11 +159,6 @@ impl Target {
     pub fn has_key(&self) -> bool {
         !self.secrets.is_empty() || self.headers.contains_key(AUTHORIZATION)
     }
-
-    /// Does `text` hold a key?
-    pub fn has_secret(&self, text: &str) -> bool {
-        self.secrets.iter().any(|secret| secret.occurs_in(text))
-    }
 }
 
 /// What is sent.

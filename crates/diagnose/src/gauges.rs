@@ -172,14 +172,6 @@ impl Gauges {
         self.side.histogram(Signal::Ttft, self.from, self.to)?.mean()
     }
 
-    /// Share of the first tokens that took longer than an edge of the engine's own histogram between these two, s: exact where it has such
-    /// an edge, else the most that may have taken longer than the first.
-    pub fn ttft_above(&self, least: f64, most: f64) -> Option<f64> {
-        let histogram = self.side.histogram(Signal::Ttft, self.from, self.to)?;
-        let edge = histogram.edges.iter().find(|edge| (least..=most).contains(*edge));
-        histogram.share_above(*edge.unwrap_or(&least)).map(|(_, most)| most)
-    }
-
     /// Mean of a gauge.
     pub fn mean(&self, signal: Signal) -> Option<f64> {
         self.side.gauge(signal)?.mean(self.from, self.to)

@@ -148,35 +148,6 @@ pub fn mean_sequence(blocks: &[f64], alpha: f64) -> Interval {
     Interval { lower: lower_of(blocks), upper: 1.0 - lower_of(&mirrored) }
 }
 
-/// The confidence sequence of the p-quantile of values that came in these blocks, each in rising order: the thresholds
-/// at which the share beyond is neither proven over nor under 1 − p at alpha/2.
-///
-/// Only the wealth at the true quantile has to hold for the whole to hold, so nothing is paid for asking at every threshold
-/// (Howard and Ramdas 2022 pay for a band over all p). The lower end is −∞ and the upper +∞ until they are proven.
-pub fn quantile_sequence(blocks: &[Vec<f64>], p: f64, alpha: f64) -> Interval {
-    let bets = Bets::wide();
-    let mut values: Vec<f64> = blocks.iter().flatten().copied().collect();
-    values.sort_unstable_by(f64::total_cmp);
-    values.dedup();
-    let blocks: Vec<&Vec<f64>> = blocks.iter().filter(|block| !block.is_empty()).collect();
-    let proven = |claim: Claim, threshold: f64| {
-        let over = |block: &&Vec<f64>| {
-            let below = block.partition_point(|value| *value <= threshold);
-            (block.len() - below) as f64 / block.len() as f64
-        };
-        let shares: Vec<f64> = blocks.iter().map(over).collect();
-        ln_wealth(claim, 1.0 - p, &bets, &shares) >= libm::log(2.0 / alpha)
-    };
-    // The share beyond a threshold falls as it rises: first "over" is proven, then nothing, then "under".
-    let over = values.partition_point(|threshold| proven(Claim::AtMost, *threshold));
-    let under = values.partition_point(|threshold| !proven(Claim::AtLeast, *threshold));
-    Interval {
-        // More than 1 − p lie beyond this value, so the quantile does too.
-        lower: if over > 0 { values[over - 1] } else { f64::NEG_INFINITY },
-        upper: values.get(under).copied().unwrap_or(f64::INFINITY),
-    }
-}
-
 /// The wealth of bets that of two exchangeable numbers the second is the greater.
 ///
 /// Given the size of their difference z, its sign is a fair coin; the bet pays 2/(1 + e^(−2λz)), which is at most 2 and 1 on

@@ -34,7 +34,7 @@ fn main() {
         let mut gains: Vec<f64> = Vec::new();
         let mut scores: Vec<f64> = Vec::new();
         let (mut gain, mut score) = (f64::NAN, f64::NAN);
-        for candidate in candidate::candidates(&system.world, &finding.evidence.late) {
+        for candidate in candidate::candidates(&system.world) {
             let saved = system.saved(&finding.goal, &candidate, &asked, base, seed);
             let each = lever_systems::per_day(&candidate, saved);
             let said =

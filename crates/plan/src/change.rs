@@ -6,8 +6,8 @@
 use plimsoll_sim::catalogue::{Dtype, gpus};
 use plimsoll_sim::engine::speculation::SpeculativeSpec;
 use plimsoll_sim::{
-    AutoscaleSpec, BatchingSpec, DisaggregationSpec, EngineSpec, ModeSpec, PairSpec, PolicySpec, RouteSpec,
-    StepSpec, WorldSpec,
+    AutoscaleSpec, BatchingSpec, DisaggregationSpec, EngineSpec, FrontSpec, ModeSpec, PairSpec, PolicySpec,
+    RouteSpec, StepSpec, WorldSpec,
 };
 use plimsoll_workload::closest;
 
@@ -44,6 +44,8 @@ pub enum Change {
     Host(f64),
     /// Another pair of model and GPU.
     Pair(PairChange),
+    /// A gateway in front, which decides in the router's place.
+    Gateway(FrontSpec),
 }
 
 /// What becomes of the pair of model and GPU; what is `None` stays.
@@ -74,6 +76,7 @@ impl Change {
                 fleet.replicas = 1;
                 fleet.disaggregation = Some(to.clone());
             }
+            Change::Gateway(to) => fleet.gateway = Some(to.clone()),
             Change::Pair(to) => world.engine = to.engine(&world.engine)?,
             setting => setting.set(&mut world.engine.mode)?,
         }

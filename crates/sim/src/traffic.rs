@@ -32,8 +32,6 @@ pub struct Submit {
     pub handed_over: bool,
     /// How long the server may keep it waiting, where the server's queue has time-outs; `None` = the queue's default.
     pub queue_timeout: Option<Span>,
-    /// A replica that must not get it: where its first try went, if this is the second. Where there is no other it is not taken.
-    pub elsewhere_than: Option<u32>,
 }
 
 impl Submit {

@@ -180,12 +180,6 @@ impl Decoder {
         self.feed(&seen, out);
     }
 
-    /// Nothing that may still come changes the verdict: the connection can be closed (after broken bytes) or given back
-    /// once the body ends (after `[DONE]`).
-    pub fn is_decided(&self) -> bool {
-        matches!(self.reading, Reading::Stopped(_)) || self.stream.tally.done
-    }
-
     /// Did the bytes turn out to be broken? Then reading on is of no use.
     pub fn is_stopped(&self) -> bool {
         matches!(self.reading, Reading::Stopped(_))

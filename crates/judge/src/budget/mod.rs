@@ -19,7 +19,7 @@ pub use file::{
     Policy, RequestSlice, Scope,
 };
 pub use plimsoll_measure::budget::{
-    ALPHA, Amount, Binned, Bucket, BudgetMetric, Count, Decision, Judged, LEAST_N_EFF, Percentile, Relative,
-    StageBudget, Stream, Unit, decide, no_measure_of_load, of_binned, of_flags, of_values, shown, to_pass,
+    ALPHA, Amount, Bucket, BudgetMetric, Count, Decision, Judged, LEAST_N_EFF, Percentile, Relative,
+    StageBudget, Unit, decide, no_measure_of_load, of_flags, of_values, shown, to_pass,
 };
 pub use split::{Split, SplitFile, SplitSpec, StagePart, StageSlice, Whole, read_split, split};

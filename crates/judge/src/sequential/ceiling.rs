@@ -103,11 +103,6 @@ impl CeilingWatch {
         (!self.shares.is_empty()).then(|| (mean, mean_sequence(&self.shares, self.spec.alpha)))
     }
 
-    /// The logarithm of the evidence of harm; ln(1/alpha) stops.
-    pub fn ln_evidence(&self) -> f64 {
-        self.wealth.as_ref().map_or(0.0, |(harm, _)| harm.ln_peak())
-    }
-
     /// What may be said now.
     pub fn verdict(&self) -> Verdict {
         let Some((harm, pass)) = &self.wealth else {

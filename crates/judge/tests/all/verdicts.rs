@@ -1,14 +1,11 @@
 //! The evaluator against queues whose percentiles are known: how often each verdict falls, and that every kind of evidence
 //! gives the same one.
 
-use plimsoll_judge::budget::{
-    ALPHA, Binned, Decision, Stream as Watch, decide, of_binned, of_flags, of_values,
-};
+use plimsoll_judge::budget::{ALPHA, Decision, decide, of_flags, of_values};
 use plimsoll_math::dist::exponential;
 use plimsoll_math::queueing::Mmc;
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::findings::Held;
-use plimsoll_model::{At, Span};
 
 use plimsoll_lab::queues::{Queue, Servers};
 
@@ -225,98 +222,6 @@ fn what_failed_exceeds_every_limit() {
     // Answers that dropped out of the record would have passed.
     values.retain(|ns| *ns != i64::MAX);
     assert_eq!(judged(&values, 1e9, 1e6).held, Held::Pass);
-}
-
-/// A stretch of requests in buckets, `per` requests each.
-fn series(values: &[i64], edges_s: &[f64], per: usize) -> Vec<Binned> {
-    let fill = |chunk: &[i64]| {
-        let mut binned = Binned::new(edges_s.to_vec());
-        chunk.iter().for_each(|ns| binned.push((*ns != i64::MAX).then_some(*ns as f64 / 1e9)));
-        binned
-    };
-    values.chunks(per).map(fill).collect()
-}
-
-#[test]
-fn samples_sketches_and_histograms_agree_on_an_edge() {
-    let (mut seen, mut apart, mut all) = ([0; 3], 0, 0);
-    for source in [Source::Independent, Source::Queue] {
-        for seed in 1..=24 {
-            // Over, under and near the budget.
-            let budget_s = source.quantile(0.99) * [0.8, 0.97, 1.3][seed as usize % 3];
-            let (mut values, gap_s) = source.draw(seed, 10_000);
-            values[17] = i64::MAX;
-            let own = judged(&values, budget_s, gap_s * 10_000.0);
-            // Half a per cent wide, one edge on the budget; and the few edges of a scraped histogram.
-            let sketch: Vec<f64> = (-1200..600).map(|i| budget_s * 1.005f64.powi(i)).collect();
-            let coarse: Vec<f64> = [0.1, 0.2, 0.5, 0.7, 0.8, 1.0, 1.5, 4.0].map(|x| x * budget_s).to_vec();
-            for edges in [&sketch, &coarse] {
-                let count = of_binned(&series(&values, edges, 50), budget_s, 0.99);
-                assert_eq!(count.over_least, count.over_most);
-                let decision = decide(&count, 0.01, ALPHA);
-                assert_eq!(decision.share.value, own.share.value, "{source:?} {seed}: the same count");
-                // Few edges know the wider shares roughly only, so that near the limit one may decide and the other not.
-                let both = [decision.held, own.held];
-                assert!(!(both.contains(&Held::Pass) && both.contains(&Held::Fail)), "{source:?} {seed}");
-                apart += u32::from(decision.held != own.held);
-                all += 1;
-            }
-            seen[own.held as usize] += 1;
-        }
-    }
-    assert!(seen.iter().all(|n| *n > 0), "every verdict is compared: {seen:?}");
-    assert!(20 * apart <= all, "{apart} of {all}");
-}
-
-/// A budget inside a bucket is a bracket: it decides what both of its ends decide, and never more.
-#[test]
-fn off_an_edge_the_count_is_an_honest_bracket() {
-    let (values, _) = Source::Independent.draw(3, 20_000);
-    let budget_s = Source::Independent.quantile(0.99);
-    let decide = |edges: &[f64]| {
-        let count = of_binned(&series(&values, edges, 100), budget_s, 0.99);
-        let over = values.iter().filter(|ns| **ns as f64 > budget_s * 1e9).count() as u64;
-        assert!(count.over_least <= over && over <= count.over_most);
-        decide(&count, 0.01, ALPHA)
-    };
-    // The budget lies between 0.5 and 2 times itself: 10 % and 0.01 % are over the ends.
-    let wide = decide(&[0.5 * budget_s, 2.0 * budget_s]);
-    assert_eq!((wide.held, wide.needed), (Held::Inconclusive, None), "no number of requests moves an edge");
-    // Above the top edge nobody knows how far: of the 10 % there all or none may be over.
-    assert_eq!(decide(&[0.5 * budget_s]).held, Held::Inconclusive);
-    // A bucket well under the budget with next to nothing above it passes all the same.
-    let calm: Vec<i64> = values.iter().map(|ns| ns / 4).collect();
-    let count = of_binned(&series(&calm, &[0.5 * budget_s, 2.0 * budget_s], 100), budget_s, 0.99);
-    assert_eq!(plimsoll_judge::budget::decide(&count, 0.01, ALPHA).held, Held::Pass);
-    // One scrape has no course, so its worth is not known.
-    let one = of_binned(&series(&calm, &[budget_s], 20_000), budget_s, 0.99);
-    assert_eq!(one.worth, None);
-}
-
-#[test]
-fn a_stream_says_what_the_run_says_and_may_be_asked_at_any_time() {
-    let source = Source::Queue;
-    let budget_s = source.quantile(0.99) / 0.8;
-    let (values, gap_s) = source.draw(5, 10_000);
-    let mut stream = Watch::default();
-    let mut decided = None;
-    // Answers arrive as they end, not in the order in which they were due.
-    let mut order: Vec<usize> = (0..values.len()).collect();
-    order.sort_by_key(|i| (gap_s * 1e9) as i64 * *i as i64 + values[*i]);
-    for (n, i) in order.into_iter().enumerate() {
-        stream.push(At((gap_s * 1e9) as i64 * i as i64), Some(Span(values[i])));
-        if n % 1000 == 999 && decided.is_none() {
-            let held = stream.verdict(budget_s, 0.99, ALPHA).held;
-            decided = (held != Held::Inconclusive).then_some((n + 1, held));
-        }
-    }
-    let whole = stream.verdict(budget_s, 0.99, ALPHA);
-    let run = judged(&values, budget_s, gap_s * 10_000.0);
-    assert_eq!((whole.held, whole.share, whole.p_pass), (run.held, run.share, run.p_pass));
-    assert!(decided.is_some_and(|(_, held)| held == Held::Pass), "{decided:?}");
-    // A window that slides forgets.
-    stream.forget_before(At((gap_s * 1e9) as i64 * 9_000));
-    assert_eq!(stream.count(budget_s, 0.99).n, 1_000);
 }
 
 /// Benjamini and Hochberg's own example (1995, section 3.2): fifteen p-values, at 5 % the four smallest are discoveries.

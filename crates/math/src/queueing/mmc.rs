@@ -52,11 +52,6 @@ impl Mmc {
         self.mean_wait() + self.service_mean
     }
 
-    /// P(wait > t).
-    pub fn wait_tail(&self, t: f64) -> f64 {
-        erlang_c(self.servers, self.load) * libm::exp(-self.drain_rate() * t)
-    }
-
     /// The p-quantile of the wait before service: 0 for those who find a free server, infinite from load 1.
     pub fn wait_quantile(&self, p: f64) -> f64 {
         if self.load >= 1.0 {

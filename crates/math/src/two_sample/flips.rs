@@ -99,11 +99,6 @@ impl Flips {
         self.units
     }
 
-    /// The smallest two-sided p there can be.
-    pub fn least_p(&self) -> f64 {
-        2.0 / self.subsets.len() as f64
-    }
-
     /// The chance of a sum as large as this one, were every sign as likely as its opposite.
     pub fn greater(&self, differences: &[f64]) -> f64 {
         let slack = 1e-12 * differences.iter().map(|d| d.abs()).sum::<f64>();

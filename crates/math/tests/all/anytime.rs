@@ -1,7 +1,6 @@
 //! Bets against a formula, by enumeration and on simulated blocks.
 
-use plimsoll_math::anytime::{Bets, Claim, Signs, Wealth, fewest_pairs, mean_sequence, quantile_sequence};
-use plimsoll_math::dist::exponential;
+use plimsoll_math::anytime::{Bets, Claim, Signs, Wealth, fewest_pairs, mean_sequence};
 use plimsoll_math::rng::Stream;
 
 use crate::close;
@@ -114,31 +113,4 @@ fn blocks_of_nothing_leave_what_one_block_may_hold() {
         found.lower == 0.0 && found.upper > floor && found.upper < ceiling * 1.05,
         "{found:?} {floor} {ceiling}"
     );
-}
-
-#[test]
-fn a_quantile_sequence_holds_the_quantile_at_all_looks() {
-    let truth = 10f64.ln();
-    let missed = misses(|i| {
-        let mut stream = Stream::new(4, "quantile sequence", i);
-        let blocks: Vec<Vec<f64>> = (0..60)
-            .map(|_| {
-                let mut block: Vec<f64> = (0..20).map(|_| exponential(&mut stream, 1.0)).collect();
-                block.sort_unstable_by(f64::total_cmp);
-                block
-            })
-            .collect();
-        (10..=60).step_by(10).any(|n| !quantile_sequence(&blocks[..n], 0.9, 0.05).contains(truth))
-    });
-    assert!(missed <= 0.05, "{missed}");
-}
-
-#[test]
-fn a_quantile_sequence_is_finite_once_it_can_be() {
-    let block: Vec<f64> = (1..=20).map(f64::from).collect();
-    let few = quantile_sequence(&[block.clone(), block.clone()], 0.5, 0.05);
-    assert!(few.upper == f64::INFINITY || few.lower == f64::NEG_INFINITY, "{few:?}");
-    let many = quantile_sequence(&vec![block; 60], 0.5, 0.05);
-    assert!(many.contains(10.5) && many.upper < 16.0 && many.lower > 5.0, "{many:?}");
-    assert_eq!(quantile_sequence(&[], 0.5, 0.05).upper, f64::INFINITY);
 }

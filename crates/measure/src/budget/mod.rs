@@ -10,9 +10,7 @@ mod metric;
 mod quantity;
 mod stages;
 
-pub use exceed::{
-    Binned, Count, Decision, LEAST_N_EFF, Stream, decide, of_binned, of_flags, of_values, to_pass,
-};
+pub use exceed::{Count, Decision, LEAST_N_EFF, decide, of_flags, of_values, to_pass};
 pub use inline::{is_good, judge, share_over};
 pub use metric::{BudgetMetric, Judged, no_measure_of_load};
 pub use quantity::{Amount, Bucket, Percentile, Relative, Unit, shown};

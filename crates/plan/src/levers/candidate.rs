@@ -9,15 +9,12 @@ use std::collections::HashSet;
 use plimsoll_sim::catalogue::Dtype;
 use plimsoll_sim::engine::speculation::{DraftSpec, SpeculativeSpec};
 use plimsoll_sim::{
-    AutoscaleSpec, BatchingSpec, DisaggregationSpec, ModeSpec, PolicySpec, QueueDepthSpec, RouteSpec,
-    StepSpec, WorldSpec,
+    AutoscaleSpec, BatchingSpec, DisaggregationSpec, FrontSpec, HedgeSpec, ModeSpec, PolicySpec,
+    QueueDepthSpec, RouteSpec, StepSpec, WorldSpec,
 };
 
-use super::evidence::Late;
-use super::hedge::{self, HedgeSpec};
 use crate::change::{Change, PairChange, pair};
 use crate::replay::{ReplayRequest, Times, play, play_at_most};
-use plimsoll_measure::say::number;
 
 /// A lever with a setting, as the world that it makes.
 #[derive(Clone, Debug)]
@@ -49,17 +46,13 @@ pub enum TrafficChange {
     WithoutRepeats,
     /// Whoever finds this many in flight is turned away at once.
     AtMost(u32),
-    /// Late ones are asked a second time, elsewhere.
-    Hedged(HedgeSpec),
 }
 
 impl TrafficChange {
     /// The requests that reach the engine, and the due times of those that do not have to.
     pub fn apply(&self, asked: &[ReplayRequest]) -> (Vec<ReplayRequest>, Vec<i64>) {
         match self {
-            TrafficChange::AsItIs | TrafficChange::AtMost(_) | TrafficChange::Hedged(_) => {
-                (asked.to_vec(), Vec::new())
-            }
+            TrafficChange::AsItIs | TrafficChange::AtMost(_) => (asked.to_vec(), Vec::new()),
             TrafficChange::Trimmed(share) => {
                 let trim = |one: &ReplayRequest| {
                     let prompt = ((f64::from(one.prompt) * share) as u32).max(1);
@@ -89,7 +82,6 @@ impl TrafficChange {
     pub fn play(&self, world: &WorldSpec, asked: &[ReplayRequest], seed: u64) -> Result<Vec<Times>, String> {
         match self {
             TrafficChange::AtMost(limit) => play_at_most(*limit as usize, world, asked, seed),
-            TrafficChange::Hedged(spec) => Ok(hedge::play(world, asked, seed, *spec)?.times),
             _ => play(world, asked, seed),
         }
     }
@@ -107,16 +99,15 @@ const DRAFTED: u32 = 3;
 /// with their model are 2.5 to 3.4 (`plimsoll_sim::engine::speculation::ACCEPTED`); others are worse.
 const ACCEPTED: [f64; 3] = [1.6, 2.5, 3.0];
 
-/// Late is what has no token after this percentile of the time to it; and copies at most, as a share of the requests.
-const HEDGES: [(f64, f64); 2] = [(0.95, 0.05), (0.8, 0.2)];
+/// Prompt tokens that a gateway may send a second time, as a share: its default and five times that.
+const HEDGED: [f64; 2] = [0.02, 0.1];
 
-/// Every lever that can be simulated on this world, but for admission control, whose limit is searched. `late` is when a request is late
-/// ([`Evidence::late`](super::Evidence)).
-pub fn candidates(world: &WorldSpec, late: &[Late]) -> Vec<Candidate> {
+/// Every lever that can be simulated on this world, but for admission control, whose limit is searched.
+pub fn candidates(world: &WorldSpec) -> Vec<Candidate> {
     let mut all = Vec::new();
     of_traffic(world, &mut all);
     of_fleet(world, &mut all);
-    hedges(world, late, &mut all);
+    hedges(world, &mut all);
     if let ModeSpec::Batching(batching) = &world.engine.mode {
         of_scheduler(world, batching, &mut all);
         of_steps(world, batching, &mut all);
@@ -205,21 +196,22 @@ fn of_fleet(world: &WorldSpec, all: &mut Vec<Candidate>) {
     );
 }
 
-fn hedges(world: &WorldSpec, late: &[Late], all: &mut Vec<Candidate>) {
-    if world.fleet.replicas < 2 || world.fleet.disaggregation.is_some() {
+/// A gateway that hedges, with the fleet's own route, so that nothing but the second tries is compared. One that is there already is asked to.
+fn hedges(world: &WorldSpec, all: &mut Vec<Candidate>) {
+    let fleet = &world.fleet;
+    let front =
+        fleet.gateway.clone().unwrap_or_else(|| FrontSpec { route: fleet.route, ..FrontSpec::default() });
+    if fleet.replicas < 2 || front.hedge.is_some() {
         return;
     }
-    for (percentile, most_share) in HEDGES {
-        let Some(at) = late.iter().find(|late| late.percentile == percentile) else { continue };
-        let spec = HedgeSpec { after_ns: (1e9 * at.after_s) as i64, most_share };
-        let setting = format!(
-            "after {} ms without an answer's first token, at most {:.0} % of the requests",
-            number(1e3 * at.after_s),
-            100.0 * most_share
+    for share in HEDGED {
+        let hedge = HedgeSpec { share, ..HedgeSpec::default() };
+        let setting = format!("at most {:.0} % of the prompt tokens a second time", 100.0 * share);
+        let hedging = Change::Gateway(FrontSpec { hedge: Some(hedge), ..front.clone() });
+        let assumes = Some("as plimsoll gateway hedges (hedge: in its file)".to_owned());
+        all.extend(
+            changed("hedging", setting, world, &hedging).map(|hedging| Candidate { assumes, ..hedging }),
         );
-        let assumes = Some("the copy goes to another replica, and the loser is cancelled at once".to_owned());
-        let hedged = candidate("hedging", setting, world.clone());
-        all.push(Candidate { traffic: TrafficChange::Hedged(spec), assumes, ..hedged });
     }
 }
 

@@ -213,7 +213,7 @@ static CATALOGUE: [Lever; 27] = [
         [Queue, Prefill, Network],
         "the tail of a replica that stalls", risk "more load when load is the problem", 2.0 days, AtOnce,
         no help "with one replica, and where all are slow alike", model false,
-        first "hedge past the p95, at most 2 % of the requests"),
+        first "hedge: in the gateway's file, at most 2 % of the prompt tokens"),
     lever!("adapter-preload", "adapter preload", "adapters are loaded before they are asked for", [ColdStart],
         "the first request of an adapter", risk "memory", 0.5 days, AtOnce, no help "where no adapters are used",
         model false, first "load the ten most used at start"),

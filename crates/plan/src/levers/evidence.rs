@@ -51,18 +51,6 @@ pub struct Evidence {
     pub preemptions: Option<f64>,
     /// Do answers stream?
     pub streams: bool,
-    /// How long requests waited for their first token (without one: for the whole answer): when a hedge calls one late.
-    #[serde(default)]
-    pub late: Vec<Late>,
-}
-
-/// When a request is late.
-#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Late {
-    /// By which percentile of this run, 0 to 1.
-    pub percentile: f64,
-    /// So long after it was due, s.
-    pub after_s: f64,
 }
 
 /// Where shares of the time come from.
@@ -125,20 +113,7 @@ pub fn read(case: &LeverCase<'_>, own: &[ReplayRequest], goal: &Goal) -> Evidenc
         in_flight_max: summary.concurrency.max,
         preemptions: server.gained(Signal::Preempted, from, to).map(|gained| gained.value),
         streams: summary.latency.ttft.is_some(),
-        late: late(&rows),
     }
-}
-
-/// Percentiles at which a request may be called late.
-const LATE: [f64; 2] = [0.95, 0.8];
-
-fn late(rows: &[&Attempt]) -> Vec<Late> {
-    let waited = |row: &&Attempt| Some((row.first_token.or(row.end)? - row.due).as_secs_f64());
-    let mut values: Vec<f64> = rows.iter().filter_map(waited).collect();
-    let mut at = |percentile: f64| {
-        order_statistic(&mut values, percentile).map(|after_s| Late { percentile, after_s })
-    };
-    LATE.into_iter().filter_map(&mut at).collect()
 }
 
 fn occupancy(case: &LeverCase<'_>, server: &ServerSide, (from, to): (At, At)) -> Option<Occupancy> {

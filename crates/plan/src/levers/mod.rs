@@ -6,7 +6,7 @@
 //! predicted gain per day of effort. Ranking by the point estimate lost: it prefers what is least known.
 //!
 //! Reading order: [`catalogue`] (what there is), [`evidence`] (what the rows say), [`schedule`] (the run's arrivals and others
-//! like them), [`candidate`] (a lever as a changed world), [`predict`] (paired simulation), [`hedge`] and [`admission`] (what stands in
+//! like them), [`candidate`] (a lever as a changed world), [`predict`] (paired simulation), [`admission`] (a door in
 //! front of the world), [`rules`] (what is ruled out), and [`rank`] below.
 
 pub mod admission;
@@ -14,7 +14,6 @@ pub mod candidate;
 pub mod catalogue;
 pub mod evidence;
 pub mod finding;
-pub mod hedge;
 pub mod predict;
 mod rank;
 pub mod rules;
@@ -66,7 +65,7 @@ pub fn rank(case: &LeverCase<'_>, spec: &LeverSpec) -> LeverFinding {
     let mut finding = LeverFinding::new(spec, evidence, fit, case.summary);
     finding.redrawn = simulator.as_ref().map(|simulator| simulator.redrawn);
     let world = case.world.filter(|_| simulator.is_some());
-    let candidates = world.map(|world| candidate::candidates(world, &finding.evidence.late));
+    let candidates = world.map(|world| candidate::candidates(world));
     let mut predicted: Vec<Predicted> = Vec::new();
     for lever in catalogue::all() {
         if let Some(why) = rules::rule_out(lever, case, &finding.evidence) {

@@ -249,7 +249,7 @@ fn the_first_lever_returns_what_was_predicted() {
         // As long as the run: what is predicted is another run like it, with a cache as cold at its start.
         let asked = system.unseen(seed, 1.0);
         let base = system.truth(&finding.goal, &system.world, &asked, seed, &TrafficChange::AsItIs);
-        let candidates = candidate::candidates(&system.world, &finding.evidence.late);
+        let candidates = candidate::candidates(&system.world);
         let gains: Vec<f64> = candidates
             .iter()
             .map(|candidate| system.saved(&finding.goal, candidate, &asked, base, seed))

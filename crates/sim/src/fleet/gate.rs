@@ -95,13 +95,6 @@ impl Fleet {
         let id = request.id;
         let Some(gate) = &mut self.gate else { return Ok(()) };
         gate.front.came(now);
-        if let Some(other) = request.elsewhere_than {
-            let sent = gate.front.again(&facts(&request), &[other], now, &mut gate.chance);
-            return match sent {
-                Some(sent) => self.deliver(now, sent, request, vec![other]),
-                None => Err(rejected(Refusal::NoReplica)),
-            };
-        }
         let terms = gate.terms(&request, now);
         let keep = || Asked {
             session: request.session,

@@ -231,7 +231,7 @@ impl Fleet {
         }
         match self.choose(now, &request) {
             Some(chosen) => self.place(now, chosen, request),
-            None if self.may_come() && request.elsewhere_than.is_none() => {
+            None if self.may_come() => {
                 self.hold(NOWHERE, request);
                 self.unplaced.push_back(id);
                 self.wake(now);
@@ -249,9 +249,7 @@ impl Fleet {
         }
         self.views.clear();
         let prompts = self.split.as_ref().map_or(u32::MAX, |split| split.prefill);
-        let routable = (0..prompts)
-            .zip(&mut self.replicas)
-            .filter(|(number, replica)| replica.is_routable() && Some(*number) != request.elsewhere_than);
+        let routable = (0..prompts).zip(&mut self.replicas).filter(|(_, replica)| replica.is_routable());
         self.views.extend(routable.map(|(number, replica)| replica.view(number, now, self.load_delay)));
         let mut chance = Stream::new(self.seed, "fleet.route", request.id);
         let pick = self.router.pick(&self.views, &facts(request), &mut chance)?;
