@@ -33,28 +33,39 @@ pub fn load(dir: &Path) -> Result<(Manifest, Findings), Stop> {
     }
 }
 
-/// The same without holding the rows; `None` where they are needed: of a run that was cut off, of what came through a gateway, and where
-/// something may be told of cold starts.
+/// The same without holding the rows; `None` where they are needed, or where something may be told of cold starts.
 fn streamed(dir: &Path) -> Result<Option<(Manifest, Findings)>, Stop> {
-    // What is wrong with it is said by whoever reads it whole.
-    let Ok(mut manifest) = plimsoll_store::read_manifest(dir) else { return Ok(None) };
-    let is_cut = manifest.levels.iter().any(|level| level.ended_by == EndedBy::Cut);
-    let needs_rows = [cold_start::KIND, gateway::record::KIND].contains(&manifest.kind.as_str());
-    if is_cut || needs_rows || manifest.progress == RunState::Running {
-        return Ok(None);
-    }
     let (mut rows, mut busy) = (Streamed::default(), cold_start::Busy::default());
-    let samples = plimsoll_store::each_attempt(dir, Columns::Figures, |attempt| {
-        rows.push(&attempt);
-        busy.push(&attempt);
+    let read = each(dir, Columns::Findings, |attempt| {
+        rows.push(attempt);
+        busy.push(attempt);
     });
-    let Some(samples) = samples.map_err(|e| Stop::usage(e.to_string()))? else { return Ok(None) };
+    let Some((mut manifest, samples)) = read.map_err(|e| Stop::usage(e.to_string()))? else {
+        return Ok(None);
+    };
     if busy.may_have_paused() {
         return Ok(None);
     }
     let findings = rows.findings(&manifest, &samples, &measure::line_spec(&manifest));
     manifest.findings = serde_json::to_value(&findings).ok();
     Ok(Some((manifest, findings)))
+}
+
+/// Hands on each attempt of a run of which none need be held; `None` where all are needed: of a run that was cut off or goes on, and of
+/// what came through a gateway. What is wrong with it is said by whoever reads it whole.
+pub fn each(
+    dir: &Path,
+    columns: Columns,
+    take: impl FnMut(&Attempt),
+) -> Result<Option<(Manifest, Vec<Sample>)>, StoreError> {
+    let Ok(manifest) = plimsoll_store::read_manifest(dir) else { return Ok(None) };
+    let is_cut = manifest.levels.iter().any(|level| level.ended_by == EndedBy::Cut);
+    let needs_rows = [cold_start::KIND, gateway::record::KIND].contains(&manifest.kind.as_str());
+    if is_cut || needs_rows || manifest.progress == RunState::Running {
+        return Ok(None);
+    }
+    let samples = plimsoll_store::each_attempt(dir, columns, take)?;
+    Ok(samples.map(|samples| (manifest, samples)))
 }
 
 /// The level that was asked for, or the one that a report shows.

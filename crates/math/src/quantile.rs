@@ -231,8 +231,8 @@ impl ShareVariance {
     ///
     /// The variance of the mean from all overlapping batches of length m is m/((n−m+1)(n−m)) Σ (Ȳᵢ − Ȳ)²
     /// (Meketon and Schmeiser 1984).
-    pub fn of_counts(
-        steps: &[u64],
+    pub fn of_counts<T: Copy + Into<u64>>(
+        steps: &[T],
         (over, n): (u64, usize),
         step: usize,
         per_batch: usize,
@@ -244,13 +244,13 @@ impl ShareVariance {
         let of_batches = |per_batch: usize| {
             let m = (step * per_batch) as f64;
             let expected = over as f64 * m / n;
-            let mut inside: u64 = steps[..per_batch].iter().sum();
+            let mut inside: u64 = steps[..per_batch].iter().map(|step| (*step).into()).sum();
             let mut squares = 0.0;
             for last in per_batch..=steps.len() {
                 let excess = inside as f64 - expected;
                 squares += excess * excess;
                 if last < steps.len() {
-                    inside = inside + steps[last] - steps[last - per_batch];
+                    inside = inside + steps[last].into() - steps[last - per_batch].into();
                 }
             }
             squares * n / (m * (steps.len() - per_batch + 1) as f64 * (n - m))
@@ -294,8 +294,10 @@ impl ShareVariance {
         if batches < 2 {
             return None;
         }
-        let steps: Vec<u64> = exceeds.iter().map(|e| u64::from(*e)).collect();
-        ShareVariance::of_counts(&steps, (steps.iter().sum(), n), 1, n / batches)
+        // A byte each: a level may have a hundred million.
+        let steps: Vec<u8> = exceeds.iter().map(|e| u8::from(*e)).collect();
+        let over = exceeds.iter().filter(|e| **e).count() as u64;
+        ShareVariance::of_counts(&steps, (over, n), 1, n / batches)
     }
 }
 

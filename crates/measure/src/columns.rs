@@ -59,12 +59,16 @@ pub struct Columns {
     pub how: Vec<How>,
     /// What became of it.
     pub fate: Vec<Fate>,
-    /// What was wrong with a whole answer.
-    pub broken: Vec<Option<Broken>>,
+    /// What was wrong with a whole answer; empty where nothing was with any.
+    pub(crate) broken: Vec<Option<Broken>>,
     /// Attempts made at it.
     pub attempts: Vec<u16>,
-    /// Index of its last attempt in the slice handed in.
+    /// Index of its last attempt in the slice handed in; empty where rows were gathered and not kept.
     pub last: Vec<u32>,
+    /// Index of its class in the scenario; empty where all are of the first.
+    pub(crate) class: Vec<u16>,
+    /// What the server said of its stages.
+    pub(crate) stages: Stages,
 
     /// `ttft`.
     pub ttft: Vec<i64>,
@@ -96,10 +100,10 @@ pub struct Columns {
 
     /// Gaps between token events, pooled in the order of requests.
     pub gaps: Vec<i64>,
-    /// For each request, where its gaps begin in `gaps`.
-    pub gap_from: Vec<usize>,
-    /// For each request, how many of its gaps have exact times at both ends.
-    pub gaps_exact: Vec<u32>,
+    /// For each request, where its gaps begin in `gaps`; empty where there are none.
+    pub(crate) gap_from: Vec<usize>,
+    /// For each request, how many of its gaps have exact times at both ends; empty where there are none.
+    pub(crate) gaps_exact: Vec<u32>,
     /// The rule by which this level's tokens per event are known.
     pub rule: TokensRule,
     /// True where every event of every request of that rule carries one token, so that `itl` is `event_gap`.
@@ -119,6 +123,19 @@ pub struct Columns {
     pub(crate) events: Vec<u32>,
     /// For each request, by which rule its tokens per event are known; empty likewise.
     pub(crate) rules: Vec<TokensRule>,
+}
+
+/// Stages that servers told, of all requests.
+#[derive(Default)]
+pub(crate) struct Stages {
+    /// Their names, each once.
+    pub names: Vec<String>,
+    /// For each request, how many it has; empty where there are none.
+    pub counts: Vec<u16>,
+    /// For each request, where they begin in `times`; empty likewise.
+    pub from: Vec<usize>,
+    /// Index of the name and ns, pooled in the order of requests.
+    pub times: Vec<(u32, i64)>,
 }
 
 /// What is wrong with the rows as such: of all attempts, those that were tried again too.
@@ -178,6 +195,36 @@ impl Columns {
         if streams { ("ttft", &self.ttft) } else { ("e2e", &self.e2e) }
     }
 
+    /// What was wrong with a whole answer.
+    pub fn broken(&self, row: usize) -> Option<Broken> {
+        self.broken.get(row).copied().flatten()
+    }
+
+    /// The class of a request, by its number in the scenario.
+    pub fn class(&self, row: usize) -> u16 {
+        self.class.get(row).copied().unwrap_or(0)
+    }
+
+    /// The stages that a server told of a request, ns each.
+    pub fn stages(&self, row: usize) -> impl Iterator<Item = (&str, i64)> {
+        let Stages { names, from, times, .. } = &self.stages;
+        let own = from.get(row).zip(from.get(row + 1)).map_or(0..0, |(from, to)| *from..*to);
+        times[own].iter().map(|(name, ns)| (names[*name as usize].as_str(), *ns))
+    }
+
+    /// The gaps between the token events of the requests `from..to`, in their order.
+    pub fn gaps(&self, from: usize, to: usize) -> &[i64] {
+        match (self.gap_from.get(from), self.gap_from.get(to)) {
+            (Some(from), Some(to)) => &self.gaps[*from..*to],
+            _ => &[],
+        }
+    }
+
+    /// How many gaps of the requests `from..to` have exact times at both ends.
+    pub(crate) fn exact_gaps(&self, from: usize, to: usize) -> u64 {
+        self.gaps_exact.iter().take(to).skip(from).map(|n| u64::from(*n)).sum()
+    }
+
     /// Reads the records of one level. `attempts` may be in any order; several attempts at a request become one row.
     pub fn read(attempts: &[&Attempt]) -> Columns {
         let events = attempts.iter().map(|attempt| attempt.events.len()).sum();
@@ -188,7 +235,8 @@ impl Columns {
             if request != Some(of) {
                 (request, due) = (Some(of), attempt.due);
             }
-            gathered.push_row(due, attempt, index);
+            gathered.push_row(due, attempt);
+            gathered.keep_index(index);
         }
         gathered.into_columns()
     }
@@ -196,20 +244,20 @@ impl Columns {
     /// Gaps per token of the requests from `from` on, with the number of them that are exact. Only requests whose
     /// tokens per event are known by this level's rule take part.
     pub fn itl(&self, from: usize) -> (Vec<i64>, u64) {
-        let first = self.gap_from.get(from).copied().unwrap_or(self.gaps.len());
         if self.one_token_events {
-            let exact = self.gaps_exact.iter().skip(from).map(|n| u64::from(*n)).sum();
-            return (self.gaps[first..].to_vec(), exact);
+            return (self.gaps(from, self.len()).to_vec(), self.exact_gaps(from, self.len()));
         }
         let (mut all, mut exact) = (Vec::new(), 0);
         let mut carried = self.carried.as_slice();
         for row in 0..self.len() {
-            let (own, later) = carried.split_at(self.events[row] as usize);
+            let events = self.events.get(row).map_or(0, |n| *n as usize);
+            let (own, later) = carried.split_at(events);
             carried = later;
-            if row < from || self.rules[row] != self.rule {
+            let rule = self.rules.get(row).copied().unwrap_or_default();
+            if row < from || rule != self.rule {
                 continue;
             }
-            let gaps = &self.gaps[self.gap_from[row]..self.gap_from[row + 1]];
+            let gaps = self.gaps(row, row + 1);
             let mut previous: Option<&Carried> = None;
             let mut since = 0;
             for (i, event) in own.iter().enumerate() {

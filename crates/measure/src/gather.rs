@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_model::{At, Attempt, Broken, Event, How, TokensRule};
+use plimsoll_model::{At, Attempt, Broken, Event, How, ServerStage, TokensRule};
 
 use crate::columns::{ABSENT, Carried, Columns, Fate, INFINITE, Lost, Odd, UNKNOWN, Words};
 
@@ -24,12 +24,14 @@ pub struct Gathered {
     /// One row per attempt, in the order they came; `begun` is the attempt's own stamp.
     columns: Columns,
     request: Vec<u64>,
+    /// Empty where all are first ones.
     attempt: Vec<u16>,
-    /// Does every token event of the row carry one token?
+    /// Does every token event of the row carry one token? Empty where they do everywhere.
     one_token: Vec<bool>,
     /// Attempts by the rule of their tokens, as [`RULES`] stand.
     by_rule: [u64; 3],
     words: BTreeMap<Words, u32>,
+    stages: BTreeMap<String, u32>,
     finished: u64,
     first_tries: u64,
     last_end: Option<At>,
@@ -49,8 +51,7 @@ impl Gathered {
 
     /// Takes what figures need of a record that has ended. A retry keeps its request's due time.
     pub fn push(&mut self, attempt: &Attempt) {
-        let index = self.request.len() as u32;
-        self.push_row(attempt.due, attempt, index);
+        self.push_row(attempt.due, attempt);
     }
 
     /// Attempts so far.
@@ -73,11 +74,17 @@ impl Gathered {
         self.last_end
     }
 
-    /// `due`: of the request; `index`: what `Columns::last` will say of it.
-    pub(crate) fn push_row(&mut self, due: At, attempt: &Attempt, index: u32) {
+    /// Notes where the row that came last is kept: what [`Columns::last`] will say of it.
+    pub(crate) fn keep_index(&mut self, index: u32) {
+        self.columns.last.push(index);
+    }
+
+    /// `due`: of the request.
+    pub(crate) fn push_row(&mut self, due: At, attempt: &Attempt) {
         let fate = Fate::of(attempt);
+        let rows = self.request.len();
         self.request.push(attempt.request);
-        self.attempt.push(attempt.attempt);
+        put(&mut self.attempt, rows, attempt.attempt, 0);
         self.finished += u64::from(attempt.outcome.is_finished());
         self.first_tries += u64::from(attempt.attempt == 0);
         self.last_end = self.last_end.max(attempt.end);
@@ -89,8 +96,10 @@ impl Gathered {
         }
         self.columns.odd.look(due, attempt);
         self.push_metrics(due, attempt, fate);
-        self.columns.last.push(index);
-        self.push_events(attempt, fate);
+        put(&mut self.columns.class, rows, attempt.class, 0);
+        put(&mut self.columns.broken, rows, attempt.answer.broken, None);
+        self.push_events(rows, attempt, fate);
+        self.push_stages(rows, &attempt.answer.stages);
     }
 
     fn push_words(&mut self, due: At, attempt: &Attempt) {
@@ -125,7 +134,6 @@ impl Gathered {
         });
         columns.how.push(last.outcome.how);
         columns.fate.push(fate);
-        columns.broken.push(last.answer.broken);
         columns.attempts.push(1);
         columns.ttft.push(since(Some(due), last.first_token));
         columns.ttft_after_send.push(since(last.sent, last.first_token));
@@ -146,7 +154,20 @@ impl Gathered {
         columns.cached.push(last.answer.tokens.cached.unwrap_or(UNKNOWN));
     }
 
-    fn push_events(&mut self, last: &Attempt, fate: Fate) {
+    fn push_stages(&mut self, rows: usize, stages: &[ServerStage]) {
+        put(&mut self.columns.stages.counts, rows, stages.len().min(usize::from(u16::MAX)) as u16, 0);
+        for stage in stages.iter().take(usize::from(u16::MAX)) {
+            let known = self.stages.get(&stage.name).copied();
+            let name = known.unwrap_or_else(|| {
+                let next = self.stages.len() as u32;
+                self.stages.insert(stage.name.clone(), next);
+                next
+            });
+            self.columns.stages.times.push((name, stage.took.0));
+        }
+    }
+
+    fn push_events(&mut self, rows: usize, last: &Attempt, fate: Fate) {
         let columns = &mut self.columns;
         let mut previous: Option<&Event> = None;
         let (mut exact, mut events, mut one_token) = (0, 0, true);
@@ -164,10 +185,12 @@ impl Gathered {
         if fate == Fate::Failed && previous.is_some() {
             columns.gaps.push(INFINITE);
         }
-        columns.gaps_exact.push(exact);
-        columns.events.push(events);
-        columns.rules.push(last.answer.tokens.rule);
-        self.one_token.push(one_token);
+        // A rule says something of a row that has events.
+        let rule = if events == 0 { TokensRule::Unknown } else { last.answer.tokens.rule };
+        put(&mut columns.gaps_exact, rows, exact, 0);
+        put(&mut columns.events, rows, events, 0);
+        put(&mut columns.rules, rows, rule, TokensRule::Unknown);
+        put(&mut self.one_token, rows, one_token, true);
     }
 
     /// The columns, once all records have come.
@@ -175,6 +198,9 @@ impl Gathered {
         let mut words: Vec<_> = std::mem::take(&mut self.words).into_iter().collect();
         words.sort_unstable_by_key(|(_, index)| *index);
         self.columns.words = words.into_iter().map(|(words, _)| words).collect();
+        let mut stages: Vec<_> = std::mem::take(&mut self.stages).into_iter().collect();
+        stages.sort_unstable_by_key(|(_, index)| *index);
+        self.columns.stages.names = stages.into_iter().map(|(name, _)| name).collect();
         self.columns.rule = self.rule();
         let order = self.order();
         let again = |a: usize, b: usize| self.request[a] == self.request[b];
@@ -183,14 +209,22 @@ impl Gathered {
             self.arrange(order);
         } else {
             self.columns.odd.missing = self.attempt.iter().map(|n| u64::from(*n)).sum();
+            (self.request, self.attempt) = (Vec::new(), Vec::new());
             for row in 0..self.columns.len() {
                 self.columns.begun[row] = begun(&self.columns, &[row as u32]);
             }
         }
         let Gathered { mut columns, one_token, .. } = self;
-        let own_rule = |row: usize| columns.rules[row] == columns.rule || columns.events[row] == 0;
-        columns.one_token_events = one_token.iter().all(|one| *one) && (0..columns.len()).all(own_rule);
-        columns.gap_from = starts((0..columns.len()).map(|row| gaps_of(&columns, row)));
+        let own_rule = |(rule, events): (&TokensRule, &u32)| *rule == columns.rule || *events == 0;
+        let unknown = columns.rule == TokensRule::Unknown;
+        let rules = match columns.rules.is_empty() {
+            true => columns.events.iter().all(|events| *events == 0 || unknown),
+            false => columns.rules.iter().zip(&columns.events).all(own_rule),
+        };
+        columns.one_token_events = one_token.iter().all(|one| *one) && rules;
+        columns.gap_from = starts(columns.gaps_of_rows());
+        columns.stages.from = starts(columns.stages.counts.iter().map(|n| usize::from(*n)));
+        columns.stages.counts = Vec::new();
         if columns.one_token_events {
             (columns.carried, columns.events, columns.rules) = (Vec::new(), Vec::new(), Vec::new());
         }
@@ -207,13 +241,15 @@ impl Gathered {
     /// numbered as they fall due, so that numbers alone nearly always do.
     fn order(&self) -> Option<Vec<u32>> {
         let (due, request) = (&self.columns.due, &self.request);
-        let key = |i: usize| (request[i], self.attempt[i]);
+        let key = |i: usize| (request[i], self.attempt_of(i));
         let late = |a: usize, b: usize| request[a] != request[b] && due[a] > due[b];
         if (1..request.len()).all(|i| key(i - 1) <= key(i) && !late(i - 1, i)) {
             return None;
         }
-        let mut order: Vec<u32> = (0..request.len() as u32).collect();
-        order.sort_unstable_by_key(|i| (key(*i as usize), *i));
+        let mut order = by_number(request);
+        for tries in order.chunk_by_mut(|a, b| request[*a as usize] == request[*b as usize]) {
+            tries.sort_by_key(|i| self.attempt_of(*i as usize));
+        }
         if order.windows(2).any(|pair| late(pair[0] as usize, pair[1] as usize)) {
             let mut first_due = vec![0; due.len()];
             let mut first = order[0] as usize;
@@ -226,6 +262,10 @@ impl Gathered {
         Some(order)
     }
 
+    fn attempt_of(&self, row: usize) -> u16 {
+        self.attempt.get(row).copied().unwrap_or(0)
+    }
+
     /// Puts the rows in this order, the attempts at a request as one.
     fn arrange(&mut self, order: Vec<u32>) {
         let columns = &mut self.columns;
@@ -235,7 +275,7 @@ impl Gathered {
         while let Some(first) = rest.first() {
             let request = self.request[*first as usize];
             let tries = rest.iter().take_while(|i| self.request[**i as usize] == request).count();
-            let numbers = rest[..tries].iter().map(|i| self.attempt[*i as usize]);
+            let numbers = rest[..tries].iter().map(|i| self.attempt.get(*i as usize).copied().unwrap_or(0));
             columns.odd.count(numbers);
             let (first, last) = (*first as usize, rest[tries - 1]);
             due.push(columns.due[first]);
@@ -250,12 +290,17 @@ impl Gathered {
         drop(order);
         (self.request, self.attempt) = (Vec::new(), Vec::new());
         (columns.due, columns.begun, columns.attempts) = (due, begin, tried);
-        let gap_from = starts((0..columns.events.len()).map(|row| gaps_of(columns, row)));
+        let gap_from = starts(columns.gaps_of_rows());
         pick_runs(&mut columns.gaps, &gap_from, &lasts);
         drop(gap_from);
         let event_from = starts(columns.events.iter().map(|n| *n as usize));
         pick_runs(&mut columns.carried, &event_from, &lasts);
         drop(event_from);
+        let stage_from = starts(columns.stages.counts.iter().map(|n| usize::from(*n)));
+        pick_runs(&mut columns.stages.times, &stage_from, &lasts);
+        drop(stage_from);
+        pick(&mut columns.stages.counts, &lasts);
+        pick(&mut columns.class, &lasts);
         let [_, _, times @ ..] = times(columns);
         times.into_iter().for_each(|column| pick(column, &lasts));
         pick(&mut columns.how, &lasts);
@@ -291,7 +336,44 @@ fn times(columns: &mut Columns) -> [&mut Vec<i64>; 11] {
     ]
 }
 
+/// Rows by the number of their request, and of one number as they came. Numbers count up from a level's first, so that counting them sorts them.
+fn by_number(request: &[u64]) -> Vec<u32> {
+    let rows = 0..request.len() as u32;
+    let least = request.iter().copied().min().unwrap_or(0);
+    let most = request.iter().copied().max().unwrap_or(0);
+    if most - least > 2 * request.len() as u64 {
+        let mut order: Vec<u32> = rows.collect();
+        order.sort_by_key(|i| request[*i as usize]);
+        return order;
+    }
+    let mut next = vec![0u32; (most - least) as usize + 2];
+    request.iter().for_each(|number| next[(number - least) as usize + 1] += 1);
+    for i in 1..next.len() {
+        next[i] += next[i - 1];
+    }
+    let mut order = vec![0; request.len()];
+    for i in rows {
+        let at = &mut next[(request[i as usize] - least) as usize];
+        order[*at as usize] = i;
+        *at += 1;
+    }
+    order
+}
+
+/// Puts a value behind `rows` others into a column that stays empty as long as all are as usual.
+fn put<T: Copy + PartialEq>(column: &mut Vec<T>, rows: usize, value: T, usual: T) {
+    if column.len() < rows && value != usual {
+        column.resize(rows, usual);
+    }
+    if column.len() == rows && (rows > 0 || value != usual) {
+        column.push(value);
+    }
+}
+
 fn pick<T: Copy>(column: &mut Vec<T>, rows: &[u32]) {
+    if column.is_empty() {
+        return;
+    }
     *column = rows.iter().map(|row| column[*row as usize]).collect();
 }
 
@@ -307,9 +389,12 @@ fn pick_runs<T: Copy>(values: &mut Vec<T>, from: &[usize], rows: &[u32]) {
     *values = picked;
 }
 
-/// Where each run of values begins, and where the last one ends.
-fn starts(lengths: impl Iterator<Item = usize>) -> Vec<usize> {
-    let mut from = Vec::with_capacity(lengths.size_hint().0 + 1);
+/// Where each run of values begins, and where the last one ends; empty where there are no runs.
+fn starts(lengths: impl ExactSizeIterator<Item = usize>) -> Vec<usize> {
+    if lengths.len() == 0 {
+        return Vec::new();
+    }
+    let mut from = Vec::with_capacity(lengths.len() + 1);
     let mut next = 0;
     from.push(next);
     for length in lengths {
@@ -319,11 +404,13 @@ fn starts(lengths: impl Iterator<Item = usize>) -> Vec<usize> {
     from
 }
 
-/// Gaps of a row: one between two events each, and the one in which a stream broke.
-fn gaps_of(columns: &Columns, row: usize) -> usize {
-    match columns.events[row] as usize {
-        0 => 0,
-        events => events - 1 + usize::from(columns.fate[row] == Fate::Failed),
+impl Columns {
+    /// Gaps of each row: one between two events each, and the one in which a stream broke.
+    fn gaps_of_rows(&self) -> impl ExactSizeIterator<Item = usize> {
+        self.events.iter().zip(&self.fate).map(|(events, fate)| match *events as usize {
+            0 => 0,
+            events => events - 1 + usize::from(*fate == Fate::Failed),
+        })
     }
 }
 

@@ -4,7 +4,9 @@
 //! smoothed round trip is told and blames nobody: it holds what the peer waits before it acknowledges, and a server that
 //! answers later lets that wait run to its end (40 ms on Linux), so a slow engine would pass for a slow network.
 
-use plimsoll_math::quantile::order_statistic;
+use std::collections::HashMap;
+
+use plimsoll_math::quantile::rank;
 use plimsoll_model::{Attempt, Span, TcpFacts};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -64,16 +66,43 @@ impl Network {
 #[derive(Default)]
 pub(crate) struct SeenOfNetwork {
     network: Network,
-    least: Vec<f64>,
-    smooth: Vec<f64>,
+    least: Tally,
+    smooth: Tally,
+}
+
+/// How often each round trip was seen: the kernel tells whole microseconds, so that there are few, however many attempts.
+#[derive(Default)]
+struct Tally(HashMap<Span, u64>);
+
+impl Tally {
+    fn push(&mut self, rtt: Option<Span>) {
+        if let Some(rtt) = rtt {
+            *self.0.entry(rtt).or_default() += 1;
+        }
+    }
+
+    /// The order statistics `x[⌈np⌉]`, s.
+    fn at<const N: usize>(self, shares: [f64; N]) -> [Option<f64>; N] {
+        let mut rising: Vec<(Span, u64)> = self.0.into_iter().collect();
+        rising.sort_unstable();
+        let n: u64 = rising.iter().map(|(_, times)| times).sum();
+        shares.map(|p| {
+            let mut left = rank(n as usize, p) as u64;
+            let reached = |(_, times): &&(Span, u64)| {
+                left = left.saturating_sub(*times);
+                left == 0
+            };
+            rising.iter().find(reached).map(|(rtt, _)| rtt.as_secs_f64())
+        })
+    }
 }
 
 impl SeenOfNetwork {
     pub(crate) fn push(&mut self, tcp: &TcpFacts) {
         let network = &mut self.network;
         network.attempts += 1;
-        self.least.extend(tcp.rtt_min.map(Span::as_secs_f64));
-        self.smooth.extend(tcp.rtt.map(Span::as_secs_f64));
+        self.least.push(tcp.rtt_min);
+        self.smooth.push(tcp.rtt);
         // A share needs its denominator from the same connections.
         if let (Some(again), Some(sent)) = (tcp.retransmits, tcp.segments_out) {
             network.known += 1;
@@ -88,13 +117,10 @@ impl SeenOfNetwork {
         }
     }
 
-    pub(crate) fn network(mut self) -> Network {
-        Network {
-            rtt_min_p50_s: order_statistic(&mut self.least, 0.5),
-            rtt_p50_s: order_statistic(&mut self.smooth, 0.5),
-            rtt_p99_s: order_statistic(&mut self.smooth, 0.99),
-            ..self.network
-        }
+    pub(crate) fn network(self) -> Network {
+        let [rtt_min_p50_s] = self.least.at([0.5]);
+        let [rtt_p50_s, rtt_p99_s] = self.smooth.at([0.5, 0.99]);
+        Network { rtt_min_p50_s, rtt_p50_s, rtt_p99_s, ..self.network }
     }
 }
 

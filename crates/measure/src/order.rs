@@ -191,20 +191,25 @@ fn variances<const K: usize>(
     })
 }
 
-/// What values in the order of due times are worth for the share beyond `limit`, as [`plimsoll_math::quantile::n_eff_beyond`] has it.
+impl Column<'_> {
+    /// What the values are worth for the share beyond `limit`, as [`plimsoll_math::quantile::n_eff_beyond`] has it.
+    pub fn n_eff_beyond(&self, limit: i64, batches: usize) -> EffectiveN {
+        let n = self.len();
+        let over = self.values.iter().filter(|ns| **ns > limit.min(INFINITE - 1)).count();
+        if n == 0 || over == 0 {
+            return EffectiveN { batches: batches as f64, ..EffectiveN::known(n as f64) };
+        }
+        let share = over as f64 / n as f64;
+        let wider: Vec<usize> = tail_shares(share).skip(1).map(|wide| rank(n, 1.0 - wide)).collect();
+        let mut limits = [limit; 3];
+        limits.iter_mut().skip(1).zip(self.select(&wider)).for_each(|(limit, at)| *limit = at);
+        EffectiveN::read(n, share, variances(self.values, &limits, batches))
+    }
+}
+
+/// The same of values that are asked this once.
 pub fn n_eff_beyond(values: &[i64], limit: i64, batches: usize) -> EffectiveN {
-    let n = values.len();
-    let over = values.iter().filter(|ns| **ns > limit.min(INFINITE - 1)).count();
-    if n == 0 || over == 0 {
-        return EffectiveN { batches: batches as f64, ..EffectiveN::known(n as f64) };
-    }
-    let mut scratch = values.to_vec();
-    let mut limits = [limit; 3];
-    let share = over as f64 / n as f64;
-    for (limit, wide) in limits.iter_mut().zip(tail_shares(share)).skip(1) {
-        *limit = *scratch.select_nth_unstable(rank(n, 1.0 - wide) - 1).1;
-    }
-    EffectiveN::read(n, share, variances(values, &limits, batches))
+    Column::new(values).n_eff_beyond(limit, batches)
 }
 
 /// Contiguous batches for a level of `length_s` whose own 99th percentile is `longest_s`.

@@ -162,10 +162,10 @@ fn counts(columns: &Columns, from: usize, to: usize) -> Counts {
     let mut counts = Counts { requests: (to - from) as u64, ..Counts::default() };
     let last_due = columns.due.get(to.wrapping_sub(1)).copied();
     let first_due = columns.due.get(from).copied();
+    counts.by_outcome = tallied(columns.how[from..to].iter());
     for row in from..to {
-        *counts.by_outcome.entry(columns.how[row]).or_default() += 1;
         counts.attempts += u64::from(columns.attempts[row]);
-        if let Some(broken) = columns.broken[row].filter(|_| columns.fate[row] == Fate::Broken) {
+        if let Some(broken) = columns.broken(row).filter(|_| columns.fate[row] == Fate::Broken) {
             *counts.broken.entry(broken).or_default() += 1;
         }
         match columns.fate[row] {
@@ -175,12 +175,10 @@ fn counts(columns: &Columns, from: usize, to: usize) -> Counts {
         }
     }
     if let (Some(first), Some(last), true) = (first_due, last_due, to > from) {
-        let ends = columns.due.iter().copied().zip(columns.how.iter().copied());
-        for (due, how) in ends.chain(columns.earlier.iter().copied()) {
-            if due >= first && due <= last {
-                *counts.attempts_by_outcome.entry(how).or_default() += 1;
-            }
-        }
+        let within = |due: i64| due >= first && due <= last;
+        let ends = columns.due.iter().zip(&columns.how).filter(|(due, _)| within(**due)).map(|(_, how)| how);
+        let earlier = columns.earlier.iter().filter(|(due, _)| within(*due)).map(|(_, how)| how);
+        counts.attempts_by_outcome = tallied(ends.chain(earlier));
         counts.errors = errors(columns, (first, last));
     }
     counts.failed = counts.requests - counts.finished;
@@ -191,6 +189,13 @@ fn counts(columns: &Columns, from: usize, to: usize) -> Counts {
     counts.error_rate =
         (!judged.is_empty()).then(|| share_over(&judged, |fate| *fate != Fate::Finished, SHARE_BATCHES));
     counts
+}
+
+/// How often each way to end occurs.
+fn tallied<'a>(ends: impl Iterator<Item = &'a How>) -> BTreeMap<How, u64> {
+    let mut tally = [0u64; How::ALL.len()];
+    ends.for_each(|how| tally[*how as usize] += 1);
+    How::ALL.into_iter().map(|how| (how, tally[how as usize])).filter(|(_, n)| *n > 0).collect()
 }
 
 /// Most frequent errors that are listed.
@@ -227,21 +232,21 @@ fn latencies(columns: &Columns, (from, to): (usize, usize), length_s: f64) -> (L
     };
     let (leading, _) = columns.leading();
     let streams = leading == "ttft";
-    let streamed = |values: &'_ Vec<i64>| if streams { values[from..to].to_vec() } else { Vec::new() };
+    fn only(streams: bool, values: &[i64]) -> &[i64] {
+        if streams { values } else { &[] }
+    }
     let exists = |values: &[i64]| values.iter().any(|ns| *ns != ABSENT && *ns != INFINITE);
     let tpots = exists(&columns.tpot[from..to]);
     let ntpots = exists(&columns.ntpot[from..to]);
-    let first_gap = columns.gap_from.get(from).copied().unwrap_or(0);
-    let last_gap = columns.gap_from.get(to).copied().unwrap_or(columns.gaps.len());
-    let gaps = &columns.gaps[first_gap..last_gap];
+    let gaps = columns.gaps(from, to);
 
-    let ttft = set("ttft", &streamed(&columns.ttft), true);
+    let ttft = set("ttft", only(streams, &columns.ttft[from..to]), true);
     let event_gap = if exists(gaps) { set("event_gap", gaps, true) } else { None };
     let itl = itl(columns, (from, to), length_s, event_gap.as_ref());
     let latency = Latencies {
-        ttft_after_send: set("ttft_after_send", &streamed(&columns.ttft_after_send), false),
+        ttft_after_send: set("ttft_after_send", only(streams, &columns.ttft_after_send[from..to]), false),
         ttfb: set("ttfb", &columns.ttfb[from..to], false).unwrap_or_else(|| nothing("ttfb")),
-        ttfot: set("ttfot", &streamed(&columns.ttfot), false),
+        ttfot: set("ttfot", only(streams, &columns.ttfot[from..to]), false),
         e2e: set("e2e", &columns.e2e[from..to], true).unwrap_or_else(|| nothing("e2e")),
         e2e_after_send: set("e2e_after_send", &columns.e2e_after_send[from..to], false)
             .unwrap_or_else(|| nothing("e2e_after_send")),
@@ -285,7 +290,7 @@ fn itl(
     let event_gap = event_gap?;
     let whole_level = to == columns.len();
     if columns.one_token_events && whole_level {
-        let exact: u64 = columns.gaps_exact[from..to].iter().map(|n| u64::from(*n)).sum();
+        let exact = columns.exact_gaps(from, to);
         let percentiles = Percentiles { metric: "itl".into(), ..event_gap.clone() };
         return Some(Itl {
             rule: columns.rule,
@@ -307,12 +312,13 @@ fn rates(
     budget: Option<&BudgetSpec>,
 ) -> Rates {
     let length_s = (stop - start).as_secs_f64();
-    let finished: Vec<usize> = (0..columns.len())
-        .filter(|i| columns.fate[*i].ended_well() && columns.end[*i] >= start.0 && columns.end[*i] < stop.0)
-        .collect();
-    let known = || finished.iter().map(|i| columns.output[*i]).filter(|tokens| *tokens != UNKNOWN);
+    let is_finished =
+        |i: &usize| columns.fate[*i].ended_well() && (start.0..stop.0).contains(&columns.end[*i]);
+    let finished = || (0..columns.len()).filter(is_finished);
+    let n = finished().count();
+    let known = || finished().map(|i| columns.output[i]).filter(|tokens| *tokens != UNKNOWN);
     let by_usage = known().count();
-    let usage = by_usage > 0 && 2 * by_usage >= finished.len();
+    let usage = by_usage > 0 && 2 * by_usage >= n;
     let mean_known = known().map(f64::from).sum::<f64>() / by_usage.max(1) as f64;
     let output = |i: usize| match (usage, columns.output[i]) {
         (true, UNKNOWN) => mean_known,
@@ -324,31 +330,28 @@ fn rates(
         tokens => f64::from(tokens),
     };
     let rate = |what: &dyn Fn(usize) -> f64| {
-        per_second(finished.iter().map(|i| (columns.end[*i], what(*i))), (start, stop), finished.len())
+        per_second(finished().map(|i| (columns.end[i], what(i))), (start, stop), n)
     };
     let items = unit == SizeUnit::Items;
-    let any_tokens = !items && finished.iter().any(|i| output(*i) > 0.0);
-    let good: Vec<usize> = match budget {
-        Some(budget) => (from..to).filter(|i| budget::is_good(columns, *i, budget)).collect(),
+    let any_tokens = !items && finished().any(|i| output(i) > 0.0);
+    let good: Vec<bool> = match budget {
+        Some(budget) => (from..to).map(|i| budget::is_good(columns, i, budget)).collect(),
         None => Vec::new(),
     };
-    let rows: Vec<usize> = (from..to).collect();
+    let good_due = || columns.due[from..to].iter().zip(&good).filter(|(_, good)| **good).map(|(due, _)| *due);
     Rates {
         offered_per_s: if length_s > 0.0 { (to - from) as f64 / length_s } else { 0.0 },
         achieved_per_s: rate(&|_| 1.0),
-        good_per_s: budget
-            .map(|_| per_second(good.iter().map(|i| (columns.due[*i], 1.0)), (start, stop), to - from)),
-        good_share: budget
-            .filter(|_| to > from)
-            .map(|budget| share_over(&rows, |i| budget::is_good(columns, *i, budget), SHARE_BATCHES)),
+        good_per_s: budget.map(|_| per_second(good_due().map(|due| (due, 1.0)), (start, stop), to - from)),
+        good_share: budget.filter(|_| to > from).map(|_| share_over(&good, |good| *good, SHARE_BATCHES)),
         output_tokens_per_s: any_tokens.then(|| rate(&output)),
         input_tokens_per_s: (!items).then(|| rate(&input)),
         items_per_s: items.then(|| rate(&input)),
         total_tokens_per_s: any_tokens.then(|| rate(&|i| input(i) + output(i))),
         tokens_per_s_per_user: latency.tpot.as_ref().map(|tpot| inverse(&tpot.p50)),
         tokens_from: match usage {
-            true if by_usage == finished.len() => "usage".to_owned(),
-            true => format!("usage of {}", percent(by_usage as f64 / finished.len() as f64)),
+            true if by_usage == n => "usage".to_owned(),
+            true => format!("usage of {}", percent(by_usage as f64 / n as f64)),
             false => "asked".to_owned(),
         },
     }

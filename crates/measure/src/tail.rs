@@ -30,7 +30,7 @@ const KEPT_OF_LARGE: f64 = 0.2;
 pub const BEYOND: f64 = 10.0;
 
 /// The upper values of a level, falling, each with its batch.
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct Upper {
     n: usize,
     sizes: [u32; BATCHES],
@@ -58,6 +58,11 @@ impl Upper {
         falling.sort_unstable_by(|a, b| b.cmp(a));
         falling.shrink_to_fit();
         Upper { n, sizes, falling }
+    }
+
+    /// Nothing, where no line is drawn through the level.
+    pub fn nothing(_: &[i64]) -> Upper {
+        Upper::default()
     }
 
     /// Values of the level.

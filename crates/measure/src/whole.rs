@@ -15,13 +15,14 @@ use crate::network::{Network, SeenOfNetwork};
 use crate::purpose::{COLD, ISOLATED, WARM_UP};
 use crate::say::number;
 use crate::server_side::report;
+use crate::tail::Upper;
 use crate::validity::judge_run;
 
 /// Recomputes all findings of a run from its rows.
 pub fn analyse(manifest: &Manifest, attempts: &[Attempt], samples: &[Sample], spec: &LineSpec) -> Findings {
     let mut observed = Vec::new();
     each_level(manifest, attempts, |level, own| {
-        observed.push(Observed::new(&level, &own, &of_level(samples, &level), spec.budget.as_ref()));
+        observed.push(observe(manifest, &level, &Columns::read(&own), samples, spec).0);
     });
     let mut findings = analyse_observed(&observed, spec);
     findings.server = report(&findings.levels, samples);
@@ -35,7 +36,7 @@ pub fn analyse(manifest: &Manifest, attempts: &[Attempt], samples: &[Sample], sp
 /// The findings of a run that is read attempt by attempt, of which none is kept: what figures need of one is a tenth of it.
 #[derive(Default)]
 pub struct Streamed {
-    levels: BTreeMap<u32, Gathered>,
+    levels: Levels,
     network: SeenOfNetwork,
     connected: bool,
 }
@@ -43,7 +44,7 @@ pub struct Streamed {
 impl Streamed {
     /// Takes what figures need of an attempt. They may come in any order.
     pub fn push(&mut self, attempt: &Attempt) {
-        self.levels.entry(attempt.level).or_default().push(attempt);
+        self.levels.0.entry(attempt.level).or_default().push(attempt);
         if attempt.connection.is_some() {
             self.connected = true;
             self.network.push(&attempt.tcp);
@@ -51,19 +52,56 @@ impl Streamed {
     }
 
     /// What [`analyse`] finds of the same attempts.
-    pub fn findings(mut self, manifest: &Manifest, samples: &[Sample], spec: &LineSpec) -> Findings {
+    pub fn findings(self, manifest: &Manifest, samples: &[Sample], spec: &LineSpec) -> Findings {
+        let network = (manifest.time == Time::Real && self.connected).then(|| self.network.network());
         let mut observed = Vec::new();
-        for level in manifest.levels.iter().filter(|level| counts(level)) {
-            let gathered = self.levels.remove(&level.id).unwrap_or_default();
-            observed.push(Observed::gathered(level, gathered, samples, spec.budget.as_ref()));
+        for (level, columns) in self.levels.read(manifest) {
+            observed.push(observe(manifest, &level, &columns, samples, spec).0);
         }
         let mut findings = analyse_observed(&observed, spec);
         findings.server = report(&findings.levels, samples);
-        if manifest.time == Time::Real && self.connected {
-            findings.network = Some(self.network.network());
-        }
+        findings.network = network;
         findings
     }
+
+    /// What [`analyse_rows`] finds of the same attempts.
+    pub fn rows(
+        mut self,
+        manifest: &Manifest,
+        samples: &[Sample],
+        spec: &LineSpec,
+    ) -> (Findings, Vec<LevelRows>) {
+        self.network = SeenOfNetwork::default();
+        observed_rows(manifest, self.levels.read(manifest), samples, spec)
+    }
+}
+
+/// What was gathered of each level.
+#[derive(Default)]
+struct Levels(BTreeMap<u32, Gathered>);
+
+impl Levels {
+    /// Every level that counts, as far as it got, with its columns.
+    fn read(mut self, manifest: &Manifest) -> impl Iterator<Item = (Level, Columns)> {
+        let levels = manifest.levels.iter().filter(|level| counts(level));
+        levels.map(move |level| {
+            let gathered = self.0.remove(&level.id).unwrap_or_default();
+            let level = as_far_as_it_got(level, gathered.last_end(), gathered.first_tries());
+            (level, gathered.into_columns())
+        })
+    }
+}
+
+fn observe(
+    manifest: &Manifest,
+    level: &Level,
+    columns: &Columns,
+    samples: &[Sample],
+    spec: &LineSpec,
+) -> (Observed, (usize, usize)) {
+    // Of a run of single loads no line is drawn.
+    let upper = if is_sweep(manifest.levels.iter()) { Upper::keep } else { Upper::nothing };
+    Observed::of_columns(level, columns, &of_level(samples, level), spec.budget.as_ref(), upper)
 }
 
 /// What warmed the target up, found it cold, or was asked alone before a load is in the rows and in no figure of these.
@@ -73,16 +111,18 @@ fn counts(level: &Level) -> bool {
 
 /// The same of levels that were observed one by one, in order of execution and without what warmed the target up.
 pub fn analyse_observed(observed: &[Observed], spec: &LineSpec) -> Findings {
-    let is_sweep = observed.iter().any(|o| o.level.purpose != "run");
-    findings(observed, spec, is_sweep)
+    findings(observed, spec, is_sweep(observed.iter().map(|o| &o.level)))
 }
 
-/// A level with the rows and columns that its figures came from: what a budget is held against.
-pub struct LevelRows<'a> {
+/// Lines are drawn through the levels of a search, and of a run of single loads there are none.
+fn is_sweep<'a>(mut levels: impl Iterator<Item = &'a Level>) -> bool {
+    levels.any(|level| counts(level) && level.purpose != "run")
+}
+
+/// A level with the columns that its figures came from: what a budget is held against.
+pub struct LevelRows {
     /// The level, as far as it got.
     pub level: Level,
-    /// Its records.
-    pub own: Vec<&'a Attempt>,
     /// One row per request.
     pub columns: Columns,
     /// The requests that count.
@@ -90,20 +130,29 @@ pub struct LevelRows<'a> {
 }
 
 /// The same findings with the rows beside them, for whoever judges more of a run than its summary.
-pub fn analyse_rows<'a>(
+pub fn analyse_rows(
     manifest: &Manifest,
-    attempts: &'a [Attempt],
+    attempts: &[Attempt],
     samples: &[Sample],
     spec: &LineSpec,
-) -> (Findings, Vec<LevelRows<'a>>) {
+) -> (Findings, Vec<LevelRows>) {
+    let mut read = Vec::new();
+    each_level(manifest, attempts, |level, own| read.push((level, Columns::read(&own))));
+    observed_rows(manifest, read, samples, spec)
+}
+
+fn observed_rows(
+    manifest: &Manifest,
+    read: impl IntoIterator<Item = (Level, Columns)>,
+    samples: &[Sample],
+    spec: &LineSpec,
+) -> (Findings, Vec<LevelRows>) {
     let (mut observed, mut rows) = (Vec::new(), Vec::new());
-    each_level(manifest, attempts, |level, own| {
-        let samples = of_level(samples, &level);
-        let columns = Columns::read(&own);
-        let (seen, window) = Observed::of_columns(&level, &columns, &samples, spec.budget.as_ref());
+    for (level, columns) in read {
+        let (seen, window) = observe(manifest, &level, &columns, samples, spec);
         observed.push(seen);
-        rows.push(LevelRows { level, own, columns, window });
-    });
+        rows.push(LevelRows { level, columns, window });
+    }
     (analyse_observed(&observed, spec), rows)
 }
 

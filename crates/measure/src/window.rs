@@ -60,20 +60,17 @@ pub fn cut(columns: &Columns, level: &Level) -> Cut {
     if level.rate_course == RateCourse::Shaped {
         return nothing("the arrivals have a shape, whose front is part of it; nothing cut".into());
     }
-    let times: Vec<(usize, f64)> = latency
-        .iter()
-        .enumerate()
-        .filter(|(_, ns)| **ns != INFINITE && **ns != ABSENT)
-        .map(|(i, ns)| (i, (*ns).max(1) as f64))
-        .collect();
-    if times.len() < FEWEST {
-        return nothing(format!("{} answers are too few to find a warm-up; nothing cut", times.len()));
+    let times = || (0..latency.len()).filter(|i| latency[*i] != INFINITE && latency[*i] != ABSENT);
+    let n = times().count();
+    if n < FEWEST {
+        return nothing(format!("{n} answers are too few to find a warm-up; nothing cut"));
     }
-    let thin = times.len().div_ceil(LONGEST);
-    let series: Vec<f64> = times.iter().step_by(thin).map(|(_, ns)| ns.ln()).collect();
+    let thin = n.div_ceil(LONGEST);
+    let thinned: Vec<usize> = times().step_by(thin).collect();
+    let series: Vec<f64> = thinned.iter().map(|i| (latency[*i].max(1) as f64).ln()).collect();
     let longest_s = (LONGEST_SHARE * (level.stop - level.start).as_secs_f64()).min(LONGEST_S);
     let bound = level.start + Span::from_secs_f64(longest_s);
-    let most = times.iter().step_by(thin).take_while(|(i, _)| columns.due[*i] < bound.0).count();
+    let most = thinned.iter().take_while(|i| columns.due[**i] < bound.0).count();
     let d = series::mser5_within(&series, 2 * most);
     if d == 0 {
         return nothing(format!("no start-up transient in {metric}"));
@@ -88,7 +85,7 @@ pub fn cut(columns: &Columns, level: &Level) -> Cut {
             "{metric} begins slow for longer than {longest_s:.0} s, which is no start-up transient; nothing cut"
         ));
     }
-    let from = times[(d * thin).min(times.len() - 1)].0;
+    let Some(from) = times().nth((d * thin).min(n - 1)) else { return nothing("no answers".into()) };
     if fails_more(columns, from) {
         return nothing("requests failed at the start, which is no warm-up; nothing cut".into());
     }
@@ -164,20 +161,22 @@ const OF_FAILURES: f64 = 0.5;
 
 /// The stretch in which requests fail more often than in the rest.
 fn failing_stretch(columns: &Columns, level: &Level, (from, to): (usize, usize)) -> Option<SlowStretch> {
-    let rows: Vec<usize> = (from..to).collect();
-    let blocks = BLOCKS.min(rows.len() / PER_BLOCK);
+    let rows = || from..to;
+    let blocks = BLOCKS.min(rows().len() / PER_BLOCK);
     if blocks < FEWEST_BLOCKS {
         return None;
     }
-    let per_block = rows.len() as f64 / blocks as f64;
-    let failed: Vec<f64> =
-        rows.iter().map(|i| f64::from(u8::from(columns.fate[*i] == Fate::Failed))).collect();
-    let counts: Vec<f64> =
-        series::batch_means(&failed, blocks).into_iter().map(|share| share * per_block).collect();
+    let per_block = rows().len() as f64 / blocks as f64;
+    let failed = rows().map(|i| f64::from(u8::from(columns.fate[i] == Fate::Failed)));
+    let counts: Vec<f64> = series::batch_means_of(failed, rows().len(), blocks)
+        .into_iter()
+        .map(|share| share * per_block)
+        .collect();
     let found = series::stretch(&counts, OF_FAILURES).filter(|found| found.errors > STANDS_OUT)?;
     let within = counts[found.from..found.to].iter().sum::<f64>() / (found.to - found.from) as f64;
     let outside = (within - found.above).max(OF_FAILURES / blocks as f64);
-    Some(told(found, FAILURES, within / outside, (columns, level), (&rows, blocks)))
+    let begins = |block: usize| rows().nth(block * rows().len() / blocks);
+    Some(told(found, FAILURES, within / outside, (columns, level), begins))
 }
 
 fn stretch_of(
@@ -186,20 +185,20 @@ fn stretch_of(
     level: &Level,
     (from, to): (usize, usize),
 ) -> Option<SlowStretch> {
-    let rows: Vec<usize> = (from..to).filter(|i| latency[*i] != ABSENT).collect();
-    let blocks = BLOCKS.min(rows.len() / PER_BLOCK);
-    let slowest = rows.iter().map(|i| latency[*i]).filter(|ns| *ns != INFINITE).max()?;
+    let rows = || (from..to).filter(|i| latency[*i] != ABSENT);
+    let n = rows().count();
+    let blocks = BLOCKS.min(n / PER_BLOCK);
+    let slowest = rows().map(|i| latency[i]).filter(|ns| *ns != INFINITE).max()?;
     if blocks < FEWEST_BLOCKS {
         return None;
     }
-    let ln = |i: &usize| match latency[*i] {
+    let ln = |i: usize| match latency[i] {
         INFINITE => (FAILED * slowest.max(1) as f64).ln(),
         ns => (ns.max(1) as f64).ln(),
     };
-    let means = series::batch_means(&rows.iter().map(ln).collect::<Vec<_>>(), blocks);
-    let found = series::stretch(&means, 0.0)
+    let found = series::stretch(&series::batch_means_of(rows().map(ln), n, blocks), 0.0)
         .filter(|found| found.errors > STANDS_OUT && found.above.exp() > SLOWER)?;
-    Some(told(found, metric, found.above.exp(), (columns, level), (&rows, blocks)))
+    Some(told(found, metric, found.above.exp(), (columns, level), |block| rows().nth(block * n / blocks)))
 }
 
 fn told(
@@ -207,10 +206,10 @@ fn told(
     metric: &str,
     times: f64,
     (columns, level): (&Columns, &Level),
-    (rows, blocks): (&[usize], usize),
+    begins: impl Fn(usize) -> Option<usize>,
 ) -> SlowStretch {
-    let due = |block: usize| match rows.get(block * rows.len() / blocks) {
-        Some(row) => (At(columns.due[*row]) - level.start).as_secs_f64(),
+    let due = |block: usize| match begins(block) {
+        Some(row) => (At(columns.due[row]) - level.start).as_secs_f64(),
         None => (level.stop - level.start).as_secs_f64(),
     };
     let (from_s, to_s) = (due(found.from), due(found.to));

@@ -25,6 +25,11 @@ pub enum Columns {
     /// Those that figures are computed from: without answer texts, prompt blocks, server stages and the generator's
     /// own delay per event, which stay empty or zero.
     Figures,
+    /// Those that the findings of a run are computed from (`measure`'s `Gathered` takes them): of a request its times, lengths, end, session
+    /// and class, of its connection what the kernel counted. Everything else stays empty or zero.
+    Findings,
+    /// The same with the server's stages: all that a budget file may ask.
+    Budget,
 }
 
 /// Where the records of a run came from.
@@ -129,15 +134,15 @@ pub fn each_span(dir: &Path, mut each: impl FnMut(TraceSpan)) -> Result<()> {
     }
 }
 
-/// Hands on each attempt of a finished run, in the order in which they ended, and gives its time series: no more than a row group of
-/// attempts is held. `None` = the run is not finished, and [`open`] reads its log.
+/// Hands on each attempt of a finished run, in the order in which they ended, and gives its time series: no more than some hundred
+/// attempts are held. `None` = the run is not finished, and [`open`] reads its log.
 ///
 /// # Errors
 /// As [`open`]; attempts that were handed on before stay so.
 pub fn each_attempt(
     dir: &Path,
     columns: Columns,
-    mut each: impl FnMut(Attempt),
+    mut each: impl FnMut(&Attempt),
 ) -> Result<Option<Vec<Sample>>> {
     let path = dir.join(folder::REQUESTS);
     if !path.exists() {

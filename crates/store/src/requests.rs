@@ -11,7 +11,7 @@ use plimsoll_model::{At, Attempt, Broken, By, Event, EventKind, How, ServerStage
 use crate::error::Result;
 use crate::reader::Columns;
 use crate::table::{
-    ColumnReading, Got, Table, each_group, flag, flag_list, int, int_list, maybe_int, maybe_text, read_rows,
+    ColumnReading, Got, Table, each_batch, flag, flag_list, int, int_list, maybe_int, maybe_text, read_rows,
     text, text_list,
 };
 
@@ -231,38 +231,53 @@ fn writers() -> Vec<crate::table::Column<Attempt>> {
     ]
 }
 
-/// Reads the file at `path`. With [`Columns::Figures`] the columns that no figure is computed from stay empty.
+/// Reads the file at `path`. Columns that are not asked for stay empty.
 pub(crate) fn read(path: &Path, columns: Columns) -> Result<Vec<Attempt>> {
     read_rows(path, blank, |r| take(r, columns))
 }
 
-/// Reads the same and hands each attempt on: no more than a row group is held.
-pub(crate) fn each(path: &Path, columns: Columns, each: &mut dyn FnMut(Attempt)) -> Result<()> {
-    each_group(path, blank, |r| take(r, columns), |rows| rows.into_iter().for_each(&mut *each))
+/// Reads the same and hands each attempt on: no more than some hundred are held.
+pub(crate) fn each(path: &Path, columns: Columns, each: &mut dyn FnMut(&Attempt)) -> Result<()> {
+    each_batch(path, blank, |r| take(r, columns), |rows| rows.iter().for_each(&mut *each))
 }
 
 fn blank() -> Attempt {
     Attempt::new(0, 0, 0, At::ZERO)
 }
 
-/// Which column goes where in an attempt.
+/// Which column goes where in an attempt. A row may have held another attempt before: whatever is set is set for every row.
 fn take(r: &mut ColumnReading<'_, Attempt>, columns: Columns) -> Got<()> {
+    findings(r)?;
+    if matches!(columns, Columns::Budget | Columns::All) {
+        stages(r)?;
+    }
+    if matches!(columns, Columns::Figures | Columns::All) {
+        figures(r)?;
+    }
+    if columns == Columns::All {
+        rest(r)?;
+    }
+    Ok(())
+}
+
+/// What findings are computed from, and who a request was: [`Columns::Findings`].
+fn findings(r: &mut ColumnReading<'_, Attempt>) -> Got<()> {
     r.int("request", |a: &mut Attempt, v| a.request = v)?;
     r.int("attempt", |a, v| a.attempt = v)?;
     r.int("level", |a, v| a.level = v)?;
-    r.maybe_int("session", |a, v| a.session = Some(v))?;
+    r.maybe_int("session", |a, v| a.session = v)?;
     r.int("turn", |a, v| a.turn = v)?;
     r.int("class", |a, v| a.class = v)?;
     r.int("due_ns", |a, v| a.due = At(v))?;
-    r.maybe_int("sent_ns", |a, v| a.sent = Some(At(v)))?;
-    r.maybe_int("connected_ns", |a, v| a.connected = Some(At(v)))?;
-    r.maybe_int("first_byte_ns", |a, v| a.first_byte = Some(At(v)))?;
-    r.maybe_int("first_token_ns", |a, v| a.first_token = Some(At(v)))?;
-    r.maybe_int("first_visible_ns", |a, v| a.first_visible = Some(At(v)))?;
-    r.maybe_int("last_token_ns", |a, v| a.last_token = Some(At(v)))?;
-    r.maybe_int("end_ns", |a, v| a.end = Some(At(v)))?;
+    r.maybe_int("sent_ns", |a, v| a.sent = v.map(At))?;
+    r.maybe_int("first_byte_ns", |a, v| a.first_byte = v.map(At))?;
+    r.maybe_int("first_token_ns", |a, v| a.first_token = v.map(At))?;
+    r.maybe_int("first_visible_ns", |a, v| a.first_visible = v.map(At))?;
+    r.maybe_int("last_token_ns", |a, v| a.last_token = v.map(At))?;
+    r.maybe_int("end_ns", |a, v| a.end = v.map(At))?;
     r.int_list("event_offset_ns", |a, offsets: &[i64]| {
-        a.events = offsets.iter().map(|offset| event_at(*offset)).collect();
+        a.events.clear();
+        a.events.extend(offsets.iter().map(|offset| event_at(*offset)));
         Ok(())
     })?;
     r.int_list("event_kind", |a, kinds: &[u8]| {
@@ -275,59 +290,28 @@ fn take(r: &mut ColumnReading<'_, Attempt>, columns: Columns) -> Got<()> {
     r.flag_list("event_coalesced", |a, flags| each_event(a, flags, |event, flag| event.coalesced = *flag))?;
     r.int("asked_prompt_tokens", |a, v| a.asked_prompt = v)?;
     r.int("asked_output_tokens", |a, v| a.asked_output = v)?;
-    r.maybe_int("prompt_tokens", |a, v| a.answer.tokens.prompt = Some(v))?;
-    r.maybe_int("output_tokens", |a, v| a.answer.tokens.output = Some(v))?;
-    r.maybe_int("reasoning_tokens", |a, v| a.answer.tokens.reasoning = Some(v))?;
-    r.maybe_int("cached_tokens", |a, v| a.answer.tokens.cached = Some(v))?;
-    r.text("tokens_rule", |a, name| {
-        a.answer.tokens.rule = known("tokens_rule", name, TokensRule::from_name)?;
-        Ok(())
-    })?;
-    r.int("bytes_out", |a, v| a.bytes_out = v)?;
-    r.int("bytes_in", |a, v| a.bytes_in = v)?;
-    r.maybe_int("connection", |a, v| a.connection = Some(v))?;
-    r.flag("reused", |a, v| a.reused = v)?;
+    r.maybe_int("prompt_tokens", |a, v| a.answer.tokens.prompt = v)?;
+    r.maybe_int("output_tokens", |a, v| a.answer.tokens.output = v)?;
+    r.maybe_int("cached_tokens", |a, v| a.answer.tokens.cached = v)?;
+    r.word("tokens_rule", TokensRule::from_name, |a, rule| a.answer.tokens.rule = rule)?;
+    r.maybe_int("connection", |a, v| a.connection = v)?;
     tcp(r)?;
     r.flag("kernel_stamps", |a, v| a.kernel_stamps = v)?;
-    r.maybe_int("status", |a, v| a.answer.status = Some(v))?;
-    r.maybe_text("finish_reason", |a, text| {
-        a.answer.finish_reason = Some(text.to_owned());
-        Ok(())
-    })?;
-    r.maybe_int("retry_after_ns", |a, v| a.answer.retry_after = Some(Span(v)))?;
-    r.text("outcome", |a, name| {
-        a.outcome.how = known("outcome", name, How::from_name)?;
-        Ok(())
-    })?;
-    r.text("outcome_by", |a, name| {
-        a.outcome.by = known("outcome_by", name, By::from_name)?;
-        Ok(())
-    })?;
-    r.flag("retryable", |a, v| a.outcome.retryable = v)?;
-    r.maybe_text("broken", |a, name| {
-        a.answer.broken = Some(known("broken", name, Broken::from_name)?);
-        Ok(())
-    })?;
+    r.maybe_int("status", |a, v| a.answer.status = v)?;
+    r.word("outcome", How::from_name, |a, how| a.outcome.how = how)?;
+    r.word("outcome_by", By::from_name, |a, by| a.outcome.by = by)?;
+    r.maybe_word("broken", Broken::from_name, |a, broken| a.answer.broken = broken)?;
     r.maybe_text("error", |a, text| {
-        a.answer.error = Some(text.to_owned());
+        a.answer.error = text.map(str::to_owned);
         Ok(())
-    })?;
-    r.maybe_text("replica", |a, text| {
-        a.answer.replica = Some(text.to_owned());
-        Ok(())
-    })?;
-    if columns == Columns::Figures {
-        return Ok(());
-    }
-    r.int_list("event_user_delay_ns", |a, delays: &[u32]| {
-        each_event(a, delays, |event, delay| event.user_delay_ns = *delay)
-    })?;
-    r.int_list("prompt_blocks", |a, blocks: &[u64]| {
-        a.prompt_blocks = blocks.to_vec();
-        Ok(())
-    })?;
+    })
+}
+
+/// What a budget may ask of a request besides.
+fn stages(r: &mut ColumnReading<'_, Attempt>) -> Got<()> {
     r.text_list("stage_name", |a, names| {
-        a.answer.stages = names.into_iter().map(|name| ServerStage { name, took: Span::ZERO }).collect();
+        a.answer.stages.clear();
+        a.answer.stages.extend(names.into_iter().map(|name| ServerStage { name, took: Span::ZERO }));
         Ok(())
     })?;
     r.int_list("stage_ns", |a, times: &[i64]| {
@@ -338,26 +322,51 @@ fn take(r: &mut ColumnReading<'_, Attempt>, columns: Columns) -> Got<()> {
             stage.took = Span(*took);
         }
         Ok(())
+    })
+}
+
+/// What commands that look at single requests ask besides.
+fn figures(r: &mut ColumnReading<'_, Attempt>) -> Got<()> {
+    r.maybe_int("connected_ns", |a, v| a.connected = v.map(At))?;
+    r.maybe_int("reasoning_tokens", |a, v| a.answer.tokens.reasoning = v)?;
+    r.int("bytes_out", |a, v| a.bytes_out = v)?;
+    r.int("bytes_in", |a, v| a.bytes_in = v)?;
+    r.flag("reused", |a, v| a.reused = v)?;
+    r.maybe_int("tcp_rtt_var_ns", |a, v| a.tcp.rtt_var = v.map(Span))?;
+    r.maybe_text("finish_reason", |a, text| {
+        a.answer.finish_reason = text.map(str::to_owned);
+        Ok(())
+    })?;
+    r.maybe_int("retry_after_ns", |a, v| a.answer.retry_after = v.map(Span))?;
+    r.flag("retryable", |a, v| a.outcome.retryable = v)?;
+    r.maybe_text("replica", |a, text| {
+        a.answer.replica = text.map(str::to_owned);
+        Ok(())
+    })
+}
+
+fn rest(r: &mut ColumnReading<'_, Attempt>) -> Got<()> {
+    r.int_list("event_user_delay_ns", |a, delays: &[u32]| {
+        each_event(a, delays, |event, delay| event.user_delay_ns = *delay)
+    })?;
+    r.int_list("prompt_blocks", |a, blocks: &[u64]| {
+        a.prompt_blocks = blocks.to_vec();
+        Ok(())
     })?;
     r.maybe_text("text", |a, text| {
-        a.answer.text = Some(text.to_owned());
+        a.answer.text = text.map(str::to_owned);
         Ok(())
     })
 }
 
 /// A folder written before these columns were has none of them: unknown.
-fn tcp<'g>(r: &mut ColumnReading<'g, Attempt>) -> Got<()> {
-    r.maybe_int("tcp_rtt_ns", |a, v| a.tcp.rtt = Some(Span(v)))?;
-    r.maybe_int("tcp_rtt_var_ns", |a, v| a.tcp.rtt_var = Some(Span(v)))?;
-    r.maybe_int("tcp_rtt_min_ns", |a, v| a.tcp.rtt_min = Some(Span(v)))?;
-    r.maybe_int("tcp_retransmits", |a, v| a.tcp.retransmits = Some(v))?;
-    r.maybe_int("tcp_segments_out", |a, v| a.tcp.segments_out = Some(v))?;
-    r.maybe_int("tcp_segments_in", |a, v| a.tcp.segments_in = Some(v))?;
-    r.maybe_int("tcp_out_of_order", |a, v| a.tcp.out_of_order = Some(v))
-}
-
-fn known<T>(column: &str, name: &str, from: impl Fn(&str) -> Option<T>) -> std::result::Result<T, String> {
-    from(name).ok_or_else(|| format!("{column}: {:?} is none", name.chars().take(40).collect::<String>()))
+fn tcp(r: &mut ColumnReading<'_, Attempt>) -> Got<()> {
+    r.maybe_int("tcp_rtt_ns", |a, v| a.tcp.rtt = v.map(Span))?;
+    r.maybe_int("tcp_rtt_min_ns", |a, v| a.tcp.rtt_min = v.map(Span))?;
+    r.maybe_int("tcp_retransmits", |a, v| a.tcp.retransmits = v)?;
+    r.maybe_int("tcp_segments_out", |a, v| a.tcp.segments_out = v)?;
+    r.maybe_int("tcp_segments_in", |a, v| a.tcp.segments_in = v)?;
+    r.maybe_int("tcp_out_of_order", |a, v| a.tcp.out_of_order = v)
 }
 
 fn each_event<T>(

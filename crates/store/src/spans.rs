@@ -171,14 +171,14 @@ fn columns(r: &mut ColumnReading<'_, TraceSpan>) -> Got<()> {
     r.text("trace_id", |s: &mut TraceSpan, text| hex("trace_id", text, 16, |id| s.trace = id))?;
     r.text("span_id", |s, text| hex("span_id", text, 8, |id| s.id = id as u64))?;
     r.maybe_text("parent_span_id", |s, text| {
-        hex("parent_span_id", text, 8, |id| s.parent = Some(id as u64))
+        text.map_or(Ok(()), |text| hex("parent_span_id", text, 8, |id| s.parent = Some(id as u64)))
     })?;
     r.text("name", |s, text| {
         s.name = text.to_owned();
         Ok(())
     })?;
     r.maybe_text("service", |s, text| {
-        s.service = Some(text.to_owned());
+        s.service = text.map(str::to_owned);
         Ok(())
     })?;
     r.int("kind", |s, kind: u8| s.kind = SpanKind::from_u8(kind))?;

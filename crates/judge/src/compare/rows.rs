@@ -57,7 +57,7 @@ impl Latency {
             Latency::Ttft => &columns.ttft[row..=row],
             Latency::Tpot => &columns.tpot[row..=row],
             Latency::E2e => &columns.e2e[row..=row],
-            Latency::Gap { .. } => &columns.gaps[columns.gap_from[row]..columns.gap_from[row + 1]],
+            Latency::Gap { .. } => columns.gaps(row, row + 1),
         }
     }
 }

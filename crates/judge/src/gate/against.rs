@@ -27,7 +27,7 @@ pub(super) fn relative(
     budget: &Budget,
     run: &MeasuredRun<'_>,
     baseline: Option<&MeasuredRun<'_>>,
-    chosen: &Chosen<'_, '_>,
+    chosen: &Chosen<'_>,
 ) -> Result<Judgement, String> {
     let allowed = budget.relative.map_or(0.0, |relative| relative.0);
     let p = budget.p.map_or(0.99, |p| p.0);
@@ -96,7 +96,7 @@ fn figures(
     row: &mut Judgement,
     file: &BudgetFile,
     budget: &Budget,
-    sides: [(&MeasuredRun<'_>, &Chosen<'_, '_>); 2],
+    sides: [(&MeasuredRun<'_>, &Chosen<'_>); 2],
     allowed: f64,
 ) -> Result<(), String> {
     if budget.metric.judged() == Judged::Share {

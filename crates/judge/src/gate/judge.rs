@@ -102,7 +102,7 @@ pub(super) fn judge(
     budget: &Budget,
     run: &MeasuredRun<'_>,
     baseline: Option<&MeasuredRun<'_>>,
-    chosen: &Chosen<'_, '_>,
+    chosen: &Chosen<'_>,
 ) -> Result<Judgement, String> {
     let picks = run.picks(budget.slice.as_ref())?;
     let mut row = Judgement::new(words(file, budget), limit_of(budget), limit_words(budget));
@@ -127,7 +127,7 @@ fn percentile(
     row: &mut Judgement,
     file: &BudgetFile,
     budget: &Budget,
-    chosen: &Chosen<'_, '_>,
+    chosen: &Chosen<'_>,
     picks: Picks,
     alpha: f64,
 ) -> Result<(), String> {
@@ -142,7 +142,7 @@ fn percentile(
 }
 
 /// Levels that all pile up break a ceiling that most of their requests are over, at the least sure growth among them.
-fn outgrown(row: &mut Judgement, chosen: &Chosen<'_, '_>, decision: Decision, alpha: f64) {
+fn outgrown(row: &mut Judgement, chosen: &Chosen<'_>, decision: Decision, alpha: f64) {
     let levels =
         chosen.levels.iter().map(|(_, level)| decision.where_it_piles_up(&level.summary.stability, alpha));
     let least_sure = levels.map(|decision| decision.p_fail).max_by(f64::total_cmp);
@@ -206,7 +206,7 @@ const FEW_FAILURES: u64 = 10;
 fn share(
     row: &mut Judgement,
     metric: BudgetMetric,
-    chosen: &Chosen<'_, '_>,
+    chosen: &Chosen<'_>,
     picks: Picks,
     alpha: f64,
 ) -> Result<(), String> {
@@ -240,7 +240,7 @@ const OF_THE_MEDIAN: f64 = 0.02;
 fn tail_ratio(
     row: &mut Judgement,
     metric: BudgetMetric,
-    chosen: &Chosen<'_, '_>,
+    chosen: &Chosen<'_>,
     picks: Picks,
     alpha: f64,
 ) -> Result<(), String> {

@@ -21,7 +21,7 @@ pub(super) fn sentence(
     row: &Judgement,
     run: &MeasuredRun<'_>,
     baseline: Option<&MeasuredRun<'_>>,
-    chosen: &Chosen<'_, '_>,
+    chosen: &Chosen<'_>,
 ) -> String {
     let first = row.measured_shown.split(" [").next().unwrap_or_default();
     let sign = if budget.metric.has_floor() { "<" } else { ">" };
@@ -52,7 +52,7 @@ fn cause(
     budget: &Budget,
     run: &MeasuredRun<'_>,
     baseline: Option<&MeasuredRun<'_>>,
-    chosen: &Chosen<'_, '_>,
+    chosen: &Chosen<'_>,
 ) -> String {
     let is_latency = budget.metric.judged() == Judged::Percentile;
     let causes: [&dyn Fn() -> Option<String>; 6] = [
@@ -116,7 +116,7 @@ fn budget_percentile(p: f64) -> String {
 }
 
 /// Failures alone use up what may exceed.
-fn errors(budget: &Budget, chosen: &Chosen<'_, '_>) -> Option<String> {
+fn errors(budget: &Budget, chosen: &Chosen<'_>) -> Option<String> {
     let (mut failed, mut requests) = (0, 0);
     let mut most: Option<&plimsoll_measure::findings::ErrorCount> = None;
     for (_, finding) in &chosen.levels {
@@ -151,7 +151,7 @@ fn brief(text: &str) -> String {
 fn unstable(
     run: &MeasuredRun<'_>,
     baseline: Option<&MeasuredRun<'_>>,
-    chosen: &Chosen<'_, '_>,
+    chosen: &Chosen<'_>,
 ) -> Option<String> {
     let (_, level) = chosen.levels.iter().find(|(_, l)| l.summary.stability.verdict == Kept::Unstable)?;
     let stability = &level.summary.stability;
@@ -171,7 +171,7 @@ fn unstable(
 fn lines<'m>(
     run: &'m MeasuredRun<'_>,
     baseline: Option<&'m MeasuredRun<'_>>,
-    chosen: &Chosen<'_, '_>,
+    chosen: &Chosen<'_>,
 ) -> Option<(&'m plimsoll_measure::findings::Lines, &'static str)> {
     let of =
         |measured: &'m MeasuredRun<'_>| measured.findings.lines.iter().find(|l| l.traffic == chosen.traffic);
@@ -180,18 +180,14 @@ fn lines<'m>(
         .or_else(|| baseline.and_then(of).map(|lines| (lines, " (of the baseline)")))
 }
 
-fn onset_of(
-    run: &MeasuredRun<'_>,
-    baseline: Option<&MeasuredRun<'_>>,
-    chosen: &Chosen<'_, '_>,
-) -> Option<f64> {
+fn onset_of(run: &MeasuredRun<'_>, baseline: Option<&MeasuredRun<'_>>, chosen: &Chosen<'_>) -> Option<f64> {
     Some(lines(run, baseline, chosen)?.0.onset.rate()?.value)
 }
 
 fn past_onset(
     run: &MeasuredRun<'_>,
     baseline: Option<&MeasuredRun<'_>>,
-    chosen: &Chosen<'_, '_>,
+    chosen: &Chosen<'_>,
 ) -> Option<String> {
     let (lines, whose) = lines(run, baseline, chosen)?;
     let offered = chosen.offered_per_s();
@@ -207,7 +203,7 @@ fn past_onset(
 }
 
 /// Counted from the sent time it holds: what breaks it happened on this side of the wire.
-fn before_sending(file: &BudgetFile, budget: &Budget, chosen: &Chosen<'_, '_>) -> Option<String> {
+fn before_sending(file: &BudgetFile, budget: &Budget, chosen: &Chosen<'_>) -> Option<String> {
     let metric = metric_of(file, budget);
     let after = metric.after_send();
     if after == metric {
@@ -223,7 +219,7 @@ fn before_sending(file: &BudgetFile, budget: &Budget, chosen: &Chosen<'_, '_>) -
 }
 
 /// The stage that holds most of the time of the requests over the ceiling.
-fn stage(file: &BudgetFile, budget: &Budget, chosen: &Chosen<'_, '_>) -> Option<String> {
+fn stage(file: &BudgetFile, budget: &Budget, chosen: &Chosen<'_>) -> Option<String> {
     let limit_ns = (limit_of(budget)? * 1e9).min((INFINITE - 1) as f64) as i64;
     let stages = stages_beyond(chosen, metric_of(file, budget), limit_ns);
     let total: f64 = stages.iter().map(|(_, s)| s).sum();

@@ -21,6 +21,7 @@ pub use select::MeasuredRun;
 
 use crate::budget::{Budget, BudgetFile, BudgetMetric, Policy};
 use judge::Judgement;
+use plimsoll_measure::Streamed;
 use plimsoll_measure::findings::{Held, Reading, Trust};
 use plimsoll_measure::lines::LineSpec;
 use plimsoll_measure::say::count;
@@ -31,17 +32,32 @@ impl<'a> MeasuredRun<'a> {
     /// Analyses a run as the budget needs it: what is good, and where the budget line lies, is what the file says.
     pub fn read(
         manifest: &'a Manifest,
-        attempts: &'a [Attempt],
+        attempts: &[Attempt],
         samples: &[Sample],
         spec: &LineSpec,
         file: &BudgetFile,
     ) -> MeasuredRun<'a> {
-        let budget = file.per_request();
-        let said = !budget.latency.is_empty() || budget.error_rate.is_some();
-        let spec = LineSpec { budget: said.then_some(budget), ..spec.clone() };
-        let (findings, levels) = analyse_rows(manifest, attempts, samples, &spec);
+        let (findings, levels) = analyse_rows(manifest, attempts, samples, &spec_of(spec, file));
         MeasuredRun { manifest, findings, levels }
     }
+
+    /// The same of a run whose attempts were not kept.
+    pub fn streamed(
+        manifest: &'a Manifest,
+        streamed: Streamed,
+        samples: &[Sample],
+        spec: &LineSpec,
+        file: &BudgetFile,
+    ) -> MeasuredRun<'a> {
+        let (findings, levels) = streamed.rows(manifest, samples, &spec_of(spec, file));
+        MeasuredRun { manifest, findings, levels }
+    }
+}
+
+fn spec_of(spec: &LineSpec, file: &BudgetFile) -> LineSpec {
+    let budget = file.per_request();
+    let said = !budget.latency.is_empty() || budget.error_rate.is_some();
+    LineSpec { budget: said.then_some(budget), ..spec.clone() }
 }
 
 /// Holds a budget file against a run, and against a pinned baseline where there is one.
@@ -124,7 +140,7 @@ fn judge_budget(
 ) -> Vec<JudgedRow> {
     let role = role(file, budget);
     let absolute = budget.max.is_some() || budget.min.is_some() || budget.relative.is_none();
-    let make = |id: String, judged: Result<Judgement, String>, chosen: Option<&Chosen<'_, '_>>| {
+    let make = |id: String, judged: Result<Judgement, String>, chosen: Option<&Chosen<'_>>| {
         let defect = match (&judged, chosen) {
             (Ok(judgement), Some(chosen)) => locate::sentence(file, budget, judgement, run, baseline, chosen),
             _ => String::new(),
@@ -179,7 +195,7 @@ fn row(
     place: String,
     what: String,
     judged: Result<Judgement, String>,
-    chosen: Option<&Chosen<'_, '_>>,
+    chosen: Option<&Chosen<'_>>,
     (role, alpha): (Role, f64),
 ) -> GateRow {
     let (judgement, missing) = match judged {

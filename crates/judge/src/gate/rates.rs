@@ -64,7 +64,7 @@ fn against(value: f64, end: f64, limit: f64, law: Law, proves: impl Fn(f64) -> b
 /// Batches that rates are read from.
 const RATE_BATCHES: f64 = 20.0;
 
-pub(super) fn rate(row: &mut Judgement, budget: &Budget, chosen: &Chosen<'_, '_>) -> Result<(), String> {
+pub(super) fn rate(row: &mut Judgement, budget: &Budget, chosen: &Chosen<'_>) -> Result<(), String> {
     let reading = over_levels(chosen, |level| {
         let rates = &level.summary.rates;
         Ok(match budget.metric {
@@ -90,7 +90,7 @@ pub(super) fn rate(row: &mut Judgement, budget: &Budget, chosen: &Chosen<'_, '_>
 
 /// Is the floor missed for want of load? An open loop finishes no more than arrives, so that a target that keeps up with
 /// less than the floor was never asked whether it can do it.
-fn asked_too_little(row: &Judgement, metric: BudgetMetric, chosen: &Chosen<'_, '_>) -> bool {
+fn asked_too_little(row: &Judgement, metric: BudgetMetric, chosen: &Chosen<'_>) -> bool {
     let (Some(limit), Some(measured)) = (row.limit, row.measured.estimate()) else { return false };
     let keeps_up = |level: &LevelFinding| {
         let (summary, offered) = (&level.summary, level.summary.rates.offered_per_s);
@@ -114,7 +114,7 @@ fn asked_too_little(row: &Judgement, metric: BudgetMetric, chosen: &Chosen<'_, '
 
 /// A rate over several levels of one load, each counting for as long as it was: their intervals are of different requests.
 fn over_levels(
-    chosen: &Chosen<'_, '_>,
+    chosen: &Chosen<'_>,
     read: impl Fn(&LevelFinding) -> Result<Reading, String>,
 ) -> Result<Reading, String> {
     if let [(_, only)] = chosen.levels[..] {
@@ -141,7 +141,7 @@ fn over_levels(
 pub(super) fn batch(
     file: &BudgetFile,
     run: &MeasuredRun<'_>,
-    chosen: &Chosen<'_, '_>,
+    chosen: &Chosen<'_>,
 ) -> Result<Judgement, String> {
     let batch = file.batch.ok_or("no batch")?;
     let (deadline_s, floor) = (batch.deadline.as_secs_f64(), batch.floor_per_s());
@@ -203,7 +203,7 @@ pub(super) fn line(
     budget: &Budget,
     run: &MeasuredRun<'_>,
     baseline: Option<&MeasuredRun<'_>>,
-    chosen: &Chosen<'_, '_>,
+    chosen: &Chosen<'_>,
 ) -> Result<(), String> {
     let own = run.findings.lines.iter().find(|lines| lines.traffic == chosen.traffic);
     let limit = row.limit.ok_or("no limit")?;
@@ -257,7 +257,7 @@ pub(super) fn price(
     file: &BudgetFile,
     budget: &Budget,
     run: &MeasuredRun<'_>,
-    chosen: &Chosen<'_, '_>,
+    chosen: &Chosen<'_>,
 ) -> Result<(), String> {
     let spec = file
         .price

@@ -4,7 +4,7 @@
 //! excuse to look at less. Levels that were not run at the load are never extrapolated to; a budget without data is missing, and
 //! missing never passes.
 
-use plimsoll_model::{Answer, Attempt, Load, Manifest, Span};
+use plimsoll_model::{Load, Manifest};
 use serde_json::Value;
 
 use crate::budget::{Budget, BudgetFile, BudgetKind, BudgetMetric, RequestSlice};
@@ -19,16 +19,16 @@ pub struct MeasuredRun<'a> {
     pub manifest: &'a Manifest,
     /// What was found.
     pub findings: Findings,
-    pub(super) levels: Vec<LevelRows<'a>>,
+    pub(super) levels: Vec<LevelRows>,
 }
 
 /// The levels a budget is about.
-pub(super) struct Chosen<'a, 'm> {
-    pub levels: Vec<(&'m LevelRows<'a>, &'m LevelFinding)>,
+pub(super) struct Chosen<'m> {
+    pub levels: Vec<(&'m LevelRows, &'m LevelFinding)>,
     pub traffic: String,
 }
 
-impl Chosen<'_, '_> {
+impl Chosen<'_> {
     /// Length of the judged stretches, s.
     pub fn length_s(&self) -> f64 {
         self.levels.iter().map(|(_, finding)| finding.summary.window.length_s).sum()
@@ -69,7 +69,7 @@ impl<'a> MeasuredRun<'a> {
     }
 
     /// The levels of a budget, or what is missing.
-    pub(super) fn choose(&self, file: &BudgetFile, budget: &Budget) -> Result<Chosen<'a, '_>, String> {
+    pub(super) fn choose(&self, file: &BudgetFile, budget: &Budget) -> Result<Chosen<'_>, String> {
         let rate = budget.slice.as_ref().and_then(|slice| slice.load);
         match &budget.under {
             None => {
@@ -100,7 +100,7 @@ impl<'a> MeasuredRun<'a> {
         profile: Option<&str>,
         rate: Option<f64>,
         file: &BudgetFile,
-    ) -> Result<Chosen<'a, '_>, String> {
+    ) -> Result<Chosen<'_>, String> {
         let bursts: Vec<&str> =
             file.bursts.iter().map(|(name, b)| b.traffic.as_deref().unwrap_or(name)).collect();
         let of_kind = |traffic: &str| match profile {
@@ -137,9 +137,9 @@ impl<'a> MeasuredRun<'a> {
     /// with is what the search for saturation found: measured anew where that was done, else its best level.
     fn at_any_rate<'m>(
         &'m self,
-        own: Vec<&'m LevelRows<'a>>,
+        own: Vec<&'m LevelRows>,
         file: &BudgetFile,
-    ) -> Result<Vec<&'m LevelRows<'a>>, String> {
+    ) -> Result<Vec<&'m LevelRows>, String> {
         let of = |purpose: &str| own.iter().copied().filter(|rows| rows.level.purpose == purpose).collect();
         let run: Vec<&LevelRows> = of("run");
         let held: Vec<&LevelRows> = if run.is_empty() { of("hold") } else { run };
@@ -257,7 +257,7 @@ pub(super) fn per_s(level: &LevelFinding) -> Reading {
 }
 
 /// The lowest levels that offered this load.
-fn at_rate<'a, 'm>(own: Vec<&'m LevelRows<'a>>, rate: f64) -> Result<Vec<&'m LevelRows<'a>>, String> {
+fn at_rate<'a, 'm>(own: Vec<&'m LevelRows>, rate: f64) -> Result<Vec<&'m LevelRows>, String> {
     let asked = |rows: &LevelRows| match rows.level.load {
         Load::Open { rate_per_s } => Some(rate_per_s),
         _ => None,
@@ -296,7 +296,7 @@ impl Picks {
         let columns = &rows.columns;
         let tokens =
             if columns.prompt[row] == UNKNOWN { columns.asked_prompt[row] } else { columns.prompt[row] };
-        let own = rows.own[columns.last[row] as usize].class;
+        let own = columns.class(row);
         self.class.is_none_or(|class| own == class)
             && self.of_model.is_none_or(|mask| own < 128 && mask & 1 << own != 0)
             && self.prompt_tokens.is_none_or(|bucket| bucket.holds(tokens))
@@ -305,16 +305,16 @@ impl Picks {
 
 /// The rows of chosen levels that a slice takes.
 fn each<'a, 'm>(
-    chosen: &'m Chosen<'a, 'm>,
+    chosen: &'m Chosen<'m>,
     picks: Picks,
-) -> impl Iterator<Item = (&'m LevelRows<'a>, usize)> + use<'a, 'm> {
+) -> impl Iterator<Item = (&'m LevelRows, usize)> + use<'a, 'm> {
     chosen.levels.iter().flat_map(move |(rows, _)| {
         (rows.window.0..rows.window.1).filter(move |row| picks.takes(rows, *row)).map(move |row| (*rows, row))
     })
 }
 
 /// The values of a latency, ns, in the order of due times; what is absent is left out.
-pub(super) fn values(chosen: &Chosen<'_, '_>, metric: BudgetMetric, picks: Picks) -> Vec<i64> {
+pub(super) fn values(chosen: &Chosen<'_>, metric: BudgetMetric, picks: Picks) -> Vec<i64> {
     if matches!(metric, BudgetMetric::EventGap | BudgetMetric::Itl) {
         return gaps(chosen, metric, picks);
     }
@@ -345,9 +345,9 @@ pub(super) fn values(chosen: &Chosen<'_, '_>, metric: BudgetMetric, picks: Picks
 
 /// Gaps of all requests. One that failed stands for as many gaps without end as a finished one has on average: left out, an
 /// endpoint that breaks its streams would keep the better gaps the more of them it breaks.
-fn gaps(chosen: &Chosen<'_, '_>, metric: BudgetMetric, picks: Picks) -> Vec<i64> {
+fn gaps(chosen: &Chosen<'_>, metric: BudgetMetric, picks: Picks) -> Vec<i64> {
     let mut values = Vec::new();
-    let of_row = |rows: &LevelRows, row: usize| rows.columns.gap_from[row + 1] - rows.columns.gap_from[row];
+    let of_row = |rows: &LevelRows, row: usize| rows.columns.gaps(row, row + 1).len();
     let finished = || each(chosen, picks).filter(|(rows, row)| rows.columns.fate[*row] == Fate::Finished);
     let (whole, sum) = finished().fold((0, 0), |(n, sum), (rows, row)| (n + 1, sum + of_row(rows, row)));
     let usual = if sum == 0 { 0 } else { (sum / whole).max(1) };
@@ -361,13 +361,13 @@ fn gaps(chosen: &Chosen<'_, '_>, metric: BudgetMetric, picks: Picks) -> Vec<i64>
             values.extend(std::iter::repeat_n(INFINITE, usual));
             continue;
         }
-        values.extend_from_slice(&columns.gaps[columns.gap_from[row]..columns.gap_from[row + 1]]);
+        values.extend_from_slice(columns.gaps(row, row + 1));
     }
     values
 }
 
 /// Which of the requests exceed an allowance of this kind, in the order of due times; planned cancellations are left out.
-pub(super) fn flags(chosen: &Chosen<'_, '_>, metric: BudgetMetric, picks: Picks) -> Vec<bool> {
+pub(super) fn flags(chosen: &Chosen<'_>, metric: BudgetMetric, picks: Picks) -> Vec<bool> {
     each(chosen, picks)
         .filter(|(rows, row)| rows.columns.fate[*row] != Fate::Cancelled)
         .map(|(rows, row)| {
@@ -384,10 +384,11 @@ pub(super) fn flags(chosen: &Chosen<'_, '_>, metric: BudgetMetric, picks: Picks)
 
 /// The times of a stage, ns, as the server reported them, and how many finished requests do not have it. What failed is over every
 /// slice, like every latency of it; an answer left on purpose counts with what it reports.
-pub(super) fn stage_times(chosen: &Chosen<'_, '_>, stage: &str) -> (Vec<i64>, u64) {
+pub(super) fn stage_times(chosen: &Chosen<'_>, stage: &str) -> (Vec<i64>, u64) {
     let (mut times, mut lacking, mut reported) = (Vec::new(), 0, false);
     for (rows, row) in each(chosen, Picks::default()) {
-        let time = stage_time(&rows.own[rows.columns.last[row] as usize].answer, stage);
+        let own = rows.columns.stages(row).filter(|(known, _)| *known == stage);
+        let time = own.map(|(_, ns)| ns).reduce(|a, b| a + b);
         reported |= time.is_some();
         match (rows.columns.fate[row], time) {
             (Fate::Broken | Fate::Failed, _) => times.push(INFINITE),
@@ -398,11 +399,6 @@ pub(super) fn stage_times(chosen: &Chosen<'_, '_>, stage: &str) -> (Vec<i64>, u6
     }
     // Where nobody reports it, failures alone are no stage.
     if reported { (times, lacking) } else { (Vec::new(), 0) }
-}
-
-fn stage_time(answer: &Answer, stage: &str) -> Option<i64> {
-    let own = answer.stages.iter().filter(|known| known.name == stage);
-    own.map(|known| known.took).reduce(|a, b| Span(a.0 + b.0)).map(|took| took.0)
 }
 
 /// Can this stage be a part of that latency? What begins with the first token is none of the way to it, and the time per token
@@ -421,22 +417,18 @@ fn is_part(stage: &str, metric: BudgetMetric) -> bool {
 }
 
 /// The mean time of every stage of this latency among the requests whose latency is over a limit, s, largest first.
-pub(super) fn stages_beyond(
-    chosen: &Chosen<'_, '_>,
-    metric: BudgetMetric,
-    limit_ns: i64,
-) -> Vec<(String, f64)> {
+pub(super) fn stages_beyond(chosen: &Chosen<'_>, metric: BudgetMetric, limit_ns: i64) -> Vec<(String, f64)> {
     let mut sums: std::collections::BTreeMap<&str, i64> = std::collections::BTreeMap::new();
     let mut n = 0u64;
     for (rows, row) in each(chosen, Picks::default()) {
         let ns = metric.column(&rows.columns)[row];
-        let attempt: &Attempt = rows.own[rows.columns.last[row] as usize];
-        if ns <= limit_ns || ns == INFINITE || attempt.answer.stages.is_empty() {
+        let mut stages = rows.columns.stages(row).peekable();
+        if ns <= limit_ns || ns == INFINITE || stages.peek().is_none() {
             continue;
         }
         n += 1;
-        for stage in attempt.answer.stages.iter().filter(|stage| is_part(&stage.name, metric)) {
-            *sums.entry(&stage.name).or_default() += stage.took.0;
+        for (name, took) in stages.filter(|(name, _)| is_part(name, metric)) {
+            *sums.entry(name).or_default() += took;
         }
     }
     let mean = |(name, sum): (&str, i64)| (name.to_owned(), sum as f64 / n.max(1) as f64 / 1e9);

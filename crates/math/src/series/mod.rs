@@ -34,12 +34,16 @@ pub const BATCHES: usize = 20;
 /// The means of `batches` contiguous runs of `values`, whose lengths differ by at most one. Fewer where
 /// there are fewer values.
 pub fn batch_means(values: &[f64], batches: usize) -> Vec<f64> {
-    let n = values.len();
+    batch_means_of(values.iter().copied(), values.len(), batches)
+}
+
+/// The same of `n` values that are not held.
+pub fn batch_means_of(mut values: impl Iterator<Item = f64>, n: usize, batches: usize) -> Vec<f64> {
     let batches = batches.min(n);
     (0..batches)
         .map(|b| {
-            let batch = &values[b * n / batches..(b + 1) * n / batches];
-            batch.iter().sum::<f64>() / batch.len() as f64
+            let size = (b + 1) * n / batches - b * n / batches;
+            values.by_ref().take(size).sum::<f64>() / size as f64
         })
         .collect()
 }

@@ -11,7 +11,7 @@ use plimsoll_math::special::{beta_inc_pair, normal_cdf, normal_inv};
 
 use crate::columns::{ABSENT, INFINITE};
 use crate::findings::{Estimate, Held, Kept, Stability};
-use crate::order::{batches_for, n_eff_beyond};
+use crate::order::{Column, batches_for};
 
 /// Independent observations below which the correlation that they were discounted by is itself unknown.
 pub const LEAST_N_EFF: f64 = 20.0;
@@ -197,15 +197,12 @@ pub fn of_values(values: &[i64], limit_s: f64, p: f64, length_s: f64) -> Count {
 /// The smaller of two readings: at the limit, and at the percentile itself, for where nothing lies over the limit the
 /// flags there say nothing of how many requests the level is worth.
 fn worth(values: &[i64], limit: i64, p: f64, length_s: f64) -> Option<EffectiveN> {
-    let mut scratch = values.to_vec();
-    let finite = scratch.iter().filter(|ns| **ns != INFINITE).count();
-    let longest_s = match finite {
-        0 => 0.0,
-        _ => *scratch.select_nth_unstable(rank(finite, 0.99) - 1).1 as f64 / 1e9,
-    };
+    let column = Column::new(values);
+    let finite = column.finite() as usize;
+    let found = column.select(&[rank(finite.max(1), 0.99), rank(values.len(), p)]);
+    let longest_s = if finite == 0 { 0.0 } else { found[0] as f64 / 1e9 };
     let batches = batches_for(length_s, longest_s)?;
-    let tail = *scratch.select_nth_unstable(rank(values.len(), p) - 1).1;
-    Some(n_eff_beyond(values, tail, batches).min(n_eff_beyond(values, limit, batches)))
+    Some(column.n_eff_beyond(found[1], batches).min(column.n_eff_beyond(limit, batches)))
 }
 
 /// Counts flags in the order of due times.

@@ -74,7 +74,7 @@ impl Observed {
         samples: &[&Sample],
         budget: Option<&BudgetSpec>,
     ) -> Observed {
-        Observed::of_columns(level, &Columns::read(own), samples, budget).0
+        Observed::of_columns(level, &Columns::read(own), samples, budget, Upper::keep).0
     }
 
     /// The same of a level whose records were gathered as they ended. Samples of other levels are passed over.
@@ -86,19 +86,20 @@ impl Observed {
     ) -> Observed {
         let level = as_far_as_it_got(level, gathered.last_end(), gathered.first_tries());
         let samples = of_level(samples, &level);
-        Observed::of_columns(&level, &gathered.into_columns(), &samples, budget).0
+        Observed::of_columns(&level, &gathered.into_columns(), &samples, budget, Upper::keep).0
     }
 
-    /// The same of columns, with the requests that count.
+    /// The same of columns, with the requests that count. `upper`: what is kept of its leading latency for lines to be drawn through it.
     pub(crate) fn of_columns(
         level: &Level,
         columns: &Columns,
         samples: &[&Sample],
         budget: Option<&BudgetSpec>,
+        upper: fn(&[i64]) -> Upper,
     ) -> (Observed, (usize, usize)) {
         let (summary, (from, to)) = summarise_columns(level, columns, samples, budget);
         let (metric, leading) = columns.leading();
-        let upper = Upper::keep(&leading[from..to]);
+        let upper = upper(&leading[from..to]);
         let full = full_throughput(columns, (level.start, level.stop));
         let validity = validity::judge(level, &summary);
         let observed = Observed {

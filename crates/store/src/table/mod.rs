@@ -4,11 +4,15 @@
 //! So a column is one line where its file is described, for writing and for reading. The arrow integration was the
 //! alternative: three times the compile time and the binary, for the same bytes on disk at the same speed.
 
+mod feed;
 mod guard;
 mod read;
 mod write;
 
-pub(crate) use read::{ColumnReading, Got, each_group, read_rows};
+pub(crate) use read::{ColumnReading, Got, each_batch, each_group, read_rows};
+
+/// What the footer's maker begins with.
+const MAKER: &str = "plimsoll ";
 pub(crate) use write::{
     Column, Table, flag, flag_list, int, int_list, maybe_int, maybe_text, real, text, text_list,
 };

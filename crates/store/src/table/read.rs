@@ -17,12 +17,13 @@ use std::sync::mpsc;
 
 use parquet::basic::Type as Physical;
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
-use parquet::data_type::{ByteArray, DataType};
+use parquet::data_type::ByteArray;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
 
-use super::Stored;
+use super::feed::{Batch, Found, Levels, alike, converted, same};
 use super::guard::{GROUP_VALUES_MAX, Guard, Source};
+use super::{MAKER, Stored};
 use crate::error::{Result, StoreError};
 
 /// Rows decoded at a time: with their events they fit a second-level cache.
@@ -53,11 +54,34 @@ pub(crate) fn read_rows<R: Send>(
     in_order(threads, groups, usize::try_from(rows).unwrap_or(0), read).map_err(broken)
 }
 
-/// Reads the rows as [`read_rows`] does and hands them on a group at a time: no more than one is held.
-pub(crate) fn each_group<R: Send>(
+/// Reads the rows as [`read_rows`] does and hands them on a batch at a time. Rows are filled again and again: what a batch does not
+/// hold (a column that is not read, or is missing) stays as `blank` made it.
+pub(crate) fn each_batch<R>(
     path: &Path,
-    blank: impl Fn() -> R + Sync,
-    columns: impl Fn(&mut ColumnReading<'_, R>) -> Got<()> + Sync,
+    blank: impl Fn() -> R,
+    columns: impl Fn(&mut ColumnReading<'_, R>) -> Got<()>,
+    mut each: impl FnMut(&[R]),
+) -> Result<()> {
+    let reader = opened(path)?;
+    let mut rows: Vec<R> = std::iter::repeat_with(blank).take(BATCH).collect();
+    let broken = |error| StoreError::parquet(path, "read", error);
+    for index in 0..reader.num_row_groups() {
+        let group = shielded(|| reader.get_row_group(index)).map_err(broken)?;
+        let mut filling = shielded(|| Filling::begin(&reader, &*group, &columns)).map_err(broken)?;
+        while filling.left > 0 {
+            let batch = BATCH.min(filling.left);
+            shielded(|| filling.again(&mut rows[..batch])).map_err(broken)?;
+            each(&rows[..batch]);
+        }
+    }
+    Ok(())
+}
+
+/// Reads the rows as [`read_rows`] does and hands them on a group at a time: no more than one is held.
+pub(crate) fn each_group<R>(
+    path: &Path,
+    blank: impl Fn() -> R,
+    columns: impl Fn(&mut ColumnReading<'_, R>) -> Got<()>,
     mut each: impl FnMut(Vec<R>),
 ) -> Result<()> {
     let reader = opened(path)?;
@@ -130,57 +154,103 @@ fn read_group<R>(
     columns: &impl Fn(&mut ColumnReading<'_, R>) -> Got<()>,
 ) -> Got<Vec<R>> {
     let group = reader.get_row_group(index)?;
-    let count = match u64::try_from(group.metadata().num_rows()) {
-        Ok(count) if count <= GROUP_VALUES_MAX => count as usize,
-        _ => return Err(fault(format!("a row group of {} rows", group.metadata().num_rows()))),
-    };
-    let mut reading = ColumnReading { group: &*group, jobs: Vec::new() };
-    columns(&mut reading)?;
-    let mut jobs = reading.jobs;
+    let mut filling = Filling::begin(reader, &*group, columns)?;
     let mut rows: Vec<R> = Vec::new();
-    while rows.len() < count {
+    while filling.left > 0 {
         let from = rows.len();
-        rows.extend(std::iter::repeat_with(blank).take(BATCH.min(count - from)));
-        for job in &mut jobs {
-            job(&mut rows[from..])?;
-        }
+        rows.extend(std::iter::repeat_with(blank).take(BATCH.min(filling.left)));
+        filling.fresh(&mut rows[from..])?;
     }
     Ok(rows)
 }
 
-fn fault(what: impl Into<String>) -> ParquetError {
+/// A row group on its way into rows.
+struct Filling<'g, R> {
+    jobs: Vec<Job<'g, R>>,
+    /// Rows to come.
+    left: usize,
+    begun: bool,
+}
+
+impl<'g, R: 'g> Filling<'g, R> {
+    fn begin(
+        reader: &SerializedFileReader<Source>,
+        group: &'g dyn RowGroupReader,
+        columns: &impl Fn(&mut ColumnReading<'g, R>) -> Got<()>,
+    ) -> Got<Filling<'g, R>> {
+        let left = match u64::try_from(group.metadata().num_rows()) {
+            Ok(count) if count <= GROUP_VALUES_MAX => count as usize,
+            _ => return Err(fault(format!("a row group of {} rows", group.metadata().num_rows()))),
+        };
+        // The library asserts what a footer need not keep: that a column lies somewhere in the file. Of columns that are not read as well,
+        // because a footer that lies about one is damaged.
+        for chunk in group.metadata().columns() {
+            let dictionary = chunk.dictionary_page_offset().unwrap_or(0);
+            if [chunk.data_page_offset(), dictionary, chunk.compressed_size()].iter().any(|place| *place < 0)
+            {
+                let name = chunk.column_path().parts().first().map_or("", String::as_str);
+                return Err(fault(format!("column {name} lies outside the file")));
+            }
+        }
+        let maker = reader.metadata().file_metadata().created_by();
+        let ours = maker.is_some_and(|maker| maker.starts_with(MAKER));
+        let mut reading = ColumnReading { group, ours, jobs: Vec::new() };
+        columns(&mut reading)?;
+        Ok(Filling { jobs: reading.jobs, left, begun: false })
+    }
+
+    /// Fills rows that are blank.
+    fn fresh(&mut self, rows: &mut [R]) -> Got<()> {
+        self.left -= rows.len();
+        self.jobs.iter_mut().try_for_each(|job| (job.act)(rows))
+    }
+
+    /// Fills rows that this group filled before, all of them with its first batch.
+    fn again(&mut self, rows: &mut [R]) -> Got<()> {
+        self.left -= rows.len();
+        let begun = std::mem::replace(&mut self.begun, true);
+        self.jobs.iter_mut().filter(|job| !(begun && job.once)).try_for_each(|job| (job.act)(rows))
+    }
+}
+
+pub(super) fn fault(what: impl Into<String>) -> ParquetError {
     ParquetError::General(what.into())
 }
 
-type Job<'g, R> = Box<dyn FnMut(&mut [R]) -> Got<()> + 'g>;
-type Feed<'g, T> = Box<dyn FnMut(usize, &mut Batch<T>) -> Got<()> + 'g>;
+/// What one column does to a batch of rows.
+struct Job<'g, R> {
+    /// All rows of the group are alike: rows that are filled again keep what they have.
+    once: bool,
+    act: Box<dyn FnMut(&mut [R]) -> Got<()> + 'g>,
+}
 
 /// The columns of one row group and where they go.
 pub(crate) struct ColumnReading<'g, R> {
     group: &'g dyn RowGroupReader,
+    /// Whether statistics of the group are believed: ours are.
+    ours: bool,
     jobs: Vec<Job<'g, R>>,
 }
 
 impl<'g, R: 'g> ColumnReading<'g, R> {
     /// An integer column that must be there, without nulls.
     pub(crate) fn int<T: Stored>(&mut self, name: &'static str, set: impl Fn(&mut R, T) + 'g) -> Got<()> {
-        let feed = self.ints::<T>(name, 0)?.ok_or_else(|| missing(name))?;
-        self.every(name, feed, move |row, value| {
-            set(row, value);
+        let found = self.ints::<T>(name, 0)?.ok_or_else(|| missing(name))?;
+        self.every(name, found, move |row, value| {
+            set(row, *value);
             Ok(())
-        });
-        Ok(())
+        })
     }
 
-    /// An integer column that may be missing or null.
+    /// An integer column that may be missing (`set` is then not called) or null.
     pub(crate) fn maybe_int<T: Stored>(
         &mut self,
         name: &'static str,
-        set: impl Fn(&mut R, T) + 'g,
+        set: impl Fn(&mut R, Option<T>) + 'g,
     ) -> Got<()> {
-        if let Some(feed) = self.ints::<T>(name, 0)? {
-            self.some(feed, move |row, value| {
-                set(row, value);
+        if let Some(found) = self.ints::<T>(name, 0)? {
+            self.some(found, move |row, value| {
+                set(row, value.copied());
                 Ok(())
             });
         }
@@ -189,26 +259,24 @@ impl<'g, R: 'g> ColumnReading<'g, R> {
 
     /// A boolean column that must be there, without nulls.
     pub(crate) fn flag(&mut self, name: &'static str, set: impl Fn(&mut R, bool) + 'g) -> Got<()> {
-        let feed = self.flags(name, 0)?.ok_or_else(|| missing(name))?;
-        self.every(name, feed, move |row, value| {
-            set(row, value);
+        let found = self.flags(name, 0)?.ok_or_else(|| missing(name))?;
+        self.every(name, found, move |row, value| {
+            set(row, *value);
             Ok(())
-        });
-        Ok(())
+        })
     }
 
     /// A column of doubles that must be there, without nulls.
     pub(crate) fn real(&mut self, name: &'static str, set: impl Fn(&mut R, f64) + 'g) -> Got<()> {
-        let feed = match self.column(name, 0)? {
-            Some((ColumnReader::DoubleColumnReader(reader), levels)) => same(reader, levels),
+        let found = match self.column(name, 0)? {
+            Some((ColumnReader::DoubleColumnReader(reader), levels)) => Found::Fed(same(reader, levels)),
             Some(_) => return Err(wrong_type(name)),
             None => return Err(missing(name)),
         };
-        self.every(name, feed, move |row, value| {
-            set(row, value);
+        self.every(name, found, move |row, value| {
+            set(row, *value);
             Ok(())
-        });
-        Ok(())
+        })
     }
 
     /// A text column that must be there, without nulls. `set` says what is wrong with a text it can't take.
@@ -217,19 +285,52 @@ impl<'g, R: 'g> ColumnReading<'g, R> {
         name: &'static str,
         set: impl Fn(&mut R, &str) -> std::result::Result<(), String> + 'g,
     ) -> Got<()> {
-        let feed = self.texts(name, 0)?.ok_or_else(|| missing(name))?;
-        self.every(name, feed, move |row, value| set(row, utf8(name, &value)?).map_err(fault));
-        Ok(())
+        let found = self.texts(name, 0)?.ok_or_else(|| missing(name))?;
+        self.every(name, found, move |row, value| set(row, utf8(name, value)?).map_err(fault))
     }
 
-    /// A text column that may be missing or null.
+    /// A text column that may be missing (`set` is then not called) or null.
     pub(crate) fn maybe_text(
         &mut self,
         name: &'static str,
-        set: impl Fn(&mut R, &str) -> std::result::Result<(), String> + 'g,
+        set: impl Fn(&mut R, Option<&str>) -> std::result::Result<(), String> + 'g,
     ) -> Got<()> {
-        if let Some(feed) = self.texts(name, 0)? {
-            self.some(feed, move |row, value| set(row, utf8(name, &value)?).map_err(fault));
+        if let Some(found) = self.texts(name, 0)? {
+            self.some(found, move |row, value| {
+                set(row, value.map(|value| utf8(name, value)).transpose()?).map_err(fault)
+            });
+        }
+        Ok(())
+    }
+
+    /// A text column of few words, that must be there, without nulls.
+    pub(crate) fn word<V: Copy + 'g>(
+        &mut self,
+        name: &'static str,
+        from_name: fn(&str) -> Option<V>,
+        set: impl Fn(&mut R, V) + 'g,
+    ) -> Got<()> {
+        let found = self.texts(name, 0)?.ok_or_else(|| missing(name))?;
+        let mut words = Words { name, from_name, last: None };
+        self.every(name, found, move |row, value| {
+            set(row, words.read(value)?);
+            Ok(())
+        })
+    }
+
+    /// The same where it may be missing (`set` is then not called) or null.
+    pub(crate) fn maybe_word<V: Copy + 'g>(
+        &mut self,
+        name: &'static str,
+        from_name: fn(&str) -> Option<V>,
+        set: impl Fn(&mut R, Option<V>) + 'g,
+    ) -> Got<()> {
+        if let Some(found) = self.texts(name, 0)? {
+            let mut words = Words { name, from_name, last: None };
+            self.some(found, move |row, value| {
+                set(row, value.map(|value| words.read(value)).transpose()?);
+                Ok(())
+            });
         }
         Ok(())
     }
@@ -240,8 +341,8 @@ impl<'g, R: 'g> ColumnReading<'g, R> {
         name: &'static str,
         set: impl Fn(&mut R, &[T]) -> std::result::Result<(), String> + 'g,
     ) -> Got<()> {
-        if let Some(feed) = self.ints::<T>(name, 1)? {
-            self.lists(name, feed, move |row, values| set(row, values).map_err(fault));
+        if let Some(found) = self.ints::<T>(name, 1)? {
+            self.lists(name, found, move |row, values| set(row, values).map_err(fault));
         }
         Ok(())
     }
@@ -252,8 +353,8 @@ impl<'g, R: 'g> ColumnReading<'g, R> {
         name: &'static str,
         set: impl Fn(&mut R, &[bool]) -> std::result::Result<(), String> + 'g,
     ) -> Got<()> {
-        if let Some(feed) = self.flags(name, 1)? {
-            self.lists(name, feed, move |row, values| set(row, values).map_err(fault));
+        if let Some(found) = self.flags(name, 1)? {
+            self.lists(name, found, move |row, values| set(row, values).map_err(fault));
         }
         Ok(())
     }
@@ -264,8 +365,8 @@ impl<'g, R: 'g> ColumnReading<'g, R> {
         name: &'static str,
         set: impl Fn(&mut R, Vec<String>) -> std::result::Result<(), String> + 'g,
     ) -> Got<()> {
-        if let Some(feed) = self.texts(name, 1)? {
-            self.lists(name, feed, move |row, values| {
+        if let Some(found) = self.texts(name, 1)? {
+            self.lists(name, found, move |row, values| {
                 let texts = values.iter().map(|text| utf8(name, text).map(str::to_owned));
                 set(row, texts.collect::<Got<_>>()?).map_err(fault)
             });
@@ -274,52 +375,71 @@ impl<'g, R: 'g> ColumnReading<'g, R> {
     }
 
     /// One value for every row.
-    fn every<T: Clone + 'g>(
+    fn every<T: 'g>(
         &mut self,
         name: &'static str,
-        mut feed: Feed<'g, T>,
-        set: impl Fn(&mut R, T) -> Got<()> + 'g,
-    ) {
-        let mut batch = Batch::default();
-        self.jobs.push(Box::new(move |rows| {
-            feed(rows.len(), &mut batch)?;
-            if batch.values.len() != rows.len() {
-                return Err(fault(format!("{name}: null where a value must be")));
+        found: Found<'g, T>,
+        mut set: impl FnMut(&mut R, &T) -> Got<()> + 'g,
+    ) -> Got<()> {
+        let null = move || fault(format!("{name}: null where a value must be"));
+        match found {
+            Found::Same(None) if self.group.metadata().num_rows() > 0 => return Err(null()),
+            Found::Same(None) => {}
+            Found::Same(Some(value)) => {
+                self.push(true, move |rows| rows.iter_mut().try_for_each(|row| set(row, &value)));
             }
-            rows.iter_mut().zip(batch.values.drain(..)).try_for_each(|(row, value)| set(row, value))
-        }));
+            Found::Fed(mut feed) => {
+                let mut batch = Batch::default();
+                self.push(false, move |rows| {
+                    feed(rows.len(), &mut batch)?;
+                    if batch.values.len() != rows.len() {
+                        return Err(null());
+                    }
+                    rows.iter_mut().zip(&batch.values).try_for_each(|(row, value)| set(row, value))
+                });
+            }
+        }
+        Ok(())
     }
 
     /// A value for some rows.
-    fn some<T: Clone + 'g>(&mut self, mut feed: Feed<'g, T>, set: impl Fn(&mut R, T) -> Got<()> + 'g) {
-        let mut batch = Batch::default();
-        self.jobs.push(Box::new(move |rows| {
-            feed(rows.len(), &mut batch)?;
-            let mut values = batch.values.drain(..);
-            if batch.def.is_empty() {
-                return rows.iter_mut().zip(values).try_for_each(|(row, value)| set(row, value));
+    fn some<T: 'g>(&mut self, found: Found<'g, T>, mut set: impl FnMut(&mut R, Option<&T>) -> Got<()> + 'g) {
+        match found {
+            Found::Same(value) => {
+                self.push(true, move |rows| rows.iter_mut().try_for_each(|row| set(row, value.as_ref())));
             }
-            for (row, def) in rows.iter_mut().zip(&batch.def) {
-                if *def == batch.levels.value
-                    && let Some(value) = values.next()
-                {
-                    set(row, value)?;
-                }
+            Found::Fed(mut feed) => {
+                let mut batch = Batch::default();
+                self.push(false, move |rows| {
+                    feed(rows.len(), &mut batch)?;
+                    if batch.values.len() == rows.len() {
+                        return rows
+                            .iter_mut()
+                            .zip(&batch.values)
+                            .try_for_each(|(row, value)| set(row, Some(value)));
+                    }
+                    let (there, mut values) = (batch.levels.value, batch.values.iter());
+                    rows.iter_mut()
+                        .zip(&batch.def)
+                        .try_for_each(|(row, def)| set(row, if *def == there { values.next() } else { None }))
+                });
             }
-            Ok(())
-        }));
+        }
     }
 
     /// A list for every row.
     fn lists<T: 'g>(
         &mut self,
         name: &'static str,
-        mut feed: Feed<'g, T>,
+        found: Found<'g, T>,
         set: impl Fn(&mut R, &[T]) -> Got<()> + 'g,
     ) {
+        let Found::Fed(mut feed) = found else {
+            return self.push(true, move |rows| rows.iter_mut().try_for_each(|row| set(row, &[])));
+        };
         let mut batch = Batch::default();
         let mut ends = Vec::new();
-        self.jobs.push(Box::new(move |rows| {
+        self.push(false, move |rows| {
             feed(rows.len(), &mut batch)?;
             batch.ends(&mut ends).map_err(|what| fault(format!("{name}: {what}")))?;
             if ends.len() != rows.len() || batch.values.len() != ends.last().copied().unwrap_or(0) {
@@ -331,60 +451,85 @@ impl<'g, R: 'g> ColumnReading<'g, R> {
                 from = *to;
             }
             Ok(())
-        }));
+        });
     }
 
-    fn ints<T: Stored>(&self, name: &'static str, nesting: i16) -> Got<Option<Feed<'g, T>>> {
+    fn push(&mut self, once: bool, act: impl FnMut(&mut [R]) -> Got<()> + 'g) {
+        self.jobs.push(Job { once, act: Box::new(act) });
+    }
+
+    fn ints<T: Stored>(&self, name: &'static str, nesting: i16) -> Got<Option<Found<'g, T>>> {
+        if let Some(same) = self.same(name, nesting)? {
+            let value = |stored: &[u8]| match stored.len() {
+                4 => T::from_narrow(i32::from_le_bytes(stored.try_into().ok()?)),
+                _ => T::from_wide(i64::from_le_bytes(stored.try_into().ok()?)),
+            };
+            let value = same.map(|stored| value(stored).ok_or_else(|| out_of_range(name))).transpose()?;
+            return Ok(Some(Found::Same(value)));
+        }
         Ok(match self.column(name, nesting)? {
             None => None,
             Some((ColumnReader::Int32ColumnReader(reader), levels)) => {
-                Some(converted(reader, levels, name, |value| T::from_narrow(*value)))
+                Some(Found::Fed(converted(reader, levels, name, |value| T::from_narrow(*value))))
             }
             Some((ColumnReader::Int64ColumnReader(reader), levels)) => {
-                Some(converted(reader, levels, name, |value| T::from_wide(*value)))
+                Some(Found::Fed(converted(reader, levels, name, |value| T::from_wide(*value))))
             }
             Some(_) => return Err(wrong_type(name)),
         })
     }
 
-    fn flags(&self, name: &'static str, nesting: i16) -> Got<Option<Feed<'g, bool>>> {
-        Ok(match self.column(name, nesting)? {
-            None => None,
-            Some((ColumnReader::BoolColumnReader(reader), levels)) => Some(same(reader, levels)),
-            Some(_) => return Err(wrong_type(name)),
-        })
-    }
-
-    fn texts(&self, name: &'static str, nesting: i16) -> Got<Option<Feed<'g, ByteArray>>> {
-        Ok(match self.column(name, nesting)? {
-            None => None,
-            Some((ColumnReader::ByteArrayColumnReader(reader), levels)) => Some(same(reader, levels)),
-            Some(_) => return Err(wrong_type(name)),
-        })
-    }
-
-    /// The column of this name (a list's element counts as its list), if it is there, and its levels.
-    fn column(&self, name: &'static str, nesting: i16) -> Got<Option<(ColumnReader, Levels)>> {
-        let metadata = self.group.metadata();
-        let schema = metadata.schema_descr();
-        let named = |i: &usize| schema.column(*i).path().parts().first().is_some_and(|part| part == name);
-        let Some(index) = (0..schema.num_columns()).find(named) else {
-            return Ok(None);
-        };
-        let descr = schema.column(index);
-        if descr.max_rep_level() != nesting {
-            return Err(wrong_type(name));
+    fn flags(&self, name: &'static str, nesting: i16) -> Got<Option<Found<'g, bool>>> {
+        if let Some(same) = self.same(name, nesting)? {
+            return Ok(Some(Found::Same(same.map(|stored| stored.first() == Some(&1)))));
         }
+        Ok(match self.column(name, nesting)? {
+            None => None,
+            Some((ColumnReader::BoolColumnReader(reader), levels)) => Some(Found::Fed(same(reader, levels))),
+            Some(_) => return Err(wrong_type(name)),
+        })
+    }
+
+    fn texts(&self, name: &'static str, nesting: i16) -> Got<Option<Found<'g, ByteArray>>> {
+        if let Some(same) = self.same(name, nesting)? {
+            return Ok(Some(Found::Same(same.map(|stored| ByteArray::from(stored.to_vec())))));
+        }
+        Ok(match self.column(name, nesting)? {
+            None => None,
+            Some((ColumnReader::ByteArrayColumnReader(reader), levels)) => {
+                Some(Found::Fed(same(reader, levels)))
+            }
+            Some(_) => return Err(wrong_type(name)),
+        })
+    }
+
+    /// The one value of this column as it is stored, where the whole group has one, or none.
+    fn same(&self, name: &'static str, nesting: i16) -> Got<Option<Option<&'g [u8]>>> {
+        let Some(index) = self.index(name, nesting)?.filter(|_| self.ours) else { return Ok(None) };
+        let group = self.group.metadata();
+        let same = alike(group.column(index), group.num_rows());
+        // Lists that are alike are no one value.
+        Ok(same.filter(|value| nesting == 0 || value.is_none()))
+    }
+
+    /// Which column has this name (a list's element counts as its list), if it is there.
+    fn index(&self, name: &'static str, nesting: i16) -> Got<Option<usize>> {
+        let schema = self.group.metadata().schema_descr();
+        let named = |i: &usize| schema.column(*i).path().parts().first().is_some_and(|part| part == name);
+        match (0..schema.num_columns()).find(named) {
+            Some(index) if schema.column(index).max_rep_level() != nesting => Err(wrong_type(name)),
+            index => Ok(index),
+        }
+    }
+
+    /// The column of this name, if it is there, and its levels.
+    fn column(&self, name: &'static str, nesting: i16) -> Got<Option<(ColumnReader, Levels)>> {
+        let Some(index) = self.index(name, nesting)? else { return Ok(None) };
+        let metadata = self.group.metadata();
+        let descr = metadata.schema_descr().column(index);
         let value = descr.max_def_level();
         let levels = Levels { value, element: value - i16::from(descr.self_type().is_optional()) };
-        let chunk = metadata.column(index);
-        // The library asserts what a footer need not keep: that a column lies somewhere in the file.
-        let places =
-            [chunk.data_page_offset(), chunk.dictionary_page_offset().unwrap_or(0), chunk.compressed_size()];
-        if places.iter().any(|place| *place < 0) {
-            return Err(fault(format!("column {name} lies outside the file")));
-        }
-        let values = chunk.num_values();
+        let values = metadata.column(index).num_values();
         let pages = Box::new(Guard::new(self.group.get_column_page_reader(index)?, values)?);
         Ok(match descr.physical_type() {
             Physical::BOOLEAN => {
@@ -409,103 +554,36 @@ impl<'g, R: 'g> ColumnReading<'g, R> {
     }
 }
 
-/// What the definition levels of a column mean.
-#[derive(Copy, Clone, Default)]
-struct Levels {
-    /// A value is there.
-    value: i16,
-    /// A list's element is there, though it may be null.
-    element: i16,
-}
-
-/// A batch of one column.
-struct Batch<T> {
-    levels: Levels,
-    values: Vec<T>,
-    def: Vec<i16>,
-    rep: Vec<i16>,
-}
-
-impl<T> Default for Batch<T> {
-    fn default() -> Self {
-        Batch { levels: Levels::default(), values: Vec::new(), def: Vec::new(), rep: Vec::new() }
-    }
-}
-
-impl<T> Batch<T> {
-    /// Where each row's list ends in `values`.
-    fn ends(&self, ends: &mut Vec<usize>) -> std::result::Result<(), &'static str> {
-        ends.clear();
-        let mut end = 0;
-        for (at, (def, rep)) in self.def.iter().zip(&self.rep).enumerate() {
-            if *rep == 0 && at > 0 {
-                ends.push(end);
-            }
-            if *def == self.levels.value {
-                end += 1;
-            } else if *def >= self.levels.element {
-                return Err("null in a list");
-            }
-        }
-        if !self.def.is_empty() {
-            ends.push(end);
-        }
-        Ok(())
-    }
-}
-
-/// A feed of values that are stored as they are.
-fn same<'g, D: DataType>(reader: ColumnReaderImpl<D>, levels: Levels) -> Feed<'g, D::T>
-where
-    ColumnReaderImpl<D>: 'g,
-{
-    let mut reader = reader;
-    Box::new(move |rows, batch| {
-        batch.levels = levels;
-        next(&mut reader, rows, &mut batch.def, &mut batch.rep, &mut batch.values)
-    })
-}
-
-/// A feed of integers of another type than the column's.
-fn converted<'g, D: DataType, T: Stored>(
-    reader: ColumnReaderImpl<D>,
-    levels: Levels,
+/// A column of few words. Those of a dictionary are one piece of memory each, by which the word before is known again.
+struct Words<V> {
     name: &'static str,
-    convert: impl Fn(&D::T) -> Option<T> + 'g,
-) -> Feed<'g, T>
-where
-    ColumnReaderImpl<D>: 'g,
-{
-    let mut reader = reader;
-    let mut stored = Vec::new();
-    Box::new(move |rows, batch| {
-        batch.levels = levels;
-        next(&mut reader, rows, &mut batch.def, &mut batch.rep, &mut stored)?;
-        batch.values.clear();
-        batch.values.reserve(stored.len());
-        for value in &stored {
-            batch.values.push(convert(value).ok_or_else(|| fault(format!("{name}: a number out of range")))?);
-        }
-        Ok(())
-    })
+    from_name: fn(&str) -> Option<V>,
+    last: Option<(ByteArray, V)>,
 }
 
-fn next<D: DataType>(
-    reader: &mut ColumnReaderImpl<D>,
-    rows: usize,
-    def: &mut Vec<i16>,
-    rep: &mut Vec<i16>,
-    values: &mut Vec<D::T>,
-) -> Got<()> {
-    def.clear();
-    rep.clear();
-    values.clear();
-    let (records, _, _) = reader.read_records(rows, Some(def), Some(rep), values)?;
-    if records == rows { Ok(()) } else { Err(fault("a column ends before its row group does")) }
+impl<V: Copy> Words<V> {
+    fn read(&mut self, text: &ByteArray) -> Got<V> {
+        match &self.last {
+            Some((last, word)) if std::ptr::eq(last.data(), text.data()) => Ok(*word),
+            _ => {
+                let written = utf8(self.name, text)?;
+                let word = (self.from_name)(written).ok_or_else(|| {
+                    let start = written.chars().take(40).collect::<String>();
+                    fault(format!("{}: {start:?} is none", self.name))
+                })?;
+                self.last = Some((text.clone(), word));
+                Ok(word)
+            }
+        }
+    }
 }
 
 fn utf8<'t>(name: &'static str, text: &'t ByteArray) -> Got<&'t str> {
     std::str::from_utf8(text.data()).map_err(|_| fault(format!("{name}: text that is not UTF-8")))
+}
+
+pub(super) fn out_of_range(name: &str) -> ParquetError {
+    fault(format!("{name}: a number out of range"))
 }
 
 fn missing(name: &str) -> ParquetError {

@@ -13,7 +13,7 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::ColumnPath;
 
-use super::Stored;
+use super::{MAKER, Stored};
 use crate::error::{Result, StoreError};
 
 /// Rows copied out of their structs at a time, so that the copy stays in the cache.
@@ -51,7 +51,7 @@ impl<R> Table<R> {
             .set_offset_index_disabled(true)
             .set_data_page_row_count_limit(usize::MAX)
             .set_write_batch_size(8192)
-            .set_created_by(concat!("plimsoll ", env!("CARGO_PKG_VERSION")).into())
+            .set_created_by(format!("{MAKER}{}", env!("CARGO_PKG_VERSION")))
             .set_key_value_metadata(Some(notes));
         for field in schema.get_fields().iter().filter(|field| deltas.contains(&field.name())) {
             let mut parts = vec![field.name().to_owned()];

@@ -4,7 +4,9 @@ use std::fs;
 
 use plimsoll_model::*;
 use plimsoll_store::folder::{DAMAGED, LOG, MANIFEST, REQUESTS, RESERVE, SERIES};
-use plimsoll_store::{Origin, RunWriter, StoreError, content_hash, open, read_manifest, replace_manifest};
+use plimsoll_store::{
+    Columns, Origin, RunWriter, StoreError, content_hash, each_attempt, open, read_manifest, replace_manifest,
+};
 
 use crate::kit::{abandoned, answered, level, manifest, opened, written};
 
@@ -293,4 +295,51 @@ fn content_is_what_was_measured() {
     replace_manifest(&dir, &Manifest { seed: 8, ..manifest }).unwrap();
     assert_ne!(content_hash(&dir).unwrap(), first);
     assert!(content_hash(&temp.path().join("none")).is_err());
+}
+
+/// Rows are filled again batch after batch, and a column of which a row group has one value is not decoded: nothing of a row may stay in
+/// the next, whichever of the two groups are varied and which alike.
+#[test]
+fn rows_that_are_filled_again_hold_nothing_of_the_row_before() {
+    let group = 64 << 10;
+    let varied = |request: u64| {
+        let mut row = answered(request, (request % 4) as usize);
+        row.class = (request % 3) as u16;
+        (row.session, row.turn) = ((request % 5 == 0).then_some(request), (request % 6) as u16);
+        row.answer.error = (request % 7 == 0).then(|| format!("error {}", request % 2));
+        row.answer.broken = (request % 11 == 0).then_some(Broken::Empty);
+        row.answer.tokens.cached = (request % 2 == 0).then_some(7);
+        row.answer.status = (request % 3 == 0).then_some(429);
+        row.answer.stages =
+            (0..request % 3).map(|i| ServerStage { name: format!("s{i}"), took: Span(i as i64) }).collect();
+        row.outcome = if request % 13 == 0 { Outcome::new(How::Shed, By::Server, true) } else { row.outcome };
+        row.first_visible = row.first_visible.filter(|_| request % 2 == 0);
+        row.kernel_stamps = request % 2 == 0;
+        row
+    };
+    let bare = |request: u64| Attempt { end: None, ..Attempt::new(request, 0, 1, At(request as i64)) };
+    let rows = (0..4 * group).map(|request| match request / group {
+        1 => bare(request),
+        2 => answered(request, 0),
+        _ => varied(request),
+    });
+    let rows: Vec<Attempt> = rows.collect();
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("r");
+    written(&dir, &rows, &[]);
+    for columns in [Columns::Findings, Columns::Budget] {
+        let mut next = rows.iter().cloned();
+        let read = each_attempt(&dir, columns, |got| {
+            let mut row = next.next().unwrap();
+            row.events.iter_mut().for_each(|event| event.user_delay_ns = 0);
+            let stages = if columns == Columns::Budget { row.answer.stages } else { Vec::new() };
+            let tokens = Tokens { reasoning: None, ..row.answer.tokens };
+            let Answer { status, broken, error, .. } = row.answer;
+            row.answer = Answer { status, broken, error, tokens, stages, ..Answer::default() };
+            (row.connected, row.bytes_out, row.bytes_in, row.reused) = (None, 0, 0, false);
+            (row.tcp.rtt_var, row.outcome.retryable) = (None, false);
+            assert_eq!(*got, row);
+        });
+        assert!(read.unwrap().is_some() && next.next().is_none());
+    }
 }

@@ -33,7 +33,7 @@ pub fn write(dir: &Path, out: &mut dyn fmt::Write) -> Result<Written, Stop> {
     let wrong = |e: plimsoll_store::StoreError| Stop::usage(e.to_string());
     if let Some(manifest) = plimsoll_store::read_manifest(dir).ok().filter(is_whole) {
         let mut lines = Lines::new(&manifest, out);
-        let read = plimsoll_store::each_attempt(dir, Columns::Figures, |attempt| lines.push(&attempt));
+        let read = plimsoll_store::each_attempt(dir, Columns::Figures, |attempt| lines.push(attempt));
         if read.map_err(wrong)?.is_some() {
             return Ok(lines.end());
         }

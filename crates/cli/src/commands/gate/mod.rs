@@ -6,18 +6,21 @@
 pub mod url;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use plimsoll_judge::budget::BudgetFile;
 use plimsoll_judge::gate::{self, GateFinding, GateVerdict, MeasuredRun};
+use plimsoll_measure::Streamed;
 use plimsoll_measure::findings::Findings;
+use plimsoll_model::{Attempt, Manifest, Sample};
 use plimsoll_report::gate as pages;
-use plimsoll_store::Run;
+use plimsoll_store::{Columns, Run, StoreError};
 
 use crate::budget_file::{self, BudgetText};
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, GateArgs};
 use crate::measure::{line_spec, verdict as trust};
-use crate::{baseline, history, out, recover};
+use crate::{baseline, history, out, recover, rows};
 
 /// Judges and prints.
 pub fn run(args: &GateArgs) -> Result<Exit, Stop> {
@@ -50,24 +53,18 @@ fn judged(args: &GateArgs) -> Result<Exit, Stop> {
             "--label {label}: a label goes on the line of a named baseline; give one with --baseline NAME"
         )));
     }
-    let baseline = named.map(|name| open(name)).transpose()?;
-    let base = baseline.as_ref().map(|run| {
-        let spec = line_spec(&run.manifest);
-        MeasuredRun::read(&run.manifest, &run.attempts, &run.samples, &spec, &budget.file)
-    });
-    let run = match url::is_url(&args.run) {
-        true => {
-            let dir = url::measure(&args.run, &args.url, &budget, base.as_ref())?;
-            open(&dir.display().to_string())?
-        }
-        false => open(&args.run)?,
+    let baseline = named.map(|name| read(name)).transpose()?;
+    let (base, base_rows) = baseline.unzip();
+    let base = base.as_ref().zip(base_rows).map(|(run, rows)| rows.measured(&run.manifest, &budget.file));
+    let (run, rows) = match url::is_url(&args.run) {
+        true => read(&url::measure(&args.run, &args.url, &budget, base.as_ref())?.display().to_string())?,
+        false => read(&args.run)?,
     };
-    let spec = line_spec(&run.manifest);
-    let measured = MeasuredRun::read(&run.manifest, &run.attempts, &run.samples, &spec, &budget.file);
+    let measured = rows.measured(&run.manifest, &budget.file);
     let finding = gate::gate(&budget.file, &measured, base.as_ref());
     write(args, &budget, &finding)?;
     if let Some(name) = named {
-        record(name, args.label.as_deref(), &run, &measured, &finding)?;
+        record(name, args.label.as_deref(), &run.dir, &measured, &finding)?;
     }
     match args.format {
         Format::Text => out::line(&pages::render(&finding)),
@@ -76,14 +73,56 @@ fn judged(args: &GateArgs) -> Result<Exit, Stop> {
     Ok(exit(&finding, &measured.findings))
 }
 
+/// A run to be judged.
+struct Named {
+    dir: PathBuf,
+    manifest: Manifest,
+}
+
+/// Its rows: what was taken of each as it was read, or all of them.
+enum Rows {
+    Streamed(Streamed, Vec<Sample>),
+    Held(Vec<Attempt>, Vec<Sample>),
+}
+
+impl Rows {
+    fn measured<'a>(self, manifest: &'a Manifest, file: &BudgetFile) -> MeasuredRun<'a> {
+        let spec = line_spec(manifest);
+        match self {
+            Rows::Streamed(rows, samples) => MeasuredRun::streamed(manifest, rows, &samples, &spec, file),
+            Rows::Held(attempts, samples) => MeasuredRun::read(manifest, &attempts, &samples, &spec, file),
+        }
+    }
+}
+
+/// Reads a run folder, or the one behind a baseline's name, without holding its rows where that can be.
+fn read(name: &str) -> Result<(Named, Rows), Stop> {
+    let dir = baseline::resolve(name)?.dir;
+    let mut rows = Streamed::default();
+    let streamed = rows::each(&dir, Columns::Budget, |attempt| rows.push(attempt)).map_err(unavailable)?;
+    match streamed {
+        Some((manifest, samples)) => Ok((Named { dir, manifest }, Rows::Streamed(rows, samples))),
+        None => {
+            let Run { dir, manifest, attempts, samples, .. } = whole(&dir)?;
+            Ok((Named { dir, manifest }, Rows::Held(attempts, samples)))
+        }
+    }
+}
+
+fn unavailable(error: StoreError) -> Stop {
+    Stop { exit: Exit::Unreachable, line: error.to_string() }
+}
+
 /// Reads a run folder, or the one behind a baseline's name, with what a killed generator left in flight.
 ///
 /// # Errors
 /// There is none that could be read.
 pub fn open(name: &str) -> Result<Run, Stop> {
-    let unavailable = |line: String| Stop { exit: Exit::Unreachable, line };
-    let dir = baseline::resolve(name)?.dir;
-    let mut run = plimsoll_store::open(&dir).map_err(|e| unavailable(e.to_string()))?;
+    whole(&baseline::resolve(name)?.dir)
+}
+
+fn whole(dir: &Path) -> Result<Run, Stop> {
+    let mut run = plimsoll_store::open(dir).map_err(unavailable)?;
     if let Some(how) = &run.recovered {
         out::note(&format!("{}: {how}", dir.display()));
     }
@@ -100,7 +139,7 @@ fn on_a_line(name: &str) -> bool {
 fn record(
     name: &str,
     label: Option<&str>,
-    run: &Run,
+    run: &Path,
     measured: &MeasuredRun<'_>,
     finding: &GateFinding,
 ) -> Result<(), Stop> {
@@ -113,7 +152,7 @@ fn record(
         GateVerdict::Inconclusive => "inconclusive",
         GateVerdict::Invalid => "invalid",
     };
-    let entry = history::entry(&run.dir, label, Some(verdict), &run.manifest, &measured.findings);
+    let entry = history::entry(run, label, Some(verdict), measured.manifest, &measured.findings);
     if !entry.metrics.is_empty() {
         history::record(&baseline::read(name)?, &entry)?;
     }
@@ -180,3 +219,6 @@ fn mapping(pairs: &[String]) -> Result<BTreeMap<u8, u8>, Stop> {
     }
     Ok(map)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! The values of one column of a row group, a batch of rows at a time, as its reader wants them.
+
+use parquet::column::reader::ColumnReaderImpl;
+use parquet::data_type::DataType;
+use parquet::file::metadata::ColumnChunkMetaData;
+
+use super::Stored;
+use super::read::{Got, fault, out_of_range};
+
+/// Gives the next so many rows of a column.
+pub(super) type Feed<'g, T> = Box<dyn FnMut(usize, &mut Batch<T>) -> Got<()> + 'g>;
+
+/// A column as it was found.
+pub(super) enum Found<'g, T> {
+    /// Every row has this value, or none has any: said by the statistics, so that nothing need be decoded.
+    Same(Option<T>),
+    /// Its values.
+    Fed(Feed<'g, T>),
+}
+
+/// Do the statistics of a column chunk say that all rows are alike? Its least value as it is stored, or none where there is no value.
+pub(super) fn alike(chunk: &ColumnChunkMetaData, rows: i64) -> Option<Option<&[u8]>> {
+    let seen = chunk.statistics()?;
+    let nulls = seen.null_count_opt()?;
+    if chunk.num_values() != rows {
+        return None;
+    }
+    if nulls == rows as u64 {
+        return Some(None);
+    }
+    let (least, greatest) = (seen.min_bytes_opt()?, seen.max_bytes_opt()?);
+    // Long texts are cut in statistics.
+    (nulls == 0 && seen.min_is_exact() && seen.max_is_exact() && least == greatest).then_some(Some(least))
+}
+
+/// What the definition levels of a column mean.
+#[derive(Copy, Clone, Default)]
+pub(super) struct Levels {
+    /// A value is there.
+    pub value: i16,
+    /// A list's element is there, though it may be null.
+    pub element: i16,
+}
+
+/// A batch of one column.
+pub(super) struct Batch<T> {
+    pub levels: Levels,
+    pub values: Vec<T>,
+    pub def: Vec<i16>,
+    pub rep: Vec<i16>,
+}
+
+impl<T> Default for Batch<T> {
+    fn default() -> Self {
+        Batch { levels: Levels::default(), values: Vec::new(), def: Vec::new(), rep: Vec::new() }
+    }
+}
+
+impl<T> Batch<T> {
+    /// Where each row's list ends in `values`.
+    pub fn ends(&self, ends: &mut Vec<usize>) -> std::result::Result<(), &'static str> {
+        ends.clear();
+        let mut end = 0;
+        for (at, (def, rep)) in self.def.iter().zip(&self.rep).enumerate() {
+            if *rep == 0 && at > 0 {
+                ends.push(end);
+            }
+            if *def == self.levels.value {
+                end += 1;
+            } else if *def >= self.levels.element {
+                return Err("null in a list");
+            }
+        }
+        if !self.def.is_empty() {
+            ends.push(end);
+        }
+        Ok(())
+    }
+}
+
+/// A feed of values that are stored as they are.
+pub(super) fn same<'g, D: DataType>(reader: ColumnReaderImpl<D>, levels: Levels) -> Feed<'g, D::T>
+where
+    ColumnReaderImpl<D>: 'g,
+{
+    let mut reader = reader;
+    Box::new(move |rows, batch| {
+        batch.levels = levels;
+        next(&mut reader, rows, &mut batch.def, &mut batch.rep, &mut batch.values)
+    })
+}
+
+/// A feed of integers of another type than the column's.
+pub(super) fn converted<'g, D: DataType, T: Stored>(
+    reader: ColumnReaderImpl<D>,
+    levels: Levels,
+    name: &'static str,
+    convert: impl Fn(&D::T) -> Option<T> + 'g,
+) -> Feed<'g, T>
+where
+    ColumnReaderImpl<D>: 'g,
+{
+    let mut reader = reader;
+    let mut stored = Vec::new();
+    Box::new(move |rows, batch| {
+        batch.levels = levels;
+        next(&mut reader, rows, &mut batch.def, &mut batch.rep, &mut stored)?;
+        batch.values.clear();
+        batch.values.reserve(stored.len());
+        for value in &stored {
+            batch.values.push(convert(value).ok_or_else(|| out_of_range(name))?);
+        }
+        Ok(())
+    })
+}
+
+fn next<D: DataType>(
+    reader: &mut ColumnReaderImpl<D>,
+    rows: usize,
+    def: &mut Vec<i16>,
+    rep: &mut Vec<i16>,
+    values: &mut Vec<D::T>,
+) -> Got<()> {
+    def.clear();
+    rep.clear();
+    values.clear();
+    let (records, _, _) = reader.read_records(rows, Some(def), Some(rep), values)?;
+    if records == rows { Ok(()) } else { Err(fault("a column ends before its row group does")) }
+}
