@@ -209,6 +209,7 @@ fn answer(request: u64, tokens: u32, chance: &mut Stream) -> Attempt {
         level: 0,
         session: None,
         turn: 0,
+        turns: 0,
         class: 0,
         due,
         sent: Some(sent),

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use plimsoll_measure::SweepSpec;
 use plimsoll_measure::purpose::{IDLE, ISOLATED, WARM_UP};
-use plimsoll_model::{Level, Load, Manifest, ShardPart, Time};
+use plimsoll_model::{Level, Load, Manifest, ShardPart, Span, Time};
 use plimsoll_sim::WorldSpec;
 use plimsoll_workload::scenario::LONGEST;
 use plimsoll_workload::{ArrivalSpec, BlockNames, LoadSpec, Prompts, Scenario, Schedule, block_key};
@@ -65,7 +65,7 @@ impl Recorded {
         if let Some(arrivals) = self.traffic.get(&level.traffic) {
             scenario.arrivals = arrivals.clone();
         }
-        let mut schedule = Schedule::generate(&scenario, rate_per_s, level.window(), level.id).ok()?;
+        let mut schedule = Schedule::generate(&scenario, rate_per_s, self.window(level), level.id).ok()?;
         schedule.arrivals.truncate(usize::try_from(level.arrivals).ok()?);
         (schedule.hash() == level.schedule_hash).then_some(schedule)
     }
@@ -126,6 +126,14 @@ impl Recorded {
         }
     }
 
+    /// How long arrivals fell. A level that plays sessions to their ends is as long as those took.
+    fn window(&self, level: &Level) -> Span {
+        match self.scenario.plays_sessions_out() {
+            true => self.scenario.load.window(),
+            false => level.window(),
+        }
+    }
+
     /// The level's load as it was asked for. (Of a trace, levels keep the rate that their stretch had.)
     fn load(&self, level: &Level) -> Result<Load, String> {
         match (level.load, &self.scenario.arrivals) {
@@ -148,7 +156,7 @@ impl Recorded {
             _ if level.purpose == ISOLATED => (LONGEST, Some(u64::from(self.scenario.load.alone()))),
             (Load::Wave { .. }, _) => (LONGEST, None),
             (Load::Closed { .. }, LoadSpec::Closed { window, requests: Some(n), .. }) => (*window, Some(*n)),
-            _ => (level.window(), None),
+            _ => (self.window(level), None),
         };
         let max_requests = matches!(level.load, Load::Open { .. }).then_some(level.arrivals);
         Ok(Step {

@@ -81,14 +81,9 @@ fn on_axis(level: &Level, arrival: &Arrival) -> At {
 
 fn row(level: &Level, arrival: &Arrival, last: At) -> Attempt {
     Attempt {
-        session: arrival.session,
-        turn: arrival.turn,
-        class: arrival.class,
         end: Some(last),
-        asked_prompt: arrival.prompt_tokens,
-        asked_output: arrival.output_tokens,
         outcome: Outcome::new(How::Unfinished, By::Client, false),
         answer: Answer { error: Some(CUT.into()), ..Answer::default() },
-        ..Attempt::new(arrival.id, 0, level.id, on_axis(level, arrival))
+        ..arrival.row(0, level.id, on_axis(level, arrival))
     }
 }

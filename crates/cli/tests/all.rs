@@ -112,6 +112,8 @@ mod secrets;
 mod security;
 #[path = "all/selftest.rs"]
 mod selftest;
+#[path = "all/sessions.rs"]
+mod sessions;
 #[path = "all/shards.rs"]
 mod shards;
 #[path = "all/shards_network.rs"]

@@ -84,6 +84,7 @@ fn plan(scenario: &Scenario, requests: LevelTraffic, load: Load, window: Span, w
         rate_course: RateCourse::Even,
         requests,
         window,
+        plays_sessions_out: false,
         client: ClientSpec::default(),
         prompts: Arc::new(Prompts::new(scenario, 1).expect("prompts")),
         seed: 1,

@@ -53,6 +53,8 @@ pub struct LevelPlan {
     pub requests: LevelTraffic,
     /// How long new requests are begun.
     pub window: Span,
+    /// Are sessions that have begun played to their ends, and is the level as long as they take?
+    pub plays_sessions_out: bool,
     /// How the client behaves.
     pub client: ClientSpec,
     /// What the requests carry.

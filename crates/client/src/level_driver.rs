@@ -326,13 +326,7 @@ impl LevelDriver {
     }
 
     fn row(&self, arrival: &plimsoll_workload::Arrival, attempt: u16, due: At) -> Attempt {
-        let mut row = Attempt::new(arrival.id, attempt, self.shared.id, due);
-        row.session = arrival.session;
-        row.turn = arrival.turn;
-        row.class = arrival.class;
-        row.asked_prompt = arrival.prompt_tokens;
-        row.asked_output = arrival.output_tokens;
-        row
+        arrival.row(attempt, self.shared.id, due)
     }
 
     /// Tells of an attempt before anything can happen to it, so that a generator that is killed leaves it behind.
@@ -393,8 +387,10 @@ impl LevelDriver {
             tally.no_socket +=
                 u64::from((attempt.outcome.how, attempt.outcome.by) == (How::Refused, By::Client));
         }
+        // A turn that comes after this one is due by the answer's own stamp, not by when it was read. A closed loop goes on from now.
+        let at = if self.shared.open { attempt.end.unwrap_or(now).min(now) } else { now };
         let ended = self.player.borrow_mut().ended(
-            self.played(now),
+            self.played(at),
             flight.key.0,
             flight.key.1,
             attempt.outcome,
@@ -461,7 +457,8 @@ impl LevelDriver {
             if attempted.attempt > 0 {
                 self.bench.shard.ended(true);
             }
-            let row = self.row(&attempted.arrival, attempted.attempt, self.at(attempted.due));
+            let mut row = self.row(&attempted.arrival, attempted.attempt, self.at(attempted.due));
+            row.answer.error = attempted.why_never_sent().map(str::to_owned);
             self.shared.sink.attempt(never_sent(row, by));
         }
     }

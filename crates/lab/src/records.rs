@@ -41,6 +41,7 @@ pub fn answer(request: u64, due_ms: i64, ttft: i64, e2e: i64, tokens: u32) -> At
         level: 0,
         session: None,
         turn: 0,
+        turns: 0,
         class: 0,
         due,
         sent: Some(due),

@@ -8,6 +8,7 @@
 use plimsoll_model::{At, Attempt, Broken, By, How, TokensRule};
 
 use crate::gather::Gathered;
+use crate::sessions::SessionTurn;
 
 /// Rank of a request that failed or never ended: later than every time.
 pub const INFINITE: i64 = i64::MAX;
@@ -86,6 +87,11 @@ pub struct Columns {
     pub tpot: Vec<i64>,
     /// `ntpot`.
     pub ntpot: Vec<i64>,
+
+    /// `session_e2e`, at the first request of each session; empty where there are no sessions.
+    pub session_e2e: Vec<i64>,
+    /// Its place in its session; empty where no request has one.
+    pub sessions: Vec<SessionTurn>,
 
     /// Prompt tokens asked.
     pub asked_prompt: Vec<u32>,

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use plimsoll_model::{At, Attempt, Broken, Event, How, ServerStage, TokensRule};
 
 use crate::columns::{ABSENT, Carried, Columns, Fate, INFINITE, Lost, Odd, UNKNOWN, Words};
+use crate::sessions::{self, SessionTurn};
 
 /// Characters of an error's text that are compared and shown.
 const ERROR_CHARS: usize = 160;
@@ -147,6 +148,12 @@ impl Gathered {
             (ABSENT, _) | (_, UNKNOWN | 0) => ABSENT,
             (e2e, tokens) => e2e / i64::from(tokens),
         });
+        if last.turns > 0 || !columns.sessions.is_empty() {
+            // Those before it were of none.
+            columns.sessions.resize(columns.due.len() - 1, SessionTurn::default());
+            let session = last.session.unwrap_or_default();
+            columns.sessions.push(SessionTurn { session, turn: last.turn, turns: last.turns });
+        }
         columns.asked_prompt.push(last.asked_prompt);
         columns.asked_output.push(last.asked_output);
         columns.prompt.push(last.answer.tokens.prompt.unwrap_or(UNKNOWN));
@@ -225,6 +232,7 @@ impl Gathered {
         columns.gap_from = starts(columns.gaps_of_rows());
         columns.stages.from = starts(columns.stages.counts.iter().map(|n| usize::from(*n)));
         columns.stages.counts = Vec::new();
+        columns.session_e2e = sessions::e2e(&columns);
         if columns.one_token_events {
             (columns.carried, columns.events, columns.rules) = (Vec::new(), Vec::new(), Vec::new());
         }
@@ -307,6 +315,9 @@ impl Gathered {
         pick(&mut columns.fate, &lasts);
         pick(&mut columns.broken, &lasts);
         pick(&mut columns.last, &lasts);
+        if !columns.sessions.is_empty() {
+            pick(&mut columns.sessions, &lasts);
+        }
         pick(&mut columns.asked_prompt, &lasts);
         pick(&mut columns.asked_output, &lasts);
         pick(&mut columns.prompt, &lasts);

@@ -5,7 +5,7 @@
 //!
 //! Reading order: [`findings`] (the words), [`summary`] (one level: every metric is defined there), [`validity`], [`lines`] (levels
 //! of one kind of traffic → curve and lines), [`sweep`] (which level to run next), and [`analyse`] (a whole run). Below them: the
-//! [`columns`] that records are turned into, the window (of [`traffic`] that nobody scheduled, its extent), requests in flight, [`order`] statistics of long columns, the tails that
+//! [`columns`] that records are turned into, [`sessions`], the window (of [`traffic`] that nobody scheduled, its extent), requests in flight, [`order`] statistics of long columns, the tails that
 //! the fits keep, and [`budget`]: what a ceiling is and how a level is held against one. Beside them [`server_side`] reads what the
 //! server says of itself, [`network`] what the kernel says of the connections; [`foreign`] judges what other tools measured,
 //! [`shards`] makes one run of what several machines sent, and
@@ -24,6 +24,7 @@ pub mod purpose;
 pub mod requests;
 pub mod say;
 pub mod server_side;
+pub mod sessions;
 pub mod shards;
 pub mod summary;
 pub mod sweep;

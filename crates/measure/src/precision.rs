@@ -17,8 +17,8 @@ pub struct Precision {
 }
 
 /// Figures of which a level tells all percentiles.
-const METRICS: [&str; 8] =
-    ["ttft", "ttft_after_send", "ttfb", "tpot", "ntpot", "event_gap", "e2e", "e2e_after_send"];
+const METRICS: [&str; 9] =
+    ["ttft", "ttft_after_send", "ttfb", "tpot", "ntpot", "event_gap", "e2e", "e2e_after_send", "session_e2e"];
 const PERCENTILES: [&str; 5] = ["p50", "p90", "p95", "p99", "p999"];
 /// The first look, and after how much more the next.
 const FIRST: u64 = 100;

@@ -176,8 +176,8 @@ fn complete(joined: &mut Joined, of: u32, arrivals: u64, schedule: Option<&Sched
             return Err(Misfit::Foreign(shard, row.request));
         };
         let was = (row.due - start).0;
-        // A later turn is due when the answer before it has come: the schedule has only the earliest it can be.
-        if drawn.turn == 0 && was != drawn.due.0 {
+        // A turn that comes after others is due when their answers have come: the schedule has only the earliest it can be.
+        if drawn.after.is_empty() && was != drawn.due.0 {
             return Err(Misfit::Moved(shard, row.request, was, drawn.due.0));
         }
     }
@@ -189,12 +189,7 @@ fn complete(joined: &mut Joined, of: u32, arrivals: u64, schedule: Option<&Sched
 }
 
 fn never_sent(arrival: &Arrival, level: u32, start: At) -> Attempt {
-    let mut row = Attempt::new(arrival.id, 0, level, start + Span(arrival.due.0));
-    row.session = arrival.session;
-    row.turn = arrival.turn;
-    row.class = arrival.class;
-    row.asked_prompt = arrival.prompt_tokens;
-    row.asked_output = arrival.output_tokens;
+    let mut row = arrival.row(0, level, start + Span(arrival.due.0));
     row.answer.error = Some("its shard was lost before it was due".into());
     row
 }

@@ -12,6 +12,7 @@
 //! | `ntpot` | `e2e` / n | | answers whose token count is known |
 //! | `event_gap` | every gap between token events, pooled | | streams of two events or more |
 //! | `itl` | every gap between tokens | | streams whose tokens per event are known |
+//! | `session_e2e` | first due of a session | end of its last turn | sessions whose number of turns is known ([`crate::sessions`]) |
 //!
 //! A request that failed or never ended ranks as +∞ in all of them (in `event_gap` and `itl` as one gap that never
 //! ended); an answer with nothing in it as well. A planned cancellation keeps the first-token times it reached and has
@@ -35,6 +36,7 @@ use crate::findings::{
 use crate::flight;
 use crate::order::{LEVEL, percentiles};
 use crate::say::percent;
+use crate::sessions;
 use crate::window;
 
 /// Batches of time in which rates are read.
@@ -100,6 +102,7 @@ pub(crate) fn summarise_columns(
         timeline: timeline(level, columns),
         histograms,
         budget: None,
+        sessions: sessions::counts(columns, (from, to)),
         latency,
     };
     summary.budget = budget.map(|spec| budget::judge(columns, (from, to), length_s, &summary, spec));
@@ -240,6 +243,9 @@ fn latencies(columns: &Columns, (from, to): (usize, usize), length_s: f64) -> (L
     let ntpots = exists(&columns.ntpot[from..to]);
     let gaps = columns.gaps(from, to);
 
+    let sessions = columns.session_e2e.get(from..to).unwrap_or_default();
+    let sessions: Vec<i64> = sessions.iter().copied().filter(|ns| *ns != ABSENT).collect();
+
     let ttft = set("ttft", only(streams, &columns.ttft[from..to]), true);
     let event_gap = if exists(gaps) { set("event_gap", gaps, true) } else { None };
     let itl = itl(columns, (from, to), length_s, event_gap.as_ref());
@@ -252,6 +258,7 @@ fn latencies(columns: &Columns, (from, to): (usize, usize), length_s: f64) -> (L
             .unwrap_or_else(|| nothing("e2e_after_send")),
         tpot: if tpots { set("tpot", &columns.tpot[from..to], false) } else { None },
         ntpot: if ntpots { set("ntpot", &columns.ntpot[from..to], false) } else { None },
+        session_e2e: set("session_e2e", &sessions, false),
         ttft,
         event_gap,
         itl,

@@ -223,6 +223,8 @@ pub struct Attempt {
     pub session: Option<u64>,
     /// Turn in the session, from 0.
     pub turn: u16,
+    /// Turns that its session was to have; 0 = unknown, or it is of none.
+    pub turns: u16,
     /// Index of the request class in the scenario.
     pub class: u16,
 
@@ -296,6 +298,7 @@ impl Attempt {
             level,
             session: None,
             turn: 0,
+            turns: 0,
             class: 0,
             due,
             sent: None,

@@ -298,6 +298,9 @@ impl TextPage {
             ends.push(format!("{} of them broken ({})", figure::count(*n), broken.name().replace('_', " ")));
         }
         self.wrapped(2, &format!("{}: {}", figure::counted(counts.requests, "request"), ends.join(", ")));
+        if let Some(sessions) = &summary.sessions {
+            self.wrapped(2, &words::sessions(sessions));
+        }
         for error in &counts.errors {
             self.wrapped(4, &words::error(error));
         }
@@ -411,7 +414,7 @@ impl TextPage {
 }
 
 /// The metrics that a person asks for first: of others `--details`.
-const LEADING: [&str; 3] = ["ttft", "tpot", "e2e"];
+const LEADING: [&str; 4] = ["ttft", "tpot", "e2e", "session_e2e"];
 /// Percentiles of each on a screen: p50, p90, p95, p99.
 const IN_SHORT: usize = 4;
 

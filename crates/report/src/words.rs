@@ -2,7 +2,7 @@
 
 use plimsoll_measure::findings::{
     ErrorCount, Estimate, Findings, Held, Kept, LengthFigures, Lengths, LevelFinding, LevelSummary, Line,
-    Lines, LoadWords, Reading, Reason, Trust,
+    Lines, LoadWords, Reading, Reason, SessionCounts, Trust,
 };
 use plimsoll_measure::sweep::SATURATED_GROWTH;
 use plimsoll_model::{Load, Manifest, SizeUnit};
@@ -162,6 +162,20 @@ pub fn mix(lengths: &Lengths) -> String {
         text.push_str(&format!(", {} of the prompt from the server's cache", figure::percent(cached)));
     }
     text
+}
+
+/// How many sessions there were, and what became of them.
+pub fn sessions(counts: &SessionCounts) -> String {
+    let n = |n: u64, what: &str| (n > 0).then(|| format!("{} {what}", figure::count(n)));
+    let mean = figure::number(counts.turns as f64 / counts.begun.max(1) as f64);
+    let parts = [
+        Some(format!("{} of {mean} turns on average", figure::counted(counts.begun, "session"))),
+        n(counts.failed, "failed"),
+        n(counts.cancelled, "left on purpose"),
+        n(counts.not_counted, "not counted (from the first that the end of the level cut short)"),
+        n(counts.broken_off, "of their turns never sent, because an earlier one had no answer"),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 /// The same load in tokens, requests in flight and users.

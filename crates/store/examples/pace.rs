@@ -139,6 +139,7 @@ fn answer(request: u64, events: u64) -> Attempt {
         level: 3,
         session: None,
         turn: 0,
+        turns: 0,
         class: 0,
         due,
         sent: Some(sent),

@@ -23,6 +23,7 @@ message requests {
     required int32 level (INTEGER(32, false));
     optional int64 session (INTEGER(64, false));
     required int32 turn (INTEGER(16, false));
+    optional int32 turns (INTEGER(16, false));
     required int32 class (INTEGER(16, false));
     required int64 due_ns;
     optional int64 sent_ns;
@@ -182,6 +183,7 @@ fn writers() -> Vec<crate::table::Column<Attempt>> {
         int("level", |a: &Attempt| a.level),
         maybe_int("session", |a: &Attempt| a.session),
         int("turn", |a: &Attempt| a.turn),
+        maybe_int("turns", |a: &Attempt| Some(a.turns).filter(|turns| *turns > 0)),
         int("class", |a: &Attempt| a.class),
         int("due_ns", |a: &Attempt| a.due.0),
         maybe_int("sent_ns", |a: &Attempt| at(a.sent)),
@@ -267,6 +269,7 @@ fn findings(r: &mut ColumnReading<'_, Attempt>) -> Got<()> {
     r.int("level", |a, v| a.level = v)?;
     r.maybe_int("session", |a, v| a.session = v)?;
     r.int("turn", |a, v| a.turn = v)?;
+    r.maybe_int("turns", |a, v| a.turns = v.unwrap_or(0))?;
     r.int("class", |a, v| a.class = v)?;
     r.int("due_ns", |a, v| a.due = At(v))?;
     r.maybe_int("sent_ns", |a, v| a.sent = v.map(At))?;

@@ -38,6 +38,9 @@ pub fn source(file: &BudgetFile, budget: &Budget) -> Source {
         (ErrorRate | RetryRate | ErrorAndRetryRate, None, _) => {
             Source::Nothing("it has no ceiling: it is tracked")
         }
+        (SessionE2e, ..) => {
+            Source::Nothing("how many turns a session has is known to the client that plays it")
+        }
         _ => Source::Nothing("it is no count of requests; the gate judges it from a run"),
     }
 }

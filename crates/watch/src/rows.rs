@@ -75,6 +75,7 @@ pub fn source(budget: &Budget) -> Source {
             Some(_) => Source::Errors,
             None => Source::Nothing("it has no ceiling: it is tracked"),
         },
+        SessionE2e => Source::Nothing("a page does not know which requests are one session"),
         RetryRate | ErrorAndRetryRate => {
             Source::Nothing("a page does not know which request is a second try")
         }

@@ -6,12 +6,13 @@
 use std::sync::Arc;
 
 use plimsoll_math::rng::Stream;
-use plimsoll_model::{At, Span};
+use plimsoll_model::{At, Attempt, Span};
 
 use crate::arrivals::{ArrivalSpec, TraceSizes};
+use crate::graph::{Graph, GraphTurn};
 use crate::prompts::SALT_WORDS;
 use crate::scenario::PromptOrder;
-use crate::trace::Trace;
+use crate::trace::{Trace, TraceRow};
 use crate::{Scenario, SpecError};
 
 /// One request that is to be made.
@@ -30,7 +31,11 @@ pub struct Arrival {
     pub session: Option<u64>,
     /// Turn within the session, from 0.
     pub turn: u16,
-    /// From the end of the turn before to the moment this one is due.
+    /// Turns of its session; 0 = it is of none.
+    pub turns: u16,
+    /// The turns of its session that end before it is due. None: it is due when it is due.
+    pub after: Vec<u16>,
+    /// From the end of the last of them to the moment this one is due.
     pub think: Span,
     /// Tokens of its whole prompt, earlier turns included.
     pub prompt_tokens: u32,
@@ -38,6 +43,26 @@ pub struct Arrival {
     pub output_tokens: u32,
     /// Of a trace: the ids of its prompt's blocks. Of a shared prefix: its group. Of a prompt file: the entry's index.
     pub blocks: Vec<u64>,
+}
+
+impl Arrival {
+    /// The turns that one of a plain conversation comes after: the one before it.
+    pub fn after_of(turn: u16) -> Vec<u16> {
+        turn.checked_sub(1).into_iter().collect()
+    }
+
+    /// The row of an attempt at it, in which nothing has happened yet.
+    pub fn row(&self, attempt: u16, level: u32, due: At) -> Attempt {
+        Attempt {
+            session: self.session,
+            turn: self.turn,
+            turns: self.turns,
+            class: self.class,
+            asked_prompt: self.prompt_tokens,
+            asked_output: self.output_tokens,
+            ..Attempt::new(self.id, attempt, level, due)
+        }
+    }
 }
 
 /// A session as planned: lengths and pauses; what the server answers changes nothing in it.
@@ -103,6 +128,9 @@ impl Drawer {
         };
         let ids = trace.iter().flat_map(|t| &t.rows).flat_map(|r| &r.blocks).max();
         let ids = ids.map_or(0, |id| id.saturating_add(1));
+        if trace.as_ref().is_some_and(|trace| trace.graph.is_some()) {
+            only_synthetic(&scenario, trace_sizes)?;
+        }
         let groups =
             (0..scenario.class_count() as u16).any(|c| scenario.prompts_of(c).shared_prefix.is_some());
         if trace_sizes && ids > 0 && groups {
@@ -121,14 +149,23 @@ impl Drawer {
         self.trace.as_deref()
     }
 
+    /// The sessions of the trace, where it has some.
+    pub fn graph(&self) -> Option<&Graph> {
+        self.trace.as_ref().and_then(|trace| trace.graph.as_ref())
+    }
+
     pub fn has_sessions(&self) -> bool {
-        (0..self.scenario.class_count() as u16)
-            .any(|class| self.scenario.prompts_of(class).sessions.is_some())
+        self.graph().is_some()
+            || (0..self.scenario.class_count() as u16)
+                .any(|class| self.scenario.prompts_of(class).sessions.is_some())
     }
 
     /// The arrivals of start number `start`: one request, or the turns of a session. Numbers run from `id`, the first
     /// is due at `due`.
     pub fn start(&self, start: u64, id: u64, due: At) -> Vec<Arrival> {
+        if let (Some(graph), Some(trace)) = (self.graph(), self.trace()) {
+            return self.replay_session((graph, trace), start, id, due);
+        }
         let plan = self.plan(start);
         let sessions = self.scenario.prompts_of(plan.class).sessions.is_some();
         let (mut history, mut due) = (0u32, due);
@@ -143,6 +180,8 @@ impl Drawer {
                 class: plan.class,
                 session: sessions.then_some(start),
                 turn: i as u16,
+                turns: if sessions { plan.turns.len() as u16 } else { 0 },
+                after: Arrival::after_of(i as u16),
                 think: turn.think,
                 prompt_tokens: prompt,
                 output_tokens: turn.output,
@@ -153,7 +192,42 @@ impl Drawer {
         out
     }
 
-    /// What start number `start` consists of.
+    /// The turns of a session of the trace, in laps; each lap has ids of its own.
+    fn replay_session(&self, (graph, trace): (&Graph, &Trace), start: u64, id: u64, due: At) -> Vec<Arrival> {
+        let n = graph.sessions.len() as u64;
+        let session = &graph.sessions[(start % n) as usize];
+        let Plan { class, blocks: group, .. } = self.plan(start);
+        let of = |(i, turn): (usize, &GraphTurn)| {
+            let row = &trace.rows[turn.row];
+            Arrival {
+                id: id + i as u64,
+                level: self.level,
+                due: due + turn.earliest,
+                class,
+                session: Some(start),
+                turn: i as u16,
+                turns: session.turns.len() as u16,
+                after: turn.after.clone(),
+                think: turn.wait,
+                prompt_tokens: row.prompt_tokens.max(1),
+                output_tokens: row.output_tokens.max(1),
+                blocks: self.blocks_of(row, start, &group),
+            }
+        };
+        session.turns.iter().enumerate().map(of).collect()
+    }
+
+    /// The blocks of a row of this session: the trace's, else the group that the session's first prompts share.
+    pub fn blocks_of(&self, row: &TraceRow, session: u64, group: &[u64]) -> Vec<u64> {
+        let sessions = self.graph().map_or(1, |graph| graph.sessions.len().max(1) as u64);
+        let shift = (session / sessions).wrapping_mul(self.ids);
+        match row.blocks.is_empty() {
+            true => group.to_vec(),
+            false => row.blocks.iter().map(|id| id.wrapping_add(shift)).collect(),
+        }
+    }
+
+    /// What start number `start` consists of; of a trace of sessions, its class and what its first prompts share.
     pub fn plan(&self, start: u64) -> Plan {
         self.plan_at(self.level, start)
     }
@@ -176,7 +250,7 @@ impl Drawer {
         if let Some(shared) = &prompts.shared_prefix {
             plan.blocks.push(stream.below(u64::from(shared.groups)));
         }
-        if let (Some(trace), true) = (&self.trace, self.trace_sizes) {
+        if let (Some(trace), true, None) = (&self.trace, self.trace_sizes, self.graph()) {
             self.replay(trace, start, &mut plan);
         }
         if let Some(file) = &prompts.file {
@@ -225,5 +299,20 @@ impl Drawer {
             let shift = lap.wrapping_mul(self.ids);
             plan.blocks = row.blocks.iter().map(|id| id.wrapping_add(shift)).collect();
         }
+    }
+}
+
+/// A trace of sessions says itself how long each prompt is, and of which others it is made.
+fn only_synthetic(scenario: &Scenario, trace_sizes: bool) -> Result<(), SpecError> {
+    let conflict = |path: &str, what: &str| Err(SpecError::Conflict { path: path.into(), what: what.into() });
+    if !trace_sizes {
+        return conflict(
+            "arrivals.sizes",
+            "the trace's turns hold each other's text, so their lengths are its own; drop `drawn`",
+        );
+    }
+    match (0..scenario.class_count() as u16).any(|class| scenario.prompts_of(class).file.is_some()) {
+        true => conflict("prompts.file", "the trace's turns hold each other's text; drop the file"),
+        false => Ok(()),
     }
 }

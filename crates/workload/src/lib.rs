@@ -5,7 +5,7 @@
 //! in, time is an argument, chance is a named stream.
 //!
 //! Reading order: [`scenario`] and its parts [`arrivals`], [`sizes`], [`tensors`], [`policy`], [`units`]; [`check`] and [`error`] for
-//! what is refused; [`trace`], [`prompt_file`] and [`material`] for files; [`mod@rebuild`] (a log made into a trace); [`draw`] and [`schedule`]; [`words`] and
+//! what is refused; [`trace`], [`prompt_file`] and [`material`] for files; [`graph`] (sessions whose turns wait for each other); [`mod@rebuild`] (a log made into a trace); [`draw`] and [`schedule`]; [`words`] and
 //! [`prompts`]; [`blocks`] (what of them an engine's cache can share); [`player`].
 
 pub mod arrivals;
@@ -20,6 +20,7 @@ pub mod units;
 pub mod check;
 pub mod error;
 
+pub mod graph;
 pub mod material;
 pub mod prompt_file;
 pub mod rebuild;

@@ -11,7 +11,8 @@
 //! equal chain of ids gives equal text, anything else gives different text.
 //!
 //! **Sessions.** The assistant's part of the history is synthetic text of the asked length, not what the server said:
-//! otherwise prompts would depend on the server under test and two runs could not be compared.
+//! otherwise prompts would depend on the server under test and two runs could not be compared. A turn of a trace's session without block ids
+//! begins with the longest prompt and answer that it comes after and that fits its length ([`crate::graph`]).
 
 use std::hash::Hasher;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use plimsoll_model::{Carries, Message, Payload, Role};
 use siphasher::sip::SipHasher24;
 
 use crate::draw::{Arrival, Drawer};
+use crate::graph::Graph;
 use crate::{Scenario, SpecError, words};
 
 /// Tokens per hashed block, as in the engines' caches.
@@ -174,7 +176,10 @@ impl Prompts {
     /// What a synthetic prompt is made of, message by message.
     pub(crate) fn parts(&self, arrival: &Arrival, length: Length) -> Vec<(Role, Vec<Piece>)> {
         match arrival.session {
-            Some(session) => self.conversation(session, arrival, length),
+            Some(session) => match self.drawer.graph() {
+                Some(graph) => self.branch(graph, session, arrival, length),
+                None => self.conversation(session, arrival, length),
+            },
             None => {
                 let own = self.key(arrival, Root::Own, arrival.id, 0);
                 vec![(Role::User, self.pieces(arrival, arrival.prompt_tokens, own, length))]
@@ -211,6 +216,47 @@ impl Prompts {
             if i < usize::from(arrival.turn) {
                 let key = self.key(arrival, Root::Answered, session, i as u64);
                 out.push((Role::Assistant, vec![plain(key, turn.output, length.factor)]));
+            }
+        }
+        out
+    }
+
+    /// The branch of a session that leads to this turn: each prompt that the next one begins with, and its answer. Where block ids say what a prompt is
+    /// made of, they do.
+    fn branch(
+        &self,
+        graph: &Graph,
+        session: u64,
+        arrival: &Arrival,
+        length: Length,
+    ) -> Vec<(Role, Vec<Piece>)> {
+        let turns = &graph.sessions[(session % graph.sessions.len() as u64) as usize].turns;
+        let own = |turn: u16| self.key(arrival, Root::Asked, session, u64::from(turn));
+        let rows = self.drawer.trace().map_or(&[][..], |trace| &trace.rows);
+        let row = |turn: u16| turns.get(usize::from(turn)).and_then(|turn| rows.get(turn.row));
+        let mut path = vec![arrival.turn];
+        while let Some(before) = path.last().and_then(|turn| turns.get(usize::from(*turn))?.extends)
+            && row(path[path.len() - 1]).is_some_and(|row| row.blocks.is_empty())
+        {
+            path.push(before);
+        }
+        let (mut out, mut held) = (Vec::with_capacity(2 * path.len()), 0u32);
+        for (place, turn) in path.into_iter().rev().enumerate() {
+            let Some(row) = row(turn) else { continue };
+            let tokens = row.prompt_tokens.max(1);
+            let pieces = match place {
+                0 => {
+                    let blocks = self.drawer.blocks_of(row, session, &arrival.blocks);
+                    self.pieces(&Arrival { blocks, ..arrival.clone() }, tokens, own(turn), length)
+                }
+                _ => vec![plain(own(turn), tokens.saturating_sub(held), length.factor)],
+            };
+            out.push((Role::User, pieces));
+            if turn != arrival.turn {
+                let key = self.key(arrival, Root::Answered, session, u64::from(turn));
+                let answer = row.output_tokens.max(1);
+                out.push((Role::Assistant, vec![plain(key, answer, length.factor)]));
+                held = tokens.saturating_add(answer);
             }
         }
         out

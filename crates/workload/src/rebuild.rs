@@ -101,6 +101,7 @@ pub fn rebuild(logged: &Logged, spec: &RebuildSpec) -> Result<Rebuilt, SpecError
             output_tokens: output,
             blocks: Vec::new(),
             session: one.session,
+            step: None,
         });
     }
     let (reuse, block_tokens) = name_blocks(&kept, &mut rows, logged.block_tokens, spec.seed);

@@ -429,6 +429,11 @@ impl Scenario {
         }
     }
 
+    /// Are sessions that have begun played to their ends, however late that is? Those of a trace are: cut off, the long ones would be missing.
+    pub fn plays_sessions_out(&self) -> bool {
+        matches!(self.trace(), Ok(Some(trace)) if trace.graph.is_some())
+    }
+
     /// Number of request classes, at least 1.
     pub fn class_count(&self) -> usize {
         self.classes.len().max(1)

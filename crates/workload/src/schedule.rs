@@ -27,7 +27,7 @@ impl Schedule {
     ///
     /// With sessions the process draws their *starts*, at the rate divided by the mean number of turns; a level begins
     /// without open sessions, so the request rate grows over the first session's length. Turns that can't be due inside the
-    /// window are not in the schedule.
+    /// window are not in the schedule. The sessions of a trace are all in it that begin inside, to their ends.
     ///
     /// # Errors
     /// [`SpecError`] for a rate that is none, a scenario that is inconsistent, or files that are not attached.
@@ -41,7 +41,8 @@ impl Schedule {
         let mut arrivals = Vec::with_capacity(starts.len());
         for (start, due) in starts.into_iter().enumerate() {
             let turns = drawer.start(start as u64, 0, due);
-            arrivals.extend(turns.into_iter().take_while(|a| a.due.0 < window.0));
+            let whole = drawer.graph().is_some();
+            arrivals.extend(turns.into_iter().take_while(|a| whole || a.due.0 < window.0));
         }
         if drawer.has_sessions() {
             arrivals.sort_by_key(|a| (a.due, a.session, a.turn));
@@ -124,6 +125,11 @@ impl Hash {
         for block in &a.blocks {
             hasher.write(&block.to_le_bytes());
         }
+        // That of a plain conversation follows from its number.
+        if a.session.is_some() && a.after != Arrival::after_of(a.turn) {
+            hasher.write(&(a.after.len() as u64).to_le_bytes());
+            a.after.iter().for_each(|turn| hasher.write(&turn.to_le_bytes()));
+        }
     }
 
     fn hex(&self) -> String {
@@ -158,7 +164,11 @@ fn starts(
     fits(rate, window)?;
     let starts = match (&scenario.arrivals, drawer.trace()) {
         (ArrivalSpec::Trace { repeat, .. }, Some(trace)) => {
-            let scale = trace.rate_per_s()? / rate;
+            // Sessions that begin all at once have no times to scale.
+            let scale = match &trace.graph {
+                Some(graph) if graph.last_begin() == Span::ZERO => 0.0,
+                _ => trace.rate_per_s()? / rate,
+            };
             let lap = trace.rows.len() as f64 / rate;
             let times = trace.times(scenario.seed);
             let laps = if *repeat { (window.as_secs_f64() / lap).ceil() as u64 } else { 1 };

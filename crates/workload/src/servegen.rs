@@ -171,6 +171,7 @@ impl Client {
                     output_tokens,
                     blocks: Vec::new(),
                     session: None,
+                    step: None,
                 });
             }
         }

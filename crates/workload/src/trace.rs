@@ -8,6 +8,8 @@
 //! that nobody sent. Such a trace is recognised (a fifth of the gaps or more are zero) and [`Trace::times`] spreads the rows
 //! of a tick over the tick, uniformly and in order, from the scenario's seed. Even spacing inside the tick lost: it
 //! makes the traffic more regular than chance.
+//!
+//! Lines that name their predecessors (`after`) make a trace of sessions: [`crate::graph`].
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -18,6 +20,7 @@ use serde::Deserialize;
 use siphasher::sip::SipHasher24;
 
 use crate::error::TraceError;
+use crate::graph::{Graph, GraphStep};
 use crate::units::MAX_TOKENS;
 use crate::{SpecError, servegen};
 
@@ -34,8 +37,11 @@ pub struct TraceRow {
     pub output_tokens: u32,
     /// Ids of its prompt's blocks: equal id = equal block after an equal prefix. Empty where the trace has none.
     pub blocks: Vec<u64>,
-    /// The conversation it belongs to, where the trace says so. Its turns are sent when they came, whatever became of the ones before.
+    /// The conversation it belongs to, where the trace says so. Without a `step` its turns are sent when they came, whatever became of the
+    /// ones before.
     pub session: Option<u64>,
+    /// Its place among the turns of its session, where the trace says so.
+    pub step: Option<GraphStep>,
 }
 
 /// A trace in memory, in order of time.
@@ -53,6 +59,8 @@ pub struct Trace {
     pub failed: usize,
     /// True for a table of lengths without times.
     pub untimed: bool,
+    /// Which turn waits for which, where lines say so: then sessions are replayed, and not requests.
+    pub graph: Option<Graph>,
 }
 
 impl Trace {
@@ -66,22 +74,27 @@ impl Trace {
         if before == 0 {
             return Err(whole("holds no request"));
         }
-        rows.retain(|row| row.output_tokens > 0);
+        let is_graph = rows.iter().any(|row| row.step.as_ref().is_some_and(|step| !step.after.is_empty()));
+        // What others wait for can't be left out.
+        rows.retain(|row| row.output_tokens > 0 || is_graph);
         let failed = before - rows.len();
         if rows.is_empty() {
             return Err(whole("holds no request with output tokens"));
         }
-        let unordered = rows.windows(2).filter(|w| w[1].at < w[0].at).count();
-        rows.sort_by_key(|row| row.at);
-        let first = rows[0].at;
-        for row in &mut rows {
-            row.at += -first;
+        let graph = if is_graph { Some(Graph::of(&mut rows, name)?) } else { None };
+        let unordered = if is_graph { 0 } else { rows.windows(2).filter(|w| w[1].at < w[0].at).count() };
+        if !is_graph {
+            rows.sort_by_key(|row| row.at);
+            let first = rows[0].at;
+            for row in &mut rows {
+                row.at += -first;
+            }
         }
         let block_tokens = block_size(&rows).ok_or_else(|| {
             whole("its hash_ids fit no block size: want ceil(input_length / size) or its floor ids on every row")
         })?;
-        let tick = if untimed { None } else { tick(&rows) };
-        Ok(Trace { rows, block_tokens, tick, unordered, failed, untimed })
+        let tick = if untimed || is_graph { None } else { tick(&rows) };
+        Ok(Trace { rows, block_tokens, tick, unordered, failed, untimed, graph })
     }
 
     /// The same with blocks of this size, as its file says: several sizes may fit its rows.
@@ -106,28 +119,41 @@ impl Trace {
         }
     }
 
-    /// Mean requests per second as recorded: n rows span n − 1 mean gaps (ticks, where rounded: whole ones).
+    /// Mean requests per second as recorded: n rows span n − 1 mean gaps (ticks, where rounded: whole ones). Of sessions: the rate at which they
+    /// begin times their mean number of turns; of those that begin all at once, the turns over the time that they span.
     ///
     /// # Errors
     /// [`SpecError::Conflict`] where the rows span no time.
     pub fn rate_per_s(&self) -> Result<f64, SpecError> {
-        let span = self.rows.last().map_or(0.0, |row| row.at.as_secs_f64());
+        let span = |rows: &[TraceRow]| rows.last().map_or(0.0, |row| row.at.as_secs_f64());
         let n = self.rows.len() as f64;
-        let (count, span) = match self.tick {
-            Some(tick) => (n, span + tick.as_secs_f64()),
-            None => (n - 1.0, span),
+        let (count, span) = match (&self.graph, self.tick) {
+            (Some(graph), _) => {
+                let (starts, begins) = (graph.sessions.len() as f64, graph.last_begin().as_secs_f64());
+                match begins > 0.0 {
+                    true => (n * (starts - 1.0) / starts, begins),
+                    false => (n, graph.extent(&self.rows).as_secs_f64()),
+                }
+            }
+            (None, Some(tick)) => (n, span(&self.rows) + tick.as_secs_f64()),
+            (None, None) => (n - 1.0, span(&self.rows)),
         };
         if span > 0.0 && count > 0.0 {
             return Ok(count / span);
         }
         Err(SpecError::Conflict {
             path: "arrivals.trace".to_string(),
-            what: "the trace spans no time, so it has no rate to scale".to_string(),
+            what: "the trace spans no time, so it has no rate to scale; give load.rate (--rate 2/s)"
+                .to_string(),
         })
     }
 
-    /// The rows' times in seconds, ascending; a rounded trace's are spread inside their ticks, the same for a seed.
+    /// When its requests are due, or its sessions begin, in seconds, ascending; a rounded trace's are spread inside their ticks, the same for a
+    /// seed.
     pub fn times(&self, seed: u64) -> Vec<f64> {
+        if let Some(graph) = &self.graph {
+            return graph.sessions.iter().map(|session| session.begins.as_secs_f64()).collect();
+        }
         let mut out: Vec<f64> = self.rows.iter().map(|row| row.at.as_secs_f64()).collect();
         let Some(tick) = self.tick else { return out };
         let mut stream = Stream::new(seed, "trace ticks", 0);
@@ -200,6 +226,7 @@ pub fn read_azure(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
             output_tokens: count(output)?,
             blocks: Vec::new(),
             session: None,
+            step: None,
         });
     }
     Trace::from_rows(rows, time.is_none(), name)
@@ -218,7 +245,9 @@ const OUTPUT_COLUMNS: &[&str] =
 
 #[derive(Deserialize)]
 struct JsonRow {
-    timestamp: f64,
+    /// Only a turn that waits for others may have none.
+    #[serde(default)]
+    timestamp: Option<f64>,
     input_length: u32,
     output_length: u32,
     #[serde(default)]
@@ -230,6 +259,15 @@ struct JsonRow {
     /// Tokens of a block, where the trace says so on every row; else they are found from the rows.
     #[serde(default)]
     block_size: Option<u32>,
+    /// What others call this turn of the session.
+    #[serde(default)]
+    id: Option<serde_json::Value>,
+    /// The turns that end before it.
+    #[serde(default)]
+    after: Option<Vec<serde_json::Value>>,
+    /// From the end of the last of them.
+    #[serde(default)]
+    wait_ms: Option<f64>,
 }
 
 /// Reads a Mooncake trace: JSON Lines with `timestamp` (ms), `input_length`, `output_length`, `hash_ids`. The same
@@ -245,9 +283,15 @@ pub fn read_mooncake(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
         let error = |what: String| TraceError { file: name.to_string(), line: number, what };
         let row: JsonRow = serde_json::from_str(text).map_err(|e| error(e.to_string()))?;
         let unit = if row.chat_id.is_some() { 1e9 } else { 1e6 };
-        let ns = row.timestamp * unit;
+        let step = step(&row).map_err(error)?;
+        let waits = step.as_ref().is_some_and(|step| !step.after.is_empty());
+        // When a turn comes that waits for others is theirs to say.
+        let Some(timestamp) = row.timestamp.or(waits.then_some(0.0)) else {
+            return Err(error("missing field `timestamp` (ms)".to_string()));
+        };
+        let ns = timestamp * unit;
         if !(ns.is_finite() && ns.abs() < 9e18) {
-            return Err(error(format!("timestamp {} is out of range", row.timestamp)));
+            return Err(error(format!("timestamp {timestamp} is out of range")));
         }
         if row.input_length > MAX_TOKENS || row.output_length > MAX_TOKENS {
             return Err(error(format!("a length above {} tokens", MAX_TOKENS)));
@@ -262,8 +306,9 @@ pub fn read_mooncake(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
             line: number as u32,
             prompt_tokens: row.input_length,
             output_tokens: row.output_length,
-            blocks: row.hash_ids,
             session: row.session_id.as_ref().and_then(session),
+            blocks: row.hash_ids,
+            step,
         });
     }
     let trace = Trace::from_rows(rows, false, name)?;
@@ -271,6 +316,31 @@ pub fn read_mooncake(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
         Some(size) => trace.of_blocks(size, name),
         None => Ok(trace),
     }
+}
+
+/// Longest wait for a tool, ms: a day. What is longer is a stamp in another unit.
+const MAX_WAIT_MS: f64 = 86_400_000.0;
+
+/// A line's place among the turns of its session.
+fn step(row: &JsonRow) -> Result<Option<GraphStep>, String> {
+    let name = |value: &serde_json::Value| match value {
+        serde_json::Value::String(text) => Ok(text.clone()),
+        serde_json::Value::Number(number) => Ok(number.to_string()),
+        other => Err(format!("`{other}` is no name of a turn; want a text or a number")),
+    };
+    if row.after.is_none() && row.id.is_none() && row.wait_ms.is_none() {
+        return Ok(None);
+    }
+    let after = row.after.iter().flatten().map(name).collect::<Result<Vec<_>, _>>()?;
+    let wait_ms = row.wait_ms.unwrap_or(0.0);
+    if !(0.0..=MAX_WAIT_MS).contains(&wait_ms) {
+        return Err(format!("wait_ms {wait_ms}: want milliseconds from 0 to {MAX_WAIT_MS}"));
+    }
+    if wait_ms > 0.0 && after.is_empty() {
+        return Err("wait_ms without after: it counts from the end of other turns; name them, or put it into timestamp".into());
+    }
+    let id = row.id.as_ref().map(name).transpose()?;
+    Ok(Some(GraphStep { id, after, wait: Span((wait_ms * 1e6).round() as i64) }))
 }
 
 /// A conversation by its number, or by its name.

@@ -6,6 +6,8 @@
 mod arrivals;
 #[path = "all/blocks.rs"]
 mod blocks;
+#[path = "all/graph.rs"]
+mod graph;
 #[path = "all/player.rs"]
 mod player;
 #[path = "all/prompts.rs"]

@@ -179,6 +179,7 @@ impl Arm {
             rate_course: RateCourse::Even,
             requests: LevelTraffic::Closed { sequence, concurrency },
             window: LONGEST,
+            plays_sessions_out: false,
             client: self.scenario.client.clone(),
             prompts: Arc::clone(&self.prompts),
             seed: self.scenario.seed,

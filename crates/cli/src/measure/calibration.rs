@@ -168,6 +168,7 @@ fn plan(scenario: &Scenario, which: Which, max_rate: Option<f64>) -> Result<Leve
         rate_course: RateCourse::Even,
         requests: LevelTraffic::Open(Arc::new(schedule)),
         window,
+        plays_sessions_out: false,
         client: plain.client.clone(),
         prompts: Arc::new(Prompts::new(&plain, 0).map_err(wrong)?),
         seed: scenario.seed,

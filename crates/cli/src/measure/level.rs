@@ -9,6 +9,7 @@ use plimsoll_model::{
     At, Attempt, EndedBy, GeneratorHealth, Level, Load, RateCourse, Sample, Shard, SizeUnit, Span,
 };
 use plimsoll_wire::QueueWish;
+use plimsoll_workload::scenario::LONGEST;
 use plimsoll_workload::{ArrivalSpec, Connections, Prompts, Scenario, Schedule};
 
 use serde::{Deserialize, Serialize};
@@ -131,6 +132,7 @@ pub(super) fn plan(
         rate_course,
         requests,
         window: step.window,
+        plays_sessions_out: scenario.plays_sessions_out(),
         client: scenario.client.clone(),
         prompts: Arc::clone(prompts),
         seed: scenario.seed,
@@ -179,8 +181,14 @@ pub(super) fn stretch(arrivals: u64, window: Span) -> Load {
 }
 
 /// A level as it will have been if this process dies in it, as far as its step tells.
-pub(super) fn cut_off(id: u32, step: &Step, (load, rate_course): (Load, RateCourse), start: At) -> Level {
-    let end = start + step.window;
+pub(super) fn cut_off(
+    id: u32,
+    step: &Step,
+    (load, rate_course): (Load, RateCourse),
+    (start, plays_sessions_out): (At, bool),
+) -> Level {
+    // Those that play sessions to their ends are as long as these take: it ends where its last row does.
+    let end = start + if plays_sessions_out { step.window.max(LONGEST) } else { step.window };
     Level {
         id,
         traffic: step.traffic.clone(),

@@ -359,13 +359,14 @@ impl Measure {
         let streams = target.stream && target.protocol.streams();
         let unit = target.protocol.counts();
         let counts = live::Counts { unit, streams };
-        let requests = step.requests;
+        // What ends with its requests is known by them, not by its time.
+        let requests = step.requests.or(plan.arrivals().filter(|_| plan.plays_sessions_out));
         let view = live::View { live: client.live(), clock, plan: &plan, title, requests, counts };
         let control = Arc::clone(&self.control);
         let client: &Client = client;
         // Known to the log before it begins: a run that is killed can tell what it was doing.
         let begins = plan.shard.map_or_else(|| clock.now(), |shard| shard.at);
-        let cut = cut_off(plan.id, step, (plan.load, plan.rate_course), begins);
+        let cut = cut_off(plan.id, step, (plan.load, plan.rate_course), (begins, plan.plays_sessions_out));
         let (arrivals, schedule_hash) = (plan.arrivals().unwrap_or(0), plan.schedule_hash());
         self.writer.level(&Level { arrivals, schedule_hash, unit, ..cut.clone() }).map_err(kept)?;
         if let (Some(agreed), Some(_)) = (&self.shard, plan.shard) {

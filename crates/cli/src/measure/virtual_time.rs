@@ -133,7 +133,8 @@ impl Measure {
         let most = [self.max_rate, step.max_rate_per_s].into_iter().flatten().reduce(f64::min);
         let plan = LevelPlan { max_rate_per_s: most, ..plan };
         // Known to the log before it begins, as a level of a live run is.
-        let cut = cut_off(plan.id, step, (plan.load, plan.rate_course), plan.start);
+        let cut =
+            cut_off(plan.id, step, (plan.load, plan.rate_course), (plan.start, plan.plays_sessions_out));
         self.writer.level(&cut).map_err(kept)?;
         let mut rows = Kept {
             store: self.writer.sink(),

@@ -287,6 +287,8 @@ fn part(whole: u32, index: usize, of: usize) -> u32 {
 fn deal(plan: &LevelPlan, workers: usize) -> Vec<(Player, Ahead)> {
     let ceiling = |index| plan.client.max_in_flight.map(|most| part(most, index, workers));
     let until = At(plan.window.0);
+    let to_their_ends =
+        |player: Player| if plan.plays_sessions_out { player.to_their_ends() } else { player };
     let shards = plan.shard.map_or(1, |start| start.shard.of);
     match &plan.requests {
         LevelTraffic::Open(schedule) => Arc::unwrap_or_clone(Arc::clone(schedule))
@@ -296,7 +298,7 @@ fn deal(plan: &LevelPlan, workers: usize) -> Vec<(Player, Ahead)> {
             .map(|(index, arrivals)| {
                 let player = Player::open(arrivals, &plan.client, plan.seed);
                 let ahead = Ahead::of(Arc::clone(schedule), shards, index, workers);
-                (player.until(until).with_ceiling(ceiling(index)), ahead)
+                (to_their_ends(player.until(until)).with_ceiling(ceiling(index)), ahead)
             })
             .collect(),
         LevelTraffic::Closed { sequence, concurrency } => (0..workers)
@@ -304,7 +306,8 @@ fn deal(plan: &LevelPlan, workers: usize) -> Vec<(Player, Ahead)> {
                 let sequence = sequence.shard(index, workers);
                 let share = part(*concurrency, index, workers);
                 let player = Player::closed(sequence, share, until, &plan.client, plan.seed);
-                (player.with_ceiling(ceiling(index)).with_pace(plan.pace(workers)), Ahead::default())
+                let player = to_their_ends(player).with_ceiling(ceiling(index));
+                (player.with_pace(plan.pace(workers)), Ahead::default())
             })
             .collect(),
     }

@@ -7,6 +7,8 @@ use plimsoll_model::{
     At, By, EndedBy, GeneratorHealth, KeptConnections, Level, Room, Sample, SizeUnit, Span, StampSource,
 };
 
+use plimsoll_workload::scenario::LONGEST;
+
 use super::{Client, ClientError};
 use crate::clock::Ties;
 use crate::control::{Ceilings, Control, Reached};
@@ -86,7 +88,7 @@ impl<'a> LevelWatch<'a> {
             active,
             ties: Ties::new(client.config.clock),
             start,
-            stop: start + plan.window,
+            stop: start + if plan.plays_sessions_out { plan.window.max(LONGEST) } else { plan.window },
             marked: false,
             ended_by: EndedBy::Complete,
             stopping: false,
@@ -137,16 +139,18 @@ impl<'a> LevelWatch<'a> {
         }
         let begun = self.client.live.totals().requests - self.begun_before;
         let health = self.health(&all);
+        // An open loop whose last answer came early had no arrivals due until its window's end: that time counts.
+        let stop = match &self.plan.requests {
+            // What ends with its requests is as long as they took.
+            LevelTraffic::Closed { sequence, .. } if sequence.is_bounded() => self.stop.min(drained),
+            _ if self.plan.plays_sessions_out => self.stop.min(drained.max(self.start + self.plan.window)),
+            _ => self.stop,
+        };
         Ok(Watched {
-            // An open loop whose last answer came early had no arrivals due until its window's end: that time counts.
-            stop: match &self.plan.requests {
-                // What ends with its requests is as long as they took.
-                LevelTraffic::Closed { sequence, .. } if sequence.is_bounded() => self.stop.min(drained),
-                _ => self.stop,
-            },
+            stop,
             drained: match &self.plan.requests {
                 LevelTraffic::Closed { sequence, .. } if sequence.is_bounded() => drained,
-                _ => drained.max(self.stop),
+                _ => drained.max(stop),
             },
             ended_by: self.ended_by,
             // What was due later was never meant to be sent.

@@ -29,6 +29,7 @@ impl Rig {
             client,
             workers: 1,
             window: Span::from_millis(50),
+            plays_sessions_out: false,
             ceilings: Ceilings::default(),
         }
     }
@@ -66,6 +67,7 @@ impl Rig {
             rate_course: RateCourse::Even,
             requests: LevelTraffic::Open(Arc::new(Schedule { arrivals })),
             window: self.window,
+            plays_sessions_out: false,
             client: self.client.clone(),
             prompts: prompts(),
             seed: 1,

@@ -322,7 +322,8 @@ pub(super) fn values(chosen: &Chosen<'_>, metric: BudgetMetric, picks: Picks) ->
     for (rows, _) in &chosen.levels {
         let column = metric.column(&rows.columns);
         let (from, to) = rows.window;
-        let own = &column[from..to];
+        // A level without sessions has none of theirs.
+        let Some(own) = column.get(from..to) else { continue };
         if picks.all() {
             values.extend(own.iter().copied().filter(|ns| *ns != ABSENT));
         } else {
@@ -332,8 +333,7 @@ pub(super) fn values(chosen: &Chosen<'_>, metric: BudgetMetric, picks: Picks) ->
     }
     // Of answers that come whole only the failures would be left, and a metric nobody has is missing, not infinite.
     if values.iter().all(|ns| *ns == INFINITE)
-        && metric != BudgetMetric::E2e
-        && metric != BudgetMetric::E2eAfterSend
+        && !matches!(metric, BudgetMetric::E2e | BudgetMetric::E2eAfterSend | BudgetMetric::SessionE2e)
     {
         let finished = each(chosen, picks).any(|(rows, row)| rows.columns.fate[row].ended_well());
         if finished {
@@ -421,7 +421,7 @@ pub(super) fn stages_beyond(chosen: &Chosen<'_>, metric: BudgetMetric, limit_ns:
     let mut sums: std::collections::BTreeMap<&str, i64> = std::collections::BTreeMap::new();
     let mut n = 0u64;
     for (rows, row) in each(chosen, Picks::default()) {
-        let ns = metric.column(&rows.columns)[row];
+        let ns = metric.column(&rows.columns).get(row).copied().unwrap_or(ABSENT);
         let mut stages = rows.columns.stages(row).peekable();
         if ns <= limit_ns || ns == INFINITE || stages.peek().is_none() {
             continue;

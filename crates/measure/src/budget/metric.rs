@@ -35,6 +35,8 @@ pub enum BudgetMetric {
     EventGap,
     /// Gaps per token.
     Itl,
+    /// A whole session, from its first due time.
+    SessionE2e,
     /// p99 / p50 of `ttft`.
     TtftTailRatio,
     /// p99 / p50 of `tpot`.
@@ -82,7 +84,7 @@ pub enum Judged {
 
 impl BudgetMetric {
     /// Every metric.
-    pub const ALL: [BudgetMetric; 23] = [
+    pub const ALL: [BudgetMetric; 24] = [
         BudgetMetric::Ttft,
         BudgetMetric::TtftAfterSend,
         BudgetMetric::Ttfb,
@@ -93,6 +95,7 @@ impl BudgetMetric {
         BudgetMetric::Ntpot,
         BudgetMetric::EventGap,
         BudgetMetric::Itl,
+        BudgetMetric::SessionE2e,
         BudgetMetric::TtftTailRatio,
         BudgetMetric::TpotTailRatio,
         BudgetMetric::E2eTailRatio,
@@ -122,6 +125,7 @@ impl BudgetMetric {
             Ntpot => "ntpot",
             EventGap => "event_gap",
             Itl => "itl",
+            SessionE2e => "session_e2e",
             TtftTailRatio => "ttft_tail_ratio",
             TpotTailRatio => "tpot_tail_ratio",
             E2eTailRatio => "e2e_tail_ratio",
@@ -142,9 +146,8 @@ impl BudgetMetric {
     pub fn judged(self) -> Judged {
         use BudgetMetric::*;
         match self {
-            Ttft | TtftAfterSend | Ttfb | Ttfot | E2e | E2eAfterSend | Tpot | Ntpot | EventGap | Itl => {
-                Judged::Percentile
-            }
+            Ttft | TtftAfterSend | Ttfb | Ttfot | E2e | E2eAfterSend | Tpot | Ntpot | EventGap | Itl
+            | SessionE2e => Judged::Percentile,
             TtftTailRatio | TpotTailRatio | E2eTailRatio => Judged::TailRatio,
             ErrorRate | RetryRate | ErrorAndRetryRate => Judged::Share,
             Throughput | Goodput | OutputTokensPerS => Judged::Rate,
@@ -182,9 +185,9 @@ impl BudgetMetric {
 
     /// Is the wait in the target's queue part of it, so that it grows as long as the queue does?
     pub fn holds_the_queue(self) -> bool {
-        use BudgetMetric::{E2e, E2eAfterSend, Ttfot, Ttft, TtftAfterSend};
+        use BudgetMetric::{E2e, E2eAfterSend, SessionE2e, Ttfot, Ttft, TtftAfterSend};
         // Not ttfb: servers may send headers before a request is queued.
-        matches!(self, Ttft | TtftAfterSend | Ttfot | E2e | E2eAfterSend)
+        matches!(self, Ttft | TtftAfterSend | Ttfot | E2e | E2eAfterSend | SessionE2e)
     }
 
     /// The same counted from the instant a request was sent: what a budget of the engine's scope judges.
@@ -196,7 +199,8 @@ impl BudgetMetric {
         }
     }
 
-    /// The column that holds this latency of each request; `ttft` for what is no latency of a request.
+    /// The column that holds this latency of each request; `ttft` for what is no latency of a request. That of sessions is empty where there
+    /// are none.
     pub fn column(self, columns: &Columns) -> &[i64] {
         match self {
             BudgetMetric::TtftAfterSend => &columns.ttft_after_send,
@@ -206,6 +210,7 @@ impl BudgetMetric {
             BudgetMetric::E2eAfterSend => &columns.e2e_after_send,
             BudgetMetric::Tpot => &columns.tpot,
             BudgetMetric::Ntpot => &columns.ntpot,
+            BudgetMetric::SessionE2e => &columns.session_e2e,
             _ => &columns.ttft,
         }
     }

@@ -35,6 +35,9 @@ pub struct LevelSummary {
     pub rates: Rates,
     /// Latencies.
     pub latency: Latencies,
+    /// How the sessions ended; `None` where there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sessions: Option<SessionCounts>,
     /// Requests in flight.
     pub concurrency: Concurrency,
     /// Did the level keep up with its load?
@@ -180,6 +183,23 @@ pub struct Counts {
     pub errors: Vec<ErrorCount>,
 }
 
+/// How the sessions that begin in a window ended.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct SessionCounts {
+    /// Sessions that begin in the window.
+    pub begun: u64,
+    /// Turns that they were to have.
+    pub turns: u64,
+    /// Those of which a turn failed.
+    pub failed: u64,
+    /// Those that a planned cancellation ended.
+    pub cancelled: u64,
+    /// Those that began with or after the first that the end of the level cut short: they are in no figure of sessions.
+    pub not_counted: u64,
+    /// Requests due in the window that were never sent, because a turn that they come after had no answer.
+    pub broken_off: u64,
+}
+
 /// Whether the rows of a level, its warm-up included, can be what happened: all of them there, once, and in order.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Records {
@@ -270,6 +290,9 @@ pub struct Latencies {
     pub event_gap: Option<Percentiles>,
     /// Gaps per token.
     pub itl: Option<Itl>,
+    /// First due time of a session to the end of its last turn, one value per session; `None` where there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_e2e: Option<Percentiles>,
 }
 
 impl Latencies {
@@ -291,6 +314,7 @@ impl Latencies {
         all.extend(self.ntpot.as_ref());
         all.extend(self.event_gap.as_ref());
         all.extend(self.itl.as_ref().map(|itl| &itl.percentiles));
+        all.extend(self.session_e2e.as_ref());
         all
     }
 }

@@ -150,6 +150,8 @@ pub fn ended(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
             let never = summary.counts.by_outcome.get(&How::NeverSent).copied().unwrap_or(0);
             // What a lost shard left undone is told of with the shards.
             let told = summary.generator.shards.map_or(0, |shards| shards.never_sent);
+            // Nor does a client send what comes after a turn that had no answer.
+            let told = told + summary.sessions.as_ref().map_or(0, |sessions| sessions.broken_off);
             if never > told {
                 bench.say(
                     "never_sent",

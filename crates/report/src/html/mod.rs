@@ -228,6 +228,9 @@ fn level_section(level: &LevelFinding, charts: &chart::Charts) -> Markup {
             @if let Some(slow) = &summary.slow_stretch {
                 p { "Not steady: " (slow.words()) "; every figure holds it." }
             }
+            @if let Some(sessions) = &summary.sessions {
+                p { (words::sessions(sessions)) "." }
+            }
             (percentile_table(level))
             (errors_table(level))
             @if let Some(budget) = &summary.budget {

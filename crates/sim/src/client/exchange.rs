@@ -197,7 +197,8 @@ impl<'a, 'p> Exchanges<'a, 'p> {
     pub fn conclude(mut self, player: &mut Player) -> (u64, Quantiles) {
         let outcome = Outcome::new(How::NeverSent, By::Client, false);
         for attempted in player.never_sent() {
-            let record = Attempt { outcome, ..self.record(&attempted) };
+            let mut record = Attempt { outcome, ..self.record(&attempted) };
+            record.answer.error = attempted.why_never_sent().map(str::to_owned);
             self.leave(record);
         }
         (self.requests, self.lags.quantiles())
@@ -358,15 +359,10 @@ impl<'a, 'p> Exchanges<'a, 'p> {
         let arrival = &attempted.arrival;
         let due = self.plan.start + Span(attempted.due.0);
         Attempt {
-            session: arrival.session,
-            turn: arrival.turn,
-            class: arrival.class,
             kernel_stamps: true,
-            asked_prompt: arrival.prompt_tokens,
-            asked_output: arrival.output_tokens,
             prompt_blocks: self.plan.prompts.map_or_else(Vec::new, |prompts| prompts.blocks(arrival)),
             outcome: Outcome::FINISHED,
-            ..Attempt::new(arrival.id, attempted.attempt, self.plan.id, due)
+            ..arrival.row(attempted.attempt, self.plan.id, due)
         }
     }
 }

@@ -15,6 +15,7 @@ use plimsoll_model::{
     At, Attempt, EndedBy, GeneratorHealth, Level, Load, Quantiles, RateCourse, Sample, SizeUnit, Span,
     StampSource,
 };
+use plimsoll_workload::scenario::LONGEST;
 use plimsoll_workload::{
     BlockNames, CancelAfter, ClientSpec, Feed, Player, Prompts, Scenario, Schedule, Sequence, SpecError,
 };
@@ -69,6 +70,8 @@ pub struct LevelPlan<'a> {
     pub max_requests: Option<u64>,
     /// Is the level as long as its requests take, where that is less than its window?
     pub ends_with_requests: bool,
+    /// Are sessions that have begun played to their ends, and is the level as long as they take?
+    pub plays_sessions_out: bool,
     /// The adapter that each class of requests asks for; a class past the end asks for none. [`simulate_into`] fills it in.
     pub adapters: Vec<Option<u32>>,
     /// Priority and queue time-out of each class of requests; a class past the end leaves both to the server.
@@ -164,6 +167,7 @@ impl<'a> LevelPlan<'a> {
             most_attempts: MOST_ATTEMPTS,
             max_requests: None,
             ends_with_requests: false,
+            plays_sessions_out: scenario.plays_sessions_out(),
             adapters: Vec::new(),
             queues: scenario
                 .classes
@@ -221,6 +225,7 @@ pub fn simulate_into(
             Player::closed(sequence, concurrency, until, plan.client, scenario.seed).with_pace(pace)
         }
     };
+    let player = if plan.plays_sessions_out { player.to_their_ends() } else { player };
     Ok(run_into(world, player, &plan, names, rows))
 }
 
@@ -302,7 +307,7 @@ pub fn watches_tokens(client: &ClientSpec) -> bool {
 
 impl Run<'_, '_> {
     fn play(&mut self) {
-        let limit = self.plan.start + self.plan.window + self.plan.client.drain;
+        let limit = self.limit();
         let mut emissions: Vec<Emission> = Vec::new();
         self.look_at_player();
         while let Some(next) = self.next_at() {
@@ -339,7 +344,7 @@ impl Run<'_, '_> {
             self.world.step(self.now, emissions);
             return;
         }
-        let drained = self.plan.start + self.plan.window + self.plan.client.drain;
+        let drained = self.limit();
         let mut limit = client.unwrap_or(drained).min(drained);
         if self.plan.gauges {
             // Counters are read as they are before their instant: all up to here first, the next one after this.
@@ -348,6 +353,14 @@ impl Run<'_, '_> {
         }
         let reached = self.world.advance(limit, emissions);
         self.pass(reached.max(self.now));
+    }
+
+    /// When the end of the level no longer waits for what is in flight.
+    fn limit(&self) -> At {
+        match self.plan.plays_sessions_out {
+            true => self.plan.start + self.plan.window.max(LONGEST),
+            false => self.plan.start + self.plan.window + self.plan.client.drain,
+        }
     }
 
     /// The next instant at which something happens on either side.
@@ -362,7 +375,7 @@ impl Run<'_, '_> {
 
     /// Lets time pass, counting what is in flight.
     fn pass(&mut self, to: At) {
-        let stop = self.plan.start + self.plan.window;
+        let stop = if self.plan.plays_sessions_out { At::MAX } else { self.plan.start + self.plan.window };
         let counted = to.min(stop) - self.now.min(stop);
         self.flight_area += i128::from(counted.0) * i128::from(self.in_flight);
         while self.next_sample <= to {
@@ -435,10 +448,14 @@ impl Run<'_, '_> {
         let (arrivals, lag) = self.exchanges.conclude(&mut self.player);
         let plan = self.plan;
         // Where a load was given up within its window, the level ends there.
+        let planned = match plan.plays_sessions_out {
+            true => (plan.start + plan.window).max(self.now),
+            false => plan.start + plan.window,
+        };
         let stop = match self.ended_by {
-            EndedBy::Ceiling | EndedBy::UserNow | EndedBy::Errors => (plan.start + plan.window).min(self.now),
-            _ if plan.ends_with_requests => (plan.start + plan.window).min(self.now),
-            _ => plan.start + plan.window,
+            EndedBy::Ceiling | EndedBy::UserNow | EndedBy::Errors => planned.min(self.now),
+            _ if plan.ends_with_requests => planned.min(self.now),
+            _ => planned,
         };
         let generator = GeneratorHealth {
             lag,

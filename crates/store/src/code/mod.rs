@@ -73,12 +73,13 @@ mod has {
     pub const TCP_SEGMENTS_OUT: u64 = 1 << 27;
     pub const TCP_SEGMENTS_IN: u64 = 1 << 28;
     pub const TCP_OUT_OF_ORDER: u64 = 1 << 29;
-    pub const ALL: u64 = (1 << 30) - 1;
+    pub const TURNS: u64 = 1 << 30;
+    pub const ALL: u64 = (1 << 31) - 1;
 }
 
 /// Longest a varint gets.
 const VARINT_MAX: usize = 9;
-/// Numbers in an attempt outside its lists: 37 of them and three bytes, rounded up.
+/// Numbers in an attempt outside its lists: 38 of them and three bytes, rounded up.
 const FIXED_MAX: usize = 45 * VARINT_MAX;
 /// Control byte, offset, tokens, delay.
 const EVENT_MAX: usize = 1 + VARINT_MAX + 3 + 5;
@@ -113,6 +114,7 @@ pub fn put_attempt(buf: &mut Vec<u8>, a: &Attempt) {
             | bit(answer.error.is_some(), has::ERROR)
             | bit(answer.replica.is_some(), has::REPLICA)
             | bit(answer.text.is_some(), has::TEXT)
+            | bit(a.turns > 0, has::TURNS)
             | tcp::bits(&a.tcp),
     );
     // Three small enums share one number: how (4 bits), by (2), rule (2), broken (2).
@@ -128,6 +130,7 @@ pub fn put_attempt(buf: &mut Vec<u8>, a: &Attempt) {
     pen.number(u64::from(a.turn));
     pen.number(u64::from(a.class));
     pen.maybe(a.session);
+    pen.maybe((a.turns > 0).then_some(u64::from(a.turns)));
     pen.signed(a.due.0);
     let base = a.sent.unwrap_or(a.due);
     if let Some(sent) = a.sent {
@@ -204,6 +207,7 @@ pub fn get_attempt(bytes: &[u8]) -> Result<Attempt, CodeError> {
     let turn = eye.narrow("turn")?;
     let class = eye.narrow("class")?;
     let session = if on(has::SESSION) { Some(eye.number()?) } else { None };
+    let turns = if on(has::TURNS) { eye.narrow("turns")? } else { 0 };
     let due = At(eye.signed()?);
     let sent = if on(has::SENT) { Some(At(due.0.wrapping_add(eye.signed()?))) } else { None };
     let base = sent.unwrap_or(due);
@@ -259,6 +263,7 @@ pub fn get_attempt(bytes: &[u8]) -> Result<Attempt, CodeError> {
         level,
         session,
         turn,
+        turns,
         class,
         due,
         sent,

@@ -59,6 +59,15 @@ pub struct Attempted {
     pub cancel_at: Option<At>,
     /// The caller's to keep: a planned cancellation after so many output tokens.
     pub cancel_after_tokens: Option<u32>,
+    /// Of one that is never sent: a turn that it comes after had no answer.
+    pub broke_off: bool,
+}
+
+impl Attempted {
+    /// What the row of one says that was never sent, where it is not the end of the load that kept it back.
+    pub fn why_never_sent(&self) -> Option<&'static str> {
+        self.broke_off.then_some("an earlier turn of its session had no answer")
+    }
 }
 
 /// What the end of an attempt means.

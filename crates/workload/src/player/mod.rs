@@ -11,6 +11,9 @@
 //! away with a `Retry-After` waits (`ClientSpec::retry_after_max`). A paced player ([`Player::with_pace`]) never begins two
 //! attempts closer together than that, whoever they belong to.
 //!
+//! Turns of a session that wait for others are due when the last of these has ended ([`crate::graph`]); where one fails, those that come after it
+//! are never sent.
+//!
 //! Deadlines to the first token and in total, and cancellations by time, are timers here. Those that need to see bytes (connect,
 //! idle, cancellation after n tokens) travel with [`Attempted`] and are the driver's. Timers of attempts that have ended stay in
 //! the heap until they surface or outnumber the living four to one; removing them at once would need an indexed heap, which
@@ -18,11 +21,12 @@
 
 mod action;
 mod state;
+mod waiting;
 
 pub use action::{Action, Attempted, Deadline, Ended};
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BinaryHeap, HashMap};
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
@@ -33,6 +37,7 @@ use crate::draw::Arrival;
 use crate::policy::{CancelAfter, ClientSpec};
 use crate::schedule::{Feed, Sequence};
 use state::{Live, NumberHasher, Phase, PlayerTimer, Source, What};
+use waiting::Waiting;
 
 /// The stepped client.
 #[derive(Debug)]
@@ -41,11 +46,13 @@ pub struct Player {
     spec: ClientSpec,
     seed: u64,
     until: At,
+    /// The same for turns that wait for others.
+    turns_until: At,
     live: HashMap<u64, Live, BuildHasherDefault<NumberHasher>>,
     flying: u32,
     retrying: u32,
-    /// Turns to come of sessions under way or not yet begun.
-    turns: HashMap<u64, VecDeque<Arc<Arrival>>>,
+    /// Sessions under way or not yet begun.
+    sessions: HashMap<u64, Waiting>,
     /// Retries and turns to come.
     wakes: BinaryHeap<Reverse<PlayerTimer>>,
     deadlines: BinaryHeap<Reverse<PlayerTimer>>,
@@ -60,23 +67,19 @@ pub struct Player {
 }
 
 impl Player {
-    /// An open loop over these arrivals, in any order. Later turns of a session follow the end of the turn before.
-    pub fn open(arrivals: Vec<Arrival>, spec: &ClientSpec, seed: u64) -> Player {
-        let mut order: Vec<Arc<Arrival>> = arrivals.into_iter().map(Arc::new).collect();
-        order.sort_by_key(|a| (a.due, a.id));
-        let mut turns: HashMap<u64, VecDeque<Arc<Arrival>>> = HashMap::new();
-        for arrival in &order {
-            if let Some(session) = arrival.session {
-                turns.entry(session).or_default().push_back(arrival.clone());
+    /// An open loop over these arrivals, in any order. Turns that come after others wait for their ends.
+    pub fn open(mut arrivals: Vec<Arrival>, spec: &ClientSpec, seed: u64) -> Player {
+        arrivals.sort_by_key(|a| a.turn);
+        let mut sessions: HashMap<u64, Waiting> = HashMap::new();
+        let mut order: Vec<Arc<Arrival>> = Vec::with_capacity(arrivals.len());
+        for arrival in arrivals.into_iter().map(Arc::new) {
+            match arrival.session {
+                Some(session) => order.extend(sessions.entry(session).or_default().take(arrival)),
+                None => order.push(arrival),
             }
         }
-        let mut first = HashMap::new();
-        for (session, turns) in &mut turns {
-            turns.make_contiguous().sort_by_key(|a| a.turn);
-            first.insert(*session, turns.pop_front().map(|a| a.id));
-        }
-        order.retain(|a| a.session.is_none_or(|s| first.get(&s) == Some(&Some(a.id))));
-        Player::new(Source::Open(order.into()), turns, spec, seed)
+        order.sort_by_key(|a| (a.due, a.id));
+        Player::new(Source::Open(order.into()), sessions, spec, seed)
     }
 
     /// An open loop over arrivals that are drawn when they are due: the same as [`Player::open`] of the same schedule.
@@ -102,21 +105,17 @@ impl Player {
         Player::new(source, HashMap::new(), spec, seed).until(until)
     }
 
-    fn new(
-        source: Source,
-        turns: HashMap<u64, VecDeque<Arc<Arrival>>>,
-        spec: &ClientSpec,
-        seed: u64,
-    ) -> Player {
+    fn new(source: Source, sessions: HashMap<u64, Waiting>, spec: &ClientSpec, seed: u64) -> Player {
         Player {
             source,
             spec: spec.clone(),
             seed,
             until: At::MAX,
+            turns_until: At::MAX,
             live: HashMap::default(),
             flying: 0,
             retrying: 0,
-            turns,
+            sessions,
             wakes: BinaryHeap::new(),
             deadlines: BinaryHeap::new(),
             lost: Vec::new(),
@@ -131,7 +130,13 @@ impl Player {
 
     /// No turn of a session is begun that is due at or after this; it ends as never sent.
     pub fn until(mut self, until: At) -> Player {
-        self.until = until;
+        (self.until, self.turns_until) = (until, until);
+        self
+    }
+
+    /// Sessions that have begun are played to their ends, however late that is.
+    pub fn to_their_ends(mut self) -> Player {
+        self.turns_until = At::MAX;
         self
     }
 
@@ -232,8 +237,8 @@ impl Player {
         for id in waiting {
             let Some(live) = self.live.remove(&id) else { continue };
             match live.phase {
-                Phase::Retry => self.lose(live.arrival, live.attempt + 1, live.due),
-                _ if self.is_open() => self.lose(live.arrival, 0, live.due),
+                Phase::Retry => self.lose((live.arrival, live.attempt + 1), live.due, false),
+                _ if self.is_open() => self.lose((live.arrival, 0), live.due, false),
                 _ => {}
             }
         }
@@ -242,31 +247,32 @@ impl Player {
             Source::Open(queue) => {
                 for arrival in std::mem::take(queue) {
                     let due = arrival.due;
-                    self.lose(arrival, 0, due);
+                    self.lose((arrival, 0), due, false);
                 }
             }
             Source::Fed(feed) => {
                 let rest: Vec<Arrival> = feed.by_ref().collect();
                 for arrival in rest {
                     let due = arrival.due;
-                    self.lose(Arc::new(arrival), 0, due);
+                    self.lose((Arc::new(arrival), 0), due, false);
                 }
             }
         }
-        for (_, rest) in std::mem::take(&mut self.turns) {
-            self.abandon(rest, now);
+        for (_, rest) in std::mem::take(&mut self.sessions) {
+            self.abandon(rest.all(), now, false);
         }
     }
 
     /// The load ends at `at`, as if it had been asked to: what was due later was never part of it, nor a turn that follows. Of a closed loop nothing is
     /// begun later.
     pub fn end_at(&mut self, at: At) {
-        self.turns.clear();
+        self.sessions.clear();
         match &mut self.source {
             Source::Open(queue) => queue.retain(|arrival| arrival.due < at),
             Source::Fed(_) | Source::Closed { .. } => {}
         }
         self.until = self.until.min(at);
+        self.turns_until = self.turns_until.min(at);
     }
 
     /// Takes out what ended without being sent: stopped before its time, or a turn whose session broke off. Ascending by
@@ -367,15 +373,36 @@ impl Player {
                 if now >= self.until || free >= self.until {
                     return None;
                 }
-                let mut start = sequence.next_start().into_iter().map(Arc::new);
-                let first = start.next()?;
-                if let Some(session) = first.session {
-                    self.turns.insert(session, start.collect());
-                }
-                (first, now)
+                let start = sequence.next_start().into_iter().map(Arc::new);
+                (self.begin_session(start, now)?, now)
             }
         };
         Some(self.send(now, arrival, 0, due))
+    }
+
+    /// Of a closed loop: takes in the turns of a start, and gives the one that is due at once. Others that wait for none follow it as far behind
+    /// as they were planned.
+    fn begin_session(&mut self, start: impl Iterator<Item = Arc<Arrival>>, now: At) -> Option<Arc<Arrival>> {
+        let mut first: Option<Arc<Arrival>> = None;
+        for arrival in start {
+            let Some(session) = arrival.session else { return Some(arrival) };
+            let Some(free) = self.sessions.entry(session).or_default().take(arrival) else { continue };
+            match &first {
+                None => first = Some(free),
+                Some(first) => {
+                    let due = now + (free.due - first.due);
+                    self.think(free, due);
+                }
+            }
+        }
+        first
+    }
+
+    /// A turn whose time is known.
+    fn think(&mut self, arrival: Arc<Arrival>, due: At) {
+        let request = arrival.id;
+        self.wakes.push(Reverse(PlayerTimer { at: due, request, attempt: 0, what: What::Wake }));
+        self.live.insert(request, Live { arrival, due, attempt: 0, phase: Phase::Think });
     }
 
     fn send(&mut self, now: At, arrival: Arc<Arrival>, attempt: u16, due: At) -> Attempted {
@@ -391,6 +418,7 @@ impl Player {
             idle: times.idle,
             cancel_at: None,
             cancel_after_tokens: None,
+            broke_off: false,
         };
         let cancel = self.spec.cancel;
         if cancel.share > 0.0 && Stream::new(self.seed, "cancel", request).chance(cancel.share) {
@@ -444,41 +472,47 @@ impl Player {
     }
 
     fn finish(&mut self, now: At, request: u64, outcome: Outcome, retry_after: Option<Span>) -> Ended {
-        let session = self.live.remove(&request).and_then(|live| live.arrival.session);
-        let mut rest = session.and_then(|s| self.turns.remove(&s)).unwrap_or_default();
-        // A person who got no answer does not ask the next question.
-        let due = now + rest.front().map_or(Span::ZERO, |next| next.think);
-        let goes_on = !self.stopped && outcome.is_finished() && due < self.until;
-        match (goes_on, rest.pop_front()) {
-            (true, Some(next)) => {
-                self.wakes.push(Reverse(PlayerTimer {
-                    at: due,
-                    request: next.id,
-                    attempt: 0,
-                    what: What::Wake,
-                }));
-                if let Some(session) = session {
-                    self.turns.insert(session, rest);
-                }
-                let id = next.id;
-                self.live.insert(id, Live { arrival: next, due, attempt: 0, phase: Phase::Think });
-            }
-            (_, next) => {
-                // A user who still thinks when the level ends makes no room for another.
-                let thinks = next.is_some() && outcome.is_finished();
-                if let Some(next) = next {
-                    rest.push_front(next);
-                    self.abandon(rest, due);
-                }
-                let back = now + self.sent_away_for(outcome, retry_after);
-                // Nor does one who was told to come back after it.
-                let gone = self.stopped || thinks || (back > now && back >= self.until);
-                if let (Source::Closed { slots, .. }, false) = (&mut self.source, gone) {
-                    slots.insert(slots.partition_point(|free| *free <= back), back);
-                }
-            }
+        let Some(arrival) = self.live.remove(&request).map(|live| live.arrival) else { return Ended::Final };
+        let (over, cut) = match arrival.session {
+            Some(session) => self.turn_over(now, session, arrival.turn, outcome),
+            None => (true, false),
+        };
+        let back = now + self.sent_away_for(outcome, retry_after);
+        // A user who still thinks when the level ends makes no room for another, nor does one who was told to come back after it.
+        let gone = self.stopped || !over || cut || (back > now && back >= self.until);
+        if let (Source::Closed { slots, .. }, false) = (&mut self.source, gone) {
+            slots.insert(slots.partition_point(|free| *free <= back), back);
         }
         Ended::Final
+    }
+
+    /// What the end of a turn means for those that wait for it: whether the session is over with it, and whether the level's end cut it short.
+    fn turn_over(&mut self, now: At, session: u64, turn: u16, outcome: Outcome) -> (bool, bool) {
+        let Some(mut waiting) = self.sessions.remove(&session) else { return (true, false) };
+        let mut cut = false;
+        match !self.stopped && outcome.is_finished() {
+            true => {
+                for (next, due) in waiting.answered(turn, now) {
+                    if due < self.turns_until {
+                        self.think(next, due);
+                    } else {
+                        cut = true;
+                        self.abandon(waiting.drop_from(next).into_iter(), due, false);
+                    }
+                }
+            }
+            // A person who got no answer does not ask the next question.
+            false => {
+                let rest = waiting.failed(turn);
+                let due = now + rest.first().map_or(Span::ZERO, |next| next.think);
+                self.abandon(rest.into_iter(), due, !self.stopped);
+            }
+        }
+        let over = waiting.unended == 0;
+        if !over {
+            self.sessions.insert(session, waiting);
+        }
+        (over, cut)
     }
 
     /// How long a user stays away who was turned away.
@@ -490,16 +524,16 @@ impl Player {
     }
 
     /// Turns that will not be: in an open loop they were in the schedule and are accounted for.
-    fn abandon(&mut self, rest: VecDeque<Arc<Arrival>>, due: At) {
+    fn abandon(&mut self, rest: impl Iterator<Item = Arc<Arrival>>, due: At, broke_off: bool) {
         if self.is_open() {
             for arrival in rest {
                 let due = due.max(arrival.due);
-                self.lose(arrival, 0, due);
+                self.lose((arrival, 0), due, broke_off);
             }
         }
     }
 
-    fn lose(&mut self, arrival: Arc<Arrival>, attempt: u16, due: At) {
+    fn lose(&mut self, (arrival, attempt): (Arc<Arrival>, u16), due: At, broke_off: bool) {
         let idle = self.spec.timeouts.idle;
         self.lost.push(Attempted {
             arrival,
@@ -511,6 +545,7 @@ impl Player {
             idle,
             cancel_at: None,
             cancel_after_tokens: None,
+            broke_off,
         });
     }
 

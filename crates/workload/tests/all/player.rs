@@ -26,7 +26,13 @@ fn at(id: u64, due: i64) -> Arrival {
 }
 
 fn turn(id: u64, due: i64, session: u64, turn: u16, think: i64) -> Arrival {
-    Arrival { session: Some(session), turn, think: span(think), ..at(id, due) }
+    Arrival {
+        session: Some(session),
+        turn,
+        after: Arrival::after_of(turn),
+        think: span(think),
+        ..at(id, due)
+    }
 }
 
 fn send(action: Option<Action>) -> Attempted {

@@ -86,6 +86,7 @@ fn plan(scenario: &Scenario, concurrency: u32, window: Span) -> Result<LevelPlan
             concurrency,
         },
         window,
+        plays_sessions_out: false,
         client: scenario.client.clone(),
         prompts: Arc::new(Prompts::new(scenario, 0).map_err(wrong)?),
         seed: scenario.seed,

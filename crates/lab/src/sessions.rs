@@ -1,0 +1,48 @@
+//! Sessions whose turns wait for each other, stepped by their recursion over first come first served servers. Times in ns.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// A turn of a session.
+pub struct Turn {
+    /// The turns that it comes after, by their place in the list.
+    pub after: Vec<usize>,
+    /// From the end of the last of them to the moment it is due; of one that comes after none, from the session's beginning.
+    pub wait: i64,
+}
+
+/// A session.
+pub struct Session {
+    /// When it begins.
+    pub begins: i64,
+    /// Its turns.
+    pub turns: Vec<Turn>,
+}
+
+/// When each turn of each session is due and when it ends, if every one of them takes a server for `service`.
+///
+/// Lindley's recursion with a feedback: who is due first is served first, by whoever is free first, and its end makes others due. A turn is due no
+/// earlier than what it comes after, so that the earliest that is known is the earliest there is.
+pub fn step(sessions: &[Session], servers: usize, service: i64) -> Vec<Vec<(i64, i64)>> {
+    let mut times: Vec<Vec<Option<(i64, i64)>>> =
+        sessions.iter().map(|one| vec![None; one.turns.len()]).collect();
+    let mut free = vec![i64::MIN; servers];
+    let mut due: BinaryHeap<Reverse<(i64, usize, usize)>> = BinaryHeap::new();
+    for (s, session) in sessions.iter().enumerate() {
+        let first = session.turns.iter().enumerate().filter(|(_, turn)| turn.after.is_empty());
+        due.extend(first.map(|(t, turn)| Reverse((session.begins + turn.wait, s, t))));
+    }
+    while let Some(Reverse((at, s, t))) = due.pop() {
+        let server = (0..servers).min_by_key(|server| free[*server]).unwrap_or(0);
+        let end = at.max(free[server]) + service;
+        free[server] = end;
+        times[s][t] = Some((at, end));
+        for (next, turn) in sessions[s].turns.iter().enumerate().filter(|(_, turn)| turn.after.contains(&t)) {
+            let ends: Option<Vec<i64>> = turn.after.iter().map(|of| Some(times[s][*of]?.1)).collect();
+            if let Some(last) = ends.and_then(|ends| ends.into_iter().max()) {
+                due.push(Reverse((last + turn.wait, s, next)));
+            }
+        }
+    }
+    times.into_iter().map(|turns| turns.into_iter().flatten().collect()).collect()
+}

@@ -1,0 +1,248 @@
+//! Sessions as graphs: which turn waits for which, checked when a trace is read. The client machine steps it ([`crate::player`]).
+//!
+//! A turn is due when all that it comes after have ended, plus the time that a tool took. A turn that comes after nothing is due at its own
+//! stamp, and with the first of these its session begins; two branches that come after the same turn are sub-agents at work beside each other.
+//! A conversation is the plainest graph: each turn comes after the one before.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+use plimsoll_model::Span;
+
+use crate::error::{TraceError, nearest};
+use crate::trace::TraceRow;
+
+/// Most turns of a session: what each of them comes after is a bit for every other one.
+const MAX_TURNS: usize = 20_000;
+
+/// A line's place in its session, as it is written.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GraphStep {
+    /// What other lines of the session call it.
+    pub id: Option<String>,
+    /// The turns that it comes after.
+    pub after: Vec<String>,
+    /// From the end of the last of them to the moment it is due.
+    pub wait: Span,
+}
+
+/// The sessions of a trace, in the order in which they begin.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Graph {
+    /// Their turns.
+    pub sessions: Vec<GraphSession>,
+}
+
+/// A session of a trace.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GraphSession {
+    /// When its first turn is due, from the first row of the trace.
+    pub begins: Span,
+    /// Its turns: none comes before one that it waits for.
+    pub turns: Vec<GraphTurn>,
+}
+
+/// A turn of it. Its number is its place in the list.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GraphTurn {
+    /// Its row in the trace.
+    pub row: usize,
+    /// The turns that it comes after.
+    pub after: Vec<u16>,
+    /// From the end of the last of them to the moment it is due.
+    pub wait: Span,
+    /// When it is due from the session's beginning, if no turn takes any time.
+    pub earliest: Span,
+    /// The turn whose prompt and answer its own prompt begins with: of all that it comes after, directly or not, the longest that fits.
+    pub extends: Option<u16>,
+}
+
+impl Graph {
+    /// Checks what the rows say of each other, and puts them in order of time: those that wait for others as if no turn took any time.
+    ///
+    /// # Errors
+    /// A turn without a session, a name that is there twice or not at all, turns that wait for each other.
+    pub(crate) fn of(rows: &mut Vec<TraceRow>, name: &str) -> Result<Graph, TraceError> {
+        let mut members: Vec<Vec<usize>> = Vec::new();
+        let mut known: HashMap<u64, usize> = HashMap::new();
+        for (i, row) in rows.iter().enumerate() {
+            if row.session.is_none() && row.step.is_some() {
+                return Err(wrong(
+                    name,
+                    row,
+                    "id and after need session_id beside them: turns wait within a session",
+                ));
+            }
+            match row.session.map(|session| *known.entry(session).or_insert(members.len())) {
+                Some(at) if at < members.len() => members[at].push(i),
+                _ => members.push(vec![i]),
+            }
+        }
+        let mut sessions = members
+            .iter()
+            .map(|own| session(rows, own, name))
+            .collect::<Result<Vec<GraphSession>, TraceError>>()?;
+        let first = sessions.iter().map(|session| session.begins).min().unwrap_or(Span::ZERO);
+        for session in &mut sessions {
+            session.begins += -first;
+            for turn in &session.turns {
+                rows[turn.row].at = session.begins + turn.earliest;
+            }
+        }
+        sessions.sort_by_key(|session| session.begins);
+        let mut order: Vec<usize> = (0..rows.len()).collect();
+        order.sort_by_key(|i| rows[*i].at);
+        let mut place = vec![0; rows.len()];
+        order.iter().enumerate().for_each(|(to, from)| place[*from] = to);
+        sessions
+            .iter_mut()
+            .flat_map(|session| &mut session.turns)
+            .for_each(|turn| turn.row = place[turn.row]);
+        *rows = order.into_iter().map(|from| rows[from].clone()).collect();
+        Ok(Graph { sessions })
+    }
+
+    /// When the last session begins.
+    pub(crate) fn last_begin(&self) -> Span {
+        self.sessions.last().map_or(Span::ZERO, |session| session.begins)
+    }
+
+    /// Until the last turn is due, if none takes any time.
+    pub(crate) fn extent(&self, rows: &[TraceRow]) -> Span {
+        rows.last().map_or(Span::ZERO, |row| row.at)
+    }
+}
+
+fn wrong(name: &str, row: &TraceRow, what: impl Into<String>) -> TraceError {
+    TraceError { file: name.to_owned(), line: row.line as usize, what: what.into() }
+}
+
+/// One session of these rows.
+fn session(rows: &[TraceRow], own: &[usize], name: &str) -> Result<GraphSession, TraceError> {
+    if own.len() > MAX_TURNS {
+        let what = format!("the {}th turn of its session; at most {MAX_TURNS} are replayed", MAX_TURNS + 1);
+        return Err(wrong(name, &rows[own[MAX_TURNS]], what));
+    }
+    let after = predecessors(rows, own, name)?;
+    let order = in_order(rows, own, &after, name)?;
+    let mut number = vec![0u16; own.len()];
+    order.iter().enumerate().for_each(|(to, from)| number[*from] = to as u16);
+    let begins = order.iter().filter(|i| after[**i].is_empty()).map(|i| rows[own[*i]].at).min();
+    let begins = begins.unwrap_or(Span::ZERO);
+    let mut turns: Vec<GraphTurn> = Vec::with_capacity(own.len());
+    for i in order {
+        let row = &rows[own[i]];
+        let mut after: Vec<u16> = after[i].iter().map(|of| number[*of]).collect();
+        after.sort_unstable();
+        let wait = row.step.as_ref().map_or(Span::ZERO, |step| step.wait);
+        let last = after.iter().map(|of| turns[usize::from(*of)].earliest).max();
+        let earliest = last.map_or_else(|| row.at + -begins, |last| last + wait);
+        turns.push(GraphTurn { row: own[i], after, wait, earliest, extends: None });
+    }
+    extend(&mut turns, rows);
+    Ok(GraphSession { begins, turns })
+}
+
+/// For each row, which others it comes after.
+fn predecessors(rows: &[TraceRow], own: &[usize], name: &str) -> Result<Vec<Vec<usize>>, TraceError> {
+    let mut names: HashMap<&str, usize> = HashMap::new();
+    for (i, row) in own.iter().map(|row| &rows[*row]).enumerate() {
+        let Some(id) = row.step.as_ref().and_then(|step| step.id.as_deref()) else { continue };
+        if let Some(first) = names.insert(id, i) {
+            let line = rows[own[first]].line;
+            let what = format!("the id `{id}` is line {line}'s already; give each turn of a session its own");
+            return Err(wrong(name, row, what));
+        }
+    }
+    let of_row = |row: &TraceRow| {
+        let mut after = Vec::new();
+        for id in row.step.iter().flat_map(|step| &step.after) {
+            let Some(of) = names.get(id.as_str()) else {
+                let hint = nearest(id, names.keys().copied());
+                let hint = hint.map_or(String::new(), |near| format!(", did you mean `{near}`?"));
+                let what = format!(
+                    "after names `{id}`, which is no id of its session{hint}; add that turn or take it out"
+                );
+                return Err(wrong(name, row, what));
+            };
+            if !after.contains(of) {
+                after.push(*of);
+            }
+        }
+        Ok(after)
+    };
+    own.iter().map(|row| of_row(&rows[*row])).collect()
+}
+
+/// The rows so that none is before one that it comes after; of those that could be next, the first in the file.
+fn in_order(
+    rows: &[TraceRow],
+    own: &[usize],
+    after: &[Vec<usize>],
+    name: &str,
+) -> Result<Vec<usize>, TraceError> {
+    let mut left: Vec<usize> = after.iter().map(Vec::len).collect();
+    let mut then: Vec<Vec<usize>> = vec![Vec::new(); own.len()];
+    for (i, after) in after.iter().enumerate() {
+        after.iter().for_each(|of| then[*of].push(i));
+    }
+    let mut free: BinaryHeap<Reverse<usize>> =
+        (0..own.len()).filter(|i| left[*i] == 0).map(Reverse).collect();
+    let mut order = Vec::with_capacity(own.len());
+    while let Some(Reverse(i)) = free.pop() {
+        order.push(i);
+        for next in &then[i] {
+            left[*next] -= 1;
+            if left[*next] == 0 {
+                free.push(Reverse(*next));
+            }
+        }
+    }
+    if order.len() == own.len() {
+        return Ok(order);
+    }
+    // Whoever is left waits for one that is left: going back from any of them ends in a circle.
+    let back = |i: usize| after[i].iter().copied().find(|of| left[*of] > 0).unwrap_or(i);
+    let mut at = (0..own.len()).find(|i| left[*i] > 0).unwrap_or(0);
+    for _ in 0..own.len() {
+        at = back(at);
+    }
+    let called = |i: usize| rows[own[i]].step.as_ref().and_then(|step| step.id.clone()).unwrap_or_default();
+    let mut circle = vec![at];
+    while back(circle[circle.len() - 1]) != at {
+        circle.push(back(circle[circle.len() - 1]));
+    }
+    let first = circle.iter().copied().min().unwrap_or(at);
+    let from = circle.iter().position(|i| *i == first).unwrap_or(0);
+    circle.rotate_left(from);
+    let names: Vec<String> = circle.iter().chain([&first]).map(|i| format!("`{}`", called(*i))).collect();
+    let what = format!(
+        "its turns wait for each other in a circle: {}; take one of them out of an after",
+        names.join(" after ")
+    );
+    Err(wrong(name, &rows[own[first]], what))
+}
+
+/// Finds which turn's prompt and answer each prompt begins with. A prompt that is shorter than all of these is a text of its own: that of a
+/// sub-agent, or of a context that was made shorter.
+fn extend(turns: &mut [GraphTurn], rows: &[TraceRow]) {
+    let words = turns.len().div_ceil(64);
+    let mut before: Vec<u64> = vec![0; words * turns.len()];
+    let whole = |turn: &GraphTurn| {
+        u64::from(rows[turn.row].prompt_tokens) + u64::from(rows[turn.row].output_tokens.max(1))
+    };
+    for i in 0..turns.len() {
+        let (earlier, own) = before.split_at_mut(i * words);
+        for of in turns[i].after.iter().map(|of| usize::from(*of)) {
+            let theirs = &earlier[of * words..(of + 1) * words];
+            own.iter_mut().zip(theirs).for_each(|(own, theirs)| *own |= theirs);
+            own[of / 64] |= 1 << (of % 64);
+        }
+        let fits = u64::from(rows[turns[i].row].prompt_tokens);
+        let ancestors = (0..i).filter(|of| own[of / 64] >> (of % 64) & 1 == 1);
+        // Of equals the latest: what was said last is what goes on.
+        let longest =
+            ancestors.filter(|of| whole(&turns[*of]) <= fits).max_by_key(|of| (whole(&turns[*of]), *of));
+        turns[i].extends = longest.map(|of| of as u16);
+    }
+}
