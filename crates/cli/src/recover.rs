@@ -7,7 +7,7 @@
 //! as many on each worker as its part of the loop, lost: it does not know who was waiting after a 429.) Of a scenario whose
 //! files are gone it says that rows are missing.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use plimsoll_measure::traffic::Extent;
 use plimsoll_model::{Answer, At, Attempt, By, EndedBy, How, Level, Manifest, Outcome, RunState, Span};
@@ -38,11 +38,16 @@ pub fn unfinished(manifest: &mut Manifest, attempts: &mut Vec<Attempt>) -> usize
         };
         let own = attempts.iter().filter(|attempt| attempt.level == level.id);
         let Some(last) = own.clone().filter_map(|attempt| attempt.end).max() else { continue };
-        let known: HashSet<u64> = own.map(|attempt| attempt.request).collect();
-        let due = schedule.arrivals.iter().take_while(|arrival| on_axis(level, arrival) <= last);
-        let missing: Vec<Attempt> = due
+        let known: HashSet<u64> = own.clone().map(|attempt| attempt.request).collect();
+        let ends: Ends =
+            own.filter_map(|attempt| Some(((attempt.session?, attempt.turn), attempt.end?))).collect();
+        let missing: Vec<Attempt> = schedule
+            .arrivals
+            .iter()
             .filter(|arrival| !known.contains(&arrival.id))
-            .map(|arrival| row(level, arrival, last))
+            .filter_map(|arrival| Some((arrival, due(level, arrival, &ends)?)))
+            .filter(|(_, due)| *due <= last)
+            .map(|(arrival, due)| row(level, arrival, due, last))
             .collect();
         attempts.extend(missing);
     }
@@ -75,15 +80,23 @@ fn close(level: &Level, attempts: &mut [Attempt]) -> usize {
     closed
 }
 
-fn on_axis(level: &Level, arrival: &Arrival) -> At {
-    level.start + (arrival.due - At::ZERO)
+/// When each turn of a session ended.
+type Ends = HashMap<(u64, u16), At>;
+
+/// When it was due: of a turn that comes after others by their ends, and not at all where one of these had not ended.
+fn due(level: &Level, arrival: &Arrival, ends: &Ends) -> Option<At> {
+    let Some(session) = arrival.session.filter(|_| !arrival.after.is_empty()) else {
+        return Some(level.start + (arrival.due - At::ZERO));
+    };
+    let before = arrival.after.iter().map(|turn| ends.get(&(session, *turn)).copied());
+    Some(before.collect::<Option<Vec<At>>>()?.into_iter().max()? + arrival.think)
 }
 
-fn row(level: &Level, arrival: &Arrival, last: At) -> Attempt {
+fn row(level: &Level, arrival: &Arrival, due: At, last: At) -> Attempt {
     Attempt {
         end: Some(last),
         outcome: Outcome::new(How::Unfinished, By::Client, false),
         answer: Answer { error: Some(CUT.into()), ..Answer::default() },
-        ..arrival.row(0, level.id, on_axis(level, arrival))
+        ..arrival.row(0, level.id, due)
     }
 }

@@ -29,7 +29,6 @@ impl Rig {
             client,
             workers: 1,
             window: Span::from_millis(50),
-            plays_sessions_out: false,
             ceilings: Ceilings::default(),
         }
     }
