@@ -441,3 +441,31 @@ fn a_replica_that_has_gone_leaves_nothing_to_the_one_that_gets_its_number() {
     let Offer::Sent(next) = found else { panic!("room") };
     assert_eq!((next.booking.replica, next.booking.expected.share), (0, 0.0), "and with an empty cache");
 }
+
+/// One replica serves alone for long; two of the same kind join it, and nobody has more than one request at a time: each gets about a third.
+#[test]
+fn replicas_that_join_get_their_share_where_nothing_waits() {
+    let (mut front, mut chance) = (front(1, AdmissionSpec::default()), Stream::new(3, "test", 0));
+    front.set_up(0, true);
+    let mut served = [0; 3];
+    for number in 0..704u32 {
+        if number == 300 {
+            (0..2).for_each(|_| {
+                let replica = front.join();
+                front.set_up(replica, true);
+            });
+        }
+        let (now, tokens) = (at(f64::from(number)), 50 + chance.below(2_000) as u32);
+        let Offer::Sent(mut sent) = offer(&mut front, tokens, terms(now, None), &mut chance) else {
+            panic!("room");
+        };
+        served[sent.booking.replica as usize] += u32::from(number >= 300);
+        // 20 000 tokens a second and 8 ms a step, all within a tenth.
+        let noise = 0.9 + 0.2 * chance.uniform();
+        let first = now + Span::from_secs_f64(noise * (0.008 + f64::from(tokens) / 20_000.0));
+        front.first(&mut sent, first);
+        let end = first + Span::from_secs_f64(noise * 0.008 * 49.0);
+        front.ended(sent, Some(Verdict::Worked), 50, end, &mut chance);
+    }
+    assert!(served.iter().all(|&served| served >= 404 / 6), "{served:?}");
+}

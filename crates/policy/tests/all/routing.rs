@@ -374,3 +374,25 @@ fn a_replica_that_served_one_request_long_ago_gets_its_share() {
     let ratio = router.speed(1).prefill.at(400.0) / router.speed(0).prefill.at(400.0);
     assert!((0.8..1.25).contains(&ratio), "{ratio}");
 }
+
+/// Alone, a replica is the average one, whatever the first guess was; of several the average has the mean of their speeds.
+#[test]
+fn a_replica_of_which_nothing_is_known_is_an_average_one() {
+    for speed in [500.0, 2_000.0, 50_000.0] {
+        let router = taught(&[speed]);
+        let [known, fresh] = [0, 7].map(|replica| router.speed(replica));
+        for tokens in [0.0, 100.0, 10_000.0] {
+            let ratio = fresh.prefill.at(tokens) / known.prefill.at(tokens);
+            assert!((ratio - 1.0).abs() < 1e-9, "{speed} at {tokens}: {ratio}");
+        }
+        assert!((fresh.step.at(1.0) / known.step.at(1.0) - 1.0).abs() < 1e-9, "{speed}");
+        assert!((known.prefill.at(350.0) / (350.0 / speed) - 1.0).abs() < 0.05, "{speed}: {known:?}");
+    }
+    let router = taught(&[1_000.0, 4_000.0]);
+    let per_s = 1.0 / router.speed(7).prefill.per;
+    assert!((per_s / 2_500.0 - 1.0).abs() < 0.1, "{per_s}");
+    // One that all but stands still makes nobody else look fast, nor a newcomer slow.
+    let router = taught(&[10.0, 4_000.0, 4_000.0, 4_000.0]);
+    let per_s = 1.0 / router.speed(7).prefill.per;
+    assert!((2_700.0..4_400.0).contains(&per_s), "{per_s}");
+}
