@@ -3,9 +3,13 @@
 //! The router sees replicas as it last heard of them, never as they are; how old its knowledge is, is its caller's affair.
 //! One enum and not a trait: a policy is a line of a file, and its state is small.
 
+use std::collections::BTreeMap;
+use std::fmt;
+
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{Arm, At, Span};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, json_schema};
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use crate::affinity::{Expected, Match, PrefixIndex};
@@ -35,9 +39,10 @@ const NAMES: [&str; 9] = [
     "least_cost",
 ];
 
-/// How requests are spread over replicas.
-#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+/// How requests are spread over replicas: a line as [`RouteSpec::parse`] reads it, or the same as fields.
+#[derive(Copy, Clone, PartialEq, Debug, Serialize, JsonSchema)]
 #[serde(tag = "policy", rename_all = "snake_case", deny_unknown_fields)]
+#[schemars(transform = or_a_line)]
 pub enum RouteSpec {
     /// In turn.
     RoundRobin {},
@@ -267,6 +272,80 @@ impl RouteSpec {
             _ => Ok(()),
         }
     }
+}
+
+impl<'de> Deserialize<'de> for RouteSpec {
+    /// By hand, because the usual reader of enums says nothing that the writer of a file understands, and takes no line.
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<RouteSpec, D::Error> {
+        struct Route;
+        impl<'de> Visitor<'de> for Route {
+            type Value = RouteSpec;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a route: least_cost, session:bound=1.5 or {policy: session, bound: 1.5}")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<RouteSpec, E> {
+                RouteSpec::parse(text).map_err(E::custom)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RouteSpec, A::Error> {
+                let (mut policy, mut fields) = (None, BTreeMap::new());
+                while let Some((key, Plain(value))) = map.next_entry::<String, Plain>()? {
+                    match key.as_str() {
+                        "policy" => policy = Some(value),
+                        _ => drop(fields.insert(key, value)),
+                    }
+                }
+                let policy = policy.ok_or_else(|| A::Error::missing_field("policy"))?;
+                let mut written = Written::new(&policy, fields);
+                let spec = RouteSpec::read(&mut written).map_err(A::Error::custom)?;
+                written.finish().map_err(A::Error::custom)?;
+                Ok(spec)
+            }
+        }
+        from.deserialize_any(Route)
+    }
+}
+
+/// A word or a number, as a line would have it.
+struct Plain(String);
+
+impl<'de> Deserialize<'de> for Plain {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Plain, D::Error> {
+        struct Word;
+        impl Visitor<'_> for Word {
+            type Value = Plain;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a word or a number")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Plain, E> {
+                Ok(Plain(text.to_owned()))
+            }
+
+            fn visit_f64<E: Error>(self, number: f64) -> Result<Plain, E> {
+                Ok(Plain(number.to_string()))
+            }
+
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Plain, E> {
+                Ok(Plain(number.to_string()))
+            }
+
+            fn visit_u64<E: Error>(self, number: u64) -> Result<Plain, E> {
+                Ok(Plain(number.to_string()))
+            }
+        }
+        from.deserialize_any(Word)
+    }
+}
+
+fn or_a_line(schema: &mut Schema) {
+    let description = schema.remove("description");
+    let fields = std::mem::take(schema);
+    *schema = json_schema!({"anyOf": [{"type": "string"}, fields]});
+    description.into_iter().for_each(|text| drop(schema.insert("description".to_owned(), text)));
 }
 
 /// Beyond this a bound bounds nothing.

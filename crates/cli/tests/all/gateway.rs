@@ -178,6 +178,8 @@ fn check_says_who_answers_and_what_is_wrong() {
         ("replicas: [{url: \"http://k:secret@a\"}]\n", "user info"),
         ("replicas: [{url: \"http://a\"}]\nretry: {share: 3}\n", "a share from 0 to 1"),
         ("replicas: [{url: \"http://a\"}]\nroute: {policy: fastest}\n", "least_cost"),
+        ("replicas: [{url: \"http://a\"}]\nroute: foo\n", "gateway.yaml:2:8: unknown routing policy \"foo\""),
+        ("replicas: [{url: \"http://a\"}]\nroute: [foo]\n", "session:bound=1.5"),
         ("listen: 127.0.0.1:1\n", "--replica"),
         ("keys: [{id: a, key: my-secret-key-itself}]\n", "a key is not written here"),
         ("keys: [{id: a, key: {sha: my-secret-key-itself}}]\n", "did you mean sha256?"),

@@ -231,7 +231,22 @@ fn file_and_line_say_the_same() {
     assert_eq!(of_file(r#"{"policy":"prefix"}"#).unwrap(), RouteSpec::parse("prefix").unwrap());
     let session = of_file(r#"{"policy":"session","bound":2.0}"#).unwrap();
     assert_eq!(session, RouteSpec::parse("session:bound=2").unwrap());
-    assert!(of_file(r#"{"policy":"random","bound":2.0}"#).is_err());
+    assert_eq!(of_file(r#""session:bound=2""#).unwrap(), session);
+    for name in ["round_robin", "power_of_two:load=tokens", "peak_ewma:decay_s=0.3", "least_cost:weight=0.1"]
+    {
+        let spec = RouteSpec::parse(name).unwrap();
+        assert_eq!(of_file(&serde_json::to_string(&spec).unwrap()).unwrap(), spec, "{name}");
+    }
+    for (json, says) in [
+        (r#"{"policy":"random","bound":2.0}"#, "random: unknown parameter \"bound\""),
+        (r#"{"policy":"session","bound":0.5}"#, "such as 1.25"),
+        (r#"{"bound":2.0}"#, "missing field `policy`"),
+        (r#""foo""#, "unknown routing policy \"foo\"; there are: round_robin"),
+        ("7", "a route: least_cost, session:bound=1.5 or {policy: session, bound: 1.5}"),
+    ] {
+        let said = of_file(json).unwrap_err().to_string();
+        assert!(said.contains(says), "{json}: {said}");
+    }
 }
 
 fn found(
