@@ -6,6 +6,17 @@ use plimsoll_policy::Standing;
 use plimsoll_policy::cost::{CostTerms, LEVEL, LEVEL_S};
 use serde::{Deserialize, Serialize};
 
+/// Which choices are told.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Explains {
+    /// None: nobody would keep it.
+    Never,
+    /// One that passes over a model that was meant to come first: that is what is asked about.
+    PassedOver,
+    /// This one.
+    Always,
+}
+
 /// One choice.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Choice {
@@ -17,8 +28,29 @@ pub struct Choice {
     pub left_out: Vec<LeftOut>,
     /// Prompt tokens, by the prompt's length.
     pub prompt_tokens: u32,
+    /// Of which model it is asked, where its own stands for several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_of: Option<AskedOf>,
     /// Retries that the budget held.
     pub retries_left: f64,
+}
+
+/// The model that a request is asked of, and those that would have come before it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct AskedOf {
+    /// Its name.
+    pub model: String,
+    /// Those before it, and why they were passed over.
+    pub passed_over: Vec<PassedOver>,
+}
+
+/// A model that was passed over.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct PassedOver {
+    /// Its name.
+    pub model: String,
+    /// By how much its first token would have been late, s; none: no replica that serves it might get the request.
+    pub late_s: Option<f64>,
 }
 
 /// A replica that might have got it.

@@ -32,6 +32,7 @@ pub mod relay;
 pub mod reply;
 pub mod request;
 pub mod terms;
+pub mod tiers;
 pub mod trace_context;
 pub mod traces;
 pub mod traffic;

@@ -16,7 +16,7 @@ use plimsoll_policy::{
 };
 use tokio::sync::{oneshot, watch};
 
-use crate::explain::{Candidate, Choice, LeftOut};
+use crate::explain::{AskedOf, Candidate, Choice, Explains, LeftOut, PassedOver};
 use crate::models::{self, Model};
 use crate::queue::{Placing, Waits};
 use crate::replica::Replica;
@@ -24,6 +24,7 @@ use crate::request::{self, Asked};
 use crate::rollout::{Role, Rollout, Stand};
 use crate::spec::{GatewaySpec, ReplicaSpec};
 use crate::stats::REASONS;
+use crate::tiers::Tiers;
 
 /// See the module.
 pub struct Pool {
@@ -35,6 +36,8 @@ pub struct Pool {
     pub rollout: Option<Rollout>,
     /// Requests that were not sent, by class and [reason](crate::stats::REASONS).
     pub refused: Vec<[AtomicU64; REASONS.len()]>,
+    /// Names that stand for several models.
+    pub tiers: Tiers,
     /// Do answers name their replica?
     names_replicas: bool,
     /// How often a replica came or went.
@@ -125,6 +128,7 @@ impl Pool {
             clock,
             rollout: spec.canary_share().map(Rollout::new),
             refused: spec.admission.classes.iter().map(|_| Default::default()).collect(),
+            tiers: Tiers::new(&spec.tiers)?,
             names_replicas: spec.name_replicas,
             changes: watch::Sender::new(0),
             inner: Mutex::new(Inner {
@@ -136,6 +140,7 @@ impl Pool {
             }),
         };
         let mut inner = pool.lock();
+        inner.front.set_tiers(pool.tiers.hashes());
         for replica in spec.replicas.iter().filter(|replica| replica.role != Role::Shadow) {
             inner.join(Replica::new(replica, spec.name_replicas)?);
         }
@@ -167,14 +172,14 @@ impl Pool {
     }
 
     /// Books a request on a replica, lets it wait, or refuses it.
-    /// `explains`: with what was weighed when it was placed.
+    /// `explains`: whether with what was weighed when it was placed.
     /// `state`: where the budget in force stands.
     pub fn place(
         self: &Arc<Pool>,
         asked: &Asked,
         terms: &Terms,
         state: BudgetState,
-        explains: bool,
+        explains: Explains,
     ) -> Placing {
         let now = self.clock.now();
         let mut inner = self.lock();
@@ -182,12 +187,17 @@ impl Pool {
         front.set_budget_state(state);
         match front.offer(&asked.facts(), terms, now, chance, || asked.clone()) {
             Offer::Sent(sent) => {
-                let explained = explains.then(|| explained(front, each, (&sent, asked), now));
+                let passed = explains == Explains::PassedOver && !front.passed().is_empty();
+                let explained = (explains == Explains::Always || passed)
+                    .then(|| self.explained(front, each, (&sent, asked), now));
                 Placing::Booked(Booked::new(self, each, sent, explained))
             }
             Offer::Queued { ticket, until } => {
                 let (to, given) = oneshot::channel();
-                waiting.insert(ticket, Waiting { to, asked: explains.then(|| asked.clone()) });
+                waiting.insert(
+                    ticket,
+                    Waiting { to, asked: (explains == Explains::Always).then(|| asked.clone()) },
+                );
                 self.settle(inner);
                 Placing::Waits(Waits { pool: Arc::clone(self), ticket, until, given })
             }
@@ -201,7 +211,7 @@ impl Pool {
         let mut inner = self.lock();
         let Inner { front, chance, each, .. } = &mut *inner;
         let sent = front.again(&asked.facts(), tried, now, chance)?;
-        let explained = explains.then(|| explained(front, each, (&sent, asked), now));
+        let explained = explains.then(|| self.explained(front, each, (&sent, asked), now));
         Some(Booked::new(self, each, sent, explained))
     }
 
@@ -226,7 +236,7 @@ impl Pool {
         let Inner { front, chance, each, .. } = &mut *inner;
         front.set_budget_state(state);
         let sent = front.hedge(&asked.facts(), &late.sent, now, chance)?;
-        let explained = explains.then(|| explained(front, each, (&sent, asked), now));
+        let explained = explains.then(|| self.explained(front, each, (&sent, asked), now));
         Ok(Booked::new(self, each, sent, explained))
     }
 
@@ -287,14 +297,15 @@ impl Pool {
         }
     }
 
-    /// What is served, where replicas serve different models: otherwise any of them can say.
+    /// What is served, where replicas serve different models or names stand for some: otherwise any of them can say.
     pub fn models_page(&self) -> Option<String> {
-        let inner = self.lock();
-        if inner.front.serve_alike() {
+        let (inner, aliases) = (self.lock(), self.tiers.entries());
+        if inner.front.serve_alike() && aliases.is_empty() {
             return None;
         }
-        let each: Vec<Vec<Model>> =
+        let mut each: Vec<Vec<Model>> =
             inner.each().filter_map(|replica| replica.served().models.clone()).collect();
+        each.push(aliases);
         Some(models::merged(each.iter().map(Vec::as_slice)).to_string())
     }
 
@@ -411,6 +422,45 @@ impl Pool {
         (held, inner.front.signal(now))
     }
 
+    /// What was weighed, by names.
+    fn explained(
+        &self,
+        front: &Front<Asked>,
+        each: &[Arc<Replica>],
+        (sent, asked): (&Sent, &Asked),
+        now: At,
+    ) -> Box<Choice> {
+        let name = |replica: u32| each[replica as usize].name.clone();
+        let weighed = front.weighed(&asked.facts());
+        let is_weighed = |number| weighed.iter().any(|(view, ..)| view.replica == number);
+        let out = each.iter().filter(|replica| !replica.is_gone() && !is_weighed(replica.number));
+        let left_out = out.map(|replica| LeftOut {
+            replica: replica.name.clone(),
+            standing: Some(front.health().standing(replica.number, now)).filter(|s| *s != Standing::Ready),
+        });
+        let left_out = left_out.collect();
+        let candidates = weighed.iter().map(|(view, cached, terms)| Candidate {
+            replica: name(view.replica),
+            requests: view.load.requests,
+            waiting_tokens: view.load.backlog,
+            decoding: view.load.decoding,
+            cached: *cached,
+            terms: *terms,
+        });
+        let tier = |tier| self.tiers.of(asked, tier).map(|tier| tier.model.clone());
+        let passed = front.passed().iter().filter_map(|&(passed, late)| {
+            Some(PassedOver { model: tier(passed)?, late_s: late.map(Span::as_secs_f64) })
+        });
+        Box::new(Choice {
+            chosen: name(sent.booking.replica),
+            candidates: candidates.collect(),
+            left_out,
+            prompt_tokens: asked.prompt_tokens,
+            asked_of: tier(sent.tier).map(|model| AskedOf { model, passed_over: passed.collect() }),
+            retries_left: front.retries_left(),
+        })
+    }
+
     /// Sends those that may go now, and tells those that may not.
     fn settle(self: &Arc<Pool>, mut inner: MutexGuard<'_, Inner>) {
         if !inner.front.has_waiting() {
@@ -424,7 +474,7 @@ impl Pool {
             let given = match given {
                 Given::Sent(sent) => {
                     let asked = one.as_ref().and_then(|one| one.asked.as_ref());
-                    let explained = asked.map(|asked| explained(front, each, (&sent, asked), now));
+                    let explained = asked.map(|asked| self.explained(front, each, (&sent, asked), now));
                     Ok(Booked::new(self, each, sent, explained))
                 }
                 Given::Refused(refusal) => Err(refusal),
@@ -468,6 +518,11 @@ impl Booked {
     /// The replica.
     pub fn replica(&self) -> &Arc<Replica> {
         &self.replica
+    }
+
+    /// Which of the models that it asks for by one name it is asked of.
+    pub fn tier(&self) -> u32 {
+        self.sent.tier
     }
 
     /// When it was booked.
@@ -543,39 +598,6 @@ impl Drop for Booked {
     fn drop(&mut self) {
         self.close(None);
     }
-}
-
-/// What was weighed, by names.
-fn explained(
-    front: &Front<Asked>,
-    each: &[Arc<Replica>],
-    (sent, asked): (&Sent, &Asked),
-    now: At,
-) -> Box<Choice> {
-    let name = |replica: u32| each[replica as usize].name.clone();
-    let weighed = front.weighed(&asked.facts());
-    let is_weighed = |number| weighed.iter().any(|(view, ..)| view.replica == number);
-    let out = each.iter().filter(|replica| !replica.is_gone() && !is_weighed(replica.number));
-    let left_out = out.map(|replica| LeftOut {
-        replica: replica.name.clone(),
-        standing: Some(front.health().standing(replica.number, now)).filter(|s| *s != Standing::Ready),
-    });
-    let left_out = left_out.collect();
-    let candidates = weighed.iter().map(|(view, cached, terms)| Candidate {
-        replica: name(view.replica),
-        requests: view.load.requests,
-        waiting_tokens: view.load.backlog,
-        decoding: view.load.decoding,
-        cached: *cached,
-        terms: *terms,
-    });
-    Box::new(Choice {
-        chosen: name(sent.booking.replica),
-        candidates: candidates.collect(),
-        left_out,
-        prompt_tokens: asked.prompt_tokens,
-        retries_left: front.retries_left(),
-    })
 }
 
 fn hashes(models: &[Model]) -> Vec<u64> {

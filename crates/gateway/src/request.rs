@@ -4,9 +4,11 @@
 //! prompt of a megabyte is looked at and never copied. A body that it can't follow is no error: the replica says what is wrong with it, and the
 //! request is routed by its length.
 
+use std::hash::Hasher;
+use std::ops::Range;
+
 use plimsoll_model::Arm;
 use siphasher::sip::SipHasher13;
-use std::hash::Hasher;
 
 /// A session's number, or a model's, by its name.
 pub fn hash(name: &[u8]) -> u64 {
@@ -60,6 +62,10 @@ pub struct Asked {
     pub arm: Arm,
     /// The model that it names, by a hash of its name.
     pub model_hash: Option<u64>,
+    /// Where in the body that is written, quotes included.
+    pub model_at: Range<usize>,
+    /// Of the models that it stands for, those from this one on.
+    pub tier: u32,
     /// Its name, where all of it is read ([`Cut::Whole`]).
     pub model: Option<Box<str>>,
 }
@@ -75,6 +81,7 @@ impl Asked {
         asked.model_hash = fields.model.map(|name| {
             hash(name.strip_prefix(b"\"").and_then(|name| name.strip_suffix(b"\"")).unwrap_or(name))
         });
+        asked.model_at = fields.model_at.clone();
         let Some(prompt) = fields.prompt else { return asked };
         asked.prompt_tokens = tokens(prompt.len() + fields.before());
         if cut == Cut::Whole {
@@ -125,6 +132,7 @@ fn tokens(bytes: usize) -> u32 {
 #[derive(Default)]
 struct Fields<'a> {
     model: Option<&'a [u8]>,
+    model_at: Range<usize>,
     tools: Option<&'a [u8]>,
     /// What stands before the messages under Anthropic's protocol.
     system: Option<&'a [u8]>,
@@ -152,7 +160,7 @@ impl<'a> Fields<'a> {
             let end = value(body, at)?;
             let text = &body[at..end];
             match key {
-                b"model" => fields.model = Some(text),
+                b"model" => (fields.model, fields.model_at) = (Some(text), at..end),
                 b"tools" => fields.tools = Some(text),
                 b"system" => fields.system = Some(text),
                 b"messages" | b"prompt" | b"input" => fields.prompt = Some(text),

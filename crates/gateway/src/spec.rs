@@ -1,5 +1,6 @@
 //! What a gateway is asked: a file, or flags that stand for one. Every default says why.
 
+use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ use crate::cache::CacheSpec;
 use crate::keys::{KeySource, KeySpec};
 use crate::record::RecordSpec;
 use crate::rollout::{Role, RolloutSpec, ShadowSpec};
+use crate::tiers::Tiers;
 use crate::tls::{CertSpec, TlsSpec};
 use crate::traces::TracesSpec;
 
@@ -39,6 +41,8 @@ pub struct GatewaySpec {
     pub forward_keys: bool,
     /// The servers behind it.
     pub replicas: Vec<ReplicaSpec>,
+    /// Names that stand for several models: a request for one is asked of the first of these that is there and answers within its time limit.
+    pub tiers: BTreeMap<String, Vec<String>>,
     /// Gateways in front of the same replicas, this one too. They share nothing; each takes the others to have as much on the replicas as it has itself.
     pub gateways: u32,
     /// How requests are spread over them.
@@ -184,6 +188,7 @@ impl Default for GatewaySpec {
             tls: None,
             forward_keys: false,
             replicas: Vec::new(),
+            tiers: BTreeMap::new(),
             gateways: 1,
             route: RouteSpec::LeastCost { weight: plimsoll_policy::cost::WEIGHT, index_blocks: 1 << 18 },
             retry: RetrySpec::default(),
@@ -293,6 +298,7 @@ impl GatewaySpec {
     /// The first thing that is wrong.
     pub fn validate(&self) -> Result<(), SettingError> {
         self.validate_replicas()?;
+        self.validate_tiers()?;
         if !(1..=1_000).contains(&self.gateways) {
             return conflict("gateways", format!("{} is not from 1 to 1000", self.gateways));
         }
@@ -349,6 +355,36 @@ impl GatewaySpec {
         }
         self.canary.as_ref().map_or(Ok(()), RolloutSpec::validate)?;
         self.shadow.as_ref().map_or(Ok(()), ShadowSpec::validate)
+    }
+
+    fn validate_tiers(&self) -> Result<(), SettingError> {
+        Tiers::new(&self.tiers)?;
+        let said: Vec<&String> = self.replicas.iter().flat_map(|one| one.models.iter().flatten()).collect();
+        // One that is asked may serve anything.
+        let all_say = self.replicas.iter().all(|one| one.models.is_some());
+        for (alias, models) in &self.tiers {
+            let wrong = |why: String| conflict("tiers", format!("{alias}: {why}"));
+            if models.is_empty() {
+                return wrong("names no model; write the first choice, and what stands in for it".to_owned());
+            }
+            if said.contains(&alias) {
+                return wrong("is a model that a replica serves; give the tiers another name".to_owned());
+            }
+            for (place, model) in models.iter().enumerate() {
+                if self.tiers.contains_key(model) {
+                    return wrong(format!(
+                        "{model} stands for models itself; name those that replicas serve"
+                    ));
+                }
+                if models[..place].contains(model) {
+                    return wrong(format!("{model} is there twice"));
+                }
+                if all_say && !said.contains(&model) {
+                    return wrong(format!("no replica serves {model}; write it under models: of one"));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn validate_admin(&self) -> Result<(), SettingError> {

@@ -25,6 +25,7 @@ impl Ask for Asked {
             streams: self.streams,
             arm: self.arm,
             model: self.model_hash,
+            tier: self.tier,
         }
     }
 }

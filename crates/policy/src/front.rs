@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 use crate::admit::AdmissionSpec;
 use crate::cost::CostTerms;
 use crate::demand::{self, Demand, ScaleSignal, Work};
-use crate::drain::Drain;
 use crate::health::{BreakerSpec, Health, Standing, Verdict};
 use crate::hedge::{HedgeSpec, Hedger, Late, Withheld};
+use crate::lines::Lines;
 use crate::load::{Booking, Load, unseen};
 use crate::models::Models;
 use crate::queue::{FairQueue, Held, Order, Ticket};
@@ -84,6 +84,8 @@ pub struct Terms {
 pub struct Sent {
     /// Where, and what was there.
     pub booking: Booking,
+    /// Which of the models behind its alias it is asked of; 0 where it names none.
+    pub tier: u32,
     /// How long it was expected to wait for its first token when it came.
     pub expected: Span,
     /// How long it was expected to take to its first token when it was sent.
@@ -147,9 +149,29 @@ const FASTEST: f64 = 1e6;
 #[derive(Clone, Debug)]
 struct Waiting<A> {
     ask: A,
+    /// The tier for which it waits, and whose line that is.
+    tier: u32,
+    line: Option<u64>,
     deadline: Option<At>,
     until: At,
     expected: Span,
+}
+
+/// What a request that comes meets at the replicas of one model.
+#[derive(Copy, Clone, Debug)]
+struct Prospect {
+    tier: u32,
+    /// The model, where that decides who may get it.
+    deciding: Option<u64>,
+    /// Nobody waits for these replicas, and one of them has room.
+    direct: bool,
+    /// None of them may get requests.
+    nobody: bool,
+    outlook: Option<Outlook>,
+    /// Time to its first token.
+    expected: Span,
+    /// By how much that is too long.
+    late: Span,
 }
 
 /// See the module.
@@ -169,7 +191,9 @@ pub struct Front<A> {
     /// Streams on each replica without a first token, and their prompt tokens.
     ahead: Vec<(u32, u64)>,
     queue: FairQueue<Waiting<A>>,
-    drains: Vec<Drain>,
+    lines: Lines,
+    /// Tiers that were passed over for the request that was placed last, and by how much each would have been late; none = nobody there might get it.
+    passed: Vec<(u32, Option<Span>)>,
     /// Where the budget in force stands.
     state: BudgetState,
     demand: Demand,
@@ -195,7 +219,8 @@ impl<A: Ask> Front<A> {
             loads: vec![Load::default(); replicas],
             ahead: vec![(0, 0); replicas],
             queue: FairQueue::new(classes.iter().map(|class| class.share)),
-            drains: vec![Drain::default(); classes.len()],
+            lines: Lines::default(),
+            passed: Vec::new(),
             state: BudgetState::Green,
             demand: Demand::new(now),
             displaced: Vec::new(),
@@ -244,33 +269,16 @@ impl<A: Ask> Front<A> {
         }
         let deadline = terms.slo.map(|slo| terms.came + slo);
         let until = terms.came + Span::from_secs_f64(self.admission.wait_s);
-        self.see(now, &[], true, facts.model);
-        self.sides.prefer(facts.arm, &mut self.views);
-        let direct = self.queue.is_empty() && !self.views.is_empty();
-        if !direct {
-            self.see(now, &[], false, facts.model);
-            self.sides.prefer(facts.arm, &mut self.views);
-        }
-        let nobody = self.views.is_empty();
-        let blind = Outlook { first: Span::ZERO, uncached: facts.prompt_tokens };
-        // The best outlook is what a deadline is held against; without one it is not needed on the way straight through.
-        let outlook = match direct && deadline.is_none() {
-            true => None,
-            false => Some(self.router.outlook(&self.views, facts).unwrap_or(blind)),
-        };
         let order =
             Order { class: terms.class, tenant: terms.tenant, due: until.min(deadline.unwrap_or(until)) };
+        let Prospect { tier, deciding, direct, nobody, outlook, expected, late } =
+            self.choose(facts, order, deadline, now);
         let uncached = outlook.map_or(0, |outlook| outlook.uncached);
-        let wait = if direct || nobody { Span::ZERO } else { self.wait(order, uncached, now) };
-        let expected = wait + outlook.map_or(Span::ZERO, |outlook| outlook.first);
-        let idle = self.views.iter().any(|view| view.load.requests == 0);
-        let late = deadline.map_or(Span::ZERO, |deadline| now + expected - deadline);
-        // A prediction is believed only where work is under way that would correct it.
-        if late > Span::ZERO && !idle && !nobody {
+        if late > Span::ZERO {
             self.demand.came(uncached, now);
             return self.refuses(Refusal::Late(after(late, chance)), now);
         }
-        if direct && let Some(mut sent) = self.send(facts, now, chance) {
+        if direct && let Some(mut sent) = self.send((facts, tier), now, chance) {
             let tokens = sent.booking.load.backlog;
             sent.expected = if outlook.is_some() { expected } else { sent.first };
             self.demand.came(tokens as u32, now);
@@ -280,19 +288,101 @@ impl<A: Ask> Front<A> {
         }
         self.demand.came(uncached, now);
         let held = Held { requests: 1, tokens: u64::from(uncached), bytes: terms.bytes };
-        if let Err(refusal) = self.make_room(order, held, nobody, now, chance) {
+        if let Err(refusal) = self.make_room((order, deciding), held, nobody, now, chance) {
             return self.refuses(refusal, now);
         }
-        let ticket = self.queue.put(order, held, Waiting { ask: keep(), deadline, until, expected });
-        self.drains[terms.class].begin(now);
+        let waiting = Waiting { ask: keep(), tier, line: deciding, deadline, until, expected };
+        let ticket = self.queue.put(order, held, waiting);
+        self.lines.begin((order.class, deciding), held.tokens, now);
         Offer::Queued { ticket, until: order.due }
+    }
+
+    /// The first of a request's tiers that is there and answers in time; where all of them would be late, the one that is so by the least.
+    fn choose(&mut self, facts: &Facts<'_>, order: Order, deadline: Option<At>, now: At) -> Prospect {
+        self.passed.clear();
+        let tiers = self.models.tiers(facts.model);
+        if tiers == 1 {
+            return self.prospect((facts, 0), order, deadline, now);
+        }
+        let mut least: Option<(Span, u32)> = None;
+        for tier in facts.tier..tiers {
+            if !self.is_ready((facts.model, tier), &[], now) {
+                self.passed.push((tier, None));
+                continue;
+            }
+            let prospect = self.prospect((facts, tier), order, deadline, now);
+            if prospect.late <= Span::ZERO {
+                return prospect;
+            }
+            self.passed.push((tier, Some(prospect.late)));
+            least = Some(least.map_or((prospect.late, tier), |least| least.min((prospect.late, tier))));
+        }
+        let tier = least.map_or(facts.tier, |(_, tier)| tier);
+        self.passed.retain(|(passed, _)| *passed != tier);
+        self.prospect((facts, tier), order, deadline, now)
+    }
+
+    /// Looks at the replicas of a tier, and what a request meets there.
+    fn prospect(
+        &mut self,
+        (facts, tier): (&Facts<'_>, u32),
+        order: Order,
+        deadline: Option<At>,
+        now: At,
+    ) -> Prospect {
+        let deciding = self.models.deciding(facts.model, tier);
+        self.see(now, &[], true, deciding);
+        self.sides.prefer(facts.arm, &mut self.views);
+        let direct = !self.views.is_empty() && self.before().0 == 0;
+        if !direct {
+            self.see(now, &[], false, deciding);
+            self.sides.prefer(facts.arm, &mut self.views);
+        }
+        let nobody = self.views.is_empty();
+        let blind = Outlook { first: Span::ZERO, uncached: facts.prompt_tokens };
+        // The best outlook is what a deadline is held against; without one it is not needed on the way straight through.
+        let outlook = match direct && deadline.is_none() {
+            true => None,
+            false => Some(self.router.outlook(&self.views, facts).unwrap_or(blind)),
+        };
+        let uncached = outlook.map_or(0, |outlook| outlook.uncached);
+        let wait = if direct || nobody { Span::ZERO } else { self.wait((order, deciding), uncached, now) };
+        let expected = wait + outlook.map_or(Span::ZERO, |outlook| outlook.first);
+        let idle = self.views.iter().any(|view| view.load.requests == 0);
+        // A prediction is believed only where work is under way that would correct it.
+        let late = match deadline.filter(|_| !idle && !nobody) {
+            Some(deadline) => (now + expected - deadline).max(Span::ZERO),
+            None => Span::ZERO,
+        };
+        Prospect { tier, deciding, direct, nobody, outlook, expected, late }
+    }
+
+    /// May one of a tier's replicas get a request, of those that were not `tried`?
+    fn is_ready(&mut self, (model, tier): (Option<u64>, u32), tried: &[u32], now: At) -> bool {
+        let Front { health, usable, models, .. } = self;
+        health.usable(now, usable);
+        usable.retain(|replica| !tried.contains(replica));
+        let deciding = models.deciding(model, tier);
+        usable.iter().any(|replica| deciding.is_none_or(|model| models.serves(*replica, model)))
     }
 
     /// Places a request once more that was let in: on a replica that was not `tried`. `None` where no other may get it.
     pub fn again(&mut self, facts: &Facts<'_>, tried: &[u32], now: At, chance: &mut Stream) -> Option<Sent> {
-        self.see(now, tried, false, facts.model);
-        self.sides.prefer(facts.arm, &mut self.views);
-        self.send(facts, now, chance)
+        self.passed.clear();
+        let tiers = self.models.tiers(facts.model);
+        for tier in facts.tier..tiers {
+            // Behind the last one nobody stands in.
+            if tier + 1 < tiers && !self.is_ready((facts.model, tier), tried, now) {
+                self.passed.push((tier, None));
+                continue;
+            }
+            self.see(now, tried, false, self.models.deciding(facts.model, tier));
+            self.sides.prefer(facts.arm, &mut self.views);
+            if let Some(sent) = self.send((facts, tier), now, chance) {
+                return Some(sent);
+            }
+        }
+        None
     }
 
     /// May a request that was sent `sent` times be sent again? Takes it out of the budget.
@@ -322,9 +412,10 @@ impl<A: Ask> Front<A> {
         chance: &mut Stream,
     ) -> Result<Sent, Withheld> {
         let offered = self.demand.per_s(now);
-        let saturation = offered / self.capacity().max(f64::MIN_POSITIVE);
+        let saturation = offered / self.capacity(None).max(f64::MIN_POSITIVE);
         let calm = self.state == BudgetState::Green && self.queue.is_empty();
-        self.see(now, &[sent.booking.replica], true, facts.model);
+        let deciding = self.models.deciding(facts.model, sent.tier);
+        self.see(now, &[sent.booking.replica], true, deciding);
         // On its own side of a trial: what the other side does must not make it look better.
         self.sides.leave(facts.arm, &mut self.views);
         let hedger = self.hedger.as_mut().filter(|_| calm).ok_or(Withheld::Busy)?;
@@ -332,7 +423,7 @@ impl<A: Ask> Front<A> {
         let expected = (sent.first, outlook.first);
         let taken = now - sent.booking.sent;
         hedger.take(&Late { taken, expected, uncached: outlook.uncached, saturation }, now)?;
-        self.send(facts, now, chance).ok_or(Withheld::NoReplica)
+        self.send((facts, sent.tier), now, chance).ok_or(Withheld::NoReplica)
     }
 
     /// A hedged request has its first token, from its second replica if that `won`; where it was `slower` it is cancelled.
@@ -361,53 +452,72 @@ impl<A: Ask> Front<A> {
             return None;
         }
         // Who waits for another model's replicas keeps nobody waiting.
-        let Front { queue, models, views, .. } = self;
+        let Front { queue, models, views, usable, .. } = self;
+        let tier = |waiting: &Waiting<A>| {
+            let model = waiting.ask.facts().model;
+            (model, models.ready_tier(model, waiting.tier, usable))
+        };
         let ticket = queue.next(|waiting| {
-            let model = models.deciding(waiting.ask.facts().model);
-            model.is_none_or(|model| views.iter().any(|view| models.serves(view.replica, model)))
+            let (model, tier) = tier(waiting);
+            let deciding = models.deciding(model, tier);
+            deciding.is_none_or(|model| views.iter().any(|view| models.serves(view.replica, model)))
         })?;
-        let (order, held, waiting) = self.queue.get(ticket)?;
-        let facts = waiting.ask.facts();
-        if let Some(model) = self.models.deciding(facts.model) {
-            self.views.retain(|view| self.models.serves(view.replica, model));
+        let (order, held, waiting) = queue.get(ticket)?;
+        let (line, expected, facts) = (waiting.line, waiting.expected, waiting.ask.facts());
+        let (model, mut tier) = tier(waiting);
+        self.passed.clear();
+        self.passed.extend((waiting.tier..tier).map(|tier| (tier, None)));
+        let all = (models.tiers(model) > 1).then(|| views.clone());
+        loop {
+            if let Some(all) = &all {
+                views.clone_from(all);
+            }
+            if let Some(model) = models.deciding(model, tier) {
+                views.retain(|view| models.serves(view.replica, model));
+            }
+            self.sides.prefer(facts.arm, views);
+            let idle = views.iter().any(|view| view.load.requests == 0);
+            let late = waiting.deadline.map(|deadline| {
+                let first = self.router.outlook(views, &facts).map_or(Span::ZERO, |outlook| outlook.first);
+                now + if idle { Span::ZERO } else { first } - deadline
+            });
+            let is_late = late.is_some_and(|late| late > Span::ZERO || waiting.deadline == Some(now));
+            if !is_late && !views.is_empty() && now < waiting.until {
+                break;
+            }
+            // Another tier's replica may have room and still be in time.
+            self.passed.push((tier, late));
+            tier += 1;
+            if now >= waiting.until || tier >= models.tiers(model) {
+                self.leave(ticket);
+                return Some((ticket, Given::Refused(Refusal::Expired)));
+            }
         }
-        self.sides.prefer(facts.arm, &mut self.views);
-        let (router, views) = (&mut self.router, &self.views);
-        let idle = views.iter().any(|view| view.load.requests == 0);
-        let lost = waiting.deadline.is_some_and(|deadline| {
-            let first = router.outlook(views, &facts).map_or(Span::ZERO, |outlook| outlook.first);
-            now >= deadline || !idle && now + first > deadline
-        });
-        if lost || now >= waiting.until {
-            self.leave(ticket);
-            return Some((ticket, Given::Refused(Refusal::Expired)));
-        }
-        let expected = waiting.expected;
-        let (sent, tokens) = place(router, views, &facts, now, chance)?;
+        let (sent, tokens) = place(&mut self.router, &self.views, (&facts, tier), now, chance)?;
         self.sides.placed(facts.arm, sent.booking.replica);
         let sent = self.book(Sent { expected, ..sent }, now);
         self.queue.serve(ticket, tokens);
         self.hedger.iter_mut().for_each(|hedger| hedger.sent(tokens, now));
-        let empty = self.queue.held_by(order.class).requests == 0;
-        self.drains[order.class].took(held.tokens, empty, now);
+        self.lines.serve((order.class, line), held.tokens, now);
         Some((ticket, Given::Sent(sent)))
     }
 
     /// A request that waits is given up by its client. True if it still waited.
     pub fn leave(&mut self, ticket: Ticket) -> bool {
-        let Some((order, ..)) = self.queue.get(ticket) else { return false };
+        let Some((order, held, waiting)) = self.queue.get(ticket) else { return false };
+        self.lines.leave((order.class, waiting.line), held.tokens);
         self.queue.leave(ticket);
-        if self.queue.held_by(order.class).requests == 0 {
-            self.drains[order.class].emptied();
-        }
         true
     }
 
     /// A request has waited until its end. `None` if it does not wait any more.
     pub fn expire(&mut self, ticket: Ticket, now: At) -> Option<Refusal> {
-        let model = self.queue.get(ticket).and_then(|(.., waiting)| waiting.ask.facts().model);
-        self.see(now, &[], false, model);
-        let none = self.views.is_empty();
+        let (.., waiting) = self.queue.get(ticket)?;
+        let (model, from) = (waiting.ask.facts().model, waiting.tier);
+        let none = (from..self.models.tiers(model)).all(|tier| {
+            self.see(now, &[], false, self.models.deciding(model, tier));
+            self.views.is_empty()
+        });
         self.leave(ticket).then_some(if none { Refusal::NoReplica } else { Refusal::Expired })
     }
 
@@ -516,6 +626,16 @@ impl<A: Ask> Front<A> {
         self.models.set(replica, models);
     }
 
+    /// Names that stand for several models, the first choice first, all by their hashes.
+    pub fn set_tiers(&mut self, tiers: impl IntoIterator<Item = (u64, Vec<u64>)>) {
+        self.models.set_tiers(tiers.into_iter().collect());
+    }
+
+    /// Tiers that were passed over for the request that was placed last, and by how much each would have been late; none = nobody there might get it.
+    pub fn passed(&self) -> &[(u32, Option<Span>)] {
+        &self.passed
+    }
+
     /// Do all replicas that say what they serve serve the same?
     pub fn serve_alike(&self) -> bool {
         self.models.are_alike()
@@ -597,7 +717,7 @@ impl<A: Ask> Front<A> {
     /// What an autoscaler should know.
     pub fn signal(&mut self, now: At) -> ScaleSignal {
         self.see(now, &[], false, None);
-        let (held, capacity) = (self.queue.held(), self.capacity());
+        let (held, capacity) = (self.queue.held(), self.capacity(None));
         let work = Work {
             queued: (held.requests, held.tokens),
             sent: self.loads.iter().map(|load| load.backlog).sum(),
@@ -609,12 +729,12 @@ impl<A: Ask> Front<A> {
         demand::signal(&work, self.demand.per_s(now), self.admission.per_replica, drain_s)
     }
 
-    /// Looks at the replicas that may get requests (for a model) now, less those that were tried. `room`: only those that have room.
-    fn see(&mut self, now: At, tried: &[u32], room: bool, model: Option<u64>) {
+    /// Looks at the replicas that may get requests (for a model that decides) now, less those that were tried. `room`: only those that have room.
+    fn see(&mut self, now: At, tried: &[u32], room: bool, deciding: Option<u64>) {
         let Front { health, usable, loads, ahead, router, admission, views, models, .. } = self;
         let unseen = unseen(loads, health.count(), self.others);
         health.usable(now, usable);
-        if let Some(model) = models.deciding(model) {
+        if let Some(model) = deciding {
             usable.retain(|replica| models.serves(*replica, model));
             if usable.is_empty() {
                 // As with all replicas: where none is fit, those that answer are used.
@@ -644,8 +764,8 @@ impl<A: Ask> Front<A> {
         }
     }
 
-    fn send(&mut self, facts: &Facts<'_>, now: At, chance: &mut Stream) -> Option<Sent> {
-        let (sent, _) = place(&mut self.router, &self.views, facts, now, chance)?;
+    fn send(&mut self, (facts, tier): (&Facts<'_>, u32), now: At, chance: &mut Stream) -> Option<Sent> {
+        let (sent, _) = place(&mut self.router, &self.views, (facts, tier), now, chance)?;
         self.sides.placed(facts.arm, sent.booking.replica);
         Some(self.book(sent, now))
     }
@@ -669,17 +789,33 @@ impl<A: Ask> Front<A> {
         }
     }
 
-    /// How long a request would wait here that came now.
-    fn wait(&self, order: Order, uncached: u32, now: At) -> Span {
+    /// Requests that wait for one of the replicas in view, and their tokens: who waits for another model's replicas is not before anybody here.
+    fn before(&self) -> (u32, u64) {
+        self.lines.beside(|model| self.is_in_view(model))
+    }
+
+    /// Does one of the replicas in view serve this model?
+    fn is_in_view(&self, model: u64) -> bool {
+        self.views.iter().any(|view| self.models.serves(view.replica, model))
+    }
+
+    /// How long a request would wait here that came now for the replicas in view.
+    fn wait(&self, (order, deciding): (Order, Option<u64>), uncached: u32, now: At) -> Span {
+        let share = self.before().1 as f64 / self.queue.held().tokens.max(1) as f64;
+        let ahead = self
+            .queue
+            .ahead_among(order, share, |waiting| waiting.line.is_none_or(|model| self.is_in_view(model)));
         // Its own half: room comes in pieces of a prompt, and it needs one.
-        let ahead = self.queue.ahead(order) as f64 + 0.5 * f64::from(uncached);
-        let rate = self.drains[order.class].per_s(self.capacity(), now);
+        let ahead = ahead as f64 + 0.5 * f64::from(uncached);
+        let rate = self.lines.per_s((order.class, deciding), self.capacity(deciding), now);
         Span::from_secs_f64((ahead / rate).min(86_400.0))
     }
 
-    /// Prompt tokens a second of the replicas that answer.
-    fn capacity(&self) -> f64 {
-        let answer = (0..self.loads.len() as u32).filter(|replica| self.health.answers(*replica));
+    /// Prompt tokens a second of the replicas that answer (and serve a model).
+    fn capacity(&self, deciding: Option<u64>) -> f64 {
+        let serves = |replica: u32| deciding.is_none_or(|model| self.models.serves(replica, model));
+        let answer =
+            (0..self.loads.len() as u32).filter(|replica| self.health.answers(*replica) && serves(*replica));
         let each = answer.map(|replica| self.router.speed(replica).prefill.per);
         each.map(|per| if per > 0.0 { (1.0 / per).min(FASTEST) } else { FASTEST }).sum()
     }
@@ -687,7 +823,7 @@ impl<A: Ask> Front<A> {
     /// Finds a place in the queue, or says why there is none.
     fn make_room(
         &mut self,
-        order: Order,
+        (order, deciding): (Order, Option<u64>),
         held: Held,
         nobody: bool,
         now: At,
@@ -705,7 +841,7 @@ impl<A: Ask> Front<A> {
         if nobody {
             return Err(Refusal::NoReplica);
         }
-        let refusal = Refusal::Full(after(self.wait(order, held.tokens as u32, now), chance));
+        let refusal = Refusal::Full(after(self.wait((order, deciding), held.tokens as u32, now), chance));
         let last = self.queue.longest(order, held).ok_or(refusal)?;
         let theirs = self.queue.get(last).map_or(Held::default(), |(_, held, _)| held);
         if !fits(self.queue.held(), theirs) {
@@ -724,7 +860,7 @@ const MOVES: Span = Span::from_secs(1);
 fn place(
     router: &mut Router,
     views: &[ReplicaView],
-    facts: &Facts<'_>,
+    (facts, tier): (&Facts<'_>, u32),
     now: At,
     chance: &mut Stream,
 ) -> Option<(Sent, u64)> {
@@ -736,7 +872,7 @@ fn place(
     let speed = router.speed(booking.replica);
     let first = speed.prefill.at(booking.work as f64) + speed.step.at(f64::from(booking.beside));
     let first = Span::from_secs_f64(first);
-    let sent = Sent { booking, expected: Span::ZERO, first, is_ahead: facts.streams };
+    let sent = Sent { booking, tier, expected: Span::ZERO, first, is_ahead: facts.streams };
     Some((sent, u64::from(pick.uncached)))
 }
 

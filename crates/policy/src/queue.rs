@@ -188,12 +188,18 @@ impl<T> FairQueue<T> {
     /// Tokens that are served before a request that would come now, as far as those go that are here: all of classes before its own, its tenant's own
     /// that are due before it, and of every other tenant as much as its own gets meanwhile.
     pub fn ahead(&self, order: Order) -> u64 {
+        self.ahead_among(order, 1.0, |_| true)
+    }
+
+    /// The same, where only those that `count` stand in its way: of its tenant each is looked at, of all others they are `share` of the tokens.
+    pub fn ahead_among(&self, order: Order, share: f64, count: impl Fn(&T) -> bool) -> u64 {
         let before: u64 = self.classes[..order.class].iter().map(|class| class.held.tokens).sum();
         let class = &self.classes[order.class];
         let own = class.tenants.get(&order.tenant).filter(|tenant| !tenant.waiting.is_empty());
         let (served, own) = own.map_or((class.level, 0), |tenant| {
             let first = tenant.waiting.iter().take_while(|(due, _)| *due <= order.due);
-            let tokens = first.filter_map(|(_, ticket)| self.items.get(ticket)).map(|item| item.held.tokens);
+            let items = first.filter_map(|(_, ticket)| self.items.get(ticket));
+            let tokens = items.filter(|item| count(&item.what)).map(|item| item.held.tokens);
             (tenant.served, tokens.sum())
         });
         let until = served.max(class.level) + own;
@@ -203,7 +209,7 @@ impl<T> FairQueue<T> {
             let room = (until + 1).checked_sub(served)?;
             Some(class.tenants[&tenant].tokens.min(room))
         });
-        before + own + others.sum::<u64>()
+        own + (share * (before + others.sum::<u64>()) as f64) as u64
     }
 
     /// Who gives way to a newcomer where there is no room: the last of the tenant with the most tokens, in the last class; nobody if that is the

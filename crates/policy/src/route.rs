@@ -139,6 +139,8 @@ pub struct Facts<'a> {
     pub arm: Arm,
     /// The model that it asks for, by a hash of its name.
     pub model: Option<u64>,
+    /// Of the models that this stands for, those from this one on.
+    pub tier: u32,
 }
 
 /// How many tokens of a prompt its first so many blocks are.

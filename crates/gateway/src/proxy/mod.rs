@@ -337,10 +337,13 @@ impl Worker {
         })
     }
 
-    /// The list of all models, where that is asked for and no replica has it.
+    /// The list of all models, or what stands for several, where that is asked for and no replica has it.
     fn models(&self, call: &Call) -> Option<String> {
         let Message { method, path, .. } = &call.message;
-        (*method == Method::GET && path.path() == MODELS).then(|| self.pool.models_page()).flatten()
+        match path.path().strip_prefix(MODELS).filter(|_| *method == Method::GET)? {
+            "" => self.pool.models_page(),
+            one => self.pool.tiers.entry(one.strip_prefix('/')?).map(ToString::to_string),
+        }
     }
 
     /// A replica's answer.

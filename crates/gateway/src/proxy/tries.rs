@@ -16,12 +16,14 @@ use plimsoll_policy::{Refusal, Verdict};
 use plimsoll_wire::head::Head;
 
 use super::{Call, EXPLAIN, Message, QUEUE_MS, REPLICA, REQUEST_ID, Worker, for_next_hop};
+use crate::explain::Explains;
 use crate::pool::Booked;
 use crate::queue::Placing;
 use crate::relay::{self, Begun, Relay, stream_type};
 use crate::reply::{self, Out};
 use crate::stats::{self, End, Stage};
 use crate::terms;
+use crate::tiers::MODEL;
 use crate::traffic::TryEnd;
 use crate::upstream::{Lent, Unanswered, soon};
 
@@ -96,6 +98,8 @@ impl Worker {
                     }
                 }
             };
+            // Where it is sent again it is not asked of a model that was passed over.
+            call.asked.tier = booked.tier();
             sent += 1;
             if sent > 1 {
                 self.stats.retries.fetch_add(1, Ordering::Relaxed);
@@ -164,7 +168,8 @@ impl Worker {
         }
         let number = call.sent;
         call.sent += 1;
-        call.record(|recording| recording.sends(booked.replica(), booked.sent(), number));
+        let model = self.pool.tiers.of(&call.asked, booked.tier()).map(|tier| tier.model.clone());
+        call.record(|recording| recording.sends((booked.replica(), model), booked.sent(), number));
         number
     }
 
@@ -197,11 +202,15 @@ impl Worker {
         may
     }
 
-    /// The request as a replica gets it: the same bytes, another host.
+    /// The request as a replica gets it: the same bytes, but for the name of a model that stands for several, and another host.
     pub(super) fn request(&self, call: &Call, booked: &Booked, number: usize) -> Request<Full<Bytes>> {
         let place = &booked.replica().place;
         let Message { method, path, headers, body } = &call.message;
-        let mut request = Request::new(Full::new(body.clone()));
+        let body = match self.pool.tiers.of(&call.asked, booked.tier()) {
+            Some(tier) => tier.named_in(body, &call.asked),
+            None => body.clone(),
+        };
+        let mut request = Request::new(Full::new(body));
         *request.method_mut() = method.clone();
         *request.uri_mut() = match place.base.is_empty() {
             true => path.clone(),
@@ -223,7 +232,12 @@ impl Worker {
     async fn place(&self, call: &mut Call) -> Result<Booked, Refusal> {
         let began = self.pool.clock.now();
         let state = self.budget_state().unwrap_or_default();
-        let placing = self.pool.place(&call.asked, &call.terms, state, call.explains(&[]));
+        let explains = match call.explains(&[]) {
+            true => Explains::Always,
+            false if call.recording.is_some() => Explains::PassedOver,
+            false => Explains::Never,
+        };
+        let placing = self.pool.place(&call.asked, &call.terms, state, explains);
         self.routed(call, began);
         let waits = match placing {
             Placing::Booked(booked) => return Ok(booked),
@@ -299,6 +313,9 @@ impl Worker {
         call.why.iter().for_each(|why| {
             headers.insert(EXPLAIN, why.clone());
         });
+        if let Some(tier) = self.pool.tiers.of(&call.asked, booked.tier()) {
+            headers.insert(MODEL, tier.header.clone());
+        }
         headers.insert(QUEUE_MS, queue_ms(call));
         headers.entry(REQUEST_ID).or_insert_with(|| call.id.clone());
     }

@@ -152,6 +152,8 @@ pub struct Try {
     pub number: usize,
     /// The replica.
     pub replica: Arc<Replica>,
+    /// The model that it was asked of, where the request's own stands for several.
+    pub model: Option<String>,
     /// When it was handed to a connection; from the booking until then.
     pub sent: At,
     /// The connection, once there was an answer on it.
@@ -245,11 +247,12 @@ impl Recording {
     }
 
     /// It was placed on a replica and is being sent.
-    pub fn sends(&mut self, replica: &Arc<Replica>, at: At, number: usize) {
+    pub fn sends(&mut self, (replica, model): (&Arc<Replica>, Option<String>), at: At, number: usize) {
         self.note(|told| {
             told.tries.push(Try {
                 number,
                 replica: Arc::clone(replica),
+                model,
                 sent: at,
                 way: None,
                 head: None,

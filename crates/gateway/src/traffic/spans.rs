@@ -89,6 +89,7 @@ fn try_span(
             ("gen_ai.operation.name", operation.map(text)),
             ("gen_ai.provider.name", Some(text(told.protocol.provider()))),
             ("gen_ai.request.model", model.map(text)),
+            ("gen_ai.response.model", one.model.as_ref().map(text)),
             ("gen_ai.request.max_tokens", count(told.asked.most_tokens)),
             ("gen_ai.request.stream", Some(AttributeValue::Flag(told.asked.streams))),
             ("gen_ai.usage.input_tokens", count(tokens.prompt)),

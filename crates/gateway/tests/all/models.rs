@@ -160,3 +160,107 @@ fn a_file_that_can_match_nothing_is_refused() {
         assert!(error.starts_with("hedge: paths: "), "{error}");
     }
 }
+
+fn chat(gateway: &Gateway) -> Answer {
+    let text = String::from_utf8(request(CHAT)).expect("text");
+    let text = text.replace("Host: gateway", "Host: gateway\r\nx-plimsoll-explain: 1");
+    send(gateway.addr, text.as_bytes()).expect("an answer")
+}
+
+const CHAT: &str =
+    r#"{"prompt":"chat about \"model\": \"chat\"", "n": {"model": "chat"},"model" : "chat" , "x":1}"#;
+
+/// The body as the replica saw it.
+fn seen(mock: &Mock) -> String {
+    let last = mock.last.lock().expect("nobody panicked").clone();
+    let last = String::from_utf8(last).expect("text");
+    last.split_once("\r\n\r\n").expect("a head").1.to_owned()
+}
+
+/// One name for two models: the first is asked while its replica is there, then the second, and nothing else of the body changes.
+#[test]
+fn a_name_for_several_models_asks_the_first_that_is_there() {
+    let large = Mock::new(Act::Answer);
+    let small = Mock::serving(Act::Answer, &["small"]);
+    let tiers = vec!["org/large \"v2\"".to_owned(), "small".to_owned()];
+    let gateway = gateway(&[&large, &small], |spec| {
+        spec.replicas[0].models = Some(tiers[..1].to_vec());
+        spec.tiers.insert("chat".to_owned(), tiers);
+        spec.explain_header = true;
+    });
+    let of = |answer: &Answer| {
+        assert_eq!(answer.status, 200);
+        answer.header("x-plimsoll-model").map(str::to_owned)
+    };
+    let why = |answer: &Answer| -> Value {
+        serde_json::from_str(answer.header("x-plimsoll-explain").expect("asked for")).expect("JSON")
+    };
+    let answer = chat(&gateway);
+    assert_eq!(of(&answer).as_deref(), Some("org/large \"v2\""));
+    assert_eq!(seen(&large), CHAT.replace("\"model\" : \"chat\"", "\"model\" : \"org/large \\\"v2\\\"\""));
+    assert_eq!(why(&answer)["asked_of"]["passed_over"], Value::Array(vec![]));
+    // Who names a model gets that, and his own bytes.
+    let own = ask(&gateway, "small");
+    assert_eq!((of(&own), by(&own)), (None, (200, Some("r1"))));
+    large.leave();
+    // Before it is seen to be gone as well as after.
+    for _ in 0..3 {
+        let answer = chat(&gateway);
+        assert_eq!((of(&answer).as_deref(), by(&answer)), (Some("small"), (200, Some("r1"))));
+        assert_eq!(seen(&small), CHAT.replace("\"model\" : \"chat\"", "\"model\" : \"small\""));
+    }
+    until("it is seen to be gone", || !gateway.pool.is_up(0));
+    let why = why(&chat(&gateway));
+    assert_eq!(why["asked_of"]["model"], "small");
+    assert_eq!(
+        why["asked_of"]["passed_over"][0],
+        serde_json::json!({"model": "org/large \"v2\"", "late_s": null})
+    );
+    is_empty(&gateway);
+}
+
+#[test]
+fn a_name_for_several_models_is_listed_among_them() {
+    let (large, small) = (Mock::serving(Act::Answer, &["large"]), Mock::serving(Act::Answer, &["small"]));
+    let gateway = gateway(&[&large, &small], |spec| {
+        spec.tiers.insert("chat".to_owned(), vec!["large".to_owned(), "small".to_owned()]);
+    });
+    let list: Value = serde_json::from_str(&get(&gateway, "/v1/models").text()).expect("JSON");
+    let ids: Vec<&str> =
+        list["data"].as_array().expect("a list").iter().filter_map(|one| one["id"].as_str()).collect();
+    assert_eq!(ids, ["large", "small", "chat"]);
+    let one: Value = serde_json::from_str(&get(&gateway, "/v1/models/chat").text()).expect("JSON");
+    assert_eq!((one["id"].as_str(), one["object"].as_str()), (Some("chat"), Some("model")));
+}
+
+#[test]
+fn names_for_several_models_that_make_no_sense_are_refused() {
+    let mut spec = GatewaySpec::default();
+    for (name, model) in [("a", "large"), ("b", "small")] {
+        let replica = ReplicaSpec::new(format!("http://{name}"), None);
+        spec.replicas.push(ReplicaSpec { models: Some(vec![model.to_owned()]), ..replica });
+    }
+    let said = |spec: &GatewaySpec, tiers: &[(&str, &[&str])]| {
+        let mut spec = spec.clone();
+        let owned = |models: &[&str]| models.iter().map(|&model| model.to_owned()).collect();
+        spec.tiers = tiers.iter().map(|(name, models)| ((*name).to_owned(), owned(models))).collect();
+        spec.validate().map_err(|error| error.to_string())
+    };
+    assert_eq!(said(&spec, &[("chat", &["large", "small"])]), Ok(()));
+    let cases: [(&[(&str, &[&str])], &str); 7] = [
+        (&[("chat", &[])], "tiers: chat: names no model"),
+        (&[("chat", &["chat"])], "tiers: chat: chat stands for models itself"),
+        (&[("a", &["b"]), ("b", &["a"])], "tiers: a: b stands for models itself"),
+        (&[("large", &["small"])], "tiers: large: is a model that a replica serves"),
+        (&[("chat", &["large", "tiny"])], "tiers: chat: no replica serves tiny"),
+        (&[("chat", &["large", "large"])], "tiers: chat: large is there twice"),
+        (&[("chat", &["la\nrge"])], "can't be in a header"),
+    ];
+    for (tiers, says) in cases {
+        let error = said(&spec, tiers).expect_err("refused");
+        assert!(error.contains(says) && error.lines().count() == 1, "{error}");
+    }
+    // One that is asked may serve it.
+    spec.replicas[1].models = None;
+    assert_eq!(said(&spec, &[("chat", &["large", "tiny"])]), Ok(()));
+}

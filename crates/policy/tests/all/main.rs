@@ -7,4 +7,5 @@ mod rates;
 mod routing;
 mod sampling;
 mod tail;
+mod tiers;
 mod waiting;

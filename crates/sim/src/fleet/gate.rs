@@ -56,6 +56,7 @@ impl Ask for Asked {
             streams: true,
             arm: Arm::Base,
             model: None,
+            tier: 0,
         }
     }
 }

@@ -136,6 +136,7 @@ pub(crate) fn facts(request: &Submit) -> Facts<'_> {
         streams: true,
         arm: Arm::Base,
         model: None,
+        tier: 0,
     }
 }
 

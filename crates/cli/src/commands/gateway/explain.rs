@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use plimsoll_gateway::explain::{Because, Choice, Explained};
+use plimsoll_gateway::explain::{AskedOf, Because, Choice, Explained};
 use plimsoll_model::{Attempt, How};
 use plimsoll_report::figure::{self, counted};
 use plimsoll_report::table::Table;
@@ -70,6 +70,7 @@ fn request_text(one: &Explained, tries: &[&Attempt]) -> String {
             choice.chosen,
             choice.because().words()
         ));
+        page.extend(choice.asked_of.as_ref().map(asked_of));
         page.push(candidates(choice));
         let out: Vec<String> = choice
             .left_out
@@ -91,6 +92,19 @@ fn request_text(one: &Explained, tries: &[&Attempt]) -> String {
         page.extend(row.map(|row| came_of_it(choice, row)));
     }
     page.join("\n")
+}
+
+/// Which of several models it was asked of.
+fn asked_of(of: &AskedOf) -> String {
+    let passed = of.passed_over.iter().map(|passed| match passed.late_s {
+        Some(late_s) => {
+            format!("of {} it would have been {} late", passed.model, figure::duration_ns(late_s * 1e9))
+        }
+        None => format!("no replica of {} might get it", passed.model),
+    });
+    let passed: Vec<String> = passed.collect();
+    let because = if passed.is_empty() { String::new() } else { format!(": {}", passed.join("; ")) };
+    format!("  Asked of {}{because}.", of.model)
 }
 
 /// The terms of each candidate's cost, ms.
