@@ -26,9 +26,14 @@ impl Running {
     }
 
     pub fn with(args: &[&str], envs: &[(&str, &str)]) -> Running {
+        Running::at("127.0.0.1:0", args, envs)
+    }
+
+    /// The same at this address.
+    pub fn at(listen: &str, args: &[&str], envs: &[(&str, &str)]) -> Running {
         let mut child = Command::new(PLIMSOLL)
             .envs(envs.iter().copied())
-            .args(["gateway", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
+            .args(["gateway", "--listen", listen, "--admin", "127.0.0.1:0"])
             .args(args)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -85,6 +90,12 @@ impl Running {
         self.stdout.read_to_string(&mut words).expect("text");
         let code = self.child.wait().expect("ended").code();
         (words, code)
+    }
+
+    /// Ends it as a crash does.
+    pub fn kill(mut self) {
+        self.child.kill().expect("it lives");
+        self.child.wait().expect("ended");
     }
 
     /// Has it read its file again.
