@@ -18,6 +18,7 @@ mod help;
 mod history;
 mod measure;
 mod named;
+mod numbered;
 mod out;
 mod place;
 mod price;

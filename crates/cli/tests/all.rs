@@ -142,6 +142,8 @@ mod watch_pushed;
 mod watch_replay;
 #[path = "all/watch_traces.rs"]
 mod watch_traces;
+#[path = "all/watch_windows.rs"]
+mod watch_windows;
 #[path = "all/what_if.rs"]
 mod what_if;
 #[path = "all/workload.rs"]

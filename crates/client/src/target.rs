@@ -183,7 +183,7 @@ impl From<Encoded> for Body {
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// A URL as it may be repeated: what stands before its host may be a password.
-pub(crate) fn without_user(url: &str) -> String {
+pub fn without_user(url: &str) -> String {
     match url.split_once("://").map(|(scheme, rest)| (scheme, rest.split_once('@'))) {
         Some((scheme, Some((_, rest)))) => format!("{scheme}://***@{rest}"),
         _ => url.to_owned(),

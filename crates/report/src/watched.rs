@@ -104,6 +104,9 @@ pub fn alert(at_s: f64, alert: &Alert) -> String {
     for line in alert.diagnosis.as_deref().filter(|_| alert.stands()).map_or_else(Vec::new, diagnosis) {
         said += &format!("\n{:>8}  {line}", "");
     }
+    if let Some(run) = alert.run.as_ref().filter(|_| alert.stands()) {
+        said += &format!("\n{:>8}  Window: plimsoll show {run}", "");
+    }
     said
 }
 
@@ -138,9 +141,14 @@ fn rows(rows: &[WatchRow]) -> String {
     page.join("\n")
 }
 
+/// The rows over all of a stretch.
+pub fn over_all(found: &Replayed) -> String {
+    format!("Over all {}:\n{}", words::time(found.watched_s), rows(&found.rows))
+}
+
 /// What a watch would have said of a run: each alert when it fires and when it is resolved, and the rows over all of it. `what`: `its requests`.
 pub fn replayed(what: &str, found: &Replayed) -> String {
-    let (every, all) = (words::time(found.every_s), words::time(found.watched_s));
+    let every = words::time(found.every_s);
     let mut told: Vec<(f64, Alert)> = Vec::new();
     for one in &found.alerts {
         told.push((one.fired_s, Alert { state: AlertState::Firing, ..one.clone() }));
@@ -152,7 +160,7 @@ pub fn replayed(what: &str, found: &Replayed) -> String {
     if told.is_empty() {
         page.push("  nothing would have alerted".to_owned());
     }
-    page.extend([String::new(), format!("  Over all {all}:"), rows(&found.rows)]);
+    page.extend([String::new(), format!("  {}", over_all(found))]);
     page.join("\n")
 }
 

@@ -1,7 +1,7 @@
 //! A budget file held against live traffic: samples of metrics pages, or requests themselves, in, verdict rows out, at any instant.
 //!
 //! Reading order: [`over`] (from a histogram's buckets to a count over a ceiling), `block` (what came between two ticks), [`requests`] (the same from rows of a run), [`window`] (what comes → blocks of time),
-//! [`rows`] (blocks → verdict rows), [`alert`] (blocks → alerts), `recall` (what an alert is diagnosed by), [`lint`] (which rows a source can judge at all), [`finding`] (what is said), [`light`] (all of it as one state), [`replay`] (a finished run under a watch),
+//! [`rows`] (blocks → verdict rows), [`alert`] (blocks → alerts), `recall` (what an alert is diagnosed by), [`record`] (the window that is kept of one), [`lint`] (which rows a source can judge at all), [`finding`] (what is said), [`light`] (all of it as one state), [`replay`] (a finished run under a watch),
 //! [`export`] (a budget in the forms of others' tools). Beside them [`canary`]: two sides of a fleet, of which one is on trial.
 //!
 //! A percentile row is a count over its ceiling, never an interpolated quantile: where the ceiling lies inside a bucket the count is a bracket, and
@@ -16,6 +16,7 @@ pub mod light;
 pub mod lint;
 pub mod over;
 mod recall;
+pub mod record;
 pub mod replay;
 pub mod requests;
 pub mod rows;

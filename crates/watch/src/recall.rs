@@ -97,7 +97,7 @@ impl Recall {
     }
 
     /// The rows of some time; a value that stood before stands at its first scrape.
-    fn samples(&self, from: At, to: At) -> Vec<Sample> {
+    pub fn samples(&self, from: At, to: At) -> Vec<Sample> {
         let mut stood: Vec<f64> = self.series.iter().map(|series| series.before).collect();
         let mut kept = Vec::new();
         for row in &self.rows {

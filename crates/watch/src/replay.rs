@@ -8,6 +8,7 @@ use plimsoll_measure::server_side::ServerSide;
 use plimsoll_model::{At, Attempt, Sample, Span};
 use serde::{Deserialize, Serialize};
 
+use crate::record::{AlertWindow, ended};
 use crate::{Alert, AlertKind, AlertSpec, WatchRow, WatchSpec, Watched};
 
 /// What a watch would have said of a run.
@@ -23,27 +24,38 @@ pub struct Replayed {
     pub rows: Vec<WatchRow>,
 }
 
+/// Keeps the window of alerts, and says in which run folder.
+pub type Keep<'a> = dyn FnMut(AlertWindow) -> String + 'a;
+
 /// Replays the requests of a run; `None` where it has none.
 pub fn of_requests(
     file: &BudgetFile,
     every: Span,
     alerts: &AlertSpec,
     mut rows: Vec<Attempt>,
+    keep: Option<&mut Keep<'_>>,
 ) -> Option<Replayed> {
     rows.sort_by_key(ended);
     let from = rows.iter().map(|row| row.due).min()?;
     let to = rows.last().map(ended)?.max(from + Span(1));
     let spec = WatchSpec { every, window: to - from + every };
     let watched = Watched::new(file.clone(), spec).of_requests(alerts.clone(), from);
+    let watched = if keep.is_some() { watched.recording() } else { watched };
     let mut rows = rows.into_iter().peekable();
-    Some(go(watched, (from, to), every, |watched, now| {
+    Some(go(watched, (from, to), (every, keep), |watched, now| {
         watched.take(std::iter::from_fn(|| rows.next_if(|row| ended(row) <= now)));
     }))
 }
 
 /// Replays what servers' pages said during a run; `None` where nobody read one. A page that was read less often than asked for is looked at as
 /// often as it was read.
-pub fn of_pages(file: &BudgetFile, every: Span, alerts: &AlertSpec, samples: &[Sample]) -> Option<Replayed> {
+pub fn of_pages(
+    file: &BudgetFile,
+    every: Span,
+    alerts: &AlertSpec,
+    samples: &[Sample],
+    keep: Option<&mut Keep<'_>>,
+) -> Option<Replayed> {
     let mut samples: Vec<Sample> =
         samples.iter().filter(|sample| sample.source != "client").cloned().collect();
     let side = ServerSide::read(&samples);
@@ -56,7 +68,7 @@ pub fn of_pages(file: &BudgetFile, every: Span, alerts: &AlertSpec, samples: &[S
     let spec = WatchSpec { every, window: to - from + every };
     let watched = Watched::new(file.clone(), spec).alerting(alerts.clone());
     let mut samples = samples.into_iter().peekable();
-    Some(go(watched, (from, to), every, |watched, now| {
+    Some(go(watched, (from, to), (every, keep), |watched, now| {
         while let Some(sample) = samples.next_if(|sample| sample.at <= now) {
             watched.push(sample);
         }
@@ -67,13 +79,17 @@ pub fn of_pages(file: &BudgetFile, every: Span, alerts: &AlertSpec, samples: &[S
 fn go(
     mut watched: Watched,
     (from, to): (At, At),
-    every: Span,
+    (every, mut keep): (Span, Option<&mut Keep<'_>>),
     mut come: impl FnMut(&mut Watched, At),
 ) -> Replayed {
     let (mut now, mut alerts) = (from, Vec::new());
     loop {
         come(&mut watched, now);
         watched.tick(now);
+        if let Some((keep, window)) = keep.as_mut().zip(watched.fired(now)) {
+            let run = keep(window);
+            watched.recorded(now, &run);
+        }
         note(&mut alerts, &watched);
         if now >= to {
             break;
@@ -96,9 +112,4 @@ fn note(told: &mut Vec<Alert>, watched: &Watched) {
             None => told.push(alert),
         }
     }
-}
-
-/// When a row was there to be seen: a request that was never sent has no end.
-fn ended(row: &Attempt) -> At {
-    row.end.or(row.sent).unwrap_or(row.due)
 }

@@ -7,16 +7,19 @@
 use std::collections::{HashMap, VecDeque};
 
 use plimsoll_judge::budget::{Budget, BudgetFile};
+use plimsoll_measure::server_side::table::SignalPart;
 use plimsoll_measure::server_side::{
     FAILED, LEFT, PAGE_LABEL, PATIENCE, Replica, SCRAPE, Series, ServerSide, Signal,
 };
 use plimsoll_model::{At, Attempt, Sample, Span, split_labels};
 
+use crate::alert::cold::ReplicaSeen;
 use crate::alert::{AlertKind, Board, FirstTokens, Kept, Minute, board};
 use crate::block::Block;
 use crate::finding::ReplicaNow;
 use crate::over::{Over, over};
 use crate::recall::Recall;
+use crate::record::{AlertWindow, BEFORE, Recent};
 use crate::requests;
 use crate::rows::{self, Source};
 use crate::samples::Samples;
@@ -37,6 +40,15 @@ const LOST_AT_LEAST: Span = Span::from_secs(2);
 /// Nothing has moved for so long with requests running: stalled. A page that counts no tokens says nothing while long answers are written.
 const STALLED: Span = Span::from_secs(30);
 const STALLED_WITHOUT_TOKENS: Span = Span::from_secs(600);
+
+/// Of a replica that has not moved for so long, however it ended, nothing is remembered.
+const FORGOTTEN: Span = Span::from_secs(86_400);
+
+/// What moves while a replica computes.
+const COUNTERS: [Signal; 4] = [Signal::Finished, Signal::OutputTokens, Signal::PromptTokens, Signal::Steps];
+
+/// Labels of `…_info` series that another release has another value of.
+const VERSION_LABELS: [&str; 3] = ["version", "revision", "image"];
 
 /// A replica that nothing tells from others.
 const THE_SERVER: &str = "the server";
@@ -67,6 +79,8 @@ pub struct Watched {
     side: ServerSide,
     /// Requests that ended since the last tick, where they are what is watched.
     requests: Option<Vec<Attempt>>,
+    /// Those of the last minutes, where windows of alerts are kept.
+    recent: Option<Recent>,
     alerts: Board,
 }
 
@@ -85,7 +99,14 @@ impl Watched {
             moved: HashMap::new(),
             side: ServerSide::default(),
             requests: None,
+            recent: None,
         }
+    }
+
+    /// Windows of alerts are kept: requests are remembered for it.
+    #[must_use]
+    pub fn recording(self) -> Watched {
+        Watched { recent: Some(Recent::default()), ..self }
     }
 
     /// Requests themselves are watched, from this instant on, and no pages.
@@ -131,6 +152,24 @@ impl Watched {
         self.alerts.alerts()
     }
 
+    /// The window of the alerts that fired at this tick; `None` = there are none.
+    pub fn fired(&self, now: At) -> Option<AlertWindow> {
+        let alerts = self.alerts.fired(now);
+        let since = alerts.iter().map(|alert| board::at(alert.since_s)).min()?.min(now);
+        let from = since - BEFORE;
+        let samples = match self.requests {
+            None => self.recall.samples(from, now),
+            Some(_) => Vec::new(),
+        };
+        let attempts = self.recent.as_ref().map(|recent| recent.window((from, since, now)));
+        Some(AlertWindow { alerts, from, since, to: now, samples, attempts: attempts.unwrap_or_default() })
+    }
+
+    /// The run folder in which that window is kept.
+    pub fn recorded(&mut self, now: At, run: &str) {
+        self.alerts.recorded(now, run);
+    }
+
     /// The budget.
     pub fn file(&self) -> &BudgetFile {
         &self.file
@@ -144,6 +183,7 @@ impl Watched {
                 labels.iter().find(|(name, _)| name == PAGE_LABEL).map_or("", |(_, page)| page.as_str());
             if sample.name == LEFT {
                 self.pages.remove(page);
+                self.alerts.cold.left(page);
                 return;
             }
             let seen = self.pages.entry(page.to_owned()).or_default();
@@ -157,8 +197,32 @@ impl Watched {
                 seen.good = seen.good.max(Some(sample.at));
             }
         }
+        if sample.name.ends_with("_info") && !sample.value.is_nan() {
+            self.version(&sample.labels);
+        }
         self.recall.push(&sample);
         self.samples.push(sample);
+    }
+
+    /// The watch began then on the wall clock.
+    #[must_use]
+    pub fn begun_at(mut self, unix_s: f64) -> Watched {
+        self.alerts.cold.began(unix_s);
+        self
+    }
+
+    /// Notes which version a page is of, where one of its labels says so.
+    fn version(&mut self, labels: &str) {
+        let labels = split_labels(labels);
+        let page = labels.iter().find(|(name, _)| name == PAGE_LABEL).map_or("", |(_, page)| page.as_str());
+        let told: Vec<String> = labels
+            .iter()
+            .filter(|(name, _)| VERSION_LABELS.contains(&name.as_str()))
+            .map(|(name, value)| format!("{name} {value}"))
+            .collect();
+        if !told.is_empty() {
+            self.alerts.cold.version(page, told.join(", "));
+        }
     }
 
     /// Counts what came since the last tick, and forgets what is older than the window.
@@ -168,6 +232,9 @@ impl Watched {
             let block = requests::block(&self.file, &ended, (self.last.unwrap_or(now), now));
             self.blocks.push_back(block.clone());
             self.alert(now, Some(&block));
+            if let Some(recent) = &mut self.recent {
+                recent.push(ended, now);
+            }
             self.last = Some(now);
             self.leave(now);
             return;
@@ -206,11 +273,45 @@ impl Watched {
         let stalled: Vec<(String, f64)> =
             replicas.into_iter().filter_map(|replica| Some((replica.name, replica.stalled_s?))).collect();
         let pages = self.pages.len();
-        self.alerts.step(&board::Seen { now, block, lost: &lost, pages, stalled: &stalled, silent: &silent });
+        let seen = block.map_or(Vec::new(), |block| self.seen((block.at - block.length, block.at), &silent));
+        self.alerts.step(&board::Seen {
+            now,
+            block,
+            lost: &lost,
+            pages,
+            stalled: &stalled,
+            silent: &silent,
+            replicas: &seen,
+        });
         // Requests themselves are diagnosed from their run, which has all of them.
         if self.requests.is_none() {
             self.diagnose(now);
         }
+    }
+
+    /// What the pages tell of each replica that answers.
+    fn seen(&self, (from, to): (At, At), silent: &[String]) -> Vec<ReplicaSeen> {
+        let replica = |(number, replica): (usize, &Replica)| {
+            let name = name_of(replica);
+            let stood = |signal, part| self.side.stood_of(number, signal, &part, to);
+            let first = stood(Signal::Ttft, SignalPart::Sum).zip(stood(Signal::Ttft, SignalPart::Count));
+            let came = self.side.histogram_of(number, Signal::Ttft, from, to);
+            (!silent.contains(&name)).then(|| ReplicaSeen {
+                began_s: level(self.side.gauge_of(number, Signal::StartTime)),
+                fell: self.fell(number, (from, to)),
+                answered: stood(Signal::Finished, SignalPart::Counter),
+                first,
+                came: came.and_then(|came| came.sum.zip(came.count)),
+                name,
+            })
+        };
+        self.side.replicas().iter().enumerate().filter_map(replica).collect()
+    }
+
+    /// Did one of its counters begin anew?
+    fn fell(&self, replica: usize, (from, to): (At, At)) -> bool {
+        let gained = COUNTERS.iter().filter_map(|signal| self.side.gained_of(replica, *signal, from, to));
+        gained.into_iter().any(|gained| gained.resets > 0)
     }
 
     /// Asks the pages what is to blame for the alerts that fired just now: once, however many they are.
@@ -222,9 +323,8 @@ impl Watched {
 
     /// Notes which replicas moved, or had nothing to do.
     fn moves(&mut self, from: At, to: At) {
-        let counters = [Signal::Finished, Signal::OutputTokens, Signal::PromptTokens, Signal::Steps];
         for (number, replica) in self.side.replicas().iter().enumerate() {
-            let gains = counters.iter().filter_map(|signal| self.side.gained_of(number, *signal, from, to));
+            let gains = COUNTERS.iter().filter_map(|signal| self.side.gained_of(number, *signal, from, to));
             let moves = gains.into_iter().any(|gained| gained.value > 0.0);
             let running = level(self.side.gauge_of(number, Signal::Running));
             let is_idle = running.is_none_or(|running| running < 1.0);
@@ -233,6 +333,8 @@ impl Watched {
                 *moved = to;
             }
         }
+        // Names of pods never come again.
+        self.moved.retain(|_, moved| *moved >= to - FORGOTTEN);
     }
 
     fn block(&self, from: At, to: At) -> Block {
@@ -240,7 +342,8 @@ impl Watched {
         let failed = [Signal::Failed, Signal::Refused];
         let failed: f64 = failed.iter().filter_map(|signal| gained(*signal)).map(|gained| gained.value).sum();
         let finished = gained(Signal::Finished);
-        let restarts = finished.as_ref().map_or(0, |gained| u64::from(gained.resets));
+        let restarts =
+            (0..self.side.replicas().len()).filter(|number| self.fell(*number, (from, to))).count();
         Block {
             at: to,
             length: to - from,
@@ -257,7 +360,7 @@ impl Watched {
             ),
             finished: finished.map(|gained| gained.value),
             output_tokens: gained(Signal::OutputTokens).map(|gained| gained.value),
-            restarts,
+            restarts: restarts as u64,
             shed: 0,
             waiting: self
                 .per_replica(self.side.gauge(Signal::Waiting).and_then(|series| series.mean(from, to)), to),
@@ -339,7 +442,7 @@ impl Watched {
             let stalled_s =
                 running.filter(|running| answers && *running >= 1.0).and_then(|_| self.stalled(replica));
             ReplicaNow {
-                name: if replica.name.is_empty() { THE_SERVER.to_owned() } else { replica.name.clone() },
+                name: name_of(replica),
                 running,
                 waiting: level(self.side.gauge_of(number, Signal::Waiting)),
                 answers,
@@ -383,6 +486,10 @@ impl Watched {
             replicas,
         }
     }
+}
+
+fn name_of(replica: &Replica) -> String {
+    if replica.name.is_empty() { THE_SERVER.to_owned() } else { replica.name.clone() }
 }
 
 fn level(series: Option<Series>) -> Option<f64> {

@@ -6,6 +6,8 @@ mod alerts;
 mod canary;
 #[path = "all/canary_judged.rs"]
 mod canary_judged;
+#[path = "all/cold_starts.rs"]
+mod cold_starts;
 #[path = "all/diagnosed.rs"]
 mod diagnosed;
 #[path = "all/doubled.rs"]

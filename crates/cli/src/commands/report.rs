@@ -8,6 +8,7 @@ use plimsoll_report::html::{Beside, render};
 
 use super::diagnose::url;
 use super::plan::file;
+use super::watch::kept::PageWindow;
 use crate::exit::{Exit, Stop};
 use crate::flags::ReportArgs;
 use crate::rows;
@@ -16,6 +17,12 @@ use crate::{out, price};
 /// Writes the report and prints where it is.
 pub fn run(args: &ReportArgs) -> Result<Exit, Stop> {
     out::place_for(args.out.as_deref())?;
+    if let Some(window) = PageWindow::read(&args.run)? {
+        let name = args.run.display().to_string();
+        let page = plimsoll_report::html::diagnose::render(&name, &window.diagnosis(), &[]);
+        out::line(&save(&args.run, args.out.as_deref(), page)?.display().to_string());
+        return Ok(Exit::Done);
+    }
     let mut rows = rows::whole(&args.run)?;
     price::put(&mut rows.findings, &args.price, &rows.manifest.target)?;
     let told = url::told_of(&args.run, &rows);

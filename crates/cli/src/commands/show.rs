@@ -12,6 +12,7 @@ use plimsoll_report::figure::counted;
 use plimsoll_report::text::Detail;
 use plimsoll_store::StoreError;
 
+use crate::commands::watch::kept::PageWindow;
 use crate::commands::{collect, report};
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, ReportArgs, ShowArgs};
@@ -41,6 +42,9 @@ pub fn run(args: &ShowArgs) -> Result<Exit, Stop> {
         out::file(file, plimsoll_report::csv::render(&requests))?;
         out::note(&format!("{}: {}", file.display(), counted(requests.len() as u64, "request")));
         return Ok(Exit::Done);
+    }
+    if let Some(window) = PageWindow::read(&args.run)? {
+        return window.show(args.format);
     }
     let (mut manifest, mut findings) = rows::load(&args.run)?;
     price::put(&mut findings, &args.price, &manifest.target)?;

@@ -31,6 +31,9 @@ pub struct WatchArgs {
     /// Serve them to other machines too: whoever reaches the address can read them
     #[arg(long)]
     pub listen_open: bool,
+    /// Keep the window of each alert as a run folder here [default: the watch file's record, else none]
+    #[arg(long, value_name = "DIR")]
+    pub record: Option<PathBuf>,
     /// End after so long, with an exit code that judges [default: runs until Ctrl-C]
     #[arg(long = "for", value_name = "TIME")]
     pub time: Option<String>,

@@ -191,6 +191,12 @@ impl ServerSide {
         self.taken_in(&self.own(replica, signal), from, to)
     }
 
+    /// What a replica's counters of this signal (or the sums, or the counts, of its histogram) stood at then: since its process began.
+    pub fn stood_of(&self, replica: usize, signal: Signal, part: &SignalPart, at: At) -> Option<f64> {
+        let own = self.own(replica, signal).into_iter().filter(|track| track.part == *part);
+        own.filter_map(|track| track.stood_at(at)).reduce(|a, b| a + b)
+    }
+
     /// Mean requests in the queue by Little's law, λW: what the queue-time histogram took in over the window. Unlike the gauge it misses no
     /// short queue; it counts the wait of the requests that ended in the window.
     pub fn waiting_by_little(&self, from: At, to: At) -> Option<f64> {

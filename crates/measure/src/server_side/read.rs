@@ -52,6 +52,12 @@ impl Track {
         !self.is_level() && !matches!(self.part, SignalPart::Min | SignalPart::Max)
     }
 
+    /// The same in the signal's unit; of a histogram what is counted has none.
+    pub fn stood_at(&self, at: At) -> Option<f64> {
+        let factor = if self.part == SignalPart::Count { 1.0 } else { self.factor };
+        Some(self.value_at(at)? * factor)
+    }
+
     /// The last number that was read by then; `None` = there was none yet, or the series had left.
     fn value_at(&self, at: At) -> Option<f64> {
         let end = self.points.partition_point(|point| point.0 <= at);

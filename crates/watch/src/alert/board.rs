@@ -8,6 +8,7 @@ use plimsoll_judge::budget::BudgetFile;
 use plimsoll_model::{At, Span};
 
 use super::burn::{Minute, span_words};
+use super::cold::{ColdStarts, ReplicaSeen};
 use super::detect::threshold;
 use super::doubled::Doubled;
 use super::row::{BLOCK, RowWatch, evidence};
@@ -36,6 +37,8 @@ pub(crate) struct Seen<'a> {
     pub stalled: &'a [(String, f64)],
     /// Replicas whose page does not answer.
     pub silent: &'a [String],
+    /// What the pages tell of each replica that answers.
+    pub replicas: &'a [ReplicaSeen],
 }
 
 /// What a watch leaves to the next one: all that it has told, and what it counted, in the next one's time.
@@ -70,6 +73,8 @@ pub struct Board {
     since: HashMap<(AlertKind, String), At>,
     queue: VecDeque<Waited>,
     doubled: Doubled,
+    /// When replicas started.
+    pub(crate) cold: ColdStarts,
     asked: bool,
 }
 
@@ -111,6 +116,7 @@ impl Board {
             since: HashMap::new(),
             queue: VecDeque::new(),
             doubled: Doubled::default(),
+            cold: ColdStarts::default(),
             asked: false,
         }
     }
@@ -125,6 +131,18 @@ impl Board {
     pub(crate) fn undiagnosed(&self, now: At) -> Option<At> {
         let new = self.standing.iter().filter(|alert| alert.is_new(now));
         new.map(|alert| at(alert.since_s)).min()
+    }
+
+    /// Those that fired at this instant, of which a window is to be kept.
+    pub(crate) fn fired(&self, now: At) -> Vec<Alert> {
+        let is_new = |alert: &&Alert| alert.kind.has_window() && alert.fired_s == seconds(now);
+        self.standing.iter().filter(is_new).filter(|alert| alert.run.is_none()).cloned().collect()
+    }
+
+    /// Where the window of those that fired at this instant is kept.
+    pub(crate) fn recorded(&mut self, now: At, run: &str) {
+        let is_new = |alert: &&mut Alert| alert.kind.has_window() && alert.fired_s == seconds(now);
+        self.standing.iter_mut().filter(is_new).for_each(|alert| alert.run = Some(run.to_owned()));
     }
 
     /// From when to when nothing was slow or failing, before what is so now.
@@ -191,6 +209,7 @@ impl Board {
         self.rows(block, seen.now);
         self.queue(block, seen.now);
         self.first_tokens(block, seen.now);
+        self.starts(block, seen);
         self.traffic(block, seen.now);
     }
 
@@ -333,6 +352,15 @@ impl Board {
         self.hold(AlertKind::TtftDoubled, "fleet", None, now, found);
     }
 
+    /// More starts since a deploy; it stands until nothing has started for a while.
+    fn starts(&mut self, block: &Block, seen: &Seen<'_>) {
+        let found = self.cold.step(seen.now, block.length, seen.replicas);
+        let stands = self.standing.iter().find(|alert| alert.kind == AlertKind::ColdStarts);
+        let stands = stands.filter(|_| !self.cold.is_quiet(seen.now));
+        let found = found.or_else(|| stands.map(|alert| (at(alert.since_s), alert.evidence.clone())));
+        self.hold(AlertKind::ColdStarts, "fleet", None, seen.now, found);
+    }
+
     /// Nobody asks any more: only where somebody did.
     fn traffic(&mut self, block: &Block, now: At) {
         let Some(finished) = block.finished else { return };
@@ -389,6 +417,7 @@ impl Board {
                     resolved_s: None,
                     evidence,
                     diagnosis: None,
+                    run: None,
                 });
             }
             (None, None) => {}
@@ -409,6 +438,6 @@ pub(super) fn seconds(at: At) -> f64 {
     at.0 as f64 / 1e9
 }
 
-fn at(seconds: f64) -> At {
+pub(crate) fn at(seconds: f64) -> At {
     At((seconds * 1e9) as i64)
 }

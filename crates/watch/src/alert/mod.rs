@@ -1,10 +1,11 @@
 //! Alerts: what a person is called for, from blocks of counts and the state of the fleet. Each says since when, and why in a sentence.
 //!
 //! Reading order: [`detect`] (a ceiling broken for more than a minute), [`burn`] (how fast the allowance is used up), [`row`] (both, of one row),
-//! `doubled` (first tokens twice as late as in a good hour), [`board`] (which alerts stand), [`diagnosed`] (what is to blame).
+//! `doubled` (first tokens twice as late as in a good hour), [`cold`] (more starts since a deploy), [`board`] (which alerts stand), [`diagnosed`] (what is to blame).
 
 pub mod board;
 pub mod burn;
+pub mod cold;
 pub mod detect;
 pub mod diagnosed;
 mod doubled;
@@ -70,6 +71,8 @@ pub enum AlertKind {
     TtftDoubled,
     /// More requests wait per replica than may.
     QueueOverTarget,
+    /// Replicas start more often since a deploy.
+    ColdStarts,
     /// A replica computes requests and nothing of it moves.
     Stalled,
     /// A page does not answer.
@@ -83,6 +86,11 @@ pub enum AlertKind {
 }
 
 impl AlertKind {
+    /// Is there something to see in what came before it fired? Of what is silent there is not.
+    pub fn has_window(self) -> bool {
+        self.is_diagnosed() || self == AlertKind::Stalled
+    }
+
     /// In a label.
     pub fn name(self) -> &'static str {
         match self {
@@ -90,6 +98,7 @@ impl AlertKind {
             AlertKind::BurnRate => "burn_rate",
             AlertKind::TtftDoubled => "ttft_doubled",
             AlertKind::QueueOverTarget => "queue_over_target",
+            AlertKind::ColdStarts => "cold_starts",
             AlertKind::Stalled => "stalled",
             AlertKind::SourceLost => "source_lost",
             AlertKind::Absent => "absent",
@@ -111,7 +120,7 @@ impl AlertKind {
     /// Is something slow or failing, so that it can be asked what is to blame? The others say themselves what is so.
     pub fn is_diagnosed(self) -> bool {
         use AlertKind::*;
-        matches!(self, CeilingBroken | BurnRate | TtftDoubled | QueueOverTarget)
+        matches!(self, CeilingBroken | BurnRate | TtftDoubled | QueueOverTarget | ColdStarts)
     }
 
     /// On the screen.
@@ -121,6 +130,7 @@ impl AlertKind {
             AlertKind::BurnRate => "burn rate",
             AlertKind::TtftDoubled => "ttft doubled",
             AlertKind::QueueOverTarget => "queue over target",
+            AlertKind::ColdStarts => "cold starts up",
             AlertKind::Stalled => "stalled",
             AlertKind::SourceLost => "source lost",
             AlertKind::Absent => "no signal",
@@ -174,6 +184,9 @@ pub struct Alert {
     /// What is to blame, where pages were asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub diagnosis: Option<Box<AlertDiagnosis>>,
+    /// The run folder with its window, where one is kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
 }
 
 impl Alert {

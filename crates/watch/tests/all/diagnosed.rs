@@ -74,7 +74,7 @@ fn watched(then: &Then) -> Replayed {
         {"id": "ttft", "metric": "ttft", "p": "95", "max": "200ms"}, {"id": "itl", "metric": "itl", "p": "95", "max": "50ms"}]}"#;
     let file: BudgetFile = serde_json::from_str(budget).expect("a budget");
     let alerts = AlertSpec { queue_per_replica: Some(4.0), ..AlertSpec::default() };
-    of_pages(&file, Span::from_secs(15), &alerts, &pages(then)).expect("there are pages")
+    of_pages(&file, Span::from_secs(15), &alerts, &pages(then), None).expect("there are pages")
 }
 
 /// Alerts that have a diagnosis, and of each the cause.

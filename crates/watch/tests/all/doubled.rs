@@ -14,7 +14,8 @@ fn doubled(then: Then) -> Vec<Alert> {
     let budget = r#"{"version": 1, "budgets": [{"id": "ttft", "metric": "ttft", "p": "95", "max": "60s"}]}"#;
     let file: BudgetFile = serde_json::from_str(budget).expect("a budget");
     let pages = pages(&Then { good: GOOD, ..then });
-    let found = of_pages(&file, Span::from_secs(15), &AlertSpec::default(), &pages).expect("there are pages");
+    let found =
+        of_pages(&file, Span::from_secs(15), &AlertSpec::default(), &pages, None).expect("there are pages");
     assert!(found.alerts.iter().all(|alert| alert.kind == AlertKind::TtftDoubled), "{:?}", found.alerts);
     found.alerts
 }

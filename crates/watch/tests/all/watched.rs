@@ -16,6 +16,8 @@ pub struct Page {
     pub failed: u64,
     pub running: f64,
     pub waiting: f64,
+    /// When its process began, s of Unix time, where it says so.
+    pub began: Option<f64>,
 }
 
 impl Page {
@@ -34,6 +36,7 @@ impl Page {
         };
         let mut rows = vec![row(SCRAPE, "", 20.0), row("vllm:num_requests_running", "", self.running)];
         rows.push(row("vllm:num_requests_waiting", "", self.waiting));
+        rows.extend(self.began.map(|began| row("process_start_time_seconds", "", began)));
         for edge in EDGES {
             let below = self.ttft.iter().filter(|s| **s <= edge).count();
             rows.push(row("vllm:time_to_first_token_seconds_bucket", &format!("le={edge}"), below as f64));

@@ -59,6 +59,7 @@ pub fn run(args: &DemoArgs) -> Result<Exit, Stop> {
         key_env: None,
         ca_file: None,
         insecure: false,
+        record: None,
         format: args.output.format,
         quiet: args.output.quiet,
     };

@@ -6,10 +6,11 @@ use crate::rows;
 use std::path::{Path, PathBuf};
 
 use plimsoll_diagnose::device::{self, DeviceFinding};
-use plimsoll_diagnose::{Case, DiagnoseSpec, Side, diagnose};
+use plimsoll_diagnose::{Case, DiagnoseSpec, Diagnosis, Side, diagnose};
 use plimsoll_measure::findings::BudgetSpec;
 use plimsoll_report::diagnose as page;
 
+use super::watch::kept::PageWindow;
 use super::{compare, profile};
 use crate::exit::{Exit, Stop};
 use crate::flags::{DiagnoseArgs, Format};
@@ -29,6 +30,9 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     }
     let dir = crate::named::run(name).map_err(Stop::usage)?;
     let (dir, name) = (dir.as_path(), &dir.display().to_string());
+    if let Some(window) = PageWindow::read(dir)? {
+        return of_window(args, name, &window);
+    }
     let rows = rows::whole(dir)?;
     if of_levels(args).is_none()
         && let Some(exit) = url::of_run(dir, &rows, args)?
@@ -44,15 +48,32 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     let (budget, device) = (budget.as_ref(), device.as_ref());
     let validity = Some(&rows.findings.validity);
     let diagnosis = diagnose(&Case { candidate, baseline, budget, device, validity, spec: &spec });
+    print(args, name, &diagnosis)
+}
+
+/// What pages tell of an alert's window, which holds what came before it.
+fn of_window(args: &DiagnoseArgs, name: &str, window: &PageWindow) -> Result<Exit, Stop> {
+    let given =
+        [(args.passive.baseline.is_some(), "--baseline"), (args.passive.budget.is_some(), "--budget")];
+    let given = given.iter().find(|(given, _)| *given).map(|(_, flag)| *flag).or(of_levels(args));
+    if let Some(flag) = given {
+        return Err(Stop::usage(format!(
+            "{flag}: {name} holds what metrics pages said about an alert, before it and since; it is diagnosed by that alone"
+        )));
+    }
+    print(args, name, &window.diagnosis())
+}
+
+fn print(args: &DiagnoseArgs, name: &str, diagnosis: &Diagnosis) -> Result<Exit, Stop> {
     match args.output.format {
-        Format::Text => out::line(&page::render(name, &diagnosis)),
-        Format::Json => out::json(&diagnosis),
+        Format::Text => out::line(&page::render(name, diagnosis)),
+        Format::Json => out::json(diagnosis),
     }
     if let Some(path) = &args.html {
-        let page = plimsoll_report::html::diagnose::render(name, &diagnosis, &[]);
+        let page = plimsoll_report::html::diagnose::render(name, diagnosis, &[]);
         out::file(path, page)?;
     }
-    Ok(url::exit(&diagnosis))
+    Ok(url::exit(diagnosis))
 }
 
 /// The folder of --baseline, which names a run folder or a baseline.

@@ -17,6 +17,7 @@ use plimsoll_report::gate as pages;
 use plimsoll_store::{Columns, Run, StoreError};
 
 use crate::budget_file::{self, BudgetText};
+use crate::commands::watch::kept::PageWindow;
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, GateArgs};
 use crate::measure::{line_spec, verdict as trust};
@@ -47,6 +48,11 @@ fn judged(args: &GateArgs) -> Result<Exit, Stop> {
     {
         return Ok(exit);
     }
+    if !url::is_url(&args.run)
+        && let Some(window) = PageWindow::read(&baseline::resolve(&args.run)?.dir)?
+    {
+        return of_window(args, &budget, &window);
+    }
     let named = args.baseline.as_ref().or(budget.file.baseline.as_ref());
     if let (Some(label), false) = (&args.label, named.is_some_and(|name| on_a_line(name))) {
         return Err(Stop::usage(format!(
@@ -71,6 +77,23 @@ fn judged(args: &GateArgs) -> Result<Exit, Stop> {
         Format::Json => out::json(&finding),
     }
     Ok(exit(&finding, &measured.findings))
+}
+
+/// What metrics pages say of a budget in an alert's window.
+fn of_window(args: &GateArgs, budget: &BudgetText, window: &PageWindow) -> Result<Exit, Stop> {
+    let given = [
+        (args.baseline.is_some(), "--baseline"),
+        (args.junit.is_some(), "--junit"),
+        (args.markdown.is_some(), "--markdown"),
+        (args.sarif.is_some(), "--sarif"),
+    ];
+    if let Some((_, flag)) = given.iter().find(|(given, _)| *given) {
+        return Err(Stop::usage(format!(
+            "{flag}: {} holds what metrics pages said about an alert and no requests; its rows are printed alone",
+            args.run
+        )));
+    }
+    window.gate(&budget.file, args.format)
 }
 
 /// A run to be judged.

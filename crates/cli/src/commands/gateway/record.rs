@@ -30,6 +30,7 @@ use super::traces::Traces;
 use super::trial::{self, Trials};
 use crate::exit::Stop;
 use crate::measure;
+use crate::numbered::{folders, size};
 use crate::out;
 
 /// The kind of run it writes.
@@ -201,7 +202,7 @@ struct Folder {
 
 impl Next {
     fn folder(&self) -> Result<Folder, StoreError> {
-        let number = folders(&self.record.dir).last().map_or(1, |(number, _)| number + 1);
+        let number = folders(&self.record.dir, PREFIX).last().map_or(1, |(number, _)| number + 1);
         let dir = self.record.dir.join(format!("{PREFIX}{number:06}"));
         let begun = self.clock.now();
         // A request's instant is read before it gets its number: one that comes just now began before zero otherwise.
@@ -269,19 +270,7 @@ impl Next {
 
 /// The newest run folder of a gateway in `dir`; `None` = there is none.
 pub fn newest(dir: &Path) -> Option<PathBuf> {
-    folders(dir).pop().map(|(_, newest)| newest)
-}
-
-/// The run folders of gateways in `dir` by their numbers, ascending.
-fn folders(dir: &Path) -> Vec<(u64, PathBuf)> {
-    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
-    let of = |path: PathBuf| {
-        let number = path.file_name()?.to_str()?.strip_prefix(PREFIX)?.parse().ok()?;
-        path.is_dir().then_some((number, path))
-    };
-    let mut found: Vec<_> = entries.flatten().filter_map(|entry| of(entry.path())).collect();
-    found.sort_unstable();
-    found
+    folders(dir, PREFIX).pop().map(|(_, newest)| newest)
 }
 
 /// The folders that are open.
@@ -375,7 +364,7 @@ impl Keeping {
         let record = &self.next.record;
         let open = [&self.newest].into_iter().chain(self.older.iter().map(|(folder, _)| folder));
         let open: Vec<&Path> = open.map(|folder| folder.writer.dir()).collect();
-        let sized: Vec<(PathBuf, u64)> = folders(&record.dir)
+        let sized: Vec<(PathBuf, u64)> = folders(&record.dir, PREFIX)
             .into_iter()
             .map(|(_, dir)| (size(&dir), dir))
             .map(|(size, dir)| (dir, size))
@@ -467,11 +456,4 @@ impl Folder {
         });
         judged.err().map(|error| error.to_string())
     }
-}
-
-fn size(dir: &Path) -> u64 {
-    let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
-    // What an open run keeps free for its last words is no part of it.
-    let own = entries.flatten().filter(|entry| entry.file_name() != plimsoll_store::folder::RESERVE);
-    own.filter_map(|entry| entry.metadata().ok()).map(|file| file.len()).sum()
 }

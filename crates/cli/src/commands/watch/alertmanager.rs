@@ -199,6 +199,7 @@ mod tests {
             resolved_s,
             evidence: String::new(),
             diagnosis: None,
+            run: None,
         };
         ToldAlert::new(alert, None, &BTreeMap::new())
     }

@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use plimsoll_client::targets;
+use plimsoll_client::target::without_user;
+use plimsoll_client::{Clock, targets};
 use plimsoll_judge::budget::{BUDGET_VERSION, BudgetFile};
-use plimsoll_model::Span;
+use plimsoll_model::{Span, Time};
 use plimsoll_watch::{AlertSpec, WatchSpec};
 use plimsoll_workload::parse_span;
 use plimsoll_workload::scenario::TargetSpec;
@@ -15,6 +16,7 @@ use serde::Deserialize;
 use super::lists::{self, PageList};
 use super::notify::{Senders, SinkSpec};
 use super::pushed::{PushKind, PushSpec};
+use super::record::{Recorded, Recorder, WindowSpec};
 use super::traces::{AskedTraces, TracesSpec};
 use crate::budget_file;
 use crate::exit::Stop;
@@ -62,6 +64,8 @@ pub struct AskedWatch {
     pub senders: Senders,
     /// Where alerts are kept.
     pub journal: Option<PathBuf>,
+    /// Where their windows are kept.
+    pub record: Option<WindowSpec>,
     /// The budget; one without rows where traces are passed on and nothing is judged.
     pub budget: BudgetFile,
     /// Its file.
@@ -84,6 +88,7 @@ struct WatchFile {
     alerts: AlertSpec,
     sinks: SinkSpec,
     journal: Option<PathBuf>,
+    record: Option<WindowSpec>,
     traces: Option<TracesSpec>,
 }
 
@@ -164,6 +169,8 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
             "sinks: without a journal a restart loses or doubles alerts; write journal: FILE, where it can keep them",
         ));
     }
+    let record = args.record.clone().map(WindowSpec::new).or(file.record.take());
+    record.iter().try_for_each(WindowSpec::check).map_err(Stop::usage)?;
     let listen = args.listen.clone().or(file.listen).unwrap_or_else(|| LISTEN.to_owned());
     let mut target = TargetSpec {
         key_env: args.key_env.clone(),
@@ -193,6 +200,7 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
         alerts: file.alerts,
         senders,
         journal: file.journal,
+        record,
         budget,
         budget_path,
         listen: (listen != "none").then(|| address(&listen)).transpose()?,
@@ -263,6 +271,27 @@ impl AskedWatch {
         self.budget_path.as_ref().map(|path| path.display().to_string()).unwrap_or_default()
     }
 
+    /// What writes windows of alerts, where they are to be kept.
+    ///
+    /// # Errors
+    /// Its folder can't be made.
+    pub fn recorder(&self, clock: Clock) -> Result<Option<Recorder>, Stop> {
+        let url = match &self.run {
+            Some(run) => run.display().to_string(),
+            None => without_user(&self.target.url),
+        };
+        self.records(Recorded { url, clock: clock.anchor(), time: Time::Real })
+    }
+
+    /// The same of what has its own axis.
+    ///
+    /// # Errors
+    /// Its folder can't be made.
+    pub fn records(&self, of: Recorded) -> Result<Option<Recorder>, Stop> {
+        let what = (&self.budget, self.spec.every);
+        self.record.clone().map(|spec| Recorder::start(spec, what, of)).transpose()
+    }
+
     /// Looks no more often than this.
     ///
     /// # Errors
@@ -285,6 +314,7 @@ fn replayed(sources: &[String]) -> Result<WatchFile, Stop> {
                 sources: Vec::new(),
                 sinks: SinkSpec::default(),
                 journal: None,
+                record: None,
                 traces: None,
                 ..file
             })
@@ -365,7 +395,7 @@ fn file(path: &Path) -> Result<WatchFile, Stop> {
     serde_saphyr::from_str(&text).map_err(|e| {
         let said = e.to_string();
         Stop::usage(format!(
-            "{name}: {}; keys: sources, budget, every, window, listen, alerts: {{false_alarms, queue_per_replica, burn}}, sinks: {{labels, alertmanager, webhook}}, journal, traces: {{listen, key_env, key_file, to, keep, wait, memory_mb}}",
+            "{name}: {}; keys: sources, budget, every, window, listen, alerts: {{false_alarms, queue_per_replica, burn}}, sinks: {{labels, alertmanager, webhook}}, journal, record: {{dir, keep_bytes, keep_days}}, traces: {{listen, key_env, key_file, to, keep, wait, memory_mb}}",
             said.lines().next().unwrap_or("is no YAML")
         ))
     })

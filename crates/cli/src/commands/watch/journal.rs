@@ -286,6 +286,7 @@ mod tests {
             resolved_s: (state == AlertState::Resolved).then_some(1_795_405_100.5),
             evidence: "4 % of 2218 requests".into(),
             diagnosis: None,
+            run: None,
         }
     }
 

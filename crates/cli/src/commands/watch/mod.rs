@@ -3,11 +3,13 @@
 mod alertmanager;
 pub mod asked;
 mod journal;
+pub mod kept;
 mod lists;
 mod notify;
 mod outbox;
 pub mod page;
 mod pushed;
+pub mod record;
 mod replay;
 mod run;
 pub mod serve;
@@ -38,6 +40,7 @@ use crate::screen::{KeyWatch, Screen};
 use asked::{AskedWatch, Doing};
 use notify::Notifier;
 use pushed::Receiving;
+use record::Recorder;
 use serve::Served;
 use traces::{Traces, TracesTold};
 
@@ -155,7 +158,13 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
         // Parents of this process wait for this line: it comes even when it is to be quiet.
         out::note(&format!("page, /metrics, /v1/rows and /v1/alerts on http://{}", served.addr));
     }
-    let mut watched = Watched::new(asked.budget.clone(), asked.spec).alerting(asked.alerts.clone());
+    let mut watched = Watched::new(asked.budget.clone(), asked.spec)
+        .alerting(asked.alerts.clone())
+        .begun_at(clock.anchor().realtime_ns as f64 / 1e9);
+    let recorder = asked.recorder(clock)?;
+    if recorder.is_some() {
+        watched = watched.recording();
+    }
     if let Some(kept) = kept {
         watched = watched.resuming(kept, clock.now());
     }
@@ -174,10 +183,11 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     let over = Arc::new(AtomicBool::new(false));
     let follower = lists::follow(&asked, scraper, Arc::clone(&over));
     let until = asked.time.map(|time| At::ZERO + time);
-    let mut told = Telling { receiving, traces, ..Telling::new(args, notifier, served) };
+    let mut told = Telling { receiving, traces, ..Telling::new(args, (notifier, recorder), served) };
     let last = go(&watched, &mut told, (clock, asked.spec, until), &ended);
     let came: Vec<String> = told.pushed().iter().map(|(name, counts)| came(name, counts)).collect();
     told.notifier.end();
+    told.recorder.map(Recorder::end);
     let traces = told.traces.take().map(Traces::end);
     over.store(true, Ordering::Relaxed);
     let _ = follower.join();
@@ -217,6 +227,10 @@ fn go(
             let Ok(mut watched) = watched.lock() else { return last };
             told.receiving.iter_mut().for_each(|one| one.tick(now, (spec.every, spec.window), &mut watched));
             watched.tick(now);
+            if let Some((recorder, window)) = told.recorder.as_mut().zip(watched.fired(now)) {
+                let dir = recorder.keep(window);
+                watched.recorded(now, &dir.display().to_string());
+            }
             let found = watched.finding(now);
             let minutes = watched.minutes_after(told.notifier.minutes_to());
             drop(watched);
@@ -236,6 +250,8 @@ struct Telling<'a> {
     states: Vec<Option<RowState>>,
     alerts: Vec<Alert>,
     notifier: Notifier,
+    /// Where windows of alerts are kept.
+    recorder: Option<Recorder>,
     served: Option<Served>,
     /// What is pushed, of which it is told how much came.
     receiving: Vec<Receiving>,
@@ -244,9 +260,13 @@ struct Telling<'a> {
 }
 
 impl<'a> Telling<'a> {
-    fn new(args: &'a WatchArgs, notifier: Notifier, served: Option<Served>) -> Telling<'a> {
+    fn new(
+        args: &'a WatchArgs,
+        (notifier, recorder): (Notifier, Option<Recorder>),
+        served: Option<Served>,
+    ) -> Telling<'a> {
         let (states, alerts, receiving) = (Vec::new(), Vec::new(), Vec::new());
-        Telling { args, states, alerts, notifier, served, receiving, traces: None }
+        Telling { args, states, alerts, notifier, recorder, served, receiving, traces: None }
     }
 
     fn tell(&mut self, found: &WatchFinding, minutes: Vec<(String, Minute)>) {

@@ -1,11 +1,13 @@
 //! `plimsoll watch test`: a finished run under the watch that would be live, in virtual time. Its exit code is for CI: 1, something would have alerted or is broken.
 
+use plimsoll_model::Manifest;
 use plimsoll_report::watched as words;
-use plimsoll_watch::replay::{Replayed, of_pages, of_requests};
+use plimsoll_watch::replay::{Keep, Replayed, of_pages, of_requests};
 use plimsoll_watch::{RowState, WatchRow};
 use serde::Serialize;
 
 use super::asked::AskedWatch;
+use super::record::{Recorded, Recorder};
 use crate::commands::gate;
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, WatchArgs};
@@ -26,11 +28,30 @@ struct Tested {
 pub fn run(args: &WatchArgs, asked: &AskedWatch, name: &str) -> Result<Exit, Stop> {
     let run = gate::open(name)?;
     let (file, every) = (&asked.budget, asked.spec.every);
-    let tested = Tested {
-        run: run.manifest.id.clone(),
-        requests: of_requests(file, every, &asked.alerts, run.attempts),
-        pages: of_pages(file, every, &asked.alerts, &run.samples),
+    let Manifest { id, clock, time, target, .. } = run.manifest;
+    let mut recorder = asked.records(Recorded { url: target.url, clock, time })?;
+    let keeps = recorder.is_some();
+    let mut keep = |window| {
+        recorder.as_mut().map_or(String::new(), |recorder| recorder.keep(window).display().to_string())
     };
+    let tested = Tested {
+        run: id,
+        requests: of_requests(
+            file,
+            every,
+            &asked.alerts,
+            run.attempts,
+            keeps.then_some(&mut keep as &mut Keep<'_>),
+        ),
+        pages: of_pages(
+            file,
+            every,
+            &asked.alerts,
+            &run.samples,
+            keeps.then_some(&mut keep as &mut Keep<'_>),
+        ),
+    };
+    recorder.map(Recorder::end);
     if tested.requests.is_none() && tested.pages.is_none() {
         return Err(Stop::invalid(format!(
             "{name}: holds no request and no metrics page; measure a run with requests"

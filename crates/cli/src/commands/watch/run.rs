@@ -13,6 +13,7 @@ use plimsoll_watch::Watched;
 
 use super::asked::AskedWatch;
 use super::notify::Notifier;
+use super::record::Recorder;
 use super::serve::Served;
 use super::{LOOK, Telling, exit, go};
 use crate::commands::gateway::record;
@@ -24,7 +25,7 @@ use crate::screen::{KeyWatch, Screen};
 /// Watches until the run ends, or somebody ends the watch.
 pub fn watch(args: &WatchArgs, mut asked: AskedWatch, dir: &Path) -> Result<Exit, Stop> {
     let clock = Clock::start();
-    let mut source = Source::open(dir)?;
+    let mut source = Source::open(dir, clock)?;
     let senders = std::mem::take(&mut asked.senders);
     let memory = asked.alerts.pairs().iter().map(|pair| pair.long_s).max().unwrap_or(0);
     let what = (asked.budget.name.as_deref(), Span::from_secs(memory));
@@ -42,7 +43,11 @@ pub fn watch(args: &WatchArgs, mut asked: AskedWatch, dir: &Path) -> Result<Exit
     if let Some(served) = &served {
         out::note(&format!("page, /metrics, /v1/rows and /v1/alerts on http://{}", served.addr));
     }
-    let watched = Watched::new(asked.budget.clone(), asked.spec);
+    let recorder = asked.recorder(clock)?;
+    let mut watched = Watched::new(asked.budget.clone(), asked.spec);
+    if recorder.is_some() {
+        watched = watched.recording();
+    }
     let watched = Arc::new(Mutex::new(watched.of_requests(asked.alerts.clone(), clock.now())));
     let (taking, over, gone) = (Arc::clone(&watched), Arc::clone(&ended), Arc::new(AtomicBool::new(false)));
     let is_gone = Arc::clone(&gone);
@@ -65,10 +70,11 @@ pub fn watch(args: &WatchArgs, mut asked: AskedWatch, dir: &Path) -> Result<Exit
         last
     });
     let until = asked.time.map(|time| At::ZERO + time);
-    let mut told = Telling::new(args, notifier, served);
+    let mut told = Telling::new(args, (notifier, recorder), served);
     let last = go(&watched, &mut told, (clock, asked.spec, until), &ended);
     let by_key = ended.swap(true, Ordering::Relaxed) && !gone.load(Ordering::Relaxed);
     told.notifier.end();
+    told.recorder.map(Recorder::end);
     screen.clear();
     if let Ok(Err(error)) = follower.join() {
         return Err(Stop::invalid(error.to_string()));
@@ -86,13 +92,27 @@ struct Source {
     /// Where further ones come.
     home: Option<PathBuf>,
     /// Those that are being written: one whose successor was begun waits for requests that go on.
-    open: Vec<Follow>,
+    open: Vec<Followed>,
     newest: PathBuf,
+    clock: Clock,
+    runs: u64,
 }
+
+/// One of them.
+struct Followed {
+    follow: Follow,
+    /// From its axis to the watch's.
+    later: Span,
+    /// Its place among them: each run counts its requests from zero.
+    number: u64,
+}
+
+/// Requests of a run are numbered from so many times its place on.
+const NUMBERS: u64 = 1 << 40;
 
 impl Source {
     /// From now on: what ended before is not looked at.
-    fn open(dir: &Path) -> Result<Source, Stop> {
+    fn open(dir: &Path, clock: Clock) -> Result<Source, Stop> {
         let newest = record::newest(dir);
         let home = newest.as_ref().map(|_| dir.to_path_buf());
         let newest = newest.unwrap_or_else(|| dir.to_path_buf());
@@ -106,7 +126,17 @@ impl Source {
             ))
         })?;
         follow.read().map_err(unread)?;
-        Ok(Source { home, open: vec![follow], newest })
+        let mut source = Source { home, open: Vec::new(), newest, clock, runs: 0 };
+        source.add(follow).map_err(unread)?;
+        Ok(source)
+    }
+
+    fn add(&mut self, follow: Follow) -> Result<(), StoreError> {
+        let began_ns = plimsoll_store::read_manifest(&self.newest)?.clock.monotonic_ns;
+        let later = Span(began_ns - self.clock.anchor().monotonic_ns);
+        self.open.push(Followed { follow, later, number: self.runs });
+        self.runs += 1;
+        Ok(())
     }
 
     fn read(&mut self) -> Result<Vec<Attempt>, StoreError> {
@@ -114,14 +144,17 @@ impl Source {
         if let Some(next) = next
             && let Some(follow) = Follow::open(&next)?
         {
-            self.open.push(follow);
             self.newest = next;
+            self.add(follow)?;
         }
         let mut rows = Vec::new();
-        for follow in &mut self.open {
-            rows.extend(follow.read()?);
+        for run in &mut self.open {
+            rows.extend(run.follow.read()?.into_iter().map(|mut row| {
+                row.shift(run.later);
+                Attempt { request: run.number * NUMBERS + row.request, ..row }
+            }));
         }
-        self.open.retain(|follow| !follow.is_ended());
+        self.open.retain(|run| !run.follow.is_ended());
         Ok(rows)
     }
 

@@ -83,6 +83,9 @@ impl ToldAlert {
             annotations["do_not"] = found.do_not.as_str().into();
             annotations["ask"] = found.ask.as_str().into();
         }
+        if let Some(run) = &self.alert.run {
+            annotations["run"] = run.as_str().into();
+        }
         json!({
             "labels": self.labels,
             "annotations": annotations,
@@ -93,7 +96,7 @@ impl ToldAlert {
 
     /// Everything that a message can say, by name.
     pub fn fields(&self) -> Map<String, Value> {
-        let Alert { kind, about, row, state, evidence, since_s, diagnosis, .. } = &self.alert;
+        let Alert { kind, about, row, state, evidence, since_s, diagnosis, run, .. } = &self.alert;
         let fields = json!({
             "state": state.name(),
             "kind": kind.name(),
@@ -106,6 +109,7 @@ impl ToldAlert {
             "do_first": diagnosis.as_ref().map(|found| &found.do_first),
             "do_not": diagnosis.as_ref().map(|found| &found.do_not),
             "ask": diagnosis.as_ref().map(|found| &found.ask),
+            "run": run,
             "since": rfc3339(milliseconds(*since_s)),
             "starts_at": rfc3339(self.starts_ms()),
             "ends_at": self.ends_ms().map(rfc3339),
@@ -164,6 +168,7 @@ mod tests {
             resolved_s: None,
             evidence: String::new(),
             diagnosis: None,
+            run: None,
         };
         let mut told = ToldAlert::new(alert, Some("chat"), &BTreeMap::new());
         assert_eq!(told.labels["alertname"], "PlimsollCeilingBroken");

@@ -23,7 +23,7 @@ const MOST_WAIT: Span = Span::from_secs(60);
 const PATIENCE: Span = Span::from_secs(10);
 
 /// Everything that a body can be filled with.
-const FIELDS: [&str; 16] = [
+const FIELDS: [&str; 17] = [
     "state",
     "kind",
     "alertname",
@@ -35,6 +35,7 @@ const FIELDS: [&str; 16] = [
     "do_first",
     "do_not",
     "ask",
+    "run",
     "since",
     "starts_at",
     "ends_at",

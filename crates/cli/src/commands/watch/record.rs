@@ -1,0 +1,276 @@
+//! The window of each alert as a run folder: what was seen since it began to be so and ten minutes before, for `show`, `diagnose`, `gate` and `report`.
+//!
+//! Written by a thread of its own, because Parquet takes a second of a large fleet and the watch must not wait. A folder is announced before it is whole: who
+//! opens it meanwhile reads its log, as of any run that is being written.
+
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+
+use plimsoll_judge::budget::BudgetFile;
+use plimsoll_measure::traffic::Extent;
+use plimsoll_model::run::SCHEMA_VERSION;
+use plimsoll_model::{ClockAnchor, EndedBy, Fingerprint, Manifest, RunState, Span, Time};
+use plimsoll_store::{RunWriter, StoreError};
+use plimsoll_watch::Alert;
+use plimsoll_watch::record::AlertWindow;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::exit::Stop;
+use crate::numbered::{self, size};
+use crate::{measure, out};
+
+/// The kind of run it writes.
+pub const KIND: &str = "watch";
+/// Begins the names of its folders.
+const PREFIX: &str = "alert-";
+
+/// Where windows are kept, and for how long.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WindowSpec {
+    /// The folder in which run folders are made.
+    pub dir: PathBuf,
+    /// The oldest go once all of them are larger than this, bytes.
+    #[serde(default = "keep_bytes")]
+    pub keep_bytes: u64,
+    /// And those that are older than this, days.
+    #[serde(default = "keep_days")]
+    pub keep_days: f64,
+}
+
+fn keep_bytes() -> u64 {
+    1 << 30
+}
+
+fn keep_days() -> f64 {
+    30.0
+}
+
+impl WindowSpec {
+    /// As by default, in this folder.
+    pub fn new(dir: PathBuf) -> WindowSpec {
+        WindowSpec { dir, keep_bytes: keep_bytes(), keep_days: keep_days() }
+    }
+
+    /// # Errors
+    /// What can't be, in one line.
+    pub fn check(&self) -> Result<(), String> {
+        match self {
+            _ if self.dir.as_os_str().is_empty() => Err("record.dir: names no folder".to_owned()),
+            _ if !(self.keep_days > 0.0 && self.keep_days.is_finite()) => {
+                Err("record.keep_days: days, above 0".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What a window says of itself, in its scenario.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct WindowNote {
+    /// Alerts that fired together; times are seconds of the run.
+    pub alerts: Vec<Alert>,
+    /// Since when it is so, s of the run.
+    pub since_s: f64,
+    /// Between two looks, s.
+    pub every_s: f64,
+    /// The budget that was watched.
+    pub budget: BudgetFile,
+}
+
+/// What is watched, and the axis of its times.
+#[derive(Clone, Debug)]
+pub struct Recorded {
+    /// What it is, for people.
+    pub url: String,
+    /// Where the axis begins.
+    pub clock: ClockAnchor,
+    /// Whose time it is.
+    pub time: Time,
+}
+
+/// Writes windows.
+pub struct Recorder {
+    spec: WindowSpec,
+    budget: BudgetFile,
+    every: Span,
+    of: Recorded,
+    next: u64,
+    writing: Vec<JoinHandle<Option<String>>>,
+    error: Option<String>,
+}
+
+impl Recorder {
+    /// Makes the folder, if need be.
+    ///
+    /// # Errors
+    /// The folder can't be made or read.
+    pub fn start(
+        spec: WindowSpec,
+        (budget, every): (&BudgetFile, Span),
+        of: Recorded,
+    ) -> Result<Recorder, Stop> {
+        let name = spec.dir.display();
+        std::fs::create_dir_all(&spec.dir).map_err(|e| Stop::usage(format!("record: {name}: {e}")))?;
+        let dir = std::path::absolute(&spec.dir).map_err(|e| Stop::usage(format!("record: {name}: {e}")))?;
+        let next = folders(&dir).last().map_or(1, |(number, _)| number + 1);
+        let budget = budget.clone();
+        let (spec, writing) = (WindowSpec { dir, ..spec }, Vec::new());
+        Ok(Recorder { spec, budget, every, of, next, writing, error: None })
+    }
+
+    /// Begins to write a window, and says where.
+    pub fn keep(&mut self, window: AlertWindow) -> PathBuf {
+        self.ended(false);
+        let dir = self.spec.dir.join(format!("{PREFIX}{:06}", self.next));
+        self.next += 1;
+        self.thin();
+        let manifest = self.manifest(&window);
+        let to = dir.clone();
+        let thread = std::thread::Builder::new().name("watch-record".into());
+        match thread.spawn(move || write(&to, manifest, &window).err().map(|e| e.to_string())) {
+            Ok(thread) => self.writing.push(thread),
+            Err(error) => self.wrong(error.to_string()),
+        }
+        dir
+    }
+
+    /// Waits until all are written.
+    pub fn end(mut self) {
+        self.ended(true);
+    }
+
+    fn ended(&mut self, waits: bool) {
+        let done = self.writing.extract_if(.., |thread| waits || thread.is_finished());
+        let errors: Vec<String> = done.filter_map(|thread| thread.join().ok().flatten()).collect();
+        errors.into_iter().for_each(|error| self.wrong(error));
+    }
+
+    fn wrong(&mut self, error: String) {
+        if self.error.as_ref() != Some(&error) {
+            out::note(&format!("record: {error}; the alert has no window"));
+            self.error = Some(error);
+        }
+    }
+
+    /// Lets the oldest go once all are larger than they may be, and what is too old.
+    fn thin(&self) {
+        let sized: Vec<(PathBuf, u64)> =
+            folders(&self.spec.dir).into_iter().map(|(_, dir)| (dir.clone(), size(&dir))).collect();
+        let mut all: u64 = sized.iter().map(|(_, size)| size).sum();
+        for (dir, size) in sized {
+            let is_old = age_days(&dir).is_some_and(|days| days > self.spec.keep_days);
+            if (all > self.spec.keep_bytes || is_old) && std::fs::remove_dir_all(&dir).is_ok() {
+                all -= size;
+            }
+        }
+    }
+
+    fn manifest(&self, window: &AlertWindow) -> Manifest {
+        let note = WindowNote {
+            alerts: window.alerts.clone(),
+            since_s: window.since.0 as f64 / 1e9,
+            every_s: self.every.as_secs_f64(),
+            budget: self.budget.clone(),
+        };
+        Manifest {
+            schema: SCHEMA_VERSION,
+            tool: format!("plimsoll {}", env!("CARGO_PKG_VERSION")),
+            kind: KIND.into(),
+            id: format!("{:016x}", measure::random()),
+            label: None,
+            progress: RunState::Running,
+            time: self.of.time,
+            clock: self.of.clock,
+            seed: 0,
+            nonce: 0,
+            reproduce: "plimsoll watch".into(),
+            repeats: None,
+            shard: None,
+            shards: Vec::new(),
+            host: plimsoll_client::doctor::host(),
+            target: Fingerprint { url: self.of.url.clone(), facts: Default::default() },
+            flags: Vec::new(),
+            scenario: json!({"target": {"url": self.of.url}, "watch": note}),
+            levels: Vec::new(),
+            findings: None,
+        }
+    }
+}
+
+/// Writes all of it: of requests the levels before and since, with what is found in them.
+fn write(dir: &Path, mut manifest: Manifest, window: &AlertWindow) -> Result<(), StoreError> {
+    let writer = RunWriter::create(dir, manifest.clone())?;
+    window.samples.iter().for_each(|sample| writer.sample(sample));
+    window.attempts.iter().for_each(|attempt| writer.attempt(attempt));
+    for level in 0..2 {
+        let mut extent = Extent::default();
+        window
+            .attempts
+            .iter()
+            .filter(|attempt| attempt.level == level)
+            .for_each(|attempt| extent.add(attempt));
+        if extent.requests() > 0 {
+            let requests = Some(extent.requests());
+            manifest
+                .levels
+                .push(plimsoll_model::Level { id: level, ..extent.level(requests, EndedBy::Complete) });
+        }
+    }
+    manifest.progress = RunState::Complete;
+    writer.finish_with(manifest, &window.attempts, &window.samples)?;
+    if window.attempts.is_empty() {
+        return Ok(());
+    }
+    let run = plimsoll_store::open(dir)?;
+    let mut manifest = run.manifest;
+    let found = measure::findings(&manifest, &run.attempts, &run.samples);
+    manifest.findings = serde_json::to_value(&found).ok();
+    plimsoll_store::replace_manifest(dir, &manifest)
+}
+
+/// How long ago its run began to be written, days.
+fn age_days(dir: &Path) -> Option<f64> {
+    let manifest = dir.join(plimsoll_store::folder::MANIFEST);
+    let modified = std::fs::metadata(manifest).ok()?.modified().ok()?;
+    Some(modified.elapsed().ok()?.as_secs_f64() / 86_400.0)
+}
+
+/// The run folders of alerts in `dir` by their numbers, ascending.
+fn folders(dir: &Path) -> Vec<(u64, PathBuf)> {
+    numbered::folders(dir, PREFIX)
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_model::At;
+
+    use super::*;
+
+    fn window() -> AlertWindow {
+        let (from, since, to) = (At(0), At(1), At(2));
+        AlertWindow { alerts: Vec::new(), from, since, to, samples: Vec::new(), attempts: Vec::new() }
+    }
+
+    #[test]
+    fn the_oldest_windows_go_and_numbers_go_on() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let dir = folder.path().join("alerts");
+        let budget: BudgetFile = serde_json::from_value(json!({"version": 1})).expect("a budget");
+        let of = Recorded { url: "x".into(), clock: ClockAnchor::default(), time: Time::Real };
+        let recorder = |keep_bytes| {
+            let spec = WindowSpec { keep_bytes, ..WindowSpec::new(dir.clone()) };
+            Recorder::start(spec, (&budget, Span::from_secs(5)), of.clone()).expect("a folder")
+        };
+        let mut keeping = recorder(1 << 30);
+        (0..3).for_each(|_| _ = keeping.keep(window()));
+        keeping.end();
+        let numbers = || folders(&dir).iter().map(|(number, _)| *number).collect::<Vec<_>>();
+        assert_eq!(numbers(), [1, 2, 3]);
+        let mut keeping = recorder(2 * size(&dir.join("alert-000003")));
+        keeping.keep(window());
+        keeping.end();
+        assert_eq!(numbers(), [2, 3, 4]);
+    }
+}
