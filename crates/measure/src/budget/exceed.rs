@@ -9,7 +9,7 @@ use plimsoll_math::proportion::{exceedance_bounds, n_to_decide, proves_at_most, 
 use plimsoll_math::quantile::{BATCHES, EffectiveN, n_eff_of_flags, rank, sure_of};
 use plimsoll_math::special::{beta_inc_pair, normal_cdf, normal_inv};
 
-use crate::columns::{ABSENT, INFINITE};
+use crate::columns::ABSENT;
 use crate::findings::{Estimate, Held, Kept, Stability};
 use crate::order::{Column, batches_for};
 
