@@ -257,7 +257,7 @@ pub(super) fn per_s(level: &LevelFinding) -> Reading {
 }
 
 /// The lowest levels that offered this load.
-fn at_rate<'a, 'm>(own: Vec<&'m LevelRows>, rate: f64) -> Result<Vec<&'m LevelRows>, String> {
+fn at_rate(own: Vec<&LevelRows>, rate: f64) -> Result<Vec<&LevelRows>, String> {
     let asked = |rows: &LevelRows| match rows.level.load {
         Load::Open { rate_per_s } => Some(rate_per_s),
         _ => None,
@@ -304,10 +304,7 @@ impl Picks {
 }
 
 /// The rows of chosen levels that a slice takes.
-fn each<'a, 'm>(
-    chosen: &'m Chosen<'m>,
-    picks: Picks,
-) -> impl Iterator<Item = (&'m LevelRows, usize)> + use<'a, 'm> {
+fn each<'m>(chosen: &'m Chosen<'m>, picks: Picks) -> impl Iterator<Item = (&'m LevelRows, usize)> {
     chosen.levels.iter().flat_map(move |(rows, _)| {
         (rows.window.0..rows.window.1).filter(move |row| picks.takes(rows, *row)).map(move |row| (*rows, row))
     })
