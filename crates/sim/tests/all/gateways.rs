@@ -194,7 +194,7 @@ fn play(
 }
 
 fn one(knows: Knows, make: Traffic, slow: Option<(usize, f64)>, kv_blocks: u32) -> Outcome {
-    mean((1..=3).map(|seed| play(&make(seed), vec![Gateway::new(seed, knows, 0)], |_| 0, slow, kv_blocks)))
+    mean((1..=6).map(|seed| play(&make(seed), vec![Gateway::new(seed, knows, 0)], |_| 0, slow, kv_blocks)))
 }
 
 fn eight(others: u32, front: fn(&Submit) -> usize) -> Outcome {
