@@ -1,7 +1,7 @@
-//! What the gateway costs beside the barest proxy on the same libraries: CPU time per request and per streamed event, and what it adds to a
-//! request's time. Interleaved (A B B A) in one run; the ratio is the figure, because machines differ.
+//! What the gateway costs beside the barest proxy on the same libraries: CPU time per request and per streamed event, what it adds to a
+//! request's time, and the memory that a slow reader's stream takes. Interleaved (A B B A) in one run; the ratio is the figure, because machines differ.
 //!
-//! `cargo bench -p plimsoll-gateway --bench floor`. Parts run as processes of their own, so that each one's CPU time is its own. With
+//! `cargo bench -p plimsoll-gateway --bench floor`; one part of it alone by its name behind: `-- added`, `-- unread`, `-- decisions`. Parts run as processes of their own, so that each one's CPU time is its own. With
 //! `PLIMSOLL_ROUTERS=FOLDER`, a folder that holds the programs `smg` and `vllm-router` (`pip install smg vllm-router`), those run beside them.
 
 #![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "a benchmark times and prints")]
@@ -31,6 +31,12 @@ use plimsoll_policy::{BlockEnds, Facts, Load, ReplicaView, Router};
 const CLIENTS: usize = 16;
 const WINDOW: Duration = Duration::from_millis(2_500);
 const EVENTS: usize = 100;
+/// An open loop's rate, and its connections.
+const RATE_PER_S: f64 = 2_000.0;
+const CONNECTIONS: usize = 64;
+/// Streams that nobody reads, and for how long.
+const UNREAD: usize = 64;
+const UNREAD_FOR: Duration = Duration::from_secs(4);
 /// What others are started with: what they do by default, and what does least.
 const ROUTERS: [(&str, &[&str]); 3] = [
     ("smg, cache aware", &["smg", "launch", "--policy", "cache_aware"]),
@@ -46,6 +52,8 @@ fn main() {
         Some("gateway") => gateway(&args[2..], false),
         Some("recorded") => gateway(&args[2..], true),
         Some("decisions") => decisions(),
+        Some("added") => of_parts(added),
+        Some("unread") => of_parts(unread),
         _ => compare(),
     }
 }
@@ -81,14 +89,15 @@ fn serve(mut socket: TcpStream) -> Option<()> {
     let (mut all, mut part) = (Vec::new(), vec![0; 65_536]);
     loop {
         all.clear();
-        let streams = loop {
+        let (streams, floods) = loop {
             let count = socket.read(&mut part).ok().filter(|count| *count > 0)?;
             all.extend_from_slice(&part[..count]);
             let Some(end) = all.windows(4).position(|end| end == b"\r\n\r\n") else { continue };
             let head = String::from_utf8_lossy(&all[..end]).to_lowercase();
             let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
             if all.len() >= end + 4 + length.unwrap_or(0) {
-                break memchr::memmem::find(&all, b"\"stream\":true").is_some();
+                let holds = |text: &[u8]| memchr::memmem::find(&all, text).is_some();
+                break (holds(b"\"stream\":true"), holds(b"flood"));
             }
         };
         if all.starts_with(b"GET ") {
@@ -107,6 +116,11 @@ fn serve(mut socket: TcpStream) -> Option<()> {
         }
         let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
         socket.write_all(head.as_bytes()).ok()?;
+        if floods {
+            loop {
+                socket.write_all(chunk.repeat(64).as_bytes()).ok()?;
+            }
+        }
         for _ in 0..EVENTS {
             socket.write_all(chunk.as_bytes()).ok()?;
             std::thread::sleep(Duration::from_millis(1));
@@ -244,6 +258,13 @@ impl Part {
         Part { addr: line.trim().parse().expect("an address"), child }
     }
 
+    /// Memory that is its own, bytes.
+    fn resident(&self) -> f64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("Linux");
+        let kib = text.lines().find_map(|line| line.strip_prefix("RssAnon:")?.trim().strip_suffix(" kB"));
+        1024.0 * kib.and_then(|kib| kib.trim().parse::<f64>().ok()).expect("a number")
+    }
+
     /// CPU time of all its threads so far, s.
     fn cpu_s(&self) -> f64 {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("Linux");
@@ -290,34 +311,7 @@ fn load(addr: SocketAddr, clients: usize, streams: bool) -> (u64, Vec<f64>) {
                         format!("{}{client} {number} {}", "system ".repeat(100), "user ".repeat(260));
                     let text = request(&prompt, streams);
                     let began = Instant::now();
-                    socket.write_all(&text).expect("sent");
-                    let (mut tail, mut got, mut whole) = (Vec::new(), 0usize, None);
-                    loop {
-                        let read = socket.read(&mut part).expect("an answer");
-                        assert!(read > 0, "the connection closed");
-                        got += read;
-                        tail.extend_from_slice(&part[..read]);
-                        if whole.is_none()
-                            && let Some(end) = memchr::memmem::find(&tail, b"\r\n\r\n")
-                        {
-                            let head = String::from_utf8_lossy(&tail[..end]).to_lowercase();
-                            let length = head.lines().find_map(|line| {
-                                line.strip_prefix("content-length: ")?.parse::<usize>().ok()
-                            });
-                            whole = Some(length.map(|length| end + 4 + length));
-                        }
-                        let done = match whole {
-                            Some(Some(length)) => got >= length,
-                            Some(None) => tail.ends_with(b"0\r\n\r\n"),
-                            None => false,
-                        };
-                        if done {
-                            break;
-                        }
-                        if whole == Some(None) && tail.len() > 4096 {
-                            tail.drain(..tail.len() - 16);
-                        }
-                    }
+                    exchange(&mut socket, &text, &mut part);
                     own.push(began.elapsed().as_secs_f64());
                     count.fetch_add(1, Ordering::Relaxed);
                 }
@@ -333,18 +327,127 @@ fn load(addr: SocketAddr, clients: usize, streams: bool) -> (u64, Vec<f64>) {
     (count.load(Ordering::Relaxed), times)
 }
 
+/// Sends a request and reads its answer to the end.
+fn exchange(socket: &mut TcpStream, text: &[u8], part: &mut [u8]) {
+    socket.write_all(text).expect("sent");
+    let (mut tail, mut got, mut whole) = (Vec::new(), 0usize, None);
+    loop {
+        let read = socket.read(part).expect("an answer");
+        assert!(read > 0, "the connection closed");
+        got += read;
+        tail.extend_from_slice(&part[..read]);
+        if whole.is_none()
+            && let Some(end) = memchr::memmem::find(&tail, b"\r\n\r\n")
+        {
+            let head = String::from_utf8_lossy(&tail[..end]).to_lowercase();
+            let length =
+                head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
+            whole = Some(length.map(|length| end + 4 + length));
+        }
+        let done = match whole {
+            Some(Some(length)) => got >= length,
+            Some(None) => tail.ends_with(b"0\r\n\r\n"),
+            None => false,
+        };
+        if done {
+            return;
+        }
+        if whole == Some(None) && tail.len() > 4096 {
+            tail.drain(..tail.len() - 16);
+        }
+    }
+}
+
+/// Sends a request whenever one is due, for a window; each one's time from then on, s. One that finds its connection busy goes late, and that counts.
+fn paced(addr: SocketAddr) -> Vec<f64> {
+    let began = Instant::now() + Duration::from_millis(50);
+    let all = (RATE_PER_S * WINDOW.as_secs_f64()) as usize;
+    let threads: Vec<_> = (0..CONNECTIONS)
+        .map(|connection| {
+            std::thread::spawn(move || {
+                let mut socket = TcpStream::connect(addr).expect("it listens");
+                let _ = socket.set_nodelay(true);
+                let mut part = vec![0; 65_536];
+                let send = |number: usize| {
+                    let due = began + Duration::from_secs_f64(number as f64 / RATE_PER_S);
+                    let prompt = format!("{}{number} {}", "system ".repeat(100), "user ".repeat(260));
+                    let text = request(&prompt, false);
+                    std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                    exchange(&mut socket, &text, &mut part);
+                    due.elapsed().as_secs_f64()
+                };
+                (connection..all).step_by(CONNECTIONS).map(send).collect::<Vec<f64>>()
+            })
+        })
+        .collect();
+    threads.into_iter().flat_map(|thread| thread.join().expect("a client")).collect()
+}
+
+/// What the gateway adds to a request's time while two thousand come a second.
+fn added(parts: &[(&str, &Part)]) {
+    let mut times = vec![Vec::new(); parts.len()];
+    let there: Vec<usize> = (0..parts.len()).collect();
+    for &place in there.iter().chain(there.iter().rev()).cycle().take(4 * parts.len()) {
+        times[place].extend(paced(parts[place].1.addr));
+    }
+    times.iter_mut().for_each(|times| times.sort_by(f64::total_cmp));
+    let quantile = |times: &[f64], share: f64| 1e3 * times[(share * (times.len() - 1) as f64) as usize];
+    for ((name, _), own) in parts.iter().zip(&times) {
+        let [p50, p99] = [0.5, 0.99].map(|share| (quantile(own, share), quantile(&times[0], share)));
+        println!(
+            "2 000 a second, {name}: p50 {:.3} ms, p99 {:.3} ms; over direct {:+.3} and {:+.3} ms{}",
+            p50.0,
+            p99.0,
+            p50.0 - p50.1,
+            p99.0 - p99.1,
+            if *name == "gateway" { " (bar 0.15 and 0.5)" } else { "" }
+        );
+    }
+}
+
+/// What a stream takes whose client does not read it.
+fn unread(parts: &[(&str, &Part)]) {
+    for (name, part) in &parts[1..] {
+        let before = part.resident();
+        let sockets: Vec<TcpStream> = (0..UNREAD)
+            .map(|_| {
+                let mut socket = TcpStream::connect(part.addr).expect("it listens");
+                socket.write_all(&request("flood", true)).expect("sent");
+                socket
+            })
+            .collect();
+        std::thread::sleep(UNREAD_FOR);
+        let each = (part.resident() - before) / UNREAD as f64 / 1024.0;
+        drop(sockets);
+        println!(
+            "a stream that nobody reads, {name}: {each:.0} KiB{}",
+            if *name == "gateway" { " (bar 256)" } else { "" }
+        );
+    }
+}
+
 fn median(mut all: Vec<f64>) -> f64 {
     all.sort_by(f64::total_cmp);
     all[all.len() / 2]
 }
 
+/// A part in front of these replicas.
+fn before(replicas: &[Part], what: &str) -> Part {
+    let mut args = vec![what.to_owned()];
+    args.extend(replicas.iter().map(|replica| replica.addr.to_string()));
+    Part::start(&args)
+}
+
+/// One measurement alone: of a replica without anything before it, the floor and the gateway.
+fn of_parts(measure: impl Fn(&[(&str, &Part)])) {
+    let replicas: Vec<Part> = (0..2).map(|_| Part::start(&["replica".to_owned()])).collect();
+    let [floor, gateway] = ["proxy", "gateway"].map(|what| before(&replicas, what));
+    measure(&[("direct", &replicas[0]), ("floor", &floor), ("gateway", &gateway)]);
+}
+
 fn compare() {
     let replicas: Vec<Part> = (0..2).map(|_| Part::start(&["replica".to_owned()])).collect();
-    let of = |what: &str| -> Part {
-        let mut args = vec![what.to_owned()];
-        args.extend(replicas.iter().map(|replica| replica.addr.to_string()));
-        Part::start(&args)
-    };
+    let of = |what: &str| before(&replicas, what);
     let mut parts =
         vec![("floor", of("proxy")), ("gateway", of("gateway")), ("gateway, recorded", of("recorded"))];
     if let Ok(folder) = std::env::var("PLIMSOLL_ROUTERS") {
@@ -389,6 +492,10 @@ fn compare() {
             quantile(&times, 0.99)
         );
     }
+    drop(parts);
+    drop(replicas);
+    of_parts(added);
+    of_parts(unread);
     decisions();
 }
 

@@ -127,7 +127,9 @@ fn a_request_that_failed_goes_on_and_not_back() {
 #[test]
 fn who_waits_for_another_model_is_before_nobody() {
     let mut front = front(&[LARGE, SMALL]);
-    (0..52).for_each(|_| drop(offer(&mut front, LARGE, None, at(0.0))));
+    for _ in 0..52 {
+        let _ = offer(&mut front, LARGE, None, at(0.0));
+    }
     assert_eq!(front.held_by(0).requests, 50);
     let small = sent(offer(&mut front, SMALL, Some(5.0), at(0.0)));
     assert!(small.expected < Span::from_secs(1), "{:?}", small.expected);
@@ -161,7 +163,7 @@ proptest! {
             assert_eq!(serves[sent.booking.replica as usize], asked, "{sent:?}");
         };
         for &(what, replica, number) in &events {
-            now = now + Span::from_millis(50);
+            now += Span::from_millis(50);
             match what {
                 0..3 => {
                     came += 1;
@@ -181,7 +183,7 @@ proptest! {
                     front.ended(sent, (what == 5).then_some(Verdict::Worked), 10, now, &mut chance);
                     over += 1;
                 },
-                7 => now = now + Span::from_secs(i64::from(number) - 32_768),
+                7 => now += Span::from_secs(i64::from(number) - 32_768),
                 _ => if let Some(ticket) = waiting.keys().next().copied() {
                     let left = if number % 2 == 0 { front.leave(ticket) } else { front.expire(ticket, now).is_some() };
                     // It may have lost its place to another, and is told at the next pump.
