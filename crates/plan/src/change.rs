@@ -45,7 +45,7 @@ pub enum Change {
     /// Another pair of model and GPU.
     Pair(PairChange),
     /// A gateway in front, which decides in the router's place.
-    Gateway(FrontSpec),
+    Gateway(Box<FrontSpec>),
 }
 
 /// What becomes of the pair of model and GPU; what is `None` stays.
@@ -76,7 +76,7 @@ impl Change {
                 fleet.replicas = 1;
                 fleet.disaggregation = Some(to.clone());
             }
-            Change::Gateway(to) => fleet.gateway = Some(to.clone()),
+            Change::Gateway(to) => fleet.gateway = Some((**to).clone()),
             Change::Pair(to) => world.engine = to.engine(&world.engine)?,
             setting => setting.set(&mut world.engine.mode)?,
         }

@@ -247,7 +247,8 @@ fn names_for_several_models_that_make_no_sense_are_refused() {
         spec.validate().map_err(|error| error.to_string())
     };
     assert_eq!(said(&spec, &[("chat", &["large", "small"])]), Ok(()));
-    let cases: [(&[(&str, &[&str])], &str); 7] = [
+    type Tiers<'a> = &'a [(&'a str, &'a [&'a str])];
+    let cases: [(Tiers<'_>, &str); 7] = [
         (&[("chat", &[])], "tiers: chat: names no model"),
         (&[("chat", &["chat"])], "tiers: chat: chat stands for models itself"),
         (&[("a", &["b"]), ("b", &["a"])], "tiers: a: b stands for models itself"),

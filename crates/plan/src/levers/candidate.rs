@@ -207,7 +207,7 @@ fn hedges(world: &WorldSpec, all: &mut Vec<Candidate>) {
     for share in HEDGED {
         let hedge = HedgeSpec { share, ..HedgeSpec::default() };
         let setting = format!("at most {:.0} % of the prompt tokens a second time", 100.0 * share);
-        let hedging = Change::Gateway(FrontSpec { hedge: Some(hedge), ..front.clone() });
+        let hedging = Change::Gateway(Box::new(FrontSpec { hedge: Some(hedge), ..front.clone() }));
         let assumes = Some("as plimsoll gateway hedges (hedge: in its file)".to_owned());
         all.extend(
             changed("hedging", setting, world, &hedging).map(|hedging| Candidate { assumes, ..hedging }),

@@ -65,7 +65,7 @@ pub fn rank(case: &LeverCase<'_>, spec: &LeverSpec) -> LeverFinding {
     let mut finding = LeverFinding::new(spec, evidence, fit, case.summary);
     finding.redrawn = simulator.as_ref().map(|simulator| simulator.redrawn);
     let world = case.world.filter(|_| simulator.is_some());
-    let candidates = world.map(|world| candidate::candidates(world));
+    let candidates = world.map(candidate::candidates);
     let mut predicted: Vec<Predicted> = Vec::new();
     for lever in catalogue::all() {
         if let Some(why) = rules::rule_out(lever, case, &finding.evidence) {

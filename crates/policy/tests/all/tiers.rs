@@ -175,9 +175,8 @@ proptest! {
                     }
                 }
                 3 => front.set_up(replica, number % 3 > 0),
-                4 => if let Some((_, sent)) = running.get_mut(usize::from(number) % 16) {
-                    if sent.booking.first.is_none() { front.first(sent, now); }
-                },
+                4 => if let Some((_, sent)) = running.get_mut(usize::from(number) % 16)
+                    && sent.booking.first.is_none() { front.first(sent, now); },
                 5 | 6 => if usize::from(number) % 16 < running.len() {
                     let (_, sent) = running.swap_remove(usize::from(number) % 16);
                     front.ended(sent, (what == 5).then_some(Verdict::Worked), 10, now, &mut chance);

@@ -217,11 +217,14 @@ pub(super) fn fault(what: impl Into<String>) -> ParquetError {
     ParquetError::General(what.into())
 }
 
+/// Fills one column of a batch of rows.
+type Fill<'g, R> = Box<dyn FnMut(&mut [R]) -> Got<()> + 'g>;
+
 /// What one column does to a batch of rows.
 struct Job<'g, R> {
     /// All rows of the group are alike: rows that are filled again keep what they have.
     once: bool,
-    act: Box<dyn FnMut(&mut [R]) -> Got<()> + 'g>,
+    act: Fill<'g, R>,
 }
 
 /// The columns of one row group and where they go.

@@ -305,16 +305,17 @@ fn rows_that_are_filled_again_hold_nothing_of_the_row_before() {
     let varied = |request: u64| {
         let mut row = answered(request, (request % 4) as usize);
         row.class = (request % 3) as u16;
-        (row.session, row.turn) = ((request % 5 == 0).then_some(request), (request % 6) as u16);
-        row.answer.error = (request % 7 == 0).then(|| format!("error {}", request % 2));
-        row.answer.broken = (request % 11 == 0).then_some(Broken::Empty);
-        row.answer.tokens.cached = (request % 2 == 0).then_some(7);
-        row.answer.status = (request % 3 == 0).then_some(429);
+        (row.session, row.turn) = ((request.is_multiple_of(5)).then_some(request), (request % 6) as u16);
+        row.answer.error = (request.is_multiple_of(7)).then(|| format!("error {}", request % 2));
+        row.answer.broken = (request.is_multiple_of(11)).then_some(Broken::Empty);
+        row.answer.tokens.cached = (request.is_multiple_of(2)).then_some(7);
+        row.answer.status = (request.is_multiple_of(3)).then_some(429);
         row.answer.stages =
             (0..request % 3).map(|i| ServerStage { name: format!("s{i}"), took: Span(i as i64) }).collect();
-        row.outcome = if request % 13 == 0 { Outcome::new(How::Shed, By::Server, true) } else { row.outcome };
-        row.first_visible = row.first_visible.filter(|_| request % 2 == 0);
-        row.kernel_stamps = request % 2 == 0;
+        row.outcome =
+            if request.is_multiple_of(13) { Outcome::new(How::Shed, By::Server, true) } else { row.outcome };
+        row.first_visible = row.first_visible.filter(|_| request.is_multiple_of(2));
+        row.kernel_stamps = request.is_multiple_of(2);
         row
     };
     let bare = |request: u64| Attempt { end: None, ..Attempt::new(request, 0, 1, At(request as i64)) };

@@ -104,7 +104,7 @@ struct Named {
 
 /// Its rows: what was taken of each as it was read, or all of them.
 enum Rows {
-    Streamed(Streamed, Vec<Sample>),
+    Streamed(Box<Streamed>, Vec<Sample>),
     Held(Vec<Attempt>, Vec<Sample>),
 }
 
@@ -112,7 +112,7 @@ impl Rows {
     fn measured<'a>(self, manifest: &'a Manifest, file: &BudgetFile) -> MeasuredRun<'a> {
         let spec = line_spec(manifest);
         match self {
-            Rows::Streamed(rows, samples) => MeasuredRun::streamed(manifest, rows, &samples, &spec, file),
+            Rows::Streamed(rows, samples) => MeasuredRun::streamed(manifest, *rows, &samples, &spec, file),
             Rows::Held(attempts, samples) => MeasuredRun::read(manifest, &attempts, &samples, &spec, file),
         }
     }
@@ -124,7 +124,7 @@ fn read(name: &str) -> Result<(Named, Rows), Stop> {
     let mut rows = Streamed::default();
     let streamed = rows::each(&dir, Columns::Budget, |attempt| rows.push(attempt)).map_err(unavailable)?;
     match streamed {
-        Some((manifest, samples)) => Ok((Named { dir, manifest }, Rows::Streamed(rows, samples))),
+        Some((manifest, samples)) => Ok((Named { dir, manifest }, Rows::Streamed(Box::new(rows), samples))),
         None => {
             let Run { dir, manifest, attempts, samples, .. } = whole(&dir)?;
             Ok((Named { dir, manifest }, Rows::Held(attempts, samples)))

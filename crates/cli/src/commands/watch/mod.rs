@@ -187,7 +187,9 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     let last = go(&watched, &mut told, (clock, asked.spec, until), &ended);
     let came: Vec<String> = told.pushed().iter().map(|(name, counts)| came(name, counts)).collect();
     told.notifier.end();
-    told.recorder.map(Recorder::end);
+    if let Some(recorder) = told.recorder {
+        recorder.end();
+    }
     let traces = told.traces.take().map(Traces::end);
     over.store(true, Ordering::Relaxed);
     let _ = follower.join();

@@ -7,7 +7,7 @@ use plimsoll_watch::{RowState, WatchRow};
 use serde::Serialize;
 
 use super::asked::AskedWatch;
-use super::record::{Recorded, Recorder};
+use super::record::Recorded;
 use crate::commands::gate;
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, WatchArgs};
@@ -51,7 +51,9 @@ pub fn run(args: &WatchArgs, asked: &AskedWatch, name: &str) -> Result<Exit, Sto
             keeps.then_some(&mut keep as &mut Keep<'_>),
         ),
     };
-    recorder.map(Recorder::end);
+    if let Some(recorder) = recorder {
+        recorder.end();
+    }
     if tested.requests.is_none() && tested.pages.is_none() {
         return Err(Stop::invalid(format!(
             "{name}: holds no request and no metrics page; measure a run with requests"

@@ -13,7 +13,6 @@ use plimsoll_watch::Watched;
 
 use super::asked::AskedWatch;
 use super::notify::Notifier;
-use super::record::Recorder;
 use super::serve::Served;
 use super::{LOOK, Telling, exit, go};
 use crate::commands::gateway::record;
@@ -74,7 +73,9 @@ pub fn watch(args: &WatchArgs, mut asked: AskedWatch, dir: &Path) -> Result<Exit
     let last = go(&watched, &mut told, (clock, asked.spec, until), &ended);
     let by_key = ended.swap(true, Ordering::Relaxed) && !gone.load(Ordering::Relaxed);
     told.notifier.end();
-    told.recorder.map(Recorder::end);
+    if let Some(recorder) = told.recorder {
+        recorder.end();
+    }
     screen.clear();
     if let Ok(Err(error)) = follower.join() {
         return Err(Stop::invalid(error.to_string()));
