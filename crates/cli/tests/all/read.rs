@@ -82,8 +82,8 @@ fn what_people_read_is_what_it_was() {
             let args: Vec<String> = command.split(' ').map(|word| word.replace('\u{a0}', " ")).collect();
             let args: Vec<&str> = args.iter().map(String::as_str).collect();
             let ended = plimsoll_in(folder.path(), &args);
-            let text = format!("exit {}\n{}\n{}", ended.code, ended.stdout, ended.stderr);
-            insta::assert_snapshot!(name, text);
+            // Not what goes by while it works: of that there is more where it takes longer.
+            insta::assert_snapshot!(name, format!("exit {}\n{}", ended.code, ended.stdout));
         }
         for name in LEFT {
             insta::assert_snapshot!(name.replace('/', "-"), left(&folder.path().join(name)));
