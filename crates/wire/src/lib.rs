@@ -26,6 +26,7 @@ mod lines;
 pub mod log;
 mod messages;
 mod ollama;
+pub mod otlp_json;
 pub mod otlp_metrics;
 pub mod prometheus;
 pub mod prometheus_api;

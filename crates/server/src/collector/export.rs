@@ -87,10 +87,6 @@ impl Export {
         }
         match self {
             Export::RemoteWrite => written(headers).map(|()| false),
-            Export::Metrics | Export::PassingTraces if tongue == Tongue::Json => Err(wrong(format!(
-                "{} as JSON: send application/x-protobuf (OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf)",
-                self.name()
-            ))),
             Export::Traces | Export::PassingTraces | Export::Metrics => otlp(headers),
         }
     }

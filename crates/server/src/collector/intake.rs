@@ -11,6 +11,7 @@ use std::sync::mpsc::Receiver;
 use bytes::Bytes;
 use flate2::read::MultiGzDecoder;
 use plimsoll_model::TraceSpan;
+use plimsoll_wire::otlp_json::{self, OtlpKind};
 use plimsoll_wire::otlp_metrics;
 use plimsoll_wire::remote_write::{self, RemoteWriteError};
 use plimsoll_wire::trace::{self, Notes, otlp, passing};
@@ -145,6 +146,20 @@ impl Intake {
             &inflated
         } else {
             &job.body
+        };
+        // What is read by its bytes is turned into protobuf first.
+        let kind = match self.sink {
+            PushSink::Measured(_) => Some(OtlpKind::Metrics),
+            PushSink::Passing(_) => Some(OtlpKind::Traces),
+            _ => None,
+        };
+        let written;
+        let bytes = match kind.filter(|_| job.is_json) {
+            Some(kind) => {
+                written = otlp_json::to_protobuf(kind, bytes).map_err(|e| Done::Malformed(e.to_string()))?;
+                &written
+            }
+            None => bytes,
         };
         if let PushSink::Measured(sink) = &mut self.sink {
             let read = otlp_metrics::read(bytes).map_err(|e| Done::Malformed(e.to_string()))?;

@@ -126,6 +126,12 @@ pub enum TraceError {
         /// What should have been there.
         expected: &'static str,
     },
+    /// They are JSON whose fields are not OTLP's.
+    #[error("not OTLP as JSON: {what}")]
+    Field {
+        /// Which field, and what is wrong with it.
+        what: String,
+    },
     /// They are something else.
     #[error(
         "no traces in it: expected OTLP (protobuf or JSON), Jaeger, MLflow, Phoenix or Chrome/Kineto JSON, found {found}"

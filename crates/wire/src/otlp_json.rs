@@ -1,0 +1,375 @@
+//! OTLP as JSON → the same request in protobuf, which is what is read and passed on.
+//!
+//! The JSON is protobuf's own form of the messages (<https://protobuf.dev/programming-guides/json/>) with ids in hex and enums as numbers
+//! (opentelemetry-proto: docs/specification.md); names that are not in the table are passed over, as the format demands. One reader for both forms lost: of JSON there
+//! would be nothing to pass on byte for byte.
+
+use serde_json::Value;
+
+use crate::protobuf::Pen;
+use crate::trace::TraceError;
+
+/// How a field is written.
+#[derive(Copy, Clone)]
+enum Kind {
+    Text,
+    Hex,
+    Base64,
+    Bool,
+    /// Any integer that is a varint, also below zero.
+    Integer,
+    Zigzag,
+    Fixed32,
+    Fixed64,
+    Double,
+    Message(&'static [Field]),
+}
+
+/// A field: its name in JSON, its number, how it is written.
+type Field = (&'static str, u32, Kind);
+
+use Kind::{Base64, Bool, Double, Fixed32, Fixed64, Hex, Integer, Message, Text, Zigzag};
+
+static ANY: [Field; 7] = [
+    ("stringValue", 1, Text),
+    ("boolValue", 2, Bool),
+    ("intValue", 3, Integer),
+    ("doubleValue", 4, Double),
+    ("arrayValue", 5, Message(&VALUES)),
+    ("kvlistValue", 6, Message(&PAIRS)),
+    ("bytesValue", 7, Base64),
+];
+static VALUES: [Field; 1] = [("values", 1, Message(&ANY))];
+static PAIRS: [Field; 1] = [("values", 1, Message(&PAIR))];
+static PAIR: [Field; 2] = [("key", 1, Text), ("value", 2, Message(&ANY))];
+static RESOURCE: [Field; 2] = [("attributes", 1, Message(&PAIR)), ("droppedAttributesCount", 2, Integer)];
+static SCOPE: [Field; 4] = [
+    ("name", 1, Text),
+    ("version", 2, Text),
+    ("attributes", 3, Message(&PAIR)),
+    ("droppedAttributesCount", 4, Integer),
+];
+
+static TRACES: [Field; 1] = [("resourceSpans", 1, Message(&RESOURCE_SPANS))];
+static RESOURCE_SPANS: [Field; 3] =
+    [("resource", 1, Message(&RESOURCE)), ("scopeSpans", 2, Message(&SCOPE_SPANS)), ("schemaUrl", 3, Text)];
+static SCOPE_SPANS: [Field; 3] =
+    [("scope", 1, Message(&SCOPE)), ("spans", 2, Message(&SPAN)), ("schemaUrl", 3, Text)];
+static SPAN: [Field; 16] = [
+    ("traceId", 1, Hex),
+    ("spanId", 2, Hex),
+    ("traceState", 3, Text),
+    ("parentSpanId", 4, Hex),
+    ("name", 5, Text),
+    ("kind", 6, Integer),
+    ("startTimeUnixNano", 7, Fixed64),
+    ("endTimeUnixNano", 8, Fixed64),
+    ("attributes", 9, Message(&PAIR)),
+    ("droppedAttributesCount", 10, Integer),
+    ("events", 11, Message(&EVENT)),
+    ("droppedEventsCount", 12, Integer),
+    ("links", 13, Message(&LINK)),
+    ("droppedLinksCount", 14, Integer),
+    ("status", 15, Message(&STATUS)),
+    ("flags", 16, Fixed32),
+];
+static EVENT: [Field; 4] = [
+    ("timeUnixNano", 1, Fixed64),
+    ("name", 2, Text),
+    ("attributes", 3, Message(&PAIR)),
+    ("droppedAttributesCount", 4, Integer),
+];
+static LINK: [Field; 6] = [
+    ("traceId", 1, Hex),
+    ("spanId", 2, Hex),
+    ("traceState", 3, Text),
+    ("attributes", 4, Message(&PAIR)),
+    ("droppedAttributesCount", 5, Integer),
+    ("flags", 6, Fixed32),
+];
+static STATUS: [Field; 2] = [("message", 2, Text), ("code", 3, Integer)];
+
+static METRICS: [Field; 1] = [("resourceMetrics", 1, Message(&RESOURCE_METRICS))];
+static RESOURCE_METRICS: [Field; 3] = [
+    ("resource", 1, Message(&RESOURCE)),
+    ("scopeMetrics", 2, Message(&SCOPE_METRICS)),
+    ("schemaUrl", 3, Text),
+];
+static SCOPE_METRICS: [Field; 3] =
+    [("scope", 1, Message(&SCOPE)), ("metrics", 2, Message(&METRIC)), ("schemaUrl", 3, Text)];
+static METRIC: [Field; 8] = [
+    ("name", 1, Text),
+    ("description", 2, Text),
+    ("unit", 3, Text),
+    ("gauge", 5, Message(&NUMBERS)),
+    ("sum", 7, Message(&NUMBERS)),
+    ("histogram", 9, Message(&HISTOGRAM)),
+    ("exponentialHistogram", 10, Message(&EXPONENTIAL)),
+    ("metadata", 12, Message(&PAIR)),
+];
+static NUMBERS: [Field; 3] =
+    [("dataPoints", 1, Message(&NUMBER)), ("aggregationTemporality", 2, Integer), ("isMonotonic", 3, Bool)];
+static NUMBER: [Field; 6] = [
+    ("startTimeUnixNano", 2, Fixed64),
+    ("timeUnixNano", 3, Fixed64),
+    ("asDouble", 4, Double),
+    ("asInt", 6, Fixed64),
+    ("attributes", 7, Message(&PAIR)),
+    ("flags", 8, Integer),
+];
+static HISTOGRAM: [Field; 2] =
+    [("dataPoints", 1, Message(&BUCKETED)), ("aggregationTemporality", 2, Integer)];
+static BUCKETED: [Field; 10] = [
+    ("startTimeUnixNano", 2, Fixed64),
+    ("timeUnixNano", 3, Fixed64),
+    ("count", 4, Fixed64),
+    ("sum", 5, Double),
+    ("bucketCounts", 6, Fixed64),
+    ("explicitBounds", 7, Double),
+    ("attributes", 9, Message(&PAIR)),
+    ("flags", 10, Integer),
+    ("min", 11, Double),
+    ("max", 12, Double),
+];
+static EXPONENTIAL: [Field; 2] =
+    [("dataPoints", 1, Message(&SCALED)), ("aggregationTemporality", 2, Integer)];
+static SCALED: [Field; 13] = [
+    ("attributes", 1, Message(&PAIR)),
+    ("startTimeUnixNano", 2, Fixed64),
+    ("timeUnixNano", 3, Fixed64),
+    ("count", 4, Fixed64),
+    ("sum", 5, Double),
+    ("scale", 6, Zigzag),
+    ("zeroCount", 7, Fixed64),
+    ("positive", 8, Message(&RUN)),
+    ("negative", 9, Message(&RUN)),
+    ("flags", 10, Integer),
+    ("min", 12, Double),
+    ("max", 13, Double),
+    ("zeroThreshold", 14, Double),
+];
+static RUN: [Field; 2] = [("offset", 1, Zigzag), ("bucketCounts", 2, Integer)];
+
+/// What a request holds.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum OtlpKind {
+    /// Spans.
+    Traces,
+    /// Metrics; summaries and exemplars are left out, which nobody reads.
+    Metrics,
+}
+
+/// The request as protobuf.
+///
+/// # Errors
+/// It is no JSON, or a field of the table holds what it can't.
+pub fn to_protobuf(kind: OtlpKind, json: &[u8]) -> Result<Vec<u8>, TraceError> {
+    let value: Value = serde_json::from_slice(json).map_err(|e| json_error(&e))?;
+    let fields: &[Field] = match kind {
+        OtlpKind::Traces => &TRACES,
+        OtlpKind::Metrics => &METRICS,
+    };
+    let mut bytes = Vec::with_capacity(json.len() / 2);
+    message(&value, fields, &mut bytes).map_err(|what| TraceError::Field { what })?;
+    Ok(bytes)
+}
+
+fn json_error(error: &serde_json::Error) -> TraceError {
+    TraceError::Json { line: error.line(), column: error.column(), what: error.to_string() }
+}
+
+fn message(value: &Value, fields: &[Field], out: &mut Vec<u8>) -> Result<(), String> {
+    let Value::Object(object) = value else {
+        return Err(format!("expected an object, found {}", short(value)));
+    };
+    for (name, number, kind) in fields {
+        let wrong = |why: String| format!("{name}: {why}");
+        match object.get(*name) {
+            None | Some(Value::Null) => {}
+            Some(Value::Array(all)) => array(all, (*number, *kind), out).map_err(wrong)?,
+            Some(one) => field(one, (*number, *kind), out).map_err(wrong)?,
+        }
+    }
+    Ok(())
+}
+
+/// Numbers are packed, anything else is a field each.
+fn array(all: &[Value], (number, kind): (u32, Kind), out: &mut Vec<u8>) -> Result<(), String> {
+    if matches!(kind, Text | Hex | Base64 | Message(_)) {
+        return all.iter().try_for_each(|one| field(one, (number, kind), out));
+    }
+    let mut packed = Vec::new();
+    all.iter().try_for_each(|one| scalar(one, kind, &mut packed))?;
+    Pen(out).bytes(number, &packed);
+    Ok(())
+}
+
+fn field(value: &Value, (number, kind): (u32, Kind), out: &mut Vec<u8>) -> Result<(), String> {
+    let text = || value.as_str().ok_or_else(|| format!("expected a text, found {}", short(value)));
+    match kind {
+        Text => Pen(out).bytes(number, text()?.as_bytes()),
+        Hex => Pen(out).bytes(number, &hex(text()?).ok_or("is no hex")?),
+        Base64 => Pen(out).bytes(number, &base64(text()?).ok_or("is no base64")?),
+        Message(fields) => {
+            let mut inner = Vec::new();
+            message(value, fields, &mut inner)?;
+            Pen(out).bytes(number, &inner);
+        }
+        Bool | Integer | Zigzag | Fixed32 | Fixed64 | Double => {
+            Pen(out).varint(u64::from(number) << 3 | wire_type(kind));
+            scalar(value, kind, out)?;
+        }
+    }
+    Ok(())
+}
+
+fn wire_type(kind: Kind) -> u64 {
+    match kind {
+        Fixed64 | Double => 1,
+        Text | Hex | Base64 | Message(_) => 2,
+        Fixed32 => 5,
+        Bool | Integer | Zigzag => 0,
+    }
+}
+
+/// One number, without its field's number.
+fn scalar(value: &Value, kind: Kind, out: &mut Vec<u8>) -> Result<(), String> {
+    let wrong = || format!("expected a number, found {}", short(value));
+    match kind {
+        Bool => Pen(out).varint(u64::from(value.as_bool().ok_or("expected true or false")?)),
+        Double => out.extend(double(value).ok_or_else(wrong)?.to_le_bytes()),
+        _ => {
+            let number = integer(value).ok_or_else(wrong)?;
+            match kind {
+                Zigzag => Pen(out).varint((number << 1 ^ number >> 63) as u64),
+                Fixed32 => out.extend((number as u32).to_le_bytes()),
+                Fixed64 => out.extend(number.to_le_bytes()),
+                _ => Pen(out).varint(number as u64),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// 64 bits are texts, because numbers of JSON lose digits in JavaScript; the bits of what is unsigned are those of what is signed.
+fn integer(value: &Value) -> Option<i64> {
+    match value {
+        Value::String(text) => text.parse().ok().or_else(|| text.parse::<u64>().ok().map(|n| n as i64)),
+        number => number
+            .as_i64()
+            .or_else(|| number.as_u64().map(|n| n as i64))
+            .or_else(|| number.as_f64().filter(|n| n.fract() == 0.0 && n.abs() < 9e15).map(|n| n as i64)),
+    }
+}
+
+fn double(value: &Value) -> Option<f64> {
+    match value {
+        Value::String(text) => match text.as_str() {
+            "NaN" => Some(f64::NAN),
+            "Infinity" => Some(f64::INFINITY),
+            "-Infinity" => Some(f64::NEG_INFINITY),
+            other => other.parse().ok().filter(|value: &f64| value.is_finite()),
+        },
+        number => number.as_f64(),
+    }
+}
+
+fn hex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+    let pair = |pair: &[u8]| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?);
+    text.as_bytes().chunks(2).map(pair).collect()
+}
+
+/// With `+/` or `-_`, padded or not.
+fn base64(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: &u8| match byte {
+        b'A'..=b'Z' => Some(byte - b'A'),
+        b'a'..=b'z' => Some(byte - b'a' + 26),
+        b'0'..=b'9' => Some(byte - b'0' + 52),
+        b'+' | b'-' => Some(62),
+        b'/' | b'_' => Some(63),
+        _ => None,
+    };
+    let digits: Option<Vec<u8>> = text.trim_end_matches('=').as_bytes().iter().map(digit).collect();
+    let quads = digits?;
+    let group = |quad: &[u8]| {
+        let bits =
+            quad.iter().fold(0u32, |bits, digit| bits << 6 | u32::from(*digit)) << (6 * (4 - quad.len()));
+        bits.to_be_bytes()[1..quad.len()].to_vec()
+    };
+    (quads.len() % 4 != 1).then(|| quads.chunks(4).flat_map(group).collect())
+}
+
+fn short(value: &Value) -> String {
+    let mut text = value.to_string();
+    if let Some((at, _)) = text.char_indices().nth(40) {
+        text.truncate(at);
+        text.push('…');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{otlp_metrics, trace};
+
+    macro_rules! body {
+        ($name:literal) => {
+            &include_bytes!(concat!("../fixtures/otlp/", $name))[..]
+        };
+    }
+
+    /// The bodies of an SDK, and the same as protobuf's own library writes them in JSON: both forms say the same.
+    #[test]
+    fn json_says_what_protobuf_says() {
+        for (json, protobuf) in [
+            (body!("delta_metrics.json"), body!("delta_metrics.binpb")),
+            (body!("exponential_metrics.json"), body!("exponential_metrics.binpb")),
+        ] {
+            let written = to_protobuf(OtlpKind::Metrics, json).expect("JSON");
+            let ours = otlp_metrics::read(&written).expect("protobuf");
+            assert!(!ours.is_empty());
+            assert_eq!(ours, otlp_metrics::read(protobuf).expect("protobuf"));
+        }
+        let written = to_protobuf(OtlpKind::Traces, body!("traces.json")).expect("JSON");
+        let spans = |bytes: &[u8]| {
+            let mut spans = Vec::new();
+            trace::otlp::decode(bytes, &mut spans).expect("protobuf");
+            spans
+        };
+        assert!(!spans(&written).is_empty());
+        assert_eq!(spans(&written), spans(body!("traces.binpb")));
+    }
+
+    #[test]
+    fn all_kinds_of_values_keep_what_they_are() {
+        let any = |json: &str| {
+            let value: Value = serde_json::from_str(json).expect("JSON");
+            let mut out = Vec::new();
+            message(&value, &ANY, &mut out).map(|()| out)
+        };
+        // protobuf 7.36.2 for Python, `AnyValue(…).SerializeToString().hex()`.
+        for (json, bytes) in [
+            (r#"{"stringValue": "é"}"#, "0a02c3a9"),
+            (r#"{"boolValue": true, "x": [1]}"#, "1001"),
+            (r#"{"intValue": "-3"}"#, "18fdffffffffffffffff01"),
+            (r#"{"intValue": 300}"#, "18ac02"),
+            (r#"{"doubleValue": 0.25}"#, "21000000000000d03f"),
+            (
+                r#"{"arrayValue": {"values": [{"intValue": 1}, {"stringValue": "a"}]}}"#,
+                "2a090a0218010a030a0161",
+            ),
+            (r#"{"bytesValue": "AQL/"}"#, "3a030102ff"),
+            (r#"{"bytesValue": "AQ=="}"#, "3a0101"),
+            (
+                r#"{"kvlistValue": {"values": [{"key": "k", "value": {"boolValue": true}}]}}"#,
+                "32090a070a016b12021001",
+            ),
+        ] {
+            assert_eq!(any(json), Ok(hex(bytes).expect("hex")), "{json}");
+        }
+        let why = any(r#"{"intValue": "many"}"#).expect_err("no number");
+        assert_eq!(why, "intValue: expected a number, found \"many\"");
+    }
+}
