@@ -103,3 +103,23 @@ fn windows_hold_what_the_run_held_and_are_read_like_runs() {
         ["requests", "pages"].iter().filter_map(|of| again[of]["alerts"][0]["run"].as_str()).collect();
     assert!(names[0].ends_with("alert-000003") && names[1].ends_with("alert-000004"), "{names:?}");
 }
+
+/// Every token takes 1.6 times as long from 120 s on, and nothing queues: alone that second half looks as it always did, so it is held against the first.
+#[test]
+fn what_is_slower_since_is_held_against_what_came_before() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let (run, budget, kept) = (at("run"), at("budget.yaml"), at("alerts"));
+    std::fs::write(
+        &budget,
+        "version: 1\nname: chat\nbudgets:\n  - {id: e2e, metric: e2e, p: 90, max: 60ms}\n",
+    )
+    .expect("written");
+    let load = ["simulate", "--profile", "demo", "--rate", "40/s", "--for", "240s", "--seed", "3"];
+    plimsoll(&[&load[..], &["--fault", "slow:factor=1.6,at=120s", "-o", &run, "-q"]].concat());
+    let tested = ["watch", "test", "--replay", &run, "-b", &budget, "--record", &kept, "--format", "json"];
+    let tested = plimsoll(&tested).json();
+    let dir = tested["requests"]["alerts"][0]["run"].as_str().expect("a window");
+    let diagnosis = plimsoll(&["diagnose", dir, "--format", "json"]).json();
+    assert_eq!(diagnosis["verdicts"][0]["cause"], "slower_model", "{diagnosis:#}");
+}

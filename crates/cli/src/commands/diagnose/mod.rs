@@ -8,9 +8,11 @@ use std::path::{Path, PathBuf};
 use plimsoll_diagnose::device::{self, DeviceFinding};
 use plimsoll_diagnose::{Case, DiagnoseSpec, Diagnosis, Side, diagnose};
 use plimsoll_measure::findings::BudgetSpec;
+use plimsoll_model::{Level, Manifest};
 use plimsoll_report::diagnose as page;
 
 use super::watch::kept::PageWindow;
+use super::watch::record::KIND;
 use super::{compare, profile};
 use crate::exit::{Exit, Stop};
 use crate::flags::{DiagnoseArgs, Format};
@@ -43,12 +45,23 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     let budget = budget(args)?;
     let device = device(args)?;
     let spec = DiagnoseSpec { level: level(args, &rows)?, ..DiagnoseSpec::default() };
-    let candidate = Side::of(&rows.manifest, &rows.attempts, &rows.samples);
-    let baseline = before.as_ref().map(|run| Side::of(&run.manifest, &run.attempts, &run.samples));
+    let whole = Side::of(&rows.manifest, &rows.attempts, &rows.samples);
+    let (candidate, own) = match of_alert(args, &rows.manifest) {
+        Some((before, since)) => (Side { levels: since, ..whole }, Some(Side { levels: before, ..whole })),
+        None => (whole, None),
+    };
+    let baseline = before.as_ref().map(|run| Side::of(&run.manifest, &run.attempts, &run.samples)).or(own);
     let (budget, device) = (budget.as_ref(), device.as_ref());
     let validity = Some(&rows.findings.validity);
     let diagnosis = diagnose(&Case { candidate, baseline, budget, device, validity, spec: &spec });
     print(args, name, &diagnosis)
+}
+
+/// The levels of an alert's window of requests: what came before it is what it is held against, unless something else is named.
+fn of_alert<'a>(args: &DiagnoseArgs, manifest: &'a Manifest) -> Option<(&'a [Level], &'a [Level])> {
+    let is_alone = args.passive.baseline.is_none() && args.passive.level.is_none();
+    let levels = manifest.levels.as_slice();
+    (is_alone && manifest.kind == KIND && levels.len() == 2).then(|| levels.split_at(1))
 }
 
 /// What pages tell of an alert's window, which holds what came before it.
