@@ -19,6 +19,7 @@ mod history;
 mod measure;
 mod named;
 mod numbered;
+mod observed;
 mod out;
 mod place;
 mod price;

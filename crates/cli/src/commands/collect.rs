@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use plimsoll_client::clock::Clock;
-use plimsoll_model::run::SCHEMA_VERSION;
 use plimsoll_model::{Fingerprint, Manifest, RunState, Time, TraceSpan};
 use plimsoll_profile::traces::{Counting, Overview};
 use plimsoll_report::figure;
@@ -18,8 +17,8 @@ use serde_json::json;
 use crate::exit::{Exit, Stop};
 use crate::flags::{CollectArgs, Format, OutputArgs};
 use crate::measure;
-use crate::out;
 use crate::screen::{KeyWatch, Screen};
+use crate::{observed, out};
 
 /// The kind of run it writes.
 pub const KIND: &str = "collect";
@@ -152,28 +151,10 @@ fn address(text: &str) -> Result<SocketAddr, Stop> {
 }
 
 fn manifest(args: &CollectArgs, clock: &Clock) -> Manifest {
-    Manifest {
-        schema: SCHEMA_VERSION,
-        tool: format!("plimsoll {}", env!("CARGO_PKG_VERSION")),
-        kind: KIND.into(),
-        id: format!("{:016x}", measure::random()),
-        label: None,
-        progress: RunState::Running,
-        time: Time::Real,
-        clock: clock.anchor(),
-        seed: 0,
-        nonce: 0,
-        reproduce: format!("plimsoll collect --listen {}", args.listen.join(",")),
-        repeats: None,
-        shard: None,
-        shards: Vec::new(),
-        host: plimsoll_client::doctor::host(),
-        target: Fingerprint::default(),
-        flags: Vec::new(),
-        scenario: json!({"listen": args.listen}),
-        levels: Vec::new(),
-        findings: None,
-    }
+    let axis = (Time::Real, clock.anchor());
+    let reproduce = format!("plimsoll collect --listen {}", args.listen.join(","));
+    let begun = observed::manifest(KIND, axis, Fingerprint::default(), json!({"listen": args.listen}));
+    Manifest { reproduce, ..begun }
 }
 
 /// Stops it: Ctrl-C, or the parent's end.

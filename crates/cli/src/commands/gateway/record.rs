@@ -19,7 +19,6 @@ use plimsoll_gateway::traffic::Told;
 use plimsoll_gateway::traffic::rows::RowMaker;
 use plimsoll_gateway::{GatewaySpec, RecordSpec, ReplicaSpec, Role, Traffic};
 use plimsoll_measure::traffic::Extent;
-use plimsoll_model::run::SCHEMA_VERSION;
 use plimsoll_model::{At, Attempt, ClockAnchor, EndedBy, Fingerprint, Manifest, RunState, Span, Time};
 use plimsoll_report::figure::counted;
 use plimsoll_store::{RunWriter, StoreError};
@@ -31,7 +30,7 @@ use super::trial::{self, Trials};
 use crate::exit::Stop;
 use crate::measure;
 use crate::numbered::{folders, size};
-use crate::out;
+use crate::{observed, out};
 
 /// The kind of run it writes.
 pub const KIND: &str = "gateway";
@@ -228,43 +227,26 @@ impl Next {
         let classes = spec.admission.classes.iter().map(|class| json!({"name": class.name}));
         let url = format!("http://{}/v1", spec.listen);
         let facts = [("replicas".to_owned(), Some(replicas.len().to_string()))];
-        Manifest {
-            schema: SCHEMA_VERSION,
-            tool: format!("plimsoll {}", env!("CARGO_PKG_VERSION")),
-            kind: KIND.into(),
-            id: format!("{:016x}", measure::random()),
-            label: None,
-            progress: RunState::Running,
-            time: Time::Real,
-            clock: ClockAnchor {
-                monotonic_ns: anchor.monotonic_ns + base.0,
-                realtime_ns: anchor.realtime_ns + base.0,
+        let clock = ClockAnchor {
+            monotonic_ns: anchor.monotonic_ns + base.0,
+            realtime_ns: anchor.realtime_ns + base.0,
+        };
+        let target = Fingerprint { url: url.clone(), facts: facts.into_iter().collect() };
+        // Named one by one: what of a gateway file is secret must not get into a run.
+        let scenario = json!({
+            "target": {"url": url},
+            "classes": classes.collect::<Vec<_>>(),
+            "gateway": {
+                "replicas": names.collect::<Vec<_>>(),
+                "canaries": canaries.collect::<Vec<_>>(),
+                "route": spec.route,
+                "retry": spec.retry,
+                "hedge": spec.hedge,
+                "breaker": spec.breaker,
             },
-            seed: 0,
-            nonce: 0,
-            reproduce: "plimsoll rerun".into(),
-            repeats: None,
-            shard: None,
-            shards: Vec::new(),
-            host: plimsoll_client::doctor::host(),
-            target: Fingerprint { url: url.clone(), facts: facts.into_iter().collect() },
-            flags: Vec::new(),
-            // Named one by one: what of a gateway file is secret must not get into a run.
-            scenario: json!({
-                "target": {"url": url},
-                "classes": classes.collect::<Vec<_>>(),
-                "gateway": {
-                    "replicas": names.collect::<Vec<_>>(),
-                    "canaries": canaries.collect::<Vec<_>>(),
-                    "route": spec.route,
-                    "retry": spec.retry,
-                    "hedge": spec.hedge,
-                    "breaker": spec.breaker,
-                },
-            }),
-            levels: Vec::new(),
-            findings: None,
-        }
+        });
+        let begun = observed::manifest(KIND, (Time::Real, clock), target, scenario);
+        Manifest { reproduce: "plimsoll rerun".into(), ..begun }
     }
 }
 

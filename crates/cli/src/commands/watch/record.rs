@@ -8,7 +8,6 @@ use std::thread::JoinHandle;
 
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_measure::traffic::Extent;
-use plimsoll_model::run::SCHEMA_VERSION;
 use plimsoll_model::{ClockAnchor, EndedBy, Fingerprint, Manifest, RunState, Span, Time};
 use plimsoll_store::{RunWriter, StoreError};
 use plimsoll_watch::Alert;
@@ -18,7 +17,7 @@ use serde_json::json;
 
 use crate::exit::Stop;
 use crate::numbered::{self, size};
-use crate::{measure, out};
+use crate::{measure, observed, out};
 
 /// The kind of run it writes.
 pub const KIND: &str = "watch";
@@ -174,28 +173,9 @@ impl Recorder {
             every_s: self.every.as_secs_f64(),
             budget: self.budget.clone(),
         };
-        Manifest {
-            schema: SCHEMA_VERSION,
-            tool: format!("plimsoll {}", env!("CARGO_PKG_VERSION")),
-            kind: KIND.into(),
-            id: format!("{:016x}", measure::random()),
-            label: None,
-            progress: RunState::Running,
-            time: self.of.time,
-            clock: self.of.clock,
-            seed: 0,
-            nonce: 0,
-            reproduce: "plimsoll watch".into(),
-            repeats: None,
-            shard: None,
-            shards: Vec::new(),
-            host: plimsoll_client::doctor::host(),
-            target: Fingerprint { url: self.of.url.clone(), facts: Default::default() },
-            flags: Vec::new(),
-            scenario: json!({"target": {"url": self.of.url}, "watch": note}),
-            levels: Vec::new(),
-            findings: None,
-        }
+        let target = Fingerprint { url: self.of.url.clone(), facts: Default::default() };
+        let scenario = json!({"target": {"url": self.of.url}, "watch": note});
+        observed::manifest(KIND, (self.of.time, self.of.clock), target, scenario)
     }
 }
 

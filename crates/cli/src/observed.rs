@@ -1,0 +1,38 @@
+//! How the manifest of a run begins that holds what was seen of others' traffic: nothing was asked for, so there is no seed and no schedule.
+
+use plimsoll_model::run::SCHEMA_VERSION;
+use plimsoll_model::{ClockAnchor, Fingerprint, Manifest, RunState, Time};
+use serde_json::Value;
+
+use crate::measure;
+
+/// A run of this kind, on this axis of time, that has just begun.
+pub fn manifest(
+    kind: &str,
+    (time, clock): (Time, ClockAnchor),
+    target: Fingerprint,
+    scenario: Value,
+) -> Manifest {
+    Manifest {
+        schema: SCHEMA_VERSION,
+        tool: format!("plimsoll {}", env!("CARGO_PKG_VERSION")),
+        kind: kind.into(),
+        id: format!("{:016x}", measure::random()),
+        label: None,
+        progress: RunState::Running,
+        time,
+        clock,
+        seed: 0,
+        nonce: 0,
+        reproduce: format!("plimsoll {kind}"),
+        repeats: None,
+        shard: None,
+        shards: Vec::new(),
+        host: plimsoll_client::doctor::host(),
+        target,
+        flags: Vec::new(),
+        scenario,
+        levels: Vec::new(),
+        findings: None,
+    }
+}
