@@ -87,15 +87,16 @@ pub(crate) fn subject(name: &str, diagnosis: &Diagnosis) -> String {
     };
     let against = match (subject.reference, subject.baseline_level) {
         (Reference::Baseline, Some(level)) => format!("against the baseline's level {level}"),
+        (Reference::Baseline, None) => "against what came before".to_owned(),
         (Reference::Probe, _) => "without a baseline: against its own single requests".to_owned(),
         _ => "without a baseline: against its own quiet parts".to_owned(),
     };
-    format!(
-        "{name}{level}{chosen}: {} requests at {}, {against}; {} had the target to themselves",
-        figure::count(subject.requests),
-        subject.load,
-        figure::count(subject.alone)
-    )
+    // Metrics pages are of no level, and say of no request whether it was alone.
+    let alone = subject.level.map_or(String::new(), |_| {
+        format!("; {} had the target to themselves", figure::count(subject.alone))
+    });
+    let requests = figure::count(subject.requests);
+    format!("{name}{level}{chosen}: {requests} requests at {}, {against}{alone}", subject.load)
 }
 
 fn evidence(found: &Verdict) -> Vec<String> {
