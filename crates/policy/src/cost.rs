@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! ttft   = base + (backlog + uncached) · s/token + step(b)         b = requests that decode there
-//! others = answer · c · (2b + 1) + b/2 · uncached · s/token        step(b) = a + c · b
+//! others = answer · (late + c · (2b + 1)) + b/2 · uncached · s/token    step(b) = a + c · b
 //! cost   = ttft + weight · others + penalty
 //! ```
 //!
-//! `others` is what the answer is slower by for its company, what it makes its company slower by, and the half of its prompt's time for which the
-//! others wait. A cached prefix wins exactly when computing it again takes longer than waiting for it: no threshold says when a
+//! `others` is what the answer is slower by for its company and on a replica that is surely a slow one ([`Speed::late`]), what it makes its company
+//! slower by, and the half of its prompt's time for which the others wait. A cached prefix wins exactly when computing it again takes longer than waiting for it: no threshold says when a
 //! pool is "balanced". What is uncached must be known *before* the router notes where the prompt went: after that everything looks
 //! cached, nothing is booked, and the hottest prompt's replica drowns.
 
@@ -72,6 +72,6 @@ pub fn first_token(speed: &Speed, on: Load, uncached: u32) -> f64 {
 pub fn seconds(speed: &Speed, on: Load, uncached: u32, answer: f64, weight: f64) -> f64 {
     let beside = f64::from(on.decoding);
     let own = f64::from(uncached) * speed.prefill.per;
-    let others = answer * speed.step.per * (2.0 * beside + 1.0) + 0.5 * beside * own;
+    let others = answer * (speed.late + speed.step.per * (2.0 * beside + 1.0)) + 0.5 * beside * own;
     first_token(speed, on, uncached) + weight * others
 }

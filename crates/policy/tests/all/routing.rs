@@ -357,6 +357,36 @@ fn a_slow_replica_gets_its_share_and_not_half() {
     assert!((15..=25).contains(&sent[0]), "{sent:?}");
 }
 
+/// First tokens that take what they take on both, and answers in steps of 30 ms on one and of 3 ms on the other: a step is longer than a first token took.
+#[test]
+fn a_replica_whose_answers_alone_are_slow_is_the_slow_one() {
+    let mut router = router("least_cost");
+    for round in 0..200i64 {
+        for (replica, step_ms) in [(0, 30), (1, 3)] {
+            let sent = At::ZERO + Span::from_secs(round);
+            let mut booking = Booking::new(replica, Load::default(), Load::of_one(1, 1), sent);
+            let first = sent + Span::from_millis(1 + round * 7 % 20);
+            router.first(&booking, first);
+            booking.first = Some((first, 0));
+            router.ended(&booking, 0, 11, first + Span::from_millis(10 * step_ms));
+        }
+    }
+    let [slow, fast] = [0, 1].map(|replica| router.speed(replica));
+    let ratio = slow.prefill.at(1.0) / fast.prefill.at(1.0);
+    assert!((0.2..5.0).contains(&ratio), "{slow:?} {fast:?}");
+    // The average of both makes 1/2 (1/30 + 1/3) steps a millisecond: 5.5 ms each.
+    assert!(
+        (slow.late / (0.030 - 1.25 * 0.005_45) - 1.0).abs() < 0.15 && fast.late == 0.0,
+        "{slow:?} {fast:?}"
+    );
+    // Though the fast one has company, an answer there is by far the shorter.
+    let mut loads = views(&[0, 0]);
+    loads[1].load.decoding = 8;
+    let facts = Facts { prompt_tokens: 1, ..Facts::default() };
+    let picks = (0..100).map(|id| router.pick(&loads, &facts, &mut Stream::new(1, "route", id)));
+    assert!(picks.into_iter().all(|pick| pick.is_some_and(|pick| pick.place == 1)));
+}
+
 /// A replica that was ten times as slow once comes to be asked again: what is known of it ages while the other one serves.
 #[test]
 fn a_replica_that_was_slow_once_is_not_avoided_for_ever() {
