@@ -5,7 +5,7 @@
 //! bytes), [`pool`] chooses and books a replica or lets it wait in the [`queue`], [`upstream`] sends it there (or it is answered from the [`cache`]: [`cached`]), [`relay`] passes the answer on as it comes; [`traffic`] hands what
 //! happened to whoever keeps it.
 //!
-//! Reading order: [`record`], [`rollout`], [`spec`], [`budget`], [`keys`], [`tls`], [`error`], [`stats`], [`doors`] (who gets in), [`rules`] (what is in force), [`explain`], [`replica`], [`pool`], [`queue`], [`request`], [`terms`], [`upstream`], [`trace_context`] and [`traces`], [`traffic`], [`relay`], [`reply`], [`proxy`], [`cached`], [`prober`], [`admin`], [`serve`], [`reload`].
+//! Reading order: [`record`], [`rollout`], [`spec`], [`budget`], [`keys`], [`tls`], [`error`], [`stats`], [`doors`] (who gets in), [`rules`] (what is in force), [`explain`], [`replica`], [`pool`], [`queue`], [`request`], [`terms`], [`upstream`], [`trace_context`] and [`traces`], [`traffic`], [`relay`], [`reply`], [`proxy`], [`cached`], [`prober`] and [`telemetry`], [`admin`], [`serve`], [`reload`].
 
 pub mod budget;
 pub mod error;
@@ -31,6 +31,7 @@ pub mod proxy;
 pub mod relay;
 pub mod reply;
 pub mod request;
+pub mod telemetry;
 pub mod terms;
 pub mod tiers;
 pub mod trace_context;
@@ -49,5 +50,6 @@ pub use reload::{Reloaded, Reloader};
 pub use rollout::{Role, Rollout, RolloutSpec, ShadowSpec};
 pub use serve::{Gateway, GatewayStopper};
 pub use spec::{GatewaySpec, ReplicaSpec};
+pub use telemetry::TelemetrySpec;
 pub use traces::TracesSpec;
 pub use traffic::Traffic;

@@ -611,6 +611,11 @@ impl<A: Ask> Front<A> {
         }
     }
 
+    /// What pages said, as of now: before they are [shown](Front::page) where nobody asked for a replica meanwhile.
+    pub fn bring_pages(&mut self, now: At) {
+        self.telemetry.bring(now);
+    }
+
     /// What a replica's page said last, and what is made of it.
     pub fn page(&self, replica: u32, now: At) -> PageView {
         self.telemetry.view(replica, now)

@@ -71,6 +71,18 @@ pub enum PageStanding {
     Still,
 }
 
+impl PageStanding {
+    /// On the screen.
+    pub fn words(self) -> &'static str {
+        match self {
+            PageStanding::Believed => "believed",
+            PageStanding::Unknown => "unknown",
+            PageStanding::Contradicted => "hides what is there",
+            PageStanding::Still => "stands still",
+        }
+    }
+}
+
 /// A replica's page as it was read last.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct PageView {
@@ -202,10 +214,9 @@ impl Telemetry {
         if !sound(said.running) || !sound(said.waiting) || said.running.or(said.waiting).is_none() {
             return;
         }
-        self.is_heard = true;
-        self.at = None;
         let page = self.page(replica);
-        let asked = page.asked.take().unwrap_or(own);
+        // Another process may have come to be there since it was asked for.
+        let Some(asked) = page.asked.take() else { return };
         page.check(said, (asked, own), at);
         let found = found(said, (asked, own));
         let first = page.said.is_none();
@@ -214,6 +225,8 @@ impl Telemetry {
         page.own += fresh * (f64::from(own.requests) - page.own);
         page.found = found;
         page.said = Some((said, at));
+        self.is_heard = true;
+        self.at = None;
     }
 
     /// Nothing that was said of a replica holds: it is another process now, or nobody asks it any more.

@@ -16,5 +16,6 @@ mod queueing;
 mod reloads;
 mod rollouts;
 mod streams;
+mod telemetry;
 mod tls;
 mod warming;
