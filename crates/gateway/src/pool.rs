@@ -404,10 +404,12 @@ impl Pool {
         self.lock().front.any_usable(now)
     }
 
-    /// Ejects replicas whose streams all stand still, and lets those back that move again. What waits is looked at too: an ejection's end comes by itself.
+    /// Ejects replicas whose streams all stand still, and lets those back that move again. What waits is looked at too: an ejection's end comes by itself. What pages
+    /// said ages here.
     pub fn look_for_silence(self: &Arc<Pool>) {
         let now = self.clock.now();
         let mut inner = self.lock();
+        inner.front.bring_pages(now);
         let Inner { front, chance, each, .. } = &mut *inner;
         for replica in each.iter().filter(|replica| !replica.is_gone()) {
             if let Some(moved) = replica.moved() {

@@ -11,10 +11,10 @@ use http_body_util::{BodyExt, Full};
 use plimsoll_model::{At, Span};
 
 use crate::models;
+use crate::pages;
 use crate::pool::Pool;
 use crate::replica::Replica;
 use crate::rules::{InForce, Rules};
-use crate::telemetry;
 use crate::upstream::{Upstreams, soon};
 
 /// Between two looks at a replica that does not answer, and at the streams.
@@ -40,7 +40,7 @@ pub async fn look(pool: Arc<Pool>, upstreams: Rc<Upstreams>, rules: Arc<InForce>
             let (pool, upstreams, replica, rules) = with();
             tokio::task::spawn_local(probe(pool, upstreams, replica, rules));
             let (pool, upstreams, replica, rules) = with();
-            tokio::task::spawn_local(telemetry::read_pages(pool, upstreams, replica, rules));
+            tokio::task::spawn_local(pages::read_pages(pool, upstreams, replica, rules));
         }
         if changes.changed().await.is_err() {
             return;

@@ -611,9 +611,9 @@ impl<A: Ask> Front<A> {
         }
     }
 
-    /// What pages said, as of now: before they are [shown](Front::page) where nobody asked for a replica meanwhile.
+    /// What pages said, as of now: before they are [shown](Front::page), and now and then, so that no decision has to.
     pub fn bring_pages(&mut self, now: At) {
-        self.telemetry.bring(now);
+        self.telemetry.bring_now(now);
     }
 
     /// What a replica's page said last, and what is made of it.

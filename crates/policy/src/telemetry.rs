@@ -33,8 +33,9 @@ const CHANCE: f64 = 2.0;
 const CHANCE_OF_MEAN: f64 = 0.5;
 /// What a request weighs in what requests are like.
 const FRESH_REQUEST: f64 = 0.02;
-/// The estimates are brought up to date as often as this: they fade over a second and more, and a decision looks at them of every replica.
-const OFTEN: Span = Span::from_millis(50);
+/// A decision brings the estimates up to date that are older than this: they fade over a second and more, and looking at each of a thousand replicas takes longer than
+/// the decision.
+const OFTEN: Span = Span::from_millis(300);
 /// A request of others before one of the own was seen, tokens, as [`crate::speed`] takes answers; how long it waits and decodes, seconds.
 const TOKENS: f64 = 1_024.0;
 const WAITS_S: f64 = 1.0;
@@ -143,7 +144,7 @@ fn beyond_chance(deviation: f64, chance: f64) -> f64 {
 }
 
 /// What all replicas whose pages are believed have in common.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, PartialEq, Debug)]
 struct Pool {
     /// What others have on the mean one.
     mean: Others,
@@ -175,9 +176,10 @@ struct Page {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Telemetry {
     pages: Vec<Page>,
-    /// The mean of the replicas that speak; `None` = none does.
+    /// What the replicas that speak have in common, and the load of their mean; `None` = none does.
+    pool: Option<Pool>,
     mean: Option<Load>,
-    /// When the estimates were brought up to date; `None` = something has changed since.
+    /// When the estimates were brought up to date; `None` = it is time.
     at: Option<At>,
     /// Is there any page?
     is_heard: bool,
@@ -191,6 +193,7 @@ impl Default for Telemetry {
     fn default() -> Telemetry {
         Telemetry {
             pages: Vec::new(),
+            pool: None,
             mean: None,
             at: None,
             is_heard: false,
@@ -226,7 +229,10 @@ impl Telemetry {
         page.found = found;
         page.said = Some((said, at));
         self.is_heard = true;
-        self.at = None;
+        match self.pool {
+            Some(pool) => self.estimate(replica as usize, &pool, at),
+            None => self.at = None,
+        }
     }
 
     /// Nothing that was said of a replica holds: it is another process now, or nobody asks it any more.
@@ -234,6 +240,9 @@ impl Telemetry {
         *self.page(replica) = Page::default();
         self.at = None;
         self.is_heard = self.pages.iter().any(|page| page.said.is_some());
+        if !self.is_heard {
+            (self.pool, self.mean) = (None, None);
+        }
     }
 
     /// A request was sent, with so much to do.
@@ -250,18 +259,34 @@ impl Telemetry {
         self.decodes_s += FRESH_REQUEST * (decoded - self.decodes_s);
     }
 
-    /// Brings the estimates up to date. To be called before [`others`](Telemetry::others), once for any number of replicas.
+    /// Brings the estimates up to date, if it is time. To be called before [`others`](Telemetry::others), once for any number of replicas.
     pub fn bring(&mut self, now: At) {
-        if !self.is_heard || self.at.is_some_and(|at| now - at < OFTEN) {
-            return;
+        if self.is_heard && self.at.is_none_or(|at| now - at >= OFTEN) {
+            self.bring_now(now);
         }
-        self.at = Some(now);
-        let of_each = (self.tokens.max(0.0), self.uncached.max(0.0));
-        let pool = self.pool(now);
-        for page in &mut self.pages {
-            page.others = pool.and_then(|pool| page.estimate(&pool, now)).map(|others| others.load(of_each));
+    }
+
+    /// The same in any case, for whoever has time: then no decision need do it.
+    pub fn bring_now(&mut self, now: At) {
+        (self.at, self.pool) = (Some(now), self.pool(now));
+        self.mean = self.pool.map(|pool| pool.mean.load(self.of_each()));
+        for place in 0..self.pages.len() {
+            match self.pool {
+                Some(pool) => self.estimate(place, &pool, now),
+                None => self.pages[place].others = None,
+            }
         }
-        self.mean = pool.map(|pool| pool.mean.load(of_each));
+    }
+
+    fn estimate(&mut self, place: usize, pool: &Pool, now: At) {
+        let of_each = self.of_each();
+        let page = &mut self.pages[place];
+        page.others = page.estimate(pool, now).map(|others| others.load(of_each));
+    }
+
+    /// Tokens of a request, and those of its prompt that are to be computed.
+    fn of_each(&self) -> (f64, f64) {
+        (self.tokens.max(0.0), self.uncached.max(0.0))
     }
 
     fn pool(&self, now: At) -> Option<Pool> {

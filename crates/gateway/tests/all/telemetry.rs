@@ -4,11 +4,16 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use plimsoll_gateway::telemetry::read;
-use plimsoll_gateway::{Gateway, TelemetrySpec};
-use plimsoll_policy::{PageStanding, Standing};
+use plimsoll_gateway::{Gateway, GatewaySpec, TelemetrySpec};
+use plimsoll_policy::{PageStanding, RouteSpec, Standing};
 
 use crate::failing::keep_asking;
 use crate::kit::{Act, Mock, ask, gateway, is_empty, send, until};
+
+/// By the requests that are there, so that how busy this machine is decides nothing.
+fn by_requests(spec: &mut GatewaySpec) {
+    spec.route = RouteSpec::LeastRequests {};
+}
 
 /// A page that shows this all the time.
 fn shows(text: &str) -> Act {
@@ -81,7 +86,7 @@ fn a_page_that_is_none_costs_no_request_and_no_replica() {
         let (odd, plain) = (Mock::new(act()), Mock::new(act()));
         odd.shows(page);
         plain.shows(Act::Metrics(0, 0));
-        let gateway = gateway(&[&odd, &plain], |_| {});
+        let gateway = gateway(&[&odd, &plain], by_requests);
         let began = Instant::now();
         let share = share_of_first([&odd, &plain], &gateway, Duration::from_millis(1_500));
         assert!((0.2..0.8).contains(&share), "{what}: {share}");
@@ -98,7 +103,7 @@ fn a_page_of_lying_zeros_attracts_no_herd() {
     let (liar, honest) = (Mock::new(act()), Mock::new(act()));
     liar.shows(shows("vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n"));
     honest.shows(Act::Metrics(40, 0));
-    let gateway = gateway(&[&liar, &honest], |_| {});
+    let gateway = gateway(&[&liar, &honest], by_requests);
     until("both pages are read", || (0..2).all(|place| standing(&gateway, place) == PageStanding::Believed));
     let share = share_of_first([&liar, &honest], &gateway, Duration::from_secs(6));
     assert!(share < 0.8, "{share} went to the one that lies");
@@ -114,7 +119,7 @@ fn a_page_that_stands_still_starves_nobody_for_long() {
         "vllm:num_requests_running 40\nvllm:num_requests_waiting 30\nvllm:generation_tokens_total 5\n",
     ));
     plain.shows(Act::Metrics(0, 0));
-    let gateway = gateway(&[&stale, &plain], |_| {});
+    let gateway = gateway(&[&stale, &plain], by_requests);
     until("it is seen to stand still", || standing(&gateway, 0) == PageStanding::Still);
     let share = share_of_first([&stale, &plain], &gateway, Duration::from_secs(2));
     assert!((0.2..0.8).contains(&share), "{share}");

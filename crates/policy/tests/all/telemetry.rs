@@ -123,6 +123,27 @@ fn what_was_found_fades_into_the_mean_of_late() {
 }
 
 #[test]
+fn what_is_forgotten_is_nobodys() {
+    let mut telemetry = Telemetry::default();
+    tell(&mut telemetry, 0, page(20.0, 0.0), Load::default(), at(0));
+    tell(&mut telemetry, 1, page(10.0, 0.0), Load::default(), at(0));
+    assert!(others(&mut telemetry, 0, at(0)).is_some());
+    telemetry.forget(0);
+    assert_eq!(
+        others(&mut telemetry, 0, at(1)).map(|load| load.requests),
+        Some(10),
+        "as much as on the other"
+    );
+    telemetry.forget(1);
+    assert_eq!(others(&mut telemetry, 0, at(1)), None);
+    // A page that was asked for before it was forgotten is another process's.
+    telemetry.ask(0, Load::default());
+    telemetry.forget(0);
+    telemetry.told(0, page(20.0, 0.0), Load::default(), at(2));
+    assert_eq!(others(&mut telemetry, 0, at(2)), None);
+}
+
+#[test]
 fn figures_that_are_none_change_nothing() {
     let mut telemetry = Telemetry::default();
     for value in [f64::NAN, f64::INFINITY, -1.0, 1e18] {
