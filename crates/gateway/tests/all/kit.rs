@@ -342,6 +342,16 @@ pub fn recorded(
     traffic: Option<Arc<Traffic>>,
     change: impl FnOnce(&mut GatewaySpec),
 ) -> Gateway {
+    started(mocks, Clock::start(), traffic, change)
+}
+
+/// The same, by this clock.
+pub fn started(
+    mocks: &[&Mock],
+    clock: Clock,
+    traffic: Option<Arc<Traffic>>,
+    change: impl FnOnce(&mut GatewaySpec),
+) -> Gateway {
     let mut spec = GatewaySpec {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         replicas: mocks
@@ -357,7 +367,7 @@ pub fn recorded(
     };
     spec.health.every_s = 0.25;
     change(&mut spec);
-    let gateway = Gateway::recording(&spec, Clock::start(), traffic.as_ref()).expect("a sound spec");
+    let gateway = Gateway::recording(&spec, clock, traffic.as_ref()).expect("a sound spec");
     until("all replicas answer", || {
         gateway.pool.replicas().iter().all(|replica| gateway.pool.is_up(replica.number))
     });

@@ -6,6 +6,7 @@ mod bodies;
 mod cached;
 mod caches;
 mod clients;
+mod clocks;
 mod doors;
 mod failing;
 mod hedging;
