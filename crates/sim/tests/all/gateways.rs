@@ -321,7 +321,7 @@ fn router(number: u64, reads: bool) -> Gateway {
 /// nothing, as another service's would.
 fn two(make: Traffic, reads: bool, other: Option<u32>) -> Outcome {
     let half = |request: &Submit| (mix(request.session.unwrap_or(0)) % 2) as usize;
-    mean((1..=4).map(|seed| {
+    mean((1..=6).map(|seed| {
         let second = match other {
             Some(replicas) => Gateway { of: 0..replicas, ..router(10 * seed + 1, false) },
             None => router(10 * seed + 1, reads),
