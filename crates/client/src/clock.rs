@@ -83,6 +83,12 @@ impl Clock {
         Clock { anchor: tie_once() }
     }
 
+    /// The same axis, tied to a wall clock that reads this: what it is on a machine whose clock is wrong.
+    #[must_use]
+    pub fn with_realtime(self, realtime_ns: i64) -> Clock {
+        Clock { anchor: ClockAnchor { realtime_ns, ..self.anchor } }
+    }
+
     /// What ties the axis to the machine's clocks; belongs in the manifest.
     pub fn anchor(&self) -> ClockAnchor {
         self.anchor

@@ -10,7 +10,8 @@ use http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
-use plimsoll_policy::{Held, Standing};
+use plimsoll_model::Span;
+use plimsoll_policy::{Held, PageStanding, PageView, Standing};
 use plimsoll_wire::prometheus::{self, PrometheusPage};
 use serde_json::json;
 
@@ -20,6 +21,7 @@ use crate::proxy::Worker;
 use crate::replica::{ATTEMPTS, Replica};
 use crate::rollout::{Role, Rollout, RolloutAsk};
 use crate::stats::{ENDS, REASONS};
+use crate::telemetry::PAGES;
 
 /// Largest body of an operator's request, bytes, and how long it may take.
 const MOST_BODY: usize = 4 << 10;
@@ -161,6 +163,8 @@ fn listed(shown: &[Shown], role: impl Fn(&Replica) -> Role) -> Vec<serde_json::V
             "prompt_tokens_waiting": shown.load.backlog,
             "streams_decoding": shown.load.decoding,
             "penalty_s": shown.penalty.as_secs_f64(),
+            "requests_of_others": shown.page.others,
+            "page": page(&shown.page),
             "prefill_tokens_per_s": per_s(shown),
             "ttft_base_s": shown.speed.prefill.base,
             "step_s": shown.speed.step.base,
@@ -168,6 +172,63 @@ fn listed(shown: &[Shown], role: impl Fn(&Replica) -> Role) -> Vec<serde_json::V
         })
     });
     each.collect()
+}
+
+/// What a replica's own page says, and how it is taken.
+fn page(page: &PageView) -> serde_json::Value {
+    let said = page.said.unwrap_or_default();
+    json!({
+        "standing": page.standing,
+        "age_s": page.age.map(Span::as_secs_f64),
+        "running": said.running,
+        "waiting": said.waiting,
+        "kv_usage": said.kv_usage,
+    })
+}
+
+/// The same as metrics; of a replica whose page was never read there is nothing.
+fn pages(shown: &[&Shown], page: &mut PrometheusPage) {
+    let mut gauge = |name: &str, help: &str, value: &dyn Fn(&PageView) -> Option<f64>| {
+        let known: Vec<([(&str, &str); 1], f64)> = shown
+            .iter()
+            .filter_map(|shown| Some(([("replica", shown.replica.name.as_str())], value(&shown.page)?)))
+            .collect();
+        let each: Vec<(&[(&str, &str)], f64)> =
+            known.iter().map(|(labels, value)| (&labels[..], *value)).collect();
+        page.gauge(name, help, &each);
+    };
+    gauge("plimsoll_gateway_replica_page_age_seconds", "How old the replica's own page is.", &|page| {
+        page.age.map(Span::as_secs_f64)
+    });
+    gauge(
+        "plimsoll_gateway_replica_page_believed",
+        "1: what its page says is taken into account.",
+        &|page| page.said.map(|_| f64::from(u8::from(page.standing == PageStanding::Believed))),
+    );
+    gauge("plimsoll_gateway_replica_kv_usage", "Share of its KV cache in use, as its page says.", &|page| {
+        page.said?.kv_usage
+    });
+    gauge(
+        "plimsoll_gateway_replica_others_requests",
+        "Requests that others are taken to have there.",
+        &|page| Some(f64::from(page.others)),
+    );
+    let labels: Vec<[(&str, &str); 2]> = shown
+        .iter()
+        .flat_map(|shown| {
+            PAGES.map(|outcome| [("replica", shown.replica.name.as_str()), ("outcome", outcome)])
+        })
+        .collect();
+    let counts = shown
+        .iter()
+        .flat_map(|shown| shown.replica.pages.iter().map(|count| count.load(Ordering::Relaxed) as f64));
+    let each: Vec<(&[(&str, &str)], f64)> =
+        labels.iter().zip(counts).map(|(labels, count)| (&labels[..], count)).collect();
+    page.counter(
+        "plimsoll_gateway_pages_total",
+        "Replicas' own pages by what came of asking for them.",
+        &each,
+    );
 }
 
 fn metrics(worker: &Worker) -> String {
@@ -219,6 +280,7 @@ fn metrics(worker: &Worker) -> String {
     let each: Vec<(&[(&str, &str)], f64)> =
         labels.iter().zip(counts).map(|(labels, count)| (&labels[..], count)).collect();
     page.counter("plimsoll_gateway_attempts_total", "Attempts by replica and by how they ended.", &each);
+    pages(&shown, &mut page);
     page.gauge("plimsoll_gateway_retries_left", "Retries that the budget holds.", &[(&[], left)]);
     let help = "Blocks of prompts that the router remembers.";
     page.gauge("plimsoll_gateway_prompt_blocks", help, &[(&[], remembered as f64)]);

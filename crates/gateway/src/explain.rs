@@ -2,8 +2,8 @@
 //!
 //! Taken for a share of the requests and for every second try: it costs an allocation, and a decision that is like a thousand others explains nothing more.
 
-use plimsoll_policy::Standing;
 use plimsoll_policy::cost::{CostTerms, LEVEL, LEVEL_S};
+use plimsoll_policy::{PageStanding, Standing};
 use serde::{Deserialize, Serialize};
 
 /// Which choices are told.
@@ -58,8 +58,14 @@ pub struct PassedOver {
 pub struct Candidate {
     /// Its name.
     pub replica: String,
-    /// Requests on it.
+    /// Requests on it, those of others too.
     pub requests: u32,
+    /// Requests that others were taken to have there, as far as pages said it.
+    #[serde(default)]
+    pub others: u32,
+    /// Its own page; none = it was not read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page: Option<PageTerm>,
     /// Prompt tokens that waited there.
     pub waiting_tokens: u64,
     /// Streams that decoded there.
@@ -68,6 +74,15 @@ pub struct Candidate {
     pub cached: u32,
     /// What it would have cost; none where the route weighs no seconds.
     pub terms: Option<CostTerms>,
+}
+
+/// A replica's page, when a choice was made.
+#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct PageTerm {
+    /// How old it was, s.
+    pub age_s: f64,
+    /// How it was taken.
+    pub standing: PageStanding,
 }
 
 /// A replica that might not.

@@ -5,7 +5,7 @@
 //! bytes), [`pool`] chooses and books a replica or lets it wait in the [`queue`], [`upstream`] sends it there (or it is answered from the [`cache`]: [`cached`]), [`relay`] passes the answer on as it comes; [`traffic`] hands what
 //! happened to whoever keeps it.
 //!
-//! Reading order: [`record`], [`rollout`], [`spec`], [`budget`], [`keys`], [`tls`], [`error`], [`stats`], [`doors`] (who gets in), [`rules`] (what is in force), [`explain`], [`replica`], [`pool`], [`queue`], [`request`], [`terms`], [`upstream`], [`trace_context`] and [`traces`], [`traffic`], [`relay`], [`reply`], [`proxy`], [`cached`], [`prober`], [`admin`], [`serve`], [`reload`].
+//! Reading order: [`record`], [`rollout`], [`telemetry`], [`spec`], [`budget`], [`keys`], [`tls`], [`error`], [`stats`], [`doors`] (who gets in), [`rules`] (what is in force), [`explain`], [`replica`], [`pool`], [`queue`], [`request`], [`terms`], [`upstream`], [`trace_context`] and [`traces`], [`traffic`], [`relay`], [`reply`], [`proxy`], [`cached`], [`prober`] and [`pages`], [`admin`], [`serve`], [`reload`].
 
 pub mod budget;
 pub mod error;
@@ -13,6 +13,7 @@ pub mod keys;
 pub mod record;
 pub mod rollout;
 pub mod spec;
+pub mod telemetry;
 pub mod tls;
 
 pub mod cache;
@@ -26,6 +27,7 @@ pub mod rules;
 pub mod stats;
 
 pub mod cached;
+pub mod pages;
 pub mod prober;
 pub mod proxy;
 pub mod relay;
@@ -49,5 +51,6 @@ pub use reload::{Reloaded, Reloader};
 pub use rollout::{Role, Rollout, RolloutSpec, ShadowSpec};
 pub use serve::{Gateway, GatewayStopper};
 pub use spec::{GatewaySpec, ReplicaSpec};
+pub use telemetry::TelemetrySpec;
 pub use traces::TracesSpec;
 pub use traffic::Traffic;

@@ -11,12 +11,12 @@ use plimsoll_client::Clock;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{Arm, At, BudgetState, Span};
 use plimsoll_policy::{
-    Ask, Front, Given, Held, Load, Offer, Refusal, Router, ScaleSignal, Sent, SettingError, Speed, Standing,
-    Terms, Ticket, Verdict, Withheld,
+    Ask, Front, Given, Held, Load, Offer, PageView, Refusal, Router, Said, ScaleSignal, Sent, SettingError,
+    Speed, Standing, Terms, Ticket, Verdict, Withheld,
 };
 use tokio::sync::{oneshot, watch};
 
-use crate::explain::{AskedOf, Candidate, Choice, Explains, LeftOut, PassedOver};
+use crate::explain::{AskedOf, Candidate, Choice, Explains, LeftOut, PageTerm, PassedOver};
 use crate::models::{self, Model};
 use crate::queue::{Placing, Waits};
 use crate::replica::Replica;
@@ -115,6 +115,8 @@ pub struct Shown {
     pub speed: Speed,
     /// What is laid on its cost.
     pub penalty: Span,
+    /// What its own page says.
+    pub page: PageView,
 }
 
 impl Pool {
@@ -277,6 +279,22 @@ impl Pool {
         }
     }
 
+    /// A replica's page is asked for.
+    pub(crate) fn asks_page(&self, replica: &Replica) {
+        let mut inner = self.lock();
+        if inner.has(replica) {
+            inner.front.asks_page(replica.number);
+        }
+    }
+
+    /// A replica's page came, which was made at `made`; `None` = its page is not read any more.
+    pub(crate) fn told_page(&self, replica: &Replica, said: Option<Said>, made: At) {
+        let mut inner = self.lock();
+        if inner.has(replica) {
+            inner.front.told_page(replica.number, said, made);
+        }
+    }
+
     /// What the file says that its replicas serve; where it says nothing they are asked.
     pub(crate) fn set_said_models(&self, spec: &GatewaySpec) {
         for replica in self.replicas() {
@@ -386,10 +404,12 @@ impl Pool {
         self.lock().front.any_usable(now)
     }
 
-    /// Ejects replicas whose streams all stand still, and lets those back that move again. What waits is looked at too: an ejection's end comes by itself.
+    /// Ejects replicas whose streams all stand still, and lets those back that move again. What waits is looked at too: an ejection's end comes by itself. What pages
+    /// said ages here.
     pub fn look_for_silence(self: &Arc<Pool>) {
         let now = self.clock.now();
         let mut inner = self.lock();
+        inner.front.bring_pages(now);
         let Inner { front, chance, each, .. } = &mut *inner;
         for replica in each.iter().filter(|replica| !replica.is_gone()) {
             if let Some(moved) = replica.moved() {
@@ -402,7 +422,8 @@ impl Pool {
     /// Where every replica stands, and the retries that are left.
     pub fn shown(&self) -> (Vec<Shown>, f64, usize) {
         let now = self.clock.now();
-        let inner = self.lock();
+        let mut inner = self.lock();
+        inner.front.bring_pages(now);
         let front = &inner.front;
         let shown = inner.each().map(|replica| Shown {
             replica: Arc::clone(replica),
@@ -410,6 +431,7 @@ impl Pool {
             load: front.load(replica.number),
             speed: front.speed(replica.number),
             penalty: front.health().penalty(replica.number, now),
+            page: front.page(replica.number, now),
         });
         (shown.collect(), front.retries_left(), front.router().remembered())
     }
@@ -439,9 +461,14 @@ impl Pool {
             standing: Some(front.health().standing(replica.number, now)).filter(|s| *s != Standing::Ready),
         });
         let left_out = left_out.collect();
+        let page = |replica| front.page(replica, now);
         let candidates = weighed.iter().map(|(view, cached, terms)| Candidate {
             replica: name(view.replica),
             requests: view.load.requests,
+            others: page(view.replica).others,
+            page: page(view.replica)
+                .age
+                .map(|age| PageTerm { age_s: age.as_secs_f64(), standing: page(view.replica).standing }),
             waiting_tokens: view.load.backlog,
             decoding: view.load.decoding,
             cached: *cached,

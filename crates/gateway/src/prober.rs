@@ -11,6 +11,7 @@ use http_body_util::{BodyExt, Full};
 use plimsoll_model::{At, Span};
 
 use crate::models;
+use crate::pages;
 use crate::pool::Pool;
 use crate::replica::Replica;
 use crate::rules::{InForce, Rules};
@@ -34,8 +35,12 @@ pub async fn look(pool: Arc<Pool>, upstreams: Rc<Upstreams>, rules: Arc<InForce>
         let before = newest;
         for replica in pool.replicas().into_iter().filter(|replica| replica.id > before) {
             newest = newest.max(replica.id);
-            let probing = probe(Arc::clone(&pool), Rc::clone(&upstreams), replica, Arc::clone(&rules));
-            tokio::task::spawn_local(probing);
+            let with =
+                || (Arc::clone(&pool), Rc::clone(&upstreams), Arc::clone(&replica), Arc::clone(&rules));
+            let (pool, upstreams, replica, rules) = with();
+            tokio::task::spawn_local(probe(pool, upstreams, replica, rules));
+            let (pool, upstreams, replica, rules) = with();
+            tokio::task::spawn_local(pages::read_pages(pool, upstreams, replica, rules));
         }
         if changes.changed().await.is_err() {
             return;
@@ -86,11 +91,11 @@ async fn probe(pool: Arc<Pool>, upstreams: Rc<Upstreams>, replica: Arc<Replica>,
 }
 
 /// A replica, and the rules by which it is looked at.
-struct One<'a> {
-    pool: &'a Pool,
-    upstreams: &'a Rc<Upstreams>,
-    replica: &'a Arc<Replica>,
-    rules: &'a Rules,
+pub(crate) struct One<'a> {
+    pub pool: &'a Pool,
+    pub upstreams: &'a Rc<Upstreams>,
+    pub replica: &'a Arc<Replica>,
+    pub rules: &'a Rules,
 }
 
 impl One<'_> {
@@ -142,7 +147,7 @@ impl One<'_> {
     }
 
     /// Sends a request of the gateway's own, which counts as nobody's; gives its answer's status, and the answer where it is whole and no longer than `most`.
-    async fn send(
+    pub async fn send(
         &self,
         method: Method,
         path: &str,

@@ -12,7 +12,7 @@ use crate::spec::{GatewaySpec, ReplicaSpec};
 use crate::stats::Stats;
 
 /// Keys of the file that take effect at once; `replicas` does in part.
-const AT_ONCE: [&str; 12] = [
+const AT_ONCE: [&str; 13] = [
     "cache",
     "keys",
     "admin_key",
@@ -23,6 +23,7 @@ const AT_ONCE: [&str; 12] = [
     "insecure",
     "health",
     "limits",
+    "telemetry",
     "warm_up",
     "replicas",
 ];

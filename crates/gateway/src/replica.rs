@@ -28,6 +28,8 @@ pub struct Replica {
     pub arm: Arm,
     /// Attempts that reached it, by how they ended: worked, shed, failed, cancelled.
     pub attempts: [AtomicU64; 4],
+    /// Times that its page was asked for, by what [came of it](crate::telemetry::PAGES).
+    pub pages: [AtomicU64; 3],
     /// When one of its streams moved last, ns of the gateway's clock.
     moved: AtomicI64,
     /// Streams whose head has come and whose end has not.
@@ -63,6 +65,7 @@ impl Replica {
             header: spec.header(name_it)?,
             arm: if spec.role == Role::Canary { Arm::Canary } else { Arm::Base },
             attempts: Default::default(),
+            pages: Default::default(),
             moved: AtomicI64::new(0),
             streams: AtomicU32::new(0),
             served: Mutex::default(),

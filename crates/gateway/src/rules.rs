@@ -11,6 +11,7 @@ use crate::doors::Doors;
 use crate::error::GatewayError;
 use crate::keys::Digest;
 use crate::spec::{GatewaySpec, HealthSpec, LimitSpec, WarmSpec};
+use crate::telemetry::TelemetrySpec;
 use crate::tls::Tls;
 
 /// See the module.
@@ -19,6 +20,8 @@ pub struct Rules {
     pub limits: LimitSpec,
     /// How it is seen that a replica answers.
     pub health: HealthSpec,
+    /// How replicas' own pages are read.
+    pub telemetry: Option<TelemetrySpec>,
     /// What a replica is sent before it gets requests.
     pub warm_up: Option<WarmSpec>,
     /// Answers that were given once.
@@ -54,6 +57,7 @@ impl Rules {
         Ok(Rules {
             limits: spec.limits.clone(),
             health: spec.health.clone(),
+            telemetry: spec.telemetry.clone(),
             warm_up: spec.warm_up.clone(),
             cache: spec.cache.as_ref().map(|asked| {
                 let kept = before.and_then(|rules| rules.cache.clone());

@@ -16,6 +16,7 @@ use crate::cache::CacheSpec;
 use crate::keys::{KeySource, KeySpec};
 use crate::record::RecordSpec;
 use crate::rollout::{Role, RolloutSpec, ShadowSpec};
+use crate::telemetry::TelemetrySpec;
 use crate::tiers::Tiers;
 use crate::tls::{CertSpec, TlsSpec};
 use crate::traces::TracesSpec;
@@ -43,7 +44,7 @@ pub struct GatewaySpec {
     pub replicas: Vec<ReplicaSpec>,
     /// Names that stand for several models: a request for one is asked of the first of these that is there and answers within its time limit.
     pub tiers: BTreeMap<String, Vec<String>>,
-    /// Gateways in front of the same replicas, this one too. They share nothing; each takes the others to have as much on the replicas as it has itself.
+    /// Gateways in front of the same replicas, this one too. They share nothing; each takes the others to have as much on the replicas as it has itself, where no page says it.
     pub gateways: u32,
     /// How requests are spread over them.
     pub route: RouteSpec,
@@ -57,6 +58,8 @@ pub struct GatewaySpec {
     pub admission: AdmissionSpec,
     /// How it is seen that a replica answers.
     pub health: HealthSpec,
+    /// How replicas' own pages of metrics are read, which say what others have there; null = they are not.
+    pub telemetry: Option<TelemetrySpec>,
     /// What a replica is sent before it gets requests; none = nothing.
     pub warm_up: Option<WarmSpec>,
     /// Which answers are kept for those who ask the same again; none = no answer is.
@@ -196,6 +199,7 @@ impl Default for GatewaySpec {
             breaker: BreakerSpec::default(),
             admission: AdmissionSpec::default(),
             health: HealthSpec::default(),
+            telemetry: Some(TelemetrySpec::default()),
             warm_up: None,
             cache: None,
             canary: None,
@@ -318,6 +322,7 @@ impl GatewaySpec {
         self.warm_up.as_ref().map_or(Ok(()), WarmSpec::validate)?;
         self.validate_admin()?;
         self.health.validate()?;
+        self.telemetry.as_ref().map_or(Ok(()), TelemetrySpec::validate)?;
         self.limits.validate()
     }
 

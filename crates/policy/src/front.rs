@@ -25,6 +25,7 @@ use crate::route::{Facts, Outlook, ReplicaView, RouteSpec, Router};
 use crate::setting::SettingError;
 use crate::speed::Speed;
 use crate::split::Sides;
+use crate::telemetry::{PageView, Said, Telemetry};
 
 /// A gateway's decisions, as its file says them.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -188,6 +189,7 @@ pub struct Front<A> {
     budget: RetryBudget,
     hedger: Option<Hedger>,
     loads: Vec<Load>,
+    telemetry: Telemetry,
     /// Streams on each replica without a first token, and their prompt tokens.
     ahead: Vec<(u32, u64)>,
     queue: FairQueue<Waiting<A>>,
@@ -217,6 +219,7 @@ impl<A: Ask> Front<A> {
             budget: RetryBudget::new(&spec.retry, now),
             hedger: spec.hedge.as_ref().map(|hedge| Hedger::new(hedge, now)),
             loads: vec![Load::default(); replicas],
+            telemetry: Telemetry::default(),
             ahead: vec![(0, 0); replicas],
             queue: FairQueue::new(classes.iter().map(|class| class.share)),
             lines: Lines::default(),
@@ -527,11 +530,11 @@ impl<A: Ask> Front<A> {
         self.router.first(&sent.booking, now);
         self.is_computed(sent);
         let begun = sent.booking.load.begun();
-        let unseen = unseen(&self.loads, self.health.count(), self.others);
+        let others = self.others_on(sent.booking.replica, now);
         let load = &mut self.loads[sent.booking.replica as usize];
         load.take(sent.booking.load);
         load.add(begun);
-        sent.booking.first = Some((now, load.decoding + unseen.decoding));
+        sent.booking.first = Some((now, load.decoding + others.decoding));
         sent.booking.load = begun;
     }
 
@@ -554,10 +557,13 @@ impl<A: Ask> Front<A> {
             self.saw(&sent, now, false);
         }
         self.is_computed(&mut sent);
-        let unseen = unseen(&self.loads, self.health.count(), self.others);
+        let others = self.others_on(number, now);
         let load = &mut self.loads[number as usize];
+        if verdict == Some(Verdict::Worked) {
+            self.telemetry.ended(&sent.booking, now);
+        }
         if verdict == Some(Verdict::Worked) && tokens > 0 {
-            self.router.ended(&sent.booking, load.decoding + unseen.decoding, tokens, now);
+            self.router.ended(&sent.booking, load.decoding + others.decoding, tokens, now);
         }
         if verdict == Some(Verdict::Worked) && sent.booking.first.is_none() {
             self.router.whole(&sent.booking, now);
@@ -587,8 +593,32 @@ impl<A: Ask> Front<A> {
         if self.health.is_up(replica) && !up {
             // What comes back is a new process, with an empty cache.
             self.router.forget(replica);
+            self.telemetry.forget(replica);
         }
         self.health.set_up(replica, up);
+    }
+
+    /// A replica's page is asked for: what is there of the own now is on it.
+    pub fn asks_page(&mut self, replica: u32) {
+        self.telemetry.ask(replica, self.loads[replica as usize]);
+    }
+
+    /// A replica's page came, which was made at `made`; `None` = its page is not read any more.
+    pub fn told_page(&mut self, replica: u32, said: Option<Said>, made: At) {
+        match said {
+            Some(said) => self.telemetry.told(replica, said, self.loads[replica as usize], made),
+            None => self.telemetry.forget(replica),
+        }
+    }
+
+    /// What pages said, as of now: before they are [shown](Front::page), and now and then, so that no decision has to.
+    pub fn bring_pages(&mut self, now: At) {
+        self.telemetry.bring_now(now);
+    }
+
+    /// What a replica's page said last, and what is made of it.
+    pub fn page(&self, replica: u32, now: At) -> PageView {
+        self.telemetry.view(replica, now)
     }
 
     /// A replica joins, down until somebody says that it is up. Its number is its own until it [parts](Front::part).
@@ -612,6 +642,7 @@ impl<A: Ask> Front<A> {
         (self.loads[replica as usize], self.ahead[replica as usize]) = (Load::default(), (0, 0));
         self.health.part(replica);
         self.models.set(replica, None);
+        self.telemetry.forget(replica);
         self.router.part(replica);
         true
     }
@@ -731,8 +762,9 @@ impl<A: Ask> Front<A> {
 
     /// Looks at the replicas that may get requests (for a model that decides) now, less those that were tried. `room`: only those that have room.
     fn see(&mut self, now: At, tried: &[u32], room: bool, deciding: Option<u64>) {
-        let Front { health, usable, loads, ahead, router, admission, views, models, .. } = self;
+        let Front { health, usable, loads, telemetry, ahead, router, admission, views, models, .. } = self;
         let unseen = unseen(loads, health.count(), self.others);
+        telemetry.bring(now);
         health.usable(now, usable);
         if let Some(model) = deciding {
             usable.retain(|replica| models.serves(*replica, model));
@@ -754,7 +786,7 @@ impl<A: Ask> Front<A> {
             if !(room && full) {
                 views.push(ReplicaView {
                     replica,
-                    load: load.and(unseen),
+                    load: load.and(telemetry.others(replica).unwrap_or(unseen)),
                     penalty: health.penalty(replica, now),
                 });
             }
@@ -770,8 +802,16 @@ impl<A: Ask> Front<A> {
         Some(self.book(sent, now))
     }
 
+    /// What others are taken to have on a replica.
+    fn others_on(&mut self, replica: u32, now: At) -> Load {
+        self.telemetry.bring(now);
+        let said = self.telemetry.others(replica);
+        said.unwrap_or_else(|| unseen(&self.loads, self.health.count(), self.others))
+    }
+
     fn book(&mut self, sent: Sent, now: At) -> Sent {
         let replica = sent.booking.replica;
+        self.telemetry.sent(sent.booking.load);
         self.loads[replica as usize].add(sent.booking.load);
         if sent.is_ahead {
             let ahead = &mut self.ahead[replica as usize];

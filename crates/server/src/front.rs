@@ -153,12 +153,20 @@ impl Call {
     /// What needs no engine.
     fn read_only(&self, request: &Request<Incoming>) -> Answer {
         self.conn.request_read();
-        let known = matches!(
-            request.uri().path(),
-            "/health" | "/ping" | "/metrics" | "/v1/models" | "/version" | "/api/tags" | "/api/version"
-        );
+        let model = request.uri().path().strip_prefix("/v1/models/").filter(|id| !id.is_empty());
+        let known = model.is_some()
+            || matches!(
+                request.uri().path(),
+                "/health" | "/ping" | "/metrics" | "/v1/models" | "/version" | "/api/tags" | "/api/version"
+            );
         if known && request.method() != Method::GET && request.method() != Method::HEAD {
             return self.not_allowed("GET");
+        }
+        if let Some(id) = model {
+            return match voice::one_model(&self.server, id) {
+                Ok(entry) => self.json(StatusCode::OK, entry, None),
+                Err(refusal) => self.error(&refusal),
+            };
         }
         match request.uri().path() {
             "/health" | "/ping" => self.whole(StatusCode::OK, voice::PLAIN, Bytes::new(), None),

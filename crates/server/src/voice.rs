@@ -41,8 +41,7 @@ pub(crate) fn parse(endpoint: Protocol, body: &[u8], server: &Server) -> Result<
     let limits = &server.limits;
     let mut asked = wire::parse(endpoint, body, limits.body_bytes)?;
     if !asked.model.is_empty() && asked.model != server.model && !server.adapters.contains(&asked.model) {
-        let message = format!("The model `{}` does not exist.", short(&asked.model));
-        return Err(BadRequest { status: 404, message, param: Some("model") });
+        return Err(unknown_model(&asked.model));
     }
     if !endpoint.streams() {
         // Nothing is generated, and nothing to be streamed.
@@ -81,11 +80,52 @@ pub fn error_body(protocol: Option<Protocol>, refusal: &BadRequest) -> Bytes {
 
 /// `GET /v1/models`.
 pub(crate) fn models(server: &Server) -> Bytes {
-    let context = match &server.mode {
+    wire::models(&server.model, &server.adapters, server.started_s, max_context(server))
+}
+
+/// `GET /v1/models/{id}`, whose id may be percent-encoded: names of models have slashes.
+///
+/// # Errors
+/// It serves none of that name.
+pub(crate) fn one_model(server: &Server, id: &str) -> Result<Bytes, BadRequest> {
+    let id = decoded(id);
+    let parent = match server.adapters.contains(&id) {
+        true => Some(server.model.as_str()),
+        false if id == server.model => None,
+        false => return Err(unknown_model(&id)),
+    };
+    Ok(wire::model((&id, parent), server.started_s, max_context(server)))
+}
+
+fn max_context(server: &Server) -> Option<u32> {
+    match &server.mode {
         ModeSpec::Batching(batching) => batching.max_context,
         _ => None,
-    };
-    wire::models(&server.model, &server.adapters, server.started_s, context)
+    }
+}
+
+fn unknown_model(id: &str) -> BadRequest {
+    let message = format!("The model `{}` does not exist.", short(id));
+    BadRequest { status: 404, message, param: Some("model") }
+}
+
+/// A path's part without percent signs; what they stand for in vain stays as it is.
+fn decoded(text: &str) -> String {
+    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
+    while let Some((&byte, after)) = rest.split_first() {
+        let hex = after.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
+        match hex.filter(|_| byte == b'%').and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+            Some(meant) => {
+                bytes.push(meant);
+                rest = &after[2..];
+            }
+            None => {
+                bytes.push(byte);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// `GET /api/tags`, Ollama's list of models.

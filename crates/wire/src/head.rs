@@ -30,13 +30,15 @@ pub struct Head {
 }
 
 impl Head {
-    /// Reads the headers. `now_unix_s`: seconds since 1970, against which a `Retry-After` date is taken.
+    /// Reads the headers. `now_unix_s`: seconds since 1970, against which a `Retry-After` date is taken where no `Date` says what the sender's own clock reads.
     pub fn read<'a>(
         status: u16,
         headers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
         now_unix_s: i64,
     ) -> Head {
         let mut head = Head { status, ..Head::default() };
+        // Both of the sender's clock: what ours reads, and whether either was set meanwhile, is nothing to it.
+        let (mut date, mut retry_at) = (None, None);
         for (name, value) in headers {
             let Ok(value) = std::str::from_utf8(value) else { continue };
             let value = value.trim();
@@ -44,12 +46,18 @@ impl Head {
             let Some(lower) = lower.get_mut(..name.len()) else { continue };
             lower.copy_from_slice(name.as_bytes());
             lower.make_ascii_lowercase();
-            head.take(lower, value, now_unix_s);
+            match &*lower {
+                b"date" => date = http_date(value),
+                b"retry-after" if value.parse::<f64>().is_err() => retry_at = http_date(value),
+                name => head.take(name, value),
+            }
         }
+        let wait = retry_at.map(|at| wait_until(at, date.unwrap_or(now_unix_s)));
+        head.retry_after = head.retry_after.or(wait);
         head
     }
 
-    fn take(&mut self, name: &[u8], value: &str, now_unix_s: i64) {
+    fn take(&mut self, name: &[u8], value: &str) {
         match name {
             b"content-type" => self.content_type = Some(bounded(value, 256)),
             b"location" => self.location = Some(bounded(value, 2048)),
@@ -61,7 +69,7 @@ impl Head {
                     self.retry_after = Some(Span::from_secs_f64(wait / 1e3));
                 }
             }
-            b"retry-after" => self.retry_after = self.retry_after.or(retry_after(value, now_unix_s)),
+            b"retry-after" => self.retry_after = self.retry_after.or(retry_after(value, 0)),
             b"x-replica"
             | b"x-replica-id"
             | b"x-served-by"
@@ -217,8 +225,11 @@ pub fn retry_after(value: &str, now_unix_s: i64) -> Option<Span> {
     if let Ok(s) = value.parse::<f64>() {
         return (s.is_finite() && s >= 0.0).then(|| Span::from_secs_f64(s));
     }
-    let at = http_date(value)?;
-    Some(Span::from_secs(at.saturating_sub(now_unix_s).clamp(0, 1_000_000_000)))
+    Some(wait_until(http_date(value)?, now_unix_s))
+}
+
+fn wait_until(unix_s: i64, now_unix_s: i64) -> Span {
+    Span::from_secs(unix_s.saturating_sub(now_unix_s).clamp(0, 1_000_000_000))
 }
 
 /// Seconds since 1970 of an IMF-fixdate, the one form that RFC 9110 lets senders use: `Sun, 06 Nov 1994 08:49:37 GMT`.

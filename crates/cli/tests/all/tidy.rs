@@ -24,7 +24,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("plan", &["math", "model", "workload", "sim", "measure", "judge", "profile"]),
     ("watch", &["math", "model", "measure", "judge", "diagnose"]),
     ("server", &["model", "wire", "sim"]),
-    ("gateway", &["math", "model", "policy", "wire", "client"]),
+    ("gateway", &["math", "model", "policy", "wire", "client", "measure"]),
     ("report", &["model", "measure", "judge", "diagnose", "profile", "plan", "watch"]),
     (
         "cli",

@@ -51,8 +51,10 @@ pub(super) struct Answer {
 
 impl Answer {
     pub fn new(response: Response<Incoming>, lent: Lent, clock: Clock) -> Answer {
-        let judged = judge(&response, clock.anchor().realtime_ns / 1_000_000_000);
-        Answer { response, lent, judged, head: clock.now(), held: VecDeque::new() }
+        let now = clock.now();
+        // The wall clock as it goes on from the start: whether it is set meanwhile changes nothing here.
+        let judged = judge(&response, (clock.anchor().realtime_ns + now.0) / 1_000_000_000);
+        Answer { response, lent, judged, head: now, held: VecDeque::new() }
     }
 
     /// Is it a stream, as one of this protocol is?

@@ -151,7 +151,7 @@ fn a_wedged_replica_gets_no_new_streams_while_the_old_ones_stand_still() {
 }
 
 /// Eight clients, each with its next request when the last was answered; statuses and when they came.
-fn keep_asking(gateway: &Gateway, lasts: Duration) -> Vec<(Instant, u16)> {
+pub fn keep_asking(gateway: &Gateway, lasts: Duration) -> Vec<(Instant, u16)> {
     let (at, ends) = (gateway.addr, Instant::now() + lasts);
     let client = move || {
         let mut all = Vec::new();

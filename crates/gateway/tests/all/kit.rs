@@ -20,6 +20,10 @@ pub enum Act {
     Cached(u32),
     /// 200 with the request's own body.
     Echo,
+    /// 200 with this text.
+    Text(String),
+    /// A page of metrics: of others so many are computed and wait, and more has been computed than on the page before.
+    Metrics(u32, u32),
     /// This status, and these header lines (each with its line end).
     Status(u16, &'static str),
     /// Closes with nothing said.
@@ -48,6 +52,11 @@ pub struct Mock {
     pub requests: Arc<AtomicUsize>,
     /// What its list of models answers; none = 404.
     pub models: Arc<Mutex<Option<String>>>,
+    /// What its page of metrics does, and how often it was asked for.
+    pub metrics: Arc<Mutex<Act>>,
+    pub pages: Arc<AtomicUsize>,
+    /// Requests that it is at.
+    busy: Arc<AtomicUsize>,
     /// The last of them, as it came.
     pub last: Arc<Mutex<Vec<u8>>>,
     /// Bytes of floods that were taken.
@@ -70,6 +79,9 @@ impl Mock {
             act: Arc::new(Mutex::new(act)),
             requests: Arc::default(),
             models: Arc::default(),
+            metrics: Arc::new(Mutex::new(Act::Status(404, ""))),
+            pages: Arc::default(),
+            busy: Arc::default(),
             last: Arc::default(),
             flooded: Arc::default(),
             gone: Arc::default(),
@@ -96,6 +108,9 @@ impl Mock {
             act: self.act.clone(),
             requests: self.requests.clone(),
             models: self.models.clone(),
+            metrics: self.metrics.clone(),
+            busy: self.busy.clone(),
+            pages: self.pages.clone(),
             last: self.last.clone(),
             flooded: self.flooded.clone(),
             gone: self.gone.clone(),
@@ -125,6 +140,11 @@ impl Mock {
         *self.act.lock().expect("nobody panicked") = act;
     }
 
+    /// What its page of metrics does from now on.
+    pub fn shows(&self, act: Act) {
+        *self.metrics.lock().expect("nobody panicked") = act;
+    }
+
     pub fn count(&self) -> usize {
         self.requests.load(Ordering::SeqCst)
     }
@@ -151,10 +171,21 @@ impl Mock {
                 }
                 continue;
             }
+            if request.starts_with(b"GET /metrics ") {
+                self.pages.fetch_add(1, Ordering::SeqCst);
+                let act = self.metrics.lock().expect("nobody panicked").clone();
+                if self.do_as(&mut socket, &act, &request).is_none() {
+                    return;
+                }
+                continue;
+            }
             self.requests.fetch_add(1, Ordering::SeqCst);
             *self.last.lock().expect("nobody panicked") = request.clone();
             let act = self.act.lock().expect("nobody panicked").clone();
-            if self.do_as(&mut socket, &act, &request).is_none() {
+            self.busy.fetch_add(1, Ordering::SeqCst);
+            let done = self.do_as(&mut socket, &act, &request);
+            self.busy.fetch_sub(1, Ordering::SeqCst);
+            if done.is_none() {
                 return;
             }
         }
@@ -190,6 +221,18 @@ impl Mock {
                 let body = &request[body..];
                 let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
                 socket.write_all(&[head.as_bytes(), body].concat()).ok()
+            }
+            Act::Text(text) => {
+                let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{text}", text.len());
+                socket.write_all(head.as_bytes()).ok()
+            }
+            Act::Metrics(running, waiting) => {
+                let tokens = self.pages.load(Ordering::SeqCst);
+                let running = *running as usize + self.busy.load(Ordering::SeqCst);
+                let text = format!(
+                    "vllm:num_requests_running{{engine=\"0\"}} {running}\nvllm:num_requests_waiting{{engine=\"0\"}} {waiting}\nvllm:kv_cache_usage_perc{{engine=\"0\"}} 0.5\nvllm:generation_tokens_total{{engine=\"0\"}} {tokens}\n"
+                );
+                self.do_as(socket, &Act::Text(text), request)
             }
             Act::Status(status, headers) => {
                 let head = format!("HTTP/1.1 {status} X\r\n{headers}content-length: 2\r\n\r\nno");
@@ -299,6 +342,16 @@ pub fn recorded(
     traffic: Option<Arc<Traffic>>,
     change: impl FnOnce(&mut GatewaySpec),
 ) -> Gateway {
+    started(mocks, Clock::start(), traffic, change)
+}
+
+/// The same, by this clock.
+pub fn started(
+    mocks: &[&Mock],
+    clock: Clock,
+    traffic: Option<Arc<Traffic>>,
+    change: impl FnOnce(&mut GatewaySpec),
+) -> Gateway {
     let mut spec = GatewaySpec {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         replicas: mocks
@@ -314,7 +367,7 @@ pub fn recorded(
     };
     spec.health.every_s = 0.25;
     change(&mut spec);
-    let gateway = Gateway::recording(&spec, Clock::start(), traffic.as_ref()).expect("a sound spec");
+    let gateway = Gateway::recording(&spec, clock, traffic.as_ref()).expect("a sound spec");
     until("all replicas answer", || {
         gateway.pool.replicas().iter().all(|replica| gateway.pool.is_up(replica.number))
     });

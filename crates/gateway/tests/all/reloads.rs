@@ -18,7 +18,7 @@ fn replicas(mocks: &[&Mock]) -> Vec<ReplicaSpec> {
 }
 
 /// The spec that `kit::gateway` starts with.
-fn spec(mocks: &[&Mock]) -> GatewaySpec {
+pub fn spec(mocks: &[&Mock]) -> GatewaySpec {
     let mut spec = GatewaySpec {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         replicas: replicas(mocks),

@@ -117,6 +117,29 @@ impl ServerSide {
             .collect()
     }
 
+    /// What one page says at one instant, all its processes together: gauges by their signals' rules, and what counters stand at.
+    pub fn said(page: &[Sample]) -> BTreeMap<Signal, f64> {
+        // A page that is read by itself: a label `source` on it is its server's own.
+        let mark = Sample {
+            at: At::ZERO,
+            source: "server".to_owned(),
+            name: SCRAPE.to_owned(),
+            labels: String::new(),
+            value: page.len() as f64,
+        };
+        let values = read::values(&page.iter().chain([&mark]).collect::<Vec<_>>());
+        let engines: BTreeSet<Signal> =
+            values.iter().filter(|(row, _)| row.layer == Layer::Engine).map(|(row, _)| row.signal).collect();
+        let mut each: BTreeMap<Signal, Vec<f64>> = BTreeMap::new();
+        for (row, value) in values {
+            let counts = matches!(row.part, SignalPart::Gauge | SignalPart::Counter);
+            if counts && (row.layer == Layer::Engine || !engines.contains(&row.signal)) {
+                each.entry(row.signal).or_default().push(value);
+            }
+        }
+        each.into_iter().filter_map(|(signal, values)| Some((signal, signal.rule().of(&values)?))).collect()
+    }
+
     /// Did nobody say anything?
     pub fn is_empty(&self) -> bool {
         self.tracks.is_empty()

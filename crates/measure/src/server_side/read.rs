@@ -103,6 +103,18 @@ pub(super) fn exposed(samples: &[Sample]) -> Vec<ExposedSeries> {
     found.map(series).collect()
 }
 
+/// What series stand at that are read, in the units of their signals.
+pub(super) fn values(samples: &[&Sample]) -> Vec<(&'static SignalName, f64)> {
+    let mut disclosures = Disclosures::default();
+    let (_, raw) = gather(samples.iter().copied(), &mut disclosures);
+    let found = spoken(&raw, &mut disclosures).into_iter();
+    let value = |(number, row): (usize, &'static SignalName)| {
+        let (_, value) = raw[number].points.last()?;
+        Some((row, value * row.factor))
+    };
+    found.filter_map(value).collect()
+}
+
 /// Which series are read, and by which row of the table.
 fn spoken(raw: &[Raw<'_>], disclosures: &mut Disclosures) -> Vec<(usize, &'static SignalName)> {
     let mut found = Vec::new();
@@ -562,14 +574,7 @@ fn together(parts: &mut [Walk<'_>], at: At, rule: Rule) -> Option<f64> {
             _ => {}
         }
     }
-    let count = values.len() as f64;
-    let values = values.into_iter();
-    match rule {
-        Rule::Sum => values.reduce(|a, b| a + b),
-        Rule::Mean => values.reduce(|a, b| a + b).map(|sum| sum / count),
-        Rule::Max => values.reduce(f64::max),
-        Rule::Min => values.reduce(f64::min),
-    }
+    rule.of(&values)
 }
 
 fn is_gap(page: &ScrapedPage, at: At) -> bool {

@@ -18,6 +18,20 @@ pub enum Rule {
     Mean,
 }
 
+impl Rule {
+    /// One of several; `None` = there is none.
+    pub fn of(self, values: &[f64]) -> Option<f64> {
+        let count = values.len() as f64;
+        let values = values.iter().copied();
+        match self {
+            Rule::Sum => values.reduce(|a, b| a + b),
+            Rule::Mean => values.reduce(|a, b| a + b).map(|sum| sum / count),
+            Rule::Max => values.reduce(f64::max),
+            Rule::Min => values.reduce(f64::min),
+        }
+    }
+}
+
 /// What kind of series a signal is.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum SeriesKind {

@@ -26,6 +26,32 @@ fn at(s: i64) -> At {
     At(s * S)
 }
 
+/// What is read of one page alone goes by the same names, ranks and rules as what is read over time.
+#[test]
+fn one_page_says_at_one_instant_what_its_series_say_over_time() {
+    let rows: &[(&str, &str, &[f64])] = &[
+        ("vllm:num_requests_running", "engine=0", &[3.0]),
+        ("vllm:num_requests_running", "engine=1", &[4.0]),
+        ("vllm:num_requests_waiting", "engine=0", &[2.0]),
+        ("vllm:num_requests_waiting_by_reason", "engine=0,reason=capacity", &[7.0]),
+        ("vllm:kv_cache_usage_perc", "engine=0", &[0.25]),
+        ("vllm:kv_cache_usage_perc", "engine=1", &[0.75]),
+        ("vllm:generation_tokens_total", "engine=0,source=its_own", &[100.0]),
+        ("sglang:num_running_reqs", "tp_rank=1", &[90.0]),
+        ("some_other_gauge", "", &[1.0]),
+    ];
+    let page: Vec<Sample> = page(rows).into_iter().filter(|row| row.name != "scrape_samples").collect();
+    let said = ServerSide::said(&page);
+    let expected = [
+        (Signal::Running, 7.0),
+        (Signal::Waiting, 2.0),
+        (Signal::KvUsage, 0.75),
+        (Signal::OutputTokens, 100.0),
+    ];
+    assert_eq!(said, expected.into());
+    assert!(ServerSide::said(&[]).is_empty());
+}
+
 #[test]
 fn a_queue_adds_up_and_the_fullest_cache_counts() {
     let server = ServerSide::read(&page(&[

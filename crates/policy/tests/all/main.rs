@@ -7,5 +7,6 @@ mod rates;
 mod routing;
 mod sampling;
 mod tail;
+mod telemetry;
 mod tiers;
 mod waiting;

@@ -25,6 +25,12 @@ fn an_adapter_is_a_model_that_is_loaded_on_first_use() {
         format!("{ids:?}"),
         r#"[(String("tiny"), Null), (String("sql"), String("tiny")), (String("law"), String("tiny"))]"#
     );
+    // Each by itself, as in the list.
+    for entry in listed["data"].as_array().unwrap() {
+        assert_eq!(get(addr, &format!("/v1/models/{}", entry["id"].as_str().unwrap())).json(), *entry);
+    }
+    assert_eq!(get(addr, "/v1/models/%73ql").json(), listed["data"][1]);
+    assert_eq!((get(addr, "/v1/models/other").status, get(addr, "/v1/models/%").status), (404, 404));
     let mut client = Client::connect(addr);
     // One after the other, the same forty words: two full blocks of sixteen.
     let asked = ["tiny", "tiny", "sql", "sql", "law", "sql", "tiny"];

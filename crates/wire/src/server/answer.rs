@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use plimsoll_model::Protocol;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::reply::Reply;
 use super::request::GenerateRequest;
@@ -75,16 +75,22 @@ pub fn embeddings(asked: &GenerateRequest, model: &str, dimensions: u32) -> Byte
 
 /// `GET /v1/models` with one model. `max_model_len` in tokens.
 pub fn models(model: &str, adapters: &[String], created: i64, max_model_len: Option<u32>) -> Bytes {
-    // As vLLM lists them: an adapter names the model beneath it as its parent.
-    let card = |id: &str, parent: Option<&str>| {
-        json!({
-            "id": id, "object": "model", "created": created, "owned_by": "plimsoll", "root": id, "parent": parent,
-            "max_model_len": max_model_len,
-        })
-    };
-    let adapters = adapters.iter().map(|adapter| card(adapter, Some(model)));
-    let data: Vec<_> = std::iter::once(card(model, None)).chain(adapters).collect();
+    let adapters = adapters.iter().map(|adapter| card((adapter, Some(model)), created, max_model_len));
+    let data: Vec<_> = std::iter::once(card((model, None), created, max_model_len)).chain(adapters).collect();
     Bytes::from(json!({"object": "list", "data": data}).to_string())
+}
+
+/// `GET /v1/models/{id}`: one entry of that list, by its name and, of an adapter, its parent's.
+pub fn model(named: (&str, Option<&str>), created: i64, max_model_len: Option<u32>) -> Bytes {
+    Bytes::from(card(named, created, max_model_len).to_string())
+}
+
+/// As vLLM lists them: an adapter names the model beneath it as its parent.
+fn card((id, parent): (&str, Option<&str>), created: i64, max_model_len: Option<u32>) -> Value {
+    json!({
+        "id": id, "object": "model", "created": created, "owned_by": "plimsoll", "root": id, "parent": parent,
+        "max_model_len": max_model_len,
+    })
 }
 
 /// An error body in the shape of OpenAI and vLLM.

@@ -18,7 +18,7 @@ mod speech;
 mod stream;
 mod timing;
 
-pub use answer::{EmbeddingsFormat, embeddings, models};
+pub use answer::{EmbeddingsFormat, embeddings, model, models};
 pub use ollama::tags;
 pub use reply::{Reply, StreamEnd, StreamWriter};
 pub use request::{BLOCK_WORDS, BadRequest, Endpoint, GenerateRequest, parse};

@@ -61,6 +61,20 @@ a_created{path="y"} 1.7e9
 }
 
 #[test]
+fn of_a_page_only_the_names_that_are_wanted_are_read() {
+    let page =
+        b"a 1\nb{x=\"1\"} 2\nb{x=\"2\"} 3\na 4\n{\"b\",x=\"3\"} 5\n{\"c\"} 6\nb{broken 7\nc nonsense\n";
+    let asked = std::cell::Cell::new(0);
+    let reading = plimsoll_wire::exposition::read_of(page, |name| {
+        asked.set(asked.get() + 1);
+        name == "b"
+    });
+    let values: Vec<f64> = reading.rows.iter().map(|row| row.value).collect();
+    assert_eq!((values, reading.skipped), (vec![2.0, 3.0, 5.0], 1));
+    assert_eq!(asked.get(), 7, "once for lines of one name that follow each other");
+}
+
+#[test]
 fn lines_that_are_none_are_skipped_and_counted() {
     let page = "ok 1\n<html>\nx{y=\"1\" 3\nz{y=1} 3\nw infinity\nv\nu{=\"a\"} 1\n";
     let reading = read(page.as_bytes());

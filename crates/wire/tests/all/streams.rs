@@ -435,6 +435,13 @@ fn heads_tell_status_waits_and_redirects() {
         assert_eq!((outcome.how, outcome.by, outcome.retryable), (how, By::Server, retryable), "{status}");
     }
     assert_eq!(outcome(200), None);
+    // Against the sender's own clock, where it says what that reads.
+    let dated = |date: &'static [u8]| {
+        let headers: [(&str, &[u8]); 2] = [("Retry-After", b"Sun, 06 Nov 1994 08:49:37 GMT"), ("Date", date)];
+        Head::read(429, headers, 1_900_000_000).retry_after
+    };
+    assert_eq!(dated(b"Sun, 06 Nov 1994 08:49:30 GMT"), Some(Span::from_secs(7)));
+    assert_eq!(dated(b"some day"), Some(Span::ZERO));
     assert_eq!(retry_after("2", 0), Some(Span::from_secs(2)));
     assert_eq!(retry_after("0.5", 0), Some(Span::from_millis(500)));
     assert_eq!(retry_after("-1", 0), None);

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use plimsoll_gateway::explain::{AskedOf, Because, Choice, Explained};
+use plimsoll_gateway::explain::{AskedOf, Because, Choice, Explained, PageTerm};
 use plimsoll_model::{Attempt, How};
+use plimsoll_policy::PageStanding;
 use plimsoll_report::figure::{self, counted};
 use plimsoll_report::table::Table;
 use serde::Serialize;
@@ -110,8 +111,20 @@ fn asked_of(of: &AskedOf) -> String {
 /// The terms of each candidate's cost, ms.
 fn candidates(choice: &Choice) -> String {
     let mut table = Table::new(&[
-        "<replica", "requests", "waiting", "decoding", "cached", "base ms", "wait", "prompt", "step",
-        "others", "penalty", "cost",
+        "<replica",
+        "requests",
+        "of others",
+        "page",
+        "waiting",
+        "decoding",
+        "cached",
+        "base ms",
+        "wait",
+        "prompt",
+        "step",
+        "others",
+        "penalty",
+        "cost",
     ]);
     for one in &choice.candidates {
         let ms = |s: Option<f64>| s.map_or("–".to_owned(), |s| format!("{:.2}", 1e3 * s));
@@ -120,6 +133,8 @@ fn candidates(choice: &Choice) -> String {
         table.row([
             format!("{mark}{}", one.replica),
             one.requests.to_string(),
+            one.others.to_string(),
+            one.page.map_or("–".to_owned(), page),
             one.waiting_tokens.to_string(),
             one.decoding.to_string(),
             format!("{}/{}", one.cached, choice.prompt_tokens),
@@ -133,6 +148,15 @@ fn candidates(choice: &Choice) -> String {
         ]);
     }
     table.render(2).trim_end().to_owned()
+}
+
+/// How old a replica's own page was, and how it was taken where it was not believed.
+fn page(page: PageTerm) -> String {
+    let age = figure::duration_ns(page.age_s * 1e9);
+    match page.standing {
+        PageStanding::Believed => age,
+        other => format!("{age}, {}", other.words()),
+    }
 }
 
 fn came_of_it(choice: &Choice, row: &Attempt) -> String {

@@ -1,0 +1,263 @@
+//! What pages say of others' work: cases that can be worked out by hand, and pages that lie.
+
+use plimsoll_math::rng::Stream;
+use plimsoll_model::{At, Span};
+use plimsoll_policy::telemetry::{STALE, STILL};
+use plimsoll_policy::{
+    Ask, Facts, Front, FrontSpec, Load, Offer, PageStanding, RouteSpec, Said, Sent, Telemetry, Terms, Verdict,
+};
+use proptest::prelude::*;
+
+fn at(ms: i64) -> At {
+    At(ms * 1_000_000)
+}
+
+fn page(running: f64, waiting: f64) -> Said {
+    Said { running: Some(running), waiting: Some(waiting), ..Said::default() }
+}
+
+/// So many requests, of which so many decode.
+fn load(requests: u32, decoding: u32) -> Load {
+    Load { requests, decoding, ..Load::default() }
+}
+
+/// A page with `own` there all the while.
+fn tell(telemetry: &mut Telemetry, replica: u32, said: Said, own: Load, now: At) {
+    telemetry.ask(replica, own);
+    telemetry.told(replica, said, own, now);
+}
+
+fn others(telemetry: &mut Telemetry, replica: u32, now: At) -> Option<Load> {
+    telemetry.bring(now);
+    telemetry.others(replica)
+}
+
+#[test]
+fn what_is_left_of_a_page_without_the_own_is_others() {
+    let mut telemetry = Telemetry::default();
+    assert_eq!(others(&mut telemetry, 0, at(0)), None, "nobody has said anything");
+    // 40 compute and 10 wait; of the own 12, four have no first token yet.
+    tell(&mut telemetry, 0, page(40.0, 10.0), load(12, 8), at(1_000));
+    let found = others(&mut telemetry, 0, at(1_000)).expect("a page");
+    assert_eq!(
+        (found.requests, found.decoding),
+        (38, 32),
+        "10 less the own 4 wait, 40 less the own 8 decode"
+    );
+    // Prompts of others are taken to be as long as the own, of which none was seen.
+    assert_eq!(found.backlog, 6 * 1_024);
+}
+
+#[test]
+fn a_request_that_came_or_went_while_the_page_was_read_is_not_anothers() {
+    for (asked, came) in [(load(3, 3), load(5, 3)), (load(5, 5), load(3, 3))] {
+        let mut telemetry = Telemetry::default();
+        telemetry.ask(0, asked);
+        telemetry.told(0, page(5.0, 0.0), came, at(0));
+        assert_eq!(others(&mut telemetry, 0, at(0)).map(|load| load.requests), Some(0));
+    }
+}
+
+#[test]
+fn a_replica_that_says_nothing_is_neither_idle_nor_dead() {
+    let mut telemetry = Telemetry::default();
+    tell(&mut telemetry, 0, page(20.0, 0.0), Load::default(), at(0));
+    tell(&mut telemetry, 1, page(22.0, 0.0), Load::default(), at(0));
+    let requests =
+        |telemetry: &mut Telemetry, replica, now| others(telemetry, replica, now).map(|l| l.requests);
+    assert_eq!(requests(&mut telemetry, 2, at(0)), Some(21), "the mean of those that speak");
+    // One that is silent comes to be taken for the mean, too.
+    tell(&mut telemetry, 0, page(40.0, 0.0), Load::default(), at(9_900));
+    let now = At(0) + STALE + Span::from_millis(1);
+    assert_eq!(telemetry.view(1, now).standing, PageStanding::Unknown);
+    assert_eq!(requests(&mut telemetry, 1, now), requests(&mut telemetry, 2, now));
+    // And when all are, nobody knows.
+    let late = now + STALE;
+    assert_eq!(others(&mut telemetry, 0, late), None);
+}
+
+#[test]
+fn a_page_that_shows_less_than_the_own_is_not_believed_until_it_shows_them() {
+    let mut telemetry = Telemetry::default();
+    for (second, own) in [(0, load(0, 0)), (1, load(30, 30))] {
+        tell(&mut telemetry, 0, page(0.0, 0.0), own, at(second * 1_000));
+        tell(&mut telemetry, 1, page(10.0 + second as f64, 0.0), Load::default(), at(second * 1_000));
+    }
+    assert_eq!(telemetry.view(0, at(1_000)).standing, PageStanding::Contradicted);
+    let mean = others(&mut telemetry, 1, at(1_000));
+    assert_eq!(others(&mut telemetry, 0, at(1_000)), mean, "as much as on those that are believed");
+    // Where nothing of the own is there a lie can't be told from the truth, and what was seen stands.
+    tell(&mut telemetry, 0, page(0.0, 0.0), load(0, 0), at(2_000));
+    assert_eq!(telemetry.view(0, at(2_000)).standing, PageStanding::Contradicted);
+    tell(&mut telemetry, 0, page(31.0, 0.0), load(30, 30), at(3_000));
+    assert_eq!(telemetry.view(0, at(3_000)).standing, PageStanding::Believed);
+}
+
+#[test]
+fn a_page_that_stands_still_is_not_believed_and_one_that_shows_nothing_may() {
+    let mut telemetry = Telemetry::default();
+    let seconds = STILL.0 / 1_000_000_000;
+    for second in 0..=seconds {
+        tell(&mut telemetry, 0, page(50.0, 20.0), Load::default(), at(second * 1_000));
+        tell(&mut telemetry, 1, page(0.0, 0.0), Load::default(), at(second * 1_000));
+        let moving = Said { progress: Some(second as f64), ..page(8.0, 0.0) };
+        tell(&mut telemetry, 2, moving, Load::default(), at(second * 1_000));
+    }
+    let now = at(seconds * 1_000);
+    let standings = [0, 1, 2].map(|replica| telemetry.view(replica, now).standing);
+    assert_eq!(standings, [PageStanding::Still, PageStanding::Believed, PageStanding::Believed]);
+    assert_eq!(others(&mut telemetry, 0, now).map(|load| load.requests), Some(4), "the mean of 0 and 8");
+}
+
+#[test]
+fn what_was_found_fades_into_the_mean_of_late() {
+    let mut telemetry = Telemetry::default();
+    for second in 0..20 {
+        tell(&mut telemetry, 0, page(10.0, 0.0), Load::default(), at(second * 1_000));
+    }
+    // Own requests beside them: the share of a router that is alone is all.
+    tell(&mut telemetry, 0, page(100.0, 0.0), Load::default(), at(20_000));
+    let at_once = others(&mut telemetry, 0, at(20_000)).expect("a page").requests;
+    let later = others(&mut telemetry, 0, at(28_000)).expect("a page").requests;
+    assert!(at_once <= 100 && later <= at_once && later >= 10, "{at_once} {later}");
+}
+
+#[test]
+fn what_is_forgotten_is_nobodys() {
+    let mut telemetry = Telemetry::default();
+    tell(&mut telemetry, 0, page(20.0, 0.0), Load::default(), at(0));
+    tell(&mut telemetry, 1, page(10.0, 0.0), Load::default(), at(0));
+    assert!(others(&mut telemetry, 0, at(0)).is_some());
+    telemetry.forget(0);
+    assert_eq!(
+        others(&mut telemetry, 0, at(1)).map(|load| load.requests),
+        Some(10),
+        "as much as on the other"
+    );
+    telemetry.forget(1);
+    assert_eq!(others(&mut telemetry, 0, at(1)), None);
+    // A page that was asked for before it was forgotten is another process's.
+    telemetry.ask(0, Load::default());
+    telemetry.forget(0);
+    telemetry.told(0, page(20.0, 0.0), Load::default(), at(2));
+    assert_eq!(others(&mut telemetry, 0, at(2)), None);
+}
+
+#[test]
+fn figures_that_are_none_change_nothing() {
+    let mut telemetry = Telemetry::default();
+    for value in [f64::NAN, f64::INFINITY, -1.0, 1e18] {
+        tell(&mut telemetry, 0, page(value, 0.0), Load::default(), at(0));
+        tell(&mut telemetry, 0, page(0.0, value), Load::default(), at(0));
+    }
+    tell(&mut telemetry, 0, Said { kv_usage: Some(0.5), ..Said::default() }, Load::default(), at(0));
+    assert_eq!(others(&mut telemetry, 0, at(0)), None);
+    assert_eq!(telemetry.view(0, at(0)).standing, PageStanding::Unknown);
+}
+
+struct Plain;
+
+impl Ask for Plain {
+    fn facts(&self) -> Facts<'_> {
+        FACTS
+    }
+}
+
+const FACTS: Facts<'static> = Facts {
+    session: None,
+    blocks: &[],
+    ends: plimsoll_policy::BlockEnds::Every(1),
+    prompt_tokens: 500,
+    most_tokens: None,
+    streams: true,
+    arm: plimsoll_model::Arm::Base,
+    model: None,
+    tier: 0,
+};
+
+fn front(replicas: u32) -> Front<Plain> {
+    let route = RouteSpec::parse("least_cost").expect("sound");
+    let mut front = Front::new(&FrontSpec { route, ..FrontSpec::default() }, replicas as usize, At::ZERO);
+    (0..replicas).for_each(|replica| front.set_up(replica, true));
+    front
+}
+
+fn send(front: &mut Front<Plain>, now: At, chance: &mut Stream) -> Sent {
+    let terms = Terms { class: 0, tenant: 0, came: now, slo: None, bytes: 0 };
+    match front.offer(&FACTS, &terms, now, chance, || Plain) {
+        Offer::Sent(sent) => sent,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Three replicas on which others have 60 streams each, and the third says that there is nothing. It looks empty until its page is seen to hide what this router has
+/// there, which is one page later; then it gets its third.
+#[test]
+fn a_replica_that_lies_gets_no_herd() {
+    const OTHERS: f64 = 60.0;
+    let (mut front, mut chance) = (front(3), Stream::new(1, "test", 0));
+    let mut runs: Vec<(At, Sent)> = Vec::new();
+    let mut placed = [0u32; 3];
+    for step in 0..3_000i64 {
+        let now = at(step * 10);
+        while let Some(place) = runs.iter().position(|(ends, _)| *ends <= now) {
+            let (_, sent) = runs.remove(place);
+            front.ended(sent, Some(Verdict::Worked), 50, now, &mut chance);
+        }
+        for replica in (0..3).filter(|_| step % 100 == 0) {
+            front.asks_page(replica);
+            let honest = OTHERS + f64::from(front.load(replica).requests);
+            let said = if replica == 2 { page(0.0, 0.0) } else { page(honest, 0.0) };
+            front.told_page(replica, Some(Said { progress: Some(step as f64), ..said }), now);
+        }
+        let mut sent = send(&mut front, now, &mut chance);
+        let replica = sent.booking.replica;
+        placed[replica as usize] += 1;
+        // A step of 8 ms, and 0.3 ms for each stream that really is there.
+        let step = 8.0 + 0.3 * (OTHERS + f64::from(front.load(replica).requests));
+        let first = now + Span::from_secs_f64(step / 1e3);
+        front.first(&mut sent, first);
+        runs.push((first + Span::from_secs_f64(49.0 * step / 1e3), sent));
+    }
+    let all: u32 = placed.iter().sum();
+    assert!(placed.iter().all(|&count| count > all / 5), "{placed:?}");
+    assert!(placed[2] < all / 2, "{placed:?}");
+    assert_eq!(front.page(2, at(29_990)).standing, PageStanding::Contradicted);
+}
+
+/// A replica that goes down is another process when it comes back: its page is not the old one's.
+#[test]
+fn a_restart_forgets_the_page() {
+    let mut front = front(2);
+    front.asks_page(0);
+    front.told_page(0, Some(page(30.0, 5.0)), at(0));
+    assert_eq!(front.page(0, at(0)).standing, PageStanding::Believed);
+    front.set_up(0, false);
+    assert_eq!(front.page(0, at(0)).standing, PageStanding::Unknown);
+}
+
+proptest! {
+    /// Whatever pages say, in whatever order: an estimate is a count, no page takes anything off the own, and one that says no more than the own has no others.
+    #[test]
+    fn estimates_are_bounded_by_what_pages_said(
+        events in prop::collection::vec((0u32..4, 0.0f64..500.0, 0.0f64..500.0, 0u32..600, 0i64..3_000), 1..60),
+    ) {
+        let mut telemetry = Telemetry::default();
+        let (mut now, mut most) = (0, 0.0f64);
+        for (replica, running, waiting, own, passes) in events {
+            now += passes;
+            let own = load(own, own / 2);
+            tell(&mut telemetry, replica, page(running, waiting), own, at(now));
+            most = most.max(running + waiting - f64::from(own.requests));
+            telemetry.bring(at(now + 60));
+            for replica in 0..5 {
+                if let Some(others) = telemetry.others(replica) {
+                    // What waits and what decodes fade by themselves.
+                    let waiting = others.requests.checked_sub(others.decoding);
+                    prop_assert!(waiting.is_some_and(|waiting| f64::from(waiting) <= most + 1.0), "{others:?} {most}");
+                    prop_assert!(f64::from(others.decoding) <= most + 1.0, "{others:?} {most}");
+                }
+            }
+        }
+    }
+}
