@@ -44,6 +44,7 @@ pub mod live;
 pub mod sink;
 
 pub mod doctor;
+mod each;
 mod foreign;
 pub mod measured;
 pub mod pages;
@@ -51,6 +52,7 @@ pub mod peer_clock;
 pub mod probe;
 pub mod pushed;
 pub mod scrape;
+mod shared;
 pub mod targets;
 pub mod told;
 pub mod written;

@@ -481,7 +481,7 @@ mod tests {
         fn new() -> Told {
             let kept: Arc<Mutex<Vec<Sample>>> = Arc::default();
             let into = Arc::clone(&kept);
-            let rows: ToRows = Arc::new(move |sample| into.lock().expect("nobody panicked").push(sample));
+            let rows = ToRows::changes(move |sample| into.lock().expect("nobody panicked").push(sample));
             let clock = Clock::start();
             let pages = MeasuredPages::new(clock, |name| name.starts_with("gen_ai"), rows);
             Told { pages, kept, zero: clock::realtime_ns() }

@@ -10,6 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
+use futures_util::stream::{StreamExt, TryStreamExt};
 use http::Uri;
 use plimsoll_model::Span;
 use plimsoll_wire::Head;
@@ -117,6 +118,16 @@ impl MetricsPage {
         }
     }
 
+    /// Is it text, as Prometheus reads it?
+    pub(crate) fn is_text(&self) -> bool {
+        self.form == Form::Text
+    }
+
+    /// What it says.
+    pub(crate) fn read(&self, body: &[u8]) -> Vec<ExposedValue> {
+        self.form.read(body)
+    }
+
     /// Does it say the same at every look?
     pub(crate) fn is_constant(&self) -> bool {
         self.form == Form::LlamaProps
@@ -178,41 +189,57 @@ pub(crate) fn runtime() -> std::io::Result<LocalRuntime> {
     Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
 }
 
+/// Pages that are asked at the same time whether they are there.
+const AT_ONCE: usize = 64;
+
 async fn named(target: &TargetSpec, pages: &[String], asks: bool) -> Result<Vec<MetricsPage>, ScrapeError> {
-    let mut found: Vec<MetricsPage> = Vec::new();
-    for (number, text) in pages.iter().enumerate() {
-        let (name, url) = match text.split_once('=') {
-            Some((name, url)) if !name.contains("//") => (name.to_owned(), url),
-            _ => (if pages.len() > 1 { (number + 1).to_string() } else { String::new() }, text.as_str()),
-        };
-        let wrong = |source| ScrapeError::Target { page: targets::decoded(&without_user(text)), source };
-        let silent = |why| ScrapeError::Silent { page: targets::decoded(text), why };
-        let at = Target::new(&spec_of(target, url), None).map_err(wrong)?;
-        let form = match at.base().rsplit('/').next().unwrap_or_default() {
-            "loads" => Form::SglangLoads,
-            "slots" => Form::LlamaSlots,
-            "query" => {
-                let matchers = targets::matchers(url)
-                    .map_err(|why| wrong(TargetError::Url { url: targets::decoded(url), why }))?;
-                Form::Prometheus { matchers, names: ".+".to_owned() }
-            }
-            _ => Form::Text,
-        };
-        let mut page = MetricsPage { name, url: url.to_owned(), cadence: None, target: at, form };
-        let looker = Looker::new(page.clone(), Clock::start());
-        let answer = match &page.form {
-            Form::Prometheus { matchers, .. } => {
-                targets::cadence(&looker, matchers).await.map(|cadence| page.cadence = Some(cadence))
-            }
-            _ if !asks => Ok(()),
-            _ => looker.get(PATIENCE).await.map(|_| ()),
-        };
-        match answer {
-            Err(why) if asks => return Err(silent(why)),
-            _ => found.push(page),
+    let several = pages.len() > 1;
+    let written = pages.iter().enumerate().map(|(number, text)| async move {
+        let name = if several { (number + 1).to_string() } else { String::new() };
+        let page = written(target, name, text)?;
+        answering(page, asks).await.map_err(|why| ScrapeError::Silent { page: targets::decoded(text), why })
+    });
+    futures_util::stream::iter(written).buffered(AT_ONCE).try_collect().await
+}
+
+/// A page as the user wrote it; `name`: what it is called unless that is said.
+fn written(target: &TargetSpec, name: String, text: &str) -> Result<MetricsPage, ScrapeError> {
+    let (name, url) = match text.split_once('=') {
+        Some((name, url)) if !name.contains("//") => (name.to_owned(), url),
+        _ => (name, text),
+    };
+    let wrong = |source| ScrapeError::Target { page: targets::decoded(&without_user(text)), source };
+    let at = Target::new(&spec_of(target, url), None).map_err(wrong)?;
+    let form = match at.base().rsplit('/').next().unwrap_or_default() {
+        "loads" => Form::SglangLoads,
+        "slots" => Form::LlamaSlots,
+        "query" => {
+            let matchers = targets::matchers(url)
+                .map_err(|why| wrong(TargetError::Url { url: targets::decoded(url), why }))?;
+            Form::Prometheus { matchers, names: ".+".to_owned() }
         }
+        _ => Form::Text,
+    };
+    Ok(MetricsPage { name, url: url.to_owned(), cadence: None, target: at, form })
+}
+
+/// The same with how often it has anything new. `asks`: it must answer.
+async fn answering(mut page: MetricsPage, asks: bool) -> Result<MetricsPage, String> {
+    let matchers = page.asks_prometheus().map(|(matchers, _)| matchers.to_owned());
+    if matchers.is_none() && !asks {
+        return Ok(page);
     }
-    Ok(found)
+    let looker = Looker::new(page.clone(), Clock::start());
+    let answer = match matchers {
+        Some(matchers) => targets::cadence(&looker, &matchers).await.map(Some),
+        None => looker.get(PATIENCE).await.map(|_| None),
+    };
+    match answer {
+        Ok(cadence) => page.cadence = cadence,
+        Err(why) if asks => return Err(why),
+        Err(_) => {}
+    }
+    Ok(page)
 }
 
 /// What the endpoint's host shows, without being told.
@@ -310,6 +337,8 @@ pub(crate) struct Looker {
     pool: Pool,
     /// Nobody answered the last time: its name may stand for another machine by now.
     is_lost: Cell<bool>,
+    /// Bytes of the last answer: the next one is about as long.
+    length: Cell<usize>,
 }
 
 impl Looker {
@@ -330,12 +359,12 @@ impl Looker {
             SharedByWorkers::default(),
         );
         pool.set_policy(Connections::Prewarmed, 1, page.target.resolve());
-        Looker { page, pool, is_lost: Cell::new(false) }
+        Looker { page, pool, is_lost: Cell::new(false), length: Cell::new(0) }
     }
 
     /// What the page says now, or why it says nothing.
     pub(crate) async fn get(&self, patience: Span) -> Result<Vec<ExposedValue>, String> {
-        Ok(self.page.form.read(&self.body(patience).await?))
+        Ok(self.page.read(&self.body(patience).await?))
     }
 
     /// What a Prometheus says of this expression, or why it says nothing.
@@ -353,7 +382,7 @@ impl Looker {
     }
 
     /// The page as it came.
-    async fn body(&self, patience: Span) -> Result<Vec<u8>, String> {
+    pub(crate) async fn body(&self, patience: Span) -> Result<Vec<u8>, String> {
         let uri = self.page.target.uri("").map_err(|e| e.to_string())?;
         match self.fetch(&uri, patience).await? {
             (200, body) => Ok(body),
@@ -377,6 +406,7 @@ impl Looker {
     async fn attempt(&self, uri: &Uri, patience: Span) -> Result<(u16, Vec<u8>), String> {
         let request = Outgoing::new(Some(self.page.target.gets(uri).bare()));
         let seen = Seen::default();
+        seen.body.borrow_mut().reserve_exact(self.length.get() + self.length.get() / 16);
         let asked = exchange(&self.pool, patience, &request, &seen);
         let ending = tokio::time::timeout(patience.as_duration(), asked).await;
         let Seen { head, body } = seen;
@@ -393,6 +423,7 @@ impl Looker {
         if body.len() > PAGE_MAX {
             return Err("the page is too long".to_owned());
         }
+        self.length.set(body.len());
         Ok((head.status, body))
     }
 }

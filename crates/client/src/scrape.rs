@@ -1,6 +1,7 @@
 //! Looks at servers' pages while a load runs, on the run's own clock.
 //!
-//! On a thread of its own with connections of its own: the workers that send the load share nothing with it but the machine.
+//! On a thread of its own with connections of its own: the workers that send the load share nothing with it but the machine. Beside a run all pages are scraped at once, so that
+//! they show one instant; a watch scrapes each at an instant of its own ([`crate::each`]).
 //! What is kept of a page is in [`crate::told`], which pages there are is found in [`crate::pages`].
 
 use std::sync::{Arc, Condvar, Mutex, mpsc};
@@ -10,6 +11,7 @@ use plimsoll_model::{At, Span};
 use tokio::runtime::LocalRuntime;
 
 use crate::clock::Clock;
+use crate::each::{Each, Waiting};
 use crate::pages::{Looker, MetricsPage, PATIENCE, runtime};
 use crate::targets::Targets;
 use crate::told::{ToRows, Told};
@@ -17,14 +19,14 @@ use crate::told::{ToRows, Told};
 /// Scrapes until it is stopped.
 #[derive(Debug)]
 pub struct Scraper {
-    asked: Arc<(Mutex<Asked>, Condvar)>,
+    asked: Arc<AskedOf>,
     looked: mpsc::Receiver<()>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// What the scraper is asked for beside its rounds.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-enum Wish {
+pub(crate) enum Wish {
     #[default]
     Nothing,
     /// A scrape now, with a row for every series.
@@ -35,10 +37,24 @@ enum Wish {
 
 /// What is asked of the scraper's thread.
 #[derive(Debug, Default)]
-struct Asked {
-    wish: Wish,
+pub(crate) struct Asked {
+    pub wish: Wish,
     /// The pages from now on, where they are others.
-    pages: Option<Vec<MetricsPage>>,
+    pub pages: Option<Vec<MetricsPage>>,
+}
+
+/// The same, and what wakes the thread for it.
+#[derive(Debug, Default)]
+pub(crate) struct AskedOf(Mutex<Asked>, Condvar);
+
+impl AskedOf {
+    /// What is asked now. A thread that died asking ends it.
+    pub fn take(&self) -> Asked {
+        match self.0.lock() {
+            Ok(mut now) => std::mem::take(&mut *now),
+            Err(_) => Asked { wish: Wish::End, pages: None },
+        }
+    }
 }
 
 impl Scraper {
@@ -54,9 +70,7 @@ impl Scraper {
         knows: fn(&str) -> bool,
         rows: ToRows,
     ) -> std::io::Result<Scraper> {
-        let asked: Arc<(Mutex<Asked>, Condvar)> = Arc::default();
-        let (asks, (told, looked)) = (Arc::clone(&asked), mpsc::channel());
-        let thread = std::thread::Builder::new().name("scrape".into()).spawn(move || {
+        Scraper::on_thread(move |asked, told| {
             let Ok(runtime) = runtime() else { return };
             let pages = runtime.block_on(async {
                 let several = pages.iter().any(|page| !page.name.is_empty());
@@ -65,9 +79,35 @@ impl Scraper {
                 };
                 pages.into_iter().enumerate().map(new).collect::<Vec<_>>()
             });
-            Rounds { runtime, pages, every: Span(every.0.max(1_000_000)), clock, knows, rows }
-                .go(&asks, &told);
-        })?;
+            Rounds { runtime, pages, every: at_least_a_millisecond(every), clock, rows }.go(asked, told);
+        })
+    }
+
+    /// The same, each page at an instant of its own: the first scrapes follow each other within a cadence. Returns after all of them, or after a second.
+    ///
+    /// # Errors
+    /// This machine has no thread for it.
+    pub fn each(
+        pages: Vec<MetricsPage>,
+        every: Span,
+        clock: Clock,
+        knows: fn(&str) -> bool,
+        rows: ToRows,
+    ) -> std::io::Result<Scraper> {
+        Scraper::on_thread(move |asked, told| {
+            let Ok(runtime) = runtime() else { return };
+            let every = at_least_a_millisecond(every);
+            let each = Each { every, clock, knows, rows, waiting: Waiting::default() };
+            runtime.block_on(each.go(pages, asked, told));
+        })
+    }
+
+    fn on_thread(
+        work: impl FnOnce(&AskedOf, &mpsc::Sender<()>) + Send + 'static,
+    ) -> std::io::Result<Scraper> {
+        let asked: Arc<AskedOf> = Arc::default();
+        let (asks, (told, looked)) = (Arc::clone(&asked), mpsc::channel());
+        let thread = std::thread::Builder::new().name("scrape".into()).spawn(move || work(&asks, &told))?;
         let _ = looked.recv();
         Ok(Scraper { asked, looked, thread: Some(thread) })
     }
@@ -80,7 +120,7 @@ impl Scraper {
         let _ = self.looked.recv_timeout(PATIENCE.as_duration());
     }
 
-    /// Scrapes these pages from now on: those that are no longer among them have left, and those that stay go on as they were.
+    /// Scrapes these pages from now on, where each has an instant of its own: those that are no longer among them have left, and those that stay go on as they were.
     /// Each has a name.
     pub fn replace(&self, pages: Vec<MetricsPage>) {
         if let Ok(mut now) = self.asked.0.lock() {
@@ -115,19 +155,27 @@ impl Drop for Scraper {
     }
 }
 
-/// The scraper on its thread.
+fn at_least_a_millisecond(every: Span) -> Span {
+    Span(every.0.max(1_000_000))
+}
+
+/// How long a page may take.
+pub(crate) fn patience(every: Span) -> Span {
+    Span(PATIENCE.0.max(every.0.min(10_000_000_000)))
+}
+
+/// The scraper of all pages at once on its thread.
 struct Rounds {
     runtime: LocalRuntime,
     pages: Vec<Source>,
     every: Span,
     clock: Clock,
-    knows: fn(&str) -> bool,
     rows: ToRows,
 }
 
 impl Rounds {
     /// Looks at every page at each due time; a scrape that takes longer than the distance leaves the ones out that it missed.
-    fn go(mut self, asked: &(Mutex<Asked>, Condvar), told: &mpsc::Sender<()>) {
+    fn go(mut self, asked: &AskedOf, told: &mpsc::Sender<()>) {
         let mut due = self.clock.now();
         loop {
             self.scrape();
@@ -136,9 +184,7 @@ impl Rounds {
             while due <= now {
                 due += self.every;
             }
-            let Asked { wish, pages } = wait(due, self.clock, asked);
-            pages.into_iter().for_each(|pages| self.replace(pages));
-            match wish {
+            match wait(due, self.clock, asked).wish {
                 Wish::Nothing => {}
                 Wish::Whole => self.pages.iter_mut().for_each(Source::forget),
                 // What happened since the last scrape counts as well.
@@ -147,41 +193,16 @@ impl Rounds {
         }
     }
 
-    fn replace(&mut self, pages: Vec<MetricsPage>) {
-        let now = self.clock.now();
-        let is = |source: &Source, page: &MetricsPage| {
-            source.page().name == page.name && source.page().url == page.url
-        };
-        self.pages.retain_mut(|source| {
-            let stays = pages.iter().any(|page| is(source, page));
-            if let Source::Page(_, told) = source
-                && !stays
-            {
-                told.left(now, &self.rows);
-            }
-            stays
-        });
-        let new = pages.into_iter().filter(|page| !self.pages.iter().any(|source| is(source, page)));
-        let new: Vec<MetricsPage> = new.collect();
-        // Connections belong to this runtime.
-        let (clock, knows) = (self.clock, self.knows);
-        let new =
-            async { new.into_iter().map(|page| Source::new(page, clock, (true, true), knows)).collect() };
-        let new: Vec<Source> = self.runtime.block_on(new);
-        self.pages.extend(new);
-    }
-
     /// All pages at once: the instant is one, and a page that hangs delays none.
     fn scrape(&mut self) {
-        let patience = Span(PATIENCE.0.max(self.every.0.min(10_000_000_000)));
-        let how = (self.clock, patience, self.every);
+        let how = (self.clock, patience(self.every), self.every);
         let scrapes = self.pages.iter_mut().map(|page| page.scrape(how, &self.rows));
         self.runtime.block_on(futures_util::future::join_all(scrapes));
     }
 }
 
 /// Waits until `due`, or until something is asked for before.
-fn wait(due: At, clock: Clock, (asked, changed): &(Mutex<Asked>, Condvar)) -> Asked {
+fn wait(due: At, clock: Clock, AskedOf(asked, changed): &AskedOf) -> Asked {
     let over = || Asked { wish: Wish::End, pages: None };
     let Ok(mut now) = asked.lock() else { return over() };
     loop {
@@ -197,13 +218,18 @@ fn wait(due: At, clock: Clock, (asked, changed): &(Mutex<Asked>, Condvar)) -> As
 }
 
 /// Where rows come from.
-enum Source {
+pub(crate) enum Source {
     Page(Looker, Told),
     Targets(Targets),
 }
 
 impl Source {
-    fn new(page: MetricsPage, clock: Clock, (named, marks): (bool, bool), knows: fn(&str) -> bool) -> Source {
+    pub fn new(
+        page: MetricsPage,
+        clock: Clock,
+        (named, marks): (bool, bool),
+        knows: fn(&str) -> bool,
+    ) -> Source {
         let name = named.then(|| page.name.clone());
         let looker = Looker::new(page, clock);
         match looker.page.asks_prometheus() {
@@ -212,7 +238,7 @@ impl Source {
         }
     }
 
-    fn page(&self) -> &MetricsPage {
+    pub fn page(&self) -> &MetricsPage {
         match self {
             Source::Page(looker, _) => &looker.page,
             Source::Targets(targets) => targets.page(),
@@ -227,7 +253,22 @@ impl Source {
         }
     }
 
-    async fn scrape(&mut self, (clock, patience, every): (Clock, Span, Span), rows: &ToRows) {
+    /// Has it been told of once so far?
+    pub fn is_new(&self) -> bool {
+        match self {
+            Source::Page(_, told) => told.scrapes <= 1,
+            Source::Targets(_) => true,
+        }
+    }
+
+    /// It is nobody's any more.
+    pub fn left(&mut self, at: At, rows: &ToRows) {
+        if let Source::Page(_, told) = self {
+            told.left(at, rows);
+        }
+    }
+
+    pub async fn scrape(&mut self, (clock, patience, every): (Clock, Span, Span), rows: &ToRows) {
         let (looker, told) = match self {
             Source::Targets(targets) => return targets.scrape((clock, patience, every), rows).await,
             Source::Page(looker, told) => (looker, told),
@@ -236,11 +277,12 @@ impl Source {
             return;
         }
         let asked = clock.now();
-        let found = looker.get(patience).await;
+        let found = looker.body(patience).await;
         // A page is made somewhere between the question and the answer.
         let at = At(asked.0 + (clock.now() - asked).0 / 2);
         match found {
-            Ok(found) => told.tell(at, found, rows),
+            Ok(page) if looker.page.is_text() => told.tell_text(at, &page, rows),
+            Ok(page) => told.tell(at, looker.page.read(&page), rows),
             Err(why) if told.marks => told.failed(at, &why, rows),
             Err(_) => told.tell(at, Vec::new(), rows),
         }

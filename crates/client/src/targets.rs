@@ -233,7 +233,7 @@ mod tests {
     fn told(taken: &mut Taken, clock: Clock, fleet: Fleet) -> Vec<(i64, String)> {
         let kept: Arc<Mutex<Vec<Sample>>> = Arc::default();
         let into = Arc::clone(&kept);
-        let rows: ToRows = Arc::new(move |sample| into.lock().expect("nobody panicked").push(sample));
+        let rows = ToRows::changes(move |sample| into.lock().expect("nobody panicked").push(sample));
         taken.take(clock, scrapes(fleet.series), &rows);
         let kept = kept.lock().expect("nobody panicked");
         let word = |s: &Sample| (s.at.0, format!("{}{{{}}} {}", s.name, s.labels, s.value));

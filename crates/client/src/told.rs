@@ -5,18 +5,51 @@
 //! nobody reads are kept at the first scrape and then once a minute.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 
-use plimsoll_model::{At, Sample, Span, join_labels};
-use plimsoll_wire::exposition::ExposedValue;
+use plimsoll_model::{At, PageRead, PageSaid, Sample, Span, page};
+use plimsoll_wire::exposition::{self, ExposedValue};
+
+use crate::shared::{Shape, SharedNames, Shown};
 
 /// Series of one page that are followed.
 const MOST_SERIES: usize = 50_000;
 /// Looks between two rows of a name that nobody reads.
 const UNKNOWN_EVERY: u64 = 60;
 
-/// Where rows go. Called from the thread of whoever reads or takes pages.
-pub type ToRows = Arc<dyn Fn(Sample) + Send + Sync>;
+/// Takes rows.
+type Rows = dyn Fn(Sample) + Send + Sync;
+
+/// Where what pages say goes. Called from the thread of whoever reads or takes pages.
+#[derive(Clone)]
+pub enum ToRows {
+    /// Row by row, where a value has changed: what a run keeps.
+    Changes(Arc<Rows>),
+    /// Scrape by scrape, all of it at once, but only names that somebody knows: what is judged while it goes on.
+    Pages(Arc<dyn Fn(PageRead) + Send + Sync>, Arc<SharedNames>),
+}
+
+impl ToRows {
+    /// Takes rows of what has changed.
+    pub fn changes(take: impl Fn(Sample) + Send + Sync + 'static) -> ToRows {
+        ToRows::Changes(Arc::new(take))
+    }
+
+    /// Takes whole scrapes.
+    pub fn pages(take: impl Fn(PageRead) + Send + Sync + 'static) -> ToRows {
+        ToRows::Pages(Arc::new(take), Arc::default())
+    }
+}
+
+impl fmt::Debug for ToRows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ToRows::Changes(_) => "ToRows::Changes",
+            ToRows::Pages(..) => "ToRows::Pages",
+        })
+    }
+}
 
 /// What was told of a page.
 pub(crate) struct Told {
@@ -27,6 +60,8 @@ pub(crate) struct Told {
     knows: fn(&str) -> bool,
     pub scrapes: u64,
     series: HashMap<(String, String), Last>,
+    /// The page's text at its last scrape, where whole scrapes are told.
+    shape: Option<Arc<Shape>>,
 }
 
 struct Last {
@@ -36,7 +71,7 @@ struct Last {
 
 impl Told {
     pub fn new((name, marks): (Option<String>, bool), knows: fn(&str) -> bool) -> Told {
-        Told { name, marks, knows, scrapes: 0, series: HashMap::new() }
+        Told { name, marks, knows, scrapes: 0, series: HashMap::new(), shape: None }
     }
 
     /// What it said last counts as never said.
@@ -46,22 +81,61 @@ impl Told {
 
     /// It could not be scraped.
     pub fn failed(&self, at: At, why: &str, rows: &ToRows) {
-        rows(self.row(at, "scrape_failed", &[("why", why)], 1.0));
+        match rows {
+            ToRows::Changes(rows) => rows(self.row(at, "scrape_failed", &[("why", why)], 1.0)),
+            ToRows::Pages(pages, _) => pages(self.read(at, PageSaid::Failed(why.to_owned()))),
+        }
     }
 
     /// It may be silent for so long before it is lost: how often it speaks is somebody else's choice.
     pub fn may_be_silent(&self, at: At, patience: Span, rows: &ToRows) {
-        rows(self.row(at, "scrape_patience", &[], patience.as_secs_f64()));
+        match rows {
+            ToRows::Changes(rows) => rows(self.row(at, "scrape_patience", &[], patience.as_secs_f64())),
+            ToRows::Pages(pages, _) => pages(self.read(at, PageSaid::Patience(patience))),
+        }
     }
 
     /// It is nobody's page any more.
     pub fn left(&mut self, at: At, rows: &ToRows) {
-        self.tell(at, Vec::new(), rows);
-        rows(self.row(at, "scrape_left", &[], 1.0));
+        match rows {
+            ToRows::Changes(to) => {
+                self.changes(at, Vec::new(), &**to);
+                to(self.row(at, "scrape_left", &[], 1.0));
+            }
+            ToRows::Pages(pages, _) => pages(self.read(at, PageSaid::Left)),
+        }
     }
 
     /// What it said.
     pub fn tell(&mut self, at: At, found: Vec<ExposedValue>, rows: &ToRows) {
+        match rows {
+            ToRows::Changes(rows) => self.changes(at, found, &**rows),
+            ToRows::Pages(pages, names) => {
+                let found_any = !found.is_empty();
+                self.scrapes += 1;
+                pages(self.read(at, said(names.of(found, self.knows), found_any)));
+            }
+        }
+    }
+
+    /// The same of a page of text as it came.
+    pub fn tell_text(&mut self, at: At, page: &[u8], rows: &ToRows) {
+        match rows {
+            ToRows::Changes(rows) => self.changes(at, exposition::read(page).rows, &**rows),
+            ToRows::Pages(pages, names) => {
+                self.scrapes += 1;
+                let shown = names.read(&mut self.shape, page, self.knows);
+                let found_any = !shown.1.is_empty() || !exposition::read(page).rows.is_empty();
+                pages(self.read(at, said(shown, found_any)));
+            }
+        }
+    }
+
+    fn read(&self, at: At, said: PageSaid) -> PageRead {
+        PageRead { page: self.name.clone().unwrap_or_default(), at, said }
+    }
+
+    fn changes(&mut self, at: At, found: Vec<ExposedValue>, rows: &Rows) {
         self.scrapes += 1;
         let scrape = self.scrapes;
         if self.marks {
@@ -100,20 +174,21 @@ impl Told {
         sample(at, name.to_owned(), self.labels(labels), value)
     }
 
-    /// Labels as the run keeps them, with the page's name; a label of that name on the page is set aside as Prometheus does.
+    /// Labels as the run keeps them, with the page's name.
     fn labels(&self, labels: &[(&str, &str)]) -> String {
-        let Some(page) = &self.name else { return join_labels(labels) };
-        let rename = |(key, value): &(&str, &str)| {
-            let key = if *key == "source" { "exported_source" } else { key };
-            (key.to_owned(), (*value).to_owned())
-        };
-        let mut all: Vec<(String, String)> = labels.iter().map(rename).collect();
-        all.push(("source".to_owned(), page.clone()));
-        join_labels(&all.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect::<Vec<_>>())
+        let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        page::labels_of(self.name.as_deref(), labels)
+    }
+}
+
+/// A page without a single row says nothing; one of unknown names alone says that nobody here reads it.
+fn said((series, values): Shown, found_any: bool) -> PageSaid {
+    match found_any {
+        true => PageSaid::Values(series, values),
+        false => PageSaid::Failed("the page was empty".to_owned()),
     }
 }
 
 fn sample(at: At, name: String, labels: String, value: f64) -> Sample {
-    let source = if name.starts_with("DCGM_") { "gpu" } else { "server" };
-    Sample { at, source: source.to_owned(), name, labels, value }
+    Sample { at, source: page::source(&name).to_owned(), name, labels, value }
 }

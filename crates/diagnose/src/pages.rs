@@ -45,6 +45,8 @@ pub fn diagnose(now: &Gauges, before: Option<&Gauges>) -> Diagnosis {
     let belief = Belief::after(&found, ReadFrom::Pages).without(&NOT_ON_A_PAGE);
     let mut verdicts = conclude(&worse(&found, before.is_some()), &found, &belief);
     verdicts.iter_mut().filter(|verdict| verdict.cause == Cause::LongerAnswers).for_each(leave_open);
+    // What a client would have to infer the server says here.
+    verdicts.iter_mut().flat_map(|verdict| &mut verdict.evidence).for_each(|one| one.inferred = false);
     Diagnosis {
         schema: DIAGNOSIS_SCHEMA,
         answer: answer(&verdicts),

@@ -3,7 +3,7 @@
 //! Nothing here acts. A type belongs in this crate when two crates that do not know each other must mean
 //! the same thing by it; what only one part asks for (a spec) or finds (a summary) stays with that part.
 //!
-//! Reading order: [`time`], [`outcome`], [`tcp`], [`attempt`], [`payload`], [`protocol`], [`level`], [`run`], [`shard`], [`trace`], [`foreign`], [`budget_state`], [`arm`].
+//! Reading order: [`time`], [`outcome`], [`tcp`], [`attempt`], [`payload`], [`protocol`], [`level`], [`run`], [`page`], [`shard`], [`trace`], [`foreign`], [`budget_state`], [`arm`].
 
 pub mod arm;
 pub mod attempt;
@@ -12,6 +12,7 @@ pub mod foreign;
 pub mod level;
 pub mod logged;
 pub mod outcome;
+pub mod page;
 pub mod payload;
 pub mod protocol;
 pub mod run;
@@ -32,6 +33,7 @@ pub use level::{
 };
 pub use logged::{Logged, LoggedRequest};
 pub use outcome::{By, How, Outcome};
+pub use page::{PageRead, PageSaid, SeriesName};
 pub use payload::{Datatype, Message, Payload, Role, SizeUnit, Tensor};
 pub use protocol::{Carries, Protocol};
 pub use run::{

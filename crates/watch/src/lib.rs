@@ -1,6 +1,7 @@
 //! A budget file held against live traffic: samples of metrics pages, or requests themselves, in, verdict rows out, at any instant.
 //!
-//! Reading order: [`over`] (from a histogram's buckets to a count over a ceiling), `block` (what came between two ticks), [`requests`] (the same from rows of a run), [`window`] (what comes → blocks of time),
+//! Reading order: [`over`] (from a histogram's buckets to a count over a ceiling), `block` (what came between two ticks), [`requests`] (the same from rows of a run), `reads` (rows of a run → pages as they were read), `pages` (each page by itself: what it counted from scrape to scrape), `came` (what all of them did since the last tick),
+//! [`window`] (what comes → blocks of time),
 //! [`rows`] (blocks → verdict rows), [`alert`] (blocks → alerts), `recall` (what an alert is diagnosed by), [`record`] (the window that is kept of one), [`lint`] (which rows a source can judge at all), [`finding`] (what is said), [`light`] (all of it as one state), [`replay`] (a finished run under a watch),
 //! [`export`] (a budget in the forms of others' tools). Beside them [`canary`]: two sides of a fleet, of which one is on trial.
 //!
@@ -9,12 +10,15 @@
 
 pub mod alert;
 mod block;
+mod came;
 pub mod canary;
 pub mod export;
 pub mod finding;
 pub mod light;
 pub mod lint;
 pub mod over;
+mod pages;
+mod reads;
 mod recall;
 pub mod record;
 pub mod replay;

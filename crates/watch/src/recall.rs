@@ -1,79 +1,140 @@
 //! What pages said in the last minutes, kept so that an alert can be diagnosed: the stretch that is broken, beside the last good one.
 //!
-//! Rows are numbers (a series, an instant, a value), because names and labels are the same at every scrape and would be most of the memory. Both are
-//! bounded: of a fleet whose pages say more than that there is less of before, or nothing, and a diagnosis says so.
+//! Of a scrape only values that changed are kept, because names are shared and most values stand. Their number is bounded: of a fleet whose pages say more than that in the time
+//! fewer pages are remembered, each for all of it. Which ones is drawn by their names, so that a page stays or goes for good and what is left is of the fleet's mix.
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::sync::Arc;
 
 use plimsoll_diagnose::gauges::Gauges;
 use plimsoll_measure::server_side::{FAILED, SCRAPE, ServerSide};
-use plimsoll_model::{At, Sample, Span};
+use plimsoll_model::{At, PageRead, PageSaid, Sample, SeriesName, Span, page};
 
 use crate::alert::AlertDiagnosis;
 
 /// How long is kept.
 const KEPT: Span = Span::from_secs(20 * 60);
-/// Rows and series that are kept at most: some 10 MB and 50 MB.
-const MOST_ROWS: usize = 400_000;
-const MOST_SERIES: usize = 200_000;
+/// Values that are kept at most: some 5 MB, and 100 MB while a diagnosis reads them.
+const MOST: usize = 300_000;
+/// What a scrape costs beside its values, in values.
+const SCRAPE_COST: usize = 8;
 /// A stretch of before must be as long, and ends so long before what is broken began, because its beginning is an estimate.
 const LEAST: Span = Span::from_secs(60);
 const MARGIN: Span = Span::from_secs(20);
 
-/// A series as its page spells it.
+/// A page at one instant.
 #[derive(Clone, Debug)]
-struct Named {
-    source: String,
-    name: String,
-    labels: String,
-    /// Its value before the oldest row that is kept.
-    before: f64,
+struct Standing {
+    series: Arc<[SeriesName]>,
+    values: Vec<f64>,
 }
 
-#[derive(Copy, Clone, Debug)]
-struct Row {
+#[derive(Clone, Debug)]
+enum Change {
+    /// What is other than at the scrape before, and where on the page.
+    Values(Box<[(u32, f64)]>),
+    /// It shows other series.
+    All(Standing),
+    Failed(String),
+}
+
+#[derive(Clone, Debug)]
+struct Scrape {
+    page: Arc<str>,
     at: At,
-    series: u32,
-    value: f64,
+    change: Change,
+}
+
+/// A page that is remembered.
+#[derive(Clone, Default, Debug)]
+struct Remembered {
+    /// What it said before its oldest scrape that is kept; `None` = nothing.
+    before: Option<Standing>,
+    /// Its scrapes that are kept: never none.
+    scrapes: usize,
 }
 
 /// See the module.
-#[derive(Clone, Default, Debug)]
-pub struct Recall {
-    series: Vec<Named>,
-    /// By a hash of page, name and labels, which would be most of the memory.
-    places: HashMap<u64, u32>,
-    rows: VecDeque<Row>,
-    hasher: RandomState,
+#[derive(Clone, Debug)]
+pub(crate) struct Recall {
+    pages: HashMap<Arc<str>, Remembered>,
+    scrapes: VecDeque<Scrape>,
+    values: usize,
+    most: usize,
+    /// Pages whose hash is below it are remembered.
+    share: u64,
+}
+
+impl Default for Recall {
+    fn default() -> Recall {
+        Recall { pages: HashMap::new(), scrapes: VecDeque::new(), values: 0, most: MOST, share: u64::MAX }
+    }
 }
 
 impl Recall {
-    /// Keeps a row of the scraper.
-    pub fn push(&mut self, sample: &Sample) {
-        if self.series.len() >= MOST_SERIES {
-            *self = Recall::default();
+    /// How many values are kept, and scrapes as so many each.
+    pub fn len(&self) -> usize {
+        self.values
+    }
+
+    /// Keeps what came of a page. `last`: what it said at the scrape before.
+    pub fn push(&mut self, read: &PageRead, last: Option<(&Arc<[SeriesName]>, &[f64])>) {
+        if self.is_forgotten(&read.page) {
+            return;
         }
-        let place = self.hasher.hash_one((&sample.source, &sample.name, &sample.labels));
-        let series = match self.places.get(&place) {
-            Some(series) => *series,
-            None => self.name(place, sample),
+        let known = self.pages.get_key_value(read.page.as_str()).map(|(page, _)| Arc::clone(page));
+        let change = match &read.said {
+            PageSaid::Failed(why) => Change::Failed(why.clone()),
+            PageSaid::Values(series, values) => match last.filter(|last| Arc::ptr_eq(last.0, series)) {
+                Some((_, last)) if known.is_some() => changed(last, values),
+                _ => Change::All(Standing { series: Arc::clone(series), values: values.clone() }),
+            },
+            PageSaid::Left | PageSaid::Patience(_) => return,
         };
-        self.rows.push_back(Row { at: sample.at, series, value: sample.value });
-        let oldest = sample.at - KEPT;
-        while self.rows.len() > MOST_ROWS || self.rows.front().is_some_and(|row| row.at < oldest) {
-            if let Some(row) = self.rows.pop_front() {
-                self.series[row.series as usize].before = row.value;
-            }
+        let page = known.unwrap_or_else(|| read.page.as_str().into());
+        self.pages.entry(Arc::clone(&page)).or_default().scrapes += 1;
+        self.values += cost(&change);
+        self.scrapes.push_back(Scrape { page, at: read.at, change });
+        while self.scrapes.front().is_some_and(|scrape| scrape.at < read.at - KEPT) {
+            self.forget_oldest();
+        }
+        while self.values > self.most && self.pages.len() > 1 {
+            self.share /= 2;
+            self.forget_pages();
+        }
+        while self.values > self.most {
+            self.forget_oldest();
         }
     }
 
-    fn name(&mut self, place: u64, sample: &Sample) -> u32 {
-        let Sample { source, name, labels, .. } = sample.clone();
-        let series = u32::try_from(self.series.len()).unwrap_or(u32::MAX);
-        self.places.insert(place, series);
-        self.series.push(Named { source, name, labels, before: f64::NAN });
-        series
+    fn is_forgotten(&self, page: &str) -> bool {
+        // Seeded by nothing: the same pages are remembered in a replay.
+        BuildHasherDefault::<DefaultHasher>::default().hash_one(page) > self.share
+    }
+
+    fn forget_oldest(&mut self) {
+        let Some(Scrape { page, change, .. }) = self.scrapes.pop_front() else { return };
+        self.values -= cost(&change);
+        let Some(remembered) = self.pages.get_mut(&page) else { return };
+        remembered.scrapes -= 1;
+        match change {
+            Change::All(standing) => remembered.before = Some(standing),
+            Change::Values(values) => remembered.before.iter_mut().for_each(|before| before.take(&values)),
+            Change::Failed(_) => {}
+        }
+        if remembered.scrapes == 0 {
+            // One that comes back says all that it shows again.
+            self.pages.remove(&page);
+        }
+    }
+
+    fn forget_pages(&mut self) {
+        let mut pages = std::mem::take(&mut self.pages);
+        pages.retain(|page, _| !self.is_forgotten(page));
+        self.scrapes.retain(|scrape| pages.contains_key(&scrape.page));
+        self.pages = pages;
+        self.values = self.scrapes.iter().map(|scrape| cost(&scrape.change)).sum();
     }
 
     /// What is to blame for what is broken since an instant, beside what came before anything was (`good_until`) and after the last trouble (`good_from`).
@@ -83,7 +144,7 @@ impl Recall {
         (good_from, good_until): (At, At),
         every: Span,
     ) -> AlertDiagnosis {
-        let oldest = self.rows.front().map_or(now, |row| row.at);
+        let oldest = self.scrapes.front().map_or(now, |scrape| scrape.at);
         let (from, until) = (good_from.max(oldest), good_until - MARGIN);
         let before = (until - from >= LEAST).then(|| self.stretch((from, until), every));
         let now = self.stretch((since.min(now - LEAST).max(oldest), now), every);
@@ -96,27 +157,77 @@ impl Recall {
         Gauges::between(ServerSide::read(&samples), (from, to))
     }
 
-    /// The rows of some time; a value that stood before stands at its first scrape.
+    /// The rows of some time, as a run keeps them: at a page's first scrape all that it says, then what changes.
     pub fn samples(&self, from: At, to: At) -> Vec<Sample> {
-        let mut stood: Vec<f64> = self.series.iter().map(|series| series.before).collect();
-        let mut kept = Vec::new();
-        for row in &self.rows {
-            match row.at < from {
-                true => stood[row.series as usize] = row.value,
-                false if row.at <= to => kept.push(*row),
-                false => {}
+        let mut told: HashMap<&str, (Option<Standing>, bool)> =
+            self.pages.iter().map(|(page, known)| (&**page, (known.before.clone(), false))).collect();
+        let mut rows = Vec::new();
+        for scrape in self.scrapes.iter().take_while(|scrape| scrape.at <= to) {
+            let Some((stands, begun)) = told.get_mut(&*scrape.page) else { continue };
+            let is_in = scrape.at >= from;
+            if let (Change::Failed(why), true) = (&scrape.change, is_in) {
+                let why = [("why".to_owned(), why.clone())].into_iter();
+                rows.push(page::sample(&scrape.page, scrape.at, FAILED, why, 1.0));
+                continue;
+            }
+            let is_first = is_in && !std::mem::replace(begun, *begun || is_in);
+            let gone = stands.as_ref().filter(|_| is_in && !is_first).cloned();
+            match &scrape.change {
+                Change::All(standing) => *stands = Some(standing.clone()),
+                Change::Values(values) => stands.iter_mut().for_each(|stands| stands.take(values)),
+                Change::Failed(_) => continue,
+            }
+            if let Some(stands) = stands.as_ref().filter(|_| is_in) {
+                tell(scrape, stands, (is_first, gone), &mut rows);
             }
         }
-        let name = |row: &Row| self.series[row.series as usize].name.as_str();
-        let scrapes = kept.iter().filter(|row| name(row) == SCRAPE).map(|row| row.at);
-        let first = scrapes.min().unwrap_or(from);
-        let stood = stood.into_iter().enumerate().filter(|(_, value)| !value.is_nan());
-        let stood = stood.map(|(series, value)| Row { at: first, series: series as u32, value });
-        let stood = stood.filter(|row| name(row) != SCRAPE && name(row) != FAILED);
-        let sample = |row: Row| {
-            let Named { source, name, labels, .. } = self.series[row.series as usize].clone();
-            Sample { at: row.at, source, name, labels, value: row.value }
-        };
-        stood.chain(kept.iter().copied()).map(sample).collect()
+        rows
     }
+}
+
+/// The rows of one scrape. `before`: what stood before it, unless it is the first.
+fn tell(
+    scrape: &Scrape,
+    stands: &Standing,
+    (is_first, before): (bool, Option<Standing>),
+    rows: &mut Vec<Sample>,
+) {
+    let (page, at) = (&*scrape.page, scrape.at);
+    rows.push(page::sample(page, at, SCRAPE, std::iter::empty(), stands.values.len() as f64));
+    let all = || stands.series.iter().zip(&stands.values);
+    match &scrape.change {
+        Change::Values(values) if !is_first => rows.extend(
+            values.iter().map(|(place, value)| stands.series[*place as usize].sample(page, at, *value)),
+        ),
+        _ => rows.extend(all().map(|(series, value)| series.sample(page, at, *value))),
+    }
+    if let (Change::All(_), Some(before)) = (&scrape.change, before) {
+        let gone = before.series.iter().filter(|series| !stands.series.contains(series));
+        rows.extend(gone.map(|series| series.sample(page, at, f64::NAN)));
+    }
+}
+
+impl Standing {
+    fn take(&mut self, values: &[(u32, f64)]) {
+        for (place, value) in values {
+            if let Some(stands) = self.values.get_mut(*place as usize) {
+                *stands = *value;
+            }
+        }
+    }
+}
+
+fn changed(last: &[f64], now: &[f64]) -> Change {
+    let each = last.iter().zip(now).enumerate();
+    let other = each.filter(|(_, (last, now))| last.to_bits() != now.to_bits());
+    Change::Values(other.map(|(place, (_, now))| (place as u32, *now)).collect())
+}
+
+fn cost(change: &Change) -> usize {
+    SCRAPE_COST
+        + match change {
+            Change::Values(values) => values.len(),
+            Change::All(standing) => standing.values.len(),
+            Change::Failed(_) => 0,
+        }
 }

@@ -70,7 +70,7 @@ pub fn of_pages(
     let mut samples = samples.into_iter().peekable();
     Some(go(watched, (from, to), (every, keep), |watched, now| {
         while let Some(sample) = samples.next_if(|sample| sample.at <= now) {
-            watched.push(sample);
+            watched.push(&sample);
         }
     }))
 }

@@ -1,28 +1,23 @@
-//! Samples as they come from the scraper → blocks of time: what each row of the budget counted between two scrapes, replica by replica.
+//! What comes of pages → blocks of time: what each row of the budget counted between two ticks.
 //!
-//! A scraper writes a row where a value has changed, so that the last value of each series is kept when what lies before the last blocks is
-//! forgotten. A block is what came between two ticks; a tick without a good scrape makes none, and the next one counts from the last good scrape:
-//! counters lose nothing but what a process takes with it when it dies.
+//! A page counts by itself ([`crate::pages`]): a scrape adds what came since the page's scrape before, whichever tick it is told behind, so that a tick costs
+//! what came since the last one, and counters lose nothing but what a process takes with it when it dies. A tick without a good scrape makes no block.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
-use plimsoll_judge::budget::{Budget, BudgetFile};
-use plimsoll_measure::server_side::table::SignalPart;
-use plimsoll_measure::server_side::{
-    FAILED, LEFT, PAGE_LABEL, PATIENCE, Replica, SCRAPE, Series, ServerSide, Signal,
-};
-use plimsoll_model::{At, Attempt, Sample, Span, split_labels};
+use plimsoll_judge::budget::BudgetFile;
+use plimsoll_model::{At, Attempt, PageRead, PageSaid, Sample, SeriesName, Span};
 
-use crate::alert::cold::ReplicaSeen;
-use crate::alert::{AlertKind, Board, FirstTokens, Kept, Minute, board};
+use crate::alert::{AlertKind, Board, Kept, Minute, board};
 use crate::block::Block;
+use crate::came::Came;
 use crate::finding::ReplicaNow;
-use crate::over::{Over, over};
+use crate::pages::Pages;
+use crate::reads::Reads;
 use crate::recall::Recall;
 use crate::record::{AlertWindow, BEFORE, Recent};
 use crate::requests;
-use crate::rows::{self, Source};
-use crate::samples::Samples;
+use crate::rows;
 use crate::{Alert, AlertSpec, FleetNow, WatchFinding};
 
 /// How a budget is watched.
@@ -34,49 +29,22 @@ pub struct WatchSpec {
     pub window: Span,
 }
 
-/// A page without a good scrape for so many cadences is lost, and never sooner than this: a scrape may be slow.
-const LOST_AFTER: i64 = 3;
-const LOST_AT_LEAST: Span = Span::from_secs(2);
-/// Nothing has moved for so long with requests running: stalled. A page that counts no tokens says nothing while long answers are written.
-const STALLED: Span = Span::from_secs(30);
-const STALLED_WITHOUT_TOKENS: Span = Span::from_secs(600);
-
-/// Of a replica that has not moved for so long, however it ended, nothing is remembered.
-const FORGOTTEN: Span = Span::from_secs(86_400);
-
-/// What moves while a replica computes.
-const COUNTERS: [Signal; 4] = [Signal::Finished, Signal::OutputTokens, Signal::PromptTokens, Signal::Steps];
-
 /// Labels of `…_info` series that another release has another value of.
 const VERSION_LABELS: [&str; 3] = ["version", "revision", "image"];
-
-/// A replica that nothing tells from others.
-const THE_SERVER: &str = "the server";
-
-/// One page's scrapes.
-#[derive(Copy, Clone, Debug, Default)]
-struct PageSeen {
-    tried: Option<At>,
-    first: Option<At>,
-    good: Option<At>,
-    /// Lost after so long, where that is its sender's choice.
-    patience: Option<Span>,
-}
 
 /// A budget file and what has been seen of the traffic it is held against.
 #[derive(Clone, Debug)]
 pub struct Watched {
     file: BudgetFile,
     spec: WatchSpec,
-    samples: Samples,
+    reads: Reads,
     recall: Recall,
     blocks: VecDeque<Block>,
-    pages: HashMap<String, PageSeen>,
-    /// The last tick that made a block.
+    pages: Pages,
+    /// What came since the last block.
+    came: Came,
+    /// The newest scrape of the last tick that had one.
     last: Option<At>,
-    /// When a counter of a replica moved last, or it had nothing to do.
-    moved: HashMap<String, At>,
-    side: ServerSide,
     /// Requests that ended since the last tick, where they are what is watched.
     requests: Option<Vec<Attempt>>,
     /// Those of the last minutes, where windows of alerts are kept.
@@ -91,13 +59,12 @@ impl Watched {
             alerts: Board::new(&file, AlertSpec::default(), spec.every),
             file,
             spec,
-            samples: Samples::default(),
+            reads: Reads::default(),
             recall: Recall::default(),
             blocks: VecDeque::new(),
-            pages: HashMap::new(),
+            pages: Pages::default(),
+            came: Came::default(),
             last: None,
-            moved: HashMap::new(),
-            side: ServerSide::default(),
             requests: None,
             recent: None,
         }
@@ -134,10 +101,7 @@ impl Watched {
     pub fn resuming(mut self, kept: Kept, now: At) -> Watched {
         // What was stalled is so until something of it moves, however short this watch has looked.
         let stalled = kept.alerts.iter().filter(|alert| alert.kind == AlertKind::Stalled && alert.stands());
-        self.moved.extend(stalled.map(|alert| {
-            let name = if alert.about == THE_SERVER { "" } else { alert.about.as_str() };
-            (name.to_owned(), At::ZERO + Span::from_secs_f64(alert.since_s))
-        }));
+        stalled.for_each(|alert| self.pages.stood(alert.about.clone(), board::at(alert.since_s)));
         self.alerts.resume(kept, now);
         self
     }
@@ -175,33 +139,29 @@ impl Watched {
         &self.file
     }
 
-    /// Takes a row of the scraper.
-    pub fn push(&mut self, sample: Sample) {
-        if [SCRAPE, FAILED, LEFT, PATIENCE].contains(&sample.name.as_str()) {
-            let labels = split_labels(&sample.labels);
-            let page =
-                labels.iter().find(|(name, _)| name == PAGE_LABEL).map_or("", |(_, page)| page.as_str());
-            if sample.name == LEFT {
-                self.pages.remove(page);
-                self.alerts.cold.left(page);
-                return;
+    /// Takes a row of a run's pages. Rows of one scrape have one instant, and are taken together.
+    pub fn push(&mut self, sample: &Sample) {
+        self.reads.push(sample).into_iter().for_each(|read| self.read(read));
+    }
+
+    /// Takes what came of a page.
+    pub fn read(&mut self, read: PageRead) {
+        self.recall.push(&read, self.pages.last(&read.page));
+        let PageRead { page, at, said } = read;
+        match said {
+            PageSaid::Values(series, values) => {
+                let names = series.clone();
+                if self.pages.read(&page, at, (series, values), (&self.file, &mut self.came)) {
+                    names.iter().for_each(|series| self.version(&page, series));
+                }
             }
-            let seen = self.pages.entry(page.to_owned()).or_default();
-            if sample.name == PATIENCE {
-                seen.patience = Some(Span::from_secs_f64(sample.value));
-                return;
-            }
-            seen.tried = seen.tried.max(Some(sample.at));
-            if sample.name == SCRAPE && sample.value > 0.0 {
-                seen.first = Some(seen.first.map_or(sample.at, |first| first.min(sample.at)));
-                seen.good = seen.good.max(Some(sample.at));
+            PageSaid::Failed(_) => self.pages.failed(&page, at),
+            PageSaid::Patience(patience) => self.pages.patience(&page, patience),
+            PageSaid::Left => {
+                self.pages.left(&page);
+                self.alerts.cold.left(&page);
             }
         }
-        if sample.name.ends_with("_info") && !sample.value.is_nan() {
-            self.version(&sample.labels);
-        }
-        self.recall.push(&sample);
-        self.samples.push(sample);
     }
 
     /// The watch began then on the wall clock.
@@ -212,10 +172,12 @@ impl Watched {
     }
 
     /// Notes which version a page is of, where one of its labels says so.
-    fn version(&mut self, labels: &str) {
-        let labels = split_labels(labels);
-        let page = labels.iter().find(|(name, _)| name == PAGE_LABEL).map_or("", |(_, page)| page.as_str());
-        let told: Vec<String> = labels
+    fn version(&mut self, page: &str, series: &SeriesName) {
+        if !series.name.ends_with("_info") {
+            return;
+        }
+        let told: Vec<String> = series
+            .labels
             .iter()
             .filter(|(name, _)| VERSION_LABELS.contains(&name.as_str()))
             .map(|(name, value)| format!("{name} {value}"))
@@ -239,24 +201,17 @@ impl Watched {
             self.leave(now);
             return;
         }
-        self.side = self.samples.read();
-        let fresh = self.pages.values().filter_map(|page| page.good).max();
-        let fresh = fresh.filter(|fresh| self.last.is_none_or(|last| *fresh > last));
-        let block = self.last.or(self.twice()).zip(fresh).map(|(last, fresh)| self.block(last, fresh));
-        if let Some(fresh) = fresh {
-            self.moves(self.last.unwrap_or(fresh), fresh);
-        }
+        self.reads.whole().into_iter().for_each(|read| self.read(read));
+        let fresh = self.came.newest.filter(|fresh| self.last.is_none_or(|last| *fresh > last));
+        let since = self.came.since.map(|since| self.last.unwrap_or(since));
+        let block = since.zip(fresh).map(|since_fresh| self.block(since_fresh, now));
         self.blocks.extend(block.clone());
         self.alert(now, block.as_ref());
+        self.pages.ticked();
         let Some(fresh) = fresh else { return };
+        self.came = Came::default();
         self.last = Some(fresh);
         self.leave(now);
-        self.samples.forget_before(fresh - Span(2 * self.spec.every.0.max(1)));
-    }
-
-    /// The first scrape of a page that has had another since: what is pushed may come several at a time.
-    fn twice(&self) -> Option<At> {
-        self.pages.values().filter(|page| page.first < page.good).filter_map(|page| page.first).min()
     }
 
     /// Lets go of what is older than the window.
@@ -267,18 +222,18 @@ impl Watched {
     }
 
     fn alert(&mut self, now: At, block: Option<&Block>) {
-        let lost: Vec<String> = self.lost(now).into_iter().map(str::to_owned).collect();
-        let replicas = self.replicas(now);
+        let every = self.spec.every;
+        let lost = self.pages.lost(now, every);
+        let replicas = self.pages.replicas(now, every);
         let silent: Vec<String> = replicas.iter().filter(|r| !r.answers).map(|r| r.name.clone()).collect();
         let stalled: Vec<(String, f64)> =
             replicas.into_iter().filter_map(|replica| Some((replica.name, replica.stalled_s?))).collect();
-        let pages = self.pages.len();
-        let seen = block.map_or(Vec::new(), |block| self.seen((block.at - block.length, block.at), &silent));
+        let seen = block.map_or(Vec::new(), |_| self.pages.seen(now, every));
         self.alerts.step(&board::Seen {
             now,
             block,
             lost: &lost,
-            pages,
+            pages: self.pages.len(),
             stalled: &stalled,
             silent: &silent,
             replicas: &seen,
@@ -289,31 +244,6 @@ impl Watched {
         }
     }
 
-    /// What the pages tell of each replica that answers.
-    fn seen(&self, (from, to): (At, At), silent: &[String]) -> Vec<ReplicaSeen> {
-        let replica = |(number, replica): (usize, &Replica)| {
-            let name = name_of(replica);
-            let stood = |signal, part| self.side.stood_of(number, signal, &part, to);
-            let first = stood(Signal::Ttft, SignalPart::Sum).zip(stood(Signal::Ttft, SignalPart::Count));
-            let came = self.side.histogram_of(number, Signal::Ttft, from, to);
-            (!silent.contains(&name)).then(|| ReplicaSeen {
-                began_s: level(self.side.gauge_of(number, Signal::StartTime)),
-                fell: self.fell(number, (from, to)),
-                answered: stood(Signal::Finished, SignalPart::Counter),
-                first,
-                came: came.and_then(|came| came.sum.zip(came.count)),
-                name,
-            })
-        };
-        self.side.replicas().iter().enumerate().filter_map(replica).collect()
-    }
-
-    /// Did one of its counters begin anew?
-    fn fell(&self, replica: usize, (from, to): (At, At)) -> bool {
-        let gained = COUNTERS.iter().filter_map(|signal| self.side.gained_of(replica, *signal, from, to));
-        gained.into_iter().any(|gained| gained.resets > 0)
-    }
-
     /// Asks the pages what is to blame for the alerts that fired just now: once, however many they are.
     fn diagnose(&mut self, now: At) {
         let Some(since) = self.alerts.undiagnosed(now) else { return };
@@ -321,86 +251,23 @@ impl Watched {
         self.alerts.diagnosed(now, &found);
     }
 
-    /// Notes which replicas moved, or had nothing to do.
-    fn moves(&mut self, from: At, to: At) {
-        for (number, replica) in self.side.replicas().iter().enumerate() {
-            let gains = COUNTERS.iter().filter_map(|signal| self.side.gained_of(number, *signal, from, to));
-            let moves = gains.into_iter().any(|gained| gained.value > 0.0);
-            let running = level(self.side.gauge_of(number, Signal::Running));
-            let is_idle = running.is_none_or(|running| running < 1.0);
-            let moved = self.moved.entry(replica.name.clone()).or_insert(to);
-            if moves || is_idle {
-                *moved = to;
-            }
-        }
-        // Names of pods never come again.
-        self.moved.retain(|_, moved| *moved >= to - FORGOTTEN);
+    fn block(&self, (from, to): (At, At), now: At) -> Block {
+        let replicas = self.pages.replicas(now, self.spec.every);
+        let answering = replicas.iter().filter(|replica| replica.answers).count();
+        self.pages.around(answering, |around| self.came.block(&self.file, (from, to), around))
     }
 
-    fn block(&self, from: At, to: At) -> Block {
-        let gained = |signal| self.side.gained(signal, from, to);
-        let failed = [Signal::Failed, Signal::Refused];
-        let failed: f64 = failed.iter().filter_map(|signal| gained(*signal)).map(|gained| gained.value).sum();
-        let finished = gained(Signal::Finished);
-        let restarts =
-            (0..self.side.replicas().len()).filter(|number| self.fell(*number, (from, to))).count();
-        Block {
-            at: to,
-            length: to - from,
-            rows: self.file.budgets.iter().map(|budget| self.row(budget, failed, (from, to))).collect(),
-            first: self.side.histogram(Signal::Ttft, from, to).filter(|b| !b.edges.is_empty()).map(
-                |buckets| {
-                    let computed = gained(Signal::PromptTokens).map(|prompt| {
-                        prompt.value - gained(Signal::CachedTokens).map_or(0.0, |cached| cached.value)
-                    });
-                    let waited_s =
-                        self.side.histogram(Signal::QueueTime, from, to).and_then(|queue| queue.sum);
-                    FirstTokens { buckets, computed, waited_s }
-                },
-            ),
-            finished: finished.map(|gained| gained.value),
-            output_tokens: gained(Signal::OutputTokens).map(|gained| gained.value),
-            restarts: restarts as u64,
-            shed: 0,
-            waiting: self
-                .per_replica(self.side.gauge(Signal::Waiting).and_then(|series| series.mean(from, to)), to),
-            waiting_by_little: self.per_replica(self.side.waiting_by_little(from, to), to),
-        }
-    }
-
-    fn per_replica(&self, value: Option<f64>, now: At) -> Option<f64> {
-        let answering = self.replicas(now).iter().filter(|replica| replica.answers).count();
-        value.filter(|_| answering > 0).map(|value| value / answering as f64)
-    }
-
-    /// What one row counted; failures are over every ceiling.
-    fn row(&self, budget: &Budget, failed: f64, (from, to): (At, At)) -> Option<Over> {
-        let failed = Over::failed(failed.max(0.0).round() as u64);
-        match rows::source(budget) {
-            Source::Latency { signal, limit_s } => {
-                let each = (0..self.side.replicas().len())
-                    .filter_map(|replica| self.side.histogram_of(replica, signal, from, to));
-                let each: Vec<Over> = each.filter_map(|buckets| over(&buckets, limit_s)).collect();
-                let all = match each.is_empty() {
-                    true => over(&self.side.histogram(signal, from, to)?, limit_s)?,
-                    false => each.into_iter().fold(Over::default(), Over::with),
-                };
-                // Between tokens there is no request that could fail.
-                Some(if signal == Signal::Itl { all } else { all.with(failed) })
-            }
-            Source::Errors if !crate::lint::counts_failures(&self.side) => None,
-            Source::Errors => {
-                let finished = self.side.gained(Signal::Finished, from, to)?.value.max(0.0).round() as u64;
-                Some(failed.with(Over { n: finished, ..Over::default() }))
-            }
-            Source::Values { .. } | Source::Shares(_) | Source::Nothing(_) => None,
-        }
+    /// How much is remembered, in entries: pages, values on them, replicas, series that left, layouts; blocks; rows of the last minutes; alerts.
+    pub fn size(&self) -> [usize; 8] {
+        let [pages, values, replicas, gone, layouts] = self.pages.size();
+        let (blocks, rows, alerts) = (self.blocks.len(), self.recall.len(), self.alerts.alerts().len());
+        [pages, values, replicas, gone, layouts, blocks, rows, alerts]
     }
 
     /// What is known now.
     pub fn finding(&self, now: At) -> WatchFinding {
-        let lost = self.lost(now);
-        let fleet = self.fleet(now);
+        let lost = self.pages.lost(now, self.spec.every);
+        let fleet = self.fleet(lost.len(), now);
         let still: Vec<f64> = fleet.replicas.iter().filter_map(|replica| replica.stalled_s).collect();
         let busy = |replica: &&ReplicaNow| replica.answers && replica.running.is_some_and(|r| r >= 1.0);
         let seen = rows::Seen {
@@ -424,74 +291,27 @@ impl Watched {
         }
     }
 
-    /// Pages without a good scrape for some cadences.
-    fn lost(&self, now: At) -> Vec<&str> {
-        let patience = Span(LOST_AFTER * self.spec.every.0).max(LOST_AT_LEAST);
-        let is_lost = |page: &PageSeen| {
-            let patience = page.patience.map_or(patience, |own| own.max(patience));
-            page.good.is_none_or(|good| good < now - patience)
-        };
-        self.pages.iter().filter(|(_, page)| is_lost(page)).map(|(name, _)| name.as_str()).collect()
-    }
-
-    fn replicas(&self, now: At) -> Vec<ReplicaNow> {
-        let lost = self.lost(now);
-        let replica = |(number, replica): (usize, &Replica)| {
-            let running = level(self.side.gauge_of(number, Signal::Running));
-            let answers = !lost.contains(&replica.page.as_str());
-            let stalled_s =
-                running.filter(|running| answers && *running >= 1.0).and_then(|_| self.stalled(replica));
-            ReplicaNow {
-                name: name_of(replica),
-                running,
-                waiting: level(self.side.gauge_of(number, Signal::Waiting)),
-                answers,
-                stalled_s,
-            }
-        };
-        self.side.replicas().iter().enumerate().map(replica).collect()
-    }
-
-    /// For how long nothing of a replica has moved, s, where that is too long.
-    fn stalled(&self, replica: &Replica) -> Option<f64> {
-        // By its own page: another's, that was read later, says nothing of it.
-        let still = self.pages.get(&replica.page)?.good? - *self.moved.get(&replica.name)?;
-        let least = if self.side.has(Signal::OutputTokens) { STALLED } else { STALLED_WITHOUT_TOKENS };
-        (still >= least).then(|| still.as_secs_f64())
-    }
-
-    fn fleet(&self, now: At) -> FleetNow {
-        let lost = self.lost(now);
+    fn fleet(&self, lost: usize, now: At) -> FleetNow {
         let seconds: f64 = self.blocks.iter().map(|block| block.length.as_secs_f64()).sum();
         let rate = |of: fn(&Block) -> Option<f64>| {
             let gained: Vec<f64> = self.blocks.iter().filter_map(of).collect();
             (!gained.is_empty() && seconds > 0.0).then(|| gained.iter().sum::<f64>() / seconds)
         };
-        let replicas = self.replicas(now);
-        // Replica by replica, because pages are read one after the other: the newest instant is known of the last one alone.
-        let each = |signal| -> Vec<f64> {
-            let level = |number| level(self.side.gauge_of(number, signal));
-            let answering = replicas.iter().enumerate().filter(|(_, replica)| replica.answers);
-            answering.filter_map(|(number, _)| level(number)).collect()
+        let replicas = self.pages.replicas(now, self.spec.every);
+        // Replica by replica, because each page has an instant of its own.
+        let sum = |of: fn(&ReplicaNow) -> Option<f64>| {
+            let answering = replicas.iter().filter(|replica| replica.answers);
+            answering.filter_map(of).reduce(|all, one| all + one)
         };
-        let sum = |signal| each(signal).into_iter().reduce(|all, one| all + one);
         FleetNow {
-            pages: [(self.pages.len() - lost.len()) as u64, self.pages.len() as u64],
-            running: sum(Signal::Running),
-            waiting: sum(Signal::Waiting),
+            pages: [(self.pages.len() - lost) as u64, self.pages.len() as u64],
+            running: sum(|replica| replica.running),
+            waiting: sum(|replica| replica.waiting),
             requests_per_s: rate(|block| block.finished),
             output_tokens_per_s: rate(|block| block.output_tokens),
-            kv_usage: each(Signal::KvUsage).into_iter().reduce(f64::max),
+            kv_usage: self.pages.kv_usage(now, self.spec.every),
             restarts: self.blocks.iter().map(|block| block.restarts).sum(),
             replicas,
         }
     }
-}
-
-fn name_of(replica: &Replica) -> String {
-    if replica.name.is_empty() { THE_SERVER.to_owned() } else { replica.name.clone() }
-}
-
-fn level(series: Option<Series>) -> Option<f64> {
-    series.and_then(|series| series.steps.last().map(|step| step.value))
 }

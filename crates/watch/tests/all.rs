@@ -16,6 +16,8 @@ mod doubled;
 mod export;
 #[path = "all/over.rs"]
 mod over;
+#[path = "all/pages.rs"]
+mod pages;
 #[path = "all/requests.rs"]
 mod requests;
 #[path = "all/watched.rs"]

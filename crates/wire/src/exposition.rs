@@ -35,6 +35,74 @@ pub struct Exposition {
     pub skipped: usize,
 }
 
+/// A page's text up to each of its values: a page that is read again, or another like it, is read by comparing bytes and reading numbers,
+/// because nothing else of a page changes for hours.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct PageText {
+    /// What stands before each value, after the end of the line before, and last what stands behind all of them; one after the other.
+    between: Vec<u8>,
+    /// Where each of these ends, and whether its value is wanted.
+    ends: Vec<(usize, bool)>,
+}
+
+impl PageText {
+    /// The text of this page, and its rows; of these only those that are wanted will be read again. `None` where its lines have more than values (stamps, exemplars),
+    /// which are other ones each time, or are no text.
+    pub fn of(
+        page: &[u8],
+        mut wants: impl FnMut(&ExposedValue) -> bool,
+    ) -> Option<(PageText, Vec<ExposedValue>)> {
+        let text = std::str::from_utf8(page).ok()?;
+        let (mut between, mut ends, mut rows, mut from, mut at) = (Vec::new(), Vec::new(), Vec::new(), 0, 0);
+        for line in text.split_inclusive('\n') {
+            let (start, content) = (at, line.trim());
+            at += line.len();
+            if content.is_empty() || content.starts_with('#') {
+                continue;
+            }
+            let Some((row, rest)) = row(content) else { continue };
+            let value = rest.trim_start();
+            if rows.len() >= MOST_ROWS || value.contains(char::is_whitespace) {
+                return None;
+            }
+            let value_at = start + line.trim_end().len() - value.len();
+            between.extend_from_slice(&page[from..value_at]);
+            let is_wanted = !row.name.ends_with("_created") && wants(&row);
+            ends.push((between.len(), is_wanted));
+            rows.extend(is_wanted.then_some(row));
+            from = at;
+        }
+        between.extend_from_slice(&page[from..]);
+        between.shrink_to_fit();
+        ends.push((between.len(), false));
+        Some((PageText { between, ends }, rows))
+    }
+
+    /// The wanted values of a page with this text; `None` where it has another.
+    pub fn values(&self, page: &[u8]) -> Option<Vec<f64>> {
+        let mut values = Vec::with_capacity(self.ends.len());
+        let (mut rest, mut from) = (page, 0);
+        for (number, &(end, is_wanted)) in self.ends.iter().enumerate() {
+            rest = rest.strip_prefix(&self.between[from..end])?;
+            from = end;
+            if number + 1 == self.ends.len() {
+                return rest.is_empty().then_some(values);
+            }
+            let line = rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len());
+            if is_wanted {
+                values.push(number_of(std::str::from_utf8(&rest[..line]).ok()?.trim_end())?);
+            }
+            rest = rest.get(line + 1..).unwrap_or_default();
+        }
+        None
+    }
+
+    /// How much memory it takes, bytes.
+    pub fn size(&self) -> usize {
+        self.between.len() + self.ends.len() * size_of::<(usize, bool)>()
+    }
+}
+
 /// Reads a page of text. Bytes that are no UTF-8 are replaced.
 pub fn read(page: &[u8]) -> Exposition {
     read_of(page, |_| true)
@@ -59,7 +127,7 @@ pub fn read_of(page: &[u8], wants: impl Fn(&str) -> bool) -> Exposition {
         if !name.is_empty() && !wanted {
             continue;
         }
-        match row(line) {
+        match row(line).map(|(row, _)| row) {
             Some(row) if row.name.ends_with("_created") => {}
             Some(row) if name.is_empty() && !wants(&row.name) => {}
             Some(row) if reading.rows.len() < MOST_ROWS => reading.rows.push(row),
@@ -73,8 +141,8 @@ fn name_end(line: &str) -> usize {
     line.find(|c: char| c == '{' || c.is_whitespace()).unwrap_or(line.len())
 }
 
-/// `name{labels} value [timestamp] [# exemplar]`; the name may stand quoted among the labels.
-fn row(line: &str) -> Option<ExposedValue> {
+/// `name{labels} value [timestamp] [# exemplar]`, and from the value on; the name may stand quoted among the labels.
+fn row(line: &str) -> Option<(ExposedValue, &str)> {
     let (name, rest) = line.split_at(name_end(line));
     let mut row = ExposedValue { name: name.to_owned(), labels: Vec::new(), value: f64::NAN };
     let rest = match rest.trim_start().strip_prefix('{') {
@@ -85,8 +153,8 @@ fn row(line: &str) -> Option<ExposedValue> {
     if row.name.is_empty() || row.name.len() > LONGEST || !row.name.chars().all(sound) {
         return None;
     }
-    row.value = number(rest.split_whitespace().next()?)?;
-    Some(row)
+    row.value = number_of(rest.split_whitespace().next()?)?;
+    Some((row, rest))
 }
 
 /// Reads the labels up to the closing brace, and says what stands behind it.
@@ -140,7 +208,7 @@ fn quoted(text: &str) -> Option<(String, &str)> {
     None
 }
 
-fn number(text: &str) -> Option<f64> {
+fn number_of(text: &str) -> Option<f64> {
     match text {
         "NaN" | "nan" | "Nan" => Some(f64::NAN),
         "+Inf" | "Inf" | "inf" | "+inf" => Some(f64::INFINITY),

@@ -149,6 +149,12 @@ fn a_watch_that_cannot_be_is_refused_in_one_line() {
     let half = folder.path().join("half.yaml");
     std::fs::write(&half, "sources: [{prometheus: \"http://127.0.0.1:9\"}]\n").expect("written");
     let half = half.display().to_string();
+    // A URL alone is a page; what is neither is told what it may be.
+    let [bare, number] = [("bare", "http://127.0.0.1:9/metrics"), ("number", "9")].map(|(name, source)| {
+        let path = folder.path().join(format!("{name}.yaml"));
+        std::fs::write(&path, format!("sources:\n  - {source}\n")).expect("written");
+        path.display().to_string()
+    });
     let with = |name: &str, source: &str| {
         let path = folder.path().join(name);
         std::fs::write(&path, format!("sources: [{{{source}}}]\n")).expect("written");
@@ -162,6 +168,8 @@ fn a_watch_that_cannot_be_is_refused_in_one_line() {
         (&["watch", "nowhere", "-b", &budget], 2, "neither a URL"),
         (&["watch", "http://127.0.0.1:9/api/v1/query?query=up", "-b", &budget], 2, "in braces"),
         (&["watch", &half, "-b", &budget], 2, "go together"),
+        (&["watch", &bare, "-b", &budget], 5, "127.0.0.1:9/metrics"),
+        (&["watch", &number, "-b", &budget], 2, "a URL (http://host:8000/metrics) or a mapping"),
         (&["watch", &list, "-b", &budget], 5, "to be [{"),
         (&["watch", &named, "-b", &budget], 2, "http_sd"),
         (&["watch", &prometheus, "-b", &budget], 5, "not that of Prometheus"),

@@ -240,7 +240,7 @@ mod tests {
         fn new() -> Written {
             let kept: Arc<Mutex<Vec<Sample>>> = Arc::default();
             let into = Arc::clone(&kept);
-            let rows: ToRows = Arc::new(move |sample| into.lock().expect("nobody panicked").push(sample));
+            let rows = ToRows::changes(move |sample| into.lock().expect("nobody panicked").push(sample));
             let clock = Clock::start();
             let pages = WrittenPages::new(clock, |name| name.starts_with("vllm"), rows);
             Written { pages, kept, zero: clock::realtime_ns(), late_s: 0 }

@@ -5,6 +5,8 @@
 
 use plimsoll_model::At;
 
+use super::read;
+
 /// What a counter gained.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Gained {
@@ -67,6 +69,33 @@ pub struct Buckets {
 }
 
 impl Buckets {
+    /// Together with what others took in: at the edges at which both are known.
+    #[must_use]
+    pub fn with(self, other: Buckets) -> Buckets {
+        let (edges, counts) = match self.edges == other.edges && self.counts.len() == other.counts.len() {
+            true => (self.edges, self.counts.iter().zip(&other.counts).map(|(a, b)| a + b).collect()),
+            false => {
+                let ladders = [(&self.edges, &self.counts), (&other.edges, &other.counts)];
+                read::merged(ladders.into_iter().filter(|one| !one.0.is_empty()).map(ladder).collect())
+            }
+        };
+        let either = |a: Option<f64>, b: Option<f64>| a.into_iter().chain(b).reduce(|a, b| a + b);
+        let both = |a: Option<f64>, b: Option<f64>, of: fn(f64, f64) -> f64| Some(of(a?, b?));
+        Buckets {
+            edges,
+            counts,
+            sum: either(self.sum, other.sum),
+            count: either(self.count, other.count),
+            bounds: [
+                both(self.bounds[0], other.bounds[0], f64::min),
+                both(self.bounds[1], other.bounds[1], f64::max),
+            ],
+            resets: self.resets.max(other.resets),
+            from: self.from.min(other.from),
+            to: self.to.max(other.to),
+        }
+    }
+
     /// The exact mean: sum over count. `None` where nothing was observed or one of the two is not told.
     pub fn mean(&self) -> Option<f64> {
         let count = self.count.filter(|count| *count > 0.0)?;
@@ -102,4 +131,17 @@ impl Buckets {
         let around = if exact { 0.0 } else { self.counts[surely] };
         Some((above / total, (above + around) / total))
     }
+}
+
+/// Counts between edges as counts up to each of them, and up to any value.
+fn ladder((edges, counts): (&Vec<f64>, &Vec<f64>)) -> Vec<(f64, f64)> {
+    let mut below = 0.0;
+    let edges = edges.iter().copied().chain([f64::INFINITY]);
+    edges
+        .zip(counts)
+        .map(|(edge, count)| {
+            below += count;
+            (edge, below)
+        })
+        .collect()
 }

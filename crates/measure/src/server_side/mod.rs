@@ -11,9 +11,12 @@
 //! What a server does not say is `None`: unknown, never zero. A page that could not be read, or that was empty, leaves a gap in
 //! every series. [`Disclosures`] hold what a reader must be told beside any figure.
 //!
+//! [`PageLayout`] says the same of one page that is read again and again, scrape by scrape.
+//!
 //! Rows are one per scrape or one per change: [`SCRAPE`] and [`FAILED`] mark the scrapes themselves. NaN says that a series has left the page.
 
 mod buckets;
+mod layout;
 mod read;
 mod report;
 mod series;
@@ -25,6 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use plimsoll_model::{At, Sample, Span};
 
 pub use buckets::{Bracket, Buckets, Gained};
+pub use layout::PageLayout;
 pub use report::{LevelReport, ServerMoment, ServerReport, report};
 pub use series::{Series, Step};
 pub use signal::{Rule, SeriesKind, Signal};

@@ -4,10 +4,12 @@
 //! because added they would count twice. Series that the table's filters leave apart are added.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
-use plimsoll_model::{At, Sample, split_labels};
+use plimsoll_model::{At, Sample, SeriesName, split_labels};
 
 use super::buckets::{Buckets, Gained};
+use super::layout::{PageLayout, PlacedTrack};
 use super::series::{Scrapes, Series, Step, held};
 use super::signal::{Rule, Signal};
 use super::table::{Layer, SignalName, SignalPart, Table};
@@ -34,11 +36,11 @@ pub(super) struct Track {
     pub replica: Option<usize>,
     pub part: SignalPart,
     /// Upper edge of a bucket.
-    edge: Option<f64>,
+    pub edge: Option<f64>,
     /// All labels but the bucket's edge: series of one histogram.
-    group: String,
-    factor: f64,
-    points: Vec<(At, f64)>,
+    pub group: Arc<str>,
+    pub factor: f64,
+    pub points: Vec<(At, f64)>,
 }
 
 impl Track {
@@ -88,6 +90,30 @@ pub(super) fn read<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> ServerS
     }
     judge_resets(&mut pages, &tracks, &mut disclosures);
     ServerSide { pages, replicas, devices, tracks, servers, disclosures }
+}
+
+/// What the series of one page say, without values.
+pub(super) fn laid_out(series: &[SeriesName]) -> PageLayout {
+    let raw = series.iter().map(|series| Raw {
+        name: &series.name,
+        page: 0,
+        labels: series.labels.clone(),
+        points: vec![(At::ZERO, 0.0)],
+    });
+    let raw: Vec<Raw<'_>> = raw.collect();
+    let found = spoken(&raw, &mut Disclosures::default());
+    let pages = [ScrapedPage::default()];
+    let (replicas, devices) = identities(&raw, &found, &pages);
+    let servers = found.iter().map(|(_, row)| row.server).collect();
+    let mut tracks: BTreeMap<Signal, Vec<PlacedTrack>> = BTreeMap::new();
+    for (place, row) in found {
+        let among = if row.layer == Layer::Gpu { &devices } else { &replicas };
+        let Some(mut track) = track(&raw[place], row, &pages, among) else { continue };
+        let points = std::mem::take(&mut track.points);
+        let fixed = matches!(row.part, SignalPart::Label(_)).then(|| points[0].1);
+        tracks.entry(row.signal).or_default().push(PlacedTrack { place, fixed, track });
+    }
+    PageLayout { replicas, devices, tracks, servers }
 }
 
 /// The series that are read, and for what.
@@ -336,7 +362,7 @@ fn track(one: &Raw<'_>, row: &SignalName, pages: &[ScrapedPage], among: &[Replic
         replica,
         part: row.part.clone(),
         edge,
-        group: plimsoll_model::join_labels(&group),
+        group: plimsoll_model::join_labels(&group).into(),
         factor: row.factor,
         points,
     })
@@ -363,7 +389,19 @@ fn judge_resets(
     }
 }
 
+impl Replica {
+    /// The same, on a page of this name.
+    pub(super) fn on(&self, page: &str) -> Replica {
+        Replica { name: name(page, &self.labels), page: page.to_owned(), labels: self.labels.clone() }
+    }
+}
+
 impl ScrapedPage {
+    /// A page that was scraped then.
+    pub fn new(name: &str, scrapes: Scrapes) -> ScrapedPage {
+        ScrapedPage { name: name.to_owned(), known: scrapes.known(), scrapes, alternates: false }
+    }
+
     /// What one counter gained.
     pub fn gained(&self, track: &Track, from: At, to: At) -> Option<Gained> {
         self.gained_since(track, (from, to), 0.0)
@@ -410,7 +448,7 @@ pub(super) fn taken_in(pages: &[ScrapedPage], tracks: &[&Track], from: At, to: A
     let mut rungs: BTreeMap<(usize, &str), Vec<(f64, &Track)>> = BTreeMap::new();
     for track in tracks.iter().filter(|track| track.grows()) {
         if let (SignalPart::Bucket, Some(edge)) = (&track.part, track.edge) {
-            rungs.entry((track.page, track.group.as_str())).or_default().push((edge, track));
+            rungs.entry((track.page, &*track.group)).or_default().push((edge, track));
             continue;
         }
         let Some(gained) = pages[track.page].gained(track, from, to) else { continue };
@@ -493,7 +531,7 @@ fn told(page: &ScrapedPage, track: &Track, (from, to): (At, At), of_two: fn(f64,
 
 /// Cumulative ladders → edges at which all of them are known, and counts between those. Between two rungs that say the same nothing lies, so that one without an edge
 /// there is known at it too: of powers of two each has only the edges that it needs.
-fn merged(mut ladders: Vec<Vec<(f64, f64)>>) -> (Vec<f64>, Vec<f64>) {
+pub(super) fn merged(mut ladders: Vec<Vec<(f64, f64)>>) -> (Vec<f64>, Vec<f64>) {
     for ladder in &mut ladders {
         ladder.sort_by(|a, b| a.0.total_cmp(&b.0));
     }

@@ -1,7 +1,7 @@
 //! What servers say: known answers on small pages, as a scraper or a simulated server leaves them.
 
-use plimsoll_measure::server_side::{Bracket, ServerSide, Signal};
-use plimsoll_model::{At, Sample, join_labels, split_labels};
+use plimsoll_measure::server_side::{Bracket, PageLayout, ServerSide, Signal};
+use plimsoll_model::{At, Sample, SeriesName, join_labels, split_labels};
 use proptest::prelude::*;
 
 const S: i64 = 1_000_000_000;
@@ -413,4 +413,63 @@ fn a_process_that_begins_anew_is_seen_to_though_its_series_were_gone_in_between(
     };
     assert_eq!(counted(&[5.0, 9.0, f64::NAN, f64::NAN, 2.0, 4.0]), 1);
     assert_eq!(counted(&[5.0, 9.0, f64::NAN, 9.0, 12.0]), 0);
+}
+
+proptest! {
+    /// A page that is read twice says the same by its layout as by its rows, of every signal and replica.
+    #[test]
+    fn a_layout_says_what_rows_say(values in proptest::collection::vec((0u32..50, 0u32..50), 14)) {
+        let series = [
+            ("vllm:num_requests_running", "engine=0"),
+            ("vllm:num_requests_running", "engine=1"),
+            ("vllm:num_requests_waiting", "engine=0"),
+            ("vllm:request_success_total", "engine=0,finished_reason=stop"),
+            ("vllm:request_success_total", "engine=0,finished_reason=error"),
+            ("vllm:generation_tokens_total", "engine=1"),
+            ("vllm:time_to_first_token_seconds_bucket", "engine=0,le=0.1"),
+            ("vllm:time_to_first_token_seconds_bucket", "engine=0,le=+Inf"),
+            ("vllm:time_to_first_token_seconds_sum", "engine=0"),
+            ("vllm:time_to_first_token_seconds_count", "engine=0"),
+            ("vllm:time_to_first_token_seconds_bucket", "engine=1,le=0.25"),
+            ("vllm:time_to_first_token_seconds_bucket", "engine=1,le=+Inf"),
+            ("DCGM_FI_DEV_GPU_UTIL", "gpu=0"),
+            ("vllm:cache_config_info", "block_size=16,engine=0,num_gpu_blocks=2048"),
+        ];
+        let pairs: Vec<[f64; 2]> = values.iter().map(|(a, b)| [f64::from(*a), f64::from(*b)]).collect();
+        let rows: Vec<(&str, &str, &[f64])> =
+            series.iter().zip(&pairs).map(|((name, labels), pair)| (*name, *labels, &pair[..])).collect();
+        let told = ServerSide::read(&page(&rows));
+        let named = |(name, labels): &(&str, &str)| SeriesName { name: (*name).into(), labels: split_labels(labels) };
+        let layout = PageLayout::of(&series.iter().map(named).collect::<Vec<_>>());
+        let [before, now] = [0, 1].map(|n| pairs.iter().map(|pair| pair[n]).collect::<Vec<f64>>());
+        let side = layout.between("", Some((at(0), &before)), (at(1), &now));
+        prop_assert_eq!(side.replicas(), told.replicas());
+        for signal in Signal::ALL {
+            prop_assert_eq!(layout.has(*signal), told.has(*signal));
+            prop_assert_eq!(side.gained(*signal, at(0), at(1)), told.gained(*signal, at(0), at(1)));
+            prop_assert_eq!(side.histogram(*signal, at(0), at(1)), told.histogram(*signal, at(0), at(1)));
+            prop_assert_eq!(side.gauge(*signal), told.gauge(*signal));
+            for replica in 0..told.replicas().len() {
+                let both = [&side, &told].map(|side| {
+                    (side.gained_of(replica, *signal, at(0), at(1)), side.histogram_of(replica, *signal, at(0), at(1)))
+                });
+                prop_assert_eq!(&both[0], &both[1]);
+            }
+        }
+    }
+}
+
+/// What two pages took in is what both did together, where their edges are the same and where they are not.
+#[test]
+fn what_pages_took_in_is_added() {
+    let taken = |edge: &str, low: f64, all: f64| {
+        let name = "vllm:time_to_first_token_seconds_bucket";
+        let rows = [(format!("le={edge}"), low), ("le=+Inf".to_owned(), all)].map(|(le, n)| (le, [0.0, n]));
+        let rows: Vec<_> = rows.iter().map(|(le, n)| (name, le.as_str(), &n[..])).collect();
+        ServerSide::read(&page(&rows)).histogram(Signal::Ttft, at(0), at(1)).unwrap()
+    };
+    let same = taken("0.1", 3.0, 5.0).with(taken("0.1", 4.0, 4.0));
+    assert_eq!((same.edges, same.counts, same.count), (vec![0.1], vec![7.0, 2.0], Some(9.0)));
+    let other = taken("0.1", 3.0, 5.0).with(taken("0.25", 4.0, 6.0));
+    assert_eq!((other.edges, other.counts, other.count), (vec![], vec![11.0], Some(11.0)));
 }

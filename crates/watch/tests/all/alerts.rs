@@ -187,10 +187,10 @@ fn pair(until_s: i64, hangs: bool, watched: &mut Watched) -> Vec<Alert> {
             false => b.running = 4.0,
         }
         if second % 5 == 0 {
-            a.samples("a", second).into_iter().for_each(|sample| watched.push(sample));
+            a.samples("a", second).into_iter().for_each(|sample| watched.push(&sample));
             match second < 100 || hangs {
-                true => b.samples("b", second).into_iter().for_each(|sample| watched.push(sample)),
-                false => watched.push(Page::lost("b", second)),
+                true => b.samples("b", second).into_iter().for_each(|sample| watched.push(&sample)),
+                false => watched.push(&Page::lost("b", second)),
             }
             watched.tick(at(second));
         }
@@ -229,13 +229,13 @@ fn what_comes_seldom_is_not_lost_before_its_own_time() {
             a.samples("a", second)
                 .into_iter()
                 .chain([patience("a", second)])
-                .for_each(|sample| watched.push(sample));
+                .for_each(|sample| watched.push(&sample));
         }
         if second % 60 == 50 && second < 600 {
             b.samples("b", second)
                 .into_iter()
                 .chain([patience("b", second)])
-                .for_each(|sample| watched.push(sample));
+                .for_each(|sample| watched.push(&sample));
         }
         if second % 5 == 0 {
             watched.tick(at(second));
@@ -337,7 +337,7 @@ fn what_stood_stands_until_it_is_seen_to_be_over() {
         load(1000)(second_s, &mut a);
         if second_s % 5 == 0 {
             let pages = a.samples("a", second_s).into_iter().chain(b.samples("b", second_s));
-            pages.for_each(|sample| second.push(sample));
+            pages.for_each(|sample| second.push(&sample));
             second.tick(at(second_s));
         }
     }

@@ -41,7 +41,7 @@ fn fleet(starts: &[(usize, i64)], tells: bool, until: i64) -> Vec<Alert> {
         if second % EVERY == 0 {
             for (number, page) in pages.iter().enumerate() {
                 let rows = page.samples(&format!("replica-{number}"), second);
-                rows.into_iter().for_each(|sample| watched.push(sample));
+                rows.into_iter().for_each(|sample| watched.push(&sample));
             }
             watched.tick(at(second));
         }

@@ -1,7 +1,10 @@
 //! What an alert says is to blame: simulated servers in virtual time, three good minutes and then something done to them, watched through their
 //! pages alone. The truth is what was done.
 
+use plimsoll_diagnose::gauges::Gauges;
+use plimsoll_diagnose::pages::diagnose;
 use plimsoll_judge::budget::BudgetFile;
+use plimsoll_measure::server_side::ServerSide;
 use plimsoll_model::{At, Attempt, Load, Sample, Span};
 use plimsoll_sim::catalogue::profile;
 use plimsoll_sim::{FaultSpec, LevelPlan, ModeSpec, RowSink, World, WorldSpec, simulate_into};
@@ -121,6 +124,19 @@ fn longer_prompts_are_named() {
 fn a_slower_engine_is_named() {
     let fault = format!("slow:factor=6,at={GOOD}s");
     expect("slow", &Then { fault: Some(fault), ..then() }, &["slower_model", "saturation"]);
+}
+
+/// A client would have to infer whether tokens come more slowly beside as many requests; the server's own page says it.
+#[test]
+fn what_a_page_says_is_not_inferred() {
+    let fault = format!("slow:factor=6,at={GOOD}s");
+    let side = ServerSide::read(&pages(&Then { fault: Some(fault), ..then() }));
+    let stretch =
+        |from_s, to_s| Gauges::between(side.clone(), (At(from_s * 1_000_000_000), At(to_s * 1_000_000_000)));
+    let found = diagnose(&stretch(GOOD + 60, GOOD + 240), Some(&stretch(30, GOOD - 30)));
+    let evidence: Vec<_> = found.verdicts.iter().flat_map(|verdict| &verdict.evidence).collect();
+    assert!(evidence.iter().any(|one| one.figure == "slower_beside"), "{evidence:?}");
+    assert!(evidence.iter().all(|one| !one.inferred), "{evidence:?}");
 }
 
 #[test]

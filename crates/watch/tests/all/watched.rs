@@ -90,7 +90,7 @@ pub fn play(
     for at in from_s..=until_s {
         second(at, page);
         if at % EVERY == 0 {
-            page.samples("", at).into_iter().for_each(|sample| watched.push(sample));
+            page.samples("", at).into_iter().for_each(|sample| watched.push(&sample));
             watched.tick(At(at * 1_000_000_000));
         }
     }
@@ -130,9 +130,9 @@ fn a_budget_holds_then_breaks_and_the_counts_are_the_logs() {
 #[test]
 fn scrapes_that_come_together_count_from_the_first() {
     let (mut watched, mut page) = (watched(TTFT), Page::default());
-    page.samples("", 1).into_iter().for_each(|sample| watched.push(sample));
+    page.samples("", 1).into_iter().for_each(|sample| watched.push(&sample));
     page.ttft = vec![0.05; 7];
-    page.samples("", 2).into_iter().for_each(|sample| watched.push(sample));
+    page.samples("", 2).into_iter().for_each(|sample| watched.push(&sample));
     watched.tick(At(3_000_000_000));
     assert_eq!(watched.finding(At(3_000_000_000)).rows[0].n, 7);
 }
@@ -156,7 +156,7 @@ fn a_lost_page_is_a_state_of_its_own() {
     let (mut watched, mut page) = (watched(TTFT), Page::default());
     play(&mut watched, &mut page, 0, 200, load(1000));
     for at in (205..=230).step_by(5) {
-        watched.push(Page::lost("", at));
+        watched.push(&Page::lost("", at));
         watched.tick(At(at * 1_000_000_000));
     }
     let lost = watched.finding(At(230 * 1_000_000_000));
@@ -175,10 +175,10 @@ fn half_a_fleet_does_not_hold() {
         load(1000)(at, &mut a);
         load(1000)(at, &mut b);
         if at % EVERY == 0 {
-            a.samples("a", at).into_iter().for_each(|sample| watched.push(sample));
+            a.samples("a", at).into_iter().for_each(|sample| watched.push(&sample));
             match at < 100 {
-                true => b.samples("b", at).into_iter().for_each(|sample| watched.push(sample)),
-                false => watched.push(Page::lost("b", at)),
+                true => b.samples("b", at).into_iter().for_each(|sample| watched.push(&sample)),
+                false => watched.push(&Page::lost("b", at)),
             }
             watched.tick(At(at * 1_000_000_000));
         }
@@ -192,7 +192,7 @@ fn half_a_fleet_does_not_hold() {
         load(1000)(at, &mut b);
         if at % EVERY == 0 {
             for (page, name) in [(&a, "a"), (&b, "b")] {
-                page.samples(name, at).into_iter().for_each(|sample| watched.push(sample));
+                page.samples(name, at).into_iter().for_each(|sample| watched.push(&sample));
             }
             watched.tick(At(at * 1_000_000_000));
         }
@@ -215,7 +215,7 @@ fn what_runs_is_the_sum_of_replicas_read_in_turn() {
         (a.running, a.waiting, b.running, b.waiting) = (3.0, 6.0, 4.0, 1.0);
         let (page, name) = if at % EVERY == 0 { (&a, "a") } else { (&b, "b") };
         if at % EVERY == 0 || at % EVERY == 2 {
-            page.samples(name, at).into_iter().for_each(|sample| watched.push(sample));
+            page.samples(name, at).into_iter().for_each(|sample| watched.push(&sample));
             watched.tick(At(at * 1_000_000_000));
         }
     }
@@ -283,9 +283,9 @@ fn errors_are_not_judged_where_no_failure_is_counted() {
             labels: String::new(),
             value,
         };
-        watched.push(row(SCRAPE, 2.0));
-        watched.push(row("sglang:num_requests_total", 50.0 * at_s as f64));
-        watched.push(row("sglang:num_running_reqs", 1.0));
+        watched.push(&row(SCRAPE, 2.0));
+        watched.push(&row("sglang:num_requests_total", 50.0 * at_s as f64));
+        watched.push(&row("sglang:num_running_reqs", 1.0));
         watched.tick(At(at_s * 1_000_000_000));
     }
     let found = watched.finding(At(100_000_000_000));

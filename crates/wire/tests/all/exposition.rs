@@ -1,6 +1,6 @@
 //! Pages of metrics: real ones, the corners of both formats, and bytes that nobody meant.
 
-use plimsoll_wire::exposition::{ExposedValue, llamacpp_props, llamacpp_slots, read, sglang_loads};
+use plimsoll_wire::exposition::{ExposedValue, PageText, llamacpp_props, llamacpp_slots, read, sglang_loads};
 use proptest::prelude::*;
 
 const PAGES: [&[u8]; 5] = [
@@ -20,6 +20,31 @@ fn value(page: &[u8], name: &str, label: Option<(&str, &str)>) -> f64 {
     let found: Vec<&ExposedValue> = rows.iter().filter(is).collect();
     assert_eq!(found.len(), 1, "{name} {label:?}");
     found[0].value
+}
+
+fn bits(values: impl IntoIterator<Item = f64>) -> Vec<u64> {
+    values.into_iter().map(f64::to_bits).collect()
+}
+
+/// Read again by its text a page says what it says read word by word; of others with this text too.
+#[test]
+fn a_page_that_is_read_again_says_the_same() {
+    for page in PAGES {
+        let all = read(page).rows;
+        let (text, rows) = PageText::of(page, |_| true).expect("values and nothing else");
+        assert_eq!(rows.len(), all.len());
+        let known = text.values(page).expect("its own text");
+        assert_eq!(bits(known), bits(all.iter().map(|row| row.value)));
+        let (text, _) = PageText::of(page, |row| row.name == all[0].name).expect("the same");
+        let wanted = all.iter().filter(|row| row.name == all[0].name).map(|row| row.value);
+        assert_eq!(bits(text.values(page).expect("its own text")), bits(wanted));
+    }
+    let (text, _) = PageText::of(b"# x\na 1\nb{l=\"1\"} 2\n# end", |_| true).expect("a page");
+    assert_eq!(text.values(b"# x\na -3.5\nb{l=\"1\"} +Inf\n# end"), Some(vec![-3.5, f64::INFINITY]));
+    for other in ["# x\na 1\nb{l=\"2\"} 2\n# end", "# x\na 1\n", "# x\na 1 7\nb{l=\"1\"} 2\n# end", ""] {
+        assert_eq!(text.values(other.as_bytes()), None, "{other}");
+    }
+    assert!(PageText::of(b"a 1 1700000000\n", |_| true).is_none(), "a stamp is another one each time");
 }
 
 #[test]
@@ -123,5 +148,10 @@ proptest! {
         }
         let reading = read(&page);
         prop_assert!(reading.rows.iter().all(|row| !row.name.is_empty()));
+        // By the text of the sound page: the same, or nothing.
+        let known = PageText::of(PAGES[which], |_| true).and_then(|(text, _)| text.values(&page));
+        if let Some(values) = known {
+            prop_assert_eq!(bits(values), bits(reading.rows.iter().map(|row| row.value)));
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! What a watch is asked, from flags and a watch file.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -11,7 +12,9 @@ use plimsoll_watch::{AlertSpec, WatchSpec};
 use plimsoll_workload::parse_span;
 use plimsoll_workload::scenario::TargetSpec;
 use plimsoll_workload::scrape::ScrapeSpec;
-use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::lists::{self, PageList};
 use super::notify::{Senders, SinkSpec};
@@ -80,6 +83,7 @@ pub struct AskedWatch {
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 struct WatchFile {
+    #[serde(deserialize_with = "sources")]
     sources: Vec<SourceLine>,
     budget: Option<PathBuf>,
     every: Option<String>,
@@ -92,8 +96,8 @@ struct WatchFile {
     traces: Option<TracesSpec>,
 }
 
-/// One page, or several.
-#[derive(Deserialize)]
+/// One page, or several; a URL alone is a page.
+#[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct SourceLine {
     #[serde(default)]
@@ -129,6 +133,33 @@ struct SourceLine {
     /// File with it.
     #[serde(default)]
     key_file: Option<PathBuf>,
+}
+
+/// Reads sources, of which those that are URLs alone are pages.
+fn sources<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<SourceLine>, D::Error> {
+    struct Line(SourceLine);
+    struct Reads;
+    impl<'de> Visitor<'de> for Reads {
+        type Value = Line;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a URL (http://host:8000/metrics) or a mapping ({url, name})")
+        }
+
+        fn visit_str<E: serde::de::Error>(self, url: &str) -> Result<Line, E> {
+            Ok(Line(SourceLine { url: Some(url.to_owned()), ..SourceLine::default() }))
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Line, A::Error> {
+            SourceLine::deserialize(MapAccessDeserializer::new(map)).map(Line)
+        }
+    }
+    impl<'de> Deserialize<'de> for Line {
+        fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Line, D::Error> {
+            from.deserialize_any(Reads)
+        }
+    }
+    Ok(Vec::<Line>::deserialize(from)?.into_iter().map(|line| line.0).collect())
 }
 
 /// Reads flags and files.

@@ -18,7 +18,7 @@ mod traces;
 mod webhook;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use plimsoll_client::Clock;
@@ -28,7 +28,7 @@ use plimsoll_client::scrape::Scraper;
 use plimsoll_client::told::ToRows;
 use plimsoll_measure::server_side::table::Table;
 use plimsoll_measure::server_side::{SCRAPE, ServerSide};
-use plimsoll_model::{At, Sample, Span};
+use plimsoll_model::{At, Attempt, PageRead, Sample, Span};
 use plimsoll_report::watched as words;
 use plimsoll_watch::lint::{dead_pairs, lint};
 use plimsoll_watch::{Alert, AlertKind, Minute, RowState, WatchFinding, WatchSpec, Watched};
@@ -100,12 +100,11 @@ fn linted(args: &WatchArgs, asked: &AskedWatch, pages: Vec<MetricsPage>) -> Resu
     let clock = Clock::start();
     let samples: Arc<Mutex<Vec<Sample>>> = Arc::default();
     let kept = Arc::clone(&samples);
-    let rows = Arc::new(move |sample: Sample| {
+    let rows = ToRows::changes(move |sample: Sample| {
         if let Ok(mut kept) = kept.lock() {
             kept.push(sample);
         }
     });
-    let rows: ToRows = rows;
     let receiving = pushed::start(&asked.pushed, clock, &rows)?;
     let scraper = Scraper::start(pages, asked.spec.every, clock, knows, rows);
     scraper.map_err(|e| Stop::invalid(format!("cannot scrape: {e}")))?.stop();
@@ -168,23 +167,21 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     if let Some(kept) = kept {
         watched = watched.resuming(kept, clock.now());
     }
-    let watched = Arc::new(Mutex::new(watched));
-    let taking = Arc::clone(&watched);
-    let rows = Arc::new(move |sample: Sample| {
-        if let Ok(mut watched) = taking.lock() {
-            watched.push(sample);
-        }
-    });
-    let rows: ToRows = rows;
+    // Whoever scrapes never waits for whoever counts.
+    let (sends, coming) = mpsc::channel();
+    let rows = ToRows::pages(move |read| _ = sends.send(Coming::Page(read)));
     let receiving = pushed::start(&asked.pushed, clock, &rows)?;
     let traces = traces.map(|traces| Traces::start(traces, clock)).transpose()?;
-    let scraper = Scraper::start(pages, asked.spec.every, clock, knows, rows);
+    // A connection to each page is kept.
+    let _ = plimsoll_client::doctor::raise_descriptor_limit();
+    let scraper = Scraper::each(pages, asked.spec.every, clock, knows, rows);
     let scraper = scraper.map_err(|e| Stop::invalid(format!("cannot scrape: {e}")))?;
     let over = Arc::new(AtomicBool::new(false));
     let follower = lists::follow(&asked, scraper, Arc::clone(&over));
     let until = asked.time.map(|time| At::ZERO + time);
     let mut told = Telling { receiving, traces, ..Telling::new(args, (notifier, recorder), served) };
-    let last = go(&watched, &mut told, (clock, asked.spec, until), &ended);
+    let seen = Seeing { watched, coming };
+    let last = go(seen, &mut told, (clock, asked.spec, until), &ended);
     let came: Vec<String> = told.pushed().iter().map(|(name, counts)| came(name, counts)).collect();
     told.notifier.end();
     if let Some(recorder) = told.recorder {
@@ -210,24 +207,53 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     Ok(exit(&found, until.is_some() && !ended.load(Ordering::Relaxed)))
 }
 
+/// What is watched, as it comes.
+enum Coming {
+    /// Of a page that was read.
+    Page(PageRead),
+    /// Requests that have ended.
+    Requests(Vec<Attempt>),
+}
+
+/// A watch, and where what it sees comes from.
+struct Seeing {
+    watched: Watched,
+    coming: mpsc::Receiver<Coming>,
+}
+
+impl Seeing {
+    /// Takes what has come.
+    fn take(&mut self) {
+        for came in self.coming.try_iter() {
+            match came {
+                Coming::Page(read) => self.watched.read(read),
+                Coming::Requests(rows) => self.watched.take(rows),
+            }
+        }
+    }
+}
+
 /// Ticks until the end, and what was known last.
 fn go(
-    watched: &Mutex<Watched>,
+    mut seen: Seeing,
     told: &mut Telling<'_>,
     (clock, spec, until): (Clock, WatchSpec, Option<At>),
     ended: &AtomicBool,
 ) -> Option<WatchFinding> {
     let (mut due, mut last) = (clock.now(), None);
     loop {
+        // Before what has come is taken: whoever ends it has sent all of it.
+        let is_ended = ended.load(Ordering::Acquire);
+        seen.take();
         let now = clock.now();
-        let over = ended.load(Ordering::Relaxed) || until.is_some_and(|until| now >= until);
+        let over = is_ended || until.is_some_and(|until| now >= until);
         if now >= due || over {
-            // A scrape takes a while: what it brings a moment later is in the next tick.
+            // Each page has an instant of its own: what it brings a moment later is in the next tick.
             while due <= now {
                 due += spec.every;
             }
-            let Ok(mut watched) = watched.lock() else { return last };
-            told.receiving.iter_mut().for_each(|one| one.tick(now, (spec.every, spec.window), &mut watched));
+            let watched = &mut seen.watched;
+            told.receiving.iter_mut().for_each(|one| one.tick(now, (spec.every, spec.window), watched));
             watched.tick(now);
             if let Some((recorder, window)) = told.recorder.as_mut().zip(watched.fired(now)) {
                 let dir = recorder.keep(window);
@@ -235,7 +261,6 @@ fn go(
             }
             let found = watched.finding(now);
             let minutes = watched.minutes_after(told.notifier.minutes_to());
-            drop(watched);
             told.tell(&found, minutes);
             last = Some(found);
         }

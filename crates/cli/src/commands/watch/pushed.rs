@@ -13,8 +13,7 @@ use plimsoll_client::measured::MeasuredPages;
 use plimsoll_client::pushed::PushCounts;
 use plimsoll_client::told::ToRows;
 use plimsoll_client::written::WrittenPages;
-use plimsoll_measure::server_side::{FAILED, LEFT, PAGE_LABEL};
-use plimsoll_model::{At, Sample, Span, join_labels};
+use plimsoll_model::{At, PageRead, PageSaid, Span};
 use plimsoll_report::watched as words;
 use plimsoll_server::collector::{self, Bearer, Collecting, CollectorConfig, PushSink};
 use plimsoll_watch::Watched;
@@ -107,14 +106,14 @@ fn receive(spec: &PushSpec, clock: Clock, rows: &ToRows) -> Result<Receiving, St
         move |says: Vec<String>| says.iter().for_each(|line| out::note(&format!("{}: {line}", kind.name())));
     let sink = match kind {
         PushKind::RemoteWrite => {
-            let mut pages = WrittenPages::new(clock, knows, Arc::clone(rows));
+            let mut pages = WrittenPages::new(clock, knows, rows.clone());
             PushSink::Written(Box::new(move |series| {
                 say(pages.take(series));
                 show(&shown, pages.counts());
             }))
         }
         PushKind::Otlp => {
-            let mut pages = MeasuredPages::new(clock, knows, Arc::clone(rows));
+            let mut pages = MeasuredPages::new(clock, knows, rows.clone());
             PushSink::Measured(Box::new(move |resources| {
                 let (says, rejected) = pages.take(resources);
                 say(says);
@@ -156,15 +155,12 @@ impl Receiving {
     pub fn tick(&mut self, now: At, (every, window): (Span, Span), watched: &mut Watched) {
         let counts = self.counts();
         let is_heard = counts.taken > 0;
-        let mark = |name: &str| {
-            let labels = join_labels(&[(PAGE_LABEL, self.name.as_str()), ("why", "nothing has come")]);
-            Sample { at: now, source: "server".to_owned(), name: name.to_owned(), labels, value: 1.0 }
-        };
+        let mark = |said| PageRead { page: self.name.clone(), at: now, said };
         if !is_heard && now > At::ZERO + FIRST.max(Span(3 * every.0)) {
-            watched.push(mark(FAILED));
+            watched.read(mark(PageSaid::Failed("nothing has come".to_owned())));
             self.is_lost = true;
         } else if is_heard && std::mem::take(&mut self.is_lost) {
-            watched.push(mark(LEFT));
+            watched.read(mark(PageSaid::Left));
         }
         if let Some(cadence) = counts.cadence.filter(|cadence| Span(8 * cadence.0) > window)
             && !std::mem::replace(&mut self.is_warned, true)

@@ -1,9 +1,8 @@
 //! A watch over a run while it is written, request by request: of `plimsoll run`, of a gateway's record, of anything that writes a run.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 
 use plimsoll_client::Clock;
 use plimsoll_model::{At, Attempt, Span};
@@ -14,7 +13,7 @@ use plimsoll_watch::Watched;
 use super::asked::AskedWatch;
 use super::notify::Notifier;
 use super::serve::Served;
-use super::{LOOK, Telling, exit, go};
+use super::{Coming, LOOK, Seeing, Telling, exit, go};
 use crate::commands::gateway::record;
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, WatchArgs};
@@ -47,17 +46,14 @@ pub fn watch(args: &WatchArgs, mut asked: AskedWatch, dir: &Path) -> Result<Exit
     if recorder.is_some() {
         watched = watched.recording();
     }
-    let watched = Arc::new(Mutex::new(watched.of_requests(asked.alerts.clone(), clock.now())));
-    let (taking, over, gone) = (Arc::clone(&watched), Arc::clone(&ended), Arc::new(AtomicBool::new(false)));
+    let watched = watched.of_requests(asked.alerts.clone(), clock.now());
+    let (came, coming) = mpsc::channel();
+    let (over, gone) = (Arc::clone(&ended), Arc::new(AtomicBool::new(false)));
     let is_gone = Arc::clone(&gone);
     let follower = std::thread::spawn(move || {
         let mut last = Ok(());
         while !over.load(Ordering::Relaxed) && last.is_ok() {
-            last = source.read().map(|rows| {
-                if let Ok(mut watched) = taking.lock() {
-                    watched.take(rows);
-                }
-            });
+            last = source.read().map(|rows| _ = came.send(Coming::Requests(rows)));
             if source.is_over() {
                 is_gone.store(true, Ordering::Relaxed);
                 break;
@@ -65,12 +61,12 @@ pub fn watch(args: &WatchArgs, mut asked: AskedWatch, dir: &Path) -> Result<Exit
             std::thread::sleep(LOOK);
         }
         // What is over is judged at once.
-        over.store(true, Ordering::Relaxed);
+        over.store(true, Ordering::Release);
         last
     });
     let until = asked.time.map(|time| At::ZERO + time);
     let mut told = Telling::new(args, (notifier, recorder), served);
-    let last = go(&watched, &mut told, (clock, asked.spec, until), &ended);
+    let last = go(Seeing { watched, coming }, &mut told, (clock, asked.spec, until), &ended);
     let by_key = ended.swap(true, Ordering::Relaxed) && !gone.load(Ordering::Relaxed);
     told.notifier.end();
     if let Some(recorder) = told.recorder {

@@ -1,0 +1,148 @@
+//! Pages each at an instant of its own: ten thousand at once would be a burst at their servers' and at this machine's, and all of a cadence for nothing.
+//!
+//! A page keeps its place: its next scrape is due a cadence after the last one was, whatever that took, so that counts have even stretches between them.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::pin::Pin;
+use std::sync::mpsc;
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use plimsoll_model::{At, Span};
+
+use crate::clock::Clock;
+use crate::pages::MetricsPage;
+use crate::scrape::{Asked, AskedOf, Source, Wish, patience};
+use crate::told::ToRows;
+
+/// Between the first scrapes of two pages at most: few pages are all there soon.
+const APART: Span = Span(2_000_000);
+/// How often it is seen what is asked.
+const LOOK: Span = Span(50_000_000);
+/// Whoever starts it waits so long for first scrapes.
+const BEGUN: Span = Span::from_secs(1);
+
+/// What tells one page from another.
+type Key = (String, String);
+
+/// See the module.
+pub(crate) struct Each {
+    pub every: Span,
+    pub clock: Clock,
+    pub knows: fn(&str) -> bool,
+    pub rows: ToRows,
+    pub waiting: Waiting,
+}
+
+/// Pages that are not being scraped, by when they are due.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    due: BinaryHeap<Reverse<(At, u64)>>,
+    pages: HashMap<u64, Source>,
+    next: u64,
+}
+
+type Flying<'a> = FuturesUnordered<Pin<Box<dyn Future<Output = (Source, At)> + 'a>>>;
+
+impl Waiting {
+    fn push(&mut self, at: At, page: Source) {
+        self.due.push(Reverse((at, self.next)));
+        self.pages.insert(self.next, page);
+        self.next += 1;
+    }
+
+    fn pop(&mut self, now: At) -> Option<(At, Source)> {
+        while let Some(Reverse((at, number))) = self.due.peek().copied().filter(|due| due.0.0 <= now) {
+            self.due.pop();
+            if let Some(page) = self.pages.remove(&number) {
+                return Some((at, page));
+            }
+        }
+        None
+    }
+}
+
+impl Each {
+    /// Scrapes until it is told to end.
+    pub async fn go(mut self, pages: Vec<MetricsPage>, asked: &AskedOf, told: &mpsc::Sender<()>) {
+        let (begun, mut first) = (self.clock.now(), pages.len());
+        let mut known: HashSet<Key> = HashSet::new();
+        let named = pages.len() > 1 || pages.iter().any(|page| !page.name.is_empty());
+        self.add(pages, &mut known, named);
+        let (rows, how) = (self.rows.clone(), (self.clock, patience(self.every), self.every));
+        let mut flying: Flying<'_> = FuturesUnordered::new();
+        let mut is_told = false;
+        loop {
+            let now = self.clock.now();
+            while let Some((due, mut page)) = self.waiting.pop(now) {
+                let rows = &rows;
+                flying.push(Box::pin(async move {
+                    page.scrape(how, rows).await;
+                    (page, due)
+                }));
+            }
+            if !is_told && (first == 0 || now - begun >= BEGUN) {
+                (is_told, _) = (true, told.send(()));
+            }
+            let next = self.waiting.due.peek().map_or(At::MAX, |due| due.0.0).min(now + LOOK);
+            if let Some((page, due)) = landed(&mut flying, next - now).await {
+                first = first.saturating_sub(usize::from(page.is_new()));
+                self.back(page, due, &known);
+            }
+            let Asked { wish, pages } = asked.take();
+            if let Some(pages) = pages {
+                self.replace(pages, &mut known);
+            }
+            if wish == Wish::End {
+                return;
+            }
+        }
+    }
+
+    /// These are scraped from now on, one after the other.
+    fn add(&mut self, pages: Vec<MetricsPage>, known: &mut HashSet<Key>, named: bool) {
+        let apart = Span(APART.0.min(self.every.0 / pages.len().max(1) as i64));
+        let mut due = self.clock.now();
+        for page in pages.into_iter().filter(|page| known.insert(key(page))) {
+            self.waiting.push(due, Source::new(page, self.clock, (named, true), self.knows));
+            due += apart;
+        }
+    }
+
+    /// It was scraped: it waits again, unless it has left meanwhile. A scrape that takes longer than the distance leaves the ones out that it missed.
+    fn back(&mut self, mut page: Source, mut due: At, known: &HashSet<Key>) {
+        let now = self.clock.now();
+        if !known.contains(&key(page.page())) {
+            return page.left(now, &self.rows);
+        }
+        let missed = (now - due).0 / self.every.0;
+        due += Span(self.every.0 * (missed + 1));
+        self.waiting.push(due, page);
+    }
+
+    fn replace(&mut self, pages: Vec<MetricsPage>, known: &mut HashSet<Key>) {
+        let now = self.clock.now();
+        let stay: HashSet<Key> = pages.iter().map(key).collect();
+        for (_, mut page) in self.waiting.pages.extract_if(|_, page| !stay.contains(&key(page.page()))) {
+            page.left(now, &self.rows);
+        }
+        // One that is being scraped leaves when it is back.
+        known.retain(|key| stay.contains(key));
+        self.add(pages, known, true);
+    }
+}
+
+/// The next that has been scraped, within so long.
+async fn landed(flying: &mut Flying<'_>, within: Span) -> Option<(Source, At)> {
+    let next = async {
+        match flying.next().await {
+            Some(landed) => landed,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::time::timeout(Span(within.0.max(0)).as_duration(), next).await.ok()
+}
+
+fn key(page: &MetricsPage) -> Key {
+    (page.name.clone(), page.url.clone())
+}

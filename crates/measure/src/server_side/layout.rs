@@ -1,0 +1,79 @@
+//! What the series of a page say, found once: whoever reads pages again and again asks for values alone, and pages that show the same
+//! series (replicas of one engine) share what was found.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use plimsoll_model::{At, SeriesName};
+
+use super::read::{self, ScrapedPage, Track};
+use super::series::Scrapes;
+use super::table::{Layer, Table};
+use super::{Disclosures, Replica, ServerSide, Signal};
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct PageLayout {
+    pub(super) replicas: Vec<Replica>,
+    pub(super) devices: Vec<Replica>,
+    pub(super) tracks: BTreeMap<Signal, Vec<PlacedTrack>>,
+    pub(super) servers: BTreeSet<&'static str>,
+}
+
+/// A track without values, and where on the page they stand.
+#[derive(Clone, Debug)]
+pub(super) struct PlacedTrack {
+    pub place: usize,
+    /// The value, where a label says it.
+    pub fixed: Option<f64>,
+    pub track: Track,
+}
+
+impl PageLayout {
+    /// Of these series.
+    pub fn of(series: &[SeriesName]) -> PageLayout {
+        read::laid_out(series)
+    }
+
+    /// What the page said at one scrape and at the one before it, values in the order of its series: counters gain from the one to the other.
+    /// Before its first scrape nothing is known. NaN: the series was not there.
+    pub fn between(&self, page: &str, before: Option<(At, &[f64])>, now: (At, &[f64])) -> ServerSide {
+        let scrapes = [before, Some(now)].into_iter().flatten();
+        let points = |placed: &PlacedTrack| -> Vec<(At, f64)> {
+            let value = |values: &[f64]| values.get(placed.place).copied().unwrap_or(f64::NAN);
+            let is_there = |value: f64| placed.fixed.filter(|_| !value.is_nan()).unwrap_or(value);
+            let read = scrapes.clone().map(|(at, values)| (at, is_there(value(values))));
+            // One that was not there has no row; one that is gone has left.
+            read.enumerate().filter(|(n, (_, value))| *n > 0 || !value.is_nan()).map(|(_, p)| p).collect()
+        };
+        let placed = |placed: &PlacedTrack| Track { points: points(placed), ..placed.track.clone() };
+        let tracks = self.tracks.iter();
+        let tracks = tracks.map(|(signal, tracks)| (*signal, tracks.iter().map(placed).collect())).collect();
+        let named = |replica: &Replica| replica.on(page);
+        let marks: Vec<(At, bool)> = scrapes.clone().map(|(at, _)| (at, true)).collect();
+        let disclosures = Disclosures { scrapes: marks.len() as u64, ..Disclosures::default() };
+        ServerSide {
+            pages: vec![ScrapedPage::new(page, Scrapes::new(marks))],
+            replicas: self.replicas.iter().map(named).collect(),
+            devices: self.devices.iter().map(named).collect(),
+            tracks,
+            servers: self.servers.clone(),
+            disclosures,
+        }
+    }
+
+    /// Is there anything of this signal?
+    pub fn has(&self, signal: Signal) -> bool {
+        self.tracks.contains_key(&signal)
+    }
+
+    /// Does an engine itself say it, rather than a gateway before engines?
+    pub fn is_engines(&self, signal: Signal) -> bool {
+        let tracks = self.tracks.get(&signal).map_or(&[][..], Vec::as_slice);
+        tracks.iter().any(|placed| placed.track.layer == Layer::Engine)
+    }
+
+    /// Has any of its servers a name for this signal?
+    pub fn may_say(&self, signal: Signal) -> bool {
+        self.servers.iter().any(|server| Table::shipped().says(server, signal))
+    }
+}

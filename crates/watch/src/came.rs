@@ -1,0 +1,164 @@
+//! What came between two ticks, of all pages together: each of them adds what it counted since its own scrape before.
+//!
+//! An engine's own figures and those of the gateway before it are added apart, because they count the same requests; where any engine on
+//! the pages tells a signal, the gateways' are left out.
+
+use plimsoll_judge::budget::{Budget, BudgetFile};
+use plimsoll_measure::server_side::{Buckets, Signal};
+use plimsoll_model::At;
+
+use crate::alert::FirstTokens;
+use crate::block::Block;
+use crate::over::Over;
+use crate::rows::{self, Source};
+
+/// Counters that are added.
+pub(crate) const GAINED: [Signal; 6] = [
+    Signal::Failed,
+    Signal::Refused,
+    Signal::Finished,
+    Signal::OutputTokens,
+    Signal::PromptTokens,
+    Signal::CachedTokens,
+];
+
+/// Who tells a signal.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Teller {
+    Engines,
+    Gateways,
+}
+
+/// See the module.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Came {
+    engines: Part,
+    gateways: Part,
+    /// The newest good scrape.
+    pub newest: Option<At>,
+    /// The oldest scrape that anything is counted from; `None` = nothing is counted yet.
+    pub since: Option<At>,
+    /// Replicas that began anew.
+    pub restarts: u64,
+}
+
+/// What one kind of teller told.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Part {
+    gained: [Option<f64>; GAINED.len()],
+    rows: Vec<Option<Over>>,
+    first: Option<Buckets>,
+    /// Requests that wait, times the seconds for which they do, and of how many seconds and replicas.
+    waiting: Option<(f64, f64)>,
+    /// Seconds that requests waited which left the queue, and of how many seconds and replicas.
+    queued: Option<(f64, f64)>,
+}
+
+/// What is known of all pages beside that.
+pub(crate) struct Around<'a> {
+    /// Who tells a signal.
+    pub teller: &'a dyn Fn(Signal) -> Teller,
+    /// Would a failed request be on a page?
+    pub counts_failures: bool,
+    /// Pages of gateways, and replicas that answer.
+    pub gateways: usize,
+    pub answering: usize,
+}
+
+impl Part {
+    pub fn gain(&mut self, place: usize, value: f64) {
+        *self.gained[place].get_or_insert(0.0) += value;
+    }
+
+    pub fn row(&mut self, place: usize, over: Over) {
+        if self.rows.len() <= place {
+            self.rows.resize(place + 1, None);
+        }
+        let row = &mut self.rows[place];
+        *row = Some(row.unwrap_or_default().with(over));
+    }
+
+    pub fn first(&mut self, buckets: Buckets) {
+        self.first = Some(match self.first.take() {
+            Some(all) => all.with(buckets),
+            None => buckets,
+        });
+    }
+
+    pub fn waits(&mut self, area: f64, replica_s: f64) {
+        add(&mut self.waiting, (area, replica_s));
+    }
+
+    pub fn queued(&mut self, waited_s: f64, replica_s: f64) {
+        add(&mut self.queued, (waited_s, replica_s));
+    }
+
+    fn gained(&self, signal: Signal) -> Option<f64> {
+        self.gained[GAINED.iter().position(|one| *one == signal)?]
+    }
+}
+
+fn add(all: &mut Option<(f64, f64)>, one: (f64, f64)) {
+    let all = all.get_or_insert((0.0, 0.0));
+    *all = (all.0 + one.0, all.1 + one.1);
+}
+
+impl Came {
+    pub fn of(&mut self, teller: Teller) -> &mut Part {
+        match teller {
+            Teller::Engines => &mut self.engines,
+            Teller::Gateways => &mut self.gateways,
+        }
+    }
+
+    /// All of it, as a stretch of time.
+    pub fn block(&self, file: &BudgetFile, (from, to): (At, At), around: &Around<'_>) -> Block {
+        let part = |signal| match (around.teller)(signal) {
+            Teller::Engines => &self.engines,
+            Teller::Gateways => &self.gateways,
+        };
+        let gained = |signal| part(signal).gained(signal);
+        let failed: f64 = [Signal::Failed, Signal::Refused].into_iter().filter_map(gained).sum();
+        let failed = Over::failed(failed.max(0.0).round() as u64);
+        let row = |(place, budget): (usize, &Budget)| match rows::source(budget) {
+            Source::Latency { signal, .. } => {
+                let all: Over = part(signal).rows.get(place).copied().flatten()?;
+                // Between tokens there is no request that could fail.
+                Some(if signal == Signal::Itl { all } else { all.with(failed) })
+            }
+            Source::Errors if !around.counts_failures => None,
+            Source::Errors => {
+                let n = gained(Signal::Finished)?.max(0.0).round() as u64;
+                Some(failed.with(Over { n, ..Over::default() }))
+            }
+            Source::Values { .. } | Source::Shares(_) | Source::Nothing(_) => None,
+        };
+        let first = part(Signal::Ttft).first.clone().filter(|buckets| !buckets.edges.is_empty());
+        let computed = gained(Signal::PromptTokens);
+        let computed = computed.map(|prompt| prompt - gained(Signal::CachedTokens).unwrap_or(0.0));
+        let waited_s = part(Signal::QueueTime).queued.map(|queued| queued.0);
+        Block {
+            at: to,
+            length: to - from,
+            rows: file.budgets.iter().enumerate().map(row).collect(),
+            first: first.map(|buckets| FirstTokens { buckets, computed, waited_s }),
+            finished: gained(Signal::Finished),
+            output_tokens: gained(Signal::OutputTokens),
+            restarts: self.restarts,
+            shed: 0,
+            waiting: around.per_replica(part(Signal::Waiting).waiting, Signal::Waiting),
+            waiting_by_little: around.per_replica(part(Signal::QueueTime).queued, Signal::QueueTime),
+        }
+    }
+}
+
+impl Around<'_> {
+    /// A mean over the seconds of replicas; of gateways their queues are the replicas' together.
+    fn per_replica(&self, summed: Option<(f64, f64)>, signal: Signal) -> Option<f64> {
+        let (sum, seconds) = summed.filter(|summed| summed.1 > 0.0 && self.answering > 0)?;
+        Some(match (self.teller)(signal) {
+            Teller::Engines => sum / seconds,
+            Teller::Gateways => sum / seconds * self.gateways as f64 / self.answering as f64,
+        })
+    }
+}
