@@ -7,6 +7,8 @@ mod levers;
 
 #[path = "all/again.rs"]
 mod again;
+#[path = "all/agents.rs"]
+mod agents;
 #[path = "all/apis.rs"]
 mod apis;
 #[path = "all/bad_input.rs"]

@@ -24,6 +24,20 @@ pub struct GraphStep {
     pub after: Vec<String>,
     /// From the end of the last of them to the moment it is due.
     pub wait: Span,
+    /// What its prompt begins with.
+    pub extends: Context,
+}
+
+/// What of its session a prompt begins with.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub enum Context {
+    /// Nobody says: the longest prompt and answer that it comes after and that fit.
+    #[default]
+    Longest,
+    /// A text of its own: that of a sub-agent, or of a context that was made shorter.
+    Own,
+    /// The prompt and the answer of this turn.
+    Of(String),
 }
 
 /// The sessions of a trace, in the order in which they begin.
@@ -53,7 +67,8 @@ pub struct GraphTurn {
     pub wait: Span,
     /// When it is due from the session's beginning, if no turn takes any time.
     pub earliest: Span,
-    /// The turn whose prompt and answer its own prompt begins with: of all that it comes after, directly or not, the longest that fits.
+    /// The turn whose prompt and answer its own prompt begins with: the one that is named, or of all that it comes after, directly or not, the
+    /// longest that fits.
     pub extends: Option<u16>,
 }
 
@@ -123,14 +138,14 @@ fn session(rows: &[TraceRow], own: &[usize], name: &str) -> Result<GraphSession,
         let what = format!("the {}th turn of its session; at most {MAX_TURNS} are replayed", MAX_TURNS + 1);
         return Err(wrong(name, &rows[own[MAX_TURNS]], what));
     }
-    let after = predecessors(rows, own, name)?;
+    let (after, named) = predecessors(rows, own, name)?;
     let order = in_order(rows, own, &after, name)?;
     let mut number = vec![0u16; own.len()];
     order.iter().enumerate().for_each(|(to, from)| number[*from] = to as u16);
     let begins = order.iter().filter(|i| after[**i].is_empty()).map(|i| rows[own[*i]].at).min();
     let begins = begins.unwrap_or(Span::ZERO);
     let mut turns: Vec<GraphTurn> = Vec::with_capacity(own.len());
-    for i in order {
+    for i in order.iter().copied() {
         let row = &rows[own[i]];
         let mut after: Vec<u16> = after[i].iter().map(|of| number[*of]).collect();
         after.sort_unstable();
@@ -139,12 +154,20 @@ fn session(rows: &[TraceRow], own: &[usize], name: &str) -> Result<GraphSession,
         let earliest = last.map_or_else(|| row.at + -begins, |last| last + wait);
         turns.push(GraphTurn { row: own[i], after, wait, earliest, extends: None });
     }
-    extend(&mut turns, rows);
+    let context = |i: usize| match rows[own[i]].step.as_ref().map(|step| &step.extends) {
+        Some(Context::Own) => Wanted::Own,
+        Some(Context::Of(_)) => named[i].map_or(Wanted::Own, |of| Wanted::Of(number[of])),
+        _ => Wanted::Longest,
+    };
+    let wanted: Vec<Wanted> = order.iter().map(|i| context(*i)).collect();
+    extend(&mut turns, rows, &wanted, name)?;
     Ok(GraphSession { begins, turns })
 }
 
-/// For each row, which others it comes after.
-fn predecessors(rows: &[TraceRow], own: &[usize], name: &str) -> Result<Vec<Vec<usize>>, TraceError> {
+/// For each row, which others it comes after, and which it says that its prompt begins with.
+type Named = (Vec<Vec<usize>>, Vec<Option<usize>>);
+
+fn predecessors(rows: &[TraceRow], own: &[usize], name: &str) -> Result<Named, TraceError> {
     let mut names: HashMap<&str, usize> = HashMap::new();
     for (i, row) in own.iter().map(|row| &rows[*row]).enumerate() {
         let Some(id) = row.step.as_ref().and_then(|step| step.id.as_deref()) else { continue };
@@ -154,24 +177,32 @@ fn predecessors(rows: &[TraceRow], own: &[usize], name: &str) -> Result<Vec<Vec<
             return Err(wrong(name, row, what));
         }
     }
-    let of_row = |row: &TraceRow| {
+    let known = |row: &TraceRow, field: &str, id: &str| {
+        names.get(id).copied().ok_or_else(|| {
+            let hint = nearest(id, names.keys().copied());
+            let hint = hint.map_or(String::new(), |near| format!(", did you mean `{near}`?"));
+            let what = format!(
+                "{field} names `{id}`, which is no id of its session{hint}; add that turn or take it out"
+            );
+            wrong(name, row, what)
+        })
+    };
+    let (mut all, mut extended) = (Vec::with_capacity(own.len()), Vec::with_capacity(own.len()));
+    for row in own.iter().map(|row| &rows[*row]) {
         let mut after = Vec::new();
         for id in row.step.iter().flat_map(|step| &step.after) {
-            let Some(of) = names.get(id.as_str()) else {
-                let hint = nearest(id, names.keys().copied());
-                let hint = hint.map_or(String::new(), |near| format!(", did you mean `{near}`?"));
-                let what = format!(
-                    "after names `{id}`, which is no id of its session{hint}; add that turn or take it out"
-                );
-                return Err(wrong(name, row, what));
-            };
-            if !after.contains(of) {
-                after.push(*of);
+            let of = known(row, "after", id)?;
+            if !after.contains(&of) {
+                after.push(of);
             }
         }
-        Ok(after)
-    };
-    own.iter().map(|row| of_row(&rows[*row])).collect()
+        all.push(after);
+        extended.push(match row.step.as_ref().map(|step| &step.extends) {
+            Some(Context::Of(id)) => Some(known(row, "extends", id)?),
+            _ => None,
+        });
+    }
+    Ok((all, extended))
 }
 
 /// The rows so that none is before one that it comes after; of those that could be next, the first in the file.
@@ -223,9 +254,22 @@ fn in_order(
     Err(wrong(name, &rows[own[first]], what))
 }
 
-/// Finds which turn's prompt and answer each prompt begins with. A prompt that is shorter than all of these is a text of its own: that of a
-/// sub-agent, or of a context that was made shorter.
-fn extend(turns: &mut [GraphTurn], rows: &[TraceRow]) {
+/// What is asked for of a turn's context, by the numbers of turns.
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Wanted {
+    Longest,
+    Own,
+    Of(u16),
+}
+
+/// Finds which turn's prompt and answer each prompt begins with. Where nobody says, a prompt that is shorter than all of these is a text of its
+/// own: that of a sub-agent, or of a context that was made shorter.
+fn extend(
+    turns: &mut [GraphTurn],
+    rows: &[TraceRow],
+    wanted: &[Wanted],
+    name: &str,
+) -> Result<(), TraceError> {
     let words = turns.len().div_ceil(64);
     let mut before: Vec<u64> = vec![0; words * turns.len()];
     let whole = |turn: &GraphTurn| {
@@ -238,11 +282,29 @@ fn extend(turns: &mut [GraphTurn], rows: &[TraceRow]) {
             own.iter_mut().zip(theirs).for_each(|(own, theirs)| *own |= theirs);
             own[of / 64] |= 1 << (of % 64);
         }
-        let fits = u64::from(rows[turns[i].row].prompt_tokens);
-        let ancestors = (0..i).filter(|of| own[of / 64] >> (of % 64) & 1 == 1);
-        // Of equals the latest: what was said last is what goes on.
-        let longest =
-            ancestors.filter(|of| whole(&turns[*of]) <= fits).max_by_key(|of| (whole(&turns[*of]), *of));
-        turns[i].extends = longest.map(|of| of as u16);
+        let row = &rows[turns[i].row];
+        let fits = |of: usize| whole(&turns[of]) <= u64::from(row.prompt_tokens);
+        let is_before = |of: usize| of < i && own[of / 64] >> (of % 64) & 1 == 1;
+        turns[i].extends = match wanted[i] {
+            Wanted::Own => None,
+            Wanted::Of(of) if !is_before(usize::from(of)) => {
+                return Err(wrong(name, row, "extends names a turn that it does not come after"));
+            }
+            Wanted::Of(of) if !fits(usize::from(of)) => {
+                let what = format!(
+                    "{} prompt tokens hold less than the prompt and answer that it extends ({})",
+                    row.prompt_tokens,
+                    whole(&turns[usize::from(of)])
+                );
+                return Err(wrong(name, row, what));
+            }
+            Wanted::Of(of) => Some(of),
+            Wanted::Longest => {
+                let fit = (0..i).filter(|of| is_before(*of) && fits(*of));
+                // Of equals the latest: what was said last is what goes on.
+                fit.max_by_key(|of| (whole(&turns[*of]), *of)).map(|of| of as u16)
+            }
+        };
     }
+    Ok(())
 }

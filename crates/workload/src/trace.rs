@@ -20,7 +20,7 @@ use serde::Deserialize;
 use siphasher::sip::SipHasher24;
 
 use crate::error::TraceError;
-use crate::graph::{Graph, GraphStep};
+use crate::graph::{Context, Graph, GraphStep};
 use crate::units::MAX_TOKENS;
 use crate::{SpecError, servegen};
 
@@ -268,6 +268,14 @@ struct JsonRow {
     /// From the end of the last of them.
     #[serde(default)]
     wait_ms: Option<f64>,
+    /// The turn whose prompt and answer its prompt begins with; `null`: none.
+    #[serde(default, deserialize_with = "said")]
+    extends: Option<serde_json::Value>,
+}
+
+/// What is `null` is said too.
+fn said<'de, D: serde::Deserializer<'de>>(json: D) -> Result<Option<serde_json::Value>, D::Error> {
+    serde_json::Value::deserialize(json).map(Some)
 }
 
 /// Reads a Mooncake trace: JSON Lines with `timestamp` (ms), `input_length`, `output_length`, `hash_ids`. The same
@@ -319,7 +327,7 @@ pub fn read_mooncake(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
 }
 
 /// Longest wait for a tool, ms: a day. What is longer is a stamp in another unit.
-const MAX_WAIT_MS: f64 = 86_400_000.0;
+pub(crate) const MAX_WAIT_MS: f64 = 86_400_000.0;
 
 /// A line's place among the turns of its session.
 fn step(row: &JsonRow) -> Result<Option<GraphStep>, String> {
@@ -328,7 +336,7 @@ fn step(row: &JsonRow) -> Result<Option<GraphStep>, String> {
         serde_json::Value::Number(number) => Ok(number.to_string()),
         other => Err(format!("`{other}` is no name of a turn; want a text or a number")),
     };
-    if row.after.is_none() && row.id.is_none() && row.wait_ms.is_none() {
+    if row.after.is_none() && row.id.is_none() && row.wait_ms.is_none() && row.extends.is_none() {
         return Ok(None);
     }
     let after = row.after.iter().flatten().map(name).collect::<Result<Vec<_>, _>>()?;
@@ -340,7 +348,12 @@ fn step(row: &JsonRow) -> Result<Option<GraphStep>, String> {
         return Err("wait_ms without after: it counts from the end of other turns; name them, or put it into timestamp".into());
     }
     let id = row.id.as_ref().map(name).transpose()?;
-    Ok(Some(GraphStep { id, after, wait: Span((wait_ms * 1e6).round() as i64) }))
+    let extends = match &row.extends {
+        None => Context::Longest,
+        Some(serde_json::Value::Null) => Context::Own,
+        Some(of) => Context::Of(name(of)?),
+    };
+    Ok(Some(GraphStep { id, after, wait: Span((wait_ms * 1e6).round() as i64), extends }))
 }
 
 /// A conversation by its number, or by its name.
