@@ -39,6 +39,8 @@ pub struct Arrival {
     pub think: Span,
     /// Tokens of its whole prompt, earlier turns included.
     pub prompt_tokens: u32,
+    /// Of these, tokens that a turn which it comes after has sent already.
+    pub resent: u32,
     /// Output tokens to ask for.
     pub output_tokens: u32,
     /// Of a trace: the ids of its prompt's blocks. Of a shared prefix: its group. Of a prompt file: the entry's index.
@@ -59,6 +61,7 @@ impl Arrival {
             turns: self.turns,
             class: self.class,
             asked_prompt: self.prompt_tokens,
+            resent: (self.turns > 0).then_some(self.resent),
             asked_output: self.output_tokens,
             ..Attempt::new(self.id, attempt, level, due)
         }
@@ -168,7 +171,7 @@ impl Drawer {
         }
         let plan = self.plan(start);
         let sessions = self.scenario.prompts_of(plan.class).sessions.is_some();
-        let (mut history, mut due) = (0u32, due);
+        let (mut history, mut resent, mut due) = (0u32, 0u32, due);
         let mut out = Vec::with_capacity(plan.turns.len());
         for (i, turn) in plan.turns.iter().enumerate() {
             due += turn.think;
@@ -184,9 +187,11 @@ impl Drawer {
                 after: Arrival::after_of(i as u16),
                 think: turn.think,
                 prompt_tokens: prompt,
+                resent,
                 output_tokens: turn.output,
                 blocks: plan.blocks.clone(),
             });
+            resent = prompt;
             history = prompt.saturating_add(turn.output);
         }
         out
@@ -210,6 +215,7 @@ impl Drawer {
                 after: turn.after.clone(),
                 think: turn.wait,
                 prompt_tokens: row.prompt_tokens.max(1),
+                resent: turn.resent,
                 output_tokens: row.output_tokens.max(1),
                 blocks: self.blocks_of(row, start, &group),
             }

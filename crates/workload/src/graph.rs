@@ -6,8 +6,10 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::hash::Hasher;
 
 use plimsoll_model::Span;
+use siphasher::sip::SipHasher24;
 
 use crate::error::{TraceError, nearest};
 use crate::trace::TraceRow;
@@ -70,6 +72,8 @@ pub struct GraphTurn {
     /// The turn whose prompt and answer its own prompt begins with: the one that is named, or of all that it comes after, directly or not, the
     /// longest that fits.
     pub extends: Option<u16>,
+    /// Tokens of its prompt that a turn which it comes after has sent already.
+    pub resent: u32,
 }
 
 impl Graph {
@@ -117,6 +121,36 @@ impl Graph {
         Ok(Graph { sessions })
     }
 
+    /// Counts what each prompt repeats of those that it comes after: by the ids of its blocks, of so many tokens, or by the turn that it extends.
+    pub(crate) fn count_resent(&mut self, rows: &[TraceRow], block_tokens: u32) {
+        for session in &mut self.sessions {
+            let before = ancestors(&session.turns);
+            // Of each beginning of a prompt, the turns that have it and come after none that has.
+            let mut having: HashMap<u64, Vec<u16>> = HashMap::new();
+            for i in 0..session.turns.len() {
+                let row = &rows[session.turns[i].row];
+                if row.blocks.is_empty() {
+                    let before = session.turns[i].extends.map(|of| session.turns[usize::from(of)].row);
+                    session.turns[i].resent = before.map_or(0, |row| rows[row].prompt_tokens);
+                    continue;
+                }
+                let (mut chain, mut shared, mut goes_on) = (0u64, 0u64, true);
+                for block in &row.blocks {
+                    chain = chained(chain, *block);
+                    let turns = having.entry(chain).or_default();
+                    let had = turns.iter().any(|of| before.holds(i, usize::from(*of)));
+                    if !had {
+                        turns.push(i as u16);
+                    }
+                    goes_on &= had;
+                    shared += u64::from(goes_on);
+                }
+                let tokens = shared.saturating_mul(u64::from(block_tokens));
+                session.turns[i].resent = tokens.min(u64::from(row.prompt_tokens)) as u32;
+            }
+        }
+    }
+
     /// When the last session begins.
     pub(crate) fn last_begin(&self) -> Span {
         self.sessions.last().map_or(Span::ZERO, |session| session.begins)
@@ -152,7 +186,7 @@ fn session(rows: &[TraceRow], own: &[usize], name: &str) -> Result<GraphSession,
         let wait = row.step.as_ref().map_or(Span::ZERO, |step| step.wait);
         let last = after.iter().map(|of| turns[usize::from(*of)].earliest).max();
         let earliest = last.map_or_else(|| row.at + -begins, |last| last + wait);
-        turns.push(GraphTurn { row: own[i], after, wait, earliest, extends: None });
+        turns.push(GraphTurn { row: own[i], after, wait, earliest, extends: None, resent: 0 });
     }
     let context = |i: usize| match rows[own[i]].step.as_ref().map(|step| &step.extends) {
         Some(Context::Own) => Wanted::Own,
@@ -254,6 +288,39 @@ fn in_order(
     Err(wrong(name, &rows[own[first]], what))
 }
 
+/// For each turn, all that it comes after, directly or not: a bit for every other one.
+struct Ancestors {
+    words: usize,
+    bits: Vec<u64>,
+}
+
+impl Ancestors {
+    fn holds(&self, turn: usize, of: usize) -> bool {
+        of < turn && self.bits[turn * self.words + of / 64] >> (of % 64) & 1 == 1
+    }
+}
+
+fn ancestors(turns: &[GraphTurn]) -> Ancestors {
+    let words = turns.len().div_ceil(64);
+    let mut bits: Vec<u64> = vec![0; words * turns.len()];
+    for (i, turn) in turns.iter().enumerate() {
+        let (earlier, own) = bits.split_at_mut(i * words);
+        for of in turn.after.iter().map(|of| usize::from(*of)) {
+            let theirs = &earlier[of * words..(of + 1) * words];
+            own.iter_mut().zip(theirs).for_each(|(own, theirs)| *own |= theirs);
+            own[of / 64] |= 1 << (of % 64);
+        }
+    }
+    Ancestors { words, bits }
+}
+
+/// The name of a beginning, out of that of the one before it and of its last block.
+fn chained(before: u64, block: u64) -> u64 {
+    let mut hasher = SipHasher24::new_with_keys(before, 0);
+    hasher.write_u64(block);
+    hasher.finish()
+}
+
 /// What is asked for of a turn's context, by the numbers of turns.
 #[derive(Copy, Clone, PartialEq, Eq)]
 enum Wanted {
@@ -270,21 +337,14 @@ fn extend(
     wanted: &[Wanted],
     name: &str,
 ) -> Result<(), TraceError> {
-    let words = turns.len().div_ceil(64);
-    let mut before: Vec<u64> = vec![0; words * turns.len()];
+    let before = ancestors(turns);
     let whole = |turn: &GraphTurn| {
         u64::from(rows[turn.row].prompt_tokens) + u64::from(rows[turn.row].output_tokens.max(1))
     };
     for i in 0..turns.len() {
-        let (earlier, own) = before.split_at_mut(i * words);
-        for of in turns[i].after.iter().map(|of| usize::from(*of)) {
-            let theirs = &earlier[of * words..(of + 1) * words];
-            own.iter_mut().zip(theirs).for_each(|(own, theirs)| *own |= theirs);
-            own[of / 64] |= 1 << (of % 64);
-        }
         let row = &rows[turns[i].row];
         let fits = |of: usize| whole(&turns[of]) <= u64::from(row.prompt_tokens);
-        let is_before = |of: usize| of < i && own[of / 64] >> (of % 64) & 1 == 1;
+        let is_before = |of: usize| before.holds(i, of);
         turns[i].extends = match wanted[i] {
             Wanted::Own => None,
             Wanted::Of(of) if !is_before(usize::from(of)) => {

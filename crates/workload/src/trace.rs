@@ -81,7 +81,7 @@ impl Trace {
         if rows.is_empty() {
             return Err(whole("holds no request with output tokens"));
         }
-        let graph = if is_graph { Some(Graph::of(&mut rows, name)?) } else { None };
+        let mut graph = if is_graph { Some(Graph::of(&mut rows, name)?) } else { None };
         let unordered = if is_graph { 0 } else { rows.windows(2).filter(|w| w[1].at < w[0].at).count() };
         if !is_graph {
             rows.sort_by_key(|row| row.at);
@@ -93,12 +93,15 @@ impl Trace {
         let block_tokens = block_size(&rows).ok_or_else(|| {
             whole("its hash_ids fit no block size: want ceil(input_length / size) or its floor ids on every row")
         })?;
+        if let Some(graph) = &mut graph {
+            graph.count_resent(&rows, block_tokens);
+        }
         let tick = if untimed || is_graph { None } else { tick(&rows) };
         Ok(Trace { rows, block_tokens, tick, unordered, failed, untimed, graph })
     }
 
     /// The same with blocks of this size, as its file says: several sizes may fit its rows.
-    fn of_blocks(self, size: u32, name: &str) -> Result<Trace, TraceError> {
+    fn of_blocks(mut self, size: u32, name: &str) -> Result<Trace, TraceError> {
         let fits = |row: &TraceRow| {
             let ids = row.blocks.len() as u64;
             let (floor, ceil) =
@@ -106,7 +109,12 @@ impl Trace {
             (floor..=ceil).contains(&ids)
         };
         match self.rows.iter().find(|row| !fits(row)) {
-            None => Ok(Trace { block_tokens: size, ..self }),
+            None => {
+                if let Some(graph) = self.graph.as_mut().filter(|_| size != self.block_tokens) {
+                    graph.count_resent(&self.rows, size);
+                }
+                Ok(Trace { block_tokens: size, ..self })
+            }
             Some(row) => Err(TraceError {
                 file: name.to_string(),
                 line: row.line as usize,
