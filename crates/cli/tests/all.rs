@@ -116,6 +116,8 @@ mod secrets;
 mod security;
 #[path = "all/selftest.rs"]
 mod selftest;
+#[path = "all/session_runs.rs"]
+mod session_runs;
 #[path = "all/sessions.rs"]
 mod sessions;
 #[path = "all/shards.rs"]
