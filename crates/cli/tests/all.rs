@@ -98,6 +98,8 @@ mod quality;
 mod read;
 #[path = "all/real.rs"]
 mod real;
+#[path = "all/real_answers.rs"]
+mod real_answers;
 #[path = "all/real_llama.rs"]
 mod real_llama;
 #[path = "all/real_triton.rs"]

@@ -11,7 +11,7 @@ use plimsoll_model::{At, Attempt, Span};
 use crate::arrivals::{ArrivalSpec, TraceSizes};
 use crate::graph::{Graph, GraphTurn};
 use crate::prompts::SALT_WORDS;
-use crate::scenario::PromptOrder;
+use crate::scenario::{AnswerText, PromptOrder};
 use crate::trace::{Trace, TraceRow};
 use crate::{Scenario, SpecError};
 
@@ -134,6 +134,7 @@ impl Drawer {
         if trace.as_ref().is_some_and(|trace| trace.graph.is_some()) {
             only_synthetic(&scenario, trace_sizes)?;
         }
+        answers_of_sessions(&scenario, trace.as_deref())?;
         let groups =
             (0..scenario.class_count() as u16).any(|c| scenario.prompts_of(c).shared_prefix.is_some());
         if trace_sizes && ids > 0 && groups {
@@ -306,6 +307,26 @@ impl Drawer {
             plan.blocks = row.blocks.iter().map(|id| id.wrapping_add(shift)).collect();
         }
     }
+}
+
+/// Answers that came are put into prompts of sessions alone, whose text is made here.
+fn answers_of_sessions(scenario: &Scenario, trace: Option<&Trace>) -> Result<(), SpecError> {
+    let graph = trace.filter(|trace| trace.graph.is_some());
+    for class in 0..scenario.class_count() as u16 {
+        let prompts = scenario.prompts_of(class);
+        let what = match (prompts.answers, graph) {
+            (AnswerText::Synthetic, _) => continue,
+            (AnswerText::Real, None) if prompts.sessions.is_none() => {
+                "there are no sessions whose prompts could hold answers; give --sessions or a trace whose turns wait for each other"
+            }
+            (AnswerText::Real, Some(trace)) if trace.block_tokens > 0 => {
+                "the trace says by hash_ids what its prompts are made of; take these out, so that each goes on from an earlier turn"
+            }
+            (AnswerText::Real, _) => continue,
+        };
+        return Err(SpecError::Conflict { path: "prompts.answers".into(), what: what.into() });
+    }
+    Ok(())
 }
 
 /// A trace of sessions says itself how long each prompt is, and of which others it is made.
