@@ -222,6 +222,7 @@ fn answer(request: u64, tokens: u32, chance: &mut Stream) -> Attempt {
         events,
         kernel_stamps: true,
         asked_prompt: prompt,
+        resent: None,
         asked_output: tokens,
         prompt_blocks: vec![],
         bytes_out: 500 + chance.below(100),

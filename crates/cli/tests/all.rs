@@ -7,6 +7,8 @@ mod levers;
 
 #[path = "all/again.rs"]
 mod again;
+#[path = "all/agents.rs"]
+mod agents;
 #[path = "all/apis.rs"]
 mod apis;
 #[path = "all/bad_input.rs"]
@@ -96,6 +98,8 @@ mod quality;
 mod read;
 #[path = "all/real.rs"]
 mod real;
+#[path = "all/real_answers.rs"]
+mod real_answers;
 #[path = "all/real_llama.rs"]
 mod real_llama;
 #[path = "all/real_triton.rs"]
@@ -114,6 +118,8 @@ mod secrets;
 mod security;
 #[path = "all/selftest.rs"]
 mod selftest;
+#[path = "all/session_runs.rs"]
+mod session_runs;
 #[path = "all/sessions.rs"]
 mod sessions;
 #[path = "all/shards.rs"]

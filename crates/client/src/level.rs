@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use plimsoll_model::{At, Attempt, Load, RateCourse, Shard, Span};
 use plimsoll_wire::{QueueWish, RequestOptions, encode};
-use plimsoll_workload::{Arrival, ClientSpec, Prompts, Schedule, Sequence, TargetSpec};
+use plimsoll_workload::{Arrival, ClientSpec, Prompts, Said, Schedule, Sequence, TargetSpec};
 
 use crate::control::Ceilings;
 use crate::live::Live;
@@ -186,9 +186,15 @@ impl Shared {
     }
 
     /// Makes the body of an attempt. `own` is the worker's copy of the level's options: what differs between requests is
-    /// set in it, and the rest, which may hold a template, is not copied for each.
-    pub fn prepare(&self, arrival: &Arrival, attempt: u16, own: &mut Option<RequestOptions>) -> Prepared {
-        let (payload, blocks) = self.prompts.render(arrival);
+    /// set in it, and the rest, which may hold a template, is not copied for each. `said`: the answers of its session so far.
+    pub fn prepare(
+        &self,
+        arrival: &Arrival,
+        attempt: u16,
+        own: &mut Option<RequestOptions>,
+        said: Option<&Said>,
+    ) -> Prepared {
+        let (payload, blocks) = self.prompts.render_with(arrival, said);
         let options = own.get_or_insert_with(|| self.options.clone());
         let of_class = self.class_models.get(usize::from(arrival.class)).and_then(Option::as_ref);
         let model = of_class.or(self.options.model.as_ref());

@@ -17,6 +17,7 @@ use plimsoll_wire::Decoded;
 use plimsoll_workload::{Action, Attempted, Connections, Deadline, Ended, Player};
 use tokio::sync::Notify;
 
+use crate::answers::Answers;
 use crate::exchange::exchange;
 use crate::flight::{CANCELLED, Flight, Following, KeyHasher};
 use crate::header_template::RequestNames;
@@ -85,6 +86,7 @@ pub struct LevelDriver {
     player: RefCell<Player>,
     flights: RefCell<HashMap<Key, Rc<Flight>, BuildHasherDefault<KeyHasher>>>,
     ahead: RefCell<Ahead>,
+    answers: RefCell<Answers>,
     idle: RefCell<BinaryHeap<Reverse<(At, Key)>>>,
     armed: Cell<At>,
     pumping: Cell<bool>,
@@ -116,6 +118,7 @@ impl LevelDriver {
             player: RefCell::new(player),
             flights: RefCell::default(),
             ahead: RefCell::new(ahead),
+            answers: RefCell::default(),
             idle: RefCell::default(),
             armed: Cell::new(At::MAX),
             pumping: Cell::new(false),
@@ -267,7 +270,9 @@ impl LevelDriver {
     fn make(&self, attempted: Attempted, now: At) -> Rc<Flight> {
         let Attempted { arrival, attempt, due, idle, cancel_after_tokens, .. } = attempted;
         let key = (arrival.id, attempt);
-        let prepared = self.ahead.borrow_mut().take(&arrival, attempt, &self.shared);
+        let answers = self.answers.borrow();
+        let said = answers.of(arrival.session);
+        let prepared = self.ahead.borrow_mut().take(&arrival, attempt, &self.shared, said);
         let mut row = self.row(&arrival, attempt, self.at(due));
         if !self.shared.open {
             self.note_begun(&mut row);
@@ -277,7 +282,7 @@ impl LevelDriver {
             self.bench.shard.request(arrival.prompt_tokens);
             self.tally.borrow_mut().begun += 1;
         }
-        let mut flight = Flight::new(key, now, Recording::new(row, self.reading()));
+        let mut flight = Flight::new(key, now, Recording::new(row, self.reading(arrival.class)));
         flight.idle = idle;
         flight.cancel_after_tokens = cancel_after_tokens.map(u64::from);
         let flight = Rc::new(flight);
@@ -336,14 +341,14 @@ impl LevelDriver {
         row.outcome = fresh;
     }
 
-    fn reading(&self) -> AnswerReading {
+    fn reading(&self, class: u16) -> AnswerReading {
         let spec = &self.shared.spec;
         AnswerReading {
             protocol: spec.protocol,
             stream: spec.stream,
             ignore_eos: spec.ignore_eos,
             results: spec.results(),
-            keep_text: self.shared.keep_text,
+            keep_text: self.shared.keep_text || self.shared.prompts.wants_answers(class),
         }
     }
 
@@ -399,7 +404,9 @@ impl LevelDriver {
         if attempt.outcome.is_finished() && attempt.first_token.is_none() {
             self.whole(&attempt);
         }
-        if !matches!(ended, Ended::WillRetry { .. }) {
+        let is_over = !matches!(ended, Ended::WillRetry { .. });
+        self.keep_answer(&mut attempt, is_over);
+        if is_over {
             self.bench.shard.ended(!attempt.outcome.is_finished());
             if !self.held.get() && self.shared.at_ceiling() {
                 // The watching thread sees it at its next look, and says why the level ended.
@@ -410,6 +417,20 @@ impl LevelDriver {
         }
         self.shared.sink.attempt(attempt);
         self.ended(now);
+    }
+
+    /// Keeps what later turns repeat, and lets no row have it that was not to.
+    fn keep_answer(&self, attempt: &mut Attempt, is_over: bool) {
+        if !self.shared.prompts.wants_answers(attempt.class) {
+            return;
+        }
+        let text = match self.shared.keep_text {
+            true => attempt.answer.text.clone(),
+            false => attempt.answer.text.take(),
+        };
+        if is_over {
+            self.answers.borrow_mut().over(attempt, text);
+        }
     }
 
     /// Counts a whole answer for the eye: how long it took, and the rows of its batch where it has one.
@@ -459,7 +480,11 @@ impl LevelDriver {
             }
             let mut row = self.row(&attempted.arrival, attempted.attempt, self.at(attempted.due));
             row.answer.error = attempted.why_never_sent().map(str::to_owned);
-            self.shared.sink.attempt(never_sent(row, by));
+            let row = never_sent(row, by);
+            if self.shared.prompts.wants_answers(row.class) {
+                self.answers.borrow_mut().over(&row, None);
+            }
+            self.shared.sink.attempt(row);
         }
     }
 

@@ -7,7 +7,7 @@
 //! Reading order: [`clock`], [`timer`], [`tcp_info`], [`stamp`], [`tcp`], [`tls`], [`landing`], [`request`], [`link`] (one connection), [`keeping`],
 //! [`pool`];
 //! [`target`], [`certs`], [`secret`]; [`recording`] (a row in the making), [`exchange`] (one attempt), [`task_pool`], [`flight`],
-//! [`prepare`], [`level_driver`] (one level on one thread), [`worker`]; [`level`], [`control`], [`live`], [`sink`], [`client`];
+//! [`prepare`], [`answers`], [`level_driver`] (one level on one thread), [`worker`]; [`level`], [`control`], [`live`], [`sink`], [`client`];
 //! [`mod@probe`], [`pages`], [`told`], [`scrape`], `foreign` (pages that others read), [`targets`] (of a Prometheus that is asked), [`pushed`], [`written`] (of one that sends), [`measured`] (what OpenTelemetry sends), [`doctor`], [`peer_clock`]; [`post`], [`sign`]; [`histogram`].
 
 pub mod clock;
@@ -29,6 +29,7 @@ pub mod certs;
 pub mod secret;
 pub mod target;
 
+pub mod answers;
 pub mod exchange;
 pub mod flight;
 pub mod level_driver;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use plimsoll_model::Span;
 use plimsoll_wire::RequestOptions;
 use plimsoll_workload::schedule::dealt_to;
-use plimsoll_workload::{Arrival, Schedule};
+use plimsoll_workload::{Arrival, Said, Schedule};
 
 use crate::level::Shared;
 use crate::request::Prepared;
@@ -57,7 +57,7 @@ impl Ahead {
                 && dealt_to(arrival, self.shards, self.workers) == self.worker
                 && arrival.id >= self.taken
             {
-                let prepared = shared.prepare(arrival, 0, &mut self.options);
+                let prepared = shared.prepare(arrival, 0, &mut self.options, None);
                 self.ready.insert(arrival.id, prepared);
                 return true;
             }
@@ -65,12 +65,18 @@ impl Ahead {
         false
     }
 
-    /// The body of an attempt: the one made ahead, or made now.
-    pub fn take(&mut self, arrival: &Arrival, attempt: u16, shared: &Shared) -> Prepared {
+    /// The body of an attempt: the one made ahead, or made now. `said`: the answers of its session so far.
+    pub fn take(
+        &mut self,
+        arrival: &Arrival,
+        attempt: u16,
+        shared: &Shared,
+        said: Option<&Said>,
+    ) -> Prepared {
         self.taken = self.taken.max(arrival.id + 1);
         match self.ready.remove(&arrival.id) {
             Some(prepared) if attempt == 0 => prepared,
-            _ => shared.prepare(arrival, attempt, &mut self.options),
+            _ => shared.prepare(arrival, attempt, &mut self.options, said),
         }
     }
 }

@@ -54,6 +54,7 @@ pub fn answer(request: u64, due_ms: i64, ttft: i64, e2e: i64, tokens: u32) -> At
         events,
         kernel_stamps: true,
         asked_prompt: 10,
+        resent: None,
         asked_output: tokens,
         prompt_blocks: Vec::new(),
         bytes_out: 0,

@@ -69,6 +69,8 @@ pub struct Side {
     pub reuse: Option<f64>,
     /// The conversation of each.
     pub session: Vec<Option<u64>>,
+    /// Does nobody know when the sessions began?
+    pub is_relative: bool,
 }
 
 impl Side {
@@ -89,23 +91,56 @@ impl Side {
             output: count(|one| one.output),
             reuse: if block_tokens > 0 { by_name } else { (of > 0.0).then(|| cached / of) },
             session: logged.iter().map(|one| one.session).collect(),
+            is_relative: false,
         }
     }
 
-    /// What a schedule sends. `trace`: the file that it was drawn from, whose rows say the conversations.
-    pub fn of_schedule(schedule: &Schedule, names: &mut BlockNames, trace: &Trace) -> Side {
+    /// What a schedule sends. `trace`: the file that it was drawn from, whose rows say the conversations. `took_ns`: how long the request of each
+    /// of its lines took in the log; turns that wait for others are due as if they took that.
+    pub fn of_schedule(schedule: &Schedule, names: &mut BlockNames, trace: &Trace, took_ns: &[i64]) -> Side {
         let arrivals = &schedule.arrivals;
+        let due = stepped(schedule, trace, took_ns);
+        let mut in_time: Vec<(i64, Option<u64>)> = match &trace.graph {
+            Some(_) => due.iter().zip(arrivals).map(|(due, one)| (*due, one.session)).collect(),
+            None => due.iter().zip(&trace.rows).map(|(due, row)| (*due, row.session)).collect(),
+        };
+        in_time.sort_by_key(|(due, _)| *due);
         let blocks: Vec<Vec<u64>> = arrivals.iter().map(|arrival| names.of(arrival)).collect();
         let prompts = arrivals.iter().zip(&blocks);
         let prompts = prompts.map(|(one, blocks)| (f64::from(one.prompt_tokens), blocks.as_slice()));
         Side {
-            at_ns: arrivals.iter().map(|one| one.due.0).collect(),
+            at_ns: in_time.iter().map(|(due, _)| *due).collect(),
             prompt: arrivals.iter().map(|one| f64::from(one.prompt_tokens)).collect(),
             output: arrivals.iter().map(|one| f64::from(one.output_tokens)).collect(),
             reuse: hit_share(prompts, BLOCK_TOKENS),
-            session: trace.rows.iter().map(|row| row.session).collect(),
+            session: in_time.into_iter().map(|(_, session)| session).collect(),
+            is_relative: false,
         }
     }
+}
+
+/// When the requests of a schedule are due, ns, where each takes as long as its line did in the log (`took_ns`, by the number of the line less 1).
+/// Without turns that wait for others: when the schedule says.
+pub fn stepped(schedule: &Schedule, trace: &Trace, took_ns: &[i64]) -> Vec<i64> {
+    let mut due: Vec<i64> = schedule.arrivals.iter().map(|one| one.due.0).collect();
+    let Some(graph) = &trace.graph else { return due };
+    let mut order: Vec<usize> = (0..due.len()).collect();
+    // No turn comes before one that it waits for.
+    order.sort_by_key(|i| (schedule.arrivals[*i].session, schedule.arrivals[*i].turn));
+    let mut ends: HashMap<(Option<u64>, u16), i64> = HashMap::new();
+    for i in order {
+        let one = &schedule.arrivals[i];
+        let last = one.after.iter().filter_map(|turn| ends.get(&(one.session, *turn)).copied()).max();
+        if let Some(last) = last {
+            due[i] = last + one.think.0;
+        }
+        let place = one.session.map_or(0, |session| session as usize % graph.sessions.len().max(1));
+        let turn = graph.sessions.get(place).and_then(|session| session.turns.get(usize::from(one.turn)));
+        let line = turn.map_or(0, |turn| trace.rows[turn.row].line as usize);
+        let took = line.checked_sub(1).and_then(|at| took_ns.get(at)).copied().unwrap_or(0);
+        ends.insert((one.session, one.turn), due[i] + took);
+    }
+    due
 }
 
 /// The share of prompt tokens in blocks that came before, from the beginning of each prompt on.
@@ -124,9 +159,14 @@ fn hit_share<'a>(prompts: impl Iterator<Item = (f64, &'a [u64])>, block_tokens: 
 pub fn properties(source: &Side, workload: &Side, tick_ns: i64) -> Vec<Property> {
     let mut all =
         vec![relative("requests", Some(source.at_ns.len() as f64), Some(workload.at_ns.len() as f64), 0.0)];
-    all.push(relative("mean rate, 1/s", rate(&source.at_ns), rate(&workload.at_ns), 0.02));
-    all.extend(dispersion(source, workload, tick_ns));
-    all.extend(gaps(source, workload, tick_ns));
+    if source.is_relative {
+        let why = "the log does not say when its sessions began";
+        all.extend(["mean rate, 1/s", "gaps between requests, s"].map(|name| unknown(name, None, why)));
+    } else {
+        all.push(relative("mean rate, 1/s", rate(&source.at_ns), rate(&workload.at_ns), 0.02));
+        all.extend(dispersion(source, workload, tick_ns));
+        all.extend(gaps(source, workload, tick_ns));
+    }
     all.push(law("prompt tokens", &source.prompt, &workload.prompt));
     all.push(law("output tokens", &source.output, &workload.output));
     all.push(match (source.reuse, workload.reuse) {
@@ -322,6 +362,12 @@ pub struct Reconstruction {
     pub reuse: &'static str,
     /// Width of the ticks within which stamps were spread, s.
     pub spread_s: Option<f64>,
+    /// Sessions whose turns wait for each other; 0 = they do not.
+    pub sessions: u64,
+    /// Waits for tools that were cut to the longest that is wanted.
+    pub waits_cut: u64,
+    /// Were the beginnings of the sessions made up?
+    pub begins_drawn: bool,
     /// Share of the requests that the log kept.
     pub kept_share: f64,
     /// What was not taken.

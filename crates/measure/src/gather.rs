@@ -152,7 +152,8 @@ impl Gathered {
             // Those before it were of none.
             columns.sessions.resize(columns.due.len() - 1, SessionTurn::default());
             let session = last.session.unwrap_or_default();
-            columns.sessions.push(SessionTurn { session, turn: last.turn, turns: last.turns });
+            let resent = last.resent.unwrap_or(UNKNOWN);
+            columns.sessions.push(SessionTurn { session, turn: last.turn, turns: last.turns, resent });
         }
         columns.asked_prompt.push(last.asked_prompt);
         columns.asked_output.push(last.asked_output);

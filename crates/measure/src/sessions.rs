@@ -6,13 +6,17 @@
 //! One failed turn makes it +∞, as a failed request is; a planned cancellation makes it absent, for how long a reader stays says nothing of the
 //! server. A session that the end of the level (or of the load) cut short has no end that is known: to leave it out would keep the short ones and lose the long ones. So sessions
 //! count up to the beginning of the first that was cut short, and none after it.
+//!
+//! A session's tokens are those of its turns: as the server counts them, else as they were asked for. What a turn repeats of one that it comes after is
+//! known to the client that made its prompt ([`plimsoll_model::Attempt::resent`]) and counted in the server's tokens by the share of the
+//! prompt that it is; what of it the server did not take from its cache it has computed again.
 
 use std::collections::{HashMap, HashSet};
 
 use plimsoll_model::How;
 
-use crate::columns::{ABSENT, Columns, Fate, INFINITE};
-use crate::findings::SessionCounts;
+use crate::columns::{ABSENT, Columns, Fate, INFINITE, UNKNOWN};
+use crate::findings::{SessionCounts, SessionTokens};
 
 /// A request's place in its session.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
@@ -23,6 +27,8 @@ pub struct SessionTurn {
     pub turn: u16,
     /// Of how many; 0 = it is of none, or nobody says of how many.
     pub turns: u16,
+    /// Of the asked prompt tokens, those that a turn which it comes after has sent; [`UNKNOWN`] where nobody says.
+    pub resent: u32,
 }
 
 /// One session of a level, as far as it is known.
@@ -36,6 +42,42 @@ struct Session {
     failed: bool,
     cancelled: bool,
     never_sent: bool,
+    tokens: TokenSums,
+}
+
+/// Tokens of the turns of a session.
+#[derive(Copy, Clone, Default, Debug)]
+struct TokenSums {
+    prompt: f64,
+    output: f64,
+    resent: f64,
+    /// Of the prompt, those from a cache.
+    cached: f64,
+    /// Of those that were sent again, those that were not from a cache.
+    again: f64,
+    /// Turns of which nobody knows what they repeat, and of which the server says nothing of a cache.
+    resent_unknown: u32,
+    cached_unknown: u32,
+}
+
+impl TokenSums {
+    fn add(&mut self, columns: &Columns, row: usize) {
+        let said = |said: u32, asked: u32| f64::from(if said == UNKNOWN { asked } else { said });
+        let (asked, resent) = (columns.asked_prompt[row], columns.sessions[row].resent);
+        let prompt = said(columns.prompt[row], asked);
+        self.prompt += prompt;
+        self.output += said(columns.output[row], columns.asked_output[row]);
+        let resent =
+            (resent != UNKNOWN).then(|| prompt * (f64::from(resent) / f64::from(asked.max(1))).min(1.0));
+        let cached = Some(columns.cached[row]).filter(|cached| *cached != UNKNOWN).map(f64::from);
+        self.resent += resent.unwrap_or(0.0);
+        self.cached += cached.unwrap_or(0.0);
+        if let (Some(resent), Some(cached)) = (resent, cached) {
+            self.again += (resent - cached).max(0.0);
+        }
+        self.resent_unknown += u32::from(resent.is_none());
+        self.cached_unknown += u32::from(cached.is_none());
+    }
 }
 
 impl Session {
@@ -61,11 +103,13 @@ fn gather(columns: &Columns) -> Vec<Session> {
                 failed,
                 cancelled,
                 never_sent,
+                tokens: TokenSums::default(),
             });
         }
         let session = &mut sessions[at];
         session.rows = session.rows.saturating_add(1);
         session.end = session.end.max(columns.end[row]);
+        session.tokens.add(columns, row);
         match (columns.how[row], columns.fate[row]) {
             (How::NeverSent, _) => session.never_sent = true,
             (_, Fate::Cancelled) => session.cancelled = true,
@@ -104,6 +148,8 @@ pub(crate) fn counts(columns: &Columns, (from, to): (usize, usize)) -> Option<Se
         counts.cancelled += u64::from(i < counted && !session.failed && session.cancelled);
         counts.not_counted += u64::from(i >= counted);
     }
+    let whole = sessions.iter().take(counted).filter(|one| (from..to).contains(&one.first));
+    counts.tokens = tokens(whole.filter(|one| !one.failed && !one.cancelled));
     let broken: HashSet<u64> = sessions
         .iter()
         .filter(|session| session.failed || session.cancelled)
@@ -114,4 +160,36 @@ pub(crate) fn counts(columns: &Columns, (from, to): (usize, usize)) -> Option<Se
     counts.broken_off =
         unsent.filter(|row| of(*row).is_some_and(|of| broken.contains(&of.session))).count() as u64;
     (counts.begun + counts.broken_off > 0).then_some(counts)
+}
+
+/// When the sessions that were played to a good end ended, ns, in no order.
+pub(crate) fn ends(columns: &Columns) -> Vec<i64> {
+    let sessions = gather(columns);
+    let is_whole = |one: &&Session| !one.failed && !one.cancelled && !one.is_cut();
+    sessions.iter().filter(is_whole).map(|one| one.end).collect()
+}
+
+/// What these sessions come to, each; `None` where there is none.
+fn tokens<'a>(sessions: impl Iterator<Item = &'a Session>) -> Option<SessionTokens> {
+    let (mut n, mut sum) = (0u64, TokenSums::default());
+    for one in sessions.map(|session| &session.tokens) {
+        n += 1;
+        sum.prompt += one.prompt;
+        sum.output += one.output;
+        sum.resent += one.resent;
+        sum.cached += one.cached;
+        sum.again += one.again;
+        sum.resent_unknown += one.resent_unknown;
+        sum.cached_unknown += one.cached_unknown;
+    }
+    let each = |sum: f64| sum / n as f64;
+    let known = |sum: f64, unknown: u32| (unknown == 0).then_some(each(sum));
+    (n > 0).then(|| SessionTokens {
+        sessions: n,
+        prompt: each(sum.prompt),
+        output: each(sum.output),
+        resent: known(sum.resent, sum.resent_unknown),
+        cached: known(sum.cached, sum.cached_unknown),
+        computed_again: known(sum.again, sum.resent_unknown + sum.cached_unknown),
+    })
 }

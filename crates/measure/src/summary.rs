@@ -345,6 +345,12 @@ fn rates(
         Some(budget) => (from..to).map(|i| budget::is_good(columns, i, budget)).collect(),
         None => Vec::new(),
     };
+    let mut sessions = sessions::ends(columns);
+    sessions.retain(|end| (start.0..stop.0).contains(end));
+    let sessions_per_s = (!sessions.is_empty()).then(|| {
+        let n = sessions.len();
+        per_second(sessions.into_iter().map(|end| (end, 1.0)), (start, stop), n)
+    });
     let good_due = || columns.due[from..to].iter().zip(&good).filter(|(_, good)| **good).map(|(due, _)| *due);
     Rates {
         offered_per_s: if length_s > 0.0 { (to - from) as f64 / length_s } else { 0.0 },
@@ -355,6 +361,7 @@ fn rates(
         input_tokens_per_s: (!items).then(|| rate(&input)),
         items_per_s: items.then(|| rate(&input)),
         total_tokens_per_s: any_tokens.then(|| rate(&|i| input(i) + output(i))),
+        sessions_per_s,
         tokens_per_s_per_user: latency.tpot.as_ref().map(|tpot| inverse(&tpot.p50)),
         tokens_from: match usage {
             true if by_usage == n => "usage".to_owned(),

@@ -251,6 +251,8 @@ pub struct Attempt {
 
     /// Prompt tokens the scenario asked for.
     pub asked_prompt: u32,
+    /// Of these, tokens that an earlier turn of its session, which it comes after, has sent; `None` = unknown, or it is of no session.
+    pub resent: Option<u32>,
     /// Output tokens the scenario asked for.
     pub asked_output: u32,
     /// Keyed hashes of the prompt's blocks, parent-chained: equal hash = equal block after an equal prefix.
@@ -311,6 +313,7 @@ impl Attempt {
             events: Vec::new(),
             kernel_stamps: false,
             asked_prompt: 0,
+            resent: None,
             asked_output: 0,
             prompt_blocks: Vec::new(),
             bytes_out: 0,

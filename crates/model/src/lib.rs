@@ -31,7 +31,7 @@ pub use foreign::{
 pub use level::{
     EndedBy, GeneratorHealth, KeptConnections, Level, Load, Quantiles, RateCourse, Room, StampSource,
 };
-pub use logged::{Logged, LoggedRequest};
+pub use logged::{Logged, LoggedRequest, LoggedTurn};
 pub use outcome::{By, How, Outcome};
 pub use page::{PageRead, PageSaid, SeriesName};
 pub use payload::{Datatype, Message, Payload, Role, SizeUnit, Tensor};

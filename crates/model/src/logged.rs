@@ -3,7 +3,22 @@
 //! One type for access logs, gateways' logs, engines' logs, spans and runs, so that what makes a workload of them does not know
 //! where they came from. What a log does not say is `None`, which is never zero.
 
+use std::collections::{HashMap, HashSet};
+
 use crate::How;
+
+/// A request's place in a session whose turns wait for each other.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LoggedTurn {
+    /// Its number; no other request of the session has it.
+    pub id: u64,
+    /// The turns that had ended before it began and led to it, by their numbers.
+    pub after: Vec<u64>,
+    /// The agent whose call it is, where the log says so: each call of an agent goes on from the one before it.
+    pub agent: Option<u64>,
+    /// How long it took, ns.
+    pub took_ns: i64,
+}
 
 /// One request.
 #[derive(Clone, PartialEq, Debug)]
@@ -20,6 +35,8 @@ pub struct LoggedRequest {
     pub output: Option<u32>,
     /// The conversation it belongs to.
     pub session: Option<u64>,
+    /// Which turns of it this one comes after, where the log tells.
+    pub turn: Option<LoggedTurn>,
     /// The model that was asked for.
     pub model: Option<String>,
     /// How it ended.
@@ -40,6 +57,7 @@ impl LoggedRequest {
             cached: None,
             output: None,
             session: None,
+            turn: None,
             model: None,
             how: How::Finished,
             tries: 1,
@@ -67,4 +85,32 @@ pub struct Logged {
     pub blind: Vec<&'static str>,
     /// Share of the requests that the log kept, where it says so: 1 = all.
     pub kept_share: f64,
+    /// Does each session's time count from its own beginning, so that nobody knows when it began?
+    pub is_relative: bool,
+}
+
+impl Logged {
+    /// Leaves out the others. What came after one of them comes after those that it had come after.
+    pub fn retain(&mut self, keep: impl Fn(&LoggedRequest) -> bool) {
+        let mut gone: HashMap<(Option<u64>, u64), Vec<u64>> = HashMap::new();
+        self.requests.retain(|one| {
+            let kept = keep(one);
+            if let (false, Some(turn)) = (kept, &one.turn) {
+                gone.insert((one.session, turn.id), turn.after.clone());
+            }
+            kept
+        });
+        for one in &mut self.requests {
+            let Some(turn) = one.turn.as_mut().filter(|_| !gone.is_empty()) else { continue };
+            let (mut open, mut seen) = (std::mem::take(&mut turn.after), HashSet::new());
+            while let Some(id) = open.pop() {
+                match gone.get(&(one.session, id)) {
+                    _ if !seen.insert(id) => {}
+                    Some(before) => open.extend(before),
+                    None => turn.after.push(id),
+                }
+            }
+            turn.after.sort_unstable();
+        }
+    }
 }

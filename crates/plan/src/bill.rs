@@ -39,5 +39,5 @@ pub fn cost(
 /// What flows at this rate: within the promise all requests are taken as good.
 fn flow(mix: &Mix, rate: f64) -> Flow {
     let of = |each: f64| -> Reading { exact(rate * each) };
-    Flow { requests: of(1.0), good: of(1.0), input: of(mix.prompt), output: of(mix.output) }
+    Flow { requests: of(1.0), good: of(1.0), sessions: None, input: of(mix.prompt), output: of(mix.output) }
 }

@@ -10,7 +10,7 @@
 //! included; the course of the day stays where it was; how many bursts come together is chance. Resampling single gaps lost: it
 //! turns a burst into noise. Resampling from anywhere lost: it puts the night's pieces into the day. A further copy of a piece has
 //! prompts of its own, or a prefix cache would know them from the first one. Rounded stamps are spread inside their tick by each schedule's
-//! own seed.
+//! own seed. Of a trace whose turns wait for each other whole sessions are drawn, by their beginnings.
 
 use std::collections::BTreeMap;
 
@@ -19,12 +19,15 @@ use plimsoll_math::rng::Stream;
 use plimsoll_model::{SizeUnit, Span};
 use plimsoll_sim::traffic::Submit;
 use plimsoll_sim::{ModeSpec, RouteSpec, WorldSpec};
+use plimsoll_workload::graph::Graph;
 use plimsoll_workload::trace::TraceRow;
-use plimsoll_workload::{ArrivalSpec, BlockNames, Feed, Scenario, Trace, TraceSizes};
+use plimsoll_workload::{
+    Arrival, ArrivalSpec, BlockNames, ClientSpec, Feed, Player, Scenario, Timeouts, Trace, TraceSizes,
+};
 
 use super::finding::LoadFinding;
 use super::spec::{PlanError, RuleSpec, TrafficSpec};
-use crate::replay::Due;
+use crate::replay::{Due, ReplaySource, Stepped};
 
 /// Most pieces that a trace is cut into.
 const PIECES: usize = 48;
@@ -37,16 +40,52 @@ const REACH: usize = 12;
 /// One schedule, request by request.
 pub struct Draw {
     feed: Feed,
-    names: Option<BlockNames>,
-    /// Priority and queue time-out of each class.
-    queues: Vec<(u32, Option<Span>)>,
-    items: bool,
+    handing: Handing,
     /// Requests in all.
     pub requests: u64,
     /// Until all have come, ns.
     pub window_ns: i64,
     /// Is the rate meant to be the same throughout?
     pub even: bool,
+    /// Do its turns wait for each other's answers? Then the times of the iterator are as if these took none.
+    pub steps: bool,
+}
+
+/// How an arrival is handed to the world.
+struct Handing {
+    names: Option<BlockNames>,
+    /// Priority and queue time-out of each class.
+    queues: Vec<(u32, Option<Span>)>,
+    items: bool,
+}
+
+impl Handing {
+    fn submit(&mut self, arrival: &Arrival) -> Submit {
+        let blocks = self.names.as_mut().map_or_else(Vec::new, |names| names.of(arrival));
+        let (priority, queue_timeout) =
+            self.queues.get(usize::from(arrival.class)).copied().unwrap_or_default();
+        Submit {
+            blocks,
+            session: arrival.session,
+            priority,
+            queue_timeout,
+            items: if self.items { arrival.prompt_tokens } else { 0 },
+            ..Submit::new(arrival.id, arrival.prompt_tokens.max(1), arrival.output_tokens)
+        }
+    }
+}
+
+/// Longer than anything is simulated.
+const NEVER: Span = Span::from_secs(1_000_000_000);
+
+impl Draw {
+    /// The same, stepped: a turn is due when those that it comes after have ended.
+    pub fn stepped(self, seed: u64) -> impl ReplaySource {
+        let timeouts = Timeouts { total: NEVER, ..Timeouts::default() };
+        let client = ClientSpec { timeouts, ..ClientSpec::default() };
+        let Draw { feed, mut handing, .. } = self;
+        Stepped::new(Player::fed(feed, &client, seed).to_their_ends(), move |arrival| handing.submit(arrival))
+    }
 }
 
 impl Iterator for Draw {
@@ -54,18 +93,7 @@ impl Iterator for Draw {
 
     fn next(&mut self) -> Option<Due> {
         let arrival = self.feed.next()?;
-        let blocks = self.names.as_mut().map_or_else(Vec::new, |names| names.of(&arrival));
-        let (priority, queue_timeout) =
-            self.queues.get(usize::from(arrival.class)).copied().unwrap_or_default();
-        let request = Submit {
-            blocks,
-            session: arrival.session,
-            priority,
-            queue_timeout,
-            items: if self.items { arrival.prompt_tokens } else { 0 },
-            ..Submit::new(arrival.id, arrival.prompt_tokens.max(1), arrival.output_tokens)
-        };
-        Some(Due { at_ns: arrival.due.0, request })
+        Some(Due { at_ns: arrival.due.0, request: self.handing.submit(&arrival) })
     }
 }
 
@@ -99,9 +127,12 @@ impl TrafficSpec {
         Ok(Draw {
             requests: feed.len() as u64,
             feed,
-            names: names.transpose()?,
-            queues: queues.collect(),
-            items: scenario.target.protocol.counts() == SizeUnit::Items,
+            handing: Handing {
+                names: names.transpose()?,
+                queues: queues.collect(),
+                items: scenario.target.protocol.counts() == SizeUnit::Items,
+            },
+            steps: scenario.plays_sessions_out(),
             window_ns: window.0,
             even: scenario.arrivals.rate_course() == plimsoll_model::RateCourse::Even,
         })
@@ -117,8 +148,14 @@ impl TrafficSpec {
         match &self.scenario.arrivals {
             ArrivalSpec::Trace { file, .. } => {
                 let own = self.scenario.material.trace(file)?;
-                let (gap_s, mut at_s) = (1.0 / own.rate_per_s()?, 0.0);
                 let mut stream = Stream::new(seed, "poisson times", 0);
+                if let Some(graph) = &own.graph {
+                    let again = poisson_sessions(own, graph, &mut stream)?;
+                    scenario.material.insert_trace(file, again);
+                    let source = format!("{}, its sessions at Poisson times", self.source);
+                    return Ok(TrafficSpec { scenario, source, ..self.clone() });
+                }
+                let (gap_s, mut at_s) = (1.0 / own.rate_per_s()?, 0.0);
                 let rows = own.rows.iter().map(|row| {
                     at_s += exponential(&mut stream, gap_s);
                     TraceRow { at: Span::from_secs_f64(at_s), ..row.clone() }
@@ -141,9 +178,9 @@ fn setting(error: impl ToString) -> PlanError {
 fn shares(scenario: &Scenario) -> bool {
     let own = match &scenario.arrivals {
         ArrivalSpec::Trace { file, sizes: TraceSizes::Own, .. } => {
-            scenario.material.trace(file).is_ok_and(|trace| trace.block_tokens > 0)
+            scenario.material.trace(file).is_ok_and(|trace| trace.block_tokens > 0 || trace.graph.is_some())
         }
-        _ => false,
+        _ => scenario.plays_sessions_out(),
     };
     let of_class = |class: u16| {
         let prompts = scenario.prompts_of(class);
@@ -158,8 +195,75 @@ fn looks_at_names(world: &WorldSpec) -> bool {
     cached || matches!(world.fleet.route, RouteSpec::Prefix { .. } | RouteSpec::LeastCost { .. })
 }
 
+/// A trace of these sessions: each by its number in the graph, when it begins, and how often it was there before.
+fn of_sessions(
+    own: &Trace,
+    graph: &Graph,
+    sessions: impl Iterator<Item = (usize, Span, u64)>,
+) -> Result<Trace, PlanError> {
+    let ids = own.rows.iter().flat_map(|row| &row.blocks).max().map_or(0, |id| id.saturating_add(1));
+    let mut rows = Vec::with_capacity(own.rows.len());
+    for (number, (of, begins, copy)) in sessions.enumerate() {
+        let apart = copy.wrapping_mul(ids);
+        rows.extend(graph.sessions[of].turns.iter().map(|turn| {
+            let row = &own.rows[turn.row];
+            TraceRow {
+                at: begins + turn.earliest,
+                session: Some(number as u64),
+                blocks: row.blocks.iter().map(|id| id.wrapping_add(apart)).collect(),
+                ..row.clone()
+            }
+        }));
+    }
+    let mut again = Trace::from_rows(rows, false, "trace").map_err(setting)?;
+    again.block_tokens = own.block_tokens;
+    Ok(again)
+}
+
+/// The sessions in their order, at Poisson times.
+fn poisson_sessions(own: &Trace, graph: &Graph, stream: &mut Stream) -> Result<Trace, PlanError> {
+    let last_s = graph.sessions.last().map_or(0.0, |session| session.begins.as_secs_f64());
+    let gap_s = last_s / (graph.sessions.len() as f64 - 1.0).max(1.0);
+    let mut at_s = 0.0;
+    let begins = (0..graph.sessions.len()).map(|of| {
+        at_s += exponential(stream, gap_s);
+        (of, Span::from_secs_f64(at_s), 0)
+    });
+    of_sessions(own, graph, begins)
+}
+
+/// The same by whole sessions: what is drawn in pieces are their beginnings.
+fn resampled_sessions(own: &Trace, graph: &Graph, stream: &mut Stream) -> Result<Trace, PlanError> {
+    let begins: Vec<i64> = graph.sessions.iter().map(|session| session.begins.0).collect();
+    let last = begins.last().copied().unwrap_or(0);
+    if last == 0 {
+        return Ok(own.clone());
+    }
+    let pieces = (begins.len() / ROWS_PER_PIECE).clamp(LEAST_PIECES, PIECES);
+    let width = last / pieces as i64 + 1;
+    let reach = (pieces / REACH).max(1);
+    let (mut copies, mut drawn) = (vec![0u64; pieces], Vec::new());
+    for place in 0..pieces {
+        let (first, end) = (place.saturating_sub(reach), (place + reach + 1).min(pieces));
+        let from = first + stream.below((end - first) as u64) as usize;
+        let range = begins.partition_point(|at| *at < from as i64 * width)
+            ..begins.partition_point(|at| *at < (from as i64 + 1) * width);
+        let shift = Span((place as i64 - from as i64) * width);
+        drawn.extend(range.map(|of| (of, Span(begins[of]) + shift, copies[from])));
+        copies[from] += 1;
+    }
+    if drawn.len() < 2 {
+        return Ok(own.clone());
+    }
+    let again = of_sessions(own, graph, drawn.into_iter())?;
+    Ok(if again.rate_per_s().is_err() { own.clone() } else { again })
+}
+
 /// A trace like this one: see the module.
 fn resampled(own: &Trace, stream: &mut Stream) -> Result<Trace, PlanError> {
+    if let Some(graph) = &own.graph {
+        return resampled_sessions(own, graph, stream);
+    }
     let rows = &own.rows;
     let pieces = (rows.len() / ROWS_PER_PIECE).clamp(LEAST_PIECES, PIECES);
     let length = rows.last().map_or(0, |row| row.at.0) + own.tick.map_or(1, |tick| tick.0);

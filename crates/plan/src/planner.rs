@@ -450,7 +450,11 @@ impl Planner {
                 "schedule 0 is the trace itself; the others are drawn from it in pieces, each from its neighbourhood".to_owned(),
             );
         }
-        if (0..scenario.class_count() as u16).any(|class| scenario.prompts_of(class).sessions.is_some()) {
+        if scenario.plays_sessions_out() {
+            notes.push("turns are due when those that they come after have ended; a schedule has whole sessions, and a rate is of their turns".to_owned());
+        } else if (0..scenario.class_count() as u16)
+            .any(|class| scenario.prompts_of(class).sessions.is_some())
+        {
             notes.push("turns of a conversation are due as if answers took no time".to_owned());
         }
         notes

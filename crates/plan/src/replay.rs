@@ -3,12 +3,17 @@
 //! The virtual client (`sim::client`) does more (time-outs, retries, records of every request) and is slower; a search simulates the
 //! same arrivals some hundred times and keeps two instants of each. Requests come one by one and leave one by one
 //! ([`play_each`]), so that a day of them takes no more memory than those in flight; [`play`] keeps them all, for who asks again.
+//!
+//! Turns of sessions that wait for others' answers are stepped by the client machine that steps them everywhere
+//! ([`plimsoll_workload::Player`]): when they are due depends on the world ([`Stepped`]).
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::iter::Peekable;
 
-use plimsoll_model::At;
+use plimsoll_model::{At, By, How, Outcome};
 use plimsoll_sim::traffic::{Detail, Emission, Submit, What};
 use plimsoll_sim::{World, WorldSpec};
+use plimsoll_workload::{Action, Arrival, Player};
 
 use plimsoll_measure::findings::Metric;
 
@@ -97,6 +102,90 @@ pub trait ReplayWatch {
     }
 }
 
+/// Where requests come from.
+pub trait ReplaySource {
+    /// When the next one is due, as far as it is known.
+    fn next_at(&mut self) -> Option<At>;
+    /// The next one, if it is due by now. Requests are numbered as they come out here.
+    fn pop(&mut self, now: At) -> Option<Due>;
+    /// A request is over. What will therefore never be sent: when each was due, and its output tokens.
+    fn over(&mut self, _index: u64, _now: At, _answered: bool) -> Vec<(i64, u32)> {
+        Vec::new()
+    }
+    /// All is given up: what was still to come.
+    fn stop(&mut self, _now: At) -> Vec<(i64, u32)> {
+        Vec::new()
+    }
+}
+
+/// Requests whose times are known.
+pub struct Listed<I: Iterator<Item = Due>>(pub Peekable<I>);
+
+impl<I: Iterator<Item = Due>> ReplaySource for Listed<I> {
+    fn next_at(&mut self) -> Option<At> {
+        self.0.peek().map(|one| At(one.at_ns))
+    }
+
+    fn pop(&mut self, now: At) -> Option<Due> {
+        self.0.next_if(|one| At(one.at_ns) <= now)
+    }
+}
+
+/// Sessions whose turns are due when those that they come after have ended.
+pub struct Stepped<F: FnMut(&Arrival) -> Submit> {
+    player: Player,
+    submit: F,
+    /// The arrival of each request in flight.
+    sent: HashMap<u64, u64>,
+    next: u64,
+}
+
+impl<F: FnMut(&Arrival) -> Submit> Stepped<F> {
+    /// A client that has begun nothing, and how its arrivals are handed in. Its time-outs are not kept here.
+    pub fn new(player: Player, submit: F) -> Stepped<F> {
+        Stepped { player, submit, sent: HashMap::new(), next: 0 }
+    }
+
+    fn never_sent(&mut self) -> Vec<(i64, u32)> {
+        let lost: Vec<(i64, u32)> =
+            self.player.never_sent().map(|one| (one.due.0, one.arrival.output_tokens)).collect();
+        self.next += lost.len() as u64;
+        lost
+    }
+}
+
+impl<F: FnMut(&Arrival) -> Submit> ReplaySource for Stepped<F> {
+    fn next_at(&mut self) -> Option<At> {
+        self.player.next_at()
+    }
+
+    fn pop(&mut self, now: At) -> Option<Due> {
+        while let Some(action) = self.player.pop(now) {
+            if let Action::Send(one) = action {
+                self.sent.insert(self.next, one.arrival.id);
+                self.next += 1;
+                return Some(Due { at_ns: one.due.0, request: (self.submit)(&one.arrival) });
+            }
+        }
+        None
+    }
+
+    fn over(&mut self, index: u64, now: At, answered: bool) -> Vec<(i64, u32)> {
+        let Some(request) = self.sent.remove(&index) else { return Vec::new() };
+        let outcome = match answered {
+            true => Outcome::new(How::Finished, By::Server, false),
+            false => Outcome::new(How::ServerError, By::Server, false),
+        };
+        self.player.ended(now, request, 0, outcome, None);
+        self.never_sent()
+    }
+
+    fn stop(&mut self, now: At) -> Vec<(i64, u32)> {
+        self.player.stop(now);
+        self.never_sent()
+    }
+}
+
 /// Requests in flight, by number. They end nearly in order, so a window that moves with the oldest is enough.
 #[derive(Default)]
 struct Open {
@@ -119,6 +208,14 @@ impl Open {
         self.count += 1;
     }
 
+    /// A number that is never in flight.
+    fn skip(&mut self) {
+        match self.window.is_empty() {
+            true => self.base += 1,
+            false => self.window.push_back(None),
+        }
+    }
+
     fn at(&mut self, index: u64) -> Option<&mut Flight> {
         self.window.get_mut(index.checked_sub(self.base)? as usize)?.as_mut()
     }
@@ -134,62 +231,97 @@ impl Open {
     }
 }
 
-/// Sends requests at their times, ascending; nobody gives up and nobody tries again. What has no end `drain_ns` after the last due
+/// Sends requests when they are due; nobody gives up and nobody tries again. What has no end `drain_ns` after the last due
 /// time is over without one.
 pub fn play_each(
     world: &mut World,
-    requests: impl Iterator<Item = Due>,
+    mut source: impl ReplaySource,
     drain_ns: i64,
     watch: &mut impl ReplayWatch,
 ) {
     world.set_detail(Detail::Ends);
-    let mut requests = requests.peekable();
-    let (mut open, mut sent, mut now, mut last_ns) = (Open::default(), 0u64, At::ZERO, 0i64);
+    let (mut played, mut now, mut last_ns) = (Played::default(), At::ZERO, 0i64);
     let mut out = Vec::new();
     while !watch.enough() {
-        let due = requests.peek().map(|one| At(one.at_ns));
-        if due.is_none() && open.count == 0 {
+        let due = source.next_at();
+        if due.is_none() && played.open.count == 0 {
             break;
         }
         let limit = due.unwrap_or(At(last_ns.saturating_add(drain_ns)));
         now = world.advance(limit, &mut out).max(now);
-        out.drain(..).for_each(|emission| end(&mut open, emission, watch));
+        out.drain(..).for_each(|emission| played.end(emission, &mut source, watch));
         watch.passed(world, now);
         if due.is_none() && now >= limit {
             break;
         }
-        while let Some(Due { at_ns, request }) = requests.next_if(|one| At(one.at_ns) <= now) {
-            (last_ns, sent) = (at_ns, sent + 1);
-            watch.due(sent - 1, at_ns);
-            let admitted = watch.admits(open.count);
-            open.push(Flight { due_ns: at_ns, output: request.output_tokens, first: None });
-            if !admitted || world.submit(now, Submit { id: sent - 1, ..request }).is_err() {
-                leave(&mut open, sent - 1, now.0, false, watch);
+        while let Some(Due { at_ns, request }) = source.pop(now) {
+            let index = played.sent;
+            (last_ns, played.sent) = (at_ns, played.sent + 1);
+            watch.due(index, at_ns);
+            let admitted = watch.admits(played.open.count);
+            played.open.push(Flight { due_ns: at_ns, output: request.output_tokens, first: None });
+            if !admitted || world.submit(now, Submit { id: index, ..request }).is_err() {
+                played.leave(index, now.0, false, &mut source, watch);
             }
         }
     }
-    for index in open.base..sent {
-        leave(&mut open, index, i64::MAX, false, watch);
+    for index in played.open.base..played.sent {
+        played.leave(index, i64::MAX, false, &mut source, watch);
     }
+    played.never_sent(source.stop(now), i64::MAX, watch);
 }
 
-fn end(open: &mut Open, Emission { at, id, what }: Emission, watch: &mut impl ReplayWatch) {
-    match what {
-        What::Token { .. } => {
-            if let Some(flight) = open.at(id) {
-                flight.first.get_or_insert(at.0 - flight.due_ns);
+/// What has been sent so far.
+#[derive(Default)]
+struct Played {
+    open: Open,
+    sent: u64,
+}
+
+impl Played {
+    fn end(
+        &mut self,
+        Emission { at, id, what }: Emission,
+        source: &mut impl ReplaySource,
+        watch: &mut impl ReplayWatch,
+    ) {
+        match what {
+            What::Token { .. } => {
+                if let Some(flight) = self.open.at(id) {
+                    flight.first.get_or_insert(at.0 - flight.due_ns);
+                }
             }
+            What::Finished { .. } => self.leave(id, at.0, true, source, watch),
+            What::Failed(_) => self.leave(id, at.0, false, source, watch),
+            _ => {}
         }
-        What::Finished { .. } => leave(open, id, at.0, true, watch),
-        What::Failed(_) => leave(open, id, at.0, false, watch),
-        _ => {}
     }
-}
 
-fn leave(open: &mut Open, index: u64, left_ns: i64, answered: bool, watch: &mut impl ReplayWatch) {
-    if let Some(Flight { due_ns, output, first }) = open.take(index) {
-        let times = Times { first, end: answered.then_some(left_ns - due_ns) };
-        watch.over(Over { index, due_ns, left_ns, output, times });
+    fn leave(
+        &mut self,
+        index: u64,
+        left_ns: i64,
+        answered: bool,
+        source: &mut impl ReplaySource,
+        watch: &mut impl ReplayWatch,
+    ) {
+        if let Some(Flight { due_ns, output, first }) = self.open.take(index) {
+            let times = Times { first, end: answered.then_some(left_ns - due_ns) };
+            watch.over(Over { index, due_ns, left_ns, output, times });
+            let lost = source.over(index, At(left_ns), answered);
+            self.never_sent(lost, left_ns, watch);
+        }
+    }
+
+    /// Turns that will not be: they are due and over at once, without an answer.
+    fn never_sent(&mut self, lost: Vec<(i64, u32)>, left_ns: i64, watch: &mut impl ReplayWatch) {
+        for (due_ns, output) in lost {
+            let index = self.sent;
+            self.sent += 1;
+            self.open.skip();
+            watch.due(index, due_ns);
+            watch.over(Over { index, due_ns, left_ns: left_ns.max(due_ns), output, times: Times::default() });
+        }
     }
 }
 
@@ -242,6 +374,6 @@ pub fn play_at_most(
     let mut world = World::of(world, seed).map_err(|e| e.to_string())?;
     let mut kept = Kept { times: vec![Times::default(); asked.len()], most };
     let due = asked.iter().map(|one| Due { at_ns: one.due_ns, request: one.submit(0) });
-    play_each(&mut world, due, DRAIN_NS, &mut kept);
+    play_each(&mut world, Listed(due.peekable()), DRAIN_NS, &mut kept);
     Ok(kept.times)
 }

@@ -11,7 +11,7 @@ use plimsoll_workload::ArrivalSpec;
 use super::mix::Mix;
 use super::slots;
 use super::spec::{PlanError, PlanSpec, TrafficSpec};
-use crate::replay::{DRAIN_NS, Due, Over, ReplayWatch, play_each};
+use crate::replay::{DRAIN_NS, Due, Listed, Over, ReplayWatch, play_each};
 use plimsoll_math::quantile::{EffectiveN, interval_ranks, order_statistic, sort};
 use plimsoll_measure::findings::Metric;
 
@@ -108,7 +108,7 @@ pub fn isolated(spec: &PlanSpec, requests: usize) -> Result<Isolated, PlanError>
     let apart = asked.into_iter().enumerate();
     let due = apart.map(|(i, request)| Due { at_ns: APART_NS.saturating_mul(i as i64), request });
     let mut kept = Kept(Isolated::default());
-    play_each(&mut world, due, DRAIN_NS, &mut kept);
+    play_each(&mut world, Listed(due.peekable()), DRAIN_NS, &mut kept);
     Ok(kept.0)
 }
 
@@ -131,7 +131,7 @@ fn limit(spec: &PlanSpec, mix: &Mix) -> Result<f64, PlanError> {
     let mut ends = Ends(Vec::new());
     // All at once: the order in which they come is the order in which they are served.
     let due = asked.into_iter().map(|request| Due { at_ns: 0, request });
-    play_each(&mut one(spec)?, due, i64::MAX / 2, &mut ends);
+    play_each(&mut one(spec)?, Listed(due.peekable()), i64::MAX / 2, &mut ends);
     let ends = ends.0;
     let at = |share: f64| ((share * ends.len() as f64) as usize).min(ends.len().saturating_sub(1));
     let (from, to) = (at(FROM), at(TO));

@@ -11,7 +11,7 @@ use plimsoll_sim::{AutoscaleSpec, World, WorldSpec};
 
 use super::spec::{PlanError, PlanSpec, TrafficSpec};
 use super::tally::{Counted, Sketch, Tally};
-use crate::replay::{DRAIN_NS, Over, ReplayWatch, play_each};
+use crate::replay::{DRAIN_NS, Listed, Over, ReplayWatch, play_each};
 use plimsoll_measure::findings::{BudgetSpec, Metric};
 
 /// What all experiments of a plan share.
@@ -110,7 +110,10 @@ pub fn simulate(experiment: &Experiment) -> Result<Outcome, PlanError> {
     // Where an autoscaler acts, the beginning is part of what it does.
     let tally = Tally::new(&case.slo, draw.requests, window_ns, draw.even && !scaled, *gives_up);
     let mut watched = Watched { tally, bill: scaled.then(|| Paid::new(*replicas, window_ns)) };
-    play_each(&mut world, draw, DRAIN_NS, &mut watched);
+    match draw.steps {
+        true => play_each(&mut world, draw.stepped(chance), DRAIN_NS, &mut watched),
+        false => play_each(&mut world, Listed(draw.peekable()), DRAIN_NS, &mut watched),
+    }
     let Watched { tally, bill } = watched;
     let (mean_replicas, most_replicas) = bill.map_or((f64::from(*replicas), *replicas), |bill| {
         let most = bill.most;

@@ -370,8 +370,10 @@ fn values(over: &Over) -> [Option<Option<i64>>; 3] {
 impl ReplayWatch for Tally<'_> {
     fn due(&mut self, index: u64, due_ns: i64) {
         self.mark(due_ns, 1.0);
-        let bin = ((due_ns as f64 / self.bin_ns) as usize).min(BINS - 1);
-        self.arrivals[bin] += 1;
+        // Sessions are played to their ends: what is due behind the window is no arrival in it.
+        if let Some(arrivals) = self.arrivals.get_mut((due_ns as f64 / self.bin_ns) as usize) {
+            *arrivals += 1;
+        }
         match self.due_scaling.last_mut() {
             Some((_, end)) if self.scaling && *end == index => *end += 1,
             _ if self.scaling => self.due_scaling.push((index, index + 1)),

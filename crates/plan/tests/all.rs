@@ -18,6 +18,8 @@ mod levers;
 mod plan_bounds;
 #[path = "all/plan_search.rs"]
 mod plan_search;
+#[path = "all/plan_sessions.rs"]
+mod plan_sessions;
 #[path = "all/plan_simulated.rs"]
 mod plan_simulated;
 #[path = "all/plan_systems.rs"]

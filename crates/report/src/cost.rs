@@ -50,6 +50,15 @@ pub(crate) fn rows(cost: &CostFinding, findings: &Findings) -> Vec<[String; 5]> 
     rows
 }
 
+/// What a session costs, level by level, where there are some.
+pub(crate) fn sessions(cost: &CostFinding) -> Vec<String> {
+    let of_level = |level: &plimsoll_judge::cost::LevelCost| {
+        let reading = level.costs.per_session.as_ref()?;
+        Some(format!("A session: {} at the load of level {}.", cell(reading), level.level))
+    };
+    cost.levels.iter().filter_map(of_level).collect()
+}
+
 /// Why there is no cost at a budget line, where there is none.
 pub(crate) fn missing(cost: &CostFinding) -> Option<String> {
     let why = |reading: &Reading| match reading {

@@ -56,6 +56,7 @@ pub fn render(manifest: &Manifest, findings: &Findings, detail: Detail) -> Strin
         let mut table = Table::new(&cost::COLUMNS);
         cost::rows(found, findings).into_iter().for_each(|row| table.row(row));
         page.text.push_str(&table.render(2));
+        cost::sessions(found).iter().for_each(|line| page.wrapped(2, line));
         cost::missing(found).iter().for_each(|why| page.wrapped(2, why));
         page.gap();
     }
@@ -300,6 +301,9 @@ impl TextPage {
         self.wrapped(2, &format!("{}: {}", figure::counted(counts.requests, "request"), ends.join(", ")));
         if let Some(sessions) = &summary.sessions {
             self.wrapped(2, &words::sessions(sessions));
+            if let Some(tokens) = &sessions.tokens {
+                self.wrapped(4, &words::session_tokens(tokens));
+            }
         }
         for error in &counts.errors {
             self.wrapped(4, &words::error(error));

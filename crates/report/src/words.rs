@@ -2,7 +2,7 @@
 
 use plimsoll_measure::findings::{
     ErrorCount, Estimate, Findings, Held, Kept, LengthFigures, Lengths, LevelFinding, LevelSummary, Line,
-    Lines, LoadWords, Reading, Reason, SessionCounts, Trust,
+    Lines, LoadWords, Rates, Reading, Reason, SessionCounts, SessionTokens, Trust,
 };
 use plimsoll_measure::sweep::SATURATED_GROWTH;
 use plimsoll_model::{Load, Manifest, SizeUnit};
@@ -176,6 +176,47 @@ pub fn sessions(counts: &SessionCounts) -> String {
         n(counts.broken_off, "of their turns never sent, because an earlier one had no answer"),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// What a session comes to in tokens, on average.
+pub fn session_tokens(tokens: &SessionTokens) -> String {
+    let share = |part: f64, of: f64| figure::percent(part / of.max(1.0));
+    let mut parts = vec![format!(
+        "each {} prompt and {} output tokens",
+        figure::number(tokens.prompt),
+        figure::number(tokens.output)
+    )];
+    if let Some(resent) = tokens.resent {
+        parts.push(format!("{} of the prompt sent before by an earlier turn", share(resent, tokens.prompt)));
+    }
+    if let Some(cached) = tokens.cached {
+        parts.push(format!("{} of it from the server's cache", share(cached, tokens.prompt)));
+    }
+    if let (Some(resent), Some(again)) = (tokens.resent, tokens.computed_again) {
+        parts.push(format!("{} of what was sent before computed again", share(again, resent)));
+    }
+    parts.join(", ")
+}
+
+/// The same as rows: what, the mean of a session, the share of its prompt.
+pub fn session_rows(tokens: &SessionTokens, rates: &Rates) -> Vec<[String; 3]> {
+    let share = |part: f64| figure::percent(part / tokens.prompt.max(1.0));
+    let part =
+        |what: &str, part: Option<f64>| part.map(|part| [what.to_owned(), figure::number(part), share(part)]);
+    let plain = |what: &str, value: f64| Some([what.to_owned(), figure::number(value), String::new()]);
+    let rows = [
+        plain("prompt tokens", tokens.prompt),
+        part("sent before by an earlier turn", tokens.resent),
+        part("from the server's cache", tokens.cached),
+        part("sent before and computed again", tokens.computed_again),
+        plain("output tokens", tokens.output),
+        rates
+            .sessions_per_s
+            .as_ref()
+            .and_then(Reading::value)
+            .and_then(|rate| plain("ended well, 1/s", rate)),
+    ];
+    rows.into_iter().flatten().collect()
 }
 
 /// The same load in tokens, requests in flight and users.

@@ -83,6 +83,18 @@ fn lists(made: &Reconstruction) -> String {
             if tick == 1.0 { "seconds".to_owned() } else { figure::duration_ns(tick * 1e9) }
         ));
     }
+    if made.sessions > 0 {
+        taken.push(format!(
+            "{} whose turns wait for each other: each is due when those that it came after have ended and its tools have taken what they took; what is held to the log below is a run in which every turn takes what it took",
+            counted(made.sessions, "session")
+        ));
+    }
+    if made.begins_drawn {
+        taken.push("when sessions begin is not in the log and was drawn, a Poisson process".to_owned());
+    }
+    if made.waits_cut > 0 {
+        taken.push(format!("{} cut to the longest that is wanted", counted(made.waits_cut, "wait")));
+    }
     taken.push(format!("shared beginnings: {}", made.reuse));
     let limits = figure::percent(ended.shed as f64 / made.requests.max(1) as f64);
     if ended.shed * 100 > made.requests {

@@ -151,6 +151,7 @@ fn answer(request: u64, events: u64) -> Attempt {
         end: at(events.last()),
         kernel_stamps: true,
         asked_prompt: 100 + jitter(900) as u32,
+        resent: None,
         asked_output: events.len() as u32,
         prompt_blocks: vec![],
         bytes_out: 2_000 + jitter(4_000) as u64,

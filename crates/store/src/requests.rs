@@ -39,6 +39,7 @@ message requests {
     required group event_coalesced (LIST) { repeated group list { required boolean element; } }
     required group event_user_delay_ns (LIST) { repeated group list { required int32 element (INTEGER(32, false)); } }
     required int32 asked_prompt_tokens (INTEGER(32, false));
+    optional int32 resent_tokens (INTEGER(32, false));
     required int32 asked_output_tokens (INTEGER(32, false));
     optional int32 prompt_tokens (INTEGER(32, false));
     optional int32 output_tokens (INTEGER(32, false));
@@ -199,6 +200,7 @@ fn writers() -> Vec<crate::table::Column<Attempt>> {
         flag_list("event_coalesced", events, |e| e.coalesced),
         int_list("event_user_delay_ns", events, |e| e.user_delay_ns),
         int("asked_prompt_tokens", |a: &Attempt| a.asked_prompt),
+        maybe_int("resent_tokens", |a: &Attempt| a.resent),
         int("asked_output_tokens", |a: &Attempt| a.asked_output),
         maybe_int("prompt_tokens", |a: &Attempt| a.answer.tokens.prompt),
         maybe_int("output_tokens", |a: &Attempt| a.answer.tokens.output),
@@ -292,6 +294,7 @@ fn findings(r: &mut ColumnReading<'_, Attempt>) -> Got<()> {
     r.int_list("event_tokens", |a, tokens: &[u16]| each_event(a, tokens, |event, n| event.tokens = *n))?;
     r.flag_list("event_coalesced", |a, flags| each_event(a, flags, |event, flag| event.coalesced = *flag))?;
     r.int("asked_prompt_tokens", |a, v| a.asked_prompt = v)?;
+    r.maybe_int("resent_tokens", |a, v| a.resent = v)?;
     r.int("asked_output_tokens", |a, v| a.asked_output = v)?;
     r.maybe_int("prompt_tokens", |a, v| a.answer.tokens.prompt = v)?;
     r.maybe_int("output_tokens", |a, v| a.answer.tokens.output = v)?;

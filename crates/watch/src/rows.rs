@@ -90,7 +90,7 @@ pub fn source(budget: &Budget) -> Source {
             "how much comes is not the server's doing; the gate judges it under a load of its own",
         ),
         ThroughputBeforeOnset | Utilisation => Source::Nothing("it needs the lines of a sweep"),
-        CostPerRequest | CostPerGoodRequest => Source::Nothing("no page says what is paid"),
+        CostPerRequest | CostPerGoodRequest | CostPerSession => Source::Nothing("no page says what is paid"),
     }
 }
 

@@ -42,8 +42,8 @@ impl BlockNames {
             return self.of_entry(arrival);
         }
         let mut chain = Chain::with_room(arrival.prompt_tokens);
-        for (_, pieces) in self.prompts.parts(arrival, Length { factor: 1.0, template: 0 }) {
-            pieces.into_iter().for_each(|piece| chain.add(piece));
+        for part in self.prompts.parts(arrival, Length { factor: 1.0, template: 0 }) {
+            part.pieces.into_iter().for_each(|piece| chain.add(piece));
         }
         chain.names
     }

@@ -11,7 +11,7 @@ use plimsoll_model::{At, Attempt, Span};
 use crate::arrivals::{ArrivalSpec, TraceSizes};
 use crate::graph::{Graph, GraphTurn};
 use crate::prompts::SALT_WORDS;
-use crate::scenario::PromptOrder;
+use crate::scenario::{AnswerText, PromptOrder};
 use crate::trace::{Trace, TraceRow};
 use crate::{Scenario, SpecError};
 
@@ -39,6 +39,8 @@ pub struct Arrival {
     pub think: Span,
     /// Tokens of its whole prompt, earlier turns included.
     pub prompt_tokens: u32,
+    /// Of these, tokens that a turn which it comes after has sent already.
+    pub resent: u32,
     /// Output tokens to ask for.
     pub output_tokens: u32,
     /// Of a trace: the ids of its prompt's blocks. Of a shared prefix: its group. Of a prompt file: the entry's index.
@@ -59,6 +61,7 @@ impl Arrival {
             turns: self.turns,
             class: self.class,
             asked_prompt: self.prompt_tokens,
+            resent: (self.turns > 0).then_some(self.resent),
             asked_output: self.output_tokens,
             ..Attempt::new(self.id, attempt, level, due)
         }
@@ -131,6 +134,7 @@ impl Drawer {
         if trace.as_ref().is_some_and(|trace| trace.graph.is_some()) {
             only_synthetic(&scenario, trace_sizes)?;
         }
+        answers_of_sessions(&scenario, trace.as_deref())?;
         let groups =
             (0..scenario.class_count() as u16).any(|c| scenario.prompts_of(c).shared_prefix.is_some());
         if trace_sizes && ids > 0 && groups {
@@ -168,7 +172,7 @@ impl Drawer {
         }
         let plan = self.plan(start);
         let sessions = self.scenario.prompts_of(plan.class).sessions.is_some();
-        let (mut history, mut due) = (0u32, due);
+        let (mut history, mut resent, mut due) = (0u32, 0u32, due);
         let mut out = Vec::with_capacity(plan.turns.len());
         for (i, turn) in plan.turns.iter().enumerate() {
             due += turn.think;
@@ -184,9 +188,11 @@ impl Drawer {
                 after: Arrival::after_of(i as u16),
                 think: turn.think,
                 prompt_tokens: prompt,
+                resent,
                 output_tokens: turn.output,
                 blocks: plan.blocks.clone(),
             });
+            resent = prompt;
             history = prompt.saturating_add(turn.output);
         }
         out
@@ -210,6 +216,7 @@ impl Drawer {
                 after: turn.after.clone(),
                 think: turn.wait,
                 prompt_tokens: row.prompt_tokens.max(1),
+                resent: turn.resent,
                 output_tokens: row.output_tokens.max(1),
                 blocks: self.blocks_of(row, start, &group),
             }
@@ -300,6 +307,26 @@ impl Drawer {
             plan.blocks = row.blocks.iter().map(|id| id.wrapping_add(shift)).collect();
         }
     }
+}
+
+/// Answers that came are put into prompts of sessions alone, whose text is made here.
+fn answers_of_sessions(scenario: &Scenario, trace: Option<&Trace>) -> Result<(), SpecError> {
+    let graph = trace.filter(|trace| trace.graph.is_some());
+    for class in 0..scenario.class_count() as u16 {
+        let prompts = scenario.prompts_of(class);
+        let what = match (prompts.answers, graph) {
+            (AnswerText::Synthetic, _) => continue,
+            (AnswerText::Real, None) if prompts.sessions.is_none() => {
+                "there are no sessions whose prompts could hold answers; give --sessions or a trace whose turns wait for each other"
+            }
+            (AnswerText::Real, Some(trace)) if trace.block_tokens > 0 => {
+                "the trace says by hash_ids what its prompts are made of; take these out, so that each goes on from an earlier turn"
+            }
+            (AnswerText::Real, _) => continue,
+        };
+        return Err(SpecError::Conflict { path: "prompts.answers".into(), what: what.into() });
+    }
+    Ok(())
 }
 
 /// A trace of sessions says itself how long each prompt is, and of which others it is made.

@@ -6,8 +6,10 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::hash::Hasher;
 
 use plimsoll_model::Span;
+use siphasher::sip::SipHasher24;
 
 use crate::error::{TraceError, nearest};
 use crate::trace::TraceRow;
@@ -24,6 +26,20 @@ pub struct GraphStep {
     pub after: Vec<String>,
     /// From the end of the last of them to the moment it is due.
     pub wait: Span,
+    /// What its prompt begins with.
+    pub extends: Context,
+}
+
+/// What of its session a prompt begins with.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub enum Context {
+    /// Nobody says: the longest prompt and answer that it comes after and that fit.
+    #[default]
+    Longest,
+    /// A text of its own: that of a sub-agent, or of a context that was made shorter.
+    Own,
+    /// The prompt and the answer of this turn.
+    Of(String),
 }
 
 /// The sessions of a trace, in the order in which they begin.
@@ -53,8 +69,11 @@ pub struct GraphTurn {
     pub wait: Span,
     /// When it is due from the session's beginning, if no turn takes any time.
     pub earliest: Span,
-    /// The turn whose prompt and answer its own prompt begins with: of all that it comes after, directly or not, the longest that fits.
+    /// The turn whose prompt and answer its own prompt begins with: the one that is named, or of all that it comes after, directly or not, the
+    /// longest that fits.
     pub extends: Option<u16>,
+    /// Tokens of its prompt that a turn which it comes after has sent already.
+    pub resent: u32,
 }
 
 impl Graph {
@@ -102,6 +121,36 @@ impl Graph {
         Ok(Graph { sessions })
     }
 
+    /// Counts what each prompt repeats of those that it comes after: by the ids of its blocks, of so many tokens, or by the turn that it extends.
+    pub(crate) fn count_resent(&mut self, rows: &[TraceRow], block_tokens: u32) {
+        for session in &mut self.sessions {
+            let before = ancestors(&session.turns);
+            // Of each beginning of a prompt, the turns that have it and come after none that has.
+            let mut having: HashMap<u64, Vec<u16>> = HashMap::new();
+            for i in 0..session.turns.len() {
+                let row = &rows[session.turns[i].row];
+                if row.blocks.is_empty() {
+                    let before = session.turns[i].extends.map(|of| session.turns[usize::from(of)].row);
+                    session.turns[i].resent = before.map_or(0, |row| rows[row].prompt_tokens);
+                    continue;
+                }
+                let (mut chain, mut shared, mut goes_on) = (0u64, 0u64, true);
+                for block in &row.blocks {
+                    chain = chained(chain, *block);
+                    let turns = having.entry(chain).or_default();
+                    let had = turns.iter().any(|of| before.holds(i, usize::from(*of)));
+                    if !had {
+                        turns.push(i as u16);
+                    }
+                    goes_on &= had;
+                    shared += u64::from(goes_on);
+                }
+                let tokens = shared.saturating_mul(u64::from(block_tokens));
+                session.turns[i].resent = tokens.min(u64::from(row.prompt_tokens)) as u32;
+            }
+        }
+    }
+
     /// When the last session begins.
     pub(crate) fn last_begin(&self) -> Span {
         self.sessions.last().map_or(Span::ZERO, |session| session.begins)
@@ -123,28 +172,36 @@ fn session(rows: &[TraceRow], own: &[usize], name: &str) -> Result<GraphSession,
         let what = format!("the {}th turn of its session; at most {MAX_TURNS} are replayed", MAX_TURNS + 1);
         return Err(wrong(name, &rows[own[MAX_TURNS]], what));
     }
-    let after = predecessors(rows, own, name)?;
+    let (after, named) = predecessors(rows, own, name)?;
     let order = in_order(rows, own, &after, name)?;
     let mut number = vec![0u16; own.len()];
     order.iter().enumerate().for_each(|(to, from)| number[*from] = to as u16);
     let begins = order.iter().filter(|i| after[**i].is_empty()).map(|i| rows[own[*i]].at).min();
     let begins = begins.unwrap_or(Span::ZERO);
     let mut turns: Vec<GraphTurn> = Vec::with_capacity(own.len());
-    for i in order {
+    for i in order.iter().copied() {
         let row = &rows[own[i]];
         let mut after: Vec<u16> = after[i].iter().map(|of| number[*of]).collect();
         after.sort_unstable();
         let wait = row.step.as_ref().map_or(Span::ZERO, |step| step.wait);
         let last = after.iter().map(|of| turns[usize::from(*of)].earliest).max();
         let earliest = last.map_or_else(|| row.at + -begins, |last| last + wait);
-        turns.push(GraphTurn { row: own[i], after, wait, earliest, extends: None });
+        turns.push(GraphTurn { row: own[i], after, wait, earliest, extends: None, resent: 0 });
     }
-    extend(&mut turns, rows);
+    let context = |i: usize| match rows[own[i]].step.as_ref().map(|step| &step.extends) {
+        Some(Context::Own) => Wanted::Own,
+        Some(Context::Of(_)) => named[i].map_or(Wanted::Own, |of| Wanted::Of(number[of])),
+        _ => Wanted::Longest,
+    };
+    let wanted: Vec<Wanted> = order.iter().map(|i| context(*i)).collect();
+    extend(&mut turns, rows, &wanted, name)?;
     Ok(GraphSession { begins, turns })
 }
 
-/// For each row, which others it comes after.
-fn predecessors(rows: &[TraceRow], own: &[usize], name: &str) -> Result<Vec<Vec<usize>>, TraceError> {
+/// For each row, which others it comes after, and which it says that its prompt begins with.
+type Named = (Vec<Vec<usize>>, Vec<Option<usize>>);
+
+fn predecessors(rows: &[TraceRow], own: &[usize], name: &str) -> Result<Named, TraceError> {
     let mut names: HashMap<&str, usize> = HashMap::new();
     for (i, row) in own.iter().map(|row| &rows[*row]).enumerate() {
         let Some(id) = row.step.as_ref().and_then(|step| step.id.as_deref()) else { continue };
@@ -154,24 +211,32 @@ fn predecessors(rows: &[TraceRow], own: &[usize], name: &str) -> Result<Vec<Vec<
             return Err(wrong(name, row, what));
         }
     }
-    let of_row = |row: &TraceRow| {
+    let known = |row: &TraceRow, field: &str, id: &str| {
+        names.get(id).copied().ok_or_else(|| {
+            let hint = nearest(id, names.keys().copied());
+            let hint = hint.map_or(String::new(), |near| format!(", did you mean `{near}`?"));
+            let what = format!(
+                "{field} names `{id}`, which is no id of its session{hint}; add that turn or take it out"
+            );
+            wrong(name, row, what)
+        })
+    };
+    let (mut all, mut extended) = (Vec::with_capacity(own.len()), Vec::with_capacity(own.len()));
+    for row in own.iter().map(|row| &rows[*row]) {
         let mut after = Vec::new();
         for id in row.step.iter().flat_map(|step| &step.after) {
-            let Some(of) = names.get(id.as_str()) else {
-                let hint = nearest(id, names.keys().copied());
-                let hint = hint.map_or(String::new(), |near| format!(", did you mean `{near}`?"));
-                let what = format!(
-                    "after names `{id}`, which is no id of its session{hint}; add that turn or take it out"
-                );
-                return Err(wrong(name, row, what));
-            };
-            if !after.contains(of) {
-                after.push(*of);
+            let of = known(row, "after", id)?;
+            if !after.contains(&of) {
+                after.push(of);
             }
         }
-        Ok(after)
-    };
-    own.iter().map(|row| of_row(&rows[*row])).collect()
+        all.push(after);
+        extended.push(match row.step.as_ref().map(|step| &step.extends) {
+            Some(Context::Of(id)) => Some(known(row, "extends", id)?),
+            _ => None,
+        });
+    }
+    Ok((all, extended))
 }
 
 /// The rows so that none is before one that it comes after; of those that could be next, the first in the file.
@@ -223,26 +288,83 @@ fn in_order(
     Err(wrong(name, &rows[own[first]], what))
 }
 
-/// Finds which turn's prompt and answer each prompt begins with. A prompt that is shorter than all of these is a text of its own: that of a
-/// sub-agent, or of a context that was made shorter.
-fn extend(turns: &mut [GraphTurn], rows: &[TraceRow]) {
+/// For each turn, all that it comes after, directly or not: a bit for every other one.
+struct Ancestors {
+    words: usize,
+    bits: Vec<u64>,
+}
+
+impl Ancestors {
+    fn holds(&self, turn: usize, of: usize) -> bool {
+        of < turn && self.bits[turn * self.words + of / 64] >> (of % 64) & 1 == 1
+    }
+}
+
+fn ancestors(turns: &[GraphTurn]) -> Ancestors {
     let words = turns.len().div_ceil(64);
-    let mut before: Vec<u64> = vec![0; words * turns.len()];
-    let whole = |turn: &GraphTurn| {
-        u64::from(rows[turn.row].prompt_tokens) + u64::from(rows[turn.row].output_tokens.max(1))
-    };
-    for i in 0..turns.len() {
-        let (earlier, own) = before.split_at_mut(i * words);
-        for of in turns[i].after.iter().map(|of| usize::from(*of)) {
+    let mut bits: Vec<u64> = vec![0; words * turns.len()];
+    for (i, turn) in turns.iter().enumerate() {
+        let (earlier, own) = bits.split_at_mut(i * words);
+        for of in turn.after.iter().map(|of| usize::from(*of)) {
             let theirs = &earlier[of * words..(of + 1) * words];
             own.iter_mut().zip(theirs).for_each(|(own, theirs)| *own |= theirs);
             own[of / 64] |= 1 << (of % 64);
         }
-        let fits = u64::from(rows[turns[i].row].prompt_tokens);
-        let ancestors = (0..i).filter(|of| own[of / 64] >> (of % 64) & 1 == 1);
-        // Of equals the latest: what was said last is what goes on.
-        let longest =
-            ancestors.filter(|of| whole(&turns[*of]) <= fits).max_by_key(|of| (whole(&turns[*of]), *of));
-        turns[i].extends = longest.map(|of| of as u16);
     }
+    Ancestors { words, bits }
+}
+
+/// The name of a beginning, out of that of the one before it and of its last block.
+fn chained(before: u64, block: u64) -> u64 {
+    let mut hasher = SipHasher24::new_with_keys(before, 0);
+    hasher.write_u64(block);
+    hasher.finish()
+}
+
+/// What is asked for of a turn's context, by the numbers of turns.
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Wanted {
+    Longest,
+    Own,
+    Of(u16),
+}
+
+/// Finds which turn's prompt and answer each prompt begins with. Where nobody says, a prompt that is shorter than all of these is a text of its
+/// own: that of a sub-agent, or of a context that was made shorter.
+fn extend(
+    turns: &mut [GraphTurn],
+    rows: &[TraceRow],
+    wanted: &[Wanted],
+    name: &str,
+) -> Result<(), TraceError> {
+    let before = ancestors(turns);
+    let whole = |turn: &GraphTurn| {
+        u64::from(rows[turn.row].prompt_tokens) + u64::from(rows[turn.row].output_tokens.max(1))
+    };
+    for i in 0..turns.len() {
+        let row = &rows[turns[i].row];
+        let fits = |of: usize| whole(&turns[of]) <= u64::from(row.prompt_tokens);
+        let is_before = |of: usize| before.holds(i, of);
+        turns[i].extends = match wanted[i] {
+            Wanted::Own => None,
+            Wanted::Of(of) if !is_before(usize::from(of)) => {
+                return Err(wrong(name, row, "extends names a turn that it does not come after"));
+            }
+            Wanted::Of(of) if !fits(usize::from(of)) => {
+                let what = format!(
+                    "{} prompt tokens hold less than the prompt and answer that it extends ({})",
+                    row.prompt_tokens,
+                    whole(&turns[usize::from(of)])
+                );
+                return Err(wrong(name, row, what));
+            }
+            Wanted::Of(of) => Some(of),
+            Wanted::Longest => {
+                let fit = (0..i).filter(|of| is_before(*of) && fits(*of));
+                // Of equals the latest: what was said last is what goes on.
+                fit.max_by_key(|of| (whole(&turns[*of]), *of)).map(|of| of as u16)
+            }
+        };
+    }
+    Ok(())
 }

@@ -43,10 +43,11 @@ pub use error::{SpecError, closest, nearest};
 pub use material::Material;
 pub use player::{Action, Attempted, Deadline, Ended, Player};
 pub use policy::{CancelAfter, CancelSpec, ClientSpec, Connections, Jitter, RetryOn, RetrySpec, Timeouts};
-pub use prompts::{Prompts, block_key};
+pub use prompts::{Prompts, Said, block_key};
 pub use rebuild::{RebuildSpec, Rebuilt, Reuse, rebuild};
 pub use scenario::{
-    ClassSpec, LoadSpec, PromptOrder, PromptSpec, Scenario, SessionSpec, SharedPrefix, SizeSpec, TargetSpec,
+    AnswerText, ClassSpec, LoadSpec, PromptOrder, PromptSpec, Scenario, SessionSpec, SharedPrefix, SizeSpec,
+    TargetSpec,
 };
 pub use schedule::{Feed, Schedule, Sequence};
 pub use scrape::ScrapeSpec;

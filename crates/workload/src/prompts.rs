@@ -11,9 +11,11 @@
 //! equal chain of ids gives equal text, anything else gives different text.
 //!
 //! **Sessions.** The assistant's part of the history is synthetic text of the asked length, not what the server said:
-//! otherwise prompts would depend on the server under test and two runs could not be compared. A turn of a trace's session without block ids
+//! otherwise prompts would depend on the server under test and two runs could not be compared. Who wants the answers that came asks for them
+//! ([`crate::AnswerText::Real`]) and hands them in ([`Prompts::render_with`]). A turn of a trace's session without block ids
 //! begins with the longest prompt and answer that it comes after and that fits its length ([`crate::graph`]).
 
+use std::collections::BTreeMap;
 use std::hash::Hasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +25,7 @@ use siphasher::sip::SipHasher24;
 
 use crate::draw::{Arrival, Drawer};
 use crate::graph::Graph;
+use crate::scenario::AnswerText;
 use crate::{Scenario, SpecError, words};
 
 /// Tokens per hashed block, as in the engines' caches.
@@ -58,6 +61,18 @@ pub fn block_key(scenario: &Scenario) -> u64 {
         }
     }
     hasher.finish()
+}
+
+/// The answers that came in a session, by turn.
+pub type Said = BTreeMap<u16, String>;
+
+/// A message of a synthetic prompt.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Part {
+    pub role: Role,
+    pub pieces: Vec<Piece>,
+    /// The turn whose question or answer it is.
+    pub turn: u16,
 }
 
 /// The first `count` words of the text named `key`.
@@ -123,6 +138,10 @@ impl Prompts {
 
     /// What the request carries: messages for chat and responses, tensors for KServe, one text for the other protocols.
     pub fn payload(&self, arrival: &Arrival) -> Payload {
+        self.payload_with(arrival, None)
+    }
+
+    fn payload_with(&self, arrival: &Arrival, said: Option<&Said>) -> Payload {
         let target = &self.scenario.target;
         if target.protocol.carries() == Carries::Tensors {
             // A body of the user's own holds its tensors.
@@ -133,7 +152,7 @@ impl Prompts {
                 false => target.tensors.draw(arrival.prompt_tokens, key),
             });
         }
-        let messages = self.messages(arrival);
+        let messages = self.messages(arrival, said);
         if target.protocol.carries() == Carries::Messages {
             return Payload::Messages(messages);
         }
@@ -152,17 +171,31 @@ impl Prompts {
 
     /// Both at once, for the price of one text.
     pub fn render(&self, arrival: &Arrival) -> (Payload, Vec<u64>) {
-        let payload = self.payload(arrival);
+        self.render_with(arrival, None)
+    }
+
+    /// The same, with the answers that came in its session where the scenario asks for these.
+    pub fn render_with(&self, arrival: &Arrival, said: Option<&Said>) -> (Payload, Vec<u64>) {
+        let payload = self.payload_with(arrival, said);
         let blocks = hash_blocks(&payload, self.hash_key);
         (payload, blocks)
     }
 
-    fn messages(&self, arrival: &Arrival) -> Vec<Message> {
+    /// Does a request of this class hold the answers that came before it?
+    pub fn wants_answers(&self, class: u16) -> bool {
+        self.scenario.prompts_of(class).answers == AnswerText::Real
+    }
+
+    fn messages(&self, arrival: &Arrival, said: Option<&Said>) -> Vec<Message> {
         let spec = self.scenario.prompts_of(arrival.class);
         if let Some(file) = &spec.file {
             return self.entry_messages(file, arrival);
         }
-        let of = |(role, pieces): (Role, Vec<Piece>)| {
+        let said = said.filter(|_| spec.answers == AnswerText::Real);
+        let of = |Part { role, pieces, turn }: Part| {
+            if let (Role::Assistant, Some(answer)) = (role, said.and_then(|said| said.get(&turn))) {
+                return Message { role, content: answer.clone() };
+            }
             let mut content = String::new();
             for piece in pieces {
                 words::write(&mut content, piece.key, piece.count);
@@ -174,7 +207,7 @@ impl Prompts {
     }
 
     /// What a synthetic prompt is made of, message by message.
-    pub(crate) fn parts(&self, arrival: &Arrival, length: Length) -> Vec<(Role, Vec<Piece>)> {
+    pub(crate) fn parts(&self, arrival: &Arrival, length: Length) -> Vec<Part> {
         match arrival.session {
             Some(session) => match self.drawer.graph() {
                 Some(graph) => self.branch(graph, session, arrival, length),
@@ -182,7 +215,8 @@ impl Prompts {
             },
             None => {
                 let own = self.key(arrival, Root::Own, arrival.id, 0);
-                vec![(Role::User, self.pieces(arrival, arrival.prompt_tokens, own, length))]
+                let pieces = self.pieces(arrival, arrival.prompt_tokens, own, length);
+                vec![Part { role: Role::User, pieces, turn: arrival.turn }]
             }
         }
     }
@@ -203,7 +237,7 @@ impl Prompts {
 
     /// The conversation up to and with this turn. Lengths of the turns before are drawn again: they are a function of the
     /// session's number.
-    fn conversation(&self, session: u64, arrival: &Arrival, length: Length) -> Vec<(Role, Vec<Piece>)> {
+    fn conversation(&self, session: u64, arrival: &Arrival, length: Length) -> Vec<Part> {
         let plan = self.drawer.plan_at(arrival.level, session);
         let mut out = Vec::new();
         for (i, turn) in plan.turns.iter().take(usize::from(arrival.turn) + 1).enumerate() {
@@ -212,10 +246,12 @@ impl Prompts {
                 0 => self.pieces(arrival, turn.asked, asked, length),
                 _ => vec![plain(asked, turn.asked, length.factor)],
             };
-            out.push((Role::User, pieces));
-            if i < usize::from(arrival.turn) {
+            let number = i as u16;
+            out.push(Part { role: Role::User, pieces, turn: number });
+            if number < arrival.turn {
                 let key = self.key(arrival, Root::Answered, session, i as u64);
-                out.push((Role::Assistant, vec![plain(key, turn.output, length.factor)]));
+                let pieces = vec![plain(key, turn.output, length.factor)];
+                out.push(Part { role: Role::Assistant, pieces, turn: number });
             }
         }
         out
@@ -223,13 +259,7 @@ impl Prompts {
 
     /// The branch of a session that leads to this turn: each prompt that the next one begins with, and its answer. Where block ids say what a prompt is
     /// made of, they do.
-    fn branch(
-        &self,
-        graph: &Graph,
-        session: u64,
-        arrival: &Arrival,
-        length: Length,
-    ) -> Vec<(Role, Vec<Piece>)> {
+    fn branch(&self, graph: &Graph, session: u64, arrival: &Arrival, length: Length) -> Vec<Part> {
         let turns = &graph.sessions[(session % graph.sessions.len() as u64) as usize].turns;
         let own = |turn: u16| self.key(arrival, Root::Asked, session, u64::from(turn));
         let rows = self.drawer.trace().map_or(&[][..], |trace| &trace.rows);
@@ -251,11 +281,12 @@ impl Prompts {
                 }
                 _ => vec![plain(own(turn), tokens.saturating_sub(held), length.factor)],
             };
-            out.push((Role::User, pieces));
+            out.push(Part { role: Role::User, pieces, turn });
             if turn != arrival.turn {
                 let key = self.key(arrival, Root::Answered, session, u64::from(turn));
                 let answer = row.output_tokens.max(1);
-                out.push((Role::Assistant, vec![plain(key, answer, length.factor)]));
+                let pieces = vec![plain(key, answer, length.factor)];
+                out.push(Part { role: Role::Assistant, pieces, turn });
                 held = tokens.saturating_add(answer);
             }
         }

@@ -6,17 +6,22 @@
 //! earlier one did, for as many tokens as the server said it took from its cache. Modelling the whole log by laws lost: arrivals,
 //! lengths and reuse belong together, and a fit of each takes them apart.
 //!
-//! Names of blocks and sessions are numbered anew in the order in which they come: nothing of what they were made of is left.
+//! Where the log says which turns of a session came after which, the trace says so too: the time from the end of the last of them to the beginning of a
+//! turn is its wait, whatever filled it. So the sessions go as fast as their target answers, and their tools take what they took.
+//!
+//! Names of blocks, sessions and turns are numbered anew in the order in which they come: nothing of what they were made of is left.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt::Write;
 
+use plimsoll_math::dist::exponential;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{How, Logged, LoggedRequest, Span};
 use serde_json::json;
 
-use crate::trace::TraceRow;
-use crate::{Size, SpecError};
+use crate::graph::{Context, GraphStep};
+use crate::trace::{MAX_WAIT_MS, TraceRow};
+use crate::{Rate, Size, SpecError};
 
 /// Ticks from this width on are spread: those below are finer than a step of an engine.
 const COARSE_NS: i64 = 100_000_000;
@@ -30,6 +35,10 @@ pub struct RebuildSpec {
     pub prompt: Option<Size>,
     /// Law of the output lengths that it does not say.
     pub output: Option<Size>,
+    /// How many sessions begin, where the log does not say when they did.
+    pub session_rate: Option<Rate>,
+    /// Longest wait of a turn for its tools: longer ones are cut. `None` = what a trace may say, a day.
+    pub max_wait: Option<Span>,
     /// Seed of everything drawn.
     pub seed: u64,
 }
@@ -41,6 +50,8 @@ pub enum Reuse {
     Hashes,
     /// By how many tokens the server took from its cache: which text that was is made up.
     Cached,
+    /// By whose call each is: that of an agent begins with the prompt and the answer of the one before, if it is long enough.
+    Grown,
     /// It is not: no two prompts of the trace begin alike.
     Unknown,
 }
@@ -62,6 +73,8 @@ pub struct Rebuilt {
     pub refused: usize,
     /// Width of the ticks within which stamps were spread.
     pub spread: Option<Span>,
+    /// Waits that were cut.
+    pub waits_cut: usize,
 }
 
 /// Makes a trace of a log.
@@ -69,12 +82,16 @@ pub struct Rebuilt {
 /// # Errors
 /// [`SpecError::Missing`]: it holds no request, or no length and no law for it.
 pub fn rebuild(logged: &Logged, spec: &RebuildSpec) -> Result<Rebuilt, SpecError> {
-    let mut kept: Vec<LoggedRequest> =
-        logged.requests.iter().filter(|one| one.how != How::ClientError).cloned().collect();
+    let mut answerable = logged.clone();
+    answerable.retain(|one| one.how != How::ClientError);
+    let mut kept = answerable.requests;
     let refused = logged.requests.len() - kept.len();
     if kept.is_empty() {
         let want = "it holds no request that a server would have answered".to_owned();
         return Err(SpecError::Missing { path: logged.source.to_owned(), want });
+    }
+    if logged.is_relative {
+        begin_sessions(&mut kept, spec)?;
     }
     let spread = (logged.tick_ns >= COARSE_NS).then_some(Span(logged.tick_ns));
     let (earliest, latest) = (kept.iter().map(|one| one.at_ns).min(), kept.iter().map(|one| one.at_ns).max());
@@ -104,12 +121,19 @@ pub fn rebuild(logged: &Logged, spec: &RebuildSpec) -> Result<Rebuilt, SpecError
             step: None,
         });
     }
-    let (reuse, block_tokens) = name_blocks(&kept, &mut rows, logged.block_tokens, spec.seed);
+    let (mut reuse, block_tokens) = name_blocks(&kept, &mut rows, logged.block_tokens, spec.seed);
+    let a_day = Span((MAX_WAIT_MS * 1e6) as i64);
+    let longest = spec.max_wait.map_or(a_day, |wait| wait.min(a_day));
+    let waits_cut = put_in_order(&kept, &mut rows, longest);
+    if reuse == Reuse::Unknown && rows.iter().any(|row| row.step.is_some()) {
+        reuse = Reuse::Grown;
+        grow(&kept, &mut rows);
+    }
     let mut names = HashMap::new();
     for row in &mut rows {
         row.session = row.session.map(|session| renumbered(&mut names, session));
     }
-    Ok(Rebuilt { rows, logged: kept, block_tokens, reuse, drawn, refused, spread })
+    Ok(Rebuilt { rows, logged: kept, block_tokens, reuse, drawn, refused, spread, waits_cut })
 }
 
 impl Rebuilt {
@@ -129,10 +153,108 @@ impl Rebuilt {
             if let Some(session) = row.session {
                 line["session_id"] = session.into();
             }
+            if let Some(step) = &row.step {
+                line["id"] = step.id.clone().into();
+                match &step.extends {
+                    Context::Longest => {}
+                    Context::Own => line["extends"] = serde_json::Value::Null,
+                    Context::Of(turn) => line["extends"] = turn.clone().into(),
+                }
+                if !step.after.is_empty() {
+                    line["after"] = step.after.clone().into();
+                    line["wait_ms"] = (step.wait.0 as f64 / 1e6).into();
+                }
+            }
             let _ = writeln!(text, "{line}");
         }
         text
     }
+}
+
+/// Sets sessions, whose times count from their own beginnings, in a row: they begin by a Poisson process.
+fn begin_sessions(kept: &mut [LoggedRequest], spec: &RebuildSpec) -> Result<(), SpecError> {
+    let Some(rate) = spec.session_rate else {
+        return Err(SpecError::Missing {
+            path: "--session-rate".to_owned(),
+            want: "the log does not say when its sessions began; say how many begin, such as --session-rate 2/min"
+                .to_owned(),
+        });
+    };
+    let (mut stream, mut at_ns) = (Stream::new(spec.seed, "log sessions", 0), 0);
+    let mut begins: HashMap<Option<u64>, i64> = HashMap::new();
+    for one in kept {
+        let next = begins.len();
+        let begin = *begins.entry(one.session).or_insert_with(|| {
+            if next > 0 {
+                at_ns += Span::from_secs_f64(exponential(&mut stream, 1.0 / rate.as_per_s())).0;
+            }
+            at_ns
+        });
+        one.at_ns = one.at_ns.saturating_add(begin);
+    }
+    Ok(())
+}
+
+/// Says in the rows which turns of a session come after which, and how long after. How many waits were longer than the longest?
+fn put_in_order(kept: &[LoggedRequest], rows: &mut [TraceRow], longest: Span) -> usize {
+    let mut turns: HashMap<Option<u64>, usize> = HashMap::new();
+    let mut known: HashMap<(Option<u64>, u64), (String, i64)> = HashMap::new();
+    for one in kept {
+        let Some(turn) = &one.turn else { continue };
+        let number = turns.entry(one.session).or_default();
+        let ended = one.at_ns.saturating_add(turn.took_ns);
+        known.insert((one.session, turn.id), (number.to_string(), ended));
+        *number += 1;
+    }
+    let mut cut = 0;
+    for (one, row) in kept.iter().zip(rows) {
+        let Some(turn) = &one.turn else { continue };
+        let before: Vec<&(String, i64)> =
+            turn.after.iter().filter_map(|of| known.get(&(one.session, *of))).collect();
+        let wait = before.iter().map(|(_, ended)| one.at_ns.saturating_sub(*ended).max(0)).min();
+        let wait = wait.map_or(Span::ZERO, Span);
+        cut += usize::from(wait > longest);
+        row.step = Some(GraphStep {
+            id: known.get(&(one.session, turn.id)).map(|(id, _)| id.clone()),
+            after: before.into_iter().map(|(id, _)| id.clone()).collect(),
+            wait: wait.min(longest),
+            extends: Context::Longest,
+        });
+    }
+    cut
+}
+
+/// Says of each call of a known agent what it goes on from: the agent's call before it, unless its prompt is too short to hold that.
+fn grow(kept: &[LoggedRequest], rows: &mut [TraceRow]) {
+    let places =
+        kept.iter().enumerate().filter_map(|(i, one)| Some(((one.session, one.turn.as_ref()?.id), i)));
+    let places: HashMap<(Option<u64>, u64), usize> = places.collect();
+    for i in 0..kept.len() {
+        let Some(turn) = kept[i].turn.as_ref().filter(|turn| turn.agent.is_some()) else { continue };
+        let (mut open, mut seen) = (VecDeque::from([turn]), HashSet::from([turn.id]));
+        let mut latest: Option<usize> = None;
+        while let Some(turn) = open.pop_front() {
+            for of in turn.after.iter().filter(|of| seen.insert(**of)) {
+                let Some(place) = places.get(&(kept[i].session, *of)).copied() else { continue };
+                match kept[place].turn.as_ref() {
+                    Some(before) if before.agent != turn_agent(&kept[i]) => open.push_back(before),
+                    _ => latest = latest.max(Some(place)),
+                }
+            }
+        }
+        let holds = |place: &usize| {
+            let before = &rows[*place];
+            before.prompt_tokens.saturating_add(before.output_tokens) <= rows[i].prompt_tokens
+        };
+        let before = latest.filter(holds).and_then(|place| rows[place].step.as_ref()?.id.clone());
+        if let Some(step) = &mut rows[i].step {
+            step.extends = before.map_or(Context::Own, Context::Of);
+        }
+    }
+}
+
+fn turn_agent(one: &LoggedRequest) -> Option<u64> {
+    one.turn.as_ref().and_then(|turn| turn.agent)
 }
 
 /// Prompt and output of each, and how many were made up.
@@ -219,7 +341,8 @@ fn name_blocks(kept: &[LoggedRequest], rows: &mut [TraceRow], block_tokens: u32,
         return (Reuse::Unknown, 0);
     }
     let mut stream = Stream::new(seed, "log reuse", 0);
-    let (mut next, mut texts, mut longest) = (0u64, HashMap::<Option<u64>, Vec<u64>>::new(), Vec::new());
+    let (mut next, mut longest) = (0u64, Vec::new());
+    let mut texts: HashMap<(Option<u64>, Option<u64>), Vec<u64>> = HashMap::new();
     for (one, row) in kept.iter().zip(rows) {
         let cached = match one.cached {
             Some(cached) => cached.min(row.prompt_tokens),
@@ -230,8 +353,9 @@ fn name_blocks(kept: &[LoggedRequest], rows: &mut [TraceRow], block_tokens: u32,
         // The nearest whole block: of a prompt's last few tokens no cache of blocks keeps anything.
         let full = (row.prompt_tokens / BLOCK_TOKENS) as usize;
         let shared = (((cached + BLOCK_TOKENS / 2) / BLOCK_TOKENS) as usize).min(full);
-        // The conversation's text so far, or the longest that there was.
-        let before = texts.get(&one.session).filter(|text| text.len() >= shared).unwrap_or(&longest);
+        // The text so far of the conversation (of the agent, where several are at work in it), or the longest that there was.
+        let whose = (one.session, turn_agent(one));
+        let before = texts.get(&whose).filter(|text| text.len() >= shared).unwrap_or(&longest);
         row.blocks = before.iter().take(shared).copied().collect();
         while row.blocks.len() < full {
             row.blocks.push(next);
@@ -240,7 +364,7 @@ fn name_blocks(kept: &[LoggedRequest], rows: &mut [TraceRow], block_tokens: u32,
         if row.blocks.len() > longest.len() {
             longest.clone_from(&row.blocks);
         }
-        texts.insert(one.session, row.blocks.clone());
+        texts.insert(whose, row.blocks.clone());
     }
     (Reuse::Cached, BLOCK_TOKENS)
 }

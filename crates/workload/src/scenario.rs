@@ -260,6 +260,8 @@ pub struct PromptSpec {
     pub shared_prefix: Option<SharedPrefix>,
     /// Conversations of several turns.
     pub sessions: Option<SessionSpec>,
+    /// What stands in a session's prompts for the answers that came before.
+    pub answers: AnswerText,
     /// Let the nonce change the text, so that a cache left warm by an earlier run does not answer.
     pub salt: bool,
     /// Words of synthetic text per asked token; set after comparing with the server's `usage`.
@@ -276,11 +278,23 @@ impl Default for PromptSpec {
             order: PromptOrder::Cycle,
             shared_prefix: None,
             sessions: None,
+            answers: AnswerText::Synthetic,
             salt: true,
             words_per_token: 1.0,
             template_tokens: 0,
         }
     }
+}
+
+/// What stands in a session's prompts for the answers that came before.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AnswerText {
+    /// Text of the asked length: prompts do not depend on the server, and two runs have the same.
+    #[default]
+    Synthetic,
+    /// What the server really said. It is kept in memory until the session is over and written nowhere.
+    Real,
 }
 
 /// Order in which the lines of a prompt file are used.

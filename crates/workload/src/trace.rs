@@ -20,7 +20,7 @@ use serde::Deserialize;
 use siphasher::sip::SipHasher24;
 
 use crate::error::TraceError;
-use crate::graph::{Graph, GraphStep};
+use crate::graph::{Context, Graph, GraphStep};
 use crate::units::MAX_TOKENS;
 use crate::{SpecError, servegen};
 
@@ -81,7 +81,7 @@ impl Trace {
         if rows.is_empty() {
             return Err(whole("holds no request with output tokens"));
         }
-        let graph = if is_graph { Some(Graph::of(&mut rows, name)?) } else { None };
+        let mut graph = if is_graph { Some(Graph::of(&mut rows, name)?) } else { None };
         let unordered = if is_graph { 0 } else { rows.windows(2).filter(|w| w[1].at < w[0].at).count() };
         if !is_graph {
             rows.sort_by_key(|row| row.at);
@@ -93,12 +93,15 @@ impl Trace {
         let block_tokens = block_size(&rows).ok_or_else(|| {
             whole("its hash_ids fit no block size: want ceil(input_length / size) or its floor ids on every row")
         })?;
+        if let Some(graph) = &mut graph {
+            graph.count_resent(&rows, block_tokens);
+        }
         let tick = if untimed || is_graph { None } else { tick(&rows) };
         Ok(Trace { rows, block_tokens, tick, unordered, failed, untimed, graph })
     }
 
     /// The same with blocks of this size, as its file says: several sizes may fit its rows.
-    fn of_blocks(self, size: u32, name: &str) -> Result<Trace, TraceError> {
+    fn of_blocks(mut self, size: u32, name: &str) -> Result<Trace, TraceError> {
         let fits = |row: &TraceRow| {
             let ids = row.blocks.len() as u64;
             let (floor, ceil) =
@@ -106,7 +109,12 @@ impl Trace {
             (floor..=ceil).contains(&ids)
         };
         match self.rows.iter().find(|row| !fits(row)) {
-            None => Ok(Trace { block_tokens: size, ..self }),
+            None => {
+                if let Some(graph) = self.graph.as_mut().filter(|_| size != self.block_tokens) {
+                    graph.count_resent(&self.rows, size);
+                }
+                Ok(Trace { block_tokens: size, ..self })
+            }
             Some(row) => Err(TraceError {
                 file: name.to_string(),
                 line: row.line as usize,
@@ -268,6 +276,14 @@ struct JsonRow {
     /// From the end of the last of them.
     #[serde(default)]
     wait_ms: Option<f64>,
+    /// The turn whose prompt and answer its prompt begins with; `null`: none.
+    #[serde(default, deserialize_with = "said")]
+    extends: Option<serde_json::Value>,
+}
+
+/// What is `null` is said too.
+fn said<'de, D: serde::Deserializer<'de>>(json: D) -> Result<Option<serde_json::Value>, D::Error> {
+    serde_json::Value::deserialize(json).map(Some)
 }
 
 /// Reads a Mooncake trace: JSON Lines with `timestamp` (ms), `input_length`, `output_length`, `hash_ids`. The same
@@ -319,7 +335,7 @@ pub fn read_mooncake(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
 }
 
 /// Longest wait for a tool, ms: a day. What is longer is a stamp in another unit.
-const MAX_WAIT_MS: f64 = 86_400_000.0;
+pub(crate) const MAX_WAIT_MS: f64 = 86_400_000.0;
 
 /// A line's place among the turns of its session.
 fn step(row: &JsonRow) -> Result<Option<GraphStep>, String> {
@@ -328,7 +344,7 @@ fn step(row: &JsonRow) -> Result<Option<GraphStep>, String> {
         serde_json::Value::Number(number) => Ok(number.to_string()),
         other => Err(format!("`{other}` is no name of a turn; want a text or a number")),
     };
-    if row.after.is_none() && row.id.is_none() && row.wait_ms.is_none() {
+    if row.after.is_none() && row.id.is_none() && row.wait_ms.is_none() && row.extends.is_none() {
         return Ok(None);
     }
     let after = row.after.iter().flatten().map(name).collect::<Result<Vec<_>, _>>()?;
@@ -340,7 +356,12 @@ fn step(row: &JsonRow) -> Result<Option<GraphStep>, String> {
         return Err("wait_ms without after: it counts from the end of other turns; name them, or put it into timestamp".into());
     }
     let id = row.id.as_ref().map(name).transpose()?;
-    Ok(Some(GraphStep { id, after, wait: Span((wait_ms * 1e6).round() as i64) }))
+    let extends = match &row.extends {
+        None => Context::Longest,
+        Some(serde_json::Value::Null) => Context::Own,
+        Some(of) => Context::Of(name(of)?),
+    };
+    Ok(Some(GraphStep { id, after, wait: Span((wait_ms * 1e6).round() as i64), extends }))
 }
 
 /// A conversation by its number, or by its name.

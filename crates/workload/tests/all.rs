@@ -12,6 +12,8 @@ mod graph;
 mod player;
 #[path = "all/prompts.rs"]
 mod prompts;
+#[path = "all/rebuild.rs"]
+mod rebuild;
 #[path = "all/schedule.rs"]
 mod schedule;
 #[path = "all/spec.rs"]

@@ -84,6 +84,9 @@ pub struct WorkloadArgs {
     /// Conversations as TURNS,THINK: that many turns, the think time between them (4,10s)
     #[arg(long, value_name = "TURNS,THINK", help_heading = "Workload")]
     pub sessions: Option<String>,
+    /// Prompts of later turns hold what the server really answered, in place of text of the same length
+    #[arg(long, help_heading = "Workload")]
+    pub real_answers: bool,
     /// Seed of everything drawn
     #[arg(long, help_heading = "Workload")]
     pub seed: Option<u64>,

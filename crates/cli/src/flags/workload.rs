@@ -9,8 +9,8 @@ use super::Format;
 /// `plimsoll workload`
 #[derive(Args, Debug)]
 pub struct FromLogArgs {
-    /// Logs of LiteLLM, Envoy AI gateway, nginx (JSON), Dynamo, vLLM or llama.cpp, traces with GenAI spans, a run, or a folder of
-    /// one of these; several of one kind are put together
+    /// Logs of LiteLLM, Envoy AI gateway, nginx (JSON), Dynamo, vLLM or llama.cpp, agents' sessions in WEKA's form, traces with GenAI spans, a
+    /// run, or a folder of one of these; several of one kind are put together
     #[arg(required = true, value_parser = crate::named::run)]
     pub sources: Vec<PathBuf>,
     /// Write the workload: a trace (Mooncake's form) that run, simulate and plan take with --trace; .gz packs it
@@ -31,6 +31,12 @@ pub struct FromLogArgs {
     /// Output tokens likewise
     #[arg(long, value_name = "SIZES")]
     pub osl: Option<String>,
+    /// Sessions that begin, where the log does not say when they did: 2/min
+    #[arg(long, value_name = "RATE")]
+    pub session_rate: Option<String>,
+    /// Cut the waits of turns for their tools (and for people) to this [default: 24h]
+    #[arg(long, value_name = "SPAN")]
+    pub max_wait: Option<String>,
     /// Engine on which log and workload are simulated: a profile, or a YAML file of one
     #[arg(long, value_name = "NAME|FILE", default_value = "llama-3.1-8b@h100")]
     pub profile: String,

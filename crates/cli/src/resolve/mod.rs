@@ -139,6 +139,9 @@ impl Draft {
                 .ok_or_else(|| Stop::usage(format!("--sessions {text}: write TURNS,THINK such as 4,10s")))?;
             self.set("prompts.sessions", json!({"turns": turns.trim(), "think": think.trim()}));
         }
+        if args.real_answers {
+            self.set("prompts.answers", json!("real"));
+        }
         if let Some(text) = &args.models {
             self.models(text)?;
         }

@@ -41,7 +41,8 @@ pub fn of_level(summary: &LevelSummary, bill: &Bill) -> UnitCosts {
     let good = rates.good_per_s.clone().unwrap_or_else(|| {
         Reading::refused("no budget says which requests are good; give one with --slo or --budget", 0)
     });
-    units(bill, &Flow { requests: rates.achieved_per_s.clone(), good, input, output })
+    let sessions = rates.sessions_per_s.clone();
+    units(bill, &Flow { requests: rates.achieved_per_s.clone(), good, sessions, input, output })
 }
 
 /// What flows, per second.
@@ -50,6 +51,8 @@ pub struct Flow {
     pub requests: Reading,
     /// Requests that met every ceiling.
     pub good: Reading,
+    /// Sessions played to a good end, where there are sessions.
+    pub sessions: Option<Reading>,
     /// Prompt tokens.
     pub input: Reading,
     /// Generated tokens.
@@ -81,6 +84,7 @@ pub fn units(bill: &Bill, flow: &Flow) -> UnitCosts {
     UnitCosts {
         per_request: of(&flow.requests, 1.0),
         per_good_request: of(&flow.good, 1.0),
+        per_session: flow.sessions.as_ref().map(|rate| of(rate, 1.0)),
         per_million_input: token(&flow.input, Rate::input_price),
         per_million_output: token(&flow.output, Rate::output_price),
     }
@@ -115,6 +119,7 @@ fn at_budget(lines: &Lines, curve: Option<&Curve>, levels: &[LevelFinding], bill
         let costs = UnitCosts {
             per_request: refused(),
             per_good_request: refused(),
+            per_session: None,
             per_million_input: refused(),
             per_million_output: refused(),
         };
@@ -141,6 +146,7 @@ fn at_budget(lines: &Lines, curve: Option<&Curve>, levels: &[LevelFinding], bill
     let flow = Flow {
         requests: Reading::Estimate(*rate),
         good,
+        sessions: None,
         input: tokens(load.input_tokens_per_s),
         output: tokens(load.output_tokens_per_s),
     };

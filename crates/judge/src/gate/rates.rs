@@ -271,6 +271,8 @@ pub(super) fn price(
     }
     let found = cost::cost(&run.findings, &bill);
     let at_line = found.at_budget.iter().find(|line| line.traffic == chosen.traffic && line.rate.is_some());
+    // How many sessions a rate between two levels would finish nobody knows.
+    let at_line = at_line.filter(|_| budget.metric != BudgetMetric::CostPerSession);
     let (costs, note) = match at_line {
         Some(line) => {
             let rate = line.rate.map_or(0.0, |rate| rate.value);
@@ -286,6 +288,9 @@ pub(super) fn price(
     };
     let reading = match budget.metric {
         BudgetMetric::CostPerGoodRequest => costs.per_good_request.clone(),
+        BudgetMetric::CostPerSession => {
+            costs.per_session.clone().ok_or("no session was played to a good end")?
+        }
         _ => costs.per_request.clone(),
     };
     let law = if at_line.is_some() { Law::Bracket } else { Law::Batches };

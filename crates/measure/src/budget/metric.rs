@@ -63,6 +63,8 @@ pub enum BudgetMetric {
     CostPerRequest,
     /// Cost of a request that met every latency ceiling of the file.
     CostPerGoodRequest,
+    /// Cost of a session that was played to a good end.
+    CostPerSession,
 }
 
 /// How a metric is judged.
@@ -84,7 +86,7 @@ pub enum Judged {
 
 impl BudgetMetric {
     /// Every metric.
-    pub const ALL: [BudgetMetric; 24] = [
+    pub const ALL: [BudgetMetric; 25] = [
         BudgetMetric::Ttft,
         BudgetMetric::TtftAfterSend,
         BudgetMetric::Ttfb,
@@ -109,6 +111,7 @@ impl BudgetMetric {
         BudgetMetric::Utilisation,
         BudgetMetric::CostPerRequest,
         BudgetMetric::CostPerGoodRequest,
+        BudgetMetric::CostPerSession,
     ];
 
     /// The name in files and on the screen.
@@ -139,6 +142,7 @@ impl BudgetMetric {
             Utilisation => "utilisation",
             CostPerRequest => "cost_per_request",
             CostPerGoodRequest => "cost_per_good_request",
+            CostPerSession => "cost_per_session",
         }
     }
 
@@ -152,7 +156,7 @@ impl BudgetMetric {
             ErrorRate | RetryRate | ErrorAndRetryRate => Judged::Share,
             Throughput | Goodput | OutputTokensPerS => Judged::Rate,
             ThroughputBeforeOnset | Utilisation => Judged::Line,
-            CostPerRequest | CostPerGoodRequest => Judged::Cost,
+            CostPerRequest | CostPerGoodRequest | CostPerSession => Judged::Cost,
         }
     }
 

@@ -45,6 +45,9 @@ pub struct UnitCosts {
     pub per_request: Reading,
     /// Per request that met every ceiling of the budget.
     pub per_good_request: Reading,
+    /// Per session played to a good end; `None` where there are no sessions.
+    #[serde(default)]
+    pub per_session: Option<Reading>,
     /// Per million prompt tokens.
     pub per_million_input: Reading,
     /// Per million generated tokens.

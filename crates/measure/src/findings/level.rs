@@ -184,7 +184,7 @@ pub struct Counts {
 }
 
 /// How the sessions that begin in a window ended.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct SessionCounts {
     /// Sessions that begin in the window.
     pub begun: u64,
@@ -198,6 +198,26 @@ pub struct SessionCounts {
     pub not_counted: u64,
     /// Requests due in the window that were never sent, because a turn that they come after had no answer.
     pub broken_off: u64,
+    /// Tokens of those that were played to a good end; `None` where there is none.
+    #[serde(default)]
+    pub tokens: Option<SessionTokens>,
+}
+
+/// Tokens of a session, the mean of those that were played to a good end: as the server counts them, else as they were asked for.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct SessionTokens {
+    /// Sessions.
+    pub sessions: u64,
+    /// Prompt tokens, over all turns.
+    pub prompt: f64,
+    /// Generated tokens.
+    pub output: f64,
+    /// Of the prompt tokens, those that an earlier turn of the session had sent; `None` = not known of every turn.
+    pub resent: Option<f64>,
+    /// Of the prompt tokens, those that the server took from its cache; `None` = it does not say of every turn.
+    pub cached: Option<f64>,
+    /// Of those sent again, those that the server did not take from its cache: computed again.
+    pub computed_again: Option<f64>,
 }
 
 /// Whether the rows of a level, its warm-up included, can be what happened: all of them there, once, and in order.
@@ -260,6 +280,9 @@ pub struct Rates {
     /// Items (rows of the batches) per second, of requests finished inside the window; `None` where sizes are tokens.
     #[serde(default)]
     pub items_per_s: Option<Reading>,
+    /// Sessions played to a good end per second inside the window; `None` where there are none.
+    #[serde(default)]
+    pub sessions_per_s: Option<Reading>,
     /// Generated tokens per second that the median user sees: 1 / median `tpot`.
     pub tokens_per_s_per_user: Option<Reading>,
     /// Where the token counts come from: `usage` as the server reports it, `usage of N %` where it does so for a part of the

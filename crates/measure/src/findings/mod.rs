@@ -29,8 +29,8 @@ pub use budget::{BudgetFinding, BudgetRow, BudgetSpec, Ceiling, Held, Metric};
 pub use figure::{Bounded, Estimate, Percentiles, Reading};
 pub use level::{
     Bucket, Concurrency, Counts, CutLatency, Drift, ErrorCount, FAILURES, FanOut, Histogram, Itl, Kept,
-    Latencies, LengthFigures, Lengths, LevelSummary, Little, Rates, Records, SessionCounts, SlowStretch,
-    Stability, Tail, Timeline, Window,
+    Latencies, LengthFigures, Lengths, LevelSummary, Little, Rates, Records, SessionCounts, SessionTokens,
+    SlowStretch, Stability, Tail, Timeline, Window,
 };
 pub use sweep::{Curve, CurvePoint, FitPoint, Hold, LadderRung, Line, Lines, LoadWords};
 pub use trust::{Passed, Reason, Trust, Validity};

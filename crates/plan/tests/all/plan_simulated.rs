@@ -3,7 +3,7 @@
 use plimsoll_math::queueing::Mmc;
 use plimsoll_measure::findings::{BudgetSpec, Ceiling, Held, Metric};
 use plimsoll_model::Span;
-use plimsoll_plan::replay::{Due, Over, ReplayWatch, play_each};
+use plimsoll_plan::replay::{Due, Listed, Over, ReplayWatch, play_each};
 use plimsoll_plan::spec::{EffortSpec, PlanSpec, RuleSpec, TrafficSpec};
 use plimsoll_plan::{Experiment, Fleet, PlanCase, Planner, Simulated, load, simulate};
 use plimsoll_sim::traffic::Submit;
@@ -272,7 +272,7 @@ fn a_replay_holds_what_is_in_flight() {
         Due { at_ns: i * 100_000_000, request: Submit::new(0, 1, 1) }
     });
     let mut seen = Seen { pulled: &pulled, over: 0, most: 0 };
-    play_each(&mut world, requests, 1, &mut seen);
+    play_each(&mut world, Listed(requests.peekable()), 1, &mut seen);
     // A second's worth in flight, one about to be sent and one looked at.
     assert_eq!(seen.over, 20_000);
     assert!(seen.most <= 13, "{}", seen.most);

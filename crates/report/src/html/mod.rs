@@ -19,7 +19,7 @@ pub mod wait;
 use maud::{Markup, PreEscaped, html};
 use plimsoll_diagnose::Diagnosis;
 use plimsoll_diagnose::active::tell::Tried;
-use plimsoll_measure::findings::{Curve, Findings, LevelFinding, Lines, Reading, Validity};
+use plimsoll_measure::findings::{Curve, Findings, LevelFinding, LevelSummary, Lines, Reading, Validity};
 use plimsoll_model::{Manifest, RunState};
 use plimsoll_plan::finding::PlanFinding;
 
@@ -95,6 +95,21 @@ fn network_section(findings: &Findings) -> Markup {
     } } }
 }
 
+/// Whole sessions: how they ended, and what each comes to in tokens.
+fn sessions_part(summary: &LevelSummary) -> Markup {
+    let Some(sessions) = &summary.sessions else { return html! {} };
+    html! {
+        h3 { "Sessions" }
+        p { (words::sessions(sessions)) "." }
+        @if let Some(tokens) = &sessions.tokens {
+            div.scroll tabindex="0" role="region" aria-label="Table" { table {
+                thead { tr { th.left scope="col" { "of a session" } th scope="col" { "mean" } th scope="col" { "share" } } }
+                tbody { @for row in words::session_rows(tokens, &summary.rates) { tr { @for cell in row { td { (cell) } } } } }
+            } }
+        }
+    }
+}
+
 fn cost_section(findings: &Findings) -> Markup {
     let Some(found) = &findings.cost else { return html! {} };
     html! {
@@ -106,6 +121,7 @@ fn cost_section(findings: &Findings) -> Markup {
                     @for row in cost::rows(found, findings) { tr { @for cell in row { td { (cell) } } } }
                 }
             }
+            @for line in cost::sessions(found) { p { (line) } }
             @if let Some(why) = cost::missing(found) { p.soft { (why) } }
         }
     }
@@ -228,10 +244,8 @@ fn level_section(level: &LevelFinding, charts: &chart::Charts) -> Markup {
             @if let Some(slow) = &summary.slow_stretch {
                 p { "Not steady: " (slow.words()) "; every figure holds it." }
             }
-            @if let Some(sessions) = &summary.sessions {
-                p { (words::sessions(sessions)) "." }
-            }
             (percentile_table(level))
+            (sessions_part(summary))
             (errors_table(level))
             @if let Some(budget) = &summary.budget {
                 h3 { "Budget “" (budget.name) "”: " (words::held(budget.verdict)) }

@@ -74,12 +74,13 @@ mod has {
     pub const TCP_SEGMENTS_IN: u64 = 1 << 28;
     pub const TCP_OUT_OF_ORDER: u64 = 1 << 29;
     pub const TURNS: u64 = 1 << 30;
-    pub const ALL: u64 = (1 << 31) - 1;
+    pub const RESENT: u64 = 1 << 31;
+    pub const ALL: u64 = (1 << 32) - 1;
 }
 
 /// Longest a varint gets.
 const VARINT_MAX: usize = 9;
-/// Numbers in an attempt outside its lists: 38 of them and three bytes, rounded up.
+/// Numbers in an attempt outside its lists: 39 of them and three bytes, rounded up.
 const FIXED_MAX: usize = 45 * VARINT_MAX;
 /// Control byte, offset, tokens, delay.
 const EVENT_MAX: usize = 1 + VARINT_MAX + 3 + 5;
@@ -115,6 +116,7 @@ pub fn put_attempt(buf: &mut Vec<u8>, a: &Attempt) {
             | bit(answer.replica.is_some(), has::REPLICA)
             | bit(answer.text.is_some(), has::TEXT)
             | bit(a.turns > 0, has::TURNS)
+            | bit(a.resent.is_some(), has::RESENT)
             | tcp::bits(&a.tcp),
     );
     // Three small enums share one number: how (4 bits), by (2), rule (2), broken (2).
@@ -131,6 +133,7 @@ pub fn put_attempt(buf: &mut Vec<u8>, a: &Attempt) {
     pen.number(u64::from(a.class));
     pen.maybe(a.session);
     pen.maybe((a.turns > 0).then_some(u64::from(a.turns)));
+    pen.maybe(a.resent.map(u64::from));
     pen.signed(a.due.0);
     let base = a.sent.unwrap_or(a.due);
     if let Some(sent) = a.sent {
@@ -208,6 +211,7 @@ pub fn get_attempt(bytes: &[u8]) -> Result<Attempt, CodeError> {
     let class = eye.narrow("class")?;
     let session = if on(has::SESSION) { Some(eye.number()?) } else { None };
     let turns = if on(has::TURNS) { eye.narrow("turns")? } else { 0 };
+    let resent = if on(has::RESENT) { Some(eye.narrow("resent")?) } else { None };
     let due = At(eye.signed()?);
     let sent = if on(has::SENT) { Some(At(due.0.wrapping_add(eye.signed()?))) } else { None };
     let base = sent.unwrap_or(due);
@@ -276,6 +280,7 @@ pub fn get_attempt(bytes: &[u8]) -> Result<Attempt, CodeError> {
         events,
         kernel_stamps: on(has::KERNEL_STAMPS),
         asked_prompt,
+        resent,
         asked_output,
         prompt_blocks,
         bytes_out,

@@ -1,7 +1,8 @@
 //! Logs of production: of gateways, proxies and engines, known by what is in them, read into requests without their text.
 //!
 //! A [`LogFeed`] takes a file's bytes as they come and holds a line. One file per family beside this one says what its fields mean:
-//! `litellm`, `dynamo`, `access` (Envoy and nginx), `engine` (vLLM and llama.cpp), and [`spans`] what a trace tells of the same.
+//! `litellm`, `dynamo`, `access` (Envoy and nginx), `engine` (vLLM and llama.cpp), `weka` (sessions of coding agents), and [`spans`] what a
+//! trace tells of the same.
 //!
 //! Only fields that are named here are looked at. Messages are read where prompts are to be hashed and else never: of each block of
 //! sixty-four bytes stays a number, made with a key that its caller draws and forgets, so that nobody can hold a guess against it.
@@ -10,7 +11,9 @@ mod access;
 mod dynamo;
 mod engine;
 mod litellm;
+mod order;
 pub mod spans;
+mod weka;
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -23,10 +26,12 @@ use crate::lines::LineSplitter;
 
 /// The logs, as a refusal lists them.
 pub const UNDERSTOOD: &str = "logs of LiteLLM (standard_logging_object), Envoy AI gateway and nginx (JSON), Dynamo request traces, vLLM \
-    (--enable-log-requests) and llama.cpp, traces with GenAI spans, and runs";
+    (--enable-log-requests) and llama.cpp, agents' sessions in WEKA's form, traces with GenAI spans, and runs";
 
 /// Bytes of text that a block stands for: sixteen tokens, about.
 const BLOCK_BYTES: usize = 64;
+/// What is said where prompts are there and nobody asked for them.
+const UNREAD_PROMPTS: &str = "prompts are in the log and were not looked at: --hash-prompts keeps which beginnings they share, and no text";
 /// Lines that can't be read and are named one by one.
 const NAMED: usize = 3;
 
@@ -47,6 +52,8 @@ pub enum LogKind {
     Vllm,
     /// llama.cpp's server.
     LlamaCpp,
+    /// Agents' sessions as kv-cache-tester and WEKA publish them, one a line.
+    Weka,
 }
 
 /// Which log these first bytes of a file are of.
@@ -64,6 +71,7 @@ pub fn sniff(head: &[u8]) -> Option<LogKind> {
                 Some(LogKind::Envoy)
             }
             () if has("request_time") && has("status") => Some(LogKind::Nginx),
+            () if has("requests") && has("block_size") && has("hash_ids") => Some(LogKind::Weka),
             () => None,
         };
     }
@@ -80,6 +88,8 @@ pub fn sniff(head: &[u8]) -> Option<LogKind> {
 enum Line {
     /// A request.
     Request(Box<LoggedRequest>),
+    /// A session's.
+    Session(Vec<LoggedRequest>),
     /// Something else that belongs there; the reason where a person should know it.
     Other(Option<&'static str>),
     /// Nothing that can be read; what was expected.
@@ -145,13 +155,13 @@ impl LogFeed {
         let (source, stamp, tick_ns) = told(self.kind);
         let mut blind = blind(self.kind);
         if self.prompts.0 > 0 {
-            blind.push("prompts are in the log and were not looked at: --hash-prompts keeps which beginnings they share, and no text");
+            blind.push(UNREAD_PROMPTS);
         }
         if self.key.is_some() && self.prompts.1 > 0 {
             blind.push("prompts are redacted in the log, so that nothing of them can be hashed");
         }
         let block_tokens = match self.kind {
-            LogKind::Dynamo => self.engine.block_tokens,
+            LogKind::Dynamo | LogKind::Weka => self.engine.block_tokens,
             _ if self.bytes > 0 && self.requests.iter().any(|r| !r.blocks.is_empty()) => {
                 // As many tokens as the server counts in so many bytes.
                 (self.tokens * BLOCK_BYTES as u64 / self.bytes).clamp(1, 4096) as u32
@@ -170,6 +180,7 @@ impl LogFeed {
             left_out,
             blind,
             kept_share: 1.0,
+            is_relative: self.kind == LogKind::Weka,
         }
     }
 
@@ -184,16 +195,25 @@ impl LogFeed {
             LogKind::Vllm => engine::vllm(at, line, &mut self.engine),
             LogKind::LlamaCpp => engine::llama(at, line, &mut self.engine),
             LogKind::Combined => Line::Unread("an access log in JSON"),
-            LogKind::LiteLlm | LogKind::Dynamo | LogKind::Envoy | LogKind::Nginx => match json::read(line) {
-                Ok(document) if document.whole => self.json(at, &document.root),
-                _ => Line::Unread("a whole JSON object"),
-            },
+            LogKind::LiteLlm | LogKind::Dynamo | LogKind::Envoy | LogKind::Nginx | LogKind::Weka => {
+                match json::read(line) {
+                    Ok(document) if document.whole => self.json(at, &document.root),
+                    _ => Line::Unread("a whole JSON object"),
+                }
+            }
         };
         match read {
             Line::Request(request) if request.at_ns.unsigned_abs() < FURTHEST.unsigned_abs() => {
                 self.requests.push(*request);
             }
-            Line::Request(_) => self.unread.push((at, "an instant within a hundred years")),
+            Line::Session(all)
+                if all.iter().all(|one| one.at_ns.unsigned_abs() < FURTHEST.unsigned_abs()) =>
+            {
+                self.requests.extend(all);
+            }
+            Line::Request(_) | Line::Session(_) => {
+                self.unread.push((at, "an instant within a hundred years"));
+            }
             Line::Other(Some(why)) => *self.other.entry(why).or_default() += 1,
             Line::Other(None) => {}
             Line::Unread(expected) => self.unread.push((at, expected)),
@@ -205,6 +225,7 @@ impl LogFeed {
             LogKind::LiteLlm => litellm::line(at, root),
             LogKind::Dynamo => dynamo::line(at, root, &mut self.engine.block_tokens),
             LogKind::Envoy => access::envoy(at, root),
+            LogKind::Weka => weka::line(at, root, &mut self.engine.block_tokens),
             _ => access::nginx(at, root),
         };
         if let (Line::Request(request), LogKind::LiteLlm) = (&mut read, self.kind) {
@@ -240,6 +261,9 @@ fn told(kind: LogKind) -> (&'static str, &'static str, i64) {
         LogKind::Combined => ("an access log in the combined format", "the request's end", 1_000_000_000),
         LogKind::Vllm => ("vLLM's log", "when the server received it", 1_000_000_000),
         LogKind::LlamaCpp => ("llama.cpp's log", "when a slot began with it", 1_000),
+        LogKind::Weka => {
+            ("agents' sessions", "the instant that its session says, from its own beginning on", 1_000_000)
+        }
     }
 }
 
@@ -312,10 +336,22 @@ fn texts<'a>(messages: &'a Json<'_>) -> Vec<&'a str> {
     match messages {
         Json::Text(text) => vec![text],
         Json::List(items) => items.iter().flat_map(texts).collect(),
-        Json::Map(..) => {
-            [messages.get("text"), messages.get("content")].into_iter().flat_map(texts).collect()
-        }
+        // A message's parts are texts, what a tool was asked and what it gave.
+        Json::Map(..) => ["text", "content", "parts", "arguments", "response", "result"]
+            .into_iter()
+            .flat_map(|key| texts(messages.get(key)))
+            .collect(),
         _ => Vec::new(),
+    }
+}
+
+/// The texts of messages that are written as JSON within a text, or the text itself.
+fn messages(text: &str, all: &mut Vec<String>) {
+    match json::read(text.as_bytes()) {
+        Ok(document) if document.whole && !matches!(document.root, Json::Null) => {
+            all.extend(texts(&document.root).into_iter().map(str::to_owned));
+        }
+        _ => all.push(text.to_owned()),
     }
 }
 

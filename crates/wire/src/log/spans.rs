@@ -1,15 +1,19 @@
-//! Requests in a trace: GenAI spans with the tokens that were used.
+//! Requests in a trace: GenAI spans with the tokens that were used, and in what order an agent made them.
 //!
 //! One request may be seen by its client, by a framework and by the server, each in a span with the same tokens: the innermost counts,
 //! which is nearest to the server. A span without tokens is no request here. What was sampled away is not in the file; the weights say
 //! how much that is.
+//!
+//! Where a trace holds several requests of which one came after another, it is an agent's: each trace is a session, whose turns wait for
+//! each other as the spans say ([`super::order`]). What lies between two of them, tools and all else, is the time that the later one waits.
 
 use std::collections::{HashMap, HashSet};
 
 use plimsoll_model::trace::AttributeValue;
-use plimsoll_model::{How, Logged, LoggedRequest, TraceSpan};
+use plimsoll_model::{How, Logged, LoggedRequest, LoggedTurn, TraceSpan};
 
-use super::hashed;
+use super::order::{Within, order};
+use super::{BLOCK_BYTES, UNREAD_PROMPTS, blocks, hashed, messages};
 
 const PROMPT: [&str; 4] = [
     "gen_ai.usage.input_tokens",
@@ -30,22 +34,49 @@ const CACHED: [&str; 4] = [
     "llm.token_count.prompt_details.cache_read",
 ];
 const SESSION: [&str; 2] = ["gen_ai.conversation.id", "session.id"];
+/// Keys under which instrumentations keep a prompt: as JSON, or (with `.0.`, `.1.`, … in them) message by message.
+const MESSAGES: [&str; 3] = ["gen_ai.system_instructions", "gen_ai.input.messages", "llm.prompts"];
+const MESSAGE_BY_MESSAGE: [(&str, &str); 2] =
+    [("gen_ai.prompt.", ".content"), ("llm.input_messages.", ".message.content")];
 const MODEL: [&str; 3] = ["gen_ai.request.model", "llm.model_name", "gen_ai.response.model"];
 
 /// Spans, as they come.
 #[derive(Debug, Default)]
 pub struct Spans {
-    /// Requests with their trace, their span, and the span above.
+    /// Key of the blocks' names, where prompts are to be hashed.
+    key: Option<u64>,
+    /// Requests with their trace and their span.
     found: Vec<(u128, u64, LoggedRequest)>,
-    /// Every span and what caused it, to know what lies within what.
-    parents: Vec<(u128, u64, u64)>,
+    /// Every span, to know what lies within what and what came before what.
+    all: Vec<Seen>,
     /// How many traces one stands for, where that is more than itself. A sampler may say so on one span of a trace alone.
     weights: HashMap<u128, f64>,
     /// Spans that ask a model and say no tokens.
     without: u64,
+    /// Agents that say the tokens of all their calls together.
+    sums: u64,
+    /// Requests whose prompt is there and was not looked at; bytes and tokens of those that were hashed.
+    unread: u64,
+    hashed: (u64, u64),
+}
+
+/// What is kept of every span.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Seen {
+    trace: u128,
+    id: u64,
+    parent: Option<u64>,
+    start_ns: i64,
+    end_ns: i64,
+    is_agent: bool,
 }
 
 impl Spans {
+    /// None yet. `key`: hash the prompts that they hold, under this key.
+    pub fn new(key: Option<u64>) -> Spans {
+        Spans { key, ..Spans::default() }
+    }
+
     /// Requests so far.
     pub fn requests(&self) -> usize {
         self.found.len()
@@ -57,45 +88,71 @@ impl Spans {
             let weight = self.weights.entry(span.trace).or_insert(1.0);
             *weight = weight.max(span.weight);
         }
-        if let Some(parent) = span.parent {
-            self.parents.push((span.trace, span.id, parent));
-        }
+        let is = |key: &str, what: &[&str]| {
+            let said = span.attribute(key).and_then(AttributeValue::text);
+            said.is_some_and(|said| what.iter().any(|what| said.eq_ignore_ascii_case(what)))
+        };
+        let is_agent = is("gen_ai.operation.name", &["invoke_agent"])
+            || is("openinference.span.kind", &["agent"])
+            || is("traceloop.span.kind", &["agent"]);
+        let (trace, id, parent) = (span.trace, span.id, span.parent);
+        self.all.push(Seen { trace, id, parent, start_ns: span.start_ns, end_ns: span.end_ns, is_agent });
         let count = |keys: &[&str]| {
             let number = keys.iter().find_map(|key| span.attribute(key).and_then(AttributeValue::number));
             number.filter(|n| *n >= 0.0 && *n < 1e9).map(|n| n as u32)
         };
-        let word = |keys: &[&str]| {
-            let text = keys.iter().find_map(|key| span.attribute(key).and_then(AttributeValue::text));
-            text.filter(|text| !text.is_empty())
-        };
         let (prompt, output) = (count(&PROMPT), count(&OUTPUT));
+        // The tokens of an agent are those of its calls, which have spans of their own.
+        if is_agent || is("gen_ai.operation.name", &["execute_tool", "create_agent", "invoke_workflow"]) {
+            self.sums += u64::from(prompt.is_some() || output.is_some());
+            return;
+        }
         if prompt.is_none() && output.is_none() {
             self.without += u64::from(span.attribute("gen_ai.request.model").is_some());
             return;
         }
+        let word = |keys: &[&str]| {
+            let text = keys.iter().find_map(|key| span.attribute(key).and_then(AttributeValue::text));
+            text.filter(|text| !text.is_empty())
+        };
         let mut one = LoggedRequest::new(0, span.start_ns);
         (one.prompt, one.output) = (prompt.filter(|n| *n > 0), output.filter(|n| *n > 0));
         one.cached = count(&CACHED);
         one.session = word(&SESSION).map(hashed);
         one.model = word(&MODEL).map(str::to_owned);
         one.how = if span.failed { How::ServerError } else { How::Finished };
-        self.found.push((span.trace, span.id, one));
+        self.prompt(&mut one, span);
+        self.found.push((trace, id, one));
+    }
+
+    /// What a prompt's text becomes: the names of its blocks, or a count of those that were not looked at.
+    fn prompt(&mut self, one: &mut LoggedRequest, span: &TraceSpan) {
+        let Some(key) = self.key else {
+            self.unread += u64::from(MESSAGES.iter().any(|key| span.attribute(key).is_some()));
+            return;
+        };
+        let texts = texts(span);
+        one.blocks = blocks(&texts.iter().map(String::as_str).collect::<Vec<&str>>(), key);
+        if let (Some(tokens), false) = (one.prompt, texts.is_empty()) {
+            self.hashed.0 += texts.iter().map(|text| text.len() as u64).sum::<u64>();
+            self.hashed.1 += u64::from(tokens);
+        }
     }
 
     /// The requests; `None` = no span says tokens.
-    pub fn end(self) -> Option<Logged> {
+    pub fn end(mut self) -> Option<Logged> {
         if self.found.is_empty() {
             return None;
         }
         let stands_for = self.found.iter().map(|(trace, ..)| self.weights.get(trace).copied().unwrap_or(1.0));
         let kept_share = self.found.len() as f64 / stands_for.sum::<f64>();
+        self.all.sort_unstable();
         let outer = self.above();
-        let (all, mut requests) = (self.found.len(), Vec::new());
-        for (trace, id, one) in self.found {
-            if !outer.contains(&(trace, id)) {
-                requests.push(one);
-            }
-        }
+        let (all, mut met) = (self.found.len(), HashSet::new());
+        self.found.retain(|(trace, id, _)| !outer.contains(&(*trace, *id)) && met.insert((*trace, *id)));
+        let is_agents = self.put_in_order();
+        let (found, hashed) = (self.found, self.hashed);
+        let requests: Vec<LoggedRequest> = found.into_iter().map(|(.., one)| one).collect();
         let mut left_out = Vec::new();
         let counted = |n: u64| format!("{n} span{}", if n == 1 { "" } else { "s" });
         if all > requests.len() {
@@ -107,25 +164,36 @@ impl Spans {
         if self.without > 0 {
             left_out.push(format!("{}: a model was asked and no tokens are said", counted(self.without)));
         }
+        if self.sums > 0 {
+            left_out.push(format!("{}: the tokens of an agent's calls together", counted(self.sums)));
+        }
+        let mut blind = Vec::new();
+        if self.unread > 0 {
+            blind.push(UNREAD_PROMPTS);
+        }
+        let block_tokens = match hashed {
+            (0, _) => 0,
+            // As many tokens as the server counts in so many bytes.
+            (bytes, tokens) => (tokens * BLOCK_BYTES as u64 / bytes).clamp(1, 4096) as u32,
+        };
         Some(Logged {
-            source: "GenAI spans",
+            source: if is_agents { "agents' spans" } else { "GenAI spans" },
             stamp: "the span's start",
             tick_ns: 1,
-            block_tokens: 0,
+            block_tokens,
             requests,
             left_out,
-            blind: Vec::new(),
+            blind,
             kept_share,
+            is_relative: false,
         })
     }
 
     /// Spans that have a request somewhere below.
     fn above(&self) -> HashSet<(u128, u64)> {
-        let mut parents: Vec<&(u128, u64, u64)> = self.parents.iter().collect();
-        parents.sort_unstable();
         let parent = |trace: u128, id: u64| {
-            let place = parents.binary_search_by(|(t, i, _)| (*t, *i).cmp(&(trace, id))).ok()?;
-            Some(parents[place].2)
+            let place = self.all.binary_search_by(|seen| (seen.trace, seen.id).cmp(&(trace, id))).ok()?;
+            self.all[place].parent
         };
         let mut outer = HashSet::new();
         for (trace, id, _) in &self.found {
@@ -136,4 +204,83 @@ impl Spans {
         }
         outer
     }
+
+    /// Makes each trace a session, where a request of one came after another. Were there any?
+    fn put_in_order(&mut self) -> bool {
+        let mut of_trace: HashMap<u128, HashMap<u64, usize>> = HashMap::new();
+        for (place, (trace, id, _)) in self.found.iter().enumerate() {
+            of_trace.entry(*trace).or_default().insert(*id, place);
+        }
+        let mut turns: Vec<Option<LoggedTurn>> = vec![None; self.found.len()];
+        for spans in self.all.chunk_by(|a, b| a.trace == b.trace) {
+            let Some(requests) = spans.first().and_then(|first| of_trace.get(&first.trace)) else { continue };
+            for (place, turn) in turns_of(spans, requests) {
+                turns[place] = Some(turn);
+            }
+        }
+        let any = turns.iter().flatten().any(|turn| !turn.after.is_empty());
+        if !any {
+            return false;
+        }
+        let says_cached: HashSet<u128> =
+            self.found.iter().filter(|(.., one)| one.cached.is_some()).map(|(trace, ..)| *trace).collect();
+        for ((trace, _, one), turn) in self.found.iter_mut().zip(turns) {
+            (one.session, one.turn) = (Some((*trace >> 64) as u64 ^ *trace as u64), turn);
+            // Who says how much came from a cache says nothing where nothing did.
+            if one.cached.is_none() && says_cached.contains(trace) {
+                one.cached = Some(0);
+            }
+        }
+        true
+    }
+}
+
+/// The turns of one trace. `spans`: its spans in order of their ids. `requests`: which of them are requests, and their places.
+fn turns_of(spans: &[Seen], requests: &HashMap<u64, usize>) -> Vec<(usize, LoggedTurn)> {
+    let place_of = |id: u64| spans.partition_point(|seen| seen.id < id);
+    let known = |id: u64| Some(place_of(id)).filter(|at| spans.get(*at).is_some_and(|seen| seen.id == id));
+    let first = |at: usize| at == 0 || spans[at - 1].id != spans[at].id;
+    let within = |(at, seen): (usize, &Seen)| Within {
+        parent: seen.parent.and_then(known),
+        start_ns: seen.start_ns,
+        end_ns: seen.end_ns,
+        is_request: requests.contains_key(&seen.id) && first(at),
+    };
+    let tree: Vec<Within> = spans.iter().enumerate().map(within).collect();
+    let after = order(&tree);
+    let agent = |at: usize| {
+        let up = std::iter::successors(tree[at].parent, |up| tree[*up].parent).take(spans.len());
+        up.into_iter().find(|up| spans[*up].is_agent).map(|up| spans[up].id)
+    };
+    let is_request = (0..spans.len()).filter(|at| tree[*at].is_request);
+    let turn = |at: usize| {
+        let seen = &spans[at];
+        let turn = LoggedTurn {
+            id: seen.id,
+            after: after[at].iter().map(|of| spans[*of].id).collect(),
+            agent: agent(at),
+            took_ns: seen.end_ns.saturating_sub(seen.start_ns).max(0),
+        };
+        (requests[&seen.id], turn)
+    };
+    is_request.map(turn).collect()
+}
+
+/// The texts of a prompt, in order.
+fn texts(span: &TraceSpan) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for key in MESSAGES {
+        let Some(text) = span.attribute(key).and_then(AttributeValue::text) else { continue };
+        messages(text, &mut all);
+    }
+    for (from, to) in MESSAGE_BY_MESSAGE {
+        let mut numbered: Vec<(u32, &str)> = Vec::new();
+        for (key, value) in &span.attributes {
+            let number = key.strip_prefix(from).and_then(|rest| rest.strip_suffix(to)?.parse().ok());
+            numbered.extend(number.zip(value.text()));
+        }
+        numbered.sort_unstable();
+        all.extend(numbered.into_iter().map(|(_, text)| text.to_owned()));
+    }
+    all
 }

@@ -312,3 +312,47 @@ proptest! {
         prop_assert!(player.is_done());
     }
 }
+
+/// Two sub-agents that begin alike, beside each other: neither has what the other sent; what comes after both has the longer of the two.
+#[test]
+fn what_is_sent_again_is_what_a_turn_before_it_sent() {
+    let blocks = |line: Value, ids: &[u64]| {
+        let mut line = line;
+        line["hash_ids"] = json!(ids);
+        line
+    };
+    let lines = [
+        blocks(line("s", "plan", &[], (32, 4)), &[1, 2]),
+        blocks(line("s", "look", &["plan"], (64, 4)), &[1, 7, 8, 9]),
+        blocks(line("s", "ask", &["plan"], (48, 4)), &[1, 7, 8]),
+        blocks(line("s", "answer", &["look", "ask"], (80, 4)), &[1, 7, 8, 9, 2]),
+        blocks(line("s", "again", &["answer"], (80, 4)), &[1, 7, 8, 9, 2]),
+    ];
+    let resent = |lines: &[Value]| -> Vec<u32> {
+        let trace = read(lines).unwrap();
+        trace.graph.unwrap().sessions[0].turns.iter().map(|turn| turn.resent).collect()
+    };
+    assert_eq!(resent(&lines), [0, 16, 16, 64, 80]);
+    // Without ids: the prompt that is gone on from, not its answer.
+    assert_eq!(resent(&agents()), [0, 0, 40, 0, 200]);
+    let sized: Vec<Value> = lines
+        .iter()
+        .map(|line| {
+            let mut line = line.clone();
+            line["block_size"] = json!(18);
+            line
+        })
+        .collect();
+    assert_eq!(resent(&sized[..2]), [0, 18]);
+    let conversation = Scenario {
+        prompts: serde_json::from_value(json!({"sessions": {"turns": 3, "think": "1s"}})).unwrap(),
+        sizes: serde_json::from_value(json!({"prompt": 50, "output": 7})).unwrap(),
+        ..Scenario::default()
+    };
+    let turns: Vec<u32> = drawn(&conversation, 1.0, 10)
+        .iter()
+        .filter(|one| one.session == Some(0))
+        .map(|one| one.resent)
+        .collect();
+    assert_eq!(turns, [0, 50, 107]);
+}

@@ -224,12 +224,6 @@ fn traffic(args: &PlanArgs, mut scenario: Scenario, run: Option<&Source>) -> Res
     let said = args.load.rate.as_deref().map(Rate::parse).transpose();
     let said = said.map_err(|e| Stop::usage(format!("--rate {e}")))?.map(Rate::as_per_s);
     let is_trace = matches!(scenario.arrivals, ArrivalSpec::Trace { .. });
-    if scenario.plays_sessions_out() {
-        return Err(Stop::usage(
-            "the trace's turns wait for each other's answers, and a plan takes requests whose times are known; see how many replicas it takes with \
-             plimsoll simulate --trace FILE --replicas N",
-        ));
-    }
     if said.is_some()
         && let ArrivalSpec::Trace { speed: Some(_), .. } = scenario.arrivals
     {

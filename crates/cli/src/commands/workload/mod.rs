@@ -19,8 +19,8 @@ use plimsoll_report::figure::counted;
 use plimsoll_sim::WorldSpec;
 use plimsoll_workload::trace::TraceRow;
 use plimsoll_workload::{
-    ArrivalSpec, BlockNames, LoadSpec, RebuildSpec, Rebuilt, Reuse, Scenario, Schedule, Size, TraceSizes,
-    rebuild,
+    ArrivalSpec, BlockNames, LoadSpec, Rate, RebuildSpec, Rebuilt, Reuse, Scenario, Schedule, Size,
+    TraceSizes, parse_span, rebuild,
 };
 use serde_json::json;
 
@@ -39,8 +39,20 @@ pub fn run(args: &FromLogArgs) -> Result<Exit, Stop> {
         Some(text) => Size::parse(text).map(Some).map_err(|e| Stop::usage(format!("--{flag}: {e}"))),
         None => Ok(None),
     };
-    let spec =
-        RebuildSpec { prompt: law("isl", &args.isl)?, output: law("osl", &args.osl)?, seed: args.seed };
+    let wrong =
+        |flag: &'static str| move |e: plimsoll_workload::SpecError| Stop::usage(format!("--{flag}: {e}"));
+    let spec = RebuildSpec {
+        prompt: law("isl", &args.isl)?,
+        output: law("osl", &args.osl)?,
+        session_rate: args
+            .session_rate
+            .as_deref()
+            .map(Rate::parse)
+            .transpose()
+            .map_err(wrong("session-rate"))?,
+        max_wait: args.max_wait.as_deref().map(parse_span).transpose().map_err(wrong("max-wait"))?,
+        seed: args.seed,
+    };
     let engine = engine::find(&args.profile)?;
     let world = WorldSpec { engine, fleet: Default::default(), faults: Vec::new() };
     let mut logged = sources::read(args)?;
@@ -52,7 +64,8 @@ pub fn run(args: &FromLogArgs) -> Result<Exit, Stop> {
     let (scenario, schedule) = sent(&text, args.seed)?;
     let mut names = BlockNames::new(&scenario).map_err(|e| Stop::invalid(e.to_string()))?;
     let made = reconstruction(&logged, &rebuilt, (&scenario, &schedule), &mut names)?;
-    let effect = effect(&world, (&logged, &rebuilt, &spec), &schedule, &mut names);
+    let workload = replayed(&rebuilt, (&scenario, &schedule), &mut names);
+    let effect = effect(&world, (&logged, &rebuilt, &spec), &workload);
     if let Some(path) = &args.out {
         write(path, &text)?;
     }
@@ -72,7 +85,7 @@ pub fn run(args: &FromLogArgs) -> Result<Exit, Stop> {
 
 fn only(logged: &mut Logged, model: &str) -> Result<(), Stop> {
     let known = models(logged);
-    logged.requests.retain(|one| one.model.as_deref() == Some(model));
+    logged.retain(|one| one.model.as_deref() == Some(model));
     if !logged.requests.is_empty() {
         return Ok(());
     }
@@ -101,7 +114,11 @@ fn sent(text: &str, seed: u64) -> Result<(Scenario, Schedule), Stop> {
         ..Scenario::default()
     };
     scenario.attach(|_| Ok(text.as_bytes().to_vec())).map_err(wrong)?;
-    scenario.load = LoadSpec::Open { rate: None, window: LONG, warm_up: 0, alone: 0 };
+    // A single session that waits for nothing but itself has no rate; any does.
+    let own_rate = scenario.trace().ok().flatten().map(|trace| trace.rate_per_s());
+    let rate =
+        own_rate.is_some_and(|own| own.is_err()).then(|| Rate::per_s(1.0)).transpose().map_err(wrong)?;
+    scenario.load = LoadSpec::Open { rate, window: LONG, warm_up: 0, alone: 0 };
     let rate = scenario.rate().map_err(wrong)?;
     let window = scenario.trace_window().map_err(wrong)?.unwrap_or(LONG);
     let schedule = Schedule::generate(&scenario, rate, window, 0).map_err(wrong)?;
@@ -120,8 +137,9 @@ fn reconstruction(
     let trace =
         scenario.trace().ok().flatten().ok_or_else(|| Stop::invalid("the workload holds no trace"))?;
     let hashed = if rebuilt.reuse == Reuse::Hashes { rebuilt.block_tokens } else { 0 };
-    let source = Side::of_log(&rebuilt.logged, hashed);
-    let workload = Side::of_schedule(schedule, names, trace);
+    let source = Side { is_relative: logged.is_relative, ..Side::of_log(&rebuilt.logged, hashed) };
+    let workload = Side::of_schedule(schedule, names, trace, &took_ns(rebuilt));
+    let sessions = trace.graph.as_ref().map_or(0, |graph| graph.sessions.len() as u64);
     let last = rebuilt.rows.last().map_or(0.0, |row| row.at.as_secs_f64());
     Ok(Reconstruction {
         source: logged.source.to_owned(),
@@ -137,9 +155,15 @@ fn reconstruction(
             Reuse::Cached => {
                 "fitted: each prompt shares as many tokens as its server took from a cache, and which text that was is made up"
             }
+            Reuse::Grown => {
+                "assumed: each call of an agent begins with the prompt and the answer of its call before, where it is long enough to hold them"
+            }
             Reuse::Unknown => "not known: no two prompts of the workload begin alike",
         },
         spread_s: rebuilt.spread.map(|tick| tick.as_secs_f64()),
+        sessions,
+        waits_cut: rebuilt.waits_cut as u64,
+        begins_drawn: logged.is_relative,
         kept_share: logged.kept_share,
         left_out: logged.left_out.clone(),
         blind: logged.blind.iter().map(|line| (*line).to_owned()).collect(),
@@ -147,26 +171,48 @@ fn reconstruction(
     })
 }
 
-/// Log and workload on one engine, and what the log may have been where it does not say.
-fn effect(
-    world: &WorldSpec,
-    (logged, rebuilt, spec): (&Logged, &Rebuilt, &RebuildSpec),
-    schedule: &Schedule,
+/// How long each request took in the log, ns, in the order of the workload's lines; 0 where nothing waits for it.
+fn took_ns(rebuilt: &Rebuilt) -> Vec<i64> {
+    rebuilt.logged.iter().map(|one| one.turn.as_ref().map_or(0, |turn| turn.took_ns)).collect()
+}
+
+/// What is sent, in the order of the workload's lines.
+fn replayed(
+    rebuilt: &Rebuilt,
+    (scenario, schedule): (&Scenario, &Schedule),
     names: &mut BlockNames,
-) -> Result<EffectFinding, String> {
-    let workload: Vec<ReplayRequest> = schedule
-        .arrivals
-        .iter()
-        .map(|one| ReplayRequest {
-            due_ns: one.due.0,
+) -> Vec<ReplayRequest> {
+    let Ok(Some(trace)) = scenario.trace() else { return Vec::new() };
+    let due = faithful::stepped(schedule, trace, &took_ns(rebuilt));
+    let mut workload: Vec<ReplayRequest> = due
+        .into_iter()
+        .zip(&schedule.arrivals)
+        .map(|(due_ns, one)| ReplayRequest {
+            due_ns,
             prompt: one.prompt_tokens,
             output: one.output_tokens,
             blocks: names.of(one),
             session: None,
         })
         .collect();
-    let source: Vec<ReplayRequest> =
-        rebuilt.rows.iter().zip(&rebuilt.logged).map(|(row, one)| as_logged(row, one, rebuilt)).collect();
+    workload.sort_by_key(|one| one.due_ns);
+    workload
+}
+
+/// Log and workload on one engine, and what the log may have been where it does not say.
+fn effect(
+    world: &WorldSpec,
+    (logged, rebuilt, spec): (&Logged, &Rebuilt, &RebuildSpec),
+    workload: &[ReplayRequest],
+) -> Result<EffectFinding, String> {
+    let source: Vec<ReplayRequest> = (rebuilt.rows.iter().zip(&rebuilt.logged).zip(workload).enumerate())
+        .map(|(i, ((row, one), sent))| match rebuilt.reuse {
+            Reuse::Unknown => ReplayRequest { blocks: Vec::new(), ..as_logged(i, row, one, rebuilt) },
+            // What is assumed of the log is what is sent.
+            Reuse::Grown => ReplayRequest { blocks: sent.blocks.clone(), ..as_logged(i, row, one, rebuilt) },
+            Reuse::Hashes | Reuse::Cached => as_logged(i, row, one, rebuilt),
+        })
+        .collect();
     let mut others = Vec::new();
     if rebuilt.spread.is_some() {
         let first = rebuilt.logged.first().map_or(0, |one| one.at_ns);
@@ -175,10 +221,15 @@ fn effect(
             at_ticks.map(|(one, logged)| ReplayRequest { due_ns: logged.at_ns - first, ..one.clone() });
         others.push(("all of a tick came at once".to_owned(), at_ticks.collect()));
     }
-    if rebuilt.reuse == Reuse::Unknown {
-        let halves =
-            workload.iter().map(|one| ReplayRequest { blocks: half_shared(one.prompt), ..one.clone() });
-        others.push(("half of each prompt were one shared beginning".to_owned(), halves.collect()));
+    let like = |blocks: fn(u32) -> Vec<u64>| -> Vec<ReplayRequest> {
+        workload.iter().map(|one| ReplayRequest { blocks: blocks(one.prompt), ..one.clone() }).collect()
+    };
+    match rebuilt.reuse {
+        Reuse::Unknown => {
+            others.push(("half of each prompt were one shared beginning".to_owned(), like(half_shared)));
+        }
+        Reuse::Grown => others.push(("no prompt began as one before it".to_owned(), like(|_| Vec::new()))),
+        Reuse::Hashes | Reuse::Cached => {}
     }
     if rebuilt.drawn > 0 {
         let again = rebuild(logged, &RebuildSpec { seed: spec.seed ^ 1, ..spec.clone() })
@@ -191,14 +242,19 @@ fn effect(
         });
         others.push(("the lengths that are drawn were drawn again".to_owned(), lengths.collect()));
     }
-    effect::effect(&EffectCase { world, seed: spec.seed, source: &source, workload: &workload, others })
+    effect::effect(&EffectCase { world, seed: spec.seed, source: &source, workload, others })
 }
 
 /// A request as the log has it, its blocks cut to sixteen tokens. A length that the log does not say is the one drawn.
-fn as_logged(row: &TraceRow, one: &plimsoll_model::LoggedRequest, rebuilt: &Rebuilt) -> ReplayRequest {
+fn as_logged(
+    place: usize,
+    row: &TraceRow,
+    one: &plimsoll_model::LoggedRequest,
+    rebuilt: &Rebuilt,
+) -> ReplayRequest {
     let named = if rebuilt.reuse == Reuse::Hashes { &one.blocks } else { &row.blocks };
     let per_block = u64::from(rebuilt.block_tokens.max(1));
-    let own = |block: u64| u64::MAX - (u64::from(row.line) << 24 | block);
+    let own = |block: u64| u64::MAX - ((place as u64) << 24 | block);
     let blocks = (0..u64::from(row.prompt_tokens / BLOCK_TOKENS)).map(|block| {
         // The block in which its last token lies names it, with its place in there.
         let within = ((block + 1) * u64::from(BLOCK_TOKENS) - 1) / per_block;
@@ -209,7 +265,7 @@ fn as_logged(row: &TraceRow, one: &plimsoll_model::LoggedRequest, rebuilt: &Rebu
         due_ns: one.at_ns - rebuilt.logged.first().map_or(0, |first| first.at_ns),
         prompt: row.prompt_tokens,
         output: row.output_tokens,
-        blocks: if rebuilt.reuse == Reuse::Unknown { Vec::new() } else { blocks.collect() },
+        blocks: blocks.collect(),
         session: None,
     }
 }

@@ -24,7 +24,7 @@ pub fn read(args: &FromLogArgs) -> Result<Logged, Stop> {
     // One key for all files, so that what they share stays shared; nobody keeps it.
     let key = args.hash_prompts.then(measure::random);
     // A trace's spans may lie in several files.
-    let (mut spans, mut with_spans) = (Spans::default(), None);
+    let (mut spans, mut with_spans) = (Spans::new(key), None);
     let mut all: Option<(Logged, PathBuf)> = None;
     for source in &args.sources {
         let parts = parts(source)?;
@@ -220,6 +220,7 @@ fn of_run(dir: &Path, level: Option<u32>) -> Result<Logged, Stop> {
         left_out: left_out.into_iter().collect(),
         blind: Vec::new(),
         kept_share: 1.0,
+        is_relative: false,
     })
 }
 
