@@ -30,7 +30,7 @@ fn sessions(lines: &[Value]) -> BTreeMap<u64, BTreeMap<&str, &Value>> {
     sessions
 }
 
-fn after<'a>(line: &'a Value) -> Vec<&'a str> {
+fn after(line: &Value) -> Vec<&str> {
     let mut after: Vec<&str> =
         line["after"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     after.sort_unstable();
