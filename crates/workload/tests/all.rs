@@ -12,6 +12,8 @@ mod graph;
 mod player;
 #[path = "all/prompts.rs"]
 mod prompts;
+#[path = "all/replay.rs"]
+mod replay;
 #[path = "all/schedule.rs"]
 mod schedule;
 #[path = "all/spec.rs"]

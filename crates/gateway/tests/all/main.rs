@@ -14,6 +14,7 @@ mod kit;
 mod models;
 mod queueing;
 mod reloads;
+mod replay;
 mod rollouts;
 mod streams;
 mod tls;
