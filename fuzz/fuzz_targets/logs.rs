@@ -1,23 +1,6 @@
-//! Production's logs, of every kind.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use plimsoll_wire::log::{LogFeed, LogKind, sniff};
+#[path = "../../crates/wire/tests/fuzz/logs.rs"]
+mod body;
 
-const ALL: [LogKind; 7] = [
-    LogKind::LiteLlm,
-    LogKind::Dynamo,
-    LogKind::Envoy,
-    LogKind::Nginx,
-    LogKind::Combined,
-    LogKind::Vllm,
-    LogKind::LlamaCpp,
-];
-
-fuzz_target!(|input: &[u8]| {
-    let [kind, bytes @ ..] = input else { return };
-    let _ = sniff(bytes);
-    let mut feed = LogFeed::new(ALL[usize::from(*kind) % ALL.len()], (kind & 128 != 0).then_some(7));
-    bytes.chunks(64).for_each(|piece| feed.push(piece));
-    let _ = feed.end();
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| body::check(bytes));

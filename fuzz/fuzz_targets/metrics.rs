@@ -1,13 +1,6 @@
-//! Pages and answers that servers give of themselves: metrics, SGLang's loads, llama.cpp's slots, a Prometheus' ranges.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use plimsoll_wire::{exposition, prometheus_api};
+#[path = "../../crates/wire/tests/fuzz/metrics.rs"]
+mod body;
 
-fuzz_target!(|bytes: &[u8]| {
-    let _ = exposition::read(bytes);
-    let _ = exposition::sglang_loads(bytes);
-    let _ = exposition::llamacpp_props(bytes);
-    let _ = exposition::llamacpp_slots(bytes);
-    let _ = prometheus_api::range(bytes);
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| body::check(bytes));

@@ -1,12 +1,6 @@
-//! What other load generators wrote, of every kind, whether or not its first bytes say that kind.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use plimsoll_wire::foreign::{Feed, assemble, sniff};
+#[path = "../../crates/wire/tests/fuzz/results.rs"]
+mod body;
 
-fuzz_target!(|bytes: &[u8]| {
-    let Some(kind) = sniff(bytes) else { return };
-    let mut feed = Feed::new(kind);
-    bytes.chunks(64).for_each(|piece| feed.push(piece));
-    let _ = assemble(&[feed.end()]);
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| body::check(bytes));

@@ -1,12 +1,6 @@
-//! Traces to replay, lengths and prompts, as they are published.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use plimsoll_workload::{prompt_file, servegen, trace};
+#[path = "../../crates/workload/tests/fuzz/traces.rs"]
+mod body;
 
-fuzz_target!(|bytes: &[u8]| {
-    let _ = trace::detect_and_read(bytes, "trace");
-    let _ = trace::read_lengths(bytes, "lengths");
-    let _ = servegen::read_servegen(bytes, "servegen");
-    let _ = prompt_file::read_prompts(bytes, "prompts");
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| body::check(bytes));

@@ -20,6 +20,8 @@ mod lint;
 mod looks;
 #[path = "all/quality.rs"]
 mod quality;
+#[path = "all/replay.rs"]
+mod replay;
 #[path = "all/sequential.rs"]
 mod sequential;
 #[path = "all/two_arms.rs"]

@@ -19,5 +19,7 @@ mod full;
 mod kit;
 #[path = "all/python.rs"]
 mod python;
+#[path = "all/replay.rs"]
+mod replay;
 #[path = "all/spans.rs"]
 mod spans;

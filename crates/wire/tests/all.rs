@@ -27,6 +27,8 @@ mod otlp_metrics;
 mod passing;
 #[path = "all/remote_write.rs"]
 mod remote_write;
+#[path = "all/replay.rs"]
+mod replay;
 #[path = "all/requests.rs"]
 mod requests;
 #[path = "all/scores.rs"]

@@ -14,6 +14,8 @@ mod player;
 mod prompts;
 #[path = "all/rebuild.rs"]
 mod rebuild;
+#[path = "all/replay.rs"]
+mod replay;
 #[path = "all/schedule.rs"]
 mod schedule;
 #[path = "all/spec.rs"]

@@ -226,6 +226,53 @@ fn the_hook_refuses_a_budget_that_can_t_be_read() {
     assert_eq!((run(&[&bad]), run(&[&good, &bad])), (Some(1), Some(1)));
 }
 
+/// An image of a small program: the same bytes twice, every blob under its own digest, nobody's rights, the machine that the program is for.
+#[test]
+fn the_image_is_the_same_twice_and_runs_as_nobody() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let folder = tempfile::tempdir().expect("a folder");
+    let made = |name: &str, binary: &Path| {
+        let dir = folder.path().join(name);
+        let script = root.join("scripts/oci-image");
+        let said = Command::new("python3").arg(script).arg(binary).arg(&dir).arg("1.2.3").output();
+        (dir, said.expect("python3"))
+    };
+    let bench = Path::new(PLIMSOLL).with_file_name("plimsoll-bench");
+    let (dir, said) = made("one", &bench);
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    let (again, _) = made("two", &bench);
+    let read = |path: &Path| fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    assert_eq!(read(&dir.join("index.json")), read(&again.join("index.json")));
+    let held = "import hashlib, pathlib, sys
+for blob in pathlib.Path(sys.argv[1], 'blobs/sha256').iterdir():
+    assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name, blob";
+    assert!(Command::new("python3").args(["-c", held]).arg(&dir).status().expect("python3").success());
+    let blob = |digest: &Value| {
+        let digest = digest["digest"].as_str().and_then(|digest| digest.strip_prefix("sha256:"));
+        read(&dir.join("blobs/sha256").join(digest.expect("a digest")))
+    };
+    let json = |bytes: Vec<u8>| serde_json::from_slice::<Value>(&bytes).expect("JSON");
+    let manifest = json(blob(&json(read(&dir.join("index.json")))["manifests"][0]));
+    let config = json(blob(&manifest["config"]));
+    let machine = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
+    assert_eq!((&config["architecture"], &config["os"]), (&Value::from(machine), &Value::from("linux")));
+    assert_eq!(config["config"]["User"], "65532:65532");
+    let layer = folder.path().join("layer.tar");
+    fs::write(&layer, blob(&manifest["layers"][0])).expect("written");
+    let listed = Command::new("tar").arg("-tvf").arg(&layer).output().expect("tar").stdout;
+    let listed = String::from_utf8_lossy(&listed);
+    let line = |name: &str| {
+        listed.lines().find(|line| line.ends_with(name)).unwrap_or_else(|| panic!("no {name}: {listed}"))
+    };
+    assert!(line("usr/bin/plimsoll").starts_with("-rwxr-xr-x 0/0"), "{listed}");
+    assert!(line("work/").contains("65532/65532"), "what it writes is its own: {listed}");
+    assert!(!listed.contains("bin/sh"), "{listed}");
+    // What is no program for Linux is refused in one line.
+    let (_, said) = made("none", &root.join("README.md"));
+    let why = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.status.code() == Some(1) && why.lines().count() == 1 && why.contains("README.md"), "{why}");
+}
+
 /// What cargo binstall would fetch and unpack has the names that scripts/package gives it.
 #[test]
 fn binstall_is_told_the_archives_own_names() {

@@ -15,6 +15,7 @@ mod kit;
 mod models;
 mod queueing;
 mod reloads;
+mod replay;
 mod rollouts;
 mod streams;
 mod telemetry;

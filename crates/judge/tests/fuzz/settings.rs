@@ -1,0 +1,17 @@
+//! Budget files and scenarios: YAML and JSON that somebody else wrote.
+
+use plimsoll_judge::budget::{BudgetFile, check_shape, read_split};
+use plimsoll_workload::Scenario;
+use serde_json::Value;
+
+pub fn check(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    if let Ok(value) = serde_saphyr::from_str::<Value>(text) {
+        let _ = check_shape(&value);
+        let _ = read_split(&value);
+        let _ = Scenario::from_json(&value);
+    }
+    if let Ok(file) = serde_saphyr::from_str::<BudgetFile>(text) {
+        let _ = file.check();
+    }
+}

@@ -1,0 +1,18 @@
+//! What coverage-guided fuzzing learnt (`scripts/fuzz`), once more: every input that reached something new, and each of them damaged.
+
+use plimsoll_lab::corpus::replay;
+
+#[path = "../fuzz/parquet.rs"]
+mod parquet;
+#[path = "../fuzz/records.rs"]
+mod records;
+
+#[test]
+fn what_fuzzing_learnt_of_parquet() {
+    replay(include_bytes!("../fuzz/parquet.corpus"), parquet::check);
+}
+
+#[test]
+fn what_fuzzing_learnt_of_records() {
+    replay(include_bytes!("../fuzz/records.corpus"), records::check);
+}

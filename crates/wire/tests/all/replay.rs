@@ -1,0 +1,60 @@
+//! What coverage-guided fuzzing learnt (`scripts/fuzz`), once more: every input that reached something new, and each of them damaged.
+
+use plimsoll_lab::corpus::replay;
+
+#[path = "../fuzz/answers.rs"]
+mod answers;
+#[path = "../fuzz/connections.rs"]
+mod connections;
+#[path = "../fuzz/logs.rs"]
+mod logs;
+#[path = "../fuzz/metrics.rs"]
+mod metrics;
+#[path = "../fuzz/pushed.rs"]
+mod pushed;
+#[path = "../fuzz/requests.rs"]
+mod requests;
+#[path = "../fuzz/results.rs"]
+mod results;
+#[path = "../fuzz/spans.rs"]
+mod spans;
+
+#[test]
+fn what_fuzzing_learnt_of_answers() {
+    replay(include_bytes!("../fuzz/answers.corpus"), answers::check);
+}
+
+#[test]
+fn what_fuzzing_learnt_of_connections() {
+    replay(include_bytes!("../fuzz/connections.corpus"), connections::check);
+}
+
+#[test]
+fn what_fuzzing_learnt_of_logs() {
+    replay(include_bytes!("../fuzz/logs.corpus"), logs::check);
+}
+
+#[test]
+fn what_fuzzing_learnt_of_metrics() {
+    replay(include_bytes!("../fuzz/metrics.corpus"), metrics::check);
+}
+
+#[test]
+fn what_fuzzing_learnt_of_pushed() {
+    replay(include_bytes!("../fuzz/pushed.corpus"), pushed::check);
+}
+
+#[test]
+fn what_fuzzing_learnt_of_requests() {
+    replay(include_bytes!("../fuzz/requests.corpus"), requests::check);
+}
+
+#[test]
+fn what_fuzzing_learnt_of_results() {
+    replay(include_bytes!("../fuzz/results.corpus"), results::check);
+}
+
+#[test]
+fn what_fuzzing_learnt_of_spans() {
+    replay(include_bytes!("../fuzz/spans.corpus"), spans::check);
+}

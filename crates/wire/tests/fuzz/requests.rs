@@ -1,0 +1,28 @@
+//! What clients ask of the simulated engine, and what KServe servers say of their models.
+
+use plimsoll_model::Protocol;
+use plimsoll_wire::kserve::metadata;
+use plimsoll_wire::kserve::server::{Declared, Model, parse as parse_inference};
+use plimsoll_wire::server::parse;
+
+pub fn check(bytes: &[u8]) {
+    for endpoint in Protocol::ALL {
+        let _ = parse(endpoint, bytes, 1 << 20);
+    }
+    let model = Model {
+        name: "m".into(),
+        max_batch: 8,
+        dynamic_batching: None,
+        instances: 1,
+        inputs: vec![Declared::usual()],
+    };
+    let _ = parse_inference(&model, bytes, None);
+    // As Triton's clients send it: so many bytes of JSON, and the tensors after them.
+    if let [length, body @ ..] = bytes {
+        let _ = parse_inference(&model, body, Some(&length.to_string()));
+    }
+    let _ = metadata::read_server(bytes);
+    let _ = metadata::read_model(bytes);
+    let _ = metadata::read_config(bytes);
+    let _ = metadata::read_index(bytes);
+}
