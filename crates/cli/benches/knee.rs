@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use kit::{Args, Client, Engine, Result, bar, say};
 use plimsoll_math::queueing::{Mdc, Mmc};
-use plimsoll_measure::findings::Line;
+use plimsoll_measure::findings::CapacityLine;
 use serde_json::json;
 
 /// Distance from the truth that both lines may have.
@@ -63,7 +63,7 @@ fn measure(law: &str, servers: u32, service_ms: f64, time: &str, seed: u64) -> R
     Ok(onset_off.abs() <= WITHIN && limit_off.abs() <= WITHIN)
 }
 
-fn spell(line: &Line, truth: f64) -> (String, f64) {
+fn spell(line: &CapacityLine, truth: f64) -> (String, f64) {
     match line.rate() {
         Some(rate) => {
             let off = rate.value / truth - 1.0;

@@ -12,7 +12,7 @@ mod kit;
 use std::process::{Command, ExitCode, Stdio};
 
 use kit::{Args, Client, Engine, Ran, Result, bar, plimsoll, say};
-use plimsoll_measure::findings::{Findings, Line, Percentiles, Reading};
+use plimsoll_measure::findings::{CapacityLine, Findings, Percentiles, Reading};
 use plimsoll_plan::finding::PlanFinding;
 use tempfile::TempDir;
 
@@ -317,14 +317,14 @@ fn breaks(plan: &PlanFinding) -> f64 {
 }
 
 /// Stability limit and budget line of a sweep.
-fn lines(findings: &Findings) -> Result<(Line, Option<Line>)> {
+fn lines(findings: &Findings) -> Result<(CapacityLine, Option<CapacityLine>)> {
     let lines = findings.lines.first().ok_or("the sweep has no lines")?;
     Ok((lines.stability.clone(), lines.budget.clone()))
 }
 
 /// A line with the levels that it lies between.
-fn bracket(line: Option<&Line>) -> String {
-    match line.and_then(Line::rate) {
+fn bracket(line: Option<&CapacityLine>) -> String {
+    match line.and_then(CapacityLine::rate) {
         Some(rate) => format!("{:.1} [{:.1}, {:.1}]", rate.value, rate.lower, rate.upper),
         None => format!("{line:?}"),
     }

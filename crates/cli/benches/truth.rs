@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use kit::{Args, Engine, Ran, Result, bar, quantile, say, spread};
 use plimsoll_measure::findings::{LevelSummary, Percentiles, Reading};
 use plimsoll_model::Attempt;
-use plimsoll_server::truth::Record;
+use plimsoll_server::truth::TruthRecord;
 use plimsoll_sim::{ModeSpec, catalogue::profile};
 
 /// Tokens of an answer.
@@ -76,14 +76,14 @@ struct Joined<'a>(Vec<Pair<'a>>);
 
 struct Pair<'a> {
     client: &'a Attempt,
-    server: &'a Record,
+    server: &'a TruthRecord,
     /// The client's `sent`, CLOCK_MONOTONIC ns.
     sent_ns: i64,
 }
 
 impl<'a> Joined<'a> {
-    fn new(run: &str, zero_ns: i64, attempts: &'a [Attempt], records: &'a [Record]) -> Joined<'a> {
-        let by_id: HashMap<&str, &Record> =
+    fn new(run: &str, zero_ns: i64, attempts: &'a [Attempt], records: &'a [TruthRecord]) -> Joined<'a> {
+        let by_id: HashMap<&str, &TruthRecord> =
             records.iter().filter_map(|record| Some((record.id.as_deref()?, record))).collect();
         let pair = |client: &'a Attempt| {
             let id = format!("{run}-{}-{}-{}", client.level, client.request, client.attempt);

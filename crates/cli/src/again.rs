@@ -15,7 +15,7 @@ use plimsoll_workload::{ArrivalSpec, BlockNames, LoadSpec, Prompts, Scenario, Sc
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::measure::Step;
+use crate::measure::LevelStep;
 
 /// A run as it was asked for.
 pub struct Recorded {
@@ -149,7 +149,7 @@ impl Recorded {
     ///
     /// # Errors
     /// The trace's rate is not known.
-    pub fn step(&self, level: &Level) -> Result<Step, String> {
+    pub fn step(&self, level: &Level) -> Result<LevelStep, String> {
         // Levels that end with their requests were as long as those took; what they may take is the scenario's.
         let (window, requests) = match (level.load, &self.scenario.load) {
             _ if level.purpose == WARM_UP => (LONGEST, Some(u64::from(self.scenario.load.warm_up()))),
@@ -159,7 +159,7 @@ impl Recorded {
             _ => (self.window(level), None),
         };
         let max_requests = matches!(level.load, Load::Open { .. }).then_some(level.arrivals);
-        Ok(Step {
+        Ok(LevelStep {
             traffic: level.traffic.clone(),
             arrivals: self.traffic.get(&level.traffic).cloned(),
             purpose: level.purpose.clone(),

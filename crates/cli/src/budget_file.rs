@@ -18,7 +18,7 @@ use crate::exit::Stop;
 
 /// Line and column, from 1.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct TextPlace {
     /// Line.
     pub line: u32,
     /// Column.
@@ -32,12 +32,12 @@ pub struct BudgetText {
     /// What it says.
     pub file: BudgetFile,
     /// Where each thing stands, by its dotted path.
-    places: BTreeMap<String, Place>,
+    places: BTreeMap<String, TextPlace>,
 }
 
 impl BudgetText {
     /// Where this stands, or the nearest thing around it.
-    pub fn place(&self, path: &str) -> Place {
+    pub fn place(&self, path: &str) -> TextPlace {
         place(&self.places, path)
     }
 }
@@ -51,7 +51,7 @@ pub fn read(path: &Path) -> Result<BudgetText, Stop> {
 }
 
 /// The text of a budget file → what it says and where; a refusal begins with `:LINE:COLUMN: `.
-fn parse(text: &str) -> Result<(BudgetFile, BTreeMap<String, Place>), String> {
+fn parse(text: &str) -> Result<(BudgetFile, BTreeMap<String, TextPlace>), String> {
     let of_yaml = |e: serde_saphyr::Error| {
         let message = e.to_string();
         let message = message.lines().next().unwrap_or("is no YAML").to_owned();
@@ -99,7 +99,7 @@ fn path_of(error: &SpecError) -> String {
     }
 }
 
-fn place(places: &BTreeMap<String, Place>, path: &str) -> Place {
+fn place(places: &BTreeMap<String, TextPlace>, path: &str) -> TextPlace {
     let mut path = path;
     loop {
         if let Some(found) = places.get(path) {
@@ -107,20 +107,20 @@ fn place(places: &BTreeMap<String, Place>, path: &str) -> Place {
         }
         match path.rsplit_once('.') {
             Some((around, _)) => path = around,
-            None => return Place { line: 1, column: 1 },
+            None => return TextPlace { line: 1, column: 1 },
         }
     }
 }
 
 /// The shape of a document with its places, and none of its values.
 enum Tree {
-    Map(Vec<(String, Place, Tree)>),
-    List(Vec<(Place, Tree)>),
+    Map(Vec<(String, TextPlace, Tree)>),
+    List(Vec<(TextPlace, Tree)>),
     Leaf,
 }
 
 impl Tree {
-    fn walk(&self, at: &str, places: &mut BTreeMap<String, Place>) {
+    fn walk(&self, at: &str, places: &mut BTreeMap<String, TextPlace>) {
         let join = |key: &str| if at.is_empty() { key.to_owned() } else { format!("{at}.{key}") };
         match self {
             Tree::Map(entries) => {
@@ -140,8 +140,8 @@ impl Tree {
     }
 }
 
-fn of<T>(spanned: &Spanned<T>) -> Place {
-    Place { line: spanned.referenced.line() as u32, column: spanned.referenced.column() as u32 }
+fn of<T>(spanned: &Spanned<T>) -> TextPlace {
+    TextPlace { line: spanned.referenced.line() as u32, column: spanned.referenced.column() as u32 }
 }
 
 impl<'de> Deserialize<'de> for Tree {
@@ -230,7 +230,7 @@ budgets:
         assert_eq!(file.budgets.len(), 8);
         assert_eq!(file.budgets[0].max.as_ref().map(|max| max.value), Some(0.35));
         assert_eq!(file.budgets[1].max.as_ref().map(|max| max.value), Some(0.01));
-        assert_eq!(places.get("budgets.1.max"), Some(&Place { line: 14, column: 5 }));
+        assert_eq!(places.get("budgets.1.max"), Some(&TextPlace { line: 14, column: 5 }));
         assert_eq!(places.get("budgets.0").map(|at| at.line), Some(11));
         let again = serde_json::to_string(&file).expect("JSON");
         assert_eq!(parse(&again).expect("JSON is YAML").0, file);

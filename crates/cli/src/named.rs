@@ -16,7 +16,7 @@ pub const HOME: &str = "plimsoll-runs";
 const LAST: &str = "last";
 
 /// A run as it lies in a folder.
-pub struct Listed {
+pub struct NamedRun {
     /// Its folder.
     pub dir: PathBuf,
     /// Its manifest; `None` where its writer was killed before there was one, or it is of another version.
@@ -38,7 +38,7 @@ pub fn run(name: &str) -> Result<PathBuf, String> {
             false => Ok(runs.remove(0).dir),
         };
     }
-    let labelled = |run: &Listed| run.manifest.as_ref().is_some_and(|m| m.label.as_deref() == Some(name));
+    let labelled = |run: &NamedRun| run.manifest.as_ref().is_some_and(|m| m.label.as_deref() == Some(name));
     runs.retain(labelled);
     match runs.as_slice() {
         [] if BucketUrl::parse(name).is_ok() => Err(format!(
@@ -62,16 +62,16 @@ pub fn run_or_name(name: &str) -> Result<String, String> {
 }
 
 /// The runs of a folder, the newest first.
-pub fn runs(home: &Path) -> Vec<Listed> {
+pub fn runs(home: &Path) -> Vec<NamedRun> {
     let Ok(entries) = std::fs::read_dir(home) else { return Vec::new() };
     let is_run = |dir: &Path| ["run.json", "records.log"].iter().any(|file| dir.join(file).is_file());
-    let mut runs: Vec<(i64, Listed)> = entries
+    let mut runs: Vec<(i64, NamedRun)> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|dir| is_run(dir))
         .map(|dir| {
             let manifest = read_manifest(&dir).ok();
             let began = manifest.as_ref().map_or_else(|| changed(&dir), |m| m.clock.realtime_ns);
-            (began, Listed { dir, manifest })
+            (began, NamedRun { dir, manifest })
         })
         .collect();
     runs.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| b.1.dir.cmp(&a.1.dir)));

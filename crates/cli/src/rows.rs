@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use plimsoll_measure::Streamed;
-use plimsoll_measure::findings::{Findings, Kept, LevelFinding, LevelSummary, Trust};
+use plimsoll_measure::findings::{Findings, KeptUp, LevelFinding, LevelSummary, Trust};
 use plimsoll_model::{Attempt, EndedBy, Load, Manifest, RunState, Sample};
 use plimsoll_profile::cold_start;
 use plimsoll_report::figure::counted;
@@ -91,11 +91,11 @@ pub fn best(findings: &Findings) -> Option<&LevelFinding> {
         matches!(level.summary.load, Load::Open { .. })
             && level.summary.counts.finished > 0
             && level.validity.verdict != Trust::Invalid
-            && level.summary.stability.verdict != Kept::Unstable
+            && level.summary.stability.verdict != KeptUp::Unstable
     });
     let rank = |level: &&LevelFinding| {
         let valid = level.validity.verdict == Trust::Valid;
-        let steady = level.summary.stability.verdict == Kept::Stable;
+        let steady = level.summary.stability.verdict == KeptUp::Stable;
         (valid, steady, (1e3 * level.summary.rates.offered_per_s) as u64)
     };
     let best = open.max_by_key(rank)?;

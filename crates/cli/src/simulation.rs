@@ -7,11 +7,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use plimsoll_measure::findings::{Kept, LevelFinding};
+use plimsoll_measure::findings::{KeptUp, LevelFinding};
 use plimsoll_model::Span;
 use plimsoll_policy::RouteSpec;
 use plimsoll_sim::catalogue::engine_file::EngineInFull;
-use plimsoll_sim::catalogue::origin::{self, Use};
+use plimsoll_sim::catalogue::origin::{self, IntendedLoad};
 use plimsoll_sim::fleet::adapters;
 use plimsoll_sim::{
     AdapterSpec, EngineSpec, FaultSpec, FleetSpec, ModeSpec, PairSpec, StepSpec, WorldSpec,
@@ -256,12 +256,12 @@ pub fn flags(world: &WorldSpec, levels: &[LevelFinding]) -> Vec<String> {
     let in_flight = |level: &&LevelFinding| level.summary.concurrency.mean;
     let heaviest = |carried: bool| {
         let levels =
-            levels.iter().filter(|level| !carried || level.summary.stability.verdict != Kept::Unstable);
+            levels.iter().filter(|level| !carried || level.summary.stability.verdict != KeptUp::Unstable);
         levels.max_by(|a, b| in_flight(a).total_cmp(&in_flight(b)))
     };
-    let used = heaviest(true).or_else(|| heaviest(false)).map_or_else(Use::default, |level| {
+    let used = heaviest(true).or_else(|| heaviest(false)).map_or_else(IntendedLoad::default, |level| {
         let lengths = &level.summary.lengths;
-        Use {
+        IntendedLoad {
             prompt_tokens: Some(lengths.prompt.asked_mean),
             output_tokens: Some(lengths.output.asked_mean),
             // Figures are those of one replica.

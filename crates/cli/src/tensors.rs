@@ -4,7 +4,7 @@
 //! Everything learnt is written into the scenario, so that the manifest and the command to repeat hold it. A mode of its
 //! own beside the scenario lost: sweeps, schedules and reports would each have had to know of it.
 
-use plimsoll_client::probe::Served;
+use plimsoll_client::probe::ProbedModel;
 use plimsoll_model::{Carries, Protocol, SizeUnit};
 use plimsoll_wire::kserve;
 use plimsoll_workload::{ClassSpec, Scenario, TensorEncoding};
@@ -16,7 +16,7 @@ use crate::resolve::Draft;
 
 /// A KServe URL taken apart: `http://host:8000`, `…/v2`, `…/v2/models/NAME[/versions/V][/infer]`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct KserveUrl {
     /// The URL up to and with `/v2`.
     pub base: String,
     /// The model that the path names.
@@ -25,12 +25,12 @@ pub struct Place {
     pub version: Option<String>,
 }
 
-impl Place {
+impl KserveUrl {
     /// Reads a URL.
     ///
     /// # Errors
     /// A path below `/v2` that is none of a model.
-    pub fn read(url: &str) -> Result<Place, Stop> {
+    pub fn read(url: &str) -> Result<KserveUrl, Stop> {
         let (path, query) = url.split_once('?').map_or((url, None), |(path, query)| (path, Some(query)));
         let authority = path.find("://").map_or(0, |at| at + 3);
         let root = path[authority..].find('/').map_or(path.len(), |at| authority + at);
@@ -40,7 +40,7 @@ impl Place {
             format!("{}{}/v2{query}", &path[..root], &below[..end])
         };
         let Some(at) = (below.to_owned() + "/").find("/v2/") else {
-            return Ok(Place { base: base(below.len()), model: None, version: None });
+            return Ok(KserveUrl { base: base(below.len()), model: None, version: None });
         };
         let rest: Vec<&str> = below[at + 3..].split('/').filter(|part| !part.is_empty()).collect();
         let (model, version) = match rest[..] {
@@ -55,7 +55,7 @@ impl Place {
                 )));
             }
         };
-        Ok(Place { base: base(at), model: model.map(str::to_owned), version: version.map(str::to_owned) })
+        Ok(KserveUrl { base: base(at), model: model.map(str::to_owned), version: version.map(str::to_owned) })
     }
 }
 
@@ -126,8 +126,8 @@ pub fn settle(draft: &mut Draft) -> Result<(), Stop> {
     let url = draft.text("target.url").unwrap_or_default();
     // A simulated world has a name and no paths.
     let place = match url.starts_with("http") {
-        true => Place::read(url)?,
-        false => Place { base: url.to_owned(), model: None, version: None },
+        true => KserveUrl::read(url)?,
+        false => KserveUrl { base: url.to_owned(), model: None, version: None },
     };
     for (path, found, flag) in
         [("target.model", place.model, "--model"), ("target.version", place.version, "target.version")]
@@ -186,8 +186,12 @@ pub fn check(scenario: &Scenario) -> Result<(), Stop> {
 ///
 /// # Errors
 /// Inputs that can't be made.
-pub fn learn(scenario: &mut Scenario, served: Option<Served>, words: &mut Vec<String>) -> Result<(), Stop> {
-    let Some(Served { model, max_batch, binary }) = served else { return Ok(()) };
+pub fn learn(
+    scenario: &mut Scenario,
+    served: Option<ProbedModel>,
+    words: &mut Vec<String>,
+) -> Result<(), Stop> {
+    let Some(ProbedModel { model, max_batch, binary }) = served else { return Ok(()) };
     if scenario.target.body_template.is_some() {
         return Ok(());
     }
@@ -250,7 +254,7 @@ mod tests {
     #[test]
     fn urls_come_apart() {
         let read = |url: &str| {
-            let place = Place::read(url).expect(url);
+            let place = KserveUrl::read(url).expect(url);
             (place.base, place.model.unwrap_or_default(), place.version.unwrap_or_default())
         };
         let want = |base: &str, model: &str, version: &str| (base.into(), model.into(), version.into());
@@ -261,6 +265,6 @@ mod tests {
         assert_eq!(read("https://h/team/x/v2/models/m/versions/3"), want("https://h/team/x/v2", "m", "3"));
         assert_eq!(read("http://h/team?a=b"), want("http://h/team/v2?a=b", "", ""));
         assert_eq!(read("http://v2/v2x"), want("http://v2/v2x/v2", "", ""));
-        assert!(Place::read("http://h/v2/health").is_err());
+        assert!(KserveUrl::read("http://h/v2/health").is_err());
     }
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use flate2::read::MultiGzDecoder;
 use plimsoll_model::TraceSpan;
 use plimsoll_report::figure::counted;
-use plimsoll_wire::trace::feed::Feed;
+use plimsoll_wire::trace::feed::TraceFeed;
 use plimsoll_wire::trace::{Notes, TraceError};
 
 use crate::exit::Stop;
@@ -125,7 +125,7 @@ pub fn note_damage(path: &Path, damage: Option<std::io::Error>) {
 
 fn of_file(path: &Path, told: Said, take: &mut dyn FnMut(TraceSpan)) -> Result<(), Stop> {
     let name = path.display();
-    let mut feed = Feed::default();
+    let mut feed = TraceFeed::default();
     let unread = |e: TraceError| Stop::usage(format!("{name}: {e}"));
     let damage = pieces(path, |bytes| {
         feed.push(bytes, take).map_err(unread)?;

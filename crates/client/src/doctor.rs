@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use plimsoll_model::{Host, Quantiles, Span};
 
 use crate::clock::{Clock, thread_run_queue_ns};
-use crate::histogram::Histogram;
+use crate::histogram::LogHistogram;
 use crate::tcp::kernel_stamps_available;
 use crate::timer::{self, Timer};
 
@@ -252,7 +252,7 @@ fn pace(fires: u32, every: Span) -> std::io::Result<Quantiles> {
     runtime.block_on(async {
         let clock = Clock::start();
         let timer = Timer::new(clock)?;
-        let mut lateness = Histogram::default();
+        let mut lateness = LogHistogram::default();
         let mut due = clock.now() + every;
         for _ in 0..fires {
             timer.arm(due)?;

@@ -16,7 +16,7 @@ use plimsoll_wire::http1::{AnswerPart, HttpFault};
 use crate::clock::realtime_ns;
 use crate::landing::Landing;
 use crate::link::{ConnectError, Link};
-use crate::pool::{HeldConnection, Pool, TakeError};
+use crate::pool::{ConnectionPool, HeldConnection, TakeError};
 use crate::recording::Ending;
 use crate::request::Request;
 
@@ -37,7 +37,12 @@ pub trait ExchangeWatch {
 pub type Outgoing = Cell<Option<Request>>;
 
 /// Makes the attempt. Whatever happens has an ending; a connection that can carry another request goes back.
-pub async fn exchange(pool: &Pool, connect: Span, request: &Outgoing, watch: &impl ExchangeWatch) -> Ending {
+pub async fn exchange(
+    pool: &ConnectionPool,
+    connect: Span,
+    request: &Outgoing,
+    watch: &impl ExchangeWatch,
+) -> Ending {
     let mut held = match pool.take(connect).await {
         Ok(held) => held,
         Err(error) => return not_connected(&error),

@@ -11,13 +11,13 @@ use crate::exchange::{ExchangeWatch, Outgoing};
 use crate::level_driver::LevelDriver;
 use crate::pool::HeldConnection;
 use crate::recording::{Ending, Recording};
-use crate::request::Key;
+use crate::request::AttemptKey;
 use crate::task_pool::Hand;
 
 /// Bytes of an error's body after which the rest is not waited for.
 const ERROR_BODY_MAX: u64 = 1 << 20;
 
-/// Hashes a [`Key`]. Its numbers are the schedule's own, so nobody can choose them to collide.
+/// Hashes a [`AttemptKey`]. Its numbers are the schedule's own, so nobody can choose them to collide.
 #[derive(Debug, Default)]
 pub struct KeyHasher(u64);
 
@@ -42,7 +42,7 @@ impl Hasher for KeyHasher {
 /// See the module's head.
 pub struct Flight {
     /// Request and attempt number.
-    pub key: Key,
+    pub key: AttemptKey,
     /// When the driver began it.
     pub begun: At,
     /// Gives up when an answer that has begun pauses for so long.
@@ -72,7 +72,7 @@ impl std::fmt::Debug for Flight {
 
 impl Flight {
     /// Begun at `begun`.
-    pub fn new(key: Key, begun: At, recording: Recording) -> Flight {
+    pub fn new(key: AttemptKey, begun: At, recording: Recording) -> Flight {
         Flight {
             key,
             begun,

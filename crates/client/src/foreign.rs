@@ -9,7 +9,7 @@ use plimsoll_model::{At, Span};
 use plimsoll_wire::exposition::ExposedValue;
 
 use crate::clock::Clock;
-use crate::told::{ToRows, Told};
+use crate::told::{PageNotices, ToRows};
 
 /// Why a target says nothing whose scrape by Prometheus failed.
 pub(crate) const UNSCRAPED: &str = "Prometheus could not scrape it";
@@ -23,7 +23,7 @@ pub(crate) struct ForeignPages {
 }
 
 struct ForeignPage {
-    told: Told,
+    told: PageNotices,
     /// Its newest scrape that was taken, ns since the unix epoch.
     newest: i64,
     /// Distances of its last scrapes, the newest last.
@@ -54,7 +54,7 @@ impl ForeignPages {
     ) -> bool {
         let knows = self.knows;
         let page = self.known.entry(name.to_owned()).or_insert_with(|| ForeignPage {
-            told: Told::new((Some(name.to_owned()), true), knows),
+            told: PageNotices::new((Some(name.to_owned()), true), knows),
             newest: i64::MIN,
             gaps: Vec::new(),
         });

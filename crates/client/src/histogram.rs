@@ -12,7 +12,7 @@ const OCTAVES: usize = 34;
 
 /// Counts of nanosecond values.
 #[derive(Clone, Debug)]
-pub struct Histogram {
+pub struct LogHistogram {
     counts: Vec<u64>,
     total: u64,
     max: i64,
@@ -20,9 +20,15 @@ pub struct Histogram {
     min: i64,
 }
 
-impl Default for Histogram {
-    fn default() -> Histogram {
-        Histogram { counts: vec![0; STEPS * OCTAVES], total: 0, max: i64::MIN, negatives: 0, min: i64::MAX }
+impl Default for LogHistogram {
+    fn default() -> LogHistogram {
+        LogHistogram {
+            counts: vec![0; STEPS * OCTAVES],
+            total: 0,
+            max: i64::MIN,
+            negatives: 0,
+            min: i64::MAX,
+        }
     }
 }
 
@@ -47,7 +53,7 @@ fn value(bucket: usize) -> i64 {
     (STEPS as i64 + step) * width + width / 2
 }
 
-impl Histogram {
+impl LogHistogram {
     /// Counts one value.
     pub fn record(&mut self, ns: i64) {
         self.total += 1;
@@ -61,7 +67,7 @@ impl Histogram {
     }
 
     /// Adds another's counts.
-    pub fn merge(&mut self, other: &Histogram) {
+    pub fn merge(&mut self, other: &LogHistogram) {
         for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
             *mine += theirs;
         }
@@ -73,7 +79,7 @@ impl Histogram {
 
     /// Forgets everything.
     pub fn clear(&mut self) {
-        *self = Histogram::default();
+        *self = LogHistogram::default();
     }
 
     /// How many values.
@@ -122,7 +128,7 @@ mod tests {
 
     #[test]
     fn order_statistics_of_a_known_sequence() {
-        let mut h = Histogram::default();
+        let mut h = LogHistogram::default();
         (1..=1000).for_each(|us| h.record(us * 1000));
         let q = h.quantiles();
         let near = |got: i64, want: i64| assert!((got - want).abs() * 125 <= want, "{got} against {want}");
@@ -136,18 +142,19 @@ mod tests {
 
     #[test]
     fn small_values_are_exact_and_extremes_stay_inside() {
-        let mut h = Histogram::default();
+        let mut h = LogHistogram::default();
         [3, 3, 7].iter().for_each(|&v| h.record(v));
         assert_eq!(h.quantile(0.5), 3);
         h.record(i64::MAX);
         h.record(-9);
         assert_eq!((h.quantile(1.0), h.quantile(0.01)), (i64::MAX, -9));
-        assert_eq!(Histogram::default().quantiles(), Quantiles::default());
+        assert_eq!(LogHistogram::default().quantiles(), Quantiles::default());
     }
 
     #[test]
     fn merging_is_recording_into_one() {
-        let (mut a, mut b, mut both) = (Histogram::default(), Histogram::default(), Histogram::default());
+        let (mut a, mut b, mut both) =
+            (LogHistogram::default(), LogHistogram::default(), LogHistogram::default());
         for i in 0..5000i64 {
             let v = i * i * 31 % 9_999_991;
             if i % 2 == 0 {

@@ -8,8 +8,8 @@ use plimsoll_wire::{QueueWish, RequestOptions, encode};
 use plimsoll_workload::{Arrival, ClientSpec, Prompts, Said, Schedule, Sequence, TargetSpec};
 
 use crate::control::Ceilings;
-use crate::live::Live;
-use crate::request::{Key, Opening, Prepared};
+use crate::live::LiveCounters;
+use crate::request::{AttemptKey, Opening, Prepared};
 use crate::sink::Sink;
 use crate::target::{Body, Target};
 
@@ -153,7 +153,7 @@ pub struct Shared {
     /// Keep the answers' text?
     pub keep_text: bool,
     /// Limits the user set, and the counts they are held against.
-    pub ceilings: (Ceilings, Live),
+    pub ceilings: (Ceilings, LiveCounters),
 }
 
 impl fmt::Debug for Shared {
@@ -176,7 +176,7 @@ impl Shared {
     }
 
     /// The value of `x-request-id`.
-    pub fn name(&self, (request, attempt): Key) -> Name<'_> {
+    pub fn name(&self, (request, attempt): AttemptKey) -> Name<'_> {
         Name { run: &self.run_id, level: self.id, request, attempt }
     }
 

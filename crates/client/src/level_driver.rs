@@ -14,20 +14,20 @@ use std::sync::Arc;
 
 use plimsoll_model::{At, Attempt, By, How, Outcome, SizeUnit, Span};
 use plimsoll_wire::Decoded;
-use plimsoll_workload::{Action, Attempted, Connections, Deadline, Ended, Player};
+use plimsoll_workload::{Action, AttemptEnd, Attempted, Connections, Deadline, Player};
 use tokio::sync::Notify;
 
 use crate::answers::Answers;
 use crate::exchange::exchange;
 use crate::flight::{CANCELLED, Flight, Following, KeyHasher};
 use crate::header_template::RequestNames;
-use crate::histogram::Histogram;
+use crate::histogram::LogHistogram;
 use crate::level::{SessionName, Shared};
 use crate::live::Shard;
-use crate::pool::Pool;
+use crate::pool::ConnectionPool;
 use crate::prepare::Ahead;
-use crate::recording::{AnswerReading, Ending, Progress, Recording, never_sent, own_lag};
-use crate::request::Key;
+use crate::recording::{AnswerReading, Ending, ReadProgress, Recording, never_sent, own_lag};
+use crate::request::AttemptKey;
 use crate::stamp::Meter;
 use crate::task_pool::TaskPool;
 use crate::timer::Timer;
@@ -52,7 +52,7 @@ const NO_SOCKET_APART: Span = Span::from_millis(50);
 #[derive(Debug, Default)]
 pub struct Tally {
     /// The generator's own lag of every first attempt (open loop).
-    pub lag: Histogram,
+    pub lag: LogHistogram,
     /// Token events.
     pub events: u64,
     /// Of those, coalesced ones.
@@ -69,7 +69,7 @@ pub struct Bench {
     /// Its sockets' measurements.
     pub meter: Rc<Meter>,
     /// Its connections.
-    pub pool: Pool,
+    pub pool: ConnectionPool,
     /// Its tasks.
     pub hands: Rc<TaskPool>,
     /// Its alarm clock.
@@ -84,10 +84,10 @@ pub struct LevelDriver {
     bench: Rc<Bench>,
     shared: Arc<Shared>,
     player: RefCell<Player>,
-    flights: RefCell<HashMap<Key, Rc<Flight>, BuildHasherDefault<KeyHasher>>>,
+    flights: RefCell<HashMap<AttemptKey, Rc<Flight>, BuildHasherDefault<KeyHasher>>>,
     ahead: RefCell<Ahead>,
     answers: RefCell<Answers>,
-    idle: RefCell<BinaryHeap<Reverse<(At, Key)>>>,
+    idle: RefCell<BinaryHeap<Reverse<(At, AttemptKey)>>>,
     armed: Cell<At>,
     pumping: Cell<bool>,
     /// Ends since the last pump, and when that pump must come.
@@ -358,7 +358,7 @@ impl LevelDriver {
     }
 
     /// Ends an attempt by the client's own will: its row is closed now, its task dropped.
-    fn give_up(self: &Rc<LevelDriver>, key: Key, outcome: Outcome, error: Option<&str>) {
+    fn give_up(self: &Rc<LevelDriver>, key: AttemptKey, outcome: Outcome, error: Option<&str>) {
         let flight = self.flights.borrow().get(&key).cloned();
         if let Some(flight) = flight {
             self.end(&flight, Ending::Told { outcome, error: error.map(str::to_owned) });
@@ -404,7 +404,7 @@ impl LevelDriver {
         if attempt.outcome.is_finished() && attempt.first_token.is_none() {
             self.whole(&attempt);
         }
-        let is_over = !matches!(ended, Ended::WillRetry { .. });
+        let is_over = !matches!(ended, AttemptEnd::WillRetry { .. });
         self.keep_answer(&mut attempt, is_over);
         if is_over {
             self.bench.shard.ended(!attempt.outcome.is_finished());
@@ -461,7 +461,7 @@ impl LevelDriver {
     /// Everything in flight ends now, as unfinished.
     pub fn stop_now(self: &Rc<LevelDriver>, by: By) {
         self.stop(by);
-        let keys: Vec<Key> = self.flights.borrow().keys().copied().collect();
+        let keys: Vec<AttemptKey> = self.flights.borrow().keys().copied().collect();
         for key in keys {
             let outcome = Outcome::new(How::Unfinished, by, false);
             self.give_up(key, outcome, Some("still in flight when the run stopped waiting"));
@@ -494,7 +494,7 @@ impl LevelDriver {
     }
 
     /// Tokens came.
-    pub fn tokens(self: &Rc<LevelDriver>, flight: &Flight, due: At, progress: &Progress) {
+    pub fn tokens(self: &Rc<LevelDriver>, flight: &Flight, due: At, progress: &ReadProgress) {
         let shard = &self.bench.shard;
         shard.token_events(u64::from(progress.token_events), progress.tokens);
         let newest = flight.last_read.get().unwrap_or(At::ZERO);

@@ -67,7 +67,7 @@ pub use client::{Client, ClientConfig, ClientError, default_workers};
 pub use clock::Clock;
 pub use control::{Ceilings, Control};
 pub use level::{LevelPlan, LevelTraffic, Name, RequestName, ShardStart};
-pub use live::{Live, Totals};
+pub use live::{LiveCounters, Totals};
 pub use post::{Posted, Poster};
 pub use probe::{Probe, ProbeError, probe};
 pub use secret::{Secret, SecretError};

@@ -132,14 +132,14 @@ impl Totals {
 
 /// The counters of one client.
 #[derive(Clone, Debug, Default)]
-pub struct Live {
+pub struct LiveCounters {
     shards: Vec<Arc<Shard>>,
 }
 
-impl Live {
+impl LiveCounters {
     /// One shard per worker.
-    pub fn new(workers: usize) -> Live {
-        Live { shards: (0..workers).map(|_| Arc::default()).collect() }
+    pub fn new(workers: usize) -> LiveCounters {
+        LiveCounters { shards: (0..workers).map(|_| Arc::default()).collect() }
     }
 
     pub(crate) fn shard(&self, worker: usize) -> Arc<Shard> {
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn shards_add_up_and_recent_percentiles_forget_the_past() {
-        let live = Live::new(2);
+        let live = LiveCounters::new(2);
         let (a, b) = (live.shard(0), live.shard(1));
         a.request(10);
         b.request(20);

@@ -23,7 +23,7 @@ use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use crate::clock::Clock;
 use crate::exchange::{ExchangeWatch, Outgoing, exchange};
 use crate::keeping::SharedByWorkers;
-use crate::pool::{HeldConnection, Pool};
+use crate::pool::{ConnectionPool, HeldConnection};
 use crate::stamp::Meter;
 use crate::target::{Target, TargetError, without_user};
 use crate::targets;
@@ -334,7 +334,7 @@ fn origin(url: &str) -> Option<String> {
 /// A page with its connection.
 pub(crate) struct Looker {
     pub(crate) page: MetricsPage,
-    pool: Pool,
+    pool: ConnectionPool,
     /// Nobody answered the last time: its name may stand for another machine by now.
     is_lost: Cell<bool>,
     /// Bytes of the last answer: the next one is about as long.
@@ -352,7 +352,7 @@ impl Looker {
     }
 
     pub(crate) fn new(page: MetricsPage, clock: Clock) -> Looker {
-        let pool = Pool::new(
+        let pool = ConnectionPool::new(
             page.target.resolve(),
             Meter::new(clock),
             Arc::new(AtomicU32::new(0)),

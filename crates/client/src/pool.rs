@@ -57,7 +57,7 @@ pub enum TakeError {
 /// See the module's head.
 #[derive(Debug)]
 #[expect(clippy::vec_box, reason = "a link is handed on as the box it is in")]
-pub struct Pool {
+pub struct ConnectionPool {
     route: RefCell<Route>,
     meter: Rc<Meter>,
     numbers: Arc<AtomicU32>,
@@ -71,10 +71,15 @@ pub struct Pool {
     waited_since: Cell<Option<At>>,
 }
 
-impl Pool {
+impl ConnectionPool {
     /// An empty pool. `numbers` counts connections over all workers, and `known` is what they know of the server's ways.
-    pub fn new(route: Route, meter: Rc<Meter>, numbers: Arc<AtomicU32>, known: SharedByWorkers) -> Pool {
-        Pool {
+    pub fn new(
+        route: Route,
+        meter: Rc<Meter>,
+        numbers: Arc<AtomicU32>,
+        known: SharedByWorkers,
+    ) -> ConnectionPool {
+        ConnectionPool {
             route: RefCell::new(route),
             meter,
             numbers,

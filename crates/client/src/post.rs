@@ -17,7 +17,7 @@ use crate::exchange::{ExchangeWatch, Outgoing, exchange};
 use crate::header_template::RequestNames;
 use crate::keeping::SharedByWorkers;
 use crate::pages::runtime;
-use crate::pool::{HeldConnection, Pool};
+use crate::pool::{ConnectionPool, HeldConnection};
 use crate::recording::Ending;
 use crate::request::Request;
 use crate::stamp::Meter;
@@ -161,7 +161,8 @@ fn answered(target: &Target, request: Request, patience: Span) -> Result<(Posted
 async fn exchanged(target: &Target, request: Request, patience: Span) -> Result<(Posted, Vec<u8>), String> {
     let meter = Meter::new(Clock::start());
     let route = target.resolve();
-    let pool = Pool::new(route.clone(), meter, Arc::new(AtomicU32::new(0)), SharedByWorkers::default());
+    let pool =
+        ConnectionPool::new(route.clone(), meter, Arc::new(AtomicU32::new(0)), SharedByWorkers::default());
     pool.set_policy(Connections::Fresh, 1, route);
     let (request, seen) = (Outgoing::new(Some(request)), Answered::default());
     let ending =

@@ -20,7 +20,7 @@ use crate::clock::Clock;
 use crate::exchange::{ExchangeWatch, Outgoing, exchange};
 use crate::header_template::RequestNames;
 use crate::keeping::SharedByWorkers;
-use crate::pool::{HeldConnection, Pool};
+use crate::pool::{ConnectionPool, HeldConnection};
 use crate::recording::Ending;
 use crate::request::Request;
 use crate::secret::Secret;
@@ -47,7 +47,7 @@ pub struct Probe {
     /// From asking to the head of the first answer, connection included.
     pub took: Span,
     /// What a KServe server says of the model.
-    pub served: Option<Served>,
+    pub served: Option<ProbedModel>,
     /// Those of the models that name a model beneath them: adapters (LoRA), as vLLM lists them.
     pub adapters: Vec<String>,
     /// Things worth a line on the screen, such as a model that is not listed.
@@ -56,7 +56,7 @@ pub struct Probe {
 
 /// A model as a KServe server describes it.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Served {
+pub struct ProbedModel {
     /// Its inputs, versions and platform.
     pub model: ModelFacts,
     /// Rows of its largest batch, where the server tells; 0 = it does not batch.
@@ -145,11 +145,11 @@ struct Probing {
     target: Target,
     spec: TargetSpec,
     clock: Clock,
-    pool: Pool,
+    pool: ConnectionPool,
     facts: BTreeMap<String, Option<String>>,
     notes: Vec<String>,
     took: Option<Span>,
-    served: Option<Served>,
+    served: Option<ProbedModel>,
     adapters: Vec<String>,
 }
 
@@ -163,7 +163,7 @@ struct Got {
 impl Probing {
     fn new(target: Target, spec: TargetSpec) -> Probing {
         let clock = Clock::start();
-        let pool = Pool::new(
+        let pool = ConnectionPool::new(
             target.resolve(),
             Meter::new(clock),
             Arc::new(AtomicU32::new(0)),
@@ -262,7 +262,7 @@ impl Probing {
         fact("model_platform", Some(model.platform.clone()));
         fact("model_versions", Some(model.versions.join(", ")));
         fact("max_batch", max_batch.map(|most| most.to_string()));
-        self.served = Some(Served { model, max_batch, binary });
+        self.served = Some(ProbedModel { model, max_batch, binary });
         Ok(())
     }
 

@@ -48,7 +48,7 @@ impl Ending {
 
 /// What some bytes brought.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub struct Progress {
+pub struct ReadProgress {
     /// The first generated token is among them.
     pub first_token: bool,
     /// Token-bearing events among them.
@@ -146,8 +146,8 @@ impl Recording {
     }
 
     /// Bytes of the body; the stamps are those of the read that brought them. `scratch` is left empty.
-    pub fn data(&mut self, bytes: &[u8], scratch: &mut Vec<Decoded>) -> Progress {
-        let mut progress = Progress::default();
+    pub fn data(&mut self, bytes: &[u8], scratch: &mut Vec<Decoded>) -> ReadProgress {
+        let mut progress = ReadProgress::default();
         let Some(decoder) = &mut self.decoder else { return progress };
         decoder.feed(bytes, scratch);
         if scratch.is_empty() {
@@ -162,7 +162,7 @@ impl Recording {
         progress
     }
 
-    fn event(&mut self, decoded: Decoded, progress: &mut Progress) {
+    fn event(&mut self, decoded: Decoded, progress: &mut ReadProgress) {
         let Some(stamps) = &self.stamps else { return };
         let (read, arrival) = (stamps.reads(), stamps.arrival());
         if self.newest_read == read
@@ -226,7 +226,7 @@ impl Recording {
         if let Some(verdict) = verdict {
             let (tail, settled) = (verdict.tail, clean || verdict.outcome.is_finished());
             if settled && let Some(tail) = tail {
-                self.event(tail, &mut Progress::default());
+                self.event(tail, &mut ReadProgress::default());
             }
             verdict.settle(&mut self.attempt.events);
             (outcome, answer) = (verdict.outcome, verdict.answer);

@@ -15,7 +15,7 @@ use crate::header_template::{HeaderTemplate, RequestNames};
 use crate::target::{Body, REQUEST_ID};
 
 /// Names an attempt within a level: request and attempt.
-pub type Key = (u64, u16);
+pub type AttemptKey = (u64, u16);
 
 /// What a request carries, ready to send.
 #[derive(Clone, Debug)]

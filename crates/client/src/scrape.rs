@@ -14,7 +14,7 @@ use crate::clock::Clock;
 use crate::each::{Each, Waiting};
 use crate::pages::{Looker, MetricsPage, PATIENCE, runtime};
 use crate::targets::Targets;
-use crate::told::{ToRows, Told};
+use crate::told::{PageNotices, ToRows};
 
 /// Scrapes until it is stopped.
 #[derive(Debug)]
@@ -219,7 +219,7 @@ fn wait(due: At, clock: Clock, AskedOf(asked, changed): &AskedOf) -> Asked {
 
 /// Where rows come from.
 pub(crate) enum Source {
-    Page(Looker, Told),
+    Page(Looker, PageNotices),
     Targets(Targets),
 }
 
@@ -234,7 +234,7 @@ impl Source {
         let looker = Looker::new(page, clock);
         match looker.page.asks_prometheus() {
             Some(_) => Source::Targets(Targets::new(looker, knows)),
-            None => Source::Page(looker, Told::new((name, marks), knows)),
+            None => Source::Page(looker, PageNotices::new((name, marks), knows)),
         }
     }
 

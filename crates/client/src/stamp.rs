@@ -14,7 +14,7 @@ use std::rc::Rc;
 use plimsoll_model::{At, Span, TcpFacts};
 
 use crate::clock::{Clock, Ties};
-use crate::histogram::Histogram;
+use crate::histogram::LogHistogram;
 use crate::tcp_info::{self, TcpInfo};
 
 /// What one worker thread measures of all its sockets.
@@ -25,7 +25,7 @@ pub struct Meter {
     /// Realtime tied to it.
     pub ties: Ties,
     /// User stamp − kernel stamp of every read that had one.
-    pub user_delay: RefCell<Histogram>,
+    pub user_delay: RefCell<LogHistogram>,
     /// Reads with the kernel's stamp.
     pub kernel_reads: Cell<u64>,
     /// Reads without.

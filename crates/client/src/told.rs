@@ -52,7 +52,7 @@ impl fmt::Debug for ToRows {
 }
 
 /// What was told of a page.
-pub(crate) struct Told {
+pub(crate) struct PageNotices {
     /// Its name, where it is written on every row.
     name: Option<String>,
     /// Does it mark the scrapes? Of several pages of one server the first does.
@@ -69,9 +69,9 @@ struct Last {
     scrape: u64,
 }
 
-impl Told {
-    pub fn new((name, marks): (Option<String>, bool), knows: fn(&str) -> bool) -> Told {
-        Told { name, marks, knows, scrapes: 0, series: HashMap::new(), shape: None }
+impl PageNotices {
+    pub fn new((name, marks): (Option<String>, bool), knows: fn(&str) -> bool) -> PageNotices {
+        PageNotices { name, marks, knows, scrapes: 0, series: HashMap::new(), shape: None }
     }
 
     /// What it said last counts as never said.

@@ -14,13 +14,13 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::clock::{self, Clock};
-use crate::histogram::Histogram;
+use crate::histogram::LogHistogram;
 use crate::keeping::SharedByWorkers;
 use crate::level::Shared;
 use crate::level_driver::{Bench, LevelDriver, Tally};
 use crate::link::Route;
 use crate::live::Shard;
-use crate::pool::Pool;
+use crate::pool::ConnectionPool;
 use crate::prepare::Ahead;
 use crate::stamp::Meter;
 use crate::tcp::StampingOn;
@@ -74,7 +74,7 @@ pub struct Report {
     /// What the level counted.
     pub tally: Tally,
     /// User − kernel stamp of every read.
-    pub user_delay: Histogram,
+    pub user_delay: LogHistogram,
     /// Reads with the kernel's stamp.
     pub kernel_reads: u64,
     /// Reads without.
@@ -134,7 +134,7 @@ pub fn work(setup: Setup, commands: UnboundedReceiver<Command>, ready: &mpsc::Se
             }
         };
         let meter = Meter::new(setup.clock);
-        let pool = Pool::new(setup.route, Rc::clone(&meter), setup.numbers, setup.known);
+        let pool = ConnectionPool::new(setup.route, Rc::clone(&meter), setup.numbers, setup.known);
         let bench = Rc::new(Bench { meter, pool, hands: Rc::default(), timer, shard: setup.shard });
         let _ = ready.send(Ok(()));
         obey(&bench, commands).await;

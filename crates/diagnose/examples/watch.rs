@@ -4,7 +4,7 @@
 //! PROFILE: a profile of the simulator, or `queue:SERVERS:MEAN_MS`.
 #![expect(clippy::print_stdout, reason = "an example that prints a table")]
 
-use plimsoll_measure::sweep::{Next, Preview, RequestPrice, Sweep, SweepSpec};
+use plimsoll_measure::sweep::{Preview, RequestPrice, Sweep, SweepNext, SweepSpec};
 use plimsoll_model::{At, Load, Span};
 use plimsoll_sim::{
     EngineSpec, LawSpec, LevelPlan, ModeSpec, QueueSpec, World, catalogue::profile, simulate_level,
@@ -37,8 +37,8 @@ fn main() {
     let mut now = At::ZERO;
     for id in 0.. {
         let asked = match sweep.next() {
-            Next::Run(asked) => asked,
-            Next::Done { why } => {
+            SweepNext::Run(asked) => asked,
+            SweepNext::Done { why } => {
                 println!("done: {why}");
                 break;
             }

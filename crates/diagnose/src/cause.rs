@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::causes::row;
-use super::experiment::Experiment;
+use super::experiment::NextExperiment;
 
 /// Where a slowness is located.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
@@ -224,30 +224,32 @@ impl Cause {
     }
 
     /// The cheapest experiment that would overturn it.
-    pub fn overturned_by(self) -> Experiment {
+    pub fn overturned_by(self) -> NextExperiment {
         match self {
-            Cause::GeneratorLag => Experiment::SecondGenerator,
-            Cause::ClientCap => Experiment::OpenLoop,
-            Cause::ClocksDisagree => Experiment::OneClock,
-            Cause::NoSteadyState | Cause::Nothing => Experiment::RunLonger { factor: 3.0 },
-            Cause::TracingOverhead => Experiment::TracingOff,
+            Cause::GeneratorLag => NextExperiment::SecondGenerator,
+            Cause::ClientCap => NextExperiment::OpenLoop,
+            Cause::ClocksDisagree => NextExperiment::OneClock,
+            Cause::NoSteadyState | Cause::Nothing => NextExperiment::RunLonger { factor: 3.0 },
+            Cause::TracingOverhead => NextExperiment::TracingOff,
             Cause::HigherRate | Cause::Saturation | Cause::KvExhaustion | Cause::DependencyCapacity => {
-                Experiment::ScaleLoad { factor: 0.5 }
+                NextExperiment::ScaleLoad { factor: 0.5 }
             }
-            Cause::Bursts => Experiment::EvenArrivals,
-            Cause::LongerPrompts | Cause::HeadOfLine => Experiment::PromptLengths,
+            Cause::Bursts => NextExperiment::EvenArrivals,
+            Cause::LongerPrompts | Cause::HeadOfLine => NextExperiment::PromptLengths,
             Cause::LongerAnswers
             | Cause::LongerAnswersToSamePrompts
             | Cause::OtherMix
-            | Cause::DraftRejection => Experiment::ReplayBaseline,
-            Cause::LessSharedPrompts | Cause::PrefixCacheLoss => Experiment::RepeatPrompts { requests: 60 },
+            | Cause::DraftRejection => NextExperiment::ReplayBaseline,
+            Cause::LessSharedPrompts | Cause::PrefixCacheLoss => {
+                NextExperiment::RepeatPrompts { requests: 60 }
+            }
             Cause::SlowerModel
             | Cause::SingleRequestOverBudget
             | Cause::BatchingWindow
             | Cause::SlowDependency
-            | Cause::PerRequestCost => Experiment::SingleRequests { requests: 60 },
-            Cause::PacketLoss | Cause::LongerRoundTrip => Experiment::FreshAgainstKept { requests: 60 },
-            Cause::HostBound => Experiment::ConcurrencySteps { at: [1, 2, 4, 8] },
+            | Cause::PerRequestCost => NextExperiment::SingleRequests { requests: 60 },
+            Cause::PacketLoss | Cause::LongerRoundTrip => NextExperiment::FreshAgainstKept { requests: 60 },
+            Cause::HostBound => NextExperiment::ConcurrencySteps { at: [1, 2, 4, 8] },
             Cause::PeriodicStall
             | Cause::CpuThrottling
             | Cause::HostContention
@@ -255,17 +257,17 @@ impl Cause {
             | Cause::DependencyTail
             | Cause::StreamDisconnect
             | Cause::EngineCrash
-            | Cause::ServerErrors => Experiment::RunLonger { factor: 3.0 },
-            Cause::ConnectionLimit => Experiment::PoolTwice,
-            Cause::RetryStorm => Experiment::WithoutRetries,
-            Cause::ColdStart | Cause::AutoscalingLag => Experiment::IdleGap { idle_s: 60.0 },
-            Cause::BadReplica | Cause::RoutingImbalance => Experiment::OneReplica,
-            Cause::ProxyBuffering => Experiment::PastTheProxy,
-            Cause::RateLimit => Experiment::ScaleLoad { factor: 0.5 },
+            | Cause::ServerErrors => NextExperiment::RunLonger { factor: 3.0 },
+            Cause::ConnectionLimit => NextExperiment::PoolTwice,
+            Cause::RetryStorm => NextExperiment::WithoutRetries,
+            Cause::ColdStart | Cause::AutoscalingLag => NextExperiment::IdleGap { idle_s: 60.0 },
+            Cause::BadReplica | Cause::RoutingImbalance => NextExperiment::OneReplica,
+            Cause::ProxyBuffering => NextExperiment::PastTheProxy,
+            Cause::RateLimit => NextExperiment::ScaleLoad { factor: 0.5 },
             Cause::KvTransfer | Cause::MemoryBandwidth | Cause::Collectives | Cause::LockContention => {
-                Experiment::Profile
+                NextExperiment::Profile
             }
-            Cause::Unknown => Experiment::SingleRequests { requests: 60 },
+            Cause::Unknown => NextExperiment::SingleRequests { requests: 60 },
         }
     }
 }

@@ -8,7 +8,7 @@ use plimsoll_measure::say::{number, percent};
 use super::belief::Belief;
 use super::cause::{Cause, Layer};
 use super::causes::{CauseRow, Shows, row};
-use super::experiment::Experiment;
+use super::experiment::NextExperiment;
 use super::facts::{Finding, Is, Observed};
 use super::frame::Frames;
 use super::verdict::{Counter, Evidence, RunnerUp, Verdict};
@@ -161,7 +161,7 @@ pub fn unknown(worse: &Worse, found: &[Finding], belief: &Belief) -> Verdict {
     let best: Vec<(Cause, f64)> = candidates.by_ref().take(2).copied().collect();
     let names: Vec<String> =
         best.iter().map(|(cause, p)| format!("{} ({})", cause.title(), percent(*p))).collect();
-    let overturn = best.first().map_or(Experiment::Scrape, |(cause, _)| cause.overturned_by());
+    let overturn = best.first().map_or(NextExperiment::Scrape, |(cause, _)| cause.overturned_by());
     let mut lines: Vec<Evidence> =
         found.iter().filter(|finding| finding.is == Is::Yes).map(evidence).collect();
     lines.extend(best.iter().map(|(cause, p)| {
@@ -204,7 +204,7 @@ pub fn without_requests() -> Verdict {
     }
 }
 
-fn noticed(moved: &super::material::Moved) -> Evidence {
+fn noticed(moved: &super::material::MovedMetric) -> Evidence {
     let name = format!("{}_p{}_ratio", moved.metric, number(100.0 * moved.percentile));
     Evidence::figure(&name, moved.words(), moved.effect.ratio, None)
 }

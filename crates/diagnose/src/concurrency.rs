@@ -10,7 +10,7 @@ use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
 
 use super::effect::{Effect, STRETCHES, of_units};
 use super::frame::Frames;
-use super::seen::{RequestRow, Seen, TokenPace};
+use super::seen::{RequestRow, SeenLevel, TokenPace};
 
 /// Paces that a point of the law is the median of, at least.
 const OF_A_POINT: usize = 16;
@@ -21,16 +21,16 @@ const COVERED: f64 = 0.1;
 
 /// Seconds between two tokens by the number of answers under way.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Law {
+pub struct StepLaw {
     /// Concurrency, rising, and the gap there, s.
     points: Vec<(f64, f64)>,
     low: f64,
     high: f64,
 }
 
-impl Law {
+impl StepLaw {
     /// Reads it off a level; `None` below two points' worth of paces.
-    pub fn of(seen: &Seen<'_>) -> Option<Law> {
+    pub fn of(seen: &SeenLevel<'_>) -> Option<StepLaw> {
         let mut paces: Vec<&TokenPace> = seen.paces.iter().filter(|pace| pace.gap > 0.0).collect();
         if paces.len() < 2 * OF_A_POINT {
             return None;
@@ -46,7 +46,7 @@ impl Law {
             paces.chunks(each).filter(|part| part.len() >= OF_A_POINT / 2).filter_map(middle).collect();
         let rising = rising_fit(&found.iter().map(|point| point.1).collect::<Vec<_>>(), &[]);
         let points = found.iter().zip(rising).map(|((concurrency, _), gap)| (*concurrency, gap)).collect();
-        Some(Law { points, low: paces[0].concurrency, high: paces[paces.len() - 1].concurrency })
+        Some(StepLaw { points, low: paces[0].concurrency, high: paces[paces.len() - 1].concurrency })
     }
 
     /// Beside so many, s; past what was seen, on along the whole curve's rise.
@@ -88,7 +88,7 @@ pub struct Slower {
 /// where answers come in other pieces than before (then gaps say nothing of tokens).
 pub fn slower(frames: &Frames<'_>) -> Option<Slower> {
     let (base, now) = (frames.before()?, frames.now());
-    let pieces = |seen: &Seen<'_>| {
+    let pieces = |seen: &SeenLevel<'_>| {
         let mut chunks = seen.finite(RequestRow::chunk);
         order_statistic(&mut chunks, 0.5)
     };
@@ -97,8 +97,8 @@ pub fn slower(frames: &Frames<'_>) -> Option<Slower> {
     {
         return None;
     }
-    let law = Law::of(base)?;
-    let units = |seen: &Seen<'_>| -> (Vec<Vec<f64>>, f64) {
+    let law = StepLaw::of(base)?;
+    let units = |seen: &SeenLevel<'_>| -> (Vec<Vec<f64>>, f64) {
         let mut units = vec![Vec::new(); STRETCHES];
         let mut covered = 0.0;
         for pace in seen.paces.iter().filter(|pace| law.covers(pace.concurrency)) {

@@ -7,7 +7,7 @@
 use plimsoll_math::special::normal_inv;
 use plimsoll_math::two_sample::{Arm, Flips, Ratio, percentile_ratio};
 
-use super::seen::{RequestRow, Seen};
+use super::seen::{RequestRow, SeenLevel};
 use plimsoll_measure::findings::Estimate;
 
 /// Stretches per level: enough for a two-sided p of 0.0005, few enough that each holds its own queue.
@@ -37,7 +37,7 @@ impl Effect {
 }
 
 /// Cuts the rows into stretches of due time and takes a metric of each; NaN is left out.
-pub fn stretches(seen: &Seen<'_>, of: impl Fn(&RequestRow) -> f64) -> Vec<Vec<f64>> {
+pub fn stretches(seen: &SeenLevel<'_>, of: impl Fn(&RequestRow) -> f64) -> Vec<Vec<f64>> {
     let mut units = vec![Vec::new(); STRETCHES];
     for row in &seen.rows {
         let value = of(row);
@@ -51,8 +51,8 @@ pub fn stretches(seen: &Seen<'_>, of: impl Fn(&RequestRow) -> f64) -> Vec<Vec<f6
 
 /// The ratio of a percentile of a metric, candidate over baseline. `None` where a side has too little of it.
 pub fn of_percentile(
-    base: &Seen<'_>,
-    candidate: &Seen<'_>,
+    base: &SeenLevel<'_>,
+    candidate: &SeenLevel<'_>,
     of: impl Fn(&RequestRow) -> f64,
     p: f64,
     level: f64,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// What to do next to know more.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "do", rename_all = "snake_case")]
-pub enum Experiment {
+pub enum NextExperiment {
     /// Requests one after the other, nobody beside them.
     SingleRequests {
         /// How many.
@@ -76,43 +76,53 @@ pub enum Experiment {
     Profile,
 }
 
-impl Experiment {
+impl NextExperiment {
     /// What to do, in a few words.
     pub fn words(&self) -> String {
         match self {
-            Experiment::SingleRequests { requests } => {
+            NextExperiment::SingleRequests { requests } => {
                 format!("send {requests} requests one at a time")
             }
-            Experiment::ConcurrencySteps { at } => {
+            NextExperiment::ConcurrencySteps { at } => {
                 let at: Vec<String> = at.iter().map(u32::to_string).collect();
                 format!("hold {} requests in flight in turn", at.join(", "))
             }
-            Experiment::ScaleLoad { factor } => format!("send the same traffic at {factor} times the rate"),
-            Experiment::FreshAgainstKept { requests } => {
+            NextExperiment::ScaleLoad { factor } => {
+                format!("send the same traffic at {factor} times the rate")
+            }
+            NextExperiment::FreshAgainstKept { requests } => {
                 format!("send {requests} requests on fresh connections and {requests} on kept ones")
             }
-            Experiment::PoolTwice => {
+            NextExperiment::PoolTwice => {
                 "make the pool (or the limit in front of the engine) twice as large".into()
             }
-            Experiment::PromptLengths => "send short prompts only, long ones only, and both together".into(),
-            Experiment::RepeatPrompts { requests } => {
+            NextExperiment::PromptLengths => {
+                "send short prompts only, long ones only, and both together".into()
+            }
+            NextExperiment::RepeatPrompts { requests } => {
                 format!("send {requests} requests with one prompt and {requests} with distinct ones")
             }
-            Experiment::IdleGap { idle_s } => format!("send nothing for {idle_s} s, then requests"),
-            Experiment::OneReplica => "send to one replica only, each in turn".into(),
-            Experiment::EvenArrivals => "send the same rate at even distances".into(),
-            Experiment::ReplayBaseline => "send the baseline's requests again, one by one".into(),
-            Experiment::RunLonger { factor } => format!("run the same for {factor} times as long"),
-            Experiment::SecondGenerator => "send the same rate from two generators".into(),
-            Experiment::OpenLoop => "send the same rate open loop".into(),
-            Experiment::WithoutRetries => "send the same without retries".into(),
-            Experiment::TracingOff => "turn tracing off and on in turns".into(),
-            Experiment::TraceAll => "trace every request, or at least the slow ones (tail sampling)".into(),
-            Experiment::OneClock => "measure both ends on one clock".into(),
-            Experiment::PastTheProxy => "send the same to the engine itself, past the proxies".into(),
-            Experiment::Scrape => "run the same with the server's metrics read beside it (--scrape)".into(),
-            Experiment::Baseline => "measure the state before the change, and give it as --baseline".into(),
-            Experiment::Profile => "profile the engine under this load".into(),
+            NextExperiment::IdleGap { idle_s } => format!("send nothing for {idle_s} s, then requests"),
+            NextExperiment::OneReplica => "send to one replica only, each in turn".into(),
+            NextExperiment::EvenArrivals => "send the same rate at even distances".into(),
+            NextExperiment::ReplayBaseline => "send the baseline's requests again, one by one".into(),
+            NextExperiment::RunLonger { factor } => format!("run the same for {factor} times as long"),
+            NextExperiment::SecondGenerator => "send the same rate from two generators".into(),
+            NextExperiment::OpenLoop => "send the same rate open loop".into(),
+            NextExperiment::WithoutRetries => "send the same without retries".into(),
+            NextExperiment::TracingOff => "turn tracing off and on in turns".into(),
+            NextExperiment::TraceAll => {
+                "trace every request, or at least the slow ones (tail sampling)".into()
+            }
+            NextExperiment::OneClock => "measure both ends on one clock".into(),
+            NextExperiment::PastTheProxy => "send the same to the engine itself, past the proxies".into(),
+            NextExperiment::Scrape => {
+                "run the same with the server's metrics read beside it (--scrape)".into()
+            }
+            NextExperiment::Baseline => {
+                "measure the state before the change, and give it as --baseline".into()
+            }
+            NextExperiment::Profile => "profile the engine under this load".into(),
         }
     }
 }

@@ -4,26 +4,26 @@ use plimsoll_model::{Attempt, Level, Load};
 
 use super::effect::ALONE_NEEDED;
 use super::effect::{Effect, of_percentile};
-use super::experiment::Experiment;
-use super::gauges::Gauges;
+use super::experiment::NextExperiment;
+use super::gauges::LevelGauges;
 use super::material::Material;
-use super::seen::{RequestRow, Seen};
+use super::seen::{RequestRow, SeenLevel};
 use super::verdict::{Missing, Reference, Subject};
-use super::{Case, Cause, Side};
+use super::{Case, Cause, RunData};
 
 /// One side: its level, what is known of its single requests, its gauges.
 #[derive(Clone, Debug)]
 pub struct Frame<'a> {
     /// The level.
-    pub seen: Seen<'a>,
+    pub seen: SeenLevel<'a>,
     /// Requests that had the target to themselves: of the probe, else those of any level with nobody beside them.
     pub alone: Vec<RequestRow>,
     /// The level of single requests, where the run holds one.
-    pub probe: Option<Seen<'a>>,
+    pub probe: Option<SeenLevel<'a>>,
     /// Does it hold enough of them?
     pub probed: bool,
     /// The server's gauges during the level.
-    pub gauges: Gauges,
+    pub gauges: LevelGauges,
 }
 
 /// All that a rule may ask.
@@ -43,7 +43,7 @@ impl<'a> Frames<'a> {
     /// Reads both sides. `None` where the candidate holds no request.
     pub fn new(case: &'a Case<'a>) -> Option<Frames<'a>> {
         let (candidate, base) = levels(case)?;
-        let arm = |side: &Side<'a>, level: &'a Level| Frame::read(side, level);
+        let arm = |side: &RunData<'a>, level: &'a Level| Frame::read(side, level);
         let candidate = arm(&case.candidate, candidate);
         let base = case.baseline.as_ref().zip(base).map(|(side, level)| arm(side, level));
         let base = base.filter(|arm| !arm.seen.rows.is_empty());
@@ -56,12 +56,12 @@ impl<'a> Frames<'a> {
     }
 
     /// The level under judgement.
-    pub fn now(&self) -> &Seen<'a> {
+    pub fn now(&self) -> &SeenLevel<'a> {
         &self.candidate.seen
     }
 
     /// The level it is held against.
-    pub fn before(&self) -> Option<&Seen<'a>> {
+    pub fn before(&self) -> Option<&SeenLevel<'a>> {
         self.base.as_ref().map(|arm| &arm.seen)
     }
 
@@ -95,9 +95,9 @@ impl<'a> Frames<'a> {
     pub fn missing(&self) -> Vec<Missing> {
         let mut missing = Vec::new();
         let mut lacks =
-            |what: &str, needs: Experiment| missing.push(Missing { what: what.to_owned(), needs });
+            |what: &str, needs: NextExperiment| missing.push(Missing { what: what.to_owned(), needs });
         if self.base.is_none() {
-            lacks("whether anything changed: there is no baseline", Experiment::Baseline);
+            lacks("whether anything changed: there is no baseline", NextExperiment::Baseline);
         }
         let short = |arm: &Frame<'_>| arm.alone.len() < ALONE_NEEDED;
         if short(&self.candidate) || self.base.as_ref().is_some_and(short) {
@@ -105,15 +105,21 @@ impl<'a> Frames<'a> {
             lacks("how long a request takes that has the target to itself: too few such requests", requests);
         }
         if !self.candidate.gauges.any() {
-            lacks("the server's own queue, batch and cache: its metrics were not read", Experiment::Scrape);
+            lacks(
+                "the server's own queue, batch and cache: its metrics were not read",
+                NextExperiment::Scrape,
+            );
         }
         if self.now().replicas.is_empty() {
-            lacks("one replica against another: answers do not say who gave them", Experiment::OneReplica);
+            lacks(
+                "one replica against another: answers do not say who gave them",
+                NextExperiment::OneReplica,
+            );
         }
         if self.case.device.is_some() && self.base.is_some() {
             lacks(
                 "what became of the device's steps since the baseline: a timeline is judged without one",
-                Experiment::Profile,
+                NextExperiment::Profile,
             );
         }
         missing
@@ -121,18 +127,18 @@ impl<'a> Frames<'a> {
 }
 
 impl<'a> Frame<'a> {
-    fn read(side: &Side<'a>, level: &'a Level) -> Frame<'a> {
+    fn read(side: &RunData<'a>, level: &'a Level) -> Frame<'a> {
         let attempts: &'a [Attempt] = side.attempts;
-        let seen = Seen::read(level, attempts);
+        let seen = SeenLevel::read(level, attempts);
         let probe = side.levels.iter().find(|l| is_probe(l) && l.id != level.id);
-        let probe = probe.map(|probe| Seen::read(probe, attempts));
+        let probe = probe.map(|probe| SeenLevel::read(probe, attempts));
         let from_probe: Vec<RequestRow> = probe
             .iter()
             .flat_map(|probe| probe.rows.iter().filter(|row| row.ok && row.attempts == 1).cloned())
             .collect();
         let probed = from_probe.len() >= ALONE_NEEDED;
         let alone = if probed { from_probe } else { seen.alone().cloned().collect() };
-        let gauges = Gauges::read(side, level);
+        let gauges = LevelGauges::read(side, level);
         Frame { seen, alone, probe, probed, gauges }
     }
 }
@@ -143,7 +149,7 @@ pub fn is_probe(level: &Level) -> bool {
 }
 
 /// Levels that can be judged: loads, not a warm-up or single requests.
-pub fn judged<'a>(side: &Side<'a>) -> Vec<&'a Level> {
+pub fn judged<'a>(side: &RunData<'a>) -> Vec<&'a Level> {
     let counts = |level: &&Level| level.purpose != "warmup" && !is_probe(level) && level.arrivals > 0;
     side.levels.iter().filter(counts).collect()
 }

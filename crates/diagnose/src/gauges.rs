@@ -7,12 +7,12 @@ use std::collections::BTreeSet;
 
 use plimsoll_model::{At, Level, Span, split_labels};
 
-use super::Side;
+use super::RunData;
 use plimsoll_measure::server_side::{Buckets, Replica, Series, ServerSide, Signal};
 
 /// The server's side of one level.
 #[derive(Clone, Debug)]
-pub struct Gauges {
+pub struct LevelGauges {
     side: ServerSide,
     from: At,
     to: At,
@@ -45,21 +45,21 @@ const FULL: f64 = 0.85;
 /// Labels by which a page tells the data-parallel engines of one server apart.
 const RANKS: [&str; 3] = ["engine", "engine_index", "dp_rank"];
 
-impl Gauges {
+impl LevelGauges {
     /// Reads the samples of a run for one of its levels.
-    pub fn read(side: &Side<'_>, level: &Level) -> Gauges {
+    pub fn read(side: &RunData<'_>, level: &Level) -> LevelGauges {
         let fact = |name: &str| -> Option<f64> { side.facts.facts.get(name)?.as_ref()?.parse().ok() };
         let max_seqs = fact("max_seqs").map(|seqs| seqs * fact("replicas").unwrap_or(1.0).max(1.0));
         let own = side
             .samples
             .iter()
             .filter(|s| s.at >= level.start - Span(20_000_000_000) && s.at <= level.drained);
-        Gauges { side: ServerSide::read(own), from: level.start, to: level.stop, max_seqs }
+        LevelGauges { side: ServerSide::read(own), from: level.start, to: level.stop, max_seqs }
     }
 
     /// What pages told of one stretch of time.
-    pub fn between(side: ServerSide, (from, to): (At, At)) -> Gauges {
-        Gauges { side, from, to, max_seqs: None }
+    pub fn between(side: ServerSide, (from, to): (At, At)) -> LevelGauges {
+        LevelGauges { side, from, to, max_seqs: None }
     }
 
     /// How long the stretch is, s.

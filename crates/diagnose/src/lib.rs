@@ -31,11 +31,11 @@ pub mod spec;
 pub mod verdict;
 
 pub use cause::{Cause, Layer};
-pub use experiment::Experiment;
+pub use experiment::NextExperiment;
 pub use spec::DiagnoseSpec;
 pub use verdict::{
-    Answer, Asked, Changed, Cleared, Counter, Diagnosis, Evidence, Missing, Question, Reference, RunnerUp,
-    Subject, Verdict, YesNo,
+    Answer, AskedQuestion, Changed, Cleared, Counter, Diagnosis, Evidence, Missing, Question, Reference,
+    RunnerUp, Subject, Verdict, YesNo,
 };
 
 use plimsoll_model::{Attempt, Fingerprint, Level, Manifest, Sample};
@@ -49,7 +49,7 @@ use verdict::DIAGNOSIS_SCHEMA;
 
 /// What a run folder holds, as far as a diagnosis asks.
 #[derive(Copy, Clone, Debug)]
-pub struct Side<'a> {
+pub struct RunData<'a> {
     /// Its levels; a closed loop of one request in flight, where there is one, is the probe.
     pub levels: &'a [Level],
     /// Rows of all levels.
@@ -60,10 +60,10 @@ pub struct Side<'a> {
     pub facts: &'a Fingerprint,
 }
 
-impl<'a> Side<'a> {
+impl<'a> RunData<'a> {
     /// The side that a run folder is.
-    pub fn of(manifest: &'a Manifest, attempts: &'a [Attempt], samples: &'a [Sample]) -> Side<'a> {
-        Side { levels: &manifest.levels, attempts, samples, facts: &manifest.target }
+    pub fn of(manifest: &'a Manifest, attempts: &'a [Attempt], samples: &'a [Sample]) -> RunData<'a> {
+        RunData { levels: &manifest.levels, attempts, samples, facts: &manifest.target }
     }
 }
 
@@ -71,9 +71,9 @@ impl<'a> Side<'a> {
 #[derive(Copy, Clone, Debug)]
 pub struct Case<'a> {
     /// The run under judgement.
-    pub candidate: Side<'a>,
+    pub candidate: RunData<'a>,
     /// The run it is held against. Without one, its own single requests and quiet parts are.
-    pub baseline: Option<Side<'a>>,
+    pub baseline: Option<RunData<'a>>,
     /// What the product promises.
     pub budget: Option<&'a BudgetSpec>,
     /// What a profiler saw of the target's steps.
@@ -145,7 +145,10 @@ fn nothing_measured(case: &Case<'_>) -> Diagnosis {
         cleared: Vec::new(),
         observed: Vec::new(),
         changed: changed::facts(case),
-        missing: vec![Missing { what: "everything".into(), needs: Experiment::RunLonger { factor: 1.0 } }],
+        missing: vec![Missing {
+            what: "everything".into(),
+            needs: NextExperiment::RunLonger { factor: 1.0 },
+        }],
     }
 }
 

@@ -6,13 +6,13 @@ use plimsoll_math::two_sample::holm;
 
 use super::effect::Effect;
 use super::frame::Frames;
-use super::seen::{RequestRow, Seen};
+use super::seen::{RequestRow, SeenLevel};
 use plimsoll_measure::findings::{Estimate, Metric};
 use plimsoll_measure::say::{ms, number, percent, ratio_ends};
 
 /// A metric that moved.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Moved {
+pub struct MovedMetric {
     /// `ttft`, `tpot`, `e2e`, `pause` (the longest gap of an answer).
     pub metric: &'static str,
     /// Percentile, 0 to 1.
@@ -29,7 +29,7 @@ pub struct Moved {
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Material {
     /// All that was compared with the baseline.
-    pub moved: Vec<Moved>,
+    pub moved: Vec<MovedMetric>,
     /// Share of requests that failed over the baseline's share (or over none), where it is material.
     pub errors: Option<Estimate>,
     /// Ceilings of the budget that are broken for sure, each with its words.
@@ -78,14 +78,14 @@ impl Material {
     /// Judges.
     pub fn judge(frames: &Frames<'_>) -> Material {
         let spec = frames.case.spec;
-        let mut moved: Vec<Moved> = Vec::new();
+        let mut moved: Vec<MovedMetric> = Vec::new();
         for (name, percentile) in COMPARED {
             if let Some(effect) = frames.ratio(metric(name), percentile) {
-                moved.push(Moved { metric: name, percentile, effect, material: false, large: false });
+                moved.push(MovedMetric { metric: name, percentile, effect, material: false, large: false });
             }
         }
         // Only what is worse can be material, so the chance asked for is one-sided.
-        let worse = |m: &Moved| match m.effect.ratio.value >= 1.0 {
+        let worse = |m: &MovedMetric| match m.effect.ratio.value >= 1.0 {
             true => 0.5 * m.effect.p,
             false => 1.0 - 0.5 * m.effect.p,
         };
@@ -114,7 +114,7 @@ impl Material {
     }
 
     /// The comparison of a metric.
-    pub fn of(&self, metric: &str, percentile: f64) -> Option<&Moved> {
+    pub fn of(&self, metric: &str, percentile: f64) -> Option<&MovedMetric> {
         self.moved.iter().find(|m| m.metric == metric && (m.percentile - percentile).abs() < 1e-9)
     }
 
@@ -130,7 +130,7 @@ impl Material {
     }
 
     /// What would be material if it were more than chance; far percentiles of a run this long are large by chance too often to be spoken of.
-    fn open(&self) -> impl Iterator<Item = &Moved> {
+    fn open(&self) -> impl Iterator<Item = &MovedMetric> {
         self.moved.iter().filter(|m| m.large && !m.material && m.percentile < 0.96)
     }
 
@@ -141,7 +141,7 @@ impl Material {
 
     /// Where nothing is material: the largest change, or those that may yet be.
     pub fn not_shown(&self) -> String {
-        let open: Vec<String> = self.open().map(Moved::words).collect();
+        let open: Vec<String> = self.open().map(MovedMetric::words).collect();
         match open.is_empty() {
             true => self.words(),
             false => format!("large, but so few requests can't tell it from chance: {}", open.join(", ")),
@@ -151,7 +151,7 @@ impl Material {
     /// What is, in a sentence part; or the largest change that is not.
     pub fn words(&self) -> String {
         let mut parts: Vec<String> = Vec::new();
-        let mut largest: Vec<&Moved> = self.moved.iter().filter(|m| m.material).collect();
+        let mut largest: Vec<&MovedMetric> = self.moved.iter().filter(|m| m.material).collect();
         largest.sort_by(|a, b| b.effect.ratio.value.total_cmp(&a.effect.ratio.value));
         parts.extend(largest.iter().take(2).map(|m| m.words()));
         parts.extend(self.errors.map(|errors| format!("{} of the requests fail", percent(errors.value))));
@@ -167,7 +167,7 @@ impl Material {
     }
 }
 
-impl Moved {
+impl MovedMetric {
     /// `ttft p95 × 1.8 [1.5, 2.2]`.
     pub fn words(&self) -> String {
         let Effect { ratio, base, candidate, .. } = self.effect;
@@ -184,7 +184,7 @@ impl Moved {
 }
 
 /// Requests that failed, and all, without those that left on purpose; with what they are worth in independent ones.
-pub fn failed(seen: &Seen<'_>) -> (f64, f64, f64) {
+pub fn failed(seen: &SeenLevel<'_>) -> (f64, f64, f64) {
     let counted: Vec<bool> = seen.rows.iter().filter(|row| !row.cancelled).map(|row| !row.ok).collect();
     let n = counted.len() as f64;
     let k = counted.iter().filter(|failed| **failed).count() as f64;

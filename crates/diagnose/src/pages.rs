@@ -12,10 +12,10 @@ use crate::belief::{Belief, ReadFrom};
 use crate::cause::{Cause, Layer};
 use crate::causes::row;
 use crate::conclude::{Worse, conclude};
-use crate::experiment::Experiment;
+use crate::experiment::NextExperiment;
 use crate::fact::{Is, Observed};
 use crate::facts::{Finding, asked, over, page, replica_pages, yes_if};
-use crate::gauges::Gauges;
+use crate::gauges::LevelGauges;
 use crate::verdict::{Changed, DIAGNOSIS_SCHEMA, Diagnosis, Missing, Reference, Subject, Verdict};
 use crate::{answer, headline};
 
@@ -40,7 +40,7 @@ const BODY: (f64, f64) = (0.1, 0.04);
 const NOT_ON_A_PAGE: [Cause; 1] = [Cause::LongerAnswersToSamePrompts];
 
 /// Diagnoses a stretch of live traffic, beside one of before.
-pub fn diagnose(now: &Gauges, before: Option<&Gauges>) -> Diagnosis {
+pub fn diagnose(now: &LevelGauges, before: Option<&LevelGauges>) -> Diagnosis {
     let found = observe(now, before);
     let belief = Belief::after(&found, ReadFrom::Pages).without(&NOT_ON_A_PAGE);
     let mut verdicts = conclude(&worse(&found, before.is_some()), &found, &belief);
@@ -75,7 +75,7 @@ fn leave_open(verdict: &mut Verdict) {
 }
 
 /// Everything that the pages show.
-pub fn observe(now: &Gauges, before: Option<&Gauges>) -> Vec<Finding> {
+pub fn observe(now: &LevelGauges, before: Option<&LevelGauges>) -> Vec<Finding> {
     let mut found = page::find(now, before);
     found.extend(queue(now, before));
     found.extend(backlog(now));
@@ -115,13 +115,13 @@ pub fn observe(now: &Gauges, before: Option<&Gauges>) -> Vec<Finding> {
 }
 
 /// A histogram's mean over the parts of a stretch, of the first of these signals that was told.
-fn mean_of(of: &Gauges, signals: &[Signal]) -> Option<Mean> {
+fn mean_of(of: &LevelGauges, signals: &[Signal]) -> Option<Mean> {
     let (sums, counts) = signals.iter().find_map(|signal| of.sums(*signal, PARTS))?;
     (counts.iter().sum::<f64>() >= FEWEST).then(|| series::ratio(&sums, &counts, LEVEL))?
 }
 
 /// Tokens per request over the parts of a stretch: by the histogram of lengths, else by the counters.
-fn length_of(of: &Gauges, histogram: Signal, counter: Signal) -> Option<Mean> {
+fn length_of(of: &LevelGauges, histogram: Signal, counter: Signal) -> Option<Mean> {
     mean_of(of, &[histogram]).or_else(|| {
         let (tokens, requests) = (of.gains(counter, PARTS)?, of.gains(Signal::Finished, PARTS)?);
         (requests.iter().sum::<f64>() >= FEWEST).then(|| series::ratio(&tokens, &requests, LEVEL))?
@@ -129,7 +129,7 @@ fn length_of(of: &Gauges, histogram: Signal, counter: Signal) -> Option<Mean> {
 }
 
 /// Requests per second over the parts of a stretch.
-fn rate_of(of: &Gauges) -> Option<Mean> {
+fn rate_of(of: &LevelGauges) -> Option<Mean> {
     let parts = of.gains(Signal::Finished, PARTS)?;
     let each_s = of.seconds() / parts.len() as f64;
     series::mean_of_batches(&parts.iter().map(|n| n / each_s).collect::<Vec<_>>(), LEVEL)
@@ -161,7 +161,7 @@ fn more(
 }
 
 /// What is noticed, and what is asked of the servers.
-fn grown(now: &Gauges, before: &Gauges) -> Vec<Finding> {
+fn grown(now: &LevelGauges, before: &LevelGauges) -> Vec<Finding> {
     let of = |signals: &[Signal]| mean_of(now, signals).zip(mean_of(before, signals));
     let lengths =
         |histogram, counter| length_of(now, histogram, counter).zip(length_of(before, histogram, counter));
@@ -182,16 +182,16 @@ fn grown(now: &Gauges, before: &Gauges) -> Vec<Finding> {
 }
 
 /// Mean wait in the engine's queue, s: its histogram, else Little's law on its gauge.
-fn queue_wait(of: &Gauges) -> Option<f64> {
+fn queue_wait(of: &LevelGauges) -> Option<f64> {
     of.queue_mean().or_else(|| Some(of.mean(Signal::Waiting)? / rate_of(of)?.value.max(1e-9)))
 }
 
 /// The engine's queue is a fifth of the first token, and what that grew by.
-fn queue(now: &Gauges, before: Option<&Gauges>) -> Option<Finding> {
+fn queue(now: &LevelGauges, before: Option<&LevelGauges>) -> Option<Finding> {
     let wait = queue_wait(now)?;
     let was = before.and_then(queue_wait).unwrap_or(0.0);
     // A page without first tokens has whole answers.
-    let first = |of: &Gauges| mean_of(of, &[Signal::Ttft, Signal::E2e]).map(|mean| mean.value);
+    let first = |of: &LevelGauges| mean_of(of, &[Signal::Ttft, Signal::E2e]).map(|mean| mean.value);
     let first_token = first(now)?;
     let grown = before.and_then(first).map(|was| first_token - was);
     let share = (wait / first_token.max(1e-9)).clamp(0.0, 1.0);
@@ -212,7 +212,7 @@ fn queue(now: &Gauges, before: Option<&Gauges>) -> Option<Finding> {
 }
 
 /// The number of requests in the engine grows by a fiftieth of the rate.
-fn backlog(now: &Gauges) -> Option<Finding> {
+fn backlog(now: &LevelGauges) -> Option<Finding> {
     let inside: Vec<f64> = now.inside_at_scrapes()?.into_iter().map(|(_, inside, _)| inside).collect();
     let rate = rate_of(now)?.value;
     let per_s = inside.len() as f64 / now.seconds();
@@ -228,9 +228,9 @@ fn backlog(now: &Gauges) -> Option<Finding> {
 }
 
 /// The engine took running requests' places away, more often than before.
-fn preemptions(now: &Gauges, before: Option<&Gauges>) -> Option<Finding> {
+fn preemptions(now: &LevelGauges, before: Option<&LevelGauges>) -> Option<Finding> {
     let per_request =
-        |of: &Gauges| Some(of.gained(Signal::Preempted)? / of.gained(Signal::Finished)?.max(1.0));
+        |of: &LevelGauges| Some(of.gained(Signal::Preempted)? / of.gained(Signal::Finished)?.max(1.0));
     let was = before.and_then(per_request).unwrap_or(0.0);
     Some(page::preempted(now.gained(Signal::Preempted)?, per_request(now)?, was))
 }
@@ -240,10 +240,10 @@ fn failing(
     fact: Observed,
     what: &str,
     signal: Signal,
-    now: &Gauges,
-    before: Option<&Gauges>,
+    now: &LevelGauges,
+    before: Option<&LevelGauges>,
 ) -> Option<Finding> {
-    let share = |of: &Gauges| {
+    let share = |of: &LevelGauges| {
         let (bad, fine) = (of.gained(signal)?, of.gained(Signal::Finished)?);
         Some((bad / (bad + fine).max(1.0), bad, bad + fine))
     };
@@ -263,8 +263,8 @@ fn failing(
 type Part = (f64, f64, f64);
 
 /// Gaps between tokens at as many requests running: of parts of both stretches that were equally loaded.
-fn slower_beside(now: &Gauges, before: &Gauges, asked: bool) -> Option<Finding> {
-    let parts = |of: &Gauges| -> Option<Vec<Part>> {
+fn slower_beside(now: &LevelGauges, before: &LevelGauges, asked: bool) -> Option<Finding> {
+    let parts = |of: &LevelGauges| -> Option<Vec<Part>> {
         let (sums, counts) = of.sums(Signal::Itl, PARTS).or_else(|| of.sums(Signal::Tpot, PARTS))?;
         // Parts in which nothing was told would be held against the running of others.
         (sums.len() == PARTS).then_some(())?;
@@ -346,7 +346,7 @@ fn more_is_asked(found: &[Finding]) -> bool {
 }
 
 /// How much more of the gaps between tokens is longer than the usual gap of before: by the edge that is nearest to its median.
-fn most_gaps(now: &Gauges, before: &Gauges) -> Option<f64> {
+fn most_gaps(now: &LevelGauges, before: &LevelGauges) -> Option<f64> {
     let (then, now) = (before.histogram(Signal::Itl)?, now.histogram(Signal::Itl)?);
     let above = |edge: f64| then.share_above(edge).map(|(lower, upper)| 0.5 * (lower + upper));
     let far = |edge: &f64| above(*edge).map_or(1.0, |share| (share - 0.5).abs());
@@ -354,7 +354,7 @@ fn most_gaps(now: &Gauges, before: &Gauges) -> Option<f64> {
     Some(now.share_above(edge)?.0 - then.share_above(edge)?.1)
 }
 
-fn replicas(now: &Gauges, before: &Gauges) -> Vec<Finding> {
+fn replicas(now: &LevelGauges, before: &LevelGauges) -> Vec<Finding> {
     let (were, are) = (before.replicas(&[]), now.replicas(&[]));
     let says = format!("{are} replicas are on the pages, before {were}");
     let mut found = vec![Finding::new(Observed::FewerReplicas, yes_if(are > 0 && are < were), says)];
@@ -391,7 +391,7 @@ fn worse(found: &[Finding], compared: bool) -> Worse {
     }
 }
 
-fn subject(now: &Gauges, before: Option<&Gauges>) -> Subject {
+fn subject(now: &LevelGauges, before: Option<&LevelGauges>) -> Subject {
     let requests = now.gained(Signal::Finished).unwrap_or(0.0);
     Subject {
         level: None,
@@ -406,21 +406,21 @@ fn subject(now: &Gauges, before: Option<&Gauges>) -> Subject {
 }
 
 /// What no page of these shows, and what would.
-fn missing(now: &Gauges, before: Option<&Gauges>) -> Vec<Missing> {
+fn missing(now: &LevelGauges, before: Option<&LevelGauges>) -> Vec<Missing> {
     let mut missing = Vec::new();
     let mut lacks = |what: &str, needs| missing.push(Missing { what: what.to_owned(), needs });
     if before.is_none() {
-        lacks("whether anything changed: no stretch of before is known", Experiment::Baseline);
+        lacks("whether anything changed: no stretch of before is known", NextExperiment::Baseline);
     }
     if mean_of(now, &[Signal::Ttft]).is_none() {
         lacks(
             "whether first tokens are later: no page holds their histogram, or too few requests ended",
-            Experiment::Scrape,
+            NextExperiment::Scrape,
         );
     }
     lacks(
         "what only requests show: pauses, tokens held back, a wait in front of the server, a single request's own time",
-        Experiment::SingleRequests { requests: 60 },
+        NextExperiment::SingleRequests { requests: 60 },
     );
     missing
 }

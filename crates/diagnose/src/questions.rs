@@ -3,7 +3,7 @@
 use super::effect::ALONE_NEEDED;
 use super::frame::Frames;
 use super::material::failed;
-use super::seen::{RequestRow, Seen};
+use super::seen::{RequestRow, SeenLevel};
 use super::verdict::{Changed, Question, YesNo};
 use plimsoll_math::quantile;
 use plimsoll_measure::findings::{Estimate, Metric};
@@ -40,7 +40,7 @@ struct Loaded {
 }
 
 impl Loaded {
-    fn read(seen: &Seen<'_>) -> Option<Loaded> {
+    fn read(seen: &SeenLevel<'_>) -> Option<Loaded> {
         let median = estimate(&whole(&seen.rows), 0.5)?;
         let in_flight = seen.in_flight();
         let done = seen.rows.iter().filter(|row| row.ok).count() as f64 / seen.length;
@@ -68,7 +68,7 @@ fn extremes(frames: &Frames<'_>) -> Result<(Loaded, Loaded), &'static str> {
     if alone.is_none() || own.is_none() {
         let side = &frames.case.candidate;
         let levels = super::frame::judged(side).into_iter().filter(|l| l.id != frames.now().level.id);
-        others.extend(levels.filter_map(|level| Loaded::read(&Seen::read(level, side.attempts))));
+        others.extend(levels.filter_map(|level| Loaded::read(&SeenLevel::read(level, side.attempts))));
         others.sort_by(|a, b| a.in_flight.total_cmp(&b.in_flight));
     }
     let Some(many) = own.or_else(|| others.pop()) else {
@@ -153,7 +153,7 @@ fn artefact(frames: &Frames<'_>) -> Question {
         return cant(asks, "there is no baseline; give one with --baseline");
     }
     // A change that the whole run does not prove is one all the same where its own interval says so.
-    let sure = |m: &super::material::Moved| m.material || m.large && m.effect.ratio.lower > 1.1;
+    let sure = |m: &super::material::MovedMetric| m.material || m.large && m.effect.ratio.lower > 1.1;
     let moved = frames.material.moved.iter().any(sure);
     let (answer, says) = unchanged(&super::changed::facts(frames.case), moved, &frames.material.words());
     question(asks, answer, says, None)

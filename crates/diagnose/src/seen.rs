@@ -76,7 +76,7 @@ pub struct RequestRow {
     pub cancelled: bool,
     /// Request class.
     pub class: u16,
-    /// Which replica answered, where it is said: index into [`Seen::replicas`].
+    /// Which replica answered, where it is said: index into [`SeenLevel::replicas`].
     pub replica: Option<u16>,
     /// The connection had carried a request before.
     pub reused: bool,
@@ -106,7 +106,7 @@ pub struct RequestRow {
     pub prefill: Option<f64>,
     /// Decode.
     pub decode: Option<f64>,
-    /// Stages of other names (what a request needs before the engine): index into [`Seen::stages`], seconds.
+    /// Stages of other names (what a request needs before the engine): index into [`SeenLevel::stages`], seconds.
     pub other: Vec<(u16, f64)>,
 }
 
@@ -128,7 +128,7 @@ impl RequestRow {
 
 /// One level as the rules see it.
 #[derive(Clone, Debug)]
-pub struct Seen<'a> {
+pub struct SeenLevel<'a> {
     /// The level.
     pub level: &'a Level,
     /// Requests in the order of due times.
@@ -160,12 +160,12 @@ const ENGINE: [&str; 3] = ["queue", "prefill", "decode"];
 /// Gaps under this are as good as nothing, s: two tokens that came at once.
 const COALESCED_S: f64 = 2e-4;
 
-impl<'a> Seen<'a> {
+impl<'a> SeenLevel<'a> {
     /// Reads a level. `attempts` may hold other levels' as well, in any order.
-    pub fn read(level: &'a Level, attempts: &[Attempt]) -> Seen<'a> {
+    pub fn read(level: &'a Level, attempts: &[Attempt]) -> SeenLevel<'a> {
         let mut own: Vec<&Attempt> = attempts.iter().filter(|a| a.level == level.id).collect();
         own.sort_by_key(|a| (a.request, a.attempt));
-        let mut seen = Seen {
+        let mut seen = SeenLevel {
             level,
             rows: Vec::new(),
             due: Vec::new(),

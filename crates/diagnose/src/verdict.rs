@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::cause::{Cause, Layer};
-use super::experiment::Experiment;
+use super::experiment::NextExperiment;
 use super::fact::{Is, Observed};
 use plimsoll_measure::findings::{Estimate, Validity, unbounded};
 
@@ -52,7 +52,7 @@ pub struct Diagnosis {
     pub cleared: Vec<Cleared>,
     /// Every question that was asked of the records, whatever came of it.
     #[serde(default)]
-    pub observed: Vec<Asked>,
+    pub observed: Vec<AskedQuestion>,
     /// Did latency move with the artefact unchanged?
     pub changed: Changed,
     /// What could not be judged, and what it would take.
@@ -113,7 +113,7 @@ pub struct Verdict {
     /// What else fits.
     pub runner_up: Option<RunnerUp>,
     /// The cheapest experiment that would overturn it.
-    pub overturn: Experiment,
+    pub overturn: NextExperiment,
     /// What to do first.
     pub do_first: String,
     /// What not to do.
@@ -167,7 +167,7 @@ pub struct RunnerUp {
     /// Why it did not win.
     pub why: String,
     /// What would tell the two apart.
-    pub experiment: Experiment,
+    pub experiment: NextExperiment,
 }
 
 /// A question of the method, answered.
@@ -219,7 +219,7 @@ pub struct Changed {
 
 /// A question that was asked of the records.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Asked {
+pub struct AskedQuestion {
     /// The fact, as a stable word.
     pub fact: Observed,
     /// Whether it is so; `None` = the run does not hold what it takes.
@@ -236,5 +236,5 @@ pub struct Missing {
     /// What could not be judged.
     pub what: String,
     /// What it would take.
-    pub needs: Experiment,
+    pub needs: NextExperiment,
 }

@@ -11,7 +11,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use plimsoll_model::Span;
-use plimsoll_policy::{Held, PageStanding, PageView, Standing};
+use plimsoll_policy::{PageStanding, PageView, QueueShare, Standing};
 use plimsoll_wire::prometheus::{self, PrometheusPage};
 use serde_json::json;
 
@@ -19,7 +19,7 @@ use crate::doors;
 use crate::pool::Shown;
 use crate::proxy::Worker;
 use crate::replica::{ATTEMPTS, Replica};
-use crate::rollout::{Role, Rollout, RolloutAsk};
+use crate::rollout::{ReplicaRole, Rollout, RolloutAsk};
 use crate::stats::{ENDS, REASONS};
 use crate::telemetry::PAGES;
 
@@ -146,12 +146,12 @@ fn replicas(worker: &Worker) -> String {
     let mut each = listed(&shown, Replica::role);
     if let Some(shadow) = &worker.shadow {
         let pool = &shadow.worker.pool;
-        each.extend(listed(&pool.shown().0, |_| Role::Shadow));
+        each.extend(listed(&pool.shown().0, |_| ReplicaRole::Shadow));
     }
     json!({"replicas": each, "retries_left": left, "prompt_blocks_remembered": remembered}).to_string()
 }
 
-fn listed(shown: &[Shown], role: impl Fn(&Replica) -> Role) -> Vec<serde_json::Value> {
+fn listed(shown: &[Shown], role: impl Fn(&Replica) -> ReplicaRole) -> Vec<serde_json::Value> {
     let each = shown.iter().map(|shown| {
         json!({
             "models": shown.replica.models(),
@@ -319,7 +319,7 @@ fn queue(worker: &Worker, page: &mut PrometheusPage) {
     let (held, signal) = worker.pool.queued();
     let names: Vec<&str> = worker.admission.classes.iter().map(|class| class.name.as_str()).collect();
     let labels: Vec<[(&str, &str); 1]> = names.iter().map(|name| [("class", *name)]).collect();
-    let mut by_class = |name: &str, help: &str, value: &dyn Fn(&Held) -> f64| {
+    let mut by_class = |name: &str, help: &str, value: &dyn Fn(&QueueShare) -> f64| {
         let each: Vec<(&[(&str, &str)], f64)> =
             labels.iter().zip(&held).map(|(labels, held)| (&labels[..], value(held))).collect();
         page.gauge(name, help, &each);

@@ -12,50 +12,50 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body::{Body as _, Frame};
 use plimsoll_model::Span;
 
-use crate::cache::flight::{Flight, Reader};
-use crate::cache::{CACHE, Cache, Found, Key, Use};
+use crate::cache::flight::{Reader, SharedFlight};
+use crate::cache::{CACHE, Cache, CacheKey, CacheLookup, CacheUse};
 use crate::doors::Toll;
 use crate::proxy::{Call, EXPLAIN, Gone, QUEUE_MS, REPLICA, REQUEST_ID, Worker};
-use crate::reply::{self, Cut, Out};
+use crate::reply::{self, Out, RelayEnd};
 use crate::stats::End;
 
 /// Answers it.
 pub(crate) async fn answer(
     worker: &Rc<Worker>,
     call: Call,
-    (cache, key): (Arc<Cache>, Key),
+    (cache, key): (Arc<Cache>, CacheKey),
     gone: Gone,
 ) -> Response<Out> {
     let class = call.terms.class;
     match cache.find(key, class, worker.pool.clock.now()) {
-        Found::Whole(reader, age) => {
+        CacheLookup::Whole(reader, age) => {
             let head = head(&reader).await;
-            taken(worker, call, (&cache, Use::Hit), gone);
-            others(reader, head, (Use::Hit, Some(age)))
+            taken(worker, call, (&cache, CacheUse::Hit), gone);
+            others(reader, head, (CacheUse::Hit, Some(age)))
         }
-        Found::Flying(reader) => match head(&reader).await {
+        CacheLookup::Flying(reader) => match head(&reader).await {
             Some((StatusCode::OK, headers)) => {
-                taken(worker, call, (&cache, Use::Shared), gone);
-                others(reader, Some((StatusCode::OK, headers)), (Use::Shared, None))
+                taken(worker, call, (&cache, CacheUse::Shared), gone);
+                others(reader, Some((StatusCode::OK, headers)), (CacheUse::Shared, None))
             }
             // What its twin was refused it may get: by its own queue and its own retries.
             _ => {
                 drop(reader);
-                cache.used(Use::Miss);
+                cache.used(CacheUse::Miss);
                 let mut response = worker.answers(call, gone).await;
-                response.headers_mut().insert(CACHE, Use::Miss.header());
+                response.headers_mut().insert(CACHE, CacheUse::Miss.header());
                 response
             }
         },
-        Found::Nothing(flight, reader) => {
-            cache.used(Use::Miss);
+        CacheLookup::Nothing(flight, reader) => {
+            cache.used(CacheUse::Miss);
             // From here on it is the flight that is counted, whoever still reads it.
             gone.counted();
             let flies = fly(Rc::clone(worker), call, (cache, (key, class)), Arc::clone(&flight));
             tokio::task::spawn_local(flies);
             match head(&reader).await {
                 Some((status, mut headers)) => {
-                    headers.insert(CACHE, Use::Miss.header());
+                    headers.insert(CACHE, CacheUse::Miss.header());
                     of(reader, status, headers)
                 }
                 None => reply::error(StatusCode::BAD_GATEWAY, "replica_failed", "No answer came.", None),
@@ -69,7 +69,7 @@ async fn head(reader: &Reader) -> Option<(StatusCode, HeaderMap)> {
 }
 
 /// It is answered without a replica of its own, and costs its key nothing.
-fn taken(worker: &Worker, mut call: Call, (cache, how): (&Cache, Use), gone: Gone) {
+fn taken(worker: &Worker, mut call: Call, (cache, how): (&Cache, CacheUse), gone: Gone) {
     cache.used(how);
     call.toll.take().into_iter().for_each(Toll::waive);
     // What a replica did not do says nothing of it.
@@ -82,7 +82,7 @@ fn taken(worker: &Worker, mut call: Call, (cache, how): (&Cache, Use), gone: Gon
 fn others(
     reader: Reader,
     head: Option<(StatusCode, HeaderMap)>,
-    (how, age): (Use, Option<Span>),
+    (how, age): (CacheUse, Option<Span>),
 ) -> Response<Out> {
     let (status, mut headers) = head.unwrap_or_default();
     [REQUEST_ID, QUEUE_MS, EXPLAIN].iter().for_each(|name| drop(headers.remove(name)));
@@ -101,12 +101,17 @@ fn of(reader: Reader, status: StatusCode, headers: HeaderMap) -> Response<Out> {
 }
 
 /// The next frame of it.
-async fn next(body: &mut Out) -> Option<Result<Frame<Bytes>, Cut>> {
+async fn next(body: &mut Out) -> Option<Result<Frame<Bytes>, RelayEnd>> {
     poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await
 }
 
 /// Brings a replica's answer to all who read it, until it is over or nobody does any more.
-async fn fly(worker: Rc<Worker>, call: Call, (cache, key): (Arc<Cache>, (Key, usize)), flight: Arc<Flight>) {
+async fn fly(
+    worker: Rc<Worker>,
+    call: Call,
+    (cache, key): (Arc<Cache>, (CacheKey, usize)),
+    flight: Arc<SharedFlight>,
+) {
     let gone = Gone::new(&worker);
     let abandoned = || poll_fn(|cx| flight.poll_abandoned(cx));
     let response = tokio::select! {

@@ -18,7 +18,7 @@ const IN: [HeaderName; 3] =
     [AUTHORIZATION, HeaderName::from_static("x-api-key"), HeaderName::from_static("api-key")];
 
 /// A key in force.
-pub struct Key {
+pub struct KeyInForce {
     /// What it is called.
     pub id: String,
     /// Whose it is.
@@ -42,8 +42,8 @@ struct Used {
 /// See the module.
 #[derive(Default)]
 pub struct Doors {
-    keys: Vec<Arc<Key>>,
-    by_digest: HashMap<u64, Vec<Arc<Key>>>,
+    keys: Vec<Arc<KeyInForce>>,
+    by_digest: HashMap<u64, Vec<Arc<KeyInForce>>>,
 }
 
 /// Why somebody is not let in.
@@ -66,7 +66,7 @@ impl Doors {
         if specs.len() > MOST_KEYS {
             return wrong("keys", format!("{} are more than {MOST_KEYS}", specs.len()));
         }
-        let known: HashMap<&str, &Arc<Key>> =
+        let known: HashMap<&str, &Arc<KeyInForce>> =
             before.iter().flat_map(|doors| &doors.keys).map(|key| (key.id.as_str(), key)).collect();
         let mut ids = std::collections::HashSet::new();
         let now = clock.now();
@@ -90,7 +90,7 @@ impl Doors {
                 Some(key) => Arc::clone(&key.used),
                 None => Arc::new(Used::new(RateLimit::new(&spec.rate, now))),
             };
-            let key = Arc::new(Key {
+            let key = Arc::new(KeyInForce {
                 id: spec.id.clone(),
                 tenant: tenant.clone(),
                 class: spec.class.clone(),
@@ -117,7 +117,7 @@ impl Doors {
     ///
     /// # Errors
     /// Nobody's.
-    pub fn admit(&self, headers: &HeaderMap) -> Result<Option<Arc<Key>>, Shut> {
+    pub fn admit(&self, headers: &HeaderMap) -> Result<Option<Arc<KeyInForce>>, Shut> {
         if self.are_open() {
             return Ok(None);
         }
@@ -125,7 +125,7 @@ impl Doors {
         self.find(&Digest::of(key)).map(|key| Some(Arc::clone(key))).ok_or(Shut::Unknown)
     }
 
-    fn find(&self, digest: &Digest) -> Option<&Arc<Key>> {
+    fn find(&self, digest: &Digest) -> Option<&Arc<KeyInForce>> {
         self.by_digest.get(&digest.short())?.iter().find(|key| key.digest.is(digest))
     }
 
@@ -200,7 +200,7 @@ pub fn strip(headers: &mut HeaderMap) {
 
 /// What a request was charged. Where it is dropped, what was not used goes back.
 pub struct Toll {
-    key: Arc<Key>,
+    key: Arc<KeyInForce>,
     clock: Clock,
     prompt: u64,
     taken: u64,
@@ -213,7 +213,12 @@ impl Toll {
     ///
     /// # Errors
     /// The key is over its limit; it is not any more after so long.
-    pub fn take(key: Arc<Key>, prompt: u32, most_answer: Option<u32>, clock: Clock) -> Result<Toll, Span> {
+    pub fn take(
+        key: Arc<KeyInForce>,
+        prompt: u32,
+        most_answer: Option<u32>,
+        clock: Clock,
+    ) -> Result<Toll, Span> {
         let prompt = u64::from(prompt);
         let taken = prompt + u64::from(most_answer.unwrap_or(0));
         if key.limited {
@@ -229,7 +234,7 @@ impl Toll {
     }
 
     /// Whose it is.
-    pub fn key(&self) -> &Arc<Key> {
+    pub fn key(&self) -> &Arc<KeyInForce> {
         &self.key
     }
 

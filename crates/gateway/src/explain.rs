@@ -23,7 +23,7 @@ pub struct Choice {
     /// The replica that got it.
     pub chosen: String,
     /// Those that might have, as they were before it was booked.
-    pub candidates: Vec<Candidate>,
+    pub candidates: Vec<ExplainedReplica>,
     /// Those that might not, and why: how they stood, or that it had been there.
     pub left_out: Vec<LeftOut>,
     /// Prompt tokens, by the prompt's length.
@@ -55,7 +55,7 @@ pub struct PassedOver {
 
 /// A replica that might have got it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Candidate {
+pub struct ExplainedReplica {
     /// Its name.
     pub replica: String,
     /// Requests on it, those of others too.
@@ -145,13 +145,14 @@ impl Because {
 
 impl Choice {
     /// The chosen one.
-    pub fn winner(&self) -> Option<&Candidate> {
+    pub fn winner(&self) -> Option<&ExplainedReplica> {
         self.candidates.iter().find(|candidate| candidate.replica == self.chosen)
     }
 
     /// The cheapest of the others.
-    pub fn next(&self) -> Option<&Candidate> {
-        let cost = |candidate: &&Candidate| candidate.terms.map_or(f64::INFINITY, |terms| terms.cost_s());
+    pub fn next(&self) -> Option<&ExplainedReplica> {
+        let cost =
+            |candidate: &&ExplainedReplica| candidate.terms.map_or(f64::INFINITY, |terms| terms.cost_s());
         let others = self.candidates.iter().filter(|candidate| candidate.replica != self.chosen);
         others.min_by(|a, b| cost(a).total_cmp(&cost(b)))
     }

@@ -48,7 +48,7 @@ pub mod serve;
 pub use error::GatewayError;
 pub use record::RecordSpec;
 pub use reload::{Reloaded, Reloader};
-pub use rollout::{Role, Rollout, RolloutSpec, ShadowSpec};
+pub use rollout::{ReplicaRole, Rollout, RolloutSpec, ShadowSpec};
 pub use serve::{Gateway, GatewayStopper};
 pub use spec::{GatewaySpec, ReplicaSpec};
 pub use telemetry::TelemetrySpec;

@@ -6,7 +6,7 @@ use serde_json::json;
 
 /// A model that a replica serves: its name, and what the replica says of it.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Model {
+pub struct ServedModel {
     /// Its name.
     pub id: String,
     /// Its entry in the list.
@@ -16,27 +16,27 @@ pub struct Model {
 /// Most models of one replica that are looked at.
 const MOST: usize = 10_000;
 
-impl Model {
+impl ServedModel {
     /// One of which no more is known.
-    pub fn named(id: &str) -> Model {
-        Model { id: id.to_owned(), entry: json!({"id": id, "object": "model"}) }
+    pub fn named(id: &str) -> ServedModel {
+        ServedModel { id: id.to_owned(), entry: json!({"id": id, "object": "model"}) }
     }
 }
 
 /// Reads a list of models as OpenAI's API has it; `None` where it is none.
-pub fn read(page: &[u8]) -> Option<Vec<Model>> {
+pub fn read(page: &[u8]) -> Option<Vec<ServedModel>> {
     #[derive(Deserialize)]
     struct Page {
         data: Vec<Value>,
     }
     let page: Page = serde_json::from_slice(page).ok()?;
-    let named = |entry: Value| Some(Model { id: entry.get("id")?.as_str()?.to_owned(), entry });
+    let named = |entry: Value| Some(ServedModel { id: entry.get("id")?.as_str()?.to_owned(), entry });
     page.data.into_iter().take(MOST).map(named).collect()
 }
 
 /// One list of all, each model once, in the order of replicas.
-pub fn merged<'a>(each: impl IntoIterator<Item = &'a [Model]>) -> Value {
-    let mut all: Vec<&Model> = Vec::new();
+pub fn merged<'a>(each: impl IntoIterator<Item = &'a [ServedModel]>) -> Value {
+    let mut all: Vec<&ServedModel> = Vec::new();
     for model in each.into_iter().flatten() {
         if all.iter().all(|known| known.id != model.id) {
             all.push(model);

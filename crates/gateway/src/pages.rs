@@ -12,7 +12,7 @@ use http::Method;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Span};
 
-use crate::pool::Pool;
+use crate::pool::ReplicaPool;
 use crate::prober::One;
 use crate::replica::Replica;
 use crate::rules::InForce;
@@ -30,7 +30,7 @@ const OFTEN: Span = Span::from_millis(250);
 
 /// Reads one replica's pages until it has gone.
 pub async fn read_pages(
-    pool: Arc<Pool>,
+    pool: Arc<ReplicaPool>,
     upstreams: Rc<Upstreams>,
     replica: Arc<Replica>,
     rules: Arc<InForce>,

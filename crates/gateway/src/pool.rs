@@ -11,23 +11,23 @@ use plimsoll_client::Clock;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{Arm, At, BudgetState, Span};
 use plimsoll_policy::{
-    Ask, Front, Given, Held, Load, Offer, PageView, Refusal, Router, Said, ScaleSignal, Sent, SettingError,
-    Speed, Standing, Terms, Ticket, Verdict, Withheld,
+    Front, Given, Load, Offer, PageView, QueueShare, QueuedAsk, Refusal, ReplicaOutcome, Router, Said,
+    ScaleSignal, SentRequest, SettingError, Speed, Standing, Terms, Ticket, Withheld,
 };
 use tokio::sync::{oneshot, watch};
 
-use crate::explain::{AskedOf, Candidate, Choice, Explains, LeftOut, PageTerm, PassedOver};
-use crate::models::{self, Model};
-use crate::queue::{Placing, Waits};
+use crate::explain::{AskedOf, Choice, ExplainedReplica, Explains, LeftOut, PageTerm, PassedOver};
+use crate::models::{self, ServedModel};
+use crate::queue::{Placing, QueuedWait};
 use crate::replica::Replica;
-use crate::request::{self, Asked};
-use crate::rollout::{Role, Rollout, Stand};
+use crate::request::{self, ParsedRequest};
+use crate::rollout::{ReplicaRole, Rollout, Stand};
 use crate::spec::{GatewaySpec, ReplicaSpec};
 use crate::stats::REASONS;
 use crate::tiers::Tiers;
 
 /// See the module.
-pub struct Pool {
+pub struct ReplicaPool {
     /// The gateway's clock.
     pub clock: Clock,
     /// Cuts prompts into blocks?
@@ -46,7 +46,7 @@ pub struct Pool {
 }
 
 struct Inner {
-    front: Front<Asked>,
+    front: Front<ParsedRequest>,
     /// Those that wait, to be told.
     waiting: HashMap<Ticket, Waiting>,
     chance: Stream,
@@ -88,7 +88,7 @@ impl Inner {
 
 /// What another reading of the file changed of the replicas, by their names.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Moved {
+pub struct ReplicaChanges {
     /// They get requests as soon as they answer.
     pub joined: Vec<String>,
     /// They end what they have, and are forgotten then.
@@ -99,7 +99,7 @@ pub struct Moved {
 struct Waiting {
     to: oneshot::Sender<Result<Booked, Refusal>>,
     /// What was asked, where it is to be explained.
-    asked: Option<Asked>,
+    asked: Option<ParsedRequest>,
 }
 
 /// Where a replica stands, for people and for metrics.
@@ -119,13 +119,13 @@ pub struct Shown {
     pub page: PageView,
 }
 
-impl Pool {
+impl ReplicaPool {
     /// The replicas of a spec; all of them are down until they have answered.
     ///
     /// # Errors
     /// A replica's URL can't be read.
-    pub fn new(spec: &GatewaySpec, clock: Clock) -> Result<Pool, SettingError> {
-        let pool = Pool {
+    pub fn new(spec: &GatewaySpec, clock: Clock) -> Result<ReplicaPool, SettingError> {
+        let pool = ReplicaPool {
             needs_blocks: Router::new(&spec.route).needs_blocks(),
             clock,
             rollout: spec.canary_share().map(Rollout::new),
@@ -143,7 +143,7 @@ impl Pool {
         };
         let mut inner = pool.lock();
         inner.front.set_tiers(pool.tiers.hashes());
-        for replica in spec.replicas.iter().filter(|replica| replica.role != Role::Shadow) {
+        for replica in spec.replicas.iter().filter(|replica| replica.role != ReplicaRole::Shadow) {
             inner.join(Replica::new(replica, spec.name_replicas)?);
         }
         pool.set_sides(&mut inner);
@@ -177,8 +177,8 @@ impl Pool {
     /// `explains`: whether with what was weighed when it was placed.
     /// `state`: where the budget in force stands.
     pub fn place(
-        self: &Arc<Pool>,
-        asked: &Asked,
+        self: &Arc<ReplicaPool>,
+        asked: &ParsedRequest,
         terms: &Terms,
         state: BudgetState,
         explains: Explains,
@@ -201,14 +201,19 @@ impl Pool {
                     Waiting { to, asked: (explains == Explains::Always).then(|| asked.clone()) },
                 );
                 self.settle(inner);
-                Placing::Waits(Waits { pool: Arc::clone(self), ticket, until, given })
+                Placing::Waits(QueuedWait { pool: Arc::clone(self), ticket, until, given })
             }
             Offer::Refused(refusal) => Placing::Refused(refusal),
         }
     }
 
     /// Books a request that was let in on a replica that was not `tried`. `None` where no other may get it.
-    pub fn again(self: &Arc<Pool>, asked: &Asked, tried: &[u32], explains: bool) -> Option<Booked> {
+    pub fn again(
+        self: &Arc<ReplicaPool>,
+        asked: &ParsedRequest,
+        tried: &[u32],
+        explains: bool,
+    ) -> Option<Booked> {
         let now = self.clock.now();
         let mut inner = self.lock();
         let Inner { front, chance, each, .. } = &mut *inner;
@@ -227,8 +232,8 @@ impl Pool {
     /// # Errors
     /// It is not worth it, or may not be.
     pub fn hedge(
-        self: &Arc<Pool>,
-        asked: &Asked,
+        self: &Arc<ReplicaPool>,
+        asked: &ParsedRequest,
         late: &Booked,
         state: BudgetState,
         explains: bool,
@@ -271,7 +276,7 @@ impl Pool {
     }
 
     /// A connection to a replica could not be made, or its health page answered (or did not).
-    pub fn set_up(self: &Arc<Pool>, replica: &Replica, up: bool) {
+    pub fn set_up(self: &Arc<ReplicaPool>, replica: &Replica, up: bool) {
         let mut inner = self.lock();
         if inner.has(replica) {
             inner.front.set_up(replica.number, up);
@@ -301,13 +306,16 @@ impl Pool {
             let said = spec.replicas.iter().find(|one| replica.is(one)).and_then(|one| one.models.as_ref());
             let was_said = std::mem::replace(&mut replica.served().is_said, said.is_some());
             if said.is_some() || was_said {
-                self.set_models(&replica, said.map(|ids| ids.iter().map(|id| Model::named(id)).collect()));
+                self.set_models(
+                    &replica,
+                    said.map(|ids| ids.iter().map(|id| ServedModel::named(id)).collect()),
+                );
             }
         }
     }
 
     /// A replica says what it serves; `None` = it does not.
-    pub(crate) fn set_models(&self, replica: &Replica, models: Option<Vec<Model>>) {
+    pub(crate) fn set_models(&self, replica: &Replica, models: Option<Vec<ServedModel>>) {
         let mut inner = self.lock();
         if inner.has(replica) {
             inner.front.set_models(replica.number, models.as_deref().map(hashes));
@@ -321,7 +329,7 @@ impl Pool {
         if inner.front.serve_alike() && aliases.is_empty() {
             return None;
         }
-        let mut each: Vec<Vec<Model>> =
+        let mut each: Vec<Vec<ServedModel>> =
             inner.each().filter_map(|replica| replica.served().models.clone()).collect();
         each.push(aliases);
         Some(models::merged(each.iter().map(Vec::as_slice)).to_string())
@@ -332,11 +340,14 @@ impl Pool {
     ///
     /// # Errors
     /// One can't be: nothing has changed then.
-    pub fn set_replicas(self: &Arc<Pool>, asked: &[ReplicaSpec]) -> Result<Moved, SettingError> {
-        let mut moved = Moved::default();
+    pub fn set_replicas(
+        self: &Arc<ReplicaPool>,
+        asked: &[ReplicaSpec],
+    ) -> Result<ReplicaChanges, SettingError> {
+        let mut moved = ReplicaChanges::default();
         let mut fresh = Vec::new();
         let mut inner = self.lock();
-        let serve = asked.iter().filter(|one| one.role == Role::Serve);
+        let serve = asked.iter().filter(|one| one.role == ReplicaRole::Serve);
         for one in serve.filter(|one| !inner.each().any(|replica| replica.is(one))) {
             fresh.push(Replica::new(one, self.names_replicas)?);
         }
@@ -362,7 +373,7 @@ impl Pool {
     }
 
     /// The version on trial stands elsewhere from now on.
-    pub fn set_stand(self: &Arc<Pool>, stand: Stand) {
+    pub fn set_stand(self: &Arc<ReplicaPool>, stand: Stand) {
         let Some(rollout) = &self.rollout else { return };
         let mut inner = self.lock();
         rollout.set(stand);
@@ -406,7 +417,7 @@ impl Pool {
 
     /// Ejects replicas whose streams all stand still, and lets those back that move again. What waits is looked at too: an ejection's end comes by itself. What pages
     /// said ages here.
-    pub fn look_for_silence(self: &Arc<Pool>) {
+    pub fn look_for_silence(self: &Arc<ReplicaPool>) {
         let now = self.clock.now();
         let mut inner = self.lock();
         inner.front.bring_pages(now);
@@ -437,7 +448,7 @@ impl Pool {
     }
 
     /// What waits, by class, and what an autoscaler should know.
-    pub fn queued(&self) -> (Vec<Held>, ScaleSignal) {
+    pub fn queued(&self) -> (Vec<QueueShare>, ScaleSignal) {
         let now = self.clock.now();
         let mut inner = self.lock();
         let held = (0..self.refused.len()).map(|class| inner.front.held_by(class)).collect();
@@ -447,9 +458,9 @@ impl Pool {
     /// What was weighed, by names.
     fn explained(
         &self,
-        front: &Front<Asked>,
+        front: &Front<ParsedRequest>,
         each: &[Arc<Replica>],
-        (sent, asked): (&Sent, &Asked),
+        (sent, asked): (&SentRequest, &ParsedRequest),
         now: At,
     ) -> Box<Choice> {
         let name = |replica: u32| each[replica as usize].name.clone();
@@ -462,7 +473,7 @@ impl Pool {
         });
         let left_out = left_out.collect();
         let page = |replica| front.page(replica, now);
-        let candidates = weighed.iter().map(|(view, cached, terms)| Candidate {
+        let candidates = weighed.iter().map(|(view, cached, terms)| ExplainedReplica {
             replica: name(view.replica),
             requests: view.load.requests,
             others: page(view.replica).others,
@@ -489,7 +500,7 @@ impl Pool {
     }
 
     /// Sends those that may go now, and tells those that may not.
-    fn settle(self: &Arc<Pool>, mut inner: MutexGuard<'_, Inner>) {
+    fn settle(self: &Arc<ReplicaPool>, mut inner: MutexGuard<'_, Inner>) {
         if !inner.front.has_waiting() {
             return;
         }
@@ -520,9 +531,9 @@ impl Pool {
 
 /// A request on a replica. Dropped without an end, it was cancelled: its share of the load goes either way.
 pub struct Booked {
-    pool: Arc<Pool>,
+    pool: Arc<ReplicaPool>,
     replica: Arc<Replica>,
-    sent: Sent,
+    sent: SentRequest,
     events: u32,
     is_stream: bool,
     open: bool,
@@ -531,7 +542,12 @@ pub struct Booked {
 }
 
 impl Booked {
-    fn new(pool: &Arc<Pool>, each: &[Arc<Replica>], sent: Sent, explained: Option<Box<Choice>>) -> Booked {
+    fn new(
+        pool: &Arc<ReplicaPool>,
+        each: &[Arc<Replica>],
+        sent: SentRequest,
+        explained: Option<Box<Choice>>,
+    ) -> Booked {
         let replica = Arc::clone(&each[sent.booking.replica as usize]);
         let pool = Arc::clone(pool);
         Booked { pool, replica, sent, events: 0, is_stream: false, open: true, explained }
@@ -591,19 +607,19 @@ impl Booked {
     }
 
     /// The attempt ended.
-    pub fn end(mut self, verdict: Verdict) {
+    pub fn end(mut self, verdict: ReplicaOutcome) {
         self.close(Some(verdict));
     }
 
-    fn close(&mut self, verdict: Option<Verdict>) {
+    fn close(&mut self, verdict: Option<ReplicaOutcome>) {
         if !std::mem::take(&mut self.open) {
             return;
         }
         let now = self.pool.clock.now();
         let place = match verdict {
-            Some(Verdict::Worked) => 0,
-            Some(Verdict::Shed(_)) => 1,
-            Some(Verdict::Failed) => 2,
+            Some(ReplicaOutcome::Worked) => 0,
+            Some(ReplicaOutcome::Shed(_)) => 1,
+            Some(ReplicaOutcome::Failed) => 2,
             None => 3,
         };
         self.replica.attempts[place].fetch_add(1, Ordering::Relaxed);
@@ -627,6 +643,6 @@ impl Drop for Booked {
     }
 }
 
-fn hashes(models: &[Model]) -> Vec<u64> {
+fn hashes(models: &[ServedModel]) -> Vec<u64> {
     models.iter().map(|model| request::hash(model.id.as_bytes())).collect()
 }

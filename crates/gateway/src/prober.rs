@@ -12,7 +12,7 @@ use plimsoll_model::{At, Span};
 
 use crate::models;
 use crate::pages;
-use crate::pool::Pool;
+use crate::pool::ReplicaPool;
 use crate::replica::Replica;
 use crate::rules::{InForce, Rules};
 use crate::upstream::{Upstreams, soon};
@@ -29,7 +29,7 @@ const MOST_MODELS: usize = 4 << 20;
 const MODELS: Span = Span::from_secs(30);
 
 /// Looks at all replicas for ever, also at those that come.
-pub async fn look(pool: Arc<Pool>, upstreams: Rc<Upstreams>, rules: Arc<InForce>) {
+pub async fn look(pool: Arc<ReplicaPool>, upstreams: Rc<Upstreams>, rules: Arc<InForce>) {
     let (mut changes, mut newest) = (pool.changes(), 0);
     loop {
         let before = newest;
@@ -49,7 +49,7 @@ pub async fn look(pool: Arc<Pool>, upstreams: Rc<Upstreams>, rules: Arc<InForce>
 }
 
 /// Looks at one replica until it has gone. One that ends what it has is not looked at: it gets nothing more, whatever its page says.
-async fn probe(pool: Arc<Pool>, upstreams: Rc<Upstreams>, replica: Arc<Replica>, rules: Arc<InForce>) {
+async fn probe(pool: Arc<ReplicaPool>, upstreams: Rc<Upstreams>, replica: Arc<Replica>, rules: Arc<InForce>) {
     let mut failed = 0;
     let mut due = pool.clock.now();
     // How many attempts there were when it was last seen to be used, and when that was.
@@ -92,7 +92,7 @@ async fn probe(pool: Arc<Pool>, upstreams: Rc<Upstreams>, replica: Arc<Replica>,
 
 /// A replica, and the rules by which it is looked at.
 pub(crate) struct One<'a> {
-    pub pool: &'a Pool,
+    pub pool: &'a ReplicaPool,
     pub upstreams: &'a Rc<Upstreams>,
     pub replica: &'a Arc<Replica>,
     pub rules: &'a Rules,
@@ -189,7 +189,7 @@ impl One<'_> {
 }
 
 /// Looks for silent replicas for ever.
-pub async fn listen(pool: Arc<Pool>) {
+pub async fn listen(pool: Arc<ReplicaPool>) {
     loop {
         tokio::time::sleep_until(soon(OFTEN)).await;
         pool.look_for_silence();

@@ -6,7 +6,7 @@ use plimsoll_model::At;
 use plimsoll_policy::{Refusal, Ticket};
 use tokio::sync::oneshot;
 
-use crate::pool::{Booked, Pool};
+use crate::pool::{Booked, ReplicaPool};
 use crate::upstream::soon;
 
 /// What becomes of a request that comes.
@@ -14,20 +14,20 @@ pub enum Placing {
     /// It is on a replica.
     Booked(Booked),
     /// It waits.
-    Waits(Waits),
+    Waits(QueuedWait),
     /// It is refused.
     Refused(Refusal),
 }
 
 /// A request that waits. Dropped before its end, it leaves the queue: its client went away.
-pub struct Waits {
-    pub(crate) pool: Arc<Pool>,
+pub struct QueuedWait {
+    pub(crate) pool: Arc<ReplicaPool>,
     pub(crate) ticket: Ticket,
     pub(crate) until: At,
     pub(crate) given: oneshot::Receiver<Result<Booked, Refusal>>,
 }
 
-impl Waits {
+impl QueuedWait {
     /// Waits for a replica, or for the end of its time.
     ///
     /// # Errors
@@ -45,7 +45,7 @@ impl Waits {
     }
 }
 
-impl Drop for Waits {
+impl Drop for QueuedWait {
     fn drop(&mut self) {
         self.pool.leave(self.ticket);
     }

@@ -14,15 +14,15 @@ use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use memchr::memmem;
 use plimsoll_model::{At, Protocol, Span};
-use plimsoll_policy::Verdict;
+use plimsoll_policy::ReplicaOutcome;
 use plimsoll_wire::{Decoded, Decoder};
 use tokio::time::Sleep;
 
 use crate::doors::Toll;
 use crate::pool::Booked;
-use crate::reply::{Cut, broken_stream};
+use crate::reply::{RelayEnd, broken_stream};
 use crate::request::BYTES_PER_TOKEN;
-use crate::stats::{End, Stage, Stats};
+use crate::stats::{End, RequestStage, Stats};
 use crate::traffic::{Recording, TryEnd};
 use crate::upstream::Lent;
 use crate::usage::cached_share;
@@ -38,7 +38,7 @@ pub struct Relay {
     lent: Option<Lent>,
     booked: Option<Booked>,
     /// What became of the attempt if its answer comes whole, and of the request.
-    whole: (Verdict, End),
+    whole: (ReplicaOutcome, End),
     stats: Arc<Stats>,
     clock: plimsoll_client::Clock,
     came: At,
@@ -90,7 +90,7 @@ pub fn stream_type(protocol: Protocol) -> &'static str {
 }
 
 /// A request as its answer's relay needs it.
-pub struct Begun {
+pub struct RelayedRequest {
     /// When the request's head came, and the answer's.
     pub came: At,
     /// See `came`.
@@ -102,7 +102,7 @@ pub struct Begun {
     /// The replica.
     pub booked: Booked,
     /// What became of the attempt if its answer comes whole, and of the request.
-    pub whole: (Verdict, End),
+    pub whole: (ReplicaOutcome, End),
     /// Silence after which a comment is sent; zero = never.
     pub keep_alive: Duration,
     /// What its key was charged.
@@ -115,7 +115,7 @@ impl Relay {
     /// An answer whose head has come. `is_stream`: of events; `path`: what was asked.
     pub fn new(
         answer: Incoming,
-        mut begun: Begun,
+        mut begun: RelayedRequest,
         (is_stream, path): (bool, &str),
         stats: Arc<Stats>,
         clock: plimsoll_client::Clock,
@@ -153,7 +153,7 @@ impl Relay {
     }
 
     /// The next frame.
-    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RelayEnd>>> {
         if self.ended {
             return Poll::Ready(None);
         }
@@ -244,9 +244,9 @@ impl Relay {
         self.stats.events.fetch_add(u64::from(count), Ordering::Relaxed);
         let first = events.first(data);
         if first.is_some() {
-            self.stats.took(Stage::FirstToken, now - self.head);
-            self.stats.took(Stage::Ttft, now - self.came);
-            self.stats.took(Stage::TtftExpected, booked.expected());
+            self.stats.took(RequestStage::FirstToken, now - self.head);
+            self.stats.took(RequestStage::Ttft, now - self.came);
+            self.stats.took(RequestStage::TtftExpected, booked.expected());
             booked.begin(now);
         }
         booked.moved(count, now);
@@ -255,7 +255,7 @@ impl Relay {
     }
 
     /// A comment where a stream has been silent for long, between two events only.
-    fn keep_alive(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+    fn keep_alive(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RelayEnd>>> {
         let Some(events) = &mut self.events else { return Poll::Pending };
         // Lines of JSON have no comments.
         if events.limit.is_zero() || events.protocol.sends_lines() {
@@ -285,7 +285,7 @@ impl Relay {
         let Some(booked) = self.booked.take() else { return };
         let lent = self.lent.take();
         self.toll = None;
-        self.stats.took(Stage::Total, self.clock.now() - self.came);
+        self.stats.took(RequestStage::Total, self.clock.now() - self.came);
         if let Some(mut recording) = self.recording.take() {
             recording.ends(if whole { TryEnd::Whole } else { TryEnd::Cut });
         }
@@ -294,7 +294,7 @@ impl Relay {
             self.stats.end(self.whole.1);
             lent.into_iter().for_each(Lent::give_back);
         } else {
-            booked.end(Verdict::Failed);
+            booked.end(ReplicaOutcome::Failed);
             self.stats.end(End::Broken);
         }
     }

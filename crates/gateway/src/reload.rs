@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::Value;
 
 use crate::error::GatewayError;
-use crate::pool::Pool;
-use crate::rollout::Role;
+use crate::pool::ReplicaPool;
+use crate::rollout::ReplicaRole;
 use crate::rules::{InForce, Rules};
 use crate::spec::{GatewaySpec, ReplicaSpec};
 use crate::stats::Stats;
@@ -32,7 +32,7 @@ const AT_ONCE: [&str; 13] = [
 #[derive(Clone)]
 pub struct Reloader {
     pub(crate) rules: Arc<InForce>,
-    pub(crate) pool: Arc<Pool>,
+    pub(crate) pool: Arc<ReplicaPool>,
     pub(crate) stats: Arc<Stats>,
     /// What the gateway was started with.
     pub(crate) started: Arc<GatewaySpec>,
@@ -82,7 +82,7 @@ impl Reloader {
             let replica = here.iter().find(|replica| replica.is(one))?;
             Some(ReplicaSpec { role: replica.role(), ..one.clone() })
         });
-        asked.chain(self.started.of(Role::Shadow).cloned()).collect()
+        asked.chain(self.started.of(ReplicaRole::Shadow).cloned()).collect()
     }
 
     /// Replicas that take a restart.
@@ -94,14 +94,14 @@ impl Reloader {
         let here = self.pool.replicas();
         for one in &spec.replicas {
             let was = here.iter().find(|replica| replica.is(one));
-            let role = was.map_or(Role::Shadow, |replica| replica.role());
-            let was_shadow = || self.started.of(Role::Shadow).any(|before| same(before, one));
-            if role != one.role || role == Role::Shadow && !was_shadow() {
+            let role = was.map_or(ReplicaRole::Shadow, |replica| replica.role());
+            let was_shadow = || self.started.of(ReplicaRole::Shadow).any(|before| same(before, one));
+            if role != one.role || role == ReplicaRole::Shadow && !was_shadow() {
                 later.push(format!("replicas ({} in the role of {})", one.named(), one.role.words()));
             }
         }
         let gone = |before: &&ReplicaSpec| !spec.replicas.iter().any(|one| same(before, one));
-        let gone = self.started.of(Role::Shadow).filter(gone);
+        let gone = self.started.of(ReplicaRole::Shadow).filter(gone);
         later.extend(gone.map(|before| format!("replicas ({} still gets copies)", before.named())));
         later
     }

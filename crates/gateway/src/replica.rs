@@ -7,9 +7,9 @@ use http::HeaderValue;
 use plimsoll_model::{Arm, At};
 use plimsoll_policy::SettingError;
 
-use crate::models::Model;
-use crate::rollout::Role;
-use crate::spec::{Place, ReplicaSpec};
+use crate::models::ServedModel;
+use crate::rollout::ReplicaRole;
+use crate::spec::{ReplicaAddress, ReplicaSpec};
 
 /// See the module.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub struct Replica {
     /// What it is called.
     pub name: String,
     /// Where it is.
-    pub place: Place,
+    pub place: ReplicaAddress,
     /// What answers carry in `x-plimsoll-replica`.
     pub header: HeaderValue,
     /// On which side it began.
@@ -34,7 +34,7 @@ pub struct Replica {
     moved: AtomicI64,
     /// Streams whose head has come and whose end has not.
     streams: AtomicU32,
-    served: Mutex<Served>,
+    served: Mutex<ServedModels>,
     /// Does the file name it?
     named: AtomicBool,
     /// Is it counted no more?
@@ -46,8 +46,8 @@ pub const ATTEMPTS: [&str; 4] = ["worked", "shed", "failed", "cancelled"];
 
 /// What a replica serves, and whether the file says so.
 #[derive(Debug, Default)]
-pub(crate) struct Served {
-    pub models: Option<Vec<Model>>,
+pub(crate) struct ServedModels {
+    pub models: Option<Vec<ServedModel>>,
     pub is_said: bool,
 }
 
@@ -63,7 +63,7 @@ impl Replica {
             name: spec.named(),
             place: spec.place()?,
             header: spec.header(name_it)?,
-            arm: if spec.role == Role::Canary { Arm::Canary } else { Arm::Base },
+            arm: if spec.role == ReplicaRole::Canary { Arm::Canary } else { Arm::Base },
             attempts: Default::default(),
             pages: Default::default(),
             moved: AtomicI64::new(0),
@@ -85,10 +85,10 @@ impl Replica {
     }
 
     /// What it was there for when it began.
-    pub fn role(&self) -> Role {
+    pub fn role(&self) -> ReplicaRole {
         match self.arm {
-            Arm::Base => Role::Serve,
-            Arm::Canary => Role::Canary,
+            Arm::Base => ReplicaRole::Serve,
+            Arm::Canary => ReplicaRole::Canary,
         }
     }
 
@@ -143,7 +143,7 @@ impl Replica {
         !self.served().is_said
     }
 
-    pub(crate) fn served(&self) -> MutexGuard<'_, Served> {
+    pub(crate) fn served(&self) -> MutexGuard<'_, ServedModels> {
         self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

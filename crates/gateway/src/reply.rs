@@ -41,13 +41,16 @@ pub fn json(body: String) -> Response<Out> {
 }
 
 /// Why an answer could not be passed on to its end.
-pub type Cut = Box<dyn std::error::Error + Send + Sync>;
+pub type RelayEnd = Box<dyn std::error::Error + Send + Sync>;
 
 impl Body for Out {
     type Data = Bytes;
-    type Error = Cut;
+    type Error = RelayEnd;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, RelayEnd>>> {
         match self.get_mut() {
             Out::Own(body) => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
             Out::Relayed(relay) => relay.poll(cx),

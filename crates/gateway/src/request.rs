@@ -32,7 +32,7 @@ const LONGEST_MODEL: usize = 256;
 
 /// How far a prompt is cut into blocks.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Cut {
+pub enum PromptBlocks {
     /// Not at all: nobody looks at them.
     No,
     /// Its full blocks: what a router looks at.
@@ -43,12 +43,12 @@ pub enum Cut {
 
 /// What was read.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Asked {
+pub struct ParsedRequest {
     /// Names of the prompt's blocks, each chained to the one before, and to the model.
     pub blocks: Vec<u64>,
     /// Where they end, in tokens from the start.
     pub ends: Vec<u32>,
-    /// Name of all of it, where it was cut to its end ([`Cut::Whole`]).
+    /// Name of all of it, where it was cut to its end ([`PromptBlocks::Whole`]).
     pub whole: Option<u64>,
     /// Tokens of the prompt, by its length.
     pub prompt_tokens: u32,
@@ -66,14 +66,14 @@ pub struct Asked {
     pub model_at: Range<usize>,
     /// Of the models that it stands for, those from this one on.
     pub tier: u32,
-    /// Its name, where all of it is read ([`Cut::Whole`]).
+    /// Its name, where all of it is read ([`PromptBlocks::Whole`]).
     pub model: Option<Box<str>>,
 }
 
-impl Asked {
+impl ParsedRequest {
     /// Reads a body.
-    pub fn read(body: &[u8], cut: Cut) -> Asked {
-        let mut asked = Asked { prompt_tokens: tokens(body.len()), ..Asked::default() };
+    pub fn read(body: &[u8], cut: PromptBlocks) -> ParsedRequest {
+        let mut asked = ParsedRequest { prompt_tokens: tokens(body.len()), ..ParsedRequest::default() };
         let Some(fields) = Fields::read(body) else { return asked };
         asked.streams = fields.stream == Some(b"true");
         asked.most_tokens = fields.most_tokens.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
@@ -84,18 +84,18 @@ impl Asked {
         asked.model_at = fields.model_at.clone();
         let Some(prompt) = fields.prompt else { return asked };
         asked.prompt_tokens = tokens(prompt.len() + fields.before());
-        if cut == Cut::Whole {
+        if cut == PromptBlocks::Whole {
             let model = fields.model.filter(|model| model.len() <= LONGEST_MODEL);
             asked.model = model.and_then(|model| serde_json::from_slice(model).ok());
         }
-        if cut != Cut::No {
+        if cut != PromptBlocks::No {
             asked.cut(&fields, prompt, cut);
         }
         asked
     }
 
     /// Cuts tools and prompt into blocks. Equal bytes after an equal beginning are equal tokens, whatever the vocabulary.
-    fn cut(&mut self, fields: &Fields<'_>, prompt: &[u8], cut: Cut) {
+    fn cut(&mut self, fields: &Fields<'_>, prompt: &[u8], cut: PromptBlocks) {
         let mut chain = SipHasher13::new();
         chain.write(fields.model.unwrap_or_default());
         chain.write_u8(0);
@@ -110,7 +110,7 @@ impl Asked {
         loop {
             let next = at + (at / PART).max(BLOCK);
             let Some(block) = prompt.get(at..next) else {
-                self.whole = (cut == Cut::Whole).then(|| {
+                self.whole = (cut == PromptBlocks::Whole).then(|| {
                     chain.write(&prompt[at..]);
                     chain.finish()
                 });

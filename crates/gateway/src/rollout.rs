@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 /// What a replica is there for.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Role {
+pub enum ReplicaRole {
     /// It serves.
     #[default]
     Serve,
@@ -24,13 +24,13 @@ pub enum Role {
     Shadow,
 }
 
-impl Role {
+impl ReplicaRole {
     /// In a sentence.
     pub fn words(self) -> &'static str {
         match self {
-            Role::Serve => "one that serves",
-            Role::Canary => "a canary",
-            Role::Shadow => "a shadow",
+            ReplicaRole::Serve => "one that serves",
+            ReplicaRole::Canary => "a canary",
+            ReplicaRole::Shadow => "a shadow",
         }
     }
 }
@@ -157,7 +157,7 @@ pub enum RolloutAsk {
 
 /// The verdict on it, as whoever judges it says.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Judged {
+pub struct SplitJudged {
     /// Is it proven to be no worse, for as long as was asked?
     pub may_promote: bool,
     /// Why, or why not yet.
@@ -174,7 +174,7 @@ pub struct Rollout {
     /// What each request reads: the share, as bits.
     share: AtomicU64,
     stand: Mutex<Stand>,
-    judged: Mutex<Judged>,
+    judged: Mutex<SplitJudged>,
 }
 
 impl Rollout {
@@ -208,12 +208,12 @@ impl Rollout {
     }
 
     /// What was judged last.
-    pub fn judged(&self) -> Judged {
+    pub fn judged(&self) -> SplitJudged {
         lock(&self.judged).clone()
     }
 
     /// It was judged.
-    pub fn judge(&self, judged: Judged) {
+    pub fn judge(&self, judged: SplitJudged) {
         *lock(&self.judged) = judged;
     }
 

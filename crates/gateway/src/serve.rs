@@ -26,7 +26,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::admin;
 use crate::error::GatewayError;
-use crate::pool::Pool;
+use crate::pool::ReplicaPool;
 use crate::prober;
 use crate::proxy::{self, Shadow, Worker};
 use crate::reload::Reloader;
@@ -54,9 +54,9 @@ pub struct Gateway {
     /// What it counts.
     pub stats: Arc<Stats>,
     /// The replicas.
-    pub pool: Arc<Pool>,
+    pub pool: Arc<ReplicaPool>,
     /// Those that get copies, if any do.
-    pub shadows: Option<Arc<Pool>>,
+    pub shadows: Option<Arc<ReplicaPool>>,
     reloader: Reloader,
     stop: Arc<watch::Sender<u8>>,
     threads: Vec<JoinHandle<io::Result<()>>>,
@@ -92,7 +92,7 @@ impl Gateway {
         traffic: Option<&Arc<Traffic>>,
     ) -> Result<Gateway, GatewayError> {
         spec.validate()?;
-        let pool = Arc::new(Pool::new(spec, clock)?);
+        let pool = Arc::new(ReplicaPool::new(spec, clock)?);
         let shadows =
             spec.shadow_share().map(|share| Shadows::new(spec, share, clock, traffic)).transpose()?;
         let rules = Arc::new(InForce::new(Rules::new(spec, None, clock)?));
@@ -190,7 +190,7 @@ struct Start {
     listener: std::net::TcpListener,
     operators: Option<std::net::TcpListener>,
     probes: bool,
-    pool: Arc<Pool>,
+    pool: Arc<ReplicaPool>,
     stats: Arc<Stats>,
     rules: Arc<InForce>,
     spec: GatewaySpec,
@@ -207,7 +207,7 @@ struct Start {
 struct Shadows {
     share: f64,
     spec: Arc<GatewaySpec>,
-    pool: Arc<Pool>,
+    pool: Arc<ReplicaPool>,
     stats: Arc<Stats>,
     traffic: Option<Arc<Traffic>>,
 }
@@ -222,7 +222,7 @@ impl Shadows {
         let spec = Arc::new(spec.shadows());
         Ok(Shadows {
             share,
-            pool: Arc::new(Pool::new(&spec, clock)?),
+            pool: Arc::new(ReplicaPool::new(&spec, clock)?),
             spec,
             stats: Arc::default(),
             traffic: traffic.map(|traffic| traffic.of_shadows()),

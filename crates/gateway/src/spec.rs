@@ -15,7 +15,7 @@ use siphasher::sip::SipHasher13;
 use crate::cache::CacheSpec;
 use crate::keys::{KeySource, KeySpec};
 use crate::record::RecordSpec;
-use crate::rollout::{Role, RolloutSpec, ShadowSpec};
+use crate::rollout::{ReplicaRole, RolloutSpec, ShadowSpec};
 use crate::telemetry::TelemetrySpec;
 use crate::tiers::Tiers;
 use crate::tls::{CertSpec, TlsSpec};
@@ -105,7 +105,7 @@ pub struct ReplicaSpec {
     pub key: Option<KeySource>,
     /// What it is there for.
     #[serde(default)]
-    pub role: Role,
+    pub role: ReplicaRole,
     /// The models that it serves, by the names that requests ask for; unless told otherwise, it is asked.
     #[serde(default)]
     pub models: Option<Vec<String>>,
@@ -259,20 +259,21 @@ impl GatewaySpec {
     }
 
     /// Replicas of this role.
-    pub fn of(&self, role: Role) -> impl Iterator<Item = &ReplicaSpec> {
+    pub fn of(&self, role: ReplicaRole) -> impl Iterator<Item = &ReplicaSpec> {
         self.replicas.iter().filter(move |replica| replica.role == role)
     }
 
     /// The canary's share where none is said otherwise: as much for each replica as for any other. `None` = there is no canary.
     pub fn canary_share(&self) -> Option<f64> {
-        let (base, canary) = (self.of(Role::Serve).count() as f64, self.of(Role::Canary).count() as f64);
+        let (base, canary) =
+            (self.of(ReplicaRole::Serve).count() as f64, self.of(ReplicaRole::Canary).count() as f64);
         let asked = self.canary.as_ref().and_then(|canary| canary.share);
         (canary > 0.0).then(|| asked.unwrap_or(canary / (base + canary)))
     }
 
     /// The share of which shadows get copies. `None` = there is no shadow.
     pub fn shadow_share(&self) -> Option<f64> {
-        let shadows = self.of(Role::Shadow).count() as f64;
+        let shadows = self.of(ReplicaRole::Shadow).count() as f64;
         let serving = self.replicas.len() as f64 - shadows;
         let asked = self.shadow.as_ref().and_then(|shadow| shadow.share);
         (shadows > 0.0).then(|| asked.unwrap_or((shadows / serving).min(1.0)))
@@ -284,8 +285,8 @@ impl GatewaySpec {
         let admission = AdmissionSpec { per_replica: Some(most), requests: 0, ..self.admission.clone() };
         GatewaySpec {
             replicas: self
-                .of(Role::Shadow)
-                .map(|one| ReplicaSpec { role: Role::Serve, ..one.clone() })
+                .of(ReplicaRole::Shadow)
+                .map(|one| ReplicaSpec { role: ReplicaRole::Serve, ..one.clone() })
                 .collect(),
             retry: RetrySpec { most: 0, ..self.retry },
             hedge: None,
@@ -348,12 +349,13 @@ impl GatewaySpec {
             }
             names.push(name);
         }
-        if self.of(Role::Serve).next().is_none() {
+        if self.of(ReplicaRole::Serve).next().is_none() {
             return conflict("replicas", "none of them serves: each is a canary or a shadow".to_owned());
         }
-        for (key, asked, role) in
-            [("canary", self.canary.is_some(), Role::Canary), ("shadow", self.shadow.is_some(), Role::Shadow)]
-        {
+        for (key, asked, role) in [
+            ("canary", self.canary.is_some(), ReplicaRole::Canary),
+            ("shadow", self.shadow.is_some(), ReplicaRole::Shadow),
+        ] {
             if asked && self.of(role).next().is_none() {
                 return conflict(key, format!("no replica is one; write role: {key} at one of them"));
             }
@@ -462,7 +464,7 @@ fn seconds(name: &str, seconds: f64, least: f64) -> Result<(), SettingError> {
 
 /// Where a replica is.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Place {
+pub struct ReplicaAddress {
     /// Its host and port, as requests name it.
     pub authority: Authority,
     /// Its host, without brackets.
@@ -478,7 +480,7 @@ pub struct Place {
 impl ReplicaSpec {
     /// A server, and what it is called if not by its host and port.
     pub fn new(url: impl Into<String>, name: Option<String>) -> ReplicaSpec {
-        ReplicaSpec { url: url.into(), name, key: None, role: Role::Serve, models: None }
+        ReplicaSpec { url: url.into(), name, key: None, role: ReplicaRole::Serve, models: None }
     }
 
     /// What it is called.
@@ -506,7 +508,7 @@ impl ReplicaSpec {
     ///
     /// # Errors
     /// The URL can't be read.
-    pub fn place(&self) -> Result<Place, SettingError> {
+    pub fn place(&self) -> Result<ReplicaAddress, SettingError> {
         let wrong = |why: &str| SettingError::Conflict {
             name: "replicas".to_owned(),
             why: format!("{}: {why}; write http://host:8000", self.shown()),
@@ -527,7 +529,7 @@ impl ReplicaSpec {
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         let port = authority.port_u16().unwrap_or(if tls { 443 } else { 80 });
         let base = uri.path().trim_end_matches('/').trim_end_matches("/v1").to_owned();
-        Ok(Place { authority, host, port, tls, base })
+        Ok(ReplicaAddress { authority, host, port, tls, base })
     }
 
     /// The URL without user info.

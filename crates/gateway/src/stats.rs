@@ -14,7 +14,7 @@ const BOUNDS: [f64; 19] = [
 
 /// A part of a request's time.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Stage {
+pub enum RequestStage {
     /// From the head to the whole body.
     Read,
     /// Waiting for a replica.
@@ -33,15 +33,15 @@ pub enum Stage {
     Total,
 }
 
-const STAGES: [(Stage, &str); 8] = [
-    (Stage::Read, "read"),
-    (Stage::Queue, "queue"),
-    (Stage::Route, "route"),
-    (Stage::Head, "head"),
-    (Stage::FirstToken, "first_token"),
-    (Stage::Ttft, "ttft"),
-    (Stage::TtftExpected, "ttft_expected"),
-    (Stage::Total, "total"),
+const STAGES: [(RequestStage, &str); 8] = [
+    (RequestStage::Read, "read"),
+    (RequestStage::Queue, "queue"),
+    (RequestStage::Route, "route"),
+    (RequestStage::Head, "head"),
+    (RequestStage::FirstToken, "first_token"),
+    (RequestStage::Ttft, "ttft"),
+    (RequestStage::TtftExpected, "ttft_expected"),
+    (RequestStage::Total, "total"),
 ];
 
 /// What became of a request, as its client saw it.
@@ -134,7 +134,7 @@ impl Stats {
     }
 
     /// The sum of a stage's times.
-    pub fn sum(&self, stage: Stage) -> Span {
+    pub fn sum(&self, stage: RequestStage) -> Span {
         Span(self.stages[stage as usize].sum_ns.load(Ordering::Relaxed) as i64)
     }
 
@@ -144,7 +144,7 @@ impl Stats {
     }
 
     /// A stage took so long.
-    pub fn took(&self, stage: Stage, span: Span) {
+    pub fn took(&self, stage: RequestStage, span: Span) {
         let timed = &self.stages[stage as usize];
         let seconds = span.as_secs_f64();
         let place = BOUNDS.iter().position(|bound| seconds <= *bound).unwrap_or(BOUNDS.len());

@@ -2,11 +2,11 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use plimsoll_model::{At, Span};
-use plimsoll_policy::{AdmissionSpec, Ask, BlockEnds, Facts, Refusal, Terms};
+use plimsoll_policy::{AdmissionSpec, BlockEnds, Facts, QueuedAsk, Refusal, Terms};
 
-use crate::doors::Key;
+use crate::doors::KeyInForce;
 use crate::reply::{self, Out};
-use crate::request::{Asked, hash};
+use crate::request::{ParsedRequest, hash};
 use crate::stats::End;
 
 const SLO: HeaderName = HeaderName::from_static("x-slo-ttft-ms");
@@ -14,7 +14,7 @@ const CLASS: HeaderName = HeaderName::from_static("x-plimsoll-class");
 /// The tenant of requests that name none.
 const NOBODY: u64 = 0;
 
-impl Ask for Asked {
+impl QueuedAsk for ParsedRequest {
     fn facts(&self) -> Facts<'_> {
         Facts {
             session: self.session,
@@ -37,7 +37,7 @@ impl Ask for Asked {
 pub fn terms(
     spec: &AdmissionSpec,
     headers: &HeaderMap,
-    key: Option<&Key>,
+    key: Option<&KeyInForce>,
     came: At,
     bytes: usize,
 ) -> Result<Terms, (&'static str, String)> {

@@ -7,8 +7,8 @@ use http::{HeaderName, HeaderValue};
 use plimsoll_policy::SettingError;
 use serde_json::{Value, json};
 
-use crate::models::Model;
-use crate::request::{Asked, hash};
+use crate::models::ServedModel;
+use crate::request::{ParsedRequest, hash};
 
 /// Which model answered, where a request's name stands for several.
 pub(crate) const MODEL: HeaderName = HeaderName::from_static("x-plimsoll-model");
@@ -16,7 +16,7 @@ pub(crate) const MODEL: HeaderName = HeaderName::from_static("x-plimsoll-model")
 /// The aliases of a file, by the hashes of their names.
 #[derive(Debug)]
 pub struct Tiers {
-    each: HashMap<u64, (Model, Vec<Tier>)>,
+    each: HashMap<u64, (ServedModel, Vec<Tier>)>,
 }
 
 /// A model behind an alias.
@@ -51,13 +51,13 @@ impl Tiers {
     }
 
     /// The model that a request is asked of. `None` = the one that it names.
-    pub fn of(&self, asked: &Asked, tier: u32) -> Option<&Tier> {
+    pub fn of(&self, asked: &ParsedRequest, tier: u32) -> Option<&Tier> {
         self.each.get(&asked.model_hash?)?.1.get(tier as usize)
     }
 
     /// The aliases, as a list of models has them.
-    pub fn entries(&self) -> Vec<Model> {
-        let mut entries: Vec<Model> = self.each.values().map(|(entry, _)| entry.clone()).collect();
+    pub fn entries(&self) -> Vec<ServedModel> {
+        let mut entries: Vec<ServedModel> = self.each.values().map(|(entry, _)| entry.clone()).collect();
         entries.sort_by(|a, b| a.id.cmp(&b.id));
         entries
     }
@@ -78,7 +78,7 @@ impl Tier {
     }
 
     /// A body that names this model; all other bytes are as they came.
-    pub fn named_in(&self, body: &Bytes, asked: &Asked) -> Bytes {
+    pub fn named_in(&self, body: &Bytes, asked: &ParsedRequest) -> Bytes {
         match (body.get(..asked.model_at.start), body.get(asked.model_at.end..)) {
             (Some(before), Some(after)) => [before, self.json.as_bytes(), after].concat().into(),
             _ => body.clone(),
@@ -86,7 +86,7 @@ impl Tier {
     }
 }
 
-fn listed(alias: &str) -> Model {
+fn listed(alias: &str) -> ServedModel {
     let entry = json!({"id": alias, "object": "model", "created": 0, "owned_by": "plimsoll"});
-    Model { id: alias.to_owned(), entry }
+    ServedModel { id: alias.to_owned(), entry }
 }

@@ -59,7 +59,7 @@ impl Tls {
                 tls.operators = Some(server_config(&identity, None)?);
             }
         }
-        let is_tls = |place: Result<crate::spec::Place, _>| place.is_ok_and(|place| place.tls);
+        let is_tls = |place: Result<crate::spec::ReplicaAddress, _>| place.is_ok_and(|place| place.tls);
         if spec.replicas.iter().any(|replica| is_tls(replica.place())) {
             let trust = match (&spec.ca_file, spec.insecure) {
                 (_, true) => TlsTrust::Anything,

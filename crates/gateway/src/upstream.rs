@@ -41,7 +41,7 @@ struct Sender {
 
 /// How a request went to its replica.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Way {
+pub struct UpstreamWay {
     /// When the connection stood.
     pub connected: At,
     /// When the request was handed to it.
@@ -84,7 +84,7 @@ pub struct Lent {
     replica: Arc<Replica>,
     sender: Option<Sender>,
     /// How the request went.
-    pub way: Way,
+    pub way: UpstreamWay,
 }
 
 impl Lent {
@@ -149,7 +149,7 @@ impl Upstreams {
         request: Request<Full<Bytes>>,
     ) -> Result<(Response<Incoming>, Lent), (hyper::Error, bool)> {
         let sent = self.clock.now();
-        let way = Way { connected: sender.made, sent, connection: sender.number, reused };
+        let way = UpstreamWay { connected: sender.made, sent, connection: sender.number, reused };
         match sender.http.send_request(request).await {
             Ok(response) => {
                 let (from, replica) = (Rc::clone(self), Arc::clone(replica));

@@ -6,7 +6,7 @@
 
 /// Where a fit ended.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Fit {
+pub struct LeastSquaresFit {
     /// The parameters.
     pub at: Vec<f64>,
     /// Half the sum of the squared residuals there.
@@ -36,7 +36,7 @@ pub fn minimise(
     parameters: &[Parameter],
     iterations: u32,
     mut residuals: impl FnMut(&[f64]) -> Vec<f64>,
-) -> Fit {
+) -> LeastSquaresFit {
     let mut at: Vec<f64> = parameters.iter().map(|one| one.start.clamp(one.low, one.high)).collect();
     let mut found = residuals(&at);
     let mut cost = half_square(&found);
@@ -66,7 +66,7 @@ pub fn minimise(
             break;
         }
     }
-    Fit { at, cost, evaluations, converged }
+    LeastSquaresFit { at, cost, evaluations, converged }
 }
 
 /// Derivative of every residual by each parameter. The difference is taken inwards where outwards leaves the box.

@@ -8,7 +8,7 @@
 mod blind;
 
 use blind::{Blind, Law, bar, error, found, sweep};
-use plimsoll_measure::findings::Line;
+use plimsoll_measure::findings::CapacityLine;
 use plimsoll_measure::sweep::SweepSpec;
 use plimsoll_model::Span;
 
@@ -95,7 +95,7 @@ fn row(
     seed: u64,
     levels: usize,
     name: &str,
-    line: &Line,
+    line: &CapacityLine,
     truth: f64,
     off: f64,
     covers: bool,

@@ -11,7 +11,7 @@ mod blind;
 mod long;
 
 use blind::{Blind, Law, found, sweep_engine};
-use plimsoll_measure::findings::Line;
+use plimsoll_measure::findings::CapacityLine;
 use plimsoll_measure::sweep::SweepSpec;
 use plimsoll_model::Span;
 use plimsoll_sim::{EngineSpec, catalogue::profile};
@@ -75,7 +75,8 @@ fn row(
         let Some(rate) = found(&findings.lines[0].onset) else {
             none += 1;
             let onset = &findings.lines[0].onset;
-            below += u32::from(matches!(onset, Line::Below { rate_per_s, .. } if *rate_per_s >= truth));
+            below +=
+                u32::from(matches!(onset, CapacityLine::Below { rate_per_s, .. } if *rate_per_s >= truth));
             println!("    seed {seed}: {onset:?}");
             continue;
         };

@@ -3,7 +3,7 @@
 use plimsoll_model::Level;
 
 use crate::columns::{ABSENT, Columns, INFINITE};
-use crate::findings::{Bucket, Timeline};
+use crate::findings::{Timeline, TimelineBucket};
 use crate::flight::mean_per_part;
 use crate::order::seconds;
 
@@ -24,8 +24,12 @@ pub fn timeline(level: &Level, columns: &Columns) -> Timeline {
     let count = (length_s / bucket_s).ceil().max(1.0) as usize;
     let end = level.start + plimsoll_model::Span::from_secs_f64(count as f64 * bucket_s);
     let in_flight = mean_per_part(columns, level.start, end, count);
-    let mut buckets: Vec<Bucket> = (0..count)
-        .map(|i| Bucket { at_s: i as f64 * bucket_s, in_flight: in_flight[i].max(0.0), ..Bucket::default() })
+    let mut buckets: Vec<TimelineBucket> = (0..count)
+        .map(|i| TimelineBucket {
+            at_s: i as f64 * bucket_s,
+            in_flight: in_flight[i].max(0.0),
+            ..TimelineBucket::default()
+        })
         .collect();
     let bucket_of = |at: i64| ((seconds(at - level.start.0) / bucket_s).max(0.0) as usize).min(count - 1);
     for (end, fate) in columns.end.iter().zip(&columns.fate) {

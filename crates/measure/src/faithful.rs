@@ -58,7 +58,7 @@ pub struct Property {
 
 /// Requests as their properties are read from them, in order of time.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Side {
+pub struct TrafficSample {
     /// When each came, ns.
     pub at_ns: Vec<i64>,
     /// Prompt tokens, of those of which they are known.
@@ -73,9 +73,9 @@ pub struct Side {
     pub is_relative: bool,
 }
 
-impl Side {
+impl TrafficSample {
     /// What a log says. `block_tokens`: of its blocks' names; 0 = it has none.
-    pub fn of_log(logged: &[LoggedRequest], block_tokens: u32) -> Side {
+    pub fn of_log(logged: &[LoggedRequest], block_tokens: u32) -> TrafficSample {
         let count =
             |of: fn(&LoggedRequest) -> Option<u32>| logged.iter().filter_map(of).map(f64::from).collect();
         let named = logged.iter().filter(|one| one.prompt.is_some());
@@ -85,7 +85,7 @@ impl Side {
         );
         let said = logged.iter().filter_map(|one| Some((f64::from(one.cached?), f64::from(one.prompt?))));
         let (cached, of) = said.fold((0.0, 0.0), |sum, one| (sum.0 + one.0.min(one.1), sum.1 + one.1));
-        Side {
+        TrafficSample {
             at_ns: logged.iter().map(|one| one.at_ns).collect(),
             prompt: count(|one| one.prompt),
             output: count(|one| one.output),
@@ -97,7 +97,12 @@ impl Side {
 
     /// What a schedule sends. `trace`: the file that it was drawn from, whose rows say the conversations. `took_ns`: how long the request of each
     /// of its lines took in the log; turns that wait for others are due as if they took that.
-    pub fn of_schedule(schedule: &Schedule, names: &mut BlockNames, trace: &Trace, took_ns: &[i64]) -> Side {
+    pub fn of_schedule(
+        schedule: &Schedule,
+        names: &mut BlockNames,
+        trace: &Trace,
+        took_ns: &[i64],
+    ) -> TrafficSample {
         let arrivals = &schedule.arrivals;
         let due = stepped(schedule, trace, took_ns);
         let mut in_time: Vec<(i64, Option<u64>)> = match &trace.graph {
@@ -108,7 +113,7 @@ impl Side {
         let blocks: Vec<Vec<u64>> = arrivals.iter().map(|arrival| names.of(arrival)).collect();
         let prompts = arrivals.iter().zip(&blocks);
         let prompts = prompts.map(|(one, blocks)| (f64::from(one.prompt_tokens), blocks.as_slice()));
-        Side {
+        TrafficSample {
             at_ns: in_time.iter().map(|(due, _)| *due).collect(),
             prompt: arrivals.iter().map(|one| f64::from(one.prompt_tokens)).collect(),
             output: arrivals.iter().map(|one| f64::from(one.output_tokens)).collect(),
@@ -156,7 +161,7 @@ fn hit_share<'a>(prompts: impl Iterator<Item = (f64, &'a [u64])>, block_tokens: 
 }
 
 /// Holds what a workload sends to its source. `tick_ns`: the grid that the source's stamps were rounded to.
-pub fn properties(source: &Side, workload: &Side, tick_ns: i64) -> Vec<Property> {
+pub fn properties(source: &TrafficSample, workload: &TrafficSample, tick_ns: i64) -> Vec<Property> {
     let mut all =
         vec![relative("requests", Some(source.at_ns.len() as f64), Some(workload.at_ns.len() as f64), 0.0)];
     if source.is_relative {
@@ -179,11 +184,11 @@ pub fn properties(source: &Side, workload: &Side, tick_ns: i64) -> Vec<Property>
     all
 }
 
-fn dispersion(source: &Side, workload: &Side, tick_ns: i64) -> Vec<Property> {
+fn dispersion(source: &TrafficSample, workload: &TrafficSample, tick_ns: i64) -> Vec<Property> {
     let mut all = Vec::new();
     for window in WINDOWS_S {
         let name = format!("index of dispersion at {window} s");
-        let index = |side: &Side| {
+        let index = |side: &TrafficSample| {
             let (first, last) = (side.at_ns.first()?, side.at_ns.last()?);
             let enough = (last - first) as f64 / 1e9 >= LEAST_WINDOWS * window;
             let times: Vec<i64> = side.at_ns.iter().map(|at| at - first).collect();
@@ -202,9 +207,10 @@ fn dispersion(source: &Side, workload: &Side, tick_ns: i64) -> Vec<Property> {
     all
 }
 
-fn gaps(source: &Side, workload: &Side, tick_ns: i64) -> Vec<Property> {
-    let of =
-        |side: &Side| -> Vec<f64> { side.at_ns.windows(2).map(|w| (w[1] - w[0]) as f64 / 1e9).collect() };
+fn gaps(source: &TrafficSample, workload: &TrafficSample, tick_ns: i64) -> Vec<Property> {
+    let of = |side: &TrafficSample| -> Vec<f64> {
+        side.at_ns.windows(2).map(|w| (w[1] - w[0]) as f64 / 1e9).collect()
+    };
     let (a, b) = (of(source), of(workload));
     let names = ["variation of gaps", "gaps between requests, s"];
     let mean = a.iter().sum::<f64>() / a.len().max(1) as f64;
@@ -217,8 +223,8 @@ fn gaps(source: &Side, workload: &Side, tick_ns: i64) -> Vec<Property> {
 }
 
 /// Turns of conversations, and the time from one to the next.
-fn turns(source: &Side, workload: &Side) -> Vec<Property> {
-    let of = |side: &Side| {
+fn turns(source: &TrafficSample, workload: &TrafficSample) -> Vec<Property> {
+    let of = |side: &TrafficSample| {
         let mut last: HashMap<u64, (i64, u32)> = HashMap::new();
         let mut pauses = Vec::new();
         for (at, session) in side.at_ns.iter().zip(&side.session) {
@@ -309,7 +315,7 @@ fn unknown(name: &str, workload: Option<f64>, why: &str) -> Property {
 
 /// How the requests of a log ended.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct Ended {
+pub struct EndCounts {
     /// Answered whole.
     pub answered: u64,
     /// Left by their clients.
@@ -322,10 +328,10 @@ pub struct Ended {
     pub retried: u64,
 }
 
-impl Ended {
+impl EndCounts {
     /// Counts them.
-    pub fn of(logged: &[LoggedRequest]) -> Ended {
-        let mut ended = Ended::default();
+    pub fn of(logged: &[LoggedRequest]) -> EndCounts {
+        let mut ended = EndCounts::default();
         for one in logged {
             match one.how {
                 How::Finished => ended.answered += 1,
@@ -351,7 +357,7 @@ pub struct Reconstruction {
     /// Seconds from the first to the last.
     pub span_s: f64,
     /// How they ended.
-    pub ended: Ended,
+    pub ended: EndCounts,
     /// Requests refused as wrong (4xx), which are left out.
     pub refused: u64,
     /// Models asked for, and how often.

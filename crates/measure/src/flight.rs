@@ -9,7 +9,7 @@ use plimsoll_math::series;
 use plimsoll_model::{At, GeneratorHealth, Sample};
 
 use crate::columns::{Columns, INFINITE};
-use crate::findings::{Concurrency, Estimate, Kept, Little, Stability};
+use crate::findings::{Concurrency, Estimate, KeptUp, Little, Stability};
 use crate::order::LEVEL;
 
 /// Growth of requests in flight, as a share of the offered rate, that separates stable from unstable.
@@ -197,14 +197,14 @@ pub fn stability(columns: &Columns, from: At, to: At, lost: Option<&Estimate>) -
     if n < GROWTH_BATCHES * ARRIVALS_PER_BATCH || length_s <= 0.0 {
         let needed = GROWTH_BATCHES * ARRIVALS_PER_BATCH;
         return verdict(
-            Kept::Undecided,
+            KeptUp::Undecided,
             None,
             format!("too short to see whether requests pile up: it needs {needed} arrivals and has {n}"),
         );
     }
     let means = mean_per_part(columns, from, to, GROWTH_BATCHES);
     let Some(slope) = series::slope_of_batches(&means, LEVEL) else {
-        return verdict(Kept::Undecided, None, "too short to see whether requests pile up".into());
+        return verdict(KeptUp::Undecided, None, "too short to see whether requests pile up".into());
     };
     // Per batch → per second → per arrival.
     let per_arrival = GROWTH_BATCHES as f64 / n as f64;
@@ -226,16 +226,16 @@ pub fn stability(columns: &Columns, from: At, to: At, lost: Option<&Estimate>) -
     );
     if let Some(lost) = lost.filter(|lost| lost.lower > LOST_LIMIT) {
         let why = format!("{:.1} % of the requests are turned away or lost; {figure}", percent(lost.value));
-        return verdict(Kept::Unstable, Some(growth), why);
+        return verdict(KeptUp::Unstable, Some(growth), why);
     }
     let kept = if growth.lower > GROWTH_LIMIT {
-        Kept::Unstable
+        KeptUp::Unstable
     } else if growth.upper < GROWTH_LIMIT
         && lost.is_none_or(|lost| lost.upper < LOST_LIMIT || lost.value == 0.0)
     {
-        Kept::Stable
+        KeptUp::Stable
     } else {
-        Kept::Undecided
+        KeptUp::Undecided
     };
     verdict(kept, Some(growth), figure)
 }

@@ -147,7 +147,7 @@ fn stability(level: &Level, columns: &Columns, from: At, lost: &Estimate) -> Sta
     match level.load {
         plimsoll_model::Load::Open { .. } => flight::stability(columns, from, level.stop, Some(lost)),
         _ => Stability {
-            verdict: crate::findings::Kept::Undecided,
+            verdict: crate::findings::KeptUp::Undecided,
             growth_share: None,
             limit_share: flight::GROWTH_LIMIT,
             why: "a closed loop cannot pile up".into(),

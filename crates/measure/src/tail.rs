@@ -181,7 +181,7 @@ fn redraw(stream: &mut Stream) -> [u32; BATCHES] {
 }
 
 /// The monotone fit of ln percentile on load, and where it crosses the factor times the zero-contention value.
-pub struct Fit {
+pub struct TailFit {
     /// The crossing, requests/s, with its bootstrap interval.
     pub crossing: CrossingInterval,
     /// The fitted line with its band, lowest load first.
@@ -206,7 +206,7 @@ pub fn fit(
     factor: f64,
     limit: Option<f64>,
     (stream, replicates): (&mut Stream, usize),
-) -> Fit {
+) -> TailFit {
     let mut levels = levels.to_vec();
     levels.sort_by(|a, b| a.0.total_cmp(&b.0));
     let x: Vec<f64> = levels.iter().map(|level| level.0).collect();
@@ -245,7 +245,7 @@ pub fn fit(
             }
         })
         .collect();
-    Fit { crossing: found, line }
+    TailFit { crossing: found, line }
 }
 
 /// Redraws for the variance of one level.

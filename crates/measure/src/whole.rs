@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use plimsoll_model::{At, Attempt, EndedBy, Level, Load, Manifest, Sample, Time};
 
 use crate::columns::Columns;
-use crate::findings::{FINDINGS_SCHEMA, Findings, Held, Hold, Kept, Line, Lines, Reading};
+use crate::findings::{CapacityLine, CapacityLines, FINDINGS_SCHEMA, Findings, Held, Hold, KeptUp, Reading};
 use crate::gather::Gathered;
 use crate::lines::{self, LineSpec, Observed};
 use crate::network::{Network, SeenOfNetwork};
@@ -235,11 +235,13 @@ pub(crate) fn findings(observed: &[Observed], spec: &LineSpec, is_sweep: bool) -
 /// The line that is worth holding and the load to hold it at: the lower of onset and budget line, at the lower end of
 /// its interval (at the very onset an honest verdict is "cannot tell" every second time); without either, just under
 /// the last load known to be stable.
-pub(crate) fn line_to_hold(lines: &Lines) -> Option<(&'static str, f64)> {
-    let lower = |line: &Line| match line {
-        Line::Found { rate, .. } => Some(if rate.lower > 0.0 { rate.lower } else { 0.9 * rate.value }),
-        Line::Above { rate_per_s, .. } => Some(*rate_per_s),
-        Line::Below { .. } | Line::CannotTell { .. } => None,
+pub(crate) fn line_to_hold(lines: &CapacityLines) -> Option<(&'static str, f64)> {
+    let lower = |line: &CapacityLine| match line {
+        CapacityLine::Found { rate, .. } => {
+            Some(if rate.lower > 0.0 { rate.lower } else { 0.9 * rate.value })
+        }
+        CapacityLine::Above { rate_per_s, .. } => Some(*rate_per_s),
+        CapacityLine::Below { .. } | CapacityLine::CannotTell { .. } => None,
     };
     let onset = lower(&lines.onset).map(|rate| ("onset", rate));
     let budget = lines.budget.as_ref().and_then(lower).map(|rate| ("budget", rate));
@@ -257,13 +259,13 @@ fn hold(o: &Observed, line: &str, zero_s: Option<f64>, percentile: f64, factor: 
     };
     let rises = summary.drift.drifts && summary.drift.change_share.is_some_and(|change| change > 0.0);
     let (verdict, why) = match (summary.stability.verdict, line, budget) {
-        (Kept::Unstable, ..) => (Held::Fail, summary.stability.why.clone()),
+        (KeptUp::Unstable, ..) => (Held::Fail, summary.stability.why.clone()),
         _ if rises => (Held::Fail, "latency rose through the hold".to_owned()),
         (_, "budget", Some(Held::Fail)) => (Held::Fail, "the budget was broken".to_owned()),
         (_, "onset", _) if over => {
             (Held::Fail, format!("the tail stayed over {} × its zero-contention value", number(factor)))
         }
-        (Kept::Undecided, ..) => (Held::Inconclusive, summary.stability.why.clone()),
+        (KeptUp::Undecided, ..) => (Held::Inconclusive, summary.stability.why.clone()),
         (_, "budget", Some(Held::Inconclusive)) => {
             (Held::Inconclusive, "too few requests to judge the budget".to_owned())
         }

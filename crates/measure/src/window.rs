@@ -44,7 +44,7 @@ const FROM_THE_FIRST: f64 = 0.5;
 const LONGEST: usize = 50_000;
 
 /// Where the window begins.
-pub struct Cut {
+pub struct WindowCut {
     /// Index of the first request that counts.
     pub from: usize,
     /// Its due time, or the start of the level where nothing is cut.
@@ -54,9 +54,9 @@ pub struct Cut {
 }
 
 /// Finds the warm-up of a level.
-pub fn cut(columns: &Columns, level: &Level) -> Cut {
+pub fn cut(columns: &Columns, level: &Level) -> WindowCut {
     let (metric, latency) = columns.leading();
-    let nothing = |rule: String| Cut { from: 0, at: level.start, rule };
+    let nothing = |rule: String| WindowCut { from: 0, at: level.start, rule };
     if level.rate_course == RateCourse::Shaped {
         return nothing("the arrivals have a shape, whose front is part of it; nothing cut".into());
     }
@@ -89,7 +89,7 @@ pub fn cut(columns: &Columns, level: &Level) -> Cut {
     if fails_more(columns, from) {
         return nothing("requests failed at the start, which is no warm-up; nothing cut".into());
     }
-    Cut {
+    WindowCut {
         from,
         at: At(columns.due[from]),
         rule: format!("start-up transient in {metric}: {from} requests cut"),

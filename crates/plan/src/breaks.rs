@@ -30,7 +30,7 @@ const QUEUE: &str = "the queue grows";
 
 /// Where a plan breaks.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Broken {
+pub struct PlanBreak {
     /// The load, × the mean rate.
     factor: Estimate,
     /// What breaks there.
@@ -43,10 +43,10 @@ pub enum Search {
     /// This load next, × the mean rate.
     Next(f64),
     /// It is found, or there is none.
-    Done(Option<Broken>),
+    Done(Option<PlanBreak>),
 }
 
-impl Broken {
+impl PlanBreak {
     /// Requests per second, from the mean rate.
     pub fn at(&self, rate_per_s: f64) -> Reading {
         self.scaled(|factor| factor * rate_per_s)
@@ -141,7 +141,7 @@ fn worst(slo: &BudgetSpec, outcomes: &[&Outcome], without: Option<usize>) -> (f6
     (scores[worst], worst)
 }
 
-fn found(slo: &BudgetSpec, points: &Points<'_>, (low, high): (f64, f64)) -> Option<Broken> {
+fn found(slo: &BudgetSpec, points: &Points<'_>, (low, high): (f64, f64)) -> Option<PlanBreak> {
     let mut sorted: Vec<&(f64, Vec<&Outcome>)> = points.iter().collect();
     sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
     let crossing_without = |without: Option<usize>| {
@@ -175,5 +175,5 @@ fn found(slo: &BudgetSpec, points: &Points<'_>, (low, high): (f64, f64)) -> Opti
         None if which == slo.latency.len() => "requests that are not answered".to_owned(),
         None => QUEUE.to_owned(),
     };
-    Some(Broken { factor, by })
+    Some(PlanBreak { factor, by })
 }

@@ -22,12 +22,12 @@ use plimsoll_sim::{ModeSpec, RouteSpec, WorldSpec};
 use plimsoll_workload::graph::Graph;
 use plimsoll_workload::trace::TraceRow;
 use plimsoll_workload::{
-    Arrival, ArrivalSpec, BlockNames, ClientSpec, Feed, Player, Scenario, Timeouts, Trace, TraceSizes,
+    Arrival, ArrivalFeed, ArrivalSpec, BlockNames, ClientSpec, Player, Scenario, Timeouts, Trace, TraceSizes,
 };
 
 use super::finding::LoadFinding;
 use super::spec::{PlanError, RuleSpec, TrafficSpec};
-use crate::replay::{Due, ReplaySource, Stepped};
+use crate::replay::{DueRequest, ReplaySource, Stepped};
 
 /// Most pieces that a trace is cut into.
 const PIECES: usize = 48;
@@ -39,7 +39,7 @@ const REACH: usize = 12;
 
 /// One schedule, request by request.
 pub struct Draw {
-    feed: Feed,
+    feed: ArrivalFeed,
     handing: Handing,
     /// Requests in all.
     pub requests: u64,
@@ -89,11 +89,11 @@ impl Draw {
 }
 
 impl Iterator for Draw {
-    type Item = Due;
+    type Item = DueRequest;
 
-    fn next(&mut self) -> Option<Due> {
+    fn next(&mut self) -> Option<DueRequest> {
         let arrival = self.feed.next()?;
-        Some(Due { at_ns: arrival.due.0, request: self.handing.submit(&arrival) })
+        Some(DueRequest { at_ns: arrival.due.0, request: self.handing.submit(&arrival) })
     }
 }
 
@@ -121,7 +121,7 @@ impl TrafficSpec {
             }
         }
         let window = Span::from_secs_f64(window_s);
-        let feed = Feed::new(&scenario, rate, window, 0, None)?;
+        let feed = ArrivalFeed::new(&scenario, rate, window, 0, None)?;
         let names = (shares(&scenario) && looks_at_names(world)).then(|| BlockNames::new(&scenario));
         let queues = scenario.classes.iter().map(|class| (class.priority.unwrap_or(0), class.queue_timeout));
         Ok(Draw {
@@ -318,7 +318,7 @@ pub fn describe(
     let (mut gaps, mut minutes) = (Moments::default(), vec![0u64; (window_s / 60.0) as usize]);
     let (mut prompts, mut outputs) = (Lengths::default(), Lengths::default());
     let (mut before, mut requests) = (None, 0u64);
-    for Due { at_ns, request } in draw {
+    for DueRequest { at_ns, request } in draw {
         if let Some(before) = before.replace(at_ns) {
             gaps.push((at_ns - before) as f64);
         }

@@ -11,7 +11,7 @@ use std::collections::{HashMap, VecDeque};
 use std::iter::Peekable;
 
 use plimsoll_model::{At, By, How, Outcome};
-use plimsoll_sim::traffic::{Detail, Emission, Submit, What};
+use plimsoll_sim::traffic::{Detail, Emission, RequestEvent, Submit};
 use plimsoll_sim::{World, WorldSpec};
 use plimsoll_workload::{Action, Arrival, Player};
 
@@ -37,14 +37,14 @@ pub struct ReplayRequest {
 
 /// When a request had its first token and its end, ns from its due time.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub struct Times {
+pub struct RequestTimes {
     /// First token.
     pub first: Option<i64>,
     /// End of the answer; `None` = refused, failed, or not answered by the end of the drain.
     pub end: Option<i64>,
 }
 
-impl Times {
+impl RequestTimes {
     /// Seconds; `+∞` where it was not answered, none where the metric does not exist.
     pub fn metric(self, metric: Metric, output: u32) -> Option<f64> {
         let seconds = |ns: Option<i64>| ns.map_or(f64::INFINITY, |ns| ns as f64 / 1e9);
@@ -62,7 +62,7 @@ impl Times {
 
 /// A request and when it is due, from the start, ns. Its id does not count: requests are numbered as they come.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Due {
+pub struct DueRequest {
     /// When, ns.
     pub at_ns: i64,
     /// What.
@@ -71,7 +71,7 @@ pub struct Due {
 
 /// A request that is over, whichever way.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Over {
+pub struct ReplayedRequest {
     /// Its number, from 0 in the order of due times.
     pub index: u64,
     /// When it was due, ns.
@@ -81,7 +81,7 @@ pub struct Over {
     /// Output tokens asked for.
     pub output: u32,
     /// When it was answered.
-    pub times: Times,
+    pub times: RequestTimes,
 }
 
 /// Who looks on while requests are played.
@@ -93,7 +93,7 @@ pub trait ReplayWatch {
         true
     }
     /// A request is over. In the order of their ends.
-    fn over(&mut self, over: Over);
+    fn over(&mut self, over: ReplayedRequest);
     /// Time has passed; what the world says of itself can be taken.
     fn passed(&mut self, _world: &mut World, _now: At) {}
     /// Is enough known? Asked after every instant; then what is in flight is over by giving up.
@@ -107,7 +107,7 @@ pub trait ReplaySource {
     /// When the next one is due, as far as it is known.
     fn next_at(&mut self) -> Option<At>;
     /// The next one, if it is due by now. Requests are numbered as they come out here.
-    fn pop(&mut self, now: At) -> Option<Due>;
+    fn pop(&mut self, now: At) -> Option<DueRequest>;
     /// A request is over. What will therefore never be sent: when each was due, and its output tokens.
     fn over(&mut self, _index: u64, _now: At, _answered: bool) -> Vec<(i64, u32)> {
         Vec::new()
@@ -119,14 +119,14 @@ pub trait ReplaySource {
 }
 
 /// Requests whose times are known.
-pub struct Listed<I: Iterator<Item = Due>>(pub Peekable<I>);
+pub struct Listed<I: Iterator<Item = DueRequest>>(pub Peekable<I>);
 
-impl<I: Iterator<Item = Due>> ReplaySource for Listed<I> {
+impl<I: Iterator<Item = DueRequest>> ReplaySource for Listed<I> {
     fn next_at(&mut self) -> Option<At> {
         self.0.peek().map(|one| At(one.at_ns))
     }
 
-    fn pop(&mut self, now: At) -> Option<Due> {
+    fn pop(&mut self, now: At) -> Option<DueRequest> {
         self.0.next_if(|one| At(one.at_ns) <= now)
     }
 }
@@ -159,12 +159,12 @@ impl<F: FnMut(&Arrival) -> Submit> ReplaySource for Stepped<F> {
         self.player.next_at()
     }
 
-    fn pop(&mut self, now: At) -> Option<Due> {
+    fn pop(&mut self, now: At) -> Option<DueRequest> {
         while let Some(action) = self.player.pop(now) {
             if let Action::Send(one) = action {
                 self.sent.insert(self.next, one.arrival.id);
                 self.next += 1;
-                return Some(Due { at_ns: one.due.0, request: (self.submit)(&one.arrival) });
+                return Some(DueRequest { at_ns: one.due.0, request: (self.submit)(&one.arrival) });
             }
         }
         None
@@ -254,7 +254,7 @@ pub fn play_each(
         if due.is_none() && now >= limit {
             break;
         }
-        while let Some(Due { at_ns, request }) = source.pop(now) {
+        while let Some(DueRequest { at_ns, request }) = source.pop(now) {
             let index = played.sent;
             (last_ns, played.sent) = (at_ns, played.sent + 1);
             watch.due(index, at_ns);
@@ -286,13 +286,13 @@ impl Played {
         watch: &mut impl ReplayWatch,
     ) {
         match what {
-            What::Token { .. } => {
+            RequestEvent::Token { .. } => {
                 if let Some(flight) = self.open.at(id) {
                     flight.first.get_or_insert(at.0 - flight.due_ns);
                 }
             }
-            What::Finished { .. } => self.leave(id, at.0, true, source, watch),
-            What::Failed(_) => self.leave(id, at.0, false, source, watch),
+            RequestEvent::Finished { .. } => self.leave(id, at.0, true, source, watch),
+            RequestEvent::Failed(_) => self.leave(id, at.0, false, source, watch),
             _ => {}
         }
     }
@@ -306,8 +306,8 @@ impl Played {
         watch: &mut impl ReplayWatch,
     ) {
         if let Some(Flight { due_ns, output, first }) = self.open.take(index) {
-            let times = Times { first, end: answered.then_some(left_ns - due_ns) };
-            watch.over(Over { index, due_ns, left_ns, output, times });
+            let times = RequestTimes { first, end: answered.then_some(left_ns - due_ns) };
+            watch.over(ReplayedRequest { index, due_ns, left_ns, output, times });
             let lost = source.over(index, At(left_ns), answered);
             self.never_sent(lost, left_ns, watch);
         }
@@ -320,7 +320,13 @@ impl Played {
             self.sent += 1;
             self.open.skip();
             watch.due(index, due_ns);
-            watch.over(Over { index, due_ns, left_ns: left_ns.max(due_ns), output, times: Times::default() });
+            watch.over(ReplayedRequest {
+                index,
+                due_ns,
+                left_ns: left_ns.max(due_ns),
+                output,
+                times: RequestTimes::default(),
+            });
         }
     }
 }
@@ -338,7 +344,7 @@ impl ReplayRequest {
 
 /// All times, by number.
 struct Kept {
-    times: Vec<Times>,
+    times: Vec<RequestTimes>,
     /// Most that may be in flight.
     most: usize,
 }
@@ -348,7 +354,7 @@ impl ReplayWatch for Kept {
         in_flight < self.most
     }
 
-    fn over(&mut self, over: Over) {
+    fn over(&mut self, over: ReplayedRequest) {
         self.times[over.index as usize] = over.times;
     }
 }
@@ -357,7 +363,7 @@ impl ReplayWatch for Kept {
 ///
 /// # Errors
 /// The world can't be built.
-pub fn play(world: &WorldSpec, asked: &[ReplayRequest], seed: u64) -> Result<Vec<Times>, String> {
+pub fn play(world: &WorldSpec, asked: &[ReplayRequest], seed: u64) -> Result<Vec<RequestTimes>, String> {
     play_at_most(usize::MAX, world, asked, seed)
 }
 
@@ -370,10 +376,10 @@ pub fn play_at_most(
     world: &WorldSpec,
     asked: &[ReplayRequest],
     seed: u64,
-) -> Result<Vec<Times>, String> {
+) -> Result<Vec<RequestTimes>, String> {
     let mut world = World::of(world, seed).map_err(|e| e.to_string())?;
-    let mut kept = Kept { times: vec![Times::default(); asked.len()], most };
-    let due = asked.iter().map(|one| Due { at_ns: one.due_ns, request: one.submit(0) });
+    let mut kept = Kept { times: vec![RequestTimes::default(); asked.len()], most };
+    let due = asked.iter().map(|one| DueRequest { at_ns: one.due_ns, request: one.submit(0) });
     play_each(&mut world, Listed(due.peekable()), DRAIN_NS, &mut kept);
     Ok(kept.times)
 }

@@ -11,7 +11,7 @@ use plimsoll_workload::ArrivalSpec;
 use super::mix::Mix;
 use super::slots;
 use super::spec::{PlanError, PlanSpec, TrafficSpec};
-use crate::replay::{DRAIN_NS, Due, Listed, Over, ReplayWatch, play_each};
+use crate::replay::{DRAIN_NS, DueRequest, Listed, ReplayWatch, ReplayedRequest, play_each};
 use plimsoll_math::quantile::{EffectiveN, interval_ranks, order_statistic, sort};
 use plimsoll_measure::findings::Metric;
 
@@ -96,7 +96,7 @@ impl Isolated {
 pub fn isolated(spec: &PlanSpec, requests: usize) -> Result<Isolated, PlanError> {
     struct Kept(Isolated);
     impl ReplayWatch for Kept {
-        fn over(&mut self, over: Over) {
+        fn over(&mut self, over: ReplayedRequest) {
             let value = |metric| over.times.metric(metric, over.output).filter(|seconds| seconds.is_finite());
             self.0.ttft.extend(value(Metric::Ttft));
             self.0.tpot.extend(value(Metric::Tpot));
@@ -106,7 +106,7 @@ pub fn isolated(spec: &PlanSpec, requests: usize) -> Result<Isolated, PlanError>
     let mut world = one(spec)?;
     let asked = gather(&spec.traffic, &spec.world, requests, spec.seed)?;
     let apart = asked.into_iter().enumerate();
-    let due = apart.map(|(i, request)| Due { at_ns: APART_NS.saturating_mul(i as i64), request });
+    let due = apart.map(|(i, request)| DueRequest { at_ns: APART_NS.saturating_mul(i as i64), request });
     let mut kept = Kept(Isolated::default());
     play_each(&mut world, Listed(due.peekable()), DRAIN_NS, &mut kept);
     Ok(kept.0)
@@ -121,7 +121,7 @@ fn limit(spec: &PlanSpec, mix: &Mix) -> Result<f64, PlanError> {
     }
     struct Ends(Vec<i64>);
     impl ReplayWatch for Ends {
-        fn over(&mut self, over: Over) {
+        fn over(&mut self, over: ReplayedRequest) {
             self.0.extend(over.times.end);
         }
     }
@@ -130,7 +130,7 @@ fn limit(spec: &PlanSpec, mix: &Mix) -> Result<f64, PlanError> {
     let asked = gather(&spec.traffic, &spec.world, requests, spec.seed)?;
     let mut ends = Ends(Vec::new());
     // All at once: the order in which they come is the order in which they are served.
-    let due = asked.into_iter().map(|request| Due { at_ns: 0, request });
+    let due = asked.into_iter().map(|request| DueRequest { at_ns: 0, request });
     play_each(&mut one(spec)?, Listed(due.peekable()), i64::MAX / 2, &mut ends);
     let ends = ends.0;
     let at = |share: f64| ((share * ends.len() as f64) as usize).min(ends.len().saturating_sub(1));
@@ -176,7 +176,7 @@ fn gather(
         let before = out.len();
         let apart = pass.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let draw = longer.draw(world, 1.0, 0, seed)?.take(count - before);
-        out.extend(draw.map(|Due { mut request, .. }| {
+        out.extend(draw.map(|DueRequest { mut request, .. }| {
             request.blocks.iter_mut().for_each(|name| *name ^= apart);
             Submit {
                 priority: 0,

@@ -12,7 +12,7 @@ use super::mix::Mix;
 use super::planner::Simulated;
 use super::replica::Replica;
 use super::spec::{PlanError, PlanSpec};
-use super::vary::{self, Candidate, VarySpec};
+use super::vary::{self, PlanCandidate, VarySpec};
 use plimsoll_judge::cost::PriceSpec;
 use plimsoll_measure::findings::Metric;
 use plimsoll_measure::say::number;
@@ -24,7 +24,7 @@ const SIMULATED: &str = "simulated";
 #[derive(Clone, Debug)]
 pub struct Search {
     mix: Mix,
-    candidates: Vec<Candidate>,
+    candidates: Vec<PlanCandidate>,
     looked: Vec<Looked>,
 }
 
@@ -37,7 +37,7 @@ struct Looked {
 
 /// A candidate that is worth simulating.
 #[derive(Clone, Debug)]
-pub struct Listed {
+pub struct ListedCandidate {
     /// Its place among the candidates.
     pub place: usize,
     /// The plan with its configuration.
@@ -72,7 +72,7 @@ impl Search {
 
     /// The candidate to be simulated next: the cheapest by its bound, as long as that is cheaper than what was asked and than everything that
     /// simulation has confirmed; then what lies on a front by its bound, cheapest first. `None` = what is left is neither.
-    pub fn next(&self) -> Option<Listed> {
+    pub fn next(&self) -> Option<ListedCandidate> {
         self.next_cheaper().or_else(|| self.next_on_a_front())
     }
 
@@ -89,7 +89,7 @@ impl Search {
         of.min_by(|&a, &b| cheaper(&self.looked[a].option, &self.looked[b].option))
     }
 
-    fn next_on_a_front(&self) -> Option<Listed> {
+    fn next_on_a_front(&self) -> Option<ListedCandidate> {
         let mut options: Vec<PlanOption> = self.looked.iter().map(|looked| looked.option.clone()).collect();
         mark(&mut options);
         let on_a_front = |place: &usize| options[*place].on_cost_front || options[*place].on_token_front;
@@ -97,7 +97,7 @@ impl Search {
         self.listed(self.cheapest(open)?)
     }
 
-    fn next_cheaper(&self) -> Option<Listed> {
+    fn next_cheaper(&self) -> Option<ListedCandidate> {
         let best = self.cheapest((0..self.looked.len()).filter(|place| self.open(*place)))?;
         let rival = |place: usize| {
             let option = &self.looked[place].option;
@@ -108,18 +108,18 @@ impl Search {
     }
 
     /// What was asked, as one of the candidates.
-    pub fn asked(&self) -> Option<Listed> {
+    pub fn asked(&self) -> Option<ListedCandidate> {
         self.listed(self.candidates.iter().position(|candidate| candidate.asked)?)
     }
 
-    fn listed(&self, place: usize) -> Option<Listed> {
+    fn listed(&self, place: usize) -> Option<ListedCandidate> {
         let bounds = self.looked.get(place)?.bounds.as_ref()?;
         let spec = self.candidates.get(place)?.spec.clone();
-        Some(Listed { place, spec, start: bounds.replicas, least: bounds.replicas_for_utilisation })
+        Some(ListedCandidate { place, spec, start: bounds.replicas, least: bounds.replicas_for_utilisation })
     }
 
     /// Takes what simulation found of a candidate.
-    pub fn take(&mut self, listed: &Listed, simulated: &Simulated) {
+    pub fn take(&mut self, listed: &ListedCandidate, simulated: &Simulated) {
         let Some(looked) = self.looked.get_mut(listed.place) else { return };
         let option = &mut looked.option;
         match simulated.replicas {
@@ -208,7 +208,7 @@ fn costs_less(a: &PlanOption, b: &PlanOption) -> bool {
     known.is_some_and(|(a, b)| a < b * (1.0 - 1e-9))
 }
 
-fn look(candidate: &Candidate, mix: &Mix) -> Looked {
+fn look(candidate: &PlanCandidate, mix: &Mix) -> Looked {
     let mut option = PlanOption {
         name: candidate.words.join(", "),
         replicas: None,

@@ -11,7 +11,7 @@ use plimsoll_sim::{AutoscaleSpec, World, WorldSpec};
 
 use super::spec::{PlanError, PlanSpec, TrafficSpec};
 use super::tally::{Counted, Sketch, Tally};
-use crate::replay::{DRAIN_NS, Listed, Over, ReplayWatch, play_each};
+use crate::replay::{DRAIN_NS, Listed, ReplayWatch, ReplayedRequest, play_each};
 use plimsoll_measure::findings::{BudgetSpec, Metric};
 
 /// What all experiments of a plan share.
@@ -163,7 +163,7 @@ impl ReplayWatch for Watched<'_> {
         self.tally.due(index, due_ns);
     }
 
-    fn over(&mut self, over: Over) {
+    fn over(&mut self, over: ReplayedRequest) {
         self.tally.over(over);
     }
 

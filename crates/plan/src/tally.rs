@@ -9,7 +9,7 @@
 use plimsoll_math::series;
 
 use super::simulate::CeilingCount;
-use crate::replay::{Over, ReplayWatch};
+use crate::replay::{ReplayWatch, ReplayedRequest};
 use plimsoll_measure::findings::{BudgetSpec, Ceiling, Metric};
 use plimsoll_measure::flight::GROWTH_LIMIT;
 
@@ -307,7 +307,7 @@ impl<'a> Tally<'a> {
         (slope.map(|slope| slope * GROWTH_BATCHES as f64 / f64::from(n)), mean)
     }
 
-    fn note(&mut self, over: &Over) {
+    fn note(&mut self, over: &ReplayedRequest) {
         let part = (over.index * self.parts.len() as u64 / self.requests.max(1)) as usize;
         let last = self.parts.len() - 1;
         let part = &mut self.parts[part.min(last)];
@@ -354,7 +354,7 @@ pub(super) fn place(metric: Metric) -> usize {
 }
 
 /// TTFT, TPOT and E2E, ns: outer none where there is no such figure, inner where the request was not answered.
-fn values(over: &Over) -> [Option<Option<i64>>; 3] {
+fn values(over: &ReplayedRequest) -> [Option<Option<i64>>; 3] {
     let (first, end) = (over.times.first, over.times.end);
     if end.is_none() {
         return [Some(None), (over.output >= 2).then_some(None), Some(None)];
@@ -381,7 +381,7 @@ impl ReplayWatch for Tally<'_> {
         }
     }
 
-    fn over(&mut self, over: Over) {
+    fn over(&mut self, over: ReplayedRequest) {
         if over.left_ns < i64::MAX {
             self.mark(over.left_ns, -1.0);
         } else if self.hopeless {

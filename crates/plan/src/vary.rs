@@ -44,7 +44,7 @@ pub struct VarySpec {
 
 /// A configuration to be looked at.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Candidate {
+pub struct PlanCandidate {
     /// What it has of that which varies, in words.
     pub words: Vec<String>,
     /// The plan with this configuration.
@@ -189,9 +189,9 @@ fn gpu(text: &str) -> Result<String, String> {
 ///
 /// # Errors
 /// A setting that the engine does not have; too many combinations.
-pub fn candidates(plan: &PlanSpec, vary: &VarySpec) -> Result<Vec<Candidate>, PlanError> {
+pub fn candidates(plan: &PlanSpec, vary: &VarySpec) -> Result<Vec<PlanCandidate>, PlanError> {
     vary.fits(&plan.world.engine)?;
-    let mut all = vec![Candidate { words: Vec::new(), spec: plan.clone(), asked: true, refused: None }];
+    let mut all = vec![PlanCandidate { words: Vec::new(), spec: plan.clone(), asked: true, refused: None }];
     for axis in axes(plan, vary) {
         if all.len().saturating_mul(axis.len()) > MOST {
             let what = format!("--vary: more than {MOST} combinations; name fewer values");
@@ -199,9 +199,9 @@ pub fn candidates(plan: &PlanSpec, vary: &VarySpec) -> Result<Vec<Candidate>, Pl
         }
         all = all.iter().flat_map(|candidate| axis.iter().map(|step| step.apply(candidate))).collect();
     }
-    let mut out: Vec<Candidate> = Vec::new();
+    let mut out: Vec<PlanCandidate> = Vec::new();
     for mut candidate in all {
-        let known = |other: &Candidate| {
+        let known = |other: &PlanCandidate| {
             other.spec.world == candidate.spec.world && other.refused.is_none() == candidate.refused.is_none()
         };
         if candidate.refused.is_some() || !out.iter().any(known) {
@@ -211,7 +211,7 @@ pub fn candidates(plan: &PlanSpec, vary: &VarySpec) -> Result<Vec<Candidate>, Pl
     }
     if !out.iter().any(|candidate| candidate.asked) {
         let words = vec!["as asked".to_owned()];
-        out.push(Candidate { words, spec: plan.clone(), asked: true, refused: None });
+        out.push(PlanCandidate { words, spec: plan.clone(), asked: true, refused: None });
     }
     out.sort_by_key(|candidate| !candidate.asked);
     Ok(out)
@@ -274,7 +274,7 @@ fn machines(plan: &PlanSpec, vary: &VarySpec) -> Vec<Step> {
 }
 
 impl Step {
-    fn apply(&self, to: &Candidate) -> Candidate {
+    fn apply(&self, to: &PlanCandidate) -> PlanCandidate {
         let mut out = to.clone();
         out.words.push(words(&self.change));
         if let Err(why) = self.change.apply(&mut out.spec.world) {

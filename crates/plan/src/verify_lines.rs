@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::fit::knee::{KneeSpec, knee};
 use super::spec::{Band, BandRow};
 use crate::replay::ReplayRequest;
-use plimsoll_measure::findings::{Estimate, Findings, Line, Reading};
+use plimsoll_measure::findings::{CapacityLine, Estimate, Findings, Reading};
 use plimsoll_measure::say::number;
 
 /// What joins the band.
@@ -90,22 +90,22 @@ fn over(rates: &[f64]) -> Reading {
     Reading::Estimate(Estimate { value, lower, upper, n: (REQUESTS * rates.len()) as u64, n_eff: n })
 }
 
-fn row(name: &str, predicted: Reading, line: &Line, known: Option<&BandRow>) -> LineRow {
+fn row(name: &str, predicted: Reading, line: &CapacityLine, known: Option<&BandRow>) -> LineRow {
     let (bias, spread) = known.map_or((0.0, 0.0), |row| (row.bias_log, row.spread_log));
     let expected = predicted
         .estimate()
         .map(|e| [e.lower * libm::exp(bias - Z * spread), e.upper * libm::exp(bias + Z * spread)]);
     let (measured, reach) = match line {
-        Line::Found { rate, .. } => (Reading::Estimate(*rate), Some([rate.lower, rate.upper])),
-        Line::Above { rate_per_s, why, .. } => {
+        CapacityLine::Found { rate, .. } => (Reading::Estimate(*rate), Some([rate.lower, rate.upper])),
+        CapacityLine::Above { rate_per_s, why, .. } => {
             let said = format!("above {}/s: {why}", number(*rate_per_s));
             (Reading::refused(said, 0), Some([*rate_per_s, f64::INFINITY]))
         }
-        Line::Below { rate_per_s, why } => {
+        CapacityLine::Below { rate_per_s, why } => {
             let said = format!("below {}/s: {why}", number(*rate_per_s));
             (Reading::refused(said, 0), Some([0.0, *rate_per_s]))
         }
-        Line::CannotTell { why } => (Reading::refused(why.clone(), 0), None),
+        CapacityLine::CannotTell { why } => (Reading::refused(why.clone(), 0), None),
     };
     let inside = expected.zip(reach).map(|([low, high], [from, to])| from <= high && to >= low);
     let both = predicted.value().zip(measured.value()).filter(|(p, m)| *p > 0.0 && *m > 0.0);
@@ -125,15 +125,18 @@ mod tests {
     /// A sweep that never got so far as a line tells only that the line is not below; nothing is learnt from it.
     #[test]
     fn a_line_that_was_not_reached_still_says_where_it_is_not() {
-        let above =
-            |rate_per_s| Line::Above { rate_per_s, load: LoadWords::default(), why: "no time".into() };
+        let above = |rate_per_s| CapacityLine::Above {
+            rate_per_s,
+            load: LoadWords::default(),
+            why: "no time".into(),
+        };
         let inside = row("stability limit", said(100.0), &above(90.0), None);
         assert_eq!((inside.inside, inside.miss_log), (Some(true), None));
         let outside = row("stability limit", said(100.0), &above(110.0), None);
         assert_eq!(outside.inside, Some(false));
-        let unknown = Line::CannotTell { why: "too few".into() };
+        let unknown = CapacityLine::CannotTell { why: "too few".into() };
         assert_eq!(row("queueing onset", said(100.0), &unknown, None).inside, None);
-        let below = Line::Below { rate_per_s: 90.0, why: "no level".into() };
+        let below = CapacityLine::Below { rate_per_s: 90.0, why: "no level".into() };
         assert_eq!(row("queueing onset", said(100.0), &below, None).inside, Some(false));
     }
 
@@ -141,7 +144,7 @@ mod tests {
     #[test]
     fn a_band_moves_and_widens_what_is_expected() {
         let rate = Estimate { value: 80.0, lower: 79.0, upper: 81.0, n: 1, n_eff: 1.0 };
-        let found = Line::Found { rate, load: LoadWords::default(), how: String::new() };
+        let found = CapacityLine::Found { rate, load: LoadWords::default(), how: String::new() };
         let bare = row("stability limit", said(100.0), &found, None);
         assert_eq!(bare.inside, Some(false));
         assert!((bare.miss_log.expect("both are known") + 0.223_143_551_314).abs() < 1e-9);

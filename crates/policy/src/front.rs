@@ -14,12 +14,12 @@ use serde::{Deserialize, Serialize};
 use crate::admit::AdmissionSpec;
 use crate::cost::CostTerms;
 use crate::demand::{self, Demand, ScaleSignal, Work};
-use crate::health::{BreakerSpec, Health, Standing, Verdict};
+use crate::health::{BreakerSpec, Health, ReplicaOutcome, Standing};
 use crate::hedge::{HedgeSpec, Hedger, Late, Withheld};
 use crate::lines::Lines;
 use crate::load::{Booking, Load, unseen};
 use crate::models::Models;
-use crate::queue::{FairQueue, Held, Order, Ticket};
+use crate::queue::{FairQueue, Order, QueueShare, Ticket};
 use crate::retry::{RetryBudget, RetrySpec};
 use crate::route::{Facts, Outlook, ReplicaView, RouteSpec, Router};
 use crate::setting::SettingError;
@@ -60,7 +60,7 @@ impl FrontSpec {
 }
 
 /// What a queue keeps of a request until it is sent.
-pub trait Ask {
+pub trait QueuedAsk {
     /// What a router may know of it.
     fn facts(&self) -> Facts<'_>;
 }
@@ -82,7 +82,7 @@ pub struct Terms {
 
 /// A request on a replica.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub struct Sent {
+pub struct SentRequest {
     /// Where, and what was there.
     pub booking: Booking,
     /// Which of the models behind its alias it is asked of; 0 where it names none.
@@ -114,7 +114,7 @@ pub enum Refusal {
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub enum Offer {
     /// It is on a replica.
-    Sent(Sent),
+    Sent(SentRequest),
     /// It waits; [`Front::pump`] says when it may go.
     Queued {
         /// Its number there.
@@ -130,7 +130,7 @@ pub enum Offer {
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub enum Given {
     /// It is on a replica.
-    Sent(Sent),
+    Sent(SentRequest),
     /// It is refused.
     Refused(Refusal),
 }
@@ -205,7 +205,7 @@ pub struct Front<A> {
     views: Vec<ReplicaView>,
 }
 
-impl<A: Ask> Front<A> {
+impl<A: QueuedAsk> Front<A> {
     /// One in front of so many replicas, which are down until somebody says that they are up.
     pub fn new(spec: &FrontSpec, replicas: usize, now: At) -> Front<A> {
         let classes = &spec.admission.classes;
@@ -290,7 +290,7 @@ impl<A: Ask> Front<A> {
             return Offer::Sent(sent);
         }
         self.demand.came(uncached, now);
-        let held = Held { requests: 1, tokens: u64::from(uncached), bytes: terms.bytes };
+        let held = QueueShare { requests: 1, tokens: u64::from(uncached), bytes: terms.bytes };
         if let Err(refusal) = self.make_room((order, deciding), held, nobody, now, chance) {
             return self.refuses(refusal, now);
         }
@@ -370,7 +370,13 @@ impl<A: Ask> Front<A> {
     }
 
     /// Places a request once more that was let in: on a replica that was not `tried`. `None` where no other may get it.
-    pub fn again(&mut self, facts: &Facts<'_>, tried: &[u32], now: At, chance: &mut Stream) -> Option<Sent> {
+    pub fn again(
+        &mut self,
+        facts: &Facts<'_>,
+        tried: &[u32],
+        now: At,
+        chance: &mut Stream,
+    ) -> Option<SentRequest> {
         self.passed.clear();
         let tiers = self.models.tiers(facts.model);
         for tier in facts.tier..tiers {
@@ -399,7 +405,7 @@ impl<A: Ask> Front<A> {
     }
 
     /// How long after it was sent a request is late, so that [`hedge`](Front::hedge) is worth asking. `None` = not at all.
-    pub fn hedge_after(&self, sent: &Sent) -> Option<Span> {
+    pub fn hedge_after(&self, sent: &SentRequest) -> Option<Span> {
         self.hedger.as_ref()?.after(sent.first)
     }
 
@@ -410,10 +416,10 @@ impl<A: Ask> Front<A> {
     pub fn hedge(
         &mut self,
         facts: &Facts<'_>,
-        sent: &Sent,
+        sent: &SentRequest,
         now: At,
         chance: &mut Stream,
-    ) -> Result<Sent, Withheld> {
+    ) -> Result<SentRequest, Withheld> {
         let offered = self.demand.per_s(now);
         let saturation = offered / self.capacity(None).max(f64::MIN_POSITIVE);
         let calm = self.state == BudgetState::Green && self.queue.is_empty();
@@ -430,13 +436,13 @@ impl<A: Ask> Front<A> {
     }
 
     /// A hedged request has its first token, from its second replica if that `won`; where it was `slower` it is cancelled.
-    pub fn hedge_ended(&mut self, won: bool, slower: Option<&Sent>, now: At) {
+    pub fn hedge_ended(&mut self, won: bool, slower: Option<&SentRequest>, now: At) {
         self.hedger.iter_mut().for_each(|hedger| hedger.ended(won, now));
         // It would have come later than this, and its place is free again: a replica that stands still must not look like one with nothing to do.
         if let Some(late) = slower.filter(|sent| won && now - sent.booking.sent > sent.first) {
             self.router.first(&late.booking, now);
             let taken = now - late.booking.sent;
-            self.health.ended(late.booking.replica, Verdict::Shed(Some(taken)), now, 0.0);
+            self.health.ended(late.booking.replica, ReplicaOutcome::Shed(Some(taken)), now, 0.0);
         }
     }
 
@@ -498,7 +504,7 @@ impl<A: Ask> Front<A> {
         }
         let (sent, tokens) = place(&mut self.router, &self.views, (&facts, tier), now, chance)?;
         self.sides.placed(facts.arm, sent.booking.replica);
-        let sent = self.book(Sent { expected, ..sent }, now);
+        let sent = self.book(SentRequest { expected, ..sent }, now);
         self.queue.serve(ticket, tokens);
         self.hedger.iter_mut().for_each(|hedger| hedger.sent(tokens, now));
         self.lines.serve((order.class, line), held.tokens, now);
@@ -525,7 +531,7 @@ impl<A: Ask> Front<A> {
     }
 
     /// The first token of a request came.
-    pub fn first(&mut self, sent: &mut Sent, now: At) {
+    pub fn first(&mut self, sent: &mut SentRequest, now: At) {
         self.saw(sent, now, true);
         self.router.first(&sent.booking, now);
         self.is_computed(sent);
@@ -539,15 +545,15 @@ impl<A: Ask> Front<A> {
     }
 
     /// An answer says which share of its prompt the replica had cached.
-    pub fn cached(&mut self, sent: &Sent, share: f64) {
+    pub fn cached(&mut self, sent: &SentRequest, share: f64) {
         self.router.cached(&sent.booking, share);
     }
 
     /// A request ended on its replica; without a verdict nobody can say how: its client went away. `tokens`: of its answer, where they were counted.
     pub fn ended(
         &mut self,
-        mut sent: Sent,
-        verdict: Option<Verdict>,
+        mut sent: SentRequest,
+        verdict: Option<ReplicaOutcome>,
         tokens: u32,
         now: At,
         chance: &mut Stream,
@@ -559,13 +565,13 @@ impl<A: Ask> Front<A> {
         self.is_computed(&mut sent);
         let others = self.others_on(number, now);
         let load = &mut self.loads[number as usize];
-        if verdict == Some(Verdict::Worked) {
+        if verdict == Some(ReplicaOutcome::Worked) {
             self.telemetry.ended(&sent.booking, now);
         }
-        if verdict == Some(Verdict::Worked) && tokens > 0 {
+        if verdict == Some(ReplicaOutcome::Worked) && tokens > 0 {
             self.router.ended(&sent.booking, load.decoding + others.decoding, tokens, now);
         }
-        if verdict == Some(Verdict::Worked) && sent.booking.first.is_none() {
+        if verdict == Some(ReplicaOutcome::Worked) && sent.booking.first.is_none() {
             self.router.whole(&sent.booking, now);
         }
         load.take(sent.booking.load);
@@ -576,7 +582,7 @@ impl<A: Ask> Front<A> {
     }
 
     /// A first token came, or will never be seen to.
-    fn saw(&mut self, sent: &Sent, now: At, came: bool) {
+    fn saw(&mut self, sent: &SentRequest, now: At, came: bool) {
         if sent.is_ahead {
             let taken = now - sent.booking.sent;
             self.hedger.iter_mut().for_each(|hedger| hedger.saw(taken, sent.first, came));
@@ -694,7 +700,7 @@ impl<A: Ask> Front<A> {
             return;
         }
         if silence < MOVES && self.health.standing(replica, now) == Standing::Silent {
-            self.health.ended(replica, Verdict::Worked, now, draw);
+            self.health.ended(replica, ReplicaOutcome::Worked, now, draw);
         }
     }
 
@@ -736,7 +742,7 @@ impl<A: Ask> Front<A> {
     }
 
     /// What waits of a class.
-    pub fn held_by(&self, class: usize) -> Held {
+    pub fn held_by(&self, class: usize) -> QueueShare {
         self.queue.held_by(class)
     }
 
@@ -796,7 +802,12 @@ impl<A: Ask> Front<A> {
         }
     }
 
-    fn send(&mut self, (facts, tier): (&Facts<'_>, u32), now: At, chance: &mut Stream) -> Option<Sent> {
+    fn send(
+        &mut self,
+        (facts, tier): (&Facts<'_>, u32),
+        now: At,
+        chance: &mut Stream,
+    ) -> Option<SentRequest> {
         let (sent, _) = place(&mut self.router, &self.views, (facts, tier), now, chance)?;
         self.sides.placed(facts.arm, sent.booking.replica);
         Some(self.book(sent, now))
@@ -809,7 +820,7 @@ impl<A: Ask> Front<A> {
         said.unwrap_or_else(|| unseen(&self.loads, self.health.count(), self.others))
     }
 
-    fn book(&mut self, sent: Sent, now: At) -> Sent {
+    fn book(&mut self, sent: SentRequest, now: At) -> SentRequest {
         let replica = sent.booking.replica;
         self.telemetry.sent(sent.booking.load);
         self.loads[replica as usize].add(sent.booking.load);
@@ -822,7 +833,7 @@ impl<A: Ask> Front<A> {
     }
 
     /// A request's prompt is not ahead of others' any more.
-    fn is_computed(&mut self, sent: &mut Sent) {
+    fn is_computed(&mut self, sent: &mut SentRequest) {
         if std::mem::take(&mut sent.is_ahead) {
             let ahead = &mut self.ahead[sent.booking.replica as usize];
             *ahead = (ahead.0 - 1, ahead.1 - sent.booking.load.backlog);
@@ -864,18 +875,18 @@ impl<A: Ask> Front<A> {
     fn make_room(
         &mut self,
         (order, deciding): (Order, Option<u64>),
-        held: Held,
+        held: QueueShare,
         nobody: bool,
         now: At,
         chance: &mut Stream,
     ) -> Result<(), Refusal> {
         let spec = &self.admission;
-        let fits = |all: Held, gone: Held| {
+        let fits = |all: QueueShare, gone: QueueShare| {
             all.requests - gone.requests < spec.requests
                 && all.tokens - gone.tokens + held.tokens <= spec.tokens
                 && all.bytes - gone.bytes + held.bytes <= spec.bytes
         };
-        if fits(self.queue.held(), Held::default()) {
+        if fits(self.queue.held(), QueueShare::default()) {
             return Ok(());
         }
         if nobody {
@@ -883,7 +894,7 @@ impl<A: Ask> Front<A> {
         }
         let refusal = Refusal::Full(after(self.wait((order, deciding), held.tokens as u32, now), chance));
         let last = self.queue.longest(order, held).ok_or(refusal)?;
-        let theirs = self.queue.get(last).map_or(Held::default(), |(_, held, _)| held);
+        let theirs = self.queue.get(last).map_or(QueueShare::default(), |(_, held, _)| held);
         if !fits(self.queue.held(), theirs) {
             return Err(refusal);
         }
@@ -903,7 +914,7 @@ fn place(
     (facts, tier): (&Facts<'_>, u32),
     now: At,
     chance: &mut Stream,
-) -> Option<(Sent, u64)> {
+) -> Option<(SentRequest, u64)> {
     let pick = router.pick(views, facts, chance)?;
     let view = &views[pick.place];
     let answer = u64::from(facts.most_tokens.unwrap_or(0));
@@ -912,7 +923,7 @@ fn place(
     let speed = router.speed(booking.replica);
     let first = speed.prefill.at(booking.work as f64) + speed.step.at(f64::from(booking.beside));
     let first = Span::from_secs_f64(first);
-    let sent = Sent { booking, tier, expected: Span::ZERO, first, is_ahead: facts.streams };
+    let sent = SentRequest { booking, tier, expected: Span::ZERO, first, is_ahead: facts.streams };
     Some((sent, u64::from(pick.uncached)))
 }
 

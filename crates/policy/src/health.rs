@@ -69,7 +69,7 @@ impl BreakerSpec {
 
 /// How a request to a replica ended, as far as its health goes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub enum ReplicaOutcome {
     /// It was answered; a refusal of a client's own mistake is an answer.
     Worked,
     /// It was refused for want of room; come back after this long.
@@ -267,11 +267,11 @@ impl Health {
     }
 
     /// A request that was sent ended. `chance`: a draw from 0 to 1, by which ejections end apart.
-    pub fn ended(&mut self, replica: u32, verdict: Verdict, now: At, chance: f64) {
+    pub fn ended(&mut self, replica: u32, verdict: ReplicaOutcome, now: At, chance: f64) {
         let failed = match verdict {
-            Verdict::Worked => false,
-            Verdict::Failed => true,
-            Verdict::Shed(after) => {
+            ReplicaOutcome::Worked => false,
+            ReplicaOutcome::Failed => true,
+            ReplicaOutcome::Shed(after) => {
                 let asked = after.unwrap_or(LEAST_PENALTY).clamp(LEAST_PENALTY, MOST_PENALTY);
                 let one = &mut self.each[replica as usize];
                 one.penalty = (now, asked);

@@ -17,7 +17,7 @@ const REMEMBERED: usize = 4_096;
 
 /// What a request takes of the queue.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
-pub struct Held {
+pub struct QueueShare {
     /// Requests.
     pub requests: u32,
     /// Prompt tokens to be computed.
@@ -40,7 +40,7 @@ pub struct Order {
 #[derive(Clone, Debug)]
 struct Item<T> {
     order: Order,
-    held: Held,
+    held: QueueShare,
     what: T,
 }
 
@@ -59,7 +59,7 @@ struct Class {
     credit: f64,
     /// Where a tenant comes in that was away: the counter of the one served last.
     level: u64,
-    held: Held,
+    held: QueueShare,
     tenants: HashMap<u64, Tenant>,
     /// Tenants that wait, the least served first.
     waiting: BTreeSet<(u64, u64)>,
@@ -70,7 +70,7 @@ struct Class {
 pub struct FairQueue<T> {
     classes: Vec<Class>,
     items: BTreeMap<Ticket, Item<T>>,
-    held: Held,
+    held: QueueShare,
     last: Ticket,
 }
 
@@ -78,7 +78,7 @@ impl<T> FairQueue<T> {
     /// An empty one. `shares`: what each class gets of all tokens though one before it waits.
     pub fn new(shares: impl IntoIterator<Item = f64>) -> FairQueue<T> {
         let classes = shares.into_iter().map(|share| Class { share, ..Class::default() });
-        FairQueue { classes: classes.collect(), items: BTreeMap::new(), held: Held::default(), last: 0 }
+        FairQueue { classes: classes.collect(), items: BTreeMap::new(), held: QueueShare::default(), last: 0 }
     }
 
     /// Changes what a class gets of all tokens though one before it waits.
@@ -87,12 +87,12 @@ impl<T> FairQueue<T> {
     }
 
     /// What waits.
-    pub fn held(&self) -> Held {
+    pub fn held(&self) -> QueueShare {
         self.held
     }
 
     /// What waits of one class.
-    pub fn held_by(&self, class: usize) -> Held {
+    pub fn held_by(&self, class: usize) -> QueueShare {
         self.classes[class].held
     }
 
@@ -102,7 +102,7 @@ impl<T> FairQueue<T> {
     }
 
     /// Takes a request in.
-    pub fn put(&mut self, order: Order, held: Held, what: T) -> Ticket {
+    pub fn put(&mut self, order: Order, held: QueueShare, what: T) -> Ticket {
         self.last += 1;
         let (ticket, class) = (self.last, &mut self.classes[order.class]);
         let tenant = class.tenants.entry(order.tenant).or_default();
@@ -132,7 +132,7 @@ impl<T> FairQueue<T> {
     }
 
     /// A request that waits.
-    pub fn get(&self, ticket: Ticket) -> Option<(Order, Held, &T)> {
+    pub fn get(&self, ticket: Ticket) -> Option<(Order, QueueShare, &T)> {
         self.items.get(&ticket).map(|item| (item.order, item.held, &item.what))
     }
 
@@ -214,7 +214,7 @@ impl<T> FairQueue<T> {
 
     /// Who gives way to a newcomer where there is no room: the last of the tenant with the most tokens, in the last class; nobody if that is the
     /// newcomer's own, or one before its class.
-    pub fn longest(&self, order: Order, held: Held) -> Option<Ticket> {
+    pub fn longest(&self, order: Order, held: QueueShare) -> Option<Ticket> {
         let (number, class) = self.classes.iter().enumerate().rfind(|(_, class)| class.held.requests > 0)?;
         if number < order.class {
             return None;
@@ -253,14 +253,14 @@ impl Class {
     }
 }
 
-impl Held {
-    fn add(&mut self, other: Held) {
+impl QueueShare {
+    fn add(&mut self, other: QueueShare) {
         self.requests += other.requests;
         self.tokens += other.tokens;
         self.bytes += other.bytes;
     }
 
-    fn take(&mut self, other: Held) {
+    fn take(&mut self, other: QueueShare) {
         self.requests -= other.requests;
         self.tokens -= other.tokens;
         self.bytes -= other.bytes;

@@ -131,7 +131,7 @@ enum Decision<P> {
 }
 
 /// What goes on, and how many traces its trace stands for.
-pub type Kept<P> = Vec<(P, f64)>;
+pub type KeptTraces<P> = Vec<(P, f64)>;
 
 impl<P> TailStage<P> {
     /// Nothing came yet.
@@ -151,7 +151,7 @@ impl<P> TailStage<P> {
     }
 
     /// Takes spans, and gives what goes on at once: of what was decided before.
-    pub fn take(&mut self, spans: impl IntoIterator<Item = TailSpan<P>>, now: At) -> Kept<P> {
+    pub fn take(&mut self, spans: impl IntoIterator<Item = TailSpan<P>>, now: At) -> KeptTraces<P> {
         let mut out = self.tick(now);
         for span in spans {
             self.counts.came += 1;
@@ -180,7 +180,7 @@ impl<P> TailStage<P> {
     }
 
     /// What goes on by now.
-    pub fn tick(&mut self, now: At) -> Kept<P> {
+    pub fn tick(&mut self, now: At) -> KeptTraces<P> {
         let out = self.turn(now);
         while let Some(&(due, trace)) = self.due.first()
             && due <= now
@@ -191,7 +191,7 @@ impl<P> TailStage<P> {
     }
 
     /// At the end what is open is decided as it is.
-    pub fn end(&mut self, now: At) -> Kept<P> {
+    pub fn end(&mut self, now: At) -> KeptTraces<P> {
         let mut out = self.tick(now);
         while let Some(&(_, trace)) = self.due.first() {
             self.decide(trace, now);
@@ -290,7 +290,7 @@ impl<P> TailStage<P> {
     }
 
     /// What is kept of the second before, where it is over.
-    fn turn(&mut self, now: At) -> Kept<P> {
+    fn turn(&mut self, now: At) -> KeptTraces<P> {
         let mut out = Vec::new();
         let second = now.0.div_euclid(1_000_000_000);
         if second <= self.second {

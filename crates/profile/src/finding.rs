@@ -58,7 +58,7 @@ impl Latency {
 
 /// The percentiles of one duration over requests. Seconds.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Times {
+pub struct DurationFigures {
     /// Mean of what was seen, weighted where traces were sampled; a fact of these requests.
     pub mean_s: f64,
     /// The same as an estimate of the traffic behind them.
@@ -73,7 +73,7 @@ pub struct Times {
     pub p99: Reading,
 }
 
-impl Times {
+impl DurationFigures {
     /// The shown percentiles with their probabilities, low to high.
     pub fn rows(&self) -> [(f64, &Reading); 4] {
         [(0.5, &self.p50), (0.9, &self.p90), (0.95, &self.p95), (0.99, &self.p99)]
@@ -90,7 +90,7 @@ pub struct StageFinding {
     /// Requests in which it took time.
     pub requests: u64,
     /// Its exclusive time on the critical path, over all requests (0 where it did not occur). Seconds.
-    pub times: Times,
+    pub times: DurationFigures,
     /// Its share of the time of all requests seen.
     pub of_mean: f64,
     /// The same as an estimate.
@@ -108,7 +108,7 @@ pub struct StageFinding {
 /// Where the tail comes from, or why nothing is said of it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "is", rename_all = "snake_case")]
-pub enum Tail {
+pub enum TailReason {
     /// Told.
     Attributed(TailFinding),
     /// Not told.
@@ -118,12 +118,12 @@ pub enum Tail {
     },
 }
 
-impl Tail {
+impl TailReason {
     /// What is told.
     pub fn told(&self) -> Option<&TailFinding> {
         match self {
-            Tail::Attributed(found) => Some(found),
-            Tail::Refused { .. } => None,
+            TailReason::Attributed(found) => Some(found),
+            TailReason::Refused { .. } => None,
         }
     }
 }
@@ -207,11 +207,11 @@ pub struct PathFinding {
     /// Requests that have it.
     pub requests: u64,
     /// Its own percentiles.
-    pub times: Times,
+    pub times: DurationFigures,
     /// Its stages in the order of the path; those without time are left out. Their times add up to it, request by request.
     pub stages: Vec<StageFinding>,
     /// Where the tail comes from, or why nothing is said.
-    pub tail: Tail,
+    pub tail: TailReason,
     /// How far a faster stage would go; `None` where nothing can be re-timed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ceilings: Option<Ceilings>,

@@ -28,8 +28,9 @@ pub mod traces;
 pub mod tree;
 
 pub use finding::{
-    CeilingAt, CeilingRow, Ceilings, ChangeFinding, ChangePart, FloorFinding, KnownBy, Latency, PathFinding,
-    ProfileFinding, SliceFinding, StageFinding, Tail, TailFinding, TailPart, Times, Unmapped,
+    CeilingAt, CeilingRow, Ceilings, ChangeFinding, ChangePart, DurationFigures, FloorFinding, KnownBy,
+    Latency, PathFinding, ProfileFinding, SliceFinding, StageFinding, TailFinding, TailPart, TailReason,
+    Unmapped,
 };
 pub use floor::Floor;
 pub use judge::{ProfileSpec, judge};

@@ -7,7 +7,7 @@
 
 use super::link::NONE;
 use super::stage::Stage;
-use super::tree::{Mark, Node, Tree};
+use super::tree::{FirstTokenMark, Node, Tree};
 
 /// Time per stage, ns.
 pub type StageTimes = [i64; Stage::COUNT];
@@ -82,7 +82,7 @@ impl Sweep {
     }
 
     /// From the root's start to this mark, along the line of descent to its node.
-    fn down_to(&mut self, tree: &Tree, mark: Mark, told: &mut impl FnMut(u32, i64, i64)) {
+    fn down_to(&mut self, tree: &Tree, mark: FirstTokenMark, told: &mut impl FnMut(u32, i64, i64)) {
         self.tasks.clear();
         let (mut node, mut high) = (mark.node, mark.at);
         while node != NONE {

@@ -55,7 +55,7 @@ pub struct RuleSpec {
     pub span_kind: Vec<String>,
     /// Which side of a call it is: one of these.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub kind: Vec<Side>,
+    pub kind: Vec<CallSide>,
     /// Attributes that it must have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub has: Vec<String>,
@@ -67,7 +67,7 @@ pub struct RuleSpec {
 /// Which side of a call a span is.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Side {
+pub enum CallSide {
     /// Nobody said.
     Unspecified,
     /// Work inside a process.
@@ -82,16 +82,16 @@ pub enum Side {
     Consumer,
 }
 
-impl Side {
+impl CallSide {
     fn is(self, kind: SpanKind) -> bool {
         matches!(
             (self, kind),
-            (Side::Unspecified, SpanKind::Unspecified)
-                | (Side::Internal, SpanKind::Internal)
-                | (Side::Server, SpanKind::Server)
-                | (Side::Client, SpanKind::Client)
-                | (Side::Producer, SpanKind::Producer)
-                | (Side::Consumer, SpanKind::Consumer)
+            (CallSide::Unspecified, SpanKind::Unspecified)
+                | (CallSide::Internal, SpanKind::Internal)
+                | (CallSide::Server, SpanKind::Server)
+                | (CallSide::Client, SpanKind::Client)
+                | (CallSide::Producer, SpanKind::Producer)
+                | (CallSide::Consumer, SpanKind::Consumer)
         )
     }
 }

@@ -7,7 +7,7 @@ use plimsoll_math::quantile::EffectiveN;
 use plimsoll_math::series;
 use plimsoll_math::weighted::{self, Sorted};
 
-use super::finding::{Latency, Times};
+use super::finding::{DurationFigures, Latency};
 use super::read::Request;
 use super::stage::Stage;
 use plimsoll_measure::findings::{Estimate, Reading};
@@ -136,12 +136,12 @@ impl<'a> Sample<'a> {
     }
 
     /// The percentiles and the mean of a column, in the order of the requests.
-    pub fn times(&self, column: &[i64]) -> Times {
+    pub fn times(&self, column: &[i64]) -> DurationFigures {
         let mean_s = self.mean_s(column);
         let ones = vec![1_000_000_000; column.len()];
         let mean = self.ratio(column, &ones);
         let [p50, p90, p95, p99] = self.percentiles(column);
-        Times { mean_s, mean, p50, p90, p95, p99 }
+        DurationFigures { mean_s, mean, p50, p90, p95, p99 }
     }
 
     /// p50, p90, p95 and p99 of a column, s.

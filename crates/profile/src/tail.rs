@@ -8,7 +8,7 @@ use plimsoll_math::bootstrap::resample;
 use plimsoll_math::quantile::{of_sorted, sort};
 use plimsoll_math::rng::Stream;
 
-use super::finding::{ChangeFinding, ChangePart, Tail, TailFinding, TailPart};
+use super::finding::{ChangeFinding, ChangePart, TailFinding, TailPart, TailReason};
 use super::sample::Sample;
 use super::stage::Stage;
 use plimsoll_measure::findings::{Estimate, Reading};
@@ -30,7 +30,7 @@ struct Means {
 }
 
 /// The requests of one latency by rising size, cut into middle and tail.
-pub struct Cut<'a> {
+pub struct TailSplit<'a> {
     sample: &'a Sample<'a>,
     stages: Vec<Stage>,
     order: Vec<u32>,
@@ -56,15 +56,15 @@ pub fn slowest(sample: &Sample<'_>) -> Result<f64, String> {
     })
 }
 
-impl<'a> Cut<'a> {
+impl<'a> TailSplit<'a> {
     /// Cuts at this share; `stages` are those asked about.
-    pub fn new(sample: &'a Sample<'a>, slowest: f64, stages: Vec<Stage>) -> Cut<'a> {
+    pub fn new(sample: &'a Sample<'a>, slowest: f64, stages: Vec<Stage>) -> TailSplit<'a> {
         let blocks = sample.blocks.as_ref().copied().unwrap_or(1);
         let mut order: Vec<u32> = (0..sample.total.len() as u32).collect();
         order.sort_by_key(|i| sample.total[*i as usize]);
         let block = (0..order.len()).map(|place| sample.block_of(place, blocks) as u16).collect();
         let columns = stages.iter().map(|stage| sample.column(*stage)).collect();
-        Cut { sample, stages, order, block, blocks, slowest, columns }
+        TailSplit { sample, stages, order, block, blocks, slowest, columns }
     }
 
     /// Means of the middle and of the tail, with each block as often as `times` says.
@@ -122,12 +122,12 @@ impl<'a> Cut<'a> {
 }
 
 /// Where the tail of this latency comes from, with each stage's share of the tail's time.
-pub fn tail(sample: &Sample<'_>, seed: u64) -> (Tail, Vec<(Stage, Reading)>) {
+pub fn tail(sample: &Sample<'_>, seed: u64) -> (TailReason, Vec<(Stage, Reading)>) {
     let share = match slowest(sample) {
         Ok(share) => share,
-        Err(why) => return (Tail::Refused { why }, Vec::new()),
+        Err(why) => return (TailReason::Refused { why }, Vec::new()),
     };
-    let cut = Cut::new(sample, share, sample.stages.clone());
+    let cut = TailSplit::new(sample, share, sample.stages.clone());
     let [middle, slow] = cut.once();
     let mut stream = Stream::new(seed, "profile tail", sample.of as u64);
     let redraws: Vec<[Means; 2]> = (0..REDRAWS).map(|_| cut.redrawn(&mut stream)).collect();
@@ -156,7 +156,7 @@ pub fn tail(sample: &Sample<'_>, seed: u64) -> (Tail, Vec<(Stage, Reading)>) {
         gap,
         parts,
     };
-    (Tail::Attributed(finding), shares)
+    (TailReason::Attributed(finding), shares)
 }
 
 /// Where the tail moved against a baseline.
@@ -168,7 +168,8 @@ pub fn change(base: &Sample<'_>, candidate: &Sample<'_>, seed: u64) -> Result<Ch
     let share = side("the baseline", base)?.max(side("the candidate", candidate)?);
     let used = |stage: &Stage| base.stages.contains(stage) || candidate.stages.contains(stage);
     let stages: Vec<Stage> = Stage::ALL.into_iter().filter(used).collect();
-    let (before, after) = (Cut::new(base, share, stages.clone()), Cut::new(candidate, share, stages.clone()));
+    let (before, after) =
+        (TailSplit::new(base, share, stages.clone()), TailSplit::new(candidate, share, stages.clone()));
     let (b, a) = (before.once(), after.once());
     let mut stream = Stream::new(seed, "profile change", base.of as u64);
     let redraws: Vec<([Means; 2], [Means; 2])> =

@@ -38,7 +38,7 @@ impl Node {
 
 /// The instant of a first token as a node saw it.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub struct Mark {
+pub struct FirstTokenMark {
     /// Which node.
     pub node: u32,
     /// When, ns.
@@ -51,7 +51,7 @@ pub struct Tree {
     /// Parents before their children; the first is the root.
     pub nodes: Vec<Node>,
     /// First tokens along one line of descent, outermost first, each no later than the one before.
-    pub marks: Vec<Mark>,
+    pub marks: Vec<FirstTokenMark>,
 }
 
 /// Why a request is not profiled.
@@ -79,7 +79,7 @@ struct Inside {
 pub struct Builder<'a> {
     pieces: &'a Pieces<'a>,
     inside: Vec<Inside>,
-    marks: Vec<Mark>,
+    marks: Vec<FirstTokenMark>,
     shift: Vec<i64>,
     has_inside: Vec<bool>,
     keep_failed: bool,
@@ -194,7 +194,7 @@ impl<'a> Builder<'a> {
         let at =
             carried.first_token_ns.map(|at| at.saturating_add(moved)).or(ttft.map(|ttft| node.start + ttft));
         if let Some(at) = at {
-            self.marks.push(Mark { node: place, at });
+            self.marks.push(FirstTokenMark { node: place, at });
         }
         if !carried.is_engine() {
             return;
@@ -256,7 +256,7 @@ impl<'a> Builder<'a> {
     }
 
     /// A model call that nobody looked into, but whose first token was seen: what follows it is the stream of tokens.
-    fn split_call(&self, tree: &mut Tree, mark: Mark) {
+    fn split_call(&self, tree: &mut Tree, mark: FirstTokenMark) {
         let node = tree.nodes[mark.node as usize];
         if node.stage == Some(Stage::ModelCall) && mark.at > node.start && mark.at < node.end {
             let stream = Node {
@@ -289,7 +289,7 @@ impl<'a> Builder<'a> {
             node == top
         };
         let (from, to) = (tree.nodes[0].start, tree.nodes[0].end);
-        let inside = |mark: &&Mark| {
+        let inside = |mark: &&FirstTokenMark| {
             let node = &tree.nodes[mark.node as usize];
             mark.at >= node.start && mark.at > from && mark.at <= to && mark.at <= node.end
         };

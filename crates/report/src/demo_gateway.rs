@@ -8,11 +8,11 @@ use crate::{figure, words};
 
 /// One of the two ways, as it was measured.
 #[derive(Clone, Debug, Serialize)]
-pub struct Way {
+pub struct DemoRoute {
     /// What requests met.
     pub met: LevelSummary,
     /// The replicas, in order.
-    pub replicas: Vec<Taken>,
+    pub replicas: Vec<ReplicaShare>,
     /// Attempts after the first.
     pub retries: u64,
     /// Requests that were not sent on.
@@ -23,7 +23,7 @@ pub struct Way {
 
 /// What a replica got.
 #[derive(Clone, Debug, Serialize)]
-pub struct Taken {
+pub struct ReplicaShare {
     /// Its name.
     pub name: String,
     /// Requests sent to it.
@@ -33,10 +33,10 @@ pub struct Taken {
 }
 
 /// The page. `scene`: what was done, in a few sentences; `again`: the command line.
-pub fn render(scene: &str, robin: &Way, gateway: &Way, again: &str) -> String {
+pub fn render(scene: &str, robin: &DemoRoute, gateway: &DemoRoute, again: &str) -> String {
     let mut table = Table::new(&["", "round robin", "plimsoll gateway"]);
     let mut row =
-        |name: &str, of: &dyn Fn(&Way) -> String| table.row([name.to_owned(), of(robin), of(gateway)]);
+        |name: &str, of: &dyn Fn(&DemoRoute) -> String| table.row([name.to_owned(), of(robin), of(gateway)]);
     row("requests", &|way| way.met.counts.requests.to_string());
     row("failed", &|way| way.met.counts.failed.to_string());
     row("ttft p50", &|way| latency(way.met.latency.ttft.as_ref().map(|ttft| &ttft.p50)));
@@ -68,7 +68,7 @@ pub fn render(scene: &str, robin: &Way, gateway: &Way, again: &str) -> String {
     page
 }
 
-fn p95(way: &Way) -> Option<&Reading> {
+fn p95(way: &DemoRoute) -> Option<&Reading> {
     way.met.latency.ttft.as_ref().map(|ttft| &ttft.p95)
 }
 
@@ -82,7 +82,7 @@ fn latency(reading: Option<&Reading>) -> String {
 }
 
 /// Which way was the better one for these requests.
-fn verdict(robin: &Way, gateway: &Way) -> String {
+fn verdict(robin: &DemoRoute, gateway: &DemoRoute) -> String {
     match (p95(robin), p95(gateway)) {
         (Some(robin), Some(gateway)) => between(robin, gateway),
         _ => "Too few requests were answered to put the two ways side by side.".to_owned(),
@@ -110,7 +110,7 @@ fn between(robin: &Reading, gateway: &Reading) -> String {
 }
 
 /// What the gateway found out by itself.
-fn learnt(gateway: &Way) -> String {
+fn learnt(gateway: &DemoRoute) -> String {
     let steps: Vec<String> = gateway
         .replicas
         .iter()

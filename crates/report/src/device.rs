@@ -1,6 +1,6 @@
 //! A profiler's timeline as text: what the time went by, the devices, their work by kind and by name, launches, steps.
 
-use plimsoll_diagnose::device::{Device, DeviceFinding, Launches, Step, Top};
+use plimsoll_diagnose::device::{Device, DeviceFinding, DeviceStep, Launches, Top};
 
 use crate::figure;
 use crate::table::Table;
@@ -133,11 +133,11 @@ fn launched(launches: &Launches) -> Vec<String> {
     ]
 }
 
-fn steps(steps: &[Step]) -> Vec<String> {
+fn steps(steps: &[DeviceStep]) -> Vec<String> {
     if steps.is_empty() {
         return Vec::new();
     }
-    let mut shown: Vec<&Step> = steps.iter().collect();
+    let mut shown: Vec<&DeviceStep> = steps.iter().collect();
     if steps.len() > STEPS {
         shown.sort_by(|a, b| b.took_s.total_cmp(&a.took_s));
         shown.truncate(STEPS);

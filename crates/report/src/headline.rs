@@ -3,7 +3,9 @@
 //! What was found comes first, then how far it may be trusted. Each sentence stands alone: it is read aloud in meetings
 //! by people who did not see the rest.
 
-use plimsoll_measure::findings::{Findings, Held, Hold, Kept, LevelSummary, Line, Lines, Trust, Validity};
+use plimsoll_measure::findings::{
+    CapacityLine, CapacityLines, Findings, Held, Hold, KeptUp, LevelSummary, Trust, Validity,
+};
 use plimsoll_model::Load;
 
 use crate::{figure, words};
@@ -24,7 +26,7 @@ pub fn headline(findings: &Findings) -> Vec<String> {
     said
 }
 
-fn of_lines(lines: &Lines, several: bool) -> Vec<String> {
+fn of_lines(lines: &CapacityLines, several: bool) -> Vec<String> {
     let kind = if several { format!("{} traffic: ", lines.traffic) } else { String::new() };
     // Where the time could not support a p99, the onset is another figure and must say so.
     let read = match words::not_p99(lines) {
@@ -44,19 +46,19 @@ fn of_lines(lines: &Lines, several: bool) -> Vec<String> {
     said.into_iter().map(|sentence| format!("{kind}{sentence}")).collect()
 }
 
-fn sentence(says: &str, asks: &str, line: &Line) -> String {
+fn sentence(says: &str, asks: &str, line: &CapacityLine) -> String {
     match line {
-        Line::Found { rate, .. } => {
+        CapacityLine::Found { rate, .. } => {
             let interval = format!("{} to {}", figure::number(rate.lower), figure::number(rate.upper));
             format!("{says} {} requests/s ({interval}).", figure::number(rate.value))
         }
-        Line::Above { rate_per_s, why, .. } => {
+        CapacityLine::Above { rate_per_s, why, .. } => {
             format!("{says} more than {} requests/s: {why}.", figure::number(*rate_per_s))
         }
-        Line::Below { rate_per_s, why } => {
+        CapacityLine::Below { rate_per_s, why } => {
             format!("{says} less than {} requests/s: {why}.", figure::number(*rate_per_s))
         }
-        Line::CannotTell { why } => format!("{asks} is unknown: {why}."),
+        CapacityLine::CannotTell { why } => format!("{asks} is unknown: {why}."),
     }
 }
 
@@ -116,8 +118,8 @@ fn of_level(level: &LevelSummary) -> String {
         format!("{} p{} is {} ms ({interval})", leading.metric, figure::centile(p), words::ms(e.value))
     });
     let kept = match (level.load, level.stability.verdict) {
-        (Load::Open { .. }, Kept::Stable) => "; the endpoint keeps up",
-        (Load::Open { .. }, Kept::Unstable) => "; the endpoint does not keep up",
+        (Load::Open { .. }, KeptUp::Stable) => "; the endpoint keeps up",
+        (Load::Open { .. }, KeptUp::Unstable) => "; the endpoint does not keep up",
         _ => "",
     };
     let failed = figure::count(level.counts.failed.saturating_sub(level.counts.cancelled));

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use plimsoll_judge::history::change::{ChangePoint, ChangeSpec, fewest};
-use plimsoll_judge::history::{Course, Entry, Line};
+use plimsoll_judge::history::{Course, Entry, HistoryLine};
 
 use crate::table::Table;
 use crate::{figure, words};
@@ -12,7 +12,7 @@ use crate::{figure, words};
 const DRAWN: usize = 32;
 
 /// The line in a few rows. `since`: the entry from which on a change counts as news.
-pub fn render(name: &str, line: &Line, since: usize) -> String {
+pub fn render(name: &str, line: &HistoryLine, since: usize) -> String {
     let mut text = String::new();
     let (Some(first), Some(last)) = (line.entries.first(), line.entries.last()) else {
         return format!("History of {name}: no valid result");
@@ -49,7 +49,7 @@ fn results(count: usize) -> String {
     format!("{count} {}", if count == 1 { "result" } else { "results" })
 }
 
-fn verdict(line: &Line, since: usize) -> String {
+fn verdict(line: &HistoryLine, since: usize) -> String {
     let worse: Vec<(&Course, &ChangePoint)> = line.worse(since).collect();
     let spec = ChangeSpec::default();
     let needed = fewest(spec.alpha, spec.min_segment).unwrap_or(usize::MAX);

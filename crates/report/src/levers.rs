@@ -3,8 +3,8 @@
 use plimsoll_measure::findings::{Estimate, Reading};
 use plimsoll_plan::levers::evidence::SharesFrom;
 use plimsoll_plan::levers::{
-    Admission, By, Evidence, FasterModel, Goal, How, Lever, LeverFinding, LoadPlace, Ranked, Redrawn, Term,
-    catalogue,
+    Admission, FasterModel, FigureOrigin, Goal, Lever, LeverEvidence, LeverFinding, LeverOrder, LoadPlace,
+    Ranked, Redrawn, Term, catalogue,
 };
 
 use crate::figure::centile;
@@ -67,7 +67,7 @@ pub fn render(name: &str, finding: &LeverFinding) -> String {
 
 /// Levers that help by the same term of the latency, the one in which the slow requests spend most: each was predicted by itself,
 /// and what one has taken away the other can't.
-fn overlap(helpful: &[Ranked], evidence: &Evidence) -> Option<String> {
+fn overlap(helpful: &[Ranked], evidence: &LeverEvidence) -> Option<String> {
     let catalogue = catalogue::all();
     let moves = |lever: &Ranked| {
         catalogue.iter().find(|known| known.id == lever.lever).map_or(&[][..], |known| known.moves)
@@ -141,7 +141,7 @@ fn share(estimate: &Estimate) -> String {
     figure::percent(estimate.value)
 }
 
-fn evidence(evidence: &Evidence, metric: &str) -> Vec<String> {
+fn evidence(evidence: &LeverEvidence, metric: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let parts: Vec<String> =
         evidence.tail.iter().map(|part| format!("{} {}", part.term.name(), share(&part.share))).collect();
@@ -272,8 +272,8 @@ fn admission(found: &Admission, goal: &str, limit_s: Option<f64>) -> Vec<String>
 
 fn faster_model(faster: &FasterModel, goal: &str) -> String {
     let caveat = match faster.how {
-        How::Simulated => "",
-        How::Replayed => " (service time only; queueing not simulated again)",
+        FigureOrigin::Simulated => "",
+        FigureOrigin::Replayed => " (service time only; queueing not simulated again)",
     };
     let (twice, most) = (change(&faster.twice), format!("−{}", figure::percent(faster.at_most.max(0.0))));
     if faster.twice.upper < CONSTRAINT {
@@ -302,12 +302,12 @@ fn title(lever: &Ranked) -> String {
     }
 }
 
-fn in_full(lever: &Ranked, goal: &str, by: By) -> Vec<String> {
+fn in_full(lever: &Ranked, goal: &str, by: LeverOrder) -> Vec<String> {
     let latency = format!("{goal} {}", change(&lever.latency));
     let cost = lever.cost.as_ref().map(|cost| format!("cost per request at this load {}", change(cost)));
     let mut gains = match (by, cost) {
-        (By::Latency, cost) => [Some(latency), cost],
-        (By::Cost, cost) => [cost, Some(latency)],
+        (LeverOrder::Latency, cost) => [Some(latency), cost],
+        (LeverOrder::Cost, cost) => [cost, Some(latency)],
     }
     .into_iter()
     .flatten()
@@ -326,9 +326,9 @@ fn in_full(lever: &Ranked, goal: &str, by: By) -> Vec<String> {
     lines
 }
 
-fn rest(levers: &[Ranked], by: By, goal: &str) -> Table {
+fn rest(levers: &[Ranked], by: LeverOrder, goal: &str) -> Table {
     let header = [format!("<{goal} [95 %]"), "<cost per request at this load [95 %]".to_owned()];
-    let order = if by == By::Cost { [1, 0] } else { [0, 1] };
+    let order = if by == LeverOrder::Cost { [1, 0] } else { [0, 1] };
     let columns =
         ["", "<lever", &header[order[0]], &header[order[1]], "days", "best", "<"].map(str::to_owned);
     let columns: Vec<&str> = columns.iter().map(String::as_str).collect();

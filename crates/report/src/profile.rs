@@ -2,7 +2,8 @@
 
 use plimsoll_measure::findings::{Estimate, Held, Reading};
 use plimsoll_profile::{
-    CeilingAt, Ceilings, ChangeFinding, KnownBy, PathFinding, ProfileFinding, StageFinding, Tail, TailFinding,
+    CeilingAt, Ceilings, ChangeFinding, KnownBy, PathFinding, ProfileFinding, StageFinding, TailFinding,
+    TailReason,
 };
 
 use crate::figure::centile;
@@ -72,8 +73,8 @@ pub fn says(finding: &ProfileFinding) -> Vec<String> {
     let mut says = Vec::new();
     for path in &finding.paths {
         match &path.tail {
-            Tail::Attributed(tail) => says.push(of_tail(path, tail)),
-            Tail::Refused { why } => {
+            TailReason::Attributed(tail) => says.push(of_tail(path, tail)),
+            TailReason::Refused { why } => {
                 says.push(format!("Where the tail of {} comes from is not said: {why}.", path.of.name()))
             }
         }
@@ -144,7 +145,7 @@ fn of_path(page: &mut TextPage, path: &PathFinding) {
     if let Some(why) = refusal(&times.p50).or_else(|| refusal(&times.p99)) {
         page.wrapped(2, &format!("A dash is not shown: {why}."));
     }
-    if let Tail::Attributed(tail) = &path.tail {
+    if let TailReason::Attributed(tail) = &path.tail {
         gap(page, tail);
     }
     if let Some(found) = path.ceilings.as_ref().filter(|found| !found.rows.is_empty()) {

@@ -4,8 +4,8 @@
 //! meaning, so that a pipe, a log and a person who can't tell red from green read the same.
 
 use plimsoll_measure::findings::{
-    BudgetFinding, Curve, Findings, Kept, LevelFinding, LevelSummary, Lines, Percentiles, Reading, Trust,
-    Validity,
+    BudgetFinding, CapacityLines, Curve, Findings, KeptUp, LevelFinding, LevelSummary, Percentiles, Reading,
+    Trust, Validity,
 };
 use plimsoll_model::{Manifest, RunState};
 
@@ -172,7 +172,7 @@ impl TextPage {
         self.text.push_str(&words::wrap(indent, sentence));
     }
 
-    fn lines_of(&mut self, lines: &Lines) {
+    fn lines_of(&mut self, lines: &CapacityLines) {
         self.wrapped(0, &format!("Lines for {} traffic ({})", lines.traffic, words::mix(&lines.mix)));
         let named = words::named_lines(lines);
         let widest = named.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
@@ -183,7 +183,7 @@ impl TextPage {
                 self.wrapped(6, why);
             }
         }
-        if let plimsoll_measure::findings::Line::Found { load, .. } = &lines.onset {
+        if let plimsoll_measure::findings::CapacityLine::Found { load, .. } = &lines.onset {
             let same = words::load_words(load, lines.think_time_s);
             if !same.is_empty() {
                 self.wrapped(2, &format!("The onset in other words: {same}."));
@@ -252,7 +252,7 @@ impl TextPage {
         let mut table = Table::new(&["offered/s", "in flight", "p50", "<p99 [95 %]", "failed", "<"]);
         for point in &curve.points {
             // What is as it should be is not worth a word, and of what is invalid nothing else is.
-            let kept = Some(words::kept(point.stability)).filter(|_| point.stability != Kept::Stable);
+            let kept = Some(words::kept(point.stability)).filter(|_| point.stability != KeptUp::Stable);
             let trust = Some(words::trust(point.trust)).filter(|_| point.trust != Trust::Valid);
             let said: Vec<&str> = match point.trust {
                 Trust::Invalid => trust.into_iter().collect(),

@@ -1,11 +1,11 @@
 //! Where the time of a run's requests went, for a terminal: the parts with how each is known, the tail, the ceilings, the slices.
 
 use plimsoll_profile::infer::{
-    Basis, Bounded, PartCeiling, PartFinding, PartSlice, Source, WaitFinding, WaitPart, WholeAnswers,
+    Basis, Bounded, PartCeiling, PartFinding, PartSlice, WaitFinding, WaitPart, WaitSource, WholeAnswers,
 };
 
 use plimsoll_measure::findings::{Held, Reading};
-use plimsoll_profile::Times;
+use plimsoll_profile::DurationFigures;
 
 use crate::figure::counted;
 use crate::table::Table;
@@ -76,18 +76,20 @@ pub(crate) fn head(found: &WaitFinding) -> String {
     let prompts =
         found.parts.iter().any(|part| part.part == WaitPart::Prefill && part.basis == Basis::Reported);
     let how = match found.source {
-        Some(Source::Prompts) => "prefill as the server reports it, queue unknown",
-        Some(Source::Steps) if prompts => {
+        Some(WaitSource::Prompts) => "prefill as the server reports it, queue unknown",
+        Some(WaitSource::Steps) if prompts => {
             "prefill as the server reports it, queue inferred from the engine's steps"
         }
-        Some(Source::Floor) if prompts => {
+        Some(WaitSource::Floor) if prompts => {
             "prefill as the server reports it, queue inferred from what a lone request takes"
         }
-        Some(Source::Means) if prompts => "prefill as the server reports it, queue inferred from its mean",
-        Some(Source::Reported) => "queue and prefill as the server reports them",
-        Some(Source::Steps) => "queue and prefill inferred from the engine's steps",
-        Some(Source::Floor) => "queue and prefill inferred from what a lone request takes",
-        Some(Source::Means) => "queue and prefill inferred from the server's means",
+        Some(WaitSource::Means) if prompts => {
+            "prefill as the server reports it, queue inferred from its mean"
+        }
+        Some(WaitSource::Reported) => "queue and prefill as the server reports them",
+        Some(WaitSource::Steps) => "queue and prefill inferred from the engine's steps",
+        Some(WaitSource::Floor) => "queue and prefill inferred from what a lone request takes",
+        Some(WaitSource::Means) => "queue and prefill inferred from the server's means",
         None => "queue and prefill unknown",
     };
     let left_out = match found.left_out {
@@ -219,7 +221,7 @@ fn mean(part: &PartFinding) -> Option<f64> {
 
 /// Mean, p50, p95 and p99, each only where the requests are enough to say it, as everywhere; the mean is a fact of these requests.
 fn figures(part: &PartFinding) -> [Option<Bounded>; 4] {
-    let enough = |value: Option<Bounded>, of: fn(&Times) -> &Reading| {
+    let enough = |value: Option<Bounded>, of: fn(&DurationFigures) -> &Reading| {
         value.filter(|_| part.sampled.as_ref().is_some_and(|times| of(times).estimate().is_some()))
     };
     [
@@ -311,7 +313,7 @@ pub(crate) fn intervals(found: &WaitFinding) -> Table {
         Some(of) => format!("{} … {}", seconds(of.lower), seconds(of.upper)),
         None => "–".into(),
     };
-    let known: Vec<(&str, &Times)> =
+    let known: Vec<(&str, &DurationFigures)> =
         named(found).into_iter().filter_map(|(name, part)| Some((name, part.sampled.as_ref()?))).collect();
     if known.iter().all(|(_, times)| times.mean.estimate().is_none() && times.p50.estimate().is_none()) {
         return table;

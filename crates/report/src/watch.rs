@@ -1,6 +1,6 @@
 //! Verdicts that may be looked at at any time, in words: a line after every pair, and the whole at the end.
 
-use plimsoll_judge::sequential::{Looked, PairFinding, Verdict};
+use plimsoll_judge::sequential::{InterleaveState, PairFinding, SequentialVerdict};
 
 use plimsoll_measure::findings::Findings;
 
@@ -10,7 +10,7 @@ use crate::table::Table;
 use crate::words;
 
 /// What is known after a pair, on one line.
-pub fn line(looked: &Looked, of: u32) -> String {
+pub fn line(looked: &InterleaveState, of: u32) -> String {
     let most = looked
         .metrics
         .iter()
@@ -25,14 +25,14 @@ pub fn line(looked: &Looked, of: u32) -> String {
         )
     });
     let verdict = match &looked.verdict {
-        Verdict::GoOn { .. } => "go on".into(),
+        SequentialVerdict::GoOn { .. } => "go on".into(),
         settled => said(settled),
     };
     format!("pair {} of {of} · {most}{verdict}", looked.pairs)
 }
 
 /// The whole.
-pub fn text(looked: &Looked) -> String {
+pub fn text(looked: &InterleaveState) -> String {
     let mut table =
         Table::new(&["<B against A", "allowed", "evidence worse", "evidence not worse", "<so far"]);
     for at in &looked.metrics {
@@ -78,10 +78,10 @@ fn state(p: &PairFinding) -> &'static str {
     }
 }
 
-fn said(verdict: &Verdict) -> String {
+fn said(verdict: &SequentialVerdict) -> String {
     match verdict {
-        Verdict::Harm { why } => format!("HARM: {why}"),
-        Verdict::Promote => "not worse than allowed".into(),
-        Verdict::GoOn { why } => format!("go on: {why}"),
+        SequentialVerdict::Harm { why } => format!("HARM: {why}"),
+        SequentialVerdict::Promote => "not worse than allowed".into(),
+        SequentialVerdict::GoOn { why } => format!("go on: {why}"),
     }
 }

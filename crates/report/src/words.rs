@@ -1,8 +1,8 @@
 //! Sentences and cells that the terminal and the page share, so that both say the same thing in the same words.
 
 use plimsoll_measure::findings::{
-    ErrorCount, Estimate, Findings, Held, Kept, LengthFigures, Lengths, LevelFinding, LevelSummary, Line,
-    Lines, LoadWords, Rates, Reading, Reason, SessionCounts, SessionTokens, Trust,
+    CapacityLine, CapacityLines, ErrorCount, Estimate, Findings, Held, KeptUp, LengthFigures, Lengths,
+    LevelFinding, LevelSummary, LoadWords, Rates, Reading, Reason, SessionCounts, SessionTokens, Trust,
 };
 use plimsoll_measure::sweep::SATURATED_GROWTH;
 use plimsoll_model::{Load, Manifest, SizeUnit};
@@ -241,7 +241,7 @@ pub fn load_words(words: &LoadWords, think_time_s: f64) -> String {
 }
 
 /// The three lines of one kind of traffic with their names, in the order in which they are crossed.
-pub fn named_lines(lines: &Lines) -> Vec<(String, &Line)> {
+pub fn named_lines(lines: &CapacityLines) -> Vec<(String, &CapacityLine)> {
     let onset = not_p99(lines).map_or_else(String::new, |p| format!(" by {p}"));
     let mut named =
         vec![(format!("queueing onset{onset}"), &lines.onset), ("stability limit".into(), &lines.stability)];
@@ -252,18 +252,22 @@ pub fn named_lines(lines: &Lines) -> Vec<(String, &Line)> {
 }
 
 /// The percentile that the onset was read from, where it is not the p99 that defines it: another figure, which must say so.
-pub fn not_p99(lines: &Lines) -> Option<String> {
+pub fn not_p99(lines: &CapacityLines) -> Option<String> {
     let p = lines.onset_percentile?;
     ((p - 0.99).abs() > 1e-9).then(|| format!("p{}", crate::figure::centile(p)))
 }
 
 /// A line's figure, and the sentence that explains it.
-pub fn line(line: &Line) -> (String, &str) {
+pub fn line(line: &CapacityLine) -> (String, &str) {
     match line {
-        Line::Found { rate: estimate, how, .. } => (rate(estimate), how),
-        Line::Above { rate_per_s, why, .. } => (format!("above {}", figure::per_second(*rate_per_s)), why),
-        Line::Below { rate_per_s, why } => (format!("below {}", figure::per_second(*rate_per_s)), why),
-        Line::CannotTell { why } => ("cannot tell".into(), why),
+        CapacityLine::Found { rate: estimate, how, .. } => (rate(estimate), how),
+        CapacityLine::Above { rate_per_s, why, .. } => {
+            (format!("above {}", figure::per_second(*rate_per_s)), why)
+        }
+        CapacityLine::Below { rate_per_s, why } => {
+            (format!("below {}", figure::per_second(*rate_per_s)), why)
+        }
+        CapacityLine::CannotTell { why } => ("cannot tell".into(), why),
     }
 }
 
@@ -278,11 +282,11 @@ pub fn trust(trust: Trust) -> &'static str {
 }
 
 /// The word for a stability verdict.
-pub fn kept(kept: Kept) -> &'static str {
+pub fn kept(kept: KeptUp) -> &'static str {
     match kept {
-        Kept::Stable => "stable",
-        Kept::Undecided => "undecided",
-        Kept::Unstable => "unstable",
+        KeptUp::Stable => "stable",
+        KeptUp::Undecided => "undecided",
+        KeptUp::Unstable => "unstable",
     }
 }
 

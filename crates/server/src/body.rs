@@ -114,20 +114,20 @@ pub fn page() -> FramePage {
 /// An answer's body.
 pub enum AnswerBody {
     /// All of it at once.
-    Whole(Whole),
+    Whole(WholeBody),
     /// Frame by frame.
-    Stream(Box<Streamed>),
+    Stream(Box<StreamedBody>),
 }
 
 /// A body that is there.
-pub struct Whole {
+pub struct WholeBody {
     bytes: Option<Bytes>,
     conn: Rc<Conn>,
     held: Option<HeldRequest>,
 }
 
 /// A body that is being made.
-pub struct Streamed {
+pub struct StreamedBody {
     held: HeldRequest,
     voice: Voice,
     page: FramePage,
@@ -144,12 +144,12 @@ enum Part {
 impl AnswerBody {
     /// A body that is there; with the request it answers, if the engine worked on one.
     pub fn whole(bytes: Bytes, conn: &Rc<Conn>, held: Option<HeldRequest>) -> AnswerBody {
-        AnswerBody::Whole(Whole { bytes: Some(bytes), conn: conn.clone(), held })
+        AnswerBody::Whole(WholeBody { bytes: Some(bytes), conn: conn.clone(), held })
     }
 
     /// A body that follows the engine.
     pub fn stream(held: HeldRequest, voice: Voice, page: &FramePage) -> AnswerBody {
-        AnswerBody::Stream(Box::new(Streamed { held, voice, page: page.clone(), part: Part::Opening }))
+        AnswerBody::Stream(Box::new(StreamedBody { held, voice, page: page.clone(), part: Part::Opening }))
     }
 }
 
@@ -185,7 +185,7 @@ impl Body for AnswerBody {
     }
 }
 
-impl Whole {
+impl WholeBody {
     fn pop(&mut self) -> Option<Bytes> {
         let bytes = self.bytes.take()?;
         let stream = self.held.as_mut().map(|held| {
@@ -197,7 +197,7 @@ impl Whole {
     }
 }
 
-impl Drop for Whole {
+impl Drop for WholeBody {
     fn drop(&mut self) {
         if self.bytes.is_some() {
             self.conn.not_busy();
@@ -205,7 +205,7 @@ impl Drop for Whole {
     }
 }
 
-impl Streamed {
+impl StreamedBody {
     fn pop(&mut self, cx: &Context<'_>) -> Poll<Option<Bytes>> {
         if self.part == Part::Over {
             return Poll::Ready(None);

@@ -50,22 +50,22 @@ pub fn realtime_to_monotonic(realtime: i64) -> i64 {
 
 /// The engine's axis: `At(0)` is the instant the engine was started.
 #[derive(Clone, Debug)]
-pub struct Axis {
+pub struct EngineAxis {
     /// That instant on the machine's clocks.
     pub anchor: ClockAnchor,
     /// Who says what time it is; none = the machine.
     pub script: Option<Script>,
 }
 
-impl Axis {
+impl EngineAxis {
     /// An axis that begins now.
-    pub fn begin() -> Axis {
-        Axis { anchor: anchor(), script: None }
+    pub fn begin() -> EngineAxis {
+        EngineAxis { anchor: anchor(), script: None }
     }
 
     /// An axis whose time is the script's.
-    pub fn scripted(script: Script) -> Axis {
-        Axis { script: Some(script), ..Axis::begin() }
+    pub fn scripted(script: Script) -> EngineAxis {
+        EngineAxis { script: Some(script), ..EngineAxis::begin() }
     }
 
     /// Now, on this axis.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use plimsoll_model::Span;
 use plimsoll_sim::{EngineSpec, FaultSpec, FleetSpec, SpecError, WorldSpec};
-use plimsoll_wire::kserve::server::Declared;
+use plimsoll_wire::kserve::server::ServedInput;
 use serde::{Deserialize, Serialize};
 
 /// What to serve and where.
@@ -31,7 +31,7 @@ pub struct EngineServerConfig {
     pub model: String,
     /// What the model takes under KServe v2, where the engine has that front; none = one small input.
     #[serde(default)]
-    pub inputs: Vec<Declared>,
+    pub inputs: Vec<ServedInput>,
     /// Where the truth log goes. Without it none is written.
     #[serde(default)]
     pub truth_log: Option<PathBuf>,

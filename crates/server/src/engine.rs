@@ -13,18 +13,18 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use plimsoll_model::{At, Span};
-use plimsoll_sim::engine::meter::{Histogram, Life};
-use plimsoll_sim::{Emission, Failure, Gauges, Rejected, Submit, What, World};
+use plimsoll_sim::engine::meter::{BucketHistogram, Life};
+use plimsoll_sim::{Emission, EngineGauges, Failure, Rejected, RequestEvent, Submit, World};
 
 use plimsoll_wire::server::{ReportedTimings, Timing};
 
-use crate::clock::Axis;
+use crate::clock::EngineAxis;
 use crate::io::Conn;
 use crate::metrics::Metrics;
 use crate::script::Script;
-use crate::stream::{Due, Stream};
+use crate::stream::{StepTokens, Stream};
 use crate::timer::Timer;
-use crate::truth::{Ending, Record, Truth};
+use crate::truth::{Ending, Truth, TruthRecord};
 
 /// What a batcher says of a request that waited too long.
 const EXPIRED: &str = "Request timeout expired";
@@ -32,7 +32,7 @@ const EXPIRED: &str = "Request timeout expired";
 /// The engine and everything its streams share.
 pub struct Engine {
     /// Its time axis.
-    pub axis: Axis,
+    pub axis: EngineAxis,
     /// What it counted.
     pub metrics: Rc<RefCell<Metrics>>,
     truth: Option<Rc<Truth>>,
@@ -79,7 +79,7 @@ impl Engine {
     /// An idle engine whose time is `axis`. Wake-ups for the world's events are at least `spacing` apart.
     pub fn new(
         world: World,
-        axis: Axis,
+        axis: EngineAxis,
         spacing: Span,
         metrics: Rc<RefCell<Metrics>>,
         truth: Option<Rc<Truth>>,
@@ -103,7 +103,7 @@ impl Engine {
     pub fn submit(
         &self,
         conn: &Rc<Conn>,
-        mut record: Record,
+        mut record: TruthRecord,
         submit: Submit,
     ) -> Result<Rc<Stream>, Rejected> {
         let now = self.axis.now();
@@ -162,7 +162,7 @@ impl Engine {
     }
 
     /// Writes a line of the truth log for a request that never was a stream.
-    pub fn log(&self, record: Record) {
+    pub fn log(&self, record: TruthRecord) {
         if let Some(truth) = &self.truth {
             truth.push(record);
         }
@@ -176,17 +176,17 @@ impl Engine {
     }
 
     /// The world's state in numbers.
-    pub fn gauges(&self) -> Gauges {
+    pub fn gauges(&self) -> EngineGauges {
         self.state.borrow().world.gauges()
     }
 
     /// The state of each replica in numbers.
-    pub fn replica_gauges(&self) -> Vec<Gauges> {
+    pub fn replica_gauges(&self) -> Vec<EngineGauges> {
         self.state.borrow().world.replica_gauges()
     }
 
     /// Tokens per step of each replica, where it has steps.
-    pub fn iterations(&self) -> Vec<Option<Histogram>> {
+    pub fn iterations(&self) -> Vec<Option<BucketHistogram>> {
         self.state.borrow().world.iterations()
     }
 
@@ -256,28 +256,28 @@ impl Engine {
             let Some(live) = state.live.get_mut(&emission.id) else { continue };
             live.life.take(metrics.meter(live.life.replica), at_ns, &emission.what);
             match emission.what {
-                What::Admitted { cached } => {
+                RequestEvent::Admitted { cached } => {
                     live.cached = Some(cached);
                     live.stream.record(|record| {
                         record.admitted_ns = Some(at_ns);
                         record.cached_tokens = Some(cached);
                     });
                 }
-                What::PrefillDone => live.stream.record(|record| record.prefill_ns = Some(at_ns)),
-                What::Token { n, .. } => {
+                RequestEvent::PrefillDone => live.stream.record(|record| record.prefill_ns = Some(at_ns)),
+                RequestEvent::Token { n, .. } => {
                     metrics.wake_late.observe_ns(now.0 - emission.at.0);
-                    live.stream.push(Due { step_end_ns: at_ns, tokens: n });
+                    live.stream.push(StepTokens { step_end_ns: at_ns, tokens: n });
                 }
-                What::Placed { replica } => live.stream.placed(replica),
-                What::Depends { .. } => {}
-                What::Preempted => live.stream.record(|record| record.preemptions += 1),
-                What::Failed(failure) => {
+                RequestEvent::Placed { replica } => live.stream.placed(replica),
+                RequestEvent::Depends { .. } => {}
+                RequestEvent::Preempted => live.stream.record(|record| record.preemptions += 1),
+                RequestEvent::Failed(failure) => {
                     metrics.expired += u64::from(matches!(failure, Failure::Status { why: EXPIRED, .. }));
                     live.stream.fail(failure);
                     live.stream.end(at_ns);
                     state.live.remove(&emission.id);
                 }
-                What::Finished { .. } => {
+                RequestEvent::Finished { .. } => {
                     live.stream.tell(ReportedTimings { timing: live.timing(at_ns), cached: live.cached });
                     live.stream.end(at_ns);
                     state.live.remove(&emission.id);
@@ -295,14 +295,14 @@ enum Alarm {
 }
 
 impl Alarm {
-    fn on(axis: &Axis) -> io::Result<Alarm> {
+    fn on(axis: &EngineAxis) -> io::Result<Alarm> {
         Ok(match &axis.script {
             Some(script) => Alarm::Script { script: script.clone(), armed: At::MAX },
             None => Alarm::Timer(Timer::new()?),
         })
     }
 
-    fn arm(&mut self, at: At, axis: &Axis) -> io::Result<()> {
+    fn arm(&mut self, at: At, axis: &EngineAxis) -> io::Result<()> {
         match self {
             Alarm::Script { armed, .. } => *armed = at,
             Alarm::Timer(timer) => {

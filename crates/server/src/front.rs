@@ -23,7 +23,7 @@ use crate::body::{AnswerBody, HeldRequest};
 use crate::io::Conn;
 use crate::page;
 use crate::shared::Server;
-use crate::truth::{Ending, Record};
+use crate::truth::{Ending, TruthRecord};
 use crate::voice::{self, Voice};
 
 /// `Content-Type` of the metrics page.
@@ -81,10 +81,10 @@ impl Call {
         if request.method() != Method::POST {
             return self.not_allowed("POST");
         }
-        let mut record = Record {
+        let mut record = TruthRecord {
             id: request.headers().get("x-request-id").map(|v| String::from_utf8_lossy(v.as_bytes()).into()),
             path: request.uri().path().to_owned(),
-            ..Record::default()
+            ..TruthRecord::default()
         };
         let body = match collect(request.into_body(), self.server.limits.body_bytes).await {
             Ok(body) => body,
@@ -102,7 +102,7 @@ impl Call {
     }
 
     /// Hands the request to the engine and answers as it goes.
-    async fn submit(&self, mut record: Record, mut asked: GenerateRequest) -> Answer {
+    async fn submit(&self, mut record: TruthRecord, mut asked: GenerateRequest) -> Answer {
         record.stream = asked.stream;
         record.prompt_tokens = asked.prompt_tokens;
         record.output_tokens = asked.max_tokens.unwrap_or(0);
@@ -186,14 +186,14 @@ impl Call {
     }
 
     /// A request that was wrong; it has its line in the truth log.
-    fn refuse(&self, record: Record, refusal: BadRequest) -> Answer {
+    fn refuse(&self, record: TruthRecord, refusal: BadRequest) -> Answer {
         self.conn.request_read();
         self.log_refusal(record, refusal.status);
         self.error(&refusal)
     }
 
     /// Writes the truth of a request that was wrong.
-    pub(crate) fn log_refusal(&self, mut record: Record, status: u16) {
+    pub(crate) fn log_refusal(&self, mut record: TruthRecord, status: u16) {
         if record.arrival_ns == 0 {
             let arrival = self.conn.arrival();
             (record.arrival_ns, record.arrival_kernel) = (arrival.monotonic_ns, arrival.kernel);

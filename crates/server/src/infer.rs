@@ -16,14 +16,14 @@ use serde_json::{Value, json};
 
 use crate::body::HeldRequest;
 use crate::front::{Answer, Call, collect};
-use crate::truth::Record;
+use crate::truth::TruthRecord;
 use crate::voice;
 
 /// What a full queue says.
 const QUEUE_FULL: &str = "Exceeds maximum queue size";
 
 /// The model that an engine of this mode serves under KServe v2; `None` where its answers are generated.
-pub fn model(name: &str, mode: &ModeSpec, inputs: &[kserve::Declared]) -> Option<kserve::Model> {
+pub fn model(name: &str, mode: &ModeSpec, inputs: &[kserve::ServedInput]) -> Option<kserve::FrontModel> {
     let (max_batch, instances, batching) = match mode {
         ModeSpec::Dynamic(spec) => (
             spec.max_batch_size,
@@ -33,8 +33,14 @@ pub fn model(name: &str, mode: &ModeSpec, inputs: &[kserve::Declared]) -> Option
         ModeSpec::Queue(queue) => (1, queue.servers, None),
         _ => return None,
     };
-    let inputs = if inputs.is_empty() { vec![kserve::Declared::usual()] } else { inputs.to_vec() };
-    Some(kserve::Model { name: name.to_owned(), max_batch, dynamic_batching: batching, instances, inputs })
+    let inputs = if inputs.is_empty() { vec![kserve::ServedInput::usual()] } else { inputs.to_vec() };
+    Some(kserve::FrontModel {
+        name: name.to_owned(),
+        max_batch,
+        dynamic_batching: batching,
+        instances,
+        inputs,
+    })
 }
 
 /// The `dynamic_batching` section, in Triton's names.
@@ -118,7 +124,7 @@ impl Place<'_> {
 
 impl Call {
     /// Answers a request below `/v2`.
-    pub(crate) async fn v2(&self, model: &kserve::Model, request: Request<Incoming>) -> Answer {
+    pub(crate) async fn v2(&self, model: &kserve::FrontModel, request: Request<Incoming>) -> Answer {
         let path = request.uri().path().to_owned();
         let place = Place::read(&path);
         let method = place.method();
@@ -159,12 +165,12 @@ impl Call {
         }
     }
 
-    async fn infer(&self, model: &kserve::Model, path: String, request: Request<Incoming>) -> Answer {
+    async fn infer(&self, model: &kserve::FrontModel, path: String, request: Request<Incoming>) -> Answer {
         let text = |name: &str| {
             let value = request.headers().get(name)?;
             Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
         };
-        let mut record = Record { id: text("x-request-id"), path, ..Record::default() };
+        let mut record = TruthRecord { id: text("x-request-id"), path, ..TruthRecord::default() };
         let header_length = text(HEADER_LENGTH);
         let read = collect(request.into_body(), self.server.limits.body_bytes).await;
         self.conn.request_read();

@@ -108,10 +108,10 @@ impl Conn {
     }
 
     /// Since when a request is being received, a write is blocked, or nothing moved at all. CLOCK_MONOTONIC ns.
-    pub fn waits(&self) -> Waits {
+    pub fn waits(&self) -> ConnectionWaits {
         let some = |ns: i64| (ns != 0).then_some(ns);
         let idle = !self.busy.get();
-        Waits {
+        ConnectionWaits {
             reading_since: some(self.reading_since.get()).filter(|_| idle),
             blocked_since: some(self.blocked_since.get()),
             idle_since: idle.then_some(self.active_ns.get()),
@@ -216,7 +216,7 @@ impl Conn {
 
 /// What a connection may be waiting for, each since an instant of CLOCK_MONOTONIC, ns.
 #[derive(Copy, Clone, Default, Debug)]
-pub struct Waits {
+pub struct ConnectionWaits {
     /// A request has begun to arrive and is not whole.
     pub reading_since: Option<i64>,
     /// The client does not take what it asked for.

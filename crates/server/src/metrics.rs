@@ -4,7 +4,7 @@
 //! connections, how late it was.
 
 use plimsoll_sim::Rejected;
-use plimsoll_sim::engine::meter::{Histogram, Meter, SIZES};
+use plimsoll_sim::engine::meter::{BucketHistogram, Meter, SIZES};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
@@ -51,11 +51,11 @@ pub struct Metrics {
     /// Connections ended for being slow or idle too long.
     pub timed_out: u64,
     /// Output tokens asked for.
-    pub max_tokens: Histogram,
+    pub max_tokens: BucketHistogram,
     /// From a token's virtual time to the engine's noticing.
-    pub wake_late: Histogram,
+    pub wake_late: BucketHistogram,
     /// From a token's virtual time to the instant before its write.
-    pub write_late: Histogram,
+    pub write_late: BucketHistogram,
 }
 
 impl Default for Metrics {
@@ -68,9 +68,9 @@ impl Default for Metrics {
             errors: 0,
             connections: 0,
             timed_out: 0,
-            max_tokens: Histogram::new(SIZES),
-            wake_late: Histogram::new(LATE),
-            write_late: Histogram::new(LATE),
+            max_tokens: BucketHistogram::new(SIZES),
+            wake_late: BucketHistogram::new(LATE),
+            write_late: BucketHistogram::new(LATE),
         }
     }
 }

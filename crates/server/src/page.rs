@@ -5,9 +5,9 @@
 //! vLLM's metrics are what dashboards and autoscalers know; the engine's own begin with `plimsoll_`. vLLM's `_created`
 //! gauges are left out: they are an artefact of its client library.
 
-use plimsoll_sim::engine::meter::{Histogram, Meter};
+use plimsoll_sim::engine::meter::{BucketHistogram, Meter};
 use plimsoll_sim::spec::BLOCK_TOKENS;
-use plimsoll_sim::{Gauges, ModeSpec};
+use plimsoll_sim::{EngineGauges, ModeSpec};
 use plimsoll_wire::prometheus::{Label, PrometheusPage};
 
 use crate::clock;
@@ -43,7 +43,7 @@ fn engine(page: &mut PrometheusPage, server: &Server) {
     let names = engines(replicas.len());
     let labels: Vec<[Label<'_>; 2]> =
         names.iter().map(|name| [("engine", name.as_str()), ("model_name", server.model.as_str())]).collect();
-    let lines = |value: fn(&Gauges) -> f64| -> Vec<(&[Label<'_>], f64)> {
+    let lines = |value: fn(&EngineGauges) -> f64| -> Vec<(&[Label<'_>], f64)> {
         labels.iter().zip(&replicas).map(|(labels, gauges)| (&labels[..], value(gauges))).collect()
     };
     page.gauge(
@@ -72,7 +72,7 @@ fn engine(page: &mut PrometheusPage, server: &Server) {
     );
 }
 
-fn waiting_by_reason(page: &mut PrometheusPage, labels: &[[Label<'_>; 2]], replicas: &[Gauges]) {
+fn waiting_by_reason(page: &mut PrometheusPage, labels: &[[Label<'_>; 2]], replicas: &[EngineGauges]) {
     let mut lines = Vec::new();
     for (labels, gauges) in labels.iter().zip(replicas) {
         lines.push(([labels[0], labels[1], ("reason", "capacity")], f64::from(gauges.waiting)));
@@ -83,14 +83,14 @@ fn waiting_by_reason(page: &mut PrometheusPage, labels: &[[Label<'_>; 2]], repli
 }
 
 /// The KV cache and the prefixes in it, where there is one.
-fn cache(page: &mut PrometheusPage, labels: &[[Label<'_>; 2]], replicas: &[Gauges]) {
-    let lines = |value: fn(&Gauges) -> f64| -> Vec<(&[Label<'_>], f64)> {
+fn cache(page: &mut PrometheusPage, labels: &[[Label<'_>; 2]], replicas: &[EngineGauges]) {
+    let lines = |value: fn(&EngineGauges) -> f64| -> Vec<(&[Label<'_>], f64)> {
         labels.iter().zip(replicas).map(|(labels, gauges)| (&labels[..], value(gauges))).collect()
     };
     page.gauge(
         "vllm:kv_cache_usage_perc",
         "KV-cache usage. 1 means 100 percent usage.",
-        &lines(Gauges::kv_usage),
+        &lines(EngineGauges::kv_usage),
     );
     page.counter(
         "vllm:prefix_cache_queries_total",
@@ -103,7 +103,7 @@ fn cache(page: &mut PrometheusPage, labels: &[[Label<'_>; 2]], replicas: &[Gauge
         &lines(|gauges| gauges.totals.prefix_hits as f64),
     );
     if replicas.iter().any(|gauges| gauges.totals.drafts.checked > 0) {
-        let mut drafts = |what: &str, help: &str, value: fn(&Gauges) -> f64| {
+        let mut drafts = |what: &str, help: &str, value: fn(&EngineGauges) -> f64| {
             page.counter(&format!("vllm:spec_decode_num_{what}_total"), help, &lines(value));
         };
         drafts("drafts", "Number of spec decoding drafts.", |of| of.totals.drafts.checked as f64);
@@ -154,19 +154,19 @@ fn requests(page: &mut PrometheusPage, server: &Server) {
     let labels: Vec<[Label<'_>; 2]> = each().map(|(labels, _)| labels).collect();
     let times = metrics.meters.first().map(Meter::times);
     for (place, (name, _)) in times.into_iter().flatten().enumerate() {
-        let all: Vec<&Histogram> = metrics.meters.iter().map(|meter| meter.times()[place].1).collect();
+        let all: Vec<&BucketHistogram> = metrics.meters.iter().map(|meter| meter.times()[place].1).collect();
         per_engine(page, name, &labels, &all, 1e9);
     }
     let sizes = metrics.meters.first().map(Meter::sizes);
     for (place, (name, _)) in sizes.into_iter().flatten().enumerate() {
-        let all: Vec<&Histogram> = metrics.meters.iter().map(|meter| meter.sizes()[place].1).collect();
+        let all: Vec<&BucketHistogram> = metrics.meters.iter().map(|meter| meter.sizes()[place].1).collect();
         per_engine(page, name, &labels, &all, 1.0);
     }
-    let iterations: Vec<Histogram> = server.engine.iterations().into_iter().flatten().collect();
+    let iterations: Vec<BucketHistogram> = server.engine.iterations().into_iter().flatten().collect();
     let names = engines(iterations.len());
     let engines: Vec<[Label<'_>; 2]> = names.iter().map(|name| [("engine", name.as_str()), model]).collect();
     if !iterations.is_empty() {
-        let all: Vec<&Histogram> = iterations.iter().collect();
+        let all: Vec<&BucketHistogram> = iterations.iter().collect();
         per_engine(page, "iteration_tokens_total", &engines, &all, 1.0);
     }
     let name = "request_max_num_generation_tokens";
@@ -178,7 +178,7 @@ fn per_engine(
     page: &mut PrometheusPage,
     name: &str,
     labels: &[[Label<'_>; 2]],
-    all: &[&Histogram],
+    all: &[&BucketHistogram],
     unit: f64,
 ) {
     let Some(first) = all.first() else { return };
@@ -262,14 +262,20 @@ pub(crate) fn seconds(
     name: &str,
     help: &str,
     labels: &[Label<'_>],
-    histogram: &Histogram,
+    histogram: &BucketHistogram,
 ) {
     let bounds: Vec<f64> = histogram.bounds.iter().map(|ns| *ns as f64 / 1e9).collect();
     page.histogram(name, help, labels, &bounds, &histogram.counts, histogram.sum as f64 / 1e9);
 }
 
 /// A histogram of token counts.
-fn counts(page: &mut PrometheusPage, name: &str, help: &str, labels: &[Label<'_>], histogram: &Histogram) {
+fn counts(
+    page: &mut PrometheusPage,
+    name: &str,
+    help: &str,
+    labels: &[Label<'_>],
+    histogram: &BucketHistogram,
+) {
     let bounds: Vec<f64> = histogram.bounds.iter().map(|bound| *bound as f64).collect();
     page.histogram(name, help, labels, &bounds, &histogram.counts, histogram.sum as f64);
 }

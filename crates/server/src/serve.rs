@@ -23,7 +23,7 @@ use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::sync::Notify;
 
 use crate::body::{self};
-use crate::clock::{self, Axis};
+use crate::clock::{self, EngineAxis};
 use crate::config::{EngineServerConfig, ServeError};
 use crate::engine::Engine;
 use crate::front::Front;
@@ -48,7 +48,7 @@ const ACCEPT_PAUSE_NS: i64 = 20_000_000;
 /// # Errors
 /// See [`ServeError`]: everything that can be known before the first request is.
 pub fn serve(config: EngineServerConfig) -> Result<Running, ServeError> {
-    serve_on(config, Axis::begin)
+    serve_on(config, EngineAxis::begin)
 }
 
 /// The same with a world whose time is the script's: nothing becomes due until it is moved there.
@@ -56,10 +56,10 @@ pub fn serve(config: EngineServerConfig) -> Result<Running, ServeError> {
 /// # Errors
 /// As [`serve`].
 pub fn serve_scripted(config: EngineServerConfig, script: Script) -> Result<Running, ServeError> {
-    serve_on(config, || Axis::scripted(script))
+    serve_on(config, || EngineAxis::scripted(script))
 }
 
-fn serve_on(config: EngineServerConfig, axis: impl FnOnce() -> Axis) -> Result<Running, ServeError> {
+fn serve_on(config: EngineServerConfig, axis: impl FnOnce() -> EngineAxis) -> Result<Running, ServeError> {
     let world = World::of(&config.world(), config.seed)?;
     let listen_error = |source| ServeError::Listen { addr: config.listen, source };
     let listener = listen(config.listen).map_err(listen_error)?;
@@ -85,7 +85,10 @@ fn serve_on(config: EngineServerConfig, axis: impl FnOnce() -> Axis) -> Result<R
     Ok(Running { addr, stop, thread: Some(thread) })
 }
 
-fn open_truth(config: &EngineServerConfig, axis: &Axis) -> Result<Option<(Truth, TruthWriter)>, ServeError> {
+fn open_truth(
+    config: &EngineServerConfig,
+    axis: &EngineAxis,
+) -> Result<Option<(Truth, TruthWriter)>, ServeError> {
     let Some(path) = &config.truth_log else { return Ok(None) };
     let failed = |source| ServeError::Truth { path: path.clone(), source };
     let header = Header {
@@ -124,7 +127,7 @@ fn run(
     runtime: &LocalRuntime,
     listener: std::net::TcpListener,
     world: World,
-    axis: Axis,
+    axis: EngineAxis,
     config: EngineServerConfig,
     truth: Option<Truth>,
     stop: &Stop,

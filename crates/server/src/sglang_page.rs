@@ -4,7 +4,7 @@
 //! engine here has. Left out: `gen_throughput`, a rate over SGLang's own log interval, and what is measured of its Python.
 //! The buckets of its histograms are vLLM's here.
 
-use plimsoll_sim::{Gauges, ModeSpec};
+use plimsoll_sim::{EngineGauges, ModeSpec};
 use plimsoll_wire::prometheus::{Label, PrometheusPage};
 
 use crate::page::seconds;
@@ -46,7 +46,7 @@ pub(crate) fn write(page: &mut PrometheusPage, server: &Server) {
     }
 }
 
-fn state(page: &mut PrometheusPage, labels: &[Label<'_>; 1], gauges: &Gauges) {
+fn state(page: &mut PrometheusPage, labels: &[Label<'_>; 1], gauges: &EngineGauges) {
     let totals = &gauges.totals;
     // Since the start; SGLang's is of its last batch of prompts.
     let hit_rate = match totals.prefix_queries {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use plimsoll_sim::ModeSpec;
-use plimsoll_wire::kserve::server::Model;
+use plimsoll_wire::kserve::server::FrontModel;
 use tokio::sync::Notify;
 
 use crate::body::FramePage;
@@ -21,7 +21,7 @@ pub(crate) struct Server {
     pub adapters: Vec<String>,
     pub mode: ModeSpec,
     /// The model under KServe v2, where the engine has that front.
-    pub infers: Option<Model>,
+    pub infers: Option<FrontModel>,
     pub limits: Limits,
     /// Can the world fail a request that it took? Then the head of a streamed answer waits for its first token.
     pub may_fail: bool,

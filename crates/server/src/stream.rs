@@ -13,11 +13,11 @@ use plimsoll_wire::server::ReportedTimings;
 
 use crate::io::Conn;
 use crate::metrics::Metrics;
-use crate::truth::{Ending, Record, Truth};
+use crate::truth::{Ending, Truth, TruthRecord};
 
 /// Tokens that a step produced for one request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Due {
+pub struct StepTokens {
     /// Step end, CLOCK_MONOTONIC ns (virtual end, mapped).
     pub step_end_ns: i64,
     /// Tokens in it.
@@ -26,12 +26,12 @@ pub struct Due {
 
 #[derive(Default)]
 struct State {
-    due: VecDeque<Due>,
+    due: VecDeque<StepTokens>,
     ended: bool,
     failure: Option<Failure>,
     told: ReportedTimings,
     waker: Option<Waker>,
-    record: Record,
+    record: TruthRecord,
 }
 
 /// One request that the engine works on.
@@ -51,7 +51,7 @@ impl Stream {
         conn: Rc<Conn>,
         metrics: Rc<RefCell<Metrics>>,
         truth: Option<Rc<Truth>>,
-        mut record: Record,
+        mut record: TruthRecord,
     ) -> Rc<Stream> {
         if truth.is_some() {
             // An absurd length that was asked for is not paid for in advance.
@@ -74,12 +74,12 @@ impl Stream {
     }
 
     /// Reads or changes the truth record.
-    pub fn record<T>(&self, with: impl FnOnce(&mut Record) -> T) -> T {
+    pub fn record<T>(&self, with: impl FnOnce(&mut TruthRecord) -> T) -> T {
         with(&mut self.state.borrow_mut().record)
     }
 
     /// A step produced tokens.
-    pub fn push(&self, due: Due) {
+    pub fn push(&self, due: StepTokens) {
         let mut state = self.state.borrow_mut();
         if self.truth.is_some() {
             state.record.step(due.step_end_ns, due.tokens);
@@ -164,7 +164,7 @@ impl Stream {
     }
 
     /// What is to be sent next, or `None`, in which case this task is woken when there is something.
-    pub fn pop(&self, cx: &Context<'_>) -> Option<Due> {
+    pub fn pop(&self, cx: &Context<'_>) -> Option<StepTokens> {
         let mut state = self.state.borrow_mut();
         let due = state.due.pop_front();
         if due.is_none() {

@@ -54,7 +54,7 @@ pub enum Ending {
 
 /// One request. Times are CLOCK_MONOTONIC ns.
 #[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
-pub struct Record {
+pub struct TruthRecord {
     /// The `x-request-id` header.
     pub id: Option<String>,
     /// The engine's number, in order of submission, by which the truth of faults names it; `None` where the front refused it.
@@ -112,7 +112,7 @@ fn is_zero(n: &u32) -> bool {
     *n == 0
 }
 
-impl Record {
+impl TruthRecord {
     /// A step of the engine ended with tokens for this request.
     pub fn step(&mut self, end_ns: i64, tokens: u32) {
         if tokens != 1 && self.step_tokens.is_empty() {
@@ -127,8 +127,8 @@ impl Record {
 
 /// The engine's end of the log.
 pub struct Truth {
-    batch: RefCell<Vec<Record>>,
-    sender: Sender<Vec<Record>>,
+    batch: RefCell<Vec<TruthRecord>>,
+    sender: Sender<Vec<TruthRecord>>,
 }
 
 /// The writing thread; it ends when its [`Truth`] is dropped.
@@ -158,7 +158,7 @@ impl Truth {
     }
 
     /// Adds a record.
-    pub fn push(&self, record: Record) {
+    pub fn push(&self, record: TruthRecord) {
         let mut batch = self.batch.borrow_mut();
         batch.push(record);
         if batch.len() >= BATCH {
@@ -198,7 +198,7 @@ impl TruthWriter {
     }
 }
 
-fn write(mut out: BufWriter<File>, records: &Receiver<Vec<Record>>) -> io::Result<()> {
+fn write(mut out: BufWriter<File>, records: &Receiver<Vec<TruthRecord>>) -> io::Result<()> {
     while let Ok(batch) = records.recv() {
         for record in &batch {
             line(&mut out, record)?;
@@ -222,7 +222,7 @@ fn line(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
 ///
 /// # Errors
 /// The first line that is not what it should be, with its number.
-pub fn read(text: &str) -> Result<(Header, Vec<Record>), (usize, serde_json::Error)> {
+pub fn read(text: &str) -> Result<(Header, Vec<TruthRecord>), (usize, serde_json::Error)> {
     let mut lines = text.lines().enumerate();
     let (_, first) = lines.next().unwrap_or((0, ""));
     let header = serde_json::from_str(first).map_err(|e| (1, e))?;

@@ -33,4 +33,6 @@ pub use spec::fault::{FaultKind, FaultSpec};
 pub use spec::fleet::{AdapterSpec, ColdStartSpec, DisaggregationSpec, FleetSpec, WorldSpec};
 pub use spec::law::LawSpec;
 pub use spec::{BatchingSpec, CannedSpec, EngineSpec, ModeSpec, QueueSpec, SpecError, StepSpec};
-pub use traffic::{Detail, Emission, Failure, FinishReason, Gauges, Rejected, Submit, Totals, What};
+pub use traffic::{
+    Detail, Emission, EngineGauges, Failure, FinishReason, Rejected, RequestEvent, Submit, Totals,
+};

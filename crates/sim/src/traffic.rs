@@ -137,7 +137,7 @@ impl FinishReason {
 
 /// What happens to a request.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
-pub enum What {
+pub enum RequestEvent {
     /// A router gave it to this replica. Only where there is more than one.
     Placed {
         /// Its number.
@@ -197,7 +197,7 @@ pub struct Emission {
     /// To which request.
     pub id: u64,
     /// What.
-    pub what: What,
+    pub what: RequestEvent,
 }
 
 /// How much of an answer is told.
@@ -212,7 +212,7 @@ pub enum Detail {
 
 /// The state of one replica, or of all together, in numbers, as of the last step.
 #[derive(Copy, Clone, PartialEq, Default, Debug)]
-pub struct Gauges {
+pub struct EngineGauges {
     /// Requests being served.
     pub running: u32,
     /// Requests that wait in an engine, preempted ones and those in its front end included, or for a replica. Not those that
@@ -230,7 +230,7 @@ pub struct Gauges {
     pub totals: Totals,
 }
 
-impl Gauges {
+impl EngineGauges {
     /// Share of the KV cache in use, 0 to 1.
     pub fn kv_usage(&self) -> f64 {
         if self.kv_blocks == 0 { 0.0 } else { f64::from(self.kv_blocks_used) / f64::from(self.kv_blocks) }

@@ -10,7 +10,7 @@ use plimsoll_model::Attempt;
 
 use crate::error::{Result, StoreError};
 use crate::folder::{self, Owner};
-use crate::frame::{self, MAGIC, Record, Tail};
+use crate::frame::{self, LogEnd, LogRecord, MAGIC};
 
 /// See the module.
 #[derive(Debug)]
@@ -54,9 +54,9 @@ impl Follow {
         if len > self.read {
             self.file.seek(SeekFrom::Start(self.read)).map_err(io)?;
             let mut source = BufReader::new((&self.file).take(len - self.read));
-            let tail = Tail { good: 0, dropped: len - self.read, ..Tail::default() };
+            let tail = LogEnd { good: 0, dropped: len - self.read, ..LogEnd::default() };
             let tail = frame::frames(&mut source, tail, &mut |record| {
-                if let Record::Attempt(attempt) = record {
+                if let LogRecord::Attempt(attempt) = record {
                     attempts.push(attempt);
                 }
                 Ok::<(), std::io::Error>(())

@@ -38,7 +38,7 @@ pub enum FrameKind {
 
 /// One record of a log.
 #[derive(Debug)]
-pub enum Record {
+pub enum LogRecord {
     /// One attempt.
     Attempt(Attempt),
     /// One point of a time series.
@@ -84,7 +84,7 @@ pub fn whole(bytes: &[u8]) -> (usize, u64) {
 
 /// How a log ended.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
-pub struct Tail {
+pub struct LogEnd {
     /// Bytes of good frames, the magic included.
     pub good: u64,
     /// Bytes after them.
@@ -100,11 +100,11 @@ pub struct Tail {
 pub fn read<R: Read, E: From<io::Error>>(
     source: R,
     len: u64,
-    mut each: impl FnMut(Record) -> Result<(), E>,
-) -> Result<Tail, E> {
+    mut each: impl FnMut(LogRecord) -> Result<(), E>,
+) -> Result<LogEnd, E> {
     let mut source = io::BufReader::with_capacity(1 << 20, source);
     let mut magic = [0; MAGIC.len()];
-    let mut tail = Tail { dropped: len, ..Tail::default() };
+    let mut tail = LogEnd { dropped: len, ..LogEnd::default() };
     if !fill(&mut source, &mut magic)? {
         return Ok(tail);
     }
@@ -120,9 +120,9 @@ pub fn read<R: Read, E: From<io::Error>>(
 /// The same from a frame's beginning on: what is `dropped` at first is there to be read.
 pub(crate) fn frames<R: Read, E: From<io::Error>>(
     source: &mut R,
-    mut tail: Tail,
-    each: &mut impl FnMut(Record) -> Result<(), E>,
-) -> Result<Tail, E> {
+    mut tail: LogEnd,
+    each: &mut impl FnMut(LogRecord) -> Result<(), E>,
+) -> Result<LogEnd, E> {
     let mut body = Vec::new();
     loop {
         let mut head = [0; HEADER];
@@ -166,18 +166,18 @@ fn fill(source: &mut impl Read, buf: &mut [u8]) -> io::Result<bool> {
     }
 }
 
-fn decode(body: &[u8]) -> Result<Record, CodeError> {
+fn decode(body: &[u8]) -> Result<LogRecord, CodeError> {
     let json = |_: serde_json::Error| CodeError::Range("JSON");
     let (kind, payload) = body.split_first().ok_or(CodeError::Short)?;
     match *kind {
-        1 => code::get_attempt(payload).map(Record::Attempt),
-        2 => code::get_sample(payload).map(Record::Sample),
-        3 => serde_json::from_slice(payload).map(|level| Record::Level(Box::new(level))).map_err(json),
-        4 => {
-            serde_json::from_slice(payload).map(|manifest| Record::Manifest(Box::new(manifest))).map_err(json)
-        }
-        5 => code::get_attempt(payload).map(Record::Begun),
-        6 => code::get_span(payload).map(|span| Record::Span(Box::new(span))),
+        1 => code::get_attempt(payload).map(LogRecord::Attempt),
+        2 => code::get_sample(payload).map(LogRecord::Sample),
+        3 => serde_json::from_slice(payload).map(|level| LogRecord::Level(Box::new(level))).map_err(json),
+        4 => serde_json::from_slice(payload)
+            .map(|manifest| LogRecord::Manifest(Box::new(manifest)))
+            .map_err(json),
+        5 => code::get_attempt(payload).map(LogRecord::Begun),
+        6 => code::get_span(payload).map(|span| LogRecord::Span(Box::new(span))),
         _ => Err(CodeError::Range("kind of a frame")),
     }
 }

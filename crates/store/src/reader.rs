@@ -12,7 +12,7 @@ use plimsoll_model::{Attempt, Manifest, RunState, Sample, TraceSpan};
 
 use crate::error::{Result, StoreError};
 use crate::folder::{self, Owner};
-use crate::frame::{self, Record, Tail};
+use crate::frame::{self, LogEnd, LogRecord};
 use crate::writer::{Drafts, pretty, put_level, remove_log};
 use crate::{requests, series, spans};
 
@@ -165,7 +165,7 @@ fn logged_spans(dir: &Path, each: &mut dyn FnMut(TraceSpan)) -> Result<()> {
     let path = dir.join(folder::LOG);
     let file = File::open(&path).map_err(|source| StoreError::io(&path, "open the log", source))?;
     Log::read(dir, &file, |record| {
-        if let Record::Span(span) = record {
+        if let LogRecord::Span(span) = record {
             each((**span).clone());
         }
     })?;
@@ -233,13 +233,13 @@ fn recover(dir: &Path, file: &File) -> Result<Run> {
     let mut drafts = Drafts::begin(dir);
     let mut spans = 0u64;
     let mut log = Log::read(dir, file, |record| {
-        spans += u64::from(matches!(record, Record::Span(_)));
+        spans += u64::from(matches!(record, LogRecord::Span(_)));
         if let Ok(open) = &mut drafts {
             let pushed = match record {
-                Record::Attempt(attempt) => open.attempt(attempt.clone()),
-                Record::Sample(sample) => open.sample(sample.clone()),
-                Record::Span(span) => open.span((**span).clone()),
-                Record::Level(_) | Record::Manifest(_) | Record::Begun(_) => Ok(()),
+                LogRecord::Attempt(attempt) => open.attempt(attempt.clone()),
+                LogRecord::Sample(sample) => open.sample(sample.clone()),
+                LogRecord::Span(span) => open.span((**span).clone()),
+                LogRecord::Level(_) | LogRecord::Manifest(_) | LogRecord::Begun(_) => Ok(()),
             };
             if let Err(error) = pushed {
                 drafts = Err(error);
@@ -264,11 +264,11 @@ fn recover(dir: &Path, file: &File) -> Result<Run> {
         }
     }
     match log.tail {
-        Tail { dropped: 0, .. } => {}
-        Tail { dropped, damaged: false, .. } => {
+        LogEnd { dropped: 0, .. } => {}
+        LogEnd { dropped, damaged: false, .. } => {
             said.push_str(&format!("; {dropped} bytes of a record that was being written were dropped"));
         }
-        Tail { dropped, good, .. } => {
+        LogEnd { dropped, good, .. } => {
             said.push_str(&format!("; the log is damaged at byte {good}: {dropped} bytes could not be read"));
         }
     }
@@ -306,11 +306,11 @@ struct Log {
     samples: Vec<Sample>,
     /// Attempts that were begun and have not ended, by level, request and attempt.
     begun: BTreeMap<(u32, u64, u16), Attempt>,
-    tail: Tail,
+    tail: LogEnd,
 }
 
 impl Log {
-    fn read(dir: &Path, file: &File, mut each: impl FnMut(&Record)) -> Result<Log> {
+    fn read(dir: &Path, file: &File, mut each: impl FnMut(&LogRecord)) -> Result<Log> {
         let path = dir.join(folder::LOG);
         let io = |source| StoreError::io(&path, "read the log", source);
         let len = file.metadata().map_err(io)?.len();
@@ -320,18 +320,18 @@ impl Log {
         let tail = frame::read(file, len, |record| {
             each(&record);
             match record {
-                Record::Attempt(attempt) => {
+                LogRecord::Attempt(attempt) => {
                     if !begun.is_empty() {
                         begun.remove(&name(&attempt));
                     }
                     attempts.push(attempt);
                 }
-                Record::Begun(attempt) => drop(begun.insert(name(&attempt), attempt)),
-                Record::Sample(sample) => samples.push(sample),
+                LogRecord::Begun(attempt) => drop(begun.insert(name(&attempt), attempt)),
+                LogRecord::Sample(sample) => samples.push(sample),
                 // Those who want them take them in `each`: there may be millions.
-                Record::Span(_) => {}
-                Record::Level(level) => put_level(&mut levels, *level),
-                Record::Manifest(newer) => manifest = Some(*newer),
+                LogRecord::Span(_) => {}
+                LogRecord::Level(level) => put_level(&mut levels, *level),
+                LogRecord::Manifest(newer) => manifest = Some(*newer),
             }
             Ok::<(), std::io::Error>(())
         })

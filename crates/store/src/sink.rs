@@ -105,7 +105,7 @@ struct Lane {
 #[derive(Default)]
 struct Queue {
     bytes: Vec<u8>,
-    taken: Taken,
+    taken: TakenRecords,
     /// The disk refuses: don't wait for room.
     refused: bool,
     closed: bool,
@@ -113,7 +113,7 @@ struct Queue {
 
 /// Records that the log has taken.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Taken {
+pub(crate) struct TakenRecords {
     pub(crate) attempts: u64,
     pub(crate) samples: u64,
 }
@@ -268,10 +268,10 @@ impl LogThread {
     }
 
     /// How many records were taken since the log was begun.
-    pub(crate) fn taken(&self) -> Taken {
-        self.shared.lanes.iter().fold(Taken::default(), |sum, lane| {
+    pub(crate) fn taken(&self) -> TakenRecords {
+        self.shared.lanes.iter().fold(TakenRecords::default(), |sum, lane| {
             let own = lock(&lane.queue).taken;
-            Taken { attempts: sum.attempts + own.attempts, samples: sum.samples + own.samples }
+            TakenRecords { attempts: sum.attempts + own.attempts, samples: sum.samples + own.samples }
         })
     }
 

@@ -13,10 +13,10 @@ use plimsoll_model::{Attempt, Level, Manifest, RunState, Sample, TraceSpan};
 
 use crate::error::{Result, StoreError};
 use crate::folder;
-use crate::frame::{self, FrameKind, Record};
+use crate::frame::{self, FrameKind, LogRecord};
 use crate::requests::RequestsFile;
 use crate::series::SeriesFile;
-use crate::sink::{Health, LogFile, LogThread, Sink, Taken};
+use crate::sink::{Health, LogFile, LogThread, Sink, TakenRecords};
 use crate::spans::SpansFile;
 
 /// Writes one run folder. Dropping it without [`finish`](RunWriter::finish) leaves a folder that
@@ -123,7 +123,7 @@ impl RunWriter {
         let mut attempts = Vec::new();
         let path = self.dir.join(folder::LOG);
         read_log(&path, |record| {
-            if let Record::Attempt(attempt) = record
+            if let LogRecord::Attempt(attempt) = record
                 && want(&attempt)
             {
                 attempts.push(attempt);
@@ -332,8 +332,8 @@ struct Held<'a> {
 }
 
 impl Held<'_> {
-    fn count(&self) -> Taken {
-        Taken { attempts: self.attempts.len() as u64, samples: self.samples.len() as u64 }
+    fn count(&self) -> TakenRecords {
+        TakenRecords { attempts: self.attempts.len() as u64, samples: self.samples.len() as u64 }
     }
 }
 
@@ -349,10 +349,10 @@ fn convert(dir: &Path, log: &Path, held: Option<Held<'_>>, manifest: &Manifest) 
         read_log(log, |record| {
             if failed.is_ok() {
                 failed = match record {
-                    Record::Attempt(attempt) => drafts.attempt(attempt),
-                    Record::Sample(sample) => drafts.sample(sample),
-                    Record::Span(span) => drafts.span(*span),
-                    Record::Level(_) | Record::Manifest(_) | Record::Begun(_) => Ok(()),
+                    LogRecord::Attempt(attempt) => drafts.attempt(attempt),
+                    LogRecord::Sample(sample) => drafts.sample(sample),
+                    LogRecord::Span(span) => drafts.span(*span),
+                    LogRecord::Level(_) | LogRecord::Manifest(_) | LogRecord::Begun(_) => Ok(()),
                 };
             }
         })?;
@@ -363,7 +363,7 @@ fn convert(dir: &Path, log: &Path, held: Option<Held<'_>>, manifest: &Manifest) 
 }
 
 /// Reads a log that must be whole.
-fn read_log(path: &Path, mut each: impl FnMut(Record)) -> Result<()> {
+fn read_log(path: &Path, mut each: impl FnMut(LogRecord)) -> Result<()> {
     let io = |source| StoreError::io(path, "read the log", source);
     let mut file = File::open(path).map_err(io)?;
     let len = file.seek(std::io::SeekFrom::End(0)).map_err(io)?;

@@ -3,15 +3,15 @@
 use plimsoll_model::{At, Span};
 
 use crate::alert::FirstTokens;
-use crate::over::Over;
+use crate::over::OverCount;
 
 /// What came between two ticks.
 #[derive(Clone, Debug)]
-pub(crate) struct Block {
+pub(crate) struct TickBlock {
     pub at: At,
     pub length: Span,
     /// Of each row of the budget; `None` = no page has its signal.
-    pub rows: Vec<Option<Over>>,
+    pub rows: Vec<Option<OverCount>>,
     /// First tokens of all; `None` = no page has their histogram.
     pub first: Option<FirstTokens>,
     pub finished: Option<f64>,

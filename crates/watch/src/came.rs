@@ -8,9 +8,9 @@ use plimsoll_measure::server_side::{Buckets, Signal};
 use plimsoll_model::At;
 
 use crate::alert::FirstTokens;
-use crate::block::Block;
-use crate::over::Over;
-use crate::rows::{self, Source};
+use crate::block::TickBlock;
+use crate::over::OverCount;
+use crate::rows::{self, RowSource};
 
 /// Counters that are added.
 pub(crate) const GAINED: [Signal; 6] = [
@@ -46,7 +46,7 @@ pub(crate) struct Came {
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Part {
     gained: [Option<f64>; GAINED.len()],
-    rows: Vec<Option<Over>>,
+    rows: Vec<Option<OverCount>>,
     first: Option<Buckets>,
     /// Requests that wait, times the seconds for which they do, and of how many seconds and replicas.
     waiting: Option<(f64, f64)>,
@@ -70,7 +70,7 @@ impl Part {
         *self.gained[place].get_or_insert(0.0) += value;
     }
 
-    pub fn row(&mut self, place: usize, over: Over) {
+    pub fn row(&mut self, place: usize, over: OverCount) {
         if self.rows.len() <= place {
             self.rows.resize(place + 1, None);
         }
@@ -112,32 +112,32 @@ impl Came {
     }
 
     /// All of it, as a stretch of time.
-    pub fn block(&self, file: &BudgetFile, (from, to): (At, At), around: &Around<'_>) -> Block {
+    pub fn block(&self, file: &BudgetFile, (from, to): (At, At), around: &Around<'_>) -> TickBlock {
         let part = |signal| match (around.teller)(signal) {
             Teller::Engines => &self.engines,
             Teller::Gateways => &self.gateways,
         };
         let gained = |signal| part(signal).gained(signal);
         let failed: f64 = [Signal::Failed, Signal::Refused].into_iter().filter_map(gained).sum();
-        let failed = Over::failed(failed.max(0.0).round() as u64);
+        let failed = OverCount::failed(failed.max(0.0).round() as u64);
         let row = |(place, budget): (usize, &Budget)| match rows::source(budget) {
-            Source::Latency { signal, .. } => {
-                let all: Over = part(signal).rows.get(place).copied().flatten()?;
+            RowSource::Latency { signal, .. } => {
+                let all: OverCount = part(signal).rows.get(place).copied().flatten()?;
                 // Between tokens there is no request that could fail.
                 Some(if signal == Signal::Itl { all } else { all.with(failed) })
             }
-            Source::Errors if !around.counts_failures => None,
-            Source::Errors => {
+            RowSource::Errors if !around.counts_failures => None,
+            RowSource::Errors => {
                 let n = gained(Signal::Finished)?.max(0.0).round() as u64;
-                Some(failed.with(Over { n, ..Over::default() }))
+                Some(failed.with(OverCount { n, ..OverCount::default() }))
             }
-            Source::Values { .. } | Source::Shares(_) | Source::Nothing(_) => None,
+            RowSource::Values { .. } | RowSource::Shares(_) | RowSource::Nothing(_) => None,
         };
         let first = part(Signal::Ttft).first.clone().filter(|buckets| !buckets.edges.is_empty());
         let computed = gained(Signal::PromptTokens);
         let computed = computed.map(|prompt| prompt - gained(Signal::CachedTokens).unwrap_or(0.0));
         let waited_s = part(Signal::QueueTime).queued.map(|queued| queued.0);
-        Block {
+        TickBlock {
             at: to,
             length: to - from,
             rows: file.budgets.iter().enumerate().map(row).collect(),

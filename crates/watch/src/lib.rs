@@ -27,7 +27,7 @@ pub mod rows;
 mod samples;
 pub mod window;
 
-pub use alert::{Alert, AlertDiagnosis, AlertKind, AlertSpec, AlertState, Kept, Minute};
+pub use alert::{Alert, AlertDiagnosis, AlertKind, AlertSpec, AlertState, BoardState, Minute};
 pub use finding::{FleetNow, RowState, WatchFinding, WatchRow};
 pub use light::Light;
 pub use window::{WatchSpec, Watched};

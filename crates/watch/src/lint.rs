@@ -8,7 +8,7 @@ use plimsoll_model::At;
 use serde::Serialize;
 
 use crate::alert::Pair;
-use crate::rows::{Source, allowed, source, words};
+use crate::rows::{RowSource, allowed, source, words};
 
 /// What a source can say of one row.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -41,16 +41,16 @@ pub struct LintPair {
 pub fn lint(file: &BudgetFile, pairs: &[Pair], side: &ServerSide, until: At) -> Vec<LintRow> {
     let row = |budget: &Budget| {
         let (judged, says, edges_s) = match source(budget) {
-            Source::Nothing(why) => (false, why.to_owned(), None),
-            Source::Errors => match (side.has(Signal::Finished), counts_failures(side)) {
+            RowSource::Nothing(why) => (false, why.to_owned(), None),
+            RowSource::Errors => match (side.has(Signal::Finished), counts_failures(side)) {
                 (true, true) => {
                     (true, "by the counters of answered, failed and refused requests".to_owned(), None)
                 }
                 (false, _) => (false, "the page counts no answered requests".to_owned(), None),
                 (true, false) => (false, "the page counts no failed requests".to_owned(), None),
             },
-            Source::Latency { signal, limit_s } => latency(side, signal, limit_s, until),
-            Source::Values { .. } | Source::Shares(_) => (true, "request by request".to_owned(), None),
+            RowSource::Latency { signal, limit_s } => latency(side, signal, limit_s, until),
+            RowSource::Values { .. } | RowSource::Shares(_) => (true, "request by request".to_owned(), None),
         };
         let reach = |pair: &Pair| LintPair { pair: *pair, reachable: pair.reachable(allowed(budget)) };
         let burn = if is_counted(budget) { pairs.iter().map(reach).collect() } else { Vec::new() };
@@ -65,7 +65,7 @@ pub(crate) fn counts_failures(side: &ServerSide) -> bool {
 }
 
 fn is_counted(budget: &Budget) -> bool {
-    !matches!(source(budget), Source::Nothing(_))
+    !matches!(source(budget), RowSource::Nothing(_))
 }
 
 /// The burn rates that no row of the file can reach, and what to write instead; `None` = each can be reached by one at least. A file

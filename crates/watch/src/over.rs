@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 /// Requests, and how many of them are over a ceiling: at least, and at most.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-pub struct Over {
+pub struct OverCount {
     /// Requests.
     pub n: u64,
     /// Over it for certain.
@@ -21,16 +21,16 @@ pub struct Over {
     pub most: u64,
 }
 
-impl Over {
+impl OverCount {
     /// All of these are over every ceiling: they failed.
-    pub fn failed(n: u64) -> Over {
-        Over { n, least: n, most: n }
+    pub fn failed(n: u64) -> OverCount {
+        OverCount { n, least: n, most: n }
     }
 
     /// Together with others.
     #[must_use]
-    pub fn with(self, other: Over) -> Over {
-        Over { n: self.n + other.n, least: self.least + other.least, most: self.most + other.most }
+    pub fn with(self, other: OverCount) -> OverCount {
+        OverCount { n: self.n + other.n, least: self.least + other.least, most: self.most + other.most }
     }
 }
 
@@ -40,7 +40,7 @@ const SAME: f64 = 1e-9;
 const ROUNDING: f64 = 1e-6;
 
 /// What a histogram says of a ceiling, seconds. `None` where it has no buckets.
-pub fn over(buckets: &Buckets, limit_s: f64) -> Option<Over> {
+pub fn over(buckets: &Buckets, limit_s: f64) -> Option<OverCount> {
     let Buckets { edges, counts, .. } = buckets;
     if edges.is_empty() || counts.len() != edges.len() + 1 {
         return None;
@@ -51,13 +51,13 @@ pub fn over(buckets: &Buckets, limit_s: f64) -> Option<Over> {
     let exact = edges.get(place).is_some_and(|edge| *edge <= limit_s * (1.0 + SAME));
     let above: u64 = counts[place + 1..].iter().sum();
     let inside = if exact { 0 } else { counts[place] };
-    let plain = Over { n, least: above, most: above + inside };
+    let plain = OverCount { n, least: above, most: above + inside };
     let [lowest, highest] = bounds(buckets, &counts);
     if above == 0 && highest.is_some_and(|highest| highest <= limit_s * (1.0 + SAME)) {
-        return Some(Over { n, least: 0, most: 0 });
+        return Some(OverCount { n, least: 0, most: 0 });
     }
     if above + inside == n && lowest.is_some_and(|lowest| lowest > limit_s * (1.0 + SAME)) {
-        return Some(Over::failed(n));
+        return Some(OverCount::failed(n));
     }
     let sum = buckets.sum.filter(|sum| sum.is_finite() && *sum >= 0.0);
     Some(
@@ -88,7 +88,7 @@ fn sharper(
     place: usize,
     limit_s: f64,
     sum: f64,
-) -> Option<Over> {
+) -> Option<OverCount> {
     let lower = |bucket: usize| if bucket == 0 { 0.0 } else { edges[bucket - 1] }.max(lowest.unwrap_or(0.0));
     let upper = |bucket: usize| edges.get(bucket).copied().into_iter().chain(highest).reduce(f64::min);
     let (inside, above) = (counts[place] as f64, counts[place + 1..].iter().sum::<u64>());
@@ -119,5 +119,5 @@ fn sharper(
         None => 0.0,
     };
     let n = counts.iter().sum();
-    (least <= most).then(|| Over { n, least: above + least as u64, most: above + most as u64 })
+    (least <= most).then(|| OverCount { n, least: above + least as u64, most: above + most as u64 })
 }

@@ -14,8 +14,8 @@ use plimsoll_model::{At, SeriesName, Span};
 use crate::alert::cold::ReplicaSeen;
 use crate::came::{Around, Came, GAINED, Teller};
 use crate::finding::ReplicaNow;
-use crate::over::{Over, over};
-use crate::rows::{self, Source};
+use crate::over::{OverCount, over};
+use crate::rows::{self, RowSource};
 
 /// A page without a good scrape for so many cadences is lost, and never sooner than this: a scrape may be slow.
 const LOST_AFTER: i64 = 3;
@@ -266,7 +266,7 @@ fn count(
         }
     }
     for (place, budget) in file.budgets.iter().enumerate() {
-        let Source::Latency { signal, limit_s } = rows::source(budget) else { continue };
+        let RowSource::Latency { signal, limit_s } = rows::source(budget) else { continue };
         if let Some(over) = latency(side, signal, limit_s, (from, to)) {
             came.of(teller(signal)).row(place, over);
         }
@@ -285,12 +285,12 @@ fn count(
 }
 
 /// Requests over a ceiling, replica by replica, because each has a sum of its own.
-fn latency(side: &ServerSide, signal: Signal, limit_s: f64, (from, to): (At, At)) -> Option<Over> {
+fn latency(side: &ServerSide, signal: Signal, limit_s: f64, (from, to): (At, At)) -> Option<OverCount> {
     let each = (0..side.replicas().len()).filter_map(|replica| side.histogram_of(replica, signal, from, to));
-    let each: Vec<Over> = each.filter_map(|buckets| over(&buckets, limit_s)).collect();
+    let each: Vec<OverCount> = each.filter_map(|buckets| over(&buckets, limit_s)).collect();
     match each.is_empty() {
         true => over(&side.histogram(signal, from, to)?, limit_s),
-        false => Some(each.into_iter().fold(Over::default(), Over::with)),
+        false => Some(each.into_iter().fold(OverCount::default(), OverCount::with)),
     }
 }
 

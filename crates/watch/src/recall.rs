@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 
-use plimsoll_diagnose::gauges::Gauges;
+use plimsoll_diagnose::gauges::LevelGauges;
 use plimsoll_measure::server_side::{FAILED, SCRAPE, ServerSide};
 use plimsoll_model::{At, PageRead, PageSaid, Sample, SeriesName, Span, page};
 
@@ -151,10 +151,10 @@ impl Recall {
         AlertDiagnosis::of(&plimsoll_diagnose::pages::diagnose(&now, before.as_ref()))
     }
 
-    fn stretch(&self, (from, to): (At, At), every: Span) -> Gauges {
+    fn stretch(&self, (from, to): (At, At), every: Span) -> LevelGauges {
         // From the scrape before it on: counters are counted from there.
         let samples = self.samples(from - Span(2 * every.0.max(1)), to);
-        Gauges::between(ServerSide::read(&samples), (from, to))
+        LevelGauges::between(ServerSide::read(&samples), (from, to))
     }
 
     /// The rows of some time, as a run keeps them: at a page's first scrape all that it says, then what changes.

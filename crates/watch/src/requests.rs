@@ -8,20 +8,20 @@ use plimsoll_measure::budget::BudgetMetric;
 use plimsoll_measure::columns::{ABSENT, Columns, Fate, UNKNOWN};
 use plimsoll_model::{At, Attempt, How};
 
-use crate::block::Block;
-use crate::over::Over;
-use crate::rows::Source;
+use crate::block::TickBlock;
+use crate::over::OverCount;
+use crate::rows::RowSource;
 
 /// What requests tell of this row.
-pub fn source(file: &BudgetFile, budget: &Budget) -> Source {
+pub fn source(file: &BudgetFile, budget: &Budget) -> RowSource {
     use BudgetMetric::*;
     if let Some(slice) = &budget.slice
         && (slice.model.is_some() || slice.route.is_some() || class(budget).is_err())
     {
-        return Source::Nothing("rows tell classes by number and prompts by length, no more");
+        return RowSource::Nothing("rows tell classes by number and prompts by length, no more");
     }
     if budget.under.is_some() {
-        return Source::Nothing("it holds under a burst, and nothing says when there is one");
+        return RowSource::Nothing("it holds under a burst, and nothing says when there is one");
     }
     let metric = match budget.scope.unwrap_or(file.scope) {
         Scope::User => budget.metric,
@@ -29,19 +29,19 @@ pub fn source(file: &BudgetFile, budget: &Budget) -> Source {
     };
     match (metric, budget.max.as_ref(), budget.p) {
         (Ttft | TtftAfterSend | Ttfb | Ttfot | E2e | E2eAfterSend | Tpot | Ntpot, Some(max), Some(_)) => {
-            Source::Values { metric, limit_s: max.value }
+            RowSource::Values { metric, limit_s: max.value }
         }
         (Ttft | TtftAfterSend | Ttfb | Ttfot | E2e | E2eAfterSend | Tpot | Ntpot, ..) => {
-            Source::Nothing("only a ceiling on a percentile is a count")
+            RowSource::Nothing("only a ceiling on a percentile is a count")
         }
-        (ErrorRate | RetryRate | ErrorAndRetryRate, Some(_), _) => Source::Shares(metric),
+        (ErrorRate | RetryRate | ErrorAndRetryRate, Some(_), _) => RowSource::Shares(metric),
         (ErrorRate | RetryRate | ErrorAndRetryRate, None, _) => {
-            Source::Nothing("it has no ceiling: it is tracked")
+            RowSource::Nothing("it has no ceiling: it is tracked")
         }
         (SessionE2e, ..) => {
-            Source::Nothing("how many turns a session has is known to the client that plays it")
+            RowSource::Nothing("how many turns a session has is known to the client that plays it")
         }
-        _ => Source::Nothing("it is no count of requests; the gate judges it from a run"),
+        _ => RowSource::Nothing("it is no count of requests; the gate judges it from a run"),
     }
 }
 
@@ -52,14 +52,14 @@ fn class(budget: &Budget) -> Result<Option<u16>, ()> {
 }
 
 /// What came between two ticks.
-pub(crate) fn block(file: &BudgetFile, attempts: &[Attempt], (from, to): (At, At)) -> Block {
+pub(crate) fn block(file: &BudgetFile, attempts: &[Attempt], (from, to): (At, At)) -> TickBlock {
     let own: Vec<&Attempt> = attempts.iter().collect();
     let columns = Columns::read(&own);
     let shed = own.iter().filter(|attempt| attempt.outcome.how == How::Shed).count() as u64;
     let tokens =
         columns.output.iter().filter(|tokens| **tokens != UNKNOWN).map(|tokens| f64::from(*tokens)).sum();
     let ended = columns.fate.iter().filter(|fate| **fate != Fate::Failed).count();
-    Block {
+    TickBlock {
         at: to,
         first: None,
         length: to - from,
@@ -73,7 +73,7 @@ pub(crate) fn block(file: &BudgetFile, attempts: &[Attempt], (from, to): (At, At
     }
 }
 
-fn row(file: &BudgetFile, budget: &Budget, (own, columns): (&[&Attempt], &Columns)) -> Option<Over> {
+fn row(file: &BudgetFile, budget: &Budget, (own, columns): (&[&Attempt], &Columns)) -> Option<OverCount> {
     let class = class(budget).ok().flatten();
     let lengths = budget.slice.as_ref().and_then(|slice| slice.prompt_tokens);
     let taken = |row: &usize| {
@@ -85,15 +85,15 @@ fn row(file: &BudgetFile, budget: &Budget, (own, columns): (&[&Attempt], &Column
             && lengths.is_none_or(|lengths| lengths.holds(tokens))
     };
     let rows = (0..columns.len()).filter(taken);
-    let mut over = Over::default();
+    let mut over = OverCount::default();
     match source(file, budget) {
-        Source::Values { metric, limit_s } => {
+        RowSource::Values { metric, limit_s } => {
             let (column, limit_ns) = (metric.column(columns), limit_s * 1e9);
             for ns in rows.map(|row| column[row]).filter(|ns| *ns != ABSENT) {
                 over = over.with(one(ns as f64 > limit_ns));
             }
         }
-        Source::Shares(metric) => {
+        RowSource::Shares(metric) => {
             for row in rows.filter(|row| columns.fate[*row] != Fate::Cancelled) {
                 let (failed, again) = (columns.fate[row] != Fate::Finished, columns.attempts[row] > 1);
                 over = over.with(one(match metric {
@@ -103,12 +103,12 @@ fn row(file: &BudgetFile, budget: &Budget, (own, columns): (&[&Attempt], &Column
                 }));
             }
         }
-        Source::Latency { .. } | Source::Errors | Source::Nothing(_) => return None,
+        RowSource::Latency { .. } | RowSource::Errors | RowSource::Nothing(_) => return None,
     }
     Some(over)
 }
 
-fn one(is_over: bool) -> Over {
+fn one(is_over: bool) -> OverCount {
     let over = u64::from(is_over);
-    Over { n: 1, least: over, most: over }
+    OverCount { n: 1, least: over, most: over }
 }

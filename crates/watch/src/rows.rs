@@ -12,13 +12,13 @@ use plimsoll_measure::budget::{Count, Decision, decide};
 use plimsoll_measure::findings::Held;
 use plimsoll_measure::server_side::Signal;
 
-use crate::block::Block;
-use crate::over::Over;
+use crate::block::TickBlock;
+use crate::over::OverCount;
 use crate::{RowState, WatchRow};
 
 /// Where a row's counts come from.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Source {
+pub enum RowSource {
     /// A latency histogram and the ceiling, s.
     Latency {
         /// Which.
@@ -41,30 +41,30 @@ pub enum Source {
     Nothing(&'static str),
 }
 
-impl Source {
+impl RowSource {
     /// What is counted, one and several.
     pub fn counted(&self) -> (&'static str, &'static str) {
         match self {
-            Source::Latency { signal: Signal::Itl, .. } => ("gap between tokens", "gaps between tokens"),
+            RowSource::Latency { signal: Signal::Itl, .. } => ("gap between tokens", "gaps between tokens"),
             _ => ("request", "requests"),
         }
     }
 }
 
 /// Where this row's counts come from.
-pub fn source(budget: &Budget) -> Source {
+pub fn source(budget: &Budget) -> RowSource {
     use BudgetMetric::*;
     if budget.slice.is_some() {
-        return Source::Nothing(
+        return RowSource::Nothing(
             "a page does not tell these requests from others; spans or the gateway's log do",
         );
     }
     if budget.under.is_some() {
-        return Source::Nothing("it holds under a burst, and no page says when there is one");
+        return RowSource::Nothing("it holds under a burst, and no page says when there is one");
     }
     let latency = |signal| match (budget.max.as_ref(), budget.p) {
-        (Some(max), Some(_)) => Source::Latency { signal, limit_s: max.value },
-        _ => Source::Nothing("only a ceiling on a percentile is a count that a page can show"),
+        (Some(max), Some(_)) => RowSource::Latency { signal, limit_s: max.value },
+        _ => RowSource::Nothing("only a ceiling on a percentile is a count that a page can show"),
     };
     match budget.metric {
         Ttft | TtftAfterSend => latency(Signal::Ttft),
@@ -72,31 +72,33 @@ pub fn source(budget: &Budget) -> Source {
         Tpot => latency(Signal::Tpot),
         Itl => latency(Signal::Itl),
         ErrorRate => match budget.max {
-            Some(_) => Source::Errors,
-            None => Source::Nothing("it has no ceiling: it is tracked"),
+            Some(_) => RowSource::Errors,
+            None => RowSource::Nothing("it has no ceiling: it is tracked"),
         },
-        SessionE2e => Source::Nothing("a page does not know which requests are one session"),
+        SessionE2e => RowSource::Nothing("a page does not know which requests are one session"),
         RetryRate | ErrorAndRetryRate => {
-            Source::Nothing("a page does not know which request is a second try")
+            RowSource::Nothing("a page does not know which request is a second try")
         }
         Ttfb | Ttfot | Ntpot | EventGap => {
-            Source::Nothing("no server measures it; a client or a gateway does")
+            RowSource::Nothing("no server measures it; a client or a gateway does")
         }
         TtftTailRatio | TpotTailRatio | E2eTailRatio => {
-            Source::Nothing("two quantiles out of buckets bracket their ratio too widely to judge it")
+            RowSource::Nothing("two quantiles out of buckets bracket their ratio too widely to judge it")
         }
-        Goodput => Source::Nothing("which requests met all ceilings at once is not on a page"),
-        Throughput | OutputTokensPerS => Source::Nothing(
+        Goodput => RowSource::Nothing("which requests met all ceilings at once is not on a page"),
+        Throughput | OutputTokensPerS => RowSource::Nothing(
             "how much comes is not the server's doing; the gate judges it under a load of its own",
         ),
-        ThroughputBeforeOnset | Utilisation => Source::Nothing("it needs the lines of a sweep"),
-        CostPerRequest | CostPerGoodRequest | CostPerSession => Source::Nothing("no page says what is paid"),
+        ThroughputBeforeOnset | Utilisation => RowSource::Nothing("it needs the lines of a sweep"),
+        CostPerRequest | CostPerGoodRequest | CostPerSession => {
+            RowSource::Nothing("no page says what is paid")
+        }
     }
 }
 
 /// What has been seen when a row is judged.
-pub(crate) struct Seen<'a> {
-    pub blocks: &'a VecDeque<Block>,
+pub(crate) struct RowEvidence<'a> {
+    pub blocks: &'a VecDeque<TickBlock>,
     /// Pages that do not answer, of all.
     pub lost: [usize; 2],
     /// Replicas of which nothing moves, of all, and for how long, s.
@@ -111,7 +113,7 @@ pub(crate) struct Seen<'a> {
 /// Fewest blocks from which it can be told how alike neighbouring requests are.
 const LEAST_BLOCKS: usize = 8;
 
-pub(crate) fn row(file: &BudgetFile, budget: &Budget, place: usize, seen: &Seen<'_>) -> WatchRow {
+pub(crate) fn row(file: &BudgetFile, budget: &Budget, place: usize, seen: &RowEvidence<'_>) -> WatchRow {
     let source = match seen.of_requests {
         true => crate::requests::source(file, budget),
         false => source(budget),
@@ -127,9 +129,9 @@ pub(crate) fn row(file: &BudgetFile, budget: &Budget, place: usize, seen: &Seen<
         allowed: None,
         unseen: String::new(),
     };
-    let counts: Vec<Over> =
+    let counts: Vec<OverCount> =
         seen.blocks.iter().filter_map(|block| block.rows.get(place).copied().flatten()).collect();
-    let all = counts.iter().fold(Over::default(), |all, one| all.with(*one));
+    let all = counts.iter().fold(OverCount::default(), |all, one| all.with(*one));
     if let Some((state, why)) = uncounted(&source, seen, &counts, all) {
         let unseen = if state == RowState::Absent { "" } else { unseen(file, budget, &source) };
         return WatchRow { state, why, unseen: unseen.to_owned(), ..row };
@@ -152,8 +154,13 @@ pub(crate) fn row(file: &BudgetFile, budget: &Budget, place: usize, seen: &Seen<
 }
 
 /// The state of a row for which there is nothing to decide on, and why; `None` = requests were counted.
-fn uncounted(source: &Source, seen: &Seen<'_>, counts: &[Over], all: Over) -> Option<(RowState, String)> {
-    if let Source::Nothing(why) = source {
+fn uncounted(
+    source: &RowSource,
+    seen: &RowEvidence<'_>,
+    counts: &[OverCount],
+    all: OverCount,
+) -> Option<(RowState, String)> {
+    if let RowSource::Nothing(why) = source {
         return Some((RowState::Absent, (*why).to_owned()));
     }
     let [lost, pages] = seen.lost;
@@ -174,7 +181,7 @@ fn uncounted(source: &Source, seen: &Seen<'_>, counts: &[Over], all: Over) -> Op
     }
     if counts.is_empty() {
         let why = match source {
-            Source::Errors => "no page counts answered and failed requests",
+            RowSource::Errors => "no page counts answered and failed requests",
             _ => "no page has this latency as a histogram with buckets",
         };
         return Some((RowState::Absent, why.to_owned()));
@@ -193,10 +200,10 @@ pub(crate) fn allowed(budget: &Budget) -> f64 {
 
 /// What the counts decide, and the sentence part that says on what.
 fn verdict(
-    source: &Source,
+    source: &RowSource,
     ([lost, pages], [stalled, replicas]): ([usize; 2], [usize; 2]),
     scrapes: usize,
-    (all, over): (Over, [f64; 2]),
+    (all, over): (OverCount, [f64; 2]),
     (allowed, decision): (f64, &Decision),
 ) -> (RowState, String) {
     let percent = |share: f64| shown(share, &Unit::Share);
@@ -205,13 +212,16 @@ fn verdict(
         false => format!("{} to {}", percent(over[0]), percent(over[1])),
     };
     let verb = match source {
-        Source::Shares(BudgetMetric::RetryRate) => "were tried again",
-        Source::Shares(BudgetMetric::ErrorAndRetryRate) => "failed or were tried again",
-        Source::Errors | Source::Shares(_) => "failed",
-        Source::Latency { .. } | Source::Values { .. } | Source::Nothing(_) => "are over it",
+        RowSource::Shares(BudgetMetric::RetryRate) => "were tried again",
+        RowSource::Shares(BudgetMetric::ErrorAndRetryRate) => "failed or were tried again",
+        RowSource::Errors | RowSource::Shares(_) => "failed",
+        RowSource::Latency { .. } | RowSource::Values { .. } | RowSource::Nothing(_) => "are over it",
     };
-    let unit =
-        if matches!(source, Source::Values { .. } | Source::Shares(_)) { "readings" } else { "scrapes" };
+    let unit = if matches!(source, RowSource::Values { .. } | RowSource::Shares(_)) {
+        "readings"
+    } else {
+        "scrapes"
+    };
     let (one, many) = source.counted();
     let counted = plural(all.n as usize, one, many);
     let what = format!("{bracket} of {counted} {verb}, {} allowed", percent(allowed));
@@ -238,12 +248,12 @@ fn verdict(
 }
 
 /// The blocks as one count, worth as many independent requests as the shares over it vary between blocks.
-pub(crate) fn count(blocks: &[Over], all: Over) -> Count {
-    let steps = |of: fn(&Over) -> u64| -> Vec<(u64, u64)> {
+pub(crate) fn count(blocks: &[OverCount], all: OverCount) -> Count {
+    let steps = |of: fn(&OverCount) -> u64| -> Vec<(u64, u64)> {
         blocks.iter().map(|block| (of(block), block.n)).collect()
     };
     let per_batch = (blocks.len() / plimsoll_math::quantile::BATCHES).max(1);
-    let read = |of: fn(&Over) -> u64, over: u64| {
+    let read = |of: fn(&OverCount) -> u64, over: u64| {
         let share = (over as f64 / all.n as f64).max(1.0 / all.n as f64);
         EffectiveN::read(all.n as usize, share, [ShareVariance::of_uneven(&steps(of), per_batch)])
     };
@@ -253,14 +263,14 @@ pub(crate) fn count(blocks: &[Over], all: Over) -> Count {
 }
 
 /// What the source can't see of a row that it can judge.
-fn unseen(file: &BudgetFile, budget: &Budget, source: &Source) -> &'static str {
+fn unseen(file: &BudgetFile, budget: &Budget, source: &RowSource) -> &'static str {
     let scope = budget.scope.unwrap_or(file.scope);
     match source {
-        Source::Latency { signal: Signal::Ttft | Signal::E2e, .. } if scope == Scope::User => {
+        RowSource::Latency { signal: Signal::Ttft | Signal::E2e, .. } if scope == Scope::User => {
             "the server's clock starts when a request has reached it: what lies before is not counted, so it can prove the budget broken, and that it \
              holds only as far as the server sees"
         }
-        Source::Errors => "requests that never reached the server are not counted",
+        RowSource::Errors => "requests that never reached the server are not counted",
         _ => "",
     }
 }

@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_model::{At, Attempt, PageRead, PageSaid, Sample, SeriesName, Span};
 
-use crate::alert::{AlertKind, Board, Kept, Minute, board};
-use crate::block::Block;
+use crate::alert::{AlertBoard, AlertKind, BoardState, Minute, board};
+use crate::block::TickBlock;
 use crate::came::Came;
 use crate::finding::ReplicaNow;
 use crate::pages::Pages;
@@ -39,7 +39,7 @@ pub struct Watched {
     spec: WatchSpec,
     reads: Reads,
     recall: Recall,
-    blocks: VecDeque<Block>,
+    blocks: VecDeque<TickBlock>,
     pages: Pages,
     /// What came since the last block.
     came: Came,
@@ -49,14 +49,14 @@ pub struct Watched {
     requests: Option<Vec<Attempt>>,
     /// Those of the last minutes, where windows of alerts are kept.
     recent: Option<Recent>,
-    alerts: Board,
+    alerts: AlertBoard,
 }
 
 impl Watched {
     /// Begins with nothing seen.
     pub fn new(file: BudgetFile, spec: WatchSpec) -> Watched {
         Watched {
-            alerts: Board::new(&file, AlertSpec::default(), spec.every),
+            alerts: AlertBoard::new(&file, AlertSpec::default(), spec.every),
             file,
             spec,
             reads: Reads::default(),
@@ -79,7 +79,7 @@ impl Watched {
     /// Requests themselves are watched, from this instant on, and no pages.
     #[must_use]
     pub fn of_requests(self, alerts: AlertSpec, now: At) -> Watched {
-        let alerts = Board::of_requests(&self.file, alerts, self.spec.every);
+        let alerts = AlertBoard::of_requests(&self.file, alerts, self.spec.every);
         Watched { alerts, requests: Some(Vec::new()), last: Some(now), ..self }
     }
 
@@ -93,12 +93,12 @@ impl Watched {
     /// With other settings of its alerts, before anything is seen.
     #[must_use]
     pub fn alerting(self, alerts: AlertSpec) -> Watched {
-        Watched { alerts: Board::new(&self.file, alerts, self.spec.every), ..self }
+        Watched { alerts: AlertBoard::new(&self.file, alerts, self.spec.every), ..self }
     }
 
     /// Goes on where an earlier watch ended; its times are in this one's.
     #[must_use]
-    pub fn resuming(mut self, kept: Kept, now: At) -> Watched {
+    pub fn resuming(mut self, kept: BoardState, now: At) -> Watched {
         // What was stalled is so until something of it moves, however short this watch has looked.
         let stalled = kept.alerts.iter().filter(|alert| alert.kind == AlertKind::Stalled && alert.stands());
         stalled.for_each(|alert| self.pages.stood(alert.about.clone(), board::at(alert.since_s)));
@@ -221,7 +221,7 @@ impl Watched {
         }
     }
 
-    fn alert(&mut self, now: At, block: Option<&Block>) {
+    fn alert(&mut self, now: At, block: Option<&TickBlock>) {
         let every = self.spec.every;
         let lost = self.pages.lost(now, every);
         let replicas = self.pages.replicas(now, every);
@@ -229,7 +229,7 @@ impl Watched {
         let stalled: Vec<(String, f64)> =
             replicas.into_iter().filter_map(|replica| Some((replica.name, replica.stalled_s?))).collect();
         let seen = block.map_or(Vec::new(), |_| self.pages.seen(now, every));
-        self.alerts.step(&board::Seen {
+        self.alerts.step(&board::TickFacts {
             now,
             block,
             lost: &lost,
@@ -251,7 +251,7 @@ impl Watched {
         self.alerts.diagnosed(now, &found);
     }
 
-    fn block(&self, (from, to): (At, At), now: At) -> Block {
+    fn block(&self, (from, to): (At, At), now: At) -> TickBlock {
         let replicas = self.pages.replicas(now, self.spec.every);
         let answering = replicas.iter().filter(|replica| replica.answers).count();
         self.pages.around(answering, |around| self.came.block(&self.file, (from, to), around))
@@ -270,7 +270,7 @@ impl Watched {
         let fleet = self.fleet(lost.len(), now);
         let still: Vec<f64> = fleet.replicas.iter().filter_map(|replica| replica.stalled_s).collect();
         let busy = |replica: &&ReplicaNow| replica.answers && replica.running.is_some_and(|r| r >= 1.0);
-        let seen = rows::Seen {
+        let seen = rows::RowEvidence {
             blocks: &self.blocks,
             lost: [lost.len(), self.pages.len()],
             stalled: [still.len(), fleet.replicas.iter().filter(busy).count()],
@@ -293,7 +293,7 @@ impl Watched {
 
     fn fleet(&self, lost: usize, now: At) -> FleetNow {
         let seconds: f64 = self.blocks.iter().map(|block| block.length.as_secs_f64()).sum();
-        let rate = |of: fn(&Block) -> Option<f64>| {
+        let rate = |of: fn(&TickBlock) -> Option<f64>| {
             let gained: Vec<f64> = self.blocks.iter().filter_map(of).collect();
             (!gained.is_empty() && seconds > 0.0).then(|| gained.iter().sum::<f64>() / seconds)
         };

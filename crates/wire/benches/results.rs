@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use plimsoll_wire::foreign::{Feed, assemble, sniff};
+use plimsoll_wire::foreign::{ForeignFeed, assemble, sniff};
 
 /// About so many bytes of each.
 const BYTES: usize = 128 << 20;
@@ -52,7 +52,7 @@ fn main() {
             println!("{name}: not known");
             continue;
         };
-        let mut feed = Feed::new(kind);
+        let mut feed = ForeignFeed::new(kind);
         bytes.as_bytes().chunks(1 << 20).for_each(|piece| feed.push(piece));
         let requests =
             assemble(&[feed.end()]).map_or(0, |read| read.parts.iter().map(|part| part.rows.len()).sum());

@@ -30,7 +30,7 @@ const ERROR_BODY_MAX: usize = 64 << 10;
 
 /// What an answer came to.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Verdict {
+pub struct AnswerVerdict {
     /// How it ended, as far as bytes tell.
     pub outcome: Outcome,
     /// What it said.
@@ -40,7 +40,7 @@ pub struct Verdict {
     pub tail: Option<Decoded>,
 }
 
-impl Verdict {
+impl AnswerVerdict {
     /// Brings the events' token counts into line with the rule found at the end: one each under
     /// [`TokensRule::UsageTotal`], unknown (0) under [`TokensRule::Unknown`].
     pub fn settle(&self, events: &mut [Event]) {
@@ -191,7 +191,7 @@ impl Decoder {
     }
 
     /// The body has ended: `clean_eof` when it ended as its framing promised, false when the connection broke.
-    pub fn finish(mut self, clean_eof: bool) -> Verdict {
+    pub fn finish(mut self, clean_eof: bool) -> AnswerVerdict {
         let mut tail = Vec::new();
         if let Reading::Unknown(seen) = &mut self.reading {
             let seen = std::mem::take(seen);
@@ -209,7 +209,7 @@ impl Decoder {
         self.verdict(outcome, error, tail.pop())
     }
 
-    fn verdict(self, outcome: Outcome, error: Option<String>, tail: Option<Decoded>) -> Verdict {
+    fn verdict(self, outcome: Outcome, error: Option<String>, tail: Option<Decoded>) -> AnswerVerdict {
         let mut tally = self.stream.tally;
         let tokens = tally.tokens();
         let mut stages = self.head.stages;
@@ -234,7 +234,7 @@ impl Decoder {
             stages,
             text: tally.text,
         };
-        Verdict { outcome, answer, tail }
+        AnswerVerdict { outcome, answer, tail }
     }
 
     fn refused(&self, body: &[u8]) -> (Outcome, Option<String>) {

@@ -2,7 +2,7 @@
 //! embedded engine.
 //!
 //! Nothing here reads a clock, opens a socket or decides what a time means: bytes go in, [`Decoded`] events and one
-//! [`Verdict`] come out, and whoever read the bytes stamps them. Foreign bytes never panic and never grow memory past a
+//! [`AnswerVerdict`] come out, and whoever read the bytes stamps them. Foreign bytes never panic and never grow memory past a
 //! stated bound.
 //!
 //! Reading order: [`mod@encode`] and [`template`] (requests), [`http1`] (answers off a
@@ -41,7 +41,7 @@ pub mod template;
 pub mod trace;
 mod whole;
 
-pub use decode::{Decoder, Verdict};
+pub use decode::{AnswerVerdict, Decoder};
 pub use decoded::Decoded;
 pub use encode::{Encoded, QueueWish, RequestOptions, encode};
 pub use head::Head;

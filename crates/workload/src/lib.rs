@@ -41,7 +41,7 @@ pub use draw::Arrival;
 pub use error::TraceError;
 pub use error::{SpecError, closest, nearest};
 pub use material::Material;
-pub use player::{Action, Attempted, Deadline, Ended, Player};
+pub use player::{Action, AttemptEnd, Attempted, Deadline, Player};
 pub use policy::{CancelAfter, CancelSpec, ClientSpec, Connections, Jitter, RetryOn, RetrySpec, Timeouts};
 pub use prompts::{Prompts, Said, block_key};
 pub use rebuild::{RebuildSpec, Rebuilt, Reuse, rebuild};
@@ -49,7 +49,7 @@ pub use scenario::{
     AnswerText, ClassSpec, LoadSpec, PromptOrder, PromptSpec, Scenario, SessionSpec, SharedPrefix, SizeSpec,
     TargetSpec,
 };
-pub use schedule::{Feed, Schedule, Sequence};
+pub use schedule::{ArrivalFeed, Schedule, Sequence};
 pub use scrape::ScrapeSpec;
 pub use sizes::{Pause, Size};
 pub use tensors::{InputSpec, TensorEncoding, TensorSpec};

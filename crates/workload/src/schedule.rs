@@ -189,7 +189,7 @@ fn starts(
 /// The arrivals of [`Schedule::generate`] one by one, made when they are asked for: a trace of a million requests is
 /// replayed with eight bytes for each in memory. Sessions interleave, so that a scenario with them is drawn at once.
 #[derive(Clone, Debug)]
-pub struct Feed {
+pub struct ArrivalFeed {
     drawer: Drawer,
     starts: Vec<At>,
     /// Of a scenario with sessions: all arrivals, and `starts` are their due times.
@@ -198,7 +198,7 @@ pub struct Feed {
     hash: Hash,
 }
 
-impl Feed {
+impl ArrivalFeed {
     /// As [`Schedule::generate`]; with `most`, its first arrivals alone.
     ///
     /// # Errors
@@ -209,7 +209,7 @@ impl Feed {
         window: Span,
         level: u32,
         most: Option<u64>,
-    ) -> Result<Feed, SpecError> {
+    ) -> Result<ArrivalFeed, SpecError> {
         let most = usize::try_from(most.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
         let (drawer, mut starts) = starts(scenario, rate_per_s, window, level)?;
         let mut drawn = None;
@@ -221,7 +221,7 @@ impl Feed {
         }
         starts.truncate(most);
         let hash = Hash::begin(starts.len());
-        Ok(Feed { drawer, starts, drawn, next: 0, hash })
+        Ok(ArrivalFeed { drawer, starts, drawn, next: 0, hash })
     }
 
     /// Arrivals in all.
@@ -258,7 +258,7 @@ impl Feed {
     }
 }
 
-impl Iterator for Feed {
+impl Iterator for ArrivalFeed {
     type Item = Arrival;
 
     fn next(&mut self) -> Option<Arrival> {

@@ -53,7 +53,7 @@ pub enum TensorEncoding {
 }
 
 /// An input as a model declares it: its name, its type and its shape, in which −1 is open.
-pub type Declared = (String, Datatype, Vec<i64>);
+pub type DeclaredInput = (String, Datatype, Vec<i64>);
 
 impl TensorSpec {
     /// Fills in what the model says of itself. `max_batch`: rows of its largest batch, 0 where it does not batch, `None`
@@ -63,7 +63,7 @@ impl TensorSpec {
     /// A shape that contradicts the model's, or an input that it does not have.
     pub fn resolve(
         &mut self,
-        declared: &[Declared],
+        declared: &[DeclaredInput],
         max_batch: Option<u32>,
         rows: &Size,
     ) -> Result<Vec<String>, SpecError> {

@@ -190,7 +190,7 @@ impl Engine {
     }
 
     /// Stops it and hands over what it knows.
-    pub fn stop(mut self) -> Result<Vec<truth::Record>> {
+    pub fn stop(mut self) -> Result<Vec<truth::TruthRecord>> {
         drop(self.stdin.take());
         self.child.wait()?;
         let text = std::fs::read_to_string(&self.log)?;

@@ -14,8 +14,8 @@ use plimsoll_workload::units::{Rate, parse_span};
 use super::engine;
 use crate::exit::{Exit, Stop};
 use crate::flags::calc::{
-    AmdahlArgs, BulkArgs, CalcArgs, DemandArgs, FanoutArgs, HedgeArgs, LatencyArgs, Law, LittleArgs, Mm1Args,
-    ServedBy, ShownArgs, StationArgs, TokensArgs, UslArgs, UtilisationArgs,
+    AmdahlArgs, BulkArgs, CalcArgs, CalcLaw, DemandArgs, FanoutArgs, HedgeArgs, LatencyArgs, LittleArgs,
+    Mm1Args, ServedBy, ShownArgs, StationArgs, TokensArgs, UslArgs, UtilisationArgs,
 };
 use crate::out;
 
@@ -34,30 +34,30 @@ pub fn run(args: &CalcArgs) -> Result<Exit, Stop> {
     Ok(Exit::Done)
 }
 
-fn answer(law: &Law) -> Result<(LawFinding, &ShownArgs), Stop> {
+fn answer(law: &CalcLaw) -> Result<(LawFinding, &ShownArgs), Stop> {
     let of = |e: LawError| Stop::usage(e.to_string());
     Ok(match law {
-        Law::Little(args) => (calc::little(&little(args)?).map_err(of)?, &args.shown),
-        Law::Utilisation(args) => (calc::utilisation(&utilisation(args)?).map_err(of)?, &args.shown),
-        Law::Mm1(args) => (calc::mm1(&mm1(args)?).map_err(of)?, &args.station.shown),
-        Law::Mmc(args) => {
+        CalcLaw::Little(args) => (calc::little(&little(args)?).map_err(of)?, &args.shown),
+        CalcLaw::Utilisation(args) => (calc::utilisation(&utilisation(args)?).map_err(of)?, &args.shown),
+        CalcLaw::Mm1(args) => (calc::mm1(&mm1(args)?).map_err(of)?, &args.station.shown),
+        CalcLaw::Mmc(args) => {
             let spec = station(&args.demand, &args.station, args.servers, (1.0, 1.0))?;
             (calc::mmc(&spec).map_err(of)?, &args.station.shown)
         }
-        Law::Mg1(args) => {
+        CalcLaw::Mg1(args) => {
             let spec = station(&args.demand, &args.station, 1, (1.0, args.cv))?;
             (calc::mg1(&spec).map_err(of)?, &args.station.shown)
         }
-        Law::Ggc(args) => {
+        CalcLaw::Ggc(args) => {
             let spec = station(&args.demand, &args.station, args.servers, (args.arrival_cv, args.cv))?;
             (calc::ggc(&spec).map_err(of)?, &args.station.shown)
         }
-        Law::Usl(args) => (calc::usl(&usl(args)?).map_err(of)?, &args.shown),
-        Law::Amdahl(args) => (calc::amdahl(&amdahl(args)?).map_err(of)?, &args.shown),
-        Law::Fanout(args) => (calc::fanout(&fanout(args)?).map_err(of)?, &args.shown),
-        Law::Hedge(args) => (calc::hedge(&hedge(args)?).map_err(of)?, &args.shown),
-        Law::Tokens(args) => (calc::tokens(&tokens(args)?).map_err(of)?, &args.shown),
-        Law::Bulk(args) => (calc::bulk(&bulk(args)?).map_err(of)?, &args.shown),
+        CalcLaw::Usl(args) => (calc::usl(&usl(args)?).map_err(of)?, &args.shown),
+        CalcLaw::Amdahl(args) => (calc::amdahl(&amdahl(args)?).map_err(of)?, &args.shown),
+        CalcLaw::Fanout(args) => (calc::fanout(&fanout(args)?).map_err(of)?, &args.shown),
+        CalcLaw::Hedge(args) => (calc::hedge(&hedge(args)?).map_err(of)?, &args.shown),
+        CalcLaw::Tokens(args) => (calc::tokens(&tokens(args)?).map_err(of)?, &args.shown),
+        CalcLaw::Bulk(args) => (calc::bulk(&bulk(args)?).map_err(of)?, &args.shown),
     })
 }
 

@@ -18,7 +18,7 @@ use plimsoll_workload::scenario::TargetSpec;
 
 use super::watch::asked::{address, page, span};
 use super::watch::knows;
-use super::watch::serve::{Body, Served};
+use super::watch::serve::{Body, StatusServer};
 use crate::budget_file;
 use crate::exit::{Exit, Stop};
 use crate::flags::{CanaryArgs, Format};
@@ -52,8 +52,9 @@ pub fn run(args: &CanaryArgs) -> Result<Exit, Stop> {
         ));
     }
     let listen = Some(&args.listen).filter(|listen| *listen != "none");
-    let served =
-        listen.map(|listen| Served::start(address(listen)?, args.listen_open, Vec::new())).transpose()?;
+    let served = listen
+        .map(|listen| StatusServer::start(address(listen)?, args.listen_open, Vec::new()))
+        .transpose()?;
     if !args.quiet {
         out::note(&words::begins([args.base.len(), args.canary.len()], &spec));
     }
@@ -93,7 +94,7 @@ fn go(
     args: &CanaryArgs,
     canary: &Mutex<Canary>,
     (clock, until, ended): (Clock, Option<At>, &AtomicBool),
-    served: Option<&Served>,
+    served: Option<&StatusServer>,
 ) -> CanaryFinding {
     let mut said = String::new();
     loop {
@@ -167,7 +168,7 @@ fn sides(args: &CanaryArgs) -> Result<(Vec<String>, HashMap<String, Arm>), Stop>
     Ok((pages, arms))
 }
 
-fn show(served: &Served, found: &CanaryFinding) {
+fn show(served: &StatusServer, found: &CanaryFinding) {
     let verdict = serde_json::to_string(found).unwrap_or_default();
     let bodies = vec![
         Body::new("/v1/verdict", "application/json", verdict.clone()),

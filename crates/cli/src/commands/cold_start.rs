@@ -23,7 +23,7 @@ use serde_json::json;
 use super::run::ceiling_flags;
 use crate::exit::{Exit, Stop};
 use crate::flags::{ColdStartArgs, Format};
-use crate::measure::{Begin, Measure, Step, random};
+use crate::measure::{Begin, LevelStep, Measure, random};
 use crate::out;
 use crate::resolve::Draft;
 
@@ -156,7 +156,7 @@ fn level(measure: &mut Measure, purpose: &str, requests: u64, title: &str) -> Re
     if measure.stopped() {
         return Ok(());
     }
-    let step = Step {
+    let step = LevelStep {
         traffic: "steady".into(),
         arrivals: None,
         purpose: purpose.into(),

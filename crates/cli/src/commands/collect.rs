@@ -9,7 +9,7 @@ use plimsoll_model::{Fingerprint, Manifest, RunState, Time, TraceSpan};
 use plimsoll_profile::traces::{Counting, Overview};
 use plimsoll_report::figure;
 use plimsoll_server::ServeError;
-use plimsoll_server::collector::{self, CollectStopper, CollectorConfig, Counts, SpanSink};
+use plimsoll_server::collector::{self, CollectStopper, CollectorConfig, IntakeCounts, SpanSink};
 use plimsoll_store::{RunWriter, StoreError};
 use plimsoll_workload::units::parse_span;
 use serde_json::json;
@@ -65,7 +65,7 @@ pub fn run(args: &CollectArgs) -> Result<Exit, Stop> {
 }
 
 /// Prints what came. No span at all is "source unavailable".
-fn show(args: &CollectArgs, dir: &std::path::Path, counts: &Counts) -> Result<Exit, Stop> {
+fn show(args: &CollectArgs, dir: &std::path::Path, counts: &IntakeCounts) -> Result<Exit, Stop> {
     let overview = overview(dir).map_err(|e| Stop::invalid(e.to_string()))?;
     match args.format {
         Format::Json => {
@@ -88,7 +88,7 @@ pub fn overview(dir: &std::path::Path) -> Result<Overview, StoreError> {
     Ok(counting.end())
 }
 
-fn said(counts: &Counts) -> serde_json::Value {
+fn said(counts: &IntakeCounts) -> serde_json::Value {
     json!({
         "requests": counts.requests,
         "spans": counts.spans,
@@ -101,7 +101,7 @@ fn said(counts: &Counts) -> serde_json::Value {
     })
 }
 
-fn sentence(counts: &Counts) -> String {
+fn sentence(counts: &IntakeCounts) -> String {
     let mut text = format!(
         "{} in {}",
         figure::counted(counts.spans, "span"),

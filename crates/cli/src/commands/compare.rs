@@ -4,7 +4,7 @@ use crate::rows;
 use std::path::Path;
 
 use plimsoll_judge::compare::finding::{ChangeVerdict, Comparison, Difference};
-use plimsoll_judge::compare::{CompareSpec, Differing, Margins, Refusal, RunRead, compare};
+use plimsoll_judge::compare::{CompareRefusal, CompareSpec, Differing, Margins, RunRead, compare};
 use plimsoll_judge::quality::Quality;
 
 use crate::baseline;
@@ -146,13 +146,13 @@ pub fn same_folder(a: &Path, b: &Path) -> bool {
 }
 
 /// The one line of a refusal.
-fn refused(refusal: Refusal) -> Stop {
+fn refused(refusal: CompareRefusal) -> Stop {
     match refusal {
-        Refusal::Invalid { side, why } => Stop::invalid(format!(
+        CompareRefusal::Invalid { side, why } => Stop::invalid(format!(
             "the {side} can't be believed, so nothing can be said of the change: {why}"
         )),
-        Refusal::Nothing(why) => Stop::usage(why),
-        Refusal::Differ(differences) => {
+        CompareRefusal::Nothing(why) => Stop::usage(why),
+        CompareRefusal::Differ(differences) => {
             let mut named: Vec<String> = differences.iter().take(NAMED).map(one).collect();
             if differences.len() > NAMED {
                 named.push(format!("{} more", differences.len() - NAMED));

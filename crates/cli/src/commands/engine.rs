@@ -7,7 +7,7 @@ use std::path::Path;
 use plimsoll_server::{EngineServerConfig, ServeError};
 use plimsoll_sim::catalogue::{Gpu, gpus, models};
 use plimsoll_sim::{EngineSpec, ModeSpec, WorldSpec, catalogue::profile};
-use plimsoll_wire::kserve::server::Declared;
+use plimsoll_wire::kserve::server::ServedInput;
 use serde_json::json;
 
 use crate::exit::{Exit, Stop};
@@ -75,10 +75,10 @@ pub fn run(args: &EngineArgs) -> Result<Exit, Stop> {
 }
 
 /// The inputs that are declared, each name once.
-fn inputs(texts: &[String]) -> Result<Vec<Declared>, Stop> {
-    let mut all: Vec<Declared> = Vec::new();
+fn inputs(texts: &[String]) -> Result<Vec<ServedInput>, Stop> {
+    let mut all: Vec<ServedInput> = Vec::new();
     for text in texts {
-        let one = Declared::parse(text).map_err(|e| Stop::usage(format!("--input {text}: {e}")))?;
+        let one = ServedInput::parse(text).map_err(|e| Stop::usage(format!("--input {text}: {e}")))?;
         if all.iter().any(|known| known.name == one.name) {
             return Err(Stop::usage(format!("--input {text}: {} is there already", one.name)));
         }

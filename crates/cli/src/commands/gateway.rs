@@ -18,7 +18,7 @@ use plimsoll_client::Clock;
 use plimsoll_gateway::keys;
 use plimsoll_gateway::pool::Shown;
 use plimsoll_gateway::stats::ENDS;
-use plimsoll_gateway::{Gateway, GatewayError, GatewaySpec, RecordSpec, ReplicaSpec, Role};
+use plimsoll_gateway::{Gateway, GatewayError, GatewaySpec, RecordSpec, ReplicaRole, ReplicaSpec};
 use plimsoll_policy::{RouteSpec, Standing};
 use plimsoll_report::figure::counted;
 use plimsoll_workload::error::nearest;
@@ -29,7 +29,7 @@ use crate::flags::{Format, GatewayArgs};
 use crate::out;
 use crate::screen::KeyWatch;
 use again::Again;
-use record::{Ended as Recorded, Record};
+use record::{RecordEnd as Recorded, TrafficRecord};
 
 /// How often it is seen whether a replica's standing has changed.
 const LOOK: Duration = Duration::from_millis(100);
@@ -68,7 +68,7 @@ pub fn run(args: &GatewayArgs) -> Result<Exit, Stop> {
     serve(args, file.map(String::as_str), &spec)
 }
 
-fn started(spec: &GatewaySpec, clock: Clock, record: Option<&Record>) -> Result<Gateway, Stop> {
+fn started(spec: &GatewaySpec, clock: Clock, record: Option<&TrafficRecord>) -> Result<Gateway, Stop> {
     Gateway::recording(spec, clock, record.map(|record| &record.traffic)).map_err(|e| match e {
         GatewayError::System(_) => Stop::invalid(e.to_string()),
         other => Stop::usage(other.to_string()),
@@ -77,11 +77,11 @@ fn started(spec: &GatewaySpec, clock: Clock, record: Option<&Record>) -> Result<
 
 fn serve(args: &GatewayArgs, file: Option<&str>, spec: &GatewaySpec) -> Result<Exit, Stop> {
     let clock = Clock::start();
-    let record = Record::start(spec, clock, args.quiet)?;
+    let record = TrafficRecord::start(spec, clock, args.quiet)?;
     let gateway = match started(spec, clock, record.as_ref()) {
         Ok(gateway) => gateway,
         Err(stop) => {
-            record.map(Record::end);
+            record.map(TrafficRecord::end);
             return Err(stop);
         }
     };
@@ -159,7 +159,7 @@ fn serve(args: &GatewayArgs, file: Option<&str>, spec: &GatewaySpec) -> Result<E
         Ok(ended) => ended.map_err(|e| Stop::invalid(e.to_string()))?,
         Err(_) => return Err(Stop::invalid("the gateway's thread died")),
     }
-    let recorded = record.map(Record::end).filter(|_| spec.record.is_some());
+    let recorded = record.map(TrafficRecord::end).filter(|_| spec.record.is_some());
     let retries = stats.retries.load(Ordering::Relaxed);
     match args.format {
         Format::Json => {
@@ -219,11 +219,11 @@ impl Standings {
 /// `3 replicas, 1 canary and 1 shadow`.
 fn in_front_of(spec: &GatewaySpec) -> String {
     let count = |role| spec.of(role).count() as u64;
-    let beside = [(Role::Canary, "canary"), (Role::Shadow, "shadow")];
+    let beside = [(ReplicaRole::Canary, "canary"), (ReplicaRole::Shadow, "shadow")];
     let beside = beside.into_iter().filter(|(role, _)| count(*role) > 0);
     let beside: Vec<String> =
         beside.map(|(role, what)| format!("{} in the role of a {what}", count(role))).collect();
-    let serving = counted(count(Role::Serve), "replica");
+    let serving = counted(count(ReplicaRole::Serve), "replica");
     if beside.is_empty() { serving } else { format!("{serving} and {}", beside.join(", ")) }
 }
 

@@ -3,7 +3,7 @@
 use crate::rows;
 use std::path::Path;
 
-use plimsoll_judge::history::{Line, line};
+use plimsoll_judge::history::{HistoryLine, line};
 use plimsoll_measure::findings::Trust;
 use serde_json::json;
 
@@ -52,7 +52,7 @@ fn add(baseline: &Baseline, run: &Path, label: Option<&str>) -> Result<(), Stop>
     Ok(())
 }
 
-fn as_json(name: &str, line: &Line, since: usize) -> serde_json::Value {
+fn as_json(name: &str, line: &HistoryLine, since: usize) -> serde_json::Value {
     let courses: Vec<_> = line
         .courses
         .iter()

@@ -15,7 +15,7 @@ use plimsoll_model::{
 };
 use plimsoll_report::figure::counted;
 use plimsoll_store::RunWriter;
-use plimsoll_wire::foreign::{Feed, ForeignError, Taken, UNDERSTOOD, assemble, sniff};
+use plimsoll_wire::foreign::{FileRead, ForeignError, ForeignFeed, UNDERSTOOD, assemble, sniff};
 use serde_json::json;
 
 use crate::exit::{Exit, Stop};
@@ -95,10 +95,10 @@ fn list(folder: &Path, deep: usize, files: &mut Vec<PathBuf>) -> Result<(), Stop
 }
 
 /// A file, read to its end; `None` = it is no result.
-fn take(path: &Path) -> Result<Option<Taken>, Stop> {
+fn take(path: &Path) -> Result<Option<FileRead>, Stop> {
     let name = path.display();
     let (mut head, mut is_none) = (Vec::new(), false);
-    let mut feed: Option<Feed> = None;
+    let mut feed: Option<ForeignFeed> = None;
     // What was inflated until a damage is read, and the document that it ends in says that it is cut.
     let damage = trace_file::pieces(path, |read| {
         if let Some(feed) = &mut feed {
@@ -124,12 +124,12 @@ fn take(path: &Path) -> Result<Option<Taken>, Stop> {
         Some(feed) => Some(feed),
         None => begin(&mut head),
     };
-    Ok(feed.map(Feed::end))
+    Ok(feed.map(ForeignFeed::end))
 }
 
-fn begin(head: &mut Vec<u8>) -> Option<Feed> {
+fn begin(head: &mut Vec<u8>) -> Option<ForeignFeed> {
     let kind = sniff(head.get(..head.len().min(HEAD)).unwrap_or_default())?;
-    let mut feed = Feed::new(kind);
+    let mut feed = ForeignFeed::new(kind);
     feed.push(&std::mem::take(head));
     Some(feed)
 }

@@ -13,7 +13,9 @@ use std::path::{Path, PathBuf};
 use plimsoll_judge::compare::Margins;
 use plimsoll_judge::compare::finding::Comparison;
 use plimsoll_judge::quality::Quality;
-use plimsoll_judge::sequential::{Guard, InterleaveWatch, Looked, Verdict, WatchSpec};
+use plimsoll_judge::sequential::{
+    InterleaveState, InterleaveWatch, PercentileGuard, SequentialVerdict, WatchSpec,
+};
 use plimsoll_measure::findings::Findings;
 use plimsoll_model::{Attempt, EndedBy, Load, Span};
 use plimsoll_report::{figure, quality as words, watch};
@@ -25,7 +27,7 @@ use super::compare;
 use super::run::{ceiling_flags, rate, window};
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, InterleaveArgs, OutputArgs, TargetArgs};
-use crate::measure::{Begin, Closed, Measure, Step, folder, look, max_rate, random};
+use crate::measure::{Begin, Closed, LevelStep, Measure, folder, look, max_rate, random};
 use crate::out;
 use crate::resolve::{self, Draft};
 
@@ -150,7 +152,7 @@ impl Plan {
         margins: &Margins,
         mut a: Measure,
         mut b: Measure,
-    ) -> Result<([Arm; 2], Looked, bool), Stop> {
+    ) -> Result<([Arm; 2], InterleaveState, bool), Stop> {
         let warm_up = match self.scenarios[0].load.warm_up() {
             0 => WARM_UP,
             asked => asked,
@@ -172,7 +174,7 @@ impl Plan {
             watch.push(&rows_a, &rows_b, took);
             let looked = watch.looked();
             a.screen.say(&watch::line(&looked, args.alternations));
-            let settled = !matches!(looked.verdict, Verdict::GoOn { .. });
+            let settled = !matches!(looked.verdict, SequentialVerdict::GoOn { .. });
             if args.stop_early && settled {
                 break;
             }
@@ -219,9 +221,9 @@ impl Plan {
         Ok(Some((rows_a, rows_b, took)))
     }
 
-    fn step(&self, purpose: &str, load: Load, window: Span, requests: Option<u64>) -> Step {
+    fn step(&self, purpose: &str, load: Load, window: Span, requests: Option<u64>) -> LevelStep {
         let (traffic, purpose) = ("steady".into(), purpose.into());
-        Step {
+        LevelStep {
             traffic,
             arrivals: None,
             purpose,
@@ -308,9 +310,9 @@ fn home(output: &OutputArgs) -> Result<PathBuf, Stop> {
 }
 
 /// The watched percentiles with the margins of the comparison, so that both ask for the same.
-fn guards(margins: &Margins) -> Vec<Guard> {
+fn guards(margins: &Margins) -> Vec<PercentileGuard> {
     [(0.5, margins.p50), (0.95, margins.p95), (0.99, margins.p99)]
-        .map(|(percentile, margin)| Guard { percentile, margin })
+        .map(|(percentile, margin)| PercentileGuard { percentile, margin })
         .to_vec()
 }
 
@@ -318,7 +320,7 @@ fn guards(margins: &Margins) -> Vec<Guard> {
 struct Told<'a> {
     home: &'a Path,
     arms: &'a [Arm; 2],
-    looked: &'a Looked,
+    looked: &'a InterleaveState,
     compared: &'a Result<([String; 2], Comparison), Stop>,
     quality: Option<&'a Quality>,
 }
@@ -382,10 +384,10 @@ impl Told<'_> {
             }
         }
         match (&self.looked.verdict, self.compared) {
-            (Verdict::Harm { .. }, _) => Exit::Broken,
+            (SequentialVerdict::Harm { .. }, _) => Exit::Broken,
             (_, Ok((_, comparison))) if !args.stop_early => compare::exit(comparison.verdict),
-            (Verdict::Promote, _) => Exit::Done,
-            (Verdict::GoOn { .. }, _) => Exit::Inconclusive,
+            (SequentialVerdict::Promote, _) => Exit::Done,
+            (SequentialVerdict::GoOn { .. }, _) => Exit::Inconclusive,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use plimsoll_measure::findings::{BudgetSpec, Held, LevelSummary};
 use plimsoll_model::{Attempt, Manifest, Sample};
 use plimsoll_plan::levers::{
-    By, EffortSpec, Goal, LeverCase, LeverFinding, LeverSpec, Redraw, catalogue, rank,
+    EffortSpec, Goal, LeverCase, LeverFinding, LeverOrder, LeverSpec, Redraw, catalogue, rank,
 };
 use plimsoll_plan::spec::Band;
 use plimsoll_profile::infer::Floor;
@@ -147,15 +147,15 @@ fn world(
     Ok((Some(world), None))
 }
 
-fn by(args: &LeversArgs, priced: bool, summary: &LevelSummary) -> Result<By, Stop> {
+fn by(args: &LeversArgs, priced: bool, summary: &LevelSummary) -> Result<LeverOrder, Stop> {
     let holds = summary.budget.as_ref().is_some_and(|budget| budget.verdict == Held::Pass);
     match args.by {
         Some(RankBy::Cost) if !priced => {
             Err(Stop::usage("--by cost: needs a price, such as --price 2.49USD/gpu-hour --gpus 1"))
         }
-        Some(RankBy::Cost) => Ok(By::Cost),
-        Some(RankBy::Latency) => Ok(By::Latency),
-        None if priced && holds => Ok(By::Cost),
-        None => Ok(By::Latency),
+        Some(RankBy::Cost) => Ok(LeverOrder::Cost),
+        Some(RankBy::Latency) => Ok(LeverOrder::Latency),
+        None if priced && holds => Ok(LeverOrder::Cost),
+        None => Ok(LeverOrder::Latency),
     }
 }

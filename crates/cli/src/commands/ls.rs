@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, LsArgs};
-use crate::named::{self, Listed};
+use crate::named::{self, NamedRun};
 use crate::out;
 
 /// Lists them.
@@ -34,7 +34,7 @@ pub fn run(args: &LsArgs) -> Result<Exit, Stop> {
     Ok(Exit::Done)
 }
 
-fn row(run: &Listed) -> [String; 6] {
+fn row(run: &NamedRun) -> [String; 6] {
     let name = run.dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let Some(manifest) = &run.manifest else {
         let says = "not finished; plimsoll show recovers it".to_owned();
@@ -88,7 +88,7 @@ fn verdict(manifest: &Manifest) -> String {
     }
 }
 
-fn listed(run: &Listed) -> Value {
+fn listed(run: &NamedRun) -> Value {
     let dir = run.dir.display().to_string();
     let Some(manifest) = &run.manifest else { return json!({"dir": dir, "finished": false}) };
     json!({

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_client::{Client, ClientConfig, Clock, Control, LevelPlan, LevelTraffic, Memory, Sink};
-use plimsoll_judge::quality::{AskedTarget, Quality, Rounds, Said, ScoreVerdict, judge};
+use plimsoll_judge::quality::{AskedTarget, Quality, Rounds, ScoreVerdict, TargetAnswers, judge};
 use plimsoll_model::{Attempt, Load, RateCourse};
 use plimsoll_report::{figure, quality as words};
 use plimsoll_workload::scenario::LONGEST;
@@ -126,7 +126,7 @@ struct Arm {
     scenario: Scenario,
     client: Client,
     prompts: Arc<Prompts>,
-    said: Said,
+    said: TargetAnswers,
     /// What the first request without an answer met.
     why: Option<String>,
 }
@@ -163,7 +163,7 @@ impl Arm {
             keep_text: true,
         };
         let client = Client::start(config).map_err(|e| Stop::usage(e.to_string()))?;
-        Ok(Arm { scenario, client, prompts, said: Said::default(), why: None })
+        Ok(Arm { scenario, client, prompts, said: TargetAnswers::default(), why: None })
     }
 
     /// One round: every item once. Gives the number of those answered.

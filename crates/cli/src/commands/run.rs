@@ -14,7 +14,7 @@ use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, Size, Trace, TraceSizes
 use super::{merge, smoke};
 use crate::exit::{Exit, Stop};
 use crate::flags::{CeilingArgs, ClientArgs, RunArgs};
-use crate::measure::{Begin, Measure, Step, max_rate, random};
+use crate::measure::{Begin, LevelStep, Measure, max_rate, random};
 use crate::out;
 use crate::resolve::{self, Draft};
 use crate::shard::{Asked, Upload, of_shard};
@@ -308,7 +308,7 @@ fn warm_up(measure: &mut Measure, spec: &LoadSpec) -> Result<(), Stop> {
         LoadSpec::Closed { concurrency, .. } => (*concurrency).min(requests),
         _ => 1,
     };
-    let step = Step {
+    let step = LevelStep {
         traffic: "steady".into(),
         arrivals: None,
         purpose: "warmup".into(),
@@ -330,7 +330,7 @@ fn alone(measure: &mut Measure, spec: &LoadSpec) -> Result<(), Stop> {
     if requests == 0 {
         return Ok(());
     }
-    let step = Step {
+    let step = LevelStep {
         traffic: "steady".into(),
         arrivals: None,
         purpose: ISOLATED.into(),
@@ -371,8 +371,16 @@ fn level(
     (max_requests, requests): (Option<u64>, Option<u64>),
 ) -> Result<Tried, Stop> {
     let (traffic, purpose) = (traffic.to_owned(), "run".into());
-    let step =
-        Step { traffic, arrivals: None, purpose, load, window, max_requests, requests, max_rate_per_s: None };
+    let step = LevelStep {
+        traffic,
+        arrivals: None,
+        purpose,
+        load,
+        window,
+        max_requests,
+        requests,
+        max_rate_per_s: None,
+    };
     let title = match load {
         Load::Open { rate_per_s } => format!("open loop, {}", figure::per_second(rate_per_s)),
         Load::Closed { concurrency } => format!("closed loop, {concurrency} in flight"),

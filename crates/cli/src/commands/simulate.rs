@@ -1,7 +1,7 @@
 //! `plimsoll simulate`: a load on a simulated world in virtual time, written and judged as any other run.
 
 use crate::result;
-use plimsoll_measure::findings::{Findings, Kept};
+use plimsoll_measure::findings::{Findings, KeptUp};
 use plimsoll_model::{EndedBy, Manifest, Protocol};
 use plimsoll_report::figure;
 use plimsoll_sim::ModeSpec;
@@ -95,7 +95,7 @@ fn refuse_what_has_no_meaning(args: &SimulateArgs) -> Result<(), Stop> {
 /// A load that the world does not carry has no steady state; the figures are those of the stretch that was simulated.
 fn say_unsteady(manifest: &Manifest, findings: &Findings) {
     for (level, found) in manifest.levels.iter().zip(&findings.levels) {
-        let piles_up = found.summary.stability.verdict == Kept::Unstable;
+        let piles_up = found.summary.stability.verdict == KeptUp::Unstable;
         let most = figure::count(level.generator.in_flight_max);
         let why = match level.ended_by {
             EndedBy::Ceiling => format!("given up with {most} in flight"),

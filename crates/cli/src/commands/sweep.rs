@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use plimsoll_judge::cost::{Bill, Rate};
 use plimsoll_measure::findings::Findings;
-use plimsoll_measure::sweep::{CAPACITIES, Experiment, Next, Preview, PreviewAt, RequestPrice};
+use plimsoll_measure::sweep::{CAPACITIES, Preview, PreviewAt, RequestPrice, SweepLevel, SweepNext};
 use plimsoll_measure::{Sweep, SweepSpec};
 use plimsoll_model::{Load, SizeUnit};
 use plimsoll_report::{figure, table::Table, text};
@@ -17,7 +17,9 @@ use super::report;
 use super::run::{ceiling_flags, mean_lengths};
 use crate::exit::{Exit, Stop};
 use crate::flags::{CeilingArgs, ClientArgs, Format, OutputArgs, SearchArgs, SweepArgs};
-use crate::measure::{Begin, Closed, LevelRows, Measure, MeasuredLevel, Simulate, Step, max_rate, random};
+use crate::measure::{
+    Begin, Closed, LevelRows, LevelStep, Measure, MeasuredLevel, Simulate, max_rate, random,
+};
 use crate::resolve::{self, Draft};
 use crate::shard::{Asked, Put, Upload, of_shard};
 use crate::{out, screen::Screen};
@@ -101,7 +103,7 @@ pub fn own_arrivals_only(scenario: &mut Scenario, quiet: bool) -> Result<(), Sto
 }
 
 /// What a sweep left behind.
-pub struct Done {
+pub struct SweepDone {
     closed: Closed,
     findings: Findings,
     page: Option<PathBuf>,
@@ -111,8 +113,8 @@ pub struct Done {
 }
 
 /// Prints the result and where everything is.
-pub fn finish(done: Done, format: Format) -> Result<Exit, Stop> {
-    let Done { closed, findings, page, stopped, uploaded } = done;
+pub fn finish(done: SweepDone, format: Format) -> Result<Exit, Stop> {
+    let SweepDone { closed, findings, page, stopped, uploaded } = done;
     result::close(format, &closed, &findings, page.as_deref());
     if let Some(place) = uploaded.transpose()? {
         out::note(&format!("also put at {place}/{WHOLE}"));
@@ -164,7 +166,7 @@ pub fn measure(
     client: &ClientArgs,
     ceilings: &CeilingArgs,
     output: &OutputArgs,
-) -> Result<Done, Stop> {
+) -> Result<SweepDone, Stop> {
     let mut sweep = Sweep::new(plan.spec.clone()).map_err(|e| Stop::usage(e.to_string()))?;
     let spelt = spell(&plan, &preview(&plan));
     let Plan { scenario, spec, traffic, more, cost, reproduce, world, shard, put } = plan;
@@ -183,14 +185,14 @@ pub fn measure(
         shard,
     })?;
     let upload = put.map(|put| put.start(&measure.folder())).transpose()?;
-    while let Next::Run(experiment) = sweep.next() {
+    while let SweepNext::Run(experiment) = sweep.next() {
         if measure.stopped() {
             sweep.stop("stopped by the user");
             break;
         }
         let arrivals = traffic.iter().find(|(name, _)| *name == experiment.traffic).map(|(_, a)| a.clone());
         let title = title(&sweep, &experiment);
-        let step = Step {
+        let step = LevelStep {
             traffic: experiment.traffic,
             arrivals,
             purpose: experiment.purpose,
@@ -215,11 +217,11 @@ pub fn measure(
     let closed = measure.finish(&findings);
     let page = report::write(&closed.dir, None, &closed.manifest, &findings);
     let page = page.map_err(|e| out::note(&format!("plimsoll: no report: {e}"))).ok();
-    Ok(Done { closed, findings, page, stopped, uploaded: upload.map(Upload::finish) })
+    Ok(SweepDone { closed, findings, page, stopped, uploaded: upload.map(Upload::finish) })
 }
 
 /// What the live view says of a level: how far the sweep is, and what it does now.
-pub fn title(sweep: &Sweep, experiment: &Experiment) -> String {
+pub fn title(sweep: &Sweep, experiment: &SweepLevel) -> String {
     let progress = sweep.progress();
     let load = match experiment.load {
         Load::Open { rate_per_s } => figure::per_second(rate_per_s),

@@ -11,12 +11,12 @@ use super::Format;
 pub struct CalcArgs {
     /// The law; none = list them.
     #[command(subcommand)]
-    pub law: Option<Law>,
+    pub law: Option<CalcLaw>,
 }
 
 /// The laws.
 #[derive(Subcommand, Debug)]
-pub enum Law {
+pub enum CalcLaw {
     /// Requests in flight = rate × time: any one of the three from the other two
     Little(LittleArgs),
     /// How busy servers are, and how many a ceiling takes

@@ -25,7 +25,7 @@ const CALIBRATION_PATIENCE: Span = Span::from_secs(20);
 const IGNORE_EOS: &str = "ignore_eos";
 
 /// What the requests before the load are sent with.
-pub(super) struct Before<'a, S> {
+pub(super) struct BeforeLoad<'a, S> {
     /// Starts a client of its own: what it sends is announced, and counts against no ceiling.
     pub start: S,
     /// The models that the endpoint lists.
@@ -45,7 +45,7 @@ enum Which {
     First,
 }
 
-impl<S: Fn(&Scenario) -> Result<Client, Stop>> Before<'_, S> {
+impl<S: Fn(&Scenario) -> Result<Client, Stop>> BeforeLoad<'_, S> {
     /// Finds how many tokens the server's tokeniser makes of a word and what its chat template adds, so that prompts have the length asked
     /// for: prompts of two lengths and their `usage` give a line. Left alone where the scenario says it, where prompts are the user's own,
     /// and where the server reports no usage.

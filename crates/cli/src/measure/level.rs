@@ -18,7 +18,7 @@ use crate::exit::Stop;
 
 /// One level to be measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Step {
+pub struct LevelStep {
     /// Kind of traffic.
     pub traffic: String,
     /// The arrival process of that kind; `None` = the scenario's.
@@ -87,7 +87,7 @@ impl MeasuredLevel {
 /// What a step becomes for the client.
 pub(super) fn plan(
     scenario: &Scenario,
-    step: &Step,
+    step: &LevelStep,
     id: u32,
     prompts: &Arc<Prompts>,
 ) -> Result<LevelPlan, Stop> {
@@ -183,7 +183,7 @@ pub(super) fn stretch(arrivals: u64, window: Span) -> Load {
 /// A level as it will have been if this process dies in it, as far as its step tells.
 pub(super) fn cut_off(
     id: u32,
-    step: &Step,
+    step: &LevelStep,
     (load, rate_course): (Load, RateCourse),
     (start, plays_sessions_out): (At, bool),
 ) -> Level {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::mpsc;
 use std::thread;
 
-use plimsoll_client::{Clock, LevelPlan, Live, Totals};
+use plimsoll_client::{Clock, LevelPlan, LiveCounters, Totals};
 use plimsoll_model::{At, Load, SizeUnit};
 use plimsoll_report::figure;
 
@@ -16,7 +16,7 @@ const LOOK_BACK_S: f64 = 3.0;
 /// What is looked at.
 pub struct View<'a> {
     /// The driver's counters.
-    pub live: Live,
+    pub live: LiveCounters,
     /// The run's axis.
     pub clock: Clock,
     /// The level that runs.
@@ -26,12 +26,12 @@ pub struct View<'a> {
     /// Requests with which it ends, where it does.
     pub requests: Option<u64>,
     /// What is counted.
-    pub counts: Counts,
+    pub counts: LiveCounts,
 }
 
 /// What the driver's counters count.
 #[derive(Copy, Clone, Debug)]
-pub struct Counts {
+pub struct LiveCounts {
     /// What the sizes of requests are.
     pub unit: SizeUnit,
     /// Do answers come token by token? Else their times are those of whole answers.

@@ -37,18 +37,18 @@ use crate::place::is_url;
 use crate::screen::{KeyWatch, Screen};
 use crate::shard::{Agreed, Asked};
 
-use calibration::Before;
+use calibration::BeforeLoad;
 pub use closed::{Closed, findings, line_spec, verdict};
 use closed::{kept, manifest, progress, whole_scenario};
 use knowing::Knowing;
-pub use level::{LevelRows, MeasuredLevel, Step, Variation};
+pub use level::{LevelRows, LevelStep, MeasuredLevel, Variation};
 use level::{LevelSink, cut_off, plan, stretch};
 use scraping::Scraping;
 pub use sharded::Followed;
 use sharded::{deal, heed};
 use target::look_until;
 use target::start;
-pub use target::{Looked, look};
+pub use target::{TargetLook, look};
 pub use virtual_time::Simulate;
 use virtual_time::Virtual;
 
@@ -175,8 +175,8 @@ impl Measure {
             }
         };
         looked.say(&mut screen);
-        let Looked { facts, models, .. } = looked;
-        let first = Before {
+        let TargetLook { facts, models, .. } = looked;
+        let first = BeforeLoad {
             start: |scenario: &Scenario| start(scenario, client_args, &id, clock),
             listed: &models,
             max_rate,
@@ -300,14 +300,14 @@ impl Measure {
     }
 
     /// Runs one level to its end and keeps its rows. `title` says what the screen shows.
-    pub fn level(&mut self, step: &Step, title: &str) -> Result<MeasuredLevel, Stop> {
+    pub fn level(&mut self, step: &LevelStep, title: &str) -> Result<MeasuredLevel, Stop> {
         self.varied_level(step, title, &Variation::default())
     }
 
     /// The same with something that differs from the scenario.
     pub fn varied_level(
         &mut self,
-        step: &Step,
+        step: &LevelStep,
         title: &str,
         varied: &Variation,
     ) -> Result<MeasuredLevel, Stop> {
@@ -358,7 +358,7 @@ impl Measure {
         let target = &self.scenario.target;
         let streams = target.stream && target.protocol.streams();
         let unit = target.protocol.counts();
-        let counts = live::Counts { unit, streams };
+        let counts = live::LiveCounts { unit, streams };
         // What ends with its requests is known by them, not by its time.
         let requests = step.requests.or(plan.arrivals().filter(|_| plan.plays_sessions_out));
         let view = live::View { live: client.live(), clock, plan: &plan, title, requests, counts };

@@ -16,16 +16,16 @@ use plimsoll_workload::{ArrivalSpec, Schedule};
 
 use super::closed::kept;
 use super::level::part_of;
-use super::{Closed, Driver, LevelRows, Measure, MeasuredLevel, Step};
+use super::{Closed, Driver, LevelRows, LevelStep, Measure, MeasuredLevel};
 use crate::exit::Stop;
 use crate::screen::Screen;
-use crate::shard::{Agreed, NextLevel, Part, Taken};
+use crate::shard::{Agreed, LevelParts, NextLevel, Part};
 
 /// Between two looks whether shard 0 was told to stop.
 const LOOK: Span = Span(1_000_000_000);
 
 /// What shard 0 knows of a level whose parts it will put together.
-pub(super) struct Whole {
+pub(super) struct ShardedLevel {
     load: Load,
     arrivals: u64,
     schedule_hash: String,
@@ -39,10 +39,10 @@ pub(super) struct Whole {
 pub(super) fn deal(
     agreed: &mut Agreed,
     plan: &mut LevelPlan,
-    (step, arrivals): (&Step, &ArrivalSpec),
+    (step, arrivals): (&LevelStep, &ArrivalSpec),
     (writer, screen): (&RunWriter, &mut Screen),
     (clock, took): (Clock, Span),
-) -> Result<Option<Whole>, Stop> {
+) -> Result<Option<ShardedLevel>, Stop> {
     let concurrency = match &plan.requests {
         LevelTraffic::Open(_) => None,
         LevelTraffic::Closed { concurrency, .. } => Some(*concurrency),
@@ -64,7 +64,7 @@ pub(super) fn deal(
         }
     };
     if let Some(levels) = agreed.levels.as_mut().filter(|levels| levels.leads()) {
-        let step = Step { max_rate_per_s: plan.max_rate_per_s, ..step.clone() };
+        let step = LevelStep { max_rate_per_s: plan.max_rate_per_s, ..step.clone() };
         agreed.at = levels.say(plan.id, &step, (clock, took))?;
     }
     let (of_all, hash) = part_of(plan, ShardStart { shard: part, at: agreed.at });
@@ -77,7 +77,7 @@ pub(super) fn deal(
     }
     let leads = agreed.levels.as_ref().is_some_and(crate::shard::Levels::leads);
     let constant = matches!(arrivals, ArrivalSpec::Constant) && schedule.is_some();
-    let whole = Whole { load, arrivals: of_all, schedule_hash: hash, schedule, of: part.of, constant };
+    let whole = ShardedLevel { load, arrivals: of_all, schedule_hash: hash, schedule, of: part.of, constant };
     Ok(leads.then_some(whole))
 }
 
@@ -93,7 +93,11 @@ pub struct Followed {
 
 impl Measure {
     /// Takes the others' parts of a level and makes one of all of them, in memory and in the run folder.
-    pub(super) fn put_together(&mut self, whole: &Whole, own: MeasuredLevel) -> Result<MeasuredLevel, Stop> {
+    pub(super) fn put_together(
+        &mut self,
+        whole: &ShardedLevel,
+        own: MeasuredLevel,
+    ) -> Result<MeasuredLevel, Stop> {
         let Driver::Live { clock, .. } = &self.driver else { return Ok(own) };
         let Some((levels, shard)) =
             self.shard.as_mut().and_then(|agreed| Some((agreed.levels.as_mut()?, agreed.shard)))
@@ -106,7 +110,7 @@ impl Measure {
         };
         let latest = level.stop + self.scenario.client.drain;
         let screen = &mut self.screen;
-        let Taken { parts, mut missing } =
+        let LevelParts { parts, mut missing } =
             levels.take(whole.of, latest, (*clock, &self.control), &mut |line| screen.say(line))?;
         let here: HashSet<(u64, u16)> = attempts.iter().map(|row| (row.request, row.attempt)).collect();
         let first = Shard { index: 0, of: whole.of };
@@ -188,12 +192,12 @@ impl Measure {
         Ok(Followed { closed: self.finish(&findings), levels, stopped })
     }
 
-    fn told(&mut self, after: At) -> Result<Option<(u32, Step)>, Stop> {
+    fn told(&mut self, after: At) -> Result<Option<(u32, LevelStep)>, Stop> {
         let Driver::Live { clock, .. } = &self.driver else { return Ok(None) };
         let Some(agreed) = &mut self.shard else { return Ok(None) };
         loop {
             let Some(levels) = &mut agreed.levels else { return Ok(None) };
-            let (next, at) = levels.next::<Step>(after, (*clock, &self.control))?;
+            let (next, at) = levels.next::<LevelStep>(after, (*clock, &self.control))?;
             let NextLevel::Step { id, step } = next else { return Ok(None) };
             agreed.at = at;
             let concurrency = match step.load {

@@ -13,7 +13,7 @@ use crate::screen::Screen;
 use crate::tensors;
 
 /// What the first look found.
-pub struct Looked {
+pub struct TargetLook {
     /// Facts for the manifest.
     pub facts: BTreeMap<String, Option<String>>,
     /// The models that the endpoint lists; empty where it lists none.
@@ -22,7 +22,7 @@ pub struct Looked {
     pub words: Vec<String>,
 }
 
-impl Looked {
+impl TargetLook {
     /// Says the lines.
     pub fn say(&self, screen: &mut Screen) {
         self.words.iter().for_each(|line| screen.say(line));
@@ -42,7 +42,7 @@ pub fn look_until(
     (before, clock): (Option<&str>, Clock),
     args: &ClientArgs,
     screen: &mut Screen,
-) -> Result<Looked, Stop> {
+) -> Result<TargetLook, Stop> {
     let Some(text) = &args.wait_ready else { return look(scenario, before) };
     let most = parse_span(text).map_err(|e| Stop::usage(format!("--wait-ready: {e}")))?;
     let until = clock.now() + most;
@@ -63,7 +63,7 @@ pub fn look_until(
 
 /// The first look: is it there, is it what it should be, which models does it list? Fills in the model if none is asked
 /// for: the only one, or of several the one asked for before.
-pub fn look(scenario: &mut Scenario, before: Option<&str>) -> Result<Looked, Stop> {
+pub fn look(scenario: &mut Scenario, before: Option<&str>) -> Result<TargetLook, Stop> {
     let probed = plimsoll_client::probe::probe(&scenario.target, None).map_err(|e| match e {
         ProbeError::Target(_) | ProbeError::NoModel { .. } => Stop::usage(e.to_string()),
         other => Stop::unreachable(other.to_string()),
@@ -105,7 +105,7 @@ pub fn look(scenario: &mut Scenario, before: Option<&str>) -> Result<Looked, Sto
     for unknown in ["engine", "engine_version", "engine_flags", "gpu", "driver", "replicas"] {
         facts.entry(unknown.into()).or_insert(None);
     }
-    Ok(Looked { facts, models: probed.models, words })
+    Ok(TargetLook { facts, models: probed.models, words })
 }
 
 /// Whether requests with these headers ask to be traced, by the sampled flag of W3C's `traceparent` (version-trace-span-flags); `None` where

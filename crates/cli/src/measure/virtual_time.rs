@@ -17,8 +17,8 @@ use plimsoll_sim::{Events, LevelPlan, RowSink, World, WorldSpec, simulate_into};
 use plimsoll_workload::{ArrivalSpec, BlockNames, Scenario};
 
 use super::{
-    Begin, Driver, LevelRows, Measure, MeasuredLevel, Step, ceilings_of, cut_off, folder, kept, manifest,
-    max_rate, random, stretch, whole_scenario,
+    Begin, Driver, LevelRows, LevelStep, Measure, MeasuredLevel, ceilings_of, cut_off, folder, kept,
+    manifest, max_rate, random, stretch, whole_scenario,
 };
 use crate::commands::run::mean_lengths;
 use crate::exit::Stop;
@@ -120,7 +120,7 @@ impl Measure {
     }
 
     /// Simulates one level to its end.
-    pub(super) fn virtual_level(&mut self, step: &Step, title: &str) -> Result<MeasuredLevel, Stop> {
+    pub(super) fn virtual_level(&mut self, step: &LevelStep, title: &str) -> Result<MeasuredLevel, Stop> {
         let Driver::Virtual(driver) = &mut self.driver else { return Err(Stop::invalid("not simulated")) };
         let mut scenario = self.scenario.clone();
         if let Some(arrivals) = &step.arrivals {
@@ -190,7 +190,7 @@ impl RowSink for Kept<'_> {
     }
 }
 
-fn plan<'a>(scenario: &'a Scenario, step: &Step, id: u32, start: At, events: Events) -> LevelPlan<'a> {
+fn plan<'a>(scenario: &'a Scenario, step: &LevelStep, id: u32, start: At, events: Events) -> LevelPlan<'a> {
     LevelPlan {
         traffic: step.traffic.clone(),
         purpose: step.purpose.clone(),
@@ -205,7 +205,7 @@ fn plan<'a>(scenario: &'a Scenario, step: &Step, id: u32, start: At, events: Eve
 }
 
 /// All events, or the ends of answers: as asked, else by how many there will be.
-fn events(asked: Option<KeepEvents>, scenario: &Scenario, step: &Step, screen: &mut Screen) -> Events {
+fn events(asked: Option<KeepEvents>, scenario: &Scenario, step: &LevelStep, screen: &mut Screen) -> Events {
     let tokens = output_tokens(scenario, step);
     match asked {
         Some(KeepEvents::All) => Events::All,
@@ -223,7 +223,7 @@ fn events(asked: Option<KeepEvents>, scenario: &Scenario, step: &Step, screen: &
 
 /// Output tokens of an open level, about. A closed loop sends what the engine takes: nothing is known beforehand, and what
 /// a concurrency of c makes in a window is guessed at fifty tokens a second each.
-fn output_tokens(scenario: &Scenario, step: &Step) -> f64 {
+fn output_tokens(scenario: &Scenario, step: &LevelStep) -> f64 {
     let window_s = step.window.as_secs_f64();
     let most = step.max_requests.map_or(f64::INFINITY, |most| most as f64);
     let (_, mean) = mean_lengths(scenario);

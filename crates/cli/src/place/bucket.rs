@@ -23,7 +23,7 @@ use tokio::runtime::Runtime;
 
 use super::connector::{Connector, LastStatus};
 use super::url::{BucketUrl, Cloud};
-use super::{Bucket, Object, Place};
+use super::{Object, Place, RunStore};
 use crate::exit::{Exit, Stop};
 
 /// What is tried again (a connection that fails, 5xx, 429) is tried so often, and no longer than this.
@@ -129,7 +129,7 @@ impl Place for ObjectBucket {
     }
 }
 
-impl Bucket for ObjectBucket {
+impl RunStore for ObjectBucket {
     fn put(&self, name: &str, bytes: Vec<u8>) -> Result<(), Stop> {
         let put = self.runtime.block_on(self.store.put(&self.path(name), bytes.into()));
         put.map(|_| ()).map_err(|e| self.wrong(&e))

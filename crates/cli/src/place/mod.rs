@@ -44,7 +44,7 @@ pub trait Place: Debug + Send + Sync {
 }
 
 /// A place that holds runs too: what a file system does for a folder's.
-pub trait Bucket: Place {
+pub trait RunStore: Place {
     /// Puts bytes in the place of whatever is there.
     ///
     /// # Errors
@@ -102,19 +102,19 @@ pub fn open(flag: &str, path: &Path) -> Result<Arc<dyn Place>, Stop> {
 ///
 /// # Errors
 /// It is no such name, it can't be reached, or it refuses.
-pub fn open_bucket(flag: &str, path: &Path) -> Result<Arc<dyn Bucket>, Stop> {
+pub fn open_bucket(flag: &str, path: &Path) -> Result<Arc<dyn RunStore>, Stop> {
     let url =
         BucketUrl::parse(&path.to_string_lossy()).map_err(|why| Stop::usage(format!("{flag} {why}")))?;
     bucket_at(flag, url)
 }
 
 #[cfg(feature = "object-store")]
-fn bucket_at(flag: &str, url: BucketUrl) -> Result<Arc<dyn Bucket>, Stop> {
+fn bucket_at(flag: &str, url: BucketUrl) -> Result<Arc<dyn RunStore>, Stop> {
     Ok(Arc::new(bucket::ObjectBucket::open(flag, url)?))
 }
 
 #[cfg(not(feature = "object-store"))]
-fn bucket_at(flag: &str, url: BucketUrl) -> Result<Arc<dyn Bucket>, Stop> {
+fn bucket_at(flag: &str, url: BucketUrl) -> Result<Arc<dyn RunStore>, Stop> {
     Err(Stop::usage(format!(
         "{flag} {}: this build has no object store support: take a packaged one, build with --features object-store, or name a folder",
         url.text

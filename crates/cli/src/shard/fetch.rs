@@ -13,7 +13,7 @@ use plimsoll_store::folder::{LOG, MANIFEST, REQUESTS, SERIES, SPANS};
 use super::upload::{EVERY, PARTS, part_name};
 use crate::exit::Stop;
 use crate::out;
-use crate::place::{Bucket, Object, open_bucket};
+use crate::place::{Object, RunStore, open_bucket};
 
 /// A shard that runs puts something within this, also where one turn of its upload takes long.
 const SILENT: Duration = Duration::from_secs(2 * EVERY.as_secs() + 2);
@@ -75,13 +75,13 @@ pub fn fetch(place: &Path, scratch: &Scratch) -> Result<Vec<(String, PathBuf)>, 
     Ok(fetched)
 }
 
-fn called(bucket: &dyn Bucket, run: &str) -> String {
+fn called(bucket: &dyn RunStore, run: &str) -> String {
     let place = bucket.name().trim_end_matches('/');
     if run.is_empty() { place.to_owned() } else { format!("{place}/{run}") }
 }
 
 /// What is there: one run itself, or those of shards below it.
-fn runs(bucket: &dyn Bucket) -> Result<BTreeMap<String, Files>, Stop> {
+fn runs(bucket: &dyn RunStore) -> Result<BTreeMap<String, Files>, Stop> {
     let objects = bucket.list("")?;
     let is_run = objects.iter().any(|object| object.name == MANIFEST);
     let mut runs: BTreeMap<String, Files> = BTreeMap::new();
@@ -97,7 +97,7 @@ fn runs(bucket: &dyn Bucket) -> Result<BTreeMap<String, Files>, Stop> {
     Ok(runs)
 }
 
-fn fetch_run(bucket: &dyn Bucket, files: &Files, dir: &Path) -> Result<(), Stop> {
+fn fetch_run(bucket: &dyn RunStore, files: &Files, dir: &Path) -> Result<(), Stop> {
     let wrong = |path: &Path, e: io::Error| Stop::invalid(format!("{}: {e}", path.display()));
     fs::create_dir(dir).map_err(|e| wrong(dir, e))?;
     let into = |file: &str| {

@@ -72,7 +72,7 @@ pub enum NextLevel<T> {
 }
 
 /// Parts of a level as they came.
-pub struct Taken {
+pub struct LevelParts {
     /// Those that are there.
     pub parts: Vec<Part>,
     /// Who is missing, and why.
@@ -150,14 +150,14 @@ impl Levels {
         latest: At,
         (clock, control): (Clock, &Control),
         waits: &mut dyn FnMut(&str),
-    ) -> Result<Taken, Stop> {
+    ) -> Result<LevelParts, Stop> {
         if control.stops() > 0 {
             // The others are not left to load a target that nobody watches any more.
             let _ = self.place.put_new(STOP, format!("{:016x}", crate::measure::random()).as_bytes());
         }
         let begun = clock.now();
         let until = begun.max(latest) + self.patience;
-        let mut taken = Taken { parts: Vec::new(), missing: Vec::new() };
+        let mut taken = LevelParts { parts: Vec::new(), missing: Vec::new() };
         for index in 1..of {
             let shard = Shard { index, ..self.shard };
             let name = self.part_name(index);

@@ -23,7 +23,7 @@ use crate::flags::ShardArgs;
 use crate::place::{self, Place};
 
 pub use fetch::{Scratch, fetch};
-pub use levels::{Levels, NextLevel, Taken};
+pub use levels::{LevelParts, Levels, NextLevel};
 pub use part::Part;
 pub use upload::{Put, Upload, of_shard};
 

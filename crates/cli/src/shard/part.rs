@@ -56,11 +56,11 @@ impl Part {
         let (mut attempts, mut samples) = (Vec::new(), Vec::new());
         let tail = frame::read(bytes, bytes.len() as u64, |record| {
             match record {
-                frame::Record::Manifest(manifest) => shard = manifest.shard,
-                frame::Record::Attempt(row) => attempts.push(row),
-                frame::Record::Sample(sample) => samples.push(sample),
-                frame::Record::Level(read) => level = Some(*read),
-                frame::Record::Begun(_) | frame::Record::Span(_) => {}
+                frame::LogRecord::Manifest(manifest) => shard = manifest.shard,
+                frame::LogRecord::Attempt(row) => attempts.push(row),
+                frame::LogRecord::Sample(sample) => samples.push(sample),
+                frame::LogRecord::Level(read) => level = Some(*read),
+                frame::LogRecord::Begun(_) | frame::LogRecord::Span(_) => {}
             }
             Ok::<(), std::io::Error>(())
         });

@@ -16,7 +16,7 @@ use plimsoll_store::folder::{LOG, MANIFEST, REQUESTS, SERIES, SPANS};
 use crate::exit::Stop;
 use crate::flags::OutputArgs;
 use crate::named::HOME;
-use crate::place::{Bucket, is_url, open_bucket};
+use crate::place::{RunStore, is_url, open_bucket};
 
 /// How often what is new of the log is put.
 pub const EVERY: Duration = Duration::from_secs(5);
@@ -38,7 +38,7 @@ pub fn part_name(n: u64) -> String {
 
 /// Where the run of a shard is put beside the folder that it is written in.
 pub struct Put {
-    bucket: Arc<dyn Bucket>,
+    bucket: Arc<dyn RunStore>,
     /// Its name there.
     name: String,
 }
@@ -79,7 +79,7 @@ pub fn of_shard(
 
 /// A run on its way. Dropped, it puts what there is of the log.
 pub struct Upload {
-    bucket: Arc<dyn Bucket>,
+    bucket: Arc<dyn RunStore>,
     /// The run's name in the bucket.
     name: String,
     dir: PathBuf,
@@ -91,7 +91,7 @@ impl Upload {
     ///
     /// # Errors
     /// A run is there already, or it can't be put.
-    pub fn start(bucket: Arc<dyn Bucket>, name: String, dir: &Path) -> Result<Upload, Stop> {
+    pub fn start(bucket: Arc<dyn RunStore>, name: String, dir: &Path) -> Result<Upload, Stop> {
         let manifest = dir.join(MANIFEST);
         let bytes = std::fs::read(&manifest).map_err(|e| unread(&manifest, &e))?;
         if !bucket.put_new(&format!("{name}/{MANIFEST}"), &bytes)? {
@@ -168,7 +168,7 @@ impl Drop for Upload {
 }
 
 /// The run's name is taken.
-fn taken(bucket: &dyn Bucket, name: &str) -> Stop {
+fn taken(bucket: &dyn RunStore, name: &str) -> Stop {
     Stop::usage(format!(
         "{}/{name}: already exists, and a run is never overwritten; name another place",
         bucket.name().trim_end_matches('/')
@@ -181,7 +181,7 @@ fn unread(path: &Path, error: &std::io::Error) -> Stop {
 
 /// The log's parts that are there.
 struct Parts {
-    bucket: Arc<dyn Bucket>,
+    bucket: Arc<dyn RunStore>,
     name: String,
     log: PathBuf,
     /// Bytes of the log that are up.

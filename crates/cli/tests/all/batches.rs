@@ -3,8 +3,8 @@
 //! The budget's line is looked for in virtual time, where a busy machine can't blur it, and held against long runs of the
 //! same engine just under and just over it. Over loopback the path is tried, and what it says.
 
-use plimsoll_measure::findings::{BudgetSpec, Findings, Line};
-use plimsoll_measure::sweep::Next;
+use plimsoll_measure::findings::{BudgetSpec, CapacityLine, Findings};
+use plimsoll_measure::sweep::SweepNext;
 use plimsoll_measure::{Sweep, SweepSpec};
 use plimsoll_model::{At, Load, Span};
 use plimsoll_sim::client::{LevelPlan, simulate_level};
@@ -109,7 +109,7 @@ fn swept() -> Findings {
     let spec_of_sweep = SweepSpec { time: Span::from_secs(300), budget, ..SweepSpec::default() };
     let mut sweep = Sweep::new(spec_of_sweep).expect("a valid sweep");
     let mut id = 0;
-    while let Next::Run(experiment) = sweep.next() {
+    while let SweepNext::Run(experiment) = sweep.next() {
         let mut world = World::new(&spec, 5).expect("a valid engine");
         let plan = LevelPlan {
             purpose: experiment.purpose,
@@ -127,7 +127,7 @@ fn swept() -> Findings {
 fn the_budget_line_of_a_batcher_is_found() {
     let findings = swept();
     assert_eq!(findings.curves[0].metric, "e2e");
-    let line = findings.lines[0].budget.as_ref().and_then(Line::rate).expect("a budget line");
+    let line = findings.lines[0].budget.as_ref().and_then(CapacityLine::rate).expect("a budget line");
     // The interval is the bracket of levels that held and broke; long runs on either side of it say the same.
     let (under, over) = (virtually(0.97 * line.lower), virtually(1.03 * line.upper));
     assert!(keeps_budget(under), "{line:?}: {under:?} just under it");

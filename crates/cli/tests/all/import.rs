@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use flate2::read::MultiGzDecoder;
 use plimsoll_measure::foreign;
 use plimsoll_model::{Foreign, ForeignClock, ForeignDue, ForeignRow};
-use plimsoll_wire::foreign::{Feed, ForeignError, assemble, sniff};
+use plimsoll_wire::foreign::{ForeignError, ForeignFeed, assemble, sniff};
 use serde_json::Value;
 
 use crate::kit::{plimsoll, run_folder};
@@ -47,7 +47,7 @@ fn files(name: &str) -> Vec<Vec<u8>> {
 
 fn assembled(files: &[Vec<u8>]) -> Result<Foreign, ForeignError> {
     let taken = files.iter().filter_map(|bytes| {
-        let mut feed = Feed::new(sniff(&bytes[..bytes.len().min(64 << 10)])?);
+        let mut feed = ForeignFeed::new(sniff(&bytes[..bytes.len().min(64 << 10)])?);
         bytes.chunks(4099).for_each(|piece| feed.push(piece));
         Some(feed.end())
     });

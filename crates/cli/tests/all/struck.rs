@@ -9,7 +9,7 @@ use std::path::Path;
 
 use plimsoll_model::outcome::How;
 use plimsoll_model::{Attempt, Span};
-use plimsoll_server::truth::Record;
+use plimsoll_server::truth::TruthRecord;
 use plimsoll_sim::FaultTruth;
 
 use crate::kit::{Engine, plimsoll, run_folder};
@@ -17,7 +17,7 @@ use crate::kit::{Engine, plimsoll, run_folder};
 /// A row beside what the server knows of it; times are the world's, ns.
 struct Met {
     row: Attempt,
-    truth: Record,
+    truth: TruthRecord,
     came: i64,
     ended: i64,
 }
@@ -97,7 +97,7 @@ impl Struck {
         let text = std::fs::read_to_string(&log).expect("a truth log");
         let (header, records) = plimsoll_server::truth::read(&text).expect("a truth log");
         let zero = header.clock.monotonic_ns;
-        let mut by_id: HashMap<String, Record> =
+        let mut by_id: HashMap<String, TruthRecord> =
             records.into_iter().filter_map(|record| Some((record.id.clone()?, record))).collect();
         let mut rows = Vec::new();
         for row in run.attempts {

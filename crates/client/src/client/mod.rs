@@ -21,7 +21,7 @@ use crate::control::{Ceilings, Control};
 use crate::keeping::SharedByWorkers;
 use crate::level::{LevelPlan, LevelTraffic, Shared};
 use crate::link::Route;
-use crate::live::Live;
+use crate::live::LiveCounters;
 use crate::prepare::Ahead;
 use crate::request::Opening;
 use crate::secret::Secret;
@@ -84,7 +84,7 @@ pub struct Client {
     opening: Opening,
     /// Held while a level runs: its workers take one at a time.
     running: Mutex<()>,
-    live: Live,
+    live: LiveCounters,
     workers: Vec<UnboundedSender<Command>>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -99,7 +99,7 @@ impl Client {
         let options = options_of(&config.target)?;
         let opening = target.posts(&target.uri(&plimsoll_wire::encode::path(&options))?);
         let count = config.workers.unwrap_or_else(default_workers).max(1);
-        let live = Live::new(count);
+        let live = LiveCounters::new(count);
         let (numbers, known) = (Arc::new(AtomicU32::new(0)), SharedByWorkers::default());
         let route = Route { addrs: Ok(Vec::new()), host: String::new(), tls: None };
         let (mut workers, mut threads) = (Vec::new(), Vec::new());
@@ -124,7 +124,7 @@ impl Client {
     }
 
     /// The counters, for a screen: cheap to clone, readable from any thread while a level runs.
-    pub fn live(&self) -> Live {
+    pub fn live(&self) -> LiveCounters {
         self.live.clone()
     }
 

@@ -13,7 +13,7 @@ use super::{Client, ClientError};
 use crate::clock::Ties;
 use crate::control::{Ceilings, Control, Reached};
 use crate::doctor;
-use crate::histogram::Histogram;
+use crate::histogram::LogHistogram;
 use crate::level::{LevelPlan, LevelTraffic};
 use crate::link::Route;
 use crate::sink::Sink;
@@ -235,7 +235,7 @@ impl<'a> LevelWatch<'a> {
     }
 
     fn health(&self, reports: &[Report]) -> GeneratorHealth {
-        let (mut lag, mut delay) = (Histogram::default(), Histogram::default());
+        let (mut lag, mut delay) = (LogHistogram::default(), LogHistogram::default());
         for report in reports {
             lag.merge(&report.tally.lag);
             delay.merge(&report.user_delay);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use plimsoll_client::tcp::kernel_stamps_available;
-use plimsoll_client::{Live, Memory, Sink};
+use plimsoll_client::{LiveCounters, Memory, Sink};
 use plimsoll_model::{At, Span, StampSource};
 
 use crate::rig::{Rig, run_on};
@@ -11,7 +11,7 @@ use crate::server::{SSE_HEAD, Server, Step, finish, token, write};
 
 /// A condition over the live counters, handed to a server that is made before the client.
 #[derive(Clone, Default)]
-struct Later(Arc<std::sync::OnceLock<Live>>);
+struct Later(Arc<std::sync::OnceLock<LiveCounters>>);
 
 impl Later {
     fn events(&self, n: u64) -> Step {

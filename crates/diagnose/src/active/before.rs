@@ -9,16 +9,16 @@ use plimsoll_math::quantile::{of_sorted, sort};
 use plimsoll_model::{Attempt, Fingerprint, Level, Load};
 use serde::{Deserialize, Serialize};
 
-use super::block::{Block, BlockRow, LEVEL, median, ratio};
+use super::block::{BlockRow, ExperimentLevel, LEVEL, median, ratio};
 use super::facts::{self, ms, over, shown};
 use super::plan::{ActiveSpec, ArmSetting, ExperimentKind};
 use crate::effect::{ALONE_NEEDED, medians};
 use crate::fact::{Is, Observed};
 use crate::facts::Finding;
 use crate::frame::is_probe;
-use crate::seen::Seen;
+use crate::seen::SeenLevel;
 use crate::verdict::{Changed, Evidence, Missing};
-use crate::{Experiment, Side, changed};
+use crate::{NextExperiment, RunData, changed};
 use plimsoll_measure::findings::Estimate;
 
 /// Times as long per token from which a request alone has become slower, and what the lower bound has to pass: as rule M1.
@@ -40,7 +40,7 @@ const KEPT: usize = 2_000;
 
 /// The figures of an earlier run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Before {
+pub struct EarlierRun {
     /// Its folder.
     pub run: String,
     /// What was known of its target.
@@ -70,9 +70,9 @@ pub struct Once {
 
 /// An earlier run and the target as it is now.
 #[derive(Copy, Clone, Debug)]
-pub struct Against<'a> {
+pub struct BeforeAndNow<'a> {
     /// The earlier run.
-    pub before: &'a Before,
+    pub before: &'a EarlierRun,
     /// What is known of the target now.
     pub target: &'a Fingerprint,
 }
@@ -85,13 +85,13 @@ impl Once {
     }
 }
 
-fn answered(block: &Block) -> Vec<Once> {
+fn answered(block: &ExperimentLevel) -> Vec<Once> {
     block.rows.iter().filter_map(Once::of).take(KEPT).collect()
 }
 
-impl Before {
+impl EarlierRun {
     /// Reads an earlier run: an active diagnosis, a sweep, or any run with requests that had the target to themselves.
-    pub fn of(run: &str, side: &Side<'_>) -> Before {
+    pub fn of(run: &str, side: &RunData<'_>) -> EarlierRun {
         let blocks = super::blocks(side.levels, side.attempts, side.samples);
         let shown = match blocks.is_empty() {
             true => Vec::new(),
@@ -99,7 +99,7 @@ impl Before {
         };
         let levels: Vec<&Level> = side.levels.iter().filter(|level| level.purpose != "warmup").collect();
         let block = |level: &Level, attempts: &[Attempt]| {
-            Block::new((ExperimentKind::Alone, ArmSetting::Only), level, attempts, &[])
+            ExperimentLevel::new((ExperimentKind::Alone, ArmSetting::Only), level, attempts, &[])
         };
         let probe = |level: &&&Level| match blocks.is_empty() {
             true => is_probe(level),
@@ -126,11 +126,11 @@ impl Before {
             }
         };
         let concurrency = levels.iter().filter_map(at_concurrency).collect();
-        Before { run: run.to_owned(), target: side.facts.clone(), alone, concurrency, shown }
+        EarlierRun { run: run.to_owned(), target: side.facts.clone(), alone, concurrency, shown }
     }
 
     /// What the experiments show beside it.
-    pub fn read(&self, blocks: &[Block]) -> Vec<Finding> {
+    pub fn read(&self, blocks: &[ExperimentLevel]) -> Vec<Finding> {
         let now: Vec<Once> = facts::of(blocks, ExperimentKind::Alone).flat_map(answered).collect();
         let mut all = Vec::new();
         all.extend(self.token(&now));
@@ -159,7 +159,7 @@ impl Before {
     }
 
     /// Whole answers at the highest concurrency that both had.
-    fn together(&self, blocks: &[Block]) -> Option<Finding> {
+    fn together(&self, blocks: &[ExperimentLevel]) -> Option<Finding> {
         let (at, then, now) = self.shared_concurrency(blocks)?;
         alike(then, &now, |of| Some(of.prompt), ALIKE)?;
         alike(then, &now, |of| Some(of.output), ALIKE)?;
@@ -171,7 +171,7 @@ impl Before {
         Some(shown(Observed::SlowerBeside, over(&times, TOGETHER), says, Some(times), Some(TOGETHER)))
     }
 
-    fn shared_concurrency(&self, blocks: &[Block]) -> Option<(u32, &[Once], Vec<Once>)> {
+    fn shared_concurrency(&self, blocks: &[ExperimentLevel]) -> Option<(u32, &[Once], Vec<Once>)> {
         let both = facts::of(blocks, ExperimentKind::Together).filter_map(|block| {
             let at = block.concurrency()?;
             let then = self.concurrency.iter().find(|(concurrency, _)| *concurrency == at)?;
@@ -181,7 +181,7 @@ impl Before {
     }
 
     /// The ratio of the time per token alone, at 90 %: what clears the model.
-    pub fn token_ratio(&self, blocks: &[Block]) -> Option<Estimate> {
+    pub fn token_ratio(&self, blocks: &[ExperimentLevel]) -> Option<Estimate> {
         let now: Vec<Once> = facts::of(blocks, ExperimentKind::Alone).flat_map(answered).collect();
         medians(&values(&self.alone, |of| of.tpot_s), &values(&now, |of| of.tpot_s), 0.9)
     }
@@ -200,12 +200,12 @@ impl Before {
     }
 
     /// What can't be compared, and why.
-    pub fn lacks(&self, blocks: &[Block], shown: &[Finding]) -> Vec<Missing> {
+    pub fn lacks(&self, blocks: &[ExperimentLevel], shown: &[Finding]) -> Vec<Missing> {
         let known = |fact: Observed| shown.iter().any(|shown| shown.fact == fact);
         let now: Vec<Once> = facts::of(blocks, ExperimentKind::Alone).flat_map(answered).collect();
         let run = &self.run;
         let mut all = Vec::new();
-        let mut lacks = |what: String| all.push(Missing { what, needs: Experiment::Baseline });
+        let mut lacks = |what: String| all.push(Missing { what, needs: NextExperiment::Baseline });
         let few = self.alone.len().min(now.len());
         if few < FEWEST {
             let (then, now) = (self.alone.len(), now.len());
@@ -230,7 +230,7 @@ impl Before {
     }
 }
 
-impl Against<'_> {
+impl BeforeAndNow<'_> {
     /// What is known to have changed of the target.
     pub fn changed(&self) -> Changed {
         changed::between(&self.before.target, self.target)
@@ -239,7 +239,7 @@ impl Against<'_> {
 
 /// The requests of a level that had the target to themselves, first attempts that were answered.
 fn undisturbed(level: &Level, attempts: &[Attempt]) -> Vec<Attempt> {
-    let seen = Seen::read(level, attempts);
+    let seen = SeenLevel::read(level, attempts);
     let alone: std::collections::BTreeSet<u64> = seen.alone().map(|row| row.request).collect();
     attempts.iter().filter(|of| of.level == level.id && alone.contains(&of.request)).cloned().collect()
 }

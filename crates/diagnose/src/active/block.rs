@@ -19,7 +19,7 @@ pub(crate) const LEVEL: f64 = 0.95;
 
 /// One level of an experiment.
 #[derive(Clone, Debug)]
-pub struct Block {
+pub struct ExperimentLevel {
     /// The experiment.
     pub kind: ExperimentKind,
     /// Its setting.
@@ -29,14 +29,14 @@ pub struct Block {
     /// Its requests' last attempts, in the order in which they were due.
     pub rows: Vec<BlockRow>,
     /// Means of the server's own gauges during the level: requests that wait, share of the KV cache in use.
-    pub gauges: Gauges,
+    pub gauges: BlockGauges,
     /// Attempts made, retries included.
     pub attempts: u64,
 }
 
 /// What the server said of itself during a level.
 #[derive(Copy, Clone, PartialEq, Debug, Default)]
-pub struct Gauges {
+pub struct BlockGauges {
     /// Mean of requests that wait.
     pub waiting: Option<f64>,
     /// Mean of requests that run.
@@ -137,20 +137,20 @@ impl BlockRow {
     }
 }
 
-impl Block {
+impl ExperimentLevel {
     /// A level's rows.
     pub fn new(
         (kind, arm): (ExperimentKind, ArmSetting),
         level: &Level,
         attempts: &[Attempt],
         samples: &[plimsoll_model::Sample],
-    ) -> Block {
+    ) -> ExperimentLevel {
         let mut own: Vec<&Attempt> = attempts.iter().filter(|attempt| attempt.level == level.id).collect();
         own.sort_by_key(|attempt| (attempt.due, attempt.request, attempt.attempt));
         let last = |i: usize| own.get(i + 1).is_none_or(|next| next.request != own[i].request);
         let rows = (0..own.len()).filter(|i| last(*i)).map(|i| BlockRow::new(own[i])).collect();
-        let gauges = Gauges::read(level, samples);
-        Block { kind, arm, level: level.clone(), rows, gauges, attempts: own.len() as u64 }
+        let gauges = BlockGauges::read(level, samples);
+        ExperimentLevel { kind, arm, level: level.clone(), rows, gauges, attempts: own.len() as u64 }
     }
 
     /// Requests in flight, of a closed loop.
@@ -197,8 +197,8 @@ impl Block {
     }
 }
 
-impl Gauges {
-    fn read(level: &Level, samples: &[plimsoll_model::Sample]) -> Gauges {
+impl BlockGauges {
+    fn read(level: &Level, samples: &[plimsoll_model::Sample]) -> BlockGauges {
         let (from, to) = (level.start, level.drained.max(level.stop));
         let said = samples.iter().filter(|sample| sample.source != "client" && sample.at <= to);
         let said: Vec<plimsoll_model::Sample> = said.cloned().collect();
@@ -209,11 +209,11 @@ impl Gauges {
         let pages = (of(false), of(true));
         let server = ServerSide::read(&said);
         if server.is_empty() {
-            return Gauges { pages, ..Gauges::default() };
+            return BlockGauges { pages, ..BlockGauges::default() };
         }
         let mean = |signal| server.gauge(signal)?.mean(from, to);
         let gained = |signal| server.gained(signal, from, to).map(|gained| gained.value);
-        Gauges {
+        BlockGauges {
             waiting: mean(Signal::Waiting),
             running: mean(Signal::Running),
             kv: server.gauge(Signal::KvUsage).and_then(|series| series.max(from, to)),

@@ -24,10 +24,10 @@ use crate::belief::{Belief, Likelihood, ReadFrom, states};
 use crate::causes::{CauseRow, row};
 use crate::fact::{Is, Observed};
 use crate::facts::Finding;
-use before::Before;
-use block::{Block, BlockRow, mean};
+use before::EarlierRun;
+use block::{BlockRow, ExperimentLevel, mean};
 use choose::{CONFIDENT, Choice, decides};
-use plan::{ActiveSpec, Ask, ExperimentKind, KnownTarget, TrafficTraits};
+use plan::{ActiveSpec, ExperimentKind, KnownTarget, LevelAsk, TrafficTraits};
 
 /// Bits that an experiment has to be expected to bring to be worth its requests.
 const WORTH: f64 = 0.02;
@@ -36,7 +36,7 @@ const FLAT: f64 = 1.15;
 
 /// What is to be done next.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Next {
+pub enum ActiveNext {
     /// An experiment begins: say this line, then ask again.
     Begin {
         /// Which.
@@ -45,7 +45,7 @@ pub enum Next {
         why: String,
     },
     /// Run this level and hand its records to `observe`.
-    Run(Box<Ask>),
+    Run(Box<LevelAsk>),
     /// It is over.
     Done {
         /// Why, as a sentence part.
@@ -57,10 +57,10 @@ pub enum Next {
 pub struct Active {
     spec: ActiveSpec,
     traffic: TrafficTraits,
-    before: Option<Before>,
-    blocks: Vec<Block>,
+    before: Option<EarlierRun>,
+    blocks: Vec<ExperimentLevel>,
     shown: Vec<Finding>,
-    waiting: VecDeque<Ask>,
+    waiting: VecDeque<LevelAsk>,
     begun: Option<ExperimentKind>,
     done: Vec<ExperimentKind>,
     step: u32,
@@ -91,23 +91,23 @@ impl Active {
     }
 
     /// With an earlier run to hold it against.
-    pub fn against(mut self, before: Option<Before>) -> Active {
+    pub fn against(mut self, before: Option<EarlierRun>) -> Active {
         self.before = before;
         self
     }
 
-    /// What to do next. After [`Next::Begin`] it is asked again; asking twice for a level gives the same one.
+    /// What to do next. After [`ActiveNext::Begin`] it is asked again; asking twice for a level gives the same one.
     #[expect(
         clippy::should_implement_trait,
         reason = "a stepper answers before its end too, and is no sequence"
     )]
-    pub fn next(&mut self) -> Next {
+    pub fn next(&mut self) -> ActiveNext {
         if let Some(why) = &self.over {
-            return Next::Done { why: why.clone() };
+            return ActiveNext::Done { why: why.clone() };
         }
         if let Some(ask) = self.waiting.front() {
             return match self.fits(ask) {
-                Some(ask) => Next::Run(Box::new(ask)),
+                Some(ask) => ActiveNext::Run(Box::new(ask)),
                 None => self.end("the ceiling on requests is reached"),
             };
         }
@@ -117,7 +117,7 @@ impl Active {
     /// Takes the records of the level that was asked for.
     pub fn observe(&mut self, level: &Level, attempts: &[Attempt], samples: &[Sample]) {
         let Some(ask) = self.waiting.pop_front() else { return };
-        let block = Block::new((ask.kind, ask.arm), level, attempts, samples);
+        let block = ExperimentLevel::new((ask.kind, ask.arm), level, attempts, samples);
         self.spent_s += (level.drained.max(level.stop) - level.start).as_secs_f64() + ask.pause.as_secs_f64();
         self.sent += block.attempts;
         self.failed += block.rows.iter().filter(|row| row.failed()).count() as u64;
@@ -151,7 +151,7 @@ impl Active {
     }
 
     /// What was measured so far.
-    pub fn blocks(&self) -> &[Block] {
+    pub fn blocks(&self) -> &[ExperimentLevel] {
         &self.blocks
     }
 
@@ -196,7 +196,7 @@ impl Active {
 
     /// Twice the concurrency, unless the last doubling brought nothing more or the ceiling is reached.
     fn next_step(&self) -> u32 {
-        let steps: Vec<&Block> = facts::of(&self.blocks, ExperimentKind::Together).collect();
+        let steps: Vec<&ExperimentLevel> = facts::of(&self.blocks, ExperimentKind::Together).collect();
         let at = steps.last().and_then(|block| block.concurrency()).unwrap_or(1);
         let rates: Vec<f64> = steps.iter().filter_map(|block| block.rate()).collect();
         let flat = |n: usize| rates.len() > n && rates[rates.len() - n] < FLAT * rates[rates.len() - n - 1];
@@ -210,7 +210,7 @@ impl Active {
         }
     }
 
-    fn choose(&mut self) -> Next {
+    fn choose(&mut self) -> ActiveNext {
         let belief = self.belief();
         let known = self.known();
         let first =
@@ -239,7 +239,7 @@ impl Active {
         }
         let why = self.why(kind, &asks, &known, &belief);
         self.waiting.extend(asks);
-        Next::Begin { kind, why }
+        ActiveNext::Begin { kind, why }
     }
 
     /// Of the experiments that together tell most in the time left, the one that tells most per second. By the second alone lost: with
@@ -284,7 +284,7 @@ impl Active {
     }
 
     /// One line before an experiment: what is sent at most, how long it takes, and what it is for.
-    fn why(&self, kind: ExperimentKind, asks: &[Ask], known: &KnownTarget, belief: &Belief) -> String {
+    fn why(&self, kind: ExperimentKind, asks: &[LevelAsk], known: &KnownTarget, belief: &Belief) -> String {
         let seconds = kind.seconds(&self.spec, &self.traffic, known);
         let what = match kind {
             ExperimentKind::Alone => "unloaded latency".to_owned(),
@@ -319,7 +319,7 @@ impl Active {
     }
 
     /// Most requests of a level.
-    fn most(&self, ask: &Ask, known: &KnownTarget) -> u64 {
+    fn most(&self, ask: &LevelAsk, known: &KnownTarget) -> u64 {
         let left = self.spec.max_requests.saturating_sub(self.sent);
         let most = ask.requests.unwrap_or_else(|| {
             let window = ask.window.as_secs_f64();
@@ -337,7 +337,7 @@ impl Active {
     }
 
     /// The level as far as the ceilings let it; `None` where too little is left.
-    fn fits(&self, ask: &Ask) -> Option<Ask> {
+    fn fits(&self, ask: &LevelAsk) -> Option<LevelAsk> {
         let left = self.spec.max_requests.saturating_sub(self.sent);
         let mut ask = ask.clone();
         let known = self.known();
@@ -352,9 +352,9 @@ impl Active {
         ask.requests.map(|_| ask)
     }
 
-    fn end(&mut self, why: &str) -> Next {
+    fn end(&mut self, why: &str) -> ActiveNext {
         self.over = Some(why.to_owned());
-        Next::Done { why: why.to_owned() }
+        ActiveNext::Done { why: why.to_owned() }
     }
 
     fn known(&self) -> KnownTarget {
@@ -373,9 +373,9 @@ impl Active {
 }
 
 /// The blocks of a run folder that a diagnosis made; empty where it is another kind of run.
-pub fn blocks(levels: &[Level], attempts: &[Attempt], samples: &[Sample]) -> Vec<Block> {
+pub fn blocks(levels: &[Level], attempts: &[Attempt], samples: &[Sample]) -> Vec<ExperimentLevel> {
     let of = levels.iter().filter_map(|level| Some((plan::of_level(level)?, level)));
-    of.map(|(what, level)| Block::new(what, level, attempts, samples)).collect()
+    of.map(|(what, level)| ExperimentLevel::new(what, level, attempts, samples)).collect()
 }
 
 /// The state of a fact; unclear where nobody asked.

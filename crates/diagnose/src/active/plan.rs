@@ -1,6 +1,6 @@
 //! Experiments that active diagnosis can run: what each changes, how much it sends, and what it may show.
 //!
-//! An experiment is a row of [`Ask`]s, each one level. Where two settings are compared their blocks are interleaved A B B A, so
+//! An experiment is a row of [`LevelAsk`]s, each one level. Where two settings are compared their blocks are interleaved A B B A, so
 //! that what drifts meanwhile (a throttling GPU, the hour) falls on both. What a level was is written into its `purpose`, so
 //! that the run folder alone says what was done and `diagnose RUN` reads it again; a list beside the levels lost, because a
 //! run that was cut off would lack it.
@@ -134,7 +134,7 @@ pub enum ArmSetting {
 
 /// One level to be run.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Ask {
+pub struct LevelAsk {
     /// The experiment that it belongs to.
     pub kind: ExperimentKind,
     /// Its setting.
@@ -303,12 +303,12 @@ impl KnownTarget {
 
 impl ExperimentKind {
     /// Its levels, in order. Of [`Kind::Together`] the next step.
-    pub fn asks(self, spec: &ActiveSpec, traffic: &TrafficTraits, known: &KnownTarget) -> Vec<Ask> {
+    pub fn asks(self, spec: &ActiveSpec, traffic: &TrafficTraits, known: &KnownTarget) -> Vec<LevelAsk> {
         let short = |tokens: f64| Size::Fixed(tokens.round().max(1.0) as u32);
         let glimpse = || Some(short(traffic.output.min(GLIMPSE)));
         let compared = |wanted: u64| known.fitting(wanted, 1.5 * known.glimpse_s(traffic));
         let time = spec.time.as_secs_f64();
-        let one = |arm, requests: u64, change: ScenarioChange| Ask {
+        let one = |arm, requests: u64, change: ScenarioChange| LevelAsk {
             kind: self,
             arm,
             pause: Span::ZERO,
@@ -327,7 +327,7 @@ impl ExperimentKind {
             )],
             ExperimentKind::Together => match known.step {
                 0 => Vec::new(),
-                concurrency => vec![Ask {
+                concurrency => vec![LevelAsk {
                     load: Load::Closed { concurrency },
                     pace_per_s: pace(known, concurrency, spec),
                     ..one(
@@ -337,7 +337,7 @@ impl ExperimentKind {
                     )
                 }],
             },
-            ExperimentKind::Watch => vec![Ask {
+            ExperimentKind::Watch => vec![LevelAsk {
                 load: Load::Closed { concurrency: spec.max_concurrency.clamp(1, 4) },
                 pace_per_s: pace(known, 4, spec),
                 window: Span::from_secs_f64(watch_s(spec)),
@@ -350,7 +350,7 @@ impl ExperimentKind {
             }],
             ExperimentKind::Rates => rates(spec, known)
                 .into_iter()
-                .map(|(arm, rate_per_s)| Ask {
+                .map(|(arm, rate_per_s)| LevelAsk {
                     load: Load::Open { rate_per_s },
                     window: Span::from_secs_f64((24.0 / rate_per_s).max(5.0).min(0.08 * time)),
                     requests: None,
@@ -372,7 +372,7 @@ impl ExperimentKind {
             }),
             ExperimentKind::Pool => {
                 let limit = traffic.pool.unwrap_or(1);
-                alternate(|arm| Ask {
+                alternate(|arm| LevelAsk {
                     load: Load::Closed { concurrency: 2 * limit },
                     pace_per_s: pace(known, 2 * limit, spec),
                     ..one(
@@ -411,7 +411,7 @@ impl ExperimentKind {
                 )
             }),
             ExperimentKind::Idle => (0..3)
-                .map(|n| Ask {
+                .map(|n| LevelAsk {
                     pause: Span::from_secs_f64(idle_s(spec)),
                     ..one(ArmSetting::Number(n), 2, ScenarioChange::default())
                 })
@@ -511,14 +511,14 @@ fn varied(traffic: &TrafficTraits) -> Option<Size> {
 }
 
 /// A B B A.
-fn alternate(ask: impl Fn(ArmSetting) -> Ask) -> Vec<Ask> {
+fn alternate(ask: impl Fn(ArmSetting) -> LevelAsk) -> Vec<LevelAsk> {
     [ArmSetting::First, ArmSetting::Second, ArmSetting::Second, ArmSetting::First]
         .into_iter()
         .map(ask)
         .collect()
 }
 
-impl Ask {
+impl LevelAsk {
     /// The purpose of its level: `alone`, `together:8`, `connections:fresh`.
     pub fn purpose(&self) -> String {
         let word = self.kind.word();

@@ -49,7 +49,7 @@ pub struct DeviceFinding {
     /// Host work by time of its own (without what it called), most first.
     pub host_top: Vec<Top>,
     /// The steps, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<DeviceStep>,
     /// What else has to be known of these figures.
     pub notes: Vec<String>,
 }
@@ -135,7 +135,7 @@ pub struct HostShare {
 
 /// One step.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Step {
+pub struct DeviceStep {
     /// Its name.
     pub name: String,
     /// Since the first began, s.

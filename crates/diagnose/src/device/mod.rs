@@ -18,7 +18,7 @@ use std::collections::{HashMap, HashSet};
 use plimsoll_math::quantile::{of_sorted, sort};
 use plimsoll_model::TraceSpan;
 
-pub use finding::{Bound, Device, DeviceFinding, HostShare, KindTime, Launches, Step, Top};
+pub use finding::{Bound, Device, DeviceFinding, DeviceStep, HostShare, KindTime, Launches, Top};
 pub use kind::DeviceWork;
 pub use read::is_timeline;
 
@@ -282,7 +282,7 @@ fn meanwhile(timeline: &Timeline<'_>, lanes: &[Lane]) -> Vec<HostShare> {
         .collect()
 }
 
-fn steps(timeline: &Timeline<'_>, lanes: &[Lane], tells: bool) -> Vec<Step> {
+fn steps(timeline: &Timeline<'_>, lanes: &[Lane], tells: bool) -> Vec<DeviceStep> {
     let first = timeline.steps.first().map_or(0, |(_, from, _)| *from);
     let one = |(name, from, to): &(&str, i64, i64)| {
         let whole = Stretches::union(vec![(*from, *to)]);
@@ -290,7 +290,7 @@ fn steps(timeline: &Timeline<'_>, lanes: &[Lane], tells: bool) -> Vec<Step> {
             let sum: i64 = lanes.iter().map(|lane| of(lane).and(&whole).length_ns()).sum();
             sum as f64 / lanes.len().max(1) as f64 / (to - from).max(1) as f64
         };
-        Step {
+        DeviceStep {
             name: (*name).to_owned(),
             at_s: (from - first) as f64 / 1e9,
             took_s: (to - from) as f64 / 1e9,

@@ -13,7 +13,7 @@ use super::{Finding, Is, Observed, over, yes_if};
 use crate::effect::{ALONE_NEEDED, medians, share};
 use crate::effect::{of_units, spearman, stretches};
 use crate::frame::{Frame, Frames};
-use crate::seen::{RequestRow, Seen};
+use crate::seen::{RequestRow, SeenLevel};
 
 /// Ratio of medians of single requests from which they are slower, and what the lower end must pass.
 const SLOWER: (f64, f64) = (1.08, 1.03);
@@ -53,7 +53,7 @@ fn first_later(frames: &Frames<'_>) -> Option<Finding> {
 
 /// First tokens of single requests, each over what the baseline takes for a prompt of that length.
 pub fn alone_ttft(base: &Frame<'_>, now: &Frame<'_>) -> Option<Estimate> {
-    let law = Law::of(&base.alone)?;
+    let law = PromptLaw::of(&base.alone)?;
     let over = |arm: &Frame<'_>| -> Vec<f64> {
         let in_range = |row: &&RequestRow| law.covers(row);
         let ratios = arm.alone.iter().filter(in_range).map(|row| row.ttft_sent / law.at(row));
@@ -101,8 +101,8 @@ fn first(row: &RequestRow) -> f64 {
 fn fixed_beside_others(frames: &Frames<'_>) -> Option<Finding> {
     let (base, now) = (frames.before()?, frames.now());
     let (whole, quick) = (frames.ratio(first, 0.5)?, frames.ratio(first, 0.1)?);
-    let law = Law::of_metric(&base.rows, first)?;
-    let over_law = |seen: &Seen<'_>| {
+    let law = PromptLaw::of_metric(&base.rows, first)?;
+    let over_law = |seen: &SeenLevel<'_>| {
         let mut over: Vec<f64> =
             seen.rows.iter().map(|row| first(row) - law.at(row)).filter(|x| x.is_finite()).collect();
         sort(&mut over);
@@ -150,8 +150,8 @@ fn later_by_prompt(frames: &Frames<'_>) -> Option<Finding> {
 
 fn by_prompt_beside_others(frames: &Frames<'_>) -> Option<Finding> {
     let (base, now) = (frames.before()?, frames.now());
-    let before = Law::of_metric(&base.rows, first)?;
-    let over_law = |seen: &Seen<'_>| stretches(seen, |row| first(row) / before.at(row));
+    let before = PromptLaw::of_metric(&base.rows, first)?;
+    let over_law = |seen: &SeenLevel<'_>| stretches(seen, |row| first(row) / before.at(row));
     let whole = of_units(over_law(base), over_law(now), 0.5, frames.case.spec.confidence)?;
     let added: Vec<(f64, f64)> = now
         .rows
@@ -248,7 +248,7 @@ fn alone(arm: &Frame<'_>, of: impl Fn(&RequestRow) -> f64) -> Vec<f64> {
 pub(super) fn added(frames: &Frames<'_>) -> Option<(Vec<f64>, Vec<f64>, f64)> {
     let base = frames.base.as_ref()?;
     let engine = |row: &RequestRow| row.ttft_sent - row.before_engine().unwrap_or(0.0);
-    let law = Law::of_metric(&base.alone, engine)?;
+    let law = PromptLaw::of_metric(&base.alone, engine)?;
     let over = |rows: &[RequestRow]| -> Vec<f64> {
         let mut v: Vec<f64> =
             rows.iter().map(|row| engine(row) - law.at(row)).filter(|x| x.is_finite()).collect();
@@ -279,8 +279,8 @@ pub(super) fn median_added(before: &[f64], now: &[f64]) -> Option<Estimate> {
 }
 
 /// What a single request's first token takes per computed prompt token: the two lines, base and candidate.
-pub fn lines(frames: &Frames<'_>) -> Option<(Law, Law)> {
-    Some((Law::of(&frames.base.as_ref()?.alone)?, Law::of(&frames.candidate.alone)?))
+pub fn lines(frames: &Frames<'_>) -> Option<(PromptLaw, PromptLaw)> {
+    Some((PromptLaw::of(&frames.base.as_ref()?.alone)?, PromptLaw::of(&frames.candidate.alone)?))
 }
 
 /// Share of the usual first token by which what is added must differ between the lower and the upper third to go with anything: ranks of
@@ -296,7 +296,7 @@ fn goes_with<'b>(
     of: impl Fn(&RequestRow) -> f64,
 ) -> bool {
     let Some(base) = &frames.base else { return false };
-    let Some(law) = Law::of(line((&base.alone, &frames.candidate.alone))) else { return false };
+    let Some(law) = PromptLaw::of(line((&base.alone, &frames.candidate.alone))) else { return false };
     let mut over: Vec<(f64, f64)> = frames
         .candidate
         .alone
@@ -311,7 +311,7 @@ fn goes_with<'b>(
     let apart = middle(&y[..third]).zip(middle(&y[y.len() - third..])).map(|(low, high)| high - low);
     let usual = of_sorted(&alone(base, |row| row.ttft_sent), 0.5).unwrap_or(f64::INFINITY);
     // Of what everybody waits more, a tenth is no going with anything either.
-    let before = Law::of(&base.alone);
+    let before = PromptLaw::of(&base.alone);
     let mut added: Vec<f64> = frames
         .candidate
         .alone
@@ -326,7 +326,7 @@ fn goes_with<'b>(
 
 /// First token of a single request by the prompt tokens that had to be computed: a line through the medians of lower and upper half.
 #[derive(Copy, Clone, Debug)]
-pub struct Law {
+pub struct PromptLaw {
     /// At no tokens, s.
     pub fixed: f64,
     /// Per token, s.
@@ -340,14 +340,14 @@ pub fn computed(row: &RequestRow) -> f64 {
     (row.prompt - row.cached.unwrap_or(0.0)).max(1.0)
 }
 
-impl Law {
+impl PromptLaw {
     /// Reads it off single requests (the three-group resistant line of Tukey 1977, with two groups).
-    pub fn of(rows: &[RequestRow]) -> Option<Law> {
-        Law::of_metric(rows, |row| row.ttft_sent)
+    pub fn of(rows: &[RequestRow]) -> Option<PromptLaw> {
+        PromptLaw::of_metric(rows, |row| row.ttft_sent)
     }
 
     /// The same of another time that a single request takes.
-    pub fn of_metric(rows: &[RequestRow], of: impl Fn(&RequestRow) -> f64) -> Option<Law> {
+    pub fn of_metric(rows: &[RequestRow], of: impl Fn(&RequestRow) -> f64) -> Option<PromptLaw> {
         let mut points: Vec<(f64, f64)> = rows
             .iter()
             .map(|row| (computed(row), of(row)))
@@ -367,7 +367,7 @@ impl Law {
         let per_token = if x1 > 1.05 * x0 { ((y1 - y0) / (x1 - x0)).max(0.0) } else { 0.0 };
         let residual: Vec<(f64, f64)> = points.iter().map(|(x, y)| (*x, y - per_token * x)).collect();
         let (low, high) = (points[0].0, points[points.len() - 1].0);
-        Some(Law { fixed: middle(&residual).1.max(0.0), per_token, low, high })
+        Some(PromptLaw { fixed: middle(&residual).1.max(0.0), per_token, low, high })
     }
 
     /// For this request, s.

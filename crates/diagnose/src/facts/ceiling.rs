@@ -8,7 +8,7 @@
 
 use crate::effect::STRETCHES;
 use crate::frame::Frames;
-use crate::seen::{RequestRow, Seen};
+use crate::seen::{RequestRow, SeenLevel};
 
 /// A ceiling that the candidate has and the baseline had not.
 #[derive(Copy, Clone, PartialEq, Debug)]
@@ -40,7 +40,7 @@ struct Course {
 
 impl Course {
     /// Of the rows of one replica, or of all.
-    fn of(seen: &Seen<'_>, replica: Option<u16>) -> Course {
+    fn of(seen: &SeenLevel<'_>, replica: Option<u16>) -> Course {
         let mut changes: Vec<(f64, i64, i64)> = Vec::new();
         for row in seen.rows.iter().filter(|row| replica.is_none() || row.replica == replica) {
             let first = row.sent_last + row.ttft_sent;
@@ -95,7 +95,7 @@ fn most(courses: &[Course]) -> u32 {
 /// The ceiling that the candidate has and the baseline had not; `None` where there is none for sure.
 pub fn ceiling(frames: &Frames<'_>) -> Option<Ceiling> {
     let (base, now) = (frames.before()?, frames.now());
-    let stamped = |seen: &Seen<'_>| {
+    let stamped = |seen: &SeenLevel<'_>| {
         let has = |row: &&RequestRow| row.ttft_sent.is_finite() && row.end.is_finite();
         seen.rows.iter().filter(has).count() as f64 >= STAMPED * seen.rows.len() as f64
     };
@@ -103,7 +103,7 @@ pub fn ceiling(frames: &Frames<'_>) -> Option<Ceiling> {
         return None;
     }
     let apart = base.replicas.len() > 1 && now.replicas.len() > 1;
-    let courses = |seen: &Seen<'_>| -> Vec<Course> {
+    let courses = |seen: &SeenLevel<'_>| -> Vec<Course> {
         match apart {
             true => (0..seen.replicas.len() as u16).map(|r| Course::of(seen, Some(r))).collect(),
             false => vec![Course::of(seen, None)],

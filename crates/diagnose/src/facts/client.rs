@@ -8,8 +8,8 @@ use plimsoll_model::run::{NOT_TRACED, TRACED, TRACING};
 use super::{Finding, Is, Observed, yes_if};
 use crate::effect::share;
 use crate::frame::Frames;
-use crate::seen::Seen;
-use crate::{Side, changed};
+use crate::seen::SeenLevel;
+use crate::{RunData, changed};
 
 /// Lag below which nobody would call it slow, s.
 const LAG_S: f64 = 0.1;
@@ -91,7 +91,7 @@ fn lost_records(frames: &Frames<'_>) -> Option<Finding> {
 
 /// Known only where both runs said with each request whether it is to be traced (the sampled flag of `traceparent`).
 fn traced_now(frames: &Frames<'_>) -> Option<Finding> {
-    let said = |side: &Side<'_>| side.facts.facts.get(TRACING).cloned().flatten();
+    let said = |side: &RunData<'_>| side.facts.facts.get(TRACING).cloned().flatten();
     let (before, now) = (said(frames.case.baseline.as_ref()?)?, said(&frames.case.candidate)?);
     let differ = changed::facts(frames.case).differ;
     let more = super::load::rates(frames.before()?, frames.now())
@@ -135,7 +135,7 @@ fn late(frames: &Frames<'_>, least: f64) -> Option<(Estimate, f64)> {
 }
 
 /// The most requests in flight, the share of time at it, and the share of held-back requests that were due at it.
-fn plateau(seen: &Seen<'_>) -> Option<(f64, f64, plimsoll_measure::findings::Estimate)> {
+fn plateau(seen: &SeenLevel<'_>) -> Option<(f64, f64, plimsoll_measure::findings::Estimate)> {
     let mut edges: Vec<(f64, i32)> = Vec::new();
     for row in seen.rows.iter().filter(|row| row.sent.is_finite()) {
         edges.push((row.sent, 1));
@@ -173,7 +173,7 @@ fn plateau(seen: &Seen<'_>) -> Option<(f64, f64, plimsoll_measure::findings::Est
 }
 
 /// Share of requests that waited over 20 ms to be sent beyond what the generator says it was late, and the p99 of that wait.
-pub fn pool_wait(seen: &Seen<'_>) -> Option<(Estimate, f64)> {
+pub fn pool_wait(seen: &SeenLevel<'_>) -> Option<(Estimate, f64)> {
     let own = seen.level.generator.lag;
     // What a ceiling on requests in flight holds back the generator counts as its own lag; a full pool it does not. A closed loop has no
     // schedule to be late on: what lies between due and sent there is the wait for a connection, and nothing else.

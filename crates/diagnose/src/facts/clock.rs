@@ -14,7 +14,7 @@ use plimsoll_model::{Attempt, Level};
 
 use super::pauses::{self, regular};
 use super::{Finding, Is, Observed};
-use crate::Side;
+use crate::RunData;
 use crate::frame::Frames;
 
 pub fn find(frames: &Frames<'_>, all: &mut Vec<Finding>) {
@@ -78,7 +78,7 @@ const ACCIDENT: f64 = 0.001;
 /// When an answer's tokens came, s since the level began, rising.
 type Stream = Vec<f64>;
 
-fn streams(side: &Side<'_>, level: &Level) -> Vec<Stream> {
+fn streams(side: &RunData<'_>, level: &Level) -> Vec<Stream> {
     let of = |attempt: &Attempt| -> Option<Stream> {
         let sent = (attempt.sent? - level.start).as_secs_f64();
         let tokens = attempt.events.iter().filter(|event| event.kind.is_token());

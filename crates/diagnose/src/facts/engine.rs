@@ -12,7 +12,7 @@ use crate::device::{Device, DeviceFinding};
 use crate::effect::STRETCHES;
 use crate::effect::share;
 use crate::frame::{Frame, Frames};
-use crate::seen::{RequestRow, Seen};
+use crate::seen::{RequestRow, SeenLevel};
 
 /// Looks at the engine below which nothing is said of who stands in front of it: a wave that begins at a look finds it empty.
 const FEWEST_LOOKS: usize = 4;
@@ -38,7 +38,7 @@ fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-fn mean_ttft(seen: &Seen<'_>) -> Option<f64> {
+fn mean_ttft(seen: &SeenLevel<'_>) -> Option<f64> {
     mean(&seen.finite(|row| row.ttft))
 }
 
@@ -66,7 +66,7 @@ fn queue(frames: &Frames<'_>) -> Option<Finding> {
 }
 
 /// Growth of the number in flight, over a fiftieth of the rate for sure.
-fn backlog(seen: &Seen<'_>) -> Finding {
+fn backlog(seen: &SeenLevel<'_>) -> Finding {
     const SCRAPES: usize = 64;
     let mut in_flight = vec![0.0; SCRAPES];
     let place = |at: f64| at / seen.length * SCRAPES as f64;
@@ -151,7 +151,7 @@ fn front_while_full(frames: &Frames<'_>) -> Option<Finding> {
 /// How much of what first tokens take more the engine's own histogram knows.
 fn engine_knows(frames: &Frames<'_>) -> Option<Finding> {
     let base = frames.base.as_ref()?;
-    let of = |seen: &Seen<'_>| mean(&seen.finite(|row| row.ttft_sent));
+    let of = |seen: &SeenLevel<'_>| mean(&seen.finite(|row| row.ttft_sent));
     let (was, now) = (of(&base.seen)?, of(frames.now())?);
     let known = frames.candidate.gauges.ttft_mean()? - base.gauges.ttft_mean()?;
     let grown = now - was;

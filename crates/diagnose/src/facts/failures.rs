@@ -9,7 +9,7 @@ use super::{Finding, Is, Observed, yes_if};
 use crate::effect::STRETCHES;
 use crate::effect::share;
 use crate::frame::Frames;
-use crate::seen::Seen;
+use crate::seen::SeenLevel;
 
 /// Width of the windows in which a burst of failures is looked for, s.
 const WINDOW_S: f64 = 2.0;
@@ -89,7 +89,7 @@ fn outage(frames: &Frames<'_>) -> Finding {
 /// Attempts that make the load that makes them: more than before, and more time-outs than refusals.
 fn retries(frames: &Frames<'_>) -> Finding {
     let seen = frames.now();
-    let per_request = |seen: &Seen<'_>| {
+    let per_request = |seen: &SeenLevel<'_>| {
         seen.rows.iter().map(|row| f64::from(row.attempts)).sum::<f64>() / seen.rows.len().max(1) as f64
     };
     let (now, before) = (per_request(seen), frames.before().map_or(1.0, per_request));
@@ -107,7 +107,7 @@ fn retries(frames: &Frames<'_>) -> Finding {
 }
 
 /// Share of the requests with an attempt that ended so.
-fn struck(seen: &Seen<'_>, is: impl Fn(How) -> bool) -> Estimate {
+fn struck(seen: &SeenLevel<'_>, is: impl Fn(How) -> bool) -> Estimate {
     let mut of = vec![false; seen.rows.len()];
     seen.lost.iter().filter(|(_, how, _)| is(*how)).for_each(|(_, _, row)| of[*row as usize] = true);
     let k = of.iter().filter(|struck| **struck).count() as f64;
@@ -115,7 +115,7 @@ fn struck(seen: &Seen<'_>, is: impl Fn(How) -> bool) -> Estimate {
 }
 
 /// Share of these failures that lie in the fullest tenth of the run, and when they begin and end.
-fn concentrated(seen: &Seen<'_>, is: impl Fn(How) -> bool) -> Option<(f64, f64, f64)> {
+fn concentrated(seen: &SeenLevel<'_>, is: impl Fn(How) -> bool) -> Option<(f64, f64, f64)> {
     let windows = (seen.length / WINDOW_S).ceil().max(1.0) as usize;
     let mut counts = vec![0usize; windows + 1];
     let mut total = 0;
@@ -136,7 +136,7 @@ fn concentrated(seen: &Seen<'_>, is: impl Fn(How) -> bool) -> Option<(f64, f64, 
     Some((within as f64 / total as f64, edge(0.05), edge(0.95)))
 }
 
-fn count(seen: &Seen<'_>, is: impl Fn(How) -> bool) -> f64 {
+fn count(seen: &SeenLevel<'_>, is: impl Fn(How) -> bool) -> f64 {
     seen.attempts_by.iter().filter(|(how, _)| is(**how)).map(|(_, n)| *n as f64).sum()
 }
 
@@ -160,7 +160,7 @@ fn lost_in(lost: &[(f64, u32)], length: f64, (_, begin, end): &(String, f64, f64
 }
 
 /// A replica that answers before and after, or before, and not around these times; with one replica or none named, nobody answers.
-fn silent(seen: &Seen<'_>, from: f64, to: f64) -> Option<(String, f64, f64)> {
+fn silent(seen: &SeenLevel<'_>, from: f64, to: f64) -> Option<(String, f64, f64)> {
     let usual = seen.length / seen.rows.len().max(1) as f64;
     let several = seen.replicas.len().max(1);
     for replica in 0..several {
@@ -190,7 +190,7 @@ fn silent(seen: &Seen<'_>, from: f64, to: f64) -> Option<(String, f64, f64)> {
 }
 
 /// `816 × the connection was reset`: the two most frequent ends of attempts among these.
-fn kinds(seen: &Seen<'_>, is: impl Fn(How) -> bool) -> String {
+fn kinds(seen: &SeenLevel<'_>, is: impl Fn(How) -> bool) -> String {
     let mut kinds: Vec<(How, u64)> = seen.attempts_by.iter().map(|(how, n)| (*how, *n)).collect();
     kinds.retain(|(how, n)| is(*how) && *n > 0);
     kinds.sort_by_key(|(_, n)| std::cmp::Reverse(*n));

@@ -10,7 +10,7 @@ use plimsoll_measure::say::{number, percent, ratio_ends};
 use super::{Finding, Is, Observed, over, yes_if};
 use crate::effect::{Effect, STRETCHES};
 use crate::frame::Frames;
-use crate::seen::{RequestRow, Seen};
+use crate::seen::{RequestRow, SeenLevel};
 
 /// Ratio of a rate or a length from which it is more: at three quarters of the capacity a tenth more to do is a queue half as long again.
 const MORE: f64 = 1.08;
@@ -35,7 +35,7 @@ pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
 }
 
 /// How many a closed loop keeps in flight is what it asks for, and its rate what it gets. Beside an open loop only the rate compares.
-fn more_requests(base: &Seen<'_>, now: &Seen<'_>) -> Option<Finding> {
+fn more_requests(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<Finding> {
     let Rates { ratio, p, what, from, to } = match (in_flight(base), in_flight(now)) {
         (Some(from), Some(to)) => {
             let value = to / from;
@@ -85,8 +85,8 @@ pub fn times(of: &Estimate) -> String {
 }
 
 /// The ratio of arrivals a second, by stretches, of all that came; with its p.
-pub fn of_rates(base: &Seen<'_>, now: &Seen<'_>) -> Option<(Estimate, f64)> {
-    let rates = |seen: &Seen<'_>| -> Vec<f64> {
+pub fn of_rates(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<(Estimate, f64)> {
+    let rates = |seen: &SeenLevel<'_>| -> Vec<f64> {
         let mut counts = [0.0; STRETCHES];
         for due in &seen.due {
             counts[((due / seen.length * STRETCHES as f64).max(0.0) as usize).min(STRETCHES - 1)] += 1.0;
@@ -115,8 +115,8 @@ const AS_ASKED: f64 = 4.0;
 /// The ratio of the rates that an open loop was asked for, where both sides were asked for one and as much came. It is no estimate: the
 /// counts of two Poisson schedules of a hundred requests differ by a fifth by chance, what they were drawn for does not. `None` where the
 /// rate was read off the arrivals themselves (a recorded schedule, a run of another tool), for there it is a count as well.
-fn of_asked(base: &Seen<'_>, now: &Seen<'_>) -> Option<Rates> {
-    let asked = |seen: &Seen<'_>| match seen.level.load {
+fn of_asked(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<Rates> {
+    let asked = |seen: &SeenLevel<'_>| match seen.level.load {
         plimsoll_model::Load::Open { rate_per_s } => {
             let (due, came) = (rate_per_s * seen.length, seen.due.len() as f64);
             let counted = (due - seen.level.arrivals as f64).abs() < 0.5;
@@ -146,14 +146,14 @@ pub struct Rates {
 }
 
 /// The rates that were asked for where they are known, else those that came.
-pub fn rates(base: &Seen<'_>, now: &Seen<'_>) -> Option<Rates> {
+pub fn rates(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<Rates> {
     of_asked(base, now).or_else(|| {
         let (ratio, p) = of_rates(base, now)?;
         Some(Rates { ratio, p, what: "requests a second", from: base.rate(), to: now.rate() })
     })
 }
 
-fn in_flight(seen: &Seen<'_>) -> Option<f64> {
+fn in_flight(seen: &SeenLevel<'_>) -> Option<f64> {
     match seen.level.load {
         plimsoll_model::Load::Closed { concurrency } | plimsoll_model::Load::Saturating { concurrency } => {
             Some(f64::from(concurrency.max(1)))
@@ -181,8 +181,8 @@ pub fn same_prompts(frames: &Frames<'_>) -> Option<f64> {
 }
 
 /// The same kinds of request in other shares, each kind as it was (Simpson's paradox).
-fn other_mix(base: &Seen<'_>, now: &Seen<'_>) -> Option<Finding> {
-    let shares = |seen: &Seen<'_>| -> BTreeMap<u16, f64> {
+fn other_mix(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<Finding> {
+    let shares = |seen: &SeenLevel<'_>| -> BTreeMap<u16, f64> {
         let mut of = BTreeMap::new();
         seen.rows.iter().for_each(|row| *of.entry(row.class).or_insert(0.0) += 1.0 / seen.rows.len() as f64);
         of
@@ -215,8 +215,8 @@ fn other_mix(base: &Seen<'_>, now: &Seen<'_>) -> Option<Finding> {
 }
 
 /// Are the lengths within each kind of request as before, and how far apart are the kinds? By medians of prompts and answers.
-fn kinds(base: &Seen<'_>, now: &Seen<'_>, classes: &[u16]) -> Option<(bool, f64)> {
-    let middle = |seen: &Seen<'_>, class: u16, of: fn(&RequestRow) -> f64| {
+fn kinds(base: &SeenLevel<'_>, now: &SeenLevel<'_>, classes: &[u16]) -> Option<(bool, f64)> {
+    let middle = |seen: &SeenLevel<'_>, class: u16, of: fn(&RequestRow) -> f64| {
         let mut values: Vec<f64> =
             seen.rows.iter().filter(|row| row.class == class && row.ok).map(of).collect();
         (values.len() >= 15).then(|| plimsoll_math::quantile::order_statistic(&mut values, 0.5)).flatten()
@@ -248,7 +248,7 @@ const RATES: std::ops::RangeInclusive<f64> = 0.3..=2.0;
 /// independent arrivals in windows of any width. How long a burst lasts nobody knows beforehand, so windows of several widths are asked;
 /// each by the ratio of the two sides' indices, which of two alike runs has about the law of F with as many degrees of freedom as there are
 /// windows.
-fn bursts(base: &Seen<'_>, now: &Seen<'_>) -> Option<Finding> {
+fn bursts(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<Finding> {
     if base.is_closed() || now.is_closed() || !RATES.contains(&(now.rate() / base.rate())) {
         return None;
     }
@@ -269,7 +269,7 @@ fn bursts(base: &Seen<'_>, now: &Seen<'_>) -> Option<Finding> {
     Some(Finding::new(Observed::Bursts, is, says).figure(after, GATHERED * before.max(1.0)))
 }
 
-fn shares_less(base: &Seen<'_>, now: &Seen<'_>) -> Option<Finding> {
+fn shares_less(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<Finding> {
     let (before, after) = (shared(base)?, shared(now)?);
     let is = match before - after {
         lost if lost >= 0.1 => Is::Yes,
@@ -301,13 +301,13 @@ struct Gathered {
 }
 
 /// Share of the blocks that began an earlier prompt; `None` where prompts are not known.
-pub fn shared(seen: &Seen<'_>) -> Option<f64> {
+pub fn shared(seen: &SeenLevel<'_>) -> Option<f64> {
     let blocks: f64 = seen.rows.iter().map(|row| f64::from(row.blocks)).sum();
     let shared: f64 = seen.rows.iter().map(|row| f64::from(row.shared_blocks)).sum();
     (blocks >= 100.0).then(|| shared / blocks)
 }
 
-fn gathered(base: &Seen<'_>, now: &Seen<'_>, width: f64) -> Option<Gathered> {
+fn gathered(base: &SeenLevel<'_>, now: &SeenLevel<'_>, width: f64) -> Option<Gathered> {
     let ((before, n0), (after, n1)) = (dispersion(base, width)?, dispersion(now, width)?);
     // Independent arrivals have an index of one; what is far under it was chance, and no base to grow from.
     let grown = after / before.max(0.8);
@@ -324,7 +324,7 @@ fn beyond_f(f: f64, d1: f64, d2: f64) -> f64 {
 }
 
 /// Variance over mean of the arrivals in windows of this width, and the number of windows.
-fn dispersion(seen: &Seen<'_>, width: f64) -> Option<(f64, usize)> {
+fn dispersion(seen: &SeenLevel<'_>, width: f64) -> Option<(f64, usize)> {
     let windows = (seen.length / width) as usize;
     if windows < FEWEST {
         return None;

@@ -23,7 +23,7 @@ pub(crate) mod window;
 
 pub use crate::fact::{Is, Observed};
 use crate::frame::Frames;
-use crate::verdict::Asked;
+use crate::verdict::AskedQuestion;
 use plimsoll_measure::findings::Estimate;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -112,12 +112,15 @@ pub fn letters(found: &[Finding]) -> String {
 }
 
 /// Every fact with what came of it, for the record.
-pub fn asked(found: &[Finding]) -> Vec<Asked> {
+pub fn asked(found: &[Finding]) -> Vec<AskedQuestion> {
     let of = |fact: &Observed| match found.iter().find(|finding| finding.fact == *fact) {
-        Some(finding) => {
-            Asked { fact: *fact, is: Some(finding.is), says: finding.says.clone(), value: finding.value }
-        }
-        None => Asked { fact: *fact, is: None, says: String::new(), value: None },
+        Some(finding) => AskedQuestion {
+            fact: *fact,
+            is: Some(finding.is),
+            says: finding.says.clone(),
+            value: finding.value,
+        },
+        None => AskedQuestion { fact: *fact, is: None, says: String::new(), value: None },
     };
     Observed::ALL.iter().map(of).collect()
 }

@@ -12,7 +12,7 @@ use super::{Finding, Is, Observed};
 use crate::Layer;
 use crate::effect::share;
 use crate::frame::{Frame, Frames};
-use crate::seen::{RequestRow, Seen};
+use crate::seen::{RequestRow, SeenLevel};
 use crate::verdict::{Cleared, Verdict};
 
 pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
@@ -30,7 +30,7 @@ const CLEAR_UNDER: f64 = 0.01;
 const KNOWN: u64 = 100;
 
 /// What the kernel knew of the connections of a level.
-fn network(seen: &Seen<'_>) -> Network {
+fn network(seen: &SeenLevel<'_>) -> Network {
     let facts: Vec<&TcpFacts> = seen.rows.iter().map(|row| &row.tcp).collect();
     Network::of(&facts)
 }

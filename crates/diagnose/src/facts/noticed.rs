@@ -2,7 +2,7 @@
 
 use super::{Finding, Is, Observed, yes_if};
 use crate::frame::Frames;
-use crate::material::Moved;
+use crate::material::MovedMetric;
 
 /// Percentiles of each metric and the fact that they speak for.
 const NOTICED: [(Observed, &str, &[f64]); 6] = [
@@ -19,7 +19,7 @@ pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
     for (fact, metric, percentiles) in NOTICED {
         let of = percentiles.iter().filter_map(|p| material.of(metric, *p));
         // The larger of those that are sure, else the first.
-        let rank = |moved: &Moved| (moved.material, moved.large && moved.percentile < 0.96);
+        let rank = |moved: &MovedMetric| (moved.material, moved.large && moved.percentile < 0.96);
         let worst = of.reduce(|a, b| if rank(b) > rank(a) { b } else { a });
         let Some(worst) = worst else { continue };
         let is = match () {

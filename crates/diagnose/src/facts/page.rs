@@ -4,7 +4,7 @@ use plimsoll_measure::say::{number, percent};
 use plimsoll_measure::server_side::Signal;
 
 use super::{Finding, Is, Observed, yes_if};
-use crate::gauges::Gauges;
+use crate::gauges::LevelGauges;
 
 /// Share of the time with requests waiting for which the cache is full, from which it is.
 const FULL: f64 = 0.3;
@@ -26,7 +26,7 @@ const PAGES_LOST: u64 = 3;
 const MEMORY_FULL: f64 = 0.7;
 
 /// Everything that a page says by itself, beside the page of before.
-pub fn find(now: &Gauges, before: Option<&Gauges>) -> Vec<Finding> {
+pub fn find(now: &LevelGauges, before: Option<&LevelGauges>) -> Vec<Finding> {
     [
         kv_full(now, before),
         deferred(now, before),
@@ -40,10 +40,10 @@ pub fn find(now: &Gauges, before: Option<&Gauges>) -> Vec<Finding> {
     .collect()
 }
 
-fn kv_full(gauges: &Gauges, before: Option<&Gauges>) -> Option<Finding> {
+fn kv_full(gauges: &LevelGauges, before: Option<&LevelGauges>) -> Option<Finding> {
     let most = gauges.max(Signal::KvUsage)?;
     let is_full = gauges.full().unwrap_or(0.0);
-    let was_full = before.and_then(Gauges::full).unwrap_or(0.0);
+    let was_full = before.and_then(LevelGauges::full).unwrap_or(0.0);
     let (full, scrapes) = gauges.full_while_waiting().unwrap_or((0.0, 0));
     let room = gauges
         .running_while_waiting()
@@ -65,8 +65,8 @@ fn kv_full(gauges: &Gauges, before: Option<&Gauges>) -> Option<Finding> {
 
 /// Requests wait beside room in the batch while most of the cache is held, which was not so before. A cache that only lost what prompts
 /// share is held no more than before, and its queue is the batch's.
-fn short_of_cache(now: &Gauges, before: Option<&Gauges>) -> bool {
-    let most = |of: &Gauges| of.max(Signal::Running);
+fn short_of_cache(now: &LevelGauges, before: Option<&LevelGauges>) -> bool {
+    let most = |of: &LevelGauges| of.max(Signal::Running);
     let Some((running, _)) = now.running_while_waiting() else { return false };
     let Some(held) = now.kv_while_waiting() else { return false };
     let ever = most(now).unwrap_or(0.0).max(before.and_then(most).unwrap_or(0.0));
@@ -94,9 +94,9 @@ pub fn less_cached(before: f64, (now, from): (f64, &str)) -> Finding {
     Finding::new(Observed::LessCached, is, says)
 }
 
-fn deferred(now: &Gauges, before: Option<&Gauges>) -> Option<Finding> {
+fn deferred(now: &LevelGauges, before: Option<&LevelGauges>) -> Option<Finding> {
     let now = now.deferred()?;
-    let before = before.and_then(Gauges::deferred).unwrap_or(0.0);
+    let before = before.and_then(LevelGauges::deferred).unwrap_or(0.0);
     let says = format!(
         "requests wait for KV cache of another engine in {} of the scrapes with a queue",
         percent(now)
@@ -105,7 +105,7 @@ fn deferred(now: &Gauges, before: Option<&Gauges>) -> Option<Finding> {
 }
 
 /// Fewer tokens come of each draft that is checked. A server that drafts nothing any more makes one token a step.
-fn drafts_rejected(now: &Gauges, before: &Gauges) -> Option<Finding> {
+fn drafts_rejected(now: &LevelGauges, before: &LevelGauges) -> Option<Finding> {
     let was = before.accepted_length()?;
     let works = now.gained(Signal::OutputTokens).is_some_and(|tokens| tokens > 0.0);
     let is = now.accepted_length().or(works.then_some(1.0))?;
@@ -125,9 +125,9 @@ fn drafts_rejected(now: &Gauges, before: &Gauges) -> Option<Finding> {
 }
 
 /// The GPU idles more while requests run, by what steps take longer. Alone: larger batches make steps longer too, in which it computes.
-fn gpu_idle(now: &Gauges, before: Option<&Gauges>) -> Option<Finding> {
+fn gpu_idle(now: &LevelGauges, before: Option<&LevelGauges>) -> Option<Finding> {
     let busy = now.gpu_busy()?;
-    let before = before.and_then(Gauges::gpu_busy);
+    let before = before.and_then(LevelGauges::gpu_busy);
     let says = format!(
         "the GPU computes in {} of the time with requests running{}",
         percent(busy),
@@ -143,7 +143,7 @@ fn gpu_idle(now: &Gauges, before: Option<&Gauges>) -> Option<Finding> {
     Some(Finding::new(Observed::GpuIdle, is, says))
 }
 
-fn memory_busy(now: &Gauges) -> Option<Finding> {
+fn memory_busy(now: &LevelGauges) -> Option<Finding> {
     let active = now.dram_active()?;
     let says = format!(
         "the GPU's memory moves data in {} of its cycles while requests run, of some 80 % that are reached in practice",
@@ -153,7 +153,7 @@ fn memory_busy(now: &Gauges) -> Option<Finding> {
 }
 
 /// The page takes the way of the answers and nothing of the engine: where it came before and does not now, the way is crowded.
-fn page_lost(now: &Gauges, before: Option<&Gauges>) -> Option<Finding> {
+fn page_lost(now: &LevelGauges, before: Option<&LevelGauges>) -> Option<Finding> {
     let (came, lost) = now.pages();
     let (came_before, lost_before) = before?.pages();
     (came_before >= PAGES_LOST).then_some(())?;

@@ -12,12 +12,12 @@ use plimsoll_math::quantile::order_statistic;
 use plimsoll_measure::findings::Estimate;
 use plimsoll_measure::say::{chance as by_chance, ms, number, percent};
 
-use super::alone::{Law, alone_tpot, alone_ttft, computed};
+use super::alone::{PromptLaw, alone_tpot, alone_ttft, computed};
 use super::{Finding, Is, Observed};
-use crate::Side;
+use crate::RunData;
 use crate::effect::share;
 use crate::frame::{Frame, Frames};
-use crate::seen::{Gap, LONG_GAP_S, RequestRow, Seen};
+use crate::seen::{Gap, LONG_GAP_S, RequestRow, SeenLevel};
 
 /// Chance of a rhythm from which it is none.
 const RHYTHM_BY_CHANCE: f64 = 0.01;
@@ -147,7 +147,7 @@ fn usual_beside_no_long_prompt(frames: &Frames<'_>) -> f64 {
     })
 }
 
-fn usual_of(frames: &Frames<'_>, pauses: impl Fn(&Seen<'_>) -> Vec<f64>) -> f64 {
+fn usual_of(frames: &Frames<'_>, pauses: impl Fn(&SeenLevel<'_>) -> Vec<f64>) -> f64 {
     let mut longest = frames.before().map(pauses).unwrap_or_default();
     let slower = frames.base.as_ref().map_or(1.0, |base| {
         let now = &frames.candidate;
@@ -163,12 +163,12 @@ fn usual_of(frames: &Frames<'_>, pauses: impl Fn(&Seen<'_>) -> Vec<f64>) -> f64 
 }
 
 /// The shortest gap that may be part of a stall.
-fn least(seen: &Seen<'_>, usual: f64) -> f64 {
+fn least(seen: &SeenLevel<'_>, usual: f64) -> f64 {
     LEAST_STALL_S.max(TIMES * seen.gap_p50).max(NEWS * usual)
 }
 
 /// Finds the stalls of a level, replica by replica where they are told apart. `overdue`: seconds that a first token takes at most, as a rule.
-pub fn stalls(seen: &Seen<'_>, least: f64, overdue: f64) -> Vec<Stall> {
+pub fn stalls(seen: &SeenLevel<'_>, least: f64, overdue: f64) -> Vec<Stall> {
     let mut gaps: Vec<&Gap> = seen.gaps.iter().filter(|gap| gap.to - gap.from >= least).collect();
     gaps.sort_by(|a, b| a.from.total_cmp(&b.from));
     let long = long_prompts(seen);
@@ -211,7 +211,7 @@ pub fn stalls(seen: &Seen<'_>, least: f64, overdue: f64) -> Vec<Stall> {
 }
 
 /// Answers in the middle of their stream throughout this stretch.
-fn streaming(seen: &Seen<'_>, from: f64, to: f64, replica: Option<u16>) -> usize {
+fn streaming(seen: &SeenLevel<'_>, from: f64, to: f64, replica: Option<u16>) -> usize {
     let in_stream = |row: &&RequestRow| {
         let first = row.sent_last + row.ttft_sent;
         (replica.is_none() || row.replica == replica) && row.events > 1 && first < from && row.end > to
@@ -222,7 +222,7 @@ fn streaming(seen: &Seen<'_>, from: f64, to: f64, replica: Option<u16>) -> usize
 /// Requests that wait through this stretch for a first token that is overdue at its end, and get it there; and whether the way to the server
 /// was clear meanwhile: segments of requests sent within the stretch were acknowledged and none was sent again.
 fn waiting_through(
-    seen: &Seen<'_>,
+    seen: &SeenLevel<'_>,
     (from, to): (f64, f64),
     replica: Option<u16>,
     overdue: f64,
@@ -274,13 +274,13 @@ impl PromptReading {
 
 /// Tokens from which a prompt is much longer than the others: four times the usual one, and long in itself, for nobody's chunk is smaller
 /// than a few hundred tokens.
-pub fn long_from(seen: &Seen<'_>) -> f64 {
+pub fn long_from(seen: &SeenLevel<'_>) -> f64 {
     let mut prompts: Vec<f64> = seen.rows.iter().map(|row| row.prompt).collect();
     order_statistic(&mut prompts, 0.5).map_or(f64::INFINITY, |middle| LONG_PROMPT.max(4.0 * middle))
 }
 
 /// When prompts much longer than the others were being read.
-pub(super) fn long_prompts(seen: &Seen<'_>) -> Vec<PromptReading> {
+pub(super) fn long_prompts(seen: &SeenLevel<'_>) -> Vec<PromptReading> {
     let least = long_from(seen);
     seen.rows
         .iter()
@@ -294,7 +294,7 @@ pub(super) const COVERS: f64 = 0.7;
 
 /// What the prompts take by themselves whose first tokens came in this stall or with its end: everybody waits for the steps that
 /// read them, one after the other, and what makes them slow (a model, a cache that was lost) shows on single requests too. s.
-fn reading(seen: &Seen<'_>, law: &Law, stall: &Stall) -> f64 {
+fn reading(seen: &SeenLevel<'_>, law: &PromptLaw, stall: &Stall) -> f64 {
     let lasts = stall.to - stall.from;
     let ends_it = |row: &&RequestRow| {
         let first = row.sent_last + row.ttft_sent;
@@ -313,7 +313,7 @@ pub struct Excuses {
 
 /// The excuses of the level under judgement, by what prompts take now or took before, whatever is more.
 pub fn excuses(frames: &Frames<'_>) -> Excuses {
-    let of = |arm: &Frame<'_>| Law::of(&arm.alone).or_else(|| Law::of(&arm.seen.rows));
+    let of = |arm: &Frame<'_>| PromptLaw::of(&arm.alone).or_else(|| PromptLaw::of(&arm.seen.rows));
     let laws = [frames.base.as_ref().and_then(of), of(&frames.candidate)];
     let per_token = laws.iter().flatten().map(|law| law.per_token).fold(0.0, f64::max);
     let came = frames.now().rows.iter().filter(|row| row.ttft_sent.is_finite());
@@ -337,7 +337,7 @@ impl Excuses {
 /// Did tokens come coalesced, of answers that did not before? They were made in time and their way was blocked, and who had ended before it
 /// was free again shows a pause and no burst.
 pub fn coalesced_more(frames: &Frames<'_>) -> bool {
-    let coalesced = |seen: &Seen<'_>| {
+    let coalesced = |seen: &SeenLevel<'_>| {
         seen.rows.iter().filter(|row| row.coalesced > 0.01).count() as f64 / seen.rows.len().max(1) as f64
     };
     coalesced(frames.now()) > frames.before().map_or(0.0, coalesced) + 0.05
@@ -347,12 +347,12 @@ pub fn coalesced_more(frames: &Frames<'_>) -> bool {
 fn of_engine(frames: &Frames<'_>) -> Vec<Stall> {
     let least = least(frames.now(), usual_beside_no_long_prompt(frames));
     // Where single requests are too few, the line through all of them: its fixed part holds what they wait, its slope is theirs.
-    let law = Law::of(&frames.candidate.alone).or_else(|| Law::of(&frames.now().rows));
-    let explained = |seen: &Seen<'_>, f: &Stall| {
+    let law = PromptLaw::of(&frames.candidate.alone).or_else(|| PromptLaw::of(&frames.now().rows));
+    let explained = |seen: &SeenLevel<'_>, f: &Stall| {
         law.is_some_and(|law| reading(seen, &law, f) >= COVERS * (f.to - f.from))
     };
     let (coalesced, overdue) = (coalesced_more(frames), overdue(frames));
-    let of = |seen: &Seen<'_>| -> Vec<Stall> {
+    let of = |seen: &SeenLevel<'_>| -> Vec<Stall> {
         // What comes at once afterwards was held by the way, unless requests got through it meanwhile: then it was held by the server's end.
         let held = |f: &Stall| (coalesced || f.caught_up) && !f.way_clear;
         let own = |f: &Stall| !f.long_prompt && !held(f) && !explained(seen, f);
@@ -388,7 +388,7 @@ fn silences(frames: &Frames<'_>) -> Vec<Stall> {
     let longest =
         silent(base.0, base.1, 0.5 * LEAST_STALL_S).iter().map(|it| it.to - it.from).fold(0.0, f64::max);
     let least = LEAST_STALL_S.max(TIMES * frames.now().gap_p50).max(NEWS * longest);
-    let law = Law::of(&frames.candidate.alone).or_else(|| Law::of(&frames.now().rows));
+    let law = PromptLaw::of(&frames.candidate.alone).or_else(|| PromptLaw::of(&frames.now().rows));
     let explained =
         |it: &Stall| law.is_some_and(|law| reading(frames.now(), &law, it) >= COVERS * (it.to - it.from));
     let mut found = silent(&frames.case.candidate, frames.now(), least);
@@ -397,7 +397,7 @@ fn silences(frames: &Frames<'_>) -> Vec<Stall> {
 }
 
 /// The silences of a level, of one replica or of several that nobody tells apart.
-fn silent(side: &Side<'_>, seen: &Seen<'_>, least: f64) -> Vec<Stall> {
+fn silent(side: &RunData<'_>, seen: &SeenLevel<'_>, least: f64) -> Vec<Stall> {
     let mut events: Vec<f64> = seen.rows.iter().map(|row| row.end).filter(|end| end.is_finite()).collect();
     for attempt in side.attempts.iter().filter(|attempt| attempt.level == seen.level.id) {
         let Some(sent) = attempt.sent else { continue };
@@ -464,7 +464,7 @@ fn open_way(mut stalls: Vec<Stall>) -> Vec<Stall> {
 
 /// What a first token takes as a rule (p95 of the baseline, else twice the run's own median), s: who waits for longer is overdue.
 fn overdue(frames: &Frames<'_>) -> f64 {
-    let first = |seen: &Seen<'_>| seen.finite(|row| row.ttft_sent);
+    let first = |seen: &SeenLevel<'_>| seen.finite(|row| row.ttft_sent);
     let usual = match frames.before() {
         Some(base) => order_statistic(&mut first(base), 0.95),
         None => order_statistic(&mut first(frames.now()), 0.5).map(|middle| 2.0 * middle),
@@ -565,9 +565,9 @@ fn beside_prompt(frames: &Frames<'_>) -> Option<Finding> {
 
 /// The prompts that may make others pause for so long or longer: those that are long, and, where what single requests take is known, those
 /// that take most of a pause to read by themselves. Not where prompts are longer altogether: every one is then read for longer.
-fn held_up_by(frames: &Frames<'_>, seen: &Seen<'_>, least: f64) -> Vec<PromptReading> {
+fn held_up_by(frames: &Frames<'_>, seen: &SeenLevel<'_>, least: f64) -> Vec<PromptReading> {
     let mut long = long_prompts(seen);
-    let law = Law::of(&frames.candidate.alone).filter(|law| law.per_token > 0.0);
+    let law = PromptLaw::of(&frames.candidate.alone).filter(|law| law.per_token > 0.0);
     let as_long = frames.ratio(|row| row.prompt, 0.5).is_none_or(|effect| effect.ratio.value < 1.15);
     let Some(law) = law.filter(|_| as_long) else { return long };
     let explains = |row: &RequestRow| law.per_token * computed(row) / COVERS;
@@ -592,7 +592,7 @@ const LOOKS: u32 = 2_000;
 /// Share of the time in which a long prompt is being read anyway, where these pauses are: on the replica of each, for a fleet reads one
 /// somewhere nearly always.
 fn read_anyway(
-    seen: &Seen<'_>,
+    seen: &SeenLevel<'_>,
     long: &[PromptReading],
     least: f64,
     replicas: impl Iterator<Item = Option<u16>>,
@@ -625,7 +625,7 @@ fn events(gaps: &[Pause]) -> (f64, f64) {
 
 /// Pauses per request that the baseline had as well: as long, or, beside its own long prompts, half as long as these usually are. What makes
 /// those longer (a slower model, a cache that was lost) is then the news.
-fn had_before(base: &Seen<'_>, gaps: &[Pause], least: f64) -> f64 {
+fn had_before(base: &SeenLevel<'_>, gaps: &[Pause], least: f64) -> f64 {
     let mut lasting: Vec<f64> = gaps.iter().map(|(from, to, ..)| to - from).collect();
     let half = 0.5 * order_statistic(&mut lasting, 0.5).unwrap_or(least);
     let long = long_prompts(base);

@@ -4,7 +4,7 @@ use plimsoll_math::series;
 use plimsoll_measure::say::{ms, number};
 
 use super::{Finding, Is, Observed};
-use crate::gauges::{Gauges, OnPage};
+use crate::gauges::{LevelGauges, OnPage};
 
 /// A replica's mean gap over the others' from which it is slower.
 const SLOWER: f64 = 1.15;
@@ -17,7 +17,7 @@ const ENDED: f64 = 20.0;
 pub type Engines = (Vec<OnPage>, Vec<OnPage>);
 
 /// The engines on the pages of both, several and as many before as now.
-pub fn engines(before: &Gauges, now: &Gauges) -> Option<Engines> {
+pub fn engines(before: &LevelGauges, now: &LevelGauges) -> Option<Engines> {
     let (before, now) = (before.on_pages(), now.on_pages());
     (now.len() > 1 && before.len() == now.len()).then_some((before, now))
 }

@@ -4,11 +4,11 @@ use plimsoll_math::quantile::{of_sorted, order_statistic, sort};
 use plimsoll_measure::say::{chance, number, percent, ratio_ends};
 
 use super::{Finding, Is, Observed, replica_pages as pages};
-use crate::Side;
+use crate::RunData;
 use crate::effect::share;
 use crate::effect::{Effect, of_units};
 use crate::frame::{Frame, Frames};
-use crate::seen::{RequestRow, Seen};
+use crate::seen::{RequestRow, SeenLevel};
 
 /// A replica's time per token over the others' from which it is slower, its lower end, and how much more than before.
 const SLOWER: (f64, f64, f64) = (1.15, 1.07, 1.12);
@@ -108,7 +108,7 @@ fn late(frames: &Frames<'_>) -> Option<Finding> {
 
 fn later_than_before(frames: &Frames<'_>) -> Option<Finding> {
     let (base, seen) = (frames.before()?, frames.now());
-    let late = |seen: &Seen<'_>| -> Vec<f64> {
+    let late = |seen: &SeenLevel<'_>| -> Vec<f64> {
         let mut born: Vec<f64> =
             births(seen).into_iter().filter(|at| at.is_finite() && *at > EARLY_S).collect();
         sort(&mut born);
@@ -126,7 +126,7 @@ fn later_than_before(frames: &Frames<'_>) -> Option<Finding> {
     if frames.candidate.gauges.replicas_at(&seen.replicas, had) >= by_then {
         return None;
     }
-    let p75 = |seen: &Seen<'_>, from: f64, to: f64| {
+    let p75 = |seen: &SeenLevel<'_>, from: f64, to: f64| {
         let within = |row: &&RequestRow| row.due >= from && row.due < to && !row.ttft.is_nan();
         let mut v: Vec<f64> = seen.rows.iter().filter(within).map(|row| row.ttft).collect();
         (v.len() >= 15).then(|| order_statistic(&mut v, 0.75)).flatten()
@@ -261,7 +261,7 @@ pub struct Own {
 }
 
 /// Splits a metric by replica; replicas with fewer than ten values are left out.
-pub fn by_replica(seen: &Seen<'_>, of: impl Fn(&RequestRow) -> f64) -> Vec<Own> {
+pub fn by_replica(seen: &SeenLevel<'_>, of: impl Fn(&RequestRow) -> f64) -> Vec<Own> {
     let mut all: Vec<Own> =
         (0..seen.replicas.len()).map(|r| Own { replica: r as u16, values: Vec::new() }).collect();
     for row in seen.rows.iter().filter(|row| row.ok) {
@@ -277,7 +277,7 @@ pub fn by_replica(seen: &Seen<'_>, of: impl Fn(&RequestRow) -> f64) -> Vec<Own> 
 }
 
 /// The slowest replica against all others, by stretches of time.
-fn slowest(seen: &Seen<'_>) -> Option<(u16, Effect)> {
+fn slowest(seen: &SeenLevel<'_>) -> Option<(u16, Effect)> {
     let own = by_replica(seen, |row| row.tpot);
     if own.len() < 2 {
         return None;
@@ -294,7 +294,7 @@ fn slowest(seen: &Seen<'_>) -> Option<(u16, Effect)> {
 }
 
 /// Requests of a replica over those of the mean of so many.
-fn load_of(seen: &Seen<'_>, replica: u16, of: usize) -> f64 {
+fn load_of(seen: &SeenLevel<'_>, replica: u16, of: usize) -> f64 {
     let own = seen.rows.iter().filter(|row| row.replica == Some(replica)).count() as f64;
     let told = seen.rows.iter().filter(|row| row.replica.is_some()).count() as f64;
     own / (told / of.max(1) as f64).max(1.0)
@@ -322,7 +322,7 @@ fn over_others(
     of: fn(&RequestRow) -> f64,
     p: f64,
 ) -> Option<(f64, &'static str)> {
-    let at = |seen: &Seen<'_>, own: &dyn Fn(&RequestRow) -> bool| {
+    let at = |seen: &SeenLevel<'_>, own: &dyn Fn(&RequestRow) -> bool| {
         let mut v: Vec<f64> =
             seen.rows.iter().filter(|r| r.ok && own(r)).map(of).filter(|x| x.is_finite()).collect();
         (v.len() >= 10).then(|| order_statistic(&mut v, p)).flatten()
@@ -343,7 +343,7 @@ fn over_others(
 }
 
 /// When each replica was first sent something, s since the level began.
-fn births(seen: &Seen<'_>) -> Vec<f64> {
+fn births(seen: &SeenLevel<'_>) -> Vec<f64> {
     let mut born = vec![f64::INFINITY; seen.replicas.len()];
     for row in &seen.rows {
         if let Some(replica) = row.replica {
@@ -364,14 +364,15 @@ fn both(frames: &Frames<'_>) -> Option<pages::Engines> {
 
 /// Replicas that answered before and now, where they are fewer: by what is known of the target, by who answered, by the servers' pages.
 pub fn fewer_replicas(frames: &Frames<'_>) -> Option<(usize, usize)> {
-    let told = |side: &Side<'_>| side.facts.facts.get("replicas").cloned().flatten()?.parse::<usize>().ok();
+    let told =
+        |side: &RunData<'_>| side.facts.facts.get("replicas").cloned().flatten()?.parse::<usize>().ok();
     if let (Some(a), Some(b)) = (frames.case.baseline.as_ref().and_then(told), told(&frames.case.candidate))
         && a > b
         && b > 0
     {
         return Some((a, b));
     }
-    let count = |seen: &Seen<'_>| {
+    let count = |seen: &SeenLevel<'_>| {
         (0..seen.replicas.len() as u16)
             .filter(|r| seen.rows.iter().filter(|row| row.replica == Some(*r)).count() >= 5)
             .count()

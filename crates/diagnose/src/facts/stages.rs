@@ -9,7 +9,7 @@ use super::{Finding, Is, Observed};
 use crate::effect::spearman;
 use crate::effect::{medians, share};
 use crate::frame::Frames;
-use crate::seen::{RequestRow, Seen};
+use crate::seen::{RequestRow, SeenLevel};
 
 /// Rows of which a stage must be known; one trace in a hundred of a thousand requests is enough for a median.
 const FEWEST: usize = 8;
@@ -36,7 +36,7 @@ fn stage(row: &RequestRow) -> f64 {
     row.before_engine().unwrap_or(f64::NAN)
 }
 
-fn sorted(seen: &Seen<'_>) -> Vec<f64> {
+fn sorted(seen: &SeenLevel<'_>) -> Vec<f64> {
     let mut values = seen.finite(stage);
     sort(&mut values);
     values
@@ -46,14 +46,14 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-fn names(seen: &Seen<'_>) -> String {
+fn names(seen: &SeenLevel<'_>) -> String {
     seen.stages.join(", ")
 }
 
 /// There was none before, and it is what first tokens take more.
 fn new(frames: &Frames<'_>, now: &[f64]) -> Option<Finding> {
     let base = frames.before().filter(|base| base.stages.is_empty())?;
-    let first = |seen: &Seen<'_>| mean(&seen.finite(|row| row.ttft));
+    let first = |seen: &SeenLevel<'_>| mean(&seen.finite(|row| row.ttft));
     let grown = first(frames.now()) - first(base);
     let share = mean(now) / grown;
     let is = match () {
@@ -151,7 +151,7 @@ fn waits(frames: &Frames<'_>) -> Option<Finding> {
 }
 
 /// What the mean call takes over the mean of the third that met the fewest others, s.
-fn waited(seen: &Seen<'_>) -> f64 {
+fn waited(seen: &SeenLevel<'_>) -> f64 {
     let (others, took) = met(seen);
     let mut calls: Vec<(f64, f64)> = others.into_iter().zip(took).collect();
     calls.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -160,13 +160,13 @@ fn waited(seen: &Seen<'_>) -> f64 {
 }
 
 /// Rank correlation of what a call takes with the number of calls under way at its beginning, and its p.
-fn with_others(seen: &Seen<'_>) -> Option<(f64, f64)> {
+fn with_others(seen: &SeenLevel<'_>) -> Option<(f64, f64)> {
     let (others, took) = met(seen);
     spearman(&others, &took)
 }
 
 /// Of each call, how many others were under way as it began, and what it took, s.
-fn met(seen: &Seen<'_>) -> (Vec<f64>, Vec<f64>) {
+fn met(seen: &SeenLevel<'_>) -> (Vec<f64>, Vec<f64>) {
     let mut calls: Vec<(f64, f64)> = seen
         .rows
         .iter()

@@ -4,13 +4,13 @@ use plimsoll_math::quantile::{self, of_sorted, order_statistic, sort};
 use plimsoll_measure::findings::Estimate;
 use plimsoll_measure::say::{chance, ms, number, percent};
 
-use super::alone::{Law, computed};
+use super::alone::{PromptLaw, computed};
 use super::load::times;
 use super::{Finding, Is, Observed, over};
 use crate::concurrency;
 use crate::effect::share;
 use crate::frame::{Frame, Frames};
-use crate::seen::{RequestRow, Seen};
+use crate::seen::{RequestRow, SeenLevel};
 
 pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
     found.extend(slower_beside(frames));
@@ -40,8 +40,8 @@ fn slower_beside(frames: &Frames<'_>) -> Option<Finding> {
 /// a baseline: stretches that differ by two and a half times are usual on real engines.
 fn slow_seconds(frames: &Frames<'_>) -> Option<Finding> {
     let base = frames.before()?;
-    let (beside, alone) = (concurrency::Law::of(base), Law::of(&frames.candidate.alone));
-    let of = |seen: &Seen<'_>| slow_stretches(seen, beside.as_ref(), alone.as_ref());
+    let (beside, alone) = (concurrency::StepLaw::of(base), PromptLaw::of(&frames.candidate.alone));
+    let of = |seen: &SeenLevel<'_>| slow_stretches(seen, beside.as_ref(), alone.as_ref());
     let (now, slow) = of(frames.now())?;
     let before = of(base).map_or(0.0, |(share, _)| share.value);
     let is = match () {
@@ -73,11 +73,11 @@ fn drift(frames: &Frames<'_>, fact: Observed, name: &str, of: fn(&RequestRow) ->
 
 /// Tokens that arrive several at once: more of them an event, or more of the gaps nothing.
 fn coalesced(frames: &Frames<'_>) -> Option<Finding> {
-    let middle = |seen: &Seen<'_>, of: fn(&RequestRow) -> f64| {
+    let middle = |seen: &SeenLevel<'_>, of: fn(&RequestRow) -> f64| {
         let mut values = seen.finite(of);
         (values.len() >= 20).then(|| order_statistic(&mut values, 0.5)).flatten()
     };
-    let of = |seen: &Seen<'_>| {
+    let of = |seen: &SeenLevel<'_>| {
         Some((middle(seen, RequestRow::chunk)?, middle(seen, |row| row.coalesced).unwrap_or(0.0)))
     };
     let (now, coalesced) = of(frames.now())?;
@@ -110,7 +110,7 @@ fn coalesced(frames: &Frames<'_>) -> Option<Finding> {
 }
 
 /// Sen's slope of the medians of forty stretches, end to end, as a share of their median; with the p of Mann, Kendall, Hamed and Rao.
-fn trend(seen: &Seen<'_>, of: fn(&RequestRow) -> f64) -> Option<(f64, f64)> {
+fn trend(seen: &SeenLevel<'_>, of: fn(&RequestRow) -> f64) -> Option<(f64, f64)> {
     const PARTS: usize = 40;
     let mut parts = vec![Vec::new(); PARTS];
     for row in seen.rows.iter().filter(|row| row.ok) {
@@ -135,7 +135,7 @@ const READING: f64 = 0.4;
 
 /// Seconds that a prompt token takes to be read: of single requests, else of the fastest tenth among the longer half of the prompts. What they
 /// wait for beside is in that too, so that more time counts as read than was.
-fn per_token(seen: &Seen<'_>, alone: Option<&Law>) -> f64 {
+fn per_token(seen: &SeenLevel<'_>, alone: Option<&PromptLaw>) -> f64 {
     if let Some(law) = alone {
         return law.per_token;
     }
@@ -150,7 +150,7 @@ fn per_token(seen: &Seen<'_>, alone: Option<&Law>) -> f64 {
 }
 
 /// Share of each second in which prompts are read, at so many seconds a token, up to their first tokens; by replica.
-fn reading_by_second(seen: &Seen<'_>, per_token: f64, several: usize, seconds: usize) -> Vec<Vec<f64>> {
+fn reading_by_second(seen: &SeenLevel<'_>, per_token: f64, several: usize, seconds: usize) -> Vec<Vec<f64>> {
     let mut reading = vec![vec![0.0; seconds + 1]; several];
     for row in seen.rows.iter().filter(|row| row.ttft_sent.is_finite()) {
         let replica = usize::from(row.replica.unwrap_or(0)).min(several - 1);
@@ -171,9 +171,9 @@ fn reading_by_second(seen: &Seen<'_>, per_token: f64, several: usize, seconds: u
 /// Share of (replica, second) cells whose typical gap is 1.4 times the replica's usual, as it is and beside as many answers, in runs of two
 /// or more; and by how much. Seconds in which prompts were read for the most part are none.
 fn slow_stretches(
-    seen: &Seen<'_>,
-    law: Option<&concurrency::Law>,
-    alone: Option<&Law>,
+    seen: &SeenLevel<'_>,
+    law: Option<&concurrency::StepLaw>,
+    alone: Option<&PromptLaw>,
 ) -> Option<(Estimate, f64)> {
     let seconds = seen.length.ceil() as usize;
     let several = seen.replicas.len().max(1);

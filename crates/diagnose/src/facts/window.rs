@@ -10,10 +10,10 @@ use plimsoll_math::quantile::{of_sorted, sort};
 use plimsoll_math::special::gamma_inc_pair;
 use plimsoll_measure::say::{ms, number};
 
-use super::alone::{Law, added, median_added};
+use super::alone::{PromptLaw, added, median_added};
 use super::{Finding, Is, Observed};
 use crate::frame::Frames;
-use crate::seen::{RequestRow, Seen};
+use crate::seen::{RequestRow, SeenLevel};
 
 /// A window that is spoken of: seconds, and as a share of the usual first token.
 const NEEDED: (f64, f64) = (0.012, 0.1);
@@ -62,7 +62,7 @@ fn isolated(frames: &Frames<'_>) -> Option<Finding> {
 /// Is what requests wait more under load spread evenly from nothing to about as much as single requests wait at most? Who asks one request
 /// after the other asks at the same instant of each window, and does not see all of it.
 fn spread_at_load(frames: &Frames<'_>, most: f64) -> bool {
-    let sorted = |seen: &Seen<'_>| {
+    let sorted = |seen: &SeenLevel<'_>| {
         let mut values = seen.finite(|row| row.ttft_sent - row.before_engine().unwrap_or(0.0));
         sort(&mut values);
         values
@@ -102,7 +102,7 @@ fn first(row: &RequestRow) -> f64 {
 }
 
 /// Waits in the order of sending; few far ones are brought in, so that they don't decide.
-fn waits(seen: &Seen<'_>, law: &Law) -> Option<Vec<Wait>> {
+fn waits(seen: &SeenLevel<'_>, law: &PromptLaw) -> Option<Vec<Wait>> {
     let once = seen.rows.iter().filter(|row| row.attempts == 1);
     let all = once.map(|row| (row.sent_last, first(row) - law.at(row)));
     let mut waits: Vec<Wait> = all.filter(|(at, wait)| at.is_finite() && wait.is_finite()).collect();
@@ -235,7 +235,7 @@ fn explains(waits: &[Wait], fit: Fit, before: (f64, f64)) -> Option<(Fit, f64, f
 /// The same beside others.
 fn beside(frames: &Frames<'_>) -> Option<Finding> {
     let base = frames.before()?;
-    let law = Law::of_metric(&base.rows, first)?;
+    let law = PromptLaw::of_metric(&base.rows, first)?;
     let (before, now) = (waits(base, &law)?, waits(frames.now(), &law)?);
     let was = spread(before.iter().map(|wait| wait.1))?;
     let middle = spread(now.iter().map(|wait| wait.1))?.0 - was.0;

@@ -1,14 +1,14 @@
 //! Active diagnosis: whole diagnoses of simulated systems, what its ceilings hold, and what its beliefs obey. All systems and
 //! the table of them: `examples/active.rs`.
 
-use plimsoll_diagnose::active::before::{Against, Before};
+use plimsoll_diagnose::active::before::{BeforeAndNow, EarlierRun};
 use plimsoll_diagnose::active::choose::{Choice, decides};
 use plimsoll_diagnose::active::plan::{ActiveSpec, ExperimentKind, KnownTarget, TrafficTraits, of_level};
 use plimsoll_diagnose::belief::{Likelihood, ReadFrom, states};
 use plimsoll_diagnose::causes::causes;
 use plimsoll_diagnose::fact::{Is, Observed};
 use plimsoll_diagnose::facts::Finding;
-use plimsoll_diagnose::{Answer, Cause, Layer, Side, YesNo};
+use plimsoll_diagnose::{Answer, Cause, Layer, RunData, YesNo};
 use plimsoll_measure::findings::{Ceiling, Metric};
 use plimsoll_model::{Fingerprint, Level, Load, Span};
 
@@ -192,7 +192,7 @@ fn what_a_cause_must_show_makes_it_likelier_and_its_experiment_worth_something()
 }
 
 /// The same engine before, as an active diagnosis of its own.
-fn against(system: &System, model: &str) -> (Before, Fingerprint) {
+fn against(system: &System, model: &str) -> (EarlierRun, Fingerprint) {
     let facts = [("model".to_owned(), Some(model.to_owned())), ("engine_flags".to_owned(), None)];
     let target = Fingerprint { url: "http://there/v1".into(), facts: facts.into_iter().collect() };
     (system.play(&spec()).before(&target), target)
@@ -201,7 +201,7 @@ fn against(system: &System, model: &str) -> (Before, Fingerprint) {
 #[test]
 fn an_engine_that_has_become_slower_is_named_and_its_twin_cleared() {
     let (before, target) = against(&System::new(LLAMA, (256, 64), "none", &[]), "llama");
-    let against = Against { before: &before, target: &target };
+    let against = BeforeAndNow { before: &before, target: &target };
     // The truth: every step takes half as long again. The fault's factor is of steps, alone as beside others.
     for factor in [1.2, 1.5, 3.0] {
         let system = System::new(LLAMA, (256, 64), &format!("slow:factor={factor}"), &[]);
@@ -238,13 +238,13 @@ fn an_engine_that_has_become_slower_is_named_and_its_twin_cleared() {
 fn what_was_there_before_is_said_beside_what_is_new() {
     let delayed = || System::new(LLAMA, (256, 64), "dependency:delay=250ms", &[]);
     let (before, target) = against(&delayed(), "llama");
-    let known = delayed().play_against(&spec(), Some(Against { before: &before, target: &target }));
+    let known = delayed().play_against(&spec(), Some(BeforeAndNow { before: &before, target: &target }));
     let evidence = &known.diagnosis.verdicts[0].evidence;
     assert_eq!(known.diagnosis.verdicts[0].cause, Cause::SlowDependency, "{}", known.diagnosis.headline);
     assert!(evidence.iter().any(|e| e.says.starts_with("it was so before")), "{evidence:#?}");
     let (sound, target) = against(&System::new(LLAMA, (256, 64), "none", &[]), "another");
     let target = Fingerprint { facts: [("model".to_owned(), Some("llama".to_owned()))].into(), ..target };
-    let new = delayed().play_against(&spec(), Some(Against { before: &sound, target: &target }));
+    let new = delayed().play_against(&spec(), Some(BeforeAndNow { before: &sound, target: &target }));
     assert_eq!(new.diagnosis.verdicts[0].cause, Cause::SlowDependency, "{}", new.diagnosis.headline);
     let moved = &new.diagnosis.questions[2];
     assert!(moved.says.contains("the model changed (model: another -> llama)"), "{}", moved.says);
@@ -254,7 +254,7 @@ fn what_was_there_before_is_said_beside_what_is_new() {
 fn prompts_of_another_length_are_not_held_against_each_other() {
     let (before, target) = against(&System::new(LLAMA, (1024, 64), "none", &[]), "llama");
     let played = System::new(LLAMA, (256, 64), "none", &[])
-        .play_against(&spec(), Some(Against { before: &before, target: &target }));
+        .play_against(&spec(), Some(BeforeAndNow { before: &before, target: &target }));
     let missing: Vec<&str> = played.diagnosis.missing.iter().map(|missing| missing.what.as_str()).collect();
     assert!(
         missing.iter().any(|what| what.contains("prompts of 1024 tokens in BEFORE, 256 now")),
@@ -271,11 +271,12 @@ fn a_run_with_single_requests_among_others_serves_as_a_baseline() {
     // As an ordinary run has it: a level at concurrency 1, and nothing says that it was an experiment.
     let levels: Vec<_> = alone.into_iter().map(|level| Level { purpose: "run".into(), ..level }).collect();
     let facts = Fingerprint::default();
-    let side = Side { levels: &levels, attempts: &played.attempts, samples: &[], facts: &facts };
-    let before = Before::of("RUN", &side);
+    let side = RunData { levels: &levels, attempts: &played.attempts, samples: &[], facts: &facts };
+    let before = EarlierRun::of("RUN", &side);
     assert!(before.alone.len() >= 20 && before.concurrency.is_empty() && before.shown.is_empty());
     system.scenario.seed = 5;
-    let diagnosis = system.play_against(&spec(), Some(Against { before: &before, target: &facts })).diagnosis;
+    let diagnosis =
+        system.play_against(&spec(), Some(BeforeAndNow { before: &before, target: &facts })).diagnosis;
     assert_eq!(diagnosis.answer, Answer::NothingMaterial, "{}", diagnosis.headline);
     let missing: Vec<&str> = diagnosis.missing.iter().map(|missing| missing.what.as_str()).collect();
     assert!(missing.iter().any(|what| what.contains("no closed loop with as many in flight")), "{missing:?}");

@@ -1,11 +1,11 @@
 //! Systems with a fault for active diagnosis, and a whole diagnosis of one in virtual time: what a person would see who has
 //! nothing but the endpoint.
 
-use plimsoll_diagnose::active::before::{Against, Before};
+use plimsoll_diagnose::active::before::{BeforeAndNow, EarlierRun};
 use plimsoll_diagnose::active::plan::{ActiveSpec, TrafficTraits};
-use plimsoll_diagnose::active::{Active, Next, tell};
+use plimsoll_diagnose::active::{Active, ActiveNext, tell};
 use plimsoll_diagnose::facts::Finding;
-use plimsoll_diagnose::{Cause, Diagnosis, Side};
+use plimsoll_diagnose::{Cause, Diagnosis, RunData};
 use plimsoll_measure::findings::Validity;
 use plimsoll_model::{At, Attempt, Fingerprint, Level, Sample, Span};
 use plimsoll_sim::{
@@ -37,10 +37,10 @@ pub struct Played {
 
 impl Played {
     /// What its run folder is to a later diagnosis.
-    pub fn before(&self, target: &Fingerprint) -> Before {
+    pub fn before(&self, target: &Fingerprint) -> EarlierRun {
         let side =
-            Side { levels: &self.levels, attempts: &self.attempts, samples: &self.samples, facts: target };
-        Before::of("BEFORE", &side)
+            RunData { levels: &self.levels, attempts: &self.attempts, samples: &self.samples, facts: target };
+        EarlierRun::of("BEFORE", &side)
     }
 }
 
@@ -110,7 +110,7 @@ impl System {
     }
 
     /// Diagnoses it against a run of before.
-    pub fn play_against(&self, spec: &ActiveSpec, against: Option<Against<'_>>) -> Played {
+    pub fn play_against(&self, spec: &ActiveSpec, against: Option<BeforeAndNow<'_>>) -> Played {
         let mut world = World::of(&self.world, self.scenario.seed).expect("a sound world");
         let (mut now, mut id, mut log) = (At::ZERO, 0, Vec::new());
         let mean = |size: &plimsoll_workload::Size| match size {
@@ -124,12 +124,12 @@ impl System {
         let mut levels = Vec::new();
         loop {
             let ask = match active.next() {
-                Next::Begin { why, .. } => {
+                ActiveNext::Begin { why, .. } => {
                     log.push(why);
                     continue;
                 }
-                Next::Run(ask) => ask,
-                Next::Done { why } => {
+                ActiveNext::Run(ask) => ask,
+                ActiveNext::Done { why } => {
                     log.push(why);
                     break;
                 }

@@ -1,6 +1,6 @@
 //! A run held against another one, as tests of diagnoses ask it: levels and rows, worked by hand or by a server of a few lines.
 
-use plimsoll_diagnose::{Case, DiagnoseSpec, Diagnosis, Side, diagnose};
+use plimsoll_diagnose::{Case, DiagnoseSpec, Diagnosis, RunData, diagnose};
 use plimsoll_model::{Attempt, Fingerprint, Level, Sample};
 
 /// What a run holds.
@@ -20,9 +20,9 @@ impl Run {
     }
 
     /// As a diagnosis takes it.
-    pub fn side(&self) -> Side<'_> {
+    pub fn side(&self) -> RunData<'_> {
         let Run { levels, attempts, samples, facts } = self;
-        Side { levels, attempts, samples, facts }
+        RunData { levels, attempts, samples, facts }
     }
 }
 

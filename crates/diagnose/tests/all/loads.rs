@@ -3,7 +3,7 @@
 //! In an open loop the median time there is ln 2 / (μ − λ) and ρ / (1 − ρ) requests are there on average; in a closed loop each of n waits for n
 //! services.
 
-use plimsoll_diagnose::{Answer, Case, Cause, DiagnoseSpec, Diagnosis, Side, YesNo, diagnose};
+use plimsoll_diagnose::{Answer, Case, Cause, DiagnoseSpec, Diagnosis, RunData, YesNo, diagnose};
 use plimsoll_measure::server_side::SCRAPE;
 use plimsoll_model::{At, Attempt, Fingerprint, Level, Load, Sample, ServerStage, Span};
 use plimsoll_sim::{EngineSpec, LawSpec, LevelPlan, ModeSpec, QueueSpec, World, simulate_level};
@@ -53,8 +53,8 @@ fn run(loads: &[Load]) -> Run {
 
 fn ask(base: Option<&Run>, candidate: &Run, level: Option<u32>) -> Diagnosis {
     let (facts, spec) = (Fingerprint::default(), DiagnoseSpec { level, ..DiagnoseSpec::default() });
-    fn side<'a>(run: &'a Run, facts: &'a Fingerprint) -> Side<'a> {
-        Side { levels: &run.levels, attempts: &run.attempts, samples: &run.samples, facts }
+    fn side<'a>(run: &'a Run, facts: &'a Fingerprint) -> RunData<'a> {
+        RunData { levels: &run.levels, attempts: &run.attempts, samples: &run.samples, facts }
     }
     let (candidate, baseline) = (side(candidate, &facts), base.map(|run| side(run, &facts)));
     diagnose(&Case { candidate, baseline, budget: None, device: None, validity: None, spec: &spec })

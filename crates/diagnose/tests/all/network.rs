@@ -1,6 +1,6 @@
 //! The network blamed, cleared and left alone, from records worked by hand with the kernel's figures beside them.
 
-use plimsoll_diagnose::{Case, Cause, DiagnoseSpec, Diagnosis, Layer, Side, diagnose};
+use plimsoll_diagnose::{Case, Cause, DiagnoseSpec, Diagnosis, Layer, RunData, diagnose};
 use plimsoll_model::{At, Attempt, Fingerprint, Level, Span, TcpFacts};
 
 use plimsoll_lab::records::{MS, answer, level};
@@ -65,7 +65,7 @@ fn ask(base: &Run, candidate: &Run) -> Diagnosis {
     let clone = |run: &Run| Run(run.0.clone(), run.1.clone());
     let ((before, old), (now, new)) = (side(clone(base)), side(clone(candidate)));
     let spec = DiagnoseSpec::default();
-    let side = |levels, attempts| Side { levels, attempts, samples: &[], facts: &facts };
+    let side = |levels, attempts| RunData { levels, attempts, samples: &[], facts: &facts };
     diagnose(&Case {
         candidate: side(now, new),
         baseline: Some(side(before, old)),

@@ -4,7 +4,7 @@
 use std::collections::BinaryHeap;
 
 use plimsoll_diagnose::facts::{Is, Observed};
-use plimsoll_diagnose::{Case, Cause, DiagnoseSpec, Diagnosis, Side, diagnose};
+use plimsoll_diagnose::{Case, Cause, DiagnoseSpec, Diagnosis, RunData, diagnose};
 use plimsoll_model::{At, Attempt, Fingerprint, Level, Sample, Span, TcpFacts};
 
 use plimsoll_lab::records::{MS, answer, level};
@@ -65,9 +65,9 @@ fn ask(base: &Run, candidate: &Run) -> Diagnosis {
 }
 
 fn judged(base: Option<&Run>, candidate: &Run) -> Diagnosis {
-    fn side<'a>(run: &'a Run, facts: &'a Fingerprint) -> Side<'a> {
+    fn side<'a>(run: &'a Run, facts: &'a Fingerprint) -> RunData<'a> {
         let levels = std::slice::from_ref(&run.level);
-        Side { levels, attempts: &run.attempts, samples: &run.samples, facts }
+        RunData { levels, attempts: &run.attempts, samples: &run.samples, facts }
     }
     let (facts, spec) = (Fingerprint::default(), DiagnoseSpec::default());
     let (candidate, baseline) = (side(candidate, &facts), base.map(|base| side(base, &facts)));

@@ -1,7 +1,7 @@
 //! Two faults at once: both are named where the second rests on something that the first leaves as it is, and a single fault gets no second
 //! name. An engine by hand whose steps take the longer the more answers are in them, and systems of the tuning half.
 
-use plimsoll_diagnose::{Case, Cause, DiagnoseSpec, Diagnosis, Side, diagnose};
+use plimsoll_diagnose::{Case, Cause, DiagnoseSpec, Diagnosis, RunData, diagnose};
 use plimsoll_model::{Attempt, Fingerprint, Level, Span};
 
 use plimsoll_lab::records::{MS, answer, level};
@@ -53,8 +53,8 @@ fn row((request, due, tokens): &(usize, i64, Vec<f64>), replica: usize) -> Attem
 }
 
 fn ask(base: &(Level, Vec<Attempt>), candidate: &(Level, Vec<Attempt>)) -> Diagnosis {
-    fn side<'a>(run: &'a (Level, Vec<Attempt>), facts: &'a Fingerprint) -> Side<'a> {
-        Side { levels: std::slice::from_ref(&run.0), attempts: &run.1, samples: &[], facts }
+    fn side<'a>(run: &'a (Level, Vec<Attempt>), facts: &'a Fingerprint) -> RunData<'a> {
+        RunData { levels: std::slice::from_ref(&run.0), attempts: &run.1, samples: &[], facts }
     }
     let (facts, spec) = (Fingerprint::default(), DiagnoseSpec::default());
     let (candidate, baseline) = (side(candidate, &facts), Some(side(base, &facts)));

@@ -12,10 +12,10 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use http_body::Frame;
 
-use crate::reply::Cut;
+use crate::reply::RelayEnd;
 
 /// See the module.
-pub struct Flight {
+pub struct SharedFlight {
     state: Mutex<State>,
     most: usize,
 }
@@ -46,10 +46,10 @@ enum End {
     Broken,
 }
 
-impl Flight {
+impl SharedFlight {
     /// One that nobody reads yet. `most`: bytes that may be held.
-    pub fn new(most: usize) -> Flight {
-        Flight { state: Mutex::new(State { is_all: true, ..State::default() }), most }
+    pub fn new(most: usize) -> SharedFlight {
+        SharedFlight { state: Mutex::new(State { is_all: true, ..State::default() }), most }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -57,7 +57,7 @@ impl Flight {
     }
 
     /// One more reader, from the beginning.
-    pub fn join(self: &Arc<Flight>) -> Reader {
+    pub fn join(self: &Arc<SharedFlight>) -> Reader {
         let mut state = self.state();
         state.number += 1;
         let number = state.number;
@@ -166,7 +166,7 @@ fn is_stream(headers: &HeaderMap) -> bool {
 
 /// One who reads it.
 pub struct Reader {
-    flight: Arc<Flight>,
+    flight: Arc<SharedFlight>,
     number: u64,
 }
 
@@ -185,7 +185,7 @@ impl Reader {
     }
 
     /// What comes next of it.
-    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RelayEnd>>> {
         let mut state = self.flight.state();
         let at = state.readers.get(&self.number).map_or(0, |(at, _)| *at);
         let frame = at.checked_sub(state.gone).and_then(|place| state.frames.get(place)).cloned();

@@ -23,7 +23,7 @@ use quick_cache::sync::Cache as Store;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use flight::{Flight, Reader};
+use flight::{Reader, SharedFlight};
 
 /// Says on an answer whether it came from here.
 pub const CACHE: HeaderName = HeaderName::from_static("x-plimsoll-cache");
@@ -48,7 +48,7 @@ pub struct CacheSpec {
     /// Requests to these paths, by POST.
     pub paths: Vec<String>,
     /// Which of them: those whose answer is the same each time, or all.
-    pub which: Which,
+    pub which: CachedKinds,
     /// Who may get another's answer.
     pub scope: Scope,
     /// How long an answer is kept, seconds.
@@ -64,7 +64,7 @@ pub struct CacheSpec {
 /// Which requests' answers are kept.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Which {
+pub enum CachedKinds {
     /// Those that say temperature 0, and embeddings, scores and ranks.
     Deterministic,
     /// All: who asks twice gets the first answer again, also where the model would have written another.
@@ -86,7 +86,7 @@ impl Default for CacheSpec {
         let paths = ["/v1/chat/completions", "/v1/completions", "/v1/embeddings"];
         CacheSpec {
             paths: paths.map(str::to_owned).to_vec(),
-            which: Which::Deterministic,
+            which: CachedKinds::Deterministic,
             scope: Scope::Tenant,
             ttl_s: 3_600.0,
             bytes: 256 << 20,
@@ -121,21 +121,21 @@ impl CacheSpec {
 }
 
 /// What makes two requests the same: a SHA-256 of it, so that nobody can make another's.
-pub type Key = [u8; 32];
+pub type CacheKey = [u8; 32];
 
 /// What a request finds.
-pub enum Found {
+pub enum CacheLookup {
     /// An answer that came whole, so long ago.
     Whole(Reader, Span),
     /// The answer of its twin, which is under way.
     Flying(Reader),
     /// Nothing: it goes to a replica, and whoever asks the same from now on reads along.
-    Nothing(Arc<Flight>, Reader),
+    Nothing(Arc<SharedFlight>, Reader),
 }
 
 /// What became of requests that could have been answered from here.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Use {
+pub enum CacheUse {
     /// An answer that was kept.
     Hit,
     /// Its twin's answer.
@@ -144,13 +144,13 @@ pub enum Use {
     Miss,
 }
 
-impl Use {
+impl CacheUse {
     /// In a header and a label.
     pub fn name(self) -> &'static str {
         match self {
-            Use::Hit => "hit",
-            Use::Shared => "shared",
-            Use::Miss => "miss",
+            CacheUse::Hit => "hit",
+            CacheUse::Shared => "shared",
+            CacheUse::Miss => "miss",
         }
     }
 
@@ -160,12 +160,12 @@ impl Use {
     }
 }
 
-const USES: [Use; 3] = [Use::Hit, Use::Shared, Use::Miss];
+const USES: [CacheUse; 3] = [CacheUse::Hit, CacheUse::Shared, CacheUse::Miss];
 
 /// An answer that came whole.
 #[derive(Clone)]
 struct Whole {
-    flight: Arc<Flight>,
+    flight: Arc<SharedFlight>,
     came: At,
     bytes: u64,
 }
@@ -173,8 +173,8 @@ struct Whole {
 #[derive(Clone)]
 struct ByBytes;
 
-impl Weighter<Key, Whole> for ByBytes {
-    fn weight(&self, _: &Key, whole: &Whole) -> u64 {
+impl Weighter<CacheKey, Whole> for ByBytes {
+    fn weight(&self, _: &CacheKey, whole: &Whole) -> u64 {
         whole.bytes
     }
 }
@@ -182,9 +182,9 @@ impl Weighter<Key, Whole> for ByBytes {
 /// See the module.
 pub struct Cache {
     spec: CacheSpec,
-    whole: Store<Key, Whole, ByBytes>,
+    whole: Store<CacheKey, Whole, ByBytes>,
     /// Under way, by what is the same and the class: nobody waits in another class's queue.
-    flying: Mutex<HashMap<(Key, usize), Arc<Flight>>>,
+    flying: Mutex<HashMap<(CacheKey, usize), Arc<SharedFlight>>>,
     uses: [AtomicU64; USES.len()],
 }
 
@@ -206,7 +206,7 @@ impl Cache {
     }
 
     /// What is the same as this request; `None` = it is not answered from here, nor kept.
-    pub fn key(&self, path: &str, headers: &HeaderMap, body: &Bytes, tenant: u64) -> Option<Key> {
+    pub fn key(&self, path: &str, headers: &HeaderMap, body: &Bytes, tenant: u64) -> Option<CacheKey> {
         let says = |word: &str| {
             headers.get_all(CACHE_CONTROL).iter().any(|value| {
                 value
@@ -218,7 +218,7 @@ impl Cache {
         if !is_cached || says("no-store") || says("no-cache") {
             return None;
         }
-        if self.spec.which == Which::Deterministic && !is_deterministic(path, body) {
+        if self.spec.which == CachedKinds::Deterministic && !is_deterministic(path, body) {
             return None;
         }
         let mut hash = ring::digest::Context::new(&ring::digest::SHA256);
@@ -241,31 +241,31 @@ impl Cache {
     }
 
     /// What a request finds; it reads whatever that is.
-    pub fn find(&self, key: Key, class: usize, now: At) -> Found {
+    pub fn find(&self, key: CacheKey, class: usize, now: At) -> CacheLookup {
         if let Some(whole) = self.whole.get(&key) {
             let age = now - whole.came;
             if age.as_secs_f64() < self.spec.ttl_s {
-                return Found::Whole(whole.flight.join(), age);
+                return CacheLookup::Whole(whole.flight.join(), age);
             }
             self.whole.remove(&key);
         }
         let mut flying = self.flying.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(flight) = flying.get(&(key, class)).filter(|flight| flight.is_open()) {
-            return Found::Flying(flight.join());
+            return CacheLookup::Flying(flight.join());
         }
-        let flight = Arc::new(Flight::new(self.spec.answer_bytes));
+        let flight = Arc::new(SharedFlight::new(self.spec.answer_bytes));
         flying.insert((key, class), Arc::clone(&flight));
         let reader = flight.join();
-        Found::Nothing(flight, reader)
+        CacheLookup::Nothing(flight, reader)
     }
 
     /// A request was answered so.
-    pub fn used(&self, how: Use) {
+    pub fn used(&self, how: CacheUse) {
         self.uses[how as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// An answer is over: it is kept where it came whole. Nobody joins it any more.
-    pub fn landed(&self, (key, class): (Key, usize), flight: &Arc<Flight>, now: At) {
+    pub fn landed(&self, (key, class): (CacheKey, usize), flight: &Arc<SharedFlight>, now: At) {
         if let Some(bytes) = flight.kept() {
             self.whole.insert(key, Whole { flight: Arc::clone(flight), came: now, bytes });
         }

@@ -21,17 +21,17 @@ use plimsoll_math::rng::mix;
 use plimsoll_model::{Arm, At, BudgetState, Span};
 use plimsoll_policy::{AdmissionSpec, HedgeSpec, Terms, split};
 
-use crate::cache::{Cache, Key};
+use crate::cache::{Cache, CacheKey};
 use crate::cached;
 use crate::doors::{self, Shut, Toll};
 use crate::explain::Choice;
-use crate::pool::Pool;
+use crate::pool::ReplicaPool;
 use crate::relay;
 use crate::reply::{self, Out};
-use crate::request::{self, Asked, Cut};
+use crate::request::{self, ParsedRequest, PromptBlocks};
 use crate::rules::{InForce, Rules};
 use crate::spec::LimitSpec;
-use crate::stats::{End, Stage, Stats};
+use crate::stats::{End, RequestStage, Stats};
 use crate::terms;
 use crate::trace_context::TraceContext;
 use crate::traffic::{Recording, Traffic, head_bytes};
@@ -54,7 +54,7 @@ const MODELS: &str = "/v1/models";
 /// What one thread's requests share.
 pub struct Worker {
     /// The replicas.
-    pub pool: Arc<Pool>,
+    pub pool: Arc<ReplicaPool>,
     /// This thread's connections to them.
     pub upstreams: Rc<Upstreams>,
     /// What is counted.
@@ -98,7 +98,7 @@ pub(crate) struct Call {
     came: At,
     id: HeaderValue,
     message: Message,
-    asked: Asked,
+    asked: ParsedRequest,
     /// What decides which side of a split it is on: its session's name, or its own number.
     split: u64,
     pub terms: Terms,
@@ -117,7 +117,7 @@ pub(crate) struct Call {
 
 impl Call {
     /// Where its answer may be kept, and under what.
-    fn cached(&self) -> Option<(Arc<Cache>, Key)> {
+    fn cached(&self) -> Option<(Arc<Cache>, CacheKey)> {
         let Message { method, path, headers, body } = &self.message;
         let cache = self.rules.cache.as_ref().filter(|_| *method == Method::POST && !self.asks_why)?;
         // A query may ask for something else.
@@ -161,7 +161,7 @@ impl Call {
             came: self.came,
             id: self.id.clone(),
             message: self.message.clone(),
-            asked: Asked { arm: Arm::Base, ..self.asked.clone() },
+            asked: ParsedRequest { arm: Arm::Base, ..self.asked.clone() },
             split: self.split,
             terms: Terms { slo: None, ..self.terms },
             context: None,
@@ -293,14 +293,14 @@ impl Worker {
         headers.remove(CONTENT_LENGTH);
         headers.entry(REQUEST_ID).or_insert_with(|| id.clone());
         let cut = match (&self.traffic, self.pool.needs_blocks) {
-            (Some(_), _) => Cut::Whole,
-            (None, true) => Cut::Blocks,
-            (None, false) => Cut::No,
+            (Some(_), _) => PromptBlocks::Whole,
+            (None, true) => PromptBlocks::Blocks,
+            (None, false) => PromptBlocks::No,
         };
         let asked_why = headers.remove(EXPLAIN).is_some_and(|value| value == "1");
         let asks_why = asked_why && rules.explain_header;
         let is_post = parts.method == Method::POST;
-        let mut asked = if is_post { Asked::read(&body, cut) } else { Asked::default() };
+        let mut asked = if is_post { ParsedRequest::read(&body, cut) } else { ParsedRequest::default() };
         if let Some(model) = path.path().strip_prefix(MODELS).filter(|_| !is_post) {
             asked.model_hash = model.strip_prefix('/').map(|model| request::hash(model.as_bytes()));
         }
@@ -317,7 +317,7 @@ impl Worker {
         let context = (self.traces && is_post).then(|| {
             TraceContext::of(&mut headers, [request::hash(id.as_bytes()), self.pool.clock.now().0 as u64])
         });
-        self.stats.took(Stage::Read, self.pool.clock.now() - came);
+        self.stats.took(RequestStage::Read, self.pool.clock.now() - came);
         let method = parts.method;
         Ok(Call {
             rules,

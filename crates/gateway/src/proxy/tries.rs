@@ -12,16 +12,16 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use plimsoll_client::Clock;
 use plimsoll_model::{At, Protocol, Span};
-use plimsoll_policy::{Refusal, Verdict};
+use plimsoll_policy::{Refusal, ReplicaOutcome};
 use plimsoll_wire::head::Head;
 
 use super::{Call, EXPLAIN, Message, QUEUE_MS, REPLICA, REQUEST_ID, Worker, for_next_hop};
 use crate::explain::Explains;
 use crate::pool::Booked;
 use crate::queue::Placing;
-use crate::relay::{self, Begun, Relay, stream_type};
+use crate::relay::{self, Relay, RelayedRequest, stream_type};
 use crate::reply::{self, Out};
-use crate::stats::{self, End, Stage};
+use crate::stats::{self, End, RequestStage};
 use crate::terms;
 use crate::tiers::MODEL;
 use crate::traffic::TryEnd;
@@ -42,7 +42,7 @@ pub(super) struct Answer {
     pub response: Response<Incoming>,
     pub lent: Lent,
     /// What its head says.
-    pub judged: Judged,
+    pub judged: JudgedHead,
     /// When that came.
     pub head: At,
     /// What of its body is held back until it is clear whether it is passed on, and when it came.
@@ -177,7 +177,7 @@ impl Worker {
 
     /// An answer's head has come.
     pub(super) fn heard(&self, call: &mut Call, answer: &Answer, booked: &Booked) {
-        self.stats.took(Stage::Head, answer.head - booked.sent());
+        self.stats.took(RequestStage::Head, answer.head - booked.sent());
         let told = (answer.head, answer.response.status().as_u16(), answer.judged.retry_after());
         call.record(|recording| recording.head(told, answer.response.headers(), answer.lent.way));
     }
@@ -185,7 +185,7 @@ impl Worker {
     /// A replica has no answer.
     pub(super) fn broke(&self, call: &mut Call, booked: Booked, unanswered: &Unanswered) {
         let replica = Arc::clone(booked.replica());
-        booked.end(Verdict::Failed);
+        booked.end(ReplicaOutcome::Failed);
         let end = match unanswered {
             Unanswered::NotSent(why) => {
                 self.pool.set_up(&replica, false);
@@ -250,13 +250,13 @@ impl Worker {
         let held = self.pool.clock.now() - began;
         call.held += held;
         call.record(|recording| recording.note(|told| told.held += held));
-        self.stats.took(Stage::Queue, held);
+        self.stats.took(RequestStage::Queue, held);
         given
     }
 
     fn routed(&self, call: &mut Call, began: At) {
         let routed = self.pool.clock.now() - began;
-        self.stats.took(Stage::Route, routed);
+        self.stats.took(RequestStage::Route, routed);
         call.record(|recording| recording.note(|told| told.routed += routed));
     }
 
@@ -284,7 +284,8 @@ impl Worker {
         // What was shed or failed is no answer to pay for.
         let toll = call.toll.take_if(|_| matches!(judged.end, End::Answered | End::Refused));
         let recording = call.recording.take();
-        let begun = Begun { came: call.came, head, held, lent, booked, whole, keep_alive, toll, recording };
+        let begun =
+            RelayedRequest { came: call.came, head, held, lent, booked, whole, keep_alive, toll, recording };
         let relay = Relay::new(
             body,
             begun,
@@ -334,24 +335,24 @@ fn queue_ms(call: &Call) -> HeaderValue {
 
 /// What an answer's head says of its replica.
 #[derive(Copy, Clone)]
-pub(super) struct Judged {
-    pub verdict: Verdict,
+pub(super) struct JudgedHead {
+    pub verdict: ReplicaOutcome,
     pub end: End,
     /// Might another replica do better?
     pub again: bool,
 }
 
-impl Judged {
+impl JudgedHead {
     /// When a replica that shed wishes to be asked again.
     fn retry_after(&self) -> Option<Span> {
         match self.verdict {
-            Verdict::Shed(after) => after,
-            Verdict::Worked | Verdict::Failed => None,
+            ReplicaOutcome::Shed(after) => after,
+            ReplicaOutcome::Worked | ReplicaOutcome::Failed => None,
         }
     }
 }
 
-fn judge(response: &Response<Incoming>, now_unix_s: i64) -> Judged {
+fn judge(response: &Response<Incoming>, now_unix_s: i64) -> JudgedHead {
     let status = response.status().as_u16();
     let after = || {
         let named = response.headers().iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
@@ -359,10 +360,10 @@ fn judge(response: &Response<Incoming>, now_unix_s: i64) -> Judged {
     };
     let sheds = status == 429 || status == 503 && response.headers().contains_key(RETRY_AFTER);
     match status {
-        _ if sheds => Judged { verdict: Verdict::Shed(after()), end: End::Shed, again: true },
-        502 | 503 => Judged { verdict: Verdict::Failed, end: End::Failed, again: true },
-        500.. => Judged { verdict: Verdict::Failed, end: End::Failed, again: false },
-        400.. => Judged { verdict: Verdict::Worked, end: End::Refused, again: false },
-        _ => Judged { verdict: Verdict::Worked, end: End::Answered, again: false },
+        _ if sheds => JudgedHead { verdict: ReplicaOutcome::Shed(after()), end: End::Shed, again: true },
+        502 | 503 => JudgedHead { verdict: ReplicaOutcome::Failed, end: End::Failed, again: true },
+        500.. => JudgedHead { verdict: ReplicaOutcome::Failed, end: End::Failed, again: false },
+        400.. => JudgedHead { verdict: ReplicaOutcome::Worked, end: End::Refused, again: false },
+        _ => JudgedHead { verdict: ReplicaOutcome::Worked, end: End::Answered, again: false },
     }
 }

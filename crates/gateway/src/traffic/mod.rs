@@ -21,18 +21,18 @@ use plimsoll_wire::Decoded;
 use crate::budget::Budget;
 use crate::explain::Choice;
 use crate::replica::Replica;
-use crate::request::Asked;
-use crate::rollout::Judged;
+use crate::request::ParsedRequest;
+use crate::rollout::SplitJudged;
 use crate::trace_context::TraceContext;
-use crate::upstream::Way;
-use tail::Tail;
+use crate::upstream::UpstreamWay;
+use tail::TailReader;
 
 /// Requests that may wait to be written: a second or more of a busy machine's, some 16 MB.
 pub const PENDING: usize = 16_384;
 
 /// The serving threads' end of the record.
 pub struct Traffic {
-    to: SyncSender<Box<Told>>,
+    to: SyncSender<Box<TrafficRow>>,
     numbers: Arc<AtomicU64>,
     lost: AtomicU64,
     /// One request of so many is explained; 0 = none.
@@ -40,7 +40,7 @@ pub struct Traffic {
     /// The budget that is held against it.
     pub budget: Arc<Budget>,
     /// The verdict on shadows.
-    shadow: Mutex<Judged>,
+    shadow: Mutex<SplitJudged>,
     /// Lines of a metrics page on the traces that are sent.
     pub traced: Arc<Mutex<String>>,
     /// Is it of copies that shadows get?
@@ -49,7 +49,7 @@ pub struct Traffic {
 
 impl Traffic {
     /// A record, and what comes out of it. `explain`: the share of requests whose choices are told.
-    pub fn channel(explain: f64) -> (Arc<Traffic>, Receiver<Box<Told>>) {
+    pub fn channel(explain: f64) -> (Arc<Traffic>, Receiver<Box<TrafficRow>>) {
         let (to, from) = sync_channel(PENDING);
         let explains = if explain > 0.0 { (1.0 / explain).round() as u64 } else { 0 };
         (
@@ -82,12 +82,12 @@ impl Traffic {
     }
 
     /// The verdict on shadows, as it was told last.
-    pub fn shadow(&self) -> Judged {
+    pub fn shadow(&self) -> SplitJudged {
         self.shadow.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Shadows were judged.
-    pub fn judge_shadow(&self, judged: Judged) {
+    pub fn judge_shadow(&self, judged: SplitJudged) {
         *self.shadow.lock().unwrap_or_else(PoisonError::into_inner) = judged;
     }
 
@@ -101,7 +101,7 @@ impl Traffic {
         Arc::clone(&self.numbers)
     }
 
-    fn put(&self, told: Box<Told>) {
+    fn put(&self, told: Box<TrafficRow>) {
         if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = self.to.try_send(told) {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
@@ -110,7 +110,7 @@ impl Traffic {
 
 /// A request that is over, as the gateway saw it.
 #[derive(Debug)]
-pub struct Told {
+pub struct TrafficRow {
     /// Its number, in the order in which requests came.
     pub number: u64,
     /// Is it a copy that a shadow got?
@@ -126,7 +126,7 @@ pub struct Told {
     /// How its answers are read.
     pub protocol: Protocol,
     /// What was read of its body.
-    pub asked: Asked,
+    pub asked: ParsedRequest,
     /// Bytes of it, head included.
     pub bytes: u64,
     /// Time until its body was there; waiting while no replica answered; choosing.
@@ -157,7 +157,7 @@ pub struct Try {
     /// When it was handed to a connection; from the booking until then.
     pub sent: At,
     /// The connection, once there was an answer on it.
-    pub way: Option<Way>,
+    pub way: Option<UpstreamWay>,
     /// When the answer's head came, its status and the wait it wished for.
     pub head: Option<(At, u16, Option<Span>)>,
     /// Does it stream?
@@ -173,7 +173,7 @@ pub struct Try {
     /// How.
     pub how: TryEnd,
     /// The answer's last bytes.
-    pub(crate) tail: Tail,
+    pub(crate) tail: TailReader,
 }
 
 /// How an attempt ended, as its connection tells.
@@ -197,14 +197,14 @@ pub enum TryEnd {
 pub struct Recording {
     to: Arc<Traffic>,
     clock: Clock,
-    told: Option<Box<Told>>,
+    told: Option<Box<TrafficRow>>,
 }
 
 impl Recording {
     /// A request whose head has come.
     pub fn begin(to: &Arc<Traffic>, clock: Clock, came: At) -> Recording {
         let number = to.numbers.fetch_add(1, Ordering::Relaxed);
-        let told = Told {
+        let told = TrafficRow {
             number,
             is_shadow: to.is_shadow,
             context: None,
@@ -212,7 +212,7 @@ impl Recording {
             over: came,
             class: 0,
             protocol: Protocol::Http,
-            asked: Asked::default(),
+            asked: ParsedRequest::default(),
             bytes: 0,
             read: Span::ZERO,
             held: Span::ZERO,
@@ -226,7 +226,7 @@ impl Recording {
     }
 
     /// Notes something of the request.
-    pub fn note(&mut self, note: impl FnOnce(&mut Told)) {
+    pub fn note(&mut self, note: impl FnOnce(&mut TrafficRow)) {
         if let Some(told) = &mut self.told {
             note(told);
         }
@@ -262,7 +262,7 @@ impl Recording {
                 bytes: 0,
                 end: at,
                 how: TryEnd::Cancelled,
-                tail: Tail::default(),
+                tail: TailReader::default(),
             });
         });
     }
@@ -288,7 +288,7 @@ impl Recording {
         &mut self,
         (at, status, retry_after): (At, u16, Option<Span>),
         headers: &HeaderMap,
-        way: Way,
+        way: UpstreamWay,
     ) {
         self.of_try(|one| {
             one.sent = way.sent;

@@ -5,7 +5,7 @@ use plimsoll_model::outcome::{By, How};
 use plimsoll_model::{At, Attempt, Outcome, ServerStage, Span, TokensRule};
 use plimsoll_wire::head;
 
-use super::{Told, Try, TryEnd};
+use super::{TrafficRow, Try, TryEnd};
 
 /// Tokens of a block as all runs name them.
 const BLOCK_TOKENS: f64 = 16.0;
@@ -29,7 +29,7 @@ impl RowMaker {
     }
 
     /// The rows of a request, on an axis whose zero is `base`.
-    pub fn rows(&mut self, told: &Told, base: At) -> Vec<Attempt> {
+    pub fn rows(&mut self, told: &TrafficRow, base: At) -> Vec<Attempt> {
         let mut rows: Vec<Attempt> = (0..told.tries.len().max(1)).map(|n| blank(told, n as u16)).collect();
         for (row, one) in rows.iter_mut().zip(&told.tries) {
             answered(row, told, one);
@@ -74,7 +74,7 @@ impl RowMaker {
 
     /// Names of the prompt's full blocks of sixteen tokens. The gateway cuts at bytes, and wider further on: a block of its own is as many of these as it
     /// has tokens for, each named by it and by its place in it, so that equal beginnings are equal here as well.
-    fn blocks(&self, told: &Told, prompt_tokens: u32, scale: f64) -> Vec<u64> {
+    fn blocks(&self, told: &TrafficRow, prompt_tokens: u32, scale: f64) -> Vec<u64> {
         let all = (f64::from(prompt_tokens) / BLOCK_TOKENS) as usize;
         let mut names = Vec::with_capacity(all);
         let until = |end: u32| ((f64::from(end) * scale / BLOCK_TOKENS) as usize).min(all);
@@ -101,7 +101,7 @@ const SUPERSEDED: &str = "hedged: another replica was faster";
 const CANCELLED: Outcome = Outcome::new(How::Cancelled, By::Client, false);
 
 /// What is known of all attempts of a request.
-fn blank(told: &Told, attempt: u16) -> Attempt {
+fn blank(told: &TrafficRow, attempt: u16) -> Attempt {
     let mut row = Attempt::new(told.number, attempt, 0, told.came);
     row.class = told.class;
     row.asked_output = told.asked.most_tokens.unwrap_or(0);
@@ -113,7 +113,7 @@ fn blank(told: &Told, attempt: u16) -> Attempt {
 }
 
 /// Puts in what became of one attempt.
-fn answered(row: &mut Attempt, told: &Told, one: &Try) {
+fn answered(row: &mut Attempt, told: &TrafficRow, one: &Try) {
     row.sent = Some(one.sent).filter(|_| !matches!(one.how, TryEnd::NotSent(_)));
     row.end = Some(one.end);
     row.bytes_in = one.bytes;
@@ -147,7 +147,7 @@ fn answered(row: &mut Attempt, told: &Told, one: &Try) {
 }
 
 /// What an answer under a good status says of itself.
-fn from_answer(row: &mut Attempt, told: &Told, one: &Try, status: u16) {
+fn from_answer(row: &mut Attempt, told: &TrafficRow, one: &Try, status: u16) {
     let whole = one.how == TryEnd::Whole;
     if let Some((at, visible)) = one.first {
         (row.first_token, row.last_token) = (Some(at), Some(at));

@@ -2,7 +2,7 @@
 
 use plimsoll_model::{At, Attempt, AttributeValue, How, SpanEvent, SpanKind, TraceSpan};
 
-use super::{Told, Try};
+use super::{TrafficRow, Try};
 
 /// What the spans of all requests have in common.
 #[derive(Clone, Debug)]
@@ -14,7 +14,7 @@ pub struct SpanNames {
 }
 
 /// The spans of a request that is over; none where nobody traces. `rows`: its rows, on an axis whose zero is `zero_ns`, ns of the Unix epoch.
-pub fn spans(told: &Told, rows: &[Attempt], zero_ns: i64, names: &SpanNames) -> Vec<TraceSpan> {
+pub fn spans(told: &TrafficRow, rows: &[Attempt], zero_ns: i64, names: &SpanNames) -> Vec<TraceSpan> {
     let (Some(context), Some(first), Some(last)) = (told.context, rows.first(), rows.last()) else {
         return Vec::new();
     };
@@ -65,7 +65,7 @@ pub fn spans(told: &Told, rows: &[Attempt], zero_ns: i64, names: &SpanNames) -> 
 
 /// The span of one try; none where it never left.
 fn try_span(
-    told: &Told,
+    told: &TrafficRow,
     (row, one): (&Attempt, &Try),
     (blank, ns): (TraceSpan, impl Fn(At) -> i64),
 ) -> Option<TraceSpan> {

@@ -2,14 +2,14 @@
 
 use crate::relay::stream_type;
 use plimsoll_model::{At, Protocol};
-use plimsoll_wire::{Decoded, Decoder, Head, Verdict};
+use plimsoll_wire::{AnswerVerdict, Decoded, Decoder, Head};
 
 /// Bytes that are kept: several events, or the accounting at the end of a JSON body.
 const KEPT: usize = 4_096;
 
 /// See the module.
 #[derive(Default, Debug)]
-pub struct Tail {
+pub struct TailReader {
     bytes: Vec<u8>,
     /// Where each piece begins in `bytes`, and when it came.
     pieces: Vec<(usize, At)>,
@@ -19,16 +19,16 @@ pub struct Tail {
 
 /// What an answer's end says.
 #[derive(Debug)]
-pub struct Said {
+pub struct AnswerEnd {
     /// How it ended and what it came to. Counts of token events are those of the end alone.
-    pub verdict: Verdict,
+    pub verdict: AnswerVerdict,
     /// When the last token came, as far as it is among these bytes.
     pub last_token: Option<At>,
     /// Events of the end that carry no token.
     pub without_token: u32,
 }
 
-impl Tail {
+impl TailReader {
     /// A piece of the answer.
     pub fn push(&mut self, data: &[u8], at: At) {
         let from = data.len().saturating_sub(KEPT);
@@ -53,7 +53,7 @@ impl Tail {
     }
 
     /// Reads it as the end of an answer with this head.
-    pub fn read(&self, protocol: Protocol, (status, is_stream): (u16, bool), whole: bool) -> Said {
+    pub fn read(&self, protocol: Protocol, (status, is_stream): (u16, bool), whole: bool) -> AnswerEnd {
         let kind = if is_stream { stream_type(protocol) } else { "application/json" };
         let head = Head { status, content_type: Some(kind.to_owned()), ..Head::default() };
         let mut decoder = Decoder::with_head(protocol, is_stream, head, false);
@@ -64,7 +64,7 @@ impl Tail {
                 // Of a long body its accounting is enough; where it is not among the last bytes, nothing is known.
                 true => decoder.feed(&usage(&self.bytes).unwrap_or_default(), &mut none),
             }
-            return Said { verdict: decoder.finish(whole), last_token: None, without_token: 0 };
+            return AnswerEnd { verdict: decoder.finish(whole), last_token: None, without_token: 0 };
         }
         let start = if self.cut { self.first_event(protocol.sends_lines()) } else { 0 };
         let (mut last_token, mut without_token) = (None, 0);
@@ -84,7 +84,7 @@ impl Tail {
                 }
             }
         }
-        Said { verdict: decoder.finish(whole), last_token, without_token }
+        AnswerEnd { verdict: decoder.finish(whole), last_token, without_token }
     }
 
     /// Where the first event begins that is there in full.

@@ -1,6 +1,6 @@
 //! What passes through, and what is read of it on the way.
 
-use plimsoll_gateway::request::{Asked, Cut};
+use plimsoll_gateway::request::{ParsedRequest, PromptBlocks};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -96,7 +96,7 @@ fn a_long_beginning_in_common_keeps_prompts_together_and_the_index_is_bounded() 
 
 #[test]
 fn blocks_are_those_of_the_prompt_alone() {
-    let read = |text: &str| Asked::read(text.as_bytes(), Cut::Blocks);
+    let read = |text: &str| ParsedRequest::read(text.as_bytes(), PromptBlocks::Blocks);
     let prompt = "x".repeat(100_000);
     let one = read(&format!(
         r#"{{"temperature":0.1,"model":"m","prompt":"{prompt}","stream":true,"max_tokens":7}}"#
@@ -148,7 +148,7 @@ proptest! {
             map.remove(other);
         }
         let text = if pretty { serde_json::to_string_pretty(&object) } else { serde_json::to_string(&object) };
-        let asked = Asked::read(text.expect("JSON").as_bytes(), Cut::Blocks);
+        let asked = ParsedRequest::read(text.expect("JSON").as_bytes(), PromptBlocks::Blocks);
         prop_assert_eq!(asked.most_tokens, Some(most));
         prop_assert_eq!(asked.streams, stream);
         let written = serde_json::to_string(&prompt).expect("JSON");
@@ -159,7 +159,7 @@ proptest! {
     fn no_bytes_make_it_panic(bytes in prop::collection::vec(prop_oneof![
         any::<u8>(), Just(b'"'), Just(b'{'), Just(b'}'), Just(b'['), Just(b']'), Just(b':'), Just(b','), Just(b'\\')
     ], 0..200)) {
-        let _ = Asked::read(&bytes, Cut::Blocks);
-        let _ = Asked::read(&[b"{\"model\":".as_slice(), &bytes].concat(), Cut::Blocks);
+        let _ = ParsedRequest::read(&bytes, PromptBlocks::Blocks);
+        let _ = ParsedRequest::read(&[b"{\"model\":".as_slice(), &bytes].concat(), PromptBlocks::Blocks);
     }
 }

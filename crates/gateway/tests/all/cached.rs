@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::Duration;
 
-use plimsoll_gateway::cache::{CacheSpec, Scope, Which};
+use plimsoll_gateway::cache::{CacheSpec, CachedKinds, Scope};
 use plimsoll_gateway::stats::End;
 use plimsoll_gateway::{Gateway, GatewaySpec};
 
@@ -113,7 +113,7 @@ fn a_request_that_differs_in_anything_its_answer_may_depend_on_is_another() {
     assert_eq!(asks(&gateway, &mock, [("", a), ("", a)]), 0, "still kept");
     drop(gateway);
 
-    let gateway = caching(&mock, |spec| (spec.scope, spec.which) = (Scope::Everybody, Which::All));
+    let gateway = caching(&mock, |spec| (spec.scope, spec.which) = (Scope::Everybody, CachedKinds::All));
     assert_eq!(asks(&gateway, &mock, [(bob, hot), (alice, hot)]), 1, "asked for");
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use plimsoll_gateway::Gateway;
-use plimsoll_gateway::traffic::{Told, Traffic, TryEnd};
+use plimsoll_gateway::traffic::{Traffic, TrafficRow, TryEnd};
 use plimsoll_policy::{HedgeSpec, RouteSpec};
 
 use crate::kit::{Act, Mock, ask, gateway, is_empty, recorded, until};
@@ -100,7 +100,7 @@ fn both_attempts_are_recorded_and_the_one_that_answered_is_last() {
     b.set(Act::Head);
     (0..2).for_each(|_| assert_eq!(ask(&gateway).status, 200));
     is_empty(&gateway);
-    let hedged: Vec<Box<Told>> = told.try_iter().filter(|told| told.tries.len() > 1).collect();
+    let hedged: Vec<Box<TrafficRow>> = told.try_iter().filter(|told| told.tries.len() > 1).collect();
     assert_eq!(hedged.len(), 2);
     for told in hedged {
         let [slower, answered] = &told.tries[..] else { panic!("two tries: {:?}", told.tries) };

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use plimsoll_gateway::Gateway;
-use plimsoll_gateway::request::{Asked, Cut};
+use plimsoll_gateway::request::{ParsedRequest, PromptBlocks};
 use plimsoll_math::rng::Stream;
 
 use crate::kit::{ASK, Act, Mock, ask, gateway, is_empty, request, send, until};
@@ -243,7 +243,7 @@ fn noise_makes_no_panic_and_leaves_nothing_behind() {
 #[test]
 fn fields_inside_text_are_not_taken() {
     let inner = r#"\"model\":\"evil\",\"stream\":true,\"max_tokens\":1,\"user\":\"x\"}"#;
-    let read = |text: &str| Asked::read(text.as_bytes(), Cut::Blocks);
+    let read = |text: &str| ParsedRequest::read(text.as_bytes(), PromptBlocks::Blocks);
     let asked = read(&format!(r#"{{"prompt":"{inner}","model":"m","max_tokens":7}}"#));
     assert_eq!((asked.streams, asked.most_tokens), (false, Some(7)));
     let asked = read(&format!(

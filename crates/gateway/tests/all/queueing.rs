@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use plimsoll_client::Clock;
 use plimsoll_gateway::budget::BudgetPages;
-use plimsoll_gateway::stats::{End, Stage};
+use plimsoll_gateway::stats::{End, RequestStage};
 use plimsoll_gateway::traffic::rows::RowMaker;
 use plimsoll_gateway::{Gateway, GatewaySpec, ReplicaSpec, Traffic};
 use plimsoll_model::{At, BudgetState, How};
@@ -94,7 +94,7 @@ fn the_wait_is_on_the_answer_and_was_foreseen() {
     // Each answer takes 300 ms, and the last waits for four of them.
     assert_eq!(waits[0], 0);
     assert!((1_150..5_000).contains(&waits[4]), "{waits:?}");
-    let queued = gateway.stats.sum(Stage::Queue).as_secs_f64();
+    let queued = gateway.stats.sum(RequestStage::Queue).as_secs_f64();
     assert!(
         (queued - waits.iter().sum::<u64>() as f64 / 1e3).abs() < 0.02,
         "{queued} s in the metrics, {waits:?}"

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use plimsoll_gateway::keys::{Digest, KeySource, KeySpec};
-use plimsoll_gateway::{GatewaySpec, ReplicaSpec, Role};
+use plimsoll_gateway::{GatewaySpec, ReplicaRole, ReplicaSpec};
 use plimsoll_policy::{RateSpec, Standing};
 
 use crate::kit::{ASK, Act, Mock, ask, gateway, is_empty, request, send, until};
@@ -189,7 +189,7 @@ fn a_replica_that_leaves_the_file_ends_what_it_has_and_may_come_back() {
     let mut next = spec(&both);
     next.replicas.remove(0);
     let mut copies = ReplicaSpec::new("http://127.0.0.1:1", Some("copies".to_owned()));
-    copies.role = Role::Shadow;
+    copies.role = ReplicaRole::Shadow;
     next.replicas.push(copies);
     let done = reloader.reload(&next).expect("sound");
     assert_eq!(done.drains, ["r0"]);

@@ -3,14 +3,14 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use plimsoll_gateway::rollout::{Judged, Stand};
+use plimsoll_gateway::rollout::{SplitJudged, Stand};
 use plimsoll_gateway::stats::End;
-use plimsoll_gateway::{Gateway, GatewaySpec, Role, RolloutSpec, ShadowSpec};
+use plimsoll_gateway::{Gateway, GatewaySpec, ReplicaRole, RolloutSpec, ShadowSpec};
 
 use crate::kit::{ASK, Act, Answer, Mock, ask, gateway, is_empty, request, send, until};
 
 /// A gateway whose last replica has this role.
-fn on_trial(mocks: &[&Mock], role: Role, change: impl FnOnce(&mut GatewaySpec)) -> Gateway {
+fn on_trial(mocks: &[&Mock], role: ReplicaRole, change: impl FnOnce(&mut GatewaySpec)) -> Gateway {
     gateway(mocks, |spec| {
         spec.admin = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
         spec.replicas[mocks.len() - 1].role = role;
@@ -51,7 +51,7 @@ fn does(gateway: &Gateway, body: &str) -> Answer {
 fn a_canary_gets_its_share_of_sessions_and_keeps_them_as_it_grows() {
     let mocks = [Mock::new(Act::Answer), Mock::new(Act::Answer), Mock::new(Act::Answer)];
     let all = [&mocks[0], &mocks[1], &mocks[2]];
-    let gateway = on_trial(&all, Role::Canary, |spec| {
+    let gateway = on_trial(&all, ReplicaRole::Canary, |spec| {
         spec.canary = Some(RolloutSpec { share: Some(0.2), ..RolloutSpec::default() });
     });
     let small = sessions_of(&gateway, "r2", 300);
@@ -64,7 +64,10 @@ fn a_canary_gets_its_share_of_sessions_and_keeps_them_as_it_grows() {
     assert!(small.iter().all(|session| large.contains(session)), "nobody goes back while it grows");
     // Without a share of its own each replica gets as much as any other.
     let mut spec = GatewaySpec { replicas: Vec::new(), ..GatewaySpec::default() };
-    for (number, role) in [Role::Serve, Role::Serve, Role::Serve, Role::Canary].into_iter().enumerate() {
+    for (number, role) in [ReplicaRole::Serve, ReplicaRole::Serve, ReplicaRole::Serve, ReplicaRole::Canary]
+        .into_iter()
+        .enumerate()
+    {
         let mut replica = plimsoll_gateway::ReplicaSpec::new(format!("http://h{number}"), None);
         replica.role = role;
         spec.replicas.push(replica);
@@ -76,7 +79,7 @@ fn a_canary_gets_its_share_of_sessions_and_keeps_them_as_it_grows() {
 #[test]
 fn a_side_without_room_or_replicas_uses_the_other() {
     let mocks = [Mock::new(Act::Answer), Mock::new(Act::Silence)];
-    let gateway = on_trial(&[&mocks[0], &mocks[1]], Role::Canary, |spec| {
+    let gateway = on_trial(&[&mocks[0], &mocks[1]], ReplicaRole::Canary, |spec| {
         spec.canary = Some(RolloutSpec { share: Some(1.0), ..RolloutSpec::default() });
         spec.admission.per_replica = Some(1);
     });
@@ -94,7 +97,7 @@ fn a_side_without_room_or_replicas_uses_the_other() {
 #[test]
 fn an_operator_promotes_rolls_back_and_begins_again() {
     let mocks = [Mock::new(Act::Answer), Mock::new(Act::Answer)];
-    let gateway = on_trial(&[&mocks[0], &mocks[1]], Role::Canary, |_| {});
+    let gateway = on_trial(&[&mocks[0], &mocks[1]], ReplicaRole::Canary, |_| {});
     let stand = || gateway.pool.rollout.as_ref().expect("a canary").stand();
     assert_eq!(stand(), Stand::Trial { share: 0.5 });
     let refused = does(&gateway, r#"{"do": "promote"}"#);
@@ -110,7 +113,12 @@ fn an_operator_promotes_rolls_back_and_begins_again() {
     // A reload that changes nothing of it leaves it out.
     assert_eq!(does(&gateway, r#"{"do": "share", "share": 0.5}"#).status, 200);
     assert!(!sessions_of(&gateway, "r1", 40).is_empty());
-    gateway.pool.rollout.as_ref().expect("a canary").judge(Judged { may_promote: true, ..Judged::default() });
+    gateway
+        .pool
+        .rollout
+        .as_ref()
+        .expect("a canary")
+        .judge(SplitJudged { may_promote: true, ..SplitJudged::default() });
     assert_eq!(does(&gateway, r#"{"do": "promote"}"#).status, 200);
     assert_eq!(stand(), Stand::Promoted);
     assert!(!sessions_of(&gateway, "r1", 40).is_empty(), "it serves like all others");
@@ -124,7 +132,7 @@ fn an_operator_promotes_rolls_back_and_begins_again() {
 #[test]
 fn what_an_operator_can_not_mean_changes_nothing() {
     let mocks = [Mock::new(Act::Answer), Mock::new(Act::Answer)];
-    let gateway = on_trial(&[&mocks[0], &mocks[1]], Role::Canary, |_| {});
+    let gateway = on_trial(&[&mocks[0], &mocks[1]], ReplicaRole::Canary, |_| {});
     for (body, status, said) in [
         (r#"{"do": "share", "share": 1.5}"#, 409, "no share from 0 to 1"),
         (r#"{"do": "halt"}"#, 400, "unknown variant"),
@@ -147,7 +155,7 @@ fn what_an_operator_can_not_mean_changes_nothing() {
 #[test]
 fn a_shadow_gets_the_same_bytes_and_no_client_waits_for_it() {
     let mocks = [Mock::new(Act::Answer), Mock::new(Act::Silence)];
-    let gateway = on_trial(&[&mocks[0], &mocks[1]], Role::Shadow, |spec| {
+    let gateway = on_trial(&[&mocks[0], &mocks[1]], ReplicaRole::Shadow, |spec| {
         spec.shadow = Some(ShadowSpec { requests: 3, ..ShadowSpec::default() });
     });
     let shadows = gateway.shadows.clone().expect("a shadow");
@@ -187,14 +195,14 @@ fn roles_that_do_not_fit_are_refused() {
         spec.validate().expect_err("refused").to_string()
     };
     assert!(
-        refused(&|spec| spec.replicas.iter_mut().for_each(|one| one.role = Role::Canary))
+        refused(&|spec| spec.replicas.iter_mut().for_each(|one| one.role = ReplicaRole::Canary))
             .contains("none of them serves")
     );
     assert!(refused(&|spec| spec.canary = Some(RolloutSpec::default())).contains("role: canary"));
     assert!(refused(&|spec| spec.shadow = Some(ShadowSpec::default())).contains("role: shadow"));
     let canary = |of: RolloutSpec| {
         move |spec: &mut GatewaySpec| {
-            spec.replicas[1].role = Role::Canary;
+            spec.replicas[1].role = ReplicaRole::Canary;
             spec.canary = Some(of.clone());
         }
     };

@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::cost::PriceSpec;
-use plimsoll_measure::budget::{Amount, Bucket, Percentile, Relative};
+use plimsoll_measure::budget::{Amount, Percentile, PromptBucket, Relative};
 use plimsoll_measure::budget::{BudgetMetric, StageBudget};
 use plimsoll_measure::findings::BudgetSpec;
 
@@ -222,7 +222,7 @@ pub struct RequestSlice {
     pub route: Option<String>,
     /// Prompt lengths, tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub prompt_tokens: Option<Bucket>,
+    pub prompt_tokens: Option<PromptBucket>,
     /// Load level: in place of the file's rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load: Option<Rate>,

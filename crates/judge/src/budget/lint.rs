@@ -43,7 +43,7 @@ pub struct Remark {
 
 /// What is known beside the file.
 #[derive(Copy, Clone, Default)]
-pub struct Evidence<'a> {
+pub struct LintEvidence<'a> {
     /// A run of the load.
     pub run: Option<&'a Findings>,
     /// Output tokens of a request, where they are said.
@@ -54,7 +54,7 @@ pub struct Evidence<'a> {
 const PLANNED: f64 = 0.5;
 
 /// Everything to be said of a file, in its order.
-pub fn lint(file: &BudgetFile, evidence: &Evidence<'_>) -> Vec<Remark> {
+pub fn lint(file: &BudgetFile, evidence: &LintEvidence<'_>) -> Vec<Remark> {
     let level = evidence.run.and_then(|findings| nearest_level(file, findings));
     let mut remarks = Vec::new();
     for (i, budget) in file.budgets.iter().enumerate() {
@@ -102,7 +102,7 @@ pub(super) fn nearest_level<'a>(file: &BudgetFile, findings: &'a Findings) -> Op
 }
 
 /// Output tokens of a request: as said, else as the run's server reports them, else as the run asked.
-fn tokens(evidence: &Evidence<'_>, level: Option<&LevelFinding>) -> Option<f64> {
+fn tokens(evidence: &LintEvidence<'_>, level: Option<&LevelFinding>) -> Option<f64> {
     let of_run = level.map(|level| &level.summary.lengths.output);
     evidence.output_tokens.or_else(|| of_run.map(|output| output.reported_mean.unwrap_or(output.asked_mean)))
 }

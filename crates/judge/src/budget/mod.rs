@@ -19,7 +19,7 @@ pub use file::{
     Policy, RequestSlice, Scope,
 };
 pub use plimsoll_measure::budget::{
-    ALPHA, Amount, Bucket, BudgetMetric, Count, Decision, Judged, LEAST_N_EFF, Percentile, Relative,
+    ALPHA, Amount, BudgetMetric, Count, Decision, Judged, LEAST_N_EFF, Percentile, PromptBucket, Relative,
     StageBudget, Unit, decide, no_measure_of_load, of_flags, of_values, shown, to_pass,
 };
-pub use split::{Split, SplitFile, SplitSpec, StagePart, StageSlice, Whole, read_split, split};
+pub use split::{Split, SplitFile, SplitSpec, StagePart, StageSlice, WholeAndStages, read_split, split};

@@ -169,7 +169,7 @@ fn requests(file: &BudgetFile, budget: &super::Budget, before: Option<&Findings>
 
 /// How a time is spent: on the sweep, and on each level.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Times {
+pub struct TimePlan {
     /// The sweep's, s; 0 where there is none.
     pub sweep_s: f64,
     /// Each level's, s.
@@ -184,7 +184,7 @@ impl Plan {
     }
 
     /// Divides a time: to each its least, and what is left by what each would need. `None` where it is too short.
-    pub fn times(&self, time_s: f64) -> Option<Times> {
+    pub fn times(&self, time_s: f64) -> Option<TimePlan> {
         let left = time_s - self.least_s();
         if left < 0.0 {
             return None;
@@ -197,12 +197,12 @@ impl Plan {
         };
         let all: f64 = self.levels.iter().map(|level| level.planned_s).sum();
         let levels = self.levels.iter().map(|level| level.least_s + rest * level.planned_s / all).collect();
-        Some(Times { sweep_s: sweep, levels_s: levels })
+        Some(TimePlan { sweep_s: sweep, levels_s: levels })
     }
 
     /// The time until an interim analysis, where there is room for a final one: what was planned, or half of what there is. Without
     /// such room all of it is measured before anything is analysed.
-    pub fn until_interim(&self, whole: &Times) -> Option<Vec<f64>> {
+    pub fn until_interim(&self, whole: &TimePlan) -> Option<Vec<f64>> {
         let all: f64 = whole.levels_s.iter().sum();
         let planned: f64 = self.levels.iter().map(|level| level.planned_s).sum();
         let least: f64 = self.levels.iter().map(|level| level.least_s).sum();

@@ -81,7 +81,7 @@ impl StagePart {
 
 /// The whole as it was measured beside its stages.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Whole {
+pub struct WholeAndStages {
     /// Its percentiles, s, where they were not refused.
     pub at: [Option<f64>; 4],
 }
@@ -124,7 +124,7 @@ pub struct SplitSpec<'a> {
     /// What is divided, margin and percentile, and the stages.
     pub file: &'a SplitFile,
     /// The whole as measured; from a profile.
-    pub whole: Option<&'a Whole>,
+    pub whole: Option<&'a WholeAndStages>,
     /// The joint split rather than the conservative one.
     pub joint: bool,
 }
@@ -198,7 +198,7 @@ fn joint_level(spec: &SplitSpec<'_>, p: f64, pot: f64) -> Result<f64, SpecError>
     })
 }
 
-fn whole_at(whole: &Whole, p: f64) -> Option<f64> {
+fn whole_at(whole: &WholeAndStages, p: f64) -> Option<f64> {
     MEASURED.iter().position(|known| (known - p).abs() < 1e-9).and_then(|i| whole.at[i])
 }
 

@@ -4,10 +4,12 @@
 //! below as the candidate's own lower end and the base's upper end together, root of squares. Redrawing both sweeps lost: it
 //! would need their rows again and say no more. A line that was not found still bounds the ratio on one side.
 
-use super::finding::{ArmFigure, ChangeVerdict, ComparedFigure, Effect, Scale, Worse};
+use super::finding::{ArmFigure, ChangeVerdict, ComparedFigure, Effect, Scale, WorseWay};
 use super::spec::Margins;
 use plimsoll_math::special::{normal_cdf, normal_inv};
-use plimsoll_measure::findings::{Curve, CurvePoint, Estimate, Findings, Line, Lines, Reading};
+use plimsoll_measure::findings::{
+    CapacityLine, CapacityLines, Curve, CurvePoint, Estimate, Findings, Reading,
+};
 use plimsoll_measure::say::number;
 
 /// Loads that far apart, as a ratio, are still the same.
@@ -66,14 +68,14 @@ fn onset_of(curve: &Curve) -> String {
 }
 
 /// Do both lines hold the same promises? What the budgets are called does not matter.
-fn same_budget(a: &Lines, b: &Lines) -> bool {
+fn same_budget(a: &CapacityLines, b: &CapacityLines) -> bool {
     match (&a.budget_spec, &b.budget_spec) {
         (Some(a), Some(b)) => a.latency == b.latency && a.error_rate == b.error_rate,
         _ => true,
     }
 }
 
-fn named(lines: &Lines) -> [(&'static str, Option<&Line>); 3] {
+fn named(lines: &CapacityLines) -> [(&'static str, Option<&CapacityLine>); 3] {
     [
         ("onset", Some(&lines.onset)),
         ("stability limit", Some(&lines.stability)),
@@ -81,14 +83,18 @@ fn named(lines: &Lines) -> [(&'static str, Option<&Line>); 3] {
     ]
 }
 
-fn line_row(metric: &str, (a, b): (Option<&Line>, Option<&Line>), margin: f64) -> ComparedFigure {
-    let figure = |line: Option<&Line>| {
-        let e = line.and_then(Line::rate);
+fn line_row(
+    metric: &str,
+    (a, b): (Option<&CapacityLine>, Option<&CapacityLine>),
+    margin: f64,
+) -> ComparedFigure {
+    let figure = |line: Option<&CapacityLine>| {
+        let e = line.and_then(CapacityLine::rate);
         ArmFigure { value: e.map(|e| e.value), n: e.map_or(0, |e| e.n), n_eff: e.map_or(0.0, |e| e.n_eff) }
     };
     let method = "the sweeps' own intervals, together (MOVER)";
     let mut row =
-        ComparedFigure { primary: true, margin, worse: Worse::Lower, ..blank(metric, "rate", method) };
+        ComparedFigure { primary: true, margin, worse: WorseWay::Lower, ..blank(metric, "rate", method) };
     (row.base, row.candidate) = (figure(a), figure(b));
     let (Some(a), Some(b)) = (a, b) else {
         // No budget on either side is no question asked.
@@ -113,12 +119,12 @@ fn line_row(metric: &str, (a, b): (Option<&Line>, Option<&Line>), margin: f64) -
 /// A figure with its ends: the point is missing where a line lies somewhere above or below.
 type Range = (Option<f64>, f64, f64);
 
-fn range(line: &Line) -> Option<Range> {
+fn range(line: &CapacityLine) -> Option<Range> {
     match line {
-        Line::Found { rate, .. } => Some((Some(rate.value), rate.lower, rate.upper)),
-        Line::Above { rate_per_s, .. } => Some((None, *rate_per_s, f64::INFINITY)),
-        Line::Below { rate_per_s, .. } => Some((None, 0.0, *rate_per_s)),
-        Line::CannotTell { .. } => None,
+        CapacityLine::Found { rate, .. } => Some((Some(rate.value), rate.lower, rate.upper)),
+        CapacityLine::Above { rate_per_s, .. } => Some((None, *rate_per_s, f64::INFINITY)),
+        CapacityLine::Below { rate_per_s, .. } => Some((None, 0.0, *rate_per_s)),
+        CapacityLine::CannotTell { .. } => None,
     }
 }
 
@@ -175,7 +181,7 @@ fn blank(metric: &str, statistic: &str, method: &str) -> ComparedFigure {
         base: nothing,
         candidate: nothing,
         effect: None,
-        worse: Worse::Higher,
+        worse: WorseWay::Higher,
         margin: 0.0,
         p: None,
         p_family: None,
@@ -209,9 +215,9 @@ mod tests {
         assert!((p.expect("a p") - 0.05).abs() < 1e-9);
     }
 
-    fn lines(budget: Option<BudgetSpec>) -> Lines {
-        let at = |rate_per_s: f64| Line::Below { rate_per_s, why: String::new() };
-        Lines {
+    fn lines(budget: Option<BudgetSpec>) -> CapacityLines {
+        let at = |rate_per_s: f64| CapacityLine::Below { rate_per_s, why: String::new() };
+        CapacityLines {
             traffic: "steady".into(),
             onset: at(100.0),
             onset_percentile: Some(0.99),

@@ -51,7 +51,7 @@ pub enum Scale {
 /// Which way is worse.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Worse {
+pub enum WorseWay {
     /// Latencies and errors.
     Higher,
     /// Rates.
@@ -106,7 +106,7 @@ pub struct ComparedFigure {
     /// Candidate against base. `None` where there is none.
     pub effect: Option<Effect>,
     /// Which way is worse.
-    pub worse: Worse,
+    pub worse: WorseWay,
     /// How much worse is still no change: of the ratio, or of the share.
     pub margin: f64,
     /// Two-sided p of "nothing changed".
@@ -184,7 +184,7 @@ pub struct Group {
     /// Requests by class and prompt length, where they were standardised.
     pub slices: Vec<ComparedSlice>,
     /// Stages that the server reports.
-    pub stages: Vec<Stage>,
+    pub stages: Vec<ComparedStage>,
 }
 
 /// One point of the shift function.
@@ -211,7 +211,7 @@ pub struct ComparedSlice {
 
 /// One stage of the serving path on both sides.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Stage {
+pub struct ComparedStage {
     /// The server's name of it.
     pub name: String,
     /// Its mean in the base, s.

@@ -7,7 +7,7 @@
 
 use plimsoll_math::two_sample::{Flips, holm, step_down};
 
-use super::finding::{ChangeVerdict, ComparedFigure, Effect, Scale, Worse};
+use super::finding::{ChangeVerdict, ComparedFigure, Effect, Scale, WorseWay};
 use super::spec::LEVEL;
 use plimsoll_measure::say::number;
 
@@ -66,16 +66,16 @@ fn decide(row: &mut ComparedFigure) {
 }
 
 /// The effect turned so that more is worse, with nothing at zero: (value, lower, upper).
-fn turned(effect: &Effect, worse: Worse) -> (f64, f64, f64) {
+fn turned(effect: &Effect, worse: WorseWay) -> (f64, f64, f64) {
     let Effect { scale, value, lower, upper } = *effect;
     let of = |x: f64| if scale == Scale::Ratio { x.ln() } else { x };
     match worse {
-        Worse::Higher => (of(value), of(lower), of(upper)),
-        Worse::Lower => (-of(value), -of(upper), -of(lower)),
+        WorseWay::Higher => (of(value), of(lower), of(upper)),
+        WorseWay::Lower => (-of(value), -of(upper), -of(lower)),
     }
 }
 
-fn verdict(effect: &Effect, worse: Worse, margin: f64, p: f64) -> (ChangeVerdict, Option<String>) {
+fn verdict(effect: &Effect, worse: WorseWay, margin: f64, p: f64) -> (ChangeVerdict, Option<String>) {
     let (value, lower, upper) = turned(effect, worse);
     let limit = match effect.scale {
         Scale::Ratio => margin.ln_1p(),
@@ -117,7 +117,13 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn is(scale: Scale, worse: Worse, (value, lower, upper): (f64, f64, f64), p: f64, wanted: ChangeVerdict) {
+    fn is(
+        scale: Scale,
+        worse: WorseWay,
+        (value, lower, upper): (f64, f64, f64),
+        p: f64,
+        wanted: ChangeVerdict,
+    ) {
         let effect = Effect { scale, value, lower, upper };
         assert_eq!(verdict(&effect, worse, 0.1, p).0, wanted, "{effect:?} p {p}");
     }
@@ -125,7 +131,7 @@ mod tests {
     #[test]
     fn the_interval_decides() {
         use ChangeVerdict::*;
-        let ratio = |interval, p, wanted| is(Scale::Ratio, Worse::Higher, interval, p, wanted);
+        let ratio = |interval, p, wanted| is(Scale::Ratio, WorseWay::Higher, interval, p, wanted);
         ratio((1.13, 1.04, 1.22), 0.01, Regressed);
         // The same interval among so many others that chance makes one.
         ratio((1.13, 1.04, 1.22), 0.2, Inconclusive);
@@ -138,10 +144,10 @@ mod tests {
         ratio((1.0, 0.8, 1.25), 1.0, Inconclusive);
         ratio((f64::INFINITY, f64::INFINITY, f64::INFINITY), 0.001, Regressed);
         // A rate that falls by a fifth is worse; a share that rises by two points of hundred is within ten.
-        is(Scale::Ratio, Worse::Lower, (0.8, 0.75, 0.85), 0.001, Regressed);
-        is(Scale::Ratio, Worse::Lower, (1.3, 1.2, 1.4), 0.001, Improved);
-        is(Scale::Difference, Worse::Higher, (0.02, -0.01, 0.05), 0.3, NoChange);
-        is(Scale::Difference, Worse::Higher, (0.3, 0.2, 0.4), 0.001, Regressed);
+        is(Scale::Ratio, WorseWay::Lower, (0.8, 0.75, 0.85), 0.001, Regressed);
+        is(Scale::Ratio, WorseWay::Lower, (1.3, 1.2, 1.4), 0.001, Improved);
+        is(Scale::Difference, WorseWay::Higher, (0.02, -0.01, 0.05), 0.3, NoChange);
+        is(Scale::Difference, WorseWay::Higher, (0.3, 0.2, 0.4), 0.001, Regressed);
     }
 
     #[test]

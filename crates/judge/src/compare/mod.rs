@@ -1,7 +1,7 @@
 //! Two runs → what the change between them did.
 //!
 //! Pure, like every judge here: manifests, records and findings in, a [`Comparison`] out. Runs that are not the same
-//! experiment are refused with what differs ([`Refusal`]), or, if asked, compared unpaired at the base's mix.
+//! experiment are refused with what differs ([`CompareRefusal`]), or, if asked, compared unpaired at the base's mix.
 //!
 //! Reading order: [`finding`] (the words), [`spec`] (margins), `sameness` (may they be compared?), `pairs` (levels and units),
 //! `strata` (the base's mix), `rows` (the figures), `judge` (verdicts), `stages`, `curves` (sweeps), `says`.
@@ -29,7 +29,7 @@ use finding::{
 use pairs::{FEWEST, LevelArm, LevelPair, cut};
 use plimsoll_measure::findings::{Findings, Reason, Trust};
 use plimsoll_measure::validity::lets_nothing_pass;
-use rows::{Side, effect};
+use rows::{LoadRows, effect};
 pub use says::{interval, name};
 pub use spec::{CompareSpec, Differing, LEVEL, Margins};
 use strata::Strata;
@@ -52,7 +52,7 @@ pub struct RunRead<'a> {
 
 /// Why two runs are not compared.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Refusal {
+pub enum CompareRefusal {
     /// A run is invalid, or rows that matter are missing: which (`base`, `candidate`), and the first reason.
     Invalid {
         /// Which.
@@ -69,21 +69,25 @@ pub enum Refusal {
 /// Compares a candidate with its base.
 ///
 /// # Errors
-/// Where they can't or may not be compared: see [`Refusal`].
-pub fn compare(base: &RunRead, candidate: &RunRead, spec: &CompareSpec) -> Result<Comparison, Refusal> {
+/// Where they can't or may not be compared: see [`CompareRefusal`].
+pub fn compare(
+    base: &RunRead,
+    candidate: &RunRead,
+    spec: &CompareSpec,
+) -> Result<Comparison, CompareRefusal> {
     for (side, run) in [("base", base), ("candidate", candidate)] {
         let reasons = &run.findings.validity.reasons;
         let invalid = run.findings.validity.verdict == Trust::Invalid;
         let speaks = |reason: &&Reason| invalid || lets_nothing_pass(reason, None);
         if let Some(first) = reasons.iter().find(speaks) {
             let why = format!("{}: {}", first.means, first.figure);
-            return Err(Refusal::Invalid { side, why });
+            return Err(CompareRefusal::Invalid { side, why });
         }
     }
     let mut differences = sameness::of_manifests(base.manifest, candidate.manifest);
     let sweeps = (sameness::is_sweep(base.manifest), sameness::is_sweep(candidate.manifest));
     if sweeps.0 != sweeps.1 {
-        return Err(Refusal::Nothing(
+        return Err(CompareRefusal::Nothing(
             "one run is a sweep and the other a single load: measure both alike".into(),
         ));
     }
@@ -92,7 +96,7 @@ pub fn compare(base: &RunRead, candidate: &RunRead, spec: &CompareSpec) -> Resul
     let of_levels = sameness::of_levels(&pairs, &differences, one_nonce);
     differences.extend(of_levels);
     if !differences.is_empty() && spec.differing == Differing::Refuse {
-        return Err(Refusal::Differ(differences));
+        return Err(CompareRefusal::Differ(differences));
     }
     let design = match (sweeps.0, differences.is_empty()) {
         (true, _) => Design::Curves,
@@ -186,11 +190,11 @@ fn level_pairs<'a>(
     base: &RunRead<'a>,
     candidate: &RunRead<'a>,
     differences: &mut Vec<Difference>,
-) -> Result<Vec<LevelPair<'a>>, Refusal> {
+) -> Result<Vec<LevelPair<'a>>, CompareRefusal> {
     let (a, b) = (arms(base), arms(candidate));
     if a.is_empty() || b.is_empty() {
         let which = if a.is_empty() { "base" } else { "candidate" };
-        return Err(Refusal::Nothing(format!(
+        return Err(CompareRefusal::Nothing(format!(
             "the {which} has no level to compare: it was cut off too early"
         )));
     }
@@ -238,7 +242,7 @@ fn group(pairs: &[LevelPair], design: Design, spec: &CompareSpec) -> Group {
     let cut = cut(pairs, paired);
     let flips = Flips::of_turns(cut.units.len() / cut.per_level.max(1), cut.per_level);
     let strata = (!paired).then(|| Strata::of(pairs, &cut));
-    let side = Side { pairs, cut: &cut, flips: &flips, strata: strata.as_ref(), margins: &spec.margins };
+    let side = LoadRows { pairs, cut: &cut, flips: &flips, strata: strata.as_ref(), margins: &spec.margins };
     let mut rows = side.rows();
     judge::jointly(&mut rows, &flips);
     let first = pairs[0].base.level;
@@ -254,7 +258,7 @@ fn group(pairs: &[LevelPair], design: Design, spec: &CompareSpec) -> Group {
     }
 }
 
-fn shift_points(side: &Side, paired: bool) -> Vec<ShiftPoint> {
+fn shift_points(side: &LoadRows, paired: bool) -> Vec<ShiftPoint> {
     let Some(leading) = side.latencies().first().copied().filter(|_| side.cut.units.len() >= FEWEST) else {
         return Vec::new();
     };
@@ -273,7 +277,7 @@ fn shift_points(side: &Side, paired: bool) -> Vec<ShiftPoint> {
 }
 
 /// The median of the leading latency of each kind of request.
-fn slices(side: &Side, strata: &Strata) -> Vec<ComparedSlice> {
+fn slices(side: &LoadRows, strata: &Strata) -> Vec<ComparedSlice> {
     let leading = side.latencies().first().copied();
     let slice = |kind: strata::Stratum| {
         let (base_share, candidate_share) = strata.shares(kind);

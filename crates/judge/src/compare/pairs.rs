@@ -120,7 +120,7 @@ pub struct UnitRows {
 }
 
 /// The levels of one load, cut.
-pub struct Cut {
+pub struct CutLevels {
     /// Seconds that each level would have to last for [`FEWEST`] units; `None` where there are as many.
     pub needs_s: Option<f64>,
     /// What one unit is.
@@ -132,7 +132,7 @@ pub struct Cut {
 }
 
 /// Cuts level pairs of one load into units. Where requests pair, so do the rows of a unit, one by one.
-pub fn cut(pairs: &[LevelPair], paired: bool) -> Cut {
+pub fn cut(pairs: &[LevelPair], paired: bool) -> CutLevels {
     let alternations = pairs.len() >= ALTERNATIONS;
     let wanted = if alternations { 1 } else { SECTIONS.div_ceil(pairs.len().max(1)) };
     let room = |arm: &LevelArm| {
@@ -162,5 +162,10 @@ pub fn cut(pairs: &[LevelPair], paired: bool) -> Cut {
             units.push(UnitRows { pair, base: part(&base), candidate: part(&candidate) });
         }
     }
-    Cut { needs_s, unit: if alternations { Unit::Alternation } else { Unit::Section }, units, per_level }
+    CutLevels {
+        needs_s,
+        unit: if alternations { Unit::Alternation } else { Unit::Section },
+        units,
+        per_level,
+    }
 }

@@ -10,8 +10,8 @@ use plimsoll_math::two_sample::{
 };
 use plimsoll_model::TokensRule;
 
-use super::finding::{ArmFigure, ChangeVerdict, ComparedFigure, Effect, Scale, Worse};
-use super::pairs::{Cut, FEWEST, LevelArm, LevelPair, UnitRows};
+use super::finding::{ArmFigure, ChangeVerdict, ComparedFigure, Effect, Scale, WorseWay};
+use super::pairs::{CutLevels, FEWEST, LevelArm, LevelPair, UnitRows};
 use super::spec::{LEVEL, Margins};
 use super::strata::{Strata, Stratum};
 use plimsoll_measure::columns::{ABSENT, Columns, Fate, INFINITE, UNKNOWN};
@@ -75,11 +75,11 @@ pub fn seconds(ns: i64) -> Option<f64> {
 }
 
 /// One load, ready to be read.
-pub struct Side<'a, 'b> {
+pub struct LoadRows<'a, 'b> {
     /// The level pairs.
     pub pairs: &'b [LevelPair<'a>],
     /// Their units.
-    pub cut: &'b Cut,
+    pub cut: &'b CutLevels,
     /// The patterns of signs.
     pub flips: &'b Flips,
     /// The base's mix, where it has to be put on the candidate.
@@ -88,7 +88,7 @@ pub struct Side<'a, 'b> {
     pub margins: &'b Margins,
 }
 
-impl<'a> Side<'a, '_> {
+impl<'a> LoadRows<'a, '_> {
     /// The latencies that there are, the leading one first.
     pub fn latencies(&self) -> Vec<Latency> {
         let some = |latency: Latency| {
@@ -168,7 +168,7 @@ impl<'a> Side<'a, '_> {
     }
 
     fn unweighted(&self, latency: Latency) -> (Arm, Arm) {
-        Side { strata: None, ..*self }.arms(latency, None)
+        LoadRows { strata: None, ..*self }.arms(latency, None)
     }
 
     fn units<T>(&self, of: impl Fn(&UnitRows, &LevelPair<'a>) -> T) -> Vec<T> {
@@ -185,7 +185,7 @@ impl<'a> Side<'a, '_> {
             base: nothing,
             candidate: nothing,
             effect: None,
-            worse: Worse::Higher,
+            worse: WorseWay::Higher,
             margin: self.margins.p50,
             p: None,
             p_family: None,
@@ -391,7 +391,7 @@ impl<'a> Side<'a, '_> {
             }
             let mut row =
                 ComparedFigure { margin: self.margins.throughput, primary, ..self.blank(name, "rate") };
-            row.worse = Worse::Lower;
+            row.worse = WorseWay::Lower;
             row.described = (!asked_alike).then(|| "the loads asked for differ".to_owned());
             row.method = "means of units, sign flips".into();
             let of = |rates: &[f64]| ArmFigure {

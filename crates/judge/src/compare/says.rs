@@ -2,7 +2,9 @@
 //!
 //! A change that is better on average and worse where it hurts is the one that slips through; it has a sentence of its own.
 
-use super::finding::{ChangeVerdict, ComparedFigure, Comparison, Effect, Group, Scale, Stage, Worse};
+use super::finding::{
+    ChangeVerdict, ComparedFigure, ComparedStage, Comparison, Effect, Group, Scale, WorseWay,
+};
 use plimsoll_measure::say::{length, ms, number, percent};
 
 /// Rows of one verdict that are named before the rest is counted.
@@ -133,7 +135,7 @@ fn mix_alone(group: &Group) -> Vec<String> {
 }
 
 /// A stage that got faster while the whole did not.
-fn local(stage: &Stage, group: &Group) -> Option<String> {
+fn local(stage: &ComparedStage, group: &Group) -> Option<String> {
     if !stage.local_only {
         return None;
     }
@@ -203,7 +205,7 @@ fn amount(row: &ComparedFigure) -> String {
     }
     let higher = effect.value >= 1.0;
     let word = match (row.worse, higher) {
-        (Worse::Higher, true) | (Worse::Lower, false) => "worse",
+        (WorseWay::Higher, true) | (WorseWay::Lower, false) => "worse",
         _ => "better",
     };
     format!("{} {word}, {}", percent((effect.value - 1.0).abs()), interval(&effect))

@@ -11,9 +11,9 @@ use plimsoll_math::quantile::rank;
 use plimsoll_math::rng::Stream;
 use plimsoll_math::two_sample::mean_ratio;
 
-use super::finding::{ChangeVerdict, ComparedFigure, Scale, Stage};
+use super::finding::{ChangeVerdict, ComparedFigure, ComparedStage, Scale};
 use super::pairs::{FEWEST, LevelArm};
-use super::rows::{Side, effect};
+use super::rows::{LoadRows, effect};
 use super::spec::LEVEL;
 use plimsoll_measure::columns::INFINITE;
 use plimsoll_measure::findings::Estimate;
@@ -22,7 +22,7 @@ use plimsoll_measure::findings::Estimate;
 const FASTER: f64 = 0.95;
 
 /// The stages of one load. `rows` are judged already.
-pub fn stages(side: &Side, rows: &[ComparedFigure]) -> Vec<Stage> {
+pub fn stages(side: &LoadRows, rows: &[ComparedFigure]) -> Vec<ComparedStage> {
     if side.cut.units.len() < FEWEST {
         return Vec::new();
     }
@@ -79,7 +79,7 @@ impl Sums {
     }
 
     /// None where a unit of a side never reported it: it can't be compared then.
-    fn stage(&self, name: String, side: &Side, e2e_s: f64, still: bool) -> Option<Stage> {
+    fn stage(&self, name: String, side: &LoadRows, e2e_s: f64, still: bool) -> Option<ComparedStage> {
         let means = |sums: &[(f64, u32)]| -> Option<Vec<f64>> {
             sums.iter().map(|(sum, n)| (*n > 0).then(|| sum / f64::from(*n))).collect()
         };
@@ -91,7 +91,7 @@ impl Sums {
         let effect = effect(Scale::Ratio, mean_ratio(&a, &b, side.flips, LEVEL))?;
         let base_mean_s = mean(&self.base);
         let share = (base_mean_s / e2e_s).clamp(0.0, 1.0);
-        Some(Stage {
+        Some(ComparedStage {
             base_mean_s,
             candidate_mean_s: mean(&self.candidate),
             effect,
@@ -107,7 +107,7 @@ impl Sums {
 
 /// What the stage takes more of in the slowest hundredth of the requests than in the middle fifth, s, with its interval over redraws of
 /// the units. Over the stages and what is left of the whole these gaps add up to the gap of the means of `e2e`.
-fn tail_gap(side: &Side, name: &str, base: bool) -> Option<Estimate> {
+fn tail_gap(side: &LoadRows, name: &str, base: bool) -> Option<Estimate> {
     // (end to end, stage, unit)
     let mut all: Vec<(f64, f64, usize)> = Vec::new();
     for (u, unit) in side.cut.units.iter().enumerate() {

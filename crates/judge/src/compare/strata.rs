@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use plimsoll_math::quantile::rank;
 
-use super::pairs::{Cut, LevelArm, LevelPair};
+use super::pairs::{CutLevels, LevelArm, LevelPair};
 
 /// Prompt lengths are cut at the base's quartiles.
 const QUARTILES: [f64; 3] = [0.25, 0.5, 0.75];
@@ -26,7 +26,7 @@ pub struct Strata {
 
 impl Strata {
     /// Reads the kinds of the rows that count.
-    pub fn of(pairs: &[LevelPair], cut: &Cut) -> Strata {
+    pub fn of(pairs: &[LevelPair], cut: &CutLevels) -> Strata {
         let mut lengths: Vec<u32> = Vec::new();
         for unit in &cut.units {
             let arm = &pairs[unit.pair].base;

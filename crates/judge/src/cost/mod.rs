@@ -12,7 +12,7 @@ pub use plimsoll_measure::findings::cost::{CostFinding, LevelCost, LineCost, Uni
 pub use plimsoll_measure::findings::price::{Bill, Per, Price, PriceError, PriceSpec, Rate};
 
 use plimsoll_measure::findings::{
-    Curve, Estimate, Findings, LevelFinding, LevelSummary, Line, Lines, Reading,
+    CapacityLine, CapacityLines, Curve, Estimate, Findings, LevelFinding, LevelSummary, Reading,
 };
 
 /// What this run costs at this price.
@@ -21,7 +21,7 @@ pub fn cost(findings: &Findings, bill: &Bill) -> CostFinding {
         level: level.summary.level,
         costs: of_level(&level.summary, bill),
     };
-    let at_line = |lines: &Lines| {
+    let at_line = |lines: &CapacityLines| {
         let curve = findings.curves.iter().find(|curve| curve.traffic == lines.traffic);
         at_budget(lines, curve, &findings.levels, bill)
     };
@@ -113,7 +113,7 @@ fn over(spent: [f64; 3], rate: &Reading, times: f64) -> Reading {
     }
 }
 
-fn at_budget(lines: &Lines, curve: Option<&Curve>, levels: &[LevelFinding], bill: &Bill) -> LineCost {
+fn at_budget(lines: &CapacityLines, curve: Option<&Curve>, levels: &[LevelFinding], bill: &Bill) -> LineCost {
     let none = |why: String| {
         let refused = || Reading::refused(why.clone(), 0);
         let costs = UnitCosts {
@@ -126,12 +126,16 @@ fn at_budget(lines: &Lines, curve: Option<&Curve>, levels: &[LevelFinding], bill
         LineCost { traffic: lines.traffic.clone(), rate: None, costs }
     };
     let (rate, load) = match &lines.budget {
-        Some(Line::Found { rate, load, .. }) => (rate, load),
-        Some(Line::Above { rate_per_s, .. }) => {
+        Some(CapacityLine::Found { rate, load, .. }) => (rate, load),
+        Some(CapacityLine::Above { rate_per_s, .. }) => {
             return none(format!("the budget line was not reached: it lies above {rate_per_s:.4}/s"));
         }
-        Some(Line::Below { .. }) => return none("the budget broke at the lowest load measured".to_owned()),
-        Some(Line::CannotTell { why }) => return none(format!("the budget line is not known: {why}")),
+        Some(CapacityLine::Below { .. }) => {
+            return none("the budget broke at the lowest load measured".to_owned());
+        }
+        Some(CapacityLine::CannotTell { why }) => {
+            return none(format!("the budget line is not known: {why}"));
+        }
         None => return none("no budget was set, so that there is no budget line".to_owned()),
     };
     // The mix of lengths is the scenario's, so that tokens rise and fall with requests.

@@ -39,7 +39,7 @@ impl GateVerdict {
 /// Whether a row decides.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Role {
+pub enum RowRole {
     /// In the primary family.
     Decides,
     /// Judged with control of false discoveries, and decides nothing.
@@ -89,8 +89,8 @@ impl GateFinding {
     pub fn worst_first(&self) -> Vec<&GateRow> {
         let mut rows: Vec<&GateRow> = self.rows.iter().collect();
         rows.sort_by_key(|row| {
-            let decides = row.role != Role::Decides;
-            (row.role == Role::Tracked, std::cmp::Reverse(row.held), decides)
+            let decides = row.role != RowRole::Decides;
+            (row.role == RowRole::Tracked, std::cmp::Reverse(row.held), decides)
         });
         rows
     }
@@ -110,7 +110,7 @@ pub struct GateRow {
     /// Who answers for it.
     pub owner: Option<String>,
     /// Whether it decides.
-    pub role: Role,
+    pub role: RowRole,
     /// The levels it was read from.
     pub levels: Vec<u32>,
     /// Their load, requests/s.

@@ -5,7 +5,7 @@
 
 use plimsoll_model::Load;
 
-use super::finding::{GateFinding, GateRow, Role};
+use super::finding::{GateFinding, GateRow, RowRole};
 use super::select::MeasuredRun;
 use crate::budget::plan::{LEAST_LEVEL_S, WARM_UP};
 use plimsoll_measure::findings::Held;
@@ -43,7 +43,10 @@ pub enum More {
 /// over the limit and their correlation as they were found. `ids`: the levels of the run that each planned one has been so far, `spent_s` long.
 pub fn after_interim(found: &GateFinding, ids: &[Vec<u32>], spent_s: &[f64], left_s: f64) -> More {
     let open = |row: &&GateRow| {
-        row.role == Role::Decides && row.held == Held::Inconclusive && !row.missing && !row.levels.is_empty()
+        row.role == RowRole::Decides
+            && row.held == Held::Inconclusive
+            && !row.missing
+            && !row.levels.is_empty()
     };
     let wants = ids.iter().zip(spent_s).map(|(ids, spent_s)| {
         let own = found.rows.iter().filter(open).filter(|row| row.levels.iter().any(|id| ids.contains(id)));

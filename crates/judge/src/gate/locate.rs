@@ -10,7 +10,7 @@ use super::judge::{Judgement, limit_of, metric_of};
 use super::select::{Chosen, MeasuredRun, Picks, stages_beyond, values};
 use crate::budget::{Budget, BudgetFile, BudgetMetric, Judged, Unit, of_values, shown};
 use plimsoll_measure::columns::INFINITE;
-use plimsoll_measure::findings::{Kept, Line};
+use plimsoll_measure::findings::{CapacityLine, KeptUp};
 use plimsoll_measure::order::seconds;
 use plimsoll_measure::say::{number, percent};
 
@@ -153,7 +153,7 @@ fn unstable(
     baseline: Option<&MeasuredRun<'_>>,
     chosen: &Chosen<'_>,
 ) -> Option<String> {
-    let (_, level) = chosen.levels.iter().find(|(_, l)| l.summary.stability.verdict == Kept::Unstable)?;
+    let (_, level) = chosen.levels.iter().find(|(_, l)| l.summary.stability.verdict == KeptUp::Unstable)?;
     let stability = &level.summary.stability;
     let grows = stability.growth_share.is_none_or(|growth| growth.lower > stability.limit_share);
     if !grows {
@@ -172,7 +172,7 @@ fn lines<'m>(
     run: &'m MeasuredRun<'_>,
     baseline: Option<&'m MeasuredRun<'_>>,
     chosen: &Chosen<'_>,
-) -> Option<(&'m plimsoll_measure::findings::Lines, &'static str)> {
+) -> Option<(&'m plimsoll_measure::findings::CapacityLines, &'static str)> {
     let of =
         |measured: &'m MeasuredRun<'_>| measured.findings.lines.iter().find(|l| l.traffic == chosen.traffic);
     of(run)
@@ -192,10 +192,10 @@ fn past_onset(
     let (lines, whose) = lines(run, baseline, chosen)?;
     let offered = chosen.offered_per_s();
     match &lines.onset {
-        Line::Found { rate, .. } if offered > rate.value => {
+        CapacityLine::Found { rate, .. } if offered > rate.value => {
             Some(format!("queueing past the onset at {} req/s{whose}", number(rate.value)))
         }
-        Line::Below { rate_per_s, .. } if offered >= *rate_per_s => {
+        CapacityLine::Below { rate_per_s, .. } if offered >= *rate_per_s => {
             Some(format!("queueing: the onset lies below {} req/s{whose}", number(*rate_per_s)))
         }
         _ => None,

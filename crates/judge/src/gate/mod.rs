@@ -15,7 +15,7 @@ mod settle;
 
 use plimsoll_model::{Attempt, Level, Manifest, Sample};
 
-pub use finding::{GATE_SCHEMA, GateFinding, GateRow, GateVerdict, Role};
+pub use finding::{GATE_SCHEMA, GateFinding, GateRow, GateVerdict, RowRole};
 pub use interim::{More, after_interim};
 pub use select::MeasuredRun;
 
@@ -94,7 +94,7 @@ pub fn gate_at(
     }
     let refusals = refusals::refusals(file, run, baseline, &judged, trust);
     let cut = refusals::cut(run, &judged);
-    let family = judged.iter().filter(|one| one.row.role == Role::Decides).count();
+    let family = judged.iter().filter(|one| one.row.role == RowRole::Decides).count();
     let rows: Vec<GateRow> = judged.into_iter().map(|one| one.row).collect();
     GateFinding {
         schema: GATE_SCHEMA,
@@ -181,12 +181,12 @@ fn judge_budget(
     rows
 }
 
-fn role(file: &BudgetFile, budget: &Budget) -> Role {
+fn role(file: &BudgetFile, budget: &Budget) -> RowRole {
     let primary = &file.policy.primary;
     match budget.is_tracked() {
-        true => Role::Tracked,
-        false if primary.is_empty() || primary.contains(&budget.id) => Role::Decides,
-        false => Role::Watched,
+        true => RowRole::Tracked,
+        false if primary.is_empty() || primary.contains(&budget.id) => RowRole::Decides,
+        false => RowRole::Watched,
     }
 }
 
@@ -196,7 +196,7 @@ fn row(
     what: String,
     judged: Result<Judgement, String>,
     chosen: Option<&Chosen<'_>>,
-    (role, alpha): (Role, f64),
+    (role, alpha): (RowRole, f64),
 ) -> GateRow {
     let (judgement, missing) = match judged {
         Ok(judgement) => (Some(judgement), String::new()),
@@ -250,7 +250,7 @@ fn batch(file: &BudgetFile, run: &MeasuredRun<'_>) -> Option<JudgedRow> {
         "items by the deadline".into(),
         judged,
         chosen,
-        (Role::Decides, file.policy.alpha),
+        (RowRole::Decides, file.policy.alpha),
     );
     Some(JudgedRow { row, budget: None, defect, outgrown: false })
 }
@@ -304,7 +304,7 @@ fn stages(file: &BudgetFile, run: &MeasuredRun<'_>) -> Vec<JudgedRow> {
         };
         let place = format!("stages.slices.{name}");
         let named = file.policy.primary.contains(&BudgetFile::stage_id(name));
-        let role = if named { Role::Decides } else { Role::Watched };
+        let role = if named { RowRole::Decides } else { RowRole::Watched };
         let row = row(
             BudgetFile::stage_id(name),
             place,

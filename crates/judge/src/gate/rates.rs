@@ -10,7 +10,7 @@ use super::judge::{Judgement, figure};
 use super::select::{Chosen, MeasuredRun, Picks, per_s};
 use crate::budget::{Budget, BudgetFile, BudgetMetric, Unit, shown};
 use crate::cost;
-use plimsoll_measure::findings::{Estimate, Kept, LevelFinding, Line, Reading};
+use plimsoll_measure::findings::{CapacityLine, Estimate, KeptUp, LevelFinding, Reading};
 
 /// How far the interval of a figure may be read.
 #[derive(Copy, Clone, PartialEq)]
@@ -96,9 +96,9 @@ fn asked_too_little(row: &Judgement, metric: BudgetMetric, chosen: &Chosen<'_>) 
         let (summary, offered) = (&level.summary, level.summary.rates.offered_per_s);
         let done = summary.rates.achieved_per_s.estimate().is_some_and(|done| done.upper >= offered);
         let kept = match summary.stability.verdict {
-            Kept::Stable => true,
-            Kept::Undecided => done,
-            Kept::Unstable => false,
+            KeptUp::Stable => true,
+            KeptUp::Undecided => done,
+            KeptUp::Unstable => false,
         };
         matches!(summary.load, Load::Open { .. }) && kept
     };
@@ -210,20 +210,20 @@ pub(super) fn line(
     if budget.metric == BudgetMetric::ThroughputBeforeOnset {
         let lines = own.ok_or("the queueing onset takes a sweep: plimsoll sweep")?;
         return match &lines.onset {
-            Line::Found { rate, .. } => {
+            CapacityLine::Found { rate, .. } => {
                 of_reading(row, Reading::Estimate(*rate), &Unit::Rate, true, Law::Ratio)
             }
-            Line::Above { rate_per_s, .. } => {
+            CapacityLine::Above { rate_per_s, .. } => {
                 row.measured_shown = format!("onset above {}", shown(*rate_per_s, &Unit::Rate));
                 row.p_pass = if *rate_per_s >= limit { 0.0 } else { 1.0 };
                 Ok(())
             }
-            Line::Below { rate_per_s, .. } => {
+            CapacityLine::Below { rate_per_s, .. } => {
                 row.measured_shown = format!("onset below {}", shown(*rate_per_s, &Unit::Rate));
                 row.p_fail = if *rate_per_s <= limit { 0.0 } else { 1.0 };
                 Ok(())
             }
-            Line::CannotTell { why } => Err(why.clone()),
+            CapacityLine::CannotTell { why } => Err(why.clone()),
         };
     }
     let of_baseline =
@@ -236,10 +236,10 @@ pub(super) fn line(
         file.load.as_ref().and_then(|load| load.rate).map_or(chosen.offered_per_s(), |rate| rate.as_per_s());
     // The ends of the bracket: at least and at most this used.
     let (least, most) = match &lines.stability {
-        Line::Found { rate, .. } => (offered / rate.upper, offered / rate.lower),
-        Line::Above { rate_per_s, .. } => (0.0, offered / rate_per_s),
-        Line::Below { rate_per_s, .. } => (offered / rate_per_s, f64::INFINITY),
-        Line::CannotTell { why } => return Err(why.clone()),
+        CapacityLine::Found { rate, .. } => (offered / rate.upper, offered / rate.lower),
+        CapacityLine::Above { rate_per_s, .. } => (0.0, offered / rate_per_s),
+        CapacityLine::Below { rate_per_s, .. } => (offered / rate_per_s, f64::INFINITY),
+        CapacityLine::CannotTell { why } => return Err(why.clone()),
     };
     row.p_pass = if most <= limit { 0.0 } else { 1.0 };
     row.p_fail = if least > limit { 0.0 } else { 1.0 };

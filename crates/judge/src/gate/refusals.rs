@@ -5,7 +5,7 @@ use plimsoll_model::RunState;
 
 use super::judge::{metric_of, signed};
 use super::select::{Picks, values};
-use super::{GateRow, JudgedRow, MeasuredRun, Role};
+use super::{GateRow, JudgedRow, MeasuredRun, RowRole};
 use crate::budget::{Budget, BudgetFile, Judged, Unit, shown};
 use plimsoll_measure::columns::INFINITE;
 use plimsoll_measure::findings::{Held, LevelFinding, Reason, Trust};
@@ -26,7 +26,8 @@ pub fn trust(run: &MeasuredRun<'_>, judged: &[JudgedRow]) -> Trust {
 /// Takes back what passed on records of which some that matter to it are missing; says whether there was any.
 pub fn bar(run: &MeasuredRun<'_>, judged: &mut [JudgedRow]) -> bool {
     let mut barred = false;
-    for one in judged.iter_mut().filter(|one| one.row.role != Role::Tracked && one.row.held == Held::Pass) {
+    for one in judged.iter_mut().filter(|one| one.row.role != RowRole::Tracked && one.row.held == Held::Pass)
+    {
         let metric = one.budget.as_ref().map(|budget| budget.metric);
         let used = |level: &&LevelFinding| {
             one.row.levels.is_empty() || one.row.levels.contains(&level.summary.level)
@@ -35,7 +36,7 @@ pub fn bar(run: &MeasuredRun<'_>, judged: &mut [JudgedRow]) -> bool {
         let Some(reason) = reasons.find(|reason| lets_nothing_pass(reason, metric)) else { continue };
         one.row.held = Held::Inconclusive;
         one.row.why = format!("it would hold, and nothing passes on these records: {}", reason.figure);
-        barred |= one.row.role == Role::Decides;
+        barred |= one.row.role == RowRole::Decides;
     }
     barred
 }
@@ -55,7 +56,7 @@ pub fn refusals(
         return said;
     }
     let Some(baseline) = baseline else { return said };
-    let broken = judged.iter().filter(|one| one.row.held == Held::Fail && one.row.role == Role::Decides);
+    let broken = judged.iter().filter(|one| one.row.held == Held::Fail && one.row.role == RowRole::Decides);
     for one in broken {
         let Some(budget) = one.budget.as_ref().filter(|budget| is_tail(budget)) else { continue };
         if let Some(line) = better_mean(file, budget, &one.row, run, baseline)

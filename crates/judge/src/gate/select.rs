@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::budget::{Budget, BudgetFile, BudgetKind, BudgetMetric, RequestSlice};
 use plimsoll_measure::columns::{ABSENT, Fate, INFINITE, UNKNOWN};
-use plimsoll_measure::findings::{Estimate, Findings, LevelFinding, Line, Reading};
+use plimsoll_measure::findings::{CapacityLine, Estimate, Findings, LevelFinding, Reading};
 use plimsoll_measure::say::number;
 use plimsoll_measure::whole::LevelRows;
 
@@ -57,8 +57,8 @@ impl<'a> MeasuredRun<'a> {
     pub(super) fn onset(&self, traffic: &str) -> Result<Estimate, String> {
         let lines = self.findings.lines.iter().find(|lines| lines.traffic == traffic);
         match lines.map(|lines| &lines.onset) {
-            Some(Line::Found { rate, .. }) => Ok(*rate),
-            Some(Line::CannotTell { why }) => Err(why.clone()),
+            Some(CapacityLine::Found { rate, .. }) => Ok(*rate),
+            Some(CapacityLine::CannotTell { why }) => Err(why.clone()),
             Some(_) => Err("the sweep bounds the onset on one side only".into()),
             None => Err("the queueing onset takes a sweep on both sides: plimsoll sweep".into()),
         }
@@ -284,7 +284,7 @@ pub(super) struct Picks {
     class: Option<u16>,
     /// Classes of a model, a bit each.
     of_model: Option<u128>,
-    prompt_tokens: Option<crate::budget::Bucket>,
+    prompt_tokens: Option<crate::budget::PromptBucket>,
 }
 
 impl Picks {

@@ -2,7 +2,7 @@
 
 use plimsoll_math::two_sample::holm;
 
-use super::{GateRow, GateVerdict, JudgedRow, Role};
+use super::{GateRow, GateVerdict, JudgedRow, RowRole};
 use crate::budget::{BudgetFile, LEAST_N_EFF, OnInconclusive, OnMissing, family};
 use plimsoll_measure::findings::Held;
 use plimsoll_measure::say::{count, length, number};
@@ -10,19 +10,19 @@ use plimsoll_measure::say::{count, length, number};
 /// The family: who passes, who fails among all the judged, and what that amounts to.
 pub fn settle(file: &BudgetFile, judged: &mut [JudgedRow]) {
     let alpha = file.policy.alpha;
-    let of = |role: Role, judged: &[JudgedRow]| -> Vec<usize> {
+    let of = |role: RowRole, judged: &[JudgedRow]| -> Vec<usize> {
         (0..judged.len()).filter(|i| judged[*i].row.role == role && !judged[*i].row.missing).collect()
     };
     let chances = |at: &[usize], judged: &[JudgedRow]| -> Vec<f64> {
         at.iter().map(|i| judged[*i].row.p_fail).collect()
     };
-    let primary = of(Role::Decides, judged);
+    let primary = of(RowRole::Decides, judged);
     let adjusted = holm(&chances(&primary, judged));
     for (i, p) in primary.into_iter().zip(adjusted) {
         judged[i].row.p_fail_family = p;
         judged[i].row.held = family::verdict(judged[i].row.p_pass, alpha, p <= alpha);
     }
-    let watched = of(Role::Watched, judged);
+    let watched = of(RowRole::Watched, judged);
     let falls = family::benjamini_hochberg(&chances(&watched, judged), file.policy.false_discovery);
     for (i, falls) in watched.into_iter().zip(falls) {
         judged[i].row.p_fail_family = judged[i].row.p_fail;
@@ -37,7 +37,7 @@ fn finish(one: &mut JudgedRow, alpha: f64) {
     let row = &mut one.row;
     let worth = row.share_over.map(|share| share.n_eff);
     let least = one.budget.as_ref().and_then(|budget| budget.min_n_eff).unwrap_or(LEAST_N_EFF);
-    if row.role == Role::Tracked {
+    if row.role == RowRole::Tracked {
         row.held = if row.missing { Held::Inconclusive } else { Held::Pass };
         return;
     }
@@ -106,7 +106,7 @@ fn undecided(row: &GateRow, alpha: f64) -> String {
 }
 
 pub fn verdict(judged: &[JudgedRow]) -> GateVerdict {
-    let decides = || judged.iter().filter(|one| one.row.role == Role::Decides);
+    let decides = || judged.iter().filter(|one| one.row.role == RowRole::Decides);
     let warns = |one: &JudgedRow| {
         !one.row.missing
             && one.budget.as_ref().is_some_and(|budget| budget.on_inconclusive == OnInconclusive::Warn)
@@ -125,7 +125,7 @@ pub fn verdict(judged: &[JudgedRow]) -> GateVerdict {
 
 /// Nothing is said to hold, or to be broken, by a measurement that is not the target's.
 pub fn unjudge(judged: &mut [JudgedRow]) {
-    for row in judged.iter_mut().map(|one| &mut one.row).filter(|row| row.role != Role::Tracked) {
+    for row in judged.iter_mut().map(|one| &mut one.row).filter(|row| row.role != RowRole::Tracked) {
         row.held = Held::Inconclusive;
         if !row.missing {
             row.why = String::new();
@@ -134,7 +134,7 @@ pub fn unjudge(judged: &mut [JudgedRow]) {
 }
 
 pub fn headline(verdict: GateVerdict, rows: &[GateRow], family: usize) -> String {
-    let of = |held: Held| rows.iter().filter(|row| row.role == Role::Decides && row.held == held).count();
+    let of = |held: Held| rows.iter().filter(|row| row.role == RowRole::Decides && row.held == held).count();
     let budgets = count(family as u64, "budget");
     match verdict {
         GateVerdict::Pass if family == 1 && of(Held::Pass) == 1 => "The budget holds.".to_owned(),

@@ -159,7 +159,7 @@ impl Course {
 
 /// What a line says.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Line {
+pub struct HistoryLine {
     /// Entries of the pinned run's load, first to last; indices count in it.
     pub entries: Vec<Entry>,
     /// Every figure's course, in the order in which the latest result has them.
@@ -170,7 +170,7 @@ pub struct Line {
     pub invalid: usize,
 }
 
-impl Line {
+impl HistoryLine {
     /// The figures whose last change made them worse and lies after the entry `since`. (All figures of a line are latencies.)
     pub fn worse(&self, since: usize) -> impl Iterator<Item = (&Course, &ChangePoint)> {
         let last = self.courses.iter().filter_map(|course| Some((course, course.last()?)));
@@ -180,7 +180,7 @@ impl Line {
 
 /// Reads a line of entries, in the order in which they were made. Its load is that of the run `pinned`, so that one result at
 /// another load does not set all the others aside; of the latest where that run is none of them.
-pub fn line(entries: &[Entry], pinned: &str, seed: u64) -> Line {
+pub fn line(entries: &[Entry], pinned: &str, seed: u64) -> HistoryLine {
     let invalid = entries.iter().filter(|entry| entry.trust == Trust::Invalid).count();
     let mut once: Vec<&Entry> = Vec::new();
     for entry in entries.iter().filter(|entry| entry.trust != Trust::Invalid) {
@@ -194,7 +194,7 @@ pub fn line(entries: &[Entry], pinned: &str, seed: u64) -> Line {
     let same: Vec<Entry> = same.into_iter().cloned().collect();
     let names = same.last().map(|entry| entry.metrics.iter().map(|m| m.name.clone()).collect::<Vec<_>>());
     let courses = names.unwrap_or_default().into_iter().map(|name| course(&same, name, seed)).collect();
-    Line { entries: same, courses, other_load: other.len(), invalid }
+    HistoryLine { entries: same, courses, other_load: other.len(), invalid }
 }
 
 fn course(entries: &[Entry], name: String, seed: u64) -> Course {

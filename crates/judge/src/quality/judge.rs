@@ -12,7 +12,7 @@ use super::score::Rule;
 use super::tokens::{alike, first_divergence, tokens};
 use super::{
     Agreement, Alike, AskedTarget, ItemFinding, ItemSpec, QUALITY_SCHEMA, Quality, QualityFigure, Quartiles,
-    Rounds, Said, ScoreVerdict, Scores, Uncut,
+    Rounds, ScoreVerdict, Scores, TargetAnswers, Uncut,
 };
 use plimsoll_measure::order::LEVEL;
 
@@ -23,7 +23,7 @@ const REPLICATES: usize = 2000;
 pub fn judge(
     (eval, targets): (String, [AskedTarget; 2]),
     items: &[(u64, ItemSpec, Option<Rule>)],
-    (a, b): (&Said, &Said),
+    (a, b): (&TargetAnswers, &TargetAnswers),
     margin: f64,
 ) -> Quality {
     let rounds = a.rounds.first().map_or(0, Vec::len) as u32;

@@ -87,7 +87,7 @@ pub type Rounds = Vec<Option<String>>;
 
 /// What one target said to all items.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Said {
+pub struct TargetAnswers {
     /// Item by item.
     pub rounds: Vec<Rounds>,
     /// Did its first answer to an item end at the most tokens asked for?

@@ -11,7 +11,7 @@ use plimsoll_math::proportion::Interval;
 use plimsoll_math::quantile::{self, BATCHES};
 use plimsoll_model::Span;
 
-use super::{Verdict, WatchSpec};
+use super::{SequentialVerdict, WatchSpec};
 
 /// A baseline that cannot serve as one.
 #[derive(Copy, Clone, PartialEq, Debug)]
@@ -104,23 +104,23 @@ impl CeilingWatch {
     }
 
     /// What may be said now.
-    pub fn verdict(&self) -> Verdict {
+    pub fn verdict(&self) -> SequentialVerdict {
         let Some((harm, pass)) = &self.wealth else {
-            return Verdict::GoOn { why: "no block yet".into() };
+            return SequentialVerdict::GoOn { why: "no block yet".into() };
         };
         if harm.proves(self.spec.alpha) {
-            return Verdict::Harm {
+            return SequentialVerdict::Harm {
                 why: format!("more than {} exceed the ceiling", percent(self.percentile)),
             };
         }
         if !pass.proves(self.spec.alpha) {
-            return Verdict::GoOn { why: "not proven to hold".into() };
+            return SequentialVerdict::GoOn { why: "not proven to hold".into() };
         }
         // Blocks are what is independent here; each is worth its requests at most.
         let effect = block_effect(&self.shares, 1.0 - self.percentile, self.requests);
         match enough(&self.spec, self.time, self.requests as f64 / effect) {
-            None => Verdict::Promote,
-            Some(why) => Verdict::GoOn { why },
+            None => SequentialVerdict::Promote,
+            Some(why) => SequentialVerdict::GoOn { why },
         }
     }
 }

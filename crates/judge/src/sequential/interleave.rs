@@ -7,12 +7,12 @@ use plimsoll_model::{Attempt, Span};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Guard, PairFinding, PairWatch, Verdict, WatchSpec};
+use super::{PairFinding, PairWatch, PercentileGuard, SequentialVerdict, WatchSpec};
 use plimsoll_measure::columns::{ABSENT, Columns, INFINITE};
 
 /// What is known after the pairs so far.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Looked {
+pub struct InterleaveState {
     /// Pairs of blocks.
     pub pairs: u64,
     /// The fewest pairs that can prove harm in one percentile.
@@ -20,7 +20,7 @@ pub struct Looked {
     /// Chance of a false alarm over all looks.
     pub alpha: f64,
     /// What may be said now.
-    pub verdict: Verdict,
+    pub verdict: SequentialVerdict,
     /// Metric by metric.
     pub metrics: Vec<LookedAt>,
 }
@@ -37,14 +37,14 @@ pub struct LookedAt {
 /// Watches two arms by their records.
 pub struct InterleaveWatch {
     spec: WatchSpec,
-    guards: Vec<Guard>,
+    guards: Vec<PercentileGuard>,
     /// Made at the first pair, which shows whether answers stream.
     watches: Vec<(&'static str, PairWatch)>,
 }
 
 impl InterleaveWatch {
     /// Nothing seen yet.
-    pub fn new(spec: WatchSpec, guards: Vec<Guard>) -> InterleaveWatch {
+    pub fn new(spec: WatchSpec, guards: Vec<PercentileGuard>) -> InterleaveWatch {
         InterleaveWatch { spec, guards, watches: Vec::new() }
     }
 
@@ -64,14 +64,14 @@ impl InterleaveWatch {
     }
 
     /// What is known now.
-    pub fn looked(&self) -> Looked {
+    pub fn looked(&self) -> InterleaveState {
         let metrics: Vec<LookedAt> = self
             .watches
             .iter()
             .map(|(metric, watch)| LookedAt { metric: (*metric).into(), percentiles: watch.findings() })
             .collect();
         let first = self.watches.first().map(|(_, watch)| watch);
-        Looked {
+        InterleaveState {
             pairs: first.map_or(0, PairWatch::pairs),
             fewest_pairs: first.map_or(0, PairWatch::fewest),
             alpha: self.spec.alpha,
@@ -81,19 +81,19 @@ impl InterleaveWatch {
     }
 
     /// Harm in any metric stops; all must hold for a promotion.
-    fn verdict(&self) -> Verdict {
+    fn verdict(&self) -> SequentialVerdict {
         let (mut harm, mut open) = (Vec::new(), Vec::new());
         for (metric, watch) in &self.watches {
             match watch.verdict() {
-                Verdict::Harm { why } => harm.push(format!("{metric} {why}")),
-                Verdict::GoOn { why } => open.push(format!("{metric} {why}")),
-                Verdict::Promote => {}
+                SequentialVerdict::Harm { why } => harm.push(format!("{metric} {why}")),
+                SequentialVerdict::GoOn { why } => open.push(format!("{metric} {why}")),
+                SequentialVerdict::Promote => {}
             }
         }
         match (harm.is_empty(), open.is_empty() && !self.watches.is_empty()) {
-            (false, _) => Verdict::Harm { why: harm.join("; ") },
-            (true, true) => Verdict::Promote,
-            (true, false) => Verdict::GoOn { why: open.join("; ") },
+            (false, _) => SequentialVerdict::Harm { why: harm.join("; ") },
+            (true, true) => SequentialVerdict::Promote,
+            (true, false) => SequentialVerdict::GoOn { why: open.join("; ") },
         }
     }
 }

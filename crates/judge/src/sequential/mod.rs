@@ -21,8 +21,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use ceiling::{Baseline, CeilingWatch, TooShort};
-pub use interleave::{InterleaveWatch, Looked, LookedAt};
-pub use pairs::{Guard, PairFinding, PairWatch, guards};
+pub use interleave::{InterleaveState, InterleaveWatch, LookedAt};
+pub use pairs::{PairFinding, PairWatch, PercentileGuard, guards};
 
 /// What a watch asks before it speaks.
 #[derive(Copy, Clone, PartialEq, Debug)]
@@ -45,7 +45,7 @@ impl Default for WatchSpec {
 /// What may be said now.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
-pub enum Verdict {
+pub enum SequentialVerdict {
     /// Worse than allowed, proven: stop.
     Harm {
         /// In what.

@@ -16,11 +16,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::ceiling::{block_effect, enough};
-use super::{Verdict, WatchSpec};
+use super::{SequentialVerdict, WatchSpec};
 
 /// A percentile and how much worse it may get.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Guard {
+pub struct PercentileGuard {
     /// The percentile, between 0 and 1.
     pub percentile: f64,
     /// The share by which it may be worse: 0.1 = 10 %.
@@ -28,9 +28,9 @@ pub struct Guard {
 }
 
 /// The usual margins: p50 5 %, p95 7 %, p99 10 %.
-pub fn guards() -> Vec<Guard> {
+pub fn guards() -> Vec<PercentileGuard> {
     [(0.5, 0.05), (0.95, 0.07), (0.99, 0.10)]
-        .map(|(percentile, margin)| Guard { percentile, margin })
+        .map(|(percentile, margin)| PercentileGuard { percentile, margin })
         .to_vec()
 }
 
@@ -38,7 +38,7 @@ pub fn guards() -> Vec<Guard> {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PairFinding {
     /// The percentile and its margin.
-    pub guard: Guard,
+    pub guard: PercentileGuard,
     /// Evidence that it is worse than allowed: the chance of so much under the null is at most one in this many.
     pub evidence_worse: f64,
     /// Evidence that it is not.
@@ -52,7 +52,7 @@ pub struct PairFinding {
 }
 
 struct Guarded {
-    guard: Guard,
+    guard: PercentileGuard,
     worse: Signs,
     not_worse: Signs,
 }
@@ -70,9 +70,12 @@ pub struct PairWatch {
 
 impl PairWatch {
     /// Nothing seen yet.
-    pub fn new(spec: WatchSpec, guards: &[Guard]) -> PairWatch {
-        let of =
-            |guard: &Guard| Guarded { guard: *guard, worse: Signs::default(), not_worse: Signs::default() };
+    pub fn new(spec: WatchSpec, guards: &[PercentileGuard]) -> PairWatch {
+        let of = |guard: &PercentileGuard| Guarded {
+            guard: *guard,
+            worse: Signs::default(),
+            not_worse: Signs::default(),
+        };
         let guarded = guards.iter().map(of).collect();
         PairWatch { spec, guarded, shares: Vec::new(), requests: 0, time: Span::ZERO, pairs: 0 }
     }
@@ -83,7 +86,7 @@ impl PairWatch {
             return;
         }
         for guarded in &mut self.guarded {
-            let Guard { percentile, margin } = guarded.guard;
+            let PercentileGuard { percentile, margin } = guarded.guard;
             let allowed: Vec<f64> = baseline.iter().map(|value| value * (1.0 + margin)).collect();
             let lean = lean(&allowed, candidate, percentile);
             guarded.worse.push(lean);
@@ -130,21 +133,21 @@ impl PairWatch {
     }
 
     /// What may be said now.
-    pub fn verdict(&self) -> Verdict {
+    pub fn verdict(&self) -> SequentialVerdict {
         let findings = self.findings();
         let worse: Vec<String> = findings.iter().filter(|f| f.worse).map(|f| said(&f.guard)).collect();
         if !worse.is_empty() {
-            return Verdict::Harm { why: worse.join(", ") };
+            return SequentialVerdict::Harm { why: worse.join(", ") };
         }
         let open: Vec<String> = findings.iter().filter(|f| !f.not_worse).map(|f| name(&f.guard)).collect();
         if !open.is_empty() || findings.is_empty() {
-            return Verdict::GoOn { why: format!("{} undecided", open.join(", ")) };
+            return SequentialVerdict::GoOn { why: format!("{} undecided", open.join(", ")) };
         }
         let furthest = findings.iter().map(|f| f.guard.percentile).fold(0.5, f64::max);
         let effect = block_effect(&self.shares, 1.0 - furthest, self.requests);
         match enough(&self.spec, self.time, self.requests as f64 / effect) {
-            None => Verdict::Promote,
-            Some(why) => Verdict::GoOn { why },
+            None => SequentialVerdict::Promote,
+            Some(why) => SequentialVerdict::GoOn { why },
         }
     }
 }
@@ -181,10 +184,10 @@ fn slowest(baseline: &[f64], candidate: &[f64], percentile: f64) -> (f64, f64) {
     (over_a + each * ties_a, over_b + each * ties_b)
 }
 
-fn name(guard: &Guard) -> String {
+fn name(guard: &PercentileGuard) -> String {
     format!("p{}", (guard.percentile * 1e5).round() / 1e3)
 }
 
-fn said(guard: &Guard) -> String {
+fn said(guard: &PercentileGuard) -> String {
     format!("{} worse by more than {} %", name(guard), (guard.margin * 1e4).round() / 1e2)
 }

@@ -1,7 +1,7 @@
 //! Two runs compared: simulated queues and hand-made records whose truth is known.
 
 use plimsoll_judge::compare::finding::{ChangeVerdict, ComparedFigure, Comparison, Design, Fact, Unit};
-use plimsoll_judge::compare::{CompareSpec, Differing, Refusal, RunRead, compare};
+use plimsoll_judge::compare::{CompareRefusal, CompareSpec, Differing, RunRead, compare};
 use plimsoll_math::queueing::Mmc;
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::analyse;
@@ -278,7 +278,7 @@ fn a_changed_mix_is_not_taken_for_a_slower_target() {
     // A fifth long prompts, then three fifths: the median goes from about 52 ms to about 190 and no request got slower.
     let (base, candidate) = (mixture(20, 1), mixture(60, 2));
     let refused = compare(&base.read(), &candidate.read(), &CompareSpec::default());
-    let Err(Refusal::Differ(differences)) = refused else { panic!("{refused:?}") };
+    let Err(CompareRefusal::Differ(differences)) = refused else { panic!("{refused:?}") };
     assert_eq!(differences[0].about, "prompts");
     let spec = CompareSpec { differing: Differing::Standardise, ..CompareSpec::default() };
     let found = compare(&base.read(), &candidate.read(), &spec).expect("told to");
@@ -334,7 +334,7 @@ fn what_is_not_the_same_experiment_is_refused() {
         let mut other = queue(1.0, 0.3, HALF_A_MINUTE, &[(7, 4)]);
         change(&mut other);
         match compare(&base.read(), &other.read(), &CompareSpec::default()) {
-            Err(Refusal::Differ(differences)) => differences.into_iter().map(|d| d.about).collect(),
+            Err(CompareRefusal::Differ(differences)) => differences.into_iter().map(|d| d.about).collect(),
             Ok(_) => Vec::new(),
             Err(other) => panic!("{other:?}"),
         }
@@ -363,12 +363,12 @@ fn what_is_not_the_same_experiment_is_refused() {
         advice: String::new(),
     }];
     let refused = compare(&base.read(), &bad.read(), &CompareSpec::default());
-    assert_eq!(refused, Err(Refusal::Invalid { side: "candidate", why: "late: 900 ms".into() }));
+    assert_eq!(refused, Err(CompareRefusal::Invalid { side: "candidate", why: "late: 900 ms".into() }));
     let mut sweep = queue(1.0, 0.3, HALF_A_MINUTE, &[(7, 4)]);
     sweep.manifest.levels[0].purpose = "curve".into();
     assert!(matches!(
         compare(&base.read(), &sweep.read(), &CompareSpec::default()),
-        Err(Refusal::Nothing(_))
+        Err(CompareRefusal::Nothing(_))
     ));
 }
 

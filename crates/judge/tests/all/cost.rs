@@ -2,8 +2,8 @@
 
 use plimsoll_judge::cost::{Bill, Price, PriceError, PriceSpec, Rate, cost, of_level};
 use plimsoll_measure::findings::{
-    BudgetSpec, Ceiling, Estimate, FINDINGS_SCHEMA, Findings, LevelFinding, Line, Lines, LoadWords, Metric,
-    Reading,
+    BudgetSpec, CapacityLine, CapacityLines, Ceiling, Estimate, FINDINGS_SCHEMA, Findings, LevelFinding,
+    LoadWords, Metric, Reading,
 };
 use plimsoll_measure::summarise;
 use plimsoll_measure::validity::{judge, judge_run};
@@ -84,7 +84,7 @@ fn nothing_good_has_no_price_that_is_high_enough() {
 }
 
 /// A sweep whose budget line lies at `line`.
-fn with_line(line: Line) -> Findings {
+fn with_line(line: CapacityLine) -> Findings {
     let run = level(100.0, 20);
     let summary = summarise(&run, &records(), &[], Some(&budget()));
     let validity = judge(&run, &summary);
@@ -101,11 +101,11 @@ fn with_line(line: Line) -> Findings {
         network: None,
         cold_start: None,
     };
-    findings.lines.push(Lines {
+    findings.lines.push(CapacityLines {
         traffic: "steady".into(),
-        onset: Line::CannotTell { why: "not asked".into() },
+        onset: CapacityLine::CannotTell { why: "not asked".into() },
         onset_percentile: Some(0.99),
-        stability: Line::CannotTell { why: "not asked".into() },
+        stability: CapacityLine::CannotTell { why: "not asked".into() },
         budget: Some(line),
         budget_spec: Some(budget()),
         mix: Default::default(),
@@ -120,7 +120,7 @@ fn the_budget_line_has_its_own_cost() {
     let rate = Estimate { value: 50.0, lower: 40.0, upper: 60.0, n: 1000, n_eff: 500.0 };
     let load =
         LoadWords { input_tokens_per_s: Some(500.0), output_tokens_per_s: Some(100.0), ..Default::default() };
-    let findings = with_line(Line::Found { rate, load, how: String::new() });
+    let findings = with_line(CapacityLine::Found { rate, load, how: String::new() });
     let found = cost(&findings, &bill("3.6USD/h"));
     let costs = &found.at_budget[0].costs;
     // 0.001 USD a second over 50/s, not over the 80/s that ran.
@@ -131,7 +131,7 @@ fn the_budget_line_has_its_own_cost() {
     assert!(near(value(&costs.per_million_input), 2.0));
     assert!(!near(value(&found.levels[0].costs.per_request), each.value));
 
-    let below = with_line(Line::Below { rate_per_s: 1.0, why: String::new() });
+    let below = with_line(CapacityLine::Below { rate_per_s: 1.0, why: String::new() });
     let found = cost(&below, &bill("3.6USD/h"));
     assert!(
         matches!(&found.at_budget[0].costs.per_request, Reading::Refused { why, .. } if why.contains("lowest"))

@@ -4,11 +4,11 @@ use plimsoll_judge::budget::{
     Amount, Batch, Budget, BudgetFile, BudgetKind, BudgetLoad, BudgetMetric, OnInconclusive, OnMissing,
     Relative, RequestSlice, Unit,
 };
-use plimsoll_judge::gate::{GateFinding, GateVerdict, MeasuredRun, Role, gate};
+use plimsoll_judge::gate::{GateFinding, GateVerdict, MeasuredRun, RowRole, gate};
 use plimsoll_math::dist::exponential;
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::SweepSpec;
-use plimsoll_measure::findings::{Estimate, Held, Line, Lines, LoadWords};
+use plimsoll_measure::findings::{CapacityLine, CapacityLines, Estimate, Held, LoadWords};
 use plimsoll_model::{Attempt, Fingerprint, How, Manifest, RunState, ServerStage, Span};
 use plimsoll_workload::Rate;
 
@@ -209,7 +209,7 @@ fn failures_are_judged_as_a_family_and_passes_one_by_one() {
     watched.policy.primary = vec!["ttft-0.99-600".into(), "ttft-0.9-300".into()];
     let finding = run.gate(&watched);
     assert_eq!(finding.verdict, GateVerdict::Pass);
-    assert_eq!((finding.rows[0].role, finding.family), (Role::Watched, 2));
+    assert_eq!((finding.rows[0].role, finding.family), (RowRole::Watched, 2));
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn slices_are_judged_on_their_own_requests() {
     let run = of(attempts);
     let of_class = |class: &str| Some(RequestSlice { class: Some(class.into()), ..RequestSlice::default() });
     let of_prompts = |text: &str| {
-        let bucket = plimsoll_judge::budget::Bucket::parse(text).expect("a bucket");
+        let bucket = plimsoll_judge::budget::PromptBucket::parse(text).expect("a bucket");
         Some(RequestSlice { prompt_tokens: Some(bucket), ..RequestSlice::default() })
     };
     for (slice, n, held) in [
@@ -370,13 +370,13 @@ fn a_better_mean_with_a_worse_tail_is_refused_in_those_words() {
     assert!(worse.against(&base, &file(vec![ttft(0.99, 350.0)])).refusals.is_empty());
 }
 
-fn found(value: f64) -> Line {
+fn found(value: f64) -> CapacityLine {
     let rate = Estimate { value, lower: 0.95 * value, upper: 1.05 * value, n: 0, n_eff: 0.0 };
-    Line::Found { rate, load: LoadWords::default(), how: String::new() }
+    CapacityLine::Found { rate, load: LoadWords::default(), how: String::new() }
 }
 
-fn lines(onset: f64, stability: f64) -> Lines {
-    Lines {
+fn lines(onset: f64, stability: f64) -> CapacityLines {
+    CapacityLines {
         traffic: "steady".into(),
         onset: found(onset),
         onset_percentile: Some(0.99),
@@ -520,8 +520,8 @@ fn a_total_of_stages_decides_and_an_empty_family_never_passes() {
     assert_eq!(
         told(&broken),
         [
-            ("stages total".to_owned(), Role::Decides, Held::Fail, false),
-            ("stage rerank".to_owned(), Role::Watched, Held::Inconclusive, true),
+            ("stages total".to_owned(), RowRole::Decides, Held::Fail, false),
+            ("stage rerank".to_owned(), RowRole::Watched, Held::Inconclusive, true),
         ]
     );
     assert_eq!((broken.family, broken.rows[0].place.as_str()), (1, "stages.total"));
@@ -544,8 +544,8 @@ fn floor_under_onset(lower: f64, upper: f64, floor: f64) -> Held {
     assert_eq!(file.check(), Ok(()));
     let mut measured = run.measured(&file);
     let rate = Estimate { value: 1494.0, lower, upper, n: 0, n_eff: 0.0 };
-    let onset = Line::Found { rate, load: LoadWords::default(), how: String::new() };
-    measured.findings.lines = vec![Lines { onset, ..lines(1494.0, 2000.0) }];
+    let onset = CapacityLine::Found { rate, load: LoadWords::default(), how: String::new() };
+    measured.findings.lines = vec![CapacityLines { onset, ..lines(1494.0, 2000.0) }];
     gate(&file, &measured, None).rows[0].held
 }
 

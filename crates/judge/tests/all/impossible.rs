@@ -5,7 +5,7 @@
 //! their order.
 
 use plimsoll_judge::budget::{Amount, Budget, BudgetFile, BudgetMetric, OnInconclusive};
-use plimsoll_judge::compare::{CompareSpec, Refusal, RunRead, compare};
+use plimsoll_judge::compare::{CompareRefusal, CompareSpec, RunRead, compare};
 use plimsoll_judge::gate::GateVerdict;
 use plimsoll_math::dist::exponential;
 use plimsoll_math::rng::Stream;
@@ -111,7 +111,7 @@ fn check(name: &str, verdict: Trust, says: &str, spoil: impl Fn(&mut Made)) {
         let read = RunRead { manifest: &base.manifest, attempts: &base.attempts, findings: &of_base };
         let spoiled = RunRead { manifest: &spoiled.manifest, attempts: &spoiled.attempts, findings: &found };
         let refused = compare(&read, &spoiled, &CompareSpec::default());
-        assert!(matches!(refused, Err(Refusal::Invalid { side: "candidate", .. })), "{refused:?}");
+        assert!(matches!(refused, Err(CompareRefusal::Invalid { side: "candidate", .. })), "{refused:?}");
     }
 }
 

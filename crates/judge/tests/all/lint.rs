@@ -1,6 +1,6 @@
 //! What a lint says of a budget file, against counts and sums worked by hand.
 
-use plimsoll_judge::budget::lint::{Evidence, Remark, Severity, lint, needed};
+use plimsoll_judge::budget::lint::{LintEvidence, Remark, Severity, lint, needed};
 use plimsoll_judge::budget::{
     ALPHA, Amount, Budget, BudgetFile, BudgetLoad, BudgetMetric, Percentile, StageBudget,
 };
@@ -12,7 +12,7 @@ fn ceiling(metric: BudgetMetric, p: f64, max_s: f64) -> Budget {
 }
 
 fn said(file: &BudgetFile, output_tokens: Option<f64>) -> Vec<Remark> {
-    lint(file, &Evidence { run: None, output_tokens })
+    lint(file, &LintEvidence { run: None, output_tokens })
 }
 
 fn of(remarks: &[Remark], severity: Severity) -> Vec<&Remark> {

@@ -1,6 +1,8 @@
 //! Watches over traffic of known law, to their end: how often they alarm, and after how many looks. Sixty looks of 500 requests.
 
-use plimsoll_judge::sequential::{Baseline, CeilingWatch, Guard, PairWatch, Verdict, WatchSpec};
+use plimsoll_judge::sequential::{
+    Baseline, CeilingWatch, PairWatch, PercentileGuard, SequentialVerdict, WatchSpec,
+};
 use plimsoll_math::dist::exponential;
 use plimsoll_math::proportion::proves_over;
 use plimsoll_math::quantile::{of_sorted, sort};
@@ -75,8 +77,8 @@ pub fn median_delay(alarms: &Alarms) -> Option<usize> {
 
 const TOOK: Span = Span::from_secs(1);
 
-fn is_harm(verdict: &Verdict) -> bool {
-    matches!(verdict, Verdict::Harm { .. })
+fn is_harm(verdict: &SequentialVerdict) -> bool {
+    matches!(verdict, SequentialVerdict::Harm { .. })
 }
 
 /// Against a fixed p99 that a share `times` as large as allowed exceeds (independent traffic), or exactly the allowed (queue).
@@ -151,7 +153,7 @@ pub fn measured(traffic: Traffic, against: Against, replications: u64) -> Alarms
 
 /// Two arms in turn, the candidate `slower` times as slow, nothing allowed: p50, p95 and p99 together.
 pub fn pairs(traffic: Traffic, slower: f64, replications: u64) -> Alarms {
-    let guards = [0.5, 0.95, 0.99].map(|percentile| Guard { percentile, margin: 0.0 });
+    let guards = [0.5, 0.95, 0.99].map(|percentile| PercentileGuard { percentile, margin: 0.0 });
     (0..replications)
         .map(|i| {
             let (mut a, mut b) = (traffic.source(i, "a"), traffic.source(i, "b"));
@@ -174,7 +176,7 @@ pub fn promoted(traffic: Traffic, slower: f64, replications: u64) -> Alarms {
             (1..=LOOKS).find(|_| {
                 let candidate: Vec<f64> = b.take(BLOCK).iter().map(|v| v * slower).collect();
                 watch.push(&a.take(BLOCK), &candidate, TOOK);
-                watch.verdict() == Verdict::Promote
+                watch.verdict() == SequentialVerdict::Promote
             })
         })
         .collect()

@@ -2,7 +2,9 @@
 
 use plimsoll_judge::quality::score::{Rule, choice, last_number};
 use plimsoll_judge::quality::tokens::{alike, first_divergence, tokens};
-use plimsoll_judge::quality::{AskedTarget, ItemSpec, Quality, Rounds, Said, ScoreSpec, ScoreVerdict, judge};
+use plimsoll_judge::quality::{
+    AskedTarget, ItemSpec, Quality, Rounds, ScoreSpec, ScoreVerdict, TargetAnswers, judge,
+};
 use serde_json::json;
 
 fn rule(spec: serde_json::Value) -> Rule {
@@ -101,7 +103,7 @@ fn judged_with((a, cut_a): (&[Rounds], &[bool]), (b, cut_b): (&[Rounds], &[bool]
     let yes = rule(json!({"kind": "exact", "answer": "yes"}));
     let items: Vec<_> = (0..a.len()).map(|i| (i as u64 + 1, item.clone(), Some(yes.clone()))).collect();
     let asked = || AskedTarget { url: String::new(), model: None, unanswered: 0, why: None, cut: 0 };
-    let said = |rounds: &[Rounds], cut: &[bool]| Said { rounds: rounds.to_vec(), cut: cut.to_vec() };
+    let said = |rounds: &[Rounds], cut: &[bool]| TargetAnswers { rounds: rounds.to_vec(), cut: cut.to_vec() };
     judge((String::new(), [asked(), asked()]), &items, (&said(a, cut_a), &said(b, cut_b)), margin)
 }
 

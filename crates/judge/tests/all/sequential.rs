@@ -1,6 +1,6 @@
 //! Watches that may be looked at any time, on traffic whose truth is known. `examples/looks.rs` prints the whole table.
 
-use plimsoll_judge::sequential::{Baseline, CeilingWatch, PairWatch, Verdict, WatchSpec, guards};
+use plimsoll_judge::sequential::{Baseline, CeilingWatch, PairWatch, SequentialVerdict, WatchSpec, guards};
 use plimsoll_model::Span;
 
 use crate::looks::{Against, Traffic, alarmed, fixed, fixed_sample, measured, median_delay, pairs, promoted};
@@ -64,22 +64,30 @@ fn a_promotion_waits_for_its_time_and_its_requests() {
     }
     // Twelve times faster: proven long ago, and 360 of 600 s seen.
     assert!(watch.findings().iter().all(|finding| finding.not_worse));
-    assert!(matches!(watch.verdict(), Verdict::GoOn { why } if why.contains("360 of at least 600 s")));
+    assert!(
+        matches!(watch.verdict(), SequentialVerdict::GoOn { why } if why.contains("360 of at least 600 s"))
+    );
     (0..8).for_each(|_| watch.push(&slow, &fast, Span::from_secs(30)));
-    assert_eq!(watch.verdict(), Verdict::Promote);
+    assert_eq!(watch.verdict(), SequentialVerdict::Promote);
     // Harm waits for nothing.
     let mut watch = PairWatch::new(spec, &guards());
     for _ in 0..watch.fewest() {
-        assert!(!matches!(watch.verdict(), Verdict::Harm { .. }));
+        assert!(!matches!(watch.verdict(), SequentialVerdict::Harm { .. }));
         watch.push(&fast, &slow, Span::from_secs(1));
     }
-    assert!(matches!(watch.verdict(), Verdict::Harm { why } if why.contains("p50 worse by more than 5 %")));
+    assert!(
+        matches!(watch.verdict(), SequentialVerdict::Harm { why } if why.contains("p50 worse by more than 5 %"))
+    );
     (0..8).for_each(|_| watch.push(&fast, &slow, Span::from_secs(1)));
-    assert!(matches!(watch.verdict(), Verdict::Harm { why } if why.contains("p99 worse by more than 10 %")));
+    assert!(
+        matches!(watch.verdict(), SequentialVerdict::Harm { why } if why.contains("p99 worse by more than 10 %"))
+    );
     // Two hundred requests in all are not worth a thousand.
     let mut watch = PairWatch::new(WatchSpec::default(), &guards()[..1]);
     (0..20).for_each(|_| watch.push(&[2.0; 10], &[1.0; 10], Span::from_secs(30)));
-    assert!(matches!(watch.verdict(), Verdict::GoOn { why } if why.contains("n_eff 200 of at least 1000")));
+    assert!(
+        matches!(watch.verdict(), SequentialVerdict::GoOn { why } if why.contains("n_eff 200 of at least 1000"))
+    );
 }
 
 #[test]
@@ -88,10 +96,10 @@ fn a_failure_is_slower_than_any_answer() {
     let mut failing = vec![1.0; 200];
     failing[..20].fill(f64::INFINITY);
     (0..12).for_each(|_| watch.push(&[1.0; 200], &failing, Span::from_secs(10)));
-    assert!(matches!(watch.verdict(), Verdict::Harm { .. }), "{:?}", watch.verdict());
+    assert!(matches!(watch.verdict(), SequentialVerdict::Harm { .. }), "{:?}", watch.verdict());
     let mut watch = CeilingWatch::new(WatchSpec::default(), 0.95, 2.0);
     (0..12).for_each(|_| watch.push(&failing, Span::from_secs(10)));
-    assert!(matches!(watch.verdict(), Verdict::Harm { .. }), "{:?}", watch.verdict());
+    assert!(matches!(watch.verdict(), SequentialVerdict::Harm { .. }), "{:?}", watch.verdict());
     let (share, bounds) = watch.share().expect("blocks came");
     assert!((share - 0.1).abs() < 1e-12 && bounds.lower > 0.05 && bounds.contains(0.1), "{bounds:?}");
 }
@@ -100,6 +108,6 @@ fn a_failure_is_slower_than_any_answer() {
 fn a_ceiling_that_holds_is_promoted_when_blocks_are_many() {
     let mut watch = CeilingWatch::new(WatchSpec::default(), 0.9, 2.0);
     (0..200).for_each(|_| watch.push(&[1.0; 20], Span::from_secs(1)));
-    assert_eq!(watch.verdict(), Verdict::Promote);
+    assert_eq!(watch.verdict(), SequentialVerdict::Promote);
     assert!(Baseline::new(&[1.0; 50], 0.99, 0.05).is_err());
 }

@@ -10,7 +10,7 @@ use plimsoll_math::quantile::{BATCHES, EffectiveN, n_eff_of_flags, rank, sure_of
 use plimsoll_math::special::{beta_inc_pair, normal_cdf, normal_inv};
 
 use crate::columns::ABSENT;
-use crate::findings::{Estimate, Held, Kept, Stability};
+use crate::findings::{Estimate, Held, KeptUp, Stability};
 use crate::order::{Column, batches_for};
 
 /// Independent observations below which the correlation that they were discounted by is itself unknown.
@@ -94,7 +94,7 @@ impl Decision {
     /// as the load lasts. Where most requests are over the limit already, the limit is broken, as surely as the queue grows.
     #[must_use]
     pub fn where_it_piles_up(self, stability: &Stability, alpha: f64) -> Decision {
-        let Some(growth) = stability.growth_share.filter(|_| stability.verdict == Kept::Unstable) else {
+        let Some(growth) = stability.growth_share.filter(|_| stability.verdict == KeptUp::Unstable) else {
             return self;
         };
         let (excess, half) = (growth.value - stability.limit_share, growth.value - growth.lower);

@@ -13,7 +13,7 @@ mod stages;
 pub use exceed::{Count, Decision, LEAST_N_EFF, decide, of_flags, of_values, to_pass};
 pub use inline::{is_good, judge, share_over};
 pub use metric::{BudgetMetric, Judged, no_measure_of_load};
-pub use quantity::{Amount, Bucket, Percentile, Relative, Unit, shown};
+pub use quantity::{Amount, Percentile, PromptBucket, Relative, Unit, shown};
 pub use stages::StageBudget;
 
 /// Chance of a wrong verdict on each side, unless the file says otherwise: the bounds that judge are the two ends of the 95 %

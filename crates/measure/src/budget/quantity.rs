@@ -192,25 +192,25 @@ impl fmt::Display for Percentile {
 
 /// Prompt lengths from (inclusive) to (exclusive), tokens: `0..512`, `512..`.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Bucket {
+pub struct PromptBucket {
     /// The least that is in it.
     pub from: u32,
     /// The least beyond it; `None` = no end.
     pub to: Option<u32>,
 }
 
-impl Bucket {
+impl PromptBucket {
     /// Reads `0..512` or `512..`.
     ///
     /// # Errors
     /// What a bucket looks like.
-    pub fn parse(text: &str) -> Result<Bucket, String> {
+    pub fn parse(text: &str) -> Result<PromptBucket, String> {
         let bad = || format!("`{text}` is not a range of prompt tokens such as 0..512 or 512..");
         let (from, to) = text.trim().split_once("..").ok_or_else(bad)?;
         let whole = |text: &str| text.trim().parse::<u32>().map_err(|_| bad());
         let from = if from.trim().is_empty() { 0 } else { whole(from)? };
         let to = if to.trim().is_empty() { None } else { Some(whole(to)?) };
-        if to.is_some_and(|to| to <= from) { Err(bad()) } else { Ok(Bucket { from, to }) }
+        if to.is_some_and(|to| to <= from) { Err(bad()) } else { Ok(PromptBucket { from, to }) }
     }
 
     /// Is a prompt of this length in it?
@@ -219,7 +219,7 @@ impl Bucket {
     }
 }
 
-impl fmt::Display for Bucket {
+impl fmt::Display for PromptBucket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}..", self.from)?;
         self.to.map_or(Ok(()), |to| write!(f, "{to}"))
@@ -256,4 +256,4 @@ macro_rules! as_text {
 as_text!(Amount, "amount", AMOUNT_WANT, ["2s", "45ms", "1%", "10/s", "0.0031 USD"]);
 as_text!(Relative, "relative", "a change against the baseline such as +10%", ["+10%", "-5%"]);
 as_text!(Percentile, "percentile", "a percentile such as 99", ["99", "99.9"]);
-as_text!(Bucket, "bucket", "a range of prompt tokens such as 0..512", ["0..512", "512.."]);
+as_text!(PromptBucket, "bucket", "a range of prompt tokens such as 0..512", ["0..512", "512.."]);

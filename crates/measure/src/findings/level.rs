@@ -387,7 +387,7 @@ pub struct Little {
 /// Did a level keep up with its load?
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Kept {
+pub enum KeptUp {
     /// In flight grows by less than 2 % of the offered rate, with confidence.
     Stable,
     /// The data allow both.
@@ -400,7 +400,7 @@ pub enum Kept {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Stability {
     /// The verdict.
-    pub verdict: Kept,
+    pub verdict: KeptUp,
     /// Slope of requests in flight / offered rate: the share of the arrivals that piles up. `None` = too short.
     pub growth_share: Option<Estimate>,
     /// The limit it is held against.
@@ -492,12 +492,12 @@ pub struct Timeline {
     /// Width of a bucket.
     pub bucket_s: f64,
     /// The buckets, from the start of the level on.
-    pub buckets: Vec<Bucket>,
+    pub buckets: Vec<TimelineBucket>,
 }
 
 /// One bucket of a timeline.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
-pub struct Bucket {
+pub struct TimelineBucket {
     /// Start, from the start of the level.
     pub at_s: f64,
     /// Requests due in it.

@@ -28,11 +28,11 @@ use cost::CostFinding;
 pub use budget::{BudgetFinding, BudgetRow, BudgetSpec, Ceiling, Held, Metric};
 pub use figure::{Bounded, Estimate, Percentiles, Reading};
 pub use level::{
-    Bucket, Concurrency, Counts, CutLatency, Drift, ErrorCount, FAILURES, FanOut, Histogram, Itl, Kept,
-    Latencies, LengthFigures, Lengths, LevelSummary, Little, Rates, Records, SessionCounts, SessionTokens,
-    SlowStretch, Stability, Tail, Timeline, Window,
+    Concurrency, Counts, CutLatency, Drift, ErrorCount, FAILURES, FanOut, Histogram, Itl, KeptUp, Latencies,
+    LengthFigures, Lengths, LevelSummary, Little, Rates, Records, SessionCounts, SessionTokens, SlowStretch,
+    Stability, Tail, Timeline, TimelineBucket, Window,
 };
-pub use sweep::{Curve, CurvePoint, FitPoint, Hold, LadderRung, Line, Lines, LoadWords};
+pub use sweep::{CapacityLine, CapacityLines, Curve, CurvePoint, FitPoint, Hold, LadderRung, LoadWords};
 pub use trust::{Passed, Reason, Trust, Validity};
 
 /// Version of this layout.
@@ -55,7 +55,7 @@ pub struct Findings {
     /// How far the run may be trusted.
     pub validity: Validity,
     /// The lines, one entry per kind of traffic; empty for a run that is no sweep.
-    pub lines: Vec<Lines>,
+    pub lines: Vec<CapacityLines>,
     /// The curves, likewise.
     pub curves: Vec<Curve>,
     /// Every level, in order of execution.

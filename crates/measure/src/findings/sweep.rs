@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::budget::{BudgetSpec, Held};
 use super::figure::{Estimate, Reading};
-use super::level::{Kept, Lengths};
+use super::level::{KeptUp, Lengths};
 use super::trust::Trust;
 
 /// The curve of one kind of traffic.
@@ -59,7 +59,7 @@ pub struct CurvePoint {
     /// Share of requests that failed.
     pub error_rate: f64,
     /// Stable, undecided, unstable.
-    pub stability: Kept,
+    pub stability: KeptUp,
     /// The budget on this level.
     pub budget: Option<Held>,
     /// Trust in the level.
@@ -94,19 +94,19 @@ pub struct FitPoint {
 
 /// The three lines of one kind of traffic (SPEC L10).
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Lines {
+pub struct CapacityLines {
     /// Kind of traffic.
     pub traffic: String,
     /// Load at which the tail of `ttft` reaches the factor times its zero-contention value.
-    pub onset: Line,
+    pub onset: CapacityLine,
     /// The percentile that the onset was read from: 0.99 by definition, a lower one where the time did not support it, and then the
     /// onset by p99 as a rule lies lower. `None` = findings that were written before it was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub onset_percentile: Option<f64>,
     /// Bracket [last stable, first unstable], with the estimate between.
-    pub stability: Line,
+    pub stability: CapacityLine,
     /// Largest load at which the budget holds; `None` where no budget is set.
-    pub budget: Option<Line>,
+    pub budget: Option<CapacityLine>,
     /// The budget that line is for.
     pub budget_spec: Option<BudgetSpec>,
     /// The lengths that the lines hold for.
@@ -120,7 +120,7 @@ pub struct Lines {
 /// One line, or what can be said of it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "is", rename_all = "snake_case")]
-pub enum Line {
+pub enum CapacityLine {
     /// Found.
     Found {
         /// Requests per second, with its interval (for the stability limit: the bracket).
@@ -153,11 +153,11 @@ pub enum Line {
     },
 }
 
-impl Line {
+impl CapacityLine {
     /// The load at which the line is found, requests/s.
     pub fn rate(&self) -> Option<&Estimate> {
         match self {
-            Line::Found { rate, .. } => Some(rate),
+            CapacityLine::Found { rate, .. } => Some(rate),
             _ => None,
         }
     }

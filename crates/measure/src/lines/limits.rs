@@ -4,7 +4,7 @@ use plimsoll_math::isotonic::{crossing, rising_fit};
 
 use super::Observed;
 use super::words::Words;
-use crate::findings::{BudgetRow, Estimate, Held, Kept, Line};
+use crate::findings::{BudgetRow, CapacityLine, Estimate, Held, KeptUp};
 use crate::say::number;
 use crate::tail::crossing_rate;
 
@@ -32,7 +32,7 @@ pub fn saturated(good: &[&Observed], first_unstable: f64) -> Option<Estimate> {
     let full: Vec<&Estimate> = good
         .iter()
         .filter(|o| {
-            o.kept() == Kept::Unstable
+            o.kept() == KeptUp::Unstable
                 && o.rate() >= first_unstable
                 && o.rate() <= FULL_UP_TO * first_unstable
         })
@@ -53,9 +53,9 @@ pub(super) fn kept_verdicts(good: &[&Observed]) -> Vec<(f64, Option<bool>)> {
     good.iter()
         .map(|o| {
             let holds = match o.kept() {
-                Kept::Stable => Some(true),
-                Kept::Unstable => Some(false),
-                Kept::Undecided => None,
+                KeptUp::Stable => Some(true),
+                KeptUp::Unstable => Some(false),
+                KeptUp::Undecided => None,
             };
             (o.rate(), holds)
         })
@@ -82,9 +82,9 @@ fn overload<'a>(unstable: impl Iterator<Item = &'a &'a Observed>) -> &'static st
     }
 }
 
-pub(super) fn stability(good: &[&Observed], words: &Words<'_>) -> Line {
+pub(super) fn stability(good: &[&Observed], words: &Words<'_>) -> CapacityLine {
     match bracket(&kept_verdicts(good)) {
-        (None, None) => Line::CannotTell {
+        (None, None) => CapacityLine::CannotTell {
             why: if good.is_empty() {
                 NO_OPEN_LOOP.into()
             } else {
@@ -101,12 +101,12 @@ pub(super) fn stability(good: &[&Observed], words: &Words<'_>) -> Line {
             } else {
                 "requests did not pile up at any level".into()
             };
-            Line::Above { rate_per_s, load: words.at(rate_per_s), why }
+            CapacityLine::Above { rate_per_s, load: words.at(rate_per_s), why }
         }
         (None, Some(rate_per_s)) => {
-            let unstable = good.iter().filter(|o| o.kept() == Kept::Unstable);
+            let unstable = good.iter().filter(|o| o.kept() == KeptUp::Unstable);
             let what = overload(unstable);
-            Line::Below { rate_per_s, why: format!("{what} at every level that could be judged") }
+            CapacityLine::Below { rate_per_s, why: format!("{what} at every level that could be judged") }
         }
         (Some(stable), Some(unstable)) => {
             let full = saturated(good, unstable);
@@ -119,7 +119,7 @@ pub(super) fn stability(good: &[&Observed], words: &Words<'_>) -> Line {
             let how = format!(
                 "requests in flight hold steady at {} requests/s{} at {} requests/s{}",
                 number(stable),
-                match overload(good.iter().filter(|o| o.kept() == Kept::Unstable && o.rate() == unstable)) {
+                match overload(good.iter().filter(|o| o.kept() == KeptUp::Unstable && o.rate() == unstable)) {
                     PILE_UP => " and pile up".to_owned(),
                     other => format!(", and {other}"),
                 },
@@ -130,7 +130,7 @@ pub(super) fn stability(good: &[&Observed], words: &Words<'_>) -> Line {
                     ""
                 }
             );
-            Line::Found { rate, load: words.at(value.min(stable)), how }
+            CapacityLine::Found { rate, load: words.at(value.min(stable)), how }
         }
     }
 }
@@ -141,7 +141,7 @@ pub(super) fn budget_verdicts(good: &[&Observed]) -> Vec<(f64, Option<bool>)> {
             let budget = o.finding.summary.budget.as_ref()?;
             let holds = match (budget.verdict, o.kept()) {
                 // What passes only because its queue has not grown long enough yet does not pass.
-                (_, Kept::Unstable) | (Held::Fail, _) => Some(false),
+                (_, KeptUp::Unstable) | (Held::Fail, _) => Some(false),
                 (Held::Pass, _) => Some(true),
                 (Held::Inconclusive, _) => None,
             };
@@ -159,7 +159,7 @@ fn breaks(o: &Observed) -> bool {
 /// where it was too short to break one.
 fn never_held(good: &[&Observed]) -> String {
     let broken = good.iter().any(|o| breaks(o));
-    let mut overflows = good.iter().filter(|o| o.kept() == Kept::Unstable && !breaks(o)).peekable();
+    let mut overflows = good.iter().filter(|o| o.kept() == KeptUp::Unstable && !breaks(o)).peekable();
     let what = match (broken, overflows.peek().is_some()) {
         (_, false) => "the budget is broken".to_owned(),
         (false, true) => overload(overflows).to_owned(),
@@ -168,21 +168,21 @@ fn never_held(good: &[&Observed]) -> String {
     format!("{what} at every level that could be judged")
 }
 
-pub(super) fn budget(good: &[&Observed], words: &Words<'_>) -> Line {
+pub(super) fn budget(good: &[&Observed], words: &Words<'_>) -> CapacityLine {
     match bracket(&budget_verdicts(good)) {
-        (None, None) => Line::CannotTell {
+        (None, None) => CapacityLine::CannotTell {
             why: if good.is_empty() {
                 NO_OPEN_LOOP.into()
             } else {
                 "no level had enough requests to pass or fail the budget".into()
             },
         },
-        (Some(rate_per_s), None) => Line::Above {
+        (Some(rate_per_s), None) => CapacityLine::Above {
             rate_per_s,
             load: words.at(rate_per_s),
             why: "the budget holds at every level".into(),
         },
-        (None, Some(rate_per_s)) => Line::Below { rate_per_s, why: never_held(good) },
+        (None, Some(rate_per_s)) => CapacityLine::Below { rate_per_s, why: never_held(good) },
         (Some(pass), Some(fail)) => {
             let value = tightest_crossing(good).unwrap_or_else(|| (pass * fail).sqrt()).clamp(pass, fail);
             let n = good.iter().map(|o| o.upper.len() as u64).sum();
@@ -197,7 +197,7 @@ pub(super) fn budget(good: &[&Observed], words: &Words<'_>) -> Line {
                 },
                 number(fail)
             );
-            Line::Found { rate, load: words.at(value), how }
+            CapacityLine::Found { rate, load: words.at(value), how }
         }
     }
 }

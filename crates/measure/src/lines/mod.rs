@@ -18,7 +18,8 @@ use plimsoll_model::{Attempt, Level, Load, Sample};
 
 use crate::columns::Columns;
 use crate::findings::{
-    BudgetSpec, Curve, CurvePoint, Estimate, Kept, LadderRung, Lengths, LevelFinding, Lines, Reading, Trust,
+    BudgetSpec, CapacityLines, Curve, CurvePoint, Estimate, KeptUp, LadderRung, Lengths, LevelFinding,
+    Reading, Trust,
 };
 use crate::gather::Gathered;
 use crate::summary::{full_throughput, summarise_columns};
@@ -126,7 +127,7 @@ impl Observed {
         self.finding.validity.verdict != Trust::Invalid && self.finding.summary.counts.requests > 0
     }
 
-    fn kept(&self) -> Kept {
+    fn kept(&self) -> KeptUp {
         self.finding.summary.stability.verdict
     }
 
@@ -140,7 +141,7 @@ pub struct Read {
     /// The curve.
     pub curve: Curve,
     /// The lines.
-    pub lines: Lines,
+    pub lines: CapacityLines,
 }
 
 /// Percentiles that an onset may be read from, best first.
@@ -172,7 +173,7 @@ pub fn read(traffic: &str, levels: &[&Observed], zero: &[&Observed], spec: &Line
     });
     let onset = onset(&good, reference.as_ref(), zero, fit.as_ref(), spec, &words);
     let budget = spec.budget.as_ref().map(|_| under_the_limit(budget(&good, &words), &stability, &words));
-    let lines = Lines {
+    let lines = CapacityLines {
         traffic: traffic.to_owned(),
         onset: under_the_limit(onset, &stability, &words),
         onset_percentile: Some(reference.as_ref().map_or(spec.percentile, |zero| zero.percentile)),
@@ -219,7 +220,7 @@ fn mix(good: &[&Observed], levels: &[&Observed]) -> Lengths {
 /// The most that a closed loop got out of the target, requests/s.
 pub(crate) fn ladder_capacity(levels: &[&Observed]) -> Option<f64> {
     let closed = levels.iter().filter(|o| !o.is_open()).filter_map(|o| o.achieved()).map(|e| e.value);
-    let open = levels.iter().filter(|o| o.is_open() && o.kept() != Kept::Unstable).map(|o| o.rate());
+    let open = levels.iter().filter(|o| o.is_open() && o.kept() != KeptUp::Unstable).map(|o| o.rate());
     closed.chain(open).max_by(f64::total_cmp)
 }
 

@@ -4,10 +4,10 @@ use plimsoll_math::rng::Stream;
 
 use super::words::Words;
 use super::{LADDER_OF_PERCENTILES, LEAST_LEVELS, LineSpec, Observed};
-use crate::findings::{Estimate, Line};
+use crate::findings::{CapacityLine, Estimate};
 use crate::purpose::IDLE;
 use crate::say::{count, number};
-use crate::tail::{Fit, Upper};
+use crate::tail::{TailFit, Upper};
 
 /// Largest gap between the percentiles of a lightly loaded level and of concurrency 1 at which the first may stand in
 /// for the second: a fifth of what marks the onset.
@@ -172,12 +172,12 @@ pub(super) fn onset(
     good: &[&Observed],
     zero: Option<&Zero<'_>>,
     at_one: &[&Observed],
-    fit: Option<&Fit>,
+    fit: Option<&TailFit>,
     spec: &LineSpec,
     words: &Words<'_>,
-) -> Line {
+) -> CapacityLine {
     let (Some(zero), Some(fit)) = (zero, fit) else {
-        return Line::CannotTell { why: no_reference(good, at_one) };
+        return CapacityLine::CannotTell { why: no_reference(good, at_one) };
     };
     let p = number(100.0 * zero.percentile);
     let how = format!(
@@ -192,12 +192,12 @@ pub(super) fn onset(
     match fit.crossing.value {
         // Every redraw is over the factor at the lightest level already: how far below it the onset lies was not measured.
         Some(_) if interval.upper < lightest => {
-            Line::Below { rate_per_s: lightest, why: format!("at the lightest level already, {how}") }
+            CapacityLine::Below { rate_per_s: lightest, why: format!("at the lightest level already, {how}") }
         }
         Some(rate) => {
             let (lower, upper) = both_sides(rate, (interval.lower, interval.upper), lightest);
             if lower < lightest && !upper.is_finite() {
-                return Line::CannotTell {
+                return CapacityLine::CannotTell {
                     why: format!(
                         "the levels put it near {} requests/s and bound it on neither side; give it more time",
                         number(rate)
@@ -206,11 +206,11 @@ pub(super) fn onset(
             }
             let n = good.iter().map(|o| o.upper.len() as u64).sum();
             let rate = Estimate { value: rate, lower, upper, n, n_eff: fit.line.len() as f64 };
-            Line::Found { rate, load: words.at(rate.value), how }
+            CapacityLine::Found { rate, load: words.at(rate.value), how }
         }
         None => {
             let rate_per_s = fit.line.last().map_or(0.0, |point| point.rate_per_s);
-            Line::Above {
+            CapacityLine::Above {
                 rate_per_s,
                 load: words.at(rate_per_s),
                 why: format!("the heaviest level is still below the load at which {how}"),
@@ -221,12 +221,16 @@ pub(super) fn onset(
 
 /// What a target cannot finish queues: an onset or a budget line read above the stability limit was drawn through levels
 /// too short for their queues to have grown. It is set to the limit, with its interval down from there.
-pub(super) fn under_the_limit(onset: Line, stability: &Line, words: &Words<'_>) -> Line {
+pub(super) fn under_the_limit(
+    onset: CapacityLine,
+    stability: &CapacityLine,
+    words: &Words<'_>,
+) -> CapacityLine {
     match (onset, stability.rate()) {
-        (Line::Found { rate, how, .. }, Some(limit)) if rate.value > limit.value => {
+        (CapacityLine::Found { rate, how, .. }, Some(limit)) if rate.value > limit.value => {
             let lower = rate.lower.min(limit.lower);
             let rate = Estimate { value: limit.value, lower, upper: rate.upper, ..rate };
-            Line::Found {
+            CapacityLine::Found {
                 rate,
                 load: words.at(rate.value),
                 how: format!("{how}; set to the stability limit, which it cannot exceed"),

@@ -3,7 +3,7 @@
 use plimsoll_model::SizeUnit;
 
 use super::{Observed, mix};
-use crate::findings::{Kept, LoadWords};
+use crate::findings::{KeptUp, LoadWords};
 
 /// Turns a load into other words.
 pub(super) struct Words<'a> {
@@ -31,7 +31,7 @@ impl Words<'_> {
     /// Linear between the levels that kept up, from none in flight at no load; nothing beyond the last of them.
     pub(super) fn in_flight(&self, rate: f64) -> Option<f64> {
         let mut before = (0.0, 0.0);
-        for level in self.good.iter().filter(|o| o.kept() != Kept::Unstable) {
+        for level in self.good.iter().filter(|o| o.kept() != KeptUp::Unstable) {
             let here = (level.rate(), level.finding.summary.concurrency.mean);
             if here.0 >= rate && here.0 > before.0 {
                 return Some(before.1 + (rate - before.0) / (here.0 - before.0) * (here.1 - before.1));

@@ -30,7 +30,7 @@ use plimsoll_model::{At, Sample, Span};
 pub use buckets::{Bracket, Buckets, Gained};
 pub use layout::PageLayout;
 pub use report::{LevelReport, ServerMoment, ServerReport, report};
-pub use series::{Series, Step};
+pub use series::{Series, SeriesStep};
 pub use signal::{Rule, SeriesKind, Signal};
 
 use read::{ScrapedPage, Track};

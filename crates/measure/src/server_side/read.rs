@@ -10,7 +10,7 @@ use plimsoll_model::{At, Sample, SeriesName, split_labels};
 
 use super::buckets::{Buckets, Gained};
 use super::layout::{PageLayout, PlacedTrack};
-use super::series::{Scrapes, Series, Step, held};
+use super::series::{Scrapes, Series, SeriesStep, held};
 use super::signal::{Rule, Signal};
 use super::table::{Layer, SignalName, SignalPart, Table};
 use super::{Disclosures, ExposedSeries, FAILED, LEFT, PAGE_LABEL, PATIENCE, Replica, SCRAPE, ServerSide};
@@ -585,7 +585,7 @@ pub(super) fn combine(pages: &[ScrapedPage], tracks: &[&Track], rule: Rule) -> O
     let mut steps = Vec::new();
     for pair in instants.windows(2) {
         if let Some(value) = together(&mut parts, pair[0], rule) {
-            steps.push(Step { from: pair[0], to: pair[1], value });
+            steps.push(SeriesStep { from: pair[0], to: pair[1], value });
         }
     }
     Some(Series { steps })

@@ -8,7 +8,7 @@ use plimsoll_model::{At, Span};
 
 /// A stretch of time in which a value held.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub struct Step {
+pub struct SeriesStep {
     /// From when.
     pub from: At,
     /// Until when, exclusive.
@@ -21,7 +21,7 @@ pub struct Step {
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Series {
     /// The steps, none empty, none overlapping. Two neighbours may have the same value: there was a scrape between.
-    pub steps: Vec<Step>,
+    pub steps: Vec<SeriesStep>,
 }
 
 impl Series {
@@ -49,7 +49,8 @@ impl Series {
     /// Share of the known part of `[from, to)` in which the value is so.
     pub fn share(&self, from: At, to: At, is: impl Fn(f64) -> bool) -> Option<f64> {
         weighted(
-            self.clipped(from, to).map(|step| Step { value: f64::from(u8::from(is(step.value))), ..step }),
+            self.clipped(from, to)
+                .map(|step| SeriesStep { value: f64::from(u8::from(is(step.value))), ..step }),
         )
     }
 
@@ -80,7 +81,7 @@ impl Series {
             for theirs in other.steps[first..].iter().take_while(|theirs| theirs.from < step.to) {
                 if is(theirs.value) {
                     let (from, to) = (step.from.max(theirs.from), step.to.min(theirs.to));
-                    steps.push(Step { from, to, value: step.value });
+                    steps.push(SeriesStep { from, to, value: step.value });
                 }
             }
         }
@@ -99,17 +100,17 @@ impl Series {
     }
 
     /// The steps of `[from, to)`, cut there.
-    pub fn clipped(&self, from: At, to: At) -> impl Iterator<Item = Step> + '_ {
+    pub fn clipped(&self, from: At, to: At) -> impl Iterator<Item = SeriesStep> + '_ {
         let first = self.steps.partition_point(|step| step.to <= from);
         self.steps[first..]
             .iter()
             .take_while(move |step| step.from < to)
-            .map(move |step| Step { from: step.from.max(from), to: step.to.min(to), value: step.value })
+            .map(move |step| SeriesStep { from: step.from.max(from), to: step.to.min(to), value: step.value })
             .filter(|step| step.from < step.to)
     }
 }
 
-fn weighted(steps: impl Iterator<Item = Step>) -> Option<f64> {
+fn weighted(steps: impl Iterator<Item = SeriesStep>) -> Option<f64> {
     let (mut area, mut time) = (0.0, 0.0);
     for step in steps {
         let took = (step.to - step.from).0 as f64;
@@ -196,13 +197,13 @@ pub(super) fn held(points: &[(At, f64)], scrapes: &Scrapes, known: &[(At, At)], 
 }
 
 /// Adds a stretch of one value, cut at the scrapes in it.
-fn cut(steps: &mut Vec<Step>, (mut from, to): (At, At), value: f64, scrapes: &Scrapes) {
+fn cut(steps: &mut Vec<SeriesStep>, (mut from, to): (At, At), value: f64, scrapes: &Scrapes) {
     let first = scrapes.at.partition_point(|scrape| scrape.0 <= from);
     for &(at, _) in scrapes.at[first..].iter().take_while(|scrape| scrape.0 < to) {
-        steps.push(Step { from, to: at, value });
+        steps.push(SeriesStep { from, to: at, value });
         from = at;
     }
     if from < to {
-        steps.push(Step { from, to, value });
+        steps.push(SeriesStep { from, to, value });
     }
 }

@@ -4,7 +4,7 @@
 
 use plimsoll_model::Load;
 
-use super::{Experiment, Phase, REACH, Sweep, WORTH_A_LEVEL};
+use super::{Phase, REACH, Sweep, SweepLevel, WORTH_A_LEVEL};
 use crate::lines::idle_costs;
 use crate::purpose::IDLE;
 
@@ -33,15 +33,15 @@ const IDLE_SPACING: f64 = 2.0;
 impl Sweep {
     /// One request at a time with a pause after each: what a target takes that has fallen idle, as it does between the arrivals of
     /// light traffic and never in a closed loop. `None` where requests are so slow that the time holds too few for a median.
-    pub(super) fn idle(&self) -> Option<Experiment> {
+    pub(super) fn idle(&self) -> Option<SweepLevel> {
         let (_, rate) = self.last_closed()?;
         let rate = rate / IDLE_SPACING;
         let most = self.search_time().as_secs_f64() * IDLE_SHARE;
         (most * rate >= WORTH_A_LEVEL).then(|| self.paused(rate, (IDLE_ENOUGH / rate).min(most)))
     }
 
-    fn paused(&self, rate: f64, window_s: f64) -> Experiment {
-        Experiment {
+    fn paused(&self, rate: f64, window_s: f64) -> SweepLevel {
+        SweepLevel {
             max_rate_per_s: Some(rate),
             ..self.experiment(IDLE, Load::Closed { concurrency: 1 }, window_s)
         }
@@ -49,7 +49,7 @@ impl Sweep {
 
     /// One request at a time: first a look at how long one takes, then as many as are enough, with pauses where they were seen to
     /// cost something.
-    pub(super) fn baseline(&self, share: f64) -> Experiment {
+    pub(super) fn baseline(&self, share: f64) -> SweepLevel {
         let share = self.search_time().as_secs_f64() * share;
         let pauses = idle_costs(&self.zero(), self.spec.seed);
         let rate = self.last_closed().map(|(_, rate)| if pauses { rate / IDLE_SPACING } else { rate });
@@ -67,7 +67,7 @@ impl Sweep {
     }
 
     /// One rung: long enough for its completions and for every request to come round a few times.
-    pub(super) fn rung(&self, concurrency: u32) -> Experiment {
+    pub(super) fn rung(&self, concurrency: u32) -> SweepLevel {
         let most = self.search_time().as_secs_f64() * LADDER_SHARE / 3.0;
         let (before, rate) = self.last_closed().unwrap_or((1, 1.0));
         let turnaround = f64::from(before) / rate.max(1e-9);

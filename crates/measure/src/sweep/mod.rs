@@ -12,19 +12,19 @@ mod preview;
 mod spec;
 
 pub use preview::{CAPACITIES, Preview, PreviewAt, RequestPrice};
-pub use spec::{Experiment, Next, Progress, SweepError, SweepSpec};
+pub use spec::{SweepError, SweepLevel, SweepNext, SweepProgress, SweepSpec};
 
 use std::collections::VecDeque;
 
 use plimsoll_model::{Attempt, Level, Load, Sample, Span};
 
-use crate::findings::{Findings, Kept, LevelFinding, Line};
+use crate::findings::{CapacityLine, Findings, KeptUp, LevelFinding};
 use crate::gather::Gathered;
 use crate::lines::{self, LineSpec, Observed};
 use crate::whole;
 use ladder::RUNG_FACTOR;
 pub(crate) use ladder::{BASELINE_SHARE, LADDER_SHARE};
-use place::{Board, KnownLine, first_loads};
+use place::{KnownLine, LoadBoard, first_loads};
 
 /// Throughput has stopped growing when doubling the number in flight adds less than this share.
 pub const SATURATED_GROWTH: f64 = 0.03;
@@ -53,7 +53,7 @@ const REDRAWS: (usize, usize) = (120, 800);
 pub struct Sweep {
     spec: SweepSpec,
     observed: Vec<Observed>,
-    asked: Option<Experiment>,
+    asked: Option<SweepLevel>,
     phase: Phase,
     kind: usize,
     spent: Span,
@@ -104,13 +104,13 @@ impl Sweep {
         clippy::should_implement_trait,
         reason = "a stepper answers before its end too, and is no sequence"
     )]
-    pub fn next(&mut self) -> Next {
+    pub fn next(&mut self) -> SweepNext {
         loop {
             if let Some(asked) = &self.asked {
-                return Next::Run(asked.clone());
+                return SweepNext::Run(asked.clone());
             }
             if let Phase::Done(why) = &self.phase {
-                return Next::Done { why: why.clone() };
+                return SweepNext::Done { why: why.clone() };
             }
             match self.wanted() {
                 Some(experiment) => self.asked = self.within_ceilings(experiment),
@@ -154,7 +154,7 @@ impl Sweep {
     }
 
     /// How far it is.
-    pub fn progress(&self) -> Progress {
+    pub fn progress(&self) -> SweepProgress {
         let phase = match &self.phase {
             Phase::Probe | Phase::Idle | Phase::Baseline => "one at a time",
             Phase::Ladder(_) => "looking for the capacity",
@@ -163,7 +163,7 @@ impl Sweep {
             Phase::Hold => "holding the line",
             Phase::Done(_) => "done",
         };
-        Progress {
+        SweepProgress {
             spent_s: self.spent.as_secs_f64(),
             time_s: self.spec.time.as_secs_f64(),
             levels: self.observed.len(),
@@ -188,7 +188,7 @@ impl Sweep {
     // -------------------------------------------------------------------------------- phases
 
     /// The next experiment of the present phase, or `None` after moving on to another.
-    fn wanted(&mut self) -> Option<Experiment> {
+    fn wanted(&mut self) -> Option<SweepLevel> {
         match self.phase.clone() {
             Phase::Probe => Some(self.baseline(PROBE_SHARE)),
             Phase::Idle => self.idle().or_else(|| {
@@ -263,7 +263,7 @@ impl Sweep {
         self.phase = Phase::First;
     }
 
-    fn first_level(&mut self) -> Option<Experiment> {
+    fn first_level(&mut self) -> Option<SweepLevel> {
         match self.first.pop_front() {
             Some(load) => self.open_level("curve", load, 1.0),
             None => {
@@ -274,7 +274,7 @@ impl Sweep {
     }
 
     /// Where it tells most, or on to the hold.
-    fn search_level(&mut self) -> Option<Experiment> {
+    fn search_level(&mut self) -> Option<SweepLevel> {
         let here: Vec<&Observed> = self.of_kind();
         if here.len() >= MOST_LEVELS {
             return self.search_ends();
@@ -293,7 +293,7 @@ impl Sweep {
         let loads: Vec<f64> = good.iter().map(|o| o.rate()).collect();
         let [(stable, unstable), (pass, fail)] = lines::brackets(&good);
         let full = unstable.and_then(|unstable| lines::saturated(&good, unstable)).map(|full| full.value);
-        let board = Board {
+        let board = LoadBoard {
             loads: &loads,
             capacity: full.unwrap_or_else(|| self.capacity()),
             open_above: full.is_none() && self.cut_while_growing(),
@@ -329,15 +329,15 @@ impl Sweep {
             let needed = crate::tail::BEYOND / (1.0 - self.spec.percentile);
             let tail = needed / o.upper.n_eff(self.spec.percentile).max(1.0) * usual.max(0.1);
             match o.finding.summary.stability.verdict {
-                Kept::Stable => tail,
-                Kept::Undecided => 2.0,
-                Kept::Unstable => 1.0,
+                KeptUp::Stable => tail,
+                KeptUp::Undecided => 2.0,
+                KeptUp::Unstable => 1.0,
             }
         });
         lacking.fold(1.0, f64::max).clamp(1.0, LONGER_AT_MOST)
     }
 
-    fn search_ends(&mut self) -> Option<Experiment> {
+    fn search_ends(&mut self) -> Option<SweepLevel> {
         if self.spec.hold > Span::ZERO {
             self.phase = Phase::Hold;
         } else {
@@ -346,7 +346,7 @@ impl Sweep {
         None
     }
 
-    fn hold_level(&mut self) -> Option<Experiment> {
+    fn hold_level(&mut self) -> Option<SweepLevel> {
         let here = self.of_kind();
         let read = lines::read(self.traffic(), &here, &self.zero(), &self.line_spec(REDRAWS.0));
         match whole::line_to_hold(&read.lines) {
@@ -385,7 +385,7 @@ impl Sweep {
 
     /// An open-loop level, as long as its completions need and the time allows. `None` (and on to the next phase)
     /// where less than half a level of time is left, or too little for the requests that make it worth running.
-    fn open_level(&mut self, purpose: &str, load: f64, longer: f64) -> Option<Experiment> {
+    fn open_level(&mut self, purpose: &str, load: f64, longer: f64) -> Option<SweepLevel> {
         let planned = self.level_s();
         let left = (self.kind_ends - self.spent).as_secs_f64();
         // Light levels of the first set last no longer than those near the limit: what they say is not yet needed exactly.
@@ -411,8 +411,8 @@ impl Sweep {
         self.closed().first().map_or(0.0, |(concurrency, rate)| f64::from(*concurrency) / rate.max(1e-9))
     }
 
-    fn experiment(&self, purpose: &str, load: Load, window_s: f64) -> Experiment {
-        Experiment {
+    fn experiment(&self, purpose: &str, load: Load, window_s: f64) -> SweepLevel {
+        SweepLevel {
             traffic: self.traffic().to_owned(),
             purpose: purpose.to_owned(),
             load,
@@ -423,7 +423,7 @@ impl Sweep {
     }
 
     /// Shortens an experiment to what is left of the requests, or ends the sweep where that is too little.
-    fn within_ceilings(&mut self, mut experiment: Experiment) -> Option<Experiment> {
+    fn within_ceilings(&mut self, mut experiment: SweepLevel) -> Option<SweepLevel> {
         let Some(left) = experiment.max_requests else { return Some(experiment) };
         let rate = match experiment.load {
             Load::Open { rate_per_s } => rate_per_s,
@@ -478,11 +478,13 @@ pub(crate) fn line_spec(spec: &SweepSpec, replicates: usize) -> LineSpec {
     }
 }
 
-fn known(line: &Line) -> KnownLine {
+fn known(line: &CapacityLine) -> KnownLine {
     match line {
-        Line::Found { rate, .. } => KnownLine::At { value: rate.value, lower: rate.lower, upper: rate.upper },
-        Line::Above { .. } => KnownLine::Above,
-        Line::Below { .. } => KnownLine::Below,
-        Line::CannotTell { .. } => KnownLine::Nothing,
+        CapacityLine::Found { rate, .. } => {
+            KnownLine::At { value: rate.value, lower: rate.lower, upper: rate.upper }
+        }
+        CapacityLine::Above { .. } => KnownLine::Above,
+        CapacityLine::Below { .. } => KnownLine::Below,
+        CapacityLine::CannotTell { .. } => KnownLine::Nothing,
     }
 }

@@ -57,7 +57,7 @@ pub fn first_loads(capacity: f64, arrivals: f64, max_rate: Option<f64>, seed: u6
 }
 
 /// Loads measured so far and what they are for.
-pub struct Board<'a> {
+pub struct LoadBoard<'a> {
     /// Usable open-loop loads, rising, requests/s.
     pub loads: &'a [f64],
     /// The capacity as best known, requests/s.
@@ -83,7 +83,7 @@ const STRIDE: f64 = 1.5;
 /// Levels within a few per cent of the onset before it counts as found.
 const REPEATED: usize = 5;
 
-impl Board<'_> {
+impl LoadBoard<'_> {
     /// How far the onset is from narrow enough (1 = just so), and where to look next. None where nothing helps.
     pub fn onset(&self, known: KnownLine) -> Option<(f64, f64)> {
         match known {

@@ -119,7 +119,7 @@ pub struct SweepError {
 
 /// One level that a sweep asks for.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Experiment {
+pub struct SweepLevel {
     /// Kind of traffic.
     pub traffic: String,
     /// What it is for: `baseline`, `idle`, `ladder`, `curve`, `bisect`, `hold`.
@@ -136,9 +136,9 @@ pub struct Experiment {
 
 /// What is to be done next.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Next {
+pub enum SweepNext {
     /// Run this level, drain, and hand the records to `observe`.
-    Run(Experiment),
+    Run(SweepLevel),
     /// The sweep is over.
     Done {
         /// Why, as a sentence part.
@@ -148,7 +148,7 @@ pub enum Next {
 
 /// How far a sweep is.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Progress {
+pub struct SweepProgress {
     /// Measured so far, s, drains included.
     pub spent_s: f64,
     /// Time of the whole, s.

@@ -3,7 +3,7 @@
 use plimsoll_model::{EndedBy, How, Level, Load, RateCourse, SizeUnit};
 
 use super::{Bench, Limits};
-use crate::findings::{Kept, LevelSummary, Reading, Trust};
+use crate::findings::{KeptUp, LevelSummary, Reading, Trust};
 use crate::say::{chance, count, length, number, percent};
 
 /// Broken answers: they are fast because they are broken. Half of them, and the service was not measured.
@@ -19,7 +19,7 @@ pub fn window(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
         // Where the arrivals themselves change, latency has to: only what piles up speaks against the level then.
         let shaped = level.rate_course == RateCourse::Shaped;
         let steady = match (stability.verdict, summary.drift.drifts && !shaped) {
-            (Kept::Unstable, _) | (_, true) => Trust::Suspect,
+            (KeptUp::Unstable, _) | (_, true) => Trust::Suspect,
             _ => Trust::Valid,
         };
         let drift = match (summary.drift.p, summary.drift.change_share) {
@@ -42,7 +42,7 @@ pub fn window(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
             )
         };
         // What the data leave undecided has not passed either: it is not said.
-        if steady == Trust::Suspect || stability.verdict != Kept::Undecided {
+        if steady == Trust::Suspect || stability.verdict != KeptUp::Undecided {
             bench.say("steady_state", steady, format!("{}{drift}", stability.why), means, advice);
             if shaped && steady == Trust::Valid {
                 bench.note("latency follows the arrivals' own shape, and the figures hold for this window as a whole");

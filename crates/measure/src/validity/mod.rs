@@ -12,7 +12,7 @@ pub use generator::RUN_QUEUE_SUSPECT;
 
 use plimsoll_model::{How, Level};
 
-use crate::findings::{Kept, LevelFinding, LevelSummary, Passed, Reason, Trust, Validity};
+use crate::findings::{KeptUp, LevelFinding, LevelSummary, Passed, Reason, Trust, Validity};
 use answers::{answers, ended, window};
 use generator::generator;
 pub use records::lets_nothing_pass;
@@ -76,7 +76,7 @@ pub fn judge_run(levels: &[LevelFinding]) -> Validity {
         let placed = !matches!(level.summary.purpose.as_str(), "run" | "hold");
         // What fails with one request in flight doesn't fail of load.
         let alone = ["baseline", crate::purpose::IDLE].contains(&level.summary.purpose.as_str());
-        let overloaded = level.summary.stability.verdict == Kept::Unstable;
+        let overloaded = level.summary.stability.verdict == KeptUp::Unstable;
         let meant = |reason: &Reason| match reason.check.as_str() {
             "steady_state" | "samples" => placed,
             "errors" => placed && !alone,

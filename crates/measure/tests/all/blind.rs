@@ -3,8 +3,8 @@
 
 use plimsoll_math::queueing::{Mdc, Mmc};
 use plimsoll_math::rng::Stream;
-use plimsoll_measure::findings::{Estimate, Findings, Line};
-use plimsoll_measure::sweep::{Next, Sweep, SweepSpec};
+use plimsoll_measure::findings::{CapacityLine, Estimate, Findings};
+use plimsoll_measure::sweep::{Sweep, SweepNext, SweepSpec};
 use plimsoll_model::{At, Span};
 use plimsoll_sim::{
     EngineSpec, FleetSpec, LawSpec, LevelPlan, ModeSpec, QueueSpec, World, WorldSpec, simulate_level,
@@ -109,8 +109,8 @@ pub fn sweep_world(
     let mut now = At::ZERO;
     for id in 0..1_000 {
         let asked = match sweep.next() {
-            Next::Run(asked) => asked,
-            Next::Done { why } => return (sweep.findings(), why),
+            SweepNext::Run(asked) => asked,
+            SweepNext::Done { why } => return (sweep.findings(), why),
         };
         // An engine draws by seed and request number, and numbers begin anew with every level: under one seed all levels
         // would meet the same service times, and repeating a level would teach nothing. It is idle between levels.
@@ -140,12 +140,12 @@ pub fn sweep_world(
 }
 
 /// The figure of a found line.
-pub fn found(line: &Line) -> Option<Estimate> {
+pub fn found(line: &CapacityLine) -> Option<Estimate> {
     line.rate().copied()
 }
 
 /// Relative error of a line against the truth; infinite where it is not found.
-pub fn error(line: &Line, truth: f64) -> f64 {
+pub fn error(line: &CapacityLine, truth: f64) -> f64 {
     found(line).map_or(f64::INFINITY, |e| e.value / truth - 1.0)
 }
 

@@ -1,7 +1,7 @@
 //! Sweeps of targets that fail a share of their requests whatever the load: what the lines say of the others, and in whose words.
 
 use plimsoll_math::queueing::Mmc;
-use plimsoll_measure::findings::{BudgetSpec, Ceiling, Findings, Line, Metric, Trust};
+use plimsoll_measure::findings::{BudgetSpec, CapacityLine, Ceiling, Findings, Metric, Trust};
 use plimsoll_measure::sweep::SweepSpec;
 use plimsoll_model::Span;
 use plimsoll_sim::{FaultSpec, FleetSpec, WorldSpec};
@@ -34,8 +34,8 @@ fn the_onset_is_read_where_the_failed_do_not_reach() {
     assert!(onset.lower < truth && truth < onset.upper, "{truth} {onset:?}");
     assert!((onset.value / truth - 1.0).abs() < 0.15, "{truth} {onset:?}");
     // Nothing piles up at the lightest of the levels; a share is lost.
-    let said = |line: &Line| match line {
-        Line::Below { why, .. } => why.clone(),
+    let said = |line: &CapacityLine| match line {
+        CapacityLine::Below { why, .. } => why.clone(),
         other => panic!("{other:?}"),
     };
     let lost = said(&lines.stability);
@@ -50,8 +50,8 @@ fn the_onset_is_read_where_the_failed_do_not_reach() {
 /// Where most fail, nothing is known of those that would not; and where none is answered, more time is no help.
 #[test]
 fn what_failed_requests_leave_unknown_is_said() {
-    let why = |line: &Line| match line {
-        Line::CannotTell { why } => why.clone(),
+    let why = |line: &CapacityLine| match line {
+        CapacityLine::CannotTell { why } => why.clone(),
         other => panic!("{other:?}"),
     };
     let (findings, _) = sweep_of("error:share=0.6,status=503", Span::from_secs(100));
@@ -78,10 +78,12 @@ fn an_overflow_is_not_called_a_broken_budget() {
     let spec = SweepSpec { time: Span::from_secs(100), budget, ..SweepSpec::default() };
     let (findings, _) = sweep_world(&world, 4, (1, 1), spec, |_| {});
     match findings.lines[0].budget.as_ref().expect("a budget") {
-        Line::Found { how, .. } => {
+        CapacityLine::Found { how, .. } => {
             assert!(how.contains(", and requests pile up at ") && !how.contains("broken"), "{how}");
         }
-        Line::Below { why, .. } => assert!(why.starts_with("requests pile up at every level"), "{why}"),
+        CapacityLine::Below { why, .. } => {
+            assert!(why.starts_with("requests pile up at every level"), "{why}")
+        }
         other => panic!("{other:?}"),
     }
 }

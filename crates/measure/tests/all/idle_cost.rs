@@ -5,7 +5,7 @@ use plimsoll_math::dist::exponential;
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::findings::Findings;
 use plimsoll_measure::purpose::IDLE;
-use plimsoll_measure::sweep::{Experiment, Next, Sweep, SweepSpec};
+use plimsoll_measure::sweep::{Sweep, SweepLevel, SweepNext, SweepSpec};
 use plimsoll_model::{At, Attempt, Level, Load, Span};
 
 use plimsoll_lab::records::{answer, level};
@@ -68,7 +68,7 @@ fn truth(idle_ms: f64) -> f64 {
     0.5 * (low + high)
 }
 
-fn one(asked: &Experiment, id: u32, start: At, queue: &mut Queue) -> (Level, Vec<Attempt>) {
+fn one(asked: &SweepLevel, id: u32, start: At, queue: &mut Queue) -> (Level, Vec<Attempt>) {
     let from = start.0 as f64 / 1e6;
     let length = asked.window.as_secs_f64() * 1e3;
     let mut rows = Vec::new();
@@ -117,7 +117,7 @@ fn swept(idle_ms: f64, seed: u64, hours: i64) -> Findings {
     let mut queue = Queue::new(idle_ms, seed);
     let mut now = At::ZERO;
     for id in 0.. {
-        let Next::Run(asked) = sweep.next() else { break };
+        let SweepNext::Run(asked) = sweep.next() else { break };
         let (level, rows) = one(&asked, id, now, &mut queue);
         sweep.observe(&level, &rows, &[]);
         now = level.drained + Span::from_secs(1);

@@ -2,7 +2,7 @@
 
 use plimsoll_math::dist::exponential;
 use plimsoll_math::rng::Stream;
-use plimsoll_measure::findings::Kept;
+use plimsoll_measure::findings::KeptUp;
 use plimsoll_measure::summarise;
 use plimsoll_model::{At, Attempt, Level, RateCourse, Sample};
 
@@ -100,7 +100,7 @@ fn long_answers_are_no_overload() {
     let records: Vec<Attempt> =
         (0..1_200).map(|i| answer(i, 100 * i as i64, 50 + noise_of(i), 3_000, 2)).collect();
     let stability = summarise(&level(10.0, 120), &records, &[], None).stability;
-    assert_ne!(stability.verdict, Kept::Unstable, "{stability:?}");
+    assert_ne!(stability.verdict, KeptUp::Unstable, "{stability:?}");
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn a_queue_that_grows_is_unstable() {
         })
         .collect();
     let stability = summarise(&level(100.0, 30), &records, &[], None).stability;
-    assert_eq!(stability.verdict, Kept::Unstable);
+    assert_eq!(stability.verdict, KeptUp::Unstable);
     let growth = stability.growth_share.expect("long enough");
     // Exactly 1/11 of the arrivals are still there at any time.
     assert!((growth.value - 1.0 / 11.0).abs() < 0.005, "{growth:?}");

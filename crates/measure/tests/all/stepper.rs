@@ -1,7 +1,7 @@
 //! The stepper's promises: time, ceilings, order, and "cannot tell" where it cannot.
 
-use plimsoll_measure::findings::{Line, Trust};
-use plimsoll_measure::sweep::{Next, Preview, RequestPrice, Sweep, SweepSpec};
+use plimsoll_measure::findings::{CapacityLine, Trust};
+use plimsoll_measure::sweep::{Preview, RequestPrice, Sweep, SweepNext, SweepSpec};
 use plimsoll_model::{EndedBy, How, Load, Span};
 
 use crate::blind::{Blind, Law, sweep};
@@ -59,7 +59,11 @@ fn stays_under_its_ceilings() {
             }
         }
     }
-    assert!(matches!(findings.lines[0].stability, Line::Above { .. }), "{:?}", findings.lines[0].stability);
+    assert!(
+        matches!(findings.lines[0].stability, CapacityLine::Above { .. }),
+        "{:?}",
+        findings.lines[0].stability
+    );
 
     let mut sent = 0;
     let spec = SweepSpec { max_requests: Some(5_000), ..short(&server, 3_000.0) };
@@ -75,9 +79,9 @@ fn says_that_it_cannot_tell() {
     let (findings, _) = sweep(&server, short(&server, 60.0), |_| {});
     let lines = &findings.lines[0];
     let refused = match &lines.onset {
-        Line::CannotTell { why } => why.contains("more time"),
-        Line::Found { how, .. } => !how.contains("p99 "),
-        Line::Above { why, .. } | Line::Below { why, .. } => !why.contains("p99 "),
+        CapacityLine::CannotTell { why } => why.contains("more time"),
+        CapacityLine::Found { how, .. } => !how.contains("p99 "),
+        CapacityLine::Above { why, .. } | CapacityLine::Below { why, .. } => !why.contains("p99 "),
     };
     assert!(refused, "{:?}", lines.onset);
 }
@@ -111,7 +115,7 @@ fn searches_each_kind_of_traffic() {
     // Bursts queue earlier (Kingman: the wait grows with the squared CV of the gaps).
     match (rate(0), rate(1), &findings.lines[1].onset) {
         (Some(steady), Some(burst), _) => assert!(burst < 0.9 * steady, "{burst} {steady}"),
-        (Some(_), None, Line::Below { .. }) => {}
+        (Some(_), None, CapacityLine::Below { .. }) => {}
         other => panic!("{other:?}"),
     }
 }
@@ -119,28 +123,28 @@ fn searches_each_kind_of_traffic() {
 #[test]
 fn ends_where_nothing_answers() {
     let mut sweep = Sweep::new(SweepSpec::default()).expect("the default is sound");
-    let Next::Run(asked) = sweep.next() else { panic!("a sweep begins with a level") };
+    let SweepNext::Run(asked) = sweep.next() else { panic!("a sweep begins with a level") };
     assert_eq!(asked.load, Load::Closed { concurrency: 1 });
-    assert_eq!(sweep.next(), Next::Run(asked.clone()), "asking twice is asking once");
+    assert_eq!(sweep.next(), SweepNext::Run(asked.clone()), "asking twice is asking once");
     let mut level = level(1.0, 9);
     (level.load, level.purpose) = (asked.load, asked.purpose);
     let records: Vec<_> = (0..50).map(|i| failure(i, 100 * i as i64, How::Refused, 1)).collect();
     let finding = sweep.observe(&level, &records, &[]);
     assert_eq!(finding.validity.verdict, Trust::Invalid);
-    assert!(matches!(sweep.next(), Next::Done { .. }));
+    assert!(matches!(sweep.next(), SweepNext::Done { .. }));
     let findings = sweep.findings();
     assert_eq!(findings.validity.verdict, Trust::Invalid);
-    assert!(matches!(findings.lines[0].onset, Line::CannotTell { .. }));
+    assert!(matches!(findings.lines[0].onset, CapacityLine::CannotTell { .. }));
 }
 
 #[test]
 fn ends_where_the_user_stops_it() {
     let mut sweep = Sweep::new(SweepSpec::default()).expect("sound");
-    let Next::Run(asked) = sweep.next() else { panic!("a level") };
+    let SweepNext::Run(asked) = sweep.next() else { panic!("a level") };
     let mut level = level(1.0, 9);
     (level.load, level.purpose, level.ended_by) = (asked.load, asked.purpose, EndedBy::User);
     sweep.observe(&level, &[plimsoll_lab::records::answer(0, 10, 50, 100, 3)], &[]);
-    assert_eq!(sweep.next(), Next::Done { why: "stopped by the user".into() });
+    assert_eq!(sweep.next(), SweepNext::Done { why: "stopped by the user".into() });
 }
 
 #[test]

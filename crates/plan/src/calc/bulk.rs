@@ -3,7 +3,9 @@
 use plimsoll_math::queueing::Bulk;
 
 use super::above_zero;
-use super::finding::{Axis, CalcFigure, Curve, LawError, LawFinding, Line, Mark, Point, Quantity};
+use super::finding::{
+    CalcFigure, Curve, CurveAxis, CurveLine, CurveMark, LawError, LawFinding, Point, Quantity,
+};
 use plimsoll_measure::say;
 
 /// Largest batch that is reckoned with.
@@ -133,12 +135,12 @@ fn curve(queue: &Bulk, points: Vec<Point>) -> Curve {
     let exact: Vec<[f64; 2]> = places.filter_map(|rate| Some([rate, queue.at(rate)?.mean])).collect();
     let top = exact.last().map_or(queue.time(1.0), |[_, y]| *y);
     let top = points.iter().map(|point| point.at[1]).fold(top, f64::max);
-    let x = Axis::to("rate", Quantity::Rate, capacity);
+    let x = CurveAxis::to("rate", Quantity::Rate, capacity);
     Curve {
-        lines: vec![Line { name: "mean".into(), at: exact }],
-        y: Axis::to("wait + service", Quantity::Time, 1.1 * top),
+        lines: vec![CurveLine { name: "mean".into(), at: exact }],
+        y: CurveAxis::to("wait + service", Quantity::Time, 1.1 * top),
         points,
-        marks: vec![Mark { x: capacity, name: "capacity".into() }],
+        marks: vec![CurveMark { x: capacity, name: "capacity".into() }],
         x,
     }
 }

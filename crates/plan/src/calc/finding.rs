@@ -117,20 +117,20 @@ impl LawFinding {
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 pub struct Curve {
     /// Horizontal.
-    pub x: Axis,
+    pub x: CurveAxis,
     /// Vertical.
-    pub y: Axis,
+    pub y: CurveAxis,
     /// Lines, each with its name.
-    pub lines: Vec<Line>,
+    pub lines: Vec<CurveLine>,
     /// Points of interest.
     pub points: Vec<Point>,
     /// Vertical lines.
-    pub marks: Vec<Mark>,
+    pub marks: Vec<CurveMark>,
 }
 
 /// An axis.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
-pub struct Axis {
+pub struct CurveAxis {
     /// What it shows.
     pub name: String,
     /// Of what.
@@ -141,25 +141,25 @@ pub struct Axis {
     pub log: bool,
 }
 
-impl Axis {
+impl CurveAxis {
     /// A linear axis from 0.
-    pub fn to(name: impl Into<String>, quantity: Quantity, most: f64) -> Axis {
-        Axis { name: name.into(), quantity, range: [0.0, most], log: false }
+    pub fn to(name: impl Into<String>, quantity: Quantity, most: f64) -> CurveAxis {
+        CurveAxis { name: name.into(), quantity, range: [0.0, most], log: false }
     }
 }
 
 /// One line of a curve.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
-pub struct Line {
+pub struct CurveLine {
     /// Its name.
     pub name: String,
     /// (x, y), by ascending x.
     pub at: Vec<[f64; 2]>,
 }
 
-impl Line {
+impl CurveLine {
     /// A function of x at evenly spaced places of the axis.
-    pub fn of(name: impl Into<String>, x: &Axis, y: impl Fn(f64) -> f64) -> Line {
+    pub fn of(name: impl Into<String>, x: &CurveAxis, y: impl Fn(f64) -> f64) -> CurveLine {
         const STEPS: u32 = 240;
         let [from, to] = x.range;
         let place = |i: u32| {
@@ -167,7 +167,7 @@ impl Line {
             if x.log { from * libm::pow(to / from, share) } else { from + (to - from) * share }
         };
         let at = (0..=STEPS).map(|i| [place(i), y(place(i))]).filter(|[_, y]| y.is_finite()).collect();
-        Line { name: name.into(), at }
+        CurveLine { name: name.into(), at }
     }
 }
 
@@ -182,7 +182,7 @@ pub struct Point {
 
 /// A vertical line.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
-pub struct Mark {
+pub struct CurveMark {
     /// Where.
     pub x: f64,
     /// What it marks.

@@ -4,7 +4,9 @@ use plimsoll_math::queueing::{
     little_in_flight, little_rate, little_time, rate_at, servers_for, step_time, tokens_per_time,
 };
 
-use super::finding::{Axis, CalcFigure, Curve, LawError, LawFinding, Line, Mark, Point, Quantity};
+use super::finding::{
+    CalcFigure, Curve, CurveAxis, CurveLine, CurveMark, LawError, LawFinding, Point, Quantity,
+};
 use super::{above_zero, inside};
 use plimsoll_measure::say;
 
@@ -52,10 +54,10 @@ pub fn little(spec: &LittleSpec) -> Result<LawFinding, LawError> {
         CalcFigure::new("in flight", inside, Quantity::Count),
     ];
     let (answers, given) = all.into_iter().partition(|figure| figure.name == solved);
-    let x = Axis::to("rate", Quantity::Rate, 2.0 * rate);
+    let x = CurveAxis::to("rate", Quantity::Rate, 2.0 * rate);
     let curve = Curve {
-        lines: vec![Line::of(format!("{} s each", say::number(time)), &x, |rate| rate * time)],
-        y: Axis::to("in flight", Quantity::Count, 2.0 * inside),
+        lines: vec![CurveLine::of(format!("{} s each", say::number(time)), &x, |rate| rate * time)],
+        y: CurveAxis::to("in flight", Quantity::Count, 2.0 * inside),
         x,
         points: vec![Point { at: [rate, inside], name: "here".into() }],
         marks: Vec::new(),
@@ -151,14 +153,14 @@ pub fn utilisation(spec: &UtilisationSpec) -> Result<LawFinding, LawError> {
             say::number(rate - rate_at(1.0, service, servers))
         ));
     }
-    let x = Axis::to("rate", Quantity::Rate, rate_at(1.1, service, servers).max(1.1 * rate));
+    let x = CurveAxis::to("rate", Quantity::Rate, rate_at(1.1, service, servers).max(1.1 * rate));
     let curve = Curve {
-        lines: vec![Line::of("utilisation", &x, |rate| (rate * service / servers).min(1.0))],
-        y: Axis::to("utilisation", Quantity::Share, 1.1),
+        lines: vec![CurveLine::of("utilisation", &x, |rate| (rate * service / servers).min(1.0))],
+        y: CurveAxis::to("utilisation", Quantity::Share, 1.1),
         points: vec![Point { at: [rate, busy.min(1.0)], name: "here".into() }],
         marks: vec![
-            Mark { x: rate_at(ceiling, service, servers), name: "ceiling".into() },
-            Mark { x: rate_at(1.0, service, servers), name: "limit".into() },
+            CurveMark { x: rate_at(ceiling, service, servers), name: "ceiling".into() },
+            CurveMark { x: rate_at(1.0, service, servers), name: "limit".into() },
         ],
         x,
     };
@@ -217,15 +219,15 @@ pub fn tokens(spec: &TokensSpec) -> Result<LawFinding, LawError> {
             CalcFigure::new("limit", 1.0 / each, Quantity::TokenRate).note("of any batch: 1 / per-sequence"),
         );
     }
-    let x = Axis {
+    let x = CurveAxis {
         name: "batch".into(),
         quantity: Quantity::Count,
         range: [1.0, (2.0 * batch).max(4.0)],
         log: false,
     };
     let curve = Curve {
-        lines: vec![Line::of("tokens/s", &x, all)],
-        y: Axis::to("tokens/s", Quantity::TokenRate, 1.1 * all(x.range[1])),
+        lines: vec![CurveLine::of("tokens/s", &x, all)],
+        y: CurveAxis::to("tokens/s", Quantity::TokenRate, 1.1 * all(x.range[1])),
         points: vec![Point { at: [batch, all(batch)], name: "here".into() }],
         marks: Vec::new(),
         x,

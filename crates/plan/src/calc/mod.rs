@@ -12,7 +12,9 @@ mod scale;
 mod tails;
 
 pub use bulk::{BulkSpec, bulk};
-pub use finding::{Axis, CalcFigure, Curve, LawError, LawFinding, Line, Mark, Point, Quantity};
+pub use finding::{
+    CalcFigure, Curve, CurveAxis, CurveLine, CurveMark, LawError, LawFinding, Point, Quantity,
+};
 pub use flow::{LittleSpec, TokensSpec, UtilisationSpec, little, tokens, utilisation};
 pub use queues::{Demand, Served, StationSpec, ggc, mg1, mm1, mmc};
 pub use scale::{AmdahlSpec, UslSpec, amdahl, usl};

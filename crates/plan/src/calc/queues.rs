@@ -6,7 +6,9 @@
 
 use plimsoll_math::queueing::{Mdc, Mm1, Mmc, erlang_c, ggc_mean_wait, mg1_mean_wait};
 
-use super::finding::{Axis, CalcFigure, Curve, LawError, LawFinding, Line, Mark, Point, Quantity};
+use super::finding::{
+    CalcFigure, Curve, CurveAxis, CurveLine, CurveMark, LawError, LawFinding, Point, Quantity,
+};
 use super::{above_zero, inside, variation};
 use plimsoll_measure::say;
 
@@ -162,24 +164,24 @@ impl<'a> Sound<'a> {
     /// Latency against the rate: the mean, and percentiles where there are any.
     fn curve(&self, mean: impl Fn(f64) -> f64, quantile: Option<&dyn Fn(f64, f64) -> f64>) -> Curve {
         let limit = f64::from(self.spec.servers) / self.service;
-        let x = Axis { range: [0.0, limit], ..Axis::to("rate", Quantity::Rate, limit) };
+        let x = CurveAxis { range: [0.0, limit], ..CurveAxis::to("rate", Quantity::Rate, limit) };
         let load = |rate: f64| (rate / limit).clamp(0.0, 0.9999);
-        let mut lines = vec![Line::of("mean", &x, |rate| mean(load(rate)))];
+        let mut lines = vec![CurveLine::of("mean", &x, |rate| mean(load(rate)))];
         let mut top = mean(self.load.max(0.9));
         if let Some(quantile) = quantile.filter(|_| self.spec.served == Served::OneByOne) {
             let tails: Vec<&f64> = self.percentiles.iter().filter(|p| **p > 0.5).collect();
             for p in &tails[tails.len().saturating_sub(2)..] {
                 let name = format!("p{}", say::number(100.0 * **p));
-                lines.push(Line::of(name, &x, |rate| quantile(load(rate), **p)));
+                lines.push(CurveLine::of(name, &x, |rate| quantile(load(rate), **p)));
                 top = quantile(self.load.max(0.9), **p);
             }
         }
         let here = lines.last().map_or(0.0, |_| mean(self.load));
         Curve {
-            y: Axis::to("wait + service", Quantity::Time, 1.15 * top),
+            y: CurveAxis::to("wait + service", Quantity::Time, 1.15 * top),
             lines,
             points: vec![Point { at: [self.rate(), here], name: "here".into() }],
-            marks: vec![Mark { x: limit, name: "limit".into() }],
+            marks: vec![CurveMark { x: limit, name: "limit".into() }],
             x,
         }
     }

@@ -5,7 +5,9 @@ use plimsoll_math::queueing::{
 };
 use plimsoll_math::rng::Stream;
 
-use super::finding::{Axis, CalcFigure, Curve, LawError, LawFinding, Line, Mark, Point, Quantity};
+use super::finding::{
+    CalcFigure, Curve, CurveAxis, CurveLine, CurveMark, LawError, LawFinding, Point, Quantity,
+};
 use super::{above_zero, inside};
 use plimsoll_measure::say;
 
@@ -160,14 +162,14 @@ fn usl_curve(law: &Usl, spec: &UslSpec) -> Curve {
     let asked = spec.points.iter().map(|(n, _)| *n).chain(spec.at.iter().copied()).fold(4.0, f64::max);
     let peak = law.peak();
     let wide = if peak < 4.0 * asked { 1.5 * peak } else { 0.0 };
-    let x = Axis {
+    let x = CurveAxis {
         range: [1.0, asked.max(wide).max(if spec.points.is_empty() { 16.0 } else { 0.0 })],
-        ..Axis::to("N", Quantity::Count, 1.0)
+        ..CurveAxis::to("N", Quantity::Count, 1.0)
     };
-    let line = Line::of("X(N)", &x, |n| law.throughput(n));
+    let line = CurveLine::of("X(N)", &x, |n| law.throughput(n));
     let measured = spec.points.iter().map(|(_, x)| *x);
     let top = line.at.iter().map(|[_, y]| *y).chain(measured).fold(0.0, f64::max);
-    let linear = Line::of("linear", &x, |n| law.one * n);
+    let linear = CurveLine::of("linear", &x, |n| law.one * n);
     let mut points: Vec<Point> =
         spec.points.iter().map(|(n, x)| Point { at: [*n, *x], name: String::new() }).collect();
     points.extend(
@@ -175,9 +177,9 @@ fn usl_curve(law: &Usl, spec: &UslSpec) -> Curve {
             .iter()
             .map(|n| Point { at: [*n, law.throughput(*n)], name: format!("N {}", say::number(*n)) }),
     );
-    let marks = if peak <= x.range[1] { vec![Mark { x: peak, name: "N*".into() }] } else { Vec::new() };
+    let marks = if peak <= x.range[1] { vec![CurveMark { x: peak, name: "N*".into() }] } else { Vec::new() };
     Curve {
-        y: Axis::to("throughput", Quantity::Rate, 1.12 * top),
+        y: CurveAxis::to("throughput", Quantity::Rate, 1.12 * top),
         lines: vec![line, linear],
         points,
         marks,
@@ -286,15 +288,18 @@ fn past_limit(share: f64, whole: f64) -> LawError {
 
 fn amdahl_curve(share: f64, at: Option<f64>) -> Curve {
     let most = at.unwrap_or(1.0).max(100.0);
-    let x = Axis { name: "part × faster".into(), quantity: Quantity::Factor, range: [1.0, most], log: true };
+    let x =
+        CurveAxis {
+            name: "part × faster".into(), quantity: Quantity::Factor, range: [1.0, most], log: true
+        };
     let limit = amdahl_limit(share);
-    let line = Line::of("whole", &x, |factor| speed_up(share, factor));
-    let flat = Line::of("limit", &x, |_| limit);
+    let line = CurveLine::of("whole", &x, |factor| speed_up(share, factor));
+    let flat = CurveLine::of("limit", &x, |_| limit);
     let points = at.map(|factor| Point { at: [factor, speed_up(share, factor)], name: "here".into() });
     Curve {
-        y: Axis {
+        y: CurveAxis {
             range: [1.0, 1.0 + 1.12 * (limit - 1.0)],
-            ..Axis::to("whole × faster", Quantity::Factor, 1.0)
+            ..CurveAxis::to("whole × faster", Quantity::Factor, 1.0)
         },
         lines: vec![line, flat],
         points: points.into_iter().collect(),

@@ -4,7 +4,7 @@ use plimsoll_math::queueing::{
     ExponentialHedge, Hedged, SampledHedge, any_slower, exponential_slowest, per_call, sampled_slowest,
 };
 
-use super::finding::{Axis, CalcFigure, Curve, LawError, LawFinding, Line, Point, Quantity};
+use super::finding::{CalcFigure, Curve, CurveAxis, CurveLine, LawError, LawFinding, Point, Quantity};
 use super::{above_zero, inside};
 use plimsoll_measure::say;
 
@@ -121,15 +121,15 @@ pub fn fanout(spec: &FanoutSpec) -> Result<LawFinding, LawError> {
             answers.push(CalcFigure::new(format!("page {}", name(*p)), page, Quantity::Time));
         }
     }
-    let x = Axis {
+    let x = CurveAxis {
         name: "calls of a page".into(),
         quantity: Quantity::Count,
         range: [1.0, (4.0 * calls).max(100.0)],
         log: true,
     };
-    let lines: Vec<Line> = percentiles
+    let lines: Vec<CurveLine> = percentiles
         .iter()
-        .map(|p| Line::of(format!("over {}", name(*p)), &x, |n| any_slower(n, *p)))
+        .map(|p| CurveLine::of(format!("over {}", name(*p)), &x, |n| any_slower(n, *p)))
         .collect();
     let points =
         percentiles.last().map(|p| Point { at: [calls, any_slower(calls, *p)], name: "here".into() });
@@ -150,7 +150,7 @@ pub fn fanout(spec: &FanoutSpec) -> Result<LawFinding, LawError> {
         ],
         warnings: sample_warning(spec.latencies.as_ref(), percentiles.iter().map(|p| per_call(calls, *p))),
         curve: Some(Curve {
-            y: Axis::to("pages with a slow call", Quantity::Share, 1.0),
+            y: CurveAxis::to("pages with a slow call", Quantity::Share, 1.0),
             lines,
             points: points.into_iter().collect(),
             marks: Vec::new(),
@@ -285,9 +285,9 @@ fn hedge_curve(latencies: &Latencies, outcome: &Hedged) -> Curve {
         .collect();
     let top = at.iter().map(|[_, y]| *y).fold(0.0, f64::max);
     Curve {
-        x: Axis::to("sent twice", Quantity::Share, most),
-        y: Axis::to("p99", Quantity::Time, 1.1 * top),
-        lines: vec![Line { name: "p99".into(), at }],
+        x: CurveAxis::to("sent twice", Quantity::Share, most),
+        y: CurveAxis::to("p99", Quantity::Time, 1.1 * top),
+        lines: vec![CurveLine { name: "p99".into(), at }],
         points: vec![Point { at: [outcome.sent_twice, p99(outcome.sent_twice)], name: "here".into() }],
         marks: Vec::new(),
     }

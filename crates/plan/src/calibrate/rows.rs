@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use plimsoll_math::quantile;
 use plimsoll_sim::catalogue::{Dtype, PairSpec, Server};
-use plimsoll_sim::client::trial::{ProtocolSpec, SendPace, Sent, Sizes, Start};
+use plimsoll_sim::client::trial::{ProtocolSpec, SendPace, Sizes, Start, TrialRequest};
 use plimsoll_sim::{EngineSpec, SpecError};
 use plimsoll_workload::Size;
 
@@ -32,7 +32,7 @@ pub enum AskedProtocol {
     /// A protocol.
     Protocol(ProtocolSpec),
     /// These requests at these times.
-    Replay(Vec<Sent>),
+    Replay(Vec<TrialRequest>),
 }
 
 /// What an engine did, milliseconds. What was not measured, or not to be trusted, is absent.
@@ -333,7 +333,7 @@ fn replay(lines: &[Line<'_>], defaults: &RowDefaults) -> Result<MeasuredRow, Row
         let blocks = line.text("blocks").map_or(Ok(Vec::new()), |text| {
             blocks_of(text).ok_or_else(|| line.bad("blocks", text, "names of blocks such as 0-12;40;41-50"))
         })?;
-        sent.push(Sent { after_ns: (arrival * 1e9) as i64, prompt_tokens, output_tokens, blocks });
+        sent.push(TrialRequest { after_ns: (arrival * 1e9) as i64, prompt_tokens, output_tokens, blocks });
         ttft.push((first - arrival) * 1e3);
         e2e.push((last - arrival) * 1e3);
         if output_tokens > 1 {

@@ -26,7 +26,7 @@ use plimsoll_sim::{BatchingSpec, EngineSpec, FleetSpec, ModeSpec, PolicySpec, St
 pub use knee::{Knee, KneeSpec, knee};
 pub use words::{FitError, Fitted, FittedRun, From, Residual, Setting, StatedTarget};
 
-use play::Which;
+use play::ComparedKind;
 use plimsoll_measure::findings::Metric;
 use plimsoll_measure::say::number;
 use plimsoll_measure::server_side::{ServerSide, Signal};
@@ -99,7 +99,7 @@ fn conclude(
 ) -> Result<Fitted, FitError> {
     let mut world = world(&engine, told);
     let played = play::all(&world, rows, told.seed).map_err(FitError::Simulation)?;
-    let residuals = play::residuals(rows, &played, metrics, Which::HeldOut);
+    let residuals = play::residuals(rows, &played, metrics, ComparedKind::HeldOut);
     unlike(&residuals)?;
     let (means, most_in_flight) = rows.in_flight();
     let source = format!(
@@ -192,7 +192,7 @@ impl Limits {
         let seen = Limits { slots: (rows.most_running(), From::Fitted), ..*self };
         let off = |limits: &Limits| -> Option<f64> {
             let played = play::all(&world(&engine(limits), told), rows, told.seed).ok()?;
-            let all = play::residuals(rows, &played, &[Metric::Ttft], Which::All);
+            let all = play::residuals(rows, &played, &[Metric::Ttft], ComparedKind::All);
             let tail = all.into_iter().rfind(|one| one.percentile.is_some_and(|p| p >= 0.95))?;
             Some((tail.simulated_s / tail.measured_s).ln().abs())
         };

@@ -9,7 +9,7 @@ use plimsoll_sim::WorldSpec;
 
 use super::rows::{FitRows, LevelPart, One};
 use super::words::Residual;
-use crate::replay::{ReplayRequest, Times, play};
+use crate::replay::{ReplayRequest, RequestTimes, play};
 use crate::spec::{Band, BandRow};
 use plimsoll_measure::findings::Metric;
 
@@ -19,7 +19,7 @@ const TRIMMED: f64 = 0.05;
 const LEAST_ERROR: f64 = 0.005;
 
 /// When the simulated target answered each request of each level.
-pub type Played = Vec<Vec<Times>>;
+pub type Played = Vec<Vec<RequestTimes>>;
 
 /// Plays the run's arrivals against a world.
 ///
@@ -46,7 +46,7 @@ pub fn measured(one: &One, metric: Metric) -> Option<f64> {
 
 /// Which requests are compared.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Which {
+pub enum ComparedKind {
     /// Those that the fit sees.
     Seen,
     /// Those held out.
@@ -55,19 +55,24 @@ pub enum Which {
     All,
 }
 
-impl Which {
+impl ComparedKind {
     fn takes(self, one: &One) -> bool {
         one.ok
             && match self {
-                Which::Seen => !one.held_out(),
-                Which::HeldOut => one.held_out(),
-                Which::All => true,
+                ComparedKind::Seen => !one.held_out(),
+                ComparedKind::HeldOut => one.held_out(),
+                ComparedKind::All => true,
             }
     }
 }
 
 /// Measured and simulated values of a metric over the requests that are compared, by what they are grouped, and their stretch.
-fn pairs(rows: &FitRows, played: &Played, metric: Metric, which: Which) -> Vec<(f64, f64, f64, usize)> {
+fn pairs(
+    rows: &FitRows,
+    played: &Played,
+    metric: Metric,
+    which: ComparedKind,
+) -> Vec<(f64, f64, f64, usize)> {
     let mut pairs = Vec::new();
     let mut before = 0;
     for (part, times) in rows.parts.iter().zip(played) {
@@ -99,7 +104,7 @@ fn trimmed(mut values: Vec<f64>) -> (f64, f64) {
 pub fn misses(rows: &FitRows, played: &Played, metrics: &[Metric], groups: usize) -> Vec<f64> {
     let mut misses = Vec::new();
     for &metric in metrics {
-        let mut all = pairs(rows, played, metric, Which::Seen);
+        let mut all = pairs(rows, played, metric, ComparedKind::Seen);
         all.sort_by(|a, b| a.2.total_cmp(&b.2));
         let size = all.len().div_ceil(groups).max(1);
         for group in all.chunks(size) {
@@ -130,7 +135,7 @@ const FIGURES: [(Option<f64>, usize); 5] =
     [(None, 20), (Some(0.5), 20), (Some(0.9), 100), (Some(0.95), 200), (Some(0.99), 1000)];
 
 /// Figure by figure, over all requests that were held out.
-pub fn residuals(rows: &FitRows, played: &Played, metrics: &[Metric], which: Which) -> Vec<Residual> {
+pub fn residuals(rows: &FitRows, played: &Played, metrics: &[Metric], which: ComparedKind) -> Vec<Residual> {
     let mut found = Vec::new();
     for &metric in metrics {
         let all = pairs(rows, played, metric, which);
@@ -165,7 +170,7 @@ fn figure(mut values: Vec<f64>, percentile: Option<f64>) -> f64 {
 /// will be off by.
 pub fn band(rows: &FitRows, played: &Played, metrics: &[Metric], source: String) -> Band {
     let row = |metric: &Metric| {
-        let all = pairs(rows, played, *metric, Which::HeldOut);
+        let all = pairs(rows, played, *metric, ComparedKind::HeldOut);
         let stretches = all.iter().map(|pair| pair.3).max().map_or(0, |most| most + 1);
         let mut logs = Vec::new();
         for stretch in 0..stretches {

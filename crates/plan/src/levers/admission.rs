@@ -10,11 +10,11 @@
 
 use plimsoll_math::quantile::order_statistic;
 
-use super::candidate::{self, Candidate};
+use super::candidate::{self, LeverCandidate};
 use super::catalogue::Lever;
 use super::finding::{Admission, Good, LeverFinding};
 use super::predict::{Predicted, Simulator, another_run};
-use super::{Evidence, RuledOut};
+use super::{LeverEvidence, RuledOut};
 use crate::replay::play_at_most;
 use plimsoll_measure::findings::Estimate;
 
@@ -60,12 +60,12 @@ pub(super) fn admit(
 
 impl Simulator<'_> {
     /// The lever at this limit.
-    fn limited(&self, in_flight: u32) -> Candidate {
+    fn limited(&self, in_flight: u32) -> LeverCandidate {
         candidate::admission(self.world, in_flight)
     }
 
     /// The limit that serves the goal best, and what comes of it.
-    fn admission(&self, evidence: &Evidence) -> Result<Admission, String> {
+    fn admission(&self, evidence: &LeverEvidence) -> Result<Admission, String> {
         let in_flight = self.best_limit(evidence.in_flight_max)?;
         let n = self.schedules.first().map_or(0, Vec::len);
         let (mut refused, mut answered, mut now, mut then) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());

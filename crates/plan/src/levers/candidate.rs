@@ -14,11 +14,11 @@ use plimsoll_sim::{
 };
 
 use crate::change::{Change, PairChange, pair};
-use crate::replay::{ReplayRequest, Times, play, play_at_most};
+use crate::replay::{ReplayRequest, RequestTimes, play, play_at_most};
 
 /// A lever with a setting, as the world that it makes.
 #[derive(Clone, Debug)]
-pub struct Candidate {
+pub struct LeverCandidate {
     /// Its id in the catalogue.
     pub lever: &'static str,
     /// The setting, in words.
@@ -79,7 +79,12 @@ impl TrafficChange {
     ///
     /// # Errors
     /// The world can't be built.
-    pub fn play(&self, world: &WorldSpec, asked: &[ReplayRequest], seed: u64) -> Result<Vec<Times>, String> {
+    pub fn play(
+        &self,
+        world: &WorldSpec,
+        asked: &[ReplayRequest],
+        seed: u64,
+    ) -> Result<Vec<RequestTimes>, String> {
         match self {
             TrafficChange::AtMost(limit) => play_at_most(*limit as usize, world, asked, seed),
             _ => play(world, asked, seed),
@@ -103,7 +108,7 @@ const ACCEPTED: [f64; 3] = [1.6, 2.5, 3.0];
 const HEDGED: [f64; 2] = [0.02, 0.1];
 
 /// Every lever that can be simulated on this world, but for admission control, whose limit is searched.
-pub fn candidates(world: &WorldSpec) -> Vec<Candidate> {
+pub fn candidates(world: &WorldSpec) -> Vec<LeverCandidate> {
     let mut all = Vec::new();
     of_traffic(world, &mut all);
     of_fleet(world, &mut all);
@@ -115,9 +120,9 @@ pub fn candidates(world: &WorldSpec) -> Vec<Candidate> {
     all
 }
 
-fn candidate(lever: &'static str, setting: impl Into<String>, world: WorldSpec) -> Candidate {
+fn candidate(lever: &'static str, setting: impl Into<String>, world: WorldSpec) -> LeverCandidate {
     let setting = setting.into();
-    Candidate {
+    LeverCandidate {
         lever,
         setting,
         world,
@@ -134,21 +139,21 @@ fn changed(
     setting: impl Into<String>,
     world: &WorldSpec,
     change: &Change,
-) -> Option<Candidate> {
+) -> Option<LeverCandidate> {
     let world = change.made(world).ok().filter(|world| world.validate().is_ok())?;
     Some(candidate(lever, setting, world))
 }
 
-fn of_traffic(world: &WorldSpec, all: &mut Vec<Candidate>) {
+fn of_traffic(world: &WorldSpec, all: &mut Vec<LeverCandidate>) {
     let assumes = Some("a hit takes 1 ms; the cache forgets nothing".to_owned());
     let exact = candidate("exact-cache", "in front of the endpoint", world.clone());
-    all.push(Candidate { traffic: TrafficChange::WithoutRepeats, assumes, ..exact });
+    all.push(LeverCandidate { traffic: TrafficChange::WithoutRepeats, assumes, ..exact });
     let assumes = Some("a fifth of each prompt can go, from its end".to_owned());
     let trimmed = candidate("context-trimming", "prompts a fifth shorter", world.clone());
-    all.push(Candidate { traffic: TrafficChange::Trimmed(TRIMMED), assumes, ..trimmed });
+    all.push(LeverCandidate { traffic: TrafficChange::Trimmed(TRIMMED), assumes, ..trimmed });
 }
 
-fn of_fleet(world: &WorldSpec, all: &mut Vec<Candidate>) {
+fn of_fleet(world: &WorldSpec, all: &mut Vec<LeverCandidate>) {
     let fleet = &world.fleet;
     let replicas = fleet.replicas;
     if fleet.autoscale.is_some() || fleet.disaggregation.is_some() || replicas == 0 {
@@ -157,7 +162,7 @@ fn of_fleet(world: &WorldSpec, all: &mut Vec<Candidate>) {
     let hourly = Some(f64::from(replicas + 1) / f64::from(replicas));
     let setting = format!("{} in place of {replicas}", replicas + 1);
     let more = changed("replicas", setting, world, &Change::Replicas(replicas + 1));
-    all.extend(more.map(|more| Candidate { hourly, ..more }));
+    all.extend(more.map(|more| LeverCandidate { hourly, ..more }));
     // A second of quiet is no reason to send one away again within a run of minutes.
     let by_queue = QueueDepthSpec {
         depth: WAITING_PER_REPLICA,
@@ -172,7 +177,7 @@ fn of_fleet(world: &WorldSpec, all: &mut Vec<Candidate>) {
     let setting = format!("{replicas} to {} by the queue", 2 * replicas);
     let scaled =
         changed("autoscaling", setting, world, &Change::Autoscale(AutoscaleSpec::QueueDepth(by_queue)));
-    all.extend(scaled.map(|scaled| Candidate { hourly: None, assumes: Some(assumes), ..scaled }));
+    all.extend(scaled.map(|scaled| LeverCandidate { hourly: None, assumes: Some(assumes), ..scaled }));
     if replicas < 2 {
         return;
     }
@@ -192,12 +197,12 @@ fn of_fleet(world: &WorldSpec, all: &mut Vec<Candidate>) {
     let assumes = Some("the KV cache moves at 64 GB/s".to_owned());
     let setting = format!("{prefill_replicas} for prompts, {} for answers", replicas - prefill_replicas);
     all.extend(
-        changed("dedicated-pools", setting, world, &split).map(|split| Candidate { assumes, ..split }),
+        changed("dedicated-pools", setting, world, &split).map(|split| LeverCandidate { assumes, ..split }),
     );
 }
 
 /// A gateway that hedges, with the fleet's own route, so that nothing but the second tries is compared. One that is there already is asked to.
-fn hedges(world: &WorldSpec, all: &mut Vec<Candidate>) {
+fn hedges(world: &WorldSpec, all: &mut Vec<LeverCandidate>) {
     let fleet = &world.fleet;
     let front =
         fleet.gateway.clone().unwrap_or_else(|| FrontSpec { route: fleet.route, ..FrontSpec::default() });
@@ -210,24 +215,24 @@ fn hedges(world: &WorldSpec, all: &mut Vec<Candidate>) {
         let hedging = Change::Gateway(Box::new(FrontSpec { hedge: Some(hedge), ..front.clone() }));
         let assumes = Some("as plimsoll gateway hedges (hedge: in its file)".to_owned());
         all.extend(
-            changed("hedging", setting, world, &hedging).map(|hedging| Candidate { assumes, ..hedging }),
+            changed("hedging", setting, world, &hedging).map(|hedging| LeverCandidate { assumes, ..hedging }),
         );
     }
 }
 
 /// Admission control at this limit.
-pub fn admission(world: &WorldSpec, in_flight: u32) -> Candidate {
+pub fn admission(world: &WorldSpec, in_flight: u32) -> LeverCandidate {
     let setting = format!("at most {in_flight} requests in flight");
     let assumes = Some("who is turned away does not come back".to_owned());
     let limited = candidate("admission", setting, world.clone());
-    Candidate { traffic: TrafficChange::AtMost(in_flight), assumes, ..limited }
+    LeverCandidate { traffic: TrafficChange::AtMost(in_flight), assumes, ..limited }
 }
 
 fn prefix_route() -> RouteSpec {
     RouteSpec::parse("prefix").unwrap_or(RouteSpec::LeastRequests {})
 }
 
-fn of_scheduler(world: &WorldSpec, batching: &BatchingSpec, all: &mut Vec<Candidate>) {
+fn of_scheduler(world: &WorldSpec, batching: &BatchingSpec, all: &mut Vec<LeverCandidate>) {
     if !batching.prefix_cache {
         all.extend(changed("prefix-cache", "on", world, &Change::PrefixCache(true)));
     }
@@ -235,7 +240,7 @@ fn of_scheduler(world: &WorldSpec, batching: &BatchingSpec, all: &mut Vec<Candid
         let assumes = Some("vLLM's rules on the same steps".to_owned());
         let continuous =
             changed("continuous-batching", "vLLM's rules", world, &Change::Policy(PolicySpec::default()));
-        all.extend(continuous.map(|continuous| Candidate { assumes, ..continuous }));
+        all.extend(continuous.map(|continuous| LeverCandidate { assumes, ..continuous }));
     }
     for seqs in [batching.max_seqs.saturating_mul(2), batching.max_seqs / 2] {
         let setting = format!("{seqs} in place of {}", batching.max_seqs);
@@ -250,7 +255,7 @@ fn of_scheduler(world: &WorldSpec, batching: &BatchingSpec, all: &mut Vec<Candid
     }
 }
 
-fn of_steps(world: &WorldSpec, batching: &BatchingSpec, all: &mut Vec<Candidate>) {
+fn of_steps(world: &WorldSpec, batching: &BatchingSpec, all: &mut Vec<LeverCandidate>) {
     if batching.speculative.is_none() {
         let linear = matches!(batching.step, StepSpec::Linear(_));
         let draft = if linear { DraftSpec::Lookup } else { DraftSpec::Layers { layers: 1 } };
@@ -279,14 +284,18 @@ fn ranged(
     world: &WorldSpec,
     changes: [Change; 3],
     assumes: String,
-) -> Option<Candidate> {
+) -> Option<LeverCandidate> {
     let [worst, usual, best] = changes.map(|change| change.made(world).ok());
     let (worst, usual, best) = (worst?, usual?, best?);
-    Some(Candidate { assumes: Some(assumes), range: vec![worst, best], ..candidate(lever, setting, usual) })
+    Some(LeverCandidate {
+        assumes: Some(assumes),
+        range: vec![worst, best],
+        ..candidate(lever, setting, usual)
+    })
 }
 
 /// Levers that need another pair of model and GPU.
-fn of_pair(world: &WorldSpec, batching: &BatchingSpec, all: &mut Vec<Candidate>) {
+fn of_pair(world: &WorldSpec, batching: &BatchingSpec, all: &mut Vec<LeverCandidate>) {
     let Some(pair) = pair(batching) else { return };
     let other = |change: PairChange| Change::Pair(change);
     if pair.dtype == Some(Dtype::Bf16) {
@@ -297,11 +306,11 @@ fn of_pair(world: &WorldSpec, batching: &BatchingSpec, all: &mut Vec<Candidate>)
     let twice = other(PairChange { tensor_parallel: Some(2 * group), ..PairChange::default() });
     let sharded =
         changed("tensor-sharding", format!("{} GPUs in place of {group}", 2 * group), world, &twice);
-    all.extend(sharded.map(|sharded| Candidate { hourly: Some(2.0), ..sharded }));
+    all.extend(sharded.map(|sharded| LeverCandidate { hourly: Some(2.0), ..sharded }));
     if let Some((_, next)) = NEXT_GPU.iter().find(|(gpu, _)| *gpu == pair.gpu) {
         let bigger = other(PairChange { gpu: Some((*next).to_owned()), ..PairChange::default() });
         let bigger = changed("bigger-gpu", format!("{next} in place of {}", pair.gpu), world, &bigger);
-        all.extend(bigger.map(|bigger| Candidate { hourly: None, ..bigger }));
+        all.extend(bigger.map(|bigger| LeverCandidate { hourly: None, ..bigger }));
     }
 }
 

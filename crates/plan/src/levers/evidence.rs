@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::catalogue::Term;
-use super::finding::{FasterModel, Goal, How};
+use super::finding::{FasterModel, FigureOrigin, Goal};
 use super::{LeverCase, ReplayRequest, schedule};
 use plimsoll_measure::findings::{Estimate, Metric};
 use plimsoll_measure::server_side::{ServerSide, Signal};
@@ -26,7 +26,7 @@ const FEWEST: usize = 100;
 
 /// What the rows say.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Evidence {
+pub struct LeverEvidence {
     /// The level read.
     pub level: u32,
     /// Requests in its window.
@@ -85,7 +85,7 @@ pub struct Occupancy {
     pub max_seqs: f64,
 }
 
-impl Evidence {
+impl LeverEvidence {
     /// A term's share of the slow requests' time.
     pub fn share(&self, term: Term) -> Option<&Estimate> {
         self.tail.iter().find(|share| share.term == term).map(|share| &share.share)
@@ -93,14 +93,14 @@ impl Evidence {
 }
 
 /// Reads the evidence of one level.
-pub fn read(case: &LeverCase<'_>, own: &[ReplayRequest], goal: &Goal) -> Evidence {
+pub fn read(case: &LeverCase<'_>, own: &[ReplayRequest], goal: &Goal) -> LeverEvidence {
     let summary = case.summary;
     let rows = schedule::finished(case);
     let (tail, shares_from) = shares(case, &rows, goal.metric);
     let (exact_repeats, prefix_reuse) = reuse(own, (summary.window.start - case.level.start).0);
     let server = ServerSide::read(case.samples.iter().copied());
     let (from, to) = (summary.window.start, summary.window.stop);
-    Evidence {
+    LeverEvidence {
         level: summary.level,
         requests: summary.counts.requests,
         exact_repeats,
@@ -281,7 +281,7 @@ pub(super) fn ratio(pairs: &[(f64, f64)]) -> Option<Estimate> {
 }
 
 /// What a faster model would return at most, by taking its share of prefill and decode out of every row.
-pub fn faster_model(case: &LeverCase<'_>, goal: &Goal, evidence: &Evidence) -> Option<FasterModel> {
+pub fn faster_model(case: &LeverCase<'_>, goal: &Goal, evidence: &LeverEvidence) -> Option<FasterModel> {
     if evidence.shares_from != SharesFrom::Server {
         return None;
     }
@@ -312,6 +312,6 @@ pub fn faster_model(case: &LeverCase<'_>, goal: &Goal, evidence: &Evidence) -> O
         twice: super::finding::exact(saved(2.0)?, rows.len()),
         ten_times: super::finding::exact(saved(10.0)?, rows.len()),
         at_most: saved(1e12)?,
-        how: How::Replayed,
+        how: FigureOrigin::Replayed,
     })
 }

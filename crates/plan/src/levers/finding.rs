@@ -8,11 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use super::LeverCase;
 use super::catalogue::{Lever, Term};
-use super::evidence::{Evidence, SharesFrom};
+use super::evidence::{LeverEvidence, SharesFrom};
 use super::schedule::Redrawn;
 use crate::spec::{Band, BandRow};
 use plimsoll_judge::cost::Bill;
-use plimsoll_measure::findings::{BudgetSpec, Ceiling, Estimate, LevelSummary, Line, Lines, Metric, Reading};
+use plimsoll_measure::findings::{
+    BudgetSpec, CapacityLine, CapacityLines, Ceiling, Estimate, LevelSummary, Metric, Reading,
+};
 
 /// What the ranking is told.
 #[derive(Clone, PartialEq, Debug)]
@@ -28,7 +30,7 @@ pub struct LeverSpec {
     /// What the endpoint costs; `None` = cost is not ranked.
     pub bill: Option<Bill>,
     /// What the order is by.
-    pub by: By,
+    pub by: LeverOrder,
     /// How far the engine was from the measurements, where it was fitted to them: every predicted gain is that much less certain.
     pub band: Option<Band>,
 }
@@ -84,11 +86,11 @@ impl EffortSpec {
     }
 
     /// What a lever takes: its days, and what its price counts as where the price is not in the gain itself.
-    pub fn of(&self, lever: &Lever, hourly: Option<f64>, by: By) -> f64 {
+    pub fn of(&self, lever: &Lever, hourly: Option<f64>, by: LeverOrder) -> f64 {
         let days = self.days.get(lever.id).copied().unwrap_or(lever.effort_days);
         let doublings = match by {
-            By::Latency => hourly.unwrap_or(2.0).max(1.0).log2(),
-            By::Cost => 0.0,
+            LeverOrder::Latency => hourly.unwrap_or(2.0).max(1.0).log2(),
+            LeverOrder::Cost => 0.0,
         };
         days + self.price_doubling_days * doublings
     }
@@ -97,7 +99,7 @@ impl EffortSpec {
 /// What the order is by.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum By {
+pub enum LeverOrder {
     /// Share of the goal's latency saved.
     Latency,
     /// Share of the cost per request saved.
@@ -134,7 +136,7 @@ impl Goal {
 /// How a figure came about.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum How {
+pub enum FigureOrigin {
     /// Simulated on the run's own schedule and others like it.
     Simulated,
     /// Taken out of each row; service time only, queueing not simulated again.
@@ -143,7 +145,7 @@ pub enum How {
 
 /// Does the engine that stands for the target answer as the target did?
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Fit {
+pub struct EngineFit {
     /// Near enough to predict with.
     pub fits: bool,
     /// The goal's percentile as simulated, s.
@@ -154,10 +156,10 @@ pub struct Fit {
     pub why: String,
 }
 
-impl Fit {
+impl EngineFit {
     /// No simulation, and why.
-    pub fn refused(why: &str) -> Fit {
-        Fit { fits: false, simulated_s: None, measured_s: None, why: why.to_owned() }
+    pub fn refused(why: &str) -> EngineFit {
+        EngineFit { fits: false, simulated_s: None, measured_s: None, why: why.to_owned() }
     }
 }
 
@@ -195,7 +197,7 @@ pub struct Ranked {
     /// How to try it first.
     pub first: String,
     /// How the figure came about.
-    pub how: How,
+    pub how: FigureOrigin,
 }
 
 /// A lever of which only the most it can return is known.
@@ -249,7 +251,7 @@ pub struct FasterModel {
     /// By one that takes no time at all, about.
     pub at_most: f64,
     /// How this was found.
-    pub how: How,
+    pub how: FigureOrigin,
 }
 
 /// How a load lies to the queueing onset: below it most of what moves the queue returns nothing.
@@ -293,11 +295,11 @@ pub struct LeverFinding {
     /// What is to become smaller.
     pub goal: Goal,
     /// What the order is by.
-    pub by: By,
+    pub by: LeverOrder,
     /// What it is now.
     pub now: Reading,
     /// What the rows say.
-    pub evidence: Evidence,
+    pub evidence: LeverEvidence,
     /// How the load lies to where queueing begins; `None` = it is no load of an open loop.
     #[serde(default)]
     pub load: Option<LoadPlace>,
@@ -305,7 +307,7 @@ pub struct LeverFinding {
     #[serde(default)]
     pub beside: Vec<String>,
     /// The engine that levers were simulated on; `None` = none was given.
-    pub fit: Option<Fit>,
+    pub fit: Option<EngineFit>,
     /// Schedules simulated.
     pub replications: u32,
     /// How those beside the run's own came about; `None` = nothing was simulated.
@@ -341,8 +343,8 @@ fn beside(summary: &LevelSummary) -> Vec<String> {
 impl LeverFinding {
     pub(super) fn new(
         spec: &LeverSpec,
-        evidence: Evidence,
-        fit: Option<Fit>,
+        evidence: LeverEvidence,
+        fit: Option<EngineFit>,
         summary: &LevelSummary,
     ) -> LeverFinding {
         LeverFinding {
@@ -365,13 +367,13 @@ impl LeverFinding {
     }
 
     /// Says how the load lies to the onset that this run found.
-    pub fn place(&mut self, lines: &[Lines], summary: &LevelSummary) {
+    pub fn place(&mut self, lines: &[CapacityLines], summary: &LevelSummary) {
         if !matches!(summary.load, Load::Open { .. }) {
             return;
         }
         let of_traffic = lines.iter().find(|lines| lines.traffic == summary.traffic);
         let onset_per_s = match of_traffic.map(|lines| &lines.onset) {
-            Some(Line::Found { rate, .. }) => Some(*rate),
+            Some(CapacityLine::Found { rate, .. }) => Some(*rate),
             _ => None,
         };
         self.load = Some(LoadPlace { offered_per_s: summary.rates.offered_per_s, onset_per_s });

@@ -20,10 +20,10 @@ pub mod rules;
 pub mod schedule;
 
 pub use catalogue::{Lever, Reversible, Term};
-pub use evidence::Evidence;
+pub use evidence::LeverEvidence;
 pub use finding::{
-    Admission, Bounded, By, EffortSpec, FasterModel, Fit, Goal, How, LeverFinding, LeverSpec, LoadPlace,
-    Open, Ranked, RuledOut,
+    Admission, Bounded, EffortSpec, EngineFit, FasterModel, FigureOrigin, Goal, LeverFinding, LeverOrder,
+    LeverSpec, LoadPlace, Open, Ranked, RuledOut,
 };
 pub use schedule::{Redraw, Redrawn};
 
@@ -105,13 +105,13 @@ fn simulator<'a>(
     case: &LeverCase<'a>,
     own: &[ReplayRequest],
     spec: &'a LeverSpec,
-) -> Result<(Simulator<'a>, Fit), Option<Fit>> {
+) -> Result<(Simulator<'a>, EngineFit), Option<EngineFit>> {
     let Some(world) = case.world else { return Err(None) };
     if !matches!(case.level.load, plimsoll_model::Load::Open { .. }) {
         let why = "a closed loop's arrivals depend on the answers; run it open loop (--rate) to have levers simulated";
-        return Err(Some(Fit::refused(why)));
+        return Err(Some(EngineFit::refused(why)));
     }
-    let simulator = Simulator::new(world, own, case, spec).map_err(|e| Some(Fit::refused(&e)))?;
+    let simulator = Simulator::new(world, own, case, spec).map_err(|e| Some(EngineFit::refused(&e)))?;
     let fit = simulator.fit(case, &spec.goal);
     if fit.fits { Ok((simulator, fit)) } else { Err(Some(fit)) }
 }

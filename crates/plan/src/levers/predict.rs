@@ -11,13 +11,13 @@ use plimsoll_model::{At, RateCourse};
 use plimsoll_sim::WorldSpec;
 
 use super::LeverCase;
-use super::candidate::{Candidate, TrafficChange};
+use super::candidate::{LeverCandidate, TrafficChange};
 use super::catalogue::Lever;
-use super::finding::{FasterModel, Fit, Goal, How, LeverSpec, exact, measured};
+use super::finding::{EngineFit, FasterModel, FigureOrigin, Goal, LeverSpec, exact, measured};
 use super::schedule::{self, Redrawn};
 use crate::change::Change;
 use crate::replay::ReplayRequest;
-use plimsoll_measure::findings::{Estimate, Kept, Metric};
+use plimsoll_measure::findings::{Estimate, KeptUp, Metric};
 use plimsoll_measure::say::number;
 
 /// Seconds in which a cache of whole answers replies.
@@ -140,7 +140,7 @@ impl<'a> Simulator<'a> {
     }
 
     /// Does the engine answer as the target did, on the run's own arrivals?
-    pub fn fit(&self, case: &LeverCase<'_>, goal: &Goal) -> Fit {
+    pub fn fit(&self, case: &LeverCase<'_>, goal: &Goal) -> EngineFit {
         let simulated = self.base[0];
         let Some(measured) = measured(case.summary, goal).value().or_else(|| of_unsteady(case, goal)) else {
             let why = format!(
@@ -148,7 +148,7 @@ impl<'a> Simulator<'a> {
                 goal.metric.name(),
                 100.0 * goal.percentile
             );
-            return Fit::refused(&why);
+            return EngineFit::refused(&why);
         };
         let off = simulated / measured - 1.0;
         let fits = (simulated / measured).ln().abs() <= FITS;
@@ -166,14 +166,14 @@ impl<'a> Simulator<'a> {
                 100.0 * off
             )
         };
-        Fit { fits, simulated_s: Some(simulated), measured_s: Some(measured), why }
+        EngineFit { fits, simulated_s: Some(simulated), measured_s: Some(measured), why }
     }
 
     /// What a candidate returns.
     ///
     /// # Errors
     /// Its world can't be built.
-    pub fn predict(&self, candidate: &Candidate) -> Result<Predicted, String> {
+    pub fn predict(&self, candidate: &LeverCandidate) -> Result<Predicted, String> {
         let world = &candidate.world;
         let mut latency = self.latency(world, &candidate.traffic)?;
         for other in &candidate.range {
@@ -258,7 +258,7 @@ impl<'a> Simulator<'a> {
         };
         let most = by(1000.0)?.estimate.value;
         let (twice, ten_times) = (by(2.0)?.estimate, by(10.0)?.estimate);
-        Some(FasterModel { twice, ten_times, at_most: most, how: How::Simulated })
+        Some(FasterModel { twice, ten_times, at_most: most, how: FigureOrigin::Simulated })
     }
 }
 
@@ -301,7 +301,7 @@ const FEWEST_BEYOND: f64 = 10.0;
 /// The goal's percentile of a level that is not steady: its load has a course, or its requests may pile up. It has no interval, because
 /// another such level would have another; but the engine is held against these very arrivals, and has to let them pile up alike.
 fn of_unsteady(case: &LeverCase<'_>, goal: &Goal) -> Option<f64> {
-    if case.summary.stability.verdict == Kept::Stable && case.level.rate_course == RateCourse::Even {
+    if case.summary.stability.verdict == KeptUp::Stable && case.level.rate_course == RateCourse::Even {
         return None;
     }
     let window = &case.summary.window;

@@ -4,7 +4,7 @@ use plimsoll_math::rng::Stream;
 use plimsoll_measure::findings::Estimate;
 
 use super::catalogue::Lever;
-use super::finding::{By, How, LeverFinding, LeverSpec, Open, Ranked, RuledOut};
+use super::finding::{FigureOrigin, LeverFinding, LeverOrder, LeverSpec, Open, Ranked, RuledOut};
 use super::predict::{Gain, Predicted};
 
 /// Chance of being best over which a lever shares the first place.
@@ -17,11 +17,11 @@ impl LeverFinding {
     pub(super) fn order(&mut self, predicted: Vec<Predicted>, spec: &LeverSpec) {
         let effort = |p: &Predicted| spec.efforts.of(p.lever, p.hourly, spec.by);
         let gain = |p: &Predicted| match (spec.by, &p.cost) {
-            (By::Cost, Some(cost)) => cost.estimate,
+            (LeverOrder::Cost, Some(cost)) => cost.estimate,
             _ => p.latency.estimate,
         };
         let (predicted, unpriced): (Vec<Predicted>, Vec<Predicted>) =
-            predicted.into_iter().partition(|p| spec.by == By::Latency || p.cost.is_some());
+            predicted.into_iter().partition(|p| spec.by == LeverOrder::Latency || p.cost.is_some());
         for p in unpriced {
             let why = match p.hourly {
                 None => format!("{}: its price per hour is not known; rank --by latency", p.setting),
@@ -78,8 +78,8 @@ const SMALLEST: f64 = 0.005;
 
 fn change_words(gain: &Estimate, spec: &LeverSpec) -> String {
     let what = match spec.by {
-        By::Latency => format!("{} p{}", spec.goal.metric.name(), 100.0 * spec.goal.percentile),
-        By::Cost => "cost per request".to_owned(),
+        LeverOrder::Latency => format!("{} p{}", spec.goal.metric.name(), 100.0 * spec.goal.percentile),
+        LeverOrder::Cost => "cost per request".to_owned(),
     };
     let percent = |share: f64| match format!("{:+.1}", -100.0 * share).replace('-', "−") {
         none if none == "−0.0" || none == "+0.0" => "0".to_owned(),
@@ -105,7 +105,7 @@ fn ranked(p: &Predicted, effort_days: f64, score: f64, probability_of_best: f64)
         touches_model: p.lever.touches_model,
         reversible: p.lever.reversible.name().into(),
         first: p.lever.first.into(),
-        how: How::Simulated,
+        how: FigureOrigin::Simulated,
     }
 }
 
@@ -115,7 +115,7 @@ fn chances(kept: &[Predicted], spec: &LeverSpec, effort: impl Fn(&Predicted) -> 
     let gains: Vec<(&Gain, f64)> = kept
         .iter()
         .map(|p| match (spec.by, &p.cost) {
-            (By::Cost, Some(cost)) => (cost, effort(p)),
+            (LeverOrder::Cost, Some(cost)) => (cost, effort(p)),
             _ => (&p.latency, effort(p)),
         })
         .collect();

@@ -8,8 +8,8 @@ use plimsoll_sim::{ModeSpec, PolicySpec};
 
 use super::LeverCase;
 use super::catalogue::{Lever, Term};
-use super::evidence::{Evidence, SharesFrom};
-use plimsoll_measure::findings::Kept;
+use super::evidence::{LeverEvidence, SharesFrom};
+use plimsoll_measure::findings::KeptUp;
 
 /// Share of the slow requests' time below which a term is not worth a lever.
 const WORTH: f64 = 0.05;
@@ -17,11 +17,11 @@ const WORTH: f64 = 0.05;
 const WORTH_CACHING: f64 = 0.01;
 
 /// Why this run rules the lever out; `None` = it does not.
-pub fn rule_out(lever: &Lever, case: &LeverCase<'_>, evidence: &Evidence) -> Option<String> {
+pub fn rule_out(lever: &Lever, case: &LeverCase<'_>, evidence: &LeverEvidence) -> Option<String> {
     by_condition(lever, case, evidence).or_else(|| by_share(lever, evidence))
 }
 
-fn by_condition(lever: &Lever, case: &LeverCase<'_>, evidence: &Evidence) -> Option<String> {
+fn by_condition(lever: &Lever, case: &LeverCase<'_>, evidence: &LeverEvidence) -> Option<String> {
     let world = case.world;
     let batching = world.and_then(|world| match &world.engine.mode {
         ModeSpec::Batching(batching) => Some(batching),
@@ -55,7 +55,7 @@ fn by_condition(lever: &Lever, case: &LeverCase<'_>, evidence: &Evidence) -> Opt
         "autoscaling" if case.level.rate_course == RateCourse::Even => {
             Some("the load of this run is even: there is nothing to follow".into())
         }
-        "admission" if case.summary.stability.verdict == Kept::Stable => {
+        "admission" if case.summary.stability.verdict == KeptUp::Stable => {
             let grown = case.summary.stability.growth_share;
             let grown = grown.map_or(String::new(), |g| {
                 format!(" ({} of the arrivals pile up)", percent(g.value.max(0.0)))
@@ -78,7 +78,7 @@ fn by_condition(lever: &Lever, case: &LeverCase<'_>, evidence: &Evidence) -> Opt
     }
 }
 
-fn prefix(evidence: &Evidence, is_on: bool) -> Option<String> {
+fn prefix(evidence: &LeverEvidence, is_on: bool) -> Option<String> {
     let percent = |share: f64| format!("{:.1} %", 100.0 * share);
     let reuse = evidence.prefix_reuse;
     match (reuse, evidence.cached_now) {
@@ -96,7 +96,7 @@ fn prefix(evidence: &Evidence, is_on: bool) -> Option<String> {
 }
 
 /// All its terms together are too small a part.
-fn by_share(lever: &Lever, evidence: &Evidence) -> Option<String> {
+fn by_share(lever: &Lever, evidence: &LeverEvidence) -> Option<String> {
     if evidence.shares_from == SharesFrom::Unknown || lever.moves.is_empty() {
         return None;
     }

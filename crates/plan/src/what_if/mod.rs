@@ -16,7 +16,7 @@ pub mod verify;
 use plimsoll_math::quantile::order_statistic;
 use plimsoll_math::rng::Stream;
 use plimsoll_math::special::student_t_inv;
-use plimsoll_sim::catalogue::origin::{Use, flags};
+use plimsoll_sim::catalogue::origin::{IntendedLoad, flags};
 use plimsoll_sim::{EngineSpec, WorldSpec};
 use plimsoll_workload::Scenario;
 use schemars::JsonSchema;
@@ -315,7 +315,7 @@ impl Base<'_> {
         let replicas = f64::from(world.fleet.replicas.max(1));
         let e2e =
             predicted.figures.iter().find(|f| f.metric == Metric::E2e).and_then(|f| f.predicted.value());
-        let used = Use {
+        let used = IntendedLoad {
             prompt_tokens: Some(prompt),
             output_tokens: Some(output),
             // Little's law with the median for the mean.

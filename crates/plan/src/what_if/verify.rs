@@ -13,7 +13,7 @@ use plimsoll_measure::say::number;
 
 /// The level of a run that a what-if is held against.
 #[derive(Copy, Clone, Debug)]
-pub struct Against<'a> {
+pub struct HeldLevel<'a> {
     /// What was measured of it.
     pub measured: &'a LevelSummary,
     /// Its arrivals, in order.
@@ -25,7 +25,7 @@ pub struct Against<'a> {
 }
 
 /// Why a run can't be held against this case; `None` = it can.
-pub fn unlike(case: &Predicted, against: &Against<'_>) -> Option<String> {
+pub fn unlike(case: &Predicted, against: &HeldLevel<'_>) -> Option<String> {
     if let Some(why) = &case.refused {
         return Some(format!("nothing was predicted: {why}"));
     }
@@ -40,8 +40,12 @@ pub fn unlike(case: &Predicted, against: &Against<'_>) -> Option<String> {
 ///
 /// # Errors
 /// The changed world can't be played under the run's load.
-pub fn verify(case: &Predicted, against: &Against<'_>, band: Option<&Band>) -> Result<VerifyFinding, String> {
-    let Against { measured, asked, replicas, seed } = *against;
+pub fn verify(
+    case: &Predicted,
+    against: &HeldLevel<'_>,
+    band: Option<&Band>,
+) -> Result<VerifyFinding, String> {
+    let HeldLevel { measured, asked, replicas, seed } = *against;
     let offered = measured.rates.offered_per_s;
     let mut notes = Vec::new();
     let as_printed = (offered / case.rate_per_s - 1.0).abs() <= SAME_LOAD;

@@ -132,7 +132,7 @@ fn a_fitted_engine_is_a_profile() {
     assert!(
         plimsoll_sim::catalogue::origin::flags(
             &again,
-            &plimsoll_sim::catalogue::origin::Use { in_flight: Some(1e4), ..Default::default() }
+            &plimsoll_sim::catalogue::origin::IntendedLoad { in_flight: Some(1e4), ..Default::default() }
         )
         .iter()
         .any(|flag| flag.contains("requests in flight"))

@@ -5,10 +5,10 @@ use plimsoll_math::rng::Stream;
 use plimsoll_measure::findings::LevelSummary;
 use plimsoll_measure::summarise;
 use plimsoll_model::{At, Attempt, Level, Load, Sample, Span};
-use plimsoll_plan::levers::candidate::{Candidate, TrafficChange};
+use plimsoll_plan::levers::candidate::{LeverCandidate, TrafficChange};
 use plimsoll_plan::levers::predict::goal_of;
 use plimsoll_plan::levers::{
-    By, EffortSpec, Goal, LeverCase, LeverFinding, LeverSpec, Redraw, ReplayRequest, catalogue, rank,
+    EffortSpec, Goal, LeverCase, LeverFinding, LeverOrder, LeverSpec, Redraw, ReplayRequest, catalogue, rank,
 };
 use plimsoll_sim::client::trial::{self, ProtocolSpec, SendPace, Sizes, Start};
 use plimsoll_sim::{
@@ -191,7 +191,7 @@ impl System {
     pub fn saved(
         &self,
         goal: &Goal,
-        candidate: &Candidate,
+        candidate: &LeverCandidate,
         asked: &[ReplayRequest],
         base: f64,
         seed: u64,
@@ -207,14 +207,14 @@ pub fn spec(replications: u32, goal: Goal) -> LeverSpec {
         seed: 1,
         efforts: EffortSpec::default(),
         bill: None,
-        by: By::Latency,
+        by: LeverOrder::Latency,
         band: None,
     }
 }
 
 /// A realised gain per day of effort, as the ranking counts it.
-pub fn per_day(candidate: &Candidate, saved: f64) -> f64 {
+pub fn per_day(candidate: &LeverCandidate, saved: f64) -> f64 {
     let lever = catalogue::find(candidate.lever).expect("in the catalogue");
-    let days = EffortSpec::default().of(lever, candidate.hourly, By::Latency);
+    let days = EffortSpec::default().of(lever, candidate.hourly, LeverOrder::Latency);
     if saved > 0.0 { saved / days } else { saved }
 }

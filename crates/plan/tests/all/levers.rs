@@ -7,7 +7,7 @@ use plimsoll_model::{Attempt, ServerStage, Span};
 use plimsoll_plan::change::Change;
 use plimsoll_plan::levers::candidate::{self, TrafficChange};
 use plimsoll_plan::levers::evidence::SharesFrom;
-use plimsoll_plan::levers::{By, EffortSpec, Goal, How, LeverCase, Term, catalogue, rank};
+use plimsoll_plan::levers::{EffortSpec, FigureOrigin, Goal, LeverCase, LeverOrder, Term, catalogue, rank};
 use plimsoll_profile::infer::{self, Floor, WaitPart};
 use plimsoll_sim::{ModeSpec, StepSpec};
 
@@ -140,7 +140,7 @@ fn a_faster_model_is_taken_out_of_every_row() {
     // p95 is among those that wait: 400 ms, of which 90 are the model's. Twice as fast saves 45 ms, no time at all 90 ms.
     let finding = judged(&records(2_000, |i| if i % 10 == 7 { 300 } else { 0 }, |_| vec![]));
     let faster = finding.faster_model.expect("stages");
-    assert_eq!(faster.how, How::Replayed);
+    assert_eq!(faster.how, FigureOrigin::Replayed);
     assert!((faster.twice.value - 45.0 / 400.0).abs() < 1e-6, "{faster:?}");
     assert!((faster.ten_times.value - 81.0 / 400.0).abs() < 1e-6);
     assert!((faster.at_most - 90.0 / 400.0).abs() < 1e-6);
@@ -199,9 +199,9 @@ fn efforts_are_ones_own() {
     assert!(own("prefix-cache", 0.0).check().is_err());
     let lever = catalogue::find("tensor-sharding").expect("a lever");
     // One day of work and one doubling of the price; by cost the price is in the gain itself.
-    assert_eq!(EffortSpec::default().of(lever, Some(2.0), By::Latency), 11.0);
-    assert_eq!(EffortSpec::default().of(lever, Some(2.0), By::Cost), 1.0);
-    assert_eq!(own("tensor-sharding", 3.0).of(lever, Some(1.0), By::Latency), 3.0);
+    assert_eq!(EffortSpec::default().of(lever, Some(2.0), LeverOrder::Latency), 11.0);
+    assert_eq!(EffortSpec::default().of(lever, Some(2.0), LeverOrder::Cost), 1.0);
+    assert_eq!(own("tensor-sharding", 3.0).of(lever, Some(1.0), LeverOrder::Latency), 3.0);
 }
 
 #[test]

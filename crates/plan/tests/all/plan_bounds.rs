@@ -9,7 +9,7 @@ use plimsoll_plan::finding::{PlanBounds, exact};
 use plimsoll_plan::replica::isolated;
 use plimsoll_plan::spec::{Band, BandRow, EffortSpec, PlanSpec, RuleSpec, TrafficSpec};
 use plimsoll_plan::{Mix, PlanError, Replica, bounds, cost, probability, slots};
-use plimsoll_sim::client::trial::{self, ProtocolSpec, SendPace, Sent, Sizes, Start};
+use plimsoll_sim::client::trial::{self, ProtocolSpec, SendPace, Sizes, Start, TrialRequest};
 use plimsoll_sim::{BatchingSpec, EngineSpec, LawSpec, ModeSpec, QueueSpec, WorldSpec, catalogue::profile};
 use plimsoll_workload::{ArrivalSpec, Scenario, Size};
 
@@ -76,7 +76,7 @@ fn the_floor_is_an_isolated_request() {
         let sizes = &mut spec.traffic.scenario.sizes;
         (sizes.prompt, sizes.output) = (Size::Fixed(prompt), Size::Fixed(output));
         let rows = floor(&spec, &isolated(&spec, 50).expect("an engine"));
-        let sent = Sent { prompt_tokens: prompt, output_tokens: output, ..Sent::default() };
+        let sent = TrialRequest { prompt_tokens: prompt, output_tokens: output, ..TrialRequest::default() };
         let alone = trial::replay(&spec.world.engine, &[sent], 1).expect("an engine");
         close(rows[0].alone_s * 1e3, alone.ttft.mean, 2e-3);
         close(rows[1].alone_s * 1e3, alone.e2e.mean, 2e-3);
@@ -106,7 +106,7 @@ fn a_full_replica_finishes_what_the_law_says() {
     close(limit(batches, Size::Fixed(1), Size::Fixed(1)), queue.capacity(), 0.01);
     let mut one = engine("demo");
     batching(&mut one).max_seqs = 1;
-    let sent = Sent { prompt_tokens: 64, output_tokens: 4, ..Sent::default() };
+    let sent = TrialRequest { prompt_tokens: 64, output_tokens: 4, ..TrialRequest::default() };
     let front_s = batching(&mut one).front_ms / 1e3;
     let service_s = trial::replay(&one, &[sent], 1).expect("an engine").e2e.mean / 1e3 - front_s;
     close(limit(one, Size::Fixed(64), Size::Fixed(4)), 1.0 / service_s, 0.05);

@@ -3,7 +3,7 @@
 use plimsoll_judge::cost::{Price, PriceSpec};
 use plimsoll_measure::findings::{BudgetSpec, Ceiling, Metric};
 use plimsoll_plan::finding::PlanOption;
-use plimsoll_plan::search::Listed;
+use plimsoll_plan::search::ListedCandidate;
 use plimsoll_plan::spec::{EffortSpec, PlanSpec, RuleSpec, TrafficSpec};
 use plimsoll_plan::{Mix, Planner, Replica, Search, Simulated, VarySpec, bounds, simulate};
 use plimsoll_sim::{BatchingSpec, ModeSpec, WorldSpec, catalogue::profile};
@@ -159,7 +159,7 @@ fn what_is_beaten_is_left_alone() {
 }
 
 /// The number of a candidate by simulation.
-fn simulated(listed: &Listed) -> Simulated {
+fn simulated(listed: &ListedCandidate) -> Simulated {
     let mut planner = Planner::new(&listed.spec, listed.start, listed.least).expect("a plan").number_only();
     loop {
         let batch = planner.next();

@@ -3,7 +3,7 @@
 use plimsoll_lab::sessions::{Session, Turn, step};
 use plimsoll_math::rng::Stream;
 use plimsoll_plan::load::Draw;
-use plimsoll_plan::replay::{DRAIN_NS, Over, ReplayWatch, play_each};
+use plimsoll_plan::replay::{DRAIN_NS, ReplayWatch, ReplayedRequest, play_each};
 use plimsoll_plan::spec::TrafficSpec;
 use plimsoll_sim::{EngineSpec, LawSpec, ModeSpec, QueueSpec, World, WorldSpec};
 use plimsoll_workload::trace::detect_and_read;
@@ -71,7 +71,7 @@ fn world() -> WorldSpec {
 
 #[derive(Default)]
 struct Seen {
-    over: Vec<Over>,
+    over: Vec<ReplayedRequest>,
     asked: usize,
     turns_away: Option<usize>,
 }
@@ -82,7 +82,7 @@ impl ReplayWatch for Seen {
         self.turns_away != Some(self.asked)
     }
 
-    fn over(&mut self, over: Over) {
+    fn over(&mut self, over: ReplayedRequest) {
         self.over.push(over);
     }
 }

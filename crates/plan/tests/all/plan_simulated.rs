@@ -3,7 +3,7 @@
 use plimsoll_math::queueing::Mmc;
 use plimsoll_measure::findings::{BudgetSpec, Ceiling, Held, Metric};
 use plimsoll_model::Span;
-use plimsoll_plan::replay::{Due, Listed, Over, ReplayWatch, play_each};
+use plimsoll_plan::replay::{DueRequest, Listed, ReplayWatch, ReplayedRequest, play_each};
 use plimsoll_plan::spec::{EffortSpec, PlanSpec, RuleSpec, TrafficSpec};
 use plimsoll_plan::{Experiment, Fleet, PlanCase, Planner, Simulated, load, simulate};
 use plimsoll_sim::traffic::Submit;
@@ -173,7 +173,7 @@ fn traced(file: &str) -> TrafficSpec {
     TrafficSpec { scenario, rate_per_s, window_s, source: file.to_owned() }
 }
 
-fn drawn(traffic: &TrafficSpec, factor: f64, index: u32) -> Vec<Due> {
+fn drawn(traffic: &TrafficSpec, factor: f64, index: u32) -> Vec<DueRequest> {
     let world = queues(1, 1.0, 1.0, 1.0).world;
     traffic.draw(&world, factor, index, 3).expect("drawn").collect()
 }
@@ -255,7 +255,7 @@ fn a_replay_holds_what_is_in_flight() {
         most: u64,
     }
     impl ReplayWatch for Seen<'_> {
-        fn over(&mut self, _: Over) {
+        fn over(&mut self, _: ReplayedRequest) {
             self.most = self.most.max(self.pulled.get() - self.over);
             self.over += 1;
         }
@@ -269,7 +269,7 @@ fn a_replay_holds_what_is_in_flight() {
     let mut world = World::new(&EngineSpec { name: "queue".into(), mode }, 1).expect("sound");
     let requests = (0..20_000).map(|i| {
         pulled.set(pulled.get() + 1);
-        Due { at_ns: i * 100_000_000, request: Submit::new(0, 1, 1) }
+        DueRequest { at_ns: i * 100_000_000, request: Submit::new(0, 1, 1) }
     });
     let mut seen = Seen { pulled: &pulled, over: 0, most: 0 };
     play_each(&mut world, Listed(requests.peekable()), 1, &mut seen);

@@ -3,7 +3,7 @@
 use plimsoll_measure::findings::{LevelSummary, Metric};
 use plimsoll_measure::summarise;
 use plimsoll_plan::replay::ReplayRequest;
-use plimsoll_plan::what_if::verify::{Against, unlike, verify};
+use plimsoll_plan::what_if::verify::{HeldLevel, unlike, verify};
 use plimsoll_plan::what_if::{AsItIs, Asking, Predicted, WhatIfFinding, WhatIfSpec, figures, run, what_if};
 use plimsoll_sim::{WorldSpec, catalogue::profile};
 use plimsoll_workload::Size;
@@ -29,8 +29,8 @@ fn predict(measured: &Run, (system, world): (&System, &WorldSpec), asks: &[&str]
     what_if(&as_it_is, &WhatIfSpec { asks, figures: figures(), schedules: 6, seed: 3 }).expect("a prediction")
 }
 
-fn against<'a>(measured: &'a LevelSummary, asked: &'a [ReplayRequest]) -> Against<'a> {
-    Against { measured, asked, replicas: 1, seed: 4 }
+fn against<'a>(measured: &'a LevelSummary, asked: &'a [ReplayRequest]) -> HeldLevel<'a> {
+    HeldLevel { measured, asked, replicas: 1, seed: 4 }
 }
 
 /// A prediction for twice the load against a run of twice, and of 1.8 times, which it is made anew for: in the bands, the bodies within an eighth, and
@@ -64,7 +64,7 @@ fn a_prediction_is_held_against_what_then_happened() {
     let (summary, asked) = (summary(&other), run::arrivals(&other.levels[0], &other.attempts));
     let why = unlike(&found.cases[0], &against(&summary, &asked));
     assert!(why.as_ref().is_some_and(|why| why.contains("mean prompt")), "{why:?}");
-    let two = Against { replicas: 2, ..against(&summary, &asked) };
+    let two = HeldLevel { replicas: 2, ..against(&summary, &asked) };
     assert!(unlike(&found.cases[0], &two).is_some_and(|why| why.contains("for 1 replicas, and 2 answered")));
 }
 

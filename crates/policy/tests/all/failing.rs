@@ -1,7 +1,7 @@
 //! Retries and ejections in cases that can be worked out by hand.
 
 use plimsoll_model::{At, Span};
-use plimsoll_policy::{BreakerSpec, Health, RetryBudget, RetrySpec, Standing, Verdict};
+use plimsoll_policy::{BreakerSpec, Health, ReplicaOutcome, RetryBudget, RetrySpec, Standing};
 
 fn at(s: f64) -> At {
     At::ZERO + Span::from_secs_f64(s)
@@ -55,7 +55,7 @@ fn savings_last_for_ten_seconds_of_traffic() {
 fn a_replica_that_sheds_is_never_ejected_and_its_penalty_decays() {
     let mut health = pool(2);
     for request in 0..1_000 {
-        health.ended(0, Verdict::Shed(Some(Span::from_secs(30))), at(f64::from(request) * 0.01), 0.5);
+        health.ended(0, ReplicaOutcome::Shed(Some(Span::from_secs(30))), at(f64::from(request) * 0.01), 0.5);
     }
     assert_eq!(health.standing(0, at(10.0)), Standing::Ready);
     assert_eq!(usable(&health, at(10.0)), [0, 1]);
@@ -69,7 +69,7 @@ fn a_replica_that_sheds_is_never_ejected_and_its_penalty_decays() {
 #[test]
 fn five_failures_eject_for_a_time_that_doubles_and_one_request_brings_it_back() {
     let mut health = pool(4);
-    (0..5).for_each(|_| health.ended(2, Verdict::Failed, at(1.0), 1.0));
+    (0..5).for_each(|_| health.ended(2, ReplicaOutcome::Failed, at(1.0), 1.0));
     assert_eq!(health.standing(2, at(1.0)), Standing::Ejected);
     assert_eq!(usable(&health, at(1.0)), [0, 1, 3]);
     assert_eq!(health.standing(2, at(6.0)), Standing::Trial);
@@ -77,7 +77,7 @@ fn five_failures_eject_for_a_time_that_doubles_and_one_request_brings_it_back() 
     assert_eq!(usable(&health, at(6.0)), [0, 1, 2, 3]);
     health.sent(2, at(6.0));
     assert_eq!(usable(&health, at(6.0)), [0, 1, 3]);
-    health.ended(2, Verdict::Failed, at(6.1), 1.0);
+    health.ended(2, ReplicaOutcome::Failed, at(6.1), 1.0);
     assert_eq!(health.standing(2, at(16.0)), Standing::Ejected);
     assert_eq!(health.standing(2, at(16.2)), Standing::Trial);
     health.sent(2, at(16.2));
@@ -85,7 +85,7 @@ fn five_failures_eject_for_a_time_that_doubles_and_one_request_brings_it_back() 
     health.untold(2);
     assert_eq!(usable(&health, at(16.3)), [0, 1, 2, 3]);
     health.sent(2, at(16.3));
-    health.ended(2, Verdict::Worked, at(16.4), 1.0);
+    health.ended(2, ReplicaOutcome::Worked, at(16.4), 1.0);
     assert_eq!(health.standing(2, at(16.4)), Standing::Ready);
 }
 
@@ -94,7 +94,7 @@ fn half_of_the_requests_failing_ejects_too_and_a_quarter_does_not() {
     let run = |every: u32| {
         let mut health = pool(4);
         for request in 0..100 {
-            let verdict = if request % every == 0 { Verdict::Failed } else { Verdict::Worked };
+            let verdict = if request % every == 0 { ReplicaOutcome::Failed } else { ReplicaOutcome::Worked };
             health.ended(1, verdict, at(f64::from(request) * 0.1), 0.5);
             if health.standing(1, at(f64::from(request) * 0.1)) != Standing::Ready {
                 return true;
@@ -105,7 +105,7 @@ fn half_of_the_requests_failing_ejects_too_and_a_quarter_does_not() {
     assert!(!run(4));
     let mut health = pool(4);
     // Two failures and a success in turn: never five in a row.
-    let turns = [Verdict::Failed, Verdict::Failed, Verdict::Worked];
+    let turns = [ReplicaOutcome::Failed, ReplicaOutcome::Failed, ReplicaOutcome::Worked];
     let ejected = (0..100usize).find(|&request| {
         let now = at(request as f64 * 0.1);
         health.ended(1, turns[request % 3], now, 0.5);
@@ -118,7 +118,7 @@ fn half_of_the_requests_failing_ejects_too_and_a_quarter_does_not() {
 fn a_third_at_most_is_ejected() {
     let mut health = pool(10);
     for replica in 0..10 {
-        (0..5).for_each(|_| health.ended(replica, Verdict::Failed, at(1.0), 1.0));
+        (0..5).for_each(|_| health.ended(replica, ReplicaOutcome::Failed, at(1.0), 1.0));
     }
     assert_eq!(usable(&health, at(1.0)), [3, 4, 5, 6, 7, 8, 9]);
 }
@@ -129,7 +129,7 @@ fn with_less_than_half_left_all_are_used_that_answer() {
     let mut health = Health::new(&spec, 5);
     (0..4).for_each(|replica| health.set_up(replica, true));
     for replica in 0..3 {
-        (0..5).for_each(|_| health.ended(replica, Verdict::Failed, at(1.0), 1.0));
+        (0..5).for_each(|_| health.ended(replica, ReplicaOutcome::Failed, at(1.0), 1.0));
     }
     // Three of the four that answer are ejected; the fifth does not answer.
     assert_eq!(usable(&health, at(1.0)), [0, 1, 2, 3]);

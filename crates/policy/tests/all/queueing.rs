@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, BudgetState, Span};
 use plimsoll_policy::{
-    AdmissionSpec, Ask, ClassSpec, Facts, FairQueue, Front, FrontSpec, Given, Held, Load, Offer, Order,
-    Refusal, RouteSpec, Sent, Standing, Terms, Verdict,
+    AdmissionSpec, ClassSpec, Facts, FairQueue, Front, FrontSpec, Given, Load, Offer, Order, QueueShare,
+    QueuedAsk, Refusal, ReplicaOutcome, RouteSpec, SentRequest, Standing, Terms,
 };
 use proptest::prelude::*;
 
@@ -14,8 +14,8 @@ fn order(class: usize, tenant: u64, due: i64) -> Order {
     Order { class, tenant, due: At(due) }
 }
 
-fn held(tokens: u64) -> Held {
-    Held { requests: 1, tokens, bytes: 4 * tokens }
+fn held(tokens: u64) -> QueueShare {
+    QueueShare { requests: 1, tokens, bytes: 4 * tokens }
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn a_tenants_earliest_deadline_goes_first_and_what_has_none_by_its_turn() {
     }
     let served: Vec<&str> = std::iter::from_fn(|| queue.serve(queue.next(|_| true)?, 5)).collect();
     assert_eq!(served, ["soon", "soon too", "between", "late"]);
-    assert_eq!(queue.held(), Held::default());
+    assert_eq!(queue.held(), QueueShare::default());
 }
 
 /// Tenant 1 has 300 tokens in requests of 100, tenant 2 one of 50, class 1 waits with 40.
@@ -129,7 +129,7 @@ proptest! {
 
 struct Prompt(u32);
 
-impl Ask for Prompt {
+impl QueuedAsk for Prompt {
     fn facts(&self) -> Facts<'_> {
         Facts { prompt_tokens: self.0, streams: true, ..Facts::default() }
     }
@@ -174,7 +174,7 @@ fn time_that_ran_out_is_seen_when_it_is_the_requests_turn() {
     let mut out = Vec::new();
     front.pump(at(1.0), &mut chance, &mut out);
     assert!(out.is_empty(), "the replica is full");
-    front.ended(first, Some(Verdict::Worked), 0, at(10.5), &mut chance);
+    front.ended(first, Some(ReplicaOutcome::Worked), 0, at(10.5), &mut chance);
     front.pump(at(10.5), &mut chance, &mut out);
     assert!(matches!(out[..], [(_, Given::Refused(Refusal::Expired))]), "{out:?}");
     assert!(!front.has_waiting());
@@ -266,7 +266,7 @@ fn acts() -> impl Strategy<Value = Vec<(f64, Act)>> {
 /// What became of each request, as its caller was told.
 #[derive(Default)]
 struct Told {
-    running: Vec<Sent>,
+    running: Vec<SentRequest>,
     waiting: BTreeMap<u64, At>,
     answers: HashMap<u64, u32>,
     refused_or_sent: u32,
@@ -315,7 +315,7 @@ proptest! {
                 },
                 Act::End(verdict) => if !told.running.is_empty() {
                     let sent = told.running.remove(0);
-                    let verdict = verdict.map(|worked| if worked { Verdict::Worked } else { Verdict::Shed(None) });
+                    let verdict = verdict.map(|worked| if worked { ReplicaOutcome::Worked } else { ReplicaOutcome::Shed(None) });
                     front.ended(sent, verdict, 5, now, &mut chance);
                 },
                 Act::Leave => if let Some((ticket, _)) = told.waiting.pop_first() {
@@ -335,7 +335,7 @@ proptest! {
         (0..3).for_each(|replica| front.set_up(replica, true));
         while !told.running.is_empty() || !told.waiting.is_empty() {
             if let Some(sent) = told.running.pop() {
-                front.ended(sent, Some(Verdict::Worked), 5, now, &mut chance);
+                front.ended(sent, Some(ReplicaOutcome::Worked), 5, now, &mut chance);
             }
             front.pump(now, &mut chance, &mut out);
             told.of(&mut out);
@@ -366,7 +366,7 @@ fn share_of_bulk(state: BudgetState, gives_way: bool) -> f64 {
     let (mut bulk, mut given) = (0, Vec::new());
     for turn in 0..200 {
         let now = at(0.1 * f64::from(turn + 1));
-        front.ended(running, Some(Verdict::Worked), 0, now, &mut chance);
+        front.ended(running, Some(ReplicaOutcome::Worked), 0, now, &mut chance);
         front.pump(now, &mut chance, &mut given);
         let Some((ticket, Given::Sent(sent))) = given.pop() else { panic!("there is room for one") };
         (running, bulk) = (sent, bulk + class_of[&ticket]);
@@ -422,7 +422,7 @@ fn a_replica_that_has_gone_leaves_nothing_to_the_one_that_gets_its_number() {
     front.set_draining(0, true);
     assert!(!front.part(0), "a request runs there");
     front.first(&mut sent, slow);
-    front.ended(sent, Some(Verdict::Shed(None)), 10, slow, &mut chance);
+    front.ended(sent, Some(ReplicaOutcome::Shed(None)), 10, slow, &mut chance);
     assert!(front.speed(0).prefill.per > fresh.prefill.per && front.health().penalty(0, slow) > Span::ZERO);
     assert!(front.part(0));
     assert_eq!((front.health().count(), front.health().standing(0, slow)), (1, Standing::Down));
@@ -465,7 +465,7 @@ fn replicas_that_join_get_their_share_where_nothing_waits() {
         let first = now + Span::from_secs_f64(noise * (0.008 + f64::from(tokens) / 20_000.0));
         front.first(&mut sent, first);
         let end = first + Span::from_secs_f64(noise * 0.008 * 49.0);
-        front.ended(sent, Some(Verdict::Worked), 50, end, &mut chance);
+        front.ended(sent, Some(ReplicaOutcome::Worked), 50, end, &mut chance);
     }
     assert!(served.iter().all(|&served| served >= 404 / 6), "{served:?}");
 }

@@ -4,7 +4,8 @@ use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Span};
 use plimsoll_policy::telemetry::{STALE, STILL};
 use plimsoll_policy::{
-    Ask, Facts, Front, FrontSpec, Load, Offer, PageStanding, RouteSpec, Said, Sent, Telemetry, Terms, Verdict,
+    Facts, Front, FrontSpec, Load, Offer, PageStanding, QueuedAsk, ReplicaOutcome, RouteSpec, Said,
+    SentRequest, Telemetry, Terms,
 };
 use proptest::prelude::*;
 
@@ -157,7 +158,7 @@ fn figures_that_are_none_change_nothing() {
 
 struct Plain;
 
-impl Ask for Plain {
+impl QueuedAsk for Plain {
     fn facts(&self) -> Facts<'_> {
         FACTS
     }
@@ -182,7 +183,7 @@ fn front(replicas: u32) -> Front<Plain> {
     front
 }
 
-fn send(front: &mut Front<Plain>, now: At, chance: &mut Stream) -> Sent {
+fn send(front: &mut Front<Plain>, now: At, chance: &mut Stream) -> SentRequest {
     let terms = Terms { class: 0, tenant: 0, came: now, slo: None, bytes: 0 };
     match front.offer(&FACTS, &terms, now, chance, || Plain) {
         Offer::Sent(sent) => sent,
@@ -196,13 +197,13 @@ fn send(front: &mut Front<Plain>, now: At, chance: &mut Stream) -> Sent {
 fn a_replica_that_lies_gets_no_herd() {
     const OTHERS: f64 = 60.0;
     let (mut front, mut chance) = (front(3), Stream::new(1, "test", 0));
-    let mut runs: Vec<(At, Sent)> = Vec::new();
+    let mut runs: Vec<(At, SentRequest)> = Vec::new();
     let mut placed = [0u32; 3];
     for step in 0..3_000i64 {
         let now = at(step * 10);
         while let Some(place) = runs.iter().position(|(ends, _)| *ends <= now) {
             let (_, sent) = runs.remove(place);
-            front.ended(sent, Some(Verdict::Worked), 50, now, &mut chance);
+            front.ended(sent, Some(ReplicaOutcome::Worked), 50, now, &mut chance);
         }
         for replica in (0..3).filter(|_| step % 100 == 0) {
             front.asks_page(replica);

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Span};
 use plimsoll_policy::{
-    AdmissionSpec, Ask, Facts, Front, FrontSpec, Given, Offer, Refusal, RouteSpec, Sent, Terms, Verdict,
+    AdmissionSpec, Facts, Front, FrontSpec, Given, Offer, QueuedAsk, Refusal, ReplicaOutcome, RouteSpec,
+    SentRequest, Terms,
 };
 use proptest::prelude::*;
 
@@ -19,7 +20,7 @@ struct Prompt {
     tokens: u32,
 }
 
-impl Ask for Prompt {
+impl QueuedAsk for Prompt {
     fn facts(&self) -> Facts<'_> {
         Facts { model: Some(self.model), prompt_tokens: self.tokens, streams: true, ..Facts::default() }
     }
@@ -49,7 +50,7 @@ fn offer(front: &mut Front<Prompt>, model: u64, slo_s: Option<f64>, now: At) -> 
     front.offer(&prompt.facts(), &terms, now, &mut Stream::new(1, "test", 0), || prompt)
 }
 
-fn sent(offer: Offer) -> Sent {
+fn sent(offer: Offer) -> SentRequest {
     match offer {
         Offer::Sent(sent) => sent,
         other => panic!("room: {other:?}"),
@@ -156,9 +157,9 @@ proptest! {
         let serves = [LARGE, LARGE, SMALL, SMALL];
         let mut front = front(&serves);
         let mut chance = Stream::new(5, "test", 0);
-        let (mut running, mut waiting) = (Vec::<(u64, Sent)>::new(), BTreeMap::<u64, u64>::new());
+        let (mut running, mut waiting) = (Vec::<(u64, SentRequest)>::new(), BTreeMap::<u64, u64>::new());
         let (mut came, mut over, mut now) = (0, 0, at(0.0));
-        let check = |model: u64, sent: &Sent| {
+        let check = |model: u64, sent: &SentRequest| {
             let asked = if model == CHAT { [LARGE, SMALL][sent.tier as usize] } else { model };
             assert_eq!(serves[sent.booking.replica as usize], asked, "{sent:?}");
         };
@@ -179,7 +180,7 @@ proptest! {
                     && sent.booking.first.is_none() { front.first(sent, now); },
                 5 | 6 => if usize::from(number) % 16 < running.len() {
                     let (_, sent) = running.swap_remove(usize::from(number) % 16);
-                    front.ended(sent, (what == 5).then_some(Verdict::Worked), 10, now, &mut chance);
+                    front.ended(sent, (what == 5).then_some(ReplicaOutcome::Worked), 10, now, &mut chance);
                     over += 1;
                 },
                 7 => now += Span::from_secs(i64::from(number) - 32_768),

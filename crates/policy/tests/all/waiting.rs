@@ -5,13 +5,14 @@ use std::collections::HashMap;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Span};
 use plimsoll_policy::{
-    AdmissionSpec, Ask, Facts, Front, FrontSpec, Given, Offer, RouteSpec, Sent, Terms, Verdict,
+    AdmissionSpec, Facts, Front, FrontSpec, Given, Offer, QueuedAsk, ReplicaOutcome, RouteSpec, SentRequest,
+    Terms,
 };
 
 #[derive(Clone, Copy)]
 struct Prompt(u32);
 
-impl Ask for Prompt {
+impl QueuedAsk for Prompt {
     fn facts(&self) -> Facts<'_> {
         Facts { prompt_tokens: self.0, streams: true, ..Facts::default() }
     }
@@ -71,7 +72,7 @@ fn outcome(server: &mut Server, rate_per_s: f64, slo_s: f64, seed: u64) -> Outco
     let (mut chance, mut load) = (Stream::new(seed, "front", 0), Stream::new(seed, "load", 0));
     let mut seen =
         Outcome { answered: 0, refused: 0, expired: 0, late: 0, predicted_s: 0.0, came_s: 0.0, queued: 0 };
-    let (mut running, mut came): (HashMap<u64, Sent>, HashMap<u64, At>) = Default::default();
+    let (mut running, mut came): (HashMap<u64, SentRequest>, HashMap<u64, At>) = Default::default();
     let mut waiting: HashMap<u64, (u64, Prompt)> = HashMap::new();
     let mut out: Vec<(u64, Given)> = Vec::new();
     let (mut now, mut next, mut number) = (At::ZERO, At::ZERO, 0u64);
@@ -103,7 +104,7 @@ fn outcome(server: &mut Server, rate_per_s: f64, slo_s: f64, seed: u64) -> Outco
                 one.answers.retain(|&(end, id)| {
                     if end <= now {
                         let sent = running.remove(&id).expect("it runs");
-                        front.ended(sent, Some(Verdict::Worked), 100, now, &mut chance);
+                        front.ended(sent, Some(ReplicaOutcome::Worked), 100, now, &mut chance);
                     }
                     end > now
                 });

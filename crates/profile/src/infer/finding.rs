@@ -5,8 +5,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::answers::WholeAnswers;
-use super::split::{Source, Split, WaitPart};
-use crate::finding::Times;
+use super::split::{Split, WaitPart, WaitSource};
+use crate::finding::DurationFigures;
 use plimsoll_measure::findings::{Bounded, Estimate, Held, Reading};
 
 /// How a part's figures are known.
@@ -60,7 +60,7 @@ pub struct PartFinding {
     pub mean_told: bool,
     /// What other requests of the same load would show: 95 % intervals that allow for requests that queue behind one another. The
     /// error of an inference is not in them; it stands in the figures above.
-    pub sampled: Option<Times>,
+    pub sampled: Option<DurationFigures>,
 }
 
 /// What a part that is faster does to the whole time.
@@ -124,7 +124,7 @@ pub struct WaitFinding {
     /// Requests of the window without a whole streamed answer, left out.
     pub left_out: u64,
     /// Where the split between queue and prefill comes from; `None` = it is unknown.
-    pub source: Option<Source>,
+    pub source: Option<WaitSource>,
     /// What it rests on, in sentences.
     pub notes: Vec<String>,
     /// From due to the last byte.

@@ -25,7 +25,7 @@ pub use answers::{AnswerPart, WholeAnswers};
 pub use finding::{Bands, Basis, PartCeiling, PartFinding, PartSlice, WaitFinding};
 pub use floor::Floor;
 pub use plimsoll_measure::findings::Bounded;
-pub use split::{Source, Split, WaitPart};
+pub use split::{Split, WaitPart, WaitSource};
 pub use told::{ReportedMean, ToldStages};
 pub use track::Track;
 
@@ -115,7 +115,7 @@ pub fn infer(case: &SplitCase<'_>) -> Inferred {
 struct Answer {
     likely: Vec<[f64; 3]>,
     ends: Vec<Vec<[f64; 3]>>,
-    source: Source,
+    source: WaitSource,
     /// Relative and absolute (ns) uncertainty of a mean that was laid on, for queue and prefill.
     edges: [Edge; 2],
     /// Did the server tell the time on each prompt?
@@ -157,7 +157,7 @@ impl Answer {
 
     fn reported(told: Vec<[f64; 3]>) -> Answer {
         let edges = [Edge::default(); 2];
-        Answer { likely: told, ends: Vec::new(), source: Source::Reported, edges, prompt_told: true }
+        Answer { likely: told, ends: Vec::new(), source: WaitSource::Reported, edges, prompt_told: true }
     }
 
     /// The server told the prompts, and nothing tells what stood before them apart: all of it stands for the front here, and is shown as unknown.
@@ -167,7 +167,7 @@ impl Answer {
         Answer {
             likely: likely.collect(),
             ends: Vec::new(),
-            source: Source::Prompts,
+            source: WaitSource::Prompts,
             edges,
             prompt_told: true,
         }
@@ -232,7 +232,8 @@ fn guess(
         prompt::lay(&mut shapes, told);
     }
     // A gauge says less of the mean than the steps do.
-    let pins = if shapes.source == Source::Steps { pins } else { without(Pins::of(rows, &case.told, true)) };
+    let pins =
+        if shapes.source == WaitSource::Steps { pins } else { without(Pins::of(rows, &case.told, true)) };
     note_pins(&pins, rows.len(), notes);
     let edges = edges(&pins, rows.len(), &shapes);
     let likely = split::lay(rows, &shapes.likely, &pins);
@@ -250,7 +251,7 @@ fn believed(rows: &[ClientRow<'_>], shapes: &Shapes, pins: &Pins, notes: &mut Ve
     }
     notes.push(format!(
         "the {} would have prompts take {} of the mean that the server tells: not used",
-        if shapes.source == Source::Steps { "steps" } else { "floor" },
+        if shapes.source == WaitSource::Steps { "steps" } else { "floor" },
         plimsoll_measure::say::number(1.0 / ratio)
     ));
     false
@@ -328,7 +329,7 @@ fn note_pins(pins: &Pins, rows: usize, notes: &mut Vec<String>) {
 
 /// What looks at the page at its edges leave open: requests counted on one side only, and rows that no look covers.
 fn edges(pins: &Pins, rows: usize, shapes: &Shapes) -> [Edge; 2] {
-    let residual = if shapes.source == Source::Steps { RESIDUAL_STEPS } else { RESIDUAL_FLOOR };
+    let residual = if shapes.source == WaitSource::Steps { RESIDUAL_STEPS } else { RESIDUAL_FLOOR };
     let of = |pin: &Option<(ReportedMean, Vec<usize>)>, ns: f64| {
         let Some((told, members)) = pin else { return Edge { share: 0.0, ns, pinned: false, residual } };
         let strangers = (told.count - members.len() as f64).abs() / told.count.max(1.0);
@@ -395,7 +396,7 @@ fn find(
         wait: measured(WaitPart::Prefill, finding::wait),
         untold: match answer.map(|answer| answer.source) {
             None => measured(WaitPart::Prefill, finding::wait),
-            Some(Source::Prompts) => measured(WaitPart::Queue, finding::before_prompt),
+            Some(WaitSource::Prompts) => measured(WaitPart::Queue, finding::before_prompt),
             Some(_) => None,
         },
         bands: finding::bands(&splits),
@@ -439,9 +440,9 @@ fn part_finding(
     let inside = matches!(part, WaitPart::Front | WaitPart::Queue | WaitPart::Prefill);
     let basis = match (inside, answer) {
         (false, _) => Basis::Measured,
-        (true, Some(answer)) if answer.source == Source::Reported => Basis::Reported,
+        (true, Some(answer)) if answer.source == WaitSource::Reported => Basis::Reported,
         (true, Some(answer)) if answer.prompt_told && part == WaitPart::Prefill => Basis::Reported,
-        (true, Some(answer)) if answer.source == Source::Prompts => Basis::Unknown,
+        (true, Some(answer)) if answer.source == WaitSource::Prompts => Basis::Unknown,
         (true, Some(_)) => Basis::Inferred,
         (true, None) => Basis::Unknown,
     };

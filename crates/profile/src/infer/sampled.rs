@@ -11,7 +11,7 @@ use plimsoll_math::quantile::EffectiveN;
 use super::Answer;
 use super::finding::{Basis, PartSlice, total};
 use super::split::{Split, WaitPart};
-use crate::finding::Times;
+use crate::finding::DurationFigures;
 use crate::sample::{blocks_for, mean_by_blocks};
 use plimsoll_measure::budget::StageBudget;
 use plimsoll_measure::findings::{Estimate, Held, Reading};
@@ -36,14 +36,14 @@ impl Sampled<'_> {
     }
 
     /// The times of a part, or of the whole, with their intervals.
-    pub fn times(&self, of: impl Fn(&Split) -> f64) -> Times {
+    pub fn times(&self, of: impl Fn(&Split) -> f64) -> DurationFigures {
         let values = column(self.splits, of);
         let mean_s = values.iter().sum::<i64>() as f64 / values.len().max(1) as f64 / 1e9;
         let n = values.len() as u64;
         match self.blocks() {
             Err(why) => {
                 let refused = || Reading::refused(why.clone(), n);
-                Times {
+                DurationFigures {
                     mean_s,
                     mean: refused(),
                     p50: refused(),
@@ -55,12 +55,17 @@ impl Sampled<'_> {
             Ok(blocks) => {
                 let mean = mean_by_blocks(&values, blocks);
                 match order::percentiles("", &values, self.length_s) {
-                    Some((set, _)) => {
-                        Times { mean_s, mean, p50: set.p50, p90: set.p90, p95: set.p95, p99: set.p99 }
-                    }
+                    Some((set, _)) => DurationFigures {
+                        mean_s,
+                        mean,
+                        p50: set.p50,
+                        p90: set.p90,
+                        p95: set.p95,
+                        p99: set.p99,
+                    },
                     None => {
                         let none = || Reading::refused("no requests", 0);
-                        Times { mean_s, mean, p50: none(), p90: none(), p95: none(), p99: none() }
+                        DurationFigures { mean_s, mean, p50: none(), p90: none(), p95: none(), p99: none() }
                     }
                 }
             }

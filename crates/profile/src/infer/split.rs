@@ -84,7 +84,7 @@ pub type Split = [f64; 7];
 /// Where a split of the wait comes from.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Source {
+pub enum WaitSource {
     /// The server told it of each request.
     Reported,
     /// The engine's steps, seen in the tokens of other answers.
@@ -109,7 +109,7 @@ pub(super) struct Shape {
 pub(super) struct Shapes {
     pub likely: Shape,
     pub ends: Vec<Shape>,
-    pub source: Source,
+    pub source: WaitSource,
     /// How far what stands before the queue may be off, ns.
     pub front_half: f64,
 }
@@ -117,7 +117,7 @@ pub(super) struct Shapes {
 /// From the steps.
 pub(super) fn by_steps(rows: &[ClientRow<'_>], track: &Track) -> Option<Shapes> {
     let begun: Vec<_> = track.begun(rows).into_iter().collect::<Option<Vec<_>>>()?;
-    let shape = |start: fn(&super::track::Begun) -> i64| Shape {
+    let shape = |start: fn(&super::track::PromptTimes) -> i64| Shape {
         prefill: begun.iter().map(|b| (b.done - start(b)).max(0) as f64).collect(),
         front: track.front_ns as f64,
         after: rows.iter().zip(&begun).map(|(row, b)| (row.first - b.done).max(0) as f64).collect(),
@@ -125,7 +125,7 @@ pub(super) fn by_steps(rows: &[ClientRow<'_>], track: &Track) -> Option<Shapes> 
     Some(Shapes {
         likely: shape(|b| b.at),
         ends: vec![shape(|b| b.late), shape(|b| b.early)],
-        source: Source::Steps,
+        source: WaitSource::Steps,
         front_half: track.front_half_ns as f64,
     })
 }
@@ -159,7 +159,7 @@ pub(super) fn by_floor(rows: &[ClientRow<'_>], floor: &Floor, slower: f64, told:
         let dear = with_base(base + own, floor.front_ns() - own, slower, 0.0);
         (shape(slower, 0.0), vec![shape(1.0, 0.0), shape(slower, 0.6), dear])
     };
-    Shapes { likely, ends, source: Source::Floor, front_half: 2.0 * floor.spread_ns }
+    Shapes { likely, ends, source: WaitSource::Floor, front_half: 2.0 * floor.spread_ns }
 }
 
 /// From the told means alone. The ends: every request's prompt took the same time; all of a wait grew alike.
@@ -177,7 +177,7 @@ pub(super) fn by_means(rows: &[ClientRow<'_>], queue: f64, prefill: f64) -> Shap
     Shapes {
         likely: shape(&|row| 0.5 * prefill + 0.5 * by_length(row)),
         ends: vec![shape(&|_| prefill), shape(&by_length), shape(&|row| share * row.wait() as f64)],
-        source: Source::Means,
+        source: WaitSource::Means,
         front_half: 0.0,
     }
 }

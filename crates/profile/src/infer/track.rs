@@ -41,7 +41,7 @@ pub struct Track {
 
 /// When a request's prompt was begun and done, ns. `early` and `late` bound the beginning.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Begun {
+pub struct PromptTimes {
     /// The likely beginning.
     pub at: i64,
     /// Not before this.
@@ -144,7 +144,7 @@ impl Track {
     /// Prompts are computed in the order in which they came, so the work is counted backwards: the last request takes the step of
     /// its first token, and as many before it as its prompt's cost needs; what it leaves of a step is its predecessor's. `all` are
     /// the requests of the level, the ones asked for among them: each takes what is its own.
-    pub fn begun(&self, all: &[ClientRow<'_>]) -> Vec<Option<Begun>> {
+    pub fn begun(&self, all: &[ClientRow<'_>]) -> Vec<Option<PromptTimes>> {
         let ways =
             [(1.0, LATE), (1.0, LIKELY), (1.5, EARLY)].map(|(cost, lack)| self.starts(all, cost, lack));
         (0..all.len())
@@ -158,7 +158,7 @@ impl Track {
                     late = (late + self.front_half_ns).min(done.max(at));
                     early = (early - self.front_half_ns).max(all[i].sent);
                 }
-                Some(Begun { at, late, early, done: done.max(at) })
+                Some(PromptTimes { at, late, early, done: done.max(at) })
             })
             .collect()
     }

@@ -2,7 +2,9 @@
 //! table is the example `infer`.
 
 use plimsoll_model::{At, Attempt, Event, EventKind, Outcome, Sample, ServerStage, Span};
-use plimsoll_profile::infer::{Basis, Floor, Source, SplitCase, ToldStages, WaitFinding, WaitPart, infer};
+use plimsoll_profile::infer::{
+    Basis, Floor, SplitCase, ToldStages, WaitFinding, WaitPart, WaitSource, infer,
+};
 
 use crate::infer_systems::{Page, drawn, figures, held, said};
 
@@ -155,7 +157,7 @@ fn a_told_prompt_is_taken_as_it_is_told() {
         (found.basis, found.mean.map(|mean| mean.value))
     };
     let finding = of(&attempts, None, false);
-    assert_eq!((finding.source, finding.requests), (Some(Source::Prompts), 199));
+    assert_eq!((finding.source, finding.requests), (Some(WaitSource::Prompts), 199));
     let sum: i64 = (0..200).filter(|i| *i != 8).map(|i| if i == 7 { 95 } else { 20 + i % 20 }).sum();
     let prompt_s = sum as f64 / 199.0 / 1e3;
     let (known, mean) = basis(&finding, WaitPart::Prefill);
@@ -172,7 +174,7 @@ fn a_told_prompt_is_taken_as_it_is_told() {
     let floor =
         Floor { base_ns: 8e6, per_token_ns: 1e5, gap_ns: 5e6, spread_ns: 1e6, lengths_differ: true, n: 30 };
     let finding = of(&attempts, Some(floor), false);
-    assert_eq!(finding.source, Some(Source::Floor));
+    assert_eq!(finding.source, Some(WaitSource::Floor));
     assert_eq!(basis(&finding, WaitPart::Prefill).0, Basis::Reported);
     assert!((basis(&finding, WaitPart::Prefill).1.expect("a mean") - prompt_s).abs() < 1e-9);
     assert_eq!(basis(&finding, WaitPart::Queue).0, Basis::Inferred);
@@ -270,5 +272,5 @@ fn two_engines_are_not_taken_for_one() {
         budget: None,
     };
     let finding = infer(&case).finding;
-    assert_ne!(finding.source, Some(Source::Steps), "{:?}", finding.notes);
+    assert_ne!(finding.source, Some(WaitSource::Steps), "{:?}", finding.notes);
 }

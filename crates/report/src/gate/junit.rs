@@ -5,7 +5,7 @@
 //! run measured, because all are judged from all of it. Written by hand: the format is four
 //! elements, and what matters is that every text is escaped.
 
-use plimsoll_judge::gate::{GateFinding, GateRow, GateVerdict, Role};
+use plimsoll_judge::gate::{GateFinding, GateRow, GateVerdict, RowRole};
 use plimsoll_measure::findings::Held;
 
 use super::{name, word};
@@ -71,8 +71,8 @@ enum Case {
 impl Case {
     fn of(finding: &GateFinding, row: &GateRow) -> Case {
         match (finding.verdict, row.role, row.held) {
-            (GateVerdict::Invalid, Role::Decides, _) => Case::Error,
-            (_, Role::Decides, Held::Fail) => Case::Failure,
+            (GateVerdict::Invalid, RowRole::Decides, _) => Case::Error,
+            (_, RowRole::Decides, Held::Fail) => Case::Failure,
             (_, _, Held::Pass) => Case::Passed,
             _ => Case::Skipped,
         }

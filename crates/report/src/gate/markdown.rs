@@ -1,6 +1,6 @@
 //! Markdown for a pull request: the verdict in its first line, the worst first, never more than sixty lines.
 
-use plimsoll_judge::gate::{GateFinding, Role};
+use plimsoll_judge::gate::{GateFinding, RowRole};
 
 use super::{name, verdict_words, word};
 
@@ -32,7 +32,7 @@ pub fn render(finding: &GateFinding) -> String {
         "| --- | --- | --- | --- | --- |".into(),
     ]);
     for row in rows.iter().take(ROWS) {
-        let watched = if row.role == Role::Watched { ", watched" } else { "" };
+        let watched = if row.role == RowRole::Watched { ", watched" } else { "" };
         lines.push(format!(
             "| {}{watched} | {} | {} | {} | {} |",
             word(finding.verdict, row),

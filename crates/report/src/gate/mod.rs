@@ -10,14 +10,14 @@ mod text;
 
 pub use text::render;
 
-use plimsoll_judge::gate::{GateRow, GateVerdict, Role};
+use plimsoll_judge::gate::{GateRow, GateVerdict, RowRole};
 use plimsoll_measure::findings::Held;
 
 /// One word for a row: `holds`, `broken`, `cannot tell`, `missing`, `tracked`; of an invalid measurement `not judged`.
 fn word(verdict: GateVerdict, row: &GateRow) -> &'static str {
     match (row.role, row.held) {
         (_, Held::Inconclusive) if row.missing => "missing",
-        (Role::Tracked, _) => "tracked",
+        (RowRole::Tracked, _) => "tracked",
         _ if verdict == GateVerdict::Invalid => "not judged",
         (_, Held::Pass) => "holds",
         (_, Held::Fail) => "broken",

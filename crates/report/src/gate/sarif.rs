@@ -3,7 +3,7 @@
 //! The file is what a reviewer can change, so it is what a result points into; the run has no lines. The fingerprint is made of
 //! what stays when the file is edited around it (id and slice), so that a scanner knows a finding again.
 
-use plimsoll_judge::gate::{GateFinding, GateRow, GateVerdict, Role};
+use plimsoll_judge::gate::{GateFinding, GateRow, GateVerdict, RowRole};
 use plimsoll_measure::findings::Held;
 use serde_json::{Value, json};
 
@@ -70,12 +70,12 @@ pub fn render(finding: &GateFinding, file: &str, place: impl Fn(&str) -> (u32, u
 fn kind_and_level(verdict: GateVerdict, row: &GateRow) -> (&'static str, &'static str) {
     match (verdict, row.role, row.held) {
         (GateVerdict::Invalid, ..) => ("review", "none"),
-        (_, Role::Tracked, _) => ("informational", "none"),
-        (_, Role::Decides, Held::Fail) => ("fail", "error"),
-        (_, Role::Watched, Held::Fail) => ("fail", "warning"),
+        (_, RowRole::Tracked, _) => ("informational", "none"),
+        (_, RowRole::Decides, Held::Fail) => ("fail", "error"),
+        (_, RowRole::Watched, Held::Fail) => ("fail", "warning"),
         (_, _, Held::Pass) => ("pass", "none"),
         // What is open has to be looked at; scanners show only failures, so it is one, at its lowest.
-        (_, Role::Decides, Held::Inconclusive) => ("fail", "warning"),
+        (_, RowRole::Decides, Held::Inconclusive) => ("fail", "warning"),
         (_, _, Held::Inconclusive) => ("open", "none"),
     }
 }

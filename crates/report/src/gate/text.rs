@@ -1,6 +1,6 @@
 //! The gate for a terminal: the verdict, what to know first, then one line per budget, worst first, with its reason below.
 
-use plimsoll_judge::gate::{GateFinding, Role};
+use plimsoll_judge::gate::{GateFinding, RowRole};
 
 use super::{name, verdict_words, word};
 use crate::figure;
@@ -20,7 +20,7 @@ pub fn render(finding: &GateFinding) -> String {
     text.push('\n');
     let mut table = Table::new(&["<", "<budget", "<what", "<measured", "<limit", "D", "<"]);
     for row in finding.worst_first() {
-        let role = if row.role == Role::Watched { "watched" } else { "" };
+        let role = if row.role == RowRole::Watched { "watched" } else { "" };
         table.row([
             words::marked(word(finding.verdict, row)),
             name(row),

@@ -10,13 +10,13 @@ use serde::Serialize;
 #[derive(Serialize, Clone, Debug)]
 pub struct Chart {
     /// Horizontal axis.
-    pub x: Axis,
+    pub x: ChartAxis,
     /// Vertical axis.
-    pub y: Axis,
+    pub y: ChartAxis,
     /// What is drawn.
     pub series: Vec<Series>,
     /// Vertical lines.
-    pub marks: Vec<Mark>,
+    pub marks: Vec<ChartMark>,
     /// Horizontal lines: ceilings.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ceilings: Vec<CeilingLine>,
@@ -29,7 +29,7 @@ pub struct Chart {
 
 /// An axis.
 #[derive(Serialize, Clone, Debug, Default)]
-pub struct Axis {
+pub struct ChartAxis {
     /// What it shows.
     pub label: String,
     /// Its unit, if any.
@@ -79,7 +79,7 @@ impl Series {
 
 /// A vertical line with its name.
 #[derive(Serialize, Clone, Debug)]
-pub struct Mark {
+pub struct ChartMark {
     /// Where.
     pub x: f64,
     /// What it marks.

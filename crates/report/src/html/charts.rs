@@ -3,9 +3,11 @@
 //! Axes are logarithmic where the quantity spans decades (latency) and linear where the eye should see proportion
 //! (load, throughput). Infinite values (failed requests in the tail) leave the plot: the line ends and the table says ∞.
 
-use plimsoll_measure::findings::{self, Curve, Findings, Histogram, LevelFinding, Line, Lines, Reading};
+use plimsoll_measure::findings::{
+    self, CapacityLine, CapacityLines, Curve, Findings, Histogram, LevelFinding, Reading,
+};
 
-use super::chart::{Axis, CeilingLine, Chart, Charts, Mark, Series, Shade};
+use super::chart::{CeilingLine, Chart, ChartAxis, ChartMark, Charts, Series, Shade};
 use crate::figure::centile;
 use crate::text::detailed;
 use crate::{figure, words};
@@ -43,7 +45,7 @@ fn finite_ms(seconds: f64) -> Option<f64> {
 }
 
 /// Percentiles against offered load with intervals, the fit, the onset and the borrowed time right of it.
-fn latency_curve(curve: &Curve, lines: Option<&Lines>) -> Chart {
+fn latency_curve(curve: &Curve, lines: Option<&CapacityLines>) -> Chart {
     type Pick = fn(&plimsoll_measure::findings::CurvePoint) -> &Reading;
     let picks: [(&str, &'static str, Pick); 3] =
         [("p50", "--s0", |p| &p.p50), ("p95", "--s1", |p| &p.p95), ("p99", "--s2", |p| &p.p99)];
@@ -77,8 +79,8 @@ fn latency_curve(curve: &Curve, lines: Option<&Lines>) -> Chart {
         });
     }
     Chart {
-        x: Axis { label: "offered load (requests/s)".into(), ..Axis::default() },
-        y: Axis { label: curve.metric.clone(), unit: "ms".into(), log: true, range: None },
+        x: ChartAxis { label: "offered load (requests/s)".into(), ..ChartAxis::default() },
+        y: ChartAxis { label: curve.metric.clone(), unit: "ms".into(), log: true, range: None },
         series,
         marks: lines.map(marks).unwrap_or_default(),
         ceilings: lines.and_then(|lines| lines.budget_spec.as_ref()).map_or_else(Vec::new, |budget| {
@@ -108,7 +110,7 @@ fn ceilings_of(level: &LevelFinding, drawn: &[&str]) -> Vec<CeilingLine> {
 }
 
 /// Done and good requests per second against offered load.
-fn throughput(curve: &Curve, lines: Option<&Lines>) -> Chart {
+fn throughput(curve: &Curve, lines: Option<&CapacityLines>) -> Chart {
     let x: Vec<f64> = curve.points.iter().map(|point| point.offered_per_s).collect();
     let mut series = vec![Series {
         y: x.iter().copied().map(Some).collect(),
@@ -130,8 +132,8 @@ fn throughput(curve: &Curve, lines: Option<&Lines>) -> Chart {
         });
     }
     Chart {
-        x: Axis { label: "offered load (requests/s)".into(), ..Axis::default() },
-        y: Axis { label: "requests/s".into(), ..Axis::default() },
+        x: ChartAxis { label: "offered load (requests/s)".into(), ..ChartAxis::default() },
+        y: ChartAxis { label: "requests/s".into(), ..ChartAxis::default() },
         series,
         marks: lines.map(marks).unwrap_or_default(),
         ceilings: Vec::new(),
@@ -140,7 +142,7 @@ fn throughput(curve: &Curve, lines: Option<&Lines>) -> Chart {
     }
 }
 
-fn marks(lines: &Lines) -> Vec<Mark> {
+fn marks(lines: &CapacityLines) -> Vec<ChartMark> {
     let mut marks = Vec::new();
     let onset = words::not_p99(lines).map_or_else(|| "onset".to_owned(), |p| format!("onset by {p}"));
     let named = [
@@ -149,8 +151,8 @@ fn marks(lines: &Lines) -> Vec<Mark> {
         ("budget", lines.budget.as_ref(), "--s3"),
     ];
     for (name, line, color) in named {
-        if let Some(rate) = line.and_then(Line::rate) {
-            marks.push(Mark {
+        if let Some(rate) = line.and_then(CapacityLine::rate) {
+            marks.push(ChartMark {
                 x: rate.value,
                 label: format!("{name} {}", figure::per_second(rate.value)),
                 color,
@@ -160,7 +162,7 @@ fn marks(lines: &Lines) -> Vec<Mark> {
     marks
 }
 
-fn shades(lines: &Lines) -> Vec<Shade> {
+fn shades(lines: &CapacityLines) -> Vec<Shade> {
     let Some(onset) = lines.onset.rate() else { return Vec::new() };
     vec![
         Shade {
@@ -180,8 +182,8 @@ fn shades(lines: &Lines) -> Vec<Shade> {
     ]
 }
 
-pub(super) fn time_axis() -> Axis {
-    Axis { label: "seconds into the level".into(), ..Axis::default() }
+pub(super) fn time_axis() -> ChartAxis {
+    ChartAxis { label: "seconds into the level".into(), ..ChartAxis::default() }
 }
 
 /// Latency over the course of a level, the warm-up shaded.
@@ -214,7 +216,7 @@ fn latency_over_time(level: &LevelFinding) -> Chart {
     }
     Chart {
         x: time_axis(),
-        y: Axis { label: "latency".into(), unit: "ms".into(), log: true, range: None },
+        y: ChartAxis { label: "latency".into(), unit: "ms".into(), log: true, range: None },
         series,
         marks: Vec::new(),
         ceilings: ceilings_of(level, &[name.as_str(), "e2e"]),
@@ -255,7 +257,7 @@ fn flow_over_time(level: &LevelFinding) -> Chart {
     }
     Chart {
         x: time_axis(),
-        y: Axis { label: "requests".into(), ..Axis::default() },
+        y: ChartAxis { label: "requests".into(), ..ChartAxis::default() },
         series,
         marks: Vec::new(),
         ceilings: Vec::new(),
@@ -280,10 +282,11 @@ fn distribution(level: &LevelFinding) -> Chart {
         drawn.zip(colors).map(|(histogram, color)| cumulative(histogram, color)).collect();
     let names: Vec<&str> = series.iter().map(|series| series.label.as_str()).collect();
     let marks = ceilings_of(level, &names).into_iter();
-    let marks = marks.map(|ceiling| Mark { x: ceiling.y, label: ceiling.label, color: "--ink" }).collect();
+    let marks =
+        marks.map(|ceiling| ChartMark { x: ceiling.y, label: ceiling.label, color: "--ink" }).collect();
     Chart {
-        x: Axis { label: "ms".into(), log: true, ..Axis::default() },
-        y: Axis { label: "share at or below".into(), unit: "%".into(), log: false, range: None },
+        x: ChartAxis { label: "ms".into(), log: true, ..ChartAxis::default() },
+        y: ChartAxis { label: "share at or below".into(), unit: "%".into(), log: false, range: None },
         series,
         marks,
         ceilings: Vec::new(),

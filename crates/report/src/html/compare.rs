@@ -5,7 +5,7 @@
 
 use maud::{Markup, html};
 use plimsoll_judge::compare::finding::{
-    ChangeVerdict, ComparedFigure, Comparison, Effect, Group, Scale, Worse,
+    ChangeVerdict, ComparedFigure, Comparison, Effect, Group, Scale, WorseWay,
 };
 use plimsoll_judge::compare::name;
 
@@ -133,7 +133,7 @@ fn picture(row: &ComparedFigure, effect: &Effect) -> Markup {
         Scale::Ratio => x.max(1e-12).ln() / row.margin.ln_1p(),
         Scale::Difference => x / row.margin,
     };
-    let turned = if row.worse == Worse::Lower { -1.0 } else { 1.0 };
+    let turned = if row.worse == WorseWay::Lower { -1.0 } else { 1.0 };
     let place = |margins: f64| {
         let inside = (turned * margins).clamp(-MARGINS, MARGINS);
         if inside.is_nan() { 0.5 * WIDTH } else { 0.5 * WIDTH * (1.0 + inside / MARGINS) }

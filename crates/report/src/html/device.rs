@@ -3,7 +3,7 @@
 //! Bars are plain elements, as on the page of a profile: they print, and need no script.
 
 use maud::{Markup, html};
-use plimsoll_diagnose::device::{Device, DeviceFinding, KindTime, Launches, Step, Top};
+use plimsoll_diagnose::device::{Device, DeviceFinding, DeviceStep, KindTime, Launches, Top};
 
 use super::page::page;
 use crate::device::{seconds, short};
@@ -156,8 +156,8 @@ fn meanwhile(finding: &DeviceFinding) -> Markup {
 }
 
 /// Each step to one scale: how long it took, and what its devices did.
-fn steps(steps: &[Step]) -> Markup {
-    let mut shown: Vec<&Step> = steps.iter().collect();
+fn steps(steps: &[DeviceStep]) -> Markup {
+    let mut shown: Vec<&DeviceStep> = steps.iter().collect();
     if steps.len() > STEPS {
         shown.sort_by(|a, b| b.took_s.total_cmp(&a.took_s));
         shown.truncate(STEPS);

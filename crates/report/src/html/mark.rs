@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use plimsoll_measure::findings::Lines;
+use plimsoll_measure::findings::CapacityLines;
 
 use crate::{figure, words};
 
@@ -14,7 +14,7 @@ const RIGHT: f64 = 984.0;
 const AXIS_Y: f64 = 74.0;
 
 /// The drawing of one kind of traffic, or nothing where no line was found.
-pub fn draw(lines: &Lines) -> Option<String> {
+pub fn draw(lines: &CapacityLines) -> Option<String> {
     let found: Vec<_> = words::named_lines(lines)
         .into_iter()
         .filter_map(|(name, line)| line.rate().map(|rate| (name, *rate)))

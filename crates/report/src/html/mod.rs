@@ -19,7 +19,9 @@ pub mod wait;
 use maud::{Markup, PreEscaped, html};
 use plimsoll_diagnose::Diagnosis;
 use plimsoll_diagnose::active::tell::Tried;
-use plimsoll_measure::findings::{Curve, Findings, LevelFinding, LevelSummary, Lines, Reading, Validity};
+use plimsoll_measure::findings::{
+    CapacityLines, Curve, Findings, LevelFinding, LevelSummary, Reading, Validity,
+};
 use plimsoll_model::{Manifest, RunState};
 use plimsoll_plan::finding::PlanFinding;
 
@@ -127,7 +129,7 @@ fn cost_section(findings: &Findings) -> Markup {
     }
 }
 
-fn lines_section(lines: &Lines) -> Markup {
+fn lines_section(lines: &CapacityLines) -> Markup {
     html! {
         section {
             h2 { "Lines for " (lines.traffic) " traffic" }
@@ -145,7 +147,7 @@ fn lines_section(lines: &Lines) -> Markup {
                             }
                         }
                         p.small { (why) }
-                        @if let plimsoll_measure::findings::Line::Found { load, .. } = line {
+                        @if let plimsoll_measure::findings::CapacityLine::Found { load, .. } = line {
                             p.small.soft { (words::load_words(load, lines.think_time_s)) }
                         }
                     }

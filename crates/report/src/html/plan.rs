@@ -7,7 +7,7 @@ use maud::{Markup, html};
 use plimsoll_measure::findings::{Estimate, Held, Reading};
 use plimsoll_plan::finding::{Chosen, Expected, PlanFinding, PlanOption, PlanPoint};
 
-use super::chart::{Axis, CeilingLine, Chart, Charts, Mark, Series, Shade};
+use super::chart::{CeilingLine, Chart, ChartAxis, ChartMark, Charts, Series, Shade};
 use super::page::{page, table_of};
 use crate::figure::centile;
 use crate::plan;
@@ -215,12 +215,13 @@ pub(super) fn charts(found: &PlanFinding) -> Charts {
             .latency
             .first()
             .map_or("latency".to_owned(), |c| format!("{} p{}", c.metric.name(), centile(c.percentile)));
-        let axes = (format!("{currency} an hour"), Axis { label, unit: "ms".into(), ..Axis::default() });
+        let axes =
+            (format!("{currency} an hour"), ChartAxis { label, unit: "ms".into(), ..ChartAxis::default() });
         charts.insert("pareto-cost".to_owned(), points(axes, all, front));
     }
     let tokens = pareto(found, |o| Some((o.tokens_per_user?, o.tokens_per_gpu?)), |o| o.on_token_front);
     if let Some((all, front)) = tokens {
-        let y = Axis { label: "output tokens/s per GPU".into(), ..Axis::default() };
+        let y = ChartAxis { label: "output tokens/s per GPU".into(), ..ChartAxis::default() };
         charts.insert(
             "pareto-tokens".to_owned(),
             points(("output tokens/s per user".to_owned(), y), all, front),
@@ -249,13 +250,13 @@ fn curve(found: &PlanFinding) -> Chart {
         high: Some(ends(i, |e| e.upper)),
         ..Series::line(name(figure), color)
     });
-    let mut marks = vec![Mark {
+    let mut marks = vec![ChartMark {
         x: found.load.peak_per_s,
         label: format!("planned {}", figure::per_second(found.load.peak_per_s)),
         color: "--s3",
     }];
     if found.rules.peak != 1.0 {
-        marks.push(Mark {
+        marks.push(ChartMark {
             x: found.load.rate_per_s,
             label: format!("mean {}", figure::per_second(found.load.rate_per_s)),
             color: "--s4",
@@ -263,7 +264,7 @@ fn curve(found: &PlanFinding) -> Chart {
     }
     let breaks =
         found.chosen.as_ref().and_then(|chosen| chosen.breaks_at.value()).filter(|at| at.is_finite());
-    marks.extend(breaks.map(|x| Mark {
+    marks.extend(breaks.map(|x| ChartMark {
         x,
         label: format!("breaks {}", figure::per_second(x)),
         color: "--s2",
@@ -293,8 +294,8 @@ fn curve(found: &PlanFinding) -> Chart {
         });
     }
     Chart {
-        x: Axis { label: "load (requests/s)".into(), ..Axis::default() },
-        y: Axis { label: "latency".into(), unit: "ms".into(), log: true, range: None },
+        x: ChartAxis { label: "load (requests/s)".into(), ..ChartAxis::default() },
+        y: ChartAxis { label: "latency".into(), unit: "ms".into(), log: true, range: None },
         series: series.collect(),
         marks,
         ceilings,
@@ -322,14 +323,14 @@ fn pareto(
     (all.len() > 1).then_some((all, front))
 }
 
-fn points((label, y): (String, Axis), all: Points, front: Points) -> Chart {
+fn points((label, y): (String, ChartAxis), all: Points, front: Points) -> Chart {
     let series = |points: &Points| Series {
         x: points.iter().map(|point| point.0).collect(),
         y: points.iter().map(|point| Some(point.1)).collect(),
         ..Series::default()
     };
     Chart {
-        x: Axis { label, ..Axis::default() },
+        x: ChartAxis { label, ..ChartAxis::default() },
         y,
         series: vec![
             Series { label: "options".into(), color: "--s4", points: true, line: false, ..series(&all) },

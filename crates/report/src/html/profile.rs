@@ -3,7 +3,7 @@
 //! Bars are plain elements with widths, not a chart library's: a stacked bar is a row of boxes, and it prints.
 
 use maud::{Markup, html};
-use plimsoll_profile::{Ceilings, ChangeFinding, PathFinding, ProfileFinding, Stage, Tail};
+use plimsoll_profile::{Ceilings, ChangeFinding, PathFinding, ProfileFinding, Stage, TailReason};
 
 use super::page::page;
 use crate::figure::counted;
@@ -46,7 +46,7 @@ fn path_section(path: &PathFinding) -> Markup {
                     tr { td { (swatch(found.stage)) code { (found.stage) } } @for cell in stage(found) { td { (cell) } } }
                 } }
             } }
-            @if let Tail::Attributed(tail) = &path.tail {
+            @if let TailReason::Attributed(tail) = &path.tail {
                 h3 { "What the slowest " (figure::percent(tail.slowest).replace(".0 %", " %")) " take more of than the middle fifth" }
                 div.scroll tabindex="0" role="region" aria-label="Table" { table {
                     thead { tr { th scope="col" { "stage" } th scope="col" { "ms more" } th.left scope="col" { "[95 %]" } th scope="col" { "of the gap" } } }
@@ -66,7 +66,7 @@ fn path_section(path: &PathFinding) -> Markup {
 
 /// One bar for the middle and one for the slowest, to one scale: how the slow differ is seen at once.
 fn bars(path: &PathFinding) -> Markup {
-    let Tail::Attributed(tail) = &path.tail else {
+    let TailReason::Attributed(tail) = &path.tail else {
         let parts: Vec<(Stage, f64)> =
             path.stages.iter().map(|found| (found.stage, found.times.mean_s)).collect();
         return html! { div.bands { (bar("mean", &parts, path.times.mean_s, path.times.mean_s)) } };

@@ -7,7 +7,7 @@ use maud::{Markup, html};
 use plimsoll_measure::findings::Findings;
 use plimsoll_measure::server_side::{LevelReport, ServerMoment};
 
-use super::chart::{Axis, Chart, Charts, Series};
+use super::chart::{Chart, ChartAxis, Charts, Series};
 use super::charts::{time_axis, warm_up};
 use crate::server::lines;
 use crate::text::detailed;
@@ -21,7 +21,7 @@ pub fn charts(findings: &Findings, charts: &mut Charts) {
             continue;
         };
         let sync = Some(format!("level-{id}"));
-        let chart = |y: Axis, series: Vec<Series>| Chart {
+        let chart = |y: ChartAxis, series: Vec<Series>| Chart {
             x: time_axis(),
             y,
             series,
@@ -38,11 +38,11 @@ pub fn charts(findings: &Findings, charts: &mut Charts) {
         .filter_map(|(name, color, of)| over_time(own, name, color, of, 1.0))
         .collect();
         if !requests.is_empty() {
-            let y = Axis { label: "requests in the server".into(), ..Axis::default() };
+            let y = ChartAxis { label: "requests in the server".into(), ..ChartAxis::default() };
             charts.insert(format!("server-{id}"), chart(y, requests));
         }
         if let Some(kv) = over_time(own, "KV cache in use", "--s4", |moment| moment.kv_usage, 100.0) {
-            let y = Axis { label: "KV cache in use".into(), unit: "%".into(), log: false, range: None };
+            let y = ChartAxis { label: "KV cache in use".into(), unit: "%".into(), log: false, range: None };
             charts.insert(format!("server-kv-{id}"), chart(y, vec![kv]));
         }
     }

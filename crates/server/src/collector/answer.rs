@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use plimsoll_wire::trace::export::{self, Code, Rejects};
 
-use super::intake::Done;
+use super::intake::IntakeEnd;
 
 /// Seconds after which a sender that was refused may come back.
 const RETRY_S: u64 = 1;
@@ -60,7 +60,7 @@ impl Body for Reply {
 
 /// Why a request is not taken.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Refusal {
+pub enum IntakeRefusal {
     /// Past the bound: later.
     Busy,
     /// The collector is stopping or its disk is full: later, elsewhere.
@@ -78,12 +78,12 @@ pub enum Refusal {
 }
 
 /// The answer to a request that was looked at.
-pub fn done(tongue: Tongue, rejects: Rejects, done: Done) -> Response<Reply> {
+pub fn done(tongue: Tongue, rejects: Rejects, done: IntakeEnd) -> Response<Reply> {
     match done {
-        Done::Kept { rejected } => kept(tongue, rejects, rejected),
-        Done::Malformed(why) => refused(tongue, Refusal::Malformed(why)),
-        Done::TooLarge => refused(tongue, Refusal::TooLarge),
-        Done::Unkept(why) => refused(tongue, Refusal::Unavailable(why)),
+        IntakeEnd::Kept { rejected } => kept(tongue, rejects, rejected),
+        IntakeEnd::Malformed(why) => refused(tongue, IntakeRefusal::Malformed(why)),
+        IntakeEnd::TooLarge => refused(tongue, IntakeRefusal::TooLarge),
+        IntakeEnd::Unkept(why) => refused(tongue, IntakeRefusal::Unavailable(why)),
     }
 }
 
@@ -109,9 +109,9 @@ fn kept(tongue: Tongue, rejects: Rejects, rejected: u64) -> Response<Reply> {
 }
 
 /// The answer to a request that is not taken.
-pub fn refused(tongue: Tongue, why: Refusal) -> Response<Reply> {
+pub fn refused(tongue: Tongue, why: IntakeRefusal) -> Response<Reply> {
     let (code, status, message, retry) = match why {
-        Refusal::Busy => {
+        IntakeRefusal::Busy => {
             let message = "more on its way than may be; come back in a second".to_owned();
             // Unless it is told to, Prometheus takes 429 for "never".
             let status = match tongue {
@@ -120,18 +120,20 @@ pub fn refused(tongue: Tongue, why: Refusal) -> Response<Reply> {
             };
             (Code::ResourceExhausted, status, message, Some(RETRY_S))
         }
-        Refusal::Denied => {
+        IntakeRefusal::Denied => {
             let message = "no bearer token, or a wrong one".to_owned();
             (Code::Unauthenticated, StatusCode::UNAUTHORIZED, message, None)
         }
-        Refusal::Unavailable(why) => (Code::Unavailable, StatusCode::SERVICE_UNAVAILABLE, why, Some(RETRY_S)),
-        Refusal::TooLarge => {
+        IntakeRefusal::Unavailable(why) => {
+            (Code::Unavailable, StatusCode::SERVICE_UNAVAILABLE, why, Some(RETRY_S))
+        }
+        IntakeRefusal::TooLarge => {
             let message = "the request is larger than allowed; send smaller batches".to_owned();
             (Code::ResourceExhausted, StatusCode::PAYLOAD_TOO_LARGE, message, None)
         }
-        Refusal::Malformed(why) => (Code::InvalidArgument, StatusCode::BAD_REQUEST, why, None),
-        Refusal::Unknown(why) => (Code::Unimplemented, StatusCode::NOT_FOUND, why, None),
-        Refusal::Http(status, why) => (Code::InvalidArgument, status, why, None),
+        IntakeRefusal::Malformed(why) => (Code::InvalidArgument, StatusCode::BAD_REQUEST, why, None),
+        IntakeRefusal::Unknown(why) => (Code::Unimplemented, StatusCode::NOT_FOUND, why, None),
+        IntakeRefusal::Http(status, why) => (Code::InvalidArgument, status, why, None),
     };
     if tongue == Tongue::Grpc {
         grpc(code, &message, retry)

@@ -5,7 +5,7 @@ use http::{HeaderMap, Method, Request, StatusCode};
 use plimsoll_wire::trace::export;
 use plimsoll_wire::{otlp_metrics, remote_write};
 
-use super::answer::{Refusal, Tongue};
+use super::answer::{IntakeRefusal, Tongue};
 
 /// One kind of it.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -63,11 +63,11 @@ impl Export {
     }
 
     /// Is it such an export? Whether gzip is (or may be) around it, else why it is refused.
-    pub fn fits<B>(self, request: &Request<B>, tongue: Tongue) -> Result<bool, Refusal> {
+    pub fn fits<B>(self, request: &Request<B>, tongue: Tongue) -> Result<bool, IntakeRefusal> {
         let (path, headers) = (request.uri().path(), request.headers());
         if tongue == Tongue::Grpc {
             if path != self.grpc_path() {
-                return Err(Refusal::Unknown(format!(
+                return Err(IntakeRefusal::Unknown(format!(
                     "{path}: plimsoll collects {} and nothing else",
                     self.name()
                 )));
@@ -75,15 +75,15 @@ impl Export {
             return match header(headers, "grpc-encoding") {
                 "identity" | "" => Ok(false),
                 "gzip" => Ok(true),
-                other => Err(Refusal::Unknown(format!("grpc-encoding {other}: send gzip or identity"))),
+                other => Err(IntakeRefusal::Unknown(format!("grpc-encoding {other}: send gzip or identity"))),
             };
         }
         if path != self.path() {
             let (what, path_of_it) = (self.name(), self.path());
-            return Err(Refusal::Unknown(format!("{path}: plimsoll collects {what}, at {path_of_it}")));
+            return Err(IntakeRefusal::Unknown(format!("{path}: plimsoll collects {what}, at {path_of_it}")));
         }
         if request.method() != Method::POST {
-            return Err(Refusal::Http(StatusCode::METHOD_NOT_ALLOWED, "POST is wanted here".into()));
+            return Err(IntakeRefusal::Http(StatusCode::METHOD_NOT_ALLOWED, "POST is wanted here".into()));
         }
         match self {
             Export::RemoteWrite => written(headers).map(|()| false),
@@ -92,7 +92,7 @@ impl Export {
     }
 }
 
-fn otlp(headers: &HeaderMap) -> Result<bool, Refusal> {
+fn otlp(headers: &HeaderMap) -> Result<bool, IntakeRefusal> {
     let kind = kind(headers);
     if !matches!(kind, "application/x-protobuf" | "application/protobuf" | "application/json") {
         return Err(wrong(format!("content type {kind:?}: send application/x-protobuf or application/json")));
@@ -105,7 +105,7 @@ fn otlp(headers: &HeaderMap) -> Result<bool, Refusal> {
 }
 
 /// Is it remote write 1.0? What is not is refused for good: no sender becomes another by trying again.
-fn written(headers: &HeaderMap) -> Result<(), Refusal> {
+fn written(headers: &HeaderMap) -> Result<(), IntakeRefusal> {
     let kind = header(headers, CONTENT_TYPE.as_str());
     if kind.contains("io.prometheus.write.v2") {
         let what = "remote write 2.0: send 1.0 (Prometheus: protobuf_message: prometheus.WriteRequest)";
@@ -121,12 +121,12 @@ fn written(headers: &HeaderMap) -> Result<(), Refusal> {
     let version = header(headers, "x-prometheus-remote-write-version");
     match version.is_empty() || version.starts_with("0.1") {
         true => Ok(()),
-        false => Err(Refusal::Malformed(format!("remote write version {version:?}: send 0.1.0"))),
+        false => Err(IntakeRefusal::Malformed(format!("remote write version {version:?}: send 0.1.0"))),
     }
 }
 
-fn wrong(what: String) -> Refusal {
-    Refusal::Http(StatusCode::UNSUPPORTED_MEDIA_TYPE, what)
+fn wrong(what: String) -> IntakeRefusal {
+    IntakeRefusal::Http(StatusCode::UNSUPPORTED_MEDIA_TYPE, what)
 }
 
 fn header<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {

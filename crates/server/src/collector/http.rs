@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use plimsoll_wire::trace::export;
 use tokio::sync::oneshot;
 
-use super::answer::{self, Refusal, Reply, Tongue};
+use super::answer::{self, IntakeRefusal, Reply, Tongue};
 use super::intake::{Job, Pending};
 use super::{Give, Shared};
 
@@ -32,12 +32,12 @@ pub async fn answer(
         Ok(wait) => match wait.await {
             Ok(done) => answer::done(tongue, shared.takes.rejects(), done),
             // The keeper is gone: nothing of this request was kept.
-            Err(_) => answer::refused(tongue, Refusal::Unavailable("the collector has stopped".into())),
+            Err(_) => answer::refused(tongue, IntakeRefusal::Unavailable("the collector has stopped".into())),
         },
         Err(refusal) => {
             let count = match &refusal {
-                Refusal::Busy | Refusal::Unavailable(_) => &shared.tally.refused,
-                Refusal::Unknown(_) => &shared.tally.elsewhere,
+                IntakeRefusal::Busy | IntakeRefusal::Unavailable(_) => &shared.tally.refused,
+                IntakeRefusal::Unknown(_) => &shared.tally.elsewhere,
                 _ => &shared.tally.malformed,
             };
             count.fetch_add(1, Ordering::SeqCst);
@@ -53,25 +53,25 @@ async fn take(
     tongue: Tongue,
     shared: &Arc<Shared>,
     give: &Give,
-) -> Result<oneshot::Receiver<super::intake::Done>, Refusal> {
+) -> Result<oneshot::Receiver<super::intake::IntakeEnd>, IntakeRefusal> {
     let is_encoded = shared.takes.fits(&request, tongue)?;
     if let Some(bearer) = &shared.config.bearer {
         let said = request.headers().get(AUTHORIZATION).map_or(&[][..], |value| value.as_bytes());
         if !bearer.is(said) {
-            return Err(Refusal::Denied);
+            return Err(IntakeRefusal::Denied);
         }
     }
     if shared.is_stopping() {
-        return Err(Refusal::Unavailable("the collector is stopping".into()));
+        return Err(IntakeRefusal::Unavailable("the collector is stopping".into()));
     }
     let mut pending = Pending::new(Arc::clone(shared));
     let body = tokio::time::timeout(BODY, body(request.into_body(), shared, &mut pending)).await;
-    let body = body.map_err(|_| Refusal::Malformed("the body did not come within 30 s".into()))??;
+    let body = body.map_err(|_| IntakeRefusal::Malformed("the body did not come within 30 s".into()))??;
     let (body, is_gzip) = if tongue == Tongue::Grpc {
         let (message, is_compressed) = export::unframed(&body)
-            .ok_or_else(|| Refusal::Malformed("no gRPC frame of one message".into()))?;
+            .ok_or_else(|| IntakeRefusal::Malformed("no gRPC frame of one message".into()))?;
         if is_compressed && !is_encoded {
-            return Err(Refusal::Malformed("compressed, with an encoding that is not gzip".into()));
+            return Err(IntakeRefusal::Malformed("compressed, with an encoding that is not gzip".into()));
         }
         (body.slice_ref(message), is_compressed)
     } else {
@@ -79,26 +79,26 @@ async fn take(
     };
     let (done, wait) = oneshot::channel();
     let job = Job { body, is_json: tongue == Tongue::Json, is_gzip, pending, done };
-    give.send(job).map_err(|_| Refusal::Unavailable("the collector has stopped".into()))?;
+    give.send(job).map_err(|_| IntakeRefusal::Unavailable("the collector has stopped".into()))?;
     Ok(wait)
 }
 
 /// The body, within the bound of one request and of all of them together.
-async fn body(mut body: Incoming, shared: &Shared, pending: &mut Pending) -> Result<Bytes, Refusal> {
+async fn body(mut body: Incoming, shared: &Shared, pending: &mut Pending) -> Result<Bytes, IntakeRefusal> {
     let most = shared.config.body_bytes;
     if body.size_hint().lower() > most as u64 {
-        return Err(Refusal::TooLarge);
+        return Err(IntakeRefusal::TooLarge);
     }
     let mut whole = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|e| Refusal::Malformed(format!("the body broke off: {e}")))?;
+        let frame = frame.map_err(|e| IntakeRefusal::Malformed(format!("the body broke off: {e}")))?;
         let Ok(data) = frame.into_data() else { continue };
         if whole.len() + data.len() > most {
-            return Err(Refusal::TooLarge);
+            return Err(IntakeRefusal::TooLarge);
         }
         if !pending.add(data.len()) {
             drain(&mut body, most).await;
-            return Err(Refusal::Busy);
+            return Err(IntakeRefusal::Busy);
         }
         whole.extend_from_slice(&data);
     }

@@ -61,12 +61,12 @@ pub struct Job {
     pub is_json: bool,
     pub is_gzip: bool,
     pub pending: Pending,
-    pub done: oneshot::Sender<Done>,
+    pub done: oneshot::Sender<IntakeEnd>,
 }
 
 /// What became of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Done {
+pub enum IntakeEnd {
     /// Kept, but for so many spans without valid ids.
     Kept {
         /// Spans that were left out.
@@ -131,12 +131,12 @@ impl Intake {
         }
     }
 
-    fn decode(&mut self, job: &Job, spans: &mut Vec<TraceSpan>) -> Result<Notes, Done> {
+    fn decode(&mut self, job: &Job, spans: &mut Vec<TraceSpan>) -> Result<Notes, IntakeEnd> {
         if let PushSink::Written(sink) = &mut self.sink {
             let read = remote_write::read(&job.body, self.shared.config.inflated_bytes);
             sink(read.map_err(|e| match e {
-                RemoteWriteError::TooLarge(_) => Done::TooLarge,
-                other => Done::Malformed(other.to_string()),
+                RemoteWriteError::TooLarge(_) => IntakeEnd::TooLarge,
+                other => IntakeEnd::Malformed(other.to_string()),
             })?);
             return Ok(Notes::default());
         }
@@ -156,35 +156,36 @@ impl Intake {
         let written;
         let bytes = match kind.filter(|_| job.is_json) {
             Some(kind) => {
-                written = otlp_json::to_protobuf(kind, bytes).map_err(|e| Done::Malformed(e.to_string()))?;
+                written =
+                    otlp_json::to_protobuf(kind, bytes).map_err(|e| IntakeEnd::Malformed(e.to_string()))?;
                 &written
             }
             None => bytes,
         };
         if let PushSink::Measured(sink) = &mut self.sink {
-            let read = otlp_metrics::read(bytes).map_err(|e| Done::Malformed(e.to_string()))?;
+            let read = otlp_metrics::read(bytes).map_err(|e| IntakeEnd::Malformed(e.to_string()))?;
             return Ok(Notes { refused: sink(read), ..Notes::default() });
         }
         if let PushSink::Passing(sink) = &mut self.sink {
             let mut read = Vec::new();
-            let notes = passing::split(bytes, &mut read).map_err(|e| Done::Malformed(e.to_string()))?;
+            let notes = passing::split(bytes, &mut read).map_err(|e| IntakeEnd::Malformed(e.to_string()))?;
             sink(read);
             return Ok(notes);
         }
         if !job.is_json {
-            return otlp::decode(bytes, spans).map_err(|e| Done::Malformed(e.to_string()));
+            return otlp::decode(bytes, spans).map_err(|e| IntakeEnd::Malformed(e.to_string()));
         }
-        let mut parsed = trace::read_otlp_json(bytes).map_err(|e| Done::Malformed(e.to_string()))?;
+        let mut parsed = trace::read_otlp_json(bytes).map_err(|e| IntakeEnd::Malformed(e.to_string()))?;
         spans.append(&mut parsed.spans);
         Ok(parsed.notes)
     }
 
-    fn inflate(&self, body: &[u8]) -> Result<Vec<u8>, Done> {
+    fn inflate(&self, body: &[u8]) -> Result<Vec<u8>, IntakeEnd> {
         let most = self.shared.config.inflated_bytes;
         let mut bytes = Vec::new();
         let read = MultiGzDecoder::new(body).take(most as u64 + 1).read_to_end(&mut bytes);
-        read.map_err(|e| Done::Malformed(format!("gzip: {e}")))?;
-        if bytes.len() > most { Err(Done::TooLarge) } else { Ok(bytes) }
+        read.map_err(|e| IntakeEnd::Malformed(format!("gzip: {e}")))?;
+        if bytes.len() > most { Err(IntakeEnd::TooLarge) } else { Ok(bytes) }
     }
 
     fn finish(&self, waits: Waiting, broken: Option<&str>) {
@@ -192,7 +193,7 @@ impl Intake {
         let tally = &self.shared.tally;
         drop(pending);
         let answer = match broken {
-            Some(why) => Done::Unkept(why.to_owned()),
+            Some(why) => IntakeEnd::Unkept(why.to_owned()),
             None => {
                 tally.requests.fetch_add(1, Ordering::SeqCst);
                 tally.rejected.fetch_add(notes.refused, Ordering::SeqCst);
@@ -201,7 +202,7 @@ impl Intake {
                 if self.shared.config.max_spans.is_some_and(|most| kept >= most) {
                     self.shared.stop();
                 }
-                Done::Kept { rejected: notes.refused }
+                IntakeEnd::Kept { rejected: notes.refused }
             }
         };
         // A sender that is gone sends again: spans may come twice, never not at all.
@@ -211,7 +212,7 @@ impl Intake {
 
 /// A request whose spans wait to be kept.
 struct Waiting {
-    done: oneshot::Sender<Done>,
+    done: oneshot::Sender<IntakeEnd>,
     pending: Pending,
     spans: usize,
     notes: Notes,

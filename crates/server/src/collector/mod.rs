@@ -145,7 +145,7 @@ pub trait SpanSink: Send + 'static {
 
 /// What came so far.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
-pub struct Counts {
+pub struct IntakeCounts {
     /// Requests whose spans were kept.
     pub requests: u64,
     /// Spans kept.
@@ -177,9 +177,9 @@ struct Tally {
 }
 
 impl Tally {
-    fn counts(&self) -> Counts {
+    fn counts(&self) -> IntakeCounts {
         let get = |count: &AtomicU64| count.load(Ordering::SeqCst);
-        Counts {
+        IntakeCounts {
             requests: get(&self.requests),
             spans: get(&self.spans),
             rejected: get(&self.rejected),
@@ -247,7 +247,7 @@ impl CollectStopper {
     }
 
     /// What came so far.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> IntakeCounts {
         self.0.tally.counts()
     }
 
@@ -311,7 +311,7 @@ impl Collecting {
     ///
     /// # Errors
     /// Why the sink or the system gave up; what was acknowledged until then is kept.
-    pub fn wait(mut self) -> Result<Counts, String> {
+    pub fn wait(mut self) -> Result<IntakeCounts, String> {
         self.join()?;
         Ok(self.shared.tally.counts())
     }

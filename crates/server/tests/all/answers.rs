@@ -1,11 +1,11 @@
 //! Answers decode with the client's own decoder, chunk by chunk, and their counts are exact.
 
 use plimsoll_model::{EventKind, Protocol, TokensRule};
-use plimsoll_wire::{Decoded, Decoder, Verdict};
+use plimsoll_wire::{AnswerVerdict, Decoded, Decoder};
 
 use super::http::{Answer, Client, canned, chat, post, start};
 
-fn decode(protocol: Protocol, stream: bool, answer: &Answer) -> (Vec<Decoded>, Verdict) {
+fn decode(protocol: Protocol, stream: bool, answer: &Answer) -> (Vec<Decoded>, AnswerVerdict) {
     let mut decoder = Decoder::new(protocol, stream, answer.status, answer.header("content-type"), true);
     let mut events = Vec::new();
     answer.chunks.iter().for_each(|chunk| decoder.feed(chunk, &mut events));

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 
 use plimsoll_model::At;
 use plimsoll_server::serve;
-use plimsoll_server::truth::{Ending, Record, read};
+use plimsoll_server::truth::{Ending, TruthRecord, read};
 use plimsoll_sim::{
-    Emission, EngineSpec, FaultSpec, LawSpec, ModeSpec, QueueSpec, Submit, What, World, WorldSpec,
+    Emission, EngineSpec, FaultSpec, LawSpec, ModeSpec, QueueSpec, RequestEvent, Submit, World, WorldSpec,
     catalogue::profile,
 };
 
@@ -69,7 +69,7 @@ pub fn log(mut events: Vec<(i64, u64, u8, String)>) -> String {
 }
 
 /// The live server's event log, from its truth.
-pub fn lived(records: &[Record], begin: i64) -> String {
+pub fn lived(records: &[TruthRecord], begin: i64) -> String {
     let mut events = Vec::new();
     for record in records {
         let id = record.number.unwrap();
@@ -97,7 +97,7 @@ pub fn lived(records: &[Record], begin: i64) -> String {
 }
 
 /// The event log of a fresh world that is told the same requests at the same instants, in virtual time.
-fn told(spec: &WorldSpec, records: &[Record], begin: i64) -> String {
+fn told(spec: &WorldSpec, records: &[TruthRecord], begin: i64) -> String {
     let mut world = World::of(spec, SEED).unwrap();
     let mut out = Vec::new();
     for record in records {
@@ -124,17 +124,17 @@ pub fn story(out: Vec<Emission>) -> Vec<(i64, u64, u8, String)> {
     for Emission { at, id, what } in out {
         let mut event = |order, what: String| events.push((at.0, id, order, what));
         match what {
-            What::Placed { replica: on } => {
+            RequestEvent::Placed { replica: on } => {
                 replica.insert(id, on);
             }
-            What::Admitted { cached } => {
+            RequestEvent::Admitted { cached } => {
                 let on = replica.get(&id).copied().unwrap_or(0);
                 event(0, format!("admitted on {on} with {cached} cached"));
             }
-            What::PrefillDone => event(1, "prefilled".to_owned()),
-            What::Token { n, .. } => event(2, format!("{n} tokens")),
-            What::Finished { .. } => event(3, "finished".to_owned()),
-            What::Failed(_) => event(3, "failed".to_owned()),
+            RequestEvent::PrefillDone => event(1, "prefilled".to_owned()),
+            RequestEvent::Token { n, .. } => event(2, format!("{n} tokens")),
+            RequestEvent::Finished { .. } => event(3, "finished".to_owned()),
+            RequestEvent::Failed(_) => event(3, "failed".to_owned()),
             other => panic!("nothing of this fails: {other:?}"),
         }
     }
@@ -142,7 +142,7 @@ pub fn story(out: Vec<Emission>) -> Vec<(i64, u64, u8, String)> {
 }
 
 fn ended(emissions: &[Emission]) -> usize {
-    emissions.iter().filter(|emission| matches!(emission.what, What::Finished { .. })).count()
+    emissions.iter().filter(|emission| matches!(emission.what, RequestEvent::Finished { .. })).count()
 }
 
 #[test]

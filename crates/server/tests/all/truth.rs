@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use plimsoll_server::truth::{Ending, Header, Record, read};
+use plimsoll_server::truth::{Ending, Header, TruthRecord, read};
 use plimsoll_server::{EngineServerConfig, ServeError, serve};
 
 use super::http::{Client, canned, chat, config, post, stuck};
@@ -13,7 +13,7 @@ fn logged(mut config: EngineServerConfig, path: &Path) -> EngineServerConfig {
     config
 }
 
-fn log(path: &Path) -> (Header, Vec<Record>) {
+fn log(path: &Path) -> (Header, Vec<TruthRecord>) {
     read(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 

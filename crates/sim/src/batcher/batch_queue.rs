@@ -27,7 +27,7 @@ pub(crate) struct Full;
 
 /// A place in the queue during a walk.
 #[derive(Copy, Clone, Default, Debug)]
-pub(crate) struct Place {
+pub(crate) struct QueuePlace {
     level: u32,
     index: usize,
 }
@@ -98,17 +98,17 @@ impl BatchQueue {
 
     /// The request at this place of a walk, or the next one behind it that may be taken at `now`; the place is moved to
     /// it. Those whose time is up are dealt with on the way.
-    pub fn look(&mut self, place: &mut Place, now: At, expired: &mut Vec<u32>) -> Option<Waiting> {
+    pub fn look(&mut self, place: &mut QueuePlace, now: At, expired: &mut Vec<u32>) -> Option<Waiting> {
         loop {
             let (&number, level) = self.levels.range_mut(place.level..).next()?;
             if number != place.level {
-                *place = Place { level: number, index: 0 };
+                *place = QueuePlace { level: number, index: 0 };
             }
             self.size -= level.apply(place.index, now, expired);
             if let Some(waiting) = level.at(place.index) {
                 return Some(waiting);
             }
-            *place = Place { level: number + 1, index: 0 };
+            *place = QueuePlace { level: number + 1, index: 0 };
         }
     }
 
@@ -135,7 +135,7 @@ impl BatchQueue {
     }
 }
 
-impl Place {
+impl QueuePlace {
     /// The one behind.
     pub fn advance(&mut self) {
         self.index += 1;

@@ -14,7 +14,7 @@ use crate::batcher::{Batch, Batcher, Moves};
 use crate::engine::calendar::Calendar;
 use crate::engine::slots::Slots;
 use crate::spec::dynamic::{DynamicSpec, Overlap};
-use crate::traffic::{Emission, Failure, FinishReason, Gauges, Rejected, Submit, Totals, What};
+use crate::traffic::{Emission, EngineGauges, Failure, FinishReason, Rejected, RequestEvent, Submit, Totals};
 
 const QUEUE_FULL: &str = "Exceeds maximum queue size";
 const EXPIRED: &str = "Request timeout expired";
@@ -228,7 +228,7 @@ impl Inference {
         self.stalled_until = self.stalled_until.max(until);
     }
 
-    pub fn fill(&self, gauges: &mut Gauges) {
+    pub fn fill(&self, gauges: &mut EngineGauges) {
         gauges.batches = true;
         gauges.running = self.running;
         gauges.waiting = (self.front.len() + self.batcher.waiting()) as u32;
@@ -272,7 +272,7 @@ impl Inference {
             let request = self.requests.at_mut(slot);
             if request.stage != Stage::Gone {
                 request.stage = Stage::Batch;
-                out.push(Emission { at: now, id: request.id, what: What::Admitted { cached: 0 } });
+                out.push(Emission { at: now, id: request.id, what: RequestEvent::Admitted { cached: 0 } });
             }
         }
         if self.keeps_order() {
@@ -380,18 +380,22 @@ impl Inference {
         totals.prompt_tokens += u64::from(request.prompt_tokens);
         totals.output_tokens += u64::from(n);
         totals.finished += 1;
-        out.push(Emission { at, id, what: What::PrefillDone });
+        out.push(Emission { at, id, what: RequestEvent::PrefillDone });
         if n > 0 {
-            out.push(Emission { at, id, what: What::Token { n, last: true } });
+            out.push(Emission { at, id, what: RequestEvent::Token { n, last: true } });
         }
         let reason = if n > 0 { FinishReason::Length } else { FinishReason::Stop };
-        out.push(Emission { at, id, what: What::Finished { reason } });
+        out.push(Emission { at, id, what: RequestEvent::Finished { reason } });
         self.leave(slot);
     }
 
     fn fail(&mut self, slot: u32, at: At, why: &'static str, out: &mut Vec<Emission>, totals: &mut Totals) {
         let id = self.requests.at(slot).id;
-        out.push(Emission { at, id, what: What::Failed(Failure::Status { status: UNAVAILABLE, why }) });
+        out.push(Emission {
+            at,
+            id,
+            what: RequestEvent::Failed(Failure::Status { status: UNAVAILABLE, why }),
+        });
         totals.failed += 1;
         self.leave(slot);
     }

@@ -28,7 +28,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use plimsoll_model::{At, Span};
 
-use crate::batcher::batch_queue::{BatchQueue, Full, Place, Waiting};
+use crate::batcher::batch_queue::{BatchQueue, Full, QueuePlace, Waiting};
 use crate::spec::dynamic::{BatcherSpec, DynamicSpec};
 
 /// How often a batcher that waits for an instance looks for requests whose time is up.
@@ -198,7 +198,7 @@ impl Batcher {
         let rules = self.rules.as_ref().expect("only a batcher with rules examines");
         let largest = rules.preferred.last().copied().unwrap_or(0);
         let held = self.held();
-        let (mut place, mut walked, mut items) = (Place::default(), 0, 0);
+        let (mut place, mut walked, mut items) = (QueuePlace::default(), 0, 0);
         let mut remembered = None;
         let (mut stopped, mut saturated) = (false, false);
         let (mut oldest, mut next_expiry): (Option<At>, Option<At>) = (None, None);

@@ -10,7 +10,7 @@ use crate::spec::{BatchingSpec, EngineSpec, ModeSpec, StepSpec};
 
 /// A load that an engine is to be used with.
 #[derive(Copy, Clone, PartialEq, Default, Debug)]
-pub struct Use {
+pub struct IntendedLoad {
     /// Tokens of a prompt, mean.
     pub prompt_tokens: Option<f64>,
     /// Tokens of an answer, mean.
@@ -21,7 +21,7 @@ pub struct Use {
 
 /// What to know before believing this engine under this load: figures that were not measured, and every way in which the
 /// use leaves what they were found for. Empty where there is nothing to say.
-pub fn flags(spec: &EngineSpec, used: &Use) -> Vec<String> {
+pub fn flags(spec: &EngineSpec, used: &IntendedLoad) -> Vec<String> {
     let ModeSpec::Batching(batching) = &spec.mode else { return Vec::new() };
     let Some(origin) = &batching.origin else {
         return vec![

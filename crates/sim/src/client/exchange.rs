@@ -17,7 +17,7 @@ use crate::client::{Events, Lags, LevelPlan, RowSink};
 use crate::engine::meter::Life;
 use crate::engine::slots::Slots;
 use crate::fleet::world::World;
-use crate::traffic::{Emission, Failure, Rejected, Submit, What};
+use crate::traffic::{Emission, Failure, Rejected, RequestEvent, Submit};
 
 /// From a request to the answer that it is refused. Without it a closed loop against a full queue would turn for ever at
 /// one instant; this is what a server on the same machine takes.
@@ -141,15 +141,15 @@ impl<'a, 'p> Exchanges<'a, 'p> {
             exchange.life.take(world.meter(exchange.life.replica), at.0, &what);
         }
         match what {
-            What::Placed { replica } => exchange.record.answer.replica = Some(replica.to_string()),
-            What::Depends { takes } => exchange.depends = Some(takes),
-            What::Admitted { cached } => {
+            RequestEvent::Placed { replica } => exchange.record.answer.replica = Some(replica.to_string()),
+            RequestEvent::Depends { takes } => exchange.depends = Some(takes),
+            RequestEvent::Admitted { cached } => {
                 exchange.cached = Some(cached);
                 exchange.admitted = Some(at);
             }
-            What::PrefillDone => exchange.prefilled = Some(at),
-            What::Preempted => {}
-            What::Token { n, .. } => {
+            RequestEvent::PrefillDone => exchange.prefilled = Some(at),
+            RequestEvent::Preempted => {}
+            RequestEvent::Token { n, .. } => {
                 exchange.tokens += n;
                 if !stream {
                     return;
@@ -171,11 +171,11 @@ impl<'a, 'p> Exchanges<'a, 'p> {
                     self.break_off(world, player, at, id, outcome);
                 }
             }
-            What::Finished { reason } => {
+            RequestEvent::Finished { reason } => {
                 exchange.finish(at, stream, reason.name());
                 self.end(world, player, at, id, Outcome::FINISHED);
             }
-            What::Failed(failure) => {
+            RequestEvent::Failed(failure) => {
                 let outcome = exchange.fail(at, failure);
                 self.end(world, player, at, id, outcome);
             }

@@ -17,7 +17,8 @@ use plimsoll_model::{
 };
 use plimsoll_workload::scenario::LONGEST;
 use plimsoll_workload::{
-    BlockNames, CancelAfter, ClientSpec, Feed, Player, Prompts, Scenario, Schedule, Sequence, SpecError,
+    ArrivalFeed, BlockNames, CancelAfter, ClientSpec, Player, Prompts, Scenario, Schedule, Sequence,
+    SpecError,
 };
 
 use crate::client::exchange::Exchanges;
@@ -209,7 +210,7 @@ pub fn simulate_into(
     plan.adapters = of_classes(world.adapters(), scenario)?;
     let player = match plan.load {
         Load::Open { rate_per_s } => {
-            let feed = Feed::new(scenario, rate_per_s, plan.window, plan.id, plan.max_requests)?;
+            let feed = ArrivalFeed::new(scenario, rate_per_s, plan.window, plan.id, plan.max_requests)?;
             Player::fed(feed, plan.client, scenario.seed).until(until)
         }
         Load::Closed { concurrency }

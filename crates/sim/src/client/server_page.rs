@@ -7,10 +7,10 @@
 use plimsoll_model::{At, Sample, join_labels};
 
 use crate::client::RowSink;
-use crate::engine::meter::{Histogram, Meter};
+use crate::engine::meter::{BucketHistogram, Meter};
 use crate::fleet::world::World;
 use crate::spec::error::BLOCK_TOKENS;
-use crate::traffic::Gauges;
+use crate::traffic::EngineGauges;
 
 /// What the last scrape of the pages found, in the order of the rows.
 #[derive(Debug, Default)]
@@ -61,7 +61,7 @@ impl ServerPage {
 }
 
 impl PageScrape<'_> {
-    fn state(&mut self, engine: (&str, &str), gauges: &Gauges) {
+    fn state(&mut self, engine: (&str, &str), gauges: &EngineGauges) {
         self.put("vllm:num_requests_running", &[engine], f64::from(gauges.running));
         self.put("vllm:num_requests_waiting", &[engine], f64::from(gauges.waiting));
         self.put("vllm:num_preemptions_total", &[engine], gauges.totals.preempted as f64);
@@ -102,7 +102,7 @@ impl PageScrape<'_> {
     }
 
     /// Triton's counters, in its units; of several servers the label is the replica's number, as Triton has none.
-    fn triton(&mut self, engine: &str, gauges: &Gauges, meter: &Meter) {
+    fn triton(&mut self, engine: &str, gauges: &EngineGauges, meter: &Meter) {
         let totals = &gauges.totals;
         let labels = [("model", "model"), ("replica", engine), ("version", "1")];
         let us = |ns: u64| (ns / 1_000) as f64;
@@ -125,7 +125,14 @@ impl PageScrape<'_> {
         }
     }
 
-    fn histogram(&mut self, name: &str, engine: (&str, &str), histogram: &Histogram, unit: f64, known: bool) {
+    fn histogram(
+        &mut self,
+        name: &str,
+        engine: (&str, &str),
+        histogram: &BucketHistogram,
+        unit: f64,
+        known: bool,
+    ) {
         let answers = self.answers;
         self.answers = answers && known;
         let mut total = 0;

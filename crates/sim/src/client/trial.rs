@@ -14,7 +14,7 @@ use plimsoll_workload::Size;
 use crate::engine::Engine;
 use crate::spec::EngineSpec;
 use crate::spec::error::SpecError;
-use crate::traffic::{Detail, Submit, What};
+use crate::traffic::{Detail, RequestEvent, Submit};
 
 /// How requests were sent and what they held.
 #[derive(Clone, PartialEq, Debug)]
@@ -74,7 +74,7 @@ pub enum Sizes {
 
 /// A request as it was sent: when after the first, tokens of its prompt and of its answer, and the names of its blocks.
 #[derive(Clone, PartialEq, Default, Debug)]
-pub struct Sent {
+pub struct TrialRequest {
     /// Nanoseconds after the first.
     pub after_ns: i64,
     /// Tokens of its prompt.
@@ -129,7 +129,7 @@ impl ProtocolSpec {
     }
 
     /// The requests of this protocol in order, drawn from `seed`; for a pace that depends on answers, with no times.
-    fn requests(&self, seed: u64) -> Vec<Sent> {
+    fn requests(&self, seed: u64) -> Vec<TrialRequest> {
         let mut lengths = Stream::new(seed, "trial lengths", 0);
         let mut times = Stream::new(seed, "trial times", 0);
         let mut after_s = 0.0;
@@ -145,7 +145,12 @@ impl ProtocolSpec {
                 let cut = u64::from(output_tokens) * u64::from(index + 1) / u64::from(concurrency);
                 output_tokens = (cut as u32).max(1);
             }
-            Sent { after_ns: (after_s * 1e9) as i64, prompt_tokens, output_tokens, blocks: Vec::new() }
+            TrialRequest {
+                after_ns: (after_s * 1e9) as i64,
+                prompt_tokens,
+                output_tokens,
+                blocks: Vec::new(),
+            }
         };
         (0..count).map(one).collect()
     }
@@ -204,7 +209,7 @@ pub fn run(spec: &EngineSpec, protocol: &ProtocolSpec, seed: u64) -> Result<Tria
 ///
 /// # Errors
 /// The specification describes nothing that could be built.
-pub fn replay(spec: &EngineSpec, requests: &[Sent], seed: u64) -> Result<Trial, SpecError> {
+pub fn replay(spec: &EngineSpec, requests: &[TrialRequest], seed: u64) -> Result<Trial, SpecError> {
     let mut client = Client::new(spec, requests, 0, seed)?;
     client.play();
     Ok(Trial { unsteady: None, ..client.conclude(0) })
@@ -220,7 +225,7 @@ struct Times {
 
 struct Client<'a> {
     engine: Engine,
-    requests: &'a [Sent],
+    requests: &'a [TrialRequest],
     times: Vec<Times>,
     /// The next to be sent.
     next: usize,
@@ -232,7 +237,7 @@ struct Client<'a> {
 impl Client<'_> {
     fn new<'a>(
         spec: &EngineSpec,
-        requests: &'a [Sent],
+        requests: &'a [TrialRequest],
         at_once: usize,
         seed: u64,
     ) -> Result<Client<'a>, SpecError> {
@@ -259,8 +264,8 @@ impl Client<'_> {
             for emission in out.drain(..) {
                 let times = &mut self.times[emission.id as usize];
                 match emission.what {
-                    What::Token { .. } if times.first < 0 => times.first = emission.at.0,
-                    What::Finished { .. } | What::Failed(_) => {
+                    RequestEvent::Token { .. } if times.first < 0 => times.first = emission.at.0,
+                    RequestEvent::Finished { .. } | RequestEvent::Failed(_) => {
                         times.end = emission.at.0;
                         if self.at_once > 0 {
                             self.send(emission.at);

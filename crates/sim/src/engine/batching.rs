@@ -12,13 +12,13 @@ use std::hash::BuildHasherDefault;
 
 use plimsoll_model::{At, Span};
 
-use crate::engine::meter::{Histogram, ITERATION};
+use crate::engine::meter::{BucketHistogram, ITERATION};
 use crate::engine::outlet::{HeldTokens, Outlet};
 use crate::engine::pace::{SHORTEST_PS, StepPace, StepRow};
-use crate::engine::scheduler::{Ask, Limits, Progress, Scheduler, StepPlan};
+use crate::engine::scheduler::{Limits, ScheduledRequest, Scheduler, SequenceProgress, StepPlan};
 use crate::spec::BatchingSpec;
 use crate::spec::error::SpecError;
-use crate::traffic::{Detail, Emission, FinishReason, Gauges, Rejected, Submit, Totals, What};
+use crate::traffic::{Detail, Emission, EngineGauges, FinishReason, Rejected, RequestEvent, Submit, Totals};
 use plimsoll_math::spread::Spread;
 
 /// See the module.
@@ -39,7 +39,7 @@ pub(crate) struct Batching {
     /// No step begins or ends before this picosecond.
     stalled_until: i128,
     /// Tokens that each step brought, those of prompts at the step that ends them, as vLLM counts.
-    iterations: Histogram,
+    iterations: BucketHistogram,
 }
 
 #[derive(Copy, Clone, Debug)]
@@ -55,7 +55,7 @@ enum State {
 #[derive(Clone, Debug)]
 struct Entering {
     at: At,
-    ask: Ask,
+    ask: ScheduledRequest,
 }
 
 /// Where what happens is told and counted.
@@ -96,7 +96,7 @@ impl Batching {
             queue_limit: spec.queue_limit,
             state: State::Idle,
             stalled_until: i128::MIN,
-            iterations: Histogram::new(ITERATION),
+            iterations: BucketHistogram::new(ITERATION),
         })
     }
 
@@ -120,7 +120,7 @@ impl Batching {
         }
         let at = now + self.front_delay;
         self.front_ids.insert(id);
-        let ask = Ask {
+        let ask = ScheduledRequest {
             id,
             at_ps: picoseconds(at),
             priority: request.priority,
@@ -214,7 +214,7 @@ impl Batching {
         ids.dedup();
         self.front_ids.clear();
         self.state = State::Idle;
-        self.iterations = Histogram::new(ITERATION);
+        self.iterations = BucketHistogram::new(ITERATION);
         ids
     }
 
@@ -259,14 +259,14 @@ impl Batching {
         self.scheduler.cached_blocks(blocks) * crate::spec::error::BLOCK_TOKENS
     }
 
-    pub fn fill(&self, gauges: &mut Gauges) {
+    pub fn fill(&self, gauges: &mut EngineGauges) {
         gauges.running = self.scheduler.running();
         gauges.waiting = self.waiting();
         gauges.kv_blocks = self.scheduler.blocks();
         gauges.kv_blocks_used = self.scheduler.blocks_used();
     }
 
-    pub fn iterations(&self) -> &Histogram {
+    pub fn iterations(&self) -> &BucketHistogram {
         &self.iterations
     }
 
@@ -298,7 +298,7 @@ impl Batching {
 
     fn leave(&mut self, out: &mut Vec<Emission>, totals: &mut Totals) {
         if let Some(held) = self.outlet.pop() {
-            totals.finished += u64::from(matches!(held.emission.what, What::Finished { .. }));
+            totals.finished += u64::from(matches!(held.emission.what, RequestEvent::Finished { .. }));
             out.push(held.emission);
         }
     }
@@ -325,11 +325,11 @@ impl Batching {
         totals.prefix_queries += plan.prefix_queries;
         totals.prefix_hits += plan.prefix_hits;
         let at = stamp(ps);
-        out.extend(plan.preempted.iter().map(|&id| Emission { at, id, what: What::Preempted }));
+        out.extend(plan.preempted.iter().map(|&id| Emission { at, id, what: RequestEvent::Preempted }));
         out.extend(plan.admitted.iter().map(|&(id, cached)| Emission {
             at,
             id,
-            what: What::Admitted { cached },
+            what: RequestEvent::Admitted { cached },
         }));
         if plan.is_empty() {
             self.state = match self.scheduler.next_wake() {
@@ -386,7 +386,7 @@ impl Batching {
 
     /// One token for each sequence and step of a row.
     fn tell_row(&mut self, row: &StepRow, steps: u32, out: &mut Vec<Emission>) {
-        let what = What::Token { n: 1, last: false };
+        let what = RequestEvent::Token { n: 1, last: false };
         for step in 0..steps {
             let ps = row.end_after(step);
             if self.outlet.is_slow() {
@@ -407,11 +407,11 @@ impl Batching {
 }
 
 impl Teller<'_> {
-    fn tell(&mut self, progress: Progress, ps: i128) {
-        let Progress { id, prefilled, tokens, first, generated, finished } = progress;
+    fn tell(&mut self, progress: SequenceProgress, ps: i128) {
+        let SequenceProgress { id, prefilled, tokens, first, generated, finished } = progress;
         if let Some(prompt_tokens) = prefilled {
             self.totals.prompt_tokens += u64::from(prompt_tokens);
-            self.out.push(Emission { at: stamp(ps), id, what: What::PrefillDone });
+            self.out.push(Emission { at: stamp(ps), id, what: RequestEvent::PrefillDone });
         }
         // An answer without tokens ends behind the tokens that are on their way, too.
         let slow = self.outlet.is_slow() && (tokens > 0 || finished);
@@ -422,12 +422,16 @@ impl Teller<'_> {
             // The first event brings one token, unless there is only one event.
             let n = if first || self.detail == Detail::Tokens { tokens } else { generated - 1 };
             if self.detail == Detail::Tokens || !inner {
-                self.put(ps, Emission { at: stamp(ps), id, what: What::Token { n, last: finished } }, inner);
+                self.put(
+                    ps,
+                    Emission { at: stamp(ps), id, what: RequestEvent::Token { n, last: finished } },
+                    inner,
+                );
             }
         }
         if finished {
             let reason = if generated > 0 { FinishReason::Length } else { FinishReason::Stop };
-            self.put(ps, Emission { at: stamp(ps), id, what: What::Finished { reason } }, false);
+            self.put(ps, Emission { at: stamp(ps), id, what: RequestEvent::Finished { reason } }, false);
         }
     }
 
@@ -435,7 +439,7 @@ impl Teller<'_> {
         if self.outlet.is_slow() {
             self.outlet.hold(HeldTokens { ps, emission, inner });
         } else {
-            self.totals.finished += u64::from(matches!(emission.what, What::Finished { .. }));
+            self.totals.finished += u64::from(matches!(emission.what, RequestEvent::Finished { .. }));
             self.out.push(emission);
         }
     }

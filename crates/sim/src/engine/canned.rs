@@ -9,7 +9,7 @@ use plimsoll_model::{At, Span};
 use crate::engine::calendar::{Calendar, Ticket};
 use crate::engine::slots::Slots;
 use crate::spec::CannedSpec;
-use crate::traffic::{Emission, FinishReason, Rejected, Submit, Totals, What};
+use crate::traffic::{Emission, FinishReason, Rejected, RequestEvent, Submit, Totals};
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -51,7 +51,7 @@ impl Canned {
             .insert(id, Answer { id, prompt_tokens, tokens, made: 0, chance, ticket: Ticket::default() });
         self.answers.at_mut(slot).ticket = self.calendar.push(first, slot);
         self.running += 1;
-        out.push(Emission { at: now, id, what: What::Admitted { cached: 0 } });
+        out.push(Emission { at: now, id, what: RequestEvent::Admitted { cached: 0 } });
         Ok(())
     }
 
@@ -64,14 +64,14 @@ impl Canned {
         let answer = self.answers.at_mut(slot);
         let id = answer.id;
         if answer.made == 0 {
-            out.push(Emission { at, id, what: What::PrefillDone });
+            out.push(Emission { at, id, what: RequestEvent::PrefillDone });
             totals.prompt_tokens += u64::from(answer.prompt_tokens);
         }
         if answer.tokens > 0 {
             answer.made += 1;
             totals.output_tokens += 1;
             let last = answer.made == answer.tokens;
-            out.push(Emission { at, id, what: What::Token { n: 1, last } });
+            out.push(Emission { at, id, what: RequestEvent::Token { n: 1, last } });
             if !last {
                 let gap = self.spec.gap.draw(&mut answer.chance);
                 answer.ticket = self.calendar.push(at + gap, slot);
@@ -79,7 +79,7 @@ impl Canned {
             }
         }
         let reason = if answer.tokens > 0 { FinishReason::Length } else { FinishReason::Stop };
-        out.push(Emission { at, id, what: What::Finished { reason } });
+        out.push(Emission { at, id, what: RequestEvent::Finished { reason } });
         totals.finished += 1;
         self.leave(id, slot);
     }

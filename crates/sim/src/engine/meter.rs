@@ -4,11 +4,11 @@
 //! server and the virtual one count with the same hands: a page scraped off the one and the rows that the other writes say the
 //! same of the same story.
 
-use crate::traffic::{Failure, FinishReason, What};
+use crate::traffic::{Failure, FinishReason, RequestEvent};
 
 /// A histogram with fixed upper bounds.
 #[derive(Clone, Debug)]
-pub struct Histogram {
+pub struct BucketHistogram {
     /// Upper bounds, inclusive, ascending: ns for times, plain counts for sizes.
     pub bounds: &'static [u64],
     /// Observations per bucket; the last is above every bound.
@@ -17,10 +17,10 @@ pub struct Histogram {
     pub sum: u64,
 }
 
-impl Histogram {
+impl BucketHistogram {
     /// An empty histogram.
-    pub fn new(bounds: &'static [u64]) -> Histogram {
-        Histogram { bounds, counts: vec![0; bounds.len() + 1], sum: 0 }
+    pub fn new(bounds: &'static [u64]) -> BucketHistogram {
+        BucketHistogram { bounds, counts: vec![0; bounds.len() + 1], sum: 0 }
     }
 
     /// Counts one value.
@@ -41,7 +41,7 @@ impl Histogram {
     }
 
     /// Adds what another one of the same bounds counted.
-    pub fn add(&mut self, other: &Histogram) {
+    pub fn add(&mut self, other: &BucketHistogram) {
         self.counts.iter_mut().zip(&other.counts).for_each(|(mine, theirs)| *mine += theirs);
         self.sum = self.sum.saturating_add(other.sum);
     }
@@ -148,25 +148,25 @@ pub struct Meter {
     /// Requests whose client went away.
     pub aborted: u64,
     /// From the arrival of a request to its first token.
-    pub ttft: Histogram,
+    pub ttft: BucketHistogram,
     /// Between the tokens of one answer.
-    pub itl: Histogram,
+    pub itl: BucketHistogram,
     /// Mean of those gaps, per request.
-    pub tpot: Histogram,
+    pub tpot: BucketHistogram,
     /// From the arrival to the end.
-    pub e2e: Histogram,
+    pub e2e: BucketHistogram,
     /// In the queue.
-    pub queue: Histogram,
+    pub queue: BucketHistogram,
     /// From leaving the queue to the first token.
-    pub prefill: Histogram,
+    pub prefill: BucketHistogram,
     /// From the first token to the last.
-    pub decode: Histogram,
+    pub decode: BucketHistogram,
     /// From leaving the queue to the end.
-    pub inference: Histogram,
+    pub inference: BucketHistogram,
     /// Prompt tokens per request.
-    pub prompts: Histogram,
+    pub prompts: BucketHistogram,
     /// Output tokens per request.
-    pub generated: Histogram,
+    pub generated: BucketHistogram,
 }
 
 impl Default for Meter {
@@ -178,23 +178,23 @@ impl Default for Meter {
             ended_length: 0,
             ended_stop: 0,
             aborted: 0,
-            ttft: Histogram::new(TTFT),
-            itl: Histogram::new(ITL),
-            tpot: Histogram::new(ITL),
-            e2e: Histogram::new(REQUEST),
-            queue: Histogram::new(REQUEST),
-            prefill: Histogram::new(REQUEST),
-            decode: Histogram::new(REQUEST),
-            inference: Histogram::new(REQUEST),
-            prompts: Histogram::new(SIZES),
-            generated: Histogram::new(SIZES),
+            ttft: BucketHistogram::new(TTFT),
+            itl: BucketHistogram::new(ITL),
+            tpot: BucketHistogram::new(ITL),
+            e2e: BucketHistogram::new(REQUEST),
+            queue: BucketHistogram::new(REQUEST),
+            prefill: BucketHistogram::new(REQUEST),
+            decode: BucketHistogram::new(REQUEST),
+            inference: BucketHistogram::new(REQUEST),
+            prompts: BucketHistogram::new(SIZES),
+            generated: BucketHistogram::new(SIZES),
         }
     }
 }
 
 impl Meter {
     /// Its histograms of times, by the names that vLLM gives them.
-    pub fn times(&self) -> [(&'static str, &Histogram); 8] {
+    pub fn times(&self) -> [(&'static str, &BucketHistogram); 8] {
         [
             ("time_to_first_token_seconds", &self.ttft),
             ("inter_token_latency_seconds", &self.itl),
@@ -208,7 +208,7 @@ impl Meter {
     }
 
     /// Its histograms of token counts, by the names that vLLM gives them.
-    pub fn sizes(&self) -> [(&'static str, &Histogram); 2] {
+    pub fn sizes(&self) -> [(&'static str, &BucketHistogram); 2] {
         [("request_prompt_tokens", &self.prompts), ("request_generation_tokens", &self.generated)]
     }
 
@@ -287,24 +287,24 @@ impl Life {
     }
 
     /// Books what happened to it at `at_ns`. A reset is booked by nobody: who could is gone.
-    pub fn take(&mut self, meter: &mut Meter, at_ns: i64, what: &What) {
+    pub fn take(&mut self, meter: &mut Meter, at_ns: i64, what: &RequestEvent) {
         match *what {
-            What::Placed { replica } => self.replica = replica,
+            RequestEvent::Placed { replica } => self.replica = replica,
             // The engine does not see it before that.
-            What::Depends { takes } => {
+            RequestEvent::Depends { takes } => {
                 self.arrival_ns = at_ns + takes.0;
                 self.submitted_ns = self.arrival_ns;
             }
-            What::Admitted { .. } => self.admitted_ns = at_ns,
-            What::Preempted => {}
-            What::PrefillDone => {
+            RequestEvent::Admitted { .. } => self.admitted_ns = at_ns,
+            RequestEvent::Preempted => {}
+            RequestEvent::PrefillDone => {
                 meter.prompt_tokens += u64::from(self.prompt);
                 self.prefill_ns = Some(at_ns);
             }
-            What::Token { n, .. } => self.token(meter, at_ns, n),
-            What::Finished { reason } => self.finish(meter, at_ns, reason),
-            What::Failed(Failure::Status { .. }) => meter.failed += 1,
-            What::Failed(Failure::Reset | Failure::Cut) => {}
+            RequestEvent::Token { n, .. } => self.token(meter, at_ns, n),
+            RequestEvent::Finished { reason } => self.finish(meter, at_ns, reason),
+            RequestEvent::Failed(Failure::Status { .. }) => meter.failed += 1,
+            RequestEvent::Failed(Failure::Reset | Failure::Cut) => {}
         }
     }
 
@@ -346,7 +346,7 @@ mod tests {
 
     #[test]
     fn a_bucket_holds_its_upper_bound() {
-        let mut histogram = Histogram::new(&[10, 20]);
+        let mut histogram = BucketHistogram::new(&[10, 20]);
         [0, 10, 11, 20, 21].into_iter().for_each(|value| histogram.observe(value));
         histogram.observe_ns(-5);
         assert_eq!(histogram.counts, [3, 2, 1]);

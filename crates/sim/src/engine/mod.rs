@@ -23,11 +23,11 @@ use plimsoll_model::At;
 use crate::batcher::inference::Inference;
 use crate::engine::batching::Batching;
 use crate::engine::canned::Canned;
-use crate::engine::meter::Histogram;
+use crate::engine::meter::BucketHistogram;
 use crate::engine::queue::Queue;
 use crate::spec::error::SpecError;
 use crate::spec::{EngineSpec, ModeSpec};
-use crate::traffic::{Detail, Emission, Gauges, Rejected, Submit, Totals};
+use crate::traffic::{Detail, Emission, EngineGauges, Rejected, Submit, Totals};
 
 /// One replica in virtual time.
 #[derive(Clone, Debug)]
@@ -210,8 +210,8 @@ impl Engine {
     }
 
     /// The state in numbers.
-    pub fn gauges(&self) -> Gauges {
-        let mut gauges = Gauges { totals: self.totals, ready: 1, ..Gauges::default() };
+    pub fn gauges(&self) -> EngineGauges {
+        let mut gauges = EngineGauges { totals: self.totals, ready: 1, ..EngineGauges::default() };
         match &self.mode {
             Mode::Canned(canned) => gauges.running = canned.running(),
             Mode::Queue(queue) => (gauges.running, gauges.waiting) = (queue.running(), queue.waiting()),
@@ -222,7 +222,7 @@ impl Engine {
     }
 
     /// Tokens per step, where there are steps.
-    pub fn iterations(&self) -> Option<&Histogram> {
+    pub fn iterations(&self) -> Option<&BucketHistogram> {
         match &self.mode {
             Mode::Batching(batching) => Some(batching.iterations()),
             Mode::Canned(_) | Mode::Queue(_) | Mode::Dynamic(_) => None,

@@ -12,7 +12,7 @@ use plimsoll_model::{At, Span};
 use crate::engine::calendar::{Calendar, Ticket};
 use crate::engine::slots::{Slots, take_out};
 use crate::spec::QueueSpec;
-use crate::traffic::{Emission, FinishReason, Rejected, Submit, Totals, What};
+use crate::traffic::{Emission, FinishReason, Rejected, RequestEvent, Submit, Totals};
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -82,21 +82,21 @@ impl Queue {
         let customer = self.customers.at_mut(slot);
         let id = customer.id;
         if customer.made == 0 {
-            out.push(Emission { at, id, what: What::PrefillDone });
+            out.push(Emission { at, id, what: RequestEvent::PrefillDone });
             totals.prompt_tokens += u64::from(customer.prompt_tokens);
         }
         if customer.tokens > 0 {
             customer.made += 1;
             totals.output_tokens += 1;
             let last = customer.made == customer.tokens;
-            out.push(Emission { at, id, what: What::Token { n: 1, last } });
+            out.push(Emission { at, id, what: RequestEvent::Token { n: 1, last } });
             if !last {
                 customer.ticket = Some(self.calendar.push(customer.next_token(), slot));
                 return;
             }
         }
         let reason = if customer.tokens > 0 { FinishReason::Length } else { FinishReason::Stop };
-        out.push(Emission { at, id, what: What::Finished { reason } });
+        out.push(Emission { at, id, what: RequestEvent::Finished { reason } });
         totals.finished += 1;
         self.running -= 1;
         self.leave(id, slot);
@@ -145,7 +145,7 @@ impl Queue {
             customer.service = self.spec.service.draw(&mut chance).max(Span(1));
             customer.ticket = Some(self.calendar.push(customer.next_token(), slot));
             self.running += 1;
-            out.push(Emission { at, id: customer.id, what: What::Admitted { cached: 0 } });
+            out.push(Emission { at, id: customer.id, what: RequestEvent::Admitted { cached: 0 } });
         }
     }
 

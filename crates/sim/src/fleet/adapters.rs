@@ -8,7 +8,7 @@ use plimsoll_model::{At, Span};
 use plimsoll_workload::{Scenario, SpecError};
 
 use crate::fleet::Fleet;
-use crate::fleet::agenda::Due;
+use crate::fleet::agenda::AgendaItem;
 use crate::spec::fleet::AdapterSpec;
 
 /// The adapters of one replica.
@@ -138,7 +138,7 @@ impl Fleet {
         flight.adapter = Some(name);
         let serial = flight.serial;
         if ready > at {
-            self.agenda.note(ready, Due::Enter { id, serial });
+            self.agenda.note(ready, AgendaItem::Enter { id, serial });
         }
         ready <= at
     }

@@ -9,7 +9,7 @@ use plimsoll_model::{At, Span};
 
 /// Something to be done.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Due {
+pub(crate) enum AgendaItem {
     /// A fault begins, or comes again.
     Begin { fault: u32 },
     /// A fault ends, or this time of it.
@@ -41,12 +41,12 @@ pub(crate) enum Due {
 /// See the module.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Agenda {
-    heap: BinaryHeap<Reverse<(At, u64, Due)>>,
+    heap: BinaryHeap<Reverse<(At, u64, AgendaItem)>>,
     noted: u64,
 }
 
 impl Agenda {
-    pub fn note(&mut self, at: At, due: Due) {
+    pub fn note(&mut self, at: At, due: AgendaItem) {
         self.noted += 1;
         self.heap.push(Reverse((at, self.noted, due)));
     }
@@ -56,7 +56,7 @@ impl Agenda {
     }
 
     /// The next thing, if it is due by `to`.
-    pub fn pop(&mut self, to: At) -> Option<(At, Due)> {
+    pub fn pop(&mut self, to: At) -> Option<(At, AgendaItem)> {
         if self.next_at() > to {
             return None;
         }

@@ -3,9 +3,9 @@
 use plimsoll_model::{At, Span};
 use plimsoll_policy::{Booking, Load};
 
-use crate::fleet::agenda::Due;
-use crate::fleet::{Chosen, Fleet, Flight, NOWHERE, failure_of};
-use crate::traffic::{Emission, Rejected, Submit, What};
+use crate::fleet::agenda::AgendaItem;
+use crate::fleet::{Chosen, Fleet, NOWHERE, TakenRequest, failure_of};
+use crate::traffic::{Emission, Rejected, RequestEvent, Submit};
 
 impl Fleet {
     /// Gives a new request to a replica, now or once it is let in.
@@ -16,7 +16,7 @@ impl Fleet {
         let (enters, depended) = self.faults.enters(number, id, now);
         if enters > now {
             let serial = self.hold(number, request);
-            self.agenda.note(enters, Due::Enter { id, serial });
+            self.agenda.note(enters, AgendaItem::Enter { id, serial });
         } else if request.adapter.is_some() && self.spec.fleet.adapters.is_some() {
             self.hold(number, request);
             self.placed(now, id, chosen);
@@ -32,7 +32,7 @@ impl Fleet {
         }
         self.placed(now, id, chosen);
         if depended > Span::ZERO {
-            self.own.push(Emission { at: now, id, what: What::Depends { takes: depended } });
+            self.own.push(Emission { at: now, id, what: RequestEvent::Depends { takes: depended } });
         }
         Ok(())
     }
@@ -50,7 +50,7 @@ impl Fleet {
             }
             replica.more(now, flight.load, self.load_delay);
         }
-        self.own.push(Emission { at: now, id, what: What::Placed { replica: number } });
+        self.own.push(Emission { at: now, id, what: RequestEvent::Placed { replica: number } });
         self.faults.came(number, id);
     }
 
@@ -79,10 +79,10 @@ impl Fleet {
         serial
     }
 
-    fn flight(&mut self, number: u32, request: &Submit, held: Option<Box<Submit>>) -> Flight {
+    fn flight(&mut self, number: u32, request: &Submit, held: Option<Box<Submit>>) -> TakenRequest {
         self.serial += 1;
         let tokens = u64::from(request.prompt_tokens.max(1)) + u64::from(request.output_tokens);
-        Flight {
+        TakenRequest {
             replica: number,
             load: Load::of_one(tokens, 0),
             booking: None,

@@ -3,7 +3,7 @@
 use plimsoll_model::{At, Span};
 
 use crate::fleet::Fleet;
-use crate::fleet::agenda::Due;
+use crate::fleet::agenda::AgendaItem;
 use crate::fleet::replica::{Down, Phase};
 use crate::spec::ModeSpec;
 use crate::spec::fault::{FaultKind, FaultSpec};
@@ -15,30 +15,30 @@ impl Fleet {
         let begins: Vec<(u32, At)> =
             self.faults.specs().map(|(fault, spec)| (fault, At(spec.at.0))).collect();
         for (fault, at) in begins {
-            self.agenda.note(at, Due::Begin { fault });
+            self.agenda.note(at, AgendaItem::Begin { fault });
         }
         if let Some(autoscaler) = &self.autoscaler {
-            self.agenda.note(autoscaler.next_at(), Due::Scale);
+            self.agenda.note(autoscaler.next_at(), AgendaItem::Scale);
         }
         self.sample_replicas(At::ZERO);
     }
 
     /// Lets something happen whose time has come.
-    pub(crate) fn happen(&mut self, at: At, due: Due) {
+    pub(crate) fn happen(&mut self, at: At, due: AgendaItem) {
         match due {
-            Due::Begin { fault } => self.begin_fault(at, fault),
-            Due::End { fault } => self.end_fault(at, fault),
-            Due::Notice { fault, replica } => self.notice(fault, replica),
-            Due::Switch { fault, replica } => self.switch(at, fault, replica),
-            Due::Idle { fault } => self.scale_to_zero_if_idle(at, fault),
-            Due::Ready { replica, life } => self.ready(at, replica, life),
-            Due::Scale => self.autoscale(at),
-            Due::Look => self.look_at_queue(at),
-            Due::Expire { ticket } => self.expire(at, ticket),
-            Due::Hedge { id, serial, after } => self.hedge_due(at, id, serial, after),
-            Due::Enter { id, serial } => self.enter_due(at, id, serial),
-            Due::Handover { id, serial } => self.hand_over(at, id, serial),
-            Due::Release { id, serial } => self.release_due(at, id, serial),
+            AgendaItem::Begin { fault } => self.begin_fault(at, fault),
+            AgendaItem::End { fault } => self.end_fault(at, fault),
+            AgendaItem::Notice { fault, replica } => self.notice(fault, replica),
+            AgendaItem::Switch { fault, replica } => self.switch(at, fault, replica),
+            AgendaItem::Idle { fault } => self.scale_to_zero_if_idle(at, fault),
+            AgendaItem::Ready { replica, life } => self.ready(at, replica, life),
+            AgendaItem::Scale => self.autoscale(at),
+            AgendaItem::Look => self.look_at_queue(at),
+            AgendaItem::Expire { ticket } => self.expire(at, ticket),
+            AgendaItem::Hedge { id, serial, after } => self.hedge_due(at, id, serial, after),
+            AgendaItem::Enter { id, serial } => self.enter_due(at, id, serial),
+            AgendaItem::Handover { id, serial } => self.hand_over(at, id, serial),
+            AgendaItem::Release { id, serial } => self.release_due(at, id, serial),
         }
     }
 
@@ -46,13 +46,13 @@ impl Fleet {
         let spec = self.faults.spec(fault).clone();
         let times = self.faults.begin(fault, at);
         if let Some(ends) = self.lasts(&spec) {
-            self.agenda.note(at + ends, Due::End { fault });
+            self.agenda.note(at + ends, AgendaItem::End { fault });
         }
         if let Some(every) = every(&spec.kind).filter(|(_, most)| most.is_none_or(|most| times < most)) {
-            self.agenda.note(at + every.0, Due::Begin { fault });
+            self.agenda.note(at + every.0, AgendaItem::Begin { fault });
         }
         if let FaultKind::ScaleToZero { idle } = spec.kind {
-            self.agenda.note(at.max(self.active) + idle, Due::Idle { fault });
+            self.agenda.note(at.max(self.active) + idle, AgendaItem::Idle { fault });
         }
         for replica in self.struck(&spec) {
             // What happens at this very instant comes after the fault.
@@ -114,7 +114,7 @@ impl Fleet {
         let known = notice == Some(Span::ZERO);
         self.replicas[replica as usize].down = Some(Down { fault, reset, known });
         if let Some(notice) = notice.filter(|notice| *notice > Span::ZERO) {
-            self.agenda.note(at + notice, Due::Notice { fault, replica });
+            self.agenda.note(at + notice, AgendaItem::Notice { fault, replica });
         }
         if let Some(shelf) = &mut self.replicas[replica as usize].shelf {
             shelf.clear();
@@ -153,7 +153,7 @@ impl Fleet {
         if self.faults.truths().len() > records {
             self.touch_all(fault, replica);
         }
-        self.agenda.note(at + stay, Due::Switch { fault, replica });
+        self.agenda.note(at + stay, AgendaItem::Switch { fault, replica });
         self.retune(replica);
         self.look(replica);
     }

@@ -9,10 +9,11 @@ use std::collections::HashMap;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{Arm, At, Span};
 use plimsoll_policy::{
-    Ask, BlockEnds, Facts, Front, FrontSpec, Given, Offer, Refusal, Sent, Terms, Ticket, Verdict,
+    BlockEnds, Facts, Front, FrontSpec, Given, Offer, QueuedAsk, Refusal, ReplicaOutcome, SentRequest, Terms,
+    Ticket,
 };
 
-use crate::fleet::agenda::Due;
+use crate::fleet::agenda::AgendaItem;
 use crate::fleet::hedge::Race;
 use crate::fleet::{Chosen, Fleet, NOWHERE, facts};
 use crate::spec::error::BLOCK_TOKENS;
@@ -26,7 +27,7 @@ const BYTES_PER_TOKEN: u64 = 4;
 #[derive(Clone, Debug)]
 pub(crate) struct Gate {
     spec: FrontSpec,
-    pub(crate) front: Front<Asked>,
+    pub(crate) front: Front<QueuedRequest>,
     pub(crate) chance: Stream,
     /// Requests that were sent twice, until one of the two has ended.
     pub(crate) races: HashMap<u64, Race>,
@@ -39,13 +40,13 @@ pub(crate) struct Gate {
 
 /// What the queue keeps of a request.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct QueuedRequest {
     session: Option<u64>,
     blocks: Vec<u64>,
     prompt_tokens: u32,
 }
 
-impl Ask for Asked {
+impl QueuedAsk for QueuedRequest {
     fn facts(&self) -> Facts<'_> {
         Facts {
             session: self.session,
@@ -97,7 +98,7 @@ impl Fleet {
         let Some(gate) = &mut self.gate else { return Ok(()) };
         gate.front.came(now);
         let terms = gate.terms(&request, now);
-        let keep = || Asked {
+        let keep = || QueuedRequest {
             session: request.session,
             blocks: request.blocks.clone(),
             prompt_tokens: request.prompt_tokens.max(1),
@@ -108,9 +109,9 @@ impl Fleet {
             Offer::Queued { ticket, until } => {
                 gate.waiting.insert(ticket, id);
                 if !std::mem::replace(&mut gate.looks, true) {
-                    self.agenda.note(now + LOOK, Due::Look);
+                    self.agenda.note(now + LOOK, AgendaItem::Look);
                 }
-                self.agenda.note(until, Due::Expire { ticket });
+                self.agenda.note(until, AgendaItem::Expire { ticket });
                 self.hold(NOWHERE, request);
                 if let Some(slot) = self.flights.find(id) {
                     self.flights.at_mut(slot).ticket = Some(ticket);
@@ -125,7 +126,7 @@ impl Fleet {
     fn deliver(
         &mut self,
         now: At,
-        mut sent: Sent,
+        mut sent: SentRequest,
         request: Submit,
         mut tried: Vec<u32>,
     ) -> Result<(), Rejected> {
@@ -189,7 +190,7 @@ impl Fleet {
         }
     }
 
-    fn go(&mut self, now: At, id: u64, sent: Sent) {
+    fn go(&mut self, now: At, id: u64, sent: SentRequest) {
         let Some(slot) = self.flights.find(id) else { return };
         let flight = self.flights.at_mut(slot);
         (flight.ticket, flight.sent) = (None, Some(sent));
@@ -226,7 +227,7 @@ impl Fleet {
         let Some(gate) = &mut self.gate else { return };
         gate.looks = gate.front.has_waiting();
         if gate.looks {
-            self.agenda.note(now + LOOK, Due::Look);
+            self.agenda.note(now + LOOK, AgendaItem::Look);
         }
     }
 
@@ -241,14 +242,14 @@ impl Fleet {
     }
 
     /// A request has left its replica, or the queue.
-    pub(crate) fn gate_ended(&mut self, at: At, flight: &crate::fleet::Flight) {
+    pub(crate) fn gate_ended(&mut self, at: At, flight: &crate::fleet::TakenRequest) {
         let Some(gate) = &mut self.gate else { return };
         if let Some(ticket) = flight.ticket {
             gate.front.leave(ticket);
             gate.waiting.remove(&ticket);
         }
         if let Some(sent) = flight.sent {
-            let worked = flight.verdict == Some(Verdict::Worked);
+            let worked = flight.verdict == Some(ReplicaOutcome::Worked);
             let tokens = if worked { flight.answer } else { 0 };
             if worked {
                 gate.front.cached(&sent, f64::from(flight.cached) / f64::from(flight.prompt));
@@ -269,18 +270,18 @@ impl Fleet {
     }
 }
 
-pub(crate) fn chosen(sent: &Sent) -> Chosen {
+pub(crate) fn chosen(sent: &SentRequest) -> Chosen {
     let booking = &sent.booking;
     Chosen { replica: booking.replica, uncached: booking.load.backlog as u32, expected: booking.expected }
 }
 
 /// What a failure says of its replica.
-pub(crate) fn verdict(status: Option<u16>, retry_after: Option<Span>) -> Verdict {
+pub(crate) fn verdict(status: Option<u16>, retry_after: Option<Span>) -> ReplicaOutcome {
     match status {
-        Some(429) => Verdict::Shed(retry_after),
-        Some(503) if retry_after.is_some() => Verdict::Shed(retry_after),
-        Some(400..=499) => Verdict::Worked,
-        _ => Verdict::Failed,
+        Some(429) => ReplicaOutcome::Shed(retry_after),
+        Some(503) if retry_after.is_some() => ReplicaOutcome::Shed(retry_after),
+        Some(400..=499) => ReplicaOutcome::Worked,
+        _ => ReplicaOutcome::Failed,
     }
 }
 

@@ -5,10 +5,10 @@
 
 use plimsoll_model::{At, Span};
 
-use crate::fleet::agenda::Due;
+use crate::fleet::agenda::AgendaItem;
 use crate::fleet::gate::{chosen, verdict};
 use crate::fleet::{Fleet, facts};
-use crate::traffic::{Emission, Submit, What};
+use crate::traffic::{Emission, RequestEvent, Submit};
 
 /// What tells a second try's number from its request's.
 const COPY: u64 = 1 << 63;
@@ -29,7 +29,7 @@ impl Fleet {
         let flight = self.flights.at_mut(slot);
         let Some(after) = flight.sent.as_ref().and_then(|sent| gate.front.hedge_after(sent)) else { return };
         flight.twice = Some(request());
-        self.agenda.note(now + after, Due::Hedge { id, serial: flight.serial, after });
+        self.agenda.note(now + after, AgendaItem::Hedge { id, serial: flight.serial, after });
     }
 
     /// A request is late, if it still waits for its first token.
@@ -60,7 +60,7 @@ impl Fleet {
                 }
             }
             // As the gateway does: its chances are others when it has taken twice as long.
-            Err(_) => self.agenda.note(now + after, Due::Hedge { id, serial, after: after + after }),
+            Err(_) => self.agenda.note(now + after, AgendaItem::Hedge { id, serial, after: after + after }),
         }
     }
 
@@ -81,8 +81,8 @@ impl Fleet {
         }
         if let Some(slot) = self.flights.find(id).filter(|_| is_second) {
             let flight = self.flights.at(slot);
-            let placed = What::Placed { replica: flight.replica };
-            let admitted = What::Admitted { cached: flight.cached };
+            let placed = RequestEvent::Placed { replica: flight.replica };
+            let admitted = RequestEvent::Admitted { cached: flight.cached };
             self.own.extend([placed, admitted].map(|what| Emission { at, id: request, what }));
         }
     }
@@ -103,9 +103,9 @@ impl Fleet {
         out.extend(told.into_iter().filter_map(|emission| {
             let request = emission.id & !COPY;
             let is_second = emission.id & COPY != 0;
-            let ends = matches!(emission.what, What::Finished { .. } | What::Failed(_));
+            let ends = matches!(emission.what, RequestEvent::Finished { .. } | RequestEvent::Failed(_));
             // They are told when it is known which of two counts.
-            let begins = matches!(emission.what, What::Placed { .. } | What::Admitted { .. });
+            let begins = matches!(emission.what, RequestEvent::Placed { .. } | RequestEvent::Admitted { .. });
             let is_told = match (races.get(&request), is_second) {
                 (None, is_second) => !is_second,
                 (Some(Race::Open), is_second) if !ends => !is_second,

@@ -28,11 +28,12 @@ use std::collections::VecDeque;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{Arm, At, Sample, Span};
 use plimsoll_policy::{
-    Autoscaler, BlockEnds, Booking, Expected, Facts, Load, ReplicaView, Router, Sent, Ticket, Verdict,
+    Autoscaler, BlockEnds, Booking, Expected, Facts, Load, ReplicaOutcome, ReplicaView, Router, SentRequest,
+    Ticket,
 };
 
 use crate::engine::Engine;
-use crate::engine::meter::Histogram;
+use crate::engine::meter::BucketHistogram;
 use crate::engine::slots::Slots;
 use crate::fleet::adapters::{Shelf, set_apart};
 use crate::fleet::agenda::Agenda;
@@ -42,7 +43,7 @@ use crate::fleet::replica::{Phase, Replica};
 use crate::fleet::split::Split;
 use crate::spec::error::{BLOCK_TOKENS, SpecError};
 use crate::spec::fleet::WorldSpec;
-use crate::traffic::{Detail, Emission, Failure, Gauges, Rejected, Submit, Totals, What};
+use crate::traffic::{Detail, Emission, EngineGauges, Failure, Rejected, RequestEvent, Submit, Totals};
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -63,7 +64,7 @@ pub(crate) struct Fleet {
     pub(crate) gate: Option<Box<Gate>>,
     pub(crate) autoscaler: Option<Autoscaler>,
     pub(crate) load_delay: Span,
-    pub(crate) flights: Slots<Flight>,
+    pub(crate) flights: Slots<TakenRequest>,
     pub(crate) serial: u64,
     /// Requests for which there is no replica yet, in order.
     pub(crate) unplaced: VecDeque<u64>,
@@ -83,16 +84,16 @@ pub(crate) struct Fleet {
 
 /// A request that was taken and has not ended.
 #[derive(Clone, Debug)]
-pub(crate) struct Flight {
+pub(crate) struct TakenRequest {
     /// [`NOWHERE`] until it is placed.
     pub replica: u32,
     pub load: Load,
     /// What its router holds its times against, where it does.
     pub booking: Option<Booking>,
     /// What a gateway holds them against, its ticket while it waits there, and how it ended on its replica.
-    pub sent: Option<Sent>,
+    pub sent: Option<SentRequest>,
     pub ticket: Option<Ticket>,
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<ReplicaOutcome>,
     /// Tokens of its prompt, and those that were found cached.
     pub prompt: u32,
     pub cached: u32,
@@ -344,8 +345,8 @@ impl Fleet {
         true
     }
 
-    pub fn gauges(&self) -> Gauges {
-        let mut all = Gauges { totals: self.totals, ..Gauges::default() };
+    pub fn gauges(&self) -> EngineGauges {
+        let mut all = EngineGauges { totals: self.totals, ..EngineGauges::default() };
         for replica in &self.replicas {
             let one = replica.engine.gauges();
             all.totals.add_work(&one.totals);
@@ -365,7 +366,7 @@ impl Fleet {
         all
     }
 
-    pub fn replica_gauges(&self) -> Vec<Gauges> {
+    pub fn replica_gauges(&self) -> Vec<EngineGauges> {
         let gauges = |replica: &Replica| {
             let mut one = replica.engine.gauges();
             one.ready = u32::from(replica.phase == Phase::Ready && replica.down.is_none());
@@ -382,7 +383,7 @@ impl Fleet {
         self.replicas.iter().map(answers).collect()
     }
 
-    pub fn iterations(&self) -> Vec<Option<Histogram>> {
+    pub fn iterations(&self) -> Vec<Option<BucketHistogram>> {
         self.replicas.iter().map(|replica| replica.engine.iterations().cloned()).collect()
     }
 
@@ -458,21 +459,21 @@ impl Fleet {
     /// Books what an emission means for the fleet.
     pub(crate) fn book(&mut self, emission: &Emission) {
         match emission.what {
-            What::Finished { .. } => {
+            RequestEvent::Finished { .. } => {
                 self.totals.finished += 1;
                 self.learn_end(emission.at, emission.id);
             }
-            What::Failed(failure) => {
+            RequestEvent::Failed(failure) => {
                 self.totals.failed += 1;
                 self.ends_as(emission.id, failure);
             }
-            What::PrefillDone => {
+            RequestEvent::PrefillDone => {
                 if let Some(slot) = self.flights.find(emission.id) {
                     self.flights.at_mut(slot).began = true;
                 }
                 return self.learn_first(emission.at, emission.id);
             }
-            What::Admitted { cached } => {
+            RequestEvent::Admitted { cached } => {
                 if let Some(slot) = self.flights.find(emission.id) {
                     self.flights.at_mut(slot).cached = cached;
                 }
@@ -503,7 +504,7 @@ impl Fleet {
     fn learn_end(&mut self, at: At, id: u64) {
         let Some(slot) = self.flights.find(id) else { return };
         let flight = self.flights.at_mut(slot);
-        flight.verdict = Some(Verdict::Worked);
+        flight.verdict = Some(ReplicaOutcome::Worked);
         let Some(booking) = &flight.booking else { return };
         let beside = self.replicas[flight.replica as usize].load.decoding;
         self.router.ended(booking, beside, flight.answer, at);
@@ -531,7 +532,7 @@ impl Fleet {
         } else {
             self.ended_outside(at, id);
         }
-        let emission = Emission { at, id, what: What::Failed(failure) };
+        let emission = Emission { at, id, what: RequestEvent::Failed(failure) };
         match self.replicas.get_mut(number as usize) {
             Some(replica) => replica.pending.push(emission),
             None => self.own.push(emission),
@@ -544,7 +545,7 @@ impl Fleet {
         let Some(slot) = self.flights.find(id) else { return };
         let number = self.flights.at(slot).replica;
         self.ends_as(id, failure);
-        self.replicas[number as usize].pending.push(Emission { at, id, what: What::Failed(failure) });
+        self.replicas[number as usize].pending.push(Emission { at, id, what: RequestEvent::Failed(failure) });
         self.totals.failed += 1;
         self.ended(at, id);
     }

@@ -9,7 +9,7 @@ use plimsoll_policy::{Fleet as Seen, ReplicaMetric, Signal};
 use crate::engine::Engine;
 use crate::fleet::Fleet;
 use crate::fleet::adapters::Shelf;
-use crate::fleet::agenda::Due;
+use crate::fleet::agenda::AgendaItem;
 use crate::fleet::replica::{Phase, Replica};
 use crate::spec::fault::FaultKind;
 
@@ -45,7 +45,7 @@ impl Fleet {
         let busy = self.flights.ids().into_iter().next().is_some();
         if busy || self.active + idle > at {
             let again = if busy { at } else { self.active };
-            self.agenda.note(again + idle, Due::Idle { fault });
+            self.agenda.note(again + idle, AgendaItem::Idle { fault });
             return;
         }
         self.scale_to(at, 0);
@@ -64,7 +64,7 @@ impl Fleet {
         let seen =
             Seen { current: metrics.len() as u32, metrics: &metrics, unplaced: self.unplaced.len() as u32 };
         let desired = autoscaler.decide(at, &seen);
-        self.agenda.note(autoscaler.next_at(), Due::Scale);
+        self.agenda.note(autoscaler.next_at(), AgendaItem::Scale);
         self.autoscaler = Some(autoscaler);
         self.scale_to(at, desired);
     }
@@ -101,7 +101,7 @@ impl Fleet {
         self.replicas[place].shelf = self.spec.fleet.adapters.as_ref().map(Shelf::new);
         let life = self.replicas[place].life;
         let cold = self.spec.fleet.cold_start.total(&self.spec.engine);
-        self.agenda.note(at + cold, Due::Ready { replica: place as u32, life });
+        self.agenda.note(at + cold, AgendaItem::Ready { replica: place as u32, life });
         true
     }
 
@@ -119,7 +119,7 @@ impl Fleet {
         if let Some(fault) = self.sleeps()
             && let FaultKind::ScaleToZero { idle } = self.faults.spec(fault).kind
         {
-            self.agenda.note(at + idle, Due::Idle { fault });
+            self.agenda.note(at + idle, AgendaItem::Idle { fault });
         }
         self.place_waiting(at);
     }

@@ -9,11 +9,11 @@ use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Span};
 use plimsoll_policy::Router;
 
-use crate::fleet::agenda::Due;
+use crate::fleet::agenda::AgendaItem;
 use crate::fleet::{Chosen, Fleet, NOWHERE, facts, failure_of};
 use crate::spec::error::SpecError;
 use crate::spec::fleet::WorldSpec;
-use crate::traffic::{Emission, Failure, Submit, What};
+use crate::traffic::{Emission, Failure, RequestEvent, Submit};
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -70,14 +70,14 @@ impl Fleet {
         let flight = self.flights.at_mut(slot);
         if number >= split.prefill {
             // It left a queue before.
-            return flight.began && matches!(emission.what, What::Admitted { .. });
+            return flight.began && matches!(emission.what, RequestEvent::Admitted { .. });
         }
         if flight.onward.is_none() {
             return false;
         }
         match emission.what {
-            What::Token { .. } => true,
-            What::Finished { .. } => {
+            RequestEvent::Token { .. } => true,
+            RequestEvent::Finished { .. } => {
                 flight.held = flight.onward.take();
                 flight.replica = NOWHERE;
                 flight.tokens = 1;
@@ -85,7 +85,8 @@ impl Fleet {
                 let tokens = flight.held.as_ref().map_or(0, |request| request.prompt_tokens.max(1));
                 split.moving += 1;
                 let (at, id) = (emission.at, emission.id);
-                self.agenda.note(at + split.transfer(tokens).max(Span(1)), Due::Handover { id, serial });
+                self.agenda
+                    .note(at + split.transfer(tokens).max(Span(1)), AgendaItem::Handover { id, serial });
                 let whole = flight.held.as_ref().map_or(0, |request| u64::from(request.output_tokens));
                 flight.load.tokens = load.tokens - 1 + whole;
                 let replica = &mut self.replicas[number as usize];
@@ -119,7 +120,7 @@ impl Fleet {
             return self.fail(at, id, failure_of(&rejected), false);
         }
         if !self.buffer(number, at, id, 1, false) {
-            let what = What::Token { n: 1, last: false };
+            let what = RequestEvent::Token { n: 1, last: false };
             self.replicas[number as usize].pending.push(Emission { at, id, what });
         }
     }

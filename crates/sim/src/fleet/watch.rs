@@ -3,8 +3,8 @@
 use plimsoll_model::At;
 
 use crate::fleet::Fleet;
-use crate::fleet::agenda::Due;
-use crate::traffic::{Emission, Failure, What};
+use crate::fleet::agenda::AgendaItem;
+use crate::traffic::{Emission, Failure, RequestEvent};
 
 impl Fleet {
     /// Passes an emission on, cut or held back where a fault wants it so.
@@ -14,7 +14,7 @@ impl Fleet {
         if self.part_way(place as u32, &emission) {
             return;
         }
-        if let What::Token { n, last } = what {
+        if let RequestEvent::Token { n, last } = what {
             let flight = self.flights.at_mut(slot);
             flight.tokens += n;
             if let Some((fault, after)) = flight.cut
@@ -51,7 +51,7 @@ impl Fleet {
         flight.buffered += n;
         let serial = flight.serial;
         if first && let Some(every) = every {
-            self.agenda.note(at + every, Due::Release { id, serial });
+            self.agenda.note(at + every, AgendaItem::Release { id, serial });
         }
         true
     }
@@ -63,7 +63,7 @@ impl Fleet {
         let n = n + std::mem::take(&mut flight.buffered);
         let place = flight.replica as usize;
         if n > 0 {
-            self.replicas[place].pending.push(Emission { at, id, what: What::Token { n, last } });
+            self.replicas[place].pending.push(Emission { at, id, what: RequestEvent::Token { n, last } });
         }
         true
     }

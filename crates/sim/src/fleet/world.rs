@@ -8,13 +8,13 @@
 use plimsoll_model::{At, Sample};
 
 use crate::engine::Engine;
-use crate::engine::meter::{Histogram, Meter};
+use crate::engine::meter::{BucketHistogram, Meter};
 use crate::fleet::Fleet;
 use crate::fleet::fault::FaultTruth;
 use crate::spec::EngineSpec;
 use crate::spec::error::SpecError;
 use crate::spec::fleet::WorldSpec;
-use crate::traffic::{Detail, Emission, Gauges, Rejected, Submit};
+use crate::traffic::{Detail, Emission, EngineGauges, Rejected, Submit};
 
 /// A world in virtual time.
 #[derive(Clone, Debug)]
@@ -131,7 +131,7 @@ impl World {
     }
 
     /// The state of all replicas together in numbers.
-    pub fn gauges(&self) -> Gauges {
+    pub fn gauges(&self) -> EngineGauges {
         match &self.inner {
             Inner::One(engine) => engine.gauges(),
             Inner::Many(fleet) => fleet.gauges(),
@@ -139,7 +139,7 @@ impl World {
     }
 
     /// The state of each replica in numbers, by its number.
-    pub fn replica_gauges(&self) -> Vec<Gauges> {
+    pub fn replica_gauges(&self) -> Vec<EngineGauges> {
         match &self.inner {
             Inner::One(engine) => vec![engine.gauges()],
             Inner::Many(fleet) => fleet.replica_gauges(),
@@ -155,7 +155,7 @@ impl World {
     }
 
     /// Tokens per step of each replica, where it has steps.
-    pub fn iterations(&self) -> Vec<Option<Histogram>> {
+    pub fn iterations(&self) -> Vec<Option<BucketHistogram>> {
         match &self.inner {
             Inner::One(engine) => vec![engine.iterations().cloned()],
             Inner::Many(fleet) => fleet.iterations(),

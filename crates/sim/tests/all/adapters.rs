@@ -4,7 +4,7 @@
 
 use plimsoll_model::{At, Load, Span};
 use plimsoll_sim::{
-    AdapterSpec, LevelPlan, LevelRun, ModeSpec, Submit, What, World, WorldSpec, simulate_level,
+    AdapterSpec, LevelPlan, LevelRun, ModeSpec, RequestEvent, Submit, World, WorldSpec, simulate_level,
 };
 use plimsoll_workload::{ArrivalSpec, ClassSpec, Scenario, SessionSpec, Size, SpecError};
 
@@ -130,7 +130,7 @@ fn adapters_do_not_share_a_prefix() {
     let cached: Vec<(u64, u32)> = log
         .iter()
         .filter_map(|emission| match emission.what {
-            What::Admitted { cached } => Some((emission.id, cached)),
+            RequestEvent::Admitted { cached } => Some((emission.id, cached)),
             _ => None,
         })
         .collect();

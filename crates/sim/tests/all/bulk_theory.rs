@@ -4,7 +4,7 @@ use plimsoll_math::queueing::Bulk;
 use plimsoll_model::{At, Load, Span};
 use plimsoll_sim::spec::dynamic::{AffineSpec, BatchCostSpec, BatcherSpec, ComputeSpec, FrontSpec, Overlap};
 use plimsoll_sim::{
-    DynamicSpec, LevelPlan, ModeSpec, Submit, What, World, catalogue::profile, simulate_level,
+    DynamicSpec, LevelPlan, ModeSpec, RequestEvent, Submit, World, catalogue::profile, simulate_level,
 };
 use plimsoll_workload::{Scenario, Size};
 
@@ -34,7 +34,7 @@ fn open_loop(spec: &DynamicSpec, rate_per_s: f64, seeds: u64) -> Vec<f64> {
     let one = |seed| {
         let script = poisson(seed, rate_per_s, 10_000, |_| (1, 0));
         let mut world = World::new(&engine(ModeSpec::Dynamic(spec.clone())), seed).expect("sound");
-        let ends = times(&play(&mut world, &script), |what| matches!(what, What::Finished { .. }));
+        let ends = times(&play(&mut world, &script), |what| matches!(what, RequestEvent::Finished { .. }));
         assert_eq!(ends.len(), script.len());
         let late = ends.iter().filter(|(id, _)| *id >= 1_000);
         let (mut sum, mut count) = (0.0, 0.0);
@@ -133,7 +133,7 @@ fn with_batches_of_one_it_is_mg1() {
 fn past_its_capacity_it_serves_the_largest_batch_over_its_time() {
     let script = poisson(3, 2.0 * 8.0 / 6.0 * 1e3, 20_000, |_| (1, 0));
     let mut world = World::new(&engine(ModeSpec::Dynamic(greedy(8, 2.0, 0.5, 0.0))), 3).expect("sound");
-    let ends = times(&play(&mut world, &script), |what| matches!(what, What::Finished { .. }));
+    let ends = times(&play(&mut world, &script), |what| matches!(what, RequestEvent::Finished { .. }));
     let (first, last) = (ends[1_000].1, ends[19_000].1);
     let per_ms = 18_000.0 / (last - first).as_millis_f64();
     assert!((per_ms / (8.0 / 6.0) - 1.0).abs() < 1e-3, "{per_ms} a ms");
@@ -158,7 +158,7 @@ fn closed_loop(spec: &DynamicSpec, clients: u64, items: u32, count: u64) -> (Vec
     while let Some(now) = world.next_event() {
         world.step(now, &mut log);
         for emission in std::mem::take(&mut log) {
-            if !matches!(emission.what, What::Finished { .. }) {
+            if !matches!(emission.what, RequestEvent::Finished { .. }) {
                 continue;
             }
             latencies.push((emission.at - sent[emission.id as usize]).as_millis_f64());

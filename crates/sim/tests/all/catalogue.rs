@@ -1,7 +1,7 @@
 //! The catalogue against the published derivation of twelve pairs, the public sizes of models, and what it must refuse.
 
 use plimsoll_sim::catalogue::list::{CHECKED, figures};
-use plimsoll_sim::catalogue::origin::{Basis, LoadRange, Use, flags};
+use plimsoll_sim::catalogue::origin::{Basis, IntendedLoad, LoadRange, flags};
 use plimsoll_sim::catalogue::profile::{decode_step_ms, prefill_step_ms};
 use plimsoll_sim::catalogue::{by_name, gpus, models};
 use plimsoll_sim::engine::roofline::RooflineSpec;
@@ -226,7 +226,7 @@ fn a_file_names_a_pair_and_gets_every_default() {
 #[test]
 fn figures_used_outside_what_they_were_found_for_are_flagged() {
     let mut spec = by_name("llama-3.1-8b@h100").expect("a pair").expect("it fits");
-    let none = Use::default();
+    let none = IntendedLoad::default();
     let plain = flags(&spec, &none);
     assert!(
         plain.len() == 1 && plain[0].contains("fitted figures") && plain[0].contains("±10 %"),
@@ -243,7 +243,8 @@ fn figures_used_outside_what_they_were_found_for_are_flagged() {
     });
     let StepSpec::Roofline(step) = &mut batching.step else { panic!("by a roofline") };
     step.gpu.bandwidth_tb_s = 4.8;
-    let used = Use { prompt_tokens: Some(1001.0), output_tokens: Some(600.0), in_flight: Some(65.0) };
+    let used =
+        IntendedLoad { prompt_tokens: Some(1001.0), output_tokens: Some(600.0), in_flight: Some(65.0) };
     let found = flags(&spec, &used);
     assert_eq!(found.len(), 3, "{found:?}");
     assert!(found[0].contains("found with 100") && found[1].contains("not the h100"), "{found:?}");

@@ -2,7 +2,7 @@
 
 use plimsoll_sim::PolicySpec;
 use plimsoll_sim::engine::scheduler::policy::{VllmOrder, VllmSpec};
-use plimsoll_sim::engine::scheduler::{Ask, Limits, Progress, Scheduler, StepPlan};
+use plimsoll_sim::engine::scheduler::{Limits, ScheduledRequest, Scheduler, SequenceProgress, StepPlan};
 
 pub struct Case {
     pub scheduler: Scheduler,
@@ -23,8 +23,8 @@ pub const LIMITS: Limits = Limits {
 };
 
 /// A request of these lengths that shares nothing.
-pub fn asks(id: u64, prompt_tokens: u32, output_tokens: u32) -> Ask {
-    Ask { id, prompt_tokens, output_tokens, ..Ask::default() }
+pub fn asks(id: u64, prompt_tokens: u32, output_tokens: u32) -> ScheduledRequest {
+    ScheduledRequest { id, prompt_tokens, output_tokens, ..ScheduledRequest::default() }
 }
 
 impl Case {
@@ -47,7 +47,7 @@ impl Case {
 
     /// Queues (id, prompt, output) with these names of the prompt's blocks.
     pub fn admit_named(mut self, id: u64, prompt: u32, output: u32, names: &[u64]) -> Case {
-        self.scheduler.admit(Ask { blocks: names.to_vec(), ..asks(id, prompt, output) });
+        self.scheduler.admit(ScheduledRequest { blocks: names.to_vec(), ..asks(id, prompt, output) });
         self
     }
 
@@ -61,7 +61,7 @@ impl Case {
         text
     }
 
-    pub fn commit(&mut self) -> Vec<Progress> {
+    pub fn commit(&mut self) -> Vec<SequenceProgress> {
         let mut progress = Vec::new();
         self.scheduler.commit(&self.plan, |one| progress.push(one));
         progress
@@ -224,7 +224,7 @@ fn the_last_token_of_an_answer_is_never_computed() {
     let mut case = Case::new(Limits { token_budget: 64, blocks: 1, ..LIMITS }).admit(&[(1, 16, 1)]);
     assert_eq!(case.plan(), "1:16");
     let expected =
-        Progress { id: 1, prefilled: Some(16), tokens: 1, first: true, generated: 1, finished: true };
+        SequenceProgress { id: 1, prefilled: Some(16), tokens: 1, first: true, generated: 1, finished: true };
     assert_eq!(case.commit(), [expected]);
 }
 
@@ -235,7 +235,7 @@ fn a_request_for_no_tokens_ends_with_its_prompt() {
     assert_eq!(case.commit(), []);
     assert_eq!(case.plan(), "1:4");
     let expected =
-        Progress { id: 1, prefilled: Some(12), tokens: 0, first: true, generated: 0, finished: true };
+        SequenceProgress { id: 1, prefilled: Some(12), tokens: 0, first: true, generated: 0, finished: true };
     assert_eq!(case.commit(), [expected]);
 }
 

@@ -9,7 +9,7 @@ use plimsoll_sim::spec::dynamic::{
     AffineSpec, BatchCostSpec, BatcherSpec, ComputeSpec, FrontSpec, LevelPolicySpec, Overlap,
     QueuePolicySpec, TimeoutAction,
 };
-use plimsoll_sim::{DynamicSpec, Emission, EngineSpec, ModeSpec, Submit, What, World};
+use plimsoll_sim::{DynamicSpec, Emission, EngineSpec, ModeSpec, RequestEvent, Submit, World};
 
 use crate::util::{Act, engine, jump, play};
 
@@ -117,11 +117,11 @@ fn conserve(dynamic: &DynamicSpec, seed: u64) -> usize {
     while let Some(next) = world.next_event() {
         world.step(next, &mut log);
     }
-    let of = |is: fn(What) -> bool| -> Vec<u64> {
+    let of = |is: fn(RequestEvent) -> bool| -> Vec<u64> {
         log.iter().filter(|one| is(one.what)).map(|one| one.id).collect()
     };
-    let finished = of(|what| matches!(what, What::Finished { .. }));
-    let failed = of(|what| matches!(what, What::Failed(_)));
+    let finished = of(|what| matches!(what, RequestEvent::Finished { .. }));
+    let failed = of(|what| matches!(what, RequestEvent::Failed(_)));
     let mut ends: Vec<u64> = finished.iter().chain(&failed).chain(&cancelled).copied().collect();
     ends.sort_unstable();
     assert_eq!(ends, asked.keys().copied().collect::<Vec<_>>(), "{dynamic:?}, seed {seed}");
@@ -138,7 +138,7 @@ fn conserve(dynamic: &DynamicSpec, seed: u64) -> usize {
 
 fn no_batch_is_too_large(dynamic: &DynamicSpec, log: &[Emission], items: &BTreeMap<u64, u32>) {
     let mut started: BTreeMap<At, u32> = BTreeMap::new();
-    for one in log.iter().filter(|one| matches!(one.what, What::Admitted { .. })) {
+    for one in log.iter().filter(|one| matches!(one.what, RequestEvent::Admitted { .. })) {
         *started.entry(one.at).or_default() += items[&one.id];
     }
     let most = dynamic.max_batch_size * dynamic.instances;

@@ -7,7 +7,7 @@ use plimsoll_sim::spec::dynamic::{
     QueuePolicySpec, TableSpec, TimeoutAction,
 };
 use plimsoll_sim::{
-    DynamicSpec, Emission, Engine, EngineSpec, Failure, ModeSpec, Rejected, Submit, What, World,
+    DynamicSpec, Emission, Engine, EngineSpec, Failure, ModeSpec, Rejected, RequestEvent, Submit, World,
 };
 
 use crate::util::{Act, engine, play, times, world};
@@ -88,7 +88,7 @@ fn singles(times: &[f64]) -> Vec<(f64, Submit)> {
 /// When batches started, and with whom.
 fn started(log: &[Emission]) -> Vec<(f64, Vec<u64>)> {
     let mut batches: Vec<(f64, Vec<u64>)> = Vec::new();
-    for (id, at) in times(log, |what| matches!(what, What::Admitted { .. })) {
+    for (id, at) in times(log, |what| matches!(what, RequestEvent::Admitted { .. })) {
         let ms = at.0 as f64 / 1e6;
         match batches.last_mut().filter(|batch| batch.0 == ms) {
             Some(batch) => batch.1.push(id),
@@ -99,14 +99,14 @@ fn started(log: &[Emission]) -> Vec<(f64, Vec<u64>)> {
 }
 
 fn finished(log: &[Emission]) -> Vec<(u64, f64)> {
-    let ends = times(log, |what| matches!(what, What::Finished { .. }));
+    let ends = times(log, |what| matches!(what, RequestEvent::Finished { .. }));
     ends.into_iter().map(|(id, at)| (id, at.0 as f64 / 1e6)).collect()
 }
 
 /// Who failed, when, with what words; always with Triton's 503.
 fn failed(log: &[Emission]) -> Vec<(u64, f64, &'static str)> {
     let failure = |emission: &Emission| match emission.what {
-        What::Failed(Failure::Status { status, why }) => {
+        RequestEvent::Failed(Failure::Status { status, why }) => {
             assert_eq!(status, 503);
             Some((emission.id, emission.at.0 as f64 / 1e6, why))
         }

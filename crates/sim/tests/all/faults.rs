@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use plimsoll_model::{At, Span};
 use plimsoll_sim::{
-    BatchingSpec, ColdStartSpec, Emission, Failure, FaultSpec, LawSpec, ModeSpec, Rejected, Submit, What,
-    World, WorldSpec,
+    BatchingSpec, ColdStartSpec, Emission, Failure, FaultSpec, LawSpec, ModeSpec, Rejected, RequestEvent,
+    Submit, World, WorldSpec,
 };
 
 use crate::fleet::{kept, of, script, tight};
@@ -59,7 +59,7 @@ fn finish(world: &mut World, log: &mut Vec<Emission>) {
 /// Microseconds and counts of the tokens of a request.
 fn tokens(log: &[Emission], id: u64) -> Vec<(i64, u32)> {
     let token = |one: &Emission| match one.what {
-        What::Token { n, .. } if one.id == id => Some((one.at.0 / 1_000, n)),
+        RequestEvent::Token { n, .. } if one.id == id => Some((one.at.0 / 1_000, n)),
         _ => None,
     };
     log.iter().filter_map(token).collect()
@@ -72,7 +72,7 @@ fn token_times(log: &[Emission], id: u64) -> Vec<i64> {
 /// How and when (µs) a request failed.
 fn failed(log: &[Emission], id: u64) -> Option<(i64, Failure)> {
     log.iter().find_map(|one| match one.what {
-        What::Failed(failure) if one.id == id => Some((one.at.0 / 1_000, failure)),
+        RequestEvent::Failed(failure) if one.id == id => Some((one.at.0 / 1_000, failure)),
         _ => None,
     })
 }
@@ -145,7 +145,7 @@ fn a_dependency_of_two_servers_lets_the_third_wait_its_turn() {
     assert_eq!([1, 2, 3].map(|id| token_times(&log, id)), [vec![31_100], vec![32_200], vec![61_100]]);
     let takes: Vec<Span> = log
         .iter()
-        .filter_map(|one| if let What::Depends { takes } = one.what { Some(takes) } else { None })
+        .filter_map(|one| if let RequestEvent::Depends { takes } = one.what { Some(takes) } else { None })
         .collect();
     assert_eq!(takes, [30, 30, 58].map(Span::from_millis));
 }
@@ -155,7 +155,7 @@ fn a_share_of_the_calls_of_a_dependency_is_slow() {
     let requests: Vec<(i64, Submit)> =
         (0..2_000).map(|id| (id as i64 * 10_000, ask(id as u64, 10, 1))).collect();
     let (log, _, world) = live(&with(1, &["dependency:delay=2s,share=0.03"]), &requests);
-    let slow = log.iter().filter(|one| matches!(one.what, What::Depends { .. })).count();
+    let slow = log.iter().filter(|one| matches!(one.what, RequestEvent::Depends { .. })).count();
     assert_eq!(world.fault_truths()[0].touched, slow as u64);
     assert!((30..=90).contains(&slow), "3 % of 2000 is 60, and it is {slow}");
 }
@@ -272,7 +272,7 @@ fn a_lost_replica_resets_until_the_router_notices() {
     assert_eq!(refused.iter().collect::<Vec<_>>(), [(&3, &Rejected::Reset)]);
     let placed: Vec<u32> = log
         .iter()
-        .filter_map(|one| if let What::Placed { replica } = one.what { Some(replica) } else { None })
+        .filter_map(|one| if let RequestEvent::Placed { replica } = one.what { Some(replica) } else { None })
         .collect();
     assert_eq!(placed, [0, 1, 0, 0, 0, 0, 0]);
 }
@@ -387,7 +387,7 @@ fn under_all_faults_each_request_ends_once_and_jumping_equals_stopping() {
             let mut ends: BTreeMap<u64, u32> = BTreeMap::new();
             for one in &stopped {
                 *ends.entry(one.id).or_default() +=
-                    u32::from(matches!(one.what, What::Finished { .. } | What::Failed(_)));
+                    u32::from(matches!(one.what, RequestEvent::Finished { .. } | RequestEvent::Failed(_)));
             }
             let totals = world.gauges().totals;
             assert!(ends.values().all(|&count| count <= 1), "{faults:?}");
@@ -442,7 +442,7 @@ fn a_flushed_cache_is_filled_again() {
         live(&spec, &[(0, shared(1)), (100_000, shared(2)), (200_000, shared(3)), (300_000, shared(4))]);
     let cached: Vec<u32> = log
         .iter()
-        .filter_map(|one| if let What::Admitted { cached } = one.what { Some(cached) } else { None })
+        .filter_map(|one| if let RequestEvent::Admitted { cached } = one.what { Some(cached) } else { None })
         .collect();
     assert_eq!(cached, [0, 32, 0, 32]);
     let truth = &world.fault_truths()[0];
@@ -468,7 +468,7 @@ fn kv_pressure_takes_blocks_and_gives_them_back() {
     finish(&mut world, &mut log);
     // Two of 3 blocks each and more soon do not fit into 5: the last to start loses its place, which it would not without.
     let preempted: Vec<u64> =
-        log.iter().filter(|one| one.what == What::Preempted).map(|one| one.id).collect();
+        log.iter().filter(|one| one.what == RequestEvent::Preempted).map(|one| one.id).collect();
     assert_eq!(preempted, [1]);
     assert_eq!((token_times(&log, 0).len(), token_times(&log, 1).len()), (30, 30));
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use plimsoll_model::{At, Span};
 use plimsoll_policy::RouteSpec;
-use plimsoll_sim::{BatchingSpec, Emission, FleetSpec, LawSpec, ModeSpec, What, World, WorldSpec};
+use plimsoll_sim::{BatchingSpec, Emission, FleetSpec, LawSpec, ModeSpec, RequestEvent, World, WorldSpec};
 
 use crate::util::{Act, ask, batching, engine, jump, play, poisson, queue};
 
@@ -100,8 +100,10 @@ fn every_request_taken_is_placed_once_and_ends_once() {
         let mut ended: BTreeMap<u64, u32> = BTreeMap::new();
         for one in &log {
             match one.what {
-                What::Placed { .. } => *placed.entry(one.id).or_default() += 1,
-                What::Finished { .. } | What::Failed(_) => *ended.entry(one.id).or_default() += 1,
+                RequestEvent::Placed { .. } => *placed.entry(one.id).or_default() += 1,
+                RequestEvent::Finished { .. } | RequestEvent::Failed(_) => {
+                    *ended.entry(one.id).or_default() += 1
+                }
                 _ => {}
             }
         }

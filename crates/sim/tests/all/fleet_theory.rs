@@ -2,7 +2,7 @@
 
 use plimsoll_model::{At, Span};
 use plimsoll_policy::RouteSpec;
-use plimsoll_sim::{Emission, FleetSpec, LawSpec, What, World, WorldSpec};
+use plimsoll_sim::{Emission, FleetSpec, LawSpec, RequestEvent, World, WorldSpec};
 
 use crate::queue_theory::covers;
 use crate::util::{Act, ask, play, poisson, queue, times};
@@ -29,13 +29,13 @@ fn live(spec: &WorldSpec, load: f64, seed: u64) -> Lived {
     let rate_per_s = load * f64::from(spec.fleet.replicas) / SERVICE_MS * 1e3;
     let script = poisson(seed, rate_per_s, COUNT, |_| (1, 1));
     let log = play(&mut World::of(spec, seed).expect("sound"), &script);
-    let started = times(&log, |what| matches!(what, What::Admitted { .. }));
+    let started = times(&log, |what| matches!(what, RequestEvent::Admitted { .. }));
     let mut waits = vec![0.0; COUNT as usize];
     for (id, at) in started {
         waits[id as usize] = (at - script[id as usize].0).as_millis_f64();
     }
     let waits = waits.split_off(COUNT as usize / 10);
-    let came = times(&log, |what| what == What::Placed { replica: 0 });
+    let came = times(&log, |what| what == RequestEvent::Placed { replica: 0 });
     Lived { waits, came_to_first: came.into_iter().map(|(_, at)| at).collect() }
 }
 
@@ -145,7 +145,8 @@ fn loads_that_are_too_old_are_no_loads() {
 }
 
 fn placed(log: &[Emission]) -> Vec<u32> {
-    let replica = |one: &Emission| if let What::Placed { replica } = one.what { Some(replica) } else { None };
+    let replica =
+        |one: &Emission| if let RequestEvent::Placed { replica } = one.what { Some(replica) } else { None };
     log.iter().filter_map(replica).collect()
 }
 

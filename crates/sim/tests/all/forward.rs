@@ -6,7 +6,9 @@ use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Span};
 use plimsoll_sim::engine::scheduler::policy::{NoEvictSpec, SglangSpec, StaticSpec, VllmOrder, VllmSpec};
 use plimsoll_sim::engine::speculation::SpeculativeSpec;
-use plimsoll_sim::{BatchingSpec, Detail, Emission, Engine, EngineSpec, ModeSpec, PolicySpec, Submit, What};
+use plimsoll_sim::{
+    BatchingSpec, Detail, Emission, Engine, EngineSpec, ModeSpec, PolicySpec, RequestEvent, Submit,
+};
 use plimsoll_sim::{StepSpec, catalogue::profile};
 
 use crate::util::{batching, engine};
@@ -151,7 +153,7 @@ fn ends(log: &[Emission]) -> Vec<Emission> {
     let mut since_first: BTreeMap<u64, u32> = BTreeMap::new();
     let mut told = Vec::new();
     for &one in log {
-        if let What::Token { n, last } = one.what {
+        if let RequestEvent::Token { n, last } = one.what {
             match since_first.get_mut(&one.id) {
                 None => {
                     since_first.insert(one.id, 0);
@@ -160,7 +162,7 @@ fn ends(log: &[Emission]) -> Vec<Emission> {
                 Some(rest) => {
                     *rest += n;
                     if last {
-                        told.push(Emission { what: What::Token { n: *rest, last }, ..one });
+                        told.push(Emission { what: RequestEvent::Token { n: *rest, last }, ..one });
                     }
                 }
             }
@@ -242,7 +244,7 @@ fn a_turn_is_never_missed_by_waiting_for_it() {
             log.clear();
             engine.step(turn, &mut log);
             for one in &log {
-                let token = matches!(one.what, What::Token { last: false, .. });
+                let token = matches!(one.what, RequestEvent::Token { last: false, .. });
                 let inner = token && !begun.insert(one.id);
                 assert!(inner || one.at == turn, "engine {number}: {one:?} before {turn:?}");
             }

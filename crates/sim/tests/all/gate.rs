@@ -6,7 +6,8 @@ use plimsoll_model::At;
 use plimsoll_policy::{AdmissionSpec, FrontSpec, HedgeSpec, RouteSpec};
 use plimsoll_sim::spec::LinearSpec;
 use plimsoll_sim::{
-    BatchingSpec, EngineSpec, Failure, FaultSpec, FleetSpec, ModeSpec, StepSpec, What, World, WorldSpec,
+    BatchingSpec, EngineSpec, Failure, FaultSpec, FleetSpec, ModeSpec, RequestEvent, StepSpec, World,
+    WorldSpec,
 };
 
 use crate::util::{Act, batching, engine, play, poisson};
@@ -61,12 +62,14 @@ fn seen(world: &mut World, script: &[(At, Act)]) -> Seen {
     let mut ended: HashMap<u64, u32> = HashMap::new();
     for emission in &log {
         match emission.what {
-            What::PrefillDone => seen.waits.push((emission.at - came[&emission.id]).as_secs_f64()),
-            What::Finished { .. } => seen.finished += 1,
-            What::Failed(Failure::Status { status, .. }) => *seen.failed.entry(status).or_default() += 1,
+            RequestEvent::PrefillDone => seen.waits.push((emission.at - came[&emission.id]).as_secs_f64()),
+            RequestEvent::Finished { .. } => seen.finished += 1,
+            RequestEvent::Failed(Failure::Status { status, .. }) => {
+                *seen.failed.entry(status).or_default() += 1
+            }
             _ => {}
         }
-        if matches!(emission.what, What::Finished { .. } | What::Failed(_)) {
+        if matches!(emission.what, RequestEvent::Finished { .. } | RequestEvent::Failed(_)) {
             *ended.entry(emission.id).or_default() += 1;
         }
     }
@@ -195,7 +198,7 @@ fn a_request_at_two_replicas_ends_once_whatever_befalls_it() {
     let mut ended: HashMap<u64, u32> = HashMap::new();
     for emission in &log {
         assert!(emission.id < 3_000, "a number of the simulator's own was told: {}", emission.id);
-        if matches!(emission.what, What::Finished { .. } | What::Failed(_)) {
+        if matches!(emission.what, RequestEvent::Finished { .. } | RequestEvent::Failed(_)) {
             *ended.entry(emission.id).or_default() += 1;
         }
     }

@@ -6,7 +6,7 @@ use plimsoll_model::{At, Span};
 use plimsoll_policy::{
     BlockEnds, Booking, Expected, Facts, Load, ReplicaView, RouteSpec, Router, Said, Telemetry, cost, unseen,
 };
-use plimsoll_sim::{Emission, Engine, Submit, What};
+use plimsoll_sim::{Emission, Engine, RequestEvent, Submit};
 
 use crate::routes::{KV_BLOCKS, Outcome, chat, hot, mean, replica, unshared};
 use crate::util::Act;
@@ -241,15 +241,15 @@ fn play(
             let gateway = &mut gateways[flight.gateway];
             let (came, request) = requests[emission.id as usize];
             match emission.what {
-                What::Admitted { cached: tokens } => {
+                RequestEvent::Admitted { cached: tokens } => {
                     cached += u64::from(tokens);
                     flight.found = f64::from(tokens) / f64::from(request.prompt_tokens);
                 }
-                What::PrefillDone => {
+                RequestEvent::PrefillDone => {
                     waits.push((emission.at - came).as_secs_f64());
                     gateway.heard(&mut flight.booking, emission.at, None);
                 }
-                What::Finished { .. } => {
+                RequestEvent::Finished { .. } => {
                     gateway.heard(&mut flight.booking, emission.at, Some(request.output_tokens));
                     gateway.router.cached(&flight.booking, flight.found);
                 }

@@ -6,9 +6,9 @@ use plimsoll_math::rng::Stream;
 use plimsoll_model::At;
 use plimsoll_sim::PolicySpec;
 use plimsoll_sim::engine::scheduler::policy::{NoEvictSpec, SglangSpec, StaticSpec};
-use plimsoll_sim::engine::scheduler::{Ask, Limits, Scheduler, StepPlan};
+use plimsoll_sim::engine::scheduler::{Limits, ScheduledRequest, Scheduler, StepPlan};
 use plimsoll_sim::{
-    BatchingSpec, Engine, EngineSpec, LawSpec, ModeSpec, Submit, What, World, catalogue::profile,
+    BatchingSpec, Engine, EngineSpec, LawSpec, ModeSpec, RequestEvent, Submit, World, catalogue::profile,
 };
 
 use crate::util::{ask, batching, engine, poisson, queue, times, world};
@@ -75,8 +75,10 @@ fn conserve(spec: &EngineSpec, seed: u64) {
     world.step(At(i64::MAX / 2), &mut log);
     assert_eq!(world.next_event(), None);
 
-    let finished: Vec<u64> =
-        times(&log, |what| matches!(what, What::Finished { .. })).into_iter().map(|(id, _)| id).collect();
+    let finished: Vec<u64> = times(&log, |what| matches!(what, RequestEvent::Finished { .. }))
+        .into_iter()
+        .map(|(id, _)| id)
+        .collect();
     let unique: BTreeSet<u64> = finished.iter().copied().collect();
     assert_eq!(unique.len(), finished.len(), "nobody finishes twice");
     assert!(unique.is_disjoint(&cancelled));
@@ -86,12 +88,14 @@ fn conserve(spec: &EngineSpec, seed: u64) {
     );
     for id in &unique {
         let tokens = log.iter().filter(|one| one.id == *id).map(|one| match one.what {
-            What::Token { n, .. } => n,
+            RequestEvent::Token { n, .. } => n,
             _ => 0,
         });
         assert_eq!(tokens.sum::<u32>(), asked[id].output_tokens);
         assert_eq!(
-            log.iter().filter(|one| one.id == *id && matches!(one.what, What::Admitted { .. })).count(),
+            log.iter()
+                .filter(|one| one.id == *id && matches!(one.what, RequestEvent::Admitted { .. }))
+                .count(),
             1
         );
     }
@@ -147,8 +151,10 @@ fn first_come_first_served() {
         let script =
             poisson(3, 380.0, 3000, |chance| (1 + chance.below(90) as u32, 1 + chance.below(5) as u32));
         let log = crate::util::play(&mut world(&spec), &script);
-        let admitted: Vec<u64> =
-            times(&log, |what| matches!(what, What::Admitted { .. })).into_iter().map(|(id, _)| id).collect();
+        let admitted: Vec<u64> = times(&log, |what| matches!(what, RequestEvent::Admitted { .. }))
+            .into_iter()
+            .map(|(id, _)| id)
+            .collect();
         assert_eq!(admitted, (0..3000).collect::<Vec<u64>>());
     }
 }
@@ -182,11 +188,11 @@ fn run_within(limits: Limits, chance: &mut Stream) -> u32 {
     let (mut next_id, mut finished, mut preempted, mut steps) = (0, 0, 0, 0);
     while finished < 200 {
         while next_id < 200 && scheduler.waiting() < 5 && chance.chance(0.6) {
-            scheduler.admit(Ask {
+            scheduler.admit(ScheduledRequest {
                 id: next_id,
                 prompt_tokens: 1 + chance.below(60) as u32,
                 output_tokens: 1 + chance.below(50) as u32,
-                ..Ask::default()
+                ..ScheduledRequest::default()
             });
             next_id += 1;
         }

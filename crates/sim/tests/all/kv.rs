@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use plimsoll_math::rng::Stream;
-use plimsoll_sim::engine::kv::{Eviction, Pool};
+use plimsoll_sim::engine::kv::{BlockPool, Eviction};
 
 /// Takes what is cached of these blocks and computes the others, all of them named, and one more without a name.
-fn enter(pool: &mut Pool, holder: u32, names: &[u64]) -> u32 {
+fn enter(pool: &mut BlockPool, holder: u32, names: &[u64]) -> u32 {
     let found = pool.find(names, u64::from(holder), names.len() as u32);
     pool.hit(holder, names, u64::from(holder), found);
     pool.take(holder, names.len() as u32 - found.blocks + 1);
@@ -15,13 +15,13 @@ fn enter(pool: &mut Pool, holder: u32, names: &[u64]) -> u32 {
     found.blocks
 }
 
-fn cached(pool: &Pool, names: &[u64]) -> u32 {
+fn cached(pool: &BlockPool, names: &[u64]) -> u32 {
     pool.find(names, u64::MAX, u32::MAX).blocks
 }
 
 #[test]
 fn a_block_is_found_from_the_moment_it_is_named() {
-    let mut pool = Pool::new(20, true, Eviction::Oldest);
+    let mut pool = BlockPool::new(20, true, Eviction::Oldest);
     pool.take(1, 3);
     assert_eq!(cached(&pool, &[10, 11, 12]), 0);
     pool.name(1, &Arc::new(vec![10, 11, 12]), 2);
@@ -30,7 +30,7 @@ fn a_block_is_found_from_the_moment_it_is_named() {
 
 #[test]
 fn equal_prefixes_share_their_blocks_and_count_them_once() {
-    let mut pool = Pool::new(20, true, Eviction::Oldest);
+    let mut pool = BlockPool::new(20, true, Eviction::Oldest);
     assert_eq!(enter(&mut pool, 1, &[10, 11, 12]), 0);
     assert_eq!(enter(&mut pool, 2, &[10, 11, 99]), 2);
     assert_eq!((pool.held(1), pool.held(2), pool.used()), (4, 4, 6));
@@ -41,7 +41,7 @@ fn equal_prefixes_share_their_blocks_and_count_them_once() {
 
 #[test]
 fn suffixes_are_evicted_before_prefixes() {
-    let mut pool = Pool::new(8, true, Eviction::Oldest);
+    let mut pool = BlockPool::new(8, true, Eviction::Oldest);
     enter(&mut pool, 1, &[10, 11, 12, 13]);
     pool.release(1, 1, 0);
     // Three blocks were never used and one had no name; they were free before.
@@ -56,7 +56,7 @@ fn suffixes_are_evicted_before_prefixes() {
 
 #[test]
 fn the_longest_free_is_evicted_first_and_a_hit_makes_young_again() {
-    let mut pool = Pool::new(6, true, Eviction::Oldest);
+    let mut pool = BlockPool::new(6, true, Eviction::Oldest);
     enter(&mut pool, 1, &[10, 11]);
     enter(&mut pool, 2, &[20, 21]);
     pool.release(1, 1, 0);
@@ -74,7 +74,7 @@ fn the_longest_free_is_evicted_first_and_a_hit_makes_young_again() {
 #[test]
 fn blank_blocks_go_first_where_the_engine_has_it_so() {
     for (eviction, left) in [(Eviction::Oldest, 0), (Eviction::BlankFirst, 2)] {
-        let mut pool = Pool::new(6, true, eviction);
+        let mut pool = BlockPool::new(6, true, eviction);
         enter(&mut pool, 1, &[10, 11]);
         pool.take(2, 3);
         pool.release(1, 1, 0);
@@ -86,7 +86,7 @@ fn blank_blocks_go_first_where_the_engine_has_it_so() {
 
 #[test]
 fn who_lost_its_place_finds_back_what_was_kept_and_nobody_else_does() {
-    let mut pool = Pool::new(20, true, Eviction::Oldest);
+    let mut pool = BlockPool::new(20, true, Eviction::Oldest);
     enter(&mut pool, 1, &[10, 11]);
     pool.take(1, 4);
     // Of five private blocks, four are full.
@@ -100,7 +100,7 @@ fn who_lost_its_place_finds_back_what_was_kept_and_nobody_else_does() {
 
 #[test]
 fn blocks_taken_away_go_as_they_become_free_and_come_back() {
-    let mut pool = Pool::new(10, true, Eviction::Oldest);
+    let mut pool = BlockPool::new(10, true, Eviction::Oldest);
     enter(&mut pool, 1, &[10, 11, 12]);
     enter(&mut pool, 2, &[20]);
     pool.resize(5);
@@ -115,7 +115,7 @@ fn blocks_taken_away_go_as_they_become_free_and_come_back() {
 
 #[test]
 fn a_flush_forgets_names_and_takes_no_blocks_from_anybody() {
-    let mut pool = Pool::new(10, true, Eviction::Oldest);
+    let mut pool = BlockPool::new(10, true, Eviction::Oldest);
     enter(&mut pool, 1, &[10, 11]);
     enter(&mut pool, 2, &[20, 21]);
     pool.release(2, 2, 0);
@@ -212,7 +212,7 @@ fn stretches_find_evict_and_count_as_a_block_table_does() {
     for seed in 0..200 {
         let mut chance = Stream::new(seed, "test.kv", 0);
         let size = 20 + chance.below(60) as u32;
-        let (mut pool, mut table) = (Pool::new(size, true, Eviction::Oldest), Table::new(size as usize));
+        let (mut pool, mut table) = (BlockPool::new(size, true, Eviction::Oldest), Table::new(size as usize));
         // Holder → its names and how many it has computed.
         let mut alive: BTreeMap<u32, (Arc<Vec<u64>>, u32)> = BTreeMap::new();
         for step in 0..400u32 {
@@ -249,7 +249,7 @@ fn stretches_find_evict_and_count_as_a_block_table_does() {
 
 /// Somebody computes a chunk: all its full blocks are named.
 fn grow(
-    pool: &mut Pool,
+    pool: &mut BlockPool,
     table: &mut Table,
     alive: &mut BTreeMap<u32, (Arc<Vec<u64>>, u32)>,
     chance: &mut Stream,

@@ -4,7 +4,7 @@ use plimsoll_sim::PolicySpec;
 use plimsoll_sim::engine::scheduler::policy::{
     NoEvictSpec, SglangOrder, SglangSpec, StaticSpec, VllmOrder, VllmSpec,
 };
-use plimsoll_sim::engine::scheduler::{Ask, Limits, Progress};
+use plimsoll_sim::engine::scheduler::{Limits, ScheduledRequest, SequenceProgress};
 
 use crate::conformance::{Case, LIMITS, asks};
 
@@ -113,7 +113,7 @@ fn vllm_reserve_full_starts_a_prompt_only_when_all_of_it_fits() {
 fn vllm_by_priority_one_goes_first_and_none_goes_last() {
     let mut case = vllm(Limits { max_seqs: 1, ..WIDE }, VllmOrder::Priority, true);
     for (id, priority) in [(1, 0), (2, 2), (3, 1), (4, 2)] {
-        case.scheduler.admit(Ask { priority, ..asks(id, 1, 1) });
+        case.scheduler.admit(ScheduledRequest { priority, ..asks(id, 1, 1) });
     }
     case.steps(&["3:1", "2:1", "4:1", "1:1", ""]);
 }
@@ -121,9 +121,9 @@ fn vllm_by_priority_one_goes_first_and_none_goes_last() {
 #[test]
 fn vllm_by_priority_the_largest_of_priority_and_arrival_is_preempted_even_if_it_was_in_the_step() {
     let mut case = vllm(Limits { blocks: 4, prefix_cache: false, ..WIDE }, VllmOrder::Priority, true);
-    case.scheduler.admit(Ask { priority: 3, ..asks(1, 16, 20) });
+    case.scheduler.admit(ScheduledRequest { priority: 3, ..asks(1, 16, 20) });
     let mut case = case.steps(&["1:16"]);
-    case.scheduler.admit(Ask { priority: 1, ..asks(2, 32, 3) });
+    case.scheduler.admit(ScheduledRequest { priority: 1, ..asks(2, 32, 3) });
     // Both hold two blocks. 2 needs a third and takes those of 1, which was scheduled before it.
     case.steps(&["1:1 2:32", "2:1 preempted 1", "2:1", "1:18"]);
 }
@@ -251,8 +251,14 @@ fn static_waits_for_its_batch_and_pads_to_the_longest() {
     assert_eq!(case.commit(), []);
     assert_eq!(case.plan(), "1:1 2:1");
     assert_eq!(case.plan.load.context, 2 * 8);
-    let done =
-        |id, tokens| Progress { id, prefilled: None, tokens, first: true, generated: tokens, finished: true };
+    let done = |id, tokens| SequenceProgress {
+        id,
+        prefilled: None,
+        tokens,
+        first: true,
+        generated: tokens,
+        finished: true,
+    };
     assert_eq!(case.commit(), [done(1, 2), done(2, 3)]);
     assert_eq!((case.scheduler.running(), case.scheduler.waiting(), case.scheduler.blocks_used()), (0, 1, 0));
 }

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use plimsoll_math::queueing::{self, Mmc};
 use plimsoll_math::rng::Stream;
 use plimsoll_model::At;
-use plimsoll_sim::{LawSpec, What, World};
+use plimsoll_sim::{LawSpec, RequestEvent, World};
 
 use crate::util::{play, poisson, queue, times};
 
@@ -23,10 +23,10 @@ fn simulate(servers: u32, service: LawSpec, load: f64, seed: u64, count: u64) ->
     let log = play(&mut world, &script);
     let mut waits = vec![0.0; count as usize];
     let mut sojourns = vec![0.0; count as usize];
-    for (id, at) in times(&log, |what| matches!(what, What::Admitted { .. })) {
+    for (id, at) in times(&log, |what| matches!(what, RequestEvent::Admitted { .. })) {
         waits[id as usize] = (at - script[id as usize].0).as_millis_f64();
     }
-    for (id, at) in times(&log, |what| matches!(what, What::Finished { .. })) {
+    for (id, at) in times(&log, |what| matches!(what, RequestEvent::Finished { .. })) {
         sojourns[id as usize] = (at - script[id as usize].0).as_millis_f64();
     }
     let warm = count as usize / 10;
@@ -176,7 +176,7 @@ fn the_sample_path_is_that_of_kiefer_and_wolfowitz_to_the_nanosecond() {
     for law in laws {
         let script = poisson(4, 0.95 * 4.0 / law.mean_ms() * 1e3, 5_000, |_| (1, 1));
         let log = play(&mut World::new(&queue(4, law, None), 77).expect("sound"), &script);
-        let mut ends: Vec<(u64, At)> = times(&log, |what| matches!(what, What::Finished { .. }));
+        let mut ends: Vec<(u64, At)> = times(&log, |what| matches!(what, RequestEvent::Finished { .. }));
         ends.sort();
         // Each customer, in order of arrival, takes the server that is free first.
         let mut free: BinaryHeap<Reverse<At>> = (0..4).map(|_| Reverse(At(0))).collect();

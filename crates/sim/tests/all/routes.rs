@@ -6,7 +6,7 @@ use plimsoll_model::At;
 use plimsoll_policy::RouteSpec;
 use plimsoll_sim::spec::LinearSpec;
 use plimsoll_sim::{
-    BatchingSpec, EngineSpec, FaultSpec, FleetSpec, ModeSpec, StepSpec, What, World, WorldSpec,
+    BatchingSpec, EngineSpec, FaultSpec, FleetSpec, ModeSpec, RequestEvent, StepSpec, World, WorldSpec,
 };
 
 use crate::util::{Act, batching, engine, play, poisson};
@@ -57,9 +57,9 @@ fn outcome(route: &str, script: &[(At, Act)], faults: &[&str]) -> Outcome {
     let (mut waits, mut cached, mut placed) = (Vec::new(), 0u64, [0u32; 8]);
     for emission in &log {
         match emission.what {
-            What::PrefillDone => waits.push((emission.at - came[emission.id as usize]).as_secs_f64()),
-            What::Admitted { cached: tokens } => cached += u64::from(tokens),
-            What::Placed { replica } => placed[replica as usize] += 1,
+            RequestEvent::PrefillDone => waits.push((emission.at - came[emission.id as usize]).as_secs_f64()),
+            RequestEvent::Admitted { cached: tokens } => cached += u64::from(tokens),
+            RequestEvent::Placed { replica } => placed[replica as usize] += 1,
             _ => {}
         }
     }

@@ -2,7 +2,7 @@
 
 use plimsoll_model::{At, Load, Span};
 use plimsoll_policy::AutoscaleSpec;
-use plimsoll_sim::{ColdStartSpec, LawSpec, LevelPlan, What, World, WorldSpec, simulate_level};
+use plimsoll_sim::{ColdStartSpec, LawSpec, LevelPlan, RequestEvent, World, WorldSpec, simulate_level};
 use plimsoll_workload::Scenario;
 
 use crate::fleet::of;
@@ -32,7 +32,7 @@ fn go(world: &mut World, to: At) -> Vec<(u64, At, u32)> {
     }
     world.step(to, &mut log);
     let placed = log.iter().filter_map(|one| match one.what {
-        What::Placed { replica } => Some((one.id, one.at, replica)),
+        RequestEvent::Placed { replica } => Some((one.id, one.at, replica)),
         _ => None,
     });
     placed.collect()

@@ -6,8 +6,8 @@ use plimsoll_model::{At, Span};
 use plimsoll_policy::RouteSpec;
 use plimsoll_sim::spec::LinearSpec;
 use plimsoll_sim::{
-    AdapterSpec, BatchingSpec, Detail, DisaggregationSpec, Emission, FaultSpec, ModeSpec, StepSpec, Submit,
-    What, World, WorldSpec,
+    AdapterSpec, BatchingSpec, Detail, DisaggregationSpec, Emission, FaultSpec, ModeSpec, RequestEvent,
+    StepSpec, Submit, World, WorldSpec,
 };
 
 use crate::fleet::{kept, of, script, tight};
@@ -36,13 +36,13 @@ fn log_of(spec: &WorldSpec, requests: &[(i64, Submit)]) -> Vec<Emission> {
 }
 
 fn token_times(log: &[Emission], id: u64) -> Vec<i64> {
-    let token = |one: &&Emission| one.id == id && matches!(one.what, What::Token { .. });
+    let token = |one: &&Emission| one.id == id && matches!(one.what, RequestEvent::Token { .. });
     log.iter().filter(token).map(|one| one.at.0 / 1_000).collect()
 }
 
 fn placed(log: &[Emission], id: u64) -> Vec<u32> {
     let replica = |one: &Emission| match one.what {
-        What::Placed { replica } if one.id == id => Some(replica),
+        RequestEvent::Placed { replica } if one.id == id => Some(replica),
         _ => None,
     };
     log.iter().filter_map(replica).collect()
@@ -56,10 +56,12 @@ fn ttft_is_the_prompt_and_the_transfer_and_decoding_goes_on_from_there() {
     assert_eq!(token_times(&log, 1), [11_100, 12_200, 13_300, 14_400]);
     assert_eq!(placed(&log, 1), [0, 1]);
     let prompt: Vec<i64> =
-        log.iter().filter(|one| one.what == What::PrefillDone).map(|one| one.at.0 / 1_000).collect();
+        log.iter().filter(|one| one.what == RequestEvent::PrefillDone).map(|one| one.at.0 / 1_000).collect();
     assert_eq!(prompt, [1_100]);
-    let others =
-        log.iter().filter(|one| matches!(one.what, What::Admitted { .. } | What::Finished { .. })).count();
+    let others = log
+        .iter()
+        .filter(|one| matches!(one.what, RequestEvent::Admitted { .. } | RequestEvent::Finished { .. }))
+        .count();
     assert_eq!(others, 2);
 }
 
@@ -100,11 +102,11 @@ fn a_preempted_answer_computes_its_prompt_again() {
     let mode = ModeSpec::Batching(BatchingSpec { kv_blocks: Some(4), prefix_cache: false, ..batching() });
     let spec = WorldSpec { engine: engine(mode), ..split(2, 1) };
     let log = log_of(&spec, &[(0, ask(1, 30, 30)), (0, ask(2, 30, 30))]);
-    assert!(log.iter().any(|one| one.what == What::Preempted));
+    assert!(log.iter().any(|one| one.what == RequestEvent::Preempted));
     for id in [1, 2] {
         assert_eq!(token_times(&log, id).len(), 30, "{id}");
     }
-    assert_eq!(log.iter().filter(|one| one.what == What::PrefillDone).count(), 2);
+    assert_eq!(log.iter().filter(|one| one.what == RequestEvent::PrefillDone).count(), 2);
 }
 
 #[test]
@@ -124,7 +126,7 @@ fn apart_nobody_is_lost_and_jumping_equals_stopping() {
             let totals = world.gauges().totals;
             let ends = stopped
                 .iter()
-                .filter(|one| matches!(one.what, What::Finished { .. } | What::Failed(_)))
+                .filter(|one| matches!(one.what, RequestEvent::Finished { .. } | RequestEvent::Failed(_)))
                 .count();
             assert_eq!(
                 totals.submitted,
@@ -149,10 +151,16 @@ fn answers_told_by_their_ends_have_the_same_first_and_last() {
         let log = play(&mut world, &requests);
         let marks = |id| {
             let times = token_times(&log, id);
-            let count: u32 = log
-                .iter()
-                .map(|one| if let (What::Token { n, .. }, true) = (one.what, one.id == id) { n } else { 0 })
-                .sum();
+            let count: u32 =
+                log.iter()
+                    .map(|one| {
+                        if let (RequestEvent::Token { n, .. }, true) = (one.what, one.id == id) {
+                            n
+                        } else {
+                            0
+                        }
+                    })
+                    .sum();
             (times.first().copied(), times.last().copied(), count)
         };
         (0..50).map(marks).collect::<Vec<_>>()

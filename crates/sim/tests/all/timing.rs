@@ -1,17 +1,17 @@
 //! Steps with hand-worked times: 1 ms + 100 µs per decode + 10 µs per prompt token.
 
 use plimsoll_model::At;
-use plimsoll_sim::{BatchingSpec, Emission, FinishReason, LawSpec, ModeSpec, Rejected, What};
+use plimsoll_sim::{BatchingSpec, Emission, FinishReason, LawSpec, ModeSpec, Rejected, RequestEvent};
 
 use crate::util::{Act, ask, batching, engine, jump, play, queue, world};
 
-const ADMITTED: What = What::Admitted { cached: 0 };
-const PREFILLED: What = What::PrefillDone;
-const TOKEN: What = What::Token { n: 1, last: false };
-const LAST: What = What::Token { n: 1, last: true };
-const FINISHED: What = What::Finished { reason: FinishReason::Length };
+const ADMITTED: RequestEvent = RequestEvent::Admitted { cached: 0 };
+const PREFILLED: RequestEvent = RequestEvent::PrefillDone;
+const TOKEN: RequestEvent = RequestEvent::Token { n: 1, last: false };
+const LAST: RequestEvent = RequestEvent::Token { n: 1, last: true };
+const FINISHED: RequestEvent = RequestEvent::Finished { reason: FinishReason::Length };
 
-fn check(spec: BatchingSpec, script: &[(At, Act)], expected: &[(i64, u64, What)]) {
+fn check(spec: BatchingSpec, script: &[(At, Act)], expected: &[(i64, u64, RequestEvent)]) {
     let spec = engine(ModeSpec::Batching(spec));
     let expected = expected.iter().map(|&(us, id, what)| Emission { at: At(us * 1_000), id, what });
     let expected: Vec<Emission> = expected.collect();
@@ -130,7 +130,7 @@ fn a_queue_spreads_the_tokens_of_an_answer_evenly_over_its_service() {
     let log = play(&mut world(&spec), &script);
     let tokens: Vec<(u64, i64)> = log
         .iter()
-        .filter(|emission| matches!(emission.what, What::Token { .. }))
+        .filter(|emission| matches!(emission.what, RequestEvent::Token { .. }))
         .map(|emission| (emission.id, emission.at.0))
         .collect();
     assert_eq!(tokens, [(1, 3_333_333), (1, 6_666_666), (1, 10_000_000), (2, 20_000_000)]);

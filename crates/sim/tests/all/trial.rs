@@ -1,6 +1,6 @@
 //! The client in a hurry against figures worked by hand, and its refusal to call a growing queue a steady state.
 
-use plimsoll_sim::client::trial::{ProtocolSpec, SendPace, Sent, Sizes, Start, replay, run};
+use plimsoll_sim::client::trial::{ProtocolSpec, SendPace, Sizes, Start, TrialRequest, replay, run};
 use plimsoll_sim::{BatchingSpec, EngineSpec, ModeSpec};
 use plimsoll_workload::Size;
 
@@ -59,8 +59,12 @@ fn a_loop_begun_in_the_middle_meets_prompts_one_by_one() {
 
 #[test]
 fn a_replay_sends_at_its_times() {
-    let sent =
-        |ms: i64| Sent { after_ns: ms * 1_000_000, prompt_tokens: 100, output_tokens: 2, blocks: Vec::new() };
+    let sent = |ms: i64| TrialRequest {
+        after_ns: ms * 1_000_000,
+        prompt_tokens: 100,
+        output_tokens: 2,
+        blocks: Vec::new(),
+    };
     let found = replay(&plain(), &[sent(0), sent(10), sent(20)], 1).expect("sound");
     close(found.ttft.p99, 2.0);
     close(found.e2e.mean, 3.1);

@@ -5,7 +5,7 @@ use plimsoll_math::rng::Stream;
 use plimsoll_model::At;
 use plimsoll_sim::spec::LinearSpec;
 use plimsoll_sim::{BatchingSpec, Emission, EngineSpec, ModeSpec, QueueSpec, StepSpec, Submit, World};
-use plimsoll_sim::{LawSpec, PolicySpec, Rejected, What};
+use plimsoll_sim::{LawSpec, PolicySpec, Rejected, RequestEvent};
 
 /// What a script does to a world.
 #[derive(Clone, Debug)]
@@ -112,6 +112,6 @@ pub fn poisson(
 }
 
 /// When each id did `what`, in the order of the log.
-pub fn times(log: &[Emission], is: impl Fn(What) -> bool) -> Vec<(u64, At)> {
+pub fn times(log: &[Emission], is: impl Fn(RequestEvent) -> bool) -> Vec<(u64, At)> {
     log.iter().filter(|emission| is(emission.what)).map(|emission| (emission.id, emission.at)).collect()
 }

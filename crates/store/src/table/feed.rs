@@ -8,14 +8,14 @@ use super::Stored;
 use super::read::{Got, fault, out_of_range};
 
 /// Gives the next so many rows of a column.
-pub(super) type Feed<'g, T> = Box<dyn FnMut(usize, &mut Batch<T>) -> Got<()> + 'g>;
+pub(super) type ColumnFeed<'g, T> = Box<dyn FnMut(usize, &mut Batch<T>) -> Got<()> + 'g>;
 
 /// A column as it was found.
-pub(super) enum Found<'g, T> {
+pub(super) enum FoundColumn<'g, T> {
     /// Every row has this value, or none has any: said by the statistics, so that nothing need be decoded.
     Same(Option<T>),
     /// Its values.
-    Fed(Feed<'g, T>),
+    Fed(ColumnFeed<'g, T>),
 }
 
 /// Do the statistics of a column chunk say that all rows are alike? Its least value as it is stored, or none where there is no value.
@@ -79,7 +79,7 @@ impl<T> Batch<T> {
 }
 
 /// A feed of values that are stored as they are.
-pub(super) fn same<'g, D: DataType>(reader: ColumnReaderImpl<D>, levels: Levels) -> Feed<'g, D::T>
+pub(super) fn same<'g, D: DataType>(reader: ColumnReaderImpl<D>, levels: Levels) -> ColumnFeed<'g, D::T>
 where
     ColumnReaderImpl<D>: 'g,
 {
@@ -96,7 +96,7 @@ pub(super) fn converted<'g, D: DataType, T: Stored>(
     levels: Levels,
     name: &'static str,
     convert: impl Fn(&D::T) -> Option<T> + 'g,
-) -> Feed<'g, T>
+) -> ColumnFeed<'g, T>
 where
     ColumnReaderImpl<D>: 'g,
 {

@@ -20,25 +20,25 @@ pub(super) const GROUP_VALUES_MAX: u64 = 64 << 20;
 
 /// A file read at positions, so that threads can share it, and never past its end.
 #[derive(Clone)]
-pub(super) struct Source {
+pub(super) struct GuardedFile {
     file: Arc<File>,
     len: u64,
 }
 
-impl Source {
-    pub(super) fn new(file: File) -> io::Result<Source> {
+impl GuardedFile {
+    pub(super) fn new(file: File) -> io::Result<GuardedFile> {
         let len = file.metadata()?.len();
-        Ok(Source { file: Arc::new(file), len })
+        Ok(GuardedFile { file: Arc::new(file), len })
     }
 }
 
-impl Length for Source {
+impl Length for GuardedFile {
     fn len(&self) -> u64 {
         self.len
     }
 }
 
-impl ChunkReader for Source {
+impl ChunkReader for GuardedFile {
     type T = io::BufReader<At>;
 
     fn get_read(&self, start: u64) -> Result<Self::T> {
@@ -59,9 +59,9 @@ impl ChunkReader for Source {
     }
 }
 
-/// A position in a [`Source`].
+/// A position in a [`GuardedFile`].
 pub(super) struct At {
-    source: Source,
+    source: GuardedFile,
     at: u64,
 }
 
@@ -74,18 +74,18 @@ impl Read for At {
 }
 
 /// Hands on the pages of a column chunk that hold what they say.
-pub(super) struct Guard {
+pub(super) struct PageGuard {
     pages: Box<dyn PageReader>,
     /// Values that may still come.
     left: u64,
     dictionary: bool,
 }
 
-impl Guard {
+impl PageGuard {
     /// `values`: what the footer says the chunk holds.
-    pub(super) fn new(pages: Box<dyn PageReader>, values: i64) -> Result<Guard> {
+    pub(super) fn new(pages: Box<dyn PageReader>, values: i64) -> Result<PageGuard> {
         match u64::try_from(values) {
-            Ok(left) if left <= GROUP_VALUES_MAX => Ok(Guard { pages, left, dictionary: false }),
+            Ok(left) if left <= GROUP_VALUES_MAX => Ok(PageGuard { pages, left, dictionary: false }),
             _ => Err(ParquetError::General(format!(
                 "a row group with {values} values in a column; this reader's bound is {GROUP_VALUES_MAX}"
             ))),
@@ -125,14 +125,14 @@ fn dictionary_encoded(encoding: Encoding) -> bool {
     matches!(encoding, Encoding::PLAIN_DICTIONARY | Encoding::RLE_DICTIONARY)
 }
 
-impl Iterator for Guard {
+impl Iterator for PageGuard {
     type Item = Result<Page>;
     fn next(&mut self) -> Option<Result<Page>> {
         self.get_next_page().transpose()
     }
 }
 
-impl PageReader for Guard {
+impl PageReader for PageGuard {
     fn get_next_page(&mut self) -> Result<Option<Page>> {
         let page = self.pages.get_next_page()?;
         if let Some(page) = &page {

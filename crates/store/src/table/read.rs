@@ -21,8 +21,8 @@ use parquet::data_type::ByteArray;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
 
-use super::feed::{Batch, Found, Levels, alike, converted, same};
-use super::guard::{GROUP_VALUES_MAX, Guard, Source};
+use super::feed::{Batch, FoundColumn, Levels, alike, converted, same};
+use super::guard::{GROUP_VALUES_MAX, GuardedFile, PageGuard};
 use super::{MAKER, Stored};
 use crate::error::{Result, StoreError};
 
@@ -92,9 +92,9 @@ pub(crate) fn each_group<R>(
     Ok(())
 }
 
-fn opened(path: &Path) -> Result<SerializedFileReader<Source>> {
+fn opened(path: &Path) -> Result<SerializedFileReader<GuardedFile>> {
     let io = |source| StoreError::io(path, "read", source);
-    let source = Source::new(File::open(path).map_err(io)?).map_err(io)?;
+    let source = GuardedFile::new(File::open(path).map_err(io)?).map_err(io)?;
     shielded(|| SerializedFileReader::new(source)).map_err(|error| StoreError::parquet(path, "read", error))
 }
 
@@ -148,7 +148,7 @@ fn shielded<T>(act: impl FnOnce() -> Got<T>) -> Got<T> {
 }
 
 fn read_group<R>(
-    reader: &SerializedFileReader<Source>,
+    reader: &SerializedFileReader<GuardedFile>,
     index: usize,
     blank: &impl Fn() -> R,
     columns: &impl Fn(&mut ColumnReading<'_, R>) -> Got<()>,
@@ -174,7 +174,7 @@ struct Filling<'g, R> {
 
 impl<'g, R: 'g> Filling<'g, R> {
     fn begin(
-        reader: &SerializedFileReader<Source>,
+        reader: &SerializedFileReader<GuardedFile>,
         group: &'g dyn RowGroupReader,
         columns: &impl Fn(&mut ColumnReading<'g, R>) -> Got<()>,
     ) -> Got<Filling<'g, R>> {
@@ -272,7 +272,9 @@ impl<'g, R: 'g> ColumnReading<'g, R> {
     /// A column of doubles that must be there, without nulls.
     pub(crate) fn real(&mut self, name: &'static str, set: impl Fn(&mut R, f64) + 'g) -> Got<()> {
         let found = match self.column(name, 0)? {
-            Some((ColumnReader::DoubleColumnReader(reader), levels)) => Found::Fed(same(reader, levels)),
+            Some((ColumnReader::DoubleColumnReader(reader), levels)) => {
+                FoundColumn::Fed(same(reader, levels))
+            }
             Some(_) => return Err(wrong_type(name)),
             None => return Err(missing(name)),
         };
@@ -381,17 +383,17 @@ impl<'g, R: 'g> ColumnReading<'g, R> {
     fn every<T: 'g>(
         &mut self,
         name: &'static str,
-        found: Found<'g, T>,
+        found: FoundColumn<'g, T>,
         mut set: impl FnMut(&mut R, &T) -> Got<()> + 'g,
     ) -> Got<()> {
         let null = move || fault(format!("{name}: null where a value must be"));
         match found {
-            Found::Same(None) if self.group.metadata().num_rows() > 0 => return Err(null()),
-            Found::Same(None) => {}
-            Found::Same(Some(value)) => {
+            FoundColumn::Same(None) if self.group.metadata().num_rows() > 0 => return Err(null()),
+            FoundColumn::Same(None) => {}
+            FoundColumn::Same(Some(value)) => {
                 self.push(true, move |rows| rows.iter_mut().try_for_each(|row| set(row, &value)));
             }
-            Found::Fed(mut feed) => {
+            FoundColumn::Fed(mut feed) => {
                 let mut batch = Batch::default();
                 self.push(false, move |rows| {
                     feed(rows.len(), &mut batch)?;
@@ -406,12 +408,16 @@ impl<'g, R: 'g> ColumnReading<'g, R> {
     }
 
     /// A value for some rows.
-    fn some<T: 'g>(&mut self, found: Found<'g, T>, mut set: impl FnMut(&mut R, Option<&T>) -> Got<()> + 'g) {
+    fn some<T: 'g>(
+        &mut self,
+        found: FoundColumn<'g, T>,
+        mut set: impl FnMut(&mut R, Option<&T>) -> Got<()> + 'g,
+    ) {
         match found {
-            Found::Same(value) => {
+            FoundColumn::Same(value) => {
                 self.push(true, move |rows| rows.iter_mut().try_for_each(|row| set(row, value.as_ref())));
             }
-            Found::Fed(mut feed) => {
+            FoundColumn::Fed(mut feed) => {
                 let mut batch = Batch::default();
                 self.push(false, move |rows| {
                     feed(rows.len(), &mut batch)?;
@@ -434,10 +440,10 @@ impl<'g, R: 'g> ColumnReading<'g, R> {
     fn lists<T: 'g>(
         &mut self,
         name: &'static str,
-        found: Found<'g, T>,
+        found: FoundColumn<'g, T>,
         set: impl Fn(&mut R, &[T]) -> Got<()> + 'g,
     ) {
-        let Found::Fed(mut feed) = found else {
+        let FoundColumn::Fed(mut feed) = found else {
             return self.push(true, move |rows| rows.iter_mut().try_for_each(|row| set(row, &[])));
         };
         let mut batch = Batch::default();
@@ -461,46 +467,48 @@ impl<'g, R: 'g> ColumnReading<'g, R> {
         self.jobs.push(Job { once, act: Box::new(act) });
     }
 
-    fn ints<T: Stored>(&self, name: &'static str, nesting: i16) -> Got<Option<Found<'g, T>>> {
+    fn ints<T: Stored>(&self, name: &'static str, nesting: i16) -> Got<Option<FoundColumn<'g, T>>> {
         if let Some(same) = self.same(name, nesting)? {
             let value = |stored: &[u8]| match stored.len() {
                 4 => T::from_narrow(i32::from_le_bytes(stored.try_into().ok()?)),
                 _ => T::from_wide(i64::from_le_bytes(stored.try_into().ok()?)),
             };
             let value = same.map(|stored| value(stored).ok_or_else(|| out_of_range(name))).transpose()?;
-            return Ok(Some(Found::Same(value)));
+            return Ok(Some(FoundColumn::Same(value)));
         }
         Ok(match self.column(name, nesting)? {
             None => None,
             Some((ColumnReader::Int32ColumnReader(reader), levels)) => {
-                Some(Found::Fed(converted(reader, levels, name, |value| T::from_narrow(*value))))
+                Some(FoundColumn::Fed(converted(reader, levels, name, |value| T::from_narrow(*value))))
             }
             Some((ColumnReader::Int64ColumnReader(reader), levels)) => {
-                Some(Found::Fed(converted(reader, levels, name, |value| T::from_wide(*value))))
+                Some(FoundColumn::Fed(converted(reader, levels, name, |value| T::from_wide(*value))))
             }
             Some(_) => return Err(wrong_type(name)),
         })
     }
 
-    fn flags(&self, name: &'static str, nesting: i16) -> Got<Option<Found<'g, bool>>> {
+    fn flags(&self, name: &'static str, nesting: i16) -> Got<Option<FoundColumn<'g, bool>>> {
         if let Some(same) = self.same(name, nesting)? {
-            return Ok(Some(Found::Same(same.map(|stored| stored.first() == Some(&1)))));
+            return Ok(Some(FoundColumn::Same(same.map(|stored| stored.first() == Some(&1)))));
         }
         Ok(match self.column(name, nesting)? {
             None => None,
-            Some((ColumnReader::BoolColumnReader(reader), levels)) => Some(Found::Fed(same(reader, levels))),
+            Some((ColumnReader::BoolColumnReader(reader), levels)) => {
+                Some(FoundColumn::Fed(same(reader, levels)))
+            }
             Some(_) => return Err(wrong_type(name)),
         })
     }
 
-    fn texts(&self, name: &'static str, nesting: i16) -> Got<Option<Found<'g, ByteArray>>> {
+    fn texts(&self, name: &'static str, nesting: i16) -> Got<Option<FoundColumn<'g, ByteArray>>> {
         if let Some(same) = self.same(name, nesting)? {
-            return Ok(Some(Found::Same(same.map(|stored| ByteArray::from(stored.to_vec())))));
+            return Ok(Some(FoundColumn::Same(same.map(|stored| ByteArray::from(stored.to_vec())))));
         }
         Ok(match self.column(name, nesting)? {
             None => None,
             Some((ColumnReader::ByteArrayColumnReader(reader), levels)) => {
-                Some(Found::Fed(same(reader, levels)))
+                Some(FoundColumn::Fed(same(reader, levels)))
             }
             Some(_) => return Err(wrong_type(name)),
         })
@@ -533,7 +541,7 @@ impl<'g, R: 'g> ColumnReading<'g, R> {
         let value = descr.max_def_level();
         let levels = Levels { value, element: value - i16::from(descr.self_type().is_optional()) };
         let values = metadata.column(index).num_values();
-        let pages = Box::new(Guard::new(self.group.get_column_page_reader(index)?, values)?);
+        let pages = Box::new(PageGuard::new(self.group.get_column_page_reader(index)?, values)?);
         Ok(match descr.physical_type() {
             Physical::BOOLEAN => {
                 Some((ColumnReader::BoolColumnReader(ColumnReaderImpl::new(descr, pages)), levels))

@@ -2,7 +2,7 @@
 
 use plimsoll_model::*;
 use plimsoll_store::code::{CodeError, get_attempt, get_sample, put_attempt, put_sample};
-use plimsoll_store::frame::{self, FrameKind, MAGIC, Record};
+use plimsoll_store::frame::{self, FrameKind, LogRecord, MAGIC};
 use plimsoll_store::{Columns, open_with};
 use proptest::prelude::*;
 
@@ -88,10 +88,10 @@ fn log(attempts: &[Attempt]) -> Vec<u8> {
     log
 }
 
-fn read(log: &[u8]) -> (Vec<Attempt>, frame::Tail) {
+fn read(log: &[u8]) -> (Vec<Attempt>, frame::LogEnd) {
     let mut attempts = vec![];
     let tail = frame::read(log, log.len() as u64, |record| {
-        if let Record::Attempt(attempt) = record {
+        if let LogRecord::Attempt(attempt) = record {
             attempts.push(attempt);
         }
         Ok::<(), std::io::Error>(())
@@ -136,8 +136,8 @@ fn zeros_after_a_power_cut_are_a_torn_tail() {
     let good = zeros.len() as u64;
     zeros.resize(zeros.len() + 5000, 0);
     let (got, tail) = read(&zeros);
-    assert_eq!((got.len(), tail), (1, frame::Tail { good, dropped: 5000, ..Default::default() }));
-    assert_eq!(read(&[0; 64]).1, frame::Tail { dropped: 64, ..Default::default() });
+    assert_eq!((got.len(), tail), (1, frame::LogEnd { good, dropped: 5000, ..Default::default() }));
+    assert_eq!(read(&[0; 64]).1, frame::LogEnd { dropped: 64, ..Default::default() });
     assert!(read(b"not a log at all").1.damaged);
 }
 

@@ -13,9 +13,9 @@ use super::detect::threshold;
 use super::doubled::Doubled;
 use super::row::{BLOCK, RowWatch, evidence};
 use super::{Alert, AlertDiagnosis, AlertKind, AlertSpec, AlertState};
-use crate::block::Block;
+use crate::block::TickBlock;
 use crate::requests;
-use crate::rows::{self, Source};
+use crate::rows::{self, RowSource};
 
 /// Resolved alerts that are remembered.
 pub const PAST: usize = 200;
@@ -26,10 +26,10 @@ const SILENT: Span = Span::from_secs(600);
 const QUEUE: Span = Span::from_secs(60);
 
 /// What is seen at a tick.
-pub(crate) struct Seen<'a> {
+pub(crate) struct TickFacts<'a> {
     pub now: At,
     /// What came since the last tick; None = no page answered.
-    pub block: Option<&'a Block>,
+    pub block: Option<&'a TickBlock>,
     /// Pages that do not answer, of so many.
     pub lost: &'a [String],
     pub pages: usize,
@@ -43,7 +43,7 @@ pub(crate) struct Seen<'a> {
 
 /// What a watch leaves to the next one: all that it has told, and what it counted, in the next one's time.
 #[derive(Clone, PartialEq, Default, Debug)]
-pub struct Kept {
+pub struct BoardState {
     /// Alerts that stood, and the last that were resolved, the oldest first.
     pub alerts: Vec<Alert>,
     /// Rows' ids with what they counted in a minute, the oldest first.
@@ -60,7 +60,7 @@ struct Waited {
 
 /// All alerts of a watch.
 #[derive(Clone, Debug)]
-pub struct Board {
+pub struct AlertBoard {
     spec: AlertSpec,
     alpha: f64,
     block_s: f64,
@@ -78,33 +78,33 @@ pub struct Board {
     asked: bool,
 }
 
-impl Board {
+impl AlertBoard {
     /// Nothing seen yet.
-    pub fn new(file: &BudgetFile, spec: AlertSpec, every: Span) -> Board {
-        Board::counting(file, spec, every, &rows::source)
+    pub fn new(file: &BudgetFile, spec: AlertSpec, every: Span) -> AlertBoard {
+        AlertBoard::counting(file, spec, every, &rows::source)
     }
 
     /// The same where requests themselves are seen.
-    pub fn of_requests(file: &BudgetFile, spec: AlertSpec, every: Span) -> Board {
-        Board::counting(file, spec, every, &|budget| requests::source(file, budget))
+    pub fn of_requests(file: &BudgetFile, spec: AlertSpec, every: Span) -> AlertBoard {
+        AlertBoard::counting(file, spec, every, &|budget| requests::source(file, budget))
     }
 
     fn counting(
         file: &BudgetFile,
         spec: AlertSpec,
         every: Span,
-        source: &dyn Fn(&plimsoll_judge::budget::Budget) -> Source,
-    ) -> Board {
+        source: &dyn Fn(&plimsoll_judge::budget::Budget) -> RowSource,
+    ) -> AlertBoard {
         let row = |budget: &plimsoll_judge::budget::Budget| {
             let allowed = rows::allowed(budget);
             let source = source(budget);
-            let is_counted = !matches!(source, Source::Nothing(_));
+            let is_counted = !matches!(source, RowSource::Nothing(_));
             // Nothing can be bet against "all may be over", and "none may be over" needs no evidence but one.
             (is_counted && allowed < 1.0)
                 .then(|| RowWatch::new(allowed.max(1e-9), source.counted().1, every, spec.pairs()))
         };
         let rows = file.budgets.iter().map(row).collect();
-        Board {
+        AlertBoard {
             spec,
             alpha: file.policy.alpha,
             block_s: BLOCK.max(every).as_secs_f64(),
@@ -162,7 +162,7 @@ impl Board {
     }
 
     /// Goes on where an earlier watch ended. What stood stands until it is seen to be over; what this one does not look at any more is over now.
-    pub(crate) fn resume(&mut self, kept: Kept, now: At) {
+    pub(crate) fn resume(&mut self, kept: BoardState, now: At) {
         let number = |alert: &Alert| -> Option<u64> { alert.id.rsplit('/').next()?.parse().ok() };
         self.number = kept.alerts.iter().filter_map(number).max().unwrap_or(0);
         for alert in kept.alerts {
@@ -195,7 +195,7 @@ impl Board {
         rows.flat_map(|(row, id)| row.burn.closed_after(at).map(move |minute| (id.clone(), minute))).collect()
     }
 
-    pub(crate) fn step(&mut self, seen: &Seen<'_>) {
+    pub(crate) fn step(&mut self, seen: &TickFacts<'_>) {
         self.hold(
             AlertKind::Watchdog,
             "watch",
@@ -213,7 +213,7 @@ impl Board {
         self.traffic(block, seen.now);
     }
 
-    fn rows(&mut self, block: &Block, now: At) {
+    fn rows(&mut self, block: &TickBlock, now: At) {
         let judged = self.rows.iter().flatten().count();
         let threshold = threshold(self.block_s, judged, self.spec.false_alarms);
         for place in 0..self.rows.len() {
@@ -265,7 +265,7 @@ impl Board {
     }
 
     /// A lost page each; where more than half are lost, one alert and not n.
-    fn sources(&mut self, seen: &Seen<'_>) {
+    fn sources(&mut self, seen: &TickFacts<'_>) {
         let most = 2 * seen.lost.len() > seen.pages && seen.pages > 1;
         let said =
             format!("{} of {} pages do not answer: nothing is known of them", seen.lost.len(), seen.pages);
@@ -281,7 +281,7 @@ impl Board {
         );
     }
 
-    fn stalled(&mut self, seen: &Seen<'_>) {
+    fn stalled(&mut self, seen: &TickFacts<'_>) {
         let stalled = seen.stalled.iter().map(|(name, seconds)| {
             let said =
                 format!("{name} has requests running, and for {seconds:.0} s none of its counters has moved");
@@ -311,7 +311,7 @@ impl Board {
         }
     }
 
-    fn queue(&mut self, block: &Block, now: At) {
+    fn queue(&mut self, block: &TickBlock, now: At) {
         let (Some(target), Some(waiting)) = (self.spec.queue_per_replica, block.waiting) else { return };
         let little = block.waiting_by_little;
         self.queue.push_back(Waited { length: block.length, gauge: waiting, little });
@@ -341,7 +341,7 @@ impl Board {
     }
 
     /// First tokens against a good hour before; what stands keeps the reason that it fired for.
-    fn first_tokens(&mut self, block: &Block, now: At) {
+    fn first_tokens(&mut self, block: &TickBlock, now: At) {
         let Some(first) = &block.first else { return };
         let good = !self.standing.iter().any(|alert| alert.kind.is_diagnosed());
         let by = (good, self.alpha, self.spec.false_alarms);
@@ -353,7 +353,7 @@ impl Board {
     }
 
     /// More starts since a deploy; it stands until nothing has started for a while.
-    fn starts(&mut self, block: &Block, seen: &Seen<'_>) {
+    fn starts(&mut self, block: &TickBlock, seen: &TickFacts<'_>) {
         let found = self.cold.step(seen.now, block.length, seen.replicas);
         let stands = self.standing.iter().find(|alert| alert.kind == AlertKind::ColdStarts);
         let stands = stands.filter(|_| !self.cold.is_quiet(seen.now));
@@ -362,7 +362,7 @@ impl Board {
     }
 
     /// Nobody asks any more: only where somebody did.
-    fn traffic(&mut self, block: &Block, now: At) {
+    fn traffic(&mut self, block: &TickBlock, now: At) {
         let Some(finished) = block.finished else { return };
         let is_silent = finished <= 0.0 && block.rows.iter().flatten().all(|row| row.n == 0);
         self.asked |= !is_silent;

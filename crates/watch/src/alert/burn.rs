@@ -11,7 +11,7 @@ use plimsoll_measure::findings::Held;
 use plimsoll_model::{At, Span};
 use serde::{Deserialize, Serialize};
 
-use crate::over::Over;
+use crate::over::OverCount;
 use crate::rows;
 
 /// Two windows, and how many times the allowance's pace both must prove.
@@ -94,7 +94,7 @@ pub struct Minute {
     /// How long was counted.
     pub watched: Span,
     /// What was counted.
-    pub over: Over,
+    pub over: OverCount,
 }
 
 /// One row's counts per minute, for as long as the longest window.
@@ -119,7 +119,7 @@ impl Burn {
     }
 
     /// What a block from one instant to another counted.
-    pub fn push(&mut self, from: At, to: At, over: Over) {
+    pub fn push(&mut self, from: At, to: At, over: OverCount) {
         let is_open = std::mem::replace(&mut self.is_open, true);
         match self.minutes.back_mut().filter(|minute| is_open && to - minute.begun < MINUTE) {
             Some(minute) => {
@@ -172,8 +172,8 @@ impl Burn {
     /// The share over in this window and its design effect, where it is proven beyond the limit. A short window has too few minutes to
     /// tell how alike its requests are: it takes the long one's effect.
     fn over(&self, now: At, window_s: i64, limit: f64, effect: Option<f64>) -> Option<(f64, f64)> {
-        let minutes: Vec<Over> = self.window(now, window_s).map(|minute| minute.over).collect();
-        let all = minutes.iter().copied().fold(Over::default(), Over::with);
+        let minutes: Vec<OverCount> = self.window(now, window_s).map(|minute| minute.over).collect();
+        let all = minutes.iter().copied().fold(OverCount::default(), OverCount::with);
         let share = all.least as f64 / all.n.max(1) as f64;
         if share <= limit {
             return None;

@@ -15,7 +15,7 @@ use plimsoll_model::{At, Span};
 
 use super::detect::threshold;
 use super::row::{BLOCK, RowWatch};
-use crate::over::{Over, over};
+use crate::over::{OverCount, over};
 use crate::rows;
 
 /// What is good is remembered in parts so long, for an hour.
@@ -220,7 +220,7 @@ fn sum<'a>(mut of: impl Iterator<Item = &'a FirstTokens>) -> Option<FirstTokens>
     Some(all)
 }
 
-fn counted_over(ceiling: &Ceiling, counted: Over) -> String {
+fn counted_over(ceiling: &Ceiling, counted: OverCount) -> String {
     format!(
         "{} of {} first tokens took over {}; of a good hour before at most {} took over {}",
         percent(counted.least as f64 / counted.n.max(1) as f64),
@@ -235,8 +235,8 @@ fn counted_over(ceiling: &Ceiling, counted: Over) -> String {
 fn ceiling(hour: &[FirstTokens], share: f64, every: Span, alpha: f64) -> Option<Ceiling> {
     let edges = &hour.first()?.buckets.edges;
     let holds = |edge: &f64| {
-        let parts: Vec<Over> = hour.iter().filter_map(|minute| over(&minute.buckets, *edge)).collect();
-        let all = parts.iter().copied().fold(Over::default(), Over::with);
+        let parts: Vec<OverCount> = hour.iter().filter_map(|minute| over(&minute.buckets, *edge)).collect();
+        let all = parts.iter().copied().fold(OverCount::default(), OverCount::with);
         all.n > 0 && decide(&rows::count(&parts, all), share, alpha).held == Held::Pass
     };
     let was_s = edges.iter().copied().find(holds)?;

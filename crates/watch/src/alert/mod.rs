@@ -14,7 +14,7 @@ pub mod row;
 use plimsoll_model::At;
 use serde::{Deserialize, Serialize};
 
-pub use board::{Board, Kept};
+pub use board::{AlertBoard, BoardState};
 pub use burn::{Minute, Pair};
 pub use diagnosed::AlertDiagnosis;
 pub(crate) use doubled::FirstTokens;

@@ -8,7 +8,7 @@ use plimsoll_model::{At, Span};
 
 use super::burn::{Burn, Pair};
 use super::detect::Detector;
-use crate::over::Over;
+use crate::over::OverCount;
 use crate::rows;
 
 /// A block of the detector: so long at least, and until there is a request in it, but no longer than a minute.
@@ -34,8 +34,8 @@ pub struct RowWatch {
     detector: Detector,
     /// How fast the allowance is used up.
     pub burn: Burn,
-    pending: Option<(At, Over)>,
-    recent: VecDeque<(At, At, Over)>,
+    pending: Option<(At, OverCount)>,
+    recent: VecDeque<(At, At, OverCount)>,
 }
 
 impl RowWatch {
@@ -53,7 +53,7 @@ impl RowWatch {
     }
 
     /// What came from one instant to another.
-    pub fn push(&mut self, from: At, to: At, over: Over) {
+    pub fn push(&mut self, from: At, to: At, over: OverCount) {
         self.burn.push(from, to, over);
         if to - from > Span(GAP * self.block.0) {
             self.detector.reset();
@@ -77,24 +77,26 @@ impl RowWatch {
     }
 
     /// Since when it is broken, and how much was over since, where the evidence reaches the threshold.
-    pub fn broken(&self, now: At, threshold: f64) -> Option<(At, Over)> {
+    pub fn broken(&self, now: At, threshold: f64) -> Option<(At, OverCount)> {
         let blocks = usize::try_from(self.detector.blocks_since()).unwrap_or(usize::MAX);
         let first = self.recent.len().saturating_sub(blocks);
         let since = self.recent.get(first)?.0;
         let stands = self.detector.evidence() >= threshold && now - since >= FOR;
-        stands.then(|| (since, self.recent.range(first..).fold(Over::default(), |all, one| all.with(one.2))))
+        stands.then(|| {
+            (since, self.recent.range(first..).fold(OverCount::default(), |all, one| all.with(one.2)))
+        })
     }
 
     /// Is it proven that the row holds again, by blocks that began after this instant?
     pub fn holds_since(&self, fired: At, alpha: f64) -> bool {
         let first = self.recent.partition_point(|block| block.0 < fired);
-        let since: Vec<Over> = self.recent.range(first..).map(|block| block.2).collect();
+        let since: Vec<OverCount> = self.recent.range(first..).map(|block| block.2).collect();
         PROOFS.iter().filter(|proof| since.len() >= **proof).any(|proof| {
             let blocks = &since[since.len() - proof..];
-            let all = blocks.iter().copied().fold(Over::default(), Over::with);
+            let all = blocks.iter().copied().fold(OverCount::default(), OverCount::with);
             decide(&rows::count(blocks, all), self.allowed, alpha).held == Held::Pass
         }) || (since.len() > PROOFS[0] && {
-            let all = since.iter().copied().fold(Over::default(), Over::with);
+            let all = since.iter().copied().fold(OverCount::default(), OverCount::with);
             decide(&rows::count(&since, all), self.allowed, alpha).held == Held::Pass
         })
     }
@@ -106,7 +108,7 @@ impl RowWatch {
 }
 
 /// `4 % to 6 % of 2218 requests in 70 s are over it, 1 % allowed`.
-pub fn evidence(what: &str, (since, over): (At, Over), now: At, row: &RowWatch) -> String {
+pub fn evidence(what: &str, (since, over): (At, OverCount), now: At, row: &RowWatch) -> String {
     let percent = |count: u64| shown(count as f64 / over.n.max(1) as f64, &Unit::Share);
     let share = match over.least == over.most {
         true => percent(over.least),

@@ -8,7 +8,7 @@ use plimsoll_model::{Arm, At, Sample, Span};
 
 use super::finding::CanaryFinding;
 use super::judge::CanarySpec;
-use super::trial::{MINUTE, ReplicaSeen, SIGNALS, Seen, Trial};
+use super::trial::{MINUTE, MinuteSource, ReplicaSeen, SIGNALS, Trial};
 use crate::samples::Samples;
 
 /// Two sides of a fleet, by their pages.
@@ -22,7 +22,7 @@ pub struct Canary {
 impl Canary {
     /// Nothing seen yet. `arms`: the side of each page, by its name.
     pub fn new(spec: CanarySpec, budget: Option<BudgetFile>, arms: HashMap<String, Arm>) -> Canary {
-        Canary { arms, samples: Samples::default(), trial: Trial::new(spec, budget, Seen::Pages) }
+        Canary { arms, samples: Samples::default(), trial: Trial::new(spec, budget, MinuteSource::Pages) }
     }
 
     /// Takes a row of the scraper.

@@ -11,7 +11,7 @@ use plimsoll_model::{Arm, At, Attempt, How, Span};
 
 use super::finding::CanaryFinding;
 use super::judge::CanarySpec;
-use super::trial::{ReplicaSeen, Seen, Trial};
+use super::trial::{MinuteSource, ReplicaSeen, Trial};
 
 /// From the shortest latency that is told from a shorter one, seconds, each edge is so much above the one before, and there are so many: to 2 h.
 const FIRST_EDGE_S: f64 = 1e-4;
@@ -34,7 +34,7 @@ impl RequestsTrial {
             arms,
             edges: (0..EDGES).map(|n| FIRST_EDGE_S * RATIO.powi(n)).collect(),
             minute: HashMap::new(),
-            trial: Trial::new(spec, budget, Seen::Requests),
+            trial: Trial::new(spec, budget, MinuteSource::Requests),
         }
     }
 

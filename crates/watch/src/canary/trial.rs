@@ -10,7 +10,7 @@ use plimsoll_model::{Arm, At, Span};
 use super::finding::{CanaryFinding, CanaryRow, CanaryVerdict};
 use super::judge::{CanarySpec, Judge, LEAST_BEFORE, Measured, ReplicaMinute};
 use crate::over::over;
-use crate::rows::{self, Source};
+use crate::rows::{self, RowSource};
 
 /// What is judged at once.
 pub(super) const MINUTE: Span = Span::from_secs(60);
@@ -64,7 +64,7 @@ pub struct ReplicaSeen {
 
 /// Where the minutes come from, as a reader is told.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Seen {
+pub enum MinuteSource {
     /// Metrics pages.
     Pages,
     /// Requests themselves.
@@ -76,7 +76,7 @@ pub enum Seen {
 pub struct Trial {
     spec: CanarySpec,
     budget: Option<BudgetFile>,
-    from: Seen,
+    from: MinuteSource,
     /// The base's latencies, until edges are chosen.
     base: HashMap<Signal, Buckets>,
     edges: Vec<Edge>,
@@ -90,7 +90,7 @@ pub struct Trial {
 
 impl Trial {
     /// Nothing seen yet.
-    pub fn new(spec: CanarySpec, budget: Option<BudgetFile>, from: Seen) -> Trial {
+    pub fn new(spec: CanarySpec, budget: Option<BudgetFile>, from: MinuteSource) -> Trial {
         Trial {
             spec,
             budget,
@@ -172,7 +172,7 @@ impl Trial {
             }
         }
         for budget in self.budget.iter().flat_map(|file| &file.budgets) {
-            if let Source::Latency { signal, limit_s } = rows::source(budget)
+            if let RowSource::Latency { signal, limit_s } = rows::source(budget)
                 && self.base.contains_key(&signal)
             {
                 measured
@@ -290,8 +290,8 @@ impl Trial {
         let since = canary.map_or(now - At::ZERO, |canary| now - canary);
         let minutes = since.as_secs_f64() / 60.0;
         let what = match self.from {
-            Seen::Pages => "page",
-            Seen::Requests => "replica",
+            MinuteSource::Pages => "page",
+            MinuteSource::Requests => "replica",
         };
         (is_there && since >= GONE)
             .then(|| format!("no {what} of the canary has answered for {minutes:.0} min"))
@@ -312,10 +312,10 @@ impl Trial {
 
     fn unchosen(&self) -> String {
         match (self.base.is_empty(), self.from) {
-            (true, Seen::Pages) => {
+            (true, MinuteSource::Pages) => {
                 "no page of the base has a latency as a histogram with requests yet".to_owned()
             }
-            (true, Seen::Requests) => "the base has answered no request yet".to_owned(),
+            (true, MinuteSource::Requests) => "the base has answered no request yet".to_owned(),
             (false, _) => format!("waiting for {TO_CHOOSE} requests of the base, to choose edges by"),
         }
     }

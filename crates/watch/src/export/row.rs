@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::source::{ExportSource, Metric, UNTIL, decimal};
 use crate::alert::Pair;
 use crate::lint::{LintRow, lint};
-use crate::rows::{self, Source};
+use crate::rows::{self, RowSource};
 
 /// A row of the budget, as far as a source can judge it.
 #[derive(Clone, Debug, Serialize)]
@@ -60,14 +60,14 @@ fn row(budget: &Budget, lint: LintRow, source: &ExportSource) -> ExportRow {
     let failed = failed(source);
     match (lint.judged, rows::source(budget)) {
         (true, _) if allowed >= 1.0 => refused("it allows every request to be over", lint),
-        (true, Source::Errors) if failed.is_empty() => {
+        (true, RowSource::Errors) if failed.is_empty() => {
             refused("the page shows no counter of failed requests yet", lint)
         }
-        (true, Source::Errors) => {
+        (true, RowSource::Errors) => {
             let finished = source.metrics(Signal::Finished, &SignalPart::Counter);
             ExportRow { lint, allowed, counted: Some(Counted { latency: None, finished, failed }) }
         }
-        (true, Source::Latency { signal, .. }) => {
+        (true, RowSource::Latency { signal, .. }) => {
             let Some(latency) = lint.edges_s.and_then(|edges| latency(signal, edges, source)) else {
                 return refused("the page has no histogram whose edges can be named", lint);
             };

@@ -6,8 +6,8 @@ use plimsoll_model::{At, Sample, Span};
 use plimsoll_watch::alert::burn::{Burn, PAIRS};
 use plimsoll_watch::alert::detect::{Detector, threshold};
 use plimsoll_watch::alert::row::RowWatch;
-use plimsoll_watch::over::Over;
-use plimsoll_watch::{Alert, AlertKind, AlertState, Kept, Watched};
+use plimsoll_watch::over::OverCount;
+use plimsoll_watch::{Alert, AlertKind, AlertState, BoardState, Watched};
 
 use crate::watched::{Page, TTFT, load, play, watched};
 
@@ -93,7 +93,7 @@ fn delay(share: f64, per_s: u64) -> i64 {
                     let share = if *block > 180 { share } else { 0.002 };
                     let n = per_s * BLOCK as u64;
                     let k = over(&mut stream, n, 1, share);
-                    row.push(at((block - 1) * BLOCK), at(block * BLOCK), Over { n, least: k, most: k });
+                    row.push(at((block - 1) * BLOCK), at(block * BLOCK), OverCount { n, least: k, most: k });
                     row.broken(at(block * BLOCK), most).is_some()
                 })
                 .map_or(i64::MAX, |block| (block - 180) * BLOCK)
@@ -128,7 +128,7 @@ fn a_burst_is_no_broken_ceiling() {
     let most = threshold(BLOCK as f64, 1, 1.0);
     for block in 1..=720 {
         let k = if (360..362).contains(&block) { 100 } else { 0 };
-        row.push(at((block - 1) * BLOCK), at(block * BLOCK), Over { n: 100, least: k, most: k });
+        row.push(at((block - 1) * BLOCK), at(block * BLOCK), OverCount { n: 100, least: k, most: k });
         assert!(row.broken(at(block * BLOCK), most).is_none(), "block {block}");
     }
 }
@@ -142,7 +142,7 @@ fn burn_rates_need_evidence() {
         (0..120)
             .filter_map(|minute| {
                 let (now, k) = (at(minute * 60), bad(minute).min(n));
-                burn.push(now - Span::from_secs(60), now, Over { n, least: k, most: k });
+                burn.push(now - Span::from_secs(60), now, OverCount { n, least: k, most: k });
                 burn.proven(now, 0.01).map(|(pair, _)| (minute, pair.factor))
             })
             .next()
@@ -286,12 +286,12 @@ fn a_queue_over_its_target_fires() {
 }
 
 /// A watch that was killed `gone` s after this one's end: what it leaves in the time of the next one, which begins then.
-fn left(alerts: &[Alert], minutes: Vec<(String, plimsoll_watch::Minute)>, end: i64, gone: i64) -> Kept {
+fn left(alerts: &[Alert], minutes: Vec<(String, plimsoll_watch::Minute)>, end: i64, gone: i64) -> BoardState {
     let by = end + gone;
     let minutes = minutes.into_iter().map(|(row, minute)| {
         (row, plimsoll_watch::Minute { begun: minute.begun - Span::from_secs(by), ..minute })
     });
-    Kept {
+    BoardState {
         alerts: alerts.iter().rev().map(|alert| alert.shifted(-by as f64)).collect(),
         minutes: minutes.collect(),
     }

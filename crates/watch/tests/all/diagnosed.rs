@@ -1,7 +1,7 @@
 //! What an alert says is to blame: simulated servers in virtual time, three good minutes and then something done to them, watched through their
 //! pages alone. The truth is what was done.
 
-use plimsoll_diagnose::gauges::Gauges;
+use plimsoll_diagnose::gauges::LevelGauges;
 use plimsoll_diagnose::pages::diagnose;
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_measure::server_side::ServerSide;
@@ -131,8 +131,9 @@ fn a_slower_engine_is_named() {
 fn what_a_page_says_is_not_inferred() {
     let fault = format!("slow:factor=6,at={GOOD}s");
     let side = ServerSide::read(&pages(&Then { fault: Some(fault), ..then() }));
-    let stretch =
-        |from_s, to_s| Gauges::between(side.clone(), (At(from_s * 1_000_000_000), At(to_s * 1_000_000_000)));
+    let stretch = |from_s, to_s| {
+        LevelGauges::between(side.clone(), (At(from_s * 1_000_000_000), At(to_s * 1_000_000_000)))
+    };
     let found = diagnose(&stretch(GOOD + 60, GOOD + 240), Some(&stretch(30, GOOD - 30)));
     let evidence: Vec<_> = found.verdicts.iter().flat_map(|verdict| &verdict.evidence).collect();
     assert!(evidence.iter().any(|one| one.figure == "slower_beside"), "{evidence:?}");

@@ -2,7 +2,7 @@
 
 use plimsoll_measure::server_side::Buckets;
 use plimsoll_model::At;
-use plimsoll_watch::over::{Over, over};
+use plimsoll_watch::over::{OverCount, over};
 use proptest::prelude::*;
 
 /// Edges as servers have them, s: vLLM's first token and whole answer, SGLang's, TGI's (× 1.5), Dynamo's with its 0, an OpenTelemetry SDK's.
@@ -88,7 +88,7 @@ proptest! {
         prop_assume!((value / limit - 1.0).abs() > 1e-4 && value < 10.0);
         let found = over(&seen(&ladders()[ladder], &[value]), limit).expect("buckets");
         let over_it = truth(&[value], limit);
-        prop_assert_eq!(found, Over { n: 1, least: over_it, most: over_it });
+        prop_assert_eq!(found, OverCount { n: 1, least: over_it, most: over_it });
     }
 }
 
@@ -107,15 +107,15 @@ fn a_ceiling_on_an_edge_is_exact() {
 fn what_cannot_be_is_not_used() {
     let mut torn = seen(&[1.0, 2.0, 4.0], &[1.5, 1.6, 3.0]);
     torn.sum = Some(100.0);
-    assert_eq!(over(&torn, 1.7), Some(Over { n: 3, least: 1, most: 3 }));
+    assert_eq!(over(&torn, 1.7), Some(OverCount { n: 3, least: 1, most: 3 }));
     torn.sum = Some(f64::NAN);
-    assert_eq!(over(&torn, 1.7), Some(Over { n: 3, least: 1, most: 3 }));
+    assert_eq!(over(&torn, 1.7), Some(OverCount { n: 3, least: 1, most: 3 }));
     assert_eq!(over(&Buckets { edges: Vec::new(), ..torn.clone() }, 1.7), None);
     // A largest one that cannot be of the last bucket that holds something is none.
     let lies = Buckets { bounds: [None, Some(0.5)], ..torn.clone() };
-    assert_eq!(over(&lies, 1.7), Some(Over { n: 3, least: 1, most: 3 }));
+    assert_eq!(over(&lies, 1.7), Some(OverCount { n: 3, least: 1, most: 3 }));
     let beyond = seen(&[1.0], &[0.5, 30.0, 2.0]);
     let told = Buckets { sum: None, bounds: [None, Some(4.9)], ..beyond.clone() };
-    assert_eq!(over(&told, 5.0), Some(Over { n: 3, least: 0, most: 0 }));
-    assert_eq!(over(&Buckets { sum: None, ..beyond }, 5.0), Some(Over { n: 3, least: 0, most: 2 }));
+    assert_eq!(over(&told, 5.0), Some(OverCount { n: 3, least: 0, most: 0 }));
+    assert_eq!(over(&Buckets { sum: None, ..beyond }, 5.0), Some(OverCount { n: 3, least: 0, most: 2 }));
 }

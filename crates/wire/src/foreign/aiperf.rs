@@ -13,7 +13,7 @@ use plimsoll_model::{
 };
 
 use super::json::{self, Json};
-use super::{CUT, ForeignError, Taken, failed, later, partial, said, signed_ns, span_ns};
+use super::{CUT, FileRead, ForeignError, failed, later, partial, said, signed_ns, span_ns};
 
 /// What is kept while lines come.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -87,8 +87,8 @@ impl Lines {
     }
 }
 
-pub(super) fn read(lines: &Lines, summary: Option<&Taken>) -> Result<Foreign, ForeignError> {
-    let summary = summary.map(Taken::document).transpose()?;
+pub(super) fn read(lines: &Lines, summary: Option<&FileRead>) -> Result<Foreign, ForeignError> {
+    let summary = summary.map(FileRead::document).transpose()?;
     let root = summary.as_ref().map_or(&Json::Null, |document| &document.root);
     let mut part = ForeignPart::new("profiling");
     settings(&mut part, root);

@@ -13,7 +13,7 @@ use plimsoll_model::{
 };
 
 use super::json::{self, Json};
-use super::{CUT, ForeignError, Taken, failed, hashed, partial, said};
+use super::{CUT, FileRead, ForeignError, failed, hashed, partial, said};
 
 /// What is kept while lines come.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -73,10 +73,10 @@ impl Lines {
 
 pub(super) fn read(
     lines: &Lines,
-    summary: Option<&Taken>,
-    config: Option<&Taken>,
+    summary: Option<&FileRead>,
+    config: Option<&FileRead>,
 ) -> Result<Foreign, ForeignError> {
-    let said = summary.map(Taken::document).transpose()?;
+    let said = summary.map(FileRead::document).transpose()?;
     let root = said.as_ref().map_or(&Json::Null, |document| &document.root);
     let config = config.map(|file| String::from_utf8_lossy(file.bytes()).into_owned()).unwrap_or_default();
     let setting = |name: &str| {

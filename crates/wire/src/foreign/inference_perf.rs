@@ -10,7 +10,7 @@ use plimsoll_model::{
 };
 
 use super::json::{Document, Json};
-use super::{CUT, ForeignError, Taken, failed, hashed, partial, said};
+use super::{CUT, FileRead, ForeignError, failed, hashed, partial, said};
 
 /// A request with what the tool's own metrics are made of.
 struct Request {
@@ -20,7 +20,7 @@ struct Request {
     token_times: Vec<f64>,
 }
 
-pub(super) fn read(document: &Document<'_>, summaries: &[&Taken]) -> Result<Foreign, ForeignError> {
+pub(super) fn read(document: &Document<'_>, summaries: &[&FileRead]) -> Result<Foreign, ForeignError> {
     let mut requests: Vec<Request> =
         document.root.items().iter().filter(|r| r.is_map() && !r.is_cut()).map(request).collect();
     requests.sort_by(|a, b| a.start.total_cmp(&b.start));

@@ -30,7 +30,7 @@ pub(crate) enum Json<'a> {
 
 /// Where a document breaks, and what belongs there.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Broken {
+pub(crate) struct BrokenJson {
     /// Byte of the document, from 0.
     pub at: usize,
     /// What was expected.
@@ -47,7 +47,7 @@ pub(crate) struct Document<'a> {
 }
 
 /// Reads the document at the start of `bytes`.
-pub(crate) fn read(bytes: &[u8]) -> Result<Document<'_>, Broken> {
+pub(crate) fn read(bytes: &[u8]) -> Result<Document<'_>, BrokenJson> {
     let mut reader = Reader { bytes, at: 0, cut: false };
     let root = match reader.value(0)? {
         Some(root) => root,
@@ -183,8 +183,8 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn broken(&self, expected: &'static str) -> Broken {
-        Broken { at: self.at, expected }
+    fn broken(&self, expected: &'static str) -> BrokenJson {
+        BrokenJson { at: self.at, expected }
     }
 
     /// The next byte that is no space; `None` marks the document as cut.
@@ -200,7 +200,7 @@ impl<'a> Reader<'a> {
     }
 
     /// `None` = the bytes end within a scalar.
-    fn value(&mut self, depth: usize) -> Result<Option<Json<'a>>, Broken> {
+    fn value(&mut self, depth: usize) -> Result<Option<Json<'a>>, BrokenJson> {
         if depth > DEPTH {
             return Err(self.broken("fewer levels of nesting"));
         }
@@ -213,7 +213,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn map(&mut self, depth: usize) -> Result<Json<'a>, Broken> {
+    fn map(&mut self, depth: usize) -> Result<Json<'a>, BrokenJson> {
         self.at += 1;
         let mut fields = Vec::new();
         loop {
@@ -248,7 +248,7 @@ impl<'a> Reader<'a> {
         Ok(Json::Map(fields, true))
     }
 
-    fn list(&mut self, depth: usize) -> Result<Json<'a>, Broken> {
+    fn list(&mut self, depth: usize) -> Result<Json<'a>, BrokenJson> {
         self.at += 1;
         let mut items = Vec::new();
         loop {
@@ -277,7 +277,7 @@ impl<'a> Reader<'a> {
     }
 
     /// `None` = the bytes end within it.
-    fn string(&mut self) -> Result<Option<Cow<'a, str>>, Broken> {
+    fn string(&mut self) -> Result<Option<Cow<'a, str>>, BrokenJson> {
         let from = self.at + 1;
         let mut end = from;
         let mut escaped = false;
@@ -312,7 +312,7 @@ impl<'a> Reader<'a> {
         Some(Json::Number(text))
     }
 
-    fn word(&mut self) -> Result<Option<Json<'a>>, Broken> {
+    fn word(&mut self) -> Result<Option<Json<'a>>, BrokenJson> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         let is_negative =
             |rest: &[u8]| rest.first() == Some(&b'-') && rest.get(1).is_some_and(u8::is_ascii_digit);

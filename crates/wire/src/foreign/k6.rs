@@ -9,7 +9,7 @@ use plimsoll_model::{
 };
 
 use super::json::{self, Json, decimal_ns};
-use super::{CUT, ForeignError, Taken, failed, later, partial, said, signed_ns};
+use super::{CUT, FileRead, ForeignError, failed, later, partial, said, signed_ns};
 use crate::instant::iso_ns;
 
 /// The metrics of a request, in the order of k6.
@@ -125,8 +125,8 @@ impl Lines {
     }
 }
 
-pub(super) fn read(lines: &Lines, summary: Option<&Taken>) -> Result<Foreign, ForeignError> {
-    let summary = summary.map(Taken::document).transpose()?;
+pub(super) fn read(lines: &Lines, summary: Option<&FileRead>) -> Result<Foreign, ForeignError> {
+    let summary = summary.map(FileRead::document).transpose()?;
     let root = summary.as_ref().map_or(&Json::Null, |document| &document.root);
     let mut part = ForeignPart::new("all requests");
     for request in &lines.requests {

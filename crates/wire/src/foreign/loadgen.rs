@@ -13,7 +13,7 @@ use plimsoll_model::{
 };
 
 use super::json::{self, Json};
-use super::{Taken, later, partial};
+use super::{FileRead, later, partial};
 
 /// What is kept while lines come.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -58,7 +58,7 @@ impl Lines {
     }
 }
 
-pub(super) fn read(lines: &Lines, detail: Option<&Taken>) -> Foreign {
+pub(super) fn read(lines: &Lines, detail: Option<&FileRead>) -> Foreign {
     let mut part = ForeignPart::new("performance");
     part.due = ForeignDue::Scheduled;
     part.rows = lines.rows.clone();

@@ -1,6 +1,6 @@
 //! Result files of other load generators: known by what is in them, read into plain rows and the tools' own aggregates.
 //!
-//! A [`Feed`] takes a file's bytes as they come and holds what it must: of formats with one request per line a line at a time,
+//! A [`ForeignFeed`] takes a file's bytes as they come and holds what it must: of formats with one request per line a line at a time,
 //! of single documents all of it. [`assemble`] then puts together what belongs together (AIPerf, LoadGen and others write
 //! rows and aggregates into different files of a folder). One file per tool beside this one says what its fields mean; the
 //! definitions of its aggregates are with the columns that it makes ([`ForeignColumn`](plimsoll_model::ForeignColumn)).
@@ -63,7 +63,7 @@ pub enum ForeignError {
 
 /// What was read of one file.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Taken {
+pub struct FileRead {
     kind: Kind,
     content: Content,
     /// Lines that could not be read, and the first of them.
@@ -82,15 +82,15 @@ enum Content {
 
 /// A file's bytes, as they come.
 #[derive(Debug)]
-pub struct Feed {
-    taken: Taken,
+pub struct ForeignFeed {
+    taken: FileRead,
     lines: LineSplitter,
     line: u64,
 }
 
-impl Feed {
+impl ForeignFeed {
     /// A file that [`sniff`] knew.
-    pub fn new(kind: Kind) -> Feed {
+    pub fn new(kind: Kind) -> ForeignFeed {
         let content = match kind {
             Kind::AiPerfRows => Content::AiPerf(aiperf::Lines::default()),
             Kind::EndpointsEvents => Content::Endpoints(endpoints::Lines::default()),
@@ -99,7 +99,11 @@ impl Feed {
             Kind::LoadGenTrace => Content::LoadGen(loadgen::Lines::default()),
             _ => Content::Whole(Vec::new()),
         };
-        Feed { taken: Taken { kind, content, unread: (0, 0) }, lines: LineSplitter::default(), line: 0 }
+        ForeignFeed {
+            taken: FileRead { kind, content, unread: (0, 0) },
+            lines: LineSplitter::default(),
+            line: 0,
+        }
     }
 
     /// Bytes that are held: for who sets a bound.
@@ -122,7 +126,7 @@ impl Feed {
     }
 
     /// The file has ended.
-    pub fn end(mut self) -> Taken {
+    pub fn end(mut self) -> FileRead {
         std::mem::take(&mut self.lines).end(|line| self.line(line));
         self.taken
     }
@@ -146,7 +150,7 @@ impl Feed {
     }
 }
 
-impl Taken {
+impl FileRead {
     /// Which of the known files it is.
     pub fn kind(&self) -> Kind {
         self.kind
@@ -178,8 +182,8 @@ impl Taken {
 ///
 /// # Errors
 /// [`ForeignError`]: none of them has rows, one breaks, or they are of more than one run.
-pub fn assemble(files: &[Taken]) -> Result<Foreign, ForeignError> {
-    let mut rows: Vec<&Taken> = files.iter().filter(|file| file.kind.has_rows()).collect();
+pub fn assemble(files: &[FileRead]) -> Result<Foreign, ForeignError> {
+    let mut rows: Vec<&FileRead> = files.iter().filter(|file| file.kind.has_rows()).collect();
     if rows.iter().any(|file| file.kind == Kind::K6Points) {
         // The same points to the second.
         rows.retain(|file| file.kind != Kind::K6Csv);
@@ -212,7 +216,7 @@ pub fn assemble(files: &[Taken]) -> Result<Foreign, ForeignError> {
             perf_analyzer::read(&only.document()?, beside(Kind::GenAiPerfSummary).next())?
         }
         (_, Kind::InferencePerfRows) => {
-            let stages: Vec<&Taken> = beside(Kind::InferencePerfSummary).collect();
+            let stages: Vec<&FileRead> = beside(Kind::InferencePerfSummary).collect();
             inference_perf::read(&only.document()?, &stages)?
         }
         (_, Kind::GenAiBench) => genai_bench::read(&only.document()?),

@@ -8,10 +8,10 @@ use plimsoll_model::{
 };
 
 use super::json::{self, Document, Json};
-use super::{CUT, ForeignError, Taken, failed, hashed, partial, said};
+use super::{CUT, FileRead, ForeignError, failed, hashed, partial, said};
 
-pub(super) fn read(document: &Document<'_>, summary: Option<&Taken>) -> Result<Foreign, ForeignError> {
-    let summary = summary.map(Taken::document).transpose()?;
+pub(super) fn read(document: &Document<'_>, summary: Option<&FileRead>) -> Result<Foreign, ForeignError> {
+    let summary = summary.map(FileRead::document).transpose()?;
     let said = summary.as_ref().map_or(&Json::Null, |document| &document.root);
     let root = &document.root;
     let experiments = root.get("experiments").items();

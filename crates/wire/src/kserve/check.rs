@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::metadata::{DIMS_MAX, INPUTS_MAX};
-use super::server::{Declared, InferRequest, Model, OUTPUT};
+use super::server::{FrontModel, InferRequest, OUTPUT, ServedInput};
 use crate::head::bounded;
 use crate::server::BadRequest;
 
@@ -76,7 +76,11 @@ fn unparsed(member: &str, why: &str) -> BadRequest {
 ///
 /// # Errors
 /// What is wrong with it, with Triton's status.
-pub fn parse(model: &Model, body: &[u8], header_length: Option<&str>) -> Result<InferRequest, BadRequest> {
+pub fn parse(
+    model: &FrontModel,
+    body: &[u8],
+    header_length: Option<&str>,
+) -> Result<InferRequest, BadRequest> {
     let header = match header_length {
         None => body.len(),
         Some(text) => {
@@ -151,7 +155,7 @@ fn text<'a>(member: &str, raw: Option<&'a RawValue>) -> Result<Cow<'a, str>, Bad
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// Outputs that are asked for by name have to be there.
-fn outputs(model: &Model, raw: Option<&RawValue>) -> Result<(), BadRequest> {
+fn outputs(model: &FrontModel, raw: Option<&RawValue>) -> Result<(), BadRequest> {
     #[derive(Deserialize)]
     struct Output<'a> {
         #[serde(borrow)]
@@ -177,7 +181,7 @@ fn outputs(model: &Model, raw: Option<&RawValue>) -> Result<(), BadRequest> {
 
 /// What errors about one request begin and end with.
 struct About<'a> {
-    model: &'a Model,
+    model: &'a FrontModel,
     id: Option<&'a str>,
 }
 
@@ -279,7 +283,7 @@ impl About<'_> {
         Ok(u32::try_from(rows.max(1)).unwrap_or(u32::MAX))
     }
 
-    fn fits_one(&self, input: &Input, declared: &Declared, rows: u64) -> Result<(), BadRequest> {
+    fn fits_one(&self, input: &Input, declared: &ServedInput, rows: u64) -> Result<(), BadRequest> {
         let (model, name) = (&self.model.name, &input.name);
         if input.datatype != declared.datatype {
             let (sent, own) = (input.datatype.name(), declared.datatype.name());

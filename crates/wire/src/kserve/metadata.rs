@@ -34,12 +34,12 @@ pub struct ModelFacts {
     /// What runs it: `python`, `tensorrt_plan`, …
     pub platform: String,
     /// What it takes; empty where the server does not say.
-    pub inputs: Vec<Declared>,
+    pub inputs: Vec<InputMetadata>,
 }
 
 /// An input as a model declares it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Declared {
+pub struct InputMetadata {
     /// Its name.
     pub name: String,
     /// The type of its elements.
@@ -105,7 +105,7 @@ pub fn read_model(body: &[u8]) -> Result<ModelFacts, String> {
         if input.shape.len() > DIMS_MAX {
             return Err(format!("input {name} has {} dimensions, more than {DIMS_MAX}", input.shape.len()));
         }
-        Ok(Declared { name, datatype, shape: input.shape })
+        Ok(InputMetadata { name, datatype, shape: input.shape })
     });
     Ok(ModelFacts {
         inputs: inputs.collect::<Result<_, String>>()?,

@@ -20,7 +20,7 @@ pub const ROW: u32 = 4;
 
 /// What a model is, as the front serves it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Model {
+pub struct FrontModel {
     /// Its name.
     pub name: String,
     /// Rows of the largest batch; 0 = it does not batch.
@@ -30,13 +30,13 @@ pub struct Model {
     /// Instances that compute.
     pub instances: u32,
     /// What it takes.
-    pub inputs: Vec<Declared>,
+    pub inputs: Vec<ServedInput>,
 }
 
 /// An input that a model declares.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Declared {
+pub struct ServedInput {
     /// Its name.
     pub name: String,
     /// Type of its elements.
@@ -45,17 +45,17 @@ pub struct Declared {
     pub dims: Vec<i64>,
 }
 
-impl Declared {
+impl ServedInput {
     /// What is taken where nothing is asked for: four numbers a row.
-    pub fn usual() -> Declared {
-        Declared { name: INPUT.into(), datatype: Datatype::Fp32, dims: vec![i64::from(ROW)] }
+    pub fn usual() -> ServedInput {
+        ServedInput { name: INPUT.into(), datatype: Datatype::Fp32, dims: vec![i64::from(ROW)] }
     }
 
     /// Reads `NAME:TYPE:DIMS`, such as `PIXELS:UINT8:3x224x224` or `SCALE:FP32:-1`.
     ///
     /// # Errors
     /// What of it can't be read.
-    pub fn parse(text: &str) -> Result<Declared, String> {
+    pub fn parse(text: &str) -> Result<ServedInput, String> {
         let usage = "write NAME:TYPE:DIMS such as PIXELS:UINT8:3x224x224 (-1 = any)";
         let mut parts = text.rsplitn(3, ':');
         let (dims, datatype, name) = match (parts.next(), parts.next(), parts.next()) {
@@ -69,7 +69,7 @@ impl Declared {
         let dim = |dim: &str| dim.parse::<i64>().ok().filter(|n| *n == -1 || (1..=1 << 31).contains(n));
         let dims: Option<Vec<i64>> = dims.split('x').map(dim).collect();
         let dims = dims.filter(|dims| dims.len() < DIMS_MAX).ok_or(usage)?;
-        Ok(Declared { name: name.to_owned(), datatype, dims })
+        Ok(ServedInput { name: name.to_owned(), datatype, dims })
     }
 }
 
@@ -87,7 +87,7 @@ pub struct InferRequest {
 }
 
 /// The answer to an inference: zeros of the shape that was declared.
-pub fn answer(asked: &InferRequest, model: &Model) -> Bytes {
+pub fn answer(asked: &InferRequest, model: &FrontModel) -> Bytes {
     let rows = if model.max_batch == 0 { 1 } else { asked.items };
     let mut shape = vec![1];
     if model.max_batch > 0 {
@@ -115,12 +115,12 @@ pub fn server_metadata(name: &str, version: &str) -> Bytes {
 }
 
 /// `GET /v2/models/NAME`.
-pub fn model_metadata(model: &Model) -> Bytes {
+pub fn model_metadata(model: &FrontModel) -> Bytes {
     let shape = |dims: &[i64]| {
         let rows = (model.max_batch > 0).then_some(-1);
         rows.into_iter().chain(dims.iter().copied()).collect::<Vec<i64>>()
     };
-    let input = |one: &Declared| json!({"name": one.name, "datatype": one.datatype.name(), "shape": shape(&one.dims)});
+    let input = |one: &ServedInput| json!({"name": one.name, "datatype": one.datatype.name(), "shape": shape(&one.dims)});
     json!({
         "name": model.name,
         "versions": ["1"],
@@ -133,8 +133,8 @@ pub fn model_metadata(model: &Model) -> Bytes {
 }
 
 /// `GET /v2/models/NAME/config`, as Triton has it.
-pub fn model_config(model: &Model) -> Bytes {
-    let input = |one: &Declared| {
+pub fn model_config(model: &FrontModel) -> Bytes {
+    let input = |one: &ServedInput| {
         // The configuration says STRING where the protocol says BYTES.
         let datatype = if one.datatype == Datatype::Bytes { "STRING" } else { one.datatype.name() };
         json!({"name": one.name, "data_type": format!("TYPE_{datatype}"), "dims": one.dims})
@@ -155,6 +155,6 @@ pub fn model_config(model: &Model) -> Bytes {
 }
 
 /// `POST /v2/repository/index`.
-pub fn index(model: &Model) -> Bytes {
+pub fn index(model: &FrontModel) -> Bytes {
     json!([{"name": model.name, "version": "1", "state": "READY"}]).to_string().into()
 }

@@ -24,7 +24,7 @@ use super::{Format, Notes, TraceError};
 const KEYS_SHOWN: usize = 8;
 
 /// Everything that a document has told so far.
-pub(crate) struct Found<'a> {
+pub(crate) struct TraceDocument<'a> {
     /// Where spans go as soon as nothing can be added to them.
     each: Each<'a>,
     /// Those that wait for the end of the value that they are in.
@@ -61,7 +61,7 @@ pub(crate) struct DocumentNotes {
 
 /// Reads JSON: one document, several one after the other (JSON lines), or a list of them. Hands each span on.
 pub(crate) fn read<'a>(bytes: &'a [u8], each: Each<'a>) -> Result<DocumentNotes, TraceError> {
-    let mut found = Found::new(each);
+    let mut found = TraceDocument::new(each);
     found.walk(bytes)?;
     Ok(found.told(bytes))
 }
@@ -69,14 +69,14 @@ pub(crate) fn read<'a>(bytes: &'a [u8], each: Each<'a>) -> Result<DocumentNotes,
 /// Reads one document that is known to be whole. `None` = it holds events of a Chrome trace, which need the documents after it: no span of it was
 /// handed on.
 pub(crate) fn read_one<'a>(bytes: &'a [u8], each: Each<'a>) -> Result<Option<DocumentNotes>, TraceError> {
-    let mut found = Found::new(each);
+    let mut found = TraceDocument::new(each);
     found.one(bytes).map_err(|error| wrong(&error))?;
     Ok((found.chrome.events == 0).then(|| found.told(bytes)))
 }
 
 /// Reads JSON as a request to export: an object without anything in it is one without spans (protobuf's JSON leaves out empty lists).
 pub(crate) fn read_otlp<'a>(bytes: &'a [u8], each: Each<'a>) -> Result<DocumentNotes, TraceError> {
-    let mut found = Found::new(each);
+    let mut found = TraceDocument::new(each);
     found.walk(bytes)?;
     if found.documents > 0 && found.unknown.is_empty() && !found.has_listing && !found.has_inner {
         found.is(Format::OtlpJson);
@@ -104,9 +104,9 @@ fn wrong(error: &serde_json::Error) -> TraceError {
     TraceError::Json { line: error.line(), column: error.column(), what: super::plain(error) }
 }
 
-impl<'a> Found<'a> {
-    fn new(each: Each<'a>) -> Found<'a> {
-        Found {
+impl<'a> TraceDocument<'a> {
+    fn new(each: Each<'a>) -> TraceDocument<'a> {
+        TraceDocument {
             each,
             held: Vec::new(),
             holding: 0,
@@ -192,7 +192,7 @@ impl<'a> Found<'a> {
 
 /// One JSON value that may hold traces.
 struct Document<'f, 'a> {
-    found: &'f mut Found<'a>,
+    found: &'f mut TraceDocument<'a>,
     depth: usize,
 }
 
@@ -251,7 +251,7 @@ impl<'a> Frame<'a> {
         &mut self,
         key: &str,
         map: &mut A,
-        found: &mut Found<'a>,
+        found: &mut TraceDocument<'a>,
         depth: usize,
     ) -> Result<(), A::Error> {
         match key {
@@ -296,7 +296,7 @@ impl<'a> Frame<'a> {
         &mut self,
         key: &str,
         map: &mut A,
-        found: &mut Found<'a>,
+        found: &mut TraceDocument<'a>,
         depth: usize,
     ) -> Result<(), A::Error> {
         found.has_inner = true;
@@ -323,7 +323,7 @@ impl<'a> Frame<'a> {
         &mut self,
         key: &str,
         map: &mut A,
-        found: &mut Found<'a>,
+        found: &mut TraceDocument<'a>,
         depth: usize,
     ) -> Result<(), A::Error> {
         if self.event.field(key, map)? || self.loose.field(key, map)? {
@@ -337,7 +337,7 @@ impl<'a> Frame<'a> {
     }
 
     /// The end of the object: now its spans have all that they need.
-    fn close(self, found: &mut Found<'a>) {
+    fn close(self, found: &mut TraceDocument<'a>) {
         let Frame { spans, processes, origin, mut loose, event, has_info, has_spans } = self;
         if event.is_event() {
             found.is(Format::Chrome);
@@ -383,7 +383,7 @@ impl Info {
 }
 
 /// OTLP's `resourceSpans`.
-struct ResourceSpans<'f, 'a>(&'f mut Found<'a>);
+struct ResourceSpans<'f, 'a>(&'f mut TraceDocument<'a>);
 
 impl<'de> DeserializeSeed<'de> for ResourceSpans<'_, 'de> {
     type Value = ();

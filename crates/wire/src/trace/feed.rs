@@ -43,7 +43,7 @@ enum Mode {
 
 /// Bytes of traces, as they come.
 #[derive(Debug)]
-pub struct Feed {
+pub struct TraceFeed {
     /// What came and is not read yet.
     held: Vec<u8>,
     mode: Mode,
@@ -56,14 +56,22 @@ pub struct Feed {
     words: Option<String>,
 }
 
-impl Default for Feed {
-    fn default() -> Feed {
+impl Default for TraceFeed {
+    fn default() -> TraceFeed {
         let (held, words) = (Vec::new(), None);
-        Feed { held, mode: Mode::Open, place: (0, 0), format: None, spans: 0, notes: Notes::default(), words }
+        TraceFeed {
+            held,
+            mode: Mode::Open,
+            place: (0, 0),
+            format: None,
+            spans: 0,
+            notes: Notes::default(),
+            words,
+        }
     }
 }
 
-impl Feed {
+impl TraceFeed {
     /// Bytes that are held because they can't be read yet.
     pub fn held(&self) -> usize {
         self.held.len()

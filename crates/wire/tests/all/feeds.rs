@@ -1,14 +1,14 @@
 //! Files that are read as their bytes come: the same spans as of the whole file, wherever it was cut, and no more held than has to be.
 
 use plimsoll_model::{AttributeValue, SpanKind, TraceSpan};
-use plimsoll_wire::trace::feed::{Fed, Feed};
+use plimsoll_wire::trace::feed::{Fed, TraceFeed};
 use plimsoll_wire::trace::{Format, TraceError, otlp, read};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 /// Reads `bytes` in pieces of this size. What came before an error came. Also the most bytes that were held.
 fn fed(bytes: &[u8], piece: usize) -> (Result<Fed, TraceError>, Vec<TraceSpan>, usize) {
-    let (mut feed, mut spans, mut most) = (Feed::default(), Vec::new(), 0);
+    let (mut feed, mut spans, mut most) = (TraceFeed::default(), Vec::new(), 0);
     for piece in bytes.chunks(piece) {
         if let Err(error) = feed.push(piece, &mut |span| spans.push(span)) {
             return (Err(error), spans, most);

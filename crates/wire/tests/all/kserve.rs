@@ -12,12 +12,15 @@ use crate::support::{capture, made, read};
 
 const MODEL: &str = "m";
 
-fn model(max_batch: u32) -> server::Model {
-    declared(max_batch, vec![server::Declared { name: "A".into(), datatype: Datatype::Fp32, dims: vec![-1] }])
+fn model(max_batch: u32) -> server::FrontModel {
+    declared(
+        max_batch,
+        vec![server::ServedInput { name: "A".into(), datatype: Datatype::Fp32, dims: vec![-1] }],
+    )
 }
 
-fn declared(max_batch: u32, inputs: Vec<server::Declared>) -> server::Model {
-    server::Model { name: MODEL.into(), max_batch, dynamic_batching: None, instances: 1, inputs }
+fn declared(max_batch: u32, inputs: Vec<server::ServedInput>) -> server::FrontModel {
+    server::FrontModel { name: MODEL.into(), max_batch, dynamic_batching: None, instances: 1, inputs }
 }
 
 fn options() -> RequestOptions {
@@ -151,15 +154,15 @@ fn the_engine_refuses_as_triton_does() {
     // Commas and brackets inside strings are no elements.
     let text = r#"{"inputs":[{"name":"A","shape":[1,2],"datatype":"BYTES","data":["a,[\\\"b",",]"]}]}"#;
     let strings =
-        declared(8, vec![server::Declared { name: "A".into(), datatype: Datatype::Bytes, dims: vec![2] }]);
+        declared(8, vec![server::ServedInput { name: "A".into(), datatype: Datatype::Bytes, dims: vec![2] }]);
     assert_eq!(server::parse(&strings, text.as_bytes(), None).expect("two strings").items, 1);
 }
 
 /// Fifty requests to a real Triton, right and wrong, with what it said: the engine that declares the same says the same.
 #[test]
 fn what_triton_refuses_is_refused_in_its_words() {
-    let of = |text| server::Declared::parse(text).expect("an input");
-    let lockstep = server::Model {
+    let of = |text| server::ServedInput::parse(text).expect("an input");
+    let lockstep = server::FrontModel {
         name: "lockstep".into(),
         ..declared(16, vec![of("PIXELS:UINT8:8"), of("SCALE:FP32:-1")])
     };
@@ -184,7 +187,7 @@ fn what_triton_refuses_is_refused_in_its_words() {
 
 #[test]
 fn declared_inputs_are_read_or_refused_in_a_line() {
-    let of = |text| server::Declared::parse(text);
+    let of = |text| server::ServedInput::parse(text);
     let picture = of("PIXELS:UINT8:3x224x224").expect("a picture");
     assert_eq!(
         (picture.name.as_str(), picture.datatype, &picture.dims[..]),
@@ -226,7 +229,7 @@ proptest! {
         let drawn = &bytes[..(rows * row) as usize % 161];
         prop_assume!(drawn.len() == (rows * row) as usize);
         let encoded = sent(vec![tensor(datatype, &[rows, row], drawn)], binary);
-        let own = server::Declared { name: "IN".into(), datatype, dims: vec![i64::from(row)] };
+        let own = server::ServedInput { name: "IN".into(), datatype, dims: vec![i64::from(row)] };
         let header = encoded.header_length.map(|n| n.to_string());
         let asked = server::parse(&declared(32, vec![own]), &encoded.body, header.as_deref()).expect("taken");
         prop_assert_eq!(asked.items, rows);

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use plimsoll_model::{EventKind, Protocol};
-use plimsoll_wire::{Decoded, Decoder, Head, Verdict};
+use plimsoll_wire::{AnswerVerdict, Decoded, Decoder, Head};
 
 /// An answer as bytes.
 #[derive(Clone)]
@@ -17,7 +17,7 @@ pub struct Recorded {
 pub struct Read {
     /// The events, the tail last.
     pub events: Vec<Decoded>,
-    pub verdict: Verdict,
+    pub verdict: AnswerVerdict,
 }
 
 impl Read {

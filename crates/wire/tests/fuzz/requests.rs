@@ -2,19 +2,19 @@
 
 use plimsoll_model::Protocol;
 use plimsoll_wire::kserve::metadata;
-use plimsoll_wire::kserve::server::{Declared, Model, parse as parse_inference};
+use plimsoll_wire::kserve::server::{FrontModel, ServedInput, parse as parse_inference};
 use plimsoll_wire::server::parse;
 
 pub fn check(bytes: &[u8]) {
     for endpoint in Protocol::ALL {
         let _ = parse(endpoint, bytes, 1 << 20);
     }
-    let model = Model {
+    let model = FrontModel {
         name: "m".into(),
         max_batch: 8,
         dynamic_batching: None,
         instances: 1,
-        inputs: vec![Declared::usual()],
+        inputs: vec![ServedInput::usual()],
     };
     let _ = parse_inference(&model, bytes, None);
     // As Triton's clients send it: so many bytes of JSON, and the tensors after them.

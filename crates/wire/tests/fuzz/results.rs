@@ -1,10 +1,10 @@
 //! What other load generators wrote, of every kind, whether or not its first bytes say that kind.
 
-use plimsoll_wire::foreign::{Feed, assemble, sniff};
+use plimsoll_wire::foreign::{ForeignFeed, assemble, sniff};
 
 pub fn check(bytes: &[u8]) {
     let Some(kind) = sniff(bytes) else { return };
-    let mut feed = Feed::new(kind);
+    let mut feed = ForeignFeed::new(kind);
     bytes.chunks(64).for_each(|piece| feed.push(piece));
     let _ = assemble(&[feed.end()]);
 }

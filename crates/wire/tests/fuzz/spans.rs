@@ -1,6 +1,6 @@
 //! Traces in files and over OTLP: protobuf, JSON, Jaeger, what a profiler writes; whole and in pieces.
 
-use plimsoll_wire::trace::{self, export, feed::Feed, otlp};
+use plimsoll_wire::trace::{self, export, feed::TraceFeed, otlp};
 
 pub fn check(bytes: &[u8]) {
     let _ = trace::read(bytes);
@@ -8,7 +8,7 @@ pub fn check(bytes: &[u8]) {
     let _ = otlp::decode(bytes, &mut Vec::new());
     let _ = export::details(bytes);
     let _ = export::unframed(bytes);
-    let mut feed = Feed::default();
+    let mut feed = TraceFeed::default();
     let mut all_read = true;
     for piece in bytes.chunks(7) {
         if feed.push(piece, &mut |_| ()).is_err() {

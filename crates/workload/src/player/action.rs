@@ -72,7 +72,7 @@ impl Attempted {
 
 /// What the end of an attempt means.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Ended {
+pub enum AttemptEnd {
     /// The request has ended with it.
     Final,
     /// It will be tried again.

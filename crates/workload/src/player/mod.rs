@@ -3,7 +3,7 @@
 //!
 //! The caller asks [`Player::next_at`], waits until then, takes actions from [`Player::pop`] until there is none, and
 //! reports what happened ([`Player::first_token`], [`Player::ended`]). All times are on one axis, the level's: 0 is its
-//! start. Every arrival handed in ends exactly once: by `ended` returning [`Ended::Final`], or in [`Player::never_sent`].
+//! start. Every arrival handed in ends exactly once: by `ended` returning [`AttemptEnd::Final`], or in [`Player::never_sent`].
 //!
 //! Open loop: an arrival is due when it is due. One that is late (the caller was held up, a ceiling was reached) is handed out
 //! at once with its old due time; none is skipped and the schedule is never re-anchored. Closed loop: the end of one request
@@ -23,7 +23,7 @@ mod action;
 mod state;
 mod waiting;
 
-pub use action::{Action, Attempted, Deadline, Ended};
+pub use action::{Action, AttemptEnd, Attempted, Deadline};
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -35,20 +35,20 @@ use plimsoll_model::{At, How, Outcome, Span};
 
 use crate::draw::Arrival;
 use crate::policy::{CancelAfter, ClientSpec};
-use crate::schedule::{Feed, Sequence};
-use state::{Live, NumberHasher, Phase, PlayerTimer, Source, What};
+use crate::schedule::{ArrivalFeed, Sequence};
+use state::{LiveRequest, NumberHasher, Phase, PlayerTimer, RequestSource, TimerKind};
 use waiting::Waiting;
 
 /// The stepped client.
 #[derive(Debug)]
 pub struct Player {
-    source: Source,
+    source: RequestSource,
     spec: ClientSpec,
     seed: u64,
     until: At,
     /// The same for turns that wait for others.
     turns_until: At,
-    live: HashMap<u64, Live, BuildHasherDefault<NumberHasher>>,
+    live: HashMap<u64, LiveRequest, BuildHasherDefault<NumberHasher>>,
     flying: u32,
     retrying: u32,
     /// Sessions under way or not yet begun.
@@ -79,21 +79,21 @@ impl Player {
             }
         }
         order.sort_by_key(|a| (a.due, a.id));
-        Player::new(Source::Open(order.into()), sessions, spec, seed)
+        Player::new(RequestSource::Open(order.into()), sessions, spec, seed)
     }
 
     /// An open loop over arrivals that are drawn when they are due: the same as [`Player::open`] of the same schedule.
-    pub fn fed(mut feed: Feed, spec: &ClientSpec, seed: u64) -> Player {
+    pub fn fed(mut feed: ArrivalFeed, spec: &ClientSpec, seed: u64) -> Player {
         match feed.take_drawn() {
             Some(arrivals) => Player { feed_hash: feed.hash(), ..Player::open(arrivals, spec, seed) },
-            None => Player::new(Source::Fed(Box::new(feed)), HashMap::new(), spec, seed),
+            None => Player::new(RequestSource::Fed(Box::new(feed)), HashMap::new(), spec, seed),
         }
     }
 
     /// Of a fed player: the hash of its schedule, once all of it has been handed out or ended.
     pub fn schedule_hash(&self) -> Option<String> {
         match &self.source {
-            Source::Fed(feed) => feed.hash(),
+            RequestSource::Fed(feed) => feed.hash(),
             _ => self.feed_hash.clone(),
         }
     }
@@ -101,11 +101,11 @@ impl Player {
     /// A closed loop: `concurrency` requests (or sessions) at a time, new ones begun before `until`.
     pub fn closed(sequence: Sequence, concurrency: u32, until: At, spec: &ClientSpec, seed: u64) -> Player {
         let slots = (0..concurrency).map(|_| At::ZERO).collect();
-        let source = Source::Closed { sequence: Box::new(sequence), slots };
+        let source = RequestSource::Closed { sequence: Box::new(sequence), slots };
         Player::new(source, HashMap::new(), spec, seed).until(until)
     }
 
-    fn new(source: Source, sessions: HashMap<u64, Waiting>, spec: &ClientSpec, seed: u64) -> Player {
+    fn new(source: RequestSource, sessions: HashMap<u64, Waiting>, spec: &ClientSpec, seed: u64) -> Player {
         Player {
             source,
             spec: spec.clone(),
@@ -200,10 +200,11 @@ impl Player {
         attempt: u16,
         outcome: Outcome,
         retry_after: Option<Span>,
-    ) -> Ended {
-        let flying = |live: &Live| live.attempt == attempt && matches!(live.phase, Phase::Flying { .. });
+    ) -> AttemptEnd {
+        let flying =
+            |live: &LiveRequest| live.attempt == attempt && matches!(live.phase, Phase::Flying { .. });
         if !self.live.get(&request).is_some_and(flying) {
-            return Ended::Stale;
+            return AttemptEnd::Stale;
         }
         self.note_ceiling(now);
         self.flying -= 1;
@@ -243,14 +244,14 @@ impl Player {
             }
         }
         match &mut self.source {
-            Source::Closed { slots, .. } => slots.clear(),
-            Source::Open(queue) => {
+            RequestSource::Closed { slots, .. } => slots.clear(),
+            RequestSource::Open(queue) => {
                 for arrival in std::mem::take(queue) {
                     let due = arrival.due;
                     self.lose((arrival, 0), due, false);
                 }
             }
-            Source::Fed(feed) => {
+            RequestSource::Fed(feed) => {
                 let rest: Vec<Arrival> = feed.by_ref().collect();
                 for arrival in rest {
                     let due = arrival.due;
@@ -268,8 +269,8 @@ impl Player {
     pub fn end_at(&mut self, at: At) {
         self.sessions.clear();
         match &mut self.source {
-            Source::Open(queue) => queue.retain(|arrival| arrival.due < at),
-            Source::Fed(_) | Source::Closed { .. } => {}
+            RequestSource::Open(queue) => queue.retain(|arrival| arrival.due < at),
+            RequestSource::Fed(_) | RequestSource::Closed { .. } => {}
         }
         self.until = self.until.min(at);
         self.turns_until = self.turns_until.min(at);
@@ -291,9 +292,9 @@ impl Player {
     /// Requests that are due and have not ended: in flight, held back, or waiting for a retry.
     pub fn outstanding(&self, now: At) -> u64 {
         let held = match &self.source {
-            Source::Open(queue) => queue.partition_point(|a| a.due <= now) as u64,
-            Source::Fed(feed) => feed.held(now),
-            Source::Closed { .. } => 0,
+            RequestSource::Open(queue) => queue.partition_point(|a| a.due <= now) as u64,
+            RequestSource::Fed(feed) => feed.held(now),
+            RequestSource::Closed { .. } => 0,
         };
         u64::from(self.flying) + u64::from(self.retrying) + held
     }
@@ -309,7 +310,7 @@ impl Player {
     }
 
     fn is_open(&self) -> bool {
-        matches!(self.source, Source::Open(_) | Source::Fed(_))
+        matches!(self.source, RequestSource::Open(_) | RequestSource::Fed(_))
     }
 
     fn is_full(&self) -> bool {
@@ -318,9 +319,9 @@ impl Player {
 
     fn source_at(&self) -> Option<At> {
         match &self.source {
-            Source::Open(queue) => queue.front().map(|a| a.due),
-            Source::Fed(feed) => feed.due(),
-            Source::Closed { slots, .. } => slots.front().copied(),
+            RequestSource::Open(queue) => queue.front().map(|a| a.due),
+            RequestSource::Fed(feed) => feed.due(),
+            RequestSource::Closed { slots, .. } => slots.front().copied(),
         }
     }
 
@@ -358,17 +359,17 @@ impl Player {
             return Some(self.send(now, live.arrival, live.attempt, live.due));
         }
         let (arrival, due) = match &mut self.source {
-            Source::Open(queue) => {
+            RequestSource::Open(queue) => {
                 let arrival = queue.pop_front()?;
                 let due = arrival.due;
                 (arrival, due)
             }
-            Source::Fed(feed) => {
+            RequestSource::Fed(feed) => {
                 let arrival = Arc::new(feed.next()?);
                 let due = arrival.due;
                 (arrival, due)
             }
-            Source::Closed { sequence, slots } => {
+            RequestSource::Closed { sequence, slots } => {
                 let free = slots.pop_front()?;
                 if now >= self.until || free >= self.until {
                     return None;
@@ -401,8 +402,8 @@ impl Player {
     /// A turn whose time is known.
     fn think(&mut self, arrival: Arc<Arrival>, due: At) {
         let request = arrival.id;
-        self.wakes.push(Reverse(PlayerTimer { at: due, request, attempt: 0, what: What::Wake }));
-        self.live.insert(request, Live { arrival, due, attempt: 0, phase: Phase::Think });
+        self.wakes.push(Reverse(PlayerTimer { at: due, request, attempt: 0, what: TimerKind::Wake }));
+        self.live.insert(request, LiveRequest { arrival, due, attempt: 0, phase: Phase::Think });
     }
 
     fn send(&mut self, now: At, arrival: Arc<Arrival>, attempt: u16, due: At) -> Attempted {
@@ -435,12 +436,12 @@ impl Player {
                 self.deadlines.push(Reverse(PlayerTimer { at, request, attempt, what }));
             }
         };
-        push(attempted.first_token_deadline, What::TimeOut(Deadline::FirstToken));
-        push(Some(attempted.total_deadline), What::TimeOut(Deadline::Total));
-        push(attempted.cancel_at, What::Cancel);
+        push(attempted.first_token_deadline, TimerKind::TimeOut(Deadline::FirstToken));
+        push(Some(attempted.total_deadline), TimerKind::TimeOut(Deadline::Total));
+        push(attempted.cancel_at, TimerKind::Cancel);
         self.live.insert(
             request,
-            Live { arrival, due, attempt, phase: Phase::Flying { first: false, told: false } },
+            LiveRequest { arrival, due, attempt, phase: Phase::Flying { first: false, told: false } },
         );
         self.flying += 1;
         self.full_since = now;
@@ -452,27 +453,29 @@ impl Player {
 
     fn tell(&mut self, timer: PlayerTimer) -> Action {
         let PlayerTimer { request, attempt, what, .. } = timer;
-        if let Some(Live { phase: Phase::Flying { told, .. }, .. }) = self.live.get_mut(&request) {
+        if let Some(LiveRequest { phase: Phase::Flying { told, .. }, .. }) = self.live.get_mut(&request) {
             *told = true;
         }
         match what {
-            What::TimeOut(deadline) => Action::TimeOut { request, attempt, deadline },
-            What::Cancel | What::Wake => Action::Cancel { request, attempt },
+            TimerKind::TimeOut(deadline) => Action::TimeOut { request, attempt, deadline },
+            TimerKind::Cancel | TimerKind::Wake => Action::Cancel { request, attempt },
         }
     }
 
-    fn retry(&mut self, now: At, request: u64, attempt: u16, retry_after: Option<Span>) -> Ended {
+    fn retry(&mut self, now: At, request: u64, attempt: u16, retry_after: Option<Span>) -> AttemptEnd {
         let at = now + self.spec.retries.wait(attempt + 1, self.seed, request, retry_after);
         if let Some(live) = self.live.get_mut(&request) {
             live.phase = Phase::Retry;
         }
         self.retrying += 1;
-        self.wakes.push(Reverse(PlayerTimer { at, request, attempt: attempt + 1, what: What::Wake }));
-        Ended::WillRetry { at }
+        self.wakes.push(Reverse(PlayerTimer { at, request, attempt: attempt + 1, what: TimerKind::Wake }));
+        AttemptEnd::WillRetry { at }
     }
 
-    fn finish(&mut self, now: At, request: u64, outcome: Outcome, retry_after: Option<Span>) -> Ended {
-        let Some(arrival) = self.live.remove(&request).map(|live| live.arrival) else { return Ended::Final };
+    fn finish(&mut self, now: At, request: u64, outcome: Outcome, retry_after: Option<Span>) -> AttemptEnd {
+        let Some(arrival) = self.live.remove(&request).map(|live| live.arrival) else {
+            return AttemptEnd::Final;
+        };
         let (over, cut) = match arrival.session {
             Some(session) => self.turn_over(now, session, arrival.turn, outcome),
             None => (true, false),
@@ -480,10 +483,10 @@ impl Player {
         let back = now + self.sent_away_for(outcome, retry_after);
         // A user who still thinks when the level ends makes no room for another, nor does one who was told to come back after it.
         let gone = self.stopped || !over || cut || (back > now && back >= self.until);
-        if let (Source::Closed { slots, .. }, false) = (&mut self.source, gone) {
+        if let (RequestSource::Closed { slots, .. }, false) = (&mut self.source, gone) {
             slots.insert(slots.partition_point(|free| *free <= back), back);
         }
-        Ended::Final
+        AttemptEnd::Final
     }
 
     /// What the end of a turn means for those that wait for it: whether the session is over with it, and whether the level's end cut it short.
@@ -557,7 +560,7 @@ impl Player {
                 Phase::Flying { first, told } => {
                     l.attempt == timer.attempt
                         && !told
-                        && !(first && timer.what == What::TimeOut(Deadline::FirstToken))
+                        && !(first && timer.what == TimerKind::TimeOut(Deadline::FirstToken))
                 }
                 _ => false,
             })

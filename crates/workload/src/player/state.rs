@@ -8,7 +8,7 @@ use plimsoll_model::At;
 
 use super::Deadline;
 use crate::draw::Arrival;
-use crate::schedule::{Feed, Sequence};
+use crate::schedule::{ArrivalFeed, Sequence};
 
 /// Hashes the number of a request: the schedule's own, so nobody can choose it to collide.
 #[derive(Debug, Default)]
@@ -30,11 +30,11 @@ impl Hasher for NumberHasher {
 
 /// Where requests come from.
 #[derive(Debug)]
-pub enum Source {
+pub enum RequestSource {
     /// An open loop: due when they are due.
     Open(VecDeque<Arc<Arrival>>),
     /// Open too; arrivals are drawn when they are due.
-    Fed(Box<Feed>),
+    Fed(Box<ArrivalFeed>),
     /// The end of one makes room for the next.
     Closed {
         /// What comes next.
@@ -46,7 +46,7 @@ pub enum Source {
 
 /// A request that has not ended.
 #[derive(Debug)]
-pub struct Live {
+pub struct LiveRequest {
     pub arrival: Arc<Arrival>,
     pub due: At,
     pub attempt: u16,
@@ -70,12 +70,12 @@ pub struct PlayerTimer {
     pub at: At,
     pub request: u64,
     pub attempt: u16,
-    pub what: What,
+    pub what: TimerKind,
 }
 
 /// What a timer is for.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum What {
+pub enum TimerKind {
     /// A retry, or a session's next turn.
     Wake,
     /// A planned cancellation.

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use plimsoll_model::{At, By, How, Outcome, Span};
 use plimsoll_workload::{
-    Action, Arrival, Attempted, CancelAfter, ClientSpec, Deadline, Ended, Jitter, Pause, Player, PromptSpec,
-    Scenario, Schedule, SessionSpec, Size,
+    Action, Arrival, AttemptEnd, Attempted, CancelAfter, ClientSpec, Deadline, Jitter, Pause, Player,
+    PromptSpec, Scenario, Schedule, SessionSpec, Size,
 };
 use proptest::prelude::*;
 
@@ -55,8 +55,8 @@ fn late_arrivals_come_at_once_with_their_own_due_times() {
     }
     assert_eq!((p.pop(ms(100)), p.in_flight(), p.next_at()), (None, 3, Some(ms(500))));
     for id in 0..3 {
-        assert_eq!(p.ended(ms(200), id, 0, Outcome::FINISHED, None), Ended::Final);
-        assert_eq!(p.ended(ms(200), id, 0, Outcome::FINISHED, None), Ended::Stale);
+        assert_eq!(p.ended(ms(200), id, 0, Outcome::FINISHED, None), AttemptEnd::Final);
+        assert_eq!(p.ended(ms(200), id, 0, Outcome::FINISHED, None), AttemptEnd::Stale);
     }
     send(p.pop(ms(500)));
     p.ended(ms(501), 3, 0, BAD, None);
@@ -75,19 +75,19 @@ fn retries_back_off_with_jitter_and_heed_the_server() {
         assert_eq!((sent.attempt, sent.due), (attempt, ms(0)));
         let ended = p.ended(now, 7, attempt, SHED, None);
         now += span(wait);
-        assert_eq!(ended, Ended::WillRetry { at: now });
+        assert_eq!(ended, AttemptEnd::WillRetry { at: now });
         assert_eq!((p.in_flight(), p.outstanding(now), p.next_at()), (0, 1, Some(now)));
     }
     send(p.pop(now));
-    assert_eq!(p.ended(now, 7, 4, SHED, None), Ended::Final);
+    assert_eq!(p.ended(now, 7, 4, SHED, None), AttemptEnd::Final);
 
     // The server's wish is a lower bound; an end that the spec does not list, or that can't help, is final.
     let mut p = Player::open(vec![at(0, 0), at(1, 0), at(2, 0)], &spec, 0);
     (0..3).for_each(|_| drop(send(p.pop(ms(0)))));
-    assert_eq!(p.ended(ms(0), 0, 0, SHED, Some(span(2_000))), Ended::WillRetry { at: ms(2_000) });
-    assert_eq!(p.ended(ms(0), 1, 0, BAD, None), Ended::Final);
+    assert_eq!(p.ended(ms(0), 0, 0, SHED, Some(span(2_000))), AttemptEnd::WillRetry { at: ms(2_000) });
+    assert_eq!(p.ended(ms(0), 1, 0, BAD, None), AttemptEnd::Final);
     let truncated = Outcome::new(How::Truncated, By::Server, true);
-    assert_eq!(p.ended(ms(0), 2, 0, truncated, None), Ended::Final);
+    assert_eq!(p.ended(ms(0), 2, 0, truncated, None), AttemptEnd::Final);
 
     // Full jitter is uniform between nothing and the backoff, and seeded.
     spec.retries.jitter = Jitter::Full;
@@ -118,8 +118,8 @@ fn deadlines_fire_once_and_not_after_what_they_wait_for() {
     assert_eq!((p.pop(ms(199)), p.next_at()), (None, Some(ms(200))));
     assert_eq!(p.pop(ms(200)), Some(Action::TimeOut { request: 1, attempt: 0, deadline: Deadline::Total }));
     assert_eq!((p.pop(ms(900)), p.next_at(), p.in_flight()), (None, None, 2));
-    assert_eq!(p.ended(ms(900), 0, 0, TIMEOUT, None), Ended::Final);
-    assert_eq!(p.ended(ms(900), 1, 0, TIMEOUT, None), Ended::Final);
+    assert_eq!(p.ended(ms(900), 0, 0, TIMEOUT, None), AttemptEnd::Final);
+    assert_eq!(p.ended(ms(900), 1, 0, TIMEOUT, None), AttemptEnd::Final);
     assert!(p.is_done());
 }
 
@@ -151,7 +151,7 @@ fn the_next_turn_is_due_a_think_time_after_the_end() {
     let sent = send(p.pop(ms(545)));
     assert_eq!((sent.arrival.id, sent.due), (1, ms(540)));
     // No answer, no next question.
-    assert_eq!(p.ended(ms(600), 1, 0, BAD, None), Ended::Final);
+    assert_eq!(p.ended(ms(600), 1, 0, BAD, None), AttemptEnd::Final);
     let lost: Vec<_> = p.never_sent().map(|a| (a.arrival.id, a.due, a.attempt)).collect();
     assert_eq!(lost, [(2, ms(620), 0)]);
 
@@ -293,14 +293,14 @@ fn stop_keeps_what_flies_and_accounts_for_the_rest() {
         vec![at(0, 0), at(1, 0), turn(2, 0, 1, 0, 0), turn(3, 5, 1, 1, 5), turn(4, 9, 1, 2, 5), at(5, 900)];
     let mut p = Player::open(list, &spec, 0);
     (0..3).for_each(|_| drop(send(p.pop(ms(0)))));
-    assert!(matches!(p.ended(ms(1), 1, 0, SHED, None), Ended::WillRetry { .. }));
+    assert!(matches!(p.ended(ms(1), 1, 0, SHED, None), AttemptEnd::WillRetry { .. }));
     p.ended(ms(2), 2, 0, Outcome::FINISHED, None);
     p.stop(ms(3));
     let lost: Vec<_> = p.never_sent().map(|a| (a.arrival.id, a.attempt, a.due)).collect();
     assert_eq!(lost, [(1, 1, ms(0)), (3, 0, ms(7)), (4, 0, ms(9)), (5, 0, ms(900))]);
     assert_eq!((p.in_flight(), p.pop(ms(10_000))), (1, None));
     assert_eq!(p.next_at(), Some(ms(600_000)));
-    assert_eq!(p.ended(ms(20), 0, 0, SHED, None), Ended::Final);
+    assert_eq!(p.ended(ms(20), 0, 0, SHED, None), AttemptEnd::Final);
     p.stop(ms(21));
     assert!(p.is_done() && p.never_sent().next().is_none());
 }
@@ -376,7 +376,7 @@ proptest! {
                         prop_assert_eq!(flying.get(&request), Some(&attempt));
                         if how % 2 == 0 {
                             flying.remove(&request);
-                            if p.ended(now, request, attempt, TIMEOUT, None) == Ended::Final {
+                            if p.ended(now, request, attempt, TIMEOUT, None) == AttemptEnd::Final {
                                 *finals.entry(request).or_default() += 1;
                             }
                         }
@@ -399,15 +399,15 @@ proptest! {
             flying.remove(&request);
             let retry_after = (how % 3 == 0).then(|| span(25));
             match p.ended(now, request, attempt, outcome, retry_after) {
-                Ended::Final => *finals.entry(request).or_default() += 1,
-                Ended::WillRetry { at } => prop_assert!(at >= now),
-                Ended::Stale => prop_assert!(false, "the attempt was in flight"),
+                AttemptEnd::Final => *finals.entry(request).or_default() += 1,
+                AttemptEnd::WillRetry { at } => prop_assert!(at >= now),
+                AttemptEnd::Stale => prop_assert!(false, "the attempt was in flight"),
             }
-            prop_assert_eq!(p.ended(now, request, attempt, outcome, None), Ended::Stale);
+            prop_assert_eq!(p.ended(now, request, attempt, outcome, None), AttemptEnd::Stale);
         }
         p.stop(now);
         for (request, attempt) in flying {
-            prop_assert_eq!(p.ended(now, request, attempt, SHED, None), Ended::Final);
+            prop_assert_eq!(p.ended(now, request, attempt, SHED, None), AttemptEnd::Final);
             *finals.entry(request).or_default() += 1;
         }
         for lost in p.never_sent() {

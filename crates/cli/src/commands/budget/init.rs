@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use plimsoll_judge::budget::{ALPHA, Amount, Unit, lint};
 use plimsoll_judge::history::measured;
-use plimsoll_measure::findings::{Estimate, Findings, LevelFinding, LevelSummary, Line, Trust};
+use plimsoll_measure::findings::{CapacityLine, Estimate, Findings, LevelFinding, LevelSummary, Trust};
 use plimsoll_model::{Load, Manifest};
 use plimsoll_report::figure;
 use plimsoll_workload::format_span;
@@ -154,7 +154,7 @@ fn lines(findings: &Findings) -> String {
         return String::new();
     };
     let mut text = String::new();
-    if let Line::Found { rate, .. } = &lines.onset {
+    if let CapacityLine::Found { rate, .. } = &lines.onset {
         let floor = Amount { value: rounded_down(rate.lower), unit: Unit::Rate };
         let _ = write!(
             text,
@@ -164,7 +164,7 @@ fn lines(findings: &Findings) -> String {
             figure::per_second(rate.upper)
         );
     }
-    if let Line::Found { rate, .. } = &lines.stability {
+    if let CapacityLine::Found { rate, .. } = &lines.stability {
         let _ = write!(
             text,
             "  # stable up to {} ({} to {}); 80 % is a convention, not a measurement\n  - {{id: utilisation, metric: utilisation, max: 80%}}\n",

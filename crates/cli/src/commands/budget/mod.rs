@@ -7,7 +7,7 @@ mod split;
 use crate::rows;
 use std::path::Path;
 
-use plimsoll_judge::budget::lint::{Evidence, Remark, Severity, lint};
+use plimsoll_judge::budget::lint::{LintEvidence, Remark, Severity, lint};
 use plimsoll_measure::findings::Findings;
 use serde_json::json;
 
@@ -30,7 +30,7 @@ fn check(args: &BudgetLintArgs) -> Result<Exit, Stop> {
         return Err(Stop::usage("--output-tokens: the mean length of an answer, 1 or more"));
     }
     let run = args.run.as_deref().map(of_run).transpose()?;
-    let remarks = lint(&text.file, &Evidence { run: run.as_ref(), output_tokens: args.output_tokens });
+    let remarks = lint(&text.file, &LintEvidence { run: run.as_ref(), output_tokens: args.output_tokens });
     match args.format {
         Format::Json => out::json(&as_json(&text, &remarks)),
         Format::Text => out::line(&spelt(&text, &remarks)),

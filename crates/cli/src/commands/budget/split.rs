@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use plimsoll_judge::budget::{Amount, Percentile, SplitFile, SplitSpec, StagePart, Whole, read_split, split};
-use plimsoll_profile::{Latency, ProfileFinding, Times};
+use plimsoll_judge::budget::{
+    Amount, Percentile, SplitFile, SplitSpec, StagePart, WholeAndStages, read_split, split,
+};
+use plimsoll_profile::{DurationFigures, Latency, ProfileFinding};
 use plimsoll_report::split as page;
 
 use super::write;
@@ -49,7 +51,7 @@ fn of_file(path: &Path) -> Result<SplitFile, Stop> {
     read_split(&value).map_err(|e| Stop::usage(format!("{}: {e}", path.display())))
 }
 
-fn of_profile(path: &Path) -> Result<(SplitFile, Whole), Stop> {
+fn of_profile(path: &Path) -> Result<(SplitFile, WholeAndStages), Stop> {
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|e| crate::out::unread(format!("--from {name}"), &e))?;
     let profile: ProfileFinding = serde_json::from_str(&text).map_err(|e| {
@@ -64,11 +66,11 @@ fn of_profile(path: &Path) -> Result<(SplitFile, Whole), Stop> {
 ///
 /// # Errors
 /// A profile without an end to end, or without stages.
-fn split_of_profile(profile: &ProfileFinding) -> Result<(SplitFile, Whole), &'static str> {
+fn split_of_profile(profile: &ProfileFinding) -> Result<(SplitFile, WholeAndStages), &'static str> {
     let path = profile.path(Latency::E2e).ok_or("paths: the profile has no end to end (e2e) to split")?;
-    let of = |times: &Times| [&times.p50, &times.p90, &times.p95, &times.p99].map(|r| r.value());
+    let of = |times: &DurationFigures| [&times.p50, &times.p90, &times.p95, &times.p99].map(|r| r.value());
     let amount = |value: Option<f64>| value.filter(|s| *s > 0.0).map(Amount::seconds);
-    let part = |times: &Times| {
+    let part = |times: &DurationFigures| {
         let [p50, p90, p95, p99] = of(times).map(amount);
         StagePart { p50, p90, p95, p99, ..StagePart::default() }
     };
@@ -77,5 +79,5 @@ fn split_of_profile(profile: &ProfileFinding) -> Result<(SplitFile, Whole), &'st
     if stages.is_empty() {
         return Err("paths: the profile's end to end has no stages to split over");
     }
-    Ok((SplitFile { total: None, margin: None, p: None, stages }, Whole { at: of(&path.times) }))
+    Ok((SplitFile { total: None, margin: None, p: None, stages }, WholeAndStages { at: of(&path.times) }))
 }

@@ -10,7 +10,7 @@ use plimsoll_gateway::pool::Shown;
 use plimsoll_gateway::{Gateway, GatewaySpec, ReplicaSpec};
 use plimsoll_model::Span;
 use plimsoll_policy::{RouteSpec, Standing};
-use plimsoll_report::demo_gateway::{Taken, Way, render};
+use plimsoll_report::demo_gateway::{DemoRoute, ReplicaShare, render};
 use plimsoll_workload::{format_span, parse_span};
 use serde_json::json;
 
@@ -79,7 +79,7 @@ fn scene(each: Span) -> String {
     )
 }
 
-fn measure(args: &DemoArgs, route: &RouteSpec, each: Span, dir: &Path) -> Result<Way, Stop> {
+fn measure(args: &DemoArgs, route: &RouteSpec, each: Span, dir: &Path) -> Result<DemoRoute, Stop> {
     let slow = format!("slow:factor={SLOWER},at={}", format_span(Span(slow_from(each).0 + STARTS.0)));
     let engines = NAMES
         .iter()
@@ -103,12 +103,12 @@ fn measure(args: &DemoArgs, route: &RouteSpec, each: Span, dir: &Path) -> Result
     let (_, findings) = rows::load(dir)?;
     let met = rows::level(&findings, None, "no request was sent")?.clone();
     let shown = gateway.pool.shown().0;
-    let taken = |shown: &Shown| Taken {
+    let taken = |shown: &Shown| ReplicaShare {
         name: shown.replica.name.clone(),
         requests: shown.replica.attempted(),
         step_s: shown.speed.step.at(1.0),
     };
-    let way = Way {
+    let way = DemoRoute {
         met,
         replicas: shown.iter().map(taken).collect(),
         retries: gateway.stats.retries.load(Ordering::Relaxed),

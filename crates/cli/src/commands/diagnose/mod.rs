@@ -6,7 +6,7 @@ use crate::rows;
 use std::path::{Path, PathBuf};
 
 use plimsoll_diagnose::device::{self, DeviceFinding};
-use plimsoll_diagnose::{Case, DiagnoseSpec, Diagnosis, Side, diagnose};
+use plimsoll_diagnose::{Case, DiagnoseSpec, Diagnosis, RunData, diagnose};
 use plimsoll_measure::findings::BudgetSpec;
 use plimsoll_model::{Level, Manifest};
 use plimsoll_report::diagnose as page;
@@ -45,12 +45,14 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     let budget = budget(args)?;
     let device = device(args)?;
     let spec = DiagnoseSpec { level: level(args, &rows)?, ..DiagnoseSpec::default() };
-    let whole = Side::of(&rows.manifest, &rows.attempts, &rows.samples);
+    let whole = RunData::of(&rows.manifest, &rows.attempts, &rows.samples);
     let (candidate, own) = match of_alert(args, &rows.manifest) {
-        Some((before, since)) => (Side { levels: since, ..whole }, Some(Side { levels: before, ..whole })),
+        Some((before, since)) => {
+            (RunData { levels: since, ..whole }, Some(RunData { levels: before, ..whole }))
+        }
         None => (whole, None),
     };
-    let baseline = before.as_ref().map(|run| Side::of(&run.manifest, &run.attempts, &run.samples)).or(own);
+    let baseline = before.as_ref().map(|run| RunData::of(&run.manifest, &run.attempts, &run.samples)).or(own);
     let (budget, device) = (budget.as_ref(), device.as_ref());
     let validity = Some(&rows.findings.validity);
     let diagnosis = diagnose(&Case { candidate, baseline, budget, device, validity, spec: &spec });

@@ -8,12 +8,12 @@ use crate::rows;
 use std::path::Path;
 use std::time::Duration;
 
-use plimsoll_diagnose::active::before::{Against, Before};
-use plimsoll_diagnose::active::plan::{ActiveSpec, Ask, TrafficTraits};
+use plimsoll_diagnose::active::before::{BeforeAndNow, EarlierRun};
+use plimsoll_diagnose::active::plan::{ActiveSpec, LevelAsk, TrafficTraits};
 use plimsoll_diagnose::active::tell::{self, Tried};
-use plimsoll_diagnose::active::{Active, Next, blocks};
+use plimsoll_diagnose::active::{Active, ActiveNext, blocks};
 use plimsoll_diagnose::fact::Is;
-use plimsoll_diagnose::{Answer, Diagnosis, Side};
+use plimsoll_diagnose::{Answer, Diagnosis, RunData};
 use plimsoll_measure::findings::Ceiling;
 use plimsoll_model::{Fingerprint, Load, Span};
 use plimsoll_report::{active as page, figure};
@@ -24,7 +24,9 @@ use crate::commands::diagnose;
 use crate::commands::run::mean_lengths;
 use crate::exit::{Exit, Stop};
 use crate::flags::{DiagnoseArgs, DiagnoseUrlArgs, Format};
-use crate::measure::{Begin, Closed, LevelRows, Measure, MeasuredLevel, Step, Variation, max_rate, random};
+use crate::measure::{
+    Begin, Closed, LevelRows, LevelStep, Measure, MeasuredLevel, Variation, max_rate, random,
+};
 use crate::out;
 use crate::resolve::Draft;
 use crate::rows::WholeRun;
@@ -50,7 +52,7 @@ pub struct DiagnosisFile {
     pub tried: Vec<Tried>,
     /// The run it was held against, as far as it was needed.
     #[serde(default)]
-    pub before: Option<Before>,
+    pub before: Option<EarlierRun>,
     /// The verdict.
     pub diagnosis: Diagnosis,
 }
@@ -104,7 +106,7 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
 }
 
 /// The run it is held against, and the scenario it begins with: that run's requests, unless a scenario is named. Flags change either.
-fn started(args: &DiagnoseArgs) -> Result<(Option<Before>, Draft), Stop> {
+fn started(args: &DiagnoseArgs) -> Result<(Option<EarlierRun>, Draft), Stop> {
     let Some(dir) = diagnose::baseline_folder(args)? else {
         return Ok((None, Draft::new(args.workload.spec.as_deref())?));
     };
@@ -125,8 +127,8 @@ fn started(args: &DiagnoseArgs) -> Result<(Option<Before>, Draft), Stop> {
     Ok((Some(before), draft))
 }
 
-fn earlier(dir: &Path, rows: &WholeRun) -> Before {
-    Before::of(&dir.display().to_string(), &Side::of(&rows.manifest, &rows.attempts, &rows.samples))
+fn earlier(dir: &Path, rows: &WholeRun) -> EarlierRun {
+    EarlierRun::of(&dir.display().to_string(), &RunData::of(&rows.manifest, &rows.attempts, &rows.samples))
 }
 
 /// The promises that it will be held to, for the line before the first request.
@@ -207,12 +209,12 @@ fn experiment(measure: &mut Measure, active: &mut Active) -> Result<(), Stop> {
             active.stop("stopped by the user");
         }
         let ask = match active.next() {
-            Next::Begin { why, .. } => {
+            ActiveNext::Begin { why, .. } => {
                 measure.screen.say(&why);
                 continue;
             }
-            Next::Run(ask) => ask,
-            Next::Done { why } => {
+            ActiveNext::Run(ask) => ask,
+            ActiveNext::Done { why } => {
                 measure.screen.say(&format!("done: {why}"));
                 return Ok(());
             }
@@ -237,7 +239,7 @@ fn experiment(measure: &mut Measure, active: &mut Active) -> Result<(), Stop> {
     }
 }
 
-fn level(measure: &mut Measure, ask: &Ask) -> Result<MeasuredLevel, Stop> {
+fn level(measure: &mut Measure, ask: &LevelAsk) -> Result<MeasuredLevel, Stop> {
     let varied = Variation {
         scenario: Some(ask.change.apply(measure.scenario())),
         replica: ask.change.replica.map(|n| n as usize),
@@ -246,7 +248,7 @@ fn level(measure: &mut Measure, ask: &Ask) -> Result<MeasuredLevel, Stop> {
         Load::Open { .. } => (None, ask.requests),
         _ => (ask.requests, None),
     };
-    let step = Step {
+    let step = LevelStep {
         traffic: ask.traffic(),
         arrivals: None,
         purpose: ask.purpose(),
@@ -277,7 +279,7 @@ fn pause(measure: &Measure, time: Span) {
 fn finish(
     measure: Measure,
     active: &Active,
-    (spec, before): (&ActiveSpec, Option<Before>),
+    (spec, before): (&ActiveSpec, Option<EarlierRun>),
     args: &DiagnoseArgs,
 ) -> Result<Exit, Stop> {
     let stopped = measure.stopped();
@@ -308,8 +310,8 @@ fn finish(
     Ok(ended(&closed, &findings, stopped, &told.diagnosis))
 }
 
-fn against<'a>(before: Option<&'a Before>, target: &'a Fingerprint) -> Option<Against<'a>> {
-    before.map(|before| Against { before, target })
+fn against<'a>(before: Option<&'a EarlierRun>, target: &'a Fingerprint) -> Option<BeforeAndNow<'a>> {
+    before.map(|before| BeforeAndNow { before, target })
 }
 
 fn ended(
@@ -369,7 +371,7 @@ pub fn told_of(dir: &Path, rows: &WholeRun) -> Option<DiagnosisFile> {
 fn judged(
     dir: &Path,
     rows: &WholeRun,
-    other: Option<Before>,
+    other: Option<EarlierRun>,
     promised: Vec<Ceiling>,
 ) -> Option<DiagnosisFile> {
     if rows.manifest.kind != KIND {

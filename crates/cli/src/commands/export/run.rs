@@ -14,7 +14,7 @@ use plimsoll_wire::foreign::{BenchmarkReport, write_aiperf, write_guidellm, writ
 use serde_json::{Value, json};
 
 use super::mlflow;
-use super::spans::{self, Written as Spans};
+use super::spans::{self, WrittenSpans as Spans};
 use crate::exit::{Exit, Stop};
 use crate::flags::{ExportArgs, RunFormat};
 use crate::rows::WholeRun;

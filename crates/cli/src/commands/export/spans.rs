@@ -21,7 +21,7 @@ const EPOCH: i64 = 1_000_000_000;
 
 /// How many attempts there were.
 #[derive(Copy, Clone, Default)]
-pub struct Written {
+pub struct WrittenSpans {
     /// Those that became a span.
     pub spans: u64,
     /// Those that were never sent.
@@ -29,7 +29,7 @@ pub struct Written {
 }
 
 /// Writes the lines. What goes wrong with `out` is its owner's to say.
-pub fn write(dir: &Path, out: &mut dyn fmt::Write) -> Result<Written, Stop> {
+pub fn write(dir: &Path, out: &mut dyn fmt::Write) -> Result<WrittenSpans, Stop> {
     let wrong = |e: plimsoll_store::StoreError| Stop::usage(e.to_string());
     if let Some(manifest) = plimsoll_store::read_manifest(dir).ok().filter(is_whole) {
         let mut lines = Lines::new(&manifest, out);
@@ -55,7 +55,7 @@ struct Lines<'a> {
     spans: ClientSpans,
     out: &'a mut dyn fmt::Write,
     batch: Vec<Value>,
-    written: Written,
+    written: WrittenSpans,
 }
 
 impl<'a> Lines<'a> {
@@ -73,7 +73,7 @@ impl<'a> Lines<'a> {
             server: server(&manifest.target.url),
             base_ns: if manifest.clock.realtime_ns == 0 { EPOCH } else { manifest.clock.realtime_ns },
         };
-        Lines { spans, out, batch: Vec::with_capacity(BATCH), written: Written::default() }
+        Lines { spans, out, batch: Vec::with_capacity(BATCH), written: WrittenSpans::default() }
     }
 
     fn push(&mut self, attempt: &Attempt) {
@@ -95,7 +95,7 @@ impl<'a> Lines<'a> {
         self.batch.clear();
     }
 
-    fn end(mut self) -> Written {
+    fn end(mut self) -> WrittenSpans {
         if !self.batch.is_empty() {
             self.flush();
         }

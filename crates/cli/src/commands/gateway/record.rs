@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use plimsoll_client::Clock;
 use plimsoll_gateway::explain::Explained;
-use plimsoll_gateway::traffic::Told;
+use plimsoll_gateway::traffic::TrafficRow;
 use plimsoll_gateway::traffic::rows::RowMaker;
-use plimsoll_gateway::{GatewaySpec, RecordSpec, ReplicaSpec, Role, Traffic};
+use plimsoll_gateway::{GatewaySpec, RecordSpec, ReplicaRole, ReplicaSpec, Traffic};
 use plimsoll_measure::traffic::Extent;
 use plimsoll_model::{At, Attempt, ClockAnchor, EndedBy, Fingerprint, Manifest, RunState, Span, Time};
 use plimsoll_report::figure::counted;
@@ -49,19 +49,19 @@ const LONGEST: Span = Span::from_secs(900);
 pub type Behind = Arc<Mutex<Vec<ReplicaSpec>>>;
 
 /// A record that goes on.
-pub struct Record {
+pub struct TrafficRecord {
     /// What the gateway writes to.
     pub traffic: Arc<Traffic>,
     /// The replicas that the next folder names.
     pub replicas: Behind,
     /// Versions on trial, which are judged by what it brings.
     pub trials: Option<Arc<Mutex<Trials>>>,
-    thread: JoinHandle<Ended>,
+    thread: JoinHandle<RecordEnd>,
 }
 
 /// What was recorded.
 #[derive(Default)]
-pub struct Ended {
+pub struct RecordEnd {
     /// The newest folder with a request in it.
     pub dir: Option<PathBuf>,
     /// Requests that were written.
@@ -72,13 +72,13 @@ pub struct Ended {
     pub error: Option<String>,
 }
 
-impl Record {
+impl TrafficRecord {
     /// Makes the first folder, where requests are kept, begins to watch, where a budget is in force, and waits for requests. `None`: the gateway's
     /// file asks for neither.
     ///
     /// # Errors
     /// The folder can't be made, or the budget file is wrong.
-    pub fn start(spec: &GatewaySpec, clock: Clock, quiet: bool) -> Result<Option<Record>, Stop> {
+    pub fn start(spec: &GatewaySpec, clock: Clock, quiet: bool) -> Result<Option<TrafficRecord>, Stop> {
         let trials = Trials::new(spec, clock.now())?.map(Mutex::new).map(Arc::new);
         if spec.record.is_none() && spec.budget.is_none() && trials.is_none() && spec.traces.is_none() {
             return Ok(None);
@@ -114,11 +114,11 @@ impl Record {
         let thread = std::thread::Builder::new().name("gateway-record".into());
         let thread = thread.spawn(move || writing.run(&from));
         let thread = thread.map_err(|e| Stop::invalid(format!("the record can't be written: {e}")))?;
-        Ok(Some(Record { traffic, replicas, trials, thread }))
+        Ok(Some(TrafficRecord { traffic, replicas, trials, thread }))
     }
 
     /// Writes what is left. To be called when the gateway has ended: until then somebody may still write.
-    pub fn end(self) -> Ended {
+    pub fn end(self) -> RecordEnd {
         let lost = self.traffic.lost();
         drop(self.traffic);
         let mut ended = self.thread.join().unwrap_or_default();
@@ -137,7 +137,7 @@ struct Writing {
 }
 
 impl Writing {
-    fn run(mut self, from: &Receiver<Box<Told>>) -> Ended {
+    fn run(mut self, from: &Receiver<Box<TrafficRow>>) -> RecordEnd {
         loop {
             match from.recv_timeout(LOOK) {
                 Ok(told) => self.take(&told),
@@ -151,7 +151,7 @@ impl Writing {
         self.keeping.map(Keeping::end).unwrap_or_default()
     }
 
-    fn take(&mut self, told: &Told) {
+    fn take(&mut self, told: &TrafficRow) {
         if told.is_shadow {
             let rows = self.maker.rows(told, At::ZERO);
             self.trials.iter().for_each(|trials| trial::lock(trials).take(&rows, true));
@@ -220,9 +220,9 @@ impl Next {
         let spec = &self.spec;
         let anchor = self.clock.anchor();
         let replicas = self.replicas.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let serving = replicas.iter().filter(|replica| replica.role != Role::Shadow);
+        let serving = replicas.iter().filter(|replica| replica.role != ReplicaRole::Shadow);
         let names = serving.map(|replica| replica.name.as_deref().unwrap_or(&replica.url));
-        let canaries = replicas.iter().filter(|one| one.role == Role::Canary).map(ReplicaSpec::named);
+        let canaries = replicas.iter().filter(|one| one.role == ReplicaRole::Canary).map(ReplicaSpec::named);
         // As a scenario has them, so that a budget's slice may name one.
         let classes = spec.admission.classes.iter().map(|class| json!({"name": class.name}));
         let url = format!("http://{}/v1", spec.listen);
@@ -262,7 +262,7 @@ struct Keeping {
     /// Folders that wait for requests that go on: those from `first` on and before the number beside them.
     older: Vec<(Folder, u64)>,
     closing: Vec<JoinHandle<Option<String>>>,
-    ended: Ended,
+    ended: RecordEnd,
 }
 
 impl Keeping {
@@ -271,7 +271,7 @@ impl Keeping {
             StoreError::DiskFull { .. } => Stop::invalid(e.to_string()),
             other => Stop::usage(format!("record: {other}")),
         })?;
-        Ok(Keeping { next, newest, older: Vec::new(), closing: Vec::new(), ended: Ended::default() })
+        Ok(Keeping { next, newest, older: Vec::new(), closing: Vec::new(), ended: RecordEnd::default() })
     }
 
     /// The folder of a request; `None` = it ended long after its folder was closed, and is counted as lost.
@@ -362,7 +362,7 @@ impl Keeping {
         }
     }
 
-    fn end(mut self) -> Ended {
+    fn end(mut self) -> RecordEnd {
         let until = self.next.numbers.load(Ordering::Relaxed);
         for (folder, until) in std::mem::take(&mut self.older) {
             self.close(folder, until);
@@ -395,7 +395,7 @@ impl Folder {
     }
 
     /// Keeps why a request went where it went. That a disk refuses it is seen by the rows.
-    fn explain(&mut self, told: &Told) {
+    fn explain(&mut self, told: &TrafficRow) {
         let (Some((id, choices)), Some(file)) = (&told.explained, &mut self.explained) else { return };
         let explained =
             Explained { request: told.number - self.first, id: id.clone(), choices: choices.clone() };

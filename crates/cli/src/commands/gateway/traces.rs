@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll_client::{Clock, Poster};
-use plimsoll_gateway::traffic::Told;
+use plimsoll_gateway::traffic::TrafficRow;
 use plimsoll_gateway::traffic::spans::{SpanNames, spans};
 use plimsoll_gateway::{GatewaySpec, TracesSpec, Traffic};
 use plimsoll_model::{At, Attempt, AttributeValue, How, Span, TraceSpan};
@@ -67,7 +67,7 @@ impl Traces {
     }
 
     /// Takes a request that is over. `rows`: on an axis whose zero is `base`.
-    pub fn take(&mut self, told: &Told, rows: &[Attempt], base: At) {
+    pub fn take(&mut self, told: &TrafficRow, rows: &[Attempt], base: At) {
         let (Some(context), Some(first), Some(last)) = (told.context, rows.first(), rows.last()) else {
             return;
         };

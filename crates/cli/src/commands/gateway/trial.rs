@@ -7,9 +7,9 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use plimsoll_gateway::pool::Pool;
-use plimsoll_gateway::rollout::{Judged, Stand};
-use plimsoll_gateway::{GatewaySpec, Role, RolloutSpec, Traffic};
+use plimsoll_gateway::pool::ReplicaPool;
+use plimsoll_gateway::rollout::{SplitJudged, Stand};
+use plimsoll_gateway::{GatewaySpec, ReplicaRole, RolloutSpec, Traffic};
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_model::{Arm, At, Attempt, Span};
 use plimsoll_policy::Standing;
@@ -58,7 +58,7 @@ impl Judging {
     }
 
     /// What is known, where a minute is over.
-    fn tick(&mut self, now: At, pools: &[&Pool]) -> Option<CanaryFinding> {
+    fn tick(&mut self, now: At, pools: &[&ReplicaPool]) -> Option<CanaryFinding> {
         let at = At::ZERO + (now - self.begun);
         let mut up = Vec::new();
         for pool in pools {
@@ -106,17 +106,17 @@ impl Trials {
         let asked = spec.canary.clone().unwrap_or_default();
         let against = |role| {
             let side = |role, arm| spec.of(role).map(move |replica| (replica.named(), arm));
-            let arms = side(Role::Serve, Arm::Base).chain(side(role, Arm::Canary)).collect();
+            let arms = side(ReplicaRole::Serve, Arm::Base).chain(side(role, Arm::Canary)).collect();
             Judging::new(&asked, budget.clone(), arms, now)
         };
         Ok(Some(Trials {
-            canary: canary.then(|| against(Role::Canary)),
-            shadow: shadow.then(|| against(Role::Shadow)),
+            canary: canary.then(|| against(ReplicaRole::Canary)),
+            shadow: shadow.then(|| against(ReplicaRole::Shadow)),
             roll_back: asked.roll_back,
             stand: None,
             kept: spec.record.as_ref().filter(|_| canary).map(|record| Kept {
                 path: record.dir.join(KEPT),
-                of: spec.of(Role::Canary).map(|one| format!("{} {}", one.named(), one.url)).collect(),
+                of: spec.of(ReplicaRole::Canary).map(|one| format!("{} {}", one.named(), one.url)).collect(),
             }),
         }))
     }
@@ -130,7 +130,7 @@ impl Trials {
     }
 
     /// A gateway that starts now: a trial that had ended before stays ended. A line to say of it.
-    pub fn resume(&mut self, pool: &Arc<Pool>) -> Option<String> {
+    pub fn resume(&mut self, pool: &Arc<ReplicaPool>) -> Option<String> {
         let stand = self.kept.as_ref().and_then(Kept::read);
         if let Some(stand) = stand {
             pool.set_stand(stand);
@@ -144,8 +144,8 @@ impl Trials {
     pub fn tick(
         &mut self,
         now: At,
-        pool: &Arc<Pool>,
-        shadows: Option<&Arc<Pool>>,
+        pool: &Arc<ReplicaPool>,
+        shadows: Option<&Arc<ReplicaPool>>,
         told: &Traffic,
     ) -> Vec<String> {
         let mut lines = Vec::new();
@@ -171,7 +171,7 @@ impl Trials {
     }
 
     /// Somebody moved the rollout: an operator, or the verdict.
-    fn follow(&mut self, now: At, pool: &Pool, lines: &mut Vec<String>) {
+    fn follow(&mut self, now: At, pool: &ReplicaPool, lines: &mut Vec<String>) {
         let stand = pool.rollout.as_ref().map(|rollout| rollout.stand());
         let before = std::mem::replace(&mut self.stand, stand);
         if stand == before {
@@ -209,8 +209,8 @@ fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     std::fs::rename(&draft, path)
 }
 
-fn judged(found: &CanaryFinding, what: &str) -> Judged {
-    Judged {
+fn judged(found: &CanaryFinding, what: &str) -> SplitJudged {
+    SplitJudged {
         may_promote: found.verdict == CanaryVerdict::Promote,
         why: found.why.clone(),
         json: serde_json::to_string(found).unwrap_or_default(),

@@ -37,7 +37,7 @@ pub struct Limit {
 
 /// Why simulation ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ended {
+pub enum PlanEnd {
     /// All is known that was looked for.
     Known,
     /// The time was up.
@@ -60,11 +60,11 @@ impl Limit {
     }
 
     /// Is it over, and by whom?
-    pub fn over(&self) -> Option<Ended> {
+    pub fn over(&self) -> Option<PlanEnd> {
         if self.stopped.load(Ordering::Relaxed) {
-            return Some(Ended::Stopped);
+            return Some(PlanEnd::Stopped);
         }
-        (self.clock.now().0 >= self.time.0).then_some(Ended::Time)
+        (self.clock.now().0 >= self.time.0).then_some(PlanEnd::Time)
     }
 
     /// Shows where it is.
@@ -83,13 +83,13 @@ impl Limit {
 ///
 /// # Errors
 /// An experiment that can't be played.
-pub fn run(planner: &mut Planner, limit: &mut Limit) -> Result<Ended, PlanError> {
+pub fn run(planner: &mut Planner, limit: &mut Limit) -> Result<PlanEnd, PlanError> {
     let pool = Pool::start();
     let mut done = 0u32;
     loop {
         let batch = planner.next();
         if batch.is_empty() {
-            return Ok(Ended::Known);
+            return Ok(PlanEnd::Known);
         }
         let mut left = batch.len();
         let line = progress(&batch[0], done, left);
@@ -108,7 +108,7 @@ pub fn run(planner: &mut Planner, limit: &mut Limit) -> Result<Ended, PlanError>
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 // A thread that is gone took its experiment with it.
-                Err(RecvTimeoutError::Disconnected) => return Ok(Ended::Stopped),
+                Err(RecvTimeoutError::Disconnected) => return Ok(PlanEnd::Stopped),
             }
         }
     }

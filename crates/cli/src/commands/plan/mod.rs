@@ -25,7 +25,7 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{Format, PlanAction, PlanArgs, PromiseArgs};
 use crate::{out, price};
 use asked::AskedPlan;
-use experiments::{Ended, Limit};
+use experiments::{Limit, PlanEnd};
 
 /// How long planning may take where nobody says.
 const TIME: Span = Span::from_secs(60);
@@ -58,7 +58,7 @@ fn of_engine(args: &PlanArgs) -> Result<Exit, Stop> {
     Ok(exit)
 }
 
-fn planned(args: &PlanArgs, asked: &AskedPlan, limit: &mut Limit) -> Result<(PlanFinding, Ended), Stop> {
+fn planned(args: &PlanArgs, asked: &AskedPlan, limit: &mut Limit) -> Result<(PlanFinding, PlanEnd), Stop> {
     let spec = &asked.spec;
     let vary = search::vary(&args.search, spec)?;
     let mut notes = asked.notes.clone();
@@ -85,29 +85,29 @@ fn planned(args: &PlanArgs, asked: &AskedPlan, limit: &mut Limit) -> Result<(Pla
         finding.options = search.options();
     }
     // What was stopped after the number was known is stopped too.
-    if limit.over() == Some(Ended::Stopped) && ended != Ended::Stopped {
-        finding.notes.extend(ended_early(Ended::Stopped));
-        return Ok((finding, Ended::Stopped));
+    if limit.over() == Some(PlanEnd::Stopped) && ended != PlanEnd::Stopped {
+        finding.notes.extend(ended_early(PlanEnd::Stopped));
+        return Ok((finding, PlanEnd::Stopped));
     }
     Ok((finding, ended))
 }
 
-fn ended_early(ended: Ended) -> Option<String> {
+fn ended_early(ended: PlanEnd) -> Option<String> {
     match ended {
-        Ended::Known => None,
-        Ended::Time => Some("the time was up before all was known; --time gives it more".to_owned()),
-        Ended::Stopped => Some("stopped before all was known".to_owned()),
+        PlanEnd::Known => None,
+        PlanEnd::Time => Some("the time was up before all was known; --time gives it more".to_owned()),
+        PlanEnd::Stopped => Some("stopped before all was known".to_owned()),
     }
 }
 
 /// 0: a plan that holds; 1: none does; 3: it can't be told; 130: a person stopped it.
-fn exit(finding: &PlanFinding, ended: Ended) -> Exit {
+fn exit(finding: &PlanFinding, ended: PlanEnd) -> Exit {
     let held = finding.chosen.as_ref().map(|chosen| chosen.held);
     match (ended, held) {
-        (Ended::Stopped, _) => Exit::Interrupted,
+        (PlanEnd::Stopped, _) => Exit::Interrupted,
         (_, Some(Held::Pass)) => Exit::Done,
-        (_, Some(Held::Inconclusive)) | (Ended::Time, None) => Exit::Inconclusive,
-        (_, Some(Held::Fail)) | (Ended::Known, None) => Exit::Broken,
+        (_, Some(Held::Inconclusive)) | (PlanEnd::Time, None) => Exit::Inconclusive,
+        (_, Some(Held::Fail)) | (PlanEnd::Known, None) => Exit::Broken,
     }
 }
 

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use plimsoll_judge::cost::{Price, PriceSpec};
 use plimsoll_plan::planner::Planner;
-use plimsoll_plan::search::Listed;
+use plimsoll_plan::search::ListedCandidate;
 use plimsoll_plan::spec::check_scales;
 use plimsoll_plan::vary::candidates;
 use plimsoll_plan::{Mix, PlanSpec, Search, VarySpec};
 
-use super::experiments::{self, Ended, Limit};
+use super::experiments::{self, Limit, PlanEnd};
 use crate::commands::plan::refused;
 use crate::exit::Stop;
 use crate::flags::PlanSearchArgs;
@@ -64,7 +64,7 @@ pub fn run(
     plan: &PlanSpec,
     mix: &Mix,
     vary: &VarySpec,
-    (asked, ended): (&Planner, Ended),
+    (asked, ended): (&Planner, PlanEnd),
     limit: &mut Limit,
 ) -> Result<Search, Stop> {
     let mut search = Search::new(plan, mix, vary).map_err(refused)?;
@@ -72,7 +72,7 @@ pub fn run(
         let (all, looked) = search.progress();
         limit.show(&format!("searching: {looked} of {all} configurations"));
     }
-    if ended != Ended::Known {
+    if ended != PlanEnd::Known {
         return Ok(search);
     }
     if let Some(listed) = search.asked() {
@@ -88,13 +88,13 @@ pub fn run(
 }
 
 /// Simulates one candidate; false = the time did not allow it, and its bound stays.
-fn simulate(search: &mut Search, listed: &Listed, limit: &mut Limit) -> Result<bool, Stop> {
+fn simulate(search: &mut Search, listed: &ListedCandidate, limit: &mut Limit) -> Result<bool, Stop> {
     if limit.over().is_some() {
         return Ok(false);
     }
     let planner = Planner::new(&listed.spec, listed.start, listed.least).map_err(refused)?;
     let mut planner = planner.number_only();
-    let known = experiments::run(&mut planner, limit).map_err(refused)? == Ended::Known;
+    let known = experiments::run(&mut planner, limit).map_err(refused)? == PlanEnd::Known;
     if known {
         search.take(listed, &planner.finish());
     }

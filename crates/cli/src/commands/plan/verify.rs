@@ -9,13 +9,13 @@ use plimsoll_plan::file::PlanFile;
 use plimsoll_plan::replay::ReplayRequest;
 use plimsoll_plan::spec::{Band, TrafficSpec};
 use plimsoll_plan::verify::{self, VerifyFinding};
-use plimsoll_plan::what_if::verify::{self as what_if_verify, Against};
+use plimsoll_plan::what_if::verify::{self as what_if_verify, HeldLevel};
 use plimsoll_plan::what_if::{Predicted, WhatIfFinding, run as what_if_run};
 use plimsoll_plan::{Experiment, Fleet, PlanCase, verify_lines};
 use plimsoll_sim::WorldSpec;
 use plimsoll_workload::Scenario;
 
-use super::experiments::{Ended, Limit, play, within};
+use super::experiments::{Limit, PlanEnd, play, within};
 use super::{asked, file};
 use super::{put, refused};
 use crate::exit::{Exit, Stop};
@@ -100,7 +100,7 @@ fn of_what_if(
     let case = happened(args, found, rows, replicas)?;
     let measured = level(args, &rows.findings, case.rate_per_s)?;
     let asked = arrivals_of(rows, measured);
-    let against = Against { measured, asked: &asked, replicas, seed: SEED };
+    let against = HeldLevel { measured, asked: &asked, replicas, seed: SEED };
     let held = what_if_verify::verify(case, &against, band).map_err(Stop::usage)?;
     match &case.world {
         Some(world) => with_lines(held, world, rows, (replicas, SEED), band),
@@ -121,7 +121,7 @@ fn happened<'a>(
     };
     let unlike = |case: &Predicted| -> Result<Option<String>, Stop> {
         let measured = level(args, &rows.findings, case.rate_per_s)?;
-        let against = Against { measured, asked: &[], replicas, seed: SEED };
+        let against = HeldLevel { measured, asked: &[], replicas, seed: SEED };
         Ok(what_if_verify::unlike(case, &against))
     };
     let every: Vec<&Predicted> = found.cases.iter().collect();
@@ -262,7 +262,7 @@ fn level<'a>(
 /// A comparison that a person stopped compares nothing.
 fn not_stopped(limit: &Limit) -> Result<(), Stop> {
     match limit.over() {
-        Some(Ended::Stopped) => {
+        Some(PlanEnd::Stopped) => {
             Err(Stop { exit: Exit::Interrupted, line: "stopped before it was predicted".to_owned() })
         }
         _ => Ok(()),

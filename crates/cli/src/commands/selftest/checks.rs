@@ -7,7 +7,7 @@ use plimsoll_report::figure;
 use plimsoll_report::selftest::SelftestRow;
 use serde_json::Value;
 
-use super::witness::{Bracket, Fate, STOP_NS, Seen, TOKENS, number_of};
+use super::witness::{Bracket, Fate, STOP_NS, TOKENS, WitnessedRequest, number_of};
 
 /// Figures differ from the truth by no more than this share, or no more than so many seconds.
 const SHARE: f64 = 0.02;
@@ -20,7 +20,7 @@ const LATE_S: f64 = 0.010;
 /// A figure of one request: the least and the most that the witness's notes allow, ns, and what the run says, s.
 type Told = (i64, i64, f64);
 /// How it is read off a row and the witness's notes of the same request.
-type Read<'a> = &'a dyn Fn(&Attempt, &Seen) -> Option<(Bracket, f64)>;
+type Read<'a> = &'a dyn Fn(&Attempt, &WitnessedRequest) -> Option<(Bracket, f64)>;
 
 /// An open loop: what was asked, the run's rows, its findings and the witness's notes.
 pub struct OpenLoop<'a> {
@@ -29,7 +29,7 @@ pub struct OpenLoop<'a> {
     pub prompt_tokens: usize,
     pub rows: &'a [Attempt],
     pub findings: &'a Value,
-    pub seen: &'a [Seen],
+    pub seen: &'a [WitnessedRequest],
     /// From the rows' zero to the machine's clock, ns.
     pub zero_ns: i64,
     /// When everything stood still, where some requests were made to fail besides.
@@ -65,7 +65,7 @@ impl OpenLoop<'_> {
         self.zero_ns + at.0
     }
 
-    fn by_number(&self) -> HashMap<u64, &Seen> {
+    fn by_number(&self) -> HashMap<u64, &WitnessedRequest> {
         self.seen.iter().filter_map(|seen| Some((number_of(&seen.name)?, seen))).collect()
     }
 
@@ -274,7 +274,7 @@ fn percentiles(metric: &str, values: &[Told], printed: &Value) -> Option<Selftes
 }
 
 /// A closed loop of so many in flight.
-pub fn closed(concurrency: u32, requests: u64, seen: &[Seen], most: u32) -> Vec<SelftestRow> {
+pub fn closed(concurrency: u32, requests: u64, seen: &[WitnessedRequest], most: u32) -> Vec<SelftestRow> {
     let first = seen.iter().map(|seen| seen.came).min().unwrap_or(0);
     let last = seen.iter().filter_map(|seen| Some(seen.end?.1)).max().unwrap_or(0);
     let busy: i64 = seen.iter().filter_map(|seen| Some(seen.end?.1 - seen.came)).sum();
@@ -300,7 +300,7 @@ mod tests {
     }
 
     /// Two hundred requests, ten milliseconds apart, that were answered as the script says, and what the witness saw of them.
-    fn loaded() -> (Vec<Attempt>, Vec<Seen>) {
+    fn loaded() -> (Vec<Attempt>, Vec<WitnessedRequest>) {
         let each = (0..200u64).map(|n| {
             let due = At(ms(10 * n as i64));
             let mut row = Attempt::new(n, 0, 0, due);
@@ -314,7 +314,7 @@ mod tests {
                 Fate::Cut => Outcome::new(How::Truncated, plimsoll_model::By::Server, false),
             };
             let at = |ns: i64| (due.0 + ns - 10_000, due.0 + ns + 10_000);
-            let seen = Seen {
+            let seen = WitnessedRequest {
                 name: format!("r-0-{n}-0"),
                 came: due.0 + 100_000,
                 words: 64,
@@ -328,7 +328,7 @@ mod tests {
         each.unzip()
     }
 
-    fn broken(rows: &[Attempt], seen: &[Seen], p50: f64) -> Vec<String> {
+    fn broken(rows: &[Attempt], seen: &[WitnessedRequest], p50: f64) -> Vec<String> {
         let percentile = |value: f64| json!({"p50": {"value": value}});
         let summary = json!({
             "counts": {"failed": rows.iter().filter(|row| Fate::of(row.request, true) != Fate::Whole).count()},

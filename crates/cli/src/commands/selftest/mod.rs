@@ -20,7 +20,7 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{Format, SelftestArgs};
 use crate::out;
 use checks::OpenLoop;
-use witness::{HEADER, Seen, TOKENS, Witness, level_of};
+use witness::{HEADER, TOKENS, Witness, WitnessedRequest, level_of};
 
 /// Between two looks at the load.
 const LOOK: Duration = Duration::from_millis(5);
@@ -90,7 +90,7 @@ struct OpenDone {
     window_s: f64,
     run: plimsoll_store::Run,
     findings: Value,
-    seen: Vec<Seen>,
+    seen: Vec<WitnessedRequest>,
     stopped_ns: Option<i64>,
 }
 

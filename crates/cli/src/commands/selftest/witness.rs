@@ -51,7 +51,7 @@ pub type Bracket = (i64, i64);
 
 /// What the witness saw of one request.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct WitnessedRequest {
     /// Its name in the header: which level, which number.
     pub name: String,
     /// When its first byte was read.
@@ -70,7 +70,7 @@ pub struct Seen {
 
 #[derive(Default)]
 struct Shared {
-    seen: Mutex<Vec<Seen>>,
+    seen: Mutex<Vec<WitnessedRequest>>,
     /// Everything waits until then.
     stopped_until: AtomicI64,
     in_flight: AtomicU32,
@@ -121,7 +121,7 @@ impl Witness {
     }
 
     /// What it saw since it was asked last, and the most requests that were in progress at once.
-    pub fn take(&self) -> (Vec<Seen>, u32) {
+    pub fn take(&self) -> (Vec<WitnessedRequest>, u32) {
         let seen = std::mem::take(&mut *self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner));
         (seen, self.shared.most_in_flight.swap(0, Ordering::SeqCst))
     }
@@ -204,7 +204,7 @@ fn answer(shared: &Shared, to: &mut TcpStream, request: &Read1) -> io::Result<bo
     let number = number_of(&name).filter(|_| level_of(&name) == Some(0));
     let place = {
         let mut seen = shared.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.push(Seen {
+        seen.push(WitnessedRequest {
             name,
             came: request.came,
             words,

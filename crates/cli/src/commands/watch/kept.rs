@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use plimsoll_diagnose::Diagnosis;
-use plimsoll_diagnose::gauges::Gauges;
+use plimsoll_diagnose::gauges::LevelGauges;
 use plimsoll_diagnose::pages::diagnose;
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_measure::server_side::ServerSide;
@@ -97,8 +97,8 @@ impl PageWindow {
         let to = self.note.alerts.iter().map(|alert| at(alert.fired_s)).max().unwrap_or(since);
         let side = ServerSide::read(&self.samples);
         let until = since - MARGIN;
-        let before = (until - from >= LEAST).then(|| Gauges::between(side.clone(), (from, until)));
-        diagnose(&Gauges::between(side, (since.min(to - LEAST).max(from), to)), before.as_ref())
+        let before = (until - from >= LEAST).then(|| LevelGauges::between(side.clone(), (from, until)));
+        diagnose(&LevelGauges::between(side, (since.min(to - LEAST).max(from), to)), before.as_ref())
     }
 
     fn rows(&self, budget: &BudgetFile) -> Result<Replayed, Stop> {

@@ -41,7 +41,7 @@ use asked::{AskedWatch, Doing};
 use notify::Notifier;
 use pushed::Receiving;
 use record::Recorder;
-use serve::Served;
+use serve::StatusServer;
 use traces::{Traces, TracesTold};
 
 /// How often it is seen whether it is to end.
@@ -134,8 +134,10 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     let (notifier, kept) = Notifier::start(senders, asked.journal.as_ref(), what, clock)?;
     // A page that an earlier watch has looked at may be gone now: that is what is to be told.
     let pages = pages(&mut asked, kept.as_ref().is_none_or(|kept| kept.alerts.is_empty()))?;
-    let served =
-        asked.listen.map(|listen| Served::start(listen, args.listen_open, page::nothing())).transpose()?;
+    let served = asked
+        .listen
+        .map(|listen| StatusServer::start(listen, args.listen_open, page::nothing()))
+        .transpose()?;
     let mut screen = Screen::new(args.quiet);
     let ended = Arc::new(AtomicBool::new(false));
     let on_key = Arc::clone(&ended);
@@ -279,7 +281,7 @@ struct Telling<'a> {
     notifier: Notifier,
     /// Where windows of alerts are kept.
     recorder: Option<Recorder>,
-    served: Option<Served>,
+    served: Option<StatusServer>,
     /// What is pushed, of which it is told how much came.
     receiving: Vec<Receiving>,
     /// Traces that are passed on.
@@ -290,7 +292,7 @@ impl<'a> Telling<'a> {
     fn new(
         args: &'a WatchArgs,
         (notifier, recorder): (Notifier, Option<Recorder>),
-        served: Option<Served>,
+        served: Option<StatusServer>,
     ) -> Telling<'a> {
         let (states, alerts, receiving) = (Vec::new(), Vec::new(), Vec::new());
         Telling { args, states, alerts, notifier, recorder, served, receiving, traces: None }

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use plimsoll_client::Clock;
 use plimsoll_client::clock::realtime_ns;
 use plimsoll_model::{At, Span};
-use plimsoll_watch::{Alert, AlertKind, AlertState, Kept, Minute};
+use plimsoll_watch::{Alert, AlertKind, AlertState, BoardState, Minute};
 use serde::Deserialize;
 
 use super::alertmanager::{AlertmanagerSpec, Instance};
@@ -82,7 +82,7 @@ impl Notifier {
         journal: Option<&PathBuf>,
         (budget, memory): (Option<&str>, Span),
         clock: Clock,
-    ) -> Result<(Notifier, Option<Kept>), Stop> {
+    ) -> Result<(Notifier, Option<BoardState>), Stop> {
         let began_ns = clock.anchor().realtime_ns;
         let webhook_ms = senders.webhook.as_ref().map(|_| began_ns / 1_000_000);
         let opened =
@@ -117,7 +117,7 @@ impl Notifier {
     }
 
     /// Messages that had not arrived wait again, the oldest first.
-    fn resume(&mut self, left: JournalState) -> Kept {
+    fn resume(&mut self, left: JournalState) -> BoardState {
         let since_s = left.webhook_ms.unwrap_or(0) as f64 / 1e3;
         let mut messages: Vec<(f64, ToldAlert)> = Vec::new();
         for alert in left.alerts.iter().filter(|alert| alert.kind != AlertKind::Watchdog) {
@@ -145,7 +145,7 @@ impl Notifier {
         let minutes: Vec<_> = left.minutes.into_iter().map(|(row, minute)| (row, shift(minute))).collect();
         self.minutes_to = minutes.iter().map(|(_, minute)| minute.begun).max().unwrap_or(At(i64::MIN));
         let alerts = left.alerts.iter().map(|alert| alert.shifted(-(self.began_ns as f64) / 1e9)).collect();
-        Kept { alerts, minutes }
+        BoardState { alerts, minutes }
     }
 
     /// What is known now: alerts with the newest first, and what rows counted after [`Notifier::minutes_to`], in the watch's time.

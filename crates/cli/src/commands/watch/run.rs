@@ -12,7 +12,7 @@ use plimsoll_watch::Watched;
 
 use super::asked::AskedWatch;
 use super::notify::Notifier;
-use super::serve::Served;
+use super::serve::StatusServer;
 use super::{Coming, LOOK, Seeing, Telling, exit, go};
 use crate::commands::gateway::record;
 use crate::exit::{Exit, Stop};
@@ -30,7 +30,7 @@ pub fn watch(args: &WatchArgs, mut asked: AskedWatch, dir: &Path) -> Result<Exit
     let (notifier, _) = Notifier::start(senders, asked.journal.as_ref(), what, clock)?;
     let served = asked
         .listen
-        .map(|listen| Served::start(listen, args.listen_open, super::page::nothing()))
+        .map(|listen| StatusServer::start(listen, args.listen_open, super::page::nothing()))
         .transpose()?;
     let mut screen = Screen::new(args.quiet);
     let ended = Arc::new(AtomicBool::new(false));

@@ -48,18 +48,18 @@ struct Shown {
 type State = Arc<(Mutex<Shown>, Condvar)>;
 
 /// A listener that serves what is shown.
-pub struct Served {
+pub struct StatusServer {
     /// Where.
     pub addr: SocketAddr,
     state: State,
 }
 
-impl Served {
+impl StatusServer {
     /// Listens, and shows this first. `open`: also on addresses that other machines reach.
     ///
     /// # Errors
     /// The address is not loopback and nobody said that it may be read from outside, or it can't be had.
-    pub fn start(addr: SocketAddr, open: bool, first: Vec<Body>) -> Result<Served, Stop> {
+    pub fn start(addr: SocketAddr, open: bool, first: Vec<Body>) -> Result<StatusServer, Stop> {
         if !addr.ip().is_loopback() && !open {
             return Err(Stop::usage(format!(
                 "--listen {addr}: other machines could read it; say --listen-open if they may, or listen on 127.0.0.1"
@@ -75,7 +75,7 @@ impl Served {
         }
         let shared = Arc::clone(&state);
         std::thread::spawn(move || accept(&listener, &shared));
-        Ok(Served { addr, state })
+        Ok(StatusServer { addr, state })
     }
 
     /// Shows this from now on.

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use plimsoll_measure::faithful::{self, Ended, Reconstruction, Side};
+use plimsoll_measure::faithful::{self, EndCounts, Reconstruction, TrafficSample};
 use plimsoll_model::Logged;
 use plimsoll_plan::effect::{self, EffectCase, EffectFinding};
 use plimsoll_plan::replay::ReplayRequest;
@@ -137,8 +137,9 @@ fn reconstruction(
     let trace =
         scenario.trace().ok().flatten().ok_or_else(|| Stop::invalid("the workload holds no trace"))?;
     let hashed = if rebuilt.reuse == Reuse::Hashes { rebuilt.block_tokens } else { 0 };
-    let source = Side { is_relative: logged.is_relative, ..Side::of_log(&rebuilt.logged, hashed) };
-    let workload = Side::of_schedule(schedule, names, trace, &took_ns(rebuilt));
+    let source =
+        TrafficSample { is_relative: logged.is_relative, ..TrafficSample::of_log(&rebuilt.logged, hashed) };
+    let workload = TrafficSample::of_schedule(schedule, names, trace, &took_ns(rebuilt));
     let sessions = trace.graph.as_ref().map_or(0, |graph| graph.sessions.len() as u64);
     let last = rebuilt.rows.last().map_or(0.0, |row| row.at.as_secs_f64());
     Ok(Reconstruction {
@@ -146,7 +147,7 @@ fn reconstruction(
         stamp: logged.stamp.to_owned(),
         requests: rebuilt.rows.len() as u64,
         span_s: last,
-        ended: Ended::of(&rebuilt.logged),
+        ended: EndCounts::of(&rebuilt.logged),
         refused: rebuilt.refused as u64,
         models: models(logged),
         lengths_drawn: rebuilt.drawn as u64,

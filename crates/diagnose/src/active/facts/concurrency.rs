@@ -1,7 +1,7 @@
 //! What concurrency shows: whether one waits in it, where, and what is served meanwhile.
 
 use super::{ms, of, over, percent, shown};
-use crate::active::block::{Block, BlockRow, mean, ratio};
+use crate::active::block::{BlockRow, ExperimentLevel, mean, ratio};
 use crate::active::plan::ExperimentKind;
 use crate::fact::{Is, Observed};
 use crate::facts::{Finding, yes_if};
@@ -23,10 +23,10 @@ const CROWDED: f64 = 1.4;
 const AS_FAST: f64 = 1.25;
 
 /// Whether one waits beside others, where, and what is served meanwhile.
-pub fn concurrency(blocks: &[Block]) -> Vec<Finding> {
+pub fn concurrency(blocks: &[ExperimentLevel]) -> Vec<Finding> {
     let mut all = Vec::new();
     let Some(alone) = of(blocks, ExperimentKind::Alone).next() else { return all };
-    let mut steps: Vec<&Block> =
+    let mut steps: Vec<&ExperimentLevel> =
         of(blocks, ExperimentKind::Together).filter(|block| block.rate().is_some()).collect();
     steps.sort_by_key(|block| block.concurrency());
     let (Some(wait_1), Some(whole_1)) = (alone.median(BlockRow::ttft_s), alone.median(BlockRow::e2e_s))
@@ -60,7 +60,7 @@ pub fn concurrency(blocks: &[Block]) -> Vec<Finding> {
 
 /// Who is answered sooner among others waits alone for them: a batch that is held open. Isolated requests come first and concurrent ones after them, so that
 /// a machine that was slow at first looks the same; requests alone that came later have to show it as well.
-fn sooner(blocks: &[Block], alone: &Estimate, last: &Block) -> Option<Finding> {
+fn sooner(blocks: &[ExperimentLevel], alone: &Estimate, last: &ExperimentLevel) -> Option<Finding> {
     let whole = last.median(BlockRow::e2e_s)?;
     let times = ratio(&whole, alone)?;
     let later = of(blocks, ExperimentKind::Idle).flat_map(|block| &block.rows).filter_map(BlockRow::e2e_s);
@@ -82,13 +82,13 @@ fn sooner(blocks: &[Block], alone: &Estimate, last: &Block) -> Option<Finding> {
 }
 
 /// Those who are served: as many as before and as fast, or all of them slower?
-fn where_they_wait(alone: &Block, steps: &[&Block], wait_alone: f64) -> Vec<Finding> {
+fn where_they_wait(alone: &ExperimentLevel, steps: &[&ExperimentLevel], wait_alone: f64) -> Vec<Finding> {
     let mut all = Vec::new();
     let Some((last, before)) = steps.split_last() else { return all };
     let half = before.last().copied().unwrap_or(alone);
     let (Some(rate), Some(rate_half)) = (last.rate(), half.rate()) else { return all };
     let growth = rate / rate_half;
-    let tpot = |block: &Block| block.median(BlockRow::tpot_s);
+    let tpot = |block: &ExperimentLevel| block.median(BlockRow::tpot_s);
     let (Some(token), Some(token_half)) = (tpot(last), tpot(half)) else { return all };
     let Some(slower) = ratio(&token, &token_half) else { return all };
     let served = served(last, wait_alone).unwrap_or(0.0);
@@ -129,7 +129,7 @@ fn where_they_wait(alone: &Block, steps: &[&Block], wait_alone: f64) -> Vec<Find
 }
 
 /// All are slower, and the engine knows of few of them: what is crowded lies between it and here.
-fn crowded_elsewhere(last: &Block, crowded: Is) -> Option<Finding> {
+fn crowded_elsewhere(last: &ExperimentLevel, crowded: Is) -> Option<Finding> {
     let inside = last.gauges.running? + last.gauges.waiting?;
     let at = f64::from(last.concurrency()?);
     // What crowds the way crowds the page's scrapes too: two that know of next to none of them are enough.
@@ -150,7 +150,7 @@ fn crowded_elsewhere(last: &Block, crowded: Is) -> Option<Finding> {
 
 /// The page takes the way that the answers take and nothing of the engine. Where it stops coming as soon as requests are concurrent, that way is
 /// what is crowded, or the front that sends it.
-fn page_lost(alone: &Block, last: &Block) -> Option<Finding> {
+fn page_lost(alone: &ExperimentLevel, last: &ExperimentLevel) -> Option<Finding> {
     let ((came, lost), (came_alone, lost_alone)) = (last.gauges.pages, alone.gauges.pages);
     let at = last.concurrency()?;
     let says = format!(
@@ -163,7 +163,7 @@ fn page_lost(alone: &Block, last: &Block) -> Option<Finding> {
 }
 
 /// How many of those in flight are served at a time, by Little's law: those who do not wait longer than one alone does.
-fn served(block: &Block, wait_alone: f64) -> Option<f64> {
+fn served(block: &ExperimentLevel, wait_alone: f64) -> Option<f64> {
     let e2e = mean(block.settled().iter().filter_map(BlockRow::e2e_s))?;
     let extra = (block.median(BlockRow::ttft_s)?.value - wait_alone).max(0.0);
     Some(block.rate()? * (e2e - extra).max(0.0))
@@ -176,14 +176,14 @@ fn round(rate: f64) -> String {
 /// Tokens in flight that every KV cache holds: the least that engines are set up for is one context of a few thousand.
 const HELD: f64 = 4_096.0;
 
-fn kv(steps: &[&Block], wait_alone: f64) -> Option<Finding> {
+fn kv(steps: &[&ExperimentLevel], wait_alone: f64) -> Option<Finding> {
     if steps.iter().any(|block| super::without_tokens(block)) {
         return None;
     }
     let told = steps.iter().filter_map(|block| block.gauges.kv).reduce(f64::max);
     let Some(kv) = told else {
         // Where the server does not say: what was served at a time may be less than any cache holds. Who waits holds nothing.
-        let tokens = |block: &Block| {
+        let tokens = |block: &ExperimentLevel| {
             let longest = block.rows.iter().map(|row| row.prompt + row.output).fold(0.0, f64::max);
             served(block, wait_alone).unwrap_or_else(|| f64::from(block.concurrency().unwrap_or(1))) * longest
         };

@@ -6,7 +6,7 @@
 use plimsoll_model::How;
 
 use super::{ms, over, shown};
-use crate::active::block::{Block, BlockRow, share};
+use crate::active::block::{BlockRow, ExperimentLevel, share};
 use crate::active::plan::ExperimentKind;
 use crate::fact::{Is, Observed};
 use crate::facts::Finding;
@@ -20,7 +20,7 @@ const ENOUGH: usize = 60;
 const KEPT: usize = 20;
 
 /// How requests fail, each way by itself, and whether the target was away for a while.
-pub(crate) fn read(blocks: &[Block]) -> Vec<Finding> {
+pub(crate) fn read(blocks: &[ExperimentLevel]) -> Vec<Finding> {
     let rows: Vec<&BlockRow> = blocks.iter().flat_map(own).collect();
     let outage = outage(blocks);
     // One that has not ended is told by none of these either: what a restart looks like before it is over is no rate of errors.
@@ -54,7 +54,7 @@ pub(crate) fn read(blocks: &[Block]) -> Vec<Finding> {
 
 /// The requests whose failures are the target's. One that was refused as it is (4xx) where an experiment made it longer than the
 /// traffic's own is the experiment's doing.
-fn own(block: &Block) -> impl Iterator<Item = &BlockRow> {
+fn own(block: &ExperimentLevel) -> impl Iterator<Item = &BlockRow> {
     let changed =
         matches!(block.kind, ExperimentKind::Prompts | ExperimentKind::Answers | ExperimentKind::Repeats);
     block.rows.iter().filter(move |row| !(changed && row.how == How::ClientError))
@@ -96,7 +96,7 @@ fn cut_short(row: &BlockRow) -> bool {
 const GONE: usize = 3;
 
 /// A stretch in which nearly all fail, with answers on both sides of it; or that goes on through experiment after experiment.
-fn outage(blocks: &[Block]) -> Option<Finding> {
+fn outage(blocks: &[ExperimentLevel]) -> Option<Finding> {
     let mut rows: Vec<(&BlockRow, usize)> = Vec::new();
     for (number, block) in blocks.iter().enumerate() {
         rows.extend(own(block).map(|row| (row, number)));

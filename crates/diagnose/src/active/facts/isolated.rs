@@ -4,7 +4,7 @@ use plimsoll_model::How;
 
 use super::rhythm;
 use super::{arm, ms, of, over, shown};
-use crate::active::block::{Block, BlockRow, mean, median, ratio};
+use crate::active::block::{BlockRow, ExperimentLevel, mean, median, ratio};
 use crate::active::plan::{ArmSetting, ExperimentKind};
 use crate::fact::{Is, Observed};
 use crate::facts::Finding;
@@ -18,7 +18,7 @@ const SPREAD: (f64, f64) = (0.02, 0.35);
 const LUMPS: (f64, f64) = (3.0, 0.03);
 
 /// Tokens that come coalesced, and first tokens that wait for the rest of the answer.
-pub fn coalesced(blocks: &[Block]) -> Vec<Finding> {
+pub fn coalesced(blocks: &[ExperimentLevel]) -> Vec<Finding> {
     let rows = of(blocks, ExperimentKind::Alone)
         .chain(of(blocks, ExperimentKind::Watch))
         .flat_map(|block| &block.rows);
@@ -55,7 +55,7 @@ fn burst(row: &BlockRow) -> (f64, f64) {
 }
 
 /// Long answers show their first token later than short ones: something collects them.
-fn held_back(blocks: &[Block]) -> Option<Finding> {
+fn held_back(blocks: &[ExperimentLevel]) -> Option<Finding> {
     let ttft = |which| {
         median(arm(blocks, ExperimentKind::Answers, which).iter().filter_map(|row| row.ttft_s()), 1.0)
     };
@@ -76,7 +76,7 @@ fn held_back(blocks: &[Block]) -> Option<Finding> {
 }
 
 /// Waits that neither concurrency nor length explains.
-pub fn isolated(blocks: &[Block]) -> Vec<Finding> {
+pub fn isolated(blocks: &[ExperimentLevel]) -> Vec<Finding> {
     let mut all = Vec::new();
     let Some(block) = of(blocks, ExperimentKind::Alone).next() else { return all };
     let waits: Vec<f64> = block.rows.iter().filter_map(BlockRow::ttft_s).collect();
@@ -87,7 +87,7 @@ pub fn isolated(blocks: &[Block]) -> Vec<Finding> {
 }
 
 /// The part of the wait that is left at a prompt of no length.
-fn fixed_wait(blocks: &[Block], alone: &Block) -> Option<Finding> {
+fn fixed_wait(blocks: &[ExperimentLevel], alone: &ExperimentLevel) -> Option<Finding> {
     let (short, mut long) = (
         arm(blocks, ExperimentKind::Prompts, ArmSetting::First),
         arm(blocks, ExperimentKind::Prompts, ArmSetting::Second),

@@ -12,15 +12,15 @@ pub(crate) mod settings;
 
 use plimsoll_model::SizeUnit;
 
-use super::before::Before;
-use super::block::{Block, BlockRow};
+use super::before::EarlierRun;
+use super::block::{BlockRow, ExperimentLevel};
 use super::plan::{ActiveSpec, ArmSetting, ExperimentKind};
 use crate::fact::{Is, Observed};
 use crate::facts::Finding;
 use plimsoll_measure::findings::Estimate;
 
 /// Everything that the blocks show, beside an earlier run where there is one.
-pub fn read(blocks: &[Block], spec: &ActiveSpec, before: Option<&Before>) -> Vec<Finding> {
+pub fn read(blocks: &[ExperimentLevel], spec: &ActiveSpec, before: Option<&EarlierRun>) -> Vec<Finding> {
     let mut shown = failed::read(blocks);
     shown.extend(isolated::coalesced(blocks));
     shown.extend(rhythm::read(blocks));
@@ -43,7 +43,7 @@ fn of_answers(says: &str) -> String {
 }
 
 /// Does the protocol know rows, not tokens? An answer of it comes whole, and there is no cache of keys and values.
-pub(super) fn without_tokens(block: &Block) -> bool {
+pub(super) fn without_tokens(block: &ExperimentLevel) -> bool {
     block.level.unit == SizeUnit::Items
 }
 
@@ -66,12 +66,12 @@ pub(crate) fn over(value: &Estimate, limit: f64) -> Is {
     }
 }
 
-pub(crate) fn of(blocks: &[Block], kind: ExperimentKind) -> impl Iterator<Item = &Block> {
+pub(crate) fn of(blocks: &[ExperimentLevel], kind: ExperimentKind) -> impl Iterator<Item = &ExperimentLevel> {
     blocks.iter().filter(move |block| block.kind == kind)
 }
 
 /// The rows of all blocks of one setting.
-fn arm(blocks: &[Block], kind: ExperimentKind, arm: ArmSetting) -> Vec<&BlockRow> {
+fn arm(blocks: &[ExperimentLevel], kind: ExperimentKind, arm: ArmSetting) -> Vec<&BlockRow> {
     of(blocks, kind).filter(|block| block.arm == arm).flat_map(|block| &block.rows).collect()
 }
 

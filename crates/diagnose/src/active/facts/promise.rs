@@ -9,7 +9,7 @@ use plimsoll_math::proportion::exceedance_bounds;
 use plimsoll_model::Load;
 
 use super::{ms, of, percent, shown};
-use crate::active::block::{Block, BlockRow, median, share};
+use crate::active::block::{BlockRow, ExperimentLevel, median, share};
 use crate::active::plan::{ActiveSpec, ArmSetting, ExperimentKind};
 use crate::fact::{Is, Observed};
 use crate::facts::Finding;
@@ -68,7 +68,7 @@ impl Held {
 }
 
 /// The block at the least concurrency with the ceiling that is worst off in it.
-type Worst<'a> = Option<(&'a Block, Held)>;
+type Worst<'a> = Option<(&'a ExperimentLevel, Held)>;
 
 /// A request's figure, endless where it failed; `None` where it has none (one token, or it was never sent).
 fn value(row: &BlockRow, metric: Metric) -> Option<f64> {
@@ -81,7 +81,7 @@ fn value(row: &BlockRow, metric: Metric) -> Option<f64> {
 }
 
 /// Does a single request with no contention already exceed what was promised? Of the ceiling that is worst off.
-pub(super) fn alone(blocks: &[Block], spec: &ActiveSpec) -> Option<Finding> {
+pub(super) fn alone(blocks: &[ExperimentLevel], spec: &ActiveSpec) -> Option<Finding> {
     let block = of(blocks, ExperimentKind::Alone).next()?;
     let one = |ceiling: Ceiling| {
         let held = Held::new(ceiling, &block.rows, 1.0).filter(|held| held.values.len() >= LEAST)?;
@@ -115,14 +115,15 @@ fn rank(state: Is) -> u8 {
 
 /// Up to which concurrency does every ceiling hold? Of the steps of concurrency and the moderate load; twice the load is meant to be
 /// too much, and other prompts are not the user's.
-pub(super) fn together(blocks: &[Block], spec: &ActiveSpec) -> Option<Finding> {
+pub(super) fn together(blocks: &[ExperimentLevel], spec: &ActiveSpec) -> Option<Finding> {
     let promised = spec.promised();
-    let own = |block: &&Block| match block.kind {
+    let own = |block: &&ExperimentLevel| match block.kind {
         ExperimentKind::Together | ExperimentKind::Watch => true,
         ExperimentKind::Rates => block.arm == ArmSetting::First,
         _ => false,
     };
-    let (mut worst, mut fine, mut doubt): (Worst<'_>, Vec<&Block>, Worst<'_>) = (None, Vec::new(), None);
+    let (mut worst, mut fine, mut doubt): (Worst<'_>, Vec<&ExperimentLevel>, Worst<'_>) =
+        (None, Vec::new(), None);
     for block in blocks.iter().filter(own) {
         let concurrency = f64::from(block.concurrency().unwrap_or(1));
         let held: Vec<Held> =
@@ -161,7 +162,7 @@ pub(super) fn together(blocks: &[Block], spec: &ActiveSpec) -> Option<Finding> {
     }
 }
 
-fn at_concurrency(block: &Block) -> String {
+fn at_concurrency(block: &ExperimentLevel) -> String {
     match block.level.load {
         Load::Open { rate_per_s } => format!("at {rate_per_s:.1}/s"),
         _ => format!("with {} in flight", block.concurrency().unwrap_or(1)),

@@ -8,7 +8,7 @@
 use plimsoll_math::quantile;
 
 use super::{ms, of, shown};
-use crate::active::block::{Block, BlockRow, LEVEL, median, share};
+use crate::active::block::{BlockRow, ExperimentLevel, LEVEL, median, share};
 use crate::active::plan::ExperimentKind;
 use crate::effect::spearman;
 use crate::fact::{Is, Observed};
@@ -39,7 +39,7 @@ const HOLE: f64 = 0.5;
 const UNSTEADY: f64 = 3.0;
 
 /// Stalls, their rhythm, and slow stretches.
-pub(crate) fn read(blocks: &[Block]) -> Vec<Finding> {
+pub(crate) fn read(blocks: &[ExperimentLevel]) -> Vec<Finding> {
     let mut all = stalls(blocks);
     all.extend(unsteady(blocks));
     all
@@ -48,10 +48,10 @@ pub(crate) fn read(blocks: &[Block]) -> Vec<Finding> {
 /// A gap of all answers: when it began, and how long it was. Nanoseconds.
 type Stall = (i64, i64);
 
-fn stalls(blocks: &[Block]) -> Vec<Finding> {
+fn stalls(blocks: &[ExperimentLevel]) -> Vec<Finding> {
     let excuse_ns = excuse(blocks);
     let (mut found, mut watched_s, mut usual): (Vec<Stall>, f64, Vec<f64>) = (Vec::new(), 0.0, Vec::new());
-    let moderate = |block: &&Block| block.concurrency().is_some_and(|c| c <= 8);
+    let moderate = |block: &&ExperimentLevel| block.concurrency().is_some_and(|c| c <= 8);
     for block in blocks.iter().filter(moderate) {
         let concurrency = block.concurrency().unwrap_or(1);
         let Some(gap) = usual_gap(block) else { continue };
@@ -94,18 +94,18 @@ fn stalls(blocks: &[Block]) -> Vec<Finding> {
 }
 
 /// The largest share of a level in which the generator was ready to run and did not.
-fn busy(blocks: &[Block]) -> f64 {
+fn busy(blocks: &[ExperimentLevel]) -> f64 {
     blocks.iter().filter_map(|block| block.level.generator.run_queue_share_max).fold(0.0, f64::max)
 }
 
 /// How long one prompt could hold up the others, ns.
-fn excuse(blocks: &[Block]) -> f64 {
+fn excuse(blocks: &[ExperimentLevel]) -> f64 {
     let alone = of(blocks, ExperimentKind::Alone).next().and_then(|block| block.median(BlockRow::ttft_s));
     alone.map_or(0.0, |wait| 1e9 * wait.value)
 }
 
 /// The usual gap between two arrivals of an answer.
-fn usual_gap(block: &Block) -> Option<f64> {
+fn usual_gap(block: &ExperimentLevel) -> Option<f64> {
     let mut gaps: Vec<f64> = block
         .rows
         .iter()
@@ -120,7 +120,7 @@ fn usual_gap(block: &Block) -> Option<f64> {
 
 /// Stretches without a token of anyone while everyone who was being told an answer was waiting for its next one; and the
 /// seconds in which somebody was.
-fn in_block(block: &Block, least: f64) -> (Vec<Stall>, f64) {
+fn in_block(block: &ExperimentLevel, least: f64) -> (Vec<Stall>, f64) {
     let mut instants: Vec<i64> =
         block.rows.iter().flat_map(|row| row.tokens.iter().map(|(at, _)| *at)).collect();
     instants.sort_unstable();
@@ -214,7 +214,7 @@ fn strongest(instants: &[f64], periods: &[f64]) -> Option<(f64, f64)> {
 }
 
 /// Stretches of time in which every token is slow.
-fn unsteady(blocks: &[Block]) -> Option<Finding> {
+fn unsteady(blocks: &[ExperimentLevel]) -> Option<Finding> {
     let block = of(blocks, ExperimentKind::Watch).next()?;
     let mut gaps: Vec<(i64, f64)> = block
         .rows
@@ -288,7 +288,7 @@ fn some_wait(waits: &[f64]) -> bool {
 
 /// The waits alone, of prompts of unlike length brought to the mean length where they go with it: reading a prompt takes as long as it is
 /// long, and that is nobody's being slow now and then.
-fn at_like_prompt(block: &Block) -> Vec<f64> {
+fn at_like_prompt(block: &ExperimentLevel) -> Vec<f64> {
     let points: Vec<(f64, f64)> =
         block.rows.iter().filter_map(|row| Some((row.prompt, row.ttft_s()?))).collect();
     let (x, y): (Vec<f64>, Vec<f64>) = points.iter().copied().unzip();
@@ -306,7 +306,7 @@ fn at_like_prompt(block: &Block) -> Vec<f64> {
 }
 
 /// The spread of the wait alone, and whether it follows a clock. `least`: seconds, and share of the median.
-pub(crate) fn spread(block: &Block, usual: &Estimate, least: (f64, f64)) -> Vec<Finding> {
+pub(crate) fn spread(block: &ExperimentLevel, usual: &Estimate, least: (f64, f64)) -> Vec<Finding> {
     let mut waits = at_like_prompt(block);
     quantile::sort(&mut waits);
     let at = |p: f64| quantile::of_sorted(&waits, p).unwrap_or(0.0);

@@ -1,14 +1,14 @@
 //! What two settings of one experiment show (fresh connections, longer prompts, the same prompt again, an idle time), and replicas side by side.
 
 use super::{arm, ms, of, over, shown};
-use crate::active::block::{Block, BlockRow, median, ratio, share};
+use crate::active::block::{BlockRow, ExperimentLevel, median, ratio, share};
 use crate::active::plan::{ArmSetting, ExperimentKind};
 use crate::fact::{Is, Observed};
 use crate::facts::Finding;
 use plimsoll_measure::findings::Estimate;
 
 /// Pairs of settings that differ in one thing.
-pub fn settings(blocks: &[Block]) -> Vec<Finding> {
+pub fn settings(blocks: &[ExperimentLevel]) -> Vec<Finding> {
     let mut all = Vec::new();
     let two = |kind: ExperimentKind, of: &dyn Fn(&BlockRow) -> Option<f64>| {
         let a = median(arm(blocks, kind, ArmSetting::First).into_iter().filter_map(of), 1.0)?;
@@ -51,7 +51,7 @@ pub fn settings(blocks: &[Block]) -> Vec<Finding> {
 }
 
 /// Is a prompt told before answered faster, always or sometimes?
-fn cache(blocks: &[Block]) -> Vec<Finding> {
+fn cache(blocks: &[ExperimentLevel]) -> Vec<Finding> {
     let mut all = Vec::new();
     let distinct: Vec<f64> = arm(blocks, ExperimentKind::Repeats, ArmSetting::First)
         .iter()
@@ -93,14 +93,19 @@ const HOLDS: (f64, f64) = (0.5, 0.2);
 
 /// Of the prompts told before, how many were computed anew, and is the cache forgetful: by what the answers say, else by the server's own
 /// counters, else by their times, which tell only where there are two kinds of them and nothing between.
-fn forgets(blocks: &[Block], rows: &[&BlockRow], waits: &[f64], new: f64) -> Option<(usize, usize, Is)> {
+fn forgets(
+    blocks: &[ExperimentLevel],
+    rows: &[&BlockRow],
+    waits: &[f64],
+    new: f64,
+) -> Option<(usize, usize, Is)> {
     let cached: Vec<f64> = rows.iter().filter_map(|row| row.cached).collect();
     if cached.len() >= 10 {
         let none = cached.iter().filter(|cached| **cached < 1.0).count();
         let is = none >= 3 && none < cached.len();
         return Some((none, cached.len(), if is { Is::Yes } else { Is::No }));
     }
-    let told = |block: &Block| block.gauges.cached.filter(|_| block.arm == ArmSetting::Second);
+    let told = |block: &ExperimentLevel| block.gauges.cached.filter(|_| block.arm == ArmSetting::Second);
     let counted = of(blocks, ExperimentKind::Repeats)
         .filter_map(told)
         .fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
@@ -125,7 +130,7 @@ fn forgets(blocks: &[Block], rows: &[&BlockRow], waits: &[f64], new: f64) -> Opt
 }
 
 /// Share of a long prompt's wait that its length makes.
-fn prefill_share(blocks: &[Block]) -> Option<f64> {
+fn prefill_share(blocks: &[ExperimentLevel]) -> Option<f64> {
     let ttft = |which| {
         median(arm(blocks, ExperimentKind::Prompts, which).iter().filter_map(|row| row.ttft_s()), 1.0)
     };
@@ -133,7 +138,7 @@ fn prefill_share(blocks: &[Block]) -> Option<f64> {
     Some(((long.value - short.value) / long.value).max(0.0))
 }
 
-fn idle(blocks: &[Block]) -> Option<Finding> {
+fn idle(blocks: &[ExperimentLevel]) -> Option<Finding> {
     let after: Vec<f64> =
         of(blocks, ExperimentKind::Idle).filter_map(|block| block.rows.first()?.ttft_s()).collect();
     let alone = of(blocks, ExperimentKind::Alone).next()?;
@@ -157,7 +162,7 @@ fn idle(blocks: &[Block]) -> Option<Finding> {
 }
 
 /// Time per token by replica, alone where they were asked alone, else wherever they answered.
-pub fn replicas(blocks: &[Block]) -> Option<Finding> {
+pub fn replicas(blocks: &[ExperimentLevel]) -> Option<Finding> {
     let mut by: Vec<(String, Vec<f64>)> = Vec::new();
     let mut put = |name: String, value: f64| match by.iter_mut().find(|(known, _)| *known == name) {
         Some((_, values)) => values.push(value),

@@ -2,21 +2,21 @@
 
 use plimsoll_model::How;
 
-use crate::active::before::Before;
-use crate::active::block::{Block, BlockRow, median};
+use crate::active::before::EarlierRun;
+use crate::active::block::{BlockRow, ExperimentLevel, median};
 use crate::active::facts::{ms, of};
 use crate::active::is_so;
 use crate::active::plan::ExperimentKind;
 use crate::causes::row;
 use crate::fact::{Is, Observed};
 use crate::facts::Finding;
-use crate::{Cause, Cleared, Experiment, Layer, Missing, Verdict};
+use crate::{Cause, Cleared, Layer, Missing, NextExperiment, Verdict};
 
 /// What is fine for sure.
 pub fn cleared(
-    blocks: &[Block],
+    blocks: &[ExperimentLevel],
     shown: &[Finding],
-    before: Option<&Before>,
+    before: Option<&EarlierRun>,
     verdicts: &[Verdict],
 ) -> Vec<Cleared> {
     let blamed: Vec<Layer> = verdicts.iter().map(|verdict| verdict.layer).collect();
@@ -91,18 +91,18 @@ fn unasked(shown: &[Finding]) -> Vec<Cause> {
 }
 
 /// What could not be judged, and what it would take.
-pub fn missing(shown: &[Finding], blocks: &[Block], before: Option<&Before>) -> Vec<Missing> {
+pub fn missing(shown: &[Finding], blocks: &[ExperimentLevel], before: Option<&EarlierRun>) -> Vec<Missing> {
     let mut all = before.map(|before| before.lacks(blocks, shown)).unwrap_or_default();
     let mut miss = |what: &str, needs| all.push(Missing { what: what.to_owned(), needs });
     if before.is_none() {
-        miss("whether the target has become slower than it was", Experiment::Baseline);
+        miss("whether the target has become slower than it was", NextExperiment::Baseline);
     }
     // What an earlier run would tell is said above.
     for cause in unasked(shown) {
         let needs = match cause {
-            Cause::SingleRequestOverBudget => Experiment::SingleRequests { requests: 40 },
-            Cause::ClientCap => Experiment::OpenLoop,
-            Cause::KvExhaustion => Experiment::Scrape,
+            Cause::SingleRequestOverBudget => NextExperiment::SingleRequests { requests: 40 },
+            Cause::ClientCap => NextExperiment::OpenLoop,
+            Cause::KvExhaustion => NextExperiment::Scrape,
             other => other.overturned_by(),
         };
         miss(&format!("\"{}\"", cause.title()), needs);
@@ -111,13 +111,13 @@ pub fn missing(shown: &[Finding], blocks: &[Block], before: Option<&Before>) -> 
     if let Some(row) = of(blocks, ExperimentKind::Prompts).flat_map(|block| &block.rows).find(refused) {
         let says = row.error.as_deref().unwrap_or("a 4xx");
         let what = format!("prompts of {:.0} tokens: the target refuses them ({says})", row.prompt);
-        miss(&what, Experiment::PromptLengths);
+        miss(&what, NextExperiment::PromptLengths);
     }
     let read = blocks.iter().any(|block| block.gauges.waiting.is_some());
     if !read && is_so(shown, Observed::WaitsTogether) == Is::Yes {
         miss(
             "whether those who wait do so inside the engine, and whether its KV cache is full",
-            Experiment::Scrape,
+            NextExperiment::Scrape,
         );
     }
     all

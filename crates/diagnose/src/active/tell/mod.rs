@@ -11,8 +11,8 @@ pub use tried::{Tried, announced, tried};
 
 use plimsoll_model::Load;
 
-use super::before::{Against, Before};
-use super::block::Block;
+use super::before::{BeforeAndNow, EarlierRun};
+use super::block::ExperimentLevel;
 use super::choose::CONFIDENT;
 use super::facts::{self, of};
 use super::is_so;
@@ -24,7 +24,7 @@ use crate::fact::{Is, Observed};
 use crate::facts::{Finding, asked};
 use crate::verdict::DIAGNOSIS_SCHEMA;
 use crate::{
-    Cause, Changed, Counter, Diagnosis, Evidence, Experiment, Layer, Reference, Subject, Verdict, answer,
+    Cause, Changed, Counter, Diagnosis, Evidence, Layer, NextExperiment, Reference, Subject, Verdict, answer,
     headline,
 };
 use cleared::{cleared, missing};
@@ -36,9 +36,9 @@ const LEAST: usize = 20;
 
 /// What the blocks of a diagnosis say.
 pub fn diagnosis(
-    blocks: &[Block],
+    blocks: &[ExperimentLevel],
     spec: &ActiveSpec,
-    against: Option<Against<'_>>,
+    against: Option<BeforeAndNow<'_>>,
     validity: &Validity,
 ) -> Diagnosis {
     let before = against.map(|against| against.before);
@@ -76,7 +76,7 @@ pub fn diagnosis(
     }
 }
 
-fn verdicts(blocks: &[Block], shown: &[Finding]) -> Vec<Verdict> {
+fn verdicts(blocks: &[ExperimentLevel], shown: &[Finding]) -> Vec<Verdict> {
     let belief = Belief::after(shown, ReadFrom::Experiments);
     let worse = worse(blocks, shown);
     let verdicts = conclude(&worse, shown, &belief);
@@ -88,9 +88,9 @@ fn verdicts(blocks: &[Block], shown: &[Finding]) -> Vec<Verdict> {
 }
 
 /// Whether anything is wrong besides what facts show. Without a run of before nobody knows what is worse, and what was seen speaks for itself.
-fn worse(blocks: &[Block], shown: &[Finding]) -> Worse {
+fn worse(blocks: &[ExperimentLevel], shown: &[Finding]) -> Worse {
     let answered = blocks.iter().flat_map(|block| &block.rows).filter(|row| row.fine).count();
-    let together = of(blocks, ExperimentKind::Together).filter_map(Block::concurrency).max();
+    let together = of(blocks, ExperimentKind::Together).filter_map(ExperimentLevel::concurrency).max();
     let broken = shown.iter().find(|shown| shown.fact == Observed::BudgetBroken && shown.is == Is::Yes);
     let few = answered < LEAST || together.is_none();
     let fine = shown.iter().filter(|shown| shown.is == Is::No);
@@ -152,20 +152,20 @@ fn distrusted(means: &str, figure: &str, advice: &str) -> Verdict {
 }
 
 /// Was what names this cause there before as well?
-fn so_before(cause: Cause, shown: &[Finding], before: Option<&Before>) -> Vec<Evidence> {
+fn so_before(cause: Cause, shown: &[Finding], before: Option<&EarlierRun>) -> Vec<Evidence> {
     let Some(before) = before else { return Vec::new() };
     let seen = row(cause).decisive.iter().filter(|fact| is_so(shown, **fact) == Is::Yes);
     seen.filter_map(|fact| before.evidence(*fact)).collect()
 }
 
 /// What would overturn it that has not been done here.
-fn overturn(cause: Cause) -> Experiment {
+fn overturn(cause: Cause) -> NextExperiment {
     match cause {
-        Cause::Nothing => Experiment::ScaleLoad { factor: 2.0 },
+        Cause::Nothing => NextExperiment::ScaleLoad { factor: 2.0 },
         Cause::SlowDependency | Cause::PerRequestCost | Cause::BatchingWindow | Cause::DependencyTail => {
-            Experiment::PastTheProxy
+            NextExperiment::PastTheProxy
         }
-        Cause::ConnectionLimit | Cause::Saturation | Cause::KvExhaustion => Experiment::Scrape,
+        Cause::ConnectionLimit | Cause::Saturation | Cause::KvExhaustion => NextExperiment::Scrape,
         other => other.overturned_by(),
     }
 }
@@ -183,7 +183,7 @@ fn counter(cause: Cause, shown: &[Finding]) -> Counter {
     Counter::NotRead { name: name.to_owned() }
 }
 
-fn subject(blocks: &[Block]) -> Subject {
+fn subject(blocks: &[ExperimentLevel]) -> Subject {
     let loads: Vec<String> = blocks
         .iter()
         .filter(|block| {

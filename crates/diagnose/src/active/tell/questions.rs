@@ -1,6 +1,6 @@
 //! The five questions, answered by what experiments showed.
 
-use crate::active::block::{Block, BlockRow, ratio, share};
+use crate::active::block::{BlockRow, ExperimentLevel, ratio, share};
 use crate::active::facts::{self, ms, of};
 use crate::active::plan::{ActiveSpec, ExperimentKind};
 use crate::fact::{Is, Observed};
@@ -10,7 +10,7 @@ use crate::{Changed, Question, YesNo};
 
 /// Answers them.
 pub fn questions(
-    blocks: &[Block],
+    blocks: &[ExperimentLevel],
     shown: &[Finding],
     spec: &ActiveSpec,
     changed: Option<&Changed>,
@@ -27,7 +27,7 @@ fn ask(
     Question { asks: asks.to_owned(), answer, says, value }
 }
 
-fn scales(blocks: &[Block]) -> Question {
+fn scales(blocks: &[ExperimentLevel]) -> Question {
     let asks = "does it scale with concurrency?";
     let alone = of(blocks, ExperimentKind::Alone).next().and_then(|block| block.median(BlockRow::e2e_s));
     let last = of(blocks, ExperimentKind::Together).max_by_key(|block| block.concurrency());
@@ -55,7 +55,7 @@ fn scales(blocks: &[Block]) -> Question {
     ask(asks, answer, says, Some(times))
 }
 
-fn tail(blocks: &[Block]) -> Question {
+fn tail(blocks: &[ExperimentLevel]) -> Question {
     let asks = "is the median fine and the tail blown?";
     let Some(block) =
         of(blocks, ExperimentKind::Watch).next().or_else(|| of(blocks, ExperimentKind::Alone).next())
@@ -126,7 +126,7 @@ fn over_alone(shown: &[Finding], spec: &ActiveSpec) -> Question {
     }
 }
 
-fn errors_climb(blocks: &[Block]) -> Question {
+fn errors_climb(blocks: &[ExperimentLevel]) -> Question {
     let asks = "do errors and retries climb with latency?";
     let failing = |kind: ExperimentKind| {
         let rows: Vec<&BlockRow> = of(blocks, kind).flat_map(|block| &block.rows).collect();

@@ -4,8 +4,8 @@ use plimsoll_model::Span;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::active::before::Before;
-use crate::active::block::Block;
+use crate::active::before::EarlierRun;
+use crate::active::block::ExperimentLevel;
 use crate::active::choose;
 use crate::active::facts;
 use crate::active::plan::{ActiveSpec, ExperimentKind, TrafficTraits};
@@ -28,7 +28,7 @@ pub struct Tried {
 }
 
 /// What was tried, in the order in which it was.
-pub fn tried(blocks: &[Block], spec: &ActiveSpec, before: Option<&Before>) -> Vec<Tried> {
+pub fn tried(blocks: &[ExperimentLevel], spec: &ActiveSpec, before: Option<&EarlierRun>) -> Vec<Tried> {
     let shown = facts::read(blocks, spec, before);
     let mut all: Vec<Tried> = Vec::new();
     for block in blocks {

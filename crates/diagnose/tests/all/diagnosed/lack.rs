@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use plimsoll_diagnose::facts::letters;
 use plimsoll_diagnose::frame::judged;
-use plimsoll_diagnose::gauges::Gauges;
-use plimsoll_diagnose::{Diagnosis, Side, pages};
+use plimsoll_diagnose::gauges::LevelGauges;
+use plimsoll_diagnose::{Diagnosis, RunData, pages};
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::findings::BudgetSpec;
 use plimsoll_measure::server_side::SCRAPE;
@@ -119,11 +119,11 @@ impl Lack {
 }
 
 /// What the servers' pages told during the load.
-pub fn pages_of(evidence: &Evidence) -> Gauges {
+pub fn pages_of(evidence: &Evidence) -> LevelGauges {
     let Evidence { levels, attempts, samples, facts } = evidence;
-    let side = Side { levels, attempts, samples, facts };
+    let side = RunData { levels, attempts, samples, facts };
     let level = judged(&side).into_iter().max_by_key(|level| level.arrivals).unwrap_or(&levels[0]);
-    Gauges::read(&side, level)
+    LevelGauges::read(&side, level)
 }
 
 /// What a scraper that scraped at these instants alone would have written: of each series the value as it is then, where it is another

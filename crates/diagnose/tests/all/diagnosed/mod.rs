@@ -14,7 +14,7 @@ pub mod truth;
 use std::collections::BTreeMap;
 
 use plimsoll_diagnose::frame::Frames;
-use plimsoll_diagnose::{Case, Cause, DiagnoseSpec, Diagnosis, Layer, Side, diagnose, facts};
+use plimsoll_diagnose::{Case, Cause, DiagnoseSpec, Diagnosis, Layer, RunData, diagnose, facts};
 use plimsoll_measure::findings::BudgetSpec;
 use plimsoll_sim::Events;
 use serde::{Deserialize, Serialize};
@@ -104,9 +104,9 @@ pub fn ask(
     candidate: &Evidence,
     budget: Option<&BudgetSpec>,
 ) -> (Diagnosis, String) {
-    fn side(evidence: &Evidence) -> Side<'_> {
+    fn side(evidence: &Evidence) -> RunData<'_> {
         let Evidence { levels, attempts, samples, facts } = evidence;
-        Side { levels, attempts, samples, facts }
+        RunData { levels, attempts, samples, facts }
     }
     let spec = DiagnoseSpec::default();
     let case = Case {

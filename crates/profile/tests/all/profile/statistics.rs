@@ -5,7 +5,9 @@ use plimsoll_math::rng::Stream;
 use plimsoll_measure::budget::{Amount, Percentile, StageBudget};
 use plimsoll_measure::findings::{Held, Reading};
 use plimsoll_profile::Stage::*;
-use plimsoll_profile::{Floor, Latency, ProfileFinding, ProfileSpec, Request, Requests, Stage, Tail, judge};
+use plimsoll_profile::{
+    Floor, Latency, ProfileFinding, ProfileSpec, Request, Requests, Stage, TailReason, judge,
+};
 
 use super::{BASE, MS};
 
@@ -43,7 +45,7 @@ fn the_parts_of_the_tail_add_up_and_name_what_is_slow() {
     });
     let finding = profiled(&requests);
     let path = finding.path(Latency::E2e).expect("requests");
-    let Tail::Attributed(tail) = &path.tail else { panic!("{:?}", path.tail) };
+    let TailReason::Attributed(tail) = &path.tail else { panic!("{:?}", path.tail) };
     assert_eq!((tail.slowest, tail.tail_requests), (0.01, 50));
     let sum: f64 = tail.parts.iter().map(|part| part.gap.value).sum();
     assert!((sum - tail.gap.value).abs() < 1e-12, "{sum} {}", tail.gap.value);
@@ -67,8 +69,8 @@ fn a_tail_adapts_to_the_requests_there_are_and_is_refused_below() {
         let mut stream = Stream::new(4, "small", n);
         let finding = profiled(&made(n, |_| vec![(Decode, exponential(&mut stream, 10.0))]));
         match &finding.path(Latency::E2e).expect("requests").tail {
-            Tail::Attributed(tail) => Ok(tail.slowest),
-            Tail::Refused { why } => Err(why.clone()),
+            TailReason::Attributed(tail) => Ok(tail.slowest),
+            TailReason::Refused { why } => Err(why.clone()),
         }
     };
     assert_eq!(told(2000), Ok(0.01));

@@ -42,7 +42,7 @@ pub enum Eviction {
 
 /// The blocks of one replica.
 #[derive(Clone, Debug)]
-pub struct Pool {
+pub struct BlockPool {
     caching: bool,
     eviction: Eviction,
     /// Blocks that exist, of them free ones, and how many more are to be taken away.
@@ -73,7 +73,7 @@ struct Hold {
 
 /// What a lookup found.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
-pub struct Found {
+pub struct KvLookup {
     /// Blocks that are there, of the given names and private ones.
     pub blocks: u32,
     /// Of them those that are on the free list now.
@@ -81,10 +81,10 @@ pub struct Found {
     given: u32,
 }
 
-impl Pool {
+impl BlockPool {
     /// A pool of free blocks. Without `caching` nothing is ever found.
-    pub fn new(blocks: u32, caching: bool, eviction: Eviction) -> Pool {
-        let mut pool = Pool {
+    pub fn new(blocks: u32, caching: bool, eviction: Eviction) -> BlockPool {
+        let mut pool = BlockPool {
             caching,
             eviction,
             total: blocks,
@@ -135,8 +135,8 @@ impl Pool {
 
     /// How much of a chain of at most `limit` blocks is there: first by the given names, then, if all of those are, what
     /// this request left behind.
-    pub fn find(&self, names: &[u64], request: u64, limit: u32) -> Found {
-        let mut found = Found::default();
+    pub fn find(&self, names: &[u64], request: u64, limit: u32) -> KvLookup {
+        let mut found = KvLookup::default();
         if !self.caching || (self.index.is_empty() && self.left_behind.is_empty()) {
             return found;
         }
@@ -158,7 +158,7 @@ impl Pool {
     }
 
     /// Gives a request what a lookup found. Nothing may have happened in between.
-    pub fn hit(&mut self, holder: u32, names: &[u64], request: u64, found: Found) {
+    pub fn hit(&mut self, holder: u32, names: &[u64], request: u64, found: KvLookup) {
         let mut at = 0;
         while at < found.given {
             let asked = &names[at as usize..found.given as usize];

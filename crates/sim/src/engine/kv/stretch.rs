@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{NONE, Pool};
+use super::{BlockPool, NONE};
 
 #[derive(Clone, Debug)]
 pub(super) struct Stretch {
@@ -56,7 +56,7 @@ impl Stretch {
     }
 }
 
-impl Pool {
+impl BlockPool {
     /// Goes along a chain as far as it is there and shows each stretch with what is new in it. Returns the blocks found.
     pub(super) fn walk(&self, names: &[u64], mut visit: impl FnMut(&Stretch, u32)) -> u32 {
         let mut at = 0;

@@ -5,8 +5,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{Ask, Limits, Progress, StepPlan};
-use crate::engine::kv::{Eviction, Found, Pool};
+use super::{Limits, ScheduledRequest, SequenceProgress, StepPlan};
+use crate::engine::kv::{BlockPool, Eviction, KvLookup};
 use crate::engine::slots::{Slots, take_out};
 use crate::spec::error::BLOCK_TOKENS;
 use crate::traffic::Drafts;
@@ -18,7 +18,7 @@ pub(crate) struct Desk {
     pub sequences: Slots<Sequence>,
     pub waiting: VecDeque<u32>,
     pub running: Vec<u32>,
-    pub pool: Pool,
+    pub pool: BlockPool,
     arrivals: u64,
     /// What came of drafts since [`drafts`](Desk::drafts) was last emptied.
     pub drafts: Drafts,
@@ -80,17 +80,17 @@ impl Desk {
             sequences: Slots::new(),
             waiting: VecDeque::new(),
             running: Vec::new(),
-            pool: Pool::new(limits.blocks, limits.prefix_cache, eviction),
+            pool: BlockPool::new(limits.blocks, limits.prefix_cache, eviction),
             arrivals: 0,
             drafts: Drafts::default(),
         }
     }
 
     /// Takes a request up; its policy queues it.
-    pub fn insert(&mut self, ask: Ask) -> u32 {
+    pub fn insert(&mut self, ask: ScheduledRequest) -> u32 {
         let number = self.arrivals;
         self.arrivals += 1;
-        let Ask { id, at_ps, priority, prompt_tokens, output_tokens, blocks, handed_over } = ask;
+        let ScheduledRequest { id, at_ps, priority, prompt_tokens, output_tokens, blocks, handed_over } = ask;
         let full = (prompt_tokens / BLOCK_TOKENS) as usize;
         let names = (self.limits.prefix_cache && !blocks.is_empty() && full > 0).then(|| {
             let mut blocks = blocks;
@@ -125,7 +125,7 @@ impl Desk {
     }
 
     /// What the cache holds of a sequence that has nothing. Never all of it: to generate, a token must be computed.
-    pub fn find(&self, slot: u32) -> Found {
+    pub fn find(&self, slot: u32) -> KvLookup {
         let sequence = self.at(slot);
         let limit = (sequence.tokens() - 1) / BLOCK_TOKENS;
         self.pool.find(sequence.names(), sequence.number, limit)
@@ -161,13 +161,13 @@ impl Desk {
     }
 
     /// Do `found` and fresh blocks for all of `tokens` leave `spare` ones free?
-    pub fn fits(&self, found: Found, tokens: u32, spare: u32) -> bool {
+    pub fn fits(&self, found: KvLookup, tokens: u32, spare: u32) -> bool {
         let fresh = tokens.div_ceil(BLOCK_TOKENS).saturating_sub(found.blocks);
         u64::from(fresh) + u64::from(found.idle) + u64::from(spare) <= u64::from(self.pool.free())
     }
 
     /// Starts a sequence that has left the queue: what the cache holds, and blocks for `tokens` more.
-    pub fn start(&mut self, plan: &mut StepPlan, slot: u32, found: Found, tokens: u32) {
+    pub fn start(&mut self, plan: &mut StepPlan, slot: u32, found: KvLookup, tokens: u32) {
         let sequence = self.sequences.at_mut(slot);
         if found.blocks > 0 {
             let names = sequence.names.clone();
@@ -246,7 +246,12 @@ impl Desk {
     }
 
     /// The step has run: books what was computed and says what came of it. Returns how many sequences left.
-    pub fn commit(&mut self, plan: &StepPlan, name_now: bool, mut progress: impl FnMut(Progress)) -> u32 {
+    pub fn commit(
+        &mut self,
+        plan: &StepPlan,
+        name_now: bool,
+        mut progress: impl FnMut(SequenceProgress),
+    ) -> u32 {
         let mut finished = 0;
         for &(slot, tokens) in &plan.items {
             let sequence = self.sequences.at_mut(slot);
@@ -379,13 +384,13 @@ impl Sequence {
     }
 
     /// Everything there was to compute is computed: up to `fresh` tokens come out.
-    fn advance(&mut self, fresh: u32) -> Progress {
+    fn advance(&mut self, fresh: u32) -> SequenceProgress {
         let prefilled = (!self.prefilled).then_some(self.prompt);
         let tokens = fresh.min(self.output - self.generated);
         let first = self.generated == 0;
         self.prefilled = true;
         self.generated += tokens;
         let finished = self.generated == self.output;
-        Progress { id: self.id, prefilled, tokens, first, generated: self.generated, finished }
+        SequenceProgress { id: self.id, prefilled, tokens, first, generated: self.generated, finished }
     }
 }

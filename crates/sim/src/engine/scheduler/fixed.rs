@@ -10,7 +10,7 @@
 
 use super::desk::Desk;
 use super::policy::StaticSpec;
-use super::{Ask, Progress, StepPlan};
+use super::{ScheduledRequest, SequenceProgress, StepPlan};
 use crate::engine::step_time::StepLoad;
 use crate::spec::error::BLOCK_TOKENS;
 
@@ -37,7 +37,7 @@ impl Fixed {
         Fixed { most: spec.batch as usize, wait_ps: (spec.wait_ms * 1e9).round() as i128, batch: None }
     }
 
-    pub fn admit(&self, desk: &mut Desk, ask: Ask) {
+    pub fn admit(&self, desk: &mut Desk, ask: ScheduledRequest) {
         let slot = desk.insert(ask);
         desk.waiting.push_back(slot);
     }
@@ -67,7 +67,7 @@ impl Fixed {
         Some(desk.at(*first).at_ps + self.wait_ps)
     }
 
-    pub fn commit(&mut self, desk: &mut Desk, plan: &StepPlan, mut progress: impl FnMut(Progress)) {
+    pub fn commit(&mut self, desk: &mut Desk, plan: &StepPlan, mut progress: impl FnMut(SequenceProgress)) {
         let Some(batch) = &mut self.batch else { return };
         let prompts = u64::from(batch.prompt) * batch.rows.len() as u64;
         if batch.computed < prompts {
@@ -129,13 +129,13 @@ impl Fixed {
         }
         let rows: Vec<u32> = desk.waiting.drain(..rows as usize).collect();
         for &slot in &rows {
-            desk.start(plan, slot, crate::engine::kv::Found::default(), 0);
+            desk.start(plan, slot, crate::engine::kv::KvLookup::default(), 0);
             desk.pool.take(slot, blocks(prompt, output));
         }
         self.batch = Some(Batch { rows, prompt, output, computed: 0, generated: 0 });
     }
 
-    fn end(&mut self, desk: &mut Desk, mut progress: impl FnMut(Progress)) {
+    fn end(&mut self, desk: &mut Desk, mut progress: impl FnMut(SequenceProgress)) {
         let Some(batch) = self.batch.take() else { return };
         for &slot in &batch.rows {
             let sequence = desk.sequences.at_mut(slot);
@@ -148,7 +148,7 @@ impl Fixed {
             sequence.generated = sequence.output;
             let (id, tokens) = (sequence.id, sequence.output);
             desk.pool.release(slot, sequence.number, 0);
-            progress(Progress {
+            progress(SequenceProgress {
                 id,
                 prefilled: None,
                 tokens,
@@ -183,13 +183,20 @@ impl Batch {
         plan.load = load;
     }
 
-    fn tell_prefilled(&self, desk: &mut Desk, progress: &mut impl FnMut(Progress)) {
+    fn tell_prefilled(&self, desk: &mut Desk, progress: &mut impl FnMut(SequenceProgress)) {
         for &slot in &self.rows {
             let sequence = desk.sequences.at_mut(slot);
             sequence.prefilled = true;
             if !sequence.gone {
                 let (id, prefilled) = (sequence.id, Some(sequence.prompt));
-                progress(Progress { id, prefilled, tokens: 0, first: false, generated: 0, finished: false });
+                progress(SequenceProgress {
+                    id,
+                    prefilled,
+                    tokens: 0,
+                    first: false,
+                    generated: 0,
+                    finished: false,
+                });
             }
         }
     }

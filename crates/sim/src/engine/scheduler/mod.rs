@@ -50,7 +50,7 @@ pub struct Limits {
 
 /// A request, as the scheduler knows it.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Ask {
+pub struct ScheduledRequest {
     /// Its name, new among those in flight.
     pub id: u64,
     /// When it came, picoseconds.
@@ -101,7 +101,7 @@ impl StepPlan {
 
 /// What a step brought to one sequence.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Progress {
+pub struct SequenceProgress {
     /// Which.
     pub id: u64,
     /// The prompt's tokens, when the whole prompt was computed for the first time.
@@ -172,7 +172,7 @@ impl Scheduler {
     }
 
     /// Queues a sequence. Its id must be new, and its length within [`longest`](Scheduler::longest).
-    pub fn admit(&mut self, ask: Ask) {
+    pub fn admit(&mut self, ask: ScheduledRequest) {
         match &self.policy {
             Policy::RunningFirst(policy) => policy.admit(&mut self.desk, ask),
             Policy::Sglang(policy) => policy.admit(&mut self.desk, ask),
@@ -199,7 +199,7 @@ impl Scheduler {
     }
 
     /// The step has run: books what was computed and says what came of it.
-    pub fn commit(&mut self, plan: &StepPlan, progress: impl FnMut(Progress)) {
+    pub fn commit(&mut self, plan: &StepPlan, progress: impl FnMut(SequenceProgress)) {
         match &mut self.policy {
             Policy::RunningFirst(_) => {
                 self.desk.commit(plan, false, progress);

@@ -24,8 +24,8 @@
 
 use super::desk::{Desk, Sequence};
 use super::policy::{VllmOrder, VllmSpec};
-use super::{Ask, StepPlan};
-use crate::engine::kv::Found;
+use super::{ScheduledRequest, StepPlan};
+use crate::engine::kv::KvLookup;
 use crate::spec::error::BLOCK_TOKENS;
 
 /// What must fit before a request starts.
@@ -56,7 +56,7 @@ impl RunningFirst {
         RunningFirst { order: VllmOrder::Fcfs, gate: Gate::Answer }
     }
 
-    pub fn admit(&self, desk: &mut Desk, ask: Ask) {
+    pub fn admit(&self, desk: &mut Desk, ask: ScheduledRequest) {
         let slot = desk.insert(ask);
         self.queue(desk, slot, false);
     }
@@ -128,7 +128,7 @@ impl RunningFirst {
         }
     }
 
-    fn may_start(&self, desk: &Desk, slot: u32, found: Found, tokens: u32) -> bool {
+    fn may_start(&self, desk: &Desk, slot: u32, found: KvLookup, tokens: u32) -> bool {
         let spare = if desk.running.is_empty() { 0 } else { desk.limits.watermark_blocks };
         match self.gate {
             Gate::Chunk => desk.fits(found, tokens, spare),

@@ -21,8 +21,8 @@ use std::collections::HashSet;
 
 use super::desk::Desk;
 use super::policy::{SglangOrder, SglangSpec};
-use super::{Ask, StepPlan};
-use crate::engine::kv::Found;
+use super::{ScheduledRequest, StepPlan};
+use crate::engine::kv::KvLookup;
 use crate::spec::error::BLOCK_TOKENS;
 
 /// Answers are expected to be at most this long.
@@ -75,7 +75,7 @@ impl Sglang {
         }
     }
 
-    pub fn admit(&self, desk: &mut Desk, ask: Ask) {
+    pub fn admit(&self, desk: &mut Desk, ask: ScheduledRequest) {
         let slot = desk.insert(ask);
         desk.waiting.push_back(slot);
     }
@@ -204,7 +204,7 @@ impl Sglang {
         adder.room > 0 && adder.input > 0 && adder.chunk > 0
     }
 
-    fn begin(&self, desk: &mut Desk, plan: &mut StepPlan, slot: u32, found: Found, tokens: u32) {
+    fn begin(&self, desk: &mut Desk, plan: &mut StepPlan, slot: u32, found: KvLookup, tokens: u32) {
         desk.waiting.pop_front();
         desk.start(plan, slot, found, tokens);
         desk.schedule(plan, slot, tokens);

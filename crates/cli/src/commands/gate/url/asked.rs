@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use plimsoll_judge::budget::BudgetFile;
-use plimsoll_judge::budget::plan::{LEAST_SWEEP_S, Offer, Plan, PlannedLevel, Times};
+use plimsoll_judge::budget::plan::{LEAST_SWEEP_S, Offer, Plan, PlannedLevel, TimePlan};
 use plimsoll_report::figure;
 use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, parse_span};
 
@@ -64,7 +64,7 @@ pub(super) fn time(args: &GateUrlArgs, file: &BudgetFile) -> Result<f64, Stop> {
 }
 
 /// The time divided, or what it would take.
-pub(super) fn times(plan: &Plan, time_s: f64) -> Result<Times, Stop> {
+pub(super) fn times(plan: &Plan, time_s: f64) -> Result<TimePlan, Stop> {
     plan.times(time_s).ok_or_else(|| {
         let level = |level: &PlannedLevel| {
             let takes = words(level.least_s);

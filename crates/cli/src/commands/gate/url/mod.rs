@@ -10,11 +10,11 @@ mod asked;
 use std::path::PathBuf;
 
 use plimsoll_judge::budget::BudgetFile;
-use plimsoll_judge::budget::plan::{Offer, Plan, PlannedLevel, SEARCH_SHARE, Times, plan};
+use plimsoll_judge::budget::plan::{Offer, Plan, PlannedLevel, SEARCH_SHARE, TimePlan, plan};
 use plimsoll_judge::gate::{GateVerdict, MeasuredRun, More, after_interim};
 use plimsoll_measure::Sweep;
 use plimsoll_measure::findings::Held;
-use plimsoll_measure::sweep::Next;
+use plimsoll_measure::sweep::SweepNext;
 use plimsoll_model::{Load, Span};
 use plimsoll_report::figure;
 use plimsoll_workload::{ArrivalSpec, Scenario, format_span};
@@ -25,7 +25,7 @@ use crate::commands::run::{Saturate, saturate};
 use crate::commands::sweep as search;
 use crate::exit::{Exit, Stop};
 use crate::flags::{CeilingArgs, ClientArgs, Format, GateUrlArgs, OutputArgs, SearchArgs};
-use crate::measure::{Begin, Measure, Step, max_rate};
+use crate::measure::{Begin, LevelStep, Measure, max_rate};
 use crate::shard::{Asked, Upload, of_shard};
 use crate::{out, resolve};
 use asked::{Trace, asked, in_flight, scenario, time, times, words};
@@ -104,7 +104,7 @@ struct Gate<'a> {
     file: &'a BudgetFile,
     base: Option<&'a MeasuredRun<'a>>,
     plan: Plan,
-    times: Times,
+    times: TimePlan,
     trace: Option<Trace>,
     ceilings: CeilingArgs,
     /// Whether an earlier run said what n_eff of its requests is.
@@ -328,7 +328,7 @@ impl Gate<'_> {
         };
         let seconds = self.trace.as_ref().map_or(seconds, |trace| seconds.min(trace.length_s));
         let arrivals = bursts.iter().find(|(traffic, _)| *traffic == level.traffic).map(|(_, a)| a.clone());
-        let step = Step {
+        let step = LevelStep {
             traffic: level.traffic.clone(),
             arrivals,
             purpose: "run".into(),
@@ -370,7 +370,7 @@ fn saturation(measure: &mut Measure, traffic: &str, time_s: f64) -> Result<(u32,
 /// The planner's experiments, their rows kept beside the levels'.
 fn sweep(measure: &mut Measure, plan: search::Plan) -> Result<(), Stop> {
     let mut sweep = Sweep::new(plan.spec).map_err(|e| Stop::usage(e.to_string()))?;
-    while let Next::Run(experiment) = sweep.next() {
+    while let SweepNext::Run(experiment) = sweep.next() {
         if measure.stopped() {
             sweep.stop("stopped by the user");
             break;
@@ -378,7 +378,7 @@ fn sweep(measure: &mut Measure, plan: search::Plan) -> Result<(), Stop> {
         let title = search::title(&sweep, &experiment);
         let arrivals =
             plan.traffic.iter().find(|(name, _)| *name == experiment.traffic).map(|(_, a)| a.clone());
-        let step = Step {
+        let step = LevelStep {
             traffic: experiment.traffic,
             arrivals,
             purpose: experiment.purpose,
