@@ -273,6 +273,26 @@ for blob in pathlib.Path(sys.argv[1], 'blobs/sha256').iterdir():
     assert!(said.status.code() == Some(1) && why.lines().count() == 1 && why.contains("README.md"), "{why}");
 }
 
+/// A build that fails ends the packaging: what an earlier build left is not put into a package.
+#[test]
+fn a_build_that_fails_is_not_packaged() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let folder = tempfile::tempdir().expect("a folder");
+    let failing = folder.path().join("failing");
+    fs::create_dir(&failing).expect("made");
+    // `sh` is no cargo: it knows no command `build` and fails.
+    std::os::unix::fs::symlink("/bin/sh", failing.join("cargo")).expect("linked");
+    let path = format!("{}:{}", failing.display(), std::env::var("PATH").unwrap_or_default());
+    for package in ["archive", "image"] {
+        let out = folder.path().join(package);
+        let mut command = Command::new("bash");
+        command.arg(root.join("scripts/package")).arg(package).env("OUT", &out).env("PATH", &path);
+        let ended = command.env_remove("TARGET").output().expect("bash starts");
+        assert!(!ended.status.success(), "{package}: {}", String::from_utf8_lossy(&ended.stdout));
+        assert_eq!(fs::read_dir(&out).expect("there").count(), 0, "{package}");
+    }
+}
+
 /// What cargo binstall would fetch and unpack has the names that scripts/package gives it.
 #[test]
 fn binstall_is_told_the_archives_own_names() {
