@@ -1,0 +1,286 @@
+//! Who is let in, who waits, and who of those goes next.
+
+use plimsoll_math::rng::Stream;
+use plimsoll_model::{At, BudgetState, Span};
+
+use super::{Front, Given, Offer, QueuedAsk, Refusal, SentRequest, Terms, Waiting, place};
+use crate::queue::{Order, QueueShare, Ticket};
+use crate::route::{Facts, Outlook};
+
+/// The shortest and longest time after which a refused request is asked to come back.
+const LEAST_AFTER: Span = Span::from_secs(1);
+const MOST_AFTER: Span = Span::from_secs(60);
+/// When a class that gives way is asked to come back: a budget is better once it has held for a minute.
+const HELD_BACK: Span = Span::from_secs(50);
+
+/// What a request that comes meets at the replicas of one model.
+#[derive(Copy, Clone, Debug)]
+struct Prospect {
+    tier: u32,
+    /// The model, where that decides who may get it.
+    deciding: Option<u64>,
+    /// Nobody waits for these replicas, and one of them has room.
+    direct: bool,
+    /// None of them may get requests.
+    nobody: bool,
+    outlook: Option<Outlook>,
+    /// Time to its first token.
+    expected: Span,
+    /// By how much that is too long.
+    late: Span,
+}
+
+impl<A: QueuedAsk> Front<A> {
+    /// A request is to be placed. `keep` makes what the queue keeps of it, where it must wait.
+    pub fn offer(
+        &mut self,
+        facts: &Facts<'_>,
+        terms: &Terms,
+        now: At,
+        chance: &mut Stream,
+        keep: impl FnOnce() -> A,
+    ) -> Offer {
+        if self.state == BudgetState::Red && self.admission.classes[terms.class].gives_way {
+            // It is load all the same: an autoscaler that did not see it would scale down.
+            self.demand.came(facts.prompt_tokens, now);
+            return self.refuses(Refusal::HeldBack(after(HELD_BACK, chance)), now);
+        }
+        let deadline = terms.slo.map(|slo| terms.came + slo);
+        let until = terms.came + Span::from_secs_f64(self.admission.wait_s);
+        let order =
+            Order { class: terms.class, tenant: terms.tenant, due: until.min(deadline.unwrap_or(until)) };
+        let Prospect { tier, deciding, direct, nobody, outlook, expected, late } =
+            self.choose(facts, order, deadline, now);
+        let uncached = outlook.map_or(0, |outlook| outlook.uncached);
+        if late > Span::ZERO {
+            self.demand.came(uncached, now);
+            return self.refuses(Refusal::Late(after(late, chance)), now);
+        }
+        if direct && let Some(mut sent) = self.send((facts, tier), now, chance) {
+            let tokens = sent.booking.load.backlog;
+            sent.expected = if outlook.is_some() { expected } else { sent.first };
+            self.demand.came(tokens as u32, now);
+            self.queue.charge(terms.class, terms.tenant, tokens);
+            self.hedger.iter_mut().for_each(|hedger| hedger.sent(tokens, now));
+            return Offer::Sent(sent);
+        }
+        self.demand.came(uncached, now);
+        let held = QueueShare { requests: 1, tokens: u64::from(uncached), bytes: terms.bytes };
+        if let Err(refusal) = self.make_room((order, deciding), held, nobody, now, chance) {
+            return self.refuses(refusal, now);
+        }
+        let waiting = Waiting { ask: keep(), tier, line: deciding, deadline, until, expected };
+        let ticket = self.queue.put(order, held, waiting);
+        self.lines.begin((order.class, deciding), held.tokens, now);
+        Offer::Queued { ticket, until: order.due }
+    }
+
+    /// The first of a request's tiers that is there and answers in time; where all of them would be late, the one that is so by the least.
+    fn choose(&mut self, facts: &Facts<'_>, order: Order, deadline: Option<At>, now: At) -> Prospect {
+        self.passed.clear();
+        let tiers = self.models.tiers(facts.model);
+        if tiers == 1 {
+            return self.prospect((facts, 0), order, deadline, now);
+        }
+        let mut least: Option<(Span, u32)> = None;
+        for tier in facts.tier..tiers {
+            if !self.is_ready((facts.model, tier), &[], now) {
+                self.passed.push((tier, None));
+                continue;
+            }
+            let prospect = self.prospect((facts, tier), order, deadline, now);
+            if prospect.late <= Span::ZERO {
+                return prospect;
+            }
+            self.passed.push((tier, Some(prospect.late)));
+            least = Some(least.map_or((prospect.late, tier), |least| least.min((prospect.late, tier))));
+        }
+        let tier = least.map_or(facts.tier, |(_, tier)| tier);
+        self.passed.retain(|(passed, _)| *passed != tier);
+        self.prospect((facts, tier), order, deadline, now)
+    }
+
+    /// Looks at the replicas of a tier, and what a request meets there.
+    fn prospect(
+        &mut self,
+        (facts, tier): (&Facts<'_>, u32),
+        order: Order,
+        deadline: Option<At>,
+        now: At,
+    ) -> Prospect {
+        let deciding = self.models.deciding(facts.model, tier);
+        self.see(now, &[], true, deciding);
+        self.sides.prefer(facts.arm, &mut self.views);
+        let direct = !self.views.is_empty() && self.before().0 == 0;
+        if !direct {
+            self.see(now, &[], false, deciding);
+            self.sides.prefer(facts.arm, &mut self.views);
+        }
+        let nobody = self.views.is_empty();
+        let blind = Outlook { first: Span::ZERO, uncached: facts.prompt_tokens };
+        // The best outlook is what a deadline is held against; without one it is not needed on the way straight through.
+        let outlook = match direct && deadline.is_none() {
+            true => None,
+            false => Some(self.router.outlook(&self.views, facts).unwrap_or(blind)),
+        };
+        let uncached = outlook.map_or(0, |outlook| outlook.uncached);
+        let wait = if direct || nobody { Span::ZERO } else { self.wait((order, deciding), uncached, now) };
+        let expected = wait + outlook.map_or(Span::ZERO, |outlook| outlook.first);
+        let idle = self.views.iter().any(|view| view.load.requests == 0);
+        // A prediction is believed only where work is under way that would correct it.
+        let late = match deadline.filter(|_| !idle && !nobody) {
+            Some(deadline) => (now + expected - deadline).max(Span::ZERO),
+            None => Span::ZERO,
+        };
+        Prospect { tier, deciding, direct, nobody, outlook, expected, late }
+    }
+
+    /// Sends as many of those that wait as there is room for, and says what became of each.
+    pub fn pump(&mut self, now: At, chance: &mut Stream, out: &mut Vec<(Ticket, Given)>) {
+        out.extend(std::iter::from_fn(|| self.pump_one(now, chance)));
+    }
+
+    /// What became of one of those that wait, if anything did. Call it until it says nothing more.
+    pub fn pump_one(&mut self, now: At, chance: &mut Stream) -> Option<(Ticket, Given)> {
+        if let Some((ticket, refusal)) = self.displaced.pop() {
+            return Some((ticket, Given::Refused(refusal)));
+        }
+        self.see(now, &[], true, None);
+        if self.views.is_empty() {
+            return None;
+        }
+        // Who waits for another model's replicas keeps nobody waiting.
+        let Front { queue, models, views, usable, .. } = self;
+        let tier = |waiting: &Waiting<A>| {
+            let model = waiting.ask.facts().model;
+            (model, models.ready_tier(model, waiting.tier, usable))
+        };
+        let ticket = queue.next(|waiting| {
+            let (model, tier) = tier(waiting);
+            let deciding = models.deciding(model, tier);
+            deciding.is_none_or(|model| views.iter().any(|view| models.serves(view.replica, model)))
+        })?;
+        let (order, held, waiting) = queue.get(ticket)?;
+        let (line, expected, facts) = (waiting.line, waiting.expected, waiting.ask.facts());
+        let (model, mut tier) = tier(waiting);
+        self.passed.clear();
+        self.passed.extend((waiting.tier..tier).map(|tier| (tier, None)));
+        let all = (models.tiers(model) > 1).then(|| views.clone());
+        loop {
+            if let Some(all) = &all {
+                views.clone_from(all);
+            }
+            if let Some(model) = models.deciding(model, tier) {
+                views.retain(|view| models.serves(view.replica, model));
+            }
+            self.sides.prefer(facts.arm, views);
+            let idle = views.iter().any(|view| view.load.requests == 0);
+            let late = waiting.deadline.map(|deadline| {
+                let first = self.router.outlook(views, &facts).map_or(Span::ZERO, |outlook| outlook.first);
+                now + if idle { Span::ZERO } else { first } - deadline
+            });
+            let is_late = late.is_some_and(|late| late > Span::ZERO || waiting.deadline == Some(now));
+            if !is_late && !views.is_empty() && now < waiting.until {
+                break;
+            }
+            // Another tier's replica may have room and still be in time.
+            self.passed.push((tier, late));
+            tier += 1;
+            if now >= waiting.until || tier >= models.tiers(model) {
+                self.leave(ticket);
+                return Some((ticket, Given::Refused(Refusal::Expired)));
+            }
+        }
+        let (sent, tokens) = place(&mut self.router, &self.views, (&facts, tier), now, chance)?;
+        self.sides.placed(facts.arm, sent.booking.replica);
+        let sent = self.book(SentRequest { expected, ..sent }, now);
+        self.queue.serve(ticket, tokens);
+        self.hedger.iter_mut().for_each(|hedger| hedger.sent(tokens, now));
+        self.lines.serve((order.class, line), held.tokens, now);
+        Some((ticket, Given::Sent(sent)))
+    }
+
+    /// A request that waits is given up by its client. True if it still waited.
+    pub fn leave(&mut self, ticket: Ticket) -> bool {
+        let Some((order, held, waiting)) = self.queue.get(ticket) else { return false };
+        self.lines.leave((order.class, waiting.line), held.tokens);
+        self.queue.leave(ticket);
+        true
+    }
+
+    /// A request has waited until its end. `None` if it does not wait any more.
+    pub fn expire(&mut self, ticket: Ticket, now: At) -> Option<Refusal> {
+        let (.., waiting) = self.queue.get(ticket)?;
+        let (model, from) = (waiting.ask.facts().model, waiting.tier);
+        let none = (from..self.models.tiers(model)).all(|tier| {
+            self.see(now, &[], false, self.models.deciding(model, tier));
+            self.views.is_empty()
+        });
+        self.leave(ticket).then_some(if none { Refusal::NoReplica } else { Refusal::Expired })
+    }
+
+    fn refuses(&mut self, refusal: Refusal, now: At) -> Offer {
+        self.hedger.iter_mut().for_each(|hedger| hedger.refused(now));
+        Offer::Refused(refusal)
+    }
+
+    /// Requests that wait for one of the replicas in view, and their tokens: who waits for another model's replicas is not before anybody here.
+    fn before(&self) -> (u32, u64) {
+        self.lines.beside(|model| self.is_in_view(model))
+    }
+
+    /// Does one of the replicas in view serve this model?
+    fn is_in_view(&self, model: u64) -> bool {
+        self.views.iter().any(|view| self.models.serves(view.replica, model))
+    }
+
+    /// How long a request would wait here that came now for the replicas in view.
+    fn wait(&self, (order, deciding): (Order, Option<u64>), uncached: u32, now: At) -> Span {
+        let share = self.before().1 as f64 / self.queue.held().tokens.max(1) as f64;
+        let ahead = self
+            .queue
+            .ahead_among(order, share, |waiting| waiting.line.is_none_or(|model| self.is_in_view(model)));
+        // Its own half: room comes in pieces of a prompt, and it needs one.
+        let ahead = ahead as f64 + 0.5 * f64::from(uncached);
+        let rate = self.lines.per_s((order.class, deciding), self.capacity(deciding), now);
+        Span::from_secs_f64((ahead / rate).min(86_400.0))
+    }
+
+    /// Finds a place in the queue, or says why there is none.
+    fn make_room(
+        &mut self,
+        (order, deciding): (Order, Option<u64>),
+        held: QueueShare,
+        nobody: bool,
+        now: At,
+        chance: &mut Stream,
+    ) -> Result<(), Refusal> {
+        let spec = &self.admission;
+        let fits = |all: QueueShare, gone: QueueShare| {
+            all.requests - gone.requests < spec.requests
+                && all.tokens - gone.tokens + held.tokens <= spec.tokens
+                && all.bytes - gone.bytes + held.bytes <= spec.bytes
+        };
+        if fits(self.queue.held(), QueueShare::default()) {
+            return Ok(());
+        }
+        if nobody {
+            return Err(Refusal::NoReplica);
+        }
+        let refusal = Refusal::Full(after(self.wait((order, deciding), held.tokens as u32, now), chance));
+        let last = self.queue.longest(order, held).ok_or(refusal)?;
+        let theirs = self.queue.get(last).map_or(QueueShare::default(), |(_, held, _)| held);
+        if !fits(self.queue.held(), theirs) {
+            return Err(refusal);
+        }
+        self.leave(last);
+        self.displaced.push((last, refusal));
+        Ok(())
+    }
+}
+
+/// When a refused request should come back: not all at once.
+fn after(span: Span, chance: &mut Stream) -> Span {
+    let jittered = Span::from_secs_f64(span.as_secs_f64() * (0.8 + 0.4 * chance.uniform()));
+    jittered.clamp(LEAST_AFTER, MOST_AFTER)
+}

@@ -1,0 +1,255 @@
+//! What becomes of a request on its replica, and who the replicas are.
+
+use plimsoll_math::rng::Stream;
+use plimsoll_model::{Arm, At, BudgetState, Span};
+
+use super::{Front, QueuedAsk, SentRequest};
+use crate::health::{ReplicaOutcome, Standing};
+use crate::hedge::{Late, Withheld};
+use crate::load::Load;
+use crate::route::Facts;
+use crate::telemetry::{PageView, Said};
+
+/// A replica whose streams moved within this time is not silent.
+const MOVES: Span = Span::from_secs(1);
+
+impl<A: QueuedAsk> Front<A> {
+    /// Places a request once more that was let in: on a replica that was not `tried`. `None` where no other may get it.
+    pub fn again(
+        &mut self,
+        facts: &Facts<'_>,
+        tried: &[u32],
+        now: At,
+        chance: &mut Stream,
+    ) -> Option<SentRequest> {
+        self.passed.clear();
+        let tiers = self.models.tiers(facts.model);
+        for tier in facts.tier..tiers {
+            // Behind the last one nobody stands in.
+            if tier + 1 < tiers && !self.is_ready((facts.model, tier), tried, now) {
+                self.passed.push((tier, None));
+                continue;
+            }
+            self.see(now, tried, false, self.models.deciding(facts.model, tier));
+            self.sides.prefer(facts.arm, &mut self.views);
+            if let Some(sent) = self.send((facts, tier), now, chance) {
+                return Some(sent);
+            }
+        }
+        None
+    }
+
+    /// May a request that was sent `sent` times be sent again? Takes it out of the budget.
+    pub fn may_retry(&mut self, sent: u32, now: At) -> bool {
+        sent <= self.most_retries && self.budget.take(now)
+    }
+
+    /// Is anything ever sent to a second replica at once?
+    pub fn hedges(&self) -> bool {
+        self.hedger.is_some()
+    }
+
+    /// How long after it was sent a request is late, so that [`hedge`](Front::hedge) is worth asking. `None` = not at all.
+    pub fn hedge_after(&self, sent: &SentRequest) -> Option<Span> {
+        self.hedger.as_ref()?.after(sent.first)
+    }
+
+    /// Places a request on a second replica that has no first token yet where it was `sent`.
+    ///
+    /// # Errors
+    /// It stays where it is, and alone.
+    pub fn hedge(
+        &mut self,
+        facts: &Facts<'_>,
+        sent: &SentRequest,
+        now: At,
+        chance: &mut Stream,
+    ) -> Result<SentRequest, Withheld> {
+        let offered = self.demand.per_s(now);
+        let saturation = offered / self.capacity(None).max(f64::MIN_POSITIVE);
+        let calm = self.state == BudgetState::Green && self.queue.is_empty();
+        let deciding = self.models.deciding(facts.model, sent.tier);
+        self.see(now, &[sent.booking.replica], true, deciding);
+        // On its own side of a trial: what the other side does must not make it look better.
+        self.sides.leave(facts.arm, &mut self.views);
+        let hedger = self.hedger.as_mut().filter(|_| calm).ok_or(Withheld::Busy)?;
+        let outlook = self.router.outlook(&self.views, facts).ok_or(Withheld::NoReplica)?;
+        let expected = (sent.first, outlook.first);
+        let taken = now - sent.booking.sent;
+        hedger.take(&Late { taken, expected, uncached: outlook.uncached, saturation }, now)?;
+        self.send((facts, sent.tier), now, chance).ok_or(Withheld::NoReplica)
+    }
+
+    /// A hedged request has its first token, from its second replica if that `won`; where it was `slower` it is cancelled.
+    pub fn hedge_ended(&mut self, won: bool, slower: Option<&SentRequest>, now: At) {
+        self.hedger.iter_mut().for_each(|hedger| hedger.ended(won, now));
+        // It would have come later than this, and its place is free again: a replica that stands still must not look like one with nothing to do.
+        if let Some(late) = slower.filter(|sent| won && now - sent.booking.sent > sent.first) {
+            self.router.first(&late.booking, now);
+            let taken = now - late.booking.sent;
+            self.health.ended(late.booking.replica, ReplicaOutcome::Shed(Some(taken)), now, 0.0);
+        }
+    }
+
+    /// The first token of a request came.
+    pub fn first(&mut self, sent: &mut SentRequest, now: At) {
+        self.saw(sent, now, true);
+        self.router.first(&sent.booking, now);
+        self.is_computed(sent);
+        let begun = sent.booking.load.begun();
+        let others = self.others_on(sent.booking.replica, now);
+        let load = &mut self.loads[sent.booking.replica as usize];
+        load.take(sent.booking.load);
+        load.add(begun);
+        sent.booking.first = Some((now, load.decoding + others.decoding));
+        sent.booking.load = begun;
+    }
+
+    /// An answer says which share of its prompt the replica had cached.
+    pub fn cached(&mut self, sent: &SentRequest, share: f64) {
+        self.router.cached(&sent.booking, share);
+    }
+
+    /// A request ended on its replica; without a verdict nobody can say how: its client went away. `tokens`: of its answer, where they were counted.
+    pub fn ended(
+        &mut self,
+        mut sent: SentRequest,
+        verdict: Option<ReplicaOutcome>,
+        tokens: u32,
+        now: At,
+        chance: &mut Stream,
+    ) {
+        let number = sent.booking.replica;
+        if verdict.is_none() {
+            self.saw(&sent, now, false);
+        }
+        self.is_computed(&mut sent);
+        let others = self.others_on(number, now);
+        let load = &mut self.loads[number as usize];
+        if verdict == Some(ReplicaOutcome::Worked) {
+            self.telemetry.ended(&sent.booking, now);
+        }
+        if verdict == Some(ReplicaOutcome::Worked) && tokens > 0 {
+            self.router.ended(&sent.booking, load.decoding + others.decoding, tokens, now);
+        }
+        if verdict == Some(ReplicaOutcome::Worked) && sent.booking.first.is_none() {
+            self.router.whole(&sent.booking, now);
+        }
+        load.take(sent.booking.load);
+        match verdict {
+            Some(verdict) => self.health.ended(number, verdict, now, chance.uniform()),
+            None => self.health.untold(number),
+        }
+    }
+
+    /// A first token came, or will never be seen to.
+    fn saw(&mut self, sent: &SentRequest, now: At, came: bool) {
+        if sent.is_ahead {
+            let taken = now - sent.booking.sent;
+            self.hedger.iter_mut().for_each(|hedger| hedger.saw(taken, sent.first, came));
+        }
+    }
+
+    /// A connection to a replica could not be made, or its health page answered (or did not).
+    pub fn set_up(&mut self, replica: u32, up: bool) {
+        if self.health.is_up(replica) && !up {
+            // What comes back is a new process, with an empty cache.
+            self.router.forget(replica);
+            self.telemetry.forget(replica);
+        }
+        self.health.set_up(replica, up);
+    }
+
+    /// A replica's page is asked for: what is there of the own now is on it.
+    pub fn asks_page(&mut self, replica: u32) {
+        self.telemetry.ask(replica, self.loads[replica as usize]);
+    }
+
+    /// A replica's page came, which was made at `made`; `None` = its page is not read any more.
+    pub fn told_page(&mut self, replica: u32, said: Option<Said>, made: At) {
+        match said {
+            Some(said) => self.telemetry.told(replica, said, self.loads[replica as usize], made),
+            None => self.telemetry.forget(replica),
+        }
+    }
+
+    /// What pages said, as of now: before they are [shown](Front::page), and now and then, so that no decision has to.
+    pub fn bring_pages(&mut self, now: At) {
+        self.telemetry.bring_now(now);
+    }
+
+    /// What a replica's page said last, and what is made of it.
+    pub fn page(&self, replica: u32, now: At) -> PageView {
+        self.telemetry.view(replica, now)
+    }
+
+    /// A replica joins, down until somebody says that it is up. Its number is its own until it [parts](Front::part).
+    pub fn join(&mut self) -> u32 {
+        let replica = self.health.join();
+        self.sides.join(replica);
+        self.models.join(replica);
+        if self.loads.len() <= replica as usize {
+            self.loads.resize(replica as usize + 1, Load::default());
+            self.ahead.resize(replica as usize + 1, (0, 0));
+        }
+        replica
+    }
+
+    /// A replica is not there any more: nothing is known of it from now on, and its number is free. False where something still runs on it: it stays then.
+    pub fn part(&mut self, replica: u32) -> bool {
+        if self.loads[replica as usize].requests > 0 {
+            return false;
+        }
+        // What an end's rounding may have left is no load of the next.
+        (self.loads[replica as usize], self.ahead[replica as usize]) = (Load::default(), (0, 0));
+        self.health.part(replica);
+        self.models.set(replica, None);
+        self.telemetry.forget(replica);
+        self.router.part(replica);
+        true
+    }
+
+    /// A replica is to end what it has, or not any more.
+    pub fn set_draining(&mut self, replica: u32, draining: bool) {
+        self.health.set_draining(replica, draining);
+    }
+
+    /// Which models a replica serves, by hashes of their names; `None` = it does not say, and gets requests for any.
+    pub fn set_models(&mut self, replica: u32, models: Option<Vec<u64>>) {
+        self.models.set(replica, models);
+    }
+
+    /// Names that stand for several models, the first choice first, all by their hashes.
+    pub fn set_tiers(&mut self, tiers: impl IntoIterator<Item = (u64, Vec<u64>)>) {
+        self.models.set_tiers(tiers.into_iter().collect());
+    }
+
+    /// On which side of a trial a replica is.
+    pub fn set_arm(&mut self, replica: u32, arm: Arm) {
+        self.sides.set(replica, arm);
+    }
+
+    /// Streams run on this replica, and none of them moved for so long: it is ejected, or comes back.
+    pub fn silent(&mut self, replica: u32, silence: Span, now: At, chance: &mut Stream) {
+        let speed = self.router.speed(replica);
+        let load = self.loads[replica as usize];
+        let steps = 8.0 * speed.step.at(f64::from(load.decoding));
+        let prompts = 2.0 * speed.prefill.at(load.backlog as f64);
+        let patience = Span::from_secs_f64(steps.max(prompts));
+        let draw = chance.uniform();
+        if self.health.silent(replica, silence, patience, now, draw) {
+            return;
+        }
+        if silence < MOVES && self.health.standing(replica, now) == Standing::Silent {
+            self.health.ended(replica, ReplicaOutcome::Worked, now, draw);
+        }
+    }
+
+    /// A request's prompt is not ahead of others' any more.
+    fn is_computed(&mut self, sent: &mut SentRequest) {
+        if std::mem::take(&mut sent.is_ahead) {
+            let ahead = &mut self.ahead[sent.booking.replica as usize];
+            *ahead = (ahead.0 - 1, ahead.1 - sent.booking.load.backlog);
+        }
+    }
+}
