@@ -46,7 +46,7 @@ pub struct UnitCosts {
     /// Per request that met every ceiling of the budget.
     pub per_good_request: Reading,
     /// Per session played to a good end; `None` where there are no sessions.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_session: Option<Reading>,
     /// Per million prompt tokens.
     pub per_million_input: Reading,

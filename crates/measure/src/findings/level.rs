@@ -199,7 +199,7 @@ pub struct SessionCounts {
     /// Requests due in the window that were never sent, because a turn that they come after had no answer.
     pub broken_off: u64,
     /// Tokens of those that were played to a good end; `None` where there is none.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<SessionTokens>,
 }
 
@@ -281,7 +281,7 @@ pub struct Rates {
     #[serde(default)]
     pub items_per_s: Option<Reading>,
     /// Sessions played to a good end per second inside the window; `None` where there are none.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sessions_per_s: Option<Reading>,
     /// Generated tokens per second that the median user sees: 1 / median `tpot`.
     pub tokens_per_s_per_user: Option<Reading>,
