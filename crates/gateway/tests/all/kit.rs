@@ -377,7 +377,7 @@ pub fn started(
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
-        assert!(began.elapsed() < Duration::from_secs(20), "not within 20 s: {what}");
+        assert!(began.elapsed() < Duration::from_secs(60), "not within 60 s: {what}");
         sleep(Duration::from_millis(2));
     }
 }
