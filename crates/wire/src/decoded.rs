@@ -7,7 +7,7 @@ use plimsoll_model::EventKind;
 pub struct Decoded {
     /// What it carries.
     pub kind: EventKind,
-    /// Tokens in it by the server's running total; 0 = not known (yet): see [`crate::Verdict::settle`].
+    /// Tokens in it by the server's running total; 0 = not known (yet): see [`crate::AnswerVerdict::settle`].
     pub tokens: u16,
     /// Does it hold text that a reader sees (content or tool call, not reasoning)?
     pub visible: bool,

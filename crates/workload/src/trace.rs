@@ -49,7 +49,7 @@ pub struct TraceRow {
 pub struct Trace {
     /// Its requests.
     pub rows: Vec<TraceRow>,
-    /// Tokens per block of [`Row::blocks`]; 0 where there are none.
+    /// Tokens per block of [`TraceRow::blocks`]; 0 where there are none.
     pub block_tokens: u32,
     /// The grid that its stamps were rounded down to, if they were.
     pub tick: Option<Span>,

@@ -282,7 +282,7 @@ pub struct KnownTarget {
     pub ttft_s: f64,
     /// The most it answered per second so far.
     pub best_rate: f64,
-    /// The concurrency of [`Kind::Together`] that comes next; zero = no more.
+    /// The concurrency of [`ExperimentKind::Together`] that comes next; zero = no more.
     pub step: u32,
     /// Seconds left for everything.
     pub left_s: f64,
@@ -302,7 +302,7 @@ impl KnownTarget {
 }
 
 impl ExperimentKind {
-    /// Its levels, in order. Of [`Kind::Together`] the next step.
+    /// Its levels, in order. Of [`ExperimentKind::Together`] the next step.
     pub fn asks(self, spec: &ActiveSpec, traffic: &TrafficTraits, known: &KnownTarget) -> Vec<LevelAsk> {
         let short = |tokens: f64| Size::Fixed(tokens.round().max(1.0) as u32);
         let glimpse = || Some(short(traffic.output.min(GLIMPSE)));

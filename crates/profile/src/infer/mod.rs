@@ -57,7 +57,7 @@ pub struct SplitCase<'a> {
 pub struct Inferred {
     /// The figures.
     pub finding: WaitFinding,
-    /// Each request that was split: its record's index in [`Case::attempts`] and its parts.
+    /// Each request that was split: its record's index in [`SplitCase::attempts`] and its parts.
     pub splits: Vec<(usize, Split)>,
 }
 

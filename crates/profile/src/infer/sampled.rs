@@ -2,7 +2,7 @@
 //!
 //! Requests that queue behind one another are no independent draws, so that everything here counts them by their design effect, as
 //! the percentiles of a level do ([`plimsoll_measure::order`]); means by contiguous blocks. An inferred part's own error stands apart from it
-//! ([`super::finding::Bounded`]): it does not shrink with more requests. A slice is passed or broken only where it is so at both
+//! ([`super::Bounded`]): it does not shrink with more requests. A slice is passed or broken only where it is so at both
 //! ends of that error.
 
 use plimsoll_math::proportion::{clopper_pearson, proves_at_most, proves_over};

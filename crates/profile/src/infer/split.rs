@@ -78,7 +78,7 @@ impl WaitPart {
     }
 }
 
-/// One request's parts, ns, in the order of [`Part::ALL`]. They sum to its time from due to end.
+/// One request's parts, ns, in the order of [`WaitPart::ALL`]. They sum to its time from due to end.
 pub type Split = [f64; 7];
 
 /// Where a split of the wait comes from.

@@ -9,7 +9,7 @@ use plimsoll_model::Protocol;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// Words per block of [`Asked::blocks`]; the page size that vLLM uses for its KV cache.
+/// Words per block of [`GenerateRequest::blocks`]; the page size that vLLM uses for its KV cache.
 pub const BLOCK_WORDS: usize = 16;
 
 /// Longest output that may be asked for, in tokens.
