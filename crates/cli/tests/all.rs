@@ -154,3 +154,5 @@ mod watch_windows;
 mod what_if;
 #[path = "all/workload.rs"]
 mod workload;
+#[path = "all/workload_pages.rs"]
+mod workload_pages;

@@ -5,16 +5,17 @@
 //! Prometheus itself does not answer, all of them are.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
-use plimsoll_model::Span;
+use plimsoll_model::{At, Sample, Span};
 use plimsoll_wire::exposition::ExposedValue;
 use plimsoll_wire::prometheus_api::RangeSeries;
 
 use crate::clock::{self, Clock};
 use crate::foreign::{ForeignPages, UNSCRAPED};
 use crate::pages::{Looker, MetricsPage, PATIENCE};
-use crate::told::ToRows;
+use crate::told::{PageNotices, ToRows};
 
 /// How far back it is asked how often targets are scraped.
 const LOOK_BACK: Span = Span::from_secs(300);
@@ -138,6 +139,36 @@ fn scrapes(series: Vec<RangeSeries>) -> Vec<Scrape> {
     found.into_values().collect()
 }
 
+/// What a Prometheus kept of its targets' pages, as rows of a watch would have it: the changes, oldest first. With it the instant of its first scrape, of the
+/// Unix epoch, which is [`At::ZERO`] of the rows. `knows`: which names are kept.
+///
+/// # Errors
+/// There is no scrape in it.
+pub fn kept(series: Vec<RangeSeries>, knows: fn(&str) -> bool) -> Result<(i64, Vec<Sample>), String> {
+    let series = series.into_iter().filter(|series| series.name == "up" || knows(&series.name));
+    let scrapes = scrapes(series.collect());
+    let begin = scrapes.first().map(|scrape| scrape.at_unix);
+    let begin = begin.ok_or(
+        "no scrape of a target is in it: the series `up` says which there were, so pick targets by their labels ({job=\"vllm\"}) and no names",
+    )?;
+    let rows: Arc<Mutex<Vec<Sample>>> = Arc::default();
+    let into = Arc::clone(&rows);
+    let to_rows =
+        ToRows::changes(move |sample| into.lock().unwrap_or_else(PoisonError::into_inner).push(sample));
+    let mut pages: HashMap<String, PageNotices> = HashMap::new();
+    for Scrape { at_unix, target, is_up, rows } in scrapes {
+        let page = pages
+            .entry(target)
+            .or_insert_with_key(|name| PageNotices::new((Some(name.clone()), true), knows));
+        match is_up {
+            true => page.tell(At(at_unix - begin), rows, &to_rows),
+            false => page.failed(At(at_unix - begin), UNSCRAPED, &to_rows),
+        }
+    }
+    let rows = std::mem::take(&mut *rows.lock().unwrap_or_else(PoisonError::into_inner));
+    Ok((begin, rows))
+}
+
 fn expression(matchers: &str, name: &str, back: Span) -> String {
     let comma = if matchers.is_empty() { "" } else { "," };
     format!("{{{matchers}{comma}{name}}}[{}ms]", back.0 / 1_000_000)
@@ -169,6 +200,30 @@ pub(crate) async fn cadence(looker: &Looker, matchers: &str) -> Result<Span, Str
     }
     // As it is written in Prometheus' own file: scrapes are a few milliseconds off.
     Ok(Span((cadence.0 as f64 / 1e8).round().max(1.0) as i64 * 100_000_000))
+}
+
+/// The URL of a query for what a Prometheus kept, `{job="vllm"}[6h]`, that asks for these names alone (RE2) and for the scrapes themselves.
+///
+/// # Errors
+/// It does not say whose pages, or how far back.
+pub fn history_url(url: &str, names: &str) -> Result<String, String> {
+    let wrong = || {
+        "say whose pages are wanted and how far back: http://HOST:9090/api/v1/query?query={job=\"vllm\"}[6h], with &time=… where that is not until now"
+            .to_owned()
+    };
+    let (server, query) = url.split_once('?').ok_or_else(wrong)?;
+    let (asked, others): (Vec<&str>, Vec<&str>) =
+        query.split('&').partition(|part| part.starts_with("query="));
+    let selector = asked.first().map(|part| decoded(part.trim_start_matches("query="))).ok_or_else(wrong)?;
+    let inner = selector.trim().strip_prefix('{').and_then(|rest| rest.split_once('}')).ok_or_else(wrong)?;
+    let (matchers, back) = (inner.0.trim().trim_end_matches(','), inner.1.trim());
+    if !back.starts_with('[') {
+        return Err(wrong());
+    }
+    let comma = if matchers.is_empty() { "" } else { "," };
+    let asked = encoded(&format!("{{{matchers}{comma}__name__=~\"up|{names}\"}}{back}"));
+    let others: String = others.iter().map(|part| format!("&{part}")).collect();
+    Ok(format!("{server}?query={asked}{others}"))
 }
 
 /// The URL by which a Prometheus is named whose targets these matchers pick: `{job="vllm"}`.

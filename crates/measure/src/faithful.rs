@@ -71,6 +71,8 @@ pub struct TrafficSample {
     pub session: Vec<Option<u64>>,
     /// Does nobody know when the sessions began?
     pub is_relative: bool,
+    /// How far the laws of prompt and output tokens may be from the true ones, where they are known between edges only.
+    pub counts_only: Option<[f64; 2]>,
 }
 
 impl TrafficSample {
@@ -92,6 +94,7 @@ impl TrafficSample {
             reuse: if block_tokens > 0 { by_name } else { (of > 0.0).then(|| cached / of) },
             session: logged.iter().map(|one| one.session).collect(),
             is_relative: false,
+            counts_only: None,
         }
     }
 
@@ -120,6 +123,7 @@ impl TrafficSample {
             reuse: hit_share(prompts, BLOCK_TOKENS),
             session: in_time.into_iter().map(|(_, session)| session).collect(),
             is_relative: false,
+            counts_only: None,
         }
     }
 }
@@ -172,8 +176,16 @@ pub fn properties(source: &TrafficSample, workload: &TrafficSample, tick_ns: i64
         all.extend(dispersion(source, workload, tick_ns));
         all.extend(gaps(source, workload, tick_ns));
     }
-    all.push(law("prompt tokens", &source.prompt, &workload.prompt));
-    all.push(law("output tokens", &source.output, &workload.output));
+    all.extend(lengths(
+        "prompt tokens",
+        (&source.prompt, source.counts_only.map(|both| both[0])),
+        &workload.prompt,
+    ));
+    all.extend(lengths(
+        "output tokens",
+        (&source.output, source.counts_only.map(|both| both[1])),
+        &workload.output,
+    ));
     all.push(match (source.reuse, workload.reuse) {
         (Some(a), Some(b)) => judged("prompt tokens seen before", (a, b), (a - b).abs(), 0.02, "points"),
         _ => {
@@ -182,6 +194,23 @@ pub fn properties(source: &TrafficSample, workload: &TrafficSample, tick_ns: i64
     });
     all.extend(turns(source, workload));
     all
+}
+
+/// The law of a length; where it is known between edges only, its mean and how far it may be off.
+fn lengths(name: &str, (source, slack): (&[f64], Option<f64>), workload: &[f64]) -> Vec<Property> {
+    let law = law(name, source, workload);
+    let Some(slack) = slack else { return vec![law] };
+    let mean = |all: &[f64]| (!all.is_empty()).then(|| all.iter().sum::<f64>() / all.len() as f64);
+    let mean = relative(&format!("mean of {name}"), mean(source), mean(workload), 0.02);
+    let apart = law.apart.map(|apart| apart + slack);
+    let law = match apart.zip(law.bound) {
+        Some((apart, bound)) if apart <= bound => Property { apart: Some(apart), ..law },
+        _ => {
+            let why = format!("known between edges: up to {:.0} % lie between two of them", 100.0 * slack);
+            unknown(name, law.workload, &why)
+        }
+    };
+    vec![mean, law]
 }
 
 fn dispersion(source: &TrafficSample, workload: &TrafficSample, tick_ns: i64) -> Vec<Property> {

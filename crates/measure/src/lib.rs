@@ -9,10 +9,11 @@
 //! the fits keep, and [`budget`]: what a ceiling is and how a level is held against one. Beside them [`server_side`] reads what the
 //! server says of itself, [`network`] what the kernel says of the connections; [`foreign`] judges what other tools measured,
 //! [`shards`] makes one run of what several machines sent, and
-//! [`faithful`] says how like its source a workload is.
+//! [`counted`] makes requests of what pages counted, and [`faithful`] says how like its source a workload is.
 
 pub mod budget;
 pub mod columns;
+pub mod counted;
 pub mod faithful;
 pub mod findings;
 pub mod foreign;

@@ -6,6 +6,8 @@ mod accuracy;
 mod blind;
 #[path = "all/budget.rs"]
 mod budget;
+#[path = "all/counted.rs"]
+mod counted;
 #[path = "all/engines.rs"]
 mod engines;
 #[path = "all/failing.rs"]

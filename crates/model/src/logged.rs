@@ -87,6 +87,9 @@ pub struct Logged {
     pub kept_share: f64,
     /// Does each session's time count from its own beginning, so that nobody knows when it began?
     pub is_relative: bool,
+    /// Its source only counts: instants were drawn within ticks and lengths between edges, and so far may the laws of prompts and outputs be from the
+    /// true ones (Kolmogorov-Smirnov).
+    pub counts_only: Option<[f64; 2]>,
 }
 
 impl Logged {

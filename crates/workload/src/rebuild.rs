@@ -93,7 +93,8 @@ pub fn rebuild(logged: &Logged, spec: &RebuildSpec) -> Result<Rebuilt, SpecError
     if logged.is_relative {
         begin_sessions(&mut kept, spec)?;
     }
-    let spread = (logged.tick_ns >= COARSE_NS).then_some(Span(logged.tick_ns));
+    let is_coarse = logged.tick_ns >= COARSE_NS && logged.counts_only.is_none();
+    let spread = is_coarse.then_some(Span(logged.tick_ns));
     let (earliest, latest) = (kept.iter().map(|one| one.at_ns).min(), kept.iter().map(|one| one.at_ns).max());
     if earliest == latest {
         let want = "all its requests came at one instant; a workload needs two instants at least".to_owned();

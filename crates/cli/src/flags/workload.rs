@@ -10,7 +10,8 @@ use super::Format;
 #[derive(Args, Debug)]
 pub struct FromLogArgs {
     /// Logs of LiteLLM, Envoy AI gateway, nginx (JSON), Dynamo, vLLM or llama.cpp, agents' sessions in WEKA's form, traces with GenAI spans, a
-    /// run, or a folder of one of these; several of one kind are put together
+    /// run, what a Prometheus kept of servers' pages (its answer in a file, or http://HOST:9090/api/v1/query?query={job="vllm"}[6h]), or a folder of
+    /// one of these; several of one kind are put together
     #[arg(required = true, value_parser = crate::named::run)]
     pub sources: Vec<PathBuf>,
     /// Write the workload: a trace (Mooncake's form) that run, simulate and plan take with --trace; .gz packs it

@@ -83,9 +83,11 @@ fn started(url: &str, budget: &str) -> (Child, String) {
     (child, addr)
 }
 
-fn get(addr: &str, request: &str) -> String {
+pub fn get(addr: &str, request: &str) -> String {
     let mut socket = TcpStream::connect(addr).expect("it listens");
-    socket.write_all(format!("{request} HTTP/1.1\r\nHost: {addr}\r\n\r\n").as_bytes()).expect("sent");
+    socket
+        .write_all(format!("{request} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n\r\n").as_bytes())
+        .expect("sent");
     let mut answer = String::new();
     socket.read_to_string(&mut answer).expect("an answer");
     answer
@@ -250,7 +252,7 @@ fn a_canary_is_asked_over_http_and_ends_undecided() {
 }
 
 /// Kills what it started.
-struct Ended(Child);
+pub struct Ended(Child);
 
 impl Drop for Ended {
     fn drop(&mut self) {
@@ -260,7 +262,7 @@ impl Drop for Ended {
 }
 
 /// A Prometheus that scrapes this server and one that nobody answers at, twice a second.
-fn prometheus(folder: &std::path::Path, target: &str) -> Option<(Ended, String)> {
+pub fn prometheus(folder: &std::path::Path, target: &str) -> Option<(Ended, String)> {
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let listen = free.local_addr().expect("bound").to_string();
     drop(free);

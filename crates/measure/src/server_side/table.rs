@@ -99,6 +99,14 @@ impl Table {
         format!("(ray_)?({})[:_].+", families.join("|"))
     }
 
+    /// A regular expression (RE2) of the names of these signals, as any server spells them.
+    pub fn names(&self, signals: &[Signal]) -> String {
+        let told = self.rows.iter().filter(|(_, rows)| rows.iter().any(|row| signals.contains(&row.signal)));
+        let mut names: Vec<String> = told.map(|(name, _)| name.replace('_', "[:_]")).collect();
+        names.sort_unstable();
+        format!("(ray_)?({})(_total)?", names.join("|"))
+    }
+
     /// Has this server a name for this signal?
     pub fn says(&self, server: &str, signal: Signal) -> bool {
         self.rows.values().flatten().any(|row| row.server == server && row.signal == signal)

@@ -26,7 +26,7 @@ use crate::lines::LineSplitter;
 
 /// The logs, as a refusal lists them.
 pub const UNDERSTOOD: &str = "logs of LiteLLM (standard_logging_object), Envoy AI gateway and nginx (JSON), Dynamo request traces, vLLM \
-    (--enable-log-requests) and llama.cpp, agents' sessions in WEKA's form, traces with GenAI spans, and runs";
+    (--enable-log-requests) and llama.cpp, agents' sessions in WEKA's form, traces with GenAI spans, what a Prometheus kept of pages, and runs";
 
 /// Bytes of text that a block stands for: sixteen tokens, about.
 const BLOCK_BYTES: usize = 64;
@@ -181,6 +181,7 @@ impl LogFeed {
             blind,
             kept_share: 1.0,
             is_relative: self.kind == LogKind::Weka,
+            counts_only: None,
         }
     }
 

@@ -186,6 +186,7 @@ impl Spans {
             blind,
             kept_share,
             is_relative: false,
+            counts_only: None,
         })
     }
 

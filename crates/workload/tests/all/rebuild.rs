@@ -32,6 +32,7 @@ fn logged(requests: Vec<LoggedRequest>) -> Logged {
         blind: Vec::new(),
         kept_share: 1.0,
         is_relative: false,
+        counts_only: None,
     }
 }
 

@@ -3,6 +3,7 @@
 //! The report is made of what a run of the file would send: the bytes that are written are read back, their schedule is drawn and its prompts'
 //! blocks are named as a run does it. Only then do the log and the workload stand on equal terms.
 
+mod pages;
 mod sources;
 
 use std::collections::BTreeMap;
@@ -137,8 +138,11 @@ fn reconstruction(
     let trace =
         scenario.trace().ok().flatten().ok_or_else(|| Stop::invalid("the workload holds no trace"))?;
     let hashed = if rebuilt.reuse == Reuse::Hashes { rebuilt.block_tokens } else { 0 };
-    let source =
-        TrafficSample { is_relative: logged.is_relative, ..TrafficSample::of_log(&rebuilt.logged, hashed) };
+    let source = TrafficSample {
+        is_relative: logged.is_relative,
+        counts_only: logged.counts_only,
+        ..TrafficSample::of_log(&rebuilt.logged, hashed)
+    };
     let workload = TrafficSample::of_schedule(schedule, names, trace, &took_ns(rebuilt));
     let sessions = trace.graph.as_ref().map_or(0, |graph| graph.sessions.len() as u64);
     let last = rebuilt.rows.last().map_or(0.0, |row| row.at.as_secs_f64());
@@ -232,6 +236,15 @@ fn effect(
         Reuse::Grown => others.push(("no prompt began as one before it".to_owned(), like(|_| Vec::new()))),
         Reuse::Hashes | Reuse::Cached => {}
     }
+    if logged.counts_only.is_some() {
+        let tick = logged.tick_ns.max(1);
+        let at_once = |one: &ReplayRequest| ReplayRequest { due_ns: one.due_ns / tick * tick, ..one.clone() };
+        others.push((
+            "all that ended between two scrapes came at once".to_owned(),
+            workload.iter().map(at_once).collect(),
+        ));
+        others.push(("the longest prompts had the longest answers".to_owned(), paired(workload)));
+    }
     if rebuilt.drawn > 0 {
         let again = rebuild(logged, &RebuildSpec { seed: spec.seed ^ 1, ..spec.clone() })
             .map_err(|e| e.to_string())?;
@@ -244,6 +257,17 @@ fn effect(
         others.push(("the lengths that are drawn were drawn again".to_owned(), lengths.collect()));
     }
     effect::effect(&EffectCase { world, seed: spec.seed, source: &source, workload, others })
+}
+
+/// The same lengths, the longest prompt with the longest answer.
+fn paired(workload: &[ReplayRequest]) -> Vec<ReplayRequest> {
+    let mut by_prompt: Vec<usize> = (0..workload.len()).collect();
+    by_prompt.sort_by_key(|place| workload[*place].prompt);
+    let mut outputs: Vec<u32> = workload.iter().map(|one| one.output).collect();
+    outputs.sort_unstable();
+    let mut paired = workload.to_vec();
+    by_prompt.into_iter().zip(outputs).for_each(|(place, output)| paired[place].output = output);
+    paired
 }
 
 /// A request as the log has it, its blocks cut to sixteen tokens. A length that the log does not say is the one drawn.

@@ -9,6 +9,7 @@ use plimsoll_report::figure::counted;
 use plimsoll_wire::log::spans::Spans;
 use plimsoll_wire::log::{LogFeed, LogKind, UNDERSTOOD, sniff};
 
+use crate::commands::workload::pages;
 use crate::exit::Stop;
 use crate::flags::FromLogArgs;
 use crate::trace_file::{self, Said};
@@ -106,7 +107,10 @@ fn is_run(path: &Path) -> bool {
 /// What one file or run holds.
 fn one(path: &Path, args: &FromLogArgs, key: Option<u64>, spans: &mut Spans) -> Result<Found, Stop> {
     if path.is_dir() {
-        return of_run(path, args.level).map(|logged| Found::Log(Box::new(logged)));
+        return of_run(path, args).map(|logged| Found::Log(Box::new(logged)));
+    }
+    if let Some(logged) = pages::of(path, args.seed)? {
+        return Ok(Found::Log(Box::new(logged)));
     }
     match log(path, key)? {
         Some(logged) => Ok(Found::Log(Box::new(logged))),
@@ -196,8 +200,11 @@ fn join(whole: &mut Logged, more: Logged, first: &Path, file: &Path) -> Result<(
 }
 
 /// A level of a run: ours, a gateway's, or one that was imported.
-fn of_run(dir: &Path, level: Option<u32>) -> Result<Logged, Stop> {
-    let run = rows::whole(dir)?;
+fn of_run(dir: &Path, args: &FromLogArgs) -> Result<Logged, Stop> {
+    let (run, level) = (rows::whole(dir)?, args.level);
+    if run.attempts.is_empty() && !run.samples.is_empty() {
+        return pages::logged(dir, &run.samples, run.manifest.clock.realtime_ns, args.seed);
+    }
     let none = format!("{}: no level to take; name one with --level", dir.display());
     let level = match run.manifest.levels.as_slice() {
         [only] if level.is_none() => only.id,
@@ -221,6 +228,7 @@ fn of_run(dir: &Path, level: Option<u32>) -> Result<Logged, Stop> {
         blind: Vec::new(),
         kept_share: 1.0,
         is_relative: false,
+        counts_only: None,
     })
 }
 

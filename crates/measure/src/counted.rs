@@ -1,0 +1,229 @@
+//! Traffic of which only counts are left: what pages counted from scrape to scrape, as requests of a log.
+//!
+//! How many requests ended between two scrapes is exact, and so are the tokens of all of them together. What lies between is made up: when within the
+//! stretch each came, where between two edges of a histogram each length lies (log-uniform, then bent as one until they sum to what the page says), and
+//! which prompt had which answer. [`LoggedRequest`]s of it go through the same reconstruction as a log's; how far its lengths may be off is
+//! [`Logged::counts_only`].
+
+use plimsoll_math::rng::Stream;
+use plimsoll_model::{At, How, Logged, LoggedRequest, Sample, Span};
+
+use crate::server_side::table::Table;
+use crate::server_side::{Buckets, ServerSide, Signal};
+
+/// What is read of a page.
+const READ: [Signal; 9] = [
+    Signal::Finished,
+    Signal::Failed,
+    Signal::Aborted,
+    Signal::Refused,
+    Signal::PromptLength,
+    Signal::OutputLength,
+    Signal::E2e,
+    Signal::PrefixQueried,
+    Signal::PrefixHit,
+];
+/// Above the last edge lengths go up to this many times the edge, unless their sum says more.
+const OPEN: f64 = 4.0;
+/// Halvings by which the bend is found: past the last bit of a double.
+const HALVINGS: usize = 80;
+
+/// Is a series of this name read?
+pub fn reads(name: &str) -> bool {
+    Table::shipped().of(name).iter().any(|row| READ.contains(&row.signal))
+}
+
+/// A regular expression (RE2) of the names that are read.
+pub fn names() -> String {
+    Table::shipped().names(&READ)
+}
+
+/// Makes requests of what pages counted. `begin_ns`: the instant [`At::ZERO`] of the samples, of the Unix epoch.
+///
+/// # Errors
+/// Why there are none: no page that counts requests, or one scrape alone.
+pub fn logged(samples: &[Sample], begin_ns: i64, seed: u64) -> Result<Logged, String> {
+    let side = ServerSide::read(samples);
+    let instants = || samples.iter().filter(|sample| sample.source != "client").map(|sample| sample.at);
+    let (Some(first), Some(last), Some(every)) = (instants().min(), instants().max(), side.cadence()) else {
+        return Err("no page was scraped twice".to_owned());
+    };
+    if ![Signal::PromptLength, Signal::Finished].iter().any(|signal| side.has(*signal)) {
+        return Err("no page counts requests that are known here".to_owned());
+    }
+    let mut made =
+        Requests { side: &side, begin_ns, stream: Stream::new(seed, "counted requests", 0), all: Vec::new() };
+    let mut from = first;
+    while from < last {
+        let to = (from + every).min(last);
+        made.between(from, to);
+        from = to;
+    }
+    let mut requests = made.all;
+    (1..).zip(&mut requests).for_each(|(line, one)| one.line = line);
+    let slack =
+        |signal| side.histogram(signal, first, last).and_then(|all| largest_share(&all)).unwrap_or(1.0);
+    let mut blind = vec![
+        "which prompt length goes with which answer length is not on a page: paired at random within a scrape",
+        "who asked is not on a page: no conversations",
+    ];
+    if side.disclosures().resets > 0 {
+        blind.push(
+            "counters began anew: what a server counted after its last scrape before it stopped is lost",
+        );
+    }
+    Ok(Logged {
+        source: "pages of servers",
+        stamp: "any instant between the scrapes around its end, less the mean time that a request took",
+        tick_ns: every.0,
+        block_tokens: 0,
+        requests,
+        left_out: Vec::new(),
+        blind,
+        kept_share: 1.0,
+        is_relative: false,
+        counts_only: Some([Signal::PromptLength, Signal::OutputLength].map(slack)),
+    })
+}
+
+/// Two laws that agree at all edges differ by no more than the share of the fullest bucket.
+fn largest_share(all: &Buckets) -> Option<f64> {
+    let total: f64 = all.counts.iter().sum();
+    (!all.edges.is_empty() && total > 0.0)
+        .then(|| all.counts.iter().fold(0.0, |most: f64, n| most.max(n / total)))
+}
+
+struct Requests<'a> {
+    side: &'a ServerSide,
+    begin_ns: i64,
+    stream: Stream,
+    all: Vec<LoggedRequest>,
+}
+
+impl Requests<'_> {
+    /// What ended in a stretch, replica by replica: the sums of a few requests say more of each.
+    fn between(&mut self, from: At, to: At) {
+        let side = self.side;
+        for replica in 0..side.replicas().len() {
+            let histogram = |signal| side.histogram_of(replica, signal, from, to);
+            let gained =
+                |signal| side.gained_of(replica, signal, from, to).map_or(0.0, |gained| gained.value);
+            let prompts = histogram(Signal::PromptLength);
+            let counted = prompts.as_ref().and_then(|all| all.count.or(Some(all.counts.iter().sum())));
+            let answered = counted.unwrap_or_else(|| gained(Signal::Finished)).round() as usize;
+            let took =
+                histogram(Signal::E2e).and_then(|all| all.mean()).map_or(Span::ZERO, Span::from_secs_f64);
+            let (begin, end) = prompts.as_ref().map_or((from, to), |all| (all.from, all.to));
+            let earliest = self.begin_ns + begin.0 - took.0;
+            let hit = gained(Signal::PrefixHit) / gained(Signal::PrefixQueried);
+            let prompts = self.lengths(prompts.as_ref(), answered);
+            let outputs = self.lengths(histogram(Signal::OutputLength).as_ref(), answered);
+            for (prompt, output) in prompts.into_iter().zip(outputs) {
+                let at_ns = earliest + self.within(end - begin);
+                let cached =
+                    prompt.filter(|_| hit.is_finite()).map(|tokens| (hit * f64::from(tokens)).round() as u32);
+                self.all.push(LoggedRequest { prompt, output, cached, ..LoggedRequest::new(0, at_ns) });
+            }
+            for (signal, how) in [
+                (Signal::Failed, How::ServerError),
+                (Signal::Aborted, How::Cancelled),
+                (Signal::Refused, How::Shed),
+            ] {
+                let n = gained(signal).round() as usize;
+                for _ in 0..n {
+                    let at_ns = earliest + self.within(end - begin);
+                    self.all.push(LoggedRequest { how, ..LoggedRequest::new(0, at_ns) });
+                }
+            }
+        }
+    }
+
+    /// Any instant of a stretch, ns from its beginning.
+    fn within(&mut self, stretch: Span) -> i64 {
+        (stretch.0 as f64 * self.stream.uniform()) as i64
+    }
+
+    /// As many lengths as requests, in any order; those that the histogram does not hold are not known.
+    fn lengths(&mut self, all: Option<&Buckets>, requests: usize) -> Vec<Option<u32>> {
+        let mut lengths: Vec<Option<u32>> = all
+            .filter(|all| !all.edges.is_empty())
+            .map_or_else(Vec::new, |all| drawn(all, &mut self.stream))
+            .into_iter()
+            .map(Some)
+            .collect();
+        lengths.resize(requests, None);
+        for i in (1..lengths.len()).rev() {
+            lengths.swap(i, self.stream.below(i as u64 + 1) as usize);
+        }
+        lengths
+    }
+}
+
+/// A length and where it may lie, in tokens.
+struct Place {
+    low: f64,
+    high: f64,
+    /// Where it was drawn between them, 0 to 1.
+    u: f64,
+}
+
+impl Place {
+    /// Log-uniform between the edges, bent towards one of them: 1 = not at all.
+    fn at(&self, bend: f64) -> f64 {
+        self.low * (self.high / self.low).powf(self.u.powf(bend))
+    }
+}
+
+/// The lengths of a histogram's buckets, which sum to its sum where their edges allow it.
+fn drawn(all: &Buckets, stream: &mut Stream) -> Vec<u32> {
+    let mut places = Vec::new();
+    for (bucket, count) in all.counts.iter().enumerate() {
+        let below = bucket.checked_sub(1).and_then(|before| all.edges.get(before)).copied().unwrap_or(0.0);
+        let low = below.floor() + 1.0;
+        let high = all.edges.get(bucket).map_or(low * OPEN, |edge| edge.floor()).max(low);
+        places.extend((0..count.round() as usize).map(|_| Place { low, high, u: stream.uniform() }));
+    }
+    let Some(sum) = all.sum.filter(|_| !places.is_empty()) else {
+        return places.iter().map(|place| place.at(1.0).round() as u32).collect();
+    };
+    let of = |places: &[Place], bend: f64| places.iter().map(|place| place.at(bend)).sum::<f64>();
+    // Nobody knows how long the longest are: as long as their sum asks for.
+    let last = all.edges.last().map_or(0.0, |edge| edge.floor() + 1.0);
+    let open = places.iter().filter(|place| place.low >= last).count() as f64;
+    let missing = sum - of(&places, 0.0);
+    if open > 0.0 && missing > 0.0 {
+        places
+            .iter_mut()
+            .filter(|place| place.low >= last)
+            .for_each(|place| place.high += 2.0 * missing / open);
+    }
+    // The logarithm of the bend, between one edge of every bucket and the other: the sum falls as it grows.
+    let (mut low, mut high) = (-12.0_f64, 12.0_f64);
+    for _ in 0..HALVINGS {
+        let middle = f64::midpoint(low, high);
+        if of(&places, middle.exp()) > sum { low = middle } else { high = middle }
+    }
+    whole(&places, high.exp(), sum)
+}
+
+/// Rounds so that the sum stays: what one is rounded by is carried to the next.
+fn whole(places: &[Place], bend: f64, sum: f64) -> Vec<u32> {
+    let mut carried = 0.0;
+    let mut lengths: Vec<f64> = places
+        .iter()
+        .map(|place| {
+            let wanted = place.at(bend) + carried;
+            let length = wanted.round().clamp(place.low, place.high.ceil());
+            carried = wanted - length;
+            length
+        })
+        .collect();
+    // What is left in the end goes to whoever has room for it.
+    let mut left = (sum - lengths.iter().sum::<f64>()).round();
+    for (length, place) in lengths.iter_mut().zip(places) {
+        let moved = left.clamp(place.low - *length, place.high.floor() - *length);
+        *length += moved;
+        left -= moved;
+    }
+    lengths.into_iter().map(|length| length as u32).collect()
+}
