@@ -49,6 +49,8 @@ mod gateway;
 mod gateway_batches;
 #[path = "all/gateway_clients.rs"]
 mod gateway_clients;
+#[path = "all/gateway_deadlines.rs"]
+mod gateway_deadlines;
 #[path = "all/gateway_record.rs"]
 mod gateway_record;
 #[path = "all/gateway_replicas.rs"]

@@ -1,10 +1,9 @@
 //! Which requests are sent to a replica as one: embeddings that differ in their inputs alone, where an accelerator takes many inputs for little more than one.
 //!
-//! A request waits only while as many are under way as there are replicas, because waiting for company costs time, and who finds a free replica has none to
-//! win. Those that wait are sent together as soon as one that is under way ends, or they are as many as may be, or a short window is over: some servers work
-//! at several at once. After the window they go on waiting while each replica has two, one that it works at and one that is there when it is done: sent,
-//! they would wait there, where nobody joins them. A window alone, as inference servers have it, delays the only client of an idle pool, and under overload sends what
-//! few came within it.
+//! A request waits only while each replica has as many as it works at, because waiting for company costs time, and who finds a free replica has none to win. Those
+//! that wait are sent together as soon as one that is under way ends, or they are as many as may be. A window alone, as inference servers have it, delays the
+//! only client of an idle pool, and under overload sends what few came within it to wait at the replica, where nobody joins them: of sixteen clients of a server of one at a time it
+//! made batches half as large.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -19,17 +18,14 @@ use crate::setting::SettingError;
 /// sent twice.
 pub const APART: Span = Span::from_secs(10);
 
-/// Requests that a replica has after which more only wait there.
-const AHEAD: u32 = 2;
-
 /// Which embeddings requests are joined.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct JoinSpec {
-    /// Longest wait for others, ms; who finds a replica without a request waits for nobody.
-    pub window_ms: f64,
-    /// Longest wait where each replica has two requests already, ms.
-    pub busy_ms: f64,
+    /// Requests that a replica works at at a time: who finds one that has fewer waits for nobody.
+    pub at_once: u32,
+    /// Longest wait for others, ms.
+    pub wait_ms: f64,
     /// Most inputs of a joined request.
     pub inputs: u32,
     /// Most tokens of it, four bytes each.
@@ -42,10 +38,9 @@ impl Default for JoinSpec {
     fn default() -> JoinSpec {
         let may_differ = ["traceparent", "tracestate", "baggage", "x-stainless-retry-count"];
         JoinSpec {
-            // A fifth of what a batch of short texts takes on one accelerator, and less than a caller notices.
-            window_ms: 5.0,
-            // As long as a large batch takes; a replica that hangs holds nobody longer than that.
-            busy_ms: 100.0,
+            at_once: 1,
+            // Most wait for an end, which comes sooner; a replica that hangs holds nobody longer.
+            wait_ms: 200.0,
             // What Text Embeddings Inference takes in a request, unless told otherwise.
             inputs: 32,
             // And in a batch.
@@ -62,12 +57,11 @@ impl JoinSpec {
     /// The first thing that is wrong.
     pub fn validate(&self) -> Result<(), SettingError> {
         let wrong = |name: &str, why: String| Err(SettingError::Conflict { name: name.to_owned(), why });
-        if !(1.0..=1_000.0).contains(&self.window_ms) {
-            return wrong("batching.window_ms", format!("{} is not from 1 to 1000 ms", self.window_ms));
+        if !(1..=1_000).contains(&self.at_once) {
+            return wrong("batching.at_once", format!("{} is not from 1 to 1000", self.at_once));
         }
-        if !(self.window_ms..=10_000.0).contains(&self.busy_ms) {
-            let why = format!("{} is not from window_ms ({}) to 10000 ms", self.busy_ms, self.window_ms);
-            return wrong("batching.busy_ms", why);
+        if !(1.0..=10_000.0).contains(&self.wait_ms) {
+            return wrong("batching.wait_ms", format!("{} is not from 1 to 10000 ms", self.wait_ms));
         }
         if !(2..=2_048).contains(&self.inputs) {
             return wrong("batching.inputs", format!("{} is not from 2 to 2048", self.inputs));
@@ -76,12 +70,6 @@ impl JoinSpec {
             return wrong("batching.tokens", format!("{} is not from 2 to 16777216", self.tokens));
         }
         Ok(())
-    }
-
-    /// How long those wait that opened at `at`, and how long where replicas are busy.
-    fn windows(&self, at: At) -> (At, At) {
-        let after = |ms: f64| at + Span::from_secs_f64(ms / 1e3);
-        (after(self.window_ms), after(self.busy_ms))
     }
 }
 
@@ -115,8 +103,6 @@ struct Gathering {
     model: u64,
     size: JoinSize,
     requests: u32,
-    /// When its window is over, and when it has waited as long as it may.
-    until: (At, At),
 }
 
 /// See the module. `K`: what is the same of requests that may be joined.
@@ -175,30 +161,18 @@ impl<K: Clone + Eq + Hash> Joiner<K> {
                 return (JoinOffer::Joins(ticket), closes);
             }
         }
-        if self.count(model) < replicas {
+        if self.is_free(model, replicas) {
             self.begins(model);
             return (JoinOffer::Alone, closes);
         }
         self.last += 1;
-        let until = self.spec.windows(now);
-        self.gathering.insert(key.clone(), Gathering { ticket: self.last, model, size, requests: 1, until });
-        (JoinOffer::Opens(self.last, until.0), closes)
-    }
-
-    /// Has it waited long enough? Until when otherwise; `None` = it is sent now, or was, or nobody waits in it any more.
-    pub fn waits(&mut self, ticket: JoinTicket, replicas: u32, now: At) -> Option<At> {
-        let (_, open) = self.find(ticket)?;
-        let (window, most) = open.until;
-        let until = if self.count(open.model) >= AHEAD * replicas { most } else { window };
-        if now < until {
-            return Some(until);
-        }
-        self.close(ticket);
-        None
+        self.gathering.insert(key.clone(), Gathering { ticket: self.last, model, size, requests: 1 });
+        let until = now + Span::from_secs_f64(self.spec.wait_ms / 1e3);
+        (JoinOffer::Opens(self.last, until), closes)
     }
 
     /// It is sent now. False if it was already, or nobody waits in it any more.
-    fn close(&mut self, ticket: JoinTicket) -> bool {
+    pub fn close(&mut self, ticket: JoinTicket) -> bool {
         let Some(key) = self.find(ticket).map(|(key, _)| key.clone()) else { return false };
         let open = self.gathering.remove(&key);
         open.iter().for_each(|open| self.begins(open.model));
@@ -220,16 +194,16 @@ impl<K: Clone + Eq + Hash> Joiner<K> {
     }
 
     /// One that was under way has ended; says whose turn it is by that.
-    pub fn ended(&mut self, model: u64, replicas: u32, now: At) -> Option<JoinTicket> {
-        let left = self.count(model).saturating_sub(1);
-        match left {
+    pub fn ended(&mut self, model: u64, replicas: u32) -> Option<JoinTicket> {
+        match self.count(model).saturating_sub(1) {
             0 => self.under_way.remove(&model),
             left => self.under_way.insert(model, left),
         };
-        let is_due = |open: &&Gathering| {
-            open.model == model && (left < replicas || left < AHEAD * replicas && now >= open.until.0)
-        };
-        let oldest = self.gathering.values().filter(is_due).map(|open| open.ticket).min()?;
+        if !self.is_free(model, replicas) {
+            return None;
+        }
+        let waiting = self.gathering.values().filter(|open| open.model == model);
+        let oldest = waiting.map(|open| open.ticket).min()?;
         self.close(oldest).then_some(oldest)
     }
 
@@ -242,6 +216,11 @@ impl<K: Clone + Eq + Hash> Joiner<K> {
     /// Requests under way, of all models.
     pub fn under_way(&self) -> u32 {
         self.under_way.values().sum()
+    }
+
+    /// Has one of its replicas fewer than it works at?
+    fn is_free(&self, model: u64, replicas: u32) -> bool {
+        self.count(model) < self.spec.at_once.saturating_mul(replicas)
     }
 
     fn count(&self, model: u64) -> u32 {

@@ -141,3 +141,102 @@ fn counts(json: &str, share: impl Fn(u64) -> u64) -> String {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// llama.cpp's own answer to two inputs, as it came: the number of each embedding behind it, and the account before them.
+    const LLAMA: &[u8] = include_bytes!("../../../wire/fixtures/llama.cpp/embeddings_two_inputs.http");
+
+    fn body(capture: &[u8]) -> &[u8] {
+        let end = capture.windows(4).position(|end| end == b"\r\n\r\n").expect("a head");
+        &capture[end + 4..]
+    }
+
+    fn share(inputs: u32, weight: u64) -> AnswerShare {
+        AnswerShare { inputs, weight }
+    }
+
+    #[test]
+    fn a_real_answer_is_taken_apart_without_a_digit_changed() {
+        let whole = std::str::from_utf8(body(LLAMA)).expect("text");
+        let parts = split(whole.as_bytes(), &[share(1, 10), share(1, 24)]).expect("an answer to both");
+        let vector = |text: &str, place: usize| {
+            let from = text.match_indices("\"embedding\":[").nth(place).expect("a vector").0;
+            text[from..].split_once(']').expect("its end").0.to_owned()
+        };
+        for (number, part) in parts.iter().enumerate() {
+            let part = std::str::from_utf8(part).expect("text");
+            assert_eq!(vector(part, 0), vector(whole, number));
+            // A third of 17 tokens in the first, and the rest: both counts alike.
+            let tokens = [5, 12][number];
+            let head = format!(
+                "{{\"model\":\"tiny\",\"object\":\"list\",\"usage\":{{\"prompt_tokens\":{tokens},\"total_tokens\":{tokens}}},\"data\":[{{"
+            );
+            assert!(part.starts_with(&head), "{part}");
+            assert!(part.ends_with("],\"index\":0,\"object\":\"embedding\"}]}"), "{part}");
+        }
+        // All of it is the same bytes again.
+        assert_eq!(split(whole.as_bytes(), &[share(2, 1)]).expect("an answer")[0], whole.as_bytes());
+        assert_eq!(split(whole.as_bytes(), &[share(1, 1)]), None);
+        assert_eq!(split(whole.as_bytes(), &[share(2, 1), share(1, 1)]), None);
+    }
+
+    #[test]
+    fn what_is_no_answer_to_each_is_nobodys() {
+        let both = [share(1, 1), share(1, 1)];
+        let sound =
+            r#" {"data": [{"index":1,"embedding":"bb=="},{"embedding":"a\"a","index":0}], "usage": null } "#;
+        let parts = split(sound.as_bytes(), &both).expect("sound");
+        assert_eq!(parts[0], r#" {"data": [{"embedding":"a\"a","index":0}], "usage": null } "#.as_bytes());
+        assert_eq!(parts[1], r#" {"data": [{"index":0,"embedding":"bb=="}], "usage": null } "#.as_bytes());
+        for wrong in [
+            r#"{"data": [{"index":0},{"index":0}]}"#,
+            r#"{"data": [{"index":0},{"index":2}]}"#,
+            r#"{"data": [{"index":0},{"index":-1}]}"#,
+            r#"{"data": [{"index":0},{"index":1.0}]}"#,
+            r#"{"data": [{"index":0},{"index":"1"}]}"#,
+            r#"{"data": [{"index":0},{"index":1,"index":0}]}"#,
+            r#"{"data": [{"index":0},{"ind\u0065x":1}]}"#,
+            r#"{"data": [{"index":0},{}]}"#,
+            r#"{"data": [{"index":0}]}"#,
+            r#"{"data": [{"index":0},{"index":1},{"index":2}]}"#,
+            r#"{"data": [{"index":0},{"index":1}], "data": []}"#,
+            r#"{"data": [{"index":0},{"index":1}], "error": {}}"#,
+            r#"{"data": [{"index":0},{"index":1}]} x"#,
+            r#"{"data": [{"index":0},{"index":1}]"#,
+            r#"{"data": [{"index":0},{"index":1,}]}"#,
+            r#"{"data": {"0": {"index":0}, "1": {"index":1}}}"#,
+            r#"[{"index":0},{"index":1}]"#,
+            "",
+        ] {
+            assert_eq!(split(wrong.as_bytes(), &both), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn shares_of_every_count_add_up_however_deep_it_is() {
+        let usage = r#"{"prompt_tokens":17,"total_tokens":17,"cost":0.5,"of":"7 b\"2","details":{"cached_tokens":3,"none":null,"low":-4}}"#;
+        let weights = [5_u64, 1, 0, 9];
+        let whole: u64 = weights.iter().sum();
+        let mut before = 0;
+        let mut sums = [0; 2];
+        for weight in weights {
+            let text = counts(usage, |count| share_of(count, (before, before + weight), whole));
+            let read: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+            let own = [&read["prompt_tokens"], &read["details"]["cached_tokens"]]
+                .map(|count| count.as_u64().expect("a count"));
+            // None is off by a token.
+            assert!((own[0] as f64 - 17.0 * weight as f64 / whole as f64).abs() < 1.0);
+            assert_eq!(read["total_tokens"], read["prompt_tokens"]);
+            assert_eq!(
+                (&read["cost"], &read["of"], &read["details"]["low"]),
+                (&0.5.into(), &"7 b\"2".into(), &(-4).into())
+            );
+            sums = [sums[0] + own[0], sums[1] + own[1]];
+            before += weight;
+        }
+        assert_eq!(sums, [17, 3]);
+    }
+}

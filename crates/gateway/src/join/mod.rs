@@ -7,7 +7,6 @@ pub mod answer;
 pub mod body;
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -140,15 +139,6 @@ pub(crate) struct Taken {
     pub under_way: UnderWay,
 }
 
-/// Is it their turn?
-pub(crate) enum Turn {
-    Sent(Taken),
-    /// Not before then, unless they are told.
-    Waits(At),
-    /// All of them have left.
-    Left,
-}
-
 /// When those that wait are sent.
 pub(crate) struct Departure {
     pub ticket: JoinTicket,
@@ -237,23 +227,13 @@ impl Joins {
         (wait, Arc::clone(&company.wake))
     }
 
-    /// Those that are sent now, if it is their turn.
-    pub(crate) fn take(self: &Arc<Joins>, ticket: JoinTicket, pool: &Arc<ReplicaPool>) -> Turn {
+    /// Those that are sent now. `None` = all of them have left.
+    pub(crate) fn take(self: &Arc<Joins>, ticket: JoinTicket, pool: &Arc<ReplicaPool>) -> Option<Taken> {
         let mut inner = self.lock();
-        let Inner { joiner, waiting, .. } = &mut *inner;
-        let Entry::Occupied(company) = waiting.entry(ticket) else { return Turn::Left };
-        let asked = company.get().asked;
-        // Nobody waits any more, and nothing was begun.
-        if company.get().each.is_empty() && !company.get().is_due {
-            company.remove();
-            return Turn::Left;
+        let company = inner.waiting.remove(&ticket)?;
+        if !company.is_due && !inner.joiner.close(ticket) {
+            return None;
         }
-        if !company.get().is_due
-            && let Some(until) = joiner.waits(ticket, pool.fit(asked), pool.clock.now())
-        {
-            return Turn::Waits(until);
-        }
-        let company = company.remove();
         let inputs: u32 = company.each.iter().map(|one| one.inputs.count).sum();
         let how = match company.each.len() {
             0 => None,
@@ -267,8 +247,8 @@ impl Joins {
         how.iter().for_each(|how| {
             self.uses[*how as usize].fetch_add(company.each.len() as u64, Ordering::Relaxed);
         });
-        let under_way = self.under_way(asked, pool);
-        Turn::Sent(Taken { each: company.each, left: company.left, under_way })
+        let under_way = self.under_way(company.asked, pool);
+        Some(Taken { each: company.each, left: company.left, under_way })
     }
 
     /// A request was sent so.
@@ -342,9 +322,9 @@ pub struct UnderWay {
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        let (replicas, now) = (self.pool.fit(self.asked), self.pool.clock.now());
+        let replicas = self.pool.fit(self.asked);
         let mut inner = self.joins.lock();
-        if let Some(ticket) = inner.joiner.ended(group(self.asked), replicas, now) {
+        if let Some(ticket) = inner.joiner.ended(group(self.asked), replicas) {
             inner.is_due(ticket);
         }
     }

@@ -23,7 +23,7 @@ use crate::join::answer::{AnswerShare, split};
 use crate::join::body::{EmbeddingInputs, join};
 use crate::join::{
     Companion, Departure, JoinEnd, JoinKey, JoinUse, JoinVerdict, Joins, Offered, SharedAnswer, SharedEnd,
-    Taken, Turn, UnderWay,
+    Taken, UnderWay,
 };
 use crate::relay;
 use crate::reply::{Out, error_body};
@@ -191,17 +191,13 @@ struct Flight {
 impl Flight {
     /// Sends all who have come when it is time, and tells them what became of it.
     async fn fly(mut self, worker: Rc<Worker>, departure: Departure) {
-        let mut until = departure.until;
-        let Taken { mut each, left, under_way } = loop {
-            tokio::select! {
-                () = departure.wake.notified() => {}
-                () = sleep_until(soon(until - worker.pool.clock.now())) => {}
-            }
-            match self.joins.take(departure.ticket, &worker.pool) {
-                Turn::Sent(taken) => break taken,
-                Turn::Waits(later) => until = later,
-                Turn::Left => return,
-            }
+        tokio::select! {
+            () = departure.wake.notified() => {}
+            () = sleep_until(soon(departure.until - worker.pool.clock.now())) => {}
+        }
+        let Some(Taken { mut each, left, under_way }) = self.joins.take(departure.ticket, &worker.pool)
+        else {
+            return;
         };
         if let [_] | [] = each[..] {
             if let Some(one) = each.pop() {

@@ -17,12 +17,13 @@ use plimsoll_policy::JoinSpec;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use crate::doors::key;
 use crate::embedder::{Embedder, Manner, inputs, tokens, vector};
 use crate::kit::{Act, Answer, Mock, gateway, is_empty, recorded, send, until};
 
 /// One that waits as long as it may, so that only what it is about ends a wait.
 fn patient(spec: &mut GatewaySpec) {
-    spec.batching = Some(JoinSpec { window_ms: 1_000.0, busy_ms: 10_000.0, ..JoinSpec::default() });
+    spec.batching = Some(JoinSpec { wait_ms: 2_000.0, ..JoinSpec::default() });
     spec.admin = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
     // What is tried again is not what these are about.
     (spec.retry.share, spec.retry.reserve_per_s) = (1.0, 1_000.0);
@@ -204,11 +205,11 @@ fn as_many_as_may_are_sent_without_waiting_any_longer() {
     embedder.open();
     clients.into_iter().for_each(|client| assert_eq!(client.join().expect("a client").status, 200));
     assert_eq!(embedder.requests(), [1, 4, 5]);
-    // And when the window is over they are sent though the replica is not free.
+    // And when they have waited for as long as they may they are sent though the replica is not free.
     let shut = Embedder::new(Manner::Right).shut();
     mock.set(Act::Embed(shut.clone()));
     let clients: Vec<_> = (0..3).map(|_| sends(gateway.addr, "", &body(1))).collect();
-    until("the window is over", || shut.requests().iter().sum::<usize>() == 3);
+    until("they have waited", || shut.requests().iter().sum::<usize>() == 3);
     shut.open();
     clients.into_iter().for_each(|client| assert_eq!(client.join().expect("a client").status, 200));
     is_empty(&gateway);
@@ -284,9 +285,7 @@ fn over_many_interleavings_nobody_reads_anothers() {
     let mocks = [embeds(&embedder), embeds(&poisoned), embeds(&embedder)];
     let gateway = gateway(&mocks.each_ref(), |spec| {
         patient(spec);
-        spec.batching
-            .iter_mut()
-            .for_each(|batching| (batching.window_ms, batching.busy_ms, batching.inputs) = (5.0, 100.0, 16));
+        spec.batching.iter_mut().for_each(|batching| (batching.wait_ms, batching.inputs) = (20.0, 16));
         spec.threads = 2;
     });
     let addr = gateway.addr;
@@ -493,6 +492,57 @@ fn who_asks_by_another_key_or_in_another_form_is_not_joined() {
     is_empty(&gateway);
 }
 
+/// The lines of the operators' page on keys after five requests of two keys of one tenant, with and without `batching`, and what each client read.
+fn by_keys(batching: Option<JoinSpec>) -> (Vec<String>, Vec<Vec<u8>>) {
+    let embedder = Embedder::new(Manner::Right).shut();
+    let mock = embeds(&embedder);
+    let is_joined = batching.is_some();
+    let gateway = gateway(&[&mock], |spec| {
+        patient(spec);
+        spec.batching = batching;
+        spec.keys = ["alice", "bob"].map(|id| key(id, &format!("the-secret-of-{id}"))).into();
+        spec.keys.iter_mut().for_each(|key| key.tenant = Some("both".to_owned()));
+    });
+    let header = |id: &str| format!("Authorization: Bearer the-secret-of-{id}\r\n");
+    let body = |text: &str| json!({"model": "m", "input": text});
+    let mut clients = vec![sends(gateway.addr, &header("alice"), &body("first"))];
+    until("the replica has it", || mock.count() == 1);
+    for (place, (id, text)) in
+        [("alice", "word"), ("alice", "text"), ("bob", "item"), ("bob", "list")].iter().enumerate()
+    {
+        clients.push(sends(gateway.addr, &header(id), &body(text)));
+        match is_joined {
+            true => until_waiting(&gateway, place + 1),
+            false => until("it is there", || mock.count() == place + 2),
+        }
+    }
+    embedder.open();
+    let bodies = clients.into_iter().map(|client| client.join().expect("a client").body).collect();
+    assert_eq!(
+        embedder.requests(),
+        if is_joined { vec![1, 2, 2] } else { vec![1; 5] },
+        "keys are not joined"
+    );
+    assert!(!String::from_utf8_lossy(&mock.last.lock().expect("nobody panicked")).contains("secret"));
+    is_empty(&gateway);
+    let ask = "GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let page = send(gateway.admin.expect("asked for"), ask.as_bytes()).expect("a page").text();
+    (
+        page.lines().filter(|line| line.starts_with("plimsoll_gateway_key_")).map(str::to_owned).collect(),
+        bodies,
+    )
+}
+
+#[test]
+fn each_key_is_charged_as_if_its_requests_had_been_sent_alone() {
+    let (alone, bodies) = by_keys(None);
+    assert_eq!(by_keys(Some(JoinSpec { wait_ms: 2_000.0, ..JoinSpec::default() })), (alone.clone(), bodies));
+    assert!(
+        alone.iter().any(|line| line.contains("key=\"alice\",tenant=\"both\",outcome=\"admitted\"} 3")),
+        "{alone:?}"
+    );
+}
+
 /// Rows as a record has them, by their clients' bodies.
 fn rows(told: &std::sync::mpsc::Receiver<Box<TrafficRow>>, count: usize) -> Vec<Box<TrafficRow>> {
     let mut rows: Vec<Box<TrafficRow>> =
@@ -589,7 +639,7 @@ fn another_reading_of_the_file_puts_it_in_force_at_once() {
     let body = json!({"model": "m", "input": "x"});
     let mut clients: Vec<_> = (0..3).map(|_| sends(gateway.addr, "", &body)).collect();
     until("each is sent", || mock.count() == 3);
-    spec.batching = Some(JoinSpec { window_ms: 1_000.0, busy_ms: 10_000.0, ..JoinSpec::default() });
+    spec.batching = Some(JoinSpec { wait_ms: 2_000.0, ..JoinSpec::default() });
     assert!(gateway.reloader().reload(&spec).expect("a sound spec").later.is_empty());
     clients.push(sends(gateway.addr, "", &body));
     until("nobody is under way that it knows", || mock.count() == 4);
