@@ -125,7 +125,7 @@ fn world(spec: SimulationSpec, args: &WorldArgs) -> Result<WorldSpec, Stop> {
     };
     let mut world = WorldSpec { engine, fleet: spec.fleet.unwrap_or_default(), faults: spec.faults };
     if let Some(path) = &args.gateway {
-        let gateway = gateway::read(path)?;
+        let gateway = gateway::deadlines::with_deadlines(gateway::read(path)?)?;
         world.fleet.gateway = Some(gateway.front());
         world.fleet.replicas = (gateway.replicas.len() as u32).max(1);
     }

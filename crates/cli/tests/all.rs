@@ -45,8 +45,12 @@ mod gate;
 mod gate_url;
 #[path = "all/gateway.rs"]
 mod gateway;
+#[path = "all/gateway_batches.rs"]
+mod gateway_batches;
 #[path = "all/gateway_clients.rs"]
 mod gateway_clients;
+#[path = "all/gateway_deadlines.rs"]
+mod gateway_deadlines;
 #[path = "all/gateway_record.rs"]
 mod gateway_record;
 #[path = "all/gateway_replicas.rs"]

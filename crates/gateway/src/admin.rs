@@ -238,6 +238,7 @@ fn metrics(worker: &Worker) -> String {
     let rules = worker.rules.now();
     rules.doors.write(&mut page);
     rules.cache.iter().for_each(|cache| cache.write(&mut page));
+    rules.joins.iter().for_each(|joins| joins.write(&mut page));
     // One name is one line: of two that have it, the one that ends what it has comes back as the other's counts.
     let is_shown = |one: &&Shown| {
         one.replica.is_named()

@@ -12,6 +12,7 @@ use plimsoll_policy::{RateLimit, SettingError};
 use plimsoll_wire::prometheus::PrometheusPage;
 
 use crate::keys::{Digest, KeySpec, MOST_KEYS, is_plain};
+use crate::request::BYTES_PER_TOKEN;
 
 /// Headers that clients send keys in: OpenAI's, Anthropic's and Azure's.
 const IN: [HeaderName; 3] =
@@ -241,6 +242,11 @@ impl Toll {
     /// So many tokens of the answer came.
     pub fn answered(&mut self, tokens: u64) {
         self.answer += tokens;
+    }
+
+    /// So many bytes of an answer that does not stream came.
+    pub fn passes(&mut self, bytes: usize) {
+        self.answered((bytes / BYTES_PER_TOKEN) as u64);
     }
 
     /// No replica answered: its tokens cost nothing.

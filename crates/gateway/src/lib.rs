@@ -2,10 +2,10 @@
 //!
 //! What is decided (which replica, whether again, who is ejected) is `policy`'s, the code that `sim` steps in virtual time. This crate moves bytes,
 //! counts, and tells the policies what happened. A request's way: [`serve`] accepts it, [`proxy`] reads it whole ([`request`] finds its prompt in the
-//! bytes), [`pool`] chooses and books a replica or lets it wait in the [`queue`], [`upstream`] sends it there (or it is answered from the [`cache`]: [`cached`]), [`relay`] passes the answer on as it comes; [`traffic`] hands what
+//! bytes), [`pool`] chooses and books a replica or lets it wait in the [`queue`], [`upstream`] sends it there (or it is answered from the [`cache`]: [`cached`]; embeddings may be sent as one: [`join`]), [`relay`] passes the answer on as it comes; [`traffic`] hands what
 //! happened to whoever keeps it.
 //!
-//! Reading order: [`record`], [`rollout`], [`telemetry`], [`spec`], [`budget`], [`keys`], [`tls`], [`error`], [`stats`], [`doors`] (who gets in), [`rules`] (what is in force), [`explain`], [`replica`], [`pool`], [`queue`], [`request`], [`terms`], [`upstream`], [`trace_context`] and [`traces`], [`traffic`], [`relay`], [`reply`], [`proxy`], [`cached`], [`prober`] and [`pages`], [`admin`], [`serve`], [`reload`].
+//! Reading order: [`record`], [`rollout`], [`telemetry`], [`spec`], [`budget`], [`keys`], [`tls`], [`error`], [`stats`], [`doors`] (who gets in), [`rules`] (what is in force), [`explain`], [`replica`], [`pool`], [`queue`], [`request`], [`join`], [`terms`], [`upstream`], [`trace_context`] and [`traces`], [`traffic`], [`relay`], [`reply`], [`proxy`], [`cached`], [`prober`] and [`pages`], [`admin`], [`serve`], [`reload`].
 
 pub mod budget;
 pub mod error;
@@ -19,11 +19,13 @@ pub mod tls;
 pub mod cache;
 pub mod doors;
 pub mod explain;
+pub mod join;
 pub mod models;
 pub mod pool;
 pub mod queue;
 pub mod replica;
 pub mod rules;
+mod same;
 pub mod stats;
 
 pub mod cached;
@@ -35,6 +37,7 @@ pub mod reply;
 pub mod request;
 pub mod terms;
 pub mod tiers;
+mod timer;
 pub mod trace_context;
 pub mod traces;
 pub mod traffic;

@@ -17,7 +17,8 @@ use crate::prober::One;
 use crate::replica::Replica;
 use crate::rules::InForce;
 use crate::telemetry::{self, TelemetrySpec};
-use crate::upstream::{Upstreams, soon};
+use crate::timer::soon;
+use crate::upstream::Upstreams;
 
 /// What of a page is read; vLLM's with a hundred adapters has some 300 KiB.
 const MOST_PAGE: usize = 4 << 20;

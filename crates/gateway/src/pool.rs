@@ -415,6 +415,12 @@ impl ReplicaPool {
         self.lock().front.any_usable(now)
     }
 
+    /// How many replicas may get a request for its model.
+    pub fn fit(&self, asked: (Option<u64>, u32)) -> u32 {
+        let now = self.clock.now();
+        self.lock().front.fit(asked, &[], now)
+    }
+
     /// Ejects replicas whose streams all stand still, and lets those back that move again. What waits is looked at too: an ejection's end comes by itself. What pages
     /// said ages here.
     pub fn look_for_silence(self: &Arc<ReplicaPool>) {

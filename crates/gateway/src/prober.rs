@@ -15,7 +15,8 @@ use crate::pages;
 use crate::pool::ReplicaPool;
 use crate::replica::Replica;
 use crate::rules::{InForce, Rules};
-use crate::upstream::{Upstreams, soon};
+use crate::timer::soon;
+use crate::upstream::Upstreams;
 
 /// Between two looks at a replica that does not answer, and at the streams.
 const OFTEN: Span = Span::from_millis(250);

@@ -7,7 +7,7 @@ use plimsoll_policy::{Refusal, Ticket};
 use tokio::sync::oneshot;
 
 use crate::pool::{Booked, ReplicaPool};
-use crate::upstream::soon;
+use crate::timer::soon;
 
 /// What becomes of a request that comes.
 pub enum Placing {

@@ -19,10 +19,10 @@ use plimsoll_wire::{Decoded, Decoder};
 use tokio::time::Sleep;
 
 use crate::doors::Toll;
+use crate::join::UnderWay;
 use crate::pool::Booked;
 use crate::reply::{RelayEnd, broken_stream};
-use crate::request::BYTES_PER_TOKEN;
-use crate::stats::{End, RequestStage, Stats};
+use crate::stats::{End, EndCount, RequestStage, Stats};
 use crate::traffic::{Recording, TryEnd};
 use crate::upstream::Lent;
 use crate::usage::cached_share;
@@ -40,6 +40,7 @@ pub struct Relay {
     /// What became of the attempt if its answer comes whole, and of the request.
     whole: (ReplicaOutcome, End),
     stats: Arc<Stats>,
+    ends: EndCount,
     clock: plimsoll_client::Clock,
     came: At,
     head: At,
@@ -47,6 +48,7 @@ pub struct Relay {
     events: Option<Events>,
     toll: Option<Toll>,
     recording: Option<Recording>,
+    under_way: Option<UnderWay>,
     ended: bool,
     is_whole: bool,
 }
@@ -109,6 +111,10 @@ pub struct RelayedRequest {
     pub toll: Option<Toll>,
     /// Where it is recorded.
     pub recording: Option<Recording>,
+    /// Who hears how it ended.
+    pub ends: EndCount,
+    /// Whose turn it is after it.
+    pub under_way: Option<UnderWay>,
 }
 
 impl Relay {
@@ -141,12 +147,14 @@ impl Relay {
             booked: Some(begun.booked),
             whole: begun.whole,
             stats,
+            ends: begun.ends,
             clock,
             came: begun.came,
             head: begun.head,
             events,
             toll: begun.toll,
             recording: begun.recording,
+            under_way: begun.under_way,
             ended: false,
             is_whole: false,
         }
@@ -216,7 +224,7 @@ impl Relay {
         }
         match (&self.events, &mut self.toll) {
             (Some(_), _) => self.note(data, now),
-            (None, Some(toll)) => toll.answered((data.len() / BYTES_PER_TOKEN) as u64),
+            (None, Some(toll)) => toll.passes(data.len()),
             (None, None) => {}
         }
     }
@@ -266,7 +274,7 @@ impl Relay {
             let due = events.last + limit - self.clock.now();
             let quiet = events
                 .quiet
-                .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(crate::upstream::soon(due))));
+                .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(crate::timer::soon(due))));
             ready!(quiet.as_mut().poll(cx));
             events.quiet = None;
             let now = self.clock.now();
@@ -285,18 +293,19 @@ impl Relay {
         let Some(booked) = self.booked.take() else { return };
         let lent = self.lent.take();
         self.toll = None;
-        self.stats.took(RequestStage::Total, self.clock.now() - self.came);
+        self.ends.took(self.clock.now() - self.came);
         if let Some(mut recording) = self.recording.take() {
             recording.ends(if whole { TryEnd::Whole } else { TryEnd::Cut });
         }
         if whole {
             booked.end(self.whole.0);
-            self.stats.end(self.whole.1);
+            self.ends.end(self.whole.1);
             lent.into_iter().for_each(Lent::give_back);
         } else {
             booked.end(ReplicaOutcome::Failed);
-            self.stats.end(End::Broken);
+            self.ends.end(End::Broken);
         }
+        self.under_way = None;
     }
 }
 
@@ -304,7 +313,7 @@ impl Drop for Relay {
     fn drop(&mut self) {
         if self.booked.is_some() {
             // The client went away; dropping the answer closes the replica's connection, which is how it hears of it.
-            self.stats.end(End::Cancelled);
+            self.ends.end(End::Cancelled);
         }
     }
 }

@@ -12,7 +12,8 @@ use crate::spec::{GatewaySpec, ReplicaSpec};
 use crate::stats::Stats;
 
 /// Keys of the file that take effect at once; `replicas` does in part.
-const AT_ONCE: [&str; 13] = [
+const AT_ONCE: [&str; 14] = [
+    "batching",
     "cache",
     "keys",
     "admin_key",

@@ -44,6 +44,19 @@ pub struct Replica {
 /// Names of [`Replica::attempts`].
 pub const ATTEMPTS: [&str; 4] = ["worked", "shed", "failed", "cancelled"];
 
+/// How a request went to its replica.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct UpstreamWay {
+    /// When the connection stood.
+    pub connected: At,
+    /// When the request was handed to it.
+    pub sent: At,
+    /// Its number.
+    pub connection: u32,
+    /// Had it carried a request before?
+    pub reused: bool,
+}
+
 /// What a replica serves, and whether the file says so.
 #[derive(Debug, Default)]
 pub(crate) struct ServedModels {

@@ -77,6 +77,16 @@ impl Body for Out {
 
 /// An error of the gateway's own. `code`: what programs tell it by; `retry_s`: when to come back.
 pub fn error(status: StatusCode, code: &str, message: &str, retry_s: Option<u64>) -> Response<Out> {
+    let mut response = json(error_body(status, code, message));
+    *response.status_mut() = status;
+    if let Some(seconds) = retry_s {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+/// The body of one.
+pub fn error_body(status: StatusCode, code: &str, message: &str) -> String {
     let kind = match status.as_u16() {
         429 => "rate_limit_error",
         400..=499 => "invalid_request_error",
@@ -85,12 +95,7 @@ pub fn error(status: StatusCode, code: &str, message: &str, retry_s: Option<u64>
     let body = serde_json::json!({
         "error": {"message": message, "type": kind, "param": null, "code": code}
     });
-    let mut response = json(body.to_string());
-    *response.status_mut() = status;
-    if let Some(seconds) = retry_s {
-        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
-    }
-    response
+    body.to_string()
 }
 
 /// What a stream that broke ends with: an event that clients of this protocol raise as an error. It begins with an end of event, because

@@ -144,23 +144,11 @@ struct Fields<'a> {
 impl<'a> Fields<'a> {
     fn read(body: &'a [u8]) -> Option<Fields<'a>> {
         let mut fields = Fields::default();
-        let mut at = space(body, 0);
-        if body.get(at) != Some(&b'{') {
-            return None;
-        }
-        at = space(body, at + 1);
-        while body.get(at) != Some(&b'}') {
-            let key_end = string(body, at)?;
-            let key = &body[at + 1..key_end - 1];
-            at = space(body, key_end);
-            if body.get(at) != Some(&b':') {
-                return None;
-            }
-            at = space(body, at + 1);
-            let end = value(body, at)?;
-            let text = &body[at..end];
+        for member in members(body) {
+            let (key, at) = member?;
+            let text = &body[at.clone()];
             match key {
-                b"model" => (fields.model, fields.model_at) = (Some(text), at..end),
+                b"model" => (fields.model, fields.model_at) = (Some(text), at),
                 b"tools" => fields.tools = Some(text),
                 b"system" => fields.system = Some(text),
                 b"messages" | b"prompt" | b"input" => fields.prompt = Some(text),
@@ -169,12 +157,6 @@ impl<'a> Fields<'a> {
                     fields.most_tokens = Some(text);
                 }
                 _ => {}
-            }
-            at = space(body, end);
-            match body.get(at)? {
-                b',' => at = space(body, at + 1),
-                b'}' => {}
-                _ => return None,
             }
         }
         Some(fields)
@@ -186,6 +168,42 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// A member of an object: its name as it is written, without quotes, and where its value is.
+pub(crate) type Member<'a> = (&'a [u8], Range<usize>);
+
+/// The members of the object that a body is, in their order; `None` in place of one that can't be followed, and of all after it.
+pub(crate) fn members(body: &[u8]) -> impl Iterator<Item = Option<Member<'_>>> {
+    let open = space(body, 0);
+    let mut next = (body.get(open) == Some(&b'{')).then(|| space(body, open + 1));
+    std::iter::from_fn(move || {
+        let found = match next {
+            Some(at) if body.get(at) == Some(&b'}') => return None,
+            Some(at) => member(body, at),
+            None => None,
+        };
+        next = found.as_ref().map(|(_, after)| *after);
+        Some(found.map(|(member, _)| member))
+    })
+}
+
+/// The member that begins at `at`, and where the next one does.
+fn member(body: &[u8], at: usize) -> Option<(Member<'_>, usize)> {
+    let key_end = string(body, at)?;
+    let key = &body[at + 1..key_end - 1];
+    let colon = space(body, key_end);
+    if body.get(colon) != Some(&b':') {
+        return None;
+    }
+    let from = space(body, colon + 1);
+    let to = value(body, from)?;
+    let after = space(body, to);
+    match body.get(after)? {
+        b',' => Some(((key, from..to), space(body, after + 1))),
+        b'}' => Some(((key, from..to), after)),
+        _ => None,
+    }
+}
+
 /// The first place from `at` that is no white space.
 fn space(body: &[u8], at: usize) -> usize {
     let rest = body.get(at..).unwrap_or_default();
@@ -193,7 +211,7 @@ fn space(body: &[u8], at: usize) -> usize {
 }
 
 /// The place after the string that begins at `at`.
-fn string(body: &[u8], at: usize) -> Option<usize> {
+pub(crate) fn string(body: &[u8], at: usize) -> Option<usize> {
     if body.get(at) != Some(&b'"') {
         return None;
     }

@@ -9,6 +9,7 @@ use plimsoll_client::Clock;
 use crate::cache::Cache;
 use crate::doors::Doors;
 use crate::error::GatewayError;
+use crate::join::Joins;
 use crate::keys::Digest;
 use crate::spec::{GatewaySpec, HealthSpec, LimitSpec, WarmSpec};
 use crate::telemetry::TelemetrySpec;
@@ -26,6 +27,8 @@ pub struct Rules {
     pub warm_up: Option<WarmSpec>,
     /// Answers that were given once.
     pub cache: Option<Arc<Cache>>,
+    /// Embeddings requests that wait to be sent as one.
+    pub joins: Option<Arc<Joins>>,
     /// Who gets in.
     pub doors: Doors,
     /// What operators show.
@@ -63,6 +66,10 @@ impl Rules {
                 let kept = before.and_then(|rules| rules.cache.clone());
                 // Under the same terms what is kept stays.
                 kept.filter(|cache| cache.spec() == asked).unwrap_or_else(|| Arc::new(Cache::new(asked)))
+            }),
+            joins: spec.batching.as_ref().map(|asked| {
+                let kept = before.and_then(|rules| rules.joins.clone());
+                kept.filter(|joins| joins.spec() == asked).unwrap_or_else(|| Arc::new(Joins::new(asked)))
             }),
             admin_key: spec.admin_key.as_ref().map(|key| key.digest("admin_key")).transpose()?,
             tls: Tls::new(spec)?,

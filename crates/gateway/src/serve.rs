@@ -33,8 +33,9 @@ use crate::reload::Reloader;
 use crate::rules::{InForce, Rules};
 use crate::spec::GatewaySpec;
 use crate::stats::Stats;
+use crate::timer::soon;
 use crate::traffic::Traffic;
-use crate::upstream::{Upstreams, soon};
+use crate::upstream::Upstreams;
 
 /// Connections that the kernel holds before they are accepted.
 const BACKLOG: i32 = 4096;

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 
 use http::uri::Authority;
 use http::{HeaderName, HeaderValue, Uri};
-use plimsoll_policy::{AdmissionSpec, BreakerSpec, FrontSpec, HedgeSpec, RetrySpec, RouteSpec, SettingError};
+use plimsoll_policy::{
+    AdmissionSpec, BreakerSpec, FrontSpec, HedgeSpec, JoinSpec, RetrySpec, RouteSpec, SettingError,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
@@ -64,6 +66,8 @@ pub struct GatewaySpec {
     pub warm_up: Option<WarmSpec>,
     /// Which answers are kept for those who ask the same again; none = no answer is.
     pub cache: Option<CacheSpec>,
+    /// Which embeddings requests are sent as one; none = each is sent as it comes.
+    pub batching: Option<JoinSpec>,
     /// How replicas whose role is `canary` get requests and are judged.
     pub canary: Option<RolloutSpec>,
     /// How replicas whose role is `shadow` get copies.
@@ -202,6 +206,7 @@ impl Default for GatewaySpec {
             telemetry: Some(TelemetrySpec::default()),
             warm_up: None,
             cache: None,
+            batching: None,
             canary: None,
             shadow: None,
             limits: LimitSpec::default(),
@@ -309,12 +314,16 @@ impl GatewaySpec {
         }
         self.record.as_ref().map_or(Ok(()), RecordSpec::validate)?;
         self.cache.as_ref().map_or(Ok(()), CacheSpec::validate)?;
+        self.batching.as_ref().map_or(Ok(()), JoinSpec::validate)?;
         self.traces.as_ref().map_or(Ok(()), TracesSpec::validate)?;
         self.front().validate()?;
-        if let Some(name) = &self.admission.tenant_header
-            && HeaderName::try_from(name).is_err()
-        {
-            return conflict("admission.tenant_header", format!("{name:?} is no header's name"));
+        let tenants = self.admission.tenant_header.iter().map(|name| ("admission.tenant_header", name));
+        let differ = self.batching.iter().flat_map(|batching| &batching.may_differ);
+        let named = tenants.chain(differ.map(|name| ("batching.may_differ", name)));
+        for (key, name) in named {
+            if HeaderName::try_from(name).is_err() {
+                return conflict(key, format!("{name:?} is no header's name"));
+            }
         }
         let classes = self.keys.iter().filter_map(|key| key.class.as_ref());
         if let Some(class) = classes.into_iter().find(|class| self.admission.class(class).is_none()) {

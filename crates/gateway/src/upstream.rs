@@ -19,7 +19,7 @@ use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::replica::Replica;
+use crate::replica::{Replica, UpstreamWay};
 use crate::rules::InForce;
 
 /// A connection that was idle for longer is not used: engines on uvicorn close theirs after 5 s, and a request that meets the close is lost.
@@ -37,19 +37,6 @@ struct Sender {
     http: SendRequest<Full<Bytes>>,
     made: At,
     number: u32,
-}
-
-/// How a request went to its replica.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct UpstreamWay {
-    /// When the connection stood.
-    pub connected: At,
-    /// When the request was handed to it.
-    pub sent: At,
-    /// Its number.
-    pub connection: u32,
-    /// Had it carried a request before?
-    pub reused: bool,
 }
 
 /// See the module.
@@ -210,9 +197,4 @@ impl Upstreams {
         let slow = |_| format!("no connection within {} s", CONNECT.as_secs());
         tokio::time::timeout(CONNECT, connecting).await.map_err(slow)?
     }
-}
-
-/// This long from now, as the runtime's timers count. They are late by a millisecond, which no limit here minds.
-pub fn soon(span: Span) -> tokio::time::Instant {
-    tokio::time::Instant::now() + span.as_duration()
 }

@@ -27,6 +27,8 @@ pub struct AdmissionSpec {
     /// Most time to the first token, ms, where a request does not say its own (`x-slo-ttft-ms`): what can't be answered in time is refused at
     /// once. None = nothing is refused by prediction.
     pub slo_ttft_ms: Option<f64>,
+    /// Where no time is set for a class, it is the budget's ceiling on the time to the first token: who would come later is over it already. Takes a budget.
+    pub slo_from_budget: bool,
     /// Prompts that are sent ahead to a replica, in seconds of its work; two requests always. 0 = all of them: its own queue decides.
     pub ahead_s: f64,
     /// Most requests on one replica, whatever they are; none = no limit. Answers that come whole show no first token, so only this bounds them.
@@ -68,6 +70,7 @@ impl Default for AdmissionSpec {
             bytes: 256 << 20,
             wait_s: 30.0,
             slo_ttft_ms: None,
+            slo_from_budget: false,
             ahead_s: 1.0,
             per_replica: None,
             tenant_header: None,

@@ -1,6 +1,7 @@
 //! `plimsoll gateway`: a streaming proxy in front of replicas, until it is told to stop.
 
 pub mod again;
+pub mod deadlines;
 mod explain;
 pub mod in_force;
 pub mod record;
@@ -29,6 +30,7 @@ use crate::flags::{Format, GatewayArgs};
 use crate::out;
 use crate::screen::KeyWatch;
 use again::Again;
+use deadlines::with_deadlines;
 use record::{RecordEnd as Recorded, TrafficRecord};
 
 /// How often it is seen whether a replica's standing has changed.
@@ -345,7 +347,7 @@ fn asked(args: &GatewayArgs, path: Option<&str>) -> Result<GatewaySpec, Stop> {
         None => Stop::usage(e.to_string()),
     };
     spec.validate().map_err(|e| named(&e))?;
-    Ok(spec)
+    with_deadlines(spec)
 }
 
 fn replica(text: &str) -> ReplicaSpec {

@@ -25,12 +25,14 @@ use serde::{Deserialize, Serialize};
 
 use flight::{Reader, SharedFlight};
 
+use crate::same::digest;
+
 /// Says on an answer whether it came from here.
 pub const CACHE: HeaderName = HeaderName::from_static("x-plimsoll-cache");
 /// Headers of a request that its answer may depend on.
-const DEPENDS: [HeaderName; 4] = [ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, CONTENT_ENCODING];
+static DEPENDS: [HeaderName; 4] = [ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, CONTENT_ENCODING];
 /// And those that say who asks.
-const CREDENTIALS: [HeaderName; 6] = [
+static CREDENTIALS: [HeaderName; 6] = [
     AUTHORIZATION,
     COOKIE,
     HeaderName::from_static("x-api-key"),
@@ -221,23 +223,14 @@ impl Cache {
         if self.spec.which == CachedKinds::Deterministic && !is_deterministic(path, body) {
             return None;
         }
-        let mut hash = ring::digest::Context::new(&ring::digest::SHA256);
-        let mut put = |part: &[u8]| {
-            hash.update(&(part.len() as u64).to_le_bytes());
-            hash.update(part);
-        };
-        put(self.spec.revision.as_bytes());
-        put(path.as_bytes());
         let own = self.spec.scope == Scope::Tenant;
-        put(&if own { tenant.to_le_bytes() } else { [0; 8] });
-        for name in DEPENDS.iter().chain(CREDENTIALS.iter().filter(|_| own)) {
-            for value in headers.get_all(name) {
-                put(name.as_str().as_bytes());
-                put(value.as_bytes());
-            }
-        }
-        put(body);
-        hash.finish().as_ref().try_into().ok()
+        let tenant = if own { tenant.to_le_bytes() } else { [0; 8] };
+        let names = DEPENDS.iter().chain(CREDENTIALS.iter().filter(|_| own));
+        let headers = names.flat_map(|name| {
+            headers.get_all(name).iter().flat_map(|value| [name.as_str().as_bytes(), value.as_bytes()])
+        });
+        let first = [self.spec.revision.as_bytes(), path.as_bytes(), &tenant];
+        Some(digest(first.into_iter().chain(headers).chain([&body[..]])))
     }
 
     /// What a request finds; it reads whatever that is.

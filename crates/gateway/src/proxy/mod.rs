@@ -1,5 +1,6 @@
-//! One request: read whole, answered ([`tries`], and [`race`] where two replicas are at it), its answer passed on.
+//! One request: read whole, answered ([`tries`], [`race`] where two replicas are at it, and [`joined`] where others ask with it), its answer passed on.
 
+mod joined;
 mod race;
 mod tries;
 
@@ -19,19 +20,20 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use plimsoll_math::rng::mix;
 use plimsoll_model::{Arm, At, BudgetState, Span};
-use plimsoll_policy::{AdmissionSpec, HedgeSpec, Terms, split};
+use plimsoll_policy::{AdmissionSpec, HedgeSpec, Refusal, Terms, split};
 
 use crate::cache::{Cache, CacheKey};
 use crate::cached;
 use crate::doors::{self, Shut, Toll};
 use crate::explain::Choice;
+use crate::join::UnderWay;
 use crate::pool::ReplicaPool;
 use crate::relay;
 use crate::reply::{self, Out};
 use crate::request::{self, ParsedRequest, PromptBlocks};
 use crate::rules::{InForce, Rules};
 use crate::spec::LimitSpec;
-use crate::stats::{End, RequestStage, Stats};
+use crate::stats::{End, EndCount, RequestStage, Stats};
 use crate::terms;
 use crate::trace_context::TraceContext;
 use crate::traffic::{Recording, Traffic, head_bytes};
@@ -109,6 +111,12 @@ pub(crate) struct Call {
     /// What its key was charged.
     pub toll: Option<Toll>,
     pub recording: Option<Recording>,
+    /// Who hears how it ends.
+    ends: EndCount,
+    /// Why the gateway itself did not send it.
+    refused: Option<Refusal>,
+    /// Whose turn it is when it has ended, where requests are joined.
+    under_way: Option<UnderWay>,
     /// Does its client ask why it went where it went, and may it?
     asks_why: bool,
     /// The answer to that.
@@ -154,21 +162,24 @@ impl Call {
         }
     }
 
-    /// The same for a shadow, which makes nobody wait and is charged to nobody.
-    fn copy(&self) -> Call {
+    /// The same again, which is charged to nobody. `ends`: who hears how it ends.
+    fn copy(&self, ends: EndCount) -> Call {
         Call {
             rules: Arc::clone(&self.rules),
             came: self.came,
             id: self.id.clone(),
             message: self.message.clone(),
-            asked: ParsedRequest { arm: Arm::Base, ..self.asked.clone() },
+            asked: self.asked.clone(),
             split: self.split,
-            terms: Terms { slo: None, ..self.terms },
+            terms: self.terms,
             context: None,
             sent: 0,
             held: Span::ZERO,
             toll: None,
             recording: None,
+            ends,
+            refused: None,
+            under_way: None,
             asks_why: false,
             why: None,
         }
@@ -292,15 +303,11 @@ impl Worker {
         headers.remove(HOST);
         headers.remove(CONTENT_LENGTH);
         headers.entry(REQUEST_ID).or_insert_with(|| id.clone());
-        let cut = match (&self.traffic, self.pool.needs_blocks) {
-            (Some(_), _) => PromptBlocks::Whole,
-            (None, true) => PromptBlocks::Blocks,
-            (None, false) => PromptBlocks::No,
-        };
         let asked_why = headers.remove(EXPLAIN).is_some_and(|value| value == "1");
         let asks_why = asked_why && rules.explain_header;
         let is_post = parts.method == Method::POST;
-        let mut asked = if is_post { ParsedRequest::read(&body, cut) } else { ParsedRequest::default() };
+        let mut asked =
+            if is_post { ParsedRequest::read(&body, self.cut()) } else { ParsedRequest::default() };
         if let Some(model) = path.path().strip_prefix(MODELS).filter(|_| !is_post) {
             asked.model_hash = model.strip_prefix('/').map(|model| request::hash(model.as_bytes()));
         }
@@ -332,9 +339,21 @@ impl Worker {
             held: Span::ZERO,
             toll,
             recording: None,
+            ends: EndCount::Client(Arc::clone(&self.stats)),
+            refused: None,
+            under_way: None,
             asks_why,
             why: None,
         })
+    }
+
+    /// How far prompts are cut into blocks.
+    fn cut(&self) -> PromptBlocks {
+        match (&self.traffic, self.pool.needs_blocks) {
+            (Some(_), _) => PromptBlocks::Whole,
+            (None, true) => PromptBlocks::Blocks,
+            (None, false) => PromptBlocks::No,
+        }
     }
 
     /// The list of all models, or what stands for several, where that is asked for and no replica has it.
@@ -346,8 +365,16 @@ impl Worker {
         }
     }
 
-    /// A replica's answer.
-    pub(crate) async fn answers(&self, mut call: Call, gone: Gone) -> Response<Out> {
+    /// A replica's answer, to it or to several that ask the same of it.
+    pub(crate) async fn answers(self: &Rc<Worker>, call: Call, gone: Gone) -> Response<Out> {
+        match joined::joinable(&call) {
+            Some(joinable) => joined::answer(self, call, joinable, gone).await,
+            None => self.alone(call, gone).await,
+        }
+    }
+
+    /// A replica's answer to it alone.
+    async fn alone(&self, mut call: Call, gone: Gone) -> Response<Out> {
         self.mirror(&call);
         let response = self.serve(&mut call).await;
         // What a replica answers takes it along.
@@ -364,7 +391,10 @@ impl Worker {
         if call.message.method != Method::POST || !is_green || !is_one {
             return;
         }
-        let (worker, mut call) = (Rc::clone(&shadow.worker), call.copy());
+        let worker = Rc::clone(&shadow.worker);
+        let mut call = call.copy(EndCount::Client(Arc::clone(&worker.stats)));
+        // It makes nobody wait, and its replicas are on no side.
+        (call.asked.arm, call.terms.slo) = (Arm::Base, None);
         tokio::task::spawn_local(async move {
             let now = worker.pool.clock.now();
             let recording =

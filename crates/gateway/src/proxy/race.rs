@@ -22,8 +22,9 @@ use super::{Call, Worker};
 use crate::pool::Booked;
 use crate::relay::{self, stream_type};
 use crate::stats::End;
+use crate::timer::soon;
 use crate::traffic::TryEnd;
-use crate::upstream::{Unanswered, soon};
+use crate::upstream::Unanswered;
 
 /// What of an answer is held back at most: a first token is in its first few hundred bytes.
 const MOST_HELD: usize = 64 << 10;

@@ -24,8 +24,9 @@ use crate::reply::{self, Out};
 use crate::stats::{self, End, RequestStage};
 use crate::terms;
 use crate::tiers::MODEL;
+use crate::timer::soon;
 use crate::traffic::TryEnd;
-use crate::upstream::{Lent, Unanswered, soon};
+use crate::upstream::{Lent, Unanswered};
 
 /// What of a refusal is kept while another replica is tried.
 const MOST_KEPT: usize = 64 << 10;
@@ -87,11 +88,14 @@ impl Worker {
                 Some(booked) => booked,
                 None => {
                     if let Some(kept) = kept {
-                        self.stats.end(kept.end);
+                        call.ends.end(kept.end);
                         return kept.response;
                     }
                     if sent > 0 {
-                        return self.failed("No further replica could take the request after one broke off.");
+                        return failed(
+                            call,
+                            "No further replica could take the request after one broke off.",
+                        );
                     }
                     tried.clear();
                     match self.place(call).await {
@@ -132,11 +136,11 @@ impl Worker {
                         Unanswered::Broken(why) => {
                             return match kept {
                                 Some(kept) => {
-                                    self.stats.end(kept.end);
+                                    call.ends.end(kept.end);
                                     kept.response
                                 }
                                 None => {
-                                    self.failed(&format!("The replica broke off before it answered: {why}."))
+                                    failed(call, &format!("The replica broke off before it answered: {why}."))
                                 }
                             };
                         }
@@ -196,7 +200,7 @@ impl Worker {
         call.record(|recording| recording.ends(end));
     }
 
-    fn may_retry(&self, sent: u32) -> bool {
+    pub(super) fn may_retry(&self, sent: u32) -> bool {
         let may = self.pool.may_retry(sent);
         if !may {
             self.stats.denied.fetch_add(1, Ordering::Relaxed);
@@ -260,10 +264,13 @@ impl Worker {
         call.record(|recording| recording.note(|told| told.routed += routed));
     }
 
-    fn refuse(&self, call: &mut Call, refusal: Refusal) -> Response<Out> {
-        self.pool.refused[call.terms.class][stats::reason(refusal)].fetch_add(1, Ordering::Relaxed);
+    pub(super) fn refuse(&self, call: &mut Call, refusal: Refusal) -> Response<Out> {
+        call.refused = Some(refusal);
+        if call.ends.is_client() {
+            self.pool.refused[call.terms.class][stats::reason(refusal)].fetch_add(1, Ordering::Relaxed);
+        }
         let (mut response, end) = terms::refused(refusal);
-        self.stats.end(end);
+        call.ends.end(end);
         response.headers_mut().insert(QUEUE_MS, queue_ms(call));
         let status = response.status().as_u16();
         let held_back = matches!(refusal, Refusal::HeldBack(_));
@@ -284,8 +291,20 @@ impl Worker {
         // What was shed or failed is no answer to pay for.
         let toll = call.toll.take_if(|_| matches!(judged.end, End::Answered | End::Refused));
         let recording = call.recording.take();
-        let begun =
-            RelayedRequest { came: call.came, head, held, lent, booked, whole, keep_alive, toll, recording };
+        let (ends, under_way) = (call.ends.clone(), call.under_way.take());
+        let begun = RelayedRequest {
+            came: call.came,
+            head,
+            held,
+            lent,
+            booked,
+            whole,
+            keep_alive,
+            toll,
+            recording,
+            ends,
+            under_way,
+        };
         let relay = Relay::new(
             body,
             begun,
@@ -322,14 +341,14 @@ impl Worker {
         headers.insert(QUEUE_MS, queue_ms(call));
         headers.entry(REQUEST_ID).or_insert_with(|| call.id.clone());
     }
-
-    fn failed(&self, why: &str) -> Response<Out> {
-        self.stats.end(End::Failed);
-        reply::error(StatusCode::BAD_GATEWAY, "replica_failed", why, None)
-    }
 }
 
-fn queue_ms(call: &Call) -> HeaderValue {
+fn failed(call: &Call, why: &str) -> Response<Out> {
+    call.ends.end(End::Failed);
+    reply::error(StatusCode::BAD_GATEWAY, "replica_failed", why, None)
+}
+
+pub(super) fn queue_ms(call: &Call) -> HeaderValue {
     HeaderValue::from((call.held.0 / 1_000_000).max(0))
 }
 

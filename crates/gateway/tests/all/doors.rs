@@ -19,7 +19,8 @@ fn hashed(key: &str) -> KeySource {
     KeySource { sha256: Some(Digest::of(key.as_bytes()).hex()), ..KeySource::default() }
 }
 
-fn key(id: &str, key: &str) -> KeySpec {
+/// A key of this id.
+pub fn key(id: &str, key: &str) -> KeySpec {
     let rate = RateSpec::default();
     KeySpec { id: id.to_owned(), key: hashed(key), tenant: None, class: None, rate }
 }

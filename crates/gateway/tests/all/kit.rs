@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use crate::embedder::Embedder;
 use plimsoll_client::Clock;
 use plimsoll_gateway::traffic::Traffic;
 use plimsoll_gateway::{Gateway, GatewaySpec, ReplicaSpec};
@@ -40,6 +41,8 @@ pub enum Act {
     Flood(usize),
     /// Nothing at all until the client goes.
     Silence,
+    /// Embeddings.
+    Embed(Embedder),
     /// Nothing for so long, then this.
     Late(Duration, Box<Act>),
 }
@@ -274,6 +277,11 @@ impl Mock {
                 socket.write_all(b"0\r\n\r\n").ok()
             }
             Act::Silence => self.until_gone(socket),
+            Act::Embed(embedder) => {
+                let (bytes, hangs_up) = embedder.reply(request);
+                socket.write_all(&bytes).ok()?;
+                (!hangs_up).then_some(())
+            }
             Act::Late(after, act) => {
                 sleep(*after);
                 self.do_as(socket, act, request)

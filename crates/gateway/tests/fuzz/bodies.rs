@@ -1,5 +1,7 @@
-//! What the gateway reads of a request's body, of a replica's list of models and of its usage; however it cuts the prompt, it says the same of the rest.
+//! What the gateway reads of a request's body, of a replica's list of models, its usage and its embeddings; however it cuts the prompt, it says the same of the rest.
 
+use plimsoll_gateway::join::answer::{AnswerShare, split};
+use plimsoll_gateway::join::body::{EmbeddingInputs, join};
 use plimsoll_gateway::request::{ParsedRequest, PromptBlocks};
 use plimsoll_gateway::{models, usage};
 
@@ -15,4 +17,17 @@ pub fn check(bytes: &[u8]) {
     }
     let _ = models::read(bytes);
     let _ = usage::cached_share(bytes);
+    if let Some(inputs) = EmbeddingInputs::read(&bytes.to_vec().into()) {
+        let twice = EmbeddingInputs::read(&join(&[&inputs, &inputs])).expect("a body of the same kind");
+        assert_eq!(
+            (twice.kind, twice.count, twice.around()),
+            (inputs.kind, 2 * inputs.count, inputs.around())
+        );
+    }
+    // Of one alone an answer is what it was, but for how its list is laid out.
+    let whole =
+        |bytes: &[u8]| split(bytes, &[AnswerShare { inputs: 1, weight: 1 }]).map(|parts| parts[0].clone());
+    if let Some(own) = whole(bytes) {
+        assert_eq!(whole(&own), Some(own));
+    }
 }

@@ -237,12 +237,19 @@ impl<A: QueuedAsk> Front<A> {
     }
 
     /// May one of a tier's replicas get a request, of those that were not `tried`?
-    fn is_ready(&mut self, (model, tier): (Option<u64>, u32), tried: &[u32], now: At) -> bool {
+    fn is_ready(&mut self, of: (Option<u64>, u32), tried: &[u32], now: At) -> bool {
+        self.fit(of, tried, now) > 0
+    }
+
+    /// How many of a model's replicas may get a request (of the tier of a name that stands for several), less those that were `tried`.
+    pub fn fit(&mut self, (model, tier): (Option<u64>, u32), tried: &[u32], now: At) -> u32 {
         let Front { health, usable, models, .. } = self;
         health.usable(now, usable);
         usable.retain(|replica| !tried.contains(replica));
         let deciding = models.deciding(model, tier);
-        usable.iter().any(|replica| deciding.is_none_or(|model| models.serves(*replica, model)))
+        let fit =
+            usable.iter().filter(|replica| deciding.is_none_or(|model| models.serves(**replica, model)));
+        fit.count() as u32
     }
 
     /// Tiers that were passed over for the request that was placed last, and by how much each would have been late; none = nobody there might get it.

@@ -2,6 +2,7 @@
 
 mod autoscaling;
 mod failing;
+mod joining;
 mod queueing;
 mod rates;
 mod routing;
