@@ -8,25 +8,24 @@ use plimsoll_watch::history::compare::{MeanRow, StretchComparison};
 use crate::table::Table;
 use crate::{figure, words};
 
-/// `RUN: 10 min from 2026-11-27T10:00:00.123Z on, in 60 blocks of 10 s; 10 min of it watched`.
+/// `RUN: 10 min from 2026-11-27T10:00:00Z on, in 60 blocks of 10 s; 10 min of it watched`.
 pub fn cut(run: &str, kept: &KeptStretch) -> String {
     format!(
         "{run}: {} from {} on, in {} of {}; {} of it watched",
         words::time(kept.to_s - kept.from_s),
         instant(kept.from_s),
         figure::counted(kept.blocks, "block"),
-        words::time(kept.length_s),
+        figure::exact_time(kept.length_s),
         words::time(kept.watched_s)
     )
 }
 
 /// A row for each length of blocks.
 pub fn kept(stretches: &[KeptStretch]) -> String {
-    let mut table = Table::new(&["blocks of", "blocks", "<from", "<to", "watched", "MB"]);
+    let mut table = Table::new(&["blocks", "<from", "<to", "watched", "MB"]);
     for kept in stretches {
         table.row([
-            words::time(kept.length_s),
-            figure::count(kept.blocks),
+            format!("{} of {}", figure::count(kept.blocks), figure::exact_time(kept.length_s)),
             instant(kept.from_s),
             instant(kept.to_s),
             words::time(kept.watched_s),
@@ -40,7 +39,8 @@ pub fn kept(stretches: &[KeptStretch]) -> String {
 }
 
 fn instant(unix_s: f64) -> String {
-    figure::rfc3339((unix_s * 1e3).round() as i64)
+    // What lies below a second is nobody's question here.
+    figure::rfc3339(unix_s.floor() as i64 * 1000).replace(".000Z", "Z")
 }
 
 /// Two stretches of live traffic, compared.
