@@ -221,14 +221,15 @@ fn watched(fleet: &Fleet, pages: usize, (every_s, seconds, churn): (f64, f64, f6
         &budget,
         "version: 1\nbudgets:\n  - {id: ttft, metric: ttft, p: 99, max: 500ms}\n  - {id: e2e, metric: e2e, p: 95, max: 10s}\n  - {id: itl, metric: itl, p: 95, max: 50ms}\n",
     )?;
-    let record = folder.path().join("alerts");
+    let [record, history] = ["alerts", "history"].map(|name| folder.path().join(name));
     std::fs::write(
         &file,
         format!(
-            "sources: [{{file_sd: targets.json}}]\nbudget: {}\nevery: {every_s}s\nwindow: 5m\nlisten: 127.0.0.1:0\njournal: {}\nrecord: {{dir: {}, keep_bytes: 100000000}}\n",
+            "sources: [{{file_sd: targets.json}}]\nbudget: {}\nevery: {every_s}s\nwindow: 5m\nlisten: 127.0.0.1:0\njournal: {}\nrecord: {{dir: {}, keep_bytes: 100000000}}\nhistory: {{dir: {}}}\n",
             budget.display(),
             folder.path().join("journal").display(),
-            record.display()
+            record.display(),
+            history.display()
         ),
     )?;
     fleet.list(0..pages, &list)?;
@@ -281,7 +282,9 @@ fn watched(fleet: &Fleet, pages: usize, (every_s, seconds, churn): (f64, f64, f6
     ));
     if churn > 0.0 {
         course_of(&course, gone);
-        say(format!("  folder {} KiB", size(folder.path()) / 1024));
+        let kib = |dir: &Path| size(dir) / 1024;
+        let (all, history) = (kib(folder.path()), kib(&history));
+        say(format!("  folder {all} KiB, of which history {history} KiB"));
     }
     Ok(peak)
 }

@@ -27,6 +27,7 @@ use crate::pool::{ConnectionPool, HeldConnection};
 use crate::stamp::Meter;
 use crate::target::{Target, TargetError, without_user};
 use crate::targets;
+use crate::tls::SharedTls;
 
 /// Longest wait for a page, unless looks are further apart.
 pub(crate) const PATIENCE: Span = Span::from_secs(2);
@@ -194,22 +195,27 @@ const AT_ONCE: usize = 64;
 
 async fn named(target: &TargetSpec, pages: &[String], asks: bool) -> Result<Vec<MetricsPage>, ScrapeError> {
     let several = pages.len() > 1;
+    let tls = &SharedTls::default();
     let written = pages.iter().enumerate().map(|(number, text)| async move {
         let name = if several { (number + 1).to_string() } else { String::new() };
-        let page = written(target, name, text)?;
+        let page = written(target, (name, text), tls)?;
         answering(page, asks).await.map_err(|why| ScrapeError::Silent { page: targets::decoded(text), why })
     });
     futures_util::stream::iter(written).buffered(AT_ONCE).try_collect().await
 }
 
 /// A page as the user wrote it; `name`: what it is called unless that is said.
-fn written(target: &TargetSpec, name: String, text: &str) -> Result<MetricsPage, ScrapeError> {
+fn written(
+    target: &TargetSpec,
+    (name, text): (String, &str),
+    tls: &SharedTls,
+) -> Result<MetricsPage, ScrapeError> {
     let (name, url) = match text.split_once('=') {
         Some((name, url)) if !name.contains("//") => (name.to_owned(), url),
         _ => (name, text),
     };
     let wrong = |source| ScrapeError::Target { page: targets::decoded(&without_user(text)), source };
-    let at = Target::new(&spec_of(target, url), None).map_err(wrong)?;
+    let at = Target::sharing(&spec_of(target, url), None, tls).map_err(wrong)?;
     let form = match at.base().rsplit('/').next().unwrap_or_default() {
         "loads" => Form::SglangLoads,
         "slots" => Form::LlamaSlots,

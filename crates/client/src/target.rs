@@ -18,7 +18,7 @@ use crate::header_template::HeaderTemplate;
 use crate::link::Route;
 use crate::request::Opening;
 use crate::secret::{Secret, SecretError};
-use crate::tls::{TlsError, TlsTrust, client_config};
+use crate::tls::{SharedTls, TlsError, TlsTrust};
 
 /// A target that cannot be used as it is written.
 #[derive(Debug, thiserror::Error)]
@@ -69,13 +69,21 @@ impl Target {
     /// # Errors
     /// Whatever in the spec cannot be used.
     pub fn new(spec: &TargetSpec, key: Option<Secret>) -> Result<Target, TargetError> {
+        Target::sharing(spec, key, &SharedTls::default())
+    }
+
+    /// The same, one of several whose TLS is set up once.
+    ///
+    /// # Errors
+    /// As [`Target::new`].
+    pub fn sharing(spec: &TargetSpec, key: Option<Secret>, tls: &SharedTls) -> Result<Target, TargetError> {
         let uri = read_url(&spec.url)?;
         let host = uri.host().unwrap_or_default().to_owned();
         let https = uri.scheme_str() == Some("https");
         let port = uri.port_u16().unwrap_or(if https { 443 } else { 80 });
         let tls = match https {
             false => None,
-            true => Some(tls_of(spec, &host)?),
+            true => Some(tls_of(spec, &host, tls)?),
         };
         let mut secrets = Vec::new();
         let (headers, own) = headers_of(spec, &uri, key, &mut secrets)?;
@@ -207,7 +215,11 @@ fn read_url(url: &str) -> Result<Uri, TargetError> {
     Ok(uri)
 }
 
-fn tls_of(spec: &TargetSpec, host: &str) -> Result<(Arc<ClientConfig>, ServerName<'static>), TargetError> {
+fn tls_of(
+    spec: &TargetSpec,
+    host: &str,
+    shared: &SharedTls,
+) -> Result<(Arc<ClientConfig>, ServerName<'static>), TargetError> {
     let trust = match (&spec.ca_file, spec.tls_verify) {
         (_, false) => TlsTrust::Anything,
         (Some(file), true) => TlsTrust::SystemAnd(Path::new(file).to_owned()),
@@ -215,7 +227,7 @@ fn tls_of(spec: &TargetSpec, host: &str) -> Result<(Arc<ClientConfig>, ServerNam
     };
     let name = ServerName::try_from(host.trim_start_matches('[').trim_end_matches(']').to_owned())
         .map_err(|e| TargetError::Url { url: spec.url.clone(), why: e.to_string() })?;
-    Ok((client_config(&trust)?, name))
+    Ok((shared.config(&trust)?, name))
 }
 
 fn headers_of(
@@ -311,6 +323,20 @@ mod tests {
             join("https://h/o/d?api-version=1", "/chat/completions"),
             "/o/d/chat/completions?api-version=1"
         );
+    }
+
+    /// Of targets that are made together those of one trust share what they hold it by.
+    #[test]
+    fn one_trust_is_set_up_once() {
+        let (tls, other) = (SharedTls::default(), SharedTls::default());
+        let config = |url: &str, tls_verify: bool, tls: &SharedTls| {
+            let spec = TargetSpec { url: url.into(), tls_verify, ..TargetSpec::default() };
+            Target::sharing(&spec, None, tls).expect("usable").tls.expect("https").0
+        };
+        let first = config("https://a/", true, &tls);
+        assert!(Arc::ptr_eq(&first, &config("https://b/", true, &tls)));
+        assert!(!Arc::ptr_eq(&first, &config("https://a/", false, &tls)), "another trust");
+        assert!(!Arc::ptr_eq(&first, &config("https://a/", true, &other)));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! never a fallback.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{WebPkiServerVerifier, verify_server_name};
@@ -60,6 +60,26 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
 /// The configuration that all connections share.
 pub fn client_config(trust: &TlsTrust) -> Result<Arc<ClientConfig>, TlsError> {
     client_config_as(trust, None)
+}
+
+/// One configuration for each trust, of targets that are made together: each holds all authorities, and ten thousand pages need them once.
+#[derive(Default, Debug)]
+pub struct SharedTls(Mutex<Vec<(TlsTrust, Arc<ClientConfig>)>>);
+
+impl SharedTls {
+    /// That of this trust.
+    ///
+    /// # Errors
+    /// As [`client_config`].
+    pub fn config(&self, trust: &TlsTrust) -> Result<Arc<ClientConfig>, TlsError> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, config)) = known.iter().find(|one| one.0 == *trust) {
+            return Ok(Arc::clone(config));
+        }
+        let config = client_config(trust)?;
+        known.push((trust.clone(), Arc::clone(&config)));
+        Ok(config)
+    }
 }
 
 /// The same for a client that shows a certificate of its own where a server asks for one.

@@ -5,7 +5,7 @@
 //! are.
 //!
 //! Reading order: [`figure`] (how numbers look), [`table`] (plain text tables), [`headline`] (the verdict in
-//! sentences), [`text`] (the terminal), [`compare`] (two runs), [`history`] (a line of results), [`profile`] (where the time went), [`html`], [`gate`] (what a budget came to), [`watch`] (verdicts while it goes on), [`traces`] (what lies in a heap of spans), [`import`] (what another tool's file comes to), [`workload`] (what became of a log), [`mlflow`] (a run for its experiments), [`split`] (a total over stages), [`calc`] (what a law answers), [`plan`] (a plan; [`plan_envelope`], [`plan_verify`]).
+//! sentences), [`text`] (the terminal), [`compare`] (two runs), [`history`] (a line of results), [`kept`] (what a watch keeps of the past), [`profile`] (where the time went), [`html`], [`gate`] (what a budget came to), [`watch`] (verdicts while it goes on), [`traces`] (what lies in a heap of spans), [`import`] (what another tool's file comes to), [`workload`] (what became of a log), [`mlflow`] (a run for its experiments), [`split`] (a total over stages), [`calc`] (what a law answers), [`plan`] (a plan; [`plan_envelope`], [`plan_verify`]).
 
 pub mod active;
 pub mod calc;
@@ -24,6 +24,7 @@ pub mod headline;
 pub mod history;
 pub mod html;
 pub mod import;
+pub mod kept;
 pub mod levers;
 pub mod mlflow;
 mod network;

@@ -1,5 +1,8 @@
 //! What came between two ticks: the counts of each row of the budget, and the state of the fleet beside them.
 
+use std::collections::BTreeMap;
+
+use plimsoll_measure::server_side::Buckets;
 use plimsoll_model::{At, Span};
 
 use crate::alert::FirstTokens;
@@ -12,6 +15,8 @@ pub(crate) struct TickBlock {
     pub length: Span,
     /// Of each row of the budget; `None` = no page has its signal.
     pub rows: Vec<Option<OverCount>>,
+    /// Latencies of those of them that hold a tail against its middle, by their places.
+    pub tails: BTreeMap<usize, Buckets>,
     /// First tokens of all; `None` = no page has their histogram.
     pub first: Option<FirstTokens>,
     pub finished: Option<f64>,

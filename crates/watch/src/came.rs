@@ -3,12 +3,15 @@
 //! An engine's own figures and those of the gateway before it are added apart, because they count the same requests; where any engine on
 //! the pages tells a signal, the gateways' are left out.
 
+use std::collections::BTreeMap;
+
 use plimsoll_judge::budget::{Budget, BudgetFile};
 use plimsoll_measure::server_side::{Buckets, Signal};
 use plimsoll_model::At;
 
 use crate::alert::FirstTokens;
 use crate::block::TickBlock;
+use crate::history::gather::KeptCounts;
 use crate::over::OverCount;
 use crate::rows::{self, RowSource};
 
@@ -40,6 +43,8 @@ pub(crate) struct Came {
     pub since: Option<At>,
     /// Replicas that began anew.
     pub restarts: u64,
+    /// All that is counted, where it is kept.
+    pub kept: Option<KeptCounts>,
 }
 
 /// What one kind of teller told.
@@ -47,6 +52,7 @@ pub(crate) struct Came {
 pub(crate) struct Part {
     gained: [Option<f64>; GAINED.len()],
     rows: Vec<Option<OverCount>>,
+    tails: BTreeMap<usize, Buckets>,
     first: Option<Buckets>,
     /// Requests that wait, times the seconds for which they do, and of how many seconds and replicas.
     waiting: Option<(f64, f64)>,
@@ -78,6 +84,14 @@ impl Part {
         *row = Some(row.unwrap_or_default().with(over));
     }
 
+    pub fn tail(&mut self, place: usize, buckets: Buckets) {
+        let all = match self.tails.remove(&place) {
+            Some(all) => all.with(buckets),
+            None => buckets,
+        };
+        self.tails.insert(place, all);
+    }
+
     pub fn first(&mut self, buckets: Buckets) {
         self.first = Some(match self.first.take() {
             Some(all) => all.with(buckets),
@@ -104,6 +118,11 @@ fn add(all: &mut Option<(f64, f64)>, one: (f64, f64)) {
 }
 
 impl Came {
+    /// What comes from now on, kept as before.
+    pub fn next(&self) -> Came {
+        Came { kept: self.kept.as_ref().map(|_| KeptCounts::default()), ..Came::default() }
+    }
+
     pub fn of(&mut self, teller: Teller) -> &mut Part {
         match teller {
             Teller::Engines => &mut self.engines,
@@ -119,6 +138,19 @@ impl Came {
         };
         let gained = |signal| part(signal).gained(signal);
         let failed: f64 = [Signal::Failed, Signal::Refused].into_iter().filter_map(gained).sum();
+        let tail = |(place, budget): (usize, &Budget)| match rows::source(budget) {
+            RowSource::TailRatio { signal, .. } => {
+                let mut own = part(signal).tails.get(&place)?.clone();
+                if let Some(last) = own.counts.last_mut().filter(|_| failed >= 1.0) {
+                    // What failed is later than every answer, and in no sum.
+                    *last += failed.round();
+                    (own.sum, own.bounds) = (None, [None, None]);
+                }
+                Some((place, own))
+            }
+            _ => None,
+        };
+        let tails = file.budgets.iter().enumerate().filter_map(tail).collect();
         let failed = OverCount::failed(failed.max(0.0).round() as u64);
         let row = |(place, budget): (usize, &Budget)| match rows::source(budget) {
             RowSource::Latency { signal, .. } => {
@@ -131,7 +163,10 @@ impl Came {
                 let n = gained(Signal::Finished)?.max(0.0).round() as u64;
                 Some(failed.with(OverCount { n, ..OverCount::default() }))
             }
-            RowSource::Values { .. } | RowSource::Shares(_) | RowSource::Nothing(_) => None,
+            RowSource::TailRatio { .. }
+            | RowSource::Values { .. }
+            | RowSource::Shares(_)
+            | RowSource::Nothing(_) => None,
         };
         let first = part(Signal::Ttft).first.clone().filter(|buckets| !buckets.edges.is_empty());
         let computed = gained(Signal::PromptTokens);
@@ -141,6 +176,7 @@ impl Came {
             at: to,
             length: to - from,
             rows: file.budgets.iter().enumerate().map(row).collect(),
+            tails,
             first: first.map(|buckets| FirstTokens { buckets, computed, waited_s }),
             finished: gained(Signal::Finished),
             output_tokens: gained(Signal::OutputTokens),

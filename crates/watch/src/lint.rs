@@ -3,7 +3,7 @@
 use plimsoll_judge::budget::{Budget, BudgetFile};
 use plimsoll_measure::budget::{Unit, shown};
 use plimsoll_measure::say::number;
-use plimsoll_measure::server_side::{ServerSide, Signal};
+use plimsoll_measure::server_side::{Buckets, ServerSide, Signal};
 use plimsoll_model::At;
 use serde::Serialize;
 
@@ -50,6 +50,7 @@ pub fn lint(file: &BudgetFile, pairs: &[Pair], side: &ServerSide, until: At) -> 
                 (true, false) => (false, "the page counts no failed requests".to_owned(), None),
             },
             RowSource::Latency { signal, limit_s } => latency(side, signal, limit_s, until),
+            RowSource::TailRatio { signal, .. } => tail(side, signal, until),
             RowSource::Values { .. } | RowSource::Shares(_) => (true, "request by request".to_owned(), None),
         };
         let reach = |pair: &Pair| LintPair { pair: *pair, reachable: pair.reachable(allowed(budget)) };
@@ -65,7 +66,7 @@ pub(crate) fn counts_failures(side: &ServerSide) -> bool {
 }
 
 fn is_counted(budget: &Budget) -> bool {
-    !matches!(source(budget), RowSource::Nothing(_))
+    source(budget).is_count()
 }
 
 /// The burn rates that no row of the file can reach, and what to write instead; `None` = each can be reached by one at least. A file
@@ -101,10 +102,24 @@ pub fn out_of_reach(row: &LintRow) -> Option<String> {
     })
 }
 
+/// What it took in since its process began, or since it was first read.
+fn taken(side: &ServerSide, signal: Signal, until: At) -> Option<Buckets> {
+    side.histogram(signal, At(i64::MIN / 2), until).or_else(|| side.histogram(signal, At(0), until))
+}
+
+fn tail(side: &ServerSide, signal: Signal, until: At) -> (bool, String, Option<[f64; 2]>) {
+    match taken(side, signal, until).is_some_and(|buckets| !buckets.edges.is_empty()) {
+        true => (
+            true,
+            "as a bracket: between the edges that the median lies between; no alert is told by it".to_owned(),
+            None,
+        ),
+        false => (false, format!("the page has no {} histogram with buckets", signal.name()), None),
+    }
+}
+
 fn latency(side: &ServerSide, signal: Signal, limit_s: f64, until: At) -> (bool, String, Option<[f64; 2]>) {
-    let Some(buckets) =
-        side.histogram(signal, At(i64::MIN / 2), until).or_else(|| side.histogram(signal, At(0), until))
-    else {
+    let Some(buckets) = taken(side, signal, until) else {
         return (false, format!("the page has no {} histogram", signal.name()), None);
     };
     if buckets.edges.is_empty() {

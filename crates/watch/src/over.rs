@@ -7,6 +7,8 @@
 //! (a page that was read while it changed) is not used. Where a sender tells the smallest and the largest observation (OpenTelemetry's do), no bucket
 //! reaches beyond them: a largest one that is not over B settles it, and the bucket above all edges has an end.
 
+use plimsoll_math::quantile::{BATCHES, EffectiveN, ShareVariance};
+use plimsoll_measure::budget::Count;
 use plimsoll_measure::server_side::Buckets;
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +35,9 @@ impl OverCount {
         OverCount { n: self.n + other.n, least: self.least + other.least, most: self.most + other.most }
     }
 }
+
+/// Fewest blocks from which it can be told how alike neighbouring requests are.
+pub(crate) const LEAST_BLOCKS: usize = 8;
 
 /// Within this share of each other an edge is the ceiling: pages write `0.5`, `0.50` and `0.5000000001`.
 const SAME: f64 = 1e-9;
@@ -65,6 +70,21 @@ pub fn over(buckets: &Buckets, limit_s: f64) -> Option<OverCount> {
             .and_then(|sum| sharper((edges, [lowest, highest]), &counts, place, limit_s, sum))
             .unwrap_or(plain),
     )
+}
+
+/// The blocks as one count, worth as many independent requests as the shares over it vary between blocks.
+pub(crate) fn count(blocks: &[OverCount], all: OverCount) -> Count {
+    let steps = |of: fn(&OverCount) -> u64| -> Vec<(u64, u64)> {
+        blocks.iter().map(|block| (of(block), block.n)).collect()
+    };
+    let per_batch = (blocks.len() / BATCHES).max(1);
+    let read = |of: fn(&OverCount) -> u64, over: u64| {
+        let share = (over as f64 / all.n as f64).max(1.0 / all.n as f64);
+        EffectiveN::read(all.n as usize, share, [ShareVariance::of_uneven(&steps(of), per_batch)])
+    };
+    let worth = (blocks.len() >= LEAST_BLOCKS)
+        .then(|| read(|block| block.least, all.least).min(read(|block| block.most, all.most)));
+    Count { n: all.n, over_least: all.least, over_most: all.most, worth }
 }
 
 /// The smallest and the largest observation, where they can be of these buckets: a sender's own clock rounds.

@@ -14,6 +14,7 @@ use plimsoll_model::{At, SeriesName, Span};
 use crate::alert::cold::ReplicaSeen;
 use crate::came::{Around, Came, GAINED, Teller};
 use crate::finding::ReplicaNow;
+use crate::history::{KeptSignal, gather};
 use crate::over::{OverCount, over};
 use crate::rows::{self, RowSource};
 
@@ -50,6 +51,8 @@ struct Page {
     /// Where series stood that have left.
     gone: HashMap<SeriesName, f64>,
     replicas: Vec<ReplicaState>,
+    /// Where its gauges stand, where they are kept.
+    gauges: Vec<(KeptSignal, f64)>,
 }
 
 #[derive(Clone, Debug)]
@@ -121,6 +124,10 @@ impl Pages {
         let side = read.layout.between(name, before, (at, &values));
         if let Some(from) = page.good {
             count(&side, &read.layout, (from, at), (file, came));
+        }
+        if let Some(kept) = &mut came.kept {
+            page.good.into_iter().for_each(|from| kept.add(&side, &read.layout, (from, at)));
+            page.gauges = gather::gauges(&side, &read.layout);
         }
         page.replicas = side
             .replicas()
@@ -199,6 +206,12 @@ impl Pages {
         answering.flat_map(|page| page.replicas.iter().map(|replica| replica.seen.clone())).collect()
     }
 
+    /// Where the gauges of those that answer stand, together; `answering`: how many replicas that is.
+    pub fn gauges(&self, (now, every): (At, Span), answering: usize) -> BTreeMap<KeptSignal, f64> {
+        let pages = self.pages.values().filter(|page| !page.is_lost(now, every));
+        gather::fleet(pages.map(|page| &page.gauges[..]), answering)
+    }
+
     /// The fullest KV cache of those that answer.
     pub fn kv_usage(&self, now: At, every: Span) -> Option<f64> {
         let answering = self.pages.values().filter(|page| !page.is_lost(now, every));
@@ -266,9 +279,16 @@ fn count(
         }
     }
     for (place, budget) in file.budgets.iter().enumerate() {
-        let RowSource::Latency { signal, limit_s } = rows::source(budget) else { continue };
-        if let Some(over) = latency(side, signal, limit_s, (from, to)) {
-            came.of(teller(signal)).row(place, over);
+        match rows::source(budget) {
+            RowSource::Latency { signal, limit_s } => {
+                let over = latency(side, signal, limit_s, (from, to));
+                over.into_iter().for_each(|over| came.of(teller(signal)).row(place, over));
+            }
+            RowSource::TailRatio { signal, .. } => {
+                let taken = side.histogram(signal, from, to).filter(|taken| !taken.edges.is_empty());
+                taken.into_iter().for_each(|taken| came.of(teller(signal)).tail(place, taken));
+            }
+            _ => {}
         }
     }
     if let Some(first) = side.histogram(Signal::Ttft, from, to) {

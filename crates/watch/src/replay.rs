@@ -8,6 +8,7 @@ use plimsoll_measure::server_side::ServerSide;
 use plimsoll_model::{At, Attempt, Sample, Span};
 use serde::{Deserialize, Serialize};
 
+use crate::history::HistoryBlock;
 use crate::record::{AlertWindow, ended};
 use crate::{Alert, AlertKind, AlertSpec, WatchRow, WatchSpec, Watched};
 
@@ -26,6 +27,23 @@ pub struct Replayed {
 
 /// Keeps the window of alerts, and says in which run folder.
 pub type Keep<'a> = dyn FnMut(AlertWindow) -> String + 'a;
+
+/// The history of a run: what its pages counted, in blocks. `wall_ns`: the run's beginning on the wall clock, ns since 1970.
+pub fn history(file: &BudgetFile, every: Span, samples: &[Sample], wall_ns: i64) -> Vec<HistoryBlock> {
+    let Some((samples, every, (from, to))) = of_servers(samples, every) else { return Vec::new() };
+    let mut watched = Watched::new(file.clone(), WatchSpec { every, window: every }).keeping(wall_ns);
+    let (mut samples, mut now) = (samples.into_iter().peekable(), from);
+    loop {
+        while let Some(sample) = samples.next_if(|sample| sample.at <= now) {
+            watched.push(&sample);
+        }
+        watched.tick(now);
+        if now >= to {
+            return watched.blocks_ended(true);
+        }
+        now = (now + every).min(to);
+    }
+}
 
 /// Replays the requests of a run; `None` where it has none.
 pub fn of_requests(
@@ -56,6 +74,19 @@ pub fn of_pages(
     samples: &[Sample],
     keep: Option<&mut Keep<'_>>,
 ) -> Option<Replayed> {
+    let (samples, every, (from, to)) = of_servers(samples, every)?;
+    let spec = WatchSpec { every, window: to - from + every };
+    let watched = Watched::new(file.clone(), spec).alerting(alerts.clone());
+    let mut samples = samples.into_iter().peekable();
+    Some(go(watched, (from, to), (every, keep), |watched, now| {
+        while let Some(sample) = samples.next_if(|sample| sample.at <= now) {
+            watched.push(&sample);
+        }
+    }))
+}
+
+/// What servers said, in order of time, how often it is looked at, and from when to when.
+fn of_servers(samples: &[Sample], every: Span) -> Option<(Vec<Sample>, Span, (At, At))> {
     let mut samples: Vec<Sample> =
         samples.iter().filter(|sample| sample.source != "client").cloned().collect();
     let side = ServerSide::read(&samples);
@@ -65,14 +96,7 @@ pub fn of_pages(
     let every = every.max(side.cadence().unwrap_or(every));
     samples.sort_by_key(|sample| sample.at);
     let (from, to) = (samples.first()?.at, samples.last()?.at);
-    let spec = WatchSpec { every, window: to - from + every };
-    let watched = Watched::new(file.clone(), spec).alerting(alerts.clone());
-    let mut samples = samples.into_iter().peekable();
-    Some(go(watched, (from, to), (every, keep), |watched, now| {
-        while let Some(sample) = samples.next_if(|sample| sample.at <= now) {
-            watched.push(&sample);
-        }
-    }))
+    Some((samples, every, (from, to)))
 }
 
 /// Ticks from one instant to another; what has come until a tick is handed over before it.

@@ -62,6 +62,7 @@ pub(crate) fn block(file: &BudgetFile, attempts: &[Attempt], (from, to): (At, At
     TickBlock {
         at: to,
         first: None,
+        tails: Default::default(),
         length: to - from,
         rows: file.budgets.iter().map(|budget| row(file, budget, (&own, &columns))).collect(),
         finished: Some(ended as f64),
@@ -103,7 +104,10 @@ fn row(file: &BudgetFile, budget: &Budget, (own, columns): (&[&Attempt], &Column
                 }));
             }
         }
-        RowSource::Latency { .. } | RowSource::Errors | RowSource::Nothing(_) => return None,
+        RowSource::Latency { .. }
+        | RowSource::TailRatio { .. }
+        | RowSource::Errors
+        | RowSource::Nothing(_) => return None,
     }
     Some(over)
 }

@@ -6,14 +6,14 @@
 use std::collections::VecDeque;
 
 use plimsoll_judge::budget::{Budget, BudgetFile, Scope};
-use plimsoll_math::quantile::{EffectiveN, ShareVariance};
 use plimsoll_measure::budget::{BudgetMetric, Unit, shown};
-use plimsoll_measure::budget::{Count, Decision, decide};
+use plimsoll_measure::budget::{Decision, decide};
 use plimsoll_measure::findings::Held;
-use plimsoll_measure::server_side::Signal;
+use plimsoll_measure::server_side::{Buckets, Signal};
 
 use crate::block::TickBlock;
-use crate::over::OverCount;
+use crate::over::{LEAST_BLOCKS, OverCount, count};
+use crate::tail;
 use crate::{RowState, WatchRow};
 
 /// Where a row's counts come from.
@@ -25,6 +25,13 @@ pub enum RowSource {
         signal: Signal,
         /// The ceiling, s.
         limit_s: f64,
+    },
+    /// A latency histogram, whose p99 is held against its median.
+    TailRatio {
+        /// Which.
+        signal: Signal,
+        /// Times the median that it may be.
+        most: f64,
     },
     /// Failed and refused requests over all.
     Errors,
@@ -42,6 +49,11 @@ pub enum RowSource {
 }
 
 impl RowSource {
+    /// Is it a share of requests, which may be alerted on?
+    pub fn is_count(&self) -> bool {
+        !matches!(self, RowSource::Nothing(_) | RowSource::TailRatio { .. })
+    }
+
     /// What is counted, one and several.
     pub fn counted(&self) -> (&'static str, &'static str) {
         match self {
@@ -66,6 +78,10 @@ pub fn source(budget: &Budget) -> RowSource {
         (Some(max), Some(_)) => RowSource::Latency { signal, limit_s: max.value },
         _ => RowSource::Nothing("only a ceiling on a percentile is a count that a page can show"),
     };
+    let ratio = |signal| match budget.max.as_ref() {
+        Some(max) => RowSource::TailRatio { signal, most: max.value },
+        None => RowSource::Nothing("it has no ceiling: it is tracked"),
+    };
     match budget.metric {
         Ttft | TtftAfterSend => latency(Signal::Ttft),
         E2e | E2eAfterSend => latency(Signal::E2e),
@@ -82,9 +98,9 @@ pub fn source(budget: &Budget) -> RowSource {
         Ttfb | Ttfot | Ntpot | EventGap => {
             RowSource::Nothing("no server measures it; a client or a gateway does")
         }
-        TtftTailRatio | TpotTailRatio | E2eTailRatio => {
-            RowSource::Nothing("two quantiles out of buckets bracket their ratio too widely to judge it")
-        }
+        TtftTailRatio => ratio(Signal::Ttft),
+        TpotTailRatio => ratio(Signal::Tpot),
+        E2eTailRatio => ratio(Signal::E2e),
         Goodput => RowSource::Nothing("which requests met all ceilings at once is not on a page"),
         Throughput | OutputTokensPerS => RowSource::Nothing(
             "how much comes is not the server's doing; the gate judges it under a load of its own",
@@ -110,9 +126,6 @@ pub(crate) struct RowEvidence<'a> {
     pub of_requests: bool,
 }
 
-/// Fewest blocks from which it can be told how alike neighbouring requests are.
-const LEAST_BLOCKS: usize = 8;
-
 pub(crate) fn row(file: &BudgetFile, budget: &Budget, place: usize, seen: &RowEvidence<'_>) -> WatchRow {
     let source = match seen.of_requests {
         true => crate::requests::source(file, budget),
@@ -129,12 +142,21 @@ pub(crate) fn row(file: &BudgetFile, budget: &Budget, place: usize, seen: &RowEv
         allowed: None,
         unseen: String::new(),
     };
-    let counts: Vec<OverCount> =
-        seen.blocks.iter().filter_map(|block| block.rows.get(place).copied().flatten()).collect();
+    let tails: Vec<Buckets> =
+        seen.blocks.iter().filter_map(|block| block.tails.get(&place).cloned()).collect();
+    let counts: Vec<OverCount> = match &source {
+        RowSource::TailRatio { .. } => tails.iter().map(requests).collect(),
+        _ => seen.blocks.iter().filter_map(|block| block.rows.get(place).copied().flatten()).collect(),
+    };
     let all = counts.iter().fold(OverCount::default(), |all, one| all.with(*one));
     if let Some((state, why)) = uncounted(&source, seen, &counts, all) {
         let unseen = if state == RowState::Absent { "" } else { unseen(file, budget, &source) };
         return WatchRow { state, why, unseen: unseen.to_owned(), ..row };
+    }
+    if let RowSource::TailRatio { most, .. } = source {
+        let found = tail::judge(&tails, most, file.policy.alpha);
+        let (state, why) = stated(found.held, found.why, (seen.lost, seen.stalled));
+        return WatchRow { state, why, n: found.n, unseen: unseen(file, budget, &source).to_owned(), ..row };
     }
     let allowed = allowed(budget);
     let decision = decide(&count(&counts, all), allowed, file.policy.alpha);
@@ -150,6 +172,29 @@ pub(crate) fn row(file: &BudgetFile, budget: &Budget, place: usize, seen: &RowEv
         allowed: Some(allowed),
         unseen: unseen(file, budget, &source).to_owned(),
         ..row
+    }
+}
+
+/// What a histogram took in, as requests.
+fn requests(taken: &Buckets) -> OverCount {
+    OverCount { n: taken.counts.iter().sum::<f64>().round() as u64, ..OverCount::default() }
+}
+
+/// What is decided, where nothing that is not seen could have made it otherwise.
+fn stated(
+    held: Held,
+    what: String,
+    ([lost, pages], [stalled, replicas]): ([usize; 2], [usize; 2]),
+) -> (RowState, String) {
+    match held {
+        Held::Fail => (RowState::Broken, what),
+        _ if lost > 0 => (RowState::CannotTell, format!("{what}; {lost} of {pages} pages do not answer")),
+        _ if stalled > 0 => (
+            RowState::CannotTell,
+            format!("{what}; {stalled} of {replicas} replicas stalled, and what they compute has not ended"),
+        ),
+        Held::Pass => (RowState::Holds, what),
+        Held::Inconclusive => (RowState::CannotTell, what),
     }
 }
 
@@ -201,7 +246,7 @@ pub(crate) fn allowed(budget: &Budget) -> f64 {
 /// What the counts decide, and the sentence part that says on what.
 fn verdict(
     source: &RowSource,
-    ([lost, pages], [stalled, replicas]): ([usize; 2], [usize; 2]),
+    unseen: ([usize; 2], [usize; 2]),
     scrapes: usize,
     (all, over): (OverCount, [f64; 2]),
     (allowed, decision): (f64, &Decision),
@@ -215,7 +260,10 @@ fn verdict(
         RowSource::Shares(BudgetMetric::RetryRate) => "were tried again",
         RowSource::Shares(BudgetMetric::ErrorAndRetryRate) => "failed or were tried again",
         RowSource::Errors | RowSource::Shares(_) => "failed",
-        RowSource::Latency { .. } | RowSource::Values { .. } | RowSource::Nothing(_) => "are over it",
+        RowSource::Latency { .. }
+        | RowSource::TailRatio { .. }
+        | RowSource::Values { .. }
+        | RowSource::Nothing(_) => "are over it",
     };
     let unit = if matches!(source, RowSource::Values { .. } | RowSource::Shares(_)) {
         "readings"
@@ -225,41 +273,21 @@ fn verdict(
     let (one, many) = source.counted();
     let counted = plural(all.n as usize, one, many);
     let what = format!("{bracket} of {counted} {verb}, {} allowed", percent(allowed));
-    match decision.held {
-        Held::Fail => (RowState::Broken, what),
-        _ if lost > 0 => (RowState::CannotTell, format!("{what}; {lost} of {pages} pages do not answer")),
-        _ if stalled > 0 => (
-            RowState::CannotTell,
-            format!("{what}; {stalled} of {replicas} replicas stalled, and what they compute has not ended"),
-        ),
-        Held::Pass => (RowState::Holds, what),
-        Held::Inconclusive if scrapes < LEAST_BLOCKS => (
+    match stated(decision.held, what.clone(), unseen) {
+        // Nothing is hidden, and the counts alone do not decide.
+        (RowState::CannotTell, said) if said == what && scrapes < LEAST_BLOCKS => (
             RowState::CannotTell,
             format!("{what}; {scrapes} of the {LEAST_BLOCKS} {unit} that a verdict takes"),
         ),
-        Held::Inconclusive => {
+        (RowState::CannotTell, said) if said == what => {
             let more = decision.needed.map(|needed| {
                 format!("; about {} more would settle it", needed.saturating_sub(all.n).max(1))
             });
             let inside = (all.least < all.most).then(|| "; the ceiling lies inside a bucket".to_owned());
             (RowState::CannotTell, format!("{what}{}", more.or(inside).unwrap_or_default()))
         }
+        said => said,
     }
-}
-
-/// The blocks as one count, worth as many independent requests as the shares over it vary between blocks.
-pub(crate) fn count(blocks: &[OverCount], all: OverCount) -> Count {
-    let steps = |of: fn(&OverCount) -> u64| -> Vec<(u64, u64)> {
-        blocks.iter().map(|block| (of(block), block.n)).collect()
-    };
-    let per_batch = (blocks.len() / plimsoll_math::quantile::BATCHES).max(1);
-    let read = |of: fn(&OverCount) -> u64, over: u64| {
-        let share = (over as f64 / all.n as f64).max(1.0 / all.n as f64);
-        EffectiveN::read(all.n as usize, share, [ShareVariance::of_uneven(&steps(of), per_batch)])
-    };
-    let worth = (blocks.len() >= LEAST_BLOCKS)
-        .then(|| read(|block| block.least, all.least).min(read(|block| block.most, all.most)));
-    Count { n: all.n, over_least: all.least, over_most: all.most, worth }
 }
 
 /// What the source can't see of a row that it can judge.
@@ -269,6 +297,9 @@ fn unseen(file: &BudgetFile, budget: &Budget, source: &RowSource) -> &'static st
         RowSource::Latency { signal: Signal::Ttft | Signal::E2e, .. } if scope == Scope::User => {
             "the server's clock starts when a request has reached it: what lies before is not counted, so it can prove the budget broken, and that it \
              holds only as far as the server sees"
+        }
+        RowSource::TailRatio { signal: Signal::Ttft | Signal::E2e, .. } if scope == Scope::User => {
+            "the server's clock starts when a request has reached it: it is the ratio of what the server sees, and with what lies before it is another"
         }
         RowSource::Errors => "requests that never reached the server are not counted",
         _ => "",

@@ -12,6 +12,8 @@ use crate::alert::{AlertBoard, AlertKind, BoardState, Minute, board};
 use crate::block::TickBlock;
 use crate::came::Came;
 use crate::finding::ReplicaNow;
+use crate::history::HistoryBlock;
+use crate::history::gather::{Gathering, KeptCounts};
 use crate::pages::Pages;
 use crate::reads::Reads;
 use crate::recall::Recall;
@@ -49,6 +51,8 @@ pub struct Watched {
     requests: Option<Vec<Attempt>>,
     /// Those of the last minutes, where windows of alerts are kept.
     recent: Option<Recent>,
+    /// What is kept of the past, where it is.
+    history: Option<Gathering>,
     alerts: AlertBoard,
 }
 
@@ -67,7 +71,20 @@ impl Watched {
             last: None,
             requests: None,
             recent: None,
+            history: None,
         }
+    }
+
+    /// What pages count is kept in blocks: [`Watched::blocks_ended`]. `wall_ns`: At::ZERO on the wall clock, ns since 1970.
+    #[must_use]
+    pub fn keeping(mut self, wall_ns: i64) -> Watched {
+        self.came.kept = Some(KeptCounts::default());
+        Watched { history: Some(Gathering::new(wall_ns)), ..self }
+    }
+
+    /// Blocks of the history that have ended since the last call; `all`: the open one too, because nothing comes any more.
+    pub fn blocks_ended(&mut self, all: bool) -> Vec<HistoryBlock> {
+        self.history.as_mut().map_or(Vec::new(), |history| history.closed(all))
     }
 
     /// Windows of alerts are kept: requests are remembered for it.
@@ -205,11 +222,12 @@ impl Watched {
         let fresh = self.came.newest.filter(|fresh| self.last.is_none_or(|last| *fresh > last));
         let since = self.came.since.map(|since| self.last.unwrap_or(since));
         let block = since.zip(fresh).map(|since_fresh| self.block(since_fresh, now));
+        since.zip(fresh).into_iter().for_each(|since_fresh| self.keep(since_fresh, now));
         self.blocks.extend(block.clone());
         self.alert(now, block.as_ref());
         self.pages.ticked();
         let Some(fresh) = fresh else { return };
-        self.came = Came::default();
+        self.came = self.came.next();
         self.last = Some(fresh);
         self.leave(now);
     }
@@ -249,6 +267,16 @@ impl Watched {
         let Some(since) = self.alerts.undiagnosed(now) else { return };
         let found = self.recall.diagnose((since, now), self.alerts.good(), self.spec.every);
         self.alerts.diagnosed(now, &found);
+    }
+
+    /// Puts what came into the history.
+    fn keep(&mut self, came: (At, At), now: At) {
+        let (Some(history), Some(counts)) = (&mut self.history, self.came.kept.take()) else { return };
+        let replicas = self.pages.replicas(now, self.spec.every);
+        let answering = replicas.iter().filter(|replica| replica.answers).count();
+        let gauges = self.pages.gauges((now, self.spec.every), answering);
+        history.tick(came, (counts, gauges), (self.came.restarts, self.spec.every));
+        self.came.kept = Some(KeptCounts::default());
     }
 
     fn block(&self, (from, to): (At, At), now: At) -> TickBlock {

@@ -14,11 +14,17 @@ mod diagnosed;
 mod doubled;
 #[path = "all/export.rs"]
 mod export;
+#[path = "all/history.rs"]
+mod history;
 #[path = "all/over.rs"]
 mod over;
 #[path = "all/pages.rs"]
 mod pages;
 #[path = "all/requests.rs"]
 mod requests;
+#[path = "all/stretches.rs"]
+mod stretches;
+#[path = "all/tails.rs"]
+mod tails;
 #[path = "all/watched.rs"]
 mod watched;

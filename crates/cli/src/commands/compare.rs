@@ -6,7 +6,9 @@ use std::path::Path;
 use plimsoll_judge::compare::finding::{ChangeVerdict, Comparison, Difference};
 use plimsoll_judge::compare::{CompareRefusal, CompareSpec, Differing, Margins, RunRead, compare};
 use plimsoll_judge::quality::Quality;
+use plimsoll_watch::history::compare::StretchComparison;
 
+use super::watch::kept::PageWindow;
 use crate::baseline;
 use crate::eval_file;
 use crate::exit::{Exit, Stop};
@@ -51,6 +53,17 @@ fn of_runs(
             "{base_name} and {candidate_name} are one run: name the changed one"
         )));
     }
+    let stretches = [PageWindow::read(&base_dir)?, PageWindow::read(&candidate_dir)?];
+    if let [Some(base), Some(candidate)] = &stretches {
+        let found = candidate.compared(base, &spec(&args.judged)?);
+        return of_stretches([base_name, candidate_name], args, &found);
+    }
+    if let Some(place) = stretches.iter().position(Option::is_some) {
+        let name = [base_name, candidate_name][place];
+        return Err(Stop::usage(format!(
+            "{name} holds what metrics pages said and no requests: name two such stretches, or two measured runs"
+        )));
+    }
     let (names, comparison) = of_folders(&base_dir, &candidate_dir, &spec(&args.judged)?)?;
     if let Some(quality) = quality {
         note_other_targets(quality, &names);
@@ -78,6 +91,23 @@ fn of_runs(
         }
     }
     Ok(exit(comparison.verdict))
+}
+
+/// Prints what two stretches of live traffic say.
+fn of_stretches(
+    [base, candidate]: [&str; 2],
+    args: &CompareArgs,
+    found: &StretchComparison,
+) -> Result<Exit, Stop> {
+    let given = [(args.judged.html.is_some(), "--html"), (args.judged.quality.is_some(), "--quality")];
+    if let Some((_, flag)) = given.iter().find(|(given, _)| *given) {
+        return Err(Stop::usage(format!("{flag}: stretches of live traffic are compared in text or JSON")));
+    }
+    match args.format {
+        Format::Text => out::line(&plimsoll_report::kept::compared((base, candidate), found)),
+        Format::Json => out::json(found),
+    }
+    Ok(exit(found.verdict))
 }
 
 /// Writes the page of --html.

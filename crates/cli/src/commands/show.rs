@@ -12,6 +12,7 @@ use plimsoll_report::figure::counted;
 use plimsoll_report::text::Detail;
 use plimsoll_store::StoreError;
 
+use crate::commands::watch::history::cut;
 use crate::commands::watch::kept::PageWindow;
 use crate::commands::{collect, report};
 use crate::exit::{Exit, Stop};
@@ -42,6 +43,9 @@ pub fn run(args: &ShowArgs) -> Result<Exit, Stop> {
         out::file(file, plimsoll_report::csv::render(&requests))?;
         out::note(&format!("{}: {}", file.display(), counted(requests.len() as u64, "request")));
         return Ok(Exit::Done);
+    }
+    if cut::is_history(&args.run) {
+        return cut::show(&args.run, args.format);
     }
     if let Some(window) = PageWindow::read(&args.run)? {
         return window.show(args.format);

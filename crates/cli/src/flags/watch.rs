@@ -10,7 +10,7 @@ use super::Format;
 #[derive(Args, Debug)]
 pub struct WatchArgs {
     /// Metrics pages (NAME=URL names one), one watch file (which may name addresses that are pushed to), or a run that is being written (a gateway's record: its folder); before them the word lint: say which rows they can judge, and end; or the word test with
-    /// --replay RUN and perhaps a watch file: say what would have alerted during a finished run, and end
+    /// --replay RUN and perhaps a watch file: say what would have alerted during a finished run, and end; or the word cut with a history's folder: write a stretch of it as a run
     #[arg(required = true, value_name = "URL|FILE|RUN")]
     pub sources: Vec<String>,
     /// For watch test: the finished run
@@ -34,6 +34,21 @@ pub struct WatchArgs {
     /// Keep the window of each alert as a run folder here [default: the watch file's record, else none]
     #[arg(long, value_name = "DIR")]
     pub record: Option<PathBuf>,
+    /// Keep what pages counted as a history here, in blocks of 10 s, 1 min and 1 h [default: the watch file's history, else none]
+    #[arg(long, value_name = "DIR")]
+    pub history: Option<PathBuf>,
+    /// For watch cut: where the stretch begins, as 2026-11-25T14:30:00Z or how long ago (2h) [default: with the history]
+    #[arg(long, value_name = "TIME")]
+    pub from: Option<String>,
+    /// For watch cut: where it ends [default: now]
+    #[arg(long, value_name = "TIME")]
+    pub to: Option<String>,
+    /// For watch cut: since when something is so that is to be diagnosed beside what came before it
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<String>,
+    /// For watch cut: the run folder to write
+    #[arg(long, short = 'o', value_name = "RUN")]
+    pub out: Option<PathBuf>,
     /// End after so long, with an exit code that judges [default: runs until Ctrl-C]
     #[arg(long = "for", value_name = "TIME")]
     pub time: Option<String>,

@@ -74,6 +74,14 @@ impl PageLayout {
 
     /// Has any of its servers a name for this signal?
     pub fn may_say(&self, signal: Signal) -> bool {
-        self.servers.iter().any(|server| Table::shipped().says(server, signal))
+        self.has(signal) || self.servers.iter().any(|server| Table::shipped().says(server, signal))
+    }
+
+    /// What it says something of, and whether engines do, or a gateway alone ([`Layer::Gateway`]).
+    pub fn signals(&self) -> impl Iterator<Item = (Signal, Layer)> + '_ {
+        self.tracks.iter().map(|(signal, tracks)| {
+            let is_gateways = tracks.iter().all(|placed| placed.track.layer == Layer::Gateway);
+            (*signal, if is_gateways { Layer::Gateway } else { Layer::Engine })
+        })
     }
 }

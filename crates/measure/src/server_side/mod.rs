@@ -156,7 +156,7 @@ impl ServerSide {
 
     /// Does any of these servers have a name for this signal? Counters of what has not happened yet are on no page.
     pub fn may_say(&self, signal: Signal) -> bool {
-        self.servers.iter().any(|server| Table::shipped().says(server, signal))
+        self.has(signal) || self.servers.iter().any(|server| Table::shipped().says(server, signal))
     }
 
     /// The engines that can be told apart.

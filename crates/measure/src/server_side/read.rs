@@ -12,7 +12,7 @@ use super::buckets::{Buckets, Gained};
 use super::layout::{PageLayout, PlacedTrack};
 use super::series::{Scrapes, Series, SeriesStep, held};
 use super::signal::{Rule, Signal};
-use super::table::{Layer, SignalName, SignalPart, Table};
+use super::table::{HISTORY, Layer, SignalName, SignalPart, Table};
 use super::{Disclosures, ExposedSeries, FAILED, LEFT, PAGE_LABEL, PATIENCE, Replica, SCRAPE, ServerSide};
 
 /// More falls than this of one counter are not restarts.
@@ -280,7 +280,7 @@ fn identities(
         let one = &raw[*number];
         match row.layer {
             // What a fleet says of itself is no replica.
-            Layer::Engine if row.server == "plimsoll" => {}
+            Layer::Engine if matches!(row.server, "plimsoll" | HISTORY) => {}
             Layer::Engine => _ = of[0].insert((one.page, identity(one, row))),
             Layer::Gpu => _ = of[1].insert((one.page, identity(one, row))),
             Layer::Gateway | Layer::Process => {}

@@ -6,7 +6,10 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::OnceLock;
 
-use super::signal::Signal;
+use super::signal::{SeriesKind, Signal};
+
+/// Whose names those are that a watch keeps its history in: one for each signal that engines told, and one for each that gateways before them did.
+pub const HISTORY: &str = "plimsoll_history";
 
 /// The table as shipped.
 const FILE: &str = include_str!("../../data/signals.tsv");
@@ -107,8 +110,11 @@ impl Table {
         format!("(ray_)?({})(_total)?", names.join("|"))
     }
 
-    /// Has this server a name for this signal?
+    /// Has this server a name for this signal? A history has one for all of them, and shows what there was.
     pub fn says(&self, server: &str, signal: Signal) -> bool {
+        if server == HISTORY {
+            return false;
+        }
         self.rows.values().flatten().any(|row| row.server == server && row.signal == signal)
     }
 
@@ -130,7 +136,27 @@ impl Table {
                 cells => table.add(order, cells),
             }
         }
+        table.add_history();
         table
+    }
+
+    /// The names of a history follow from the signals', so that no line of the file can be forgotten.
+    fn add_history(&mut self) {
+        for (signal, layer) in
+            Signal::ALL.iter().flat_map(|one| [(*one, Layer::Engine), (*one, Layer::Gateway)])
+        {
+            let (part, only) = match signal.kind() {
+                // Beside the mean stand the least and the most.
+                SeriesKind::Gauge => ("gauge", vec![("of", vec![""])]),
+                SeriesKind::Counter => ("counter", Vec::new()),
+                SeriesKind::Histogram => ("histogram", Vec::new()),
+            };
+            for (key, part) in parts(&kept_name(layer, signal), part) {
+                let (server, only, order) = (HISTORY, only.clone(), usize::MAX);
+                let row = SignalName { server, layer, signal, part, only, factor: 1.0, rank: 0, order };
+                self.rows.entry(key).or_default().push(row);
+            }
+        }
     }
 
     /// A row that can't be read is left out; a test holds that there is none.
@@ -161,6 +187,12 @@ impl Table {
     fn len(&self) -> usize {
         self.rows.values().map(Vec::len).sum()
     }
+}
+
+/// What a history calls a signal, in the signal's own unit, without what its part adds (`_total`, `_bucket`, …).
+pub fn kept_name(layer: Layer, signal: Signal) -> String {
+    let whose = if layer == Layer::Gateway { "gateways" } else { "fleet" };
+    format!("plimsoll_{whose}_{}", signal.name())
 }
 
 impl SignalName {
@@ -212,7 +244,8 @@ mod tests {
     fn every_row_of_the_file_is_read() {
         let written = FILE.lines().filter(|line| !line.starts_with('#') && !line.starts_with("replica\t"));
         let names: usize = written.map(|line| if line.contains("\thistogram\t") { 5 } else { 1 }).sum();
-        assert_eq!(Table::shipped().len(), names);
+        let signals = Signal::ALL.iter().map(|one| if one.kind() == SeriesKind::Histogram { 10 } else { 2 });
+        assert_eq!(Table::shipped().len(), names + signals.sum::<usize>());
         assert!(
             FILE.starts_with(&format!(
                 "# What servers call what they say of themselves. version\t{VERSION}\n"

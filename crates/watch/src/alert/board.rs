@@ -98,7 +98,7 @@ impl AlertBoard {
         let row = |budget: &plimsoll_judge::budget::Budget| {
             let allowed = rows::allowed(budget);
             let source = source(budget);
-            let is_counted = !matches!(source, RowSource::Nothing(_));
+            let is_counted = source.is_count();
             // Nothing can be bet against "all may be over", and "none may be over" needs no evidence but one.
             (is_counted && allowed < 1.0)
                 .then(|| RowWatch::new(allowed.max(1e-9), source.counted().1, every, spec.pairs()))

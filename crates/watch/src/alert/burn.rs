@@ -11,8 +11,7 @@ use plimsoll_measure::findings::Held;
 use plimsoll_model::{At, Span};
 use serde::{Deserialize, Serialize};
 
-use crate::over::OverCount;
-use crate::rows;
+use crate::over::{OverCount, count};
 
 /// Two windows, and how many times the allowance's pace both must prove.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -179,7 +178,7 @@ impl Burn {
             return None;
         }
         let count = match effect {
-            None => rows::count(&minutes, all),
+            None => count(&minutes, all),
             Some(effect) => Count {
                 n: all.n,
                 over_least: all.least,

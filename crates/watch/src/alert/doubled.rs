@@ -15,8 +15,7 @@ use plimsoll_model::{At, Span};
 
 use super::detect::threshold;
 use super::row::{BLOCK, RowWatch};
-use crate::over::{OverCount, over};
-use crate::rows;
+use crate::over::{OverCount, count, over};
 
 /// What is good is remembered in parts so long, for an hour.
 const PART: Span = Span::from_secs(60);
@@ -237,7 +236,7 @@ fn ceiling(hour: &[FirstTokens], share: f64, every: Span, alpha: f64) -> Option<
     let holds = |edge: &f64| {
         let parts: Vec<OverCount> = hour.iter().filter_map(|minute| over(&minute.buckets, *edge)).collect();
         let all = parts.iter().copied().fold(OverCount::default(), OverCount::with);
-        all.n > 0 && decide(&rows::count(&parts, all), share, alpha).held == Held::Pass
+        all.n > 0 && decide(&count(&parts, all), share, alpha).held == Held::Pass
     };
     let was_s = edges.iter().copied().find(holds)?;
     let is_s = edges.iter().copied().find(|edge| *edge >= TIMES * was_s * (1.0 - 1e-9))?;

@@ -8,8 +8,7 @@ use plimsoll_model::{At, Span};
 
 use super::burn::{Burn, Pair};
 use super::detect::Detector;
-use crate::over::OverCount;
-use crate::rows;
+use crate::over::{OverCount, count};
 
 /// A block of the detector: so long at least, and until there is a request in it, but no longer than a minute.
 pub const BLOCK: Span = Span::from_secs(10);
@@ -94,10 +93,10 @@ impl RowWatch {
         PROOFS.iter().filter(|proof| since.len() >= **proof).any(|proof| {
             let blocks = &since[since.len() - proof..];
             let all = blocks.iter().copied().fold(OverCount::default(), OverCount::with);
-            decide(&rows::count(blocks, all), self.allowed, alpha).held == Held::Pass
+            decide(&count(blocks, all), self.allowed, alpha).held == Held::Pass
         }) || (since.len() > PROOFS[0] && {
             let all = since.iter().copied().fold(OverCount::default(), OverCount::with);
-            decide(&rows::count(&since, all), self.allowed, alpha).held == Held::Pass
+            decide(&count(&since, all), self.allowed, alpha).held == Held::Pass
         })
     }
 

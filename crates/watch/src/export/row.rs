@@ -82,6 +82,9 @@ fn row(budget: &Budget, lint: LintRow, source: &ExportSource) -> ExportRow {
             let counted = Some(Counted { latency: Some(latency), finished: Vec::new(), failed });
             ExportRow { lint: LintRow { says: lint.says.clone() + uncounted, ..lint }, allowed, counted }
         }
+        (true, RowSource::TailRatio { .. }) => {
+            refused("a ratio of two percentiles is no share of requests", lint)
+        }
         _ => ExportRow { lint, allowed, counted: None },
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use plimsoll_model::{At, PageRead, PageSaid, SeriesName, Span};
+use plimsoll_watch::history::rows::HistoryRows;
 use plimsoll_watch::{RowState, Watched};
 
 use crate::watched::{TTFT, watched};
@@ -130,9 +131,10 @@ fn over_the_whole_watch_counts_are_the_pages_own() {
 #[test]
 fn a_day_of_pods_that_come_and_go_leaves_nothing_behind() {
     const FLEET: usize = 12;
-    let (names, mut watched) = (names(), watched(TTFT));
+    let (names, mut watched) = (names(), watched(TTFT).keeping(0));
     let mut fleet: Vec<Replica> = (0..FLEET).map(|n| Replica::new(format!("pod-{n}"))).collect();
     let (mut next, mut sizes) = (FLEET, Vec::new());
+    let (mut history, mut kept, mut rows) = (HistoryRows::default(), Vec::new(), 0);
     for step in 0..24 * 240u64 {
         let now = at(15.0 * step as f64);
         // Two an hour in their turns.
@@ -147,8 +149,10 @@ fn a_day_of_pods_that_come_and_go_leaves_nothing_behind() {
             watched.read(replica.read(&names, now));
         }
         watched.tick(now + Span(1));
+        rows += watched.blocks_ended(false).iter().map(|block| history.of(block).len()).sum::<usize>();
         if step % 240 == 239 {
             sizes.push(watched.size());
+            kept.push(std::mem::take(&mut rows));
         }
     }
     assert_eq!(watched.finding(at(86_400.0)).rows[0].state, RowState::Holds);
@@ -157,6 +161,8 @@ fn a_day_of_pods_that_come_and_go_leaves_nothing_behind() {
         let grows = size.iter().zip(&sizes[1]).any(|(now, then)| *now > then + (then / 20).max(2));
         assert!(!grows, "{size:?} after {:?}", sizes[1]);
     }
+    // Of the past a row for each series of one replica at most, and six of its gauges, in each block, whoever came and went.
+    assert!(kept.iter().all(|rows| *rows <= 240 * (names.len() + 8)), "{kept:?}");
     // Twenty minutes of all that changes.
     assert!(sizes[23][6] < 82 * FLEET * (8 + names.len()), "{:?}", sizes[23]);
 }

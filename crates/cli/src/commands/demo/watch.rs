@@ -60,6 +60,11 @@ pub fn run(args: &DemoArgs) -> Result<Exit, Stop> {
         ca_file: None,
         insecure: false,
         record: None,
+        history: None,
+        from: None,
+        to: None,
+        since: None,
+        out: None,
         format: args.output.format,
         quiet: args.output.quiet,
     };

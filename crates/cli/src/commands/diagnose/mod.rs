@@ -68,15 +68,21 @@ fn of_alert<'a>(args: &DiagnoseArgs, manifest: &'a Manifest) -> Option<(&'a [Lev
 
 /// What pages tell of an alert's window, which holds what came before it.
 fn of_window(args: &DiagnoseArgs, name: &str, window: &PageWindow) -> Result<Exit, Stop> {
-    let given =
-        [(args.passive.baseline.is_some(), "--baseline"), (args.passive.budget.is_some(), "--budget")];
-    let given = given.iter().find(|(given, _)| *given).map(|(_, flag)| *flag).or(of_levels(args));
+    let given = args.passive.budget.is_some().then_some("--budget").or(of_levels(args));
     if let Some(flag) = given {
         return Err(Stop::usage(format!(
-            "{flag}: {name} holds what metrics pages said about an alert, before it and since; it is diagnosed by that alone"
+            "{flag}: {name} holds what metrics pages said; it is diagnosed by that alone"
         )));
     }
-    print(args, name, &window.diagnosis())
+    let before = baseline_folder(args)?.map(|dir| {
+        PageWindow::read(&dir)?.ok_or_else(|| {
+            let dir = dir.display();
+            Stop::usage(format!(
+                "--baseline {dir}: {name} holds what metrics pages said; name such a stretch"
+            ))
+        })
+    });
+    print(args, name, &window.diagnosis(before.transpose()?.as_ref()))
 }
 
 fn print(args: &DiagnoseArgs, name: &str, diagnosis: &Diagnosis) -> Result<Exit, Stop> {

@@ -89,7 +89,7 @@ fn of_window(args: &GateArgs, budget: &BudgetText, window: &PageWindow) -> Resul
     ];
     if let Some((_, flag)) = given.iter().find(|(given, _)| *given) {
         return Err(Stop::usage(format!(
-            "{flag}: {} holds what metrics pages said about an alert and no requests; its rows are printed alone",
+            "{flag}: {} holds what metrics pages said and no requests; its rows are printed alone",
             args.run
         )));
     }

@@ -16,10 +16,11 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
+use super::history::HistoryWriter;
 use super::lists::{self, PageList};
 use super::notify::{Senders, SinkSpec};
 use super::pushed::{PushKind, PushSpec};
-use super::record::{Recorded, Recorder, WindowSpec};
+use super::record::{KeptSpec, Recorded, Recorder};
 use super::traces::{AskedTraces, TracesSpec};
 use crate::budget_file;
 use crate::exit::Stop;
@@ -68,7 +69,9 @@ pub struct AskedWatch {
     /// Where alerts are kept.
     pub journal: Option<PathBuf>,
     /// Where their windows are kept.
-    pub record: Option<WindowSpec>,
+    pub record: Option<KeptSpec>,
+    /// Where the past is kept.
+    pub history: Option<KeptSpec>,
     /// The budget; one without rows where traces are passed on and nothing is judged.
     pub budget: BudgetFile,
     /// Its file.
@@ -92,7 +95,8 @@ struct WatchFile {
     alerts: AlertSpec,
     sinks: SinkSpec,
     journal: Option<PathBuf>,
-    record: Option<WindowSpec>,
+    record: Option<KeptSpec>,
+    history: Option<KeptSpec>,
     traces: Option<TracesSpec>,
 }
 
@@ -200,8 +204,13 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
             "sinks: without a journal a restart loses or doubles alerts; write journal: FILE, where it can keep them",
         ));
     }
-    let record = args.record.clone().map(WindowSpec::new).or(file.record.take());
-    record.iter().try_for_each(WindowSpec::check).map_err(Stop::usage)?;
+    let record = args.record.clone().map(KeptSpec::new).or(file.record.take());
+    record.iter().try_for_each(|kept| kept.check("record")).map_err(Stop::usage)?;
+    let history = args.history.clone().map(KeptSpec::new).or(file.history.take());
+    history.iter().try_for_each(|kept| kept.check("history")).map_err(Stop::usage)?;
+    if history.is_some() && run.is_some() {
+        return Err(Stop::usage("--history: a run keeps its requests itself; history is of metrics pages"));
+    }
     let listen = args.listen.clone().or(file.listen).unwrap_or_else(|| LISTEN.to_owned());
     let mut target = TargetSpec {
         key_env: args.key_env.clone(),
@@ -232,6 +241,7 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
         senders,
         journal: file.journal,
         record,
+        history,
         budget,
         budget_path,
         listen: (listen != "none").then(|| address(&listen)).transpose()?,
@@ -323,6 +333,24 @@ impl AskedWatch {
         self.record.clone().map(|spec| Recorder::start(spec, what, of)).transpose()
     }
 
+    /// What writes the history, where one is to be kept.
+    ///
+    /// # Errors
+    /// Its folder can't be made, or another watch writes it.
+    pub fn history(&self, clock: Clock) -> Result<Option<HistoryWriter>, Stop> {
+        let url = without_user(&self.target.url);
+        self.histories(Recorded { url, clock: clock.anchor(), time: Time::Real })
+    }
+
+    /// The same of what has its own axis.
+    ///
+    /// # Errors
+    /// As [`AskedWatch::history`].
+    pub fn histories(&self, of: Recorded) -> Result<Option<HistoryWriter>, Stop> {
+        let what = (&self.budget, self.spec.every);
+        self.history.clone().map(|spec| HistoryWriter::start(spec, what, of)).transpose()
+    }
+
     /// Looks no more often than this.
     ///
     /// # Errors
@@ -346,6 +374,7 @@ fn replayed(sources: &[String]) -> Result<WatchFile, Stop> {
                 sinks: SinkSpec::default(),
                 journal: None,
                 record: None,
+                history: None,
                 traces: None,
                 ..file
             })
@@ -426,7 +455,7 @@ fn file(path: &Path) -> Result<WatchFile, Stop> {
     serde_saphyr::from_str(&text).map_err(|e| {
         let said = e.to_string();
         Stop::usage(format!(
-            "{name}: {}; keys: sources, budget, every, window, listen, alerts: {{false_alarms, queue_per_replica, burn}}, sinks: {{labels, alertmanager, webhook}}, journal, record: {{dir, keep_bytes, keep_days}}, traces: {{listen, key_env, key_file, to, keep, wait, memory_mb}}",
+            "{name}: {}; keys: sources, budget, every, window, listen, alerts: {{false_alarms, queue_per_replica, burn}}, sinks: {{labels, alertmanager, webhook}}, journal, record: {{dir, keep_bytes, keep_days}}, history: {{dir, keep_bytes, keep_days}}, traces: {{listen, key_env, key_file, to, keep, wait, memory_mb}}",
             said.lines().next().unwrap_or("is no YAML")
         ))
     })

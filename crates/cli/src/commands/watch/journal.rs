@@ -132,7 +132,7 @@ impl Journal {
     ) -> Result<(Journal, Option<JournalState>), Stop> {
         let name = path.display();
         out::place_for(Some(path))?;
-        let lock = lock(path)?;
+        let lock = lock(path, "journal")?;
         let before = read(path)?;
         if let Some(before) = before.as_ref().filter(|before| before.budget.as_deref() != budget) {
             let of = |name: Option<&str>| {
@@ -190,8 +190,11 @@ impl Journal {
     }
 }
 
-/// The lock is on a file of its own, because the journal's is replaced.
-fn lock(path: &Path) -> Result<File, Stop> {
+/// The lock is on a file of its own, because the journal's is replaced. `what`: that nobody else may write.
+///
+/// # Errors
+/// Somebody else does, or the file can't be made.
+pub fn lock(path: &Path, what: &str) -> Result<File, Stop> {
     let beside = beside(path, ".lock");
     let name = beside.display();
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(&beside);
@@ -199,7 +202,7 @@ fn lock(path: &Path) -> Result<File, Stop> {
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(Stop::usage(format!(
-            "{}: another watch writes it; end that one, or name another journal",
+            "{}: another watch writes it; end that one, or name another {what}",
             path.display()
         ))),
         Err(TryLockError::Error(e)) => Err(Stop::usage(format!("{name}: {e}"))),

@@ -1,4 +1,4 @@
-//! The window of an alert, read again. One of requests is a run like any other; of one that holds pages alone `show`, `diagnose`, `gate` and `report` say what pages can.
+//! The window of an alert, or a stretch of a history, read again. One of requests is a run like any other; of one that holds pages alone `show`, `diagnose`, `gate` and `report` say what pages can.
 
 use std::path::Path;
 
@@ -6,10 +6,13 @@ use plimsoll_diagnose::Diagnosis;
 use plimsoll_diagnose::gauges::LevelGauges;
 use plimsoll_diagnose::pages::diagnose;
 use plimsoll_judge::budget::BudgetFile;
+use plimsoll_judge::compare::{CompareSpec, Differing};
 use plimsoll_measure::server_side::ServerSide;
 use plimsoll_model::{At, Manifest, Sample, Span};
 use plimsoll_report::watched as words;
-use plimsoll_watch::replay::{Replayed, of_pages};
+use plimsoll_watch::history::compare::{StretchComparison, compare};
+use plimsoll_watch::history::{HistoryBlock, read};
+use plimsoll_watch::replay::{Replayed, history, of_pages};
 use plimsoll_watch::{AlertSpec, RowState, WatchRow};
 use serde::Serialize;
 
@@ -63,9 +66,9 @@ impl PageWindow {
         let found = self.rows(&self.note.budget)?;
         match format {
             Format::Text => {
-                let alerts = self.note.alerts.iter().map(|alert| words::alert(alert.fired_s, alert));
-                out::line(&alerts.collect::<Vec<_>>().join("\n"));
-                out::line(&format!("\n{}", words::over_all(&found)));
+                let alerts = self.note.alerts.iter().map(|alert| words::alert(alert.fired_s, alert) + "\n");
+                let all: Vec<String> = alerts.chain([words::over_all(&found)]).collect();
+                out::line(&all.join("\n"));
             }
             Format::Json => {
                 out::json(&Shown { run: &self.manifest.id, note: &self.note, rows: &found.rows });
@@ -89,16 +92,42 @@ impl PageWindow {
         })
     }
 
-    /// What is to blame for what is so since the alert's beginning, beside what came before.
-    pub fn diagnosis(&self) -> Diagnosis {
+    /// What is to blame for what is so since the alert's beginning (of a history, since what was named, or all of it), beside what came before, or beside another stretch.
+    pub fn diagnosis(&self, beside: Option<&PageWindow>) -> Diagnosis {
         let at = |seconds: f64| At::ZERO + Span::from_secs_f64(seconds);
         let since = at(self.note.since_s);
-        let from = self.samples.iter().map(|sample| sample.at).min().unwrap_or(since);
-        let to = self.note.alerts.iter().map(|alert| at(alert.fired_s)).max().unwrap_or(since);
+        let (from, last) = self.extent();
+        let to = self.note.alerts.iter().map(|alert| at(alert.fired_s)).max().unwrap_or(last);
         let side = ServerSide::read(&self.samples);
         let until = since - MARGIN;
-        let before = (until - from >= LEAST).then(|| LevelGauges::between(side.clone(), (from, until)));
+        let before = match beside {
+            Some(other) => Some(LevelGauges::between(ServerSide::read(&other.samples), other.extent())),
+            None => (until - from >= LEAST).then(|| LevelGauges::between(side.clone(), (from, until))),
+        };
         diagnose(&LevelGauges::between(side, (since.min(to - LEAST).max(from), to)), before.as_ref())
+    }
+
+    /// What changed from another stretch to this one.
+    pub fn compared(&self, base: &PageWindow, spec: &CompareSpec) -> StretchComparison {
+        let despite = spec.differing == Differing::Standardise;
+        compare(&base.blocks(), &self.blocks(), (&spec.margins, despite))
+    }
+
+    /// What came in it, in blocks.
+    fn blocks(&self) -> Vec<HistoryBlock> {
+        let wall_ns = self.manifest.clock.realtime_ns;
+        match self.note.blocks {
+            Some(_) => read::blocks(&self.samples),
+            None => {
+                history(&self.note.budget, Span::from_secs_f64(self.note.every_s), &self.samples, wall_ns)
+            }
+        }
+    }
+
+    /// From its first row to its last.
+    fn extent(&self) -> (At, At) {
+        let at = || self.samples.iter().map(|sample| sample.at);
+        (at().min().unwrap_or(At::ZERO), at().max().unwrap_or(At::ZERO))
     }
 
     fn rows(&self, budget: &BudgetFile) -> Result<Replayed, Stop> {

@@ -2,6 +2,7 @@
 
 mod alertmanager;
 pub mod asked;
+pub mod history;
 mod journal;
 pub mod kept;
 mod lists;
@@ -38,6 +39,7 @@ use crate::flags::{Format, WatchArgs};
 use crate::out;
 use crate::screen::{KeyWatch, Screen};
 use asked::{AskedWatch, Doing};
+use history::HistoryWriter;
 use notify::Notifier;
 use pushed::Receiving;
 use record::Recorder;
@@ -52,6 +54,14 @@ const LINT_WAITS: Span = Span::from_secs(130);
 
 /// Watches until it is stopped, or says what could be judged.
 pub fn run(args: &WatchArgs) -> Result<Exit, Stop> {
+    if args.sources.first().is_some_and(|word| word == "cut") {
+        return history::cut::run(args);
+    }
+    if [&args.from, &args.to, &args.since].iter().any(|time| time.is_some()) || args.out.is_some() {
+        return Err(Stop::usage(
+            "--from, --to, --since and -o are of watch cut: plimsoll watch cut HISTORY --from 2h --to 1h -o RUN",
+        ));
+    }
     let mut asked = asked::read(args)?;
     if asked.doing == Doing::Lint {
         if let Some(traces) = &asked.traces {
@@ -166,6 +176,10 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     if recorder.is_some() {
         watched = watched.recording();
     }
+    let history = asked.history(clock)?;
+    if let Some(history) = &history {
+        watched = watched.keeping(history.wall_ns());
+    }
     if let Some(kept) = kept {
         watched = watched.resuming(kept, clock.now());
     }
@@ -181,7 +195,7 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     let over = Arc::new(AtomicBool::new(false));
     let follower = lists::follow(&asked, scraper, Arc::clone(&over));
     let until = asked.time.map(|time| At::ZERO + time);
-    let mut told = Telling { receiving, traces, ..Telling::new(args, (notifier, recorder), served) };
+    let mut told = Telling { receiving, traces, history, ..Telling::new(args, (notifier, recorder), served) };
     let seen = Seeing { watched, coming };
     let last = go(seen, &mut told, (clock, asked.spec, until), &ended);
     let came: Vec<String> = told.pushed().iter().map(|(name, counts)| came(name, counts)).collect();
@@ -189,6 +203,7 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     if let Some(recorder) = told.recorder {
         recorder.end();
     }
+    told.history.into_iter().for_each(HistoryWriter::end);
     let traces = told.traces.take().map(Traces::end);
     over.store(true, Ordering::Relaxed);
     let _ = follower.join();
@@ -261,6 +276,9 @@ fn go(
                 let dir = recorder.keep(window);
                 watched.recorded(now, &dir.display().to_string());
             }
+            if let Some(history) = &mut told.history {
+                history.keep(&watched.blocks_ended(over));
+            }
             let found = watched.finding(now);
             let minutes = watched.minutes_after(told.notifier.minutes_to());
             told.tell(&found, minutes);
@@ -281,6 +299,8 @@ struct Telling<'a> {
     notifier: Notifier,
     /// Where windows of alerts are kept.
     recorder: Option<Recorder>,
+    /// Where the past is kept.
+    history: Option<HistoryWriter>,
     served: Option<StatusServer>,
     /// What is pushed, of which it is told how much came.
     receiving: Vec<Receiving>,
@@ -295,7 +315,8 @@ impl<'a> Telling<'a> {
         served: Option<StatusServer>,
     ) -> Telling<'a> {
         let (states, alerts, receiving) = (Vec::new(), Vec::new(), Vec::new());
-        Telling { args, states, alerts, notifier, recorder, served, receiving, traces: None }
+        let (history, traces) = (None, None);
+        Telling { args, states, alerts, notifier, recorder, history, served, receiving, traces }
     }
 
     fn tell(&mut self, found: &WatchFinding, minutes: Vec<(String, Minute)>) {

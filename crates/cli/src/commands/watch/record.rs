@@ -24,10 +24,10 @@ pub const KIND: &str = "watch";
 /// Begins the names of its folders.
 const PREFIX: &str = "alert-";
 
-/// Where windows are kept, and for how long.
+/// Where run folders are kept (windows of alerts, or a history), and for how long.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct WindowSpec {
+pub struct KeptSpec {
     /// The folder in which run folders are made.
     pub dir: PathBuf,
     /// The oldest go once all of them are larger than this, bytes.
@@ -46,19 +46,19 @@ fn keep_days() -> f64 {
     30.0
 }
 
-impl WindowSpec {
+impl KeptSpec {
     /// As by default, in this folder.
-    pub fn new(dir: PathBuf) -> WindowSpec {
-        WindowSpec { dir, keep_bytes: keep_bytes(), keep_days: keep_days() }
+    pub fn new(dir: PathBuf) -> KeptSpec {
+        KeptSpec { dir, keep_bytes: keep_bytes(), keep_days: keep_days() }
     }
 
     /// # Errors
-    /// What can't be, in one line.
-    pub fn check(&self) -> Result<(), String> {
+    /// What can't be, in one line; `section`: of the watch file.
+    pub fn check(&self, section: &str) -> Result<(), String> {
         match self {
-            _ if self.dir.as_os_str().is_empty() => Err("record.dir: names no folder".to_owned()),
+            _ if self.dir.as_os_str().is_empty() => Err(format!("{section}.dir: names no folder")),
             _ if !(self.keep_days > 0.0 && self.keep_days.is_finite()) => {
-                Err("record.keep_days: days, above 0".to_owned())
+                Err(format!("{section}.keep_days: days, above 0"))
             }
             _ => Ok(()),
         }
@@ -76,6 +76,19 @@ pub struct WindowNote {
     pub every_s: f64,
     /// The budget that was watched.
     pub budget: BudgetFile,
+    /// Of a history, or a stretch of one: its blocks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocks: Option<BlocksNote>,
+}
+
+/// What the folder of a history says of its blocks.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BlocksNote {
+    /// How long they are, s.
+    pub length_s: f64,
+    /// Identities of the runs that they were folded from.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub of: Vec<String>,
 }
 
 /// What is watched, and the axis of its times.
@@ -91,7 +104,7 @@ pub struct Recorded {
 
 /// Writes windows.
 pub struct Recorder {
-    spec: WindowSpec,
+    spec: KeptSpec,
     budget: BudgetFile,
     every: Span,
     of: Recorded,
@@ -106,7 +119,7 @@ impl Recorder {
     /// # Errors
     /// The folder can't be made or read.
     pub fn start(
-        spec: WindowSpec,
+        spec: KeptSpec,
         (budget, every): (&BudgetFile, Span),
         of: Recorded,
     ) -> Result<Recorder, Stop> {
@@ -115,7 +128,7 @@ impl Recorder {
         let dir = std::path::absolute(&spec.dir).map_err(|e| Stop::usage(format!("record: {name}: {e}")))?;
         let next = folders(&dir).last().map_or(1, |(number, _)| number + 1);
         let budget = budget.clone();
-        let (spec, writing) = (WindowSpec { dir, ..spec }, Vec::new());
+        let (spec, writing) = (KeptSpec { dir, ..spec }, Vec::new());
         Ok(Recorder { spec, budget, every, of, next, writing, error: None })
     }
 
@@ -172,11 +185,17 @@ impl Recorder {
             since_s: window.since.0 as f64 / 1e9,
             every_s: self.every.as_secs_f64(),
             budget: self.budget.clone(),
+            blocks: None,
         };
-        let target = Fingerprint { url: self.of.url.clone(), facts: Default::default() };
-        let scenario = json!({"target": {"url": self.of.url}, "watch": note});
-        observed::manifest(KIND, (self.of.time, self.of.clock), target, scenario)
+        manifest(&self.of, &note)
     }
+}
+
+/// How the run begins that says this of itself.
+pub fn manifest(of: &Recorded, note: &WindowNote) -> Manifest {
+    let target = Fingerprint { url: of.url.clone(), facts: Default::default() };
+    let scenario = json!({"target": {"url": of.url}, "watch": note});
+    observed::manifest(KIND, (of.time, of.clock), target, scenario)
 }
 
 /// Writes all of it: of requests the levels before and since, with what is found in them.
@@ -240,7 +259,7 @@ mod tests {
         let budget: BudgetFile = serde_json::from_value(json!({"version": 1})).expect("a budget");
         let of = Recorded { url: "x".into(), clock: ClockAnchor::default(), time: Time::Real };
         let recorder = |keep_bytes| {
-            let spec = WindowSpec { keep_bytes, ..WindowSpec::new(dir.clone()) };
+            let spec = KeptSpec { keep_bytes, ..KeptSpec::new(dir.clone()) };
             Recorder::start(spec, (&budget, Span::from_secs(5)), of.clone()).expect("a folder")
         };
         let mut keeping = recorder(1 << 30);

@@ -29,7 +29,12 @@ pub fn run(args: &WatchArgs, asked: &AskedWatch, name: &str) -> Result<Exit, Sto
     let run = gate::open(name)?;
     let (file, every) = (&asked.budget, asked.spec.every);
     let Manifest { id, clock, time, target, .. } = run.manifest;
-    let mut recorder = asked.records(Recorded { url: target.url, clock, time })?;
+    let of = Recorded { url: target.url, clock, time };
+    if let Some(mut history) = asked.histories(of.clone())? {
+        history.keep(&plimsoll_watch::replay::history(file, every, &run.samples, history.wall_ns()));
+        history.end();
+    }
+    let mut recorder = asked.records(of)?;
     let keeps = recorder.is_some();
     let mut keep = |window| {
         recorder.as_mut().map_or(String::new(), |recorder| recorder.keep(window).display().to_string())

@@ -1,0 +1,133 @@
+//! A history, read again: what there is of it, and a stretch of it as one run, for every command that reads the window of an alert.
+
+use std::path::Path;
+
+use plimsoll_client::clock::realtime_ns;
+use plimsoll_model::{At, ClockAnchor, Span};
+use plimsoll_profile::names::instant_ns;
+use plimsoll_report::kept as words;
+use plimsoll_store::StoreError;
+use plimsoll_watch::history::{Grain, HistoryBlock, KeptStretch, fold};
+use plimsoll_workload::parse_span;
+
+use super::super::record::{Recorded, WindowNote};
+use super::Head;
+use super::folders::{self, BlocksFolder, BlocksRead, in_order};
+use crate::exit::{Exit, Stop};
+use crate::flags::{Format, WatchArgs};
+use crate::numbered::size;
+use crate::out;
+
+/// Is this the folder of a history?
+pub fn is_history(dir: &Path) -> bool {
+    !dir.join(plimsoll_store::folder::MANIFEST).exists() && !folders::list(dir).is_empty()
+}
+
+/// Writes a stretch of a history as a run.
+pub fn run(args: &WatchArgs) -> Result<Exit, Stop> {
+    let [_, dir] = &args.sources[..] else {
+        return Err(Stop::usage(
+            "watch cut: name the history's folder: plimsoll watch cut HISTORY --from 2h --to 1h -o RUN",
+        ));
+    };
+    let Some(run) = &args.out else {
+        return Err(Stop::usage("watch cut: say where the run is to be written: -o RUN"));
+    };
+    let now_ns = realtime_ns();
+    let from = instant("--from", args.from.as_ref(), now_ns)?.unwrap_or(i64::MIN);
+    let to = instant("--to", args.to.as_ref(), now_ns)?.unwrap_or(i64::MAX);
+    let since = instant("--since", args.since.as_ref(), now_ns)?;
+    let dir = Path::new(dir);
+    let is_in = |block: &HistoryBlock| (from..to).contains(&block.from.0);
+    let Stretch { blocks, grain, note, of } = stretch(dir, is_in)?;
+    let Some(first) = blocks.first() else {
+        return Err(Stop::usage(format!(
+            "watch cut: nothing is kept of that time; plimsoll show {} says what is",
+            dir.display()
+        )));
+    };
+    // The run's axis begins with it.
+    let clock = ClockAnchor { realtime_ns: first.from.0, ..of.clock };
+    let mut head = Head::of(note, Recorded { clock, ..of });
+    head.since = since.map(|since| At(since) - Span(first.from.0));
+    folders::write(run, &head, (grain, Vec::new()), &blocks).map_err(unwritten)?;
+    let told = KeptStretch::of(grain, &blocks, size(run));
+    match args.format {
+        Format::Text => out::line(&words::cut(&run.display().to_string(), &told)),
+        Format::Json => out::json(&told),
+    }
+    Ok(Exit::Done)
+}
+
+/// Says what is kept: a row for each length of blocks.
+pub fn show(dir: &Path, format: Format) -> Result<Exit, Stop> {
+    let mut told: Vec<KeptStretch> = Vec::new();
+    for grain in Grain::ALL.into_iter().rev() {
+        let own: Vec<BlocksFolder> =
+            folders::parted(dir).0.into_iter().filter(|folder| folder.grain == grain).collect();
+        let bytes = own.iter().map(|folder| size(&folder.dir)).sum();
+        let blocks = own.iter().map(BlocksFolder::read).collect::<Result<Vec<BlocksRead>, _>>();
+        let blocks = blocks.map_err(unread)?.into_iter().flat_map(|read| read.blocks).collect();
+        let blocks = in_order(blocks);
+        told.extend((!blocks.is_empty()).then(|| KeptStretch::of(grain, &blocks, bytes)));
+    }
+    match format {
+        Format::Text => out::line(&words::kept(&told)),
+        Format::Json => out::json(&told),
+    }
+    Ok(Exit::Done)
+}
+
+/// Blocks of one length, and whose they are; their instants are ns since 1970.
+struct Stretch {
+    blocks: Vec<HistoryBlock>,
+    grain: Grain,
+    note: WindowNote,
+    of: Recorded,
+}
+
+/// The blocks that are meant, as long as the longest of them: who reads a run expects it to be looked at evenly.
+fn stretch(dir: &Path, is_in: impl Fn(&HistoryBlock) -> bool) -> Result<Stretch, Stop> {
+    if !is_history(dir) {
+        return Err(Stop::usage(format!(
+            "{}: holds no history; a watch writes one with --history DIR",
+            dir.display()
+        )));
+    }
+    let (mut blocks, mut grain, mut head) = (Vec::new(), Grain::Seconds, None);
+    for folder in folders::parted(dir).0 {
+        let read = folder.read().map_err(unread)?;
+        let own: Vec<HistoryBlock> = read.blocks.into_iter().filter(&is_in).collect();
+        if !own.is_empty() || head.is_none() {
+            grain = if own.is_empty() { grain } else { grain.max(folder.grain) };
+            head = Some((read.note, read.of));
+        }
+        blocks.extend(own);
+    }
+    let (note, of) = head.ok_or_else(|| Stop::usage(format!("{}: is empty", dir.display())))?;
+    Ok(Stretch { blocks: fold(in_order(blocks), grain, 0), grain, note, of })
+}
+
+/// An instant, or so long ago, in ns since 1970.
+fn instant(flag: &str, text: Option<&String>, now_ns: i64) -> Result<Option<i64>, Stop> {
+    let ago = |text: &str| parse_span(text).ok().map(|ago| now_ns - ago.0);
+    let seconds = |text: &str| text.parse::<i64>().ok().and_then(|s| s.checked_mul(1_000_000_000));
+    let read = |text: &String| instant_ns(text).or_else(|| seconds(text)).or_else(|| ago(text));
+    let wrong = |text: &String| {
+        Stop::usage(format!(
+            "{flag} {text}: write a time such as 2026-11-25T14:30:00Z, seconds since 1970, or how long ago it was: 2h"
+        ))
+    };
+    text.map(|text| read(text).ok_or_else(|| wrong(text))).transpose()
+}
+
+fn unread(error: StoreError) -> Stop {
+    Stop::usage(error.to_string())
+}
+
+fn unwritten(error: StoreError) -> Stop {
+    match error {
+        StoreError::Exists { .. } => Stop::usage(error.to_string()),
+        other => Stop::invalid(other.to_string()),
+    }
+}

@@ -1,0 +1,335 @@
+//! The folders of a history: what each holds, how old ones are folded, and which go.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use plimsoll_model::{At, RunState, Span};
+use plimsoll_store::{Origin, RunWriter, StoreError};
+use plimsoll_watch::history::rows::HistoryRows;
+use plimsoll_watch::history::{Grain, HistoryBlock, fold, read};
+
+use super::Head;
+use crate::commands::watch::record::{KIND, KeptSpec, Recorded, WindowNote};
+use crate::numbered::{self, size};
+use crate::out;
+
+/// A folder that is being folded.
+const DRAFT: &str = "draft-";
+const DAY: Span = Span::from_secs(86_400);
+/// What is folded into what, how much of it into one folder, and when that much has been over for long enough.
+const FOLDS: [(Grain, Grain, Span, Span); 2] = [
+    (Grain::Seconds, Grain::Minute, Span::from_secs(3600), Span::from_secs(3600)),
+    (Grain::Minute, Grain::Hour, DAY, Span(3 * DAY.0)),
+];
+
+/// A folder of blocks.
+pub struct BlocksFolder {
+    /// How long its blocks are.
+    pub grain: Grain,
+    /// When the first begins, s since 1970.
+    pub began_s: u64,
+    /// Where it is.
+    pub dir: PathBuf,
+}
+
+/// What a folder holds.
+pub struct BlocksRead {
+    /// Its blocks, in order; their instants are ns since 1970.
+    pub blocks: Vec<HistoryBlock>,
+    /// Its run's identity.
+    pub id: String,
+    /// What it says of itself.
+    pub note: WindowNote,
+    /// What was watched.
+    pub of: Recorded,
+}
+
+/// All of them, the oldest first.
+pub fn list(dir: &Path) -> Vec<BlocksFolder> {
+    let of = |grain: Grain| {
+        let found = numbered::folders(dir, &format!("{}-", grain.name()));
+        found.into_iter().map(move |(began_s, dir)| BlocksFolder { grain, began_s, dir })
+    };
+    let mut all: Vec<BlocksFolder> = Grain::ALL.into_iter().flat_map(of).collect();
+    all.sort_by_key(|folder| (folder.began_s, folder.grain));
+    all
+}
+
+/// A name that no folder has, for blocks from this instant on.
+pub fn unused(dir: &Path, grain: Grain, from_ns: i64) -> PathBuf {
+    let begins = from_ns.div_euclid(1_000_000_000).max(0);
+    let named = |seconds: i64| dir.join(format!("{}-{seconds}", grain.name()));
+    (begins..).map(named).find(|dir| !dir.exists()).unwrap_or_else(|| named(begins))
+}
+
+impl BlocksFolder {
+    /// Reads it; one whose watch was killed is recovered on the way, and a line says what that cost.
+    ///
+    /// # Errors
+    /// It can't be read.
+    pub fn read(&self) -> Result<BlocksRead, StoreError> {
+        let run = plimsoll_store::open(&self.dir)?;
+        if let (Some(how), Origin::Recovered { .. }) = (&run.recovered, &run.origin) {
+            out::note(&format!("{}: {how}", self.dir.display()));
+        }
+        let note = run.manifest.scenario.get("watch").cloned().unwrap_or_default();
+        let broken = |why: String| StoreError::Broken { path: self.dir.join("run.json"), what: why };
+        if run.manifest.kind != KIND {
+            return Err(broken("is no history of a watch".to_owned()));
+        }
+        let note = serde_json::from_value(note).map_err(|e| broken(format!("scenario.watch: {e}")))?;
+        let wall = Span(run.manifest.clock.realtime_ns);
+        let blocks = read::blocks(&run.samples).into_iter();
+        let blocks =
+            blocks.map(|block| HistoryBlock { from: block.from + wall, to: block.to + wall, ..block });
+        let id = run.manifest.id;
+        let of =
+            Recorded { url: run.manifest.target.url, clock: run.manifest.clock, time: run.manifest.time };
+        Ok(BlocksRead { blocks: blocks.collect(), id, note, of })
+    }
+}
+
+/// All of them, without those whose blocks are in longer ones already, and those: a kill came before they were removed.
+pub fn parted(dir: &Path) -> (Vec<BlocksFolder>, Vec<BlocksFolder>) {
+    let manifest = |folder: &BlocksFolder| plimsoll_store::read_manifest(&folder.dir).ok();
+    let of = |folder: &BlocksFolder| -> Option<Vec<String>> {
+        let of = manifest(folder)?.scenario.get("watch")?.get("blocks")?.get("of").cloned()?;
+        serde_json::from_value(of).ok()
+    };
+    let all = list(dir);
+    let folded: HashSet<String> = all.iter().filter_map(of).flatten().collect();
+    all.into_iter().partition(|folder| !manifest(folder).is_some_and(|own| folded.contains(&own.id)))
+}
+
+/// One after the other, without what begins before the one before it ended: a clock that was set back tells the same time twice.
+pub fn in_order(mut blocks: Vec<HistoryBlock>) -> Vec<HistoryBlock> {
+    blocks.sort_by_key(|block| block.from);
+    let mut until = At(i64::MIN);
+    blocks.retain(|block| {
+        let follows = block.from >= until;
+        until = if follows { block.to } else { until };
+        follows
+    });
+    blocks
+}
+
+/// Recovers what a killed watch has left, folds what is old enough and removes what is too much.
+pub fn tidy(spec: &KeptSpec, now_ns: i64) -> Result<(), StoreError> {
+    for (_, dir) in drafts(&spec.dir) {
+        let _ = std::fs::remove_dir_all(dir);
+    }
+    for folder in parted(&spec.dir).1 {
+        let _ = std::fs::remove_dir_all(&folder.dir);
+    }
+    for (fine, coarse, unit, after) in FOLDS {
+        let mut units: BTreeMap<i64, Vec<BlocksFolder>> = BTreeMap::new();
+        for folder in list(&spec.dir).into_iter().filter(|folder| folder.grain == fine) {
+            let unit = (folder.began_s as i64).div_euclid(unit.0 / 1_000_000_000);
+            units.entry(unit).or_default().push(folder);
+        }
+        let is_old = |number: &i64| (number + 1) * unit.0 + after.0 <= now_ns;
+        for (_, folders) in units.into_iter().filter(|(number, _)| is_old(number)) {
+            fold_into(&spec.dir, coarse, &folders)?;
+        }
+    }
+    thin(spec, now_ns);
+    Ok(())
+}
+
+fn drafts(dir: &Path) -> Vec<(u64, PathBuf)> {
+    numbered::folders(dir, DRAFT)
+}
+
+/// Writes the blocks of these folders as longer ones, and removes the folders then.
+fn fold_into(dir: &Path, grain: Grain, folders: &[BlocksFolder]) -> Result<(), StoreError> {
+    let mut blocks = Vec::new();
+    let (mut ids, mut done) = (Vec::new(), Vec::new());
+    let mut head: Option<Head> = None;
+    for folder in folders {
+        // One that can't be read stays for whoever can repair it, until it is too old.
+        match folder.read() {
+            Ok(mut read) => {
+                blocks.append(&mut read.blocks);
+                ids.push(read.id);
+                done.push(&folder.dir);
+                head = Some(Head::of(read.note, head.map_or(read.of, |head| head.of)));
+            }
+            Err(error) => out::note(&format!("history: {error}; it is not folded")),
+        }
+    }
+    let blocks = fold(in_order(blocks), grain, 0);
+    if let (Some(head), Some(first)) = (head, blocks.first()) {
+        let to = unused(dir, grain, first.from.0);
+        let draft = dir.join(format!("{DRAFT}{}", first.from.0 / 1_000_000_000));
+        write(&draft, &head, (grain, ids), &blocks)?;
+        std::fs::rename(&draft, &to).map_err(|source| StoreError::Io {
+            path: to,
+            doing: "put in place",
+            source,
+        })?;
+    }
+    done.into_iter().for_each(|dir| _ = std::fs::remove_dir_all(dir));
+    Ok(())
+}
+
+/// Writes a folder of blocks whose instants are ns since 1970.
+pub fn write(
+    dir: &Path,
+    head: &Head,
+    what: (Grain, Vec<String>),
+    blocks: &[HistoryBlock],
+) -> Result<(), StoreError> {
+    let wall = Span(head.of.clock.realtime_ns);
+    let own =
+        |block: &HistoryBlock| HistoryBlock { from: block.from - wall, to: block.to - wall, ..block.clone() };
+    let Some(first) = blocks.first().map(own) else { return Ok(()) };
+    let mut manifest = head.manifest(&first, what);
+    let writer = RunWriter::create(dir, manifest.clone())?;
+    let mut rows = HistoryRows::default();
+    let samples: Vec<_> = blocks.iter().flat_map(|block| rows.of(&own(block))).collect();
+    samples.iter().for_each(|sample| writer.sample(sample));
+    manifest.progress = RunState::Complete;
+    writer.finish_with(manifest, &[], &samples)
+}
+
+/// Lets the oldest go once all are larger than they may be, and what is too old.
+fn thin(spec: &KeptSpec, now_ns: i64) {
+    let sized: Vec<(BlocksFolder, u64)> =
+        list(&spec.dir).into_iter().map(|folder| (size(&folder.dir), folder)).map(|(a, b)| (b, a)).collect();
+    let mut all: u64 = sized.iter().map(|(_, size)| size).sum();
+    let oldest = now_ns as f64 / 1e9 - spec.keep_days * DAY.as_secs_f64();
+    // The newest may be the one that is being written.
+    let newest = sized.iter().map(|(folder, _)| folder.began_s).max().unwrap_or(0);
+    for (folder, size) in sized.into_iter().filter(|(folder, _)| folder.began_s < newest) {
+        let goes = all > spec.keep_bytes || (folder.began_s as f64) < oldest;
+        if goes && std::fs::remove_dir_all(&folder.dir).is_ok() {
+            all -= size;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_measure::server_side::Signal;
+    use plimsoll_measure::server_side::table::Layer;
+    use plimsoll_model::{ClockAnchor, Time};
+
+    use super::*;
+
+    const FINISHED: (Layer, Signal) = (Layer::Engine, Signal::Finished);
+    const HOUR: i64 = 3600;
+
+    fn at(seconds: i64) -> At {
+        At(seconds * 1_000_000_000)
+    }
+
+    fn head() -> Head {
+        let clock = ClockAnchor { realtime_ns: 5_000_000_000, ..ClockAnchor::default() };
+        let of = Recorded { url: "x".into(), clock, time: Time::Real };
+        let budget = serde_json::from_value(serde_json::json!({"version": 1})).expect("a budget");
+        Head { budget, every: Span::from_secs(5), of, since: None }
+    }
+
+    /// A folder of ten seconds each five minutes of this hour, in each of which so many requests ended as it has a number.
+    fn hour(dir: &Path, number: i64) {
+        let block = |part: i64| {
+            let from = number * HOUR + 300 * part;
+            let mut block = HistoryBlock::empty(at(from), at(from + 10));
+            block.watched = Span::from_secs(10);
+            block.counters.insert(FINISHED, (number + part) as f64);
+            block
+        };
+        let blocks: Vec<HistoryBlock> = (0..12).map(block).collect();
+        let dir = unused(dir, Grain::Seconds, blocks[0].from.0);
+        write(&dir, &head(), (Grain::Seconds, Vec::new()), &blocks).expect("written");
+    }
+
+    /// What ended from one hour to another, by all folders.
+    fn kept(dir: &Path, hours: std::ops::Range<i64>) -> f64 {
+        let read = |folder: &BlocksFolder| folder.read().expect("it reads").blocks;
+        let blocks = in_order(parted(dir).0.iter().flat_map(read).collect());
+        let within = |block: &&HistoryBlock| hours.contains(&(block.from.0 / 1_000_000_000 / HOUR));
+        blocks.iter().filter(within).map(|block| block.counters[&FINISHED]).sum()
+    }
+
+    fn truth(hours: std::ops::Range<i64>) -> f64 {
+        hours.map(|number| 12.0 * number as f64 + 66.0).sum()
+    }
+
+    fn spec(dir: &Path) -> KeptSpec {
+        KeptSpec { dir: dir.to_path_buf(), keep_bytes: 1 << 30, keep_days: 30.0 }
+    }
+
+    fn grains(dir: &Path) -> [usize; 3] {
+        Grain::ALL.map(|grain| list(dir).iter().filter(|folder| folder.grain == grain).count())
+    }
+
+    #[test]
+    fn what_grows_old_is_folded_and_nothing_is_lost() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let dir = folder.path();
+        for number in 0..100 {
+            hour(dir, number);
+            if number % 7 == 0 {
+                tidy(&spec(dir), at(number * HOUR).0).expect("tidy");
+                assert_eq!(kept(dir, 0..number + 1), truth(0..number + 1), "hour {number}");
+            }
+        }
+        tidy(&spec(dir), at(100 * HOUR).0).expect("tidy");
+        assert_eq!(grains(dir), [1, 75, 1], "an hour of tens, three days of minutes, a day of hours");
+        assert_eq!(kept(dir, 0..100), truth(0..100));
+        // What came before it was folded is not told twice, whatever a kill has left.
+        hour(dir, 100);
+        let before = list(dir).pop().expect("the newest");
+        tidy(&spec(dir), at(102 * HOUR).0).expect("tidy");
+        let after = list(dir).pop().expect("the newest");
+        assert_eq!((before.grain, after.grain), (Grain::Seconds, Grain::Minute));
+        assert_eq!(kept(dir, 0..101), truth(0..101));
+    }
+
+    /// A kill between the folder that takes the name and those that go: they are there twice, and count once.
+    #[test]
+    fn a_kill_while_it_is_folded_costs_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let dir = folder.path();
+        hour(dir, 0);
+        let aside = folder.path().join("aside");
+        std::fs::rename(&list(dir)[0].dir, &aside).expect("set aside");
+        std::fs::create_dir(dir.join("10s-0")).expect("a place");
+        for entry in std::fs::read_dir(&aside).expect("read").flatten() {
+            std::fs::copy(entry.path(), dir.join("10s-0").join(entry.file_name())).expect("copied");
+        }
+        std::fs::create_dir(dir.join(format!("{DRAFT}7"))).expect("half a folder");
+        tidy(&spec(dir), at(2 * HOUR).0).expect("tidy");
+        assert_eq!(grains(dir), [0, 1, 0]);
+        std::fs::rename(&aside, dir.join("10s-0")).expect("as before");
+        assert_eq!(kept(dir, 0..1), truth(0..1));
+        tidy(&spec(dir), at(2 * HOUR).0).expect("tidy");
+        assert_eq!(grains(dir), [0, 1, 0]);
+        assert_eq!(kept(dir, 0..1), truth(0..1));
+        assert!(!dir.join(format!("{DRAFT}7")).exists());
+    }
+
+    #[test]
+    fn the_oldest_go_by_size_and_by_age() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let dir = folder.path();
+        (0..6).for_each(|number| hour(dir, number));
+        let each = size(&list(dir)[0].dir);
+        let bounded = KeptSpec { keep_bytes: 4 * each + each / 2, ..spec(dir) };
+        tidy(&bounded, 0).expect("tidy");
+        assert_eq!(list(dir).iter().map(|folder| folder.began_s / 3600).collect::<Vec<_>>(), [2, 3, 4, 5]);
+        let aged = KeptSpec { keep_days: 0.125, ..spec(dir) };
+        tidy(&aged, at(7 * HOUR - 600).0).expect("tidy");
+        let all: u64 = list(dir).iter().map(|folder| size(&folder.dir)).sum();
+        assert!(all <= 4 * each && kept(dir, 0..4) == 0.0 && kept(dir, 4..6) == truth(4..6));
+    }
+
+    /// A clock that was set back tells the same time twice: what came first stands.
+    #[test]
+    fn time_is_told_once() {
+        let block = |from: i64, to: i64| HistoryBlock::empty(at(from), at(to));
+        let found = in_order(vec![block(0, 10), block(10, 20), block(5, 15), block(20, 30)]);
+        assert_eq!(found.iter().map(|block| block.from).collect::<Vec<_>>(), [at(0), at(10), at(20)]);
+    }
+}

@@ -1,0 +1,125 @@
+//! What pages counted and showed → blocks of ten seconds.
+//!
+//! A block ends with the first tick at or after each ten seconds of the wall clock, because what a tick brought can't be parted.
+
+use std::collections::BTreeMap;
+
+use plimsoll_measure::server_side::table::Layer;
+use plimsoll_measure::server_side::{Buckets, PageLayout, SeriesKind, ServerSide, Signal};
+use plimsoll_model::{At, Span};
+
+use super::{GaugeRange, Grain, HistoryBlock, KeptSignal, add, cell};
+
+/// Counters that are not on a page until the first such request: a page that may say them and doesn't has counted none.
+const LATE: [Signal; 2] = [Signal::Failed, Signal::Refused];
+/// Of a longer time without a scrape only so many cadences were watched, as of a gauge between two scrapes.
+const LONGEST: f64 = 2.5;
+
+/// What pages counted since the last tick.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct KeptCounts {
+    counters: BTreeMap<KeptSignal, f64>,
+    histograms: BTreeMap<KeptSignal, Vec<Buckets>>,
+}
+
+impl KeptCounts {
+    /// Adds what one page counted between two scrapes.
+    pub fn add(&mut self, side: &ServerSide, layout: &PageLayout, (from, to): (At, At)) {
+        for (signal, layer) in layout.signals() {
+            match signal.kind() {
+                SeriesKind::Counter => {
+                    let gained = side.gained(signal, from, to).map(|gained| gained.value);
+                    gained.into_iter().for_each(|value| self.count((layer, signal), value));
+                }
+                SeriesKind::Histogram => {
+                    if let Some(taken) = side.histogram(signal, from, to) {
+                        add(self.histograms.entry((layer, signal)).or_default(), taken);
+                    }
+                }
+                SeriesKind::Gauge => {}
+            }
+        }
+        let finished = layout.signals().find(|(signal, _)| *signal == Signal::Finished);
+        if let Some((_, layer)) = finished {
+            LATE.into_iter()
+                .filter(|late| layout.may_say(*late))
+                .for_each(|late| self.count((layer, late), 0.0));
+        }
+    }
+
+    fn count(&mut self, key: KeptSignal, value: f64) {
+        *self.counters.entry(key).or_default() += value;
+    }
+}
+
+/// Where the gauges of one page stand.
+pub(crate) fn gauges(side: &ServerSide, layout: &PageLayout) -> Vec<(KeptSignal, f64)> {
+    // When a process began is no level, and a mean of it nothing.
+    let levels = layout.signals().filter(|(signal, _)| *signal != Signal::StartTime);
+    let stands = |(signal, layer): (Signal, Layer)| {
+        let series = (signal.kind() == SeriesKind::Gauge).then(|| side.gauge(signal))??;
+        Some(((layer, signal), series.steps.last()?.value))
+    };
+    levels.filter_map(stands).collect()
+}
+
+/// Where the gauges of a fleet stand: those of its pages, each by its signal's rule.
+pub(crate) fn fleet<'a>(
+    pages: impl Iterator<Item = &'a [(KeptSignal, f64)]>,
+    answering: usize,
+) -> BTreeMap<KeptSignal, f64> {
+    let mut all: BTreeMap<KeptSignal, Vec<f64>> = BTreeMap::new();
+    pages.flatten().for_each(|(key, value)| all.entry(*key).or_default().push(*value));
+    let ready = (Layer::Engine, Signal::ReplicasReady);
+    if answering > 0 {
+        all.entry(ready).or_insert_with(|| vec![answering as f64]);
+    }
+    all.into_iter().filter_map(|(key, values)| Some((key, key.1.rule().of(&values)?))).collect()
+}
+
+/// Ticks → blocks.
+#[derive(Clone, Debug)]
+pub(crate) struct Gathering {
+    /// At::ZERO on the wall clock, ns since 1970.
+    wall_ns: i64,
+    open: Option<HistoryBlock>,
+    closed: Vec<HistoryBlock>,
+}
+
+impl Gathering {
+    pub fn new(wall_ns: i64) -> Gathering {
+        Gathering { wall_ns, open: None, closed: Vec::new() }
+    }
+
+    /// Takes what came between two scrapes.
+    pub fn tick(
+        &mut self,
+        (from, to): (At, At),
+        (counts, gauges): (KeptCounts, BTreeMap<KeptSignal, f64>),
+        (restarts, every): (u64, Span),
+    ) {
+        let watched = (to - from).min(Span((every.0 as f64 * LONGEST) as i64));
+        let stood = |value: f64| GaugeRange { least: value, mean: value, most: value };
+        let tick = HistoryBlock {
+            from,
+            to,
+            watched,
+            restarts,
+            counters: counts.counters,
+            histograms: counts.histograms,
+            gauges: gauges.into_iter().map(|(key, value)| (key, stood(value))).collect(),
+        };
+        match &mut self.open {
+            Some(open) => open.take(tick),
+            None => self.open = Some(tick),
+        }
+        let cell = |at: At| cell(at, Grain::Seconds, self.wall_ns);
+        self.closed.extend(self.open.take_if(|open| cell(open.from) != cell(open.to)));
+    }
+
+    /// Blocks that have ended since the last call; `all`: the open one too, because nothing comes any more.
+    pub fn closed(&mut self, all: bool) -> Vec<HistoryBlock> {
+        self.closed.extend(self.open.take_if(|_| all));
+        std::mem::take(&mut self.closed)
+    }
+}

@@ -1,0 +1,173 @@
+//! Rows of a history → the blocks that were kept. What lies behind the last whole block was being written when the watch was killed, and is no block.
+
+use std::collections::{BTreeMap, HashMap};
+
+use plimsoll_measure::server_side::table::{HISTORY, SignalPart, Table};
+use plimsoll_measure::server_side::{Buckets, FAILED, SCRAPE};
+use plimsoll_model::{At, Sample, Span, split_labels};
+
+use super::rows::{LADDER, OF, RESTARTS, WATCHED};
+use super::{GaugeRange, HistoryBlock, KeptSignal};
+
+/// What a series says.
+#[derive(Clone, PartialEq, Debug)]
+enum Kept {
+    Watched,
+    Restarts,
+    Counter(KeptSignal),
+    /// Of a histogram, its ladder, and which part of it.
+    Histogram(KeptSignal, u32, Part),
+    /// 0 the mean, 1 the least, 2 the most.
+    Gauge(KeptSignal, usize),
+}
+
+#[derive(Copy, Clone, PartialEq, Debug)]
+enum Part {
+    Edge(f64),
+    Sum,
+    Count,
+}
+
+/// The blocks of one page of a history, in order of time.
+pub fn blocks(samples: &[Sample]) -> Vec<HistoryBlock> {
+    let mut samples: Vec<&Sample> = samples.iter().collect();
+    samples.sort_by_key(|sample| sample.at);
+    let mut series = Columns::default();
+    let (mut stood, mut since): (Vec<f64>, Option<At>) = (Vec::new(), None);
+    let mut found = Vec::new();
+    for of_one in samples.chunk_by(|a, b| a.at == b.at) {
+        let mut now = stood.clone();
+        let (mut is_whole, mut is_gap) = (false, false);
+        for sample in of_one {
+            match sample.name.as_str() {
+                SCRAPE => is_whole = true,
+                FAILED => is_gap = true,
+                _ => series.set(sample, &mut now),
+            }
+        }
+        let at = of_one[0].at;
+        if is_whole {
+            found.extend(since.map(|from| series.block((from, at), (&stood, &now))));
+            since = Some(at);
+        } else if is_gap {
+            since = None;
+        }
+        stood = now;
+    }
+    found
+}
+
+/// Which value is whose.
+#[derive(Default)]
+struct Columns {
+    places: HashMap<(String, String), Option<usize>>,
+    kept: Vec<Kept>,
+}
+
+impl Columns {
+    fn set(&mut self, sample: &Sample, values: &mut Vec<f64>) {
+        let key = (sample.name.clone(), sample.labels.clone());
+        let place = *self.places.entry(key).or_insert_with(|| {
+            self.kept.push(kept(sample)?);
+            Some(self.kept.len() - 1)
+        });
+        values.resize(self.kept.len(), f64::NAN);
+        if let Some(place) = place {
+            values[place] = sample.value;
+        }
+    }
+
+    /// What came between two scrapes, and where gauges stood at the first.
+    fn block(&self, (from, to): (At, At), (before, now): (&[f64], &[f64])) -> HistoryBlock {
+        let mut block = HistoryBlock::empty(from, to);
+        let mut ladders: BTreeMap<(KeptSignal, u32), Ladder> = BTreeMap::new();
+        let mut gauges: BTreeMap<KeptSignal, [f64; 3]> = BTreeMap::new();
+        let was = |place: usize| before.get(place).copied().unwrap_or(f64::NAN);
+        for (place, (kept, now)) in self.kept.iter().zip(now).enumerate() {
+            let (was, now) = (was(place), *now);
+            let gained = now - if was.is_nan() { 0.0 } else { was };
+            match kept {
+                Kept::Gauge(key, of) => gauges.entry(*key).or_insert([f64::NAN; 3])[*of] = was,
+                _ if now.is_nan() => {}
+                Kept::Watched => block.watched = Span::from_secs_f64(gained),
+                Kept::Restarts => block.restarts = gained.round() as u64,
+                Kept::Counter(key) => _ = block.counters.insert(*key, gained),
+                Kept::Histogram(key, number, part) => {
+                    let ladder = ladders.entry((*key, *number)).or_default();
+                    match part {
+                        Part::Sum => ladder.sum = Some(gained),
+                        Part::Count => ladder.count = Some(gained),
+                        Part::Edge(edge) => ladder.rungs.push((*edge, was, now)),
+                    }
+                }
+            }
+        }
+        let known = gauges.into_iter().filter(|(_, values)| values.iter().all(|value| !value.is_nan()));
+        let range = |[mean, least, most]: [f64; 3]| GaugeRange { least, mean, most };
+        block.gauges = known.map(|(key, values)| (key, range(values))).collect();
+        for ((key, _), ladder) in ladders {
+            block.histograms.entry(key).or_default().push(ladder.buckets((from, to)));
+        }
+        block
+    }
+}
+
+/// A ladder of edges at two scrapes.
+#[derive(Default)]
+struct Ladder {
+    /// Edge, and what lay below it then and now.
+    rungs: Vec<(f64, f64, f64)>,
+    sum: Option<f64>,
+    count: Option<f64>,
+}
+
+impl Ladder {
+    fn buckets(mut self, (from, to): (At, At)) -> Buckets {
+        self.rungs.sort_by(|a, b| b.0.total_cmp(&a.0));
+        // An edge that is new had below it what the next higher one had, because nothing lay between.
+        let mut higher = 0.0;
+        let mut gained: Vec<(f64, f64)> = Vec::with_capacity(self.rungs.len());
+        for (edge, was, now) in self.rungs {
+            higher = if was.is_nan() { higher } else { was };
+            gained.push((edge, now - higher));
+        }
+        gained.reverse();
+        let below = [0.0].into_iter().chain(gained.iter().map(|rung| rung.1));
+        Buckets {
+            counts: gained.iter().zip(below).map(|(rung, below)| rung.1 - below).collect(),
+            edges: gained.iter().map(|rung| rung.0).filter(|edge| edge.is_finite()).collect(),
+            sum: self.sum,
+            count: self.count,
+            bounds: [None, None],
+            resets: 0,
+            from,
+            to,
+        }
+    }
+}
+
+/// What a series says; `None` = it is none of a history.
+fn kept(sample: &Sample) -> Option<Kept> {
+    match sample.name.as_str() {
+        WATCHED => return Some(Kept::Watched),
+        RESTARTS => return Some(Kept::Restarts),
+        _ => {}
+    }
+    let row = Table::shipped().of(&sample.name).iter().find(|row| row.server == HISTORY)?;
+    let labels = split_labels(&sample.labels);
+    let label = |name: &str| labels.iter().find(|label| label.0 == name).map(|label| label.1.as_str());
+    let key = (row.layer, row.signal);
+    let ladder = label(LADDER).map_or(Some(1), |number| number.parse().ok())?;
+    let part = match row.part {
+        SignalPart::Gauge => {
+            let of = [None, Some("min"), Some("max")].iter().position(|of| *of == label(OF))?;
+            return Some(Kept::Gauge(key, of));
+        }
+        SignalPart::Counter => return Some(Kept::Counter(key)),
+        SignalPart::Bucket => Part::Edge(label("le")?.parse().ok()?),
+        SignalPart::Sum => Part::Sum,
+        SignalPart::Count => Part::Count,
+        _ => return None,
+    };
+    Some(Kept::Histogram(key, ladder, part))
+}
