@@ -416,9 +416,9 @@ impl ReplicaPool {
     }
 
     /// How many replicas may get a request for its model.
-    pub fn fit(&self, asked: (Option<u64>, u32)) -> u32 {
+    pub fn fit(&self, (model, tier): (Option<u64>, u32)) -> u32 {
         let now = self.clock.now();
-        self.lock().front.fit(asked, &[], now)
+        self.lock().front.fit((model, tier, None), &[], now)
     }
 
     /// Ejects replicas whose streams all stand still, and lets those back that move again. What waits is looked at too: an ejection's end comes by itself. What pages

@@ -66,6 +66,8 @@ pub struct ParsedRequest {
     pub model_at: Range<usize>,
     /// Of the models that it stands for, those from this one on.
     pub tier: u32,
+    /// The replicas that may get it, in ascending order; none = any.
+    pub among: Option<Vec<u32>>,
     /// Its name, where all of it is read ([`PromptBlocks::Whole`]).
     pub model: Option<Box<str>>,
 }

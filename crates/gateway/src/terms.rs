@@ -26,6 +26,7 @@ impl QueuedAsk for ParsedRequest {
             arm: self.arm,
             model: self.model_hash,
             tier: self.tier,
+            among: self.among.as_deref(),
         }
     }
 }

@@ -141,6 +141,8 @@ pub struct Facts<'a> {
     pub model: Option<u64>,
     /// Of the models that this stands for, those from this one on.
     pub tier: u32,
+    /// The replicas that may get it, in ascending order; none = any.
+    pub among: Option<&'a [u32]>,
 }
 
 /// How many tokens of a prompt its first so many blocks are.
@@ -478,6 +480,27 @@ impl Router {
             (facts.prompt_tokens.saturating_sub(uncached), terms)
         };
         views.iter().map(weighed).collect()
+    }
+
+    /// The places of `views` from the best for this request to the worst, by the figure that the policy goes by, or the requests there: who would get it next. Nothing is
+    /// remembered of it.
+    pub fn ranked(&mut self, views: &[ReplicaView], facts: &Facts<'_>) -> Vec<usize> {
+        if self.needs_blocks() {
+            self.index.matches(facts.blocks, &mut self.matches);
+        }
+        let mut places: Vec<usize> = (0..views.len()).collect();
+        match self.spec {
+            RouteSpec::LeastCost { .. } => {
+                let weighed = self.weighed(views, facts);
+                let cost = |place: &usize| weighed[*place].1.map_or(0.0, |terms| terms.cost_s());
+                places.sort_by(|a, b| cost(a).total_cmp(&cost(b)));
+            }
+            RouteSpec::LeastTokens {} | RouteSpec::PowerOfTwo { load: LoadMeasure::Tokens } => {
+                places.sort_by_key(|place| views[*place].load.tokens);
+            }
+            _ => places.sort_by_key(|place| views[*place].load.requests),
+        }
+        places
     }
 
     /// Tokens that an answer is expected to have.

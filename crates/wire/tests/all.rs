@@ -9,6 +9,8 @@ mod agents;
 mod captures;
 #[path = "all/exposition.rs"]
 mod exposition;
+#[path = "all/ext_proc.rs"]
+mod ext_proc;
 #[path = "all/feeds.rs"]
 mod feeds;
 #[path = "all/hostile.rs"]

@@ -3,7 +3,7 @@
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, BudgetState, Span};
 
-use super::{Front, Given, Offer, QueuedAsk, Refusal, SentRequest, Terms, Waiting, place};
+use super::{Front, Given, Offer, QueuedAsk, Refusal, SentRequest, Terms, Waiting, Whom, is_among, place};
 use crate::queue::{Order, QueueShare, Ticket};
 use crate::route::{Facts, Outlook};
 
@@ -66,6 +66,10 @@ impl<A: QueuedAsk> Front<A> {
         }
         self.demand.came(uncached, now);
         let held = QueueShare { requests: 1, tokens: u64::from(uncached), bytes: terms.bytes };
+        // Where somebody else says who may get it, he says it of those that are there now.
+        if nobody && facts.among.is_some() {
+            return self.refuses(Refusal::NoReplica, now);
+        }
         if let Err(refusal) = self.make_room((order, deciding), held, nobody, now, chance) {
             return self.refuses(refusal, now);
         }
@@ -84,7 +88,7 @@ impl<A: QueuedAsk> Front<A> {
         }
         let mut least: Option<(Span, u32)> = None;
         for tier in facts.tier..tiers {
-            if !self.is_ready((facts.model, tier), &[], now) {
+            if !self.is_ready((facts, tier), &[], now) {
                 self.passed.push((tier, None));
                 continue;
             }
@@ -108,12 +112,13 @@ impl<A: QueuedAsk> Front<A> {
         deadline: Option<At>,
         now: At,
     ) -> Prospect {
-        let deciding = self.models.deciding(facts.model, tier);
-        self.see(now, &[], true, deciding);
+        let whom = self.whom(facts, tier);
+        let deciding = whom.deciding;
+        self.see(now, &[], true, whom);
         self.sides.prefer(facts.arm, &mut self.views);
         let direct = !self.views.is_empty() && self.before().0 == 0;
         if !direct {
-            self.see(now, &[], false, deciding);
+            self.see(now, &[], false, whom);
             self.sides.prefer(facts.arm, &mut self.views);
         }
         let nobody = self.views.is_empty();
@@ -145,7 +150,7 @@ impl<A: QueuedAsk> Front<A> {
         if let Some((ticket, refusal)) = self.displaced.pop() {
             return Some((ticket, Given::Refused(refusal)));
         }
-        self.see(now, &[], true, None);
+        self.see(now, &[], true, Whom::default());
         if self.views.is_empty() {
             return None;
         }
@@ -156,9 +161,13 @@ impl<A: QueuedAsk> Front<A> {
             (model, models.ready_tier(model, waiting.tier, usable))
         };
         let ticket = queue.next(|waiting| {
-            let (model, tier) = tier(waiting);
+            let ((model, tier), among) = (tier(waiting), waiting.ask.facts().among);
             let deciding = models.deciding(model, tier);
-            deciding.is_none_or(|model| views.iter().any(|view| models.serves(view.replica, model)))
+            deciding.is_none() && among.is_none()
+                || views.iter().any(|view| {
+                    is_among(among, view.replica)
+                        && deciding.is_none_or(|model| models.serves(view.replica, model))
+                })
         })?;
         let (order, held, waiting) = queue.get(ticket)?;
         let (line, expected, facts) = (waiting.line, waiting.expected, waiting.ask.facts());
@@ -170,6 +179,7 @@ impl<A: QueuedAsk> Front<A> {
             if let Some(all) = &all {
                 views.clone_from(all);
             }
+            views.retain(|view| is_among(facts.among, view.replica));
             if let Some(model) = models.deciding(model, tier) {
                 views.retain(|view| models.serves(view.replica, model));
             }
@@ -211,9 +221,11 @@ impl<A: QueuedAsk> Front<A> {
     /// A request has waited until its end. `None` if it does not wait any more.
     pub fn expire(&mut self, ticket: Ticket, now: At) -> Option<Refusal> {
         let (.., waiting) = self.queue.get(ticket)?;
-        let (model, from) = (waiting.ask.facts().model, waiting.tier);
+        let (facts, from) = (waiting.ask.facts(), waiting.tier);
+        let (model, among) = (facts.model, facts.among.map(<[u32]>::to_vec));
         let none = (from..self.models.tiers(model)).all(|tier| {
-            self.see(now, &[], false, self.models.deciding(model, tier));
+            let whom = Whom { deciding: self.models.deciding(model, tier), among: among.as_deref() };
+            self.see(now, &[], false, whom);
             self.views.is_empty()
         });
         self.leave(ticket).then_some(if none { Refusal::NoReplica } else { Refusal::Expired })

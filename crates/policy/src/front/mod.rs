@@ -145,6 +145,15 @@ const AMBER_SHARE: f64 = 0.5;
 /// What a replica is taken to compute at most, prompt tokens a second: one whose time does not grow with the prompt.
 const FASTEST: f64 = 1e6;
 
+/// Whom a request may go to.
+#[derive(Copy, Clone, Debug, Default)]
+struct Whom<'a> {
+    /// Those that serve this model, where that decides.
+    deciding: Option<u64>,
+    /// These.
+    among: Option<&'a [u32]>,
+}
+
 #[derive(Clone, Debug)]
 struct Waiting<A> {
     ask: A,
@@ -237,15 +246,21 @@ impl<A: QueuedAsk> Front<A> {
     }
 
     /// May one of a tier's replicas get a request, of those that were not `tried`?
-    fn is_ready(&mut self, of: (Option<u64>, u32), tried: &[u32], now: At) -> bool {
-        self.fit(of, tried, now) > 0
+    fn is_ready(&mut self, (facts, tier): (&Facts<'_>, u32), tried: &[u32], now: At) -> bool {
+        self.fit((facts.model, tier, facts.among), tried, now) > 0
     }
 
-    /// How many of a model's replicas may get a request (of the tier of a name that stands for several), less those that were `tried`.
-    pub fn fit(&mut self, (model, tier): (Option<u64>, u32), tried: &[u32], now: At) -> u32 {
+    /// How many of a model's replicas may get a request (of the tier of a name that stands for several, and of those that somebody else names), less those
+    /// that were `tried`.
+    pub fn fit(
+        &mut self,
+        (model, tier, among): (Option<u64>, u32, Option<&[u32]>),
+        tried: &[u32],
+        now: At,
+    ) -> u32 {
         let Front { health, usable, models, .. } = self;
         health.usable(now, usable);
-        usable.retain(|replica| !tried.contains(replica));
+        usable.retain(|replica| !tried.contains(replica) && is_among(among, *replica));
         let deciding = models.deciding(model, tier);
         let fit =
             usable.iter().filter(|replica| deciding.is_none_or(|model| models.serves(**replica, model)));
@@ -316,7 +331,7 @@ impl<A: QueuedAsk> Front<A> {
 
     /// What an autoscaler should know.
     pub fn signal(&mut self, now: At) -> ScaleSignal {
-        self.see(now, &[], false, None);
+        self.see(now, &[], false, Whom::default());
         let (held, capacity) = (self.queue.held(), self.capacity(None));
         let work = Work {
             queued: (held.requests, held.tokens),
@@ -329,19 +344,26 @@ impl<A: QueuedAsk> Front<A> {
         demand::signal(&work, self.demand.per_s(now), self.admission.per_replica, drain_s)
     }
 
-    /// Looks at the replicas that may get requests (for a model that decides) now, less those that were tried. `room`: only those that have room.
-    fn see(&mut self, now: At, tried: &[u32], room: bool, deciding: Option<u64>) {
+    /// Whom a request may go to, asked of one of its tiers.
+    fn whom<'a>(&self, facts: &Facts<'a>, tier: u32) -> Whom<'a> {
+        Whom { deciding: self.models.deciding(facts.model, tier), among: facts.among }
+    }
+
+    /// Looks at the replicas that may get requests (of those to `whom` one may go) now, less those that were tried. `room`: only those that have room.
+    fn see(&mut self, now: At, tried: &[u32], room: bool, whom: Whom<'_>) {
         let Front { health, usable, loads, telemetry, ahead, router, admission, views, models, .. } = self;
         let unseen = unseen(loads, health.count(), self.others);
         telemetry.bring(now);
         health.usable(now, usable);
-        if let Some(model) = deciding {
-            usable.retain(|replica| models.serves(*replica, model));
+        if whom.deciding.is_some() || whom.among.is_some() {
+            let may = |replica: u32| {
+                is_among(whom.among, replica)
+                    && whom.deciding.is_none_or(|model| models.serves(replica, model))
+            };
+            usable.retain(|replica| may(*replica));
             if usable.is_empty() {
                 // As with all replicas: where none is fit, those that answer are used.
-                let all =
-                    (0..loads.len() as u32).filter(|&one| models.serves(one, model) && health.answers(one));
-                usable.extend(all);
+                usable.extend((0..loads.len() as u32).filter(|&one| may(one) && health.answers(one)));
             }
         }
         views.clear();
@@ -403,6 +425,11 @@ impl<A: QueuedAsk> Front<A> {
         let each = answer.map(|replica| self.router.speed(replica).prefill.per);
         each.map(|per| if per > 0.0 { (1.0 / per).min(FASTEST) } else { FASTEST }).sum()
     }
+}
+
+/// Is a replica one of these?
+fn is_among(among: Option<&[u32]>, replica: u32) -> bool {
+    among.is_none_or(|among| among.binary_search(&replica).is_ok())
 }
 
 /// Chooses a replica, and says what the request costs there in prompt tokens.

@@ -26,17 +26,25 @@ impl<A: QueuedAsk> Front<A> {
         let tiers = self.models.tiers(facts.model);
         for tier in facts.tier..tiers {
             // Behind the last one nobody stands in.
-            if tier + 1 < tiers && !self.is_ready((facts.model, tier), tried, now) {
+            if tier + 1 < tiers && !self.is_ready((facts, tier), tried, now) {
                 self.passed.push((tier, None));
                 continue;
             }
-            self.see(now, tried, false, self.models.deciding(facts.model, tier));
+            self.see(now, tried, false, self.whom(facts, tier));
             self.sides.prefer(facts.arm, &mut self.views);
             if let Some(sent) = self.send((facts, tier), now, chance) {
                 return Some(sent);
             }
         }
         None
+    }
+
+    /// Who would get a request next, were it not for the one that it is `sent` to: the best first. Nothing is booked.
+    pub fn next_best(&mut self, facts: &Facts<'_>, sent: &SentRequest, now: At) -> Vec<u32> {
+        self.see(now, &[sent.booking.replica], false, self.whom(facts, sent.tier));
+        self.sides.prefer(facts.arm, &mut self.views);
+        let ranked = self.router.ranked(&self.views, facts);
+        ranked.into_iter().map(|place| self.views[place].replica).collect()
     }
 
     /// May a request that was sent `sent` times be sent again? Takes it out of the budget.
@@ -68,8 +76,7 @@ impl<A: QueuedAsk> Front<A> {
         let offered = self.demand.per_s(now);
         let saturation = offered / self.capacity(None).max(f64::MIN_POSITIVE);
         let calm = self.state == BudgetState::Green && self.queue.is_empty();
-        let deciding = self.models.deciding(facts.model, sent.tier);
-        self.see(now, &[sent.booking.replica], true, deciding);
+        self.see(now, &[sent.booking.replica], true, self.whom(facts, sent.tier));
         // On its own side of a trial: what the other side does must not make it look better.
         self.sides.leave(facts.arm, &mut self.views);
         let hedger = self.hedger.as_mut().filter(|_| calm).ok_or(Withheld::Busy)?;

@@ -174,6 +174,7 @@ const FACTS: Facts<'static> = Facts {
     arm: plimsoll_model::Arm::Base,
     model: None,
     tier: 0,
+    among: None,
 };
 
 fn front(replicas: u32) -> Front<Plain> {

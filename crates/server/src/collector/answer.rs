@@ -8,7 +8,8 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
-use plimsoll_wire::trace::export::{self, Code, Rejects};
+use plimsoll_wire::grpc::{self, Code};
+use plimsoll_wire::trace::export::{self, Rejects};
 
 use super::intake::IntakeEnd;
 
@@ -97,7 +98,7 @@ fn kept(tongue: Tongue, rejects: Rejects, rejected: u64) -> Response<Reply> {
         Tongue::Grpc => {
             let mut trailers = HeaderMap::new();
             trailers.insert("grpc-status", HeaderValue::from_static("0"));
-            let data = export::framed(&export::response(rejected, rejects));
+            let data = grpc::framed(&export::response(rejected, rejects));
             ("application/grpc", data, Some(trailers))
         }
         Tongue::Protobuf => ("application/x-protobuf", export::response(rejected, rejects), None),
@@ -136,14 +137,14 @@ pub fn refused(tongue: Tongue, why: IntakeRefusal) -> Response<Reply> {
         IntakeRefusal::Http(status, why) => (Code::InvalidArgument, status, why, None),
     };
     if tongue == Tongue::Grpc {
-        grpc(code, &message, retry)
+        in_grpc(code, &message, retry)
     } else {
         plain(tongue, code, status, &message, retry)
     }
 }
 
 /// Over gRPC an error is all in the head: HTTP's own status is 200.
-fn grpc(code: Code, message: &str, retry_s: Option<u64>) -> Response<Reply> {
+fn in_grpc(code: Code, message: &str, retry_s: Option<u64>) -> Response<Reply> {
     let mut response = Response::new(Reply::default());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
@@ -153,7 +154,7 @@ fn grpc(code: Code, message: &str, retry_s: Option<u64>) -> Response<Reply> {
             headers.insert(name, value);
         }
     };
-    put("grpc-message", export::message(message));
+    put("grpc-message", grpc::message(message));
     put("grpc-status-details-bin", export::details(&export::status(code, message, retry_s)));
     response
 }

@@ -11,7 +11,7 @@ use http::{Request, Response};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use plimsoll_wire::trace::export;
+use plimsoll_wire::grpc;
 use tokio::sync::oneshot;
 
 use super::answer::{self, IntakeRefusal, Reply, Tongue};
@@ -68,7 +68,7 @@ async fn take(
     let body = tokio::time::timeout(BODY, body(request.into_body(), shared, &mut pending)).await;
     let body = body.map_err(|_| IntakeRefusal::Malformed("the body did not come within 30 s".into()))??;
     let (body, is_gzip) = if tongue == Tongue::Grpc {
-        let (message, is_compressed) = export::unframed(&body)
+        let (message, is_compressed) = grpc::unframed(&body)
             .ok_or_else(|| IntakeRefusal::Malformed("no gRPC frame of one message".into()))?;
         if is_compressed && !is_encoded {
             return Err(IntakeRefusal::Malformed("compressed, with an encoding that is not gzip".into()));

@@ -58,6 +58,7 @@ impl QueuedAsk for QueuedRequest {
             arm: Arm::Base,
             model: None,
             tier: 0,
+            among: None,
         }
     }
 }

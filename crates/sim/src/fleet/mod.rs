@@ -138,6 +138,7 @@ pub(crate) fn facts(request: &Submit) -> Facts<'_> {
         arm: Arm::Base,
         model: None,
         tier: 0,
+        among: None,
     }
 }
 

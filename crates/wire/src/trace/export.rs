@@ -1,34 +1,17 @@
-//! The answers of an OTLP receiver, and gRPC's frame around a request: bytes both ways.
+//! The answers of an OTLP receiver: bytes both ways.
 //!
 //! What is said to a sender decides whether spans are lost: `RESOURCE_EXHAUSTED` with a `RetryInfo` (over HTTP: 429 with
 //! `Retry-After`) means "later", an error without one means "never", and a partial success "the rest is kept, these were wrong".
 //! Source: OpenTelemetry Protocol Specification 1.x, "OTLP/gRPC Response", "OTLP/HTTP Response"; gRPC over HTTP/2.
 
 use super::id::to_base64;
+use crate::grpc::Code;
 use crate::protobuf::{Fields, Pen};
 
 /// The path of gRPC's one method.
 pub const GRPC_EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 /// The path over HTTP.
 pub const HTTP_TRACES: &str = "/v1/traces";
-
-/// Codes of `google.rpc.Code` that a receiver answers with.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum Code {
-    /// Taken.
-    Ok = 0,
-    /// It breaks: never again.
-    InvalidArgument = 3,
-    /// Too much: with a time, later; without, never.
-    ResourceExhausted = 8,
-    /// No such method.
-    Unimplemented = 12,
-    /// Can't be kept now.
-    Unavailable = 14,
-    /// Not with this token.
-    Unauthenticated = 16,
-}
 
 /// What of a request was left out: its name in JSON, and why.
 pub type Rejects = (&'static str, &'static str);
@@ -99,32 +82,4 @@ pub fn status_json(code: Code, message: &str) -> Vec<u8> {
 /// The value of `grpc-status-details-bin`.
 pub fn details(status: &[u8]) -> String {
     to_base64(status).trim_end_matches('=').to_owned()
-}
-
-/// The value of `grpc-message`: what is not printable ASCII is percent-encoded.
-pub fn message(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b' '..=b'~' if byte != b'%' => encoded.push(byte as char),
-            _ => encoded.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    encoded
-}
-
-/// The one message of a unary gRPC request, and whether it is compressed. `None` = the frame breaks.
-pub fn unframed(body: &[u8]) -> Option<(&[u8], bool)> {
-    let (head, message) = body.split_first_chunk::<5>()?;
-    let len = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
-    (head[0] <= 1 && message.len() == len).then_some((message, head[0] == 1))
-}
-
-/// A message in gRPC's frame, not compressed.
-pub fn framed(message: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(message.len() + 5);
-    bytes.push(0);
-    bytes.extend_from_slice(&(message.len() as u32).to_be_bytes());
-    bytes.extend_from_slice(message);
-    bytes
 }

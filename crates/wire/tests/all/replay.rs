@@ -4,6 +4,8 @@ use plimsoll_lab::corpus::replay;
 
 #[path = "../fuzz/answers.rs"]
 mod answers;
+#[path = "../fuzz/calls.rs"]
+mod calls;
 #[path = "../fuzz/connections.rs"]
 mod connections;
 #[path = "../fuzz/logs.rs"]
@@ -22,6 +24,11 @@ mod spans;
 #[test]
 fn what_fuzzing_learnt_of_answers() {
     replay(include_bytes!("../fuzz/answers.corpus"), answers::check);
+}
+
+#[test]
+fn what_fuzzing_learnt_of_calls() {
+    replay(include_bytes!("../fuzz/calls.corpus"), calls::check);
 }
 
 #[test]

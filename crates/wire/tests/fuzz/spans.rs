@@ -7,7 +7,7 @@ pub fn check(bytes: &[u8]) {
     let _ = trace::read_otlp_json(bytes);
     let _ = otlp::decode(bytes, &mut Vec::new());
     let _ = export::details(bytes);
-    let _ = export::unframed(bytes);
+    let _ = plimsoll_wire::grpc::unframed(bytes);
     let mut feed = TraceFeed::default();
     let mut all_read = true;
     for piece in bytes.chunks(7) {

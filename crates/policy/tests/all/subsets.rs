@@ -1,0 +1,181 @@
+//! Requests of which somebody else says who may get them: nobody else ever does, whatever else comes, and nobody waits for long who may go elsewhere.
+
+use plimsoll_math::rng::Stream;
+use plimsoll_model::{At, Span};
+use plimsoll_policy::{
+    AdmissionSpec, Facts, Front, FrontSpec, Given, Load, Offer, QueuedAsk, Refusal, ReplicaOutcome,
+    RouteSpec, SentRequest, Terms, Ticket,
+};
+use proptest::prelude::*;
+
+const REPLICAS: u32 = 5;
+const ROUTES: [&str; 9] = [
+    "least_cost",
+    "round_robin",
+    "random",
+    "least_requests",
+    "least_tokens",
+    "power_of_two",
+    "peak_ewma",
+    "session",
+    "prefix",
+];
+
+#[derive(Clone, Debug)]
+struct Ask {
+    among: Option<Vec<u32>>,
+    blocks: Vec<u64>,
+}
+
+impl Ask {
+    fn of(among: Option<Vec<u32>>, prompt: u64) -> Ask {
+        Ask { among, blocks: (0..4).map(|block| prompt * 100 + block).collect() }
+    }
+}
+
+impl QueuedAsk for Ask {
+    fn facts(&self) -> Facts<'_> {
+        let among = self.among.as_deref();
+        Facts {
+            session: Some(self.blocks[0]),
+            blocks: &self.blocks,
+            prompt_tokens: 400,
+            among,
+            ..Facts::default()
+        }
+    }
+}
+
+fn front(route: &str, per_replica: u32) -> Front<Ask> {
+    let route = RouteSpec::parse(route).expect("sound");
+    let admission = AdmissionSpec { per_replica: Some(per_replica), ..AdmissionSpec::default() };
+    let spec = FrontSpec { route, admission, ..FrontSpec::default() };
+    let mut front = Front::new(&spec, REPLICAS as usize, At::ZERO);
+    (0..REPLICAS).for_each(|replica| front.set_up(replica, true));
+    front
+}
+
+fn terms(now: At) -> Terms {
+    Terms { class: 0, tenant: 0, came: now, slo: None, bytes: 0 }
+}
+
+#[test]
+fn who_allows_nobody_that_is_there_is_told_so_at_once() {
+    let (mut front, mut chance) = (front("least_cost", 8), Stream::new(1, "test", 0));
+    let mut offer = |front: &mut Front<Ask>, among: Option<Vec<u32>>| {
+        let ask = Ask::of(among, 1);
+        front.offer(&ask.facts(), &terms(At::ZERO), At::ZERO, &mut chance, || ask.clone())
+    };
+    assert_eq!(offer(&mut front, Some(vec![])), Offer::Refused(Refusal::NoReplica));
+    front.set_up(2, false);
+    assert_eq!(offer(&mut front, Some(vec![2])), Offer::Refused(Refusal::NoReplica));
+    assert!(matches!(offer(&mut front, Some(vec![2, 3])), Offer::Sent(sent) if sent.booking.replica == 3));
+    (0..REPLICAS).for_each(|replica| front.set_up(replica, false));
+    assert!(matches!(offer(&mut front, None), Offer::Queued { .. }), "others wait for a restart to be over");
+}
+
+#[test]
+fn the_next_best_are_the_others_in_the_order_of_their_cost_and_nothing_is_booked() {
+    let (mut front, mut chance) = (front("least_cost", 8), Stream::new(1, "test", 0));
+    let mut sent = Vec::new();
+    // So many on each, the fewest on the last.
+    for replica in 0..REPLICAS {
+        for _ in replica..REPLICAS {
+            let ask = Ask::of(Some(vec![replica]), u64::from(replica) * 10 + sent.len() as u64);
+            let offer = front.offer(&ask.facts(), &terms(At::ZERO), At::ZERO, &mut chance, || ask.clone());
+            let Offer::Sent(one) = offer else { panic!("room: {offer:?}") };
+            sent.push(one);
+        }
+    }
+    let loads = |front: &Front<Ask>| (0..REPLICAS).map(|replica| front.load(replica)).collect::<Vec<Load>>();
+    let before = loads(&front);
+    let ask = Ask::of(None, 999);
+    let last = sent.last().expect("sent");
+    assert_eq!(last.booking.replica, 4);
+    assert_eq!(front.next_best(&ask.facts(), last, At::ZERO), [3, 2, 1, 0]);
+    let some = Ask::of(Some(vec![0, 2, 4]), 999);
+    assert_eq!(front.next_best(&some.facts(), last, At::ZERO), [2, 0]);
+    assert_eq!(loads(&front), before);
+}
+
+proptest! {
+    /// Under every policy, with queues, retries and replicas that come and go: who gets a request is one of those that may, and each request gets exactly one answer.
+    #[test]
+    fn nobody_else_ever_gets_it(
+        route in 0..ROUTES.len(),
+        per_replica in 1u32..4,
+        steps in prop::collection::vec((0u8..6, prop::option::of(0u32..32), 0u64..6), 1..120),
+        seed: u64,
+    ) {
+        let (mut front, mut chance) = (front(ROUTES[route], per_replica), Stream::new(seed, "test", 0));
+        let mut waiting: Vec<(Ticket, Ask)> = Vec::new();
+        let mut open: Vec<(SentRequest, Ask)> = Vec::new();
+        let (mut came, mut over) = (0, 0);
+        for (number, (what, among, prompt)) in steps.into_iter().enumerate() {
+            let now = At::ZERO + Span::from_millis(number as i64 * 10);
+            let among = among.map(|bits| (0..REPLICAS).filter(|replica| bits >> replica & 1 == 1).collect());
+            match what {
+                0..=2 => {
+                    let ask = Ask::of(among, prompt);
+                    came += 1;
+                    match front.offer(&ask.facts(), &terms(now), now, &mut chance, || ask.clone()) {
+                        Offer::Sent(sent) => open.push((sent, ask)),
+                        Offer::Queued { ticket, .. } => waiting.push((ticket, ask)),
+                        Offer::Refused(_) => over += 1,
+                    }
+                }
+                3 if !open.is_empty() => {
+                    let (sent, _) = open.remove(prompt as usize % open.len());
+                    front.ended(sent, Some(ReplicaOutcome::Worked), 1, now, &mut chance);
+                    over += 1;
+                }
+                4 if !open.is_empty() => {
+                    let (sent, ask) = open.remove(prompt as usize % open.len());
+                    front.ended(sent, Some(ReplicaOutcome::Shed(None)), 0, now, &mut chance);
+                    match front.again(&ask.facts(), &[sent.booking.replica], now, &mut chance) {
+                        Some(again) => open.push((again, ask)),
+                        None => over += 1,
+                    }
+                }
+                _ => front.set_up(prompt as u32 % REPLICAS, number % 3 != 0),
+            }
+            let mut out = Vec::new();
+            front.pump(now, &mut chance, &mut out);
+            for (ticket, given) in out {
+                let place = waiting.iter().position(|(own, _)| *own == ticket).expect("it waited");
+                let (_, ask) = waiting.remove(place);
+                match given {
+                    Given::Sent(sent) => open.push((sent, ask)),
+                    Given::Refused(_) => over += 1,
+                }
+            }
+            for (sent, ask) in &open {
+                let may = ask.among.as_ref().is_none_or(|among| among.contains(&sent.booking.replica));
+                prop_assert!(may, "{ask:?} at {}", sent.booking.replica);
+                for next in front.next_best(&ask.facts(), sent, now) {
+                    prop_assert!(next != sent.booking.replica);
+                    prop_assert!(ask.among.as_ref().is_none_or(|among| among.contains(&next)));
+                }
+            }
+            prop_assert_eq!(came, over + open.len() + waiting.len());
+        }
+        // When all are there and nothing runs, nobody waits.
+        let now = At::ZERO + Span::from_secs(10);
+        (0..REPLICAS).for_each(|replica| front.set_up(replica, true));
+        for _ in 0..200 {
+            for (sent, _) in open.drain(..) {
+                front.ended(sent, Some(ReplicaOutcome::Worked), 1, now, &mut chance);
+            }
+            let mut out = Vec::new();
+            front.pump(now, &mut chance, &mut out);
+            for (ticket, given) in out {
+                let place = waiting.iter().position(|(own, _)| *own == ticket).expect("it waited");
+                let (_, ask) = waiting.remove(place);
+                if let Given::Sent(sent) = given {
+                    open.push((sent, ask));
+                }
+            }
+        }
+        prop_assert!(waiting.is_empty(), "{waiting:?}");
+    }
+}

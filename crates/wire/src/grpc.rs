@@ -1,0 +1,147 @@
+//! gRPC over HTTP/2: the frame around each message, how a call ends, and the health service that probes ask.
+//!
+//! Source: gRPC over HTTP/2 (`doc/PROTOCOL-HTTP2.md` of grpc/grpc); gRPC Health Checking Protocol (`grpc.health.v1`).
+
+use bytes::{Buf, Bytes, BytesMut};
+
+use crate::protobuf::{Fields, Pen, ProtobufError};
+
+/// Codes of `google.rpc.Code` by which calls end.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Code {
+    /// Taken.
+    Ok = 0,
+    /// It breaks: never again.
+    InvalidArgument = 3,
+    /// What was to come did not in time.
+    DeadlineExceeded = 4,
+    /// Nobody of that name.
+    NotFound = 5,
+    /// Too much: with a time, later; without, never.
+    ResourceExhausted = 8,
+    /// Not as the caller is set up.
+    FailedPrecondition = 9,
+    /// No such method.
+    Unimplemented = 12,
+    /// Can't be kept now.
+    Unavailable = 14,
+    /// Not with this token.
+    Unauthenticated = 16,
+}
+
+/// The value of `grpc-message`: what is not printable ASCII is percent-encoded.
+pub fn message(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b' '..=b'~' if byte != b'%' => encoded.push(byte as char),
+            _ => encoded.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    encoded
+}
+
+/// Bytes before each message: whether it is compressed, and its length.
+const HEAD: usize = 5;
+
+/// The one message of a unary gRPC request, and whether it is compressed. `None` = the frame breaks.
+pub fn unframed(body: &[u8]) -> Option<(&[u8], bool)> {
+    let (head, message) = body.split_first_chunk::<HEAD>()?;
+    let len = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
+    (head[0] <= 1 && message.len() == len).then_some((message, head[0] == 1))
+}
+
+/// A message in gRPC's frame, not compressed.
+pub fn framed(message: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(message.len() + HEAD);
+    bytes.push(0);
+    bytes.extend_from_slice(&(message.len() as u32).to_be_bytes());
+    bytes.extend_from_slice(message);
+    bytes
+}
+
+/// Why the bytes of a call hold no further message.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum FrameError {
+    /// It is compressed, which nobody offered.
+    #[error("a compressed message, where grpc-accept-encoding is identity")]
+    Compressed,
+    /// It is larger than allowed.
+    #[error("a message of {0} bytes, which is more than allowed")]
+    TooLarge(u32),
+    /// Its first byte is none of a frame's.
+    #[error("no gRPC frame: it begins with {0}")]
+    Broken(u8),
+}
+
+/// Cuts the bytes of a call into its messages, in whatever pieces they come.
+#[derive(Debug)]
+pub struct CallMessages {
+    bytes: BytesMut,
+    most: usize,
+}
+
+impl CallMessages {
+    /// None yet. `most`: bytes that a message may have.
+    pub fn new(most: usize) -> CallMessages {
+        CallMessages { bytes: BytesMut::new(), most }
+    }
+
+    /// More bytes came. What is kept is bounded by the largest message and one piece, as long as all messages are taken between two pieces.
+    pub fn push(&mut self, data: &[u8]) {
+        self.bytes.extend_from_slice(data);
+    }
+
+    /// The next whole message; `None` = more has to come.
+    ///
+    /// # Errors
+    /// There will be none: see [`FrameError`]. The length is looked at before its bytes are waited for.
+    pub fn next(&mut self) -> Result<Option<Bytes>, FrameError> {
+        let Some((head, rest)) = self.bytes.split_first_chunk::<HEAD>() else { return Ok(None) };
+        let len = u32::from_be_bytes([head[1], head[2], head[3], head[4]]);
+        match head[0] {
+            0 => {}
+            1 => return Err(FrameError::Compressed),
+            other => return Err(FrameError::Broken(other)),
+        }
+        if len as usize > self.most {
+            return Err(FrameError::TooLarge(len));
+        }
+        if rest.len() < len as usize {
+            return Ok(None);
+        }
+        self.bytes.advance(HEAD);
+        Ok(Some(self.bytes.split_to(len as usize).freeze()))
+    }
+
+    /// Is nothing left of a message that is not whole?
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+}
+
+/// The path of the health service's question.
+pub const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
+
+/// The service that a `HealthCheckRequest` asks after; empty = the server.
+///
+/// # Errors
+/// It is none.
+pub fn health_asked(message: &[u8]) -> Result<String, ProtobufError> {
+    let mut service = String::new();
+    let mut fields = Fields::of(message);
+    while let Some((field, value)) = fields.next()? {
+        if field == 1 {
+            service = String::from_utf8_lossy(value.bytes()).into_owned();
+        }
+    }
+    Ok(service)
+}
+
+/// A `HealthCheckResponse`.
+pub fn health(serving: bool) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    Pen(&mut bytes).number(1, if serving { 1 } else { 2 });
+    bytes
+}
