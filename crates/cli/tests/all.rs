@@ -35,6 +35,8 @@ mod compare;
 mod demos;
 #[path = "all/diagnose_url.rs"]
 mod diagnose_url;
+#[path = "all/endpoints.rs"]
+mod endpoints;
 #[path = "all/export.rs"]
 mod export;
 #[path = "all/faults.rs"]

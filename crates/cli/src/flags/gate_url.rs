@@ -9,6 +9,9 @@ use super::{ScrapeArgs, ShardArgs, TargetArgs, WorkloadArgs};
 /// What a gate measures itself. With a run folder none of it has a meaning.
 #[derive(Args, Debug, Clone, Default)]
 pub struct GateUrlArgs {
+    /// Of a URL: further endpoints of the same kind, measured together with it
+    #[arg(value_name = "URL")]
+    pub further: Vec<String>,
     /// Of a URL: how long it may be measured [default: the budget file's load.duration]
     #[arg(long, value_name = "TIME", help_heading = "Measuring a URL")]
     pub time: Option<String>,
