@@ -63,6 +63,8 @@ mod install;
 mod interleave;
 #[path = "all/k8s.rs"]
 mod k8s;
+#[path = "all/keys.rs"]
+mod keys;
 #[path = "all/kill.rs"]
 mod kill;
 #[path = "all/line.rs"]

@@ -378,6 +378,9 @@ impl LevelDriver {
         self.flights.borrow_mut().remove(&flight.key);
         let target = &self.shared.endpoints[flight.endpoint].target;
         let (mut attempt, events, coalesced) = recording.finish(ending, now, |text| target.scrub(text));
+        if attempt.answer.status == Some(401) {
+            target.key_refused();
+        }
         if let Some(sent) = attempt.sent {
             if !self.shared.open {
                 // What the client itself takes before it writes is nobody's wait; a connection that had to be waited for is.

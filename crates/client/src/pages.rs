@@ -337,6 +337,9 @@ fn spec_of(target: &TargetSpec, url: &str) -> TargetSpec {
         headers: target.headers.clone(),
         key_env: target.key_env.clone(),
         key_file: target.key_file.clone(),
+        token: target.token.clone(),
+        client_cert: target.client_cert.clone(),
+        client_key: target.client_key.clone(),
         ..page
     }
 }

@@ -15,7 +15,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
-use crate::certs::Identity;
+use crate::certs::{Identity, Shown};
 
 /// How a server's certificate is judged.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -78,10 +78,7 @@ pub fn client_config_as(trust: &TlsTrust, own: Option<&Identity>) -> Result<Arc<
     };
     let mut config = match own {
         None => builder.with_no_client_auth(),
-        Some(own) => {
-            let (certs, key) = own.load()?;
-            builder.with_client_auth_cert(certs, key).map_err(|e| own.refused(&e))?
-        }
+        Some(own) => builder.with_client_cert_resolver(Arc::new(Shown::of(own)?)),
     };
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))

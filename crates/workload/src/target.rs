@@ -32,8 +32,17 @@ pub struct TargetSpec {
     pub headers: BTreeMap<String, String>,
     /// Environment variable that holds the key.
     pub key_env: Option<String>,
-    /// File that holds the key.
+    /// File that holds the key; read again when it changes.
     pub key_file: Option<String>,
+    /// Server that gives tokens to be the key, renewed before they expire.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<TokenSpec>,
+    /// PEM files of the certificate that is shown where a server asks for one, and of its key; read again when they change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_cert: Option<String>,
+    /// Key of `client_cert`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_key: Option<String>,
     /// Check the server's certificate.
     pub tls_verify: bool,
     /// PEM file of further trusted roots.
@@ -65,6 +74,9 @@ impl Default for TargetSpec {
             headers: BTreeMap::new(),
             key_env: None,
             key_file: None,
+            token: None,
+            client_cert: None,
+            client_key: None,
             tls_verify: true,
             ca_file: None,
             body_template: None,
@@ -124,6 +136,20 @@ impl TargetSpec {
             let many = self.further_urls.len() + 1;
             return Err(SpecError::value("further_urls", many, &format!("at most {URLS_MAX} endpoints")));
         }
+        if self.token.is_some() && (self.key_env.is_some() || self.key_file.is_some()) {
+            let what = "a token is the key: drop key_env and key_file, or the token".to_owned();
+            return Err(SpecError::Conflict { path: "token".into(), what });
+        }
+        if self.token.as_ref().is_some_and(|token| token.secret_env.is_none() == token.secret_file.is_none())
+        {
+            let what = "name the client's secret: secret_env (a variable) or secret_file, and one of them"
+                .to_owned();
+            return Err(SpecError::Conflict { path: "token".into(), what });
+        }
+        if self.client_cert.is_none() != self.client_key.is_none() {
+            let what = "a certificate is shown with its key: name client_cert and client_key".to_owned();
+            return Err(SpecError::Conflict { path: "client_cert".into(), what });
+        }
         let mut seen = HashSet::new();
         match self.urls().find(|url| !seen.insert(url.trim_end_matches('/'))) {
             Some(twice) => Err(SpecError::Conflict {
@@ -145,4 +171,40 @@ impl TargetSpec {
             _ => None,
         }
     }
+}
+
+/// A server that gives tokens to clients who know a secret (OAuth 2.0 client credentials).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TokenSpec {
+    /// Its token endpoint.
+    pub url: String,
+    /// Who asks.
+    pub client_id: String,
+    /// Environment variable that holds the client's secret.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_env: Option<String>,
+    /// File that holds it; read at each renewal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_file: Option<String>,
+    /// What the token is to allow, in the server's words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<String>,
+    /// Whom the token is for, where the server asks that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audience: Option<String>,
+    /// How the client says who it is.
+    #[serde(default)]
+    pub auth: TokenAuth,
+}
+
+/// How a token's client says who it is.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TokenAuth {
+    /// In the form that it posts.
+    #[default]
+    Post,
+    /// By HTTP's basic authentication.
+    Basic,
 }

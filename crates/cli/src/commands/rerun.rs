@@ -153,7 +153,9 @@ fn in_world(
 /// What was named for the first host is not sent to another one.
 fn forget_secrets(draft: &mut Draft) {
     let mut left_out = Vec::new();
-    for path in ["target.key_env", "target.key_file"] {
+    for path in
+        ["target.key_env", "target.key_file", "target.token", "target.client_cert", "target.client_key"]
+    {
         if draft.has(path) {
             left_out.push(path.trim_start_matches("target.").replace('_', "-"));
             draft.set(path, Value::Null);

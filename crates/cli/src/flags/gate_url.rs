@@ -72,17 +72,15 @@ impl GateUrlArgs {
     /// The flags of the target, the URL left out.
     pub fn target(&self) -> TargetArgs {
         TargetArgs {
-            url: String::new(),
             model: self.model.clone(),
             protocol: self.protocol.clone(),
             body: self.body.clone(),
-            no_stream: false,
-            natural_length: false,
             key_env: self.key_env.clone(),
             key_file: self.key_file.clone(),
             headers: self.headers.clone(),
             insecure: self.insecure,
             ca_file: self.ca_file.clone(),
+            ..TargetArgs::default()
         }
     }
 }

@@ -377,6 +377,9 @@ impl Measure {
         };
         let level = live::watch(&mut self.screen, &view, each, || client.run_level(&plan, &sink, &control));
         let level = level.map_err(|e: ClientError| Stop::invalid(e.to_string()))?;
+        if let Some(why) = client.key_trouble() {
+            self.screen.say(&format!("the key is the old one, because a new one could not be had: {why}"));
+        }
         self.levels += 1;
         let rows = LevelRows::Records(rows_of.memory.take_attempts());
         let measured = MeasuredLevel { level, rows, samples: rows_of.memory.take_samples() };

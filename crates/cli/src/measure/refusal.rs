@@ -28,7 +28,9 @@ pub fn stop(target: &TargetSpec, row: &Attempt, listed: &[String]) -> Stop {
     let said = row.answer.error.as_deref().unwrap_or("no reason given").trim_end_matches('.');
     let is_key =
         |name: &String| name.eq_ignore_ascii_case("authorization") || name.to_lowercase().contains("key");
-    let given = target.key_env.is_some() || target.key_file.is_some() || target.headers.keys().any(is_key);
+    let given = [&target.key_env, &target.key_file].into_iter().any(Option::is_some)
+        || target.token.is_some()
+        || target.headers.keys().any(is_key);
     if matches!(status, 401 | 403) {
         return Stop::unreachable(forbidden(url, status, given));
     }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_client::{Client, ClientConfig, Clock, Probe, ProbeError, probe::probe};
+use plimsoll_client::{
+    Client, ClientConfig, Clock, Probe, ProbeError, SecretError, TargetError, probe::probe,
+};
 use plimsoll_model::run::{NOT_TRACED, TRACED, TRACING};
 use plimsoll_model::{Protocol, Span};
 use plimsoll_workload::{Scenario, TargetSpec, parse_span};
@@ -125,6 +127,9 @@ fn probe_each(target: &TargetSpec) -> Result<Seen, Stop> {
     for url in target.urls() {
         match probe(&target.only(url), None) {
             Ok(probed) => return Ok(Seen { probed, url: url.clone(), silent }),
+            Err(e @ ProbeError::Target(TargetError::Key(SecretError::Token { .. }))) => {
+                return Err(Stop::unreachable(e.to_string()));
+            }
             Err(e @ (ProbeError::Target(_) | ProbeError::NoModel { .. })) => {
                 return Err(Stop::usage(e.to_string()));
             }

@@ -85,6 +85,8 @@ impl Draft {
         self.set_some("target.key_env", args.key_env.clone());
         self.set_some("target.key_file", args.key_file.as_ref().map(|path| path.display().to_string()));
         self.set_some("target.ca_file", args.ca_file.as_ref().map(|path| path.display().to_string()));
+        self.set_some("target.client_cert", args.client_cert.as_ref().map(|path| path.display().to_string()));
+        self.set_some("target.client_key", args.client_key.as_ref().map(|path| path.display().to_string()));
         if args.insecure {
             self.set("target.tls_verify", false.into());
         }
@@ -321,6 +323,7 @@ impl Draft {
         }
         let further = self.get("target.further_urls").and_then(Value::as_array);
         further.into_iter().flatten().filter_map(Value::as_str).try_for_each(check_url)?;
+        self.text("target.token.url").map_or(Ok(()), check_url)?;
         let named = self.text("target.protocol").and_then(Protocol::from_name);
         self.set_some("target.protocol", named.map(Protocol::name));
         if named.is_some_and(|protocol| !protocol.pins_length()) && !self.has("target.ignore_eos") {

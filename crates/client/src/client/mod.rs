@@ -129,6 +129,11 @@ impl Client {
         self.live.clone()
     }
 
+    /// Why the key could not be renewed, where that was tried.
+    pub fn key_trouble(&self) -> Option<String> {
+        self.endpoints.iter().find_map(|endpoint| endpoint.target.key_trouble())
+    }
+
     /// The run's axis.
     pub fn clock(&self) -> Clock {
         self.config.clock
