@@ -211,6 +211,7 @@ fn answer(request: u64, tokens: u32, chance: &mut Stream) -> Attempt {
         turn: 0,
         turns: 0,
         class: 0,
+        target: 0,
         due,
         sent: Some(sent),
         connected: Some(At(-1_000_000)),

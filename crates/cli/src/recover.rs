@@ -49,7 +49,10 @@ pub fn unfinished(manifest: &mut Manifest, attempts: &mut Vec<Attempt>) -> usize
             .filter(|(_, due)| *due <= last)
             .map(|(arrival, due)| row(level, arrival, due, last))
             .collect();
-        attempts.extend(missing);
+        attempts.extend(missing.into_iter().map(|row| match &recorded {
+            Some(recorded) => recorded.scenario.target.placed(row),
+            None => row,
+        }));
     }
     noted + attempts.len() - before
 }

@@ -139,6 +139,7 @@ pub fn settle(draft: &mut Draft) -> Result<(), Stop> {
         draft.set(path, found.into());
     }
     draft.set("target.url", place.base.into());
+    further(draft)?;
     draft.set("target.protocol", Protocol::Kserve.name().into());
     draft.set("target.stream", false.into());
     draft.set("target.ignore_eos", false.into());
@@ -163,6 +164,26 @@ pub fn settle(draft: &mut Draft) -> Result<(), Stop> {
         draft.set("sizes.prompt", "1".into());
     }
     draft.set("sizes.output", "0".into());
+    Ok(())
+}
+
+/// The bases of further endpoints; the model that one names is the first's.
+fn further(draft: &mut Draft) -> Result<(), Stop> {
+    let Some(urls) = draft.get("target.further_urls").and_then(Value::as_array) else { return Ok(()) };
+    let mut bases = Vec::new();
+    for url in urls.iter().filter_map(Value::as_str) {
+        let place = KserveUrl::read(url)?;
+        let said = [(place.model, "target.model"), (place.version, "target.version")];
+        for (found, path) in said.into_iter().filter_map(|(found, path)| Some((found?, path))) {
+            if draft.text(path) != Some(&found) {
+                return Err(Stop::usage(format!(
+                    "{url}: endpoints of one run serve one model, the first URL's"
+                )));
+            }
+        }
+        bases.push(Value::from(place.base));
+    }
+    draft.set("target.further_urls", bases.into());
     Ok(())
 }
 

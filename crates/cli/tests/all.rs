@@ -35,6 +35,8 @@ mod compare;
 mod demos;
 #[path = "all/diagnose_url.rs"]
 mod diagnose_url;
+#[path = "all/endpoints.rs"]
+mod endpoints;
 #[path = "all/export.rs"]
 mod export;
 #[path = "all/faults.rs"]
@@ -65,6 +67,8 @@ mod install;
 mod interleave;
 #[path = "all/k8s.rs"]
 mod k8s;
+#[path = "all/keys.rs"]
+mod keys;
 #[path = "all/kill.rs"]
 mod kill;
 #[path = "all/line.rs"]

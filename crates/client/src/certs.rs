@@ -2,12 +2,16 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
+use rustls::client::ResolvesClientCert;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
+use rustls::sign::CertifiedKey;
+use rustls::{RootCertStore, ServerConfig, SignatureScheme};
 
+use crate::renewed::Renewed;
 use crate::tls::{TlsError, add_authorities, provider};
 
 /// A certificate with those that vouch for it, and its key: two PEM files, as certbot and cert-manager write them.
@@ -17,6 +21,56 @@ pub struct Identity {
     pub cert: PathBuf,
     /// Its private key.
     pub key: PathBuf,
+}
+
+/// How two files stand: length and time of the last change of each.
+type Stamp = [Option<(u64, SystemTime)>; 2];
+
+impl Identity {
+    fn stamp(&self) -> Stamp {
+        [&self.cert, &self.key].map(|path| {
+            let meta = std::fs::metadata(path).ok()?;
+            Some((meta.len(), meta.modified().ok()?))
+        })
+    }
+
+    fn certified(&self) -> Result<CertifiedKey, TlsError> {
+        let (certs, key) = self.load()?;
+        CertifiedKey::from_der(certs, key, &provider()).map_err(|e| self.refused(&e))
+    }
+}
+
+/// What a client shows a server that asks; read again when its files change, because certificates of workloads live for hours.
+#[derive(Debug)]
+pub(crate) struct Shown(Arc<Renewed<Arc<CertifiedKey>>>);
+
+impl Shown {
+    /// Of these files.
+    pub(crate) fn of(own: &Identity) -> Result<Shown, TlsError> {
+        let mut read = own.stamp();
+        let first = own.certified()?;
+        let own = own.clone();
+        Ok(Shown(Renewed::start(Arc::new(first), move |_| {
+            let now = own.stamp();
+            if now == read {
+                return Ok(None);
+            }
+            // Whoever replaces both may have written one so far: then they do not match, and are looked at again.
+            let certified = own.certified().map_err(|e| e.to_string())?;
+            read = now;
+            Ok(Some(Arc::new(certified)))
+        })))
+    }
+}
+
+impl ResolvesClientCert for Shown {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0.get()))
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
 }
 
 /// What is in an identity's files.

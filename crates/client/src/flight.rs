@@ -43,6 +43,8 @@ impl Hasher for KeyHasher {
 pub struct Flight {
     /// Request and attempt number.
     pub key: AttemptKey,
+    /// Number of the endpoint that it goes to.
+    pub endpoint: usize,
     /// When the driver began it.
     pub begun: At,
     /// Gives up when an answer that has begun pauses for so long.
@@ -72,9 +74,10 @@ impl std::fmt::Debug for Flight {
 
 impl Flight {
     /// Begun at `begun`.
-    pub fn new(key: AttemptKey, begun: At, recording: Recording) -> Flight {
+    pub fn new(key: AttemptKey, endpoint: usize, begun: At, recording: Recording) -> Flight {
         Flight {
             key,
+            endpoint,
             begun,
             idle: None,
             cancel_after_tokens: None,

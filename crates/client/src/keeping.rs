@@ -126,6 +126,17 @@ impl Keeping {
     }
 }
 
+/// What all workers found of kept connections.
+pub fn together(of: impl Iterator<Item = KeptConnections>) -> KeptConnections {
+    of.fold(KeptConnections::default(), |all, one| KeptConnections {
+        looks: all.looks + one.looks,
+        ended: all.ended + one.ended,
+        lost: all.lost + one.lost,
+        rest: all.rest.max(one.rest),
+        resting_since: [all.resting_since, one.resting_since].into_iter().flatten().min(),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

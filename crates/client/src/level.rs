@@ -120,6 +120,15 @@ impl LevelPlan {
     }
 }
 
+/// One of the endpoints that a load goes to.
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    /// Where it is.
+    pub target: Arc<Target>,
+    /// How its requests begin.
+    pub opening: Opening,
+}
+
 /// What all workers of a level share.
 pub struct Shared {
     /// The level's number.
@@ -134,9 +143,9 @@ pub struct Shared {
     pub run_id: String,
     /// Where rows go.
     pub sink: Arc<dyn Sink>,
-    /// The endpoint.
-    pub target: Arc<Target>,
-    /// How it is spoken to.
+    /// The endpoints, by number.
+    pub endpoints: Vec<Endpoint>,
+    /// How they are spoken to.
     pub spec: TargetSpec,
     /// How the client behaves.
     pub client: ClientSpec,
@@ -146,8 +155,6 @@ pub struct Shared {
     pub options: RequestOptions,
     /// Model by class.
     pub class_models: Vec<Option<String>>,
-    /// How its requests begin.
-    pub opening: Opening,
     /// What each request class asks of the server's queue; a class past the end asks nothing.
     pub class_queues: Vec<QueueWish>,
     /// Keep the answers' text?

@@ -68,8 +68,8 @@ pub struct Tally {
 pub struct Bench {
     /// Its sockets' measurements.
     pub meter: Rc<Meter>,
-    /// Its connections.
-    pub pool: ConnectionPool,
+    /// Its connections, by endpoint.
+    pub pools: Vec<ConnectionPool>,
     /// Its tasks.
     pub hands: Rc<TaskPool>,
     /// Its alarm clock.
@@ -158,7 +158,8 @@ impl LevelDriver {
     /// When a ceiling or a full pool first held something back.
     pub fn closed_since(&self) -> Option<At> {
         let by_player = self.player.borrow().closed_since().map(|at| self.at(at));
-        [by_player, self.bench.pool.waited_since()].into_iter().flatten().min()
+        let by_pools = self.bench.pools.iter().map(ConnectionPool::waited_since);
+        by_pools.chain([by_player]).flatten().min()
     }
 
     /// Does all that is due, then arms the timer for what comes next.
@@ -282,7 +283,8 @@ impl LevelDriver {
             self.bench.shard.request(arrival.prompt_tokens);
             self.tally.borrow_mut().begun += 1;
         }
-        let mut flight = Flight::new(key, now, Recording::new(row, self.reading(arrival.class)));
+        let endpoint = usize::from(row.target);
+        let mut flight = Flight::new(key, endpoint, now, Recording::new(row, self.reading(arrival.class)));
         flight.idle = idle;
         flight.cancel_after_tokens = cancel_after_tokens.map(u64::from);
         let flight = Rc::new(flight);
@@ -291,7 +293,7 @@ impl LevelDriver {
         let (attempt, request) = (self.shared.name(key), self.shared.request_name(arrival.id));
         let session = SessionName(&request, arrival.session);
         let names = RequestNames { attempt: &attempt, request: &request, session: &session };
-        flight.request.set(Some(self.shared.opening.with(&prepared.body, names, close)));
+        flight.request.set(Some(self.shared.endpoints[endpoint].opening.with(&prepared.body, names, close)));
         flight
     }
 
@@ -302,7 +304,8 @@ impl LevelDriver {
             let following = Following { stage: Rc::clone(self), flight: Rc::clone(&flight) };
             let hand = self.bench.hands.begin(Box::pin(async move {
                 let (stage, flight) = (&following.stage, &following.flight);
-                let ending = exchange(&stage.bench.pool, connect, &flight.request, &following).await;
+                let ending =
+                    exchange(&stage.bench.pools[flight.endpoint], connect, &flight.request, &following).await;
                 if !stage.shared.open && ending.lacks_socket() {
                     stage.await_turn().await;
                 }
@@ -331,7 +334,7 @@ impl LevelDriver {
     }
 
     fn row(&self, arrival: &plimsoll_workload::Arrival, attempt: u16, due: At) -> Attempt {
-        arrival.row(attempt, self.shared.id, due)
+        self.shared.spec.placed(arrival.row(attempt, self.shared.id, due))
     }
 
     /// Tells of an attempt before anything can happen to it, so that a generator that is killed leaves it behind.
@@ -373,8 +376,11 @@ impl LevelDriver {
         let Some(recording) = flight.recording.borrow_mut().take() else { return };
         let now = self.now();
         self.flights.borrow_mut().remove(&flight.key);
-        let (mut attempt, events, coalesced) =
-            recording.finish(ending, now, |text| self.shared.target.scrub(text));
+        let target = &self.shared.endpoints[flight.endpoint].target;
+        let (mut attempt, events, coalesced) = recording.finish(ending, now, |text| target.scrub(text));
+        if attempt.answer.status == Some(401) {
+            target.key_refused();
+        }
         if let Some(sent) = attempt.sent {
             if !self.shared.open {
                 // What the client itself takes before it writes is nobody's wait; a connection that had to be waited for is.

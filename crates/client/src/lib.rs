@@ -6,7 +6,7 @@
 //!
 //! Reading order: [`clock`], [`timer`], [`tcp_info`], [`stamp`], [`tcp`], [`tls`], [`landing`], [`request`], [`link`] (one connection), [`keeping`],
 //! [`pool`];
-//! [`target`], [`certs`], [`secret`]; [`recording`] (a row in the making), [`exchange`] (one attempt), [`task_pool`], [`flight`],
+//! [`target`], [`certs`], [`secret`], [`renewed`] (with `keys` and `token`); [`recording`] (a row in the making), [`exchange`] (one attempt), [`task_pool`], [`flight`],
 //! [`prepare`], [`answers`], [`level_driver`] (one level on one thread), [`worker`]; [`level`], [`control`], [`live`], [`sink`], [`client`];
 //! [`mod@probe`], [`pages`], [`told`], [`scrape`], `foreign` (pages that others read), [`targets`] (of a Prometheus that is asked), [`pushed`], [`written`] (of one that sends), [`measured`] (what OpenTelemetry sends), [`doctor`], [`peer_clock`]; [`post`], [`sign`]; [`histogram`].
 
@@ -26,8 +26,11 @@ pub mod tls;
 pub mod tls_words;
 
 pub mod certs;
+mod keys;
+pub mod renewed;
 pub mod secret;
 pub mod target;
+mod token;
 
 pub mod answers;
 pub mod exchange;

@@ -7,6 +7,7 @@
 //! endpoint: they are named.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -178,7 +179,7 @@ fn find_or_trust(
         runtime.block_on(async {
             match spec.pages.is_empty() {
                 false => named(&target, &spec.pages, asks).await,
-                true if spec.discover => Ok(discovered(&target).await),
+                true if spec.discover => Ok(discovered_at_each(&target).await),
                 true => Ok(Vec::new()),
             }
         })
@@ -248,9 +249,23 @@ async fn answering(mut page: MetricsPage, asks: bool) -> Result<MetricsPage, Str
     Ok(page)
 }
 
-/// What the endpoint's host shows, without being told.
-async fn discovered(target: &TargetSpec) -> Vec<MetricsPage> {
-    let Some(origin) = origin(&target.url) else { return Vec::new() };
+/// What the endpoints' hosts show; of several each page is called by its host and port.
+async fn discovered_at_each(target: &TargetSpec) -> Vec<MetricsPage> {
+    let mut origins: Vec<String> = target.urls().filter_map(|url| origin(url)).collect();
+    let mut seen = HashSet::new();
+    origins.retain(|origin| seen.insert(origin.clone()));
+    let several = origins.len() > 1;
+    let each = origins.iter().map(|origin| async move {
+        let mut pages = discovered(target, origin).await;
+        let host = origin.split_once("://").map_or(origin.as_str(), |(_, host)| host);
+        pages.iter_mut().filter(|_| several).for_each(|page| host.clone_into(&mut page.name));
+        pages
+    });
+    futures_util::stream::iter(each).buffered(AT_ONCE).concat().await
+}
+
+/// What an endpoint's host shows, without being told.
+async fn discovered(target: &TargetSpec, origin: &str) -> Vec<MetricsPage> {
     let mut found = Vec::new();
     for path in ["metrics", "prometheus/metrics"] {
         if found.is_empty() {
@@ -258,7 +273,7 @@ async fn discovered(target: &TargetSpec) -> Vec<MetricsPage> {
         }
     }
     if found.is_empty() {
-        found.extend(of_triton(target, &origin).await);
+        found.extend(of_triton(target, origin).await);
     }
     for (path, form) in
         [("v1/loads", Form::SglangLoads), ("slots", Form::LlamaSlots), ("props", Form::LlamaProps)]
@@ -314,20 +329,23 @@ fn bare(target: &TargetSpec, url: &str) -> TargetSpec {
     }
 }
 
-/// The same, with keys and headers where it is the endpoint's own host.
+/// The same, with keys and headers where it is an endpoint's own host.
 fn spec_of(target: &TargetSpec, url: &str) -> TargetSpec {
     let page = bare(target, url);
     let same = |a: Option<Uri>, b: Option<Uri>| match (a, b) {
         (Some(a), Some(b)) => a.host() == b.host() && a.scheme() == b.scheme(),
         _ => false,
     };
-    if !same(url.parse().ok(), target.url.parse().ok()) {
+    if !target.urls().any(|own| same(url.parse().ok(), own.parse().ok())) {
         return page;
     }
     TargetSpec {
         headers: target.headers.clone(),
         key_env: target.key_env.clone(),
         key_file: target.key_file.clone(),
+        token: target.token.clone(),
+        client_cert: target.client_cert.clone(),
+        client_key: target.client_key.clone(),
         ..page
     }
 }

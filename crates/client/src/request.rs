@@ -7,11 +7,12 @@ use std::fmt;
 use std::io::{IoSlice, Write as _};
 
 use bytes::Bytes;
-use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::{HeaderMap, HeaderName};
 use plimsoll_wire::kserve::HEADER_LENGTH;
 
 use crate::header_template::{HeaderTemplate, RequestNames};
+use crate::secret::Key;
 use crate::target::{Body, REQUEST_ID};
 
 /// Names an attempt within a level: request and attempt.
@@ -38,6 +39,34 @@ const OWN: usize = 192;
 pub struct Opening {
     bytes: Vec<u8>,
     own: Vec<HeaderTemplate>,
+    key: Option<KeyHeaders>,
+}
+
+/// The headers that hold the key, as it is when a request is made.
+#[derive(Clone, Debug)]
+pub struct KeyHeaders {
+    /// The key.
+    pub key: Key,
+    /// Is it sent as `Authorization: Bearer`?
+    pub bearer: bool,
+    /// Is it sent as another header's whole value?
+    pub bare: Option<HeaderName>,
+}
+
+impl KeyHeaders {
+    fn write(&self, head: &mut Vec<u8>) {
+        let key = self.key.get();
+        let mut line = |parts: [&[u8]; 3]| {
+            parts.iter().for_each(|part| head.extend_from_slice(part));
+            head.extend_from_slice(b"\r\n");
+        };
+        if self.bearer {
+            line([b"authorization: Bearer ", key.text().as_bytes(), b""]);
+        }
+        if let Some(name) = &self.bare {
+            line([name.as_str().as_bytes(), b": ", key.text().as_bytes()]);
+        }
+    }
 }
 
 impl fmt::Debug for Opening {
@@ -59,7 +88,13 @@ impl Opening {
                 bytes.extend_from_slice(b"\r\n");
             }
         }
-        Opening { bytes, own: Vec::new() }
+        Opening { bytes, own: Vec::new(), key: None }
+    }
+
+    /// With the key's headers.
+    #[must_use]
+    pub fn with_key(self, key: Option<&KeyHeaders>) -> Opening {
+        Opening { key: key.cloned(), ..self }
     }
 
     /// With headers that each request fills for itself.
@@ -71,6 +106,7 @@ impl Opening {
     /// A request without a body.
     pub fn bare(&self) -> Request {
         let mut head = self.bytes.clone();
+        self.key.iter().for_each(|key| key.write(&mut head));
         head.extend_from_slice(b"\r\n");
         Request { head, body: Bytes::new(), written: 0 }
     }
@@ -87,6 +123,7 @@ impl Opening {
             "content-type: {}\r\ncontent-length: {length}\r\nx-request-id: {}\r\n",
             body.content_type, names.attempt
         );
+        self.key.iter().for_each(|key| key.write(&mut head));
         self.own.iter().for_each(|own| own.write(&mut head, names));
         if let Some(json) = body.header_length {
             let _ = write!(head, "{HEADER_LENGTH}: {json}\r\n");

@@ -3,8 +3,14 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 
 use http::HeaderValue;
+
+use crate::renewed::Renewed;
+
+/// A key that may be renewed.
+pub type Key = Arc<Renewed<Secret>>;
 
 /// An API key.
 #[derive(Clone, PartialEq, Eq)]
@@ -27,6 +33,14 @@ pub enum SecretError {
     /// Empty, or holds bytes that no HTTP header can carry.
     #[error("the key from {0} is empty or holds characters that no header can carry")]
     Unusable(String),
+    /// A token server gave none.
+    #[error("cannot get a token from {url}: {why}")]
+    Token {
+        /// The server.
+        url: String,
+        /// Why not; never the secret.
+        why: String,
+    },
     /// It begins as a signing key does, and is none.
     #[error("the key from {0} begins with whsec_, and what follows is no base64")]
     NoKey(String),
@@ -59,13 +73,6 @@ impl Secret {
     pub fn bearer(&self) -> HeaderValue {
         let mut value = HeaderValue::from_str(&format!("Bearer {}", self.0))
             .unwrap_or_else(|_| HeaderValue::from_static("Bearer"));
-        value.set_sensitive(true);
-        value
-    }
-
-    /// The key as a header's whole value, marked likewise.
-    pub(crate) fn bare(&self) -> HeaderValue {
-        let mut value = HeaderValue::from_str(&self.0).unwrap_or_else(|_| HeaderValue::from_static(""));
         value.set_sensitive(true);
         value
     }

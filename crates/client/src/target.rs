@@ -14,10 +14,12 @@ use plimsoll_workload::TargetSpec;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
+use crate::certs::Identity;
 use crate::header_template::HeaderTemplate;
+use crate::keys;
 use crate::link::Route;
-use crate::request::Opening;
-use crate::secret::{Secret, SecretError};
+use crate::request::{KeyHeaders, Opening};
+use crate::secret::{Key, Secret, SecretError};
 use crate::tls::{SharedTls, TlsError, TlsTrust};
 
 /// A target that cannot be used as it is written.
@@ -60,6 +62,7 @@ pub struct Target {
     headers: HeaderMap,
     own: Vec<HeaderTemplate>,
     secrets: Vec<Secret>,
+    key: Option<KeyHeaders>,
 }
 
 impl Target {
@@ -86,7 +89,8 @@ impl Target {
             true => Some(tls_of(spec, &host, tls)?),
         };
         let mut secrets = Vec::new();
-        let (headers, own) = headers_of(spec, &uri, key, &mut secrets)?;
+        let (headers, own) = headers_of(spec, &uri, &mut secrets)?;
+        let key = keys::of(spec, key)?.map(|key| key_headers(spec, key, &headers));
         Ok(Target {
             url: spec.url.clone(),
             port,
@@ -96,6 +100,7 @@ impl Target {
             headers,
             own,
             secrets,
+            key,
             host,
         })
     }
@@ -145,27 +150,39 @@ impl Target {
     pub fn posts_with(&self, path: &Uri, more: &[(HeaderName, HeaderValue)]) -> Opening {
         let mut headers = self.headers.clone();
         headers.extend(more.iter().cloned());
-        Opening::new("POST", path, &headers).with_own(&self.own)
+        Opening::new("POST", path, &headers).with_own(&self.own).with_key(self.key.as_ref())
     }
 
     /// How another request begins.
     pub(crate) fn opens(&self, method: &str, path: &Uri) -> Opening {
-        Opening::new(method, path, &self.headers).with_own(&self.own)
+        Opening::new(method, path, &self.headers).with_own(&self.own).with_key(self.key.as_ref())
     }
 
     /// How a GET of `path` begins.
     pub fn gets(&self, path: &Uri) -> Opening {
-        Opening::new("GET", path, &self.headers)
+        Opening::new("GET", path, &self.headers).with_key(self.key.as_ref())
     }
 
     /// `text` without any key.
     pub fn scrub(&self, text: &str) -> String {
-        self.secrets.iter().fold(text.to_owned(), |text, secret| secret.scrub(&text))
+        let keys = self.key.iter().flat_map(|key| key.key.all());
+        let text = keys.fold(text.to_owned(), |text, key| key.scrub(&text));
+        self.secrets.iter().fold(text, |text, secret| secret.scrub(&text))
+    }
+
+    /// The server has refused the key: another is looked for at once.
+    pub fn key_refused(&self) {
+        self.key.iter().for_each(|key| key.key.refused());
+    }
+
+    /// Why the key could not be renewed, where that was tried.
+    pub fn key_trouble(&self) -> Option<String> {
+        self.key.as_ref()?.key.trouble().map(|why| self.scrub(&why))
     }
 
     /// Is a key sent with every request, in the usual header or in one of the user's?
     pub fn has_key(&self) -> bool {
-        !self.secrets.is_empty() || self.headers.contains_key(AUTHORIZATION)
+        self.key.is_some() || !self.secrets.is_empty() || self.headers.contains_key(AUTHORIZATION)
     }
 }
 
@@ -225,15 +242,16 @@ fn tls_of(
         (Some(file), true) => TlsTrust::SystemAnd(Path::new(file).to_owned()),
         (None, true) => TlsTrust::System,
     };
+    let own = spec.client_cert.as_ref().zip(spec.client_key.as_ref());
+    let own = own.map(|(cert, key)| Identity { cert: cert.into(), key: key.into() });
     let name = ServerName::try_from(host.trim_start_matches('[').trim_end_matches(']').to_owned())
         .map_err(|e| TargetError::Url { url: spec.url.clone(), why: e.to_string() })?;
-    Ok((shared.config(&trust)?, name))
+    Ok((shared.config(&trust, own.as_ref())?, name))
 }
 
 fn headers_of(
     spec: &TargetSpec,
     uri: &Uri,
-    key: Option<Secret>,
     secrets: &mut Vec<Secret>,
 ) -> Result<(HeaderMap, Vec<HeaderTemplate>), TargetError> {
     let bad = |name: &str, why: &str| TargetError::Header { name: name.to_owned(), why: why.to_owned() };
@@ -243,21 +261,8 @@ fn headers_of(
     headers.insert(USER_AGENT, HeaderValue::from_static(concat!("plimsoll/", env!("CARGO_PKG_VERSION"))));
     let accept = if spec.stream { "text/event-stream, application/json" } else { "application/json, */*" };
     headers.insert(ACCEPT, HeaderValue::from_static(accept));
-    let key = match (key, &spec.key_env, &spec.key_file) {
-        (Some(key), _, _) => Some(key),
-        (None, Some(name), _) => Some(Secret::from_env(name)?),
-        (None, None, Some(file)) => Some(Secret::from_file(Path::new(file))?),
-        (None, None, None) => None,
-    };
     for (name, value) in encode::headers(spec.protocol) {
         headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
-    }
-    if let Some(key) = key {
-        headers.insert(AUTHORIZATION, key.bearer());
-        if let Some(name) = encode::key_header(spec.protocol) {
-            headers.insert(HeaderName::from_static(name), key.bare());
-        }
-        secrets.push(key);
     }
     for (name, value) in &spec.headers {
         let known = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad(name, "not a header name"))?;
@@ -278,6 +283,16 @@ fn headers_of(
         headers.insert(known, value);
     }
     Ok((headers, own))
+}
+
+/// The headers that the key goes into: one that the user has set stands over it.
+fn key_headers(spec: &TargetSpec, key: Key, headers: &HeaderMap) -> KeyHeaders {
+    let bare = encode::key_header(spec.protocol).map(HeaderName::from_static);
+    KeyHeaders {
+        key,
+        bearer: !headers.contains_key(AUTHORIZATION),
+        bare: bare.filter(|name| !headers.contains_key(name)),
+    }
 }
 
 /// Puts the environment's values in the place of `$NAME` and `${NAME}`; what came from there is a secret.

@@ -15,7 +15,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
-use crate::certs::Identity;
+use crate::certs::{Identity, Shown};
 
 /// How a server's certificate is judged.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -62,22 +62,26 @@ pub fn client_config(trust: &TlsTrust) -> Result<Arc<ClientConfig>, TlsError> {
     client_config_as(trust, None)
 }
 
-/// One configuration for each trust, of targets that are made together: each holds all authorities, and ten thousand pages need them once.
+/// One configuration for each trust and own certificate, of targets that are made together: each holds all authorities, and ten thousand pages need them
+/// once.
 #[derive(Default, Debug)]
-pub struct SharedTls(Mutex<Vec<(TlsTrust, Arc<ClientConfig>)>>);
+pub struct SharedTls(Mutex<Vec<KnownConfig>>);
+
+/// What a configuration was made of, and it.
+type KnownConfig = (TlsTrust, Option<Identity>, Arc<ClientConfig>);
 
 impl SharedTls {
-    /// That of this trust.
+    /// That of this trust and of this certificate, where a client has one of its own.
     ///
     /// # Errors
-    /// As [`client_config`].
-    pub fn config(&self, trust: &TlsTrust) -> Result<Arc<ClientConfig>, TlsError> {
+    /// As [`client_config_as`].
+    pub fn config(&self, trust: &TlsTrust, own: Option<&Identity>) -> Result<Arc<ClientConfig>, TlsError> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, config)) = known.iter().find(|one| one.0 == *trust) {
+        if let Some((.., config)) = known.iter().find(|one| one.0 == *trust && one.1.as_ref() == own) {
             return Ok(Arc::clone(config));
         }
-        let config = client_config(trust)?;
-        known.push((trust.clone(), Arc::clone(&config)));
+        let config = client_config_as(trust, own)?;
+        known.push((trust.clone(), own.cloned(), Arc::clone(&config)));
         Ok(config)
     }
 }
@@ -98,10 +102,7 @@ pub fn client_config_as(trust: &TlsTrust, own: Option<&Identity>) -> Result<Arc<
     };
     let mut config = match own {
         None => builder.with_no_client_auth(),
-        Some(own) => {
-            let (certs, key) = own.load()?;
-            builder.with_client_auth_cert(certs, key).map_err(|e| own.refused(&e))?
-        }
+        Some(own) => builder.with_client_cert_resolver(Arc::new(Shown::of(own)?)),
     };
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))

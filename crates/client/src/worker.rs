@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::mpsc;
 
+use futures_util::future::join_all;
 use plimsoll_model::{At, By, KeptConnections, Span};
 use plimsoll_workload::{Connections, Player};
 use tokio::runtime::{Builder, LocalOptions};
@@ -15,7 +16,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::clock::{self, Clock};
 use crate::histogram::LogHistogram;
-use crate::keeping::SharedByWorkers;
+use crate::keeping::{SharedByWorkers, together};
 use crate::level::Shared;
 use crate::level_driver::{Bench, LevelDriver, Tally};
 use crate::link::Route;
@@ -36,11 +37,11 @@ pub enum Command {
     Warm {
         /// The policy.
         policy: Connections,
-        /// This worker's part of a bounded pool.
+        /// This worker's part of a bounded pool; each endpoint has its own.
         share: u32,
-        /// Where to.
-        route: Route,
-        /// Connections to have ready.
+        /// Where to, for each endpoint.
+        routes: Vec<Route>,
+        /// Connections to have ready at each.
         wanted: u32,
         /// Longest wait for one.
         connect: Span,
@@ -102,12 +103,10 @@ pub struct Setup {
     pub clock: Clock,
     /// Numbers for connections, over all workers.
     pub numbers: Arc<AtomicU32>,
-    /// What all workers know of how the server keeps connections.
-    pub known: SharedByWorkers,
+    /// What all workers know of how each endpoint keeps connections.
+    pub known: Vec<SharedByWorkers>,
     /// Its live counters.
     pub shard: Arc<Shard>,
-    /// Where to, at first.
-    pub route: Route,
 }
 
 /// The thread's body; ends when the commands do. Says over `ready` whether the thread could be set up.
@@ -134,8 +133,12 @@ pub fn work(setup: Setup, commands: UnboundedReceiver<Command>, ready: &mpsc::Se
             }
         };
         let meter = Meter::new(setup.clock);
-        let pool = ConnectionPool::new(setup.route, Rc::clone(&meter), setup.numbers, setup.known);
-        let bench = Rc::new(Bench { meter, pool, hands: Rc::default(), timer, shard: setup.shard });
+        let nowhere = Route { addrs: Ok(Vec::new()), host: String::new(), tls: None };
+        let pool = |known| {
+            ConnectionPool::new(nowhere.clone(), Rc::clone(&meter), Arc::clone(&setup.numbers), known)
+        };
+        let pools = setup.known.into_iter().map(pool).collect();
+        let bench = Rc::new(Bench { meter, pools, hands: Rc::default(), timer, shard: setup.shard });
         let _ = ready.send(Ok(()));
         obey(&bench, commands).await;
     });
@@ -144,11 +147,15 @@ pub fn work(setup: Setup, commands: UnboundedReceiver<Command>, ready: &mpsc::Se
 async fn obey(bench: &Rc<Bench>, mut commands: UnboundedReceiver<Command>) {
     while let Some(command) = commands.recv().await {
         match command {
-            Command::Warm { policy, share, route, wanted, connect, done } => {
+            Command::Warm { policy, share, routes, wanted, connect, done } => {
                 bench.meter.clear();
-                bench.pool.set_policy(policy, share, route);
-                bench.pool.warm(wanted as usize, connect).await;
-                let _ = done.send(bench.pool.idle());
+                // At the same time: one that does not answer would keep the others waiting.
+                join_all(bench.pools.iter().zip(routes).map(|(pool, route)| {
+                    pool.set_policy(policy, share, route);
+                    pool.warm(wanted as usize, connect)
+                }))
+                .await;
+                let _ = done.send(bench.pools.iter().map(ConnectionPool::idle).sum());
             }
             Command::Run { shared, player, ahead, done } => {
                 let report = run(bench, shared, *player, *ahead, &mut commands).await;
@@ -209,7 +216,7 @@ async fn run(
         closed_since: stage.closed_since(),
         sockets_max: meter.sockets_max.get(),
         connects: meter.connects.get(),
-        kept: bench.pool.keeping.told(),
+        kept: together(bench.pools.iter().map(|pool| pool.keeping.told())),
     }
 }
 

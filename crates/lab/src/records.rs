@@ -43,6 +43,7 @@ pub fn answer(request: u64, due_ms: i64, ttft: i64, e2e: i64, tokens: u32) -> At
         turn: 0,
         turns: 0,
         class: 0,
+        target: 0,
         due,
         sent: Some(due),
         connected: Some(due),

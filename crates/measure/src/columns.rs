@@ -68,6 +68,8 @@ pub struct Columns {
     pub last: Vec<u32>,
     /// Index of its class in the scenario; empty where all are of the first.
     pub(crate) class: Vec<u16>,
+    /// Number of the endpoint that it went to; empty where all went to the first.
+    pub(crate) target: Vec<u16>,
     /// What the server said of its stages.
     pub(crate) stages: Stages,
 

@@ -98,6 +98,7 @@ impl Gathered {
         self.columns.odd.look(due, attempt);
         self.push_metrics(due, attempt, fate);
         put(&mut self.columns.class, rows, attempt.class, 0);
+        put(&mut self.columns.target, rows, attempt.target, 0);
         put(&mut self.columns.broken, rows, attempt.answer.broken, None);
         self.push_events(rows, attempt, fate);
         self.push_stages(rows, &attempt.answer.stages);
@@ -310,6 +311,7 @@ impl Gathered {
         drop(stage_from);
         pick(&mut columns.stages.counts, &lasts);
         pick(&mut columns.class, &lasts);
+        pick(&mut columns.target, &lasts);
         let [_, _, times @ ..] = times(columns);
         times.into_iter().for_each(|column| pick(column, &lasts));
         pick(&mut columns.how, &lasts);

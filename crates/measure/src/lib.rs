@@ -5,7 +5,7 @@
 //!
 //! Reading order: [`findings`] (the words), [`summary`] (one level: every metric is defined there), [`validity`], [`lines`] (levels
 //! of one kind of traffic → curve and lines), [`sweep`] (which level to run next), and [`analyse`] (a whole run). Below them: the
-//! [`columns`] that records are turned into, [`sessions`], the window (of [`traffic`] that nobody scheduled, its extent), requests in flight, [`order`] statistics of long columns, the tails that
+//! [`columns`] that records are turned into, [`sessions`], endpoints where there are several, the window (of [`traffic`] that nobody scheduled, its extent), requests in flight, [`order`] statistics of long columns, the tails that
 //! the fits keep, and [`budget`]: what a ceiling is and how a level is held against one. Beside them [`server_side`] reads what the
 //! server says of itself, [`network`] what the kernel says of the connections; [`foreign`] judges what other tools measured,
 //! [`shards`] makes one run of what several machines sent, and
@@ -37,6 +37,7 @@ mod course;
 pub mod flight;
 mod gather;
 mod tail;
+mod targets;
 mod window;
 
 pub use findings::{Findings, LevelFinding};

@@ -37,6 +37,7 @@ use crate::flight;
 use crate::order::{LEVEL, percentiles};
 use crate::say::percent;
 use crate::sessions;
+use crate::targets;
 use crate::window;
 
 /// Batches of time in which rates are read.
@@ -103,6 +104,7 @@ pub(crate) fn summarise_columns(
         histograms,
         budget: None,
         sessions: sessions::counts(columns, (from, to)),
+        targets: targets::figures(columns, (from, to), (cut.at, level.stop)),
         latency,
     };
     summary.budget = budget.map(|spec| budget::judge(columns, (from, to), length_s, &summary, spec));
@@ -192,6 +194,12 @@ fn counts(columns: &Columns, from: usize, to: usize) -> Counts {
     counts.error_rate =
         (!judged.is_empty()).then(|| share_over(&judged, |fate| *fate != Fate::Finished, SHARE_BATCHES));
     counts
+}
+
+/// How these requests ended, and how many brought a whole answer.
+pub(crate) fn counts_of(columns: &Columns, rows: &[usize]) -> (BTreeMap<How, u64>, u64) {
+    let finished = rows.iter().filter(|row| columns.fate[**row].ended_well()).count() as u64;
+    (tallied(rows.iter().map(|row| &columns.how[*row])), finished)
 }
 
 /// How often each way to end occurs.
@@ -393,7 +401,11 @@ pub(crate) fn full_throughput(columns: &Columns, (start, stop): (At, At)) -> Rea
 }
 
 /// A rate with its interval by batch means over equal parts of the window.
-fn per_second(events: impl Iterator<Item = (i64, f64)>, (start, stop): (At, At), n: usize) -> Reading {
+pub(crate) fn per_second(
+    events: impl Iterator<Item = (i64, f64)>,
+    (start, stop): (At, At),
+    n: usize,
+) -> Reading {
     let length_s = (stop - start).as_secs_f64();
     if length_s <= 0.0 || n == 0 {
         return Reading::refused("nothing ended in the window", n as u64);

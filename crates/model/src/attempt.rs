@@ -227,6 +227,9 @@ pub struct Attempt {
     pub turns: u16,
     /// Index of the request class in the scenario.
     pub class: u16,
+    /// Number of the endpoint that it went to: 0 = the scenario's `target.url`, then its `further_urls`.
+    #[serde(default)]
+    pub target: u16,
 
     /// When the request was to be sent (closed loop: when it was sent, less the wait for a connection). A retry keeps its request's due time.
     pub due: At,
@@ -302,6 +305,7 @@ impl Attempt {
             turn: 0,
             turns: 0,
             class: 0,
+            target: 0,
             due,
             sent: None,
             connected: None,

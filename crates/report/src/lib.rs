@@ -17,6 +17,7 @@ pub mod csv;
 pub mod demo_gateway;
 pub mod device;
 pub mod diagnose;
+mod endpoints;
 pub mod figure;
 pub mod fold;
 pub mod gate;

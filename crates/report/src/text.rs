@@ -12,7 +12,7 @@ use plimsoll_model::{Manifest, RunState};
 use crate::headline::headline;
 use crate::table::Table;
 use crate::words;
-use crate::{cost, figure, network, server};
+use crate::{cost, endpoints, figure, network, server};
 
 /// How much is printed.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
@@ -26,7 +26,7 @@ pub enum Detail {
 
 /// The result of a run, for a terminal or a pipe: the sentences that sum it up stand last, where a terminal leaves them in sight.
 pub fn render(manifest: &Manifest, findings: &Findings, detail: Detail) -> String {
-    let mut page = TextPage { text: String::new(), detail };
+    let mut page = TextPage { detail, endpoints: endpoints::of(manifest), ..TextPage::default() };
     page.head(manifest);
     page.gap();
     if let Some(found) = &findings.cold_start {
@@ -77,7 +77,7 @@ fn title(manifest: &Manifest) -> String {
     let model = model.map(|name| format!(", model {name}")).unwrap_or_default();
     let by = manifest.target.facts.get("measured_by").and_then(Option::as_deref);
     let by = by.map(|tool| format!(", measured by {tool}")).unwrap_or_default();
-    format!("Plimsoll {} of {}{model}{by}", manifest.kind, manifest.target.url)
+    format!("Plimsoll {} of {}{model}{by}", manifest.kind, endpoints::title(manifest))
 }
 
 /// The levels shown in detail: all of a plain run, the best of a saturating one, the held level of a
@@ -119,6 +119,7 @@ fn is_open(summary: &LevelSummary) -> bool {
 pub(crate) struct TextPage {
     pub(crate) text: String,
     pub(crate) detail: Detail,
+    endpoints: Vec<String>,
 }
 
 impl TextPage {
@@ -284,6 +285,10 @@ impl TextPage {
         }
         self.counts(summary);
         self.percentiles(summary);
+        let each = endpoints::table(summary, &self.endpoints);
+        if !each.is_empty() {
+            self.text.push_str(&each.render(2));
+        }
         if let Some(budget) = &summary.budget {
             self.budget(budget);
         }

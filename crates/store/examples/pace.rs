@@ -141,6 +141,7 @@ fn answer(request: u64, events: u64) -> Attempt {
         turn: 0,
         turns: 0,
         class: 0,
+        target: 0,
         due,
         sent: Some(sent),
         connected: Some(At(-5_000_000)),

@@ -25,6 +25,7 @@ message requests {
     required int32 turn (INTEGER(16, false));
     optional int32 turns (INTEGER(16, false));
     required int32 class (INTEGER(16, false));
+    optional int32 target (INTEGER(16, false));
     required int64 due_ns;
     optional int64 sent_ns;
     optional int64 connected_ns;
@@ -186,6 +187,7 @@ fn writers() -> Vec<crate::table::Column<Attempt>> {
         int("turn", |a: &Attempt| a.turn),
         maybe_int("turns", |a: &Attempt| Some(a.turns).filter(|turns| *turns > 0)),
         int("class", |a: &Attempt| a.class),
+        maybe_int("target", |a: &Attempt| Some(a.target)),
         int("due_ns", |a: &Attempt| a.due.0),
         maybe_int("sent_ns", |a: &Attempt| at(a.sent)),
         maybe_int("connected_ns", |a: &Attempt| at(a.connected)),
@@ -273,6 +275,7 @@ fn findings(r: &mut ColumnReading<'_, Attempt>) -> Got<()> {
     r.int("turn", |a, v| a.turn = v)?;
     r.maybe_int("turns", |a, v| a.turns = v.unwrap_or(0))?;
     r.int("class", |a, v| a.class = v)?;
+    r.maybe_int("target", |a, v| a.target = v.unwrap_or(0))?;
     r.int("due_ns", |a, v| a.due = At(v))?;
     r.maybe_int("sent_ns", |a, v| a.sent = v.map(At))?;
     r.maybe_int("first_byte_ns", |a, v| a.first_byte = v.map(At))?;

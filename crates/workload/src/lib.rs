@@ -4,7 +4,7 @@
 //! says what the client does next come out. Nothing here opens a file or a socket or reads a clock: files are bytes handed
 //! in, time is an argument, chance is a named stream.
 //!
-//! Reading order: [`scenario`] and its parts [`arrivals`], [`sizes`], [`tensors`], [`policy`], [`units`]; [`check`] and [`error`] for
+//! Reading order: [`scenario`] and its parts [`target`], [`arrivals`], [`sizes`], [`tensors`], [`policy`], [`units`]; [`check`] and [`error`] for
 //! what is refused; [`trace`], [`prompt_file`] and [`material`] for files; [`graph`] (sessions whose turns wait for each other); [`mod@rebuild`] (a log made into a trace); [`draw`] and [`schedule`]; [`words`] and
 //! [`prompts`]; [`blocks`] (what of them an engine's cache can share); [`player`].
 
@@ -14,6 +14,7 @@ pub mod scenario;
 pub mod scrape;
 pub mod servegen;
 pub mod sizes;
+pub mod target;
 pub mod tensors;
 pub mod units;
 
@@ -47,11 +48,11 @@ pub use prompts::{Prompts, Said, block_key};
 pub use rebuild::{RebuildSpec, Rebuilt, Reuse, rebuild};
 pub use scenario::{
     AnswerText, ClassSpec, LoadSpec, PromptOrder, PromptSpec, Scenario, SessionSpec, SharedPrefix, SizeSpec,
-    TargetSpec,
 };
 pub use schedule::{ArrivalFeed, Schedule, Sequence};
 pub use scrape::ScrapeSpec;
 pub use sizes::{Pause, Size};
+pub use target::{TargetSpec, TokenAuth, TokenSpec};
 pub use tensors::{InputSpec, TensorEncoding, TensorSpec};
 pub use trace::Trace;
 pub use units::{Rate, format_span, parse_span};

@@ -4,19 +4,17 @@
 //! the arrivals, so that a sweep varies the one and keeps the other. Files are named, not opened: their bytes are
 //! handed in by [`Scenario::attach`], because this crate reads no files.
 
-use std::collections::BTreeMap;
-
 use plimsoll_model::{Protocol, Span};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::arrivals::ArrivalSpec;
 use crate::material::Material;
 use crate::policy::ClientSpec;
 use crate::scrape::ScrapeSpec;
 use crate::sizes::{Pause, Size};
-use crate::tensors::TensorSpec;
+use crate::target::TargetSpec;
 use crate::trace::Trace;
 use crate::units::{Rate, SpanText, format_span, span_text, span_text_opt};
 use crate::{SpecError, check};
@@ -49,85 +47,6 @@ pub struct Scenario {
     #[serde(skip)]
     #[schemars(skip)]
     pub material: Material,
-}
-
-/// The endpoint and how it is spoken to.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct TargetSpec {
-    /// Base URL, such as `https://llm.internal/v1`.
-    pub url: String,
-    /// What is spoken.
-    pub protocol: Protocol,
-    /// The model to ask for; none = the first one the endpoint lists.
-    pub model: Option<String>,
-    /// Ask for a streamed answer.
-    pub stream: bool,
-    /// Further request headers; a value may hold `$NAME`, which is taken from the environment when it is sent, and `{session}`, `{request}`, `{trace}` and `{span}`,
-    /// which name each request.
-    pub headers: BTreeMap<String, String>,
-    /// Environment variable that holds the key.
-    pub key_env: Option<String>,
-    /// File that holds the key.
-    pub key_file: Option<String>,
-    /// Check the server's certificate.
-    pub tls_verify: bool,
-    /// PEM file of further trusted roots.
-    pub ca_file: Option<String>,
-    /// Body of a request of one's own, with placeholders: JSON, or any text for an `http` target.
-    pub body_template: Option<String>,
-    /// Version of the model (`kserve`); none = the server's choice.
-    pub version: Option<String>,
-    /// Input tensors (`kserve`).
-    pub tensors: TensorSpec,
-    /// Documents of a request (`rerank`, `score`).
-    pub documents: u32,
-    /// Ask the server not to end before the asked length.
-    pub ignore_eos: bool,
-    /// Sampling temperature; none = the server's default.
-    pub temperature: Option<f64>,
-    /// Further fields of the request body.
-    pub extra: Map<String, Value>,
-}
-
-impl Default for TargetSpec {
-    fn default() -> TargetSpec {
-        TargetSpec {
-            url: String::new(),
-            protocol: Protocol::Chat,
-            model: None,
-            stream: true,
-            headers: BTreeMap::new(),
-            key_env: None,
-            key_file: None,
-            tls_verify: true,
-            ca_file: None,
-            body_template: None,
-            version: None,
-            tensors: TensorSpec::default(),
-            documents: 10,
-            ignore_eos: true,
-            temperature: None,
-            extra: Map::new(),
-        }
-    }
-}
-
-/// Most documents of a request; Cohere takes a thousand, and warns.
-const DOCUMENTS_MAX: u32 = 10_000;
-
-impl TargetSpec {
-    /// Results that an answer must have, where it has one for each document or text. A body of one's own may hold any number.
-    pub fn results(&self) -> Option<u32> {
-        if self.body_template.is_some() {
-            return None;
-        }
-        match self.protocol {
-            Protocol::Rerank | Protocol::Score => Some(self.documents),
-            Protocol::Pooling | Protocol::Classify => Some(1),
-            _ => None,
-        }
-    }
 }
 
 /// How much load, for how long.
@@ -485,10 +404,7 @@ impl Scenario {
                 return Err(SpecError::value("sizes.prompt", 0, "at least 1 token"));
             }
         }
-        if !(1..=DOCUMENTS_MAX).contains(&self.target.documents) {
-            let want = format!("1 to {DOCUMENTS_MAX} documents");
-            return Err(SpecError::value("target.documents", self.target.documents, &want));
-        }
+        self.target.validate().map_err(|e| e.at("target"))?;
         self.arrivals.validate().map_err(|e| e.at("arrivals"))?;
         self.prompts.validate().map_err(|e| e.at("prompts"))?;
         self.client.validate().map_err(|e| e.at("client"))?;

@@ -14,7 +14,7 @@ use plimsoll_report::canaried as words;
 use plimsoll_watch::canary::{Canary, CanaryFinding, CanarySpec, CanaryVerdict};
 use plimsoll_wire::prometheus::PrometheusPage;
 use plimsoll_workload::ScrapeSpec;
-use plimsoll_workload::scenario::TargetSpec;
+use plimsoll_workload::TargetSpec;
 
 use super::watch::asked::{address, page, span};
 use super::watch::knows;

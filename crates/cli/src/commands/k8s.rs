@@ -57,11 +57,13 @@ fn scenario(args: &K8sArgs) -> Result<Scenario, Stop> {
         (wanted.target.key_env.is_some(), "--key-env"),
         (wanted.target.key_file.is_some(), "--key-file"),
         (wanted.target.ca_file.is_some(), "--ca-file"),
+        (wanted.target.client_cert.is_some(), "--client-cert"),
     ] {
         if is_given {
             let instead = match flag {
                 "--key-env" | "--key-file" => "--key-secret SECRET/KEY",
                 "--ca-file" => "an image that trusts it",
+                "--client-cert" => "an image that holds it, and target.client_cert in its place there",
                 _ => "--shards and --claim or --place, which say it for all pods",
             };
             return Err(Stop::usage(format!("{flag}: pods have nothing of this machine; use {instead}")));

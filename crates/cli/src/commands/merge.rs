@@ -62,13 +62,17 @@ pub fn run(args: &MergeArgs) -> Result<Exit, Stop> {
     let schedule = recorded.as_ref().ok().and_then(|recorded| recorded.whole(&part));
     let parts: Vec<ShardPart> = shards.iter().map(|one| one.part.clone()).collect();
     let runs = shards.into_iter().map(shard_run).collect();
-    let joined = join(runs, part.shard.of, part.arrivals, schedule.as_ref()).map_err(|misfit| {
+    let mut joined = join(runs, part.shard.of, part.arrivals, schedule.as_ref()).map_err(|misfit| {
         let why = recorded.as_ref().err().map(|why| format!(": {why}")).unwrap_or_default();
         Stop::usage(format!("{misfit}{why}"))
     })?;
     let dir = target;
     let label = args.output.label.clone().or(base_manifest.label.clone());
     let scenario = recorded.ok().map(|recorded| recorded.scenario);
+    if let Some(scenario) = &scenario {
+        let rows = std::mem::take(&mut joined.attempts);
+        joined.attempts = rows.into_iter().map(|row| scenario.target.placed(row)).collect();
+    }
     let manifest = Manifest { label, ..merged(base_manifest, scenario.as_ref(), (&part, parts), &joined) };
     let findings = measure::findings(&manifest, &joined.attempts, &joined.samples);
     let manifest = Manifest { findings: serde_json::to_value(&findings).ok(), ..manifest };

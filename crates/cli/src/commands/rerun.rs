@@ -90,9 +90,9 @@ fn target(
     recorded: &Recorded,
 ) -> Result<(Scenario, Option<Simulate>), Stop> {
     let mut draft = Draft::of(serde_json::to_value(&recorded.scenario).unwrap_or_default());
-    let simulated = is_set(&args.world) || (args.target.is_none() && recorded.world.is_some());
-    let Some(url) = args.target.as_ref().filter(|_| !simulated) else {
-        return match (simulated, args.target.is_some()) {
+    let simulated = is_set(&args.world) || (args.target.is_empty() && recorded.world.is_some());
+    let Some((url, further)) = args.target.split_first().filter(|_| !simulated) else {
+        return match (simulated, !args.target.is_empty()) {
             (true, true) => {
                 Err(Stop::usage("--target: a live endpoint has no flags of World; drop one of the two"))
             }
@@ -103,7 +103,8 @@ fn target(
             ))),
         };
     };
-    if host(url) != host(&recorded.scenario.target.url) {
+    let known: Vec<&str> = recorded.scenario.target.urls().map(|url| host(url)).collect();
+    if args.target.iter().any(|url| !known.contains(&host(url))) {
         forget_secrets(&mut draft);
         // Its pages are another server's.
         draft.set("scrape.pages", Value::Array(Vec::new()));
@@ -120,6 +121,7 @@ fn target(
         ca_file: args.ca_file.clone(),
         ..TargetArgs::default()
     })?;
+    draft.set("target.further_urls", further.into());
     Ok((draft.finish(manifest.nonce)?, None))
 }
 
@@ -142,7 +144,7 @@ fn in_world(
             recorded.scenario.target.protocol.name()
         )));
     }
-    draft.set("target.url", format!("simulated:{}", world.engine.name).into());
+    draft.simulated(&world.engine.name);
     draft.set("target.model", world.engine.name.clone().into());
     let scenario = draft.finish(0)?;
     Ok((scenario, Some(Simulate { world, events: None })))
@@ -151,7 +153,9 @@ fn in_world(
 /// What was named for the first host is not sent to another one.
 fn forget_secrets(draft: &mut Draft) {
     let mut left_out = Vec::new();
-    for path in ["target.key_env", "target.key_file"] {
+    for path in
+        ["target.key_env", "target.key_file", "target.token", "target.client_cert", "target.client_key"]
+    {
         if draft.has(path) {
             left_out.push(path.trim_start_matches("target.").replace('_', "-"));
             draft.set(path, Value::Null);
@@ -281,7 +285,7 @@ fn command(args: &RerunArgs) -> String {
         words.extend(value.map(|value| format!("--{name} {}", resolve::quoted(&value))));
     };
     let path = |path: &Option<std::path::PathBuf>| path.as_ref().map(|path| path.display().to_string());
-    flag("target", args.target.clone());
+    args.target.iter().for_each(|url| flag("target", Some(url.clone())));
     flag("model", args.model.clone());
     flag("key-env", args.key_env.clone());
     flag("key-file", path(&args.key_file));

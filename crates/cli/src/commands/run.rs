@@ -126,6 +126,7 @@ fn known(until: &Precision, findings: &Findings, ended: bool, exit: Exit) -> Exi
 pub fn draft(args: &RunArgs) -> Result<(Draft, bool), Stop> {
     let mut draft = Draft::new(args.workload.spec.as_deref())?;
     draft.target(&args.target)?;
+    draft.further(&args.further);
     draft.workload(&args.workload)?;
     draft.client(&args.client)?;
     draft.load(&args.load, args.workload.trace.is_some())?;

@@ -22,7 +22,7 @@ pub fn run(args: &SimulateArgs) -> Result<Exit, Stop> {
         Some(path) => resolve::Draft::new(Some(path))?,
         None => asked.draft,
     };
-    draft.set("target.url", format!("simulated:{}", asked.world.engine.name).into());
+    draft.simulated(&asked.world.engine.name);
     if matches!(asked.world.engine.mode, ModeSpec::Dynamic(_)) && !draft.has("target.protocol") {
         // It answers whole batches of rows: sizes are items, and nothing is generated.
         draft.set("target.protocol", Protocol::Kserve.name().into());

@@ -50,6 +50,7 @@ pub struct Plan {
 pub fn run(args: &SweepArgs) -> Result<Exit, Stop> {
     let mut draft = Draft::new(args.workload.spec.as_deref())?;
     draft.target(&args.target)?;
+    draft.further(&args.further);
     draft.workload(&args.workload)?;
     draft.client(&args.client)?;
     let shard = Asked::of(&args.shard, draft.has("nonce"), "sweep")?;

@@ -9,6 +9,9 @@ use super::{ScrapeArgs, ShardArgs, TargetArgs, WorkloadArgs};
 /// What a gate measures itself. With a run folder none of it has a meaning.
 #[derive(Args, Debug, Clone, Default)]
 pub struct GateUrlArgs {
+    /// Of a URL: further endpoints of the same kind, measured together with it
+    #[arg(value_name = "URL")]
+    pub further: Vec<String>,
     /// Of a URL: how long it may be measured [default: the budget file's load.duration]
     #[arg(long, value_name = "TIME", help_heading = "Measuring a URL")]
     pub time: Option<String>,
@@ -69,17 +72,15 @@ impl GateUrlArgs {
     /// The flags of the target, the URL left out.
     pub fn target(&self) -> TargetArgs {
         TargetArgs {
-            url: String::new(),
             model: self.model.clone(),
             protocol: self.protocol.clone(),
             body: self.body.clone(),
-            no_stream: false,
-            natural_length: false,
             key_env: self.key_env.clone(),
             key_file: self.key_file.clone(),
             headers: self.headers.clone(),
             insecure: self.insecure,
             ca_file: self.ca_file.clone(),
+            ..TargetArgs::default()
         }
     }
 }

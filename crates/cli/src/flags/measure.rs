@@ -10,6 +10,9 @@ pub struct RunArgs {
     /// What is measured.
     #[command(flatten)]
     pub target: TargetArgs,
+    /// Further endpoints of the same kind, with the same key and headers: the requests are dealt to all in turn, those of a session to one
+    #[arg(value_name = "URL")]
+    pub further: Vec<String>,
     /// How much load, and when.
     #[command(flatten)]
     pub load: LoadArgs,
@@ -79,6 +82,9 @@ pub struct SweepArgs {
     /// What is measured.
     #[command(flatten)]
     pub target: TargetArgs,
+    /// Further endpoints of the same kind, with the same key and headers: the requests are dealt to all in turn, those of a session to one
+    #[arg(value_name = "URL")]
+    pub further: Vec<String>,
     /// What is looked for.
     #[command(flatten)]
     pub search: SearchArgs,

@@ -12,9 +12,9 @@ pub struct RerunArgs {
     /// Run folder, or the name of a baseline
     #[arg(value_parser = crate::named::run_or_name)]
     pub run: String,
-    /// Endpoint to send the schedule to [default, of a simulated run: its world, with the flags of World over it]
+    /// Endpoint to send the schedule to, repeatable: to several, in turn [default, of a simulated run: its world, with the flags of World over it]
     #[arg(long, value_name = "URL", help_heading = "Target")]
-    pub target: Option<String>,
+    pub target: Vec<String>,
     /// Model to ask for [default: the run's where the endpoint lists it, else the only one it lists]
     #[arg(long, short = 'm', requires = "target", help_heading = "Target")]
     pub model: Option<String>,

@@ -30,7 +30,7 @@ pub struct TargetArgs {
     /// Environment variable that holds the API key
     #[arg(long, value_name = "NAME", help_heading = "Target")]
     pub key_env: Option<String>,
-    /// File that holds the API key
+    /// File that holds the API key; read again when it changes
     #[arg(long, value_name = "FILE", conflicts_with = "key_env", help_heading = "Target")]
     pub key_file: Option<PathBuf>,
     /// Extra header; $NAME in its value is taken from the environment and never written down,
@@ -43,6 +43,12 @@ pub struct TargetArgs {
     /// PEM file with further trusted certificates
     #[arg(long, value_name = "FILE", help_heading = "Target")]
     pub ca_file: Option<PathBuf>,
+    /// PEM file of the certificate that is shown where the server asks for one; read again when it changes
+    #[arg(long, value_name = "FILE", requires = "client_key", help_heading = "Target")]
+    pub client_cert: Option<PathBuf>,
+    /// PEM file of its key
+    #[arg(long, value_name = "FILE", requires = "client_cert", help_heading = "Target")]
+    pub client_key: Option<PathBuf>,
 }
 
 /// What the requests are.

@@ -28,7 +28,9 @@ const IGNORE_EOS: &str = "ignore_eos";
 pub(super) struct BeforeLoad<'a, S> {
     /// Starts a client of its own: what it sends is announced, and counts against no ceiling.
     pub start: S,
-    /// The models that the endpoint lists.
+    /// The endpoint that is asked: of several the first that answers.
+    pub url: &'a str,
+    /// The models that it lists.
     pub listed: &'a [String],
     /// The highest rate that may be offered.
     pub max_rate: Option<f64>,
@@ -72,7 +74,7 @@ impl<S: Fn(&Scenario) -> Result<Client, Stop>> BeforeLoad<'_, S> {
         }
         if rows.iter().all(|row| row.outcome.how == How::Refused) && !rows.is_empty() {
             let why = rows[0].answer.error.clone().unwrap_or_default();
-            return Err(Stop::unreachable(format!("{}: nothing reaches it: {why}", scenario.target.url)));
+            return Err(Stop::unreachable(format!("{}: nothing reaches it: {why}", self.url)));
         }
         if !self.force && refusal::of(&rows).is_some() {
             // A server may refuse an answer of one token and take the load: what counts is a request of the load.
@@ -84,7 +86,7 @@ impl<S: Fn(&Scenario) -> Result<Client, Stop>> BeforeLoad<'_, S> {
 
     /// A model that the endpoint does not list may be an alias that it serves all the same: one request tells.
     pub fn check(&self, scenario: &Scenario) -> Result<(), Stop> {
-        match !self.force && refusal::is_unlisted(scenario, self.listed) {
+        match !self.force && refusal::is_unlisted(&scenario.target, self.listed) {
             true => self.answers(scenario),
             false => Ok(()),
         }
@@ -93,12 +95,14 @@ impl<S: Fn(&Scenario) -> Result<Client, Stop>> BeforeLoad<'_, S> {
     /// Ends the command where a request of the load is refused.
     fn answers(&self, scenario: &Scenario) -> Result<(), Stop> {
         let rows = self.ask(scenario, Which::First)?;
-        refusal::of(&rows).map_or(Ok(()), |row| Err(refusal::stop(scenario, row, self.listed)))
+        refusal::of(&rows)
+            .map_or(Ok(()), |row| Err(refusal::stop(&scenario.target.only(self.url), row, self.listed)))
     }
 
     fn ask(&self, scenario: &Scenario, which: Which) -> Result<Vec<Attempt>, Stop> {
-        let client = (self.start)(scenario)?;
-        let plan = plan(scenario, which, self.max_rate)?;
+        let asked = Scenario { target: scenario.target.only(self.url), ..scenario.clone() };
+        let client = (self.start)(&asked)?;
+        let plan = plan(&asked, which, self.max_rate)?;
         let memory = Arc::new(Memory::default());
         let sink: Arc<dyn Sink> = memory.clone();
         client.run_level(&plan, &sink, &Control::default()).map_err(|e| Stop::invalid(e.to_string()))?;

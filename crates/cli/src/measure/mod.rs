@@ -105,7 +105,7 @@ pub struct Measure {
     /// Of a load that several machines send: what they agreed on.
     shard: Option<Agreed>,
     /// What the target's host is told before each level.
-    before_level: Option<HostCommand>,
+    before_level: Vec<HostCommand>,
     /// What is to be known for the load to end before its time.
     until: Option<Precision>,
 }
@@ -155,10 +155,7 @@ impl Measure {
             world: _,
         } = begin;
         let max_rate = max_rate(ceilings)?;
-        let before_level =
-            scenario.client.before_level.as_deref().map(|text| HostCommand::read(&scenario.target, text));
-        let before_level =
-            before_level.transpose().map_err(|why| Stop::usage(format!("--before-level {why}")))?;
+        let before_level = commands(&scenario)?;
         let dir = folder(output, kind)?;
         let mut screen = Screen::new(output.quiet);
         let _ = plimsoll_client::doctor::raise_descriptor_limit();
@@ -175,9 +172,10 @@ impl Measure {
             }
         };
         looked.say(&mut screen);
-        let TargetLook { facts, models, .. } = looked;
+        let TargetLook { facts, models, url, .. } = looked;
         let first = BeforeLoad {
             start: |scenario: &Scenario| start(scenario, client_args, &id, clock),
+            url: &url,
             listed: &models,
             max_rate,
             force: client_args.force,
@@ -264,7 +262,7 @@ impl Measure {
             observed: Vec::new(),
             unkept: None,
             shard: None,
-            before_level: None,
+            before_level: Vec::new(),
             until: None,
         })
     }
@@ -294,7 +292,7 @@ impl Measure {
         let id = self.writer.manifest().id;
         let Driver::Live { replicas, clock, .. } = &mut self.driver else { return Ok(()) };
         let mut scenario = self.scenario.clone();
-        scenario.target.url = url.to_owned();
+        scenario.target = scenario.target.only(url);
         replicas.push(start(&scenario, args, &id, *clock)?);
         Ok(())
     }
@@ -321,7 +319,7 @@ impl Measure {
         };
         // A shared server is told once.
         let tells = self.shard.as_ref().is_none_or(|agreed| agreed.shard.index == 0);
-        if let Some(command) = self.before_level.as_ref().filter(|_| tells) {
+        for command in self.before_level.iter().filter(|_| tells) {
             command.send(COMMAND_PATIENCE).map_err(|why| {
                 let told = self.scenario.client.before_level.as_deref().unwrap_or_default();
                 Stop::unreachable(format!("--before-level {told}: {why}; no level is begun without it"))
@@ -379,6 +377,9 @@ impl Measure {
         };
         let level = live::watch(&mut self.screen, &view, each, || client.run_level(&plan, &sink, &control));
         let level = level.map_err(|e: ClientError| Stop::invalid(e.to_string()))?;
+        if let Some(why) = client.key_trouble() {
+            self.screen.say(&format!("the key is the old one, because a new one could not be had: {why}"));
+        }
         self.levels += 1;
         let rows = LevelRows::Records(rows_of.memory.take_attempts());
         let measured = MeasuredLevel { level, rows, samples: rows_of.memory.take_samples() };
@@ -482,6 +483,14 @@ fn append<T>(all: &mut Vec<T>, more: Vec<T>) {
         true => *all = more,
         false => all.extend(more),
     }
+}
+
+/// What each endpoint's host is told before a level.
+fn commands(scenario: &Scenario) -> Result<Vec<HostCommand>, Stop> {
+    let Some(text) = &scenario.client.before_level else { return Ok(Vec::new()) };
+    let target = &scenario.target;
+    let commands = target.urls().map(|url| HostCommand::read(&target.only(url), text));
+    commands.collect::<Result<_, _>>().map_err(|why| Stop::usage(format!("--before-level {why}")))
 }
 
 fn ceilings_of(args: &CeilingArgs) -> Ceilings {

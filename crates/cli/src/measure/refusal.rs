@@ -2,7 +2,7 @@
 
 use plimsoll_client::probe::{MAYBE_A_KEY, forbidden};
 use plimsoll_model::{Attempt, How};
-use plimsoll_workload::Scenario;
+use plimsoll_workload::TargetSpec;
 
 use crate::exit::Stop;
 
@@ -17,26 +17,26 @@ pub fn of(rows: &[Attempt]) -> Option<&Attempt> {
 }
 
 /// Is a model asked for that the endpoint does not list?
-pub fn is_unlisted(scenario: &Scenario, listed: &[String]) -> bool {
-    scenario.target.model.as_ref().is_some_and(|name| !listed.is_empty() && !listed.contains(name))
+pub fn is_unlisted(target: &TargetSpec, listed: &[String]) -> bool {
+    target.model.as_ref().is_some_and(|name| !listed.is_empty() && !listed.contains(name))
 }
 
 /// The one line and its exit code.
-pub fn stop(scenario: &Scenario, row: &Attempt, listed: &[String]) -> Stop {
-    let target = &scenario.target;
+pub fn stop(target: &TargetSpec, row: &Attempt, listed: &[String]) -> Stop {
     let url = &target.url;
     let status = row.answer.status.unwrap_or_default();
     let said = row.answer.error.as_deref().unwrap_or("no reason given").trim_end_matches('.');
     let is_key =
         |name: &String| name.eq_ignore_ascii_case("authorization") || name.to_lowercase().contains("key");
-    let given = target.key_env.is_some() || target.key_file.is_some() || target.headers.keys().any(is_key);
+    let given = [&target.key_env, &target.key_file].into_iter().any(Option::is_some)
+        || target.token.is_some()
+        || target.headers.keys().any(is_key);
     if matches!(status, 401 | 403) {
         return Stop::unreachable(forbidden(url, status, given));
     }
     let model = target.model.as_deref().unwrap_or_default();
     let is_wrong_model = row.outcome.how == How::ClientError
-        && (is_unlisted(scenario, listed)
-            || (listed.is_empty() && !model.is_empty() && said.contains(model)));
+        && (is_unlisted(target, listed) || (listed.is_empty() && !model.is_empty() && said.contains(model)));
     if is_wrong_model {
         let lists = match listed {
             [] => "it lists none".to_owned(),
@@ -64,7 +64,6 @@ pub fn stop(scenario: &Scenario, row: &Attempt, listed: &[String]) -> Stop {
 #[cfg(test)]
 mod tests {
     use plimsoll_model::{At, By, Outcome};
-    use plimsoll_workload::TargetSpec;
 
     use super::*;
     use crate::exit::Exit;
@@ -87,10 +86,8 @@ mod tests {
         row
     }
 
-    fn asked(model: &str) -> Scenario {
-        let target =
-            TargetSpec { url: "http://h/v1".into(), model: Some(model.into()), ..TargetSpec::default() };
-        Scenario { target, ..Scenario::default() }
+    fn asked(model: &str) -> TargetSpec {
+        TargetSpec { url: "http://h/v1".into(), model: Some(model.into()), ..TargetSpec::default() }
     }
 
     #[test]
@@ -118,7 +115,7 @@ mod tests {
     fn a_key_that_is_missing_and_one_that_is_wrong_are_told_apart() {
         let mut asked = asked("tiny");
         let missing = stop(&asked, &row(401, "no"), &[]).line;
-        asked.target.key_env = Some("KEY".into());
+        asked.key_env = Some("KEY".into());
         let wrong = stop(&asked, &row(401, "no"), &[]).line;
         assert!(missing.contains("give a key") && wrong.contains("the key was refused"), "{missing} {wrong}");
     }

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use plimsoll_client::{Clock, Control, LevelPlan, LevelTraffic, ShardStart};
-use plimsoll_measure::shards::{ShardRun, join};
+use plimsoll_measure::shards::{Joined, ShardRun, join};
 use plimsoll_model::{At, EndedBy, Level, Load, RunState, Shard, Span};
 use plimsoll_report::figure::{counted, per_second};
 use plimsoll_store::RunWriter;
@@ -129,6 +129,9 @@ impl Measure {
         }
         let joined = join(runs, whole.of, whole.arrivals, whole.schedule.as_deref())
             .map_err(|misfit| Stop::invalid(misfit.to_string()))?;
+        // Those of a shard that was lost know nothing of endpoints.
+        let attempts = joined.attempts.into_iter().map(|row| self.scenario.target.placed(row)).collect();
+        let joined = Joined { attempts, ..joined };
         let closed_loop = whole.schedule.is_none();
         let arrivals = if closed_loop { own_arrivals + of_others } else { whole.arrivals };
         let mut level = Level {

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_client::{Client, ClientConfig, Clock, probe::ProbeError};
+use plimsoll_client::{
+    Client, ClientConfig, Clock, Probe, ProbeError, SecretError, TargetError, probe::probe,
+};
 use plimsoll_model::run::{NOT_TRACED, TRACED, TRACING};
 use plimsoll_model::{Protocol, Span};
-use plimsoll_workload::{Scenario, parse_span};
+use plimsoll_workload::{Scenario, TargetSpec, parse_span};
 
 use crate::exit::{Exit, Stop};
 use crate::flags::ClientArgs;
@@ -18,6 +20,10 @@ pub struct TargetLook {
     pub facts: BTreeMap<String, Option<String>>,
     /// The models that the endpoint lists; empty where it lists none.
     pub models: Vec<String>,
+    /// The endpoint that told: of several the first that answers.
+    pub url: String,
+    /// Of several endpoints, why those that do not answer don't.
+    pub silent: Vec<String>,
     /// Lines for the screen. They wait for their caller, who first catches the signals: a Ctrl-C that answers a line must not kill.
     pub words: Vec<String>,
 }
@@ -49,12 +55,13 @@ pub fn look_until(
     let mut said = false;
     loop {
         let looked = look(scenario, before);
-        let Err(stop) = &looked else { return looked };
-        if stop.exit != Exit::Unreachable || clock.now() >= until {
-            return looked;
-        }
+        let why = match &looked {
+            Ok(looked) => looked.silent.first(),
+            Err(stop) => Some(&stop.line).filter(|_| stop.exit == Exit::Unreachable),
+        };
+        let Some(why) = why.filter(|_| clock.now() < until) else { return looked };
         if !said {
-            screen.say(&format!("waiting up to {text} for the target: {}", stop.line));
+            screen.say(&format!("waiting up to {text} for the target: {why}"));
             said = true;
         }
         std::thread::sleep(AGAIN.min(until - clock.now()).max(Span::ZERO).as_duration());
@@ -62,12 +69,9 @@ pub fn look_until(
 }
 
 /// The first look: is it there, is it what it should be, which models does it list? Fills in the model if none is asked
-/// for: the only one, or of several the one asked for before.
+/// for: the only one, or of several the one asked for before. Of several endpoints the first that answers tells; those that do not are said.
 pub fn look(scenario: &mut Scenario, before: Option<&str>) -> Result<TargetLook, Stop> {
-    let probed = plimsoll_client::probe::probe(&scenario.target, None).map_err(|e| match e {
-        ProbeError::Target(_) | ProbeError::NoModel { .. } => Stop::usage(e.to_string()),
-        other => Stop::unreachable(other.to_string()),
-    })?;
+    let Seen { probed, url, silent } = probe_each(&scenario.target)?;
     let mut words = probed.notes;
     let unlisted = scenario.classes.iter().filter_map(|class| class.model.as_ref());
     for name in unlisted.filter(|name| !probed.models.is_empty() && !probed.models.contains(name)) {
@@ -79,10 +83,7 @@ pub fn look(scenario: &mut Scenario, before: Option<&str>) -> Result<TargetLook,
         match bases.as_slice() {
             [only] => scenario.target.model = Some((*only).clone()),
             [] => {
-                return Err(Stop::usage(format!(
-                    "{} lists no model: name one with --model",
-                    scenario.target.url
-                )));
+                return Err(Stop::usage(format!("{url} lists no model: name one with --model")));
             }
             several if several.iter().any(|name| before == Some(name.as_str())) => {
                 scenario.target.model = before.map(str::to_owned);
@@ -98,6 +99,7 @@ pub fn look(scenario: &mut Scenario, before: Option<&str>) -> Result<TargetLook,
     if scenario.target.protocol == Protocol::Kserve {
         tensors::learn(scenario, probed.served, &mut words)?;
     }
+    let beside = beside(&scenario.target, &url, &facts);
     facts.insert("model".into(), scenario.target.model.clone());
     if let Some(said) = traced(&scenario.target.headers) {
         facts.insert(TRACING.into(), Some(said.into()));
@@ -105,7 +107,75 @@ pub fn look(scenario: &mut Scenario, before: Option<&str>) -> Result<TargetLook,
     for unknown in ["engine", "engine_version", "engine_flags", "gpu", "driver", "replicas"] {
         facts.entry(unknown.into()).or_insert(None);
     }
-    Ok(TargetLook { facts, models: probed.models, words })
+    let silent: Vec<String> = silent.into_iter().chain(beside.silent).collect();
+    words.extend(beside.words);
+    words
+        .extend(silent.iter().map(|why| format!("{why}; its share of the requests will fail in the record")));
+    Ok(TargetLook { facts, models: probed.models, words, url, silent })
+}
+
+/// The first endpoint that answers, and why those before it do not.
+struct Seen {
+    probed: Probe,
+    url: String,
+    silent: Vec<String>,
+}
+
+fn probe_each(target: &TargetSpec) -> Result<Seen, Stop> {
+    let mut first = None;
+    let mut silent = Vec::new();
+    for url in target.urls() {
+        match probe(&target.only(url), None) {
+            Ok(probed) => return Ok(Seen { probed, url: url.clone(), silent }),
+            Err(e @ ProbeError::Target(TargetError::Key(SecretError::Token { .. }))) => {
+                return Err(Stop::unreachable(e.to_string()));
+            }
+            Err(e @ (ProbeError::Target(_) | ProbeError::NoModel { .. })) => {
+                return Err(Stop::usage(e.to_string()));
+            }
+            Err(other) => {
+                silent.push(other.to_string());
+                first.get_or_insert(Stop::unreachable(other.to_string()));
+            }
+        }
+    }
+    Err(first.unwrap_or_else(|| Stop::usage("no endpoint is named")))
+}
+
+/// What is to be known of the endpoints after the one that told.
+#[derive(Default)]
+struct Beside {
+    silent: Vec<String>,
+    words: Vec<String>,
+}
+
+/// Looks at those after `told`: do they answer, serve the model, and say the same of themselves?
+fn beside(target: &TargetSpec, told: &str, facts: &BTreeMap<String, Option<String>>) -> Beside {
+    let mut found = Beside::default();
+    for url in target.urls().skip_while(|url| *url != told).skip(1) {
+        let probed = match probe(&target.only(url), None) {
+            Ok(probed) => probed,
+            Err(why) => {
+                found.silent.push(why.to_string());
+                continue;
+            }
+        };
+        if let Some(model) =
+            target.model.as_ref().filter(|model| !probed.models.is_empty() && !probed.models.contains(model))
+        {
+            found.words.push(format!("{url} does not list {model}"));
+        }
+        for fact in ["engine", "engine_version"] {
+            let of = |facts: &BTreeMap<String, Option<String>>| facts.get(fact).cloned().flatten();
+            if let (Some(own), Some(first)) = (of(&probed.fingerprint.facts), of(facts))
+                && own != first
+            {
+                let fact = fact.replace('_', " ");
+                found.words.push(format!("{url}: {fact} {own}, where {told} has {first}"));
+            }
+        }
+    }
+    found
 }
 
 /// Whether requests with these headers ask to be traced, by the sampled flag of W3C's `traceparent` (version-trace-span-flags); `None` where

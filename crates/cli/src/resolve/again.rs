@@ -6,8 +6,10 @@ use serde_json::Value;
 
 /// A command that repeats a scenario: every value that is not a default, as flags or `--set`.
 pub fn reproduce(command: &str, scenario: &Scenario, more: &[(&str, String)]) -> String {
-    let head = ["plimsoll".to_string(), command.to_string(), quoted(&scenario.target.url)];
-    repeat(&head.join(" "), scenario, more)
+    let urls = scenario.target.urls().map(|url| quoted(url));
+    let head: Vec<String> = ["plimsoll".to_owned(), command.to_owned()].into_iter().chain(urls).collect();
+    let one = scenario.target.only(&scenario.target.url);
+    repeat(&head.join(" "), &Scenario { target: one, ..scenario.clone() }, more)
 }
 
 /// The same after a head of one's own.

@@ -85,6 +85,8 @@ impl Draft {
         self.set_some("target.key_env", args.key_env.clone());
         self.set_some("target.key_file", args.key_file.as_ref().map(|path| path.display().to_string()));
         self.set_some("target.ca_file", args.ca_file.as_ref().map(|path| path.display().to_string()));
+        self.set_some("target.client_cert", args.client_cert.as_ref().map(|path| path.display().to_string()));
+        self.set_some("target.client_key", args.client_key.as_ref().map(|path| path.display().to_string()));
         if args.insecure {
             self.set("target.tls_verify", false.into());
         }
@@ -109,6 +111,19 @@ impl Draft {
             self.set(&headers, value.into());
         }
         Ok(())
+    }
+
+    /// Further endpoints; none named = those that the file says.
+    pub fn further(&mut self, urls: &[String]) {
+        if !urls.is_empty() {
+            self.set("target.further_urls", urls.into());
+        }
+    }
+
+    /// A simulated world in the place of endpoints.
+    pub fn simulated(&mut self, engine: &str) {
+        self.set("target.url", format!("simulated:{engine}").into());
+        self.set("target.further_urls", json!([]));
     }
 
     /// What the requests are.
@@ -306,6 +321,9 @@ impl Draft {
         for (name, value) in headers.into_iter().flatten() {
             no_secret(name, value.as_str().unwrap_or_default())?;
         }
+        let further = self.get("target.further_urls").and_then(Value::as_array);
+        further.into_iter().flatten().filter_map(Value::as_str).try_for_each(check_url)?;
+        self.text("target.token.url").map_or(Ok(()), check_url)?;
         let named = self.text("target.protocol").and_then(Protocol::from_name);
         self.set_some("target.protocol", named.map(Protocol::name));
         if named.is_some_and(|protocol| !protocol.pins_length()) && !self.has("target.ignore_eos") {

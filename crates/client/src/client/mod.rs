@@ -19,11 +19,10 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::clock::Clock;
 use crate::control::{Ceilings, Control};
 use crate::keeping::SharedByWorkers;
-use crate::level::{LevelPlan, LevelTraffic, Shared};
+use crate::level::{Endpoint, LevelPlan, LevelTraffic, Shared};
 use crate::link::Route;
 use crate::live::LiveCounters;
 use crate::prepare::Ahead;
-use crate::request::Opening;
 use crate::secret::Secret;
 use crate::sink::Sink;
 use crate::target::{Target, TargetError};
@@ -79,9 +78,8 @@ pub enum ClientError {
 #[derive(Debug)]
 pub struct Client {
     config: ClientConfig,
-    target: Arc<Target>,
+    endpoints: Vec<Endpoint>,
     options: RequestOptions,
-    opening: Opening,
     /// Held while a level runs: its workers take one at a time.
     running: Mutex<()>,
     live: LiveCounters,
@@ -95,13 +93,17 @@ impl Client {
     /// # Errors
     /// A target that cannot be used, or a machine that gives no threads.
     pub fn start(config: ClientConfig) -> Result<Client, ClientError> {
-        let target = Arc::new(Target::new(&config.target, config.key.clone())?);
         let options = options_of(&config.target)?;
-        let opening = target.posts(&target.uri(&plimsoll_wire::encode::path(&options))?);
+        let endpoint = |url: &String| -> Result<Endpoint, ClientError> {
+            let target = Target::new(&config.target.only(url), config.key.clone())?;
+            let opening = target.posts(&target.uri(&plimsoll_wire::encode::path(&options))?);
+            Ok(Endpoint { target: Arc::new(target), opening })
+        };
+        let endpoints = config.target.urls().map(endpoint).collect::<Result<Vec<_>, _>>()?;
         let count = config.workers.unwrap_or_else(default_workers).max(1);
         let live = LiveCounters::new(count);
-        let (numbers, known) = (Arc::new(AtomicU32::new(0)), SharedByWorkers::default());
-        let route = Route { addrs: Ok(Vec::new()), host: String::new(), tls: None };
+        let numbers = Arc::new(AtomicU32::new(0));
+        let known: Vec<SharedByWorkers> = endpoints.iter().map(|_| SharedByWorkers::default()).collect();
         let (mut workers, mut threads) = (Vec::new(), Vec::new());
         for index in 0..count {
             let (commands, inbox) = tokio::sync::mpsc::unbounded_channel();
@@ -111,7 +113,6 @@ impl Client {
                 numbers: Arc::clone(&numbers),
                 known: known.clone(),
                 shard: live.shard(index),
-                route: route.clone(),
             };
             let thread = std::thread::Builder::new()
                 .name(format!("load-{index}"))
@@ -120,7 +121,7 @@ impl Client {
             workers.push(commands);
             threads.push(thread);
         }
-        Ok(Client { config, target, options, opening, running: Mutex::new(()), live, workers, threads })
+        Ok(Client { config, endpoints, options, running: Mutex::new(()), live, workers, threads })
     }
 
     /// The counters, for a screen: cheap to clone, readable from any thread while a level runs.
@@ -128,9 +129,9 @@ impl Client {
         self.live.clone()
     }
 
-    /// The endpoint.
-    pub fn target(&self) -> &Arc<Target> {
-        &self.target
+    /// Why the key could not be renewed, where that was tried.
+    pub fn key_trouble(&self) -> Option<String> {
+        self.endpoints.iter().find_map(|endpoint| endpoint.target.key_trouble())
     }
 
     /// The run's axis.
@@ -157,12 +158,12 @@ impl Client {
         // A level that panicked leaves nothing half-done here.
         let _one_at_a_time = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let active = self.active_workers(plan);
-        let route = self.warm(plan, active)?;
+        let routes = self.warm(plan, active)?;
         let start = plan.shard.map_or_else(|| self.config.clock.now() + LEAD, |shard| shard.at);
         let shared = Arc::new(self.share(plan, sink, start, control.ceilings));
         // Before any worker is told: where this thread waits for a core, the first requests are in flight before it goes on, and counts
         // taken then would hold the level's own requests for those of before.
-        let watch = LevelWatch::new(self, plan, sink.as_ref(), control, start, active).beside(&route);
+        let watch = LevelWatch::new(self, plan, sink.as_ref(), control, start, active).beside(&routes);
         let (done, reports) = mpsc::channel();
         for (index, (player, ahead)) in deal(plan, active).into_iter().enumerate() {
             self.tell(
@@ -195,12 +196,14 @@ impl Client {
         most
     }
 
-    fn warm(&self, plan: &LevelPlan, active: usize) -> Result<Route, ClientError> {
-        let route = self.target.resolve();
+    /// Looks each endpoint's addresses up and opens connections there; the numbers and limits are each endpoint's.
+    fn warm(&self, plan: &LevelPlan, active: usize) -> Result<Vec<Route>, ClientError> {
+        let routes: Vec<Route> = self.endpoints.iter().map(|endpoint| endpoint.target.resolve()).collect();
         let policy = plan.client.connections;
+        let expected = plan.connections_expected().div_ceil(routes.len() as u32);
         let wanted = match policy {
-            Connections::Prewarmed => plan.connections_expected(),
-            Connections::Pool { limit } => plan.connections_expected().min(limit),
+            Connections::Prewarmed => expected,
+            Connections::Pool { limit } => expected.min(limit),
             Connections::Fresh => 0,
         };
         let limit = if let Connections::Pool { limit } = policy { limit } else { u32::MAX };
@@ -209,7 +212,7 @@ impl Client {
             let command = Command::Warm {
                 policy,
                 share: part(limit, index, active),
-                route: route.clone(),
+                routes: routes.clone(),
                 wanted: part(wanted, index, active),
                 connect: plan.client.timeouts.connect,
                 done: done.clone(),
@@ -220,7 +223,7 @@ impl Client {
         for _ in 0..active {
             warmed.recv().map_err(|_| ClientError::WorkerDied)?;
         }
-        Ok(route)
+        Ok(routes)
     }
 
     fn share(&self, plan: &LevelPlan, sink: &Arc<dyn Sink>, start: At, ceilings: Ceilings) -> Shared {
@@ -232,8 +235,7 @@ impl Client {
             open: matches!(plan.requests, LevelTraffic::Open(_)),
             run_id: self.config.run_id.clone(),
             sink: Arc::clone(sink),
-            target: Arc::clone(&self.target),
-            opening: self.opening.clone(),
+            endpoints: self.endpoints.clone(),
             spec,
             client: plan.client.clone(),
             prompts: Arc::clone(&plan.prompts),

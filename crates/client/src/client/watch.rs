@@ -3,9 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::mpsc::{self, RecvTimeoutError};
 
-use plimsoll_model::{
-    At, By, EndedBy, GeneratorHealth, KeptConnections, Level, Room, Sample, SizeUnit, Span, StampSource,
-};
+use plimsoll_model::{At, By, EndedBy, GeneratorHealth, Level, Room, Sample, SizeUnit, Span, StampSource};
 
 use plimsoll_workload::scenario::LONGEST;
 
@@ -14,6 +12,7 @@ use crate::clock::Ties;
 use crate::control::{Ceilings, Control, Reached};
 use crate::doctor;
 use crate::histogram::LogHistogram;
+use crate::keeping::together;
 use crate::level::{LevelPlan, LevelTraffic};
 use crate::link::Route;
 use crate::sink::Sink;
@@ -105,10 +104,11 @@ impl<'a> LevelWatch<'a> {
         }
     }
 
-    /// Looks at this machine's own listening sockets too, where the target is one of them.
-    pub(super) fn beside(mut self, route: &Route) -> LevelWatch<'a> {
+    /// Looks at this machine's own listening sockets too, where the targets are among them.
+    pub(super) fn beside(mut self, routes: &[Route]) -> LevelWatch<'a> {
         let here = |addrs: &Vec<SocketAddr>| !addrs.is_empty() && addrs.iter().all(|a| a.ip().is_loopback());
-        self.overflows = if route.addrs.as_ref().is_ok_and(here) { doctor::listen_overflows() } else { None };
+        let all_here = routes.iter().all(|route| route.addrs.as_ref().is_ok_and(here));
+        self.overflows = if all_here { doctor::listen_overflows() } else { None };
         self
     }
 
@@ -279,17 +279,6 @@ impl<'a> LevelWatch<'a> {
             shards: None,
         }
     }
-}
-
-/// What all workers found of kept connections.
-fn together(of: impl Iterator<Item = KeptConnections>) -> KeptConnections {
-    of.fold(KeptConnections::default(), |all, one| KeptConnections {
-        looks: all.looks + one.looks,
-        ended: all.ended + one.ended,
-        lost: all.lost + one.lost,
-        rest: all.rest.max(one.rest),
-        resting_since: [all.resting_since, one.resting_since].into_iter().flatten().min(),
-    })
 }
 
 impl Watched {

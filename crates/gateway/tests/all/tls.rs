@@ -10,6 +10,7 @@ use plimsoll_client::certs::Identity;
 use plimsoll_client::tls::{TlsTrust, client_config_as};
 use plimsoll_gateway::tls::{CertSpec, TlsSpec};
 use plimsoll_gateway::{Gateway, GatewaySpec, ReplicaSpec};
+use plimsoll_workload::TargetSpec;
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -118,6 +119,31 @@ fn both_sides_show_certificates_and_a_stream_passes_whole() {
     let bare = Gateway::start(&spec).expect("sound");
     std::thread::sleep(Duration::from_millis(700));
     assert!(!bare.pool.is_up(0));
+}
+
+/// A client whose certificate nobody here knows is let in as soon as its files hold another, with the same configuration.
+#[test]
+fn a_certificate_that_is_replaced_is_shown_from_the_next_connection_on() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let mock = Mock::new(Act::Stream(3, Duration::ZERO));
+    let gateway = guarded(&mock, &authority);
+    let shown = stranger.sign("client");
+    let target = TargetSpec {
+        url: format!("https://localhost:{}/v1", gateway.addr.port()),
+        model: Some("m".into()),
+        ca_file: Some(authority.path("ca.pem").display().to_string()),
+        client_cert: Some(shown.cert.display().to_string()),
+        client_key: Some(shown.key.display().to_string()),
+        ..TargetSpec::default()
+    };
+    let config = authority.client(Some(&shown));
+    assert!(ask(gateway.addr, Arc::clone(&config)).is_err());
+    assert!(plimsoll_client::probe(&target, None).is_err());
+    let own = authority.sign("other");
+    std::fs::copy(&own.cert, &shown.cert).expect("replaced");
+    std::fs::copy(&own.key, &shown.key).expect("replaced");
+    until("the new one is shown", || ask(gateway.addr, Arc::clone(&config)).is_ok());
+    plimsoll_client::probe(&target, None).expect("let in");
 }
 
 /// What people ask with.

@@ -65,6 +65,11 @@ pub fn of_manifests(base: &Manifest, candidate: &Manifest) -> Vec<Difference> {
         Time::Virtual => "virtual time".to_owned(),
     };
     differ("clock", clock(base), clock(candidate));
+    let endpoints = |manifest: &Manifest| {
+        let further = manifest.scenario.pointer("/target/further_urls").and_then(Value::as_array);
+        (1 + further.map_or(0, Vec::len)).to_string()
+    };
+    differ("endpoints", endpoints(base), endpoints(candidate));
     differ("network path", path_of(&base.target.url), path_of(&candidate.target.url));
     found
 }

@@ -38,6 +38,9 @@ pub struct LevelSummary {
     /// How the sessions ended; `None` where there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sessions: Option<SessionCounts>,
+    /// Each endpoint's own figures; empty where there is one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<TargetSummary>,
     /// Requests in flight.
     pub concurrency: Concurrency,
     /// Did the level keep up with its load?
@@ -181,6 +184,29 @@ pub struct Counts {
     /// The most frequent errors, in the server's words.
     #[serde(default)]
     pub errors: Vec<ErrorCount>,
+}
+
+/// What one endpoint of several came to: the requests that went there and are due in the window.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct TargetSummary {
+    /// Its number: 0 = the scenario's `target.url`, then its `further_urls`.
+    pub target: u16,
+    /// Requests due there.
+    pub requests: u64,
+    /// Those with a whole answer.
+    pub finished: u64,
+    /// The others.
+    pub failed: u64,
+    /// How the requests ended.
+    pub by_outcome: BTreeMap<How, u64>,
+    /// Requests finished per second inside the window.
+    pub achieved_per_s: Reading,
+    /// `ttft`; `None` where nothing streams.
+    pub ttft: Option<Percentiles>,
+    /// `tpot`; `None` where it exists for no request.
+    pub tpot: Option<Percentiles>,
+    /// `e2e`; `None` without requests.
+    pub e2e: Option<Percentiles>,
 }
 
 /// How the sessions that begin in a window ended.

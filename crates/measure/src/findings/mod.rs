@@ -30,7 +30,7 @@ pub use figure::{Bounded, Estimate, Percentiles, Reading};
 pub use level::{
     Concurrency, Counts, CutLatency, Drift, ErrorCount, FAILURES, FanOut, Histogram, Itl, KeptUp, Latencies,
     LengthFigures, Lengths, LevelSummary, Little, Rates, Records, SessionCounts, SessionTokens, SlowStretch,
-    Stability, Tail, Timeline, TimelineBucket, Window,
+    Stability, Tail, TargetSummary, Timeline, TimelineBucket, Window,
 };
 pub use sweep::{CapacityLine, CapacityLines, Curve, CurvePoint, FitPoint, Hold, LadderRung, LoadWords};
 pub use trust::{Passed, Reason, Trust, Validity};

@@ -261,3 +261,33 @@ fn rows_of_batches_are_items_and_no_tokens() {
     assert_eq!((summary.lengths.unit, summary.lengths.prompt.asked_mean), (level.unit, 4.0));
     assert_eq!(summary.latency.leading().metric, "e2e");
 }
+
+/// Of two endpoints the odd requests' is three times as slow and refuses every 50th: its own figures are those of its requests alone.
+#[test]
+fn endpoints_have_figures_of_their_own() {
+    let records = thousand(|i| {
+        let due = 10 * i as i64;
+        let row = match (i % 2, i % 50) {
+            (0, _) => answer(i, due, 30, 110, 5),
+            (_, 49) => failure(i, due, How::Shed, 1),
+            _ => answer(i, due, 90, 330, 5),
+        };
+        Attempt { target: (i % 2) as u16, ..row }
+    });
+    let summary = summarise(&level(100.0, 10), &records, &[], None);
+    let [first, second] = summary.targets.as_slice() else { panic!("two endpoints: {:?}", summary.targets) };
+    assert_eq!((first.target, first.requests, first.finished, first.failed), (0, 500, 500, 0));
+    assert_eq!((second.target, second.requests, second.finished, second.failed), (1, 500, 480, 20));
+    assert_eq!(second.by_outcome, [(How::Finished, 480), (How::Shed, 20)].into());
+    check(first.ttft.as_ref(), 500, 0.030);
+    check(first.tpot.as_ref(), 500, 0.020);
+    check(first.e2e.as_ref(), 500, 0.110);
+    check(second.ttft.as_ref(), 500, 0.090);
+    check(second.e2e.as_ref(), 500, 0.330);
+    assert_eq!(second.e2e.as_ref().map(|set| set.infinite), Some(20));
+    // Of the first those due in the last 0.11 s end later: five. Of the second those due in the last 0.33 s: 17, of which one fails.
+    assert!((value(&first.achieved_per_s) - 49.5).abs() < 1e-9, "{:?}", first.achieved_per_s);
+    assert!((value(&second.achieved_per_s) - 46.4).abs() < 1e-9, "{:?}", second.achieved_per_s);
+    let one: Vec<Attempt> = records.into_iter().map(|row| Attempt { target: 0, ..row }).collect();
+    assert!(summarise(&level(100.0, 10), &one, &[], None).targets.is_empty());
+}

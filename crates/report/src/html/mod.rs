@@ -29,7 +29,7 @@ use self::page::page;
 use crate::figure::centile;
 use crate::headline::headline;
 use crate::text::{budget_cells, detailed};
-use crate::{cost, figure, words};
+use crate::{cost, endpoints, figure, words};
 
 /// What stands on a run's page beside what the run itself says.
 #[derive(Copy, Clone, Default)]
@@ -47,6 +47,7 @@ pub fn render(manifest: &Manifest, findings: &Findings, beside: Beside<'_>) -> S
     server::charts(findings, &mut charts);
     charts.extend(planned.map(plan::charts).unwrap_or_default());
     let shown = detailed(findings);
+    let endpoints = endpoints::of(manifest);
     let content = html! {
         (head(manifest, findings))
         @if let Some((diagnosis, tried)) = diagnosed { (diagnose::section(diagnosis, tried)) }
@@ -55,7 +56,7 @@ pub fn render(manifest: &Manifest, findings: &Findings, beside: Beside<'_>) -> S
             (curve_section(i, curve, charts.contains_key(&format!("curve-{i}"))))
         }
         @if let Some(planned) = planned { (plan::section(planned, &charts)) }
-        @for level in &shown { (level_section(level, &charts)) }
+        @for level in &shown { (level_section(level, &endpoints, &charts)) }
         @if findings.levels.len() > shown.len() { (levels_table(findings)) }
         (server::section(findings, &charts))
         (network_section(findings))
@@ -73,7 +74,7 @@ fn head(manifest: &Manifest, findings: &Findings) -> Markup {
     let model = manifest.target.facts.get("model").and_then(Option::as_deref);
     html! {
         header {
-            h1 { "Load line of " (manifest.target.url) }
+            h1 { "Load line of " (endpoints::title(manifest)) }
             p.soft {
                 @if let Some(model) = model { "model " (model) " · " }
                 (manifest.kind) @if manifest.time == plimsoll_model::run::Time::Virtual { " in virtual time" } " · " (figure::date(manifest.clock.realtime_ns)) " · " (manifest.tool) " "
@@ -109,6 +110,35 @@ fn sessions_part(summary: &LevelSummary) -> Markup {
                 tbody { @for row in words::session_rows(tokens, &summary.rates) { tr { @for cell in row { td { (cell) } } } } }
             } }
         }
+    }
+}
+
+/// Each endpoint's own figures, where there are several.
+fn endpoints_part(summary: &LevelSummary, endpoints: &[String]) -> Markup {
+    if summary.targets.is_empty() {
+        return html! {};
+    }
+    let exists = |place: usize| summary.targets.iter().any(|one| endpoints::latencies(one)[place].is_some());
+    let shown: Vec<usize> = (0..3).filter(|place| exists(*place)).collect();
+    html! {
+        h3 { "By endpoint" }
+        div.scroll tabindex="0" role="region" aria-label="Table" { table {
+            thead { tr {
+                th.left scope="col" { "endpoint" } th scope="col" { "requests" } th scope="col" { "failed" } th scope="col" { "done/s" }
+                @for place in &shown { th scope="col" { (endpoints::LATENCIES[*place]) " p50, ms" } th scope="col" { "p99" } }
+            } }
+            tbody { @for one in &summary.targets { tr {
+                td.left { (endpoints::name(endpoints, one)) }
+                td { (figure::count(one.requests)) } td { (figure::count(one.failed)) }
+                td { (one.achieved_per_s.value().map(figure::number).unwrap_or_default()) }
+                @for place in &shown {
+                    @match endpoints::latencies(one)[*place] {
+                        Some(set) => { (latency_cell(&set.p50)) (latency_cell(&set.p99)) }
+                        None => { td {} td {} }
+                    }
+                }
+            } } }
+        } }
     }
 }
 
@@ -227,7 +257,7 @@ fn latency_cell(reading: &Reading) -> Markup {
     html! { td title=[why] { (value) @if let Some(interval) = interval { span.ci { (interval) } } } }
 }
 
-fn level_section(level: &LevelFinding, charts: &chart::Charts) -> Markup {
+fn level_section(level: &LevelFinding, endpoints: &[String], charts: &chart::Charts) -> Markup {
     let summary = &level.summary;
     let id = summary.level;
     let trust = words::trust(level.validity.verdict);
@@ -247,6 +277,7 @@ fn level_section(level: &LevelFinding, charts: &chart::Charts) -> Markup {
                 p { "Not steady: " (slow.words()) "; every figure holds it." }
             }
             (percentile_table(level))
+            (endpoints_part(summary, endpoints))
             (sessions_part(summary))
             (errors_table(level))
             @if let Some(budget) = &summary.budget {

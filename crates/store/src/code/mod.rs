@@ -75,12 +75,13 @@ mod has {
     pub const TCP_OUT_OF_ORDER: u64 = 1 << 29;
     pub const TURNS: u64 = 1 << 30;
     pub const RESENT: u64 = 1 << 31;
-    pub const ALL: u64 = (1 << 32) - 1;
+    pub const TARGET: u64 = 1 << 32;
+    pub const ALL: u64 = (1 << 33) - 1;
 }
 
 /// Longest a varint gets.
 const VARINT_MAX: usize = 9;
-/// Numbers in an attempt outside its lists: 39 of them and three bytes, rounded up.
+/// Numbers in an attempt outside its lists: 40 of them and three bytes, rounded up.
 const FIXED_MAX: usize = 45 * VARINT_MAX;
 /// Control byte, offset, tokens, delay.
 const EVENT_MAX: usize = 1 + VARINT_MAX + 3 + 5;
@@ -117,6 +118,7 @@ pub fn put_attempt(buf: &mut Vec<u8>, a: &Attempt) {
             | bit(answer.text.is_some(), has::TEXT)
             | bit(a.turns > 0, has::TURNS)
             | bit(a.resent.is_some(), has::RESENT)
+            | bit(a.target > 0, has::TARGET)
             | tcp::bits(&a.tcp),
     );
     // Three small enums share one number: how (4 bits), by (2), rule (2), broken (2).
@@ -134,6 +136,7 @@ pub fn put_attempt(buf: &mut Vec<u8>, a: &Attempt) {
     pen.maybe(a.session);
     pen.maybe((a.turns > 0).then_some(u64::from(a.turns)));
     pen.maybe(a.resent.map(u64::from));
+    pen.maybe((a.target > 0).then_some(u64::from(a.target)));
     pen.signed(a.due.0);
     let base = a.sent.unwrap_or(a.due);
     if let Some(sent) = a.sent {
@@ -212,6 +215,7 @@ pub fn get_attempt(bytes: &[u8]) -> Result<Attempt, CodeError> {
     let session = if on(has::SESSION) { Some(eye.number()?) } else { None };
     let turns = if on(has::TURNS) { eye.narrow("turns")? } else { 0 };
     let resent = if on(has::RESENT) { Some(eye.narrow("resent")?) } else { None };
+    let target = if on(has::TARGET) { eye.narrow("target")? } else { 0 };
     let due = At(eye.signed()?);
     let sent = if on(has::SENT) { Some(At(due.0.wrapping_add(eye.signed()?))) } else { None };
     let base = sent.unwrap_or(due);
@@ -269,6 +273,7 @@ pub fn get_attempt(bytes: &[u8]) -> Result<Attempt, CodeError> {
         turn,
         turns,
         class,
+        target,
         due,
         sent,
         connected,

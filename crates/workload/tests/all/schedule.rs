@@ -3,7 +3,7 @@
 use plimsoll_model::{At, Span};
 use plimsoll_workload::{
     Arrival, ArrivalSpec, ClassSpec, Pause, PromptSpec, Scenario, Schedule, SessionSpec, Size, SizeSpec,
-    SpecError,
+    SpecError, TargetSpec,
 };
 use proptest::prelude::*;
 
@@ -21,6 +21,36 @@ fn with_sessions() -> Scenario {
 
 fn generate(scenario: &Scenario, rate: f64, secs: i64, level: u32) -> Schedule {
     Schedule::generate(scenario, rate, Span::from_secs(secs), level).unwrap()
+}
+
+/// Every endpoint gets one of each round, whatever the worker or the shard that sends it gets of each.
+#[test]
+fn requests_are_dealt_to_endpoints_in_turn_and_no_worker_has_one_of_its_own() {
+    for many in 1..7u64 {
+        let further_urls = (1..many).map(|n| format!("http://h{n}/v1")).collect();
+        let target = TargetSpec { further_urls, ..TargetSpec::default() };
+        for round in 0..500 {
+            let mut got: Vec<u16> = (0..many).map(|n| target.endpoint_of(None, round * many + n)).collect();
+            got.sort_unstable();
+            assert_eq!(got, (0..many as u16).collect::<Vec<_>>(), "round {round}");
+        }
+        for workers in 2..5u64 {
+            for worker in 0..workers {
+                let own = (0..1000).map(|n| target.endpoint_of(None, n * workers + worker));
+                let mut counts = vec![0u32; many as usize];
+                own.for_each(|endpoint| counts[usize::from(endpoint)] += 1);
+                let mean = 1000.0 / many as f64;
+                // Six standard deviations of a fair draw.
+                let far = 6.0 * (mean * (1.0 - 1.0 / many as f64)).sqrt();
+                assert!(
+                    counts.iter().all(|n| (f64::from(*n) - mean).abs() <= far),
+                    "{many} {workers}: {counts:?}"
+                );
+            }
+        }
+        // A session's turns have numbers of their own.
+        assert!((0..50).all(|n| target.endpoint_of(Some(17), n) == target.endpoint_of(Some(17), 0)));
+    }
 }
 
 /// Pinned: a change here is a change of every user's schedule, and belongs into the changelog.

@@ -7,7 +7,7 @@ use plimsoll_client::Poster;
 use plimsoll_measure::findings::Trust;
 use plimsoll_model::{Manifest, RunState, Span};
 use plimsoll_report::mlflow::{LoggedMetric, metrics};
-use plimsoll_workload::scenario::TargetSpec;
+use plimsoll_workload::TargetSpec;
 use serde_json::{Value, json};
 
 use crate::exit::Stop;

@@ -17,7 +17,7 @@ use plimsoll_report::watched as words;
 use plimsoll_watch::export::{ExportKind, ExportRow, ExportSource, ExportSpec, PAGES, export};
 use plimsoll_watch::lint::LintRow;
 use plimsoll_wire::exposition;
-use plimsoll_workload::scenario::TargetSpec;
+use plimsoll_workload::TargetSpec;
 use plimsoll_workload::scrape::ScrapeSpec;
 
 use crate::budget_file;

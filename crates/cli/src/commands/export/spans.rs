@@ -53,6 +53,8 @@ fn is_whole(manifest: &Manifest) -> bool {
 /// Lines on their way.
 struct Lines<'a> {
     spans: ClientSpans,
+    /// Host and port of each endpoint.
+    servers: Vec<Option<(String, u16)>>,
     out: &'a mut dyn fmt::Write,
     batch: Vec<Value>,
     written: WrittenSpans,
@@ -70,16 +72,20 @@ impl<'a> Lines<'a> {
             stream: asked("stream").and_then(Value::as_bool).unwrap_or(true),
             model: asked("model").and_then(Value::as_str).map(str::to_owned),
             provider: manifest.target.facts.get("engine").cloned().flatten(),
-            server: server(&manifest.target.url),
+            server: None,
             base_ns: if manifest.clock.realtime_ns == 0 { EPOCH } else { manifest.clock.realtime_ns },
         };
-        Lines { spans, out, batch: Vec::with_capacity(BATCH), written: WrittenSpans::default() }
+        let further = asked("further_urls").and_then(Value::as_array).into_iter().flatten();
+        let urls = std::iter::once(manifest.target.url.as_str()).chain(further.filter_map(Value::as_str));
+        let servers = urls.map(server).collect();
+        Lines { spans, servers, out, batch: Vec::with_capacity(BATCH), written: WrittenSpans::default() }
     }
 
     fn push(&mut self, attempt: &Attempt) {
         // The ids that `{trace}` and `{span}` in a header are filled with, so that a server's spans join these.
         let (request, name) = Name::of(&self.spans.run, attempt);
         let (trace, span) = (trace_id(&request), span_id(&name));
+        self.spans.server = self.servers.get(usize::from(attempt.target)).cloned().flatten();
         match self.spans.span(attempt, (&trace, &span)) {
             Some(span) => self.batch.push(span),
             None => self.written.unsent += 1,

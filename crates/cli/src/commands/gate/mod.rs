@@ -43,6 +43,12 @@ fn judged(args: &GateArgs) -> Result<Exit, Stop> {
         out::place_for(path.as_deref())?;
     }
     let budget = budget_file::read(&args.budget)?;
+    if let (false, Some(further)) = (url::is_url(&args.run), args.url.further.first()) {
+        return Err(Stop::usage(format!(
+            "{further}: {} is judged alone; only URLs are measured together",
+            args.run
+        )));
+    }
     if url::is_url(&args.run)
         && let Some(exit) = url::follow(&args.run, &args.url, &budget, args.format)?
     {

@@ -202,7 +202,7 @@ fn scenario(args: &PlanArgs, world: &WorldSpec, run: Option<&Source>) -> Result<
         Some(scenario) => Draft::of(serde_json::to_value(scenario).unwrap_or_else(|_| json!({}))),
         None => Draft::new(args.workload.spec.as_deref())?,
     };
-    draft.set("target.url", format!("simulated:{}", world.engine.name).into());
+    draft.simulated(&world.engine.name);
     if matches!(world.engine.mode, ModeSpec::Dynamic(_)) && !draft.has("target.protocol") {
         draft.set("target.protocol", Protocol::Kserve.name().into());
     }

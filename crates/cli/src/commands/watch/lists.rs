@@ -12,7 +12,7 @@ use plimsoll_client::pages;
 use plimsoll_client::scrape::Scraper;
 use plimsoll_model::Span;
 use plimsoll_report::watched as words;
-use plimsoll_workload::scenario::TargetSpec;
+use plimsoll_workload::TargetSpec;
 use plimsoll_workload::scrape::ScrapeSpec;
 use serde::Deserialize;
 

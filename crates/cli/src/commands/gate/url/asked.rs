@@ -20,6 +20,7 @@ pub(super) fn scenario(url: &str, args: &GateUrlArgs, budget: &BudgetText) -> Re
     let spec: Option<PathBuf> = args.workload.spec.clone().or(beside);
     let mut draft = Draft::new(spec.as_deref())?;
     draft.target(&TargetArgs { url: url.to_owned(), ..args.target() })?;
+    draft.further(&args.further);
     draft.workload(&args.workload)?;
     let client = ClientArgs {
         set: args.set.clone(),

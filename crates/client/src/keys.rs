@@ -1,0 +1,85 @@
+//! Where the key of a target comes from, and how it is renewed: a file that somebody rewrites, a token server, or once and for all.
+//!
+//! All targets of one process that name the same file or the same token share one key and one thread that renews it: a load on eight
+//! endpoints asks for one token and not for eight.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use plimsoll_workload::{TargetSpec, TokenSpec};
+
+use crate::renewed::{Look, Renewed};
+use crate::secret::{Key, Secret, SecretError};
+use crate::token::TokenServer;
+
+/// Least time between two requests for a token: a server that refuses every one is not asked at each refusal.
+const ASK_APART: Duration = Duration::from_secs(5);
+
+/// The key of this target; `None` where it names none.
+///
+/// # Errors
+/// It can't be had.
+pub fn of(spec: &TargetSpec, given: Option<Secret>) -> Result<Option<Key>, SecretError> {
+    Ok(match (given, &spec.key_env, &spec.key_file, &spec.token) {
+        (Some(key), ..) => Some(Renewed::fixed(key)),
+        (None, Some(name), ..) => Some(Renewed::fixed(Secret::from_env(name)?)),
+        (None, None, Some(file), _) => Some(of_file(file)?),
+        (None, None, None, Some(token)) => Some(of_token(spec, token)?),
+        (None, None, None, None) => None,
+    })
+}
+
+static FILES: Mutex<Vec<(String, Weak<Renewed<Secret>>)>> = Mutex::new(Vec::new());
+
+fn of_file(file: &str) -> Result<Key, SecretError> {
+    let now = Secret::from_file(Path::new(file))?;
+    let mut known = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+    known.retain(|(_, key)| key.strong_count() > 0);
+    if let Some(key) = known.iter().find(|(path, _)| path == file).and_then(|(_, key)| key.upgrade()) {
+        if *key.get() != now {
+            key.set(now);
+        }
+        return Ok(key);
+    }
+    let (path, mut last) = (file.to_owned(), now.clone());
+    let key = Renewed::start(now, move |_| {
+        // A file that is being rewritten may be missing or empty for a moment: the key stays until there is another.
+        let read = Secret::from_file(Path::new(&path)).map_err(|e| e.to_string())?;
+        Ok((read != last).then(|| {
+            last = read.clone();
+            read
+        }))
+    });
+    known.push((file.to_owned(), Arc::downgrade(&key)));
+    Ok(key)
+}
+
+static TOKENS: Mutex<Vec<(TokenSpec, Key)>> = Mutex::new(Vec::new());
+
+fn of_token(target: &TargetSpec, token: &TokenSpec) -> Result<Key, SecretError> {
+    let mut known = TOKENS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, key)) = known.iter().find(|(spec, _)| spec == token) {
+        return Ok(Arc::clone(key));
+    }
+    let server = TokenServer::new(target, token)?;
+    let asked = Instant::now();
+    let first = server.ask()?;
+    let (mut last, mut renew) = (asked, first.renew_at(asked));
+    let mut failed = None;
+    let key = Renewed::start(first.key, move |why| {
+        let now = Instant::now();
+        let due = why == Look::Refused || failed.is_some() || renew.is_some_and(|at| now >= at);
+        if !due || now.duration_since(last) < ASK_APART {
+            return failed.clone().map_or(Ok(None), Err);
+        }
+        last = now;
+        let next = server.ask().map_err(|e| e.to_string());
+        failed = next.as_ref().err().cloned();
+        let next = next?;
+        renew = next.renew_at(now);
+        Ok(Some(next.key))
+    });
+    known.push((token.clone(), Arc::clone(&key)));
+    Ok(key)
+}

@@ -1,0 +1,163 @@
+//! A value that is replaced while others use it: a key whose file is rewritten, a token before it expires, a certificate.
+//!
+//! A thread of its own looks once a second, and at once where a server has refused the value. Asking the file system, or a token server, in
+//! the thread that sends would put that wait into the latencies.
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Values before the present one that are remembered, so that they are still kept out of texts.
+const PAST_MAX: usize = 64;
+
+/// See the module's head. Its `Debug` does not show the value.
+pub struct Renewed<T> {
+    now: RwLock<Arc<T>>,
+    past: Mutex<Vec<Arc<T>>>,
+    trouble: Mutex<Option<String>>,
+    wake: Arc<Wake>,
+}
+
+#[derive(Default)]
+struct Wake {
+    refused: Mutex<bool>,
+    told: Condvar,
+}
+
+/// Why a look comes.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Look {
+    /// Its time has come.
+    Due,
+    /// A server has refused the value.
+    Refused,
+}
+
+impl<T> fmt::Debug for Renewed<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Renewed(***)")
+    }
+}
+
+impl<T: Send + Sync + 'static> Renewed<T> {
+    /// One that stays as it is.
+    pub fn fixed(value: T) -> Arc<Renewed<T>> {
+        Arc::new(Renewed {
+            now: RwLock::new(Arc::new(value)),
+            past: Mutex::default(),
+            trouble: Mutex::default(),
+            wake: Arc::default(),
+        })
+    }
+
+    /// One that `look` renews: a new value, `None` where it is still the same, or why it could not be had. Its thread ends with the last
+    /// user of the value.
+    pub fn start(
+        value: T,
+        mut look: impl FnMut(Look) -> Result<Option<T>, String> + Send + 'static,
+    ) -> Arc<Renewed<T>> {
+        let renewed = Renewed::fixed(value);
+        let (weak, wake) = (Arc::downgrade(&renewed), Arc::clone(&renewed.wake));
+        let thread = std::thread::Builder::new().name("renew".into()).spawn(move || {
+            loop {
+                let why = wake.wait();
+                let Some(renewed) = Weak::upgrade(&weak) else { return };
+                match look(why) {
+                    Ok(None) => *lock(&renewed.trouble) = None,
+                    Ok(Some(value)) => renewed.set(value),
+                    Err(why) => *lock(&renewed.trouble) = Some(why),
+                }
+            }
+        });
+        if let Err(e) = thread {
+            *lock(&renewed.trouble) = Some(format!("no thread to renew it: {e}"));
+        }
+        renewed
+    }
+
+    /// The value as it is now.
+    pub fn get(&self) -> Arc<T> {
+        Arc::clone(&self.now.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Puts another in its place.
+    pub fn set(&self, value: T) {
+        let before = std::mem::replace(
+            &mut *self.now.write().unwrap_or_else(PoisonError::into_inner),
+            Arc::new(value),
+        );
+        let mut past = lock(&self.past);
+        if past.len() == PAST_MAX {
+            past.remove(0);
+        }
+        past.push(before);
+        *lock(&self.trouble) = None;
+    }
+
+    /// A server has refused it.
+    pub fn refused(&self) {
+        *lock(&self.wake.refused) = true;
+        self.wake.told.notify_one();
+    }
+
+    /// The present value and those before it.
+    pub fn all(&self) -> Vec<Arc<T>> {
+        lock(&self.past).iter().cloned().chain([self.get()]).collect()
+    }
+
+    /// Why the last look did not bring one.
+    pub fn trouble(&self) -> Option<String> {
+        lock(&self.trouble).clone()
+    }
+}
+
+impl Wake {
+    fn wait(&self) -> Look {
+        let refused = lock(&self.refused);
+        let (mut refused, _) = self
+            .told
+            .wait_timeout_while(refused, LOOK, |refused| !*refused)
+            .unwrap_or_else(PoisonError::into_inner);
+        if std::mem::take(&mut *refused) { Look::Refused } else { Look::Due }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_brings_the_next_value_at_once_and_the_one_before_is_remembered() {
+        let looks = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&looks);
+        let renewed = Renewed::start(0, move |why| match why {
+            Look::Refused => Ok(Some(count.fetch_add(1, Ordering::SeqCst) + 1)),
+            Look::Due => Ok(None),
+        });
+        renewed.refused();
+        while *renewed.get() != 1 {
+            std::thread::yield_now();
+        }
+        assert_eq!(renewed.all().iter().map(|n| **n).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!((renewed.trouble(), format!("{renewed:?}")), (None, "Renewed(***)".to_owned()));
+    }
+
+    #[test]
+    fn what_cannot_be_had_leaves_the_value_and_says_why() {
+        let renewed = Renewed::start("old", |_| Err("gone".to_owned()));
+        renewed.refused();
+        while renewed.trouble().is_none() {
+            std::thread::yield_now();
+        }
+        assert_eq!((*renewed.get(), renewed.trouble().as_deref()), ("old", Some("gone")));
+    }
+}

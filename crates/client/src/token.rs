@@ -1,0 +1,211 @@
+//! A token from a token server, by OAuth 2.0 client credentials (RFC 6749, section 4.4).
+//!
+//! One blocking request on a connection of its own: it is rare, and whoever wants a key may be inside an event loop, which the driver's own
+//! connections would ask for another of.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::Uri;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use plimsoll_wire::http1::{AnswerPart, Reader};
+use plimsoll_workload::{TargetSpec, TokenAuth, TokenSpec};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
+use serde_json::Value;
+
+use crate::secret::{Secret, SecretError};
+use crate::tls::{TlsTrust, client_config};
+
+/// Longest wait for each step of the exchange.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Longest answer that is read.
+const ANSWER_MAX: usize = 64 << 10;
+
+/// Share of a token's life after which the next one is asked for.
+const RENEW_AT: f64 = 0.8;
+
+/// A token as it was given.
+#[derive(Debug)]
+pub struct Token {
+    /// What is sent as the key.
+    pub key: Secret,
+    /// How long it lasts, where the server says.
+    lives: Option<Duration>,
+}
+
+impl Token {
+    /// When the next one is to be asked for, of one that was asked for at this instant.
+    pub fn renew_at(&self, asked: Instant) -> Option<Instant> {
+        self.lives.map(|lives| asked + lives.mul_f64(RENEW_AT))
+    }
+}
+
+/// Who gives tokens, and what is asked of it.
+pub struct TokenServer {
+    token: TokenSpec,
+    uri: Uri,
+    tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+}
+
+impl TokenServer {
+    /// Of a target's settings; its certificate is judged as the target's is.
+    ///
+    /// # Errors
+    /// The URL or the file of authorities can't be used.
+    pub fn new(target: &TargetSpec, token: &TokenSpec) -> Result<TokenServer, SecretError> {
+        let failed = |why: &dyn ToString| failed(token, &why.to_string());
+        let uri: Uri = token.url.parse().map_err(|e: http::uri::InvalidUri| failed(&e))?;
+        let host = uri.host().ok_or_else(|| failed(&"it names no host"))?;
+        let trust = match (&target.ca_file, target.tls_verify) {
+            (_, false) => TlsTrust::Anything,
+            (Some(file), true) => TlsTrust::SystemAnd(PathBuf::from(file)),
+            (None, true) => TlsTrust::System,
+        };
+        let tls = match uri.scheme_str() {
+            Some("http") => None,
+            Some("https") => {
+                let name =
+                    ServerName::try_from(host.trim_matches(['[', ']']).to_owned()).map_err(|e| failed(&e))?;
+                Some((client_config(&trust).map_err(|e| failed(&e))?, name))
+            }
+            _ => return Err(failed(&"it must begin with http:// or https://")),
+        };
+        Ok(TokenServer { token: token.clone(), uri, tls })
+    }
+
+    /// Asks for a token. Blocks for some tens of seconds at most.
+    ///
+    /// # Errors
+    /// It gave none.
+    pub fn ask(&self) -> Result<Token, SecretError> {
+        let secret = match (&self.token.secret_env, &self.token.secret_file) {
+            (Some(name), _) => Secret::from_env(name)?,
+            (None, Some(file)) => Secret::from_file(Path::new(file))?,
+            (None, None) => return Err(failed(&self.token, "no secret is named")),
+        };
+        let hidden = |why: String| failed(&self.token, &secret.scrub(&why));
+        let (status, answer) = self.post(&self.request(&secret)).map_err(|e| hidden(e.to_string()))?;
+        self.read(status, &answer).map_err(hidden)
+    }
+
+    fn request(&self, secret: &Secret) -> Vec<u8> {
+        let token = &self.token;
+        let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+        let mut fields = vec![("grant_type", "client_credentials")];
+        fields.extend(token.scope.as_deref().map(|scope| ("scope", scope)));
+        fields.extend(token.audience.as_deref().map(|audience| ("audience", audience)));
+        let mut own = String::new();
+        match token.auth {
+            TokenAuth::Post => {
+                fields.push(("client_id", &token.client_id));
+                fields.push(("client_secret", secret.text()));
+            }
+            TokenAuth::Basic => {
+                let pair = format!("{}:{}", encoded(&token.client_id), encoded(secret.text()));
+                own = format!("authorization: Basic {}\r\n", STANDARD.encode(pair));
+            }
+        }
+        let pairs: Vec<String> =
+            fields.iter().map(|(name, value)| format!("{name}={}", encoded(value))).collect();
+        let body = pairs.join("&");
+        let path = self.uri.path_and_query().map_or("/", |path| path.as_str());
+        let host = self.uri.authority().map_or("", |authority| authority.as_str());
+        format!(
+            "POST {path} HTTP/1.1\r\nhost: {host}\r\naccept: application/json\r\ncontent-type: application/x-www-form-urlencoded\r\n\
+             content-length: {}\r\nconnection: close\r\n{own}\r\n{body}",
+            body.len()
+        )
+        .into_bytes()
+    }
+
+    fn post(&self, request: &[u8]) -> io::Result<(u16, Vec<u8>)> {
+        let host = self.uri.host().unwrap_or_default().trim_matches(['[', ']']);
+        let port = self.uri.port_u16().unwrap_or(if self.tls.is_some() { 443 } else { 80 });
+        let mut last = io::Error::other("the name has no address");
+        for address in (host, port).to_socket_addrs()? {
+            let tcp = match TcpStream::connect_timeout(&address, PATIENCE) {
+                Ok(tcp) => tcp,
+                Err(e) => {
+                    last = e;
+                    continue;
+                }
+            };
+            tcp.set_read_timeout(Some(PATIENCE))?;
+            tcp.set_write_timeout(Some(PATIENCE))?;
+            return match &self.tls {
+                None => exchange(tcp, request),
+                Some((config, name)) => {
+                    let tls =
+                        ClientConnection::new(Arc::clone(config), name.clone()).map_err(io::Error::other)?;
+                    exchange(StreamOwned::new(tls, tcp), request)
+                }
+            };
+        }
+        Err(last)
+    }
+
+    fn read(&self, status: u16, answer: &[u8]) -> Result<Token, String> {
+        let answer: Value = serde_json::from_slice(answer).unwrap_or_default();
+        if !(200..300).contains(&status) {
+            // RFC 6749, section 5.2: what is wrong, in a word and perhaps in words.
+            let said =
+                |name: &str| answer[name].as_str().map(|text| text.chars().take(200).collect::<String>());
+            let said: Vec<String> =
+                [said("error"), said("error_description")].into_iter().flatten().collect();
+            return Err(format!("HTTP {status} {}", said.join(": ")).trim_end().to_owned());
+        }
+        let text = answer["access_token"].as_str().ok_or("its answer holds no access_token")?;
+        let key = Secret::new(text, &self.token.url).map_err(|e| e.to_string())?;
+        // Some servers write the number as text.
+        let lives = answer["expires_in"].as_f64().or_else(|| answer["expires_in"].as_str()?.parse().ok());
+        let lives = lives.filter(|s| *s > 0.0 && *s < 1e9).map(Duration::from_secs_f64);
+        Ok(Token { key, lives })
+    }
+}
+
+fn failed(token: &TokenSpec, why: &str) -> SecretError {
+    SecretError::Token { url: token.url.clone(), why: why.to_owned() }
+}
+
+/// One request and its answer.
+fn exchange(mut stream: impl Read + Write, request: &[u8]) -> io::Result<(u16, Vec<u8>)> {
+    stream.write_all(request)?;
+    stream.flush()?;
+    let (mut reader, mut status, mut body) = (Reader::default(), None, Vec::new());
+    let mut room = [0; 4096];
+    loop {
+        let n = match stream.read(&mut room) {
+            Ok(n) => n,
+            // A server that ends TLS without saying so; whether the answer is whole its framing tells.
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => 0,
+            Err(e) => return Err(e),
+        };
+        let mut rest = &room[..n];
+        let mut over = n == 0 && reader.ended().map_err(io::Error::other)?;
+        if n == 0 && !over {
+            return Err(io::Error::other("closed before the answer's end"));
+        }
+        while let Some(part) = reader.next(&mut rest, || 0).map_err(io::Error::other)? {
+            match part {
+                AnswerPart::Head(head) => status = Some(head.status),
+                AnswerPart::Data(data) => body.extend_from_slice(data),
+                AnswerPart::End => {
+                    over = true;
+                    break;
+                }
+            }
+        }
+        match status {
+            Some(status) if over || body.len() > ANSWER_MAX => return Ok((status, body)),
+            None if over => return Err(io::Error::other("closed without an answer")),
+            _ => {}
+        }
+    }
+}

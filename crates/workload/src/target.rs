@@ -1,0 +1,210 @@
+//! The endpoint, or several of one kind, and how they are spoken to.
+
+use std::collections::{BTreeMap, HashSet};
+use std::hash::Hasher;
+
+use plimsoll_model::{Attempt, Protocol};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use siphasher::sip::SipHasher24;
+
+use crate::SpecError;
+use crate::tensors::TensorSpec;
+
+/// The endpoint and how it is spoken to.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct TargetSpec {
+    /// Base URL, such as `https://llm.internal/v1`.
+    pub url: String,
+    /// Further endpoints of the same kind. The requests are dealt to `url` and these in turn, all of a session to one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub further_urls: Vec<String>,
+    /// What is spoken.
+    pub protocol: Protocol,
+    /// The model to ask for; none = the first one the endpoint lists.
+    pub model: Option<String>,
+    /// Ask for a streamed answer.
+    pub stream: bool,
+    /// Further request headers; a value may hold `$NAME`, which is taken from the environment when it is sent, and `{session}`, `{request}`, `{trace}` and `{span}`,
+    /// which name each request.
+    pub headers: BTreeMap<String, String>,
+    /// Environment variable that holds the key.
+    pub key_env: Option<String>,
+    /// File that holds the key; read again when it changes.
+    pub key_file: Option<String>,
+    /// Server that gives tokens to be the key, renewed before they expire.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<TokenSpec>,
+    /// PEM files of the certificate that is shown where a server asks for one, and of its key; read again when they change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_cert: Option<String>,
+    /// Key of `client_cert`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_key: Option<String>,
+    /// Check the server's certificate.
+    pub tls_verify: bool,
+    /// PEM file of further trusted roots.
+    pub ca_file: Option<String>,
+    /// Body of a request of one's own, with placeholders: JSON, or any text for an `http` target.
+    pub body_template: Option<String>,
+    /// Version of the model (`kserve`); none = the server's choice.
+    pub version: Option<String>,
+    /// Input tensors (`kserve`).
+    pub tensors: TensorSpec,
+    /// Documents of a request (`rerank`, `score`).
+    pub documents: u32,
+    /// Ask the server not to end before the asked length.
+    pub ignore_eos: bool,
+    /// Sampling temperature; none = the server's default.
+    pub temperature: Option<f64>,
+    /// Further fields of the request body.
+    pub extra: Map<String, Value>,
+}
+
+impl Default for TargetSpec {
+    fn default() -> TargetSpec {
+        TargetSpec {
+            url: String::new(),
+            further_urls: Vec::new(),
+            protocol: Protocol::Chat,
+            model: None,
+            stream: true,
+            headers: BTreeMap::new(),
+            key_env: None,
+            key_file: None,
+            token: None,
+            client_cert: None,
+            client_key: None,
+            tls_verify: true,
+            ca_file: None,
+            body_template: None,
+            version: None,
+            tensors: TensorSpec::default(),
+            documents: 10,
+            ignore_eos: true,
+            temperature: None,
+            extra: Map::new(),
+        }
+    }
+}
+
+/// Most documents of a request; Cohere takes a thousand, and warns.
+const DOCUMENTS_MAX: u32 = 10_000;
+
+/// Most endpoints of a run: rows number them in 16 bits, and each has connections of its own.
+const URLS_MAX: usize = 1024;
+
+impl TargetSpec {
+    /// Every endpoint, as rows number them.
+    pub fn urls(&self) -> impl Iterator<Item = &String> {
+        std::iter::once(&self.url).chain(&self.further_urls)
+    }
+
+    /// The same with one endpoint alone.
+    #[must_use]
+    pub fn only(&self, url: &str) -> TargetSpec {
+        TargetSpec { url: url.to_owned(), further_urls: Vec::new(), ..self.clone() }
+    }
+
+    /// Number of the endpoint that gets a request, of a session all of its requests. Every round of as many sessions as there are endpoints gives each
+    /// one, in an order drawn for that round: dealt in one order, an endpoint would be one worker's or one shard's alone, and what is slow there
+    /// would look like the endpoint's.
+    pub fn endpoint_of(&self, session: Option<u64>, request: u64) -> u16 {
+        let (key, of) = (session.unwrap_or(request), 1 + self.further_urls.len() as u64);
+        let mut hasher = SipHasher24::new_with_keys(0, of);
+        hasher.write(&(key / of).to_le_bytes());
+        ((key % of + hasher.finish() % of) % of) as u16
+    }
+
+    /// The row of a request that says which endpoint it goes to.
+    pub fn placed(&self, row: Attempt) -> Attempt {
+        Attempt { target: self.endpoint_of(row.session, row.request), ..row }
+    }
+
+    /// Checks what the schema can't.
+    pub(crate) fn validate(&self) -> Result<(), SpecError> {
+        if !(1..=DOCUMENTS_MAX).contains(&self.documents) {
+            return Err(SpecError::value(
+                "documents",
+                self.documents,
+                &format!("1 to {DOCUMENTS_MAX} documents"),
+            ));
+        }
+        if self.further_urls.len() >= URLS_MAX {
+            let many = self.further_urls.len() + 1;
+            return Err(SpecError::value("further_urls", many, &format!("at most {URLS_MAX} endpoints")));
+        }
+        if self.token.is_some() && (self.key_env.is_some() || self.key_file.is_some()) {
+            let what = "a token is the key: drop key_env and key_file, or the token".to_owned();
+            return Err(SpecError::Conflict { path: "token".into(), what });
+        }
+        if self.token.as_ref().is_some_and(|token| token.secret_env.is_none() == token.secret_file.is_none())
+        {
+            let what = "name the client's secret: secret_env (a variable) or secret_file, and one of them"
+                .to_owned();
+            return Err(SpecError::Conflict { path: "token".into(), what });
+        }
+        if self.client_cert.is_none() != self.client_key.is_none() {
+            let what = "a certificate is shown with its key: name client_cert and client_key".to_owned();
+            return Err(SpecError::Conflict { path: "client_cert".into(), what });
+        }
+        let mut seen = HashSet::new();
+        match self.urls().find(|url| !seen.insert(url.trim_end_matches('/'))) {
+            Some(twice) => Err(SpecError::Conflict {
+                path: "further_urls".into(),
+                what: format!("{twice} is named twice: each endpoint gets one share of the requests"),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Results that an answer must have, where it has one for each document or text. A body of one's own may hold any number.
+    pub fn results(&self) -> Option<u32> {
+        if self.body_template.is_some() {
+            return None;
+        }
+        match self.protocol {
+            Protocol::Rerank | Protocol::Score => Some(self.documents),
+            Protocol::Pooling | Protocol::Classify => Some(1),
+            _ => None,
+        }
+    }
+}
+
+/// A server that gives tokens to clients who know a secret (OAuth 2.0 client credentials).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TokenSpec {
+    /// Its token endpoint.
+    pub url: String,
+    /// Who asks.
+    pub client_id: String,
+    /// Environment variable that holds the client's secret.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_env: Option<String>,
+    /// File that holds it; read at each renewal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_file: Option<String>,
+    /// What the token is to allow, in the server's words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<String>,
+    /// Whom the token is for, where the server asks that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audience: Option<String>,
+    /// How the client says who it is.
+    #[serde(default)]
+    pub auth: TokenAuth,
+}
+
+/// How a token's client says who it is.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TokenAuth {
+    /// In the form that it posts.
+    #[default]
+    Post,
+    /// By HTTP's basic authentication.
+    Basic,
+}
