@@ -99,6 +99,8 @@ pub(crate) struct SharedEnd {
     pub held: Span,
     /// Who shared it.
     pub requests: usize,
+    /// Did it reach a replica, or was it refused here?
+    pub was_sent: bool,
     pub verdict: JoinVerdict,
 }
 

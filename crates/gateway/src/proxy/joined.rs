@@ -5,6 +5,7 @@
 
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 
@@ -151,6 +152,9 @@ async fn shares(
         JoinVerdict::Again(Some(instead)) if !worker.may_retry(1) => instead,
         JoinVerdict::Again(_) => {
             joins.used(JoinUse::Again);
+            if end.was_sent {
+                worker.stats.retries.fetch_add(1, Ordering::Relaxed);
+            }
             return worker.alone(call, gone).await;
         }
         JoinVerdict::Refused(refusal) => {
@@ -226,7 +230,8 @@ impl Flight {
         }
         let requests = each.len();
         for (one, verdict) in each.into_iter().zip(verdicts) {
-            let end = SharedEnd { row: row.clone(), taken, held, requests, verdict };
+            let end =
+                SharedEnd { row: row.clone(), taken, held, requests, was_sent: refused.is_none(), verdict };
             drop(one.to.send(JoinEnd::Shared(end)));
         }
         left.close(row.as_ref().and_then(|row| row.get()));

@@ -126,7 +126,7 @@ impl Embedder {
             }
             _ => {}
         }
-        let tokens: usize = inputs.iter().map(|input| tokens(input)).sum();
+        let tokens: usize = inputs.iter().map(tokens).sum();
         let packed = if manner == Manner::Packed { "content-encoding: gzip\r\n" } else { "" };
         let body = format!(
             "{{\"object\": \"list\",\"data\":[{}],\"model\":{},\"usage\":{{\"prompt_tokens\":{tokens},\"total_tokens\":{tokens}}},\"id\":\"e-1\"}}",

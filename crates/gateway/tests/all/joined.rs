@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::Duration;
 
+use plimsoll_gateway::cache::CacheSpec;
 use plimsoll_gateway::stats::{End, RequestStage};
 use plimsoll_gateway::traffic::rows::RowMaker;
 use plimsoll_gateway::traffic::{Traffic, TrafficRow, TryEnd};
@@ -359,6 +360,7 @@ fn one_that_is_at_fault_is_told_so_and_nobody_else() {
             is_own(body, &answer);
         }
         assert_eq!([End::Answered, End::Refused].map(|end| gateway.stats.ended(end)), [4, 1]);
+        assert_eq!(gateway.stats.retries.load(Ordering::Relaxed), 4, "each is sent once more");
         is_empty(&gateway);
     }
 }
@@ -492,6 +494,39 @@ fn who_asks_by_another_key_or_in_another_form_is_not_joined() {
     is_empty(&gateway);
 }
 
+#[test]
+fn what_is_kept_is_not_sent_and_who_asks_the_same_reads_along() {
+    let embedder = Embedder::new(Manner::Right).shut();
+    let mock = embeds(&embedder);
+    let gateway = gateway(&[&mock], |spec| {
+        patient(spec);
+        spec.cache = Some(CacheSpec::default());
+    });
+    let body = |text: &str| json!({"model": "m", "input": text});
+    let first = sends(gateway.addr, "", &body("first"));
+    until("the replica has it", || mock.count() == 1);
+    let texts = ["a", "b", "a"];
+    let mut clients = Vec::new();
+    for (text, waiting) in texts.iter().zip([1, 2, 2]) {
+        clients.push(sends(gateway.addr, "", &body(text)));
+        until_waiting(&gateway, waiting);
+    }
+    // The third has come when it reads along with the first.
+    until("it reads along", || {
+        embedder.open();
+        gateway.stats.ended(End::Cached) == 1
+    });
+    assert_eq!(first.join().expect("a client").status, 200);
+    for (text, client) in texts.iter().zip(clients) {
+        is_own(&body(text), &client.join().expect("a client"));
+    }
+    assert_eq!(embedder.requests(), [1, 2]);
+    let again = sends(gateway.addr, "", &body("b")).join().expect("a client");
+    is_own(&body("b"), &again);
+    assert_eq!((again.header("x-plimsoll-cache"), embedder.requests().len()), (Some("hit"), 2));
+    is_empty(&gateway);
+}
+
 /// The lines of the operators' page on keys after five requests of two keys of one tenant, with and without `batching`, and what each client read.
 fn by_keys(batching: Option<JoinSpec>) -> (Vec<String>, Vec<Vec<u8>>) {
     let embedder = Embedder::new(Manner::Right).shut();
@@ -544,9 +579,9 @@ fn each_key_is_charged_as_if_its_requests_had_been_sent_alone() {
 }
 
 /// Rows as a record has them, by their clients' bodies.
-fn rows(told: &std::sync::mpsc::Receiver<Box<TrafficRow>>, count: usize) -> Vec<Box<TrafficRow>> {
-    let mut rows: Vec<Box<TrafficRow>> =
-        (0..count).map(|_| told.recv_timeout(Duration::from_secs(60)).expect("a row")).collect();
+fn rows(told: &std::sync::mpsc::Receiver<Box<TrafficRow>>, count: usize) -> Vec<TrafficRow> {
+    let mut rows: Vec<TrafficRow> =
+        (0..count).map(|_| *told.recv_timeout(Duration::from_secs(60)).expect("a row")).collect();
     rows.sort_by_key(|row| row.number);
     rows
 }

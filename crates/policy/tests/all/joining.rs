@@ -92,8 +92,8 @@ fn served(law: &Law, arrivals: &[f64], spec: Option<&JoinSpec>) -> (Vec<f64>, Ve
     let mut answered = vec![f64::NAN; arrivals.len()];
     let mut waiting: Vec<(JoinTicket, f64, Vec<usize>)> = Vec::new();
     // Requests at the server, with when each is done.
-    let (mut sent, mut free, mut sizes): (Vec<(f64, Vec<usize>)>, f64, Vec<usize>) =
-        (Vec::new(), 0.0, Vec::new());
+    let mut sent: Vec<(f64, Vec<usize>)> = Vec::new();
+    let (mut free, mut sizes) = (0.0_f64, Vec::new());
     let mut next = 0;
     loop {
         let done = sent.iter().map(|(at, _)| *at).fold(f64::INFINITY, f64::min);
