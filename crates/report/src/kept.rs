@@ -61,7 +61,7 @@ pub fn compared((base, candidate): (&str, &str), found: &StretchComparison) -> S
             ChangeVerdict::Inconclusive => String::new(),
             proven => proven.words().to_owned(),
         };
-        let name = format!("{} {}", row.metric.name(), figure::percentile(row.p));
+        let name = format!("{} p{}", row.metric.name(), figure::centile(row.p));
         table.row([name, bracket(row.base), bracket(row.candidate), verdict]);
     }
     page.push(table.render(2).trim_end().to_owned());
@@ -85,14 +85,15 @@ const FAILED: &str = "failed";
 fn said(found: &StretchComparison) -> String {
     let other: Vec<&str> = found.load.iter().filter(|row| !row.alike).map(|row| row.about).collect();
     let verdict = found.verdict.words();
-    match (found.verdict, other.is_empty()) {
+    let said = match (found.verdict, other.is_empty()) {
         (ChangeVerdict::Inconclusive, false) => format!(
-            "{verdict}: {} differ by more than a tenth, and what changed may be that; --despite-differences judges all the same.",
+            "{verdict}: {} differ by more than a tenth, and what changed may be that; --despite-differences judges all the same",
             other.join(" and ")
         ),
-        (_, false) => format!("{verdict}, though {} differ by more than a tenth.", other.join(" and ")),
-        _ => format!("{verdict}."),
-    }
+        (_, false) => format!("{verdict}, though {} differ by more than a tenth", other.join(" and ")),
+        _ => verdict.to_owned(),
+    };
+    words::sentence(&said)
 }
 
 fn mean(row: &MeanRow, [value, lower, upper]: [f64; 3]) -> String {
@@ -100,7 +101,8 @@ fn mean(row: &MeanRow, [value, lower, upper]: [f64; 3]) -> String {
         FAILED => figure::percent(value.max(0.0)),
         _ => words::time(value.max(0.0)),
     };
-    format!("{} ({} to {})", shown(value), shown(lower), shown(upper))
+    // As far to either side: the interval is Student's.
+    format!("{} ± {}", shown(value), shown(0.5 * (upper - lower)))
 }
 
 /// `80 to 100 ms`, `over 10 s`, `≤ 100 ms`.

@@ -3,13 +3,12 @@
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use plimsoll_measure::server_side::{ServerSide, Signal};
 use plimsoll_model::At;
 use serde_json::Value;
 
-use crate::kit::{Ended, PLIMSOLL, Server, plimsoll, reply};
+use crate::kit::{Ended, PLIMSOLL, Server, plimsoll, reply, until};
 
 const BUDGET: &str =
     "version: 1\nname: chat\nbudgets:\n  - {id: ttft, metric: ttft, p: 95, max: 20ms, scope: engine}\n";
@@ -99,6 +98,9 @@ fn stretches_of_a_history_are_read_like_runs_and_hold_what_came() {
     assert_eq!(plimsoll(&["gate", &at("third"), "-b", &budget]).code, 1);
     let worse = plimsoll(&["compare", &at("second"), &at("third"), "--format", "json"]);
     assert_eq!((worse.code, worse.json()["verdict"].as_str()), (1, Some("regressed")), "{}", worse.stdout);
+    let text = plimsoll(&["compare", &at("second"), &at("third")]).stdout;
+    let row = text.lines().find(|line| line.contains("ttft p95")).expect("a row");
+    assert!(row.contains(" to ") && row.ends_with("regressed"), "{text}");
     let same = plimsoll(&["compare", &at("first"), &at("second")]);
     assert!(!same.stdout.contains("regressed"), "{}", same.stdout);
     let blamed =
@@ -117,6 +119,7 @@ fn what_is_no_history_and_what_is_not_kept_is_said() {
         (&["watch", "cut", &history, "--from", "2000000000", "-o", &out], "nothing is kept of that time"),
         (&["watch", "cut", &history, "--from", "soon", "-o", &out], "--from soon"),
         (&["watch", "cut", &history], "-o RUN"),
+        (&["gate", &history, "-b", &budget], "holds a history; cut out"),
         (&["watch", "http://127.0.0.1:1", "-b", &budget, "--from", "2h"], "of watch cut"),
     ] {
         let ended = plimsoll(args);
@@ -152,11 +155,7 @@ fn blocks(history: &str) -> u64 {
 }
 
 fn until_blocks(history: &str, wanted: u64) {
-    let begun = Instant::now();
-    while blocks(history) < wanted {
-        assert!(begun.elapsed() < Duration::from_secs(120), "no {wanted} blocks");
-        std::thread::sleep(Duration::from_millis(300));
-    }
+    until("blocks are kept", || blocks(history) >= wanted);
 }
 
 /// What blocks say of requests, by the instants that they are between.

@@ -16,6 +16,7 @@ use plimsoll_watch::replay::{Replayed, history, of_pages};
 use plimsoll_watch::{AlertSpec, RowState, WatchRow};
 use serde::Serialize;
 
+use super::history::cut;
 use super::record::{KIND, WindowNote};
 use crate::exit::{Exit, Stop};
 use crate::flags::Format;
@@ -45,8 +46,14 @@ impl PageWindow {
     /// Reads it; `None` = it is another run.
     ///
     /// # Errors
-    /// It is one, and can't be read.
+    /// It is one, and can't be read; or a whole history, of which nobody said what is meant.
     pub fn read(dir: &Path) -> Result<Option<PageWindow>, Stop> {
+        if cut::is_history(dir) {
+            let dir = dir.display();
+            return Err(Stop::usage(format!(
+                "{dir}: holds a history; cut out what is meant: plimsoll watch cut {dir} --from 2h --to 1h -o RUN"
+            )));
+        }
         let is_one = plimsoll_store::read_manifest(dir).is_ok_and(|manifest| manifest.kind == KIND);
         if !is_one {
             return Ok(None);
