@@ -14,7 +14,8 @@ use plimsoll_wire::prometheus::PrometheusPage;
 use crate::keys::{Digest, KeySpec, MOST_KEYS, is_plain};
 
 /// Headers that clients send keys in: OpenAI's, Anthropic's and Azure's.
-const IN: [HeaderName; 3] =
+/// What keys are sent in.
+pub(crate) const IN: [HeaderName; 3] =
     [AUTHORIZATION, HeaderName::from_static("x-api-key"), HeaderName::from_static("api-key")];
 
 /// A key in force.

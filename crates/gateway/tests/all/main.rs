@@ -13,6 +13,8 @@ mod hedging;
 mod hostile;
 mod kit;
 mod models;
+mod picker;
+mod proxy_kit;
 mod queueing;
 mod reloads;
 mod replay;
