@@ -90,6 +90,8 @@ mod one_figure;
 mod pages;
 #[path = "all/parity.rs"]
 mod parity;
+#[path = "all/picker.rs"]
+mod picker;
 #[path = "all/plan.rs"]
 mod plan;
 #[path = "all/plan_later.rs"]

@@ -15,7 +15,8 @@ use crate::keys::{Digest, KeySpec, MOST_KEYS, is_plain};
 use crate::request::BYTES_PER_TOKEN;
 
 /// Headers that clients send keys in: OpenAI's, Anthropic's and Azure's.
-const IN: [HeaderName; 3] =
+/// What keys are sent in.
+pub(crate) const IN: [HeaderName; 3] =
     [AUTHORIZATION, HeaderName::from_static("x-api-key"), HeaderName::from_static("api-key")];
 
 /// A key in force.

@@ -3,9 +3,9 @@
 //! What is decided (which replica, whether again, who is ejected) is `policy`'s, the code that `sim` steps in virtual time. This crate moves bytes,
 //! counts, and tells the policies what happened. A request's way: [`serve`] accepts it, [`proxy`] reads it whole ([`request`] finds its prompt in the
 //! bytes), [`pool`] chooses and books a replica or lets it wait in the [`queue`], [`upstream`] sends it there (or it is answered from the [`cache`]: [`cached`]; embeddings may be sent as one: [`join`]), [`relay`] passes the answer on as it comes; [`traffic`] hands what
-//! happened to whoever keeps it.
+//! happened to whoever keeps it. Where another proxy moves the bytes, the [`picker`] tells it where to.
 //!
-//! Reading order: [`record`], [`rollout`], [`telemetry`], [`spec`], [`budget`], [`keys`], [`tls`], [`error`], [`stats`], [`doors`] (who gets in), [`rules`] (what is in force), [`explain`], [`replica`], [`pool`], [`queue`], [`request`], [`join`], [`terms`], [`upstream`], [`trace_context`] and [`traces`], [`traffic`], [`relay`], [`reply`], [`proxy`], [`cached`], [`prober`] and [`pages`], [`admin`], [`serve`], [`reload`].
+//! Reading order: [`record`], [`rollout`], [`telemetry`], [`spec`], [`budget`], [`keys`], [`tls`], [`error`], [`stats`], [`doors`] (who gets in), [`rules`] (what is in force), [`explain`], [`replica`], [`pool`], [`queue`], [`request`], [`join`], [`terms`], [`upstream`], [`trace_context`] and [`traces`], [`traffic`], [`passing`], [`relay`], [`reply`], [`proxy`], [`cached`], [`picker`], [`prober`] and [`pages`], [`admin`], [`serve`], [`reload`].
 
 pub mod budget;
 pub mod error;
@@ -30,6 +30,8 @@ pub mod stats;
 
 pub mod cached;
 pub mod pages;
+pub mod passing;
+pub mod picker;
 pub mod prober;
 pub mod proxy;
 pub mod relay;
@@ -53,7 +55,7 @@ pub use record::RecordSpec;
 pub use reload::{Reloaded, Reloader};
 pub use rollout::{ReplicaRole, Rollout, RolloutSpec, ShadowSpec};
 pub use serve::{Gateway, GatewayStopper};
-pub use spec::{GatewaySpec, ReplicaSpec};
+pub use spec::{GatewaySpec, PickerSpec, ReplicaSpec};
 pub use telemetry::TelemetrySpec;
 pub use traces::TracesSpec;
 pub use traffic::Traffic;

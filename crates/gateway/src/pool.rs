@@ -3,6 +3,8 @@
 //! One lock for all decisions: it is held for a microsecond, and what it protects must be one (a request is booked in the same breath in which it is
 //! placed, or two threads would both choose the emptiest replica). What every event touches is atomic beside it.
 
+mod elsewhere;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

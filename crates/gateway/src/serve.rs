@@ -12,7 +12,8 @@ use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use hyper::server::conn::http1;
+use hyper::rt::Executor;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use plimsoll_client::Clock;
@@ -26,6 +27,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::admin;
 use crate::error::GatewayError;
+use crate::picker;
 use crate::pool::ReplicaPool;
 use crate::prober;
 use crate::proxy::{self, Shadow, Worker};
@@ -43,6 +45,15 @@ const BACKLOG: i32 = 4096;
 const ACCEPT_PAUSE: Span = Span::from_millis(20);
 /// How long a connection may still bring a request after a stop.
 const LINGER: Span = Span::from_millis(300);
+/// Calls at once on one of a proxy's connections, each a request under way; a proxy that has more opens another connection.
+const CALLS: u32 = 1024;
+/// Largest head of a call, bytes: gRPC's own headers, and what a mesh adds.
+const CALL_HEAD: u32 = 16 << 10;
+/// What of a call, and sixteen times that of a connection, may be under way: a prompt comes in one go.
+const WINDOW: u32 = 1 << 20;
+/// After so long without a word a proxy is asked whether it is there, and for so long it may think about that: what it holds of replicas comes back when it is not.
+const PING: Duration = Duration::from_secs(20);
+const PONG: Duration = Duration::from_secs(10);
 /// How long an operator's handshake, and each head, may take.
 const OPERATORS_WAIT: Duration = Duration::from_secs(10);
 
@@ -52,6 +63,8 @@ pub struct Gateway {
     pub addr: SocketAddr,
     /// Where operators read.
     pub admin: Option<SocketAddr>,
+    /// Where proxies ask who gets a request.
+    pub picker: Option<SocketAddr>,
     /// What it counts.
     pub stats: Arc<Stats>,
     /// The replicas.
@@ -105,6 +118,8 @@ impl Gateway {
         let (listener, addr) = bind(spec.listen, "listen")?;
         let operators = spec.admin.map(|admin| bind(admin, "admin")).transpose()?;
         let admin = operators.as_ref().map(|(_, addr)| *addr);
+        let picking = spec.picker.as_ref().map(|picker| bind(picker.listen, "picker.listen")).transpose()?;
+        let picker = picking.as_ref().map(|(_, addr)| *addr);
         let (stop, stats) = (Arc::new(watch::Sender::new(0)), Arc::new(Stats::default()));
         let numbers = Arc::new(AtomicU64::new(0));
         let mut operators = operators.map(|(listener, _)| listener);
@@ -117,6 +132,7 @@ impl Gateway {
             let start = Start {
                 listener: listener.try_clone()?,
                 operators: operators.take(),
+                picker: picking.as_ref().map(|(listener, _)| listener.try_clone()).transpose()?,
                 probes: number == 0,
                 pool: Arc::clone(&pool),
                 stats: Arc::clone(&stats),
@@ -139,7 +155,7 @@ impl Gateway {
             turn: Arc::default(),
         };
         let shadows = shadows.map(|shadows| shadows.pool);
-        Ok(Gateway { addr, admin, stats, pool, shadows, reloader, stop, threads })
+        Ok(Gateway { addr, admin, picker, stats, pool, shadows, reloader, stop, threads })
     }
 
     /// What puts further readings of its file in force.
@@ -190,6 +206,7 @@ fn listen(addr: SocketAddr) -> io::Result<std::net::TcpListener> {
 struct Start {
     listener: std::net::TcpListener,
     operators: Option<std::net::TcpListener>,
+    picker: Option<std::net::TcpListener>,
     probes: bool,
     pool: Arc<ReplicaPool>,
     stats: Arc<Stats>,
@@ -245,6 +262,7 @@ impl Shadows {
             traffic: self.traffic,
             shadow: None,
             traces: false,
+            fallbacks: 0,
         };
         Shadow { worker: Rc::new(worker), share: self.share }
     }
@@ -281,13 +299,14 @@ fn run(start: Start) -> io::Result<()> {
             traffic: start.traffic,
             shadow,
             traces: spec.traces.is_some(),
+            fallbacks: spec.picker.as_ref().map_or(0, |picker| picker.fallbacks),
         });
-        let listener = TcpListener::from_std(start.listener)?;
+        let clients = Door::new(start.listener, Speech::Http)?;
+        let picker = start.picker.map(|listener| Door::new(listener, Speech::ExtProc)).transpose()?;
         if start.probes {
             look_at_replicas(&worker);
             worker.shadow.iter().for_each(|shadow| look_at_replicas(&shadow.worker));
         }
-        let open = Rc::new(Open::default());
         if let Some(operators) = start.operators {
             let operators = TcpListener::from_std(operators)?;
             tokio::task::spawn_local(serve_operators(operators, Rc::clone(&worker)));
@@ -296,19 +315,22 @@ fn run(start: Start) -> io::Result<()> {
         tokio::select! {
             biased;
             _ = stop.wait_for(|level| *level > 0) => {}
-            never = accept(&listener, &worker, &open, start.threads, &stopped) => match never {},
+            never = clients.accept(&worker, start.threads, &stopped) => match never {},
+            never = async {
+                match &picker {
+                    Some(picker) => picker.accept(&worker, start.threads, &stopped).await,
+                    None => std::future::pending().await,
+                }
+            } => match never {},
         }
-        // Who is in the kernel's queue came before the stop.
-        let listener = listener.into_std()?;
-        while let Ok((socket, _)) = listener.accept() {
-            socket.set_nonblocking(true)?;
-            take(TcpStream::from_std(socket)?, &worker, &open, &stopped);
-        }
-        drop(listener);
+        let doors = [Some(clients), picker].into_iter().flatten();
+        let open = doors.map(|door| door.close(&worker, &stopped)).collect::<io::Result<Vec<_>>>()?;
         let limit = Span::from_secs_f64(worker.rules.now().limits.drain_s);
         let empty = async {
-            while open.count.get() > 0 {
-                open.emptied.notified().await;
+            for open in open {
+                while open.count.get() > 0 {
+                    open.emptied.notified().await;
+                }
             }
         };
         tokio::select! {
@@ -320,30 +342,61 @@ fn run(start: Start) -> io::Result<()> {
     })
 }
 
-async fn accept(
-    listener: &TcpListener,
-    worker: &Rc<Worker>,
-    open: &Rc<Open>,
-    threads: usize,
-    stop: &watch::Receiver<u8>,
-) -> Infallible {
-    loop {
-        let Ok((socket, _)) = listener.accept().await else {
-            tokio::time::sleep_until(soon(ACCEPT_PAUSE)).await;
-            continue;
-        };
-        let most = worker.rules.now().limits.connections.div_ceil(threads);
-        if open.count.get() < most {
-            take(socket, worker, open, stop);
+/// What is spoken where somebody connects.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Speech {
+    /// HTTP/1, by clients.
+    Http,
+    /// gRPC, by proxies that ask the picker.
+    ExtProc,
+}
+
+/// A listener, and the connections that came by it.
+struct Door {
+    listener: TcpListener,
+    speech: Speech,
+    open: Rc<Open>,
+}
+
+impl Door {
+    fn new(listener: std::net::TcpListener, speech: Speech) -> io::Result<Door> {
+        Ok(Door { listener: TcpListener::from_std(listener)?, speech, open: Rc::default() })
+    }
+
+    async fn accept(&self, worker: &Rc<Worker>, threads: usize, stop: &watch::Receiver<u8>) -> Infallible {
+        loop {
+            let Ok((socket, _)) = self.listener.accept().await else {
+                tokio::time::sleep_until(soon(ACCEPT_PAUSE)).await;
+                continue;
+            };
+            let most = worker.rules.now().limits.connections.div_ceil(threads);
+            if self.open.count.get() < most {
+                take(socket, worker, (&self.open, self.speech), stop);
+            }
         }
+    }
+
+    /// Takes who is in the kernel's queue, because he came before the stop, and nobody else.
+    fn close(self, worker: &Rc<Worker>, stop: &watch::Receiver<u8>) -> io::Result<Rc<Open>> {
+        let listener = self.listener.into_std()?;
+        while let Ok((socket, _)) = listener.accept() {
+            socket.set_nonblocking(true)?;
+            take(TcpStream::from_std(socket)?, worker, (&self.open, self.speech), stop);
+        }
+        Ok(self.open)
     }
 }
 
-fn take(socket: TcpStream, worker: &Rc<Worker>, open: &Rc<Open>, stop: &watch::Receiver<u8>) {
+fn take(
+    socket: TcpStream,
+    worker: &Rc<Worker>,
+    (open, speech): (&Rc<Open>, Speech),
+    stop: &watch::Receiver<u8>,
+) {
     open.count.set(open.count.get() + 1);
     let (worker, open, stop) = (Rc::clone(worker), Rc::clone(open), stop.clone());
     tokio::task::spawn_local(async move {
-        connection(socket, worker, stop).await;
+        connection(socket, worker, speech, stop).await;
         open.count.set(open.count.get() - 1);
         if open.count.get() == 0 {
             open.emptied.notify_one();
@@ -351,36 +404,51 @@ fn take(socket: TcpStream, worker: &Rc<Worker>, open: &Rc<Open>, stop: &watch::R
     });
 }
 
-/// One client's connection to its end. How it failed is its client's business.
-async fn connection(socket: TcpStream, worker: Rc<Worker>, stop: watch::Receiver<u8>) {
+/// One peer's connection to its end. How it failed is its peer's business.
+async fn connection(socket: TcpStream, worker: Rc<Worker>, speech: Speech, stop: watch::Receiver<u8>) {
     let _ = socket.set_nodelay(true);
     let rules = worker.rules.now();
-    let limits = &rules.limits;
-    let mut http = http1::Builder::new();
-    http.max_headers(limits.headers)
-        .max_buf_size(limits.head_bytes)
-        .timer(TokioTimer::new())
-        .header_read_timeout(Duration::from_secs_f64(limits.head_s))
-        .half_close(false);
-    let limit = soon(Span::from_secs_f64(limits.handshake_s));
-    match rules.tls.clients.clone() {
-        None => http_on(socket, &http, worker, stop).await,
+    let limit = soon(Span::from_secs_f64(rules.limits.handshake_s));
+    let tls = match speech {
+        Speech::Http => rules.tls.clients.clone(),
+        Speech::ExtProc => rules.tls.picker.clone(),
+    };
+    match tls {
+        None => speak(socket, worker, speech, stop).await,
         Some(config) => {
             let shaking = TlsAcceptor::from(config).accept(socket);
             // Who does not speak TLS, or not in time, has nothing to be told in.
             if let Ok(Ok(socket)) = tokio::time::timeout_at(limit, shaking).await {
-                http_on(socket, &http, worker, stop).await;
+                speak(socket, worker, speech, stop).await;
             }
         }
     }
 }
 
+async fn speak(
+    socket: impl AsyncRead + AsyncWrite + Unpin + 'static,
+    worker: Rc<Worker>,
+    speech: Speech,
+    stop: watch::Receiver<u8>,
+) {
+    match speech {
+        Speech::Http => http_on(socket, worker, stop).await,
+        Speech::ExtProc => calls_on(socket, worker, stop).await,
+    }
+}
+
 async fn http_on(
     socket: impl AsyncRead + AsyncWrite + Unpin + 'static,
-    http: &http1::Builder,
     worker: Rc<Worker>,
     mut stop: watch::Receiver<u8>,
 ) {
+    let rules = worker.rules.now();
+    let mut http = http1::Builder::new();
+    http.max_headers(rules.limits.headers)
+        .max_buf_size(rules.limits.head_bytes)
+        .timer(TokioTimer::new())
+        .header_read_timeout(Duration::from_secs_f64(rules.limits.head_s))
+        .half_close(false);
     let service = service_fn(move |request| {
         let worker = Rc::clone(&worker);
         async move { Ok::<_, Infallible>(proxy::answer(worker, request).await) }
@@ -400,6 +468,38 @@ async fn http_on(
         serving.as_mut().poll(cx).map(drop)
     })
     .await;
+}
+
+async fn calls_on(
+    socket: impl AsyncRead + AsyncWrite + Unpin + 'static,
+    worker: Rc<Worker>,
+    mut stop: watch::Receiver<u8>,
+) {
+    let mut http = http2::Builder::new(LocalTasks);
+    http.timer(TokioTimer::new())
+        .keep_alive_interval(PING)
+        .keep_alive_timeout(PONG)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(16 * WINDOW)
+        .max_concurrent_streams(CALLS)
+        .max_header_list_size(CALL_HEAD);
+    let service = service_fn(move |request| picker::answer(Rc::clone(&worker), request));
+    let mut serving = pin!(http.serve_connection(TokioIo::new(socket), service));
+    tokio::select! {
+        _ = serving.as_mut() => return,
+        _ = stop.wait_for(|level| *level > 0) => serving.as_mut().graceful_shutdown(),
+    }
+    let _ = serving.await;
+}
+
+/// Runs hyper's tasks on the thread that they come from.
+#[derive(Copy, Clone)]
+struct LocalTasks;
+
+impl<F: Future + 'static> Executor<F> for LocalTasks {
+    fn execute(&self, task: F) {
+        drop(tokio::task::spawn_local(task));
+    }
 }
 
 async fn serve_operators(listener: TcpListener, worker: Rc<Worker>) {

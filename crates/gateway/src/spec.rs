@@ -40,6 +40,8 @@ pub struct GatewaySpec {
     pub keys: Vec<KeySpec>,
     /// TLS towards clients; none = plain HTTP.
     pub tls: Option<TlsSpec>,
+    /// Where Envoys, and other proxies of a cluster, ask which replica gets a request that they carry themselves; none = nowhere.
+    pub picker: Option<PickerSpec>,
     /// Pass the client's key on to replicas; otherwise it ends here, where there are keys.
     pub forward_keys: bool,
     /// The servers behind it.
@@ -113,6 +115,36 @@ pub struct ReplicaSpec {
     /// The models that it serves, by the names that requests ask for; unless told otherwise, it is asked.
     #[serde(default)]
     pub models: Option<Vec<String>>,
+}
+
+/// An endpoint picker: Envoy's external processing over gRPC.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PickerSpec {
+    /// Where proxies connect.
+    pub listen: SocketAddr,
+    /// TLS towards them; none = HTTP/2 in the clear.
+    #[serde(default)]
+    pub tls: Option<TlsSpec>,
+    /// Further replicas that are named behind the chosen one, the next best first, for a proxy that can't reach that: it tries them in this order.
+    #[serde(default = "fallbacks")]
+    pub fallbacks: usize,
+}
+
+fn fallbacks() -> usize {
+    1
+}
+
+impl PickerSpec {
+    /// One that is asked in the clear.
+    pub fn new(listen: SocketAddr) -> PickerSpec {
+        PickerSpec { listen, tls: None, fallbacks: fallbacks() }
+    }
+
+    /// May whoever reaches it ask?
+    pub fn is_open(&self) -> bool {
+        self.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none())
+    }
 }
 
 /// How it is seen that a replica answers.
@@ -193,6 +225,7 @@ impl Default for GatewaySpec {
             admin_key: None,
             keys: Vec::new(),
             tls: None,
+            picker: None,
             forward_keys: false,
             replicas: Vec::new(),
             tiers: BTreeMap::new(),
@@ -331,6 +364,7 @@ impl GatewaySpec {
         }
         self.warm_up.as_ref().map_or(Ok(()), WarmSpec::validate)?;
         self.validate_admin()?;
+        self.picker.as_ref().map_or(Ok(()), |picker| self.validate_picker(picker))?;
         self.health.validate()?;
         self.telemetry.as_ref().map_or(Ok(()), TelemetrySpec::validate)?;
         self.limits.validate()
@@ -398,6 +432,27 @@ impl GatewaySpec {
                 if all_say && !said.contains(&model) {
                     return wrong(format!("no replica serves {model}; write it under models: of one"));
                 }
+            }
+        }
+        Ok(())
+    }
+
+    fn validate_picker(&self, picker: &PickerSpec) -> Result<(), SettingError> {
+        let taken = [Some(self.listen), self.admin].contains(&Some(picker.listen));
+        if taken && picker.listen.port() != 0 {
+            return conflict("picker", format!("{} is taken already; take another port", picker.listen));
+        }
+        for replica in self.replicas.iter().filter(|one| one.role != ReplicaRole::Shadow) {
+            let (name, place) = (replica.named(), replica.place()?);
+            if place.endpoint().is_none() {
+                let why =
+                    format!("{name}: a proxy wants an address, such as http://10.0.0.7:8000, and no name");
+                return conflict("picker", why);
+            }
+            if !place.base.is_empty() {
+                let why =
+                    format!("{name}: a proxy sends paths as they come; leave {} out of its URL", place.base);
+                return conflict("picker", why);
             }
         }
         Ok(())
@@ -484,6 +539,13 @@ pub struct ReplicaAddress {
     pub tls: bool,
     /// What is put in front of each path; without a slash at its end.
     pub base: String,
+}
+
+impl ReplicaAddress {
+    /// What a proxy knows it by. `None` = it is named, and only a resolver knows.
+    pub fn endpoint(&self) -> Option<SocketAddr> {
+        Some(SocketAddr::new(self.host.parse().ok()?, self.port))
+    }
 }
 
 impl ReplicaSpec {

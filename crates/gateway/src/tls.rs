@@ -41,6 +41,8 @@ pub struct Tls {
     pub clients: Option<Arc<ServerConfig>>,
     /// Towards operators: the same certificate, where they come from outside; they show a key and no certificate.
     pub operators: Option<Arc<ServerConfig>>,
+    /// Towards proxies that ask the picker.
+    pub picker: Option<Arc<ServerConfig>>,
     /// Towards replicas.
     pub replicas: Option<Arc<ClientConfig>>,
 }
@@ -58,6 +60,12 @@ impl Tls {
             if spec.admin.is_some_and(|admin| !admin.ip().is_loopback()) {
                 tls.operators = Some(server_config(&identity, None)?);
             }
+        }
+        if let Some(own) = spec.picker.as_ref().and_then(|picker| picker.tls.as_ref()) {
+            let identity = Identity { cert: own.cert.clone(), key: own.key.clone() };
+            let mut config = (*server_config(&identity, own.client_ca.as_deref())?).clone();
+            config.alpn_protocols = vec![b"h2".to_vec()];
+            tls.picker = Some(Arc::new(config));
         }
         let is_tls = |place: Result<crate::spec::ReplicaAddress, _>| place.is_ok_and(|place| place.tls);
         if spec.replicas.iter().any(|replica| is_tls(replica.place())) {

@@ -19,7 +19,9 @@ use plimsoll_client::Clock;
 use plimsoll_gateway::keys;
 use plimsoll_gateway::pool::Shown;
 use plimsoll_gateway::stats::ENDS;
-use plimsoll_gateway::{Gateway, GatewayError, GatewaySpec, RecordSpec, ReplicaRole, ReplicaSpec};
+use plimsoll_gateway::{
+    Gateway, GatewayError, GatewaySpec, PickerSpec, RecordSpec, ReplicaRole, ReplicaSpec,
+};
 use plimsoll_policy::{RouteSpec, Standing};
 use plimsoll_report::figure::counted;
 use plimsoll_workload::error::nearest;
@@ -64,7 +66,7 @@ pub fn run(args: &GatewayArgs) -> Result<Exit, Stop> {
     if check {
         // Nothing is served: a gateway that runs with this file keeps its ports.
         spec.listen.set_port(0);
-        spec.admin = None;
+        (spec.admin, spec.picker) = (None, None);
         return checked(args, &spec);
     }
     serve(args, file.map(String::as_str), &spec)
@@ -111,6 +113,14 @@ fn serve(args: &GatewayArgs, file: Option<&str>, spec: &GatewaySpec) -> Result<E
     say(&format!("in front of {}; Ctrl-C drains, twice stops at once", in_front_of(spec)));
     if !gateway.addr.ip().is_loopback() && spec.keys.is_empty() {
         say(&format!("whoever reaches {} is let in: the file has no keys", gateway.addr));
+    }
+    if let Some(picker) = gateway.picker {
+        let tls = spec.picker.as_ref().is_some_and(|picker| picker.tls.is_some());
+        let scheme = if tls { "TLS" } else { "in the clear" };
+        say(&format!("proxies ask at {picker} where their requests go (Envoy's ext_proc, gRPC, {scheme})"));
+        if !picker.ip().is_loopback() && spec.picker.as_ref().is_some_and(PickerSpec::is_open) {
+            say(&format!("whoever reaches {picker} can place requests: picker.tls has no client_ca"));
+        }
     }
     match gateway.admin {
         Some(admin) => {
@@ -324,6 +334,13 @@ fn asked(args: &GatewayArgs, path: Option<&str>) -> Result<GatewaySpec, Stop> {
     }
     if let Some(text) = &args.admin {
         spec.admin = (text != "none").then(|| address("--admin", text)).transpose()?;
+    }
+    if let Some(text) = &args.picker {
+        let listen = (text != "none").then(|| address("--picker", text)).transpose()?;
+        spec.picker = listen.map(|listen| match spec.picker.take() {
+            Some(picker) => PickerSpec { listen, ..picker },
+            None => PickerSpec::new(listen),
+        });
     }
     if let Some(text) = &args.route {
         spec.route = RouteSpec::parse(text).map_err(|e| Stop::usage(format!("--route {text}: {e}")))?;

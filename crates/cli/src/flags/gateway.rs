@@ -23,6 +23,9 @@ pub struct GatewayArgs {
     /// Where /metrics, /v1/replicas and /readyz are served, or none [default: the file's, or none]
     #[arg(long, value_name = "ADDR:PORT|none")]
     pub admin: Option<String>,
+    /// Where Envoys, and other proxies of a cluster, ask by gRPC which replica gets a request that they carry themselves, or none [default: the file's, or none]
+    #[arg(long, value_name = "ADDR:PORT|none")]
+    pub picker: Option<String>,
     /// How requests are spread: least_cost, round_robin, least_requests, power_of_two, … [default: the file's, or least_cost]
     #[arg(long, value_name = "ROUTE")]
     pub route: Option<String>,

@@ -26,7 +26,7 @@ use crate::join::{
     Companion, Departure, JoinEnd, JoinKey, JoinUse, JoinVerdict, Joins, Offered, SharedAnswer, SharedEnd,
     Taken, UnderWay,
 };
-use crate::relay;
+use crate::passing;
 use crate::reply::{Out, error_body};
 use crate::request::ParsedRequest;
 use crate::same::digest;
@@ -50,7 +50,7 @@ pub(super) struct Joinable {
 pub(super) fn joinable(call: &Call) -> Option<Joinable> {
     let joins = call.rules.joins.as_ref()?;
     let Message { method, path, body, .. } = &call.message;
-    if *method != Method::POST || call.asks_why || relay::protocol(path.path()) != Protocol::Embeddings {
+    if *method != Method::POST || call.asks_why || passing::protocol(path.path()) != Protocol::Embeddings {
         return None;
     }
     let inputs = EmbeddingInputs::read(body)?;

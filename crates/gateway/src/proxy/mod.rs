@@ -24,11 +24,11 @@ use plimsoll_policy::{AdmissionSpec, HedgeSpec, Refusal, Terms, split};
 
 use crate::cache::{Cache, CacheKey};
 use crate::cached;
-use crate::doors::{self, Shut, Toll};
+use crate::doors::{self, KeyInForce, Shut, Toll};
 use crate::explain::Choice;
 use crate::join::UnderWay;
+use crate::passing;
 use crate::pool::ReplicaPool;
-use crate::relay;
 use crate::reply::{self, Out};
 use crate::request::{self, ParsedRequest, PromptBlocks};
 use crate::rules::{InForce, Rules};
@@ -38,6 +38,8 @@ use crate::terms;
 use crate::trace_context::TraceContext;
 use crate::traffic::{Recording, Traffic, head_bytes};
 use crate::upstream::Upstreams;
+
+pub(crate) use tries::JudgedHead;
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const SESSION: HeaderName = HeaderName::from_static("x-session-id");
@@ -75,6 +77,8 @@ pub struct Worker {
     pub shadow: Option<Shadow>,
     /// Are traces kept?
     pub traces: bool,
+    /// Replicas that a picker names behind the chosen one.
+    pub fallbacks: usize,
 }
 
 /// Replicas whose answers nobody sees.
@@ -87,24 +91,24 @@ pub struct Shadow {
 
 /// A request as its replica gets it, but for what is the replica's own.
 #[derive(Clone)]
-struct Message {
-    method: Method,
-    path: Uri,
-    headers: HeaderMap,
-    body: Bytes,
+pub(crate) struct Message {
+    pub method: Method,
+    pub path: Uri,
+    pub headers: HeaderMap,
+    pub body: Bytes,
 }
 
 /// A request in hand.
 pub(crate) struct Call {
-    rules: Arc<Rules>,
-    came: At,
-    id: HeaderValue,
-    message: Message,
-    asked: ParsedRequest,
+    pub rules: Arc<Rules>,
+    pub came: At,
+    pub id: HeaderValue,
+    pub message: Message,
+    pub asked: ParsedRequest,
     /// What decides which side of a split it is on: its session's name, or its own number.
     split: u64,
     pub terms: Terms,
-    context: Option<TraceContext>,
+    pub context: Option<TraceContext>,
     /// Times that it was handed to a replica.
     sent: usize,
     held: Span,
@@ -112,11 +116,11 @@ pub(crate) struct Call {
     pub toll: Option<Toll>,
     pub recording: Option<Recording>,
     /// Who hears how it ends.
-    ends: EndCount,
+    pub ends: EndCount,
     /// Why the gateway itself did not send it.
     refused: Option<Refusal>,
     /// Whose turn it is when it has ended, where requests are joined.
-    under_way: Option<UnderWay>,
+    pub under_way: Option<UnderWay>,
     /// Does its client ask why it went where it went, and may it?
     asks_why: bool,
     /// The answer to that.
@@ -135,12 +139,12 @@ impl Call {
     }
 
     /// Its recording, with what was read of it.
-    fn begun(&mut self, mut recording: Recording, now: At) -> Recording {
+    pub fn begun(&mut self, mut recording: Recording, now: At) -> Recording {
         recording.note(|told| {
             told.read = now - self.came;
             told.class = self.terms.class as u16;
             told.context = self.context;
-            told.protocol = relay::protocol(self.message.path.path());
+            told.protocol = passing::protocol(self.message.path.path());
             told.asked = self.asked.clone();
             told.bytes = self.message.body.len() as u64 + head_bytes(&self.message.headers);
         });
@@ -185,17 +189,29 @@ impl Call {
         }
     }
 
-    fn record(&mut self, note: impl FnOnce(&mut Recording)) {
+    pub fn record(&mut self, note: impl FnOnce(&mut Recording)) {
         if let Some(recording) = &mut self.recording {
             note(recording);
         }
     }
 }
 
+/// A request that was let in by its head.
+pub(crate) struct Entered {
+    pub rules: Arc<Rules>,
+    /// Whose key it came with, where keys are asked for.
+    key: Option<Arc<KeyInForce>>,
+    came: At,
+    id: HeaderValue,
+    method: Method,
+    path: Uri,
+    headers: HeaderMap,
+}
+
 /// A request that goes nowhere.
-struct Refused {
-    end: End,
-    response: Response<Out>,
+pub(crate) struct Refused {
+    pub end: End,
+    pub response: Response<Out>,
 }
 
 /// Answers a request. However it ends, it is counted once.
@@ -259,7 +275,7 @@ impl Drop for Gone {
 
 impl Worker {
     /// The client's own id for its request, or a new one.
-    fn id(&self, headers: &HeaderMap) -> HeaderValue {
+    pub(crate) fn id(&self, headers: &HeaderMap) -> HeaderValue {
         if let Some(own) = headers.get(REQUEST_ID).filter(|own| own.len() <= 128) {
             return own.clone();
         }
@@ -277,10 +293,15 @@ impl Worker {
         parts: Parts,
         body: Incoming,
     ) -> Result<Call, Box<Refused>> {
+        let entered = self.enter(came, id, parts)?;
+        let body = whole(&entered.rules.limits, body).await?;
+        self.call(entered, body, true)
+    }
+
+    /// Lets a request in by its head, or says what is wrong with it. Before the body: who is not let in has nothing kept for him.
+    pub(crate) fn enter(&self, came: At, id: HeaderValue, parts: Parts) -> Result<Entered, Box<Refused>> {
         let rules = self.rules.now();
-        let mut headers = parts.headers;
-        // Before the body: who is not let in has nothing kept for him.
-        let key = rules.doors.admit(&headers).map_err(|shut| {
+        let key = rules.doors.admit(&parts.headers).map_err(|shut| {
             let mut refused = unread(StatusCode::UNAUTHORIZED, "invalid_api_key", words(shut));
             refused.end = End::Unauthorized;
             refused.response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -293,7 +314,12 @@ impl Worker {
         let Ok(path) = path.parse::<Uri>() else {
             return Err(unread(StatusCode::BAD_REQUEST, "bad_path", "The request's path can't be read."));
         };
-        let body = whole(&rules.limits, body).await?;
+        Ok(Entered { rules, key, came, id, method: parts.method, path, headers: parts.headers })
+    }
+
+    /// A request that was let in, with its body. `sees`: whether its answer passes here, so that its first token is seen.
+    pub(crate) fn call(&self, entered: Entered, body: Bytes, sees: bool) -> Result<Call, Box<Refused>> {
+        let Entered { rules, key, came, id, method, path, mut headers } = entered;
         let terms = terms::terms(&self.admission, &headers, key.as_deref(), came, body.len());
         let terms = terms.map_err(|(code, why)| {
             let response = reply::error(StatusCode::BAD_REQUEST, code, &why, None);
@@ -305,9 +331,10 @@ impl Worker {
         headers.entry(REQUEST_ID).or_insert_with(|| id.clone());
         let asked_why = headers.remove(EXPLAIN).is_some_and(|value| value == "1");
         let asks_why = asked_why && rules.explain_header;
-        let is_post = parts.method == Method::POST;
+        let is_post = method == Method::POST;
         let mut asked =
             if is_post { ParsedRequest::read(&body, self.cut()) } else { ParsedRequest::default() };
+        asked.streams &= sees;
         if let Some(model) = path.path().strip_prefix(MODELS).filter(|_| !is_post) {
             asked.model_hash = model.strip_prefix('/').map(|model| request::hash(model.as_bytes()));
         }
@@ -325,7 +352,6 @@ impl Worker {
             TraceContext::of(&mut headers, [request::hash(id.as_bytes()), self.pool.clock.now().0 as u64])
         });
         self.stats.took(RequestStage::Read, self.pool.clock.now() - came);
-        let method = parts.method;
         Ok(Call {
             rules,
             came,
@@ -357,7 +383,7 @@ impl Worker {
     }
 
     /// The list of all models, or what stands for several, where that is asked for and no replica has it.
-    fn models(&self, call: &Call) -> Option<String> {
+    pub(crate) fn models(&self, call: &Call) -> Option<String> {
         let Message { method, path, .. } = &call.message;
         match path.path().strip_prefix(MODELS).filter(|_| *method == Method::GET)? {
             "" => self.pool.models_page(),
@@ -384,7 +410,7 @@ impl Worker {
     }
 
     /// Sends a copy to a shadow, if it is one of those and the budget in force has nothing against more load; nobody waits for what becomes of it.
-    fn mirror(&self, call: &Call) {
+    pub(crate) fn mirror(&self, call: &Call) {
         let Some(shadow) = &self.shadow else { return };
         let is_green = self.budget_state().is_none_or(|state| state == BudgetState::Green);
         let is_one = split::arm(mix(call.split), shadow.share) == Arm::Canary;

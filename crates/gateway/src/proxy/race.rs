@@ -19,8 +19,8 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::tries::Answer;
 use super::{Call, Worker};
+use crate::passing::{self, stream_type};
 use crate::pool::Booked;
-use crate::relay::{self, stream_type};
 use crate::stats::End;
 use crate::timer::soon;
 use crate::traffic::TryEnd;
@@ -121,7 +121,7 @@ impl Worker {
             let answered = upstreams.send(&replica, || request.clone()).await;
             answered.map(|(response, lent)| Answer::new(response, lent, clock))
         });
-        let protocol = relay::protocol(call.message.path.path());
+        let protocol = passing::protocol(call.message.path.path());
         let decoder = Decoder::new(protocol, true, 200, Some(stream_type(protocol)), false);
         Lead { booked, number, clock, protocol, sending: Some(sending), answered: None, decoder, held: 0 }
     }

@@ -17,9 +17,10 @@ use plimsoll_wire::head::Head;
 
 use super::{Call, EXPLAIN, Message, QUEUE_MS, REPLICA, REQUEST_ID, Worker, for_next_hop};
 use crate::explain::Explains;
+use crate::passing::{self, BegunAnswer, stream_type};
 use crate::pool::Booked;
 use crate::queue::Placing;
-use crate::relay::{self, Relay, RelayedRequest, stream_type};
+use crate::relay::{Relay, RelayedAnswer};
 use crate::reply::{self, Out};
 use crate::stats::{self, End, RequestStage};
 use crate::terms;
@@ -53,8 +54,7 @@ pub(super) struct Answer {
 impl Answer {
     pub fn new(response: Response<Incoming>, lent: Lent, clock: Clock) -> Answer {
         let now = clock.now();
-        // The wall clock as it goes on from the start: whether it is set meanwhile changes nothing here.
-        let judged = judge(&response, (clock.anchor().realtime_ns + now.0) / 1_000_000_000);
+        let judged = JudgedHead::of((response.status(), response.headers()), now, clock);
         Answer { response, lent, judged, head: now, held: VecDeque::new() }
     }
 
@@ -74,17 +74,7 @@ impl Worker {
         // Attempts that reached a replica: those that did not cost it nothing, and are no retries.
         let mut sent = 0;
         loop {
-            let began = self.pool.clock.now();
-            let explains = call.explains(&tried);
-            let again = match tried.is_empty() {
-                // What is no inference is not worth a place in the queue, and must not wait behind it.
-                true if call.message.method == Method::POST => None,
-                _ => self.pool.again(&call.asked, &tried, explains),
-            };
-            if again.is_some() {
-                self.routed(call, began);
-            }
-            let booked = match again {
+            let booked = match self.at_once(call, &tried) {
                 Some(booked) => booked,
                 None => {
                     if let Some(kept) = kept {
@@ -168,7 +158,7 @@ impl Worker {
     }
 
     /// A request is being sent; says which try it is, from 0.
-    pub(super) fn sends(&self, call: &mut Call, booked: &mut Booked) -> usize {
+    pub(crate) fn sends(&self, call: &mut Call, booked: &mut Booked) -> usize {
         if let Some(choice) = booked.explained.take() {
             call.explain(*choice);
         }
@@ -183,7 +173,7 @@ impl Worker {
     pub(super) fn heard(&self, call: &mut Call, answer: &Answer, booked: &Booked) {
         self.stats.took(RequestStage::Head, answer.head - booked.sent());
         let told = (answer.head, answer.response.status().as_u16(), answer.judged.retry_after());
-        call.record(|recording| recording.head(told, answer.response.headers(), answer.lent.way));
+        call.record(|recording| recording.head(told, answer.response.headers(), Some(answer.lent.way)));
     }
 
     /// A replica has no answer.
@@ -234,6 +224,28 @@ impl Worker {
         request
     }
 
+    /// Books a replica, now or when it is this request's turn, where another proxy sends it.
+    pub(crate) async fn book(&self, call: &mut Call) -> Result<Booked, Refusal> {
+        self.pool.came();
+        let booked = match self.at_once(call, &[]) {
+            Some(booked) => booked,
+            None => self.place(call).await?,
+        };
+        call.asked.tier = booked.tier();
+        Ok(booked)
+    }
+
+    /// Books a replica for what does not wait: a second try, and what is no inference, which is not worth a place in the queue and must not wait behind it.
+    fn at_once(&self, call: &mut Call, tried: &[u32]) -> Option<Booked> {
+        if tried.is_empty() && call.message.method == Method::POST {
+            return None;
+        }
+        let began = self.pool.clock.now();
+        let booked = self.pool.again(&call.asked, tried, call.explains(tried))?;
+        self.routed(call, began);
+        Some(booked)
+    }
+
     /// Books a replica, now or when it is this request's turn.
     async fn place(&self, call: &mut Call) -> Result<Booked, Refusal> {
         let began = self.pool.clock.now();
@@ -264,7 +276,7 @@ impl Worker {
         call.record(|recording| recording.note(|told| told.routed += routed));
     }
 
-    pub(super) fn refuse(&self, call: &mut Call, refusal: Refusal) -> Response<Out> {
+    pub(crate) fn refuse(&self, call: &mut Call, refusal: Refusal) -> Response<Out> {
         call.refused = Some(refusal);
         if call.ends.is_client() {
             self.pool.refused[call.terms.class][stats::reason(refusal)].fetch_add(1, Ordering::Relaxed);
@@ -282,7 +294,8 @@ impl Worker {
 
     /// Passes an answer on as it comes.
     fn pass(&self, call: &mut Call, answer: Answer, booked: Booked) -> Response<Out> {
-        let is_stream = answer.is_stream(relay::protocol(call.message.path.path()));
+        let protocol = passing::protocol(call.message.path.path());
+        let stream = Some(protocol).filter(|protocol| answer.is_stream(*protocol));
         let Answer { response, lent, judged, head, held } = answer;
         let (mut parts, body) = response.into_parts();
         self.mark(call, &mut parts.headers, &booked);
@@ -292,26 +305,9 @@ impl Worker {
         let toll = call.toll.take_if(|_| matches!(judged.end, End::Answered | End::Refused));
         let recording = call.recording.take();
         let (ends, under_way) = (call.ends.clone(), call.under_way.take());
-        let begun = RelayedRequest {
-            came: call.came,
-            head,
-            held,
-            lent,
-            booked,
-            whole,
-            keep_alive,
-            toll,
-            recording,
-            ends,
-            under_way,
-        };
-        let relay = Relay::new(
-            body,
-            begun,
-            (is_stream, call.message.path.path()),
-            Arc::clone(&self.stats),
-            self.pool.clock,
-        );
+        let begun = BegunAnswer { came: call.came, head, booked, whole, toll, recording, ends, under_way };
+        let relayed = RelayedAnswer { begun, held, lent, keep_alive };
+        let relay = Relay::new(body, relayed, stream, Arc::clone(&self.stats), self.pool.clock);
         Response::from_parts(parts, Out::Relayed(Box::new(relay)))
     }
 
@@ -329,7 +325,7 @@ impl Worker {
     }
 
     /// Says on an answer whose it is.
-    fn mark(&self, call: &Call, headers: &mut HeaderMap, booked: &Booked) {
+    pub(crate) fn mark(&self, call: &Call, headers: &mut HeaderMap, booked: &Booked) {
         for_next_hop(headers);
         headers.insert(REPLICA, booked.replica().header.clone());
         call.why.iter().for_each(|why| {
@@ -354,7 +350,7 @@ pub(super) fn queue_ms(call: &Call) -> HeaderValue {
 
 /// What an answer's head says of its replica.
 #[derive(Copy, Clone)]
-pub(super) struct JudgedHead {
+pub(crate) struct JudgedHead {
     pub verdict: ReplicaOutcome,
     pub end: End,
     /// Might another replica do better?
@@ -362,27 +358,30 @@ pub(super) struct JudgedHead {
 }
 
 impl JudgedHead {
+    /// Of a head that came `now`.
+    pub fn of((status, headers): (StatusCode, &HeaderMap), now: At, clock: Clock) -> JudgedHead {
+        let status = status.as_u16();
+        let after = || {
+            // The wall clock as it goes on from the start: whether it is set meanwhile changes nothing here.
+            let now_unix_s = (clock.anchor().realtime_ns + now.0) / 1_000_000_000;
+            let named = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+            Head::read(status, named, now_unix_s).retry_after
+        };
+        let sheds = status == 429 || status == 503 && headers.contains_key(RETRY_AFTER);
+        match status {
+            _ if sheds => JudgedHead { verdict: ReplicaOutcome::Shed(after()), end: End::Shed, again: true },
+            502 | 503 => JudgedHead { verdict: ReplicaOutcome::Failed, end: End::Failed, again: true },
+            500.. => JudgedHead { verdict: ReplicaOutcome::Failed, end: End::Failed, again: false },
+            400.. => JudgedHead { verdict: ReplicaOutcome::Worked, end: End::Refused, again: false },
+            _ => JudgedHead { verdict: ReplicaOutcome::Worked, end: End::Answered, again: false },
+        }
+    }
+
     /// When a replica that shed wishes to be asked again.
-    fn retry_after(&self) -> Option<Span> {
+    pub fn retry_after(&self) -> Option<Span> {
         match self.verdict {
             ReplicaOutcome::Shed(after) => after,
             ReplicaOutcome::Worked | ReplicaOutcome::Failed => None,
         }
-    }
-}
-
-fn judge(response: &Response<Incoming>, now_unix_s: i64) -> JudgedHead {
-    let status = response.status().as_u16();
-    let after = || {
-        let named = response.headers().iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-        Head::read(status, named, now_unix_s).retry_after
-    };
-    let sheds = status == 429 || status == 503 && response.headers().contains_key(RETRY_AFTER);
-    match status {
-        _ if sheds => JudgedHead { verdict: ReplicaOutcome::Shed(after()), end: End::Shed, again: true },
-        502 | 503 => JudgedHead { verdict: ReplicaOutcome::Failed, end: End::Failed, again: true },
-        500.. => JudgedHead { verdict: ReplicaOutcome::Failed, end: End::Failed, again: false },
-        400.. => JudgedHead { verdict: ReplicaOutcome::Worked, end: End::Refused, again: false },
-        _ => JudgedHead { verdict: ReplicaOutcome::Worked, end: End::Answered, again: false },
     }
 }

@@ -321,16 +321,16 @@ impl Recording {
         }
     }
 
-    /// The answer's head came.
+    /// The answer's head came; `way`: how the request went, where it went from here.
     pub fn head(
         &mut self,
         (at, status, retry_after): (At, u16, Option<Span>),
         headers: &HeaderMap,
-        way: UpstreamWay,
+        way: Option<UpstreamWay>,
     ) {
         self.of_try(|one| {
-            one.sent = way.sent;
-            one.way = Some(way);
+            one.sent = way.map_or(one.sent, |way| way.sent);
+            one.way = way;
             one.head = Some((at, status, retry_after));
             one.bytes = head_bytes(headers);
         });

@@ -1,6 +1,6 @@
 //! The end of an answer, where servers say how many tokens it took: its last kilobytes, with when each piece came.
 
-use crate::relay::stream_type;
+use crate::passing::stream_type;
 use plimsoll_model::{At, Protocol};
 use plimsoll_wire::{AnswerVerdict, Decoded, Decoder, Head};
 

@@ -15,6 +15,8 @@ mod hostile;
 mod joined;
 mod kit;
 mod models;
+mod picker;
+mod proxy_kit;
 mod queueing;
 mod reloads;
 mod replay;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use plimsoll_client::certs::Identity;
 use plimsoll_client::tls::{TlsTrust, client_config_as};
 use plimsoll_gateway::tls::{CertSpec, TlsSpec};
-use plimsoll_gateway::{Gateway, GatewaySpec, ReplicaSpec};
+use plimsoll_gateway::{Gateway, GatewaySpec, PickerSpec, ReplicaSpec};
 use plimsoll_workload::TargetSpec;
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use rustls::ClientConfig;
@@ -75,6 +75,36 @@ fn ask(addr: SocketAddr, config: Arc<ClientConfig>) -> std::io::Result<String> {
         Err(error) if text.is_empty() => Err(error),
         _ => Ok(text),
     }
+}
+
+/// A proxy that asks the picker: what the other side offers, and the kind of its first HTTP/2 frame, where it speaks at all.
+fn first_frame(addr: SocketAddr, config: Arc<ClientConfig>) -> std::io::Result<(Option<Vec<u8>>, u8)> {
+    let name = ServerName::try_from("localhost").expect("a name");
+    let mut config = (*config).clone();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let connection = rustls::ClientConnection::new(Arc::new(config), name).map_err(std::io::Error::other)?;
+    let socket = TcpStream::connect(addr)?;
+    socket.set_read_timeout(Some(Duration::from_secs(20)))?;
+    let mut stream = rustls::StreamOwned::new(connection, socket);
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")?;
+    let mut head = [0; 9];
+    stream.read_exact(&mut head)?;
+    Ok((stream.conn.alpn_protocol().map(<[u8]>::to_vec), head[3]))
+}
+
+#[test]
+fn proxies_ask_over_tls_and_show_a_certificate_where_that_is_asked() {
+    let (authority, mock) = (Authority::new(), Mock::new(Act::Silence));
+    let (server, proxy) = (authority.sign("server"), authority.sign("proxy"));
+    let gateway = gateway(&[&mock], |spec| {
+        let mut picker = PickerSpec::new(([127, 0, 0, 1], 0).into());
+        picker.tls = Some(tls(&server, Some(&authority.path("ca.pem"))));
+        spec.picker = Some(picker);
+    });
+    let picker = gateway.picker.expect("asked for");
+    let known = first_frame(picker, authority.client(Some(&proxy))).expect("it is let in");
+    assert_eq!(known, (Some(b"h2".to_vec()), 4), "HTTP/2, whose first frame are settings");
+    assert!(first_frame(picker, authority.client(None)).is_err(), "nobody without a certificate");
 }
 
 /// A gateway whose clients must show a certificate.

@@ -1,0 +1,463 @@
+//! One request's course on its stream: its head and body come, a replica is booked for it and named, and what the proxy shows of the response is counted.
+//!
+//! When a choice can be made is the proxy's affair: where it sends the body, all of it is read first; where it does not, the head alone decides, and nothing is known
+//! of model and prompt. Streams that say nothing of their modes are taken for full duplex in both directions, which the endpoint picker protocol demands.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use http::header::CONTENT_TYPE;
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
+use plimsoll_model::{At, Span};
+use plimsoll_wire::ext_proc::response::go_on;
+use plimsoll_wire::ext_proc::{
+    Answers, BodyChange, BodyMode, BodyModes, HeaderLines, HttpPiece, Mutation, ProcessingRequest, Said,
+};
+use plimsoll_wire::grpc::Code;
+use tokio::time::{Instant, timeout_at};
+
+use super::call::{CallEnd, Inbox, Outbox};
+use super::told;
+use crate::doors::Toll;
+use crate::passing::{self, BegunAnswer, PassingAnswer, stream_type};
+use crate::pool::Booked;
+use crate::proxy::{Call, Entered, Gone, JudgedHead, REQUEST_ID, Refused, Worker};
+use crate::reply;
+use crate::stats::{End, RequestStage};
+use crate::timer::soon;
+use crate::traffic::Recording;
+
+const FULL_DUPLEX: BodyModes = BodyModes { request: BodyMode::FullDuplex, response: BodyMode::FullDuplex };
+
+/// See the module.
+pub async fn run(worker: Rc<Worker>, mut inbox: Inbox, outbox: Outbox) -> Result<(), CallEnd> {
+    let limit = soon(Span::from_secs_f64(worker.rules.now().limits.body_s));
+    let exchange = Exchange { worker: &worker, outbox: &outbox, limit };
+    match exchange.came(&mut inbox).await? {
+        Some(Came::Whole(asked)) => exchange.placed(*asked, &mut inbox).await,
+        Some(Came::Refused(refused, begun)) => exchange.refuses(*refused, begun).await,
+        // Somebody between the proxy and here has answered the client already, or there is none.
+        Some(Came::Overtaken) | None => Ok(()),
+    }
+}
+
+struct Exchange<'a> {
+    worker: &'a Worker,
+    outbox: &'a Outbox,
+    /// Until when the request has to be whole.
+    limit: Instant,
+}
+
+/// What came of a request, until it can be placed.
+enum Came {
+    Whole(Box<Asked>),
+    Refused(Box<Refused>, Begun),
+    Overtaken,
+}
+
+/// A request whose head has come. Dropped before it is counted otherwise, its client went away.
+struct Begun {
+    gone: Gone,
+    id: HeaderValue,
+    recording: Option<Recording>,
+}
+
+/// A request that can be placed.
+struct Asked {
+    entered: Entered,
+    body: Bytes,
+    begun: Begun,
+    modes: BodyModes,
+    /// Whom the proxy allows.
+    subset: Option<Vec<String>>,
+    due: Due,
+}
+
+/// What the proxy waits for.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Due {
+    /// The answer to the head, the body aside.
+    Head,
+    /// The answer to the whole body.
+    Body,
+    /// The answer to the head, and then the body back; with trailers behind it, or not.
+    Both { trailers: bool },
+    /// The answer to trailers that came where a body was waited for: its metadata says where.
+    Trailers,
+}
+
+/// A request on its replica.
+struct Sent {
+    call: Call,
+    modes: BodyModes,
+    /// Does the response's body come by as it is made?
+    sees: bool,
+    stage: Stage,
+}
+
+enum Stage {
+    /// Nothing of a response was shown.
+    Waits(Booked, Gone),
+    /// Its head was.
+    Answers(PassingAnswer),
+    /// It is over.
+    Over,
+}
+
+/// A request that is told off.
+fn bad(status: StatusCode, code: &str, why: &str) -> Box<Refused> {
+    Box::new(Refused { end: End::Bad, response: reply::error(status, code, why, None) })
+}
+
+fn read(message: &[u8]) -> Result<ProcessingRequest<'_>, CallEnd> {
+    ProcessingRequest::read(message).map_err(|e| CallEnd::new(Code::InvalidArgument, e.to_string()))
+}
+
+impl Exchange<'_> {
+    /// Reads a request until it can be placed; `None` = the proxy has nothing to ask.
+    async fn came(&self, inbox: &mut Inbox) -> Result<Option<Came>, CallEnd> {
+        let late = |_| CallEnd::new(Code::DeadlineExceeded, "no request came in time");
+        let message = timeout_at(self.limit, inbox.next()).await.map_err(late)??;
+        let Some(message) = message else { return Ok(None) };
+        let came = self.worker.pool.clock.now();
+        let first = read(&message)?;
+        let Some(Said::RequestHeaders(lines, is_end)) = &first.said else {
+            let why = "no request headers: write request_header_mode: SEND (or DEFAULT) in processing_mode";
+            return Err(CallEnd::new(Code::InvalidArgument, why));
+        };
+        let modes = first.modes.unwrap_or(FULL_DUPLEX);
+        if first.only_observes || modes.request == BodyMode::Other {
+            let why = "observability_mode, and body modes other than NONE, STREAMED, BUFFERED, BUFFERED_PARTIAL and FULL_DUPLEX_STREAMED, leave nothing to pick";
+            return Err(CallEnd::new(Code::FailedPrecondition, why));
+        }
+        let recorded =
+            self.worker.traffic.as_ref().filter(|_| told::pseudo(lines, ":method") == Some(b"POST"));
+        let recording = recorded.map(|to| Recording::begin(to, self.worker.pool.clock, came));
+        let gone = Gone::new(self.worker);
+        let parts = parts(lines);
+        let id = self.worker.id(parts.as_ref().map_or(&HeaderMap::new(), |parts| &parts.headers));
+        let begun = Begun { gone, id: id.clone(), recording };
+        let entered = match self.enter(came, id, parts, lines.len()) {
+            Ok(entered) => entered,
+            Err(refused) => return Ok(Some(Came::Refused(refused, begun))),
+        };
+        let gathered = match (is_end, modes.request) {
+            (true, _) | (_, BodyMode::None | BodyMode::Streamed | BodyMode::Other) => {
+                Gathered::Whole(Bytes::new(), Due::Head)
+            }
+            (false, BodyMode::Buffered | BodyMode::BufferedPartial) => {
+                self.goes_on(Answers::RequestHeaders).await;
+                self.gather(inbox, &entered, Due::Body).await?
+            }
+            (false, BodyMode::FullDuplex) => {
+                self.gather(inbox, &entered, Due::Both { trailers: false }).await?
+            }
+        };
+        Ok(Some(match gathered {
+            Gathered::Whole(body, due) => {
+                let subset = first.subset;
+                Came::Whole(Box::new(Asked { entered, body, begun, modes, subset, due }))
+            }
+            Gathered::TooLarge => {
+                let why =
+                    format!("The request's body is larger than {} bytes.", entered.rules.limits.body_bytes);
+                Came::Refused(bad(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", &why), begun)
+            }
+            Gathered::Late => {
+                let why =
+                    format!("The request's body did not come within {} s.", entered.rules.limits.body_s);
+                Came::Refused(bad(StatusCode::REQUEST_TIMEOUT, "slow_body", &why), begun)
+            }
+            Gathered::Overtaken => Came::Overtaken,
+        }))
+    }
+
+    /// Lets a request in by its head of so many lines.
+    fn enter(
+        &self,
+        came: At,
+        id: HeaderValue,
+        parts: Option<Parts>,
+        lines: usize,
+    ) -> Result<Entered, Box<Refused>> {
+        let most = self.worker.rules.now().limits.headers;
+        if lines > most {
+            let why = format!("The request has more than {most} header lines.");
+            return Err(bad(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "too_many_headers", &why));
+        }
+        let unread = || bad(StatusCode::BAD_REQUEST, "bad_head", "The request's head can't be read.");
+        self.worker.enter(came, id, parts.ok_or_else(unread)?)
+    }
+
+    /// Reads a body to its end.
+    async fn gather(&self, inbox: &mut Inbox, entered: &Entered, due: Due) -> Result<Gathered, CallEnd> {
+        let most = entered.rules.limits.body_bytes;
+        let mut body = BytesMut::new();
+        loop {
+            let message = match timeout_at(self.limit, inbox.next()).await {
+                Ok(Ok(Some(message))) => message,
+                Ok(Ok(None)) => return Ok(Gathered::Overtaken),
+                Ok(Err(end)) if end.is_too_large() => return Ok(Gathered::TooLarge),
+                Ok(Err(end)) => return Err(end),
+                Err(_) => return Ok(Gathered::Late),
+            };
+            let (is_end, due) = match read(&message)?.said {
+                Some(Said::RequestBody(piece)) if body.len() + piece.body.len() > most => {
+                    return Ok(Gathered::TooLarge);
+                }
+                Some(Said::RequestBody(piece)) => {
+                    body.extend_from_slice(piece.body);
+                    // Of one that was cut off at the proxy's bound no more comes.
+                    (piece.is_end || due == Due::Body, due)
+                }
+                Some(Said::RequestTrailers) if due == Due::Body => (true, Due::Trailers),
+                Some(Said::RequestTrailers) => (true, Due::Both { trailers: true }),
+                _ => return Ok(Gathered::Overtaken),
+            };
+            if is_end {
+                return Ok(Gathered::Whole(body.freeze(), due));
+            }
+        }
+    }
+
+    async fn goes_on(&self, to: Answers) {
+        self.outbox.send(&go_on(to, &Mutation::default(), BodyChange::Keep, None)).await;
+    }
+
+    /// Tells the client itself.
+    async fn refuses(&self, refused: Refused, begun: Begun) -> Result<(), CallEnd> {
+        let Begun { gone, id, recording } = begun;
+        self.worker.stats.end(refused.end);
+        gone.counted();
+        let mut response = refused.response;
+        if let Some(mut recording) = recording {
+            recording.note(|told| told.own_status = Some(response.status().as_u16()));
+        }
+        response.headers_mut().entry(REQUEST_ID).or_insert(id);
+        self.outbox.send(&told::instead(response).await).await;
+        Ok(())
+    }
+
+    /// Places a request, says where it goes, and counts what is shown of the response.
+    async fn placed(&self, asked: Asked, inbox: &mut Inbox) -> Result<(), CallEnd> {
+        let worker = self.worker;
+        let Asked { entered, body, begun, modes, subset, due } = asked;
+        let sees = matches!(modes.response, BodyMode::Streamed | BodyMode::FullDuplex);
+        let mut call = match worker.call(entered, body, sees) {
+            Ok(call) => call,
+            Err(refused) => return self.refuses(*refused, begun).await,
+        };
+        let Begun { gone, recording, .. } = begun;
+        call.asked.among = subset.as_ref().map(|subset| worker.pool.at(subset));
+        call.recording = recording.map(|recording| call.begun(recording, worker.pool.clock.now()));
+        if let Some(page) = worker.models(&call) {
+            worker.stats.end(End::Answered);
+            gone.counted();
+            self.outbox.send(&told::instead(reply::json(page)).await).await;
+            return Ok(());
+        }
+        worker.mirror(&call);
+        let placed = tokio::select! {
+            biased;
+            placed = worker.book(&mut call) => placed,
+            () = inbox.ended() => return Ok(()),
+        };
+        let mut booked = match placed {
+            Ok(booked) => booked,
+            Err(refusal) => {
+                let mut response = worker.refuse(&mut call, refusal);
+                gone.counted();
+                call.toll.take().into_iter().for_each(Toll::waive);
+                response.headers_mut().entry(REQUEST_ID).or_insert(call.id.clone());
+                self.outbox.send(&told::instead(response).await).await;
+                return Ok(());
+            }
+        };
+        worker.sends(&mut call, &mut booked);
+        self.names(&call, &booked, due).await;
+        let mut sent = Sent { call, modes, sees, stage: Stage::Waits(booked, gone) };
+        while let Some(message) = inbox.next().await? {
+            self.follows(&mut sent, &message).await?;
+            if matches!(sent.stage, Stage::Over) {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Says where a request goes.
+    async fn names(&self, call: &Call, booked: &Booked, due: Due) {
+        let worker = self.worker;
+        let of_key = |name: &str| call.rules.bearer(name);
+        let own_key = of_key(&booked.replica().name);
+        let mut further = worker.pool.next_best(&call.asked, booked, worker.fallbacks);
+        // One request's headers hold one key.
+        further.retain(|one| of_key(&one.name) == own_key);
+        let endpoints = told::endpoints(booked, further.iter().map(Arc::as_ref));
+        let tier = worker.pool.tiers.of(&call.asked, booked.tier()).filter(|_| !call.message.body.is_empty());
+        let body = tier.map(|tier| tier.named_in(&call.message.body, &call.asked));
+        let told = told::for_replica(call, booked, &endpoints, body.as_ref());
+        let (to, change) = match (due, &body) {
+            (Due::Body, Some(body)) => (Answers::RequestBody, BodyChange::Replace(body)),
+            (Due::Body, None) => (Answers::RequestBody, BodyChange::Keep),
+            (Due::Trailers, _) => (Answers::RequestTrailers, BodyChange::Keep),
+            (Due::Head | Due::Both { .. }, _) => (Answers::RequestHeaders, BodyChange::Keep),
+        };
+        self.outbox.send(&go_on(to, &told, change, Some(&endpoints))).await;
+        if let Due::Both { trailers } = due {
+            let body = body.as_ref().unwrap_or(&call.message.body);
+            told::back(self.outbox, Answers::RequestBody, body, !trailers).await;
+            if trailers {
+                self.goes_on(Answers::RequestTrailers).await;
+            }
+        }
+    }
+
+    /// What comes after a request was sent on its way.
+    async fn follows(&self, sent: &mut Sent, message: &[u8]) -> Result<(), CallEnd> {
+        let request = read(message)?;
+        match request.said {
+            // Of a body that was not waited for.
+            Some(Said::RequestBody(piece)) => {
+                self.piece(Answers::RequestBody, sent.modes.request, piece).await;
+            }
+            Some(Said::RequestTrailers) => self.goes_on(Answers::RequestTrailers).await,
+            Some(Said::ResponseHeaders(lines, is_end)) => {
+                let told = self.heads(sent, &lines, request.served.as_deref())?;
+                self.outbox.send(&go_on(Answers::ResponseHeaders, &told, BodyChange::Keep, None)).await;
+                sent.ends(is_end);
+            }
+            Some(Said::ResponseBody(piece)) => {
+                // Of a body that may be cut off here and goes on there nothing is read.
+                let is_read = sent.modes.response != BodyMode::BufferedPartial;
+                if let (Stage::Answers(answer), true) = (&mut sent.stage, is_read) {
+                    answer.passes(piece.body, self.worker.pool.clock.now());
+                }
+                self.piece(Answers::ResponseBody, sent.modes.response, piece).await;
+                sent.ends(piece.is_end);
+            }
+            Some(Said::ResponseTrailers) => {
+                self.goes_on(Answers::ResponseTrailers).await;
+                sent.ends(true);
+            }
+            Some(Said::RequestHeaders(..)) | None => {
+                let why = "a message that does not come after the request's head, or that nobody knows";
+                return Err(CallEnd::new(Code::InvalidArgument, why));
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers a piece of a body, which stays as it is.
+    async fn piece(&self, to: Answers, mode: BodyMode, piece: HttpPiece<'_>) {
+        match mode {
+            BodyMode::FullDuplex => told::back(self.outbox, to, piece.body, piece.is_end).await,
+            _ => self.goes_on(to).await,
+        }
+    }
+
+    /// A response's head was shown: what it says of its replica, and what is put on it.
+    fn heads(
+        &self,
+        sent: &mut Sent,
+        lines: &HeaderLines<'_>,
+        served: Option<&str>,
+    ) -> Result<Mutation, CallEnd> {
+        let worker = self.worker;
+        let now = worker.pool.clock.now();
+        let Stage::Waits(booked, gone) = std::mem::replace(&mut sent.stage, Stage::Over) else {
+            return Err(CallEnd::new(Code::InvalidArgument, "a second head of a response"));
+        };
+        let call = &mut sent.call;
+        let booked = self.at_last(call, booked, served);
+        let status = told::pseudo(lines, ":status").and_then(|status| StatusCode::from_bytes(status).ok());
+        let headers = told::headers(lines).unwrap_or_default();
+        let judged = JudgedHead::of((status.unwrap_or_default(), &headers), now, worker.pool.clock);
+        worker.stats.took(RequestStage::Head, now - booked.sent());
+        let status = status.unwrap_or_default().as_u16();
+        call.record(|recording| recording.head((now, status, judged.retry_after()), &headers, None));
+        let mut own = HeaderMap::new();
+        headers.get(REQUEST_ID).into_iter().for_each(|id| drop(own.insert(REQUEST_ID, id.clone())));
+        worker.mark(call, &mut own, &booked);
+        let protocol = passing::protocol(call.message.path.path());
+        let kind = headers.get(CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
+        let has_events = kind.starts_with(stream_type(protocol).as_bytes());
+        let is_stream = sent.sees && has_events;
+        if has_events && sent.modes.response == BodyMode::Buffered {
+            // It comes whole, and is to be read as what it is all the same.
+            call.record(|recording| recording.of_try(|one| one.streams = true));
+        }
+        // What was shed or failed is no answer to pay for.
+        let toll = call.toll.take();
+        let (toll, waived) = match judged.end {
+            End::Answered | End::Refused => (toll, None),
+            _ => (None, toll),
+        };
+        waived.into_iter().for_each(Toll::waive);
+        let whole = (judged.verdict, judged.end);
+        let recording = call.recording.take();
+        let (ends, under_way) = (call.ends.clone(), call.under_way.take());
+        let begun =
+            BegunAnswer { came: call.came, head: now, booked, whole, toll, recording, ends, under_way };
+        gone.counted();
+        let (stats, clock) = (Arc::clone(&worker.stats), worker.pool.clock);
+        sent.stage = Stage::Answers(PassingAnswer::new(begun, is_stream.then_some(protocol), stats, clock));
+        Ok(told::set(&own))
+    }
+
+    /// The replica that a request is at: another one than was chosen, where that could not be reached and the proxy says who served it. What became of the one that was
+    /// chosen nobody says, so that nothing is held against it.
+    fn at_last(&self, call: &mut Call, booked: Booked, served: Option<&str>) -> Booked {
+        let chosen = booked.replica().place.endpoint().map(|endpoint| endpoint.to_string());
+        let Some(served) = served.filter(|served| Some(*served) != chosen.as_deref()) else { return booked };
+        let at = self.worker.pool.at(&[served.to_owned()]);
+        if at.is_empty() {
+            return booked;
+        }
+        let among = call.asked.among.replace(at);
+        let moved = self.worker.pool.again(&call.asked, &[], false);
+        call.asked.among = among;
+        let Some(mut moved) = moved else { return booked };
+        drop(booked);
+        self.worker.sends(call, &mut moved);
+        moved
+    }
+}
+
+/// What was read of a body.
+enum Gathered {
+    Whole(Bytes, Due),
+    TooLarge,
+    Late,
+    /// The client was answered meanwhile, or has gone.
+    Overtaken,
+}
+
+impl Sent {
+    fn ends(&mut self, is_end: bool) {
+        if let (true, Stage::Answers(answer)) = (is_end, &mut self.stage) {
+            answer.end(true);
+            self.stage = Stage::Over;
+        }
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        // A proxy that shows no body says no more of its end than that it lets go of the call; of one that does, its client went away.
+        if let (Stage::Answers(answer), false) = (&mut self.stage, self.sees) {
+            answer.end(true);
+        }
+    }
+}
+
+/// A request's head as HTTP/1 would have it.
+fn parts(lines: &HeaderLines<'_>) -> Option<Parts> {
+    let mut parts = Request::new(()).into_parts().0;
+    parts.method = Method::from_bytes(told::pseudo(lines, ":method")?).ok()?;
+    parts.uri = std::str::from_utf8(told::pseudo(lines, ":path")?).ok()?.parse().ok()?;
+    parts.headers = told::headers(lines)?;
+    Some(parts)
+}
