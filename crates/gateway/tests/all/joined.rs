@@ -24,7 +24,7 @@ use crate::kit::{Act, Answer, Mock, gateway, is_empty, recorded, send, until};
 
 /// One that waits as long as it may, so that only what it is about ends a wait.
 fn patient(spec: &mut GatewaySpec) {
-    spec.batching = Some(JoinSpec { wait_ms: 2_000.0, ..JoinSpec::default() });
+    spec.batching = Some(JoinSpec { wait_ms: 10_000.0, ..JoinSpec::default() });
     spec.admin = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
     // What is tried again is not what these are about.
     (spec.retry.share, spec.retry.reserve_per_s) = (1.0, 1_000.0);
@@ -190,7 +190,7 @@ fn as_many_as_may_are_sent_without_waiting_any_longer() {
     let mock = embeds(&embedder);
     let gateway = gateway(&[&mock], |spec| {
         patient(spec);
-        spec.batching.iter_mut().for_each(|batching| batching.inputs = 4);
+        spec.batching.iter_mut().for_each(|batching| (batching.wait_ms, batching.inputs) = (2_000.0, 4));
     });
     let body = |n: usize| json!({"model": "m", "input": vec!["word"; n]});
     let mut clients = vec![sends(gateway.addr, "", &body(1))];
@@ -571,7 +571,7 @@ fn by_keys(batching: Option<JoinSpec>) -> (Vec<String>, Vec<Vec<u8>>) {
 #[test]
 fn each_key_is_charged_as_if_its_requests_had_been_sent_alone() {
     let (alone, bodies) = by_keys(None);
-    assert_eq!(by_keys(Some(JoinSpec { wait_ms: 2_000.0, ..JoinSpec::default() })), (alone.clone(), bodies));
+    assert_eq!(by_keys(Some(JoinSpec { wait_ms: 10_000.0, ..JoinSpec::default() })), (alone.clone(), bodies));
     assert!(
         alone.iter().any(|line| line.contains("key=\"alice\",tenant=\"both\",outcome=\"admitted\"} 3")),
         "{alone:?}"
@@ -674,7 +674,7 @@ fn another_reading_of_the_file_puts_it_in_force_at_once() {
     let body = json!({"model": "m", "input": "x"});
     let mut clients: Vec<_> = (0..3).map(|_| sends(gateway.addr, "", &body)).collect();
     until("each is sent", || mock.count() == 3);
-    spec.batching = Some(JoinSpec { wait_ms: 2_000.0, ..JoinSpec::default() });
+    spec.batching = Some(JoinSpec { wait_ms: 10_000.0, ..JoinSpec::default() });
     assert!(gateway.reloader().reload(&spec).expect("a sound spec").later.is_empty());
     clients.push(sends(gateway.addr, "", &body));
     until("nobody is under way that it knows", || mock.count() == 4);
