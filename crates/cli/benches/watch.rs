@@ -289,18 +289,31 @@ fn watched(fleet: &Fleet, pages: usize, (every_s, seconds, churn): (f64, f64, f6
     Ok(peak)
 }
 
-/// How memory went on from its first third.
+/// What is remembered of pages fills up for so long, s.
+const FILLS_S: f64 = 1_260.0;
+
+/// How memory went on once it stood, or from its first third where the bench is shorter than that.
 fn course_of(course: &[(f64, u64)], gone: usize) {
-    let settled = &course[course.len() / 3..];
+    let stands = course.partition_point(|(at, _)| *at < FILLS_S);
+    let (from, since) = match stands < 4 * course.len() / 5 {
+        true => (stands, "once twenty minutes were remembered"),
+        false => (course.len() / 3, "from its first third on, while it still fills"),
+    };
+    let settled = &course[from..];
     let n = settled.len() as f64;
     let (mean_t, mean_m) =
         settled.iter().fold((0.0, 0.0), |(t, m), (s, kib)| (t + s / n, m + *kib as f64 / n));
     let cov: f64 = settled.iter().map(|(s, kib)| (s - mean_t) * (*kib as f64 - mean_m)).sum();
     let var: f64 = settled.iter().map(|(s, _)| (s - mean_t).powi(2)).sum();
     let day = 86_400.0 * cov / var / mean_m;
+    let quarter = |n: usize| {
+        let part = &course[n * course.len() / 4..(n + 1) * course.len() / 4];
+        let sum: u64 = part.iter().map(|(_, kib)| kib).sum();
+        format!("{:.0}", sum as f64 / part.len().max(1) as f64 / 1024.0)
+    };
     say(format!(
-        "  {gone} pages were replaced; memory {:.0} MiB, {:+.1} % of it a day by its slope",
-        mean_m / 1024.0,
+        "  {gone} pages were replaced; memory {} MiB in its quarters, {:+.1} % a day by its slope {since}",
+        (0..4).map(quarter).collect::<Vec<_>>().join(", "),
         100.0 * day
     ));
 }
