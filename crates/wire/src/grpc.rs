@@ -97,7 +97,7 @@ impl CallMessages {
     ///
     /// # Errors
     /// There will be none: see [`FrameError`]. The length is looked at before its bytes are waited for.
-    pub fn next(&mut self) -> Result<Option<Bytes>, FrameError> {
+    pub fn take(&mut self) -> Result<Option<Bytes>, FrameError> {
         let Some((head, rest)) = self.bytes.split_first_chunk::<HEAD>() else { return Ok(None) };
         let len = u32::from_be_bytes([head[1], head[2], head[3], head[4]]);
         match head[0] {

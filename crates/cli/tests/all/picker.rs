@@ -3,7 +3,7 @@
 //! `scripts/real-server setup envoy` installs both (`.ci/run` does). Where they are not installed these tests are skipped, or fail where parts are required.
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -192,7 +192,10 @@ fn envoy_sends_each_request_where_it_is_told() {
     engines.into_iter().for_each(Engine::stop);
     let each = logs.each_ref().map(|log| answered(log));
     assert_eq!(each.each_ref().map(Vec::len), picked, "the engine that was picked is the one that was asked");
-    assert!(picked.iter().all(|count| *count > 10), "{picked:?}");
+    assert!(
+        picked.iter().filter(|count| **count > 0).count() > 1,
+        "a choice that is none shows nothing: {picked:?}"
+    );
     let mut ids: Vec<&String> = each.iter().flatten().collect();
     let all = ids.len();
     ids.sort_unstable();
@@ -257,32 +260,38 @@ fn what_envoys_clients_do_comes_through() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let engine = Engine::start("demo");
-    let picking = Picking::start(folder.path(), &[&engine], "admission: {wait_s: 0.5}\n");
+    let picking = Picking::start(folder.path(), &[&engine], "admission: {wait_s: 1}\n");
     let own = address(&engine);
     let envoy = Envoy::start(folder.path(), picking.port, &[own.clone(), own.clone(), own], |text| text);
-    let curl = |body: &str, seconds: &str| {
+    let curl = |body: &Value| {
         let file = folder.path().join("body.json");
-        std::fs::write(&file, body).expect("written");
-        let body = format!("@{}", file.display());
+        std::fs::write(&file, body.to_string()).expect("written");
         let url = format!("http://127.0.0.1:{}/v1/chat/completions", envoy.port);
-        let output = Command::new("curl")
-            .args(["-sN", "-m", seconds, "-w", "\n%{http_code} %header{retry-after}", "--json", &body, &url])
-            .output()
-            .expect("curl starts");
+        let mut command = Command::new("curl");
+        let body = format!("@{}", file.display());
+        command.args(["-sN", "-m", "60", "-w", "\n%{http_code} %header{retry-after}", "--json", &body, &url]);
+        command.stdout(Stdio::piped()).spawn().expect("curl starts")
+    };
+    let whole = |body: &Value| {
+        let output = curl(body).wait_with_output().expect("it ends");
         String::from_utf8(output.stdout).expect("text")
     };
-    let long = json!({"model": "demo", "stream": true, "max_tokens": 4000, "messages": [{"role": "user", "content": "hi"}]});
-    let told = curl(&long.to_string(), "1");
-    assert!(told.contains("data: "), "it had begun: {told}");
+    let long = json!({"model": "demo", "stream": true, "max_tokens": 8000, "messages": [{"role": "user", "content": "hi"}]});
+    let mut leaves = curl(&long);
+    let mut begins = [0; 6];
+    leaves.stdout.as_mut().expect("piped").read_exact(&mut begins).expect("an event");
+    assert_eq!(&begins, b"data: ");
+    leaves.kill().expect("it lives");
+    leaves.wait().expect("killed");
     picking.is_empty();
     until("it is counted", || picking.ended("cancelled") == 1);
     let short = json!({"model": "demo", "max_tokens": 4, "messages": [{"role": "user", "content": "x".repeat(300_000)}]});
-    let told = curl(&short.to_string(), "60");
+    let told = whole(&short);
     assert!(told.ends_with("\n200 "), "a body of many pieces: {}", &told[told.len().saturating_sub(300)..]);
     picking.is_empty();
     engine.stop();
     until("nobody is there", || picking.gateway.page("/readyz").starts_with("no replica"));
-    let told = curl(&short.to_string(), "60");
+    let told = whole(&short);
     assert!(told.contains("\"code\":\"no_replica\"") && told.ends_with("\n503 1"), "{told}");
 }
 

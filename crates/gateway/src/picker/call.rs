@@ -77,7 +77,7 @@ impl Inbox {
 
     async fn read(&mut self) -> Result<Option<Bytes>, CallEnd> {
         loop {
-            if let Some(message) = self.pieces.next()? {
+            if let Some(message) = self.pieces.take()? {
                 return Ok(Some(message));
             }
             match self.body.frame().await {
@@ -124,9 +124,12 @@ impl Outbox {
     }
 }
 
+/// What answers a call.
+type Work = Pin<Box<dyn Future<Output = Result<(), CallEnd>>>>;
+
 /// The answer to a call, with the work on it inside.
 pub struct CallBody {
-    work: Option<Pin<Box<dyn Future<Output = Result<(), CallEnd>>>>>,
+    work: Option<Work>,
     outbox: Outbox,
     trailers: Option<HeaderMap>,
 }

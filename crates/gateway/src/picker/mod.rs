@@ -4,7 +4,7 @@
 //! the same code as one that passes here ([`proxy`](crate::proxy)); what differs is who sends it. So nothing is tried again, hedged or kept here: after the answer to a
 //! request the proxy goes on alone, and what it shows of the response is counted ([`passing`](crate::passing)). However the stream ends, the load is given back.
 //!
-//! [`call`] is one call's messages both ways, [`exchange`] one request's course, [`told`] what the proxy is told.
+//! `call` is one call's messages both ways, `exchange` one request's course, `told` what the proxy is told.
 
 mod call;
 mod exchange;

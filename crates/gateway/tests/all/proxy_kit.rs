@@ -253,8 +253,8 @@ impl Call {
                     () = run(picker, path, said, tell) => {}
                     _ = ended => {}
                 }
-                // The connection has this long to say that the stream is no more.
-                tokio::time::sleep(Duration::from_millis(50)).await;
+                // The connection has this long to say that the stream is no more; then it is no more itself.
+                tokio::time::sleep(Duration::from_millis(5)).await;
             });
         });
         Call { to: Some(to), from, end: Some(end), thread: Some(thread) }
@@ -326,7 +326,7 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        self.end.take().into_iter().for_each(|end| drop(end.send(())));
+        let _ = self.end.take().map(|end| end.send(()));
         self.thread.take().into_iter().for_each(|thread| drop(thread.join()));
     }
 }

@@ -150,7 +150,7 @@ fn a_call_is_cut_into_its_messages_wherever_it_is_split() {
         let (mut cut, mut found) = (CallMessages::new(1 << 20), Vec::new());
         for part in [&call[..at], &call[at..]] {
             cut.push(part);
-            while let Some(message) = cut.next().expect("sound") {
+            while let Some(message) = cut.take().expect("sound") {
                 found.push(message.to_vec());
             }
         }
@@ -164,7 +164,7 @@ fn what_is_no_frame_is_refused_before_it_is_waited_for() {
     let refused = |head: [u8; 5]| {
         let mut cut = CallMessages::new(100);
         cut.push(&head);
-        cut.next().expect_err("refused")
+        cut.take().expect_err("refused")
     };
     assert_eq!(refused([0, 0, 0, 0, 101]), FrameError::TooLarge(101));
     assert_eq!(refused([0, 255, 255, 255, 255]), FrameError::TooLarge(u32::MAX));

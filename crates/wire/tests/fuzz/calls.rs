@@ -12,7 +12,7 @@ fn cut(bytes: &[u8], size: usize) -> (Vec<Vec<u8>>, Option<FrameError>, bool) {
     for piece in bytes.chunks(size) {
         call.push(piece);
         loop {
-            match call.next() {
+            match call.take() {
                 Ok(Some(message)) => found.push(message.to_vec()),
                 Ok(None) => break,
                 Err(error) => return (found, Some(error), false),
