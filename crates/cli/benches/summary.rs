@@ -226,6 +226,7 @@ fn answer(request: u64, tokens: u32, chance: &mut Stream) -> Attempt {
         resent: None,
         asked_output: tokens,
         prompt_blocks: vec![],
+        media: Default::default(),
         bytes_out: 500 + chance.below(100),
         bytes_in: 4_000 + chance.below(100),
         connection: Some(chance.below(500) as u32),

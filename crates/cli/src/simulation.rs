@@ -215,6 +215,15 @@ pub fn end(load: &LoadSpec, window: Span, drain: Span) -> Span {
 /// takes.
 pub fn fits(world: &WorldSpec, scenario: &Scenario, end: Span) -> Result<(), Stop> {
     fault_spec::check(&world.faults, end).map_err(|e| Stop::usage(e.to_string()))?;
+    let shows = |class| {
+        let prompts = scenario.prompts_of(class);
+        prompts.images.is_some() || prompts.audio.is_some()
+    };
+    if (0..scenario.class_count() as u16).any(shows) {
+        return Err(Stop::usage(
+            "prompts.images, prompts.audio: a simulated world reads text alone; give the tokens that they come to as --isl",
+        ));
+    }
     world.validate().map_err(|e| Stop::usage(e.to_string()))?;
     adapters::of_classes(world.adapter_names(), scenario).map_err(|e| Stop::usage(e.to_string()))?;
     let (ArrivalSpec::Trace { file, sizes: TraceSizes::Own, .. }, Some(limit)) =

@@ -77,6 +77,8 @@ mod line;
 mod lint;
 #[path = "all/listed.rs"]
 mod listed;
+#[path = "all/media.rs"]
+mod media;
 #[path = "all/network.rs"]
 mod network;
 #[cfg(feature = "object-store")]

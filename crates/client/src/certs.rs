@@ -65,7 +65,7 @@ impl Shown {
 
 impl ResolvesClientCert for Shown {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        Some(Arc::clone(&self.0.get()))
+        Some(Arc::<CertifiedKey>::clone(&self.0.get()))
     }
 
     fn has_certs(&self) -> bool {

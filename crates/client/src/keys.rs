@@ -5,16 +5,17 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::{Duration, Instant};
 
+use plimsoll_model::Span;
 use plimsoll_workload::{TargetSpec, TokenSpec};
 
+use crate::clock::monotonic_ns;
 use crate::renewed::{Look, Renewed};
 use crate::secret::{Key, Secret, SecretError};
 use crate::token::TokenServer;
 
 /// Least time between two requests for a token: a server that refuses every one is not asked at each refusal.
-const ASK_APART: Duration = Duration::from_secs(5);
+const ASK_APART: Span = Span::from_secs(5);
 
 /// The key of this target; `None` where it names none.
 ///
@@ -63,14 +64,14 @@ fn of_token(target: &TargetSpec, token: &TokenSpec) -> Result<Key, SecretError> 
         return Ok(Arc::clone(key));
     }
     let server = TokenServer::new(target, token)?;
-    let asked = Instant::now();
+    let asked = monotonic_ns();
     let first = server.ask()?;
     let (mut last, mut renew) = (asked, first.renew_at(asked));
     let mut failed = None;
     let key = Renewed::start(first.key, move |why| {
-        let now = Instant::now();
+        let now = monotonic_ns();
         let due = why == Look::Refused || failed.is_some() || renew.is_some_and(|at| now >= at);
-        if !due || now.duration_since(last) < ASK_APART {
+        if !due || now - last < ASK_APART.0 {
             return failed.clone().map_or(Ok(None), Err);
         }
         last = now;

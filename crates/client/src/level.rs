@@ -214,7 +214,7 @@ impl Shared {
         if options.template.is_some() {
             options.id = self.name((arrival.id, attempt)).to_string();
         }
-        Prepared { body: Body::from(encode(&payload, options)), blocks }
+        Prepared { media: payload.media(), body: Body::from(encode(&payload, options)), blocks }
     }
 }
 

@@ -260,10 +260,12 @@ impl LevelDriver {
     /// Makes what will soon be due ready to send, while there is time.
     pub fn prepare(&self) {
         let mut ahead = self.ahead.borrow_mut();
-        while ahead.wants_more() && (self.armed.get() - self.now()) > Ahead::ROOM {
+        while ahead.wants_more() && (self.armed.get() - self.now()) > ahead.room() {
+            let begun = self.now();
             if !ahead.prepare_next(&self.shared) {
                 break;
             }
+            ahead.took(self.now() - begun);
         }
     }
 
@@ -278,7 +280,7 @@ impl LevelDriver {
         if !self.shared.open {
             self.note_begun(&mut row);
         }
-        row.prompt_blocks = prepared.blocks;
+        (row.prompt_blocks, row.media) = (prepared.blocks, prepared.media);
         if attempt == 0 {
             self.bench.shard.request(arrival.prompt_tokens);
             self.tally.borrow_mut().begun += 1;

@@ -18,6 +18,9 @@ use crate::request::Prepared;
 /// Most bodies kept ready.
 const AHEAD_MAX: usize = 16;
 
+/// Time that is left at the least.
+const ROOM: Span = Span::from_micros(300);
+
 /// See the module's head.
 #[derive(Debug, Default)]
 pub struct Ahead {
@@ -31,11 +34,21 @@ pub struct Ahead {
     taken: u64,
     ready: HashMap<u64, Prepared>,
     options: Option<RequestOptions>,
+    /// The longest that one took.
+    longest: Span,
 }
 
 impl Ahead {
-    /// Time that must be left before the next due moment to begin on a body.
-    pub const ROOM: Span = Span::from_micros(300);
+    /// Time that must be left before the next due moment to begin on a body: one with pictures takes milliseconds.
+    pub fn room(&self) -> Span {
+        ROOM.max(Span(2 * self.longest.0))
+    }
+
+    /// One took so long.
+    pub fn took(&mut self, span: Span) {
+        // Less and less of what was once: a stall of the machine is no body's length.
+        self.longest = span.max(Span(self.longest.0 - self.longest.0 / 16));
+    }
 
     /// For one worker's part of a schedule, which is one of so many shards.
     pub fn of(schedule: Arc<Schedule>, shards: u32, worker: usize, workers: usize) -> Ahead {

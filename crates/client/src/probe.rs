@@ -315,9 +315,7 @@ impl Probing {
             Err(error) => return Err(not_this(error.to_string())),
         };
         let payload = match self.spec.protocol.carries() {
-            Carries::Messages => {
-                Payload::Messages(vec![Message { role: Role::User, content: "hello".into() }])
-            }
+            Carries::Messages => Payload::Messages(vec![Message::text(Role::User, "hello")]),
             Carries::Documents => {
                 Payload::Documents { query: "hello".into(), documents: vec!["hello".into()] }
             }

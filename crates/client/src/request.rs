@@ -9,6 +9,7 @@ use std::io::{IoSlice, Write as _};
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName};
+use plimsoll_model::MediaCounts;
 use plimsoll_wire::kserve::HEADER_LENGTH;
 
 use crate::header_template::{HeaderTemplate, RequestNames};
@@ -25,6 +26,8 @@ pub struct Prepared {
     pub body: Body,
     /// Keyed hashes of the prompt's blocks.
     pub blocks: Vec<u64>,
+    /// The prompt's pictures and sounds.
+    pub media: MediaCounts,
 }
 
 /// A body up to this is put behind its head: `send` of one buffer takes less than `writev` of two, and under TLS it is one

@@ -7,7 +7,7 @@ use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -41,9 +41,9 @@ pub struct Token {
 }
 
 impl Token {
-    /// When the next one is to be asked for, of one that was asked for at this instant.
-    pub fn renew_at(&self, asked: Instant) -> Option<Instant> {
-        self.lives.map(|lives| asked + lives.mul_f64(RENEW_AT))
+    /// When the next one is to be asked for, of one that was asked for at this instant (CLOCK_MONOTONIC, ns).
+    pub fn renew_at(&self, asked_ns: i64) -> Option<i64> {
+        self.lives.map(|lives| asked_ns + lives.mul_f64(RENEW_AT).as_nanos() as i64)
     }
 }
 

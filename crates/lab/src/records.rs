@@ -58,6 +58,7 @@ pub fn answer(request: u64, due_ms: i64, ttft: i64, e2e: i64, tokens: u32) -> At
         resent: None,
         asked_output: tokens,
         prompt_blocks: Vec::new(),
+        media: Default::default(),
         bytes_out: 0,
         bytes_in: 0,
         connection: None,

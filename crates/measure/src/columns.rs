@@ -97,6 +97,10 @@ pub struct Columns {
 
     /// Prompt tokens asked.
     pub asked_prompt: Vec<u32>,
+    /// Pictures sent; empty where there are none.
+    pub(crate) images: Vec<u32>,
+    /// Sound sent, ms; empty where there is none.
+    pub(crate) audio_ms: Vec<u32>,
     /// Output tokens asked.
     pub asked_output: Vec<u32>,
     /// Prompt tokens reported; [`UNKNOWN`] where not.

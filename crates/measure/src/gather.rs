@@ -99,6 +99,8 @@ impl Gathered {
         self.push_metrics(due, attempt, fate);
         put(&mut self.columns.class, rows, attempt.class, 0);
         put(&mut self.columns.target, rows, attempt.target, 0);
+        put(&mut self.columns.images, rows, attempt.media.images, 0);
+        put(&mut self.columns.audio_ms, rows, attempt.media.audio_ms.min(u32::MAX.into()) as u32, 0);
         put(&mut self.columns.broken, rows, attempt.answer.broken, None);
         self.push_events(rows, attempt, fate);
         self.push_stages(rows, &attempt.answer.stages);
@@ -312,6 +314,8 @@ impl Gathered {
         pick(&mut columns.stages.counts, &lasts);
         pick(&mut columns.class, &lasts);
         pick(&mut columns.target, &lasts);
+        pick(&mut columns.images, &lasts);
+        pick(&mut columns.audio_ms, &lasts);
         let [_, _, times @ ..] = times(columns);
         times.into_iter().for_each(|column| pick(column, &lasts));
         pick(&mut columns.how, &lasts);

@@ -347,6 +347,9 @@ fn rates(
     let rate = |what: &dyn Fn(usize) -> f64| {
         per_second(finished().map(|i| (columns.end[i], what(i))), (start, stop), n)
     };
+    let carried = |column: &[u32], of: f64| {
+        (!column.is_empty()).then(|| rate(&|i| column.get(i).map_or(0.0, |n| f64::from(*n) * of)))
+    };
     let items = unit == SizeUnit::Items;
     let any_tokens = !items && finished().any(|i| output(i) > 0.0);
     let good: Vec<bool> = match budget {
@@ -370,6 +373,8 @@ fn rates(
         items_per_s: items.then(|| rate(&input)),
         total_tokens_per_s: any_tokens.then(|| rate(&|i| input(i) + output(i))),
         sessions_per_s,
+        images_per_s: carried(&columns.images, 1.0),
+        audio_s_per_s: carried(&columns.audio_ms, 1e-3),
         tokens_per_s_per_user: latency.tpot.as_ref().map(|tpot| inverse(&tpot.p50)),
         tokens_from: match usage {
             true if by_usage == n => "usage".to_owned(),
@@ -462,12 +467,17 @@ fn lengths(columns: &Columns, unit: SizeUnit, from: usize, to: usize) -> Lengths
         known += u64::from(columns.prompt[i]);
     }
     let finished: Vec<bool> = columns.fate[window.clone()].iter().map(|fate| fate.ended_well()).collect();
+    // What a picture or a sound comes to in tokens only the server knows.
+    let has = |column: &[u32], i: usize| column.get(i).is_some_and(|n| *n > 0);
+    let text_alone = |i: usize| !has(&columns.images, i) && !has(&columns.audio_ms, i);
+    let compared: Vec<bool> =
+        window.clone().zip(&finished).map(|(i, finished)| *finished && text_alone(i)).collect();
     Lengths {
         unit,
         prompt: length_figures(
             &columns.asked_prompt[window.clone()],
             &columns.prompt[window.clone()],
-            &finished,
+            &compared,
         ),
         output: length_figures(&columns.asked_output[window.clone()], &columns.output[window], &finished),
         cached_share: (known > 0).then(|| cached as f64 / known as f64),

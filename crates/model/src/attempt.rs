@@ -6,7 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{At, By, How, Outcome, Span, TcpFacts};
+use crate::{At, By, How, MediaCounts, Outcome, Span, TcpFacts};
 
 /// What a decoded event of an answer is.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
@@ -261,6 +261,9 @@ pub struct Attempt {
     /// Keyed hashes of the prompt's blocks, parent-chained: equal hash = equal block after an equal prefix.
     pub prompt_blocks: Vec<u64>,
 
+    /// Pictures and sounds that it carries.
+    #[serde(default)]
+    pub media: MediaCounts,
     /// Bytes of the request, head included.
     pub bytes_out: u64,
     /// Bytes of the answer, head included.
@@ -320,6 +323,7 @@ impl Attempt {
             resent: None,
             asked_output: 0,
             prompt_blocks: Vec::new(),
+            media: MediaCounts::default(),
             bytes_out: 0,
             bytes_in: 0,
             connection: None,

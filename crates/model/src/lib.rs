@@ -34,7 +34,7 @@ pub use level::{
 pub use logged::{Logged, LoggedRequest, LoggedTurn};
 pub use outcome::{By, How, Outcome};
 pub use page::{PageRead, PageSaid, SeriesName};
-pub use payload::{Datatype, Message, Payload, Role, SizeUnit, Tensor};
+pub use payload::{Datatype, Media, MediaCounts, Message, Payload, Role, SizeUnit, Tensor};
 pub use protocol::{Carries, Protocol};
 pub use run::{
     ClockAnchor, Fingerprint, Host, Manifest, Repeats, RunState, Sample, Time, join_labels, split_labels,

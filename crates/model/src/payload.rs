@@ -139,6 +139,73 @@ pub struct Message {
     pub role: Role,
     /// What is said.
     pub content: String,
+    /// What is shown or played with it.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub media: Vec<Media>,
+}
+
+impl Message {
+    /// Text alone.
+    pub fn text(role: Role, content: impl Into<String>) -> Message {
+        Message { role, content: content.into(), media: Vec::new() }
+    }
+}
+
+/// A picture or a sound of a message, by what it is made from. Its bytes are made where they are sent: a payload stays small.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Media {
+    /// A picture of noise.
+    Image {
+        /// Pixels.
+        width: u32,
+        /// Pixels.
+        height: u32,
+        /// Bits of a pixel: 1, 2, 4 or 8 in grey, 24 in colour.
+        bits: u8,
+        /// What its noise follows from.
+        key: u64,
+    },
+    /// A sound of noise, one channel of 16 bits.
+    Audio {
+        /// Samples.
+        samples: u32,
+        /// Samples per second.
+        rate: u32,
+        /// What its noise follows from.
+        key: u64,
+    },
+}
+
+/// Pictures and sounds of a request, those of earlier turns included.
+#[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct MediaCounts {
+    /// Pictures.
+    pub images: u32,
+    /// Their pixels.
+    pub pixels: u64,
+    /// How long the sounds last, ms.
+    pub audio_ms: u64,
+}
+
+impl MediaCounts {
+    /// Are there none?
+    pub fn is_none(&self) -> bool {
+        *self == MediaCounts::default()
+    }
+
+    /// Counts one in.
+    pub fn add(&mut self, media: &Media) {
+        match *media {
+            Media::Image { width, height, .. } => {
+                self.images += 1;
+                self.pixels += u64::from(width) * u64::from(height);
+            }
+            Media::Audio { samples, rate, .. } => {
+                self.audio_ms += u64::from(samples) * 1000 / u64::from(rate.max(1));
+            }
+        }
+    }
 }
 
 /// What one request carries.
@@ -157,4 +224,15 @@ pub enum Payload {
         /// The texts.
         documents: Vec<String>,
     },
+}
+
+impl Payload {
+    /// Its pictures and sounds.
+    pub fn media(&self) -> MediaCounts {
+        let mut counts = MediaCounts::default();
+        if let Payload::Messages(messages) = self {
+            messages.iter().flat_map(|message| &message.media).for_each(|media| counts.add(media));
+        }
+        counts
+    }
 }

@@ -105,6 +105,7 @@ impl Call {
     async fn submit(&self, mut record: TruthRecord, mut asked: GenerateRequest) -> Answer {
         record.stream = asked.stream;
         record.prompt_tokens = asked.prompt_tokens;
+        (record.media, record.media_tokens) = (asked.media, asked.media_tokens);
         record.output_tokens = asked.max_tokens.unwrap_or(0);
         let engine = &self.server.engine;
         if asked.endpoint.streams() {

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use plimsoll_model::ClockAnchor;
+use plimsoll_model::{ClockAnchor, MediaCounts};
 use serde::{Deserialize, Serialize};
 
 /// Records handed over at once.
@@ -65,6 +65,12 @@ pub struct TruthRecord {
     pub stream: bool,
     /// Prompt tokens.
     pub prompt_tokens: u32,
+    /// Pictures and sounds that it carries.
+    #[serde(default, skip_serializing_if = "MediaCounts::is_none")]
+    pub media: MediaCounts,
+    /// Of the prompt tokens, those that stand for them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub media_tokens: u32,
     /// Rows of its batch, where it carries tensors.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub items: u32,

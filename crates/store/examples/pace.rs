@@ -155,6 +155,7 @@ fn answer(request: u64, events: u64) -> Attempt {
         resent: None,
         asked_output: events.len() as u32,
         prompt_blocks: vec![],
+        media: Default::default(),
         bytes_out: 2_000 + jitter(4_000) as u64,
         bytes_in: 4_000 + jitter(300) as u64,
         connection: Some(jitter(500) as u32),

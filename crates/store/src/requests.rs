@@ -48,6 +48,9 @@ message requests {
     optional int32 cached_tokens (INTEGER(32, false));
     required binary tokens_rule (STRING);
     required group prompt_blocks (LIST) { repeated group list { required int64 element (INTEGER(64, false)); } }
+    optional int32 images (INTEGER(32, false));
+    optional int64 image_pixels (INTEGER(64, false));
+    optional int64 audio_ms (INTEGER(64, false));
     required int64 bytes_out (INTEGER(64, false));
     required int64 bytes_in (INTEGER(64, false));
     optional int32 connection (INTEGER(32, false));
@@ -210,6 +213,9 @@ fn writers() -> Vec<crate::table::Column<Attempt>> {
         maybe_int("cached_tokens", |a: &Attempt| a.answer.tokens.cached),
         text("tokens_rule", |a: &Attempt| a.answer.tokens.rule.name()),
         int_list("prompt_blocks", |a: &Attempt| a.prompt_blocks.as_slice(), |block| *block),
+        maybe_int("images", |a: &Attempt| Some(a.media.images).filter(|n| *n > 0)),
+        maybe_int("image_pixels", |a: &Attempt| Some(a.media.pixels).filter(|n| *n > 0)),
+        maybe_int("audio_ms", |a: &Attempt| Some(a.media.audio_ms).filter(|n| *n > 0)),
         int("bytes_out", |a: &Attempt| a.bytes_out),
         int("bytes_in", |a: &Attempt| a.bytes_in),
         maybe_int("connection", |a: &Attempt| a.connection),
@@ -299,6 +305,9 @@ fn findings(r: &mut ColumnReading<'_, Attempt>) -> Got<()> {
     r.int("asked_prompt_tokens", |a, v| a.asked_prompt = v)?;
     r.maybe_int("resent_tokens", |a, v| a.resent = v)?;
     r.int("asked_output_tokens", |a, v| a.asked_output = v)?;
+    r.maybe_int("images", |a, v| a.media.images = v.unwrap_or(0))?;
+    r.maybe_int("image_pixels", |a, v| a.media.pixels = v.unwrap_or(0))?;
+    r.maybe_int("audio_ms", |a, v| a.media.audio_ms = v.unwrap_or(0))?;
     r.maybe_int("prompt_tokens", |a, v| a.answer.tokens.prompt = v)?;
     r.maybe_int("output_tokens", |a, v| a.answer.tokens.output = v)?;
     r.maybe_int("cached_tokens", |a, v| a.answer.tokens.cached = v)?;

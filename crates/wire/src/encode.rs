@@ -12,7 +12,7 @@ use plimsoll_model::{Payload, Protocol, Span, Tensor};
 use serde_json::{Map, Value};
 
 use crate::template::{Filling, Template, escape, flat, messages};
-use crate::{kserve, messages as anthropic, ollama, scores};
+use crate::{kserve, media, messages as anthropic, ollama, scores};
 
 /// What every request of one target shares, and what varies between two of them (`max_tokens`, `id`).
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -166,11 +166,11 @@ fn text(payload: &Payload, options: &RequestOptions) -> String {
         body.text("model", model);
     }
     match options.protocol {
-        Protocol::Chat => body.raw("messages", |out| messages(payload, out)),
+        Protocol::Chat => body.raw("messages", |out| messages(payload, options.protocol, out)),
         Protocol::Completions => body.text("prompt", &flat(payload)),
         Protocol::Responses => match payload {
             Payload::Text(text) => body.text("input", text),
-            _ => body.raw("input", |out| messages(payload, out)),
+            _ => body.raw("input", |out| messages(payload, options.protocol, out)),
         },
         Protocol::Messages => anthropic::request(&mut body, payload, options),
         Protocol::OllamaChat | Protocol::OllamaGenerate => {
@@ -225,7 +225,10 @@ fn length(payload: &Payload) -> usize {
     match payload {
         Payload::Text(text) => text.len(),
         // With the braces and names around each.
-        Payload::Messages(messages) => messages.iter().map(|message| message.content.len() + 40).sum(),
+        Payload::Messages(messages) => messages
+            .iter()
+            .map(|message| message.content.len() + 40 + message.media.iter().map(media::room).sum::<usize>())
+            .sum(),
         Payload::Tensors(_) => 0,
         Payload::Documents { query, documents } => {
             query.len() + documents.iter().map(|document| document.len() + 4).sum::<usize>()

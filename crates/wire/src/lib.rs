@@ -5,7 +5,7 @@
 //! [`AnswerVerdict`] come out, and whoever read the bytes stamps them. Foreign bytes never panic and never grow memory past a
 //! stated bound.
 //!
-//! Reading order: [`mod@encode`] and [`template`] (requests), [`http1`] (answers off a
+//! Reading order: [`mod@encode`], [`template`] and [`media`] (requests), [`http1`] (answers off a
 //! connection), [`head`] (status and headers), [`sse`] (framing), [`decode`]
 //! (answers; inside it `stream`, `chunk`, `tally`, `form`, `whole` and `fault`; `messages`, `ollama` and `scores` hold all of a client's half of these), [`kserve`] (tensors, both sides), [`exposition`] (pages of metrics) and [`prometheus_api`] (what a Prometheus scraped of them), [`remote_write`] (what it sends by itself), [`otlp_metrics`] (what OpenTelemetry's senders do), [`grpc`] (calls) and [`ext_proc`] (what Envoy asks in them), then [`server`] and [`prometheus`] for the server side, and
 //! [`trace`] (spans of others), [`mod@foreign`] (result files of other load generators) and [`mod@log`] (logs of production).
@@ -26,10 +26,12 @@ mod instant;
 pub mod kserve;
 mod lines;
 pub mod log;
+pub mod media;
 mod messages;
 mod ollama;
 pub mod otlp_json;
 pub mod otlp_metrics;
+mod parts;
 pub mod prometheus;
 pub mod prometheus_api;
 mod protobuf;

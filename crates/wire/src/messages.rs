@@ -38,8 +38,10 @@ pub(crate) fn request(body: &mut Body<'_>, payload: &Payload, options: &RequestO
         body.text("system", &system.join("\n\n"));
     }
     body.raw("messages", |out| match payload {
-        Payload::Messages(all) => template::talk(all.iter().filter(|message| !is_system(message)), out),
-        other => template::messages(other, out),
+        Payload::Messages(all) => {
+            template::talk(all.iter().filter(|message| !is_system(message)), options.protocol, out)
+        }
+        other => template::messages(other, options.protocol, out),
     });
     body.raw("max_tokens", |out| push(out, options.max_tokens.unwrap_or(MAX_TOKENS)));
 }

@@ -49,7 +49,7 @@ pub(crate) fn extra(options: &RequestOptions) -> Map<String, Value> {
 pub(crate) fn request(body: &mut Body<'_>, payload: &Payload, options: &RequestOptions) {
     match options.protocol {
         Protocol::OllamaGenerate => body.text("prompt", &template::flat(payload)),
-        _ => body.raw("messages", |out| template::messages(payload, out)),
+        _ => body.raw("messages", |out| template::messages(payload, options.protocol, out)),
     }
     body.raw("stream", |out| out.push_str(if options.stream { "true" } else { "false" }));
 }

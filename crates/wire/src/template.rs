@@ -8,7 +8,9 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use plimsoll_model::{Message, Payload};
+use plimsoll_model::{Message, Payload, Protocol};
+
+use crate::parts;
 
 /// What a placeholder stands for.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -146,7 +148,7 @@ impl Template {
             Name::Id => filling.id.into(),
             Name::Messages => {
                 let mut all = String::new();
-                messages(filling.payload, &mut all);
+                messages(filling.payload, Protocol::Chat, &mut all);
                 all.into()
             }
             Name::MaxTokens => bare(filling.max_tokens, in_text).into(),
@@ -230,7 +232,7 @@ pub(crate) fn flat(payload: &Payload) -> std::borrow::Cow<'_, str> {
 }
 
 /// Appends the payload as a JSON list of messages; a plain text is one message of the user.
-pub(crate) fn messages(payload: &Payload, out: &mut String) {
+pub(crate) fn messages(payload: &Payload, protocol: Protocol, out: &mut String) {
     match payload {
         Payload::Text(text) => {
             out.push_str("[{\"role\":\"user\",\"content\":\"");
@@ -238,14 +240,15 @@ pub(crate) fn messages(payload: &Payload, out: &mut String) {
             out.push_str("\"}]");
         }
         Payload::Tensors(_) | Payload::Documents { .. } => out.push_str("[]"),
-        Payload::Messages(all) => talk(all.iter(), out),
+        Payload::Messages(all) => talk(all.iter(), protocol, out),
     }
 }
 
 /// Appends these messages as a JSON list.
-pub(crate) fn talk<'a>(messages: impl Iterator<Item = &'a Message>, out: &mut String) {
+pub(crate) fn talk<'a>(messages: impl Iterator<Item = &'a Message>, protocol: Protocol, out: &mut String) {
     out.push('[');
-    for (i, Message { role, content }) in messages.enumerate() {
+    for (i, message) in messages.enumerate() {
+        let Message { role, content, media } = message;
         let role = match role {
             plimsoll_model::Role::System => "system",
             plimsoll_model::Role::User => "user",
@@ -255,11 +258,21 @@ pub(crate) fn talk<'a>(messages: impl Iterator<Item = &'a Message>, out: &mut St
         out.push_str(comma);
         out.push_str("{\"role\":\"");
         out.push_str(role);
-        out.push_str("\",\"content\":\"");
-        escape(content, out);
-        out.push_str("\"}");
+        out.push_str("\",\"content\":");
+        match media.is_empty() {
+            true => quoted(content, out),
+            false => parts::content(message, protocol, out),
+        }
+        out.push('}');
     }
     out.push(']');
+}
+
+/// Appends `text` as a JSON string.
+pub(crate) fn quoted(text: &str, out: &mut String) {
+    out.push('"');
+    escape(text, out);
+    out.push('"');
 }
 
 /// Appends `text` as the inside of a JSON string (RFC 8259, section 7).

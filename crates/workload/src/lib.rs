@@ -4,7 +4,7 @@
 //! says what the client does next come out. Nothing here opens a file or a socket or reads a clock: files are bytes handed
 //! in, time is an argument, chance is a named stream.
 //!
-//! Reading order: [`scenario`] and its parts [`target`], [`arrivals`], [`sizes`], [`tensors`], [`policy`], [`units`]; [`check`] and [`error`] for
+//! Reading order: [`scenario`] and its parts [`target`], [`arrivals`], [`sizes`], [`media`], [`tensors`], [`policy`], [`units`]; [`check`] and [`error`] for
 //! what is refused; [`trace`], [`prompt_file`] and [`material`] for files; [`graph`] (sessions whose turns wait for each other); [`mod@rebuild`] (a log made into a trace); [`draw`] and [`schedule`]; [`words`] and
 //! [`prompts`]; [`blocks`] (what of them an engine's cache can share); [`player`].
 
@@ -23,6 +23,7 @@ pub mod error;
 
 pub mod graph;
 pub mod material;
+pub mod media;
 pub mod prompt_file;
 pub mod rebuild;
 pub mod trace;
@@ -42,6 +43,7 @@ pub use draw::Arrival;
 pub use error::TraceError;
 pub use error::{SpecError, closest, nearest};
 pub use material::Material;
+pub use media::{AudioSpec, ImageSpec};
 pub use player::{Action, AttemptEnd, Attempted, Deadline, Player};
 pub use policy::{CancelAfter, CancelSpec, ClientSpec, Connections, Jitter, RetryOn, RetrySpec, Timeouts};
 pub use prompts::{Prompts, Said, block_key};

@@ -45,7 +45,11 @@ impl Material {
             }
             let prompts = scenario.prompts_of(class);
             let turns = prompts.sessions.as_ref().and_then(|s| s.turns.file());
-            for file in [sizes.prompt.file(), sizes.output.file(), turns].into_iter().flatten() {
+            let images = prompts.images.iter().flat_map(|images| images.laws().map(|(_, law)| law.file()));
+            let sounds = prompts.audio.iter().map(|audio| audio.count.file());
+            let laws =
+                [sizes.prompt.file(), sizes.output.file(), turns].into_iter().chain(images).chain(sounds);
+            for file in laws.flatten() {
                 if !material.lengths.contains_key(file) {
                     let lengths = read_lengths(&read(file)?, file)?;
                     material.lengths.insert(file.to_string(), Arc::new(lengths));

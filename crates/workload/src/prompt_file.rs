@@ -51,9 +51,9 @@ pub fn read_prompts(bytes: &[u8], name: &str) -> Result<Vec<Entry>, TraceError> 
             ))
         })?;
         let messages = match (line.prompt, line.messages) {
-            (Some(content), None) => vec![Message { role: Role::User, content }],
+            (Some(content), None) => vec![Message::text(Role::User, content)],
             (None, Some(list)) if !list.is_empty() => {
-                list.into_iter().map(|m| Message { role: m.role, content: m.content }).collect()
+                list.into_iter().map(|m| Message::text(m.role, m.content)).collect()
             }
             _ => return Err(broken("want either \"prompt\" or a non-empty \"messages\"".to_string())),
         };

@@ -15,12 +15,14 @@
 //! ([`crate::AnswerText::Real`]) and hands them in ([`Prompts::render_with`]). A turn of a trace's session without block ids
 //! begins with the longest prompt and answer that it comes after and that fits its length ([`crate::graph`]).
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::hash::Hasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use plimsoll_model::{Carries, Message, Payload, Role};
+use plimsoll_math::rng::Stream;
+use plimsoll_model::{Carries, Media, Message, Payload, Role};
 use siphasher::sip::SipHasher24;
 
 use crate::draw::{Arrival, Drawer};
@@ -107,6 +109,7 @@ pub(crate) enum Root {
     Asked = 5,
     Answered = 6,
     Salt = 7,
+    Media = 8,
 }
 
 impl Prompts {
@@ -194,13 +197,14 @@ impl Prompts {
         let said = said.filter(|_| spec.answers == AnswerText::Real);
         let of = |Part { role, pieces, turn }: Part| {
             if let (Role::Assistant, Some(answer)) = (role, said.and_then(|said| said.get(&turn))) {
-                return Message { role, content: answer.clone() };
+                return Message::text(role, answer.clone());
             }
             let mut content = String::new();
             for piece in pieces {
                 words::write(&mut content, piece.key, piece.count);
             }
-            Message { role, content }
+            let media = if role == Role::User { self.media(arrival, turn) } else { Vec::new() };
+            Message { role, content, media }
         };
         let length = Length { factor: self.words_per_token(arrival.class), template: spec.template_tokens };
         self.parts(arrival, length).into_iter().map(of).collect()
@@ -232,7 +236,28 @@ impl Prompts {
             text.push_str(&first.content);
             first.content = text;
         }
+        if let Some(last) = messages.iter_mut().rfind(|message| message.role == Role::User) {
+            last.media = self.media(arrival, 0);
+        }
         messages
+    }
+
+    /// What is shown and played in a turn of a request's session, the same whenever it is said again.
+    fn media(&self, arrival: &Arrival, turn: u16) -> Vec<Media> {
+        let spec = self.scenario.prompts_of(arrival.class);
+        if spec.images.is_none() && spec.audio.is_none() {
+            return Vec::new();
+        }
+        let whose = arrival.session.unwrap_or(arrival.id);
+        let key = self.key(arrival, Root::Media, whose, u64::from(turn));
+        let mut all = Vec::new();
+        if let Some(images) = &spec.images {
+            all.extend(images.draw(&mut Stream::new(key, "images", 0), &self.scenario.material));
+        }
+        if let Some(audio) = &spec.audio {
+            all.extend(audio.draw(&mut Stream::new(key, "audio", 0), &self.scenario.material));
+        }
+        all
     }
 
     /// The conversation up to and with this turn. Lengths of the turns before are drawn again: they are a function of the
@@ -373,6 +398,17 @@ pub fn hash_blocks(payload: &Payload, key: u64) -> Vec<u64> {
         Payload::Text(text) => chain(words_of(text), key),
         // A query before each document: nobody's prefix cache looks at that.
         Payload::Tensors(_) | Payload::Documents { .. } => Vec::new(),
+        Payload::Messages(messages) if messages.iter().any(|m| !m.media.is_empty()) => {
+            // A picture or a sound is a word, whose text is what it is made from: equal blocks hold equal ones.
+            let named: Vec<Cow<'_, str>> = messages
+                .iter()
+                .flat_map(|m| {
+                    let media = m.media.iter().map(|media| Cow::Owned(format!("{media:?}")));
+                    media.chain(words_of(&m.content).map(Cow::Borrowed))
+                })
+                .collect();
+            chain(named.iter().map(AsRef::as_ref), key)
+        }
         Payload::Messages(messages) => chain(messages.iter().flat_map(|m| words_of(&m.content)), key),
     }
 }
@@ -388,9 +424,9 @@ fn words_at_most(payload: &Payload) -> usize {
     match payload {
         Payload::Text(text) => most(text),
         Payload::Tensors(_) | Payload::Documents { .. } => 0,
-        Payload::Messages(messages) => {
-            messages.iter().fold(0, |sum, m| usize::saturating_add(sum, most(&m.content)))
-        }
+        Payload::Messages(messages) => messages
+            .iter()
+            .fold(0, |sum, m| usize::saturating_add(sum, most(&m.content)).saturating_add(m.media.len())),
     }
 }
 

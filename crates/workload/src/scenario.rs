@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::arrivals::ArrivalSpec;
 use crate::material::Material;
+use crate::media::{AudioSpec, ImageSpec};
 use crate::policy::ClientSpec;
 use crate::scrape::ScrapeSpec;
 use crate::sizes::{Pause, Size};
@@ -181,6 +182,12 @@ pub struct PromptSpec {
     pub sessions: Option<SessionSpec>,
     /// What stands in a session's prompts for the answers that came before.
     pub answers: AnswerText,
+    /// Pictures of every message of a person.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub images: Option<ImageSpec>,
+    /// Sounds of every message of a person.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub audio: Option<AudioSpec>,
     /// Let the nonce change the text, so that a cache left warm by an earlier run does not answer.
     pub salt: bool,
     /// Words of synthetic text per asked token; set after comparing with the server's `usage`.
@@ -198,6 +205,8 @@ impl Default for PromptSpec {
             shared_prefix: None,
             sessions: None,
             answers: AnswerText::Synthetic,
+            images: None,
+            audio: None,
             salt: true,
             words_per_token: 1.0,
             template_tokens: 0,
@@ -403,6 +412,8 @@ impl Scenario {
             if self.sizes_of(class).prompt == Size::Fixed(0) {
                 return Err(SpecError::value("sizes.prompt", 0, "at least 1 token"));
             }
+            let prompts = self.prompts_of(class);
+            self.target.carries_media(prompts.images.is_some(), prompts.audio.is_some())?;
         }
         self.target.validate().map_err(|e| e.at("target"))?;
         self.arrivals.validate().map_err(|e| e.at("arrivals"))?;
@@ -480,6 +491,8 @@ impl PromptSpec {
                 return Err(SpecError::value("shared_prefix.share", shared.share, "a share between 0 and 1"));
             }
         }
+        self.images.as_ref().map_or(Ok(()), |images| images.validate().map_err(|e| e.at("images")))?;
+        self.audio.as_ref().map_or(Ok(()), |audio| audio.validate().map_err(|e| e.at("audio")))?;
         if self.file.is_some() && (self.shared_prefix.is_some() || self.sessions.is_some()) {
             return Err(SpecError::Conflict {
                 path: "file".into(),

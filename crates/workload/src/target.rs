@@ -123,6 +123,22 @@ impl TargetSpec {
         Attempt { target: self.endpoint_of(row.session, row.request), ..row }
     }
 
+    /// Can requests to it carry what these prompts show and play?
+    pub(crate) fn carries_media(&self, images: bool, audio: bool) -> Result<(), SpecError> {
+        let shows = matches!(
+            self.protocol,
+            Protocol::Chat | Protocol::Responses | Protocol::Messages | Protocol::OllamaChat
+        );
+        let own = self.body_template.is_some();
+        let wrong = match (images && (own || !shows), audio && (own || self.protocol != Protocol::Chat)) {
+            (true, _) => ("prompts.images", "chat, responses, messages and ollama_chat carry pictures"),
+            (_, true) => ("prompts.audio", "chat alone carries sounds"),
+            _ => return Ok(()),
+        };
+        let but = if own { ", and no body of one's own does" } else { "" };
+        Err(SpecError::Conflict { path: wrong.0.into(), what: format!("{}{but}", wrong.1) })
+    }
+
     /// Checks what the schema can't.
     pub(crate) fn validate(&self) -> Result<(), SpecError> {
         if !(1..=DOCUMENTS_MAX).contains(&self.documents) {

@@ -93,6 +93,12 @@ pub struct WorkloadArgs {
     /// Prompts of later turns hold what the server really answered, in place of text of the same length
     #[arg(long, help_heading = "Workload")]
     pub real_answers: bool,
+    /// Pictures in each message: 1024x768, 3*uniform:256,2048xuniform:256,2048 (how many, width, height, each a size as in --isl)
+    #[arg(long, value_name = "[N*]WIDTHxHEIGHT", help_heading = "Workload")]
+    pub images: Option<String>,
+    /// Sounds in each message: 5s, 2*lognormal:10s,0.5 (how many, how long)
+    #[arg(long, value_name = "[N*]TIME", help_heading = "Workload")]
+    pub audio: Option<String>,
     /// Seed of everything drawn
     #[arg(long, help_heading = "Workload")]
     pub seed: Option<u64>,

@@ -149,6 +149,8 @@ fn plan(scenario: &Scenario, which: Which, max_rate: Option<f64>) -> Result<Leve
         Which::First => 1,
         Which::Calibration => {
             plain.prompts.shared_prefix = None;
+            // What these come to in tokens would be held for the template's.
+            (plain.prompts.images, plain.prompts.audio) = (None, None);
             2 * CALIBRATION_WORDS.len()
         }
     };

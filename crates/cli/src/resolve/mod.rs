@@ -157,6 +157,22 @@ impl Draft {
         if args.real_answers {
             self.set("prompts.answers", json!("real"));
         }
+        if let Some(text) = &args.images {
+            let (count, size) = text.split_once('*').unwrap_or(("1", text));
+            let (width, height) = size.split_once('x').ok_or_else(|| {
+                Stop::usage(format!(
+                    "--images {text}: write WIDTHxHEIGHT or N*WIDTHxHEIGHT such as 2*1024x768"
+                ))
+            })?;
+            for (name, law) in [("count", count), ("width", width), ("height", height)] {
+                self.set(&format!("prompts.images.{name}"), law.trim().into());
+            }
+        }
+        if let Some(text) = &args.audio {
+            let (count, length) = text.split_once('*').unwrap_or(("1", text));
+            self.set("prompts.audio.count", count.trim().into());
+            self.set("prompts.audio.length", length.trim().into());
+        }
         if let Some(text) = &args.models {
             self.models(text)?;
         }

@@ -106,6 +106,7 @@ fn a_key_file_is_read_again_and_a_refusal_is_in_the_record() {
 
 /// Tokens that last seven seconds, and a load of nine: none is sent after it has expired.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the servers of these tests live in real time")]
 fn a_token_is_renewed_before_it_expires() {
     const SECRET: &str = "s3cr3t/&=+ value";
     let issued: Arc<Mutex<Vec<Instant>>> = Arc::default();

@@ -4,7 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use plimsoll_client::Control;
+use plimsoll_client::certs::{Identity, server_config};
 use plimsoll_model::{By, How, Span};
+use plimsoll_workload::Connections;
+use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
@@ -144,4 +147,40 @@ fn a_file_that_is_no_certificate_is_told() {
     rig.target.ca_file = Some(fixture("README.md"));
     let target = plimsoll_client::Target::new(&rig.target, None);
     assert!(target.expect_err("refused").to_string().contains("README.md"));
+}
+
+/// A server that asks for a certificate gets the one of the target's files, and from the next connection on what stands in them then.
+#[test]
+fn a_certificate_of_ones_own_is_shown_and_read_again_when_it_changes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let authority = |name: &str| {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        std::fs::write(path(name), params.self_signed(&key).unwrap().pem()).unwrap();
+        Issuer::new(params, key)
+    };
+    let sign = |issuer: &Issuer<'_, KeyPair>| {
+        let mut params = CertificateParams::new(vec!["client".to_owned()]).unwrap();
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate().unwrap();
+        std::fs::write(path("own.pem"), params.signed_by(&key, issuer).unwrap().pem()).unwrap();
+        std::fs::write(path("own.key"), key.serialize_pem()).unwrap();
+    };
+    let (known, stranger) = (authority("known.pem"), authority("stranger.pem"));
+    let identity = Identity { cert: fixture("server.pem").into(), key: fixture("server.key").into() };
+    let config = server_config(&identity, Some(&path("known.pem"))).unwrap();
+    let server = Server::start(|_| vec![good()], Some(config));
+    let mut rig = rig(&server);
+    rig.client.connections = Connections::Fresh;
+    assert!(!rig.one().outcome.is_finished(), "let in without a certificate");
+    sign(&stranger);
+    rig.target.client_cert = Some(path("own.pem").display().to_string());
+    rig.target.client_key = Some(path("own.key").display().to_string());
+    let client = rig.start();
+    let one = || run_on(&client, &rig.plan(&[Span::ZERO]), &Control::default()).1.remove(0);
+    assert!(!one().outcome.is_finished(), "let in with a stranger's");
+    sign(&known);
+    assert!((0..600).any(|_| one().outcome.is_finished()), "never shown");
 }

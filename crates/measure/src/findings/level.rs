@@ -309,6 +309,12 @@ pub struct Rates {
     /// Sessions played to a good end per second inside the window; `None` where there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sessions_per_s: Option<Reading>,
+    /// Pictures per second, of requests finished inside the window; `None` where there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub images_per_s: Option<Reading>,
+    /// Seconds of sound per second, likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audio_s_per_s: Option<Reading>,
     /// Generated tokens per second that the median user sees: 1 / median `tpot`.
     pub tokens_per_s_per_user: Option<Reading>,
     /// Where the token counts come from: `usage` as the server reports it, `usage of N %` where it does so for a part of the

@@ -14,8 +14,8 @@ mod tcp;
 pub use span::{get_span, put_span};
 
 use plimsoll_model::{
-    Answer, At, Attempt, Broken, By, Event, EventKind, How, Outcome, Sample, ServerStage, Span, Tokens,
-    TokensRule,
+    Answer, At, Attempt, Broken, By, Event, EventKind, How, MediaCounts, Outcome, Sample, ServerStage, Span,
+    Tokens, TokensRule,
 };
 
 /// Why bytes are not a record.
@@ -76,13 +76,14 @@ mod has {
     pub const TURNS: u64 = 1 << 30;
     pub const RESENT: u64 = 1 << 31;
     pub const TARGET: u64 = 1 << 32;
-    pub const ALL: u64 = (1 << 33) - 1;
+    pub const MEDIA: u64 = 1 << 33;
+    pub const ALL: u64 = (1 << 34) - 1;
 }
 
 /// Longest a varint gets.
 const VARINT_MAX: usize = 9;
-/// Numbers in an attempt outside its lists: 40 of them and three bytes, rounded up.
-const FIXED_MAX: usize = 45 * VARINT_MAX;
+/// Numbers in an attempt outside its lists: 43 of them and three bytes, rounded up.
+const FIXED_MAX: usize = 48 * VARINT_MAX;
 /// Control byte, offset, tokens, delay.
 const EVENT_MAX: usize = 1 + VARINT_MAX + 3 + 5;
 
@@ -119,6 +120,7 @@ pub fn put_attempt(buf: &mut Vec<u8>, a: &Attempt) {
             | bit(a.turns > 0, has::TURNS)
             | bit(a.resent.is_some(), has::RESENT)
             | bit(a.target > 0, has::TARGET)
+            | bit(!a.media.is_none(), has::MEDIA)
             | tcp::bits(&a.tcp),
     );
     // Three small enums share one number: how (4 bits), by (2), rule (2), broken (2).
@@ -149,6 +151,11 @@ pub fn put_attempt(buf: &mut Vec<u8>, a: &Attempt) {
     }
     pen.number(u64::from(a.asked_prompt));
     pen.number(u64::from(a.asked_output));
+    if !a.media.is_none() {
+        pen.number(u64::from(a.media.images));
+        pen.number(a.media.pixels);
+        pen.number(a.media.audio_ms);
+    }
     pen.number(a.bytes_out);
     pen.number(a.bytes_in);
     pen.maybe(a.connection.map(u64::from));
@@ -230,6 +237,10 @@ pub fn get_attempt(bytes: &[u8]) -> Result<Attempt, CodeError> {
     let end = stamp(has::END)?;
     let asked_prompt = eye.narrow("asked prompt tokens")?;
     let asked_output = eye.narrow("asked output tokens")?;
+    let media = match on(has::MEDIA) {
+        true => MediaCounts { images: eye.narrow("images")?, pixels: eye.number()?, audio_ms: eye.number()? },
+        false => MediaCounts::default(),
+    };
     let bytes_out = eye.number()?;
     let bytes_in = eye.number()?;
     let connection = if on(has::CONNECTION) { Some(eye.narrow("connection")?) } else { None };
@@ -288,6 +299,7 @@ pub fn get_attempt(bytes: &[u8]) -> Result<Attempt, CodeError> {
         resent,
         asked_output,
         prompt_blocks,
+        media,
         bytes_out,
         bytes_in,
         connection,

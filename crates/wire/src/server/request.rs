@@ -5,9 +5,11 @@
 
 use std::borrow::Cow;
 
-use plimsoll_model::Protocol;
+use plimsoll_model::{Media, MediaCounts, Protocol};
 use serde::Deserialize;
 use serde_json::value::RawValue;
+
+use crate::media;
 
 /// Words per block of [`GenerateRequest::blocks`]; the page size that vLLM uses for its KV cache.
 pub const BLOCK_WORDS: usize = 16;
@@ -46,6 +48,10 @@ pub struct GenerateRequest {
     /// Hashes of the prompt's full blocks of [`BLOCK_WORDS`] words, each chained to the one before: equal hash = equal
     /// text up to and including that block.
     pub blocks: Vec<u64>,
+    /// Pictures and sounds of the prompt.
+    pub media: MediaCounts,
+    /// Of the prompt's tokens, those that stand for them.
+    pub media_tokens: u32,
     /// The hash of the whole prompt where temperature 0 is asked for: the answer is then a matter of the prompt alone.
     pub greedy: Option<u64>,
 }
@@ -120,12 +126,31 @@ struct OllamaOptions {
 struct Message<'a> {
     #[serde(borrow, default)]
     content: Option<&'a RawValue>,
+    /// Ollama's pictures.
+    #[serde(borrow, default)]
+    images: Option<Vec<Cow<'a, str>>>,
 }
 
 #[derive(Deserialize)]
 struct TextPart<'a> {
     #[serde(borrow, default)]
     text: Option<Cow<'a, str>>,
+    /// A URL, or an object that holds one.
+    #[serde(borrow, default)]
+    image_url: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    source: Option<Held<'a>>,
+    #[serde(borrow, default)]
+    input_audio: Option<Held<'a>>,
+}
+
+/// Where a file's bytes are, as base64.
+#[derive(Deserialize)]
+struct Held<'a> {
+    #[serde(borrow, default)]
+    url: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    data: Option<Cow<'a, str>>,
 }
 
 /// Reads a request body of at most `body_max` bytes.
@@ -153,6 +178,9 @@ pub fn parse(endpoint: Endpoint, body: &[u8], body_max: usize) -> Result<Generat
             for message in
                 messages.ok_or_else(|| bad("messages", "messages is required and must not be empty"))?
             {
+                for image in message.images.iter().flatten() {
+                    words.media("messages", image)?;
+                }
                 if let Some(content) = message.content {
                     words.content("messages", content)?;
                 }
@@ -199,6 +227,8 @@ pub fn parse(endpoint: Endpoint, body: &[u8], body_max: usize) -> Result<Generat
         include_usage: options.include_usage.unwrap_or(false),
         continuous_usage: options.continuous_usage_stats.unwrap_or(false),
         inputs,
+        media: words.media,
+        media_tokens: words.media_tokens,
         dimensions: positive("dimensions", body.dimensions)?,
         base64: match body.encoding_format.as_deref() {
             None | Some("float") => false,
@@ -225,33 +255,90 @@ struct Words {
     blocks: Vec<u64>,
     hash: u64,
     in_block: usize,
+    media: MediaCounts,
+    media_tokens: u32,
+}
+
+/// Pixels of a patch's side, each patch a token: Qwen2-VL's 14 pixels, two by two of them merged.
+pub const PATCH: u32 = 28;
+
+/// Tokens of a second of sound: Qwen2-Audio's 40 ms a frame.
+pub const AUDIO_TOKENS_PER_S: u64 = 25;
+
+/// What a picture or a sound takes of the prompt.
+fn tokens_of(media: &Media) -> u32 {
+    match *media {
+        Media::Image { width, height, .. } => width.div_ceil(PATCH).saturating_mul(height.div_ceil(PATCH)),
+        Media::Audio { samples, rate, .. } => {
+            let tokens = (u64::from(samples) * AUDIO_TOKENS_PER_S).div_ceil(u64::from(rate.max(1)));
+            u32::try_from(tokens).unwrap_or(u32::MAX)
+        }
+    }
 }
 
 impl Words {
     /// FNV-1a over the words, a separator after each; a block's hash goes on from the one before it.
     fn text(&mut self, text: &str) {
         for word in text.split_ascii_whitespace() {
-            if self.count == 0 {
-                self.hash = 0xcbf2_9ce4_8422_2325;
-            }
-            for byte in word.bytes().chain([b' ']) {
-                self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-            }
-            self.count = self.count.saturating_add(1);
-            self.in_block += 1;
-            if self.in_block == BLOCK_WORDS {
-                self.in_block = 0;
-                self.blocks.push(self.hash);
-            }
+            self.word(word.as_bytes());
         }
+    }
+
+    fn word(&mut self, word: &[u8]) {
+        if self.count == 0 {
+            self.hash = 0xcbf2_9ce4_8422_2325;
+        }
+        for byte in word.iter().chain(b" ") {
+            self.hash = (self.hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+        self.count = self.count.saturating_add(1);
+        self.in_block += 1;
+        if self.in_block == BLOCK_WORDS {
+            self.in_block = 0;
+            self.blocks.push(self.hash);
+        }
+    }
+
+    /// A file as base64, or a `data:` URL of one: as many words as it has tokens, whose hash is that of all of it.
+    fn media(&mut self, param: &'static str, text: &str) -> Result<(), BadRequest> {
+        let data = text.rsplit_once("base64,").map_or(text, |(_, data)| data);
+        let Some(media) = media::read_head(data) else {
+            return Err(bad(param, "only PNG and WAV files are served, as base64"));
+        };
+        let whole = data.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        let tokens = tokens_of(&media);
+        // A body of this length holds no picture of so many patches: its head lies.
+        if u64::from(tokens) > u64::from(u16::MAX) * 16 {
+            return Err(bad(param, "the file is too large"));
+        }
+        (0..tokens).for_each(|_| self.word(&whole.to_le_bytes()));
+        self.media_tokens = self.media_tokens.saturating_add(tokens);
+        self.media.add(&media);
+        Ok(())
+    }
+
+    fn part(&mut self, param: &'static str, part: &TextPart<'_>) -> Result<(), BadRequest> {
+        if let Some(raw) = part.image_url {
+            let url = match raw.get().starts_with('{') {
+                true => read::<Held<'_>>(param, raw)?.url,
+                false => Some(read(param, raw)?),
+            };
+            self.media(param, &url.unwrap_or_default())?;
+        }
+        for held in [&part.source, &part.input_audio].into_iter().flatten() {
+            self.media(param, held.data.as_deref().unwrap_or_default())?;
+        }
+        self.text(part.text.as_deref().unwrap_or_default());
+        Ok(())
     }
 
     /// A message's content: a text, a list of parts, or null.
     fn content(&mut self, param: &'static str, raw: &RawValue) -> Result<(), BadRequest> {
         if raw.get().starts_with('[') {
             let parts: Vec<TextPart<'_>> = read(param, raw)?;
-            parts.iter().filter_map(|part| part.text.as_deref()).for_each(|text| self.text(text));
-            return Ok(());
+            return parts.iter().try_for_each(|part| self.part(param, part));
         }
         let text: Option<Cow<'_, str>> = read(param, raw)?;
         self.text(&text.unwrap_or_default());

@@ -182,7 +182,7 @@ fn a_stream_without_its_end_is_truncated_and_one_without_tokens_is_empty() {
 }
 
 fn asked(options: &RequestOptions) -> (Value, GenerateRequest) {
-    let of = |role, content: &str| Message { role, content: content.into() };
+    let of = |role, content: &str| Message::text(role, content);
     let talk = Payload::Messages(vec![
         of(Role::System, "one two"),
         of(Role::User, "three"),

@@ -104,7 +104,7 @@ fn errors_and_half_answers_are_told() {
 
 #[test]
 fn what_is_sent_keeps_the_users_own_options() {
-    let talk = Payload::Messages(vec![Message { role: Role::User, content: "a b c".into() }]);
+    let talk = Payload::Messages(vec![Message::text(Role::User, "a b c")]);
     let mut options = RequestOptions {
         protocol: OllamaChat,
         model: Some("m".into()),

@@ -11,8 +11,8 @@ fn body(payload: &Payload, options: &RequestOptions) -> Value {
 
 fn talk() -> Payload {
     Payload::Messages(vec![
-        Message { role: Role::System, content: "be \"brief\"".into() },
-        Message { role: Role::User, content: "two\nlines \u{1}".into() },
+        Message::text(Role::System, "be \"brief\""),
+        Message::text(Role::User, "two\nlines \u{1}"),
     ])
 }
 

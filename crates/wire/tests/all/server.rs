@@ -32,8 +32,8 @@ fn asked(protocol: Protocol, payload: &Payload) -> GenerateRequest {
 #[test]
 fn what_is_encoded_is_what_is_asked() {
     let talk = Payload::Messages(vec![
-        Message { role: Role::System, content: "one two".into() },
-        Message { role: Role::User, content: "three\n four \"five\"".into() },
+        Message::text(Role::System, "one two"),
+        Message::text(Role::User, "three\n four \"five\""),
     ]);
     for protocol in [Chat, Completions, Responses, Embeddings] {
         let asked = asked(protocol, &talk);

@@ -1,0 +1,206 @@
+//! Pictures and sounds of a size, made of noise: PNG and WAV, written as base64 into a request's body.
+//!
+//! Noise, because it cannot be compressed: a picture has the bytes that its size says, and no two are alike, so that no cache of a server's
+//! answers. A PNG of grey noise with 2 bits a pixel is about as many bytes as a photograph's JPEG of that size. Files of the user's own lost: what
+//! is in them changes no model's time, and they would have to come from somewhere. The picture is written in stored blocks of deflate (RFC 1951,
+//! 3.2.4), because there is nothing to find.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use plimsoll_model::Media;
+
+/// Most bytes of a stored block.
+const STORED_MAX: usize = 65_535;
+
+/// Bytes between two reductions of Adler-32's sums, after which they could overflow (RFC 1950, 9).
+const ADLER_RUN: usize = 5_552;
+const ADLER: u32 = 65_521;
+
+/// Bytes of a WAV's head.
+const WAV_HEAD: u32 = 44;
+
+/// Loudness of the noise: a 16th of full scale, as quiet speech.
+const QUIET: i16 = 16;
+
+/// The file.
+pub fn file(media: &Media) -> Vec<u8> {
+    match *media {
+        Media::Image { width, height, bits, key } => png(width, height, bits, key),
+        Media::Audio { samples, rate, key } => wav(samples, rate, key),
+    }
+}
+
+/// Its media type.
+pub fn media_type(media: &Media) -> &'static str {
+    match media {
+        Media::Image { .. } => "image/png",
+        Media::Audio { .. } => "audio/wav",
+    }
+}
+
+/// About how many bytes it takes in a body.
+pub(crate) fn room(media: &Media) -> usize {
+    let bytes = match *media {
+        Media::Image { width, height, bits, .. } => height as usize * (1 + row_bytes(width, bits)) + 1024,
+        Media::Audio { samples, .. } => 2 * samples as usize + 64,
+    };
+    bytes + bytes / 2 + 128
+}
+
+/// Appends its base64.
+pub(crate) fn base64(media: &Media, out: &mut String) {
+    STANDARD.encode_string(file(media), out);
+}
+
+/// Appends a `data:` URL that holds it.
+pub(crate) fn data_url(media: &Media, out: &mut String) {
+    out.push_str("data:");
+    out.push_str(media_type(media));
+    out.push_str(";base64,");
+    base64(media, out);
+}
+
+fn row_bytes(width: u32, bits: u8) -> usize {
+    (width as usize * usize::from(bits)).div_ceil(8)
+}
+
+/// A picture (PNG, third edition): grey with this depth, or with 24 bits a pixel in colour.
+fn png(width: u32, height: u32, bits: u8, key: u64) -> Vec<u8> {
+    let row = row_bytes(width, bits);
+    let mut raw = noise(height as usize * (1 + row), key);
+    // Each row begins with the number of its filter: none.
+    raw.chunks_mut(1 + row).for_each(|row| row[0] = 0);
+    let (depth, colour) = if bits == 24 { (8, 2) } else { (bits, 0) };
+    let mut out = Vec::with_capacity(raw.len() + raw.len() / STORED_MAX * 5 + 128);
+    out.extend_from_slice(b"\x89PNG\r\n\x1a\n");
+    chunk(&mut out, b"IHDR", |out| {
+        out.extend_from_slice(&width.to_be_bytes());
+        out.extend_from_slice(&height.to_be_bytes());
+        out.extend_from_slice(&[depth, colour, 0, 0, 0]);
+    });
+    chunk(&mut out, b"IDAT", |out| {
+        // zlib's head (RFC 1950): deflate, a window of 32 KiB, no dictionary.
+        out.extend_from_slice(&[0x78, 0x01]);
+        let mut blocks = raw.chunks(STORED_MAX).peekable();
+        while let Some(block) = blocks.next() {
+            let length = block.len() as u16;
+            out.push(u8::from(blocks.peek().is_none()));
+            out.extend_from_slice(&length.to_le_bytes());
+            out.extend_from_slice(&(!length).to_le_bytes());
+            out.extend_from_slice(block);
+        }
+        out.extend_from_slice(&adler32(&raw).to_be_bytes());
+    });
+    chunk(&mut out, b"IEND", |_| {});
+    out
+}
+
+/// A chunk: its length, its name, what is in it, the checksum of name and content.
+fn chunk(out: &mut Vec<u8>, name: &[u8; 4], fill: impl FnOnce(&mut Vec<u8>)) {
+    let from = out.len();
+    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(name);
+    fill(out);
+    let length = (out.len() - from - 8) as u32;
+    out[from..from + 4].copy_from_slice(&length.to_be_bytes());
+    let sum = crc32fast::hash(&out[from + 4..]);
+    out.extend_from_slice(&sum.to_be_bytes());
+}
+
+fn adler32(bytes: &[u8]) -> u32 {
+    let (mut a, mut b) = (1u32, 0u32);
+    for run in bytes.chunks(ADLER_RUN) {
+        for byte in run {
+            a += u32::from(*byte);
+            b += a;
+        }
+        (a, b) = (a % ADLER, b % ADLER);
+    }
+    b << 16 | a
+}
+
+/// A sound: 16 bits, one channel.
+fn wav(samples: u32, rate: u32, key: u64) -> Vec<u8> {
+    let size = samples.saturating_mul(2);
+    let mut out = Vec::with_capacity(size as usize + WAV_HEAD as usize);
+    out.extend_from_slice(b"RIFF");
+    out.extend_from_slice(&(size + WAV_HEAD - 8).to_le_bytes());
+    out.extend_from_slice(b"WAVEfmt ");
+    out.extend_from_slice(&16u32.to_le_bytes());
+    // PCM, one channel.
+    out.extend_from_slice(&[1, 0, 1, 0]);
+    out.extend_from_slice(&rate.to_le_bytes());
+    out.extend_from_slice(&(rate * 2).to_le_bytes());
+    out.extend_from_slice(&[2, 0, 16, 0]);
+    out.extend_from_slice(b"data");
+    out.extend_from_slice(&size.to_le_bytes());
+    for pair in noise(size as usize, key).chunks_exact(2) {
+        let sample = i16::from_le_bytes([pair[0], pair[1]]) / QUIET;
+        out.extend_from_slice(&sample.to_le_bytes());
+    }
+    out
+}
+
+/// So many bytes that follow from a key (SplitMix64: Steele, Lea and Flood, 2014).
+fn noise(count: usize, key: u64) -> Vec<u8> {
+    let mut out = Vec::with_capacity(count + 8);
+    let mut state = key;
+    while out.len() < count {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        out.extend_from_slice(&(z ^ (z >> 31)).to_le_bytes());
+    }
+    out.truncate(count);
+    out
+}
+
+/// Width and height of a PNG, or samples and rate of a WAV, as this module writes them; read from the beginning of the base64, without the rest.
+pub fn read_head(base64: &str) -> Option<Media> {
+    // A multiple of four letters, long enough for either head.
+    let letters = base64.get(..64.min(base64.len() & !3))?;
+    let head = STANDARD.decode(letters).ok()?;
+    let be = |at: usize| Some(u32::from_be_bytes(head.get(at..at + 4)?.try_into().ok()?));
+    let le = |at: usize| Some(u32::from_le_bytes(head.get(at..at + 4)?.try_into().ok()?));
+    if head.starts_with(b"\x89PNG\r\n\x1a\n") {
+        let (depth, colour) = (*head.get(24)?, *head.get(25)?);
+        let bits = if colour == 2 { depth.saturating_mul(3) } else { depth };
+        return Some(Media::Image { width: be(16)?, height: be(20)?, bits, key: 0 });
+    }
+    if head.starts_with(b"RIFF") && head.get(8..16) == Some(b"WAVEfmt ") {
+        let frame = u16::from_le_bytes(head.get(32..34)?.try_into().ok()?).max(1);
+        return Some(Media::Audio { samples: le(40)? / u32::from(frame), rate: le(24)?, key: 0 });
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checksums_are_those_of_their_standards() {
+        // RFC 1950 has no example; this one is of Adler-32's usual description.
+        assert_eq!(adler32(b"Wikipedia"), 0x11e6_0398);
+        assert_eq!(adler32(&vec![0xff; 100_000]), 0x149a_302c);
+    }
+
+    #[test]
+    fn a_head_says_the_size() {
+        let image = Media::Image { width: 640, height: 33, bits: 2, key: 7 };
+        let sound = Media::Audio { samples: 16_001, rate: 16_000, key: 7 };
+        for media in [image, sound] {
+            let mut text = String::new();
+            base64(&media, &mut text);
+            let want = match media {
+                Media::Image { width, height, bits, .. } => Media::Image { width, height, bits, key: 0 },
+                Media::Audio { samples, rate, .. } => Media::Audio { samples, rate, key: 0 },
+            };
+            assert_eq!(read_head(&text), Some(want));
+            assert!(text.len() <= room(&media), "{} of {}", text.len(), room(&media));
+        }
+        assert_eq!(read_head("bm90aGluZw=="), None);
+        assert_eq!(read_head(""), None);
+    }
+}

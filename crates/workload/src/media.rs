@@ -1,0 +1,119 @@
+//! Pictures and sounds of requests: how many and how large, as laws.
+//!
+//! They are drawn under a key of the request's own and not from its stream of lengths, so that a schedule is the same with and without them.
+
+use plimsoll_math::rng::Stream;
+use plimsoll_model::{Media, Span};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::SpecError;
+use crate::material::Material;
+use crate::sizes::{Pause, Size};
+
+/// Most pictures or sounds of one message.
+const COUNT_MAX: u32 = 64;
+
+/// Longest side of a picture; a draw beyond it is cut.
+const SIDE_MAX: u32 = 8192;
+
+/// Longest sound; a draw beyond it is cut.
+const LENGTH_MAX: Span = Span::from_secs(1800);
+
+/// Pictures of every message of a person: PNG of noise, whose bytes are what its size says.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ImageSpec {
+    /// How many.
+    pub count: Size,
+    /// Pixels.
+    pub width: Size,
+    /// Pixels.
+    pub height: Size,
+    /// Bits of a pixel: 1, 2, 4 or 8 in grey, 24 in colour. With 2 a picture has about as many bytes as a photograph's JPEG.
+    pub bits: u8,
+}
+
+impl Default for ImageSpec {
+    fn default() -> ImageSpec {
+        ImageSpec { count: Size::Fixed(1), width: Size::Fixed(1024), height: Size::Fixed(768), bits: 2 }
+    }
+}
+
+impl ImageSpec {
+    /// The laws that it draws from, with their names.
+    pub(crate) fn laws(&self) -> [(&'static str, &Size); 3] {
+        [("count", &self.count), ("width", &self.width), ("height", &self.height)]
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), SpecError> {
+        if ![1, 2, 4, 8, 24].contains(&self.bits) {
+            return Err(SpecError::value("bits", self.bits, "1, 2, 4 or 8 bits of grey, or 24 of colour"));
+        }
+        for (name, law) in self.laws() {
+            let most = if name == "count" { COUNT_MAX } else { SIDE_MAX };
+            within(name, law, most)?;
+        }
+        Ok(())
+    }
+
+    /// The pictures of a message.
+    pub(crate) fn draw(&self, stream: &mut Stream, material: &Material) -> Vec<Media> {
+        let mut of = |law: &Size, most: u32| law.draw(stream, material).unwrap_or(1).min(most);
+        let count = of(&self.count, COUNT_MAX);
+        let mut sizes: Vec<(u32, u32)> = Vec::new();
+        for _ in 0..count {
+            sizes.push((of(&self.width, SIDE_MAX).max(1), of(&self.height, SIDE_MAX).max(1)));
+        }
+        let image = |(width, height)| Media::Image { width, height, bits: self.bits, key: stream.next_u64() };
+        sizes.into_iter().map(image).collect()
+    }
+}
+
+/// Sounds of every message of a person: WAV of noise, 16 bits, one channel.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct AudioSpec {
+    /// How many.
+    pub count: Size,
+    /// How long each lasts.
+    pub length: Pause,
+    /// Samples per second.
+    pub rate: u32,
+}
+
+impl Default for AudioSpec {
+    fn default() -> AudioSpec {
+        AudioSpec { count: Size::Fixed(1), length: Pause::Fixed(Span::from_secs(5)), rate: 16_000 }
+    }
+}
+
+impl AudioSpec {
+    pub(crate) fn validate(&self) -> Result<(), SpecError> {
+        if !(8_000..=48_000).contains(&self.rate) {
+            return Err(SpecError::value("rate", self.rate, "8000 to 48000 samples per second"));
+        }
+        within("count", &self.count, COUNT_MAX)
+    }
+
+    /// The sounds of a message.
+    pub(crate) fn draw(&self, stream: &mut Stream, material: &Material) -> Vec<Media> {
+        let count = self.count.draw(stream, material).unwrap_or(1).min(COUNT_MAX);
+        let mut sound = || {
+            let length = self.length.draw(stream).clamp(Span::ZERO, LENGTH_MAX);
+            let samples = (length.as_secs_f64() * f64::from(self.rate)).round() as u32;
+            Media::Audio { samples: samples.max(1), rate: self.rate, key: stream.next_u64() }
+        };
+        (0..count).map(|_| sound()).collect()
+    }
+}
+
+fn within(name: &str, law: &Size, most: u32) -> Result<(), SpecError> {
+    match law {
+        Size::Fixed(n) | Size::Uniform(_, n) if *n > most => {
+            Err(SpecError::value(name, n, &format!("at most {most}")))
+        }
+        Size::Fixed(0) if name != "count" => Err(SpecError::value(name, 0, "at least 1 pixel")),
+        _ => Ok(()),
+    }
+}
