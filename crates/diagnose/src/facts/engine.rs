@@ -106,13 +106,16 @@ fn at_ceiling(frames: &Frames<'_>) -> Option<Finding> {
     }))
 }
 
-/// In flight by their records, and neither running nor waiting in the engine: more than before, and a fifth of the first token.
+/// In flight by their records, and neither running nor waiting in the engine: more than before, and a fifth of the first token. What the engine's
+/// own histogram knows of a longer first token was no wait in front of it: its gauges follow its steps, so that a request which waits for a step
+/// to end, or is in its first, is on none of them.
 fn in_front_of_engine(frames: &Frames<'_>) -> Option<Finding> {
     let now = &frames.candidate;
     let (outside, error) = in_front(now)?;
     let (before, error_before) = frames.base.as_ref().and_then(in_front).unwrap_or((0.0, 0.0));
     let held = outside - before.max(0.0);
-    let seconds = held / now.seen.rate().max(1e-9);
+    let unknown = grown_first_token(frames).map_or(f64::INFINITY, |grown| (grown.all - grown.known).max(0.0));
+    let seconds = (held / now.seen.rate().max(1e-9)).min(unknown);
     let share = seconds / mean_ttft(&now.seen)?.max(1e-9);
     let sure = held >= 2.0 * libm::hypot(error, error_before);
     let is = match () {
@@ -148,17 +151,28 @@ fn front_while_full(frames: &Frames<'_>) -> Option<Finding> {
     Some(Finding::new(Observed::FrontWhileFull, is, says))
 }
 
-/// How much of what first tokens take more the engine's own histogram knows.
-fn engine_knows(frames: &Frames<'_>) -> Option<Finding> {
+/// What the mean first token grew by, s.
+struct GrownFirstToken {
+    /// As the client saw it.
+    all: f64,
+    /// As the engine's own histogram did.
+    known: f64,
+}
+
+/// None where the engine shows no histogram, or the first token takes hardly longer than before.
+fn grown_first_token(frames: &Frames<'_>) -> Option<GrownFirstToken> {
     let base = frames.base.as_ref()?;
     let of = |seen: &SeenLevel<'_>| mean(&seen.finite(|row| row.ttft_sent));
     let (was, now) = (of(&base.seen)?, of(frames.now())?);
     let known = frames.candidate.gauges.ttft_mean()? - base.gauges.ttft_mean()?;
-    let grown = now - was;
-    if grown < 0.05 * was {
-        return None;
-    }
-    let share = known / grown;
+    let all = now - was;
+    (all >= 0.05 * was).then_some(GrownFirstToken { all, known })
+}
+
+/// How much of what first tokens take more the engine's own histogram knows.
+fn engine_knows(frames: &Frames<'_>) -> Option<Finding> {
+    let grown = grown_first_token(frames)?;
+    let share = grown.known / grown.all;
     let is = match share {
         share if share >= 0.7 => Is::Yes,
         share if share <= 0.3 => Is::No,
@@ -167,7 +181,7 @@ fn engine_knows(frames: &Frames<'_>) -> Option<Finding> {
     let says = format!(
         "the engine's own page knows of {} of what first tokens take more ({})",
         percent(share.clamp(0.0, 1.0)),
-        ms(grown)
+        ms(grown.all)
     );
     Some(Finding::new(Observed::EngineKnows, is, says))
 }

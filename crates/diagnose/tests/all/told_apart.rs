@@ -2,6 +2,7 @@
 //! else systems of the tuning half with the fault injected, whose truth is the injection.
 
 use plimsoll_diagnose::Cause;
+use plimsoll_diagnose::facts::{Is, Observed};
 use plimsoll_model::{At, Attempt, How, Load, Sample, Span};
 
 use crate::asked::{Run, ask};
@@ -41,7 +42,7 @@ fn load_of(run: &mut Run) -> impl Iterator<Item = &mut Attempt> {
 }
 
 /// Gauges of the load, once a second.
-fn gauges(run: &mut Run, of: impl Fn(i64) -> [(&'static str, f64); 3]) {
+fn gauges<const N: usize>(run: &mut Run, of: impl Fn(i64) -> [(&'static str, f64); N]) {
     for second in 0..SECONDS {
         for (name, value) in of(second) {
             run.samples.push(Sample {
@@ -324,6 +325,34 @@ fn requests_between_two_looks_are_not_in_front_of_the_engine() {
     let limited = with(&|second| 700 + 60 * (second % 11), 8.0);
     let (cause, says) = said(&base, &limited);
     assert_eq!(cause, Cause::ConnectionLimit, "{says}");
+}
+
+/// vLLM's gauges follow its steps: a request that waits for a step to end, or is in its first, is on none of them, and the longer the steps
+/// the more such requests there are. The engine's own histogram knows of their wait; of one in front of the engine it does not.
+#[test]
+fn a_request_that_waits_for_a_step_is_not_in_front_of_the_engine() {
+    let with = |first: i64, known: i64| {
+        let mut run = run(|_| 100, |_, _| first);
+        let spans: Vec<(At, At)> =
+            load_of(&mut run).filter_map(|row| Some((row.first_token?, row.end?))).collect();
+        gauges(&mut run, |second| {
+            let at = At(second * 1_000 * MS);
+            let stepped = spans.iter().filter(|(first, _)| *first <= at).count() as f64;
+            let ended = spans.iter().filter(|(_, end)| *end <= at).count() as f64;
+            [
+                ("vllm:num_requests_running", stepped - ended),
+                ("vllm:num_requests_waiting", 0.0),
+                ("vllm:time_to_first_token_seconds_count", stepped),
+                ("vllm:time_to_first_token_seconds_sum", stepped * known as f64 / 1e3),
+            ]
+        });
+        run
+    };
+    let state = |known: i64| {
+        let told = ask(&with(80, 70), &with(480, known));
+        told.observed.iter().find(|asked| asked.fact == Observed::InFrontOfEngine).and_then(|asked| asked.is)
+    };
+    assert_eq!((state(460), state(70)), (Some(Is::No), Some(Is::Yes)));
 }
 
 /// Every answer stands still for a second and a half on its way, after the engine is done with it; the engine is looked at every 15 s. What is

@@ -3,12 +3,13 @@
 use plimsoll_wire::exposition::{ExposedValue, PageText, llamacpp_props, llamacpp_slots, read, sglang_loads};
 use proptest::prelude::*;
 
-const PAGES: [&[u8]; 5] = [
+const PAGES: [&[u8]; 6] = [
     include_bytes!("../../fixtures/llama.cpp/metrics_busy_8_on_4_slots.txt"),
     include_bytes!("../../fixtures/vllm-cpu/metrics_excerpt.txt"),
     include_bytes!("../../fixtures/infinity-emb/metrics.txt"),
     include_bytes!("../../fixtures/triton/metrics_page.txt"),
     include_bytes!("../../fixtures/prometheus/pushgateway_excerpt.txt"),
+    include_bytes!("../../fixtures/vllm-h100/metrics_excerpt.txt"),
 ];
 
 fn value(page: &[u8], name: &str, label: Option<(&str, &str)>) -> f64 {
@@ -59,6 +60,7 @@ fn real_pages_are_read_whole() {
     }
     assert_eq!(value(PAGES[0], "llamacpp:requests_processing", None), 4.0);
     assert_eq!(value(PAGES[1], "vllm:request_success_total", Some(("finished_reason", "length"))), 18.0);
+    assert_eq!(value(PAGES[5], "vllm:generation_tokens_total", None), 125_079.0);
     assert_eq!(value(PAGES[3], "nv_inference_queue_duration_us", Some(("model", "slowid"))), 154_388.0);
 }
 
