@@ -88,6 +88,14 @@ const SHORT: &[Short] = &[
         ],
     ),
     (
+        "watch",
+        &["budget", "every", "window", "listen", "record", "history", "from", "out", "time", "format"],
+        [
+            "plimsoll watch http://vllm:8000/metrics -b budget.yaml --history history",
+            "plimsoll watch cut history --from 2h --to 1h -o RUN",
+        ],
+    ),
+    (
         "export",
         &["run_format", "budget", "source", "labels", "out"],
         [
