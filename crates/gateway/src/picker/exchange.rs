@@ -101,7 +101,7 @@ enum Stage {
     /// Nothing of a response was shown.
     Waits(Booked, Gone),
     /// Its head was.
-    Answers(PassingAnswer),
+    Answers(Box<PassingAnswer>),
     /// It is over.
     Over,
 }
@@ -403,7 +403,8 @@ impl Exchange<'_> {
             BegunAnswer { came: call.came, head: now, booked, whole, toll, recording, ends, under_way };
         gone.counted();
         let (stats, clock) = (Arc::clone(&worker.stats), worker.pool.clock);
-        sent.stage = Stage::Answers(PassingAnswer::new(begun, is_stream.then_some(protocol), stats, clock));
+        let answer = PassingAnswer::new(begun, is_stream.then_some(protocol), stats, clock);
+        sent.stage = Stage::Answers(Box::new(answer));
         Ok(told::set(&own))
     }
 

@@ -17,6 +17,9 @@ struct Served {
     output: u32,
 }
 
+/// One of its two lengths.
+type LengthOf = fn(&Served) -> u32;
+
 /// Requests of two replicas over some minutes, of lengths that no bucket says.
 fn served(minutes: f64, per_s: f64, seed: u64) -> Vec<Served> {
     let mut stream = Stream::new(seed, "served", 0);
@@ -53,7 +56,7 @@ fn pages(served: &[Served], until_s: i64) -> Vec<Sample> {
                 rows.push(Sample { at, source: "server".into(), name: name.into(), labels, value });
             };
             row("scrape_samples", "", 20.0);
-            let lengths: [(&str, fn(&Served) -> u32); 2] = [
+            let lengths: [(&str, LengthOf); 2] = [
                 ("vllm:request_prompt_tokens", |one| one.prompt),
                 ("vllm:request_generation_tokens", |one| one.output),
             ];
@@ -81,7 +84,7 @@ fn counts_and_sums_are_exact_and_laws_agree_at_every_edge() {
     assert_eq!(made.requests.len(), served.len());
     assert_eq!(made.tick_ns, EVERY_S * S);
     let [prompt_slack, output_slack] = made.counts_only.expect("lengths between edges");
-    let columns: [(fn(&Served) -> u32, Vec<u32>, f64); 2] = [
+    let columns: [(LengthOf, Vec<u32>, f64); 2] = [
         (|one| one.prompt, made.requests.iter().filter_map(|one| one.prompt).collect(), prompt_slack),
         (|one| one.output, made.requests.iter().filter_map(|one| one.output).collect(), output_slack),
     ];
