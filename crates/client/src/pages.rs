@@ -158,14 +158,25 @@ pub fn trust(target: &TargetSpec, spec: &ScrapeSpec) -> Result<Vec<MetricsPage>,
 /// # Errors
 /// Why there is no answer.
 pub fn fetch(target: &TargetSpec, url: &str) -> Result<Vec<u8>, String> {
-    let spec = spec_of(target, url);
-    let runtime = runtime().map_err(|e| e.to_string())?;
-    let target = Target::new(&spec, None).map_err(|e| e.to_string())?;
-    runtime.block_on(async {
-        let page =
-            MetricsPage { name: String::new(), url: spec.url, cadence: None, target, form: Form::Text };
-        Looker::new(page, Clock::start()).body(PATIENCE).await
-    })
+    let (runtime, page) = asked(&spec_of(target, url))?;
+    runtime.block_on(async { Looker::new(page, Clock::start()).body(PATIENCE).await })
+}
+
+/// What a Prometheus kept of its targets' pages: the answer to a query of a range, by its URL, of these names (RE2). Blocks for some seconds at most.
+///
+/// # Errors
+/// Why there is none.
+pub fn kept(target: &TargetSpec, names: &str) -> Result<Vec<RangeSeries>, String> {
+    let (server, query) = targets::kept_query(&target.url, names)?;
+    let (runtime, page) = asked(&TargetSpec { url: server.to_owned(), ..target.clone() })?;
+    runtime.block_on(async { Looker::new(page, Clock::start()).query(&query, PATIENCE).await })
+}
+
+fn asked(spec: &TargetSpec) -> Result<(LocalRuntime, MetricsPage), String> {
+    let target = Target::new(spec, None).map_err(|e| e.to_string())?;
+    let url = spec.url.clone();
+    let page = MetricsPage { name: String::new(), url, cadence: None, target, form: Form::Text };
+    Ok((runtime().map_err(|e| e.to_string())?, page))
 }
 
 fn find_or_trust(

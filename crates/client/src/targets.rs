@@ -161,8 +161,8 @@ pub fn kept(series: Vec<RangeSeries>, knows: fn(&str) -> bool) -> Result<(i64, V
             .entry(target)
             .or_insert_with_key(|name| PageNotices::new((Some(name.clone()), true), knows));
         match is_up {
-            true => page.tell(At(at_unix - begin), rows, &to_rows),
-            false => page.failed(At(at_unix - begin), UNSCRAPED, &to_rows),
+            true => page.tell(At(at_unix.saturating_sub(begin)), rows, &to_rows),
+            false => page.failed(At(at_unix.saturating_sub(begin)), UNSCRAPED, &to_rows),
         }
     }
     let rows = std::mem::take(&mut *rows.lock().unwrap_or_else(PoisonError::into_inner));
@@ -202,28 +202,22 @@ pub(crate) async fn cadence(looker: &Looker, matchers: &str) -> Result<Span, Str
     Ok(Span((cadence.0 as f64 / 1e8).round().max(1.0) as i64 * 100_000_000))
 }
 
-/// The URL of a query for what a Prometheus kept, `{job="vllm"}[6h]`, that asks for these names alone (RE2) and for the scrapes themselves.
+/// Where a Prometheus is asked, and the query for what it kept: of a URL such as `http://HOST:9090/api/v1/query?query={job="vllm"}[6h]`, for these names alone
+/// (RE2) and for the scrapes themselves.
 ///
 /// # Errors
 /// It does not say whose pages, or how far back.
-pub fn history_url(url: &str, names: &str) -> Result<String, String> {
-    let wrong = || {
-        "say whose pages are wanted and how far back: http://HOST:9090/api/v1/query?query={job=\"vllm\"}[6h], with &time=… where that is not until now"
-            .to_owned()
-    };
-    let (server, query) = url.split_once('?').ok_or_else(wrong)?;
-    let (asked, others): (Vec<&str>, Vec<&str>) =
-        query.split('&').partition(|part| part.starts_with("query="));
-    let selector = asked.first().map(|part| decoded(part.trim_start_matches("query="))).ok_or_else(wrong)?;
-    let inner = selector.trim().strip_prefix('{').and_then(|rest| rest.split_once('}')).ok_or_else(wrong)?;
-    let (matchers, back) = (inner.0.trim().trim_end_matches(','), inner.1.trim());
-    if !back.starts_with('[') {
-        return Err(wrong());
-    }
+pub(crate) fn kept_query<'a>(url: &'a str, names: &str) -> Result<(&'a str, String), String> {
+    let asked = url.split_once("?query=").map(|(server, selector)| (server, decoded(selector)));
+    let parts = asked.as_ref().and_then(|(server, selector)| {
+        let (matchers, back) = selector.trim().strip_prefix('{')?.split_once('}')?;
+        back.trim().starts_with('[').then_some((*server, matchers.trim().trim_end_matches(','), back.trim()))
+    });
+    let (server, matchers, back) = parts.ok_or(
+        "say whose pages are wanted and how far back: http://HOST:9090/api/v1/query?query={job=\"vllm\"}[6h], or [6h] offset 1d",
+    )?;
     let comma = if matchers.is_empty() { "" } else { "," };
-    let asked = encoded(&format!("{{{matchers}{comma}__name__=~\"up|{names}\"}}{back}"));
-    let others: String = others.iter().map(|part| format!("&{part}")).collect();
-    Ok(format!("{server}?query={asked}{others}"))
+    Ok((server, format!("{{{matchers}{comma}__name__=~\"up|{names}\"}}{back}")))
 }
 
 /// The URL by which a Prometheus is named whose targets these matchers pick: `{job="vllm"}`.

@@ -25,6 +25,12 @@ const READ: [Signal; 9] = [
 ];
 /// Above the last edge lengths go up to this many times the edge, unless their sum says more.
 const OPEN: f64 = 4.0;
+/// No request took longer, s.
+const A_DAY_S: f64 = 86_400.0;
+/// No length is longer, in tokens: a page may say anything.
+const LONGEST: f64 = 1e9;
+/// Requests that are made at most: some hours of a large fleet.
+const MOST: usize = 20_000_000;
 /// Halvings by which the bend is found: past the last bit of a double.
 const HALVINGS: usize = 80;
 
@@ -44,8 +50,11 @@ pub fn names() -> String {
 /// Why there are none: no page that counts requests, or one scrape alone.
 pub fn logged(samples: &[Sample], begin_ns: i64, seed: u64) -> Result<Logged, String> {
     let side = ServerSide::read(samples);
-    let instants = || samples.iter().filter(|sample| sample.source != "client").map(|sample| sample.at);
-    let (Some(first), Some(last), Some(every)) = (instants().min(), instants().max(), side.cadence()) else {
+    let mut instants: Vec<At> =
+        samples.iter().filter(|sample| sample.source != "client").map(|sample| sample.at).collect();
+    instants.sort_unstable();
+    instants.dedup();
+    let (Some(&first), Some(&last), Some(every)) = (instants.first(), instants.last(), side.cadence()) else {
         return Err("no page was scraped twice".to_owned());
     };
     if ![Signal::PromptLength, Signal::Finished].iter().any(|signal| side.has(*signal)) {
@@ -55,8 +64,11 @@ pub fn logged(samples: &[Sample], begin_ns: i64, seed: u64) -> Result<Logged, St
         Requests { side: &side, begin_ns, stream: Stream::new(seed, "counted requests", 0), all: Vec::new() };
     let mut from = first;
     while from < last {
-        let to = (from + every).min(last);
-        made.between(from, to);
+        let next = instants.partition_point(|at| at.0 < from.0.saturating_add(every.0));
+        let to = instants.get(next).copied().unwrap_or(last);
+        made.between(from, to).ok_or_else(|| {
+            format!("the pages count more than {MOST} requests: take a shorter time, or see whether the counters are sound")
+        })?;
         from = to;
     }
     let mut requests = made.all;
@@ -101,41 +113,61 @@ struct Requests<'a> {
 }
 
 impl Requests<'_> {
-    /// What ended in a stretch, replica by replica: the sums of a few requests say more of each.
-    fn between(&mut self, from: At, to: At) {
+    /// What ended in a stretch, replica by replica, because the sums of a few requests say more of each; where none can be told apart, all together. `None`: more
+    /// than are made.
+    fn between(&mut self, from: At, to: At) -> Option<()> {
+        match self.side.replicas().len() {
+            0 => self.of(None, from, to),
+            replicas => (0..replicas).try_for_each(|replica| self.of(Some(replica), from, to)),
+        }
+    }
+
+    /// What ended at one of them.
+    fn of(&mut self, replica: Option<usize>, from: At, to: At) -> Option<()> {
         let side = self.side;
-        for replica in 0..side.replicas().len() {
-            let histogram = |signal| side.histogram_of(replica, signal, from, to);
-            let gained =
-                |signal| side.gained_of(replica, signal, from, to).map_or(0.0, |gained| gained.value);
-            let prompts = histogram(Signal::PromptLength);
-            let counted = prompts.as_ref().and_then(|all| all.count.or(Some(all.counts.iter().sum())));
-            let answered = counted.unwrap_or_else(|| gained(Signal::Finished)).round() as usize;
-            let took =
-                histogram(Signal::E2e).and_then(|all| all.mean()).map_or(Span::ZERO, Span::from_secs_f64);
-            let (begin, end) = prompts.as_ref().map_or((from, to), |all| (all.from, all.to));
-            let earliest = self.begin_ns + begin.0 - took.0;
-            let hit = gained(Signal::PrefixHit) / gained(Signal::PrefixQueried);
-            let prompts = self.lengths(prompts.as_ref(), answered);
-            let outputs = self.lengths(histogram(Signal::OutputLength).as_ref(), answered);
-            for (prompt, output) in prompts.into_iter().zip(outputs) {
-                let at_ns = earliest + self.within(end - begin);
-                let cached =
-                    prompt.filter(|_| hit.is_finite()).map(|tokens| (hit * f64::from(tokens)).round() as u32);
-                self.all.push(LoggedRequest { prompt, output, cached, ..LoggedRequest::new(0, at_ns) });
-            }
-            for (signal, how) in [
-                (Signal::Failed, How::ServerError),
-                (Signal::Aborted, How::Cancelled),
-                (Signal::Refused, How::Shed),
-            ] {
-                let n = gained(signal).round() as usize;
-                for _ in 0..n {
-                    let at_ns = earliest + self.within(end - begin);
-                    self.all.push(LoggedRequest { how, ..LoggedRequest::new(0, at_ns) });
-                }
+        let histogram = |signal| match replica {
+            Some(replica) => side.histogram_of(replica, signal, from, to),
+            None => side.histogram(signal, from, to),
+        };
+        let gained = |signal| {
+            let gained = match replica {
+                Some(replica) => side.gained_of(replica, signal, from, to),
+                None => side.gained(signal, from, to),
+            };
+            gained.map_or(0.0, |gained| gained.value)
+        };
+        let prompts = histogram(Signal::PromptLength);
+        let counted = prompts.as_ref().and_then(|all| all.count.or(Some(all.counts.iter().sum())));
+        let answered = self.room(counted.unwrap_or_else(|| gained(Signal::Finished)))?;
+        let took = histogram(Signal::E2e).and_then(|all| all.mean()).unwrap_or(0.0).clamp(0.0, A_DAY_S);
+        let (begin, end) = prompts.as_ref().map_or((from, to), |all| (all.from, all.to));
+        let earliest = self.begin_ns.saturating_add(begin.0).saturating_sub(Span::from_secs_f64(took).0);
+        let hit = gained(Signal::PrefixHit) / gained(Signal::PrefixQueried);
+        let prompts = self.lengths(prompts.as_ref(), answered);
+        let outputs = self.lengths(histogram(Signal::OutputLength).as_ref(), answered);
+        for (prompt, output) in prompts.into_iter().zip(outputs) {
+            let at_ns = earliest.saturating_add(self.within(end - begin));
+            let cached =
+                prompt.filter(|_| hit.is_finite()).map(|tokens| (hit * f64::from(tokens)).round() as u32);
+            self.all.push(LoggedRequest { prompt, output, cached, ..LoggedRequest::new(0, at_ns) });
+        }
+        for (signal, how) in [
+            (Signal::Failed, How::ServerError),
+            (Signal::Aborted, How::Cancelled),
+            (Signal::Refused, How::Shed),
+        ] {
+            for _ in 0..self.room(gained(signal))? {
+                let at_ns = earliest.saturating_add(self.within(end - begin));
+                self.all.push(LoggedRequest { how, ..LoggedRequest::new(0, at_ns) });
             }
         }
+        Some(())
+    }
+
+    /// So many more, if there is room for them; a page may say anything.
+    fn room(&self, more: f64) -> Option<usize> {
+        let more = more.round().max(0.0) as usize;
+        (more <= MOST - self.all.len()).then_some(more)
     }
 
     /// Any instant of a stretch, ns from its beginning.
@@ -146,7 +178,7 @@ impl Requests<'_> {
     /// As many lengths as requests, in any order; those that the histogram does not hold are not known.
     fn lengths(&mut self, all: Option<&Buckets>, requests: usize) -> Vec<Option<u32>> {
         let mut lengths: Vec<Option<u32>> = all
-            .filter(|all| !all.edges.is_empty())
+            .filter(|all| !all.edges.is_empty() && all.counts.iter().sum::<f64>() <= MOST as f64)
             .map_or_else(Vec::new, |all| drawn(all, &mut self.stream))
             .into_iter()
             .map(Some)
@@ -179,16 +211,17 @@ fn drawn(all: &Buckets, stream: &mut Stream) -> Vec<u32> {
     let mut places = Vec::new();
     for (bucket, count) in all.counts.iter().enumerate() {
         let below = bucket.checked_sub(1).and_then(|before| all.edges.get(before)).copied().unwrap_or(0.0);
-        let low = below.floor() + 1.0;
-        let high = all.edges.get(bucket).map_or(low * OPEN, |edge| edge.floor()).max(low);
+        let low = below.floor().clamp(0.0, LONGEST) + 1.0;
+        let high = all.edges.get(bucket).map_or(low * OPEN, |edge| edge.floor().min(LONGEST)).max(low);
         places.extend((0..count.round() as usize).map(|_| Place { low, high, u: stream.uniform() }));
     }
-    let Some(sum) = all.sum.filter(|_| !places.is_empty()) else {
+    let said = all.sum.filter(|sum| *sum <= LONGEST * places.len() as f64);
+    let Some(sum) = said.filter(|_| !places.is_empty()) else {
         return places.iter().map(|place| place.at(1.0).round() as u32).collect();
     };
     let of = |places: &[Place], bend: f64| places.iter().map(|place| place.at(bend)).sum::<f64>();
     // Nobody knows how long the longest are: as long as their sum asks for.
-    let last = all.edges.last().map_or(0.0, |edge| edge.floor() + 1.0);
+    let last = all.edges.last().map_or(0.0, |edge| edge.floor().clamp(0.0, LONGEST) + 1.0);
     let open = places.iter().filter(|place| place.low >= last).count() as f64;
     let missing = sum - of(&places, 0.0);
     if open > 0.0 && missing > 0.0 {

@@ -14,6 +14,9 @@ pub struct FromLogArgs {
     /// one of these; several of one kind are put together
     #[arg(required = true, value_parser = crate::named::run)]
     pub sources: Vec<PathBuf>,
+    /// Environment variable with the bearer token of a Prometheus that is asked
+    #[arg(long, value_name = "NAME")]
+    pub key_env: Option<String>,
     /// Write the workload: a trace (Mooncake's form) that run, simulate and plan take with --trace; .gz packs it
     #[arg(long, short = 'o', value_name = "FILE")]
     pub out: Option<PathBuf>,

@@ -74,9 +74,12 @@ fn what_a_prometheus_kept_has_every_request_and_every_token() {
         (format!("{url}/api/v1/query?query=up"), "how far back"),
         (url.clone(), "how far back"),
         (format!("{url}/api/v1/query?query={{job=\"none\"}}[5m]"), "no scrape of a target"),
+        (format!("{url}/api/v1/query?query={{job=\"llm\",}}[5m] offset"), "parse error"),
         ("http://127.0.0.1:9/api/v1/query?query={}[5m]".to_owned(), "127.0.0.1:9"),
+        ("http://u:secret@127.0.0.1:9/api/v1/query?query={}[5m]".to_owned(), "keys do not belong in a URL"),
     ] {
         let ended = made(&source);
         assert!(ended.code == 2 && ended.stderr.contains(says), "{source}: {}", ended.stderr);
+        assert!(ended.stderr.len() < 400 && !ended.stderr.contains("secret"), "{}", ended.stderr);
     }
 }

@@ -104,10 +104,14 @@ impl Table {
 
     /// A regular expression (RE2) of the names of these signals, as any server spells them.
     pub fn names(&self, signals: &[Signal]) -> String {
+        const PARTS: [&str; 5] = ["_bucket", "_sum", "_count", "_observed_min", "_observed_max"];
         let told = self.rows.iter().filter(|(_, rows)| rows.iter().any(|row| signals.contains(&row.signal)));
-        let mut names: Vec<String> = told.map(|(name, _)| name.replace('_', "[:_]")).collect();
-        names.sort_unstable();
-        format!("(ray_)?({})(_total)?", names.join("|"))
+        let whole =
+            |name: &str| PARTS.iter().find_map(|part| name.strip_suffix(part)).unwrap_or(name).to_owned();
+        // A dot for what servers write as a colon, a dot or an underscore.
+        let names: BTreeSet<String> = told.map(|(name, _)| whole(name).replace('_', ".")).collect();
+        let names: Vec<String> = names.into_iter().collect();
+        format!("(ray_)?({})(_bucket|_sum|_count|_total)?", names.join("|"))
     }
 
     /// Has this server a name for this signal? A history has one for all of them, and shows what there was.

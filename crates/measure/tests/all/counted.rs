@@ -156,11 +156,74 @@ fn pages_that_count_no_requests_say_so() {
 #[test]
 fn names_that_are_asked_for_are_names_that_are_read() {
     let asked = counted::names();
-    for name in ["vllm[:_]request[:_]prompt[:_]tokens[:_]bucket", "tgi[:_]request[:_]success"] {
+    for name in ["vllm.request.prompt.tokens", "tgi.request.success"] {
         assert!(asked.contains(name), "{asked}");
     }
     assert!(
         counted::reads("vllm:request_success_total") && counted::reads("vllm:request_prompt_tokens_bucket")
     );
-    assert!(!counted::reads("vllm:num_requests_running") && !asked.contains("num[:_]requests[:_]running"));
+    assert!(!counted::reads("vllm:num_requests_running") && !asked.contains("num.requests.running"));
+}
+
+/// Pages that no replica can be told apart on, and a window that a watch wrote: all together.
+#[test]
+fn what_counts_without_replicas_is_taken_together() {
+    let served = served(5.0, 2.0, 3);
+    let fleet = |row: Sample| Sample {
+        name: row.name.replace("vllm:request_prompt_tokens", "plimsoll_fleet_prompt_length"),
+        ..row
+    };
+    let rows: Vec<Sample> = pages(&served, 7 * 60)
+        .into_iter()
+        .filter(|row| {
+            ["scrape_samples", "vllm:request_prompt_tokens"].iter().any(|name| row.name.starts_with(name))
+        })
+        .map(fleet)
+        .collect();
+    let made = counted::logged(&rows, 0, 1).expect("requests");
+    assert_eq!(made.requests.len(), served.len());
+    let sum: u64 = made.requests.iter().filter_map(|one| one.prompt).map(u64::from).sum();
+    assert_eq!(sum, served.iter().map(|one| u64::from(one.prompt)).sum::<u64>());
+}
+
+/// A page may say anything.
+#[test]
+fn no_page_makes_it_fall_over() {
+    let strange = ["1", "7", "1e300", "-4", "inf", "NaN", "9e14", "0"]
+        .map(|text| text.parse::<f64>().expect("a number"));
+    let mut stream = Stream::new(5, "strange", 0);
+    for _ in 0..400 {
+        let mut rows = Vec::new();
+        for scrape in 0..5 {
+            let mut value = || strange[stream.below(strange.len() as u64) as usize];
+            let mut row = |name: &str, labels: &str, value: f64| {
+                let at = At(scrape * EVERY_S * S);
+                rows.push(Sample {
+                    at,
+                    source: "server".into(),
+                    name: name.into(),
+                    labels: labels.into(),
+                    value,
+                });
+            };
+            row("scrape_samples", "", 9.0);
+            for edge in ["-5", "0", "10", "1e300", "+Inf"] {
+                row("vllm:request_prompt_tokens_bucket", &format!("le={edge}"), value());
+            }
+            for name in [
+                "vllm:request_prompt_tokens_sum",
+                "vllm:request_prompt_tokens_count",
+                "vllm:e2e_request_latency_seconds_sum",
+            ] {
+                row(name, "", value());
+            }
+            row("vllm:e2e_request_latency_seconds_count", "", 3.0);
+            row("vllm:prefix_cache_hits_total", "", value());
+            row("vllm:prefix_cache_queries_total", "", 1.0 + scrape as f64);
+        }
+        match counted::logged(&rows, i64::MAX - S, 1) {
+            Ok(made) => assert!(made.requests.len() <= 20_000_000),
+            Err(why) => assert!(why.contains("requests") || why.contains("scraped twice"), "{why}"),
+        }
+    }
 }

@@ -109,7 +109,7 @@ fn one(path: &Path, args: &FromLogArgs, key: Option<u64>, spans: &mut Spans) -> 
     if path.is_dir() {
         return of_run(path, args).map(|logged| Found::Log(Box::new(logged)));
     }
-    if let Some(logged) = pages::of(path, args.seed)? {
+    if let Some(logged) = pages::of(path, args)? {
         return Ok(Found::Log(Box::new(logged)));
     }
     match log(path, key)? {
