@@ -12,7 +12,7 @@ use std::path::Path;
 
 use plimsoll_model::Protocol;
 use plimsoll_workload::scenario::LONGEST;
-use plimsoll_workload::{Scenario, Size, SpecError};
+use plimsoll_workload::{Pause, Scenario, Size, SpecError};
 use serde_json::{Map, Value, json};
 
 use crate::exit::Stop;
@@ -170,6 +170,11 @@ impl Draft {
         }
         if let Some(text) = &args.audio {
             let (count, length) = text.split_once('*').unwrap_or(("1", text));
+            if Pause::parse(length.trim()).is_err() {
+                return Err(Stop::usage(format!(
+                    "--audio {text}: write TIME or N*TIME such as 8s, 2*30s or lognormal:8s,0.5"
+                )));
+            }
             self.set("prompts.audio.count", count.trim().into());
             self.set("prompts.audio.length", length.trim().into());
         }

@@ -4,7 +4,7 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use plimsoll_model::{Attempt, Logged, LoggedRequest, Manifest};
+use plimsoll_model::{Attempt, Logged, LoggedRequest, Manifest, MediaCounts};
 use plimsoll_report::figure::counted;
 use plimsoll_wire::log::spans::Spans;
 use plimsoll_wire::log::{LogFeed, LogKind, UNDERSTOOD, sniff};
@@ -218,6 +218,9 @@ fn of_run(dir: &Path, args: &FromLogArgs) -> Result<Logged, Stop> {
     let block_tokens = if requests.iter().any(|one| !one.blocks.is_empty()) { BLOCK_TOKENS } else { 0 };
     let other = run.attempts.len() - of_level.len();
     let left_out = (other > 0).then(|| format!("{} of other levels", counted(other as u64, "attempt")));
+    let has_media = of_level.iter().any(|one| one.media != MediaCounts::default());
+    let blind =
+        has_media.then_some("pictures and sounds are not kept: their tokens are text in the workload");
     Ok(Logged {
         source: "a run",
         stamp: "the instant when it was due",
@@ -225,7 +228,7 @@ fn of_run(dir: &Path, args: &FromLogArgs) -> Result<Logged, Stop> {
         block_tokens,
         requests,
         left_out: left_out.into_iter().collect(),
-        blind: Vec::new(),
+        blind: blind.into_iter().collect(),
         kept_share: 1.0,
         is_relative: false,
         counts_only: None,
