@@ -46,7 +46,7 @@ fn ask(url: &str, path: &str, body: &str, reads: Option<usize>) -> Seen {
         }
         all.extend_from_slice(&part[..n]);
         // An event that only says who speaks has an empty content.
-        let text = String::from_utf8_lossy(&all);
+        let text = unchunked(&all);
         let said = text.split("\"content\":\"").skip(1).any(|after| !after.starts_with('"'));
         if first.is_none() && said {
             first = Some(clock.now().0 as f64 / 1e9);
@@ -55,7 +55,7 @@ fn ask(url: &str, path: &str, body: &str, reads: Option<usize>) -> Seen {
             break;
         }
     }
-    let text = String::from_utf8_lossy(&all);
+    let text = unchunked(&all);
     let number = |key: &str| {
         let after = text.rsplit_once(key)?.1.trim_start_matches([':', ' ']);
         after.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
@@ -67,6 +67,22 @@ fn ask(url: &str, path: &str, body: &str, reads: Option<usize>) -> Seen {
         tokens: number("\"completion_tokens\""),
         cached: number("\"cached_tokens\""),
     }
+}
+
+/// An answer without the borders of its chunks, because a word of an event may lie across one.
+fn unchunked(all: &[u8]) -> String {
+    let text = String::from_utf8_lossy(all);
+    let Some((head, mut rest)) = text.split_once("\r\n\r\n") else { return text.into_owned() };
+    let mut plain = format!("{head}\r\n\r\n");
+    if !head.to_ascii_lowercase().contains("transfer-encoding: chunked") {
+        return plain + rest;
+    }
+    while let Some((size, from)) = rest.split_once("\r\n") {
+        let size = usize::from_str_radix(size, 16).expect("a chunk's length");
+        plain += &from[..size.min(from.len())];
+        rest = from.get(size + 2..).unwrap_or_default();
+    }
+    plain
 }
 
 fn body(tokens: u32, text: &str) -> String {
