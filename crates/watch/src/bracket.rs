@@ -17,6 +17,29 @@ pub struct EdgeBracket {
 }
 
 impl EdgeBracket {
+    /// Of the percentile `p` of the very requests that a histogram counted, ladder by ladder, and of no others: no chance is in it. `None` = nothing came.
+    pub fn observed(ladders: &[Buckets], p: f64) -> Option<EdgeBracket> {
+        let n: f64 = ladders.iter().flat_map(|ladder| &ladder.counts).sum();
+        let rank = (p * n).ceil().max(1.0);
+        let mut edges: Vec<f64> = ladders.iter().flat_map(|ladder| ladder.edges.iter().copied()).collect();
+        edges.sort_by(f64::total_cmp);
+        edges.dedup();
+        // Of a bucket that an edge of another ladder cuts, none lie below that edge, or all do.
+        let below = |edge: f64, all: bool| -> f64 {
+            let each = ladders.iter().flat_map(|ladder| {
+                let uppers = ladder.edges.iter().copied().chain([f64::INFINITY]);
+                let lowers = [f64::NEG_INFINITY].into_iter().chain(ladder.edges.iter().copied());
+                lowers.zip(uppers).zip(ladder.counts.iter().copied())
+            });
+            let each = each.filter(|((lower, upper), _)| if all { *lower < edge } else { *upper <= edge });
+            each.map(|(_, count)| count).sum()
+        };
+        (n > 0.0 && !edges.is_empty()).then(|| EdgeBracket {
+            over_s: edges.iter().copied().filter(|edge| below(*edge, true) < rank).reduce(f64::max),
+            most_s: edges.iter().copied().find(|edge| below(*edge, false) >= rank),
+        })
+    }
+
     /// Of the percentile `p`, by a histogram part by part, each of its bounds wrong with this chance at most; `None` = nothing came.
     pub fn of(parts: &[Buckets], p: f64, alpha: f64) -> Option<EdgeBracket> {
         let mut edges: Vec<f64> = parts.iter().flat_map(|part| part.edges.iter().copied()).collect();

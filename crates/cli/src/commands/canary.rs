@@ -52,9 +52,8 @@ pub fn run(args: &CanaryArgs) -> Result<Exit, Stop> {
         ));
     }
     let listen = Some(&args.listen).filter(|listen| *listen != "none");
-    let served = listen
-        .map(|listen| StatusServer::start(address(listen)?, args.listen_open, Vec::new()))
-        .transpose()?;
+    let served =
+        listen.map(|listen| StatusServer::start(address(listen)?, &args.readers, Vec::new())).transpose()?;
     if !args.quiet {
         out::note(&words::begins([args.base.len(), args.canary.len()], &spec));
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::Format;
+use super::{Format, ReadersArgs};
 
 /// `plimsoll canary`
 #[derive(Args, Debug)]
@@ -36,9 +36,8 @@ pub struct CanaryArgs {
     /// Where /v1/verdict and /metrics are served, or none
     #[arg(long, value_name = "ADDR:PORT|none", default_value = "127.0.0.1:9465")]
     pub listen: String,
-    /// Serve them to other machines too: whoever reaches the address can read them
-    #[arg(long)]
-    pub listen_open: bool,
+    #[command(flatten)]
+    pub readers: ReadersArgs,
     /// Seed of the groups that replicas are drawn into
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,

@@ -64,7 +64,7 @@ pub use quality::QualityArgs;
 pub use rerun::RerunArgs;
 pub use shard::{MergeArgs, ShardArgs};
 pub use shared::{
-    CeilingArgs, ClientArgs, Format, LoadArgs, OutputArgs, ScrapeArgs, TargetArgs, WorkloadArgs,
+    CeilingArgs, ClientArgs, Format, LoadArgs, OutputArgs, ReadersArgs, ScrapeArgs, TargetArgs, WorkloadArgs,
 };
 pub use shell::{CompletionsArgs, ManArgs};
 pub use show::{DoctorArgs, LsArgs, ReportArgs, SchemaArgs, SchemaOf, SelftestArgs, ShowArgs};

@@ -222,6 +222,17 @@ pub struct LoadArgs {
     pub arrivals: Option<String>,
 }
 
+/// Who may read what is served, beyond this machine.
+#[derive(Args, Debug, Clone, Default)]
+pub struct ReadersArgs {
+    /// Serve them to other machines too: whoever reaches the address can read them
+    #[arg(long)]
+    pub listen_open: bool,
+    /// Environment variable with the key that readers show: as a bearer token, or as the password of any user in a browser
+    #[arg(long, value_name = "NAME")]
+    pub listen_key_env: Option<String>,
+}
+
 /// Where results go.
 #[derive(Args, Debug, Clone)]
 pub struct OutputArgs {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::Format;
+use super::{Format, ReadersArgs};
 
 /// `plimsoll watch`
 #[derive(Args, Debug)]
@@ -28,9 +28,8 @@ pub struct WatchArgs {
     /// Where the page, /metrics and /v1/rows are served, or none [default: 127.0.0.1:9464]
     #[arg(long, value_name = "ADDR:PORT|none")]
     pub listen: Option<String>,
-    /// Serve them to other machines too: whoever reaches the address can read them
-    #[arg(long)]
-    pub listen_open: bool,
+    #[command(flatten)]
+    pub readers: ReadersArgs,
     /// Keep the window of each alert as a run folder here [default: the watch file's record, else none]
     #[arg(long, value_name = "DIR")]
     pub record: Option<PathBuf>,

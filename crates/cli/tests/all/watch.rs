@@ -123,6 +123,17 @@ fn a_row_holds_then_breaks_then_loses_its_source() {
         if state == "broken" {
             // 250 ms is an edge: the count is exact, and every request over it is slow.
             assert_eq!(row["over"][0], row["over"][1], "{row}");
+            let course = json(&get(&addr, "GET /v1/course"));
+            let limit = &course["ceilings"][0];
+            assert_eq!((&limit["latency"], &limit["limit_s"]), (&"ttft".into(), &0.25.into()), "{course}");
+            if let Some(minute) = course["minutes"].as_array().expect("a list").last() {
+                // Fast requests lie in (50, 100] ms, slow ones in (250, 500].
+                let [p50, p99] = [0, 1].map(|place| &minute["latencies"]["ttft"][place]);
+                assert!(
+                    p50["over_s"].as_f64() >= Some(0.05) && p99["most_s"].as_f64() <= Some(0.5),
+                    "{course}"
+                );
+            }
         }
         // On a busy machine scrapes come late, and a page may be lost for a moment before it is gone.
         let is_gone = state == "source_lost" && states.iter().any(|state| state == "broken");
@@ -137,6 +148,45 @@ fn a_row_holds_then_breaks_then_loses_its_source() {
     assert!(at("holds") < at("broken"), "{states:?}");
     kill(Pid::from_raw(i32::try_from(child.id()).expect("a process id")), Signal::SIGINT).expect("it lives");
     assert_eq!(child.wait().expect("ended").code(), Some(130));
+}
+
+fn json(answer: &str) -> Value {
+    let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
+    serde_json::from_str(body).expect("JSON")
+}
+
+/// Whoever does not show the key is told how to, and learns nothing but that the watch is alive.
+#[test]
+fn a_reader_shows_the_key_of_a_watch_that_has_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = server(1_000_000);
+    let (url, budget) = (format!("{}/metrics", server.url), budget(folder.path()));
+    let args = ["watch", &url, "-b", &budget, "--every", "100ms", "--listen", "0.0.0.0:0", "-q"];
+    let mut command = Command::new(PLIMSOLL);
+    command.args(args).args(["--listen-key-env", "WATCH_KEY"]).env("WATCH_KEY", "s3cret:words");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the binary starts");
+    let mut said = String::new();
+    BufReader::new(child.stderr.as_mut().expect("piped")).read_line(&mut said).expect("where it is served");
+    let addr = said.trim().rsplit(':').next().map(|port| format!("127.0.0.1:{port}")).expect("an address");
+    // echo -n any:s3cret:words | base64
+    let shown = ["Bearer s3cret:words", "Basic YW55OnMzY3JldDp3b3Jkcw=="];
+    // any:wrong; any without a colon; no base64.
+    let wrong = ["Bearer s3cret:word", "Basic YW55Ondyb25n", "Basic YW55", "Basic ???", "s3cret:words", ""];
+    for path in ["/", "/v1/rows", "/v1/course", "/v1/alerts", "/v1/events", "/metrics", "/nothing"] {
+        for said in wrong {
+            let answer = get(&addr, &format!("GET {path} HTTP/1.1\r\nAuthorization: {said}\r\nX:"));
+            assert!(answer.starts_with("HTTP/1.1 401"), "{path} {said}: {answer}");
+            assert!(answer.contains("WWW-Authenticate: Basic") && !answer.contains("ttft"), "{answer}");
+        }
+    }
+    for said in shown {
+        let answer = get(&addr, &format!("GET / HTTP/1.1\r\nauthorization: {said}\r\nX:"));
+        assert!(answer.starts_with("HTTP/1.1 200"), "{said}: {answer}");
+    }
+    assert!(get(&addr, "GET /healthz").starts_with("HTTP/1.1 200"));
+    child.kill().expect("killed");
+    child.wait().expect("it ended");
 }
 
 #[test]
@@ -178,6 +228,7 @@ fn a_watch_that_cannot_be_is_refused_in_one_line() {
         (&["watch", &url, "-b", &budget, "--every", "0s"], 2, "--every"),
         (&["watch", &url, "-b", &budget, "--window", "10s"], 2, "eight scrapes"),
         (&["watch", &url, "-b", &budget, "--listen", "0.0.0.0:0"], 2, "--listen-open"),
+        (&["watch", &url, "-b", &budget, "--listen-key-env", "NO_SUCH_KEY"], 2, "NO_SUCH_KEY"),
         (&["watch", &url, "-b", &budget, "--listen", "here"], 2, "--listen here"),
         (&["watch", &file, "-b", &budget], 2, "evry"),
         (&["watch", "http://127.0.0.1:9/metrics", "-b", &budget], 5, "127.0.0.1:9"),

@@ -1,5 +1,6 @@
 //! What a watch keeps of the past, from the outside: held against the log of the requests behind the pages, and against a kill at any time.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,6 +10,7 @@ use plimsoll_model::At;
 use serde_json::Value;
 
 use crate::kit::{Ended, PLIMSOLL, Server, plimsoll, reply, until};
+use crate::watch::get;
 
 const BUDGET: &str =
     "version: 1\nname: chat\nbudgets:\n  - {id: ttft, metric: ttft, p: 95, max: 20ms, scope: engine}\n";
@@ -129,7 +131,7 @@ fn what_is_no_history_and_what_is_not_kept_is_said() {
 }
 
 /// A watch of this page with a history.
-fn watching(url: &str, budget: &str, history: &str) -> Child {
+fn watching(url: &str, budget: &str, history: &str, listen: &str) -> Child {
     let mut command = Command::new(PLIMSOLL);
     command.args([
         "watch",
@@ -139,12 +141,12 @@ fn watching(url: &str, budget: &str, history: &str) -> Child {
         "--every",
         "200ms",
         "--listen",
-        "none",
+        listen,
         "--history",
         history,
         "-q",
     ]);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts")
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts")
 }
 
 /// How many blocks there are.
@@ -186,7 +188,7 @@ fn a_kill_costs_the_open_block_and_no_other() {
         reply(socket, "200 OK", "Content-Type: text/plain\r\n", &page);
     });
     let url = format!("{}/metrics", server.url);
-    let mut first = watching(&url, &budget, &history);
+    let mut first = watching(&url, &budget, &history, "none");
     until_blocks(&history, 2);
     let busy =
         plimsoll(&["watch", &url, "-b", &budget, "--listen", "none", "--history", &history, "--for", "1s"]);
@@ -196,7 +198,19 @@ fn a_kill_costs_the_open_block_and_no_other() {
     first.wait().expect("it ended");
     let after = told(&history, &at("after"));
     assert_eq!(after[..before.len()], before[..], "what was kept stays as it was");
-    let mut second = watching(&url, &budget, &history);
+    let mut second = watching(&url, &budget, &history, "127.0.0.1:0");
+    let mut said = String::new();
+    BufReader::new(second.stderr.as_mut().expect("piped")).read_line(&mut said).expect("where it is served");
+    let addr = said.trim().rsplit("http://").next().expect("an address").to_owned();
+    // What was kept before it is on its page at once.
+    let minute = |course: &str| -> Option<f64> {
+        let course: Value = serde_json::from_str(course.split_once("\r\n\r\n")?.1).ok()?;
+        course["minutes"][0]["from_s"].as_f64()
+    };
+    until("the page begins with the past", || {
+        let begins = minute(&get(&addr, "GET /v1/course"));
+        begins.is_some_and(|begins| (begins * 1e9 - after[0].0 as f64).abs() < 1e6)
+    });
     until_blocks(&history, after.len() as u64 + 1);
     second.kill().expect("killed");
     second.wait().expect("it ended");

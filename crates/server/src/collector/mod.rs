@@ -98,9 +98,14 @@ impl Bearer {
     }
 
     /// Is it this header's? Compared in a time that tells nothing of where they differ.
-    fn is(&self, header: &[u8]) -> bool {
+    pub fn is(&self, header: &[u8]) -> bool {
         let said = header.strip_prefix(b"Bearer ").or_else(|| header.strip_prefix(b"bearer "));
-        said.is_some_and(|said| said.trim_ascii().ct_eq(&self.0).into())
+        said.is_some_and(|said| self.is_token(said.trim_ascii()))
+    }
+
+    /// Is it these bytes?
+    pub fn is_token(&self, said: &[u8]) -> bool {
+        said.ct_eq(&self.0).into()
     }
 }
 

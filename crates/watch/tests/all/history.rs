@@ -1,9 +1,11 @@
 //! What is kept of the past, held against a log of requests that knows nothing of pages: blocks as they come, folded, written as rows and read back.
 
 use plimsoll_measure::server_side::table::Layer;
-use plimsoll_measure::server_side::{ServerSide, Signal};
+use plimsoll_measure::server_side::{Buckets, ServerSide, Signal};
 use plimsoll_model::{At, Sample, Span};
 use plimsoll_watch::RowState;
+use plimsoll_watch::bracket::EdgeBracket;
+use plimsoll_watch::course::Course;
 use plimsoll_watch::history::rows::HistoryRows;
 use plimsoll_watch::history::{Grain, HistoryBlock, fold, read};
 use plimsoll_watch::replay::of_pages;
@@ -310,4 +312,75 @@ fn of_too_many_ladders_the_common_edges_stay() {
         let whole = ServerSide::read(&rows).histogram(Signal::Ttft, At(0), At::MAX).expect("all");
         assert_eq!((whole.edges, whole.counts), (vec![0.5], vec![2.0 * truth, truth]));
     }
+}
+
+/// What charts show of a minute is the log's: percentiles between edges that hold them, requests by the second, gauges from least to most; a gap has no minute.
+#[test]
+fn minutes_on_the_page_are_the_logs() {
+    let (log, mut blocks) = days(4, 3);
+    // From 3 h on nobody watched for ten minutes.
+    blocks.retain(|block| !(10_800..11_400).contains(&(block.from.0 / 1_000_000_000)));
+    let mut course = Course::new(WALL_NS);
+    course.take(blocks.clone());
+    let points = course.points();
+    let at = |unix_s: f64| At(((unix_s * 1e9).round() as i64) - WALL_NS);
+    let last = points.last().expect("minutes");
+    assert!(last.to_s - points[0].to_s <= 3.0 * 3600.0 && last.to_s - points[0].from_s > 3.0 * 3600.0 - 60.0);
+    assert_eq!(points.len(), 180 + 1 - 10);
+    let mut exact = 0;
+    for point in &points {
+        let minute = HistoryBlock::empty(at(point.from_s), at(point.to_s));
+        let near = |block: &&HistoryBlock| (block.from - minute.from).0.abs() < 1_000_000;
+        assert!(blocks.iter().any(|block| near(&block)), "{point:?}");
+        // Seconds since 1970 are not whole nanoseconds.
+        let whole = |at: At| At((at.0 + 500_000_000).div_euclid(1_000_000_000) * 1_000_000_000);
+        let minute = HistoryBlock::empty(whole(minute.from), whole(minute.to));
+        let mut ttfts: Vec<f64> = log.ended(&minute).collect();
+        ttfts.sort_by(f64::total_cmp);
+        let seconds = point.to_s - point.from_s;
+        assert!((point.requests_per_s.expect("told") - ttfts.len() as f64 / seconds).abs() < 1e-6);
+        for (bracket, p) in point.latencies["ttft"].iter().zip([0.5, 0.99]) {
+            let bracket = bracket.expect("requests came");
+            let truth = ttfts[((p * ttfts.len() as f64).ceil() as usize).max(1) - 1];
+            assert!(bracket.over_s.is_none_or(|over| over < truth), "{bracket:?} {truth}");
+            assert!(bracket.most_s.is_none_or(|most| truth <= most), "{bracket:?} {truth}");
+            exact += usize::from(bracket.over_s.is_some() && bracket.most_s.is_some());
+        }
+        let waiting: Vec<f64> =
+            log.waiting.iter().filter(|(at, _)| within(&minute, *at)).map(|(_, waiting)| *waiting).collect();
+        let [least, mean, most] = point.waiting.expect("told");
+        assert_eq!(least, waiting.iter().copied().fold(f64::INFINITY, f64::min));
+        assert_eq!(most, waiting.iter().copied().fold(0.0, f64::max));
+        assert!(least <= mean && mean <= most && !point.latencies.contains_key("itl"));
+    }
+    assert!(exact as f64 > 1.9 * points.len() as f64, "nearly all have two edges: {exact}");
+}
+
+/// Two ladders of edges: a percentile lies between the edges that hold it whatever the requests inside a bucket are.
+#[test]
+fn an_edge_that_cuts_a_bucket_of_another_ladder_decides_nothing_of_it() {
+    let ladder = |edges: &[f64], counts: &[f64]| Buckets {
+        edges: edges.to_vec(),
+        counts: counts.to_vec(),
+        sum: None,
+        count: None,
+        bounds: [None; 2],
+        resets: 0,
+        from: At::ZERO,
+        to: At::ZERO,
+    };
+    let of = |ladders: &[Buckets], p| {
+        let bracket = EdgeBracket::observed(ladders, p).expect("something came");
+        (bracket.over_s, bracket.most_s)
+    };
+    let coarse = ladder(&[1.0, 4.0], &[0.0, 10.0, 0.0]);
+    assert_eq!(of(&[coarse.clone()], 0.5), (Some(1.0), Some(4.0)));
+    // Of ten in (1, 4] and ten in (2, 3] the median may be anywhere in (1, 3]: ten of the first may lie below 2.
+    let fine = ladder(&[2.0, 3.0], &[0.0, 10.0, 0.0]);
+    assert_eq!(of(&[coarse.clone(), fine.clone()], 0.5), (Some(1.0), Some(3.0)));
+    assert_eq!(of(&[coarse.clone(), fine], 0.99), (Some(2.0), Some(4.0)));
+    // What lies past the last edge has no upper one, what lies below the first no lower one.
+    assert_eq!(of(&[ladder(&[1.0, 2.0], &[0.0, 0.0, 3.0])], 0.5), (Some(2.0), None));
+    assert_eq!(of(&[ladder(&[1.0, 2.0], &[3.0, 0.0, 0.0])], 0.5), (None, Some(1.0)));
+    assert!(EdgeBracket::observed(&[ladder(&[1.0], &[0.0, 0.0])], 0.5).is_none());
 }

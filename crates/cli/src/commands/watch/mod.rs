@@ -27,10 +27,12 @@ use plimsoll_client::pages::{self, MetricsPage, ScrapeError};
 use plimsoll_client::pushed::PushCounts;
 use plimsoll_client::scrape::Scraper;
 use plimsoll_client::told::ToRows;
+use plimsoll_judge::budget::BudgetFile;
 use plimsoll_measure::server_side::table::Table;
 use plimsoll_measure::server_side::{SCRAPE, ServerSide};
 use plimsoll_model::{At, Attempt, PageRead, Sample, Span};
 use plimsoll_report::watched as words;
+use plimsoll_watch::course::Course;
 use plimsoll_watch::lint::{dead_pairs, lint};
 use plimsoll_watch::{Alert, AlertKind, Minute, RowState, WatchFinding, WatchSpec, Watched};
 
@@ -144,10 +146,8 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     let (notifier, kept) = Notifier::start(senders, asked.journal.as_ref(), what, clock)?;
     // A page that an earlier watch has looked at may be gone now: that is what is to be told.
     let pages = pages(&mut asked, kept.as_ref().is_none_or(|kept| kept.alerts.is_empty()))?;
-    let served = asked
-        .listen
-        .map(|listen| StatusServer::start(listen, args.listen_open, page::nothing()))
-        .transpose()?;
+    let served =
+        asked.listen.map(|listen| StatusServer::start(listen, &args.readers, page::nothing())).transpose()?;
     let mut screen = Screen::new(args.quiet);
     let ended = Arc::new(AtomicBool::new(false));
     let on_key = Arc::clone(&ended);
@@ -176,9 +176,10 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     if recorder.is_some() {
         watched = watched.recording();
     }
-    let history = asked.history(clock)?;
-    if let Some(history) = &history {
-        watched = watched.keeping(history.wall_ns());
+    let mut history = asked.history(clock)?;
+    let course = served.as_ref().map(|_| history::course(history.as_mut(), clock));
+    if history.is_some() || course.is_some() {
+        watched = watched.keeping(clock.anchor().realtime_ns);
     }
     if let Some(kept) = kept {
         watched = watched.resuming(kept, clock.now());
@@ -195,7 +196,8 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     let over = Arc::new(AtomicBool::new(false));
     let follower = lists::follow(&asked, scraper, Arc::clone(&over));
     let until = asked.time.map(|time| At::ZERO + time);
-    let mut told = Telling { receiving, traces, history, ..Telling::new(args, (notifier, recorder), served) };
+    let mut told =
+        Telling { receiving, traces, history, course, ..Telling::new(args, (notifier, recorder), served) };
     let seen = Seeing { watched, coming };
     let last = go(seen, &mut told, (clock, asked.spec, until), &ended);
     let came: Vec<String> = told.pushed().iter().map(|(name, counts)| came(name, counts)).collect();
@@ -276,12 +278,16 @@ fn go(
                 let dir = recorder.keep(window);
                 watched.recorded(now, &dir.display().to_string());
             }
+            let ended = watched.blocks_ended(over);
             if let Some(history) = &mut told.history {
-                history.keep(&watched.blocks_ended(over));
+                history.keep(&ended);
+            }
+            if let Some(course) = &mut told.course {
+                course.take(ended);
             }
             let found = watched.finding(now);
             let minutes = watched.minutes_after(told.notifier.minutes_to());
-            told.tell(&found, minutes);
+            told.tell(&found, watched.file(), minutes);
             last = Some(found);
         }
         if over {
@@ -301,6 +307,8 @@ struct Telling<'a> {
     recorder: Option<Recorder>,
     /// Where the past is kept.
     history: Option<HistoryWriter>,
+    /// How the last hours went, where that is shown.
+    course: Option<Course>,
     served: Option<StatusServer>,
     /// What is pushed, of which it is told how much came.
     receiving: Vec<Receiving>,
@@ -315,18 +323,19 @@ impl<'a> Telling<'a> {
         served: Option<StatusServer>,
     ) -> Telling<'a> {
         let (states, alerts, receiving) = (Vec::new(), Vec::new(), Vec::new());
-        let (history, traces) = (None, None);
-        Telling { args, states, alerts, notifier, recorder, history, served, receiving, traces }
+        let (history, course, traces) = (None, None, None);
+        Telling { args, states, alerts, notifier, recorder, history, course, served, receiving, traces }
     }
 
-    fn tell(&mut self, found: &WatchFinding, minutes: Vec<(String, Minute)>) {
+    fn tell(&mut self, found: &WatchFinding, file: &BudgetFile, minutes: Vec<(String, Minute)>) {
         self.notifier.tick(&found.alerts, minutes);
         changes(self.args, found, &mut self.states);
         called(self.args, found, &mut self.alerts);
         if let Some(served) = &self.served {
             let traces: Option<TracesTold> = self.traces.as_ref().map(Traces::told);
-            let (bodies, event) =
+            let (mut bodies, event) =
                 page::bodies(found, &self.notifier.health(), &self.pushed(), traces.as_ref());
+            bodies.extend(self.course.as_ref().map(|course| page::course(course, file)));
             served.show(bodies, event);
         }
     }

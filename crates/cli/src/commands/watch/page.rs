@@ -1,6 +1,8 @@
 //! What the watch shows: the page, and its own figures for Prometheus.
 
 use plimsoll_client::pushed::PushCounts;
+use plimsoll_judge::budget::BudgetFile;
+use plimsoll_watch::course::{Course, ceilings};
 use plimsoll_watch::{AlertState, RowState, WatchFinding};
 use plimsoll_wire::prometheus::{Label, PrometheusPage};
 
@@ -50,6 +52,12 @@ pub fn bodies(
     }
     bodies.push(Body::new("/metrics", plimsoll_wire::prometheus::CONTENT_TYPE, text));
     (bodies, rows)
+}
+
+/// How the last hours went, and which ceilings belong in its charts.
+pub fn course(course: &Course, file: &BudgetFile) -> Body {
+    let said = serde_json::json!({"minutes": course.points(), "ceilings": ceilings(file)});
+    Body::new("/v1/course", "application/json", said.to_string())
 }
 
 /// What stands there before anything is known.

@@ -30,7 +30,7 @@ pub fn watch(args: &WatchArgs, mut asked: AskedWatch, dir: &Path) -> Result<Exit
     let (notifier, _) = Notifier::start(senders, asked.journal.as_ref(), what, clock)?;
     let served = asked
         .listen
-        .map(|listen| StatusServer::start(listen, args.listen_open, super::page::nothing()))
+        .map(|listen| StatusServer::start(listen, &args.readers, super::page::nothing()))
         .transpose()?;
     let mut screen = Screen::new(args.quiet);
     let ended = Arc::new(AtomicBool::new(false));

@@ -8,7 +8,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use plimsoll_client::Secret;
+use plimsoll_server::collector::Bearer;
+
 use crate::exit::Stop;
+use crate::flags::ReadersArgs;
 
 /// Readers at once; the next is told to come back.
 const MOST_READERS: usize = 64;
@@ -47,6 +53,48 @@ struct Shown {
 
 type State = Arc<(Mutex<Shown>, Condvar)>;
 
+/// Who may read.
+#[derive(Clone)]
+struct Readers {
+    key: Option<Bearer>,
+}
+
+impl Readers {
+    /// As it was asked.
+    ///
+    /// # Errors
+    /// The key can't be had, or the address is not loopback and nobody said that it may be read from outside.
+    fn asked(args: &ReadersArgs, addr: SocketAddr) -> Result<Readers, Stop> {
+        let key = args.listen_key_env.as_ref().map(|name| Secret::from_env(name)).transpose();
+        let key = key.map_err(|e| Stop::usage(format!("--listen-key-env: {e}")))?;
+        if !addr.ip().is_loopback() && !args.listen_open && key.is_none() {
+            return Err(Stop::usage(format!(
+                "--listen {addr}: other machines could read it; name the key that readers show with --listen-key-env, say --listen-open if all may, or listen on 127.0.0.1"
+            )));
+        }
+        Ok(Readers { key: key.map(|key| key.with_bytes(Bearer::new)) })
+    }
+
+    /// Does this head show the key, where there is one? A browser sends it as the password of whoever it asked.
+    fn are_let_in(&self, head: &str) -> bool {
+        let Some(key) = &self.key else { return true };
+        let shown = head.lines().filter_map(|line| line.split_once(':'));
+        let mut shown = shown.filter(|(name, _)| name.trim().eq_ignore_ascii_case("authorization"));
+        shown.any(|(_, said)| {
+            let said = said.trim();
+            key.is(said.as_bytes()) || password(said).is_some_and(|password| key.is_token(&password))
+        })
+    }
+}
+
+/// The password of HTTP's basic authentication (RFC 7617).
+fn password(said: &str) -> Option<Vec<u8>> {
+    let (scheme, pair) = said.split_once(' ')?;
+    let pair = BASE64_STANDARD.decode(pair.trim()).ok().filter(|_| scheme.eq_ignore_ascii_case("basic"))?;
+    let colon = pair.iter().position(|byte| *byte == b':')?;
+    Some(pair[colon + 1..].to_vec())
+}
+
 /// A listener that serves what is shown.
 pub struct StatusServer {
     /// Where.
@@ -55,16 +103,12 @@ pub struct StatusServer {
 }
 
 impl StatusServer {
-    /// Listens, and shows this first. `open`: also on addresses that other machines reach.
+    /// Listens, and shows this first.
     ///
     /// # Errors
-    /// The address is not loopback and nobody said that it may be read from outside, or it can't be had.
-    pub fn start(addr: SocketAddr, open: bool, first: Vec<Body>) -> Result<StatusServer, Stop> {
-        if !addr.ip().is_loopback() && !open {
-            return Err(Stop::usage(format!(
-                "--listen {addr}: other machines could read it; say --listen-open if they may, or listen on 127.0.0.1"
-            )));
-        }
+    /// The address is not loopback and nobody said who may read it from outside, or it can't be had.
+    pub fn start(addr: SocketAddr, readers: &ReadersArgs, first: Vec<Body>) -> Result<StatusServer, Stop> {
+        let readers = Readers::asked(readers, addr)?;
         let wrong =
             |e: std::io::Error| Stop::usage(format!("--listen {addr}: {e}; name another port, or none"));
         let listener = TcpListener::bind(addr).map_err(wrong)?;
@@ -74,7 +118,7 @@ impl StatusServer {
             shown.bodies = first;
         }
         let shared = Arc::clone(&state);
-        std::thread::spawn(move || accept(&listener, &shared));
+        std::thread::spawn(move || accept(&listener, (&shared, &readers)));
         Ok(StatusServer { addr, state })
     }
 
@@ -87,25 +131,25 @@ impl StatusServer {
     }
 }
 
-fn accept(listener: &TcpListener, state: &State) {
-    let readers = Arc::new(AtomicUsize::new(0));
+fn accept(listener: &TcpListener, (state, readers): (&State, &Readers)) {
+    let reading = Arc::new(AtomicUsize::new(0));
     for stream in listener.incoming() {
         let Ok(stream) = stream else { continue };
-        if readers.load(Ordering::Relaxed) >= MOST_READERS {
+        if reading.load(Ordering::Relaxed) >= MOST_READERS {
             let _ = answer(&stream, "503 Service Unavailable", "text/plain", "too many readers\n");
             continue;
         }
-        let (state, held) = (Arc::clone(state), Arc::clone(&readers));
+        let (state, held, readers) = (Arc::clone(state), Arc::clone(&reading), readers.clone());
         held.fetch_add(1, Ordering::Relaxed);
         std::thread::spawn(move || {
             // Whoever goes away in the middle has no answer to get.
-            let _ = read(&stream, &state);
+            let _ = read(&stream, (&state, &readers));
             held.fetch_sub(1, Ordering::Relaxed);
         });
     }
 }
 
-fn read(mut stream: &TcpStream, state: &State) -> std::io::Result<()> {
+fn read(mut stream: &TcpStream, (state, readers): (&State, &Readers)) -> std::io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let (mut head, mut part) = (Vec::new(), [0; 1024]);
@@ -130,6 +174,7 @@ fn read(mut stream: &TcpStream, state: &State) -> std::io::Result<()> {
     let path = path.split('?').next().unwrap_or_default();
     match path {
         "/healthz" => return answer(stream, "200 OK", "text/plain", "ok\n"),
+        _ if !readers.are_let_in(&head) => return refuse(stream),
         "/v1/events" => return events(stream, state),
         _ => {}
     }
@@ -157,6 +202,16 @@ fn answer(mut stream: &TcpStream, status: &str, kind: &str, body: &str) -> std::
     );
     stream.write_all(head.as_bytes())?;
     stream.write_all(body.as_bytes())
+}
+
+fn refuse(mut stream: &TcpStream) -> std::io::Result<()> {
+    let said = "show the key of --listen-key-env: Authorization: Bearer KEY, or as a password\n";
+    let head = format!(
+        "HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Basic realm=\"plimsoll\"\r\nContent-Type: text/plain\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        said.len()
+    );
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(said.as_bytes())
 }
 
 /// Every state as it comes (server-sent events), until the reader is gone.

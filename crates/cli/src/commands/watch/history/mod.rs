@@ -9,9 +9,11 @@ mod folders;
 use std::fs::File;
 use std::thread::JoinHandle;
 
+use plimsoll_client::Clock;
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_model::{At, Manifest, Span};
 use plimsoll_store::{RunWriter, StoreError};
+use plimsoll_watch::course::{self, Course};
 use plimsoll_watch::history::rows::HistoryRows;
 use plimsoll_watch::history::{Grain, HistoryBlock, cell};
 
@@ -78,6 +80,28 @@ impl HistoryWriter {
         self.head.of.clock.realtime_ns
     }
 
+    /// What was kept since this instant, ns since 1970; the blocks' instants are on this watch's axis.
+    ///
+    /// # Errors
+    /// A folder that can't be read.
+    fn since(&mut self, from_ns: i64) -> Result<Vec<HistoryBlock>, StoreError> {
+        self.wait();
+        let wall = Span(self.wall_ns());
+        let mut blocks = Vec::new();
+        // A folder holds no more than a day.
+        let oldest_s = (from_ns - 24 * Grain::Hour.length().0) / 1_000_000_000;
+        let (folders, _) = folders::parted(&self.spec.dir);
+        for folder in folders.iter().filter(|folder| folder.began_s as i64 >= oldest_s) {
+            blocks.extend(folder.read()?.blocks);
+        }
+        let blocks = folders::in_order(blocks).into_iter().filter(|block| block.from.0 >= from_ns);
+        let on_axis = |at: At| At(at.0 - wall.0);
+        Ok(blocks
+            .filter(|block| block.to - block.from < Grain::Hour.length())
+            .map(|block| HistoryBlock { from: on_axis(block.from), to: on_axis(block.to), ..block })
+            .collect())
+    }
+
     /// Keeps blocks, in order of time. What can't be written is said once.
     pub fn keep(&mut self, blocks: &[HistoryBlock]) {
         for block in blocks {
@@ -136,6 +160,18 @@ impl HistoryWriter {
         }
         self.wait();
     }
+}
+
+/// How the last hours went before this watch began, as far as a history tells.
+pub fn course(history: Option<&mut HistoryWriter>, clock: Clock) -> Course {
+    let wall_ns = clock.anchor().realtime_ns;
+    let mut course = Course::new(wall_ns);
+    match history.map(|history| history.since(wall_ns - course::SHOWN.0)) {
+        Some(Ok(blocks)) => course.take(blocks),
+        Some(Err(error)) => out::note(&format!("history: {error}; the page begins without it")),
+        None => {}
+    }
+    course
 }
 
 impl Head {

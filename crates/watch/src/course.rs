@@ -1,0 +1,135 @@
+//! How the last hours went, minute by minute, for a reader's eyes: blocks of a history → points of charts.
+//!
+//! A percentile is the edges that it lies between, never a line through a bucket; a minute that was not watched has no point.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use plimsoll_judge::budget::BudgetFile;
+use plimsoll_measure::server_side::table::Layer;
+use plimsoll_measure::server_side::{Buckets, Signal};
+use plimsoll_model::Span;
+use serde::Serialize;
+
+use crate::bracket::EdgeBracket;
+use crate::history::{Grain, HistoryBlock, cell};
+use crate::rows::{self, RowSource};
+
+/// How far charts look back.
+pub const SHOWN: Span = Span::from_secs(3 * 3600);
+/// Latencies that have a chart, where a page tells them.
+const LATENCIES: [Signal; 4] = [Signal::Ttft, Signal::Itl, Signal::Tpot, Signal::E2e];
+/// The percentiles that are drawn.
+const PERCENTILES: [f64; 2] = [0.5, 0.99];
+
+/// A minute.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct CoursePoint {
+    /// When it begins, s since 1970.
+    pub from_s: f64,
+    /// When it ends.
+    pub to_s: f64,
+    /// Requests answered per second; `None` = no page says it.
+    pub requests_per_s: Option<f64>,
+    /// Requests that failed or were refused, per second.
+    pub failed_per_s: Option<f64>,
+    /// Tokens generated per second.
+    pub output_tokens_per_s: Option<f64>,
+    /// Requests that are computed: least, mean and most.
+    pub running: Option<[f64; 3]>,
+    /// Requests that wait.
+    pub waiting: Option<[f64; 3]>,
+    /// p50 and p99 of the minute's own requests, of each latency that is told.
+    pub latencies: BTreeMap<&'static str, [Option<EdgeBracket>; 2]>,
+}
+
+/// A ceiling of the budget that belongs in a chart.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct CourseCeiling {
+    /// The row's id.
+    pub id: String,
+    /// Of which latency.
+    pub latency: &'static str,
+    /// Of which percentile, 0 to 1.
+    pub p: f64,
+    /// The ceiling, s.
+    pub limit_s: f64,
+}
+
+/// The last hours.
+#[derive(Clone, Debug)]
+pub struct Course {
+    /// At::ZERO on the wall clock, ns since 1970.
+    wall_ns: i64,
+    ended: VecDeque<CoursePoint>,
+    open: Option<HistoryBlock>,
+}
+
+impl Course {
+    /// Begins with nothing seen.
+    pub fn new(wall_ns: i64) -> Course {
+        Course { wall_ns, ended: VecDeque::new(), open: None }
+    }
+
+    /// Takes blocks, in order of time.
+    pub fn take(&mut self, blocks: impl IntoIterator<Item = HistoryBlock>) {
+        for block in blocks {
+            let minute = |block: &HistoryBlock| cell(block.from, Grain::Minute, self.wall_ns);
+            let other = self.open.take_if(|open| minute(open) != minute(&block));
+            self.ended.extend(other.map(|ended| point(&ended, self.wall_ns)));
+            match &mut self.open {
+                Some(open) => open.take(block),
+                None => self.open = Some(block),
+            }
+        }
+        let Some(now_s) = self.points().last().map(|point| point.to_s) else { return };
+        while self.ended.front().is_some_and(|point| point.to_s < now_s - SHOWN.as_secs_f64()) {
+            self.ended.pop_front();
+        }
+    }
+
+    /// The minutes, in order; the last one may go on.
+    pub fn points(&self) -> Vec<CoursePoint> {
+        let open = self.open.as_ref().map(|open| point(open, self.wall_ns));
+        self.ended.iter().cloned().chain(open).collect()
+    }
+}
+
+/// The ceilings on latencies.
+pub fn ceilings(file: &BudgetFile) -> Vec<CourseCeiling> {
+    let of = |budget: &plimsoll_judge::budget::Budget| match rows::source(budget) {
+        RowSource::Latency { signal, limit_s } => {
+            Some(CourseCeiling { id: budget.id.clone(), latency: signal.name(), p: budget.p?.0, limit_s })
+        }
+        _ => None,
+    };
+    file.budgets.iter().filter_map(of).collect()
+}
+
+fn point(block: &HistoryBlock, wall_ns: i64) -> CoursePoint {
+    let at_s = |at: plimsoll_model::At| (at.0 + wall_ns) as f64 / 1e9;
+    let watched_s = block.watched.as_secs_f64();
+    let rate = |signal| Some(told(&block.counters, signal)? / watched_s).filter(|rate| rate.is_finite());
+    let level = |signal| told(&block.gauges, signal).map(|range| [range.least, range.mean, range.most]);
+    let failed = [Signal::Failed, Signal::Refused].into_iter().filter_map(rate).reduce(|a, b| a + b);
+    let latency = |signal: Signal| {
+        let ladders: &Vec<Buckets> = told(&block.histograms, signal)?;
+        let at = PERCENTILES.map(|p| EdgeBracket::observed(ladders, p));
+        at.iter().any(Option::is_some).then_some((signal.name(), at))
+    };
+    CoursePoint {
+        from_s: at_s(block.from),
+        to_s: at_s(block.to),
+        requests_per_s: rate(Signal::Finished),
+        failed_per_s: failed,
+        output_tokens_per_s: rate(Signal::OutputTokens),
+        running: level(Signal::Running),
+        waiting: level(Signal::Waiting),
+        latencies: LATENCIES.into_iter().filter_map(latency).collect(),
+    }
+}
+
+/// What the engines say of a signal, or a gateway where none of them does, because the two count the same requests.
+fn told<T>(of: &BTreeMap<(Layer, Signal), T>, signal: Signal) -> Option<&T> {
+    let others = || of.iter().find(|((_, one), _)| *one == signal).map(|(_, value)| value);
+    of.get(&(Layer::Engine, signal)).or_else(others)
+}
