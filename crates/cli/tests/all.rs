@@ -71,6 +71,8 @@ mod k8s;
 mod keys;
 #[path = "all/kill.rs"]
 mod kill;
+#[path = "all/kv_events.rs"]
+mod kv_events;
 #[path = "all/line.rs"]
 mod line;
 #[path = "all/lint.rs"]

@@ -10,6 +10,7 @@ use http::{HeaderValue, Method, Request, Uri};
 use http_body_util::{BodyExt, Full};
 use plimsoll_model::{At, Span};
 
+use crate::kv_events::follow;
 use crate::models;
 use crate::pages;
 use crate::pool::ReplicaPool;
@@ -38,10 +39,12 @@ pub async fn look(pool: Arc<ReplicaPool>, upstreams: Rc<Upstreams>, rules: Arc<I
             newest = newest.max(replica.id);
             let with =
                 || (Arc::clone(&pool), Rc::clone(&upstreams), Arc::clone(&replica), Arc::clone(&rules));
-            let (pool, upstreams, replica, rules) = with();
-            tokio::task::spawn_local(probe(pool, upstreams, replica, rules));
-            let (pool, upstreams, replica, rules) = with();
-            tokio::task::spawn_local(pages::read_pages(pool, upstreams, replica, rules));
+            let (of_pool, _, of_replica, by) = with();
+            tokio::task::spawn_local(follow::follow(of_pool, of_replica, by));
+            let (of_pool, of_upstreams, of_replica, by) = with();
+            tokio::task::spawn_local(probe(of_pool, of_upstreams, of_replica, by));
+            let (of_pool, of_upstreams, of_replica, by) = with();
+            tokio::task::spawn_local(pages::read_pages(of_pool, of_upstreams, of_replica, by));
         }
         if changes.changed().await.is_err() {
             return;

@@ -11,6 +11,7 @@ use crate::doors::Doors;
 use crate::error::GatewayError;
 use crate::join::Joins;
 use crate::keys::Digest;
+use crate::kv_events::KvEventsSpec;
 use crate::spec::{GatewaySpec, HealthSpec, LimitSpec, WarmSpec};
 use crate::telemetry::TelemetrySpec;
 use crate::tls::Tls;
@@ -41,6 +42,8 @@ pub struct Rules {
     pub explain_header: bool,
     /// What replicas want to see, by their names.
     bearers: HashMap<String, HeaderValue>,
+    /// Where they publish what changes in their caches, by their names.
+    kv_events: HashMap<String, KvEventsSpec>,
 }
 
 impl Rules {
@@ -76,6 +79,11 @@ impl Rules {
             forward_keys: spec.forward_keys,
             explain_header: spec.explain_header,
             bearers,
+            kv_events: spec
+                .replicas
+                .iter()
+                .filter_map(|replica| Some((replica.named(), replica.kv_events.clone()?)))
+                .collect(),
             // Last: it changes the rates of keys that stay, and nothing may be refused after that.
             doors: Doors::new(&spec.keys, before.map(|rules| &rules.doors), clock)?,
         })
@@ -84,6 +92,11 @@ impl Rules {
     /// What a replica gets as `Authorization`, for the client's own.
     pub fn bearer(&self, replica: &str) -> Option<&HeaderValue> {
         self.bearers.get(replica)
+    }
+
+    /// Where a replica publishes what changes in its cache, if it does.
+    pub fn kv_events(&self, replica: &str) -> Option<&KvEventsSpec> {
+        self.kv_events.get(replica)
     }
 }
 

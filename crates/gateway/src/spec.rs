@@ -16,6 +16,7 @@ use siphasher::sip::SipHasher13;
 
 use crate::cache::CacheSpec;
 use crate::keys::{KeySource, KeySpec};
+use crate::kv_events::KvEventsSpec;
 use crate::record::RecordSpec;
 use crate::rollout::{ReplicaRole, RolloutSpec, ShadowSpec};
 use crate::telemetry::TelemetrySpec;
@@ -115,6 +116,9 @@ pub struct ReplicaSpec {
     /// The models that it serves, by the names that requests ask for; unless told otherwise, it is asked.
     #[serde(default)]
     pub models: Option<Vec<String>>,
+    /// Where it publishes what changes in its KV cache (vLLM's `--kv-events-config`); none = nowhere, and what it has cached is guessed by what it was sent.
+    #[serde(default)]
+    pub kv_events: Option<KvEventsSpec>,
 }
 
 /// An endpoint picker: Envoy's external processing over gRPC.
@@ -383,6 +387,7 @@ impl GatewaySpec {
             replica.place()?;
             replica.header(self.name_replicas)?;
             let name = replica.named();
+            replica.kv_events.as_ref().map_or(Ok(()), |events| events.validate(&name))?;
             if replica.models.as_ref().is_some_and(Vec::is_empty) {
                 let why = format!("{name}: models names none; leave it out, and the replica is asked");
                 return conflict("replicas", why);
@@ -551,7 +556,14 @@ impl ReplicaAddress {
 impl ReplicaSpec {
     /// A server, and what it is called if not by its host and port.
     pub fn new(url: impl Into<String>, name: Option<String>) -> ReplicaSpec {
-        ReplicaSpec { url: url.into(), name, key: None, role: ReplicaRole::Serve, models: None }
+        ReplicaSpec {
+            url: url.into(),
+            name,
+            key: None,
+            role: ReplicaRole::Serve,
+            models: None,
+            kv_events: None,
+        }
     }
 
     /// What it is called.

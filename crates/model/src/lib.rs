@@ -3,12 +3,13 @@
 //! Nothing here acts. A type belongs in this crate when two crates that do not know each other must mean
 //! the same thing by it; what only one part asks for (a spec) or finds (a summary) stays with that part.
 //!
-//! Reading order: [`time`], [`outcome`], [`tcp`], [`attempt`], [`payload`], [`protocol`], [`level`], [`run`], [`page`], [`shard`], [`trace`], [`foreign`], [`budget_state`], [`arm`].
+//! Reading order: [`time`], [`outcome`], [`tcp`], [`attempt`], [`payload`], [`protocol`], [`level`], [`run`], [`page`], [`shard`], [`trace`], [`foreign`], [`budget_state`], [`arm`], [`kv_event`].
 
 pub mod arm;
 pub mod attempt;
 pub mod budget_state;
 pub mod foreign;
+pub mod kv_event;
 pub mod level;
 pub mod logged;
 pub mod outcome;
@@ -28,6 +29,7 @@ pub use foreign::{
     Doubt, Foreign, ForeignClaim, ForeignClock, ForeignColumn, ForeignDue, ForeignPart, ForeignProcess,
     ForeignRow, ForeignStatistic, Rank,
 };
+pub use kv_event::KvEvent;
 pub use level::{
     EndedBy, GeneratorHealth, KeptConnections, Level, Load, Quantiles, RateCourse, Room, StampSource,
 };

@@ -4,7 +4,7 @@
 //! stream, `now`) and answers. Who asks, a simulated fleet or a gateway in front of real servers, it does not
 //! know; so a policy that was tuned in virtual time is the very one that serves.
 //!
-//! Reading order: [`setting`] (how policies are written down), [`load`] (what is on a replica), [`telemetry`] (how much of it is others'), [`route`] and its parts [`affinity`] (who has the prefix),
+//! Reading order: [`setting`] (how policies are written down), [`load`] (what is on a replica), [`telemetry`] (how much of it is others'), [`route`] and its parts [`affinity`] (who has the prefix) with `kv_ages` (what engines say that they dropped of it),
 //! [`rendezvous`] (who has the session), [`line`](mod@line), [`speed`] and [`cost`] (what a request costs, in seconds), `peak` (how long each takes); [`health`], [`retry`] and [`hedge`] (who may get it, and who a second time); [`rate`] (how much each may ask for); [`admit`], [`queue`], [`drain`], `lines` and [`demand`] (who waits, for how long, and what it asks
 //! for), [`joining`] (which are sent as one), all of which [`front`] joins to what a gateway is, with [`split`] (which side of a trial it is on); [`sampling`] (which traces are kept), [`tail`] (when a trace of which spans come in any order is decided); [`autoscale`] and its three, [`hpa`], [`keda`] and [`depth`], which are shown a [`fleet`](mod@fleet).
 
@@ -18,6 +18,7 @@ pub mod telemetry;
 
 pub mod affinity;
 pub mod cost;
+mod kv_ages;
 pub mod line;
 mod peak;
 pub mod rendezvous;

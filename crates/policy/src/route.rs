@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use plimsoll_math::rng::Stream;
-use plimsoll_model::{Arm, At, Span};
+use plimsoll_model::{Arm, At, KvEvent, Span};
 use schemars::{JsonSchema, Schema, json_schema};
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
@@ -525,6 +525,18 @@ impl Router {
     /// A replica has lost its cache.
     pub fn forget(&mut self, replica: u32) {
         self.index.forget(replica);
+    }
+
+    /// A replica's engine says what changed in its KV cache.
+    pub fn told_kv(&mut self, replica: u32, event: &KvEvent) {
+        if self.needs_blocks() {
+            self.index.told(replica, event);
+        }
+    }
+
+    /// What a replica's engine says of its KV cache is not heard any more, or some of it was missed.
+    pub fn kv_lost(&mut self, replica: u32) {
+        self.index.not_heard(replica);
     }
 
     /// A replica has gone for good: one that gets its number begins anew.

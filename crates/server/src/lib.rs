@@ -5,7 +5,7 @@
 //! client, no run and no screen.
 //!
 //! Reading order: `config` (what to serve), `running` (a server from outside), [`mod@serve`] (listen, accept, stop), `front` and `infer` (from a request to its answer), `engine` (real time around
-//! the world), `stream` and `body` (tokens on their way out), `io` (bytes and stamps), `voice` (what is said),
+//! the world), `kv_publisher` (what changes in its cache), `stream` and `body` (tokens on their way out), `io` (bytes and stamps), `voice` (what is said),
 //! [`truth`] (the log), `metrics`, `page` and `triton_page` (what is counted), `timer`, [`clock`]
 //! and [`script`] (a clock moved by hand). Beside all that, [`collector`] takes the spans of others (OTLP).
 
@@ -20,6 +20,7 @@ mod front;
 mod infer;
 
 mod engine;
+mod kv_publisher;
 
 mod body;
 mod stream;

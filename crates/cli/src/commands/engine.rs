@@ -42,6 +42,10 @@ pub fn run(args: &EngineArgs) -> Result<Exit, Stop> {
         )));
     }
     config.truth_log = args.truth_log.clone();
+    config.kv_events = args.kv_events.as_deref().map(endpoint).transpose()?;
+    if config.kv_events.is_some() && config.fleet.replicas > 1 {
+        return Err(Stop::usage("--kv-events: of one replica; start an engine for each"));
+    }
     let running = plimsoll_server::serve(config).map_err(|e| match e {
         ServeError::Listen { .. } | ServeError::Spec(_) => Stop::usage(e.to_string()),
         other => Stop::invalid(other.to_string()),
@@ -72,6 +76,14 @@ pub fn run(args: &EngineArgs) -> Result<Exit, Stop> {
     }
     running.wait().map_err(|e| Stop::invalid(e.to_string()))?;
     Ok(Exit::Done)
+}
+
+/// Where events are published: `tcp://*:5557` is every address of the machine, as with vLLM.
+fn endpoint(text: &str) -> Result<SocketAddr, Stop> {
+    let place = text.strip_prefix("tcp://").map(|place| place.replace('*', "0.0.0.0"));
+    place.and_then(|place| place.parse().ok()).ok_or_else(|| {
+        Stop::usage(format!("--kv-events {text}: write tcp://ADDRESS:PORT such as tcp://127.0.0.1:5557"))
+    })
 }
 
 /// The inputs that are declared, each name once.

@@ -56,6 +56,9 @@ pub struct EngineArgs {
     /// Write what really happened, request by request, as JSON lines
     #[arg(long, value_name = "FILE")]
     pub truth_log: Option<PathBuf>,
+    /// Publish changes of the KV cache as vLLM does (ZeroMQ), tcp://127.0.0.1:5557; one replica
+    #[arg(long, value_name = "ENDPOINT")]
+    pub kv_events: Option<String>,
     /// Stop when stdin ends (for a parent process that may die)
     #[arg(long, hide = true)]
     pub until_stdin_ends: bool,

@@ -14,6 +14,7 @@ mod hedging;
 mod hostile;
 mod joined;
 mod kit;
+mod kv_events;
 mod models;
 mod picker;
 mod proxy_kit;

@@ -12,6 +12,8 @@ mod connections;
 mod logs;
 #[path = "../fuzz/metrics.rs"]
 mod metrics;
+#[path = "../fuzz/published.rs"]
+mod published;
 #[path = "../fuzz/pushed.rs"]
 mod pushed;
 #[path = "../fuzz/requests.rs"]
@@ -44,6 +46,11 @@ fn what_fuzzing_learnt_of_logs() {
 #[test]
 fn what_fuzzing_learnt_of_metrics() {
     replay(include_bytes!("../fuzz/metrics.corpus"), metrics::check);
+}
+
+#[test]
+fn what_fuzzing_learnt_of_published() {
+    replay(include_bytes!("../fuzz/published.corpus"), published::check);
 }
 
 #[test]
