@@ -35,6 +35,8 @@ mod compare;
 mod demos;
 #[path = "all/diagnose_url.rs"]
 mod diagnose_url;
+#[path = "all/documents.rs"]
+mod documents;
 #[path = "all/endpoints.rs"]
 mod endpoints;
 #[path = "all/export.rs"]

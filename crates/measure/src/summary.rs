@@ -375,6 +375,7 @@ fn rates(
         sessions_per_s,
         images_per_s: carried(&columns.images, 1.0),
         audio_s_per_s: carried(&columns.audio_ms, 1e-3),
+        documents_per_s: carried(&columns.documents, 1.0),
         tokens_per_s_per_user: latency.tpot.as_ref().map(|tpot| inverse(&tpot.p50)),
         tokens_from: match usage {
             true if by_usage == n => "usage".to_owned(),

@@ -203,6 +203,12 @@ impl Protocol {
         self.facts().carries
     }
 
+    /// Can a request carry several texts, each with a result of its own?
+    pub fn takes_texts(self) -> bool {
+        self.carries() == Carries::Documents
+            || matches!(self, Protocol::Pooling | Protocol::Classify | Protocol::Embeddings)
+    }
+
     /// Can an answer come token by token?
     pub fn streams(self) -> bool {
         self.facts().streams

@@ -177,10 +177,10 @@ fn text(payload: &Payload, options: &RequestOptions) -> String {
             ollama::request(&mut body, payload, options);
             return body.close();
         }
-        Protocol::Rerank | Protocol::Score | Protocol::Pooling | Protocol::Classify => {
+        Protocol::Rerank | Protocol::Score | Protocol::Pooling | Protocol::Classify | Protocol::Embeddings => {
             scores::request(options.protocol, &mut body, payload);
         }
-        Protocol::Embeddings | Protocol::Kserve | Protocol::Http => body.text("input", &flat(payload)),
+        Protocol::Kserve | Protocol::Http => body.text("input", &flat(payload)),
     }
     if options.protocol.streams() {
         generation(&mut body, options);

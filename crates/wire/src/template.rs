@@ -223,6 +223,7 @@ pub(crate) fn flat(payload: &Payload) -> std::borrow::Cow<'_, str> {
     match payload {
         Payload::Text(text) => text.into(),
         Payload::Tensors(_) => "".into(),
+        Payload::Documents { query, documents } if query.is_empty() => documents.join("\n").into(),
         Payload::Documents { query, .. } => query.into(),
         Payload::Messages(messages) => match &messages[..] {
             [only] => only.content.as_str().into(),

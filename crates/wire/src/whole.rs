@@ -128,7 +128,9 @@ fn embeddings(text: &str, tally: &mut Tally) -> Result<(), serde_json::Error> {
         return Ok(());
     }
     let found: Embeddings = serde_json::from_str(text)?;
-    tally.generated = found.data.is_some_and(|data| !data.is_empty());
+    let count = found.data.map_or(0, |data| data.len());
+    tally.generated = count > 0;
+    tally.results = Some(u32::try_from(count).unwrap_or(u32::MAX));
     tally.whole(&chunk);
     Ok(())
 }

@@ -6,7 +6,7 @@ use plimsoll_measure::findings::Findings;
 use plimsoll_measure::precision::Precision;
 use plimsoll_measure::purpose::ISOLATED;
 use plimsoll_measure::sweep::SATURATED_GROWTH;
-use plimsoll_model::{EndedBy, Load, SizeUnit, Span};
+use plimsoll_model::{Carries, EndedBy, Load, SizeUnit, Span};
 use plimsoll_report::figure;
 use plimsoll_workload::scenario::LONGEST;
 use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, Size, Trace, TraceSizes};
@@ -446,5 +446,10 @@ pub fn saturate(measure: &mut Measure, search: &Saturate<'_>) -> Result<Saturate
 pub fn mean_lengths(scenario: &Scenario) -> (f64, f64) {
     let pairs = scenario.sizes.pairs.as_ref().and_then(|file| scenario.material.mean_pair(file).ok());
     let mean = |size: &Size| size.mean(&scenario.material).unwrap_or(0.0);
-    pairs.unwrap_or_else(|| (mean(&scenario.sizes.prompt), mean(&scenario.sizes.output)))
+    let (prompt, output) =
+        pairs.unwrap_or_else(|| (mean(&scenario.sizes.prompt), mean(&scenario.sizes.output)));
+    let query = scenario.target.protocol.carries() == Carries::Documents;
+    let documents = scenario.documents_of(0);
+    let read = documents.and_then(|law| law.mean_tokens(prompt, query, &scenario.material).ok());
+    (read.unwrap_or(prompt), output)
 }

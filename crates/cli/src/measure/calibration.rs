@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use plimsoll_client::{Client, Control, LevelPlan, LevelTraffic, Memory, Sink};
 use plimsoll_model::{Attempt, How, Load, Protocol, RateCourse, Span};
-use plimsoll_workload::{Arrival, ArrivalSpec, Prompts, Scenario, Schedule};
+use plimsoll_workload::{Arrival, ArrivalSpec, Documents, Prompts, Scenario, Schedule, Size};
 
 use super::refusal;
 use crate::exit::Stop;
@@ -151,6 +151,10 @@ fn plan(scenario: &Scenario, which: Which, max_rate: Option<f64>) -> Result<Leve
             plain.prompts.shared_prefix = None;
             // What these come to in tokens would be held for the template's.
             (plain.prompts.images, plain.prompts.audio) = (None, None);
+            // With one document the words are the asked ones, and the template is that of a document.
+            if plain.target.protocol.takes_texts() {
+                plain.target.documents = Some(Documents { count: Size::Fixed(1), length: None });
+            }
             2 * CALIBRATION_WORDS.len()
         }
     };

@@ -86,6 +86,7 @@ fn flags(path: &str, value: &Value) -> Option<Vec<String>> {
             Some(vec!["--connections".to_owned(), said])
         }
         "prompts.file" => one("prompts"),
+        "target.documents" => one("documents"),
         "scrape.every" => one("scrape-every"),
         "scrape.discover" if *value == Value::Bool(false) => {
             Some(vec!["--scrape".to_owned(), "off".to_owned()])

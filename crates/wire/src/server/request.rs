@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use plimsoll_model::{Media, MediaCounts, Protocol};
+use plimsoll_model::{Carries, Media, MediaCounts, Protocol};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -206,6 +206,9 @@ pub fn parse(endpoint: Endpoint, body: &[u8], body_max: usize) -> Result<Generat
     }
     if body.n.is_some_and(|n| n != 1) {
         return Err(bad("n", "only n = 1 is served"));
+    }
+    if endpoint.takes_texts() && (inputs > 1 || endpoint.carries() == Carries::Documents) {
+        words.media.documents = inputs;
     }
     let options = body.stream_options.unwrap_or_default();
     let ollama: OllamaOptions = match body.options.filter(|_| endpoint.sends_lines()) {
