@@ -78,6 +78,11 @@ pub fn workload(draft: &mut Draft, args: &WorkloadArgs) -> Result<(), Stop> {
                 "{flag}: a KServe request carries tensors, not tokens; --batch says how many rows"
             )));
         }
+        Some((flag, _)) if Protocol::from_name(draft.protocol()) == Some(Protocol::Transcriptions) => {
+            return Err(Stop::usage(format!(
+                "{flag}: a transcription carries a sound, not text; --audio says how long"
+            )));
+        }
         _ if !is_kserve && (args.batch.is_some() || !args.shapes.is_empty()) => {
             let flag = if args.batch.is_some() { "--batch" } else { "--shape" };
             return Err(Stop::usage(format!("{flag}: only --protocol kserve sends tensors")));

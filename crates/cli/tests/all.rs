@@ -150,6 +150,8 @@ mod stranger;
 mod struck;
 #[path = "all/tidy.rs"]
 mod tidy;
+#[path = "all/transcriptions.rs"]
+mod transcriptions;
 #[path = "all/wait.rs"]
 mod wait;
 #[path = "all/watch.rs"]

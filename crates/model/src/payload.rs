@@ -227,6 +227,8 @@ pub enum Payload {
         /// The texts.
         documents: Vec<String>,
     },
+    /// A sound: transcriptions.
+    Sound(Media),
 }
 
 impl Payload {
@@ -240,6 +242,7 @@ impl Payload {
             Payload::Documents { documents, .. } => {
                 counts.documents = u32::try_from(documents.len()).unwrap_or(u32::MAX);
             }
+            Payload::Sound(sound) => counts.add(sound),
             Payload::Text(_) | Payload::Tensors(_) => {}
         }
         counts

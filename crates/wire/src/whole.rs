@@ -8,7 +8,7 @@ use crate::chunk::{Chunk, Other, Response, Usage};
 use crate::fault::Fault;
 use crate::head::{bounded, push_stage};
 use crate::tally::Tally;
-use crate::{kserve, messages, ollama, scores};
+use crate::{kserve, messages, ollama, scores, transcriptions};
 
 /// Reads a whole body into the tally; says what is wrong with it if it cannot be read. With `json`, it must be JSON;
 /// `raw` bytes of tensors follow it.
@@ -38,6 +38,7 @@ pub(crate) fn read(
         Protocol::Rerank | Protocol::Score | Protocol::Pooling | Protocol::Classify => {
             scores::whole(protocol, text, tally)
         }
+        Protocol::Transcriptions => transcriptions::whole(text, tally),
         Protocol::Kserve => kserve::answer::read(text, raw, tally),
         Protocol::Http => other(text, tally),
     };

@@ -93,7 +93,11 @@ impl Documents {
             _ => false,
         };
         if few {
-            return Err(SpecError::value("", self, &format!("1 to {COUNT_MAX} documents of at least 1 token")));
+            return Err(SpecError::value(
+                "",
+                self,
+                &format!("1 to {COUNT_MAX} documents of at least 1 token"),
+            ));
         }
         Ok(())
     }

@@ -117,7 +117,9 @@ impl Drawer {
             let (sizes, prompts) = (scenario.sizes_of(class), scenario.prompts_of(class));
             sizes.prompt.mean(material)?;
             sizes.output.mean(material)?;
-            scenario.documents_of(class).map_or(Ok(()), |law| law.mean_tokens(0.0, false, material).map(|_| ()))?;
+            scenario
+                .documents_of(class)
+                .map_or(Ok(()), |law| law.mean_tokens(0.0, false, material).map(|_| ()))?;
             scenario.documents_of(class).map_or(Ok(()), |law| law.count.mean(material).map(|_| ()))?;
             sizes.pairs.as_ref().map_or(Ok(()), |file| material.pairs(file).map(|_| ()))?;
             prompts.file.as_ref().map_or(Ok(()), |file| material.prompts(file).map(|_| ()))?;
@@ -285,8 +287,16 @@ impl Drawer {
             plan.turns[0].output = entry.output_tokens.unwrap_or(plan.turns[0].output);
             plan.blocks = vec![index];
         }
+        if self.scenario.target.protocol.carries() == Carries::Sound {
+            // What a sound comes to in tokens only the server knows.
+            plan.turns.iter_mut().for_each(|turn| turn.asked = 0);
+        }
         if let Some(drawn) = &plan.documents {
-            let query = if self.scenario.target.protocol.carries() == Carries::Documents { plan.turns[0].asked } else { 0 };
+            let query = if self.scenario.target.protocol.carries() == Carries::Documents {
+                plan.turns[0].asked
+            } else {
+                0
+            };
             plan.turns[0].asked = drawn.read_with(query).unwrap_or(plan.turns[0].asked);
         }
         plan
@@ -295,7 +305,8 @@ impl Drawer {
     /// The documents of start number `start`.
     pub fn documents(&self, class: u16, level: u32, start: u64) -> Option<Drawn> {
         let law = self.scenario.documents_of(class)?;
-        let mut stream = Stream::new(self.scenario.seed ^ u64::from(level).rotate_left(32), "documents", start);
+        let mut stream =
+            Stream::new(self.scenario.seed ^ u64::from(level).rotate_left(32), "documents", start);
         Some(law.draw(&mut stream, &self.scenario.material).expect(CHECKED))
     }
 

@@ -156,6 +156,11 @@ impl Prompts {
                 false => target.tensors.draw(arrival.prompt_tokens, key),
             });
         }
+        if target.protocol.carries() == Carries::Sound
+            && let Some(sound) = self.media(arrival, 0).pop()
+        {
+            return Payload::Sound(sound);
+        }
         let messages = self.messages(arrival, said);
         if target.protocol.carries() == Carries::Messages {
             return Payload::Messages(messages);
@@ -417,7 +422,7 @@ pub fn hash_blocks(payload: &Payload, key: u64) -> Vec<u64> {
     match payload {
         Payload::Text(text) => chain(words_of(text), key),
         // A query before each document: nobody's prefix cache looks at that.
-        Payload::Tensors(_) | Payload::Documents { .. } => Vec::new(),
+        Payload::Tensors(_) | Payload::Documents { .. } | Payload::Sound(_) => Vec::new(),
         Payload::Messages(messages) if messages.iter().any(|m| !m.media.is_empty()) => {
             // A picture or a sound is a word, whose text is what it is made from: equal blocks hold equal ones.
             let named: Vec<Cow<'_, str>> = messages
@@ -443,7 +448,7 @@ fn words_at_most(payload: &Payload) -> usize {
     };
     match payload {
         Payload::Text(text) => most(text),
-        Payload::Tensors(_) | Payload::Documents { .. } => 0,
+        Payload::Tensors(_) | Payload::Documents { .. } | Payload::Sound(_) => 0,
         Payload::Messages(messages) => messages
             .iter()
             .fold(0, |sum, m| usize::saturating_add(sum, most(&m.content)).saturating_add(m.media.len())),

@@ -397,7 +397,11 @@ impl Scenario {
     /// The law of a class's documents, where its requests carry several texts.
     pub fn documents_of(&self, class: u16) -> Option<Documents> {
         let protocol = self.target.protocol;
-        let said = self.classes.get(class as usize).and_then(|c| c.documents.as_ref()).or(self.target.documents.as_ref());
+        let said = self
+            .classes
+            .get(class as usize)
+            .and_then(|c| c.documents.as_ref())
+            .or(self.target.documents.as_ref());
         match protocol.carries() {
             Carries::Documents => Some(said.cloned().unwrap_or_else(Documents::usual)),
             _ => said.filter(|_| protocol.takes_texts()).cloned(),
@@ -427,6 +431,9 @@ impl Scenario {
             }
             let prompts = self.prompts_of(class);
             self.target.carries_media(prompts.images.is_some(), prompts.audio.is_some())?;
+            if self.target.protocol.carries() == Carries::Sound {
+                prompts.one_sound()?;
+            }
         }
         self.target.validate().map_err(|e| e.at("target"))?;
         self.documents()?;
@@ -468,8 +475,10 @@ impl Scenario {
     /// Checks the laws of documents.
     fn documents(&self) -> Result<(), SpecError> {
         let of_classes = self.classes.iter().enumerate();
-        let of_classes = of_classes.map(|(i, class)| (format!("classes.{i}.documents"), class.documents.as_ref()));
-        let all = std::iter::once(("target.documents".to_owned(), self.target.documents.as_ref())).chain(of_classes);
+        let of_classes =
+            of_classes.map(|(i, class)| (format!("classes.{i}.documents"), class.documents.as_ref()));
+        let all = std::iter::once(("target.documents".to_owned(), self.target.documents.as_ref()))
+            .chain(of_classes);
         for (path, law) in all.filter_map(|(path, law)| Some((path, law?))) {
             law.validate(self.target.protocol).map_err(|e| e.at(&path))?;
         }
@@ -479,7 +488,8 @@ impl Scenario {
             if let Some((field, _)) = other.iter().find(|(_, given)| *given) {
                 return Err(SpecError::Conflict {
                     path: format!("prompts.{field}"),
-                    what: "documents whose length is drawn are synthetic text; give their number alone".into(),
+                    what: "documents whose length is drawn are synthetic text; give their number alone"
+                        .into(),
                 });
             }
         }
@@ -522,6 +532,26 @@ impl ClassSpec {
 }
 
 impl PromptSpec {
+    /// Does every request have one sound, and nothing else?
+    fn one_sound(&self) -> Result<(), SpecError> {
+        let conflict = |field: &str, what: &str| {
+            Err(SpecError::Conflict { path: format!("prompts.{field}"), what: what.into() })
+        };
+        match &self.audio {
+            None => conflict("audio", "a transcription needs a sound: say how long, such as {length: 10s}"),
+            Some(audio) if audio.count != Size::Fixed(1) => {
+                conflict("audio.count", "a transcription carries one sound")
+            }
+            Some(_) if self.file.is_some() => {
+                conflict("file", "a transcription carries a sound, and no text")
+            }
+            Some(_) if self.sessions.is_some() => {
+                conflict("sessions", "a transcription is no turn of a conversation")
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
     fn validate(&self) -> Result<(), SpecError> {
         if !(self.words_per_token.is_finite() && self.words_per_token > 0.0 && self.words_per_token <= 16.0) {
             return Err(SpecError::value(

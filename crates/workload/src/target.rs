@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use siphasher::sip::SipHasher24;
 
-use crate::{Documents, SpecError};
 use crate::tensors::TensorSpec;
+use crate::{Documents, SpecError};
 
 /// The endpoint and how it is spoken to.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -128,9 +128,10 @@ impl TargetSpec {
             Protocol::Chat | Protocol::Responses | Protocol::Messages | Protocol::OllamaChat
         );
         let own = self.body_template.is_some();
-        let wrong = match (images && (own || !shows), audio && (own || self.protocol != Protocol::Chat)) {
+        let plays = matches!(self.protocol, Protocol::Chat | Protocol::Transcriptions);
+        let wrong = match (images && (own || !shows), audio && (own || !plays)) {
             (true, _) => ("prompts.images", "chat, responses, messages and ollama_chat carry pictures"),
-            (_, true) => ("prompts.audio", "chat alone carries sounds"),
+            (_, true) => ("prompts.audio", "chat and transcriptions carry sounds"),
             _ => return Ok(()),
         };
         let but = if own { ", and no body of one's own does" } else { "" };

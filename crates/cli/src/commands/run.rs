@@ -448,6 +448,9 @@ pub fn mean_lengths(scenario: &Scenario) -> (f64, f64) {
     let mean = |size: &Size| size.mean(&scenario.material).unwrap_or(0.0);
     let (prompt, output) =
         pairs.unwrap_or_else(|| (mean(&scenario.sizes.prompt), mean(&scenario.sizes.output)));
+    if scenario.target.protocol.carries() == Carries::Sound {
+        return (0.0, 0.0);
+    }
     let query = scenario.target.protocol.carries() == Carries::Documents;
     let documents = scenario.documents_of(0);
     let read = documents.and_then(|law| law.mean_tokens(prompt, query, &scenario.material).ok());

@@ -15,7 +15,7 @@ pub struct TargetArgs {
     /// Model to ask for [default: the only one the endpoint lists]
     #[arg(long, short = 'm', help_heading = "Target")]
     pub model: Option<String>,
-    /// chat, completions, responses, embeddings, messages (Anthropic), ollama_chat, ollama_generate, rerank, score, pooling, classify, kserve (KServe v2, Triton) or http [default: chat]
+    /// chat, completions, responses, embeddings, messages (Anthropic), ollama_chat, ollama_generate, rerank, score, pooling, classify, transcriptions, kserve (KServe v2, Triton) or http [default: chat]
     #[arg(long, visible_alias = "api", value_name = "NAME", help_heading = "Target")]
     pub protocol: Option<String>,
     /// Body template for --protocol http: {{prompt}}, {{model}}, {{max_tokens}}, {{id}}; for kserve a whole request

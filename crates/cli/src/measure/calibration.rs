@@ -133,7 +133,8 @@ impl<S: Fn(&Scenario) -> Result<Client, Stop>> BeforeLoad<'_, S> {
 
 fn is_to_be_calibrated(scenario: &Scenario) -> bool {
     let prompts = &scenario.prompts;
-    let texts = !matches!(scenario.target.protocol, Protocol::Http | Protocol::Kserve);
+    let texts =
+        !matches!(scenario.target.protocol, Protocol::Http | Protocol::Kserve | Protocol::Transcriptions);
     let is_said = prompts.words_per_token != 1.0 || prompts.template_tokens != 0;
     prompts.file.is_none() && texts && !is_said && scenario.classes.is_empty()
 }

@@ -1,6 +1,6 @@
 //! The command that repeats a scenario: what differs from the defaults, as flags and `--set`.
 
-use plimsoll_model::Protocol;
+use plimsoll_model::{Carries, Protocol};
 use plimsoll_workload::Scenario;
 use serde_json::Value;
 
@@ -26,6 +26,8 @@ pub fn repeat(head: &str, scenario: &Scenario, more: &[(&str, String)]) -> Strin
     let mut differing = Vec::new();
     difference("", &value, &default, &mut differing);
     let is_kserve = scenario.target.protocol == Protocol::Kserve;
+    let protocol = scenario.target.protocol;
+    let generates = protocol.streams() && protocol.carries() != Carries::Sound;
     let simulated = scenario.target.url.strip_prefix("simulated:");
     for (path, value) in differing {
         match path.as_str() {
@@ -34,7 +36,8 @@ pub fn repeat(head: &str, scenario: &Scenario, more: &[(&str, String)]) -> Strin
             "target.model" if simulated.is_some() && value.as_str() == simulated => {}
             "target.protocol" if simulated.is_some() && is_kserve => {}
             // The protocol says these by itself.
-            "target.stream" | "sizes.output" if is_kserve => {}
+            "target.stream" if is_kserve => {}
+            "sizes.output" if !generates => {}
             "target.ignore_eos" if !scenario.target.protocol.pins_length() => {}
             "target.key_env" | "target.model" | "target.protocol" | "seed" | "nonce" | "sizes.prompt"
             | "sizes.output" => {

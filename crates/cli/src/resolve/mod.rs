@@ -12,7 +12,7 @@ use std::path::Path;
 
 use plimsoll_model::{Carries, Protocol};
 use plimsoll_workload::scenario::LONGEST;
-use plimsoll_workload::{Documents, Pause, Scenario, Size, SpecError};
+use plimsoll_workload::{AudioSpec, Documents, Pause, Scenario, Size, SpecError};
 use serde_json::{Map, Value, json};
 
 use crate::exit::Stop;
@@ -388,6 +388,10 @@ impl Draft {
         if named.is_some_and(|protocol| protocol.carries() == Carries::Documents) {
             self.settle_documents();
         }
+        if named.is_some_and(|protocol| protocol.carries() == Carries::Sound) && !self.has("prompts.audio") {
+            let usual = serde_json::to_value(AudioSpec::default()).unwrap_or_default();
+            self.set("prompts.audio", usual);
+        }
         let is_kserve = named == Some(Protocol::Kserve);
         if is_kserve {
             tensors::settle(&mut self)?;
@@ -399,7 +403,8 @@ impl Draft {
         // Where nothing is generated, or the template fixes the length itself, no length is asked for.
         let template = scenario.target.body_template.as_deref();
         let is_fixed = template.is_some_and(|text| !text.contains("{{max_tokens}}"));
-        if !scenario.target.protocol.streams() || is_fixed {
+        let protocol = scenario.target.protocol;
+        if !protocol.streams() || protocol.carries() == Carries::Sound || is_fixed {
             scenario.sizes.output = Size::Fixed(0);
         }
         scenario.attach(read).map_err(usage)?;

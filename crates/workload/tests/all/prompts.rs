@@ -27,7 +27,7 @@ fn arrivals(s: &Scenario, n: i64, level: u32) -> Vec<Arrival> {
 fn words(payload: &Payload) -> Vec<String> {
     let texts: Vec<&str> = match payload {
         Payload::Text(text) => vec![text],
-        Payload::Tensors(_) => Vec::new(),
+        Payload::Tensors(_) | Payload::Sound(_) => Vec::new(),
         Payload::Documents { query, documents } => {
             std::iter::once(query).chain(documents).map(String::as_str).collect()
         }
