@@ -56,6 +56,9 @@ pub struct EngineArgs {
     /// Write what really happened, request by request, as JSON lines
     #[arg(long, value_name = "FILE")]
     pub truth_log: Option<PathBuf>,
+    /// No talk on stderr
+    #[arg(long, short = 'q')]
+    pub quiet: bool,
     /// Stop when stdin ends (for a parent process that may die)
     #[arg(long, hide = true)]
     pub until_stdin_ends: bool,

@@ -131,6 +131,16 @@ fn documents_of_drawn_lengths_are_what_the_engine_reads() {
     }
 }
 
+/// The URL is for whoever starts it, the talk for people.
+#[test]
+fn an_engine_can_be_quiet() {
+    let serve = ["engine", "--listen", "127.0.0.1:0", "--until-stdin-ends"];
+    let (talks, quiet) = (plimsoll(&serve), plimsoll(&[&serve[..], &["-q"]].concat()));
+    assert_eq!((talks.code, quiet.code), (0, 0), "{}{}", talks.words(), quiet.words());
+    assert!(talks.stderr.contains("serving profile demo") && quiet.stderr.is_empty(), "{}", quiet.stderr);
+    assert!(quiet.stdout.starts_with("http://127.0.0.1:") && quiet.stdout.lines().count() == 1);
+}
+
 /// A server that drops a document answers whole and wrong: the record says so, and the run is told of it.
 #[test]
 fn a_rank_that_lacks_a_document_is_broken() {
