@@ -72,6 +72,7 @@ pub(crate) fn summarise_columns(
 ) -> (LevelSummary, (usize, usize)) {
     let cut = window::cut(columns, level);
     let (from, to) = (cut.from, columns.first_due_from(level.stop).max(cut.from));
+    let steady = from.max(window::opening(columns, level)).min(to);
     let length_s = (level.stop - cut.at).as_secs_f64();
     let counts = counts(columns, from, to);
     let lost = share_over(&columns.how[from..to], |how| is_lost(*how), SHARE_BATCHES);
@@ -95,8 +96,8 @@ pub(crate) fn summarise_columns(
         rates: rates(columns, (from, to), (cut.at, level.stop), (&latency, level.unit), budget),
         concurrency: flight::concurrency(columns, cut.at, level.stop, &level.generator, samples),
         stability: stability(level, columns, cut.at, &lost),
-        drift: window::drift(columns, from, to),
-        slow_stretch: window::slow_stretch(columns, level, from, to),
+        drift: window::drift(columns, steady, to),
+        slow_stretch: window::slow_stretch(columns, level, steady, to),
         tail: tail(&latency),
         lengths: lengths(columns, level.unit, from, to),
         generator: level.generator.clone(),
