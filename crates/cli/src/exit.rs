@@ -65,6 +65,11 @@ impl Stop {
         Stop { exit: Exit::Usage, line: line.into() }
     }
 
+    /// Asked for what was measured does not settle.
+    pub fn inconclusive(line: impl Into<String>) -> Stop {
+        Stop { exit: Exit::Inconclusive, line: line.into() }
+    }
+
     /// Something that kept the measurement from being whole.
     pub fn invalid(line: impl Into<String>) -> Stop {
         Stop { exit: Exit::Invalid, line: line.into() }

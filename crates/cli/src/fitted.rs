@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use plimsoll_plan::fit::{Fitted, FittedRun, StatedTarget, fit};
+use plimsoll_plan::fit::{FitError, Fitted, FittedRun, StatedTarget, fit};
 use plimsoll_plan::spec::Band;
 use plimsoll_sim::{EngineSpec, WorldSpec};
 
@@ -83,5 +83,12 @@ pub fn of_run(rows: &WholeRun, args: &FitArgs, level: Option<u32>, seed: u64) ->
         seed,
     };
     let run = FittedRun { levels: &rows.manifest.levels, attempts: &rows.attempts, samples: &rows.samples };
-    fit(&run, &told).map_err(|e| Stop::usage(e.to_string()))
+    fit(&run, &told).map_err(|e| match e {
+        // Nothing is wrong with the command: what was measured (on a busy machine, for a moment, at one load) tells no engine.
+        FitError::TooFew { .. }
+        | FitError::Failing { .. }
+        | FitError::OneConcurrency { .. }
+        | FitError::Unlike { .. } => Stop::inconclusive(e.to_string()),
+        FitError::Ask(_) | FitError::Simulation(_) | FitError::Engine(_) => Stop::usage(e.to_string()),
+    })
 }

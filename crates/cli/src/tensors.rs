@@ -5,7 +5,7 @@
 //! own beside the scenario lost: sweeps, schedules and reports would each have had to know of it.
 
 use plimsoll_client::probe::ProbedModel;
-use plimsoll_model::{Carries, Protocol, SizeUnit};
+use plimsoll_model::{Protocol, SizeUnit};
 use plimsoll_wire::kserve;
 use plimsoll_workload::{ClassSpec, Scenario, TensorEncoding};
 use serde_json::{Value, json};
@@ -78,18 +78,16 @@ pub fn workload(draft: &mut Draft, args: &WorkloadArgs) -> Result<(), Stop> {
                 "{flag}: a KServe request carries tensors, not tokens; --batch says how many rows"
             )));
         }
+        Some((flag, _)) if Protocol::from_name(draft.protocol()) == Some(Protocol::Transcriptions) => {
+            return Err(Stop::usage(format!(
+                "{flag}: a transcription carries a sound, not text; --audio says how long"
+            )));
+        }
         _ if !is_kserve && (args.batch.is_some() || !args.shapes.is_empty()) => {
             let flag = if args.batch.is_some() { "--batch" } else { "--shape" };
             return Err(Stop::usage(format!("{flag}: only --protocol kserve sends tensors")));
         }
         _ => {}
-    }
-    if let Some(documents) = args.documents {
-        let carries = Protocol::from_name(draft.protocol()).map(Protocol::carries);
-        if carries != Some(Carries::Documents) {
-            return Err(Stop::usage("--documents: only --protocol rerank and score send documents"));
-        }
-        draft.set("target.documents", documents.into());
     }
     if let Some(batch) = &args.batch {
         draft.set("sizes.prompt", batch.clone().into());

@@ -35,6 +35,8 @@ mod compare;
 mod demos;
 #[path = "all/diagnose_url.rs"]
 mod diagnose_url;
+#[path = "all/documents.rs"]
+mod documents;
 #[path = "all/endpoints.rs"]
 mod endpoints;
 #[path = "all/export.rs"]
@@ -150,6 +152,8 @@ mod stranger;
 mod struck;
 #[path = "all/tidy.rs"]
 mod tidy;
+#[path = "all/transcriptions.rs"]
+mod transcriptions;
 #[path = "all/wait.rs"]
 mod wait;
 #[path = "all/watch.rs"]

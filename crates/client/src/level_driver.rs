@@ -12,7 +12,7 @@ use std::hash::BuildHasherDefault;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use plimsoll_model::{At, Attempt, By, How, Outcome, SizeUnit, Span};
+use plimsoll_model::{At, Attempt, By, Carries, How, MediaCounts, Outcome, SizeUnit, Span};
 use plimsoll_wire::Decoded;
 use plimsoll_workload::{Action, AttemptEnd, Attempted, Connections, Deadline, Player};
 use tokio::sync::Notify;
@@ -286,7 +286,8 @@ impl LevelDriver {
             self.tally.borrow_mut().begun += 1;
         }
         let endpoint = usize::from(row.target);
-        let mut flight = Flight::new(key, endpoint, now, Recording::new(row, self.reading(arrival.class)));
+        let reading = self.reading(arrival.class, row.media);
+        let mut flight = Flight::new(key, endpoint, now, Recording::new(row, reading));
         flight.idle = idle;
         flight.cancel_after_tokens = cancel_after_tokens.map(u64::from);
         let flight = Rc::new(flight);
@@ -346,13 +347,14 @@ impl LevelDriver {
         row.outcome = fresh;
     }
 
-    fn reading(&self, class: u16) -> AnswerReading {
+    fn reading(&self, class: u16, carried: MediaCounts) -> AnswerReading {
         let spec = &self.shared.spec;
         AnswerReading {
             protocol: spec.protocol,
             stream: spec.stream,
             ignore_eos: spec.ignore_eos,
-            results: spec.results(),
+            results: spec.results(carried.documents),
+            sound_ms: (spec.protocol.carries() == Carries::Sound).then_some(carried.audio_ms),
             keep_text: self.shared.keep_text || self.shared.prompts.wants_answers(class),
         }
     }

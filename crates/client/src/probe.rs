@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use plimsoll_model::{Carries, Fingerprint, How, Message, Outcome, Payload, Protocol, Role, Span};
+use plimsoll_model::{Carries, Fingerprint, How, Media, Message, Outcome, Payload, Protocol, Role, Span};
 use plimsoll_wire::kserve::metadata::{self as kserve, ModelFacts};
 use plimsoll_wire::{Decoder, Head, RequestOptions, encode};
 use plimsoll_workload::{Connections, TargetSpec};
@@ -319,6 +319,7 @@ impl Probing {
             Carries::Documents => {
                 Payload::Documents { query: "hello".into(), documents: vec!["hello".into()] }
             }
+            Carries::Sound => Payload::Sound(Media::Audio { samples: 1600, rate: 16_000, key: 0 }),
             Carries::Text | Carries::Tensors => Payload::Text("hello".into()),
         };
         let encoded = encode(&payload, &options);

@@ -70,6 +70,7 @@ pub struct Recording {
     stream: bool,
     ignore_eos: bool,
     results: Option<u32>,
+    sound_ms: Option<u64>,
     keep_text: bool,
     /// Did the status already tell the outcome?
     refusal: bool,
@@ -88,6 +89,8 @@ pub struct AnswerReading {
     pub ignore_eos: bool,
     /// Results that the answer must have, where it has one for each document.
     pub results: Option<u32>,
+    /// How long the sound is that was sent.
+    pub sound_ms: Option<u64>,
     /// Keep the text?
     pub keep_text: bool,
 }
@@ -104,6 +107,7 @@ impl Recording {
             stream: reading.stream,
             ignore_eos: reading.ignore_eos,
             results: reading.results,
+            sound_ms: reading.sound_ms,
             keep_text: reading.keep_text,
             refusal: false,
             token_events: 0,
@@ -127,7 +131,8 @@ impl Recording {
         self.decoder = Some(Box::new(
             Decoder::with_head(self.protocol, self.stream, head, self.keep_text)
                 .expecting(asked, self.ignore_eos)
-                .expecting_results(self.results),
+                .expecting_results(self.results)
+                .expecting_sound(self.sound_ms),
         ));
         if let Some(stamps) = &self.stamps {
             self.attempt.sent = stamps.last_write();

@@ -101,6 +101,8 @@ pub struct Columns {
     pub(crate) images: Vec<u32>,
     /// Sound sent, ms; empty where there is none.
     pub(crate) audio_ms: Vec<u32>,
+    /// Documents sent; empty where there are none.
+    pub(crate) documents: Vec<u32>,
     /// Output tokens asked.
     pub asked_output: Vec<u32>,
     /// Prompt tokens reported; [`UNKNOWN`] where not.

@@ -101,6 +101,7 @@ impl Gathered {
         put(&mut self.columns.target, rows, attempt.target, 0);
         put(&mut self.columns.images, rows, attempt.media.images, 0);
         put(&mut self.columns.audio_ms, rows, attempt.media.audio_ms.min(u32::MAX.into()) as u32, 0);
+        put(&mut self.columns.documents, rows, attempt.media.documents, 0);
         put(&mut self.columns.broken, rows, attempt.answer.broken, None);
         self.push_events(rows, attempt, fate);
         self.push_stages(rows, &attempt.answer.stages);
@@ -316,6 +317,7 @@ impl Gathered {
         pick(&mut columns.target, &lasts);
         pick(&mut columns.images, &lasts);
         pick(&mut columns.audio_ms, &lasts);
+        pick(&mut columns.documents, &lasts);
         let [_, _, times @ ..] = times(columns);
         times.into_iter().for_each(|column| pick(column, &lasts));
         pick(&mut columns.how, &lasts);

@@ -72,6 +72,7 @@ pub(crate) fn summarise_columns(
 ) -> (LevelSummary, (usize, usize)) {
     let cut = window::cut(columns, level);
     let (from, to) = (cut.from, columns.first_due_from(level.stop).max(cut.from));
+    let steady = from.max(window::opening(columns, level)).min(to);
     let length_s = (level.stop - cut.at).as_secs_f64();
     let counts = counts(columns, from, to);
     let lost = share_over(&columns.how[from..to], |how| is_lost(*how), SHARE_BATCHES);
@@ -95,8 +96,8 @@ pub(crate) fn summarise_columns(
         rates: rates(columns, (from, to), (cut.at, level.stop), (&latency, level.unit), budget),
         concurrency: flight::concurrency(columns, cut.at, level.stop, &level.generator, samples),
         stability: stability(level, columns, cut.at, &lost),
-        drift: window::drift(columns, from, to),
-        slow_stretch: window::slow_stretch(columns, level, from, to),
+        drift: window::drift(columns, steady, to),
+        slow_stretch: window::slow_stretch(columns, level, steady, to),
         tail: tail(&latency),
         lengths: lengths(columns, level.unit, from, to),
         generator: level.generator.clone(),
@@ -375,6 +376,7 @@ fn rates(
         sessions_per_s,
         images_per_s: carried(&columns.images, 1.0),
         audio_s_per_s: carried(&columns.audio_ms, 1e-3),
+        documents_per_s: carried(&columns.documents, 1.0),
         tokens_per_s_per_user: latency.tpot.as_ref().map(|tpot| inverse(&tpot.p50)),
         tokens_from: match usage {
             true if by_usage == n => "usage".to_owned(),

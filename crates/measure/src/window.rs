@@ -16,7 +16,7 @@
 //! Where the rate of arrivals has a shape, its front is what was asked for, and nothing is cut.
 
 use plimsoll_math::{quantile, series};
-use plimsoll_model::{At, Level, RateCourse, Span};
+use plimsoll_model::{At, Level, Load, RateCourse, Span};
 
 use crate::columns::{ABSENT, Columns, Fate, INFINITE};
 use crate::findings::{CutLatency, Drift, FAILURES, SlowStretch};
@@ -51,6 +51,21 @@ pub struct WindowCut {
     pub at: At,
     /// How it was found.
     pub rule: String,
+}
+
+/// Share of a level that its opening takes at most: of one that is slower than that, the slowness is to be told.
+const OPENING: f64 = 0.25;
+
+/// Requests that a closed loop begins with all at once, as many as it keeps in flight, and those that come before these have their answers: they wait for
+/// each other by design, and say nothing of whether the level is steady. They count in every figure, as whatever else was asked for.
+pub fn opening(columns: &Columns, level: &Level) -> usize {
+    let Load::Closed { concurrency } = level.load else { return 0 };
+    let wave = (concurrency as usize).min(columns.len());
+    let (_, latency) = columns.leading();
+    let answered = (0..wave).filter(|i| latency[*i] != INFINITE && latency[*i] != ABSENT);
+    let until = answered.map(|i| columns.due[i].saturating_add(latency[i])).max().unwrap_or(level.start.0);
+    let longest = level.start + Span::from_secs_f64(OPENING * (level.stop - level.start).as_secs_f64());
+    wave.max(columns.first_due_from(At(until.min(longest.0))))
 }
 
 /// Finds the warm-up of a level.

@@ -6,6 +6,8 @@ mod accuracy;
 mod blind;
 #[path = "all/budget.rs"]
 mod budget;
+#[path = "all/closed.rs"]
+mod closed;
 #[path = "all/counted.rs"]
 mod counted;
 #[path = "all/engines.rs"]

@@ -149,7 +149,7 @@ pub enum Broken {
     Empty,
     /// The same piece over and over.
     Repeated,
-    /// Ended by the server before the asked length, though the end was pinned.
+    /// Ended by the server before the asked length, though the end was pinned; or of a sound that was sent only a part was heard.
     CutShort,
     /// Longer than asked.
     TooLong,

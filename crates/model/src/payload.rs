@@ -177,7 +177,7 @@ pub enum Media {
     },
 }
 
-/// Pictures and sounds of a request, those of earlier turns included.
+/// What a request carries beside its text: pictures and sounds, those of earlier turns included, and documents.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct MediaCounts {
     /// Pictures.
@@ -186,6 +186,9 @@ pub struct MediaCounts {
     pub pixels: u64,
     /// How long the sounds last, ms.
     pub audio_ms: u64,
+    /// Documents, or texts of which each has a result of its own.
+    #[serde(default)]
+    pub documents: u32,
 }
 
 impl MediaCounts {
@@ -217,21 +220,30 @@ pub enum Payload {
     Text(String),
     /// Input tensors: KServe v2.
     Tensors(Vec<Tensor>),
-    /// A query, and what is held against it: rerank and score.
+    /// A query, and what is held against it: rerank and score. Without a query, texts that are read each by itself: pooling and others.
     Documents {
         /// The question.
         query: String,
         /// The texts.
         documents: Vec<String>,
     },
+    /// A sound: transcriptions.
+    Sound(Media),
 }
 
 impl Payload {
-    /// Its pictures and sounds.
+    /// Its pictures, sounds and documents.
     pub fn media(&self) -> MediaCounts {
         let mut counts = MediaCounts::default();
-        if let Payload::Messages(messages) = self {
-            messages.iter().flat_map(|message| &message.media).for_each(|media| counts.add(media));
+        match self {
+            Payload::Messages(messages) => {
+                messages.iter().flat_map(|message| &message.media).for_each(|media| counts.add(media));
+            }
+            Payload::Documents { documents, .. } => {
+                counts.documents = u32::try_from(documents.len()).unwrap_or(u32::MAX);
+            }
+            Payload::Sound(sound) => counts.add(sound),
+            Payload::Text(_) | Payload::Tensors(_) => {}
         }
         counts
     }

@@ -33,6 +33,8 @@ pub enum Protocol {
     Pooling,
     /// A text's class (vLLM).
     Classify,
+    /// What is said in a sound (OpenAI, vLLM, whisper.cpp).
+    Transcriptions,
     /// KServe v2 (the Open Inference Protocol) over HTTP: tensors in, tensors out, nothing generated.
     Kserve,
     /// Any HTTP endpoint, by a body template.
@@ -50,6 +52,8 @@ pub enum Carries {
     Tensors,
     /// A query and documents that are held against it.
     Documents,
+    /// A sound.
+    Sound,
 }
 
 /// The facts of a protocol.
@@ -73,7 +77,7 @@ struct Facts {
 
 impl Protocol {
     /// Every protocol. Where a path ends in another's, the longer comes first ([`Protocol::at`]).
-    pub const ALL: [Protocol; 13] = [
+    pub const ALL: [Protocol; 14] = [
         Protocol::Chat,
         Protocol::Completions,
         Protocol::Responses,
@@ -85,6 +89,7 @@ impl Protocol {
         Protocol::Score,
         Protocol::Pooling,
         Protocol::Classify,
+        Protocol::Transcriptions,
         Protocol::Kserve,
         Protocol::Http,
     ];
@@ -151,6 +156,11 @@ impl Protocol {
             // vLLM has these at its root alone.
             Protocol::Pooling => whole("pooling", Some(("", "/pooling")), Carries::Text),
             Protocol::Classify => whole("classify", Some(("", "/classify")), Carries::Text),
+            Protocol::Transcriptions => Facts {
+                aliases: &["transcription"],
+                streams: true,
+                ..whole("transcriptions", Some(("/v1", "/audio/transcriptions")), Carries::Sound)
+            },
             Protocol::Kserve => Facts {
                 aliases: &["kserve-v2", "kserve_v2", "triton", "oip"],
                 ..whole("kserve", None, Carries::Tensors)
@@ -201,6 +211,12 @@ impl Protocol {
     /// What a request carries.
     pub fn carries(self) -> Carries {
         self.facts().carries
+    }
+
+    /// Can a request carry several texts, each with a result of its own?
+    pub fn takes_texts(self) -> bool {
+        self.carries() == Carries::Documents
+            || matches!(self, Protocol::Pooling | Protocol::Classify | Protocol::Embeddings)
     }
 
     /// Can an answer come token by token?

@@ -21,6 +21,7 @@ pub mod envelope;
 pub mod finding;
 pub mod fit;
 pub mod levers;
+pub mod recorded;
 pub mod replay;
 pub mod spec;
 pub mod validate;

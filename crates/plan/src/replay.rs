@@ -5,7 +5,8 @@
 //! ([`play_each`]), so that a day of them takes no more memory than those in flight; [`play`] keeps them all, for who asks again.
 //!
 //! Turns of sessions that wait for others' answers are stepped by the client machine that steps them everywhere
-//! ([`plimsoll_workload::Player`]): when they are due depends on the world ([`Stepped`]).
+//! ([`plimsoll_workload::Player`]): when they are due depends on the world ([`Stepped`]). Those of a run that was recorded wait for each other as
+//! they did then ([`crate::recorded`]).
 
 use std::collections::{HashMap, VecDeque};
 use std::iter::Peekable;
@@ -16,6 +17,8 @@ use plimsoll_sim::{World, WorldSpec};
 use plimsoll_workload::{Action, Arrival, Player};
 
 use plimsoll_measure::findings::Metric;
+
+use crate::recorded::{ReplayTurn, Turns};
 
 /// Nanoseconds after the last arrival until what runs is given up.
 pub const DRAIN_NS: i64 = 1_800_000_000_000;
@@ -33,6 +36,8 @@ pub struct ReplayRequest {
     pub blocks: Vec<u64>,
     /// Its session.
     pub session: Option<u64>,
+    /// Its place in it, where later turns wait for earlier ones.
+    pub turn: Option<ReplayTurn>,
 }
 
 /// When a request had its first token and its end, ns from its due time.
@@ -379,6 +384,13 @@ pub fn play_at_most(
 ) -> Result<Vec<RequestTimes>, String> {
     let mut world = World::of(world, seed).map_err(|e| e.to_string())?;
     let mut kept = Kept { times: vec![RequestTimes::default(); asked.len()], most };
+    if asked.iter().any(|one| one.turn.is_some_and(|turn| turn.after.is_some())) {
+        let mut turns = Turns::new(asked);
+        play_each(&mut world, &mut turns, DRAIN_NS, &mut kept);
+        let mut times = vec![RequestTimes::default(); asked.len()];
+        turns.order.iter().zip(kept.times).for_each(|(one, of)| times[*one] = of);
+        return Ok(times);
+    }
     let due = asked.iter().map(|one| DueRequest { at_ns: one.due_ns, request: one.submit(0) });
     play_each(&mut world, Listed(due.peekable()), DRAIN_NS, &mut kept);
     Ok(kept.times)

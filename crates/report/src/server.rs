@@ -71,6 +71,12 @@ fn engine(level: &LevelReport) -> String {
         Some(share) => format!("prefix hits {}", figure::percent(share)),
         None => "prefix hits unknown".to_owned(),
     });
+    parts.extend(
+        level
+            .transferred
+            .filter(|share| *share > 0.0)
+            .map(|share| format!("{} of prompt tokens from another KV cache", figure::percent(share))),
+    );
     parts.extend(level.accepted_length.map(|length| {
         let share = level.accepted.map(|share| format!(", {} of the draft's", figure::percent(share)));
         format!("{} tokens per draft accepted{}", figure::number(length), share.unwrap_or_default())

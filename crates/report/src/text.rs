@@ -333,7 +333,11 @@ impl TextPage {
         if let Some(items) = rates.items_per_s.as_ref().and_then(Reading::value) {
             flow.push(format!("{} items/s", figure::number(items)));
         }
-        for (rate, what) in [(&rates.images_per_s, "images/s"), (&rates.audio_s_per_s, "s of sound/s")] {
+        for (rate, what) in [
+            (&rates.documents_per_s, "documents/s"),
+            (&rates.images_per_s, "images/s"),
+            (&rates.audio_s_per_s, "s of sound/s"),
+        ] {
             if let Some(rate) = rate.as_ref().and_then(Reading::value) {
                 flow.push(format!("{} {what}", figure::number(rate)));
             }

@@ -93,6 +93,7 @@ pub fn rate(e: &Estimate) -> String {
 /// The load of a level in a few characters.
 pub fn load(load: &Load) -> String {
     match load {
+        Load::Open { rate_per_s: 0.0 } => "all at once".to_owned(),
         Load::Open { rate_per_s } => figure::per_second(*rate_per_s),
         Load::Closed { concurrency } => format!("closed, {concurrency} in flight"),
         Load::Wave { requests } => format!("one wave of {requests}"),
@@ -117,6 +118,7 @@ pub fn load_kept(summary: &LevelSummary) -> String {
 /// A level in words: what was put on the target, for how long.
 pub fn level(summary: &LevelSummary) -> String {
     let kind = match summary.load {
+        Load::Open { rate_per_s: 0.0 } => "open loop, all due at once: cannot tell a rate".to_owned(),
         Load::Open { rate_per_s } => match closed_since_s(summary) {
             None => format!("open loop, {} asked", figure::per_second(rate_per_s)),
             Some(since) => {

@@ -86,6 +86,8 @@ impl Call {
             path: request.uri().path().to_owned(),
             ..TruthRecord::default()
         };
+        let content_type = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let content_type = content_type.unwrap_or_default().to_owned();
         let body = match collect(request.into_body(), self.server.limits.body_bytes).await {
             Ok(body) => body,
             Err(refusal) => return self.refuse(record, refusal),
@@ -93,7 +95,7 @@ impl Call {
         self.conn.request_read();
         let arrival = self.conn.arrival();
         (record.arrival_ns, record.arrival_kernel) = (arrival.monotonic_ns, arrival.kernel);
-        let asked = match voice::parse(endpoint, &body, &self.server) {
+        let asked = match voice::parse(endpoint, (content_type.as_str(), &body[..]), &self.server) {
             Ok(asked) => asked,
             Err(refusal) => return self.refuse(record, refusal),
         };

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use bytes::{Bytes, BytesMut};
 use http::HeaderValue;
-use plimsoll_model::Protocol;
+use plimsoll_model::{Carries, Protocol};
 use plimsoll_sim::{ModeSpec, Rejected};
 use plimsoll_wire::server::{
     self as wire, BadRequest, GenerateRequest, Reply, ReportedTimings, StreamEnd, StreamWriter,
@@ -37,9 +37,16 @@ pub fn endpoint(path: &str) -> Option<Protocol> {
 ///
 /// # Errors
 /// What is wrong with it, as it is answered.
-pub(crate) fn parse(endpoint: Protocol, body: &[u8], server: &Server) -> Result<GenerateRequest, BadRequest> {
+pub(crate) fn parse(
+    endpoint: Protocol,
+    (content_type, body): (&str, &[u8]),
+    server: &Server,
+) -> Result<GenerateRequest, BadRequest> {
     let limits = &server.limits;
-    let mut asked = wire::parse(endpoint, body, limits.body_bytes)?;
+    let mut asked = match endpoint.carries() {
+        Carries::Sound => wire::parse_form(content_type, body, limits.body_bytes)?,
+        _ => wire::parse(endpoint, body, limits.body_bytes)?,
+    };
     if !asked.model.is_empty() && asked.model != server.model && !server.adapters.contains(&asked.model) {
         return Err(unknown_model(&asked.model));
     }

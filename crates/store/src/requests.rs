@@ -51,6 +51,7 @@ message requests {
     optional int32 images (INTEGER(32, false));
     optional int64 image_pixels (INTEGER(64, false));
     optional int64 audio_ms (INTEGER(64, false));
+    optional int32 documents (INTEGER(32, false));
     required int64 bytes_out (INTEGER(64, false));
     required int64 bytes_in (INTEGER(64, false));
     optional int32 connection (INTEGER(32, false));
@@ -216,6 +217,7 @@ fn writers() -> Vec<crate::table::Column<Attempt>> {
         maybe_int("images", |a: &Attempt| Some(a.media.images).filter(|n| *n > 0)),
         maybe_int("image_pixels", |a: &Attempt| Some(a.media.pixels).filter(|n| *n > 0)),
         maybe_int("audio_ms", |a: &Attempt| Some(a.media.audio_ms).filter(|n| *n > 0)),
+        maybe_int("documents", |a: &Attempt| Some(a.media.documents).filter(|n| *n > 0)),
         int("bytes_out", |a: &Attempt| a.bytes_out),
         int("bytes_in", |a: &Attempt| a.bytes_in),
         maybe_int("connection", |a: &Attempt| a.connection),
@@ -308,6 +310,7 @@ fn findings(r: &mut ColumnReading<'_, Attempt>) -> Got<()> {
     r.maybe_int("images", |a, v| a.media.images = v.unwrap_or(0))?;
     r.maybe_int("image_pixels", |a, v| a.media.pixels = v.unwrap_or(0))?;
     r.maybe_int("audio_ms", |a, v| a.media.audio_ms = v.unwrap_or(0))?;
+    r.maybe_int("documents", |a, v| a.media.documents = v.unwrap_or(0))?;
     r.maybe_int("prompt_tokens", |a, v| a.answer.tokens.prompt = v)?;
     r.maybe_int("output_tokens", |a, v| a.answer.tokens.output = v)?;
     r.maybe_int("cached_tokens", |a, v| a.answer.tokens.cached = v)?;

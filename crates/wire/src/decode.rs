@@ -79,6 +79,7 @@ pub struct Decoder {
     asked_output: Option<u32>,
     ignore_eos: bool,
     results: Option<u32>,
+    sound_ms: Option<u64>,
     stream: Stream,
     bytes: u64,
 }
@@ -116,6 +117,7 @@ impl Decoder {
             asked_output: None,
             ignore_eos: false,
             results: None,
+            sound_ms: None,
             stream: Stream::new(protocol, keep_text),
             bytes: 0,
         }
@@ -135,6 +137,13 @@ impl Decoder {
     #[must_use]
     pub fn expecting_results(mut self, results: Option<u32>) -> Decoder {
         self.results = results;
+        self
+    }
+
+    /// Says how long the sound was that was sent, so that an answer to another length is told: [`Broken::CutShort`], [`Broken::TooLong`].
+    #[must_use]
+    pub fn expecting_sound(mut self, sound_ms: Option<u64>) -> Decoder {
+        self.sound_ms = sound_ms;
         self
     }
 
@@ -221,8 +230,9 @@ impl Decoder {
             .is_finished()
             .then(|| broken(self.protocol, &tally, tokens.output, self.asked_output, self.ignore_eos));
         let lacks = |asked: u32| tally.results.is_some_and(|came| came != asked);
-        let broken =
-            broken.map(|found| found.or(self.results.filter(|n| lacks(*n)).map(|_| Broken::WrongCount)));
+        let heard = tally.heard_ms.zip(self.sound_ms).and_then(|(heard, sent)| other_length(heard, sent));
+        let lacks = self.results.filter(|n| lacks(*n)).map(|_| Broken::WrongCount);
+        let broken = broken.map(|found| found.or(lacks).or(heard));
         let answer = Answer {
             status: Some(self.head.status),
             finish_reason: tally.finish_reason,
@@ -291,8 +301,9 @@ impl Decoder {
                 Some("closed before the body ended".into()),
             );
         }
-        let json =
-            head::media(self.head.content_type.as_deref()) == Media::Json || self.protocol != Protocol::Http;
+        // A transcript may be asked for as plain text.
+        let any = matches!(self.protocol, Protocol::Http | Protocol::Transcriptions);
+        let json = head::media(self.head.content_type.as_deref()) == Media::Json || !any;
         let (body, raw) = match self.head.json_length.filter(|_| self.protocol == Protocol::Kserve) {
             Some(length) if length > body.len() => {
                 let why = format!("{length} bytes of JSON were told and {} came", body.len());
@@ -349,6 +360,16 @@ fn broken(
         }
     }
     tally.is_repeated().then_some(Broken::Repeated)
+}
+
+/// Rounding of what a server says it heard: a twentieth, and half a second.
+fn other_length(heard: u64, sent: u64) -> Option<Broken> {
+    let off = heard.abs_diff(sent);
+    match off > 500 && off > sent / 20 {
+        true if heard < sent => Some(Broken::CutShort),
+        true => Some(Broken::TooLong),
+        false => None,
+    }
 }
 
 /// As many first bytes decide how an unlabelled body is read.

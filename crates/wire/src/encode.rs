@@ -12,7 +12,7 @@ use plimsoll_model::{Payload, Protocol, Span, Tensor};
 use serde_json::{Map, Value};
 
 use crate::template::{Filling, Template, escape, flat, messages};
-use crate::{kserve, media, messages as anthropic, ollama, scores};
+use crate::{kserve, media, messages as anthropic, ollama, scores, transcriptions};
 
 /// What every request of one target shares, and what varies between two of them (`max_tokens`, `id`).
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -112,6 +112,16 @@ pub fn encode(payload: &Payload, options: &RequestOptions) -> Encoded {
     {
         return tensors_of(path, tensors, options);
     }
+    if let Payload::Sound(sound) = payload {
+        let fields = transcriptions::FormFields {
+            model: options.model.as_deref(),
+            temperature: options.temperature,
+            stream: options.stream,
+            extra: &options.extra,
+        };
+        let body = Bytes::from(transcriptions::form(sound, &fields));
+        return Encoded { path, content_type: transcriptions::CONTENT_TYPE, header_length: None, body };
+    }
     let (body, json) = match &options.template {
         Some(template) => from_template(template, payload, options),
         None if options.protocol == Protocol::Http => from_template(&Template::plain(), payload, options),
@@ -177,10 +187,14 @@ fn text(payload: &Payload, options: &RequestOptions) -> String {
             ollama::request(&mut body, payload, options);
             return body.close();
         }
-        Protocol::Rerank | Protocol::Score | Protocol::Pooling | Protocol::Classify => {
+        Protocol::Rerank
+        | Protocol::Score
+        | Protocol::Pooling
+        | Protocol::Classify
+        | Protocol::Embeddings => {
             scores::request(options.protocol, &mut body, payload);
         }
-        Protocol::Embeddings | Protocol::Kserve | Protocol::Http => body.text("input", &flat(payload)),
+        Protocol::Transcriptions | Protocol::Kserve | Protocol::Http => body.text("input", &flat(payload)),
     }
     if options.protocol.streams() {
         generation(&mut body, options);
@@ -229,7 +243,7 @@ fn length(payload: &Payload) -> usize {
             .iter()
             .map(|message| message.content.len() + 40 + message.media.iter().map(media::room).sum::<usize>())
             .sum(),
-        Payload::Tensors(_) => 0,
+        Payload::Tensors(_) | Payload::Sound(_) => 0,
         Payload::Documents { query, documents } => {
             query.len() + documents.iter().map(|document| document.len() + 4).sum::<usize>()
         }

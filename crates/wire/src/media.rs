@@ -175,6 +175,34 @@ pub fn read_head(base64: &str) -> Option<Media> {
     None
 }
 
+/// Samples and rate of a WAV that somebody sent, whatever chunks stand before its samples; as many samples as there are, whatever its head says.
+pub(crate) fn read_wav(file: &[u8]) -> Option<Media> {
+    let mut rest = file.strip_prefix(b"RIFF")?.get(4..)?.strip_prefix(b"WAVE")?;
+    let mut format = None;
+    loop {
+        let (head, after) = rest.split_at_checked(8)?;
+        let size = u32::from_le_bytes(head[4..].try_into().ok()?) as usize;
+        let content = &after[..size.min(after.len())];
+        match (&head[..4], format) {
+            (b"fmt ", _) => {
+                let rate = u32::from_le_bytes(content.get(4..8)?.try_into().ok()?);
+                let frame = u16::from_le_bytes(content.get(12..14)?.try_into().ok()?);
+                format = Some((rate, usize::from(frame.max(1))));
+            }
+            (b"data", Some((rate, frame))) => {
+                return Some(Media::Audio {
+                    samples: u32::try_from(content.len() / frame).ok()?,
+                    rate,
+                    key: 0,
+                });
+            }
+            _ => {}
+        }
+        // Chunks begin at even places.
+        rest = after.get(size.checked_add(size & 1)?..)?;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

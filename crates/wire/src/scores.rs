@@ -20,10 +20,13 @@ pub(crate) fn request(protocol: Protocol, body: &mut Body<'_>, payload: &Payload
         return body.text("input", &flat(payload));
     };
     let (one, many) = match protocol {
-        Protocol::Score => ("text_1", "text_2"),
-        _ => ("query", "documents"),
+        Protocol::Score => (Some("text_1"), "text_2"),
+        Protocol::Rerank => (Some("query"), "documents"),
+        _ => (None, "input"),
     };
-    body.text(one, query);
+    if let Some(one) = one {
+        body.text(one, query);
+    }
     body.raw(many, |out| {
         out.push('[');
         for (i, document) in documents.iter().enumerate() {

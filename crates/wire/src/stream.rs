@@ -15,7 +15,7 @@ use crate::form::Forms;
 use crate::head::bounded;
 use crate::sse::Item;
 use crate::tally::{Tally, View};
-use crate::{messages, ollama, whole};
+use crate::{messages, ollama, transcriptions, whole};
 
 /// What is known of a stream so far.
 #[derive(Debug)]
@@ -117,6 +117,9 @@ impl Stream {
             Protocol::Messages => self.message_event(data),
             Protocol::OllamaChat | Protocol::OllamaGenerate => {
                 ollama::line(data, &mut self.tally).map_err(|why| not_json(&why))
+            }
+            Protocol::Transcriptions => {
+                transcriptions::event(data, &mut self.tally).map_err(|why| not_json(&why))
             }
             // These come whole; a stream of one of them is of nobody knows what.
             Protocol::Rerank

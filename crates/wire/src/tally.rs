@@ -66,6 +66,8 @@ pub(crate) struct Tally {
     pub generated: bool,
     /// Results of an answer that has some for each document.
     pub results: Option<u32>,
+    /// How long the sound was that the server says it heard, ms.
+    pub heard_ms: Option<u64>,
     pub finish_reason: Option<String>,
     pub done: bool,
     pub error: Option<Fault>,

@@ -222,7 +222,8 @@ impl Quotes {
 pub(crate) fn flat(payload: &Payload) -> std::borrow::Cow<'_, str> {
     match payload {
         Payload::Text(text) => text.into(),
-        Payload::Tensors(_) => "".into(),
+        Payload::Tensors(_) | Payload::Sound(_) => "".into(),
+        Payload::Documents { query, documents } if query.is_empty() => documents.join("\n").into(),
         Payload::Documents { query, .. } => query.into(),
         Payload::Messages(messages) => match &messages[..] {
             [only] => only.content.as_str().into(),
@@ -239,7 +240,7 @@ pub(crate) fn messages(payload: &Payload, protocol: Protocol, out: &mut String) 
             escape(text, out);
             out.push_str("\"}]");
         }
-        Payload::Tensors(_) | Payload::Documents { .. } => out.push_str("[]"),
+        Payload::Tensors(_) | Payload::Documents { .. } | Payload::Sound(_) => out.push_str("[]"),
         Payload::Messages(all) => talk(all.iter(), protocol, out),
     }
 }

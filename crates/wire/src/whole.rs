@@ -8,7 +8,7 @@ use crate::chunk::{Chunk, Other, Response, Usage};
 use crate::fault::Fault;
 use crate::head::{bounded, push_stage};
 use crate::tally::Tally;
-use crate::{kserve, messages, ollama, scores};
+use crate::{kserve, messages, ollama, scores, transcriptions};
 
 /// Reads a whole body into the tally; says what is wrong with it if it cannot be read. With `json`, it must be JSON;
 /// `raw` bytes of tensors follow it.
@@ -38,6 +38,7 @@ pub(crate) fn read(
         Protocol::Rerank | Protocol::Score | Protocol::Pooling | Protocol::Classify => {
             scores::whole(protocol, text, tally)
         }
+        Protocol::Transcriptions => transcriptions::whole(text, tally),
         Protocol::Kserve => kserve::answer::read(text, raw, tally),
         Protocol::Http => other(text, tally),
     };
@@ -128,7 +129,9 @@ fn embeddings(text: &str, tally: &mut Tally) -> Result<(), serde_json::Error> {
         return Ok(());
     }
     let found: Embeddings = serde_json::from_str(text)?;
-    tally.generated = found.data.is_some_and(|data| !data.is_empty());
+    let count = found.data.map_or(0, |data| data.len());
+    tally.generated = count > 0;
+    tally.results = Some(u32::try_from(count).unwrap_or(u32::MAX));
     tally.whole(&chunk);
     Ok(())
 }

@@ -43,3 +43,5 @@ mod server;
 mod streams;
 #[path = "all/traces.rs"]
 mod traces;
+#[path = "all/transcriptions.rs"]
+mod transcriptions;

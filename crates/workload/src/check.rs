@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::error::nearest;
 use crate::sizes::{Pause, Size};
 use crate::units::{Rate, parse_span};
-use crate::{Scenario, SpecError};
+use crate::{Documents, Scenario, SpecError};
 
 /// Checks the keys, names and texts of a scenario; `Ok` says nothing about the ranges of its numbers.
 ///
@@ -236,6 +236,7 @@ fn text(value: &Value, format: &str) -> Option<Result<(), SpecError>> {
         "span" => parse_span(&given).map(|_| ()),
         "rate" => Rate::parse(&given).map(|_| ()),
         "size" => Size::parse(&given).map(|_| ()),
+        "documents" => Documents::parse(&given).map(|_| ()),
         "pause" => Pause::parse(&given).map(|_| ()),
         "cancel" => crate::policy::CancelAfter::parse(&given).map(|_| ()),
         _ => return None, // the format of a plain number: uint32, double

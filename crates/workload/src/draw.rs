@@ -6,9 +6,10 @@
 use std::sync::Arc;
 
 use plimsoll_math::rng::Stream;
-use plimsoll_model::{At, Attempt, Span};
+use plimsoll_model::{At, Attempt, Carries, MediaCounts, Span};
 
 use crate::arrivals::{ArrivalSpec, TraceSizes};
+use crate::documents::Drawn;
 use crate::graph::{Graph, GraphTurn};
 use crate::prompts::SALT_WORDS;
 use crate::scenario::{AnswerText, PromptOrder};
@@ -43,6 +44,8 @@ pub struct Arrival {
     pub resent: u32,
     /// Output tokens to ask for.
     pub output_tokens: u32,
+    /// Documents or texts that it carries; 0 = none but its prompt.
+    pub documents: u32,
     /// Of a trace: the ids of its prompt's blocks. Of a shared prefix: its group. Of a prompt file: the entry's index.
     pub blocks: Vec<u64>,
 }
@@ -63,6 +66,7 @@ impl Arrival {
             asked_prompt: self.prompt_tokens,
             resent: (self.turns > 0).then_some(self.resent),
             asked_output: self.output_tokens,
+            media: MediaCounts { documents: self.documents, ..MediaCounts::default() },
             ..Attempt::new(self.id, attempt, level, due)
         }
     }
@@ -74,6 +78,8 @@ pub(crate) struct Plan {
     pub class: u16,
     pub blocks: Vec<u64>,
     pub turns: Vec<Turn>,
+    /// Documents of each turn.
+    pub documents: Option<Drawn>,
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -111,6 +117,10 @@ impl Drawer {
             let (sizes, prompts) = (scenario.sizes_of(class), scenario.prompts_of(class));
             sizes.prompt.mean(material)?;
             sizes.output.mean(material)?;
+            scenario
+                .documents_of(class)
+                .map_or(Ok(()), |law| law.mean_tokens(0.0, false, material).map(|_| ()))?;
+            scenario.documents_of(class).map_or(Ok(()), |law| law.count.mean(material).map(|_| ()))?;
             sizes.pairs.as_ref().map_or(Ok(()), |file| material.pairs(file).map(|_| ()))?;
             prompts.file.as_ref().map_or(Ok(()), |file| material.prompts(file).map(|_| ()))?;
             // A class's weight is its share of the requests; a start of t turns makes t of them.
@@ -190,6 +200,7 @@ impl Drawer {
                 prompt_tokens: prompt,
                 resent,
                 output_tokens: turn.output,
+                documents: plan.documents.as_ref().map_or(0, |drawn| drawn.count),
                 blocks: plan.blocks.clone(),
             });
             resent = prompt;
@@ -202,7 +213,7 @@ impl Drawer {
     fn replay_session(&self, (graph, trace): (&Graph, &Trace), start: u64, id: u64, due: At) -> Vec<Arrival> {
         let n = graph.sessions.len() as u64;
         let session = &graph.sessions[(start % n) as usize];
-        let Plan { class, blocks: group, .. } = self.plan(start);
+        let Plan { class, blocks: group, documents, .. } = self.plan(start);
         let of = |(i, turn): (usize, &GraphTurn)| {
             let row = &trace.rows[turn.row];
             Arrival {
@@ -218,6 +229,7 @@ impl Drawer {
                 prompt_tokens: row.prompt_tokens.max(1),
                 resent: turn.resent,
                 output_tokens: row.output_tokens.max(1),
+                documents: documents.as_ref().map_or(0, |drawn| drawn.count),
                 blocks: self.blocks_of(row, start, &group),
             }
         };
@@ -253,7 +265,8 @@ impl Drawer {
             None => 1,
         };
         let turns = (0..count).map(|i| self.turn(class, i, &mut stream)).collect();
-        let mut plan = Plan { class, blocks: Vec::new(), turns };
+        let documents = self.documents(class, level, start);
+        let mut plan = Plan { class, blocks: Vec::new(), turns, documents };
         if let Some(shared) = &prompts.shared_prefix {
             plan.blocks.push(stream.below(u64::from(shared.groups)));
         }
@@ -274,7 +287,27 @@ impl Drawer {
             plan.turns[0].output = entry.output_tokens.unwrap_or(plan.turns[0].output);
             plan.blocks = vec![index];
         }
+        if self.scenario.target.protocol.carries() == Carries::Sound {
+            // What a sound comes to in tokens only the server knows.
+            plan.turns.iter_mut().for_each(|turn| turn.asked = 0);
+        }
+        if let Some(drawn) = &plan.documents {
+            let query = if self.scenario.target.protocol.carries() == Carries::Documents {
+                plan.turns[0].asked
+            } else {
+                0
+            };
+            plan.turns[0].asked = drawn.read_with(query).unwrap_or(plan.turns[0].asked);
+        }
         plan
+    }
+
+    /// The documents of start number `start`.
+    pub fn documents(&self, class: u16, level: u32, start: u64) -> Option<Drawn> {
+        let law = self.scenario.documents_of(class)?;
+        let mut stream =
+            Stream::new(self.scenario.seed ^ u64::from(level).rotate_left(32), "documents", start);
+        Some(law.draw(&mut stream, &self.scenario.material).expect(CHECKED))
     }
 
     fn turn(&self, class: u16, i: u32, stream: &mut Stream) -> Turn {

@@ -21,6 +21,7 @@ pub mod units;
 pub mod check;
 pub mod error;
 
+pub mod documents;
 pub mod graph;
 pub mod material;
 pub mod media;
@@ -39,6 +40,7 @@ pub mod player;
 
 pub use arrivals::{ArrivalSpec, TraceSizes};
 pub use blocks::BlockNames;
+pub use documents::Documents;
 pub use draw::Arrival;
 pub use error::TraceError;
 pub use error::{SpecError, closest, nearest};

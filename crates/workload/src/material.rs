@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::arrivals::ArrivalSpec;
 use crate::prompt_file::{Entry, read_prompts};
+use crate::sizes::Size;
 use crate::trace::{Trace, detect_and_read, read_lengths};
 use crate::{Scenario, SpecError};
 
@@ -36,7 +37,7 @@ impl Material {
             material.traces.insert(file.clone(), Arc::new(trace));
         }
         for class in 0..scenario.class_count() as u16 {
-            let sizes = scenario.sizes_of(class);
+            let (sizes, documents) = (scenario.sizes_of(class), scenario.documents_of(class));
             if let Some(file) = &sizes.pairs
                 && !material.pairs.contains_key(file)
             {
@@ -47,8 +48,9 @@ impl Material {
             let turns = prompts.sessions.as_ref().and_then(|s| s.turns.file());
             let images = prompts.images.iter().flat_map(|images| images.laws().map(|(_, law)| law.file()));
             let sounds = prompts.audio.iter().map(|audio| audio.count.file());
-            let laws =
-                [sizes.prompt.file(), sizes.output.file(), turns].into_iter().chain(images).chain(sounds);
+            let texts = documents.iter().flat_map(|documents| documents.laws().map(Size::file));
+            let laws = [sizes.prompt.file(), sizes.output.file(), turns].into_iter();
+            let laws = laws.chain(images).chain(sounds).chain(texts);
             for file in laws.flatten() {
                 if !material.lengths.contains_key(file) {
                     let lengths = read_lengths(&read(file)?, file)?;

@@ -25,6 +25,7 @@ use plimsoll_math::rng::Stream;
 use plimsoll_model::{Carries, Media, Message, Payload, Role};
 use siphasher::sip::SipHasher24;
 
+use crate::documents::Drawn;
 use crate::draw::{Arrival, Drawer};
 use crate::graph::Graph;
 use crate::scenario::AnswerText;
@@ -155,16 +156,41 @@ impl Prompts {
                 false => target.tensors.draw(arrival.prompt_tokens, key),
             });
         }
+        if target.protocol.carries() == Carries::Sound
+            && let Some(sound) = self.media(arrival, 0).pop()
+        {
+            return Payload::Sound(sound);
+        }
         let messages = self.messages(arrival, said);
         if target.protocol.carries() == Carries::Messages {
             return Payload::Messages(messages);
         }
-        if target.protocol.carries() == Carries::Documents {
+        let start = arrival.session.unwrap_or(arrival.id);
+        if let Some(drawn) = self.drawer.documents(arrival.class, arrival.level, start) {
             let words: Vec<&str> = messages.iter().flat_map(|m| words_of(&m.content)).collect();
-            return documents(&words, target.documents as usize);
+            return self.documents(arrival, &words, &drawn);
         }
         let texts: Vec<String> = messages.into_iter().map(|m| m.content).collect();
         Payload::Text(texts.join("\n"))
+    }
+
+    /// A query and documents of these words, or texts without a query. Where their length has no law, the query is an eighth of a document, and a server
+    /// that reads it with each of them reads as many words as there are, if there are enough for a word of each.
+    fn documents(&self, arrival: &Arrival, words: &[&str], drawn: &Drawn) -> Payload {
+        let asks = self.scenario.target.protocol.carries() == Carries::Documents;
+        let count = drawn.count as usize;
+        let Some(lengths) = &drawn.lengths else {
+            let query = if asks { (words.len() / (9 * count)).max(1).min(words.len()) } else { 0 };
+            let left = words.len().saturating_sub(query * count);
+            return cut(words, query, (1..=count).map(|n| left * n / count - left * (n - 1) / count));
+        };
+        let factor = self.words_per_token(arrival.class);
+        let template = self.scenario.prompts_of(arrival.class).template_tokens;
+        let own: u32 = lengths.iter().sum();
+        let query = if asks { arrival.prompt_tokens.saturating_sub(own) / drawn.count } else { 0 };
+        let as_words = |tokens: u32| self::words(u64::from(tokens), factor).max(1);
+        let query = if asks { as_words(query) } else { 0 };
+        cut(words, query, lengths.iter().map(|tokens| as_words(tokens.saturating_sub(template))))
     }
 
     /// The keyed hashes of the prompt's full blocks of [`BLOCK_TOKENS`] words.
@@ -206,7 +232,9 @@ impl Prompts {
             let media = if role == Role::User { self.media(arrival, turn) } else { Vec::new() };
             Message { role, content, media }
         };
-        let length = Length { factor: self.words_per_token(arrival.class), template: spec.template_tokens };
+        // Around every document there is one.
+        let template = spec.template_tokens.saturating_mul(arrival.documents.max(1));
+        let length = Length { factor: self.words_per_token(arrival.class), template };
         self.parts(arrival, length).into_iter().map(of).collect()
     }
 
@@ -370,16 +398,13 @@ impl Prompts {
     }
 }
 
-/// A query and so many documents of these words: the query is an eighth of a document, and a server that reads it with each
-/// of them reads as many words as there are, if there are enough for a word of each.
-fn documents(words: &[&str], count: usize) -> Payload {
-    let query = (words.len() / (9 * count)).max(1).min(words.len());
-    let rest = &words[query..];
-    let left = words.len().saturating_sub(query * count).clamp(0, rest.len());
-    let mut from = 0;
-    let texts = (1..=count).map(|n| {
-        let to = (left * n / count).max(from);
-        let text = rest[from..to].join(" ");
+/// The first words as a query, those after it as documents of these lengths.
+fn cut(words: &[&str], query: usize, lengths: impl Iterator<Item = usize>) -> Payload {
+    let query = query.min(words.len());
+    let mut from = query;
+    let texts = lengths.map(|length| {
+        let to = (from + length).min(words.len());
+        let text = words[from..to].join(" ");
         from = to;
         // A document without a word is refused here and there.
         if text.is_empty() { words.first().copied().unwrap_or_default().to_owned() } else { text }
@@ -397,7 +422,7 @@ pub fn hash_blocks(payload: &Payload, key: u64) -> Vec<u64> {
     match payload {
         Payload::Text(text) => chain(words_of(text), key),
         // A query before each document: nobody's prefix cache looks at that.
-        Payload::Tensors(_) | Payload::Documents { .. } => Vec::new(),
+        Payload::Tensors(_) | Payload::Documents { .. } | Payload::Sound(_) => Vec::new(),
         Payload::Messages(messages) if messages.iter().any(|m| !m.media.is_empty()) => {
             // A picture or a sound is a word, whose text is what it is made from: equal blocks hold equal ones.
             let named: Vec<Cow<'_, str>> = messages
@@ -423,7 +448,7 @@ fn words_at_most(payload: &Payload) -> usize {
     };
     match payload {
         Payload::Text(text) => most(text),
-        Payload::Tensors(_) | Payload::Documents { .. } => 0,
+        Payload::Tensors(_) | Payload::Documents { .. } | Payload::Sound(_) => 0,
         Payload::Messages(messages) => messages
             .iter()
             .fold(0, |sum, m| usize::saturating_add(sum, most(&m.content)).saturating_add(m.media.len())),

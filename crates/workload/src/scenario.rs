@@ -4,12 +4,12 @@
 //! the arrivals, so that a sweep varies the one and keeps the other. Files are named, not opened: their bytes are
 //! handed in by [`Scenario::attach`], because this crate reads no files.
 
-use plimsoll_model::{Protocol, Span};
+use plimsoll_model::{Carries, Protocol, Span};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::arrivals::ArrivalSpec;
+use crate::arrivals::{ArrivalSpec, TraceSizes};
 use crate::material::Material;
 use crate::media::{AudioSpec, ImageSpec};
 use crate::policy::ClientSpec;
@@ -18,7 +18,7 @@ use crate::sizes::{Pause, Size};
 use crate::target::TargetSpec;
 use crate::trace::Trace;
 use crate::units::{Rate, SpanText, format_span, span_text, span_text_opt};
-use crate::{SpecError, check};
+use crate::{Documents, SpecError, check};
 
 /// Everything a run does, before it does it.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -284,6 +284,9 @@ pub struct ClassSpec {
     /// The model (or adapter) it asks for; none = the target's.
     #[serde(default)]
     pub model: Option<String>,
+    /// Its documents; none = the target's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub documents: Option<Documents>,
     /// Its priority in the server's queue, 1 the highest (`kserve`); none = the server's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u32>,
@@ -391,6 +394,20 @@ impl Scenario {
         self.classes.get(class as usize).and_then(|c| c.prompts.as_ref()).unwrap_or(&self.prompts)
     }
 
+    /// The law of a class's documents, where its requests carry several texts.
+    pub fn documents_of(&self, class: u16) -> Option<Documents> {
+        let protocol = self.target.protocol;
+        let said = self
+            .classes
+            .get(class as usize)
+            .and_then(|c| c.documents.as_ref())
+            .or(self.target.documents.as_ref());
+        match protocol.carries() {
+            Carries::Documents => Some(said.cloned().unwrap_or_else(Documents::usual)),
+            _ => said.filter(|_| protocol.takes_texts()).cloned(),
+        }
+    }
+
     /// Checks what the schema can't: ranges, and settings that exclude each other.
     ///
     /// # Errors
@@ -414,8 +431,12 @@ impl Scenario {
             }
             let prompts = self.prompts_of(class);
             self.target.carries_media(prompts.images.is_some(), prompts.audio.is_some())?;
+            if self.target.protocol.carries() == Carries::Sound {
+                prompts.one_sound()?;
+            }
         }
         self.target.validate().map_err(|e| e.at("target"))?;
+        self.documents()?;
         self.arrivals.validate().map_err(|e| e.at("arrivals"))?;
         self.prompts.validate().map_err(|e| e.at("prompts"))?;
         self.client.validate().map_err(|e| e.at("client"))?;
@@ -450,6 +471,42 @@ impl Scenario {
     }
 }
 
+impl Scenario {
+    /// Checks the laws of documents.
+    fn documents(&self) -> Result<(), SpecError> {
+        let of_classes = self.classes.iter().enumerate();
+        let of_classes =
+            of_classes.map(|(i, class)| (format!("classes.{i}.documents"), class.documents.as_ref()));
+        let all = std::iter::once(("target.documents".to_owned(), self.target.documents.as_ref()))
+            .chain(of_classes);
+        for (path, law) in all.filter_map(|(path, law)| Some((path, law?))) {
+            law.validate(self.target.protocol).map_err(|e| e.at(&path))?;
+        }
+        let own = |class: &u16| self.documents_of(*class).is_some_and(|law| law.length.is_some());
+        for prompts in (0..self.class_count() as u16).filter(own).map(|class| self.prompts_of(class)) {
+            let other = [("file", prompts.file.is_some()), ("sessions", prompts.sessions.is_some())];
+            if let Some((field, _)) = other.iter().find(|(_, given)| *given) {
+                return Err(SpecError::Conflict {
+                    path: format!("prompts.{field}"),
+                    what: "documents whose length is drawn are synthetic text; give their number alone"
+                        .into(),
+                });
+            }
+        }
+        match &self.arrivals {
+            ArrivalSpec::Trace { sizes: TraceSizes::Own, .. }
+                if (0..self.class_count() as u16).any(|class| own(&class)) =>
+            {
+                Err(SpecError::Conflict {
+                    path: "arrivals.sizes".into(),
+                    what: "the trace says how many tokens a request has, and so do the documents; set it to drawn".into(),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 impl ClassSpec {
     /// What is asked of the server's queue.
     fn validate_queue(&self, protocol: Protocol) -> Result<(), SpecError> {
@@ -475,6 +532,26 @@ impl ClassSpec {
 }
 
 impl PromptSpec {
+    /// Does every request have one sound, and nothing else?
+    fn one_sound(&self) -> Result<(), SpecError> {
+        let conflict = |field: &str, what: &str| {
+            Err(SpecError::Conflict { path: format!("prompts.{field}"), what: what.into() })
+        };
+        match &self.audio {
+            None => conflict("audio", "a transcription needs a sound: say how long, such as {length: 10s}"),
+            Some(audio) if audio.count != Size::Fixed(1) => {
+                conflict("audio.count", "a transcription carries one sound")
+            }
+            Some(_) if self.file.is_some() => {
+                conflict("file", "a transcription carries a sound, and no text")
+            }
+            Some(_) if self.sessions.is_some() => {
+                conflict("sessions", "a transcription is no turn of a conversation")
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
     fn validate(&self) -> Result<(), SpecError> {
         if !(self.words_per_token.is_finite() && self.words_per_token > 0.0 && self.words_per_token <= 16.0) {
             return Err(SpecError::value(

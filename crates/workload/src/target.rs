@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use siphasher::sip::SipHasher24;
 
-use crate::SpecError;
 use crate::tensors::TensorSpec;
+use crate::{Documents, SpecError};
 
 /// The endpoint and how it is spoken to.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -53,8 +53,9 @@ pub struct TargetSpec {
     pub version: Option<String>,
     /// Input tensors (`kserve`).
     pub tensors: TensorSpec,
-    /// Documents of a request (`rerank`, `score`).
-    pub documents: u32,
+    /// Documents of a request (`rerank`, `score`; none = 10), or texts of one (`pooling`, `classify`, `embeddings`; none = 1).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub documents: Option<Documents>,
     /// Ask the server not to end before the asked length.
     pub ignore_eos: bool,
     /// Sampling temperature; none = the server's default.
@@ -82,16 +83,13 @@ impl Default for TargetSpec {
             body_template: None,
             version: None,
             tensors: TensorSpec::default(),
-            documents: 10,
+            documents: None,
             ignore_eos: true,
             temperature: None,
             extra: Map::new(),
         }
     }
 }
-
-/// Most documents of a request; Cohere takes a thousand, and warns.
-const DOCUMENTS_MAX: u32 = 10_000;
 
 /// Most endpoints of a run: rows number them in 16 bits, and each has connections of its own.
 const URLS_MAX: usize = 1024;
@@ -130,9 +128,10 @@ impl TargetSpec {
             Protocol::Chat | Protocol::Responses | Protocol::Messages | Protocol::OllamaChat
         );
         let own = self.body_template.is_some();
-        let wrong = match (images && (own || !shows), audio && (own || self.protocol != Protocol::Chat)) {
+        let plays = matches!(self.protocol, Protocol::Chat | Protocol::Transcriptions);
+        let wrong = match (images && (own || !shows), audio && (own || !plays)) {
             (true, _) => ("prompts.images", "chat, responses, messages and ollama_chat carry pictures"),
-            (_, true) => ("prompts.audio", "chat alone carries sounds"),
+            (_, true) => ("prompts.audio", "chat and transcriptions carry sounds"),
             _ => return Ok(()),
         };
         let but = if own { ", and no body of one's own does" } else { "" };
@@ -141,13 +140,6 @@ impl TargetSpec {
 
     /// Checks what the schema can't.
     pub(crate) fn validate(&self) -> Result<(), SpecError> {
-        if !(1..=DOCUMENTS_MAX).contains(&self.documents) {
-            return Err(SpecError::value(
-                "documents",
-                self.documents,
-                &format!("1 to {DOCUMENTS_MAX} documents"),
-            ));
-        }
         if self.further_urls.len() >= URLS_MAX {
             let many = self.further_urls.len() + 1;
             return Err(SpecError::value("further_urls", many, &format!("at most {URLS_MAX} endpoints")));
@@ -176,14 +168,14 @@ impl TargetSpec {
         }
     }
 
-    /// Results that an answer must have, where it has one for each document or text. A body of one's own may hold any number.
-    pub fn results(&self) -> Option<u32> {
-        if self.body_template.is_some() {
+    /// Results that the answer to so many documents must have, where it has one for each document or text. A body of one's own may hold any number.
+    pub fn results(&self, documents: u32) -> Option<u32> {
+        let own = ["input", "documents", "text_2"].iter().any(|field| self.extra.contains_key(*field));
+        if self.body_template.is_some() || own {
             return None;
         }
         match self.protocol {
-            Protocol::Rerank | Protocol::Score => Some(self.documents),
-            Protocol::Pooling | Protocol::Classify => Some(1),
+            protocol if protocol.takes_texts() => Some(documents.max(1)),
             _ => None,
         }
     }

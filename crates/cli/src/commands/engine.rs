@@ -25,7 +25,7 @@ pub fn run(args: &EngineArgs) -> Result<Exit, Stop> {
     })?;
     let (WorldSpec { engine, fleet, faults }, has_load) =
         simulation::served(args.spec.as_deref(), &args.world)?;
-    if has_load {
+    if has_load && !args.quiet {
         out::note("the scenario in the file is not played: the load is whoever comes");
     }
     let profile = engine.name.clone();
@@ -62,11 +62,10 @@ pub fn run(args: &EngineArgs) -> Result<Exit, Stop> {
     });
     // The first line of stdout tells a parent process where to go; the rest is for people.
     out::line(&format!("http://{}/{}", running.addr(), if is_batcher { "v2" } else { "v1" }));
-    out::note(&format!(
-        "serving profile {} as model {}; Ctrl-C drains, twice stops at once",
-        profile,
-        args.model.as_deref().unwrap_or(&profile)
-    ));
+    if !args.quiet {
+        let model = args.model.as_deref().unwrap_or(&profile);
+        out::note(&format!("serving profile {profile} as model {model}; Ctrl-C drains, twice stops at once"));
+    }
     if args.until_stdin_ends {
         // The parent holds the other end: when it dies, however it dies, the pipe closes.
         std::thread::spawn(move || {

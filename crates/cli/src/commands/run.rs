@@ -1,15 +1,17 @@
 //! `plimsoll run`: one load (or, saturating, one after another until throughput stops growing), measured.
 
+use std::collections::HashSet;
+
 use crate::result;
 use plimsoll_judge::cost::Bill;
 use plimsoll_measure::findings::Findings;
 use plimsoll_measure::precision::Precision;
 use plimsoll_measure::purpose::ISOLATED;
 use plimsoll_measure::sweep::SATURATED_GROWTH;
-use plimsoll_model::{EndedBy, Load, SizeUnit, Span};
+use plimsoll_model::{Carries, EndedBy, Load, SizeUnit, Span};
 use plimsoll_report::figure;
 use plimsoll_workload::scenario::LONGEST;
-use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, Size, Trace, TraceSizes};
+use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, Schedule, Size, Trace, TraceSizes};
 
 use super::{merge, smoke};
 use crate::exit::{Exit, Stop};
@@ -255,6 +257,7 @@ fn announce(measure: &mut Measure, rate: Option<f64>, window: Span, most: Option
     let seconds = window.as_secs_f64();
     let (prompt, output) = mean_lengths(scenario);
     let line = match rate {
+        Some(rate) if scenario.plays_sessions_out() => of_sessions(scenario, rate, window),
         Some(rate) => {
             let requests = most.map_or(f64::INFINITY, |most| most as f64).min(rate * seconds);
             let sizes = sizes_of(scenario, requests);
@@ -284,10 +287,27 @@ fn announce(measure: &mut Measure, rate: Option<f64>, window: Span, most: Option
     measure.screen.say(&line);
 }
 
+/// What a trace of sessions asks: its turns are due past the window into which only their beginnings fall.
+fn of_sessions(scenario: &Scenario, rate: f64, window: Span) -> String {
+    let arrivals =
+        Schedule::generate(scenario, rate, window, 0).map(|drawn| drawn.arrivals).unwrap_or_default();
+    let sessions: HashSet<Option<u64>> = arrivals.iter().map(|arrival| arrival.session).collect();
+    let last = arrivals.iter().map(|arrival| arrival.due.0).max().unwrap_or(0);
+    format!(
+        "open loop: {} in {}, due over {} if no answer took time; a turn waits for those before it",
+        figure::counted(arrivals.len() as u64, "request"),
+        figure::counted(sessions.len() as u64, "session"),
+        figure::duration_ns(last as f64)
+    )
+}
+
 /// What so many requests carry, in words.
 fn sizes_of(scenario: &Scenario, requests: f64) -> String {
     let (prompt, output) = mean_lengths(scenario);
     let of = |mean: f64| figure::number(requests * mean);
+    if scenario.target.protocol.carries() == Carries::Sound {
+        return "a sound each".into();
+    }
     if scenario.target.protocol.counts() == SizeUnit::Items {
         return format!("{} items", of(prompt));
     }
@@ -383,6 +403,9 @@ fn level(
         max_rate_per_s: None,
     };
     let title = match load {
+        Load::Open { .. } if measure.scenario().plays_sessions_out() => {
+            "open loop, sessions of a trace".into()
+        }
         Load::Open { rate_per_s } => format!("open loop, {}", figure::per_second(rate_per_s)),
         Load::Closed { concurrency } => format!("closed loop, {concurrency} in flight"),
         Load::Wave { requests } => format!("one wave of {requests}"),
@@ -446,5 +469,13 @@ pub fn saturate(measure: &mut Measure, search: &Saturate<'_>) -> Result<Saturate
 pub fn mean_lengths(scenario: &Scenario) -> (f64, f64) {
     let pairs = scenario.sizes.pairs.as_ref().and_then(|file| scenario.material.mean_pair(file).ok());
     let mean = |size: &Size| size.mean(&scenario.material).unwrap_or(0.0);
-    pairs.unwrap_or_else(|| (mean(&scenario.sizes.prompt), mean(&scenario.sizes.output)))
+    let (prompt, output) =
+        pairs.unwrap_or_else(|| (mean(&scenario.sizes.prompt), mean(&scenario.sizes.output)));
+    if scenario.target.protocol.carries() == Carries::Sound {
+        return (0.0, 0.0);
+    }
+    let query = scenario.target.protocol.carries() == Carries::Documents;
+    let documents = scenario.documents_of(0);
+    let read = documents.and_then(|law| law.mean_tokens(prompt, query, &scenario.material).ok());
+    (read.unwrap_or(prompt), output)
 }

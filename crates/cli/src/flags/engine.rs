@@ -59,6 +59,9 @@ pub struct EngineArgs {
     /// Publish changes of the KV cache as vLLM does (ZeroMQ), tcp://127.0.0.1:5557; one replica
     #[arg(long, value_name = "ENDPOINT")]
     pub kv_events: Option<String>,
+    /// No talk on stderr
+    #[arg(long, short = 'q')]
+    pub quiet: bool,
     /// Stop when stdin ends (for a parent process that may die)
     #[arg(long, hide = true)]
     pub until_stdin_ends: bool,

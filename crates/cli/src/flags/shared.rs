@@ -15,7 +15,7 @@ pub struct TargetArgs {
     /// Model to ask for [default: the only one the endpoint lists]
     #[arg(long, short = 'm', help_heading = "Target")]
     pub model: Option<String>,
-    /// chat, completions, responses, embeddings, messages (Anthropic), ollama_chat, ollama_generate, rerank, score, pooling, classify, kserve (KServe v2, Triton) or http [default: chat]
+    /// chat, completions, responses, embeddings, messages (Anthropic), ollama_chat, ollama_generate, rerank, score, pooling, classify, transcriptions, kserve (KServe v2, Triton) or http [default: chat]
     #[arg(long, visible_alias = "api", value_name = "NAME", help_heading = "Target")]
     pub protocol: Option<String>,
     /// Body template for --protocol http: {{prompt}}, {{model}}, {{max_tokens}}, {{id}}; for kserve a whole request
@@ -63,9 +63,10 @@ pub struct WorkloadArgs {
     /// Output tokens, in the same forms
     #[arg(long, value_name = "SIZES", help_heading = "Workload")]
     pub osl: Option<String>,
-    /// Documents of a rerank or score request [default: 10]
-    #[arg(long, value_name = "N", help_heading = "Workload")]
-    pub documents: Option<u32>,
+    /// Documents of a rerank or score request, texts of a pooling, classify or embeddings request: 20, uniform:5,50,
+    /// 20*lognormal:120,0.6 (how many, how long each; --isl is then the query's length) [default: 10, of texts 1]
+    #[arg(long, value_name = "N[*SIZES]", help_heading = "Workload")]
+    pub documents: Option<String>,
     /// Rows of a KServe request's batch, in the same forms [default: 1]
     #[arg(long, value_name = "SIZES", help_heading = "Workload")]
     pub batch: Option<String>,

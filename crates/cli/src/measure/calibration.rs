@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use plimsoll_client::{Client, Control, LevelPlan, LevelTraffic, Memory, Sink};
 use plimsoll_model::{Attempt, How, Load, Protocol, RateCourse, Span};
-use plimsoll_workload::{Arrival, ArrivalSpec, Prompts, Scenario, Schedule};
+use plimsoll_workload::{Arrival, ArrivalSpec, Documents, Prompts, Scenario, Schedule, Size};
 
 use super::refusal;
 use crate::exit::Stop;
@@ -133,7 +133,8 @@ impl<S: Fn(&Scenario) -> Result<Client, Stop>> BeforeLoad<'_, S> {
 
 fn is_to_be_calibrated(scenario: &Scenario) -> bool {
     let prompts = &scenario.prompts;
-    let texts = !matches!(scenario.target.protocol, Protocol::Http | Protocol::Kserve);
+    let texts =
+        !matches!(scenario.target.protocol, Protocol::Http | Protocol::Kserve | Protocol::Transcriptions);
     let is_said = prompts.words_per_token != 1.0 || prompts.template_tokens != 0;
     prompts.file.is_none() && texts && !is_said && scenario.classes.is_empty()
 }
@@ -151,6 +152,10 @@ fn plan(scenario: &Scenario, which: Which, max_rate: Option<f64>) -> Result<Leve
             plain.prompts.shared_prefix = None;
             // What these come to in tokens would be held for the template's.
             (plain.prompts.images, plain.prompts.audio) = (None, None);
+            // With one document the words are the asked ones, and the template is that of a document.
+            if plain.target.protocol.takes_texts() {
+                plain.target.documents = Some(Documents { count: Size::Fixed(1), length: None });
+            }
             2 * CALIBRATION_WORDS.len()
         }
     };

@@ -10,7 +10,7 @@ use plimsoll_model::{
 };
 use plimsoll_wire::QueueWish;
 use plimsoll_workload::scenario::LONGEST;
-use plimsoll_workload::{ArrivalSpec, Connections, Prompts, Scenario, Schedule};
+use plimsoll_workload::{Arrival, ArrivalSpec, Connections, Prompts, Scenario, Schedule};
 
 use serde::{Deserialize, Serialize};
 
@@ -108,7 +108,7 @@ pub(super) fn plan(
                 schedule.arrivals.truncate(usize::try_from(most).unwrap_or(usize::MAX));
             }
             if matches!(scenario.arrivals, ArrivalSpec::Trace { .. }) {
-                load = stretch(schedule.arrivals.len() as u64, step.window);
+                load = stretch(&scenario, &schedule.arrivals, step.window);
             }
             LevelTraffic::Open(Arc::new(schedule))
         }
@@ -175,8 +175,23 @@ pub(super) fn part_of(plan: &mut LevelPlan, start: ShardStart) -> (u64, String) 
     of_all
 }
 
-/// The load of a stretch of a trace: the rate it has there, not the trace's mean.
-pub(super) fn stretch(arrivals: u64, window: Span) -> Load {
+/// The load of a stretch of a trace: the requests due over the time that they are due in, not the trace's mean. Turns of sessions are due past the
+/// window, into which only their sessions' beginnings fall; what is due all at once has no rate: 0.
+pub(super) fn stretch(scenario: &Scenario, arrivals: &[Arrival], window: Span) -> Load {
+    let mut load = of_window(arrivals.len() as u64, window);
+    if scenario.plays_sessions_out() && arrivals.len() > 1 {
+        let dues = || arrivals.iter().map(|arrival| arrival.due);
+        let (first, last) = (dues().min().unwrap_or(At::ZERO), dues().max().unwrap_or(At::ZERO));
+        load = match first == last {
+            true => Load::Open { rate_per_s: 0.0 },
+            false => of_window(arrivals.len() as u64, window.max(last - At::ZERO)),
+        };
+    }
+    load
+}
+
+/// So many requests in so long.
+pub(super) fn of_window(arrivals: u64, window: Span) -> Load {
     Load::Open { rate_per_s: arrivals as f64 / window.as_secs_f64().max(1e-9) }
 }
 

@@ -42,7 +42,7 @@ pub use closed::{Closed, findings, line_spec, verdict};
 use closed::{kept, manifest, progress, whole_scenario};
 use knowing::Knowing;
 pub use level::{LevelRows, LevelStep, MeasuredLevel, Variation};
-use level::{LevelSink, cut_off, plan, stretch};
+use level::{LevelSink, cut_off, of_window, plan, stretch};
 use scraping::Scraping;
 pub use sharded::Followed;
 use sharded::{deal, heed};

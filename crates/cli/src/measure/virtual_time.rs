@@ -14,11 +14,11 @@ use plimsoll_model::{At, Attempt, EndedBy, Fingerprint, Load, Manifest, Sample, 
 use plimsoll_sim::client::watches_tokens;
 use plimsoll_sim::traffic::Detail;
 use plimsoll_sim::{Events, LevelPlan, RowSink, World, WorldSpec, simulate_into};
-use plimsoll_workload::{ArrivalSpec, BlockNames, Scenario};
+use plimsoll_workload::{ArrivalSpec, BlockNames, Scenario, Schedule};
 
 use super::{
     Begin, Driver, LevelRows, LevelStep, Measure, MeasuredLevel, ceilings_of, cut_off, folder, kept,
-    manifest, max_rate, random, stretch, whole_scenario,
+    manifest, max_rate, of_window, random, stretch, whole_scenario,
 };
 use crate::commands::run::mean_lengths;
 use crate::exit::Stop;
@@ -148,7 +148,15 @@ impl Measure {
         let mut level = level.map_err(|e| Stop::usage(e.to_string()))?;
         let Kept { gathered, samples, .. } = rows;
         if matches!(scenario.arrivals, ArrivalSpec::Trace { .. }) && matches!(level.load, Load::Open { .. }) {
-            level.load = stretch(level.arrivals, step.window);
+            level.load = match step.load {
+                Load::Open { rate_per_s } if scenario.plays_sessions_out() => {
+                    let drawn = Schedule::generate(&scenario, rate_per_s, step.window, level.id);
+                    let mut arrivals = drawn.map_err(|e| Stop::usage(e.to_string()))?.arrivals;
+                    arrivals.truncate(usize::try_from(level.arrivals).unwrap_or(usize::MAX));
+                    stretch(&scenario, &arrivals, step.window)
+                }
+                _ => of_window(level.arrivals, step.window),
+            };
         }
         driver.now = level.drained + PAUSE;
         self.levels += 1;

@@ -1,7 +1,7 @@
 //! The command that repeats a scenario: what differs from the defaults, as flags and `--set`.
 
-use plimsoll_model::Protocol;
-use plimsoll_workload::Scenario;
+use plimsoll_model::{Carries, Protocol};
+use plimsoll_workload::{AudioSpec, ImageSpec, Scenario};
 use serde_json::Value;
 
 /// A command that repeats a scenario: every value that is not a default, as flags or `--set`.
@@ -26,6 +26,8 @@ pub fn repeat(head: &str, scenario: &Scenario, more: &[(&str, String)]) -> Strin
     let mut differing = Vec::new();
     difference("", &value, &default, &mut differing);
     let is_kserve = scenario.target.protocol == Protocol::Kserve;
+    let protocol = scenario.target.protocol;
+    let generates = protocol.streams() && protocol.carries() != Carries::Sound;
     let simulated = scenario.target.url.strip_prefix("simulated:");
     for (path, value) in differing {
         match path.as_str() {
@@ -34,7 +36,8 @@ pub fn repeat(head: &str, scenario: &Scenario, more: &[(&str, String)]) -> Strin
             "target.model" if simulated.is_some() && value.as_str() == simulated => {}
             "target.protocol" if simulated.is_some() && is_kserve => {}
             // The protocol says these by itself.
-            "target.stream" | "sizes.output" if is_kserve => {}
+            "target.stream" if is_kserve => {}
+            "sizes.output" if !generates => {}
             "target.ignore_eos" if !scenario.target.protocol.pins_length() => {}
             "target.key_env" | "target.model" | "target.protocol" | "seed" | "nonce" | "sizes.prompt"
             | "sizes.output" => {
@@ -86,12 +89,30 @@ fn flags(path: &str, value: &Value) -> Option<Vec<String>> {
             Some(vec!["--connections".to_owned(), said])
         }
         "prompts.file" => one("prompts"),
+        "prompts.images" => {
+            media(value, "images", &["width", "height"], ("bits", ImageSpec::default().bits.into()))
+        }
+        "prompts.audio" => media(value, "audio", &["length"], ("rate", AudioSpec::default().rate.into())),
+        "target.documents" => one("documents"),
         "scrape.every" => one("scrape-every"),
         "scrape.discover" if *value == Value::Bool(false) => {
             Some(vec!["--scrape".to_owned(), "off".to_owned()])
         }
         _ => None,
     }
+}
+
+/// Pictures or sounds as their flag, and what has none where it is not the default.
+fn media(value: &Value, flag: &str, laws: &[&str], (rest, usual): (&str, Value)) -> Option<Vec<String>> {
+    let law = |name: &str| value.get(name).map(plain);
+    let sizes: Option<Vec<String>> = laws.iter().map(|name| law(name)).collect();
+    let (count, size) = (law("count")?, sizes?.join("x"));
+    let text = if count == "1" { size } else { format!("{count}*{size}") };
+    let mut words = vec![format!("--{flag}"), text];
+    if value[rest] != usual {
+        words.extend(["--set".to_owned(), format!("prompts.{flag}.{rest}={}", plain(&value[rest]))]);
+    }
+    Some(words)
 }
 
 /// The load as its flags.
@@ -195,6 +216,7 @@ mod tests {
 
     use super::super::Draft;
     use super::*;
+    use crate::flags::WorkloadArgs;
 
     #[test]
     fn the_command_to_repeat_resolves_to_the_same_scenario() {
@@ -235,6 +257,54 @@ mod tests {
             again.set(path, serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.into())));
         }
         assert_eq!(again.finish(0).expect("valid"), scenario);
+    }
+
+    /// What a request carries is said by the flags that people know, and means the same again.
+    #[test]
+    fn what_a_request_carries_is_repeated_by_its_flags() {
+        let cases = [
+            (
+                "chat",
+                "prompts.images",
+                json!({"count": "uniform:1,3", "width": "640", "height": "normal:480,9"}),
+            ),
+            ("chat", "prompts.images", json!({"width": "32", "height": "16", "bits": 24})),
+            ("chat", "prompts.audio", json!({"count": "2", "length": "lognormal:8s,0.5", "rate": 8000})),
+            ("transcriptions", "prompts.audio", json!({"length": "12s"})),
+            ("rerank", "target.documents", json!("uniform:5,50*lognormal:120,0.6")),
+            ("pooling", "target.documents", json!("32")),
+        ];
+        for (protocol, path, value) in cases {
+            let mut draft =
+                Draft(json!({"target": {"url": "http://h/v1"}, "load": {"mode": "open", "rate": "1/s"}}));
+            draft.set("target.protocol", protocol.into());
+            draft.set(path, value.clone());
+            let scenario = draft.finish(9).expect("valid");
+            let command = reproduce("run", &scenario, &[]);
+            let words = shell_words(&command);
+            let flag = |name: &str| {
+                let at = words.iter().position(|word| word == name)?;
+                Some(words[at + 1].clone())
+            };
+            let args = WorkloadArgs {
+                images: flag("--images"),
+                audio: flag("--audio"),
+                documents: flag("--documents"),
+                isl: flag("--isl"),
+                osl: flag("--osl"),
+                nonce: Some(9),
+                ..WorkloadArgs::default()
+            };
+            let mut again =
+                Draft(json!({"target": {"url": "http://h/v1"}, "load": {"mode": "open", "rate": "1/s"}}));
+            again.set("target.protocol", protocol.into());
+            again.workload(&args).expect("flags");
+            if let Some((path, text)) = flag("--set").as_deref().and_then(|set| set.split_once('=')) {
+                again.set(path, serde_json::from_str(text).expect("a number"));
+            }
+            assert_eq!(again.finish(0).expect("valid"), scenario, "{command}");
+            assert!(!command.contains("={"), "{command}");
+        }
     }
 
     fn shell_words(command: &str) -> Vec<String> {

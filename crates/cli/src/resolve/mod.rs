@@ -10,9 +10,9 @@ mod said;
 
 use std::path::Path;
 
-use plimsoll_model::Protocol;
+use plimsoll_model::{Carries, Protocol};
 use plimsoll_workload::scenario::LONGEST;
-use plimsoll_workload::{Pause, Scenario, Size, SpecError};
+use plimsoll_workload::{AudioSpec, Documents, Pause, Scenario, Size, SpecError};
 use serde_json::{Map, Value, json};
 
 use crate::exit::Stop;
@@ -28,6 +28,9 @@ type Resolved<T> = Result<T, Stop>;
 /// Headers that hold secrets: a literal value is refused, `$NAME` is taken from the environment when it is sent.
 const SECRET_HEADERS: [&str; 6] =
     ["authorization", "proxy-authorization", "cookie", "x-api-key", "api-key", "x-goog-api-key"];
+
+/// Tokens of a query where documents have lengths of their own and nothing is said of it: a question of a line.
+const QUERY_TOKENS: &str = "16";
 
 /// The scenario as JSON under construction.
 pub struct Draft(Value);
@@ -134,7 +137,8 @@ impl Draft {
         if let Some(trace) = &args.trace {
             self.set("arrivals", json!({"process": "trace", "file": trace.display().to_string()}));
             self.set_some("arrivals.speed", args.speed);
-            if args.isl.is_some() || args.osl.is_some() {
+            let drawn = args.documents.as_ref().is_some_and(|law| law.contains('*'));
+            if args.isl.is_some() || args.osl.is_some() || drawn {
                 // Lengths that are named are meant: the trace gives the times, the laws the lengths.
                 self.set("arrivals.sizes", "drawn".into());
             }
@@ -156,6 +160,9 @@ impl Draft {
         }
         if args.real_answers {
             self.set("prompts.answers", json!("real"));
+        }
+        if let Some(text) = &args.documents {
+            self.documents(text)?;
         }
         if let Some(text) = &args.images {
             let (count, size) = text.split_once('*').unwrap_or(("1", text));
@@ -183,6 +190,22 @@ impl Draft {
         }
         self.set_some("seed", args.seed);
         self.set_some("nonce", args.nonce);
+        Ok(())
+    }
+
+    /// The documents of a request.
+    fn documents(&mut self, text: &str) -> Resolved<()> {
+        if !Protocol::from_name(self.protocol()).is_some_and(Protocol::takes_texts) {
+            return Err(Stop::usage(
+                "--documents: only --protocol rerank, score, pooling, classify and embeddings send documents",
+            ));
+        }
+        Documents::parse(text).map_err(|_| {
+            Stop::usage(format!(
+                "--documents {text}: write N or N*TOKENS such as 20, uniform:5,50 or 20*lognormal:120,0.6"
+            ))
+        })?;
+        self.set("target.documents", text.into());
         Ok(())
     }
 
@@ -323,6 +346,17 @@ impl Draft {
         self.0.pointer("/load/mode").and_then(Value::as_str).unwrap_or("open")
     }
 
+    /// Writes out what a rerank or score request has where nothing is said.
+    fn settle_documents(&mut self) {
+        if !self.has("target.documents") {
+            self.set("target.documents", Documents::usual().to_string().into());
+        }
+        let own = self.text("target.documents").is_some_and(|law| law.contains('*'));
+        if own && !self.has("sizes.prompt") && !self.has("sizes.pairs") {
+            self.set("sizes.prompt", QUERY_TOKENS.into());
+        }
+    }
+
     /// Checks the whole and reads the files it names. The nonce is drawn here if none is given.
     pub fn finish(self, nonce: u64) -> Resolved<Scenario> {
         self.finish_with(nonce, |name| std::fs::read(name).map_err(|e| e.to_string()))
@@ -351,6 +385,13 @@ impl Draft {
             // Servers of it know no such field, and strict ones refuse it.
             self.set("target.ignore_eos", false.into());
         }
+        if named.is_some_and(|protocol| protocol.carries() == Carries::Documents) {
+            self.settle_documents();
+        }
+        if named.is_some_and(|protocol| protocol.carries() == Carries::Sound) && !self.has("prompts.audio") {
+            let usual = serde_json::to_value(AudioSpec::default()).unwrap_or_default();
+            self.set("prompts.audio", usual);
+        }
         let is_kserve = named == Some(Protocol::Kserve);
         if is_kserve {
             tensors::settle(&mut self)?;
@@ -362,7 +403,8 @@ impl Draft {
         // Where nothing is generated, or the template fixes the length itself, no length is asked for.
         let template = scenario.target.body_template.as_deref();
         let is_fixed = template.is_some_and(|text| !text.contains("{{max_tokens}}"));
-        if !scenario.target.protocol.streams() || is_fixed {
+        let protocol = scenario.target.protocol;
+        if !protocol.streams() || protocol.carries() == Carries::Sound || is_fixed {
             scenario.sizes.output = Size::Fixed(0);
         }
         scenario.attach(read).map_err(usage)?;

@@ -97,9 +97,48 @@ fn ranks_scores_and_pools_are_measured_as_the_engine_sent_them() {
             assert_eq!((&known["path"], &known["prompt_tokens"]), (&Value::from(route), &Value::from(90)));
             assert_eq!((row.answer.tokens.prompt, row.first_token), (Some(90), None));
         }
-        let documents = json["scenario"]["target"]["documents"].as_u64();
-        assert_eq!(documents, Some(if api == "rerank" { 7 } else { 10 }), "{api}");
+        let documents = match api {
+            "rerank" => Some("7"),
+            "score" => Some("10"),
+            _ => None,
+        };
+        assert_eq!(json["scenario"]["target"]["documents"].as_str(), documents, "{api}");
     }
+}
+
+/// Documents by laws: the engine counts as many of them, and as many tokens, as the rows say; and each token costs.
+#[test]
+fn documents_of_drawn_lengths_are_what_the_engine_reads() {
+    for (base, api) in
+        [("/v1", "rerank"), ("/v1", "score"), ("", "pooling"), ("", "classify"), ("/v1", "embeddings")]
+    {
+        let (rows, json) =
+            measured(base, &["--api", api, "--documents", "uniform:2,9*uniform:10,30", "--isl", "5"]);
+        let query = if ["rerank", "score"].contains(&api) { 5 } else { 0 };
+        for (row, known) in &rows {
+            assert!(row.outcome.is_finished() && row.answer.broken.is_none(), "{api}: {:?}", row.answer);
+            let (documents, asked) = (row.media.documents, row.asked_prompt);
+            assert_eq!(known["media"]["documents"], documents, "{api}");
+            assert_eq!(
+                (&known["prompt_tokens"], row.answer.tokens.prompt),
+                (&Value::from(asked), Some(asked))
+            );
+            assert!((2..=9).contains(&documents), "{api}: {documents}");
+            assert!((documents * (10 + query)..=documents * (30 + query)).contains(&asked), "{api}: {asked}");
+        }
+        let rates = &json["findings"]["levels"][0]["summary"]["rates"];
+        assert!(rates["documents_per_s"]["value"].as_f64().is_some_and(|rate| rate > 60.0), "{api}: {rates}");
+    }
+}
+
+/// The URL is for whoever starts it, the talk for people.
+#[test]
+fn an_engine_can_be_quiet() {
+    let serve = ["engine", "--listen", "127.0.0.1:0", "--until-stdin-ends"];
+    let (talks, quiet) = (plimsoll(&serve), plimsoll(&[&serve[..], &["-q"]].concat()));
+    assert_eq!((talks.code, quiet.code), (0, 0), "{}{}", talks.words(), quiet.words());
+    assert!(talks.stderr.contains("serving profile demo") && quiet.stderr.is_empty(), "{}", quiet.stderr);
+    assert!(quiet.stdout.starts_with("http://127.0.0.1:") && quiet.stdout.lines().count() == 1);
 }
 
 /// A server that drops a document answers whole and wrong: the record says so, and the run is told of it.
@@ -124,7 +163,9 @@ fn a_rank_that_lacks_a_document_is_broken() {
     let ended = plimsoll(&["run", &server.url, "--documents", "3", "--rate", "1/s"]);
     assert_eq!(ended.code, 2);
     assert!(
-        ended.stderr.contains("--documents: only --protocol rerank and score send documents"),
+        ended.stderr.contains(
+            "--documents: only --protocol rerank, score, pooling, classify and embeddings send documents"
+        ),
         "{}",
         ended.stderr
     );

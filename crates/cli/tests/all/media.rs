@@ -279,7 +279,7 @@ fn the_engine_counts_what_it_was_sent() {
 fn what_carries_none_is_refused_before_anything_is_sent() {
     for (args, want) in [
         (&["--api", "completions", "--images", "8x8"][..], "carry pictures"),
-        (&["--api", "responses", "--audio", "1s"], "chat alone carries sounds"),
+        (&["--api", "responses", "--audio", "1s"], "chat and transcriptions carry sounds"),
         (&["--images", "8"], "WIDTHxHEIGHT"),
         (&["--images", "8x9000"], "at most 8192"),
         (&["--images", "8x8", "--set", "prompts.images.bits=3"], "1, 2, 4 or 8"),

@@ -11,7 +11,7 @@ use plimsoll_model::{Attempt, How};
 use tempfile::TempDir;
 
 use crate::agents::growing;
-use crate::kit::{Engine, PLIMSOLL, plimsoll};
+use crate::kit::{Engine, PLIMSOLL, plimsoll, run_folder};
 use crate::shards::ended;
 
 /// What each turn of a session comes after, by its number; all but the first wait 20 ms.
@@ -182,4 +182,31 @@ fn a_killed_run_of_sessions_keeps_what_was_sent() {
     assert_eq!(told("begun"), told("failed") + told("not_counted") + whole, "{sessions}");
     let again = plimsoll(&["show", &run, "--format", "json"]).json();
     assert_eq!(&again["findings"]["levels"][0]["summary"]["sessions"], sessions);
+}
+
+/// Two sessions that begin half a second apart are no 18 requests a second: what is due is said over the time that it is due in.
+#[test]
+fn a_trace_of_few_sessions_says_the_rate_that_it_asks() {
+    let (folder, run) = run_folder();
+    let trace = folder.path().join("few.jsonl");
+    let row = |session: &str, begins: u32, turn: u32| {
+        let after =
+            if turn == 0 { String::new() } else { format!(r#","after":["{}"],"wait_ms":3000"#, turn - 1) };
+        format!(
+            r#"{{"session_id":"{session}","id":"{turn}","timestamp":{begins}{after},"input_length":100,"output_length":9}}"#
+        )
+    };
+    let rows: Vec<String> = [("a", 0), ("b", 560)]
+        .iter()
+        .flat_map(|(name, begins)| (0..10).map(move |n| row(name, *begins, n)))
+        .collect();
+    std::fs::write(&trace, rows.join("\n")).expect("written");
+    let trace = trace.display().to_string();
+    let ended = plimsoll(&["simulate", "--trace", &trace, "-q", "-o", &run, "--format", "json"]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let asked = ended.json()["levels"][0]["load"]["rate_per_s"].as_f64().expect("a rate");
+    // 20 requests, the last of them due after 560 ms and nine waits.
+    assert!((asked / (20.0 / 27.56) - 1.0).abs() < 1e-6, "{asked}");
+    let shown = plimsoll(&["show", &run]);
+    assert!(shown.stdout.contains("0.726/s asked"), "{}", shown.stdout);
 }

@@ -1,6 +1,6 @@
 //! An engine from a run and predictions for it, from the outside; and each wrong word in one line.
 
-use crate::kit::{plimsoll, run_folder};
+use crate::kit::{Engine, plimsoll, run_folder};
 
 #[test]
 fn a_run_becomes_an_engine_that_simulates_and_predicts() {
@@ -51,6 +51,24 @@ fn a_run_becomes_an_engine_that_simulates_and_predicts() {
 
 /// A prompt longer than the context is turned away, and nothing is known of an endpoint that answers nothing: it printed a
 /// prediction without a figure, and exit code 0.
+/// Nothing is wrong with the command where what was measured tells no engine.
+#[test]
+fn a_run_that_tells_no_engine_is_inconclusive() {
+    let engine = Engine::start("demo");
+    let (_folder, run) = run_folder();
+    let load = ["--concurrency", "1", "--requests", "8", "--scrape", "off", "-q", "-o", &run];
+    let ended = plimsoll(&[&["run", &engine.url][..], &load].concat());
+    assert!(matches!(ended.code, 0 | 4), "{}", ended.stderr);
+    for args in [
+        &["what-if", &run, "rate 2x"][..],
+        &["plan", "--from", &run, "--slo", "ttft p95 < 5s", "--rate", "5/s"],
+    ] {
+        let ended = plimsoll(args);
+        assert_eq!(ended.code, 3, "{args:?}: {}", ended.words());
+        assert!(ended.stderr.contains("too few to fit an engine"), "{}", ended.stderr);
+    }
+}
+
 #[test]
 fn nothing_is_predicted_from_a_run_without_answers() {
     let (_folder, run) = run_folder();

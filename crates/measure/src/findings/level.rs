@@ -315,6 +315,9 @@ pub struct Rates {
     /// Seconds of sound per second, likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audio_s_per_s: Option<Reading>,
+    /// Documents (texts that have a result each) per second, likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub documents_per_s: Option<Reading>,
     /// Generated tokens per second that the median user sees: 1 / median `tpot`.
     pub tokens_per_s_per_user: Option<Reading>,
     /// Where the token counts come from: `usage` as the server reports it, `usage of N %` where it does so for a part of the

@@ -56,6 +56,9 @@ pub struct LevelReport {
     pub kv_usage_max: Option<f64>,
     /// Prompt tokens found in the prefix cache, of those looked up.
     pub prefix_hits: Option<f64>,
+    /// Prompt tokens whose KV came from outside the engine, over all.
+    #[serde(default)]
+    pub transferred: Option<f64>,
     /// Tokens that each check of a draft brought (speculative decoding), the model's own counted in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accepted_length: Option<f64>,
@@ -151,6 +154,7 @@ fn level_report(server: &ServerSide, level: &LevelFinding) -> LevelReport {
         kv_usage: mean(Signal::KvUsage),
         kv_usage_max: max(Signal::KvUsage),
         prefix_hits: ratio(Signal::PrefixHit, Signal::PrefixQueried),
+        transferred: ratio(Signal::TransferredTokens, Signal::PromptTokens),
         accepted_length: server.accepted_length(from, to),
         accepted: ratio(Signal::AcceptedTokens, Signal::DraftTokens),
         preempted: gained(Signal::Preempted),

@@ -120,6 +120,8 @@ signals! {
     PromptTokens = "prompt_tokens", Counter, Sum, "tokens";
     /// Those of them that came from a cache.
     CachedTokens = "cached_tokens", Counter, Sum, "tokens";
+    /// Those of them that came from outside the engine: offloaded before, or computed by another.
+    TransferredTokens = "transferred_tokens", Counter, Sum, "tokens";
     /// Tokens generated.
     OutputTokens = "output_tokens", Counter, Sum, "tokens";
     /// Requests answered.

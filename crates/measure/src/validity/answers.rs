@@ -49,8 +49,31 @@ pub fn window(bench: &mut Bench, level: &Level, summary: &LevelSummary) {
             }
         }
     }
+    if let Load::Closed { concurrency } = level.load {
+        closed(bench, summary, concurrency);
+    }
     stretch(bench, level, summary);
     samples(bench, level, summary);
+}
+
+/// A closed loop piles nothing up: it is steady where latency neither drifts nor stands out for a stretch once its opening wave is through.
+fn closed(bench: &mut Bench, summary: &LevelSummary, concurrency: u32) {
+    let drift = &summary.drift;
+    let (Some(p), Some(change)) = (drift.p, drift.change_share) else { return };
+    let figure = format!(
+        "after an opening wave of {}, {} moves by {} over the window ({})",
+        count(u64::from(concurrency), "request"),
+        drift.metric,
+        percent(change),
+        chance(p)
+    );
+    bench.say(
+        "steady_state",
+        if drift.drifts { Trust::Suspect } else { Trust::Valid },
+        figure,
+        "there is no steady state, so the figures depend on the length of the level",
+        "find out what changes while it runs, or read the course and not the level's figures",
+    );
 }
 
 /// Are there requests enough for the percentiles that a level of this kind is run for?

@@ -140,6 +140,27 @@ fn rows_per_change_and_rows_per_look_say_the_same() {
     }
 }
 
+/// vLLM 0.2x counts prompt tokens by where their keys and values came from: computed here, this engine's cache, a connector.
+#[test]
+fn prompt_tokens_are_told_by_their_source() {
+    let name = "vllm:prompt_tokens_by_source_total";
+    let mut rows = vec![
+        ("vllm:prompt_tokens_total", "engine=0", &[1000.0, 1600.0][..]),
+        (name, "engine=0,source=local_compute", &[700.0, 1000.0]),
+        (name, "engine=0,source=local_cache_hit", &[200.0, 380.0]),
+        (name, "engine=0,source=external_kv_transfer", &[100.0, 220.0]),
+    ];
+    let gained = |rows: &[(&str, &str, &[f64])], signal| {
+        ServerSide::read(&page(rows)).gained(signal, at(0), at(1)).map(|gained| gained.value)
+    };
+    assert_eq!(gained(&rows, Signal::TransferredTokens), Some(120.0));
+    assert_eq!(gained(&rows, Signal::CachedTokens), Some(180.0 + 120.0));
+    assert_eq!(gained(&rows, Signal::PromptTokens), Some(600.0));
+    // Where the page has the sum of the two, that is read and not added to them.
+    rows.push(("vllm:prompt_tokens_cached_total", "engine=0", &[300.0, 600.0]));
+    assert_eq!(gained(&rows, Signal::CachedTokens), Some(300.0));
+}
+
 #[test]
 fn a_series_that_left_the_page_is_unknown_from_then() {
     let mut samples = page(&[("vllm:num_requests_waiting", "engine=0", &[4.0, 4.0, 4.0])]);

@@ -169,6 +169,7 @@ impl FitRows {
                     output,
                     blocks: attempt.prompt_blocks.clone(),
                     session: attempt.session,
+                    turn: None,
                 },
                 sent,
                 first: first.max(sent),

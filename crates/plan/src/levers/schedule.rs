@@ -13,6 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::LeverCase;
+use crate::recorded;
 use crate::replay::ReplayRequest;
 
 /// A scenario that draws schedules like the run's.
@@ -56,21 +57,17 @@ pub(super) fn finished<'a>(case: &LeverCase<'a>) -> Vec<&'a Attempt> {
 /// The run's own arrivals, its warm-up included. Lengths are those that were used where they are known; rows without the names of
 /// their blocks get those of the scenario, where it draws these very arrivals.
 pub(super) fn of_rows(case: &LeverCase<'_>) -> Vec<ReplayRequest> {
-    let mut firsts: Vec<&&Attempt> = case.attempts.iter().filter(|a| a.attempt == 0).collect();
-    firsts.sort_by_key(|a| (a.due, a.request));
-    let named = firsts.iter().any(|row| !row.prompt_blocks.is_empty());
-    let names = if named { None } else { case.redraw.and_then(|redraw| redraw.names(case, &firsts)) };
-    let asked = firsts.into_iter().map(|row| ReplayRequest {
-        due_ns: (row.due - case.level.start).0,
-        prompt: row.answer.tokens.prompt.unwrap_or(row.asked_prompt).max(1),
-        output: row.answer.tokens.output.unwrap_or(row.asked_output).max(1),
-        blocks: match &names {
-            Some(names) => names[row.request as usize].clone(),
-            None => row.prompt_blocks.clone(),
-        },
-        session: row.session,
-    });
-    asked.collect()
+    let mut asked = recorded::requests(case.level, case.attempts.iter().copied());
+    if asked.iter().all(|one| one.blocks.is_empty()) {
+        let mut firsts: Vec<&&Attempt> = case.attempts.iter().filter(|a| a.attempt == 0).collect();
+        firsts.sort_by_key(|a| (a.due, a.request));
+        if let Some(names) = case.redraw.and_then(|redraw| redraw.names(case, &firsts)) {
+            for (one, row) in asked.iter_mut().zip(firsts) {
+                one.blocks.clone_from(&names[row.request as usize]);
+            }
+        }
+    }
+    asked
 }
 
 impl Redraw<'_> {
@@ -102,6 +99,7 @@ impl Redraw<'_> {
             output: arrival.output_tokens.max(1),
             blocks: names.of(arrival),
             session: arrival.session,
+            turn: None,
         });
         Some(asked.collect())
     }
@@ -142,7 +140,17 @@ pub fn in_blocks(
     stream: &mut Stream,
 ) -> Vec<ReplayRequest> {
     let width = (length_ns / BLOCKS as i64).max(1);
-    let block_of = |asked: &ReplayRequest| ((asked.due_ns / width).max(0) as usize).min(BLOCKS - 1);
+    // A session is drawn whole, by its beginning: a turn without those before it would wait for nobody.
+    let mut begins: HashMap<u64, i64> = HashMap::new();
+    for (session, asked) in
+        own.iter().filter_map(|one| Some((one.session.filter(|_| one.turn.is_some())?, one)))
+    {
+        begins.entry(session).or_insert(asked.due_ns);
+    }
+    let begin = |asked: &ReplayRequest| -> i64 {
+        asked.session.and_then(|session| begins.get(&session).copied()).unwrap_or(asked.due_ns)
+    };
+    let block_of = |asked: &ReplayRequest| ((begin(asked) / width).max(0) as usize).min(BLOCKS - 1);
     let mut blocks: [Vec<&ReplayRequest>; BLOCKS] = Default::default();
     let (mut names, mut sessions) = (Homes::default(), Homes::default());
     for asked in own {
@@ -164,6 +172,9 @@ pub fn in_blocks(
             session: asked.session.map(|session| sessions.copied(session, copy)),
             ..(*asked).clone()
         }));
+    }
+    if !begins.is_empty() {
+        out.sort_by_key(|one| one.due_ns);
     }
     out
 }

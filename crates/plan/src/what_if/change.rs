@@ -149,6 +149,7 @@ impl RequestChange {
                 output: longer(one.output, self.outputs),
                 blocks,
                 session: one.session,
+                turn: one.turn,
             }
         };
         asked.iter().map(one).collect()

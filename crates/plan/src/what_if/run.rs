@@ -4,22 +4,13 @@ use plimsoll_model::{Attempt, Level, Span};
 use plimsoll_workload::{BlockNames, Scenario, Schedule};
 
 use super::{METRICS, PERCENTILES};
+use crate::recorded;
 use crate::replay::ReplayRequest;
 use plimsoll_measure::findings::{LevelSummary, Metric, Reading};
 
 /// The level's requests in the order in which they were due. Retries are left out: the engine that answers is what is asked about.
 pub fn arrivals(level: &Level, attempts: &[Attempt]) -> Vec<ReplayRequest> {
-    let mut firsts: Vec<&Attempt> =
-        attempts.iter().filter(|a| a.level == level.id && a.attempt == 0).collect();
-    firsts.sort_by_key(|a| (a.due, a.request));
-    let asked = firsts.into_iter().map(|row| ReplayRequest {
-        due_ns: (row.due - level.start).0.max(0),
-        prompt: row.answer.tokens.prompt.unwrap_or(row.asked_prompt).max(1),
-        output: row.answer.tokens.output.unwrap_or(row.asked_output).max(1),
-        blocks: row.prompt_blocks.clone(),
-        session: row.session,
-    });
-    asked.collect()
+    recorded::requests(level, attempts.iter())
 }
 
 /// Other arrivals that the same scenario draws at this rate; none where it can't.
@@ -41,6 +32,7 @@ pub(super) fn drawn(
             output: arrival.output_tokens.max(1),
             blocks: names.of(arrival),
             session: arrival.session,
+            turn: None,
         })
         .collect();
     (asked.len() >= 20).then_some(asked)

@@ -12,6 +12,7 @@ fn load() -> Vec<ReplayRequest> {
         output: 32,
         blocks: (0..112).chain((0..16).map(|own| 1_000 + 16 * i + own)).collect(),
         session: None,
+        turn: None,
     };
     (0..400).map(one).collect()
 }

@@ -112,6 +112,7 @@ impl System {
             output: a.output_tokens,
             blocks: Vec::new(),
             session: None,
+            turn: None,
         });
         asked.collect()
     }

@@ -34,6 +34,7 @@ fn poisson(rate_per_s: f64, count: usize, seed: u64) -> Vec<ReplayRequest> {
             output: 1,
             blocks: Vec::new(),
             session: None,
+            turn: None,
         }
     };
     (0..count).map(one).collect()
@@ -217,6 +218,7 @@ fn blocks_drawn_twice_do_not_repeat_their_prompts() {
             output: 8,
             blocks: vec![7, 1_000 + i],
             session: Some(i / 2),
+            turn: None,
         })
         .collect();
     let mut stream = Stream::new(1, "blocks", 0);

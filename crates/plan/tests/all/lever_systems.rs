@@ -170,6 +170,7 @@ impl System {
             output: arrival.output_tokens.max(1),
             blocks: names.of(arrival),
             session: arrival.session,
+            turn: None,
         });
         asked.collect()
     }

@@ -95,6 +95,7 @@ fn asked(scenario: &Scenario, gap_s: f64) -> Vec<ReplayRequest> {
         output: size(&scenario.sizes.output, &mut stream),
         blocks: Vec::new(),
         session: None,
+        turn: None,
     };
     (0..400).map(one).collect()
 }

@@ -21,7 +21,16 @@ fn fleet(slots: u32) -> WorldSpec {
 fn class(model: Option<&str>, weight: f64) -> ClassSpec {
     let name = model.unwrap_or("own").to_owned();
     let model = model.map(str::to_owned);
-    ClassSpec { name, weight, sizes: None, prompts: None, model, priority: None, queue_timeout: None }
+    ClassSpec {
+        name,
+        weight,
+        sizes: None,
+        prompts: None,
+        model,
+        documents: None,
+        priority: None,
+        queue_timeout: None,
+    }
 }
 
 /// Prompts of 10 tokens and answers of 1, for the base model and two adapters.

@@ -42,6 +42,7 @@ fn scenario(arrivals: ArrivalSpec, asks: [(Option<u32>, Option<Span>); 2]) -> Sc
         sizes: None,
         prompts: None,
         model: None,
+        documents: None,
         priority,
         queue_timeout,
     };

@@ -77,12 +77,13 @@ mod has {
     pub const RESENT: u64 = 1 << 31;
     pub const TARGET: u64 = 1 << 32;
     pub const MEDIA: u64 = 1 << 33;
-    pub const ALL: u64 = (1 << 34) - 1;
+    pub const DOCUMENTS: u64 = 1 << 34;
+    pub const ALL: u64 = (1 << 35) - 1;
 }
 
 /// Longest a varint gets.
 const VARINT_MAX: usize = 9;
-/// Numbers in an attempt outside its lists: 43 of them and three bytes, rounded up.
+/// Numbers in an attempt outside its lists: 44 of them and three bytes, rounded up.
 const FIXED_MAX: usize = 48 * VARINT_MAX;
 /// Control byte, offset, tokens, delay.
 const EVENT_MAX: usize = 1 + VARINT_MAX + 3 + 5;
@@ -93,6 +94,7 @@ pub fn put_attempt(buf: &mut Vec<u8>, a: &Attempt) {
     let answer = &a.answer;
     let tokens = &answer.tokens;
     let bit = |on: bool, bit: u64| if on { bit } else { 0 };
+    let shows = MediaCounts { documents: 0, ..a.media } != MediaCounts::default();
     pen.number(
         bit(a.session.is_some(), has::SESSION)
             | bit(a.sent.is_some(), has::SENT)
@@ -120,7 +122,8 @@ pub fn put_attempt(buf: &mut Vec<u8>, a: &Attempt) {
             | bit(a.turns > 0, has::TURNS)
             | bit(a.resent.is_some(), has::RESENT)
             | bit(a.target > 0, has::TARGET)
-            | bit(!a.media.is_none(), has::MEDIA)
+            | bit(shows, has::MEDIA)
+            | bit(a.media.documents > 0, has::DOCUMENTS)
             | tcp::bits(&a.tcp),
     );
     // Three small enums share one number: how (4 bits), by (2), rule (2), broken (2).
@@ -151,11 +154,12 @@ pub fn put_attempt(buf: &mut Vec<u8>, a: &Attempt) {
     }
     pen.number(u64::from(a.asked_prompt));
     pen.number(u64::from(a.asked_output));
-    if !a.media.is_none() {
+    if shows {
         pen.number(u64::from(a.media.images));
         pen.number(a.media.pixels);
         pen.number(a.media.audio_ms);
     }
+    pen.maybe((a.media.documents > 0).then_some(u64::from(a.media.documents)));
     pen.number(a.bytes_out);
     pen.number(a.bytes_in);
     pen.maybe(a.connection.map(u64::from));
@@ -237,10 +241,13 @@ pub fn get_attempt(bytes: &[u8]) -> Result<Attempt, CodeError> {
     let end = stamp(has::END)?;
     let asked_prompt = eye.narrow("asked prompt tokens")?;
     let asked_output = eye.narrow("asked output tokens")?;
-    let media = match on(has::MEDIA) {
-        true => MediaCounts { images: eye.narrow("images")?, pixels: eye.number()?, audio_ms: eye.number()? },
-        false => MediaCounts::default(),
-    };
+    let mut media = MediaCounts::default();
+    if on(has::MEDIA) {
+        (media.images, media.pixels, media.audio_ms) = (eye.narrow("images")?, eye.number()?, eye.number()?);
+    }
+    if on(has::DOCUMENTS) {
+        media.documents = eye.narrow("documents")?;
+    }
     let bytes_out = eye.number()?;
     let bytes_in = eye.number()?;
     let connection = if on(has::CONNECTION) { Some(eye.narrow("connection")?) } else { None };

@@ -194,6 +194,7 @@ pub fn attempts() -> impl Strategy<Value = Attempt> {
                     images: u32::from(ids.5 % 3),
                     pixels: sizes.1[0] / 2 * u64::from(ids.5 % 2),
                     audio_ms: sizes.1[1] / 2 * u64::from(ids.5 % 2),
+                    documents: u32::from(ids.5 % 4),
                 },
                 bytes_out: sizes.1[0],
                 bytes_in: sizes.1[1],

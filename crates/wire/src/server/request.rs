@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use plimsoll_model::{Media, MediaCounts, Protocol};
+use plimsoll_model::{Carries, Media, MediaCounts, Protocol};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -54,6 +54,20 @@ pub struct GenerateRequest {
     pub media_tokens: u32,
     /// The hash of the whole prompt where temperature 0 is asked for: the answer is then a matter of the prompt alone.
     pub greedy: Option<u64>,
+    /// How a transcript is wanted.
+    pub format: TranscriptFormat,
+}
+
+/// How the answer to a transcription is written.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum TranscriptFormat {
+    /// An object that holds the text.
+    #[default]
+    Json,
+    /// With the sound's length and its segments.
+    VerboseJson,
+    /// The text.
+    Text,
 }
 
 /// A request that cannot be served, with the status it is answered with.
@@ -68,7 +82,7 @@ pub struct BadRequest {
     pub param: Option<&'static str>,
 }
 
-fn bad(param: &'static str, message: impl Into<String>) -> BadRequest {
+pub(super) fn bad(param: &'static str, message: impl Into<String>) -> BadRequest {
     BadRequest { status: 400, message: message.into(), param: Some(param) }
 }
 
@@ -197,6 +211,7 @@ pub fn parse(endpoint: Endpoint, body: &[u8], body_max: usize) -> Result<Generat
             let input = body.input.ok_or_else(|| bad("input", "input is required"))?;
             words.response_input(input)?;
         }
+        Protocol::Transcriptions => return Err(bad("body", "a transcription is asked for by a form")),
         Protocol::Rerank => inputs = words.pairs(("query", body.query), ("documents", body.documents))?,
         Protocol::Score => inputs = words.pairs(("text_1", body.text_1), ("text_2", body.text_2))?,
         Protocol::Embeddings | Protocol::Pooling | Protocol::Classify | Protocol::Kserve | Protocol::Http => {
@@ -206,6 +221,9 @@ pub fn parse(endpoint: Endpoint, body: &[u8], body_max: usize) -> Result<Generat
     }
     if body.n.is_some_and(|n| n != 1) {
         return Err(bad("n", "only n = 1 is served"));
+    }
+    if endpoint.takes_texts() && (inputs > 1 || endpoint.carries() == Carries::Documents) {
+        words.media.documents = inputs;
     }
     let options = body.stream_options.unwrap_or_default();
     let ollama: OllamaOptions = match body.options.filter(|_| endpoint.sends_lines()) {
@@ -237,6 +255,7 @@ pub fn parse(endpoint: Endpoint, body: &[u8], body_max: usize) -> Result<Generat
         },
         greedy: (body.temperature.or(ollama.temperature) == Some(0.0)).then_some(words.hash),
         blocks: words.blocks,
+        format: TranscriptFormat::default(),
     })
 }
 
@@ -266,7 +285,7 @@ pub const PATCH: u32 = 28;
 pub const AUDIO_TOKENS_PER_S: u64 = 25;
 
 /// What a picture or a sound takes of the prompt.
-fn tokens_of(media: &Media) -> u32 {
+pub(super) fn media_tokens(media: &Media) -> u32 {
     match *media {
         Media::Image { width, height, .. } => width.div_ceil(PATCH).saturating_mul(height.div_ceil(PATCH)),
         Media::Audio { samples, rate, .. } => {
@@ -307,7 +326,7 @@ impl Words {
         let whole = data.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
-        let tokens = tokens_of(&media);
+        let tokens = media_tokens(&media);
         // A body of this length holds no picture of so many patches: its head lies.
         if u64::from(tokens) > u64::from(u16::MAX) * 16 {
             return Err(bad(param, "the file is too large"));

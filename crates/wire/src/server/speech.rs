@@ -9,7 +9,8 @@ use super::reply::{Reply, StreamWriter};
 use super::request::GenerateRequest;
 use super::responses::EventWriter;
 use super::stream::ChunkWriter;
-use super::{answer as openai, messages, ollama, responses, scores};
+use super::transcriptions::TranscriptWriter;
+use super::{answer as openai, messages, ollama, responses, scores, transcriptions};
 
 /// The id of the engine's answer of this number, made as the protocol makes it.
 pub fn answer_id(protocol: Protocol, number: u64) -> String {
@@ -32,6 +33,7 @@ pub fn stream_writer(asked: &GenerateRequest, id: &str, created: i64, model: &st
     match asked.endpoint {
         Protocol::OllamaChat | Protocol::OllamaGenerate => Box::new(LineWriter::new(asked, created, model)),
         Protocol::Messages => Box::new(MessageWriter::new(asked, id, model)),
+        Protocol::Transcriptions => Box::new(TranscriptWriter::new(asked)),
         Protocol::Responses => Box::new(EventWriter::new(asked, id, created, model)),
         _ => Box::new(ChunkWriter::new(asked, id, created, model)),
     }
@@ -43,6 +45,7 @@ pub fn answer(asked: &GenerateRequest, reply: &Reply<'_>) -> Bytes {
         Protocol::OllamaChat | Protocol::OllamaGenerate => ollama::answer(asked, reply),
         Protocol::Messages => messages::answer(asked, reply),
         Protocol::Responses => responses::answer(asked, reply),
+        Protocol::Transcriptions => transcriptions::answer(asked, reply),
         Protocol::Rerank | Protocol::Score | Protocol::Pooling | Protocol::Classify => {
             scores::answer(asked, reply)
         }

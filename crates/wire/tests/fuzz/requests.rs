@@ -3,12 +3,13 @@
 use plimsoll_model::Protocol;
 use plimsoll_wire::kserve::metadata;
 use plimsoll_wire::kserve::server::{FrontModel, ServedInput, parse as parse_inference};
-use plimsoll_wire::server::parse;
+use plimsoll_wire::server::{parse, parse_form};
 
 pub fn check(bytes: &[u8]) {
     for endpoint in Protocol::ALL {
         let _ = parse(endpoint, bytes, 1 << 20);
     }
+    let _ = parse_form("multipart/form-data; boundary=b", bytes, 1 << 20);
     let model = FrontModel {
         name: "m".into(),
         max_batch: 8,

@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 
 use plimsoll_model::{Payload, Protocol, Role, Span};
 use plimsoll_workload::{
-    Arrival, Pause, PromptSpec, Prompts, Scenario, Schedule, SessionSpec, SharedPrefix, Size,
+    Arrival, Documents, Pause, PromptSpec, Prompts, Scenario, Schedule, SessionSpec, SharedPrefix, Size,
     prompts::hash_blocks, words::WORDS,
 };
 
@@ -27,7 +27,7 @@ fn arrivals(s: &Scenario, n: i64, level: u32) -> Vec<Arrival> {
 fn words(payload: &Payload) -> Vec<String> {
     let texts: Vec<&str> = match payload {
         Payload::Text(text) => vec![text],
-        Payload::Tensors(_) => Vec::new(),
+        Payload::Tensors(_) | Payload::Sound(_) => Vec::new(),
         Payload::Documents { query, documents } => {
             std::iter::once(query).chain(documents).map(String::as_str).collect()
         }
@@ -291,7 +291,8 @@ fn prompts_from_a_file_are_sent_as_they_are_behind_the_salt() {
 fn documents_and_the_query_with_each_are_the_asked_length() {
     for (tokens, documents) in [(90, 7), (6000, 25), (20, 10), (1000, 1), (3, 10), (1_usize, 1)] {
         let mut s = scenario(PromptSpec::default(), &tokens.to_string());
-        (s.target.protocol, s.target.documents) = (Protocol::Rerank, documents);
+        s.target.protocol = Protocol::Rerank;
+        s.target.documents = Some(Documents::parse(&documents.to_string()).unwrap());
         let payload = Prompts::new(&s, 4).unwrap().payload(&arrivals(&s, 50, 0)[0]);
         let Payload::Documents { query, documents: texts } = payload else {
             panic!("a rerank carries documents")

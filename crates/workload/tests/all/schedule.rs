@@ -212,6 +212,7 @@ fn classes_share_the_requests_by_weight_also_with_sessions() {
         sizes: None,
         prompts,
         model: None,
+        documents: None,
         priority: None,
         queue_timeout: None,
     };

@@ -198,6 +198,7 @@ fn replayed(
             output: one.output_tokens,
             blocks: names.of(one),
             session: None,
+            turn: None,
         })
         .collect();
     workload.sort_by_key(|one| one.due_ns);
@@ -292,6 +293,7 @@ fn as_logged(
         output: row.output_tokens,
         blocks: blocks.collect(),
         session: None,
+        turn: None,
     }
 }
 

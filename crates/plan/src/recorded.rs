@@ -1,0 +1,145 @@
+//! A measured level as requests to be simulated again: due when they were due, as long as they were.
+//!
+//! A turn of a session was due when the answer before it had come and its user had thought. Under a change that answer comes at another time,
+//! and so does the turn: what is kept of it is the time between the two. Turns at their recorded times lost: a slower engine would be sent the
+//! next turn before it had answered, and a faster one would idle.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+use plimsoll_model::{At, Attempt, Level};
+
+use crate::replay::{DueRequest, ReplayRequest, ReplaySource};
+
+/// A request's place in its session.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct ReplayTurn {
+    /// Its number.
+    pub turn: u16,
+    /// The turn whose end it waits for, and the time from there to its own due time, ns. None: it is due when it is due.
+    pub after: Option<(u16, i64)>,
+}
+
+/// The level's requests in the order in which they were due. Retries are left out: the engine that answers is what is asked about.
+pub fn requests<'a>(level: &Level, attempts: impl Iterator<Item = &'a Attempt>) -> Vec<ReplayRequest> {
+    let mut rows: Vec<&Attempt> = attempts.filter(|a| a.level == level.id).collect();
+    rows.sort_by_key(|a| (a.due, a.request, a.attempt));
+    let ends = ends(&rows);
+    let firsts = rows.into_iter().filter(|row| row.attempt == 0);
+    let asked = firsts.map(|row| ReplayRequest {
+        due_ns: (row.due - level.start).0.max(0),
+        prompt: row.answer.tokens.prompt.unwrap_or(row.asked_prompt).max(1),
+        output: row.answer.tokens.output.unwrap_or(row.asked_output).max(1),
+        blocks: row.prompt_blocks.clone(),
+        session: row.session,
+        turn: row.session.map(|session| ReplayTurn { turn: row.turn, after: after(&ends, session, row) }),
+    });
+    asked.collect()
+}
+
+/// When the last attempt at each turn of each session ended.
+fn ends(rows: &[&Attempt]) -> HashMap<u64, Vec<(u16, At)>> {
+    let mut ends: HashMap<u64, HashMap<u16, At>> = HashMap::new();
+    for row in rows {
+        if let (Some(session), Some(end)) = (row.session, row.end) {
+            let of = ends.entry(session).or_default().entry(row.turn).or_insert(end);
+            *of = end.max(*of);
+        }
+    }
+    ends.into_iter().map(|(session, of)| (session, of.into_iter().collect())).collect()
+}
+
+/// The turn that ended last before this one was due.
+fn after(ends: &HashMap<u64, Vec<(u16, At)>>, session: u64, row: &Attempt) -> Option<(u16, i64)> {
+    let before = ends.get(&session)?.iter().filter(|(turn, end)| *turn < row.turn && *end <= row.due);
+    let (turn, end) = before.max_by_key(|(turn, end)| (*end, *turn))?;
+    Some((*turn, (row.due - *end).0))
+}
+
+/// Requests whose later turns come when the turns before them have been answered.
+pub(crate) struct Turns<'a> {
+    asked: &'a [ReplayRequest],
+    /// Those that are due, by when and by number.
+    due: BinaryHeap<Reverse<(i64, usize)>>,
+    /// Who waits for a turn of a session.
+    waiting: HashMap<(u64, u16), Vec<usize>>,
+    /// Which request each one was that came out, or never will.
+    pub order: Vec<usize>,
+}
+
+impl<'a> Turns<'a> {
+    pub fn new(asked: &'a [ReplayRequest]) -> Turns<'a> {
+        let here: HashMap<(u64, u16), usize> =
+            asked.iter().enumerate().filter_map(|(i, one)| Some((key(one)?, i))).collect();
+        let mut turns = Turns {
+            asked,
+            due: BinaryHeap::with_capacity(asked.len()),
+            waiting: HashMap::new(),
+            order: Vec::with_capacity(asked.len()),
+        };
+        for (i, one) in asked.iter().enumerate() {
+            let after = one.session.zip(one.turn.and_then(|turn| turn.after));
+            let after = after.map(|(session, (turn, _))| (session, turn));
+            // Of what is not here nobody waits for an answer.
+            match after.filter(|key| here.get(key).is_some_and(|at| *at != i)) {
+                Some(key) => turns.waiting.entry(key).or_default().push(i),
+                None => turns.due.push(Reverse((one.due_ns, i))),
+            }
+        }
+        turns
+    }
+
+    /// Who waits for this one, and who for those: they will not be.
+    fn broken_off(&mut self, first: usize) -> Vec<(i64, u32)> {
+        let (mut lost, mut next) = (Vec::new(), vec![first]);
+        while let Some(at) = next.pop() {
+            let Some(waiting) = key(&self.asked[at]).and_then(|key| self.waiting.remove(&key)) else {
+                continue;
+            };
+            for one in waiting {
+                lost.push((self.asked[one].due_ns, self.asked[one].output));
+                self.order.push(one);
+                next.push(one);
+            }
+        }
+        lost
+    }
+}
+
+fn key(one: &ReplayRequest) -> Option<(u64, u16)> {
+    Some((one.session?, one.turn?.turn))
+}
+
+impl ReplaySource for &mut Turns<'_> {
+    fn next_at(&mut self) -> Option<At> {
+        self.due.peek().map(|Reverse((due, _))| At(*due))
+    }
+
+    fn pop(&mut self, now: At) -> Option<DueRequest> {
+        let &Reverse((at_ns, one)) = self.due.peek().filter(|Reverse((due, _))| At(*due) <= now)?;
+        self.due.pop();
+        self.order.push(one);
+        Some(DueRequest { at_ns, request: self.asked[one].submit(0) })
+    }
+
+    fn over(&mut self, index: u64, now: At, answered: bool) -> Vec<(i64, u32)> {
+        let Some(one) = self.order.get(index as usize).copied() else { return Vec::new() };
+        if !answered {
+            return self.broken_off(one);
+        }
+        let waiting = key(&self.asked[one]).and_then(|key| self.waiting.remove(&key));
+        for next in waiting.into_iter().flatten() {
+            let think = self.asked[next].turn.and_then(|turn| turn.after).map_or(0, |(_, think)| think);
+            self.due.push(Reverse((now.0.saturating_add(think), next)));
+        }
+        Vec::new()
+    }
+
+    fn stop(&mut self, _now: At) -> Vec<(i64, u32)> {
+        let waiting: Vec<usize> = std::mem::take(&mut self.waiting).into_values().flatten().collect();
+        let due = std::mem::take(&mut self.due).into_iter().map(|Reverse((_, one))| one);
+        let left: Vec<usize> = due.chain(waiting).collect();
+        self.order.extend(&left);
+        left.into_iter().map(|one| (self.asked[one].due_ns, self.asked[one].output)).collect()
+    }
+}

@@ -1,0 +1,149 @@
+//! A recorded level played again: at its own due times, against a queue stepped by hand; its sessions, against a run in which the change was
+//! really made.
+
+use plimsoll_lab::records::{answer, level};
+use plimsoll_model::{At, Attempt, Span};
+use plimsoll_plan::recorded::requests;
+use plimsoll_plan::replay::{RequestTimes, play};
+use plimsoll_sim::{FleetSpec, ModeSpec, StepSpec, WorldSpec};
+use plimsoll_workload::{Pause, SessionSpec, Size};
+
+use crate::fit_systems::{Run, System, system};
+
+/// Every request takes 40 ms, one after the other.
+fn queue() -> WorldSpec {
+    let engine = serde_json::json!({
+        "name": "queue", "mode": {"kind": "queue", "servers": 1, "service": {"law": "deterministic", "ms": 40.0}},
+    });
+    WorldSpec {
+        engine: serde_json::from_value(engine).expect("an engine"),
+        fleet: FleetSpec::default(),
+        faults: Vec::new(),
+    }
+}
+
+/// Volleys, a pause, a straggler: no process that a scenario names draws these.
+const DUES_MS: [i64; 14] = [3, 3, 3, 7, 60, 61, 500, 501, 502, 503, 504, 505, 1900, 1910];
+
+#[test]
+fn a_level_is_played_at_the_times_that_it_recorded() {
+    let level = level(10.0, 2);
+    // What is recorded of the answers is of another engine.
+    let rows: Vec<Attempt> = (0..).zip(DUES_MS).map(|(i, due)| answer(i, due, 5, 9, 2)).collect();
+    let times = play(&queue(), &requests(&level, rows.iter()), 1).expect("played");
+    // Lindley (1952): who comes waits for what is left of the work.
+    let mut free = 0;
+    for (due, told) in DUES_MS.into_iter().zip(times) {
+        free = free.max(due) + 40;
+        assert_eq!(told.end, Some((free - due) * 1_000_000), "due at {due} ms");
+    }
+}
+
+/// Two users, each of whose turns comes 25 ms after the answer before it; the first one's are recorded with answers of 10 ms.
+#[test]
+fn a_turn_comes_its_pause_after_the_answer_before_it() {
+    let mut rows = Vec::new();
+    for (session, start) in [(0, 0), (1, 7)] {
+        for turn in 0..4u16 {
+            let row = answer(rows.len() as u64, start + i64::from(turn) * 35, 5, 10, 2);
+            rows.push(Attempt { session: Some(session), turn, turns: 4, ..row });
+        }
+    }
+    let asked = requests(&level(10.0, 2), rows.iter());
+    let pauses: Vec<Option<(u16, i64)>> =
+        asked.iter().map(|one| one.turn.and_then(|turn| turn.after)).collect();
+    assert_eq!(pauses.iter().flatten().filter(|(_, ns)| *ns == 25_000_000).count(), 6, "{pauses:?}");
+    let times = play(&queue(), &asked, 1).expect("played");
+    // By hand, in ms: the next to come is served next.
+    let (mut next, mut free) = ([(0, 0), (7, 0)], 0);
+    let mut want = Vec::new();
+    while let Some(user) = (0..2).filter(|user| next[*user].1 < 4).min_by_key(|user| (next[*user].0, *user)) {
+        let (due, turn) = next[user];
+        free = free.max(due) + 40;
+        want.push((user as u64, turn, free - due));
+        next[user] = (free + 25, turn + 1);
+    }
+    let mut told: Vec<(u64, u16, i64)> = asked
+        .iter()
+        .zip(&times)
+        .map(|(one, times)| {
+            let turn = one.turn.expect("a turn").turn;
+            (one.session.expect("a session"), turn, times.end.expect("answered") / 1_000_000)
+        })
+        .collect();
+    want.sort_unstable();
+    told.sort_unstable();
+    assert_eq!(told, want);
+}
+
+/// Who gets no answer says nothing more, and is counted all the same.
+#[test]
+fn a_session_that_gets_no_answer_is_broken_off() {
+    let mut world = queue();
+    let ModeSpec::Queue(queue) = &mut world.engine.mode else { panic!("a queue") };
+    queue.queue_limit = Some(0);
+    let of = |session: u64, turn: u16, due: i64| Attempt {
+        session: Some(session),
+        turn,
+        turns: 2,
+        ..answer(2 * session + u64::from(turn), due, 5, 10, 2)
+    };
+    let rows = [of(0, 0, 0), of(1, 0, 1), of(0, 1, 100), of(1, 1, 101)];
+    let times = play(&world, &requests(&level(10.0, 1), rows.iter()), 1).expect("played");
+    let ends: Vec<bool> = times.iter().map(|times| times.end.is_some()).collect();
+    assert_eq!(ends, [true, false, true, false]);
+}
+
+fn with_sessions(slower: f64) -> System {
+    let mut system = system(0);
+    system.scenario.prompts.sessions =
+        Some(SessionSpec { turns: Size::Uniform(2, 5), think: Pause::Exponential(Span::from_millis(400)) });
+    let ModeSpec::Batching(batching) = &mut system.engine.mode else { panic!("batches") };
+    // The rows of these runs do not name their blocks, by which a cache would know them again.
+    batching.prefix_cache = false;
+    let StepSpec::Linear(linear) = &mut batching.step else { panic!("a linear step") };
+    (linear.base_us, linear.decode_us) = (slower * linear.base_us, slower * linear.decode_us);
+    linear.prefill_us *= slower;
+    system
+}
+
+/// A run's sessions on an engine four times as slow are what a run of that engine really has: request by request, to the nanosecond. With the turns
+/// at the times that the first run recorded they are not.
+#[test]
+fn sessions_on_another_engine_are_what_a_run_of_it_has() {
+    let (measured, truth) = (with_sessions(1.0).run(60.0, 1_500.0), with_sessions(4.0).run(60.0, 1_500.0));
+    let (own, late) = (played(&measured, &with_sessions(1.0)), played(&measured, &with_sessions(4.0)));
+    assert_eq!(differ(&measured, &measured, &own), (0, 0.0));
+    let (unlike, _) = differ(&measured, &truth, &late);
+    assert_eq!(unlike, 0);
+    let fixed: Vec<_> = requests(&measured.levels[0], measured.attempts.iter())
+        .into_iter()
+        .map(|one| plimsoll_plan::replay::ReplayRequest { turn: None, ..one })
+        .collect();
+    let fixed = play(&with_sessions(4.0).world(), &fixed, 1).expect("played");
+    assert!(differ(&measured, &truth, &fixed).0 > 100);
+}
+
+fn played(run: &Run, system: &System) -> Vec<RequestTimes> {
+    play(&system.world(), &requests(&run.levels[0], run.attempts.iter()), 1).expect("played")
+}
+
+/// Of the requests due in the first two thirds, how many the truth has at other times, and by how much at most, s. Later ones meet fewer: a run sends
+/// no turn that is due after its end.
+fn differ(measured: &Run, truth: &Run, told: &[RequestTimes]) -> (usize, f64) {
+    let key = |row: &Attempt| (row.session, row.turn);
+    let mut rows: Vec<&Attempt> = measured.attempts.iter().collect();
+    rows.sort_by_key(|row| (row.due, row.request));
+    let until = At(truth.levels[0].stop.0 * 2 / 3);
+    let (mut unlike, mut compared, mut most) = (0, 0, 0.0f64);
+    for (row, told) in rows.into_iter().zip(told) {
+        let Some(real) = truth.attempts.iter().find(|one| key(one) == key(row)) else { continue };
+        let Some(end) = real.end.filter(|_| real.due < until) else { continue };
+        compared += 1;
+        let off = ((end - real.due).0 - told.end.expect("answered")).abs();
+        unlike += usize::from(off > 0);
+        most = most.max(off as f64 / 1e9);
+    }
+    assert!(compared > 500, "{compared}");
+    (unlike, most)
+}
