@@ -21,6 +21,7 @@ mod queueing;
 mod reloads;
 mod replay;
 mod rollouts;
+mod semantic;
 mod streams;
 mod telemetry;
 mod tls;
