@@ -1,5 +1,7 @@
-//! A request that may be answered without a replica: from what is kept, by its twin's answer, or, where there is neither, by a replica, for all who ask the same
-//! meanwhile.
+//! A request that may be answered without a replica: from what is kept, by its twin's answer, with the answer to the same in other words ([`near`]), or, where there is none of these,
+//! by a replica, for all who ask the same meanwhile.
+
+mod near;
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -13,11 +15,13 @@ use http_body::{Body as _, Frame};
 use plimsoll_model::Span;
 
 use crate::cache::flight::{Reader, SharedFlight};
+use crate::cache::semantic::SIMILARITY;
 use crate::cache::{CACHE, Cache, CacheKey, CacheLookup, CacheUse};
 use crate::doors::Toll;
 use crate::proxy::{Call, EXPLAIN, Gone, QUEUE_MS, REPLICA, REQUEST_ID, Worker};
 use crate::reply::{self, Out, RelayEnd};
 use crate::stats::End;
+use near::Near;
 
 /// Answers it.
 pub(crate) async fn answer(
@@ -26,13 +30,26 @@ pub(crate) async fn answer(
     (cache, key): (Arc<Cache>, CacheKey),
     gone: Gone,
 ) -> Response<Out> {
+    let mut near = Near::look(worker, &call, (&cache, key)).await;
+    if let Some((flight, age, similarity)) = near.as_mut().and_then(Near::serves) {
+        let reader = flight.join();
+        let head = head(&reader).await;
+        taken(worker, call, (&cache, CacheUse::Semantic), gone);
+        let mut response = others(reader, head, (CacheUse::Semantic, Some(age)));
+        response.headers_mut().insert(SIMILARITY, similarity);
+        return response;
+    }
     let class = call.terms.class;
     match cache.find(key, class, worker.pool.clock.now()) {
-        CacheLookup::Whole(reader, age) => {
-            let head = head(&reader).await;
-            taken(worker, call, (&cache, CacheUse::Hit), gone);
-            others(reader, head, (CacheUse::Hit, Some(age)))
-        }
+        CacheLookup::Whole(flight, age) => match Near::repeats(&call, &cache, &flight) {
+            Some(again) => first(worker, call, (cache, key), (gone, None), Some(again)).await,
+            None => {
+                let reader = flight.join();
+                let head = head(&reader).await;
+                taken(worker, call, (&cache, CacheUse::Hit), gone);
+                others(reader, head, (CacheUse::Hit, Some(age)))
+            }
+        },
         CacheLookup::Flying(reader) => match head(&reader).await {
             Some((StatusCode::OK, headers)) => {
                 taken(worker, call, (&cache, CacheUse::Shared), gone);
@@ -48,19 +65,37 @@ pub(crate) async fn answer(
             }
         },
         CacheLookup::Nothing(flight, reader) => {
-            cache.used(CacheUse::Miss);
-            // From here on it is the flight that is counted, whoever still reads it.
-            gone.counted();
-            let flies = fly(Rc::clone(worker), call, (cache, (key, class)), Arc::clone(&flight));
-            tokio::task::spawn_local(flies);
-            match head(&reader).await {
-                Some((status, mut headers)) => {
-                    headers.insert(CACHE, CacheUse::Miss.header());
-                    of(reader, status, headers)
-                }
-                None => reply::error(StatusCode::BAD_GATEWAY, "replica_failed", "No answer came.", None),
-            }
+            first(worker, call, (cache, key), (gone, Some((flight, reader))), near).await
         }
+    }
+}
+
+/// A replica answers it, for all who ask the same meanwhile: those who read this flight, or nobody but itself. `near`: what the answer is held against.
+async fn first(
+    worker: &Rc<Worker>,
+    call: Call,
+    (cache, key): (Arc<Cache>, CacheKey),
+    (gone, flight): (Gone, Option<(Arc<SharedFlight>, Reader)>),
+    near: Option<Near>,
+) -> Response<Out> {
+    cache.used(CacheUse::Miss);
+    // From here on it is the flight that is counted, whoever still reads it.
+    gone.counted();
+    let (flight, reader) = flight.unwrap_or_else(|| cache.anew());
+    let key = (key, call.terms.class);
+    let worker = Rc::clone(worker);
+    tokio::task::spawn_local(async move {
+        fly(&worker, call, (&cache, key), &flight).await;
+        if let Some(near) = near {
+            near.landed(&worker, key.0, &flight).await;
+        }
+    });
+    match head(&reader).await {
+        Some((status, mut headers)) => {
+            headers.insert(CACHE, CacheUse::Miss.header());
+            of(reader, status, headers)
+        }
+        None => reply::error(StatusCode::BAD_GATEWAY, "replica_failed", "No answer came.", None),
     }
 }
 
@@ -107,12 +142,12 @@ async fn next(body: &mut Out) -> Option<Result<Frame<Bytes>, RelayEnd>> {
 
 /// Brings a replica's answer to all who read it, until it is over or nobody does any more.
 async fn fly(
-    worker: Rc<Worker>,
+    worker: &Rc<Worker>,
     call: Call,
-    (cache, key): (Arc<Cache>, (CacheKey, usize)),
-    flight: Arc<SharedFlight>,
+    (cache, key): (&Cache, (CacheKey, usize)),
+    flight: &Arc<SharedFlight>,
 ) {
-    let gone = Gone::new(&worker);
+    let gone = Gone::new(worker);
     let abandoned = || poll_fn(|cx| flight.poll_abandoned(cx));
     let response = tokio::select! {
         biased;
@@ -141,5 +176,5 @@ async fn fly(
     } else {
         flight.end(false);
     }
-    cache.landed(key, &flight, worker.pool.clock.now());
+    cache.landed(key, flight, worker.pool.clock.now());
 }

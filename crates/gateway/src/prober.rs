@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
-use http::{HeaderValue, Method, Request, Uri};
-use http_body_util::{BodyExt, Full};
+use http::Method;
 use plimsoll_model::{At, Span};
 
 use crate::kv_events::follow;
@@ -17,7 +15,7 @@ use crate::pool::ReplicaPool;
 use crate::replica::Replica;
 use crate::rules::{InForce, Rules};
 use crate::timer::soon;
-use crate::upstream::Upstreams;
+use crate::upstream::{OwnRequest, Upstreams};
 
 /// Between two looks at a replica that does not answer, and at the streams.
 const OFTEN: Span = Span::from_millis(250);
@@ -150,7 +148,7 @@ impl One<'_> {
         }
     }
 
-    /// Sends a request of the gateway's own, which counts as nobody's; gives its answer's status, and the answer where it is whole and no longer than `most`.
+    /// See [`Upstreams::ask`].
     pub async fn send(
         &self,
         method: Method,
@@ -158,37 +156,9 @@ impl One<'_> {
         body: &str,
         (within, most): (Duration, usize),
     ) -> Option<(u16, Option<Bytes>)> {
-        let Replica { place, name, .. } = &**self.replica;
-        let path = format!("{}{path}", place.base).parse::<Uri>().ok()?;
-        let request = || {
-            let mut request = Request::new(Full::new(Bytes::copy_from_slice(body.as_bytes())));
-            *request.method_mut() = method.clone();
-            *request.uri_mut() = path.clone();
-            if let Ok(host) = place.authority.as_str().parse() {
-                request.headers_mut().insert(HOST, host);
-            }
-            if method == Method::POST {
-                request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-            }
-            if let Some(bearer) = self.rules.bearer(name) {
-                request.headers_mut().insert(AUTHORIZATION, bearer.clone());
-            }
-            request
-        };
-        let asking = async {
-            let (response, lent) = self.upstreams.send(self.replica, request).await.ok()?;
-            let status = response.status().as_u16();
-            let page = http_body_util::Limited::new(response.into_body(), most)
-                .collect()
-                .await
-                .ok()
-                .map(|page| page.to_bytes());
-            if page.is_some() {
-                lent.give_back();
-            }
-            Some((status, page))
-        };
-        tokio::time::timeout(within, asking).await.ok()?
+        let bearer = self.rules.bearer(&self.replica.name);
+        let request = OwnRequest { method, path, body, bearer };
+        self.upstreams.ask(self.replica, &request, (within, most)).await
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
 
+use crate::cache::Cache;
 use crate::error::GatewayError;
 use crate::pool::ReplicaPool;
 use crate::rollout::ReplicaRole;
@@ -70,6 +71,11 @@ impl Reloader {
         let mut later = self.later(spec);
         later.extend(self.replicas_later(spec));
         Ok(Reloaded { joined: moved.joined, drains: moved.drains, later, replicas: self.replicas(spec) })
+    }
+
+    /// The answers that are kept, by the rules in force.
+    pub fn cache(&self) -> Option<Arc<Cache>> {
+        self.rules.now().cache.clone()
     }
 
     /// The file could not even be read.

@@ -7,6 +7,7 @@ use http::HeaderValue;
 use plimsoll_client::Clock;
 
 use crate::cache::Cache;
+use crate::cache::semantic::SemanticSpec;
 use crate::doors::Doors;
 use crate::error::GatewayError;
 use crate::join::Joins;
@@ -40,7 +41,7 @@ pub struct Rules {
     pub forward_keys: bool,
     /// May clients ask why a request went where it went?
     pub explain_header: bool,
-    /// What replicas want to see, by their names.
+    /// What replicas, and servers that are asked on the side, want to see, by their names.
     bearers: HashMap<String, HeaderValue>,
     /// Where they publish what changes in their caches, by their names.
     kv_events: HashMap<String, KvEventsSpec>,
@@ -60,16 +61,25 @@ impl Rules {
                 bearers.insert(name, secret.bearer());
             }
         }
+        let semantic = spec.cache.iter().flat_map(|cache| &cache.semantic);
+        for (name, endpoint) in semantic.flat_map(SemanticSpec::endpoints) {
+            if let Some(key) = &endpoint.key {
+                bearers.insert(name.to_owned(), key.secret(name)?.bearer());
+            }
+        }
+        let kept = before.and_then(|rules| rules.cache.clone());
+        let cache = match (&spec.cache, kept) {
+            (None, _) => None,
+            // Under the same terms what is kept stays.
+            (Some(asked), Some(cache)) if cache.spec() == asked => Some(cache),
+            (Some(asked), _) => Some(Arc::new(Cache::new(asked, clock.anchor().realtime_ns as u64)?)),
+        };
         Ok(Rules {
             limits: spec.limits.clone(),
             health: spec.health.clone(),
             telemetry: spec.telemetry.clone(),
             warm_up: spec.warm_up.clone(),
-            cache: spec.cache.as_ref().map(|asked| {
-                let kept = before.and_then(|rules| rules.cache.clone());
-                // Under the same terms what is kept stays.
-                kept.filter(|cache| cache.spec() == asked).unwrap_or_else(|| Arc::new(Cache::new(asked)))
-            }),
+            cache,
             joins: spec.batching.as_ref().map(|asked| {
                 let kept = before.and_then(|rules| rules.joins.clone());
                 kept.filter(|joins| joins.spec() == asked).unwrap_or_else(|| Arc::new(Joins::new(asked)))
@@ -89,9 +99,9 @@ impl Rules {
         })
     }
 
-    /// What a replica gets as `Authorization`, for the client's own.
-    pub fn bearer(&self, replica: &str) -> Option<&HeaderValue> {
-        self.bearers.get(replica)
+    /// What a server gets as `Authorization`, for the client's own.
+    pub fn bearer(&self, name: &str) -> Option<&HeaderValue> {
+        self.bearers.get(name)
     }
 
     /// Where a replica publishes what changes in its cache, if it does.

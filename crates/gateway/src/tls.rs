@@ -9,7 +9,7 @@ use rustls::{ClientConfig, ServerConfig};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::GatewaySpec;
+use crate::spec::{GatewaySpec, ReplicaSpec};
 
 /// TLS towards clients.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -43,7 +43,7 @@ pub struct Tls {
     pub operators: Option<Arc<ServerConfig>>,
     /// Towards proxies that ask the picker.
     pub picker: Option<Arc<ServerConfig>>,
-    /// Towards replicas.
+    /// Towards replicas, and servers that are asked on the side.
     pub replicas: Option<Arc<ClientConfig>>,
 }
 
@@ -67,8 +67,10 @@ impl Tls {
             config.alpn_protocols = vec![b"h2".to_vec()];
             tls.picker = Some(Arc::new(config));
         }
-        let is_tls = |place: Result<crate::spec::ReplicaAddress, _>| place.is_ok_and(|place| place.tls);
-        if spec.replicas.iter().any(|replica| is_tls(replica.place())) {
+        let semantic = spec.cache.iter().flat_map(|cache| &cache.semantic);
+        let asked = semantic.flat_map(|semantic| semantic.endpoints().map(|(name, one)| one.place(name)));
+        let mut places = spec.replicas.iter().map(ReplicaSpec::place).chain(asked);
+        if places.any(|place| place.is_ok_and(|place| place.tls)) {
             let trust = match (&spec.ca_file, spec.insecure) {
                 (_, true) => TlsTrust::Anything,
                 (Some(file), false) => TlsTrust::SystemAnd(file.clone()),

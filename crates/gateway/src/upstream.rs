@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
-use http_body_util::Full;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use http::{HeaderValue, Method, Request, Response, Uri};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper_util::rt::TokioIo;
@@ -21,6 +22,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::replica::{Replica, UpstreamWay};
 use crate::rules::InForce;
+use crate::spec::ReplicaAddress;
 
 /// A connection that was idle for longer is not used: engines on uvicorn close theirs after 5 s, and a request that meets the close is lost.
 const IDLE: Span = Span::from_secs(4);
@@ -85,6 +87,33 @@ impl Lent {
     }
 }
 
+/// A request of the gateway's own.
+pub struct OwnRequest<'a> {
+    /// How it asks,
+    pub method: Method,
+    /// for what; whatever path its server's URL has goes before it.
+    pub path: &'a str,
+    /// What it says: JSON, where it is a POST.
+    pub body: &'a str,
+    /// What the server wants to see.
+    pub bearer: Option<&'a HeaderValue>,
+}
+
+impl OwnRequest<'_> {
+    fn to(&self, place: &ReplicaAddress) -> Option<Request<Full<Bytes>>> {
+        let mut request = Request::new(Full::new(Bytes::copy_from_slice(self.body.as_bytes())));
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = format!("{}{}", place.base, self.path).parse::<Uri>().ok()?;
+        let headers = request.headers_mut();
+        headers.insert(HOST, place.authority.as_str().parse().ok()?);
+        if self.method == Method::POST {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        self.bearer.iter().for_each(|bearer| drop(headers.insert(AUTHORIZATION, (*bearer).clone())));
+        Some(request)
+    }
+}
+
 impl Upstreams {
     /// None yet. `most_bytes`: what is read ahead of a slow client.
     pub fn new(clock: Clock, rules: Arc<InForce>, most_bytes: usize) -> Upstreams {
@@ -127,6 +156,27 @@ impl Upstreams {
         let sender = self.connect(replica).await.map_err(Unanswered::NotSent)?;
         let answered = self.on((replica, false), sender, request()).await;
         answered.map_err(|(error, _)| Unanswered::Broken(error.to_string()))
+    }
+
+    /// Sends a request of the gateway's own, which counts as nobody's; gives its answer's status, and the answer where it is whole and no longer than `most`.
+    pub async fn ask(
+        self: &Rc<Upstreams>,
+        replica: &Arc<Replica>,
+        request: &OwnRequest<'_>,
+        (within, most): (Duration, usize),
+    ) -> Option<(u16, Option<Bytes>)> {
+        let request = request.to(&replica.place)?;
+        let asking = async {
+            let (response, lent) = self.send(replica, || request.clone()).await.ok()?;
+            let status = response.status().as_u16();
+            let page =
+                Limited::new(response.into_body(), most).collect().await.ok().map(|page| page.to_bytes());
+            if page.is_some() {
+                lent.give_back();
+            }
+            Some((status, page))
+        };
+        tokio::time::timeout(within, asking).await.ok()?
     }
 
     async fn on(

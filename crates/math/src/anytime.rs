@@ -14,6 +14,8 @@
 //! [0, 1] lost: at a true 0.8 % against 1 % it alarms on improvement. A bet tuned on the run (their aGRAPA) lost by a
 //! little, and its evidence depends on the order of blocks.
 //!
+//! [`share_upper`] is the upper end alone, of a share that is counted draw by draw and hoped to be small.
+//!
 //! [`Signs`] bets on which of two exchangeable numbers is the greater (the symmetric case of de la Peña 1999): a
 //! comparison with an arm that is itself measured needs no known share. [`Ranks`] bets the same way on the place among several.
 
@@ -146,6 +148,38 @@ pub fn mean_sequence(blocks: &[f64], alpha: f64) -> Interval {
     };
     let mirrored: Vec<f64> = blocks.iter().map(|x| 1.0 - x).collect();
     Interval { lower: lower_of(blocks), upper: 1.0 - lower_of(&mirrored) }
+}
+
+/// Fractions that are bet against a share being as great as its limit. The best one where the share is p is 1 − p/limit: these are
+/// for none, and for an eighth, a quarter and half of the limit.
+const SHARE_FRACTIONS: [f64; 4] = [1.0, 0.875, 0.75, 0.5];
+
+/// The logarithm of the wealth of bets that a share is under `limit`, after `ones` of `n` single draws. In what order they came is all the same, so two counts
+/// are all that need be kept.
+///
+/// The fractions stay the same for all draws, hence the geometric mean of the factors' means is at most that of their arithmetic mean: the wealth
+/// also bets fairly against "the draws' own chances, however they change from draw to draw, are on average the limit or more". `limit` lies within (0, 1).
+pub fn ln_share_wealth(ones: u64, n: u64, limit: f64) -> f64 {
+    let zeros = n.saturating_sub(ones) as f64;
+    let of = |fraction: &f64| {
+        // Of nothing lost the logarithm is not asked: 0 · −∞ is no number.
+        let lost = if ones == 0 { 0.0 } else { ones as f64 * libm::log1p(-fraction) };
+        zeros * libm::log1p(fraction * limit / (1.0 - limit)) + lost
+    };
+    ln_sum(SHARE_FRACTIONS.iter().map(of)) - libm::log(SHARE_FRACTIONS.len() as f64)
+}
+
+/// The upper end of the confidence sequence of a share after `ones` of `n` draws: the chance that a share that stays what it is is ever over it is at most
+/// alpha. With no ones it is about ln(4/α)/n, where a single look would have ln(1/α)/n. (Of a share that moves each limit is refuted
+/// rightly by itself, and the end, which is at another limit after each draw, is a description.)
+pub fn share_upper(ones: u64, n: u64, alpha: f64) -> f64 {
+    let (mut low, mut high) = (0.0, 1.0);
+    for _ in 0..50 {
+        let middle = 0.5 * (low + high);
+        // Every factor rises with the limit, and so does the wealth.
+        if ln_share_wealth(ones, n, middle) >= -libm::log(alpha) { high = middle } else { low = middle }
+    }
+    high
 }
 
 /// The wealth of bets that of two exchangeable numbers the second is the greater.

@@ -5,6 +5,7 @@ pub mod deadlines;
 mod explain;
 pub mod in_force;
 pub mod record;
+mod semantic;
 mod traces;
 mod trial;
 
@@ -122,6 +123,8 @@ fn serve(args: &GatewayArgs, file: Option<&str>, spec: &GatewaySpec) -> Result<E
             say(&format!("whoever reaches {picker} can place requests: picker.tls has no client_ca"));
         }
     }
+    let near = spec.cache.iter().flat_map(|cache| &cache.semantic);
+    near.for_each(|near| say(&semantic::plan(near)));
     match gateway.admin {
         Some(admin) => {
             let scheme = if admin.ip().is_loopback() { "http" } else { scheme };
@@ -145,6 +148,8 @@ fn serve(args: &GatewayArgs, file: Option<&str>, spec: &GatewaySpec) -> Result<E
     if let Some((trials, _)) = &on_trial {
         trial::lock(trials).resume(&pool).iter().for_each(|line| say(line));
     }
+    let reloader = gateway.reloader();
+    let mut near = semantic::SemanticWatch::default();
     let pools: Vec<_> = [Some(&pool), shadows.as_ref()].into_iter().flatten().cloned().collect();
     let (done, is_done) = mpsc::channel();
     let waiting = std::thread::spawn(move || {
@@ -158,6 +163,7 @@ fn serve(args: &GatewayArgs, file: Option<&str>, spec: &GatewaySpec) -> Result<E
             continue;
         }
         again.tick().iter().for_each(|line| say(line));
+        near.tick(&reloader).iter().for_each(|line| say(line));
         if let Some((trials, told)) = &on_trial {
             let lines = trial::lock(trials).tick(clock.now(), &pool, shadows.as_ref(), told);
             lines.iter().for_each(|line| say(line));
@@ -325,6 +331,8 @@ fn checked(args: &GatewayArgs, spec: &GatewaySpec) -> Result<Exit, Stop> {
                     out::line(&format!("{:widest$}  {line}", ""));
                 }
             }
+            let near = spec.cache.iter().flat_map(|cache| &cache.semantic);
+            near.for_each(|near| out::line(&semantic::plan(near)));
             out::line(&format!("The file is sound; {answers} of {} replicas answer.", shown.len()));
         }
     }

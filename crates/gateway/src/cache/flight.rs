@@ -83,6 +83,14 @@ impl SharedFlight {
         (sound && is_finished(&state, headers)).then_some((state.held + names + 256) as u64)
     }
 
+    /// Its head and all of its body, where it may be [kept](SharedFlight::kept).
+    pub fn whole(&self) -> Option<(HeaderMap, Vec<u8>)> {
+        self.kept()?;
+        let state = self.state();
+        let (_, headers) = state.head.clone()?;
+        Some((headers, state.frames.iter().flat_map(|frame| frame.iter().copied()).collect()))
+    }
+
     /// Its head came.
     pub fn begin(&self, status: StatusCode, headers: HeaderMap) {
         self.change(|state| state.head = Some((status, headers)));

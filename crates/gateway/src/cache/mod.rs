@@ -2,9 +2,10 @@
 //!
 //! Off unless the file has `cache:`. What is the same is the request's own bytes, its path, what it accepts and its tenant: nothing is read into it, so that no
 //! two requests that differ in anything share an answer. A request whose twin is under way reads that one's answer as it comes ([`flight`]); only
-//! answers that came whole are kept.
+//! answers that came whole are kept. Requests that ask the same in other words share one only where `semantic:` is asked for ([`semantic`]).
 
 pub mod flight;
+pub mod semantic;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +25,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use flight::{Reader, SharedFlight};
+use semantic::question::Question;
+use semantic::{Semantic, SemanticSpec};
 
 use crate::same::digest;
 
@@ -61,6 +64,8 @@ pub struct CacheSpec {
     pub answer_bytes: usize,
     /// Any text; another one forgets all answers (the model behind the replicas has changed).
     pub revision: String,
+    /// Give answers to requests that ask the same in other words, once that is proven to be false seldom enough; none = never.
+    pub semantic: Option<SemanticSpec>,
 }
 
 /// Which requests' answers are kept.
@@ -94,6 +99,7 @@ impl Default for CacheSpec {
             bytes: 256 << 20,
             answer_bytes: 4 << 20,
             revision: String::new(),
+            semantic: None,
         }
     }
 }
@@ -118,7 +124,7 @@ impl CacheSpec {
             let why = "write answer_bytes from 1024 to 1 GiB, and bytes no smaller than that";
             return wrong("cache", why.to_owned());
         }
-        Ok(())
+        self.semantic.as_ref().map_or(Ok(()), SemanticSpec::validate)
     }
 }
 
@@ -128,7 +134,7 @@ pub type CacheKey = [u8; 32];
 /// What a request finds.
 pub enum CacheLookup {
     /// An answer that came whole, so long ago.
-    Whole(Reader, Span),
+    Whole(Arc<SharedFlight>, Span),
     /// The answer of its twin, which is under way.
     Flying(Reader),
     /// Nothing: it goes to a replica, and whoever asks the same from now on reads along.
@@ -144,6 +150,8 @@ pub enum CacheUse {
     Shared,
     /// A replica's.
     Miss,
+    /// The answer to the same in other words.
+    Semantic,
 }
 
 impl CacheUse {
@@ -153,6 +161,7 @@ impl CacheUse {
             CacheUse::Hit => "hit",
             CacheUse::Shared => "shared",
             CacheUse::Miss => "miss",
+            CacheUse::Semantic => "semantic",
         }
     }
 
@@ -162,7 +171,7 @@ impl CacheUse {
     }
 }
 
-const USES: [CacheUse; 3] = [CacheUse::Hit, CacheUse::Shared, CacheUse::Miss];
+const USES: [CacheUse; 4] = [CacheUse::Hit, CacheUse::Shared, CacheUse::Miss, CacheUse::Semantic];
 
 /// An answer that came whole.
 #[derive(Clone)]
@@ -188,18 +197,28 @@ pub struct Cache {
     /// Under way, by what is the same and the class: nobody waits in another class's queue.
     flying: Mutex<HashMap<(CacheKey, usize), Arc<SharedFlight>>>,
     uses: [AtomicU64; USES.len()],
+    semantic: Option<Semantic>,
 }
 
 impl Cache {
-    /// An empty one.
-    pub fn new(spec: &CacheSpec) -> Cache {
+    /// An empty one. `seed`: of what is drawn.
+    ///
+    /// # Errors
+    /// The URL of a server that is to be asked on the side can't be read.
+    pub fn new(spec: &CacheSpec, seed: u64) -> Result<Cache, SettingError> {
         let entries = (spec.bytes as usize / USUAL).clamp(16, 1 << 20);
-        Cache {
+        Ok(Cache {
             spec: spec.clone(),
             whole: Store::with_weighter(entries, spec.bytes, ByBytes),
             flying: Mutex::default(),
             uses: Default::default(),
-        }
+            semantic: spec.semantic.as_ref().map(|spec| Semantic::new(spec, seed)).transpose()?,
+        })
+    }
+
+    /// What it knows of requests that ask the same in other words, where that is asked for.
+    pub fn semantic(&self) -> Option<&Semantic> {
+        self.semantic.as_ref()
     }
 
     /// How it was asked for.
@@ -223,33 +242,73 @@ impl Cache {
         if self.spec.which == CachedKinds::Deterministic && !is_deterministic(path, body) {
             return None;
         }
+        let tenant = self.tenant(tenant);
+        let before = self.before(path, headers, &tenant);
+        Some(digest(before.into_iter().chain([&body[..]])))
+    }
+
+    fn tenant(&self, tenant: u64) -> [u8; 8] {
+        if self.spec.scope == Scope::Tenant { tenant.to_le_bytes() } else { [0; 8] }
+    }
+
+    /// What of two requests must be the same beside their bodies.
+    fn before<'a>(&'a self, path: &'a str, headers: &'a HeaderMap, tenant: &'a [u8; 8]) -> Vec<&'a [u8]> {
         let own = self.spec.scope == Scope::Tenant;
-        let tenant = if own { tenant.to_le_bytes() } else { [0; 8] };
         let names = DEPENDS.iter().chain(CREDENTIALS.iter().filter(|_| own));
         let headers = names.flat_map(|name| {
             headers.get_all(name).iter().flat_map(|value| [name.as_str().as_bytes(), value.as_bytes()])
         });
-        let first = [self.spec.revision.as_bytes(), path.as_bytes(), &tenant];
-        Some(digest(first.into_iter().chain(headers).chain([&body[..]])))
+        [self.spec.revision.as_bytes(), path.as_bytes(), tenant].into_iter().chain(headers).collect()
+    }
+
+    /// What a request asks, where that may be compared by its meaning.
+    pub fn question(&self, path: &str, headers: &HeaderMap, body: &Bytes, tenant: u64) -> Option<Question> {
+        let most = self.semantic.as_ref()?.spec().text_bytes;
+        let tenant = self.tenant(tenant);
+        Question::read(body, self.before(path, headers, &tenant), most)
+    }
+
+    /// An answer that came whole and is not too old, and its age.
+    pub fn kept(&self, key: &CacheKey, now: At) -> Option<(Arc<SharedFlight>, Span)> {
+        let whole = self.whole.get(key)?;
+        let age = now - whole.came;
+        if age.as_secs_f64() < self.spec.ttl_s {
+            return Some((whole.flight, age));
+        }
+        self.whole.remove(key);
+        None
+    }
+
+    /// Is an answer kept, without its being used?
+    pub fn is_kept(&self, key: &CacheKey, now: At) -> bool {
+        self.whole.peek(key).is_some_and(|whole| (now - whole.came).as_secs_f64() < self.spec.ttl_s)
+    }
+
+    /// Would a request find an answer, whole or under way?
+    pub fn finds(&self, key: CacheKey, class: usize, now: At) -> bool {
+        let flying = || self.flying.lock().unwrap_or_else(PoisonError::into_inner);
+        self.is_kept(&key, now) || flying().get(&(key, class)).is_some_and(|flight| flight.is_open())
     }
 
     /// What a request finds; it reads whatever that is.
     pub fn find(&self, key: CacheKey, class: usize, now: At) -> CacheLookup {
-        if let Some(whole) = self.whole.get(&key) {
-            let age = now - whole.came;
-            if age.as_secs_f64() < self.spec.ttl_s {
-                return CacheLookup::Whole(whole.flight.join(), age);
-            }
-            self.whole.remove(&key);
+        if let Some((flight, age)) = self.kept(&key, now) {
+            return CacheLookup::Whole(flight, age);
         }
         let mut flying = self.flying.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(flight) = flying.get(&(key, class)).filter(|flight| flight.is_open()) {
             return CacheLookup::Flying(flight.join());
         }
-        let flight = Arc::new(SharedFlight::new(self.spec.answer_bytes));
+        let (flight, reader) = self.anew();
         flying.insert((key, class), Arc::clone(&flight));
-        let reader = flight.join();
         CacheLookup::Nothing(flight, reader)
+    }
+
+    /// A flight of its own for a request that goes to a replica although an answer is kept.
+    pub fn anew(&self) -> (Arc<SharedFlight>, Reader) {
+        let flight = Arc::new(SharedFlight::new(self.spec.answer_bytes));
+        let reader = flight.join();
+        (flight, reader)
     }
 
     /// A request was answered so.
@@ -274,7 +333,7 @@ impl Cache {
         let counts = USES.map(|how| self.uses[how as usize].load(Ordering::Relaxed) as f64);
         let each: Vec<(&[(&str, &str)], f64)> =
             labels.iter().zip(counts).map(|(labels, count)| (&labels[..], count)).collect();
-        let help = "Requests that the cache could have answered: from what it keeps, from a twin's answer under way, by a replica.";
+        let help = "Requests that the cache could have answered: from what it keeps, from a twin's answer under way, by a replica, with the answer to the same in other words.";
         page.counter("plimsoll_gateway_cache_requests_total", help, &each);
         page.gauge(
             "plimsoll_gateway_cache_bytes",
@@ -282,6 +341,7 @@ impl Cache {
             &[(&[], self.whole.weight() as f64)],
         );
         page.gauge("plimsoll_gateway_cache_answers", "Answers kept.", &[(&[], self.whole.len() as f64)]);
+        self.semantic.iter().for_each(|semantic| semantic.write(page));
     }
 }
 

@@ -43,6 +43,8 @@ pub enum Act {
     Silence,
     /// Embeddings.
     Embed(Embedder),
+    /// Whatever this makes of the request's body: a whole message.
+    Says(fn(&str) -> String),
     /// Nothing for so long, then this.
     Late(Duration, Box<Act>),
 }
@@ -281,6 +283,10 @@ impl Mock {
                 let (bytes, hangs_up) = embedder.reply(request);
                 socket.write_all(&bytes).ok()?;
                 (!hangs_up).then_some(())
+            }
+            Act::Says(says) => {
+                let body = request.windows(4).position(|end| end == b"\r\n\r\n").map_or(0, |end| end + 4);
+                socket.write_all(says(&String::from_utf8_lossy(&request[body..])).as_bytes()).ok()
             }
             Act::Late(after, act) => {
                 sleep(*after);

@@ -22,6 +22,7 @@ mod queueing;
 mod reloads;
 mod replay;
 mod rollouts;
+mod semantic;
 mod streams;
 mod telemetry;
 mod tls;

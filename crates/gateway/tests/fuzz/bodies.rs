@@ -1,5 +1,7 @@
-//! What the gateway reads of a request's body, of a replica's list of models, its usage and its embeddings; however it cuts the prompt, it says the same of the rest.
+//! What the gateway reads of a request's body, of a replica's list of models, its usage and its embeddings, of a text that is compared by its meaning; however it cuts the prompt, it says the same of the rest.
 
+use plimsoll_gateway::cache::semantic::endpoint::embeddings;
+use plimsoll_gateway::cache::semantic::question::Question;
 use plimsoll_gateway::join::answer::{AnswerShare, split};
 use plimsoll_gateway::join::body::{EmbeddingInputs, join};
 use plimsoll_gateway::request::{ParsedRequest, PromptBlocks};
@@ -17,6 +19,15 @@ pub fn check(bytes: &[u8]) {
     }
     let _ = models::read(bytes);
     let _ = usage::cached_share(bytes);
+    for one in embeddings(bytes, 1).into_iter().flatten() {
+        let length: f32 = one.iter().map(|x| x * x).sum();
+        assert!((length - 1.0).abs() < 1e-3, "{length}");
+    }
+    if let Some(question) = Question::read(bytes, Vec::new(), 1 << 16) {
+        // What else must be the same is.
+        let other = Question::read(bytes, vec![b"x"], 1 << 16).expect("the same body");
+        assert!(other.text == question.text && other.context != question.context);
+    }
     if let Some(inputs) = EmbeddingInputs::read(&bytes.to_vec().into()) {
         let twice = EmbeddingInputs::read(&join(&[&inputs, &inputs])).expect("a body of the same kind");
         assert_eq!(

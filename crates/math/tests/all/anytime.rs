@@ -1,6 +1,9 @@
 //! Bets against a formula, by enumeration and on simulated blocks.
 
-use plimsoll_math::anytime::{Bets, Claim, Signs, Wealth, fewest_pairs, mean_sequence};
+use plimsoll_math::anytime::{
+    Bets, Claim, Signs, Wealth, fewest_pairs, ln_share_wealth, mean_sequence, share_upper,
+};
+use plimsoll_math::proportion::exceedance_bounds;
 use plimsoll_math::rng::Stream;
 
 use crate::close;
@@ -113,4 +116,74 @@ fn blocks_of_nothing_leave_what_one_block_may_hold() {
         found.lower == 0.0 && found.upper > floor && found.upper < ceiling * 1.05,
         "{found:?} {floor} {ceiling}"
     );
+}
+
+/// The expected wealth after these draws' own chances, by enumeration.
+fn expected_share_wealth(limit: f64, chances: &[f64]) -> f64 {
+    (0..1u32 << chances.len())
+        .map(|draws| {
+            let one = |i: &usize| draws >> i & 1 == 1;
+            let all = 0..chances.len();
+            let chance: f64 =
+                all.clone().map(|i| if one(&i) { chances[i] } else { 1.0 - chances[i] }).product();
+            let ones = all.clone().filter(one).count() as u64;
+            chance * ln_share_wealth(ones, chances.len() as u64, limit).exp()
+        })
+        .sum()
+}
+
+#[test]
+fn bets_that_a_share_is_small_are_fair_and_lose_where_it_is_not_small_on_average() {
+    close("at the limit", expected_share_wealth(0.2, &[0.2; 10]), 1.0, 1e-12);
+    assert!(expected_share_wealth(0.2, &[0.25; 10]) < 1.0);
+    assert!(expected_share_wealth(0.2, &[0.1; 10]) > 1.0);
+    // A share that moves: on average the limit.
+    let moving = [0.0, 0.4, 0.1, 0.3, 0.2, 0.2, 0.05, 0.35, 0.0, 0.4];
+    assert!(expected_share_wealth(0.2, &moving) < 1.0);
+}
+
+#[test]
+fn the_upper_end_of_a_share_is_its_formula_and_never_under_that_of_a_single_look() {
+    // No ones: mean over f of (1 + f m/(1 − m))^n = 1/α; the greatest term alone gives m a little too great.
+    let (n, alpha) = (1_000, 0.05);
+    let upper = share_upper(0, n, alpha);
+    let wealth: f64 =
+        [1.0, 0.875, 0.75, 0.5].iter().map(|f| (1.0 + f * upper / (1.0 - upper)).powi(1_000)).sum::<f64>()
+            / 4.0;
+    close("wealth at the end", wealth, 20.0, 1e-6);
+    assert!((2.9e-3..4.4e-3).contains(&upper), "{upper}");
+    for (ones, n) in [(0, 10), (0, 300), (1, 300), (5, 1_000), (40, 400), (400, 400), (0, 0)] {
+        let single = exceedance_bounds(ones as f64, n as f64, alpha).1;
+        assert!(share_upper(ones, n, alpha) >= single, "{ones} of {n}");
+    }
+}
+
+#[test]
+fn looked_at_again_and_again_neither_the_end_nor_a_limit_is_wrong_more_often_than_it_says() {
+    let (runs, draws, alpha) = (400, 3_000, 0.1);
+    // `wrong` after so many ones of so many draws whose own chances have this mean.
+    let ever = |chance: &dyn Fn(u64) -> f64, wrong: &dyn Fn(u64, u64, f64) -> bool| {
+        let ever = |run: u64| {
+            let mut stream = Stream::new(run, "share", 0);
+            let (mut ones, mut sum) = (0, 0.0);
+            (1..=draws).any(|n| {
+                let p = chance(n);
+                (sum, ones) = (sum + p, ones + u64::from(stream.chance(p)));
+                // Looks are dear; at multiples of ten they are still 300.
+                n % 10 == 0 && wrong(ones, n, sum / n as f64)
+            })
+        };
+        (0..runs).filter(|run| ever(*run)).count()
+    };
+    let stays = |_: u64| 0.02;
+    let ours = ever(&stays, &|ones, n, mean| share_upper(ones, n, alpha) < mean);
+    let single = ever(&stays, &|ones, n, mean| exceedance_bounds(ones as f64, n as f64, alpha).1 < mean);
+    // A tenth of 400, and three standard deviations.
+    assert!(ours <= 58, "{ours} of {runs}");
+    assert!(single > 80, "the same looks with a bound for one look: {single}");
+    // It moves with each draw, and is 2 % on average at each look.
+    let moves = |n: u64| if n % 2 == 0 { 0.04 } else { 0.0 };
+    let proves = |ones, n| ln_share_wealth(ones, n, 0.02) >= -f64::ln(alpha);
+    let moved = ever(&moves, &|ones, n, mean| mean > 0.02 - 1e-9 && proves(ones, n));
+    assert!((1..=58).contains(&moved), "{moved} of {runs}");
 }

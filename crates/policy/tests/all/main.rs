@@ -7,6 +7,7 @@ mod queueing;
 mod rates;
 mod routing;
 mod sampling;
+mod similar;
 mod subsets;
 mod tail;
 mod telemetry;

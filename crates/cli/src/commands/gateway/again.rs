@@ -113,6 +113,8 @@ fn named(file: Option<&str>, spec: &GatewaySpec) -> Vec<PathBuf> {
     files.extend(of(&spec.admin_key));
     files.extend(spec.keys.iter().filter_map(|key| key.key.file.clone()));
     files.extend(spec.replicas.iter().filter_map(|replica| of(&replica.key)));
+    let semantic = spec.cache.iter().flat_map(|cache| &cache.semantic);
+    files.extend(semantic.flat_map(|semantic| semantic.endpoints().filter_map(|(_, one)| of(&one.key))));
     files.extend(spec.ca_file.clone());
     files.extend(spec.tls.iter().flat_map(|tls| {
         [Some(tls.cert.clone()), Some(tls.key.clone()), tls.client_ca.clone()].into_iter().flatten()

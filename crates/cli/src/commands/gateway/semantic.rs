@@ -1,0 +1,64 @@
+//! What is said of a semantic cache: what a file asks of it, and when it begins and ends to give answers.
+
+use std::sync::Arc;
+
+use plimsoll_gateway::Reloader;
+use plimsoll_gateway::cache::Cache;
+use plimsoll_gateway::cache::semantic::{SameAnswer, Semantic, SemanticSpec};
+use plimsoll_policy::{SimilarityRule, ThresholdStanding};
+use plimsoll_report::figure::counted;
+
+/// What it will do.
+pub fn plan(spec: &SemanticSpec) -> String {
+    let same = match &spec.same {
+        SameAnswer::Text => "their words are".to_owned(),
+        SameAnswer::Embedding(least) => format!("their embeddings are {least} similar"),
+        SameAnswer::Judge(judge) => format!("{} at {} says so", judge.model, judge.url),
+    };
+    let fewest = SimilarityRule::fewest(spec.thresholds.len(), spec.max_false_hits, spec.confidence);
+    format!(
+        "Semantic cache: begins in shadow, and gives answers from the lowest similarity on at which at most {} are false with {} confidence, proven by {} or more that are compared. \
+         Then {} of what is near goes on being compared. Answers are the same when {same}. Texts are embedded by {} at {}.",
+        percent(spec.max_false_hits),
+        percent(spec.confidence),
+        counted(fewest, "near request"),
+        percent(spec.audit),
+        spec.embeddings.model,
+        spec.embeddings.url,
+    )
+}
+
+fn percent(share: f64) -> String {
+    format!("{} %", (share * 1e6).round() / 1e4)
+}
+
+/// Says when answers begin to be given to near texts, at another similarity, or no more.
+#[derive(Default)]
+pub struct SemanticWatch {
+    cache: Option<Arc<Cache>>,
+    before: Option<f64>,
+}
+
+impl SemanticWatch {
+    /// A line where that has changed.
+    pub fn tick(&mut self, reloader: &Reloader) -> Option<String> {
+        let cache = reloader.cache();
+        let is_same = match (&cache, &self.cache) {
+            (Some(now), Some(before)) => Arc::ptr_eq(now, before),
+            _ => cache.is_none() && self.cache.is_none(),
+        };
+        if !is_same {
+            (self.before, self.cache) = (None, cache);
+        }
+        let standing = self.cache.as_ref()?.semantic().and_then(Semantic::standing);
+        let now = standing.map(|of| of.threshold);
+        let before = std::mem::replace(&mut self.before, now);
+        (now != before).then(|| match standing {
+            Some(ThresholdStanding { threshold, compared, different, upper }) => format!(
+                "semantic cache: gives answers from similarity {threshold} on; at most {} are false ({different} of {compared} compared)",
+                percent(upper)
+            ),
+            None => "semantic cache: gives no answers, because what is known of them is not enough any more; it goes on comparing".to_owned(),
+        })
+    }
+}

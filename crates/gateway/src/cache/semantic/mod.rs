@@ -1,0 +1,286 @@
+//! Answers given to requests that ask the same in other words: from which similarity on is proven, not set.
+//!
+//! It keeps no answers of its own: it knows for which texts the [cache](super) has one, and which of them is nearest to another text. When that one's answer is given is
+//! [`SimilarityRule`]'s, which learns from answers that were compared.
+
+pub mod answer;
+pub mod endpoint;
+pub mod index;
+pub mod question;
+mod spec;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+
+use http::HeaderName;
+use plimsoll_math::rng::Stream;
+use plimsoll_policy::setting::SettingError;
+use plimsoll_policy::{NearUse, SimilarityRule, ThresholdStanding};
+use plimsoll_wire::prometheus::PrometheusPage;
+
+use super::CacheKey;
+use endpoint::{ASKED, Asking, Endpoint};
+use index::{Index, cosine};
+use question::Question;
+use spec::{EMBEDDINGS, JUDGE};
+pub use spec::{EndpointSpec, SameAnswer, SemanticSpec};
+
+/// Says how similar the text was whose answer this is.
+pub const SIMILARITY: HeaderName = HeaderName::from_static("x-plimsoll-similarity");
+/// The longest answer that is compared, bytes.
+const LONGEST_ANSWER: usize = 32 << 10;
+
+/// What became of requests that could ask the same as another, as metrics name it.
+const USES: [(Option<NearUse>, &str); 6] = [
+    (Some(NearUse::Far), "far"),
+    (Some(NearUse::Shadow), "shadow"),
+    (Some(NearUse::Audit), "audit"),
+    (Some(NearUse::Serve), "served"),
+    (Some(NearUse::Under), "under"),
+    (None, "not_embedded"),
+];
+
+/// What two answers are to each other.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum ComparedPair {
+    /// To a text, and to the one nearest to it.
+    Near,
+    /// To the same request twice.
+    Repeat,
+}
+
+const PAIRS: [(ComparedPair, &str); 2] = [(ComparedPair::Near, "near"), (ComparedPair::Repeat, "repeat")];
+const SAME: [(Option<bool>, &str); 3] = [(Some(true), "yes"), (Some(false), "no"), (None, "unknown")];
+
+/// See the module.
+pub struct Semantic {
+    spec: SemanticSpec,
+    embedder: Endpoint,
+    judge: Option<Endpoint>,
+    index: RwLock<Index>,
+    rule: Mutex<SimilarityRule>,
+    /// Could the last two answers that were to be compared not be?
+    blind: AtomicBool,
+    repeats: Mutex<Stream>,
+    uses: [AtomicU64; USES.len()],
+    compared: [[AtomicU64; SAME.len()]; PAIRS.len()],
+}
+
+impl Semantic {
+    /// Nothing is known.
+    ///
+    /// # Errors
+    /// An endpoint's URL can't be read.
+    pub fn new(spec: &SemanticSpec, seed: u64) -> Result<Semantic, SettingError> {
+        let bound = (spec.max_false_hits, spec.confidence);
+        Ok(Semantic {
+            embedder: Endpoint::new(EMBEDDINGS, &spec.embeddings)?,
+            judge: spec.judge().map(|judge| Endpoint::new(JUDGE, judge)).transpose()?,
+            index: RwLock::new(Index::new(spec.entries)),
+            rule: Mutex::new(SimilarityRule::new(&spec.thresholds, bound, spec.audit, seed)),
+            blind: AtomicBool::new(false),
+            repeats: Mutex::new(Stream::new(seed, "repeats", 0)),
+            uses: Default::default(),
+            compared: Default::default(),
+            spec: spec.clone(),
+        })
+    }
+
+    /// How it was asked for.
+    pub fn spec(&self) -> &SemanticSpec {
+        &self.spec
+    }
+
+    fn rule(&self) -> MutexGuard<'_, SimilarityRule> {
+        self.rule.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Are answers given at all? While answers can't be compared, none is: nothing is known of it then.
+    pub fn serves(&self) -> bool {
+        !self.blind.load(Ordering::Relaxed) && self.rule().in_force().is_some()
+    }
+
+    /// The threshold in force and what is known of it; `None` = no answers are given.
+    pub fn standing(&self) -> Option<ThresholdStanding> {
+        if self.blind.load(Ordering::Relaxed) {
+            return None;
+        }
+        let rule = self.rule();
+        let in_force = rule.in_force()?;
+        rule.standings().find(|of| of.threshold >= in_force)
+    }
+
+    /// What becomes of a request with such a neighbour, or none; one that is on its way to a replica may not be served. It is counted.
+    pub fn decide(&self, similarity: Option<f64>, may_serve: bool) -> NearUse {
+        let blind = self.blind.load(Ordering::Relaxed);
+        let decided = match similarity.map(|similarity| self.rule().decide(similarity)) {
+            Some(NearUse::Serve | NearUse::Under) if blind => NearUse::Shadow,
+            Some(NearUse::Serve) if !may_serve => NearUse::Under,
+            other => other.unwrap_or(NearUse::Far),
+        };
+        self.count(Some(decided));
+        decided
+    }
+
+    fn count(&self, what: Option<NearUse>) {
+        let place = USES.iter().position(|(of, _)| *of == what);
+        place.iter().for_each(|place| {
+            self.uses[*place].fetch_add(1, Ordering::Relaxed);
+        });
+    }
+
+    /// Is this request, which was answered before, answered by a replica again, to see whether it says the same?
+    pub fn repeats(&self) -> bool {
+        self.repeats.lock().unwrap_or_else(PoisonError::into_inner).chance(self.spec.audit)
+    }
+
+    /// A text's embedding. One that can't be had is counted.
+    pub async fn embed(&self, asking: &Asking<'_>, text: &str) -> Option<Box<[f32]>> {
+        let vector = self.embedder.embed(asking, &[text]).await.and_then(|mut each| each.pop());
+        if vector.is_none() {
+            self.count(None);
+        }
+        vector
+    }
+
+    /// The text of this context that is nearest to a vector and whose answer is kept; `kept` gives that.
+    pub fn nearest<T>(
+        &self,
+        context: &[u8; 32],
+        vector: &[f32],
+        kept: impl Fn(&CacheKey) -> Option<T>,
+    ) -> Option<(f64, T)> {
+        // Of what is kept no more most goes with the next text that comes.
+        for _ in 0..4 {
+            let found = self.index.read().unwrap_or_else(PoisonError::into_inner).nearest(context, vector);
+            let (similarity, key) = found?;
+            match kept(&key) {
+                Some(kept) => return Some((similarity, kept)),
+                None => self.index.write().unwrap_or_else(PoisonError::into_inner).forget(context, &key),
+            }
+        }
+        None
+    }
+
+    /// A text whose answer is kept from now on.
+    pub fn remember(
+        &self,
+        (context, key): ([u8; 32], CacheKey),
+        vector: Box<[f32]>,
+        is_kept: impl Fn(&CacheKey) -> bool,
+    ) {
+        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+        index.forget_oldest(is_kept);
+        index.insert(context, key, vector);
+    }
+
+    /// The longest answer that can be compared, bytes. A longer one is given to nobody else.
+    pub fn longest_answer(&self) -> usize {
+        match self.spec.same {
+            SameAnswer::Text | SameAnswer::Judge(_) => LONGEST_ANSWER,
+            SameAnswer::Embedding(_) => self.spec.text_bytes,
+        }
+    }
+
+    /// Are these two answers to a question the same? `ours` is none where it has no text that can be compared, and then it is another one.
+    pub async fn same(
+        &self,
+        asking: &Asking<'_>,
+        question: &Question,
+        (ours, theirs): (Option<&str>, &str),
+    ) -> Option<bool> {
+        let Some(ours) = ours else { return Some(false) };
+        if answer::same_words(ours, theirs) {
+            return Some(true);
+        }
+        match (&self.spec.same, &self.judge) {
+            (SameAnswer::Embedding(least), _) => {
+                let each = self.embedder.embed(asking, &[ours, theirs]).await?;
+                let [ours, theirs] = &each[..] else { return None };
+                Some(cosine(ours, theirs)? >= *least)
+            }
+            (SameAnswer::Judge(_), Some(judge)) => judge.judge(asking, &question.text, [ours, theirs]).await,
+            (SameAnswer::Text | SameAnswer::Judge(_), _) => Some(false),
+        }
+    }
+
+    /// Two answers were compared; `similarity`: of what they answer.
+    pub fn compared(&self, pair: ComparedPair, similarity: f64, same: Option<bool>) {
+        let places =
+            (PAIRS.iter().position(|(of, _)| *of == pair), SAME.iter().position(|(of, _)| *of == same));
+        if let (Some(pair), Some(same)) = places {
+            self.compared[pair][same].fetch_add(1, Ordering::Relaxed);
+        }
+        self.blind.store(same.is_none(), Ordering::Relaxed);
+        if let (ComparedPair::Near, Some(same)) = (pair, same) {
+            self.rule().learn(similarity, !same);
+        }
+    }
+
+    /// Writes what it counts on a page.
+    pub fn write(&self, page: &mut PrometheusPage) {
+        self.write_counts(page);
+        let texts = self.index.read().unwrap_or_else(PoisonError::into_inner).len();
+        page.gauge("plimsoll_gateway_semantic_texts", "Texts that are remembered.", &[(&[], texts as f64)]);
+        let (serving, standings): (_, Vec<ThresholdStanding>) =
+            (self.standing(), self.rule().standings().collect());
+        let help = "1: answers are given to near texts.";
+        page.gauge(
+            "plimsoll_gateway_semantic_serving",
+            help,
+            &[(&[], f64::from(u8::from(serving.is_some())))],
+        );
+        if let Some(serving) = serving {
+            let help = "The similarity from which on answers are given.";
+            page.gauge("plimsoll_gateway_semantic_threshold", help, &[(&[], serving.threshold)]);
+        }
+        let names: Vec<String> = standings.iter().map(|of| of.threshold.to_string()).collect();
+        let mut each = |name: &str, help: &str, value: &dyn Fn(&ThresholdStanding) -> f64| {
+            let of =
+                names.iter().zip(&standings).map(|(name, of)| ([("threshold", name.as_str())], value(of)));
+            family(PrometheusPage::gauge, page, (name, help), of);
+        };
+        let help = "Upper bound of the share of false hits at or over a similarity.";
+        each("plimsoll_gateway_semantic_false_hits_bound", help, &|of| of.upper);
+        let help = "Comparisons at or over a similarity that its bound rests on.";
+        each("plimsoll_gateway_semantic_window_compared", help, &|of| of.compared as f64);
+        let help = "Of these, with answers that differ.";
+        each("plimsoll_gateway_semantic_window_false", help, &|of| of.different as f64);
+    }
+
+    fn write_counts(&self, page: &mut PrometheusPage) {
+        let value = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
+        let uses = USES.iter().zip(&self.uses).map(|((_, name), count)| ([("use", *name)], value(count)));
+        let help = "Requests that may ask the same as another, by what became of them.";
+        family(PrometheusPage::counter, page, ("plimsoll_gateway_semantic_requests_total", help), uses);
+        let compared = PAIRS.iter().zip(&self.compared).flat_map(|((_, pair), counts)| {
+            SAME.iter()
+                .zip(counts)
+                .map(|((_, same), count)| ([("pair", *pair), ("same", *same)], value(count)))
+        });
+        let help = "Pairs of answers that were compared: to two near texts, and to one request twice.";
+        family(PrometheusPage::counter, page, ("plimsoll_gateway_semantic_compared_total", help), compared);
+        let endpoints = [Some(&self.embedder), self.judge.as_ref()].into_iter().flatten();
+        let asked = endpoints.flat_map(|of| {
+            ASKED.iter().zip(of.counts()).map(|(what, n)| ([("endpoint", of.name()), ("outcome", *what)], n))
+        });
+        let help = "Times that a server was to be asked for embeddings, or whether answers are the same.";
+        family(PrometheusPage::counter, page, ("plimsoll_gateway_semantic_asked_total", help), asked);
+    }
+}
+
+/// Writes a family of samples: [`PrometheusPage::counter`] or [`PrometheusPage::gauge`].
+fn family<'a, const N: usize>(
+    kind: Family,
+    page: &mut PrometheusPage,
+    (name, help): (&str, &str),
+    each: impl Iterator<Item = ([(&'a str, &'a str); N], f64)>,
+) {
+    let each: Vec<_> = each.collect();
+    let each: Vec<(&[(&str, &str)], f64)> =
+        each.iter().map(|(labels, value)| (&labels[..], *value)).collect();
+    kind(page, name, help, &each);
+}
+
+type Family =
+    for<'a> fn(&'a mut PrometheusPage, &str, &str, &[(&[(&str, &str)], f64)]) -> &'a mut PrometheusPage;
