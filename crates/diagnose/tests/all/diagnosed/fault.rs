@@ -397,6 +397,7 @@ impl Class {
                     name: name.to_owned(),
                     weight,
                     sizes,
+                    documents: None,
                     prompts: None,
                     model: None,
                     priority: None,

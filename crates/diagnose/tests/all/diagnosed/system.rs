@@ -189,6 +189,7 @@ impl System {
             name: name.to_owned(),
             weight,
             sizes: Some(sizes),
+            documents: None,
             prompts: None,
             model: None,
             priority: None,
