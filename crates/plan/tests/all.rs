@@ -25,5 +25,7 @@ mod plan_simulated;
 #[path = "all/plan_systems.rs"]
 #[expect(dead_code, reason = "some is for the example")]
 mod plan_systems;
+#[path = "all/replay.rs"]
+mod replay;
 #[path = "all/what_if.rs"]
 mod what_if;
