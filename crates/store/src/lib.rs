@@ -32,7 +32,7 @@ pub use error::{Result, StoreError};
 pub use follow::Follow;
 pub use reader::{
     Columns, Origin, Run, each_attempt, each_due, each_span, extent, open, open_with, read_manifest,
-    read_spans, replace_manifest,
+    read_spans, replace_manifest, samples_within,
 };
 pub use sink::{Health, Sink};
 pub use writer::RunWriter;

@@ -137,7 +137,7 @@ pub fn each_span(dir: &Path, mut each: impl FnMut(TraceSpan)) -> Result<()> {
 }
 
 /// Hands on each attempt of a finished run, in the order in which they ended, and gives its time series: no more than some hundred
-/// attempts are held. `None` = the run is not finished, and [`open`] reads its log.
+/// attempts are held. `None` = the run is not finished, and [`open`] reads its log. With [`Columns::Course`] the series stay where they are.
 ///
 /// # Errors
 /// As [`open`]; attempts that were handed on before stay so.
@@ -152,7 +152,17 @@ pub fn each_attempt(
     }
     requests::each(&path, columns, &mut each)?;
     let path = dir.join(folder::SERIES);
-    if path.exists() { series::read(&path).map(Some) } else { Ok(Some(Vec::new())) }
+    let has_series = columns != Columns::Course && path.exists();
+    if has_series { series::read(&path).map(Some) } else { Ok(Some(Vec::new())) }
+}
+
+/// The time series of a finished run in these spans (from, before).
+///
+/// # Errors
+/// As [`open`].
+pub fn samples_within(dir: &Path, spans: &[(At, At)]) -> Result<Vec<Sample>> {
+    let path = dir.join(folder::SERIES);
+    if path.exists() { series::read_within(&path, spans) } else { Ok(Vec::new()) }
 }
 
 /// Attempts of a finished run, and about how many bytes all of them take in memory: what its footer says. `None` = the run is not finished.
