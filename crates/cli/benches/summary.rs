@@ -2,8 +2,8 @@
 //! `cargo bench -p plimsoll --bench summary`. Words: `requests=1000000` `tokens=16` `times=3` `events=lists` (or `ends`: without the
 //! times between the first token and the last) `keep=FOLDER` (leaves the run there, and finds it there the next time).
 //!
-//! A made run is written with the store, opened and analysed with all its rows in memory (a million at most), and then shown, and held
-//! to a budget, by the binary itself. Every stamp has jitter of its own, one request in a hundred is shed, and rows come as their answers end: a
+//! A made run is written with the store, opened and analysed with all its rows in memory (a million at most), and then shown, held
+//! to a budget, diagnosed and ranked levers for by the binary itself. Every stamp has jitter of its own, one request in a hundred is shed, and rows come as their answers end: a
 //! run that repeats itself, or lies in order, would be read faster than a measurement.
 
 mod kit;
@@ -27,6 +27,8 @@ use plimsoll_store::{Columns, RunWriter};
 const BAR_S: f64 = 2.0;
 /// Held to a budget file of eight budgets, at most.
 const GATE_BAR_S: f64 = 3.0;
+/// Memory of a command that looks at single requests, at most.
+const MOST_MIB: f64 = 1024.0;
 /// Requests per second of the made run.
 const RATE_PER_S: i64 = 10_000;
 /// Redraws of the bootstrap, as for final findings.
@@ -67,6 +69,13 @@ fn main() -> ExitCode {
             let most_s = most_s * millions.max(1.0);
             let name = format!("plimsoll {}, exec to exit", words[0]);
             bar(&name, figure, &format!("< {most_s} s"), took_s < most_s);
+        }
+        // What looks at single requests takes a stretch of a long run: no more of ten million than of one.
+        for words in [&["diagnose", &run][..], &["levers", &run, "--level", "0"]] {
+            let Whole { took_s, cpu_s, peak_kib } = whole(words)?;
+            let peak_mib = peak_kib as f64 / 1024.0;
+            let figure = format!("{peak_mib:.0} MiB, {took_s:.2} s, {cpu_s:.2} CPU s");
+            bar(&format!("plimsoll {}, peak", words[0]), figure, "< 1024 MiB", peak_mib < MOST_MIB);
         }
         Ok(())
     })

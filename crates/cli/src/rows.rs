@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use plimsoll_measure::Streamed;
+use plimsoll_measure::excerpt::{Excerpt, LatencyCourses};
 use plimsoll_measure::findings::{Findings, KeptUp, LevelFinding, LevelSummary, Trust};
-use plimsoll_model::{Attempt, EndedBy, Load, Manifest, RunState, Sample};
+use plimsoll_model::{At, Attempt, EndedBy, Level, Load, Manifest, RunState, Sample, Span};
 use plimsoll_profile::cold_start;
 use plimsoll_report::figure::counted;
 use plimsoll_store::{Columns, Origin, Run, StoreError};
@@ -23,6 +24,10 @@ pub struct WholeRun {
     pub samples: Vec<Sample>,
     /// What was found.
     pub findings: Findings,
+    /// Of levels that have more rows than can be held, what is held of them; empty where all is.
+    pub excerpts: Vec<Excerpt>,
+    /// With them, rows that were due before an excerpt and still in flight at its beginning.
+    pub in_flight: Vec<Attempt>,
 }
 
 /// Reads a run folder, recovering it where its writer died, and judges its rows.
@@ -136,13 +141,76 @@ pub fn whole(dir: &Path) -> Result<WholeRun, Stop> {
             out::note(&format!("the findings could not be written into the folder: {e}"));
         }
     }
-    Ok(WholeRun { manifest, attempts, samples, findings })
+    Ok(WholeRun { manifest, attempts, samples, findings, excerpts: Vec::new(), in_flight: Vec::new() })
+}
+
+/// What the rows of a run may take in memory for a command that looks at single requests. What is computed of short answers takes four times as much:
+/// 2.9 kB a request in all, so that a command stays under 1 GiB.
+const HELD_BYTES: u64 = 160 << 20;
+
+/// Series are read of an excerpt and so much before and after it: a counter's growth begins at the scrape before.
+const SERIES_MARGIN: Span = Span::from_secs(60);
+
+/// A run for a command that looks at single requests: whole where its rows can be held, else of each level that has too many the stretch in
+/// which most were slow or failed, judged as if the level had been that. Who shows what is found says so ([`Excerpt::words`]).
+pub fn held(dir: &Path) -> Result<WholeRun, Stop> {
+    let found = excerpted(dir, HELD_BYTES).map_err(|e| Stop::usage(e.to_string()))?;
+    found.map_or_else(|| whole(dir), Ok)
+}
+
+/// `None` where all is to be read: it can be held, or is not a finished run of scheduled requests.
+fn excerpted(dir: &Path, most_bytes: u64) -> Result<Option<WholeRun>, StoreError> {
+    let Some((rows, bytes)) = plimsoll_store::extent(dir)?.filter(|(_, bytes)| *bytes > most_bytes) else {
+        return Ok(None);
+    };
+    let levels = plimsoll_store::read_manifest(dir)?.levels;
+    let mut courses = LatencyCourses::of(&levels);
+    let Some((mut manifest, _)) = each(dir, Columns::Course, |attempt| courses.push(attempt))? else {
+        return Ok(None);
+    };
+    let most = rows as f64 * most_bytes as f64 / bytes as f64 / levels.len().max(1) as f64;
+    let mut excerpts = courses.excerpts(most as u64);
+    let of = |level: u32| excerpts.iter().find(|excerpt| excerpt.level == level);
+    let spans: Vec<(At, At)> = levels.iter().map(|level| reach(level, of(level.id))).collect();
+    let (mut attempts, mut in_flight) = (Vec::new(), Vec::new());
+    plimsoll_store::each_due(dir, &spans, |attempt| match of(attempt.level) {
+        Some(part) if attempt.due >= part.to => {}
+        Some(part) if attempt.due < part.from => {
+            if attempt.end.is_none_or(|end| end > part.from) {
+                in_flight.push(attempt);
+            }
+        }
+        _ => attempts.push(attempt),
+    })?;
+    for level in &mut manifest.levels {
+        if let Some(part) = of(level.id) {
+            let first = |attempt: &&Attempt| attempt.level == part.level && attempt.attempt == 0;
+            *level = part.of_level(level, attempts.iter().filter(first).count() as u64);
+        }
+    }
+    let near = |level: &Level| (level.start - SERIES_MARGIN, level.drained + SERIES_MARGIN);
+    let spans: Vec<(At, At)> = manifest.levels.iter().map(near).collect();
+    let samples = plimsoll_store::samples_within(dir, &spans)?;
+    for part in &mut excerpts {
+        part.attempts = attempts.iter().filter(|attempt| attempt.level == part.level).count() as u64;
+    }
+    let findings = measure::findings(&manifest, &attempts, &samples);
+    manifest.findings = serde_json::to_value(&findings).ok();
+    Ok(Some(WholeRun { manifest, attempts, samples, findings, excerpts, in_flight }))
+}
+
+/// Between which due times a level's rows are read: of an excerpt also those that may be in flight at its beginning.
+fn reach(level: &Level, excerpt: Option<&Excerpt>) -> (At, At) {
+    match excerpt {
+        Some(part) => (part.from - part.longest.min(part.to - part.from), part.to),
+        None => (level.start, level.drained + Span(1)),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use plimsoll_lab::records::{MS, answer, failure, level, manifest};
-    use plimsoll_model::{How, Span, TcpFacts, Time};
+    use plimsoll_model::{How, TcpFacts, Time};
     use plimsoll_store::RunWriter;
 
     use super::*;
@@ -199,5 +267,90 @@ mod tests {
     fn a_run_that_paused_is_read_whole() {
         let (folder, _) = run(7_000);
         assert!(streamed(&folder.path().join("run")).expect("a run").is_none());
+    }
+
+    /// A level of 200 s at 100/s in which requests due from 120 to 122 s take three seconds, and a short one after it.
+    fn long() -> (tempfile::TempDir, Vec<Attempt>) {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut levels = vec![level(100.0, 200), level(100.0, 8)];
+        levels[1].id = 1;
+        let by = Span(210_000 * MS);
+        let after = &mut levels[1];
+        for at in [&mut after.start, &mut after.stop, &mut after.drained] {
+            *at += by;
+        }
+        let mut rows = Vec::new();
+        for request in 0..20_000u64 {
+            let due = request as i64 * 10;
+            let took =
+                if (120_000..122_000).contains(&due) { 3_000 } else { 60 + (request as i64 * 7919) % 40 };
+            rows.push(answer(request, due, 20, took, 6));
+        }
+        for request in 0..800u64 {
+            let mut row = answer(request, request as i64 * 10, 20, 80, 6);
+            row.level = 1;
+            row.shift(by);
+            rows.push(row);
+        }
+        (levels[0].arrivals, levels[1].arrivals) = (20_000, 800);
+        let manifest = manifest(levels);
+        let writer = RunWriter::create(&folder.path().join("run"), manifest.clone()).expect("a folder");
+        rows.sort_by_key(|row| row.end);
+        rows.iter().for_each(|row| writer.attempt(row));
+        for second in 0..300 {
+            let text = |text: &str| text.to_owned();
+            let at = At(second * 1_000 * MS);
+            let (source, name, labels) = (text("client"), text("in_flight"), text(""));
+            writer.sample(&Sample { at, source, name, labels, value: second as f64 });
+        }
+        writer.finish(manifest).expect("written");
+        (folder, rows)
+    }
+
+    #[test]
+    fn of_a_level_that_is_too_long_the_slow_stretch_is_held_whole() {
+        let (folder, rows) = long();
+        let dir = folder.path().join("run");
+        let (count, bytes) = plimsoll_store::extent(&dir).expect("a run").expect("finished");
+        assert_eq!(count, 20_800);
+        let in_memory = |a: &Attempt| size_of::<Attempt>() + size_of_val(&a.events[..]);
+        let truth: usize = rows.iter().map(in_memory).sum();
+        assert!((0.9..1.2).contains(&(bytes as f64 / truth as f64)), "{bytes} of {truth}");
+
+        assert!(excerpted(&dir, bytes).expect("a run").is_none(), "it fits");
+        // Room for 3000 attempts a level.
+        let run = excerpted(&dir, bytes * 6_000 / count).expect("a run").expect("too long");
+        let [part] = run.excerpts[..] else { panic!("{:?}", run.excerpts) };
+        assert!(part.from_s <= 120.0 && part.to_s >= 122.0 && part.slow_share == 1.0, "{part:?}");
+        assert!((2_500..=3_000).contains(&part.attempts), "{part:?}");
+        let same = |found: &[Attempt], wanted: &dyn Fn(&&Attempt) -> bool| {
+            let wanted: Vec<&Attempt> = rows.iter().filter(wanted).collect();
+            assert_eq!(found.iter().collect::<Vec<_>>(), wanted);
+        };
+        let of_part = |row: &&Attempt| row.level == 1 || (part.from..part.to).contains(&row.due);
+        same(&run.attempts, &of_part);
+        let beside = |row: &&Attempt| {
+            row.level == 0 && row.due < part.from && row.end.is_some_and(|at| at > part.from)
+        };
+        same(&run.in_flight, &beside);
+        assert!(!run.in_flight.is_empty());
+        let seconds: Vec<f64> = run.samples.iter().map(|sample| sample.value).collect();
+        let near = |at: &f64| *at >= part.from_s - 60.0 && *at < part.to_s + 63.0;
+        let near = |at: &f64| near(at) || (150.0..279.0).contains(at);
+        let wanted: Vec<f64> = (0..300).map(f64::from).filter(near).collect();
+        assert_eq!(
+            seconds, wanted,
+            "a minute around the excerpt (its slowest took 3 s) and the level from 210 to 219 s"
+        );
+        // Judged as if the level had been that.
+        let counts: Vec<u64> = run.findings.levels.iter().map(|l| l.summary.counts.requests).collect();
+        assert!(
+            counts[0] <= part.attempts && counts[0] > part.attempts / 2 && counts[1] == 800,
+            "{counts:?}"
+        );
+        assert_eq!(
+            (run.manifest.levels[0].start, run.manifest.levels[0].arrivals),
+            (part.from, part.attempts)
+        );
     }
 }

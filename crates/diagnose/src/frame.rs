@@ -85,6 +85,7 @@ impl<'a> Frames<'a> {
             chosen_of: if chosen { all } else { 0 },
             load: crate::load_words(&level.load),
             requests: self.now().rows.len() as u64,
+            excerpt: None,
             reference,
             baseline_level: self.before().map(|seen| seen.level.id),
             alone: self.candidate.alone.len() as u64,

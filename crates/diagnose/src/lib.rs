@@ -135,6 +135,7 @@ fn nothing_measured(case: &Case<'_>) -> Diagnosis {
             chosen_of: 0,
             load: "none".to_owned(),
             requests: 0,
+            excerpt: None,
             reference: Reference::Quiet,
             baseline_level: None,
             alone: 0,

@@ -161,7 +161,8 @@ const ENGINE: [&str; 3] = ["queue", "prefill", "decode"];
 const COALESCED_S: f64 = 2e-4;
 
 impl<'a> SeenLevel<'a> {
-    /// Reads a level. `attempts` may hold other levels' as well, in any order.
+    /// Reads a level. `attempts` may hold other levels' as well, in any order, and requests that were due before it began: of these is known
+    /// who was in flight beside its own, and nothing else is asked of them.
     pub fn read(level: &'a Level, attempts: &[Attempt]) -> SeenLevel<'a> {
         let mut own: Vec<&Attempt> = attempts.iter().filter(|a| a.level == level.id).collect();
         own.sort_by_key(|a| (a.request, a.attempt));
@@ -184,13 +185,16 @@ impl<'a> SeenLevel<'a> {
         for of in grouped {
             seen.push(of, &mut all_gaps);
         }
-        seen.due = seen.rows.iter().map(|row| row.due).collect();
         seen.gap_p50 = plimsoll_math::quantile::order_statistic(&mut all_gaps, 0.5).unwrap_or(f64::NAN);
         seen.gaps.sort_by(|a, b| a.to.total_cmp(&b.to));
         seen.lost.sort_by(|a, b| a.0.total_cmp(&b.0));
         seen.share_beginnings(&own);
         seen.count_beside();
         super::concurrency::count(&seen.rows, seen.replicas.len(), &mut seen.paces);
+        if seen.rows.first().is_some_and(|row| row.due < 0.0) {
+            seen.retain(|row| row.due >= 0.0);
+        }
+        seen.due = seen.rows.iter().map(|row| row.due).collect();
         seen
     }
 
@@ -254,7 +258,7 @@ impl<'a> SeenLevel<'a> {
     fn push(&mut self, of: &[&Attempt], all_gaps: &mut Vec<f64>) {
         let index = self.rows.len() as u32;
         let (first, last) = (of[0], of[of.len() - 1]);
-        for attempt in of {
+        for attempt in of.iter().filter(|of| of.due >= self.level.start) {
             *self.attempts_by.entry(attempt.outcome.how).or_default() += 1;
             if !attempt.outcome.is_finished() {
                 let at = attempt.end.or(attempt.sent).unwrap_or(attempt.due);

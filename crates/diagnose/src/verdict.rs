@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::cause::{Cause, Layer};
 use super::experiment::NextExperiment;
 use super::fact::{Is, Observed};
+use plimsoll_measure::excerpt::Excerpt;
 use plimsoll_measure::findings::{Estimate, Validity, unbounded};
 
 /// Version of this layout.
@@ -71,6 +72,9 @@ pub struct Subject {
     pub load: String,
     /// Requests in its window.
     pub requests: u64,
+    /// The part of the level that was looked at, where it has more than can be held; `None` = all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub excerpt: Option<Excerpt>,
     /// What it was held against: `baseline`, `probe`, `quiet`, `nothing`.
     pub reference: Reference,
     /// Level of the baseline.

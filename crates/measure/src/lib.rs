@@ -14,6 +14,7 @@
 pub mod budget;
 pub mod columns;
 pub mod counted;
+pub mod excerpt;
 pub mod faithful;
 pub mod findings;
 pub mod foreign;

@@ -27,5 +27,7 @@ mod plan_simulated;
 mod plan_systems;
 #[path = "all/recorded.rs"]
 mod recorded;
+#[path = "all/replay.rs"]
+mod replay;
 #[path = "all/what_if.rs"]
 mod what_if;

@@ -96,7 +96,8 @@ pub(crate) fn subject(name: &str, diagnosis: &Diagnosis) -> String {
         format!("; {} had the target to themselves", figure::count(subject.alone))
     });
     let requests = figure::count(subject.requests);
-    format!("{name}{level}{chosen}: {requests} requests at {}, {against}{alone}", subject.load)
+    let excerpt = subject.excerpt.map_or(String::new(), |part| format!("; {}", part.words()));
+    format!("{name}{level}{chosen}: {requests} requests at {}, {against}{alone}{excerpt}", subject.load)
 }
 
 fn evidence(found: &Verdict) -> Vec<String> {

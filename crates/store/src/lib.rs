@@ -31,8 +31,8 @@ pub use content::content_hash;
 pub use error::{Result, StoreError};
 pub use follow::Follow;
 pub use reader::{
-    Columns, Origin, Run, each_attempt, each_span, open, open_with, read_manifest, read_spans,
-    replace_manifest,
+    Columns, Origin, Run, each_attempt, each_due, each_span, extent, open, open_with, read_manifest,
+    read_spans, replace_manifest, samples_within,
 };
 pub use sink::{Health, Sink};
 pub use writer::RunWriter;

@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use plimsoll_model::run::SCHEMA_VERSION;
-use plimsoll_model::{Attempt, Manifest, RunState, Sample, TraceSpan};
+use plimsoll_model::{At, Attempt, Manifest, RunState, Sample, TraceSpan};
 
 use crate::error::{Result, StoreError};
 use crate::folder::{self, Owner};
@@ -19,6 +19,8 @@ use crate::{requests, series, spans};
 /// Which columns of a run to read.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub enum Columns {
+    /// When each attempt was due and ended, and how: of which level, and nothing else.
+    Course,
     /// All of them.
     #[default]
     All,
@@ -135,7 +137,7 @@ pub fn each_span(dir: &Path, mut each: impl FnMut(TraceSpan)) -> Result<()> {
 }
 
 /// Hands on each attempt of a finished run, in the order in which they ended, and gives its time series: no more than some hundred
-/// attempts are held. `None` = the run is not finished, and [`open`] reads its log.
+/// attempts are held. `None` = the run is not finished, and [`open`] reads its log. With [`Columns::Course`] the series stay where they are.
 ///
 /// # Errors
 /// As [`open`]; attempts that were handed on before stay so.
@@ -150,7 +152,34 @@ pub fn each_attempt(
     }
     requests::each(&path, columns, &mut each)?;
     let path = dir.join(folder::SERIES);
-    if path.exists() { series::read(&path).map(Some) } else { Ok(Some(Vec::new())) }
+    let has_series = columns != Columns::Course && path.exists();
+    if has_series { series::read(&path).map(Some) } else { Ok(Some(Vec::new())) }
+}
+
+/// The time series of a finished run in these spans (from, before).
+///
+/// # Errors
+/// As [`open`].
+pub fn samples_within(dir: &Path, spans: &[(At, At)]) -> Result<Vec<Sample>> {
+    let path = dir.join(folder::SERIES);
+    if path.exists() { series::read_within(&path, spans) } else { Ok(Vec::new()) }
+}
+
+/// Attempts of a finished run, and about how many bytes all of them take in memory: what its footer says. `None` = the run is not finished.
+///
+/// # Errors
+/// As [`open`].
+pub fn extent(dir: &Path) -> Result<Option<(u64, u64)>> {
+    let path = dir.join(folder::REQUESTS);
+    if path.exists() { requests::extent(&path).map(Some) } else { Ok(None) }
+}
+
+/// Hands on each attempt of a finished run that is due in one of these spans (from, before), with all of its columns.
+///
+/// # Errors
+/// As [`open`]; attempts that were handed on before stay so.
+pub fn each_due(dir: &Path, spans: &[(At, At)], mut each: impl FnMut(Attempt)) -> Result<()> {
+    requests::each_due(&dir.join(folder::REQUESTS), spans, &mut each)
 }
 
 /// Where the spans of a finished run are or would be, after a recovery where one is due; `None` = it is still being written.

@@ -11,8 +11,8 @@ use plimsoll_model::{At, Attempt, Broken, By, Event, EventKind, How, ServerStage
 use crate::error::Result;
 use crate::reader::Columns;
 use crate::table::{
-    ColumnReading, Got, Table, each_batch, flag, flag_list, int, int_list, maybe_int, maybe_text, read_rows,
-    text, text_list,
+    ColumnReading, Got, Table, each_batch, each_fact, each_group, flag, flag_list, int, int_list, maybe_int,
+    maybe_text, read_rows, text, text_list,
 };
 
 /// The columns, in order.
@@ -255,12 +255,45 @@ pub(crate) fn each(path: &Path, columns: Columns, each: &mut dyn FnMut(&Attempt)
     each_batch(path, blank, |r| take(r, columns), |rows| rows.iter().for_each(&mut *each))
 }
 
+/// Hands on each attempt due in one of these spans. Rows lie in the order in which attempts ended, which is nearly that of their due times, so that
+/// row groups without one of them are told by their statistics and not decoded.
+pub(crate) fn each_due(path: &Path, spans: &[(At, At)], each: &mut dyn FnMut(Attempt)) -> Result<()> {
+    let within = |due: At| spans.iter().any(|(from, to)| (*from..*to).contains(&due));
+    let may_hold = |(least, most): (i64, i64)| spans.iter().any(|(from, to)| least < to.0 && most >= from.0);
+    each_group(
+        path,
+        blank,
+        |r| take(r, Columns::All),
+        |group| group.between("due_ns").is_none_or(may_hold),
+        |rows| rows.into_iter().filter(|row| within(row.due)).for_each(&mut *each),
+    )
+}
+
+/// Attempts of the file at `path`, and about how many bytes all of them take in memory.
+pub(crate) fn extent(path: &Path) -> Result<(u64, u64)> {
+    let (mut rows, mut bytes) = (0u64, 0u64);
+    // A footer that lies has any number in it.
+    let mut add = |count: u64, size: usize| bytes = bytes.saturating_add(count.saturating_mul(size as u64));
+    each_fact(path, |group| {
+        rows = rows.saturating_add(group.rows());
+        add(group.rows(), size_of::<Attempt>());
+        add(group.values("event_offset_ns").0, size_of::<Event>());
+        add(group.values("prompt_blocks").0, size_of::<u64>());
+        add(group.values("text").1, 1);
+    })?;
+    Ok((rows, bytes))
+}
+
 fn blank() -> Attempt {
     Attempt::new(0, 0, 0, At::ZERO)
 }
 
 /// Which column goes where in an attempt. A row may have held another attempt before: whatever is set is set for every row.
 fn take(r: &mut ColumnReading<'_, Attempt>, columns: Columns) -> Got<()> {
+    course(r)?;
+    if columns == Columns::Course {
+        return Ok(());
+    }
     findings(r)?;
     if matches!(columns, Columns::Budget | Columns::All) {
         stages(r)?;
@@ -274,23 +307,28 @@ fn take(r: &mut ColumnReading<'_, Attempt>, columns: Columns) -> Got<()> {
     Ok(())
 }
 
-/// What findings are computed from, and who a request was: [`Columns::Findings`].
-fn findings(r: &mut ColumnReading<'_, Attempt>) -> Got<()> {
+/// Which, when and how each ended: [`Columns::Course`].
+fn course(r: &mut ColumnReading<'_, Attempt>) -> Got<()> {
     r.int("request", |a: &mut Attempt, v| a.request = v)?;
-    r.int("attempt", |a, v| a.attempt = v)?;
     r.int("level", |a, v| a.level = v)?;
+    r.int("due_ns", |a, v| a.due = At(v))?;
+    r.maybe_int("end_ns", |a, v| a.end = v.map(At))?;
+    r.word("outcome", How::from_name, |a, how| a.outcome.how = how)
+}
+
+/// What findings are computed from besides, and who a request was: [`Columns::Findings`].
+fn findings(r: &mut ColumnReading<'_, Attempt>) -> Got<()> {
+    r.int("attempt", |a: &mut Attempt, v| a.attempt = v)?;
     r.maybe_int("session", |a, v| a.session = v)?;
     r.int("turn", |a, v| a.turn = v)?;
     r.maybe_int("turns", |a, v| a.turns = v.unwrap_or(0))?;
     r.int("class", |a, v| a.class = v)?;
     r.maybe_int("target", |a, v| a.target = v.unwrap_or(0))?;
-    r.int("due_ns", |a, v| a.due = At(v))?;
     r.maybe_int("sent_ns", |a, v| a.sent = v.map(At))?;
     r.maybe_int("first_byte_ns", |a, v| a.first_byte = v.map(At))?;
     r.maybe_int("first_token_ns", |a, v| a.first_token = v.map(At))?;
     r.maybe_int("first_visible_ns", |a, v| a.first_visible = v.map(At))?;
     r.maybe_int("last_token_ns", |a, v| a.last_token = v.map(At))?;
-    r.maybe_int("end_ns", |a, v| a.end = v.map(At))?;
     r.int_list("event_offset_ns", |a, offsets: &[i64]| {
         a.events.clear();
         a.events.extend(offsets.iter().map(|offset| event_at(*offset)));
@@ -319,7 +357,6 @@ fn findings(r: &mut ColumnReading<'_, Attempt>) -> Got<()> {
     tcp(r)?;
     r.flag("kernel_stamps", |a, v| a.kernel_stamps = v)?;
     r.maybe_int("status", |a, v| a.answer.status = v)?;
-    r.word("outcome", How::from_name, |a, how| a.outcome.how = how)?;
     r.word("outcome_by", By::from_name, |a, by| a.outcome.by = by)?;
     r.maybe_word("broken", Broken::from_name, |a, broken| a.answer.broken = broken)?;
     r.maybe_text("error", |a, text| {

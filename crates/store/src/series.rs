@@ -8,7 +8,7 @@ use std::path::Path;
 use plimsoll_model::{At, Sample};
 
 use crate::error::Result;
-use crate::table::{Table, int, read_rows, real, text};
+use crate::table::{ColumnReading, Got, Table, each_batch, int, read_rows, real, text};
 
 /// The columns, in order.
 pub const SCHEMA: &str = "
@@ -66,27 +66,35 @@ impl SeriesFile {
 
 /// Reads the file at `path`.
 pub(crate) fn read(path: &Path) -> Result<Vec<Sample>> {
-    let blank = || Sample {
-        at: At::ZERO,
-        source: String::new(),
-        name: String::new(),
-        labels: String::new(),
-        value: f64::NAN,
-    };
-    read_rows(path, blank, |r| {
-        r.int("at_ns", |s: &mut Sample, at| s.at = At(at))?;
-        r.text("source", |s, text| {
-            s.source = text.to_owned();
-            Ok(())
-        })?;
-        r.text("name", |s, text| {
-            s.name = text.to_owned();
-            Ok(())
-        })?;
-        r.text("labels", |s, text| {
-            s.labels = text.to_owned();
-            Ok(())
-        })?;
-        r.real("value", |s, value| s.value = value)
-    })
+    read_rows(path, blank, take)
+}
+
+/// Reads of the same what lies in one of these spans: no more than that and some hundred rows are held.
+pub(crate) fn read_within(path: &Path, spans: &[(At, At)]) -> Result<Vec<Sample>> {
+    let within = |sample: &&Sample| spans.iter().any(|(from, to)| (*from..*to).contains(&sample.at));
+    let mut kept = Vec::new();
+    each_batch(path, blank, take, |rows| kept.extend(rows.iter().filter(within).cloned()))?;
+    Ok(kept)
+}
+
+fn blank() -> Sample {
+    let text = String::new;
+    Sample { at: At::ZERO, source: text(), name: text(), labels: text(), value: f64::NAN }
+}
+
+fn take(r: &mut ColumnReading<'_, Sample>) -> Got<()> {
+    r.int("at_ns", |s: &mut Sample, at| s.at = At(at))?;
+    r.text("source", |s, text| {
+        s.source = text.to_owned();
+        Ok(())
+    })?;
+    r.text("name", |s, text| {
+        s.name = text.to_owned();
+        Ok(())
+    })?;
+    r.text("labels", |s, text| {
+        s.labels = text.to_owned();
+        Ok(())
+    })?;
+    r.real("value", |s, value| s.value = value)
 }

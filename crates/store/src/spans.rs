@@ -163,7 +163,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<TraceSpan>> {
 
 /// Reads the file at `path` and hands each span on.
 pub(crate) fn each(path: &Path, each: &mut dyn FnMut(TraceSpan)) -> Result<()> {
-    each_group(path, TraceSpan::blank, columns, |rows| rows.into_iter().for_each(&mut *each))
+    each_group(path, TraceSpan::blank, columns, |_| true, |rows| rows.into_iter().for_each(&mut *each))
 }
 
 /// Which column goes where in a span.

@@ -5,6 +5,7 @@
 use crate::rows;
 use std::path::Path;
 
+use plimsoll_measure::excerpt::Excerpt;
 use plimsoll_measure::findings::{BudgetSpec, Held, LevelSummary};
 use plimsoll_model::{Attempt, Manifest, Sample};
 use plimsoll_plan::levers::{
@@ -40,14 +41,14 @@ pub fn run(args: &LeversArgs) -> Result<Exit, Stop> {
     };
     let efforts = efforts(args)?;
     let asked = asked(args)?;
-    let mut rows = rows::whole(dir)?;
+    let mut rows = rows::held(dir)?;
     let mut lines = line_spec(&rows.manifest);
     if let Some(budget) = asked {
         lines.budget = Some(budget);
         rows.findings = plimsoll_measure::analyse(&rows.manifest, &rows.attempts, &rows.samples, &lines);
     }
     let floor = wait::floor(&rows);
-    let rows::WholeRun { manifest, attempts, samples, findings } = &rows;
+    let rows::WholeRun { manifest, attempts, samples, findings, excerpts, .. } = &rows;
     let summary = rows::level(findings, args.level, NO_LEVEL)?;
     let recorded = Recorded::of(manifest).ok();
     let (world, band) = world(args, dir, &rows, recorded.as_ref())?;
@@ -58,6 +59,7 @@ pub fn run(args: &LeversArgs) -> Result<Exit, Stop> {
     let mut found =
         judge(manifest, (attempts, samples, floor), summary, (world.as_ref(), recorded.as_ref()), &spec)?;
     found.place(&findings.lines, summary);
+    found.beside.extend(excerpts.iter().filter(|part| part.level == summary.level).map(Excerpt::words));
     match args.format {
         Format::Text => out::line(&page::render(&dir.display().to_string(), &found)),
         Format::Json => out::json(&found),

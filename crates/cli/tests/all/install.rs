@@ -231,12 +231,14 @@ fn the_hook_refuses_a_budget_that_can_t_be_read() {
 fn the_image_is_the_same_twice_and_runs_as_nobody() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let folder = tempfile::tempdir().expect("a folder");
-    let made = |name: &str, binary: &Path| {
+    let of = |name: &str, binary: &Path, further: &[&Path]| {
         let dir = folder.path().join(name);
         let script = root.join("scripts/oci-image");
-        let said = Command::new("python3").arg(script).arg(binary).arg(&dir).arg("1.2.3").output();
+        let mut python = Command::new("python3");
+        let said = python.arg(script).arg(binary).arg(&dir).arg("1.2.3").args(further).output();
         (dir, said.expect("python3"))
     };
+    let made = |name: &str, binary: &Path| of(name, binary, &[]);
     let bench = Path::new(PLIMSOLL).with_file_name("plimsoll-bench");
     let (dir, said) = made("one", &bench);
     assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
@@ -247,10 +249,11 @@ fn the_image_is_the_same_twice_and_runs_as_nobody() {
 for blob in pathlib.Path(sys.argv[1], 'blobs/sha256').iterdir():
     assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name, blob";
     assert!(Command::new("python3").args(["-c", held]).arg(&dir).status().expect("python3").success());
-    let blob = |digest: &Value| {
+    let blob_of = |dir: &Path, digest: &Value| {
         let digest = digest["digest"].as_str().and_then(|digest| digest.strip_prefix("sha256:"));
         read(&dir.join("blobs/sha256").join(digest.expect("a digest")))
     };
+    let blob = |digest: &Value| blob_of(&dir, digest);
     let json = |bytes: Vec<u8>| serde_json::from_slice::<Value>(&bytes).expect("JSON");
     let manifest = json(blob(&json(read(&dir.join("index.json")))["manifests"][0]));
     let config = json(blob(&manifest["config"]));
@@ -267,6 +270,21 @@ for blob in pathlib.Path(sys.argv[1], 'blobs/sha256').iterdir():
     assert!(line("usr/bin/plimsoll").starts_with("-rwxr-xr-x 0/0"), "{listed}");
     assert!(line("work/").contains("65532/65532"), "what it writes is its own: {listed}");
     assert!(!listed.contains("bin/sh"), "{listed}");
+    // With another machine's beside it the name is an index's, in which each is found by its machine.
+    let mut other = read(&bench);
+    other[18..20].copy_from_slice(&if machine == "amd64" { 183u16 } else { 62 }.to_le_bytes());
+    let foreign = folder.path().join("foreign");
+    fs::write(&foreign, other).expect("written");
+    let (both, said) = of("both", &bench, &[&foreign]);
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    let top = json(read(&both.join("index.json")))["manifests"][0].clone();
+    assert_eq!(top["mediaType"], "application/vnd.oci.image.index.v1+json");
+    let each = json(blob_of(&both, &top))["manifests"].clone();
+    let machines: Vec<&Value> = [0, 1].iter().map(|n| &each[n]["platform"]["architecture"]).collect();
+    assert!(
+        machines[0] == machine && machines.contains(&&"arm64".into()) && machines.contains(&&"amd64".into())
+    );
+    assert_eq!(json(blob_of(&both, &each[0])), manifest);
     // What is no program for Linux is refused in one line.
     let (_, said) = made("none", &root.join("README.md"));
     let why = String::from_utf8_lossy(&said.stderr).into_owned();

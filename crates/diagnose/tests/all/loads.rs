@@ -3,6 +3,7 @@
 //! In an open loop the median time there is ln 2 / (μ − λ) and ρ / (1 − ρ) requests are there on average; in a closed loop each of n waits for n
 //! services.
 
+use plimsoll_diagnose::seen::{RequestRow, SeenLevel};
 use plimsoll_diagnose::{Answer, Case, Cause, DiagnoseSpec, Diagnosis, RunData, YesNo, diagnose};
 use plimsoll_measure::server_side::SCRAPE;
 use plimsoll_model::{At, Attempt, Fingerprint, Level, Load, Sample, ServerStage, Span};
@@ -169,4 +170,29 @@ fn a_wave_that_begins_at_a_look_stands_in_front_of_nothing() {
     }
     let found = ask(None, &wave, None);
     assert_ne!(found.verdicts[0].cause, Cause::ConnectionLimit, "{}", found.headline);
+}
+
+/// Of a part of a level, read with those that were in flight at its beginning, each request has beside it whom it had.
+#[test]
+fn a_part_of_a_level_knows_who_was_in_flight() {
+    let run = run(&[open(0.9)]);
+    let level = &run.levels[0];
+    let from = level.start + Span::from_secs(300);
+    let part = Level { start: from, ..level.clone() };
+    let own = |keep: &dyn Fn(&Attempt) -> bool| -> Vec<Attempt> {
+        run.attempts.iter().filter(|attempt| keep(attempt)).cloned().collect()
+    };
+    let beside = |seen: &SeenLevel<'_>, from_s: f64| -> Vec<(u64, u32, i64)> {
+        let of = |row: &RequestRow| (row.request, row.beside, (1e6 * row.beside_streaming).round() as i64);
+        seen.rows.iter().filter(|row| row.due >= from_s).map(of).collect()
+    };
+    let truth = beside(&SeenLevel::read(level, &run.attempts), 300.0);
+    let with = own(&|attempt| attempt.due >= from || attempt.end.is_some_and(|end| end > from));
+    let seen = SeenLevel::read(&part, &with);
+    assert!(truth.len() > 10_000 && truth[0].1 > 0, "somebody waits at 0.9 of the limit");
+    assert_eq!(beside(&seen, f64::MIN), truth);
+    assert_eq!(seen.due.len(), truth.len());
+    assert_eq!(seen.attempts_by.values().sum::<u64>(), truth.len() as u64);
+    let without = SeenLevel::read(&part, &own(&|attempt| attempt.due >= from)).rows[0].beside;
+    assert_eq!(without, 0, "those before it would be forgotten");
 }

@@ -1,6 +1,7 @@
-//! Budget files and scenarios: YAML and JSON that somebody else wrote.
+//! Budget files, scenarios and engines: YAML and JSON that somebody else wrote.
 
 use plimsoll_judge::budget::{BudgetFile, check_shape, read_split};
+use plimsoll_sim::EngineSpec;
 use plimsoll_workload::Scenario;
 use serde_json::Value;
 
@@ -10,6 +11,9 @@ pub fn check(bytes: &[u8]) {
         let _ = check_shape(&value);
         let _ = read_split(&value);
         let _ = Scenario::from_json(&value);
+        if let Ok(engine) = serde_json::from_value::<EngineSpec>(value) {
+            let _ = engine.validate();
+        }
     }
     if let Ok(file) = serde_saphyr::from_str::<BudgetFile>(text) {
         let _ = file.check();

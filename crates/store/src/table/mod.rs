@@ -9,7 +9,7 @@ mod guard;
 mod read;
 mod write;
 
-pub(crate) use read::{ColumnReading, Got, each_batch, each_group, read_rows};
+pub(crate) use read::{ColumnReading, Got, each_batch, each_fact, each_group, read_rows};
 
 /// What the footer's maker begins with.
 const MAKER: &str = "plimsoll ";

@@ -19,7 +19,9 @@ use parquet::basic::Type as Physical;
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::ByteArray;
 use parquet::errors::ParquetError;
+use parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
 use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
+use parquet::file::statistics::Statistics;
 
 use super::feed::{Batch, FoundColumn, Levels, alike, converted, same};
 use super::guard::{GROUP_VALUES_MAX, GuardedFile, PageGuard};
@@ -77,19 +79,72 @@ pub(crate) fn each_batch<R>(
     Ok(())
 }
 
-/// Reads the rows as [`read_rows`] does and hands them on a group at a time: no more than one is held.
+/// Reads the rows as [`read_rows`] does and hands them on a group at a time: no more than one is held. Groups that `wanted` refuses are passed by.
 pub(crate) fn each_group<R>(
     path: &Path,
     blank: impl Fn() -> R,
     columns: impl Fn(&mut ColumnReading<'_, R>) -> Got<()>,
+    wanted: impl Fn(&GroupFacts<'_>) -> bool,
     mut each: impl FnMut(Vec<R>),
 ) -> Result<()> {
     let reader = opened(path)?;
+    let ours = is_ours(&reader);
     for index in 0..reader.num_row_groups() {
+        let group = reader.metadata().row_group(index);
+        if !wanted(&GroupFacts { group, ours }) {
+            continue;
+        }
         let rows = shielded(|| read_group(&reader, index, &blank, &columns));
         each(rows.map_err(|error| StoreError::parquet(path, "read", error))?);
     }
     Ok(())
+}
+
+/// What the footer of the file at `path` says of each of its row groups.
+pub(crate) fn each_fact(path: &Path, mut each: impl FnMut(&GroupFacts<'_>)) -> Result<()> {
+    let reader = opened(path)?;
+    let ours = is_ours(&reader);
+    reader.metadata().row_groups().iter().for_each(|group| each(&GroupFacts { group, ours }));
+    Ok(())
+}
+
+/// What the footer says of a row group.
+pub(crate) struct GroupFacts<'g> {
+    group: &'g RowGroupMetaData,
+    ours: bool,
+}
+
+impl GroupFacts<'_> {
+    /// Its rows.
+    pub(crate) fn rows(&self) -> u64 {
+        self.group.num_rows().max(0) as u64
+    }
+
+    /// Values of a column (an empty list counts as one), and their bytes before they were compressed; none of a column that is not there.
+    pub(crate) fn values(&self, name: &str) -> (u64, u64) {
+        let found = self.column(name);
+        found.map_or((0, 0), |c| (c.num_values().max(0) as u64, c.uncompressed_size().max(0) as u64))
+    }
+
+    /// Least and most of a column of 64-bit integers; `None` where nothing says so that is to be believed.
+    pub(crate) fn between(&self, name: &str) -> Option<(i64, i64)> {
+        match self.column(name).filter(|_| self.ours)?.statistics()? {
+            Statistics::Int64(seen) => seen.min_opt().copied().zip(seen.max_opt().copied()),
+            _ => None,
+        }
+    }
+
+    fn column(&self, name: &str) -> Option<&ColumnChunkMetaData> {
+        let named =
+            |c: &&ColumnChunkMetaData| c.column_path().parts().first().is_some_and(|part| part == name);
+        self.group.columns().iter().find(named)
+    }
+}
+
+/// Did this program write the file?
+fn is_ours(reader: &SerializedFileReader<GuardedFile>) -> bool {
+    let maker = reader.metadata().file_metadata().created_by();
+    maker.is_some_and(|maker| maker.starts_with(MAKER))
 }
 
 fn opened(path: &Path) -> Result<SerializedFileReader<GuardedFile>> {
@@ -192,9 +247,7 @@ impl<'g, R: 'g> Filling<'g, R> {
                 return Err(fault(format!("column {name} lies outside the file")));
             }
         }
-        let maker = reader.metadata().file_metadata().created_by();
-        let ours = maker.is_some_and(|maker| maker.starts_with(MAKER));
-        let mut reading = ColumnReading { group, ours, jobs: Vec::new() };
+        let mut reading = ColumnReading { group, ours: is_ours(reader), jobs: Vec::new() };
         columns(&mut reading)?;
         Ok(Filling { jobs: reading.jobs, left, begun: false })
     }

@@ -2,7 +2,7 @@
 
 use plimsoll_wire::log::{LogFeed, LogKind, sniff};
 
-const ALL: [LogKind; 7] = [
+const ALL: [LogKind; 8] = [
     LogKind::LiteLlm,
     LogKind::Dynamo,
     LogKind::Envoy,
@@ -10,6 +10,7 @@ const ALL: [LogKind; 7] = [
     LogKind::Combined,
     LogKind::Vllm,
     LogKind::LlamaCpp,
+    LogKind::Weka,
 ];
 
 pub fn check(input: &[u8]) {

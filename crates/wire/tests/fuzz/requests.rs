@@ -1,9 +1,11 @@
-//! What clients ask of the simulated engine, and what KServe servers say of their models.
+//! What clients ask of the simulated engine, the media in it, bodies as templates, and what KServe servers say of their models.
 
 use plimsoll_model::Protocol;
 use plimsoll_wire::kserve::metadata;
 use plimsoll_wire::kserve::server::{FrontModel, ServedInput, parse as parse_inference};
+use plimsoll_wire::media::read_head;
 use plimsoll_wire::server::{parse, parse_form};
+use plimsoll_wire::template::Template;
 
 pub fn check(bytes: &[u8]) {
     for endpoint in Protocol::ALL {
@@ -21,6 +23,10 @@ pub fn check(bytes: &[u8]) {
     // As Triton's clients send it: so many bytes of JSON, and the tensors after them.
     if let [length, body @ ..] = bytes {
         let _ = parse_inference(&model, body, Some(&length.to_string()));
+    }
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        let _ = read_head(text);
+        let _ = Template::parse(text);
     }
     let _ = metadata::read_server(bytes);
     let _ = metadata::read_model(bytes);

@@ -35,7 +35,7 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     if let Some(window) = PageWindow::read(dir)? {
         return of_window(args, name, &window);
     }
-    let rows = rows::whole(dir)?;
+    let rows = held(dir)?;
     if of_levels(args).is_none()
         && let Some(exit) = url::of_run(dir, &rows, args)?
     {
@@ -55,7 +55,12 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
     let baseline = before.as_ref().map(|run| RunData::of(&run.manifest, &run.attempts, &run.samples)).or(own);
     let (budget, device) = (budget.as_ref(), device.as_ref());
     let validity = Some(&rows.findings.validity);
-    let diagnosis = diagnose(&Case { candidate, baseline, budget, device, validity, spec: &spec });
+    let mut diagnosis = diagnose(&Case { candidate, baseline, budget, device, validity, spec: &spec });
+    let level = diagnosis.subject.level;
+    diagnosis.subject.excerpt = rows.excerpts.iter().find(|part| Some(part.level) == level).copied();
+    for part in before.iter().flat_map(|run| &run.excerpts) {
+        out::note(&format!("--baseline: {}", part.words()));
+    }
     print(args, name, &diagnosis)
 }
 
@@ -112,7 +117,14 @@ fn before(base: &Path, dir: &Path) -> Result<rows::WholeRun, Stop> {
         let (base, dir) = (base.display(), dir.display());
         return Err(Stop::usage(format!("--baseline {base}: {dir} itself; name the run of before")));
     }
-    rows::whole(base)
+    held(base)
+}
+
+/// The rows, and with an excerpt who was in flight at its beginning.
+fn held(dir: &Path) -> Result<rows::WholeRun, Stop> {
+    let mut run = rows::held(dir)?;
+    run.attempts.append(&mut run.in_flight);
+    Ok(run)
 }
 
 /// The flag that only the levels of an ordinary run have a meaning for, where it is given.

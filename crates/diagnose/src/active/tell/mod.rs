@@ -202,6 +202,7 @@ fn subject(blocks: &[ExperimentLevel]) -> Subject {
         level: of(blocks, ExperimentKind::Watch).next().map(|block| block.level.id),
         load: if loads.is_empty() { "one at a time".into() } else { loads.join(", ") },
         requests: blocks.iter().map(|block| block.rows.len() as u64).sum(),
+        excerpt: None,
         reference: Reference::Probe,
         baseline_level: of(blocks, ExperimentKind::Alone).next().map(|block| block.level.id),
         alone: of(blocks, ExperimentKind::Alone).map(|block| block.rows.len() as u64).sum(),

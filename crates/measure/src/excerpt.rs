@@ -1,0 +1,275 @@
+//! Which part of a level to look at where it has more requests than can be held: the stretch of its time in which most were slow or failed.
+//!
+//! Causes are found in what happens side by side (queues, stalls, who was in flight), so what is taken is whole: every request due from one
+//! instant to another. Every hundredth request lost: nothing is side by side in it. A stretch from the middle lost: an incident lies elsewhere.
+//! The choice favours what is slow, as one who looks at a curve does, and must be said beside what is found.
+
+use std::collections::BTreeMap;
+
+use plimsoll_model::{At, Attempt, Level, Span};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::say::{number, percent};
+
+/// Parts of a level's time that are counted by themselves.
+const PARTS: usize = 1024;
+/// Classes of latency, four to a doubling: the longest that a nanosecond counter holds is in the last.
+const CLASSES: usize = 256;
+/// Slow is what is in a higher class than this share of the level.
+const SLOW_FROM: f64 = 0.95;
+
+/// The part of a level that was looked at.
+#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Excerpt {
+    /// The level.
+    pub level: u32,
+    /// Attempts that it has.
+    pub of: u64,
+    /// Attempts that were looked at, about; whoever reads them knows.
+    pub attempts: u64,
+    /// Those due from here on, s since the level began …
+    pub from_s: f64,
+    /// … and before here.
+    pub to_s: f64,
+    /// Of the attempts that were slow (in the level's slowest twentieth) or failed, the share that is in it.
+    pub slow_share: f64,
+    /// The same on the run's axis.
+    #[serde(skip)]
+    pub from: At,
+    /// The same on the run's axis.
+    #[serde(skip)]
+    pub to: At,
+    /// The longest that an attempt of the level took.
+    #[serde(skip)]
+    pub longest: Span,
+}
+
+impl Excerpt {
+    /// The level as if it had been this part; `arrivals` of it.
+    pub fn of_level(&self, level: &Level, arrivals: u64) -> Level {
+        let drained = (self.to + self.longest).min(level.drained).max(self.to);
+        Level { start: self.from, stop: self.to, drained, arrivals, ..level.clone() }
+    }
+
+    /// What a person must know of it.
+    pub fn words(&self) -> String {
+        format!(
+            "{} of the {} attempts of level {} are looked at, those due from {} to {} s of it, where most were slow or failed ({} of all that were)",
+            self.attempts,
+            self.of,
+            self.level,
+            number(self.from_s),
+            number(self.to_s),
+            percent(self.slow_share)
+        )
+    }
+}
+
+/// How a run's levels went, attempt by attempt, of which none is kept.
+pub struct LatencyCourses(BTreeMap<u32, LatencyCourse>);
+
+/// How one went.
+struct LatencyCourse {
+    start: At,
+    /// After the last due time.
+    end: At,
+    width: i64,
+    parts: Vec<PartCount>,
+    longest: Span,
+}
+
+/// Attempts due in a part of the time, by how long they took.
+#[derive(Clone)]
+struct PartCount {
+    taken: Box<[u32; CLASSES]>,
+    failed: u32,
+}
+
+impl PartCount {
+    fn attempts(&self) -> u64 {
+        self.taken.iter().map(|n| u64::from(*n)).sum::<u64>() + u64::from(self.failed)
+    }
+
+    fn slow(&self, from: usize) -> u64 {
+        self.taken[from..].iter().map(|n| u64::from(*n)).sum::<u64>() + u64::from(self.failed)
+    }
+}
+
+impl LatencyCourses {
+    /// Of these levels, before the first attempt.
+    pub fn of(levels: &[Level]) -> LatencyCourses {
+        let course = |level: &Level| LatencyCourse {
+            start: level.start,
+            end: level.stop.max(level.drained) + Span(1),
+            width: (level.window().0 / PARTS as i64).max(1),
+            parts: Vec::new(),
+            longest: Span::ZERO,
+        };
+        LatencyCourses(levels.iter().map(|level| (level.id, course(level))).collect())
+    }
+
+    /// Counts an attempt in. They may come in any order.
+    pub fn push(&mut self, attempt: &Attempt) {
+        if let Some(course) = self.0.get_mut(&attempt.level) {
+            course.push(attempt);
+        }
+    }
+
+    /// The excerpts, where each level may have so many attempts: none of a level that has fewer.
+    pub fn excerpts(&self, most: u64) -> Vec<Excerpt> {
+        self.0.iter().filter_map(|(level, course)| course.excerpt(*level, most)).collect()
+    }
+}
+
+impl LatencyCourse {
+    fn push(&mut self, attempt: &Attempt) {
+        let part = ((attempt.due - self.start).0.max(0) / self.width) as usize;
+        let part = part.min(PARTS - 1);
+        if self.parts.len() <= part {
+            self.parts.resize(part + 1, PartCount { taken: Box::new([0; CLASSES]), failed: 0 });
+        }
+        let count = &mut self.parts[part];
+        match attempt.end.filter(|_| attempt.outcome.is_finished()) {
+            Some(end) => {
+                let took = end - attempt.due;
+                let taken = &mut count.taken[class(took)];
+                *taken = taken.saturating_add(1);
+                self.longest = self.longest.max(took);
+            }
+            None => count.failed = count.failed.saturating_add(1),
+        }
+    }
+
+    fn excerpt(&self, level: u32, most: u64) -> Option<Excerpt> {
+        let counts: Vec<u64> = self.parts.iter().map(PartCount::attempts).collect();
+        let of: u64 = counts.iter().sum();
+        if of <= most {
+            return None;
+        }
+        let from = self.slow_class();
+        let slow: Vec<u64> = self.parts.iter().map(|part| part.slow(from)).collect();
+        let (first, last) = slowest(&counts, &slow, most);
+        let at = |part: usize| self.start + Span(part as i64 * self.width);
+        let attempts: u64 = counts[first..=last].iter().sum();
+        // A part that alone has too many is cut where as many as may be are due if they come evenly.
+        let to = match attempts > most {
+            true => at(first) + Span((self.width as f64 * most as f64 / attempts as f64) as i64),
+            false if last + 1 == self.parts.len() => self.end,
+            false => at(last + 1),
+        };
+        let all = slow.iter().sum::<u64>().max(1);
+        let slow_share = slow[first..=last].iter().sum::<u64>() as f64 / all as f64;
+        let (from, longest) = (at(first), self.longest);
+        let since = |at: At| (at - self.start).as_secs_f64();
+        let (from_s, to_s, attempts) = (since(from), since(to), attempts.min(most));
+        Some(Excerpt { level, of, attempts, from_s, to_s, slow_share, from, to, longest })
+    }
+
+    /// The class above that in which the percentile lies.
+    fn slow_class(&self) -> usize {
+        let of = |class: usize| self.parts.iter().map(|part| u64::from(part.taken[class])).sum::<u64>();
+        let counts: Vec<u64> = (0..CLASSES).map(of).collect();
+        let rank = SLOW_FROM * counts.iter().sum::<u64>() as f64;
+        let mut under = 0;
+        let place = counts.iter().position(|n| {
+            under += n;
+            under as f64 >= rank
+        });
+        place.map_or(CLASSES, |place| (place + 1).min(CLASSES))
+    }
+}
+
+/// The stretch of parts with at most so many attempts (or one part) that has most of what is slow: of several the first.
+fn slowest(counts: &[u64], slow: &[u64], most: u64) -> (usize, usize) {
+    let (mut best, mut most_slow) = ((0, 0), None);
+    let (mut first, mut held, mut seen) = (0, 0, 0);
+    for last in 0..counts.len() {
+        held += counts[last];
+        seen += slow[last];
+        while held > most && first < last {
+            held -= counts[first];
+            seen -= slow[first];
+            first += 1;
+        }
+        if most_slow.is_none_or(|most| seen > most) {
+            (best, most_slow) = ((first, last), Some(seen));
+        }
+    }
+    best
+}
+
+/// Four to a doubling.
+fn class(took: Span) -> usize {
+    let ns = took.0.max(0) as u64 | 4;
+    let octave = 63 - ns.leading_zeros();
+    (octave as usize - 2) * 4 + (ns >> (octave - 2) & 3) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_lab::records::{MS, answer, failure, level};
+    use plimsoll_model::How;
+
+    use super::*;
+
+    /// A level of `seconds` at 100/s in which requests due from 60 to 62 s take ten times as long.
+    fn course(seconds: i64, failed_at_s: Option<i64>) -> LatencyCourses {
+        let mut courses = LatencyCourses::of(&[level(100.0, seconds)]);
+        for request in 0..seconds * 100 {
+            let due = request * 10;
+            let slow = (60_000..62_000).contains(&due);
+            let took = if slow { 400 } else { 30 + (request * 7919) % 20 };
+            courses.push(&match failed_at_s {
+                Some(at) if due / 1_000 == at => failure(request as u64, due, How::Shed, 1),
+                _ => answer(request as u64, due, 10, took, 4),
+            });
+        }
+        courses
+    }
+
+    #[test]
+    fn a_level_that_can_be_held_is_no_excerpt() {
+        assert!(course(100, None).excerpts(10_000).is_empty());
+    }
+
+    #[test]
+    fn the_slow_stretch_is_taken_with_what_is_beside_it() {
+        let found = course(1_000, None).excerpts(5_000);
+        let [one] = found[..] else { panic!("{found:?}") };
+        assert!(one.from <= At(60_000 * MS) && one.to >= At(62_000 * MS), "{one:?}");
+        assert_eq!((one.level, one.of, one.longest), (0, 100_000, Span(400 * MS)));
+        assert!(one.attempts <= 5_000 && one.attempts > 4_000, "{one:?}");
+        assert_eq!(one.slow_share, 1.0);
+    }
+
+    #[test]
+    fn failures_count_as_slow() {
+        let mut courses = course(1_000, Some(700));
+        // Twice as many failed there as were slow before.
+        for request in 0..200 {
+            courses.push(&failure(request, 700_500, How::Shed, 1));
+        }
+        let found = courses.excerpts(5_000);
+        assert!(found[0].from <= At(700_000 * MS) && found[0].to > At(700_500 * MS), "{found:?}");
+        assert!((found[0].slow_share - 0.6).abs() < 1e-9, "300 of 500: {found:?}");
+    }
+
+    /// Of a wave.
+    #[test]
+    fn one_part_that_has_too_many_is_cut() {
+        let mut courses = LatencyCourses::of(&[level(100.0, 1_000)]);
+        (0..10_000).for_each(|request| courses.push(&answer(request, 5, 10, 20, 1)));
+        let found = courses.excerpts(100);
+        assert!(found[0].to > found[0].from && found[0].to_s < 0.1, "{found:?}");
+    }
+
+    #[test]
+    fn classes_rise_with_time_and_stay_in_their_array() {
+        let spans = [0, 1, 5, 7, 8, 9, 1_000, 1_190, 1 << 40, i64::MAX];
+        let classes: Vec<usize> = spans.iter().map(|ns| class(Span(*ns))).collect();
+        assert!(classes.is_sorted() && classes[9] < CLASSES, "{classes:?}");
+        // A quarter of a doubling apart: other classes.
+        assert!(class(Span(1_000)) < class(Span(1_250)));
+    }
+}
