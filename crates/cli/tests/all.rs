@@ -116,6 +116,8 @@ mod real_answers;
 mod real_llama;
 #[path = "all/real_triton.rs"]
 mod real_triton;
+#[path = "all/real_triton_grpc.rs"]
+mod real_triton_grpc;
 #[path = "all/refused.rs"]
 mod refused;
 #[path = "all/repeat.rs"]

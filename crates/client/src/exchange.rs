@@ -1,4 +1,4 @@
-//! One attempt from connection to last byte, read top to bottom.
+//! One attempt from connection to last byte over HTTP/1.1, read top to bottom. (Over HTTP/2: [`crate::stream_exchange`].)
 //!
 //! Request and answer are moved in this one task: see [`crate::stamp`] for why that is what makes the stamps belong to the
 //! bytes. An answer may come before the request is written whole, and is read then too: a server that refuses a long
@@ -7,6 +7,7 @@
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use plimsoll_model::{At, By, How, Span};
@@ -16,20 +17,41 @@ use plimsoll_wire::http1::{AnswerPart, HttpFault};
 use crate::clock::realtime_ns;
 use crate::landing::Landing;
 use crate::link::{ConnectError, Link};
-use crate::pool::{ConnectionPool, HeldConnection, TakeError};
+use crate::pool::{ConnectionPool, TakeError};
 use crate::recording::Ending;
 use crate::request::Request;
+use crate::stamp::Stamps;
+use crate::stream_exchange;
 
 /// What an exchange tells whoever records it, as it happens.
 pub trait ExchangeWatch {
-    /// A connection is in hand.
-    fn connected(&self, held: &HeldConnection);
+    /// A connection is in hand, or a place on one.
+    fn connected(&self, held: &Connected<'_>);
     /// The request's bytes were handed to the kernel.
     fn sent(&self);
     /// The head arrived.
     fn head(&self, head: Head);
     /// Bytes of the body arrived. False: reading on is of no use.
     fn data(&self, bytes: &[u8]) -> bool;
+    /// Fields came behind the body (HTTP/2).
+    fn trailers(&self, _: Head) {}
+}
+
+/// The connection that an exchange has.
+#[derive(Copy, Clone, Debug)]
+pub struct Connected<'a> {
+    /// Its number within the run.
+    pub number: u32,
+    /// Has it carried another request?
+    pub reused: bool,
+    /// Was it there before this one asked for it?
+    pub kept: bool,
+    /// Had a place in a bounded pool, or on a connection, to be waited for?
+    pub waited: bool,
+    /// When it stood (TLS included).
+    pub at: At,
+    /// What its socket sees of this exchange.
+    pub stamps: &'a Rc<Stamps>,
 }
 
 /// The request until it is written. It stays where it is instead of in the future: an async function keeps an argument, and
@@ -43,13 +65,17 @@ pub async fn exchange(
     request: &Outgoing,
     watch: &impl ExchangeWatch,
 ) -> Ending {
+    if let Some(streams) = pool.streams() {
+        // Boxed: what one version needs would otherwise be paid for by every attempt of the other.
+        return Box::pin(stream_exchange::exchange(&streams, connect, request, watch)).await;
+    }
     let mut held = match pool.take(connect).await {
         Ok(held) => held,
         Err(error) => return not_connected(&error),
     };
     let mut replaced = false;
     loop {
-        watch.connected(&held);
+        watch.connected(&held.connected());
         held.link.carried += 1;
         held.link.reader.begin();
         let mut talk = Talk::default();
@@ -218,7 +244,7 @@ fn malformed(fault: &HttpFault) -> Ending {
 }
 
 /// The ending of an attempt that got no connection.
-fn not_connected(error: &TakeError) -> Ending {
+pub(crate) fn not_connected(error: &TakeError) -> Ending {
     match error {
         TakeError::Timeout(_) => Ending::told(How::Timeout, By::Client, true, error.to_string()),
         TakeError::Connect(ConnectError::Local(_)) => {
@@ -227,6 +253,8 @@ fn not_connected(error: &TakeError) -> Ending {
         TakeError::Connect(ConnectError::Name(..)) => {
             Ending::told(How::Refused, By::Network, false, error.to_string())
         }
-        TakeError::Connect(_) => Ending::told(How::Refused, By::Network, true, error.to_string()),
+        TakeError::Gone(_) | TakeError::Connect(_) => {
+            Ending::told(How::Refused, By::Network, true, error.to_string())
+        }
     }
 }

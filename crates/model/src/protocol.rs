@@ -35,6 +35,8 @@ pub enum Protocol {
     Classify,
     /// KServe v2 (the Open Inference Protocol) over HTTP: tensors in, tensors out, nothing generated.
     Kserve,
+    /// The same over gRPC, where an answer may also come as a stream of responses (Triton's `ModelStreamInfer`).
+    KserveGrpc,
     /// Any HTTP endpoint, by a body template.
     Http,
 }
@@ -73,7 +75,7 @@ struct Facts {
 
 impl Protocol {
     /// Every protocol. Where a path ends in another's, the longer comes first ([`Protocol::at`]).
-    pub const ALL: [Protocol; 13] = [
+    pub const ALL: [Protocol; 14] = [
         Protocol::Chat,
         Protocol::Completions,
         Protocol::Responses,
@@ -86,6 +88,7 @@ impl Protocol {
         Protocol::Pooling,
         Protocol::Classify,
         Protocol::Kserve,
+        Protocol::KserveGrpc,
         Protocol::Http,
     ];
 
@@ -154,6 +157,11 @@ impl Protocol {
             Protocol::Kserve => Facts {
                 aliases: &["kserve-v2", "kserve_v2", "triton", "oip"],
                 ..whole("kserve", None, Carries::Tensors)
+            },
+            Protocol::KserveGrpc => Facts {
+                aliases: &["kserve-grpc", "triton-grpc", "triton_grpc"],
+                streams: true,
+                ..whole("kserve_grpc", None, Carries::Tensors)
             },
             Protocol::Http => Facts {
                 name: "http",

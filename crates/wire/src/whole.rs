@@ -38,7 +38,7 @@ pub(crate) fn read(
         Protocol::Rerank | Protocol::Score | Protocol::Pooling | Protocol::Classify => {
             scores::whole(protocol, text, tally)
         }
-        Protocol::Kserve => kserve::answer::read(text, raw, tally),
+        Protocol::Kserve | Protocol::KserveGrpc => kserve::answer::read(text, raw, tally),
         Protocol::Http => other(text, tally),
     };
     match read {

@@ -4,7 +4,7 @@
 //! the arrivals, so that a sweep varies the one and keeps the other. Files are named, not opened: their bytes are
 //! handed in by [`Scenario::attach`], because this crate reads no files.
 
-use plimsoll_model::{Protocol, Span};
+use plimsoll_model::{Carries, Protocol, Span};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -455,7 +455,7 @@ impl ClassSpec {
     fn validate_queue(&self, protocol: Protocol) -> Result<(), SpecError> {
         let asked = [("priority", self.priority.is_some()), ("queue_timeout", self.queue_timeout.is_some())];
         if let Some((field, _)) = asked.iter().find(|(_, asked)| *asked)
-            && protocol != Protocol::Kserve
+            && protocol.carries() != Carries::Tensors
         {
             return Err(SpecError::Conflict {
                 path: (*field).into(),

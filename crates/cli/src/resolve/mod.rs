@@ -10,7 +10,7 @@ mod said;
 
 use std::path::Path;
 
-use plimsoll_model::Protocol;
+use plimsoll_model::{Carries, Protocol};
 use plimsoll_workload::scenario::LONGEST;
 use plimsoll_workload::{Pause, Scenario, Size, SpecError};
 use serde_json::{Map, Value, json};
@@ -21,7 +21,7 @@ use crate::tensors;
 
 pub use again::{quoted, repeat, reproduce};
 use said::check_url;
-pub use said::{arrivals, budget, budget_for, cost, traffic};
+pub use said::{SCHEMES, arrivals, budget, budget_for, cost, traffic};
 
 type Resolved<T> = Result<T, Stop>;
 
@@ -76,6 +76,7 @@ impl Draft {
         self.set("target.url", args.url.clone().into());
         self.set_some("target.model", args.model.clone());
         self.set_some("target.protocol", args.protocol.as_deref());
+        tensors::over_grpc(self);
         if args.no_stream {
             self.set("target.stream", false.into());
         }
@@ -227,6 +228,8 @@ impl Draft {
             };
             self.set("client.connections", value);
         }
+        self.set_some("target.http", args.http.as_deref());
+        self.set_some("target.streams_per_connection", args.streams_per_connection);
         self.set_some("client.timeouts.total", args.timeout.clone());
         self.set_some("client.timeouts.first_token", args.first_token_timeout.clone());
         self.set_some("client.timeouts.idle", args.idle_timeout.clone());
@@ -345,13 +348,14 @@ impl Draft {
         let further = self.get("target.further_urls").and_then(Value::as_array);
         further.into_iter().flatten().filter_map(Value::as_str).try_for_each(check_url)?;
         self.text("target.token.url").map_or(Ok(()), check_url)?;
+        tensors::over_grpc(&mut self);
         let named = self.text("target.protocol").and_then(Protocol::from_name);
         self.set_some("target.protocol", named.map(Protocol::name));
         if named.is_some_and(|protocol| !protocol.pins_length()) && !self.has("target.ignore_eos") {
             // Servers of it know no such field, and strict ones refuse it.
             self.set("target.ignore_eos", false.into());
         }
-        let is_kserve = named == Some(Protocol::Kserve);
+        let is_kserve = named.is_some_and(|protocol| protocol.carries() == Carries::Tensors);
         if is_kserve {
             tensors::settle(&mut self)?;
         }
