@@ -37,6 +37,8 @@ mod demos;
 mod diagnose_url;
 #[path = "all/endpoints.rs"]
 mod endpoints;
+#[path = "all/engine_grpc.rs"]
+mod engine_grpc;
 #[path = "all/export.rs"]
 mod export;
 #[path = "all/faults.rs"]
