@@ -138,6 +138,11 @@ pub fn settle(draft: &mut Draft) -> Result<(), Stop> {
     let url = draft.text("target.url").unwrap_or_default();
     // A simulated world has a name and no paths.
     let grpc = is_grpc(url);
+    if draft.protocol() == Protocol::KserveGrpc.name() && url.starts_with("http") {
+        return Err(Stop::usage(format!(
+            "{url}: write grpc://HOST:PORT (with TLS grpcs://) for --protocol kserve_grpc"
+        )));
+    }
     let place = match url.starts_with("http") || grpc {
         true => KserveUrl::read(url)?,
         false => KserveUrl { base: url.to_owned(), model: None, version: None },

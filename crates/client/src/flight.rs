@@ -7,7 +7,7 @@ use std::rc::Rc;
 use plimsoll_model::{At, Outcome, Span};
 use plimsoll_wire::Head;
 
-use crate::exchange::{Connected, ExchangeWatch, Outgoing};
+use crate::exchange_watch::{Connected, ExchangeWatch, Outgoing};
 use crate::level_driver::LevelDriver;
 use crate::recording::{Ending, Recording};
 use crate::request::AttemptKey;

@@ -14,7 +14,7 @@ use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::{Buf, Bytes};
@@ -26,7 +26,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::link::{ConnectError, Route, Transport};
 use crate::stamp::{Meter, Stamps};
-use crate::streams::StreamPool;
 
 /// What a stream may send before it waits for us. The protocol's 64 KiB would hold long answers back by a round trip each, which would be
 /// the client's doing and look like the server's.
@@ -34,6 +33,9 @@ const STREAM_WINDOW: u32 = 1 << 20;
 
 /// What all streams of a connection may. Everything is taken as soon as it is read, so it bounds nothing but what is on the way.
 const CONNECTION_WINDOW: u32 = 16 << 20;
+
+/// Told when a connection has ended.
+pub type Ended = Box<dyn Fn(&Rc<Http2Link>)>;
 
 /// A connection that stands.
 pub struct Http2Link {
@@ -47,7 +49,7 @@ pub struct Http2Link {
     pub carried: Cell<u32>,
     /// Requests on it now.
     pub in_use: Cell<u32>,
-    pool: Weak<StreamPool>,
+    ended: Ended,
     send: SendRequest<Outflow>,
     connection: RefCell<Option<Connection<Gated, Outflow>>>,
     gate: Rc<Gate>,
@@ -69,7 +71,7 @@ impl Http2Link {
         route: &Route,
         meter: &Rc<Meter>,
         number: u32,
-        pool: Weak<StreamPool>,
+        ended: Ended,
     ) -> Result<Rc<Http2Link>, ConnectError> {
         let (transport, stamps) = Transport::connect(route, meter).await?;
         if let Transport::Tls(tls) = &transport
@@ -95,7 +97,7 @@ impl Http2Link {
             stamps,
             carried: Cell::new(0),
             in_use: Cell::new(0),
-            pool,
+            ended,
             send,
             connection: RefCell::new(Some(connection)),
             gate,
@@ -239,9 +241,7 @@ impl Future for Turns {
         let turned = link.turn(cx, true);
         match turned {
             Poll::Ready(()) => {
-                if let Some(pool) = link.pool.upgrade() {
-                    pool.ended(link);
-                }
+                (link.ended)(link);
             }
             // Behind those whom this read has woken.
             Poll::Pending if link.gate.read.take() => cx.waker().wake_by_ref(),

@@ -6,7 +6,7 @@
 //!
 //! Reading order: [`clock`], [`timer`], [`tcp_info`], [`stamp`], [`tcp`], [`tls`], [`landing`], [`request`], [`link`] (one connection), [`keeping`],
 //! [`pool`], and over HTTP/2 [`http2`] and [`streams`];
-//! [`target`], [`certs`], [`secret`], [`renewed`] (with `keys` and `token`); [`recording`] (a row in the making), [`exchange`] (one attempt; over HTTP/2 [`stream_exchange`]), [`task_pool`], [`flight`],
+//! [`target`], [`certs`], [`secret`], [`renewed`] (with `keys` and `token`); [`recording`] (a row in the making), [`exchange_watch`], [`exchange`] (one attempt; over HTTP/2 [`stream_exchange`]), [`task_pool`], [`flight`],
 //! [`prepare`], [`answers`], [`level_driver`] (one level on one thread), [`worker`]; [`level`], [`control`], [`live`], [`sink`], [`client`];
 //! [`mod@probe`], [`pages`], [`told`], [`scrape`], `foreign` (pages that others read), [`targets`] (of a Prometheus that is asked), [`pushed`], [`written`] (of one that sends), [`measured`] (what OpenTelemetry sends), [`doctor`], [`peer_clock`]; [`post`], [`sign`]; [`histogram`].
 
@@ -36,6 +36,7 @@ mod token;
 
 pub mod answers;
 pub mod exchange;
+pub mod exchange_watch;
 pub mod flight;
 pub mod level_driver;
 pub mod prepare;

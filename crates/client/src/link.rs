@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
-use plimsoll_model::At;
+use plimsoll_model::{At, Span};
 use plimsoll_wire::http1::Reader;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -70,6 +70,20 @@ pub enum ConnectError {
     /// This machine has no descriptor, port or memory left for another socket.
     #[error("this machine cannot open another socket: {0}")]
     Local(#[source] io::Error),
+}
+
+/// Why no connection could be had from a pool.
+#[derive(Debug, thiserror::Error)]
+pub enum TakeError {
+    /// It could not be made.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// It did not stand in time.
+    #[error("no connection within {0}")]
+    Timeout(Span),
+    /// Another request made the connection that this one waited for, and could not.
+    #[error("{0}")]
+    Gone(String),
 }
 
 /// Where connections go.

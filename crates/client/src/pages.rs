@@ -22,7 +22,8 @@ use plimsoll_workload::{Connections, ScrapeSpec, TargetSpec};
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 
 use crate::clock::Clock;
-use crate::exchange::{Connected, ExchangeWatch, Outgoing, exchange};
+use crate::exchange::exchange;
+use crate::exchange_watch::{Connected, ExchangeWatch, Outgoing};
 use crate::keeping::SharedByWorkers;
 use crate::pool::ConnectionPool;
 use crate::stamp::Meter;

@@ -20,9 +20,9 @@ use plimsoll_model::{At, Span};
 use plimsoll_workload::Connections;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::exchange::Connected;
+use crate::exchange_watch::Connected;
 use crate::keeping::{Keeping, SharedByWorkers};
-use crate::link::{ConnectError, Link, Route};
+use crate::link::{Link, Route, TakeError};
 use crate::stamp::Meter;
 use crate::streams::StreamPool;
 
@@ -43,20 +43,6 @@ pub struct HeldConnection {
     /// Had it to wait for a place in a bounded pool?
     pub waited: bool,
     permit: Option<OwnedSemaphorePermit>,
-}
-
-/// Why none could be had.
-#[derive(Debug, thiserror::Error)]
-pub enum TakeError {
-    /// It could not be made.
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
-    /// It did not stand in time.
-    #[error("no connection within {0}")]
-    Timeout(Span),
-    /// Another request made the connection that this one waited for, and could not.
-    #[error("{0}")]
-    Gone(String),
 }
 
 /// See the module's head.

@@ -13,7 +13,8 @@ use plimsoll_wire::Head;
 use plimsoll_workload::{Connections, TargetSpec};
 
 use crate::clock::Clock;
-use crate::exchange::{Connected, ExchangeWatch, Outgoing, exchange};
+use crate::exchange::exchange;
+use crate::exchange_watch::{Connected, ExchangeWatch, Outgoing};
 use crate::header_template::RequestNames;
 use crate::keeping::SharedByWorkers;
 use crate::pages::runtime;

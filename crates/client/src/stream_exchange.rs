@@ -16,7 +16,7 @@ use plimsoll_model::{By, How, Span};
 use plimsoll_wire::Head;
 
 use crate::clock::realtime_ns;
-use crate::exchange::{ExchangeWatch, Outgoing, not_connected};
+use crate::exchange_watch::{ExchangeWatch, Outgoing, not_connected};
 use crate::http2::{Outflow, fields_len, words};
 use crate::recording::Ending;
 use crate::streams::{HeldStream, StreamPool};

@@ -15,10 +15,9 @@ use plimsoll_model::{At, Span};
 use plimsoll_workload::Connections;
 use tokio::sync::oneshot;
 
-use crate::exchange::Connected;
-use crate::http2::Http2Link;
-use crate::link::Route;
-use crate::pool::TakeError;
+use crate::exchange_watch::Connected;
+use crate::http2::{Ended, Http2Link};
+use crate::link::{Route, TakeError};
 use crate::stamp::{Meter, Stamps};
 
 /// Streams that a connection is taken to carry until a server has said how many.
@@ -278,7 +277,7 @@ impl StreamPool {
     }
 
     /// A connection has ended.
-    pub fn ended(&self, link: &Rc<Http2Link>) {
+    fn ended(&self, link: &Rc<Http2Link>) {
         self.links.borrow_mut().retain(|known| !Rc::ptr_eq(known, link));
         self.ask_again();
     }
@@ -294,8 +293,10 @@ impl StreamPool {
     async fn open(&self, connect: Span) -> Result<Rc<Http2Link>, TakeError> {
         let route = self.route.borrow().clone();
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let pool = self.own.clone();
+        let ended: Ended = Box::new(move |link| pool.upgrade().into_iter().for_each(|pool| pool.ended(link)));
         // Boxed: the state of a handshake is large, short-lived, and would be part of every request's task.
-        let connecting = Box::pin(Http2Link::connect(&route, &self.meter, number, self.own.clone()));
+        let connecting = Box::pin(Http2Link::connect(&route, &self.meter, number, ended));
         let link = match tokio::time::timeout(connect.as_duration(), connecting).await {
             Ok(link) => link?,
             Err(_) => return Err(TakeError::Timeout(connect)),

@@ -264,7 +264,9 @@ fn over_http2(spec: &TargetSpec, uri: &Uri, https: bool) -> Result<Option<(Uri, 
     let bad = |why: &str| TargetError::Url { url: without_user(&spec.url), why: why.to_owned() };
     let is_call = uri.scheme_str().is_some_and(|scheme| scheme.starts_with("grpc"));
     if is_call != (spec.protocol == Protocol::KserveGrpc) {
-        return Err(bad("grpc:// and grpcs:// are for --protocol kserve_grpc, and it for nothing else"));
+        return Err(bad(
+            "grpc:// and grpcs:// are spoken with --protocol kserve_grpc, and that with nothing else",
+        ));
     }
     if is_call && !https && uri.port().is_none() {
         return Err(bad("it names no port: Triton's is 8001, grpc://host:8001"));

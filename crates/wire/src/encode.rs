@@ -55,7 +55,7 @@ pub struct QueueWish {
 
 impl QueueWish {
     /// Its wait in whole microseconds; a part of one would be none, which is no limit.
-    pub(crate) fn timeout_us(&self) -> Option<u64> {
+    fn timeout_us(&self) -> Option<u64> {
         self.timeout.map(|wait| (wait.0.max(0) as u64).div_ceil(1_000))
     }
 
@@ -161,7 +161,8 @@ fn call_of(path: Cow<'static, str>, tensors: &[Tensor], options: &RequestOptions
     let asks = Asks {
         model: options.model.as_deref().unwrap_or_default(),
         version: options.version.as_deref().unwrap_or_default(),
-        queue: options.queue,
+        priority: options.queue.priority,
+        timeout_us: options.queue.timeout_us(),
         extra: &options.extra,
         stream: options.stream,
     };

@@ -20,7 +20,8 @@ use tokio::runtime::{Builder, LocalOptions};
 
 use crate::client::options_of;
 use crate::clock::Clock;
-use crate::exchange::{Connected, ExchangeWatch, Outgoing, exchange};
+use crate::exchange::exchange;
+use crate::exchange_watch::{Connected, ExchangeWatch, Outgoing};
 use crate::header_template::RequestNames;
 use crate::keeping::SharedByWorkers;
 use crate::pool::ConnectionPool;

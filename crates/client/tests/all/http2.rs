@@ -123,6 +123,8 @@ impl Server {
 
 /// One connection until it ends.
 fn serve(mut socket: TcpStream, settings: &[u8], script: &dyn Fn(u32) -> Vec<Do>) -> Option<()> {
+    // Each frame leaves when it is written: what is under test is when it arrives.
+    socket.set_nodelay(true).ok()?;
     let mut preface = [0; 24];
     socket.read_exact(&mut preface).ok()?;
     assert_eq!(&preface, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");

@@ -13,7 +13,6 @@ use serde_json::{Map, Value as Json};
 
 use super::metadata::{ConfigFacts, DIMS_MAX, INPUTS_MAX, InputMetadata, ModelFacts, NAME_MAX, ServerFacts};
 use super::request::{put, size};
-use crate::encode::QueueWish;
 use crate::grpc::HEAD;
 use crate::head::bounded;
 use crate::protobuf::{Fields, Pen, ProtobufError};
@@ -78,7 +77,9 @@ impl Method {
 pub(crate) struct Asks<'a> {
     pub model: &'a str,
     pub version: &'a str,
-    pub queue: QueueWish,
+    /// Its priority in the server's queue, and how long it may wait there, µs.
+    pub priority: Option<u32>,
+    pub timeout_us: Option<u64>,
     /// The user's own fields: `parameters` is the only one that a message has room for.
     pub extra: &'a Map<String, Json>,
     /// Are the responses a stream? Then its end is asked for as a response of its own.
@@ -119,10 +120,10 @@ fn parameters(asks: &Asks<'_>, pen: &mut Pen<'_>) {
     for (name, value) in own.into_iter().flatten() {
         parameter(4, name, value, pen);
     }
-    if let Some(level) = asks.queue.priority {
+    if let Some(level) = asks.priority {
         parameter(4, "priority", &level.into(), pen);
     }
-    if let Some(us) = asks.queue.timeout_us() {
+    if let Some(us) = asks.timeout_us {
         parameter(4, "timeout", &us.into(), pen);
     }
     if asks.stream {
