@@ -5,12 +5,15 @@
 //! and little of what is measured is events. The client's `VmRSS` is read when the engine counts N running, and again
 //! a few tokens later. The slope between the least and the largest N is the bar: the intercept (code, runtime, buffers
 //! of the run folder) is no stream's.
+//!
+//! `part=versions` alone: what an event costs over HTTP/1.1 and over HTTP/2, with as many streams on a connection as the server takes and
+//! with one, in turns (A B C C B A), so that what the machine does meanwhile falls on all.
 
 mod kit;
 
 use std::process::ExitCode;
 
-use kit::{Args, Client, Engine, Result, bar, monotonic_ns, say, status_kib, wait_until};
+use kit::{Args, Client, Engine, Ran, Result, bar, monotonic_ns, say, status_kib, wait_until};
 
 /// Per open stream, at most.
 const BAR_KIB: f64 = 24.0;
@@ -26,6 +29,9 @@ const SLOW: &str = r#"{"name": "slow", "mode": {"kind": "canned",
 
 fn main() -> ExitCode {
     kit::main(|args: &Args| {
+        if args.get("part") == Some("versions") {
+            return versions(args.number("seconds", 10.0)?);
+        }
         let counts = args.numbers("streams", &[1000, 2000, 4000, 8000])?;
         let readings = counts.iter().map(|n| measure(*n)).collect::<Result<Vec<_>>>()?;
         let (Some(first), Some(last)) = (readings.first(), readings.last()) else { return Ok(()) };
@@ -41,6 +47,46 @@ fn main() -> ExitCode {
         bar("most streams held, all finished", last.streams, "8000", held && last.streams >= 8000);
         Ok(())
     })
+}
+
+/// 500 streams of 50 tokens a second each.
+const STEADY: &str = r#"{"name": "steady", "mode": {"kind": "canned",
+  "ttft": {"law": "uniform", "low_ms": 20, "high_ms": 40}, "gap": {"law": "deterministic", "ms": 20}}}"#;
+
+/// Worker CPU of an event by the version of HTTP.
+fn versions(seconds: f64) -> Result<()> {
+    let ways: [(&str, &[&str]); 3] = [
+        ("HTTP/1.1", &[]),
+        ("HTTP/2", &["--http", "2"]),
+        ("HTTP/2, one stream a connection", &["--http", "2", "--streams-per-connection", "1"]),
+    ];
+    let window = format!("{seconds}s");
+    let mut spent = [(0.0, 0.0); 3];
+    for way in [0, 1, 2, 2, 1, 0] {
+        let engine = Engine::start(STEADY)?;
+        let load = ["--concurrency", "500", "--for", &window, "--osl", "200", "--isl", "16"];
+        let ran = Ran::run(&engine.url, &[&load[..], ways[way].1].concat())?;
+        engine.stop()?;
+        let generator = &ran.level()?.generator;
+        let (cpu_s, events) = (ran.workers_cpu_s()?, generator.events as f64);
+        say(format!(
+            "{}: {:.2} µs CPU an event, {events} events, {:.1} % coalesced, {} sockets; user − kernel p50 {} µs, p99 {} µs; {}",
+            ways[way].0,
+            1e6 * cpu_s / events,
+            100.0 * generator.events_coalesced as f64 / events,
+            generator.sockets_max,
+            generator.user_delay.p50_ns / 1000,
+            generator.user_delay.p99_ns / 1000,
+            ran.verdict()
+        ));
+        spent[way].0 += cpu_s;
+        spent[way].1 += events;
+    }
+    let each = |way: usize| spent[way].0 / spent[way].1;
+    for way in [1, 2] {
+        say(format!("{}: {:.2} times HTTP/1.1", ways[way].0, each(way) / each(0)));
+    }
+    Ok(())
 }
 
 struct Reading {

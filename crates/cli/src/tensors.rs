@@ -14,10 +14,10 @@ use crate::exit::Stop;
 use crate::flags::{ClientArgs, WorkloadArgs};
 use crate::resolve::Draft;
 
-/// A KServe URL taken apart: `http://host:8000`, `…/v2`, `…/v2/models/NAME[/versions/V][/infer]`.
+/// A KServe URL taken apart: `http://host:8000`, `…/v2`, `…/v2/models/NAME[/versions/V][/infer]`, and the same with `grpc://`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KserveUrl {
-    /// The URL up to and with `/v2`.
+    /// The URL up to and with `/v2`; over gRPC up to its port.
     pub base: String,
     /// The model that the path names.
     pub model: Option<String>,
@@ -35,10 +35,21 @@ impl KserveUrl {
         let authority = path.find("://").map_or(0, |at| at + 3);
         let root = path[authority..].find('/').map_or(path.len(), |at| authority + at);
         let below = path[root..].trim_end_matches('/');
+        let grpc = is_grpc(url);
         let base = |end: usize| {
             let query = query.map(|query| format!("?{query}")).unwrap_or_default();
-            format!("{}{}/v2{query}", &path[..root], &below[..end])
+            // A call's path is its service and method, below no base.
+            if grpc {
+                path[..root].to_owned()
+            } else {
+                format!("{}{}/v2{query}", &path[..root], &below[..end])
+            }
         };
+        if grpc && !below.is_empty() && !below.starts_with("/v2/") && below != "/v2" {
+            return Err(Stop::usage(format!(
+                "{url}: write grpc://HOST:PORT or grpc://HOST:PORT/v2/models/NAME"
+            )));
+        }
         let Some(at) = (below.to_owned() + "/").find("/v2/") else {
             return Ok(KserveUrl { base: base(below.len()), model: None, version: None });
         };
@@ -71,7 +82,7 @@ pub fn workload(draft: &mut Draft, args: &WorkloadArgs) -> Result<(), Stop> {
         ("--prefix", args.prefix.is_some()),
         ("--sessions", args.sessions.is_some()),
     ];
-    let is_kserve = draft.protocol() == Protocol::Kserve.name();
+    let is_kserve = draft.carries_tensors();
     match given.iter().find(|(_, is_given)| *is_given) {
         Some((flag, _)) if is_kserve => {
             return Err(Stop::usage(format!(
@@ -85,7 +96,7 @@ pub fn workload(draft: &mut Draft, args: &WorkloadArgs) -> Result<(), Stop> {
         }
         _ if !is_kserve && (args.batch.is_some() || !args.shapes.is_empty()) => {
             let flag = if args.batch.is_some() { "--batch" } else { "--shape" };
-            return Err(Stop::usage(format!("{flag}: only --protocol kserve sends tensors")));
+            return Err(Stop::usage(format!("{flag}: only --protocol kserve and kserve_grpc send tensors")));
         }
         _ => {}
     }
@@ -107,6 +118,7 @@ pub fn workload(draft: &mut Draft, args: &WorkloadArgs) -> Result<(), Stop> {
 /// The flag that does not fit.
 pub fn client(draft: &Draft, args: &ClientArgs) -> Result<(), Stop> {
     if draft.protocol() != Protocol::Kserve.name() {
+        // Over gRPC an answer may be a stream.
         return Ok(());
     }
     match (&args.first_token_timeout, args.cancel) {
@@ -123,7 +135,13 @@ pub fn client(draft: &Draft, args: &ClientArgs) -> Result<(), Stop> {
 pub fn settle(draft: &mut Draft) -> Result<(), Stop> {
     let url = draft.text("target.url").unwrap_or_default();
     // A simulated world has a name and no paths.
-    let place = match url.starts_with("http") {
+    let grpc = is_grpc(url);
+    if draft.protocol() == Protocol::KserveGrpc.name() && url.starts_with("http") {
+        return Err(Stop::usage(format!(
+            "{url}: write grpc://HOST:PORT (with TLS grpcs://) for --protocol kserve_grpc"
+        )));
+    }
+    let place = match url.starts_with("http") || grpc {
         true => KserveUrl::read(url)?,
         false => KserveUrl { base: url.to_owned(), model: None, version: None },
     };
@@ -138,8 +156,14 @@ pub fn settle(draft: &mut Draft) -> Result<(), Stop> {
     }
     draft.set("target.url", place.base.into());
     further(draft)?;
-    draft.set("target.protocol", Protocol::Kserve.name().into());
-    draft.set("target.stream", false.into());
+    // A recorded run over gRPC that is asked again in a simulated world is one of whole batches like any other.
+    if !grpc {
+        draft.set("target.protocol", Protocol::Kserve.name().into());
+    }
+    if !grpc || !draft.has("target.stream") {
+        draft.set("target.stream", false.into());
+    }
+    no_body(draft, grpc)?;
     draft.set("target.ignore_eos", false.into());
     for path in ["prompts.file", "prompts.shared_prefix", "prompts.sessions", "sizes.pairs"] {
         if draft.has(path) {
@@ -163,6 +187,35 @@ pub fn settle(draft: &mut Draft) -> Result<(), Stop> {
     }
     draft.set("sizes.output", "0".into());
     Ok(())
+}
+
+/// What of a request over gRPC nobody can write as JSON.
+fn no_body(draft: &Draft, grpc: bool) -> Result<(), Stop> {
+    let extra = draft.get("target.extra").and_then(Value::as_object);
+    let odd = extra.and_then(|fields| fields.keys().find(|name| *name != "parameters"));
+    match (grpc, draft.has("target.body_template"), odd, draft.has("client.before_level")) {
+        (true, true, ..) => {
+            Err(Stop::usage("--body: a gRPC request is made of tensors; use --batch and --shape"))
+        }
+        (true, _, Some(name), _) => {
+            Err(Stop::usage(format!("target.extra.{name}: a gRPC request has room for `parameters` alone")))
+        }
+        (true, .., true) => Err(Stop::usage("--before-level: a gRPC port takes no HTTP request")),
+        _ => Ok(()),
+    }
+}
+
+/// Does this URL name an endpoint that speaks gRPC?
+fn is_grpc(url: &str) -> bool {
+    url.starts_with("grpc://") || url.starts_with("grpcs://")
+}
+
+/// A URL that begins with `grpc` says which protocol is spoken, and of KServe's two forms which one.
+pub fn over_grpc(draft: &mut Draft) {
+    let said = draft.text("target.protocol").map(Protocol::from_name);
+    if matches!(said, None | Some(Some(Protocol::Kserve))) && draft.text("target.url").is_some_and(is_grpc) {
+        draft.set("target.protocol", Protocol::KserveGrpc.name().into());
+    }
 }
 
 /// The bases of further endpoints; the model that one names is the first's.
@@ -210,7 +263,12 @@ pub fn learn(
     served: Option<ProbedModel>,
     words: &mut Vec<String>,
 ) -> Result<(), Stop> {
-    let Some(ProbedModel { model, max_batch, binary }) = served else { return Ok(()) };
+    let Some(ProbedModel { model, max_batch, binary, decoupled }) = served else { return Ok(()) };
+    if decoupled && scenario.target.protocol == Protocol::KserveGrpc && !scenario.target.stream {
+        // Triton refuses to answer such a model's requests in any other way.
+        scenario.target.stream = true;
+        words.push(format!("{} is decoupled: its responses are asked for as a stream", model.name));
+    }
     if scenario.target.body_template.is_some() {
         return Ok(());
     }
@@ -258,6 +316,11 @@ impl Draft {
         Protocol::from_name(said).map_or(said, |known| known.name())
     }
 
+    /// Are its requests made of tensors?
+    pub fn carries_tensors(&self) -> bool {
+        Protocol::from_name(self.protocol()).is_some_and(|known| known.carries() == Carries::Tensors)
+    }
+
     /// Puts a value under a key that may hold dots.
     fn set_in(&mut self, path: &str, key: &str, value: Value) {
         let mut map = self.get(path).and_then(Value::as_object).cloned().unwrap_or_default();
@@ -284,6 +347,9 @@ mod tests {
         assert_eq!(read("https://h/team/x/v2/models/m/versions/3"), want("https://h/team/x/v2", "m", "3"));
         assert_eq!(read("http://h/team?a=b"), want("http://h/team/v2?a=b", "", ""));
         assert_eq!(read("http://v2/v2x"), want("http://v2/v2x/v2", "", ""));
+        assert_eq!(read("grpc://h:8001/v2/models/m/versions/3"), want("grpc://h:8001", "m", "3"));
+        assert_eq!(read("grpcs://h/"), want("grpcs://h", "", ""));
         assert!(KserveUrl::read("http://h/v2/health").is_err());
+        assert!(KserveUrl::read("grpc://h:8001/inference.GRPCInferenceService").is_err());
     }
 }

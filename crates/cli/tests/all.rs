@@ -39,6 +39,8 @@ mod diagnose_url;
 mod documents;
 #[path = "all/endpoints.rs"]
 mod endpoints;
+#[path = "all/engine_grpc.rs"]
+mod engine_grpc;
 #[path = "all/export.rs"]
 mod export;
 #[path = "all/faults.rs"]
@@ -120,6 +122,8 @@ mod real_answers;
 mod real_llama;
 #[path = "all/real_triton.rs"]
 mod real_triton;
+#[path = "all/real_triton_grpc.rs"]
+mod real_triton_grpc;
 #[path = "all/refused.rs"]
 mod refused;
 #[path = "all/repeat.rs"]

@@ -1,40 +1,23 @@
-//! One attempt from connection to last byte, read top to bottom.
+//! One attempt from connection to last byte over HTTP/1.1, read top to bottom. (Over HTTP/2: [`crate::stream_exchange`].)
 //!
 //! Request and answer are moved in this one task: see [`crate::stamp`] for why that is what makes the stamps belong to the
 //! bytes. An answer may come before the request is written whole, and is read then too: a server that refuses a long
 //! prompt says so before it has read it.
 
-use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll};
 
 use plimsoll_model::{At, By, How, Span};
-use plimsoll_wire::Head;
 use plimsoll_wire::http1::{AnswerPart, HttpFault};
 
 use crate::clock::realtime_ns;
+use crate::exchange_watch::{ExchangeWatch, Outgoing, not_connected};
 use crate::landing::Landing;
-use crate::link::{ConnectError, Link};
-use crate::pool::{ConnectionPool, HeldConnection, TakeError};
+use crate::link::Link;
+use crate::pool::ConnectionPool;
 use crate::recording::Ending;
-use crate::request::Request;
-
-/// What an exchange tells whoever records it, as it happens.
-pub trait ExchangeWatch {
-    /// A connection is in hand.
-    fn connected(&self, held: &HeldConnection);
-    /// The request's bytes were handed to the kernel.
-    fn sent(&self);
-    /// The head arrived.
-    fn head(&self, head: Head);
-    /// Bytes of the body arrived. False: reading on is of no use.
-    fn data(&self, bytes: &[u8]) -> bool;
-}
-
-/// The request until it is written. It stays where it is instead of in the future: an async function keeps an argument, and
-/// every function that it hands it on to keeps it again.
-pub type Outgoing = Cell<Option<Request>>;
+use crate::stream_exchange;
 
 /// Makes the attempt. Whatever happens has an ending; a connection that can carry another request goes back.
 pub async fn exchange(
@@ -43,13 +26,17 @@ pub async fn exchange(
     request: &Outgoing,
     watch: &impl ExchangeWatch,
 ) -> Ending {
+    if let Some(streams) = pool.streams() {
+        // Boxed: what one version needs would otherwise be paid for by every attempt of the other.
+        return Box::pin(stream_exchange::exchange(&streams, connect, request, watch)).await;
+    }
     let mut held = match pool.take(connect).await {
         Ok(held) => held,
         Err(error) => return not_connected(&error),
     };
     let mut replaced = false;
     loop {
-        watch.connected(&held);
+        watch.connected(&held.connected());
         held.link.carried += 1;
         held.link.reader.begin();
         let mut talk = Talk::default();
@@ -215,18 +202,4 @@ impl Talk {
 
 fn malformed(fault: &HttpFault) -> Ending {
     Ending::told(How::Malformed, By::Server, false, fault.to_string())
-}
-
-/// The ending of an attempt that got no connection.
-fn not_connected(error: &TakeError) -> Ending {
-    match error {
-        TakeError::Timeout(_) => Ending::told(How::Timeout, By::Client, true, error.to_string()),
-        TakeError::Connect(ConnectError::Local(_)) => {
-            Ending::told(How::Refused, By::Client, false, error.to_string())
-        }
-        TakeError::Connect(ConnectError::Name(..)) => {
-            Ending::told(How::Refused, By::Network, false, error.to_string())
-        }
-        TakeError::Connect(_) => Ending::told(How::Refused, By::Network, true, error.to_string()),
-    }
 }

@@ -7,9 +7,8 @@ use std::rc::Rc;
 use plimsoll_model::{At, Outcome, Span};
 use plimsoll_wire::Head;
 
-use crate::exchange::{ExchangeWatch, Outgoing};
+use crate::exchange_watch::{Connected, ExchangeWatch, Outgoing};
 use crate::level_driver::LevelDriver;
-use crate::pool::HeldConnection;
 use crate::recording::{Ending, Recording};
 use crate::request::AttemptKey;
 use crate::task_pool::Hand;
@@ -108,12 +107,11 @@ impl Drop for Following {
 }
 
 impl ExchangeWatch for Following {
-    fn connected(&self, held: &HeldConnection) {
+    fn connected(&self, held: &Connected<'_>) {
         self.flight.ready.set(self.stage.now());
         self.flight.waited.set(held.waited || !held.kept);
         if let Some(recording) = &mut *self.flight.recording.borrow_mut() {
-            let link = &held.link;
-            recording.connected(link.number, link.carried > 0, link.connected, &link.stamps);
+            recording.connected(held.number, held.reused, held.at, held.stamps);
         }
     }
 
@@ -127,6 +125,13 @@ impl ExchangeWatch for Following {
         }
         self.read();
         self.stage.watch_idle(&self.flight);
+    }
+
+    fn trailers(&self, trailers: Head) {
+        self.read();
+        if let Some(recording) = &mut *self.flight.recording.borrow_mut() {
+            recording.trailers(trailers);
+        }
     }
 
     fn data(&self, bytes: &[u8]) -> bool {

@@ -5,8 +5,8 @@
 //! It writes no file and prints nothing.
 //!
 //! Reading order: [`clock`], [`timer`], [`tcp_info`], [`stamp`], [`tcp`], [`tls`], [`landing`], [`request`], [`link`] (one connection), [`keeping`],
-//! [`pool`];
-//! [`target`], [`certs`], [`secret`], [`renewed`] (with `keys` and `token`); [`recording`] (a row in the making), [`exchange`] (one attempt), [`task_pool`], [`flight`],
+//! [`pool`], and over HTTP/2 [`http2`] and [`streams`];
+//! [`target`], [`certs`], [`secret`], [`renewed`] (with `keys` and `token`); [`recording`] (a row in the making), [`exchange_watch`], [`exchange`] (one attempt; over HTTP/2 [`stream_exchange`]), [`task_pool`], [`flight`],
 //! [`prepare`], [`answers`], [`level_driver`] (one level on one thread), [`worker`]; [`level`], [`control`], [`live`], [`sink`], [`client`];
 //! [`mod@probe`], [`pages`], [`told`], [`scrape`], `foreign` (pages that others read), [`targets`] (of a Prometheus that is asked), [`pushed`], [`written`] (of one that sends), [`measured`] (what OpenTelemetry sends), [`doctor`], [`peer_clock`]; [`post`], [`sign`]; [`histogram`].
 
@@ -14,12 +14,14 @@ pub mod clock;
 pub mod timer;
 
 pub mod header_template;
+pub mod http2;
 pub mod keeping;
 pub mod landing;
 pub mod link;
 pub mod pool;
 pub mod request;
 pub mod stamp;
+pub mod streams;
 pub mod tcp;
 pub mod tcp_info;
 pub mod tls;
@@ -34,10 +36,12 @@ mod token;
 
 pub mod answers;
 pub mod exchange;
+pub mod exchange_watch;
 pub mod flight;
 pub mod level_driver;
 pub mod prepare;
 pub mod recording;
+pub mod stream_exchange;
 pub mod task_pool;
 pub mod worker;
 

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
-use plimsoll_model::At;
+use plimsoll_model::{At, Span};
 use plimsoll_wire::http1::Reader;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -32,6 +32,26 @@ pub enum Transport {
     Tls(Box<TlsStream<StampedStream>>),
 }
 
+impl Transport {
+    /// Connects: TCP, then TLS where asked.
+    pub(crate) async fn connect(
+        route: &Route,
+        meter: &Rc<Meter>,
+    ) -> Result<(Transport, Rc<Stamps>), ConnectError> {
+        let tcp = connect_tcp(route, meter).await?;
+        let stamps = Rc::clone(tcp.stamps());
+        let transport = match &route.tls {
+            None => Transport::Plain(tcp),
+            Some((config, name)) => {
+                let connector = TlsConnector::from(Arc::clone(config));
+                let tls = connector.connect(name.clone(), tcp).await.map_err(ConnectError::Tls)?;
+                Transport::Tls(Box::new(tls))
+            }
+        };
+        Ok((transport, stamps))
+    }
+}
+
 /// Why no connection could be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
@@ -44,9 +64,26 @@ pub enum ConnectError {
     /// The TLS handshake failed.
     #[error("TLS handshake failed: {}", crate::tls_words::why(.0))]
     Tls(#[source] io::Error),
+    /// What answers does not speak HTTP/2.
+    #[error("it does not speak HTTP/2: {0}")]
+    NotHttp2(String),
     /// This machine has no descriptor, port or memory left for another socket.
     #[error("this machine cannot open another socket: {0}")]
     Local(#[source] io::Error),
+}
+
+/// Why no connection could be had from a pool.
+#[derive(Debug, thiserror::Error)]
+pub enum TakeError {
+    /// It could not be made.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// It did not stand in time.
+    #[error("no connection within {0}")]
+    Timeout(Span),
+    /// Another request made the connection that this one waited for, and could not.
+    #[error("{0}")]
+    Gone(String),
 }
 
 /// Where connections go.
@@ -58,6 +95,8 @@ pub struct Route {
     pub host: String,
     /// TLS and the name the certificate must carry.
     pub tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+    /// HTTP/2 is spoken, with so many streams on a connection at the most; `None` = HTTP/1.1.
+    pub http2: Option<u32>,
 }
 
 /// A connection that stands.
@@ -88,16 +127,7 @@ impl std::fmt::Debug for Link {
 impl Link {
     /// Connects: TCP, then TLS where asked. `number` gives the connection its number once TCP stands.
     pub async fn connect(route: &Route, meter: &Rc<Meter>, number: u32) -> Result<Link, ConnectError> {
-        let tcp = connect_tcp(route, meter).await?;
-        let stamps = Rc::clone(tcp.stamps());
-        let transport = match &route.tls {
-            None => Transport::Plain(tcp),
-            Some((config, name)) => {
-                let connector = TlsConnector::from(Arc::clone(config));
-                let tls = connector.connect(name.clone(), tcp).await.map_err(ConnectError::Tls)?;
-                Transport::Tls(Box::new(tls))
-            }
-        };
+        let (transport, stamps) = Transport::connect(route, meter).await?;
         let connected = meter.clock.now();
         let reader = Reader::default();
         Ok(Link { number, connected, carried: 0, idle_since: None, stamps, reader, transport, spoilt: false })

@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicU32;
 
 use futures_util::stream::{StreamExt, TryStreamExt};
 use http::Uri;
-use plimsoll_model::Span;
+use plimsoll_model::{Protocol, Span};
 use plimsoll_wire::Head;
 use plimsoll_wire::exposition::{self, ExposedValue};
 use plimsoll_wire::kserve::metadata::read_server;
@@ -22,9 +22,10 @@ use plimsoll_workload::{Connections, ScrapeSpec, TargetSpec};
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 
 use crate::clock::Clock;
-use crate::exchange::{ExchangeWatch, Outgoing, exchange};
+use crate::exchange::exchange;
+use crate::exchange_watch::{Connected, ExchangeWatch, Outgoing};
 use crate::keeping::SharedByWorkers;
-use crate::pool::{ConnectionPool, HeldConnection};
+use crate::pool::ConnectionPool;
 use crate::stamp::Meter;
 use crate::target::{Target, TargetError, without_user};
 use crate::targets;
@@ -278,6 +279,11 @@ async fn discovered_at_each(target: &TargetSpec) -> Vec<MetricsPage> {
 /// What an endpoint's host shows, without being told.
 async fn discovered(target: &TargetSpec, origin: &str) -> Vec<MetricsPage> {
     let mut found = Vec::new();
+    if target.protocol == Protocol::KserveGrpc {
+        // Its port answers no GET; Triton's page is one above it.
+        found.extend(tritons_beside(target, origin, 1).await);
+        return found;
+    }
     for path in ["metrics", "prometheus/metrics"] {
         if found.is_empty() {
             found.extend(look_for(target, &format!("{origin}/{path}"), Form::Text).await);
@@ -308,8 +314,13 @@ async fn of_triton(target: &TargetSpec, origin: &str) -> Option<MetricsPage> {
     if read_server(&said).ok()?.name != "triton" {
         return None;
     }
+    tritons_beside(target, origin, 2).await
+}
+
+/// A Triton's page so many ports above the endpoint's, else at the usual place.
+async fn tritons_beside(target: &TargetSpec, origin: &str, above: u16) -> Option<MetricsPage> {
     let uri: Uri = origin.parse().ok()?;
-    let beside = uri.port_u16().and_then(|port| port.checked_add(2)).filter(|port| *port != TRITON_PORT);
+    let beside = uri.port_u16().and_then(|port| port.checked_add(above)).filter(|port| *port != TRITON_PORT);
     for port in beside.into_iter().chain([TRITON_PORT]) {
         let looker =
             Looker::at(&bare(target, &format!("http://{}:{port}/metrics", uri.host()?)), Form::Text)?;
@@ -470,7 +481,7 @@ struct Seen {
 }
 
 impl ExchangeWatch for Seen {
-    fn connected(&self, _: &HeldConnection) {}
+    fn connected(&self, _: &Connected<'_>) {}
     fn sent(&self) {}
 
     fn head(&self, head: Head) {

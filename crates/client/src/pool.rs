@@ -20,9 +20,11 @@ use plimsoll_model::{At, Span};
 use plimsoll_workload::Connections;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::exchange_watch::Connected;
 use crate::keeping::{Keeping, SharedByWorkers};
-use crate::link::{ConnectError, Link, Route};
+use crate::link::{Link, Route, TakeError};
 use crate::stamp::Meter;
+use crate::streams::StreamPool;
 
 /// Connections that are opened at the same time while warming.
 const WARM_AT_ONCE: usize = 64;
@@ -43,17 +45,6 @@ pub struct HeldConnection {
     permit: Option<OwnedSemaphorePermit>,
 }
 
-/// Why none could be had.
-#[derive(Debug, thiserror::Error)]
-pub enum TakeError {
-    /// It could not be made.
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
-    /// It did not stand in time.
-    #[error("no connection within {0}")]
-    Timeout(Span),
-}
-
 /// See the module's head.
 #[derive(Debug)]
 #[expect(clippy::vec_box, reason = "a link is handed on as the box it is in")]
@@ -69,6 +60,17 @@ pub struct ConnectionPool {
     pub keeping: Keeping,
     /// First moment at which a request had to wait for a place.
     waited_since: Cell<Option<At>>,
+    /// The same over HTTP/2, where the route asks for it.
+    streams: RefCell<Option<Rc<StreamPool>>>,
+}
+
+impl HeldConnection {
+    /// What is to be known of it.
+    pub fn connected(&self) -> Connected<'_> {
+        let Link { number, carried, connected, ref stamps, .. } = *self.link;
+        let (kept, waited) = (self.kept, self.waited);
+        Connected { number, reused: carried > 0, kept, waited, at: connected, stamps }
+    }
 }
 
 impl ConnectionPool {
@@ -88,11 +90,18 @@ impl ConnectionPool {
             idle: RefCell::default(),
             keeping: Keeping::new(known),
             waited_since: Cell::new(None),
+            streams: RefCell::default(),
         }
+    }
+
+    /// The connections of HTTP/2, where that is what the route asks for.
+    pub fn streams(&self) -> Option<Rc<StreamPool>> {
+        self.streams.borrow().clone()
     }
 
     /// Sets the policy for what comes; `share` is this worker's part of a bounded pool's limit.
     pub fn set_policy(&self, policy: Connections, share: u32, route: Route) {
+        self.set_streams(policy, share, &route);
         *self.route.borrow_mut() = route;
         self.policy.set(policy);
         self.waited_since.set(None);
@@ -108,7 +117,19 @@ impl ConnectionPool {
 
     /// First moment at which a request had to wait for a place since the policy was set.
     pub fn waited_since(&self) -> Option<At> {
-        self.waited_since.get()
+        self.waited_since.get().or_else(|| self.streams.borrow().as_ref()?.waited_since())
+    }
+
+    fn set_streams(&self, policy: Connections, share: u32, route: &Route) {
+        let mut streams = self.streams.borrow_mut();
+        match (&*streams, route.http2) {
+            (Some(pool), Some(_)) => pool.set_policy(policy, share, route.clone()),
+            (None, Some(_)) => {
+                let (meter, numbers) = (Rc::clone(&self.meter), Arc::clone(&self.numbers));
+                *streams = Some(StreamPool::new(policy, share, route.clone(), meter, numbers));
+            }
+            (_, None) => *streams = None,
+        }
     }
 
     /// A connection for one request. Waits for a place where the pool is bounded, then for the connection to stand.
@@ -153,6 +174,9 @@ impl ConnectionPool {
         if matches!(self.policy.get(), Connections::Fresh) {
             return;
         }
+        if let Some(streams) = self.streams() {
+            return streams.warm(wanted, connect).await;
+        }
         self.idle.borrow_mut().retain_mut(|link| self.stands(link));
         let mut missing = wanted.saturating_sub(self.idle.borrow().len());
         let (mut opening, mut opened) = (FuturesUnordered::new(), Vec::new());
@@ -173,6 +197,9 @@ impl ConnectionPool {
 
     /// How many are kept and not in use.
     pub fn idle(&self) -> usize {
+        if let Some(streams) = &*self.streams.borrow() {
+            return streams.connections();
+        }
         self.idle.borrow().len()
     }
 

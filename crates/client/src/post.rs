@@ -7,17 +7,18 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Uri};
+use http::{HeaderName, HeaderValue, Method, Uri};
 use plimsoll_model::Span;
 use plimsoll_wire::Head;
 use plimsoll_workload::{Connections, TargetSpec};
 
 use crate::clock::Clock;
-use crate::exchange::{ExchangeWatch, Outgoing, exchange};
+use crate::exchange::exchange;
+use crate::exchange_watch::{Connected, ExchangeWatch, Outgoing};
 use crate::header_template::RequestNames;
 use crate::keeping::SharedByWorkers;
 use crate::pages::runtime;
-use crate::pool::{ConnectionPool, HeldConnection};
+use crate::pool::ConnectionPool;
 use crate::recording::Ending;
 use crate::request::Request;
 use crate::stamp::Meter;
@@ -115,7 +116,7 @@ impl Poster {
 #[derive(Clone, Debug)]
 pub struct HostCommand {
     target: Target,
-    method: &'static str,
+    method: Method,
     path: Uri,
 }
 
@@ -127,7 +128,8 @@ impl HostCommand {
     pub fn read(spec: &TargetSpec, text: &str) -> Result<HostCommand, String> {
         let wrong = || format!("{text:?}: write a method and a path, such as \"POST /reset_prefix_cache\"");
         let (method, path) = text.trim().split_once(' ').ok_or_else(wrong)?;
-        let method = ["POST", "GET", "PUT", "DELETE"].into_iter().find(|known| *known == method);
+        let known = [Method::POST, Method::GET, Method::PUT, Method::DELETE];
+        let method = known.into_iter().find(|known| known.as_str() == method);
         let path = path.trim();
         let uri = path.parse::<Uri>().ok().filter(|_| path.starts_with('/') && !path.starts_with("//"));
         let (Some(method), Some(path)) = (method, uri) else { return Err(wrong()) };
@@ -141,7 +143,7 @@ impl HostCommand {
     /// No answer, or one that is no success; why, for people.
     pub fn send(&self, patience: Span) -> Result<(), String> {
         let body = Body { content_type: "application/json", header_length: None, bytes: Bytes::new() };
-        let opening = self.target.opens(self.method, &self.path);
+        let opening = self.target.opens(self.method.clone(), &self.path);
         let (posted, _) =
             answered(&self.target, opening.with(&body, RequestNames::one(&"command"), true), patience)?;
         match posted.status {
@@ -186,7 +188,7 @@ struct Answered {
 }
 
 impl ExchangeWatch for Answered {
-    fn connected(&self, _: &HeldConnection) {}
+    fn connected(&self, _: &Connected<'_>) {}
     fn sent(&self) {}
 
     fn head(&self, head: Head) {

@@ -140,6 +140,13 @@ impl Recording {
         }
     }
 
+    /// What the answer said behind its body.
+    pub fn trailers(&mut self, trailers: Head) {
+        if let Some(decoder) = &mut self.decoder {
+            decoder.trailers(trailers);
+        }
+    }
+
     /// When the request was handed to the kernel, once it was.
     pub fn sent(&self) -> Option<At> {
         self.attempt.sent.or_else(|| self.stamps.as_ref()?.last_write())

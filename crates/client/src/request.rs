@@ -5,12 +5,14 @@
 
 use std::fmt;
 use std::io::{IoSlice, Write as _};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use http::{HeaderMap, HeaderName};
+use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use plimsoll_model::MediaCounts;
 use plimsoll_wire::kserve::HEADER_LENGTH;
+use plimsoll_wire::kserve::grpc::CONTENT_TYPE as CALL_TYPE;
 
 use crate::header_template::{HeaderTemplate, RequestNames};
 use crate::secret::Key;
@@ -43,6 +45,8 @@ pub struct Opening {
     bytes: Vec<u8>,
     own: Vec<HeaderTemplate>,
     key: Option<KeyHeaders>,
+    /// The same over HTTP/2, where that is spoken.
+    http2: Option<Arc<http::Request<()>>>,
 }
 
 /// The headers that hold the key, as it is when a request is made.
@@ -91,7 +95,19 @@ impl Opening {
                 bytes.extend_from_slice(b"\r\n");
             }
         }
-        Opening { bytes, own: Vec::new(), key: None }
+        Opening { bytes, own: Vec::new(), key: None, http2: None }
+    }
+
+    /// Over HTTP/2: `method uri` with these headers, but for those that only HTTP/1.1 has.
+    #[must_use]
+    pub fn over_http2(self, method: Method, uri: http::Uri, headers: &HeaderMap) -> Opening {
+        let mut request = http::Request::new(());
+        (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) = (method, uri, headers.clone());
+        // The host is part of the URI there.
+        for name in [HOST, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, REQUEST_ID] {
+            request.headers_mut().remove(name);
+        }
+        Opening { http2: Some(Arc::new(request)), ..self }
     }
 
     /// With the key's headers.
@@ -108,14 +124,22 @@ impl Opening {
 
     /// A request without a body.
     pub fn bare(&self) -> Request {
+        if let Some(opening) = &self.http2 {
+            let mut lines = Vec::new();
+            self.key.iter().for_each(|key| key.write(&mut lines));
+            return Request::from((filled(opening, &lines), Bytes::new()));
+        }
         let mut head = self.bytes.clone();
         self.key.iter().for_each(|key| key.write(&mut head));
         head.extend_from_slice(b"\r\n");
-        Request { head, body: Bytes::new(), written: 0 }
+        Request { head, body: Bytes::new(), written: 0, http2: None }
     }
 
     /// A request with this body and these names. `close`: the last one on its connection.
     pub fn with(&self, body: &Body, names: RequestNames<'_>, close: bool) -> Request {
+        if let Some(opening) = &self.http2 {
+            return Request::from((self.stream(opening, body, names), body.bytes.clone()));
+        }
         let length = body.bytes.len();
         let joins = length <= JOIN_MAX;
         let mut head = Vec::with_capacity(self.bytes.len() + OWN + if joins { length } else { 0 });
@@ -138,8 +162,41 @@ impl Opening {
         if joins {
             head.extend_from_slice(&body.bytes);
         }
-        Request { head, body: if joins { Bytes::new() } else { body.bytes.clone() }, written: 0 }
+        Request { head, body: if joins { Bytes::new() } else { body.bytes.clone() }, written: 0, http2: None }
     }
+
+    /// The head of a request over HTTP/2.
+    fn stream(&self, opening: &http::Request<()>, body: &Body, names: RequestNames<'_>) -> http::Request<()> {
+        let mut lines = Vec::with_capacity(OWN);
+        // Writing to a vector cannot fail.
+        let _ = write!(lines, "content-type: {}\r\nx-request-id: {}\r\n", body.content_type, names.attempt);
+        self.key.iter().for_each(|key| key.write(&mut lines));
+        self.own.iter().for_each(|own| own.write(&mut lines, names));
+        if let Some(json) = body.header_length {
+            let _ = write!(lines, "{HEADER_LENGTH}: {json}\r\n");
+        }
+        // A gRPC message has its length in its frame.
+        if body.content_type != CALL_TYPE {
+            let _ = write!(lines, "content-length: {}\r\n", body.bytes.len());
+        }
+        filled(opening, &lines)
+    }
+}
+
+/// A request with the headers of its own that these lines hold. Their text is the one that HTTP/1.1 sends, so that there is one place where each
+/// is written.
+fn filled(opening: &http::Request<()>, lines: &[u8]) -> http::Request<()> {
+    let mut request = opening.clone();
+    for line in lines.split(|byte| *byte == b'\n') {
+        let Some(at) = line.iter().position(|byte| *byte == b':') else { continue };
+        let (name, value) = (&line[..at], line[at + 1..].trim_ascii());
+        if let (Ok(name), Ok(mut value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
+            // What differs with each request is not worth a place in the table of the connection's fields; a key must not have one.
+            value.set_sensitive(true);
+            request.headers_mut().append(name, value);
+        }
+    }
+    request
 }
 
 /// A request, and how much of it is written.
@@ -148,6 +205,14 @@ pub struct Request {
     head: Vec<u8>,
     body: Bytes,
     written: usize,
+    /// Its head over HTTP/2. Boxed: it is large, and most requests have none.
+    http2: Option<Box<http::Request<()>>>,
+}
+
+impl From<(http::Request<()>, Bytes)> for Request {
+    fn from((head, body): (http::Request<()>, Bytes)) -> Request {
+        Request { head: Vec::new(), body, written: 0, http2: Some(Box::new(head)) }
+    }
 }
 
 impl fmt::Debug for Request {
@@ -157,6 +222,11 @@ impl fmt::Debug for Request {
 }
 
 impl Request {
+    /// Its head and body, where it was made to be sent over HTTP/2.
+    pub fn into_http2(self) -> Option<(http::Request<()>, Bytes)> {
+        Some((*self.http2?, self.body))
+    }
+
     /// What is left to write.
     pub fn rest(&self) -> [IoSlice<'_>; 2] {
         let head = self.written.min(self.head.len());

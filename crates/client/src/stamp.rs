@@ -92,12 +92,24 @@ pub struct Stamps {
     tcp: Cell<Option<TcpInfo>>,
     /// What it had counted when the exchange before this one ended.
     tcp_before: Cell<TcpInfo>,
+    /// The connection's own, where these are of one stream on it.
+    connection: Option<Rc<Stamps>>,
 }
 
 impl Stamps {
     /// A socket that has neither read nor written. Whoever opened it says when it is [closed](Stamps::closed).
     pub fn new(meter: Rc<Meter>, socket: RawFd) -> Rc<Stamps> {
-        Rc::new(Stamps {
+        Rc::new(Stamps::with(meter, Some(socket), None))
+    }
+
+    /// Those of one stream on a connection that carries several. *When* is the connection's, *what* the stream's: its reads are those of
+    /// the connection that brought it something, and its bytes those of its messages, because frames and compressed headers are nobody's alone.
+    pub fn of_stream(connection: &Rc<Stamps>) -> Rc<Stamps> {
+        Rc::new(Stamps::with(Rc::clone(&connection.meter), None, Some(Rc::clone(connection))))
+    }
+
+    fn with(meter: Rc<Meter>, socket: Option<RawFd>, connection: Option<Rc<Stamps>>) -> Stamps {
+        Stamps {
             meter,
             reads: Cell::new(0),
             arrival: Cell::new(At::ZERO),
@@ -108,10 +120,31 @@ impl Stamps {
             last_write: Cell::new(None),
             bytes_in: Cell::new(0),
             bytes_out: Cell::new(0),
-            socket: Cell::new(Some(socket)),
+            socket: Cell::new(socket),
             tcp: Cell::new(None),
             tcp_before: Cell::new(TcpInfo::default()),
-        })
+            connection,
+        }
+    }
+
+    /// The connection's newest read brought the stream so many bytes of its answer.
+    pub fn heard(&self, bytes: usize) {
+        let Some(connection) = &self.connection else { return };
+        self.arrival.set(connection.arrival.get());
+        self.user.set(connection.user.get());
+        self.kernel.set(connection.kernel.get());
+        self.all_kernel.set(self.all_kernel.get() && connection.kernel.get());
+        self.reads.set(connection.reads.get());
+        self.bytes_in.set(self.bytes_in.get() + bytes as u64);
+        self.answered();
+    }
+
+    /// The connection's newest write took what was left of the stream's request, `bytes` since last said.
+    pub fn spoke(&self, bytes: usize) {
+        let Some(at) = self.connection.as_ref().and_then(|connection| connection.last_write.get()) else {
+            return;
+        };
+        self.wrote(bytes, at);
     }
 
     /// A read returned `bytes`, stamped by the kernel at `kernel_realtime_ns`, if it was.
@@ -213,9 +246,12 @@ impl Stamps {
         }
     }
 
-    /// Ends an exchange: what the kernel knows of the connection, and what it counted since the exchange before. One system
-    /// call.
+    /// Ends an exchange: what the kernel knows of the connection, and what it counted since the exchange before: on a connection that several
+    /// share each count goes to the one that ends next, so that none is told twice. One system call.
     pub fn tcp(&self) -> TcpFacts {
+        if let Some(connection) = &self.connection {
+            return connection.tcp();
+        }
         let Some(now) = self.socket.get().map_or_else(|| self.tcp.take(), tcp_info::read) else {
             return TcpFacts::default();
         };

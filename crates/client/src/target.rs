@@ -8,9 +8,10 @@ use bytes::Bytes;
 use http::header::{
     ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING, USER_AGENT,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use plimsoll_model::Protocol;
 use plimsoll_wire::{Encoded, encode};
-use plimsoll_workload::TargetSpec;
+use plimsoll_workload::{HttpVersion, TargetSpec};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
@@ -59,6 +60,8 @@ pub struct Target {
     base: String,
     query: Option<String>,
     tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+    /// Over HTTP/2: scheme and authority of its requests, and the most streams of a connection.
+    http2: Option<(Uri, u32)>,
     headers: HeaderMap,
     own: Vec<HeaderTemplate>,
     secrets: Vec<Secret>,
@@ -82,8 +85,9 @@ impl Target {
     pub fn sharing(spec: &TargetSpec, key: Option<Secret>, tls: &SharedTls) -> Result<Target, TargetError> {
         let uri = read_url(&spec.url)?;
         let host = uri.host().unwrap_or_default().to_owned();
-        let https = uri.scheme_str() == Some("https");
+        let https = matches!(uri.scheme_str(), Some("https" | "grpcs"));
         let port = uri.port_u16().unwrap_or(if https { 443 } else { 80 });
+        let http2 = over_http2(spec, &uri, https)?;
         let tls = match https {
             false => None,
             true => Some(tls_of(spec, &host, tls)?),
@@ -97,6 +101,7 @@ impl Target {
             base: uri.path().trim_end_matches('/').to_owned(),
             query: uri.query().map(str::to_owned),
             tls,
+            http2,
             headers,
             own,
             secrets,
@@ -114,7 +119,12 @@ impl Target {
     pub fn resolve(&self) -> Route {
         let host = self.host.trim_start_matches('[').trim_end_matches(']');
         let addrs = (host, self.port).to_socket_addrs().map(|all| all.collect()).map_err(|e| e.to_string());
-        Route { addrs, host: self.host.clone(), tls: self.tls.clone() }
+        Route {
+            addrs,
+            host: self.host.clone(),
+            tls: self.tls.clone(),
+            http2: self.http2.as_ref().map(|(_, most)| *most),
+        }
     }
 
     /// The host and port, for people.
@@ -143,24 +153,36 @@ impl Target {
 
     /// How every POST to `path` (as [`Target::uri`] gives it) begins.
     pub fn posts(&self, path: &Uri) -> Opening {
-        self.opens("POST", path)
+        self.opens(Method::POST, path)
     }
 
     /// The same with headers of its own.
     pub fn posts_with(&self, path: &Uri, more: &[(HeaderName, HeaderValue)]) -> Opening {
         let mut headers = self.headers.clone();
         headers.extend(more.iter().cloned());
-        Opening::new("POST", path, &headers).with_own(&self.own).with_key(self.key.as_ref())
+        self.opening(Method::POST, path, &headers).with_own(&self.own)
     }
 
     /// How another request begins.
-    pub(crate) fn opens(&self, method: &str, path: &Uri) -> Opening {
-        Opening::new(method, path, &self.headers).with_own(&self.own).with_key(self.key.as_ref())
+    pub(crate) fn opens(&self, method: Method, path: &Uri) -> Opening {
+        self.opening(method, path, &self.headers).with_own(&self.own)
+    }
+
+    fn opening(&self, method: Method, path: &Uri, headers: &HeaderMap) -> Opening {
+        let opening = Opening::new(method.as_str(), path, headers).with_key(self.key.as_ref());
+        let Some((base, _)) = &self.http2 else { return opening };
+        let (mut whole, place) = (base.clone().into_parts(), path.path_and_query().cloned());
+        whole.path_and_query = place;
+        // Its parts are those of two URIs.
+        match Uri::from_parts(whole) {
+            Ok(uri) => opening.over_http2(method, uri, headers),
+            Err(_) => opening,
+        }
     }
 
     /// How a GET of `path` begins.
     pub fn gets(&self, path: &Uri) -> Opening {
-        Opening::new("GET", path, &self.headers).with_key(self.key.as_ref())
+        self.opening(Method::GET, path, &self.headers)
     }
 
     /// `text` without any key.
@@ -218,8 +240,8 @@ pub fn without_user(url: &str) -> String {
 fn read_url(url: &str) -> Result<Uri, TargetError> {
     let hidden = without_user(url);
     let bad = |why: &str| TargetError::Url { url: hidden.clone(), why: why.to_owned() };
-    if !(url.starts_with("http://") || url.starts_with("https://")) {
-        return Err(bad("it must begin with http:// or https://"));
+    if !["http://", "https://", "grpc://", "grpcs://"].iter().any(|scheme| url.starts_with(scheme)) {
+        return Err(bad("it must begin with http:// or https://, or grpc:// or grpcs://"));
     }
     let uri: Uri = url.parse().map_err(|e: http::uri::InvalidUri| bad(&e.to_string()))?;
     let authority = uri.authority().ok_or_else(|| bad("it names no host"))?;
@@ -230,6 +252,33 @@ fn read_url(url: &str) -> Result<Uri, TargetError> {
         return Err(bad("it names no host"));
     }
     Ok(uri)
+}
+
+/// gRPC is HTTP/2 by its nature; another protocol where it is asked for.
+fn speaks_http2(spec: &TargetSpec) -> bool {
+    spec.protocol == Protocol::KserveGrpc || spec.http == HttpVersion::Two
+}
+
+/// Scheme and authority of requests over HTTP/2, and the most streams of a connection; `None` over HTTP/1.1.
+fn over_http2(spec: &TargetSpec, uri: &Uri, https: bool) -> Result<Option<(Uri, u32)>, TargetError> {
+    let bad = |why: &str| TargetError::Url { url: without_user(&spec.url), why: why.to_owned() };
+    let is_call = uri.scheme_str().is_some_and(|scheme| scheme.starts_with("grpc"));
+    if is_call != (spec.protocol == Protocol::KserveGrpc) {
+        return Err(bad(
+            "grpc:// and grpcs:// are spoken with --protocol kserve_grpc, and that with nothing else",
+        ));
+    }
+    if is_call && !https && uri.port().is_none() {
+        return Err(bad("it names no port: Triton's is 8001, grpc://host:8001"));
+    }
+    if !speaks_http2(spec) {
+        return Ok(None);
+    }
+    let authority = uri.authority().map(|authority| authority.as_str()).unwrap_or_default();
+    let scheme = if https { "https" } else { "http" };
+    let base = Uri::builder().scheme(scheme).authority(authority).path_and_query("/").build();
+    let most = spec.streams_per_connection.unwrap_or(u32::MAX);
+    Ok(Some((base.map_err(|e| bad(&e.to_string()))?, most)))
 }
 
 fn tls_of(
@@ -246,7 +295,7 @@ fn tls_of(
     let own = own.map(|(cert, key)| Identity { cert: cert.into(), key: key.into() });
     let name = ServerName::try_from(host.trim_start_matches('[').trim_end_matches(']').to_owned())
         .map_err(|e| TargetError::Url { url: spec.url.clone(), why: e.to_string() })?;
-    Ok((shared.config(&trust, own.as_ref())?, name))
+    Ok((shared.config(&trust, own.as_ref(), speaks_http2(spec))?, name))
 }
 
 fn headers_of(

@@ -59,7 +59,7 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
 
 /// The configuration that all connections share.
 pub fn client_config(trust: &TlsTrust) -> Result<Arc<ClientConfig>, TlsError> {
-    client_config_as(trust, None)
+    client_config_as(trust, None, false)
 }
 
 /// One configuration for each trust and own certificate, of targets that are made together: each holds all authorities, and ten thousand pages need them
@@ -68,26 +68,38 @@ pub fn client_config(trust: &TlsTrust) -> Result<Arc<ClientConfig>, TlsError> {
 pub struct SharedTls(Mutex<Vec<KnownConfig>>);
 
 /// What a configuration was made of, and it.
-type KnownConfig = (TlsTrust, Option<Identity>, Arc<ClientConfig>);
+type KnownConfig = (TlsTrust, Option<Identity>, bool, Arc<ClientConfig>);
 
 impl SharedTls {
-    /// That of this trust and of this certificate, where a client has one of its own.
+    /// That of this trust and of this certificate, where a client has one of its own, for HTTP/1.1 or HTTP/2.
     ///
     /// # Errors
     /// As [`client_config_as`].
-    pub fn config(&self, trust: &TlsTrust, own: Option<&Identity>) -> Result<Arc<ClientConfig>, TlsError> {
+    pub fn config(
+        &self,
+        trust: &TlsTrust,
+        own: Option<&Identity>,
+        http2: bool,
+    ) -> Result<Arc<ClientConfig>, TlsError> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((.., config)) = known.iter().find(|one| one.0 == *trust && one.1.as_ref() == own) {
+        if let Some((.., config)) =
+            known.iter().find(|one| (&one.0, one.1.as_ref(), one.2) == (trust, own, http2))
+        {
             return Ok(Arc::clone(config));
         }
-        let config = client_config_as(trust, own)?;
-        known.push((trust.clone(), own.cloned(), Arc::clone(&config)));
+        let config = client_config_as(trust, own, http2)?;
+        known.push((trust.clone(), own.cloned(), http2, Arc::clone(&config)));
         Ok(config)
     }
 }
 
-/// The same for a client that shows a certificate of its own where a server asks for one.
-pub fn client_config_as(trust: &TlsTrust, own: Option<&Identity>) -> Result<Arc<ClientConfig>, TlsError> {
+/// The same for a client that shows a certificate of its own where a server asks for one, and offers one version of HTTP. Both at once would let the
+/// server choose what is measured.
+pub fn client_config_as(
+    trust: &TlsTrust,
+    own: Option<&Identity>,
+    http2: bool,
+) -> Result<Arc<ClientConfig>, TlsError> {
     let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
     let builder = match trust {
         TlsTrust::Anything => {
@@ -104,7 +116,7 @@ pub fn client_config_as(trust: &TlsTrust, own: Option<&Identity>) -> Result<Arc<
         None => builder.with_no_client_auth(),
         Some(own) => builder.with_client_cert_resolver(Arc::new(Shown::of(own)?)),
     };
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![if http2 { b"h2".to_vec() } else { b"http/1.1".to_vec() }];
     Ok(Arc::new(config))
 }
 

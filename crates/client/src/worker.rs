@@ -133,7 +133,7 @@ pub fn work(setup: Setup, commands: UnboundedReceiver<Command>, ready: &mpsc::Se
             }
         };
         let meter = Meter::new(setup.clock);
-        let nowhere = Route { addrs: Ok(Vec::new()), host: String::new(), tls: None };
+        let nowhere = Route { addrs: Ok(Vec::new()), host: String::new(), tls: None, http2: None };
         let pool = |known| {
             ConnectionPool::new(nowhere.clone(), Rc::clone(&meter), Arc::clone(&setup.numbers), known)
         };

@@ -77,7 +77,7 @@ impl Tls {
                 (None, false) => TlsTrust::System,
             };
             let own = spec.client_cert.clone().map(|own| Identity { cert: own.cert, key: own.key });
-            tls.replicas = Some(client_config_as(&trust, own.as_ref())?);
+            tls.replicas = Some(client_config_as(&trust, own.as_ref(), false)?);
         }
         Ok(tls)
     }

@@ -37,6 +37,8 @@ pub enum Protocol {
     Transcriptions,
     /// KServe v2 (the Open Inference Protocol) over HTTP: tensors in, tensors out, nothing generated.
     Kserve,
+    /// The same over gRPC, where an answer may also come as a stream of responses (Triton's `ModelStreamInfer`).
+    KserveGrpc,
     /// Any HTTP endpoint, by a body template.
     Http,
 }
@@ -91,6 +93,7 @@ impl Protocol {
         Protocol::Classify,
         Protocol::Transcriptions,
         Protocol::Kserve,
+        Protocol::KserveGrpc,
         Protocol::Http,
     ];
 
@@ -164,6 +167,11 @@ impl Protocol {
             Protocol::Kserve => Facts {
                 aliases: &["kserve-v2", "kserve_v2", "triton", "oip"],
                 ..whole("kserve", None, Carries::Tensors)
+            },
+            Protocol::KserveGrpc => Facts {
+                aliases: &["kserve-grpc", "triton-grpc", "triton_grpc"],
+                streams: true,
+                ..whole("kserve_grpc", None, Carries::Tensors)
             },
             Protocol::Http => Facts {
                 name: "http",

@@ -132,6 +132,9 @@ impl TextPage {
         if let Some(shards) = words::shards(manifest) {
             self.line(shards);
         }
+        if let Some(line) = words::http2(manifest) {
+            self.wrapped(0, line);
+        }
         if let Some(first) = &manifest.repeats {
             self.line(format!("The schedule of run {} ({}), sent again", first.id, first.url));
         }

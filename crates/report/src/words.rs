@@ -166,6 +166,18 @@ pub fn mix(lengths: &Lengths) -> String {
     text
 }
 
+/// What of a run over HTTP/2 is to be known before its times are read.
+pub fn http2(manifest: &Manifest) -> Option<&'static str> {
+    let said = |path: &str| manifest.scenario.pointer(path);
+    let is_over = said("/target/http").is_some_and(|version| version == "2")
+        || said("/target/protocol").is_some_and(|protocol| protocol == "kserve_grpc");
+    let alone = said("/target/streams_per_connection").is_some_and(|most| *most == 1);
+    is_over.then_some(match alone {
+        true => "Over HTTP/2, one request at a time on each connection",
+        false => "Over HTTP/2: requests share connections, and all that one read brings has the stamp of its last byte",
+    })
+}
+
 /// How many sessions there were, and what became of them.
 pub fn sessions(counts: &SessionCounts) -> String {
     let n = |n: u64, what: &str| (n > 0).then(|| format!("{} {what}", figure::count(n)));

@@ -8,12 +8,15 @@ use std::cell::RefCell;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
 use plimsoll_sim::Failure;
+use plimsoll_wire::grpc::{self, Code};
 use plimsoll_wire::server::ReportedTimings;
+use tokio::sync::mpsc;
 
 use crate::engine::Engine;
 use crate::io::{Conn, Popped};
@@ -117,6 +120,8 @@ pub enum AnswerBody {
     Whole(WholeBody),
     /// Frame by frame.
     Stream(Box<StreamedBody>),
+    /// Message by message, of a gRPC call.
+    Call(CallBody),
 }
 
 /// A body that is there.
@@ -162,6 +167,7 @@ impl Body for AnswerBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let frame = match &mut *self {
+            AnswerBody::Call(call) => return call.pop(cx).map(|frame| frame.map(Ok)),
             AnswerBody::Whole(whole) => Poll::Ready(whole.pop()),
             AnswerBody::Stream(streamed) => streamed.pop(cx),
         };
@@ -172,6 +178,7 @@ impl Body for AnswerBody {
         match self {
             AnswerBody::Whole(whole) => whole.bytes.is_none(),
             AnswerBody::Stream(streamed) => streamed.part == Part::Over,
+            AnswerBody::Call(call) => call.over,
         }
     }
 
@@ -180,8 +187,55 @@ impl Body for AnswerBody {
             AnswerBody::Whole(whole) => {
                 SizeHint::with_exact(whole.bytes.as_ref().map_or(0, |b| b.len() as u64))
             }
-            AnswerBody::Stream(_) => SizeHint::default(),
+            AnswerBody::Stream(_) | AnswerBody::Call(_) => SizeHint::default(),
         }
+    }
+}
+
+/// What is said in answer to a gRPC call.
+pub enum Said {
+    /// A message, with the request that it answers.
+    Message(Bytes, Option<HeldRequest>),
+    /// The end, unless it is a good one.
+    Failed(Code, String),
+}
+
+/// A call's answer: what comes over the channel, then its status.
+pub struct CallBody {
+    said: mpsc::Receiver<Said>,
+    conn: Rc<Conn>,
+    over: bool,
+}
+
+impl CallBody {
+    /// What is said until all who could say something have gone.
+    pub fn new(said: mpsc::Receiver<Said>, conn: &Rc<Conn>) -> CallBody {
+        CallBody { said, conn: conn.clone(), over: false }
+    }
+
+    fn pop(&mut self, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
+        if self.over {
+            return Poll::Ready(None);
+        }
+        let (code, why) = match ready!(self.said.poll_recv(cx)) {
+            Some(Said::Message(message, mut held)) => {
+                let stream = held.as_mut().map(|held| {
+                    held.over = true;
+                    &held.stream
+                });
+                self.conn.popped(Popped::Tail, stream);
+                return Poll::Ready(Some(Frame::data(message)));
+            }
+            Some(Said::Failed(code, why)) => (code, why),
+            None => (Code::Ok, String::new()),
+        };
+        self.over = true;
+        let mut trailers = HeaderMap::new();
+        trailers.insert("grpc-status", HeaderValue::from(code as u16));
+        if let Ok(why) = HeaderValue::try_from(grpc::message(&why)) {
+            trailers.insert("grpc-message", why);
+        }
+        Poll::Ready(Some(Frame::trailers(trailers)))
     }
 }
 

@@ -68,7 +68,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    async fn answer(&self, request: Request<Incoming>) -> Answer {
+    pub(crate) async fn answer(&self, request: Request<Incoming>) -> Answer {
         let path = request.uri().path();
         if let Some(model) = &self.server.infers
             && (path == "/v2" || path.starts_with("/v2/"))

@@ -221,7 +221,7 @@ impl Call {
 }
 
 /// Status and words of what the engine does not take.
-fn refusal(why: &Rejected) -> (u16, String) {
+pub(crate) fn refusal(why: &Rejected) -> (u16, String) {
     match why {
         Rejected::QueueFull { .. } => (503, named(QUEUE_FULL)),
         Rejected::Unavailable { status, why, .. } => (*status, named(why)),
@@ -230,7 +230,7 @@ fn refusal(why: &Rejected) -> (u16, String) {
 }
 
 /// Triton prefixes what it says of one request, but for a time-out.
-fn named(why: &str) -> String {
+pub(crate) fn named(why: &str) -> String {
     if why == QUEUE_FULL { format!("[request id: <id_unknown>] {why}") } else { why.to_owned() }
 }
 

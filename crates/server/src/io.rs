@@ -87,9 +87,38 @@ pub struct Conn {
     task: RefCell<Option<Waker>>,
     killed: Cell<bool>,
     resets: Cell<bool>,
+    /// Is it HTTP/2? Then what is read may be no request's.
+    many: Cell<bool>,
+    /// The connection, where this is one of its streams.
+    lead: Option<Rc<Conn>>,
+    /// Streams that are open.
+    open: Cell<u32>,
+    /// Streams of which something is on its way to the kernel.
+    on_way: RefCell<Vec<Rc<Conn>>>,
 }
 
 impl Conn {
+    /// It carries streams of HTTP/2.
+    pub fn carries_streams(&self) {
+        self.many.set(true);
+    }
+
+    /// What one stream of a connection is to its answer. Its stamps are those of the connection's reads and writes.
+    pub fn of_stream(lead: &Rc<Conn>) -> Rc<Conn> {
+        lead.open.set(lead.open.get() + 1);
+        lead.busy.set(true);
+        Rc::new(Conn { lead: Some(Rc::clone(lead)), ..Conn::default() })
+    }
+
+    /// A stream is over.
+    pub fn stream_over(&self) {
+        let Some(lead) = &self.lead else { return };
+        lead.open.set(lead.open.get().saturating_sub(1));
+        if lead.open.get() == 0 {
+            lead.busy.set(false);
+        }
+    }
+
     /// Arrival of the last bytes that were read.
     pub fn arrival(&self) -> Arrival {
         match self.raw_stamp.get() {
@@ -103,6 +132,10 @@ impl Conn {
 
     /// The request was read whole: it is the server's turn, and the limit on slow senders is off.
     pub fn request_read(&self) {
+        if let Some(lead) = &self.lead {
+            self.raw_stamp.set(lead.raw_stamp.get());
+            self.read_ns.set(lead.read_ns.get());
+        }
         self.reading_since.set(0);
         self.busy.set(true);
     }
@@ -129,7 +162,10 @@ impl Conn {
     }
 
     /// A frame was handed to hyper, of this stream if of any.
-    pub fn popped(&self, what: Popped, stream: Option<&Rc<Stream>>) {
+    pub fn popped(self: &Rc<Conn>, what: Popped, stream: Option<&Rc<Stream>>) {
+        if let Some(lead) = &self.lead {
+            lead.on_way.borrow_mut().push(Rc::clone(self));
+        }
         self.popped.set(what);
         self.stamped.set(false);
         let Some(stream) = stream else { return };
@@ -163,6 +199,9 @@ impl Conn {
     pub fn let_go(&self) {
         let stream = self.current.borrow_mut().take();
         drop(stream);
+        // Streams hold their connection, and it those of which something is on its way.
+        let on_way = std::mem::take(&mut *self.on_way.borrow_mut());
+        drop(on_way);
     }
 
     /// Ends the connection at its next turn.
@@ -185,6 +224,7 @@ impl Conn {
     fn wrote(&self, before_ns: i64) {
         self.active_ns.set(before_ns);
         self.blocked_since.set(0);
+        self.on_way.borrow().iter().for_each(|stream| stream.wrote(before_ns));
         if self.stamped.replace(true) {
             return;
         }
@@ -197,6 +237,14 @@ impl Conn {
     }
 
     fn flushed(&self) {
+        // What has not been in a write yet still waits among the frames of other streams.
+        let gone: Vec<Rc<Conn>> = {
+            let mut on_way = self.on_way.borrow_mut();
+            let (gone, stays) = on_way.drain(..).partition(|stream| stream.stamped.get());
+            *on_way = stays;
+            gone
+        };
+        gone.iter().for_each(|stream| stream.flushed());
         match self.popped.replace(Popped::Nothing) {
             Popped::Nothing => {}
             Popped::Tail => {
@@ -230,6 +278,16 @@ pub struct Io {
     socket: TcpStream,
     conn: Rc<Conn>,
     scratch: Rc<RefCell<Scratch>>,
+}
+
+/// How HTTP/2 begins where it is known that it is spoken (RFC 9113, 3.4): no method of HTTP/1.1 has this name.
+const PREFACE: &[u8] = b"PRI";
+
+/// Does the client speak HTTP/2? Looks at its first bytes without taking them.
+pub fn poll_speaks_http2(socket: &TcpStream, cx: &mut Context<'_>) -> Poll<bool> {
+    let mut bytes = [0; PREFACE.len()];
+    let seen = ready!(socket.poll_peek(cx, &mut tokio::io::ReadBuf::new(&mut bytes)));
+    Poll::Ready(seen.is_ok() && bytes == PREFACE)
 }
 
 impl Io {
@@ -333,7 +391,7 @@ impl Read for Io {
                         this.conn.raw_stamp.set(stamp);
                         this.conn.read_ns.set(now);
                         this.conn.touch(now);
-                        if this.conn.reading_since.get() == 0 {
+                        if this.conn.reading_since.get() == 0 && !this.conn.many.get() {
                             this.conn.reading_since.set(now);
                         }
                     }

@@ -1,10 +1,10 @@
-//! The simulated engine as a server: an OpenAI-compatible front on HTTP/1.1, timed by the world of `plimsoll-sim`, that
+//! The simulated engine as a server: an OpenAI-compatible front on HTTP/1.1 and HTTP/2, KServe v2 over both and over gRPC, timed by the world of `plimsoll-sim`, that
 //! knows the truth about every byte it sent.
 //!
 //! What happens when is the world's; this crate sleeps until then, writes, and measures how late it was. It knows no
 //! client, no run and no screen.
 //!
-//! Reading order: `config` (what to serve), `running` (a server from outside), [`mod@serve`] (listen, accept, stop), `front` and `infer` (from a request to its answer), `engine` (real time around
+//! Reading order: `config` (what to serve), `running` (a server from outside), [`mod@serve`] (listen, accept, stop), `front` and `infer` (from a request to its answer; over HTTP/2 `streams`, of gRPC `call`), `engine` (real time around
 //! the world), `kv_publisher` (what changes in its cache), `stream` and `body` (tokens on their way out), `io` (bytes and stamps), `voice` (what is said),
 //! [`truth`] (the log), `metrics`, `page` and `triton_page` (what is counted), `timer`, [`clock`]
 //! and [`script`] (a clock moved by hand). Beside all that, [`collector`] takes the spans of others (OTLP).
@@ -16,8 +16,10 @@ mod running;
 pub mod serve;
 mod shared;
 
+mod call;
 mod front;
 mod infer;
+mod streams;
 
 mod engine;
 mod kv_publisher;

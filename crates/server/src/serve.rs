@@ -14,7 +14,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use hyper::server::conn::http1;
+use hyper::rt::Executor;
+use hyper::server::conn::{http1, http2};
 use plimsoll_model::Span;
 use plimsoll_sim::{World, WorldSpec};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -28,12 +29,13 @@ use crate::config::{EngineServerConfig, ServeError};
 use crate::engine::Engine;
 use crate::front::Front;
 use crate::infer;
-use crate::io::{Conn, Io, Scratch, ask_for_stamps, wait_for_stamps};
+use crate::io::{Conn, Io, Scratch, ask_for_stamps, poll_speaks_http2, wait_for_stamps};
 use crate::kv_publisher::KvPublisher;
 use crate::metrics::Metrics;
 use crate::running::{Running, Stop};
 use crate::script::Script;
 use crate::shared::Server;
+use crate::streams::StreamFront;
 use crate::timer::Timer;
 use crate::truth::{Header, Truth, TruthWriter};
 
@@ -41,6 +43,9 @@ use crate::truth::{Header, Truth, TruthWriter};
 const BACKLOG: i32 = 4096;
 /// Between two looks at the connections, ns.
 const HOUSEKEEPING_NS: i64 = 250_000_000;
+/// HTTP/2: what a request may send before it waits for us, and how many may be open on a connection.
+const WINDOW: u32 = 1 << 20;
+const STREAMS: u32 = 1024;
 /// After a failed accept (no descriptors left), ns.
 const ACCEPT_PAUSE_NS: i64 = 20_000_000;
 
@@ -190,11 +195,7 @@ async fn accept(listener: &TcpListener, server: &Rc<Server>) -> io::Error {
         Err(e) => return e,
     };
     let scratch = Scratch::new();
-    let mut http = http1::Builder::new();
-    http.writev(false)
-        .half_close(false)
-        .max_headers(server.limits.headers)
-        .max_buf_size(server.limits.head_bytes.max(8192));
+    let versions = Rc::new(Versions::of(server));
     for key in 0.. {
         let socket = match listener.accept().await {
             Ok((socket, _)) => socket,
@@ -207,7 +208,7 @@ async fn accept(listener: &TcpListener, server: &Rc<Server>) -> io::Error {
             }
         };
         server.engine.metrics.borrow_mut().connections += 1;
-        tokio::task::spawn_local(Serving::new(&http, socket, &scratch, server, key));
+        tokio::task::spawn_local(Serving::new(&versions, socket, &scratch, server, key));
     }
     io::Error::other("more connections than numbers")
 }
@@ -266,9 +267,51 @@ async fn drain(server: &Rc<Server>, stop: &Stop) {
     server.engine.flush_truth();
 }
 
+/// How each version of HTTP is served.
+struct Versions {
+    one: http1::Builder,
+    two: http2::Builder<LocalTasks>,
+}
+
+impl Versions {
+    fn of(server: &Server) -> Versions {
+        let limits = &server.limits;
+        let mut one = http1::Builder::new();
+        one.writev(false)
+            .half_close(false)
+            .max_headers(limits.headers)
+            .max_buf_size(limits.head_bytes.max(8192));
+        let mut two = http2::Builder::new(LocalTasks);
+        two.initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(16 * WINDOW)
+            .max_concurrent_streams(STREAMS)
+            .max_header_list_size(u32::try_from(limits.head_bytes.max(8192)).unwrap_or(u32::MAX));
+        Versions { one, two }
+    }
+}
+
+/// Runs hyper's tasks on the thread that they come from.
+#[derive(Copy, Clone)]
+struct LocalTasks;
+
+impl<F: Future + 'static> Executor<F> for LocalTasks {
+    fn execute(&self, task: F) {
+        drop(tokio::task::spawn_local(task));
+    }
+}
+
+/// What is spoken on a connection.
+enum Spoken {
+    /// That is not known before its first bytes.
+    Unknown(TcpStream, Rc<RefCell<Scratch>>, Rc<Versions>),
+    One(http1::Connection<Io, Front>),
+    Two(Box<http2::Connection<Io, StreamFront, LocalTasks>>),
+    Nothing,
+}
+
 /// One connection, as a task. Its entry in the server's list goes with it.
 struct Serving {
-    http: http1::Connection<Io, Front>,
+    spoken: Spoken,
     conn: Rc<Conn>,
     server: Rc<Server>,
     key: u64,
@@ -277,7 +320,7 @@ struct Serving {
 
 impl Serving {
     fn new(
-        http: &http1::Builder,
+        versions: &Rc<Versions>,
         socket: TcpStream,
         scratch: &Rc<RefCell<Scratch>>,
         server: &Rc<Server>,
@@ -285,9 +328,26 @@ impl Serving {
     ) -> Serving {
         let conn = Rc::new(Conn::default());
         server.conns.borrow_mut().insert(key, conn.clone());
-        let io = Io::new(socket, conn.clone(), scratch.clone());
-        let front = Front::new(server.clone(), conn.clone());
-        Serving { http: http.serve_connection(io, front), conn, server: server.clone(), key, closing: false }
+        conn.touch(clock::monotonic_ns());
+        let spoken = Spoken::Unknown(socket, scratch.clone(), versions.clone());
+        Serving { spoken, conn, server: server.clone(), key, closing: false }
+    }
+
+    /// Looks at the first bytes, unless that was done.
+    fn poll_known(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Spoken::Unknown(socket, ..) = &self.spoken else { return Poll::Ready(()) };
+        let many = std::task::ready!(poll_speaks_http2(socket, cx));
+        let begun = std::mem::replace(&mut self.spoken, Spoken::Nothing);
+        let Spoken::Unknown(socket, scratch, versions) = begun else { return Poll::Ready(()) };
+        let io = Io::new(socket, self.conn.clone(), scratch);
+        let (server, conn) = (self.server.clone(), self.conn.clone());
+        self.spoken = if many {
+            conn.carries_streams();
+            Spoken::Two(Box::new(versions.two.serve_connection(io, StreamFront::new(server, conn))))
+        } else {
+            Spoken::One(versions.one.serve_connection(io, Front::new(server, conn)))
+        };
+        Poll::Ready(())
     }
 }
 
@@ -300,12 +360,29 @@ impl Future for Serving {
         if this.conn.is_killed() {
             return Poll::Ready(());
         }
-        if this.server.draining.get() && !this.closing {
-            this.closing = true;
-            Pin::new(&mut this.http).graceful_shutdown();
+        let begins = !this.server.draining.get();
+        if begins && this.poll_known(cx).is_pending() {
+            return Poll::Pending;
         }
+        let closes = !begins && !std::mem::replace(&mut this.closing, true);
         // How a connection failed is its client's business; what it asked for has its record.
-        Pin::new(&mut this.http).poll(cx).map(drop)
+        match &mut this.spoken {
+            Spoken::One(http) => {
+                let mut http = Pin::new(http);
+                if closes {
+                    http.as_mut().graceful_shutdown();
+                }
+                http.poll(cx).map(drop)
+            }
+            Spoken::Two(http) => {
+                let mut http = Pin::new(&mut **http);
+                if closes {
+                    http.as_mut().graceful_shutdown();
+                }
+                http.poll(cx).map(drop)
+            }
+            Spoken::Unknown(..) | Spoken::Nothing => Poll::Ready(()),
+        }
     }
 }
 

@@ -18,6 +18,8 @@ use plimsoll_model::{Answer, Broken, Event, EventKind, Outcome, Protocol, Tokens
 use crate::decoded::Decoded;
 use crate::fault::Fault;
 use crate::head::{self, Head, Media, bounded};
+use crate::kserve;
+use crate::kserve::call::CallReading;
 use crate::sse::Parser;
 use crate::stream::Stream;
 use crate::tally::Tally;
@@ -62,6 +64,8 @@ enum Reading {
     Unknown(Vec<u8>),
     /// Event by event.
     Events(Parser),
+    /// Message by message, of a gRPC call.
+    Call(CallReading),
     /// As one piece.
     Whole(Vec<u8>),
     /// As the explanation of an error status.
@@ -85,22 +89,25 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// For an answer with this status and content type. `_stream` says what was asked for; what came decides.
+    /// For an answer with this status and content type. `stream` says what was asked for; what came decides, but in a gRPC call,
+    /// whose bytes do not tell.
     pub fn new(
         protocol: Protocol,
-        _stream: bool,
+        stream: bool,
         status: u16,
         content_type: Option<&str>,
         keep_text: bool,
     ) -> Decoder {
         let content_type = content_type.map(|value| bounded(value, 256));
-        Decoder::with_head(protocol, _stream, Head { status, content_type, ..Head::default() }, keep_text)
+        Decoder::with_head(protocol, stream, Head { status, content_type, ..Head::default() }, keep_text)
     }
 
     /// For an answer with this head, whose waiting wish, replica and stage times then reach the answer.
-    pub fn with_head(protocol: Protocol, _stream: bool, head: Head, keep_text: bool) -> Decoder {
+    pub fn with_head(protocol: Protocol, stream: bool, head: Head, keep_text: bool) -> Decoder {
         let reading = if head::outcome(head.status).is_some() {
             Reading::Refusal(Vec::new())
+        } else if protocol == Protocol::KserveGrpc {
+            call(stream, &head)
         } else {
             match head::media(head.content_type.as_deref()) {
                 Media::EventStream => Reading::Events(Parser::new()),
@@ -160,6 +167,11 @@ impl Decoder {
                     self.reading = Reading::Stopped(why);
                 }
             }
+            Reading::Call(call) => {
+                if let Err(why) = call.feed(bytes, &mut self.stream.tally, out) {
+                    self.reading = Reading::Stopped(why);
+                }
+            }
             Reading::Whole(body) => {
                 if body.len() + bytes.len() > BODY_MAX {
                     self.reading = Reading::Stopped(format!("a body of more than {BODY_MAX} bytes"));
@@ -179,6 +191,13 @@ impl Decoder {
                 }
             }
             Reading::Stopped(_) => {}
+        }
+    }
+
+    /// The trailers came, as far as a head holds them.
+    pub fn trailers(&mut self, trailers: Head) {
+        if let Reading::Call(call) = &mut self.reading {
+            call.status = trailers.call;
         }
     }
 
@@ -212,6 +231,7 @@ impl Decoder {
             Reading::Refusal(body) => self.refused(&body),
             Reading::Stopped(why) => (MALFORMED, Some(why)),
             Reading::Events(parser) => self.ended(parser, clean_eof, &mut tail),
+            Reading::Call(call) => call.ended(clean_eof, self.bytes, &self.stream.tally, &mut tail),
             Reading::Whole(body) => self.whole(&body, clean_eof, &mut tail),
             Reading::Unknown(_) => (MALFORMED, None),
         };
@@ -332,6 +352,15 @@ impl Decoder {
         let fault = self.stream.tally.error.as_ref()?;
         let retryable = !fault.code.is_some_and(|code| (400..500).contains(&code) && code != 429);
         Some((Outcome::new(How::StreamError, By::Server, retryable), Some(fault.text.clone())))
+    }
+}
+
+/// How the body of a call with this head is read.
+fn call(stream: bool, head: &Head) -> Reading {
+    let kind = head.content_type.as_deref().unwrap_or_default();
+    match kind.starts_with(kserve::grpc::CONTENT_TYPE) || head.call.is_some() {
+        true => Reading::Call(CallReading::new(stream, BODY_MAX, head.call.clone())),
+        false => Reading::Stopped(format!("answered with {kind:?}, which is no gRPC")),
     }
 }
 

@@ -11,6 +11,7 @@ use bytes::{Bytes, BytesMut};
 use plimsoll_model::{Payload, Protocol, Span, Tensor};
 use serde_json::{Map, Value};
 
+use crate::kserve::grpc::{Asks, Method};
 use crate::template::{Filling, Template, escape, flat, messages};
 use crate::{kserve, media, messages as anthropic, ollama, scores, transcriptions};
 
@@ -53,15 +54,19 @@ pub struct QueueWish {
 }
 
 impl QueueWish {
+    /// Its wait in whole microseconds; a part of one would be none, which is no limit.
+    fn timeout_us(&self) -> Option<u64> {
+        self.timeout.map(|wait| (wait.0.max(0) as u64).div_ceil(1_000))
+    }
+
     /// As the `parameters` of a request; `None` where nothing is asked for.
     fn parameters(&self) -> Option<String> {
         let mut fields = Map::new();
         if let Some(level) = self.priority {
             fields.insert("priority".to_owned(), level.into());
         }
-        if let Some(wait) = self.timeout {
-            // In whole microseconds; a part of one would be none, which is no limit.
-            fields.insert("timeout".to_owned(), (wait.0.max(0) as u64).div_ceil(1_000).into());
+        if let Some(us) = self.timeout_us() {
+            fields.insert("timeout".to_owned(), us.into());
         }
         (!fields.is_empty()).then(|| Value::Object(fields).to_string())
     }
@@ -84,6 +89,7 @@ pub struct Encoded {
 pub fn path(options: &RequestOptions) -> Cow<'static, str> {
     match options.protocol.path() {
         Some(path) => path.into(),
+        None if options.protocol == Protocol::KserveGrpc => method(options).path().into(),
         None if options.protocol == Protocol::Kserve => {
             kserve::path(options.model.as_deref().unwrap_or_default(), options.version.as_deref()).into()
         }
@@ -91,9 +97,15 @@ pub fn path(options: &RequestOptions) -> Cow<'static, str> {
     }
 }
 
+/// Which method of gRPC these requests call.
+fn method(options: &RequestOptions) -> Method {
+    if options.stream { Method::ModelStreamInfer } else { Method::ModelInfer }
+}
+
 /// Headers that every request of this protocol has.
 pub fn headers(protocol: Protocol) -> &'static [(&'static str, &'static str)] {
     match protocol {
+        Protocol::KserveGrpc => &[("te", "trailers"), ("grpc-accept-encoding", "identity")],
         Protocol::Messages => &[anthropic::VERSION],
         _ => &[],
     }
@@ -110,7 +122,10 @@ pub fn encode(payload: &Payload, options: &RequestOptions) -> Encoded {
     if options.template.is_none()
         && let Payload::Tensors(tensors) = payload
     {
-        return tensors_of(path, tensors, options);
+        return match options.protocol {
+            Protocol::KserveGrpc => call_of(path, tensors, options),
+            _ => tensors_of(path, tensors, options),
+        };
     }
     if let Payload::Sound(sound) = payload {
         let fields = transcriptions::FormFields {
@@ -150,6 +165,19 @@ fn tensors_of(path: Cow<'static, str>, tensors: &[Tensor], options: &RequestOpti
     body.extend_from_slice(&raw);
     let header_length = Some(header.len());
     Encoded { path, content_type: "application/octet-stream", header_length, body: body.freeze() }
+}
+
+fn call_of(path: Cow<'static, str>, tensors: &[Tensor], options: &RequestOptions) -> Encoded {
+    let asks = Asks {
+        model: options.model.as_deref().unwrap_or_default(),
+        version: options.version.as_deref().unwrap_or_default(),
+        priority: options.queue.priority,
+        timeout_us: options.queue.timeout_us(),
+        extra: &options.extra,
+        stream: options.stream,
+    };
+    let body = kserve::grpc::infer(tensors, &asks);
+    Encoded { path, content_type: kserve::grpc::CONTENT_TYPE, header_length: None, body }
 }
 
 fn from_template(template: &Template, payload: &Payload, options: &RequestOptions) -> (String, bool) {
@@ -194,7 +222,9 @@ fn text(payload: &Payload, options: &RequestOptions) -> String {
         | Protocol::Embeddings => {
             scores::request(options.protocol, &mut body, payload);
         }
-        Protocol::Transcriptions | Protocol::Kserve | Protocol::Http => body.text("input", &flat(payload)),
+        Protocol::Transcriptions | Protocol::Kserve | Protocol::KserveGrpc | Protocol::Http => {
+            body.text("input", &flat(payload));
+        }
     }
     if options.protocol.streams() {
         generation(&mut body, options);

@@ -3,7 +3,11 @@
 //! Source: gRPC over HTTP/2 (`doc/PROTOCOL-HTTP2.md` of grpc/grpc); gRPC Health Checking Protocol (`grpc.health.v1`).
 
 use bytes::{Buf, Bytes, BytesMut};
+use percent_encoding::percent_decode_str;
+use plimsoll_model::Outcome;
+use plimsoll_model::outcome::{By, How};
 
+use crate::head::bounded;
 use crate::protobuf::{Fields, Pen, ProtobufError};
 
 /// Codes of `google.rpc.Code` by which calls end.
@@ -24,10 +28,77 @@ pub enum Code {
     FailedPrecondition = 9,
     /// No such method.
     Unimplemented = 12,
+    /// It went wrong inside.
+    Internal = 13,
     /// Can't be kept now.
     Unavailable = 14,
     /// Not with this token.
     Unauthenticated = 16,
+}
+
+/// The names of all codes, by number.
+const NAMES: [&str; 17] = [
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+];
+
+/// Longest message of a status that is kept, in bytes.
+const MESSAGE_MAX: usize = 512;
+
+/// How a server says that a call ended.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct CallStatus {
+    /// `grpc-status`.
+    pub code: u32,
+    /// `grpc-message`, decoded.
+    pub message: String,
+}
+
+impl CallStatus {
+    /// Reads `grpc-status`. What is no number is `UNKNOWN`, as in gRPC's own clients.
+    pub(crate) fn read(value: &str) -> CallStatus {
+        CallStatus { code: value.trim().parse().unwrap_or(2), message: String::new() }
+    }
+
+    /// Reads `grpc-message`.
+    pub(crate) fn message(value: &str) -> String {
+        bounded(&percent_decode_str(&bounded(value, 4 * MESSAGE_MAX)).decode_utf8_lossy(), MESSAGE_MAX)
+    }
+
+    /// For people: `UNAVAILABLE: no more room`.
+    pub fn text(&self) -> String {
+        let name =
+            NAMES.get(self.code as usize).map_or_else(|| format!("status {}", self.code), |n| (*n).into());
+        if self.message.is_empty() { name } else { format!("{name}: {}", self.message) }
+    }
+
+    /// How the attempt ended; `None` where the status is OK. Retryable is what gRPC's own retry guide names, and what HTTP calls a 5xx.
+    pub fn outcome(&self) -> Option<Outcome> {
+        let (how, retryable) = match self.code {
+            0 => return None,
+            8 | 14 => (How::Shed, true),
+            4 => (How::Timeout, true),
+            10 => (How::ClientError, true),
+            3 | 5 | 6 | 7 | 9 | 11 | 12 | 16 => (How::ClientError, false),
+            _ => (How::ServerError, true),
+        };
+        Some(Outcome::new(how, By::Server, retryable))
+    }
 }
 
 /// The value of `grpc-message`: what is not printable ASCII is percent-encoded.
@@ -43,7 +114,7 @@ pub fn message(text: &str) -> String {
 }
 
 /// Bytes before each message: whether it is compressed, and its length.
-const HEAD: usize = 5;
+pub(crate) const HEAD: usize = 5;
 
 /// The one message of a unary gRPC request, and whether it is compressed. `None` = the frame breaks.
 pub fn unframed(body: &[u8]) -> Option<(&[u8], bool)> {

@@ -5,6 +5,8 @@
 use plimsoll_model::outcome::{By, How};
 use plimsoll_model::{Outcome, ServerStage, Span};
 
+use crate::grpc::CallStatus;
+
 /// Most stages kept of one answer: a page of `Server-Timing` is not a measurement.
 pub const STAGES_MAX: usize = 16;
 
@@ -27,6 +29,8 @@ pub struct Head {
     pub server: Option<String>,
     /// Bytes of the body that are JSON, where raw tensors follow ([`crate::kserve::HEADER_LENGTH`]).
     pub json_length: Option<usize>,
+    /// How a gRPC call ended, where these are its trailers, or a head that is all of its answer.
+    pub call: Option<CallStatus>,
 }
 
 impl Head {
@@ -63,6 +67,13 @@ impl Head {
             b"location" => self.location = Some(bounded(value, 2048)),
             b"inference-header-content-length" => self.json_length = value.parse().ok(),
             b"server" => self.server = Some(bounded(value, 256)),
+            b"grpc-status" => {
+                let message = self.call.take().map(|call| call.message).unwrap_or_default();
+                self.call = Some(CallStatus { message, ..CallStatus::read(value) });
+            }
+            b"grpc-message" => {
+                self.call.get_or_insert_with(|| CallStatus::read("")).message = CallStatus::message(value)
+            }
             // The millisecond form is the finer one and stands over the other.
             b"retry-after-ms" => {
                 if let Some(wait) = value.parse::<f64>().ok().filter(|ms| ms.is_finite() && *ms >= 0.0) {

@@ -127,6 +127,7 @@ impl Stream {
             | Protocol::Pooling
             | Protocol::Classify
             | Protocol::Kserve
+            | Protocol::KserveGrpc
             | Protocol::Http => Ok(self.other(data)),
         }
     }

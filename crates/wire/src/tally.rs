@@ -206,6 +206,13 @@ impl Tally {
         self.bare.push(usage);
     }
 
+    /// A response of a stream came, which counts as one token: see `kserve::call`.
+    pub fn responded(&mut self) {
+        self.token_events += 1;
+        let output = u32::try_from(self.token_events).ok();
+        self.only_usage(Usage { output, ..Usage::default() });
+    }
+
     fn side_facts(&mut self, chunk: &Chunk<'_>) {
         if let Some(usage) = &chunk.usage {
             for (name, ms) in usage.stages() {

@@ -39,7 +39,7 @@ pub(crate) fn read(
             scores::whole(protocol, text, tally)
         }
         Protocol::Transcriptions => transcriptions::whole(text, tally),
-        Protocol::Kserve => kserve::answer::read(text, raw, tally),
+        Protocol::Kserve | Protocol::KserveGrpc => kserve::answer::read(text, raw, tally),
         Protocol::Http => other(text, tally),
     };
     match read {

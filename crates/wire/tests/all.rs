@@ -19,6 +19,8 @@ mod hostile;
 mod http1;
 #[path = "all/kserve.rs"]
 mod kserve;
+#[path = "all/kserve_grpc.rs"]
+mod kserve_grpc;
 #[path = "all/kv_events.rs"]
 mod kv_events;
 #[path = "all/messages.rs"]

@@ -512,7 +512,7 @@ impl ClassSpec {
     fn validate_queue(&self, protocol: Protocol) -> Result<(), SpecError> {
         let asked = [("priority", self.priority.is_some()), ("queue_timeout", self.queue_timeout.is_some())];
         if let Some((field, _)) = asked.iter().find(|(_, asked)| *asked)
-            && protocol != Protocol::Kserve
+            && protocol.carries() != Carries::Tensors
         {
             return Err(SpecError::Conflict {
                 path: (*field).into(),

@@ -27,6 +27,12 @@ pub struct TargetSpec {
     pub model: Option<String>,
     /// Ask for a streamed answer.
     pub stream: bool,
+    /// The version of HTTP; gRPC is HTTP/2 by its nature.
+    #[serde(skip_serializing_if = "HttpVersion::is_usual")]
+    pub http: HttpVersion,
+    /// Over HTTP/2: most requests at the same time on one connection; none = as many as the server allows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub streams_per_connection: Option<u32>,
     /// Further request headers; a value may hold `$NAME`, which is taken from the environment when it is sent, and `{session}`, `{request}`, `{trace}` and `{span}`,
     /// which name each request.
     pub headers: BTreeMap<String, String>,
@@ -72,6 +78,8 @@ impl Default for TargetSpec {
             protocol: Protocol::Chat,
             model: None,
             stream: true,
+            http: HttpVersion::default(),
+            streams_per_connection: None,
             headers: BTreeMap::new(),
             key_env: None,
             key_file: None,
@@ -88,6 +96,24 @@ impl Default for TargetSpec {
             temperature: None,
             extra: Map::new(),
         }
+    }
+}
+
+/// A version of HTTP. Which one is part of what is measured, so it is asked for and never negotiated.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub enum HttpVersion {
+    /// A request at a time on each connection.
+    #[default]
+    #[serde(rename = "1.1")]
+    One,
+    /// Many at a time: over TLS by ALPN, else by prior knowledge (h2c).
+    #[serde(rename = "2")]
+    Two,
+}
+
+impl HttpVersion {
+    fn is_usual(&self) -> bool {
+        *self == HttpVersion::One
     }
 }
 
@@ -143,6 +169,9 @@ impl TargetSpec {
         if self.further_urls.len() >= URLS_MAX {
             let many = self.further_urls.len() + 1;
             return Err(SpecError::value("further_urls", many, &format!("at most {URLS_MAX} endpoints")));
+        }
+        if self.streams_per_connection == Some(0) {
+            return Err(SpecError::value("streams_per_connection", 0, "at least 1"));
         }
         if self.token.is_some() && (self.key_env.is_some() || self.key_file.is_some()) {
             let what = "a token is the key: drop key_env and key_file, or the token".to_owned();

@@ -74,7 +74,9 @@ fn load(manifest: &Manifest) -> String {
 fn target(manifest: &Manifest) -> String {
     let model = manifest.target.facts.get("model").and_then(Option::as_deref);
     let url = manifest.target.url.as_str();
-    let bare = ["https://", "http://", "simulated:"].iter().find_map(|head| url.strip_prefix(head));
+    let bare = ["https://", "http://", "grpcs://", "grpc://", "simulated:"]
+        .iter()
+        .find_map(|head| url.strip_prefix(head));
     model.unwrap_or(bare.unwrap_or(url)).to_owned()
 }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::result;
 use plimsoll_measure::findings::Findings;
-use plimsoll_model::{Level, Load, Manifest, Protocol, Repeats, RunState, Span};
+use plimsoll_model::{Carries, Level, Load, Manifest, Repeats, RunState, Span};
 use plimsoll_report::figure;
 use plimsoll_sim::ModeSpec;
 use plimsoll_workload::Scenario;
@@ -136,7 +136,7 @@ fn in_world(
     mut draft: Draft,
 ) -> Result<(Scenario, Option<Simulate>), Stop> {
     let world = simulation::changed(recorded.world.clone(), &args.world)?;
-    let is_kserve = recorded.scenario.target.protocol == Protocol::Kserve;
+    let is_kserve = recorded.scenario.target.protocol.carries() == Carries::Tensors;
     if matches!(world.engine.mode, ModeSpec::Dynamic(_)) != is_kserve {
         return Err(Stop::usage(format!(
             "--profile {}: it does not answer what this run asked ({}); take a profile of the same kind",

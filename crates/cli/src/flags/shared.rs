@@ -9,13 +9,13 @@ use super::PriceArgs;
 /// What is measured.
 #[derive(Args, Debug, Clone, Default)]
 pub struct TargetArgs {
-    /// Endpoint: its base URL (http://host:8000/v1; kserve: http://host:8000/v2[/models/NAME]; Ollama: http://host:11434) or, with --protocol http,
+    /// Endpoint: its base URL (http://host:8000/v1; kserve: http://host:8000/v2[/models/NAME], over gRPC grpc://host:8001[/v2/models/NAME]; Ollama: http://host:11434) or, with --protocol http,
     /// the whole URL
     pub url: String,
     /// Model to ask for [default: the only one the endpoint lists]
     #[arg(long, short = 'm', help_heading = "Target")]
     pub model: Option<String>,
-    /// chat, completions, responses, embeddings, messages (Anthropic), ollama_chat, ollama_generate, rerank, score, pooling, classify, transcriptions, kserve (KServe v2, Triton) or http [default: chat]
+    /// chat, completions, responses, embeddings, messages (Anthropic), ollama_chat, ollama_generate, rerank, score, pooling, classify, transcriptions, kserve (KServe v2, Triton), kserve_grpc (the same over gRPC) or http [default: chat]
     #[arg(long, visible_alias = "api", value_name = "NAME", help_heading = "Target")]
     pub protocol: Option<String>,
     /// Body template for --protocol http: {{prompt}}, {{model}}, {{max_tokens}}, {{id}}; for kserve a whole request
@@ -114,6 +114,12 @@ pub struct ClientArgs {
     /// prewarmed | fresh (one per request) | pool:N [default: prewarmed]
     #[arg(long, value_name = "POLICY", help_heading = "Client")]
     pub connections: Option<String>,
+    /// Version of HTTP: 1.1, or 2 (over https:// by ALPN, else by prior knowledge); gRPC is always 2 [default: 1.1]
+    #[arg(long, value_name = "VERSION", value_parser = ["1.1", "2"], help_heading = "Client")]
+    pub http: Option<String>,
+    /// Over HTTP/2: at most this many requests at the same time on one connection [default: as many as the server allows]
+    #[arg(long, value_name = "N", help_heading = "Client")]
+    pub streams_per_connection: Option<u32>,
     /// Give up on a request after this long [default: 10m]
     #[arg(long, value_name = "TIME", help_heading = "Client")]
     pub timeout: Option<String>,

@@ -88,7 +88,7 @@ pub struct DoctorArgs {
     /// Model to ask for [default: the only one the endpoint lists]
     #[arg(long, short = 'm', requires = "url")]
     pub model: Option<String>,
-    /// chat, completions, responses, embeddings, kserve or http [default: chat]
+    /// chat, completions, responses, embeddings, kserve, kserve_grpc or http [default: chat]
     #[arg(long, value_name = "NAME", requires = "url")]
     pub protocol: Option<String>,
     /// Environment variable that holds the API key

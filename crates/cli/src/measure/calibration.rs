@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use plimsoll_client::{Client, Control, LevelPlan, LevelTraffic, Memory, Sink};
-use plimsoll_model::{Attempt, How, Load, Protocol, RateCourse, Span};
+use plimsoll_model::{Attempt, Carries, How, Load, Protocol, RateCourse, Span};
 use plimsoll_workload::{Arrival, ArrivalSpec, Documents, Prompts, Scenario, Schedule, Size};
 
 use super::refusal;
@@ -133,8 +133,8 @@ impl<S: Fn(&Scenario) -> Result<Client, Stop>> BeforeLoad<'_, S> {
 
 fn is_to_be_calibrated(scenario: &Scenario) -> bool {
     let prompts = &scenario.prompts;
-    let texts =
-        !matches!(scenario.target.protocol, Protocol::Http | Protocol::Kserve | Protocol::Transcriptions);
+    let texts = !matches!(scenario.target.protocol, Protocol::Http | Protocol::Transcriptions)
+        && scenario.target.protocol.carries() != Carries::Tensors;
     let is_said = prompts.words_per_token != 1.0 || prompts.template_tokens != 0;
     prompts.file.is_none() && texts && !is_said && scenario.classes.is_empty()
 }

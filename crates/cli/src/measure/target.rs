@@ -6,7 +6,7 @@ use plimsoll_client::{
     Client, ClientConfig, Clock, Probe, ProbeError, SecretError, TargetError, probe::probe,
 };
 use plimsoll_model::run::{NOT_TRACED, TRACED, TRACING};
-use plimsoll_model::{Protocol, Span};
+use plimsoll_model::{Carries, Protocol, Span};
 use plimsoll_workload::{Scenario, TargetSpec, parse_span};
 
 use crate::exit::{Exit, Stop};
@@ -96,7 +96,7 @@ pub fn look(scenario: &mut Scenario, before: Option<&str>) -> Result<TargetLook,
             }
         }
     }
-    if scenario.target.protocol == Protocol::Kserve {
+    if scenario.target.protocol.carries() == Carries::Tensors {
         tensors::learn(scenario, probed.served, &mut words)?;
     }
     let beside = beside(&scenario.target, &url, &facts);

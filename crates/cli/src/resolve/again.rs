@@ -25,9 +25,13 @@ pub fn repeat(head: &str, scenario: &Scenario, more: &[(&str, String)]) -> Strin
     }
     let mut differing = Vec::new();
     difference("", &value, &default, &mut differing);
-    let is_kserve = scenario.target.protocol == Protocol::Kserve;
     let protocol = scenario.target.protocol;
+    let is_kserve = protocol.carries() == Carries::Tensors;
     let generates = protocol.streams() && protocol.carries() != Carries::Sound;
+    if protocol == Protocol::KserveGrpc && scenario.target.stream {
+        // Its default is the model's, and the whole scenario's the other one.
+        words.extend(["--set".to_owned(), "target.stream=true".to_owned()]);
+    }
     let simulated = scenario.target.url.strip_prefix("simulated:");
     for (path, value) in differing {
         match path.as_str() {
@@ -82,6 +86,8 @@ fn flags(path: &str, value: &Value) -> Option<Vec<String>> {
         "client.cancel.share" => one("cancel"),
         "client.max_in_flight" => one("max-in-flight"),
         "client.before_level" => one("before-level"),
+        "target.http" => one("http"),
+        "target.streams_per_connection" => one("streams-per-connection"),
         "client.connections" => {
             let policy = value["policy"].as_str()?;
             let limit = value["limit"].as_u64();

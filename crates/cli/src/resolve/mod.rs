@@ -21,7 +21,7 @@ use crate::tensors;
 
 pub use again::{quoted, repeat, reproduce};
 use said::check_url;
-pub use said::{arrivals, budget, budget_for, cost, traffic};
+pub use said::{SCHEMES, arrivals, budget, budget_for, cost, traffic};
 
 type Resolved<T> = Result<T, Stop>;
 
@@ -79,6 +79,7 @@ impl Draft {
         self.set("target.url", args.url.clone().into());
         self.set_some("target.model", args.model.clone());
         self.set_some("target.protocol", args.protocol.as_deref());
+        tensors::over_grpc(self);
         if args.no_stream {
             self.set("target.stream", false.into());
         }
@@ -250,6 +251,8 @@ impl Draft {
             };
             self.set("client.connections", value);
         }
+        self.set_some("target.http", args.http.as_deref());
+        self.set_some("target.streams_per_connection", args.streams_per_connection);
         self.set_some("client.timeouts.total", args.timeout.clone());
         self.set_some("client.timeouts.first_token", args.first_token_timeout.clone());
         self.set_some("client.timeouts.idle", args.idle_timeout.clone());
@@ -379,6 +382,7 @@ impl Draft {
         let further = self.get("target.further_urls").and_then(Value::as_array);
         further.into_iter().flatten().filter_map(Value::as_str).try_for_each(check_url)?;
         self.text("target.token.url").map_or(Ok(()), check_url)?;
+        tensors::over_grpc(&mut self);
         let named = self.text("target.protocol").and_then(Protocol::from_name);
         self.set_some("target.protocol", named.map(Protocol::name));
         if named.is_some_and(|protocol| !protocol.pins_length()) && !self.has("target.ignore_eos") {
@@ -392,7 +396,7 @@ impl Draft {
             let usual = serde_json::to_value(AudioSpec::default()).unwrap_or_default();
             self.set("prompts.audio", usual);
         }
-        let is_kserve = named == Some(Protocol::Kserve);
+        let is_kserve = named.is_some_and(|protocol| protocol.carries() == Carries::Tensors);
         if is_kserve {
             tensors::settle(&mut self)?;
         }

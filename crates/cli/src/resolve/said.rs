@@ -10,12 +10,16 @@ use crate::exit::Stop;
 use crate::flags::CeilingArgs;
 use crate::{price, tensors};
 
+/// What the URL of an endpoint begins with.
+pub const SCHEMES: [&str; 4] = ["http://", "https://", "grpc://", "grpcs://"];
+
 /// A base URL that can be spoken to and holds no secret.
 pub(super) fn check_url(url: &str) -> Resolved<()> {
-    let rest = url
-        .strip_prefix("http://")
-        .or_else(|| url.strip_prefix("https://"))
-        .ok_or_else(|| Stop::usage(format!("{url}: a URL starts with http:// or https://")))?;
+    let rest = SCHEMES.iter().find_map(|scheme| url.strip_prefix(scheme)).ok_or_else(|| {
+        Stop::usage(format!(
+            "{url}: a URL starts with http:// or https:// (KServe over gRPC: grpc:// or grpcs://)"
+        ))
+    })?;
     let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
     if authority.contains('@') {
         return Err(Stop::usage(

@@ -5,6 +5,7 @@
 mod bad;
 mod connections;
 mod control;
+mod http2;
 mod keeping;
 mod pages;
 mod probing;

@@ -53,7 +53,7 @@ impl Authority {
     }
 
     fn client(&self, own: Option<&Identity>) -> Arc<ClientConfig> {
-        client_config_as(&TlsTrust::SystemAnd(self.path("ca.pem")), own).expect("sound")
+        client_config_as(&TlsTrust::SystemAnd(self.path("ca.pem")), own, false).expect("sound")
     }
 }
 

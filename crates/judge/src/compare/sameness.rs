@@ -16,7 +16,7 @@ use plimsoll_measure::say::number;
 
 /// Parts of a scenario that must be equal, and what they are about. The nonce is none: under another one the prompts are as long and share
 /// as much, in other words.
-const PARTS: [(&str, &str); 15] = [
+const PARTS: [(&str, &str); 17] = [
     ("/arrivals", "load"),
     ("/load", "load"),
     ("/sizes", "lengths"),
@@ -26,6 +26,8 @@ const PARTS: [(&str, &str); 15] = [
     ("/client", "client"),
     ("/target/protocol", "client"),
     ("/target/stream", "client"),
+    ("/target/http", "client"),
+    ("/target/streams_per_connection", "client"),
     ("/target/ignore_eos", "lengths"),
     ("/target/temperature", "client"),
     ("/target/body_template", "prompts"),

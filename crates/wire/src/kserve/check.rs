@@ -58,10 +58,10 @@ struct RawInput<'a> {
 }
 
 /// An input as it was sent, its data counted.
-struct Input {
-    name: String,
-    datatype: Datatype,
-    shape: Vec<u64>,
+pub(super) struct Input {
+    pub name: String,
+    pub datatype: Datatype,
+    pub shape: Vec<u64>,
 }
 
 fn refuse(status: u16, message: impl Into<String>) -> BadRequest {
@@ -180,13 +180,13 @@ fn outputs(model: &FrontModel, raw: Option<&RawValue>) -> Result<(), BadRequest>
 }
 
 /// What errors about one request begin and end with.
-struct About<'a> {
-    model: &'a FrontModel,
-    id: Option<&'a str>,
+pub(super) struct About<'a> {
+    pub model: &'a FrontModel,
+    pub id: Option<&'a str>,
 }
 
 impl About<'_> {
-    fn told(&self, message: impl std::fmt::Display) -> BadRequest {
+    pub(super) fn told(&self, message: impl std::fmt::Display) -> BadRequest {
         refuse(400, format!("[request id: {}] {message}", self.id.unwrap_or("<id_unknown>")))
     }
 
@@ -232,7 +232,7 @@ impl About<'_> {
     }
 
     /// Holds the inputs against what the model declares; gives the rows of the batch.
-    fn fits(&self, inputs: &[Input]) -> Result<u32, BadRequest> {
+    pub(super) fn fits(&self, inputs: &[Input]) -> Result<u32, BadRequest> {
         let (model, declared) = (&self.model.name, &self.model.inputs);
         if inputs.len() != declared.len() {
             let missing = declared.iter().filter(|one| inputs.iter().all(|input| input.name != one.name));

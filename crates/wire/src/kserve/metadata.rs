@@ -11,7 +11,7 @@ pub const INPUTS_MAX: usize = 256;
 /// Most dimensions of one tensor.
 pub const DIMS_MAX: usize = 32;
 /// Longest name kept, in bytes.
-const NAME_MAX: usize = 256;
+pub(super) const NAME_MAX: usize = 256;
 
 /// `GET /v2`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -49,10 +49,12 @@ pub struct InputMetadata {
 }
 
 /// `GET /v2/models/NAME/config`, as far as a client asks.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct ConfigFacts {
     /// Rows of the largest batch; 0 = the model does not batch, and its shapes have no batch dimension.
     pub max_batch: u32,
+    /// Does an inference have any number of responses?
+    pub decoupled: bool,
 }
 
 /// Reads `GET /v2`.
@@ -120,9 +122,19 @@ pub fn read_config(body: &[u8]) -> Option<ConfigFacts> {
     #[derive(Deserialize)]
     struct Config {
         max_batch_size: i64,
+        #[serde(default)]
+        model_transaction_policy: Policy,
+    }
+    #[derive(Deserialize, Default)]
+    struct Policy {
+        #[serde(default)]
+        decoupled: bool,
     }
     let config: Config = serde_json::from_slice(body).ok()?;
-    Some(ConfigFacts { max_batch: u32::try_from(config.max_batch_size.max(0)).unwrap_or(u32::MAX) })
+    Some(ConfigFacts {
+        max_batch: u32::try_from(config.max_batch_size.max(0)).unwrap_or(u32::MAX),
+        decoupled: config.model_transaction_policy.decoupled,
+    })
 }
 
 /// Reads `POST /v2/repository/index`: the names of the models that are ready.

@@ -4,11 +4,16 @@
 //! `Inference-Header-Content-Length` says where one ends and the other begins. A picture is four times smaller so, and
 //! FP16 has no JSON form at all.
 //!
+//! **gRPC.** The same in protobuf, always with raw bytes; beside `ModelInfer` there is Triton's `ModelStreamInfer`, whose answer is a
+//! stream of responses.
+//!
 //! Reading order: [`metadata`] (what a server says of itself and of a model), `request` (tensors → body), `answer` (body →
-//! verdict), [`server`] and `check` (the embedded engine's side).
+//! verdict), [`grpc`] (messages) and `call` (a call's answer → verdict), [`server`] and `check` (the embedded engine's side).
 
 pub(crate) mod answer;
+pub(crate) mod call;
 mod check;
+pub mod grpc;
 pub mod metadata;
 mod request;
 pub mod server;

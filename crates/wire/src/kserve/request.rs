@@ -72,7 +72,7 @@ pub(crate) fn binary(tensors: &[Tensor]) -> (String, BytesMut) {
     (header, raw)
 }
 
-fn size(tensor: &Tensor) -> usize {
+pub(super) fn size(tensor: &Tensor) -> usize {
     // A string is a length of four bytes and a short word.
     tensor.drawn.len() * tensor.datatype.size().unwrap_or(12)
 }
@@ -117,7 +117,7 @@ fn text(byte: u8) -> &'static str {
 }
 
 /// Appends a tensor's raw bytes.
-fn put(tensor: &Tensor, raw: &mut BytesMut) {
+pub(super) fn put(tensor: &Tensor, raw: &mut BytesMut) {
     let drawn = &tensor.drawn;
     let whole = |byte: u8| byte & 127;
     let part = |byte: u8| f32::from(byte) / 256.0;

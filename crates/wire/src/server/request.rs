@@ -214,7 +214,12 @@ pub fn parse(endpoint: Endpoint, body: &[u8], body_max: usize) -> Result<Generat
         Protocol::Transcriptions => return Err(bad("body", "a transcription is asked for by a form")),
         Protocol::Rerank => inputs = words.pairs(("query", body.query), ("documents", body.documents))?,
         Protocol::Score => inputs = words.pairs(("text_1", body.text_1), ("text_2", body.text_2))?,
-        Protocol::Embeddings | Protocol::Pooling | Protocol::Classify | Protocol::Kserve | Protocol::Http => {
+        Protocol::Embeddings
+        | Protocol::Pooling
+        | Protocol::Classify
+        | Protocol::Kserve
+        | Protocol::KserveGrpc
+        | Protocol::Http => {
             let input = body.input.ok_or_else(|| bad("input", "input is required"))?;
             inputs = words.texts("input", input)?;
         }

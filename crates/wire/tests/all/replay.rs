@@ -8,6 +8,8 @@ mod answers;
 mod calls;
 #[path = "../fuzz/connections.rs"]
 mod connections;
+#[path = "../fuzz/inferences.rs"]
+mod inferences;
 #[path = "../fuzz/logs.rs"]
 mod logs;
 #[path = "../fuzz/metrics.rs"]
@@ -36,6 +38,11 @@ fn what_fuzzing_learnt_of_calls() {
 #[test]
 fn what_fuzzing_learnt_of_connections() {
     replay(include_bytes!("../fuzz/connections.corpus"), connections::check);
+}
+
+#[test]
+fn what_fuzzing_learnt_of_inferences() {
+    replay(include_bytes!("../fuzz/inferences.corpus"), inferences::check);
 }
 
 #[test]

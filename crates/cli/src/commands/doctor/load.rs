@@ -67,7 +67,7 @@ fn scenario(args: &DoctorArgs, url: &str) -> Result<Scenario, Stop> {
         ..TargetArgs::default()
     })?;
     draft.set("load", json!({"mode": "closed", "concurrency": args.concurrency, "window": args.window}));
-    if draft.protocol() != "kserve" {
+    if !draft.carries_tensors() {
         draft.set("sizes", json!({"prompt": "64", "output": "64"}));
     }
     draft.finish(random())

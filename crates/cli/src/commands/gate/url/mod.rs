@@ -32,7 +32,7 @@ use asked::{Trace, asked, in_flight, scenario, time, times, words};
 
 /// Is this something to measure, and no run?
 pub fn is_url(text: &str) -> bool {
-    text.starts_with("http://") || text.starts_with("https://")
+    resolve::SCHEMES.iter().any(|scheme| text.starts_with(scheme))
 }
 
 /// Measures what the budgets need, as many requests as the correlation of an earlier run says; gives the run folder.

@@ -4,11 +4,14 @@
 //! "Nothing there" and "something else there" are told apart, because what a person does next differs. Asking for the
 //! list of models costs the server nothing; only where there is none is one token asked for.
 
+mod grpc;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use plimsoll_model::{Carries, Fingerprint, How, Media, Message, Outcome, Payload, Protocol, Role, Span};
+use plimsoll_wire::grpc::CallStatus;
 use plimsoll_wire::kserve::metadata::{self as kserve, ModelFacts};
 use plimsoll_wire::{Decoder, Head, RequestOptions, encode};
 use plimsoll_workload::{Connections, TargetSpec};
@@ -17,10 +20,11 @@ use tokio::runtime::{Builder, LocalOptions};
 
 use crate::client::options_of;
 use crate::clock::Clock;
-use crate::exchange::{ExchangeWatch, Outgoing, exchange};
+use crate::exchange::exchange;
+use crate::exchange_watch::{Connected, ExchangeWatch, Outgoing};
 use crate::header_template::RequestNames;
 use crate::keeping::SharedByWorkers;
-use crate::pool::{ConnectionPool, HeldConnection};
+use crate::pool::ConnectionPool;
 use crate::recording::Ending;
 use crate::request::Request;
 use crate::secret::Secret;
@@ -63,6 +67,8 @@ pub struct ProbedModel {
     pub max_batch: Option<u32>,
     /// Does the server take raw tensors?
     pub binary: bool,
+    /// Does an inference have any number of responses?
+    pub decoupled: bool,
 }
 
 /// Why no load can be sent. All of these are "source unavailable".
@@ -158,6 +164,8 @@ struct Probing {
 struct Got {
     head: Option<Head>,
     body: Vec<u8>,
+    /// How a gRPC call ended, by its trailers.
+    call: Option<CallStatus>,
 }
 
 impl Probing {
@@ -187,6 +195,7 @@ impl Probing {
         let models = match self.spec.protocol {
             Protocol::Http => self.knock().await?,
             Protocol::Kserve => self.kserve().await?,
+            Protocol::KserveGrpc => self.kserve_grpc().await?,
             _ => self.openai().await?,
         };
         if let Some(model) = &self.spec.model
@@ -255,14 +264,16 @@ impl Probing {
             }
         };
         let got = self.get(&self.target.path(&format!("{path}/config"))).await?;
-        let max_batch = kserve::read_config(&got.body).map(|config| config.max_batch);
+        let config = kserve::read_config(&got.body);
+        let max_batch = config.map(|config| config.max_batch);
         let mut fact = |key: &str, value: Option<String>| {
             self.facts.insert(key.into(), value.filter(|text| !text.is_empty()));
         };
         fact("model_platform", Some(model.platform.clone()));
         fact("model_versions", Some(model.versions.join(", ")));
         fact("max_batch", max_batch.map(|most| most.to_string()));
-        self.served = Some(ProbedModel { model, max_batch, binary });
+        let decoupled = config.is_some_and(|config| config.decoupled);
+        self.served = Some(ProbedModel { model, max_batch, binary, decoupled });
         Ok(())
     }
 
@@ -498,11 +509,15 @@ fn list(body: &[u8]) -> Option<Vec<Value>> {
 struct Seen(std::cell::RefCell<Got>);
 
 impl ExchangeWatch for Seen {
-    fn connected(&self, _: &HeldConnection) {}
+    fn connected(&self, _: &Connected<'_>) {}
     fn sent(&self) {}
 
     fn head(&self, head: Head) {
         self.0.borrow_mut().head = Some(head);
+    }
+
+    fn trailers(&self, trailers: Head) {
+        self.0.borrow_mut().call = trailers.call;
     }
 
     fn data(&self, bytes: &[u8]) -> bool {

@@ -1,0 +1,63 @@
+//! What an exchange tells of itself while it goes on, and what it is given: the same over every version of HTTP.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use plimsoll_model::{At, By, How};
+use plimsoll_wire::Head;
+
+use crate::link::{ConnectError, TakeError};
+use crate::recording::Ending;
+use crate::request::Request;
+use crate::stamp::Stamps;
+
+/// What an exchange tells whoever records it, as it happens.
+pub trait ExchangeWatch {
+    /// A connection is in hand, or a place on one.
+    fn connected(&self, held: &Connected<'_>);
+    /// The request's bytes were handed to the kernel.
+    fn sent(&self);
+    /// The head arrived.
+    fn head(&self, head: Head);
+    /// Bytes of the body arrived. False: reading on is of no use.
+    fn data(&self, bytes: &[u8]) -> bool;
+    /// Fields came behind the body (HTTP/2).
+    fn trailers(&self, _: Head) {}
+}
+
+/// The connection that an exchange has.
+#[derive(Copy, Clone, Debug)]
+pub struct Connected<'a> {
+    /// Its number within the run.
+    pub number: u32,
+    /// Has it carried another request?
+    pub reused: bool,
+    /// Was it there before this one asked for it?
+    pub kept: bool,
+    /// Had a place in a bounded pool, or on a connection, to be waited for?
+    pub waited: bool,
+    /// When it stood (TLS included).
+    pub at: At,
+    /// What its socket sees of this exchange.
+    pub stamps: &'a Rc<Stamps>,
+}
+
+/// The request until it is written. It stays where it is instead of in the future: an async function keeps an argument, and
+/// every function that it hands it on to keeps it again.
+pub type Outgoing = Cell<Option<Request>>;
+
+/// The ending of an attempt that got no connection.
+pub(crate) fn not_connected(error: &TakeError) -> Ending {
+    match error {
+        TakeError::Timeout(_) => Ending::told(How::Timeout, By::Client, true, error.to_string()),
+        TakeError::Connect(ConnectError::Local(_)) => {
+            Ending::told(How::Refused, By::Client, false, error.to_string())
+        }
+        TakeError::Connect(ConnectError::Name(..)) => {
+            Ending::told(How::Refused, By::Network, false, error.to_string())
+        }
+        TakeError::Gone(_) | TakeError::Connect(_) => {
+            Ending::told(How::Refused, By::Network, true, error.to_string())
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! One HTTP/2 connection: a stamped stream, and the frames of many requests on it.
+//!
+//! `h2` keeps the frames: HPACK, flow control, what a peer may and may not send. Two things it leaves open are decided here, because the
+//! stamps hang on them.
+//!
+//! **One read at a time.** `h2` reads until the socket is empty and then wakes whoever has got something, which then knows no more which
+//! read it came by. So the connection is given one read, and its own next turn queues up behind the tasks that this one woke: each looks
+//! at its frames while the read that brought them is still the newest. The runtime's queue is first in, first out.
+//!
+//! **Written where it is begun.** A request is put into frames and handed to the kernel in the turn of the task that makes it, as over
+//! HTTP/1.1, and not when the connection's task gets its turn.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::{Buf, Bytes};
+use h2::client::{Builder, Connection, ResponseFuture, SendRequest};
+use h2::{Reason, SendStream};
+use plimsoll_model::At;
+use plimsoll_wire::http1::HEAD_MAX;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::link::{ConnectError, Route, Transport};
+use crate::stamp::{Meter, Stamps};
+
+/// What a stream may send before it waits for us. The protocol's 64 KiB would hold long answers back by a round trip each, which would be
+/// the client's doing and look like the server's.
+const STREAM_WINDOW: u32 = 1 << 20;
+
+/// What all streams of a connection may. Everything is taken as soon as it is read, so it bounds nothing but what is on the way.
+const CONNECTION_WINDOW: u32 = 16 << 20;
+
+/// Told when a connection has ended.
+pub type Ended = Box<dyn Fn(&Rc<Http2Link>)>;
+
+/// A connection that stands.
+pub struct Http2Link {
+    /// Its number within the run.
+    pub number: u32,
+    /// When it stood: the server's settings had come.
+    pub connected: At,
+    /// What its socket has seen.
+    pub stamps: Rc<Stamps>,
+    /// How many requests it has carried.
+    pub carried: Cell<u32>,
+    /// Requests on it now.
+    pub in_use: Cell<u32>,
+    ended: Ended,
+    send: SendRequest<Outflow>,
+    connection: RefCell<Option<Connection<Gated, Outflow>>>,
+    gate: Rc<Gate>,
+    /// That of the connection's task.
+    waker: RefCell<Option<Waker>>,
+    /// Requests whose bytes are not all written.
+    writing: RefCell<Vec<Rc<Writing>>>,
+}
+
+impl std::fmt::Debug for Http2Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Http2Link({}, {} carried)", self.number, self.carried.get())
+    }
+}
+
+impl Http2Link {
+    /// Connects, waits for the server's settings, and begins the connection's task.
+    pub async fn connect(
+        route: &Route,
+        meter: &Rc<Meter>,
+        number: u32,
+        ended: Ended,
+    ) -> Result<Rc<Http2Link>, ConnectError> {
+        let (transport, stamps) = Transport::connect(route, meter).await?;
+        if let Transport::Tls(tls) = &transport
+            && tls.get_ref().1.alpn_protocol() != Some(b"h2")
+        {
+            return Err(ConnectError::NotHttp2("it does not choose h2 in the TLS handshake".to_owned()));
+        }
+        let gate = Rc::new(Gate::default());
+        let io = Gated { transport, gate: Rc::clone(&gate) };
+        let handshake = Builder::new()
+            .enable_push(false)
+            .initial_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_header_list_size(HEAD_MAX as u32)
+            // None until the server has said how many it takes.
+            .initial_max_send_streams(0)
+            .handshake(io);
+        let (send, mut connection) = handshake.await.map_err(|e| ConnectError::NotHttp2(words(&e)))?;
+        settled(&send, &mut connection, &gate).await?;
+        let link = Rc::new(Http2Link {
+            number,
+            connected: meter.clock.now(),
+            stamps,
+            carried: Cell::new(0),
+            in_use: Cell::new(0),
+            ended,
+            send,
+            connection: RefCell::new(Some(connection)),
+            gate,
+            waker: RefCell::default(),
+            writing: RefCell::default(),
+        });
+        tokio::task::spawn_local(Turns(Rc::clone(&link)));
+        Ok(link)
+    }
+
+    /// How many more requests the server takes on it now, up to `most` in all; none once it is to end.
+    pub fn room(&self, most: u32) -> u32 {
+        if self.stands() { self.limit(most).saturating_sub(self.in_use.get()) } else { 0 }
+    }
+
+    /// May another request be begun on it? Not once it has ended, or was told to (GOAWAY).
+    pub fn stands(&self) -> bool {
+        let mut cx = Context::from_waker(Waker::noop());
+        self.connection.try_borrow().is_ok_and(|connection| connection.is_some())
+            && matches!(self.send.clone().poll_ready(&mut cx), Poll::Ready(Ok(())))
+    }
+
+    /// How many the server takes at the same time.
+    pub fn limit(&self, most: u32) -> u32 {
+        most.min(u32::try_from(self.send.current_max_send_streams()).unwrap_or(u32::MAX))
+    }
+
+    /// Begins a request on a stream of its own, and writes what can be written of it.
+    ///
+    /// # Errors
+    /// The connection takes no more.
+    pub fn begin(
+        &self,
+        (head, body): (http::Request<()>, Bytes),
+        stamps: &Rc<Stamps>,
+    ) -> Result<(ResponseFuture, SendStream<Outflow>), h2::Error> {
+        let fields = fields_len(head.headers());
+        let is_empty = body.is_empty();
+        let writing =
+            Rc::new(Writing { left: Cell::new(body.len()), whole: body.len(), stamps: Rc::clone(stamps) });
+        let (response, mut stream) = self.send.clone().send_request(head, is_empty)?;
+        if !is_empty {
+            self.writing.borrow_mut().push(Rc::clone(&writing));
+            stream.send_data(Outflow { bytes: body, writing }, true)?;
+        }
+        self.flush();
+        stamps.spoke(fields);
+        Ok((response, stream))
+    }
+
+    /// Writes what can be written now, in whoever's turn it is.
+    fn flush(&self) {
+        let waker = self.waker.borrow().clone();
+        // Without one the connection's first turn is still to come.
+        let _ = self.turn(&mut Context::from_waker(waker.as_ref().unwrap_or(Waker::noop())), false);
+    }
+
+    /// One turn of the connection; ready when it has ended.
+    fn turn(&self, cx: &mut Context<'_>, reads: bool) -> Poll<()> {
+        let mut slot = self.connection.borrow_mut();
+        let Some(connection) = &mut *slot else { return Poll::Ready(()) };
+        self.gate.open.set(reads);
+        let polled = Pin::new(connection).poll(cx);
+        self.gate.open.set(false);
+        self.wrote();
+        if polled.is_pending() {
+            return Poll::Pending;
+        }
+        let ended = slot.take();
+        drop(slot);
+        drop(ended);
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+        Poll::Ready(())
+    }
+
+    /// Stamps the requests whose last bytes were just written.
+    fn wrote(&self) {
+        self.writing.borrow_mut().retain(|writing| {
+            let is_open = writing.left.get() > 0;
+            if !is_open {
+                writing.stamps.spoke(writing.whole);
+            }
+            is_open
+        });
+    }
+
+    /// Ends it.
+    pub fn close(&self) {
+        let ended = self.connection.try_borrow_mut().ok().and_then(|mut connection| connection.take());
+        drop(ended);
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// Waits until the server has said what it takes.
+async fn settled(
+    send: &SendRequest<Outflow>,
+    connection: &mut Connection<Gated, Outflow>,
+    gate: &Gate,
+) -> Result<(), ConnectError> {
+    poll_fn(|cx| {
+        gate.open.set(true);
+        let polled = pin!(&mut *connection).poll(cx);
+        gate.open.set(false);
+        let again = gate.read.take();
+        match polled {
+            Poll::Ready(ended) => {
+                let why = ended.err().map_or_else(|| "it closed the connection".to_owned(), |e| words(&e));
+                Poll::Ready(Err(ConnectError::NotHttp2(why)))
+            }
+            Poll::Pending if send.current_max_send_streams() > 0 => Poll::Ready(Ok(())),
+            Poll::Pending => {
+                if again {
+                    cx.waker().wake_by_ref();
+                }
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}
+
+/// The turns of a connection as a task.
+struct Turns(Rc<Http2Link>);
+
+impl Future for Turns {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let link = &self.0;
+        {
+            let mut waker = link.waker.borrow_mut();
+            if !waker.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
+                *waker = Some(cx.waker().clone());
+            }
+        }
+        let turned = link.turn(cx, true);
+        match turned {
+            Poll::Ready(()) => {
+                (link.ended)(link);
+            }
+            // Behind those whom this read has woken.
+            Poll::Pending if link.gate.read.take() => cx.waker().wake_by_ref(),
+            Poll::Pending => {}
+        }
+        turned
+    }
+}
+
+/// Lets one read through at a time.
+#[derive(Debug, Default)]
+struct Gate {
+    open: Cell<bool>,
+    /// One has gone through since last asked.
+    read: Cell<bool>,
+}
+
+/// The stream behind its gate.
+#[derive(Debug)]
+struct Gated {
+    transport: Transport,
+    gate: Rc<Gate>,
+}
+
+impl AsyncRead for Gated {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !self.gate.open.get() {
+            return Poll::Pending;
+        }
+        let polled = match &mut self.transport {
+            Transport::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
+            Transport::Tls(tls) => Pin::new(tls).poll_read(cx, buf),
+        };
+        if polled.is_ready() {
+            self.gate.open.set(false);
+            self.gate.read.set(true);
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for Gated {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match &mut self.transport {
+            Transport::Plain(tcp) => Pin::new(tcp).poll_write(cx, buf),
+            Transport::Tls(tls) => Pin::new(tls).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match &mut self.transport {
+            Transport::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, bufs),
+            Transport::Tls(tls) => Pin::new(tls).poll_write_vectored(cx, bufs),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.transport {
+            Transport::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
+            Transport::Tls(tls) => Pin::new(tls).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.transport {
+            Transport::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
+            Transport::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
+        }
+    }
+}
+
+/// How far a request's body is written.
+struct Writing {
+    left: Cell<usize>,
+    whole: usize,
+    stamps: Rc<Stamps>,
+}
+
+/// A request's body on its way into frames.
+pub struct Outflow {
+    bytes: Bytes,
+    writing: Rc<Writing>,
+}
+
+impl Buf for Outflow {
+    fn remaining(&self) -> usize {
+        self.bytes.remaining()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.bytes.chunk()
+    }
+
+    fn advance(&mut self, n: usize) {
+        self.bytes.advance(n);
+        self.writing.left.set(self.bytes.remaining());
+    }
+}
+
+/// Bytes of fields before they are compressed.
+pub(crate) fn fields_len(fields: &http::HeaderMap) -> usize {
+    fields.iter().map(|(name, value)| name.as_str().len() + value.len()).sum()
+}
+
+/// What went wrong, for people.
+pub(crate) fn words(error: &h2::Error) -> String {
+    match (error.get_io(), error.reason()) {
+        (Some(io), _) => format!("connection error: {io}"),
+        (None, Some(reason)) => {
+            let what = match (error.is_go_away(), error.is_remote()) {
+                (true, true) => "the server ended the connection (GOAWAY",
+                (false, true) => "the server reset the stream (RST_STREAM",
+                (_, false) => "the server broke the rules of HTTP/2 (",
+            };
+            let space = if error.is_remote() { ", " } else { "" };
+            format!("{what}{space}{})", name(reason))
+        }
+        _ => error.to_string(),
+    }
+}
+
+/// The code's name in RFC 9113.
+fn name(reason: Reason) -> String {
+    // `Debug` is the only place where h2 says it.
+    format!("{reason:?}")
+}

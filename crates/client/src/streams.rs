@@ -1,0 +1,329 @@
+//! One worker's HTTP/2 connections, and the places for requests on them.
+//!
+//! A connection carries as many requests at a time as the server allows (`MAX_CONCURRENT_STREAMS`) and the scenario does. The first one
+//! that has room gets the next request, so that few connections are used; where none has, another is opened, and where the policy
+//! allows no other, the request waits in line. Whoever comes while one is being opened waits for that, and not for one of its own, or a load
+//! that begins with a hundred requests would open a hundred connections for one.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use plimsoll_model::{At, Span};
+use plimsoll_workload::Connections;
+use tokio::sync::oneshot;
+
+use crate::exchange_watch::Connected;
+use crate::http2::{Ended, Http2Link};
+use crate::link::{Route, TakeError};
+use crate::stamp::{Meter, Stamps};
+
+/// Streams that a connection is taken to carry until a server has said how many.
+const STREAMS_EXPECTED: u32 = 100;
+
+/// A place on a connection. It is given back when it is dropped.
+#[derive(Debug)]
+pub struct HeldStream {
+    /// The connection.
+    pub link: Rc<Http2Link>,
+    /// What it sees of this request.
+    pub stamps: Rc<Stamps>,
+    reused: bool,
+    kept: bool,
+    waited: bool,
+    pool: Weak<StreamPool>,
+}
+
+impl HeldStream {
+    /// What is to be known of it.
+    pub fn connected(&self) -> Connected<'_> {
+        Connected {
+            number: self.link.number,
+            reused: self.reused,
+            kept: self.kept,
+            waited: self.waited,
+            at: self.link.connected,
+            stamps: &self.stamps,
+        }
+    }
+}
+
+impl Drop for HeldStream {
+    fn drop(&mut self) {
+        self.link.in_use.set(self.link.in_use.get() - 1);
+        if let Some(pool) = self.pool.upgrade() {
+            pool.freed(&self.link);
+        }
+    }
+}
+
+/// What somebody in line is told.
+enum Told {
+    /// Here is a place.
+    Place(HeldStream),
+    /// Things have changed: ask again.
+    Again,
+    /// The connection that was waited for could not be made.
+    Failed(String),
+}
+
+/// See the module's head.
+pub struct StreamPool {
+    own: Weak<StreamPool>,
+    route: RefCell<Route>,
+    meter: Rc<Meter>,
+    numbers: Arc<AtomicU32>,
+    policy: Cell<Connections>,
+    share: Cell<u32>,
+    links: RefCell<Vec<Rc<Http2Link>>>,
+    /// Connections that are being opened.
+    opening: Cell<u32>,
+    line: RefCell<VecDeque<oneshot::Sender<Told>>>,
+    /// Streams of a connection, as far as is known.
+    streams: Cell<u32>,
+    waited_since: Cell<Option<At>>,
+}
+
+impl std::fmt::Debug for StreamPool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "StreamPool({} connections)", self.links.borrow().len())
+    }
+}
+
+impl StreamPool {
+    /// An empty pool; `share` is this worker's part of a bounded pool's limit.
+    pub fn new(
+        policy: Connections,
+        share: u32,
+        route: Route,
+        meter: Rc<Meter>,
+        numbers: Arc<AtomicU32>,
+    ) -> Rc<StreamPool> {
+        Rc::new_cyclic(|own| StreamPool {
+            own: own.clone(),
+            route: RefCell::new(route),
+            meter,
+            numbers,
+            policy: Cell::new(policy),
+            share: Cell::new(share),
+            links: RefCell::default(),
+            opening: Cell::new(0),
+            line: RefCell::default(),
+            streams: Cell::new(STREAMS_EXPECTED),
+            waited_since: Cell::new(None),
+        })
+    }
+
+    /// Sets the policy for what comes.
+    pub fn set_policy(&self, policy: Connections, share: u32, route: Route) {
+        *self.route.borrow_mut() = route;
+        self.policy.set(policy);
+        self.share.set(share);
+        self.waited_since.set(None);
+        let kept = if matches!(policy, Connections::Fresh) { 0 } else { self.most() as usize };
+        let over: Vec<_> = {
+            let mut links = self.links.borrow_mut();
+            let kept = kept.min(links.len());
+            links.split_off(kept)
+        };
+        over.iter().for_each(|link| link.close());
+    }
+
+    /// First moment at which a request had to wait in line because no other connection was allowed.
+    pub fn waited_since(&self) -> Option<At> {
+        self.waited_since.get()
+    }
+
+    /// How many connections stand.
+    pub fn connections(&self) -> usize {
+        self.links.borrow().len()
+    }
+
+    /// Opens what so many requests at a time need. Ends early where one cannot be made: the load will tell why.
+    pub async fn warm(&self, wanted: usize, connect: Span) {
+        loop {
+            let room: usize = self.links.borrow().iter().map(|link| self.room(link) as usize).sum();
+            if room >= wanted || self.links.borrow().len() >= self.most() as usize {
+                return;
+            }
+            match self.open(connect).await {
+                Ok(link) => self.links.borrow_mut().push(link),
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// A place for one request.
+    pub async fn take(&self, connect: Span) -> Result<HeldStream, TakeError> {
+        let mut waited = false;
+        loop {
+            let fresh = matches!(self.policy.get(), Connections::Fresh);
+            let found = if fresh || !self.line.borrow().is_empty() { None } else { self.free() };
+            if let Some(link) = found {
+                return Ok(self.held(link, true, waited));
+            }
+            if fresh || self.may_open() {
+                return self.opened(connect, fresh, waited).await;
+            }
+            let full = self.opening.get() == 0;
+            if full && self.waited_since.get().is_none() {
+                self.waited_since.set(Some(self.meter.clock.now()));
+            }
+            waited = true;
+            let (sender, told) = oneshot::channel();
+            self.line.borrow_mut().push_back(sender);
+            match told.await {
+                Ok(Told::Place(held)) => return Ok(held),
+                Ok(Told::Failed(why)) => return Err(TakeError::Gone(why)),
+                Ok(Told::Again) | Err(_) => {}
+            }
+        }
+    }
+
+    /// Opens a connection for this request and those in line.
+    async fn opened(&self, connect: Span, fresh: bool, waited: bool) -> Result<HeldStream, TakeError> {
+        let mut opening = Opening::begin(self);
+        let link = self.open(connect).await;
+        opening.is_over = true;
+        drop(opening);
+        match link {
+            Ok(link) => {
+                let held = self.held(Rc::clone(&link), false, waited);
+                if !fresh {
+                    self.links.borrow_mut().push(Rc::clone(&link));
+                    self.serve(&link);
+                    self.open_another();
+                }
+                Ok(held)
+            }
+            Err(error) => {
+                self.failed(&error.to_string());
+                Err(error)
+            }
+        }
+    }
+
+    /// It took fewer than had waited for it: the next of them opens another, if that is allowed.
+    fn open_another(&self) {
+        if self.may_open()
+            && let Some(sender) = self.line.borrow_mut().pop_front()
+        {
+            let _ = sender.send(Told::Again);
+        }
+    }
+
+    /// Those in line who have nothing else to wait for fail as this one did.
+    fn failed(&self, why: &str) {
+        if self.opening.get() > 0 || !self.links.borrow().is_empty() {
+            return;
+        }
+        let line = std::mem::take(&mut *self.line.borrow_mut());
+        for sender in line {
+            let _ = sender.send(Told::Failed(why.to_owned()));
+        }
+    }
+
+    /// Would one more connection be needed, and is it allowed?
+    fn may_open(&self) -> bool {
+        let opening = self.opening.get();
+        let standing = u32::try_from(self.links.borrow().len()).unwrap_or(u32::MAX);
+        let beside = u64::from(opening) * u64::from(self.streams.get().saturating_sub(1));
+        standing + opening < self.most() && beside <= self.line.borrow().len() as u64
+    }
+
+    /// Most connections.
+    fn most(&self) -> u32 {
+        if matches!(self.policy.get(), Connections::Pool { .. }) { self.share.get().max(1) } else { u32::MAX }
+    }
+
+    fn room(&self, link: &Http2Link) -> u32 {
+        link.room(self.route.borrow().http2.unwrap_or(u32::MAX))
+    }
+
+    /// The first connection with room. Those that take nothing more go: their requests hold them to their ends.
+    fn free(&self) -> Option<Rc<Http2Link>> {
+        let mut links = self.links.borrow_mut();
+        links.retain(|link| link.in_use.get() > 0 || self.room(link) > 0);
+        links.iter().find(|link| self.room(link) > 0).cloned()
+    }
+
+    fn held(&self, link: Rc<Http2Link>, kept: bool, waited: bool) -> HeldStream {
+        link.in_use.set(link.in_use.get() + 1);
+        let carried = link.carried.replace(link.carried.get() + 1);
+        let stamps = Stamps::of_stream(&link.stamps);
+        HeldStream { link, stamps, reused: carried > 0, kept, waited, pool: self.own.clone() }
+    }
+
+    /// Gives what room a connection has to those in line.
+    fn serve(&self, link: &Rc<Http2Link>) {
+        while self.room(link) > 0 {
+            let Some(sender) = self.line.borrow_mut().pop_front() else { return };
+            // One who has left meanwhile drops its place, which comes back here.
+            let _ = sender.send(Told::Place(self.held(Rc::clone(link), true, true)));
+        }
+    }
+
+    /// A place has become free.
+    fn freed(&self, link: &Rc<Http2Link>) {
+        let is_known = self.links.borrow().iter().any(|known| Rc::ptr_eq(known, link));
+        match is_known {
+            true if self.room(link) > 0 => self.serve(link),
+            true => {}
+            false if link.in_use.get() == 0 => link.close(),
+            false => {}
+        }
+    }
+
+    /// A connection has ended.
+    fn ended(&self, link: &Rc<Http2Link>) {
+        self.links.borrow_mut().retain(|known| !Rc::ptr_eq(known, link));
+        self.ask_again();
+    }
+
+    /// Everybody in line looks for a place anew.
+    fn ask_again(&self) {
+        let line = std::mem::take(&mut *self.line.borrow_mut());
+        for sender in line {
+            let _ = sender.send(Told::Again);
+        }
+    }
+
+    async fn open(&self, connect: Span) -> Result<Rc<Http2Link>, TakeError> {
+        let route = self.route.borrow().clone();
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let pool = self.own.clone();
+        let ended: Ended = Box::new(move |link| pool.upgrade().into_iter().for_each(|pool| pool.ended(link)));
+        // Boxed: the state of a handshake is large, short-lived, and would be part of every request's task.
+        let connecting = Box::pin(Http2Link::connect(&route, &self.meter, number, ended));
+        let link = match tokio::time::timeout(connect.as_duration(), connecting).await {
+            Ok(link) => link?,
+            Err(_) => return Err(TakeError::Timeout(connect)),
+        };
+        self.streams.set(link.limit(route.http2.unwrap_or(u32::MAX)).max(1));
+        Ok(link)
+    }
+}
+
+/// Counts a connection that is being opened. Whoever opens it may leave before it stands: then those who waited for it look for another.
+struct Opening<'a> {
+    pool: &'a StreamPool,
+    is_over: bool,
+}
+
+impl Opening<'_> {
+    fn begin(pool: &StreamPool) -> Opening<'_> {
+        pool.opening.set(pool.opening.get() + 1);
+        Opening { pool, is_over: false }
+    }
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.pool.opening.set(self.pool.opening.get() - 1);
+        if !self.is_over {
+            self.pool.ask_again();
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! The driver over HTTP/2, against servers that write exactly the frames that a script says: bytes by hand (RFC 9113, RFC 7541), none of
+//! them by the library that the client uses.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use plimsoll_model::{Attempt, By, EventKind, How, Protocol, Span};
+use plimsoll_workload::{Connections, HttpVersion};
+
+use crate::rig::{Rig, ms};
+
+/// What a server does on a stream, in order.
+#[derive(Clone)]
+enum Do {
+    /// Writes a frame of this type with these flags on the request's stream.
+    Frame(u8, u8, Vec<u8>),
+    /// GOAWAY: the last stream that it serves, and why it goes.
+    GoAway(u32, u32),
+    /// Ends the connection.
+    Close,
+    /// Waits this long.
+    Wait(u64),
+}
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const GOAWAY: u8 = 7;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = (payload.len() as u32).to_be_bytes()[1..].to_vec();
+    bytes.extend([kind, flags]);
+    bytes.extend(stream.to_be_bytes());
+    bytes.extend(payload);
+    bytes
+}
+
+/// A block of fields: literals without indexing, names and values as they are.
+fn fields(all: &[(&str, &str)]) -> Vec<u8> {
+    let mut block = Vec::new();
+    for (name, value) in all {
+        block.push(0);
+        for text in [name, value] {
+            block.push(u8::try_from(text.len()).expect("short"));
+            block.extend(text.as_bytes());
+        }
+    }
+    block
+}
+
+fn head(kind: &str) -> Do {
+    Do::Frame(HEADERS, END_HEADERS, fields(&[(":status", "200"), ("content-type", kind)]))
+}
+
+fn data(bytes: impl AsRef<[u8]>) -> Do {
+    Do::Frame(DATA, 0, bytes.as_ref().to_vec())
+}
+
+fn last(bytes: impl AsRef<[u8]>) -> Do {
+    Do::Frame(DATA, END_STREAM, bytes.as_ref().to_vec())
+}
+
+fn trailers(status: &str) -> Do {
+    Do::Frame(HEADERS, END_STREAM | END_HEADERS, fields(&[("grpc-status", status)]))
+}
+
+fn reset(code: u32) -> Do {
+    Do::Frame(RST_STREAM, 0, code.to_be_bytes().to_vec())
+}
+
+/// A `ModelStreamInferResponse` of one empty-named output, in its frame.
+fn response() -> Vec<u8> {
+    let inner = [0x0a, 1, b'm', 0x2a, 0];
+    let mut bytes = vec![0, 0, 0, 0, inner.len() as u8 + 2, 0x12, inner.len() as u8];
+    bytes.extend(inner);
+    bytes
+}
+
+/// A server, and how many connections it had.
+struct Server {
+    port: u16,
+    connections: Arc<AtomicU32>,
+}
+
+impl Server {
+    /// Says these settings, and on the n-th stream of a connection does what `script` says of n once the request is whole.
+    fn new(settings: &[(u16, u32)], script: impl Fn(u32) -> Vec<Do> + Send + Sync + 'static) -> Server {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut payload = Vec::new();
+        for (name, value) in settings {
+            payload.extend(name.to_be_bytes());
+            payload.extend(value.to_be_bytes());
+        }
+        let (script, connections) = (Arc::new(script), Arc::new(AtomicU32::new(0)));
+        let counted = Arc::clone(&connections);
+        thread::spawn(move || {
+            for socket in listener.incoming() {
+                counted.fetch_add(1, Ordering::SeqCst);
+                let (script, payload) = (Arc::clone(&script), payload.clone());
+                thread::spawn(move || serve(socket.unwrap(), &payload, &*script));
+            }
+        });
+        Server { port, connections }
+    }
+
+    fn rig(&self) -> Rig {
+        let mut rig = Rig::at(format!("grpc://127.0.0.1:{}", self.port));
+        rig.target.protocol = Protocol::KserveGrpc;
+        rig
+    }
+
+    fn connections(&self) -> u32 {
+        self.connections.load(Ordering::SeqCst)
+    }
+}
+
+/// One connection until it ends.
+fn serve(mut socket: TcpStream, settings: &[u8], script: &dyn Fn(u32) -> Vec<Do>) -> Option<()> {
+    // Each frame leaves when it is written: what is under test is when it arrives.
+    socket.set_nodelay(true).ok()?;
+    let mut preface = [0; 24];
+    socket.read_exact(&mut preface).ok()?;
+    assert_eq!(&preface, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+    socket.write_all(&frame(SETTINGS, 0, 0, settings)).ok()?;
+    let mut number = 0;
+    loop {
+        let mut head = [0; 9];
+        socket.read_exact(&mut head).ok()?;
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+        let mut payload = vec![0; length as usize];
+        socket.read_exact(&mut payload).ok()?;
+        if head[3] == SETTINGS && head[4] == 0 {
+            socket.write_all(&frame(SETTINGS, 1, 0, &[])).ok()?;
+        }
+        if matches!(head[3], DATA | HEADERS) && head[4] & END_STREAM == END_STREAM {
+            let script = script(number);
+            number += 1;
+            let mut socket = socket.try_clone().ok()?;
+            thread::spawn(move || act(&mut socket, stream, &script));
+        }
+    }
+}
+
+fn act(socket: &mut TcpStream, stream: u32, script: &[Do]) -> Option<()> {
+    for one in script {
+        match one {
+            Do::Frame(kind, flags, payload) => {
+                socket.write_all(&frame(*kind, *flags, stream, payload)).ok()?
+            }
+            Do::GoAway(last, code) => {
+                let payload = [last.to_be_bytes(), code.to_be_bytes()].concat();
+                socket.write_all(&frame(GOAWAY, 0, 0, &payload)).ok()?;
+            }
+            Do::Close => socket.shutdown(std::net::Shutdown::Both).ok()?,
+            Do::Wait(ms) => thread::sleep(std::time::Duration::from_millis(*ms)),
+        }
+    }
+    Some(())
+}
+
+#[track_caller]
+fn check(script: Vec<Do>, (how, by, retryable): (How, By, bool), says: &str) -> Attempt {
+    let row = Server::new(&[], move |_| script.clone()).rig().one();
+    let error = row.answer.error.as_deref().unwrap_or_default();
+    assert_eq!((row.outcome.how, row.outcome.by, row.outcome.retryable), (how, by, retryable), "{row:#?}");
+    assert!(error.contains(says), "{error:?} does not say {says:?}");
+    assert!(row.sent.is_some() && row.end.is_some());
+    row
+}
+
+const GRPC: &str = "application/grpc";
+
+#[test]
+fn a_stream_of_responses_has_its_stamps() {
+    let script =
+        vec![head(GRPC), data(response()), Do::Wait(30), data(response()), Do::Wait(30), trailers("0")];
+    let row = check(script, (How::Finished, By::Server, false), "");
+    let stamps = [Some(row.due), row.sent, row.first_byte, row.first_token, row.last_token, row.end];
+    let stamps = stamps.map(|at| at.expect("reached"));
+    assert!(stamps.is_sorted(), "{stamps:?}");
+    // The waits are lower bounds: each event has the stamp of the read that brought it, and the end that of its trailers.
+    assert!(stamps[4] - stamps[3] >= ms(29) && stamps[5] - stamps[4] >= ms(29), "{stamps:?}");
+    let events: Vec<_> = row.events.iter().map(|event| (event.kind, event.coalesced)).collect();
+    assert_eq!(events, [(EventKind::Content, false), (EventKind::Content, false)]);
+    assert_eq!((row.answer.tokens.output, row.answer.status), (Some(2), Some(200)));
+    assert!(row.bytes_in > 24 && row.bytes_out > 0 && row.connected <= row.sent);
+}
+
+/// What one read brings arrived together, and says so.
+#[test]
+fn responses_that_share_a_read_are_coalesced() {
+    let both = [response(), response()].concat();
+    let row = check(vec![head(GRPC), last(both)], (How::Truncated, By::Server, true), "grpc-status");
+    assert!(row.events.len() == 2 && row.events[0].coalesced, "{:?}", row.events);
+    assert_eq!(row.events[0].offset, row.events[1].offset);
+}
+
+#[test]
+fn bad_servers_leave_their_outcome() {
+    let begun = |rest: Vec<Do>| [vec![head(GRPC), data(response())], rest].concat();
+    // RST_STREAM inside of the answer and before it; refused, it is the server's way to shed.
+    check(begun(vec![reset(8)]), (How::Truncated, By::Network, true), "RST_STREAM");
+    check(vec![reset(2)], (How::Reset, By::Server, true), "INTERNAL_ERROR");
+    check(vec![reset(7)], (How::Shed, By::Server, true), "REFUSED_STREAM");
+    check(vec![reset(11)], (How::Shed, By::Server, true), "ENHANCE_YOUR_CALM");
+    // GOAWAY without this stream; with it the answer goes on; and the connection ends inside of it.
+    check(vec![Do::GoAway(0, 0)], (How::Reset, By::Server, true), "GOAWAY");
+    check(
+        begun(vec![Do::GoAway(1, 0), data(response()), trailers("0")]),
+        (How::Finished, By::Server, false),
+        "",
+    );
+    check(begun(vec![Do::GoAway(1, 2), Do::Close]), (How::Truncated, By::Network, true), "");
+    check(vec![Do::Close], (How::Reset, By::Network, true), "");
+    // No trailers; a status that is no success; one after responses.
+    check(begun(vec![last([])]), (How::Truncated, By::Server, true), "grpc-status");
+    check(vec![head(GRPC), trailers("14")], (How::Shed, By::Server, true), "UNAVAILABLE");
+    check(begun(vec![trailers("13")]), (How::StreamError, By::Server, true), "INTERNAL");
+    // Two gibibytes are announced: nobody waits for them.
+    let huge = vec![head(GRPC), data([0, 0x80, 0, 0, 0]), Do::Wait(20_000)];
+    check(huge, (How::Malformed, By::Server, false), "2147483648");
+    // A frame longer than the client allows, and DATA before HEADERS.
+    check(vec![data(vec![0; 20_000])], (How::Malformed, By::Server, false), "");
+    check(vec![data(response())], (How::Malformed, By::Server, false), "PROTOCOL_ERROR");
+}
+
+#[test]
+fn a_window_that_never_opens_is_a_timeout() {
+    // SETTINGS_INITIAL_WINDOW_SIZE 0: no byte of a body may be sent.
+    let mut rig = Server::new(&[(4, 0)], |_| vec![]).rig();
+    rig.client.timeouts.total = ms(300);
+    let row = rig.one();
+    assert_eq!((row.outcome.how, row.outcome.by), (How::Timeout, By::Client), "{row:#?}");
+    assert!(row.sent.is_some() && row.first_byte.is_none());
+}
+
+#[test]
+fn what_is_no_http2_is_refused_by_name() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        let mut socket = listener.accept().unwrap().0;
+        let _ = socket.write_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n");
+        let _ = socket.read(&mut [0; 64]);
+        thread::sleep(std::time::Duration::from_secs(5));
+    });
+    let mut rig = Rig::at(format!("grpc://127.0.0.1:{port}"));
+    rig.target.protocol = Protocol::KserveGrpc;
+    let row = rig.one();
+    assert_eq!((row.outcome.how, row.outcome.by), (How::Refused, By::Network), "{row:#?}");
+    assert!(row.answer.error.as_deref().unwrap_or_default().contains("HTTP/2"), "{row:#?}");
+}
+
+/// Eight at once, each answered after a while: how many connections they take, and how many were in flight together, is the policy's.
+#[test]
+fn connections_carry_as_many_streams_as_server_and_scenario_allow() {
+    let answer = |_| vec![Do::Wait(60), head(GRPC), data(response()), trailers("0")];
+    let cases = [
+        (&[][..], None, Connections::Prewarmed, 1),
+        (&[], Some(1), Connections::Prewarmed, 8),
+        // SETTINGS_MAX_CONCURRENT_STREAMS
+        (&[(3, 4)], None, Connections::Prewarmed, 2),
+        (&[(3, 4)], Some(100), Connections::Pool { limit: 1 }, 1),
+        (&[], None, Connections::Fresh, 8),
+    ];
+    for (settings, streams, policy, want) in cases {
+        let server = Server::new(settings, answer);
+        let mut rig = server.rig();
+        (rig.target.streams_per_connection, rig.client.connections) = (streams, policy);
+        let (_, rows) = rig.run(&[Span::ZERO; 8]);
+        assert!(rows.iter().all(|row| row.outcome.how == How::Finished), "{rows:#?}");
+        assert_eq!(server.connections(), want, "{policy:?} {streams:?} {settings:?}");
+        // Those for whom there was no room wait for those before them, and their latency has it.
+        let longest = rows.iter().map(|row| row.end.unwrap() - row.due).max().unwrap();
+        assert!(longest >= if matches!(policy, Connections::Pool { .. }) { ms(118) } else { ms(59) });
+    }
+}
+
+/// The same events as over HTTP/1.1, for an ordinary endpoint.
+#[test]
+fn http2_is_a_client_policy_for_ordinary_endpoints() {
+    let chunk = |text: &str| {
+        format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{text}\"}}}}]}}\n\n")
+    };
+    let done =
+        "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+    let (first, second) = (chunk("a "), chunk("b "));
+    let script =
+        vec![head("text/event-stream"), data(first), Do::Wait(20), data(second), Do::Wait(20), last(done)];
+    let server = Server::new(&[], move |_| script.clone());
+    let mut rig = Rig::at(format!("http://127.0.0.1:{}/v1", server.port));
+    rig.target.http = HttpVersion::Two;
+    let row = rig.one();
+    assert_eq!((row.outcome.how, row.answer.text.as_deref()), (How::Finished, Some("a b ")), "{row:#?}");
+    let kinds: Vec<EventKind> = row.events.iter().map(|event| event.kind).collect();
+    assert_eq!(kinds, [EventKind::Content, EventKind::Content, EventKind::Finish, EventKind::Done]);
+    assert!(row.last_token.unwrap() - row.first_token.unwrap() >= ms(19));
+}

@@ -1,0 +1,122 @@
+//! The answer of an inference over gRPC: messages in whatever pieces they come, and the status in the trailers.
+//!
+//! A unary call's response is one event, at the end of the call, as a whole answer over HTTP is. Of a stream (Triton's decoupled models)
+//! each response that holds outputs is an event and counts as one token, because the protocol does not say how many tokens are in it; the
+//! empty one that ends it (`triton_final_response`) is none.
+
+use plimsoll_model::outcome::{By, How};
+use plimsoll_model::{Datatype, EventKind, Outcome};
+
+use super::grpc;
+use crate::decoded::Decoded;
+use crate::fault::Fault;
+use crate::grpc::{CallMessages, CallStatus};
+use crate::tally::Tally;
+
+/// Reads one call.
+#[derive(Debug)]
+pub(crate) struct CallReading {
+    messages: CallMessages,
+    stream: bool,
+    /// Whole messages so far.
+    taken: u64,
+    /// How the server says that it ended.
+    pub status: Option<CallStatus>,
+}
+
+impl CallReading {
+    /// `most`: bytes that a message may have.
+    pub fn new(stream: bool, most: usize, status: Option<CallStatus>) -> CallReading {
+        CallReading { messages: CallMessages::new(most), stream, taken: 0, status }
+    }
+
+    /// Takes bytes.
+    ///
+    /// # Errors
+    /// They are none of such a call.
+    pub fn feed(&mut self, bytes: &[u8], tally: &mut Tally, out: &mut Vec<Decoded>) -> Result<(), String> {
+        self.messages.push(bytes);
+        while let Some(message) = self.messages.take().map_err(|why| why.to_string())? {
+            self.taken += 1;
+            match self.stream {
+                true => out.push(streamed(&message, tally)?),
+                false if self.taken > 1 => return Err("a second response to a unary call".into()),
+                false => {
+                    let response = grpc::response(&message).map_err(|why| why.to_string())?;
+                    take(&response, tally);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The call has ended: `clean` when its stream did as HTTP/2 promises.
+    pub fn ended(
+        &self,
+        clean: bool,
+        bytes: u64,
+        tally: &Tally,
+        tail: &mut Vec<Decoded>,
+    ) -> (Outcome, Option<String>) {
+        match &self.status {
+            Some(status) => self.told(status, tally, tail),
+            None if bytes == 0 && !clean => (
+                Outcome::new(How::Reset, By::Network, true),
+                Some("closed before the call's first message".into()),
+            ),
+            None => {
+                let by = if clean { By::Server } else { By::Network };
+                (
+                    Outcome::new(How::Truncated, by, true),
+                    Some("the call ended without its grpc-status".into()),
+                )
+            }
+        }
+    }
+
+    fn told(&self, status: &CallStatus, tally: &Tally, tail: &mut Vec<Decoded>) -> (Outcome, Option<String>) {
+        if let Some(outcome) = status.outcome() {
+            // What fails after it has begun to answer is no refusal.
+            let begun = tally.token_events > 0 && outcome.how != How::Timeout;
+            let how = if begun { How::StreamError } else { outcome.how };
+            return (Outcome { how, ..outcome }, Some(status.text()));
+        }
+        if let Some(fault) = &tally.error {
+            return (Outcome::new(How::StreamError, By::Server, true), Some(fault.text.clone()));
+        }
+        let malformed = |why: &str| (Outcome::new(How::Malformed, By::Server, false), Some(why.to_owned()));
+        match (self.messages.is_empty(), self.stream, self.taken) {
+            (false, ..) => malformed("the call ended inside of a message"),
+            (true, false, 0) => malformed("status OK without a response"),
+            (true, false, _) => {
+                tail.push(Decoded { kind: EventKind::Body, tokens: 0, visible: tally.generated });
+                (Outcome::FINISHED, None)
+            }
+            (true, true, _) => (Outcome::FINISHED, None),
+        }
+    }
+}
+
+fn streamed(message: &[u8], tally: &mut Tally) -> Result<Decoded, String> {
+    let (error, inner) = grpc::streamed(message).map_err(|why| why.to_string())?;
+    if !error.is_empty() {
+        tally.error.get_or_insert(Fault { text: error, code: None });
+        return Ok(Decoded::of(EventKind::Error));
+    }
+    let response = grpc::response(inner.unwrap_or_default()).map_err(|why| why.to_string())?;
+    if response.outputs == 0 {
+        return Ok(Decoded::of(if response.last { EventKind::Finish } else { EventKind::Empty }));
+    }
+    take(&response, tally);
+    tally.responded();
+    Ok(Decoded { kind: EventKind::Content, tokens: 1, visible: response.holds })
+}
+
+fn take(response: &grpc::Response<'_>, tally: &mut Tally) {
+    tally.generated |= response.holds;
+    if tally.text.is_some() {
+        for (_, raw) in response.raw.iter().filter(|(datatype, _)| *datatype == Some(Datatype::Bytes)) {
+            grpc::texts(raw).for_each(|text| tally.keep(&String::from_utf8_lossy(text)));
+        }
+    }
+}
