@@ -5,7 +5,7 @@
 //! own beside the scenario lost: sweeps, schedules and reports would each have had to know of it.
 
 use plimsoll_client::probe::ProbedModel;
-use plimsoll_model::{Protocol, SizeUnit};
+use plimsoll_model::{Carries, Protocol, SizeUnit};
 use plimsoll_wire::kserve;
 use plimsoll_workload::{ClassSpec, Scenario, TensorEncoding};
 use serde_json::{Value, json};

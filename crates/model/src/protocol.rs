@@ -79,7 +79,7 @@ struct Facts {
 
 impl Protocol {
     /// Every protocol. Where a path ends in another's, the longer comes first ([`Protocol::at`]).
-    pub const ALL: [Protocol; 14] = [
+    pub const ALL: [Protocol; 15] = [
         Protocol::Chat,
         Protocol::Completions,
         Protocol::Responses,
