@@ -304,7 +304,7 @@ impl<F: Future + 'static> Executor<F> for LocalTasks {
 enum Spoken {
     /// That is not known before its first bytes.
     Unknown(TcpStream, Rc<RefCell<Scratch>>, Rc<Versions>),
-    One(http1::Connection<Io, Front>),
+    One(Box<http1::Connection<Io, Front>>),
     Two(Box<http2::Connection<Io, StreamFront, LocalTasks>>),
     Nothing,
 }
@@ -345,7 +345,7 @@ impl Serving {
             conn.carries_streams();
             Spoken::Two(Box::new(versions.two.serve_connection(io, StreamFront::new(server, conn))))
         } else {
-            Spoken::One(versions.one.serve_connection(io, Front::new(server, conn)))
+            Spoken::One(Box::new(versions.one.serve_connection(io, Front::new(server, conn))))
         };
         Poll::Ready(())
     }
@@ -368,7 +368,7 @@ impl Future for Serving {
         // How a connection failed is its client's business; what it asked for has its record.
         match &mut this.spoken {
             Spoken::One(http) => {
-                let mut http = Pin::new(http);
+                let mut http = Pin::new(&mut **http);
                 if closes {
                     http.as_mut().graceful_shutdown();
                 }

@@ -78,7 +78,6 @@ fn unary(triton: &Real) {
     let ours_us = 1e6 * ran.rows.iter().map(took).sum::<f64>() / all;
     let [theirs_us, compute_us] =
         ["request_duration_us", "compute_infer_duration_us"].map(|name| counted(name) / all);
-    eprintln!("unary: e2e {ours_us:.0} us, of which Triton counts {theirs_us:.0} (infer {compute_us:.0})");
     assert!(compute_us >= 8_000.0 && ours_us >= compute_us, "{ours_us} {compute_us}");
     assert!(ours_us - theirs_us < 20_000.0 + 0.5 * theirs_us, "client {ours_us} us, Triton {theirs_us} us");
     let facts = &ran.json["target"]["facts"];
@@ -123,7 +122,9 @@ fn streams(triton: &Real) {
         assert!(row.answer.error.as_deref().unwrap_or_default().contains("it breaks off"), "{row:#?}");
     }
     let latency = &ran.json["findings"]["levels"][0]["summary"]["latency"];
-    let tpot = latency["tpot"]["p50"]["value"].as_f64().unwrap_or_else(|| panic!("{latency}"));
+    // Of those that finished: whether more than half did is the coin's.
+    let tpot = &latency["tpot"]["mean_finite_s"];
+    let tpot = tpot.as_f64().unwrap_or_else(|| panic!("{latency}"));
     assert!((5e-3..60e-3).contains(&tpot), "tpot {tpot} s");
     assert_eq!(ran.json["target"]["facts"]["decoupled"], "true");
 }
