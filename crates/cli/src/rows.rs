@@ -269,8 +269,8 @@ mod tests {
         assert!(streamed(&folder.path().join("run")).expect("a run").is_none());
     }
 
-    /// A level of 200 s at 100/s in which requests due from 120 to 122 s take three seconds, and a short one after it.
-    fn long() -> (tempfile::TempDir, Vec<Attempt>) {
+    /// A level of 200 s at 100/s in which requests due from 120 to 122 s take three seconds, and so many left no record; and a short one after it.
+    fn long(lost: u64) -> (tempfile::TempDir, Vec<Attempt>) {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut levels = vec![level(100.0, 200), level(100.0, 8)];
         levels[1].id = 1;
@@ -292,7 +292,7 @@ mod tests {
             row.shift(by);
             rows.push(row);
         }
-        (levels[0].arrivals, levels[1].arrivals) = (20_000, 800);
+        (levels[0].arrivals, levels[1].arrivals) = (20_000 + lost, 800);
         let manifest = manifest(levels);
         let writer = RunWriter::create(&folder.path().join("run"), manifest.clone()).expect("a folder");
         rows.sort_by_key(|row| row.end);
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn of_a_level_that_is_too_long_the_slow_stretch_is_held_whole() {
-        let (folder, rows) = long();
+        let (folder, rows) = long(0);
         let dir = folder.path().join("run");
         let (count, bytes) = plimsoll_store::extent(&dir).expect("a run").expect("finished");
         assert_eq!(count, 20_800);
@@ -351,6 +351,22 @@ mod tests {
         assert_eq!(
             (run.manifest.levels[0].start, run.manifest.levels[0].arrivals),
             (part.from, part.attempts)
+        );
+    }
+
+    /// What makes a level invalid makes a part of it invalid, wherever it was.
+    #[test]
+    fn requests_without_a_record_are_missed_in_an_excerpt_too() {
+        let (folder, _) = long(500);
+        let dir = folder.path().join("run");
+        let (count, bytes) = plimsoll_store::extent(&dir).expect("a run").expect("finished");
+        let run = excerpted(&dir, bytes * 6_000 / count).expect("a run").expect("too long");
+        let whole = whole(&dir).expect("a run").findings.validity;
+        assert_eq!((whole.verdict, run.findings.validity.verdict), (Trust::Invalid, Trust::Invalid));
+        assert!(
+            excerpted(&long(0).0.path().join("run"), bytes * 6_000 / count)
+                .expect("a run")
+                .is_some_and(|run| run.findings.validity.verdict != Trust::Invalid)
         );
     }
 }

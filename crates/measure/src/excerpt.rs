@@ -40,14 +40,19 @@ pub struct Excerpt {
     /// The same on the run's axis.
     #[serde(skip)]
     pub to: At,
+    /// Requests that the level has a row of.
+    #[serde(skip)]
+    pub requests: u64,
     /// The longest that an attempt of the level took.
     #[serde(skip)]
     pub longest: Span,
 }
 
 impl Excerpt {
-    /// The level as if it had been this part; `arrivals` of it.
-    pub fn of_level(&self, level: &Level, arrivals: u64) -> Level {
+    /// The level as if it had been this part, of which so many requests have a row. All that have none may belong to it: what is missing
+    /// anywhere makes it invalid as it makes the level.
+    pub fn of_level(&self, level: &Level, requests: u64) -> Level {
+        let arrivals = requests + level.arrivals.saturating_sub(self.requests);
         let drained = (self.to + self.longest).min(level.drained).max(self.to);
         Level { start: self.from, stop: self.to, drained, arrivals, ..level.clone() }
     }
@@ -76,6 +81,7 @@ struct LatencyCourse {
     end: At,
     width: i64,
     parts: Vec<PartCount>,
+    requests: u64,
     longest: Span,
 }
 
@@ -104,6 +110,7 @@ impl LatencyCourses {
             end: level.stop.max(level.drained) + Span(1),
             width: (level.window().0 / PARTS as i64).max(1),
             parts: Vec::new(),
+            requests: 0,
             longest: Span::ZERO,
         };
         LatencyCourses(levels.iter().map(|level| (level.id, course(level))).collect())
@@ -129,6 +136,7 @@ impl LatencyCourse {
         if self.parts.len() <= part {
             self.parts.resize(part + 1, PartCount { taken: Box::new([0; CLASSES]), failed: 0 });
         }
+        self.requests += u64::from(attempt.attempt == 0);
         let count = &mut self.parts[part];
         match attempt.end.filter(|_| attempt.outcome.is_finished()) {
             Some(end) => {
@@ -160,10 +168,10 @@ impl LatencyCourse {
         };
         let all = slow.iter().sum::<u64>().max(1);
         let slow_share = slow[first..=last].iter().sum::<u64>() as f64 / all as f64;
-        let (from, longest) = (at(first), self.longest);
+        let (from, requests, longest) = (at(first), self.requests, self.longest);
         let since = |at: At| (at - self.start).as_secs_f64();
         let (from_s, to_s, attempts) = (since(from), since(to), attempts.min(most));
-        Some(Excerpt { level, of, attempts, from_s, to_s, slow_share, from, to, longest })
+        Some(Excerpt { level, of, attempts, from_s, to_s, slow_share, from, to, requests, longest })
     }
 
     /// The class above that in which the percentile lies.

@@ -19,7 +19,7 @@ use crate::{requests, series, spans};
 /// Which columns of a run to read.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub enum Columns {
-    /// When each attempt was due and ended, and how: of which level, and nothing else.
+    /// Which attempt it is, when it was due and ended, and how: nothing else.
     Course,
     /// All of them.
     #[default]

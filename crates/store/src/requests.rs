@@ -310,6 +310,7 @@ fn take(r: &mut ColumnReading<'_, Attempt>, columns: Columns) -> Got<()> {
 /// Which, when and how each ended: [`Columns::Course`].
 fn course(r: &mut ColumnReading<'_, Attempt>) -> Got<()> {
     r.int("request", |a: &mut Attempt, v| a.request = v)?;
+    r.int("attempt", |a, v| a.attempt = v)?;
     r.int("level", |a, v| a.level = v)?;
     r.int("due_ns", |a, v| a.due = At(v))?;
     r.maybe_int("end_ns", |a, v| a.end = v.map(At))?;
@@ -318,8 +319,7 @@ fn course(r: &mut ColumnReading<'_, Attempt>) -> Got<()> {
 
 /// What findings are computed from besides, and who a request was: [`Columns::Findings`].
 fn findings(r: &mut ColumnReading<'_, Attempt>) -> Got<()> {
-    r.int("attempt", |a: &mut Attempt, v| a.attempt = v)?;
-    r.maybe_int("session", |a, v| a.session = v)?;
+    r.maybe_int("session", |a: &mut Attempt, v| a.session = v)?;
     r.int("turn", |a, v| a.turn = v)?;
     r.maybe_int("turns", |a, v| a.turns = v.unwrap_or(0))?;
     r.int("class", |a, v| a.class = v)?;
