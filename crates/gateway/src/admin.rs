@@ -258,9 +258,7 @@ fn kv_events(shown: &[&Shown], now: At, page: &mut PrometheusPage) {
         |_: &KvCounts, standing: &KvStanding| Some(f64::from(u8::from(*standing == KvStanding::Followed)));
     each("plimsoll_gateway_kv_events_followed", "1: the replica's KV events are heard.", "gauge", &followed);
     let help = "How long ago a batch of KV events came last.";
-    each("plimsoll_gateway_kv_events_age_seconds", help, "gauge", &|kv, _| Some(seconds(kv.last(now)?.0)));
-    let help = "How old the last batch of KV events was when it came, by the engine's clock.";
-    each("plimsoll_gateway_kv_events_lag_seconds", help, "gauge", &|kv, _| Some(seconds(kv.last(now)?.1)));
+    each("plimsoll_gateway_kv_events_age_seconds", help, "gauge", &|kv, _| Some(seconds(kv.last(now)?)));
     let help = "Batches of KV events that were taken.";
     each("plimsoll_gateway_kv_events_batches_total", help, "counter", &|kv, _| count(&kv.batches));
     let help = "Batches of KV events that could not be read.";

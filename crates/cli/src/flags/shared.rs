@@ -232,10 +232,12 @@ pub struct LoadArgs {
 /// Who may read what is served, beyond this machine.
 #[derive(Args, Debug, Clone, Default)]
 pub struct ReadersArgs {
-    /// Serve them to other machines too: whoever reaches the address can read them
+    /// Serve other machines too, whoever asks
     #[arg(long)]
     pub listen_open: bool,
-    /// Environment variable with the key that readers show: as a bearer token, or as the password of any user in a browser
+    /// Environment variable with readers' key
+    ///
+    /// They show it as a bearer token, or in a browser as the password of any user; then other machines may be served too.
     #[arg(long, value_name = "NAME")]
     pub listen_key_env: Option<String>,
 }

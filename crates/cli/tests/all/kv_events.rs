@@ -193,7 +193,7 @@ fn what_is_no_zeromq_socket_is_one_line_and_stops_nobody() {
     until("it is seen", || standing()["standing"] == "broken");
     let why = standing()["why"].as_str().expect("a reason").to_owned();
     assert!(why.starts_with(&format!("tcp://{place}")), "{why}");
-    assert!(gateway.page("/readyz").contains("ok"));
+    until("the replica is there all the same", || gateway.page("/readyz").contains("ok"));
 }
 
 #[test]

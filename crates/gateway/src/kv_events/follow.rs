@@ -33,8 +33,6 @@ const SOON: Span = Span::from_millis(250);
 const SELDOM: Span = Span::from_secs(10);
 /// A host that is gone without a word is found out after so long.
 const SILENT: Duration = Duration::from_secs(15);
-/// No batch is from later than the year 2200.
-const LATEST_S: f64 = 7.3e9;
 /// The number of the message behind a replay's last batch.
 const END: u64 = u64::MAX;
 
@@ -179,10 +177,7 @@ impl Follower {
     }
 
     fn tell(&self, batch: &KvBatch) {
-        let clock = &self.pool.clock;
-        let now = clock.now();
-        let made = clock.at_unix(Span::from_secs_f64(batch.ts.clamp(0.0, LATEST_S)).0);
-        self.replica.kv.came(now, now - made);
+        self.replica.kv.came(self.pool.clock.now());
         self.pool.told_kv(&self.replica, &batch.events);
     }
 

@@ -90,8 +90,6 @@ pub struct KvCounts {
     pub restarts: AtomicU64,
     /// When a batch came last, ns of the gateway's clock; 0 = never.
     last: AtomicI64,
-    /// How old it was then by the engine's clock, ns.
-    lag: AtomicI64,
     standing: Mutex<KvStanding>,
 }
 
@@ -105,17 +103,16 @@ impl KvCounts {
         *self.lock() = standing;
     }
 
-    /// A batch came, so old by the engine's clock.
-    pub(crate) fn came(&self, now: At, lag: Span) {
+    /// A batch came. How old it was is not told, because only two machines' wall clocks would say it.
+    pub(crate) fn came(&self, now: At) {
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.last.store(now.0, Ordering::Relaxed);
-        self.lag.store(lag.0, Ordering::Relaxed);
     }
 
-    /// How long ago the last batch came, and how old it was then. `None` = none came.
-    pub fn last(&self, now: At) -> Option<(Span, Span)> {
+    /// How long ago the last batch came. `None` = none came.
+    pub fn last(&self, now: At) -> Option<Span> {
         let last = self.last.load(Ordering::Relaxed);
-        (last != 0).then(|| (now - At(last), Span(self.lag.load(Ordering::Relaxed))))
+        (last != 0).then(|| now - At(last))
     }
 
     fn lock(&self) -> MutexGuard<'_, KvStanding> {
