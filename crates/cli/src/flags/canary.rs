@@ -21,7 +21,7 @@ pub struct CanaryArgs {
     /// The canary still runs the old version for so long: what its replicas are by themselves is then no fault of the new one
     #[arg(long, value_name = "TIME")]
     pub before: Option<String>,
-    /// No promotion before the new version was watched for so long
+    /// No promotion before it was watched for so long
     #[arg(long, value_name = "TIME", default_value = "24h")]
     pub least: String,
     /// Accepted chance that a version which is no worse is ever called worse, over all looks
