@@ -218,7 +218,7 @@ fn answers_of_other_servers_are_read() {
     ]
     .concat();
     let whole = |body: &str| (false, body.to_owned());
-    let cases: [((bool, String), Option<u32>, usize, Option<Broken>); 7] = [
+    let cases = [
         ((true, streamed), Some(2), 2, None),
         // vLLM: the length as a text, and seconds as its account.
         (whole(r#"{"text":"hello","usage":{"type":"duration","seconds":4}}"#), None, 0, None),

@@ -182,7 +182,7 @@ fn looked_at_again_and_again_neither_the_end_nor_a_limit_is_wrong_more_often_tha
     assert!(ours <= 58, "{ours} of {runs}");
     assert!(single > 80, "the same looks with a bound for one look: {single}");
     // It moves with each draw, and is 2 % on average at each look.
-    let moves = |n: u64| if n % 2 == 0 { 0.04 } else { 0.0 };
+    let moves = |n: u64| if n.is_multiple_of(2) { 0.04 } else { 0.0 };
     let proves = |ones, n| ln_share_wealth(ones, n, 0.02) >= -f64::ln(alpha);
     let moved = ever(&moves, &|ones, n, mean| mean > 0.02 - 1e-9 && proves(ones, n));
     assert!((1..=58).contains(&moved), "{moved} of {runs}");

@@ -77,7 +77,7 @@ impl Index {
     }
 
     /// Texts that it remembers.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.entries
     }
 }
