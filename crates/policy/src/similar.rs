@@ -57,7 +57,7 @@ const RAMP: f64 = 50.0;
 
 #[derive(Copy, Clone, Default)]
 struct Window {
-    /// Of its threshold, the how manieth.
+    /// Which of its threshold's windows it is.
     number: u64,
     compared: u64,
     different: u64,

@@ -19,7 +19,7 @@ use std::time::Duration;
 use plimsoll_client::Clock;
 use plimsoll_gateway::keys;
 use plimsoll_gateway::pool::Shown;
-use plimsoll_gateway::stats::ENDS;
+use plimsoll_gateway::stats::{ENDS, Stats};
 use plimsoll_gateway::{
     Gateway, GatewayError, GatewaySpec, KvStanding, PickerSpec, RecordSpec, ReplicaRole, ReplicaSpec,
 };
@@ -104,43 +104,13 @@ fn serve(args: &GatewayArgs, file: Option<&str>, spec: &GatewaySpec) -> Result<E
         record.as_ref().map(|record| record.replicas.clone()),
     );
     // The first line of stdout tells a parent process where to go; the rest is for people.
-    let scheme = if spec.tls.is_some() { "https" } else { "http" };
-    out::line(&format!("{scheme}://{}/v1", gateway.addr));
+    out::line(&format!("{}://{}/v1", scheme(spec), gateway.addr));
     let say = |line: &str| {
         if !args.quiet {
             out::note(line);
         }
     };
-    say(&format!("in front of {}; Ctrl-C drains, twice stops at once", in_front_of(spec)));
-    if !gateway.addr.ip().is_loopback() && spec.keys.is_empty() {
-        say(&format!("whoever reaches {} is let in: the file has no keys", gateway.addr));
-    }
-    if let Some(picker) = gateway.picker {
-        let tls = spec.picker.as_ref().is_some_and(|picker| picker.tls.is_some());
-        let scheme = if tls { "TLS" } else { "in the clear" };
-        say(&format!("proxies ask at {picker} where their requests go (Envoy's ext_proc, gRPC, {scheme})"));
-        if !picker.ip().is_loopback() && spec.picker.as_ref().is_some_and(PickerSpec::is_open) {
-            say(&format!("whoever reaches {picker} can place requests: picker.tls has no client_ca"));
-        }
-    }
-    let near = spec.cache.iter().flat_map(|cache| &cache.semantic);
-    near.for_each(|near| say(&semantic::plan(near)));
-    match gateway.admin {
-        Some(admin) => {
-            let scheme = if admin.ip().is_loopback() { "http" } else { scheme };
-            say(&format!("/metrics, /v1/replicas, /v1/scale and /readyz on {scheme}://{admin}"));
-        }
-        None => say("no metrics are served; --admin 127.0.0.1:8081 serves them"),
-    }
-    if let Some(budget) = &spec.budget {
-        say(&format!(
-            "held to {}: its state is plimsoll_gateway_budget_state, its rows are /v1/budget",
-            budget.display()
-        ));
-    }
-    if let Some(record) = &spec.record {
-        say(&format!("every request is recorded, without its text, in runs under {}", record.dir.display()));
-    }
+    begins(&gateway, spec).iter().for_each(|line| say(line));
     let (pool, stats, shadows) =
         (Arc::clone(&gateway.pool), Arc::clone(&gateway.stats), gateway.shadows.clone());
     let on_trial =
@@ -178,8 +148,60 @@ fn serve(args: &GatewayArgs, file: Option<&str>, spec: &GatewaySpec) -> Result<E
         Err(_) => return Err(Stop::invalid("the gateway's thread died")),
     }
     let recorded = record.map(TrafficRecord::end).filter(|_| spec.record.is_some());
+    ends(&stats, recorded.as_ref(), args.format);
+    match recorded.and_then(|recorded| recorded.error) {
+        Some(error) => Err(Stop::invalid(format!("the record is not whole: {error}"))),
+        None => Ok(Exit::Done),
+    }
+}
+
+/// The scheme of its address.
+fn scheme(spec: &GatewaySpec) -> &'static str {
+    if spec.tls.is_some() { "https" } else { "http" }
+}
+
+/// What a person is told of it at the start, a line each.
+fn begins(gateway: &Gateway, spec: &GatewaySpec) -> Vec<String> {
+    let scheme = scheme(spec);
+    let mut lines = Vec::new();
+    let mut say = |line: String| lines.push(line);
+    say(format!("in front of {}; Ctrl-C drains, twice stops at once", in_front_of(spec)));
+    if !gateway.addr.ip().is_loopback() && spec.keys.is_empty() {
+        say(format!("whoever reaches {} is let in: the file has no keys", gateway.addr));
+    }
+    if let Some(picker) = gateway.picker {
+        let tls = spec.picker.as_ref().is_some_and(|picker| picker.tls.is_some());
+        let scheme = if tls { "TLS" } else { "in the clear" };
+        say(format!("proxies ask at {picker} where their requests go (Envoy's ext_proc, gRPC, {scheme})"));
+        if !picker.ip().is_loopback() && spec.picker.as_ref().is_some_and(PickerSpec::is_open) {
+            say(format!("whoever reaches {picker} can place requests: picker.tls has no client_ca"));
+        }
+    }
+    let near = spec.cache.iter().flat_map(|cache| &cache.semantic);
+    near.for_each(|near| say(semantic::plan(near)));
+    match gateway.admin {
+        Some(admin) => {
+            let scheme = if admin.ip().is_loopback() { "http" } else { scheme };
+            say(format!("/metrics, /v1/replicas, /v1/scale and /readyz on {scheme}://{admin}"));
+        }
+        None => say("no metrics are served; --admin 127.0.0.1:8081 serves them".to_owned()),
+    }
+    if let Some(budget) = &spec.budget {
+        say(format!(
+            "held to {}: its state is plimsoll_gateway_budget_state, its rows are /v1/budget",
+            budget.display()
+        ));
+    }
+    if let Some(record) = &spec.record {
+        say(format!("every request is recorded, without its text, in runs under {}", record.dir.display()));
+    }
+    lines
+}
+
+/// What became of its requests.
+fn ends(stats: &Stats, recorded: Option<&Recorded>, format: Format) {
     let retries = stats.retries.load(Ordering::Relaxed);
-    match args.format {
+    match format {
         Format::Json => {
             let counts: serde_json::Map<String, serde_json::Value> =
                 ENDS.iter().map(|(end, name)| ((*name).to_owned(), stats.ended(*end).into())).collect();
@@ -187,7 +209,7 @@ fn serve(args: &GatewayArgs, file: Option<&str>, spec: &GatewaySpec) -> Result<E
                 "requests": stats.all(),
                 "ends": counts,
                 "retries": retries,
-                "recorded": recorded.as_ref().map(recorded_json),
+                "recorded": recorded.map(recorded_json),
             }));
         }
         Format::Text => {
@@ -198,12 +220,8 @@ fn serve(args: &GatewayArgs, file: Option<&str>, spec: &GatewaySpec) -> Result<E
                 .collect();
             let parts = if parts.is_empty() { "none".to_owned() } else { parts.join(", ") };
             out::line(&format!("Requests: {parts}; {retries} retries."));
-            recorded.iter().for_each(|recorded| out::line(&recorded_line(recorded)));
+            recorded.into_iter().for_each(|recorded| out::line(&recorded_line(recorded)));
         }
-    }
-    match recorded.and_then(|recorded| recorded.error) {
-        Some(error) => Err(Stop::invalid(format!("the record is not whole: {error}"))),
-        None => Ok(Exit::Done),
     }
 }
 
