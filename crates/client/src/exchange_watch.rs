@@ -56,8 +56,7 @@ pub(crate) fn not_connected(error: &TakeError) -> Ending {
         TakeError::Connect(ConnectError::Name(..)) => {
             Ending::told(How::Refused, By::Network, false, error.to_string())
         }
-        TakeError::Gone(_) | TakeError::Connect(_) => {
-            Ending::told(How::Refused, By::Network, true, error.to_string())
-        }
+        TakeError::Gone(of_another) => not_connected(of_another),
+        TakeError::Connect(_) => Ending::told(How::Refused, By::Network, true, error.to_string()),
     }
 }

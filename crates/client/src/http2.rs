@@ -182,7 +182,8 @@ impl Http2Link {
             if !is_open {
                 writing.stamps.spoke(writing.whole);
             }
-            is_open
+            // A request that ended before its last byte was written has dropped its bytes.
+            is_open && Rc::strong_count(writing) > 1
         });
     }
 

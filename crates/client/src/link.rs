@@ -82,8 +82,8 @@ pub enum TakeError {
     #[error("no connection within {0}")]
     Timeout(Span),
     /// Another request made the connection that this one waited for, and could not.
-    #[error("{0}")]
-    Gone(String),
+    #[error(transparent)]
+    Gone(Arc<TakeError>),
 }
 
 /// Where connections go.

@@ -66,7 +66,7 @@ enum Told {
     /// Things have changed: ask again.
     Again,
     /// The connection that was waited for could not be made.
-    Failed(String),
+    Failed(Arc<TakeError>),
 }
 
 /// See the module's head.
@@ -143,15 +143,18 @@ impl StreamPool {
 
     /// Opens what so many requests at a time need. Ends early where one cannot be made: the load will tell why.
     pub async fn warm(&self, wanted: usize, connect: Span) {
-        loop {
-            let room: usize = self.links.borrow().iter().map(|link| self.room(link) as usize).sum();
-            if room >= wanted || self.links.borrow().len() >= self.most() as usize {
-                return;
-            }
+        let room = || self.links.borrow().iter().map(|link| self.room(link) as usize).sum::<usize>();
+        let mut had = room();
+        while had < wanted && self.links.borrow().len() < self.most() as usize {
             match self.open(connect).await {
                 Ok(link) => self.links.borrow_mut().push(link),
                 Err(_) => return,
             }
+            // Whoever ends what it has taken would be asked for ever.
+            if room() <= had {
+                return;
+            }
+            had = room();
         }
     }
 
@@ -176,7 +179,7 @@ impl StreamPool {
             self.line.borrow_mut().push_back(sender);
             match told.await {
                 Ok(Told::Place(held)) => return Ok(held),
-                Ok(Told::Failed(why)) => return Err(TakeError::Gone(why)),
+                Ok(Told::Failed(error)) => return Err(TakeError::Gone(error)),
                 Ok(Told::Again) | Err(_) => {}
             }
         }
@@ -199,29 +202,30 @@ impl StreamPool {
                 Ok(held)
             }
             Err(error) => {
-                self.failed(&error.to_string());
-                Err(error)
+                let error = Arc::new(error);
+                self.failed(&error);
+                Err(TakeError::Gone(error))
             }
         }
     }
 
     /// It took fewer than had waited for it: the next of them opens another, if that is allowed.
     fn open_another(&self) {
-        if self.may_open()
-            && let Some(sender) = self.line.borrow_mut().pop_front()
-        {
-            let _ = sender.send(Told::Again);
-        }
+        let mut line = std::mem::take(&mut *self.line.borrow_mut());
+        line.retain(|sender| !sender.is_closed());
+        let next = if self.may_open() { line.pop_front() } else { None };
+        *self.line.borrow_mut() = line;
+        next.into_iter().for_each(|sender| _ = sender.send(Told::Again));
     }
 
     /// Those in line who have nothing else to wait for fail as this one did.
-    fn failed(&self, why: &str) {
+    fn failed(&self, error: &Arc<TakeError>) {
         if self.opening.get() > 0 || !self.links.borrow().is_empty() {
             return;
         }
         let line = std::mem::take(&mut *self.line.borrow_mut());
         for sender in line {
-            let _ = sender.send(Told::Failed(why.to_owned()));
+            let _ = sender.send(Told::Failed(Arc::clone(error)));
         }
     }
 
@@ -260,7 +264,10 @@ impl StreamPool {
     fn serve(&self, link: &Rc<Http2Link>) {
         while self.room(link) > 0 {
             let Some(sender) = self.line.borrow_mut().pop_front() else { return };
-            // One who has left meanwhile drops its place, which comes back here.
+            // One who has left would drop its place, which comes back here: thousands of them one inside the other.
+            if sender.is_closed() {
+                continue;
+            }
             let _ = sender.send(Told::Place(self.held(Rc::clone(link), true, true)));
         }
     }

@@ -173,6 +173,9 @@ impl Target {
         let Some((base, _)) = &self.http2 else { return opening };
         let (mut whole, place) = (base.clone().into_parts(), path.path_and_query().cloned());
         whole.path_and_query = place;
+        // A Host of the user's own names another server behind the same address, as over HTTP/1.1.
+        let host = headers.get(HOST).and_then(|host| host.to_str().ok()?.parse().ok());
+        whole.authority = host.or(whole.authority);
         // Its parts are those of two URIs.
         match Uri::from_parts(whole) {
             Ok(uri) => opening.over_http2(method, uri, headers),
@@ -322,6 +325,9 @@ fn headers_of(
         if let Some(header) = filled.map_err(|why| bad(name, &why))? {
             if [CONTENT_LENGTH, CONTENT_TYPE, REQUEST_ID].contains(&known) {
                 return Err(bad(name, "each request has its own already"));
+            }
+            if known == HOST && speaks_http2(spec) {
+                return Err(bad(name, "over HTTP/2 all requests of a target have the same: write one name"));
             }
             own.push(header);
             continue;

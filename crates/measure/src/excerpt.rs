@@ -16,7 +16,9 @@ use crate::say::{number, percent};
 const PARTS: usize = 1024;
 /// Classes of latency, four to a doubling: the longest that a nanosecond counter holds is in the last.
 const CLASSES: usize = 256;
-/// Slow is what is in a higher class than this share of the level.
+/// Classes to a doubling: slow is what took twice the median or more,
+const DOUBLING: usize = 4;
+/// and where nothing did, what is in a higher class than this share of the level.
 const SLOW_FROM: f64 = 0.95;
 
 /// The part of a level that was looked at.
@@ -32,7 +34,7 @@ pub struct Excerpt {
     pub from_s: f64,
     /// … and before here.
     pub to_s: f64,
-    /// Of the attempts that were slow (in the level's slowest twentieth) or failed, the share that is in it.
+    /// Of the attempts that were slow (twice the level's median or more, or where none was its slowest twentieth) or failed, the share that is in it.
     pub slow_share: f64,
     /// The same on the run's axis.
     #[serde(skip)]
@@ -53,8 +55,9 @@ impl Excerpt {
     /// anywhere makes it invalid as it makes the level.
     pub fn of_level(&self, level: &Level, requests: u64) -> Level {
         let arrivals = requests + level.arrivals.saturating_sub(self.requests);
-        let drained = (self.to + self.longest).min(level.drained).max(self.to);
-        Level { start: self.from, stop: self.to, drained, arrivals, ..level.clone() }
+        let stop = self.to.min(level.stop);
+        let drained = (self.to + self.longest).min(level.drained).max(stop);
+        Level { start: self.from, stop, drained, arrivals, ..level.clone() }
     }
 
     /// What a person must know of it.
@@ -77,6 +80,7 @@ pub struct LatencyCourses(BTreeMap<u32, LatencyCourse>);
 /// How one went.
 struct LatencyCourse {
     start: At,
+    stop: At,
     /// After the last due time.
     end: At,
     width: i64,
@@ -107,6 +111,7 @@ impl LatencyCourses {
     pub fn of(levels: &[Level]) -> LatencyCourses {
         let course = |level: &Level| LatencyCourse {
             start: level.start,
+            stop: level.stop,
             end: level.stop.max(level.drained) + Span(1),
             width: (level.window().0 / PARTS as i64).max(1),
             parts: Vec::new(),
@@ -170,21 +175,28 @@ impl LatencyCourse {
         let slow_share = slow[first..=last].iter().sum::<u64>() as f64 / all as f64;
         let (from, requests, longest) = (at(first), self.requests, self.longest);
         let since = |at: At| (at - self.start).as_secs_f64();
-        let (from_s, to_s, attempts) = (since(from), since(to), attempts.min(most));
+        let (from_s, to_s, attempts) = (since(from), since(to.min(self.stop)), attempts.min(most));
         Some(Excerpt { level, of, attempts, from_s, to_s, slow_share, from, to, requests, longest })
     }
 
-    /// The class above that in which the percentile lies.
+    /// The class from which on an attempt is slow.
     fn slow_class(&self) -> usize {
         let of = |class: usize| self.parts.iter().map(|part| u64::from(part.taken[class])).sum::<u64>();
         let counts: Vec<u64> = (0..CLASSES).map(of).collect();
-        let rank = SLOW_FROM * counts.iter().sum::<u64>() as f64;
-        let mut under = 0;
-        let place = counts.iter().position(|n| {
-            under += n;
-            under as f64 >= rank
-        });
-        place.map_or(CLASSES, |place| (place + 1).min(CLASSES))
+        let all: u64 = counts.iter().sum();
+        let class_of = |share: f64| {
+            let mut under = 0;
+            let place = counts.iter().position(|n| {
+                under += n;
+                under as f64 >= share * all as f64
+            });
+            place.unwrap_or(CLASSES)
+        };
+        let twice = (class_of(0.5) + DOUBLING).min(CLASSES);
+        match counts[twice..].iter().any(|n| *n > 0) {
+            true => twice,
+            false => (class_of(SLOW_FROM) + 1).min(CLASSES),
+        }
     }
 }
 
@@ -261,6 +273,28 @@ mod tests {
         let found = courses.excerpts(5_000);
         assert!(found[0].from <= At(700_000 * MS) && found[0].to > At(700_500 * MS), "{found:?}");
         assert!((found[0].slow_share - 0.6).abs() < 1e-9, "300 of 500: {found:?}");
+    }
+
+    /// A tenth of the level is slow alike, at its end, and drains for a while.
+    #[test]
+    fn a_slow_end_is_taken_and_is_over_where_the_level_is() {
+        let mut whole = level(100.0, 1_000);
+        whole.drained = whole.stop + Span(30_000 * MS);
+        let mut courses = LatencyCourses::of(std::slice::from_ref(&whole));
+        for request in 0..100_000 {
+            let took = if request >= 90_000 { 3_000 + request % 300 } else { 30 + (request * 7919) % 20 };
+            courses.push(&answer(request as u64, request * 10, 10, took, 4));
+        }
+        let found = courses.excerpts(5_000);
+        let [one] = &found[..] else { panic!("{found:?}") };
+        assert!(one.from >= At(900_000 * MS) && one.slow_share > 0.4, "{one:?}");
+        // One that holds the last attempts ends with the level, and not with its drain.
+        let last = Excerpt { to: whole.drained + Span(1), ..*one };
+        for part in [last, *one] {
+            let part = part.of_level(&whole, 5_000);
+            assert!(part.stop <= whole.stop && part.drained <= whole.drained, "{part:?}");
+        }
+        assert!(one.to_s <= 1_000.0, "{one:?}");
     }
 
     /// Of a wave.

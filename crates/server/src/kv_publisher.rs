@@ -4,6 +4,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use bytes::Bytes;
 use plimsoll_model::KvEvent;
@@ -18,6 +19,8 @@ use crate::clock;
 
 /// Batches that wait for a slow subscriber; then it misses the oldest.
 const WAITING: usize = 4_096;
+/// After an accept that failed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// Largest message of a subscriber: it sends topics.
 const MOST_MESSAGE: usize = 4 << 10;
 
@@ -47,8 +50,12 @@ impl KvPublisher {
         let (batches, _) = broadcast::channel(WAITING);
         let to = batches.clone();
         tokio::task::spawn_local(async move {
-            // An accept that fails ends it: no descriptors are left for requests either.
-            while let Ok((socket, _)) = listener.accept().await {
+            loop {
+                // No descriptors, or a client that has gone: neither lasts.
+                let Ok((socket, _)) = listener.accept().await else {
+                    let _ = tokio::time::timeout(ACCEPT_PAUSE, std::future::pending::<()>()).await;
+                    continue;
+                };
                 let from = to.subscribe();
                 tokio::task::spawn_local(async move {
                     let _ = serve(socket, from).await;

@@ -287,10 +287,10 @@ pub struct ClassSpec {
     /// Its documents; none = the target's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub documents: Option<Documents>,
-    /// Its priority in the server's queue, 1 the highest (`kserve`); none = the server's default.
+    /// Its priority in the server's queue, 1 the highest (`kserve`, `kserve_grpc`); none = the server's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u32>,
-    /// How long the server may keep it in its queue (`kserve`); none = the server's default.
+    /// How long the server may keep it in its queue (`kserve`, `kserve_grpc`); none = the server's default.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "span_text_opt")]
     #[schemars(with = "Option<SpanText>")]
     pub queue_timeout: Option<Span>,

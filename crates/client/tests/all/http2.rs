@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
+use plimsoll_client::LevelPlan;
 use plimsoll_model::{Attempt, By, EventKind, How, Protocol, Span};
 use plimsoll_workload::{Connections, HttpVersion};
 
@@ -257,6 +258,33 @@ fn what_is_no_http2_is_refused_by_name() {
     let row = rig.one();
     assert_eq!((row.outcome.how, row.outcome.by), (How::Refused, By::Network), "{row:#?}");
     assert!(row.answer.error.as_deref().unwrap_or_default().contains("HTTP/2"), "{row:#?}");
+}
+
+/// A front that takes every connection and ends it at once, as one past its limit does: warming up ends, and the load says what happens.
+#[test]
+fn what_ends_each_connection_is_not_asked_for_ever() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("it is bound").port();
+    let taken = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&taken);
+    thread::spawn(move || {
+        for socket in listener.incoming().flatten() {
+            counted.fetch_add(1, Ordering::SeqCst);
+            thread::spawn(move || {
+                let mut socket = socket;
+                let _ = socket.read(&mut [0; 256]);
+                let _ = socket.write_all(&frame(SETTINGS, 0, 0, &[]));
+                let _ = socket.write_all(&frame(GOAWAY, 0, 0, &[0; 8]));
+            });
+        }
+    });
+    let mut rig = Rig::at(format!("grpc://127.0.0.1:{port}"));
+    rig.target.protocol = Protocol::KserveGrpc;
+    let (_, rows) = rig.run_plan(&LevelPlan { warm: Some(64), ..rig.plan(&[Span::ZERO; 4]) });
+    assert_eq!(rows.len(), 4);
+    assert!(rows.iter().all(|row| row.outcome.how != How::Finished), "{rows:#?}");
+    let taken = taken.load(Ordering::SeqCst);
+    assert!(taken < 50, "{taken}");
 }
 
 /// Eight at once, each answered after a while: how many connections they take, and how many were in flight together, is the policy's.

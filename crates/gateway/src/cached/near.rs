@@ -68,7 +68,7 @@ impl Near {
         let may_serve = semantic.serves();
         let (looking, worker) = (asked.clone(), Rc::clone(worker));
         let looking =
-            tokio::task::spawn_local(async move { looking.neighbourhood(&worker, may_serve).await });
+            tokio::task::spawn_local(async move { looking.neighbourhood(&worker, key, may_serve).await });
         let held_against = match may_serve {
             true => HeldAgainst::Found(looking.await.ok().flatten()),
             false => HeldAgainst::Looking(looking),
@@ -135,11 +135,12 @@ impl Asked {
         Asking { upstreams: &worker.upstreams, rules: &self.rules, clock: worker.pool.clock }
     }
 
-    async fn neighbourhood(&self, worker: &Worker, may_serve: bool) -> Option<Neighbourhood> {
+    async fn neighbourhood(&self, worker: &Worker, own: CacheKey, may_serve: bool) -> Option<Neighbourhood> {
         let semantic = self.cache.semantic()?;
         let vector = semantic.embed(&self.asking(worker), &self.question.text).await?;
         let now = worker.pool.clock.now();
-        let kept = |key: &CacheKey| self.cache.kept(key, now);
+        // Its own answer may have come meanwhile, and would prove nothing.
+        let kept = |key: &CacheKey| if *key == own { None } else { self.cache.kept(key, now) };
         let nearest = semantic.nearest(&self.question.context, &vector, kept);
         let similarity = nearest.as_ref().map(|(similarity, _)| *similarity);
         Some(Neighbourhood { vector, nearest, is_for: semantic.decide(similarity, may_serve) })

@@ -342,3 +342,20 @@ fn the_same_request_is_answered_twice_now_and_then_to_see_how_often_a_replica_di
     assert_eq!(town.count("texts"), 1.0);
     assert_eq!(town.count("window_compared{threshold=\"0.9\"}"), 0.0, "that is no evidence of near texts");
 }
+
+/// Of pairs that nobody can compare, those in the same words would be all that is learnt of.
+#[test]
+fn while_the_judge_is_silent_nothing_is_learnt() {
+    let judge = Mock::new(Act::Text("{}".to_owned()));
+    let town = Town::new(words_it, |spec| spec.same = SameAnswer::Judge(endpoint(&judge)));
+    (0..2).for_each(|wording| drop(town.tells(0, wording)));
+    until("it could not be compared", || town.count("compared_total{pair=\"near\",same=\"unknown\"}") >= 1.0);
+    town.engine.set(Act::Says(knows));
+    (2..60).flat_map(|meaning| [0, 1].map(|wording| (2 * meaning, wording))).for_each(
+        |(meaning, wording)| {
+            town.tells(meaning, wording);
+        },
+    );
+    assert!(town.count("compared_total{pair=\"near\",same=\"yes\"}") >= 50.0, "{}", town.metrics());
+    assert_eq!((town.count("window_compared{threshold=\"0.98\"}"), town.serves()), (0.0, false));
+}

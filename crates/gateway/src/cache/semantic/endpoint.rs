@@ -135,6 +135,8 @@ impl Endpoint {
         let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
         *rest = match read.is_some() {
             true => (At::ZERO, 0),
+            // Those that were under way when it began to rest failed with the first.
+            false if rest.0 > asking.clock.now() => *rest,
             false => {
                 let pause = Span((REST.0 << rest.1.min(8)).min(LONGEST_REST.0));
                 (asking.clock.now() + pause, rest.1.saturating_add(1))
@@ -189,8 +191,7 @@ fn yes_or_no(answer: &[u8]) -> Option<bool> {
     let said = page.choices.first()?.message.content.to_lowercase();
     match said.split(|c: char| !c.is_alphabetic()).find(|word| !word.is_empty())? {
         "yes" => Some(true),
-        "no" => Some(false),
-        _ => None,
+        _ => Some(false),
     }
 }
 
@@ -220,13 +221,13 @@ mod tests {
     }
 
     #[test]
-    fn a_judge_says_yes_or_no_and_anything_else_is_nothing() {
+    fn what_a_judge_does_not_call_the_same_differs() {
         let says = |text: &str| {
             yes_or_no(json!({"choices": [{"message": {"content": text}}]}).to_string().as_bytes())
         };
         assert_eq!(
             ["Yes.", " **no**", "YES, because", "maybe", "", "nothing"].map(says),
-            [Some(true), Some(false), Some(true), None, None, None]
+            [Some(true), Some(false), Some(true), Some(false), None, Some(false)]
         );
         assert_eq!(yes_or_no(b"{\"choices\": []}"), None);
     }

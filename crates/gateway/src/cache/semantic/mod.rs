@@ -49,6 +49,15 @@ pub enum ComparedPair {
     Repeat,
 }
 
+/// Whether two answers are the same.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Sameness {
+    /// By their words alone.
+    Seen(bool),
+    /// A server was asked; `None` = it did not answer.
+    Asked(Option<bool>),
+}
+
 const PAIRS: [(ComparedPair, &str); 2] = [(ComparedPair::Near, "near"), (ComparedPair::Repeat, "repeat")];
 const SAME: [(Option<bool>, &str); 3] = [(Some(true), "yes"), (Some(false), "no"), (None, "unknown")];
 
@@ -188,31 +197,41 @@ impl Semantic {
         asking: &Asking<'_>,
         question: &Question,
         (ours, theirs): (Option<&str>, &str),
-    ) -> Option<bool> {
-        let Some(ours) = ours else { return Some(false) };
+    ) -> Sameness {
+        let Some(ours) = ours else { return Sameness::Seen(false) };
         if answer::same_words(ours, theirs) {
-            return Some(true);
+            return Sameness::Seen(true);
         }
+        let embedded = async |least: f64| {
+            let each = self.embedder.embed(asking, &[ours, theirs]).await?;
+            let [ours, theirs] = &each[..] else { return None };
+            Some(cosine(ours, theirs)? >= least)
+        };
         match (&self.spec.same, &self.judge) {
-            (SameAnswer::Embedding(least), _) => {
-                let each = self.embedder.embed(asking, &[ours, theirs]).await?;
-                let [ours, theirs] = &each[..] else { return None };
-                Some(cosine(ours, theirs)? >= *least)
+            (SameAnswer::Embedding(least), _) => Sameness::Asked(embedded(*least).await),
+            (SameAnswer::Judge(_), Some(judge)) => {
+                Sameness::Asked(judge.judge(asking, &question.text, [ours, theirs]).await)
             }
-            (SameAnswer::Judge(_), Some(judge)) => judge.judge(asking, &question.text, [ours, theirs]).await,
-            (SameAnswer::Text | SameAnswer::Judge(_), _) => Some(false),
+            (SameAnswer::Text | SameAnswer::Judge(_), _) => Sameness::Seen(false),
         }
     }
 
     /// Two answers were compared; `similarity`: of what they answer.
-    pub fn compared(&self, pair: ComparedPair, similarity: f64, same: Option<bool>) {
+    pub fn compared(&self, pair: ComparedPair, similarity: f64, found: Sameness) {
+        let same = match found {
+            Sameness::Seen(same) => Some(same),
+            Sameness::Asked(same) => {
+                self.blind.store(same.is_none(), Ordering::Relaxed);
+                same
+            }
+        };
         let places =
             (PAIRS.iter().position(|(of, _)| *of == pair), SAME.iter().position(|(of, _)| *of == same));
         if let (Some(pair), Some(same)) = places {
             self.compared[pair][same].fetch_add(1, Ordering::Relaxed);
         }
-        self.blind.store(same.is_none(), Ordering::Relaxed);
-        if let (ComparedPair::Near, Some(same)) = (pair, same) {
+        // While nobody answers, those that are seen to be the same would be all that is learnt of, and prove too much.
+        if let (ComparedPair::Near, Some(same), false) = (pair, same, self.blind.load(Ordering::Relaxed)) {
             self.rule().learn(similarity, !same);
         }
     }
