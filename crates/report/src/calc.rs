@@ -53,8 +53,7 @@ fn table(figures: &[CalcFigure]) -> String {
             figure.note.clone().unwrap_or_default(),
         ]);
     }
-    // The table has no header to speak of.
-    table.render(2).split_once('\n').map(|(_, rows)| rows.to_owned()).unwrap_or_default()
+    table.render(2)
 }
 
 /// A figure of a law with its unit: four digits, for a formula has no error of its own.

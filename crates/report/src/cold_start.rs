@@ -1,61 +1,81 @@
-//! What a request pays after idling, in lines for a terminal.
+//! What a request pays after idling.
 
 use plimsoll_measure::findings::Reading;
 use plimsoll_measure::findings::cold_start::{ColdPart, ColdPhase, ColdStartFinding, ColdTrial, ColdVerdict};
 
+use crate::document::Document;
 use crate::figure::{self, counted};
 use crate::table::Table;
 
-/// The figure first, then the idle stretches one by one.
-pub fn render(found: &ColdStartFinding) -> Vec<String> {
-    let verdict = match found.verdict {
+/// What was found, for a terminal.
+pub fn render(found: &ColdStartFinding) -> String {
+    let mut document = Document::default();
+    inside(&mut document, found);
+    document.text(verdict(found))
+}
+
+/// The same as a section of a run's report.
+pub(crate) fn fill(document: &mut Document, found: &ColdStartFinding) {
+    document.section(verdict(found), |section| inside(section, found));
+}
+
+fn verdict(found: &ColdStartFinding) -> &'static str {
+    match found.verdict {
         ColdVerdict::Started => "Cold start: a replica had to start",
         ColdVerdict::Idle => "No replica started, but the first request is slower",
         ColdVerdict::None => "No cold start",
         ColdVerdict::CannotTell => "Cannot tell whether there is a cold start",
-    };
-    let mut lines = vec![verdict.to_string(), format!("  {}", found.why)];
-    if let (Some(penalty), true) = (&found.penalty, found.trials.len() > 1) {
-        lines.push(format!(
-            "  penalty {} on average, {} to {} over {} idle stretches",
-            seconds(penalty.value),
-            seconds(penalty.lower),
-            seconds(penalty.upper),
-            found.trials.len()
-        ));
     }
-    if found.in_passing {
-        let n = found.trials.len();
-        lines.push(format!(
-            "  met in passing: {n} time{} nothing was in flight for 5 s or more; these requests are in the figures of their levels",
-            if n == 1 { "" } else { "s" }
-        ));
-    }
-    lines.push(format!("  steady: {}", steady(found)));
+}
+
+/// The figure first, then the idle stretches one by one.
+fn inside(section: &mut Document, found: &ColdStartFinding) {
+    section.says(found.why.as_str());
+    section.list(averages(found));
     let mut table =
         Table::new(&["idle", "first token", "penalty", "turned away", "connect", "waited", "warm again"]);
     found.trials.iter().for_each(|trial| table.row(row(trial)));
-    if !found.trials.is_empty() {
-        lines.push(table.render(2).trim_end().to_string());
-    }
+    section.table(table);
     let several = found.trials.len() > 1;
     for (n, trial) in found.trials.iter().enumerate().filter(|(_, trial)| waited_for_more(trial)) {
         let which = if several { format!(" of stretch {}", n + 1) } else { String::new() };
-        lines.push(format!("  What the first request{which} waited for, as the client saw it"));
-        lines.push(split(&trial.parts));
+        let heading = format!("What the first request{which} waited for, as the client saw it");
+        section.titled(heading, split(&trial.parts));
     }
-    let held =
-        found.trials.iter().all(|trial| trial.first_s.is_some() && trial.turned_away + trial.refused == 0);
-    if found.verdict == ColdVerdict::Started && held {
-        lines.push("  No try was refused or turned away: whoever took the request held it until it could be answered".to_string());
+    section.list(what_a_start_is(found));
+}
+
+fn averages(found: &ColdStartFinding) -> Vec<String> {
+    let n = found.trials.len();
+    let mut lines = Vec::new();
+    if let (Some(penalty), true) = (&found.penalty, n > 1) {
+        lines.push(format!(
+            "penalty {} on average, {} to {} over {n} idle stretches",
+            seconds(penalty.value),
+            seconds(penalty.lower),
+            seconds(penalty.upper),
+        ));
     }
-    if found.verdict == ColdVerdict::Started {
-        lines.push(
-            "  What a start is made of (weights, compilation, cache) the client can't see: read the server's log"
-                .to_string(),
-        );
+    if found.in_passing {
+        lines.push(format!(
+            "met in passing: {n} time{} nothing was in flight for 5 s or more; these requests are in the figures of their levels",
+            if n == 1 { "" } else { "s" }
+        ));
     }
+    lines.push(format!("steady: {}", steady(found)));
     lines
+}
+
+fn what_a_start_is(found: &ColdStartFinding) -> Vec<&'static str> {
+    if found.verdict != ColdVerdict::Started {
+        return Vec::new();
+    }
+    let is_held = |trial: &ColdTrial| trial.first_s.is_some() && trial.turned_away + trial.refused == 0;
+    let held =
+        "No try was refused or turned away: whoever took the request held it until it could be answered";
+    let unseen =
+        "What a start is made of (weights, compilation, cache) the client can't see: read the server's log";
+    found.trials.iter().all(is_held).then_some(held).into_iter().chain([unseen]).collect()
 }
 
 /// Is there more to tell than that a request was answered?
@@ -64,7 +84,7 @@ fn waited_for_more(trial: &ColdTrial) -> bool {
 }
 
 /// Each part with the least and the most that it can have been.
-fn split(parts: &[ColdPart]) -> String {
+fn split(parts: &[ColdPart]) -> Table {
     let mut table = Table::new(&["<", "time", "<at least, at most", "<"]);
     for part in parts {
         let what = match part.phase {
@@ -90,7 +110,7 @@ fn split(parts: &[ColdPart]) -> String {
             tries,
         ]);
     }
-    table.render(4).trim_end().to_string()
+    table
 }
 
 fn steady(found: &ColdStartFinding) -> String {

@@ -1,51 +1,73 @@
-//! Two runs side by side, for a terminal: the verdict in sentences, the figures behind it, what to know.
+//! Two runs side by side: the verdict in sentences, the figures behind it, what to know.
 //!
-//! The family that decides is shown in full; what only describes is shown where it says something else. All of it is in the JSON.
+//! On a page the intervals are drawn by hand as small SVG pictures: they need no script, print as they are, and a chart library has no axis on
+//! which a ratio and a difference of shares stand side by side. What they show stands beside them in numbers.
+//! At a terminal the family that decides is shown in full; what only describes is shown where it says something else. All of it is on the page and in the JSON.
 
+use maud::{Markup, html};
 use plimsoll_judge::compare::finding::{
-    ArmFigure, ChangeVerdict, ComparedFigure, Comparison, Design, Effect, Fact, Group, Scale, Unit,
+    ArmFigure, ChangeVerdict, ComparedFigure, ComparedSlice, ComparedStage, Comparison, Design, Effect, Fact,
+    Group, Scale, Unit, WorseWay,
 };
 use plimsoll_judge::compare::{interval, name};
 use plimsoll_measure::findings::Estimate;
 
-use crate::figure;
+use crate::document::{Document, Phrase};
 use crate::table::Table;
-use crate::text::TextPage;
-use crate::words;
+use crate::{figure, words};
 
-/// The whole comparison.
+/// The comparison as text.
 pub fn render((base, candidate): (&str, &str), comparison: &Comparison) -> String {
-    let mut page = TextPage::default();
-    page.line(format!("Plimsoll compare: {candidate} against {base}"));
-    page.gap();
-    for sentence in &comparison.says {
-        page.wrapped(2, sentence);
-    }
+    document(comparison).text(&format!("Plimsoll compare: {candidate} against {base}"))
+}
+
+/// The comparison as a page: every figure with its interval against its margin.
+pub fn page((base, candidate): (&str, &str), comparison: &Comparison) -> String {
+    let heading = format!("{candidate} against {base}");
+    document(comparison).page(&format!("Plimsoll compare: {heading}"), &heading.as_str().into(), "")
+}
+
+fn document(comparison: &Comparison) -> Document {
+    let mut document = Document::default();
+    let verdict = comparison.verdict;
+    document.drawn(html! { p { span class={ "badge " (class(verdict)) } { (verdict.words()) } } });
+    document.verdict(&comparison.says);
     for group in &comparison.groups {
-        page.gap();
-        of_group(&mut page, group, comparison.design);
+        document.section(format!("{}: {}", group.load, how(group, comparison.design)), |section| {
+            rows(section, &group.rows);
+            stages(section, &group.stages);
+            slices(section, &group.slices);
+        });
     }
-    if !comparison.lines.is_empty() {
-        page.gap();
-        page.line("Lines, and levels at nearly the same load");
-        rows(&mut page, &comparison.lines);
+    document.section("Lines, and levels at nearly the same load", |section| rows(section, &comparison.lines));
+    document.section("What differs", |section| {
+        section.says(target_words(comparison));
+        let mut table = Table::new(&["+<differs", "+<base", "+<candidate"]);
+        for difference in &comparison.differences {
+            let (about, base, candidate) = (&difference.about, &difference.base, &difference.candidate);
+            table.page_row([about.as_str(), base, candidate]);
+            section.terminal(|page| page.says(format!("Differs: {about} ({base} against {candidate})")));
+        }
+        section.table(table);
+    });
+    document.notes(comparison.notes.iter().cloned());
+    document.drawn(html! { p.soft.small {
+        "Intervals are " (figure::percent(comparison.level)) ". Grey band: the margin within which a change is none; "
+        "bar: the interval; worse is to the right. All are drawn to three margins either way; an arrow says that it goes on beyond."
+    } });
+    document
+}
+
+fn class(change: ChangeVerdict) -> &'static str {
+    match change {
+        ChangeVerdict::Improved | ChangeVerdict::NoChange => "valid",
+        ChangeVerdict::Inconclusive => "suspect",
+        ChangeVerdict::Regressed => "invalid",
     }
-    page.gap();
-    page.wrapped(2, &target_words(comparison));
-    for difference in &comparison.differences {
-        page.wrapped(
-            2,
-            &format!("Differs: {} ({} against {})", difference.about, difference.base, difference.candidate),
-        );
-    }
-    for note in &comparison.notes {
-        page.wrapped(2, &format!("Note: {note}."));
-    }
-    page.text
 }
 
 /// How a load was put side by side, and from how many units.
-pub(crate) fn how(group: &Group, design: Design) -> String {
+fn how(group: &Group, design: Design) -> String {
     let unit = match (group.unit, group.units) {
         (Unit::Alternation, n) => format!("{n} alternations"),
         (Unit::Section, 1) => "1 section".to_owned(),
@@ -59,63 +81,95 @@ pub(crate) fn how(group: &Group, design: Design) -> String {
     format!("{how}, {unit}")
 }
 
-fn of_group(page: &mut TextPage, group: &Group, design: Design) {
-    page.line(format!("{}: {}", group.load, how(group, design)));
-    rows(page, &group.rows);
-    if !group.stages.is_empty() {
-        let mut table =
-            Table::new(&["<  stage", "base", "candidate", "<change [95 %]", "share of e2e", "at most"]);
-        for stage in &group.stages {
-            table.row([
-                format!("  {}", stage.name),
-                words::time(stage.base_mean_s),
-                words::time(stage.candidate_mean_s),
-                change(&stage.effect),
-                figure::percent(stage.share),
-                format!("{} ×", figure::number(stage.ceiling)),
-            ]);
-        }
-        page.text.push_str(&table.render(0));
-    }
-    let moved = group.slices.iter().filter(|slice| (slice.base_share - slice.candidate_share).abs() > 0.02);
-    let mut table = Table::new(&["<  slice", "of the base", "of the candidate", "<median's change [95 %]"]);
-    for slice in moved {
+fn stages(document: &mut Document, stages: &[ComparedStage]) {
+    let mut table = Table::new(&[
+        "<stage",
+        "base",
+        "candidate",
+        "<change [95 %]",
+        "share of e2e",
+        "at most",
+        "+tail gap, base",
+        "+tail gap, candidate",
+    ]);
+    for stage in stages {
         table.row([
-            format!("  {}", slice.name),
+            stage.name.clone(),
+            words::time(stage.base_mean_s),
+            words::time(stage.candidate_mean_s),
+            change(&stage.effect),
+            figure::percent(stage.share),
+            format!("{} ×", figure::number(stage.ceiling)),
+            gap(stage.tail_gap_base_s.as_ref()),
+            gap(stage.tail_gap_candidate_s.as_ref()),
+        ]);
+    }
+    document.section("Stages", |section| {
+        section.table(table);
+        section.drawn(html! { p.soft.small {
+            "At most: how many times faster the whole could be were the stage free. Tail gap: what the stage takes more of in "
+            "the slowest hundredth of the requests than in the middle fifth."
+        } });
+    });
+}
+
+/// The mix: where it moved, and on a page all of it.
+fn slices(document: &mut Document, slices: &[ComparedSlice]) {
+    let mut table = Table::new(&["<slice", "of the base", "of the candidate", "<median's change [95 %]"]);
+    for slice in slices {
+        let cells = [
+            slice.name.clone(),
             figure::percent(slice.base_share),
             figure::percent(slice.candidate_share),
             slice.effect.as_ref().map_or_else(|| "–".to_owned(), change),
-        ]);
+        ];
+        let moved = (slice.base_share - slice.candidate_share).abs() > 0.02;
+        if moved { table.row(cells) } else { table.page_row(cells) }
     }
-    if !table.is_empty() {
-        page.text.push_str(&table.render(0));
-    }
+    document.titled("The mix, by class and prompt length", table);
 }
 
-fn rows(page: &mut TextPage, rows: &[ComparedFigure]) {
-    let mut table = Table::new(&["<  figure", "base", "candidate", "<change [95 %]", "<verdict"]);
+fn rows(document: &mut Document, rows: &[ComparedFigure]) {
+    let mut table = Table::new(&[
+        "<figure",
+        "base",
+        "candidate",
+        "<change [95 %]",
+        "+interval",
+        "+margin",
+        "+n",
+        "+n_eff",
+        "<verdict",
+    ]);
+    for row in rows {
+        let class = class(row.verdict);
+        let cells = [
+            Phrase::from(name(row)).class(if row.primary { "primary" } else { "soft" }),
+            value(row, &row.base).into(),
+            value(row, &row.candidate).into(),
+            row.effect.as_ref().map_or_else(|| "–".to_owned(), change).into(),
+            row.effect.map(|effect| Phrase::drawn("", picture(row, &effect))).unwrap_or_default(),
+            margin(row).into(),
+            figure::count(row.base.n.min(row.candidate.n)).into(),
+            figure::number(row.base.n_eff.min(row.candidate.n_eff)).into(),
+            Phrase::drawn(row.verdict.words(), html! { span.(class) { (verdict(row)) } }),
+        ];
+        if is_shown(row) { table.row(cells) } else { table.page_row(cells) }
+    }
+    document.table(table);
     let shown: Vec<&ComparedFigure> = rows.iter().filter(|row| is_shown(row)).collect();
-    for row in &shown {
-        let effect = row.effect.as_ref().map_or_else(|| "–".to_owned(), change);
-        table.row([
-            format!("  {}", name(row)),
-            value(row, &row.base),
-            value(row, &row.candidate),
-            effect,
-            row.verdict.words().to_owned(),
-        ]);
-    }
-    if !table.is_empty() {
-        page.text.push_str(&table.render(0));
-        page.wrapped(2, &margins(&shown));
-    }
-    for (row, why) in shown.iter().filter_map(|row| Some((row, row.why.as_ref()?))) {
-        page.wrapped(2, &format!("{}: {why}", name(row)));
-    }
-    let within = rows.iter().filter(|row| row.primary && row.needs_s.is_none() && !is_shown(row)).count();
-    if within > 0 {
-        page.line(format!("  and {within} more of the family within their margins"));
-    }
+    document.terminal(|page| {
+        if !shown.is_empty() {
+            page.says(margins(&shown));
+        }
+        let reasons = shown.iter().filter_map(|row| Some((row, row.why.as_ref()?)));
+        page.list(reasons.map(|(row, why)| format!("{}: {why}", name(row))));
+        let is_within = |row: &&ComparedFigure| row.primary && row.needs_s.is_none() && !is_shown(row);
+        let within = rows.iter().filter(is_within).count();
+        if within > 0 {
+            page.says(format!("and {within} more of the family within their margins"));
+        }
+    });
 }
 
 /// Median, p99 and rates always; the rest where it says something.
@@ -151,7 +205,7 @@ fn margins(shown: &[&ComparedFigure]) -> String {
 }
 
 /// How much worse is still no change.
-pub(crate) fn margin(row: &ComparedFigure) -> String {
+fn margin(row: &ComparedFigure) -> String {
     match row.effect.map(|effect| effect.scale) {
         Some(Scale::Difference) => format!("{} points", figure::number(100.0 * row.margin)),
         _ => figure::percent(row.margin),
@@ -159,7 +213,7 @@ pub(crate) fn margin(row: &ComparedFigure) -> String {
 }
 
 /// The verdict with its reason.
-pub(crate) fn verdict(row: &ComparedFigure) -> String {
+fn verdict(row: &ComparedFigure) -> String {
     match &row.why {
         Some(why) if row.described.is_some() => format!("not judged: {why}"),
         Some(why) if row.verdict == ChangeVerdict::NoChange => format!("no change, {why}"),
@@ -169,7 +223,7 @@ pub(crate) fn verdict(row: &ComparedFigure) -> String {
 }
 
 /// What a stage adds to the tail, with its interval.
-pub(crate) fn gap(gap: Option<&Estimate>) -> String {
+fn gap(gap: Option<&Estimate>) -> String {
     gap.map_or_else(String::new, |gap| {
         format!(
             "{} {}",
@@ -180,7 +234,7 @@ pub(crate) fn gap(gap: Option<&Estimate>) -> String {
 }
 
 /// A figure in the unit of its metric.
-pub(crate) fn value(row: &ComparedFigure, side: &ArmFigure) -> String {
+fn value(row: &ComparedFigure, side: &ArmFigure) -> String {
     let Some(value) = side.value else {
         return if row.statistic == "per request" { String::new() } else { "–".to_owned() };
     };
@@ -192,7 +246,7 @@ pub(crate) fn value(row: &ComparedFigure, side: &ArmFigure) -> String {
 }
 
 /// `+13.0 % [+4.1, +22.3]`; a difference of shares in points of hundred.
-pub(crate) fn change(effect: &Effect) -> String {
+fn change(effect: &Effect) -> String {
     let of = |x: f64| match effect.scale {
         Scale::Ratio => 100.0 * (x - 1.0),
         Scale::Difference => 100.0 * x,
@@ -214,7 +268,7 @@ pub(crate) fn change(effect: &Effect) -> String {
 }
 
 /// What is known to have changed of the target.
-pub(crate) fn target_words(comparison: &Comparison) -> String {
+fn target_words(comparison: &Comparison) -> String {
     let changed = comparison.target.iter().filter_map(|(name, fact)| match fact {
         Fact::Changed { base, candidate } => {
             let (base, candidate) = apart(base, candidate);
@@ -239,4 +293,59 @@ fn apart(a: &str, b: &str) -> (String, String) {
         format!("{before}{cut}{after}")
     };
     (part(a), part(b))
+}
+
+/// Width and height of a picture, and how many margins fit on either side of its middle.
+const WIDTH: f64 = 160.0;
+const HEIGHT: f64 = 18.0;
+const MARGINS: f64 = 3.0;
+
+/// The interval against the margin, worse to the right. What lies outside ends at the edge.
+fn picture(row: &ComparedFigure, effect: &Effect) -> Markup {
+    let of = |x: f64| match effect.scale {
+        Scale::Ratio => x.max(1e-12).ln() / row.margin.ln_1p(),
+        Scale::Difference => x / row.margin,
+    };
+    let turned = if row.worse == WorseWay::Lower { -1.0 } else { 1.0 };
+    let place = |margins: f64| {
+        let inside = (turned * margins).clamp(-MARGINS, MARGINS);
+        if inside.is_nan() { 0.5 * WIDTH } else { 0.5 * WIDTH * (1.0 + inside / MARGINS) }
+    };
+    let beyond = |end: f64| (turned * of(end)).abs() > MARGINS;
+    let edge = |right: bool| if right { WIDTH } else { 0.0 };
+    let arrow = |right: bool| {
+        let (tip, back) = (edge(right), if right { WIDTH - 7.0 } else { 7.0 });
+        format!(
+            "{tip:.1},{:.1} {back:.1},{:.1} {back:.1},{:.1}",
+            0.5 * HEIGHT,
+            0.5 * HEIGHT - 6.0,
+            0.5 * HEIGHT + 6.0
+        )
+    };
+    // The side on which each end lies, where it is off the scale.
+    let clipped: Vec<bool> = [effect.lower, effect.upper, effect.value]
+        .into_iter()
+        .filter(|end| beyond(*end))
+        .map(|end| turned * of(end) > 0.0)
+        .collect();
+    let [a, b, at] = [effect.lower, effect.upper, effect.value].map(|x| place(of(x)));
+    let (left, right) = (a.min(b), a.max(b));
+    let color = match row.verdict {
+        ChangeVerdict::Regressed => "var(--bad)",
+        ChangeVerdict::Improved | ChangeVerdict::NoChange => "var(--good)",
+        ChangeVerdict::Inconclusive => "var(--warn)",
+    };
+    let n = |x: f64| format!("{x:.1}");
+    let (band, middle) = (WIDTH / MARGINS, 0.5 * HEIGHT);
+    html! {
+        svg.mark width=(n(WIDTH)) height=(n(HEIGHT)) viewBox={ "0 0 " (n(WIDTH)) " " (n(HEIGHT)) } role="img" aria-label=(change(effect)) {
+            rect x=(n(0.5 * (WIDTH - band))) y="0" width=(n(band)) height=(n(HEIGHT)) fill="var(--line)" opacity="0.6" {}
+            line x1=(n(0.5 * WIDTH)) x2=(n(0.5 * WIDTH)) y1="0" y2=(n(HEIGHT)) stroke="var(--soft)" {}
+            line x1=(n(left)) x2=(n(right.max(left + 1.0))) y1=(n(middle)) y2=(n(middle)) stroke=(color) stroke-width="3" {}
+            @if !beyond(effect.value) { circle cx=(n(at)) cy=(n(middle)) r="4" fill=(color) {} }
+            @for right in [false, true] {
+                @if clipped.contains(&right) { polygon points=(arrow(right)) fill=(color) {} }
+            }
+        }
+    }
 }

@@ -3,11 +3,20 @@
 use plimsoll_judge::cost::{Bill, CostFinding, Per, UnitCosts};
 use plimsoll_measure::findings::{Findings, Reading};
 
+use crate::document::Document;
+use crate::table::Table;
 use crate::{figure, words};
 
-/// The columns of the table of costs.
-pub(crate) const COLUMNS: [&str; 5] =
-    ["<", "<request [95 %]", "<good request [95 %]", "<M input tokens", "<M output tokens"];
+/// The section.
+pub(crate) fn fill(document: &mut Document, found: &CostFinding, findings: &Findings) {
+    let columns = ["<", "<request [95 %]", "<good request [95 %]", "<M input tokens", "<M output tokens"];
+    let mut table = Table::new(&columns);
+    rows(found, findings).into_iter().for_each(|row| table.row(row));
+    document.section(title(&found.bill), |section| {
+        section.table(table);
+        section.list(sessions(found).into_iter().chain(missing(found)));
+    });
+}
 
 /// `cost at 2.49 USD per GPU-hour, 2 GPUs (2026-11-01, provider's list)`.
 pub(crate) fn title(bill: &Bill) -> String {
@@ -33,7 +42,7 @@ pub(crate) fn title(bill: &Bill) -> String {
 }
 
 /// One row per throughput that costs are said at: the budget lines first.
-pub(crate) fn rows(cost: &CostFinding, findings: &Findings) -> Vec<[String; 5]> {
+fn rows(cost: &CostFinding, findings: &Findings) -> Vec<[String; 5]> {
     let lines = cost.at_budget.iter().filter(|line| line.rate.is_some()).map(|line| {
         let at = line.rate.map_or(String::new(), |rate| figure::per_second(rate.value));
         row(format!("budget line, {}, {at}", line.traffic), &line.costs)
@@ -51,7 +60,7 @@ pub(crate) fn rows(cost: &CostFinding, findings: &Findings) -> Vec<[String; 5]> 
 }
 
 /// What a session costs, level by level, where there are some.
-pub(crate) fn sessions(cost: &CostFinding) -> Vec<String> {
+fn sessions(cost: &CostFinding) -> Vec<String> {
     let of_level = |level: &plimsoll_judge::cost::LevelCost| {
         let reading = level.costs.per_session.as_ref()?;
         Some(format!("A session: {} at the load of level {}.", cell(reading), level.level))
@@ -60,7 +69,7 @@ pub(crate) fn sessions(cost: &CostFinding) -> Vec<String> {
 }
 
 /// Why there is no cost at a budget line, where there is none.
-pub(crate) fn missing(cost: &CostFinding) -> Option<String> {
+fn missing(cost: &CostFinding) -> Option<String> {
     let why = |reading: &Reading| match reading {
         Reading::Refused { why, .. } => Some(why.clone()),
         Reading::Estimate(_) => None,

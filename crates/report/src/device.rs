@@ -1,72 +1,85 @@
-//! A profiler's timeline as text: what the time went by, the devices, their work by kind and by name, launches, steps.
+//! A profiler's timeline: what the time went by, the devices, their work by kind and by name, launches, steps.
+//!
+//! On a page each device's time and the steps are bars beside each other. Bars are plain elements, as on the page of a profile: they print,
+//! and need no script.
 
-use plimsoll_diagnose::device::{Device, DeviceFinding, DeviceStep, Launches, Top};
+use maud::{Markup, html};
+use plimsoll_diagnose::device::{Device, DeviceFinding, DeviceStep, HostShare, Launches, Top};
 
-use crate::figure;
+use crate::document::{Document, Phrase};
+use crate::html::bars::{BARS_CSS, Piece, bar, swatch};
 use crate::table::Table;
+use crate::{figure, words};
 
 /// Longest name shown, letters.
 const NAME: usize = 68;
-/// Steps shown; of more, the first and the slowest.
+/// Steps in the terminal's table and drawn on a page; of more, the slowest.
 const STEPS: usize = 16;
+const DRAWN_STEPS: usize = 40;
 
-/// The whole page.
+/// What a device's time goes by, with the bar's colour: as on a profile's page, red is waiting and blue is computing.
+type Part = (&'static str, &'static str);
+const COMPUTING: Part = ("computing", "#2f6fb5");
+const EXCHANGE: Part = ("exchange only", "#8f7fc4");
+const COPY: Part = ("copy only", "#9aa86b");
+const LAUNCHED: Part = ("idle: launched", "#e88a7d");
+const HOST: Part = ("idle: host", "#d9534f");
+const IDLE: Part = ("idle", "#a8a8a8");
+const OTHER: Part = ("exchange and copy", "#7a8ca3");
+
+/// The finding as text.
 pub fn render(name: &str, finding: &DeviceFinding) -> String {
-    let mut page = vec![format!("Profiler's timeline {name}"), String::new(), finding.says.clone()];
-    if !finding.devices.is_empty() {
-        page.push(String::new());
-        page.push(format!("Devices, over {}", seconds(finding.window_s)));
-        page.push(devices(&finding.devices));
+    document(finding).text(&format!("Profiler's timeline {name}"))
+}
+
+/// The finding as a page.
+pub fn page(name: &str, finding: &DeviceFinding) -> String {
+    let heading = format!("Profiler’s timeline {name}");
+    document(finding).page(&format!("Plimsoll profile: {name}"), &heading.into(), BARS_CSS)
+}
+
+fn document(finding: &DeviceFinding) -> Document {
+    let mut document = Document::default();
+    document.verdict(&[words::sentence(&finding.says)]);
+    document.section(format!("Devices, over {}", seconds(finding.window_s)), |section| {
+        section.drawn(bands(finding));
+        section.table(devices(&finding.devices));
+    });
+    let mut kinds = Table::new(&["<kind (by name)", "count", "time", "share"]);
+    for kind in &finding.kinds {
+        let share = figure::percent(kind.share);
+        kinds.row([kind.kind.word().to_owned(), figure::count(kind.count), seconds(kind.total_s), share]);
     }
-    if !finding.kinds.is_empty() {
-        let mut table = Table::new(&["<kind (by name)", "count", "time", "share"]);
-        for kind in &finding.kinds {
-            let share = figure::percent(kind.share);
-            table.row([kind.kind.word().to_owned(), figure::count(kind.count), seconds(kind.total_s), share]);
-        }
-        section(&mut page, "Device time by kind", &table);
-    }
-    if !finding.top.is_empty() {
-        section(&mut page, "Longest on the device", &top(&finding.top));
+    document.titled("Device time by kind", kinds);
+    document.section("Longest on the device", |section| {
+        section.table(top(&finding.top));
         if finding.more > 0 {
-            page.push(format!("  and {} more names", figure::count(finding.more)));
+            section.says(format!("and {} more names", figure::count(finding.more)));
         }
-    }
+    });
     if let Some(launches) = &finding.launches {
-        page.push(String::new());
-        page.extend(launched(launches));
+        document.section("Launches", |section| {
+            launched(launches).into_iter().for_each(|says| section.says(says))
+        });
     }
-    if !finding.host_meanwhile.is_empty() {
-        page.push(String::new());
-        page.push("While a device waited for the host, the host was in".into());
-        for did in &finding.host_meanwhile {
-            let name = if did.name.is_empty() { "nothing that was recorded" } else { &did.name };
-            page.push(format!("  {} {}", figure::percent(did.share), short(name)));
-        }
-    }
-    if !finding.host_top.is_empty() {
-        section(&mut page, "Longest on the host, without what it called", &top(&finding.host_top));
-    }
-    page.extend(steps(&finding.steps));
-    if !finding.notes.is_empty() {
-        page.push(String::new());
-        page.extend(finding.notes.iter().map(|note| format!("- {note}")));
-    }
-    page.join("\n")
+    document
+        .titled("While a device waited for the host, the host was in", meanwhile(&finding.host_meanwhile));
+    document.titled("Longest on the host, without what it called", top(&finding.host_top));
+    steps(&mut document, &finding.steps);
+    document.notes(finding.notes.iter().cloned());
+    document
 }
 
-fn section(page: &mut Vec<String>, title: &str, table: &Table) {
-    page.push(String::new());
-    page.push(title.to_owned());
-    page.push(table.render(2).trim_end().to_owned());
-}
-
-pub(crate) fn seconds(s: f64) -> String {
+fn seconds(s: f64) -> String {
     figure::duration_ns(1e9 * s)
 }
 
+fn share(share: Option<f64>) -> String {
+    share.map_or_else(|| "–".to_owned(), figure::percent)
+}
+
 /// A name that fits a line: C++ says its arguments at length.
-pub(crate) fn short(name: &str) -> String {
+fn short(name: &str) -> String {
     let name = name.strip_prefix("void ").unwrap_or(name);
     if name.chars().count() <= NAME {
         return name.to_owned();
@@ -75,7 +88,7 @@ pub(crate) fn short(name: &str) -> String {
     format!("{head}…")
 }
 
-fn devices(devices: &[Device]) -> String {
+fn devices(devices: &[Device]) -> Table {
     let mut table = Table::new(&[
         "<device",
         "busy",
@@ -85,8 +98,8 @@ fn devices(devices: &[Device]) -> String {
         "idle: host",
         "idle: launched",
         "streams",
+        "+kernels, copies",
     ]);
-    let unknown = |share: Option<f64>| share.map_or_else(|| "–".to_owned(), figure::percent);
     for device in devices {
         table.row([
             device.device.clone(),
@@ -94,38 +107,75 @@ fn devices(devices: &[Device]) -> String {
             figure::percent(device.computing),
             figure::percent(device.collective_alone),
             figure::percent(device.copy_alone),
-            unknown(device.host_idle),
-            unknown(device.queued_idle),
+            share(device.host_idle),
+            share(device.queued_idle),
             figure::count(device.streams),
-        ]);
-    }
-    table.render(2).trim_end().to_owned()
-}
-
-fn top(top: &[Top]) -> Table {
-    let mut table = Table::new(&["time", "share", "count", "mean", "<name"]);
-    for one in top {
-        table.row([
-            seconds(one.total_s),
-            figure::percent(one.share),
-            figure::count(one.count),
-            seconds(one.mean_s),
-            short(&one.name),
+            figure::count(device.activities),
         ]);
     }
     table
 }
 
-fn launched(launches: &Launches) -> Vec<String> {
-    vec![
+fn bands(finding: &DeviceFinding) -> Markup {
+    let all = [COMPUTING, EXCHANGE, COPY, OTHER, LAUNCHED, HOST, IDLE];
+    let drawn =
+        |part: &&Part| finding.devices.iter().any(|device| shares(device).iter().any(|(of, _)| of == *part));
+    html! { @if !finding.devices.is_empty() {
+        div.bands { @for device in &finding.devices {
+            @let pieces = shares(device).into_iter().map(|(part, share)| piece(part, share, share));
+            (bar(&device.device, pieces, &format!("{} busy", figure::percent(device.busy))))
+        } }
+        p.legend { @for (part, colour) in all.iter().filter(drawn) { span { (swatch(colour)) (part) } } }
+    } }
+}
+
+/// A share of a device's time, drawn so wide.
+fn piece((name, colour): Part, share: f64, wide: f64) -> Piece {
+    Piece { says: format!("{name} {}", figure::percent(share)), colour, share: wide, inferred: false }
+}
+
+/// A device's time, exclusive and whole.
+fn shares(device: &Device) -> Vec<(Part, f64)> {
+    let other = device.busy - device.computing - device.collective_alone - device.copy_alone;
+    let mut all = vec![
+        (COMPUTING, device.computing),
+        (EXCHANGE, device.collective_alone),
+        (COPY, device.copy_alone),
+        (OTHER, other.max(0.0)),
+    ];
+    match (device.queued_idle, device.host_idle) {
+        (Some(queued), Some(host)) => all.extend([(LAUNCHED, queued), (HOST, host)]),
+        _ => all.push((IDLE, 1.0 - device.busy)),
+    }
+    all.retain(|(_, share)| *share > 5e-4);
+    all
+}
+
+fn top(top: &[Top]) -> Table {
+    let mut table = Table::new(&["time", "share", "count", "mean", "<name"]);
+    for one in top {
+        let name = short(&one.name);
+        table.row([
+            seconds(one.total_s).into(),
+            figure::percent(one.share).into(),
+            figure::count(one.count).into(),
+            seconds(one.mean_s).into(),
+            Phrase::drawn(name.as_str(), html! { span title=(one.name) { (name) } }),
+        ]);
+    }
+    table
+}
+
+fn launched(launches: &Launches) -> [String; 2] {
+    [
         format!(
-            "Launches: {} of {} each, together {} times the device time that they launched",
+            "{} of {} each, together {} times the device time that they launched.",
             figure::counted(launches.count, "call"),
             seconds(launches.call_mean_s),
             figure::number(launches.call_over_device)
         ),
         format!(
-            "  from call to begin {} (p50), {} (p99); the host waited for the device {} of the time",
+            "From call to begin {} (p50), {} (p99). The host waited for the device {} of the time.",
             seconds(launches.delay_p50_s),
             seconds(launches.delay_p99_s),
             figure::percent(launches.synchronising)
@@ -133,41 +183,76 @@ fn launched(launches: &Launches) -> Vec<String> {
     ]
 }
 
-fn steps(steps: &[DeviceStep]) -> Vec<String> {
-    if steps.is_empty() {
-        return Vec::new();
+fn meanwhile(host: &[HostShare]) -> Table {
+    let mut table = Table::new(&["", "<"]);
+    for did in host {
+        let name =
+            if did.name.is_empty() { "nothing that was recorded".to_owned() } else { short(&did.name) };
+        table.row([figure::percent(did.share), name]);
     }
+    table
+}
+
+/// The slowest steps, at most so many, in the order in which they came.
+fn slowest(steps: &[DeviceStep], most: usize) -> Vec<&DeviceStep> {
     let mut shown: Vec<&DeviceStep> = steps.iter().collect();
-    if steps.len() > STEPS {
+    if steps.len() > most {
         shown.sort_by(|a, b| b.took_s.total_cmp(&a.took_s));
-        shown.truncate(STEPS);
+        shown.truncate(most);
         shown.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
     }
-    let mut table = Table::new(&["<step", "at", "took", "busy", "idle: host", "device work"]);
-    for step in &shown {
-        table.row([
-            short(&step.name),
-            seconds(step.at_s),
-            seconds(step.took_s),
-            figure::percent(step.busy),
-            step.host_idle.map_or_else(|| "–".to_owned(), figure::percent),
-            figure::count(step.activities),
-        ]);
-    }
+    shown
+}
+
+fn steps(document: &mut Document, steps: &[DeviceStep]) {
     let mut times: Vec<f64> = steps.iter().map(|step| step.took_s).collect();
     times.sort_by(f64::total_cmp);
-    let (first, middle, last) = (times[0], times[times.len() / 2], times[times.len() - 1]);
-    let which =
-        if shown.len() < steps.len() { format!(", the {STEPS} slowest of them") } else { String::new() };
-    vec![
-        String::new(),
-        format!(
-            "Steps: {} of {} to {}, the middle one {}{which}",
-            steps.len(),
-            seconds(first),
-            seconds(last),
-            seconds(middle)
-        ),
-        table.render(2).trim_end().to_owned(),
-    ]
+    let [Some(first), Some(last)] = [times.first(), times.last()] else { return };
+    let range = format!(
+        "{} of {} to {}",
+        figure::counted(steps.len() as u64, "step"),
+        seconds(*first),
+        seconds(*last)
+    );
+    let heading = format!("{range}, the middle one {}", seconds(times[times.len() / 2]));
+    document.section(heading, |section| {
+        section.drawn(step_bands(steps, *last));
+        section.terminal(|section| {
+            if steps.len() > STEPS {
+                section.says(format!("The {STEPS} slowest of them:"));
+            }
+            let mut table = Table::new(&["<step", "at", "took", "busy", "idle: host", "device work"]);
+            for step in slowest(steps, STEPS) {
+                table.row([
+                    short(&step.name),
+                    seconds(step.at_s),
+                    seconds(step.took_s),
+                    figure::percent(step.busy),
+                    share(step.host_idle),
+                    figure::count(step.activities),
+                ]);
+            }
+            section.table(table);
+        });
+    });
+}
+
+/// Each step to one scale: how long it took, and what its devices did.
+fn step_bands(steps: &[DeviceStep], longest_s: f64) -> Markup {
+    let of = |step: &DeviceStep| {
+        let host = step.host_idle.unwrap_or(0.0);
+        let otherwise = (1.0 - step.busy - host).max(0.0);
+        let parts =
+            [(("busy", COMPUTING.1), step.busy), (HOST, host), (("idle otherwise", IDLE.1), otherwise)];
+        parts.map(|(part, share)| piece(part, share, share * step.took_s / longest_s.max(1e-12)))
+    };
+    html! {
+        @if steps.len() > DRAWN_STEPS { p.small.soft { "The slowest " (DRAWN_STEPS) " of them:" } }
+        div.bands { @for step in slowest(steps, DRAWN_STEPS) {
+            (bar(&short(&step.name), of(step), &seconds(step.took_s)))
+        } }
+        p.legend {
+            span { (swatch(COMPUTING.1)) "busy" } span { (swatch(HOST.1)) "idle: host" } span { (swatch(IDLE.1)) "idle otherwise" }
+        }
+    }
 }

@@ -1,71 +1,121 @@
-//! A run's diagnosis as text: the verdict in the first lines, then what speaks for it, then what was cleared and what could not be asked.
+//! A run's diagnosis: the verdict in the first lines, then what speaks for it, then what was cleared and what could not be asked.
 //!
 //! The evidence first lost: a person who reads ten seconds must have read the layer, the cause, and what to do.
 
-use plimsoll_diagnose::{Answer, Cause, Changed, Counter, Diagnosis, Reference, Verdict, YesNo};
+use maud::{Markup, html};
+use plimsoll_diagnose::active::tell::Tried;
+use plimsoll_diagnose::{Answer, Cause, Changed, Counter, Diagnosis, Evidence, Reference, Verdict, YesNo};
 
-use crate::figure;
+use crate::document::{Document, Phrase};
 use crate::headline::of_trust;
+use crate::table::Table;
+use crate::{active, figure};
 
-/// The whole page.
-pub fn render(name: &str, diagnosis: &Diagnosis) -> String {
-    let mut page: Vec<String> = Vec::new();
-    for (place, found) in diagnosis.verdicts.iter().enumerate() {
-        if place > 0 {
-            page.push(String::new());
-            page.push("And beside it".to_owned());
-        }
-        page.extend(head(found, diagnosis.answer));
-    }
-    page.push(String::new());
-    page.extend(diagnosis.validity.as_ref().map(|validity| format!("  {}", of_trust(validity))));
-    page.push(subject(name, diagnosis));
-    for found in &diagnosis.verdicts {
-        page.push(String::new());
-        page.extend(evidence(found));
-    }
-    page.push(String::new());
-    page.push("Five questions".to_owned());
-    for question in &diagnosis.questions {
-        let answer = match question.answer {
-            YesNo::Yes => "yes",
-            YesNo::No => "no",
-            YesNo::CantTell => "can't tell",
-        };
-        page.push(format!("  {} {answer}: {}", question.asks, question.says));
-    }
-    section(
-        &mut page,
-        "Not the cause",
-        diagnosis.cleared.iter().map(|cleared| format!("{}: {}", cleared.layer.name(), cleared.says)),
-    );
-    section(&mut page, "What changed", changed(&diagnosis.changed));
-    section(
-        &mut page,
-        "Not judged",
-        diagnosis.missing.iter().map(|missing| format!("{}: {}", missing.what, missing.needs.words())),
-    );
-    page.join("\n")
+/// The diagnosis as text. `tried` are the experiments of an active diagnosis.
+pub fn render(name: &str, diagnosis: &Diagnosis, tried: &[Tried]) -> String {
+    let mut document = Document::default();
+    let first = diagnosis.verdicts.first();
+    let title = first.map_or_else(|| diagnosis.headline.clone(), |found| titled(found, diagnosis.answer));
+    fill(&mut document, name, diagnosis, tried);
+    document.text(&title)
 }
 
-/// What a person reads in ten seconds.
-fn head(found: &Verdict, answer: Answer) -> Vec<String> {
-    let title = match answer {
+/// The diagnosis as a page.
+pub fn page(name: &str, diagnosis: &Diagnosis, tried: &[Tried]) -> String {
+    let mut document = Document::default();
+    fill(&mut document, name, diagnosis, tried);
+    document.page(&format!("Plimsoll diagnose: {name}"), &format!("Diagnosis of {name}").into(), "")
+}
+
+/// The verdict first, then what speaks for it, then what was cleared and what could not be asked: who reads ten seconds must have read the
+/// layer, the cause, and what to do.
+pub(crate) fn fill(document: &mut Document, name: &str, diagnosis: &Diagnosis, tried: &[Tried]) {
+    for (place, found) in diagnosis.verdicts.iter().enumerate() {
+        document.drawn(card(place, found, diagnosis.answer));
+        document.terminal(|page| {
+            if place == 0 {
+                head(page, found);
+            } else {
+                let title = format!("And beside it {}", titled(found, diagnosis.answer));
+                page.section(title, |page| head(page, found));
+            }
+        });
+    }
+    document.section("What was judged", |section| {
+        section.list(diagnosis.validity.as_ref().map(of_trust));
+        // The experiments say what they were; one level that was judged must be named.
+        section.list(tried.is_empty().then(|| subject(name, diagnosis)));
+    });
+    for found in &diagnosis.verdicts {
+        why(document, found);
+    }
+    if !tried.is_empty() {
+        document.section("What was tried", |section| active::of_experiments(section, tried));
+    }
+    document.section("Five questions", |section| {
+        let mut table = Table::new(&["", "", ""]);
+        for question in &diagnosis.questions {
+            let answer = match question.answer {
+                YesNo::Yes => "yes",
+                YesNo::No => "no",
+                YesNo::CantTell => "can't tell",
+            };
+            table.page_row([question.asks.as_str(), answer, question.says.as_str()]);
+            let line = format!("{} {answer}: {}", question.asks, question.says);
+            section.terminal(|page| page.list([line]));
+        }
+        section.table(table);
+    });
+    let cleared = diagnosis.cleared.iter();
+    document.section("Not the cause", |section| {
+        section.list(cleared.map(|cleared| format!("{}: {}", cleared.layer.name(), cleared.says)));
+    });
+    document.section("What changed", |section| section.list(changed(&diagnosis.changed)));
+    let missing = diagnosis.missing.iter();
+    document.section("Not judged", |section| {
+        section.list(missing.map(|missing| format!("{}: {}", missing.what, missing.needs.words())));
+    });
+}
+
+/// `MODEL: the model or its kernels are slower`.
+fn titled(found: &Verdict, answer: Answer) -> String {
+    match answer {
         Answer::Found | Answer::Invalid => {
             format!("{}: {}", found.layer.name().to_uppercase(), title(found, answer))
         }
-        _ => title(found, answer).to_owned(),
+        Answer::NothingMaterial | Answer::Unknown => title(found, answer).to_owned(),
+    }
+}
+
+/// What a person reads in ten seconds, below the title.
+fn head(document: &mut Document, found: &Verdict) {
+    document.list([
+        found.says.clone(),
+        format!("Do first: {}", found.do_first),
+        format!("Not: {}", found.do_not),
+    ]);
+}
+
+/// The same on a page.
+fn card(place: usize, found: &Verdict, answer: Answer) -> Markup {
+    let class = match answer {
+        Answer::NothingMaterial => "valid",
+        Answer::Unknown => "suspect",
+        Answer::Found | Answer::Invalid => "invalid",
     };
-    vec![
-        title,
-        format!("  {}", found.says),
-        format!("  Do first: {}", found.do_first),
-        format!("  Not:      {}", found.do_not),
-    ]
+    html! {
+        @if place > 0 { h3 { "And beside it" } }
+        div.card {
+            p.verdict { span class={ "badge " (class) } { (found.layer.name()) } " " strong { (title(found, answer)) } }
+            p { (found.says) }
+            p { strong { "Do first: " } (found.do_first) }
+            p { strong { "Not: " } (found.do_not) }
+        }
+    }
 }
 
 /// What a verdict says, in a few words.
-pub(crate) fn title(found: &Verdict, answer: Answer) -> &'static str {
+fn title(found: &Verdict, answer: Answer) -> &'static str {
     match answer {
         // What so few requests can't rule out is not said to be fine.
         Answer::NothingMaterial if found.confidence < 0.5 => "Nothing material is shown.",
@@ -75,7 +125,7 @@ pub(crate) fn title(found: &Verdict, answer: Answer) -> &'static str {
     }
 }
 
-pub(crate) fn subject(name: &str, diagnosis: &Diagnosis) -> String {
+fn subject(name: &str, diagnosis: &Diagnosis) -> String {
     let subject = &diagnosis.subject;
     let level = subject.level.map_or(String::new(), |level| format!(", level {level}"));
     let chosen = match (subject.chosen_of, subject.reference) {
@@ -100,53 +150,78 @@ pub(crate) fn subject(name: &str, diagnosis: &Diagnosis) -> String {
     format!("{name}{level}{chosen}: {requests} requests at {}, {against}{alone}{excerpt}", subject.load)
 }
 
-fn evidence(found: &Verdict) -> Vec<String> {
+/// What speaks for a verdict: every figure with its interval, what it had to reach and what it rests on, for one without them is an opinion.
+fn why(document: &mut Document, found: &Verdict) {
     let unknown = found.cause == Cause::Unknown;
-    let mut lines = vec![match unknown {
+    let heading = match unknown {
         true => "What is known".to_owned(),
         false => {
-            format!(
-                "Why {} (decided by {}, confidence {:.2})",
-                found.cause.id(),
-                found.rule,
-                found.confidence
-            )
+            let (id, rule) = (found.cause.id(), &found.rule);
+            format!("Why {id} (decided by {rule}, confidence {:.2})", found.confidence)
         }
-    }];
-    for line in &found.evidence {
-        let inferred = if line.inferred { " [inferred from the client's side]" } else { "" };
-        let counts = line.value.map_or(String::new(), |value| {
-            format!(" (n {}, n_eff {})", figure::count(value.n), figure::number(value.n_eff))
-        });
-        // The figure that decides stands in the first lines already.
-        let says = if line.says == found.says { "The figure above" } else { line.says.as_str() };
-        lines.push(format!("  {says}{counts}{inferred}"));
-    }
-    match &found.counter {
-        Counter::Moved { name, by } => lines.push(format!("  Counted: {name}: {}", figure::number(*by))),
-        Counter::NotRead { name } => {
-            lines.push(format!("  Not read: {name}; it has to move if this is right"))
+    };
+    document.section(heading, |section| {
+        let columns = ["+<evidence", "+figure [interval]", "+had to reach", "+n", "+n_eff"];
+        let mut table = Table::new(&columns);
+        for line in &found.evidence {
+            table.page_row(evidence(line));
+            section.terminal(|page| page.list([in_a_line(line, found)]));
         }
-        Counter::NoneExists => {}
-    }
-    // Of what is unknown the candidates stand in the first lines, and the experiment is what to do first.
-    if unknown {
-        return lines;
-    }
-    if let Some(other) = &found.runner_up {
-        lines.push(format!(
-            "  Runner-up: {} (confidence {:.2}); {}",
-            other.cause.title(),
-            other.confidence,
-            other.why
-        ));
-        lines.push(format!("  To tell the two apart: {}", other.experiment.words()));
-    }
-    lines.push(format!("  What would overturn it: {}", found.overturn.words()));
-    lines
+        section.table(table);
+        match &found.counter {
+            Counter::Moved { name, by } => section.says(format!("Counted: {name}: {}", figure::number(*by))),
+            Counter::NotRead { name } => {
+                section.says(format!("Not read: {name}; it has to move if this is right"));
+            }
+            Counter::NoneExists => {}
+        }
+        // Of what is unknown the candidates stand in the first lines, and the experiment is what to do first.
+        if unknown {
+            return;
+        }
+        if let Some(other) = &found.runner_up {
+            let (title, confidence) = (other.cause.title(), other.confidence);
+            section.says(format!("Runner-up: {title} (confidence {confidence:.2}); {}", other.why));
+            section.says(format!("To tell the two apart: {}", other.experiment.words()));
+        }
+        section.says(format!("What would overturn it: {}", found.overturn.words()));
+    });
 }
 
-pub(crate) fn changed(changed: &Changed) -> Vec<String> {
+const INFERRED: &str = "[inferred from the client's side]";
+
+/// The cells of a figure.
+fn evidence(line: &Evidence) -> [Phrase; 5] {
+    let ends = line.value.filter(|value| value.lower.is_finite() || value.upper.is_finite());
+    let interval = ends.map(|of| figure::interval(&figure::number(of.lower), &figure::number(of.upper)));
+    let value = line.value.map(|value| figure::number(value.value)).unwrap_or_default();
+    [
+        Phrase::drawn(
+            line.says.as_str(),
+            html! { (line.says) @if line.inferred { " " span.soft { (INFERRED) } } },
+        ),
+        Phrase::drawn(
+            value.as_str(),
+            html! { (value) @if let Some(interval) = interval { span.ci { (interval) } } },
+        ),
+        line.limit.map(figure::number).unwrap_or_default().into(),
+        line.value.map(|value| figure::count(value.n)).unwrap_or_default().into(),
+        line.value.map(|value| figure::number(value.n_eff)).unwrap_or_default().into(),
+    ]
+}
+
+/// The figure in one line.
+fn in_a_line(line: &Evidence, found: &Verdict) -> String {
+    let counts = line.value.map_or(String::new(), |value| {
+        format!(" (n {}, n_eff {})", figure::count(value.n), figure::number(value.n_eff))
+    });
+    // The figure that decides stands in the first lines already.
+    let says = if line.says == found.says { "The figure above" } else { line.says.as_str() };
+    let inferred = if line.inferred { format!(" {INFERRED}") } else { String::new() };
+    format!("{says}{counts}{inferred}")
+}
+
+fn changed(changed: &Changed) -> Vec<String> {
     let mut lines: Vec<String> = changed.differ.clone();
     if !changed.same.is_empty() {
         lines.push(format!("the same: {}", changed.same.join(", ")));
@@ -155,13 +230,4 @@ pub(crate) fn changed(changed: &Changed) -> Vec<String> {
         lines.push(format!("unknown on a side, so not counted as unchanged: {}", changed.unknown.join(", ")));
     }
     lines
-}
-
-fn section(page: &mut Vec<String>, title: &str, lines: impl IntoIterator<Item = String>) {
-    let lines: Vec<String> = lines.into_iter().map(|line| format!("  {line}")).collect();
-    if !lines.is_empty() {
-        page.push(String::new());
-        page.push(title.to_owned());
-        page.extend(lines);
-    }
 }

@@ -1,10 +1,11 @@
 //! A load that went to several endpoints: what each came to, beside the whole.
 
-use plimsoll_measure::findings::{LevelSummary, Percentiles, Reading, TargetSummary};
+use plimsoll_measure::findings::LevelSummary;
 use plimsoll_model::Manifest;
 
+use crate::document::{Phrase, latency};
+use crate::figure;
 use crate::table::Table;
-use crate::{figure, words};
 
 /// The endpoints of a run, as its rows number them.
 pub(crate) fn of(manifest: &Manifest) -> Vec<String> {
@@ -24,37 +25,35 @@ pub(crate) fn title(manifest: &Manifest) -> String {
     }
 }
 
-/// Its URL, else its number.
-pub(crate) fn name(endpoints: &[String], one: &TargetSummary) -> String {
-    endpoints.get(usize::from(one.target)).cloned().unwrap_or_else(|| format!("number {}", one.target))
-}
-
-/// The latencies of an endpoint that are shown, their medians and 99th percentiles.
-pub(crate) const LATENCIES: [&str; 3] = ["ttft", "tpot", "e2e"];
-
-/// These, as far as they exist.
-pub(crate) fn latencies(one: &TargetSummary) -> [Option<&Percentiles>; 3] {
-    [one.ttft.as_ref(), one.tpot.as_ref(), one.e2e.as_ref()]
-}
-
-/// A row for each endpoint, without `tpot`, for which a line has no room; empty where there is one.
+/// A row for each endpoint; a line has no room for `tpot`. Empty where there is one endpoint.
 pub(crate) fn table(summary: &LevelSummary, endpoints: &[String]) -> Table {
-    let mut table =
-        Table::new(&["<endpoint", "requests", "failed", "done/s", "ttft p50", "p99", "e2e p50", "p99"]);
+    let columns = [
+        "<endpoint",
+        "requests",
+        "failed",
+        "done/s",
+        "ttft p50",
+        "p99",
+        "+tpot p50",
+        "+p99",
+        "e2e p50",
+        "p99",
+    ];
+    let mut table = Table::new(&columns);
     for one in &summary.targets {
-        let mut row = vec![
-            name(endpoints, one),
+        let url = endpoints.get(usize::from(one.target)).cloned();
+        let done = one.achieved_per_s.value().map(figure::number).unwrap_or_default();
+        let counts = [
+            url.unwrap_or_else(|| format!("number {}", one.target)),
             figure::count(one.requests),
             figure::count(one.failed),
-            one.achieved_per_s.value().map(figure::number).unwrap_or_default(),
+            done,
         ];
-        let cell = |reading: &Reading| words::latency_cell(reading).0;
-        for set in [one.ttft.as_ref(), one.e2e.as_ref()] {
-            row.extend(
-                [set.map(|set| cell(&set.p50)), set.map(|set| cell(&set.p99))].map(Option::unwrap_or_default),
-            );
-        }
-        table.row(row);
+        let sets = [one.ttft.as_ref(), one.tpot.as_ref(), one.e2e.as_ref()];
+        let latencies = sets.into_iter().flat_map(|set| {
+            set.map_or_else(<[Phrase; 2]>::default, |set| [latency(&set.p50), latency(&set.p99)])
+        });
+        table.row(counts.map(Phrase::from).into_iter().chain(latencies));
     }
     table
 }

@@ -7,7 +7,7 @@
 //! Reading order: [`figure`] (how numbers look), [`table`] (plain text tables), [`headline`] (the verdict in
 //! sentences), [`text`] (the terminal), [`compare`] (two runs), [`history`] (a line of results), [`kept`] (what a watch keeps of the past), [`profile`] (where the time went), [`html`], [`gate`] (what a budget came to), [`watch`] (verdicts while it goes on), [`traces`] (what lies in a heap of spans), [`import`] (what another tool's file comes to), [`workload`] (what became of a log), [`mlflow`] (a run for its experiments), [`split`] (a total over stages), [`calc`] (what a law answers), [`plan`] (a plan; [`plan_envelope`], [`plan_verify`]).
 
-pub mod active;
+mod active;
 pub mod calc;
 pub mod canaried;
 pub mod cold_start;
@@ -17,6 +17,7 @@ pub mod csv;
 pub mod demo_gateway;
 pub mod device;
 pub mod diagnose;
+pub mod document;
 mod endpoints;
 pub mod figure;
 pub mod fold;

@@ -2,32 +2,31 @@
 
 use plimsoll_measure::network::Network;
 
+use crate::document::Document;
 use crate::{figure, words};
 
-/// The lines of the section with their indents.
-pub fn lines(found: &Network) -> Vec<(usize, String)> {
-    let mut lines =
-        vec![(0, "Network, as this machine's kernel sees it (to the first hop that ends TCP)".to_owned())];
+/// The section.
+pub(crate) fn fill(document: &mut Document, found: &Network) {
+    let heading = "Network, as this machine's kernel sees it (to the first hop that ends TCP)";
+    document.section(heading, |section| section.list(lines(found)));
+}
+
+fn lines(found: &Network) -> Vec<String> {
     if found.known == 0 {
-        lines.push((2, "Unknown: neither round trips nor lost segments are reported here".to_owned()));
-        return lines;
+        return vec!["Unknown: neither round trips nor lost segments are reported here".to_owned()];
     }
     let time = |seconds: Option<f64>| seconds.map_or("unknown".to_owned(), words::time);
-    lines.push((
-        2,
+    let share = |k: u64, n: u64| match n {
+        0 => String::new(),
+        n => format!(" ({})", figure::percent(k as f64 / n as f64)),
+    };
+    vec![
         format!(
             "round trip least {} (median), smoothed p50 {}, p99 {} (holds what the other end waits before it acknowledges)",
             time(found.rtt_min_p50_s),
             time(found.rtt_p50_s),
             time(found.rtt_p99_s)
         ),
-    ));
-    let share = |k: u64, n: u64| match n {
-        0 => String::new(),
-        n => format!(" ({})", figure::percent(k as f64 / n as f64)),
-    };
-    lines.push((
-        2,
         format!(
             "{} of {} segments sent again{}, in {} of {} attempts · of {} received, {} came out of order, in {} attempts",
             figure::count(found.sent_again),
@@ -39,6 +38,5 @@ pub fn lines(found: &Network) -> Vec<(usize, String)> {
             figure::count(found.out_of_order),
             figure::count(found.disordered_in)
         ),
-    ));
-    lines
+    ]
 }

@@ -1,7 +1,6 @@
-//! A capacity plan in text: the number first, what is expected of it, where it breaks, what it costs, and then why.
-//!
-//! The sentences and cells are shared with the page, so that both say the same in the same words.
+//! A capacity plan: the number first, what is expected of it, where it breaks, what it costs, and then why.
 
+use maud::{Markup, html};
 use plimsoll_judge::cost::UnitCosts;
 use plimsoll_measure::findings::{BudgetSpec, Estimate, Held, Reading};
 use plimsoll_plan::finding::{
@@ -9,64 +8,179 @@ use plimsoll_plan::finding::{
     ScalingFinding, Slots,
 };
 
+use crate::document::{Document, Phrase};
 use crate::figure::centile;
+use crate::html::chart::{self, Charts};
+use crate::html::plan_charts;
 use crate::plan_envelope::{fleet, load, signed};
 use crate::table::Table;
 use crate::{cost, figure, words};
 
-/// Options printed; the plan file and the page have all.
+/// Options at a terminal; the plan file and the page have all.
 const OPTIONS: usize = 12;
 
 /// The plan for a terminal or a pipe.
 pub fn render(plan: &PlanFinding) -> String {
-    let mut page: Vec<String> = Vec::new();
-    for (i, sentence) in headline(plan).iter().enumerate() {
-        page.push(words::wrap(if i == 0 { 0 } else { 2 }, sentence).trim_end().to_owned());
-    }
-    part(&mut page, "Expected at the peak", expected_table(plan).render(2));
-    part(&mut page, "Replicas tried", tried_table(plan).render(2));
-    page.extend(undecided(plan).map(|line| words::wrap(2, &line).trim_end().to_owned()));
-    part(&mut page, "Formula against simulation", disagreement_table(plan).render(2));
-    if let Some(bounds) = &plan.bounds {
-        part(&mut page, "At least", words::wrap(2, &bounds_words(bounds)));
-    }
-    if let Some(slots) = &plan.slots {
-        part(&mut page, "Slots", words::wrap(2, &slots_words(slots)));
-    }
-    part(&mut page, "An isolated request", floor_table(&plan.floor).render(2));
-    part(&mut page, &cost_title(plan), cost_table(plan).render(2));
+    let said = headline(plan);
+    let (first, rest) = said.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
+    let mut document = Document::default();
+    rest.iter().for_each(|sentence| document.says(sentence.as_str()));
+    fill(&mut document, plan, &Charts::new());
+    document.text(first)
+}
+
+/// The plan as a page, to be sent round. `asked`: the command that repeats it.
+pub fn page(plan: &PlanFinding, asked: &str) -> String {
+    let charts = plan_charts::of(plan);
+    let mut document = Document::default();
+    said(&mut document, plan);
+    fill(&mut document, plan, &charts);
+    document.section("Repeat", |section| section.drawn(html! { @if !asked.is_empty() { pre { (asked) } } }));
+    document.charted(&format!("Plimsoll plan: {}", plan.engine), &title(plan), &charts)
+}
+
+/// The plan as a part of a run's page, whose `charts` hold those of the plan.
+pub(crate) fn beside(document: &mut Document, plan: &PlanFinding, charts: &Charts) {
+    document.section(title(plan), |section| said(section, plan));
+    fill(document, plan, charts);
+}
+
+/// What it plans for, and how sure it is of it.
+fn title(plan: &PlanFinding) -> Phrase {
+    let (word, class) = match plan.chosen.as_ref().map(|chosen| chosen.held) {
+        _ if plan.simulated.is_none() => ("not simulated", "suspect"),
+        Some(Held::Pass) => ("holds, simulated", "valid"),
+        Some(Held::Inconclusive) => ("cannot tell", "suspect"),
+        Some(Held::Fail) | None => ("does not hold", "invalid"),
+    };
+    let title = format!("Capacity plan for {}", plan.engine);
+    Phrase::drawn(title.as_str(), html! { (title) " " span.badge.(class) { (word) } })
+}
+
+/// What is planned for, and the result in sentences.
+fn said(document: &mut Document, plan: &PlanFinding) {
+    let asked = load(plan.load.rate_per_s, plan.rules.peak);
+    document.says(Phrase::from(format!("{asked} · {}", promise(&plan.slo))).soft());
+    document.verdict(&headline(plan));
+}
+
+/// What a reader decides about money with: the figures, then what they rest on.
+fn fill(document: &mut Document, plan: &PlanFinding, charts: &Charts) {
+    document.drawn(cards(plan));
+    curve_section(document, plan, charts);
+    document.titled("Expected at the peak", expected_table(plan));
+    document.section("Replicas tried", |section| {
+        section.drawn(small(
+            "The same schedules for each number, so that they differ by what is compared and not by luck.",
+        ));
+        section.table(tried_table(plan));
+        section.list(undecided(plan));
+    });
+    document.section("Formula against simulation", |section| {
+        section.drawn(small("Formulas answer at once; simulation sees percentiles, bursts and routing. Where they differ, simulation is what the plan goes by."));
+        section.table(disagreement_table(plan));
+    });
+    document.section("At least", |section| section.list(plan.bounds.as_ref().map(bounds_words)));
+    document.section("Slots", |section| section.list(plan.slots.as_ref().map(slots_words)));
+    document.titled("An isolated request", floor_table(&plan.floor));
+    document.section(cost_title(plan), |section| {
+        section.table(cost_table(plan));
+        if plan.cost.is_some() {
+            section.drawn(small("Paid by the hour, the whole price falls once on the requests, once on the input tokens and once on the output tokens: views of one sum, not parts of it."));
+        }
+    });
     if let Some(scaling) = &plan.scaling {
-        part(&mut page, &scaling_title(scaling), scaling_table(scaling).render(2));
-        page.push(words::wrap(2, &words::sentence(&scaling.says)).trim_end().to_owned());
+        document.section(scaling_title(scaling), |section| {
+            section.table(scaling_table(scaling));
+            section.says(words::sentence(&scaling.says));
+        });
     }
-    part(
-        &mut page,
-        "Options, cheapest first (* on the front of cost against latency, + of tokens per user against per GPU)",
-        options_table(plan, OPTIONS).render(2),
-    );
-    list(&mut page, "Taken for granted, and what would change the answer", &plan.assumptions);
-    list(&mut page, "What to know", &plan.notes);
-    page.join("\n")
+    options(document, plan, charts);
+    let assumptions = plan.assumptions.iter().map(|line| words::sentence(line));
+    document
+        .section("Taken for granted, and what would change the answer", |section| section.list(assumptions));
+    document.notes(plan.notes.iter().cloned());
 }
 
-fn part(page: &mut Vec<String>, title: &str, body: String) {
-    if !body.trim().is_empty() && body.trim_end().lines().count() > usize::from(!body.starts_with("  ")) {
-        page.push(String::new());
-        page.push(title.to_owned());
-        page.push(body.trim_end().to_owned());
+/// How what stands beside it is to be read.
+fn small(says: &str) -> Markup {
+    html! { p.small.soft { (says) } }
+}
+
+fn curve_section(document: &mut Document, plan: &PlanFinding, charts: &Charts) {
+    if !charts.contains_key("curve") {
+        return;
+    }
+    document.section("Latency against load", |section| {
+        section.drawn(html! {
+            p {
+                "Simulated with the replicas that carry the load, spares not counted; bands are 95 % intervals. From the peak to where it breaks is headroom; right of that the promise is broken."
+            }
+            (chart::place(charts, "curve", "What requests meet, ms"))
+            details { summary { "The figures" } (curve_table(plan).markup()) }
+        });
+    });
+}
+
+fn curve_table(plan: &PlanFinding) -> Table {
+    let names: Vec<String> =
+        plan.curve.first().map_or_else(Vec::new, |point| point.figures.iter().map(named).collect());
+    let columns: Vec<&str> = std::iter::once("requests/s").chain(names.iter().map(String::as_str)).collect();
+    let mut table = Table::new(&columns);
+    for point in &plan.curve {
+        let cells = point.figures.iter().map(|figure| latency(&figure.value));
+        table.row(std::iter::once(figure::number(point.rate_per_s)).chain(cells));
+    }
+    table
+}
+
+fn options(document: &mut Document, plan: &PlanFinding, charts: &Charts) {
+    document.section("Options, cheapest first", |section| {
+        section.drawn(html! { @if !plan.options.is_empty() { div.pair {
+            (chart::place(charts, "pareto-cost", "Cost against latency"))
+            (chart::place(charts, "pareto-tokens", "Tokens per user against tokens per GPU"))
+        } } });
+        section.table(options_table(plan));
+        if !plan.options.is_empty() {
+            section.says("* no other is both cheaper and faster; + no other has both more tokens per user and more per GPU.");
+        }
+    });
+}
+
+fn cards(found: &PlanFinding) -> Markup {
+    let Some(chosen) = &found.chosen else { return html! {} };
+    let value = |reading: &Reading, spell: fn(f64) -> String| reading.value().map_or("–".to_owned(), spell);
+    html! {
+        div.cards {
+            (card("replicas", &chosen_figure(chosen), &fleet(chosen.replicas, chosen.spare)))
+            @if let Some(gpus) = chosen.gpus {
+                (card("GPUs", &gpus.to_string(), &chosen.slots.map_or(String::new(), |n| format!("{} requests at once", figure::number(n)))))
+            }
+            (card("breaks at", &value(&chosen.breaks_at, figure::per_second), chosen.breaks_by.as_deref().unwrap_or_default()))
+            (card("headroom over the peak", &value(&chosen.headroom, figure::percent), &format!("busy {} at the peak", figure::percent(chosen.utilisation))))
+            @if let Some(cost) = &found.cost {
+                @if let Some(hour) = cost.per_hour {
+                    (card(&format!("{} an hour", cost.bill.currency), &figure::number(hour), &format!("{} a month of 730 h", figure::number(hour * 730.0))))
+                }
+                (card(&format!("{} per request", cost.bill.currency), &value(&cost.at_mean.per_request, figure::number), "at the mean load"))
+            }
+            @if let Some(chance) = &found.probability {
+                (card("chance that it holds", &figure::chance(chance.held), &chance.weakest))
+            }
+        }
     }
 }
 
-fn list(page: &mut Vec<String>, title: &str, lines: &[String]) {
-    if !lines.is_empty() {
-        page.push(String::new());
-        page.push(title.to_owned());
-        page.extend(lines.iter().map(|line| words::wrap(2, &words::sentence(line)).trim_end().to_owned()));
-    }
+fn chosen_figure(chosen: &Chosen) -> String {
+    chosen.replicas.saturating_add(chosen.spare).to_string()
+}
+
+fn card(name: &str, value: &str, why: &str) -> Markup {
+    html! { div.card { div.name { (name) } div.figure { (value) } p.small.soft { (why) } } }
 }
 
 /// What is to be said first, in sentences.
-pub(crate) fn headline(plan: &PlanFinding) -> Vec<String> {
+fn headline(plan: &PlanFinding) -> Vec<String> {
     let asked = load(plan.load.rate_per_s, plan.rules.peak);
     let promise = promise(&plan.slo);
     let Some(chosen) = &plan.chosen else {
@@ -116,7 +230,7 @@ fn counted(plan: &PlanFinding, chosen: &Chosen) -> String {
 }
 
 /// `ttft p99 < 500 ms, errors < 1 %`.
-pub(crate) fn promise(slo: &BudgetSpec) -> String {
+fn promise(slo: &BudgetSpec) -> String {
     let mut said: Vec<String> = slo
         .latency
         .iter()
@@ -191,7 +305,7 @@ fn cost_line(found: &PlanCost) -> Option<String> {
     }
 }
 
-pub(crate) fn probability(found: &Probability) -> String {
+fn probability(found: &Probability) -> String {
     format!(
         "Chance that the promise holds: {}, from how far predictions have been from measurements ({}); weakest is {}.",
         figure::chance(found.held),
@@ -200,7 +314,7 @@ pub(crate) fn probability(found: &Probability) -> String {
     )
 }
 
-fn named(expected: &Expected) -> String {
+pub(crate) fn named(expected: &Expected) -> String {
     let metric = expected.metric.name();
     expected.percentile.map_or_else(|| format!("{metric} mean"), |p| format!("{metric} p{}", centile(p)))
 }
@@ -219,7 +333,7 @@ fn ceiling(expected: &Expected) -> String {
 }
 
 /// What is expected of the plan.
-pub(crate) fn expected_table(plan: &PlanFinding) -> Table {
+fn expected_table(plan: &PlanFinding) -> Table {
     let mut table = Table::new(&["<ms", "ceiling", "<simulated [95 %]", "<"]);
     for row in plan.chosen.iter().flat_map(|chosen| &chosen.expected) {
         let verdict = row.held.map(|held| words::held(held).to_owned()).unwrap_or_default();
@@ -229,7 +343,7 @@ pub(crate) fn expected_table(plan: &PlanFinding) -> Table {
 }
 
 /// What no plan can go below, in sentences.
-pub(crate) fn bounds_words(bounds: &PlanBounds) -> String {
+fn bounds_words(bounds: &PlanBounds) -> String {
     if !bounds.limit_per_s.is_finite() {
         return "The engine has no stability limit: its answers take drawn times whatever the load."
             .to_owned();
@@ -245,7 +359,7 @@ pub(crate) fn bounds_words(bounds: &PlanBounds) -> String {
 }
 
 /// The numbers of replicas that were simulated.
-pub(crate) fn tried_table(plan: &PlanFinding) -> Table {
+fn tried_table(plan: &PlanFinding) -> Table {
     let Some(simulated) = &plan.simulated else { return Table::new(&[]) };
     let first = simulated.tried.first().map_or(&[][..], |tried| &tried.figures);
     let columns: Vec<String> = ["replicas".to_owned(), "schedules".to_owned()]
@@ -265,13 +379,13 @@ pub(crate) fn tried_table(plan: &PlanFinding) -> Table {
 }
 
 /// Why a number of replicas that was simulated can't be told, a sentence each.
-pub(crate) fn undecided(plan: &PlanFinding) -> impl Iterator<Item = String> {
+fn undecided(plan: &PlanFinding) -> impl Iterator<Item = String> {
     let tried = plan.simulated.iter().flat_map(|simulated| &simulated.tried);
     tried.filter_map(|tried| Some(format!("{}: {}.", tried.replicas, tried.why.as_ref()?)))
 }
 
 /// Formula against simulation, figure by figure.
-pub(crate) fn disagreement_table(plan: &PlanFinding) -> Table {
+fn disagreement_table(plan: &PlanFinding) -> Table {
     let mut table = Table::new(&["<", "formula", "<simulated [95 %]", "formula is off by"]);
     for row in &plan.disagreements {
         let Disagreement { figure: name, formula, simulated, relative } = row;
@@ -303,7 +417,7 @@ fn unit(name: &str, value: f64) -> String {
 }
 
 /// What binds, with its figures.
-pub(crate) fn slots_words(slots: &Slots) -> String {
+fn slots_words(slots: &Slots) -> String {
     let mut said = format!(
         "A replica holds {} requests at once, bound by {}: {}",
         figure::number(slots.slots),
@@ -322,7 +436,7 @@ pub(crate) fn slots_words(slots: &Slots) -> String {
 }
 
 /// Each ceiling against isolated requests.
-pub(crate) fn floor_table(rows: &[FloorRow]) -> Table {
+fn floor_table(rows: &[FloorRow]) -> Table {
     let mut table = Table::new(&["<ms", "ceiling", "isolated", "left for load"]);
     for row in rows {
         table.row([
@@ -336,12 +450,12 @@ pub(crate) fn floor_table(rows: &[FloorRow]) -> Table {
 }
 
 /// `Cost in USD at 2.49 USD per GPU-hour, 28 GPUs (…)`, or nothing.
-pub(crate) fn cost_title(plan: &PlanFinding) -> String {
+fn cost_title(plan: &PlanFinding) -> String {
     plan.cost.as_ref().map_or(String::new(), |found| cost::title(&found.bill))
 }
 
 /// What things cost at the mean load and at the load at which it breaks.
-pub(crate) fn cost_table(plan: &PlanFinding) -> Table {
+fn cost_table(plan: &PlanFinding) -> Table {
     let mut table =
         Table::new(&["<", "an hour", "<request", "<good request", "<M input tokens", "<M output tokens"]);
     let Some(found) = &plan.cost else { return table };
@@ -364,12 +478,12 @@ pub(crate) fn cost_table(plan: &PlanFinding) -> Table {
 }
 
 /// `Static against queue depth 4 (cold start 86.4 s)`.
-pub(crate) fn scaling_title(found: &ScalingFinding) -> String {
+fn scaling_title(found: &ScalingFinding) -> String {
     format!("Static against autoscaled: {} (cold start {})", found.policy, words::time(found.cold_start_s))
 }
 
 /// The fleets on the same arrivals.
-pub(crate) fn scaling_table(found: &ScalingFinding) -> Table {
+fn scaling_table(found: &ScalingFinding) -> Table {
     let first = found.rows.first().map_or(&[][..], |row| &row.figures);
     let columns: Vec<String> =
         ["<fleet", "<mean replicas", "most", "<cost an hour", "<requests missed", "while scaling up"]
@@ -404,7 +518,7 @@ fn estimate(e: &Estimate, spell: impl Fn(f64) -> String) -> String {
 }
 
 /// Options beside the plan; those that are refused come last, with their reason.
-pub(crate) fn options_table(plan: &PlanFinding, most: usize) -> Table {
+fn options_table(plan: &PlanFinding) -> Table {
     let first = plan.slo.latency.first();
     let ceiling = first
         .map_or("latency, ms".to_owned(), |c| format!("{} p{}, ms", c.metric.name(), centile(c.percentile)));
@@ -420,10 +534,10 @@ pub(crate) fn options_table(plan: &PlanFinding, most: usize) -> Table {
         "<how",
     ]);
     let (out, held): (Vec<_>, Vec<_>) = plan.options.iter().partition(|option| option.refused.is_some());
-    for option in held.into_iter().chain(out).take(most) {
+    for (place, option) in held.into_iter().chain(out).enumerate() {
         let number = |value: Option<f64>| value.map(figure::number).unwrap_or_default();
         let count = |value: Option<u32>| value.map(|n| n.to_string()).unwrap_or_default();
-        table.row([
+        let cells = [
             mark(option),
             option.name.clone(),
             count(option.replicas),
@@ -433,7 +547,8 @@ pub(crate) fn options_table(plan: &PlanFinding, most: usize) -> Table {
             number(option.tokens_per_user),
             number(option.tokens_per_gpu),
             option.refused.as_ref().map_or(option.how.clone(), |why| format!("out: {why}")),
-        ]);
+        ];
+        if place < OPTIONS { table.row(cells) } else { table.page_row(cells) }
     }
     table
 }

@@ -1,15 +1,16 @@
-//! Where the time went, for a terminal: the stages of each latency, where its tail comes from, how far a faster stage would go.
+//! Where the time went: a bar per band of requests, the stages of each latency, where its tail comes from, how far a faster stage would go.
 
+use maud::{Markup, html};
 use plimsoll_measure::findings::{Estimate, Held, Reading};
 use plimsoll_profile::{
-    CeilingAt, Ceilings, ChangeFinding, KnownBy, PathFinding, ProfileFinding, StageFinding, TailFinding,
-    TailReason,
+    CeilingAt, Ceilings, ChangeFinding, FloorFinding, KnownBy, PathFinding, ProfileFinding, Stage,
+    StageFinding, TailFinding, TailReason,
 };
 
-use crate::figure::centile;
-use crate::figure::{self, counted};
+use crate::document::{Document, Phrase};
+use crate::figure::{self, centile, counted};
+use crate::html::bars::{BARS_CSS, Piece, bar, swatch};
 use crate::table::Table;
-use crate::text::TextPage;
 use crate::words;
 
 /// Names without a stage that are shown.
@@ -17,36 +18,36 @@ const UNMAPPED: usize = 8;
 /// Parts of a gap under which a stage is not named in a sentence.
 const NAMED: f64 = 0.05;
 
-/// The whole profile.
+/// The profile as text.
 pub fn render(name: &str, finding: &ProfileFinding) -> String {
-    let mut page = TextPage::default();
-    page.line(format!("Plimsoll profile: {name}"));
-    page.wrapped(2, &read(finding));
-    for sentence in says(finding) {
-        page.wrapped(2, &sentence);
-    }
+    document(finding).text(&format!("Plimsoll profile: {name}"))
+}
+
+/// The profile as a page.
+pub fn page(name: &str, finding: &ProfileFinding) -> String {
+    let heading = format!("Where the time of {name} went");
+    document(finding).page(&format!("Plimsoll profile: {name}"), &heading.into(), BARS_CSS)
+}
+
+fn document(finding: &ProfileFinding) -> Document {
+    let mut document = Document::default();
+    document.says(Phrase::from(read(finding)).soft());
+    document.verdict(&says(finding));
     for path in &finding.paths {
-        page.gap();
-        of_path(&mut page, path);
+        of_path(&mut document, path);
     }
-    unmapped(&mut page, finding);
-    slices(&mut page, finding);
+    unmapped(&mut document, finding);
+    document.titled("Slices of the budget", slices(finding));
     for change in &finding.changes {
-        page.gap();
-        of_change(&mut page, change);
+        of_change(&mut document, change);
     }
-    floors(&mut page, finding);
-    if !finding.notes.is_empty() {
-        page.gap();
-        for note in &finding.notes {
-            page.wrapped(2, &format!("Note: {note}."));
-        }
-    }
-    page.text
+    document.section("The model without a server", |section| section.list(floors(finding)));
+    document.notes(finding.notes.iter().cloned());
+    document
 }
 
 /// What was read, in a sentence.
-pub fn read(finding: &ProfileFinding) -> String {
+fn read(finding: &ProfileFinding) -> String {
     let count = &finding.count;
     let stands = if finding.stand_for > 1.001 * count.profiled as f64 {
         format!(
@@ -69,7 +70,7 @@ pub fn read(finding: &ProfileFinding) -> String {
 }
 
 /// What the profile amounts to, in sentences.
-pub fn says(finding: &ProfileFinding) -> Vec<String> {
+fn says(finding: &ProfileFinding) -> Vec<String> {
     let mut says = Vec::new();
     for path in &finding.paths {
         match &path.tail {
@@ -118,48 +119,123 @@ fn of_tail(path: &PathFinding, tail: &TailFinding) -> String {
     )
 }
 
-fn of_path(page: &mut TextPage, path: &PathFinding) {
-    page.line(format!(
-        "{}: critical path of {}, ms [95 %]",
-        path.of.name(),
-        counted(path.requests, "request")
-    ));
-    let mut table =
-        Table::new(&["<  stage", "mean", "share", "of the tail", "p50", "p95", "p99", "<p99 [95 %]", "<"]);
-    for found in &path.stages {
-        let cells = stage(found);
-        table.row(std::iter::once(format!("  {}", found.stage)).chain(cells));
+fn of_path(document: &mut Document, path: &PathFinding) {
+    let heading =
+        format!("{}: critical path of {}, ms [95 %]", path.of.name(), counted(path.requests, "request"));
+    document.section(heading, |section| {
+        section.drawn(bars(path));
+        let columns = ["<stage", "mean", "share", "of the tail", "p50", "p95", "p99", "<p99 [95 %]", "<"];
+        let mut table = Table::new(&columns);
+        for found in &path.stages {
+            table.row(std::iter::once(named(found.stage)).chain(stage(found).map(Phrase::from)));
+        }
+        let times = &path.times;
+        table.row([
+            path.of.name().to_owned(),
+            words::ms(times.mean_s),
+            String::new(),
+            String::new(),
+            value(&times.p50),
+            value(&times.p95),
+            value(&times.p99),
+            interval(&times.p99),
+        ]);
+        section.table(table);
+        if let Some(why) = refusal(&times.p50).or_else(|| refusal(&times.p99)) {
+            section.says(format!("A dash is not shown: {why}."));
+        }
+        if let TailReason::Attributed(tail) = &path.tail {
+            section.titled(
+                format!("Slowest {} against the middle fifth: what it takes more of", slowest(tail.slowest)),
+                gap(tail),
+            );
+        }
+        if let Some(found) = path.ceilings.as_ref().filter(|found| !found.rows.is_empty()) {
+            ceilings(section, path, found);
+        }
+    });
+}
+
+/// `1 %`: the share of the slowest.
+fn slowest(share: f64) -> String {
+    figure::percent(share).replace(".0 %", " %")
+}
+
+/// A stage's name, on a page with its colour.
+fn named(stage: Stage) -> Phrase {
+    Phrase::drawn(stage.to_string(), html! { (swatch(colour(stage))) code { (stage) } })
+}
+
+/// One bar for the middle and one for the slowest, to one scale: how the slow differ is seen at once.
+fn bars(path: &PathFinding) -> Markup {
+    let mean: Vec<(Stage, f64)> = path.stages.iter().map(|found| (found.stage, found.times.mean_s)).collect();
+    let TailReason::Attributed(tail) = &path.tail else {
+        return html! { div.bands { (stacked("mean", &mean, path.times.mean_s, path.times.mean_s)) } };
+    };
+    let slow = |found: &StageFinding| {
+        found.tail_share.as_ref().and_then(Reading::value).unwrap_or(0.0) * tail.tail_mean_s
+    };
+    let more =
+        |stage: Stage| tail.parts.iter().find(|part| part.stage == stage).map_or(0.0, |part| part.gap.value);
+    let slowest_parts: Vec<(Stage, f64)> =
+        path.stages.iter().map(|found| (found.stage, slow(found))).collect();
+    let middle: Vec<(Stage, f64)> =
+        slowest_parts.iter().map(|(stage, slow)| (*stage, (slow - more(*stage)).max(0.0))).collect();
+    let widest = tail.tail_mean_s.max(path.times.mean_s);
+    html! {
+        div.bands {
+            (stacked("middle fifth", &middle, tail.middle_mean_s, widest))
+            (stacked("all, mean", &mean, path.times.mean_s, widest))
+            (stacked(&format!("slowest {}", slowest(tail.slowest)), &slowest_parts, tail.tail_mean_s, widest))
+        }
+        p.legend { @for (stage, _) in &mean { span { (swatch(colour(*stage))) (stage) } } }
     }
-    let times = &path.times;
-    table.row([
-        format!("  {}", path.of.name()),
-        words::ms(times.mean_s),
-        String::new(),
-        String::new(),
-        value(&times.p50),
-        value(&times.p95),
-        value(&times.p99),
-        interval(&times.p99),
-    ]);
-    page.text.push_str(&table.render(0));
-    if let Some(why) = refusal(&times.p50).or_else(|| refusal(&times.p99)) {
-        page.wrapped(2, &format!("A dash is not shown: {why}."));
-    }
-    if let TailReason::Attributed(tail) = &path.tail {
-        gap(page, tail);
-    }
-    if let Some(found) = path.ceilings.as_ref().filter(|found| !found.rows.is_empty()) {
-        ceilings(page, path, found);
+}
+
+fn stacked(name: &str, parts: &[(Stage, f64)], total_s: f64, widest_s: f64) -> Markup {
+    let piece = |(stage, s): &(Stage, f64)| Piece {
+        says: format!("{stage} {}", words::time(*s)),
+        colour: colour(*stage),
+        share: if widest_s > 0.0 { s / widest_s } else { 0.0 },
+        inferred: false,
+    };
+    bar(name, parts.iter().map(piece), &words::time(total_s))
+}
+
+/// Stages of one kind share a hue: before the model, the queue, the model, behind it, nobody's.
+fn colour(stage: Stage) -> &'static str {
+    match stage {
+        Stage::ClientWait => "#7a8ca3",
+        Stage::Gateway => "#8f7fc4",
+        Stage::Auth => "#b39ddb",
+        Stage::RateLimit => "#d1a3d8",
+        Stage::Embed => "#3f9c8f",
+        Stage::Retrieve => "#57b8a5",
+        Stage::Rerank => "#86cdbd",
+        Stage::PromptAssembly => "#b4dfd2",
+        Stage::Tokenise => "#c9b458",
+        Stage::Preprocess => "#b8a04a",
+        Stage::Queue => "#d9534f",
+        Stage::BatchWait => "#e88a7d",
+        Stage::Prefill => "#2f6fb5",
+        Stage::Decode => "#6ba4df",
+        Stage::Compute => "#4a86c8",
+        Stage::ModelCall => "#5b7db1",
+        Stage::Detokenise => "#e0cf86",
+        Stage::Postprocess => "#e39b4d",
+        Stage::Serialise => "#f0bd84",
+        Stage::Network => "#9aa86b",
+        Stage::Unattributed => "#a8a8a8",
     }
 }
 
 /// A share; what is next to nothing is nothing.
-pub(crate) fn share(share: f64) -> String {
+fn share(share: f64) -> String {
     if share.abs() < 5e-5 { "0 %".to_owned() } else { figure::percent(share).replace('-', "−") }
 }
 
 /// The cells of a stage behind its name.
-pub(crate) fn stage(found: &StageFinding) -> [String; 8] {
+fn stage(found: &StageFinding) -> [String; 8] {
     let how = match found.known {
         KnownBy::Traced => String::new(),
         known => known.name().to_owned(),
@@ -191,125 +267,104 @@ fn refusal(reading: &Reading) -> Option<&str> {
     }
 }
 
-fn gap(page: &mut TextPage, tail: &TailFinding) {
-    page.line(format!(
-        "  Slowest {} against the middle fifth: what it takes more of",
-        figure::percent(tail.slowest).replace(".0 %", " %")
-    ));
-    let mut table = Table::new(&["<    stage", "ms more", "<[95 %]", "of the gap"]);
+fn gap(tail: &TailFinding) -> Table {
+    let mut table = Table::new(&["<stage", "ms more", "<[95 %]", "of the gap"]);
+    let row = |name: Phrase, gap: &Estimate, of_gap: String| {
+        [name, words::ms(gap.value).into(), bounds(gap).into(), of_gap.into()]
+    };
     for part in tail.parts.iter().filter(|part| part.gap.value != 0.0) {
-        table.row([
-            format!("    {}", part.stage),
-            words::ms(part.gap.value),
-            bounds(&part.gap),
-            share(part.share),
-        ]);
+        table.row(row(named(part.stage), &part.gap, share(part.share)));
     }
-    table.row(["    all".to_owned(), words::ms(tail.gap.value), bounds(&tail.gap), "100 %".to_owned()]);
-    page.text.push_str(&table.render(0));
+    table.row(row("all".into(), &tail.gap, "100 %".to_owned()));
+    table
 }
 
 /// The interval of a duration in ms.
-pub(crate) fn bounds(e: &Estimate) -> String {
+fn bounds(e: &Estimate) -> String {
     figure::interval(&words::ms(e.lower), &words::ms(e.upper))
 }
 
 /// Which percentile of a ceiling is shown.
-pub(crate) type CeilingColumn = fn(&CeilingAt) -> Option<f64>;
+type CeilingColumn = fn(&CeilingAt) -> Option<f64>;
 
 /// The highest of p99, p95 and p50 that every cell has.
-pub(crate) fn ceiling_column(found: &Ceilings) -> (&'static str, CeilingColumn) {
+fn ceiling_column(found: &Ceilings) -> (&'static str, CeilingColumn) {
     let columns: [(&'static str, CeilingColumn); 3] =
         [("p99", |at| at.p99.value()), ("p95", |at| at.p95.value()), ("p50", |at| at.p50.value())];
     let whole = |of: CeilingColumn| found.rows.iter().all(|row| row.at.iter().all(|at| of(at).is_some()));
     columns.into_iter().find(|(_, of)| whole(*of)).unwrap_or(columns[2])
 }
 
-fn ceilings(page: &mut TextPage, path: &PathFinding, found: &Ceilings) {
+fn ceilings(document: &mut Document, path: &PathFinding, found: &Ceilings) {
     let (name, of) = ceiling_column(found);
-    page.line(format!(
-        "  A faster stage: mean × faster, and {} {name} then, ms ({})",
-        path.of.name(),
-        found.label
-    ));
-    let factors: Vec<String> = found.rows[0].at.iter().map(|at| factor(at.factor)).collect();
-    let mut header = vec!["<    stage".to_owned()];
-    header.extend(factors);
-    if found.rows.iter().any(|row| row.at.iter().any(|at| at.p99_with_queue_s.is_some())) {
-        header.push("<p99 at 2 × with the queue".to_owned());
-    }
+    let heading =
+        format!("A faster stage: mean × faster, and {} {name} then, ms ({})", path.of.name(), found.label);
+    let factors = found.rows[0].at.iter().map(|at| factor(at.factor));
+    let header: Vec<String> = std::iter::once("<stage".to_owned())
+        .chain(factors)
+        .chain(["<p99 at 2 × with the queue".to_owned()])
+        .collect();
     let columns: Vec<&str> = header.iter().map(String::as_str).collect();
     let mut table = Table::new(&columns);
     for row in &found.rows {
-        let mut cells = vec![format!("    {}", row.stage)];
-        for at in &row.at {
-            let speed_up = faster(at);
-            let then = of(at).map(words::ms);
-            cells.push(then.map_or(speed_up.clone(), |then| format!("{speed_up}: {then}")));
-        }
+        let cells = row.at.iter().map(|at| {
+            let (speed_up, then) = (faster(at), of(at).map(words::ms));
+            let text = then.as_ref().map_or(speed_up.clone(), |then| format!("{speed_up}: {then}"));
+            Phrase::drawn(text, html! { (speed_up) @if let Some(then) = then { span.ci { (then) } } })
+        });
         let twice = row.at.iter().find(|at| at.factor == Some(2.0)).and_then(|at| at.p99_with_queue_s);
-        cells.push(twice.map(words::ms).unwrap_or_default());
-        table.row(cells);
+        let queued = twice.map(words::ms).unwrap_or_default();
+        table.row(std::iter::once(named(row.stage)).chain(cells).chain([queued.into()]));
     }
-    page.text.push_str(&table.render(0));
-    if let Some(caveat) = &found.queueing {
-        page.wrapped(2, &format!("{}.", words::sentence(caveat).trim_end_matches('.')));
-    }
+    document.section(heading, |section| {
+        section.table(table);
+        if let Some(caveat) = &found.queueing {
+            section.says(Phrase::from(words::sentence(caveat)).class("suspect"));
+        }
+    });
 }
 
 /// `2 ×`, `gone`.
-pub(crate) fn factor(factor: Option<f64>) -> String {
+fn factor(factor: Option<f64>) -> String {
     factor.map_or_else(|| "gone".to_owned(), |factor| format!("{factor} ×"))
 }
 
 /// `1.54 ×`.
-pub(crate) fn faster(at: &CeilingAt) -> String {
+fn faster(at: &CeilingAt) -> String {
     at.speed_up.map_or_else(|| "∞".to_owned(), |times| format!("{} ×", figure::number(times)))
 }
 
-fn unmapped(page: &mut TextPage, finding: &ProfileFinding) {
-    if finding.unmapped.is_empty() {
-        return;
-    }
-    page.gap();
-    page.line("Time without a stage, on the path to the last byte");
-    let mut table = Table::new(&["<  span", "<service", "mean, ms", "of e2e", "spans", "<"]);
-    for found in finding.unmapped.iter().take(UNMAPPED) {
-        table.row([
-            format!("  {}", found.name),
-            found.service.clone().unwrap_or_default(),
-            words::ms(found.mean_s),
-            share(found.share),
-            figure::count(found.spans),
-            found.why.clone().unwrap_or_default(),
-        ]);
-    }
-    page.text.push_str(&table.render(0));
-    let more = finding.unmapped.len().saturating_sub(UNMAPPED);
-    if more > 0 {
-        page.line(format!("  and {more} more names"));
-    }
-    if finding.unmapped.iter().any(|found| found.why.is_none()) {
-        page.line("  Name them with --rules FILE (plimsoll schema stages).");
-    }
+fn unmapped(document: &mut Document, finding: &ProfileFinding) {
+    document.section("Time without a stage, on the path to the last byte", |section| {
+        let mut table = Table::new(&["<span", "<service", "mean, ms", "of e2e", "spans", "<"]);
+        for (place, found) in finding.unmapped.iter().enumerate() {
+            let cells = [
+                found.name.clone(),
+                found.service.clone().unwrap_or_default(),
+                words::ms(found.mean_s),
+                share(found.share),
+                figure::count(found.spans),
+                found.why.clone().unwrap_or_default(),
+            ];
+            if place < UNMAPPED { table.row(cells) } else { table.page_row(cells) }
+        }
+        section.table(table);
+        let more = finding.unmapped.len().saturating_sub(UNMAPPED);
+        section.terminal(|section| {
+            if more > 0 {
+                section.says(format!("and {more} more names"));
+            }
+        });
+        if finding.unmapped.iter().any(|found| found.why.is_none()) {
+            section.says("Name them with --rules FILE (plimsoll schema stages).");
+        }
+    });
 }
 
-fn slices(page: &mut TextPage, finding: &ProfileFinding) {
-    if finding.slices.is_empty() {
-        return;
-    }
-    page.gap();
-    page.line("Slices of the budget");
-    let mut table = Table::new(&[
-        "<  slice",
-        "ms",
-        "at",
-        "measured",
-        "mean uses",
-        "<requests over [95 %]",
-        "time over",
-        "<verdict",
-    ]);
+fn slices(finding: &ProfileFinding) -> Table {
+    let columns =
+        ["<slice", "ms", "at", "measured", "mean uses", "<requests over [95 %]", "time over", "<verdict"];
+    let mut table = Table::new(&columns);
     for slice in &finding.slices {
         let over = slice.requests_over.map(|e| {
             let ends = figure::interval(&figure::percent(e.lower), &figure::percent(e.upper));
@@ -321,7 +376,7 @@ fn slices(page: &mut TextPage, finding: &ProfileFinding) {
             (_, held) => words::held(held).to_owned(),
         };
         table.row([
-            format!("  {}", slice.name),
+            slice.name.clone(),
             words::ms(slice.slice_s),
             format!("p{}", centile(slice.p)),
             value(&slice.measured),
@@ -331,39 +386,41 @@ fn slices(page: &mut TextPage, finding: &ProfileFinding) {
             verdict,
         ]);
     }
-    page.text.push_str(&table.render(0));
+    table
 }
 
-fn of_change(page: &mut TextPage, change: &ChangeFinding) {
-    page.line(format!(
+fn of_change(document: &mut Document, change: &ChangeFinding) {
+    let heading = format!(
         "{} against the baseline ({}): slowest {} and middle fifth, ms [95 %]",
         change.of.name(),
         counted(change.base_requests, "request"),
-        figure::percent(change.slowest).replace(".0 %", " %")
-    ));
-    let mut table = Table::new(&["<  stage", "tail", "<", "middle", "<", "tail beyond the middle", "<"]);
-    let row = |name: String, tail: &Estimate, middle: &Estimate, gap: Option<&Estimate>| {
+        slowest(change.slowest)
+    );
+    let mut table = Table::new(&["<stage", "tail", "<", "middle", "<", "tail beyond the middle", "<"]);
+    let row = |name: Phrase, tail: &Estimate, middle: &Estimate, gap: Option<&Estimate>| {
         let signed = |e: &Estimate| format!("{}{}", if e.value > 0.0 { "+" } else { "" }, words::ms(e.value));
-        [
-            name,
+        let figures = [
             signed(tail),
             bounds(tail),
             signed(middle),
             bounds(middle),
             gap.map(signed).unwrap_or_default(),
             gap.map(bounds).unwrap_or_default(),
-        ]
+        ];
+        std::iter::once(name).chain(figures.map(Phrase::from))
     };
     for part in &change.parts {
-        table.row(row(format!("  {}", part.stage), &part.tail, &part.middle, Some(&part.gap)));
+        table.row(row(named(part.stage), &part.tail, &part.middle, Some(&part.gap)));
     }
-    table.row(row("  all".to_owned(), &change.tail, &change.middle, None));
-    page.text.push_str(&table.render(0));
-    page.wrapped(2, &moved(change));
+    table.row(row("all".into(), &change.tail, &change.middle, None));
+    document.section(heading, |section| {
+        section.table(table);
+        section.says(moved(change));
+    });
 }
 
 /// What moved the tail, in a sentence.
-pub fn moved(change: &ChangeFinding) -> String {
+fn moved(change: &ChangeFinding) -> String {
     let sure = |e: &Estimate| e.lower > 0.0 || e.upper < 0.0;
     let parts: Vec<String> = change
         .parts
@@ -390,28 +447,19 @@ pub fn moved(change: &ChangeFinding) -> String {
     }
 }
 
-fn floors(page: &mut TextPage, finding: &ProfileFinding) {
-    for floor in &finding.floors {
-        page.gap();
+/// What the model takes where no server is around it.
+fn floors(finding: &ProfileFinding) -> Vec<String> {
+    let floor = |floor: &FloorFinding| {
         let measured = match (floor.measured_s, floor.ratio) {
-            (Some(measured), Some(ratio)) => {
-                format!(
-                    "{} take {} here, {} × as long",
-                    floor.against,
-                    words::time(measured),
-                    figure::number(ratio)
-                )
-            }
+            (Some(measured), Some(ratio)) => format!(
+                "{} take {} here, {} × as long",
+                floor.against,
+                words::time(measured),
+                figure::number(ratio)
+            ),
             _ => format!("no span of these traces is {}", floor.against),
         };
-        page.wrapped(
-            2,
-            &format!(
-                "The model without a server ({}, {} iterations): median {}; {measured}.",
-                floor.from,
-                floor.n,
-                words::time(floor.floor_s)
-            ),
-        );
-    }
+        format!("{}, {} iterations: median {}; {measured}.", floor.from, floor.n, words::time(floor.floor_s))
+    };
+    finding.floors.iter().map(floor).collect()
 }

@@ -1,9 +1,9 @@
-//! A self-test in text (as a page: [`crate::html::selftest`]): what was asked or true, what was sent or printed, and how far apart they may be.
+//! A self-test: what was asked or true, what was sent or printed, and how far apart they may be.
 
 use serde::Serialize;
 
+use crate::document::{Document, Phrase};
 use crate::table::Table;
-use crate::text::TextPage;
 
 /// What came of one check.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -58,45 +58,53 @@ impl Selftest {
 }
 
 /// What was done.
-pub(crate) const HOW: &str = "A witness, a server that shares no code with the client, answered a scripted load and noted when it read each request and wrote each \
+const HOW: &str = "A witness, a server that shares no code with the client, answered a scripted load and noted when it read each request and wrote each \
                    token, on the same clock. Its notes are the truth here.";
 /// What to do about it.
-pub(crate) const HELP: &str =
+const HELP: &str =
     "plimsoll doctor says what keeps a machine from measuring; on a busy one the times fail first.";
-
-/// A part.
-pub(crate) fn table(rows: &[SelftestRow], [truth, found]: [&str; 2]) -> Table {
-    let mut table = Table::new(&["<", "<check", &format!("<{truth}"), &format!("<{found}"), "<allowed"]);
-    for row in rows {
-        let verdict = if row.holds { "holds" } else { "FAILS" };
-        table.row([verdict.into(), row.check.clone(), row.truth.clone(), row.found.clone(), row.bar.clone()]);
-    }
-    table
-}
-
-/// What the columns of both parts are called.
-pub(crate) const SENT: [&str; 2] = ["asked", "arrived at the witness"];
-pub(crate) const PRINTED: [&str; 2] = ["true", "printed"];
 
 /// For a terminal.
 pub fn text(found: &Selftest) -> String {
-    let mut page = TextPage::default();
-    page.line(found.verdict());
-    for (title, rows, [truth, seen]) in [
-        ("Is what is asked what is sent?", &found.sent, SENT),
-        ("Is what is printed true?", &found.printed, PRINTED),
-    ] {
-        page.gap();
-        page.line(title);
-        for row in rows {
-            page.line(format!("  {} {}", if row.holds { "holds" } else { "FAILS" }, row.check));
-            page.wrapped(8, &format!("{truth}: {}; {seen}: {} (allowed: {})", row.truth, row.found, row.bar));
+    document(found).text(&found.verdict())
+}
+
+/// As a page, to be shown to those who ask whether figures can be trusted.
+pub fn page(found: &Selftest) -> String {
+    let mut document = document(found);
+    let again = "Again on any machine: plimsoll selftest";
+    document.says(
+        Phrase::from(format!("{}, {}, {:.0} s. {again}", found.tool, found.machine, found.took_s)).soft(),
+    );
+    document.page("Plimsoll self-test", &found.verdict().into(), "")
+}
+
+fn document(found: &Selftest) -> Document {
+    let mut document = Document::default();
+    part(&mut document, "Is what is asked what is sent?", &found.sent, ["asked", "arrived at the witness"]);
+    part(&mut document, "Is what is printed true?", &found.printed, ["true", "printed"]);
+    document.section("How this is known", |section| {
+        section.says(HOW);
+        if !found.holds() {
+            section.says(HELP);
         }
-    }
-    page.gap();
-    page.wrapped(0, HOW);
-    if !found.holds() {
-        page.wrapped(0, HELP);
-    }
-    page.text.trim_end().to_owned()
+    });
+    document
+}
+
+fn part(document: &mut Document, title: &str, rows: &[SelftestRow], [truth, seen]: [&str; 2]) {
+    let mut table = Table::new(&["+<", "+<check", &format!("+<{truth}"), &format!("+<{seen}"), "+<allowed"]);
+    document.section(title, |section| {
+        for row in rows {
+            let verdict = if row.holds { "holds" } else { "FAILS" };
+            table.page_row([verdict, &row.check, &row.truth, &row.found, &row.bar]);
+            let (check, allowed) = (&row.check, &row.bar);
+            let line = format!(
+                "{verdict} {check}: {truth} {}; {seen} {} (allowed: {allowed})",
+                row.truth, row.found
+            );
+            section.terminal(|page| page.says(line));
+        }
+        section.table(table);
+    });
 }

@@ -6,25 +6,25 @@ use plimsoll_measure::server_side::{LevelReport, ServerReport};
 
 use crate::{figure, words};
 
-/// The lines of the section with their indents, for these levels.
-pub fn lines(told: &ServerReport, shown: &[u32]) -> Vec<(usize, String)> {
+/// The section's heading.
+pub(crate) fn heading(told: &ServerReport) -> String {
     let cadence = told.cadence_s.map_or("once".to_owned(), |every| format!("every {}", words::time(every)));
     let replicas = if told.replicas > 1 { format!(", {} replicas", told.replicas) } else { String::new() };
-    let mut lines = vec![(
-        0,
-        format!(
-            "Server, as it says of itself (read {cadence}, {}{replicas})",
-            figure::counted(told.scrapes, "scrape")
-        ),
-    )];
+    let scrapes = figure::counted(told.scrapes, "scrape");
+    format!("Server, as it says of itself (read {cadence}, {scrapes}{replicas})")
+}
+
+/// The lines of the section, for these levels.
+pub(crate) fn lines(told: &ServerReport, shown: &[u32]) -> Vec<String> {
     let levels: Vec<&LevelReport> = told.levels.iter().filter(|level| shown.contains(&level.level)).collect();
+    let mut lines = Vec::new();
     for level in &levels {
         let which = if levels.len() > 1 { format!("level {}: ", level.level) } else { String::new() };
-        lines.push((2, format!("{which}{}", queue(level))));
-        lines.push((2, engine(level)));
-        lines.extend(gpu(level).map(|line| (2, line)));
+        lines.push(format!("{which}{}", queue(level)));
+        lines.push(engine(level));
+        lines.extend(gpu(level));
     }
-    lines.extend(told.notes.iter().map(|note| (2, words::sentence(note))));
+    lines.extend(told.notes.iter().map(|note| words::sentence(note)));
     lines
 }
 

@@ -1,29 +1,52 @@
-//! Plain text tables: columns aligned by spaces, readable without colour and when piped.
+//! Tables: at a terminal columns aligned by spaces, readable without colour and when piped; on a page the same rows, with what only a page has room for.
 //!
 //! Box-drawing lines were tried and dropped: they break when a line is cut, and a table that is pasted into a chat
 //! should survive it.
 
+use maud::{Markup, html};
+
+use crate::document::Phrase;
 use crate::words::WIDTH;
 
 /// A table under construction: a header and rows of cells.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Table {
-    header: Vec<String>,
-    left: Vec<bool>,
-    rows: Vec<Vec<String>>,
+    columns: Vec<Column>,
+    rows: Vec<Row>,
+}
+
+#[derive(Clone, Debug)]
+struct Column {
+    name: String,
+    left: bool,
+    page_only: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Row {
+    cells: Vec<Phrase>,
+    page_only: bool,
 }
 
 impl Table {
-    /// A table with these columns. A header that starts with `<` is aligned to the left (the sign is dropped).
+    /// A table with these columns. A name's signs are dropped: `<` aligns to the left, a `+` before it keeps the column for pages.
     pub fn new(columns: &[&str]) -> Table {
-        let left = columns.iter().map(|name| name.starts_with('<')).collect();
-        let header = columns.iter().map(|name| name.trim_start_matches('<').to_string()).collect();
-        Table { header, left, rows: Vec::new() }
+        let column = |name: &&str| Column {
+            name: name.trim_start_matches(['+', '<']).to_owned(),
+            left: name.trim_start_matches('+').starts_with('<'),
+            page_only: name.starts_with('+'),
+        };
+        Table { columns: columns.iter().map(column).collect(), rows: Vec::new() }
     }
 
     /// Adds a row; missing cells are empty.
-    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().collect());
+    pub fn row<C: Into<Phrase>>(&mut self, cells: impl IntoIterator<Item = C>) {
+        self.rows.push(Row { cells: cells.into_iter().map(Into::into).collect(), page_only: false });
+    }
+
+    /// Adds a row that only a page has room for.
+    pub fn page_row<C: Into<Phrase>>(&mut self, cells: impl IntoIterator<Item = C>) {
+        self.rows.push(Row { cells: cells.into_iter().map(Into::into).collect(), page_only: true });
     }
 
     /// No rows yet?
@@ -31,15 +54,54 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// The header and the rows as cells, each with whether it is aligned to the left. Columns that are empty in every row are left out.
-    pub(crate) fn cells(&self) -> Vec<Vec<(&str, bool)>> {
-        fn at(row: &[String], i: usize) -> &str {
-            row.get(i).map_or("", String::as_str)
+    /// No rows that a terminal shows?
+    pub(crate) fn is_silent(&self) -> bool {
+        self.rows.iter().all(|row| row.page_only)
+    }
+
+    /// The columns that are shown: those with something in them.
+    fn shown(&self, page: bool) -> Vec<usize> {
+        let has =
+            |i: usize| self.rows.iter().any(|row| row.cells.get(i).is_some_and(|cell| !cell.is_empty()));
+        (0..self.columns.len()).filter(|&i| (page || !self.columns[i].page_only) && has(i)).collect()
+    }
+
+    /// The table on a page.
+    pub(crate) fn markup(&self) -> Markup {
+        let shown = self.shown(true);
+        let class = |column: usize| self.columns[column].left.then_some("left");
+        html! {
+            div.scroll tabindex="0" role="region" aria-label="Table" { table {
+                @if shown.iter().any(|&i| !self.columns[i].name.is_empty()) {
+                    thead { tr { @for &i in &shown {
+                        @let name = &self.columns[i].name;
+                        @if name.is_empty() { td {} } @else { th class=[class(i)] scope="col" { (name) } }
+                    } } }
+                }
+                tbody { @for row in &self.rows { tr {
+                    @for &i in &shown { @match row.cells.get(i) {
+                        // A sentence may wrap, a figure may not.
+                        Some(cell) if cell.text.chars().count() > 40 => { td.wrap { (cell.markup()) } }
+                        Some(cell) => { td class=[class(i)] { (cell.markup()) } }
+                        None => { td {} }
+                    } }
+                } } }
+            } }
         }
-        let kept: Vec<usize> =
-            (0..self.header.len()).filter(|&i| self.rows.iter().any(|row| !at(row, i).is_empty())).collect();
-        let all = std::iter::once(&self.header).chain(&self.rows);
-        all.map(|row| kept.iter().map(|&i| (at(row, i), self.left[i])).collect()).collect()
+    }
+
+    /// The header and the rows as the terminal has them, each cell with whether it is aligned to the left.
+    fn cells(&self) -> Vec<Vec<(&str, bool)>> {
+        let shown = self.shown(false);
+        let header = shown.iter().map(|&i| (self.columns[i].name.as_str(), self.columns[i].left)).collect();
+        let rows = self.rows.iter().filter(|row| !row.page_only).map(|row| {
+            let cell =
+                |&i: &usize| (row.cells.get(i).map_or("", |cell| cell.text.as_str()), self.columns[i].left);
+            shown.iter().map(cell).collect()
+        });
+        // Names of nothing are no header.
+        let named = shown.iter().any(|&i| !self.columns[i].name.is_empty());
+        named.then_some(header).into_iter().chain(rows).collect()
     }
 
     /// The table, each line indented by `indent` spaces. Columns that are empty in every row are left out; those that do not fit into
@@ -107,8 +169,8 @@ mod tests {
     #[test]
     fn columns_line_up_and_empty_ones_vanish() {
         let mut table = Table::new(&["<name", "value", "note"]);
-        table.row(["a".into(), "1.00".into()]);
-        table.row(["long name".into(), "12 ms".into()]);
+        table.row(["a", "1.00"]);
+        table.row(["long name", "12 ms"]);
         assert_eq!(table.render(2), "  name       value\n  a           1.00\n  long name  12 ms\n");
     }
 
@@ -116,9 +178,9 @@ mod tests {
     fn what_does_not_fit_goes_on_below() {
         let long = |c: char| c.to_string().repeat(30);
         let mut table = Table::new(&["<name", "<first", "<second", "<third"]);
-        table.row(["a".into(), long('x'), long('y'), long('z')]);
-        table.row([String::new(), "[1, 2]".into(), String::new(), "[3, 4]".into()]);
-        table.row(["b".into(), long('u'), long('v')]);
+        table.row(["a".to_owned(), long('x'), long('y'), long('z')]);
+        table.row(["", "[1, 2]", "", "[3, 4]"]);
+        table.row(["b".to_owned(), long('u'), long('v')]);
         let [x, y, z, u, v] = ['x', 'y', 'z', 'u', 'v'].map(long);
         let first =
             format!("name  first{}second\na     {x}  {y}\n      [1, 2]\nb     {u}  {v}\n", " ".repeat(27));

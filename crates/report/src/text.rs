@@ -4,15 +4,16 @@
 //! meaning, so that a pipe, a log and a person who can't tell red from green read the same.
 
 use plimsoll_measure::findings::{
-    BudgetFinding, CapacityLines, Curve, Findings, KeptUp, LevelFinding, LevelSummary, Percentiles, Reading,
-    Trust, Validity,
+    BudgetFinding, CapacityLine, CapacityLines, Curve, Findings, KeptUp, LevelFinding, LevelSummary, Passed,
+    Percentiles, Reading, Trust, Validity,
 };
 use plimsoll_model::{Manifest, RunState};
 
+use crate::document::Document;
 use crate::headline::headline;
 use crate::table::Table;
 use crate::words;
-use crate::{cost, endpoints, figure, network, server};
+use crate::{cold_start, cost, endpoints, figure, network, server};
 
 /// How much is printed.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
@@ -26,49 +27,32 @@ pub enum Detail {
 
 /// The result of a run, for a terminal or a pipe: the sentences that sum it up stand last, where a terminal leaves them in sight.
 pub fn render(manifest: &Manifest, findings: &Findings, detail: Detail) -> String {
-    let mut page = TextPage { detail, endpoints: endpoints::of(manifest), ..TextPage::default() };
-    page.head(manifest);
-    page.gap();
+    let full = detail == Detail::Full;
+    let endpoints = endpoints::of(manifest);
+    let mut page = Document::default();
+    head(&mut page, manifest);
     if let Some(found) = &findings.cold_start {
-        crate::cold_start::render(found).iter().for_each(|line| page.line(line.clone()));
-        page.gap();
+        cold_start::fill(&mut page, found);
     }
-    for lines in &findings.lines {
-        page.lines_of(lines);
-        page.gap();
-    }
-    for curve in findings.curves.iter().filter(|curve| !curve.points.is_empty()) {
-        page.curve(curve);
-        page.gap();
-    }
+    findings.lines.iter().for_each(|lines| lines_of(&mut page, lines, detail));
+    let curves = findings.curves.iter().filter(|curve| !curve.points.is_empty());
+    curves.for_each(|found| curve(&mut page, found, detail));
     // Of a sweep the curve has the levels' leading figures.
-    if detail == Detail::Full || findings.curves.is_empty() {
-        for level in detailed(findings) {
-            page.level(level);
-            page.gap();
-        }
+    if full || findings.curves.is_empty() {
+        detailed(findings).into_iter().for_each(|found| level(&mut page, found, &endpoints, detail));
     }
-    if detail == Detail::Full {
-        page.beside(findings);
+    if full {
+        beside(&mut page, findings);
     }
     if let Some(found) = &findings.cost {
-        page.line(cost::title(&found.bill));
-        let mut table = Table::new(&cost::COLUMNS);
-        cost::rows(found, findings).into_iter().for_each(|row| table.row(row));
-        page.text.push_str(&table.render(2));
-        cost::sessions(found).iter().for_each(|line| page.wrapped(2, line));
-        cost::missing(found).iter().for_each(|why| page.wrapped(2, why));
-        page.gap();
+        cost::fill(&mut page, found, findings);
     }
     // Of one that is valid or only short the sentences below say all.
-    if detail == Detail::Full || matches!(findings.validity.verdict, Trust::Suspect | Trust::Invalid) {
-        page.validity(&findings.validity);
-        page.gap();
+    if full || matches!(findings.validity.verdict, Trust::Suspect | Trust::Invalid) {
+        validity(&mut page, &findings.validity, detail);
     }
-    for sentence in &headline(findings) {
-        page.wrapped(2, sentence);
-    }
-    page.text
+    page.verdict(&headline(findings));
+    page.text(&title(manifest))
 }
 
 /// One line that says what was measured.
@@ -114,324 +98,278 @@ fn is_open(summary: &LevelSummary) -> bool {
     matches!(summary.load, plimsoll_model::Load::Open { .. })
 }
 
-/// Text under construction.
-#[derive(Default)]
-pub(crate) struct TextPage {
-    pub(crate) text: String,
-    pub(crate) detail: Detail,
-    endpoints: Vec<String>,
+/// What is to be known of a run before anything else.
+fn head(page: &mut Document, manifest: &Manifest) {
+    if let RunState::Partial { why } = &manifest.progress {
+        page.says(format!("This run is partial: {why}"));
+    }
+    if let Some(shards) = words::shards(manifest) {
+        page.says(shards);
+    }
+    if let Some(line) = words::http2(manifest) {
+        page.says(line);
+    }
+    if let Some(first) = &manifest.repeats {
+        page.says(format!("The schedule of run {} ({}), sent again", first.id, first.url));
+    }
+    if let Some(label) = &manifest.label {
+        page.says(format!("Label: {label}"));
+    }
+    if let Some(protocol) = words::protocol(manifest) {
+        page.says(protocol);
+    }
+    for flag in &manifest.flags {
+        page.says(format!("Outside what was measured: {flag}"));
+    }
 }
 
-impl TextPage {
-    /// What was measured, and what is to be known of it before anything else.
-    fn head(&mut self, manifest: &Manifest) {
-        self.line(title(manifest));
-        if let RunState::Partial { why } = &manifest.progress {
-            self.line(format!("This run is partial: {why}"));
-        }
-        if let Some(shards) = words::shards(manifest) {
-            self.line(shards);
-        }
-        if let Some(line) = words::http2(manifest) {
-            self.wrapped(0, line);
-        }
-        if let Some(first) = &manifest.repeats {
-            self.line(format!("The schedule of run {} ({}), sent again", first.id, first.url));
-        }
-        if let Some(label) = &manifest.label {
-            self.line(format!("Label: {label}"));
-        }
-        if let Some(protocol) = words::protocol(manifest) {
-            self.wrapped(0, &protocol);
-        }
-        for flag in &manifest.flags {
-            self.wrapped(0, &format!("Outside what was measured: {flag}"));
-        }
+/// What the server and the network path say.
+fn beside(page: &mut Document, findings: &Findings) {
+    if let Some(told) = &findings.server {
+        let shown: Vec<u32> = detailed(findings).iter().map(|level| level.summary.level).collect();
+        page.section(server::heading(told), |section| section.list(server::lines(told, &shown)));
     }
-
-    /// What the server and the network path say.
-    fn beside(&mut self, findings: &Findings) {
-        if let Some(told) = &findings.server {
-            let shown: Vec<u32> = detailed(findings).iter().map(|level| level.summary.level).collect();
-            server::lines(told, &shown).iter().for_each(|(indent, line)| self.wrapped(*indent, line));
-            self.gap();
-        }
-        if let Some(found) = &findings.network {
-            network::lines(found).iter().for_each(|(indent, line)| self.wrapped(*indent, line));
-            self.gap();
-        }
+    if let Some(found) = &findings.network {
+        network::fill(page, found);
     }
+}
 
-    pub(crate) fn line(&mut self, line: impl AsRef<str>) {
-        self.text.push_str(line.as_ref());
-        self.text.push('\n');
-    }
-
-    pub(crate) fn gap(&mut self) {
-        self.text.push('\n');
-    }
-
-    /// Words at most [`words::WIDTH`] columns wide, indented.
-    pub(crate) fn wrapped(&mut self, indent: usize, sentence: &str) {
-        self.text.push_str(&words::wrap(indent, sentence));
-    }
-
-    fn lines_of(&mut self, lines: &CapacityLines) {
-        self.wrapped(0, &format!("Lines for {} traffic ({})", lines.traffic, words::mix(&lines.mix)));
+fn lines_of(page: &mut Document, lines: &CapacityLines, detail: Detail) {
+    let heading = format!("Lines for {} traffic ({})", lines.traffic, words::mix(&lines.mix));
+    page.section(heading, |section| {
         let named = words::named_lines(lines);
-        let widest = named.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
-        for (name, line) in named {
-            let (value, why) = words::line(line);
-            self.line(format!("  {name:<widest$}  {value}"));
-            if self.detail == Detail::Full {
-                self.wrapped(6, why);
-            }
+        let mut table = Table::new(&["<", "<"]);
+        named.iter().for_each(|(name, line)| table.row([name.as_str(), &words::line(line).0]));
+        section.table(table);
+        if detail == Detail::Full {
+            let why = |(name, line): &(String, &CapacityLine)| {
+                words::sentence(&format!("{name}: {}", words::line(line).1))
+            };
+            section.list(named.iter().map(why));
         }
-        if let plimsoll_measure::findings::CapacityLine::Found { load, .. } = &lines.onset {
+        if let CapacityLine::Found { load, .. } = &lines.onset {
             let same = words::load_words(load, lines.think_time_s);
             if !same.is_empty() {
-                self.wrapped(2, &format!("The onset in other words: {same}."));
+                section.says(format!("The onset in other words: {same}."));
             }
         }
-        if let Some(hold) = lines.hold.as_ref().filter(|_| self.detail == Detail::Full) {
-            let verdict = words::held(hold.verdict);
-            self.wrapped(
-                2,
-                &format!(
-                    "Held at {} for {}: {verdict}. {}",
-                    figure::per_second(hold.rate_per_s),
-                    words::time(hold.held_s),
-                    words::sentence(&hold.why)
-                ),
-            );
-        }
-    }
-
-    fn curve(&mut self, curve: &Curve) {
-        self.wrapped(
-            0,
-            &format!(
-                "Curve, {} traffic: {} in ms against offered load (zero contention: p{} {})",
-                curve.traffic,
-                curve.metric,
-                figure::centile(curve.percentile),
-                words::latency(&curve.zero_contention),
-            ),
-        );
-        if self.detail == Detail::Short {
-            return self.short_curve(curve);
-        }
-        let mut table = Table::new(&[
-            "offered/s",
-            "done/s",
-            "good/s",
-            "in flight",
-            "p50",
-            "p95",
-            "<p99 [95 %]",
-            "failed",
-            "<load",
-            "<budget",
-            "<trust",
-        ]);
-        for point in &curve.points {
-            table.row([
-                figure::number(point.offered_per_s),
-                point.achieved_per_s.map(figure::number).unwrap_or_default(),
-                point.good_per_s.map(figure::number).unwrap_or_default(),
-                figure::number(point.in_flight),
-                words::latency_cell(&point.p50).0,
-                words::latency_cell(&point.p95).0,
-                words::latency(&point.p99),
-                figure::percent(point.error_rate),
-                words::kept(point.stability).to_string(),
-                point.budget.map(|held| words::held(held).to_string()).unwrap_or_default(),
-                words::trust(point.trust).to_string(),
-            ]);
-        }
-        self.text.push_str(&table.render(2));
-    }
-
-    fn short_curve(&mut self, curve: &Curve) {
-        let mut table = Table::new(&["offered/s", "in flight", "p50", "<p99 [95 %]", "failed", "<"]);
-        for point in &curve.points {
-            // What is as it should be is not worth a word, and of what is invalid nothing else is.
-            let kept = Some(words::kept(point.stability)).filter(|_| point.stability != KeptUp::Stable);
-            let trust = Some(words::trust(point.trust)).filter(|_| point.trust != Trust::Valid);
-            let said: Vec<&str> = match point.trust {
-                Trust::Invalid => trust.into_iter().collect(),
-                _ => kept.into_iter().chain(point.budget.map(words::held)).chain(trust).collect(),
-            };
-            let failed = Some(figure::percent(point.error_rate)).filter(|_| point.error_rate > 0.0);
-            table.row([
-                figure::number(point.offered_per_s),
-                figure::number(point.in_flight),
-                words::latency_cell(&point.p50).0,
-                words::latency(&point.p99),
-                failed.unwrap_or_default(),
-                said.join(", "),
-            ]);
-        }
-        self.text.push_str(&table.render(2));
-    }
-
-    fn level(&mut self, level: &LevelFinding) {
-        let summary = &level.summary;
-        let window = format!(
-            "{} counted, {} cut as warm-up",
-            words::time(summary.window.length_s),
-            words::time(summary.window.warm_up_s)
-        );
-        self.line(format!("Level {}: {} · {window}", summary.level, words::level(summary)));
-        if let Some(cut) = summary.window.cut_words() {
-            self.wrapped(2, &cut);
-        }
-        self.counts(summary);
-        self.percentiles(summary);
-        let each = endpoints::table(summary, &self.endpoints);
-        if !each.is_empty() {
-            self.text.push_str(&each.render(2));
-        }
-        if let Some(budget) = &summary.budget {
-            self.budget(budget);
-        }
-    }
-
-    fn counts(&mut self, summary: &LevelSummary) {
-        let (counts, rates) = (&summary.counts, &summary.rates);
-        let mut ends = Vec::new();
-        for (how, n) in &counts.by_outcome {
-            ends.push(format!("{} {}", figure::count(*n), how.name().replace('_', " ")));
-        }
-        for (broken, n) in &counts.broken {
-            ends.push(format!("{} of them broken ({})", figure::count(*n), broken.name().replace('_', " ")));
-        }
-        self.wrapped(2, &format!("{}: {}", figure::counted(counts.requests, "request"), ends.join(", ")));
-        if let Some(sessions) = &summary.sessions {
-            self.wrapped(2, &words::sessions(sessions));
-            if let Some(tokens) = &sessions.tokens {
-                self.wrapped(4, &words::session_tokens(tokens));
-            }
-        }
-        for error in &counts.errors {
-            self.wrapped(4, &words::error(error));
-        }
-        if counts.attempts > counts.requests {
-            self.line(format!(
-                "  {} attempts, {} per request",
-                figure::count(counts.attempts),
-                figure::number(counts.amplification)
+        if let Some(hold) = lines.hold.as_ref().filter(|_| detail == Detail::Full) {
+            section.says(format!(
+                "Held at {} for {}: {}. {}",
+                figure::per_second(hold.rate_per_s),
+                words::time(hold.held_s),
+                words::held(hold.verdict),
+                words::sentence(&hold.why)
             ));
         }
-        let mut flow = vec![format!("offered {}", figure::per_second(rates.offered_per_s))];
-        if let Some(done) = rates.achieved_per_s.value() {
-            flow.push(format!("done {}", figure::per_second(done)));
+    });
+}
+
+fn curve(page: &mut Document, curve: &Curve, detail: Detail) {
+    let heading = format!(
+        "Curve, {} traffic: {} in ms against offered load (zero contention: p{} {})",
+        curve.traffic,
+        curve.metric,
+        figure::centile(curve.percentile),
+        words::latency(&curve.zero_contention),
+    );
+    let table = if detail == Detail::Short { short_curve(curve) } else { full_curve(curve) };
+    page.titled(heading, table);
+}
+
+fn full_curve(curve: &Curve) -> Table {
+    let columns = [
+        "offered/s",
+        "done/s",
+        "good/s",
+        "in flight",
+        "p50",
+        "p95",
+        "<p99 [95 %]",
+        "failed",
+        "<load",
+        "<budget",
+        "<trust",
+    ];
+    let mut table = Table::new(&columns);
+    for point in &curve.points {
+        table.row([
+            figure::number(point.offered_per_s),
+            point.achieved_per_s.map(figure::number).unwrap_or_default(),
+            point.good_per_s.map(figure::number).unwrap_or_default(),
+            figure::number(point.in_flight),
+            words::latency_cell(&point.p50).0,
+            words::latency_cell(&point.p95).0,
+            words::latency(&point.p99),
+            figure::percent(point.error_rate),
+            words::kept(point.stability).to_string(),
+            point.budget.map(|held| words::held(held).to_string()).unwrap_or_default(),
+            words::trust(point.trust).to_string(),
+        ]);
+    }
+    table
+}
+
+fn short_curve(curve: &Curve) -> Table {
+    let mut table = Table::new(&["offered/s", "in flight", "p50", "<p99 [95 %]", "failed", "<"]);
+    for point in &curve.points {
+        // What is as it should be is not worth a word, and of what is invalid nothing else is.
+        let kept = Some(words::kept(point.stability)).filter(|_| point.stability != KeptUp::Stable);
+        let trust = Some(words::trust(point.trust)).filter(|_| point.trust != Trust::Valid);
+        let said: Vec<&str> = match point.trust {
+            Trust::Invalid => trust.into_iter().collect(),
+            _ => kept.into_iter().chain(point.budget.map(words::held)).chain(trust).collect(),
+        };
+        let failed = Some(figure::percent(point.error_rate)).filter(|_| point.error_rate > 0.0);
+        table.row([
+            figure::number(point.offered_per_s),
+            figure::number(point.in_flight),
+            words::latency_cell(&point.p50).0,
+            words::latency(&point.p99),
+            failed.unwrap_or_default(),
+            said.join(", "),
+        ]);
+    }
+    table
+}
+
+fn level(page: &mut Document, level: &LevelFinding, endpoints: &[String], detail: Detail) {
+    let summary = &level.summary;
+    let window = format!(
+        "{} counted, {} cut as warm-up",
+        words::time(summary.window.length_s),
+        words::time(summary.window.warm_up_s)
+    );
+    page.section(format!("Level {}: {} · {window}", summary.level, words::level(summary)), |section| {
+        section.list(summary.window.cut_words());
+        counts(section, summary);
+        percentiles(section, summary, detail);
+        section.table(endpoints::table(summary, endpoints));
+        if let Some(budget) = &summary.budget {
+            let verdict = words::marked(words::held(budget.verdict));
+            section.titled(format!("Budget “{}”: {verdict}", budget.name), budget_table(budget));
         }
-        if let Some(good) = rates.good_per_s.as_ref().and_then(Reading::value) {
-            flow.push(format!("good {}", figure::per_second(good)));
+    });
+}
+
+fn counts(page: &mut Document, summary: &LevelSummary) {
+    let (counts, rates) = (&summary.counts, &summary.rates);
+    let mut ends = Vec::new();
+    for (how, n) in &counts.by_outcome {
+        ends.push(format!("{} {}", figure::count(*n), how.name().replace('_', " ")));
+    }
+    for (broken, n) in &counts.broken {
+        ends.push(format!("{} of them broken ({})", figure::count(*n), broken.name().replace('_', " ")));
+    }
+    page.says(format!("{}: {}", figure::counted(counts.requests, "request"), ends.join(", ")));
+    if let Some(sessions) = &summary.sessions {
+        page.says(words::sessions(sessions));
+        if let Some(tokens) = &sessions.tokens {
+            page.says(words::session_tokens(tokens));
         }
-        if let Some(tokens) = rates.output_tokens_per_s.as_ref().and_then(Reading::value) {
-            flow.push(format!("{} output tokens/s ({})", figure::number(tokens), rates.tokens_from));
-        }
-        if let Some(items) = rates.items_per_s.as_ref().and_then(Reading::value) {
-            flow.push(format!("{} items/s", figure::number(items)));
-        }
-        for (rate, what) in [
-            (&rates.documents_per_s, "documents/s"),
-            (&rates.images_per_s, "images/s"),
-            (&rates.audio_s_per_s, "s of sound/s"),
-        ] {
-            if let Some(rate) = rate.as_ref().and_then(Reading::value) {
-                flow.push(format!("{} {what}", figure::number(rate)));
-            }
-        }
-        flow.push(format!(
-            "{} in flight (max {})",
-            figure::number(summary.concurrency.mean),
-            summary.concurrency.max
+    }
+    for error in &counts.errors {
+        page.says(words::error(error));
+    }
+    if counts.attempts > counts.requests {
+        page.says(format!(
+            "{} attempts, {} per request",
+            figure::count(counts.attempts),
+            figure::number(counts.amplification)
         ));
-        flow.push(words::kept(summary.stability.verdict).to_string());
-        self.wrapped(2, &flow.join(" · "));
     }
+    let mut flow = vec![format!("offered {}", figure::per_second(rates.offered_per_s))];
+    if let Some(done) = rates.achieved_per_s.value() {
+        flow.push(format!("done {}", figure::per_second(done)));
+    }
+    if let Some(good) = rates.good_per_s.as_ref().and_then(Reading::value) {
+        flow.push(format!("good {}", figure::per_second(good)));
+    }
+    if let Some(tokens) = rates.output_tokens_per_s.as_ref().and_then(Reading::value) {
+        flow.push(format!("{} output tokens/s ({})", figure::number(tokens), rates.tokens_from));
+    }
+    if let Some(items) = rates.items_per_s.as_ref().and_then(Reading::value) {
+        flow.push(format!("{} items/s", figure::number(items)));
+    }
+    for (rate, what) in [
+        (&rates.documents_per_s, "documents/s"),
+        (&rates.images_per_s, "images/s"),
+        (&rates.audio_s_per_s, "s of sound/s"),
+    ] {
+        if let Some(rate) = rate.as_ref().and_then(Reading::value) {
+            flow.push(format!("{} {what}", figure::number(rate)));
+        }
+    }
+    flow.push(format!(
+        "{} in flight (max {})",
+        figure::number(summary.concurrency.mean),
+        summary.concurrency.max
+    ));
+    flow.push(words::kept(summary.stability.verdict).to_string());
+    page.says(flow.join(" · "));
+}
 
-    fn percentiles(&mut self, summary: &LevelSummary) {
-        let mut table = Table::new(&["<ms [95 %]", "n", "<p50", "<p90", "<p95", "<p99", "<p99.9", "max"]);
-        let (mut marked, mut dash) = (false, None);
-        let all = summary.latency.all();
-        let leads = |set: &&&Percentiles| LEADING.contains(&set.metric.as_str());
-        let short = self.detail == Detail::Short && all.iter().any(|set| leads(&set));
-        for set in all.iter().filter(|set| !short || leads(set)) {
-            let shown = if short { IN_SHORT } else { usize::MAX };
-            for mut row in [percentile_row(set), interval_row(set)] {
-                if short {
-                    // A screen has no room for each metric's own n: the requests stand above. An empty column is left out.
-                    row[1].clear();
-                    row.truncate(2 + IN_SHORT);
-                }
-                table.row(row);
+fn percentiles(page: &mut Document, summary: &LevelSummary, detail: Detail) {
+    let mut table = Table::new(&["<ms [95 %]", "n", "<p50", "<p90", "<p95", "<p99", "<p99.9", "max"]);
+    let (mut marked, mut dash) = (false, None);
+    let all = summary.latency.all();
+    let leads = |set: &&&Percentiles| LEADING.contains(&set.metric.as_str());
+    let short = detail == Detail::Short && all.iter().any(|set| leads(&set));
+    for set in all.iter().filter(|set| !short || leads(set)) {
+        let shown = if short { IN_SHORT } else { usize::MAX };
+        for mut row in [percentile_row(set), interval_row(set)] {
+            if short {
+                // A screen has no room for each metric's own n: the requests stand above. An empty column is left out.
+                row[1].clear();
+                row.truncate(2 + IN_SHORT);
             }
-            for (p, reading) in set.rows().into_iter().take(shown) {
-                marked |= reading.estimate().is_none() && reading.seen().is_some();
-                if let (Reading::Refused { why, seen: None, .. }, None) = (reading, &dash) {
-                    dash = Some(format!("–: {} p{} {why}", set.metric, figure::centile(p)));
-                }
+            table.row(row);
+        }
+        for (p, reading) in set.rows().into_iter().take(shown) {
+            marked |= reading.estimate().is_none() && reading.seen().is_some();
+            if let (Reading::Refused { why, seen: None, .. }, None) = (reading, &dash) {
+                dash = Some(format!("–: {} p{} {why}", set.metric, figure::centile(p)));
             }
         }
-        self.text.push_str(&table.render(2));
-        if marked {
-            self.wrapped(2, words::FEW_SAYS);
-        }
-        if let Some(dash) = dash {
-            self.wrapped(2, &dash);
-        }
-        if let Some(longer) = words::settles_in(summary, short) {
-            self.wrapped(2, &longer);
-        }
-        if let Some(itl) = summary.latency.itl.as_ref().filter(|_| !short) {
-            let exact = figure::percent(itl.exact_share);
-            self.wrapped(
-                2,
-                &format!("itl: tokens per event by {}; {exact} of its gaps are exact", itl.rule.name()),
-            );
-        }
     }
-
-    fn budget(&mut self, budget: &BudgetFinding) {
-        self.wrapped(2, &format!("Budget “{}”: {}", budget.name, words::marked(words::held(budget.verdict))));
-        let mut table = Table::new(&["<", "<ceiling", "<measured", "<share over [95 %]", "allowed", "<"]);
-        for row in &budget.rows {
-            table.row(budget_cells(row));
-        }
-        let rendered = table.render(4);
-        self.text.push_str(&rendered);
+    page.table(table);
+    if marked {
+        page.says(words::FEW_SAYS);
     }
+    if let Some(dash) = dash {
+        page.says(dash);
+    }
+    if let Some(longer) = words::settles_in(summary, short) {
+        page.says(longer);
+    }
+    if let Some(itl) = summary.latency.itl.as_ref().filter(|_| !short) {
+        let exact = figure::percent(itl.exact_share);
+        page.says(format!("itl: tokens per event by {}; {exact} of its gaps are exact", itl.rule.name()));
+    }
+}
 
-    fn validity(&mut self, validity: &Validity) {
-        self.line(format!("Trust: {}", words::marked(words::trust(validity.verdict))));
+fn validity(page: &mut Document, validity: &Validity, detail: Detail) {
+    let verdict = words::marked(words::trust(validity.verdict));
+    page.section(format!("Trust: {verdict}"), |section| {
         for words::Group { worst, levels } in words::grouped(&validity.reasons) {
-            self.wrapped(
-                2,
-                &format!(
-                    "{} · {} {levels}: {}. {} {}",
-                    words::trust(worst.verdict),
-                    worst.check.replace('_', " "),
-                    worst.figure.trim_end_matches('.'),
-                    words::sentence(&worst.means),
-                    words::sentence(&worst.advice)
-                ),
-            );
+            section.says(format!(
+                "{} · {} {levels}: {}. {} {}",
+                words::trust(worst.verdict),
+                worst.check.replace('_', " "),
+                worst.figure.trim_end_matches('.'),
+                words::sentence(&worst.means),
+                words::sentence(&worst.advice)
+            ));
         }
-        if !validity.passed.is_empty() && self.detail == Detail::Full {
-            let checks: Vec<String> =
-                validity.passed.iter().map(|passed| passed.check.replace('_', " ")).collect();
-            self.wrapped(2, &format!("Checked and fine: {}", checks.join(", ")));
-            for passed in &validity.passed {
-                if let Some(note) = &passed.note {
-                    self.wrapped(2, &format!("{}: {note}", passed.check.replace('_', " ")));
-                }
-            }
+        if validity.passed.is_empty() || detail == Detail::Short {
+            return;
         }
-    }
+        let name = |passed: &Passed| passed.check.replace('_', " ");
+        let checks: Vec<String> = validity.passed.iter().map(name).collect();
+        section.says(format!("Checked and fine: {}", checks.join(", ")));
+        let notes = validity.passed.iter().filter_map(|passed| Some((passed, passed.note.as_ref()?)));
+        section.list(notes.map(|(passed, note)| format!("{}: {note}", name(passed))));
+    });
 }
 
 /// The metrics that a person asks for first: of others `--details`.
@@ -456,8 +394,15 @@ fn interval_row(set: &Percentiles) -> Vec<String> {
     cells
 }
 
-/// The cells of one ceiling of a budget.
-pub(crate) fn budget_cells(row: &plimsoll_measure::findings::BudgetRow) -> Vec<String> {
+/// The ceilings of a budget.
+pub(crate) fn budget_table(budget: &BudgetFinding) -> Table {
+    let mut table =
+        Table::new(&["<metric", "<ceiling", "<measured", "<share over [95 %]", "allowed", "<verdict"]);
+    budget.rows.iter().for_each(|row| table.row(budget_cells(row)));
+    table
+}
+
+fn budget_cells(row: &plimsoll_measure::findings::BudgetRow) -> Vec<String> {
     let is_share = row.metric == "error_rate";
     let spell = |value: f64| if is_share { figure::percent(value) } else { words::time(value) };
     let name = if is_share {

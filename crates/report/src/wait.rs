@@ -1,5 +1,8 @@
-//! Where the time of a run's requests went, for a terminal: the parts with how each is known, the tail, the ceilings, the slices.
+//! Where the time of a run's requests went: the parts with how each is known, the tail, the ceilings, the slices.
+//!
+//! What was inferred is hatched in a page's bars and stands with its bounds in the table.
 
+use maud::{Markup, html};
 use plimsoll_profile::infer::{
     Basis, Bounded, PartCeiling, PartFinding, PartSlice, WaitFinding, WaitPart, WaitSource, WholeAnswers,
 };
@@ -7,65 +10,56 @@ use plimsoll_profile::infer::{
 use plimsoll_measure::findings::{Held, Reading};
 use plimsoll_profile::DurationFigures;
 
+use crate::document::Document;
 use crate::figure::counted;
+use crate::html::bars::{BARS_CSS, Piece, bar};
 use crate::table::Table;
-use crate::text::TextPage;
 use crate::{figure, words};
 
 /// Share of a time under which a part is not named in a sentence.
 const NAMED: f64 = 0.01;
 
-/// The levels of a run, one after the other.
+/// The levels of a run, one after the other, as text.
 pub fn render(name: &str, levels: &[WaitFinding]) -> String {
-    let mut page = TextPage::default();
-    page.line(format!("Where the time went in {name}"));
-    for level in levels {
-        page.gap();
-        one(&mut page, level);
-    }
-    page.text.trim_end().to_string()
+    document(levels).text(&format!("Where the time went in {name}"))
 }
 
-fn one(page: &mut TextPage, found: &WaitFinding) {
-    page.wrapped(0, &head(found));
-    for sentence in says(found) {
-        page.wrapped(2, &sentence);
+/// The same as a page.
+pub fn page(name: &str, levels: &[WaitFinding]) -> String {
+    let heading = format!("Where the time went in {name}");
+    document(levels).page(&format!("Plimsoll profile: {name}"), &heading.into(), BARS_CSS)
+}
+
+fn document(levels: &[WaitFinding]) -> Document {
+    let mut document = Document::default();
+    for found in levels {
+        document.section(head(found), |section| level(section, found));
     }
+    document
+}
+
+fn level(section: &mut Document, found: &WaitFinding) {
+    section.verdict(&says(found));
     if let Some(answers) = &found.answers {
-        page.gap();
-        page.text.push_str(&of_answers(answers).render(2));
-        page.gap();
-        answers.notes.iter().for_each(|note| page.wrapped(2, &format!("Note: {note}.")));
+        section.titled("What each part takes", of_answers(answers));
+        section.notes(answers.notes.iter().cloned());
     }
     if found.requests == 0 {
         return;
     }
-    let mut table = |title: Option<&str>, table: &Table| {
-        if !table.is_empty() {
-            page.gap();
-            title.into_iter().for_each(|title| page.line(format!("  {title}")));
-            page.text.push_str(&table.render(if title.is_some() { 4 } else { 2 }));
-        }
-    };
-    table(None, &parts(found));
-    table(None, &bounds(found));
-    table(None, &intervals(found));
-    table(Some(SLICES), &slices(&found.slices));
-    table(Some(CEILINGS), &ceilings(found));
-    page.gap();
-    for note in found.notes.iter().cloned().chain(dashes(found)) {
-        page.wrapped(2, &format!("Note: {note}."));
-    }
+    section.drawn(bars(found));
+    section.titled("What each part takes", parts(found));
+    section.titled("How far an inferred part may be off", bounds(found));
+    section.titled("What other requests of this load would show", intervals(found));
+    section.titled("Slices of the budget", slices(&found.slices));
+    let faster = "If a part were faster (service times alone; a shorter queue is not counted)";
+    section.titled(faster, ceilings(found));
+    let own: &[String] = if found.answers.is_some() { &[] } else { &found.notes };
+    section.notes(own.iter().cloned().chain(dashes(found)));
 }
 
-/// Over the slices, here and on the page.
-pub(crate) const SLICES: &str = "Slices of the budget";
-/// Over what faster parts would bring.
-pub(crate) const CEILINGS: &str =
-    "If a part were faster (service times alone; a shorter queue is not counted)";
-
 /// What the level is, and where the split comes from.
-pub(crate) fn head(found: &WaitFinding) -> String {
+fn head(found: &WaitFinding) -> String {
     if let Some(answers) = &found.answers {
         return format!(
             "Level {}: {} answered whole; the means of its stages as the server tells them",
@@ -100,7 +94,7 @@ pub(crate) fn head(found: &WaitFinding) -> String {
 }
 
 /// What it amounts to, in sentences: where the time went, and what the slowest spent more of.
-pub(crate) fn says(found: &WaitFinding) -> Vec<String> {
+fn says(found: &WaitFinding) -> Vec<String> {
     if let Some(answers) = &found.answers {
         let mut large: Vec<_> = answers.parts.iter().filter(|part| part.share.abs() >= NAMED).collect();
         large.sort_by(|a, b| b.share.total_cmp(&a.share));
@@ -150,7 +144,7 @@ pub(crate) fn says(found: &WaitFinding) -> Vec<String> {
 }
 
 /// What a sentence or a bar is made of: the parts, and those that nothing tells apart as one.
-pub(crate) fn shown(found: &WaitFinding) -> Vec<&PartFinding> {
+fn shown(found: &WaitFinding) -> Vec<&PartFinding> {
     let mut all: Vec<&PartFinding> = Vec::new();
     for part in &found.parts {
         match part.basis {
@@ -167,7 +161,7 @@ fn joined(parts: &[String], none: &str) -> String {
 }
 
 /// A part's name within a sentence. Several together have the place of the last of them, and are measured, which none of them is alone.
-pub(crate) fn short(part: &PartFinding) -> &'static str {
+fn short(part: &PartFinding) -> &'static str {
     match (part.part, part.basis) {
         (WaitPart::Prefill, Basis::Measured) => WAIT,
         (WaitPart::Queue, Basis::Measured) => BEFORE_PROMPT,
@@ -199,7 +193,7 @@ const WAIT: &str = "sent to first token";
 /// What stands before the prompt, where the server tells the prompt alone.
 const BEFORE_PROMPT: &str = "front and queue";
 
-pub(crate) fn name_of(part: WaitPart) -> &'static str {
+fn name_of(part: WaitPart) -> &'static str {
     match part {
         WaitPart::ClientWait => "client wait",
         WaitPart::Connect => "connect",
@@ -211,7 +205,7 @@ pub(crate) fn name_of(part: WaitPart) -> &'static str {
     }
 }
 
-pub(crate) fn seconds(s: f64) -> String {
+fn seconds(s: f64) -> String {
     figure::duration_ns(1e9 * s)
 }
 
@@ -242,13 +236,98 @@ fn named(found: &WaitFinding) -> Vec<(&'static str, &PartFinding)> {
     parts.chain(untold).chain(wait).chain(whole).collect()
 }
 
+/// The middle fifth, the mean and the slowest to one scale; of too few requests for a tail, the mean.
+fn bars(found: &WaitFinding) -> Markup {
+    let shown = shown(found);
+    let whole = found.whole.as_ref();
+    let mean_s = whole.and_then(|whole| whole.mean).map_or(0.0, |mean| mean.value);
+    let mean = |part: &PartFinding| part.mean.map_or(0.0, |mean| mean.value);
+    let slow = |part: &PartFinding| {
+        part.share_of_slowest.unwrap_or_default() * found.bands.map_or(0.0, |bands| bands.slowest_s)
+    };
+    let middle = |part: &PartFinding| (slow(part) - part.slowest_over_middle_s.unwrap_or_default()).max(0.0);
+    let widest = found.bands.map_or(mean_s, |bands| bands.slowest_s.max(mean_s)).max(1e-9);
+    // A part that has no visible box has no place in the legend.
+    let drawn: Vec<&&PartFinding> =
+        shown.iter().filter(|part| mean(part).max(slow(part)) > 1e-3 * widest).collect();
+    let inferred = drawn.iter().any(|part| part.basis == Basis::Inferred);
+    html! {
+        div.bands {
+            @if let Some(bands) = found.bands {
+                (stacked("middle fifth", &shown, &middle, (bands.middle_s, widest)))
+                (stacked("all, mean", &shown, &mean, (mean_s, widest)))
+                (stacked(&format!("slowest {}", bands.slowest_requests), &shown, &slow, (bands.slowest_s, widest)))
+            } @else {
+                (stacked("all, mean", &shown, &mean, (mean_s, widest)))
+            }
+            @if let Some((first, first_s)) = until_first(&shown, &mean) {
+                (stacked("to first token", &first, &mean, (first_s, first_s)))
+            }
+        }
+        p.legend {
+            @for part in &drawn { span {
+                i.swatch.inferred[part.basis == Basis::Inferred] style=(format!("background-color:{}", colour(part))) {}
+                (short(part)) " " span.soft { (part.basis.word()) }
+            } }
+        }
+        p.small.soft {
+            @if until_first(&shown, &mean).is_some() { "The last bar has a scale of its own. " }
+            @if inferred { "Hatched: inferred. How far off it may be stands in the tables." }
+        }
+    }
+}
+
+/// What stands before the first token, drawn again to its own scale: beside a long answer it is too thin to be read.
+fn until_first<'a>(
+    shown: &[&'a PartFinding],
+    mean: &dyn Fn(&PartFinding) -> f64,
+) -> Option<(Vec<&'a PartFinding>, f64)> {
+    let first: Vec<&PartFinding> = shown
+        .iter()
+        .copied()
+        .filter(|part| !matches!(part.part, WaitPart::Decode | WaitPart::Tail))
+        .collect();
+    let first_s: f64 = first.iter().map(|part| mean(part)).sum();
+    let several = first.iter().filter(|part| mean(part) > 0.0).count() > 1;
+    several.then_some((first, first_s))
+}
+
+fn stacked(
+    name: &str,
+    parts: &[&PartFinding],
+    of: &dyn Fn(&PartFinding) -> f64,
+    (total_s, widest_s): (f64, f64),
+) -> Markup {
+    let piece = |part: &&PartFinding| Piece {
+        says: format!("{} {}, {}", short(part), seconds(of(part)), part.basis.word()),
+        colour: colour(part),
+        share: of(part) / widest_s,
+        inferred: part.basis == Basis::Inferred,
+    };
+    bar(name, parts.iter().map(piece), &seconds(total_s))
+}
+
+/// The colours of a profile's page; what nothing tells apart has nobody's.
+fn colour(part: &PartFinding) -> &'static str {
+    match (part.part, part.basis) {
+        (WaitPart::Queue | WaitPart::Prefill, Basis::Measured) => "#a8a8a8",
+        (WaitPart::ClientWait, _) => "#7a8ca3",
+        (WaitPart::Connect, _) => "#9aa86b",
+        (WaitPart::Front, _) => "#8f7fc4",
+        (WaitPart::Queue, _) => "#d9534f",
+        (WaitPart::Prefill, _) => "#2f6fb5",
+        (WaitPart::Decode, _) => "#6ba4df",
+        (WaitPart::Tail, _) => "#e39b4d",
+    }
+}
+
 /// How a part is known.
-pub(crate) fn known(part: &PartFinding) -> String {
+fn known(part: &PartFinding) -> String {
     if part.mean_told { "inferred, mean reported".into() } else { part.basis.word().to_string() }
 }
 
 /// Where a mean request went that was answered whole.
-pub(crate) fn of_answers(answers: &WholeAnswers) -> Table {
+fn of_answers(answers: &WholeAnswers) -> Table {
     let mut table = Table::new(&["<part", "<known", "mean", "share"]);
     for part in &answers.parts {
         let known = if part.reported { "reported, mean" } else { "measured, mean" };
@@ -262,7 +341,7 @@ pub(crate) fn of_answers(answers: &WholeAnswers) -> Table {
 }
 
 /// The parts and what each took.
-pub(crate) fn parts(found: &WaitFinding) -> Table {
+fn parts(found: &WaitFinding) -> Table {
     let slowest = match found.bands {
         // Of few requests five are more than a hundredth.
         Some(bands) if bands.slowest_requests * 100 > found.requests + 100 => {
@@ -294,7 +373,7 @@ fn signed(s: f64) -> String {
 }
 
 /// The error bounds of what was inferred.
-pub(crate) fn bounds(found: &WaitFinding) -> Table {
+fn bounds(found: &WaitFinding) -> Table {
     let mut table = Table::new(&["<inferred: lies between", "mean", "p50", "p95", "p99"]);
     for part in found.parts.iter().filter(|part| part.basis == Basis::Inferred) {
         let range = |value: Option<Bounded>| match value {
@@ -307,7 +386,7 @@ pub(crate) fn bounds(found: &WaitFinding) -> Table {
 }
 
 /// The intervals of every part that is known; empty where there are too few requests for any.
-pub(crate) fn intervals(found: &WaitFinding) -> Table {
+fn intervals(found: &WaitFinding) -> Table {
     let mut table = Table::new(&["<95 % interval", "mean", "p50", "p95", "p99"]);
     let range = |reading: &Reading| match reading.estimate() {
         Some(of) => format!("{} … {}", seconds(of.lower), seconds(of.upper)),
@@ -327,7 +406,7 @@ pub(crate) fn intervals(found: &WaitFinding) -> Table {
 }
 
 /// Why a figure is a dash.
-pub(crate) fn dashes(found: &WaitFinding) -> Option<String> {
+fn dashes(found: &WaitFinding) -> Option<String> {
     let times = || named(found).into_iter().filter_map(|(_, part)| part.sampled.as_ref());
     let mut readings = times().flat_map(|times| [&times.mean, &times.p50, &times.p95, &times.p99]);
     readings.find_map(|reading| match reading {
@@ -337,7 +416,7 @@ pub(crate) fn dashes(found: &WaitFinding) -> Option<String> {
 }
 
 /// The parts held to their slices.
-pub(crate) fn slices(slices: &[PartSlice]) -> Table {
+fn slices(slices: &[PartSlice]) -> Table {
     let mut table = Table::new(&[
         "<slice",
         "given",
@@ -377,7 +456,7 @@ pub(crate) fn slices(slices: &[PartSlice]) -> Table {
 }
 
 /// One row per part, one column per factor: what is saved of the mean, and the p99 where the part takes no time.
-pub(crate) fn ceilings(found: &WaitFinding) -> Table {
+fn ceilings(found: &WaitFinding) -> Table {
     let ceilings: &[PartCeiling] = &found.ceilings;
     let p99_known = found.whole.as_ref().is_some_and(|whole| figures(whole)[3].is_some());
     let factors: Vec<Option<f64>> = ceilings

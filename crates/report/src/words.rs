@@ -8,6 +8,7 @@ use plimsoll_measure::sweep::SATURATED_GROWTH;
 use plimsoll_model::{Load, Manifest, SizeUnit};
 
 use crate::figure;
+use crate::table::Table;
 
 /// Seconds as milliseconds, without the unit.
 pub fn ms(seconds: f64) -> String {
@@ -212,8 +213,10 @@ pub fn session_tokens(tokens: &SessionTokens) -> String {
     parts.join(", ")
 }
 
-/// The same as rows: what, the mean of a session, the share of its prompt.
-pub fn session_rows(tokens: &SessionTokens, rates: &Rates) -> Vec<[String; 3]> {
+/// The same as a table: what, the mean of a session, the share of its prompt.
+pub(crate) fn session_table(counts: &SessionCounts, rates: &Rates) -> Table {
+    let mut table = Table::new(&["<of a session", "mean", "share"]);
+    let Some(tokens) = &counts.tokens else { return table };
     let share = |part: f64| figure::percent(part / tokens.prompt.max(1.0));
     let part =
         |what: &str, part: Option<f64>| part.map(|part| [what.to_owned(), figure::number(part), share(part)]);
@@ -230,7 +233,8 @@ pub fn session_rows(tokens: &SessionTokens, rates: &Rates) -> Vec<[String; 3]> {
             .and_then(Reading::value)
             .and_then(|rate| plain("ended well, 1/s", rate)),
     ];
-    rows.into_iter().flatten().collect()
+    rows.into_iter().flatten().for_each(|row| table.row(row));
+    table
 }
 
 /// The same load in tokens, requests in flight and users.

@@ -57,7 +57,7 @@ fn of_run(dir: &Path, args: &ColdStartArgs) -> Result<Exit, Stop> {
         )));
     };
     match args.output.format {
-        Format::Text => out::line(&plimsoll_report::cold_start::render(found).join("\n")),
+        Format::Text => out::line(&plimsoll_report::cold_start::render(found)),
         Format::Json => out::json(found),
     }
     Ok(match found.verdict {

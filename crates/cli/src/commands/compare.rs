@@ -113,7 +113,7 @@ fn of_stretches(
 /// Writes the page of --html.
 pub fn page(args: &JudgedArgs, names: &[String; 2], comparison: &Comparison) -> Result<(), Stop> {
     let Some(path) = &args.html else { return Ok(()) };
-    let text = plimsoll_report::html::compare::render((&names[0], &names[1]), comparison);
+    let text = plimsoll_report::compare::page((&names[0], &names[1]), comparison);
     out::file(path, text)
 }
 

@@ -54,7 +54,7 @@ pub fn run(args: &ProfileArgs) -> Result<Exit, Stop> {
         Format::Json => out::json(&finding),
     }
     if let Some(path) = &args.html {
-        write_page(path, &plimsoll_report::html::profile::render(&name, &finding))?;
+        write_page(path, &plimsoll_report::profile::page(&name, &finding))?;
     }
     Ok(exit(&finding))
 }
@@ -80,7 +80,7 @@ fn timeline(args: &ProfileArgs) -> Result<Exit, Stop> {
         Format::Json => out::json(&finding),
     }
     if let Some(path) = &args.html {
-        write_page(path, &plimsoll_report::html::device::render(&name, &finding))?;
+        write_page(path, &plimsoll_report::device::page(&name, &finding))?;
     }
     Ok(Exit::Done)
 }

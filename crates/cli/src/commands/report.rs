@@ -19,7 +19,7 @@ pub fn run(args: &ReportArgs) -> Result<Exit, Stop> {
     out::place_for(args.out.as_deref())?;
     if let Some(window) = PageWindow::read(&args.run)? {
         let name = args.run.display().to_string();
-        let page = plimsoll_report::html::diagnose::render(&name, &window.diagnosis(None), &[]);
+        let page = plimsoll_report::diagnose::page(&name, &window.diagnosis(None), &[]);
         out::line(&save(&args.run, args.out.as_deref(), page)?.display().to_string());
         return Ok(Exit::Done);
     }

@@ -10,7 +10,7 @@ use plimsoll_judge::budget::StageBudget;
 use plimsoll_measure::findings::{Held, LevelFinding};
 use plimsoll_model::{At, Attempt, Level, Load};
 use plimsoll_profile::infer::{self, Floor, SplitCase, ToldStages, WaitFinding, WaitPart};
-use plimsoll_report::{html, text, wait};
+use plimsoll_report::{text, wait};
 use serde_json::json;
 
 use crate::exit::{Exit, Stop};
@@ -34,7 +34,7 @@ pub fn run(args: &ProfileArgs, dir: &Path) -> Result<Exit, Stop> {
         Format::Json => out::json(&json!({ "run": name, "levels": found })),
     }
     if let Some(path) = &args.html {
-        super::profile::write_page(path, &html::wait::render(&name, &found))?;
+        super::profile::write_page(path, &wait::page(&name, &found))?;
     }
     Ok(exit(&found))
 }

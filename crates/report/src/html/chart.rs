@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use maud::{Markup, html};
 use serde::Serialize;
 
 /// One chart.
@@ -114,3 +115,10 @@ pub struct Shade {
 
 /// Every chart of a page by the id of the element it is drawn into.
 pub type Charts = BTreeMap<String, Chart>;
+
+/// The place of a chart on a page, where there is one of that name.
+pub(crate) fn place(charts: &Charts, id: &str, title: &str) -> Markup {
+    html! { @if charts.contains_key(id) {
+        div.chart { div.title { (title) } div id=(id) role="img" aria-label=(title) {} }
+    } }
+}

@@ -3,33 +3,28 @@
 //! Styles, scripts and data are inside the file; a content-security policy forbids the network. Every figure stands in
 //! a table; the charts (uPlot, vendored, MIT) only show it again. Text is escaped by maud.
 
+pub(crate) mod bars;
 pub mod chart;
 mod charts;
-pub mod compare;
-pub mod device;
-pub mod diagnose;
 mod mark;
-mod page;
-pub mod plan;
-pub mod profile;
-pub mod selftest;
+pub(crate) mod page;
+pub(crate) mod plan_charts;
 mod server;
-pub mod wait;
 
 use maud::{Markup, PreEscaped, html};
 use plimsoll_diagnose::Diagnosis;
 use plimsoll_diagnose::active::tell::Tried;
-use plimsoll_measure::findings::{
-    CapacityLines, Curve, Findings, LevelFinding, LevelSummary, Reading, Validity,
-};
+use plimsoll_measure::findings::{CapacityLines, Curve, Findings, LevelFinding, LevelSummary, Validity};
 use plimsoll_model::{Manifest, RunState};
 use plimsoll_plan::finding::PlanFinding;
 
-use self::page::page;
+use self::chart::{Charts, place};
+use crate::document::{Document, Phrase, latency};
 use crate::figure::centile;
 use crate::headline::headline;
-use crate::text::{budget_cells, detailed};
-use crate::{cost, endpoints, figure, words};
+use crate::table::Table;
+use crate::text::{budget_table, detailed};
+use crate::{cold_start, cost, diagnose, endpoints, figure, network, plan, words};
 
 /// What stands on a run's page beside what the run itself says.
 #[derive(Copy, Clone, Default)]
@@ -45,124 +40,61 @@ pub fn render(manifest: &Manifest, findings: &Findings, beside: Beside<'_>) -> S
     let Beside { diagnosed, planned } = beside;
     let mut charts = charts::all(findings);
     server::charts(findings, &mut charts);
-    charts.extend(planned.map(plan::charts).unwrap_or_default());
+    charts.extend(planned.map(plan_charts::of).unwrap_or_default());
     let shown = detailed(findings);
+    let mut page = Document::default();
+    head(&mut page, manifest, findings);
+    if let Some((diagnosis, tried)) = diagnosed {
+        page.section("Diagnosis", |section| diagnose::fill(section, &manifest.target.url, diagnosis, tried));
+    }
+    if let Some(found) = &findings.cold_start {
+        cold_start::fill(&mut page, found);
+    }
+    findings.lines.iter().for_each(|lines| lines_section(&mut page, lines));
+    findings.curves.iter().enumerate().for_each(|(i, curve)| curve_section(&mut page, i, curve, &charts));
+    if let Some(planned) = planned {
+        plan::beside(&mut page, planned, &charts);
+    }
     let endpoints = endpoints::of(manifest);
-    let content = html! {
-        (head(manifest, findings))
-        @if let Some((diagnosis, tried)) = diagnosed { (diagnose::section(diagnosis, tried)) }
-        @for lines in &findings.lines { (lines_section(lines)) }
-        @for (i, curve) in findings.curves.iter().enumerate() {
-            (curve_section(i, curve, charts.contains_key(&format!("curve-{i}"))))
-        }
-        @if let Some(planned) = planned { (plan::section(planned, &charts)) }
-        @for level in &shown { (level_section(level, &endpoints, &charts)) }
-        @if findings.levels.len() > shown.len() { (levels_table(findings)) }
-        (server::section(findings, &charts))
-        (network_section(findings))
-        (cost_section(findings))
-        (validity_section(&findings.validity))
-        (generator_section(findings))
-        (run_section(manifest))
-    };
-    let css = if planned.is_some() { plan::CSS } else { "" };
-    page(&format!("Plimsoll: {}", manifest.target.url), css, Some(&charts), &content)
+    shown.iter().for_each(|level| level_section(&mut page, level, &endpoints, &charts));
+    if findings.levels.len() > shown.len() {
+        levels_section(&mut page, findings);
+    }
+    server::section(&mut page, findings, &charts);
+    if let Some(found) = &findings.network {
+        network::fill(&mut page, found);
+    }
+    if let Some(found) = &findings.cost {
+        cost::fill(&mut page, found, findings);
+    }
+    validity_section(&mut page, &findings.validity);
+    generator_section(&mut page, findings);
+    run_section(&mut page, manifest);
+    let title = Phrase::from(format!("Load line of {}", endpoints::title(manifest)));
+    page.charted(&format!("Plimsoll: {}", manifest.target.url), &title, &charts)
 }
 
-fn head(manifest: &Manifest, findings: &Findings) -> Markup {
+fn head(page: &mut Document, manifest: &Manifest, findings: &Findings) {
     let trust = words::trust(findings.validity.verdict);
     let model = manifest.target.facts.get("model").and_then(Option::as_deref);
-    html! {
-        header {
-            h1 { "Load line of " (endpoints::title(manifest)) }
-            p.soft {
-                @if let Some(model) = model { "model " (model) " · " }
-                (manifest.kind) @if manifest.time == plimsoll_model::run::Time::Virtual { " in virtual time" } " · " (figure::date(manifest.clock.realtime_ns)) " · " (manifest.tool) " "
-                span.badge.(trust) { "measurement " (trust) }
-            }
-            @if let Some(protocol) = words::protocol(manifest) { p.soft { (protocol) } }
-            @if let Some(shards) = words::shards(manifest) { p.soft { (shards) } }
-            @if let RunState::Partial { why } = &manifest.progress {
-                p.suspect { strong { "This run is partial: " } (why) }
-            }
-            div.verdict { @for sentence in headline(findings) { p { (sentence) } } }
+    page.drawn(html! {
+        p.soft {
+            @if let Some(model) = model { "model " (model) " · " }
+            (manifest.kind) @if manifest.time == plimsoll_model::run::Time::Virtual { " in virtual time" } " · " (figure::date(manifest.clock.realtime_ns)) " · " (manifest.tool) " "
+            span.badge.(trust) { "measurement " (trust) }
         }
+    });
+    for said in [words::protocol(manifest), words::shards(manifest)].into_iter().flatten() {
+        page.says(Phrase::from(said).soft());
     }
+    if let RunState::Partial { why } = &manifest.progress {
+        page.drawn(html! { p.suspect { strong { "This run is partial: " } (why) } });
+    }
+    page.verdict(&headline(findings));
 }
 
-fn network_section(findings: &Findings) -> Markup {
-    let Some(found) = &findings.network else { return html! {} };
-    let said = crate::network::lines(found);
-    html! { section { @for (place, (_, line)) in said.iter().enumerate() {
-        @if place == 0 { h2 { (line) } } @else { p { (line) } }
-    } } }
-}
-
-/// Whole sessions: how they ended, and what each comes to in tokens.
-fn sessions_part(summary: &LevelSummary) -> Markup {
-    let Some(sessions) = &summary.sessions else { return html! {} };
-    html! {
-        h3 { "Sessions" }
-        p { (words::sessions(sessions)) "." }
-        @if let Some(tokens) = &sessions.tokens {
-            div.scroll tabindex="0" role="region" aria-label="Table" { table {
-                thead { tr { th.left scope="col" { "of a session" } th scope="col" { "mean" } th scope="col" { "share" } } }
-                tbody { @for row in words::session_rows(tokens, &summary.rates) { tr { @for cell in row { td { (cell) } } } } }
-            } }
-        }
-    }
-}
-
-/// Each endpoint's own figures, where there are several.
-fn endpoints_part(summary: &LevelSummary, endpoints: &[String]) -> Markup {
-    if summary.targets.is_empty() {
-        return html! {};
-    }
-    let exists = |place: usize| summary.targets.iter().any(|one| endpoints::latencies(one)[place].is_some());
-    let shown: Vec<usize> = (0..3).filter(|place| exists(*place)).collect();
-    html! {
-        h3 { "By endpoint" }
-        div.scroll tabindex="0" role="region" aria-label="Table" { table {
-            thead { tr {
-                th.left scope="col" { "endpoint" } th scope="col" { "requests" } th scope="col" { "failed" } th scope="col" { "done/s" }
-                @for place in &shown { th scope="col" { (endpoints::LATENCIES[*place]) " p50, ms" } th scope="col" { "p99" } }
-            } }
-            tbody { @for one in &summary.targets { tr {
-                td.left { (endpoints::name(endpoints, one)) }
-                td { (figure::count(one.requests)) } td { (figure::count(one.failed)) }
-                td { (one.achieved_per_s.value().map(figure::number).unwrap_or_default()) }
-                @for place in &shown {
-                    @match endpoints::latencies(one)[*place] {
-                        Some(set) => { (latency_cell(&set.p50)) (latency_cell(&set.p99)) }
-                        None => { td {} td {} }
-                    }
-                }
-            } } }
-        } }
-    }
-}
-
-fn cost_section(findings: &Findings) -> Markup {
-    let Some(found) = &findings.cost else { return html! {} };
-    html! {
-        section {
-            h2 { (cost::title(&found.bill)) }
-            table {
-                thead { tr { @for name in cost::COLUMNS { th scope="col" { (name.trim_start_matches('<')) } } } }
-                tbody {
-                    @for row in cost::rows(found, findings) { tr { @for cell in row { td { (cell) } } } }
-                }
-            }
-            @for line in cost::sessions(found) { p { (line) } }
-            @if let Some(why) = cost::missing(found) { p.soft { (why) } }
-        }
-    }
-}
-
-fn lines_section(lines: &CapacityLines) -> Markup {
-    html! {
-        section {
-            h2 { "Lines for " (lines.traffic) " traffic" }
+fn lines_section(page: &mut Document, lines: &CapacityLines) {
+    let drawn = html! {
             p.soft { "They hold for this mix: " (words::mix(&lines.mix)) "." }
             @if let Some(svg) = mark::draw(lines) { div.chart.mark { (PreEscaped(svg)) } }
             div.cards {
@@ -190,288 +122,315 @@ fn lines_section(lines: &CapacityLines) -> Markup {
                     }
                 }
             }
-        }
-    }
+    };
+    page.section(format!("Lines for {} traffic", lines.traffic), |section| section.drawn(drawn));
 }
 
-fn curve_section(i: usize, curve: &Curve, drawn: bool) -> Markup {
-    html! {
-        section {
-            h2 { "The curve, " (curve.traffic) " traffic" }
+fn curve_section(page: &mut Document, i: usize, curve: &Curve, charts: &Charts) {
+    page.section(format!("The curve, {} traffic", curve.traffic), |section| {
+        section.drawn(html! {
             p {
                 "With zero contention p" (centile(curve.percentile)) " of " code { (curve.metric) } " is "
                 (words::latency(&curve.zero_contention)) " ms (" (curve.zero_contention_from) "). "
                 "The onset is where it reaches " (figure::number(curve.knee_factor)) " × that; right of it time is borrowed from the requests behind."
             }
-            @if drawn {
-                div.chart { div.title { "Latency against offered load" } div id=(format!("curve-{i}")) role="img" aria-label="Latency against offered load; the figures are in the table below" {} }
-                div.chart { div.title { "What was done with the load" } div id=(format!("throughput-{i}")) role="img" aria-label="Requests done and good against offered load; the figures are in the table below" {} }
-            }
-            div.scroll tabindex="0" role="region" aria-label="Table" { table {
-                thead { tr {
-                    th scope="col" { "offered/s" } th scope="col" { "done/s" } th scope="col" { "good/s" } th scope="col" { "in flight" }
-                    th scope="col" { (curve.metric) " p50, ms" } th scope="col" { "p90" } th scope="col" { "p95" } th scope="col" { "p99 [95 %]" }
-                    th scope="col" { "failed" } th scope="col" { "load" } th scope="col" { "budget" } th scope="col" { "trust" } th scope="col" { "run for" }
-                } }
-                tbody { @for point in &curve.points {
-                    tr.(point.purpose) {
-                        td { (figure::number(point.offered_per_s)) }
-                        td { (optional(point.achieved_per_s)) }
-                        td { (optional(point.good_per_s)) }
-                        td { (figure::number(point.in_flight)) }
-                        @for reading in [&point.p50, &point.p90, &point.p95, &point.p99] { (latency_cell(reading)) }
-                        td { (figure::percent(point.error_rate)) }
-                        td.(words::kept(point.stability)) { (words::kept(point.stability)) }
-                        td { (point.budget.map(words::held).unwrap_or("")) }
-                        td.(words::trust(point.trust)) { (words::trust(point.trust)) }
-                        td { (point.purpose) }
-                    }
-                } }
-            } }
-            @if !curve.ladder.is_empty() {
-                details {
-                    summary { "How the capacity was bracketed: a closed-loop ladder" }
-                    div.scroll tabindex="0" role="region" aria-label="Table" { table {
-                        thead { tr { th scope="col" { "in flight" } th scope="col" { "done/s" } th scope="col" { "Little’s law off by" } } }
-                        tbody { @for rung in &curve.ladder { tr {
-                            td { (rung.concurrency) } td { (figure::number(rung.achieved_per_s)) }
-                            td { (rung.little_disagreement.map(figure::percent).unwrap_or_default()) }
-                        } } }
-                    } }
-                }
-            }
+            (place(charts, &format!("curve-{i}"), "Latency against offered load"))
+            (place(charts, &format!("throughput-{i}"), "What was done with the load"))
+        });
+        section.table(curve_table(curve));
+        if !curve.ladder.is_empty() {
+            let ladder = ladder_table(curve).markup();
+            section.drawn(html! { details { summary { "How the capacity was bracketed: a closed-loop ladder" } (ladder) } });
         }
+    });
+}
+
+fn curve_table(curve: &Curve) -> Table {
+    let metric = format!("{} p50, ms", curve.metric);
+    let columns = [
+        "<offered/s",
+        "done/s",
+        "good/s",
+        "in flight",
+        &metric,
+        "p90",
+        "p95",
+        "p99 [95 %]",
+        "failed",
+        "load",
+        "budget",
+        "trust",
+        "run for",
+    ];
+    let optional = |value: Option<f64>| Phrase::from(value.map(figure::number).unwrap_or_default());
+    let mut table = Table::new(&columns);
+    for point in &curve.points {
+        let (kept, trust) = (words::kept(point.stability), words::trust(point.trust));
+        table.row(
+            [
+                figure::number(point.offered_per_s).into(),
+                optional(point.achieved_per_s),
+                optional(point.good_per_s),
+                figure::number(point.in_flight).into(),
+            ]
+            .into_iter()
+            .chain([&point.p50, &point.p90, &point.p95, &point.p99].map(latency))
+            .chain([
+                figure::percent(point.error_rate).into(),
+                Phrase::from(kept).class(kept),
+                point.budget.map_or("", words::held).into(),
+                Phrase::from(trust).class(trust),
+                point.purpose.to_string().into(),
+            ]),
+        );
     }
+    table
 }
 
-fn optional(value: Option<f64>) -> String {
-    value.map(figure::number).unwrap_or_default()
+fn ladder_table(curve: &Curve) -> Table {
+    let mut table = Table::new(&["<in flight", "done/s", "Little’s law off by"]);
+    for rung in &curve.ladder {
+        table.row([
+            rung.concurrency.to_string(),
+            figure::number(rung.achieved_per_s),
+            rung.little_disagreement.map(figure::percent).unwrap_or_default(),
+        ]);
+    }
+    table
 }
 
-fn latency_cell(reading: &Reading) -> Markup {
-    let (value, interval) = words::latency_cell(reading);
-    let why = match reading {
-        Reading::Refused { why, .. } => Some(why.as_str()),
-        Reading::Estimate(_) => None,
-    };
-    html! { td title=[why] { (value) @if let Some(interval) = interval { span.ci { (interval) } } } }
-}
-
-fn level_section(level: &LevelFinding, endpoints: &[String], charts: &chart::Charts) -> Markup {
+fn level_section(page: &mut Document, level: &LevelFinding, endpoints: &[String], charts: &Charts) {
     let summary = &level.summary;
     let id = summary.level;
-    let trust = words::trust(level.validity.verdict);
+    page.section(format!("Level {id}: {}", words::level(summary)), |section| {
+        section.drawn(window(level));
+        section.table(percentile_table(level));
+        section.drawn(reading_notes(summary));
+        section.titled("By endpoint", endpoints::table(summary, endpoints));
+        if let Some(sessions) = &summary.sessions {
+            section.section("Sessions", |section| {
+                section.says(format!("{}.", words::sessions(sessions)));
+                section.table(words::session_table(sessions, &summary.rates));
+            });
+        }
+        section.section("How requests ended", |section| {
+            section.table(outcome_table(summary));
+            section.list(summary.counts.errors.iter().map(words::error));
+        });
+        if let Some(budget) = &summary.budget {
+            let heading = format!("Budget “{}”: {}", budget.name, words::held(budget.verdict));
+            section.titled(heading, budget_table(budget));
+        }
+        section.drawn(html! {
+            (place(charts, &format!("latency-over-time-{id}"), "Latency over time"))
+            (place(charts, &format!("flow-over-time-{id}"), "Requests over time"))
+            (place(charts, &format!("distribution-{id}"), "Distribution: share of observations at or below"))
+        });
+    });
+}
+
+/// What of a level is counted.
+fn window(level: &LevelFinding) -> Markup {
+    let summary = &level.summary;
+    let (trust, kept) = (words::trust(level.validity.verdict), words::kept(summary.stability.verdict));
     html! {
-        section {
-            h2 { "Level " (id) ": " (words::level(summary)) }
-            p.soft {
-                (words::time(summary.window.length_s)) " counted after " (words::time(summary.window.warm_up_s))
-                " of warm-up (" (summary.window.rule) ") · " span.(trust) { (trust) } " · "
-                span.(words::kept(summary.stability.verdict)) { (words::kept(summary.stability.verdict)) }
-                ": " (summary.stability.why)
-            }
-            @if let Some(cut) = summary.window.cut_words() {
-                p { "Shaded at the left of the charts over time, and in no figure: " (cut) "." }
-            }
-            @if let Some(slow) = &summary.slow_stretch {
-                p { "Not steady: " (slow.words()) "; every figure holds it." }
-            }
-            (percentile_table(level))
-            (endpoints_part(summary, endpoints))
-            (sessions_part(summary))
-            (errors_table(level))
-            @if let Some(budget) = &summary.budget {
-                h3 { "Budget “" (budget.name) "”: " (words::held(budget.verdict)) }
-                div.scroll tabindex="0" role="region" aria-label="Table" { table {
-                    thead { tr { th scope="col" { "metric" } th scope="col" { "ceiling" } th scope="col" { "measured" } th scope="col" { "share over [95 %]" } th scope="col" { "allowed" } th.left scope="col" { "verdict" } } }
-                    tbody { @for row in &budget.rows { tr { @for cell in budget_cells(row) { td { (cell) } } } } }
-                } }
-            }
-            @for (key, title) in [
-                (format!("latency-over-time-{id}"), "Latency over time"),
-                (format!("flow-over-time-{id}"), "Requests over time"),
-                (format!("distribution-{id}"), "Distribution: share of observations at or below"),
-            ] {
-                @if charts.contains_key(&key) { div.chart { div.title { (title) } div id=(key) role="img" aria-label=(title) {} } }
-            }
+        p.soft {
+            (words::time(summary.window.length_s)) " counted after " (words::time(summary.window.warm_up_s))
+            " of warm-up (" (summary.window.rule) ") · " span.(trust) { (trust) } " · " span.(kept) { (kept) } ": " (summary.stability.why)
+        }
+        @if let Some(cut) = summary.window.cut_words() {
+            p { "Shaded at the left of the charts over time, and in no figure: " (cut) "." }
+        }
+        @if let Some(slow) = &summary.slow_stretch {
+            p { "Not steady: " (slow.words()) "; every figure holds it." }
         }
     }
 }
 
-fn percentile_table(level: &LevelFinding) -> Markup {
-    let latency = &level.summary.latency;
-    html! {
-        div.scroll tabindex="0" role="region" aria-label="Table" { table {
-            thead { tr {
-                th scope="col" { "ms" } th scope="col" { "n" } th scope="col" { "n_eff" } th scope="col" { "p50" } th scope="col" { "p90" } th scope="col" { "p95" } th scope="col" { "p99" } th scope="col" { "p99.9" } th scope="col" { "max" }
-            } }
-            tbody { @for set in latency.all() { tr {
-                td { code { (set.metric) } }
-                td { (figure::count(set.n)) }
-                td { (set.p99.seen().or(set.p50.seen()).map(|e| figure::number(e.n_eff)).unwrap_or_default()) }
-                @for (_, reading) in set.rows() { (latency_cell(reading)) }
-                td { (set.max_s.map(words::ms).unwrap_or_default()) }
-            } } }
-        } }
-        p.small.soft {
-            "Latencies count from the due time unless the name says after_send; failed and unfinished requests rank as ∞. "
-            "Small figures are 95 % intervals. " (words::FEW_SAYS) " (hover for the reason)."
-            @if let Some(longer) = words::settles_in(&level.summary, false) { " " (longer) }
-            @if let Some(itl) = &latency.itl {
-                " itl: tokens per event by " (itl.rule.name()) "; " (figure::percent(itl.exact_share)) " of its gaps are exact."
-            }
-        }
+fn percentile_table(level: &LevelFinding) -> Table {
+    let mut table = Table::new(&["<ms", "n", "n_eff", "p50", "p90", "p95", "p99", "p99.9", "max"]);
+    for set in level.summary.latency.all() {
+        let n_eff = set.p99.seen().or(set.p50.seen()).map(|e| figure::number(e.n_eff)).unwrap_or_default();
+        let name = Phrase::drawn(set.metric.as_str(), html! { code { (set.metric) } });
+        let figures = set.rows().into_iter().map(|(_, reading)| latency(reading));
+        let max = set.max_s.map(words::ms).unwrap_or_default();
+        table.row(
+            [name, figure::count(set.n).into(), n_eff.into()].into_iter().chain(figures).chain([max.into()]),
+        );
     }
+    table
 }
 
-fn errors_table(level: &LevelFinding) -> Markup {
-    let counts = &level.summary.counts;
-    html! {
-        h3 { "How requests ended" }
-        div.scroll tabindex="0" role="region" aria-label="Table" { table {
-            thead { tr { th scope="col" { "outcome" } th scope="col" { "requests" } th scope="col" { "share" } th scope="col" { "attempts" } } }
-            tbody {
-                @for (how, n) in &counts.by_outcome { tr {
-                    td { (how.name().replace('_', " ")) }
-                    td { (figure::count(*n)) }
-                    td { (figure::percent(*n as f64 / counts.requests.max(1) as f64)) }
-                    td { (figure::count(counts.attempts_by_outcome.get(how).copied().unwrap_or(0))) }
-                } }
-                @for (broken, n) in &counts.broken { tr {
-                    td { "finished, but " (broken.name().replace('_', " ")) }
-                    td { (figure::count(*n)) }
-                    td { (figure::percent(*n as f64 / counts.requests.max(1) as f64)) }
-                    td {}
-                } }
-            }
-        } }
-        @if !counts.errors.is_empty() {
-            ul.small { @for error in &counts.errors { li { (words::error(error)) } } }
+/// How the percentiles are to be read.
+fn reading_notes(summary: &LevelSummary) -> Markup {
+    html! { p.small.soft {
+        "Latencies count from the due time unless the name says after_send; failed and unfinished requests rank as ∞. "
+        "Small figures are 95 % intervals. " (words::FEW_SAYS) " (hover for the reason)."
+        @if let Some(longer) = words::settles_in(summary, false) { " " (longer) }
+        @if let Some(itl) = &summary.latency.itl {
+            " itl: tokens per event by " (itl.rule.name()) "; " (figure::percent(itl.exact_share)) " of its gaps are exact."
         }
-    }
+    } }
 }
 
-fn levels_table(findings: &Findings) -> Markup {
+fn outcome_table(summary: &LevelSummary) -> Table {
+    let counts = &summary.counts;
+    let share = |n: u64| figure::percent(n as f64 / counts.requests.max(1) as f64);
+    let mut table = Table::new(&["<outcome", "requests", "share", "attempts"]);
+    for (how, n) in &counts.by_outcome {
+        let attempts = counts.attempts_by_outcome.get(how).copied().unwrap_or(0);
+        table.row([how.name().replace('_', " "), figure::count(*n), share(*n), figure::count(attempts)]);
+    }
+    for (broken, n) in &counts.broken {
+        let name = format!("finished, but {}", broken.name().replace('_', " "));
+        table.row([name, figure::count(*n), share(*n), String::new()]);
+    }
+    table
+}
+
+fn levels_section(page: &mut Document, findings: &Findings) {
     // Whole answers have no first token and no time per token: no columns for them.
     let streams = findings.levels.iter().any(|level| level.summary.latency.ttft.is_some());
-    let leading = if streams { "ttft" } else { "e2e" };
-    html! {
-        section {
-            h2 { "Every level, in order of execution" }
-            details {
-                summary { (findings.levels.len()) " levels" }
-                div.scroll tabindex="0" role="region" aria-label="Table" { table {
-                    thead { tr {
-                        th scope="col" { "level" } th.left scope="col" { "traffic" } th.left scope="col" { "run for" } th.left scope="col" { "load" } th scope="col" { "requests" } th scope="col" { "failed" }
-                        th scope="col" { (leading) " p50, ms" } th scope="col" { "p99" } @if streams { th scope="col" { "tpot p50" } th scope="col" { "e2e p99" } } th scope="col" { "in flight" } th scope="col" { "trust" }
-                    } }
-                    tbody { @for level in &findings.levels {
-                        @let s = &level.summary;
-                        tr {
-                            td { (s.level) }
-                            td.left { (s.traffic) } td.left { (s.purpose) } td.left { (words::load_kept(s)) }
-                            td { (figure::count(s.counts.requests)) } td { (figure::count(s.counts.failed)) }
-                            (latency_cell(&s.latency.leading().p50)) (latency_cell(&s.latency.leading().p99))
-                            @if streams {
-                                @match &s.latency.tpot { Some(tpot) => { (latency_cell(&tpot.p50)) } None => { td {} } }
-                                (latency_cell(&s.latency.e2e.p99))
-                            }
-                            td { (figure::number(s.concurrency.mean)) }
-                            td.(words::trust(level.validity.verdict)) { (words::trust(level.validity.verdict)) }
-                        }
-                    } }
-                } }
-            }
-        }
+    let leading = if streams { "ttft p50, ms" } else { "e2e p50, ms" };
+    let columns = [
+        "<level",
+        "<traffic",
+        "<run for",
+        "<load",
+        "requests",
+        "failed",
+        leading,
+        "p99",
+        "tpot p50",
+        "e2e p99",
+        "in flight",
+        "trust",
+    ];
+    let mut table = Table::new(&columns);
+    for level in &findings.levels {
+        let s = &level.summary;
+        let trust = words::trust(level.validity.verdict);
+        let (tpot, e2e) = match &s.latency.tpot {
+            _ if !streams => (Phrase::default(), Phrase::default()),
+            tpot => (
+                tpot.as_ref().map(|tpot| latency(&tpot.p50)).unwrap_or_default(),
+                latency(&s.latency.e2e.p99),
+            ),
+        };
+        table.row([
+            s.level.to_string().into(),
+            s.traffic.as_str().into(),
+            s.purpose.to_string().into(),
+            words::load_kept(s).into(),
+            figure::count(s.counts.requests).into(),
+            figure::count(s.counts.failed).into(),
+            latency(&s.latency.leading().p50),
+            latency(&s.latency.leading().p99),
+            tpot,
+            e2e,
+            figure::number(s.concurrency.mean).into(),
+            Phrase::from(trust).class(trust),
+        ]);
     }
+    page.section("Every level, in order of execution", |section| {
+        let summary = format!("{} levels", findings.levels.len());
+        section.drawn(html! { details { summary { (summary) } (table.markup()) } });
+    });
 }
 
-fn validity_section(validity: &Validity) -> Markup {
+fn validity_section(page: &mut Document, validity: &Validity) {
     let trust = words::trust(validity.verdict);
-    html! {
-        section {
-            h2 { "How far this may be trusted: " span.(trust) { (trust) } }
-            @if !validity.reasons.is_empty() {
-                div.scroll tabindex="0" role="region" aria-label="Table" { table {
-                    thead { tr { th scope="col" { "check" } th.left scope="col" { "where" } th scope="col" { "verdict" } th.left scope="col" { "figure" } th.left scope="col" { "what it means" } th.left scope="col" { "what to do" } } }
-                    tbody { @for words::Group { worst, levels } in words::grouped(&validity.reasons) {
-                        @let verdict = words::trust(worst.verdict);
-                        tr {
-                            td { (worst.check.replace('_', " ")) }
-                            td.wrap { (levels) }
-                            td.(verdict) { (verdict) }
-                            td.wrap { (worst.figure) }
-                            td.wrap { (words::sentence(&worst.means)) }
-                            td.wrap { (words::sentence(&worst.advice)) }
-                        }
-                    } }
-                } }
-            }
-            @if !validity.passed.is_empty() {
+    let heading = "How far this may be trusted: ";
+    let mut reasons =
+        Table::new(&["<check", "<where", "<verdict", "<figure", "<what it means", "<what to do"]);
+    for words::Group { worst, levels } in words::grouped(&validity.reasons) {
+        let verdict = words::trust(worst.verdict);
+        reasons.row([
+            worst.check.replace('_', " ").into(),
+            levels.into(),
+            Phrase::from(verdict).class(verdict),
+            worst.figure.as_str().into(),
+            words::sentence(&worst.means).into(),
+            words::sentence(&worst.advice).into(),
+        ]);
+    }
+    let mut passed = Table::new(&["<", "<"]);
+    for one in &validity.passed {
+        let note = one.note.as_ref().map_or(String::new(), |note| format!("; {note}"));
+        passed.row([one.check.replace('_', " "), format!("{}{note}", one.figure)]);
+    }
+    page.section(
+        Phrase::drawn(format!("{heading}{trust}"), html! { (heading) span.(trust) { (trust) } }),
+        |section| {
+            section.table(reasons);
+            section.drawn(html! { @if !validity.passed.is_empty() {
                 details open[validity.reasons.is_empty()] {
                     summary { (validity.passed.len()) " checks found nothing" }
-                    div.scroll tabindex="0" role="region" aria-label="Table" { table { tbody { @for passed in &validity.passed {
-                        tr { td { (passed.check.replace('_', " ")) } td.wrap { (passed.figure) @if let Some(note) = &passed.note { "; " (note) } } }
-                    } } } }
+                    (passed.markup())
                 }
-            }
-        }
-    }
+            } });
+        },
+    );
 }
 
-fn generator_section(findings: &Findings) -> Markup {
+fn generator_section(page: &mut Document, findings: &Findings) {
     let us = |ns: i64| figure::number(ns as f64 / 1e3);
-    html! {
-        section {
-            h2 { "How the generator fared" }
-            p.small.soft {
-                "Lag: sent − due. Delay: user-space stamp − kernel stamp, which latencies do not contain where the kernel stamps. "
-                "Coalesced: events that came out of one read with a later one; their times are upper bounds."
-            }
-            div.scroll tabindex="0" role="region" aria-label="Table" { table {
-                thead { tr {
-                    th scope="col" { "level" } th scope="col" { "lag p50, µs" } th scope="col" { "p99" } th scope="col" { "max" } th scope="col" { "delay p50, µs" } th scope="col" { "p99" } th scope="col" { "stamps" }
-                    th scope="col" { "busiest thread" } th scope="col" { "waiting for a core" } th scope="col" { "coalesced" } th scope="col" { "connections" }
-                } }
-                tbody { @for level in &findings.levels {
-                    @let g = &level.summary.generator;
-                    tr {
-                        td { (level.summary.level) }
-                        td { (us(g.lag.p50_ns)) } td { (us(g.lag.p99_ns)) } td { (us(g.lag.max_ns)) }
-                        td { (us(g.user_delay.p50_ns)) } td { (us(g.user_delay.p99_ns)) }
-                        td { (format!("{:?}", g.stamps).to_lowercase()) }
-                        td { (g.cpu_share_max.map(figure::percent).unwrap_or_else(|| "unknown".into())) }
-                        td { (g.run_queue_share_max.map(figure::percent).unwrap_or_else(|| "unknown".into())) }
-                        td { (figure::percent(g.events_coalesced as f64 / g.events.max(1) as f64)) }
-                        td { (g.connects) }
-                    }
-                } }
-            } }
-        }
+    let share = |share: Option<f64>| share.map_or_else(|| "unknown".to_owned(), figure::percent);
+    let columns = [
+        "<level",
+        "lag p50, µs",
+        "p99",
+        "max",
+        "delay p50, µs",
+        "p99",
+        "stamps",
+        "busiest thread",
+        "waiting for a core",
+        "coalesced",
+        "connections",
+    ];
+    let mut table = Table::new(&columns);
+    for level in &findings.levels {
+        let g = &level.summary.generator;
+        table.row([
+            level.summary.level.to_string(),
+            us(g.lag.p50_ns),
+            us(g.lag.p99_ns),
+            us(g.lag.max_ns),
+            us(g.user_delay.p50_ns),
+            us(g.user_delay.p99_ns),
+            format!("{:?}", g.stamps).to_lowercase(),
+            share(g.cpu_share_max),
+            share(g.run_queue_share_max),
+            figure::percent(g.events_coalesced as f64 / g.events.max(1) as f64),
+            g.connects.to_string(),
+        ]);
     }
+    page.section("How the generator fared", |section| {
+        section.drawn(html! { p.small.soft {
+            "Lag: sent − due. Delay: user-space stamp − kernel stamp, which latencies do not contain where the kernel stamps. "
+            "Coalesced: events that came out of one read with a later one; their times are upper bounds."
+        } });
+        section.table(table);
+    });
 }
 
-fn run_section(manifest: &Manifest) -> Markup {
-    html! {
-        section {
-            h2 { "The run" }
-            h3 { "Repeat it" }
-            pre { (manifest.reproduce) }
-            h3 { "Target" }
-            div.scroll tabindex="0" role="region" aria-label="Table" { table { tbody {
-                @for flag in &manifest.flags {
-                    tr { td { "outside what was measured" } td.wrap { (flag) } }
-                }
-                @for (fact, value) in &manifest.target.facts {
-                    tr { td { (fact.replace('_', " ")) } td.wrap { (value.as_deref().unwrap_or("unknown")) } }
-                }
-                tr { td { "measured from" } td.wrap { (manifest.host.os) ", " (manifest.host.cpu) ", " (manifest.host.cores) " cores" } }
-                tr { td { "run" } td.wrap { (manifest.id) " · seed " (manifest.seed) " · nonce " (manifest.nonce) } }
-            } } }
-            details {
-                summary { "The scenario, every default written out" }
-                pre { (serde_json::to_string_pretty(&manifest.scenario).unwrap_or_default()) }
-            }
-        }
+fn run_section(page: &mut Document, manifest: &Manifest) {
+    let mut table = Table::new(&["<", "<"]);
+    manifest.flags.iter().for_each(|flag| table.row(["outside what was measured", flag]));
+    for (fact, value) in &manifest.target.facts {
+        table.row([fact.replace('_', " ").as_str(), value.as_deref().unwrap_or("unknown")]);
     }
+    let host = &manifest.host;
+    table.row(["measured from".to_owned(), format!("{}, {}, {} cores", host.os, host.cpu, host.cores)]);
+    let run = format!("{} · seed {} · nonce {}", manifest.id, manifest.seed, manifest.nonce);
+    table.row(["run".to_owned(), run]);
+    page.section("The run", |section| {
+        section.section("Repeat it", |section| section.drawn(html! { pre { (manifest.reproduce) } }));
+        section.titled("Target", table);
+        section.drawn(html! { details {
+            summary { "The scenario, every default written out" }
+            pre { (serde_json::to_string_pretty(&manifest.scenario).unwrap_or_default()) }
+        } });
+    });
 }

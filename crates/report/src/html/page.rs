@@ -5,7 +5,6 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::chart::Charts;
-use crate::table::Table;
 
 const UPLOT_JS: &str = include_str!("../../vendor/uplot/uPlot.iife.min.js");
 const UPLOT_CSS: &str = include_str!("../../vendor/uplot/uPlot.min.css");
@@ -13,7 +12,7 @@ const PAGE_CSS: &str = include_str!("page.css");
 const PAGE_JS: &str = include_str!("page.js");
 
 /// A page of `content` under `title`. `css` is what only this page needs; with `charts` the script that draws them comes along.
-pub(super) fn page(title: &str, css: &str, charts: Option<&Charts>, content: &Markup) -> String {
+pub(crate) fn page(title: &str, css: &str, charts: Option<&Charts>, content: &Markup) -> String {
     let policy = match charts {
         Some(_) => "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:",
         None => "default-src 'none'; style-src 'unsafe-inline'; img-src data:",
@@ -49,27 +48,5 @@ fn drawn(charts: &Charts) -> Markup {
         script type="application/json" id="charts" { (PreEscaped(data)) }
         script { (PreEscaped(UPLOT_JS)) }
         script { (PreEscaped(PAGE_JS)) }
-    }
-}
-
-/// A table of the terminal, as it stands there.
-pub(super) fn table_of(table: &Table) -> Markup {
-    let cells = table.cells();
-    let class = |left: bool| left.then_some("left");
-    html! {
-        div.scroll tabindex="0" role="region" aria-label="Table" { table {
-            @if let Some((header, rows)) = cells.split_first() {
-                thead { tr { @for (text, left) in header {
-                    // A header without words is no header.
-                    @if text.is_empty() { td {} } @else { th class=[class(*left)] scope="col" { (text) } }
-                } } }
-                tbody { @for row in rows { tr {
-                    @for (text, left) in row {
-                        // A sentence may wrap, a figure may not.
-                        @if text.chars().count() > 40 { td.wrap { (text) } } @else { td class=[class(*left)] { (text) } }
-                    }
-                } } }
-            }
-        } }
     }
 }

@@ -3,13 +3,14 @@
 //! Requests and the KV cache have a chart each: a share on the axis of a count can't be read, and two axes on one chart suggest that
 //! their crossing means something. What the server does not say has no line, and is named below.
 
-use maud::{Markup, html};
+use maud::html;
 use plimsoll_measure::findings::Findings;
 use plimsoll_measure::server_side::{LevelReport, ServerMoment};
 
-use super::chart::{Chart, ChartAxis, Charts, Series};
+use super::chart::{Chart, ChartAxis, Charts, Series, place};
 use super::charts::{time_axis, warm_up};
-use crate::server::lines;
+use crate::document::Document;
+use crate::server::{heading, lines};
 use crate::text::detailed;
 
 /// The charts of every level that is shown in detail.
@@ -66,32 +67,25 @@ fn over_time(
 }
 
 /// The section.
-pub fn section(findings: &Findings, charts: &Charts) -> Markup {
-    let Some(told) = &findings.server else { return html! {} };
+pub fn section(page: &mut Document, findings: &Findings, charts: &Charts) {
+    let Some(told) = &findings.server else { return };
     let shown: Vec<u32> = detailed(findings).iter().map(|level| level.summary.level).collect();
-    let said = lines(told, &shown);
-    html! {
-        section {
-            @for (place, (_, line)) in said.iter().enumerate() {
-                @if place == 0 { h2 { (line) } } @else { p { (line) } }
-            }
-            @for id in &shown {
-                @let which = if shown.len() > 1 { format!(", level {id}") } else { String::new() };
-                @for (key, title) in [
-                    (format!("server-{id}"), format!("Requests in the server{which} (means of what was read)")),
-                    (format!("server-kv-{id}"), format!("KV cache in use{which}")),
-                ] {
-                    @if charts.contains_key(&key) { div.chart { div.title { (title) } div id=(key) role="img" aria-label=(title) {} } }
+    page.section(heading(told), |section| {
+        lines(told, &shown).into_iter().for_each(|line| section.says(line));
+        for id in &shown {
+            let which = if shown.len() > 1 { format!(", level {id}") } else { String::new() };
+            let requests = format!("Requests in the server{which} (means of what was read)");
+            let kv = format!("KV cache in use{which}");
+            let unknown = told.levels.iter().find(|own| own.level == *id).map(unknown).unwrap_or_default();
+            section.drawn(html! {
+                (place(charts, &format!("server-{id}"), &requests))
+                (place(charts, &format!("server-kv-{id}"), &kv))
+                @if !unknown.is_empty() {
+                    p.small.soft { "Not reported by this server" (which) ", so unknown (never zero): " (unknown.join(", ")) "." }
                 }
-                @if let Some(own) = told.levels.iter().find(|own| own.level == *id) {
-                    @let unknown = unknown(own);
-                    @if !unknown.is_empty() {
-                        p.small.soft { "Not reported by this server" (which) ", so unknown (never zero): " (unknown.join(", ")) "." }
-                    }
-                }
-            }
+            });
         }
-    }
+    });
 }
 
 /// What a chart would show and the server does not say.

@@ -92,11 +92,11 @@ fn of_window(args: &DiagnoseArgs, name: &str, window: &PageWindow) -> Result<Exi
 
 fn print(args: &DiagnoseArgs, name: &str, diagnosis: &Diagnosis) -> Result<Exit, Stop> {
     match args.output.format {
-        Format::Text => out::line(&page::render(name, diagnosis)),
+        Format::Text => out::line(&page::render(name, diagnosis, &[])),
         Format::Json => out::json(diagnosis),
     }
     if let Some(path) = &args.html {
-        let page = plimsoll_report::html::diagnose::render(name, diagnosis, &[]);
+        let page = page::page(name, diagnosis, &[]);
         out::file(path, page)?;
     }
     Ok(url::exit(diagnosis))

@@ -16,7 +16,7 @@ use plimsoll_diagnose::fact::Is;
 use plimsoll_diagnose::{Answer, Diagnosis, RunData};
 use plimsoll_measure::findings::Ceiling;
 use plimsoll_model::{Fingerprint, Load, Span};
-use plimsoll_report::{active as page, figure};
+use plimsoll_report::{diagnose as page, figure};
 use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, parse_span};
 use serde::{Deserialize, Serialize};
 
@@ -301,8 +301,7 @@ fn finish(
     if let Err(e) = std::fs::write(&path, text) {
         out::note(&format!("plimsoll: {}: {e}", path.display()));
     }
-    print(&told, args.output.format);
-    html(args, &closed.manifest.target.url, &told)?;
+    print(args, &closed.manifest.target.url, &told)?;
     if args.output.format == Format::Text {
         out::line(&format!("\nRun     {}", closed.dir.display()));
         out::line(&format!("Repeat  {}", closed.manifest.reproduce));
@@ -336,11 +335,14 @@ pub fn exit(diagnosis: &Diagnosis) -> Exit {
     }
 }
 
-fn print(told: &DiagnosisFile, format: Format) {
-    match format {
-        Format::Text => out::line(&page::render(&told.tried, &told.diagnosis)),
+/// Prints what was found, and writes the page of --html.
+fn print(args: &DiagnoseArgs, name: &str, told: &DiagnosisFile) -> Result<(), Stop> {
+    match args.output.format {
+        Format::Text => out::line(&page::render(name, &told.diagnosis, &told.tried)),
         Format::Json => out::json(told),
     }
+    let Some(path) = &args.html else { return Ok(()) };
+    out::file(path, page::page(name, &told.diagnosis, &told.tried))
 }
 
 /// Judges the folder of an active diagnosis once more, against the run of before and the budget that are named, else those it was held
@@ -351,16 +353,8 @@ pub fn of_run(dir: &Path, rows: &WholeRun, args: &DiagnoseArgs) -> Result<Option
         _ => None,
     };
     let Some(told) = judged(dir, rows, before, ceilings(args)?) else { return Ok(None) };
-    print(&told, args.output.format);
-    html(args, &dir.display().to_string(), &told)?;
+    print(args, &dir.display().to_string(), &told)?;
     Ok(Some(exit(&told.diagnosis)))
-}
-
-/// Writes the page of --html.
-fn html(args: &DiagnoseArgs, name: &str, told: &DiagnosisFile) -> Result<(), Stop> {
-    let Some(path) = &args.html else { return Ok(()) };
-    let page = plimsoll_report::html::diagnose::render(name, &told.diagnosis, &told.tried);
-    out::file(path, page)
 }
 
 /// What the folder of an active diagnosis tells; `None` where the run is of another kind.

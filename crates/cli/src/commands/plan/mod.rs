@@ -121,7 +121,7 @@ fn write(args: &PlanArgs, spec: &PlanSpec, finding: &PlanFinding) -> Result<(), 
     if let Some(path) = &args.output.html {
         let words = std::env::args().skip(1).map(|word| crate::resolve::quoted(&word));
         let asked = std::iter::once("plimsoll".to_owned()).chain(words).collect::<Vec<_>>().join(" ");
-        put(path, &plimsoll_report::html::plan::render(finding, &asked))?;
+        put(path, &plimsoll_report::plan::page(finding, &asked))?;
     }
     Ok(())
 }

@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use plimsoll_client::Clock;
 use plimsoll_client::clock::monotonic_ns;
-use plimsoll_report::html;
 use plimsoll_report::selftest::{self, Selftest};
 use serde_json::Value;
 
@@ -78,7 +77,7 @@ pub fn run(args: &SelftestArgs) -> Result<Exit, Stop> {
         Format::Json => out::json(&found),
     }
     if let Some(path) = &args.out {
-        std::fs::write(path, html::selftest::render(&found))
+        std::fs::write(path, plimsoll_report::selftest::page(&found))
             .map_err(|e| Stop::invalid(format!("{}: {e}", path.display())))?;
         say(&format!("page: {}", path.display()));
     }

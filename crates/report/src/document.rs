@@ -1,0 +1,293 @@
+//! What a command found, said once: a document of sections, sentences, tables and drawings, read at a terminal as text and sent round as a page.
+//!
+//! Each place shows it in its own way: the terminal indents and leaves drawings out, a page sets headings and may show more columns and rows.
+//! A section in which nothing stands is not shown, so that who writes one need not ask first.
+
+use maud::{Markup, html};
+use plimsoll_measure::findings::Reading;
+
+use crate::html::chart::Charts;
+use crate::html::page::page;
+use crate::table::Table;
+use crate::words;
+
+/// Words with how a page sets them off, where it does: a badge, code, soft type. The terminal has the words alone.
+#[derive(Clone, Debug, Default)]
+pub struct Phrase {
+    pub(crate) text: String,
+    pub(crate) page: Option<Markup>,
+}
+
+impl Phrase {
+    /// Words that a page shows in another way.
+    pub fn drawn(text: impl Into<String>, page: Markup) -> Phrase {
+        Phrase { text: text.into(), page: Some(page) }
+    }
+
+    /// The same in a page's soft type: how a figure is to be read, and not what was found.
+    pub fn soft(self) -> Phrase {
+        self.class("soft")
+    }
+
+    /// The same with a class of the pages' style.
+    pub fn class(self, class: &str) -> Phrase {
+        let page = Some(html! { span.(class) { (self.markup()) } });
+        Phrase { page, ..self }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.text.is_empty() && self.page.is_none()
+    }
+
+    pub(crate) fn markup(&self) -> Markup {
+        self.page.clone().unwrap_or_else(|| html! { (self.text) })
+    }
+}
+
+impl From<String> for Phrase {
+    fn from(text: String) -> Phrase {
+        Phrase { text, page: None }
+    }
+}
+
+impl From<&str> for Phrase {
+    fn from(text: &str) -> Phrase {
+        Phrase::from(text.to_owned())
+    }
+}
+
+/// A latency in ms; a page has its interval below it, and why there is none under the pointer.
+pub(crate) fn latency(reading: &Reading) -> Phrase {
+    let (value, interval) = words::latency_cell(reading);
+    let why = match reading {
+        Reading::Refused { why, .. } => Some(why.as_str()),
+        Reading::Estimate(_) => None,
+    };
+    let drawn =
+        html! { span title=[why] { (value) } @if let Some(interval) = interval { span.ci { (interval) } } };
+    Phrase::drawn(value, drawn)
+}
+
+/// A part of a document.
+#[derive(Clone, Debug)]
+enum Block {
+    Section(Phrase, Vec<Block>),
+    Says(Phrase),
+    List(Vec<Phrase>),
+    Notes(Vec<String>),
+    Table(Table),
+    Drawn(Markup),
+    Terminal(Vec<Block>),
+}
+
+/// A document, or the inside of a section, under construction.
+#[derive(Clone, Debug, Default)]
+pub struct Document {
+    blocks: Vec<Block>,
+}
+
+impl Document {
+    /// A section: what `fill` puts into it, under this heading.
+    pub fn section(&mut self, heading: impl Into<Phrase>, fill: impl FnOnce(&mut Document)) {
+        let mut inside = Document::default();
+        fill(&mut inside);
+        self.blocks.push(Block::Section(heading.into(), inside.blocks));
+    }
+
+    /// A sentence.
+    pub fn says(&mut self, sentence: impl Into<Phrase>) {
+        self.blocks.push(Block::Says(sentence.into()));
+    }
+
+    /// The sentences that sum the whole up: larger on a page.
+    pub fn verdict(&mut self, sentences: &[String]) {
+        let drawn = html! { div.verdict { @for sentence in sentences { p { (sentence.replace(" %", "\u{a0}%")) } } } };
+        self.drawn(drawn);
+        self.terminal(|page| sentences.iter().for_each(|sentence| page.says(sentence.as_str())));
+    }
+
+    /// A list.
+    pub fn list<T: Into<Phrase>>(&mut self, items: impl IntoIterator<Item = T>) {
+        self.blocks.push(Block::List(items.into_iter().map(Into::into).collect()));
+    }
+
+    /// What to know of the whole.
+    pub fn notes(&mut self, notes: impl IntoIterator<Item = String>) {
+        self.blocks.push(Block::Notes(notes.into_iter().collect()));
+    }
+
+    /// A table.
+    pub fn table(&mut self, table: Table) {
+        self.blocks.push(Block::Table(table));
+    }
+
+    /// A table under a heading of its own.
+    pub fn titled(&mut self, heading: impl Into<Phrase>, table: Table) {
+        self.section(heading, |inside| inside.table(table));
+    }
+
+    /// What only a page can show, or says beside what it shows.
+    pub fn drawn(&mut self, markup: Markup) {
+        self.blocks.push(Block::Drawn(markup));
+    }
+
+    /// What only the terminal needs, because a page draws it.
+    pub fn terminal(&mut self, fill: impl FnOnce(&mut Document)) {
+        let mut inside = Document::default();
+        fill(&mut inside);
+        self.blocks.push(Block::Terminal(inside.blocks));
+    }
+
+    /// The document as text under its title.
+    pub fn text(&self, title: &str) -> String {
+        let mut out = words::wrap(0, title);
+        text_of(&self.blocks, 0, &mut out);
+        out.truncate(out.trim_end().len());
+        out
+    }
+
+    /// The document as the inside of a page.
+    pub fn markup(&self) -> Markup {
+        html! { @for block in &self.blocks { (markup_of(block, 0)) } }
+    }
+
+    /// The document as a page of its own. `css` is what only its drawings need.
+    pub fn page(&self, name: &str, heading: &Phrase, css: &str) -> String {
+        page(name, css, None, &self.under(heading))
+    }
+
+    /// The same with charts.
+    pub fn charted(&self, name: &str, heading: &Phrase, charts: &Charts) -> String {
+        page(name, "", Some(charts), &self.under(heading))
+    }
+
+    fn under(&self, heading: &Phrase) -> Markup {
+        html! { header { h1 { (heading.markup()) } } (self.markup()) }
+    }
+}
+
+/// Is there nothing to be read at a terminal?
+fn is_silent(block: &Block) -> bool {
+    match block {
+        Block::Section(_, inside) | Block::Terminal(inside) => inside.iter().all(is_silent),
+        Block::Says(says) => says.text.is_empty(),
+        Block::List(items) => items.is_empty(),
+        Block::Notes(notes) => notes.is_empty(),
+        Block::Table(table) => table.is_silent(),
+        Block::Drawn(_) => true,
+    }
+}
+
+fn text_of(blocks: &[Block], depth: usize, out: &mut String) {
+    // What stands under the title is as deep as what stands under a section's heading.
+    let indent = 2 * depth.max(1);
+    let mut after_section = false;
+    for block in blocks.iter().filter(|block| !is_silent(block)) {
+        let stands_apart = matches!(block, Block::Section(..) | Block::Notes(_));
+        if stands_apart || after_section {
+            gap(out);
+        }
+        after_section = stands_apart;
+        match block {
+            Block::Section(heading, inside) => {
+                out.push_str(&words::wrap(indent * usize::from(depth > 0), &heading.text));
+                text_of(inside, depth + 1, out);
+            }
+            Block::Says(says) => out.push_str(&words::wrap(indent, &says.text)),
+            Block::List(items) => out.extend(items.iter().map(|item| hanging(indent, &item.text))),
+            Block::Notes(notes) => {
+                let note = |note: &String| format!("Note: {}.", note.trim_end_matches('.'));
+                out.extend(notes.iter().map(|text| hanging(indent, &note(text))));
+            }
+            Block::Table(table) => out.push_str(&table.render(indent)),
+            Block::Terminal(inside) => text_of(inside, depth, out),
+            Block::Drawn(_) => {}
+        }
+    }
+}
+
+/// An item whose further lines stand two columns in.
+fn hanging(indent: usize, text: &str) -> String {
+    let wrapped = words::wrap(indent + 2, text);
+    wrapped.strip_prefix("  ").map(str::to_owned).unwrap_or(wrapped)
+}
+
+/// One empty line, unless there is one.
+fn gap(out: &mut String) {
+    if !out.is_empty() && !out.ends_with("\n\n") {
+        out.push('\n');
+    }
+}
+
+/// Is there nothing to be seen on a page?
+fn is_blank(block: &Block) -> bool {
+    match block {
+        Block::Section(_, inside) => inside.iter().all(is_blank),
+        Block::Drawn(markup) => markup.0.is_empty(),
+        Block::Terminal(_) => true,
+        Block::Table(table) => table.is_empty(),
+        other => is_silent(other),
+    }
+}
+
+fn markup_of(block: &Block, depth: usize) -> Markup {
+    if is_blank(block) {
+        return html! {};
+    }
+    let inside = |blocks: &[Block]| html! { @for block in blocks { (markup_of(block, depth + 1)) } };
+    match block {
+        Block::Section(heading, blocks) => match depth {
+            0 => html! { section { h2 { (heading.markup()) } (inside(blocks)) } },
+            1 => html! { h3 { (heading.markup()) } (inside(blocks)) },
+            _ => html! { h4 { (heading.markup()) } (inside(blocks)) },
+        },
+        Block::Says(says) => html! { p { (says.markup()) } },
+        Block::List(items) => html! { ul { @for item in items { li { (item.markup()) } } } },
+        Block::Notes(notes) => {
+            let list = html! { ul { @for note in notes { li { (words::sentence(note)) } } } };
+            if depth == 0 {
+                html! { section { h2 { "What to know" } (list) } }
+            } else {
+                html! { h3 { "What to know" } (list) }
+            }
+        }
+        Block::Table(table) => table.markup(),
+        Block::Drawn(markup) => markup.clone(),
+        Block::Terminal(_) => html! {},
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_place_shows_what_it_can_and_nothing_that_is_empty() {
+        let mut document = Document::default();
+        document.verdict(&["It holds at 5 %.".into()]);
+        document.section("Figures", |section| {
+            section.drawn(html! { p.legend { "drawn" } });
+            let mut table = Table::new(&["<name", "value", "+n"]);
+            table.row(["ttft".into(), Phrase::drawn("12 ms", html! { code { "12 ms" } }), "40".into()]);
+            section.table(table);
+            section.titled("Nothing", Table::new(&["never"]));
+        });
+        document.section("Only drawn", |section| section.drawn(html! { p { "a bar" } }));
+        document.notes(["<mind> this".into()]);
+        assert_eq!(
+            document.text("Title"),
+            "Title\n  It holds at 5 %.\n\nFigures\n  name  value\n  ttft  12 ms\n\n  Note: <mind> this."
+        );
+        let page = document.markup().into_string();
+        for shown in [
+            "<h2>Figures</h2>",
+            "<code>12 ms</code>",
+            ">n<",
+            "<h2>Only drawn</h2>",
+            "<li>&lt;mind&gt; this.</li>",
+        ] {
+            assert!(page.contains(shown), "{shown} is not in {page}");
+        }
+        assert!(!page.contains("Nothing"), "{page}");
+    }
+}
