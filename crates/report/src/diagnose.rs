@@ -42,9 +42,9 @@ pub(crate) fn fill(document: &mut Document, name: &str, diagnosis: &Diagnosis, t
         });
     }
     document.section("What was judged", |section| {
-        section.list(diagnosis.validity.as_ref().map(of_trust));
         // The experiments say what they were; one level that was judged must be named.
-        section.list(tried.is_empty().then(|| subject(name, diagnosis)));
+        let subject = tried.is_empty().then(|| subject(name, diagnosis));
+        section.list(diagnosis.validity.as_ref().map(of_trust).into_iter().chain(subject));
     });
     for found in &diagnosis.verdicts {
         why(document, found);
@@ -53,7 +53,7 @@ pub(crate) fn fill(document: &mut Document, name: &str, diagnosis: &Diagnosis, t
         document.section("What was tried", |section| active::of_experiments(section, tried));
     }
     document.section("Five questions", |section| {
-        let mut table = Table::new(&["", "", ""]);
+        let mut table = Table::new(&["+<", "+<", "+<"]);
         for question in &diagnosis.questions {
             let answer = match question.answer {
                 YesNo::Yes => "yes",

@@ -72,10 +72,12 @@ pub(crate) fn latency(reading: &Reading) -> Phrase {
 #[derive(Clone, Debug)]
 enum Block {
     Section(Phrase, Vec<Block>),
+    Apart(Vec<Block>),
     Says(Phrase),
     List(Vec<Phrase>),
     Notes(Vec<String>),
     Table(Table),
+    Small(String),
     Drawn(Markup),
     Terminal(Vec<Block>),
 }
@@ -126,6 +128,11 @@ impl Document {
         self.section(heading, |inside| inside.table(table));
     }
 
+    /// How what stands beside it is to be read: in small type, on pages only.
+    pub fn small(&mut self, says: impl Into<String>) {
+        self.blocks.push(Block::Small(says.into()));
+    }
+
     /// What only a page can show, or says beside what it shows.
     pub fn drawn(&mut self, markup: Markup) {
         self.blocks.push(Block::Drawn(markup));
@@ -138,11 +145,30 @@ impl Document {
         self.blocks.push(Block::Terminal(inside.blocks));
     }
 
+    /// What stands apart from what is before and behind it, without a heading.
+    pub fn apart(&mut self, fill: impl FnOnce(&mut Document)) {
+        let mut inside = Document::default();
+        fill(&mut inside);
+        self.blocks.push(Block::Apart(inside.blocks));
+    }
+
+    /// All of another document, behind this.
+    pub fn append(&mut self, other: Document) {
+        self.blocks.extend(other.blocks);
+    }
+
     /// The document as text under its title.
     pub fn text(&self, title: &str) -> String {
         let mut out = words::wrap(0, title);
         text_of(&self.blocks, 0, &mut out);
         out.truncate(out.trim_end().len());
+        out
+    }
+
+    /// The document as Markdown under its title, which is Markdown itself, for a pull request.
+    pub fn markdown(&self, title: &str) -> String {
+        let mut out = format!("### {title}\n");
+        markdown_of(&self.blocks, 3, &mut out);
         out
     }
 
@@ -169,12 +195,14 @@ impl Document {
 /// Is there nothing to be read at a terminal?
 fn is_silent(block: &Block) -> bool {
     match block {
-        Block::Section(_, inside) | Block::Terminal(inside) => inside.iter().all(is_silent),
+        Block::Section(_, inside) | Block::Apart(inside) | Block::Terminal(inside) => {
+            inside.iter().all(is_silent)
+        }
         Block::Says(says) => says.text.is_empty(),
         Block::List(items) => items.is_empty(),
         Block::Notes(notes) => notes.is_empty(),
         Block::Table(table) => table.is_silent(),
-        Block::Drawn(_) => true,
+        Block::Drawn(_) | Block::Small(_) => true,
     }
 }
 
@@ -183,7 +211,7 @@ fn text_of(blocks: &[Block], depth: usize, out: &mut String) {
     let indent = 2 * depth.max(1);
     let mut after_section = false;
     for block in blocks.iter().filter(|block| !is_silent(block)) {
-        let stands_apart = matches!(block, Block::Section(..) | Block::Notes(_));
+        let stands_apart = matches!(block, Block::Section(..) | Block::Apart(_) | Block::Notes(_));
         if stands_apart || after_section {
             gap(out);
         }
@@ -200,8 +228,8 @@ fn text_of(blocks: &[Block], depth: usize, out: &mut String) {
                 out.extend(notes.iter().map(|text| hanging(indent, &note(text))));
             }
             Block::Table(table) => out.push_str(&table.render(indent)),
-            Block::Terminal(inside) => text_of(inside, depth, out),
-            Block::Drawn(_) => {}
+            Block::Apart(inside) | Block::Terminal(inside) => text_of(inside, depth, out),
+            Block::Drawn(_) | Block::Small(_) => {}
         }
     }
 }
@@ -219,28 +247,68 @@ fn gap(out: &mut String) {
     }
 }
 
+fn markdown_of(blocks: &[Block], depth: usize, out: &mut String) {
+    for block in blocks.iter().filter(|block| !is_silent(block)) {
+        gap(out);
+        match block {
+            Block::Section(heading, inside) => {
+                out.push_str(&format!("{} {}\n", "#".repeat(depth + 1), escaped(&heading.text)));
+                markdown_of(inside, depth + 1, out);
+            }
+            Block::Says(says) => out.push_str(&format!("{}\n", escaped(&says.text))),
+            Block::List(items) => {
+                out.extend(items.iter().map(|item| format!("- {}\n", escaped(&item.text))));
+            }
+            Block::Notes(notes) => {
+                out.extend(notes.iter().map(|note| format!("- {}\n", escaped(&words::sentence(note)))));
+            }
+            Block::Table(table) => out.push_str(&table.markdown()),
+            Block::Apart(inside) | Block::Terminal(inside) => markdown_of(inside, depth, out),
+            Block::Drawn(_) | Block::Small(_) => {}
+        }
+    }
+}
+
+/// Text within a line of Markdown or a cell of its tables: what would end the cell or begin markup of its own is escaped.
+pub(crate) fn escaped(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        match c {
+            '\n' | '\r' => out.push(' '),
+            '|' | '*' | '_' | '`' | '[' | ']' | '\\' | '@' | '#' => out.extend(['\\', c]),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
 /// Is there nothing to be seen on a page?
 fn is_blank(block: &Block) -> bool {
     match block {
-        Block::Section(_, inside) => inside.iter().all(is_blank),
+        Block::Section(_, inside) | Block::Apart(inside) => inside.iter().all(is_blank),
         Block::Drawn(markup) => markup.0.is_empty(),
-        Block::Terminal(_) => true,
+        // A word on how to read nothing.
+        Block::Terminal(_) | Block::Small(_) => true,
         Block::Table(table) => table.is_empty(),
         other => is_silent(other),
     }
 }
 
 fn markup_of(block: &Block, depth: usize) -> Markup {
-    if is_blank(block) {
+    if is_blank(block) && !matches!(block, Block::Small(_)) {
         return html! {};
     }
-    let inside = |blocks: &[Block]| html! { @for block in blocks { (markup_of(block, depth + 1)) } };
+    let inside =
+        |blocks: &[Block], depth: usize| html! { @for block in blocks { (markup_of(block, depth)) } };
     match block {
         Block::Section(heading, blocks) => match depth {
-            0 => html! { section { h2 { (heading.markup()) } (inside(blocks)) } },
-            1 => html! { h3 { (heading.markup()) } (inside(blocks)) },
-            _ => html! { h4 { (heading.markup()) } (inside(blocks)) },
+            0 => html! { section { h2 { (heading.markup()) } (inside(blocks, depth + 1)) } },
+            1 => html! { h3 { (heading.markup()) } (inside(blocks, depth + 1)) },
+            _ => html! { h4 { (heading.markup()) } (inside(blocks, depth + 1)) },
         },
+        Block::Apart(blocks) => inside(blocks, depth),
         Block::Says(says) => html! { p { (says.markup()) } },
         Block::List(items) => html! { ul { @for item in items { li { (item.markup()) } } } },
         Block::Notes(notes) => {
@@ -252,6 +320,7 @@ fn markup_of(block: &Block, depth: usize) -> Markup {
             }
         }
         Block::Table(table) => table.markup(),
+        Block::Small(says) => html! { p.small.soft { (says) } },
         Block::Drawn(markup) => markup.clone(),
         Block::Terminal(_) => html! {},
     }

@@ -4,8 +4,12 @@
 //! crate decides is order, wording and drawing. JSON output needs nothing from here: the findings serialise as they
 //! are.
 //!
-//! Reading order: [`figure`] (how numbers look), [`table`] (plain text tables), [`headline`] (the verdict in
-//! sentences), [`text`] (the terminal), [`compare`] (two runs), [`history`] (a line of results), [`kept`] (what a watch keeps of the past), [`profile`] (where the time went), [`html`], [`gate`] (what a budget came to), [`watch`] (verdicts while it goes on), [`traces`] (what lies in a heap of spans), [`import`] (what another tool's file comes to), [`workload`] (what became of a log), [`mlflow`] (a run for its experiments), [`split`] (a total over stages), [`calc`] (what a law answers), [`plan`] (a plan; [`plan_envelope`], [`plan_verify`]).
+//! What a command says is a [`document::Document`] (sections, sentences, tables, drawings), made once and read at a terminal, as a page or as
+//! Markdown; JUnit and SARIF stand beside it in [`gate`].
+//!
+//! Reading order: [`figure`] (how numbers look), [`table`] and [`document`] (what a page is made of), [`headline`] (the verdict in sentences),
+//! [`text`] and [`html`] (a run at a terminal and as a page), then a file for each command: [`compare`], [`diagnose`], [`profile`], [`wait`],
+//! [`plan`], [`gate`] and so on.
 
 mod active;
 pub mod calc;

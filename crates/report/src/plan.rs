@@ -70,24 +70,26 @@ fn fill(document: &mut Document, plan: &PlanFinding, charts: &Charts) {
     curve_section(document, plan, charts);
     document.titled("Expected at the peak", expected_table(plan));
     document.section("Replicas tried", |section| {
-        section.drawn(small(
+        section.small(
             "The same schedules for each number, so that they differ by what is compared and not by luck.",
-        ));
+        );
         section.table(tried_table(plan));
         section.list(undecided(plan));
     });
     document.section("Formula against simulation", |section| {
-        section.drawn(small("Formulas answer at once; simulation sees percentiles, bursts and routing. Where they differ, simulation is what the plan goes by."));
+        section.small("Formulas answer at once; simulation sees percentiles, bursts and routing. Where they differ, simulation is what the plan goes by.");
         section.table(disagreement_table(plan));
     });
-    document.section("At least", |section| section.list(plan.bounds.as_ref().map(bounds_words)));
-    document.section("Slots", |section| section.list(plan.slots.as_ref().map(slots_words)));
+    if let Some(bounds) = &plan.bounds {
+        document.section("At least", |section| section.says(bounds_words(bounds)));
+    }
+    if let Some(slots) = &plan.slots {
+        document.section("Slots", |section| section.says(slots_words(slots)));
+    }
     document.titled("An isolated request", floor_table(&plan.floor));
     document.section(cost_title(plan), |section| {
         section.table(cost_table(plan));
-        if plan.cost.is_some() {
-            section.drawn(small("Paid by the hour, the whole price falls once on the requests, once on the input tokens and once on the output tokens: views of one sum, not parts of it."));
-        }
+        section.small("Paid by the hour, the whole price falls once on the requests, once on the input tokens and once on the output tokens: views of one sum, not parts of it.");
     });
     if let Some(scaling) = &plan.scaling {
         document.section(scaling_title(scaling), |section| {
@@ -100,11 +102,6 @@ fn fill(document: &mut Document, plan: &PlanFinding, charts: &Charts) {
     document
         .section("Taken for granted, and what would change the answer", |section| section.list(assumptions));
     document.notes(plan.notes.iter().cloned());
-}
-
-/// How what stands beside it is to be read.
-fn small(says: &str) -> Markup {
-    html! { p.small.soft { (says) } }
 }
 
 fn curve_section(document: &mut Document, plan: &PlanFinding, charts: &Charts) {

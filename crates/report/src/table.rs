@@ -5,7 +5,7 @@
 
 use maud::{Markup, html};
 
-use crate::document::Phrase;
+use crate::document::{Phrase, escaped};
 use crate::words::WIDTH;
 
 /// A table under construction: a header and rows of cells.
@@ -102,6 +102,25 @@ impl Table {
         // Names of nothing are no header.
         let named = shown.iter().any(|&i| !self.columns[i].name.is_empty());
         named.then_some(header).into_iter().chain(rows).collect()
+    }
+
+    /// The table in Markdown, where a table has to have a header.
+    pub(crate) fn markdown(&self) -> String {
+        let shown = self.shown(false);
+        let line = |cells: &mut dyn Iterator<Item = String>| {
+            format!("| {} |\n", cells.collect::<Vec<_>>().join(" | "))
+        };
+        let mut out = line(&mut shown.iter().map(|&i| escaped(&self.columns[i].name)));
+        out +=
+            &line(&mut shown.iter().map(|&i| if self.columns[i].left { "---" } else { "---:" }.to_owned()));
+        for row in self.rows.iter().filter(|row| !row.page_only) {
+            out += &line(
+                &mut shown
+                    .iter()
+                    .map(|&i| row.cells.get(i).map_or(String::new(), |cell| escaped(&cell.text))),
+            );
+        }
+        out
     }
 
     /// The table, each line indented by `indent` spaces. Columns that are empty in every row are left out; those that do not fit into

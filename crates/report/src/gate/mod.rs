@@ -4,11 +4,10 @@
 //! own words and never as a pass.
 
 pub mod junit;
-pub mod markdown;
+mod page;
 pub mod sarif;
-mod text;
 
-pub use text::render;
+pub use page::{markdown, render};
 
 use plimsoll_judge::gate::{GateRow, GateVerdict, RowRole};
 use plimsoll_measure::findings::Held;

@@ -204,7 +204,7 @@ fn write(args: &GateArgs, budget: &BudgetText, finding: &GateFinding) -> Result<
         put(path, pages::junit::render(finding))?;
     }
     if let Some(path) = &args.markdown {
-        put(path, pages::markdown::render(finding))?;
+        put(path, pages::markdown(finding))?;
     }
     if let Some(path) = &args.sarif {
         let uri = uri(&budget.path);

@@ -127,7 +127,7 @@ fn forms(budget: &BudgetText, (run, rows): (Named, Rows), base: &Option<Measured
         serde_json::to_string_pretty(&measured.findings).expect("json"),
         pages::render(&finding),
         pages::junit::render(&finding),
-        pages::markdown::render(&finding),
+        pages::markdown(&finding),
         format!("{:#}", pages::sarif::render(&finding, "budget.yaml", place)),
     ]
 }
