@@ -40,7 +40,7 @@ fn document(comparison: &Comparison) -> Document {
         });
     }
     document.section("Lines, and levels at nearly the same load", |section| rows(section, &comparison.lines));
-    document.section("What differs", |section| {
+    document.apart(|section| {
         section.says(target_words(comparison));
         let mut table = Table::new(&["+<differs", "+<base", "+<candidate"]);
         for difference in &comparison.differences {

@@ -4,6 +4,7 @@ use plimsoll_measure::findings::{Percentiles, Reading};
 use plimsoll_measure::foreign::{Imported, ImportedPart, Recomputed};
 use plimsoll_model::{ForeignClock, ForeignDue};
 
+use crate::document::Document;
 use crate::figure::{self, counted};
 use crate::table::Table;
 use crate::words;
@@ -13,79 +14,48 @@ const NAMED: usize = 8;
 /// A definition that says nothing.
 const AS_KEPT: &str = "as the rows keep it";
 
-/// The page of a file.
+/// What is read of a file.
 pub fn text(imported: &Imported) -> String {
     let version = imported.version.as_ref().map(|version| format!(" {version}")).unwrap_or_default();
-    let mut page = format!("{}{version}, {}", imported.tool, imported.format);
-    if let Some(model) = &imported.model {
-        page += &format!(", model {model}");
-    }
-    page.push('\n');
-    if let Some(why) = &imported.partial {
-        page += &words::wrap(0, &format!("Partial: {why}"));
-    }
+    let model = imported.model.as_ref().map(|model| format!(", model {model}")).unwrap_or_default();
+    let mut page = Document::default();
+    page.list(imported.partial.as_ref().map(|why| format!("Partial: {why}")));
     for part in &imported.parts {
-        page.push('\n');
-        page += &one(part, imported.clock);
+        let load = part.load.as_ref().map(|load| format!(", {}", words::load(load))).unwrap_or_default();
+        let (requests, answered) = (counted(part.requests, "request"), figure::count(part.finished));
+        page.section(format!("{}: {requests}{load}, {answered} answered", part.name), |section| {
+            recomputed(section, &part.recomputed);
+            ours(section, part, imported.clock);
+            section.section("Proven by the file", |inside| {
+                let means = |means: &str| if means.is_empty() { String::new() } else { format!(": {means}") };
+                inside
+                    .list(part.proven.iter().map(|proof| format!("{}{}", proof.figure, means(&proof.means))));
+                inside.list(part.proven.is_empty().then_some("nothing"));
+            });
+        });
     }
-    page += "\nNot excluded (the tool can do it, and the file does not show it)\n";
-    for doubt in &imported.not_excluded {
-        page += &words::wrap(2, doubt);
-    }
-    page
-}
-
-fn one(part: &ImportedPart, clock: ForeignClock) -> String {
-    let load = part.load.as_ref().map(|load| format!(", {}", words::load(load))).unwrap_or_default();
-    let mut page = format!(
-        "{}: {}{load}, {} answered\n",
-        part.name,
-        counted(part.requests, "request"),
-        figure::count(part.finished)
-    );
-    page += &recomputed(&part.recomputed);
-    page += "\n  Ours\n";
-    page += &ours(part);
-    page += &words::wrap(4, due(part.due, clock));
-    page += "\n  Proven by the file\n";
-    for proof in &part.proven {
-        let means = if proof.means.is_empty() { String::new() } else { format!(": {}", proof.means) };
-        page += &words::wrap(4, &format!("{}{means}", proof.figure));
-    }
-    if part.proven.is_empty() {
-        page += "    nothing\n";
-    }
-    page
+    page.section("Not excluded (the tool can do it, and the file does not show it)", |section| {
+        section.list(imported.not_excluded.iter().map(String::as_str));
+    });
+    page.text(&format!("{}{version}, {}{model}", imported.tool, imported.format))
 }
 
 /// Whether the tool's own figures follow from its rows.
-fn recomputed(found: &Recomputed) -> String {
-    let mut page = "\n  Recomputed by the tool's own definitions\n".to_owned();
-    if found.of == 0 {
-        page += &words::wrap(
-            4,
-            "no aggregates with these rows: import the folder that holds both to hold them to each other",
-        );
-    } else {
-        page += &format!(
-            "    {} of {} aggregates come out\n",
-            figure::count(found.equal),
-            figure::count(found.of)
-        );
-    }
-    for differing in found.differ.iter().take(NAMED) {
-        let ours = differing.recomputed.map_or("nothing".to_owned(), |value| format!("{value}"));
-        let line = format!(
-            "differs: {}: the file says {}, its rows come to {ours}",
-            differing.label, differing.said
-        );
-        page += &words::wrap(4, &line);
-    }
-    let more = found.differ.len().saturating_sub(NAMED);
-    if more > 0 {
-        page += &format!("    and {more} more differ\n");
-    }
-    if !found.quantities.is_empty() {
+fn recomputed(page: &mut Document, found: &Recomputed) {
+    page.section("Recomputed by the tool's own definitions", |section| {
+        section.says(match found.of {
+            0 => {
+                "no aggregates with these rows: import the folder that holds both to hold them to each other"
+                    .to_owned()
+            }
+            of => format!("{} of {} aggregates come out", figure::count(found.equal), figure::count(of)),
+        });
+        section.list(found.differ.iter().take(NAMED).map(|differing| {
+            let ours = differing.recomputed.map_or("nothing".to_owned(), |value| format!("{value}"));
+            format!("differs: {}: the file says {}, its rows come to {ours}", differing.label, differing.said)
+        }));
+        let more = found.differ.len().saturating_sub(NAMED);
+        section.list((more > 0).then(|| format!("and {more} more differ")));
         let mut table = Table::new(&["<quantity", "n", "equal"]);
         for quantity in &found.quantities {
             table.row([
@@ -94,35 +64,32 @@ fn recomputed(found: &Recomputed) -> String {
                 format!("{} of {}", quantity.equal, quantity.aggregates),
             ]);
         }
-        page += &table.render(4);
-        for quantity in found.quantities.iter().filter(|quantity| quantity.definition != AS_KEPT) {
-            page += &words::wrap(4, &format!("{} = {}", quantity.name, quantity.definition));
+        section.table(table);
+        let defined = found.quantities.iter().filter(|quantity| quantity.definition != AS_KEPT);
+        section.list(defined.map(|quantity| format!("{} = {}", quantity.name, quantity.definition)));
+        if !found.beyond.is_empty() {
+            let named: Vec<&str> = found.beyond.iter().take(NAMED).map(String::as_str).collect();
+            let more = found.beyond.len().saturating_sub(NAMED);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            section.says(format!("not in the rows, so not recomputed: {}{more}", named.join(", ")));
         }
-    }
-    if !found.beyond.is_empty() {
-        let named: Vec<&str> = found.beyond.iter().take(NAMED).map(String::as_str).collect();
-        let more = found.beyond.len().saturating_sub(NAMED);
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        page += &words::wrap(4, &format!("not in the rows, so not recomputed: {}{more}", named.join(", ")));
-    }
-    page
+    });
 }
 
 /// Our figures; an open one is what was seen, which no verdict may rest on.
-fn ours(part: &ImportedPart) -> String {
-    if part.ours.is_empty() {
-        return "    none: no latency in the rows\n".into();
-    }
+fn ours(page: &mut Document, part: &ImportedPart, clock: ForeignClock) {
     let mut table = Table::new(&["<metric", "n", "p50 ms", "p90 ms", "p99 ms"]);
     for ours in &part.ours {
         let set: &Percentiles = &ours.percentiles;
         table.row([set.metric.clone(), figure::count(set.n), cell(&set.p50), cell(&set.p90), cell(&set.p99)]);
     }
-    let mut page = table.render(4);
-    for ours in &part.ours {
-        page += &words::wrap(4, &format!("{} = {}", ours.percentiles.metric, ours.definition));
-    }
-    page
+    page.section("Ours", |section| {
+        section.list(part.ours.is_empty().then_some("none: no latency in the rows"));
+        section.table(table);
+        section
+            .list(part.ours.iter().map(|ours| format!("{} = {}", ours.percentiles.metric, ours.definition)));
+        section.says(due(part.due, clock));
+    });
 }
 
 /// The value; in brackets where too few requests, or no order of them, let no verdict rest on it.

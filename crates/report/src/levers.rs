@@ -7,6 +7,7 @@ use plimsoll_plan::levers::{
     Ranked, Redrawn, Term, catalogue,
 };
 
+use crate::document::Document;
 use crate::figure::centile;
 use crate::table::Table;
 use crate::{figure, words};
@@ -18,51 +19,44 @@ const CONSTRAINT: f64 = 0.1;
 
 /// What to change first, for a terminal or a pipe.
 pub fn render(name: &str, finding: &LeverFinding) -> String {
-    let mut page: Vec<String> = Vec::new();
+    let mut page = Document::default();
     let goal = goal(&finding.goal);
     let ceiling = finding.goal.limit_s.map_or(String::new(), |s| format!(", ceiling {}", words::time(s)));
-    page.push(format!(
-        "Levers for {name}, level {}: {goal} {}{ceiling}",
-        finding.evidence.level,
-        now(&finding.now)
-    ));
-    page.extend(
-        evidence(&finding.evidence, finding.goal.metric.name()).into_iter().map(|line| format!("  {line}")),
-    );
-    page.extend(finding.load.as_ref().map(|load| format!("  {}", place(load))));
-    page.extend(finding.beside.iter().map(|said| words::wrap(2, said).trim_end().to_owned()));
-    page.push(format!("  {}", simulated(finding)));
-    if let Some(faster) = &finding.faster_model {
-        page.push(format!("  {}", faster_model(faster, &goal)));
-    }
+    page.list(evidence(&finding.evidence, finding.goal.metric.name()));
+    page.list(finding.load.as_ref().map(place));
+    page.list(finding.beside.iter().map(String::as_str));
+    page.list([simulated(finding)]);
+    page.list(finding.faster_model.as_ref().map(|faster| faster_model(faster, &goal)));
     let helpful = finding.ranked.iter().filter(|lever| lever.score > 0.0).count();
-    if helpful == 0 && !finding.ranked.is_empty() {
-        page.push(String::new());
-        page.push("No lever is shown to help.".into());
-    }
     let full = helpful.min(IN_FULL);
+    page.apart(|page| {
+        page.list((helpful == 0 && !finding.ranked.is_empty()).then_some("No lever is shown to help."));
+    });
     for lever in &finding.ranked[..full] {
-        page.push(String::new());
-        page.extend(in_full(lever, &goal, finding.by));
+        let heading = format!("{}. {}", lever.place, title(lever));
+        page.section(heading, |section| section.list(in_full(lever, &goal, finding.by)));
     }
-    page.extend(overlap(&finding.ranked[..helpful], &finding.evidence));
+    page.apart(|page| page.list(overlap(&finding.ranked[..helpful], &finding.evidence)));
     if let Some(found) = &finding.admission {
-        page.push(String::new());
-        page.extend(admission(found, &goal, finding.goal.limit_s));
+        let most = found.in_flight;
+        let heading =
+            format!("Admission control, which serves some by turning others away: at most {most} in flight");
+        page.section(heading, |section| section.list(admission(found, &goal, finding.goal.limit_s)));
     }
-    table(&mut page, "The rest", rest(&finding.ranked[full..], finding.by, &goal));
+    page.titled("The rest", rest(&finding.ranked[full..], finding.by, &goal));
     let mut bounds = Table::new(&["<lever", "saves at most", "<of the time, queueing not simulated again"]);
     for lever in &finding.bounded {
         bounds.row([lever.name.clone(), figure::percent(lever.at_most), lever.why.clone()]);
     }
-    table(&mut page, "Bounded only", bounds);
+    page.titled("Bounded only", bounds);
     let mut out = Table::new(&["<lever", "<why"]);
-    finding.ruled_out.iter().for_each(|lever| out.row([lever.name.clone(), lever.why.clone()]));
-    table(&mut page, "Ruled out", out);
+    finding.ruled_out.iter().for_each(|lever| out.row([lever.name.as_str(), &lever.why]));
+    page.titled("Ruled out", out);
     let mut open = Table::new(&["<lever", "<why"]);
-    finding.open.iter().for_each(|lever| open.row([lever.name.clone(), lever.why.clone()]));
-    table(&mut page, "This run does not say", open);
-    page.join("\n")
+    finding.open.iter().for_each(|lever| open.row([lever.name.as_str(), &lever.why]));
+    page.titled("This run does not say", open);
+    let level = finding.evidence.level;
+    page.text(&format!("Levers for {name}, level {level}: {goal} {}{ceiling}", now(&finding.now)))
 }
 
 /// Levers that help by the same term of the latency, the one in which the slow requests spend most: each was predicted by itself,
@@ -82,7 +76,7 @@ fn overlap(helpful: &[Ranked], evidence: &LeverEvidence) -> Option<String> {
     let names: Vec<&str> = same.iter().map(|lever| lever.name.as_str()).collect();
     let all = if names.len() > 2 { "all" } else { "both" };
     Some(format!(
-        "\nEach is predicted by itself. {} {all} move the same term, {}: their gains do not add up; simulate them together.",
+        "Each is predicted by itself. {} {all} move the same term, {}: their gains do not add up; simulate them together.",
         names.join(", "),
         term.name()
     ))
@@ -112,14 +106,6 @@ pub fn list(levers: &[Lever]) -> String {
         "Days are conventions; a file of your own replaces them: plimsoll levers RUN --efforts FILE".into(),
     );
     page.join("\n")
-}
-
-fn table(page: &mut Vec<String>, title: &str, table: Table) {
-    if !table.is_empty() {
-        page.push(String::new());
-        page.push(title.to_owned());
-        page.push(table.render(2).trim_end().to_owned());
-    }
 }
 
 fn goal(goal: &Goal) -> String {
@@ -245,27 +231,21 @@ fn admission(found: &Admission, goal: &str, limit_s: Option<f64>) -> Vec<String>
         share(&found.refused),
         figure::interval(&figure::percent(found.refused.lower), &figure::percent(found.refused.upper))
     );
-    let mut lines = vec![
-        format!(
-            "Admission control, which serves some by turning others away: at most {} in flight",
-            found.in_flight
-        ),
-        format!(
-            "   turned away {refused} · {goal} of those let in {}, of all as it is {}",
-            time(&found.answered_s),
-            time(&found.now_s)
-        ),
-    ];
+    let mut lines = vec![format!(
+        "turned away {refused} · {goal} of those let in {}, of all as it is {}",
+        time(&found.answered_s),
+        time(&found.now_s)
+    )];
     if let (Some(good), Some(limit_s)) = (&found.good, limit_s) {
         lines.push(format!(
-            "   answered within {}: {} in place of {}",
+            "answered within {}: {} in place of {}",
             words::time(limit_s),
             rate(&good.then_per_s),
             rate(&good.now_per_s)
         ));
     }
     lines.push(
-        "   Assumes: who is turned away does not come back; on a run as long as this one (a queue that grows has no other)".into(),
+        "Assumes: who is turned away does not come back; on a run as long as this one (a queue that grows has no other)".into(),
     );
     lines
 }
@@ -314,15 +294,13 @@ fn in_full(lever: &Ranked, goal: &str, by: LeverOrder) -> Vec<String> {
     .collect::<Vec<String>>();
     gains.push(format!("{} days", figure::number(lever.effort_days)));
     gains.push(format!("back {}", lever.reversible));
-    let mut lines = vec![
-        format!("{}. {}", lever.place, title(lever)),
-        format!("   {} · best per day with chance {:.2}", gains.join(" · "), lever.probability_of_best),
-    ];
-    lines.extend(lever.assumes.as_ref().map(|assumes| format!("   Assumes: {assumes}")));
+    let chance = lever.probability_of_best;
+    let mut lines = vec![format!("{} · best per day with chance {chance:.2}", gains.join(" · "))];
+    lines.extend(lever.assumes.as_ref().map(|assumes| format!("Assumes: {assumes}")));
     let model =
         if lever.touches_model { "; touches the model: check answers with plimsoll quality" } else { "" };
-    lines.push(format!("   Risk: {}{model}", words::sentence(&lever.risk).trim_end_matches('.')));
-    lines.push(format!("   Try first: {}", lever.first));
+    lines.push(format!("Risk: {}{model}", words::sentence(&lever.risk).trim_end_matches('.')));
+    lines.push(format!("Try first: {}", lever.first));
     lines
 }
 

@@ -18,6 +18,8 @@ use crate::{cost, figure, words};
 
 /// Options at a terminal; the plan file and the page have all.
 const OPTIONS: usize = 12;
+/// Numbers of replicas that were tried above the chosen one, at a terminal.
+const NEAR: u32 = 3;
 
 /// The plan for a terminal or a pipe.
 pub fn render(plan: &PlanFinding) -> String {
@@ -358,6 +360,7 @@ fn bounds_words(bounds: &PlanBounds) -> String {
 /// The numbers of replicas that were simulated.
 fn tried_table(plan: &PlanFinding) -> Table {
     let Some(simulated) = &plan.simulated else { return Table::new(&[]) };
+    let near = plan.chosen.as_ref().map_or(u32::MAX, |chosen| chosen.replicas.saturating_add(NEAR));
     let first = simulated.tried.first().map_or(&[][..], |tried| &tried.figures);
     let columns: Vec<String> = ["replicas".to_owned(), "schedules".to_owned()]
         .into_iter()
@@ -370,7 +373,8 @@ fn tried_table(plan: &PlanFinding) -> Table {
         let mut row = vec![tried.replicas.to_string(), tried.seeds.to_string()];
         row.extend(tried.figures.iter().map(|figure| latency(&figure.value)));
         row.push(words::held(tried.held).to_owned());
-        table.row(row);
+        // What is far from the answer is for the page.
+        if tried.replicas <= near { table.row(row) } else { table.page_row(row) }
     }
     table
 }

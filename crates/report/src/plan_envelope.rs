@@ -2,27 +2,25 @@
 
 use plimsoll_plan::envelope::{EnvelopeCost, EnvelopeFinding};
 
+use crate::document::Document;
 use crate::table::Table;
 use crate::{figure, words};
 
 /// The plan for a terminal or a pipe.
 pub fn render(plan: &EnvelopeFinding) -> String {
-    let mut page = head(plan);
-    page.push(String::new());
-    page.push("How it comes about".to_owned());
-    page.extend(formulas(plan).into_iter().map(|line| format!("  {line}")));
-    page.push(String::new());
-    page.push("Latency against load (all replicas)".to_owned());
-    page.push(curve(plan).trim_end().to_owned());
-    page.extend(cost(plan));
+    let mut page = Document::default();
+    page.list(busy(plan));
+    page.titled("How it comes about", formulas(plan));
+    page.titled("Latency against load (all replicas)", curve(plan));
+    if let Some(found) = &plan.cost {
+        page.section(crate::cost::title(&found.bill), |section| section.says(cost(found, plan.rules.peak)));
+    }
     for (title, lines) in
         [("Taken for granted", &plan.assumptions), ("Where it does not apply", &plan.doubts)]
     {
-        page.push(String::new());
-        page.push(title.to_owned());
-        page.extend(lines.iter().map(|line| words::wrap(2, &words::sentence(line)).trim_end().to_owned()));
+        page.section(title, |section| section.list(lines.iter().map(|line| words::sentence(line))));
     }
-    page.join("\n")
+    page.text(&head(plan))
 }
 
 /// `16 replicas + 1 spare`.
@@ -47,77 +45,93 @@ pub(crate) fn load(rate: f64, factor: f64) -> String {
     }
 }
 
-fn head(plan: &EnvelopeFinding) -> Vec<String> {
+fn head(plan: &EnvelopeFinding) -> String {
     let gpus =
         plan.gpus.map_or(String::new(), |gpus| format!(" ({gpus} GPU{})", if gpus == 1 { "" } else { "s" }));
-    vec![
+    format!(
+        "{}{gpus} of {} slots carry {} at {} each",
+        fleet(plan.replicas, plan.spare),
+        plan.slots,
+        load(plan.rate_per_s, plan.rules.peak),
+        words::time(plan.latency_s)
+    )
+}
+
+fn busy(plan: &EnvelopeFinding) -> [String; 2] {
+    [
         format!(
-            "{}{gpus} of {} slots carry {} at {} each",
-            fleet(plan.replicas, plan.spare),
-            plan.slots,
-            load(plan.rate_per_s, plan.rules.peak),
-            words::time(plan.latency_s)
-        ),
-        format!(
-            "  busy {} at the peak, {} allowed · room to the ceiling {}, to the load at which they break {}",
+            "busy {} at the peak, {} allowed · room to the ceiling {}, to the load at which they break {}",
             figure::percent(plan.utilisation),
             figure::percent(plan.rules.utilisation),
             figure::percent(plan.headroom_to_ceiling),
             figure::percent(plan.headroom),
         ),
         format!(
-            "  they break at {}: from there on the queue grows without end",
+            "they break at {}: from there on the queue grows without end",
             figure::per_second(plan.breaks_at_per_s)
         ),
     ]
 }
 
-fn formulas(plan: &EnvelopeFinding) -> Vec<String> {
+fn formulas(plan: &EnvelopeFinding) -> Table {
     let number = figure::number;
     let (peak, latency, share) = (number(plan.peak_per_s), number(plan.latency_s), plan.rules.utilisation);
-    vec![
-        format!(
-            "in flight  L = λ W = {peak}/s × {latency} s = {} requests, one slot each",
-            number(plan.in_flight)
+    let rows = [
+        (
+            "in flight",
+            format!("L = λ W = {peak}/s × {latency} s = {} requests, one slot each", number(plan.in_flight)),
         ),
-        format!(
-            "slots      L / ρ = {} / {} = {}",
-            number(plan.in_flight),
-            number(share),
-            number(plan.slots_needed)
+        (
+            "slots",
+            format!("L / ρ = {} / {} = {}", number(plan.in_flight), number(share), number(plan.slots_needed)),
         ),
-        format!(
-            "replicas   {} / {} slots = {:.3}, rounded up: {}",
-            number(plan.slots_needed),
-            plan.slots,
-            plan.slots_needed / f64::from(plan.slots),
-            plan.replicas
-        ),
-        format!(
-            "each       {} slots / {latency} s = {}/s is its stability limit; at ρ {} it carries {}/s",
-            plan.slots,
-            number(plan.limit_of_one_per_s),
-            number(share),
-            number(plan.carried_by_one_per_s)
-        ),
-        format!(
-            "all        {} × {}/s = {:.1}/s against {peak}/s asked",
-            plan.replicas,
-            number(plan.carried_by_one_per_s),
-            plan.carried_per_s
-        ),
-        format!(
-            "wait       M/M/{} per replica: {} on average; simulated {} {}{}",
-            plan.slots,
-            words::time(plan.wait_s),
-            words::time(plan.wait_simulated_s.value),
-            figure::interval(
-                &words::time(plan.wait_simulated_s.lower.max(0.0)),
-                &words::time(plan.wait_simulated_s.upper)
+        (
+            "replicas",
+            format!(
+                "{} / {} slots = {:.3}, rounded up: {}",
+                number(plan.slots_needed),
+                plan.slots,
+                plan.slots_needed / f64::from(plan.slots),
+                plan.replicas
             ),
-            disagreement(plan)
         ),
-    ]
+        (
+            "each",
+            format!(
+                "{} slots / {latency} s = {}/s is its stability limit; at ρ {} it carries {}/s",
+                plan.slots,
+                number(plan.limit_of_one_per_s),
+                number(share),
+                number(plan.carried_by_one_per_s)
+            ),
+        ),
+        (
+            "all",
+            format!(
+                "{} × {}/s = {:.1}/s against {peak}/s asked",
+                plan.replicas,
+                number(plan.carried_by_one_per_s),
+                plan.carried_per_s
+            ),
+        ),
+        (
+            "wait",
+            format!(
+                "M/M/{} per replica: {} on average; simulated {} {}{}",
+                plan.slots,
+                words::time(plan.wait_s),
+                words::time(plan.wait_simulated_s.value),
+                figure::interval(
+                    &words::time(plan.wait_simulated_s.lower.max(0.0)),
+                    &words::time(plan.wait_simulated_s.upper)
+                ),
+                disagreement(plan)
+            ),
+        ),
+    ];
+    let mut table = Table::new(&["<", "<"]);
+    rows.into_iter().for_each(|(name, how)| table.row([name, &how]));
+    table
 }
 
 /// How far formula and simulation are apart, where there is anything to wait for.
@@ -138,7 +152,7 @@ pub(crate) fn signed(share: f64) -> String {
     }
 }
 
-fn curve(plan: &EnvelopeFinding) -> String {
+fn curve(plan: &EnvelopeFinding) -> Table {
     let mut table = Table::new(&[
         "load",
         "ρ",
@@ -165,21 +179,18 @@ fn curve(plan: &EnvelopeFinding) -> String {
             note.to_owned(),
         ]);
     }
-    table.render(2)
+    table
 }
 
-fn cost(plan: &EnvelopeFinding) -> Vec<String> {
-    let Some(EnvelopeCost { bill, per_hour, per_request_at_mean, per_request_at_peak }) = &plan.cost else {
-        return Vec::new();
-    };
-    let currency = &bill.currency;
+fn cost(found: &EnvelopeCost, peak: f64) -> String {
+    let currency = &found.bill.currency;
     let mut line = format!(
-        "  {} {currency} an hour · {} {currency} per request at the mean load",
-        figure::number(*per_hour),
-        figure::number(*per_request_at_mean)
+        "{} {currency} an hour · {} {currency} per request at the mean load",
+        figure::number(found.per_hour),
+        figure::number(found.per_request_at_mean)
     );
-    if plan.rules.peak != 1.0 {
-        line.push_str(&format!(", {} at the peak", figure::number(*per_request_at_peak)));
+    if peak != 1.0 {
+        line.push_str(&format!(", {} at the peak", figure::number(found.per_request_at_peak)));
     }
-    vec![String::new(), crate::cost::title(bill), line]
+    line
 }

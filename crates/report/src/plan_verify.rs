@@ -4,6 +4,7 @@ use plimsoll_measure::findings::Reading;
 use plimsoll_plan::verify::{VerifyFinding, VerifyRow};
 use plimsoll_plan::verify_lines::LineRow;
 
+use crate::document::Document;
 use crate::figure::centile;
 use crate::plan::{latency, rate};
 use crate::plan_envelope::signed;
@@ -13,39 +14,25 @@ use crate::{figure, words};
 /// The comparison for a terminal or a pipe.
 pub fn render(plan: &str, run: &str, found: &VerifyFinding) -> String {
     let case = found.case.as_ref().map_or(String::new(), |ask| format!(" for {ask:?}"));
-    let mut page = vec![
-        match found.compared {
-            0 => format!("Nothing of {plan}{case} could be held against {run}."),
-            n => format!("{} of {n} predictions of {plan}{case} lie in their band.", found.inside),
-        },
-        format!(
-            "  {run}, level {}: {} over {} replica{}, {} each (planned for {})",
-            found.level,
-            figure::per_second(found.measured_per_s * f64::from(found.replicas)),
-            found.replicas,
-            if found.replicas == 1 { "" } else { "s" },
-            figure::per_second(found.measured_per_s),
-            figure::per_second(found.planned_per_s)
-        ),
-        String::new(),
-        table(&found.rows).render(2).trim_end().to_owned(),
-    ];
-    if !found.lines.is_empty() {
-        page.push(String::new());
-        page.push(lines(&found.lines).render(2).trim_end().to_owned());
-    }
-    page.extend([
-        String::new(),
-        format!("Learnt, from {}", found.band.source),
-        band(found).render(2).trim_end().to_owned(),
-    ]);
-    if !found.notes.is_empty() {
-        page.push(String::new());
-        page.extend(
-            found.notes.iter().map(|note| words::wrap(2, &words::sentence(note)).trim_end().to_owned()),
-        );
-    }
-    page.join("\n")
+    let title = match found.compared {
+        0 => format!("Nothing of {plan}{case} could be held against {run}."),
+        n => format!("{} of {n} predictions of {plan}{case} lie in their band.", found.inside),
+    };
+    let mut page = Document::default();
+    page.says(format!(
+        "{run}, level {}: {} over {} replica{}, {} each (planned for {})",
+        found.level,
+        figure::per_second(found.measured_per_s * f64::from(found.replicas)),
+        found.replicas,
+        if found.replicas == 1 { "" } else { "s" },
+        figure::per_second(found.measured_per_s),
+        figure::per_second(found.planned_per_s)
+    ));
+    page.apart(|page| page.table(table(&found.rows)));
+    page.apart(|page| page.table(lines(&found.lines)));
+    page.titled(format!("Learnt, from {}", found.band.source), band(found));
+    page.notes(found.notes.iter().cloned());
+    page.text(&title)
 }
 
 fn table(rows: &[VerifyRow]) -> Table {

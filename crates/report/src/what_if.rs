@@ -6,6 +6,7 @@ use plimsoll_measure::findings::Held;
 use plimsoll_plan::fit::{Fitted, From, Setting};
 use plimsoll_plan::what_if::{FigureChange, Predicted, WhatIfFinding};
 
+use crate::document::Document;
 use crate::figure::centile;
 use crate::table::Table;
 use crate::{figure, words};
@@ -15,22 +16,26 @@ pub fn render(name: &str, finding: &WhatIfFinding) -> String {
     let limit = finding
         .limit_per_s
         .map_or(String::new(), |limit| format!(", which carries {}/s", figure::number(limit)));
-    let mut page = vec![format!(
+    let mut page = Document::default();
+    for case in &finding.cases {
+        page.section(title(case), |section| match &case.refused {
+            Some(why) => section.says(why.as_str()),
+            None => {
+                section.table(table(case));
+                section.list(case.notes.iter().map(String::as_str));
+            }
+        });
+    }
+    page.apart(|page| page.list(finding.notes.iter().map(String::as_str)));
+    page.text(&format!(
         "What if, from {name}: {}/s on {}{limit}",
         figure::number(finding.rate_per_s),
         finding.engine
-    )];
-    for case in &finding.cases {
-        page.push(String::new());
-        page.extend(one(case, ""));
-    }
-    page.push(String::new());
-    page.extend(finding.notes.iter().map(|note| said(note)));
-    page.join("\n")
+    ))
 }
 
 /// `rate 2x: 80.0/s; it then carries 61.2/s; the promise would be broken; 15 replicas would do by formula`.
-pub(crate) fn title(case: &Predicted) -> String {
+fn title(case: &Predicted) -> String {
     if case.refused.is_some() && case.replicas.is_none() {
         return format!("{}: not predicted", case.ask);
     }
@@ -52,28 +57,12 @@ pub(crate) fn title(case: &Predicted) -> String {
 }
 
 /// Now and then, figure by figure.
-pub(crate) fn table(case: &Predicted) -> Table {
+fn table(case: &Predicted) -> Table {
     let measured = case.figures.iter().any(|figure| figure.measured.is_some());
     let now = if measured { "measured" } else { "simulated now" };
     let mut table = Table::new(&["<", now, "predicted", "<95 % band", "change"]);
     case.figures.iter().for_each(|figure| table.row(row(figure, measured)));
     table
-}
-
-fn one(case: &Predicted, indent: &str) -> Vec<String> {
-    let mut lines = vec![words::wrap(indent.len(), &title(case)).trim_end().to_owned()];
-    if let Some(why) = &case.refused {
-        lines.push(words::wrap(2 + indent.len(), why).trim_end().to_owned());
-        return lines;
-    }
-    lines.push(table(case).render(2 + indent.len()).trim_end().to_owned());
-    lines.extend(case.notes.iter().map(|note| words::wrap(2 + indent.len(), note).trim_end().to_owned()));
-    lines
-}
-
-/// A sentence under what it is about.
-fn said(note: &str) -> String {
-    words::wrap(2, note).trim_end().to_owned()
 }
 
 fn row(one: &FigureChange, measured: bool) -> [String; 5] {
@@ -98,12 +87,8 @@ fn row(one: &FigureChange, measured: bool) -> [String; 5] {
 
 /// The fitted engine with where each setting comes from, and how far off it was on what it had not seen.
 pub fn fitted(name: &str, fitted: &Fitted) -> String {
-    let mut page =
-        vec![format!("Engine fitted to {name}, {} answered requests", fitted.requests), String::new()];
     let mut settings = Table::new(&["<setting", "value", "<± one standard error", "<from"]);
     fitted.settings.iter().for_each(|one| settings.row(setting(one)));
-    page.push(settings.render(2).trim_end().to_owned());
-    page.push(String::new());
     let mut errors = Table::new(&["<held out", "measured", "simulated", "off", "requests"]);
     for one in &fitted.residuals {
         let figure = one.percentile.map_or_else(|| "mean".to_owned(), |p| format!("p{}", centile(p)));
@@ -115,18 +100,22 @@ pub fn fitted(name: &str, fitted: &Fitted) -> String {
             one.requests.to_string(),
         ]);
     }
-    page.push(errors.render(2).trim_end().to_owned());
-    for row in &fitted.band.rows {
-        let (low, high) = (row.bias_log - 1.645 * row.spread_log, row.bias_log + 1.645 * row.spread_log);
-        page.push(format!(
-            "  band of {}: 9 of 10 stretches within × {:.3} to × {:.3} of what is simulated",
-            row.metric,
-            low.exp(),
-            high.exp()
-        ));
-    }
-    page.extend(fitted.notes.iter().map(|note| said(note)));
-    page.join("\n")
+    let mut page = Document::default();
+    page.apart(|page| page.table(settings));
+    page.apart(|page| {
+        page.table(errors);
+        page.list(fitted.band.rows.iter().map(|row| {
+            let (low, high) = (row.bias_log - 1.645 * row.spread_log, row.bias_log + 1.645 * row.spread_log);
+            format!(
+                "band of {}: 9 of 10 stretches within × {:.3} to × {:.3} of what is simulated",
+                row.metric,
+                low.exp(),
+                high.exp()
+            )
+        }));
+        page.list(fitted.notes.iter().map(String::as_str));
+    });
+    page.text(&format!("Engine fitted to {name}, {} answered requests", fitted.requests))
 }
 
 fn setting(one: &Setting) -> [String; 4] {

@@ -3,22 +3,26 @@
 use plimsoll_measure::faithful::{Likeness, Property, Reconstruction};
 use plimsoll_plan::effect::EffectFinding;
 
+use crate::document::Document;
 use crate::figure::{self, counted};
 use crate::table::Table;
-use crate::words;
 
-/// The page.
+/// What is read of it.
 pub fn text(made: &Reconstruction, effect: &Result<EffectFinding, String>) -> String {
-    let mut page = head(made);
-    page += &lists(made);
-    page += "\nHow like the log it is: what the log says, and what a run of the workload sends\n";
-    page += &properties(&made.properties);
-    page += "\nWhat the difference does\n";
-    match effect {
-        Ok(effect) => page += &effects(effect),
-        Err(why) => page += &words::wrap(2, &format!("Unknown: {why}.")),
-    }
-    page
+    let mut page = Document::default();
+    page.list(several_models(made));
+    page.list(lists(made));
+    page.section(
+        "How like the log it is: what the log says, and what a run of the workload sends",
+        |section| {
+            properties(section, &made.properties);
+        },
+    );
+    page.section("What the difference does", |section| match effect {
+        Ok(effect) => effects(section, effect),
+        Err(why) => section.says(format!("Unknown: {why}.")),
+    });
+    page.text(&head(made))
 }
 
 fn head(made: &Reconstruction) -> String {
@@ -34,32 +38,26 @@ fn head(made: &Reconstruction) -> String {
         .filter(|(n, _)| *n > 0)
         .map(|(n, what)| format!("{} {what}", figure::count(*n)))
         .collect();
-    let mut page = words::wrap(
-        0,
-        &format!(
-            "{}: {} in {}, each at {}: {}",
-            made.source,
-            counted(made.requests, "request"),
-            figure::duration_ns(made.span_s * 1e9),
-            made.stamp,
-            parts.join(", ")
-        ),
-    );
-    if made.models.len() > 1 {
-        let names: Vec<String> =
-            made.models.iter().map(|(name, n)| format!("{name} {}", figure::count(*n))).collect();
-        page += &words::wrap(
-            0,
-            &format!(
-                "Several models, which the workload does not tell apart: {} (--model takes one)",
-                names.join(", ")
-            ),
-        );
-    }
-    page
+    format!(
+        "{}: {} in {}, each at {}: {}",
+        made.source,
+        counted(made.requests, "request"),
+        figure::duration_ns(made.span_s * 1e9),
+        made.stamp,
+        parts.join(", ")
+    )
 }
 
-fn lists(made: &Reconstruction) -> String {
+fn several_models(made: &Reconstruction) -> Option<String> {
+    let names: Vec<String> =
+        made.models.iter().map(|(name, n)| format!("{name} {}", figure::count(*n))).collect();
+    (names.len() > 1).then(|| {
+        let names = names.join(", ");
+        format!("Several models, which the workload does not tell apart: {names} (--model takes one)")
+    })
+}
+
+fn lists(made: &Reconstruction) -> Vec<String> {
     let mut taken = Vec::new();
     let ended = &made.ended;
     if made.refused > 0 {
@@ -111,10 +109,10 @@ fn lists(made: &Reconstruction) -> String {
     }
     taken.extend(made.left_out.iter().map(|line| format!("left out: {line}")));
     taken.extend(made.blind.iter().cloned());
-    taken.iter().map(|line| words::wrap(2, line)).collect()
+    taken
 }
 
-fn properties(all: &[Property]) -> String {
+fn properties(page: &mut Document, all: &[Property]) {
     let mut table = Table::new(&["<property", "log", "workload", "apart", "<verdict"]);
     let number = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), figure::number);
     for one in all {
@@ -129,23 +127,18 @@ fn properties(all: &[Property]) -> String {
         };
         table.row([one.name.clone(), number(one.source), number(one.workload), apart, verdict.to_owned()]);
     }
-    let mut page = table.render(2);
-    for one in all.iter().filter(|one| one.verdict == Likeness::Unknown) {
-        page += &words::wrap(2, &format!("{}: {}", one.name, one.why.as_deref().unwrap_or_default()));
-    }
-    page
+    page.table(table);
+    let unknown = all.iter().filter(|one| one.verdict == Likeness::Unknown);
+    page.list(unknown.map(|one| format!("{}: {}", one.name, one.why.as_deref().unwrap_or_default())));
 }
 
-fn effects(effect: &EffectFinding) -> String {
-    let mut page = words::wrap(
-        2,
-        &format!(
-            "{} of each on {}, which serves {} of this mix with its queue never empty",
-            counted(effect.requests, "request"),
-            effect.engine,
-            figure::per_second(effect.limit_per_s)
-        ),
-    );
+fn effects(page: &mut Document, effect: &EffectFinding) {
+    page.says(format!(
+        "{} of each on {}, which serves {} of this mix with its queue never empty",
+        counted(effect.requests, "request"),
+        effect.engine,
+        figure::per_second(effect.limit_per_s)
+    ));
     let mut table = Table::new(&["<at", "1/s", "ttft p99 log ms", "workload ms", "<"]);
     for at in &effect.at {
         let same = if at.agrees { "within 5 %" } else { "apart" };
@@ -157,13 +150,10 @@ fn effects(effect: &EffectFinding) -> String {
             same.to_owned(),
         ]);
     }
-    page += &table.render(2);
-    if let Some(property) = &effect.breaks {
-        page += &words::wrap(2, &format!("What breaks it: {property}."));
-    }
-    for other in &effect.otherwise {
-        page +=
-            &words::wrap(2, &format!("If {}: p99 of ttft × {}.", other.name, figure::number(other.ratio)));
-    }
-    page
+    page.table(table);
+    page.list(effect.breaks.as_ref().map(|property| format!("What breaks it: {property}.")));
+    let otherwise = effect.otherwise.iter();
+    page.list(
+        otherwise.map(|other| format!("If {}: p99 of ttft × {}.", other.name, figure::number(other.ratio))),
+    );
 }

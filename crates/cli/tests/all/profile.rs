@@ -209,7 +209,7 @@ fn a_profilers_timeline_says_whether_the_device_was_busy() {
     assert_eq!(text.code, 0, "{}", text.stderr);
     // Its file is read twice, and what is passed over is said once.
     assert_eq!(text.stderr.matches("passed over").count(), 1, "{}", text.stderr);
-    for word in ["host-bound", "aten::item", "GPU 0", "ProfilerStep#2", "sm90_xmma_gemm_bf16bf16"] {
+    for word in ["Host-bound", "aten::item", "GPU 0", "ProfilerStep#2", "sm90_xmma_gemm_bf16bf16"] {
         assert!(text.stdout.contains(word), "no {word} in {}", text.stdout);
     }
 }
