@@ -9,6 +9,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use plimsoll_judge::budget::{BudgetFile, check_shape};
+use plimsoll_measure::findings::BudgetSpec;
 use plimsoll_workload::SpecError;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
@@ -50,26 +51,19 @@ pub fn read(path: &Path) -> Result<BudgetText, Stop> {
     Ok(BudgetText { path: path.to_path_buf(), file, places })
 }
 
+/// The ceilings of a budget file that hold for every request; `what` is done with them, for a refusal where there are none.
+pub fn per_request(path: &Path, what: &str) -> Result<BudgetSpec, Stop> {
+    let budget = read(path)?.file.per_request();
+    if budget.latency.is_empty() {
+        let name = path.display();
+        return Err(Stop::usage(format!("{name}: no ceiling on ttft, tpot or e2e of all requests; {what}")));
+    }
+    Ok(budget)
+}
+
 /// The text of a budget file → what it says and where; a refusal begins with `:LINE:COLUMN: `.
 fn parse(text: &str) -> Result<(BudgetFile, BTreeMap<String, TextPlace>), String> {
-    let of_yaml = |e: serde_saphyr::Error| {
-        let message = e.to_string();
-        let message = message.lines().next().unwrap_or("is no YAML").to_owned();
-        // The reader says the place in its own words as well; once is enough.
-        let message = message.strip_prefix("error: ").unwrap_or(&message).to_owned();
-        match e.location() {
-            Some(at) => {
-                let prefix = format!("line {} column {}: ", at.line(), at.column());
-                format!(
-                    ":{}:{}: {}",
-                    at.line(),
-                    at.column(),
-                    message.strip_prefix(&prefix).unwrap_or(&message)
-                )
-            }
-            None => format!(": {message}"),
-        }
-    };
+    let of_yaml = |e: serde_saphyr::Error| crate::yaml::wrong(&e);
     let value: Value = serde_saphyr::from_str(text).map_err(of_yaml)?;
     if !value.is_object() {
         return Err(":1:1: a budget file is a mapping (see: plimsoll schema budget)".to_owned());

@@ -35,6 +35,7 @@ mod tensors;
 mod trace_file;
 mod traffic;
 mod typed;
+mod yaml;
 
 use std::process::ExitCode;
 

@@ -113,6 +113,30 @@ pub fn pieces(
     }
 }
 
+/// Reads a file whose kind its first `head` bytes say: `begin` makes a reader of them, or none where they are of no kind that it knows, and `push` hands it
+/// the rest. A damaged gzip stream is read as far as it goes, which is said.
+pub fn sniffed<F>(
+    path: &Path,
+    head: usize,
+    mut begin: impl FnMut(&[u8]) -> Result<Option<F>, Stop>,
+    mut push: impl FnMut(&mut F, &[u8]) -> Result<(), Stop>,
+) -> Result<Option<F>, Stop> {
+    let (mut held, mut feed, mut is_begun) = (Vec::new(), None, false);
+    let damage = pieces(path, |read| {
+        if let Some(feed) = &mut feed {
+            push(feed, read)?;
+            return Ok(ControlFlow::Continue(()));
+        }
+        held.extend_from_slice(read);
+        if held.len() >= head {
+            (feed, is_begun) = (begin(&std::mem::take(&mut held))?, true);
+        }
+        Ok(if is_begun && feed.is_none() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    })?;
+    note_damage(path, damage);
+    if is_begun { Ok(feed) } else { begin(&held) }
+}
+
 /// Says of a file that its gzip stream is not whole, and that it was read as far as it goes.
 pub fn note_damage(path: &Path, damage: Option<std::io::Error>) {
     if let Some(e) = damage {

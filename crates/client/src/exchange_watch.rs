@@ -1,6 +1,6 @@
 //! What an exchange tells of itself while it goes on, and what it is given: the same over every version of HTTP.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use plimsoll_model::{At, By, How};
@@ -40,6 +40,42 @@ pub struct Connected<'a> {
     pub at: At,
     /// What its socket sees of this exchange.
     pub stamps: &'a Rc<Stamps>,
+}
+
+/// An answer kept whole, for whoever asks one thing and looks at what came.
+#[derive(Debug)]
+pub(crate) struct WholeAnswer {
+    /// Its body is read this far.
+    most: usize,
+    pub(crate) head: RefCell<Option<Head>>,
+    pub(crate) body: RefCell<Vec<u8>>,
+    pub(crate) trailers: RefCell<Option<Head>>,
+}
+
+impl WholeAnswer {
+    pub(crate) fn to(most: usize) -> WholeAnswer {
+        WholeAnswer { most, head: RefCell::default(), body: RefCell::default(), trailers: RefCell::default() }
+    }
+}
+
+impl ExchangeWatch for WholeAnswer {
+    fn connected(&self, _: &Connected<'_>) {}
+    fn sent(&self) {}
+
+    fn head(&self, head: Head) {
+        *self.head.borrow_mut() = Some(head);
+    }
+
+    fn trailers(&self, trailers: Head) {
+        *self.trailers.borrow_mut() = Some(trailers);
+    }
+
+    /// A piece more than its bound tells that there is more.
+    fn data(&self, bytes: &[u8]) -> bool {
+        let mut body = self.body.borrow_mut();
+        body.extend_from_slice(bytes);
+        body.len() <= self.most
+    }
 }
 
 /// The request until it is written. It stays where it is instead of in the future: an async function keeps an argument, and

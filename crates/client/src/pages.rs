@@ -6,7 +6,7 @@
 //! where it is such a server's and knows the model. A URL that ends with `/api/v1/query` is a Prometheus, whose targets' pages are read ([`crate::targets`]). Exporters of GPUs have no place of their own to be guessed from an
 //! endpoint: they are named.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -14,7 +14,6 @@ use std::sync::atomic::AtomicU32;
 use futures_util::stream::{StreamExt, TryStreamExt};
 use http::Uri;
 use plimsoll_model::{Protocol, Span};
-use plimsoll_wire::Head;
 use plimsoll_wire::exposition::{self, ExposedValue};
 use plimsoll_wire::kserve::metadata::read_server;
 use plimsoll_wire::prometheus_api::{self, RangeSeries};
@@ -23,7 +22,7 @@ use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 
 use crate::clock::Clock;
 use crate::exchange::exchange;
-use crate::exchange_watch::{Connected, ExchangeWatch, Outgoing};
+use crate::exchange_watch::{Outgoing, WholeAnswer};
 use crate::keeping::SharedByWorkers;
 use crate::pool::ConnectionPool;
 use crate::stamp::Meter;
@@ -451,11 +450,11 @@ impl Looker {
 
     async fn attempt(&self, uri: &Uri, patience: Span) -> Result<(u16, Vec<u8>), String> {
         let request = Outgoing::new(Some(self.page.target.gets(uri).bare()));
-        let seen = Seen::default();
+        let seen = WholeAnswer::to(PAGE_MAX);
         seen.body.borrow_mut().reserve_exact(self.length.get() + self.length.get() / 16);
         let asked = exchange(&self.pool, patience, &request, &seen);
         let ending = tokio::time::timeout(patience.as_duration(), asked).await;
-        let Seen { head, body } = seen;
+        let WholeAnswer { head, body, .. } = seen;
         let (head, body) = (head.into_inner(), body.into_inner());
         let Some(head) = head else {
             return Err(match ending {
@@ -471,26 +470,5 @@ impl Looker {
         }
         self.length.set(body.len());
         Ok((head.status, body))
-    }
-}
-
-#[derive(Default)]
-struct Seen {
-    head: RefCell<Option<Head>>,
-    body: RefCell<Vec<u8>>,
-}
-
-impl ExchangeWatch for Seen {
-    fn connected(&self, _: &Connected<'_>) {}
-    fn sent(&self) {}
-
-    fn head(&self, head: Head) {
-        *self.head.borrow_mut() = Some(head);
-    }
-
-    fn data(&self, bytes: &[u8]) -> bool {
-        let mut body = self.body.borrow_mut();
-        body.extend_from_slice(bytes);
-        body.len() <= PAGE_MAX
     }
 }

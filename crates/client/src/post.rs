@@ -2,19 +2,17 @@
 //!
 //! Each has a connection of its own, because what is told is rare: a server closes connections that idle, and its name may stand for another machine by then.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Uri};
 use plimsoll_model::Span;
-use plimsoll_wire::Head;
 use plimsoll_workload::{Connections, TargetSpec};
 
 use crate::clock::Clock;
 use crate::exchange::exchange;
-use crate::exchange_watch::{Connected, ExchangeWatch, Outgoing};
+use crate::exchange_watch::{Outgoing, WholeAnswer};
 use crate::header_template::RequestNames;
 use crate::keeping::SharedByWorkers;
 use crate::pages::runtime;
@@ -166,7 +164,7 @@ async fn exchanged(target: &Target, request: Request, patience: Span) -> Result<
     let pool =
         ConnectionPool::new(route.clone(), meter, Arc::new(AtomicU32::new(0)), SharedByWorkers::default());
     pool.set_policy(Connections::Fresh, 1, route);
-    let (request, seen) = (Outgoing::new(Some(request)), Answered::default());
+    let (request, seen) = (Outgoing::new(Some(request)), WholeAnswer::to(ANSWER_MAX));
     let ending =
         tokio::time::timeout(patience.as_duration(), exchange(&pool, patience, &request, &seen)).await;
     match (seen.head.into_inner(), ending) {
@@ -178,27 +176,5 @@ async fn exchanged(target: &Target, request: Request, patience: Span) -> Result<
         }
         (None, Ok(_)) => Err("closed without an answer".to_owned()),
         (None, Err(_)) => Err(format!("no answer within {:.0} s", patience.as_secs_f64())),
-    }
-}
-
-#[derive(Default)]
-struct Answered {
-    head: RefCell<Option<Head>>,
-    body: RefCell<Vec<u8>>,
-}
-
-impl ExchangeWatch for Answered {
-    fn connected(&self, _: &Connected<'_>) {}
-    fn sent(&self) {}
-
-    fn head(&self, head: Head) {
-        *self.head.borrow_mut() = Some(head);
-    }
-
-    fn data(&self, bytes: &[u8]) -> bool {
-        let mut body = self.body.borrow_mut();
-        let room = ANSWER_MAX.saturating_sub(body.len());
-        body.extend_from_slice(&bytes[..bytes.len().min(room)]);
-        bytes.len() <= room
     }
 }

@@ -8,12 +8,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{WebPkiServerVerifier, verify_server_name};
+use rustls::client::{WantsClientCert, WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{
+    CertificateError, ClientConfig, ConfigBuilder, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    WantsVerifier,
+};
 
 use crate::certs::{Identity, Shown};
 
@@ -102,14 +105,15 @@ pub fn client_config_as(
 ) -> Result<Arc<ClientConfig>, TlsError> {
     let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
     let builder = match trust {
-        TlsTrust::Anything => {
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAnything(provider())))
-        }
+        TlsTrust::Anything => lenient(builder, Leniency::Anything),
         TlsTrust::System => builder.with_root_certificates(system_roots()),
         TlsTrust::SystemAnd(path) => {
             let mut roots = system_roots();
             let named = add_authorities(&mut roots, path)?;
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(Named::new(roots, named, path)?))
+            let usual = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build();
+            let usual =
+                usual.map_err(|e| TlsError::Authorities { path: path.to_owned(), why: e.to_string() })?;
+            lenient(builder, Leniency::Named(usual, named))
         }
     };
     let mut config = match own {
@@ -118,6 +122,14 @@ pub fn client_config_as(
     };
     config.alpn_protocols = vec![if http2 { b"h2".to_vec() } else { b"http/1.1".to_vec() }];
     Ok(Arc::new(config))
+}
+
+fn lenient(
+    builder: ConfigBuilder<ClientConfig, WantsVerifier>,
+    trust: Leniency,
+) -> ConfigBuilder<ClientConfig, WantsClientCert> {
+    let verifier = Lenient { provider: provider(), trust };
+    builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
 }
 
 /// What the machine trusts. A store with unreadable entries gives the rest; an empty one makes handshakes fail by name.
@@ -143,28 +155,25 @@ pub(crate) fn add_authorities(
     if named.is_empty() { Err(refuse("no certificate in it".to_owned())) } else { Ok(named) }
 }
 
-/// The usual judgement, and a server that shows the very certificate which the user's file names. `openssl req -x509` marks what it
-/// makes as an authority, which webpki takes as no server's; curl and OpenSSL trust a certificate that is itself the anchor, and so does
-/// this. Dates and names are held to all the same.
+/// What a server's certificate is judged by where the machine's own judgement is not all. Signatures are checked in any case, so that the handshake is a
+/// real one.
 #[derive(Debug)]
-struct Named {
-    usual: Arc<WebPkiServerVerifier>,
-    certs: Vec<CertificateDer<'static>>,
+struct Lenient {
+    provider: Arc<CryptoProvider>,
+    trust: Leniency,
 }
 
-impl Named {
-    fn new(
-        roots: RootCertStore,
-        certs: Vec<CertificateDer<'static>>,
-        path: &Path,
-    ) -> Result<Named, TlsError> {
-        let usual = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build();
-        let usual = usual.map_err(|e| TlsError::Authorities { path: path.to_owned(), why: e.to_string() })?;
-        Ok(Named { usual, certs })
-    }
+#[derive(Debug)]
+enum Leniency {
+    /// Every certificate passes.
+    Anything,
+    /// The usual judgement, and a server that shows the very certificate which the user's file names. `openssl req -x509` marks what it makes as an
+    /// authority, which webpki takes as no server's; curl and OpenSSL trust a certificate that is itself the anchor, and so does this. Dates and names are
+    /// held to all the same.
+    Named(Arc<WebPkiServerVerifier>, Vec<CertificateDer<'static>>),
 }
 
-impl ServerCertVerifier for Named {
+impl ServerCertVerifier for Lenient {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -173,11 +182,12 @@ impl ServerCertVerifier for Named {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let usual = self.usual.verify_server_cert(end_entity, intermediates, name, ocsp, now);
+        let Leniency::Named(usual, certs) = &self.trust else { return Ok(ServerCertVerified::assertion()) };
+        let usual = usual.verify_server_cert(end_entity, intermediates, name, ocsp, now);
         // webpki looks at the dates before it asks what a certificate may be used as: this is what is left to object to.
         let only_its_kind =
             matches!(&usual, Err(rustls::Error::InvalidCertificate(CertificateError::Other(_))));
-        if only_its_kind && self.certs.iter().any(|cert| cert.as_ref() == end_entity.as_ref()) {
+        if only_its_kind && certs.iter().any(|cert| cert.as_ref() == end_entity.as_ref()) {
             verify_server_name(&ParsedCertificate::try_from(end_entity)?, name)?;
             return Ok(ServerCertVerified::assertion());
         }
@@ -190,7 +200,7 @@ impl ServerCertVerifier for Named {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.usual.verify_tls12_signature(message, cert, dss)
+        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
     }
 
     fn verify_tls13_signature(
@@ -199,49 +209,10 @@ impl ServerCertVerifier for Named {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.usual.verify_tls13_signature(message, cert, dss)
+        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.usual.supported_verify_schemes()
-    }
-}
-
-/// Passes every certificate; signatures are still checked, so that the handshake is a real one.
-#[derive(Debug)]
-struct AcceptAnything(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for AcceptAnything {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
+        self.provider.signature_verification_algorithms.supported_schemes()
     }
 }

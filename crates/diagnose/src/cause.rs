@@ -10,51 +10,52 @@ use serde::{Deserialize, Serialize};
 use super::causes::row;
 use super::experiment::NextExperiment;
 
-/// Where a slowness is located.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Layer {
-    /// The measurement itself: its figures are not the target's.
-    Measurement,
-    /// What is asked of the target: how much, how long, how mixed, how bursty.
-    LoadProfile,
-    /// The model and its kernels.
-    Model,
-    /// The serving stack: engine, scheduler, cache, replicas, proxies, pools.
-    ServingStack,
-    /// Something that a request needs beside the model.
-    Dependency,
-    /// The way between the client and the first hop that ends TCP.
-    Network,
-    /// Whoever sells the endpoint, by policy.
-    Provider,
-    /// Nothing material is wrong.
-    None,
-    /// Something is, and the run can't say what.
-    Unknown,
-}
-
-impl Layer {
-    /// The words on the screen.
-    pub fn name(self) -> &'static str {
-        match self {
-            Layer::Measurement => "measurement",
-            Layer::LoadProfile => "load profile",
-            Layer::Model => "model",
-            Layer::ServingStack => "serving stack",
-            Layer::Dependency => "dependency",
-            Layer::Network => "network",
-            Layer::Provider => "provider",
-            Layer::None => "none",
-            Layer::Unknown => "unknown",
-        }
+plimsoll_model::named! {
+    /// Where a slowness is located.
+    #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Layer {
+        /// The measurement itself: its figures are not the target's.
+        Measurement => "measurement",
+        /// What is asked of the target: how much, how long, how mixed, how bursty.
+        LoadProfile => "load profile",
+        /// The model and its kernels.
+        Model => "model",
+        /// The serving stack: engine, scheduler, cache, replicas, proxies, pools.
+        ServingStack => "serving stack",
+        /// Something that a request needs beside the model.
+        Dependency => "dependency",
+        /// The way between the client and the first hop that ends TCP.
+        Network => "network",
+        /// Whoever sells the endpoint, by policy.
+        Provider => "provider",
+        /// Nothing material is wrong.
+        None => "none",
+        /// Something is, and the run can't say what.
+        Unknown => "unknown",
     }
 }
 
-/// What is wrong.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Cause {
+/// Declares the causes once: each, and the list of all that a row of the table is about.
+macro_rules! causes {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What is wrong.
+        #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Cause {
+            $($(#[$doc])* $name,)*
+            /// No confident rule (U).
+            Unknown,
+        }
+
+        impl Cause {
+            /// Every cause, in the order of the table.
+            pub const ALL: [Cause; [$(stringify!($name)),*].len()] = [$(Cause::$name),*];
+        }
+    };
+}
+
+causes! {
     /// The generator was late, sending or reading (V1).
     GeneratorLag,
     /// The client's own cap on requests in flight makes them wait (V2).
@@ -149,62 +150,9 @@ pub enum Cause {
     LockContention,
     /// Another tenant of the same machine comes and goes.
     NoisyNeighbour,
-    /// No confident rule (U).
-    Unknown,
 }
 
 impl Cause {
-    /// Every cause, in the order of the table.
-    pub const ALL: [Cause; 47] = [
-        Cause::GeneratorLag,
-        Cause::ClientCap,
-        Cause::ClocksDisagree,
-        Cause::NoSteadyState,
-        Cause::TracingOverhead,
-        Cause::Nothing,
-        Cause::HigherRate,
-        Cause::LongerPrompts,
-        Cause::LongerAnswers,
-        Cause::OtherMix,
-        Cause::Bursts,
-        Cause::LessSharedPrompts,
-        Cause::SlowerModel,
-        Cause::LongerAnswersToSamePrompts,
-        Cause::SingleRequestOverBudget,
-        Cause::Saturation,
-        Cause::KvExhaustion,
-        Cause::KvTransfer,
-        Cause::DraftRejection,
-        Cause::HeadOfLine,
-        Cause::BatchingWindow,
-        Cause::PeriodicStall,
-        Cause::HostContention,
-        Cause::CpuThrottling,
-        Cause::ConnectionLimit,
-        Cause::RetryStorm,
-        Cause::ColdStart,
-        Cause::AutoscalingLag,
-        Cause::BadReplica,
-        Cause::RoutingImbalance,
-        Cause::PrefixCacheLoss,
-        Cause::ProxyBuffering,
-        Cause::HostBound,
-        Cause::PerRequestCost,
-        Cause::EngineCrash,
-        Cause::StreamDisconnect,
-        Cause::ServerErrors,
-        Cause::SlowDependency,
-        Cause::DependencyTail,
-        Cause::DependencyCapacity,
-        Cause::PacketLoss,
-        Cause::LongerRoundTrip,
-        Cause::RateLimit,
-        Cause::MemoryBandwidth,
-        Cause::Collectives,
-        Cause::LockContention,
-        Cause::NoisyNeighbour,
-    ];
-
     /// The stable word for it, as in JSON.
     pub fn id(self) -> String {
         match serde_json::to_value(self) {

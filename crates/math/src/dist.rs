@@ -71,12 +71,6 @@ pub fn gamma_from_mean_cv(mean: f64, cv: f64) -> (f64, f64) {
     (1.0 / (cv * cv), mean * cv * cv)
 }
 
-/// The median and sigma of the lognormal law with this mean and coefficient of variation.
-pub fn lognormal_from_mean_cv(mean: f64, cv: f64) -> (f64, f64) {
-    let variance = libm::log1p(cv * cv);
-    (mean * libm::exp(-0.5 * variance), libm::sqrt(variance))
-}
-
 /// The shape and scale of the Weibull law with this mean and coefficient of variation.
 ///
 /// 1 + cv² = Γ(1 + 2/k) / Γ(1 + 1/k)² falls in k, so bisection on ln k finds it; shapes are held within

@@ -5,7 +5,7 @@
 //! Wilson's score interval because a gate must not pass on luck at small counts: they hold their level for
 //! every true share, and at real-valued counts they are still the inverse of one distribution function.
 
-use crate::special::{beta_inc_pair, beta_inv_pair, binomial_density, normal_inv};
+use crate::special::{beta_inc_pair, beta_inv_pair, normal_inv};
 
 /// A closed interval; either end may be infinite.
 #[derive(Copy, Clone, PartialEq, Debug)]
@@ -113,20 +113,6 @@ pub fn ln_choose(n: u64, k: u64) -> f64 {
     }
     let ln_factorial = |m: u64| libm::lgamma(m as f64 + 1.0);
     ln_factorial(n) - ln_factorial(k) - ln_factorial(n - k)
-}
-
-/// P(X = k) for X binomial, to full relative precision (Loader 2000).
-pub fn binomial_pmf(k: u64, n: u64, p: f64) -> f64 {
-    if k > n {
-        return 0.0;
-    }
-    if k == 0 {
-        return libm::exp(n as f64 * libm::log1p(-p));
-    }
-    if k == n {
-        return libm::pow(p, n as f64);
-    }
-    binomial_density(k as f64, (n - k) as f64, p, 1.0 - p)
 }
 
 /// P(X ≤ k) for X binomial.

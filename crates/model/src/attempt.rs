@@ -8,48 +8,36 @@ use serde::{Deserialize, Serialize};
 
 use crate::{At, By, How, MediaCounts, Outcome, Span, TcpFacts};
 
-/// What a decoded event of an answer is.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[repr(u8)]
-pub enum EventKind {
-    /// Visible generated text.
-    Content = 0,
-    /// Generated text of the reasoning part.
-    Reasoning = 1,
-    /// A piece of a tool call: generated as well.
-    ToolCall = 2,
-    /// Names the role and carries nothing generated.
-    Role = 3,
-    /// Carries nothing at all (empty delta, keep-alive comment).
-    Empty = 4,
-    /// Says why generation ended, without text.
-    Finish = 5,
-    /// Token accounting only.
-    Usage = 6,
-    /// An error inside the stream.
-    Error = 7,
-    /// `[DONE]`.
-    Done = 8,
-    /// The whole body of an answer that does not stream.
-    Body = 9,
+crate::named! {
+    /// What a decoded event of an answer is.
+    #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    #[repr(u8)]
+    pub enum EventKind {
+        /// Visible generated text.
+        Content = 0 => "content",
+        /// Generated text of the reasoning part.
+        Reasoning = 1 => "reasoning",
+        /// A piece of a tool call: generated as well.
+        ToolCall = 2 => "tool_call",
+        /// Names the role and carries nothing generated.
+        Role = 3 => "role",
+        /// Carries nothing at all (empty delta, keep-alive comment).
+        Empty = 4 => "empty",
+        /// Says why generation ended, without text.
+        Finish = 5 => "finish",
+        /// Token accounting only.
+        Usage = 6 => "usage",
+        /// An error inside the stream.
+        Error = 7 => "error",
+        /// `[DONE]`.
+        Done = 8 => "done",
+        /// The whole body of an answer that does not stream.
+        Body = 9 => "body",
+    }
 }
 
 impl EventKind {
-    /// Every kind; the index is the number stored in files.
-    pub const ALL: [EventKind; 10] = [
-        EventKind::Content,
-        EventKind::Reasoning,
-        EventKind::ToolCall,
-        EventKind::Role,
-        EventKind::Empty,
-        EventKind::Finish,
-        EventKind::Usage,
-        EventKind::Error,
-        EventKind::Done,
-        EventKind::Body,
-    ];
-
     /// Does the event carry generated tokens? (A whole body does not count: when its tokens were made is unknown.)
     pub fn is_token(self) -> bool {
         matches!(self, EventKind::Content | EventKind::Reasoning | EventKind::ToolCall)
@@ -58,22 +46,6 @@ impl EventKind {
     /// The kind stored as this number.
     pub fn from_u8(n: u8) -> Option<EventKind> {
         EventKind::ALL.get(n as usize).copied()
-    }
-
-    /// The name used in files and on the screen.
-    pub fn name(self) -> &'static str {
-        match self {
-            EventKind::Content => "content",
-            EventKind::Reasoning => "reasoning",
-            EventKind::ToolCall => "tool_call",
-            EventKind::Role => "role",
-            EventKind::Empty => "empty",
-            EventKind::Finish => "finish",
-            EventKind::Usage => "usage",
-            EventKind::Error => "error",
-            EventKind::Done => "done",
-            EventKind::Body => "body",
-        }
     }
 }
 
@@ -92,37 +64,27 @@ pub struct Event {
     pub coalesced: bool,
 }
 
-/// How the tokens per event are known.
-#[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum TokensRule {
-    /// They are not: an event may carry any number.
-    #[default]
-    Unknown,
-    /// The server sent a running total with every event.
-    UsageRunning,
-    /// The server's total equals the number of token events, so each carries one.
-    UsageTotal,
-    /// Counted by a tokeniser after the run.
-    Tokeniser,
+crate::named! {
+    /// How the tokens per event are known.
+    #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum TokensRule {
+        /// They are not: an event may carry any number.
+        #[default]
+        Unknown => "unknown",
+        /// The server sent a running total with every event.
+        UsageRunning => "usage_running",
+        /// The server's total equals the number of token events, so each carries one.
+        UsageTotal => "usage_total",
+        /// Counted by a tokeniser after the run.
+        Tokeniser => "tokeniser",
+    }
 }
 
 impl TokensRule {
-    /// The name used in files and on the screen.
-    pub fn name(self) -> &'static str {
-        match self {
-            TokensRule::Unknown => "unknown",
-            TokensRule::UsageRunning => "usage_running",
-            TokensRule::UsageTotal => "usage_total",
-            TokensRule::Tokeniser => "tokeniser",
-        }
-    }
-
     /// The rule with this [`name`](TokensRule::name).
     pub fn from_name(name: &str) -> Option<TokensRule> {
-        [TokensRule::Unknown, TokensRule::UsageRunning, TokensRule::UsageTotal, TokensRule::Tokeniser]
-            .into_iter()
-            .find(|rule| rule.name() == name)
+        TokensRule::ALL.into_iter().find(|rule| rule.name() == name)
     }
 }
 
@@ -141,39 +103,28 @@ pub struct Tokens {
     pub rule: TokensRule,
 }
 
-/// An answer that arrived whole and is still wrong.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Broken {
-    /// Nothing was generated.
-    Empty,
-    /// The same piece over and over.
-    Repeated,
-    /// Ended by the server before the asked length, though the end was pinned; or of a sound that was sent only a part was heard.
-    CutShort,
-    /// Longer than asked.
-    TooLong,
-    /// Not as many results as documents were sent.
-    WrongCount,
+crate::named! {
+    /// An answer that arrived whole and is still wrong.
+    #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Broken {
+        /// Nothing was generated.
+        Empty => "empty",
+        /// The same piece over and over.
+        Repeated => "repeated",
+        /// Ended by the server before the asked length, though the end was pinned; or of a sound that was sent only a part was heard.
+        CutShort => "cut_short",
+        /// Longer than asked.
+        TooLong => "too_long",
+        /// Not as many results as documents were sent.
+        WrongCount => "wrong_count",
+    }
 }
 
 impl Broken {
-    /// The name used in files and on the screen.
-    pub fn name(self) -> &'static str {
-        match self {
-            Broken::Empty => "empty",
-            Broken::Repeated => "repeated",
-            Broken::CutShort => "cut_short",
-            Broken::TooLong => "too_long",
-            Broken::WrongCount => "wrong_count",
-        }
-    }
-
     /// The case with this [`name`](Broken::name).
     pub fn from_name(name: &str) -> Option<Broken> {
-        [Broken::Empty, Broken::Repeated, Broken::CutShort, Broken::TooLong, Broken::WrongCount]
-            .into_iter()
-            .find(|broken| broken.name() == name)
+        Broken::ALL.into_iter().find(|broken| broken.name() == name)
     }
 }
 

@@ -3,34 +3,27 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Where a budget stands, the better first.
-#[derive(
-    Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-#[repr(u8)]
-pub enum BudgetState {
-    /// Nothing speaks against it.
-    #[default]
-    Green = 0,
-    /// It may be broken, or is being used up too fast.
-    Amber = 1,
-    /// It is broken.
-    Red = 2,
+crate::named! {
+    /// Where a budget stands, the better first.
+    #[derive(
+        Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize, JsonSchema,
+    )]
+    #[serde(rename_all = "snake_case")]
+    #[repr(u8)]
+    pub enum BudgetState {
+        /// Nothing speaks against it.
+        #[default]
+        Green = 0 => "green",
+        /// It may be broken, or is being used up too fast.
+        Amber = 1 => "amber",
+        /// It is broken.
+        Red = 2 => "red",
+    }
 }
 
 impl BudgetState {
     /// The state of this number.
     pub fn from_u8(n: u8) -> Option<BudgetState> {
-        [BudgetState::Green, BudgetState::Amber, BudgetState::Red].get(usize::from(n)).copied()
-    }
-
-    /// The name used in files and on the screen.
-    pub fn name(self) -> &'static str {
-        match self {
-            BudgetState::Green => "green",
-            BudgetState::Amber => "amber",
-            BudgetState::Red => "red",
-        }
+        BudgetState::ALL.get(usize::from(n)).copied()
     }
 }

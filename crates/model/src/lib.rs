@@ -3,7 +3,7 @@
 //! Nothing here acts. A type belongs in this crate when two crates that do not know each other must mean
 //! the same thing by it; what only one part asks for (a spec) or finds (a summary) stays with that part.
 //!
-//! Reading order: [`time`], [`outcome`], [`tcp`], [`attempt`], [`payload`], [`protocol`], [`level`], [`run`], [`page`], [`shard`], [`trace`], [`foreign`], [`budget_state`], [`arm`], [`kv_event`].
+//! Reading order: [`named`], [`time`], [`outcome`], [`tcp`], [`attempt`], [`payload`], [`protocol`], [`level`], [`run`], [`page`], [`shard`], [`trace`], [`foreign`], [`budget_state`], [`arm`], [`kv_event`].
 
 pub mod arm;
 pub mod attempt;
@@ -12,6 +12,7 @@ pub mod foreign;
 pub mod kv_event;
 pub mod level;
 pub mod logged;
+pub mod named;
 pub mod outcome;
 pub mod page;
 pub mod payload;

@@ -14,79 +14,43 @@ pub enum SizeUnit {
     Items,
 }
 
-/// The type of a tensor's elements, as KServe v2 names them.
-#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "UPPERCASE")]
-pub enum Datatype {
-    /// True or false.
-    Bool,
-    /// Unsigned, one byte.
-    Uint8,
-    /// Unsigned, two bytes.
-    Uint16,
-    /// Unsigned, four bytes.
-    Uint32,
-    /// Unsigned, eight bytes.
-    Uint64,
-    /// Signed, one byte.
-    Int8,
-    /// Signed, two bytes.
-    Int16,
-    /// Signed, four bytes.
-    Int32,
-    /// Signed, eight bytes.
-    Int64,
-    /// IEEE half precision.
-    Fp16,
-    /// IEEE single precision.
-    Fp32,
-    /// IEEE double precision.
-    Fp64,
-    /// The upper half of single precision.
-    Bf16,
-    /// Strings of bytes.
-    Bytes,
+crate::named! {
+    /// The type of a tensor's elements, as KServe v2 names them.
+    #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "UPPERCASE")]
+    pub enum Datatype {
+        /// True or false.
+        Bool => "BOOL",
+        /// Unsigned, one byte.
+        Uint8 => "UINT8",
+        /// Unsigned, two bytes.
+        Uint16 => "UINT16",
+        /// Unsigned, four bytes.
+        Uint32 => "UINT32",
+        /// Unsigned, eight bytes.
+        Uint64 => "UINT64",
+        /// Signed, one byte.
+        Int8 => "INT8",
+        /// Signed, two bytes.
+        Int16 => "INT16",
+        /// Signed, four bytes.
+        Int32 => "INT32",
+        /// Signed, eight bytes.
+        Int64 => "INT64",
+        /// IEEE half precision.
+        Fp16 => "FP16",
+        /// IEEE single precision.
+        Fp32 => "FP32",
+        /// IEEE double precision.
+        Fp64 => "FP64",
+        /// The upper half of single precision.
+        Bf16 => "BF16",
+        /// Strings of bytes.
+        Bytes => "BYTES",
+    }
 }
 
 impl Datatype {
-    /// Every type.
-    pub const ALL: [Datatype; 14] = [
-        Datatype::Bool,
-        Datatype::Uint8,
-        Datatype::Uint16,
-        Datatype::Uint32,
-        Datatype::Uint64,
-        Datatype::Int8,
-        Datatype::Int16,
-        Datatype::Int32,
-        Datatype::Int64,
-        Datatype::Fp16,
-        Datatype::Fp32,
-        Datatype::Fp64,
-        Datatype::Bf16,
-        Datatype::Bytes,
-    ];
-
-    /// The name in the protocol.
-    pub fn name(self) -> &'static str {
-        match self {
-            Datatype::Bool => "BOOL",
-            Datatype::Uint8 => "UINT8",
-            Datatype::Uint16 => "UINT16",
-            Datatype::Uint32 => "UINT32",
-            Datatype::Uint64 => "UINT64",
-            Datatype::Int8 => "INT8",
-            Datatype::Int16 => "INT16",
-            Datatype::Int32 => "INT32",
-            Datatype::Int64 => "INT64",
-            Datatype::Fp16 => "FP16",
-            Datatype::Fp32 => "FP32",
-            Datatype::Fp64 => "FP64",
-            Datatype::Bf16 => "BF16",
-            Datatype::Bytes => "BYTES",
-        }
-    }
-
     /// The type with this [`name`](Datatype::name).
     pub fn from_name(name: &str) -> Option<Datatype> {
         Datatype::ALL.into_iter().find(|known| known.name() == name)

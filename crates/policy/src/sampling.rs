@@ -50,28 +50,16 @@ impl SamplingSpec {
     }
 }
 
-/// What a trace is kept for.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Stratum {
-    /// It failed.
-    Failed,
-    /// It was slow.
-    Slow,
-    /// Neither.
-    Rest,
-}
-
-impl Stratum {
-    /// All of them.
-    pub const ALL: [Stratum; 3] = [Stratum::Failed, Stratum::Slow, Stratum::Rest];
-
-    /// As spans and metrics name it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Stratum::Failed => "failed",
-            Stratum::Slow => "slow",
-            Stratum::Rest => "rest",
-        }
+plimsoll_model::named! {
+    /// What a trace is kept for.
+    #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+    pub enum Stratum {
+        /// It failed.
+        Failed => "failed",
+        /// It was slow.
+        Slow => "slow",
+        /// Neither.
+        Rest => "rest",
     }
 }
 

@@ -10,49 +10,31 @@ use super::link::TraceCount;
 use super::stage::Stage;
 use plimsoll_measure::findings::{Estimate, Held, Reading};
 
-/// How a stage's times are known.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum KnownBy {
-    /// Spans of its own.
-    Traced,
-    /// Laid out inside an engine's span from the durations among its attributes.
-    LaidOut,
-    /// The server said so in its answers.
-    Reported,
-    /// Worked out from what could be seen from outside; it carries an error bound.
-    Inferred,
-}
-
-impl KnownBy {
-    /// The word used in files and on the screen.
-    pub fn name(self) -> &'static str {
-        match self {
-            KnownBy::Traced => "traced",
-            KnownBy::LaidOut => "laid out",
-            KnownBy::Reported => "reported",
-            KnownBy::Inferred => "inferred",
-        }
+plimsoll_model::named! {
+    /// How a stage's times are known.
+    #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum KnownBy {
+        /// Spans of its own.
+        Traced => "traced",
+        /// Laid out inside an engine's span from the durations among its attributes.
+        LaidOut => "laid out",
+        /// The server said so in its answers.
+        Reported => "reported",
+        /// Worked out from what could be seen from outside; it carries an error bound.
+        Inferred => "inferred",
     }
 }
 
-/// Which latency is taken apart.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Latency {
-    /// To the first token.
-    Ttft,
-    /// To the last byte.
-    E2e,
-}
-
-impl Latency {
-    /// The name used in files and on the screen.
-    pub fn name(self) -> &'static str {
-        match self {
-            Latency::Ttft => "ttft",
-            Latency::E2e => "e2e",
-        }
+plimsoll_model::named! {
+    /// Which latency is taken apart.
+    #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Latency {
+        /// To the first token.
+        Ttft => "ttft",
+        /// To the last byte.
+        E2e => "e2e",
     }
 }
 

@@ -9,119 +9,69 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A stage of the serving path.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[repr(u8)]
-pub enum Stage {
-    /// The client's own time: due and not sent, a connection not there yet.
-    ClientWait = 0,
-    /// A gateway, proxy or application handler, beside what has a stage of its own.
-    Gateway,
-    /// Who is asking, and may they.
-    Auth,
-    /// Held back by a limit.
-    RateLimit,
-    /// The embedding of a query.
-    Embed,
-    /// Looking up documents.
-    Retrieve,
-    /// Ordering them again.
-    Rerank,
-    /// Building the prompt.
-    PromptAssembly,
-    /// Text to tokens.
-    #[serde(alias = "tokenize")]
-    Tokenise,
-    /// Input made ready for a model that is no language model.
-    #[serde(alias = "pre_process")]
-    Preprocess,
-    /// In the engine and not yet running.
-    Queue,
-    /// Waiting for a batch to fill.
-    BatchWait,
-    /// The prompt is computed.
-    Prefill,
-    /// Tokens are computed.
-    Decode,
-    /// The model runs, where it does not generate.
-    Compute,
-    /// A call of a model whose inside nobody traced: queue, prefill, decode and network together.
-    ModelCall,
-    /// Tokens to text.
-    #[serde(alias = "detokenize")]
-    Detokenise,
-    /// What is done with the answer: filters, guardrails, formats.
-    #[serde(alias = "post_process")]
-    Postprocess,
-    /// The answer is encoded.
-    #[serde(alias = "serialize")]
-    Serialise,
-    /// Between two processes.
-    Network,
-    /// Nobody says.
-    Unattributed,
+plimsoll_model::named! {
+    /// A stage of the serving path.
+    #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    #[repr(u8)]
+    pub enum Stage {
+        /// The client's own time: due and not sent, a connection not there yet.
+        ClientWait = 0 => "client_wait",
+        /// A gateway, proxy or application handler, beside what has a stage of its own.
+        Gateway => "gateway",
+        /// Who is asking, and may they.
+        Auth => "auth",
+        /// Held back by a limit.
+        RateLimit => "rate_limit",
+        /// The embedding of a query.
+        Embed => "embed",
+        /// Looking up documents.
+        Retrieve => "retrieve",
+        /// Ordering them again.
+        Rerank => "rerank",
+        /// Building the prompt.
+        PromptAssembly => "prompt_assembly",
+        /// Text to tokens.
+        #[serde(alias = "tokenize")]
+        Tokenise => "tokenise",
+        /// Input made ready for a model that is no language model.
+        #[serde(alias = "pre_process")]
+        Preprocess => "preprocess",
+        /// In the engine and not yet running.
+        Queue => "queue",
+        /// Waiting for a batch to fill.
+        BatchWait => "batch_wait",
+        /// The prompt is computed.
+        Prefill => "prefill",
+        /// Tokens are computed.
+        Decode => "decode",
+        /// The model runs, where it does not generate.
+        Compute => "compute",
+        /// A call of a model whose inside nobody traced: queue, prefill, decode and network together.
+        ModelCall => "model_call",
+        /// Tokens to text.
+        #[serde(alias = "detokenize")]
+        Detokenise => "detokenise",
+        /// What is done with the answer: filters, guardrails, formats.
+        #[serde(alias = "post_process")]
+        Postprocess => "postprocess",
+        /// The answer is encoded.
+        #[serde(alias = "serialize")]
+        Serialise => "serialise",
+        /// Between two processes.
+        Network => "network",
+        /// Nobody says.
+        Unattributed => "unattributed",
+    }
 }
 
 impl Stage {
     /// How many there are.
-    pub const COUNT: usize = 21;
-
-    /// Every stage, in the order of the path.
-    pub const ALL: [Stage; Stage::COUNT] = [
-        Stage::ClientWait,
-        Stage::Gateway,
-        Stage::Auth,
-        Stage::RateLimit,
-        Stage::Embed,
-        Stage::Retrieve,
-        Stage::Rerank,
-        Stage::PromptAssembly,
-        Stage::Tokenise,
-        Stage::Preprocess,
-        Stage::Queue,
-        Stage::BatchWait,
-        Stage::Prefill,
-        Stage::Decode,
-        Stage::Compute,
-        Stage::ModelCall,
-        Stage::Detokenise,
-        Stage::Postprocess,
-        Stage::Serialise,
-        Stage::Network,
-        Stage::Unattributed,
-    ];
+    pub const COUNT: usize = Stage::ALL.len();
 
     /// Its place in [`Stage::ALL`].
     pub fn index(self) -> usize {
         self as usize
-    }
-
-    /// The name used in files, flags and on the screen.
-    pub fn name(self) -> &'static str {
-        match self {
-            Stage::ClientWait => "client_wait",
-            Stage::Gateway => "gateway",
-            Stage::Auth => "auth",
-            Stage::RateLimit => "rate_limit",
-            Stage::Embed => "embed",
-            Stage::Retrieve => "retrieve",
-            Stage::Rerank => "rerank",
-            Stage::PromptAssembly => "prompt_assembly",
-            Stage::Tokenise => "tokenise",
-            Stage::Preprocess => "preprocess",
-            Stage::Queue => "queue",
-            Stage::BatchWait => "batch_wait",
-            Stage::Prefill => "prefill",
-            Stage::Decode => "decode",
-            Stage::Compute => "compute",
-            Stage::ModelCall => "model_call",
-            Stage::Detokenise => "detokenise",
-            Stage::Postprocess => "postprocess",
-            Stage::Serialise => "serialise",
-            Stage::Network => "network",
-            Stage::Unattributed => "unattributed",
-        }
     }
 
     /// The stage that a budget file or a server means by this name; spelling, case and joints are forgiven.

@@ -15,86 +15,6 @@ use crate::table::{
     maybe_text, read_rows, text, text_list,
 };
 
-/// The columns, in order.
-pub const SCHEMA: &str = "
-message requests {
-    required int64 request (INTEGER(64, false));
-    required int32 attempt (INTEGER(16, false));
-    required int32 level (INTEGER(32, false));
-    optional int64 session (INTEGER(64, false));
-    required int32 turn (INTEGER(16, false));
-    optional int32 turns (INTEGER(16, false));
-    required int32 class (INTEGER(16, false));
-    optional int32 target (INTEGER(16, false));
-    required int64 due_ns;
-    optional int64 sent_ns;
-    optional int64 connected_ns;
-    optional int64 first_byte_ns;
-    optional int64 first_token_ns;
-    optional int64 first_visible_ns;
-    optional int64 last_token_ns;
-    optional int64 end_ns;
-    required group event_offset_ns (LIST) { repeated group list { required int64 element; } }
-    required group event_kind (LIST) { repeated group list { required int32 element (INTEGER(8, false)); } }
-    required group event_tokens (LIST) { repeated group list { required int32 element (INTEGER(16, false)); } }
-    required group event_coalesced (LIST) { repeated group list { required boolean element; } }
-    required group event_user_delay_ns (LIST) { repeated group list { required int32 element (INTEGER(32, false)); } }
-    required int32 asked_prompt_tokens (INTEGER(32, false));
-    optional int32 resent_tokens (INTEGER(32, false));
-    required int32 asked_output_tokens (INTEGER(32, false));
-    optional int32 prompt_tokens (INTEGER(32, false));
-    optional int32 output_tokens (INTEGER(32, false));
-    optional int32 reasoning_tokens (INTEGER(32, false));
-    optional int32 cached_tokens (INTEGER(32, false));
-    required binary tokens_rule (STRING);
-    required group prompt_blocks (LIST) { repeated group list { required int64 element (INTEGER(64, false)); } }
-    optional int32 images (INTEGER(32, false));
-    optional int64 image_pixels (INTEGER(64, false));
-    optional int64 audio_ms (INTEGER(64, false));
-    optional int32 documents (INTEGER(32, false));
-    required int64 bytes_out (INTEGER(64, false));
-    required int64 bytes_in (INTEGER(64, false));
-    optional int32 connection (INTEGER(32, false));
-    required boolean reused;
-    optional int64 tcp_rtt_ns;
-    optional int64 tcp_rtt_var_ns;
-    optional int64 tcp_rtt_min_ns;
-    optional int32 tcp_retransmits (INTEGER(32, false));
-    optional int32 tcp_segments_out (INTEGER(32, false));
-    optional int32 tcp_segments_in (INTEGER(32, false));
-    optional int32 tcp_out_of_order (INTEGER(32, false));
-    required boolean kernel_stamps;
-    optional int32 status (INTEGER(16, false));
-    optional binary finish_reason (STRING);
-    optional int64 retry_after_ns;
-    required binary outcome (STRING);
-    required binary outcome_by (STRING);
-    required boolean retryable;
-    optional binary broken (STRING);
-    optional binary error (STRING);
-    optional binary replica (STRING);
-    required group stage_name (LIST) { repeated group list { required binary element (STRING); } }
-    required group stage_ns (LIST) { repeated group list { required int64 element; } }
-    optional binary text (STRING);
-}";
-
-/// Columns of growing or clustered integers.
-const DELTAS: &[&str] = &[
-    "request",
-    "due_ns",
-    "sent_ns",
-    "connected_ns",
-    "first_byte_ns",
-    "first_token_ns",
-    "first_visible_ns",
-    "last_token_ns",
-    "end_ns",
-    "event_offset_ns",
-    "event_user_delay_ns",
-    "bytes_in",
-    "stage_ns",
-];
-
 /// A row group ends at so many rows, …
 const GROUP_ROWS: usize = 64 << 10;
 /// … so many events and blocks, …
@@ -135,7 +55,7 @@ impl RequestsFile {
             ("plimsoll.schema", plimsoll_model::run::SCHEMA_VERSION.to_string()),
             ("plimsoll.event_kinds", kinds),
         ];
-        let table = Table::create(path, SCHEMA, DELTAS, &notes, writers())?;
+        let table = Table::create(path, "requests", &notes, writers())?;
         Ok(RequestsFile { table, rows: Vec::new(), group: Group::default() })
     }
 
@@ -172,7 +92,7 @@ impl RequestsFile {
     }
 }
 
-/// One writer per column, in the schema's order.
+/// The columns, in order.
 fn writers() -> Vec<crate::table::Column<Attempt>> {
     fn at(stamp: Option<At>) -> Option<i64> {
         stamp.map(|at| at.0)
@@ -184,7 +104,7 @@ fn writers() -> Vec<crate::table::Column<Attempt>> {
         &a.answer.stages
     }
     vec![
-        int("request", |a: &Attempt| a.request),
+        int("request", |a: &Attempt| a.request).packed(),
         int("attempt", |a: &Attempt| a.attempt),
         int("level", |a: &Attempt| a.level),
         maybe_int("session", |a: &Attempt| a.session),
@@ -192,19 +112,19 @@ fn writers() -> Vec<crate::table::Column<Attempt>> {
         maybe_int("turns", |a: &Attempt| Some(a.turns).filter(|turns| *turns > 0)),
         int("class", |a: &Attempt| a.class),
         maybe_int("target", |a: &Attempt| Some(a.target)),
-        int("due_ns", |a: &Attempt| a.due.0),
-        maybe_int("sent_ns", |a: &Attempt| at(a.sent)),
-        maybe_int("connected_ns", |a: &Attempt| at(a.connected)),
-        maybe_int("first_byte_ns", |a: &Attempt| at(a.first_byte)),
-        maybe_int("first_token_ns", |a: &Attempt| at(a.first_token)),
-        maybe_int("first_visible_ns", |a: &Attempt| at(a.first_visible)),
-        maybe_int("last_token_ns", |a: &Attempt| at(a.last_token)),
-        maybe_int("end_ns", |a: &Attempt| at(a.end)),
-        int_list("event_offset_ns", events, |e| e.offset.0),
+        int("due_ns", |a: &Attempt| a.due.0).packed(),
+        maybe_int("sent_ns", |a: &Attempt| at(a.sent)).packed(),
+        maybe_int("connected_ns", |a: &Attempt| at(a.connected)).packed(),
+        maybe_int("first_byte_ns", |a: &Attempt| at(a.first_byte)).packed(),
+        maybe_int("first_token_ns", |a: &Attempt| at(a.first_token)).packed(),
+        maybe_int("first_visible_ns", |a: &Attempt| at(a.first_visible)).packed(),
+        maybe_int("last_token_ns", |a: &Attempt| at(a.last_token)).packed(),
+        maybe_int("end_ns", |a: &Attempt| at(a.end)).packed(),
+        int_list("event_offset_ns", events, |e| e.offset.0).packed(),
         int_list("event_kind", events, |e| e.kind as u8),
         int_list("event_tokens", events, |e| e.tokens),
         flag_list("event_coalesced", events, |e| e.coalesced),
-        int_list("event_user_delay_ns", events, |e| e.user_delay_ns),
+        int_list("event_user_delay_ns", events, |e| e.user_delay_ns).packed(),
         int("asked_prompt_tokens", |a: &Attempt| a.asked_prompt),
         maybe_int("resent_tokens", |a: &Attempt| a.resent),
         int("asked_output_tokens", |a: &Attempt| a.asked_output),
@@ -219,7 +139,7 @@ fn writers() -> Vec<crate::table::Column<Attempt>> {
         maybe_int("audio_ms", |a: &Attempt| Some(a.media.audio_ms).filter(|n| *n > 0)),
         maybe_int("documents", |a: &Attempt| Some(a.media.documents).filter(|n| *n > 0)),
         int("bytes_out", |a: &Attempt| a.bytes_out),
-        int("bytes_in", |a: &Attempt| a.bytes_in),
+        int("bytes_in", |a: &Attempt| a.bytes_in).packed(),
         maybe_int("connection", |a: &Attempt| a.connection),
         flag("reused", |a: &Attempt| a.reused),
         maybe_int("tcp_rtt_ns", |a: &Attempt| a.tcp.rtt.map(|rtt| rtt.0)),
@@ -240,7 +160,7 @@ fn writers() -> Vec<crate::table::Column<Attempt>> {
         maybe_text("error", |a: &Attempt| a.answer.error.as_deref()),
         maybe_text("replica", |a: &Attempt| a.answer.replica.as_deref()),
         text_list("stage_name", stages, |stage| stage.name.as_str()),
-        int_list("stage_ns", stages, |stage| stage.took.0),
+        int_list("stage_ns", stages, |stage| stage.took.0).packed(),
         maybe_text("text", |a: &Attempt| a.answer.text.as_deref()),
     ]
 }

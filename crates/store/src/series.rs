@@ -10,16 +10,6 @@ use plimsoll_model::{At, Sample};
 use crate::error::Result;
 use crate::table::{ColumnReading, Got, Table, each_batch, int, read_rows, real, text};
 
-/// The columns, in order.
-pub const SCHEMA: &str = "
-message series {
-    required int64 at_ns;
-    required binary source (STRING);
-    required binary name (STRING);
-    required binary labels (STRING);
-    required double value;
-}";
-
 /// Rows in a row group.
 const GROUP_ROWS: usize = 256 << 10;
 
@@ -33,13 +23,13 @@ impl SeriesFile {
     pub(crate) fn create(path: &Path) -> Result<SeriesFile> {
         let notes = [("plimsoll.schema", plimsoll_model::run::SCHEMA_VERSION.to_string())];
         let columns = vec![
-            int("at_ns", |s: &Sample| s.at.0),
+            int("at_ns", |s: &Sample| s.at.0).packed(),
             text("source", |s: &Sample| &s.source),
             text("name", |s: &Sample| &s.name),
             text("labels", |s: &Sample| &s.labels),
             real("value", |s: &Sample| s.value),
         ];
-        Ok(SeriesFile { table: Table::create(path, SCHEMA, &["at_ns"], &notes, columns)?, rows: Vec::new() })
+        Ok(SeriesFile { table: Table::create(path, "series", &notes, columns)?, rows: Vec::new() })
     }
 
     pub(crate) fn push(&mut self, sample: Sample) -> Result<()> {

@@ -14,29 +14,6 @@ use crate::table::{
     ColumnReading, Got, Table, each_group, flag, int, int_list, maybe_text, read_rows, real, text, text_list,
 };
 
-/// The columns, in order.
-pub const SCHEMA: &str = "
-message spans {
-    required binary trace_id (STRING);
-    required binary span_id (STRING);
-    optional binary parent_span_id (STRING);
-    required binary name (STRING);
-    optional binary service (STRING);
-    required int32 kind (INTEGER(8, false));
-    required int64 start_unix_ns;
-    required int64 end_unix_ns;
-    required boolean failed;
-    required double weight;
-    required group attribute_key (LIST) { repeated group list { required binary element (STRING); } }
-    required group attribute_kind (LIST) { repeated group list { required int32 element (INTEGER(8, false)); } }
-    required group attribute_value (LIST) { repeated group list { required binary element (STRING); } }
-    required group event_unix_ns (LIST) { repeated group list { required int64 element; } }
-    required group event_name (LIST) { repeated group list { required binary element (STRING); } }
-}";
-
-/// Columns of growing or clustered integers.
-const DELTAS: &[&str] = &["start_unix_ns", "end_unix_ns", "event_unix_ns"];
-
 /// A row group ends at so many rows, …
 const GROUP_ROWS: usize = 64 << 10;
 /// … or so many bytes of attributes: what is held in memory while a file is written.
@@ -100,7 +77,7 @@ impl SpansFile {
             ("plimsoll.attribute_kinds", "flag,int,real,text".to_owned()),
             ("plimsoll.span_kinds", "unspecified,internal,server,client,producer,consumer".to_owned()),
         ];
-        let table = Table::create(path, SCHEMA, DELTAS, &notes, writers())?;
+        let table = Table::create(path, "spans", &notes, writers())?;
         Ok(SpansFile { table, rows: Vec::new(), bytes: 0 })
     }
 
@@ -129,7 +106,7 @@ impl SpansFile {
     }
 }
 
-/// One writer per column, in the schema's order.
+/// The columns, in order.
 fn writers() -> Vec<crate::table::Column<Row>> {
     fn cells(row: &Row) -> &[Cell] {
         &row.attributes
@@ -144,14 +121,14 @@ fn writers() -> Vec<crate::table::Column<Row>> {
         text("name", |row: &Row| &row.span.name),
         maybe_text("service", |row: &Row| row.span.service.as_deref()),
         int("kind", |row: &Row| row.span.kind as u8),
-        int("start_unix_ns", |row: &Row| row.span.start_ns),
-        int("end_unix_ns", |row: &Row| row.span.end_ns),
+        int("start_unix_ns", |row: &Row| row.span.start_ns).packed(),
+        int("end_unix_ns", |row: &Row| row.span.end_ns).packed(),
         flag("failed", |row: &Row| row.span.failed),
         real("weight", |row: &Row| row.span.weight),
         text_list("attribute_key", cells, |cell| &cell.key),
         int_list("attribute_kind", cells, |cell| cell.kind),
         text_list("attribute_value", cells, |cell| &cell.value),
-        int_list("event_unix_ns", events, |event| event.at_ns),
+        int_list("event_unix_ns", events, |event| event.at_ns).packed(),
         text_list("event_name", events, |event| &event.name),
     ]
 }

@@ -11,6 +11,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
+use crate::trace::attributes::Scalar;
+
 /// A text that may be missing, null, or something else altogether (then it counts as missing).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Text<'a>(pub Option<Cow<'a, str>>);
@@ -85,52 +87,20 @@ struct Part<'a>(Text<'a>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Part<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct PartVisitor;
-        impl<'de> Visitor<'de> for PartVisitor {
-            type Value = Part<'de>;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a part")
-            }
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Part<'de>, E> {
-                Ok(Part(Text(Some(Cow::Borrowed(text)))))
-            }
-            fn visit_str<E>(self, text: &str) -> Result<Part<'de>, E> {
-                Ok(Part(Text(Some(Cow::Owned(text.to_owned())))))
-            }
-            fn visit_unit<E>(self) -> Result<Part<'de>, E> {
-                Ok(Part(Text(None)))
-            }
-            fn visit_bool<E>(self, _: bool) -> Result<Part<'de>, E> {
-                Ok(Part(Text(None)))
-            }
-            fn visit_i64<E>(self, _: i64) -> Result<Part<'de>, E> {
-                Ok(Part(Text(None)))
-            }
-            fn visit_u64<E>(self, _: u64) -> Result<Part<'de>, E> {
-                Ok(Part(Text(None)))
-            }
-            fn visit_f64<E>(self, _: f64) -> Result<Part<'de>, E> {
-                Ok(Part(Text(None)))
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Part<'de>, A::Error> {
-                while seq.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(Part(Text(None)))
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Part<'de>, A::Error> {
-                let mut found = Text(None);
-                while let Some(key) = map.next_key::<Text<'de>>()? {
-                    match key.get() {
-                        // A nested list is not descended into: depth is the sender's choice.
-                        "text" | "refusal" => found = map.next_value::<Plain<'de>>()?.0,
-                        _ => {
-                            map.next_value::<IgnoredAny>()?;
-                        }
-                    }
-                }
-                Ok(Part(found))
-            }
+        #[derive(Deserialize)]
+        struct Fields<'a> {
+            #[serde(borrow)]
+            text: Option<Plain<'a>>,
+            #[serde(borrow)]
+            refusal: Option<Plain<'a>>,
         }
-        deserializer.deserialize_any(PartVisitor)
+        let raw = <&'de RawValue>::deserialize(deserializer)?.get();
+        // A nested list is not descended into: depth is the sender's choice.
+        let text = match raw.starts_with('{') {
+            true => serde_json::from_str(raw).map(|part: Fields<'de>| part.text.or(part.refusal)),
+            false => serde_json::from_str(raw).map(Some),
+        };
+        Ok(Part(text.map_err(serde::de::Error::custom)?.map_or(Text(None), |plain| plain.0)))
     }
 }
 
@@ -153,40 +123,11 @@ pub(crate) struct Count(pub Option<u32>);
 
 impl<'de> Deserialize<'de> for Count {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct CountVisitor;
-        impl<'de> Visitor<'de> for CountVisitor {
-            type Value = Count;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a count")
-            }
-            fn visit_u64<E>(self, n: u64) -> Result<Count, E> {
-                Ok(Count(Some(u32::try_from(n).unwrap_or(u32::MAX))))
-            }
-            fn visit_i64<E>(self, n: i64) -> Result<Count, E> {
-                Ok(Count(u32::try_from(n).ok()))
-            }
-            fn visit_f64<E>(self, n: f64) -> Result<Count, E> {
-                Ok(Count((n >= 0.0).then_some(n as u32)))
-            }
-            fn visit_unit<E>(self) -> Result<Count, E> {
-                Ok(Count(None))
-            }
-            fn visit_bool<E>(self, _: bool) -> Result<Count, E> {
-                Ok(Count(None))
-            }
-            fn visit_str<E>(self, _: &str) -> Result<Count, E> {
-                Ok(Count(None))
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Count, A::Error> {
-                while seq.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(Count(None))
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Count, A::Error> {
-                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-                Ok(Count(None))
-            }
-        }
-        deserializer.deserialize_any(CountVisitor)
+        Ok(Count(match Scalar::deserialize(deserializer)? {
+            Scalar::Int(n) => u64::try_from(n).ok().map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
+            Scalar::Real(n) => (n >= 0.0).then_some(n as u32),
+            Scalar::Nothing | Scalar::Flag(_) | Scalar::Text(_) => None,
+        }))
     }
 }
 

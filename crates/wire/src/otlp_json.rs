@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::protobuf::Pen;
 use crate::trace::TraceError;
+use crate::trace::id::base64;
 
 /// How a field is written.
 #[derive(Copy, Clone)]
@@ -278,26 +279,6 @@ fn hex(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
     let pair = |pair: &[u8]| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?);
     text.as_bytes().chunks(2).map(pair).collect()
-}
-
-/// With `+/` or `-_`, padded or not.
-fn base64(text: &str) -> Option<Vec<u8>> {
-    let digit = |byte: &u8| match byte {
-        b'A'..=b'Z' => Some(byte - b'A'),
-        b'a'..=b'z' => Some(byte - b'a' + 26),
-        b'0'..=b'9' => Some(byte - b'0' + 52),
-        b'+' | b'-' => Some(62),
-        b'/' | b'_' => Some(63),
-        _ => None,
-    };
-    let digits: Option<Vec<u8>> = text.trim_end_matches('=').as_bytes().iter().map(digit).collect();
-    let quads = digits?;
-    let group = |quad: &[u8]| {
-        let bits =
-            quad.iter().fold(0u32, |bits, digit| bits << 6 | u32::from(*digit)) << (6 * (4 - quad.len()));
-        bits.to_be_bytes()[1..quad.len()].to_vec()
-    };
-    (quads.len() % 4 != 1).then(|| quads.chunks(4).flat_map(group).collect())
 }
 
 fn short(value: &Value) -> String {

@@ -177,20 +177,6 @@ impl ArrivalSpec {
         }
     }
 
-    /// Highest rate within the window / mean rate, of the shape (not of chance).
-    pub fn peak_over_mean(&self, window: Span) -> f64 {
-        match self.shape(window.as_secs_f64()) {
-            Some(shape) => shape.peak / shape.mean(),
-            None => match self {
-                ArrivalSpec::OnOff { on, off, floor } => {
-                    let (on, off) = (on.as_secs_f64(), off.as_secs_f64());
-                    (on + off) / (on + off * floor)
-                }
-                _ => 1.0,
-            },
-        }
-    }
-
     pub(crate) fn validate(&self) -> Result<(), SpecError> {
         let within = |path: &str, x: f64, low: f64, high: f64, want: &str| match x >= low && x <= high {
             true => Ok(()),
@@ -411,7 +397,6 @@ struct Shape {
     sine: Option<Sine>,
     length: f64,
     area: f64,
-    peak: f64,
 }
 
 struct Sine {
@@ -429,26 +414,21 @@ impl Sine {
 
 impl Shape {
     fn lines(parts: Vec<(f64, f64, f64)>) -> Shape {
-        let (mut area, mut length, mut peak) = (0.0, 0.0, 0.0f64);
+        let (mut area, mut length) = (0.0, 0.0);
         let mut pieces = Vec::new();
         for (long, from, to) in parts {
             pieces.push((long, from, to, area));
             area += long * (from + to) / 2.0;
             length += long;
-            peak = peak.max(from).max(to);
         }
-        Shape { pieces, sine: None, length, area, peak }
+        Shape { pieces, sine: None, length, area }
     }
 
     fn sine(length: f64, swing: f64, period: f64, phase: f64) -> Shape {
         let tau = 2.0 * std::f64::consts::PI;
         let sine = Sine { swing, omega: tau / period, phase: tau * phase };
         let area = sine.area(length);
-        Shape { pieces: Vec::new(), sine: Some(sine), length, area, peak: 1.0 + swing }
-    }
-
-    fn mean(&self) -> f64 {
-        self.area / self.length
+        Shape { pieces: Vec::new(), sine: Some(sine), length, area }
     }
 
     /// The time at which the share `u` of the area lies before it.

@@ -4,18 +4,15 @@
 //! that `sizes.prompt` is what a server reads in all; with one, `sizes.prompt` is the query's. They are drawn under a key of the request's own, as
 //! pictures are ([`crate::media`]), so that the rest of a schedule is the same with and without them.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::Protocol;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::SpecError;
 use crate::material::Material;
 use crate::sizes::Size;
-use crate::units::{MAX_TOKENS, TextOrNumber};
+use crate::units::MAX_TOKENS;
+use crate::{SpecError, as_text};
 
 /// Most documents of a request; Cohere takes a thousand, and warns. A draw beyond it is cut.
 const COUNT_MAX: u32 = 10_000;
@@ -138,26 +135,4 @@ impl fmt::Display for Documents {
     }
 }
 
-impl Serialize for Documents {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Documents {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Documents, D::Error> {
-        d.deserialize_any(TextOrNumber(WANT, Documents::parse))
-    }
-}
-
-impl JsonSchema for Documents {
-    fn inline_schema() -> bool {
-        true
-    }
-    fn schema_name() -> Cow<'static, str> {
-        "Documents".into()
-    }
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": ["string", "integer"], "format": "documents", "examples": ["10", "20*lognormal:120,0.6"] })
-    }
-}
+as_text!(Documents, ["string", "integer"], "documents", WANT, ["10", "20*lognormal:120,0.6"]);

@@ -4,17 +4,16 @@
 //! fine without retries may fall over with them. The defaults are those of a patient measuring instrument (no
 //! retries, long time-outs), not those of any SDK.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use plimsoll_math::dist;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{How, Span};
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use crate::SpecError;
 use crate::units::{SpanText, format_span, parse_span, span_text, span_text_opt};
+use crate::{SpecError, as_text};
 
 /// The client's behaviour.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -257,29 +256,7 @@ impl fmt::Display for CancelAfter {
     }
 }
 
-impl Serialize for CancelAfter {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for CancelAfter {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<CancelAfter, D::Error> {
-        CancelAfter::parse(&Cow::<str>::deserialize(d)?).map_err(de::Error::custom)
-    }
-}
-
-impl JsonSchema for CancelAfter {
-    fn inline_schema() -> bool {
-        true
-    }
-    fn schema_name() -> Cow<'static, str> {
-        "CancelAfter".into()
-    }
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "format": "cancel", "examples": ["2s", "50%"] })
-    }
-}
+as_text!(CancelAfter, "string", "cancel", CANCEL_WANT, ["2s", "50%"]);
 
 impl ClientSpec {
     pub(crate) fn validate(&self) -> Result<(), SpecError> {

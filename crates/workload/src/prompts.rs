@@ -19,7 +19,6 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::hash::Hasher;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{Carries, Media, Message, Payload, Role};
@@ -43,8 +42,6 @@ pub struct Prompts {
     pub(crate) scenario: Arc<Scenario>,
     drawer: Drawer,
     hash_key: u64,
-    /// Bits of the calibrated words per token; NaN = as each class's spec says.
-    factor: AtomicU64,
 }
 
 /// The key of a run's block hashes: the same for the same seed, nonce and prompt files, so that the blocks of a schedule that
@@ -121,23 +118,12 @@ impl Prompts {
     pub fn new(scenario: &Scenario, hash_key: u64) -> Result<Prompts, SpecError> {
         let scenario = Arc::new(scenario.clone());
         let drawer = Drawer::new(scenario.clone(), 0)?;
-        Ok(Prompts { scenario, drawer, hash_key, factor: AtomicU64::new(f64::NAN.to_bits()) })
-    }
-
-    /// Scales the number of words per asked token of synthetic text, for every class: set it once, before the load, after
-    /// comparing with the server's `usage`. What is not a factor in (0, 16] is ignored and `false` returned.
-    pub fn set_words_per_token(&self, factor: f64) -> bool {
-        let good = factor > 0.0 && factor <= 16.0;
-        if good {
-            self.factor.store(factor.to_bits(), Ordering::Relaxed);
-        }
-        good
+        Ok(Prompts { scenario, drawer, hash_key })
     }
 
     /// The words per token in force for a class.
     pub fn words_per_token(&self, class: u16) -> f64 {
-        let set = f64::from_bits(self.factor.load(Ordering::Relaxed));
-        if set.is_nan() { self.scenario.prompts_of(class).words_per_token } else { set }
+        self.scenario.prompts_of(class).words_per_token
     }
 
     /// What the request carries: messages for chat and responses, tensors for KServe, one text for the other protocols.

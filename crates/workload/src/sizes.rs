@@ -4,19 +4,16 @@
 //! The lognormal is given by its *median* because mean and sigma of lengths are dominated by the few longest, which a
 //! person reading a histogram does not see. The text is what flags, scenario files and manifests hold.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use plimsoll_math::dist;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::Span;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::SpecError;
 use crate::error::nearest;
 use crate::material::Material;
-use crate::units::{MAX_TOKENS, TextOrNumber, format_span, parse_span};
+use crate::units::{MAX_TOKENS, format_span, parse_span};
+use crate::{SpecError, as_text};
 
 const SIZE_WANT: &str = "a size: 128, uniform:64,256, normal:512,64, lognormal:512,0.8 (median, sigma of the log) or empirical:FILE";
 const SIZE_NAMES: [&str; 5] = ["fixed", "uniform", "normal", "lognormal", "empirical"];
@@ -228,50 +225,5 @@ fn unknown(given: &str, allowed: &[&str]) -> SpecError {
     }
 }
 
-impl Serialize for Size {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Size {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Size, D::Error> {
-        d.deserialize_any(TextOrNumber(SIZE_WANT, Size::parse))
-    }
-}
-
-impl JsonSchema for Size {
-    fn inline_schema() -> bool {
-        true
-    }
-    fn schema_name() -> Cow<'static, str> {
-        "Size".into()
-    }
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": ["string", "integer"], "format": "size", "examples": ["128", "lognormal:512,0.8"] })
-    }
-}
-
-impl Serialize for Pause {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Pause {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Pause, D::Error> {
-        d.deserialize_any(TextOrNumber(PAUSE_WANT, Pause::parse))
-    }
-}
-
-impl JsonSchema for Pause {
-    fn inline_schema() -> bool {
-        true
-    }
-    fn schema_name() -> Cow<'static, str> {
-        "Pause".into()
-    }
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "format": "pause", "examples": ["5s", "exponential:5s"] })
-    }
-}
+as_text!(Size, ["string", "integer"], "size", SIZE_WANT, ["128", "lognormal:512,0.8"]);
+as_text!(Pause, "string", "pause", PAUSE_WANT, ["5s", "exponential:5s"]);

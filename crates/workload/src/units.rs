@@ -9,9 +9,9 @@ use std::fmt;
 
 use plimsoll_model::Span;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Deserializer, Serializer, de};
 
-use crate::SpecError;
+use crate::{SpecError, as_text};
 
 const SPAN_WANT: &str = "a span of time such as 250ms, 60s, 1m30s or 15m (units: ns us ms s m h d)";
 const RATE_WANT: &str = "a rate above 0, such as 12/s, 600/m or 40000/h";
@@ -116,29 +116,7 @@ impl fmt::Display for Rate {
     }
 }
 
-impl Serialize for Rate {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Rate {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Rate, D::Error> {
-        d.deserialize_any(TextOrNumber(RATE_WANT, Rate::parse))
-    }
-}
-
-impl JsonSchema for Rate {
-    fn inline_schema() -> bool {
-        true
-    }
-    fn schema_name() -> Cow<'static, str> {
-        "Rate".into()
-    }
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": ["string", "number"], "format": "rate", "examples": ["12/s", "600/m"] })
-    }
-}
+as_text!(Rate, ["string", "number"], "rate", RATE_WANT, ["12/s", "600/m"]);
 
 /// The schema of a span's text; the fields themselves are [`Span`]s.
 pub struct SpanText;
@@ -188,6 +166,35 @@ pub mod span_text_opt {
         let text = Option::<Cow<str>>::deserialize(d)?;
         text.map(|text| parse_span(&text).map_err(de::Error::custom)).transpose()
     }
+}
+
+/// A type that is its text in files, read by its `parse` and written by its `Display`: its name, what JSON may hold it as, the format's name, what is wanted (for a
+/// refusal), and examples. A number stands for its own text.
+#[macro_export]
+macro_rules! as_text {
+    ($name:ident, $types:tt, $format:literal, $want:expr, $examples:tt) => {
+        impl ::serde::Serialize for $name {
+            fn serialize<S: ::serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+                s.collect_str(self)
+            }
+        }
+        impl<'de> ::serde::Deserialize<'de> for $name {
+            fn deserialize<D: ::serde::Deserializer<'de>>(d: D) -> Result<$name, D::Error> {
+                d.deserialize_any($crate::units::TextOrNumber($want, $name::parse))
+            }
+        }
+        impl ::schemars::JsonSchema for $name {
+            fn inline_schema() -> bool {
+                true
+            }
+            fn schema_name() -> ::std::borrow::Cow<'static, str> {
+                stringify!($name).into()
+            }
+            fn json_schema(_: &mut ::schemars::SchemaGenerator) -> ::schemars::Schema {
+                ::schemars::json_schema!({ "type": $types, "format": $format, "examples": $examples })
+            }
+        }
+    };
 }
 
 /// Visits a text, or a number in place of its text: what is wanted, for a refusal, and how the text is read.

@@ -13,10 +13,9 @@ use std::time::Duration;
 use plimsoll_client::Clock;
 use plimsoll_measure::findings::cold_start::{ColdStartFinding, ColdVerdict};
 use plimsoll_measure::purpose::COLD;
-use plimsoll_model::{Load, Span};
+use plimsoll_model::Span;
 use plimsoll_profile::cold_start::KIND;
 use plimsoll_report::figure::{self, counted};
-use plimsoll_workload::scenario::LONGEST;
 use plimsoll_workload::{Jitter, Scenario, format_span, parse_span};
 use serde_json::json;
 
@@ -156,16 +155,7 @@ fn level(measure: &mut Measure, purpose: &str, requests: u64, title: &str) -> Re
     if measure.stopped() {
         return Ok(());
     }
-    let step = LevelStep {
-        traffic: "steady".into(),
-        arrivals: None,
-        purpose: purpose.into(),
-        load: Load::Closed { concurrency: 1 },
-        window: LONGEST,
-        max_requests: None,
-        requests: Some(requests),
-        max_rate_per_s: None,
-    };
+    let step = LevelStep::of_requests(purpose, 1, requests);
     let measured = measure.level(&step, &format!("{title}, {}", counted(requests, "request")))?;
     measure.keep(measured);
     Ok(())

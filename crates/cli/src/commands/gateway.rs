@@ -25,13 +25,13 @@ use plimsoll_gateway::{
 };
 use plimsoll_policy::{RouteSpec, Standing};
 use plimsoll_report::figure::counted;
-use plimsoll_workload::error::nearest;
 use serde_json::json;
 
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, GatewayArgs};
 use crate::out;
 use crate::screen::KeyWatch;
+use crate::yaml;
 use again::Again;
 use deadlines::with_deadlines;
 use record::{RecordEnd as Recorded, TrafficRecord};
@@ -437,25 +437,5 @@ fn address(flag: &str, text: &str) -> Result<SocketAddr, Stop> {
 pub fn read(path: &Path) -> Result<GatewaySpec, Stop> {
     let name = path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|e| out::unread(&name, &e))?;
-    serde_saphyr::from_str(&text).map_err(|e| {
-        let said = e.to_string();
-        let said = said.lines().next().unwrap_or("is no YAML");
-        let said = said.strip_prefix("error: ").unwrap_or(said);
-        let at = e.location().map(|at| format!(":{}:{}", at.line(), at.column())).unwrap_or_default();
-        // The reader says the place in its own words as well; once is enough.
-        let said = said
-            .split_once(": ")
-            .filter(|(place, _)| place.starts_with("line "))
-            .map_or(said, |(_, rest)| rest);
-        let tip = slip(said).map(|near| format!("; did you mean {near}?")).unwrap_or_default();
-        Stop::usage(format!("{name}{at}: {said}{tip}"))
-    })
-}
-
-/// The known word that is nearest to an unknown one: ``unknown field `a`, expected one of b, c``.
-fn slip(said: &str) -> Option<String> {
-    let (given, known) = said.split_once(", expected ")?;
-    let given = given.split('`').nth(1)?;
-    let known = known.trim_start_matches("one of ").split(", ").map(|word| word.trim_matches('`'));
-    nearest(given, known).map(str::to_owned)
+    serde_saphyr::from_str(&text).map_err(|e| Stop::usage(format!("{name}{}", yaml::wrong(&e))))
 }

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use plimsoll_measure::foreign::{self, Imported};
@@ -97,41 +96,23 @@ fn list(folder: &Path, deep: usize, files: &mut Vec<PathBuf>) -> Result<(), Stop
 /// A file, read to its end; `None` = it is no result.
 fn take(path: &Path) -> Result<Option<FileRead>, Stop> {
     let name = path.display();
-    let (mut head, mut is_none) = (Vec::new(), false);
-    let mut feed: Option<ForeignFeed> = None;
     // What was inflated until a damage is read, and the document that it ends in says that it is cut.
-    let damage = trace_file::pieces(path, |read| {
-        if let Some(feed) = &mut feed {
-            feed.push(read);
-            if feed.held() > HELD_MAX {
-                let most = HELD_MAX >> 30;
-                return Err(Stop::usage(format!("{name}: more than {most} GiB in one document; split it")));
-            }
-            return Ok(ControlFlow::Continue(()));
+    let feed = trace_file::sniffed(path, HEAD, begin, |feed, read| {
+        feed.push(read);
+        if feed.held() > HELD_MAX {
+            let most = HELD_MAX >> 30;
+            return Err(Stop::usage(format!("{name}: more than {most} GiB in one document; split it")));
         }
-        head.extend_from_slice(read);
-        if head.len() >= HEAD {
-            feed = begin(&mut head);
-            is_none = feed.is_none();
-        }
-        Ok(if is_none { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        Ok(())
     })?;
-    trace_file::note_damage(path, damage);
-    if is_none {
-        return Ok(None);
-    }
-    let feed = match feed {
-        Some(feed) => Some(feed),
-        None => begin(&mut head),
-    };
     Ok(feed.map(ForeignFeed::end))
 }
 
-fn begin(head: &mut Vec<u8>) -> Option<ForeignFeed> {
-    let kind = sniff(head.get(..head.len().min(HEAD)).unwrap_or_default())?;
+fn begin(head: &[u8]) -> Result<Option<ForeignFeed>, Stop> {
+    let Some(kind) = sniff(head.get(..HEAD).unwrap_or(head)) else { return Ok(None) };
     let mut feed = ForeignFeed::new(kind);
-    feed.push(&std::mem::take(head));
-    Some(feed)
+    feed.push(head);
+    Ok(Some(feed))
 }
 
 // -------------------------------------------------------------------------------------------- writing

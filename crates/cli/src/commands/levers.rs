@@ -96,16 +96,7 @@ fn judge(
 fn asked(args: &LeversArgs) -> Result<Option<BudgetSpec>, Stop> {
     match &args.budget {
         None => resolve::budget(&args.slo),
-        Some(path) => {
-            let budget = budget_file::read(path)?.file.per_request();
-            if budget.latency.is_empty() {
-                let name = path.display();
-                return Err(Stop::usage(format!(
-                    "{name}: no ceiling on ttft, tpot or e2e of all requests; levers are ranked for one of those"
-                )));
-            }
-            Ok(Some(budget))
-        }
+        Some(path) => budget_file::per_request(path, "levers are ranked for one of those").map(Some),
     }
 }
 

@@ -10,7 +10,6 @@ use plimsoll_measure::purpose::ISOLATED;
 use plimsoll_measure::sweep::SATURATED_GROWTH;
 use plimsoll_model::{Carries, EndedBy, Load, SizeUnit, Span};
 use plimsoll_report::figure;
-use plimsoll_workload::scenario::LONGEST;
 use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, Schedule, Size, Trace, TraceSizes};
 
 use super::{merge, smoke};
@@ -329,16 +328,7 @@ fn warm_up(measure: &mut Measure, spec: &LoadSpec) -> Result<(), Stop> {
         LoadSpec::Closed { concurrency, .. } => (*concurrency).min(requests),
         _ => 1,
     };
-    let step = LevelStep {
-        traffic: "steady".into(),
-        arrivals: None,
-        purpose: "warmup".into(),
-        load: Load::Closed { concurrency },
-        window: LONGEST,
-        max_requests: None,
-        requests: Some(requests.into()),
-        max_rate_per_s: None,
-    };
+    let step = LevelStep::of_requests("warmup", concurrency, requests.into());
     let measured =
         measure.level(&step, &format!("warm-up, {}", figure::counted(requests.into(), "request")))?;
     measure.keep(measured);
@@ -351,16 +341,7 @@ fn alone(measure: &mut Measure, spec: &LoadSpec) -> Result<(), Stop> {
     if requests == 0 {
         return Ok(());
     }
-    let step = LevelStep {
-        traffic: "steady".into(),
-        arrivals: None,
-        purpose: ISOLATED.into(),
-        load: Load::Closed { concurrency: 1 },
-        window: LONGEST,
-        max_requests: None,
-        requests: Some(requests.into()),
-        max_rate_per_s: None,
-    };
+    let step = LevelStep::of_requests(ISOLATED, 1, requests.into());
     let measured =
         measure.level(&step, &format!("{}, each isolated", figure::counted(requests.into(), "request")))?;
     measure.keep(measured);
@@ -391,16 +372,11 @@ fn level(
     window: Span,
     (max_requests, requests): (Option<u64>, Option<u64>),
 ) -> Result<Tried, Stop> {
-    let (traffic, purpose) = (traffic.to_owned(), "run".into());
     let step = LevelStep {
-        traffic,
-        arrivals: None,
-        purpose,
-        load,
-        window,
+        traffic: traffic.to_owned(),
         max_requests,
         requests,
-        max_rate_per_s: None,
+        ..LevelStep::new("run", load, window)
     };
     let title = match load {
         Load::Open { .. } if measure.scenario().plays_sessions_out() => {

@@ -5,6 +5,7 @@ use std::sync::mpsc::Sender;
 
 use plimsoll_client::{Control, LevelPlan, LevelTraffic, Memory, ShardStart, Sink};
 use plimsoll_measure::Gathered;
+use plimsoll_measure::sweep::SweepLevel;
 use plimsoll_model::{
     At, Attempt, EndedBy, GeneratorHealth, Level, Load, RateCourse, Sample, Shard, SizeUnit, Span,
 };
@@ -35,6 +36,43 @@ pub struct LevelStep {
     pub requests: Option<u64>,
     /// The rate that a closed loop is held to, requests/s, below the one of the whole measurement.
     pub max_rate_per_s: Option<f64>,
+}
+
+impl LevelStep {
+    /// Of the scenario's own arrivals, as many as there are.
+    pub fn new(purpose: &str, load: Load, window: Span) -> LevelStep {
+        LevelStep {
+            traffic: "steady".into(),
+            arrivals: None,
+            purpose: purpose.into(),
+            load,
+            window,
+            max_requests: None,
+            requests: None,
+            max_rate_per_s: None,
+        }
+    }
+
+    /// A closed loop that ends after so many requests.
+    pub fn of_requests(purpose: &str, concurrency: u32, requests: u64) -> LevelStep {
+        let load = Load::Closed { concurrency };
+        LevelStep { requests: Some(requests), ..LevelStep::new(purpose, load, LONGEST) }
+    }
+
+    /// What a sweep asks for, of one of these kinds of traffic.
+    pub fn of_sweep(asked: SweepLevel, traffic: &[(String, ArrivalSpec)]) -> LevelStep {
+        let arrivals = traffic.iter().find(|(name, _)| *name == asked.traffic);
+        LevelStep {
+            arrivals: arrivals.map(|(_, arrivals)| arrivals.clone()),
+            traffic: asked.traffic,
+            purpose: asked.purpose,
+            load: asked.load,
+            window: asked.window,
+            max_requests: asked.max_requests,
+            requests: None,
+            max_rate_per_s: asked.max_rate_per_s,
+        }
+    }
 }
 
 /// What one level has that its scenario has not.

@@ -434,11 +434,8 @@ fn usage(error: SpecError) -> Stop {
 pub fn mapping(path: &Path, what: &str) -> Resolved<Value> {
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|e| crate::out::unread(&name, &e))?;
-    let value: Value = serde_saphyr::from_str(&text).map_err(|e| {
-        let first = e.to_string();
-        let first = first.lines().next().unwrap_or_default().to_string();
-        Stop::usage(format!("{name}: {first}"))
-    })?;
+    let value: Value = serde_saphyr::from_str(&text)
+        .map_err(|e| Stop::usage(format!("{name}{}", crate::yaml::wrong(&e))))?;
     match value {
         Value::Object(_) => Ok(value),
         Value::Null => Ok(json!({})),

@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use plimsoll_model::How;
 
-use crate::kit::{Engine, PLIMSOLL, plimsoll, run_folder};
+use crate::kit::{Engine, PLIMSOLL, plimsoll, run_folder, until};
 
 /// A long run under way, with some of its records in the log.
 fn running(engine: &Engine, run: &str) -> Child {
@@ -30,13 +30,8 @@ fn loaded(engine: &Engine, run: &str, load: &[&str]) -> Child {
         .spawn()
         .expect("the binary starts");
     let log = Path::new(run).join("records.log");
-    for _ in 0..600 {
-        if std::fs::metadata(&log).is_ok_and(|meta| meta.len() > 40_000) {
-            return child;
-        }
-        thread::sleep(Duration::from_millis(50));
-    }
-    panic!("the log did not grow within half a minute");
+    until("the log grows", || std::fs::metadata(&log).is_ok_and(|meta| meta.len() > 40_000));
+    child
 }
 
 fn pid(child: &Child) -> Pid {

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,6 +22,14 @@ pub struct Ended {
 }
 
 impl Ended {
+    fn of(output: Output) -> Ended {
+        Ended {
+            code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8(output.stdout).expect("stdout is text"),
+            stderr: String::from_utf8(output.stderr).expect("stderr is text"),
+        }
+    }
+
     /// stdout as JSON.
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.stdout)
@@ -46,27 +54,25 @@ pub fn plimsoll_with(args: &[&str], env: &[(&str, &str)]) -> Ended {
     for (name, value) in env {
         command.env(name, value);
     }
-    let output = command.output().expect("the binary starts");
-    Ended {
-        code: output.status.code().unwrap_or(-1),
-        stdout: String::from_utf8(output.stdout).expect("stdout is text"),
-        stderr: String::from_utf8(output.stderr).expect("stderr is text"),
-    }
+    Ended::of(command.output().expect("the binary starts"))
 }
 
 /// Runs the binary to its end in a folder.
 pub fn plimsoll_in(folder: &Path, args: &[&str]) -> Ended {
-    let output = Command::new(PLIMSOLL)
-        .args(args)
-        .current_dir(folder)
-        .stdin(Stdio::null())
-        .output()
-        .expect("the binary starts");
-    Ended {
-        code: output.status.code().unwrap_or(-1),
-        stdout: String::from_utf8(output.stdout).expect("stdout is text"),
-        stderr: String::from_utf8(output.stderr).expect("stderr is text"),
-    }
+    let mut command = Command::new(PLIMSOLL);
+    command.args(args).current_dir(folder).stdin(Stdio::null());
+    Ended::of(command.output().expect("the binary starts"))
+}
+
+/// Starts the binary, and keeps what it says.
+pub fn begun(command: &mut Command) -> Child {
+    let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().expect("the binary starts")
+}
+
+/// The same, to its end.
+pub fn ended(child: Child) -> Ended {
+    Ended::of(child.wait_with_output().expect("ended"))
 }
 
 /// A temporary folder and the path of a run in it that does not exist yet.

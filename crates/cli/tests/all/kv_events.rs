@@ -4,7 +4,7 @@
 //! `scripts/real-server setup zmq` installs both (`.ci/run` does). Where they are not installed these tests are skipped, or fail where parts are required.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -13,16 +13,6 @@ use serde_json::{Value, json};
 use crate::gateway::Running;
 use crate::kit::{Engine, plimsoll, until};
 use crate::real;
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
-    listener.local_addr().expect("bound").port()
-}
-
-fn python() -> Option<PathBuf> {
-    let done = real::or_skipped(real::installed("venv-zmq/.done", "zmq"))?;
-    Some(done.with_file_name("bin/python"))
-}
 
 /// Who publishes; it ends with this value.
 struct Publisher {
@@ -112,8 +102,8 @@ impl Scene {
 
 #[test]
 fn what_libzmq_publishes_is_heard_and_a_gap_is_made_good_by_a_replay() {
-    let Some(python) = python() else { return };
-    let ports = (free_port(), free_port());
+    let Some(python) = real::python("zmq") else { return };
+    let ports = (real::free_port(), real::free_port());
     let scene = Scene::start(ports);
     until("it says that nobody publishes", || scene.standing()["standing"] == "broken");
     assert!(scene.standing()["why"].as_str().is_some_and(|why| why.contains("can't be reached")));
@@ -148,8 +138,8 @@ fn what_libzmq_publishes_is_heard_and_a_gap_is_made_good_by_a_replay() {
 
 #[test]
 fn without_a_replay_a_gap_is_counted_and_what_comes_after_it_is_heard() {
-    let Some(python) = python() else { return };
-    let ports = (free_port(), 0);
+    let Some(python) = real::python("zmq") else { return };
+    let ports = (real::free_port(), 0);
     let scene = Scene::start(ports);
     let mut publisher = Publisher::start(&python, ports);
     publisher.stores(0..10);
@@ -251,7 +241,7 @@ fn off(hears: bool) -> f64 {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name).display().to_string();
     std::fs::write(at("engine.yaml"), SMALL).expect("written");
-    let events = format!("tcp://127.0.0.1:{}", free_port());
+    let events = format!("tcp://127.0.0.1:{}", real::free_port());
     let log = at("truth.jsonl");
     let engine = Engine::start_with(&at("engine.yaml"), &["--truth-log", &log, "--kv-events", &events]);
     let heard = if hears { format!(", kv_events: {{endpoint: \"{events}\"}}") } else { String::new() };
@@ -288,11 +278,11 @@ fn what_is_cached_is_known_better_by_what_the_engine_publishes() {
 /// What the embedded engine publishes is what vLLM's subscribers read: libzmq connects, and msgspec takes it for vLLM's structs.
 #[test]
 fn what_the_embedded_engine_publishes_libzmq_and_msgspec_read() {
-    let Some(python) = python() else { return };
+    let Some(python) = real::python("zmq") else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("engine.yaml").display().to_string();
     std::fs::write(&file, SMALL).expect("written");
-    let port = free_port();
+    let port = real::free_port();
     let engine = Engine::start_with(&file, &["--kv-events", &format!("tcp://127.0.0.1:{port}")]);
     let reads = r#"
 import sys, threading, urllib.request, json, itertools

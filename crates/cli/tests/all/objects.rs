@@ -2,17 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::Duration;
+use std::process::{Child, Command};
 
 use plimsoll_model::{How, Level, Load, RunState};
 use plimsoll_store::Run;
 use tempfile::TempDir;
 
-use crate::kit::{Ended, Engine, PLIMSOLL};
+use crate::kit::{Ended, Engine, PLIMSOLL, begun, ended, until};
 use crate::real::{Real, installed, moto, or_skipped, root};
-use crate::shards::{LOAD, arrivals, ended, open};
+use crate::shards::{LOAD, arrivals, open};
 
 /// An engine, a bucket, and a folder that commands run in.
 struct Field {
@@ -41,7 +39,6 @@ impl Field {
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(PLIMSOLL);
         command.args(args).current_dir(self.folder.path());
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.env("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{}", self.port));
         command.envs([("AWS_REGION", "us-east-1"), ("RUST_BACKTRACE", "1")]);
         // No machine of a cloud is asked who this is.
@@ -57,7 +54,7 @@ impl Field {
 
     fn merge(&self, places: &[&str], out: &str) -> Ended {
         let args = [&["merge"][..], places, &["-o", out, "--format", "json"]].concat();
-        ended(self.command(&args).spawn().expect("the binary starts"))
+        ended(begun(&mut self.command(&args)))
     }
 
     /// What is in the bucket below a prefix, by Amazon's own library.
@@ -79,10 +76,6 @@ impl Field {
     }
 }
 
-fn spawn(mut command: Command) -> Child {
-    command.spawn().expect("the binary starts")
-}
-
 fn words(text: &str) -> Vec<&str> {
     text.split(' ').collect()
 }
@@ -93,7 +86,7 @@ fn two_shards_meet_in_a_bucket_and_send_what_one_machine_sends() {
     let place = "s3://load/monday/first";
     let same = words("--for 2s --seed 5 --nonce 9 --sessions 2,20ms");
     let all: Vec<Child> =
-        (0..2).map(|index| spawn(field.shard(&format!("{index}/2"), place, &same))).collect();
+        (0..2).map(|index| begun(&mut field.shard(&format!("{index}/2"), place, &same))).collect();
     let all: Vec<Ended> = all.into_iter().map(ended).collect();
     all.iter().for_each(|one| assert!(matches!(one.code, 0 | 4), "{}", one.stderr));
     assert!(all[0].stderr.contains(&format!("also put at {place}")), "{}", all[0].stderr);
@@ -116,8 +109,8 @@ fn two_shards_meet_in_a_bucket_and_send_what_one_machine_sends() {
     let merge = field.merge(&[place], "merged");
     assert!(matches!(merge.code, 0 | 4), "{}", merge.stderr);
     let one = field.path("one");
-    let alone = field.command(&[&["run", &field.engine.url, "-o", &one][..], &LOAD, &same].concat());
-    let alone = ended(spawn(alone));
+    let mut alone = field.command(&[&["run", &field.engine.url, "-o", &one][..], &LOAD, &same].concat());
+    let alone = ended(begun(&mut alone));
     assert!(matches!(alone.code, 0 | 4), "{}", alone.stderr);
     let (merged, one) = (open(field.path("merged")), open(&one));
     assert!(one.attempts.len() > 100, "{}", one.attempts.len());
@@ -149,7 +142,7 @@ fn two_shards_meet_in_a_bucket_and_send_what_one_machine_sends() {
     let left: BTreeSet<String> = left.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     assert_eq!(left, ["merged", "mixed", "one", "plimsoll-runs"].map(str::to_owned).into());
     // A number that comes again sends nothing.
-    let again = ended(spawn(field.shard("1/2", place, &same)));
+    let again = ended(begun(&mut field.shard("1/2", place, &same)));
     assert_eq!(again.code, 2, "{}", again.stderr);
     assert!(again.stderr.contains("shard-1-of-2: already exists"), "{}", again.stderr);
     assert_eq!(field.names("monday/"), names);
@@ -185,7 +178,7 @@ fn of_eight_that_come_with_one_number_one_is_first() {
     let Some(field) = Field::new() else { return };
     let place = "s3://load/crowd";
     let more = words("--for 1s --nonce 3 --shard-wait 1s");
-    let all: Vec<Child> = (0..8).map(|_| spawn(field.shard("0/2", place, &more))).collect();
+    let all: Vec<Child> = (0..8).map(|_| begun(&mut field.shard("0/2", place, &more))).collect();
     let all: Vec<Ended> = all.into_iter().map(ended).collect();
     let of = |code: i32, words: &str| {
         all.iter().filter(|one| one.code == code && one.stderr.contains(words)).count()
@@ -203,14 +196,9 @@ fn a_machine_that_is_lost_leaves_what_it_had_put() {
     let place = "s3://load/lost";
     let more = words("--for 18s");
     let mut all: Vec<Child> =
-        (0..2).map(|index| spawn(field.shard(&format!("{index}/2"), place, &more))).collect();
+        (0..2).map(|index| begun(&mut field.shard(&format!("{index}/2"), place, &more))).collect();
     let part = "lost/shard-1-of-2/parts/00000002".to_owned();
-    for _ in 0..120 {
-        if field.names("lost/shard-1-of-2/").contains(&part) {
-            break;
-        }
-        thread::sleep(Duration::from_millis(100));
-    }
+    until("shard 1 brings a part", || field.names("lost/shard-1-of-2/").contains(&part));
     all[1].kill().expect("killed");
     let lost = all.pop().map(ended).expect("shard 1");
     assert_eq!(lost.code, -1, "{}", lost.stderr);
@@ -251,15 +239,12 @@ fn a_store_that_goes_away_leaves_the_runs_on_their_machines() {
     let place = "s3://load/gone";
     let same = words("--for 2s --seed 5 --nonce 9");
     let all: Vec<Child> =
-        (0..2).map(|index| spawn(field.shard(&format!("{index}/2"), place, &same))).collect();
+        (0..2).map(|index| begun(&mut field.shard(&format!("{index}/2"), place, &same))).collect();
     let first = |index| format!("gone/shard-{index}-of-2/parts/00000000");
-    for _ in 0..120 {
+    until("both bring a part", || {
         let names = field.names("gone/");
-        if (0..2).all(|index| names.contains(&first(index))) {
-            break;
-        }
-        thread::sleep(Duration::from_millis(50));
-    }
+        (0..2).all(|index| names.contains(&first(index)))
+    });
     field.s3 = None;
     let all: Vec<Ended> = all.into_iter().map(ended).collect();
     let mut local = Vec::new();
@@ -283,7 +268,7 @@ fn a_store_that_goes_away_leaves_the_runs_on_their_machines() {
 fn a_store_that_can_t_be_used_is_one_line() {
     let Some(field) = Field::new() else { return };
     let check = |command: &mut Command, code: i32, why: &str| {
-        let one = ended(command.spawn().expect("the binary starts"));
+        let one = ended(begun(command));
         assert_eq!(one.code, code, "{why}: {}", one.stderr);
         assert!(one.stderr.contains(why) && one.stderr.lines().count() == 1, "{why}: {}", one.stderr);
         assert!(
@@ -339,7 +324,7 @@ fn a_sweep_meets_in_a_bucket_and_leaves_its_run_there() {
         let shard = format!("{index}/2");
         let args = ["sweep", &field.engine.url, "--shard", &shard, "--rendezvous", place];
         let same = words("--time 6s --max-rate 120/s --osl 4 --isl 32 --scrape off --seed 5 -q");
-        spawn(field.command(&[&args[..], &same].concat()))
+        begun(&mut field.command(&[&args[..], &same].concat()))
     };
     let all: Vec<Ended> = [sweep(0), sweep(1)].into_iter().map(ended).collect();
     assert!(matches!(all[0].code, 0 | 4), "{}", all[0].stderr);

@@ -4,9 +4,8 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
@@ -14,16 +13,6 @@ use serde_json::{Value, json};
 use crate::gateway::Running;
 use crate::kit::{Engine, plimsoll_in, until};
 use crate::real;
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
-    listener.local_addr().expect("bound").port()
-}
-
-fn python() -> Option<PathBuf> {
-    let done = real::or_skipped(real::installed("venv-envoy/.done", "envoy"))?;
-    Some(done.with_file_name("bin/python"))
-}
 
 /// `host:port` of an engine.
 fn address(engine: &Engine) -> String {
@@ -38,7 +27,7 @@ struct Picking {
 
 impl Picking {
     fn start(folder: &Path, engines: &[&Engine], more: &str) -> Picking {
-        let port = free_port();
+        let port = real::free_port();
         let lines = engines.iter().zip(["a", "b", "c"]);
         let lines: String =
             lines.map(|(engine, name)| format!("  - {{url: \"{}\", name: {name}}}\n", engine.url)).collect();
@@ -121,7 +110,7 @@ impl Drop for Envoy {
 impl Envoy {
     /// `change`: of the manual's text.
     fn start(folder: &Path, picker: u16, engines: &[String], change: impl Fn(String) -> String) -> Envoy {
-        let port = free_port();
+        let port = real::free_port();
         let mut text = include_str!("../../../../docs/examples/envoy-picker.yaml").to_owned();
         for (from, to) in [("8080", port.to_string()), ("9002", picker.to_string())].into_iter().chain(
             ["8001", "8002", "8003"]
@@ -161,7 +150,7 @@ fn answered(log: &Path) -> Vec<String> {
 /// Envoy in front of three engines, as the manual has it, and a load by our own client: every request is answered, by one engine, once, and by the one that was picked.
 #[test]
 fn envoy_sends_each_request_where_it_is_told() {
-    if python().is_none() {
+    if real::python("envoy").is_none() {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
@@ -209,7 +198,7 @@ fn envoy_sends_each_request_where_it_is_told() {
 /// A replica that Envoy does not know, and one that dies before anybody has noticed: the endpoint behind it serves, and is booked.
 #[test]
 fn envoy_falls_over_to_the_endpoint_behind() {
-    if python().is_none() {
+    if real::python("envoy").is_none() {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
@@ -218,7 +207,7 @@ fn envoy_falls_over_to_the_endpoint_behind() {
     let more = "route: {policy: round_robin}\ntelemetry: null\nhealth: {every_s: 600}\n";
     let picking = Picking::start(folder.path(), &engines.each_ref(), more);
     let [first, second] = engines.each_ref().map(address);
-    let nobody = || format!("127.0.0.1:{}", free_port());
+    let nobody = || format!("127.0.0.1:{}", real::free_port());
     let envoy = Envoy::start(folder.path(), picking.port, &[nobody(), second.clone(), nobody()], |text| text);
     let url = format!("http://127.0.0.1:{}/v1", envoy.port);
     let args = ["run", &url, "--rate", "10/s", "--for", "3s", "--isl", "50", "--osl", "5", "-q", "-o", "run"];
@@ -255,7 +244,7 @@ fn envoy_falls_over_to_the_endpoint_behind() {
 /// Whoever leaves Envoy in the middle, before a first token and after, leaves no load behind; without replicas the client is told by the picker's words.
 #[test]
 fn what_envoys_clients_do_comes_through() {
-    if python().is_none() {
+    if real::python("envoy").is_none() {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
@@ -298,7 +287,7 @@ fn what_envoys_clients_do_comes_through() {
 /// gRPC's own Python, with Envoy's own messages, in every pair of modes: who is named, in which answer, and that nothing stays booked.
 #[test]
 fn a_client_that_is_not_ours_is_told_in_every_mode() {
-    let Some(python) = python() else { return };
+    let Some(python) = real::python("envoy") else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let engines = [0; 2].map(|_| Engine::start("demo"));
     let picking = Picking::start(folder.path(), &engines.each_ref(), "telemetry: null\n");

@@ -2,13 +2,13 @@
 //! the engine's, and a plan that a person stops.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::kit::{PLIMSOLL, plimsoll};
+use crate::kit::{PLIMSOLL, begun, plimsoll};
 
 const LENGTHS: [&str; 4] = ["--isl", "lognormal:64,0.5", "--osl", "lognormal:8,0.5"];
 
@@ -97,14 +97,10 @@ fn a_sweeps_lines_are_held_against_the_plans_engine() {
 /// A Ctrl-C while it simulates ends at once with what is known by then, and with the code of an interrupt.
 #[test]
 fn an_interrupted_plan_says_what_it_knows() {
-    let mut child = Command::new(PLIMSOLL)
-        .args(["plan", "--profile", "llama-3.1-70b@h100x4", "--rate", "60/s", "--isl", "900", "--osl", "180"])
-        .args(["--slo", "ttft p99 < 1s, tpot p95 < 40ms", "--for", "30m", "--time", "1h"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the binary starts");
+    let mut command = Command::new(PLIMSOLL);
+    command.args(["plan", "--profile", "llama-3.1-70b@h100x4", "--rate", "60/s", "--isl", "900"]);
+    command.args(["--osl", "180", "--slo", "ttft p99 < 1s, tpot p95 < 40ms", "--for", "30m", "--time", "1h"]);
+    let mut child = begun(&mut command);
     let mut said = BufReader::new(child.stderr.take().expect("piped")).lines();
     let simulates = said.by_ref().map_while(Result::ok).any(|line| line.starts_with("planning: "));
     assert!(simulates, "it never said that it simulates");

@@ -51,10 +51,19 @@ pub fn installed(file: &str, setup: &str) -> Result<PathBuf, String> {
 
 /// llama.cpp's HTTP server with four slots and a tiny random model.
 pub fn llama() -> Result<Real, String> {
+    llama_at(free_port())
+}
+
+/// A port that is free now.
+pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
-    let port = listener.local_addr().expect("bound").port();
-    drop(listener);
-    llama_at(port)
+    listener.local_addr().expect("bound").port()
+}
+
+/// The Python that `scripts/real-server setup` installed with this part; `None` = it is not there, and its tests are skipped.
+pub fn python(part: &str) -> Option<PathBuf> {
+    let done = or_skipped(installed(&format!("venv-{part}/.done"), part))?;
+    Some(done.with_file_name("bin/python"))
 }
 
 /// The same at a port that is known: one that was stopped and is started again.
@@ -90,9 +99,7 @@ pub fn triton() -> Result<Real, String> {
 #[cfg(feature = "object-store")]
 pub fn moto(keys: &Path) -> Result<(Real, [String; 2]), String> {
     installed("venv-moto/.done", "moto")?;
-    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
-    let port = listener.local_addr().expect("bound").port();
-    drop(listener);
+    let port = free_port();
     let mut written = None;
     let real = start_until(&["moto"], port, &[("KEYS", keys)], || {
         written = std::fs::read_to_string(keys).ok();

@@ -4,15 +4,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::thread;
-use std::time::Duration;
 
 use plimsoll_model::{Attempt, How};
 use tempfile::TempDir;
 
 use crate::agents::growing;
-use crate::kit::{Engine, PLIMSOLL, plimsoll, run_folder};
-use crate::shards::ended;
+use crate::kit::{Engine, PLIMSOLL, begun, ended, plimsoll, run_folder, until};
 
 /// What each turn of a session comes after, by its number; all but the first wait 20 ms.
 const AFTER: [&[u16]; 5] = [&[], &[0], &[0], &[1, 2], &[3]];
@@ -87,14 +84,9 @@ fn shards_send_whole_sessions_and_together_all_of_them() {
     let field = Field::new();
     let (load, place) = (field.load("20"), field.at("place"));
     let shard = |index: u32| {
-        Command::new(PLIMSOLL)
-            .args(["run", &field.engine.url, "--shard", &format!("{index}/2"), "--rendezvous", &place])
-            .args(&load)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the binary starts")
+        let shard = format!("{index}/2");
+        let args = ["run", &field.engine.url, "--shard", &shard, "--rendezvous", &place];
+        begun(Command::new(PLIMSOLL).args(args).args(&load))
     };
     let both = [shard(0), shard(1)];
     for one in both {
@@ -147,14 +139,7 @@ fn a_killed_run_of_sessions_keeps_what_was_sent() {
         .spawn()
         .expect("the binary starts");
     let log = Path::new(&run).join("records.log");
-    let grown = || fs::metadata(&log).is_ok_and(|meta| meta.len() > 12_000);
-    for _ in 0..1_200 {
-        if grown() {
-            break;
-        }
-        thread::sleep(Duration::from_millis(25));
-    }
-    assert!(grown(), "the log did not grow within half a minute");
+    until("the log grows", || fs::metadata(&log).is_ok_and(|meta| meta.len() > 12_000));
     child.kill().expect("killed");
     child.wait().expect("ended");
     let shown = plimsoll(&["show", &run, "--format", "json"]).json();

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::Duration;
+use std::process::{Child, Command};
 
 use plimsoll_client::clock::realtime_ns;
 use plimsoll_model::{Attempt, How, Manifest, RunState};
@@ -12,7 +10,7 @@ use plimsoll_store::Run;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::kit::{Ended, Engine, PLIMSOLL, plimsoll};
+use crate::kit::{Ended, Engine, PLIMSOLL, begun, ended, plimsoll, until};
 
 /// What all shards of these tests are told beside their number.
 pub const LOAD: [&str; 9] = ["--rate", "120/s", "--osl", "4", "--isl", "32", "--scrape", "off", "-q"];
@@ -32,15 +30,8 @@ impl Field {
     }
 
     fn shard(&self, shard: &str, more: &[&str]) -> Child {
-        Command::new(PLIMSOLL)
-            .args(["run", &self.engine.url, "--shard", shard])
-            .args(LOAD)
-            .args(more)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the binary starts")
+        let args = ["run", &self.engine.url, "--shard", shard];
+        begun(Command::new(PLIMSOLL).args(args).args(LOAD).args(more))
     }
 
     /// So many shards at one place, to their end.
@@ -54,15 +45,6 @@ impl Field {
         };
         let all: Vec<Child> = (0..of).map(start).collect();
         (place, all.into_iter().map(ended).collect())
-    }
-}
-
-pub fn ended(child: Child) -> Ended {
-    let output = child.wait_with_output().expect("ended");
-    Ended {
-        code: output.status.code().unwrap_or(-1),
-        stdout: String::from_utf8(output.stdout).expect("stdout is text"),
-        stderr: String::from_utf8(output.stderr).expect("stderr is text"),
     }
 }
 
@@ -181,14 +163,7 @@ fn a_shard_that_is_killed_leaves_its_requests_as_never_sent() {
     let more = ["--rendezvous", &place, "--for", "4s"];
     let mut all: Vec<Child> = (0..3).map(|index| field.shard(&format!("{index}/3"), &more)).collect();
     let log = shard_folder(&place, 1, 3).join("records.log");
-    let grown = || std::fs::metadata(&log).is_ok_and(|meta| meta.len() > 5_000);
-    for _ in 0..1200 {
-        if grown() {
-            break;
-        }
-        thread::sleep(Duration::from_millis(25));
-    }
-    assert!(grown(), "shard 1 sends");
+    until("shard 1 sends", || std::fs::metadata(&log).is_ok_and(|meta| meta.len() > 5_000));
     all[1].kill().expect("killed");
     let all: Vec<Ended> = all.into_iter().map(ended).collect();
     assert!(matches!((all[0].code, all[2].code), (0 | 4, 0 | 4)), "{}{}", all[0].stderr, all[2].stderr);

@@ -2,17 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::Duration;
+use std::process::{Child, Command};
 
 use plimsoll_model::{Attempt, EndedBy, How, Level, Load, RunState};
 use plimsoll_store::Run;
 use plimsoll_workload::{Scenario, Schedule};
 use tempfile::TempDir;
 
-use crate::kit::{Ended, Engine, PLIMSOLL, plimsoll, plimsoll_in};
-use crate::shards::{ended, open};
+use crate::kit::{Ended, Engine, PLIMSOLL, begun, ended, plimsoll, plimsoll_in, until};
+use crate::shards::open;
 
 struct Field {
     engine: Engine,
@@ -33,16 +31,10 @@ impl Field {
     }
 
     fn spawn(&self, command: &str, shard: &str, more: &str) -> Child {
-        Command::new(PLIMSOLL)
-            .args([command, &self.engine.url, "--shard", shard, "--osl", "4", "--isl", "32"])
-            .args(["--scrape", "off", "-q"])
-            .args(more.split(' '))
-            .current_dir(self.folder.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the binary starts")
+        let args = [command, &self.engine.url, "--shard", shard, "--osl", "4", "--isl", "32"];
+        let mut shard = Command::new(PLIMSOLL);
+        shard.args(args).args(["--scrape", "off", "-q"]).args(more.split(' '));
+        begun(shard.current_dir(self.folder.path()))
     }
 
     fn all(&self, command: &str, of: u32, more: &str) -> Vec<Child> {
@@ -174,13 +166,7 @@ fn a_shard_that_is_killed_ends_the_sweep_and_is_said() {
         said.filter_map(|entry| std::fs::read_to_string(entry.path()).ok())
             .any(|word| word.contains("\"open\""))
     };
-    for _ in 0..2400 {
-        if is_said() {
-            break;
-        }
-        thread::sleep(Duration::from_millis(25));
-    }
-    assert!(is_said(), "an open level comes");
+    until("an open level comes", is_said);
     all[2].kill().expect("killed");
     let all: Vec<Ended> = all.into_iter().map(ended).collect();
     assert_eq!(all[0].code, 4, "{}", all[0].stderr);

@@ -21,7 +21,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use crate::client::options_of;
 use crate::clock::Clock;
 use crate::exchange::exchange;
-use crate::exchange_watch::{Connected, ExchangeWatch, Outgoing};
+use crate::exchange_watch::{Outgoing, WholeAnswer};
 use crate::header_template::RequestNames;
 use crate::keeping::SharedByWorkers;
 use crate::pool::ConnectionPool;
@@ -451,11 +451,12 @@ impl Probing {
 
     async fn ask(&mut self, request: Request) -> Result<Got, ProbeError> {
         let from = self.clock.now();
-        let seen = Seen::default();
+        let seen = WholeAnswer::to(BODY_MAX);
         let request = Outgoing::new(Some(request));
         let asked = exchange(&self.pool, PATIENCE, &request, &seen);
         let ending = tokio::time::timeout(PATIENCE.as_duration(), asked).await;
-        let got = seen.0.into_inner();
+        let call = seen.trailers.into_inner().and_then(|trailers| trailers.call);
+        let got = Got { head: seen.head.into_inner(), body: seen.body.into_inner(), call };
         self.took = self.took.or(Some(self.clock.now() - from));
         if got.head.is_some() {
             return Ok(got);
@@ -503,26 +504,4 @@ fn list(body: &[u8]) -> Option<Vec<Value>> {
         Some(model)
     };
     value.get("models")?.as_array()?.iter().map(named).collect()
-}
-
-#[derive(Default)]
-struct Seen(std::cell::RefCell<Got>);
-
-impl ExchangeWatch for Seen {
-    fn connected(&self, _: &Connected<'_>) {}
-    fn sent(&self) {}
-
-    fn head(&self, head: Head) {
-        self.0.borrow_mut().head = Some(head);
-    }
-
-    fn trailers(&self, trailers: Head) {
-        self.0.borrow_mut().call = trailers.call;
-    }
-
-    fn data(&self, bytes: &[u8]) -> bool {
-        let body = &mut self.0.borrow_mut().body;
-        body.extend_from_slice(bytes);
-        body.len() <= BODY_MAX
-    }
 }

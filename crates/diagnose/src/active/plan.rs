@@ -91,32 +91,34 @@ impl TrafficTraits {
     }
 }
 
-/// An experiment.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum ExperimentKind {
-    /// Requests one after the other.
-    Alone,
-    /// 2, 4, 8 … requests in flight.
-    Together,
-    /// A moderate load for longer.
-    Watch,
-    /// Half of what it carried, open loop, and twice it.
-    Rates,
-    /// A fresh connection for each request against kept ones.
-    Connections,
-    /// The client's pool as it is against twice as large.
-    Pool,
-    /// Short prompts against long ones.
-    Prompts,
-    /// Short answers against long ones.
-    Answers,
-    /// One prompt again and again against distinct ones.
-    Repeats,
-    /// Nothing for a while, then one request.
-    Idle,
-    /// Each replica alone.
-    Replicas,
+plimsoll_model::named! {
+    /// An experiment.
+    #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum ExperimentKind {
+        /// Requests one after the other.
+        Alone => "alone",
+        /// 2, 4, 8 … requests in flight.
+        Together => "together",
+        /// A moderate load for longer.
+        Watch => "watch",
+        /// Half of what it carried, open loop, and twice it.
+        Rates => "rates",
+        /// A fresh connection for each request against kept ones.
+        Connections => "connections",
+        /// The client's pool as it is against twice as large.
+        Pool => "pool",
+        /// Short prompts against long ones.
+        Prompts => "prompts",
+        /// Short answers against long ones.
+        Answers => "answers",
+        /// One prompt again and again against distinct ones.
+        Repeats => "repeats",
+        /// Nothing for a while, then one request.
+        Idle => "idle",
+        /// Each replica alone.
+        Replicas => "replicas",
+    }
 }
 
 /// Which of an experiment's settings a level has.
@@ -191,38 +193,6 @@ impl ScenarioChange {
 }
 
 impl ExperimentKind {
-    /// Every experiment.
-    pub const ALL: [ExperimentKind; 11] = [
-        ExperimentKind::Alone,
-        ExperimentKind::Together,
-        ExperimentKind::Watch,
-        ExperimentKind::Rates,
-        ExperimentKind::Connections,
-        ExperimentKind::Pool,
-        ExperimentKind::Prompts,
-        ExperimentKind::Answers,
-        ExperimentKind::Repeats,
-        ExperimentKind::Idle,
-        ExperimentKind::Replicas,
-    ];
-
-    /// The word for it, as in a level's purpose.
-    pub fn word(self) -> &'static str {
-        match self {
-            ExperimentKind::Alone => "alone",
-            ExperimentKind::Together => "together",
-            ExperimentKind::Watch => "watch",
-            ExperimentKind::Rates => "rates",
-            ExperimentKind::Connections => "connections",
-            ExperimentKind::Pool => "pool",
-            ExperimentKind::Prompts => "prompts",
-            ExperimentKind::Answers => "answers",
-            ExperimentKind::Repeats => "repeats",
-            ExperimentKind::Idle => "idle",
-            ExperimentKind::Replicas => "replicas",
-        }
-    }
-
     /// What is done, in a few words.
     pub fn does(self) -> &'static str {
         match self {
@@ -521,7 +491,7 @@ fn alternate(ask: impl Fn(ArmSetting) -> LevelAsk) -> Vec<LevelAsk> {
 impl LevelAsk {
     /// The purpose of its level: `alone`, `together:8`, `connections:fresh`.
     pub fn purpose(&self) -> String {
-        let word = self.kind.word();
+        let word = self.kind.name();
         match self.arm {
             ArmSetting::Only => word.to_owned(),
             ArmSetting::First => format!("{word}:{}", self.kind.settings()[0]),
@@ -545,7 +515,7 @@ pub fn of_level(level: &Level) -> Option<(ExperimentKind, ArmSetting)> {
         Some((word, arm)) => (word, Some(arm)),
         None => (level.purpose.as_str(), None),
     };
-    let kind = ExperimentKind::ALL.into_iter().find(|kind| kind.word() == word)?;
+    let kind = ExperimentKind::ALL.into_iter().find(|kind| kind.name() == word)?;
     let [first, second] = kind.settings();
     let arm = match arm {
         None => ArmSetting::Only,

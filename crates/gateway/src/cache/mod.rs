@@ -141,37 +141,27 @@ pub enum CacheLookup {
     Nothing(Arc<SharedFlight>, Reader),
 }
 
-/// What became of requests that could have been answered from here.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum CacheUse {
-    /// An answer that was kept.
-    Hit,
-    /// Its twin's answer.
-    Shared,
-    /// A replica's.
-    Miss,
-    /// The answer to the same in other words.
-    Semantic,
+plimsoll_model::named! {
+    /// What became of requests that could have been answered from here.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+    pub enum CacheUse {
+        /// An answer that was kept.
+        Hit => "hit",
+        /// Its twin's answer.
+        Shared => "shared",
+        /// A replica's.
+        Miss => "miss",
+        /// The answer to the same in other words.
+        Semantic => "semantic",
+    }
 }
 
 impl CacheUse {
-    /// In a header and a label.
-    pub fn name(self) -> &'static str {
-        match self {
-            CacheUse::Hit => "hit",
-            CacheUse::Shared => "shared",
-            CacheUse::Miss => "miss",
-            CacheUse::Semantic => "semantic",
-        }
-    }
-
     /// As a header's value.
     pub fn header(self) -> HeaderValue {
         HeaderValue::from_static(self.name())
     }
 }
-
-const USES: [CacheUse; 4] = [CacheUse::Hit, CacheUse::Shared, CacheUse::Miss, CacheUse::Semantic];
 
 /// An answer that came whole.
 #[derive(Clone)]
@@ -196,7 +186,7 @@ pub struct Cache {
     whole: Store<CacheKey, Whole, ByBytes>,
     /// Under way, by what is the same and the class: nobody waits in another class's queue.
     flying: Mutex<HashMap<(CacheKey, usize), Arc<SharedFlight>>>,
-    uses: [AtomicU64; USES.len()],
+    uses: [AtomicU64; CacheUse::ALL.len()],
     semantic: Option<Semantic>,
 }
 
@@ -329,8 +319,8 @@ impl Cache {
 
     /// Writes what it counts on a page.
     pub fn write(&self, page: &mut PrometheusPage) {
-        let labels = USES.map(|how| [("result", how.name())]);
-        let counts = USES.map(|how| self.uses[how as usize].load(Ordering::Relaxed) as f64);
+        let labels = CacheUse::ALL.map(|how| [("result", how.name())]);
+        let counts = CacheUse::ALL.map(|how| self.uses[how as usize].load(Ordering::Relaxed) as f64);
         let each: Vec<(&[(&str, &str)], f64)> =
             labels.iter().zip(counts).map(|(labels, count)| (&labels[..], count)).collect();
         let help = "Requests that the cache could have answered: from what it keeps, from a twin's answer under way, by a replica, with the answer to the same in other words.";

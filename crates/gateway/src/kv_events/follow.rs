@@ -3,6 +3,7 @@
 //! Nothing that is heard here can stop a request: what can't be followed is one state and a reason, and routing goes by what was sent. What was learnt is
 //! dropped as soon as a change of it might have been missed, because a guess that is known to be one costs less than a fact that is none.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -33,8 +34,6 @@ const SOON: Span = Span::from_millis(250);
 const SELDOM: Span = Span::from_secs(10);
 /// A host that is gone without a word is found out after so long.
 const SILENT: Duration = Duration::from_secs(15);
-/// The number of the message behind a replay's last batch.
-const END: u64 = u64::MAX;
 
 /// Why events are not followed.
 #[derive(Debug, thiserror::Error)]
@@ -93,7 +92,7 @@ impl Follower {
         let mut socket = Socket::connect(&spec.endpoint, SocketKind::Subscriber).await?;
         socket.send(&zmtp::subscription(spec.topic.as_bytes())).await?;
         self.replica.kv.set(KvStanding::Followed);
-        // Of what was there before it was heard nothing is known, whatever number comes next.
+        // What came while nobody heard is not asked for: without what was there before it says nothing of ages, and it would age all that is remembered.
         let mut known = false;
         loop {
             let message = match tokio::time::timeout(SOON.as_duration(), socket.message()).await {
@@ -103,8 +102,16 @@ impl Follower {
             };
             let (number, payload) =
                 numbered(&message).ok_or_else(|| socket.unreadable("a message", "it has no number"))?;
-            let turn = self.sequence.take(number);
-            self.prepare(turn, number, std::mem::replace(&mut known, true), spec).await;
+            match self.sequence.take(number) {
+                KvTurn::Gap(from) if known => self.mend(from..number, spec).await,
+                KvTurn::Restarted => {
+                    self.count(&self.replica.kv.restarts);
+                    // A new process, with an empty cache.
+                    self.pool.kv_restarted(&self.replica);
+                }
+                KvTurn::First | KvTurn::Next | KvTurn::Gap(_) => {}
+            }
+            known = true;
             match kv_events::read(payload) {
                 Ok(batch) => self.tell(&batch),
                 Err(error) => {
@@ -118,31 +125,13 @@ impl Follower {
         }
     }
 
-    /// Makes good what is missing before a batch, or drops what may not be true any more.
-    async fn prepare(&self, turn: KvTurn, number: u64, known: bool, spec: &KvEventsSpec) {
-        let from = match turn {
-            KvTurn::Next if known => return,
-            KvTurn::Gap(from) if known => {
-                self.count(&self.replica.kv.gaps);
-                from
-            }
-            KvTurn::Restarted => {
-                self.count(&self.replica.kv.restarts);
-                // A new process, with an empty cache.
-                self.pool.kv_restarted(&self.replica);
-                0
-            }
-            KvTurn::First | KvTurn::Next | KvTurn::Gap(_) => 0,
-        };
-        if number == 0 {
-            return;
-        }
-        let asked = match &spec.replay_endpoint {
-            Some(endpoint) => tokio::time::timeout(REPLAY, self.replay(endpoint, from, number)).await,
-            None => Ok(Ok(from == 0 && !known)),
-        };
-        let whole = matches!(asked, Ok(Ok(true)));
-        if spec.replay_endpoint.is_some() {
+    /// Makes good the batches that are missing, or drops what may not be true any more.
+    async fn mend(&self, missing: Range<u64>, spec: &KvEventsSpec) {
+        self.count(&self.replica.kv.gaps);
+        let mut whole = false;
+        if let Some(endpoint) = &spec.replay_endpoint {
+            let asked = tokio::time::timeout(REPLAY, self.replay(endpoint, missing)).await;
+            whole = matches!(asked, Ok(Ok(true)));
             self.count(&self.replica.kv.replays[usize::from(!whole)]);
         }
         if !whole {
@@ -150,30 +139,26 @@ impl Follower {
         }
     }
 
-    /// Asks for the batches from one number to before another, and takes those that come. True if none is missing between the first of them and the last: of
-    /// those before the first an engine that was not heard from its beginning knows nothing more.
-    async fn replay(&self, endpoint: &str, from: u64, to: u64) -> Result<bool, KvFault> {
+    /// Asks for missing batches, and takes those that come. True if all of them do.
+    async fn replay(&self, endpoint: &str, missing: Range<u64>) -> Result<bool, KvFault> {
         let mut socket = Socket::connect(endpoint, SocketKind::Dealer).await?;
-        socket.send(&zmtp::message(&[b"", &from.to_be_bytes()])).await?;
-        let mut next = None;
-        loop {
+        socket.send(&zmtp::message(&[b"", &missing.start.to_be_bytes()])).await?;
+        let mut next = missing.start;
+        while next < missing.end {
             let message = socket.message().await?;
             let (number, payload) =
                 numbered(&message).ok_or_else(|| socket.unreadable("a replay", "it has no number"))?;
-            if number == END || number >= to {
-                return Ok(next == Some(to));
-            }
-            if number < from {
+            if number < next {
                 continue;
             }
-            let first_is_due = from == 0 || number == from;
-            if next.is_some_and(|next| next != number) || next.is_none() && !first_is_due {
+            if number > next {
                 return Ok(false);
             }
             let batch = kv_events::read(payload).map_err(|error| socket.unreadable("a batch", error))?;
             self.tell(&batch);
-            next = Some(number + 1);
+            next += 1;
         }
+        Ok(true)
     }
 
     fn tell(&self, batch: &KvBatch) {

@@ -10,7 +10,7 @@ use plimsoll_gateway::cache::{CacheSpec, CachedKinds, Scope};
 use plimsoll_gateway::stats::End;
 use plimsoll_gateway::{Gateway, GatewaySpec};
 
-use crate::kit::{Act, Answer, EVENT, Mock, gateway, is_empty, request, send, until};
+use crate::kit::{Act, EVENT, Mock, gateway, is_empty, post, request, until};
 
 const SAME: &str = r#"{"prompt": "hello", "temperature": 0, "stream": true}"#;
 
@@ -18,14 +18,6 @@ fn caching(mock: &Mock, change: impl FnOnce(&mut CacheSpec)) -> Gateway {
     let mut spec = CacheSpec::default();
     change(&mut spec);
     gateway(&[mock], |of: &mut GatewaySpec| of.cache = Some(spec))
-}
-
-fn post(addr: SocketAddr, header: &str, body: &str) -> Answer {
-    let text = format!(
-        "POST /v1/completions HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n{header}Content-Length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    send(addr, text.as_bytes()).expect("an answer")
 }
 
 /// A client that has sent its request and has not read yet.

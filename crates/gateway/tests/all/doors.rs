@@ -10,7 +10,7 @@ use plimsoll_gateway::stats::End;
 use plimsoll_gateway::{Gateway, GatewaySpec};
 use plimsoll_policy::RateSpec;
 
-use crate::kit::{ASK, Act, Answer, Mock, gateway, is_empty, send, until};
+use crate::kit::{ASK, Act, Mock, gateway, get, is_empty, post, until};
 
 const ALICE: &str = "canary-alice-0123456789";
 const ENGINE: &str = "canary-engine-0123456789";
@@ -31,22 +31,8 @@ fn file(folder: &tempfile::TempDir, name: &str, text: &str) -> PathBuf {
     path
 }
 
-fn post(addr: SocketAddr, header: &str, body: &str) -> Answer {
-    let text = format!(
-        "POST /v1/completions HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n{header}Content-Length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    send(addr, text.as_bytes()).expect("an answer")
-}
-
 fn bearer(key: &str) -> String {
     format!("Authorization: Bearer {key}\r\n")
-}
-
-fn page(gateway: &Gateway, path: &str, header: &str) -> Answer {
-    let admin = gateway.admin.expect("an admin address");
-    let text = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{header}\r\n");
-    send(admin, text.as_bytes()).expect("an answer")
 }
 
 #[test]
@@ -117,7 +103,7 @@ fn requests_over_a_keys_rate_are_told_when_to_come_back() {
     assert!(over.text().contains("rate_limit_exceeded"), "{}", over.text());
     assert_eq!(ask("another-key-of-bob").status, 200, "who has no limit is not held to another's");
     assert_eq!((mock.count(), gateway.stats.ended(End::Limited)), (3, 1));
-    let metrics = page(&gateway, "/metrics", "").text();
+    let metrics = get(gateway.admin.expect("an admin address"), "/metrics", "").text();
     for line in [
         "plimsoll_gateway_key_requests_total{key=\"alice\",tenant=\"alice\",outcome=\"admitted\"} 2",
         "plimsoll_gateway_key_requests_total{key=\"alice\",tenant=\"alice\",outcome=\"limited\"} 1",
@@ -165,11 +151,24 @@ fn the_admin_pages_are_shown_to_who_has_their_key() {
         spec.keys = vec![key("alice", ALICE)];
     });
     for path in ["/metrics", "/v1/replicas", "/else"] {
-        assert_eq!(page(&gateway, path, "").status, 401, "{path}");
-        assert_eq!(page(&gateway, path, &bearer(ALICE)).status, 401, "a client's key is none: {path}");
+        assert_eq!(get(gateway.admin.expect("an admin address"), path, "").status, 401, "{path}");
+        assert_eq!(
+            get(gateway.admin.expect("an admin address"), path, &bearer(ALICE)).status,
+            401,
+            "a client's key is none: {path}"
+        );
     }
-    assert_eq!(page(&gateway, "/metrics", &bearer("the-operators-key-0")).status, 200);
-    assert_eq!((page(&gateway, "/healthz", "").status, page(&gateway, "/readyz", "").status), (200, 200));
+    assert_eq!(
+        get(gateway.admin.expect("an admin address"), "/metrics", &bearer("the-operators-key-0")).status,
+        200
+    );
+    assert_eq!(
+        (
+            get(gateway.admin.expect("an admin address"), "/healthz", "").status,
+            get(gateway.admin.expect("an admin address"), "/readyz", "").status
+        ),
+        (200, 200)
+    );
     assert_eq!(
         post(gateway.addr, &bearer("the-operators-key-0"), ASK).status,
         401,

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::doors::key;
 use crate::embedder::{Embedder, Manner, inputs, tokens, vector};
-use crate::kit::{Act, Answer, Mock, gateway, is_empty, recorded, send, until};
+use crate::kit::{Act, Answer, Mock, gateway, get, is_empty, message, recorded, send, until};
 
 /// One that waits as long as it may, so that only what it is about ends a wait.
 fn patient(spec: &mut GatewaySpec) {
@@ -35,11 +35,7 @@ fn embeds(embedder: &Embedder) -> Mock {
 }
 
 fn post(header: &str, body: &str) -> Vec<u8> {
-    format!(
-        "POST /v1/embeddings HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n{header}Content-Length: {}\r\n\r\n{body}",
-        body.len()
-    )
-    .into_bytes()
+    message("/v1/embeddings", header, body)
 }
 
 fn sends(addr: SocketAddr, header: &str, body: &Value) -> JoinHandle<Answer> {
@@ -56,8 +52,7 @@ fn asked(addr: SocketAddr, body: &Value) -> TcpStream {
 
 /// A line of the operators' page.
 fn counted(gateway: &Gateway, line: &str) -> f64 {
-    let ask = "GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
-    let page = send(gateway.admin.expect("asked for"), ask.as_bytes()).expect("a page").text();
+    let page = get(gateway.admin.expect("asked for"), "/metrics", "").text();
     let found = page.lines().find_map(|of| of.strip_prefix(line)?.strip_prefix(' '));
     found.unwrap_or_else(|| panic!("{line} in {page}")).parse().expect("a number")
 }
@@ -560,8 +555,7 @@ fn by_keys(batching: Option<JoinSpec>) -> (Vec<String>, Vec<Vec<u8>>) {
     );
     assert!(!String::from_utf8_lossy(&mock.last.lock().expect("nobody panicked")).contains("secret"));
     is_empty(&gateway);
-    let ask = "GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
-    let page = send(gateway.admin.expect("asked for"), ask.as_bytes()).expect("a page").text();
+    let page = get(gateway.admin.expect("asked for"), "/metrics", "").text();
     (
         page.lines().filter(|line| line.starts_with("plimsoll_gateway_key_")).map(str::to_owned).collect(),
         bodies,

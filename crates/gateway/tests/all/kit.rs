@@ -446,12 +446,24 @@ pub fn send(addr: SocketAddr, bytes: &[u8]) -> Option<Answer> {
     Some(Answer { status, head, body: all[end + 4..].to_vec() })
 }
 
+/// A request as its bytes; `header`: further lines, each with its end.
+pub fn message(path: &str, header: &str, body: &str) -> Vec<u8> {
+    let head = format!("POST {path} HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n{header}");
+    format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
+}
+
 pub fn request(body: &str) -> Vec<u8> {
-    format!(
-        "POST /v1/completions HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    )
-    .into_bytes()
+    message("/v1/completions", "Content-Type: application/json\r\n", body)
+}
+
+pub fn post(addr: SocketAddr, header: &str, body: &str) -> Answer {
+    send(addr, &message("/v1/completions", header, body)).expect("an answer")
+}
+
+/// A page of the gateway's or of its operators' address.
+pub fn get(addr: SocketAddr, path: &str, header: &str) -> Answer {
+    let text = format!("GET {path} HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n{header}\r\n");
+    send(addr, text.as_bytes()).expect("an answer")
 }
 
 pub const ASK: &str = r#"{"model": "m", "prompt": "hello", "stream": true,   "unknown": [1, {"a": null}]}"#;

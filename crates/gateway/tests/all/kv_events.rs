@@ -4,14 +4,14 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use plimsoll_gateway::{Gateway, KvEventsSpec, KvStanding};
 use plimsoll_model::KvEvent;
 use plimsoll_wire::kv_events;
 use plimsoll_wire::zmtp::{self, SocketKind};
 
-use crate::kit::{Act, Mock, ask, gateway, is_empty, until};
+use crate::kit::{Act, Mock, ask, gateway, is_empty, request, send, until};
 
 /// Does this with every connection, for as long as the test runs.
 fn publisher(with: impl Fn(&mut TcpStream) + Send + Sync + 'static) -> SocketAddr {
@@ -177,4 +177,57 @@ fn events_are_heard_and_left_alone_as_the_file_says_while_it_runs() {
     spec.replicas[0].kv_events = None;
     gateway.reloader().reload(&spec).expect("sound");
     until("they are left alone", || standing(&gateway) == KvStanding::Off);
+}
+
+/// vLLM's own subscribers ask again for what they missed while they listened, and for nothing else. What came before a connection would age all that is
+/// remembered of the replica, and its prompts would go elsewhere.
+#[test]
+fn a_connection_that_begins_anew_asks_for_nothing_and_what_was_sent_stays_remembered() {
+    let stored = |blocks| KvEvent::Stored { parent: None, block_tokens: 16, blocks };
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counts = Arc::clone(&asked);
+    let replay = publisher(move |socket| {
+        counts.fetch_add(1, Ordering::SeqCst);
+        let many = batch(1, &[stored((10_000..20_000).collect())]);
+        let _ = socket.write_all(&[&zmtp::greeting()[..], &zmtp::ready(SocketKind::Dealer), &many].concat());
+        stays(socket);
+    });
+    let (connections, is_over) = (AtomicUsize::new(0), Arc::new(AtomicBool::new(false)));
+    let ends = Arc::clone(&is_over);
+    let addr = publisher(move |socket| {
+        if connections.fetch_add(1, Ordering::SeqCst) == 0 {
+            // Blocks go a hundred and more after they came: a replica keeps some 2 600 tokens.
+            says(socket, &batch(0, &[stored((0..256).collect()), KvEvent::Removed((0..256).collect())]));
+            while !ends.load(Ordering::SeqCst) {
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+        } else {
+            says(socket, &batch(2, &[stored((20_000..20_001).collect())]));
+            stays(socket);
+        }
+    });
+    let mock = Mock::new(Act::Answer);
+    let gateway = gateway(&[&mock], |spec| {
+        let [endpoint, replay] = [addr, replay].map(|addr| format!("tcp://{addr}"));
+        spec.replicas[0].kv_events =
+            Some(KvEventsSpec { endpoint, replay_endpoint: Some(replay), topic: String::new() });
+        spec.explain_header = true;
+    });
+    let taken = || gateway.pool.shown().0[0].replica.kv.batches.load(Ordering::Relaxed);
+    let cached = || {
+        let body = format!("{{\"model\": \"m\", \"prompt\": \"{}\"}}", "the same again ".repeat(200));
+        let text = String::from_utf8(request(&body)).expect("text");
+        let text = text.replace("Host: gateway", "Host: gateway\r\nx-plimsoll-explain: 1");
+        let answer = send(gateway.addr, text.as_bytes()).expect("an answer");
+        let why = answer.header("x-plimsoll-explain").expect("asked for");
+        let why: serde_json::Value = serde_json::from_str(why).expect("JSON");
+        why["candidates"][0]["cached"].as_u64().expect("tokens")
+    };
+    until("the first batch is heard", || taken() == 1);
+    cached();
+    assert!(cached() > 0);
+    is_over.store(true, Ordering::SeqCst);
+    until("the next connection's batch is heard", || taken() > 1);
+    assert_eq!((taken(), asked.load(Ordering::SeqCst)), (2, 0));
+    assert!(cached() > 0);
 }

@@ -6,16 +6,11 @@ use plimsoll_gateway::{Gateway, GatewaySpec, ReplicaSpec};
 use plimsoll_policy::HedgeSpec;
 use serde_json::Value;
 
-use crate::kit::{Act, Answer, Mock, gateway, is_empty, request, send, until};
+use crate::kit::{Act, Answer, Mock, gateway, get, is_empty, request, send, until};
 
 fn ask(gateway: &Gateway, model: &str) -> Answer {
     let body = format!(r#"{{"model": "{model}", "prompt": "hello"}}"#);
     send(gateway.addr, &request(&body)).expect("an answer")
-}
-
-fn get(gateway: &Gateway, path: &str) -> Answer {
-    let text = format!("GET {path} HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n\r\n");
-    send(gateway.addr, text.as_bytes()).expect("an answer")
 }
 
 fn by(answer: &Answer) -> (u16, Option<&str>) {
@@ -45,7 +40,7 @@ fn clients_see_one_list_of_all() {
     let (a, b) =
         (Mock::serving(Act::Answer, &["large", "shared"]), Mock::serving(Act::Answer, &["shared", "small"]));
     let gateway = gateway(&[&a, &b], |_| {});
-    let answer = get(&gateway, "/v1/models");
+    let answer = get(gateway.addr, "/v1/models", "");
     assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/json")));
     let list: Value = serde_json::from_str(&answer.text()).expect("JSON");
     let ids: Vec<&str> =
@@ -53,15 +48,15 @@ fn clients_see_one_list_of_all() {
     assert_eq!((list["object"].as_str(), ids), (Some("list"), vec!["large", "shared", "small"]));
     // What a replica says of its model stays.
     assert_eq!(list["data"][0]["max_model_len"], 4096);
-    assert_eq!(by(&get(&gateway, "/v1/models/small")), (200, Some("r1")));
-    assert_eq!(by(&get(&gateway, "/v1/models/large")), (200, Some("r0")));
+    assert_eq!(by(&get(gateway.addr, "/v1/models/small", "")), (200, Some("r1")));
+    assert_eq!(by(&get(gateway.addr, "/v1/models/large", "")), (200, Some("r0")));
 }
 
 #[test]
 fn replicas_that_serve_the_same_answer_for_themselves() {
     let (a, b) = (Mock::serving(Act::Answer, &["m"]), Mock::serving(Act::Answer, &["m"]));
     let gateway = gateway(&[&a, &b], |_| {});
-    let answer = get(&gateway, "/v1/models");
+    let answer = get(gateway.addr, "/v1/models", "");
     let same = a.models.lock().expect("nobody panicked").clone();
     assert_eq!(Some(answer.text()), same);
     assert!(answer.header("x-plimsoll-replica").is_some());
@@ -225,11 +220,11 @@ fn a_name_for_several_models_is_listed_among_them() {
     let gateway = gateway(&[&large, &small], |spec| {
         spec.tiers.insert("chat".to_owned(), vec!["large".to_owned(), "small".to_owned()]);
     });
-    let list: Value = serde_json::from_str(&get(&gateway, "/v1/models").text()).expect("JSON");
+    let list: Value = serde_json::from_str(&get(gateway.addr, "/v1/models", "").text()).expect("JSON");
     let ids: Vec<&str> =
         list["data"].as_array().expect("a list").iter().filter_map(|one| one["id"].as_str()).collect();
     assert_eq!(ids, ["large", "small", "chat"]);
-    let one: Value = serde_json::from_str(&get(&gateway, "/v1/models/chat").text()).expect("JSON");
+    let one: Value = serde_json::from_str(&get(gateway.addr, "/v1/models/chat", "").text()).expect("JSON");
     assert_eq!((one["id"].as_str(), one["object"].as_str()), (Some("chat"), Some("model")));
 }
 

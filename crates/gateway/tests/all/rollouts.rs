@@ -7,7 +7,7 @@ use plimsoll_gateway::rollout::{SplitJudged, Stand};
 use plimsoll_gateway::stats::End;
 use plimsoll_gateway::{Gateway, GatewaySpec, ReplicaRole, RolloutSpec, ShadowSpec};
 
-use crate::kit::{ASK, Act, Answer, Mock, ask, gateway, is_empty, request, send, until};
+use crate::kit::{ASK, Act, Answer, Mock, ask, gateway, get, is_empty, request, send, until};
 
 /// A gateway whose last replica has this role.
 fn on_trial(mocks: &[&Mock], role: ReplicaRole, change: impl FnOnce(&mut GatewaySpec)) -> Gateway {
@@ -122,11 +122,8 @@ fn an_operator_promotes_rolls_back_and_begins_again() {
     assert_eq!(does(&gateway, r#"{"do": "promote"}"#).status, 200);
     assert_eq!(stand(), Stand::Promoted);
     assert!(!sessions_of(&gateway, "r1", 40).is_empty(), "it serves like all others");
-    let shown = send(
-        gateway.admin.expect("an address"),
-        b"GET /v1/canary HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
-    );
-    assert!(shown.expect("an answer").text().contains(r#""stage":"promoted""#));
+    let shown = get(gateway.admin.expect("an address"), "/v1/canary", "");
+    assert!(shown.text().contains(r#""stage":"promoted""#));
 }
 
 #[test]
@@ -173,11 +170,7 @@ fn a_shadow_gets_the_same_bytes_and_no_client_waits_for_it() {
     assert_eq!((mocks[0].count(), mocks[1].count()), (5, 3), "no more copies than may be in progress");
     assert_eq!(gateway.stats.ended(End::Answered), 5);
     assert_eq!(gateway.stats.all(), 5, "copies are no requests of clients'");
-    let page = send(
-        gateway.admin.expect("an address"),
-        b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
-    );
-    let page = page.expect("an answer").text();
+    let page = get(gateway.admin.expect("an address"), "/metrics", "").text();
     assert!(page.contains(r#"plimsoll_gateway_shadow_requests_total{outcome="overloaded"} 2"#), "{page}");
     // A shadow that answers ends its copies like any replica.
     mocks[1].set(Act::Stream(3, Duration::from_millis(1)));

@@ -1,7 +1,6 @@
 //! Answers that are given to requests that ask the same in other words. Truth is what the texts mean: a text is a meaning and a wording, the embedder's vectors are made of both, and the engine
 //! answers by the meaning alone.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use plimsoll_gateway::Gateway;
@@ -127,7 +126,9 @@ impl Town {
 
     fn ask_as(&self, who: &str, extra: &str, text: &str) -> Answer {
         let body = format!("{{\"messages\": [{{\"role\": \"user\", \"content\": \"{text}\"}}]{extra}}}");
-        post(self.gateway.addr, who, &body)
+        let asked =
+            crate::kit::message("/v1/chat/completions", &format!("Authorization: Bearer {who}\r\n"), &body);
+        send(self.gateway.addr, &asked).expect("an answer")
     }
 
     fn ask(&self, meaning: usize, wording: usize) -> Answer {
@@ -188,14 +189,6 @@ impl Town {
 
 fn endpoint(mock: &Mock) -> EndpointSpec {
     EndpointSpec { url: format!("http://{}", mock.addr), model: "m".to_owned(), key: None, timeout_s: 20.0 }
-}
-
-fn post(addr: SocketAddr, who: &str, body: &str) -> Answer {
-    let text = format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\nAuthorization: Bearer {who}\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    send(addr, text.as_bytes()).expect("an answer")
 }
 
 fn used(answer: &Answer) -> &str {

@@ -8,7 +8,7 @@ use plimsoll_gateway::{Gateway, GatewaySpec, TelemetrySpec};
 use plimsoll_policy::{PageStanding, RouteSpec, Standing};
 
 use crate::failing::keep_asking;
-use crate::kit::{Act, Mock, ask, gateway, is_empty, send, until};
+use crate::kit::{Act, Mock, ask, gateway, get, is_empty, until};
 
 /// By the requests that are there, so that how busy this machine is decides nothing.
 fn by_requests(spec: &mut GatewaySpec) {
@@ -51,10 +51,7 @@ fn where_others_have_their_work_fewer_requests_go() {
     assert!((0..12).all(|_| ask(&gateway).status == 200));
     assert_eq!((busy.count(), free.count()), (0, 12), "where seventy requests of others are nothing goes");
     let admin = gateway.admin.expect("asked for");
-    let get = |path: &str| {
-        send(admin, format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").as_bytes())
-    };
-    let metrics = get("/metrics").expect("a page").text();
+    let metrics = get(admin, "/metrics", "").text();
     for line in [
         "plimsoll_gateway_replica_page_age_seconds{replica=\"r0\"} ",
         "plimsoll_gateway_replica_page_believed{replica=\"r0\"} 1",
@@ -64,7 +61,7 @@ fn where_others_have_their_work_fewer_requests_go() {
     ] {
         assert!(metrics.contains(line), "{line} in {metrics}");
     }
-    let replicas = get("/v1/replicas").expect("a page").text();
+    let replicas = get(admin, "/v1/replicas", "").text();
     assert!(replicas.contains("\"standing\":\"believed\""), "{replicas}");
 }
 

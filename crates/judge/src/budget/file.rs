@@ -1,7 +1,7 @@
 //! The budget file: what a product promises, as data.
 //!
 //! One file drives the gate, the lint, the runtime monitor and the alert rules, so it says what is promised and never how it
-//! is measured. Budgets given inline with `--slo` are the same thing with fewer words ([`BudgetFile::from_inline`]). A list of
+//! is measured. Budgets given inline with `--slo` are the same thing with fewer words. A list of
 //! budgets with an id each won over a map: an id is a person's word, and two budgets of one metric are common.
 
 use std::collections::BTreeMap;
@@ -319,24 +319,6 @@ impl BudgetFile {
             stages: None,
             budgets,
         }
-    }
-
-    /// The same budget that `--slo` says in fewer words.
-    pub fn from_inline(spec: &BudgetSpec) -> BudgetFile {
-        let mut budgets: Vec<Budget> = spec
-            .latency
-            .iter()
-            .map(|ceiling| {
-                let metric = BudgetMetric::from(ceiling.metric);
-                let id = format!("{}-{}", metric.name(), Percentile(ceiling.percentile).name());
-                Budget::ceiling(id, metric, Some(ceiling.percentile), Amount::seconds(ceiling.limit_s))
-            })
-            .collect();
-        budgets.extend(
-            spec.error_rate
-                .map(|share| Budget::ceiling("errors", BudgetMetric::ErrorRate, None, Amount::share(share))),
-        );
-        BudgetFile { name: Some(spec.name.clone()), ..BudgetFile::of(budgets) }
     }
 
     /// The total of the stages as the budget that it is: the whole answer at the percentile of the slices.

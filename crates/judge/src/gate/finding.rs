@@ -10,29 +10,19 @@ use plimsoll_measure::findings::{Estimate, Held, Reading, Validity};
 /// Version of this layout.
 pub const GATE_SCHEMA: u32 = 1;
 
-/// What a release is told.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum GateVerdict {
-    /// Every budget that decides holds, with confidence.
-    Pass,
-    /// At least one could not be decided, and none is broken.
-    Inconclusive,
-    /// At least one is broken, with confidence.
-    Broken,
-    /// The measurement is not the target's: nothing is judged by it.
-    Invalid,
-}
-
-impl GateVerdict {
-    /// One word.
-    pub fn name(self) -> &'static str {
-        match self {
-            GateVerdict::Pass => "pass",
-            GateVerdict::Inconclusive => "inconclusive",
-            GateVerdict::Broken => "broken",
-            GateVerdict::Invalid => "invalid",
-        }
+plimsoll_model::named! {
+    /// What a release is told.
+    #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum GateVerdict {
+        /// Every budget that decides holds, with confidence.
+        Pass => "pass",
+        /// At least one could not be decided, and none is broken.
+        Inconclusive => "inconclusive",
+        /// At least one is broken, with confidence.
+        Broken => "broken",
+        /// The measurement is not the target's: nothing is judged by it.
+        Invalid => "invalid",
     }
 }
 

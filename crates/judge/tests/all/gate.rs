@@ -580,10 +580,14 @@ fn an_inline_budget_is_judged_as_its_file_is() {
         let run = mixture(10_000, slow);
         let own = plimsoll_measure::summarise(&run.manifest.levels[0], &run.attempts, &[], Some(&spec));
         let inline = own.budget.expect("a budget was set");
-        let mut file = BudgetFile::from_inline(&spec);
+        let budgets = [
+            ttft(0.99, 350.0),
+            Budget::ceiling("e2e", BudgetMetric::E2e, Some(0.9), Amount::seconds(0.1)),
+            Budget::ceiling("errors", BudgetMetric::ErrorRate, None, Amount::share(0.01)),
+        ];
         // One row at a time, for an inline budget has no family.
-        for (row, budget) in inline.rows.iter().zip(std::mem::take(&mut file.budgets)) {
-            let finding = run.gate(&BudgetFile { budgets: vec![budget], ..file.clone() });
+        for (row, budget) in inline.rows.iter().zip(budgets) {
+            let finding = run.gate(&file(vec![budget]));
             let gated = &finding.rows[0];
             assert_eq!((gated.held, gated.needed), (row.verdict, row.needed), "{} {slow}", row.metric);
             assert_eq!(gated.share_over, Some(row.share_over));

@@ -16,7 +16,7 @@ pub use stretch::{Stretch, stretch};
 pub use trend::{Trend, mann_kendall_hamed_rao, sen_slope};
 
 use crate::proportion::Interval;
-use crate::special::{gamma_inv, student_t_inv};
+use crate::special::student_t_inv;
 
 /// A mean with its interval.
 #[derive(Copy, Clone, PartialEq, Debug)]
@@ -176,14 +176,6 @@ pub fn dispersion_index(counts: &[u64]) -> Option<f64> {
     }
     let s2 = counts.iter().map(|c| (*c as f64 - mean) * (*c as f64 - mean)).sum::<f64>() / (n - 1.0);
     Some(s2 / mean)
-}
-
-/// Where the index of dispersion of a Poisson process over this many windows falls with probability
-/// `level` (χ² with one degree of freedom less; good from a handful of events per window).
-pub fn poisson_dispersion_band(windows: usize, level: f64) -> Interval {
-    let df = windows.saturating_sub(1).max(1) as f64;
-    let end = |p: f64| 2.0 * gamma_inv(0.5 * df, p) / df;
-    Interval { lower: end(0.5 - 0.5 * level), upper: end(0.5 + 0.5 * level) }
 }
 
 /// The coefficient of variation, standard deviation over mean; `None` below two values or at mean zero.

@@ -16,14 +16,12 @@ mod flips;
 mod holm;
 mod joint;
 mod shift;
-mod welch;
 
 pub use arm::Arm;
 pub use flips::{Flips, neighbours};
 pub use holm::holm;
 pub use joint::step_down;
-pub use shift::{Band, block_interval, shift};
-pub use welch::welch;
+pub use shift::{Band, shift};
 
 use crate::proportion::Interval;
 

@@ -1,5 +1,4 @@
-//! The whole distribution at once, redrawn by units: the shift function with a simultaneous band, and a percentile of
-//! one sample.
+//! The whole distribution at once, redrawn by units: the shift function with a simultaneous band.
 //!
 //! Description, not judgement: percentile bootstraps of some twenty units are a little too narrow, which is why verdicts come from
 //! flips. Redrawing is by unit (Künsch 1989), never by request.
@@ -60,19 +59,6 @@ pub fn shift(
         Band { p: ps[i], ratio, band }
     };
     (0..ps.len()).map(point).collect()
-}
-
-/// The bootstrap interval of the p-quantile of one sample cut into units, at this level.
-pub fn block_interval(
-    sample: &Arm,
-    p: f64,
-    (stream, replicates): (&mut Stream, usize),
-    level: f64,
-) -> Interval {
-    let ranked = Ranked::of(sample);
-    crate::bootstrap::interval(stream, sample.units(), replicates, level, |drawn| {
-        ranked.quantiles(&[p], drawn)[0]
-    })
 }
 
 /// The spread of what was redrawn; infinite where a redraw has no logarithm.

@@ -3,8 +3,8 @@
 use plimsoll_math::proportion::Interval;
 use plimsoll_math::rng::Stream;
 use plimsoll_math::two_sample::{
-    Arm, Flips, block_interval, exceedance_differences, holm, mean_ratio, mean_shift, median_shift,
-    neighbours, percentile_ratio, shift,
+    Arm, Flips, exceedance_differences, holm, mean_ratio, mean_shift, median_shift, neighbours,
+    percentile_ratio, shift,
 };
 use plimsoll_math::{dist, special};
 
@@ -170,7 +170,7 @@ fn a_mean_s_ratio_is_covered_and_a_band_holds_all_points() {
     let mut stream = Stream::new(4, "means", 0);
     let flips = Flips::new(20);
     let ps = [0.1, 0.25, 0.5, 0.75, 0.9];
-    let (mut held, mut banded, mut blocks) = (0, 0, 0);
+    let (mut held, mut banded) = (0, 0);
     for _ in 0..100 {
         let mut means = |scale: f64| -> Vec<f64> {
             (0..20).map(|_| scale * dist::gamma(&mut stream, 9.0, 1.0)).collect()
@@ -180,12 +180,10 @@ fn a_mean_s_ratio_is_covered_and_a_band_holds_all_points() {
         let (a, b) = (draw(&mut stream, 40, 30, 1.0), draw(&mut stream, 40, 30, 1.5));
         let bands = shift((&a, &b), &ps, false, (&mut stream, 100), 0.95);
         banded += usize::from(bands.iter().all(|band| band.band.contains(1.5)));
-        blocks += usize::from(block_interval(&a, 0.5, (&mut stream, 100), 0.95).contains(1.0));
     }
     // Nominal 95 of 100; a bootstrap of forty units may fall a little short.
     assert!((90..=100).contains(&held), "{held}");
     assert!(banded >= 88, "{banded}");
-    assert!(blocks >= 88, "{blocks}");
 }
 
 #[test]
@@ -250,19 +248,4 @@ fn a_course_that_wanders_is_held_against_its_slow_part() {
     let even = [1.0, 3.0, 1.0, 3.0, 1.0, 3.0, 1.0, 3.0];
     assert_eq!(course.greater(&even), 1.0 / 256.0);
     close("alike", neighbours(&step), 5.0 / 8.0, 1e-12);
-}
-
-/// Student's sleep data (1908), as `t.test(extra ~ group, data = sleep)` of R prints it: -3.3654832 to 0.2054832.
-#[test]
-fn welch_s_interval_is_the_published_one() {
-    let first = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0];
-    let second = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4];
-    let found = plimsoll_math::two_sample::welch(&first, &second, 0.95).unwrap();
-    assert!(
-        (found.lower + 0.205_483_2).abs() < 1e-7 && (found.upper - 3.365_483_2).abs() < 1e-7,
-        "{found:?}"
-    );
-    assert_eq!(plimsoll_math::two_sample::welch(&first[..1], &second, 0.95), None);
-    let same = plimsoll_math::two_sample::welch(&[2.0, 2.0], &[5.0, 5.0], 0.95).unwrap();
-    assert_eq!((same.lower, same.upper), (3.0, 3.0), "no spread, no doubt");
 }

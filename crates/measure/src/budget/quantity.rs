@@ -3,12 +3,10 @@
 //! The written form is the only one, as everywhere in this tool; a number whose unit nobody knows lost. Which unit a metric
 //! takes is [`super::BudgetMetric`]'s to say.
 
-use std::borrow::Cow;
 use std::fmt;
 
-use plimsoll_workload::units::{Rate, TextOrNumber, parse_span};
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use plimsoll_workload::as_text;
+use plimsoll_workload::units::{Rate, parse_span};
 
 use crate::say::number;
 
@@ -226,34 +224,19 @@ impl fmt::Display for PromptBucket {
     }
 }
 
-/// A type that is its text in files; a number stands for its own text.
-macro_rules! as_text {
-    ($name:ident, $format:literal, $want:expr, [$($example:literal),+]) => {
-        impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-                s.collect_str(self)
-            }
-        }
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(d: D) -> Result<$name, D::Error> {
-                d.deserialize_any(TextOrNumber($want, $name::parse))
-            }
-        }
-        impl JsonSchema for $name {
-            fn inline_schema() -> bool {
-                true
-            }
-            fn schema_name() -> Cow<'static, str> {
-                stringify!($name).into()
-            }
-            fn json_schema(_: &mut SchemaGenerator) -> Schema {
-                json_schema!({ "type": ["string", "number"], "format": $format, "examples": [$($example),+] })
-            }
-        }
-    };
-}
-
-as_text!(Amount, "amount", AMOUNT_WANT, ["2s", "45ms", "1%", "10/s", "0.0031 USD"]);
-as_text!(Relative, "relative", "a change against the baseline such as +10%", ["+10%", "-5%"]);
-as_text!(Percentile, "percentile", "a percentile such as 99", ["99", "99.9"]);
-as_text!(PromptBucket, "bucket", "a range of prompt tokens such as 0..512", ["0..512", "512.."]);
+as_text!(Amount, ["string", "number"], "amount", AMOUNT_WANT, ["2s", "45ms", "1%", "10/s", "0.0031 USD"]);
+as_text!(
+    Relative,
+    ["string", "number"],
+    "relative",
+    "a change against the baseline such as +10%",
+    ["+10%", "-5%"]
+);
+as_text!(Percentile, ["string", "number"], "percentile", "a percentile such as 99", ["99", "99.9"]);
+as_text!(
+    PromptBucket,
+    ["string", "number"],
+    "bucket",
+    "a range of prompt tokens such as 0..512",
+    ["0..512", "512.."]
+);

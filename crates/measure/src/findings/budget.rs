@@ -8,29 +8,17 @@ use serde::{Deserialize, Serialize};
 
 use super::figure::{Estimate, Reading};
 
-/// A latency that a budget may hold down.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Metric {
-    /// First generated token.
-    Ttft,
-    /// Time per output token after the first.
-    Tpot,
-    /// The whole answer.
-    E2e,
-}
-
-impl Metric {
-    /// Every metric.
-    pub const ALL: [Metric; 3] = [Metric::Ttft, Metric::Tpot, Metric::E2e];
-
-    /// The name used in files, flags and on the screen.
-    pub fn name(self) -> &'static str {
-        match self {
-            Metric::Ttft => "ttft",
-            Metric::Tpot => "tpot",
-            Metric::E2e => "e2e",
-        }
+plimsoll_model::named! {
+    /// A latency that a budget may hold down.
+    #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Metric {
+        /// First generated token.
+        Ttft => "ttft",
+        /// Time per output token after the first.
+        Tpot => "tpot",
+        /// The whole answer.
+        E2e => "e2e",
     }
 }
 

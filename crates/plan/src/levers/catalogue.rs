@@ -8,61 +8,39 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A term of a request's latency.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Term {
-    /// Waiting for a place in the engine.
-    Queue,
-    /// Waiting for a batch of whole requests to fill.
-    BatchWait,
-    /// Computing the prompt.
-    Prefill,
-    /// Generating the answer.
-    Decode,
-    /// The host beside the GPU: tokenising, scheduling, launching.
-    Host,
-    /// Between client and server.
-    Network,
-    /// Until a replica or an adapter is loaded.
-    ColdStart,
-}
-
-impl Term {
-    /// The name used on the screen.
-    pub fn name(self) -> &'static str {
-        match self {
-            Term::Queue => "queue",
-            Term::BatchWait => "batch wait",
-            Term::Prefill => "prefill",
-            Term::Decode => "decode",
-            Term::Host => "host",
-            Term::Network => "network",
-            Term::ColdStart => "cold start",
-        }
+plimsoll_model::named! {
+    /// A term of a request's latency.
+    #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Term {
+        /// Waiting for a place in the engine.
+        Queue => "queue",
+        /// Waiting for a batch of whole requests to fill.
+        BatchWait => "batch wait",
+        /// Computing the prompt.
+        Prefill => "prefill",
+        /// Generating the answer.
+        Decode => "decode",
+        /// The host beside the GPU: tokenising, scheduling, launching.
+        Host => "host",
+        /// Between client and server.
+        Network => "network",
+        /// Until a replica or an adapter is loaded.
+        ColdStart => "cold start",
     }
 }
 
-/// Can it be taken back?
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Reversible {
-    /// By a flag or a restart.
-    AtOnce,
-    /// By rolling a release back.
-    ByRollback,
-    /// Only by undoing work or contracts.
-    Hardly,
-}
-
-impl Reversible {
-    /// The word used on the screen.
-    pub fn name(self) -> &'static str {
-        match self {
-            Reversible::AtOnce => "at once",
-            Reversible::ByRollback => "by rollback",
-            Reversible::Hardly => "hardly",
-        }
+plimsoll_model::named! {
+    /// Can it be taken back?
+    #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Reversible {
+        /// By a flag or a restart.
+        AtOnce => "at once",
+        /// By rolling a release back.
+        ByRollback => "by rollback",
+        /// Only by undoing work or contracts.
+        Hardly => "hardly",
     }
 }
 

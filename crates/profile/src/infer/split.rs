@@ -9,61 +9,37 @@ use super::rows::ClientRow;
 use super::told::{ReportedMean, ToldStages};
 use super::track::Track;
 
-/// What a request's time is split into, in the order in which it passes. Each is a stretch of it, and together they are all.
-#[derive(
-    Copy,
-    Clone,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    Debug,
-    serde::Serialize,
-    serde::Deserialize,
-    schemars::JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum WaitPart {
-    /// From due to sent, less the making of a connection: the generator's lag, and the wait for a connection.
-    ClientWait,
-    /// Until a new connection stood.
-    Connect,
-    /// Between client and queue and back: network, gateway, tokenising, handing over a token.
-    Front,
-    /// In the server's queue.
-    Queue,
-    /// On the prompt.
-    Prefill,
-    /// From the first token to the last.
-    Decode,
-    /// From the last token to the last byte.
-    Tail,
-}
-
-impl WaitPart {
-    /// All, in order; the index is the place in [`Split`].
-    pub const ALL: [WaitPart; 7] = [
-        WaitPart::ClientWait,
-        WaitPart::Connect,
-        WaitPart::Front,
-        WaitPart::Queue,
-        WaitPart::Prefill,
-        WaitPart::Decode,
-        WaitPart::Tail,
-    ];
-
-    /// The name used in files, options and on the screen.
-    pub fn name(self) -> &'static str {
-        match self {
-            WaitPart::ClientWait => "client_wait",
-            WaitPart::Connect => "connect",
-            WaitPart::Front => "front",
-            WaitPart::Queue => "queue",
-            WaitPart::Prefill => "prefill",
-            WaitPart::Decode => "decode",
-            WaitPart::Tail => "tail",
-        }
+plimsoll_model::named! {
+    /// What a request's time is split into, in the order in which it passes. Each is a stretch of it, and together they are all.
+    #[derive(
+        Copy,
+        Clone,
+        PartialEq,
+        Eq,
+        PartialOrd,
+        Ord,
+        Hash,
+        Debug,
+        serde::Serialize,
+        serde::Deserialize,
+        schemars::JsonSchema,
+    )]
+    #[serde(rename_all = "snake_case")]
+    pub enum WaitPart {
+        /// From due to sent, less the making of a connection: the generator's lag, and the wait for a connection.
+        ClientWait => "client_wait",
+        /// Until a new connection stood.
+        Connect => "connect",
+        /// Between client and queue and back: network, gateway, tokenising, handing over a token.
+        Front => "front",
+        /// In the server's queue.
+        Queue => "queue",
+        /// On the prompt.
+        Prefill => "prefill",
+        /// From the first token to the last.
+        Decode => "decode",
+        /// From the last token to the last byte.
+        Tail => "tail",
     }
 }
 

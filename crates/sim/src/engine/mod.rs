@@ -5,7 +5,6 @@
 
 mod batching;
 pub(crate) mod calendar;
-mod canned;
 pub mod kv;
 pub mod meter;
 mod outlet;
@@ -22,7 +21,6 @@ use plimsoll_model::{At, KvEvent};
 
 use crate::batcher::inference::Inference;
 use crate::engine::batching::Batching;
-use crate::engine::canned::Canned;
 use crate::engine::meter::BucketHistogram;
 use crate::engine::queue::Queue;
 use crate::spec::error::SpecError;
@@ -40,7 +38,6 @@ pub struct Engine {
 
 #[derive(Clone, Debug)]
 enum Mode {
-    Canned(Canned),
     Queue(Queue),
     Batching(Box<Batching>),
     Dynamic(Box<Inference>),
@@ -54,7 +51,7 @@ impl Engine {
     pub fn new(spec: &EngineSpec, seed: u64) -> Result<Engine, SpecError> {
         spec.validate()?;
         let mode = match &spec.mode {
-            ModeSpec::Canned(canned) => Mode::Canned(Canned::new(canned, seed)),
+            ModeSpec::Canned(canned) => Mode::Queue(Queue::canned(canned, seed)),
             ModeSpec::Queue(queue) => Mode::Queue(Queue::new(queue, seed)),
             ModeSpec::Batching(batching) => Mode::Batching(Box::new(Batching::new(batching)?)),
             ModeSpec::Dynamic(dynamic) => Mode::Dynamic(Box::new(Inference::new(dynamic, seed))),
@@ -69,7 +66,6 @@ impl Engine {
     pub fn submit(&mut self, now: At, request: Submit) -> Result<(), Rejected> {
         let now = self.catch_up(now);
         let taken = match &mut self.mode {
-            Mode::Canned(canned) => canned.submit(now, &request, &mut self.outbox),
             Mode::Queue(queue) => queue.submit(now, &request, &mut self.outbox),
             Mode::Batching(batching) => batching.submit(now, request),
             Mode::Dynamic(inference) => inference.submit(now, &request),
@@ -102,7 +98,6 @@ impl Engine {
     pub fn cancel(&mut self, now: At, id: u64) -> bool {
         let now = self.catch_up(now);
         let known = match &mut self.mode {
-            Mode::Canned(canned) => canned.cancel(id),
             Mode::Queue(queue) => queue.cancel(now, id, &mut self.outbox),
             Mode::Batching(batching) => batching.cancel(id),
             Mode::Dynamic(inference) => inference.cancel(id),
@@ -143,7 +138,6 @@ impl Engine {
     pub fn reset(&mut self, now: At) -> Vec<u64> {
         self.catch_up(now);
         let ids = match &mut self.mode {
-            Mode::Canned(canned) => canned.reset(),
             Mode::Queue(queue) => queue.reset(),
             Mode::Batching(batching) => batching.reset(),
             Mode::Dynamic(inference) => inference.reset(),
@@ -174,7 +168,7 @@ impl Engine {
         match &mut self.mode {
             Mode::Batching(batching) => batching.set_speed(factor),
             Mode::Dynamic(inference) => inference.set_speed(factor),
-            Mode::Canned(_) | Mode::Queue(_) => {}
+            Mode::Queue(_) => {}
         }
     }
 
@@ -183,7 +177,7 @@ impl Engine {
         match &mut self.mode {
             Mode::Batching(batching) => batching.extra_step_us(extra_us),
             Mode::Dynamic(inference) => inference.extra_step_us(extra_us),
-            Mode::Canned(_) | Mode::Queue(_) => {}
+            Mode::Queue(_) => {}
         }
     }
 
@@ -192,7 +186,7 @@ impl Engine {
         match &mut self.mode {
             Mode::Batching(batching) => batching.stall(until),
             Mode::Dynamic(inference) => inference.stall(until),
-            Mode::Canned(_) | Mode::Queue(_) => {}
+            Mode::Queue(_) => {}
         }
     }
 
@@ -200,7 +194,7 @@ impl Engine {
     pub fn take_kv_changes(&mut self) -> Vec<KvEvent> {
         match &mut self.mode {
             Mode::Batching(batching) => batching.take_kv_changes(),
-            Mode::Canned(_) | Mode::Queue(_) | Mode::Dynamic(_) => Vec::new(),
+            Mode::Queue(_) | Mode::Dynamic(_) => Vec::new(),
         }
     }
 
@@ -208,7 +202,7 @@ impl Engine {
     pub fn cached_prefix(&self, blocks: &[u64]) -> u32 {
         match &self.mode {
             Mode::Batching(batching) => batching.cached_prefix(blocks),
-            Mode::Canned(_) | Mode::Queue(_) | Mode::Dynamic(_) => 0,
+            Mode::Queue(_) | Mode::Dynamic(_) => 0,
         }
     }
 
@@ -221,7 +215,6 @@ impl Engine {
     pub fn gauges(&self) -> EngineGauges {
         let mut gauges = EngineGauges { totals: self.totals, ready: 1, ..EngineGauges::default() };
         match &self.mode {
-            Mode::Canned(canned) => gauges.running = canned.running(),
             Mode::Queue(queue) => (gauges.running, gauges.waiting) = (queue.running(), queue.waiting()),
             Mode::Batching(batching) => batching.fill(&mut gauges),
             Mode::Dynamic(inference) => inference.fill(&mut gauges),
@@ -233,7 +226,7 @@ impl Engine {
     pub fn iterations(&self) -> Option<&BucketHistogram> {
         match &self.mode {
             Mode::Batching(batching) => Some(batching.iterations()),
-            Mode::Canned(_) | Mode::Queue(_) | Mode::Dynamic(_) => None,
+            Mode::Queue(_) | Mode::Dynamic(_) => None,
         }
     }
 
@@ -250,7 +243,6 @@ impl Engine {
 impl Mode {
     fn next_at(&self) -> Option<At> {
         match self {
-            Mode::Canned(canned) => canned.next_at(),
             Mode::Queue(queue) => queue.next_at(),
             Mode::Batching(batching) => batching.next_at(),
             Mode::Dynamic(inference) => inference.next_at(),
@@ -260,18 +252,13 @@ impl Mode {
     fn next_turn(&self) -> Option<At> {
         match self {
             Mode::Batching(batching) => batching.next_turn(),
-            Mode::Canned(_) | Mode::Queue(_) | Mode::Dynamic(_) => self.next_at(),
+            Mode::Queue(_) | Mode::Dynamic(_) => self.next_at(),
         }
     }
 
     /// Lets everything happen that happens by `limit`.
     fn run(&mut self, limit: At, out: &mut Vec<Emission>, totals: &mut Totals) {
         match self {
-            Mode::Canned(canned) => {
-                while canned.next_at().is_some_and(|at| at <= limit) {
-                    canned.fire(out, totals);
-                }
-            }
             Mode::Queue(queue) => {
                 while queue.next_at().is_some_and(|at| at <= limit) {
                     queue.fire(out, totals);

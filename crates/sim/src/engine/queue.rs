@@ -3,6 +3,9 @@
 //! The service time of a request is drawn under its id when it starts, so that the same requests have the same
 //! service times under any arrival process. Tokens of an answer are spread evenly over its service; time `service`
 //! × k / n is computed in integers for each k, so that rounding never adds up and the last token is the end.
+//!
+//! A canned engine is one of these where nobody waits and each stream follows its own law: useless as a picture of a server, and for that reason the best
+//! truth for a client's stamps. What it reports must be the law, at any number of streams.
 
 use std::collections::VecDeque;
 
@@ -11,18 +14,30 @@ use plimsoll_model::{At, Span};
 
 use crate::engine::calendar::{Calendar, Ticket};
 use crate::engine::slots::{Slots, take_out};
-use crate::spec::QueueSpec;
+use crate::spec::law::LawSpec;
+use crate::spec::{CannedSpec, QueueSpec};
 use crate::traffic::{Emission, FinishReason, Rejected, RequestEvent, Submit, Totals};
 
 /// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Queue {
-    spec: QueueSpec,
+    servers: u32,
+    limit: Option<u32>,
+    pace: Pace,
     seed: u64,
     customers: Slots<Customer>,
     waiting: VecDeque<u32>,
     running: u32,
     calendar: Calendar,
+}
+
+/// When the tokens of an answer leave.
+#[derive(Clone, Debug)]
+enum Pace {
+    /// Evenly over the time that a server is held.
+    Service(LawSpec),
+    /// After a time to the first, and one from each to the next.
+    Apart(CannedSpec),
 }
 
 #[derive(Clone, Debug)]
@@ -32,16 +47,25 @@ struct Customer {
     tokens: u32,
     made: u32,
     start: At,
+    /// The time that a server is held, or that the first token takes.
     service: Span,
+    chance: Stream,
     /// Set while a server has it.
     ticket: Option<Ticket>,
 }
 
 impl Queue {
     pub fn new(spec: &QueueSpec, seed: u64) -> Queue {
-        let spec = spec.clone();
-        let calendar = Calendar::default();
-        Queue { spec, seed, customers: Slots::new(), waiting: VecDeque::new(), running: 0, calendar }
+        Queue::of(spec.servers, spec.queue_limit, Pace::Service(spec.service.clone()), seed)
+    }
+
+    pub fn canned(spec: &CannedSpec, seed: u64) -> Queue {
+        Queue::of(u32::MAX, None, Pace::Apart(spec.clone()), seed)
+    }
+
+    fn of(servers: u32, limit: Option<u32>, pace: Pace, seed: u64) -> Queue {
+        let (customers, waiting) = (Slots::new(), VecDeque::new());
+        Queue { servers, limit, pace, seed, customers, waiting, running: 0, calendar: Calendar::default() }
     }
 
     pub fn submit(&mut self, now: At, request: &Submit, out: &mut Vec<Emission>) -> Result<(), Rejected> {
@@ -49,8 +73,8 @@ impl Queue {
         if self.customers.find(id).is_some() {
             return Err(Rejected::DuplicateId { id });
         }
-        let all_busy = self.running == self.spec.servers;
-        if let Some(limit) = self.spec.queue_limit
+        let all_busy = self.running == self.servers;
+        if let Some(limit) = self.limit
             && all_busy
             && self.waiting.len() >= limit as usize
         {
@@ -65,6 +89,7 @@ impl Queue {
                 made: 0,
                 start: now,
                 service: Span::ZERO,
+                chance: self.pace.chance(self.seed, id),
                 ticket: None,
             },
         );
@@ -91,7 +116,7 @@ impl Queue {
             let last = customer.made == customer.tokens;
             out.push(Emission { at, id, what: RequestEvent::Token { n: 1, last } });
             if !last {
-                customer.ticket = Some(self.calendar.push(customer.next_token(), slot));
+                customer.ticket = Some(self.calendar.push(customer.next_token(at, &self.pace), slot));
                 return;
             }
         }
@@ -136,14 +161,14 @@ impl Queue {
     }
 
     fn start_next(&mut self, at: At, out: &mut Vec<Emission>) {
-        while self.running < self.spec.servers {
+        while self.running < self.servers {
             let Some(slot) = self.waiting.pop_front() else { return };
             let customer = self.customers.at_mut(slot);
-            let mut chance = Stream::new(self.seed, "sim.service", customer.id);
+            let (Pace::Service(law) | Pace::Apart(CannedSpec { ttft: law, .. })) = &self.pace;
             customer.start = at;
             // At least a nanosecond, or a closed loop would turn for ever at one instant.
-            customer.service = self.spec.service.draw(&mut chance).max(Span(1));
-            customer.ticket = Some(self.calendar.push(customer.next_token(), slot));
+            customer.service = law.draw(&mut customer.chance).max(Span(1));
+            customer.ticket = Some(self.calendar.push(customer.next_token(at, &self.pace), slot));
             self.running += 1;
             out.push(Emission { at, id: customer.id, what: RequestEvent::Admitted { cached: 0 } });
         }
@@ -155,10 +180,26 @@ impl Queue {
     }
 }
 
+impl Pace {
+    fn chance(&self, seed: u64, id: u64) -> Stream {
+        match self {
+            Pace::Service(_) => Stream::new(seed, "sim.service", id),
+            Pace::Apart(_) => Stream::new(seed, "sim.canned", id),
+        }
+    }
+}
+
 impl Customer {
     /// When the next token leaves.
-    fn next_token(&self) -> At {
-        let share = i128::from(self.service.0) * i128::from(self.made + 1) / i128::from(self.tokens.max(1));
-        self.start + Span(share as i64)
+    fn next_token(&mut self, now: At, pace: &Pace) -> At {
+        match pace {
+            Pace::Apart(_) if self.made == 0 => self.start + self.service,
+            Pace::Apart(canned) => now + canned.gap.draw(&mut self.chance),
+            Pace::Service(_) => {
+                let tokens = i128::from(self.tokens.max(1));
+                let share = i128::from(self.service.0) * i128::from(self.made + 1) / tokens;
+                self.start + Span(share as i64)
+            }
+        }
     }
 }

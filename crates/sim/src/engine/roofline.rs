@@ -89,32 +89,6 @@ impl RooflineSpec {
         }
     }
 
-    /// The same with every step so many times as long, and the same memory.
-    #[must_use]
-    pub fn slowed(&self, factor: f64) -> RooflineSpec {
-        let mut slow = self.clone();
-        let gpu = &mut slow.gpu;
-        gpu.tflops /= factor;
-        gpu.bandwidth_tb_s /= factor;
-        gpu.attention_tflops = gpu.attention_tflops.map(|tflops| tflops / factor);
-        gpu.allreduce_gb_s /= factor;
-        for time in [
-            &mut gpu.linear_floor_us,
-            &mut gpu.decode_floor_us,
-            &mut gpu.decode_per_head_ns,
-            &mut gpu.prefill_per_head_ns,
-            &mut gpu.prefill_floor_us,
-            &mut gpu.allreduce_us,
-            &mut gpu.experts.floor_us,
-            &mut slow.host.layer_us,
-            &mut slow.host.step_us,
-            &mut slow.host.request_us,
-        ] {
-            *time *= factor;
-        }
-        slow
-    }
-
     /// Weights on each GPU, bytes.
     pub fn weights_per_gpu(&self) -> f64 {
         self.model.weight_bytes_total() / f64::from(self.tensor_parallel)

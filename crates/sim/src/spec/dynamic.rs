@@ -246,23 +246,6 @@ impl TableSpec {
 }
 
 impl BatchCostSpec {
-    /// The same with every batch so many times as long.
-    #[must_use]
-    pub fn slowed(&self, factor: f64) -> BatchCostSpec {
-        let affine = |times: AffineSpec| AffineSpec {
-            base_ms: times.base_ms * factor,
-            item_ms: times.item_ms * factor,
-        };
-        let compute = match &self.compute {
-            ComputeSpec::Affine(times) => ComputeSpec::Affine(affine(*times)),
-            ComputeSpec::Table(table) => {
-                let slow = |point: &BatchPoint| BatchPoint { ms: point.ms * factor, ..*point };
-                ComputeSpec::Table(TableSpec { points: table.points.iter().map(slow).collect() })
-            }
-        };
-        BatchCostSpec { input: affine(self.input), compute, output: affine(self.output), ..self.clone() }
-    }
-
     /// Milliseconds that a batch of so many items takes from its start to its end when nothing is in its way.
     pub fn ms(&self, items: u32) -> f64 {
         self.input.ms(items) + self.compute.ms(items) + self.output.ms(items)

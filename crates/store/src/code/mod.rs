@@ -35,12 +35,6 @@ pub enum CodeError {
     Utf8,
 }
 
-const BYS: [By; 4] = [By::Server, By::Network, By::Client, By::User];
-const BROKENS: [Broken; 5] =
-    [Broken::Empty, Broken::Repeated, Broken::CutShort, Broken::TooLong, Broken::WrongCount];
-const RULES: [TokensRule; 4] =
-    [TokensRule::Unknown, TokensRule::UsageRunning, TokensRule::UsageTotal, TokensRule::Tokeniser];
-
 /// Which optional parts of an attempt are there; one bit each.
 mod has {
     pub const SESSION: u64 = 1;
@@ -126,7 +120,7 @@ pub fn put_attempt(buf: &mut Vec<u8>, a: &Attempt) {
             | bit(a.media.documents > 0, has::DOCUMENTS)
             | tcp::bits(&a.tcp),
     );
-    // Three small enums share one number: how (4 bits), by (2), rule (2), broken (2).
+    // Four small enums share one number: how (4 bits), by (2), rule (2), broken (what is left).
     pen.number(
         a.outcome.how as u64
             | (a.outcome.by as u64) << 4
@@ -215,9 +209,12 @@ pub fn get_attempt(bytes: &[u8]) -> Result<Attempt, CodeError> {
     let on = |bit: u64| bits & bit != 0;
     let small = eye.number()?;
     let how = *How::ALL.get((small & 15) as usize).ok_or(CodeError::Range("outcome"))?;
-    let by = BYS[(small >> 4 & 3) as usize];
-    let rule = RULES[(small >> 6 & 3) as usize];
-    let broken = on(has::BROKEN).then_some(BROKENS[(small >> 8 & 3) as usize]);
+    let by = By::ALL[(small >> 4 & 3) as usize];
+    let rule = TokensRule::ALL[(small >> 6 & 3) as usize];
+    let broken = match on(has::BROKEN) {
+        true => Some(*Broken::ALL.get((small >> 8) as usize).ok_or(CodeError::Range("broken"))?),
+        false => None,
+    };
     let request = eye.number()?;
     let attempt = eye.narrow("attempt")?;
     let level = eye.narrow("level")?;

@@ -23,6 +23,8 @@ use parquet::data_type::{DataType, Int32Type, Int64Type};
 pub(crate) trait Stored: Copy + Default + Send + 'static {
     /// INT32 up to 32 bits, INT64 beyond.
     type Column: DataType;
+    /// The same in a schema, and what it says besides.
+    const SCHEMA: (&'static str, &'static str);
     /// As its column holds it.
     fn store(self) -> <Self::Column as DataType>::T;
     /// From an INT32 column. `None` = out of range.
@@ -32,9 +34,10 @@ pub(crate) trait Stored: Copy + Default + Send + 'static {
 }
 
 macro_rules! stored {
-    ($($t:ty: $column:ty, $physical:ty, $narrow:expr, $wide:expr;)*) => {$(
+    ($($t:ty: $column:ty, $schema:expr, $physical:ty, $narrow:expr, $wide:expr;)*) => {$(
         impl Stored for $t {
             type Column = $column;
+            const SCHEMA: (&'static str, &'static str) = $schema;
             #[inline]
             fn store(self) -> $physical { self as $physical }
             #[inline]
@@ -46,9 +49,9 @@ macro_rules! stored {
 }
 
 stored! {
-    u8: Int32Type, i32, |v| u8::try_from(v).ok(), |v| u8::try_from(v).ok();
-    u16: Int32Type, i32, |v| u16::try_from(v).ok(), |v| u16::try_from(v).ok();
-    u32: Int32Type, i32, |v: i32| Some(v as u32), |v| u32::try_from(v).ok();
-    u64: Int64Type, i64, |v: i32| Some(u64::from(v as u32)), |v: i64| Some(v as u64);
-    i64: Int64Type, i64, |v: i32| Some(i64::from(v)), |v: i64| Some(v);
+    u8: Int32Type, ("int32", " (INTEGER(8, false))"), i32, |v| u8::try_from(v).ok(), |v| u8::try_from(v).ok();
+    u16: Int32Type, ("int32", " (INTEGER(16, false))"), i32, |v| u16::try_from(v).ok(), |v| u16::try_from(v).ok();
+    u32: Int32Type, ("int32", " (INTEGER(32, false))"), i32, |v: i32| Some(v as u32), |v| u32::try_from(v).ok();
+    u64: Int64Type, ("int64", " (INTEGER(64, false))"), i64, |v: i32| Some(u64::from(v as u32)), |v: i64| Some(v as u64);
+    i64: Int64Type, ("int64", ""), i64, |v: i32| Some(i64::from(v)), |v: i64| Some(v);
 }

@@ -22,7 +22,45 @@ const CHUNK: usize = 1024;
 type Done = std::result::Result<(), ParquetError>;
 
 /// Writes one column of a row group.
-pub(crate) type Column<R> = Box<dyn Fn(&mut SerializedRowGroupWriter<'_, File>, &[R]) -> Done + Send>;
+type Write<R> = Box<dyn Fn(&mut SerializedRowGroupWriter<'_, File>, &[R]) -> Done + Send>;
+
+/// A column of a file.
+pub(crate) struct Column<R> {
+    /// Its line of the schema.
+    schema: String,
+    is_packed: bool,
+    write: Write<R>,
+}
+
+impl<R> Column<R> {
+    /// Of growing or clustered integers, which are packed as differences; the others try a dictionary first.
+    pub(crate) fn packed(self) -> Column<R> {
+        Column { is_packed: true, ..self }
+    }
+}
+
+/// What a column holds in each row.
+enum Cell {
+    One,
+    Maybe,
+    List,
+}
+
+impl Cell {
+    fn schema(self, name: &str, (physical, logical): (&str, &str)) -> String {
+        match self {
+            Cell::One => format!("required {physical} {name}{logical};"),
+            Cell::Maybe => format!("optional {physical} {name}{logical};"),
+            Cell::List => format!(
+                "required group {name} (LIST) {{ repeated group list {{ required {physical} element{logical}; }} }}"
+            ),
+        }
+    }
+}
+
+const FLAG: (&str, &str) = ("boolean", "");
+const REAL: (&str, &str) = ("double", "");
+const TEXT: (&str, &str) = ("binary", " (STRING)");
 
 /// A file being written.
 pub(crate) struct Table<R> {
@@ -32,16 +70,16 @@ pub(crate) struct Table<R> {
 }
 
 impl<R> Table<R> {
-    /// Begins a file at `path`. `deltas` names the columns of growing or clustered integers, which are packed as
-    /// differences; the others try a dictionary first. `notes` goes into the footer.
+    /// Begins a file at `path`. `notes` goes into the footer.
     pub(crate) fn create(
         path: &Path,
-        schema: &str,
-        deltas: &[&str],
+        name: &str,
         notes: &[(&str, String)],
         columns: Vec<Column<R>>,
     ) -> Result<Table<R>> {
-        let schema = parse_message_type(schema).expect("the schema is a constant of this crate");
+        let lines: String = columns.iter().map(|column| column.schema.as_str()).collect();
+        let schema = parse_message_type(&format!("message {name} {{ {lines} }}"))
+            .expect("columns are constants of this crate");
         let notes =
             notes.iter().map(|(key, value)| KeyValue::new((*key).to_owned(), value.clone())).collect();
         let mut properties = WriterProperties::builder()
@@ -53,7 +91,7 @@ impl<R> Table<R> {
             .set_write_batch_size(8192)
             .set_created_by(format!("{MAKER}{}", env!("CARGO_PKG_VERSION")))
             .set_key_value_metadata(Some(notes));
-        for field in schema.get_fields().iter().filter(|field| deltas.contains(&field.name())) {
+        for (field, _) in schema.get_fields().iter().zip(&columns).filter(|(_, column)| column.is_packed) {
             let mut parts = vec![field.name().to_owned()];
             if field.is_group() {
                 parts.extend(["list".to_owned(), "element".to_owned()]);
@@ -74,7 +112,7 @@ impl<R> Table<R> {
         let mut write = || -> Done {
             let mut group = self.file.next_row_group()?;
             for column in &self.columns {
-                column(&mut group, rows)?;
+                (column.write)(&mut group, rows)?;
             }
             group.close().map(|_| ())
         };
@@ -115,20 +153,16 @@ impl<T> Cells<T> {
     }
 }
 
-/// A column whose cells `fill` makes from a row. `name` is checked against the schema.
+/// A column whose cells `fill` makes from a row.
 fn column<R: 'static, T: DataType>(
     name: &'static str,
+    (cell, kind): (Cell, (&str, &str)),
     fill: impl Fn(&R, &mut Cells<T::T>) + Send + 'static,
 ) -> Column<R> {
-    Box::new(move |group, rows| {
+    let write: Write<R> = Box::new(move |group, rows| {
         let mut column =
             group.next_column()?.ok_or_else(|| ParquetError::General(format!("no column {name}")))?;
         let writer = column.typed::<T>();
-        assert_eq!(
-            writer.get_descriptor().path().parts().first().map(String::as_str),
-            Some(name),
-            "column order"
-        );
         let mut cells = Cells { values: Vec::new(), def: Vec::new(), rep: Vec::new() };
         for chunk in rows.chunks(CHUNK) {
             cells.values.clear();
@@ -142,7 +176,8 @@ fn column<R: 'static, T: DataType>(
             )?;
         }
         column.close()
-    })
+    });
+    Column { schema: cell.schema(name, kind), is_packed: false, write }
 }
 
 /// An integer in every row.
@@ -150,7 +185,9 @@ pub(crate) fn int<R: 'static, T: Stored>(
     name: &'static str,
     get: impl Fn(&R) -> T + Send + 'static,
 ) -> Column<R> {
-    column::<R, T::Column>(name, move |row, cells| cells.values.push(get(row).store()))
+    column::<R, T::Column>(name, (Cell::One, T::SCHEMA), move |row, cells| {
+        cells.values.push(get(row).store())
+    })
 }
 
 /// An integer, or null where it is unknown.
@@ -158,7 +195,9 @@ pub(crate) fn maybe_int<R: 'static, T: Stored>(
     name: &'static str,
     get: impl Fn(&R) -> Option<T> + Send + 'static,
 ) -> Column<R> {
-    column::<R, T::Column>(name, move |row, cells| cells.maybe(get(row).map(T::store)))
+    column::<R, T::Column>(name, (Cell::Maybe, T::SCHEMA), move |row, cells| {
+        cells.maybe(get(row).map(T::store))
+    })
 }
 
 /// A list of integers, empty where there are none.
@@ -167,12 +206,14 @@ pub(crate) fn int_list<R: 'static, E: 'static, T: Stored>(
     list: impl Fn(&R) -> &[E] + Send + 'static,
     get: impl Fn(&E) -> T + Send + 'static,
 ) -> Column<R> {
-    column::<R, T::Column>(name, move |row, cells| cells.list(list(row).iter().map(|e| get(e).store())))
+    column::<R, T::Column>(name, (Cell::List, T::SCHEMA), move |row, cells| {
+        cells.list(list(row).iter().map(|e| get(e).store()))
+    })
 }
 
 /// A boolean in every row.
 pub(crate) fn flag<R: 'static>(name: &'static str, get: impl Fn(&R) -> bool + Send + 'static) -> Column<R> {
-    column::<R, BoolType>(name, move |row, cells| cells.values.push(get(row)))
+    column::<R, BoolType>(name, (Cell::One, FLAG), move |row, cells| cells.values.push(get(row)))
 }
 
 /// A list of booleans.
@@ -181,17 +222,17 @@ pub(crate) fn flag_list<R: 'static, E: 'static>(
     list: impl Fn(&R) -> &[E] + Send + 'static,
     get: impl Fn(&E) -> bool + Send + 'static,
 ) -> Column<R> {
-    column::<R, BoolType>(name, move |row, cells| cells.list(list(row).iter().map(&get)))
+    column::<R, BoolType>(name, (Cell::List, FLAG), move |row, cells| cells.list(list(row).iter().map(&get)))
 }
 
 /// A double in every row.
 pub(crate) fn real<R: 'static>(name: &'static str, get: impl Fn(&R) -> f64 + Send + 'static) -> Column<R> {
-    column::<R, DoubleType>(name, move |row, cells| cells.values.push(get(row)))
+    column::<R, DoubleType>(name, (Cell::One, REAL), move |row, cells| cells.values.push(get(row)))
 }
 
 /// A text in every row.
 pub(crate) fn text<R: 'static>(name: &'static str, get: impl Fn(&R) -> &str + Send + 'static) -> Column<R> {
-    column::<R, ByteArrayType>(name, move |row, cells| {
+    column::<R, ByteArrayType>(name, (Cell::One, TEXT), move |row, cells| {
         cells.values.push(same_or_new(&cells.values, get(row)))
     })
 }
@@ -201,7 +242,7 @@ pub(crate) fn maybe_text<R: 'static>(
     name: &'static str,
     get: impl Fn(&R) -> Option<&str> + Send + 'static,
 ) -> Column<R> {
-    column::<R, ByteArrayType>(name, move |row, cells| {
+    column::<R, ByteArrayType>(name, (Cell::Maybe, TEXT), move |row, cells| {
         let value = get(row).map(|text| same_or_new(&cells.values, text));
         cells.maybe(value);
     })
@@ -213,7 +254,7 @@ pub(crate) fn text_list<R: 'static, E: 'static>(
     list: impl Fn(&R) -> &[E] + Send + 'static,
     get: impl Fn(&E) -> &str + Send + 'static,
 ) -> Column<R> {
-    column::<R, ByteArrayType>(name, move |row, cells| {
+    column::<R, ByteArrayType>(name, (Cell::List, TEXT), move |row, cells| {
         cells.list(list(row).iter().map(|e| ByteArray::from(get(e))));
     })
 }

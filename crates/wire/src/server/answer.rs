@@ -1,5 +1,7 @@
 //! Whole answers: generated text, embeddings, models, errors.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use plimsoll_model::Protocol;
 use serde_json::{Value, json};
@@ -56,7 +58,7 @@ pub fn embeddings(asked: &GenerateRequest, model: &str, dimensions: u32) -> Byte
         EmbeddingsFormat::Float => json!(vec![entry; dimensions as usize]),
         EmbeddingsFormat::Base64 => {
             let bytes: Vec<u8> = (entry as f32).to_le_bytes().repeat(dimensions as usize);
-            json!(base64(&bytes))
+            json!(STANDARD.encode(bytes))
         }
     };
     let vector = value.to_string();
@@ -104,18 +106,4 @@ pub fn error(status: u16, message: &str, param: Option<&str>) -> Bytes {
     Bytes::from(
         json!({"error": {"message": message, "type": kind, "param": param, "code": status}}).to_string(),
     )
-}
-
-/// RFC 4648 base64 with padding; twenty lines against a dependency for one rarely asked format.
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for group in bytes.chunks(3) {
-        let n = group.iter().fold(0_u32, |n, b| n << 8 | u32::from(*b)) << (8 * (3 - group.len()));
-        for i in 0..4 {
-            let digit = DIGITS[(n >> (18 - 6 * i) & 63) as usize];
-            out.push(if i <= group.len() { digit as char } else { '=' });
-        }
-    }
-    out
 }

@@ -4,7 +4,9 @@
 //! `Retry-After`) means "later", an error without one means "never", and a partial success "the rest is kept, these were wrong".
 //! Source: OpenTelemetry Protocol Specification 1.x, "OTLP/gRPC Response", "OTLP/HTTP Response"; gRPC over HTTP/2.
 
-use super::id::to_base64;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+
 use crate::grpc::Code;
 use crate::protobuf::{Fields, Pen};
 
@@ -81,5 +83,5 @@ pub fn status_json(code: Code, message: &str) -> Vec<u8> {
 
 /// The value of `grpc-status-details-bin`.
 pub fn details(status: &[u8]) -> String {
-    to_base64(status).trim_end_matches('=').to_owned()
+    STANDARD_NO_PAD.encode(status)
 }

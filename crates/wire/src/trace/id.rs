@@ -1,5 +1,9 @@
 //! Ids, times and weights as tracers write them.
 
+use base64::Engine as _;
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+
 /// Longest text that is copied from a resource into each of its spans, bytes. A name is shorter; a megabyte of it, copied
 /// into every span of a batch, would be an attack.
 pub(crate) const NAME_MAX: usize = 256;
@@ -48,46 +52,17 @@ fn is_hex(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+/// Tracers write either alphabet, padded or not.
+const LENIENT: GeneralPurpose = GeneralPurpose::new(
+    &STANDARD,
+    GeneralPurposeConfig::new()
+        .with_decode_allow_trailing_bits(true)
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
 
-/// Bytes of a base64 text of at most 64 letters, both alphabets.
-fn base64(text: &str) -> Option<Vec<u8>> {
-    let text = text.trim_end_matches('=').as_bytes();
-    if text.len() > 64 {
-        return None;
-    }
-    let mut bytes = Vec::with_capacity(48);
-    let (mut held, mut bits) = (0u32, 0);
-    for letter in text {
-        let letter = match letter {
-            b'-' => b'+',
-            b'_' => b'/',
-            other => *other,
-        };
-        let value = BASE64.iter().position(|known| *known == letter)?;
-        held = held << 6 | value as u32;
-        bits += 6;
-        if bits >= 8 {
-            bits -= 8;
-            bytes.push((held >> bits) as u8);
-            held &= (1 << bits) - 1;
-        }
-    }
-    Some(bytes)
-}
-
-/// Bytes as base64 text, padded.
-pub(crate) fn to_base64(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let word = [chunk[0], *chunk.get(1).unwrap_or(&0), *chunk.get(2).unwrap_or(&0)];
-        let word = u32::from_be_bytes([0, word[0], word[1], word[2]]);
-        for place in 0..4 {
-            let letter = BASE64[(word >> (18 - 6 * place) & 63) as usize] as char;
-            text.push(if place <= chunk.len() { letter } else { '=' });
-        }
-    }
-    text
+/// The bytes of a base64 text.
+pub(crate) fn base64(text: &str) -> Option<Vec<u8>> {
+    LENIENT.decode(text.replace('-', "+").replace('_', "/")).ok()
 }
 
 /// 2^56: thresholds of OpenTelemetry's consistent sampling are fractions of it.

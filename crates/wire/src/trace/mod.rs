@@ -10,13 +10,13 @@
 //! threads become nested spans), [`export`] (what
 //! a receiver answers), [`client`] (our own attempts as spans), then the small things: `id`, `origin`.
 
-mod attributes;
+pub(crate) mod attributes;
 mod chrome;
 pub mod client;
 mod document;
 pub mod export;
 pub mod feed;
-mod id;
+pub(crate) mod id;
 mod looks;
 mod loose;
 mod origin;
@@ -34,34 +34,22 @@ pub const SCOPE: &str = "otel.scope.name";
 /// Attribute that holds the message of a status, by the same rules.
 pub const STATUS_MESSAGE: &str = "otel.status_description";
 
-/// A format of traces.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Format {
-    /// OTLP `ExportTraceServiceRequest`, one, or several with their lengths before them.
-    OtlpProtobuf,
-    /// The same as JSON: one, a list, or one a line.
-    OtlpJson,
-    /// Jaeger's API or UI download.
-    Jaeger,
-    /// MLflow: REST answers and artefacts.
-    Mlflow,
-    /// Spans as plain objects: Phoenix's REST, OpenTelemetry's console exporter.
-    Spans,
-    /// Trace Event Format: Chrome, Perfetto's JSON, PyTorch's profiler (Kineto).
-    Chrome,
-}
-
-impl Format {
-    /// What people call it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Format::OtlpProtobuf => "OTLP protobuf",
-            Format::OtlpJson => "OTLP JSON",
-            Format::Jaeger => "Jaeger JSON",
-            Format::Mlflow => "MLflow",
-            Format::Spans => "spans as JSON objects (Phoenix, OpenTelemetry console)",
-            Format::Chrome => "Chrome trace",
-        }
+plimsoll_model::named! {
+    /// A format of traces.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+    pub enum Format {
+        /// OTLP `ExportTraceServiceRequest`, one, or several with their lengths before them.
+        OtlpProtobuf => "OTLP protobuf",
+        /// The same as JSON: one, a list, or one a line.
+        OtlpJson => "OTLP JSON",
+        /// Jaeger's API or UI download.
+        Jaeger => "Jaeger JSON",
+        /// MLflow: REST answers and artefacts.
+        Mlflow => "MLflow",
+        /// Spans as plain objects: Phoenix's REST, OpenTelemetry's console exporter.
+        Spans => "spans as JSON objects (Phoenix, OpenTelemetry console)",
+        /// Trace Event Format: Chrome, Perfetto's JSON, PyTorch's profiler (Kineto).
+        Chrome => "Chrome trace",
     }
 }
 

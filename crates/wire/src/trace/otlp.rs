@@ -2,6 +2,8 @@
 //!
 //! Field numbers are those of `opentelemetry/proto/{collector/trace,trace,resource,common}/v1` (stable since 1.0).
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use plimsoll_model::{AttributeValue, SpanEvent, SpanKind, TraceSpan};
 use serde_json::Value as Json;
 
@@ -218,7 +220,7 @@ fn nested(field: u32, bytes: &[u8], depth: usize) -> Result<Json, TraceError> {
         return Err(TraceError::Protobuf { at: 0, expected: "lists and maps nested at most 32 deep" });
     }
     if field == 7 {
-        return Ok(Json::String(id::to_base64(bytes)));
+        return Ok(Json::String(STANDARD.encode(bytes)));
     }
     let (mut list, mut map) = (Vec::new(), serde_json::Map::new());
     let mut fields = Fields::of(bytes);

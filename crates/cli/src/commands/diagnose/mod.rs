@@ -145,15 +145,8 @@ fn device(args: &DiagnoseArgs) -> Result<Option<DeviceFinding>, Stop> {
 
 /// The ceilings of --budget that hold for every request.
 pub fn budget(args: &DiagnoseArgs) -> Result<Option<BudgetSpec>, Stop> {
-    let Some(path) = &args.passive.budget else { return Ok(None) };
-    let budget = budget_file::read(path)?.file.per_request();
-    if budget.latency.is_empty() {
-        let name = path.display();
-        return Err(Stop::usage(format!(
-            "{name}: no ceiling on ttft, tpot or e2e of all requests; a diagnosis is held to one of those"
-        )));
-    }
-    Ok(Some(budget))
+    let path = args.passive.budget.as_deref();
+    path.map(|path| budget_file::per_request(path, "a diagnosis is held to one of those")).transpose()
 }
 
 fn level(args: &DiagnoseArgs, rows: &rows::WholeRun) -> Result<Option<u32>, Stop> {

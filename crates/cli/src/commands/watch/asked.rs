@@ -26,6 +26,7 @@ use crate::budget_file;
 use crate::exit::Stop;
 use crate::flags::WatchArgs;
 use crate::out;
+use crate::yaml;
 
 const EVERY: Span = Span::from_secs(5);
 const WINDOW: Span = Span::from_secs(300);
@@ -453,10 +454,9 @@ fn file(path: &Path) -> Result<WatchFile, Stop> {
     let name = path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|e| out::unread(&name, &e))?;
     serde_saphyr::from_str(&text).map_err(|e| {
-        let said = e.to_string();
         Stop::usage(format!(
-            "{name}: {}; keys: sources, budget, every, window, listen, alerts: {{false_alarms, queue_per_replica, burn}}, sinks: {{labels, alertmanager, webhook}}, journal, record: {{dir, keep_bytes, keep_days}}, history: {{dir, keep_bytes, keep_days}}, traces: {{listen, key_env, key_file, to, keep, wait, memory_mb}}",
-            said.lines().next().unwrap_or("is no YAML")
+            "{name}{}; keys: sources, budget, every, window, listen, alerts: {{false_alarms, queue_per_replica, burn}}, sinks: {{labels, alertmanager, webhook}}, journal, record: {{dir, keep_bytes, keep_days}}, history: {{dir, keep_bytes, keep_days}}, traces: {{listen, key_env, key_file, to, keep, wait, memory_mb}}",
+            yaml::wrong(&e)
         ))
     })
 }

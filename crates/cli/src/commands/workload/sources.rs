@@ -1,7 +1,6 @@
 //! What `plimsoll workload` reads: files known by what is in them, runs, folders of either.
 
 use std::fs;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use plimsoll_model::{Attempt, Logged, LoggedRequest, Manifest, MediaCounts};
@@ -124,28 +123,15 @@ fn one(path: &Path, args: &FromLogArgs, key: Option<u64>, spans: &mut Spans) -> 
 /// What a log holds; `None` = it is none.
 fn log(path: &Path, key: Option<u64>) -> Result<Option<Logged>, Stop> {
     let name = path.display();
-    let (mut head, mut is_none) = (Vec::new(), false);
-    let mut feed: Option<LogFeed> = None;
-    let damage = trace_file::pieces(path, |read| {
-        if let Some(feed) = &mut feed {
+    let feed = trace_file::sniffed(
+        path,
+        HEAD,
+        |head| begin(path, head, key),
+        |feed, read| {
             feed.push(read);
-            return Ok(ControlFlow::Continue(()));
-        }
-        head.extend_from_slice(read);
-        if head.len() >= HEAD {
-            feed = begin(path, &mut head, key)?;
-            is_none = feed.is_none();
-        }
-        Ok(if is_none { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
-    })?;
-    trace_file::note_damage(path, damage);
-    if is_none {
-        return Ok(None);
-    }
-    let feed = match feed {
-        Some(feed) => Some(feed),
-        None => begin(path, &mut head, key)?,
-    };
+            Ok(())
+        },
+    )?;
     let Some(feed) = feed else { return Ok(None) };
     let logged = feed.end();
     if logged.requests.is_empty() {
@@ -159,7 +145,7 @@ fn log(path: &Path, key: Option<u64>) -> Result<Option<Logged>, Stop> {
     Ok(Some(logged))
 }
 
-fn begin(path: &Path, head: &mut Vec<u8>, key: Option<u64>) -> Result<Option<LogFeed>, Stop> {
+fn begin(path: &Path, head: &[u8], key: Option<u64>) -> Result<Option<LogFeed>, Stop> {
     let Some(kind) = sniff(head) else { return Ok(None) };
     if kind == LogKind::Combined {
         return Err(Stop::usage(format!(
@@ -169,7 +155,7 @@ fn begin(path: &Path, head: &mut Vec<u8>, key: Option<u64>) -> Result<Option<Log
         )));
     }
     let mut feed = LogFeed::new(kind, key);
-    feed.push(&std::mem::take(head));
+    feed.push(head);
     Ok(Some(feed))
 }
 

@@ -17,9 +17,20 @@ use super::truth::Facts;
 /// Steps of severity of each fault.
 pub const SEVERITIES: usize = 5;
 
-/// What is done.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-pub enum Class {
+macro_rules! classes {
+    ($($class:ident,)*) => {
+        /// What is done.
+        #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+        pub enum Class { $($class,)* }
+
+        impl Class {
+            /// Every class, in the order of the tables.
+            pub const ALL: [Class; [$(stringify!($class)),*].len()] = [$(Class::$class,)*];
+        }
+    };
+}
+
+classes! {
     Clean,
     LateClient,
     CappedClient,
@@ -75,60 +86,6 @@ pub enum Class {
 use Class::*;
 
 impl Class {
-    /// Every class, in the order of the tables.
-    pub const ALL: [Class; 50] = [
-        Clean,
-        LateClient,
-        CappedClient,
-        LostRows,
-        Drift,
-        Rate,
-        Prompts,
-        Answers,
-        SamePromptsLongerAnswers,
-        Mix,
-        Bursts,
-        LessShared,
-        Slower,
-        OverBudget,
-        Capacity,
-        Cache,
-        LongPrompts,
-        Window,
-        PeriodicStall,
-        Stalls,
-        Noisy,
-        Class::Connections,
-        RetryStorm,
-        ColdStart,
-        ScalingLag,
-        SlowReplica,
-        Imbalance,
-        PrefixLoss,
-        Buffering,
-        HostBound,
-        FrontEnd,
-        Crash,
-        Cut,
-        Errors,
-        SlowDependency,
-        DependencyTail,
-        DependencyCapacity,
-        RateLimit,
-        UnlistedUsers,
-        UnlistedNetwork,
-        UnlistedPause,
-        UnlistedPlan,
-        PairRateReplica,
-        PairModelPrefix,
-        PairPromptsStall,
-        PairDependencyCache,
-        PairBufferingModel,
-        PairLimitReplica,
-        PairModelRate,
-        PairErrorsModel,
-    ];
-
     /// What a diagnosis should say; of a pair, either.
     pub fn causes(self) -> &'static [Cause] {
         match self {
