@@ -22,13 +22,7 @@ pub struct LogHistogram {
 
 impl Default for LogHistogram {
     fn default() -> LogHistogram {
-        LogHistogram {
-            counts: vec![0; BUCKETS],
-            total: 0,
-            max: i64::MIN,
-            negatives: 0,
-            min: i64::MAX,
-        }
+        LogHistogram { counts: vec![0; BUCKETS], total: 0, max: i64::MIN, negatives: 0, min: i64::MAX }
     }
 }
 
