@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use plimsoll_client::clock::process_cpu_ns;
 use plimsoll_client::{Client, ClientConfig, Clock, Control, LevelPlan, LevelTraffic, Sink, doctor};
-use plimsoll_model::{At, Attempt, Level, Load, RateCourse, Sample, Span};
-use plimsoll_workload::{Arrival, ClientSpec, Prompts, Scenario, Schedule, Size, TargetSpec};
+use plimsoll_model::{At, Attempt, Level, Load, Sample, Span};
+use plimsoll_workload::{Arrival, Prompts, Scenario, Schedule, Size, TargetSpec};
 
 struct Canned(Child, String);
 
@@ -76,23 +76,12 @@ fn scenario(tokens: u32) -> Scenario {
 }
 
 fn plan(scenario: &Scenario, requests: LevelTraffic, load: Load, window: Span, warm: u32) -> LevelPlan {
+    let prompts = Arc::new(Prompts::new(scenario, 1).expect("prompts"));
     LevelPlan {
-        id: 0,
-        traffic: "steady".into(),
         purpose: "bench".into(),
-        load,
-        rate_course: RateCourse::Even,
-        requests,
-        window,
-        plays_sessions_out: false,
-        client: ClientSpec::default(),
-        prompts: Arc::new(Prompts::new(scenario, 1).expect("prompts")),
         seed: 1,
         warm: Some(warm),
-        max_rate_per_s: None,
-        shard: None,
-        class_models: Vec::new(),
-        class_queues: Vec::new(),
+        ..LevelPlan::new(scenario, load, requests, window, prompts)
     }
 }
 

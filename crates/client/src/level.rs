@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use plimsoll_model::{At, Attempt, Load, RateCourse, Shard, Span};
 use plimsoll_wire::{QueueWish, RequestOptions, encode};
-use plimsoll_workload::{Arrival, ClientSpec, Prompts, Said, Schedule, Sequence, TargetSpec};
+use plimsoll_workload::{Arrival, ClientSpec, Prompts, Said, Scenario, Schedule, Sequence, TargetSpec};
 
 use crate::control::Ceilings;
 use crate::live::LiveCounters;
@@ -74,6 +74,34 @@ pub struct LevelPlan {
 }
 
 impl LevelPlan {
+    /// A steady level of this scenario, all of it sent from here, as fast as the target answers.
+    pub fn new(
+        scenario: &Scenario,
+        load: Load,
+        requests: LevelTraffic,
+        window: Span,
+        prompts: Arc<Prompts>,
+    ) -> LevelPlan {
+        LevelPlan {
+            id: 0,
+            traffic: "steady".into(),
+            purpose: "run".into(),
+            load,
+            rate_course: RateCourse::Even,
+            requests,
+            window,
+            plays_sessions_out: false,
+            client: scenario.client.clone(),
+            prompts,
+            seed: scenario.seed,
+            warm: None,
+            max_rate_per_s: None,
+            shard: None,
+            class_models: Vec::new(),
+            class_queues: Vec::new(),
+        }
+    }
+
     /// Requests expected in flight when nothing is known of the target: the closed loop's number, or half a second's
     /// worth of arrivals.
     pub fn connections_expected(&self) -> u32 {

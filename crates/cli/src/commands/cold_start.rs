@@ -157,14 +157,8 @@ fn level(measure: &mut Measure, purpose: &str, requests: u64, title: &str) -> Re
         return Ok(());
     }
     let step = LevelStep {
-        traffic: "steady".into(),
-        arrivals: None,
-        purpose: purpose.into(),
-        load: Load::Closed { concurrency: 1 },
-        window: LONGEST,
-        max_requests: None,
         requests: Some(requests),
-        max_rate_per_s: None,
+        ..LevelStep::new(purpose, Load::Closed { concurrency: 1 }, LONGEST)
     };
     let measured = measure.level(&step, &format!("{title}, {}", counted(requests, "request")))?;
     measure.keep(measured);

@@ -162,7 +162,9 @@ impl Plan {
                 Load::Closed { concurrency } => concurrency.min(warm_up),
                 _ => 1,
             };
-            let step = self.step("warmup", Load::Closed { concurrency }, LONGEST, Some(warm_up.into()));
+            let load = Load::Closed { concurrency };
+            let step =
+                LevelStep { requests: Some(warm_up.into()), ..LevelStep::new("warmup", load, LONGEST) };
             let measured = measure.level(&step, &format!("{arm}: warm-up"))?;
             measure.keep(measured);
         }
@@ -203,7 +205,7 @@ impl Plan {
             if measure.stopped() {
                 return Ok(None);
             }
-            let step = self.step("run", self.load, self.window, self.requests);
+            let step = LevelStep { requests: self.requests, ..LevelStep::new("run", self.load, self.window) };
             let title = format!("{} · block {} of {of}", ["A", "B"][arm], pair + 1);
             let measured = measure.level(&step, &title)?;
             let (ended_by, window) = (measured.level.ended_by, measured.level.window());
@@ -219,20 +221,6 @@ impl Plan {
         }
         let [rows_a, rows_b] = rows;
         Ok(Some((rows_a, rows_b, took)))
-    }
-
-    fn step(&self, purpose: &str, load: Load, window: Span, requests: Option<u64>) -> LevelStep {
-        let (traffic, purpose) = ("steady".into(), purpose.into());
-        LevelStep {
-            traffic,
-            arrivals: None,
-            purpose,
-            load,
-            window,
-            max_requests: None,
-            requests,
-            max_rate_per_s: None,
-        }
     }
 }
 

@@ -330,14 +330,8 @@ fn warm_up(measure: &mut Measure, spec: &LoadSpec) -> Result<(), Stop> {
         _ => 1,
     };
     let step = LevelStep {
-        traffic: "steady".into(),
-        arrivals: None,
-        purpose: "warmup".into(),
-        load: Load::Closed { concurrency },
-        window: LONGEST,
-        max_requests: None,
         requests: Some(requests.into()),
-        max_rate_per_s: None,
+        ..LevelStep::new("warmup", Load::Closed { concurrency }, LONGEST)
     };
     let measured =
         measure.level(&step, &format!("warm-up, {}", figure::counted(requests.into(), "request")))?;
@@ -352,14 +346,8 @@ fn alone(measure: &mut Measure, spec: &LoadSpec) -> Result<(), Stop> {
         return Ok(());
     }
     let step = LevelStep {
-        traffic: "steady".into(),
-        arrivals: None,
-        purpose: ISOLATED.into(),
-        load: Load::Closed { concurrency: 1 },
-        window: LONGEST,
-        max_requests: None,
         requests: Some(requests.into()),
-        max_rate_per_s: None,
+        ..LevelStep::new(ISOLATED, Load::Closed { concurrency: 1 }, LONGEST)
     };
     let measured =
         measure.level(&step, &format!("{}, each isolated", figure::counted(requests.into(), "request")))?;
@@ -391,17 +379,8 @@ fn level(
     window: Span,
     (max_requests, requests): (Option<u64>, Option<u64>),
 ) -> Result<Tried, Stop> {
-    let (traffic, purpose) = (traffic.to_owned(), "run".into());
-    let step = LevelStep {
-        traffic,
-        arrivals: None,
-        purpose,
-        load,
-        window,
-        max_requests,
-        requests,
-        max_rate_per_s: None,
-    };
+    let traffic = traffic.to_owned();
+    let step = LevelStep { traffic, max_requests, requests, ..LevelStep::new("run", load, window) };
     let title = match load {
         Load::Open { .. } if measure.scenario().plays_sessions_out() => {
             "open loop, sessions of a trace".into()

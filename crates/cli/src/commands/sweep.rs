@@ -191,19 +191,9 @@ pub fn measure(
             sweep.stop("stopped by the user");
             break;
         }
-        let arrivals = traffic.iter().find(|(name, _)| *name == experiment.traffic).map(|(_, a)| a.clone());
         let title = title(&sweep, &experiment);
-        let step = LevelStep {
-            traffic: experiment.traffic,
-            arrivals,
-            purpose: experiment.purpose,
-            load: experiment.load,
-            window: experiment.window,
-            max_requests: experiment.max_requests,
-            requests: None,
-            max_rate_per_s: experiment.max_rate_per_s,
-        };
-        let MeasuredLevel { level, rows, samples } = measure.level(&step, &title)?;
+        let MeasuredLevel { level, rows, samples } =
+            measure.level(&LevelStep::of(experiment, &traffic), &title)?;
         let finding = match rows {
             LevelRows::Records(attempts) => sweep.observe(&level, &attempts, &samples),
             LevelRows::Gathered(gathered) => sweep.observe_gathered(&level, *gathered, &samples),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use plimsoll_client::{Client, Control, LevelPlan, LevelTraffic, Memory, Sink};
-use plimsoll_model::{Attempt, Carries, How, Load, Protocol, RateCourse, Span};
+use plimsoll_model::{Attempt, Carries, How, Load, Protocol, Span};
 use plimsoll_workload::{Arrival, ArrivalSpec, Documents, Prompts, Scenario, Schedule, Size};
 
 use super::refusal;
@@ -171,23 +171,15 @@ fn plan(scenario: &Scenario, which: Which, max_rate: Option<f64>) -> Result<Leve
             arrival.output_tokens = 1;
         }
     }
+    let prompts = Arc::new(Prompts::new(&plain, 0).map_err(wrong)?);
+    let requests = LevelTraffic::Open(Arc::new(schedule));
     Ok(LevelPlan {
         id: u32::MAX,
         traffic: "calibration".into(),
         purpose: "calibration".into(),
-        load: Load::Open { rate_per_s },
-        rate_course: RateCourse::Even,
-        requests: LevelTraffic::Open(Arc::new(schedule)),
-        window,
-        plays_sessions_out: false,
-        client: plain.client.clone(),
-        prompts: Arc::new(Prompts::new(&plain, 0).map_err(wrong)?),
         seed: scenario.seed,
         warm: Some(count as u32),
-        max_rate_per_s: None,
-        shard: None,
-        class_models: Vec::new(),
-        class_queues: Vec::new(),
+        ..LevelPlan::new(&plain, Load::Open { rate_per_s }, requests, window, prompts)
     })
 }
 

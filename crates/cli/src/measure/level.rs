@@ -5,6 +5,7 @@ use std::sync::mpsc::Sender;
 
 use plimsoll_client::{Control, LevelPlan, LevelTraffic, Memory, ShardStart, Sink};
 use plimsoll_measure::Gathered;
+use plimsoll_measure::sweep::SweepLevel;
 use plimsoll_model::{
     At, Attempt, EndedBy, GeneratorHealth, Level, Load, RateCourse, Sample, Shard, SizeUnit, Span,
 };
@@ -35,6 +36,34 @@ pub struct LevelStep {
     pub requests: Option<u64>,
     /// The rate that a closed loop is held to, requests/s, below the one of the whole measurement.
     pub max_rate_per_s: Option<f64>,
+}
+
+impl LevelStep {
+    /// A steady level of the scenario.
+    pub fn new(purpose: impl Into<String>, load: Load, window: Span) -> LevelStep {
+        LevelStep {
+            traffic: "steady".into(),
+            arrivals: None,
+            purpose: purpose.into(),
+            load,
+            window,
+            max_requests: None,
+            requests: None,
+            max_rate_per_s: None,
+        }
+    }
+
+    /// What a sweep asks for, with the arrivals of each kind of traffic.
+    pub fn of(level: SweepLevel, traffic: &[(String, ArrivalSpec)]) -> LevelStep {
+        let own = traffic.iter().find(|(name, _)| *name == level.traffic);
+        LevelStep {
+            arrivals: own.map(|(_, arrivals)| arrivals.clone()),
+            traffic: level.traffic,
+            max_requests: level.max_requests,
+            max_rate_per_s: level.max_rate_per_s,
+            ..LevelStep::new(level.purpose, level.load, level.window)
+        }
+    }
 }
 
 /// What one level has that its scenario has not.
@@ -128,23 +157,15 @@ pub(super) fn plan(
         id,
         traffic: step.traffic.clone(),
         purpose: step.purpose.clone(),
-        load,
         rate_course,
-        requests,
-        window: step.window,
         plays_sessions_out: scenario.plays_sessions_out(),
-        client: scenario.client.clone(),
-        prompts: Arc::clone(prompts),
-        seed: scenario.seed,
-        warm: None,
-        max_rate_per_s: None,
-        shard: None,
         class_models: scenario.classes.iter().map(|class| class.model.clone()).collect(),
         class_queues: scenario
             .classes
             .iter()
             .map(|class| QueueWish { priority: class.priority, timeout: class.queue_timeout })
             .collect(),
+        ..LevelPlan::new(&scenario, load, requests, step.window, Arc::clone(prompts))
     })
 }
 

@@ -6,7 +6,7 @@ use std::thread;
 use plimsoll_client::{
     Ceilings, Client, ClientConfig, Clock, Control, LevelPlan, LevelTraffic, Memory, Sink,
 };
-use plimsoll_model::{At, Attempt, Level, Load, RateCourse, Span};
+use plimsoll_model::{At, Attempt, Level, Load, Span};
 use plimsoll_workload::{Arrival, ClientSpec, Connections, Prompts, Scenario, Schedule, TargetSpec};
 
 pub struct Rig {
@@ -58,23 +58,13 @@ impl Rig {
                 ..Arrival::default()
             })
             .collect();
+        let requests = LevelTraffic::Open(Arc::new(Schedule { arrivals }));
         LevelPlan {
             id: 7,
-            traffic: "steady".into(),
-            purpose: "run".into(),
-            load: Load::Open { rate_per_s: 1.0 },
-            rate_course: RateCourse::Even,
-            requests: LevelTraffic::Open(Arc::new(Schedule { arrivals })),
-            window: self.window,
-            plays_sessions_out: false,
             client: self.client.clone(),
-            prompts: prompts(),
             seed: 1,
             warm: Some(0),
-            max_rate_per_s: None,
-            shard: None,
-            class_models: Vec::new(),
-            class_queues: Vec::new(),
+            ..LevelPlan::new(&scenario(), Load::Open { rate_per_s: 1.0 }, requests, self.window, prompts())
         }
     }
 

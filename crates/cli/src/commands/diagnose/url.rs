@@ -250,13 +250,10 @@ fn level(measure: &mut Measure, ask: &LevelAsk) -> Result<MeasuredLevel, Stop> {
     };
     let step = LevelStep {
         traffic: ask.traffic(),
-        arrivals: None,
-        purpose: ask.purpose(),
-        load: ask.load,
-        window: ask.window,
         max_requests,
         requests,
         max_rate_per_s: Some(ask.pace_per_s),
+        ..LevelStep::new(ask.purpose(), ask.load, ask.window)
     };
     let load = match ask.load {
         Load::Open { rate_per_s } => figure::per_second(rate_per_s),

@@ -331,12 +331,7 @@ impl Gate<'_> {
         let step = LevelStep {
             traffic: level.traffic.clone(),
             arrivals,
-            purpose: "run".into(),
-            load,
-            window: Span::from_secs_f64(seconds),
-            max_requests: None,
-            requests: None,
-            max_rate_per_s: None,
+            ..LevelStep::new("run", load, Span::from_secs_f64(seconds))
         };
         let title = match load {
             Load::Closed { concurrency } => format!("{}, {concurrency} in flight", level.traffic),
@@ -376,19 +371,7 @@ fn sweep(measure: &mut Measure, plan: search::Plan) -> Result<(), Stop> {
             break;
         }
         let title = search::title(&sweep, &experiment);
-        let arrivals =
-            plan.traffic.iter().find(|(name, _)| *name == experiment.traffic).map(|(_, a)| a.clone());
-        let step = LevelStep {
-            traffic: experiment.traffic,
-            arrivals,
-            purpose: experiment.purpose,
-            load: experiment.load,
-            window: experiment.window,
-            max_requests: experiment.max_requests,
-            requests: None,
-            max_rate_per_s: experiment.max_rate_per_s,
-        };
-        let measured = measure.level(&step, &title)?;
+        let measured = measure.level(&LevelStep::of(experiment, &plan.traffic), &title)?;
         sweep.observe(&measured.level, measured.records(), &measured.samples);
         measure.keep(measured);
     }
