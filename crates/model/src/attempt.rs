@@ -108,6 +108,10 @@ pub enum TokensRule {
 }
 
 impl TokensRule {
+    /// Every rule.
+    pub const ALL: [TokensRule; 4] =
+        [TokensRule::Unknown, TokensRule::UsageRunning, TokensRule::UsageTotal, TokensRule::Tokeniser];
+
     /// The name used in files and on the screen.
     pub fn name(self) -> &'static str {
         match self {
@@ -120,9 +124,7 @@ impl TokensRule {
 
     /// The rule with this [`name`](TokensRule::name).
     pub fn from_name(name: &str) -> Option<TokensRule> {
-        [TokensRule::Unknown, TokensRule::UsageRunning, TokensRule::UsageTotal, TokensRule::Tokeniser]
-            .into_iter()
-            .find(|rule| rule.name() == name)
+        TokensRule::ALL.into_iter().find(|rule| rule.name() == name)
     }
 }
 
@@ -158,6 +160,10 @@ pub enum Broken {
 }
 
 impl Broken {
+    /// Every case.
+    pub const ALL: [Broken; 5] =
+        [Broken::Empty, Broken::Repeated, Broken::CutShort, Broken::TooLong, Broken::WrongCount];
+
     /// The name used in files and on the screen.
     pub fn name(self) -> &'static str {
         match self {
@@ -171,9 +177,7 @@ impl Broken {
 
     /// The case with this [`name`](Broken::name).
     pub fn from_name(name: &str) -> Option<Broken> {
-        [Broken::Empty, Broken::Repeated, Broken::CutShort, Broken::TooLong, Broken::WrongCount]
-            .into_iter()
-            .find(|broken| broken.name() == name)
+        Broken::ALL.into_iter().find(|broken| broken.name() == name)
     }
 }
 

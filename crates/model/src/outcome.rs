@@ -99,6 +99,9 @@ pub enum By {
 }
 
 impl By {
+    /// Every case.
+    pub const ALL: [By; 4] = [By::Server, By::Network, By::Client, By::User];
+
     /// The name used in files and on the screen.
     pub fn name(self) -> &'static str {
         match self {
@@ -111,7 +114,7 @@ impl By {
 
     /// The case with this [`name`](By::name).
     pub fn from_name(name: &str) -> Option<By> {
-        [By::Server, By::Network, By::Client, By::User].into_iter().find(|by| by.name() == name)
+        By::ALL.into_iter().find(|by| by.name() == name)
     }
 }
 

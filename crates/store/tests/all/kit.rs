@@ -153,19 +153,12 @@ pub fn attempts() -> impl Strategy<Value = Attempt> {
         any::<Option<u16>>(),
         proptest::collection::vec(any::<Option<u32>>(), 4),
         0..4usize,
-        0..5usize,
+        0..6usize,
         any::<Option<i64>>(),
         (text(), text(), text(), text()),
     );
     (ids, stamps, lists, sizes, outcome, answer).prop_map(
         |(ids, (due, stamps), (events, blocks, stages), sizes, outcome, answer)| {
-            let rules = [
-                TokensRule::Unknown,
-                TokensRule::UsageRunning,
-                TokensRule::UsageTotal,
-                TokensRule::Tokeniser,
-            ];
-            let broken = [Broken::Empty, Broken::Repeated, Broken::CutShort, Broken::TooLong];
             let (finish_reason, error, replica, text) = answer.5;
             Attempt {
                 request: ids.0,
@@ -201,11 +194,7 @@ pub fn attempts() -> impl Strategy<Value = Attempt> {
                 connection: sizes.2,
                 reused: sizes.3[1],
                 tcp: sizes.4,
-                outcome: Outcome::new(
-                    How::ALL[outcome.0],
-                    [By::Server, By::Network, By::Client, By::User][outcome.1],
-                    sizes.3[2],
-                ),
+                outcome: Outcome::new(How::ALL[outcome.0], By::ALL[outcome.1], sizes.3[2]),
                 answer: Answer {
                     status: answer.0,
                     finish_reason,
@@ -214,9 +203,9 @@ pub fn attempts() -> impl Strategy<Value = Attempt> {
                         output: answer.1[1],
                         reasoning: answer.1[2],
                         cached: answer.1[3],
-                        rule: rules[answer.2],
+                        rule: TokensRule::ALL[answer.2],
                     },
-                    broken: broken.get(answer.3).copied(),
+                    broken: Broken::ALL.get(answer.3).copied(),
                     retry_after: answer.4.map(Span),
                     error,
                     replica,
