@@ -6,28 +6,26 @@ use crate::live::Totals;
 
 /// Limits the user set. They hold over the life of a [`Client`](crate::Client), all its levels together, and are looked
 /// at every 10 ms: a level may pass one by what happens in that time. `None` = no limit.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub struct Ceilings {
+#[derive(Copy, Clone, PartialEq, Debug, Default)]
+pub struct StopLimits {
+    /// Requests per second that may be offered; the levels' plans hold it, not the client.
+    pub max_rate_per_s: Option<f64>,
     /// Requests begun.
     pub max_requests: Option<u64>,
     /// Requests that did not finish.
     pub max_errors: Option<u64>,
-    /// Tokens sent and received.
-    pub max_tokens: Option<u64>,
 }
 
 /// Which ceiling was reached.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Reached {
-    /// [`Ceilings::max_requests`].
+    /// [`StopLimits::max_requests`].
     Requests,
-    /// [`Ceilings::max_errors`].
+    /// [`StopLimits::max_errors`].
     Errors,
-    /// [`Ceilings::max_tokens`].
-    Tokens,
 }
 
-impl Ceilings {
+impl StopLimits {
     /// The ceiling that `totals` has reached, if any.
     pub fn reached(&self, totals: &Totals) -> Option<Reached> {
         let over = |value: u64, limit: Option<u64>| limit.is_some_and(|limit| value >= limit);
@@ -35,8 +33,6 @@ impl Ceilings {
             Some(Reached::Errors)
         } else if over(totals.requests, self.max_requests) {
             Some(Reached::Requests)
-        } else if over(totals.tokens_in + totals.tokens_out, self.max_tokens) {
-            Some(Reached::Tokens)
         } else {
             None
         }
@@ -49,13 +45,13 @@ pub struct Control {
     stops: AtomicU8,
     enough: AtomicBool,
     /// Limits the user set.
-    pub ceilings: Ceilings,
+    pub limits: StopLimits,
 }
 
 impl Control {
     /// Nobody has asked for anything; these limits hold.
-    pub fn new(ceilings: Ceilings) -> Control {
-        Control { ceilings, ..Control::default() }
+    pub fn new(limits: StopLimits) -> Control {
+        Control { limits, ..Control::default() }
     }
 
     /// Asks the level to stop. Once: nothing new is sent and what is in flight is waited for. Twice: at once.
@@ -86,12 +82,11 @@ mod tests {
 
     #[test]
     fn a_ceiling_is_reached_at_its_value() {
-        let ceilings = Ceilings { max_errors: Some(3), max_tokens: Some(100), max_requests: None };
-        let totals =
-            |errors, tokens_in, tokens_out| Totals { errors, tokens_in, tokens_out, ..Totals::default() };
-        assert_eq!(ceilings.reached(&totals(2, 40, 59)), None);
-        assert_eq!(ceilings.reached(&totals(2, 40, 60)), Some(Reached::Tokens));
-        assert_eq!(ceilings.reached(&totals(3, 40, 60)), Some(Reached::Errors));
-        assert_eq!(Ceilings::default().reached(&totals(9, 9, 9)), None);
+        let limits = StopLimits { max_errors: Some(3), max_requests: Some(100), ..StopLimits::default() };
+        let totals = |errors, requests| Totals { errors, requests, ..Totals::default() };
+        assert_eq!(limits.reached(&totals(2, 99)), None);
+        assert_eq!(limits.reached(&totals(2, 100)), Some(Reached::Requests));
+        assert_eq!(limits.reached(&totals(3, 100)), Some(Reached::Errors));
+        assert_eq!(StopLimits::default().reached(&totals(9, 9)), None);
     }
 }

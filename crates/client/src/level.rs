@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use plimsoll_model::{At, Attempt, Load, RateCourse, Shard, Span};
 use plimsoll_wire::{QueueWish, RequestOptions, encode};
-use plimsoll_workload::{Arrival, ClientSpec, Prompts, Said, Schedule, Sequence, TargetSpec};
+use plimsoll_workload::{Arrival, ClientSpec, Prompts, Said, Scenario, Schedule, Sequence, TargetSpec};
 
-use crate::control::Ceilings;
+use crate::control::StopLimits;
 use crate::live::LiveCounters;
 use crate::request::{AttemptKey, Opening, Prepared};
 use crate::sink::Sink;
@@ -74,6 +74,34 @@ pub struct LevelPlan {
 }
 
 impl LevelPlan {
+    /// A steady level of this scenario, all of it sent from here, as fast as the target answers.
+    pub fn new(
+        scenario: &Scenario,
+        load: Load,
+        requests: LevelTraffic,
+        window: Span,
+        prompts: Arc<Prompts>,
+    ) -> LevelPlan {
+        LevelPlan {
+            id: 0,
+            traffic: "steady".into(),
+            purpose: "run".into(),
+            load,
+            rate_course: RateCourse::Even,
+            requests,
+            window,
+            plays_sessions_out: false,
+            client: scenario.client.clone(),
+            prompts,
+            seed: scenario.seed,
+            warm: None,
+            max_rate_per_s: None,
+            shard: None,
+            class_models: Vec::new(),
+            class_queues: Vec::new(),
+        }
+    }
+
     /// Requests expected in flight when nothing is known of the target: the closed loop's number, or half a second's
     /// worth of arrivals.
     pub fn connections_expected(&self) -> u32 {
@@ -160,7 +188,7 @@ pub struct Shared {
     /// Keep the answers' text?
     pub keep_text: bool,
     /// Limits the user set, and the counts they are held against.
-    pub ceilings: (Ceilings, LiveCounters),
+    pub limits: (StopLimits, LiveCounters),
 }
 
 impl fmt::Debug for Shared {
@@ -173,13 +201,13 @@ impl Shared {
     /// Has the load reached a ceiling on requests or errors? Asked at every end, because a target that answers at once
     /// gets hundreds of requests between two looks of the watching thread.
     pub fn at_ceiling(&self) -> bool {
-        let (ceilings, live) = &self.ceilings;
-        if ceilings.max_requests.is_none() && ceilings.max_errors.is_none() {
+        let (limits, live) = &self.limits;
+        if limits.max_requests.is_none() && limits.max_errors.is_none() {
             return false;
         }
         let (begun, failed) = live.begun_and_failed();
         let over = |value: u64, limit: Option<u64>| limit.is_some_and(|limit| value >= limit);
-        over(begun, ceilings.max_requests) || over(failed, ceilings.max_errors)
+        over(begun, limits.max_requests) || over(failed, limits.max_errors)
     }
 
     /// The value of `x-request-id`.

@@ -72,7 +72,7 @@ pub mod histogram;
 
 pub use client::{Client, ClientConfig, ClientError, default_workers};
 pub use clock::Clock;
-pub use control::{Ceilings, Control};
+pub use control::{Control, StopLimits};
 pub use level::{LevelPlan, LevelTraffic, Name, RequestName, ShardStart};
 pub use live::{LiveCounters, Totals};
 pub use post::{Posted, Poster};

@@ -8,7 +8,7 @@
 //! `ln`, `exp` and `pow` differ in the last bits between machines, and a schedule must not.
 //!
 //! Reading order: [`rng`], [`dist`], [`special`], [`proportion`], [`paired`], [`quantile`], [`weighted`], [`series`], [`isotonic`],
-//! [`bootstrap`], [`two_sample`], [`least_squares`], [`distance`], [`queueing`]; [`spread`] and [`anytime`] (evidence that may be
+//! [`bootstrap`], [`two_sample`], [`least_squares`], [`distance`], [`log_linear`], [`queueing`]; [`spread`] and [`anytime`] (evidence that may be
 //! looked at at any time) stand apart.
 
 pub mod rng;
@@ -30,6 +30,7 @@ pub mod least_squares;
 pub mod two_sample;
 
 pub mod distance;
+pub mod log_linear;
 pub mod queueing;
 
 pub mod anytime;

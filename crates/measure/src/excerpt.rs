@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use plimsoll_math::log_linear;
 use plimsoll_model::{At, Attempt, Level, Span};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -221,9 +222,7 @@ fn slowest(counts: &[u64], slow: &[u64], most: u64) -> (usize, usize) {
 
 /// Four to a doubling.
 fn class(took: Span) -> usize {
-    let ns = took.0.max(0) as u64 | 4;
-    let octave = 63 - ns.leading_zeros();
-    (octave as usize - 2) * 4 + (ns >> (octave - 2) & 3) as usize
+    log_linear::bucket(took.0.max(0) as u64 | 4, 2) - 4
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! [`BATCHES`] of them, longer ones, rounded up to a part. Only an even load has a steady state to warm up to: a trace or
 //! a shaped load is counted from its first request.
 
-use plimsoll_math::series;
+use plimsoll_math::{log_linear, series};
 
 use super::simulate::CeilingCount;
 use crate::replay::{ReplayWatch, ReplayedRequest};
@@ -33,20 +33,12 @@ const BITS: u32 = 10;
 const UNIT: u32 = 10;
 
 fn bucket(ns: i64) -> usize {
-    let units = (ns.max(0) as u64) >> UNIT;
-    let shift = (63 - (units | 1).leading_zeros()).saturating_sub(BITS);
-    ((shift as usize) << BITS) + (units >> shift) as usize
+    log_linear::bucket((ns.max(0) as u64) >> UNIT, BITS)
 }
 
 /// The lower edge of a bucket, ns.
 fn edge(bucket: usize) -> f64 {
-    let top = 1usize << BITS;
-    let unit = f64::from(1u32 << UNIT);
-    if bucket < 2 * top {
-        return bucket as f64 * unit;
-    }
-    let shift = bucket / top - 1;
-    ((bucket - shift * top) as f64) * (1u64 << shift) as f64 * unit
+    (log_linear::floor(bucket, BITS) << UNIT) as f64
 }
 
 /// Values counted in buckets, those that never came last of all.

@@ -1,4 +1,4 @@
-//! `requests.parquet`: one row per attempt. Schema, writing and reading side by side.
+//! `requests.parquet`: one row per attempt, from one list of columns for its schema, writing and reading.
 //!
 //! Times are INT64 nanoseconds since the run began (`…_ns`), null where the stamp was not reached; event offsets
 //! count from `sent_ns`. Event kinds are numbers, whose names are in the footer under `plimsoll.event_kinds`: a
@@ -11,8 +11,8 @@ use plimsoll_model::{At, Attempt, Broken, By, Event, EventKind, How, ServerStage
 use crate::error::Result;
 use crate::reader::Columns;
 use crate::table::{
-    ColumnReading, Got, Table, each_batch, each_fact, each_group, flag, flag_list, int, int_list, maybe_int,
-    maybe_text, read_rows, text, text_list,
+    Column, Part, Table, Taken, each_batch, each_fact, each_group, list, maybe, maybe_text, maybe_word,
+    not_zero, one, read_rows, texts, word,
 };
 
 /// A row group ends at so many rows, …
@@ -55,7 +55,7 @@ impl RequestsFile {
             ("plimsoll.schema", plimsoll_model::run::SCHEMA_VERSION.to_string()),
             ("plimsoll.event_kinds", kinds),
         ];
-        let table = Table::create(path, "requests", &notes, writers())?;
+        let table = Table::create(path, "requests", &notes, wanted(Columns::All))?;
         Ok(RequestsFile { table, rows: Vec::new(), group: Group::default() })
     }
 
@@ -92,87 +92,200 @@ impl RequestsFile {
     }
 }
 
-/// The columns, in order.
-fn writers() -> Vec<crate::table::Column<Attempt>> {
-    fn at(stamp: Option<At>) -> Option<i64> {
-        stamp.map(|at| at.0)
-    }
-    fn events(a: &Attempt) -> &[Event] {
-        &a.events
-    }
-    fn stages(a: &Attempt) -> &[ServerStage] {
-        &a.answer.stages
-    }
+/// A column that is one field.
+macro_rules! field {
+    ($kind:ident, $name:literal, $($field:tt).+) => {
+        $kind($name, |a: &Attempt| a.$($field).+, |a: &mut Attempt, value| a.$($field).+ = value)
+    };
+}
+
+/// A column that is one field, of a text that may be missing.
+macro_rules! text_field {
+    ($name:literal, $($field:tt).+) => {
+        maybe_text(
+            $name,
+            |a: &Attempt| a.$($field).+.as_deref(),
+            |a: &mut Attempt, text| {
+                a.$($field).+ = text.map(str::to_owned);
+                Ok(())
+            },
+        )
+    };
+}
+
+/// A column that is one field, of few words by their names.
+macro_rules! named {
+    ($kind:ident, $name:literal, $words:ident, $($field:tt).+) => {
+        $kind(
+            $name,
+            |a: &Attempt| a.$($field).+,
+            ($words::name, $words::from_name),
+            |a: &mut Attempt, word| a.$($field).+ = word,
+        )
+    };
+}
+
+/// The columns, in order, and the least of them with which each is read. A row may have held another attempt before: whatever is set is set for every row.
+fn columns() -> Vec<(Columns, Column<Attempt>)> {
+    use Columns::{All, Budget, Course, Figures, Findings};
     vec![
-        int("request", |a: &Attempt| a.request).packed(),
-        int("attempt", |a: &Attempt| a.attempt),
-        int("level", |a: &Attempt| a.level),
-        maybe_int("session", |a: &Attempt| a.session),
-        int("turn", |a: &Attempt| a.turn),
-        maybe_int("turns", |a: &Attempt| Some(a.turns).filter(|turns| *turns > 0)),
-        int("class", |a: &Attempt| a.class),
-        maybe_int("target", |a: &Attempt| Some(a.target)),
-        int("due_ns", |a: &Attempt| a.due.0).packed(),
-        maybe_int("sent_ns", |a: &Attempt| at(a.sent)).packed(),
-        maybe_int("connected_ns", |a: &Attempt| at(a.connected)).packed(),
-        maybe_int("first_byte_ns", |a: &Attempt| at(a.first_byte)).packed(),
-        maybe_int("first_token_ns", |a: &Attempt| at(a.first_token)).packed(),
-        maybe_int("first_visible_ns", |a: &Attempt| at(a.first_visible)).packed(),
-        maybe_int("last_token_ns", |a: &Attempt| at(a.last_token)).packed(),
-        maybe_int("end_ns", |a: &Attempt| at(a.end)).packed(),
-        int_list("event_offset_ns", events, |e| e.offset.0).packed(),
-        int_list("event_kind", events, |e| e.kind as u8),
-        int_list("event_tokens", events, |e| e.tokens),
-        flag_list("event_coalesced", events, |e| e.coalesced),
-        int_list("event_user_delay_ns", events, |e| e.user_delay_ns).packed(),
-        int("asked_prompt_tokens", |a: &Attempt| a.asked_prompt),
-        maybe_int("resent_tokens", |a: &Attempt| a.resent),
-        int("asked_output_tokens", |a: &Attempt| a.asked_output),
-        maybe_int("prompt_tokens", |a: &Attempt| a.answer.tokens.prompt),
-        maybe_int("output_tokens", |a: &Attempt| a.answer.tokens.output),
-        maybe_int("reasoning_tokens", |a: &Attempt| a.answer.tokens.reasoning),
-        maybe_int("cached_tokens", |a: &Attempt| a.answer.tokens.cached),
-        text("tokens_rule", |a: &Attempt| a.answer.tokens.rule.name()),
-        int_list("prompt_blocks", |a: &Attempt| a.prompt_blocks.as_slice(), |block| *block),
-        maybe_int("images", |a: &Attempt| Some(a.media.images).filter(|n| *n > 0)),
-        maybe_int("image_pixels", |a: &Attempt| Some(a.media.pixels).filter(|n| *n > 0)),
-        maybe_int("audio_ms", |a: &Attempt| Some(a.media.audio_ms).filter(|n| *n > 0)),
-        maybe_int("documents", |a: &Attempt| Some(a.media.documents).filter(|n| *n > 0)),
-        int("bytes_out", |a: &Attempt| a.bytes_out),
-        int("bytes_in", |a: &Attempt| a.bytes_in).packed(),
-        maybe_int("connection", |a: &Attempt| a.connection),
-        flag("reused", |a: &Attempt| a.reused),
-        maybe_int("tcp_rtt_ns", |a: &Attempt| a.tcp.rtt.map(|rtt| rtt.0)),
-        maybe_int("tcp_rtt_var_ns", |a: &Attempt| a.tcp.rtt_var.map(|var| var.0)),
-        maybe_int("tcp_rtt_min_ns", |a: &Attempt| a.tcp.rtt_min.map(|rtt| rtt.0)),
-        maybe_int("tcp_retransmits", |a: &Attempt| a.tcp.retransmits),
-        maybe_int("tcp_segments_out", |a: &Attempt| a.tcp.segments_out),
-        maybe_int("tcp_segments_in", |a: &Attempt| a.tcp.segments_in),
-        maybe_int("tcp_out_of_order", |a: &Attempt| a.tcp.out_of_order),
-        flag("kernel_stamps", |a: &Attempt| a.kernel_stamps),
-        maybe_int("status", |a: &Attempt| a.answer.status),
-        maybe_text("finish_reason", |a: &Attempt| a.answer.finish_reason.as_deref()),
-        maybe_int("retry_after_ns", |a: &Attempt| a.answer.retry_after.map(|wait| wait.0)),
-        text("outcome", |a: &Attempt| a.outcome.how.name()),
-        text("outcome_by", |a: &Attempt| a.outcome.by.name()),
-        flag("retryable", |a: &Attempt| a.outcome.retryable),
-        maybe_text("broken", |a: &Attempt| a.answer.broken.map(Broken::name)),
-        maybe_text("error", |a: &Attempt| a.answer.error.as_deref()),
-        maybe_text("replica", |a: &Attempt| a.answer.replica.as_deref()),
-        text_list("stage_name", stages, |stage| stage.name.as_str()),
-        int_list("stage_ns", stages, |stage| stage.took.0).packed(),
-        maybe_text("text", |a: &Attempt| a.answer.text.as_deref()),
+        (Course, field!(one, "request", request).deltas()),
+        (Course, field!(one, "attempt", attempt)),
+        (Course, field!(one, "level", level)),
+        (Findings, field!(maybe, "session", session)),
+        (Findings, field!(one, "turn", turn)),
+        (Findings, field!(not_zero, "turns", turns)),
+        (Findings, field!(one, "class", class)),
+        (
+            Findings,
+            maybe(
+                "target",
+                |a: &Attempt| Some(a.target),
+                |a: &mut Attempt, target| a.target = target.unwrap_or(0),
+            ),
+        ),
+        (Course, field!(one, "due_ns", due).deltas()),
+        (Findings, field!(maybe, "sent_ns", sent).deltas()),
+        (Figures, field!(maybe, "connected_ns", connected).deltas()),
+        (Findings, field!(maybe, "first_byte_ns", first_byte).deltas()),
+        (Findings, field!(maybe, "first_token_ns", first_token).deltas()),
+        (Findings, field!(maybe, "first_visible_ns", first_visible).deltas()),
+        (Findings, field!(maybe, "last_token_ns", last_token).deltas()),
+        (Course, field!(maybe, "end_ns", end).deltas()),
+        (Findings, list("event_offset_ns", events, |e| e.offset.0, begin_events).deltas()),
+        (Findings, list("event_kind", events, |e| e.kind as u8, event_kinds)),
+        (Findings, list("event_tokens", events, |e| e.tokens, each_event(|event, n| event.tokens = n))),
+        (
+            Findings,
+            list("event_coalesced", events, |e| e.coalesced, each_event(|event, is| event.coalesced = is)),
+        ),
+        (
+            All,
+            list(
+                "event_user_delay_ns",
+                events,
+                |e| e.user_delay_ns,
+                each_event(|event, delay| event.user_delay_ns = delay),
+            )
+            .deltas(),
+        ),
+        (Findings, field!(one, "asked_prompt_tokens", asked_prompt)),
+        (Findings, field!(maybe, "resent_tokens", resent)),
+        (Findings, field!(one, "asked_output_tokens", asked_output)),
+        (Findings, field!(maybe, "prompt_tokens", answer.tokens.prompt)),
+        (Findings, field!(maybe, "output_tokens", answer.tokens.output)),
+        (Figures, field!(maybe, "reasoning_tokens", answer.tokens.reasoning)),
+        (Findings, field!(maybe, "cached_tokens", answer.tokens.cached)),
+        (Findings, named!(word, "tokens_rule", TokensRule, answer.tokens.rule)),
+        (All, list("prompt_blocks", |a: &Attempt| a.prompt_blocks.as_slice(), |block| *block, blocks)),
+        (Findings, field!(not_zero, "images", media.images)),
+        (Findings, field!(not_zero, "image_pixels", media.pixels)),
+        (Findings, field!(not_zero, "audio_ms", media.audio_ms)),
+        (Findings, field!(not_zero, "documents", media.documents)),
+        (Figures, field!(one, "bytes_out", bytes_out)),
+        (Figures, field!(one, "bytes_in", bytes_in).deltas()),
+        (Findings, field!(maybe, "connection", connection)),
+        (Figures, field!(one, "reused", reused)),
+        (Findings, field!(maybe, "tcp_rtt_ns", tcp.rtt)),
+        (Figures, field!(maybe, "tcp_rtt_var_ns", tcp.rtt_var)),
+        (Findings, field!(maybe, "tcp_rtt_min_ns", tcp.rtt_min)),
+        (Findings, field!(maybe, "tcp_retransmits", tcp.retransmits)),
+        (Findings, field!(maybe, "tcp_segments_out", tcp.segments_out)),
+        (Findings, field!(maybe, "tcp_segments_in", tcp.segments_in)),
+        (Findings, field!(maybe, "tcp_out_of_order", tcp.out_of_order)),
+        (Findings, field!(one, "kernel_stamps", kernel_stamps)),
+        (Findings, field!(maybe, "status", answer.status)),
+        (Figures, text_field!("finish_reason", answer.finish_reason)),
+        (Figures, field!(maybe, "retry_after_ns", answer.retry_after)),
+        (Course, named!(word, "outcome", How, outcome.how)),
+        (Findings, named!(word, "outcome_by", By, outcome.by)),
+        (Figures, field!(one, "retryable", outcome.retryable)),
+        (Findings, named!(maybe_word, "broken", Broken, answer.broken)),
+        (Findings, text_field!("error", answer.error)),
+        (Figures, text_field!("replica", answer.replica)),
+        (Budget, texts("stage_name", stages, |stage| stage.name.as_str(), begin_stages)),
+        (Budget, list("stage_ns", stages, |stage| stage.took.0, stage_times).deltas()),
+        (All, text_field!("text", answer.text)),
     ]
+}
+
+/// The columns of which these are read.
+fn wanted(of: Columns) -> Vec<Column<Attempt>> {
+    let holds = |least: Columns| match least {
+        Columns::Course => true,
+        Columns::Findings => of != Columns::Course,
+        least => of == least || of == Columns::All,
+    };
+    columns().into_iter().filter(|(least, _)| holds(*least)).map(|(_, column)| column).collect()
+}
+
+fn events(a: &Attempt) -> &[Event] {
+    &a.events
+}
+
+fn stages(a: &Attempt) -> &[ServerStage] {
+    &a.answer.stages
+}
+
+/// Events at these offsets, of which nothing else is known yet.
+fn begin_events(a: &mut Attempt, offsets: &[i64]) -> Taken {
+    let at = |offset: &i64| Event {
+        offset: Span(*offset),
+        user_delay_ns: 0,
+        tokens: 0,
+        kind: EventKind::Content,
+        coalesced: false,
+    };
+    a.events.clear();
+    a.events.extend(offsets.iter().map(at));
+    Ok(())
+}
+
+fn event_kinds(a: &mut Attempt, kinds: &[u8]) -> Taken {
+    if let Some(kind) = kinds.iter().find(|kind| EventKind::from_u8(**kind).is_none()) {
+        return Err(format!("event_kind: {kind} is none"));
+    }
+    each_event(|event, kind| event.kind = EventKind::from_u8(kind).unwrap_or(event.kind))(a, kinds)
+}
+
+/// Sets something of each event that there is.
+fn each_event<T: Copy>(set: impl Fn(&mut Event, T) + Part) -> impl Fn(&mut Attempt, &[T]) -> Taken + Part {
+    move |a, values| {
+        if values.len() != a.events.len() {
+            return Err("event lists differ in length".into());
+        }
+        a.events.iter_mut().zip(values).for_each(|(event, value)| set(event, *value));
+        Ok(())
+    }
+}
+
+fn blocks(a: &mut Attempt, blocks: &[u64]) -> Taken {
+    a.prompt_blocks = blocks.to_vec();
+    Ok(())
+}
+
+fn begin_stages(a: &mut Attempt, names: Vec<String>) -> Taken {
+    a.answer.stages.clear();
+    a.answer.stages.extend(names.into_iter().map(|name| ServerStage { name, took: Span::ZERO }));
+    Ok(())
+}
+
+fn stage_times(a: &mut Attempt, times: &[i64]) -> Taken {
+    if times.len() != a.answer.stages.len() {
+        return Err("stage_name and stage_ns differ in length".into());
+    }
+    a.answer.stages.iter_mut().zip(times).for_each(|(stage, took)| stage.took = Span(*took));
+    Ok(())
 }
 
 /// Reads the file at `path`. Columns that are not asked for stay empty.
 pub(crate) fn read(path: &Path, columns: Columns) -> Result<Vec<Attempt>> {
-    read_rows(path, blank, |r| take(r, columns))
+    read_rows(path, blank, &wanted(columns))
 }
 
 /// Reads the same and hands each attempt on: no more than some hundred are held.
 pub(crate) fn each(path: &Path, columns: Columns, each: &mut dyn FnMut(&Attempt)) -> Result<()> {
-    each_batch(path, blank, |r| take(r, columns), |rows| rows.iter().for_each(&mut *each))
+    each_batch(path, blank, &wanted(columns), |rows| rows.iter().for_each(&mut *each))
 }
 
 /// Hands on each attempt due in one of these spans. Rows lie in the order in which attempts ended, which is nearly that of their due times, so that
@@ -183,7 +296,7 @@ pub(crate) fn each_due(path: &Path, spans: &[(At, At)], each: &mut dyn FnMut(Att
     each_group(
         path,
         blank,
-        |r| take(r, Columns::All),
+        &wanted(Columns::All),
         |group| group.between("due_ns").is_none_or(may_hold),
         |rows| rows.into_iter().filter(|row| within(row.due)).for_each(&mut *each),
     )
@@ -206,159 +319,4 @@ pub(crate) fn extent(path: &Path) -> Result<(u64, u64)> {
 
 fn blank() -> Attempt {
     Attempt::new(0, 0, 0, At::ZERO)
-}
-
-/// Which column goes where in an attempt. A row may have held another attempt before: whatever is set is set for every row.
-fn take(r: &mut ColumnReading<'_, Attempt>, columns: Columns) -> Got<()> {
-    course(r)?;
-    if columns == Columns::Course {
-        return Ok(());
-    }
-    findings(r)?;
-    if matches!(columns, Columns::Budget | Columns::All) {
-        stages(r)?;
-    }
-    if matches!(columns, Columns::Figures | Columns::All) {
-        figures(r)?;
-    }
-    if columns == Columns::All {
-        rest(r)?;
-    }
-    Ok(())
-}
-
-/// Which, when and how each ended: [`Columns::Course`].
-fn course(r: &mut ColumnReading<'_, Attempt>) -> Got<()> {
-    r.int("request", |a: &mut Attempt, v| a.request = v)?;
-    r.int("attempt", |a, v| a.attempt = v)?;
-    r.int("level", |a, v| a.level = v)?;
-    r.int("due_ns", |a, v| a.due = At(v))?;
-    r.maybe_int("end_ns", |a, v| a.end = v.map(At))?;
-    r.word("outcome", How::from_name, |a, how| a.outcome.how = how)
-}
-
-/// What findings are computed from besides, and who a request was: [`Columns::Findings`].
-fn findings(r: &mut ColumnReading<'_, Attempt>) -> Got<()> {
-    r.maybe_int("session", |a: &mut Attempt, v| a.session = v)?;
-    r.int("turn", |a, v| a.turn = v)?;
-    r.maybe_int("turns", |a, v| a.turns = v.unwrap_or(0))?;
-    r.int("class", |a, v| a.class = v)?;
-    r.maybe_int("target", |a, v| a.target = v.unwrap_or(0))?;
-    r.maybe_int("sent_ns", |a, v| a.sent = v.map(At))?;
-    r.maybe_int("first_byte_ns", |a, v| a.first_byte = v.map(At))?;
-    r.maybe_int("first_token_ns", |a, v| a.first_token = v.map(At))?;
-    r.maybe_int("first_visible_ns", |a, v| a.first_visible = v.map(At))?;
-    r.maybe_int("last_token_ns", |a, v| a.last_token = v.map(At))?;
-    r.int_list("event_offset_ns", |a, offsets: &[i64]| {
-        a.events.clear();
-        a.events.extend(offsets.iter().map(|offset| event_at(*offset)));
-        Ok(())
-    })?;
-    r.int_list("event_kind", |a, kinds: &[u8]| {
-        if let Some(kind) = kinds.iter().find(|kind| EventKind::from_u8(**kind).is_none()) {
-            return Err(format!("event_kind: {kind} is none"));
-        }
-        each_event(a, kinds, |event, kind| event.kind = EventKind::from_u8(*kind).unwrap_or(event.kind))
-    })?;
-    r.int_list("event_tokens", |a, tokens: &[u16]| each_event(a, tokens, |event, n| event.tokens = *n))?;
-    r.flag_list("event_coalesced", |a, flags| each_event(a, flags, |event, flag| event.coalesced = *flag))?;
-    r.int("asked_prompt_tokens", |a, v| a.asked_prompt = v)?;
-    r.maybe_int("resent_tokens", |a, v| a.resent = v)?;
-    r.int("asked_output_tokens", |a, v| a.asked_output = v)?;
-    r.maybe_int("images", |a, v| a.media.images = v.unwrap_or(0))?;
-    r.maybe_int("image_pixels", |a, v| a.media.pixels = v.unwrap_or(0))?;
-    r.maybe_int("audio_ms", |a, v| a.media.audio_ms = v.unwrap_or(0))?;
-    r.maybe_int("documents", |a, v| a.media.documents = v.unwrap_or(0))?;
-    r.maybe_int("prompt_tokens", |a, v| a.answer.tokens.prompt = v)?;
-    r.maybe_int("output_tokens", |a, v| a.answer.tokens.output = v)?;
-    r.maybe_int("cached_tokens", |a, v| a.answer.tokens.cached = v)?;
-    r.word("tokens_rule", TokensRule::from_name, |a, rule| a.answer.tokens.rule = rule)?;
-    r.maybe_int("connection", |a, v| a.connection = v)?;
-    tcp(r)?;
-    r.flag("kernel_stamps", |a, v| a.kernel_stamps = v)?;
-    r.maybe_int("status", |a, v| a.answer.status = v)?;
-    r.word("outcome_by", By::from_name, |a, by| a.outcome.by = by)?;
-    r.maybe_word("broken", Broken::from_name, |a, broken| a.answer.broken = broken)?;
-    r.maybe_text("error", |a, text| {
-        a.answer.error = text.map(str::to_owned);
-        Ok(())
-    })
-}
-
-/// What a budget may ask of a request besides.
-fn stages(r: &mut ColumnReading<'_, Attempt>) -> Got<()> {
-    r.text_list("stage_name", |a, names| {
-        a.answer.stages.clear();
-        a.answer.stages.extend(names.into_iter().map(|name| ServerStage { name, took: Span::ZERO }));
-        Ok(())
-    })?;
-    r.int_list("stage_ns", |a, times: &[i64]| {
-        if times.len() != a.answer.stages.len() {
-            return Err("stage_name and stage_ns differ in length".into());
-        }
-        for (stage, took) in a.answer.stages.iter_mut().zip(times) {
-            stage.took = Span(*took);
-        }
-        Ok(())
-    })
-}
-
-/// What commands that look at single requests ask besides.
-fn figures(r: &mut ColumnReading<'_, Attempt>) -> Got<()> {
-    r.maybe_int("connected_ns", |a, v| a.connected = v.map(At))?;
-    r.maybe_int("reasoning_tokens", |a, v| a.answer.tokens.reasoning = v)?;
-    r.int("bytes_out", |a, v| a.bytes_out = v)?;
-    r.int("bytes_in", |a, v| a.bytes_in = v)?;
-    r.flag("reused", |a, v| a.reused = v)?;
-    r.maybe_int("tcp_rtt_var_ns", |a, v| a.tcp.rtt_var = v.map(Span))?;
-    r.maybe_text("finish_reason", |a, text| {
-        a.answer.finish_reason = text.map(str::to_owned);
-        Ok(())
-    })?;
-    r.maybe_int("retry_after_ns", |a, v| a.answer.retry_after = v.map(Span))?;
-    r.flag("retryable", |a, v| a.outcome.retryable = v)?;
-    r.maybe_text("replica", |a, text| {
-        a.answer.replica = text.map(str::to_owned);
-        Ok(())
-    })
-}
-
-fn rest(r: &mut ColumnReading<'_, Attempt>) -> Got<()> {
-    r.int_list("event_user_delay_ns", |a, delays: &[u32]| {
-        each_event(a, delays, |event, delay| event.user_delay_ns = *delay)
-    })?;
-    r.int_list("prompt_blocks", |a, blocks: &[u64]| {
-        a.prompt_blocks = blocks.to_vec();
-        Ok(())
-    })?;
-    r.maybe_text("text", |a, text| {
-        a.answer.text = text.map(str::to_owned);
-        Ok(())
-    })
-}
-
-/// A folder written before these columns were has none of them: unknown.
-fn tcp(r: &mut ColumnReading<'_, Attempt>) -> Got<()> {
-    r.maybe_int("tcp_rtt_ns", |a, v| a.tcp.rtt = v.map(Span))?;
-    r.maybe_int("tcp_rtt_min_ns", |a, v| a.tcp.rtt_min = v.map(Span))?;
-    r.maybe_int("tcp_retransmits", |a, v| a.tcp.retransmits = v)?;
-    r.maybe_int("tcp_segments_out", |a, v| a.tcp.segments_out = v)?;
-    r.maybe_int("tcp_segments_in", |a, v| a.tcp.segments_in = v)?;
-    r.maybe_int("tcp_out_of_order", |a, v| a.tcp.out_of_order = v)
-}
-
-fn each_event<T>(
-    a: &mut Attempt,
-    values: &[T],
-    set: impl Fn(&mut Event, &T),
-) -> std::result::Result<(), String> {
-    if values.len() != a.events.len() {
-        return Err("event lists differ in length".into());
-    }
-    a.events.iter_mut().zip(values).for_each(|(event, value)| set(event, value));
-    Ok(())
-}
-
-fn event_at(offset: i64) -> Event {
-    Event { offset: Span(offset), user_delay_ns: 0, tokens: 0, kind: EventKind::Content, coalesced: false }
 }

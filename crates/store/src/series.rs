@@ -8,7 +8,7 @@ use std::path::Path;
 use plimsoll_model::{At, Sample};
 
 use crate::error::Result;
-use crate::table::{ColumnReading, Got, Table, each_batch, int, read_rows, real, text};
+use crate::table::{Column, Table, each_batch, one, read_rows, text};
 
 /// Rows in a row group.
 const GROUP_ROWS: usize = 256 << 10;
@@ -22,14 +22,7 @@ pub(crate) struct SeriesFile {
 impl SeriesFile {
     pub(crate) fn create(path: &Path) -> Result<SeriesFile> {
         let notes = [("plimsoll.schema", plimsoll_model::run::SCHEMA_VERSION.to_string())];
-        let columns = vec![
-            int("at_ns", |s: &Sample| s.at.0).packed(),
-            text("source", |s: &Sample| &s.source),
-            text("name", |s: &Sample| &s.name),
-            text("labels", |s: &Sample| &s.labels),
-            real("value", |s: &Sample| s.value),
-        ];
-        Ok(SeriesFile { table: Table::create(path, "series", &notes, columns)?, rows: Vec::new() })
+        Ok(SeriesFile { table: Table::create(path, "series", &notes, columns())?, rows: Vec::new() })
     }
 
     pub(crate) fn push(&mut self, sample: Sample) -> Result<()> {
@@ -56,14 +49,14 @@ impl SeriesFile {
 
 /// Reads the file at `path`.
 pub(crate) fn read(path: &Path) -> Result<Vec<Sample>> {
-    read_rows(path, blank, take)
+    read_rows(path, blank, &columns())
 }
 
 /// Reads of the same what lies in one of these spans: no more than that and some hundred rows are held.
 pub(crate) fn read_within(path: &Path, spans: &[(At, At)]) -> Result<Vec<Sample>> {
     let within = |sample: &&Sample| spans.iter().any(|(from, to)| (*from..*to).contains(&sample.at));
     let mut kept = Vec::new();
-    each_batch(path, blank, take, |rows| kept.extend(rows.iter().filter(within).cloned()))?;
+    each_batch(path, blank, &columns(), |rows| kept.extend(rows.iter().filter(within).cloned()))?;
     Ok(kept)
 }
 
@@ -72,19 +65,24 @@ fn blank() -> Sample {
     Sample { at: At::ZERO, source: text(), name: text(), labels: text(), value: f64::NAN }
 }
 
-fn take(r: &mut ColumnReading<'_, Sample>) -> Got<()> {
-    r.int("at_ns", |s: &mut Sample, at| s.at = At(at))?;
-    r.text("source", |s, text| {
-        s.source = text.to_owned();
-        Ok(())
-    })?;
-    r.text("name", |s, text| {
-        s.name = text.to_owned();
-        Ok(())
-    })?;
-    r.text("labels", |s, text| {
-        s.labels = text.to_owned();
-        Ok(())
-    })?;
-    r.real("value", |s, value| s.value = value)
+/// The columns, in order.
+fn columns() -> Vec<Column<Sample>> {
+    fn texts(
+        name: &'static str,
+        get: fn(&Sample) -> &str,
+        of: fn(&mut Sample) -> &mut String,
+    ) -> Column<Sample> {
+        text(name, get, move |s, text| {
+            of(s).clear();
+            of(s).push_str(text);
+            Ok(())
+        })
+    }
+    vec![
+        one("at_ns", |s: &Sample| s.at, |s: &mut Sample, at| s.at = at).deltas(),
+        texts("source", |s| &s.source, |s| &mut s.source),
+        texts("name", |s| &s.name, |s| &mut s.name),
+        texts("labels", |s| &s.labels, |s| &mut s.labels),
+        one("value", |s: &Sample| s.value, |s: &mut Sample, value| s.value = value),
+    ]
 }

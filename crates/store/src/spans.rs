@@ -1,4 +1,4 @@
-//! `spans.parquet`: one row per span of a trace. Schema, writing and reading side by side.
+//! `spans.parquet`: one row per span of a trace, from one list of columns for its schema, writing and reading.
 //!
 //! Attributes are three lists side by side: key, kind (0 flag, 1 whole number, 2 number, 3 text; the names are in the footer under
 //! `plimsoll.attribute_kinds`) and the value as text. A JSON text per row was the alternative: JSON has no NaN, does not tell 1 from 1.0
@@ -10,9 +10,7 @@ use std::path::Path;
 use plimsoll_model::{AttributeValue, SpanEvent, SpanKind, TraceSpan};
 
 use crate::error::Result;
-use crate::table::{
-    ColumnReading, Got, Table, each_group, flag, int, int_list, maybe_text, read_rows, real, text, text_list,
-};
+use crate::table::{Column, Table, Taken, each_group, list, maybe_text, one, read_rows, text, texts};
 
 /// A row group ends at so many rows, …
 const GROUP_ROWS: usize = 64 << 10;
@@ -65,7 +63,7 @@ impl Row {
 
 /// `spans.parquet` being written.
 pub(crate) struct SpansFile {
-    table: Table<Row>,
+    table: Table<Row, TraceSpan>,
     rows: Vec<Row>,
     bytes: usize,
 }
@@ -77,7 +75,7 @@ impl SpansFile {
             ("plimsoll.attribute_kinds", "flag,int,real,text".to_owned()),
             ("plimsoll.span_kinds", "unspecified,internal,server,client,producer,consumer".to_owned()),
         ];
-        let table = Table::create(path, "spans", &notes, writers())?;
+        let table = Table::create(path, "spans", &notes, columns())?;
         Ok(SpansFile { table, rows: Vec::new(), bytes: 0 })
     }
 
@@ -106,101 +104,136 @@ impl SpansFile {
     }
 }
 
-/// The columns, in order.
-fn writers() -> Vec<crate::table::Column<Row>> {
+/// Reads the file at `path`.
+pub(crate) fn read(path: &Path) -> Result<Vec<TraceSpan>> {
+    read_rows(path, TraceSpan::blank, &columns())
+}
+
+/// Reads the file at `path` and hands each span on.
+pub(crate) fn each(path: &Path, each: &mut dyn FnMut(TraceSpan)) -> Result<()> {
+    each_group(path, TraceSpan::blank, &columns(), |_| true, |rows| rows.into_iter().for_each(&mut *each))
+}
+
+/// The columns, in order. The kinds of attributes come between their keys and values and wait as integers: the values then say what they are of.
+fn columns() -> Vec<Column<Row, TraceSpan>> {
     fn cells(row: &Row) -> &[Cell] {
         &row.attributes
     }
     fn events(row: &Row) -> &[SpanEvent] {
         &row.span.events
     }
+    type S = TraceSpan;
     vec![
-        text("trace_id", |row: &Row| &row.trace),
-        text("span_id", |row: &Row| &row.id),
-        maybe_text("parent_span_id", |row: &Row| row.parent.as_deref()),
-        text("name", |row: &Row| &row.span.name),
-        maybe_text("service", |row: &Row| row.span.service.as_deref()),
-        int("kind", |row: &Row| row.span.kind as u8),
-        int("start_unix_ns", |row: &Row| row.span.start_ns).packed(),
-        int("end_unix_ns", |row: &Row| row.span.end_ns).packed(),
-        flag("failed", |row: &Row| row.span.failed),
-        real("weight", |row: &Row| row.span.weight),
-        text_list("attribute_key", cells, |cell| &cell.key),
-        int_list("attribute_kind", cells, |cell| cell.kind),
-        text_list("attribute_value", cells, |cell| &cell.value),
-        int_list("event_unix_ns", events, |event| event.at_ns).packed(),
-        text_list("event_name", events, |event| &event.name),
+        text(
+            "trace_id",
+            |row: &Row| &row.trace,
+            |s: &mut S, text| hex("trace_id", text, 16, |id| s.trace = id),
+        ),
+        text(
+            "span_id",
+            |row: &Row| &row.id,
+            |s: &mut S, text| hex("span_id", text, 8, |id| s.id = id as u64),
+        ),
+        maybe_text(
+            "parent_span_id",
+            |row: &Row| row.parent.as_deref(),
+            |s: &mut S, text| {
+                text.map_or(Ok(()), |text| hex("parent_span_id", text, 8, |id| s.parent = Some(id as u64)))
+            },
+        ),
+        text(
+            "name",
+            |row: &Row| &row.span.name,
+            |s: &mut S, text| {
+                s.name = text.to_owned();
+                Ok(())
+            },
+        ),
+        maybe_text(
+            "service",
+            |row: &Row| row.span.service.as_deref(),
+            |s: &mut S, text| {
+                s.service = text.map(str::to_owned);
+                Ok(())
+            },
+        ),
+        one("kind", |row: &Row| row.span.kind as u8, |s: &mut S, kind| s.kind = SpanKind::from_u8(kind)),
+        one("start_unix_ns", |row: &Row| row.span.start_ns, |s: &mut S, at| s.start_ns = at).deltas(),
+        one("end_unix_ns", |row: &Row| row.span.end_ns, |s: &mut S, at| s.end_ns = at).deltas(),
+        one("failed", |row: &Row| row.span.failed, |s: &mut S, failed| s.failed = failed),
+        one("weight", |row: &Row| row.span.weight, |s: &mut S, weight| s.weight = weight),
+        texts(
+            "attribute_key",
+            cells,
+            |cell| &cell.key,
+            |s: &mut S, keys| {
+                s.attributes = keys.into_iter().map(|key| (key, AttributeValue::Flag(false))).collect();
+                Ok(())
+            },
+        ),
+        list(
+            "attribute_kind",
+            cells,
+            |cell| cell.kind,
+            |s: &mut S, kinds| {
+                let kinds = kinds.iter().map(|kind| AttributeValue::Int(i64::from(*kind)));
+                set_each(&mut s.attributes, kinds, "attribute", |(_, value), kind| {
+                    *value = kind;
+                    Ok(())
+                })
+            },
+        ),
+        texts(
+            "attribute_value",
+            cells,
+            |cell| &cell.value,
+            |s: &mut S, values| {
+                set_each(&mut s.attributes, values.into_iter(), "attribute", |(_, held), text| {
+                    *held = value(held, text)?;
+                    Ok(())
+                })
+            },
+        ),
+        list(
+            "event_unix_ns",
+            events,
+            |event| event.at_ns,
+            |s: &mut S, times| {
+                s.events =
+                    times.iter().map(|at_ns| SpanEvent { at_ns: *at_ns, name: String::new() }).collect();
+                Ok(())
+            },
+        )
+        .deltas(),
+        texts(
+            "event_name",
+            events,
+            |event| &event.name,
+            |s: &mut S, names| {
+                set_each(&mut s.events, names.into_iter(), "event", |event, name| {
+                    event.name = name;
+                    Ok(())
+                })
+            },
+        ),
     ]
 }
 
-/// Reads the file at `path`.
-pub(crate) fn read(path: &Path) -> Result<Vec<TraceSpan>> {
-    read_rows(path, TraceSpan::blank, columns)
-}
-
-/// Reads the file at `path` and hands each span on.
-pub(crate) fn each(path: &Path, each: &mut dyn FnMut(TraceSpan)) -> Result<()> {
-    each_group(path, TraceSpan::blank, columns, |_| true, |rows| rows.into_iter().for_each(&mut *each))
-}
-
-/// Which column goes where in a span.
-fn columns(r: &mut ColumnReading<'_, TraceSpan>) -> Got<()> {
-    r.text("trace_id", |s: &mut TraceSpan, text| hex("trace_id", text, 16, |id| s.trace = id))?;
-    r.text("span_id", |s, text| hex("span_id", text, 8, |id| s.id = id as u64))?;
-    r.maybe_text("parent_span_id", |s, text| {
-        text.map_or(Ok(()), |text| hex("parent_span_id", text, 8, |id| s.parent = Some(id as u64)))
-    })?;
-    r.text("name", |s, text| {
-        s.name = text.to_owned();
-        Ok(())
-    })?;
-    r.maybe_text("service", |s, text| {
-        s.service = text.map(str::to_owned);
-        Ok(())
-    })?;
-    r.int("kind", |s, kind: u8| s.kind = SpanKind::from_u8(kind))?;
-    r.int("start_unix_ns", |s, at| s.start_ns = at)?;
-    r.int("end_unix_ns", |s, at| s.end_ns = at)?;
-    r.flag("failed", |s, failed| s.failed = failed)?;
-    r.real("weight", |s, weight| s.weight = weight)?;
-    // The kinds come between the keys and the values and wait as flags: the values then say what they are of.
-    r.text_list("attribute_key", |s, keys| {
-        s.attributes = keys.into_iter().map(|key| (key, AttributeValue::Flag(false))).collect();
-        Ok(())
-    })?;
-    r.int_list("attribute_kind", |s, kinds: &[u8]| {
-        if kinds.len() != s.attributes.len() {
-            return Err("attribute lists differ in length".into());
-        }
-        for ((_, value), kind) in s.attributes.iter_mut().zip(kinds) {
-            *value = AttributeValue::Int(i64::from(*kind));
-        }
-        Ok(())
-    })?;
-    r.text_list("attribute_value", |s, values| {
-        if values.len() != s.attributes.len() {
-            return Err("attribute lists differ in length".into());
-        }
-        s.attributes.iter_mut().zip(values).try_for_each(|((_, held), text)| {
-            *held = value(held, text)?;
-            Ok(())
-        })
-    })?;
-    r.int_list("event_unix_ns", |s, times: &[i64]| {
-        s.events = times.iter().map(|at_ns| SpanEvent { at_ns: *at_ns, name: String::new() }).collect();
-        Ok(())
-    })?;
-    r.text_list("event_name", |s, names| {
-        if names.len() != s.events.len() {
-            return Err("event lists differ in length".into());
-        }
-        s.events.iter_mut().zip(names).for_each(|(event, name)| event.name = name);
-        Ok(())
-    })
+/// Sets something of each item of a list that was begun.
+fn set_each<E, T>(
+    items: &mut [E],
+    values: impl ExactSizeIterator<Item = T>,
+    what: &str,
+    set: impl Fn(&mut E, T) -> Taken,
+) -> Taken {
+    if values.len() != items.len() {
+        return Err(format!("{what} lists differ in length"));
+    }
+    items.iter_mut().zip(values).try_for_each(|(item, value)| set(item, value))
 }
 
 /// An id of this many bytes at most.
-fn hex(column: &str, text: &str, bytes: usize, set: impl FnOnce(u128)) -> std::result::Result<(), String> {
+fn hex(column: &str, text: &str, bytes: usize, set: impl FnOnce(u128)) -> Taken {
     match u128::from_str_radix(text, 16) {
         Ok(id) if text.len() <= 2 * bytes => {
             set(id);

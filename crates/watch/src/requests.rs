@@ -3,7 +3,7 @@
 //! Each request is over a ceiling or it is not, by the columns that a gate reads; nothing lies inside a bucket. What failed, and what was shed, is
 //! over every ceiling, so that turning requests away betters no figure; sheds are counted apart besides.
 
-use plimsoll_judge::budget::{Budget, BudgetFile, Scope};
+use plimsoll_judge::budget::{Budget, BudgetFile, Limit};
 use plimsoll_measure::budget::BudgetMetric;
 use plimsoll_measure::columns::{ABSENT, Columns, Fate, UNKNOWN};
 use plimsoll_model::{At, Attempt, How};
@@ -23,10 +23,7 @@ pub fn source(file: &BudgetFile, budget: &Budget) -> RowSource {
     if budget.under.is_some() {
         return RowSource::Nothing("it holds under a burst, and nothing says when there is one");
     }
-    let metric = match budget.scope.unwrap_or(file.scope) {
-        Scope::User => budget.metric,
-        Scope::Engine => budget.metric.after_send(),
-    };
+    let metric = Limit::of(file, budget).metric;
     match (metric, budget.max.as_ref(), budget.p) {
         (Ttft | TtftAfterSend | Ttfb | Ttfot | E2e | E2eAfterSend | Tpot | Ntpot, Some(max), Some(_)) => {
             RowSource::Values { metric, limit_s: max.value }

@@ -22,7 +22,7 @@ use serde_json::json;
 use super::run::ceiling_flags;
 use crate::exit::{Exit, Stop};
 use crate::flags::{ColdStartArgs, Format};
-use crate::measure::{Begin, LevelStep, Measure, random};
+use crate::measure::{Begin, LevelStep, Measure, random, stop_limits};
 use crate::out;
 use crate::resolve::Draft;
 
@@ -79,17 +79,8 @@ fn measure(args: &ColdStartArgs) -> Result<Exit, Stop> {
     ];
     more.extend(ceiling_flags(&args.client, &args.ceilings));
     let mut measure = Measure::begin(Begin {
-        kind: KIND,
-        scenario,
-        sweep: None,
-        client: &args.client,
-        ceilings: &args.ceilings,
-        output: &args.output,
-        reproduce: None,
         more,
-        world: None,
-        repeats: None,
-        shard: None,
+        ..Begin::new(KIND, scenario, &args.client, stop_limits(&args.ceilings)?, &args.output)
     })?;
     measure.screen.say(&format!(
         "{}, then {} of nothing and {}, {}; {} in all",

@@ -8,10 +8,11 @@ use serde_json::json;
 
 use super::merge;
 use crate::exit::{Exit, Stop};
-use crate::flags::{CeilingArgs, ClientArgs, Format, OutputArgs};
+use crate::flags::{ClientArgs, Format, OutputArgs};
 use crate::measure::{Begin, Followed, Measure};
 use crate::out;
 use crate::shard::{Asked, Upload, of_shard};
+use plimsoll_client::StopLimits;
 use plimsoll_report::figure::counted;
 use plimsoll_workload::Scenario;
 
@@ -31,31 +32,20 @@ pub struct Follower<'a> {
     /// How the client is run.
     pub client: &'a ClientArgs,
     /// Where it stops by itself.
-    pub ceilings: &'a CeilingArgs,
+    pub limits: StopLimits,
     /// Where its run goes.
     pub output: &'a OutputArgs,
 }
 
 /// Measures what it is told, to the end.
 pub fn run(follower: Follower<'_>) -> Result<Exit, Stop> {
-    let Follower { kind, scenario, asked, rendezvous, client, ceilings, output } = follower;
+    let Follower { kind, scenario, asked, rendezvous, client, limits, output } = follower;
     let shard = asked.shard;
     let place = output.out.as_deref().or(rendezvous).map(|place| place.display().to_string());
     let format = output.format;
     let (output, put) = of_shard(output, rendezvous, merge::folder(shard))?;
-    let measure = Measure::begin(Begin {
-        kind,
-        scenario,
-        sweep: None,
-        client,
-        ceilings,
-        output: &output,
-        reproduce: None,
-        more: Vec::new(),
-        world: None,
-        repeats: None,
-        shard: Some(asked),
-    })?;
+    let measure =
+        Measure::begin(Begin { shard: Some(asked), ..Begin::new(kind, scenario, client, limits, &output) })?;
     let upload = put.map(|put| put.start(&measure.folder())).transpose()?;
     let Followed { closed, levels, stopped } = measure.follow()?;
     upload.map(Upload::finish).transpose()?;

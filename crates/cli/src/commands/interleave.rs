@@ -26,7 +26,7 @@ use super::compare;
 use super::run::{ceiling_flags, rate, window};
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, InterleaveArgs, OutputArgs, TargetArgs};
-use crate::measure::{Begin, Closed, LevelStep, Measure, folder, look, max_rate, random};
+use crate::measure::{Begin, Closed, LevelStep, Measure, folder, look, max_rate, random, stop_limits};
 use crate::out;
 use crate::resolve::{self, Draft};
 
@@ -109,18 +109,10 @@ impl Plan {
     fn begin(&self, args: &InterleaveArgs, home: &Path) -> Result<[Measure; 2], Stop> {
         let output = |arm: &str| OutputArgs { out: Some(home.join(arm)), ..args.output.clone() };
         let (of_a, of_b) = (output("a"), output("b"));
+        let limits = stop_limits(&args.ceilings)?;
         let begin = |scenario: &Scenario, output| Begin {
-            kind: "run",
-            scenario: scenario.clone(),
-            sweep: None,
-            client: &args.client,
-            ceilings: &args.ceilings,
-            output,
             reproduce: Some(self.command.clone()),
-            more: Vec::new(),
-            world: None,
-            repeats: None,
-            shard: None,
+            ..Begin::new("run", scenario.clone(), &args.client, limits, output)
         };
         let mut a = Measure::begin(begin(&self.scenarios[0], &of_a))?;
         a.screen.say(&self.announced(args.alternations));
@@ -251,7 +243,7 @@ fn scenario(
 
 /// The load of every block.
 fn load(scenario: &Scenario, args: &InterleaveArgs) -> Result<Load, Stop> {
-    let most = max_rate(&args.ceilings)?;
+    let most = max_rate(args.ceilings.max_rate.as_deref())?;
     match &scenario.load {
         LoadSpec::Open { .. } => {
             let rate_per_s = rate(scenario)?.unwrap_or_default();

@@ -12,6 +12,7 @@ use plimsoll_workload::Scenario;
 use super::{follow, run, sweep};
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, K8sArgs, SearchArgs};
+use crate::measure::stop_limits;
 use crate::out;
 use crate::place::{BucketUrl, Cloud};
 
@@ -75,7 +76,7 @@ fn scenario(args: &K8sArgs) -> Result<Scenario, Stop> {
     if args.sweep {
         sweep::own_arrivals_only(&mut scenario, wanted.output.quiet)?;
         // Said here, so that no Job is made of a search that its pods refuse.
-        sweep::plan(scenario.clone(), &args.search, &wanted.ceilings)?;
+        sweep::plan(scenario.clone(), &args.search, stop_limits(&wanted.ceilings)?, &wanted.ceilings.price)?;
     } else {
         run::rate(&scenario)?;
         run::only_open(wanted, &scenario)?;

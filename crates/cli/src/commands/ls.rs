@@ -9,6 +9,7 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{Format, LsArgs};
 use crate::named::{self, NamedRun};
 use crate::out;
+use crate::resolve;
 
 /// Lists them.
 pub fn run(args: &LsArgs) -> Result<Exit, Stop> {
@@ -74,9 +75,7 @@ fn load(manifest: &Manifest) -> String {
 fn target(manifest: &Manifest) -> String {
     let model = manifest.target.facts.get("model").and_then(Option::as_deref);
     let url = manifest.target.url.as_str();
-    let bare = ["https://", "http://", "grpcs://", "grpc://", "simulated:"]
-        .iter()
-        .find_map(|head| url.strip_prefix(head));
+    let bare = resolve::SCHEMES.iter().chain(&["simulated:"]).find_map(|head| url.strip_prefix(head));
     model.unwrap_or(bare.unwrap_or(url)).to_owned()
 }
 

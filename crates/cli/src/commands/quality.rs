@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use plimsoll_client::{Client, ClientConfig, Clock, Control, LevelPlan, LevelTraffic, Memory, Sink};
 use plimsoll_judge::quality::{AskedTarget, Quality, Rounds, ScoreVerdict, TargetAnswers, judge};
-use plimsoll_model::{Attempt, Load, RateCourse};
+use plimsoll_model::{Attempt, Load};
 use plimsoll_report::{figure, quality as words};
 use plimsoll_workload::scenario::LONGEST;
 use plimsoll_workload::{Prompts, Scenario, Schedule};
@@ -171,23 +171,11 @@ impl Arm {
         let wrong = |e: plimsoll_workload::SpecError| Stop::usage(e.to_string());
         let sequence = Schedule::sequence(&self.scenario, 0).map_err(wrong)?.bounded(Some(items as u64));
         let concurrency = args.concurrency.min(u32::try_from(items).unwrap_or(u32::MAX));
+        let requests = LevelTraffic::Closed { sequence, concurrency };
+        let (load, prompts) = (Load::Closed { concurrency }, Arc::clone(&self.prompts));
         let plan = LevelPlan {
-            id: 0,
-            traffic: "steady".into(),
             purpose: "quality".into(),
-            load: Load::Closed { concurrency },
-            rate_course: RateCourse::Even,
-            requests: LevelTraffic::Closed { sequence, concurrency },
-            window: LONGEST,
-            plays_sessions_out: false,
-            client: self.scenario.client.clone(),
-            prompts: Arc::clone(&self.prompts),
-            seed: self.scenario.seed,
-            warm: None,
-            max_rate_per_s: None,
-            shard: None,
-            class_models: Vec::new(),
-            class_queues: Vec::new(),
+            ..LevelPlan::new(&self.scenario, load, requests, LONGEST, prompts)
         };
         let memory = Arc::new(Memory::default());
         let sink: Arc<dyn Sink> = memory.clone();

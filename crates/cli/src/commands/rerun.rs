@@ -8,6 +8,7 @@
 use std::path::Path;
 
 use crate::result;
+use plimsoll_client::StopLimits;
 use plimsoll_measure::findings::Findings;
 use plimsoll_model::{Carries, Level, Load, Manifest, Repeats, RunState, Span};
 use plimsoll_report::figure;
@@ -19,7 +20,7 @@ use super::report;
 use crate::again::Recorded;
 use crate::baseline;
 use crate::exit::{Exit, Stop};
-use crate::flags::{CeilingArgs, ClientArgs, RerunArgs, TargetArgs, WorldArgs};
+use crate::flags::{ClientArgs, RerunArgs, TargetArgs, WorldArgs};
 use crate::measure::{Begin, Closed, Measure, Simulate};
 use crate::resolve::{self, Draft};
 use crate::{out, rows, simulation, traffic};
@@ -202,28 +203,22 @@ fn measure(
         let whole: i64 = manifest.levels.iter().map(|level| level.window().0).sum();
         simulation::fits(&simulate.world, &scenario, Span(whole))?;
     }
-    let max_rate = search.as_ref().and_then(|sweep| sweep.max_rate).map(|rate| format!("{rate}/s"));
-    let ceilings = CeilingArgs { max_rate, max_errors: args.max_errors, ..CeilingArgs::default() };
+    let max_rate_per_s = search.as_ref().and_then(|sweep| sweep.max_rate);
+    let limits = StopLimits { max_rate_per_s, max_errors: args.max_errors, max_requests: None };
     let client = ClientArgs { workers: args.workers, ..ClientArgs::default() };
     let model = manifest.target.facts.get("model").cloned().flatten();
     let mut measure = Measure::begin(Begin {
-        kind: "rerun",
-        scenario,
         sweep: (!recorded.traffic.is_empty())
             .then(|| (search, recorded.traffic.clone().into_iter().collect())),
-        client: &client,
-        ceilings: &ceilings,
-        output: &args.output,
         reproduce: Some(command(args)),
-        more: Vec::new(),
         world,
-        shard: None,
         repeats: Some(Repeats {
             id: manifest.id.clone(),
             url: manifest.target.url.clone(),
             model,
             folder: args.run.clone(),
         }),
+        ..Begin::new("rerun", scenario, &client, limits, &args.output)
     })?;
     measure.screen.say(announcement);
     for level in &manifest.levels {

@@ -15,7 +15,7 @@ use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, Schedule, Size, Trace, 
 use super::{merge, smoke};
 use crate::exit::{Exit, Stop};
 use crate::flags::{CeilingArgs, ClientArgs, RunArgs};
-use crate::measure::{Begin, LevelStep, Measure, max_rate, random};
+use crate::measure::{Begin, LevelStep, Measure, random, stop_limits};
 use crate::out;
 use crate::resolve::{self, Draft};
 use crate::shard::{Asked, Upload, of_shard};
@@ -54,8 +54,9 @@ fn load(args: &RunArgs) -> Result<Exit, Stop> {
         }
         None => (args.output.clone(), None),
     };
-    let cost = resolve::cost(&args.ceilings, &scenario)?;
-    match (rate, max_rate(&args.ceilings)?) {
+    let cost = resolve::cost(&args.ceilings.price, &scenario)?;
+    let limits = stop_limits(&args.ceilings)?;
+    match (rate, limits.max_rate_per_s) {
         (Some(rate), Some(most)) if rate > most => {
             let (rate, most) = (figure::per_second(rate), figure::per_second(most));
             return Err(Stop::usage(format!("the rate {rate} is over --max-rate {most}")));
@@ -66,23 +67,15 @@ fn load(args: &RunArgs) -> Result<Exit, Stop> {
         _ => {}
     }
     let mut measure = Measure::begin(Begin {
-        kind: "run",
-        scenario,
-        sweep: None,
-        client: &args.client,
-        ceilings: &args.ceilings,
-        output: &output,
-        reproduce: None,
         more: ceiling_flags(&args.client, &args.ceilings)
             .into_iter()
             .chain(until.iter().map(|until| ("until", until.to_string())))
             .collect(),
-        world: None,
-        repeats: None,
         shard,
+        ..Begin::new("run", scenario, &args.client, limits, &output)
     })?;
     let upload = put.map(|put| put.start(&measure.folder())).transpose()?;
-    let most = args.ceilings.max_requests;
+    let most = limits.max_requests;
     until.iter().for_each(|until| measure.until(until.clone()));
     announce(&mut measure, rate, window, most, cost.as_ref());
     run_load(&mut measure, rate, window, most, args.client.max_in_flight)?;

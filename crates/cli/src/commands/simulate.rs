@@ -10,7 +10,7 @@ use plimsoll_workload::{LoadSpec, parse_span};
 use super::{run, sweep};
 use crate::exit::{Exit, Stop};
 use crate::flags::SimulateArgs;
-use crate::measure::{Begin, Measure, Simulate};
+use crate::measure::{Begin, Measure, Simulate, stop_limits};
 use crate::resolve;
 use crate::{out, simulation};
 
@@ -35,37 +35,31 @@ pub fn run(args: &SimulateArgs) -> Result<Exit, Stop> {
     let mut scenario = draft.finish(0)?;
     scenario.target.model.get_or_insert_with(|| asked.world.engine.name.clone());
     let simulate = Simulate { world: asked.world, events: args.events };
+    let limits = stop_limits(&args.ceilings)?;
     if args.sweep {
         let time = parse_span(&args.search.time).map_err(|e| Stop::usage(format!("--time: {e}")))?;
         simulation::fits(&simulate.world, &scenario, time)?;
         scenario.load = LoadSpec::default();
-        let mut plan = sweep::plan(scenario, &args.search, &args.ceilings)?;
+        let mut plan = sweep::plan(scenario, &args.search, limits, &args.ceilings.price)?;
         plan.more.insert(0, ("sweep", String::new()));
         plan.more.extend(run::ceiling_flags(&args.client, &args.ceilings));
         plan.reproduce = Some(resolve::repeat(&asked.head, &plan.scenario, &plan.more));
         plan.world = Some(simulate);
-        let done = sweep::measure("simulate", plan, &args.client, &args.ceilings, &args.output)?;
+        let done = sweep::measure("simulate", plan, &args.client, &args.output)?;
         return sweep::finish(done, args.output.format);
     }
     let rate = run::rate(&scenario)?;
     let window = run::window(&mut scenario, window_is_said)?;
     let end = simulation::end(&scenario.load, window, scenario.client.drain);
     simulation::fits(&simulate.world, &scenario, end)?;
-    let cost = resolve::cost(&args.ceilings, &scenario)?;
+    let cost = resolve::cost(&args.ceilings.price, &scenario)?;
     let more = run::ceiling_flags(&args.client, &args.ceilings);
     let reproduce = resolve::repeat(&asked.head, &scenario, &more);
     let mut measure = Measure::begin(Begin {
-        kind: "simulate",
-        scenario,
-        sweep: None,
-        client: &args.client,
-        ceilings: &args.ceilings,
-        output: &args.output,
         reproduce: Some(reproduce),
         more,
         world: Some(simulate),
-        repeats: None,
-        shard: None,
+        ..Begin::new("simulate", scenario, &args.client, limits, &args.output)
     })?;
     run::run_load(&mut measure, rate, window, args.ceilings.max_requests, args.client.max_in_flight)?;
     let stopped = measure.stopped();

@@ -3,6 +3,7 @@
 use crate::result;
 use std::path::{Path, PathBuf};
 
+use plimsoll_client::StopLimits;
 use plimsoll_judge::cost::{Bill, Rate};
 use plimsoll_measure::findings::Findings;
 use plimsoll_measure::sweep::{CAPACITIES, Preview, PreviewAt, RequestPrice, SweepLevel, SweepNext};
@@ -16,9 +17,9 @@ use super::follow::{self, Follower, WHOLE};
 use super::report;
 use super::run::{ceiling_flags, mean_lengths};
 use crate::exit::{Exit, Stop};
-use crate::flags::{CeilingArgs, ClientArgs, Format, OutputArgs, SearchArgs, SweepArgs};
+use crate::flags::{ClientArgs, Format, OutputArgs, PriceArgs, SearchArgs, SweepArgs};
 use crate::measure::{
-    Begin, Closed, LevelRows, LevelStep, Measure, MeasuredLevel, Simulate, max_rate, random,
+    Begin, Closed, LevelRows, LevelStep, Measure, MeasuredLevel, Simulate, random, stop_limits,
 };
 use crate::resolve::{self, Draft};
 use crate::shard::{Asked, Put, Upload, of_shard};
@@ -56,12 +57,12 @@ pub fn run(args: &SweepArgs) -> Result<Exit, Stop> {
     let shard = Asked::of(&args.shard, draft.has("nonce"), "sweep")?;
     let mut scenario = draft.finish(random())?;
     own_arrivals_only(&mut scenario, args.output.quiet)?;
+    let limits = stop_limits(&args.ceilings)?;
     let rendezvous = args.shard.rendezvous.as_deref();
     let (shard, output, put) = match shard {
         Some(asked) if asked.shard.index > 0 && !args.dry_run => {
-            let (client, ceilings, output) = (&args.client, &args.ceilings, &args.output);
-            let kind = "sweep";
-            return follow::run(Follower { kind, scenario, asked, rendezvous, client, ceilings, output });
+            let (kind, client, output) = ("sweep", &args.client, &args.output);
+            return follow::run(Follower { kind, scenario, asked, rendezvous, client, limits, output });
         }
         Some(asked) if !args.dry_run => {
             let (output, put) = of_shard(&args.output, rendezvous, WHOLE.into())?;
@@ -69,7 +70,7 @@ pub fn run(args: &SweepArgs) -> Result<Exit, Stop> {
         }
         _ => (None, args.output.clone(), None),
     };
-    let mut plan = Plan { shard, put, ..plan(scenario, &args.search, &args.ceilings)? };
+    let mut plan = Plan { shard, put, ..plan(scenario, &args.search, limits, &args.ceilings.price)? };
     plan.more.extend(ceiling_flags(&args.client, &args.ceilings));
     if args.dry_run {
         let preview = preview(&plan);
@@ -79,7 +80,7 @@ pub fn run(args: &SweepArgs) -> Result<Exit, Stop> {
         }
         return Ok(Exit::Done);
     }
-    let done = measure("sweep", plan, &args.client, &args.ceilings, &output)?;
+    let done = measure("sweep", plan, &args.client, &output)?;
     finish(done, args.output.format)
 }
 
@@ -124,7 +125,12 @@ pub fn finish(done: SweepDone, format: Format) -> Result<Exit, Stop> {
 }
 
 /// The search as flags ask for it.
-pub fn plan(scenario: Scenario, search: &SearchArgs, ceilings: &CeilingArgs) -> Result<Plan, Stop> {
+pub fn plan(
+    scenario: Scenario,
+    search: &SearchArgs,
+    limits: StopLimits,
+    price: &PriceArgs,
+) -> Result<Plan, Stop> {
     let span = |flag: &str, text: &str| parse_span(text).map_err(|e| Stop::usage(format!("--{flag}: {e}")));
     let mut traffic = Vec::new();
     for text in &search.traffic {
@@ -134,16 +140,16 @@ pub fn plan(scenario: Scenario, search: &SearchArgs, ceilings: &CeilingArgs) -> 
         traffic.push((name, arrivals));
     }
     let more = search_flags(search);
-    let cost = resolve::cost(ceilings, &scenario)?;
+    let cost = resolve::cost(price, &scenario)?;
     let spec = SweepSpec {
         traffic: traffic.iter().map(|(name, _)| name.clone()).collect(),
         time: span("time", &search.time)?,
         hold: search.hold.as_deref().map(|text| span("hold", text)).transpose()?.unwrap_or_default(),
         knee_factor: search.knee_factor,
         budget: Some(resolve::budget_for(&scenario, &search.slo)?),
-        max_rate: max_rate(ceilings)?,
-        max_requests: ceilings.max_requests,
-        max_errors: ceilings.max_errors,
+        max_rate: limits.max_rate_per_s,
+        max_requests: limits.max_requests,
+        max_errors: limits.max_errors,
         seed: scenario.seed,
         ..SweepSpec::default()
     };
@@ -165,25 +171,21 @@ pub fn measure(
     kind: &'static str,
     plan: Plan,
     client: &ClientArgs,
-    ceilings: &CeilingArgs,
     output: &OutputArgs,
 ) -> Result<SweepDone, Stop> {
     let mut sweep = Sweep::new(plan.spec.clone()).map_err(|e| Stop::usage(e.to_string()))?;
     let spelt = spell(&plan, &preview(&plan));
     let Plan { scenario, spec, traffic, more, cost, reproduce, world, shard, put } = plan;
+    let SweepSpec { max_rate: max_rate_per_s, max_requests, max_errors, .. } = spec;
+    let limits = StopLimits { max_rate_per_s, max_requests, max_errors };
     Screen::new(output.quiet).say(&spelt);
     let mut measure = Measure::begin(Begin {
-        kind,
-        scenario,
         sweep: Some((Some(spec), traffic.clone())),
-        client,
-        ceilings,
-        output,
         reproduce,
         more,
         world,
-        repeats: None,
         shard,
+        ..Begin::new(kind, scenario, client, limits, output)
     })?;
     let upload = put.map(|put| put.start(&measure.folder())).transpose()?;
     while let SweepNext::Run(experiment) = sweep.next() {

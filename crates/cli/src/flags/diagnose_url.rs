@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{ClientArgs, PriceArgs, TargetArgs, WorkloadArgs};
+use super::{ClientArgs, TargetArgs, WorkloadArgs};
 
 /// What an active diagnosis may do. With a run folder none of it has a meaning.
 #[derive(Args, Debug, Clone, Default)]
@@ -79,16 +79,4 @@ pub struct DiagnoseArgs {
     /// Where results go.
     #[command(flatten)]
     pub output: super::OutputArgs,
-}
-
-impl DiagnoseUrlArgs {
-    /// Its ceilings, as every measurement has them.
-    pub fn ceilings(&self) -> super::CeilingArgs {
-        super::CeilingArgs {
-            max_rate: self.max_rate.clone(),
-            max_requests: None,
-            max_errors: None,
-            price: PriceArgs::default(),
-        }
-    }
 }

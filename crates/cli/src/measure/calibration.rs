@@ -4,16 +4,16 @@
 //! ends the command before the load: a model that it does not serve is a wrong flag, anything else is a target that fails. `--force`
 //! sends the load all the same.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use plimsoll_client::{Client, Control, LevelPlan, LevelTraffic, Memory, Sink};
-use plimsoll_model::{Attempt, Carries, How, Load, Protocol, RateCourse, Span};
+use plimsoll_client::{Client, Clock, Control, LevelPlan, LevelTraffic, Memory, Sink};
+use plimsoll_model::{Attempt, Carries, How, Load, Protocol, Span};
 use plimsoll_workload::{Arrival, ArrivalSpec, Documents, Prompts, Scenario, Schedule, Size};
 
 use super::refusal;
 use crate::exit::Stop;
 use crate::screen::Screen;
+use crate::shard::{Agreed, Asked, Facts};
 
 /// Words of the calibration's two prompts.
 const CALIBRATION_WORDS: [u32; 2] = [64, 512];
@@ -48,15 +48,42 @@ enum Which {
 }
 
 impl<S: Fn(&Scenario) -> Result<Client, Stop>> BeforeLoad<'_, S> {
+    /// What prompts need of the target: as a run beside found it, or asked, by one shard for all; a load that is sent again is sent as it was.
+    pub fn prepare(
+        &self,
+        (beside, again, shard): (Option<&Scenario>, bool, Option<&Asked>),
+        (scenario, facts): (&mut Scenario, Facts),
+        (clock, control, screen): (Clock, &Control, &mut Screen),
+    ) -> Result<(Facts, Option<Agreed>), Stop> {
+        if let Some(known) = beside {
+            scenario.prompts.words_per_token = known.prompts.words_per_token;
+            scenario.prompts.template_tokens = known.prompts.template_tokens;
+            scenario.target.ignore_eos &= known.target.ignore_eos;
+        }
+        if beside.is_some() || again {
+            self.check(scenario)?;
+            return Ok((facts, None));
+        }
+        let ask =
+            |scenario: &mut Scenario, facts, screen: &mut Screen| self.calibrate(scenario, facts, screen);
+        match shard {
+            None => Ok((ask(scenario, facts, screen)?, None)),
+            Some(asked) => {
+                let (facts, all) = asked.agree(scenario, facts, (clock, control, screen), ask)?;
+                Ok((facts, Some(all)))
+            }
+        }
+    }
+
     /// Finds how many tokens the server's tokeniser makes of a word and what its chat template adds, so that prompts have the length asked
     /// for: prompts of two lengths and their `usage` give a line. Left alone where the scenario says it, where prompts are the user's own,
     /// and where the server reports no usage.
-    pub fn calibrate(
+    fn calibrate(
         &self,
         scenario: &mut Scenario,
-        mut facts: BTreeMap<String, Option<String>>,
+        mut facts: Facts,
         screen: &mut Screen,
-    ) -> Result<BTreeMap<String, Option<String>>, Stop> {
+    ) -> Result<Facts, Stop> {
         if !is_to_be_calibrated(scenario) {
             self.check(scenario)?;
             return Ok(facts);
@@ -85,7 +112,7 @@ impl<S: Fn(&Scenario) -> Result<Client, Stop>> BeforeLoad<'_, S> {
     }
 
     /// A model that the endpoint does not list may be an alias that it serves all the same: one request tells.
-    pub fn check(&self, scenario: &Scenario) -> Result<(), Stop> {
+    fn check(&self, scenario: &Scenario) -> Result<(), Stop> {
         match !self.force && refusal::is_unlisted(&scenario.target, self.listed) {
             true => self.answers(scenario),
             false => Ok(()),
@@ -109,13 +136,7 @@ impl<S: Fn(&Scenario) -> Result<Client, Stop>> BeforeLoad<'_, S> {
         Ok(memory.take_attempts())
     }
 
-    fn fit(
-        &self,
-        scenario: &mut Scenario,
-        rows: &[Attempt],
-        facts: &mut BTreeMap<String, Option<String>>,
-        screen: &mut Screen,
-    ) {
+    fn fit(&self, scenario: &mut Scenario, rows: &[Attempt], facts: &mut Facts, screen: &mut Screen) {
         let Some(line) = line(rows) else {
             screen.say("the server reports no usage: prompt lengths are counted in words and not checked");
             facts.insert("tokens_per_word".into(), None);
@@ -171,23 +192,15 @@ fn plan(scenario: &Scenario, which: Which, max_rate: Option<f64>) -> Result<Leve
             arrival.output_tokens = 1;
         }
     }
+    let prompts = Arc::new(Prompts::new(&plain, 0).map_err(wrong)?);
+    let requests = LevelTraffic::Open(Arc::new(schedule));
     Ok(LevelPlan {
         id: u32::MAX,
         traffic: "calibration".into(),
         purpose: "calibration".into(),
-        load: Load::Open { rate_per_s },
-        rate_course: RateCourse::Even,
-        requests: LevelTraffic::Open(Arc::new(schedule)),
-        window,
-        plays_sessions_out: false,
-        client: plain.client.clone(),
-        prompts: Arc::new(Prompts::new(&plain, 0).map_err(wrong)?),
         seed: scenario.seed,
         warm: Some(count as u32),
-        max_rate_per_s: None,
-        shard: None,
-        class_models: Vec::new(),
-        class_queues: Vec::new(),
+        ..LevelPlan::new(&plain, Load::Open { rate_per_s }, requests, window, prompts)
     })
 }
 

@@ -166,23 +166,15 @@ pub(super) fn plan(
         id,
         traffic: step.traffic.clone(),
         purpose: step.purpose.clone(),
-        load,
         rate_course,
-        requests,
-        window: step.window,
         plays_sessions_out: scenario.plays_sessions_out(),
-        client: scenario.client.clone(),
-        prompts: Arc::clone(prompts),
-        seed: scenario.seed,
-        warm: None,
-        max_rate_per_s: None,
-        shard: None,
         class_models: scenario.classes.iter().map(|class| class.model.clone()).collect(),
         class_queues: scenario
             .classes
             .iter()
             .map(|class| QueueWish { priority: class.priority, timeout: class.queue_timeout })
             .collect(),
+        ..LevelPlan::new(&scenario, load, requests, step.window, Arc::clone(prompts))
     })
 }
 

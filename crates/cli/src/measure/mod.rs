@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_client::post::HostCommand;
-use plimsoll_client::{Ceilings, Client, ClientError, Clock, Control, LevelPlan, Memory, Sink};
+use plimsoll_client::{Client, ClientError, Clock, Control, LevelPlan, Memory, Sink, StopLimits};
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_judge::gate::{self, GateFinding};
 use plimsoll_measure::findings::Findings;
@@ -69,7 +69,7 @@ pub struct Begin<'a> {
     /// How the client is run.
     pub client: &'a ClientArgs,
     /// Where it stops by itself.
-    pub ceilings: &'a CeilingArgs,
+    pub limits: StopLimits,
     /// Where results go.
     pub output: &'a OutputArgs,
     /// The command that repeats it; `None` = rendered from the scenario and `more`.
@@ -84,6 +84,31 @@ pub struct Begin<'a> {
     pub shard: Option<Asked>,
 }
 
+impl<'a> Begin<'a> {
+    /// A measurement of its own on a live endpoint, by one machine.
+    pub fn new(
+        kind: &'static str,
+        scenario: Scenario,
+        client: &'a ClientArgs,
+        limits: StopLimits,
+        output: &'a OutputArgs,
+    ) -> Begin<'a> {
+        Begin {
+            kind,
+            scenario,
+            sweep: None,
+            client,
+            limits,
+            output,
+            reproduce: None,
+            more: Vec::new(),
+            world: None,
+            repeats: None,
+            shard: None,
+        }
+    }
+}
+
 /// A measurement that is under way.
 pub struct Measure {
     /// The screen.
@@ -93,8 +118,6 @@ pub struct Measure {
     driver: Driver,
     control: Arc<Control>,
     _watch: Option<KeyWatch>,
-    /// The rate that closed loops are held to.
-    max_rate: Option<f64>,
     levels: u32,
     attempts: Vec<Attempt>,
     samples: Vec<Sample>,
@@ -146,7 +169,7 @@ impl Measure {
             mut scenario,
             sweep,
             client: client_args,
-            ceilings,
+            limits,
             output,
             reproduce,
             more,
@@ -154,7 +177,6 @@ impl Measure {
             shard,
             world: _,
         } = begin;
-        let max_rate = max_rate(ceilings)?;
         let before_level = commands(&scenario)?;
         let dir = folder(output, kind)?;
         let mut screen = Screen::new(output.quiet);
@@ -166,7 +188,7 @@ impl Measure {
         let (control, watch) = match beside {
             Some(first) => (Arc::clone(&first.control), None),
             None => {
-                let control = Arc::new(Control::new(ceilings_of(ceilings)));
+                let control = Arc::new(Control::new(limits));
                 let on_stop = Arc::clone(&control);
                 (control, Some(KeyWatch::start(!output.quiet, move || on_stop.stop())))
             }
@@ -177,36 +199,12 @@ impl Measure {
             start: |scenario: &Scenario| start(scenario, client_args, &id, clock),
             url: &url,
             listed: &models,
-            max_rate,
+            max_rate: limits.max_rate_per_s,
             force: client_args.force,
         };
-        let mut agreed = None;
-        let facts = match (beside, &repeats) {
-            (Some(beside), _) => {
-                let known = &beside.scenario;
-                scenario.prompts.words_per_token = known.prompts.words_per_token;
-                scenario.prompts.template_tokens = known.prompts.template_tokens;
-                scenario.target.ignore_eos &= known.target.ignore_eos;
-                first.check(&scenario)?;
-                facts
-            }
-            (None, Some(_)) => {
-                first.check(&scenario)?;
-                facts
-            }
-            (None, None) => match &shard {
-                None => first.calibrate(&mut scenario, facts, &mut screen)?,
-                Some(asked) => {
-                    let beside = (clock, &*control, &mut screen);
-                    let ask = |scenario: &mut Scenario, facts, screen: &mut Screen| {
-                        first.calibrate(scenario, facts, screen)
-                    };
-                    let (facts, all) = asked.agree(&mut scenario, facts, beside, ask)?;
-                    agreed = Some(all);
-                    facts
-                }
-            },
-        };
+        let known = beside.map(|beside| &beside.scenario);
+        let asks = (known, repeats.is_some(), shard.as_ref());
+        let (facts, agreed) = first.prepare(asks, (&mut scenario, facts), (clock, &control, &mut screen))?;
         // Shards name their requests alike, so that the merged run has one identity.
         let id = agreed.as_ref().map_or(id.clone(), |all| all.run_id(block_key(&scenario)));
         let client = start(&scenario, client_args, &id, clock)?;
@@ -229,7 +227,7 @@ impl Measure {
         let every = scenario.scrape.every;
         let driver =
             Driver::Live { client, replicas: Vec::new(), prompts: Arc::new(prompts), clock, scraping: None };
-        let mut measure = Measure::of(screen, scenario, (dir, manifest), driver, (control, watch), max_rate)?;
+        let mut measure = Measure::of(screen, scenario, (dir, manifest), driver, (control, watch))?;
         (measure.shard, measure.before_level) = (agreed, before_level);
         if let Driver::Live { scraping, .. } = &mut measure.driver {
             *scraping = Scraping::start(pages, every, clock, measure.writer.sink())?;
@@ -244,7 +242,6 @@ impl Measure {
         (dir, manifest): (PathBuf, Manifest),
         driver: Driver,
         (control, watch): (Arc<Control>, Option<KeyWatch>),
-        max_rate: Option<f64>,
     ) -> Result<Measure, Stop> {
         let writer = RunWriter::create(&dir, manifest).map_err(kept)?;
         screen.say(&format!("writing {}", dir.display()));
@@ -255,7 +252,6 @@ impl Measure {
             driver,
             control,
             _watch: watch,
-            max_rate,
             levels: 0,
             attempts: Vec::new(),
             samples: Vec::new(),
@@ -334,7 +330,8 @@ impl Measure {
         let scenario = varied.scenario.as_ref().unwrap_or(&self.scenario);
         let drawn_at = clock.now();
         let plan = plan(scenario, step, self.levels, of_its_own.as_ref().unwrap_or(prompts))?;
-        let most = [self.max_rate, step.max_rate_per_s].into_iter().flatten().reduce(f64::min);
+        let most =
+            [self.control.limits.max_rate_per_s, step.max_rate_per_s].into_iter().flatten().reduce(f64::min);
         let mut plan = LevelPlan { max_rate_per_s: most, ..plan };
         let mut whole = None;
         if let Some(agreed) = &mut self.shard {
@@ -493,16 +490,20 @@ fn commands(scenario: &Scenario) -> Result<Vec<HostCommand>, Stop> {
     commands.collect::<Result<_, _>>().map_err(|why| Stop::usage(format!("--before-level {why}")))
 }
 
-fn ceilings_of(args: &CeilingArgs) -> Ceilings {
-    Ceilings { max_requests: args.max_requests, max_errors: args.max_errors, max_tokens: None }
+/// The limits that flags set.
+pub fn stop_limits(args: &CeilingArgs) -> Result<StopLimits, Stop> {
+    Ok(StopLimits {
+        max_rate_per_s: max_rate(args.max_rate.as_deref())?,
+        max_requests: args.max_requests,
+        max_errors: args.max_errors,
+    })
 }
 
 /// The highest rate that may be offered, if a ceiling is given.
-pub fn max_rate(args: &CeilingArgs) -> Result<Option<f64>, Stop> {
-    let parse = |text: &String| {
-        Rate::parse(text).map(Rate::as_per_s).map_err(|e| Stop::usage(format!("--max-rate: {e}")))
-    };
-    args.max_rate.as_ref().map(parse).transpose()
+pub fn max_rate(text: Option<&str>) -> Result<Option<f64>, Stop> {
+    let parse =
+        |text| Rate::parse(text).map(Rate::as_per_s).map_err(|e| Stop::usage(format!("--max-rate: {e}")));
+    text.map(parse).transpose()
 }
 
 /// Where the run goes. A folder of one's own choice must not exist; without one a new name is taken.

@@ -17,8 +17,8 @@ use plimsoll_sim::{Events, LevelPlan, RowSink, World, WorldSpec, simulate_into};
 use plimsoll_workload::{ArrivalSpec, BlockNames, Scenario, Schedule};
 
 use super::{
-    Begin, Driver, LevelRows, LevelStep, Measure, MeasuredLevel, ceilings_of, cut_off, folder, kept,
-    manifest, max_rate, of_window, random, stretch, whole_scenario,
+    Begin, Driver, LevelRows, LevelStep, Measure, MeasuredLevel, cut_off, folder, kept, manifest, of_window,
+    random, stretch, whole_scenario,
 };
 use crate::commands::run::mean_lengths;
 use crate::exit::Stop;
@@ -92,12 +92,11 @@ impl Measure {
 
     /// Makes the run folder of a simulation; nothing is looked at and nothing is sent.
     pub(super) fn begin_virtual(begin: Begin<'_>) -> Result<Measure, Stop> {
-        let Begin { kind, scenario, sweep, ceilings, output, reproduce, world, repeats, .. } = begin;
+        let Begin { kind, scenario, sweep, limits, output, reproduce, world, repeats, .. } = begin;
         let Some(simulate) = world else { return Err(Stop::invalid("nothing to simulate")) };
-        let max_rate = max_rate(ceilings)?;
         let dir = folder(output, kind)?;
         let screen = Screen::new(output.quiet);
-        let control = Arc::new(Control::new(ceilings_of(ceilings)));
+        let control = Arc::new(Control::new(limits));
         let on_stop = Arc::clone(&control);
         let watch = KeyWatch::start(!output.quiet, move || on_stop.stop());
         let virtual_time = Virtual::new(&simulate, &scenario)?;
@@ -116,7 +115,7 @@ impl Measure {
             ..manifest
         };
         let driver = Driver::Virtual(Box::new(virtual_time));
-        Measure::of(screen, scenario, (dir, manifest), driver, (control, Some(watch)), max_rate)
+        Measure::of(screen, scenario, (dir, manifest), driver, (control, Some(watch)))
     }
 
     /// Simulates one level to its end.
@@ -130,7 +129,8 @@ impl Measure {
         driver.world.set_detail(detail(&scenario, events));
         self.screen.show(0.0, &[title.to_string()], title);
         let plan = plan(&scenario, step, self.levels, driver.now, events);
-        let most = [self.max_rate, step.max_rate_per_s].into_iter().flatten().reduce(f64::min);
+        let most =
+            [self.control.limits.max_rate_per_s, step.max_rate_per_s].into_iter().flatten().reduce(f64::min);
         let plan = LevelPlan { max_rate_per_s: most, ..plan };
         // Known to the log before it begins, as a level of a live run is.
         let cut =
@@ -139,7 +139,7 @@ impl Measure {
         let mut rows = Kept {
             store: self.writer.sink(),
             control: &self.control,
-            max_errors: self.control.ceilings.max_errors,
+            max_errors: self.control.limits.max_errors,
             errors: 0,
             gathered: Box::default(),
             samples: Vec::new(),

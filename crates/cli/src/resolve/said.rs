@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::Resolved;
 use crate::exit::Stop;
-use crate::flags::CeilingArgs;
+use crate::flags::PriceArgs;
 use crate::{price, tensors};
 
 /// What the URL of an endpoint begins with.
@@ -151,9 +151,9 @@ pub fn budget(ceilings: &[String]) -> Resolved<Option<BudgetSpec>> {
     Ok(Some(budget))
 }
 
-/// What the ceilings say it costs, if they do.
-pub fn cost(args: &CeilingArgs, scenario: &Scenario) -> Resolved<Option<Bill>> {
-    let bill = price::bill(&args.price, None)?;
+/// What flags say that it costs, if they do.
+pub fn cost(price: &PriceArgs, scenario: &Scenario) -> Resolved<Option<Bill>> {
+    let bill = price::bill(price, None)?;
     let per_token = bill.as_ref().is_some_and(|bill| matches!(bill.rate, Rate::PerMtok { .. }));
     tensors::priced(scenario, per_token)?;
     Ok(bill)

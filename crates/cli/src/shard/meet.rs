@@ -19,7 +19,7 @@ use crate::place::Place;
 use crate::screen::Screen;
 
 /// The facts of the target that go into the manifest.
-type Facts = BTreeMap<String, Option<String>>;
+pub type Facts = BTreeMap<String, Option<String>>;
 
 /// From shard 0's word to the start: time for the others to see it, draw the schedule, make their folder and open their connections.
 const NOTICE: Span = Span(3_000_000_000);

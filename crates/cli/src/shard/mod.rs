@@ -24,6 +24,7 @@ use crate::place::{self, Place};
 
 pub use fetch::{Scratch, fetch};
 pub use levels::{LevelParts, Levels, NextLevel};
+pub use meet::Facts;
 pub use part::Part;
 pub use upload::{Put, Upload, of_shard};
 

@@ -17,7 +17,7 @@ use plimsoll_workload::{Connections, Player, TargetSpec, TensorEncoding};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::clock::Clock;
-use crate::control::{Ceilings, Control};
+use crate::control::{Control, StopLimits};
 use crate::keeping::SharedByWorkers;
 use crate::level::{Endpoint, LevelPlan, LevelTraffic, Shared};
 use crate::link::Route;
@@ -160,7 +160,7 @@ impl Client {
         let active = self.active_workers(plan);
         let routes = self.warm(plan, active)?;
         let start = plan.shard.map_or_else(|| self.config.clock.now() + LEAD, |shard| shard.at);
-        let shared = Arc::new(self.share(plan, sink, start, control.ceilings));
+        let shared = Arc::new(self.share(plan, sink, start, control.limits));
         // Before any worker is told: where this thread waits for a core, the first requests are in flight before it goes on, and counts
         // taken then would hold the level's own requests for those of before.
         let watch = LevelWatch::new(self, plan, sink.as_ref(), control, start, active).beside(&routes);
@@ -226,7 +226,7 @@ impl Client {
         Ok(routes)
     }
 
-    fn share(&self, plan: &LevelPlan, sink: &Arc<dyn Sink>, start: At, ceilings: Ceilings) -> Shared {
+    fn share(&self, plan: &LevelPlan, sink: &Arc<dyn Sink>, start: At, limits: StopLimits) -> Shared {
         let spec = self.config.target.clone();
         Shared {
             id: plan.id,
@@ -243,7 +243,7 @@ impl Client {
             class_models: plan.class_models.clone(),
             class_queues: plan.class_queues.clone(),
             keep_text: self.config.keep_text,
-            ceilings: (ceilings, self.live.clone()),
+            limits: (limits, self.live.clone()),
         }
     }
 

@@ -9,7 +9,7 @@ use plimsoll_workload::scenario::LONGEST;
 
 use super::{Client, ClientError};
 use crate::clock::Ties;
-use crate::control::{Ceilings, Control, Reached};
+use crate::control::{Control, Reached, StopLimits};
 use crate::doctor;
 use crate::histogram::LogHistogram;
 use crate::keeping::together;
@@ -133,7 +133,7 @@ impl<'a> LevelWatch<'a> {
         let drained = clock.now();
         // The workers see a ceiling by themselves and may be done before the next look.
         if self.ended_by == EndedBy::Complete
-            && let Some(reached) = self.control.ceilings.reached(&self.client.live.totals())
+            && let Some(reached) = self.control.limits.reached(&self.client.live.totals())
         {
             self.end_window(drained, ended_by(reached));
         }
@@ -175,8 +175,8 @@ impl<'a> LevelWatch<'a> {
             self.end_window(end, EndedBy::Known);
             self.tell_all(|| Command::EndAt(end));
         } else if !self.stopping
-            && self.control.ceilings != Ceilings::default()
-            && let Some(reached) = self.control.ceilings.reached(&self.client.live.totals())
+            && self.control.limits != StopLimits::default()
+            && let Some(reached) = self.control.limits.reached(&self.client.live.totals())
         {
             self.end_window(now, ended_by(reached));
             self.tell_all(|| Command::Stop(By::Client));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use plimsoll_client::{Ceilings, Control};
+use plimsoll_client::{Control, StopLimits};
 use plimsoll_model::{Attempt, By, EndedBy, How, Span};
 use plimsoll_workload::CancelAfter;
 
@@ -130,7 +130,7 @@ fn too_many_errors_end_a_level() {
     let server = Server::plain(|_| vec![Step::Close]);
     let mut rig = Rig::at(server.url());
     rig.window = Span::from_secs(3600);
-    rig.ceilings = Ceilings { max_errors: Some(3), ..Ceilings::default() };
+    rig.limits = StopLimits { max_errors: Some(3), ..StopLimits::default() };
     let mut due = vec![Span::ZERO; 3];
     due.push(Span::from_secs(3000));
     let (level, rows) = rig.run(&due);
@@ -146,7 +146,7 @@ fn a_target_that_fails_at_once_gets_no_more_than_the_ceiling_allows() {
     });
     let mut rig = Rig::at(server.url());
     rig.window = Span::from_secs(3600);
-    rig.ceilings = Ceilings { max_errors: Some(20), ..Ceilings::default() };
+    rig.limits = StopLimits { max_errors: Some(20), ..StopLimits::default() };
     let (level, rows) = rig.run_plan(&rig.closed(4));
     // What was in flight when the twentieth failed may still fail; nothing new is begun.
     let sent = rows.iter().filter(|row| row.sent.is_some()).count();

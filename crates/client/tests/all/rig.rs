@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::thread;
 
 use plimsoll_client::{
-    Ceilings, Client, ClientConfig, Clock, Control, LevelPlan, LevelTraffic, Memory, Sink,
+    Client, ClientConfig, Clock, Control, LevelPlan, LevelTraffic, Memory, Sink, StopLimits,
 };
-use plimsoll_model::{At, Attempt, Level, Load, RateCourse, Span};
+use plimsoll_model::{At, Attempt, Level, Load, Span};
 use plimsoll_workload::{Arrival, ClientSpec, Connections, Prompts, Scenario, Schedule, TargetSpec};
 
 pub struct Rig {
@@ -14,7 +14,7 @@ pub struct Rig {
     pub client: ClientSpec,
     pub workers: usize,
     pub window: Span,
-    pub ceilings: Ceilings,
+    pub limits: StopLimits,
 }
 
 impl Rig {
@@ -29,7 +29,7 @@ impl Rig {
             client,
             workers: 1,
             window: Span::from_millis(50),
-            ceilings: Ceilings::default(),
+            limits: StopLimits::default(),
         }
     }
 
@@ -58,23 +58,13 @@ impl Rig {
                 ..Arrival::default()
             })
             .collect();
+        let requests = LevelTraffic::Open(Arc::new(Schedule { arrivals }));
         LevelPlan {
             id: 7,
-            traffic: "steady".into(),
-            purpose: "run".into(),
-            load: Load::Open { rate_per_s: 1.0 },
-            rate_course: RateCourse::Even,
-            requests: LevelTraffic::Open(Arc::new(Schedule { arrivals })),
-            window: self.window,
-            plays_sessions_out: false,
             client: self.client.clone(),
-            prompts: prompts(),
             seed: 1,
             warm: Some(0),
-            max_rate_per_s: None,
-            shard: None,
-            class_models: Vec::new(),
-            class_queues: Vec::new(),
+            ..LevelPlan::new(&scenario(), Load::Open { rate_per_s: 1.0 }, requests, self.window, prompts())
         }
     }
 
@@ -95,7 +85,7 @@ impl Rig {
 
     pub fn run_plan(&self, plan: &LevelPlan) -> (Level, Vec<Attempt>) {
         let client = self.start();
-        let control = Control::new(self.ceilings);
+        let control = Control::new(self.limits);
         run_on(&client, plan, &control)
     }
 
@@ -103,7 +93,7 @@ impl Rig {
     /// lasts sends nothing in it.
     pub fn run_until(&self, rows: usize, plan: &LevelPlan) -> (Level, Vec<Attempt>) {
         let client = self.start();
-        let run = || run_on(&client, plan, &Control::new(self.ceilings));
+        let run = || run_on(&client, plan, &Control::new(self.limits));
         let first = run();
         (0..5).fold(first, |found, _| if found.1.len() >= rows { found } else { run() })
     }

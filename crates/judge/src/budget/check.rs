@@ -10,9 +10,10 @@ use plimsoll_workload::{SpecError, check};
 use serde_json::Value;
 
 use super::file::{BUDGET_VERSION, Budget, BudgetFile, BudgetKind};
-use plimsoll_measure::budget::{Amount, Unit, shown};
+use plimsoll_measure::budget::{Amount, Unit};
 use plimsoll_measure::budget::{BudgetMetric, StageBudget};
 use plimsoll_measure::budget::{Judged, no_measure_of_load};
+use plimsoll_measure::say::ms;
 
 /// Holds the text's own shape against the schema: keys and names, with the nearest allowed one.
 ///
@@ -272,11 +273,6 @@ fn check_stages(stages: &StageBudget) -> Result<(), SpecError> {
             ms(total)
         ),
     ))
-}
-
-/// Sums of slices are shown in one unit throughout, or nobody can add them up again.
-fn ms(seconds: f64) -> String {
-    shown(1e3 * seconds, &Unit::Plain) + " ms"
 }
 
 fn nearest(given: &str, allowed: &[String]) -> Option<String> {

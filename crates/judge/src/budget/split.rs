@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::check::reserve;
 use plimsoll_measure::budget::{Amount, Percentile, Unit};
-use plimsoll_measure::say;
+use plimsoll_measure::say::{self, ms};
 
 /// The percentile at which slices are held, unless something else is said.
 const LEVEL: f64 = 0.99;
@@ -403,11 +403,6 @@ fn time(path: &str, amount: &Amount) -> Result<f64, SpecError> {
         Unit::Time => Ok(amount.value),
         _ => Err(SpecError::value(path, amount, Unit::Time.want())),
     }
-}
-
-/// Sums are shown in one unit throughout, or nobody can add them up again.
-fn ms(seconds: f64) -> String {
-    say::ms(seconds)
 }
 
 fn missing(path: &str, want: &str) -> SpecError {

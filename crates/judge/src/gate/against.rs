@@ -9,9 +9,9 @@ use plimsoll_math::proportion::scaled_difference;
 use plimsoll_math::special::{normal_cdf, normal_inv};
 use plimsoll_math::two_sample::{Arm, Flips, exceedance_differences, percentile_ratio};
 
-use super::judge::{Judgement, change_words, judge, metric_of, signed, words as what};
+use super::judge::{Judgement, judge};
 use super::select::{Chosen, MeasuredRun, flags, values};
-use crate::budget::{Budget, BudgetFile, Count, Judged, Relative, Unit, of_flags, shown};
+use crate::budget::{Budget, BudgetFile, Count, Judged, Limit, Relative, Unit, of_flags, shown, signed};
 use plimsoll_measure::findings::{Estimate, Reading};
 use plimsoll_measure::order::seconds;
 use plimsoll_measure::say::number;
@@ -30,39 +30,34 @@ pub(super) fn relative(
     chosen: &Chosen<'_>,
 ) -> Result<Judgement, String> {
     let allowed = budget.relative.map_or(0.0, |relative| relative.0);
-    let p = budget.p.map_or(0.99, |p| p.0);
-    let limit_shown = change_words(budget, Relative(allowed));
-    let mut row = Judgement::new(
-        format!("{} against the baseline", what(file, budget)),
-        Some(1.0 + allowed),
-        limit_shown,
-    );
+    let limit = Limit::of(file, budget);
+    let (metric, p) = (limit.metric, limit.p.map_or(0.99, |p| p.0));
+    let what = format!("{} against the baseline", limit.what());
+    let mut row = Judgement::new(what, Some(1.0 + allowed), limit.change_words(Relative(allowed)));
     let baseline = baseline.ok_or("no baseline: give one with --baseline, or `baseline:` in the file")?;
     let other = baseline.choose(file, budget).map_err(|why| format!("of the baseline: {why}"))?;
     let (now, then) = (chosen.offered_per_s(), other.offered_per_s());
     // An onset is a load itself.
-    if budget.metric.judged() != Judged::Line && (now / then - 1.0).abs() > 0.1 {
+    if metric.judged() != Judged::Line && (now / then - 1.0).abs() > 0.1 {
         return Err(format!(
             "the baseline was measured at {}/s and the run at {}/s: not the same load",
             number(then),
             number(now)
         ));
     }
-    if budget.metric.judged() != Judged::Percentile {
-        figures(&mut row, file, budget, [(run, chosen), (baseline, &other)], allowed)?;
+    if metric.judged() != Judged::Percentile {
+        figures(&mut row, file, limit, [(run, chosen), (baseline, &other)], allowed)?;
         return Ok(row);
     }
-    let metric = metric_of(file, budget);
-    let slice = budget.slice.as_ref();
     let arms = [(run, chosen), (baseline, &other)].map(|(measured, chosen)| {
-        let picks = measured.picks(slice)?;
+        let picks = measured.picks(limit.slice)?;
         let values = values(chosen, metric, picks);
         if (values.len() as f64) * (1.0 - p) < BEYOND {
             let needed = number(BEYOND / (1.0 - p));
             return Err(format!(
                 "{} requests in one of the two runs; {} takes {needed}",
                 values.len(),
-                what(file, budget)
+                limit.what()
             ));
         }
         let unit = |u: usize| values[u * values.len() / UNITS..(u + 1) * values.len() / UNITS].iter();
@@ -95,32 +90,32 @@ pub(super) fn relative(
 fn figures(
     row: &mut Judgement,
     file: &BudgetFile,
-    budget: &Budget,
+    limit: Limit<'_>,
     sides: [(&MeasuredRun<'_>, &Chosen<'_>); 2],
     allowed: f64,
 ) -> Result<(), String> {
-    if budget.metric.judged() == Judged::Share {
+    if limit.metric.judged() == Judged::Share {
         let [now, then] = sides.map(|(measured, chosen)| {
-            Ok::<_, String>(of_flags(&flags(chosen, budget.metric, measured.picks(budget.slice.as_ref())?)))
+            Ok::<_, String>(of_flags(&flags(chosen, limit.metric, measured.picks(limit.slice)?)))
         });
         return share(row, &now?, &then?, allowed);
     }
-    let alone = Budget { relative: None, max: None, min: None, margin: None, ..budget.clone() };
+    let alone = Limit { value: None, amount: None, ..limit };
     let [now, then] = sides.map(|(measured, chosen)| {
-        let own = match alone.metric.judged() {
+        let own = match limit.metric.judged() {
             // What an onset is held to is not asked here, only what it is.
             Judged::Line => measured.onset(&chosen.traffic).map(Reading::Estimate),
             _ => judge(file, &alone, measured, None, chosen).map(|judged| judged.measured),
         }?;
         own.estimate().copied().ok_or_else(|| "one of the two runs has no figure of it".to_owned())
     });
-    let unit = match budget.metric.unit() {
+    let unit = match limit.metric.unit() {
         Unit::Money(_) => Unit::Money(
             file.price.as_ref().and_then(|p| p.bill().ok()).map(|b| b.currency).unwrap_or_default(),
         ),
         unit => unit,
     };
-    ratio(row, &now?, &then?, (allowed, budget.metric.has_floor()), &unit)
+    ratio(row, &now?, &then?, (allowed, limit.floor), &unit)
 }
 
 /// Fills a row that asks by how much a rate, a cost or an onset has changed. `allowed`: the most it may be worse, signed as the metric goes.

@@ -9,8 +9,8 @@ use plimsoll_math::quantile::{EffectiveN, needed};
 use super::rates::{line, price, rate, whole};
 use super::select::{Chosen, MeasuredRun, Picks, flags, values};
 use crate::budget::{
-    Amount, Budget, BudgetFile, BudgetMetric, Count, Decision, Judged, Percentile, Scope, Unit, decide,
-    of_flags, of_values, reserve, shown,
+    Amount, BudgetFile, BudgetMetric, Count, Decision, Judged, Limit, Percentile, Unit, decide, of_flags,
+    of_values, shown,
 };
 use plimsoll_measure::findings::{Estimate, Held, Reading};
 use plimsoll_measure::order;
@@ -52,71 +52,27 @@ impl Judgement {
     }
 }
 
-/// The limit of a budget less its margin.
-pub(super) fn limit_of(budget: &Budget) -> Option<f64> {
-    let kept = |limit: &Amount| budget.margin.as_ref().map_or(0.0, |margin| reserve(limit, margin));
-    match (&budget.max, &budget.min) {
-        (Some(max), _) => Some(max.value - kept(max)),
-        (None, Some(min)) => Some(min.value + kept(min)),
-        (None, None) => None,
-    }
-}
-
-/// The same in words: `≤ 350 ms`.
-pub(super) fn limit_words(budget: &Budget) -> String {
-    let unit = match (&budget.max, &budget.min) {
-        (Some(amount), _) | (_, Some(amount)) => amount.unit.clone(),
-        _ => budget.metric.unit(),
-    };
-    let sign = if budget.metric.has_floor() { "≥" } else { "≤" };
-    limit_of(budget).map_or("–".to_owned(), |limit| format!("{sign} {}", shown(limit, &unit)))
-}
-
-/// A change in words: `≤ baseline +10 %`, `≥ baseline −5 %`.
-pub(super) fn change_words(budget: &Budget, allowed: crate::budget::Relative) -> String {
-    let sign = if budget.metric.has_floor() { "≥" } else { "≤" };
-    format!(
-        "{sign} baseline {} %",
-        if budget.metric.has_floor() && allowed.0 == 0.0 { "−0".into() } else { signed(100.0 * allowed.0) }
-    )
-}
-
-/// The metric that is read: the engine's scope counts from the sent time.
-pub(super) fn metric_of(file: &BudgetFile, budget: &Budget) -> BudgetMetric {
-    match budget.scope.unwrap_or(file.scope) {
-        Scope::User => budget.metric,
-        Scope::Engine => budget.metric.after_send(),
-    }
-}
-
-pub(super) fn words(file: &BudgetFile, budget: &Budget) -> String {
-    match budget.p {
-        Some(p) => format!("{} {}", metric_of(file, budget).name(), p.name()),
-        None => metric_of(file, budget).name().to_owned(),
-    }
-}
-
 /// Holds one budget against its levels; an error says what is missing.
 pub(super) fn judge(
     file: &BudgetFile,
-    budget: &Budget,
+    limit: &Limit<'_>,
     run: &MeasuredRun<'_>,
     baseline: Option<&MeasuredRun<'_>>,
     chosen: &Chosen<'_>,
 ) -> Result<Judgement, String> {
-    let picks = run.picks(budget.slice.as_ref())?;
-    let mut row = Judgement::new(words(file, budget), limit_of(budget), limit_words(budget));
+    let picks = run.picks(limit.slice)?;
+    let mut row = Judgement::new(limit.what(), limit.value, limit.words());
     let alpha = file.policy.alpha;
-    if matches!(budget.metric.judged(), Judged::Rate | Judged::Line | Judged::Cost) {
-        whole(budget, picks)?;
+    if matches!(limit.metric.judged(), Judged::Rate | Judged::Line | Judged::Cost) {
+        whole(limit.metric, picks)?;
     }
-    match budget.metric.judged() {
-        Judged::Percentile => percentile(&mut row, file, budget, chosen, picks, alpha)?,
-        Judged::Share => share(&mut row, budget.metric, chosen, picks, alpha)?,
-        Judged::TailRatio => tail_ratio(&mut row, budget.metric, chosen, picks, alpha)?,
-        Judged::Rate => rate(&mut row, budget, chosen)?,
-        Judged::Line => line(&mut row, file, budget, run, baseline, chosen)?,
-        Judged::Cost => price(&mut row, file, budget, run, chosen)?,
+    match limit.metric.judged() {
+        Judged::Percentile => percentile(&mut row, limit, chosen, picks, alpha)?,
+        Judged::Share => share(&mut row, limit.metric, chosen, picks, alpha)?,
+        Judged::TailRatio => tail_ratio(&mut row, limit.metric, chosen, picks, alpha)?,
+        Judged::Rate => rate(&mut row, limit.metric, chosen)?,
+        Judged::Line => line(&mut row, file, limit.metric, run, baseline, chosen)?,
+        Judged::Cost => price(&mut row, file, limit, run, chosen)?,
     }
     Ok(row)
 }
@@ -125,13 +81,12 @@ pub(super) fn judge(
 
 fn percentile(
     row: &mut Judgement,
-    file: &BudgetFile,
-    budget: &Budget,
+    limit: &Limit<'_>,
     chosen: &Chosen<'_>,
     picks: Picks,
     alpha: f64,
 ) -> Result<(), String> {
-    let (metric, p) = (metric_of(file, budget), budget.p.map_or(0.99, |p| p.0));
+    let (metric, p) = (limit.metric, limit.p.map_or(0.99, |p| p.0));
     let values = values(chosen, metric, picks);
     let decision = latency(row, &values, metric.name(), p, chosen.length_s(), alpha)?;
     // Of a slice it isn't known whether it is what piles up.
@@ -272,10 +227,6 @@ fn tail_ratio(
     });
     row.measured_shown = figure(&row.measured, &Unit::Plain);
     Ok(())
-}
-
-pub(super) fn signed(x: f64) -> String {
-    if x >= 0.0 { format!("+{}", number(x)) } else { format!("−{}", number(-x)) }
 }
 
 /// A reading as it is shown: the value with its interval; `≥` its lower end where nothing bounds it above, and a `*` where it rests on few

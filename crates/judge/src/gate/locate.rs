@@ -6,9 +6,9 @@
 
 use plimsoll_model::Load;
 
-use super::judge::{Judgement, limit_of, metric_of};
+use super::judge::Judgement;
 use super::select::{Chosen, MeasuredRun, Picks, stages_beyond, values};
-use crate::budget::{Budget, BudgetFile, BudgetMetric, Judged, Unit, of_values, shown};
+use crate::budget::{BudgetMetric, Judged, Limit, Unit, of_values, shown};
 use plimsoll_measure::columns::INFINITE;
 use plimsoll_measure::findings::{CapacityLine, KeptUp};
 use plimsoll_measure::order::seconds;
@@ -16,52 +16,45 @@ use plimsoll_measure::say::{number, percent};
 
 /// `ttft p99 612 ms > 350 ms at 12 req/s: queueing past the onset at 9.8 req/s`.
 pub(super) fn sentence(
-    file: &BudgetFile,
-    budget: &Budget,
+    limit: &Limit<'_>,
     row: &Judgement,
     run: &MeasuredRun<'_>,
     baseline: Option<&MeasuredRun<'_>>,
     chosen: &Chosen<'_>,
 ) -> String {
     let first = row.measured_shown.split(" [").next().unwrap_or_default();
-    let sign = if budget.metric.has_floor() { "<" } else { ">" };
-    let limit = row.limit_shown.trim_start_matches(['≤', '≥', ' ']);
+    let sign = if limit.floor { "<" } else { ">" };
+    let limit_shown = row.limit_shown.trim_start_matches(['≤', '≥', ' ']);
     let measured = match row.measured.value() {
         Some(value) if value.is_infinite() => "falls among failed requests".to_owned(),
         None => match row.count {
             Some((count, allowed)) => format!(
-                "is over {limit} for {} of the requests ({} may be)",
+                "is over {limit_shown} for {} of the requests ({} may be)",
                 percent(count.over_least as f64 / count.n.max(1) as f64),
                 percent(allowed)
             ),
-            None => format!("breaks {limit}"),
+            None => format!("breaks {limit_shown}"),
         },
-        Some(_) => format!("{first} {sign} {limit}"),
+        Some(_) => format!("{first} {sign} {limit_shown}"),
     };
     let load = chosen.offered_per_s();
-    format!(
-        "{} {measured} at {} req/s: {}",
-        row.what,
-        number(load),
-        cause(file, budget, run, baseline, chosen)
-    )
+    format!("{} {measured} at {} req/s: {}", row.what, number(load), cause(limit, run, baseline, chosen))
 }
 
 fn cause(
-    file: &BudgetFile,
-    budget: &Budget,
+    limit: &Limit<'_>,
     run: &MeasuredRun<'_>,
     baseline: Option<&MeasuredRun<'_>>,
     chosen: &Chosen<'_>,
 ) -> String {
-    let is_latency = budget.metric.judged() == Judged::Percentile;
+    let is_latency = limit.metric.judged() == Judged::Percentile;
     let causes: [&dyn Fn() -> Option<String>; 6] = [
-        &|| is_latency.then(|| floor(file, budget, run, baseline)).flatten(),
-        &|| errors(budget, chosen),
+        &|| is_latency.then(|| floor(limit, run, baseline)).flatten(),
+        &|| errors(limit, chosen),
         &|| unstable(run, baseline, chosen),
         &|| past_onset(run, baseline, chosen),
-        &|| is_latency.then(|| before_sending(file, budget, chosen)).flatten(),
-        &|| is_latency.then(|| stage(file, budget, chosen)).flatten(),
+        &|| is_latency.then(|| before_sending(limit, chosen)).flatten(),
+        &|| is_latency.then(|| stage(limit, chosen)).flatten(),
     ];
     causes.iter().find_map(|cause| cause()).unwrap_or_else(|| {
         let onset = onset_of(run, baseline, chosen);
@@ -78,14 +71,8 @@ fn cause(
 }
 
 /// A request that waits for nobody already exceeds the ceiling.
-fn floor(
-    file: &BudgetFile,
-    budget: &Budget,
-    run: &MeasuredRun<'_>,
-    baseline: Option<&MeasuredRun<'_>>,
-) -> Option<String> {
-    let (metric, p) = (metric_of(file, budget), budget.p?.0);
-    let limit_s = limit_of(budget)?;
+fn floor(limit: &Limit<'_>, run: &MeasuredRun<'_>, baseline: Option<&MeasuredRun<'_>>) -> Option<String> {
+    let (p, limit_s) = (limit.p?, limit.value?);
     for measured in [Some(run), baseline].into_iter().flatten() {
         let alone = |rows: &&plimsoll_measure::whole::LevelRows| {
             matches!(rows.level.load, Load::Closed { concurrency: 1 })
@@ -93,7 +80,7 @@ fn floor(
         let Some(rows) = measured.levels.iter().find(alone) else { continue };
         let finding = measured.findings.levels.iter().find(|l| l.summary.level == rows.level.id)?;
         let single = Chosen { levels: vec![(rows, finding)], traffic: rows.level.traffic.clone() };
-        let mut values = values(&single, metric, Picks::default());
+        let mut values = values(&single, limit.metric, Picks::default());
         if values.len() < 20 {
             continue;
         }
@@ -104,19 +91,15 @@ fn floor(
             return Some(format!(
                 "a single request with no contention already takes {} (p50); no load is low enough for {}",
                 shown(median, &Unit::Time),
-                budget_percentile(p)
+                p.name()
             ));
         }
     }
     None
 }
 
-fn budget_percentile(p: f64) -> String {
-    crate::budget::Percentile(p).name()
-}
-
 /// Failures alone use up what may exceed.
-fn errors(budget: &Budget, chosen: &Chosen<'_>) -> Option<String> {
+fn errors(limit: &Limit<'_>, chosen: &Chosen<'_>) -> Option<String> {
     let (mut failed, mut requests) = (0, 0);
     let mut most: Option<&plimsoll_measure::findings::ErrorCount> = None;
     for (_, finding) in &chosen.levels {
@@ -126,10 +109,10 @@ fn errors(budget: &Budget, chosen: &Chosen<'_>) -> Option<String> {
         most = most.or(counts.errors.first());
     }
     let share = failed as f64 / requests.max(1) as f64;
-    let allowed = match budget.metric.judged() {
-        Judged::Percentile => 1.0 - budget.p?.0,
+    let allowed = match limit.metric.judged() {
+        Judged::Percentile => 1.0 - limit.p?.0,
         Judged::TailRatio => 0.01,
-        Judged::Share if budget.metric != BudgetMetric::RetryRate => 0.0,
+        Judged::Share if limit.metric != BudgetMetric::RetryRate => 0.0,
         _ => return None,
     };
     (share > allowed).then(|| {
@@ -203,25 +186,24 @@ fn past_onset(
 }
 
 /// Counted from the sent time it holds: what breaks it happened on this side of the wire.
-fn before_sending(file: &BudgetFile, budget: &Budget, chosen: &Chosen<'_>) -> Option<String> {
-    let metric = metric_of(file, budget);
-    let after = metric.after_send();
-    if after == metric {
+fn before_sending(limit: &Limit<'_>, chosen: &Chosen<'_>) -> Option<String> {
+    let after = limit.metric.after_send();
+    if after == limit.metric {
         return None;
     }
-    let (p, limit_s) = (budget.p?.0, limit_of(budget)?);
+    let (p, limit_s) = (limit.p?, limit.value?);
     let values = values(chosen, after, Picks::default());
-    let count = of_values(&values, limit_s, p, chosen.length_s());
-    let within = count.n > 0 && (count.over_most as f64) < (1.0 - p) * count.n as f64;
+    let count = of_values(&values, limit_s, p.0, chosen.length_s());
+    let within = count.n > 0 && (count.over_most as f64) < (1.0 - p.0) * count.n as f64;
     within.then(|| {
-        format!("counted from the instant of sending it holds; the time is lost before that, waiting for a connection or in the generator ({} {})", after.name(), budget_percentile(p))
+        format!("counted from the instant of sending it holds; the time is lost before that, waiting for a connection or in the generator ({} {})", after.name(), p.name())
     })
 }
 
 /// The stage that holds most of the time of the requests over the ceiling.
-fn stage(file: &BudgetFile, budget: &Budget, chosen: &Chosen<'_>) -> Option<String> {
-    let limit_ns = (limit_of(budget)? * 1e9).min((INFINITE - 1) as f64) as i64;
-    let stages = stages_beyond(chosen, metric_of(file, budget), limit_ns);
+fn stage(limit: &Limit<'_>, chosen: &Chosen<'_>) -> Option<String> {
+    let limit_ns = (limit.value? * 1e9).min((INFINITE - 1) as f64) as i64;
+    let stages = stages_beyond(chosen, limit.metric, limit_ns);
     let total: f64 = stages.iter().map(|(_, s)| s).sum();
     let (name, mean_s) = stages.first()?;
     (total > 0.0).then(|| {

@@ -19,7 +19,7 @@ pub use finding::{GATE_SCHEMA, GateFinding, GateRow, GateVerdict, RowRole};
 pub use interim::{More, after_interim};
 pub use select::MeasuredRun;
 
-use crate::budget::{Budget, BudgetFile, BudgetMetric, Policy};
+use crate::budget::{Budget, BudgetFile, BudgetMetric, Limit, Policy};
 use judge::Judgement;
 use plimsoll_measure::Streamed;
 use plimsoll_measure::findings::{Held, Reading, Trust};
@@ -138,11 +138,11 @@ fn judge_budget(
     run: &MeasuredRun<'_>,
     baseline: Option<&MeasuredRun<'_>>,
 ) -> Vec<JudgedRow> {
-    let role = role(file, budget);
+    let (role, limit) = (role(file, budget), Limit::of(file, budget));
     let absolute = budget.max.is_some() || budget.min.is_some() || budget.relative.is_none();
     let make = |id: String, judged: Result<Judgement, String>, chosen: Option<&Chosen<'_>>| {
         let defect = match (&judged, chosen) {
-            (Ok(judgement), Some(chosen)) => locate::sentence(file, budget, judgement, run, baseline, chosen),
+            (Ok(judgement), Some(chosen)) => locate::sentence(&limit, judgement, run, baseline, chosen),
             _ => String::new(),
         };
         let what = budget.what();
@@ -151,8 +151,7 @@ fn judge_budget(
         if row.missing {
             let of_change = !absolute || row.id != budget.id;
             let change = budget.relative.filter(|_| of_change);
-            row.limit_shown = change
-                .map_or_else(|| judge::limit_words(budget), |change| judge::change_words(budget, change));
+            row.limit_shown = change.map_or_else(|| limit.words(), |change| limit.change_words(change));
         }
         let slice = budget.slice.as_ref().map(|slice| slice.words()).unwrap_or_default();
         let under = budget.under.as_ref().map(|name| format!("under {name}")).unwrap_or_default();
@@ -171,7 +170,7 @@ fn judge_budget(
     };
     let mut rows = Vec::new();
     if absolute {
-        let judged = judge::judge(file, budget, run, baseline, &chosen);
+        let judged = judge::judge(file, &limit, run, baseline, &chosen);
         rows.push(make(budget.id.clone(), judged, Some(&chosen)));
     }
     if budget.relative.is_some() {

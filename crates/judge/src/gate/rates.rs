@@ -8,7 +8,7 @@ use plimsoll_model::Load;
 
 use super::judge::{Judgement, figure};
 use super::select::{Chosen, MeasuredRun, Picks, per_s};
-use crate::budget::{Budget, BudgetFile, BudgetMetric, Unit, shown};
+use crate::budget::{BudgetFile, BudgetMetric, Limit, Unit, shown};
 use crate::cost;
 use plimsoll_measure::findings::{CapacityLine, Estimate, KeptUp, LevelFinding, Reading};
 
@@ -64,10 +64,10 @@ fn against(value: f64, end: f64, limit: f64, law: Law, proves: impl Fn(f64) -> b
 /// Batches that rates are read from.
 const RATE_BATCHES: f64 = 20.0;
 
-pub(super) fn rate(row: &mut Judgement, budget: &Budget, chosen: &Chosen<'_>) -> Result<(), String> {
+pub(super) fn rate(row: &mut Judgement, metric: BudgetMetric, chosen: &Chosen<'_>) -> Result<(), String> {
     let reading = over_levels(chosen, |level| {
         let rates = &level.summary.rates;
-        Ok(match budget.metric {
+        Ok(match metric {
             BudgetMetric::Goodput => {
                 rates.good_per_s.clone().ok_or("no latency ceiling says what is good")?
             }
@@ -78,7 +78,7 @@ pub(super) fn rate(row: &mut Judgement, budget: &Budget, chosen: &Chosen<'_>) ->
         })
     })?;
     of_reading(row, reading, &Unit::Rate, true, Law::Batches)?;
-    if asked_too_little(row, budget.metric, chosen) {
+    if asked_too_little(row, metric, chosen) {
         row.p_fail = 1.0;
         row.note = format!(
             "the load asked for no more: {} arrived, and the target kept up with it; offer at least as much as the floor",
@@ -188,26 +188,24 @@ fn of_reading(
 }
 
 /// A slice of what is measured for all requests together is missing.
-pub(super) fn whole(budget: &Budget, picks: Picks) -> Result<(), String> {
+pub(super) fn whole(metric: BudgetMetric, picks: Picks) -> Result<(), String> {
     match picks.all() {
         true => Ok(()),
-        false => {
-            Err(format!("{} is measured for all requests together, not for a slice", budget.metric.name()))
-        }
+        false => Err(format!("{} is measured for all requests together, not for a slice", metric.name())),
     }
 }
 
 pub(super) fn line(
     row: &mut Judgement,
     file: &BudgetFile,
-    budget: &Budget,
+    metric: BudgetMetric,
     run: &MeasuredRun<'_>,
     baseline: Option<&MeasuredRun<'_>>,
     chosen: &Chosen<'_>,
 ) -> Result<(), String> {
     let own = run.findings.lines.iter().find(|lines| lines.traffic == chosen.traffic);
     let limit = row.limit.ok_or("no limit")?;
-    if budget.metric == BudgetMetric::ThroughputBeforeOnset {
+    if metric == BudgetMetric::ThroughputBeforeOnset {
         let lines = own.ok_or("the queueing onset takes a sweep: plimsoll sweep")?;
         return match &lines.onset {
             CapacityLine::Found { rate, .. } => {
@@ -255,7 +253,7 @@ pub(super) fn line(
 pub(super) fn price(
     row: &mut Judgement,
     file: &BudgetFile,
-    budget: &Budget,
+    limit: &Limit<'_>,
     run: &MeasuredRun<'_>,
     chosen: &Chosen<'_>,
 ) -> Result<(), String> {
@@ -265,14 +263,13 @@ pub(super) fn price(
         .ok_or("no price: `price: {price: 2.49USD/gpu-hour, gpus: 1, date: …, source: …}`")?;
     let bill = spec.bill().map_err(|e| e.to_string())?;
     let unit = Unit::Money(bill.currency.clone());
-    if let Some(Unit::Money(asked)) = budget.max.as_ref().map(|max| &max.unit).filter(|asked| **asked != unit)
-    {
+    if let Some(Unit::Money(asked)) = limit.amount.map(|max| &max.unit).filter(|asked| **asked != unit) {
         return Err(format!("the ceiling is in {asked} and the price in {}", bill.currency));
     }
     let found = cost::cost(&run.findings, &bill);
     let at_line = found.at_budget.iter().find(|line| line.traffic == chosen.traffic && line.rate.is_some());
     // How many sessions a rate between two levels would finish nobody knows.
-    let at_line = at_line.filter(|_| budget.metric != BudgetMetric::CostPerSession);
+    let at_line = at_line.filter(|_| limit.metric != BudgetMetric::CostPerSession);
     let (costs, note) = match at_line {
         Some(line) => {
             let rate = line.rate.map_or(0.0, |rate| rate.value);
@@ -286,7 +283,7 @@ pub(super) fn price(
             (&level.costs, "at the load as it ran: only a sweep finds the budget line".to_owned())
         }
     };
-    let reading = match budget.metric {
+    let reading = match limit.metric {
         BudgetMetric::CostPerGoodRequest => costs.per_good_request.clone(),
         BudgetMetric::CostPerSession => {
             costs.per_session.clone().ok_or("no session was played to a good end")?

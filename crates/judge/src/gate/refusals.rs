@@ -3,10 +3,9 @@
 use plimsoll_math::series;
 use plimsoll_model::RunState;
 
-use super::judge::{metric_of, signed};
 use super::select::{Picks, values};
 use super::{GateRow, JudgedRow, MeasuredRun, RowRole};
-use crate::budget::{Budget, BudgetFile, Judged, Unit, shown};
+use crate::budget::{Budget, BudgetFile, Judged, Limit, Unit, shown, signed};
 use plimsoll_measure::columns::INFINITE;
 use plimsoll_measure::findings::{Held, LevelFinding, Reason, Trust};
 use plimsoll_measure::say::count;
@@ -124,11 +123,11 @@ fn better_mean(
     run: &MeasuredRun<'_>,
     baseline: &MeasuredRun<'_>,
 ) -> Option<String> {
-    let metric = metric_of(file, budget);
+    let limit = Limit::of(file, budget);
     let mean = |measured: &MeasuredRun<'_>| {
         let chosen = measured.choose(file, budget).ok()?;
-        let picks: Picks = measured.picks(budget.slice.as_ref()).ok()?;
-        let finite = values(&chosen, metric, picks).into_iter().filter(|ns| *ns != INFINITE);
+        let picks: Picks = measured.picks(limit.slice).ok()?;
+        let finite = values(&chosen, limit.metric, picks).into_iter().filter(|ns| *ns != INFINITE);
         series::mean(&finite.map(|ns| ns as f64 / 1e9).collect::<Vec<_>>(), MEAN_BATCHES, 0.9)
     };
     let (now, then) = (mean(run)?, mean(baseline)?);
@@ -137,7 +136,7 @@ fn better_mean(
     sure.then(|| {
         format!(
             "Refused: the change improves the mean of {} by {} % ({}, was {}) and breaks {}: {} against {}.",
-            metric.name(),
+            limit.metric.name(),
             signed(100.0 * (1.0 - now.value / then.value)).trim_start_matches('+'),
             shown(now.value, &Unit::Time),
             shown(then.value, &Unit::Time),

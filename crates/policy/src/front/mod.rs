@@ -54,7 +54,6 @@ impl FrontSpec {
     /// # Errors
     /// The first thing that is wrong.
     pub fn validate(&self) -> Result<(), SettingError> {
-        self.route.validate()?;
         self.retry.validate()?;
         self.hedge.as_ref().map_or(Ok(()), HedgeSpec::validate)?;
         self.breaker.validate()?;

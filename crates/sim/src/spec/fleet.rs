@@ -254,7 +254,6 @@ impl WorldSpec {
 impl FleetSpec {
     fn validate(&self) -> Result<(), SpecError> {
         within("fleet.replicas", self.replicas, 0, MAX_REPLICAS, "a whole number from 1 to 10000")?;
-        self.route.validate()?;
         if self.replicas == 0 && !matches!(self.autoscale, Some(AutoscaleSpec::Keda(_))) {
             return Err(crate::spec::range("fleet.replicas", 0, "at least 1; only KEDA scales from none"));
         }

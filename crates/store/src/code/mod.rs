@@ -9,13 +9,12 @@
 //! Reading trusts nothing: every count is checked against the bytes that are left, every number against its range.
 
 mod span;
-mod tcp;
 
 pub use span::{get_span, put_span};
 
 use plimsoll_model::{
-    Answer, At, Attempt, Broken, By, Event, EventKind, How, MediaCounts, Outcome, Sample, ServerStage, Span,
-    Tokens, TokensRule,
+    At, Attempt, Broken, By, Event, EventKind, How, MediaCounts, Outcome, Sample, ServerStage, Span,
+    TokensRule,
 };
 
 /// Why bytes are not a record.
@@ -35,45 +34,63 @@ pub enum CodeError {
     Utf8,
 }
 
-/// Which optional parts of an attempt are there; one bit each.
-mod has {
-    pub const SESSION: u64 = 1;
-    pub const SENT: u64 = 1 << 1;
-    pub const CONNECTED: u64 = 1 << 2;
-    pub const FIRST_BYTE: u64 = 1 << 3;
-    pub const FIRST_TOKEN: u64 = 1 << 4;
-    pub const FIRST_VISIBLE: u64 = 1 << 5;
-    pub const LAST_TOKEN: u64 = 1 << 6;
-    pub const END: u64 = 1 << 7;
-    pub const KERNEL_STAMPS: u64 = 1 << 8;
-    pub const CONNECTION: u64 = 1 << 9;
-    pub const REUSED: u64 = 1 << 10;
-    pub const RETRYABLE: u64 = 1 << 11;
-    pub const STATUS: u64 = 1 << 12;
-    pub const FINISH_REASON: u64 = 1 << 13;
-    pub const PROMPT: u64 = 1 << 14;
-    pub const OUTPUT: u64 = 1 << 15;
-    pub const REASONING: u64 = 1 << 16;
-    pub const CACHED: u64 = 1 << 17;
-    pub const BROKEN: u64 = 1 << 18;
-    pub const RETRY_AFTER: u64 = 1 << 19;
-    pub const ERROR: u64 = 1 << 20;
-    pub const REPLICA: u64 = 1 << 21;
-    pub const TEXT: u64 = 1 << 22;
-    pub const TCP_RTT: u64 = 1 << 23;
-    pub const TCP_RTT_VAR: u64 = 1 << 24;
-    pub const TCP_RTT_MIN: u64 = 1 << 25;
-    pub const TCP_RETRANSMITS: u64 = 1 << 26;
-    pub const TCP_SEGMENTS_OUT: u64 = 1 << 27;
-    pub const TCP_SEGMENTS_IN: u64 = 1 << 28;
-    pub const TCP_OUT_OF_ORDER: u64 = 1 << 29;
-    pub const TURNS: u64 = 1 << 30;
-    pub const RESENT: u64 = 1 << 31;
-    pub const TARGET: u64 = 1 << 32;
-    pub const MEDIA: u64 = 1 << 33;
-    pub const DOCUMENTS: u64 = 1 << 34;
-    pub const ALL: u64 = (1 << 35) - 1;
+/// What is written of an attempt, in order: how, the bit that says that it is there, and the field. A bit is given once: files of older
+/// versions have it. Of stamps the difference from `sent` is written.
+macro_rules! layout {
+    ($one:ident) => {
+        $one!(flag 8 kernel_stamps);
+        $one!(flag 10 reused);
+        $one!(flag 11 outcome.retryable);
+        $one!(small 18 answer.broken);
+        $one!(number request);
+        $one!(number attempt);
+        $one!(number level);
+        $one!(number turn);
+        $one!(number class);
+        $one!(maybe 0 session);
+        $one!(positive 30 turns);
+        $one!(maybe 31 resent);
+        $one!(positive 32 target);
+        $one!(due due);
+        $one!(sent 1 sent);
+        $one!(stamp 2 connected);
+        $one!(stamp 3 first_byte);
+        $one!(stamp 4 first_token);
+        $one!(stamp 5 first_visible);
+        $one!(stamp 6 last_token);
+        $one!(stamp 7 end);
+        $one!(number asked_prompt);
+        $one!(number asked_output);
+        $one!(media 33 media);
+        $one!(positive 34 media.documents);
+        $one!(number bytes_out);
+        $one!(number bytes_in);
+        $one!(maybe 9 connection);
+        $one!(span 23 tcp.rtt);
+        $one!(span 24 tcp.rtt_var);
+        $one!(span 25 tcp.rtt_min);
+        $one!(maybe 26 tcp.retransmits);
+        $one!(maybe 27 tcp.segments_out);
+        $one!(maybe 28 tcp.segments_in);
+        $one!(maybe 29 tcp.out_of_order);
+        $one!(maybe 12 answer.status);
+        $one!(maybe 14 answer.tokens.prompt);
+        $one!(maybe 15 answer.tokens.output);
+        $one!(maybe 16 answer.tokens.reasoning);
+        $one!(maybe 17 answer.tokens.cached);
+        $one!(span 19 answer.retry_after);
+        $one!(blocks prompt_blocks);
+        $one!(events events);
+        $one!(stages answer.stages);
+        $one!(text 13 answer.finish_reason);
+        $one!(text 20 answer.error);
+        $one!(text 21 answer.replica);
+        $one!(text 22 answer.text);
+    };
 }
+
+/// The bits that [`layout`] gives.
+const BITS: u64 = (1 << 35) - 1;
 
 /// Longest a varint gets.
 const VARINT_MAX: usize = 9;
@@ -85,103 +102,40 @@ const EVENT_MAX: usize = 1 + VARINT_MAX + 3 + 5;
 /// Appends an attempt to `buf`.
 pub fn put_attempt(buf: &mut Vec<u8>, a: &Attempt) {
     let mut pen = Pen::with_room(buf, attempt_bound(a));
-    let answer = &a.answer;
-    let tokens = &answer.tokens;
-    let bit = |on: bool, bit: u64| if on { bit } else { 0 };
     let shows = MediaCounts { documents: 0, ..a.media } != MediaCounts::default();
-    pen.number(
-        bit(a.session.is_some(), has::SESSION)
-            | bit(a.sent.is_some(), has::SENT)
-            | bit(a.connected.is_some(), has::CONNECTED)
-            | bit(a.first_byte.is_some(), has::FIRST_BYTE)
-            | bit(a.first_token.is_some(), has::FIRST_TOKEN)
-            | bit(a.first_visible.is_some(), has::FIRST_VISIBLE)
-            | bit(a.last_token.is_some(), has::LAST_TOKEN)
-            | bit(a.end.is_some(), has::END)
-            | bit(a.kernel_stamps, has::KERNEL_STAMPS)
-            | bit(a.connection.is_some(), has::CONNECTION)
-            | bit(a.reused, has::REUSED)
-            | bit(a.outcome.retryable, has::RETRYABLE)
-            | bit(answer.status.is_some(), has::STATUS)
-            | bit(answer.finish_reason.is_some(), has::FINISH_REASON)
-            | bit(tokens.prompt.is_some(), has::PROMPT)
-            | bit(tokens.output.is_some(), has::OUTPUT)
-            | bit(tokens.reasoning.is_some(), has::REASONING)
-            | bit(tokens.cached.is_some(), has::CACHED)
-            | bit(answer.broken.is_some(), has::BROKEN)
-            | bit(answer.retry_after.is_some(), has::RETRY_AFTER)
-            | bit(answer.error.is_some(), has::ERROR)
-            | bit(answer.replica.is_some(), has::REPLICA)
-            | bit(answer.text.is_some(), has::TEXT)
-            | bit(a.turns > 0, has::TURNS)
-            | bit(a.resent.is_some(), has::RESENT)
-            | bit(a.target > 0, has::TARGET)
-            | bit(shows, has::MEDIA)
-            | bit(a.media.documents > 0, has::DOCUMENTS)
-            | tcp::bits(&a.tcp),
-    );
-    // Four small enums share one number: how (4 bits), by (2), rule (2), broken (what is left).
+    let mut bits = 0u64;
+    macro_rules! mark {
+        (flag $bit:literal $($f:tt).+) => { bits |= u64::from(a.$($f).+) << $bit };
+        (positive $bit:literal $($f:tt).+) => { bits |= u64::from(a.$($f).+ > 0) << $bit };
+        (media $bit:literal $f:ident) => { bits |= u64::from(shows) << $bit };
+        ($kind:ident $bit:literal $($f:tt).+) => { bits |= u64::from(a.$($f).+.is_some()) << $bit };
+        ($kind:ident $($f:tt).+) => {};
+    }
+    layout!(mark);
+    pen.number(bits);
+    // Three small enums share one number: how (4 bits), by (2), rule (2), broken (3).
     pen.number(
         a.outcome.how as u64
             | (a.outcome.by as u64) << 4
-            | (tokens.rule as u64) << 6
-            | answer.broken.map_or(0, |broken| broken as u64) << 8,
+            | (a.answer.tokens.rule as u64) << 6
+            | a.answer.broken.map_or(0, |broken| broken as u64) << 8,
     );
-    pen.number(a.request);
-    pen.number(u64::from(a.attempt));
-    pen.number(u64::from(a.level));
-    pen.number(u64::from(a.turn));
-    pen.number(u64::from(a.class));
-    pen.maybe(a.session);
-    pen.maybe((a.turns > 0).then_some(u64::from(a.turns)));
-    pen.maybe(a.resent.map(u64::from));
-    pen.maybe((a.target > 0).then_some(u64::from(a.target)));
-    pen.signed(a.due.0);
     let base = a.sent.unwrap_or(a.due);
-    if let Some(sent) = a.sent {
-        pen.signed(sent.0.wrapping_sub(a.due.0));
+    macro_rules! put {
+        (flag $($rest:tt)+) => {};
+        (small $($rest:tt)+) => {};
+        (number $($f:tt).+) => { pen.number(u64::from(a.$($f).+)) };
+        (maybe $bit:literal $($f:tt).+) => { pen.maybe(a.$($f).+.map(u64::from)) };
+        (positive $bit:literal $($f:tt).+) => { pen.maybe(Some(u64::from(a.$($f).+)).filter(|n| *n > 0)) };
+        (due $f:ident) => { pen.signed(a.$f.0) };
+        (sent $bit:literal $f:ident) => { pen.maybe_signed(a.$f.map(|at| at.0.wrapping_sub(a.due.0))) };
+        (stamp $bit:literal $f:ident) => { pen.maybe_signed(a.$f.map(|at| at.0.wrapping_sub(base.0))) };
+        (span $bit:literal $($f:tt).+) => { pen.maybe_signed(a.$($f).+.map(|span| span.0)) };
+        (text $bit:literal $($f:tt).+) => { a.$($f).+.iter().for_each(|text| pen.text(text)) };
+        (media $bit:literal $f:ident) => { if shows { pen.media(&a.$f) } };
+        ($kind:ident $($f:tt).+) => { pen.$kind(&a.$($f).+) };
     }
-    for stamp in
-        [a.connected, a.first_byte, a.first_token, a.first_visible, a.last_token, a.end].into_iter().flatten()
-    {
-        pen.signed(stamp.0.wrapping_sub(base.0));
-    }
-    pen.number(u64::from(a.asked_prompt));
-    pen.number(u64::from(a.asked_output));
-    if shows {
-        pen.number(u64::from(a.media.images));
-        pen.number(a.media.pixels);
-        pen.number(a.media.audio_ms);
-    }
-    pen.maybe((a.media.documents > 0).then_some(u64::from(a.media.documents)));
-    pen.number(a.bytes_out);
-    pen.number(a.bytes_in);
-    pen.maybe(a.connection.map(u64::from));
-    tcp::put(&mut pen, &a.tcp);
-    pen.maybe(answer.status.map(u64::from));
-    for count in [tokens.prompt, tokens.output, tokens.reasoning, tokens.cached] {
-        pen.maybe(count.map(u64::from));
-    }
-    if let Some(wait) = answer.retry_after {
-        pen.signed(wait.0);
-    }
-    pen.number(a.prompt_blocks.len() as u64);
-    for block in &a.prompt_blocks {
-        pen.word(*block);
-    }
-    pen.number(a.events.len() as u64);
-    let mut before = 0i64;
-    for event in &a.events {
-        pen.event(event, &mut before);
-    }
-    pen.number(answer.stages.len() as u64);
-    for stage in &answer.stages {
-        pen.text(&stage.name);
-        pen.signed(stage.took.0);
-    }
-    for text in [&answer.finish_reason, &answer.error, &answer.replica, &answer.text].into_iter().flatten() {
-        pen.text(text);
-    }
+    layout!(put);
     pen.finish();
 }
 
@@ -203,115 +157,45 @@ fn attempt_bound(a: &Attempt) -> usize {
 pub fn get_attempt(bytes: &[u8]) -> Result<Attempt, CodeError> {
     let mut eye = Eye { bytes };
     let bits = eye.number()?;
-    if bits & !has::ALL != 0 {
+    if bits & !BITS != 0 {
         return Err(CodeError::Range("presence bits"));
     }
-    let on = |bit: u64| bits & bit != 0;
     let small = eye.number()?;
     let how = *How::ALL.get((small & 15) as usize).ok_or(CodeError::Range("outcome"))?;
-    let by = By::ALL[(small >> 4 & 3) as usize];
-    let rule = TokensRule::ALL[(small >> 6 & 3) as usize];
-    let broken = match on(has::BROKEN) {
-        true => Some(*Broken::ALL.get((small >> 8) as usize).ok_or(CodeError::Range("broken"))?),
-        false => None,
-    };
-    let request = eye.number()?;
-    let attempt = eye.narrow("attempt")?;
-    let level = eye.narrow("level")?;
-    let turn = eye.narrow("turn")?;
-    let class = eye.narrow("class")?;
-    let session = if on(has::SESSION) { Some(eye.number()?) } else { None };
-    let turns = if on(has::TURNS) { eye.narrow("turns")? } else { 0 };
-    let resent = if on(has::RESENT) { Some(eye.narrow("resent")?) } else { None };
-    let target = if on(has::TARGET) { eye.narrow("target")? } else { 0 };
-    let due = At(eye.signed()?);
-    let sent = if on(has::SENT) { Some(At(due.0.wrapping_add(eye.signed()?))) } else { None };
-    let base = sent.unwrap_or(due);
-    let mut stamp = |bit: u64| -> Result<Option<At>, CodeError> {
-        if on(bit) { Ok(Some(At(base.0.wrapping_add(eye.signed()?)))) } else { Ok(None) }
-    };
-    let connected = stamp(has::CONNECTED)?;
-    let first_byte = stamp(has::FIRST_BYTE)?;
-    let first_token = stamp(has::FIRST_TOKEN)?;
-    let first_visible = stamp(has::FIRST_VISIBLE)?;
-    let last_token = stamp(has::LAST_TOKEN)?;
-    let end = stamp(has::END)?;
-    let asked_prompt = eye.narrow("asked prompt tokens")?;
-    let asked_output = eye.narrow("asked output tokens")?;
-    let mut media = MediaCounts::default();
-    if on(has::MEDIA) {
-        (media.images, media.pixels, media.audio_ms) = (eye.narrow("images")?, eye.number()?, eye.number()?);
+    let mut a = Attempt::new(0, 0, 0, At::ZERO);
+    a.outcome = Outcome::new(how, By::ALL[(small >> 4 & 3) as usize], false);
+    a.answer.tokens.rule = TokensRule::ALL[(small >> 6 & 3) as usize];
+    let broken = Broken::ALL.get((small >> 8 & 7) as usize);
+    macro_rules! get {
+        (flag $bit:literal $($f:tt).+) => { a.$($f).+ = bits & 1 << $bit != 0 };
+        (small $bit:literal $($f:tt).+) => {
+            if bits & 1 << $bit != 0 { a.$($f).+ = Some(*broken.ok_or(CodeError::Range("broken"))?) }
+        };
+        (number $($f:tt).+) => { a.$($f).+ = eye.narrow(stringify!($($f).+))? };
+        (positive $bit:literal $($f:tt).+) => {
+            if bits & 1 << $bit != 0 { a.$($f).+ = eye.narrow(stringify!($($f).+))? }
+        };
+        (maybe $bit:literal $($f:tt).+) => {
+            if bits & 1 << $bit != 0 { a.$($f).+ = Some(eye.narrow(stringify!($($f).+))?) }
+        };
+        (due $f:ident) => { a.$f = At(eye.signed()?) };
+        (sent $bit:literal $f:ident) => {
+            if bits & 1 << $bit != 0 { a.$f = Some(At(a.due.0.wrapping_add(eye.signed()?))) }
+        };
+        (stamp $bit:literal $f:ident) => {
+            if bits & 1 << $bit != 0 { a.$f = Some(At(a.sent.unwrap_or(a.due).0.wrapping_add(eye.signed()?))) }
+        };
+        (span $bit:literal $($f:tt).+) => {
+            if bits & 1 << $bit != 0 { a.$($f).+ = Some(Span(eye.signed()?)) }
+        };
+        ($kind:ident $bit:literal $($f:tt).+) => {
+            if bits & 1 << $bit != 0 { a.$($f).+ = eye.$kind()?.into() }
+        };
+        ($kind:ident $($f:tt).+) => { a.$($f).+ = eye.$kind()? };
     }
-    if on(has::DOCUMENTS) {
-        media.documents = eye.narrow("documents")?;
-    }
-    let bytes_out = eye.number()?;
-    let bytes_in = eye.number()?;
-    let connection = if on(has::CONNECTION) { Some(eye.narrow("connection")?) } else { None };
-    let tcp = tcp::get(&mut eye, bits)?;
-    let status = if on(has::STATUS) { Some(eye.narrow("status")?) } else { None };
-    let mut count = |bit: u64| -> Result<Option<u32>, CodeError> {
-        if on(bit) { Ok(Some(eye.narrow("token count")?)) } else { Ok(None) }
-    };
-    let tokens = Tokens {
-        prompt: count(has::PROMPT)?,
-        output: count(has::OUTPUT)?,
-        reasoning: count(has::REASONING)?,
-        cached: count(has::CACHED)?,
-        rule,
-    };
-    let retry_after = if on(has::RETRY_AFTER) { Some(Span(eye.signed()?)) } else { None };
-    let blocks = eye.count(8)?;
-    let prompt_blocks = (0..blocks).map(|_| eye.word()).collect::<Result<_, _>>()?;
-    let count = eye.count(2)?;
-    let mut events = Vec::with_capacity(count);
-    let mut before = 0i64;
-    for _ in 0..count {
-        events.push(eye.event(&mut before)?);
-    }
-    let stages = (0..eye.count(2)?)
-        .map(|_| Ok(ServerStage { name: eye.text()?, took: Span(eye.signed()?) }))
-        .collect::<Result<_, CodeError>>()?;
-    let mut text = |bit: u64| -> Result<Option<String>, CodeError> {
-        if on(bit) { Ok(Some(eye.text()?)) } else { Ok(None) }
-    };
-    let finish_reason = text(has::FINISH_REASON)?;
-    let error = text(has::ERROR)?;
-    let replica = text(has::REPLICA)?;
-    let text = text(has::TEXT)?;
+    layout!(get);
     eye.end()?;
-    Ok(Attempt {
-        request,
-        attempt,
-        level,
-        session,
-        turn,
-        turns,
-        class,
-        target,
-        due,
-        sent,
-        connected,
-        first_byte,
-        first_token,
-        first_visible,
-        last_token,
-        end,
-        events,
-        kernel_stamps: on(has::KERNEL_STAMPS),
-        asked_prompt,
-        resent,
-        asked_output,
-        prompt_blocks,
-        media,
-        bytes_out,
-        bytes_in,
-        connection,
-        reused: on(has::REUSED),
-        tcp,
-        outcome: Outcome::new(how, by, on(has::RETRYABLE)),
-        answer: Answer { status, finish_reason, tokens, broken, retry_after, error, replica, stages, text },
-    })
+    Ok(a)
 }
 
 /// Appends a sample to `buf`.
@@ -384,6 +268,38 @@ impl<'a> Pen<'a> {
     fn maybe(&mut self, value: Option<u64>) {
         if let Some(value) = value {
             self.number(value);
+        }
+    }
+
+    #[inline]
+    fn maybe_signed(&mut self, value: Option<i64>) {
+        if let Some(value) = value {
+            self.signed(value);
+        }
+    }
+
+    fn media(&mut self, media: &MediaCounts) {
+        self.number(u64::from(media.images));
+        self.number(media.pixels);
+        self.number(media.audio_ms);
+    }
+
+    fn blocks(&mut self, blocks: &[u64]) {
+        self.number(blocks.len() as u64);
+        blocks.iter().for_each(|block| self.word(*block));
+    }
+
+    fn events(&mut self, events: &[Event]) {
+        self.number(events.len() as u64);
+        let mut before = 0i64;
+        events.iter().for_each(|event| self.event(event, &mut before));
+    }
+
+    fn stages(&mut self, stages: &[ServerStage]) {
+        self.number(stages.len() as u64);
+        for stage in stages {
+            self.text(&stage.name);
+            self.signed(stage.took.0);
         }
     }
 
@@ -476,6 +392,30 @@ impl<'a> Eye<'a> {
             return Err(CodeError::Short);
         }
         Ok(count as usize)
+    }
+
+    fn media(&mut self) -> Result<MediaCounts, CodeError> {
+        let (images, pixels, audio_ms) = (self.narrow("images")?, self.number()?, self.number()?);
+        Ok(MediaCounts { images, pixels, audio_ms, documents: 0 })
+    }
+
+    fn blocks(&mut self) -> Result<Vec<u64>, CodeError> {
+        (0..self.count(8)?).map(|_| self.word()).collect()
+    }
+
+    fn events(&mut self) -> Result<Vec<Event>, CodeError> {
+        let count = self.count(2)?;
+        let (mut events, mut before) = (Vec::with_capacity(count), 0i64);
+        for _ in 0..count {
+            events.push(self.event(&mut before)?);
+        }
+        Ok(events)
+    }
+
+    fn stages(&mut self) -> Result<Vec<ServerStage>, CodeError> {
+        (0..self.count(2)?)
+            .map(|_| Ok(ServerStage { name: self.text()?, took: Span(self.signed()?) }))
+            .collect()
     }
 
     fn text(&mut self) -> Result<String, CodeError> {

@@ -2,16 +2,26 @@
 
 use parquet::column::reader::ColumnReaderImpl;
 use parquet::data_type::DataType;
+use parquet::errors::ParquetError;
 use parquet::file::metadata::ColumnChunkMetaData;
 
 use super::Stored;
-use super::read::{Got, fault, out_of_range};
+
+pub(crate) type Got<T> = std::result::Result<T, ParquetError>;
+
+pub(super) fn fault(what: impl Into<String>) -> ParquetError {
+    ParquetError::General(what.into())
+}
+
+pub(super) fn out_of_range(name: &str) -> ParquetError {
+    fault(format!("{name}: a number out of range"))
+}
 
 /// Gives the next so many rows of a column.
-pub(super) type ColumnFeed<'g, T> = Box<dyn FnMut(usize, &mut Batch<T>) -> Got<()> + 'g>;
+pub(crate) type ColumnFeed<'g, T> = Box<dyn FnMut(usize, &mut Batch<T>) -> Got<()> + 'g>;
 
 /// A column as it was found.
-pub(super) enum FoundColumn<'g, T> {
+pub(crate) enum FoundColumn<'g, T> {
     /// Every row has this value, or none has any: said by the statistics, so that nothing need be decoded.
     Same(Option<T>),
     /// Its values.
@@ -35,7 +45,7 @@ pub(super) fn alike(chunk: &ColumnChunkMetaData, rows: i64) -> Option<Option<&[u
 
 /// What the definition levels of a column mean.
 #[derive(Copy, Clone, Default)]
-pub(super) struct Levels {
+pub(crate) struct Levels {
     /// A value is there.
     pub value: i16,
     /// A list's element is there, though it may be null.
@@ -43,7 +53,7 @@ pub(super) struct Levels {
 }
 
 /// A batch of one column.
-pub(super) struct Batch<T> {
+pub(crate) struct Batch<T> {
     pub levels: Levels,
     pub values: Vec<T>,
     pub def: Vec<i16>,

@@ -23,28 +23,26 @@ use parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
 use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
 use parquet::file::statistics::Statistics;
 
-use super::feed::{Batch, FoundColumn, Levels, alike, converted, same};
+use super::column::Column;
+use super::feed::{Batch, FoundColumn, Got, Levels, alike, converted, fault, out_of_range, same};
 use super::guard::{GROUP_VALUES_MAX, GuardedFile, PageGuard};
-use super::{MAKER, Stored};
+use super::{MAKER, Whole};
 use crate::error::{Result, StoreError};
 
 /// Rows decoded at a time: with their events they fit a second-level cache.
 const BATCH: usize = 512;
 
-pub(crate) type Got<T> = std::result::Result<T, ParquetError>;
-
-/// Reads all rows of the file at `path`, in order. `columns` says which columns go where in a row; `blank` makes the
-/// row they are put into.
-pub(crate) fn read_rows<R: Send>(
+/// Reads these columns of all rows of the file at `path`, in order. `blank` makes the row they are put into.
+pub(crate) fn read_rows<W: 'static, R: Send + 'static>(
     path: &Path,
     blank: impl Fn() -> R + Sync,
-    columns: impl Fn(&mut ColumnReading<'_, R>) -> Got<()> + Sync,
+    columns: &[Column<W, R>],
 ) -> Result<Vec<R>> {
     let broken = |error| StoreError::parquet(path, "read", error);
     let reader = opened(path)?;
     let groups = reader.num_row_groups();
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(groups);
-    let read = |index: usize| shielded(|| read_group(&reader, index, &blank, &columns));
+    let read = |index: usize| shielded(|| read_group(&reader, index, &blank, columns));
     if threads < 2 {
         let mut rows = Vec::new();
         for index in 0..groups {
@@ -58,10 +56,10 @@ pub(crate) fn read_rows<R: Send>(
 
 /// Reads the rows as [`read_rows`] does and hands them on a batch at a time. Rows are filled again and again: what a batch does not
 /// hold (a column that is not read, or is missing) stays as `blank` made it.
-pub(crate) fn each_batch<R>(
+pub(crate) fn each_batch<W: 'static, R: 'static>(
     path: &Path,
     blank: impl Fn() -> R,
-    columns: impl Fn(&mut ColumnReading<'_, R>) -> Got<()>,
+    columns: &[Column<W, R>],
     mut each: impl FnMut(&[R]),
 ) -> Result<()> {
     let reader = opened(path)?;
@@ -69,7 +67,7 @@ pub(crate) fn each_batch<R>(
     let broken = |error| StoreError::parquet(path, "read", error);
     for index in 0..reader.num_row_groups() {
         let group = shielded(|| reader.get_row_group(index)).map_err(broken)?;
-        let mut filling = shielded(|| Filling::begin(&reader, &*group, &columns)).map_err(broken)?;
+        let mut filling = shielded(|| Filling::begin(&reader, &*group, columns)).map_err(broken)?;
         while filling.left > 0 {
             let batch = BATCH.min(filling.left);
             shielded(|| filling.again(&mut rows[..batch])).map_err(broken)?;
@@ -80,10 +78,10 @@ pub(crate) fn each_batch<R>(
 }
 
 /// Reads the rows as [`read_rows`] does and hands them on a group at a time: no more than one is held. Groups that `wanted` refuses are passed by.
-pub(crate) fn each_group<R>(
+pub(crate) fn each_group<W: 'static, R: 'static>(
     path: &Path,
     blank: impl Fn() -> R,
-    columns: impl Fn(&mut ColumnReading<'_, R>) -> Got<()>,
+    columns: &[Column<W, R>],
     wanted: impl Fn(&GroupFacts<'_>) -> bool,
     mut each: impl FnMut(Vec<R>),
 ) -> Result<()> {
@@ -94,7 +92,7 @@ pub(crate) fn each_group<R>(
         if !wanted(&GroupFacts { group, ours }) {
             continue;
         }
-        let rows = shielded(|| read_group(&reader, index, &blank, &columns));
+        let rows = shielded(|| read_group(&reader, index, &blank, columns));
         each(rows.map_err(|error| StoreError::parquet(path, "read", error))?);
     }
     Ok(())
@@ -202,11 +200,11 @@ fn shielded<T>(act: impl FnOnce() -> Got<T>) -> Got<T> {
     })
 }
 
-fn read_group<R>(
+fn read_group<W: 'static, R: 'static>(
     reader: &SerializedFileReader<GuardedFile>,
     index: usize,
     blank: &impl Fn() -> R,
-    columns: &impl Fn(&mut ColumnReading<'_, R>) -> Got<()>,
+    columns: &[Column<W, R>],
 ) -> Got<Vec<R>> {
     let group = reader.get_row_group(index)?;
     let mut filling = Filling::begin(reader, &*group, columns)?;
@@ -227,11 +225,11 @@ struct Filling<'g, R> {
     begun: bool,
 }
 
-impl<'g, R: 'g> Filling<'g, R> {
-    fn begin(
+impl<'g, R: 'static> Filling<'g, R> {
+    fn begin<W: 'static>(
         reader: &SerializedFileReader<GuardedFile>,
         group: &'g dyn RowGroupReader,
-        columns: &impl Fn(&mut ColumnReading<'g, R>) -> Got<()>,
+        columns: &[Column<W, R>],
     ) -> Got<Filling<'g, R>> {
         let left = match u64::try_from(group.metadata().num_rows()) {
             Ok(count) if count <= GROUP_VALUES_MAX => count as usize,
@@ -247,9 +245,9 @@ impl<'g, R: 'g> Filling<'g, R> {
                 return Err(fault(format!("column {name} lies outside the file")));
             }
         }
-        let mut reading = ColumnReading { group, ours: is_ours(reader), jobs: Vec::new() };
-        columns(&mut reading)?;
-        Ok(Filling { jobs: reading.jobs, left, begun: false })
+        let chunks = Chunks { group, ours: is_ours(reader) };
+        let jobs = columns.iter().filter_map(|column| (column.read)(&chunks).transpose());
+        Ok(Filling { jobs: jobs.collect::<Got<_>>()?, left, begun: false })
     }
 
     /// Fills rows that are blank.
@@ -266,242 +264,89 @@ impl<'g, R: 'g> Filling<'g, R> {
     }
 }
 
-pub(super) fn fault(what: impl Into<String>) -> ParquetError {
-    ParquetError::General(what.into())
-}
-
 /// Fills one column of a batch of rows.
 type Fill<'g, R> = Box<dyn FnMut(&mut [R]) -> Got<()> + 'g>;
 
 /// What one column does to a batch of rows.
-struct Job<'g, R> {
+pub(super) struct Job<'g, R> {
     /// All rows of the group are alike: rows that are filled again keep what they have.
     once: bool,
     act: Fill<'g, R>,
 }
 
-/// The columns of one row group and where they go.
-pub(crate) struct ColumnReading<'g, R> {
-    group: &'g dyn RowGroupReader,
-    /// Whether statistics of the group are believed: ours are.
-    ours: bool,
-    jobs: Vec<Job<'g, R>>,
+impl<'g, R: 'g> Job<'g, R> {
+    fn new(once: bool, act: impl FnMut(&mut [R]) -> Got<()> + 'g) -> Job<'g, R> {
+        Job { once, act: Box::new(act) }
+    }
 }
 
-impl<'g, R: 'g> ColumnReading<'g, R> {
-    /// An integer column that must be there, without nulls.
-    pub(crate) fn int<T: Stored>(&mut self, name: &'static str, set: impl Fn(&mut R, T) + 'g) -> Got<()> {
-        let found = self.ints::<T>(name, 0)?.ok_or_else(|| missing(name))?;
-        self.every(name, found, move |row, value| {
-            set(row, *value);
-            Ok(())
-        })
-    }
-
-    /// An integer column that may be missing (`set` is then not called) or null.
-    pub(crate) fn maybe_int<T: Stored>(
-        &mut self,
-        name: &'static str,
-        set: impl Fn(&mut R, Option<T>) + 'g,
-    ) -> Got<()> {
-        if let Some(found) = self.ints::<T>(name, 0)? {
-            self.some(found, move |row, value| {
-                set(row, value.copied());
-                Ok(())
-            });
+/// One value for every row, of a column that must be there, without nulls.
+pub(super) fn every<'g, R: 'g, T: 'g>(
+    name: &'static str,
+    found: Option<FoundColumn<'g, T>>,
+    mut set: impl FnMut(&mut R, &T) -> Got<()> + 'g,
+) -> Got<Option<Job<'g, R>>> {
+    let null = move || fault(format!("{name}: null where a value must be"));
+    Ok(Some(match found.ok_or_else(|| fault(format!("column {name} is missing")))? {
+        FoundColumn::Same(None) => {
+            Job::new(true, move |rows| if rows.is_empty() { Ok(()) } else { Err(null()) })
         }
-        Ok(())
-    }
-
-    /// A boolean column that must be there, without nulls.
-    pub(crate) fn flag(&mut self, name: &'static str, set: impl Fn(&mut R, bool) + 'g) -> Got<()> {
-        let found = self.flags(name, 0)?.ok_or_else(|| missing(name))?;
-        self.every(name, found, move |row, value| {
-            set(row, *value);
-            Ok(())
-        })
-    }
-
-    /// A column of doubles that must be there, without nulls.
-    pub(crate) fn real(&mut self, name: &'static str, set: impl Fn(&mut R, f64) + 'g) -> Got<()> {
-        let found = match self.column(name, 0)? {
-            Some((ColumnReader::DoubleColumnReader(reader), levels)) => {
-                FoundColumn::Fed(same(reader, levels))
-            }
-            Some(_) => return Err(wrong_type(name)),
-            None => return Err(missing(name)),
-        };
-        self.every(name, found, move |row, value| {
-            set(row, *value);
-            Ok(())
-        })
-    }
-
-    /// A text column that must be there, without nulls. `set` says what is wrong with a text it can't take.
-    pub(crate) fn text(
-        &mut self,
-        name: &'static str,
-        set: impl Fn(&mut R, &str) -> std::result::Result<(), String> + 'g,
-    ) -> Got<()> {
-        let found = self.texts(name, 0)?.ok_or_else(|| missing(name))?;
-        self.every(name, found, move |row, value| set(row, utf8(name, value)?).map_err(fault))
-    }
-
-    /// A text column that may be missing (`set` is then not called) or null.
-    pub(crate) fn maybe_text(
-        &mut self,
-        name: &'static str,
-        set: impl Fn(&mut R, Option<&str>) -> std::result::Result<(), String> + 'g,
-    ) -> Got<()> {
-        if let Some(found) = self.texts(name, 0)? {
-            self.some(found, move |row, value| {
-                set(row, value.map(|value| utf8(name, value)).transpose()?).map_err(fault)
-            });
+        FoundColumn::Same(Some(value)) => {
+            Job::new(true, move |rows| rows.iter_mut().try_for_each(|row| set(row, &value)))
         }
-        Ok(())
-    }
-
-    /// A text column of few words, that must be there, without nulls.
-    pub(crate) fn word<V: Copy + 'g>(
-        &mut self,
-        name: &'static str,
-        from_name: fn(&str) -> Option<V>,
-        set: impl Fn(&mut R, V) + 'g,
-    ) -> Got<()> {
-        let found = self.texts(name, 0)?.ok_or_else(|| missing(name))?;
-        let mut words = Words { name, from_name, last: None };
-        self.every(name, found, move |row, value| {
-            set(row, words.read(value)?);
-            Ok(())
-        })
-    }
-
-    /// The same where it may be missing (`set` is then not called) or null.
-    pub(crate) fn maybe_word<V: Copy + 'g>(
-        &mut self,
-        name: &'static str,
-        from_name: fn(&str) -> Option<V>,
-        set: impl Fn(&mut R, Option<V>) + 'g,
-    ) -> Got<()> {
-        if let Some(found) = self.texts(name, 0)? {
-            let mut words = Words { name, from_name, last: None };
-            self.some(found, move |row, value| {
-                set(row, value.map(|value| words.read(value)).transpose()?);
-                Ok(())
-            });
+        FoundColumn::Fed(mut feed) => {
+            let mut batch = Batch::default();
+            Job::new(false, move |rows| {
+                feed(rows.len(), &mut batch)?;
+                if batch.values.len() != rows.len() {
+                    return Err(null());
+                }
+                rows.iter_mut().zip(&batch.values).try_for_each(|(row, value)| set(row, value))
+            })
         }
-        Ok(())
-    }
+    }))
+}
 
-    /// A list of integers, which may be missing (`set` is then not called).
-    pub(crate) fn int_list<T: Stored>(
-        &mut self,
-        name: &'static str,
-        set: impl Fn(&mut R, &[T]) -> std::result::Result<(), String> + 'g,
-    ) -> Got<()> {
-        if let Some(found) = self.ints::<T>(name, 1)? {
-            self.lists(name, found, move |row, values| set(row, values).map_err(fault));
+/// A value for some rows, of a column that may be missing (`set` is then not called).
+pub(super) fn some<'g, R: 'g, T: 'g>(
+    found: Option<FoundColumn<'g, T>>,
+    mut set: impl FnMut(&mut R, Option<&T>) -> Got<()> + 'g,
+) -> Got<Option<Job<'g, R>>> {
+    Ok(found.map(|found| match found {
+        FoundColumn::Same(value) => {
+            Job::new(true, move |rows| rows.iter_mut().try_for_each(|row| set(row, value.as_ref())))
         }
-        Ok(())
-    }
-
-    /// A list of booleans, which may be missing.
-    pub(crate) fn flag_list(
-        &mut self,
-        name: &'static str,
-        set: impl Fn(&mut R, &[bool]) -> std::result::Result<(), String> + 'g,
-    ) -> Got<()> {
-        if let Some(found) = self.flags(name, 1)? {
-            self.lists(name, found, move |row, values| set(row, values).map_err(fault));
+        FoundColumn::Fed(mut feed) => {
+            let mut batch = Batch::default();
+            Job::new(false, move |rows| {
+                feed(rows.len(), &mut batch)?;
+                if batch.values.len() == rows.len() {
+                    return rows
+                        .iter_mut()
+                        .zip(&batch.values)
+                        .try_for_each(|(row, value)| set(row, Some(value)));
+                }
+                let (there, mut values) = (batch.levels.value, batch.values.iter());
+                rows.iter_mut()
+                    .zip(&batch.def)
+                    .try_for_each(|(row, def)| set(row, if *def == there { values.next() } else { None }))
+            })
         }
-        Ok(())
-    }
+    }))
+}
 
-    /// A list of texts, which may be missing.
-    pub(crate) fn text_list(
-        &mut self,
-        name: &'static str,
-        set: impl Fn(&mut R, Vec<String>) -> std::result::Result<(), String> + 'g,
-    ) -> Got<()> {
-        if let Some(found) = self.texts(name, 1)? {
-            self.lists(name, found, move |row, values| {
-                let texts = values.iter().map(|text| utf8(name, text).map(str::to_owned));
-                set(row, texts.collect::<Got<_>>()?).map_err(fault)
-            });
-        }
-        Ok(())
-    }
-
-    /// One value for every row.
-    fn every<T: 'g>(
-        &mut self,
-        name: &'static str,
-        found: FoundColumn<'g, T>,
-        mut set: impl FnMut(&mut R, &T) -> Got<()> + 'g,
-    ) -> Got<()> {
-        let null = move || fault(format!("{name}: null where a value must be"));
-        match found {
-            FoundColumn::Same(None) if self.group.metadata().num_rows() > 0 => return Err(null()),
-            FoundColumn::Same(None) => {}
-            FoundColumn::Same(Some(value)) => {
-                self.push(true, move |rows| rows.iter_mut().try_for_each(|row| set(row, &value)));
-            }
-            FoundColumn::Fed(mut feed) => {
-                let mut batch = Batch::default();
-                self.push(false, move |rows| {
-                    feed(rows.len(), &mut batch)?;
-                    if batch.values.len() != rows.len() {
-                        return Err(null());
-                    }
-                    rows.iter_mut().zip(&batch.values).try_for_each(|(row, value)| set(row, value))
-                });
-            }
-        }
-        Ok(())
-    }
-
-    /// A value for some rows.
-    fn some<T: 'g>(
-        &mut self,
-        found: FoundColumn<'g, T>,
-        mut set: impl FnMut(&mut R, Option<&T>) -> Got<()> + 'g,
-    ) {
-        match found {
-            FoundColumn::Same(value) => {
-                self.push(true, move |rows| rows.iter_mut().try_for_each(|row| set(row, value.as_ref())));
-            }
-            FoundColumn::Fed(mut feed) => {
-                let mut batch = Batch::default();
-                self.push(false, move |rows| {
-                    feed(rows.len(), &mut batch)?;
-                    if batch.values.len() == rows.len() {
-                        return rows
-                            .iter_mut()
-                            .zip(&batch.values)
-                            .try_for_each(|(row, value)| set(row, Some(value)));
-                    }
-                    let (there, mut values) = (batch.levels.value, batch.values.iter());
-                    rows.iter_mut()
-                        .zip(&batch.def)
-                        .try_for_each(|(row, def)| set(row, if *def == there { values.next() } else { None }))
-                });
-            }
-        }
-    }
-
-    /// A list for every row.
-    fn lists<T: 'g>(
-        &mut self,
-        name: &'static str,
-        found: FoundColumn<'g, T>,
-        set: impl Fn(&mut R, &[T]) -> Got<()> + 'g,
-    ) {
+/// A list for every row, of a column that may be missing. `set` says what is wrong with one it can't take.
+pub(super) fn lists<'g, R: 'g, T: 'g>(
+    name: &'static str,
+    found: Option<FoundColumn<'g, T>>,
+    set: impl Fn(&mut R, &[T]) -> Got<()> + 'g,
+) -> Got<Option<Job<'g, R>>> {
+    Ok(found.map(|found| {
         let FoundColumn::Fed(mut feed) = found else {
-            return self.push(true, move |rows| rows.iter_mut().try_for_each(|row| set(row, &[])));
+            return Job::new(true, move |rows| rows.iter_mut().try_for_each(|row| set(row, &[])));
         };
-        let mut batch = Batch::default();
-        let mut ends = Vec::new();
-        self.push(false, move |rows| {
+        let (mut batch, mut ends) = (Batch::default(), Vec::new());
+        Job::new(false, move |rows| {
             feed(rows.len(), &mut batch)?;
             batch.ends(&mut ends).map_err(|what| fault(format!("{name}: {what}")))?;
             if ends.len() != rows.len() || batch.values.len() != ends.last().copied().unwrap_or(0) {
@@ -513,14 +358,19 @@ impl<'g, R: 'g> ColumnReading<'g, R> {
                 from = *to;
             }
             Ok(())
-        });
-    }
+        })
+    }))
+}
 
-    fn push(&mut self, once: bool, act: impl FnMut(&mut [R]) -> Got<()> + 'g) {
-        self.jobs.push(Job { once, act: Box::new(act) });
-    }
+/// The columns of one row group.
+pub(crate) struct Chunks<'g> {
+    group: &'g dyn RowGroupReader,
+    /// Whether statistics of the group are believed: ours are.
+    ours: bool,
+}
 
-    fn ints<T: Stored>(&self, name: &'static str, nesting: i16) -> Got<Option<FoundColumn<'g, T>>> {
+impl<'g> Chunks<'g> {
+    pub(super) fn ints<T: Whole>(&self, name: &'static str, nesting: i16) -> Got<Option<FoundColumn<'g, T>>> {
         if let Some(same) = self.same(name, nesting)? {
             let value = |stored: &[u8]| match stored.len() {
                 4 => T::from_narrow(i32::from_le_bytes(stored.try_into().ok()?)),
@@ -541,7 +391,7 @@ impl<'g, R: 'g> ColumnReading<'g, R> {
         })
     }
 
-    fn flags(&self, name: &'static str, nesting: i16) -> Got<Option<FoundColumn<'g, bool>>> {
+    pub(super) fn flags(&self, name: &'static str, nesting: i16) -> Got<Option<FoundColumn<'g, bool>>> {
         if let Some(same) = self.same(name, nesting)? {
             return Ok(Some(FoundColumn::Same(same.map(|stored| stored.first() == Some(&1)))));
         }
@@ -554,7 +404,7 @@ impl<'g, R: 'g> ColumnReading<'g, R> {
         })
     }
 
-    fn texts(&self, name: &'static str, nesting: i16) -> Got<Option<FoundColumn<'g, ByteArray>>> {
+    pub(super) fn texts(&self, name: &'static str, nesting: i16) -> Got<Option<FoundColumn<'g, ByteArray>>> {
         if let Some(same) = self.same(name, nesting)? {
             return Ok(Some(FoundColumn::Same(same.map(|stored| ByteArray::from(stored.to_vec())))));
         }
@@ -565,6 +415,16 @@ impl<'g, R: 'g> ColumnReading<'g, R> {
             }
             Some(_) => return Err(wrong_type(name)),
         })
+    }
+
+    pub(super) fn reals(&self, name: &'static str, nesting: i16) -> Got<Option<FoundColumn<'g, f64>>> {
+        match self.column(name, nesting)? {
+            None => Ok(None),
+            Some((ColumnReader::DoubleColumnReader(reader), levels)) => {
+                Ok(Some(FoundColumn::Fed(same(reader, levels))))
+            }
+            Some(_) => Err(wrong_type(name)),
+        }
     }
 
     /// The one value of this column as it is stored, where the whole group has one, or none.
@@ -619,14 +479,18 @@ impl<'g, R: 'g> ColumnReading<'g, R> {
 }
 
 /// A column of few words. Those of a dictionary are one piece of memory each, by which the word before is known again.
-struct Words<V> {
+pub(super) struct Words<V> {
     name: &'static str,
     from_name: fn(&str) -> Option<V>,
     last: Option<(ByteArray, V)>,
 }
 
 impl<V: Copy> Words<V> {
-    fn read(&mut self, text: &ByteArray) -> Got<V> {
+    pub(super) fn new(name: &'static str, from_name: fn(&str) -> Option<V>) -> Words<V> {
+        Words { name, from_name, last: None }
+    }
+
+    pub(super) fn read(&mut self, text: &ByteArray) -> Got<V> {
         match &self.last {
             Some((last, word)) if std::ptr::eq(last.data(), text.data()) => Ok(*word),
             _ => {
@@ -642,16 +506,8 @@ impl<V: Copy> Words<V> {
     }
 }
 
-fn utf8<'t>(name: &'static str, text: &'t ByteArray) -> Got<&'t str> {
+pub(super) fn utf8<'t>(name: &'static str, text: &'t ByteArray) -> Got<&'t str> {
     std::str::from_utf8(text.data()).map_err(|_| fault(format!("{name}: text that is not UTF-8")))
-}
-
-pub(super) fn out_of_range(name: &str) -> ParquetError {
-    fault(format!("{name}: a number out of range"))
-}
-
-fn missing(name: &str) -> ParquetError {
-    fault(format!("column {name} is missing"))
 }
 
 fn wrong_type(name: &str) -> ParquetError {

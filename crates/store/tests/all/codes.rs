@@ -74,6 +74,54 @@ fn a_count_of_billions_is_refused_before_memory_is_taken() {
     assert_eq!(get_attempt(&forged), Err(CodeError::Short));
 }
 
+/// The layout, spelt out by hand: logs of older versions are read by it.
+#[test]
+fn every_field_has_its_place() {
+    let number = |value: u64| -> Vec<u8> {
+        let len = (64 - (value | 1).leading_zeros() as usize).div_ceil(7);
+        ((value << len) | 1 << (len - 1)).to_le_bytes()[..len].to_vec()
+    };
+    let signed = |value: i64| number(if value < 0 { 2 * value.unsigned_abs() - 1 } else { 2 * value as u64 });
+    let text = |text: &str| [number(text.len() as u64), text.as_bytes().to_vec()].concat();
+    let mut a = Attempt::new(1_000, 2, 3, At(50_000));
+    (a.session, a.turn, a.turns, a.class, a.target, a.resent) = (Some(4), 5, 6, 7, 8, Some(9));
+    (a.sent, a.connected, a.first_byte) = (Some(At(50_010)), Some(At(50_011)), Some(At(50_030)));
+    (a.first_token, a.first_visible, a.last_token) = (Some(At(50_040)), Some(At(50_050)), Some(At(50_060)));
+    (a.end, a.kernel_stamps, a.asked_prompt, a.asked_output) = (Some(At(50_009)), true, 300, 20);
+    a.media = MediaCounts { images: 1, pixels: 70_000, audio_ms: 2_000, documents: 11 };
+    (a.bytes_out, a.bytes_in, a.connection, a.reused, a.prompt_blocks) = (12, 13, Some(14), true, vec![15]);
+    let time = |ns| Some(Span(ns));
+    a.tcp = TcpFacts { rtt: time(16), rtt_var: time(17), rtt_min: time(18), ..TcpFacts::default() };
+    (a.tcp.retransmits, a.tcp.segments_out) = (Some(19), Some(20));
+    (a.tcp.segments_in, a.tcp.out_of_order) = (Some(21), Some(22));
+    a.outcome = Outcome::new(How::ServerError, By::User, true);
+    let tokens = Tokens { prompt: Some(23), output: Some(24), reasoning: Some(25), ..Tokens::default() };
+    a.answer.tokens = Tokens { cached: Some(26), rule: TokensRule::Tokeniser, ..tokens };
+    (a.answer.status, a.answer.broken, a.answer.retry_after) =
+        (Some(503), Some(Broken::WrongCount), time(-27));
+    a.answer.stages = vec![ServerStage { name: "prefill".into(), took: Span(28) }];
+    a.answer.finish_reason = Some("stop".into());
+    (a.answer.error, a.answer.replica, a.answer.text) = (Some("é".into()), Some("r".into()), Some("".into()));
+    let kind = EventKind::from_u8(1).unwrap();
+    a.events = vec![Event { offset: Span(29), user_delay_ns: 30, tokens: 31, kind, coalesced: true }];
+    let spelt = [
+        // Every bit there is; how, by whom, by which rule and how broken.
+        vec![number((1 << 35) - 1), number(6 | 3 << 4 | 3 << 6 | 4 << 8)],
+        [1_000, 2, 3, 5, 7, 4, 6, 9, 8].map(number).to_vec(),
+        // Due, sent since then, the others since sent.
+        [50_000, 10, 1, 20, 30, 40, 50, -1].map(signed).to_vec(),
+        [300, 20, 1, 70_000, 2_000, 11, 12, 13, 14].map(number).to_vec(),
+        [16, 17, 18].map(signed).to_vec(),
+        [19, 20, 21, 22, 503, 23, 24, 25, 26].map(number).to_vec(),
+        vec![signed(-27), number(1), 15u64.to_le_bytes().to_vec()],
+        vec![number(1), vec![1 | 1 << 4 | 2 << 5 | 1 << 7], signed(29), number(31), number(30)],
+        vec![number(1), text("prefill"), signed(28)],
+        vec![text("stop"), text("é"), text("r"), text("")],
+    ];
+    assert_eq!(bytes(&a), spelt.concat().concat());
+    assert_eq!(get_attempt(&bytes(&a)).unwrap(), a);
+}
+
 #[test]
 fn an_answer_of_sixteen_tokens_takes_under_200_bytes() {
     let len = bytes(&answered(123_456, 16)).len();

@@ -11,12 +11,13 @@ mod watch;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
+use plimsoll_client::StopLimits;
 use plimsoll_model::Span;
 use plimsoll_workload::{format_span, parse_span};
 
 use super::sweep;
 use crate::exit::{Exit, Stop};
-use crate::flags::{CeilingArgs, ClientArgs, DemoArgs, DemoOf, SearchArgs};
+use crate::flags::{ClientArgs, DemoArgs, DemoOf, PriceArgs, SearchArgs};
 
 /// Prompt and output tokens of the demo: short, so that a minute holds what a p99 needs.
 const TOKENS: (u32, u32) = (64, 4);
@@ -50,10 +51,9 @@ pub fn run(args: &DemoArgs) -> Result<Exit, Stop> {
         knee_factor: 1.5,
         slo: BUDGET.map(String::from).to_vec(),
     };
-    let ceilings = CeilingArgs::default();
-    let mut plan = sweep::plan(scenario, &search, &ceilings)?;
+    let mut plan = sweep::plan(scenario, &search, StopLimits::default(), &PriceArgs::default())?;
     plan.reproduce = Some(format!("plimsoll demo --time {} --seed {}", time_text, args.seed));
-    let done = sweep::measure("demo", plan, &ClientArgs::default(), &ceilings, &args.output)?;
+    let done = sweep::measure("demo", plan, &ClientArgs::default(), &args.output)?;
     drop(engine);
     sweep::finish(done, args.output.format)
 }

@@ -8,6 +8,7 @@ use crate::rows;
 use std::path::Path;
 use std::time::Duration;
 
+use plimsoll_client::StopLimits;
 use plimsoll_diagnose::active::before::{BeforeAndNow, EarlierRun};
 use plimsoll_diagnose::active::plan::{ActiveSpec, LevelAsk, TrafficTraits};
 use plimsoll_diagnose::active::tell::{self, Tried};
@@ -83,19 +84,10 @@ pub fn run(args: &DiagnoseArgs) -> Result<Exit, Stop> {
         return Ok(Exit::Done);
     }
     crate::screen::Screen::new(args.output.quiet).say(&announced);
-    let ceilings = args.active.ceilings();
+    let limits = StopLimits { max_rate_per_s: spec.max_rate, ..StopLimits::default() };
     let mut measure = Measure::begin(Begin {
-        kind: KIND,
-        scenario,
-        sweep: None,
-        client: &args.client,
-        ceilings: &ceilings,
-        output: &args.output,
-        reproduce: None,
         more: flags(args),
-        world: None,
-        repeats: None,
-        shard: None,
+        ..Begin::new(KIND, scenario, &args.client, limits, &args.output)
     })?;
     for url in &args.active.replicas {
         measure.replica(url, &args.client)?;
@@ -157,7 +149,7 @@ fn spec(args: &DiagnoseUrlArgs) -> Result<ActiveSpec, Stop> {
     let spec = ActiveSpec {
         time,
         max_concurrency: args.max_concurrency.unwrap_or(default.max_concurrency),
-        max_rate: max_rate(&args.ceilings())?,
+        max_rate: max_rate(args.max_rate.as_deref())?,
         max_requests: args.max_requests.unwrap_or(default.max_requests),
         max_errors: args.max_errors.unwrap_or(default.max_errors),
         ttft_s: ttft.map(Span::as_secs_f64),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use plimsoll_client::doctor::{self, Finding, Severity};
 use plimsoll_client::{Client, ClientConfig, Clock, Control, LevelPlan, LevelTraffic, Memory, Sink};
-use plimsoll_model::{Load, RateCourse, Span};
+use plimsoll_model::{Load, Span};
 use plimsoll_report::figure;
 use plimsoll_workload::{Prompts, Scenario, Schedule, parse_span};
 use serde_json::json;
@@ -75,27 +75,11 @@ fn scenario(args: &DoctorArgs, url: &str) -> Result<Scenario, Stop> {
 
 fn plan(scenario: &Scenario, concurrency: u32, window: Span) -> Result<LevelPlan, Stop> {
     let wrong = |e: plimsoll_workload::SpecError| Stop::usage(e.to_string());
-    Ok(LevelPlan {
-        id: 0,
-        traffic: "steady".into(),
-        purpose: "doctor".into(),
-        load: Load::Closed { concurrency },
-        rate_course: RateCourse::Even,
-        requests: LevelTraffic::Closed {
-            sequence: Schedule::sequence(scenario, 0).map_err(wrong)?,
-            concurrency,
-        },
-        window,
-        plays_sessions_out: false,
-        client: scenario.client.clone(),
-        prompts: Arc::new(Prompts::new(scenario, 0).map_err(wrong)?),
-        seed: scenario.seed,
-        warm: None,
-        max_rate_per_s: None,
-        shard: None,
-        class_models: Vec::new(),
-        class_queues: Vec::new(),
-    })
+    let sequence = Schedule::sequence(scenario, 0).map_err(wrong)?;
+    let requests = LevelTraffic::Closed { sequence, concurrency };
+    let prompts = Arc::new(Prompts::new(scenario, 0).map_err(wrong)?);
+    let plan = LevelPlan::new(scenario, Load::Closed { concurrency }, requests, window, prompts);
+    Ok(LevelPlan { purpose: "doctor".into(), ..plan })
 }
 
 /// How long the load's own threads waited for a CPU, by the limit to which a run holds itself.

@@ -9,6 +9,7 @@ mod asked;
 
 use std::path::PathBuf;
 
+use plimsoll_client::StopLimits;
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_judge::budget::plan::{Offer, Plan, PlannedLevel, SEARCH_SHARE, TimePlan, plan};
 use plimsoll_judge::gate::{GateVerdict, MeasuredRun, More, after_interim};
@@ -24,7 +25,7 @@ use crate::commands::follow::{self, Follower, WHOLE};
 use crate::commands::run::{Saturate, saturate};
 use crate::commands::sweep as search;
 use crate::exit::{Exit, Stop};
-use crate::flags::{CeilingArgs, ClientArgs, Format, GateUrlArgs, OutputArgs, SearchArgs};
+use crate::flags::{ClientArgs, Format, GateUrlArgs, OutputArgs, PriceArgs, SearchArgs};
 use crate::measure::{Begin, LevelStep, Measure, max_rate};
 use crate::shard::{Asked, Upload, of_shard};
 use crate::{out, resolve};
@@ -51,9 +52,9 @@ pub fn measure(
         plan(file, asked, before).map_err(|why| Stop::usage(format!("{}: {why}", budget.path.display())))?;
     let time_s = time(args, file)?;
     let times = times(&plan, time_s)?;
-    let ceilings = ceilings(args);
+    let limits = limits(args)?;
     let over = |level: &&PlannedLevel, most: f64| level.rate_per_s().is_some_and(|rate| rate > most);
-    if let Some(most) = max_rate(&ceilings)?
+    if let Some(most) = limits.max_rate_per_s
         && let Some(level) = plan.levels.iter().find(|level| over(level, most))
     {
         let (rate, most) =
@@ -62,7 +63,7 @@ pub fn measure(
     }
     let trace = Trace::of(&scenario, &plan)?;
     let counted = before.is_some();
-    Gate { scenario, file, base, plan, times, trace, ceilings, counted }.run(
+    Gate { scenario, file, base, plan, times, trace, limits, counted }.run(
         args,
         shard,
         (&budget.path.display().to_string(), url),
@@ -81,18 +82,18 @@ pub fn follow(
     else {
         return Ok(None);
     };
-    let (client, ceilings, output) = (client(args), ceilings(args), OutputArgs { format, ..output(args) });
+    let (client, limits, output) = (&client(args), limits(args)?, &OutputArgs { format, ..output(args) });
     let rendezvous = args.shard.rendezvous.as_deref();
-    let (client, ceilings, output) = (&client, &ceilings, &output);
-    follow::run(Follower { kind: "gate", scenario, asked, rendezvous, client, ceilings, output }).map(Some)
+    follow::run(Follower { kind: "gate", scenario, asked, rendezvous, client, limits, output }).map(Some)
 }
 
 fn client(args: &GateUrlArgs) -> ClientArgs {
     ClientArgs { workers: args.workers, ..ClientArgs::default() }
 }
 
-fn ceilings(args: &GateUrlArgs) -> CeilingArgs {
-    CeilingArgs { max_rate: args.max_rate.clone(), max_errors: args.max_errors, ..CeilingArgs::default() }
+fn limits(args: &GateUrlArgs) -> Result<StopLimits, Stop> {
+    let max_rate_per_s = max_rate(args.max_rate.as_deref())?;
+    Ok(StopLimits { max_rate_per_s, max_errors: args.max_errors, max_requests: None })
 }
 
 fn output(args: &GateUrlArgs) -> OutputArgs {
@@ -106,7 +107,7 @@ struct Gate<'a> {
     plan: Plan,
     times: TimePlan,
     trace: Option<Trace>,
-    ceilings: CeilingArgs,
+    limits: StopLimits,
     /// Whether an earlier run said what n_eff of its requests is.
     counted: bool,
 }
@@ -142,17 +143,10 @@ impl Gate<'_> {
         let command =
             ["plimsoll gate", &resolve::quoted(url), "--budget", &resolve::quoted(budget), "--time", &time];
         let mut measure = Measure::begin(Begin {
-            kind: "gate",
-            scenario: self.scenario.clone(),
             sweep: (!traffic.is_empty()).then(|| (search.as_ref().map(|plan| plan.spec.clone()), traffic)),
-            client: &client,
-            ceilings: &self.ceilings,
-            output: &output,
             reproduce: Some(resolve::repeat(&command.join(" "), &self.scenario, &[])),
-            more: Vec::new(),
-            world: None,
-            repeats: None,
             shard,
+            ..Begin::new("gate", self.scenario.clone(), &client, self.limits, &output)
         })?;
         let upload = put.map(|put| put.start(&measure.folder())).transpose()?;
         let first = self.plan.until_interim(&self.times);
@@ -258,7 +252,7 @@ impl Gate<'_> {
             knee_factor: 1.5,
             slo: Vec::new(),
         };
-        let mut plan = search::plan(self.scenario.clone(), &args, &self.ceilings)?;
+        let mut plan = search::plan(self.scenario.clone(), &args, self.limits, &PriceArgs::default())?;
         plan.spec.budget = Some(self.file.per_request()).filter(|spec| !spec.latency.is_empty());
         Ok(Some(plan))
     }

@@ -1,0 +1,125 @@
+//! A request on a replica.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use plimsoll_model::{At, Span};
+use plimsoll_policy::{ReplicaOutcome, SentRequest};
+
+use super::{Inner, ReplicaPool};
+use crate::explain::Choice;
+use crate::replica::Replica;
+
+/// A request on a replica. Dropped without an end, it was cancelled: its share of the load goes either way.
+pub struct Booked {
+    pool: Arc<ReplicaPool>,
+    replica: Arc<Replica>,
+    pub(super) sent: SentRequest,
+    events: u32,
+    is_stream: bool,
+    open: bool,
+    /// Why it is there, where that was asked.
+    pub explained: Option<Box<Choice>>,
+}
+
+impl Booked {
+    pub(super) fn new(
+        pool: &Arc<ReplicaPool>,
+        each: &[Arc<Replica>],
+        sent: SentRequest,
+        explained: Option<Box<Choice>>,
+    ) -> Booked {
+        let replica = Arc::clone(&each[sent.booking.replica as usize]);
+        let pool = Arc::clone(pool);
+        Booked { pool, replica, sent, events: 0, is_stream: false, open: true, explained }
+    }
+
+    /// The replica's number.
+    pub fn number(&self) -> u32 {
+        self.sent.booking.replica
+    }
+
+    /// The replica.
+    pub fn replica(&self) -> &Arc<Replica> {
+        &self.replica
+    }
+
+    /// Which of the models that it asks for by one name it is asked of.
+    pub fn tier(&self) -> u32 {
+        self.sent.tier
+    }
+
+    /// When it was booked.
+    pub fn sent(&self) -> At {
+        self.sent.booking.sent
+    }
+
+    /// How long it was expected to take to its first token when it came.
+    pub fn expected(&self) -> Span {
+        self.sent.expected
+    }
+
+    /// The head of a stream has come.
+    pub fn streams(&mut self, now: At) {
+        if std::mem::replace(&mut self.is_stream, true) {
+            return;
+        }
+        self.replica.stream_begins(now);
+    }
+
+    /// Its stream moved by so many events, which are counted from its first token on.
+    pub fn moved(&mut self, events: u32, now: At) {
+        self.replica.moves(now);
+        if self.sent.booking.first.is_some() {
+            self.events += events;
+        }
+    }
+
+    /// Its first token has come.
+    pub fn begin(&mut self, now: At) {
+        let mut inner = self.pool.lock();
+        inner.front.first(&mut self.sent, now);
+        self.pool.settle(inner);
+    }
+
+    /// Its answer says which share of its prompt the replica had cached.
+    pub fn cached(&self, share: f64) {
+        self.pool.lock().front.cached(&self.sent, share);
+    }
+
+    /// The attempt ended.
+    pub fn end(mut self, verdict: ReplicaOutcome) {
+        self.close(Some(verdict));
+    }
+
+    fn close(&mut self, verdict: Option<ReplicaOutcome>) {
+        if !std::mem::take(&mut self.open) {
+            return;
+        }
+        let now = self.pool.clock.now();
+        let place = match verdict {
+            Some(ReplicaOutcome::Worked) => 0,
+            Some(ReplicaOutcome::Shed(_)) => 1,
+            Some(ReplicaOutcome::Failed) => 2,
+            None => 3,
+        };
+        self.replica.attempts[place].fetch_add(1, Ordering::Relaxed);
+        if self.is_stream {
+            self.replica.stream_ends();
+        }
+        let mut inner = self.pool.lock();
+        let Inner { front, chance, .. } = &mut *inner;
+        front.ended(self.sent, verdict, self.events, now, chance);
+        let parts = !self.replica.is_named() && inner.part(self.replica.number);
+        self.pool.settle(inner);
+        if parts {
+            self.pool.changes.send_modify(|count| *count += 1);
+        }
+    }
+}
+
+impl Drop for Booked {
+    fn drop(&mut self) {
+        self.close(None);
+    }
+}

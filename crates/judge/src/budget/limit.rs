@@ -1,0 +1,73 @@
+//! What a budget comes to: read off the file once, and what every row, word and alert of it then starts from.
+
+use plimsoll_measure::say::number;
+
+use super::check::reserve;
+use super::{Amount, Budget, BudgetFile, BudgetMetric, Percentile, Relative, RequestSlice, Scope, shown};
+
+/// A budget as it is judged.
+#[derive(Copy, Clone)]
+pub struct Limit<'f> {
+    /// The metric that is read: the engine's scope counts from the sent time.
+    pub metric: BudgetMetric,
+    /// The most that it may be, or the least, less the margin. `None` = it has no limit of its own.
+    pub value: Option<f64>,
+    /// Is it a floor, which may not be fallen short of?
+    pub floor: bool,
+    /// The percentile, of a latency.
+    pub p: Option<Percentile>,
+    /// The requests it is about; `None` = all.
+    pub slice: Option<&'f RequestSlice>,
+    /// The limit as it is written.
+    pub amount: Option<&'f Amount>,
+}
+
+impl<'f> Limit<'f> {
+    /// A budget of this file.
+    pub fn of(file: &BudgetFile, budget: &'f Budget) -> Limit<'f> {
+        let metric = match budget.scope.unwrap_or(file.scope) {
+            Scope::User => budget.metric,
+            Scope::Engine => budget.metric.after_send(),
+        };
+        let kept = |limit: &Amount| budget.margin.as_ref().map_or(0.0, |margin| reserve(limit, margin));
+        let most = budget.max.as_ref().map(|max| max.value - kept(max));
+        let least = || budget.min.as_ref().map(|min| min.value + kept(min));
+        Limit {
+            metric,
+            value: most.or_else(least),
+            floor: budget.metric.has_floor(),
+            p: budget.p,
+            slice: budget.slice.as_ref(),
+            amount: budget.max.as_ref().or(budget.min.as_ref()),
+        }
+    }
+
+    /// What is judged: `ttft p99`.
+    pub fn what(&self) -> String {
+        match self.p {
+            Some(p) => format!("{} {}", self.metric.name(), p.name()),
+            None => self.metric.name().to_owned(),
+        }
+    }
+
+    /// `≤ 350 ms`.
+    pub fn words(&self) -> String {
+        let unit = self.amount.map_or_else(|| self.metric.unit(), |amount| amount.unit.clone());
+        self.value.map_or("–".to_owned(), |value| format!("{} {}", self.sign(), shown(value, &unit)))
+    }
+
+    /// The change against a baseline that it allows: `≤ baseline +10 %`, `≥ baseline −5 %`.
+    pub fn change_words(&self, Relative(allowed): Relative) -> String {
+        let allowed = if self.floor && allowed == 0.0 { "−0".into() } else { signed(100.0 * allowed) };
+        format!("{} baseline {allowed} %", self.sign())
+    }
+
+    fn sign(&self) -> &'static str {
+        if self.floor { "≥" } else { "≤" }
+    }
+}
+
+/// `+10`, `−5`.
+pub(crate) fn signed(x: f64) -> String {
+    if x >= 0.0 { format!("+{}", number(x)) } else { format!("−{}", number(-x)) }
+}

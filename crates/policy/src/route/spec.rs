@@ -1,0 +1,261 @@
+//! A routing policy as it is written: a line, or fields.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use schemars::{JsonSchema, Schema, json_schema};
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
+
+use crate::cost;
+use crate::setting::{SettingError, Written};
+
+/// Blocks that a prefix router remembers unless told otherwise: a million of 16 tokens, about 50 MB.
+const INDEX_BLOCKS: u32 = 1 << 20;
+
+/// The load bound of sticky policies unless told otherwise: a quarter over the mean, as in the paper's examples.
+const BOUND: f64 = 1.25;
+
+/// Beyond this a bound bounds nothing.
+const MOST_BOUND: f64 = 1e6;
+const BOUND_WANT: &str = "a number from 1, such as 1.25";
+const INDEX_WANT: &str = "a whole number from 2";
+/// Beyond this nothing but others counts.
+const MOST_WEIGHT: f64 = 100.0;
+/// For how long a slow answer is remembered unless told otherwise, as Finagle has it, and how long or short it may be, seconds.
+const DECAY_S: f64 = 10.0;
+const LEAST_DECAY_S: f64 = 0.1;
+const MOST_DECAY_S: f64 = 3_600.0;
+const DECAY_WANT: &str = "seconds from 0.1 to 3600, such as 10";
+const WEIGHT_WANT: &str = "a number from 0 to 100, such as 0.2";
+
+/// Names of the policies, as written.
+const NAMES: [&str; 9] = [
+    "round_robin",
+    "random",
+    "least_requests",
+    "least_tokens",
+    "power_of_two",
+    "peak_ewma",
+    "session",
+    "prefix",
+    "least_cost",
+];
+
+/// How requests are spread over replicas: a line as [`RouteSpec::parse`] reads it, or the same as fields.
+#[derive(Copy, Clone, PartialEq, Debug, Serialize, JsonSchema)]
+#[serde(tag = "policy", rename_all = "snake_case", deny_unknown_fields)]
+#[schemars(transform = or_a_line)]
+pub enum RouteSpec {
+    /// In turn.
+    RoundRobin {},
+    /// By chance, all alike.
+    Random {},
+    /// The one with the fewest requests in flight; among equals in turn.
+    LeastRequests {},
+    /// The one with the fewest tokens asked for and not answered; among equals in turn.
+    LeastTokens {},
+    /// The better of two drawn by chance (Mitzenmacher 2001).
+    PowerOfTwo {
+        /// What is compared.
+        #[serde(default)]
+        load: LoadMeasure,
+    },
+    /// The better of two drawn by chance, by the time that each takes to its first token, its worst of late, × the requests on it (Finagle's `PeakEwma`).
+    PeakEwma {
+        /// For how long a slow answer is remembered, seconds.
+        #[serde(default = "decay_s")]
+        decay_s: f64,
+    },
+    /// A session stays on its replica, unless that is over the bound. What has no session goes by least requests.
+    Session {
+        /// Most requests on one replica, × mean.
+        #[serde(default = "bound")]
+        bound: f64,
+    },
+    /// To the one that was sent the longest beginning of the prompt, unless it is over the bound; then, and for prompts
+    /// that nobody was sent, by least requests.
+    Prefix {
+        /// Most requests on one replica, × mean.
+        #[serde(default = "bound")]
+        bound: f64,
+        /// Blocks that the router remembers.
+        #[serde(default = "index_blocks")]
+        index_blocks: u32,
+    },
+    /// The one where it costs the fewest seconds, by the router's own count of what is there, what each replica's speed was so far, and which
+    /// prompts it was sent (see [`cost`]).
+    LeastCost {
+        /// What slowing down others weighs against the own first token.
+        #[serde(default = "weight")]
+        weight: f64,
+        /// Blocks that the router remembers.
+        #[serde(default = "index_blocks")]
+        index_blocks: u32,
+    },
+}
+
+impl Default for RouteSpec {
+    fn default() -> RouteSpec {
+        RouteSpec::RoundRobin {}
+    }
+}
+
+/// What counts as a replica's load.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LoadMeasure {
+    /// Requests in flight.
+    #[default]
+    Requests,
+    /// Tokens asked for and not answered.
+    Tokens,
+}
+
+impl RouteSpec {
+    /// Reads `round_robin`, `session:bound=1.5`, `power_of_two:load=tokens`, ….
+    ///
+    /// # Errors
+    /// An unknown policy, parameter or value, with what there is.
+    pub fn parse(text: &str) -> Result<RouteSpec, SettingError> {
+        let mut written = Written::parse(text)?;
+        let spec = RouteSpec::read(&mut written)?;
+        written.finish()?;
+        Ok(spec)
+    }
+
+    fn read(written: &mut Written) -> Result<RouteSpec, SettingError> {
+        let bound = |written: &mut Written| {
+            let accept = |bound: &f64| (1.0..=MOST_BOUND).contains(bound);
+            written.take("bound", BOUND_WANT, accept).map(|bound| bound.unwrap_or(BOUND))
+        };
+        Ok(match written.name.as_str() {
+            "round_robin" => RouteSpec::RoundRobin {},
+            "random" => RouteSpec::Random {},
+            "least_requests" => RouteSpec::LeastRequests {},
+            "least_tokens" => RouteSpec::LeastTokens {},
+            "power_of_two" => {
+                let load = written.take_with("load", "requests or tokens", |text| match text {
+                    "requests" => Some(LoadMeasure::Requests),
+                    "tokens" => Some(LoadMeasure::Tokens),
+                    _ => None,
+                })?;
+                RouteSpec::PowerOfTwo { load: load.unwrap_or_default() }
+            }
+            "peak_ewma" => RouteSpec::PeakEwma {
+                decay_s: written
+                    .take("decay_s", DECAY_WANT, |decay| (LEAST_DECAY_S..=MOST_DECAY_S).contains(decay))?
+                    .unwrap_or(DECAY_S),
+            },
+            "session" => RouteSpec::Session { bound: bound(written)? },
+            "prefix" => RouteSpec::Prefix {
+                bound: bound(written)?,
+                index_blocks: written
+                    .take("index_blocks", INDEX_WANT, |&blocks: &u32| blocks >= 2)?
+                    .unwrap_or(INDEX_BLOCKS),
+            },
+            "least_cost" => RouteSpec::LeastCost {
+                weight: written
+                    .take("weight", WEIGHT_WANT, |weight| (0.0..=MOST_WEIGHT).contains(weight))?
+                    .unwrap_or(cost::WEIGHT),
+                index_blocks: written
+                    .take("index_blocks", INDEX_WANT, |&blocks: &u32| blocks >= 2)?
+                    .unwrap_or(INDEX_BLOCKS),
+            },
+            _ => {
+                let (asked, known) = (written.name.clone(), NAMES.to_vec());
+                return Err(SettingError::UnknownName { what: "routing policy", asked, known });
+            }
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for RouteSpec {
+    /// By hand, because the usual reader of enums says nothing that the writer of a file understands, and takes no line.
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<RouteSpec, D::Error> {
+        struct Route;
+        impl<'de> Visitor<'de> for Route {
+            type Value = RouteSpec;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a route: least_cost, session:bound=1.5 or {policy: session, bound: 1.5}")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<RouteSpec, E> {
+                RouteSpec::parse(text).map_err(E::custom)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RouteSpec, A::Error> {
+                let (mut policy, mut fields) = (None, BTreeMap::new());
+                while let Some((key, Plain(value))) = map.next_entry::<String, Plain>()? {
+                    match key.as_str() {
+                        "policy" => policy = Some(value),
+                        _ => drop(fields.insert(key, value)),
+                    }
+                }
+                let policy = policy.ok_or_else(|| A::Error::missing_field("policy"))?;
+                let mut written = Written::new(&policy, fields);
+                let spec = RouteSpec::read(&mut written).map_err(A::Error::custom)?;
+                written.finish().map_err(A::Error::custom)?;
+                Ok(spec)
+            }
+        }
+        from.deserialize_any(Route)
+    }
+}
+
+/// A word or a number, as a line would have it.
+struct Plain(String);
+
+impl<'de> Deserialize<'de> for Plain {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Plain, D::Error> {
+        struct Word;
+        impl Visitor<'_> for Word {
+            type Value = Plain;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a word or a number")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Plain, E> {
+                Ok(Plain(text.to_owned()))
+            }
+
+            fn visit_f64<E: Error>(self, number: f64) -> Result<Plain, E> {
+                Ok(Plain(number.to_string()))
+            }
+
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Plain, E> {
+                Ok(Plain(number.to_string()))
+            }
+
+            fn visit_u64<E: Error>(self, number: u64) -> Result<Plain, E> {
+                Ok(Plain(number.to_string()))
+            }
+        }
+        from.deserialize_any(Word)
+    }
+}
+
+fn or_a_line(schema: &mut Schema) {
+    let description = schema.remove("description");
+    let fields = std::mem::take(schema);
+    *schema = json_schema!({"anyOf": [{"type": "string"}, fields]});
+    description.into_iter().for_each(|text| drop(schema.insert("description".to_owned(), text)));
+}
+
+fn decay_s() -> f64 {
+    DECAY_S
+}
+
+fn bound() -> f64 {
+    BOUND
+}
+
+fn weight() -> f64 {
+    cost::WEIGHT
+}
+
+fn index_blocks() -> u32 {
+    INDEX_BLOCKS
+}
