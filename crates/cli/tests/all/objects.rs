@@ -83,6 +83,7 @@ impl Field {
     }
 
     /// Amazon's library in a process of its own, which ends when nobody asks it any more.
+    #[expect(clippy::zombie_processes, reason = "it ends with its pipe, and is the test process's to bury")]
     fn read(&self) -> (ChildStdin, BufReader<ChildStdout>) {
         let python = installed("venv-moto/bin/python", "moto").expect("moto runs");
         let script = root().join("crates/cli/tests/servers/bucket.py");
