@@ -17,6 +17,8 @@ use crate::place::{Object, RunStore, open_bucket};
 
 /// A shard that runs puts something within this, also where one turn of its upload takes long.
 const SILENT: Duration = Duration::from_secs(2 * EVERY.as_secs() + 2);
+/// Between two looks at one that may still run: who sees it write need not wait longer.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// A folder that is gone when this is.
 pub struct Scratch(PathBuf);
@@ -50,12 +52,15 @@ type Files = BTreeMap<String, Object>;
 pub fn fetch(place: &Path, scratch: &Scratch) -> Result<Vec<(String, PathBuf)>, Stop> {
     let bucket = open_bucket("merge", place)?;
     let mut runs = runs(&*bucket)?;
-    let is_open = |files: &Files| !files.contains_key(REQUESTS) && !files.contains_key(LOG);
-    if runs.values().any(is_open) {
-        let open = runs.iter().filter(|(_, files)| is_open(files)).map(|(name, _)| name.as_str());
-        let names = open.collect::<Vec<_>>().join(", ");
-        out::note(&format!("{names}: not ended; seeing for {} s whether it still runs", SILENT.as_secs()));
-        std::thread::sleep(SILENT);
+    let mut waited = Duration::ZERO;
+    while let Some(open) = open_of(&runs)
+        && waited < SILENT
+    {
+        if waited.is_zero() {
+            out::note(&format!("{open}: not ended; seeing for {} s whether it still runs", SILENT.as_secs()));
+        }
+        std::thread::sleep(LOOK);
+        waited += LOOK;
         let before = std::mem::replace(&mut runs, self::runs(&*bucket)?);
         for (name, files) in before.iter().filter(|(_, files)| is_open(files)) {
             if runs.get(name) != Some(files) {
@@ -73,6 +78,16 @@ pub fn fetch(place: &Path, scratch: &Scratch) -> Result<Vec<(String, PathBuf)>, 
         fetched.push((called(&*bucket, name), dir));
     }
     Ok(fetched)
+}
+
+fn is_open(files: &Files) -> bool {
+    !files.contains_key(REQUESTS) && !files.contains_key(LOG)
+}
+
+/// The runs that have not ended.
+fn open_of(runs: &BTreeMap<String, Files>) -> Option<String> {
+    let open = runs.iter().filter(|(_, files)| is_open(files)).map(|(name, _)| name.as_str());
+    Some(open.collect::<Vec<_>>().join(", ")).filter(|names| !names.is_empty())
 }
 
 fn called(bucket: &dyn RunStore, run: &str) -> String {

@@ -23,7 +23,7 @@ fn measured(base: &str, more: &[&str]) -> (Vec<(Attempt, Value)>, Value) {
     let engine = Engine::start_with("demo", &["--truth-log", log.to_str().expect("utf-8")]);
     let url = engine.url.trim_end_matches("/v1").to_owned() + base;
     let (_kept, run) = run_folder();
-    let load = ["run", &url, "--rate", "30/s", "--for", "4s", "-q", "-o", &run, "--format", "json"];
+    let load = ["run", &url, "--rate", "60/s", "--for", "2s", "-q", "-o", &run, "--format", "json"];
     let ended = plimsoll(&[&load[..], more].concat());
     assert!(matches!(ended.code, 0 | 4), "{}", ended.stderr);
     engine.stop();

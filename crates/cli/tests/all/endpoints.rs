@@ -91,7 +91,7 @@ fn each_endpoint_gets_the_rows_that_are_said_to_be_its() {
     let dead = nobody();
     let (_folder, run) = run_folder();
     let load =
-        ["--rate", "60/s", "--for", "4s", "--osl", "4", "--workers", "2", "-o", &run, "--format", "json"];
+        ["--rate", "60/s", "--for", "2s", "--osl", "4", "--workers", "2", "-o", &run, "--format", "json"];
     // The first of them is the dead one: the others tell what is to be known before the load.
     let ended = plimsoll(&[&["run", &dead, &a, &b][..], &load].concat());
     assert!(matches!(ended.code, 0 | 4), "{}", ended.stderr);
@@ -141,7 +141,7 @@ fn a_session_keeps_its_endpoint_and_a_repetition_keeps_it_too() {
     let [a, b] = pair.urls();
     let (folder, run) = run_folder();
     let load =
-        ["--rate", "60/s", "--for", "4s", "--osl", "4", "--sessions", "3,50ms", "--scrape", "off", "-q"];
+        ["--rate", "60/s", "--for", "2s", "--osl", "4", "--sessions", "3,50ms", "--scrape", "off", "-q"];
     let ended = plimsoll(&[&["run", &a, &b, "-o", &run][..], &load].concat());
     assert!(matches!(ended.code, 0 | 4), "{}", ended.stderr);
     let first = open(&run);

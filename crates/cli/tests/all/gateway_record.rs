@@ -514,7 +514,7 @@ fn what_a_gateway_s_file_does_is_what_its_simulation_says() {
     let replicas: Vec<String> = engines.iter().map(|engine| format!("  - url: {}\n", engine.url)).collect();
     std::fs::write(&file, format!("replicas:\n{}", replicas.concat())).expect("written");
     let gateway = Running::start(&[&file]);
-    let load = "--rate 12/s --for 12s --isl 1200 --osl 8 --prefix 0.6,6 --seed 3 -q -o";
+    let load = "--rate 12/s --for 8s --isl 1200 --osl 8 --prefix 0.6,6 --seed 3 -q -o";
     let load: Vec<&str> = load.split(' ').collect();
     let ran = plimsoll(&[&["run", &gateway.url], &load[..], &[live.as_str()]].concat());
     assert_eq!(ran.code, 0, "{}", ran.words());

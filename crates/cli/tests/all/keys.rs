@@ -85,7 +85,7 @@ fn a_key_file_is_read_again_and_a_refusal_is_in_the_record() {
         "--rate",
         "40/s",
         "--for",
-        "6s",
+        "4s",
         "--osl",
         "1",
         "--natural-length",

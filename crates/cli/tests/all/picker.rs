@@ -162,7 +162,7 @@ fn envoy_sends_each_request_where_it_is_told() {
     let picking = Picking::start(folder.path(), &engines.each_ref(), &record);
     let envoy = Envoy::start(folder.path(), picking.port, &engines.each_ref().map(address), |text| text);
     let url = format!("http://127.0.0.1:{}/v1", envoy.port);
-    let args = ["run", &url, "--rate", "30/s", "--for", "8s", "--isl", "200", "--osl", "20", "-q"];
+    let args = ["run", &url, "--rate", "30/s", "--for", "6s", "--isl", "200", "--osl", "20", "-q"];
     let found = plimsoll_in(folder.path(), &[&args[..], &["-o", "run", "--format", "json"]].concat()).json();
     let counts = &found["findings"]["levels"][0]["summary"]["counts"];
     let finished = counts["finished"].as_u64().expect("a count");

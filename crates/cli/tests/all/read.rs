@@ -37,7 +37,8 @@ const READ: [(&str, &str); 25] = [
     ("levers", "levers calm"),
     ("profile", "profile calm --html profile.html"),
     ("what-if", "what-if calm rate\u{a0}2x,replicas\u{a0}2"),
-    ("plan", "plan --from sweep --slo ttft\u{a0}p99\u{a0}<\u{a0}500ms --rate 60/s --for 1m"),
+    // A busy machine has time enough to know it all.
+    ("plan", "plan --from sweep --slo ttft\u{a0}p99\u{a0}<\u{a0}500ms --rate 60/s --for 1m --time 10m"),
     ("workload", "workload calm -o calm.jsonl.gz"),
     ("budget-lint", "budget lint budget.yaml --run calm"),
     ("budget-init", "budget init --from calm"),

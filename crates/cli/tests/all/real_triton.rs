@@ -121,7 +121,7 @@ fn triton_is_measured_and_agrees() {
     let Some(triton) = real::or_skipped(real::triton()) else { return };
     // One at a time, three rows each: every request is a batch, of 5 + 3 ms and what the machine adds.
     let Ran { level, facts, all, e2e_us: ours_us, counted, profile } =
-        run(&triton, &["--concurrency", "1", "--batch", "3", "--for", "4s"]);
+        run(&triton, &["--concurrency", "1", "--batch", "3", "--for", "3s"]);
     let finished = number(&level["counts"]["finished"]);
     assert!(finished >= 20.0 && finished == number(&level["counts"]["requests"]), "{}", level["counts"]);
     // The whole level, its warm-up included, was counted by both.
@@ -141,7 +141,7 @@ fn triton_is_measured_and_agrees() {
     // Eight at a time, drawn sizes, as JSON numbers: batches form, and rows still add up.
     let json = ["--set", "target.tensors.encoding=json", "--shape", "SCALE=1"];
     let Ran { level, all, e2e_us: ours_us, counted, .. } =
-        run(&triton, &[&["--concurrency", "8", "--batch", "uniform:1,2", "--for", "4s"][..], &json].concat());
+        run(&triton, &[&["--concurrency", "8", "--batch", "uniform:1,2", "--for", "3s"][..], &json].concat());
     assert_eq!(number(&level["counts"]["failed"]), 0.0, "{}", level["counts"]);
     assert_eq!(counted.success, all);
     assert!(counted.rows > 1.2 * all && counted.rows < 1.8 * all, "{} rows in {all} requests", counted.rows);
@@ -156,7 +156,7 @@ fn triton_is_measured_and_agrees() {
     one_way(ours_us, theirs_us);
 
     // More than its queue holds: what it refuses is shed, at once, and not among the successes.
-    let Ran { level, counted, .. } = run(&triton, &["--rate", "300/s", "--batch", "16", "--for", "3s"]);
+    let Ran { level, counted, .. } = run(&triton, &["--rate", "300/s", "--batch", "16", "--for", "2s"]);
     let by = &level["counts"]["by_outcome"];
     assert!(number(&by["shed"]) > 0.0, "{by}");
     assert!(number(&by["finished"]) <= counted.success, "{by}");

@@ -65,7 +65,7 @@ fn triton_is_measured_over_grpc_and_agrees() {
 
 /// One at a time, three rows each: every request is a batch, of 5 + 3 ms and what the machine adds.
 fn unary(triton: &Real) {
-    let ran = Ran::new(triton, "lockstep", &["--concurrency", "1", "--batch", "3", "--for", "3s"]);
+    let ran = Ran::new(triton, "lockstep", &["--concurrency", "1", "--batch", "3", "--for", "2s"]);
     let all = ran.rows.len() as f64;
     let counted = |name| ran.counted(name, "lockstep");
     assert!(
@@ -87,7 +87,7 @@ fn unary(triton: &Real) {
     assert!(ran.rows.iter().all(|row| row.connection == ran.rows[0].connection));
 
     // Eight at a time, and more than its queue holds: what it refuses is shed, and not among the successes.
-    let ran = Ran::new(triton, "lockstep", &["--rate", "300/s", "--batch", "16", "--for", "3s"]);
+    let ran = Ran::new(triton, "lockstep", &["--rate", "300/s", "--batch", "16", "--for", "2s"]);
     let (finished, shed) = (ran.of(How::Finished), ran.of(How::Shed));
     assert_eq!(finished.len() as f64, ran.counted("request_success", "lockstep"));
     let words = shed.first().and_then(|row| row.answer.error.clone()).expect("some are shed");

@@ -14,9 +14,15 @@ use crate::alert::AlertKind;
 
 /// Requests of a busy source between two scrapes.
 const BUSY: u64 = 60;
-/// Scrapes until something happens, and when it is seen.
-const CALM: u64 = 120;
-const SEEN: &str = "75m";
+/// Scrapes until something happens, and when it is seen. What stays silent has an hour to speak; what is called is called soon, and whoever runs
+/// the tests waits for every minute that is evaluated.
+struct When {
+    calm: u64,
+    seen: &'static str,
+}
+
+const HOUR: When = When { calm: 120, seen: "75m" };
+const SOON: When = When { calm: 20, seen: "25m" };
 
 /// The test file of these rules.
 pub(crate) fn tests(name: &str, file: &BudgetFile, rows: &[ExportRow], spec: &ExportSpec) -> String {
@@ -30,32 +36,36 @@ pub(crate) fn tests(name: &str, file: &BudgetFile, rows: &[ExportRow], spec: &Ex
         series(counted.iter().flat_map(|(_, counted)| of(counted)))
     };
     if !counted.is_empty() {
-        test(&mut out, "a healthy source calls for nobody", &all(healthy));
-        out += "    promql_expr_test:\n";
-        expect(
-            &mut out,
-            &format!("ALERTS{{alertname!={}}}", quoted(&AlertKind::Watchdog.alert_name())),
-            None,
-        );
+        test(&mut out, &HOUR, "a healthy source calls for nobody", &all(healthy));
+        let any = format!("ALERTS{{alertname!={}}}", quoted(&AlertKind::Watchdog.alert_name()));
+        expect(&mut out, &HOUR, &any, None);
     }
+    let mine = |row: &ExportRow, kind: AlertKind| {
+        format!(
+            "ALERTS{{alertname={},about={},budget={},alertstate=\"firing\"}}",
+            quoted(&kind.alert_name()),
+            quoted(&row.lint.id),
+            quoted(&budget)
+        )
+    };
     for (row, counted) in &counted {
-        let mine = |kind: AlertKind| {
-            format!(
-                "ALERTS{{alertname={},about={},budget={},alertstate=\"firing\"}}",
-                quoted(&kind.alert_name()),
-                quoted(&row.lint.id),
-                quoted(&budget)
-            )
-        };
-        let id = slug(&row.lint.id);
-        test(&mut out, &format!("{id}: every request over it is called"), &series(broken(counted)));
-        out += "    promql_expr_test:\n";
-        expect(&mut out, &format!("count({})", mine(AlertKind::CeilingBroken)), Some(1));
-        if row.allowed > 0.0 {
-            test(&mut out, &format!("{id}: one over it in a quiet hour is not"), &series(lonely(counted)));
-            out += "    promql_expr_test:\n";
-            expect(&mut out, &mine(AlertKind::CeilingBroken), None);
-            expect(&mut out, &mine(AlertKind::BurnRate), None);
+        let name = format!("{}: every request over it is called", slug(&row.lint.id));
+        test(&mut out, &SOON, &name, &series(broken(counted)));
+        expect(&mut out, &SOON, &format!("count({})", mine(row, AlertKind::CeilingBroken)), Some(1));
+    }
+    // A request that is slow by every measure of time is one test, because what they count beside their own is the same; one that fails is another.
+    for (is_latency, what) in [(true, "slow"), (false, "failed")] {
+        let allows =
+            |row: &ExportRow, counted: &Counted| row.allowed > 0.0 && counted.latency.is_some() == is_latency;
+        let of: Vec<_> = counted.iter().filter(|(row, counted)| allows(row, counted)).collect();
+        if of.is_empty() {
+            continue;
+        }
+        let name = format!("one {what} in a quiet hour is not");
+        test(&mut out, &HOUR, &name, &series(of.iter().flat_map(|(_, counted)| lonely(counted))));
+        for (row, _) in of {
+            expect(&mut out, &HOUR, &mine(row, AlertKind::CeilingBroken), None);
+            expect(&mut out, &HOUR, &mine(row, AlertKind::BurnRate), None);
         }
     }
     out
@@ -73,21 +83,23 @@ fn series(inputs: impl IntoIterator<Item = Input>) -> Series {
     inputs.into_iter().map(|input| (input.series, input.grows)).collect()
 }
 
-fn test(out: &mut String, name: &str, series: &Series) {
+fn test(out: &mut String, when: &When, name: &str, series: &Series) {
+    let before = when.calm;
     let _ = writeln!(out, "  - name: {}\n    interval: {INTERVAL_S}s\n    input_series:", quoted(name));
     for (series, [calm, once, then]) in series {
-        let (until, at) = (calm * CALM, calm * CALM + once);
+        let (until, at) = (calm * before, calm * before + once);
         let _ = writeln!(
             out,
-            "      - {{series: '{series}', values: '0+{calm}x{CALM} {at}+{then}x40'}}",
+            "      - {{series: '{series}', values: '0+{calm}x{before} {at}+{then}x40'}}",
             at = at.max(until)
         );
     }
+    *out += "    promql_expr_test:\n";
 }
 
-fn expect(out: &mut String, expr: &str, count: Option<u64>) {
+fn expect(out: &mut String, when: &When, expr: &str, count: Option<u64>) {
     let samples = count.map_or("[]".to_owned(), |count| format!("[{{labels: '{{}}', value: {count}}}]"));
-    let _ = writeln!(out, "      - {{expr: '{expr}', eval_time: {SEEN}, exp_samples: {samples}}}");
+    let _ = writeln!(out, "      - {{expr: '{expr}', eval_time: {}, exp_samples: {samples}}}", when.seen);
 }
 
 /// How buckets up to an edge and all of them grow.
