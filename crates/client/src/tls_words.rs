@@ -47,6 +47,10 @@ fn certificate(why: &CertificateError) -> String {
             "its certificate is for another host: use a name that it carries in the URL".into()
         }
         CertificateError::Revoked => "its certificate has been revoked".into(),
+        // What rustls has no name for, such as a certificate that is itself marked as an authority: `openssl req -x509` makes those.
+        CertificateError::Other(why) => format!(
+            "its certificate can't be accepted ({why}): if it is self-signed, give the certificate itself with --ca-file"
+        ),
         other => format!("its certificate can't be accepted: {other}"),
     }
 }
