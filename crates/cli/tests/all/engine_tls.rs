@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 
 use crate::engine_grpc::{agrees, asked_by_triton, authority, profile};
 use crate::kit::{Engine, plimsoll};
@@ -19,6 +19,8 @@ impl Certs {
             |name: &str, text: String| std::fs::write(folder.path().join(name), text).expect("written");
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        // OpenSSL takes what is issued under its own name for signed by itself.
+        params.distinguished_name.push(DnType::CommonName, "authority");
         let key = KeyPair::generate().expect("a key");
         write("ca.pem", params.self_signed(&key).expect("signed").pem());
         let issuer = Issuer::new(params, key);
@@ -120,8 +122,11 @@ fn who_shows_no_certificate_is_not_let_in_where_one_is_asked_for() {
     let shows = ["--client-cert", &own[0], "--client-key", &own[1]];
     agrees("https://HOST/v1", &[&more[..], &shows].concat(), ("demo", &flags), true);
     let engine = Engine::start_with("demo", &flags);
-    let ended = plimsoll(&[&["run", &engine.url, "--wave", "1"], &more[..]].concat());
-    assert!(ended.code == 5 && ended.stderr.contains("certificate"), "{} {}", ended.code, ended.stderr);
+    for version in ["1.1", "2"] {
+        let ended =
+            plimsoll(&["run", &engine.url, "--wave", "1", "--ca-file", &authorities, "--http", version]);
+        assert!(ended.code == 5 && ended.stderr.contains("--client-cert"), "{} {}", ended.code, ended.stderr);
+    }
     // Nor who trusts nobody that has signed the engine's.
     let ended = plimsoll(&[&["run", &engine.url, "--wave", "1"], &shows[..]].concat());
     assert!(ended.code == 5 && ended.stderr.contains("--ca-file"), "{} {}", ended.code, ended.stderr);
@@ -138,7 +143,7 @@ fn files_that_are_no_certificates_are_named() {
         assert!(!ended.stderr.contains("PRIVATE"), "{}", ended.stderr);
     };
     refused(&["--tls-cert", &cert], "--tls-key");
-    refused(&["--tls-client-ca", &ca], "--tls-cert");
+    refused(&["--tls-client-ca", &ca], "--tls-key");
     refused(&["--tls-cert", "none.pem", "--tls-key", &key], "none.pem");
     refused(&["--tls-cert", &key, "--tls-key", &key], "no certificate in it");
     refused(&["--tls-cert", &cert, "--tls-key", &cert], "no private key in it");

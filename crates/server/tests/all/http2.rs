@@ -18,6 +18,9 @@ use super::infer::batcher;
 /// A wide limit: it ends a test that hangs and decides nothing else.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+#[path = "../fuzz/frames.rs"]
+mod frames;
+
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
@@ -219,5 +222,21 @@ fn a_handshake_that_never_ends_is_ended() {
         let mut all = Vec::new();
         let _ = socket.read_to_end(&mut all);
         assert!(!all.starts_with(b"HTTP"), "no request is answered in the clear");
+    }
+}
+
+/// Frames of this connection, and such as are damaged: what is held to whole bytes holds in pieces.
+#[test]
+fn frames_are_followed_however_they_are_cut() {
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend(frame(4, 0, 0, &[0; 6]));
+    bytes.extend(frame(HEADERS, 0, 1, &post(COMPLETIONS, JSON)));
+    bytes.extend(frame(CONTINUATION, END_HEADERS, 1, &[]));
+    bytes.extend(frame(DATA, END_STREAM, 1, &[7; 40]));
+    for end in 0..bytes.len() {
+        frames::check(&bytes[..end]);
+        let mut damaged = bytes.clone();
+        damaged[end] ^= 0xff;
+        frames::check(&damaged);
     }
 }
