@@ -7,7 +7,7 @@
 //! of the run folder) is no stream's.
 //!
 //! `part=versions` alone: what an event costs over HTTP/1.1 and over HTTP/2, with as many streams on a connection as the server takes and
-//! with one, in turns (A B C C B A), so that what the machine does meanwhile falls on all.
+//! with one, in the clear and over TLS, in turns (A B C C B A), so that what the machine does meanwhile falls on all.
 
 mod kit;
 
@@ -55,17 +55,27 @@ const STEADY: &str = r#"{"name": "steady", "mode": {"kind": "canned",
 
 /// Worker CPU of an event by the version of HTTP.
 fn versions(seconds: f64) -> Result<()> {
-    let ways: [(&str, &[&str]); 3] = [
-        ("HTTP/1.1", &[]),
-        ("HTTP/2", &["--http", "2"]),
-        ("HTTP/2, one stream a connection", &["--http", "2", "--streams-per-connection", "1"]),
+    let ways: [(&str, bool, &[&str]); 5] = [
+        ("HTTP/1.1", false, &[]),
+        ("HTTP/2", false, &["--http", "2"]),
+        ("HTTP/2, one stream a connection", false, &["--http", "2", "--streams-per-connection", "1"]),
+        ("HTTP/1.1 over TLS", true, &[]),
+        ("HTTP/2 over TLS", true, &["--http", "2"]),
     ];
     let window = format!("{seconds}s");
-    let mut spent = [(0.0, 0.0); 3];
-    for way in [0, 1, 2, 2, 1, 0] {
-        let engine = Engine::start(STEADY)?;
+    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()])?;
+    let folder = tempfile::tempdir()?;
+    let (cert, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
+    std::fs::write(&cert, made.cert.pem())?;
+    std::fs::write(&key, made.signing_key.serialize_pem())?;
+    let (cert, key) = (cert.display().to_string(), key.display().to_string());
+    let (serves, trusts) = (["--tls-cert", &cert, "--tls-key", &key], ["--ca-file", cert.as_str()]);
+    let mut spent = [(0.0, 0.0); 5];
+    for way in (0..ways.len()).chain((0..ways.len()).rev()) {
+        let engine = Engine::start_with(STEADY, if ways[way].1 { &serves } else { &[] })?;
         let load = ["--concurrency", "500", "--for", &window, "--osl", "200", "--isl", "16"];
-        let ran = Ran::run(&engine.url, &[&load[..], ways[way].1].concat())?;
+        let trust: &[&str] = if ways[way].1 { &trusts } else { &[] };
+        let ran = Ran::run(&engine.url, &[&load[..], trust, ways[way].2].concat())?;
         engine.stop()?;
         let generator = &ran.level()?.generator;
         let (cpu_s, events) = (ran.workers_cpu_s()?, generator.events as f64);
@@ -83,7 +93,7 @@ fn versions(seconds: f64) -> Result<()> {
         spent[way].1 += events;
     }
     let each = |way: usize| spent[way].0 / spent[way].1;
-    for way in [1, 2] {
+    for way in 1..ways.len() {
         say(format!("{}: {:.2} times HTTP/1.1", ways[way].0, each(way) / each(0)));
     }
     Ok(())

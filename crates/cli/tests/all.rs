@@ -41,6 +41,8 @@ mod documents;
 mod endpoints;
 #[path = "all/engine_grpc.rs"]
 mod engine_grpc;
+#[path = "all/engine_tls.rs"]
+mod engine_tls;
 #[path = "all/export.rs"]
 mod export;
 #[path = "all/faults.rs"]

@@ -99,11 +99,16 @@ impl Identity {
     }
 }
 
-/// What a server needs. `client_ca`: let only clients in whose certificate one of these authorities has signed.
+/// What a server needs. `client_ca`: let only clients in whose certificate one of these authorities has signed. `versions`: of HTTP by their names
+/// in TLS (ALPN), `h2` and `http/1.1`, the preferred first.
 ///
 /// # Errors
 /// A file can't be used, or the certificate is another key's.
-pub fn server_config(own: &Identity, client_ca: Option<&Path>) -> Result<Arc<ServerConfig>, TlsError> {
+pub fn server_config(
+    own: &Identity,
+    client_ca: Option<&Path>,
+    versions: &[&str],
+) -> Result<Arc<ServerConfig>, TlsError> {
     let (certs, key) = own.load()?;
     let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
     let builder = match client_ca {
@@ -120,6 +125,6 @@ pub fn server_config(own: &Identity, client_ca: Option<&Path>) -> Result<Arc<Ser
         }
     };
     let mut config = builder.with_single_cert(certs, key).map_err(|e| own.refused(&e))?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = versions.iter().map(|version| version.as_bytes().to_vec()).collect();
     Ok(Arc::new(config))
 }

@@ -18,6 +18,7 @@ use crate::link::Link;
 use crate::pool::ConnectionPool;
 use crate::recording::Ending;
 use crate::stream_exchange;
+use crate::tls_words;
 
 /// Makes the attempt. Whatever happens has an ending; a connection that can carry another request goes back.
 pub async fn exchange(
@@ -181,6 +182,8 @@ impl Talk {
 
     /// The connection broke.
     fn broken(&mut self, link: &Link, error: &io::Error) -> Ending {
+        // In TLS 1.3 a server judges the client's certificate after the handshake has ended for the client.
+        let error = if tls_words::told(error).is_some() { tls_words::why(error) } else { error.to_string() };
         match self.headed {
             true => Ending::Broken { error: format!("connection error: {error}") },
             false => {

@@ -26,6 +26,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::link::{ConnectError, Route, Transport};
 use crate::stamp::{Meter, Stamps};
+use crate::tls_words;
 
 /// What a stream may send before it waits for us. The protocol's 64 KiB would hold long answers back by a round trip each, which would be
 /// the client's doing and look like the server's.
@@ -89,7 +90,7 @@ impl Http2Link {
             // None until the server has said how many it takes.
             .initial_max_send_streams(0)
             .handshake(io);
-        let (send, mut connection) = handshake.await.map_err(|e| ConnectError::NotHttp2(words(&e)))?;
+        let (send, mut connection) = handshake.await.map_err(|e| not_begun(&e, &gate))?;
         settled(&send, &mut connection, &gate).await?;
         let link = Rc::new(Http2Link {
             number,
@@ -210,8 +211,8 @@ async fn settled(
         let again = gate.read.take();
         match polled {
             Poll::Ready(ended) => {
-                let why = ended.err().map_or_else(|| "it closed the connection".to_owned(), |e| words(&e));
-                Poll::Ready(Err(ConnectError::NotHttp2(why)))
+                let closed = || ConnectError::NotHttp2("it closed the connection".to_owned());
+                Poll::Ready(Err(ended.err().map_or_else(closed, |e| not_begun(&e, gate))))
             }
             Poll::Pending if send.current_max_send_streams() > 0 => Poll::Ready(Ok(())),
             Poll::Pending => {
@@ -258,6 +259,8 @@ struct Gate {
     open: Cell<bool>,
     /// One has gone through since last asked.
     read: Cell<bool>,
+    /// What TLS said when it failed: of an error of what it reads from, `h2` keeps the words alone.
+    refused: RefCell<Option<rustls::Error>>,
 }
 
 /// The stream behind its gate.
@@ -280,6 +283,9 @@ impl AsyncRead for Gated {
             Transport::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
             Transport::Tls(tls) => Pin::new(tls).poll_read(cx, buf),
         };
+        if let Poll::Ready(Err(error)) = &polled {
+            *self.gate.refused.borrow_mut() = tls_words::told(error).cloned();
+        }
         if polled.is_ready() {
             self.gate.open.set(false);
             self.gate.read.set(true);
@@ -357,6 +363,14 @@ impl Buf for Outflow {
 /// Bytes of fields before they are compressed.
 pub(crate) fn fields_len(fields: &http::HeaderMap) -> usize {
     fields.iter().map(|(name, value)| name.as_str().len() + value.len()).sum()
+}
+
+/// Why a connection was never settled. In TLS 1.3 a server judges the client's certificate after the handshake has ended for the client.
+fn not_begun(error: &h2::Error, gate: &Gate) -> ConnectError {
+    match gate.refused.take() {
+        Some(refused) => ConnectError::Tls(io::Error::other(refused)),
+        None => ConnectError::NotHttp2(words(error)),
+    }
 }
 
 /// What went wrong, for people.

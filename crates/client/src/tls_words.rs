@@ -4,14 +4,16 @@
 
 use std::io;
 
-use rustls::{CertificateError, Error};
+use rustls::{AlertDescription, CertificateError, Error};
 
 /// The reason, and what to do about it.
 pub fn why(error: &io::Error) -> String {
-    let told = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
-    match told {
+    match told(error) {
         Some(Error::InvalidMessage(_)) => "the port answers, but not with TLS: try http://".into(),
         Some(Error::InvalidCertificate(why)) => certificate(why),
+        Some(Error::AlertReceived(AlertDescription::CertificateRequired)) => {
+            "the server asks for a certificate: show one with --client-cert and --client-key".into()
+        }
         Some(Error::AlertReceived(alert)) => format!("the server refused it ({alert:?})"),
         Some(Error::PeerIncompatible(why)) => format!("no version or cipher in common ({why:?})"),
         _ if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -19,6 +21,11 @@ pub fn why(error: &io::Error) -> String {
         }
         _ => error.to_string(),
     }
+}
+
+/// What TLS says, where the error is its own and not of what carries it.
+pub fn told(error: &io::Error) -> Option<&Error> {
+    error.get_ref()?.downcast_ref()
 }
 
 fn certificate(why: &CertificateError) -> String {
@@ -47,6 +54,10 @@ fn certificate(why: &CertificateError) -> String {
             "its certificate is for another host: use a name that it carries in the URL".into()
         }
         CertificateError::Revoked => "its certificate has been revoked".into(),
+        // What rustls has no name for, such as a certificate that is itself marked as an authority: `openssl req -x509` makes those.
+        CertificateError::Other(why) => format!(
+            "its certificate can't be accepted ({why}): if it is self-signed, give the certificate itself with --ca-file"
+        ),
         other => format!("its certificate can't be accepted: {other}"),
     }
 }

@@ -56,16 +56,14 @@ impl Tls {
         let mut tls = Tls::default();
         if let Some(own) = &spec.tls {
             let identity = Identity { cert: own.cert.clone(), key: own.key.clone() };
-            tls.clients = Some(server_config(&identity, own.client_ca.as_deref())?);
+            tls.clients = Some(server_config(&identity, own.client_ca.as_deref(), &["http/1.1"])?);
             if spec.admin.is_some_and(|admin| !admin.ip().is_loopback()) {
-                tls.operators = Some(server_config(&identity, None)?);
+                tls.operators = Some(server_config(&identity, None, &["http/1.1"])?);
             }
         }
         if let Some(own) = spec.picker.as_ref().and_then(|picker| picker.tls.as_ref()) {
             let identity = Identity { cert: own.cert.clone(), key: own.key.clone() };
-            let mut config = (*server_config(&identity, own.client_ca.as_deref())?).clone();
-            config.alpn_protocols = vec![b"h2".to_vec()];
-            tls.picker = Some(Arc::new(config));
+            tls.picker = Some(server_config(&identity, own.client_ca.as_deref(), &["h2"])?);
         }
         let semantic = spec.cache.iter().flat_map(|cache| &cache.semantic);
         let asked = semantic.flat_map(|semantic| semantic.endpoints().map(|(name, one)| one.place(name)));

@@ -3,11 +3,14 @@
 //! A turn of a session was due when the answer before it had come and its user had thought. Under a change that answer comes at another time,
 //! and so does the turn: what is kept of it is the time between the two. Turns at their recorded times lost: a slower engine would be sent the
 //! next turn before it had answered, and a faster one would idle.
+//!
+//! So it is with a closed loop: the end of a request (of a session's last turn) makes room for the next, which is due as long after it as it was
+//! then. The requests keep their order, and whichever ends next makes room for the next of them.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 
-use plimsoll_model::{At, Attempt, Level};
+use plimsoll_model::{At, Attempt, Level, Load};
 
 use crate::replay::{DueRequest, ReplayRequest, ReplaySource};
 
@@ -25,16 +28,67 @@ pub fn requests<'a>(level: &Level, attempts: impl Iterator<Item = &'a Attempt>) 
     let mut rows: Vec<&Attempt> = attempts.filter(|a| a.level == level.id).collect();
     rows.sort_by_key(|a| (a.due, a.request, a.attempt));
     let ends = ends(&rows);
-    let firsts = rows.into_iter().filter(|row| row.attempt == 0);
-    let asked = firsts.map(|row| ReplayRequest {
-        due_ns: (row.due - level.start).0.max(0),
-        prompt: row.answer.tokens.prompt.unwrap_or(row.asked_prompt).max(1),
-        output: row.answer.tokens.output.unwrap_or(row.asked_output).max(1),
-        blocks: row.prompt_blocks.clone(),
-        session: row.session,
-        turn: row.session.map(|session| ReplayTurn { turn: row.turn, after: after(&ends, session, row) }),
-    });
-    asked.collect()
+    let firsts = rows.iter().filter(|row| row.attempt == 0);
+    let mut asked: Vec<ReplayRequest> = firsts
+        .map(|row| ReplayRequest {
+            due_ns: (row.due - level.start).0.max(0),
+            prompt: row.answer.tokens.prompt.unwrap_or(row.asked_prompt).max(1),
+            output: row.answer.tokens.output.unwrap_or(row.asked_output).max(1),
+            blocks: row.prompt_blocks.clone(),
+            session: row.session,
+            turn: row.session.map(|session| ReplayTurn { turn: row.turn, after: after(&ends, session, row) }),
+            think_ns: None,
+        })
+        .collect();
+    if let Load::Closed { concurrency } | Load::Saturating { concurrency } = level.load {
+        let ended: Vec<i64> = room(&rows).into_iter().map(|at| (at - level.start).0).collect();
+        let began = asked.iter_mut().filter(|one| begins(one));
+        for (one, ended_ns) in began.skip(concurrency as usize).zip(ended) {
+            one.think_ns = Some((one.due_ns - ended_ns).max(0));
+        }
+    }
+    asked
+}
+
+/// Does it need the room of another, or is it a later turn of a session that has room?
+fn begins(one: &ReplayRequest) -> bool {
+    one.turn.is_none_or(|turn| turn.turn == 0)
+}
+
+/// When room was made: the end of the last attempt at each request, of a session's last turn, one after the other.
+fn room(rows: &[&Attempt]) -> Vec<At> {
+    let mut last: HashMap<(Option<u64>, u64), At> = HashMap::new();
+    for row in rows {
+        if let Some(end) = row.end {
+            let key = (row.session, if row.session.is_some() { 0 } else { row.request });
+            let at = last.entry(key).or_insert(end);
+            *at = end.max(*at);
+        }
+    }
+    let mut all: Vec<At> = last.into_values().collect();
+    all.sort_unstable();
+    all
+}
+
+/// Are they those of a closed loop?
+pub(crate) fn is_closed(asked: &[ReplayRequest]) -> bool {
+    asked.iter().any(|one| one.think_ns.is_some())
+}
+
+/// Others in the loop of these: as many of them begin at once, and those after them wait as these did. Of an open loop they are what they are.
+pub(crate) fn in_loop_of(own: &[ReplayRequest], others: &mut [ReplayRequest]) {
+    if !is_closed(own) {
+        return;
+    }
+    let (first, after): (Vec<_>, Vec<_>) =
+        own.iter().filter(|one| begins(one)).partition(|one| one.think_ns.is_none());
+    let places = first.iter().chain(after.iter().cycle());
+    for (one, place) in others.iter_mut().filter(|one| begins(one)).zip(places) {
+        one.think_ns = place.think_ns;
+        if place.think_ns.is_none() {
+            one.due_ns = place.due_ns;
+        }
+    }
 }
 
 /// When the last attempt at each turn of each session ended.
@@ -56,13 +110,17 @@ fn after(ends: &HashMap<u64, Vec<(u16, At)>>, session: u64, row: &Attempt) -> Op
     Some((*turn, (row.due - *end).0))
 }
 
-/// Requests whose later turns come when the turns before them have been answered.
+/// Requests that come when those before them have been answered: later turns of sessions, and those of a closed loop.
 pub(crate) struct Turns<'a> {
     asked: &'a [ReplayRequest],
     /// Those that are due, by when and by number.
     due: BinaryHeap<Reverse<(i64, usize)>>,
     /// Who waits for a turn of a session.
     waiting: HashMap<(u64, u16), Vec<usize>>,
+    /// Who waits for room in a closed loop.
+    line: VecDeque<usize>,
+    /// Requests of each session that are to come or not over.
+    left: HashMap<u64, usize>,
     /// Which request each one was that came out, or never will.
     pub order: Vec<usize>,
 }
@@ -75,9 +133,18 @@ impl<'a> Turns<'a> {
             asked,
             due: BinaryHeap::with_capacity(asked.len()),
             waiting: HashMap::new(),
+            line: VecDeque::new(),
+            left: HashMap::new(),
             order: Vec::with_capacity(asked.len()),
         };
         for (i, one) in asked.iter().enumerate() {
+            if let Some((session, _)) = key(one) {
+                *turns.left.entry(session).or_default() += 1;
+            }
+            if one.think_ns.is_some() {
+                turns.line.push_back(i);
+                continue;
+            }
             let after = one.session.zip(one.turn.and_then(|turn| turn.after));
             let after = after.map(|(session, (turn, _))| (session, turn));
             // Of what is not here nobody waits for an answer.
@@ -104,6 +171,21 @@ impl<'a> Turns<'a> {
         }
         lost
     }
+
+    /// So many requests of this one's session are over: if that was all, there is room for another.
+    fn make_room(&mut self, of: usize, over: usize, now: At) {
+        if let Some((session, _)) = key(&self.asked[of]) {
+            let left = self.left.entry(session).or_default();
+            *left = left.saturating_sub(over);
+            if *left > 0 {
+                return;
+            }
+        }
+        if let Some(next) = self.line.pop_front() {
+            let think = self.asked[next].think_ns.unwrap_or(0);
+            self.due.push(Reverse((now.0.saturating_add(think), next)));
+        }
+    }
 }
 
 fn key(one: &ReplayRequest) -> Option<(u64, u16)> {
@@ -125,8 +207,11 @@ impl ReplaySource for &mut Turns<'_> {
     fn over(&mut self, index: u64, now: At, answered: bool) -> Vec<(i64, u32)> {
         let Some(one) = self.order.get(index as usize).copied() else { return Vec::new() };
         if !answered {
-            return self.broken_off(one);
+            let lost = self.broken_off(one);
+            self.make_room(one, 1 + lost.len(), now);
+            return lost;
         }
+        self.make_room(one, 1, now);
         let waiting = key(&self.asked[one]).and_then(|key| self.waiting.remove(&key));
         for next in waiting.into_iter().flatten() {
             let think = self.asked[next].turn.and_then(|turn| turn.after).map_or(0, |(_, think)| think);
@@ -138,7 +223,7 @@ impl ReplaySource for &mut Turns<'_> {
     fn stop(&mut self, _now: At) -> Vec<(i64, u32)> {
         let waiting: Vec<usize> = std::mem::take(&mut self.waiting).into_values().flatten().collect();
         let due = std::mem::take(&mut self.due).into_iter().map(|Reverse((_, one))| one);
-        let left: Vec<usize> = due.chain(waiting).collect();
+        let left: Vec<usize> = due.chain(waiting).chain(std::mem::take(&mut self.line)).collect();
         self.order.extend(&left);
         left.into_iter().map(|one| (self.asked[one].due_ns, self.asked[one].output)).collect()
     }

@@ -38,11 +38,15 @@ pub struct ReplayRequest {
     pub session: Option<u64>,
     /// Its place in it, where later turns wait for earlier ones.
     pub turn: Option<ReplayTurn>,
+    /// Of a closed loop: it is due this long after some request has ended and made room for it, ns. None: it is due when it is due.
+    pub think_ns: Option<i64>,
 }
 
-/// When a request had its first token and its end, ns from its due time.
+/// When a request was due, and had its first token and its end, ns from then.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct RequestTimes {
+    /// When it was due, ns from the start: where it waits for others that is not known before.
+    pub due_ns: i64,
     /// First token.
     pub first: Option<i64>,
     /// End of the answer; `None` = refused, failed, or not answered by the end of the drain.
@@ -311,7 +315,7 @@ impl Played {
         watch: &mut impl ReplayWatch,
     ) {
         if let Some(Flight { due_ns, output, first }) = self.open.take(index) {
-            let times = RequestTimes { first, end: answered.then_some(left_ns - due_ns) };
+            let times = RequestTimes { due_ns, first, end: answered.then_some(left_ns - due_ns) };
             watch.over(ReplayedRequest { index, due_ns, left_ns, output, times });
             let lost = source.over(index, At(left_ns), answered);
             self.never_sent(lost, left_ns, watch);
@@ -330,13 +334,18 @@ impl Played {
                 due_ns,
                 left_ns: left_ns.max(due_ns),
                 output,
-                times: RequestTimes::default(),
+                times: RequestTimes { due_ns, ..RequestTimes::default() },
             });
         }
     }
 }
 
 impl ReplayRequest {
+    /// Is it due when others have ended?
+    fn waits(&self) -> bool {
+        self.think_ns.is_some() || self.turn.is_some_and(|turn| turn.after.is_some())
+    }
+
     /// As it is handed in.
     pub fn submit(&self, id: u64) -> Submit {
         Submit {
@@ -384,7 +393,7 @@ pub fn play_at_most(
 ) -> Result<Vec<RequestTimes>, String> {
     let mut world = World::of(world, seed).map_err(|e| e.to_string())?;
     let mut kept = Kept { times: vec![RequestTimes::default(); asked.len()], most };
-    if asked.iter().any(|one| one.turn.is_some_and(|turn| turn.after.is_some())) {
+    if asked.iter().any(ReplayRequest::waits) {
         let mut turns = Turns::new(asked);
         play_each(&mut world, &mut turns, DRAIN_NS, &mut kept);
         let mut times = vec![RequestTimes::default(); asked.len()];

@@ -204,7 +204,7 @@ fn simulated(finding: &LeverFinding) -> String {
 fn drawn(finding: &LeverFinding) -> &'static str {
     match finding.redrawn {
         Some(Redrawn::Blocks) => {
-            "the run's own, and its arrivals in twelfths drawn with replacement (sessions and traces have no other draw)"
+            "the run's own, and its arrivals in twelfths drawn with replacement (sessions, traces and closed loops have no other draw)"
         }
         Some(Redrawn::NearBlocks) => {
             "the run's own, and its arrivals in twelfths drawn with replacement from next to their places (sessions and traces have no \

@@ -2,7 +2,7 @@
 //!
 //! Every line of figures says that it is predicted: a page that is sent round loses its heading first.
 
-use plimsoll_measure::findings::Held;
+use plimsoll_measure::findings::{Held, Reading};
 use plimsoll_plan::fit::{Fitted, From, Setting};
 use plimsoll_plan::what_if::{FigureChange, Predicted, WhatIfFinding};
 
@@ -39,7 +39,10 @@ fn title(case: &Predicted) -> String {
     if case.refused.is_some() && case.replicas.is_none() {
         return format!("{}: not predicted", case.ask);
     }
-    let mut said = vec![format!("{}: {}/s", case.ask, figure::number(case.rate_per_s))];
+    let band = case.throughput.as_ref().and_then(Reading::estimate).map_or(String::new(), |band| {
+        format!(" of the same clients ({} to {})", figure::number(band.lower), figure::number(band.upper))
+    });
+    let mut said = vec![format!("{}: {}/s{band}", case.ask, figure::number(case.rate_per_s))];
     said.extend(case.limit_per_s.map(|limit| format!("it then carries {}/s", figure::number(limit))));
     said.extend(case.held.map(|held| {
         match held {

@@ -22,6 +22,7 @@ use tokio::sync::{Semaphore, mpsc};
 use crate::body::{AnswerBody, CallBody, HeldRequest, Said};
 use crate::front::{Answer, Call};
 use crate::infer::{named, refusal};
+use crate::io::Conn;
 use crate::truth::TruthRecord;
 use crate::voice;
 
@@ -66,8 +67,11 @@ impl Call {
         let path = request.uri().path().to_owned();
         let id = request.headers().get("x-request-id");
         let id = id.map(|id| String::from_utf8_lossy(id.as_bytes()).into_owned());
-        let mut inbox =
-            Inbox { body: request.into_body(), pieces: CallMessages::new(self.server.limits.body_bytes) };
+        let mut inbox = Inbox {
+            body: request.into_body(),
+            pieces: CallMessages::new(self.server.limits.body_bytes),
+            conn: self.conn.clone(),
+        };
         if path == HEALTH_CHECK {
             let message = inbox.next().await?.unwrap_or_default();
             let wrong = |e| (Code::InvalidArgument, format!("no HealthCheckRequest: {e}"));
@@ -87,7 +91,8 @@ impl Call {
             Method::ModelStreamInfer => self.streams(&mut inbox, say, (&path, id.as_deref())).await,
             Method::ModelInfer => {
                 let message = inbox.only().await?;
-                let record = TruthRecord { id, path, ..TruthRecord::default() };
+                let mut record = TruthRecord { id, path, ..TruthRecord::default() };
+                self.arrived(&mut record);
                 let (response, held) = self.inferred(model, &message, record, false).await?;
                 self.says(say, &response, Some(held)).await;
                 Ok(())
@@ -115,11 +120,14 @@ impl Call {
         (path, id): (&str, Option<&str>),
     ) -> Result<(), End> {
         let places = Arc::new(Semaphore::new(AT_ONCE));
+        // A stream may be open for long before something is asked in it.
+        self.conn.request_read();
         while let Some(message) = inbox.next().await? {
+            let mut record =
+                TruthRecord { id: id.map(str::to_owned), path: path.to_owned(), ..TruthRecord::default() };
+            self.arrived(&mut record);
             let place = Arc::clone(&places).acquire_owned().await;
             let (own, say) = (Rc::clone(self), say.clone());
-            let record =
-                TruthRecord { id: id.map(str::to_owned), path: path.to_owned(), ..TruthRecord::default() };
             tokio::task::spawn_local(async move {
                 let Some(model) = &own.server.infers else { return };
                 let leaves = say.clone();
@@ -145,9 +153,6 @@ impl Call {
         mut record: TruthRecord,
         is_last: bool,
     ) -> Result<(Vec<u8>, HeldRequest), End> {
-        self.conn.request_read();
-        let arrival = self.conn.arrival();
-        (record.arrival_ns, record.arrival_kernel) = (arrival.monotonic_ns, arrival.kernel);
         let asked = match messages::parse(model, message) {
             Ok(asked) => asked,
             Err(BadRequest { status, message, .. }) => {
@@ -229,6 +234,7 @@ fn code(status: u16) -> Code {
 struct Inbox {
     body: Incoming,
     pieces: CallMessages,
+    conn: Rc<Conn>,
 }
 
 impl Inbox {
@@ -237,6 +243,9 @@ impl Inbox {
         loop {
             if let Some(message) = self.pieces.take().map_err(broken)? {
                 return Ok(Some(message));
+            }
+            if !self.pieces.is_empty() {
+                self.conn.request_begins();
             }
             match self.body.frame().await {
                 Some(Ok(frame)) => frame.data_ref().into_iter().for_each(|data| self.pieces.push(data)),

@@ -3,10 +3,12 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use plimsoll_model::Span;
 use plimsoll_sim::{EngineSpec, FaultSpec, FleetSpec, SpecError, WorldSpec};
 use plimsoll_wire::kserve::server::ServedInput;
+use rustls::ServerConfig;
 use serde::{Deserialize, Serialize};
 
 /// What to serve and where.
@@ -46,6 +48,19 @@ pub struct EngineServerConfig {
     /// What clients may do.
     #[serde(default)]
     pub limits: Limits,
+    /// TLS towards clients; none = in the clear.
+    #[serde(skip)]
+    pub tls: Option<EngineTls>,
+}
+
+/// TLS, set up by whoever has the certificates. HTTP/2 is spoken on connections that choose it (ALPN).
+#[derive(Clone, Debug)]
+pub struct EngineTls(pub Arc<ServerConfig>);
+
+impl PartialEq for EngineTls {
+    fn eq(&self, other: &EngineTls) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
 }
 
 fn default_wake_spacing() -> Span {
@@ -71,6 +86,7 @@ impl EngineServerConfig {
             kv_events: None,
             wake_spacing: default_wake_spacing(),
             limits: Limits::default(),
+            tls: None,
         }
     }
 }

@@ -20,7 +20,7 @@ use plimsoll_wire::prometheus;
 use plimsoll_wire::server::{self as wire, BadRequest, GenerateRequest};
 
 use crate::body::{AnswerBody, HeldRequest};
-use crate::io::Conn;
+use crate::io::{Arrival, Conn};
 use crate::page;
 use crate::shared::Server;
 use crate::truth::{Ending, TruthRecord};
@@ -92,9 +92,7 @@ impl Call {
             Ok(body) => body,
             Err(refusal) => return self.refuse(record, refusal),
         };
-        self.conn.request_read();
-        let arrival = self.conn.arrival();
-        (record.arrival_ns, record.arrival_kernel) = (arrival.monotonic_ns, arrival.kernel);
+        self.arrived(&mut record);
         let asked = match voice::parse(endpoint, (content_type.as_str(), &body[..]), &self.server) {
             Ok(asked) => asked,
             Err(refusal) => return self.refuse(record, refusal),
@@ -151,6 +149,13 @@ impl Call {
         }
         let body = voice::whole(&asked, number, model, held.told());
         self.json(StatusCode::OK, body, Some(held))
+    }
+
+    /// A request is whole; its record says when.
+    pub(crate) fn arrived(&self, record: &mut TruthRecord) {
+        self.conn.request_read();
+        let Arrival { monotonic_ns, kernel } = self.conn.arrival();
+        (record.arrival_ns, record.arrival_kernel) = (monotonic_ns, kernel);
     }
 
     /// What needs no engine.

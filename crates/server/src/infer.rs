@@ -173,9 +173,7 @@ impl Call {
         let mut record = TruthRecord { id: text("x-request-id"), path, ..TruthRecord::default() };
         let header_length = text(HEADER_LENGTH);
         let read = collect(request.into_body(), self.server.limits.body_bytes).await;
-        self.conn.request_read();
-        let arrival = self.conn.arrival();
-        (record.arrival_ns, record.arrival_kernel) = (arrival.monotonic_ns, arrival.kernel);
+        self.arrived(&mut record);
         let asked = match read.and_then(|body| kserve::parse(model, &body, header_length.as_deref())) {
             Ok(asked) => asked,
             Err(BadRequest { status, message, .. }) => {

@@ -24,6 +24,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use crate::clock;
+use crate::frames::{FrameWatch, Reached};
 use crate::stream::Stream;
 
 /// Bytes one read may bring; a request head with its prompt fits most of the time.
@@ -87,12 +88,14 @@ pub struct Conn {
     task: RefCell<Option<Waker>>,
     killed: Cell<bool>,
     resets: Cell<bool>,
-    /// Is it HTTP/2? Then what is read may be no request's.
-    many: Cell<bool>,
+    /// Where the client's frames stand, if it is HTTP/2: what is read may be no request's.
+    frames: RefCell<Option<FrameWatch>>,
     /// The connection, where this is one of its streams.
     lead: Option<Rc<Conn>>,
     /// Streams that are open.
     open: Cell<u32>,
+    /// Streams whose request is not whole.
+    reading: RefCell<Vec<Rc<Conn>>>,
     /// Streams of which something is on its way to the kernel.
     on_way: RefCell<Vec<Rc<Conn>>>,
 }
@@ -100,19 +103,70 @@ pub struct Conn {
 impl Conn {
     /// It carries streams of HTTP/2.
     pub fn carries_streams(&self) {
-        self.many.set(true);
+        *self.frames.borrow_mut() = Some(FrameWatch::default());
+    }
+
+    /// A handshake has the time that a request has.
+    pub fn handshake_begins(&self) {
+        self.reading_since.set(clock::monotonic_ns());
+    }
+
+    /// It succeeded or failed.
+    pub fn handshake_is_over(&self) {
+        self.reading_since.set(0);
+    }
+
+    /// The client sent this.
+    pub fn received(&self, bytes: &[u8]) {
+        let now = self.read_ns.get();
+        let begun = match self.frames.borrow_mut().as_mut().map(|frames| frames.follow(bytes)) {
+            Some(Reached::End) => return self.reading_since.set(0),
+            Some(Reached::Begun) => true,
+            Some(Reached::Within) | None => self.reading_since.get() == 0,
+        };
+        if begun {
+            self.reading_since.set(now);
+        }
     }
 
     /// What one stream of a connection is to its answer. Its stamps are those of the connection's reads and writes.
     pub fn of_stream(lead: &Rc<Conn>) -> Rc<Conn> {
         lead.open.set(lead.open.get() + 1);
         lead.busy.set(true);
-        Rc::new(Conn { lead: Some(Rc::clone(lead)), ..Conn::default() })
+        let stream = Rc::new(Conn { lead: Some(Rc::clone(lead)), ..Conn::default() });
+        stream.request_begins();
+        stream
+    }
+
+    /// A request of this stream begins to arrive, or has begun.
+    pub fn request_begins(self: &Rc<Conn>) {
+        if let Some(lead) = &self.lead
+            && self.reading_since.get() == 0
+        {
+            self.reading_since.set(lead.read_ns.get());
+            lead.reading.borrow_mut().push(Rc::clone(self));
+        }
+    }
+
+    /// Nothing of a request is being waited for any more.
+    fn is_read(&self) {
+        if self.reading_since.replace(0) != 0
+            && let Some(lead) = &self.lead
+        {
+            lead.reading.borrow_mut().retain(|stream| !std::ptr::eq(&**stream, self));
+        }
+    }
+
+    /// Streams whose request began to arrive before this instant and is not whole.
+    pub fn late_streams(&self, before_ns: i64) -> Vec<Rc<Conn>> {
+        let reading = self.reading.borrow();
+        reading.iter().filter(|stream| stream.reading_since.get() < before_ns).cloned().collect()
     }
 
     /// A stream is over.
     pub fn stream_over(&self) {
         let Some(lead) = &self.lead else { return };
+        self.is_read();
         lead.open.set(lead.open.get().saturating_sub(1));
         if lead.open.get() == 0 {
             lead.busy.set(false);
@@ -136,7 +190,7 @@ impl Conn {
             self.raw_stamp.set(lead.raw_stamp.get());
             self.read_ns.set(lead.read_ns.get());
         }
-        self.reading_since.set(0);
+        self.is_read();
         self.busy.set(true);
     }
 
@@ -144,8 +198,10 @@ impl Conn {
     pub fn waits(&self) -> ConnectionWaits {
         let some = |ns: i64| (ns != 0).then_some(ns);
         let idle = !self.busy.get();
+        // While one request is answered another may wait its turn; a piece of HTTP/2 holds all others up.
+        let counts = idle || self.frames.borrow().is_some();
         ConnectionWaits {
-            reading_since: some(self.reading_since.get()).filter(|_| idle),
+            reading_since: some(self.reading_since.get()).filter(|_| counts),
             blocked_since: some(self.blocked_since.get()),
             idle_since: idle.then_some(self.active_ns.get()),
         }
@@ -201,7 +257,8 @@ impl Conn {
         drop(stream);
         // Streams hold their connection, and it those of which something is on its way.
         let on_way = std::mem::take(&mut *self.on_way.borrow_mut());
-        drop(on_way);
+        let reading = std::mem::take(&mut *self.reading.borrow_mut());
+        drop((on_way, reading));
     }
 
     /// Ends the connection at its next turn.
@@ -265,7 +322,7 @@ impl Conn {
 /// What a connection may be waiting for, each since an instant of CLOCK_MONOTONIC, ns.
 #[derive(Copy, Clone, Default, Debug)]
 pub struct ConnectionWaits {
-    /// A request has begun to arrive and is not whole.
+    /// A handshake, a request or a frame has begun to arrive and is not whole.
     pub reading_since: Option<i64>,
     /// The client does not take what it asked for.
     pub blocked_since: Option<i64>,
@@ -278,6 +335,8 @@ pub struct Io {
     socket: TcpStream,
     conn: Rc<Conn>,
     scratch: Rc<RefCell<Scratch>>,
+    /// Are its bytes those of TLS?
+    sealed: bool,
 }
 
 /// How HTTP/2 begins where it is known that it is spoken (RFC 9113, 3.4): no method of HTTP/1.1 has this name.
@@ -294,7 +353,13 @@ impl Io {
     /// Wraps an accepted socket whose stamping is already on.
     pub fn new(socket: TcpStream, conn: Rc<Conn>, scratch: Rc<RefCell<Scratch>>) -> Io {
         conn.touch(clock::monotonic_ns());
-        Io { socket, conn, scratch }
+        Io { socket, conn, scratch, sealed: false }
+    }
+
+    /// What it carries is read and written by TLS.
+    pub fn sealed(mut self) -> Io {
+        self.sealed = true;
+        self
     }
 
     fn receive(&self, limit: usize) -> io::Result<(usize, Option<TimeSpec>)> {
@@ -387,13 +452,14 @@ impl Read for Io {
                                 Err::<(), _>(io::ErrorKind::WouldBlock.into())
                             });
                         }
-                        buf.put_slice(&this.scratch.borrow().bytes[..n]);
                         this.conn.raw_stamp.set(stamp);
                         this.conn.read_ns.set(now);
                         this.conn.touch(now);
-                        if this.conn.reading_since.get() == 0 && !this.conn.many.get() {
-                            this.conn.reading_since.set(now);
+                        let bytes = &this.scratch.borrow().bytes[..n];
+                        if !this.sealed {
+                            this.conn.received(bytes);
                         }
+                        buf.put_slice(bytes);
                     }
                     return Poll::Ready(Ok(()));
                 }

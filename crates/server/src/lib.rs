@@ -5,7 +5,7 @@
 //! client, no run and no screen.
 //!
 //! Reading order: `config` (what to serve), `running` (a server from outside), [`mod@serve`] (listen, accept, stop), `front` and `infer` (from a request to its answer; over HTTP/2 `streams`, of gRPC `call`), `engine` (real time around
-//! the world), `kv_publisher` (what changes in its cache), `stream` and `body` (tokens on their way out), `io` (bytes and stamps), `voice` (what is said),
+//! the world), `kv_publisher` (what changes in its cache), `stream` and `body` (tokens on their way out), `io` (bytes and stamps) with `frames`, `transport` (TLS), `voice` (what is said),
 //! [`truth`] (the log), `metrics`, `page` and `triton_page` (what is counted), `timer`, [`clock`]
 //! and [`script`] (a clock moved by hand). Beside all that, [`collector`] takes the spans of others (OTLP).
 
@@ -27,7 +27,9 @@ mod kv_publisher;
 mod body;
 mod stream;
 
+mod frames;
 mod io;
+mod transport;
 
 mod voice;
 
@@ -42,6 +44,6 @@ pub mod clock;
 pub mod script;
 mod timer;
 
-pub use config::{EngineServerConfig, Limits, ServeError};
+pub use config::{EngineServerConfig, EngineTls, Limits, ServeError};
 pub use running::{Running, Stopper};
 pub use serve::{serve, serve_scripted};

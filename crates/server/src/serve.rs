@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use hyper::rt::Executor;
 use hyper::server::conn::{http1, http2};
@@ -37,6 +37,7 @@ use crate::script::Script;
 use crate::shared::Server;
 use crate::streams::StreamFront;
 use crate::timer::Timer;
+use crate::transport::{Handshake, TlsDoor, Transport};
 use crate::truth::{Header, Truth, TruthWriter};
 
 /// Connections the kernel may hold before they are accepted; more than that is cut by `net.core.somaxconn` anyway.
@@ -155,6 +156,7 @@ fn run(
         adapters,
         mode: config.engine.mode,
         limits: config.limits,
+        tls: config.tls,
         may_fail: !config.faults.is_empty(),
         routes,
         started_s,
@@ -195,6 +197,7 @@ async fn accept(listener: &TcpListener, server: &Rc<Server>) -> io::Error {
         Err(e) => return e,
     };
     let scratch = Scratch::new();
+    let tls = server.tls.clone().map(|tls| TlsDoor::new(tls.0));
     let versions = Rc::new(Versions::of(server));
     for key in 0.. {
         let socket = match listener.accept().await {
@@ -208,12 +211,19 @@ async fn accept(listener: &TcpListener, server: &Rc<Server>) -> io::Error {
             }
         };
         server.engine.metrics.borrow_mut().connections += 1;
-        tokio::task::spawn_local(Serving::new(&versions, socket, &scratch, server, key));
+        let begun = |conn: &Rc<Conn>| match &tls {
+            None => Spoken::Unknown(socket, scratch.clone()),
+            Some(tls) => {
+                let io = Io::new(socket, conn.clone(), scratch.clone());
+                Spoken::Handshake(Box::new(tls.shake(io, conn)))
+            }
+        };
+        tokio::task::spawn_local(Serving::new(&versions, server, key, begun));
     }
     io::Error::other("more connections than numbers")
 }
 
-/// Ends connections whose client is too slow, and hands over truth that has gathered.
+/// Ends connections and streams whose client is too slow, and hands over truth that has gathered.
 async fn keep_house(server: &Rc<Server>) -> io::Error {
     let mut timer = match Timer::new() {
         Ok(timer) => timer,
@@ -227,18 +237,18 @@ async fn keep_house(server: &Rc<Server>) -> io::Error {
         let now = clock::monotonic_ns();
         let over = |since: Option<i64>, limit: Span| since.is_some_and(|since| now - since > limit.0);
         let limits = &server.limits;
-        let late: Vec<Rc<Conn>> = server
-            .conns
-            .borrow()
-            .values()
-            .filter(|conn| {
-                let waits = conn.waits();
-                over(waits.reading_since, limits.request_read)
-                    || over(waits.blocked_since, limits.blocked_write)
-                    || over(waits.idle_since, limits.idle)
-            })
-            .cloned()
-            .collect();
+        let mut late: Vec<Rc<Conn>> = Vec::new();
+        for conn in server.conns.borrow().values() {
+            let waits = conn.waits();
+            let is_late = over(waits.reading_since, limits.request_read)
+                || over(waits.blocked_since, limits.blocked_write)
+                || over(waits.idle_since, limits.idle);
+            match is_late {
+                true => late.push(conn.clone()),
+                // One slow stream is no reason to end those beside it.
+                false => late.extend(conn.late_streams(now - limits.request_read.0)),
+            }
+        }
         server.engine.metrics.borrow_mut().timed_out += late.len() as u64;
         late.iter().for_each(|conn| conn.kill());
     }
@@ -303,15 +313,18 @@ impl<F: Future + 'static> Executor<F> for LocalTasks {
 /// What is spoken on a connection.
 enum Spoken {
     /// That is not known before its first bytes.
-    Unknown(TcpStream, Rc<RefCell<Scratch>>, Rc<Versions>),
-    One(Box<http1::Connection<Io, Front>>),
-    Two(Box<http2::Connection<Io, StreamFront, LocalTasks>>),
+    Unknown(TcpStream, Rc<RefCell<Scratch>>),
+    /// Nor before both sides have agreed on it.
+    Handshake(Box<Handshake>),
+    One(Box<http1::Connection<Transport, Front>>),
+    Two(Box<http2::Connection<Transport, StreamFront, LocalTasks>>),
     Nothing,
 }
 
 /// One connection, as a task. Its entry in the server's list goes with it.
 struct Serving {
     spoken: Spoken,
+    versions: Rc<Versions>,
     conn: Rc<Conn>,
     server: Rc<Server>,
     key: u64,
@@ -321,31 +334,44 @@ struct Serving {
 impl Serving {
     fn new(
         versions: &Rc<Versions>,
-        socket: TcpStream,
-        scratch: &Rc<RefCell<Scratch>>,
         server: &Rc<Server>,
         key: u64,
+        begun: impl FnOnce(&Rc<Conn>) -> Spoken,
     ) -> Serving {
         let conn = Rc::new(Conn::default());
         server.conns.borrow_mut().insert(key, conn.clone());
         conn.touch(clock::monotonic_ns());
-        let spoken = Spoken::Unknown(socket, scratch.clone(), versions.clone());
-        Serving { spoken, conn, server: server.clone(), key, closing: false }
+        let spoken = begun(&conn);
+        Serving { spoken, versions: versions.clone(), conn, server: server.clone(), key, closing: false }
     }
 
-    /// Looks at the first bytes, unless that was done.
+    /// Learns what is spoken, unless that was done.
     fn poll_known(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Spoken::Unknown(socket, ..) = &self.spoken else { return Poll::Ready(()) };
-        let many = std::task::ready!(poll_speaks_http2(socket, cx));
-        let begun = std::mem::replace(&mut self.spoken, Spoken::Nothing);
-        let Spoken::Unknown(socket, scratch, versions) = begun else { return Poll::Ready(()) };
-        let io = Io::new(socket, self.conn.clone(), scratch);
+        let known = match &mut self.spoken {
+            Spoken::Unknown(socket, _) => {
+                let many = ready!(poll_speaks_http2(socket, cx));
+                match std::mem::replace(&mut self.spoken, Spoken::Nothing) {
+                    Spoken::Unknown(socket, scratch) => {
+                        Some((Transport::Plain(Io::new(socket, self.conn.clone(), scratch)), many))
+                    }
+                    _ => None,
+                }
+            }
+            Spoken::Handshake(shaking) => ready!(shaking.poll(cx)),
+            _ => return Poll::Ready(()),
+        };
         let (server, conn) = (self.server.clone(), self.conn.clone());
-        self.spoken = if many {
-            conn.carries_streams();
-            Spoken::Two(Box::new(versions.two.serve_connection(io, StreamFront::new(server, conn))))
-        } else {
-            Spoken::One(Box::new(versions.one.serve_connection(io, Front::new(server, conn))))
+        let Versions { one, two } = &*self.versions;
+        self.spoken = match known {
+            // Who does not speak TLS, or is not let in, was told so by it.
+            None => Spoken::Nothing,
+            Some((transport, false)) => {
+                Spoken::One(Box::new(one.serve_connection(transport, Front::new(server, conn))))
+            }
+            Some((transport, true)) => {
+                conn.carries_streams();
+                Spoken::Two(Box::new(two.serve_connection(transport, StreamFront::new(server, conn))))
+            }
         };
         Poll::Ready(())
     }
@@ -381,7 +407,7 @@ impl Future for Serving {
                 }
                 http.poll(cx).map(drop)
             }
-            Spoken::Unknown(..) | Spoken::Nothing => Poll::Ready(()),
+            Spoken::Unknown(..) | Spoken::Handshake(_) | Spoken::Nothing => Poll::Ready(()),
         }
     }
 }

@@ -7,6 +7,7 @@ mod all {
     mod adapters;
     mod answers;
     mod collector;
+    mod http2;
     mod infer;
     mod life;
     mod pages;

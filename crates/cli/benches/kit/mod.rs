@@ -164,7 +164,7 @@ impl Engine {
         let stdin = child.stdin.take();
         let mut url = String::new();
         BufReader::new(child.stdout.take().ok_or("no stdout")?).read_line(&mut url)?;
-        if !url.starts_with("http://") {
+        if !url.contains("://") {
             let _ = child.kill();
             let _ = child.wait();
             return Err(format!("the engine did not start with {named}").into());

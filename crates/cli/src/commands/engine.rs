@@ -4,7 +4,8 @@ use std::io::Read;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use plimsoll_server::{EngineServerConfig, ServeError};
+use plimsoll_client::certs::{Identity, server_config};
+use plimsoll_server::{EngineServerConfig, EngineTls, ServeError};
 use plimsoll_sim::catalogue::{Gpu, gpus, models};
 use plimsoll_sim::{EngineSpec, ModeSpec, WorldSpec, catalogue::profile};
 use plimsoll_wire::kserve::server::ServedInput;
@@ -46,6 +47,8 @@ pub fn run(args: &EngineArgs) -> Result<Exit, Stop> {
     if config.kv_events.is_some() && config.fleet.replicas > 1 {
         return Err(Stop::usage("--kv-events: of one replica; start an engine for each"));
     }
+    config.tls = tls(args)?;
+    let scheme = if config.tls.is_some() { "https" } else { "http" };
     let running = plimsoll_server::serve(config).map_err(|e| match e {
         ServeError::Listen { .. } | ServeError::Spec(_) => Stop::usage(e.to_string()),
         other => Stop::invalid(other.to_string()),
@@ -61,7 +64,7 @@ pub fn run(args: &EngineArgs) -> Result<Exit, Stop> {
         }
     });
     // The first line of stdout tells a parent process where to go; the rest is for people.
-    out::line(&format!("http://{}/{}", running.addr(), if is_batcher { "v2" } else { "v1" }));
+    out::line(&format!("{scheme}://{}/{}", running.addr(), if is_batcher { "v2" } else { "v1" }));
     if !args.quiet {
         let model = args.model.as_deref().unwrap_or(&profile);
         out::note(&format!("serving profile {profile} as model {model}; Ctrl-C drains, twice stops at once"));
@@ -75,6 +78,13 @@ pub fn run(args: &EngineArgs) -> Result<Exit, Stop> {
     }
     running.wait().map_err(|e| Stop::invalid(e.to_string()))?;
     Ok(Exit::Done)
+}
+
+/// TLS towards clients, over which both versions of HTTP are offered.
+fn tls(args: &EngineArgs) -> Result<Option<EngineTls>, Stop> {
+    let Some((cert, key)) = args.tls_cert.clone().zip(args.tls_key.clone()) else { return Ok(None) };
+    let config = server_config(&Identity { cert, key }, args.tls_client_ca.as_deref(), &["h2", "http/1.1"]);
+    config.map(|config| Some(EngineTls(config))).map_err(|e| Stop::usage(e.to_string()))
 }
 
 /// Where events are published: `tcp://*:5557` is every address of the machine, as with vLLM.

@@ -38,6 +38,15 @@ pub struct EngineArgs {
     /// Address to listen on; port 0 takes a free one
     #[arg(long, default_value = "127.0.0.1:8000")]
     pub listen: String,
+    /// PEM file of the certificate to serve TLS with, and of those between it and its authority: https:// and grpcs:// then
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// PEM file of its private key
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// PEM file of authorities: only clients with a certificate of theirs are let in
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_client_ca: Option<PathBuf>,
     /// What is served.
     #[command(flatten)]
     pub world: WorldArgs,

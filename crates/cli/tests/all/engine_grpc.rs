@@ -12,7 +12,7 @@ use crate::kit::{Engine, plimsoll, run_folder};
 use crate::real::{self, get};
 
 /// One instance, 4 ms a batch and 1 ms a row, at most 16 rows.
-fn profile(folder: &tempfile::TempDir) -> String {
+pub fn profile(folder: &tempfile::TempDir) -> String {
     let file = folder.path().join("batcher.json");
     let profile = json!({
         "name": "batcher",
@@ -24,27 +24,33 @@ fn profile(folder: &tempfile::TempDir) -> String {
 }
 
 /// Its host and port.
-fn authority(engine: &Engine) -> &str {
-    engine.url.trim_start_matches("http://").split('/').next().expect("an authority")
+pub fn authority(engine: &Engine) -> &str {
+    engine.url.split('/').nth(2).expect("an authority")
 }
 
 fn port(engine: &Engine) -> u16 {
     authority(engine).rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port")
 }
 
-#[test]
-fn tritons_own_client_is_answered() {
-    let Some(done) = real::or_skipped(real::installed("venv-triton/.done", "triton")) else { return };
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let engine = Engine::start(&profile(&folder));
+/// What Triton's client got from it in twenty unary calls, twenty of a stream and some that fail; `None` where it is not installed.
+pub fn asked_by_triton(engine: &Engine, more: &[&str]) -> Option<Value> {
+    let done = real::or_skipped(real::installed("venv-triton/.done", "triton"))?;
     let script = real::root().join("crates/cli/tests/servers/triton_client.py");
     let ran = Command::new(done.with_file_name("bin/python"))
         .arg(script)
-        .args([authority(&engine), "batcher", "20"])
+        .args([authority(engine), "batcher", "20"])
+        .args(more)
         .output()
         .expect("python starts");
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-    let told: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+    Some(serde_json::from_slice(&ran.stdout).expect("JSON"))
+}
+
+#[test]
+fn tritons_own_client_is_answered() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let engine = Engine::start(&profile(&folder));
+    let Some(told) = asked_by_triton(&engine, &[]) else { return };
     for yes in ["live", "ready", "model_ready"] {
         assert_eq!(told[yes], true, "{yes}");
     }
@@ -90,10 +96,11 @@ fn truth(path: &Path) -> HashMap<String, Value> {
 }
 
 /// Our rows are the engine's: each has its line, and no latency is shorter than what the engine itself took.
-fn agrees(target: &str, more: &[&str], profile: &str, streams: bool) {
+pub fn agrees(target: &str, more: &[&str], (profile, flags): (&str, &[&str]), streams: bool) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let log = folder.path().join("truth.jsonl");
-    let engine = Engine::start_with(profile, &["--truth-log", log.to_str().expect("utf-8")]);
+    let engine =
+        Engine::start_with(profile, &[&["--truth-log", log.to_str().expect("utf-8")], flags].concat());
     let url = target.replace("HOST", authority(&engine));
     let (_folder, run) = run_folder();
     let fixed = ["run", &url, "--for", "2s", "--concurrency", "8", "-q", "-o", &run, "--format", "json"];
@@ -117,22 +124,23 @@ fn agrees(target: &str, more: &[&str], profile: &str, streams: bool) {
         assert_eq!(row.first_token.is_some(), streams);
     }
     // Eight in flight share one connection of HTTP/2 for each worker.
+    let most = if target.starts_with("grpc") || more.contains(&"--http") { 4 } else { 8 };
     let connections: std::collections::HashSet<_> = rows.iter().map(|row| row.connection).collect();
-    assert!(connections.len() <= 4, "{} connections", connections.len());
+    assert!(connections.len() <= most, "{} connections", connections.len());
 }
 
 #[test]
 fn our_own_calls_are_what_the_engine_logged() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let profile = profile(&folder);
-    agrees("grpc://HOST", &["--batch", "2"], &profile, false);
-    agrees("grpc://HOST", &["--batch", "2", "--set", "target.stream=true"], &profile, true);
-    agrees("http://HOST/v2", &["--protocol", "kserve", "--http", "2"], &profile, false);
+    agrees("grpc://HOST", &["--batch", "2"], (&profile, &[]), false);
+    agrees("grpc://HOST", &["--batch", "2", "--set", "target.stream=true"], (&profile, &[]), true);
+    agrees("http://HOST/v2", &["--protocol", "kserve", "--http", "2"], (&profile, &[]), false);
 }
 
 #[test]
 fn our_own_streams_over_http2_are_what_the_engine_logged() {
-    agrees("http://HOST/v1", &["--http", "2", "--osl", "8"], "demo", true);
+    agrees("http://HOST/v1", &["--http", "2", "--osl", "8"], ("demo", &[]), true);
 }
 
 #[test]

@@ -1,5 +1,5 @@
 """Asks a KServe server over gRPC as Triton's own Python client does; prints one line of JSON.
-usage: triton_client.py HOST:PORT MODEL REQUESTS"""
+usage: triton_client.py HOST:PORT MODEL REQUESTS [CA.pem]: with the file of an authority over TLS"""
 import json
 import queue
 import sys
@@ -9,7 +9,8 @@ import numpy as np
 import tritonclient.grpc as triton
 
 address, model, requests = sys.argv[1], sys.argv[2], int(sys.argv[3])
-client = triton.InferenceServerClient(address)
+authority = sys.argv[4] if len(sys.argv) > 4 else None
+client = triton.InferenceServerClient(address, ssl=authority is not None, root_certificates=authority)
 told = {
     "live": client.is_server_live(),
     "ready": client.is_server_ready(),
@@ -57,7 +58,12 @@ def fails(ask):
 
 told["too_many_rows"] = fails(lambda: client.infer(model, [tensor(999)]))
 told["unknown_model"] = fails(lambda: client.infer("nobody", [tensor(1)]))
-check = grpc.insecure_channel(address).unary_unary(
+if authority:
+    with open(authority, "rb") as file:
+        channel = grpc.secure_channel(address, grpc.ssl_channel_credentials(file.read()))
+else:
+    channel = grpc.insecure_channel(address)
+check = channel.unary_unary(
     "/grpc.health.v1.Health/Check", request_serializer=bytes, response_deserializer=bytes)
 told["health"] = list(check(b""))
 print(json.dumps(told))

@@ -332,3 +332,116 @@ fn http2_is_a_client_policy_for_ordinary_endpoints() {
     assert_eq!(kinds, [EventKind::Content, EventKind::Content, EventKind::Finish, EventKind::Done]);
     assert!(row.last_token.unwrap() - row.first_token.unwrap() >= ms(19));
 }
+
+/// Several come while a connection is being opened: who waits for it ends as who opens it, and nobody opens one of his own.
+#[test]
+fn who_waits_for_a_connection_that_fails_ends_as_who_opens_it() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let [mute, foreign] = [|| TcpListener::bind("127.0.0.1:0").expect("a port"); 2].map(|bind| bind());
+    let port = |listener: &TcpListener| listener.local_addr().expect("it is bound").port();
+    let (refuses, silent, speaks_one) = (port(&listener), port(&mute), port(&foreign));
+    drop(listener);
+    let taken: [Arc<AtomicU32>; 2] = Default::default();
+    for (listener, (taken, says)) in
+        [mute, foreign].into_iter().zip(taken.iter().zip([&b""[..], b"HTTP/1.1 400 Bad Request\r\n\r\n"]))
+    {
+        let taken = Arc::clone(taken);
+        thread::spawn(move || {
+            let mut held = Vec::new();
+            for mut socket in listener.incoming().flatten() {
+                taken.fetch_add(1, Ordering::SeqCst);
+                let _ = socket.write_all(says);
+                held.push(socket);
+            }
+        });
+    }
+    let cases = [
+        (refuses, (How::Refused, By::Network), "cannot connect"),
+        (silent, (How::Timeout, By::Client), "300"),
+        (speaks_one, (How::Refused, By::Network), "HTTP/2"),
+    ];
+    for (port, ending, says) in cases {
+        let mut rig = Rig::at(format!("grpc://127.0.0.1:{port}"));
+        rig.target.protocol = Protocol::KserveGrpc;
+        rig.client.timeouts.connect = ms(300);
+        let (_, rows) = rig.run(&[Span::ZERO; 8]);
+        assert_eq!(rows.len(), 8);
+        for row in rows {
+            let error = row.answer.error.clone().unwrap_or_default();
+            assert_eq!((row.outcome.how, row.outcome.by), ending, "{row:#?}");
+            assert!(row.outcome.retryable && error.contains(says), "{error:?} does not say {says:?}");
+            assert!(row.sent.is_none() && row.connected.is_none(), "{row:#?}");
+        }
+    }
+    for taken in taken {
+        // Those who came after it had failed may try again; of eight at once most were there before.
+        assert!((1..=4).contains(&taken.load(Ordering::SeqCst)), "{taken:?}");
+    }
+}
+
+/// Who leaves while he opens a connection takes it from nobody: the next in line opens another.
+#[test]
+fn who_waits_is_served_though_the_one_who_opens_has_left() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("it is bound").port();
+    thread::spawn(move || {
+        let mut held = Vec::new();
+        for (number, socket) in listener.incoming().flatten().enumerate() {
+            match number {
+                // The first is never settled.
+                0 => held.push(socket),
+                _ => {
+                    thread::spawn(move || {
+                        serve(socket, &[], &|_| vec![head(GRPC), data(response()), trailers("0")])
+                    });
+                }
+            }
+        }
+    });
+    let mut rig = Rig::at(format!("grpc://127.0.0.1:{port}"));
+    rig.target.protocol = Protocol::KserveGrpc;
+    rig.window = ms(2_000);
+    rig.client.timeouts.total = ms(3_000);
+    rig.client.timeouts.connect = Span::from_secs(60);
+    let (_, rows) = rig.run(&[Span::ZERO, ms(1_500)]);
+    let ends: Vec<How> = rows.iter().map(|row| row.outcome.how).collect();
+    assert!(ends.contains(&How::Timeout) && ends.contains(&How::Finished), "{rows:#?}");
+}
+
+/// A `Host` of the user's own names another server behind the same address: it is the request's authority, and no field beside it.
+#[test]
+fn a_host_of_ones_own_is_the_authority() {
+    let heads: Arc<std::sync::Mutex<Vec<Vec<u8>>>> = Arc::default();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("it is bound").port();
+    let seen = Arc::clone(&heads);
+    thread::spawn(move || {
+        for mut socket in listener.incoming().flatten() {
+            let seen = Arc::clone(&seen);
+            thread::spawn(move || -> Option<()> {
+                socket.read_exact(&mut [0; 24]).ok()?;
+                socket.write_all(&frame(SETTINGS, 0, 0, &[])).ok()?;
+                loop {
+                    let mut head = [0; 9];
+                    socket.read_exact(&mut head).ok()?;
+                    let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+                    socket.read_exact(&mut payload).ok()?;
+                    if head[3] == HEADERS {
+                        seen.lock().ok()?.push(payload);
+                        socket.write_all(&frame(RST_STREAM, 0, 1, &7u32.to_be_bytes())).ok()?;
+                    }
+                }
+            });
+        }
+    });
+    let mut rig = Rig::at(format!("http://127.0.0.1:{port}/v1"));
+    rig.target.http = HttpVersion::Two;
+    rig.target.headers.insert("host".to_owned(), "a.test".to_owned());
+    rig.one();
+    let heads = heads.lock().expect("nobody panicked");
+    // RFC 7541, appendix B: a 00011, . 010111, t 01001, e 00101, s 01000, t 01001, and ones to the end of the byte.
+    let coded = [0x84, 0b0001_1010, 0b1110_1001, 0b0010_1010, 0b0001_0011];
+    let times = |text: &[u8]| heads[0].windows(text.len()).filter(|part| *part == text).count();
+    // Name 1 of the static table, `:authority`, with a value that is kept for later requests.
+    assert_eq!((times(&[&[0x41], &coded[..]].concat()), times(&coded)), (1, 1), "{:02x?}", heads[0]);
+}

@@ -96,6 +96,8 @@ fn an_unknown_authority_is_refused_by_name_unless_told_to_accept_anything() {
 fn a_self_signed_certificate_that_the_user_names_is_trusted_and_its_name_still_counts() {
     let server = server_with("self", |_| vec![good()]);
     let mut rig = rig_without_authority(&server);
+    let error = rig.one().answer.error.expect("refused");
+    assert!(error.contains("self-signed") && error.contains("--ca-file"), "{error}");
     rig.target.ca_file = Some(fixture("self.pem"));
     let row = rig.one();
     assert!(row.outcome.is_finished(), "{row:#?}");
@@ -170,7 +172,7 @@ fn a_certificate_of_ones_own_is_shown_and_read_again_when_it_changes() {
     };
     let (known, stranger) = (authority("known.pem"), authority("stranger.pem"));
     let identity = Identity { cert: fixture("server.pem").into(), key: fixture("server.key").into() };
-    let config = server_config(&identity, Some(&path("known.pem"))).unwrap();
+    let config = server_config(&identity, Some(&path("known.pem")), &["http/1.1"]).unwrap();
     let server = Server::start(|_| vec![good()], Some(config));
     let mut rig = rig(&server);
     rig.client.connections = Connections::Fresh;

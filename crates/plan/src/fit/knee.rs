@@ -92,7 +92,7 @@ fn draw(mix: &[ReplayRequest], spec: &KneeSpec) -> Vec<ReplayRequest> {
         .map(|_| {
             at_s += plimsoll_math::dist::exponential(&mut stream, 1.0);
             let one = &mix[stream.below(mix.len() as u64) as usize];
-            ReplayRequest { due_ns: (at_s * 1e9) as i64, turn: None, ..one.clone() }
+            ReplayRequest { due_ns: (at_s * 1e9) as i64, turn: None, think_ns: None, ..one.clone() }
         })
         .collect()
 }

@@ -170,6 +170,7 @@ impl FitRows {
                     blocks: attempt.prompt_blocks.clone(),
                     session: attempt.session,
                     turn: None,
+                    think_ns: None,
                 },
                 sent,
                 first: first.max(sent),

@@ -14,6 +14,7 @@ use plimsoll_sim::{
 };
 
 use crate::change::{Change, PairChange, pair};
+use crate::recorded::in_loop_of;
 use crate::replay::{ReplayRequest, RequestTimes, play, play_at_most};
 
 /// A lever with a setting, as the world that it makes.
@@ -70,6 +71,7 @@ impl TrafficChange {
                         _ => sent.push(one.clone()),
                     }
                 }
+                in_loop_of(asked, &mut sent);
                 (sent, hits)
             }
         }

@@ -73,7 +73,11 @@ pub fn rank(case: &LeverCase<'_>, spec: &LeverSpec) -> LeverFinding {
             continue;
         }
         if let (Some(simulator), "admission") = (&simulator, lever.id) {
-            if let Err(why) = admission::admit(lever, simulator, &mut finding, &mut predicted) {
+            let admitted = match crate::recorded::is_closed(&own) {
+                true => Err("whom it turns away in a closed loop asks again at once".to_owned()),
+                false => admission::admit(lever, simulator, &mut finding, &mut predicted),
+            };
+            if let Err(why) = admitted {
                 finding.without_simulation(lever, case, Some(why));
             }
             continue;
@@ -107,8 +111,8 @@ fn simulator<'a>(
     spec: &'a LeverSpec,
 ) -> Result<(Simulator<'a>, EngineFit), Option<EngineFit>> {
     let Some(world) = case.world else { return Err(None) };
-    if !matches!(case.level.load, plimsoll_model::Load::Open { .. }) {
-        let why = "a closed loop's arrivals depend on the answers; run it open loop (--rate) to have levers simulated";
+    if matches!(case.level.load, plimsoll_model::Load::Wave { .. }) {
+        let why = "one wave of requests is no load that goes on; measure one (--rate, --concurrency) to have levers simulated";
         return Err(Some(EngineFit::refused(why)));
     }
     let simulator = Simulator::new(world, own, case, spec).map_err(|e| Some(EngineFit::refused(&e)))?;

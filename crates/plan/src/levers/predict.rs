@@ -16,6 +16,7 @@ use super::catalogue::Lever;
 use super::finding::{EngineFit, FasterModel, FigureOrigin, Goal, LeverSpec, exact, measured};
 use super::schedule::{self, Redrawn};
 use crate::change::Change;
+use crate::recorded::is_closed;
 use crate::replay::ReplayRequest;
 use plimsoll_measure::findings::{Estimate, KeptUp, Metric};
 use plimsoll_measure::say::number;
@@ -69,7 +70,7 @@ pub struct Simulator<'a> {
     /// From there to the end of the level, s.
     pub(super) window_s: f64,
     pub(super) base: Vec<f64>,
-    /// Loads, as factors on this one, at which the base meets the goal; with a price only.
+    /// Loads, as factors on this one, at which the base meets the goal; with a price only, and none of a closed loop, which has no load to change.
     base_loads: Vec<f64>,
 }
 
@@ -109,7 +110,7 @@ impl<'a> Simulator<'a> {
                 100.0 * goal.percentile
             ));
         }
-        if spec.bill.is_some() {
+        if spec.bill.is_some() && !is_closed(own) {
             let loads: Result<Vec<f64>, String> = (0..simulator.cost_schedules())
                 .map(|i| simulator.load_at_goal(world, i, &TrafficChange::AsItIs))
                 .collect();
@@ -214,6 +215,9 @@ impl<'a> Simulator<'a> {
 
     /// Cost per request at the goal: the price's factor over the load's. None where a load lies outside what is looked at.
     fn cost(&self, world: &WorldSpec, traffic: &TrafficChange, hourly: f64) -> Result<Option<Gain>, String> {
+        if self.base_loads.is_empty() {
+            return Ok(None);
+        }
         let mut logs = Vec::new();
         for (i, base) in self.base_loads.iter().enumerate() {
             let load = self.load_at_goal(world, i, traffic)?;

@@ -34,7 +34,7 @@ const NEAR: usize = 1;
 pub enum Redrawn {
     /// Drawn from the scenario with other seeds.
     Scenario,
-    /// The run's own arrivals in twelfths, drawn with replacement: sessions and traces have no other draw.
+    /// The run's own arrivals in twelfths, drawn with replacement: sessions, traces and closed loops have no other draw.
     Blocks,
     /// The same, each twelfth from next to its place, so that the load keeps its course.
     NearBlocks,
@@ -100,6 +100,7 @@ impl Redraw<'_> {
             blocks: names.of(arrival),
             session: arrival.session,
             turn: None,
+            think_ns: None,
         });
         Some(asked.collect())
     }
@@ -176,6 +177,7 @@ pub fn in_blocks(
     if !begins.is_empty() {
         out.sort_by_key(|one| one.due_ns);
     }
+    recorded::in_loop_of(own, &mut out);
     out
 }
 

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::change::{Change, PairChange};
+use crate::recorded::is_closed;
 use crate::replay::ReplayRequest;
 
 /// What is to change.
@@ -150,6 +151,7 @@ impl RequestChange {
                 blocks,
                 session: one.session,
                 turn: one.turn,
+                think_ns: one.think_ns,
             }
         };
         asked.iter().map(one).collect()
@@ -182,6 +184,10 @@ fn apply(
 ) -> Result<(), String> {
     let replicas = changed.world.fleet.replicas;
     match change {
+        AskedChange::Rate(_) | AskedChange::RateTo(_) if is_closed(asked) => {
+            return Err("in a closed loop the rate is what the answers make of it; measure an open loop (--rate) to ask for another"
+                .to_owned());
+        }
         AskedChange::Rate(by) => changed.traffic.rate *= by,
         AskedChange::RateTo(rate) if rate_per_s > 0.0 => changed.traffic.rate = rate / rate_per_s,
         AskedChange::RateTo(_) => return Err("the run has no rate to start from".to_owned()),

@@ -27,7 +27,8 @@ pub use change::{AskedChange, Asking, Changed, RequestChange, WORDS};
 use super::fit::KneeSpec;
 use super::spec::Band;
 use crate::levers::schedule::{BLOCKS, in_blocks};
-use crate::replay::{ReplayRequest, play};
+use crate::recorded::is_closed;
+use crate::replay::{ReplayRequest, RequestTimes, play};
 use plimsoll_measure::findings::{Estimate, Held, Metric, Reading};
 use plimsoll_measure::say::{number, percent};
 
@@ -87,6 +88,9 @@ pub struct Predicted {
     pub world: Option<WorldSpec>,
     /// Requests per second with it.
     pub rate_per_s: f64,
+    /// The same of a closed loop, **predicted** with its 95 % band: its clients ask when they are answered.
+    #[serde(default)]
+    pub throughput: Option<Reading>,
     /// How the requests change.
     #[serde(default)]
     pub traffic: Option<RequestChange>,
@@ -162,8 +166,10 @@ pub fn what_if(run: &AsItIs<'_>, spec: &WhatIfSpec) -> Result<WhatIfFinding, Str
     let length_ns = own.last().map_or(1, |last| last.due_ns + 1);
     let another = |i: u32| -> Vec<ReplayRequest> {
         let mut stream = Stream::new(spec.seed, "what if", u64::from(i));
+        // A scenario draws arrivals by their times, which a closed loop does not have.
+        let redraw = run.redraw.filter(|_| !is_closed(&own));
         let drawn =
-            run.redraw.and_then(|scenario| run::drawn(scenario, rate_per_s, length_ns, stream.next_u64()));
+            redraw.and_then(|scenario| run::drawn(scenario, rate_per_s, length_ns, stream.next_u64()));
         drawn.unwrap_or_else(|| in_blocks(&own, length_ns, BLOCKS, &mut stream))
     };
     let schedules: Vec<Vec<ReplayRequest>> =
@@ -178,6 +184,12 @@ pub fn what_if(run: &AsItIs<'_>, spec: &WhatIfSpec) -> Result<WhatIfFinding, Str
     };
     let cases = spec.asks.iter().map(|ask| base.case(ask)).collect();
     let mut notes = vec!["predictions, not measurements: 95 % bands over arrivals like these".to_owned()];
+    if is_closed(&base.schedules[0]) {
+        notes.push(
+            "a closed loop: each request comes its recorded think time after an answer, so faster answers bring more of them"
+                .to_owned(),
+        );
+    }
     if run.band.is_none() {
         notes.push(
             "nobody has held this engine against measurements: the bands leave its own error out".to_owned(),
@@ -192,7 +204,7 @@ pub fn what_if(run: &AsItIs<'_>, spec: &WhatIfSpec) -> Result<WhatIfFinding, Str
     })
 }
 
-/// ln of every figure, per schedule: `[schedule][metric × percentile]`; `NaN` where it does not exist.
+/// ln of every figure, per schedule: `[schedule][metric × percentile]`, and last that of the requests per second; `NaN` where it does not exist.
 type Logs = Vec<Vec<f64>>;
 
 struct Base<'a> {
@@ -211,6 +223,7 @@ impl Base<'_> {
             ask: ask.text.clone(),
             world: None,
             rate_per_s: self.rate_per_s,
+            throughput: None,
             traffic: None,
             tokens: None,
             limit_per_s: None,
@@ -236,7 +249,9 @@ impl Base<'_> {
         predicted.tokens = Some(tokens(&schedules[0]));
         predicted.limit_per_s = limit(&world, &schedules[0], self.spec.seed);
         predicted.world = Some(world.clone());
+        let is_closed = is_closed(&self.schedules[0]);
         if let Some(limit) = predicted.limit_per_s
+            && !is_closed
             && predicted.rate_per_s > PAST_THE_LIMIT * limit
         {
             return Err(format!(
@@ -249,8 +264,26 @@ impl Base<'_> {
         let then = figures_of(&world, &schedules, self.spec)?;
         let others = others(self.run, &traffic, &world, &self.schedules, self.spec)?;
         predicted.figures = self.figures(&then, &others);
+        if is_closed {
+            self.throughput(&then, &others, predicted);
+        }
         predicted.notes = self.notes(&world, &schedules[0], predicted);
         Ok(())
+    }
+
+    /// How many requests per second a closed loop then comes to.
+    fn throughput(&self, then: &Logs, others: &Logs, predicted: &mut Predicted) {
+        let place = self.spec.figures.len();
+        let of = |logs: &Logs| -> Vec<f64> { logs.iter().map(|logs| logs[place]).collect() };
+        let (now, then) = (of(&self.now), of(then));
+        if now.iter().chain(&then).any(|log| !log.is_finite()) {
+            return;
+        }
+        let spread: Vec<f64> =
+            of(others).iter().zip(of(&self.others)).map(|(then, now)| then - now).collect();
+        let estimate = self.estimate(&then, self.rate_per_s.ln() - now[0], &spread, Metric::E2e);
+        predicted.rate_per_s = estimate.value;
+        predicted.throughput = Some(Reading::Estimate(estimate));
     }
 
     fn figures(&self, then: &Logs, others: &Logs) -> Vec<FigureChange> {
@@ -380,7 +413,18 @@ fn logs(
         }
         order_statistic(&mut values, percentile).map_or(f64::NAN, f64::ln)
     };
-    Ok(figures.iter().map(figure).collect())
+    Ok(figures.iter().map(figure).chain([pace(&times).ln()]).collect())
+}
+
+/// Requests per second, by their ends between the first and the last tenth of them: a loop fills and empties outside of that.
+fn pace(times: &[RequestTimes]) -> f64 {
+    let mut ends: Vec<i64> = times.iter().filter_map(|one| Some(one.due_ns + one.end?)).collect();
+    ends.sort_unstable();
+    let edge = (WARM_UP * ends.len() as f64).ceil() as usize;
+    match (ends.get(edge), ends.len().checked_sub(edge + 1).and_then(|at| ends.get(at))) {
+        (Some(from), Some(to)) if to > from => (ends.len() - 1 - 2 * edge) as f64 * 1e9 / (to - from) as f64,
+        _ => f64::NAN,
+    }
 }
 
 /// The first schedule on each engine that would have answered nearly as well.

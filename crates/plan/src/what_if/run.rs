@@ -33,6 +33,7 @@ pub(super) fn drawn(
             blocks: names.of(arrival),
             session: arrival.session,
             turn: None,
+            think_ns: None,
         })
         .collect();
     (asked.len() >= 20).then_some(asked)

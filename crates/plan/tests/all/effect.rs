@@ -13,6 +13,7 @@ fn load() -> Vec<ReplayRequest> {
         blocks: (0..112).chain((0..16).map(|own| 1_000 + 16 * i + own)).collect(),
         session: None,
         turn: None,
+        think_ns: None,
     };
     (0..400).map(one).collect()
 }

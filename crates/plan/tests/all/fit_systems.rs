@@ -113,6 +113,7 @@ impl System {
             blocks: Vec::new(),
             session: None,
             turn: None,
+            think_ns: None,
         });
         asked.collect()
     }
@@ -125,13 +126,16 @@ impl System {
 
     /// A run of it at this rate.
     pub fn run(&self, rate_per_s: f64, requests: f64) -> Run {
+        self.under(Load::Open { rate_per_s }, requests / rate_per_s)
+    }
+
+    /// A run of it under this load, for so many seconds.
+    pub fn under(&self, load: Load, seconds: f64) -> Run {
         let mut world = World::of(&self.world(), self.scenario.seed).expect("a sound world");
         let mut names = BlockNames::new(&self.scenario).expect("a sound scenario");
-        let window = Span::from_secs_f64(requests / rate_per_s);
-        let plan = LevelPlan {
-            events: Events::Ends,
-            ..LevelPlan::new(&self.scenario, 0, Load::Open { rate_per_s }, At::ZERO, window)
-        };
+        let window = Span::from_secs_f64(seconds);
+        let plan =
+            LevelPlan { events: Events::Ends, ..LevelPlan::new(&self.scenario, 0, load, At::ZERO, window) };
         let mut run = Run::default();
         let level = simulate_into(&mut world, &self.scenario, plan, Some(&mut names), &mut run);
         run.levels.push(level.expect("a sound plan"));

@@ -35,6 +35,7 @@ fn poisson(rate_per_s: f64, count: usize, seed: u64) -> Vec<ReplayRequest> {
             blocks: Vec::new(),
             session: None,
             turn: None,
+            think_ns: None,
         }
     };
     (0..count).map(one).collect()
@@ -219,6 +220,7 @@ fn blocks_drawn_twice_do_not_repeat_their_prompts() {
             blocks: vec![7, 1_000 + i],
             session: Some(i / 2),
             turn: None,
+            think_ns: None,
         })
         .collect();
     let mut stream = Stream::new(1, "blocks", 0);

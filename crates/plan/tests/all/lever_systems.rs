@@ -171,6 +171,7 @@ impl System {
             blocks: names.of(arrival),
             session: arrival.session,
             turn: None,
+            think_ns: None,
         });
         asked.collect()
     }

@@ -229,6 +229,7 @@ fn repeats_are_answered_in_front_of_the_engine() {
         blocks,
         session: None,
         turn: None,
+        think_ns: None,
     };
     let traffic = [asked(1, vec![1, 2]), asked(2, vec![1, 3]), asked(3, vec![1, 2]), asked(4, vec![])];
     let (sent, hits) = TrafficChange::WithoutRepeats.apply(&traffic);

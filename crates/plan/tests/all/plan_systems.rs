@@ -96,6 +96,7 @@ fn asked(scenario: &Scenario, gap_s: f64) -> Vec<ReplayRequest> {
         blocks: Vec::new(),
         session: None,
         turn: None,
+        think_ns: None,
     };
     (0..400).map(one).collect()
 }

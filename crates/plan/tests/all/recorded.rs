@@ -2,9 +2,9 @@
 //! really made.
 
 use plimsoll_lab::records::{answer, level};
-use plimsoll_model::{At, Attempt, Span};
+use plimsoll_model::{At, Attempt, Level, Load, Span};
 use plimsoll_plan::recorded::requests;
-use plimsoll_plan::replay::{RequestTimes, play};
+use plimsoll_plan::replay::{ReplayRequest, RequestTimes, play};
 use plimsoll_sim::{FleetSpec, ModeSpec, StepSpec, WorldSpec};
 use plimsoll_workload::{Pause, SessionSpec, Size};
 
@@ -146,4 +146,101 @@ fn differ(measured: &Run, truth: &Run, told: &[RequestTimes]) -> (usize, f64) {
     }
     assert!(compared > 500, "{compared}");
     (unlike, most)
+}
+
+fn closed(concurrency: u32) -> Level {
+    Level { load: Load::Closed { concurrency }, ..level(10.0, 2) }
+}
+
+/// Three clients who think for 25 ms each time, recorded with answers of 10 ms.
+#[test]
+fn a_closed_loop_asks_again_when_it_is_answered() {
+    let asks = (0..12).flat_map(|round| (0..3).map(move |client| 7 * client + 35 * round));
+    let rows: Vec<Attempt> = (0..).zip(asks).map(|(i, due)| answer(i, due, 5, 10, 2)).collect();
+    let asked = requests(&closed(3), rows.iter());
+    assert_eq!(asked.iter().filter(|one| one.think_ns == Some(25_000_000)).count(), 33);
+    let times = play(&queue(), &asked, 1).expect("played");
+    // By hand, in ms: who comes first is served next.
+    let (mut next, mut free, mut want) = ([0, 7, 14], 0, Vec::new());
+    for _ in 0..36 {
+        let client = (0..3).min_by_key(|client| next[*client]).expect("three");
+        let due = next[client];
+        free = free.max(due) + 40;
+        want.push((due * 1_000_000, Some((free - due) * 1_000_000)));
+        next[client] = free + 25;
+    }
+    assert_eq!(times.iter().map(|one| (one.due_ns, one.end)).collect::<Vec<_>>(), want);
+}
+
+/// Four clients who do not think keep one server busy: a hundred requests take a hundred times as long as one, whatever one takes. At the recorded times
+/// a faster server would idle.
+#[test]
+fn a_server_twice_as_fast_answers_a_closed_loop_in_half_the_time() {
+    let dues = (0..100).map(|i: i64| if i < 4 { 0 } else { 40 * (i - 3) });
+    let rows: Vec<Attempt> =
+        (0..).zip(dues).map(|(i, due)| answer(i, due, 5, 40 * (i as i64 + 1) - due, 2)).collect();
+    let asked = requests(&closed(4), rows.iter());
+    let fixed: Vec<ReplayRequest> =
+        asked.iter().map(|one| ReplayRequest { think_ns: None, ..one.clone() }).collect();
+    for (ms, fixed_end) in [(40.0, 4_000), (20.0, 3_860), (80.0, 8_000)] {
+        let mut world = queue();
+        let ModeSpec::Queue(queue) = &mut world.engine.mode else { panic!("a queue") };
+        queue.service = plimsoll_sim::LawSpec::Deterministic { ms };
+        let last = |asked: &[ReplayRequest]| {
+            let times = play(&world, asked, 1).expect("played");
+            times.iter().map(|one| one.due_ns + one.end.expect("answered")).max().expect("a hundred")
+                / 1_000_000
+        };
+        assert_eq!(last(&asked), (100.0 * ms) as i64);
+        assert_eq!(last(&fixed), fixed_end);
+    }
+}
+
+/// Whom the server turns away asks again: no client is lost to it.
+#[test]
+fn a_closed_loop_goes_on_though_requests_fail() {
+    let mut world = queue();
+    let ModeSpec::Queue(queue) = &mut world.engine.mode else { panic!("a queue") };
+    queue.queue_limit = Some(0);
+    let rows: Vec<Attempt> = (0..20).map(|i| answer(i, 20 * (i as i64 / 2), 5, 10, 2)).collect();
+    let times = play(&world, &requests(&closed(2), rows.iter()), 1).expect("played");
+    // One is served for 40 ms and thinks for 10, in which the other asks every 10 ms: about one of five is answered, to the end.
+    let answered = times.iter().filter(|one| one.end.is_some()).count();
+    assert!((3..=5).contains(&answered), "{times:?}");
+    assert!(times.is_sorted_by_key(|one| one.due_ns) && times[19].due_ns >= 130_000_000, "{times:?}");
+}
+
+/// A closed run, without sessions and with them, on an engine four times as slow or as fast is what a run of that engine really has, request by request.
+#[test]
+fn a_closed_loop_on_another_engine_is_what_a_run_of_it_has() {
+    let load = Load::Closed { concurrency: 12 };
+    for sessions in [false, true] {
+        let of = |slower: f64| {
+            let mut system = with_sessions(slower);
+            if !sessions {
+                system.scenario.prompts.sessions = None;
+            }
+            system
+        };
+        for (from, to) in [(1.0, 4.0), (4.0, 1.0)] {
+            let (measured, truth) = (of(from).under(load, 20.0), of(to).under(load, 20.0));
+            let asked = requests(&measured.levels[0], measured.attempts.iter());
+            let told = play(&of(to).world(), &asked, 1).expect("played");
+            let mut rows: Vec<&Attempt> = measured.attempts.iter().collect();
+            rows.sort_by_key(|row| (row.due, row.request));
+            let until = At(truth.levels[0].stop.0 / 6);
+            let mut compared = 0;
+            for (row, told) in rows.into_iter().zip(&told) {
+                let key = |row: &Attempt| (row.session, row.turn, row.request);
+                let Some(real) = truth.attempts.iter().find(|one| key(one) == key(row)) else { continue };
+                if real.due < until
+                    && let Some(end) = real.end
+                {
+                    assert_eq!((told.due_ns, told.end), (real.due.0, Some((end - real.due).0)), "{row:?}");
+                    compared += 1;
+                }
+            }
+            assert!(compared > 100, "{compared}");
+        }
+    }
 }

@@ -180,3 +180,25 @@ fn a_roofline_can_change_its_weights_and_its_gpu() {
     assert_eq!(again.cases[0].figures.len(), found.cases[0].figures.len());
     assert_eq!(again.cases[2], found.cases[2]);
 }
+
+/// Eight clients who never think before one server of 40 ms: 25/s, each in 8/25 s (Little). With two servers 50/s in half of that, which a replay at the
+/// recorded times would not show.
+#[test]
+fn faster_answers_bring_a_closed_loop_more_requests() {
+    let engine = serde_json::json!({
+        "name": "queue", "mode": {"kind": "queue", "servers": 1, "service": {"law": "deterministic", "ms": 40.0}},
+    });
+    let system = System { engine: serde_json::from_value(engine).expect("an engine"), ..system(0) };
+    let measured = system.under(plimsoll_model::Load::Closed { concurrency: 8 }, 60.0);
+    let found = predict(&measured, (&system, &system.world()), &["slots 2", "slots 100", "rate 2x"]);
+    assert!(found.notes.iter().any(|note| note.contains("closed loop")), "{:?}", found.notes);
+    for (case, rate, e2e_s) in [(&found.cases[0], 50.0, 0.16), (&found.cases[1], 200.0, 0.04)] {
+        assert_eq!(case.refused, None);
+        let throughput = case.throughput.as_ref().and_then(|reading| reading.value()).expect("predicted");
+        assert!((throughput / rate - 1.0).abs() < 0.02 && throughput == case.rate_per_s, "{throughput}");
+        let e2e = case.figures.iter().find(|one| one.metric == Metric::E2e).expect("predicted");
+        assert!((e2e.predicted.value().expect("known") / e2e_s - 1.0).abs() < 0.02, "{e2e:?}");
+    }
+    let why = found.cases[2].refused.as_ref().expect("no rate to ask for");
+    assert!(why.contains("closed loop"), "{why}");
+}

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::http::{Client, config, get, post, start, until_metric};
 
 /// One instance: 5 ms a batch and 1 ms a row, at most eight rows.
-fn batcher(base_ms: f64, batching: Value) -> EngineSpec {
+pub fn batcher(base_ms: f64, batching: Value) -> EngineSpec {
     serde_json::from_value(json!({"name": "test", "mode": {
         "kind": "dynamic", "max_batch_size": 8, "dynamic_batching": batching,
         "batch": {"compute": {"kind": "affine", "base_ms": base_ms, "item_ms": 1.0}},

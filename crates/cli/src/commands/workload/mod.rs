@@ -199,6 +199,7 @@ fn replayed(
             blocks: names.of(one),
             session: None,
             turn: None,
+            think_ns: None,
         })
         .collect();
     workload.sort_by_key(|one| one.due_ns);
@@ -294,6 +295,7 @@ fn as_logged(
         blocks: blocks.collect(),
         session: None,
         turn: None,
+        think_ns: None,
     }
 }
 

@@ -1,0 +1,140 @@
+//! Where a client of HTTP/2 stands within what it sends: does a piece of it lack its end?
+//!
+//! A frame, and a block of fields that goes over several frames (RFC 9113, 4.1 and 4.3), hold up every stream of their connection until they are
+//! whole. The library reads them out of our sight, so their heads are followed here, and nothing but their lengths.
+
+/// What opens a connection.
+const PREFACE_BYTES: u32 = 24;
+const HEAD_BYTES: usize = 9;
+const HEADERS: u8 = 1;
+const CONTINUATION: u8 = 9;
+const END_HEADERS: u8 = 4;
+
+/// See the module.
+#[derive(Debug)]
+pub struct FrameWatch {
+    head: [u8; HEAD_BYTES],
+    /// Bytes of the head that are there.
+    known: usize,
+    /// Bytes that are still to come of the preface, or behind a head.
+    left: u32,
+    /// A block of fields has begun and not ended.
+    in_block: bool,
+}
+
+/// How far the last bytes got.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Reached {
+    /// The end of a piece.
+    End,
+    /// The inside of one that began with these bytes.
+    Begun,
+    /// The inside of one that had begun before them.
+    Within,
+}
+
+impl Default for FrameWatch {
+    fn default() -> FrameWatch {
+        FrameWatch { head: [0; HEAD_BYTES], known: 0, left: PREFACE_BYTES, in_block: false }
+    }
+}
+
+impl FrameWatch {
+    /// Follows what came.
+    pub fn follow(&mut self, mut bytes: &[u8]) -> Reached {
+        let mut reached = if self.is_whole() { Reached::Begun } else { Reached::Within };
+        while !bytes.is_empty() {
+            if self.left > 0 {
+                let taken = bytes.len().min(self.left as usize);
+                self.left -= taken as u32;
+                bytes = &bytes[taken..];
+            } else {
+                let taken = bytes.len().min(HEAD_BYTES - self.known);
+                self.head[self.known..self.known + taken].copy_from_slice(&bytes[..taken]);
+                self.known += taken;
+                bytes = &bytes[taken..];
+                if self.known == HEAD_BYTES {
+                    self.begin();
+                }
+            }
+            if self.is_whole() {
+                reached = Reached::Begun;
+            }
+        }
+        if self.is_whole() { Reached::End } else { reached }
+    }
+
+    /// Does nothing lack its end?
+    fn is_whole(&self) -> bool {
+        self.left == 0 && self.known == 0 && !self.in_block
+    }
+
+    /// A head is whole.
+    fn begin(&mut self) {
+        let [a, b, c, kind, flags, ..] = self.head;
+        self.known = 0;
+        self.left = u32::from_be_bytes([0, a, b, c]);
+        if matches!(kind, HEADERS | CONTINUATION) {
+            self.in_block = flags & END_HEADERS == 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = (payload.len() as u32).to_be_bytes()[1..].to_vec();
+        bytes.extend([kind, flags, 0, 0, 0, 1]);
+        bytes.extend(payload);
+        bytes
+    }
+
+    /// A connection's bytes, and the offsets at which nothing lacks its end.
+    fn connection() -> (Vec<u8>, Vec<usize>) {
+        let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+        let mut ends = vec![bytes.len()];
+        // Settings, a request's fields in three frames, its body, an empty frame of it, a ping.
+        let frames = [
+            (frame(4, 0, &[0; 6]), true),
+            (frame(1, 0, &[0x82]), false),
+            (frame(9, 0, &[]), false),
+            (frame(9, 4, &[0x84, 0x86]), true),
+            (frame(0, 0, &[7; 300]), true),
+            (frame(0, 1, &[]), true),
+            (frame(6, 0, &[0; 8]), true),
+        ];
+        for (frame, ends_here) in frames {
+            bytes.extend(frame);
+            if ends_here {
+                ends.push(bytes.len());
+            }
+        }
+        (bytes, ends)
+    }
+
+    #[test]
+    fn ends_are_found_however_the_bytes_are_cut() {
+        let (bytes, ends) = connection();
+        for first in 1..bytes.len() {
+            for second in [first + 1, first + 5, bytes.len()] {
+                let second = second.min(bytes.len());
+                if second == first {
+                    continue;
+                }
+                let mut watch = FrameWatch::default();
+                let want = |from: usize, to: usize| match ends.contains(&to) {
+                    true => Reached::End,
+                    // Where a piece ended within these bytes, or just before them, another has begun in them.
+                    false if ends.iter().any(|end| (from..to).contains(end)) => Reached::Begun,
+                    false => Reached::Within,
+                };
+                let at_once = watch.follow(&bytes[..first]);
+                assert_eq!(at_once, want(0, first), "0..{first}");
+                let then = watch.follow(&bytes[first..second]);
+                assert_eq!(then, want(first, second), "{first}..{second}");
+            }
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! HTTP/2 by bytes written by hand (RFC 9113; fields as RFC 7541's literals): who sends slowly is ended, and nobody beside him.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll_model::Span;
+use plimsoll_server::{EngineTls, Running, serve};
+use plimsoll_sim::EngineSpec;
+use rustls::ServerConfig;
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use serde_json::json;
+
+use super::http::{canned, chat, config, metric};
+use super::infer::batcher;
+
+/// A wide limit: it ends a test that hangs and decides nothing else.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[path = "../fuzz/frames.rs"]
+mod frames;
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const CONTINUATION: u8 = 9;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+const TIMED_OUT: &str = "plimsoll_engine_connections_timed_out_total";
+
+struct Peer(TcpStream);
+
+/// A frame: its kind, flags, stream and payload.
+#[derive(Debug)]
+struct Frame(u8, u8, u32, Vec<u8>);
+
+fn fields(all: &[(&str, &str)]) -> Vec<u8> {
+    let mut block = Vec::new();
+    for (name, value) in all {
+        block.push(0);
+        for text in [name, value] {
+            block.push(u8::try_from(text.len()).expect("short"));
+            block.extend(text.as_bytes());
+        }
+    }
+    block
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = (payload.len() as u32).to_be_bytes()[1..].to_vec();
+    bytes.extend([kind, flags]);
+    bytes.extend(stream.to_be_bytes());
+    bytes.extend(payload);
+    bytes
+}
+
+fn post(path: &str, kind: &str) -> Vec<u8> {
+    fields(&[
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":authority", "t"),
+        (":path", path),
+        ("content-type", kind),
+        ("te", "trailers"),
+    ])
+}
+
+impl Peer {
+    fn connect(addr: SocketAddr) -> Peer {
+        let mut socket = TcpStream::connect(addr).expect("it listens");
+        socket.set_read_timeout(Some(PATIENCE)).expect("a plain socket");
+        socket.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").expect("sent");
+        let mut peer = Peer(socket);
+        peer.send(4, 0, 0, &[]);
+        peer
+    }
+
+    fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+        self.0.write_all(&frame(kind, flags, stream, payload)).expect("sent");
+    }
+
+    /// The next frame; `None` once the connection has ended.
+    fn frame(&mut self) -> Option<Frame> {
+        let mut head = [0; 9];
+        self.0.read_exact(&mut head).ok()?;
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut payload = vec![0; length as usize];
+        self.0.read_exact(&mut payload).ok()?;
+        Some(Frame(head[3], head[4], u32::from_be_bytes([head[5], head[6], head[7], head[8]]), payload))
+    }
+
+    /// The first frame of this kind on this stream.
+    fn until(&mut self, kind: u8, stream: u32) -> Frame {
+        loop {
+            let frame = self.frame().expect("the connection goes on");
+            if (frame.0, frame.2) == (kind, stream) {
+                return frame;
+            }
+        }
+    }
+
+    /// Has a whole request answered on this stream.
+    fn is_answered(&mut self, stream: u32) {
+        let get = [(":method", "GET"), (":scheme", "http"), (":authority", "t"), (":path", "/health")];
+        self.send(HEADERS, END_HEADERS | END_STREAM, stream, &fields(&get));
+        // Static field 8 (RFC 7541, appendix A): `:status: 200`.
+        assert_eq!(self.until(HEADERS, stream).3[0], 0x88);
+    }
+}
+
+/// As long as a request may take here: tests wait for it, and a loaded machine is not slower than that by itself.
+const LIMIT: Span = Span::from_millis(500);
+
+fn hurried(engine: EngineSpec) -> Running {
+    let mut config = config(engine);
+    config.limits.request_read = LIMIT;
+    serve(config).expect("it starts")
+}
+
+const COMPLETIONS: &str = "/v1/completions";
+const JSON: &str = "application/json";
+
+#[test]
+fn a_slow_body_ends_its_stream_and_none_beside_it() {
+    let running = hurried(canned(1.0, 1.0));
+    let mut peer = Peer::connect(running.addr());
+    peer.send(HEADERS, END_HEADERS, 1, &post(COMPLETIONS, JSON));
+    peer.send(DATA, 0, 1, br#"{"prompt":"#);
+    peer.until(RST_STREAM, 1);
+    assert_eq!(metric(running.addr(), TIMED_OUT), 1.0);
+    peer.is_answered(3);
+}
+
+/// A slow one is looked for and found beside it, while it is answered.
+#[test]
+fn a_request_that_is_whole_has_all_the_time_that_its_answer_takes() {
+    let running = hurried(canned(3_000.0, 1.0));
+    let mut peer = Peer::connect(running.addr());
+    let body = chat(1, 3, r#","stream":true"#);
+    peer.send(HEADERS, END_HEADERS, 1, &post("/v1/chat/completions", JSON));
+    peer.send(DATA, END_STREAM, 1, body.as_bytes());
+    peer.send(HEADERS, END_HEADERS, 3, &post(COMPLETIONS, JSON));
+    peer.until(RST_STREAM, 3);
+    let mut text = Vec::new();
+    loop {
+        let Frame(_, flags, _, payload) = peer.until(DATA, 1);
+        text.extend(payload);
+        if flags & END_STREAM != 0 {
+            break;
+        }
+    }
+    assert!(text.ends_with(b"data: [DONE]\n\n"), "{}", String::from_utf8_lossy(&text));
+}
+
+/// What holds every stream up ends them all: a frame, a preface or a block of fields without its end.
+#[test]
+fn a_piece_that_never_ends_ends_the_connection() {
+    let running = hurried(canned(1.0, 1.0));
+    let begun = || {
+        let mut peer = Peer::connect(running.addr());
+        peer.send(HEADERS, END_HEADERS, 1, &post(COMPLETIONS, JSON));
+        peer
+    };
+    let mut within_a_frame = begun();
+    within_a_frame.0.write_all(&frame(DATA, 0, 1, b"0123456789")[..12]).expect("sent");
+    let mut within_a_head = begun();
+    within_a_head.0.write_all(&[0, 0]).expect("sent");
+    let mut within_fields = Peer::connect(running.addr());
+    within_fields.send(HEADERS, 0, 1, &[0x84]);
+    within_fields.send(CONTINUATION, 0, 1, &[0x86]);
+    let mut within_the_preface = Peer(TcpStream::connect(running.addr()).expect("it listens"));
+    within_the_preface.0.set_read_timeout(Some(PATIENCE)).expect("a plain socket");
+    within_the_preface.0.write_all(b"PRI * HTTP/2.0\r\n").expect("sent");
+    for peer in [&mut within_a_frame, &mut within_a_head, &mut within_fields, &mut within_the_preface] {
+        while peer.frame().is_some() {}
+    }
+    assert_eq!(metric(running.addr(), TIMED_OUT), 4.0);
+}
+
+/// A stream of calls may be silent for as long as it likes, but not within a message.
+#[test]
+fn a_call_is_slow_only_within_a_message() {
+    let running = hurried(batcher(5.0, json!({})));
+    let mut peer = Peer::connect(running.addr());
+    let streams = post("/inference.GRPCInferenceService/ModelStreamInfer", "application/grpc");
+    peer.send(HEADERS, END_HEADERS, 1, &streams);
+    peer.send(HEADERS, END_HEADERS, 3, &streams);
+    // Nine bytes are announced, and two come.
+    peer.send(DATA, 0, 3, &[0, 0, 0, 0, 9, 1, 2]);
+    peer.until(RST_STREAM, 3);
+    // What is no request is answered as such, by whoever is still there.
+    peer.send(DATA, 0, 1, &[0, 0, 0, 0, 1, 0xff]);
+    peer.until(DATA, 1);
+    // A unary call has to come whole from its start.
+    peer.send(HEADERS, END_HEADERS, 5, &post("/grpc.health.v1.Health/Check", "application/grpc"));
+    peer.until(RST_STREAM, 5);
+    assert_eq!(metric(running.addr(), TIMED_OUT), 2.0);
+}
+
+/// Who connects and never finishes the handshake of TLS, or speaks none, is gone after the limit.
+#[test]
+fn a_handshake_that_never_ends_is_ended() {
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).expect("a certificate");
+    let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+    let tls = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key.into())
+        .expect("its key");
+    let mut config = config(canned(1.0, 1.0));
+    config.limits.request_read = LIMIT;
+    config.tls = Some(EngineTls(Arc::new(tls)));
+    let running = serve(config).expect("it starts");
+    let mut silent = TcpStream::connect(running.addr()).expect("it listens");
+    let mut plain = TcpStream::connect(running.addr()).expect("it listens");
+    plain.write_all(b"GET /health HTTP/1.1\r\nhost: t\r\n\r\n").expect("sent");
+    for socket in [&mut silent, &mut plain] {
+        socket.set_read_timeout(Some(PATIENCE)).expect("a plain socket");
+        let mut all = Vec::new();
+        let _ = socket.read_to_end(&mut all);
+        assert!(!all.starts_with(b"HTTP"), "no request is answered in the clear");
+    }
+}
+
+/// Frames of this connection, and such as are damaged: what is held to whole bytes holds in pieces.
+#[test]
+fn frames_are_followed_however_they_are_cut() {
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend(frame(4, 0, 0, &[0; 6]));
+    bytes.extend(frame(HEADERS, 0, 1, &post(COMPLETIONS, JSON)));
+    bytes.extend(frame(CONTINUATION, END_HEADERS, 1, &[]));
+    bytes.extend(frame(DATA, END_STREAM, 1, &[7; 40]));
+    for end in 0..bytes.len() {
+        frames::check(&bytes[..end]);
+        let mut damaged = bytes.clone();
+        damaged[end] ^= 0xff;
+        frames::check(&damaged);
+    }
+}
