@@ -94,7 +94,7 @@ impl Counted {
         let gained = |signal| side.gained_of(number, signal, from, to);
         let counters = [Signal::Finished, Signal::OutputTokens, Signal::PromptTokens].map(gained);
         if let Some(any) = counters.iter().flatten().next() {
-            self.scraped = self.scraped + (any.to - any.from);
+            self.scraped += any.to - any.from;
         }
         self.fell |= counters.iter().flatten().any(|gained| gained.resets > 0);
         let [finished, _, prompt] = counters.map(|gained| gained.map(|gained| gained.value.max(0.0)));
