@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use plimsoll_judge::cost::{Bill, Price, PriceSpec, cost};
+use plimsoll_judge::cost::{Bill, Price, PriceError, PriceSpec, cost};
 use plimsoll_measure::findings::Findings;
 use plimsoll_model::Fingerprint;
 use plimsoll_workload::check;
@@ -20,18 +20,38 @@ use crate::resolve;
 /// # Errors
 /// The price, its file or its numbers are wrong.
 pub fn bill(args: &PriceArgs, target: Option<&Fingerprint>) -> Result<Option<Bill>, Stop> {
-    let Some(text) = &args.price else { return Ok(None) };
-    let mut spec = read(text)?;
-    if args.gpus.is_some() {
-        spec.gpus = args.gpus;
-    }
+    let Some(mut spec) = spec(args)? else { return Ok(None) };
     if let Some(target) = target {
         let known = |key: &str| target.facts.get(key)?.as_deref()?.parse::<u32>().ok();
         spec.replicas = spec.replicas.or_else(|| known("replicas"));
         let all = || known("replicas")?.checked_mul(known("tensor_parallel")?);
         spec.gpus = spec.gpus.or_else(all);
     }
-    spec.bill().map(Some).map_err(|e| Stop::usage(format!("--price {text}: {e}")))
+    spec.bill().map(Some).map_err(|e| unusable(args, &e))
+}
+
+/// What the flags say is paid, of replicas that come and go; `None` without `--price`.
+///
+/// # Errors
+/// As [`bill`], but how many replicas there are need not be said.
+pub fn of_fleet(args: &PriceArgs) -> Result<Option<PriceSpec>, Stop> {
+    let Some(spec) = spec(args)? else {
+        return match args.gpus {
+            Some(_) => Err(Stop::usage("gpus: of what price? write price: 2.49USD/gpu-hour beside it")),
+            None => Ok(None),
+        };
+    };
+    let some = PriceSpec { replicas: spec.replicas.or(Some(1)), ..spec.clone() };
+    some.bill().map(|_| Some(spec)).map_err(|e| unusable(args, &e))
+}
+
+fn spec(args: &PriceArgs) -> Result<Option<PriceSpec>, Stop> {
+    let spec = args.price.as_deref().map(read).transpose()?;
+    Ok(spec.map(|spec| PriceSpec { gpus: args.gpus.or(spec.gpus), ..spec }))
+}
+
+fn unusable(args: &PriceArgs, why: &PriceError) -> Stop {
+    Stop::usage(format!("--price {}: {why}", args.price.as_deref().unwrap_or_default()))
 }
 
 /// Puts the costs into the findings, where a price was given.

@@ -166,8 +166,12 @@ mod wait;
 mod watch;
 #[path = "all/watch_alerts.rs"]
 mod watch_alerts;
+#[path = "all/watch_bad.rs"]
+mod watch_bad;
 #[path = "all/watch_history.rs"]
 mod watch_history;
+#[path = "all/watch_page.rs"]
+mod watch_page;
 #[path = "all/watch_pushed.rs"]
 mod watch_pushed;
 #[path = "all/watch_replay.rs"]

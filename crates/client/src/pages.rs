@@ -25,6 +25,7 @@ use crate::exchange::exchange;
 use crate::exchange_watch::{Outgoing, WholeAnswer};
 use crate::keeping::SharedByWorkers;
 use crate::pool::ConnectionPool;
+use crate::recording::Ending;
 use crate::stamp::Meter;
 use crate::target::{Target, TargetError, without_user};
 use crate::targets;
@@ -462,11 +463,13 @@ impl Looker {
                 Ok(_) => "no connection".to_owned(),
             });
         };
-        if ending.is_err() {
-            return Err("timeout".to_owned());
-        }
+        let Ok(ending) = ending else { return Err("timeout".to_owned()) };
         if body.len() > PAGE_MAX {
             return Err("the page is too long".to_owned());
+        }
+        // Half a page, and in its last line half a number, would be counters that fell.
+        if head.status == 200 && !matches!(ending, Ending::Whole) {
+            return Err("the page was cut short".to_owned());
         }
         self.length.set(body.len());
         Ok((head.status, body))

@@ -3,7 +3,7 @@
 use plimsoll_model::Span;
 use plimsoll_watch::lint::{LintRow, out_of_reach};
 use plimsoll_watch::replay::Replayed;
-use plimsoll_watch::{Alert, AlertDiagnosis, AlertState, RowState, WatchFinding, WatchRow};
+use plimsoll_watch::{Alert, AlertDiagnosis, AlertState, CostNow, RowState, WatchFinding, WatchRow};
 
 use crate::table::Table;
 use crate::{figure, words};
@@ -121,7 +121,27 @@ fn diagnosis(found: &AlertDiagnosis) -> Vec<String> {
 /// Everything that is known at the end.
 pub fn text(found: &WatchFinding) -> String {
     let head = format!("Over the last {}:", words::time(found.window_s));
-    format!("{head}\n{}", rows(&found.rows))
+    let cost = found
+        .cost
+        .as_ref()
+        .map_or(String::new(), |cost| format!("\n{}", words::wrap(2, &paid(cost)).trim_end()));
+    format!("{head}\n{}{cost}", rows(&found.rows))
+}
+
+/// `Cost at 2.5USD/replica-hour: 7.5 USD an hour (3 replicas, all that there are), 0.002 USD a request, 4.1 USD per million output tokens.`
+fn paid(cost: &CostNow) -> String {
+    let CostNow { currency, basis, .. } = cost;
+    let figure = |value: Option<f64>| match value {
+        Some(value) => format!("{} {currency}", figure::number(value)),
+        None => "unknown".to_owned(),
+    };
+    format!(
+        "Cost at {}: {} an hour ({basis}), {} a request, {} per million output tokens.",
+        cost.given.price,
+        figure(cost.per_hour),
+        figure(cost.per_request),
+        figure(cost.per_million_output)
+    )
 }
 
 /// A table of the rows, why each is so, and what the source can't see.

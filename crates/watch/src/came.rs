@@ -180,6 +180,8 @@ impl Came {
             first: first.map(|buckets| FirstTokens { buckets, computed, waited_s }),
             finished: gained(Signal::Finished),
             output_tokens: gained(Signal::OutputTokens),
+            prompt_tokens: gained(Signal::PromptTokens),
+            answering: around.answering,
             restarts: self.restarts,
             shed: 0,
             waiting: around.per_replica(part(Signal::Waiting).waiting, Signal::Waiting),

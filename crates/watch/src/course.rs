@@ -1,13 +1,15 @@
 //! How the last hours went, minute by minute, for a reader's eyes: blocks of a history → points of charts.
 //!
-//! A percentile is the edges that it lies between, never a line through a bucket; a minute that was not watched has no point.
+//! Off pages a percentile is the edges that it lies between, never a line through a bucket; of requests themselves it is the minute's own, with the interval of what lies behind it.
+//! A minute that was not watched has no point.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use plimsoll_judge::budget::BudgetFile;
+use plimsoll_measure::order;
 use plimsoll_measure::server_side::table::Layer;
 use plimsoll_measure::server_side::{Buckets, Signal};
-use plimsoll_model::Span;
+use plimsoll_model::{At, Span};
 use serde::Serialize;
 
 use crate::bracket::EdgeBracket;
@@ -39,7 +41,17 @@ pub struct CoursePoint {
     /// Requests that wait.
     pub waiting: Option<[f64; 3]>,
     /// p50 and p99 of the minute's own requests, of each latency that is told.
-    pub latencies: BTreeMap<&'static str, [Option<EdgeBracket>; 2]>,
+    pub latencies: BTreeMap<&'static str, [Option<CoursePercentile>; 2]>,
+}
+
+/// A percentile of a minute.
+#[derive(Copy, Clone, PartialEq, Debug, Serialize)]
+pub struct CoursePercentile {
+    /// The minute's own, s; `None` = only the edges are known that it lies between, or it is a request that failed.
+    pub value_s: Option<f64>,
+    /// Between which edges it lies for certain; of requests themselves its 95 % interval.
+    #[serde(flatten)]
+    pub between: EdgeBracket,
 }
 
 /// A ceiling of the budget that belongs in a chart.
@@ -62,12 +74,14 @@ pub struct Course {
     wall_ns: i64,
     ended: VecDeque<CoursePoint>,
     open: Option<HistoryBlock>,
+    /// The open minute as far as it has come.
+    last: Option<CoursePoint>,
 }
 
 impl Course {
     /// Begins with nothing seen.
     pub fn new(wall_ns: i64) -> Course {
-        Course { wall_ns, ended: VecDeque::new(), open: None }
+        Course { wall_ns, ended: VecDeque::new(), open: None, last: None }
     }
 
     /// Takes blocks, in order of time.
@@ -81,7 +95,8 @@ impl Course {
                 None => self.open = Some(block),
             }
         }
-        let Some(now_s) = self.points().last().map(|point| point.to_s) else { return };
+        self.last = self.open.as_ref().map(|open| point(open, self.wall_ns));
+        let Some(now_s) = self.last.as_ref().map(|point| point.to_s) else { return };
         while self.ended.front().is_some_and(|point| point.to_s < now_s - SHOWN.as_secs_f64()) {
             self.ended.pop_front();
         }
@@ -89,13 +104,12 @@ impl Course {
 
     /// The minutes, in order; the last one may go on.
     pub fn points(&self) -> Vec<CoursePoint> {
-        let open = self.open.as_ref().map(|open| point(open, self.wall_ns));
-        self.ended.iter().cloned().chain(open).collect()
+        self.ended.iter().chain(&self.last).cloned().collect()
     }
 }
 
-/// The ceilings on latencies.
-pub fn ceilings(file: &BudgetFile) -> Vec<CourseCeiling> {
+/// The ceilings on latencies that pages tell.
+pub(crate) fn ceilings(file: &BudgetFile) -> Vec<CourseCeiling> {
     let of = |budget: &plimsoll_judge::budget::Budget| match rows::source(budget) {
         RowSource::Latency { signal, limit_s } => {
             Some(CourseCeiling { id: budget.id.clone(), latency: signal.name(), p: budget.p?.0, limit_s })
@@ -106,16 +120,21 @@ pub fn ceilings(file: &BudgetFile) -> Vec<CourseCeiling> {
 }
 
 fn point(block: &HistoryBlock, wall_ns: i64) -> CoursePoint {
-    let at_s = |at: plimsoll_model::At| (at.0 + wall_ns) as f64 / 1e9;
+    let at_s = |at: At| (at.0 + wall_ns) as f64 / 1e9;
     let watched_s = block.watched.as_secs_f64();
     let rate = |signal| Some(told(&block.counters, signal)? / watched_s).filter(|rate| rate.is_finite());
     let level = |signal| told(&block.gauges, signal).map(|range| [range.least, range.mean, range.most]);
     let failed = [Signal::Failed, Signal::Refused].into_iter().filter_map(rate).reduce(|a, b| a + b);
     let latency = |signal: Signal| {
         let ladders: &Vec<Buckets> = told(&block.histograms, signal)?;
-        let at = PERCENTILES.map(|p| EdgeBracket::observed(ladders, p));
+        let at = PERCENTILES.map(|p| {
+            let between = EdgeBracket::observed(ladders, p)?;
+            Some(CoursePercentile { value_s: None, between })
+        });
         at.iter().any(Option::is_some).then_some((signal.name(), at))
     };
+    let own = block.latencies.iter().filter(|(_, values)| !values.is_empty());
+    let own = own.map(|(name, values)| (*name, exact(values, block.to - block.from)));
     CoursePoint {
         from_s: at_s(block.from),
         to_s: at_s(block.to),
@@ -124,8 +143,22 @@ fn point(block: &HistoryBlock, wall_ns: i64) -> CoursePoint {
         output_tokens_per_s: rate(Signal::OutputTokens),
         running: level(Signal::Running),
         waiting: level(Signal::Waiting),
-        latencies: LATENCIES.into_iter().filter_map(latency).collect(),
+        latencies: LATENCIES.into_iter().filter_map(latency).chain(own).collect(),
     }
+}
+
+/// Percentiles of requests that are known one by one, as of a level of a run.
+fn exact(values: &[(At, i64)], length: Span) -> [Option<CoursePercentile>; 2] {
+    let mut values = values.to_vec();
+    values.sort_by_key(|(due, _)| *due);
+    let values: Vec<i64> = values.into_iter().map(|(_, ns)| ns).collect();
+    let known = |s: f64| Some(s).filter(|s| s.is_finite());
+    PERCENTILES.map(|p| {
+        let reading = order::percentile(&values, p, length.as_secs_f64());
+        let seen = reading.seen()?;
+        let between = EdgeBracket { over_s: known(seen.lower), most_s: known(seen.upper) };
+        Some(CoursePercentile { value_s: known(seen.value), between })
+    })
 }
 
 /// What the engines say of a signal, or a gateway where none of them does, because the two count the same requests.

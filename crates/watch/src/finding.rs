@@ -1,5 +1,6 @@
 //! What a watch says at an instant, as plain data.
 
+use plimsoll_judge::cost::PriceSpec;
 use serde::{Deserialize, Serialize};
 
 use crate::Alert;
@@ -20,6 +21,9 @@ pub struct WatchFinding {
     pub shed: Option<u64>,
     /// The fleet.
     pub fleet: FleetNow,
+    /// What it costs, where a price was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<CostNow>,
     /// Alerts that stand, and the last that were resolved, the newest first.
     pub alerts: Vec<Alert>,
 }
@@ -125,6 +129,23 @@ pub struct FleetNow {
     pub kv_usage: Option<f64>,
     /// Restarts that were seen over the window.
     pub restarts: u64,
+}
+
+/// What the fleet costs; `None` = nobody knows.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct CostNow {
+    /// The price as it was given.
+    pub given: PriceSpec,
+    /// The currency of every figure.
+    pub currency: String,
+    /// An hour as it is now; of a price per token, as over the window.
+    pub per_hour: Option<f64>,
+    /// A request that was answered in the window.
+    pub per_request: Option<f64>,
+    /// A million tokens that were generated in it.
+    pub per_million_output: Option<f64>,
+    /// What is counted, or why it is not known.
+    pub basis: String,
 }
 
 /// One replica.

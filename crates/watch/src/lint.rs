@@ -42,13 +42,15 @@ pub fn lint(file: &BudgetFile, pairs: &[Pair], side: &ServerSide, until: At) -> 
     let row = |budget: &Budget| {
         let (judged, says, edges_s) = match source(budget) {
             RowSource::Nothing(why) => (false, why.to_owned(), None),
-            RowSource::Errors => match (side.has(Signal::Finished), counts_failures(side)) {
-                (true, true) => {
-                    (true, "by the counters of answered, failed and refused requests".to_owned(), None)
+            RowSource::Errors => {
+                match (side.has(Signal::Finished), counts_failures(|signal| side.may_say(signal))) {
+                    (true, true) => {
+                        (true, "by the counters of answered, failed and refused requests".to_owned(), None)
+                    }
+                    (false, _) => (false, "the page counts no answered requests".to_owned(), None),
+                    (true, false) => (false, "the page counts no failed requests".to_owned(), None),
                 }
-                (false, _) => (false, "the page counts no answered requests".to_owned(), None),
-                (true, false) => (false, "the page counts no failed requests".to_owned(), None),
-            },
+            }
             RowSource::Latency { signal, limit_s } => latency(side, signal, limit_s, until),
             RowSource::TailRatio { signal, .. } => tail(side, signal, until),
             RowSource::Values { .. } | RowSource::Shares(_) => (true, "request by request".to_owned(), None),
@@ -61,8 +63,8 @@ pub fn lint(file: &BudgetFile, pairs: &[Pair], side: &ServerSide, until: At) -> 
 }
 
 /// Would a failed request be on the page? A server that counts none has no errors whatever happens.
-pub(crate) fn counts_failures(side: &ServerSide) -> bool {
-    side.may_say(Signal::Failed) || side.may_say(Signal::Refused)
+pub(crate) fn counts_failures(may_say: impl Fn(Signal) -> bool) -> bool {
+    [Signal::Failed, Signal::Refused].into_iter().any(may_say)
 }
 
 fn is_counted(budget: &Budget) -> bool {

@@ -1,7 +1,6 @@
 //! Each page by itself: what it counted from one good scrape to the next, once per scrape and at the scrape's own instant, whenever that is told.
 //!
-//! Of a page its last values are kept, and what its replicas are doing; names are shared by all pages that show the same series, so that
-//! ten thousand replicas of one engine are ten thousand rows of numbers.
+//! Of a page its last values are kept ([`crate::scraped`]), and what its replicas are doing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,8 +14,10 @@ use crate::alert::cold::ReplicaSeen;
 use crate::came::{Around, Came, GAINED, Teller};
 use crate::finding::ReplicaNow;
 use crate::history::{KeptSignal, gather};
+use crate::lint::counts_failures;
 use crate::over::{OverCount, over};
 use crate::rows::{self, RowSource};
+use crate::scraped::{Layouts, Scraped, Step};
 
 /// A page without a good scrape for so many cadences is lost, and never sooner than this: a scrape may be slow.
 const LOST_AFTER: i64 = 3;
@@ -24,8 +25,6 @@ const LOST_AT_LEAST: Span = Span::from_secs(2);
 /// Nothing has moved for so long with requests running: stalled. A page that counts no tokens says nothing while long answers are written.
 const STALLED: Span = Span::from_secs(30);
 const STALLED_WITHOUT_TOKENS: Span = Span::from_secs(600);
-/// Series that have left a page, of which it is remembered where they stood: they may come back.
-const MOST_GONE: usize = 1_000;
 
 /// What moves while a replica computes.
 const COUNTERS: [Signal; 4] = [Signal::Finished, Signal::OutputTokens, Signal::PromptTokens, Signal::Steps];
@@ -34,8 +33,7 @@ const COUNTERS: [Signal; 4] = [Signal::Finished, Signal::OutputTokens, Signal::P
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Pages {
     pages: BTreeMap<String, Page>,
-    /// What series say, by where their names are kept: pages with the same series share them.
-    layouts: HashMap<usize, (Arc<[SeriesName]>, Arc<PageLayout>)>,
+    layouts: Layouts,
     /// When replicas moved last that an earlier watch had called stalled.
     stood: HashMap<String, At>,
 }
@@ -43,23 +41,12 @@ pub(crate) struct Pages {
 #[derive(Clone, Default, Debug)]
 struct Page {
     tried: Option<At>,
-    first: Option<At>,
-    good: Option<At>,
+    scraped: Scraped,
     /// Lost after so long, where that is its sender's choice.
     patience: Option<Span>,
-    read: Option<Values>,
-    /// Where series stood that have left.
-    gone: HashMap<SeriesName, f64>,
     replicas: Vec<ReplicaState>,
     /// Where its gauges stand, where they are kept.
     gauges: Vec<(KeptSignal, f64)>,
-}
-
-#[derive(Clone, Debug)]
-struct Values {
-    series: Arc<[SeriesName]>,
-    layout: Arc<PageLayout>,
-    values: Vec<f64>,
 }
 
 /// A replica at its last good scrape.
@@ -80,7 +67,7 @@ impl Pages {
 
     /// The series of a page and their values, as they were read last.
     pub fn last(&self, page: &str) -> Option<(&Arc<[SeriesName]>, &[f64])> {
-        self.pages.get(page)?.read.as_ref().map(|read| (&read.series, read.values.as_slice()))
+        self.pages.get(page)?.scraped.last()
     }
 
     /// A replica that had not moved since then when an earlier watch ended.
@@ -106,28 +93,19 @@ impl Pages {
         &mut self,
         name: &str,
         at: At,
-        (series, values): (Arc<[SeriesName]>, Vec<f64>),
+        said: (Arc<[SeriesName]>, Vec<f64>),
         (file, came): (&BudgetFile, &mut Came),
     ) -> bool {
-        let layout = self.layout(&series);
         let page = self.pages.entry(name.to_owned()).or_default();
         page.tried = page.tried.max(Some(at));
-        if page.good.is_some_and(|good| good >= at) {
-            return false;
-        }
-        let is_other = page.read.as_ref().is_none_or(|read| !Arc::ptr_eq(&read.series, &series));
-        if is_other {
-            page.show(Values { values: vec![f64::NAN; series.len()], series, layout });
-        }
-        let Some(read) = page.read.as_mut() else { return is_other };
-        let before = page.good.map(|good| (good, read.values.as_slice()));
-        let side = read.layout.between(name, before, (at, &values));
-        if let Some(from) = page.good {
-            count(&side, &read.layout, (from, at), (file, came));
+        let Some(step) = page.scraped.read(name, at, said, &mut self.layouts) else { return false };
+        let Step { side, layout, from, is_other } = step;
+        if let Some(from) = from {
+            count(&side, &layout, (from, at), (file, came));
         }
         if let Some(kept) = &mut came.kept {
-            page.good.into_iter().for_each(|from| kept.add(&side, &read.layout, (from, at)));
-            page.gauges = gather::gauges(&side, &read.layout);
+            from.into_iter().for_each(|from| kept.add(&side, &layout, (from, at)));
+            page.gauges = gather::gauges(&side, &layout);
         }
         page.replicas = side
             .replicas()
@@ -136,33 +114,17 @@ impl Pages {
             .map(|(number, replica)| {
                 let before = page.replicas.iter().find(|before| before.seen.name == replica.name);
                 let moved = before.map(|before| before.moved).or_else(|| self.stood.remove(&replica.name));
-                state(&side, number, (page.good, at), moved)
+                state(&side, number, (from, at), moved)
             })
             .collect();
         came.restarts += page.replicas.iter().filter(|replica| replica.seen.fell).count() as u64;
         came.newest = came.newest.max(Some(at));
-        // What is not a number is not there, and comes back at what it stood at.
-        read.values.iter_mut().zip(values).filter(|(_, now)| !now.is_nan()).for_each(|(was, now)| *was = now);
-        page.first = page.first.or(Some(at));
-        page.good = Some(at);
         is_other
-    }
-
-    fn layout(&mut self, series: &Arc<[SeriesName]>) -> Arc<PageLayout> {
-        let key = series.as_ptr() as usize;
-        if let Some((kept, layout)) = self.layouts.get(&key)
-            && Arc::ptr_eq(kept, series)
-        {
-            return Arc::clone(layout);
-        }
-        let layout = Arc::new(PageLayout::of(series));
-        self.layouts.insert(key, (Arc::clone(series), Arc::clone(&layout)));
-        layout
     }
 
     /// Lets go of what no page shows any more, and of what was new at the last tick.
     pub fn ticked(&mut self) {
-        self.layouts.retain(|_, (_, layout)| Arc::strong_count(layout) > 1);
+        self.layouts.forget();
         for replica in self.pages.values_mut().flat_map(|page| &mut page.replicas) {
             (replica.seen.fell, replica.seen.came) = (false, None);
         }
@@ -170,11 +132,10 @@ impl Pages {
 
     /// What is known of all pages beside what they counted.
     pub fn around<T>(&self, answering: usize, with: impl FnOnce(&Around<'_>) -> T) -> T {
-        let layouts: Vec<&PageLayout> = self.layouts.values().map(|(_, layout)| &**layout).collect();
+        let layouts: Vec<&PageLayout> = self.layouts.each().collect();
         let is_engines = |signal| layouts.iter().any(|layout| layout.is_engines(signal));
         let teller = |signal| if is_engines(signal) { Teller::Engines } else { Teller::Gateways };
-        let counts_failures =
-            layouts.iter().any(|layout| layout.may_say(Signal::Failed) || layout.may_say(Signal::Refused));
+        let counts_failures = layouts.iter().any(|layout| counts_failures(|signal| layout.may_say(signal)));
         let gateways = self.pages.values().filter(|page| page.replicas.is_empty()).count();
         with(&Around { teller: &teller, counts_failures, gateways, answering })
     }
@@ -223,9 +184,9 @@ impl Pages {
         let sum = |of: fn(&Page) -> usize| self.pages.values().map(of).sum();
         [
             self.pages.len(),
-            sum(|page| page.read.as_ref().map_or(0, |read| read.values.len())),
+            sum(|page| page.scraped.size()[0]),
             sum(|page| page.replicas.len()),
-            sum(|page| page.gone.len()),
+            sum(|page| page.scraped.size()[1]),
             self.layouts.len(),
         ]
     }
@@ -235,30 +196,14 @@ impl Page {
     fn is_lost(&self, now: At, every: Span) -> bool {
         let patience = Span(LOST_AFTER * every.0).max(LOST_AT_LEAST);
         let patience = self.patience.map_or(patience, |own| own.max(patience));
-        self.good.is_none_or(|good| good < now - patience)
-    }
-
-    /// It shows other series from now on: those that stay, and those that come back, go on from where they stood.
-    fn show(&mut self, mut now: Values) {
-        let mut stood: HashMap<SeriesName, f64> = std::mem::take(&mut self.gone);
-        if let Some(before) = self.read.take() {
-            let known = before.series.iter().cloned().zip(before.values);
-            stood.extend(known.filter(|(_, value)| !value.is_nan()));
-        }
-        for (series, value) in now.series.iter().zip(&mut now.values) {
-            *value = stood.remove(series).unwrap_or(f64::NAN);
-        }
-        if stood.len() <= MOST_GONE {
-            self.gone = stood;
-        }
-        self.read = Some(now);
+        self.scraped.good.is_none_or(|good| good < now - patience)
     }
 
     /// For how long nothing of a replica has moved, s, where that is too long.
     fn stalled_s(&self, replica: &ReplicaState) -> Option<f64> {
         replica.running.filter(|running| *running >= 1.0)?;
-        let still = self.good? - replica.moved;
-        let counts_tokens = self.read.as_ref().is_some_and(|read| read.layout.has(Signal::OutputTokens));
+        let still = self.scraped.good? - replica.moved;
+        let counts_tokens = self.scraped.layout().is_some_and(|layout| layout.has(Signal::OutputTokens));
         let least = if counts_tokens { STALLED } else { STALLED_WITHOUT_TOKENS };
         (still >= least).then(|| still.as_secs_f64())
     }

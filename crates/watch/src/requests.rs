@@ -6,10 +6,15 @@
 use plimsoll_judge::budget::{Budget, BudgetFile, Limit};
 use plimsoll_measure::budget::BudgetMetric;
 use plimsoll_measure::columns::{ABSENT, Columns, Fate, UNKNOWN};
+use plimsoll_measure::server_side::Signal;
+use plimsoll_measure::server_side::table::Layer;
 use plimsoll_model::{At, Attempt, How};
 
 use crate::block::TickBlock;
+use crate::course::CourseCeiling;
+use crate::history::{Grain, HistoryBlock, cell};
 use crate::over::OverCount;
+use crate::record::ended;
 use crate::rows::RowSource;
 
 /// What requests tell of this row.
@@ -48,13 +53,79 @@ fn class(budget: &Budget) -> Result<Option<u16>, ()> {
     named.map(|name| name.parse().map_err(|_| ())).transpose()
 }
 
+/// The ceilings on latencies of all requests, which belong in charts.
+pub(crate) fn ceilings(file: &BudgetFile) -> Vec<CourseCeiling> {
+    let of = |budget: &Budget| match source(file, budget) {
+        RowSource::Values { metric, limit_s } => {
+            Some(CourseCeiling { id: budget.id.clone(), latency: metric.name(), p: budget.p?.0, limit_s })
+        }
+        _ => None,
+    };
+    file.budgets.iter().filter(|budget| budget.slice.is_none()).filter_map(of).collect()
+}
+
+/// Latencies that have a chart: those with a ceiling, and the usual ones as the file's scope has them.
+fn charted(file: &BudgetFile) -> Vec<BudgetMetric> {
+    let usual = [BudgetMetric::Ttft, BudgetMetric::Tpot, BudgetMetric::E2e];
+    let mut all =
+        usual.map(|metric| if file.scope == Scope::User { metric } else { metric.after_send() }).to_vec();
+    let own = file.budgets.iter().filter(|budget| budget.slice.is_none()).map(|budget| source(file, budget));
+    all.extend(own.filter_map(|source| match source {
+        RowSource::Values { metric, .. } => Some(metric),
+        _ => None,
+    }));
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// Requests of a run that ended before it was watched, as blocks for the charts. `wall_ns`: At::ZERO on the wall clock, ns since 1970.
+pub fn before(file: &BudgetFile, mut rows: Vec<Attempt>, (wall_ns, now): (i64, At)) -> Vec<HistoryBlock> {
+    rows.sort_by_key(ended);
+    // What ends with a stretch is of it, as of one between two ticks.
+    let number = |at: At| cell(At(at.0 - 1), Grain::Seconds, wall_ns);
+    let begins = |number: i64| At(number * Grain::Seconds.length().0 - wall_ns);
+    let Some(from) = rows.iter().map(|row| row.due).min() else { return Vec::new() };
+    let mut rows = rows.into_iter().peekable();
+    // In a stretch without a request there was none.
+    let block = |at: i64| {
+        let own: Vec<Attempt> = std::iter::from_fn(|| rows.next_if(|row| number(ended(row)) <= at)).collect();
+        charts(file, &own, (begins(at).max(from), begins(at + 1).min(now)))
+    };
+    (number(from)..=number(now)).map(block).collect()
+}
+
+/// What came between two ticks, as the charts draw it.
+pub(crate) fn charts(file: &BudgetFile, attempts: &[Attempt], (from, to): (At, At)) -> HistoryBlock {
+    let own: Vec<&Attempt> = attempts.iter().collect();
+    let columns = Columns::read(&own);
+    let count = |is: fn(&Fate) -> bool| columns.fate.iter().filter(|fate| is(fate)).count() as f64;
+    let counted = [
+        (Signal::Finished, count(|fate| *fate != Fate::Failed)),
+        (Signal::Failed, count(|fate| *fate == Fate::Failed)),
+        (Signal::OutputTokens, tokens(&columns.output)),
+    ];
+    let values = |metric: BudgetMetric| {
+        let each = columns.due.iter().zip(metric.column(&columns));
+        each.filter(|(_, ns)| **ns != ABSENT).map(|(due, ns)| (At(*due), *ns)).collect()
+    };
+    HistoryBlock {
+        watched: to - from,
+        counters: counted.into_iter().map(|(signal, count)| ((Layer::Engine, signal), count)).collect(),
+        latencies: charted(file).into_iter().map(|metric| (metric.name(), values(metric))).collect(),
+        ..HistoryBlock::empty(from, to)
+    }
+}
+
+fn tokens(column: &[u32]) -> f64 {
+    column.iter().filter(|tokens| **tokens != UNKNOWN).map(|tokens| u64::from(*tokens)).sum::<u64>() as f64
+}
+
 /// What came between two ticks.
 pub(crate) fn block(file: &BudgetFile, attempts: &[Attempt], (from, to): (At, At)) -> TickBlock {
     let own: Vec<&Attempt> = attempts.iter().collect();
     let columns = Columns::read(&own);
     let shed = own.iter().filter(|attempt| attempt.outcome.how == How::Shed).count() as u64;
-    let tokens =
-        columns.output.iter().filter(|tokens| **tokens != UNKNOWN).map(|tokens| f64::from(*tokens)).sum();
     let ended = columns.fate.iter().filter(|fate| **fate != Fate::Failed).count();
     TickBlock {
         at: to,
@@ -63,7 +134,9 @@ pub(crate) fn block(file: &BudgetFile, attempts: &[Attempt], (from, to): (At, At
         length: to - from,
         rows: file.budgets.iter().map(|budget| row(file, budget, (&own, &columns))).collect(),
         finished: Some(ended as f64),
-        output_tokens: Some(tokens),
+        output_tokens: Some(tokens(&columns.output)),
+        prompt_tokens: Some(tokens(&columns.prompt)),
+        answering: 0,
         restarts: 0,
         shed,
         waiting: None,

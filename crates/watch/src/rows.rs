@@ -107,7 +107,7 @@ pub fn source(budget: &Budget) -> RowSource {
         ),
         ThroughputBeforeOnset | Utilisation => RowSource::Nothing("it needs the lines of a sweep"),
         CostPerRequest | CostPerGoodRequest | CostPerSession => {
-            RowSource::Nothing("no page says what is paid")
+            RowSource::Nothing("it depends on how much comes; the gate judges it under a load of its own")
         }
     }
 }
@@ -315,6 +315,6 @@ pub fn words(budget: &Budget) -> String {
     format!("{}{p}{max}{min}", budget.metric.name())
 }
 
-fn plural(n: usize, one: &str, many: &str) -> String {
+pub(crate) fn plural(n: usize, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
 }

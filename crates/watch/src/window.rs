@@ -6,11 +6,14 @@
 use std::collections::VecDeque;
 
 use plimsoll_judge::budget::BudgetFile;
+use plimsoll_judge::cost::PriceSpec;
 use plimsoll_model::{At, Attempt, PageRead, PageSaid, Sample, SeriesName, Span};
 
 use crate::alert::{AlertBoard, AlertKind, BoardState, Minute, board};
 use crate::block::TickBlock;
 use crate::came::Came;
+use crate::cost::cost;
+use crate::course::{self, CourseCeiling};
 use crate::finding::ReplicaNow;
 use crate::history::HistoryBlock;
 use crate::history::gather::{Gathering, KeptCounts};
@@ -53,6 +56,8 @@ pub struct Watched {
     recent: Option<Recent>,
     /// What is kept of the past, where it is.
     history: Option<Gathering>,
+    /// What is paid, where it was said.
+    price: Option<PriceSpec>,
     alerts: AlertBoard,
 }
 
@@ -72,10 +77,11 @@ impl Watched {
             requests: None,
             recent: None,
             history: None,
+            price: None,
         }
     }
 
-    /// What pages count is kept in blocks: [`Watched::blocks_ended`]. `wall_ns`: At::ZERO on the wall clock, ns since 1970.
+    /// What comes is kept in blocks: [`Watched::blocks_ended`]. `wall_ns`: At::ZERO on the wall clock, ns since 1970.
     #[must_use]
     pub fn keeping(mut self, wall_ns: i64) -> Watched {
         self.came.kept = Some(KeptCounts::default());
@@ -85,6 +91,12 @@ impl Watched {
     /// Blocks of the history that have ended since the last call; `all`: the open one too, because nothing comes any more.
     pub fn blocks_ended(&mut self, all: bool) -> Vec<HistoryBlock> {
         self.history.as_mut().map_or(Vec::new(), |history| history.closed(all))
+    }
+
+    /// At this price.
+    #[must_use]
+    pub fn priced(self, price: Option<PriceSpec>) -> Watched {
+        Watched { price, ..self }
     }
 
     /// Windows of alerts are kept: requests are remembered for it.
@@ -156,6 +168,19 @@ impl Watched {
         &self.file
     }
 
+    /// Are these requests themselves, and no pages?
+    pub fn is_of_requests(&self) -> bool {
+        self.requests.is_some()
+    }
+
+    /// The ceilings that belong in its charts.
+    pub fn ceilings(&self) -> Vec<CourseCeiling> {
+        match self.is_of_requests() {
+            true => requests::ceilings(&self.file),
+            false => course::ceilings(&self.file),
+        }
+    }
+
     /// Takes a row of a run's pages. Rows of one scrape have one instant, and are taken together.
     pub fn push(&mut self, sample: &Sample) {
         self.reads.push(sample).into_iter().for_each(|read| self.read(read));
@@ -208,7 +233,11 @@ impl Watched {
     pub fn tick(&mut self, now: At) {
         if let Some(pending) = &mut self.requests {
             let ended = std::mem::take(pending);
-            let block = requests::block(&self.file, &ended, (self.last.unwrap_or(now), now));
+            let span = (self.last.unwrap_or(now), now);
+            let block = requests::block(&self.file, &ended, span);
+            if let Some(history) = &mut self.history {
+                history.take(requests::charts(&self.file, &ended, span));
+            }
             self.blocks.push_back(block.clone());
             self.alert(now, Some(&block));
             if let Some(recent) = &mut self.recent {
@@ -298,23 +327,26 @@ impl Watched {
         let fleet = self.fleet(lost.len(), now);
         let still: Vec<f64> = fleet.replicas.iter().filter_map(|replica| replica.stalled_s).collect();
         let busy = |replica: &&ReplicaNow| replica.answers && replica.running.is_some_and(|r| r >= 1.0);
+        let of_requests = self.is_of_requests();
         let seen = rows::RowEvidence {
             blocks: &self.blocks,
             lost: [lost.len(), self.pages.len()],
             stalled: [still.len(), fleet.replicas.iter().filter(busy).count()],
             stalled_s: still.iter().copied().fold(0.0, f64::max),
             began: self.last.is_some(),
-            of_requests: self.requests.is_some(),
+            of_requests,
         };
         let rows = self.file.budgets.iter().enumerate();
         let rows = rows.map(|(place, budget)| rows::row(&self.file, budget, place, &seen)).collect();
+        let cost = self.price.as_ref().map(|price| cost(price, &self.blocks, &fleet, of_requests));
         WatchFinding {
             budget: self.file.name.clone(),
             at_s: now.0 as f64 / 1e9,
             window_s: self.spec.window.as_secs_f64(),
             rows,
-            shed: self.requests.is_some().then(|| self.blocks.iter().map(|block| block.shed).sum()),
+            shed: of_requests.then(|| self.blocks.iter().map(|block| block.shed).sum()),
             fleet,
+            cost,
             alerts: self.alerts.alerts(),
         }
     }

@@ -8,6 +8,8 @@ mod canary;
 mod canary_judged;
 #[path = "all/cold_starts.rs"]
 mod cold_starts;
+#[path = "all/costs.rs"]
+mod costs;
 #[path = "all/diagnosed.rs"]
 mod diagnosed;
 #[path = "all/doubled.rs"]

@@ -9,7 +9,7 @@ use plimsoll_client::Clock;
 use plimsoll_client::pages::{self, ScrapeError};
 use plimsoll_client::scrape::Scraper;
 use plimsoll_client::told::ToRows;
-use plimsoll_model::{Arm, At, Sample, Span};
+use plimsoll_model::{Arm, At, Span};
 use plimsoll_report::canaried as words;
 use plimsoll_watch::canary::{Canary, CanaryFinding, CanarySpec, CanaryVerdict};
 use plimsoll_wire::prometheus::PrometheusPage;
@@ -67,12 +67,12 @@ pub fn run(args: &CanaryArgs) -> Result<Exit, Stop> {
     let clock = Clock::start();
     let canary = Arc::new(Mutex::new(Canary::new(spec, budget, arms)));
     let taking = Arc::clone(&canary);
-    let rows = ToRows::changes(move |sample: Sample| {
+    let rows = ToRows::pages(move |read| {
         if let Ok(mut canary) = taking.lock() {
-            canary.push(sample);
+            canary.read(read);
         }
     });
-    let scraper = Scraper::start(pages, every, clock, knows, rows);
+    let scraper = Scraper::each(pages, every, clock, knows, rows);
     let scraper = scraper.map_err(|e| Stop::invalid(format!("cannot scrape: {e}")))?;
     let found = go(args, &canary, (clock, until, &ended), served.as_ref());
     scraper.stop();

@@ -5,7 +5,7 @@ use clap::Args;
 /// What the endpoint costs.
 #[derive(Args, Debug, Clone, Default)]
 pub struct PriceArgs {
-    /// Price: 2.49USD/gpu-hour, 20USD/h (the whole endpoint), 0.5,1.5USD/Mtok (input,output), or a file with its date and source
+    /// Price: 2.49USD/gpu-hour, 9.9USD/replica-hour, 20USD/h (the whole endpoint), 0.5,1.5USD/Mtok (input,output), or a file with its date and source
     #[arg(long, value_name = "PRICE|FILE", help_heading = "Price")]
     pub price: Option<String>,
     /// GPUs of the endpoint, over all replicas: for a price per GPU-hour

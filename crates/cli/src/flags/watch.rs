@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{Format, ReadersArgs};
+use super::{Format, PriceArgs, ReadersArgs};
 
 /// `plimsoll watch`
 #[derive(Args, Debug)]
@@ -48,6 +48,8 @@ pub struct WatchArgs {
     /// For watch cut: the run folder to write
     #[arg(long, short = 'o', value_name = "RUN")]
     pub out: Option<PathBuf>,
+    #[command(flatten)]
+    pub price: PriceArgs,
     /// End after so long, with an exit code that judges [default: runs until Ctrl-C]
     #[arg(long = "for", value_name = "TIME")]
     pub time: Option<String>,

@@ -7,7 +7,7 @@ use plimsoll_lab::parts::or_skipped;
 
 use crate::kit::{plimsoll, run_folder};
 
-fn chromium() -> Option<&'static str> {
+pub fn chromium() -> Option<&'static str> {
     let found = ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|name| {
         let found = Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
         found.is_ok_and(|status| status.success())
@@ -17,19 +17,18 @@ fn chromium() -> Option<&'static str> {
 
 /// The page after its scripts ran, and what it said on the console. `more` is put to the browser's flags.
 fn open(browser: &str, page: &Path, more: &[&str]) -> (String, String) {
+    let more = [more, &["--virtual-time-budget=4000"]].concat();
+    look(browser, &format!("file://{}", page.display()), &more)
+}
+
+/// The same of a page at a URL.
+pub fn look(browser: &str, url: &str, more: &[&str]) -> (String, String) {
     let profile = tempfile::tempdir().expect("a temporary folder");
     let output = Command::new(browser)
-        .args([
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--enable-logging=stderr",
-            "--virtual-time-budget=4000",
-        ])
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"])
         .arg(format!("--user-data-dir={}", profile.path().display()))
         .args(more)
-        .arg("--dump-dom")
-        .arg(format!("file://{}", page.display()))
+        .args(["--dump-dom", url])
         .output()
         .expect("the browser starts");
     let console: Vec<String> = String::from_utf8_lossy(&output.stderr)

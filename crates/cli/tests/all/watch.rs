@@ -15,10 +15,10 @@ use crate::kit::{PLIMSOLL, Server, plimsoll, reply};
 
 const EDGES: [f64; 5] = [0.05, 0.1, 0.25, 0.5, 1.0];
 /// Requests that each scrape brings.
-const EACH: u64 = 25;
+pub const EACH: u64 = 25;
 
 /// A page as vLLM writes it, of this many requests of 80 ms and of 400 ms.
-fn page(fast: u64, slow: u64) -> String {
+pub fn page(fast: u64, slow: u64) -> String {
     let name = "vllm:time_to_first_token_seconds";
     let mut text = format!(
         "vllm:num_requests_running 2\nvllm:request_success_total{{finished_reason=\"stop\"}} {}\n",

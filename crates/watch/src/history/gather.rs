@@ -100,15 +100,18 @@ impl Gathering {
     ) {
         let watched = (to - from).min(Span((every.0 as f64 * LONGEST) as i64));
         let stood = |value: f64| GaugeRange { least: value, mean: value, most: value };
-        let tick = HistoryBlock {
-            from,
-            to,
+        self.take(HistoryBlock {
             watched,
             restarts,
             counters: counts.counters,
             histograms: counts.histograms,
             gauges: gauges.into_iter().map(|(key, value)| (key, stood(value))).collect(),
-        };
+            ..HistoryBlock::empty(from, to)
+        });
+    }
+
+    /// Takes what came in a stretch of time.
+    pub fn take(&mut self, tick: HistoryBlock) {
         match &mut self.open {
             Some(open) => open.take(tick),
             None => self.open = Some(tick),

@@ -74,6 +74,8 @@ pub struct HistoryBlock {
     pub histograms: BTreeMap<KeptSignal, Vec<Buckets>>,
     /// Where gauges stood.
     pub gauges: BTreeMap<KeptSignal, GaugeRange>,
+    /// Latencies of single requests by their due times, where requests themselves are watched, ns: for charts, and never kept.
+    pub latencies: BTreeMap<&'static str, Vec<(At, i64)>>,
 }
 
 /// Where a gauge of the fleet stood.
@@ -129,6 +131,7 @@ impl HistoryBlock {
             counters: BTreeMap::new(),
             histograms: BTreeMap::new(),
             gauges: BTreeMap::new(),
+            latencies: BTreeMap::new(),
         }
     }
 
@@ -150,6 +153,9 @@ impl HistoryBlock {
         for (key, ladders) in other.histograms {
             let own = self.histograms.entry(key).or_default();
             ladders.into_iter().for_each(|ladder| add(own, ladder));
+        }
+        for (name, values) in other.latencies {
+            self.latencies.entry(name).or_default().extend(values);
         }
         self.restarts += other.restarts;
         self.watched = Span(self.watched.0 + other.watched.0);

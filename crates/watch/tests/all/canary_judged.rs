@@ -66,7 +66,6 @@ fn pages(minutes: i64, share: f64, slower: f64, gone_from: Option<i64>) -> Canar
     for tick in 0..=minutes * 6 {
         for (place, name) in names.iter().enumerate() {
             if arm(place) == Arm::Canary && gone_from.is_some_and(|from| tick >= from * 6) {
-                canary.push(Page::lost(name, tick * 10));
                 continue;
             }
             let of_canary = arm(place) == Arm::Canary;
@@ -75,7 +74,7 @@ fn pages(minutes: i64, share: f64, slower: f64, gone_from: Option<i64>) -> Canar
                 let waited = -0.05 * chance.uniform().ln();
                 own[place].ttft.push(0.05 + waited * if of_canary { slower } else { 1.0 });
             }
-            own[place].samples(name, tick * 10).into_iter().for_each(|sample| canary.push(sample));
+            canary.read(own[place].read(name, tick * 10));
         }
         let now = At(tick * 10_000_000_000 + 1);
         canary.tick(now);

@@ -343,9 +343,9 @@ fn minutes_on_the_page_are_the_logs() {
         for (bracket, p) in point.latencies["ttft"].iter().zip([0.5, 0.99]) {
             let bracket = bracket.expect("requests came");
             let truth = ttfts[((p * ttfts.len() as f64).ceil() as usize).max(1) - 1];
-            assert!(bracket.over_s.is_none_or(|over| over < truth), "{bracket:?} {truth}");
-            assert!(bracket.most_s.is_none_or(|most| truth <= most), "{bracket:?} {truth}");
-            exact += usize::from(bracket.over_s.is_some() && bracket.most_s.is_some());
+            assert!(bracket.between.over_s.is_none_or(|over| over < truth), "{bracket:?} {truth}");
+            assert!(bracket.between.most_s.is_none_or(|most| truth <= most), "{bracket:?} {truth}");
+            exact += usize::from(bracket.between.over_s.is_some() && bracket.between.most_s.is_some());
         }
         let waiting: Vec<f64> =
             log.waiting.iter().filter(|(at, _)| within(&minute, *at)).map(|(_, waiting)| *waiting).collect();

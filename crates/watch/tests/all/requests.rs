@@ -1,8 +1,10 @@
 //! A watch over requests themselves, against counts made by hand, and the one state that it comes to.
 
 use plimsoll_lab::records::{answer, failure};
+use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Attempt, BudgetState, How};
-use plimsoll_watch::{AlertSpec, Light, RowState, WatchFinding, Watched};
+use plimsoll_watch::course::{Course, CoursePercentile, CoursePoint};
+use plimsoll_watch::{AlertSpec, Light, RowState, WatchFinding, Watched, requests};
 
 use crate::watched::watched;
 
@@ -94,4 +96,127 @@ fn worse_is_believed_at_once_and_better_after_a_while() {
     assert_eq!(light.step(&good, at(100)), BudgetState::Red);
     assert_eq!(light.step(&good, at(159)), BudgetState::Red);
     assert_eq!(light.step(&good, at(160)), BudgetState::Green);
+}
+
+/// The watch begins 7 s after a full minute.
+const WALL_NS: i64 = 1_795_400_007_000_000_000 - 1_795_400_007_000_000_000 % 60_000_000_000 + 7_000_000_000;
+
+/// So many minutes of 40 requests a second whose first tokens take 5 ms and an exponential time of 100 ms in the mean; of a thousand five fail from `fails_s` on.
+fn log(minutes: i64, fails_s: i64) -> Vec<Attempt> {
+    let mut chance = Stream::new(7, "course of requests", 0);
+    let each = (0..minutes * 60 * 40).map(|n| {
+        let (due, ttft) = (25 * n, 5.0 - 100.0 * chance.uniform().ln());
+        let fails = due >= 1000 * fails_s && chance.uniform() < 0.005;
+        match fails {
+            true => failure(n as u64, due, How::Reset, 1),
+            false => answer(n as u64, due, ttft.round() as i64, ttft.round() as i64 + 40, 8),
+        }
+    });
+    each.collect()
+}
+
+fn ended(row: &Attempt) -> At {
+    row.end.expect("it ended")
+}
+
+/// How the watch saw it, tick by tick; what had ended before `from_s` it reads at its beginning.
+fn course(log: &[Attempt], from_s: i64) -> Course {
+    let mut watched = watched(ROWS).of_requests(AlertSpec::default(), at(from_s)).keeping(WALL_NS);
+    let mut rows: Vec<Attempt> = log.to_vec();
+    rows.sort_by_key(ended);
+    let mut rows = rows.into_iter().peekable();
+    let mut course = Course::new(WALL_NS);
+    let before = std::iter::from_fn(|| rows.next_if(|row| ended(row) <= at(from_s))).collect();
+    course.take(requests::before(watched.file(), before, (WALL_NS, at(from_s))));
+    let last = log.iter().map(ended).max().expect("rows");
+    let mut now = from_s;
+    while at(now) < last {
+        now += 5;
+        watched.take(std::iter::from_fn(|| rows.next_if(|row| ended(row) <= at(now))));
+        watched.tick(at(now));
+        course.take(watched.blocks_ended(at(now) >= last));
+    }
+    course
+}
+
+/// What the log has of a minute: answered, failed, and each first token by its size, s; one that failed is later than every time.
+fn truth(log: &[Attempt], point: &CoursePoint) -> (f64, f64, Vec<f64>) {
+    let wall_s = |at: At| (at.0 + WALL_NS) as f64 / 1e9;
+    let own = log.iter().filter(|row| {
+        let at = wall_s(ended(row));
+        at > point.from_s && at <= point.to_s
+    });
+    let mut ttfts: Vec<f64> = own
+        .map(|row| match row.outcome.how {
+            How::Finished => (row.first_token.expect("a token") - row.due).as_secs_f64(),
+            _ => f64::INFINITY,
+        })
+        .collect();
+    ttfts.sort_by(f64::total_cmp);
+    let failed = ttfts.iter().filter(|ttft| ttft.is_infinite()).count();
+    ((ttfts.len() - failed) as f64, failed as f64, ttfts)
+}
+
+/// Each minute's own percentile is the log's, and its interval holds what the requests were drawn by about as often as it says.
+#[test]
+fn charts_of_requests_are_the_logs() {
+    let log = log(120, 100 * 60);
+    let course = course(&log, 0);
+    let points = course.points();
+    assert_eq!(points.len(), 121, "the wall clock's minutes are not the watch's");
+    let (mut held, mut intervals) = ([0, 0], 0);
+    for point in &points {
+        let (answered, failed, ttfts) = truth(&log, point);
+        let seconds = point.to_s - point.from_s;
+        let same = |found: Option<f64>, truth: f64| {
+            assert!((found.expect("counted") * seconds - truth).abs() < 1e-4, "{found:?} {truth} {seconds}");
+        };
+        same(point.requests_per_s, answered);
+        same(point.failed_per_s, failed);
+        same(point.output_tokens_per_s, 8.0 * answered);
+        let drawn = [0.5_f64, 0.99].map(|p| 0.005 - 0.1 * (1.0 - p).ln());
+        for (place, p) in [0.5, 0.99].into_iter().enumerate() {
+            let found: CoursePercentile = point.latencies["ttft"][place].expect("requests came");
+            let own = ttfts[(p * ttfts.len() as f64).ceil() as usize - 1];
+            assert_eq!(found.value_s, Some(own).filter(|own| own.is_finite()), "p{p} at {}", point.from_s);
+            let (low, high) =
+                (found.between.over_s.unwrap_or(0.0), found.between.most_s.unwrap_or(f64::INFINITY));
+            assert!(low <= own && own <= high, "{found:?} {own}");
+            let whole = seconds > 59.0 && failed == 0.0;
+            // Times are whole milliseconds here.
+            held[place] += i32::from(whole && low <= drawn[place] + 0.001 && drawn[place] - 0.001 <= high);
+            intervals += i32::from(whole && place == 0);
+        }
+    }
+    assert!(
+        intervals >= 95 && held.iter().all(|held| *held >= intervals * 9 / 10),
+        "{held:?} of {intervals}"
+    );
+    // Of few requests no upper end is known, and of more failures than a hundredth no p99.
+    let mut few = course_of_few();
+    let one = few.pop().expect("a minute").latencies["ttft"];
+    assert!(one[0].is_some_and(|p50| p50.between.most_s.is_some()), "{one:?}");
+    assert!(one[1].is_some_and(|p99| p99.value_s.is_some() && p99.between.most_s.is_none()), "{one:?}");
+}
+
+/// Two requests a second for half a minute.
+fn course_of_few() -> Vec<CoursePoint> {
+    let rows: Vec<Attempt> = (0..60).map(|n| answer(n, 500 * n as i64, 40 + n as i64, 200, 8)).collect();
+    course(&rows, 0).points()
+}
+
+/// A watch that begins in the middle draws what it reads then as one that was there.
+#[test]
+fn charts_begin_with_what_had_ended_before() {
+    let log = log(12, 0);
+    let (whole, late) = (course(&log, 0).points(), course(&log, 400).points());
+    assert_eq!(whole.len(), late.len());
+    for point in &late {
+        let (answered, failed, ttfts) = truth(&log, point);
+        let seconds = point.to_s - point.from_s;
+        let near = |found: Option<f64>, truth: f64| (found.expect("counted") * seconds - truth).abs() < 1e-4;
+        assert!(near(point.requests_per_s, answered) && near(point.failed_per_s, failed), "{point:?}");
+        let own = ttfts[ttfts.len().div_ceil(2) - 1];
+        assert_eq!(point.latencies["ttft"][0].and_then(|p50| p50.value_s), Some(own));
+    }
 }

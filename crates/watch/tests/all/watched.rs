@@ -2,7 +2,7 @@
 
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_measure::server_side::{FAILED, SCRAPE};
-use plimsoll_model::{At, Sample, Span};
+use plimsoll_model::{At, PageRead, PageSaid, Sample, SeriesName, Span, split_labels};
 use plimsoll_watch::{AlertSpec, RowState, WatchFinding, WatchSpec, Watched};
 
 /// vLLM's edges of the first token, s.
@@ -49,6 +49,15 @@ impl Page {
         rows.push(row("vllm:request_success_total", "finished_reason=stop", all));
         rows.push(row("vllm:request_success_total", "finished_reason=error", self.failed as f64));
         rows
+    }
+
+    /// The same as it was read.
+    pub fn read(&self, page: &str, at_s: i64) -> PageRead {
+        let rows: Vec<Sample> = self.samples("", at_s).into_iter().filter(|row| row.name != SCRAPE).collect();
+        let series =
+            rows.iter().map(|row| SeriesName { name: row.name.clone(), labels: split_labels(&row.labels) });
+        let said = PageSaid::Values(series.collect(), rows.iter().map(|row| row.value).collect());
+        PageRead { page: page.to_owned(), at: At(at_s * 1_000_000_000), said }
     }
 
     pub fn lost(page: &str, at_s: i64) -> Sample {

@@ -11,7 +11,7 @@ use plimsoll_workload::{format_span, parse_span};
 use super::Engine;
 use crate::commands::watch;
 use crate::exit::{Exit, Stop};
-use crate::flags::{DemoArgs, ReadersArgs, WatchArgs};
+use crate::flags::{DemoArgs, PriceArgs, ReadersArgs, WatchArgs};
 use crate::{named, out};
 
 /// The engine, what becomes of it, and its load.
@@ -55,6 +55,7 @@ pub fn run(args: &DemoArgs) -> Result<Exit, Stop> {
         window: Some("1m".to_owned()),
         listen: Some("127.0.0.1:0".to_owned()),
         readers: ReadersArgs::default(),
+        price: PriceArgs::default(),
         time: Some(format_span(time)),
         key_env: None,
         ca_file: None,

@@ -1,5 +1,6 @@
 //! What a watch is asked, from flags and a watch file.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -7,6 +8,7 @@ use std::path::{Path, PathBuf};
 use plimsoll_client::target::without_user;
 use plimsoll_client::{Clock, targets};
 use plimsoll_judge::budget::{BUDGET_VERSION, BudgetFile};
+use plimsoll_judge::cost::PriceSpec;
 use plimsoll_model::{Span, Time};
 use plimsoll_watch::{AlertSpec, WatchSpec};
 use plimsoll_workload::TargetSpec;
@@ -24,9 +26,9 @@ use super::record::{KeptSpec, Recorded, Recorder};
 use super::traces::{AskedTraces, TracesSpec};
 use crate::budget_file;
 use crate::exit::Stop;
-use crate::flags::WatchArgs;
+use crate::flags::{PriceArgs, WatchArgs};
 use crate::out;
-use crate::yaml;
+use crate::{price, yaml};
 
 const EVERY: Span = Span::from_secs(5);
 const WINDOW: Span = Span::from_secs(300);
@@ -77,6 +79,8 @@ pub struct AskedWatch {
     pub budget: BudgetFile,
     /// Its file.
     pub budget_path: Option<PathBuf>,
+    /// What is paid.
+    pub price: Option<PriceSpec>,
     /// Where it is served.
     pub listen: Option<SocketAddr>,
     /// When it ends.
@@ -98,6 +102,8 @@ struct WatchFile {
     journal: Option<PathBuf>,
     record: Option<KeptSpec>,
     history: Option<KeptSpec>,
+    price: Option<String>,
+    gpus: Option<u32>,
     traces: Option<TracesSpec>,
 }
 
@@ -212,6 +218,10 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
     if history.is_some() && run.is_some() {
         return Err(Stop::usage("--history: a run keeps its requests itself; history is of metrics pages"));
     }
+    let price = PriceArgs {
+        price: args.price.price.clone().or(file.price.take()),
+        gpus: args.price.gpus.or(file.gpus),
+    };
     let listen = args.listen.clone().or(file.listen).unwrap_or_else(|| LISTEN.to_owned());
     let mut target = TargetSpec {
         key_env: args.key_env.clone(),
@@ -245,6 +255,7 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
         history,
         budget,
         budget_path,
+        price: price::of_fleet(&price)?,
         listen: (listen != "none").then(|| address(&listen)).transpose()?,
         time: span("--for", args.time.as_ref())?,
     })
@@ -427,15 +438,22 @@ fn named(sources: &[String]) -> Result<(WatchFile, Named), Stop> {
             sources[0]
         )));
     }
-    // Beside others that come and go each page keeps a name of its own.
-    let alone = lists.is_empty() && pushed.is_empty();
-    let named = |page: String| match (page.split_once("://"), alone) {
-        (Some((scheme, rest)), false) if !scheme.contains('=') => {
-            format!("{}={page}", rest.split('/').next().unwrap_or_default())
-        }
-        _ => page,
+    // Beside others each page has a name of its own that says where it is; of several at one address only those of lists could be told from it.
+    let hosts: HashSet<&str> = pages.iter().filter_map(|page| host(page)).collect();
+    let told_apart = pages.len() > 1 && hosts.len() == pages.len();
+    let named = told_apart || !lists.is_empty() || !pushed.is_empty();
+    let named = |page: String| match host(&page).filter(|_| named) {
+        Some(host) => format!("{host}={page}"),
+        None => page,
     };
     Ok((file, Named { pages: pages.into_iter().map(named).collect(), lists, pushed }))
+}
+
+/// Where a page is that has no name, without a user and a password.
+fn host(page: &str) -> Option<&str> {
+    let (scheme, rest) = page.split_once("://")?;
+    let host = rest.split('/').next()?.rsplit('@').next()?;
+    (!scheme.contains('=')).then_some(host)
 }
 
 /// A time above 0, where one is said.
@@ -455,7 +473,7 @@ fn file(path: &Path) -> Result<WatchFile, Stop> {
     let text = std::fs::read_to_string(path).map_err(|e| out::unread(&name, &e))?;
     serde_saphyr::from_str(&text).map_err(|e| {
         Stop::usage(format!(
-            "{name}{}; keys: sources, budget, every, window, listen, alerts: {{false_alarms, queue_per_replica, burn}}, sinks: {{labels, alertmanager, webhook}}, journal, record: {{dir, keep_bytes, keep_days}}, history: {{dir, keep_bytes, keep_days}}, traces: {{listen, key_env, key_file, to, keep, wait, memory_mb}}",
+            "{name}{}; keys: sources, budget, every, window, listen, alerts: {{false_alarms, queue_per_replica, burn}}, sinks: {{labels, alertmanager, webhook}}, journal, record: {{dir, keep_bytes, keep_days}}, history: {{dir, keep_bytes, keep_days}}, price, gpus, traces: {{listen, key_env, key_file, to, keep, wait, memory_mb}}",
             yaml::wrong(&e)
         ))
     })

@@ -27,7 +27,6 @@ use plimsoll_client::pages::{self, MetricsPage, ScrapeError};
 use plimsoll_client::pushed::PushCounts;
 use plimsoll_client::scrape::Scraper;
 use plimsoll_client::told::ToRows;
-use plimsoll_judge::budget::BudgetFile;
 use plimsoll_measure::server_side::table::Table;
 use plimsoll_measure::server_side::{SCRAPE, ServerSide};
 use plimsoll_model::{At, Attempt, PageRead, Sample, Span};
@@ -171,6 +170,7 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     }
     let mut watched = Watched::new(asked.budget.clone(), asked.spec)
         .alerting(asked.alerts.clone())
+        .priced(asked.price.clone())
         .begun_at(clock.anchor().realtime_ns as f64 / 1e9);
     let recorder = asked.recorder(clock)?;
     if recorder.is_some() {
@@ -287,7 +287,7 @@ fn go(
             }
             let found = watched.finding(now);
             let minutes = watched.minutes_after(told.notifier.minutes_to());
-            told.tell(&found, watched.file(), minutes);
+            told.tell(&found, watched, minutes);
             last = Some(found);
         }
         if over {
@@ -327,7 +327,7 @@ impl<'a> Telling<'a> {
         Telling { args, states, alerts, notifier, recorder, history, course, served, receiving, traces }
     }
 
-    fn tell(&mut self, found: &WatchFinding, file: &BudgetFile, minutes: Vec<(String, Minute)>) {
+    fn tell(&mut self, found: &WatchFinding, watched: &Watched, minutes: Vec<(String, Minute)>) {
         self.notifier.tick(&found.alerts, minutes);
         changes(self.args, found, &mut self.states);
         called(self.args, found, &mut self.alerts);
@@ -335,7 +335,7 @@ impl<'a> Telling<'a> {
             let traces: Option<TracesTold> = self.traces.as_ref().map(Traces::told);
             let (mut bodies, event) =
                 page::bodies(found, &self.notifier.health(), &self.pushed(), traces.as_ref());
-            bodies.extend(self.course.as_ref().map(|course| page::course(course, file)));
+            bodies.extend(self.course.as_ref().map(|course| page::course(course, watched)));
             served.show(bodies, event);
         }
     }

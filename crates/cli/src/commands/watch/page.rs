@@ -1,9 +1,8 @@
 //! What the watch shows: the page, and its own figures for Prometheus.
 
 use plimsoll_client::pushed::PushCounts;
-use plimsoll_judge::budget::BudgetFile;
-use plimsoll_watch::course::{Course, ceilings};
-use plimsoll_watch::{AlertState, RowState, WatchFinding};
+use plimsoll_watch::course::Course;
+use plimsoll_watch::{AlertState, CostNow, RowState, WatchFinding, Watched};
 use plimsoll_wire::prometheus::{Label, PrometheusPage};
 
 use serde::Serialize;
@@ -55,8 +54,9 @@ pub fn bodies(
 }
 
 /// How the last hours went, and which ceilings belong in its charts.
-pub fn course(course: &Course, file: &BudgetFile) -> Body {
-    let said = serde_json::json!({"minutes": course.points(), "ceilings": ceilings(file)});
+pub fn course(course: &Course, watched: &Watched) -> Body {
+    let of = if watched.is_of_requests() { "requests" } else { "pages" };
+    let said = serde_json::json!({"of": of, "minutes": course.points(), "ceilings": watched.ceilings()});
     Body::new("/v1/course", "application/json", said.to_string())
 }
 
@@ -126,6 +126,7 @@ pub fn metrics(found: &WatchFinding, sinks: &[SinkHealth], pushed: &[(String, Pu
     receivers(&mut page, sinks);
     came(&mut page, pushed);
     fleet(&mut page, found);
+    found.cost.iter().for_each(|cost| costs(&mut page, cost));
     page.finish()
 }
 
@@ -196,6 +197,26 @@ fn fleet(page: &mut PrometheusPage, found: &WatchFinding) {
         ),
     ] {
         value.iter().for_each(|value| gauge(page, name, help, &[([], *value)]));
+    }
+}
+
+/// What is not known is not there.
+fn costs(page: &mut PrometheusPage, cost: &CostNow) {
+    let currency = [("currency", cost.currency.as_str())];
+    for (name, help, value) in [
+        ("plimsoll_watch_cost_per_hour", "What the fleet costs by the hour", cost.per_hour),
+        (
+            "plimsoll_watch_cost_per_request",
+            "What a request cost that was answered in the window",
+            cost.per_request,
+        ),
+        (
+            "plimsoll_watch_cost_per_million_output_tokens",
+            "What a million tokens cost that were generated in the window",
+            cost.per_million_output,
+        ),
+    ] {
+        value.iter().for_each(|value| gauge(page, name, help, &[(currency, *value)]));
     }
 }
 

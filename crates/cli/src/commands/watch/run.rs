@@ -8,7 +8,7 @@ use plimsoll_client::Clock;
 use plimsoll_model::{At, Attempt, Span};
 use plimsoll_report::watched as words;
 use plimsoll_store::{Follow, StoreError};
-use plimsoll_watch::Watched;
+use plimsoll_watch::{Watched, requests};
 
 use super::asked::AskedWatch;
 use super::notify::Notifier;
@@ -42,11 +42,21 @@ pub fn watch(args: &WatchArgs, mut asked: AskedWatch, dir: &Path) -> Result<Exit
         out::note(&format!("page, /metrics, /v1/rows and /v1/alerts on http://{}", served.addr));
     }
     let recorder = asked.recorder(clock)?;
-    let mut watched = Watched::new(asked.budget.clone(), asked.spec);
+    let mut watched = Watched::new(asked.budget.clone(), asked.spec).priced(asked.price.clone());
     if recorder.is_some() {
         watched = watched.recording();
     }
-    let watched = watched.of_requests(asked.alerts.clone(), clock.now());
+    let now = clock.now();
+    let mut watched = watched.of_requests(asked.alerts.clone(), now);
+    let course = served.as_ref().map(|_| {
+        let mut course = super::history::course(None, clock);
+        let (rows, wall_ns) = (std::mem::take(&mut source.before), clock.anchor().realtime_ns);
+        course.take(requests::before(&asked.budget, rows, (wall_ns, now)));
+        course
+    });
+    if course.is_some() {
+        watched = watched.keeping(clock.anchor().realtime_ns);
+    }
     let (came, coming) = mpsc::channel();
     let (over, gone) = (Arc::clone(&ended), Arc::new(AtomicBool::new(false)));
     let is_gone = Arc::clone(&gone);
@@ -65,7 +75,7 @@ pub fn watch(args: &WatchArgs, mut asked: AskedWatch, dir: &Path) -> Result<Exit
         last
     });
     let until = asked.time.map(|time| At::ZERO + time);
-    let mut told = Telling::new(args, (notifier, recorder), served);
+    let mut told = Telling { course, ..Telling::new(args, (notifier, recorder), served) };
     let last = go(Seeing { watched, coming }, &mut told, (clock, asked.spec, until), &ended);
     let by_key = ended.swap(true, Ordering::Relaxed) && !gone.load(Ordering::Relaxed);
     told.notifier.end();
@@ -88,6 +98,8 @@ pub fn watch(args: &WatchArgs, mut asked: AskedWatch, dir: &Path) -> Result<Exit
 struct Source {
     /// Where further ones come.
     home: Option<PathBuf>,
+    /// What had ended before: for the charts alone.
+    before: Vec<Attempt>,
     /// Those that are being written: one whose successor was begun waits for requests that go on.
     open: Vec<Followed>,
     newest: PathBuf,
@@ -108,7 +120,7 @@ struct Followed {
 const NUMBERS: u64 = 1 << 40;
 
 impl Source {
-    /// From now on: what ended before is not looked at.
+    /// From now on: what ended before is judged by nothing.
     fn open(dir: &Path, clock: Clock) -> Result<Source, Stop> {
         let newest = record::newest(dir);
         let home = newest.as_ref().map(|_| dir.to_path_buf());
@@ -122,9 +134,11 @@ impl Source {
                 "{name}: nobody is writing it; judge what is there: plimsoll gate {name} --budget FILE"
             ))
         })?;
-        follow.read().map_err(unread)?;
-        let mut source = Source { home, open: Vec::new(), newest, clock, runs: 0 };
+        let before = follow.read().map_err(unread)?;
+        let mut source = Source { home, before, open: Vec::new(), newest, clock, runs: 0 };
         source.add(follow).map_err(unread)?;
+        let later = source.open[0].later;
+        source.before.iter_mut().for_each(|row| row.shift(later));
         Ok(source)
     }
 

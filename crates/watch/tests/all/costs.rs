@@ -1,0 +1,121 @@
+//! What a fleet costs, by arithmetic from the log of its requests and from how many replicas there were.
+
+use plimsoll_judge::cost::{Price, PriceSpec};
+use plimsoll_lab::records::answer;
+use plimsoll_model::At;
+use plimsoll_watch::{AlertSpec, CostNow, Watched};
+
+use crate::watched::{Page, TTFT, load, watched};
+
+const EVERY: i64 = 5;
+/// Tokens of an answer on these pages.
+const TOKENS: f64 = 10.0;
+
+fn at(s: i64) -> At {
+    At(s * 1_000_000_000)
+}
+
+fn price(text: &str) -> PriceSpec {
+    PriceSpec::new(Price::parse(text).expect("a price"))
+}
+
+/// Three replicas of ten requests a second for so long, of which the last answers nobody after `gone_s`: what is said then.
+fn fleet(price: &PriceSpec, until_s: i64, gone_s: i64) -> CostNow {
+    let mut watched = watched(TTFT).priced(Some(price.clone()));
+    let mut pages = [Page::default(), Page::default(), Page::default()];
+    for s in 0..=until_s {
+        pages.iter_mut().for_each(|page| load(1000)(s, page));
+        if s % EVERY == 0 {
+            for (page, name) in pages.iter().zip(["a", "b", "c"]) {
+                match name == "c" && s > gone_s {
+                    true => watched.push(&Page::lost(name, s)),
+                    false => page.samples(name, s).iter().for_each(|sample| watched.push(sample)),
+                }
+            }
+            watched.tick(at(s));
+        }
+    }
+    watched.finding(at(until_s)).cost.expect("a price was given")
+}
+
+fn near(found: Option<f64>, truth: f64) {
+    let found = found.expect("it is known");
+    assert!((found / truth - 1.0).abs() < 1e-9, "{found} {truth}");
+}
+
+#[test]
+fn replicas_that_answer_are_paid_for() {
+    let all = fleet(&price("2.5USD/replica-hour"), 200, 1000);
+    near(all.per_hour, 3.0 * 2.5);
+    // Ten requests a second of each replica, whatever the time was.
+    near(all.per_request, 2.5 / 3600.0 / 10.0);
+    near(all.per_million_output, 1e6 * 2.5 / 3600.0 / (10.0 * TOKENS));
+    assert_eq!((&*all.currency, &*all.basis), ("USD", "3 replicas, all that there are"));
+
+    // The last scrape of c is at 200 s, and it is lost once three of them have failed: 220 s.
+    let fewer = fleet(&price("2.5USD/replica-hour"), 280, 200);
+    near(fewer.per_hour, 2.0 * 2.5);
+    let (paid, requests) = (2.5 / 3600.0 * (3.0 * 215.0 + 2.0 * 65.0), 10.0 * (2.0 * 280.0 + 200.0));
+    near(fewer.per_request, paid / requests);
+    near(fewer.per_million_output, 1e6 * paid / (TOKENS * requests));
+    assert!(fewer.basis.starts_with("2 replicas of 3"), "{}", fewer.basis);
+}
+
+#[test]
+fn what_is_said_of_the_price_goes_before_what_answers() {
+    let five = PriceSpec { replicas: Some(5), ..price("2.5USD/replica-hour") };
+    near(fleet(&five, 200, 100).per_hour, 5.0 * 2.5);
+    let gpus = PriceSpec { gpus: Some(8), ..price("2USD/gpu-hour") };
+    near(fleet(&gpus, 200, 100).per_hour, 16.0);
+    let whole = fleet(&price("36EUR/h"), 200, 1000);
+    near(whole.per_hour, 36.0);
+    near(whole.per_request, 36.0 / 3600.0 / 30.0);
+    // 30 requests a second of 10 tokens.
+    let tokens = fleet(&price("1.5USD/Mtok"), 200, 1000);
+    near(tokens.per_hour, 300.0 * 3600.0 * 1.5 / 1e6);
+    near(tokens.per_request, TOKENS * 1.5 / 1e6);
+    near(tokens.per_million_output, 1.5);
+}
+
+#[test]
+fn what_nobody_knows_is_unknown() {
+    let unknown = |found: &CostNow, why: &str| {
+        assert_eq!((found.per_hour, found.per_request), (None, None), "{found:?}");
+        assert!(found.basis.contains(why), "{}", found.basis);
+    };
+    // These pages count no prompt tokens.
+    unknown(&fleet(&price("0.5,1.5USD/Mtok"), 200, 1000), "unknown");
+    let mut lost = watched(TTFT).priced(Some(price("2.5USD/replica-hour")));
+    for s in (0..300).step_by(5) {
+        match s < 100 {
+            true => Page::default().samples("a", s).iter().for_each(|sample| lost.push(sample)),
+            false => lost.push(&Page::lost("a", s)),
+        }
+        lost.tick(at(s));
+    }
+    let found = lost.finding(at(300)).cost.expect("a price was given");
+    assert_eq!(found.per_hour, None);
+    assert!(found.basis.contains("no replica answers"), "{}", found.basis);
+    let nothing = watched(TTFT).priced(Some(price("2.5USD/replica-hour"))).finding(at(0)).cost;
+    unknown(&nothing.expect("a price was given"), "no page tells replicas apart");
+    assert_eq!(watched(TTFT).finding(at(0)).cost, None);
+}
+
+/// Requests know what was answered and not by how many.
+#[test]
+fn requests_are_paid_by_the_endpoint() {
+    let of = |text: &str| -> CostNow {
+        let mut watched: Watched =
+            watched(TTFT).priced(Some(price(text))).of_requests(AlertSpec::default(), at(0));
+        for s in 0..60 {
+            watched.take((0..10).map(|n| answer(10 * s as u64 + n, 1000 * s, 100, 150, 8)));
+            watched.tick(at(s + 1));
+        }
+        watched.finding(at(60)).cost.expect("a price was given")
+    };
+    near(of("7.2USD/h").per_request, 7.2 / 3600.0 / 10.0);
+    near(of("7.2USD/h").per_million_output, 1e6 * 7.2 / 3600.0 / 80.0);
+    let unknown = of("2.5USD/replica-hour");
+    assert_eq!(unknown.per_hour, None);
+    assert!(unknown.basis.contains("requests do not say how many replicas"), "{}", unknown.basis);
+}
