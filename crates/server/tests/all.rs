@@ -12,6 +12,7 @@ mod all {
     mod pages;
     pub mod parity;
     mod refusals;
+    mod replay;
     mod scripted;
     mod truth;
 }

@@ -39,6 +39,52 @@ struct One {
     values: Vec<(f64, String)>,
 }
 
+/// Most targets of one list: each is a page that is scraped, and a list comes from somebody else.
+pub const TARGETS_MOST: usize = 10_000;
+/// Longest URL of one: a group's path is written out for each of its targets.
+const URL_MOST: usize = 4096;
+
+/// A group of a list of targets.
+#[derive(Deserialize)]
+struct Group {
+    targets: Vec<String>,
+    #[serde(default)]
+    labels: GroupLabels,
+}
+
+#[derive(Deserialize, Default)]
+struct GroupLabels {
+    #[serde(rename = "__scheme__")]
+    scheme: Option<String>,
+    #[serde(rename = "__metrics_path__")]
+    path: Option<String>,
+}
+
+/// The pages of a list of targets as `file_sd` and `http_sd` have it, `TARGET=URL`.
+///
+/// # Errors
+/// It is no such list, or too long a one.
+pub fn targets(list: &[u8]) -> Result<Vec<String>, String> {
+    let groups: Vec<Group> = serde_json::from_slice(list)
+        .map_err(|e| format!("{e}; it is to be [{{\"targets\": [\"host:8000\"]}}]"))?;
+    let count: usize = groups.iter().map(|group| group.targets.len()).sum();
+    if count > TARGETS_MOST {
+        return Err(format!("names {count} targets, and a list may have {TARGETS_MOST}: split it"));
+    }
+    let mut pages = Vec::new();
+    for Group { targets, labels } in groups {
+        let scheme = labels.scheme.as_deref().unwrap_or("http");
+        let path = labels.path.as_deref().unwrap_or("/metrics");
+        for target in targets {
+            if scheme.len() + target.len() + path.len() > URL_MOST {
+                return Err(format!("the URL of a target is longer than {URL_MOST} letters"));
+            }
+            pages.push(format!("{target}={scheme}://{target}{path}"));
+        }
+    }
+    Ok(pages)
+}
+
 /// Reads the answer to a query of a range.
 ///
 /// # Errors
