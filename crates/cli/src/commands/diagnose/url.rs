@@ -363,6 +363,11 @@ fn html(args: &DiagnoseArgs, name: &str, told: &DiagnosisFile) -> Result<(), Sto
     out::file(path, page)
 }
 
+/// Is this the folder of an active diagnosis?
+pub fn is_diagnosis(dir: &Path) -> bool {
+    plimsoll_store::read_manifest(dir).is_ok_and(|manifest| manifest.kind == KIND)
+}
+
 /// What the folder of an active diagnosis tells; `None` where the run is of another kind.
 pub fn told_of(dir: &Path, rows: &WholeRun) -> Option<DiagnosisFile> {
     judged(dir, rows, None, Vec::new())
