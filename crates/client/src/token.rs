@@ -233,3 +233,35 @@ fn exchange(mut stream: impl Read + Write, request: &[u8], patience: Duration) -
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server that is never done with the head of its answer.
+    struct Dribbling;
+
+    impl Read for Dribbling {
+        fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+            let piece = b"HTTP/1.1 100 Continue\r\n\r\n";
+            room[..piece.len()].copy_from_slice(piece);
+            Ok(piece.len())
+        }
+    }
+
+    impl Write for Dribbling {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn an_answer_that_does_not_end_is_given_up() {
+        let why = exchange(Dribbling, b"", Duration::ZERO).expect_err("no answer");
+        assert!(why.to_string().contains("did not end"), "{why}");
+    }
+}

@@ -147,4 +147,22 @@ mod tests {
             assert!(why.contains(word), "{body}: {why}");
         }
     }
+
+    /// A list comes from another server, and each of its targets is a page that is kept and scraped.
+    #[test]
+    fn a_list_of_targets_is_bounded() {
+        let list = |targets: usize, path: usize| {
+            let targets: Vec<String> = (0..targets).map(|n| format!("\"h:{n}\"")).collect();
+            let path = "p".repeat(path);
+            format!(
+                "[{{\"targets\": [{}], \"labels\": {{\"__metrics_path__\": \"/{path}\"}}}}]",
+                targets.join(",")
+            )
+        };
+        let read = |targets, path| super::targets(list(targets, path).as_bytes());
+        assert_eq!(read(1, 3).as_deref(), Ok(&["h:0=http://h:0/ppp".to_owned()][..]));
+        assert_eq!(read(TARGETS_MOST, 1).map(|pages| pages.len()), Ok(TARGETS_MOST));
+        assert!(read(TARGETS_MOST + 1, 1).expect_err("too many").contains("10001 targets"));
+        assert!(read(2, URL_MOST).expect_err("too long").contains("4096 letters"));
+    }
 }
