@@ -130,6 +130,8 @@ mod real_triton_grpc;
 mod refused;
 #[path = "all/repeat.rs"]
 mod repeat;
+#[path = "all/replay.rs"]
+mod replay;
 #[path = "all/sarif.rs"]
 mod sarif;
 #[path = "all/scrape.rs"]

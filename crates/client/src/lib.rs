@@ -32,7 +32,7 @@ mod keys;
 pub mod renewed;
 pub mod secret;
 pub mod target;
-mod token;
+pub mod token;
 
 pub mod answers;
 pub mod exchange;

@@ -19,6 +19,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use serde_json::Value;
 
+use crate::clock::monotonic_ns;
 use crate::secret::{Secret, SecretError};
 use crate::tls::{TlsTrust, client_config};
 
@@ -90,8 +91,23 @@ impl TokenServer {
             (None, Some(file)) => Secret::from_file(Path::new(file))?,
             (None, None) => return Err(failed(&self.token, "no secret is named")),
         };
+        let stream = self.connect().map_err(|e| failed(&self.token, &e.to_string()))?;
+        self.ask_on(stream, &secret, PATIENCE)
+    }
+
+    /// The same on a connection that there is, for so long.
+    ///
+    /// # Errors
+    /// As [`TokenServer::ask`].
+    pub fn ask_on(
+        &self,
+        stream: impl Read + Write,
+        secret: &Secret,
+        patience: Duration,
+    ) -> Result<Token, SecretError> {
         let hidden = |why: String| failed(&self.token, &secret.scrub(&why));
-        let (status, answer) = self.post(&self.request(&secret)).map_err(|e| hidden(e.to_string()))?;
+        let (status, answer) =
+            exchange(stream, &self.request(secret), patience).map_err(|e| hidden(e.to_string()))?;
         self.read(status, &answer).map_err(hidden)
     }
 
@@ -125,7 +141,7 @@ impl TokenServer {
         .into_bytes()
     }
 
-    fn post(&self, request: &[u8]) -> io::Result<(u16, Vec<u8>)> {
+    fn connect(&self) -> io::Result<Box<dyn Connection>> {
         let host = self.uri.host().unwrap_or_default().trim_matches(['[', ']']);
         let port = self.uri.port_u16().unwrap_or(if self.tls.is_some() { 443 } else { 80 });
         let mut last = io::Error::other("the name has no address");
@@ -139,14 +155,9 @@ impl TokenServer {
             };
             tcp.set_read_timeout(Some(PATIENCE))?;
             tcp.set_write_timeout(Some(PATIENCE))?;
-            return match &self.tls {
-                None => exchange(tcp, request),
-                Some((config, name)) => {
-                    let tls =
-                        ClientConnection::new(Arc::clone(config), name.clone()).map_err(io::Error::other)?;
-                    exchange(StreamOwned::new(tls, tcp), request)
-                }
-            };
+            let Some((config, name)) = &self.tls else { return Ok(Box::new(tcp)) };
+            let tls = ClientConnection::new(Arc::clone(config), name.clone()).map_err(io::Error::other)?;
+            return Ok(Box::new(StreamOwned::new(tls, tcp)));
         }
         Err(last)
     }
@@ -170,12 +181,18 @@ impl TokenServer {
     }
 }
 
+/// With TLS or without.
+trait Connection: Read + Write {}
+
+impl<T: Read + Write> Connection for T {}
+
 fn failed(token: &TokenSpec, why: &str) -> SecretError {
     SecretError::Token { url: token.url.clone(), why: why.to_owned() }
 }
 
 /// One request and its answer.
-fn exchange(mut stream: impl Read + Write, request: &[u8]) -> io::Result<(u16, Vec<u8>)> {
+fn exchange(mut stream: impl Read + Write, request: &[u8], patience: Duration) -> io::Result<(u16, Vec<u8>)> {
+    let until = monotonic_ns() + patience.as_nanos() as i64;
     stream.write_all(request)?;
     stream.flush()?;
     let (mut reader, mut status, mut body) = (Reader::default(), None, Vec::new());
@@ -205,7 +222,46 @@ fn exchange(mut stream: impl Read + Write, request: &[u8]) -> io::Result<(u16, V
         match status {
             Some(status) if over || body.len() > ANSWER_MAX => return Ok((status, body)),
             None if over => return Err(io::Error::other("closed without an answer")),
+            // Some bytes now and then would go on for ever, and a load would wait for its key.
+            _ if monotonic_ns() > until => {
+                return Err(io::Error::other(format!(
+                    "its answer did not end within {} s",
+                    patience.as_secs()
+                )));
+            }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server that is never done with the head of its answer.
+    struct Dribbling;
+
+    impl Read for Dribbling {
+        fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+            let piece = b"HTTP/1.1 100 Continue\r\n\r\n";
+            room[..piece.len()].copy_from_slice(piece);
+            Ok(piece.len())
+        }
+    }
+
+    impl Write for Dribbling {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn an_answer_that_does_not_end_is_given_up() {
+        let why = exchange(Dribbling, b"", Duration::ZERO).expect_err("no answer");
+        assert!(why.to_string().contains("did not end"), "{why}");
     }
 }

@@ -116,6 +116,7 @@ impl Gathered {
 
     fn push_metrics(&mut self, due: At, last: &Attempt, fate: Fate) {
         let columns = &mut self.columns;
+        let rows = columns.due.len();
         let empty = last.answer.broken == Some(Broken::Empty);
         let since = |origin: Option<At>, stamp: Option<At>| match (fate, origin, stamp) {
             // An answer with nothing in it is no answer, however fast it came.
@@ -128,7 +129,6 @@ impl Gathered {
         };
         // A planned cancellation cuts the answer: its length in time says nothing about the server.
         let whole = |latency: i64| if fate == Fate::Cancelled { ABSENT } else { latency };
-        let e2e = whole(since(Some(due), last.end));
         let output = output_tokens(last);
 
         columns.due.push(due.0);
@@ -139,19 +139,17 @@ impl Gathered {
         });
         columns.how.push(last.outcome.how);
         columns.fate.push(fate);
-        columns.attempts.push(1);
-        columns.ttft.push(since(Some(due), last.first_token));
-        columns.ttft_after_send.push(since(last.sent, last.first_token));
+        let (ttft, ttfot) = (since(Some(due), last.first_token), since(Some(due), last.first_visible));
+        if ttfot != ttft || !columns.ttfot.is_empty() {
+            // Those before it were no different.
+            columns.ttfot.extend_from_slice(&columns.ttft[columns.ttfot.len()..]);
+            columns.ttfot.push(ttfot);
+        }
+        columns.ttft.push(ttft);
         columns.ttfb.push(since(Some(due), last.first_byte));
-        columns.ttfot.push(since(Some(due), last.first_visible));
-        columns.e2e.push(e2e);
-        columns.e2e_after_send.push(whole(since(last.sent, last.end)));
+        columns.e2e.push(whole(since(Some(due), last.end)));
         columns.tpot.push(whole(tpot(fate, empty, last, output)));
-        columns.ntpot.push(match (e2e, output) {
-            (INFINITE, _) => INFINITE,
-            (ABSENT, _) | (_, UNKNOWN | 0) => ABSENT,
-            (e2e, tokens) => e2e / i64::from(tokens),
-        });
+        put(&mut columns.sent_after, rows, last.sent.map_or(ABSENT, |sent| (sent - due).0), 0);
         if last.turns > 0 || !columns.sessions.is_empty() {
             // Those before it were of none.
             columns.sessions.resize(columns.due.len() - 1, SessionTurn::default());
@@ -163,7 +161,7 @@ impl Gathered {
         columns.asked_output.push(last.asked_output);
         columns.prompt.push(last.answer.tokens.prompt.unwrap_or(UNKNOWN));
         columns.output.push(output);
-        columns.cached.push(last.answer.tokens.cached.unwrap_or(UNKNOWN));
+        put(&mut columns.cached, rows, last.answer.tokens.cached.unwrap_or(UNKNOWN), UNKNOWN);
     }
 
     fn push_stages(&mut self, rows: usize, stages: &[ServerStage]) {
@@ -282,8 +280,7 @@ impl Gathered {
     /// Puts the rows in this order, the attempts at a request as one.
     fn arrange(&mut self, order: Vec<u32>) {
         let columns = &mut self.columns;
-        let (mut due, mut begin, mut tried) = (Vec::new(), Vec::new(), Vec::new());
-        let mut lasts = Vec::with_capacity(order.len());
+        let (mut lasts, mut tried) = (Vec::with_capacity(order.len()), Vec::new());
         let mut rest = order.as_slice();
         while let Some(first) = rest.first() {
             let request = self.request[*first as usize];
@@ -291,18 +288,19 @@ impl Gathered {
             let numbers = rest[..tries].iter().map(|i| self.attempt.get(*i as usize).copied().unwrap_or(0));
             columns.odd.count(numbers);
             let (first, last) = (*first as usize, rest[tries - 1]);
-            due.push(columns.due[first]);
-            begin.push(begun(columns, &rest[..tries]));
-            tried.push(tries.min(usize::from(u16::MAX)) as u16);
+            put(&mut tried, lasts.len(), tries.min(usize::from(u16::MAX)) as u16, 1);
             for row in rest[..tries - 1].iter().map(|row| *row as usize) {
                 columns.earlier.push((columns.due[row], columns.how[row]));
             }
+            // What is the request's stands in its last attempt's row, which is the one that stays.
+            let begin = begun(columns, &rest[..tries]);
+            (columns.due[last as usize], columns.begun[last as usize]) = (columns.due[first], begin);
             lasts.push(last);
             rest = &rest[tries..];
         }
         drop(order);
         (self.request, self.attempt) = (Vec::new(), Vec::new());
-        (columns.due, columns.begun, columns.attempts) = (due, begin, tried);
+        columns.attempts = tried;
         let gap_from = starts(columns.gaps_of_rows());
         pick_runs(&mut columns.gaps, &gap_from, &lasts);
         drop(gap_from);
@@ -318,11 +316,12 @@ impl Gathered {
         pick(&mut columns.images, &lasts);
         pick(&mut columns.audio_ms, &lasts);
         pick(&mut columns.documents, &lasts);
-        let [_, _, times @ ..] = times(columns);
-        times.into_iter().for_each(|column| pick(column, &lasts));
+        times(columns).into_iter().for_each(|column| pick(column, &lasts));
         pick(&mut columns.how, &lasts);
         pick(&mut columns.fate, &lasts);
         pick(&mut columns.broken, &lasts);
+        pick(&mut columns.ttfot, &lasts);
+        pick(&mut columns.sent_after, &lasts);
         pick(&mut columns.last, &lasts);
         if !columns.sessions.is_empty() {
             pick(&mut columns.sessions, &lasts);
@@ -339,20 +338,16 @@ impl Gathered {
     }
 }
 
-/// The columns of times; the first two are a request's, the others its last attempt's.
-fn times(columns: &mut Columns) -> [&mut Vec<i64>; 11] {
+/// The columns of times.
+fn times(columns: &mut Columns) -> [&mut Vec<i64>; 7] {
     [
         &mut columns.due,
         &mut columns.begun,
         &mut columns.end,
         &mut columns.ttft,
-        &mut columns.ttft_after_send,
         &mut columns.ttfb,
-        &mut columns.ttfot,
         &mut columns.e2e,
-        &mut columns.e2e_after_send,
         &mut columns.tpot,
-        &mut columns.ntpot,
     ]
 }
 

@@ -45,7 +45,7 @@ pub fn requests(levels: &[Level], attempts: &[Attempt]) -> Vec<RequestRow> {
         rows.extend((0..columns.len()).map(|i| RequestRow {
             level: level.id,
             request: own[columns.last[i] as usize].request,
-            attempts: columns.attempts[i],
+            attempts: columns.attempts(i),
             due_s: columns.due[i] as f64 / 1e9,
             ttft_s: latency(columns.ttft[i]),
             e2e_s: latency(columns.e2e[i]),

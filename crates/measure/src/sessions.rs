@@ -69,7 +69,7 @@ impl TokenSums {
         self.output += said(columns.output[row], columns.asked_output[row]);
         let resent =
             (resent != UNKNOWN).then(|| prompt * (f64::from(resent) / f64::from(asked.max(1))).min(1.0));
-        let cached = Some(columns.cached[row]).filter(|cached| *cached != UNKNOWN).map(f64::from);
+        let cached = Some(columns.cached(row)).filter(|cached| *cached != UNKNOWN).map(f64::from);
         self.resent += resent.unwrap_or(0.0);
         self.cached += cached.unwrap_or(0.0);
         if let (Some(resent), Some(cached)) = (resent, cached) {

@@ -125,7 +125,7 @@ fn records(level: &Level, columns: &Columns) -> Records {
     let odd = &columns.odd;
     let apart = |one_clock: bool| if one_clock { CLOCKS_APART_NS } else { CLOCKS_APART_NS.max(mixed) };
     let back: Vec<i64> = odd.back.iter().filter(|(ns, one)| *ns > apart(*one)).map(|(ns, _)| *ns).collect();
-    let tries: u64 = columns.attempts.iter().map(|n| u64::from(*n)).sum();
+    let tries: u64 = (0..columns.len()).map(|row| u64::from(columns.attempts(row))).sum();
     Records {
         // A level of none that has rows is one whose writer does not say.
         arrivals: (level.arrivals > 0).then_some(level.arrivals),
@@ -170,7 +170,7 @@ fn counts(columns: &Columns, from: usize, to: usize) -> Counts {
     let first_due = columns.due.get(from).copied();
     counts.by_outcome = tallied(columns.how[from..to].iter());
     for row in from..to {
-        counts.attempts += u64::from(columns.attempts[row]);
+        counts.attempts += u64::from(columns.attempts(row));
         if let Some(broken) = columns.broken(row).filter(|_| columns.fate[row] == Fate::Broken) {
             *counts.broken.entry(broken).or_default() += 1;
         }
@@ -244,29 +244,31 @@ fn latencies(columns: &Columns, (from, to): (usize, usize), length_s: f64) -> (L
     };
     let (leading, _) = columns.leading();
     let streams = leading == "ttft";
-    fn only(streams: bool, values: &[i64]) -> &[i64] {
-        if streams { values } else { &[] }
-    }
     let exists = |values: &[i64]| values.iter().any(|ns| *ns != ABSENT && *ns != INFINITE);
     let tpots = exists(&columns.tpot[from..to]);
-    let ntpots = exists(&columns.ntpot[from..to]);
+    // What is no column is worked out, summed up, and gone.
+    let each = |of: fn(&Columns, usize) -> i64| (from..to).map(|row| of(columns, row)).collect::<Vec<i64>>();
     let gaps = columns.gaps(from, to);
 
     let sessions = columns.session_e2e.get(from..to).unwrap_or_default();
     let sessions: Vec<i64> = sessions.iter().copied().filter(|ns| *ns != ABSENT).collect();
 
-    let ttft = set("ttft", only(streams, &columns.ttft[from..to]), true);
+    let ttft = streams.then(|| set("ttft", &columns.ttft[from..to], true)).flatten();
     let event_gap = if exists(gaps) { set("event_gap", gaps, true) } else { None };
     let itl = itl(columns, (from, to), length_s, event_gap.as_ref());
     let latency = Latencies {
-        ttft_after_send: set("ttft_after_send", only(streams, &columns.ttft_after_send[from..to]), false),
+        ttft_after_send: streams
+            .then(|| set("ttft_after_send", &each(Columns::ttft_after_send), false))
+            .flatten(),
         ttfb: set("ttfb", &columns.ttfb[from..to], false).unwrap_or_else(|| nothing("ttfb")),
-        ttfot: set("ttfot", only(streams, &columns.ttfot[from..to]), false),
+        ttfot: streams.then(|| set("ttfot", &each(Columns::ttfot), false)).flatten(),
         e2e: set("e2e", &columns.e2e[from..to], true).unwrap_or_else(|| nothing("e2e")),
-        e2e_after_send: set("e2e_after_send", &columns.e2e_after_send[from..to], false)
+        e2e_after_send: set("e2e_after_send", &each(Columns::e2e_after_send), false)
             .unwrap_or_else(|| nothing("e2e_after_send")),
         tpot: if tpots { set("tpot", &columns.tpot[from..to], false) } else { None },
-        ntpot: if ntpots { set("ntpot", &columns.ntpot[from..to], false) } else { None },
+        ntpot: Some(each(Columns::ntpot))
+            .filter(|values| exists(values))
+            .and_then(|values| set("ntpot", &values, false)),
         session_e2e: set("session_e2e", &sessions, false),
         ttft,
         event_gap,
@@ -464,8 +466,8 @@ fn tail(latency: &Latencies) -> Tail {
 fn lengths(columns: &Columns, unit: SizeUnit, from: usize, to: usize) -> Lengths {
     let window = from..to;
     let (mut cached, mut known) = (0u64, 0u64);
-    for i in window.clone().filter(|i| columns.cached[*i] != UNKNOWN && columns.prompt[*i] != UNKNOWN) {
-        cached += u64::from(columns.cached[i]);
+    for i in window.clone().filter(|i| columns.cached(*i) != UNKNOWN && columns.prompt[*i] != UNKNOWN) {
+        cached += u64::from(columns.cached(i));
         known += u64::from(columns.prompt[i]);
     }
     let finished: Vec<bool> = columns.fate[window.clone()].iter().map(|fate| fate.ended_well()).collect();

@@ -13,6 +13,7 @@ mod all {
     mod pages;
     pub mod parity;
     mod refusals;
+    mod replay;
     mod scripted;
     mod truth;
 }

@@ -159,14 +159,14 @@ fn row(file: &BudgetFile, budget: &Budget, (own, columns): (&[&Attempt], &Column
     let mut over = OverCount::default();
     match source(file, budget) {
         RowSource::Values { metric, limit_s } => {
-            let (column, limit_ns) = (metric.column(columns), limit_s * 1e9);
-            for ns in rows.map(|row| column[row]).filter(|ns| *ns != ABSENT) {
+            let limit_ns = limit_s * 1e9;
+            for ns in rows.map(|row| metric.of_row(columns, row)).filter(|ns| *ns != ABSENT) {
                 over = over.with(one(ns as f64 > limit_ns));
             }
         }
         RowSource::Shares(metric) => {
             for row in rows.filter(|row| columns.fate[*row] != Fate::Cancelled) {
-                let (failed, again) = (columns.fate[row] != Fate::Finished, columns.attempts[row] > 1);
+                let (failed, again) = (columns.fate[row] != Fate::Finished, columns.attempts(row) > 1);
                 over = over.with(one(match metric {
                     BudgetMetric::RetryRate => again,
                     BudgetMetric::ErrorAndRetryRate => failed || again,

@@ -39,6 +39,52 @@ struct One {
     values: Vec<(f64, String)>,
 }
 
+/// Most targets of one list: each is a page that is scraped, and a list comes from somebody else.
+pub const TARGETS_MOST: usize = 10_000;
+/// Longest URL of one: a group's path is written out for each of its targets.
+const URL_MOST: usize = 4096;
+
+/// A group of a list of targets.
+#[derive(Deserialize)]
+struct Group {
+    targets: Vec<String>,
+    #[serde(default)]
+    labels: GroupLabels,
+}
+
+#[derive(Deserialize, Default)]
+struct GroupLabels {
+    #[serde(rename = "__scheme__")]
+    scheme: Option<String>,
+    #[serde(rename = "__metrics_path__")]
+    path: Option<String>,
+}
+
+/// The pages of a list of targets as `file_sd` and `http_sd` have it, `TARGET=URL`.
+///
+/// # Errors
+/// It is no such list, or too long a one.
+pub fn targets(list: &[u8]) -> Result<Vec<String>, String> {
+    let groups: Vec<Group> = serde_json::from_slice(list)
+        .map_err(|e| format!("{e}; it is to be [{{\"targets\": [\"host:8000\"]}}]"))?;
+    let count: usize = groups.iter().map(|group| group.targets.len()).sum();
+    if count > TARGETS_MOST {
+        return Err(format!("names {count} targets, and a list may have {TARGETS_MOST}: split it"));
+    }
+    let mut pages = Vec::new();
+    for Group { targets, labels } in groups {
+        let scheme = labels.scheme.as_deref().unwrap_or("http");
+        let path = labels.path.as_deref().unwrap_or("/metrics");
+        for target in targets {
+            if scheme.len() + target.len() + path.len() > URL_MOST {
+                return Err(format!("the URL of a target is longer than {URL_MOST} letters"));
+            }
+            pages.push(format!("{target}={scheme}://{target}{path}"));
+        }
+    }
+    Ok(pages)
+}
+
 /// Reads the answer to a query of a range.
 ///
 /// # Errors
@@ -100,5 +146,23 @@ mod tests {
             let why = range(body.as_bytes()).expect_err(body);
             assert!(why.contains(word), "{body}: {why}");
         }
+    }
+
+    /// A list comes from another server, and each of its targets is a page that is kept and scraped.
+    #[test]
+    fn a_list_of_targets_is_bounded() {
+        let list = |targets: usize, path: usize| {
+            let targets: Vec<String> = (0..targets).map(|n| format!("\"h:{n}\"")).collect();
+            let path = "p".repeat(path);
+            format!(
+                "[{{\"targets\": [{}], \"labels\": {{\"__metrics_path__\": \"/{path}\"}}}}]",
+                targets.join(",")
+            )
+        };
+        let read = |targets, path| super::targets(list(targets, path).as_bytes());
+        assert_eq!(read(1, 3).as_deref(), Ok(&["h:0=http://h:0/ppp".to_owned()][..]));
+        assert_eq!(read(TARGETS_MOST, 1).map(|pages| pages.len()), Ok(TARGETS_MOST));
+        assert!(read(TARGETS_MOST + 1, 1).expect_err("too many").contains("10001 targets"));
+        assert!(read(2, URL_MOST).expect_err("too long").contains("4096 letters"));
     }
 }

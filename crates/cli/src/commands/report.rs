@@ -23,18 +23,27 @@ pub fn run(args: &ReportArgs) -> Result<Exit, Stop> {
         out::line(&save(&args.run, args.out.as_deref(), page)?.display().to_string());
         return Ok(Exit::Done);
     }
-    let mut rows = rows::whole(&args.run)?;
-    price::put(&mut rows.findings, &args.price, &rows.manifest.target)?;
-    let told = url::told_of(&args.run, &rows);
+    let (manifest, mut findings, told) = judged(&args.run)?;
+    price::put(&mut findings, &args.price, &manifest.target)?;
     let plan = args.plan.as_deref().map(|path| file::plan(path, file::value(path)?)).transpose()?;
     let beside = Beside {
         diagnosed: told.as_ref().map(|told| (&told.diagnosis, told.tried.as_slice())),
         planned: plan.as_ref().map(|plan| &plan.finding),
     };
-    let page = render(&rows.manifest, &rows.findings, beside);
+    let page = render(&manifest, &findings, beside);
     let path = save(&args.run, args.out.as_deref(), page)?;
     out::line(&path.display().to_string());
     Ok(Exit::Done)
+}
+
+/// A run, judged, with what an active diagnosis tells: only of one that is such are its requests held.
+fn judged(dir: &Path) -> Result<(Manifest, Findings, Option<url::DiagnosisFile>), Stop> {
+    if !url::is_diagnosis(dir) {
+        return rows::load(dir).map(|(manifest, findings)| (manifest, findings, None));
+    }
+    let rows = rows::whole(dir)?;
+    let told = url::told_of(dir, &rows);
+    Ok((rows.manifest, rows.findings, told))
 }
 
 /// Writes the page of a run: to `to`, or as `report.html` into its folder.

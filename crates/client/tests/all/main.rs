@@ -9,6 +9,7 @@ mod http2;
 mod keeping;
 mod pages;
 mod probing;
+mod replay;
 mod rig;
 mod secrets;
 mod server;

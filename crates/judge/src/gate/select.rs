@@ -317,16 +317,9 @@ pub(super) fn values(chosen: &Chosen<'_>, metric: BudgetMetric, picks: Picks) ->
     }
     let mut values = Vec::new();
     for (rows, _) in &chosen.levels {
-        let column = metric.column(&rows.columns);
         let (from, to) = rows.window;
-        // A level without sessions has none of theirs.
-        let Some(own) = column.get(from..to) else { continue };
-        if picks.all() {
-            values.extend(own.iter().copied().filter(|ns| *ns != ABSENT));
-        } else {
-            let taken = (from..to).filter(|row| picks.takes(rows, *row)).map(|row| column[row]);
-            values.extend(taken.filter(|ns| *ns != ABSENT));
-        }
+        let taken = (from..to).filter(|row| picks.all() || picks.takes(rows, *row));
+        values.extend(taken.map(|row| metric.of_row(&rows.columns, row)).filter(|ns| *ns != ABSENT));
     }
     // Of answers that come whole only the failures would be left, and a metric nobody has is missing, not infinite.
     if values.iter().all(|ns| *ns == INFINITE)
@@ -369,7 +362,7 @@ pub(super) fn flags(chosen: &Chosen<'_>, metric: BudgetMetric, picks: Picks) -> 
         .filter(|(rows, row)| rows.columns.fate[*row] != Fate::Cancelled)
         .map(|(rows, row)| {
             let failed = rows.columns.fate[row] != Fate::Finished;
-            let again = rows.columns.attempts[row] > 1;
+            let again = rows.columns.attempts(row) > 1;
             match metric {
                 BudgetMetric::RetryRate => again,
                 BudgetMetric::ErrorAndRetryRate => failed || again,
@@ -418,7 +411,7 @@ pub(super) fn stages_beyond(chosen: &Chosen<'_>, metric: BudgetMetric, limit_ns:
     let mut sums: std::collections::BTreeMap<&str, i64> = std::collections::BTreeMap::new();
     let mut n = 0u64;
     for (rows, row) in each(chosen, Picks::default()) {
-        let ns = metric.column(&rows.columns).get(row).copied().unwrap_or(ABSENT);
+        let ns = metric.of_row(&rows.columns, row);
         let mut stages = rows.columns.stages(row).peekable();
         if ns <= limit_ns || ns == INFINITE || stages.peek().is_none() {
             continue;

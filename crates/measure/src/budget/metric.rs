@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::quantity::Unit;
-use crate::columns::Columns;
+use crate::columns::{ABSENT, Columns};
 use crate::findings::Metric;
 
 /// A quantity that a budget holds.
@@ -203,19 +203,18 @@ impl BudgetMetric {
         }
     }
 
-    /// The column that holds this latency of each request; `ttft` for what is no latency of a request. That of sessions is empty where there
-    /// are none.
-    pub fn column(self, columns: &Columns) -> &[i64] {
+    /// This latency of a request; `ttft` for what is no latency of a request. That of sessions is absent where there are none.
+    pub fn of_row(self, columns: &Columns, row: usize) -> i64 {
         match self {
-            BudgetMetric::TtftAfterSend => &columns.ttft_after_send,
-            BudgetMetric::Ttfb => &columns.ttfb,
-            BudgetMetric::Ttfot => &columns.ttfot,
-            BudgetMetric::E2e => &columns.e2e,
-            BudgetMetric::E2eAfterSend => &columns.e2e_after_send,
-            BudgetMetric::Tpot => &columns.tpot,
-            BudgetMetric::Ntpot => &columns.ntpot,
-            BudgetMetric::SessionE2e => &columns.session_e2e,
-            _ => &columns.ttft,
+            BudgetMetric::TtftAfterSend => columns.ttft_after_send(row),
+            BudgetMetric::Ttfb => columns.ttfb[row],
+            BudgetMetric::Ttfot => columns.ttfot(row),
+            BudgetMetric::E2e => columns.e2e[row],
+            BudgetMetric::E2eAfterSend => columns.e2e_after_send(row),
+            BudgetMetric::Tpot => columns.tpot[row],
+            BudgetMetric::Ntpot => columns.ntpot(row),
+            BudgetMetric::SessionE2e => columns.session_e2e.get(row).copied().unwrap_or(ABSENT),
+            _ => columns.ttft[row],
         }
     }
 }

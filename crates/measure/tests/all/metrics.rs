@@ -55,6 +55,44 @@ fn every_latency_by_its_definition() {
     assert_eq!(summary.concurrency.max, 12);
 }
 
+/// What is no column of its own is worked out from others, which stay empty as long as nothing differs: here it does from the middle on.
+#[test]
+fn latencies_are_those_of_each_last_attempt() {
+    let after = |a: &Attempt, ms: i64| Some(plimsoll_model::At(a.due.0 + ms * MS));
+    let last: Vec<Attempt> = (0..1_000u64)
+        .map(|i| {
+            let mut a = answer(i, 10 * i as i64, 30 + i as i64 % 7, 110, 5);
+            if i >= 500 {
+                a.first_visible = after(&a, 40 + i as i64 % 11);
+                a.sent = after(&a, i as i64 % 4);
+            }
+            a.attempt = u16::from(i % 50 == 7);
+            a
+        })
+        .collect();
+    let first = last
+        .iter()
+        .filter(|a| a.attempt == 1)
+        .map(|a| Attempt { attempt: 0, ..failure(a.request, a.due.0 / MS, How::Shed, 1) });
+    let mut records: Vec<Attempt> = last.iter().cloned().chain(first).collect();
+    records.sort_by_key(|a| (a.end, a.request));
+    let latency = summarise(&level(100.0, 10), &records, &[], None).latency;
+    let mean = |of: &dyn Fn(&Attempt) -> i64| last.iter().map(of).sum::<i64>() as f64 / 1e9 / 1_000.0;
+    let since = |from: Option<plimsoll_model::At>, to: Option<plimsoll_model::At>| {
+        (to.expect("an instant") - from.expect("an instant")).0
+    };
+    for (set, of) in [
+        (latency.ttft_after_send.as_ref(), mean(&|a| since(a.sent, a.first_token))),
+        (latency.ttfot.as_ref(), mean(&|a| since(Some(a.due), a.first_visible))),
+        (Some(&latency.e2e_after_send), mean(&|a| since(a.sent, a.end))),
+        (latency.ntpot.as_ref(), mean(&|a| since(Some(a.due), a.end) / 5)),
+    ] {
+        let set = set.expect("the metric exists");
+        let found = set.mean_finite_s.expect("there are some");
+        assert!(set.n == 1_000 && (found - of).abs() < 1e-9, "{}: {found} {of}", set.metric);
+    }
+}
+
 #[test]
 fn failures_keep_their_place_in_the_tail() {
     // Every 50th is refused after a millisecond: fast, and last of all.

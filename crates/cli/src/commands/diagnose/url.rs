@@ -346,6 +346,11 @@ pub fn of_run(dir: &Path, rows: &WholeRun, args: &DiagnoseArgs) -> Result<Option
     Ok(Some(exit(&told.diagnosis)))
 }
 
+/// Is this the folder of an active diagnosis?
+pub fn is_diagnosis(dir: &Path) -> bool {
+    plimsoll_store::read_manifest(dir).is_ok_and(|manifest| manifest.kind == KIND)
+}
+
 /// What the folder of an active diagnosis tells; `None` where the run is of another kind.
 pub fn told_of(dir: &Path, rows: &WholeRun) -> Option<DiagnosisFile> {
     judged(dir, rows, None, Vec::new())

@@ -139,7 +139,7 @@ fn held(run: &str) -> (Named, Rows) {
 }
 
 fn streamed(run: &str) -> (Named, Rows) {
-    let read = read(run).unwrap_or_else(|stop| panic!("{}", stop.line));
+    let read = read(run, Columns::Budget).unwrap_or_else(|stop| panic!("{}", stop.line));
     assert!(matches!(read.1, Rows::Streamed(..)), "held");
     read
 }
@@ -182,6 +182,6 @@ fn a_run_that_was_cut_off_is_held() {
     manifest.levels[0].ended_by = EndedBy::Cut;
     manifest.levels[0].load = Load::Closed { concurrency: 2 };
     plimsoll_store::replace_manifest(Path::new(&run), &manifest).expect("written");
-    let (_, rows) = read(&run).unwrap_or_else(|stop| panic!("{}", stop.line));
+    let (_, rows) = read(&run, Columns::Budget).unwrap_or_else(|stop| panic!("{}", stop.line));
     assert!(matches!(rows, Rows::Held(..)));
 }

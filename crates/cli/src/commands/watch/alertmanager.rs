@@ -10,9 +10,9 @@ use plimsoll_client::clock::realtime_ns;
 use plimsoll_client::{Poster, TargetError};
 use plimsoll_model::{At, Span};
 use plimsoll_workload::TargetSpec;
-use serde::Deserialize;
 use serde_json::Value;
 
+use super::file::AlertmanagerSpec;
 use super::outbox::{self, AllAlerts, Outbox};
 use super::told::ToldAlert;
 
@@ -25,32 +25,6 @@ const RESOLVED_FOR_MS: i64 = 5 * 60_000;
 const RESOLVED_AT_MOST_MS: i64 = 60 * 60_000;
 /// Longest wait for an answer.
 const PATIENCE: Span = Span::from_secs(5);
-
-/// Where Alertmanagers are, and how they are asked.
-#[derive(Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct AlertmanagerSpec {
-    /// Every instance.
-    pub urls: Vec<String>,
-    /// Between two posts of the same alerts.
-    #[serde(default)]
-    pub resend: Option<String>,
-    /// Environment variable with a bearer token.
-    #[serde(default)]
-    pub key_env: Option<String>,
-    /// File with one.
-    #[serde(default)]
-    pub key_file: Option<String>,
-    /// Further headers; a value may hold `$NAME` of the environment.
-    #[serde(default)]
-    pub headers: BTreeMap<String, String>,
-    /// PEM file of further trusted roots.
-    #[serde(default)]
-    pub ca_file: Option<String>,
-    /// No check of certificates.
-    #[serde(default)]
-    pub insecure: bool,
-}
 
 impl AlertmanagerSpec {
     /// A sender for each instance.

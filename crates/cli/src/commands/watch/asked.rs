@@ -1,12 +1,10 @@
 //! What a watch is asked, from flags and a watch file.
 
-use std::collections::HashSet;
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use plimsoll_client::Clock;
 use plimsoll_client::target::without_user;
-use plimsoll_client::{Clock, targets};
 use plimsoll_judge::budget::{BUDGET_VERSION, BudgetFile};
 use plimsoll_judge::cost::PriceSpec;
 use plimsoll_model::{Span, Time};
@@ -14,21 +12,18 @@ use plimsoll_watch::{AlertSpec, WatchSpec};
 use plimsoll_workload::TargetSpec;
 use plimsoll_workload::parse_span;
 use plimsoll_workload::scrape::ScrapeSpec;
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
 
+use super::file::{self, KeptSpec, Named, PageList, PushSpec, SinkSpec, TracesSpec, WatchFile, listen};
 use super::history::HistoryWriter;
-use super::lists::{self, PageList};
-use super::notify::{Senders, SinkSpec};
-use super::pushed::{PushKind, PushSpec};
-use super::record::{KeptSpec, Recorded, Recorder};
-use super::traces::{AskedTraces, TracesSpec};
+use super::lists;
+use super::notify::Senders;
+use super::record::{Recorded, Recorder};
+use super::traces::AskedTraces;
 use crate::budget_file;
 use crate::exit::Stop;
 use crate::flags::{PriceArgs, WatchArgs};
 use crate::out;
-use crate::{price, yaml};
+use crate::price;
 
 const EVERY: Span = Span::from_secs(5);
 const WINDOW: Span = Span::from_secs(300);
@@ -85,92 +80,6 @@ pub struct AskedWatch {
     pub listen: Option<SocketAddr>,
     /// When it ends.
     pub time: Option<Span>,
-}
-
-/// A watch file. What a flag says goes before what it says.
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields, default)]
-struct WatchFile {
-    #[serde(deserialize_with = "sources")]
-    sources: Vec<SourceLine>,
-    budget: Option<PathBuf>,
-    every: Option<String>,
-    window: Option<String>,
-    listen: Option<String>,
-    alerts: AlertSpec,
-    sinks: SinkSpec,
-    journal: Option<PathBuf>,
-    record: Option<KeptSpec>,
-    history: Option<KeptSpec>,
-    price: Option<String>,
-    gpus: Option<u32>,
-    traces: Option<TracesSpec>,
-}
-
-/// One page, or several; a URL alone is a page.
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-struct SourceLine {
-    #[serde(default)]
-    name: Option<String>,
-    #[serde(default)]
-    url: Option<String>,
-    #[serde(default)]
-    urls: Vec<String>,
-    /// Prometheus' list of targets: `[{"targets": ["host:port"], "labels": {…}}]`.
-    #[serde(default)]
-    file_sd: Option<PathBuf>,
-    /// The same at a URL.
-    #[serde(default)]
-    http_sd: Option<String>,
-    /// A page at each address of a name.
-    #[serde(default)]
-    dns: Option<String>,
-    /// A Prometheus that scrapes the pages.
-    #[serde(default)]
-    prometheus: Option<String>,
-    /// Which of its targets, by their labels: `{job="vllm"}`.
-    #[serde(default, rename = "match")]
-    matches: Option<String>,
-    /// Where a Prometheus writes to.
-    #[serde(default)]
-    remote_write: Option<String>,
-    /// Where OpenTelemetry's exporters send metrics to.
-    #[serde(default)]
-    otlp: Option<String>,
-    /// Environment variable with the token that whoever pushes has to know.
-    #[serde(default)]
-    key_env: Option<String>,
-    /// File with it.
-    #[serde(default)]
-    key_file: Option<PathBuf>,
-}
-
-/// Reads sources, of which those that are URLs alone are pages.
-fn sources<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<SourceLine>, D::Error> {
-    struct Line(SourceLine);
-    struct Reads;
-    impl<'de> Visitor<'de> for Reads {
-        type Value = Line;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a URL (http://host:8000/metrics) or a mapping ({url, name})")
-        }
-
-        fn visit_str<E: serde::de::Error>(self, url: &str) -> Result<Line, E> {
-            Ok(Line(SourceLine { url: Some(url.to_owned()), ..SourceLine::default() }))
-        }
-
-        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Line, A::Error> {
-            SourceLine::deserialize(MapAccessDeserializer::new(map)).map(Line)
-        }
-    }
-    impl<'de> Deserialize<'de> for Line {
-        fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Line, D::Error> {
-            from.deserialize_any(Reads)
-        }
-    }
-    Ok(Vec::<Line>::deserialize(from)?.into_iter().map(|line| line.0).collect())
 }
 
 /// Reads flags and files.
@@ -380,7 +289,7 @@ fn replayed(sources: &[String]) -> Result<WatchFile, Stop> {
     match sources {
         [] => Ok(WatchFile::default()),
         [one] if is_file(one) => {
-            let file = file(Path::new(one))?;
+            let file = watch_file(Path::new(one))?;
             Ok(WatchFile {
                 sources: Vec::new(),
                 sinks: SinkSpec::default(),
@@ -401,17 +310,6 @@ fn is_file(text: &str) -> bool {
     !text.contains("//") && [".yaml", ".yml", ".json"].iter().any(|end| text.ends_with(end))
 }
 
-/// Where samples come from.
-#[derive(Default)]
-struct Named {
-    /// Pages that are always the same.
-    pages: Vec<String>,
-    /// Lists of others.
-    lists: Vec<PageList>,
-    /// Addresses that others push to.
-    pushed: Vec<PushSpec>,
-}
-
 /// The watch file, or an empty one, and the pages that it or the words name.
 fn named(sources: &[String]) -> Result<(WatchFile, Named), Stop> {
     let (file, Named { pages, lists, pushed }) = match sources {
@@ -420,11 +318,8 @@ fn named(sources: &[String]) -> Result<(WatchFile, Named), Stop> {
             return Err(Stop::usage(what));
         }
         [one] if is_file(one) => {
-            let file = file(Path::new(one))?;
-            let mut found = Named::default();
-            for line in &file.sources {
-                listed(line, Path::new(one), &mut found)?;
-            }
+            let file = watch_file(Path::new(one))?;
+            let found = file.named(Path::new(one)).map_err(Stop::usage)?;
             (file, found)
         }
         several => {
@@ -468,58 +363,10 @@ pub fn span(flag: &str, text: Option<&String>) -> Result<Option<Span>, Stop> {
     }
 }
 
-fn file(path: &Path) -> Result<WatchFile, Stop> {
-    let name = path.display().to_string();
+fn watch_file(path: &Path) -> Result<WatchFile, Stop> {
+    let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|e| out::unread(&name, &e))?;
-    serde_saphyr::from_str(&text).map_err(|e| {
-        Stop::usage(format!(
-            "{name}{}; keys: sources, budget, every, window, listen, alerts: {{false_alarms, queue_per_replica, burn}}, sinks: {{labels, alertmanager, webhook}}, journal, record: {{dir, keep_bytes, keep_days}}, history: {{dir, keep_bytes, keep_days}}, price, gpus, traces: {{listen, key_env, key_file, to, keep, wait, memory_mb}}",
-            yaml::wrong(&e)
-        ))
-    })
-}
-
-/// Adds the pages of one line of the file.
-fn listed(line: &SourceLine, file: &Path, found: &mut Named) -> Result<(), Stop> {
-    let Named { pages, lists, pushed } = found;
-    let of_file = |why: String| Stop::usage(format!("{}: sources: {why}", file.display()));
-    for url in line.url.iter().chain(&line.urls) {
-        let named = line.name.as_ref().filter(|_| line.urls.is_empty());
-        pages.push(page(&named.map_or_else(|| url.clone(), |name| format!("{name}={url}")))?);
-    }
-    match (&line.prometheus, &line.matches) {
-        (Some(server), Some(selector)) => pages.push(page(&targets::url(server, selector))?),
-        (None, None) => {}
-        _ => {
-            let what = "prometheus and match go together: {prometheus: \"http://prometheus:9090\", match: '{job=\"vllm\"}'}";
-            return Err(of_file(what.to_owned()));
-        }
-    }
-    lists.extend(line.file_sd.iter().map(|list| lists::beside(file, list)));
-    lists.extend(line.http_sd.clone().map(PageList::Url));
-    if let Some(url) = &line.dns {
-        lists.push(PageList::of_name(url).map_err(of_file)?);
-    }
-    let own: Vec<PushSpec> = push(line).map_err(of_file)?;
-    if own.is_empty() && (line.key_env.is_some() || line.key_file.is_some()) {
-        let what = "key_env and key_file say what whoever pushes has to know; a page's token is named with --key-env";
-        return Err(of_file(what.to_owned()));
-    }
-    pushed.extend(own);
-    Ok(())
-}
-
-/// The addresses of one line that others push to.
-fn push(line: &SourceLine) -> Result<Vec<PushSpec>, String> {
-    let kinds =
-        [("remote_write", PushKind::RemoteWrite, &line.remote_write), ("otlp", PushKind::Otlp, &line.otlp)];
-    let named = kinds.into_iter().filter_map(|(key, kind, text)| Some((key, kind, text.as_ref()?)));
-    let spec = |(key, kind, text): (&str, PushKind, &String)| {
-        let listen = listen(text)
-            .ok_or_else(|| format!("{key}: {text}: write PORT or ADDRESS:PORT, on which it listens"))?;
-        Ok(PushSpec { kind, listen, key_env: line.key_env.clone(), key_file: line.key_file.clone() })
-    };
-    named.map(spec).collect()
+    WatchFile::read(&text).map_err(|why| Stop::usage(format!("{name}: {why}")))
 }
 
 /// A page's URL; an endpoint's own stands for its page.
@@ -527,27 +374,7 @@ fn push(line: &SourceLine) -> Result<Vec<PushSpec>, String> {
 /// # Errors
 /// It is neither.
 pub fn page(text: &str) -> Result<String, Stop> {
-    let (name, url) = match text.split_once('=') {
-        Some((name, url)) if !name.contains("//") => (Some(name), url),
-        _ => (None, text),
-    };
-    let Some((scheme, rest)) =
-        url.split_once("://").filter(|(scheme, _)| matches!(*scheme, "http" | "https"))
-    else {
-        return Err(Stop::usage(format!(
-            "{text}: is neither a URL (http://host:8000/metrics) nor a watch file (.yaml)"
-        )));
-    };
-    // Braces and quotes are typed as they are.
-    if let Some((server, selector)) = url.split_once("/api/v1/query?query=") {
-        return Ok(targets::url(server, &targets::decoded(selector)));
-    }
-    let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
-    let url = match path.trim_end_matches('/') {
-        "" | "v1" => format!("{scheme}://{host}/metrics"),
-        _ => url.to_owned(),
-    };
-    Ok(name.map_or(url.clone(), |name| format!("{name}={url}")))
+    file::page(text).map_err(Stop::usage)
 }
 
 /// Where to listen.
@@ -556,14 +383,4 @@ pub fn page(text: &str) -> Result<String, Stop> {
 /// It is no address.
 pub fn address(text: &str) -> Result<SocketAddr, Stop> {
     listen(text).ok_or_else(|| Stop::usage(format!("--listen {text}: write PORT, ADDRESS:PORT or none")))
-}
-
-/// An address of this machine; a port alone is loopback's.
-pub fn listen(text: &str) -> Option<SocketAddr> {
-    let bare = text.trim().trim_start_matches(':');
-    let whole = match bare.bytes().all(|b| b.is_ascii_digit()) && !bare.is_empty() {
-        true => format!("127.0.0.1:{bare}"),
-        false => bare.replace("localhost:", "127.0.0.1:"),
-    };
-    whole.parse().ok()
 }

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::net::ToSocketAddrs;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -12,11 +11,12 @@ use plimsoll_client::pages;
 use plimsoll_client::scrape::Scraper;
 use plimsoll_model::Span;
 use plimsoll_report::watched as words;
+use plimsoll_wire::prometheus_api;
 use plimsoll_workload::TargetSpec;
 use plimsoll_workload::scrape::ScrapeSpec;
-use serde::Deserialize;
 
 use super::asked::AskedWatch;
+use super::file::PageList;
 use super::{LOOK, known};
 use crate::exit::Stop;
 use crate::out;
@@ -24,60 +24,7 @@ use crate::out;
 /// Between two readings of a list, unless pages are scraped more seldom.
 const EVERY: Span = Span::from_secs(10);
 
-/// One list.
-#[derive(Clone, PartialEq, Debug)]
-pub enum PageList {
-    /// `[{"targets": ["host:8000"]}]` in a file (`file_sd`).
-    File(PathBuf),
-    /// The same at a URL (`http_sd`).
-    Url(String),
-    /// A page at each address of a name (`dns`): host, port, path.
-    Name(String, u16, String),
-}
-
-/// Prometheus' form of a list.
-#[derive(Deserialize)]
-struct Group {
-    targets: Vec<String>,
-    #[serde(default)]
-    labels: Labels,
-}
-
-#[derive(Deserialize, Default)]
-struct Labels {
-    #[serde(rename = "__scheme__")]
-    scheme: Option<String>,
-    #[serde(rename = "__metrics_path__")]
-    path: Option<String>,
-}
-
 impl PageList {
-    /// Of a name and its page's path: `http://vllm.prod.svc:8000/metrics`.
-    ///
-    /// # Errors
-    /// It is no such URL.
-    pub fn of_name(url: &str) -> Result<PageList, String> {
-        let wrong = || {
-            format!(
-                "dns: {url}: write the page as one of its replicas has it: http://vllm.prod.svc:8000/metrics"
-            )
-        };
-        if url.starts_with("https://") {
-            return Err(format!(
-                "dns: {url}: a certificate is for a name and not for its addresses; use http_sd"
-            ));
-        }
-        let rest = url.strip_prefix("http://").ok_or_else(wrong)?;
-        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let (host, port) = authority.rsplit_once(':').unwrap_or((authority, "80"));
-        let port = port.parse().map_err(|_| wrong())?;
-        let path = if path.is_empty() { "metrics" } else { path };
-        match host.is_empty() || authority.contains('@') {
-            true => Err(wrong()),
-            false => Ok(PageList::Name(host.to_owned(), port, format!("/{path}"))),
-        }
-    }
-
     /// What it is, for people.
     fn name(&self) -> String {
         match self {
@@ -92,7 +39,7 @@ impl PageList {
     /// # Errors
     /// Why it can't be read.
     fn read(&self, target: &TargetSpec) -> Result<Vec<String>, String> {
-        let groups = match self {
+        let list = match self {
             PageList::Name(host, port, path) => {
                 let found = (host.as_str(), *port).to_socket_addrs().map_err(|e| e.to_string())?;
                 return Ok(found.map(|addr| format!("{addr}=http://{addr}{path}")).collect());
@@ -100,21 +47,8 @@ impl PageList {
             PageList::File(path) => std::fs::read(path).map_err(|e| out::why_unread(&e))?,
             PageList::Url(url) => pages::fetch(target, url)?,
         };
-        let groups: Vec<Group> = serde_json::from_slice(&groups)
-            .map_err(|e| format!("{e}; it is to be [{{\"targets\": [\"host:8000\"]}}]"))?;
-        let mut pages = Vec::new();
-        for Group { targets, labels } in groups {
-            let scheme = labels.scheme.as_deref().unwrap_or("http");
-            let path = labels.path.as_deref().unwrap_or("/metrics");
-            pages.extend(targets.iter().map(|target| format!("{target}={scheme}://{target}{path}")));
-        }
-        Ok(pages)
+        prometheus_api::targets(&list)
     }
-}
-
-/// A file's place beside the file that names it.
-pub fn beside(file: &Path, list: &Path) -> PageList {
-    PageList::File(file.parent().unwrap_or(Path::new(".")).join(list))
 }
 
 /// Keeps the scraper at the pages that the lists name until the watch is over, and ends it then. A list that can't be read leaves them as they were.
@@ -174,6 +108,9 @@ pub fn read(lists: &[PageList], target: &TargetSpec, fixed: &[String]) -> Result
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use super::super::file::beside;
     use super::*;
 
     #[test]

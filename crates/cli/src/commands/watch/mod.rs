@@ -2,6 +2,7 @@
 
 mod alertmanager;
 pub mod asked;
+pub mod file;
 pub mod history;
 mod journal;
 pub mod kept;

@@ -9,26 +9,14 @@ use plimsoll_client::Clock;
 use plimsoll_client::clock::realtime_ns;
 use plimsoll_model::{At, Span};
 use plimsoll_watch::{Alert, AlertKind, AlertState, BoardState, Minute};
-use serde::Deserialize;
 
-use super::alertmanager::{AlertmanagerSpec, Instance};
+use super::alertmanager::Instance;
+use super::file::{AlertmanagerSpec, SinkSpec, WebhookSpec};
 use super::journal::{Journal, JournalLine, JournalState};
 use super::outbox::{Outbox, SinkHealth};
 use super::told::{self, ToldAlert};
-use super::webhook::{Webhook, WebhookSpec};
+use super::webhook::Webhook;
 use crate::exit::Stop;
-
-/// Who is told of alerts.
-#[derive(Clone, Deserialize, Default)]
-#[serde(deny_unknown_fields, default)]
-pub struct SinkSpec {
-    /// Labels that every alert gets.
-    pub labels: BTreeMap<String, String>,
-    /// Alertmanagers.
-    pub alertmanager: Option<AlertmanagerSpec>,
-    /// A webhook.
-    pub webhook: Option<WebhookSpec>,
-}
 
 /// Senders that are ready, with their keys.
 #[derive(Default)]

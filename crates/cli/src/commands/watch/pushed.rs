@@ -2,7 +2,6 @@
 //!
 //! An address that nobody pushes to is a lost source like a page that does not answer, once whoever pushes as seldom as is usual would have pushed.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,21 +18,13 @@ use plimsoll_server::collector::{self, Bearer, Collecting, CollectorConfig, Push
 use plimsoll_watch::Watched;
 use plimsoll_wire::{otlp_metrics, remote_write};
 
+use super::file::{PushKind, PushSpec};
 use super::{LOOK, knows};
 use crate::exit::Stop;
 use crate::out;
 
 /// Nobody who pushes once a minute is late before this.
 const FIRST: Span = Span::from_secs(65);
-/// What is pushed.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum PushKind {
-    /// Prometheus' remote write 1.0.
-    RemoteWrite,
-    /// OTLP's metrics.
-    Otlp,
-}
-
 impl PushKind {
     fn name(self) -> &'static str {
         match self {
@@ -48,19 +39,6 @@ impl PushKind {
             PushKind::Otlp => otlp_metrics::HTTP_PATH,
         }
     }
-}
-
-/// One address.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PushSpec {
-    /// What is pushed to it.
-    pub kind: PushKind,
-    /// Where.
-    pub listen: SocketAddr,
-    /// Environment variable with the token that senders have to know.
-    pub key_env: Option<String>,
-    /// File with it.
-    pub key_file: Option<PathBuf>,
 }
 
 /// What whoever pushes has to know. `section`: of the watch file.

@@ -15,6 +15,7 @@ use plimsoll_watch::record::AlertWindow;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::file::KeptSpec;
 use crate::exit::Stop;
 use crate::numbered::{self, size};
 use crate::{measure, observed, out};
@@ -23,47 +24,6 @@ use crate::{measure, observed, out};
 pub const KIND: &str = "watch";
 /// Begins the names of its folders.
 const PREFIX: &str = "alert-";
-
-/// Where run folders are kept (windows of alerts, or a history), and for how long.
-#[derive(Clone, PartialEq, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct KeptSpec {
-    /// The folder in which run folders are made.
-    pub dir: PathBuf,
-    /// The oldest go once all of them are larger than this, bytes.
-    #[serde(default = "keep_bytes")]
-    pub keep_bytes: u64,
-    /// And those that are older than this, days.
-    #[serde(default = "keep_days")]
-    pub keep_days: f64,
-}
-
-fn keep_bytes() -> u64 {
-    1 << 30
-}
-
-fn keep_days() -> f64 {
-    30.0
-}
-
-impl KeptSpec {
-    /// As by default, in this folder.
-    pub fn new(dir: PathBuf) -> KeptSpec {
-        KeptSpec { dir, keep_bytes: keep_bytes(), keep_days: keep_days() }
-    }
-
-    /// # Errors
-    /// What can't be, in one line; `section`: of the watch file.
-    pub fn check(&self, section: &str) -> Result<(), String> {
-        match self {
-            _ if self.dir.as_os_str().is_empty() => Err(format!("{section}.dir: names no folder")),
-            _ if !(self.keep_days > 0.0 && self.keep_days.is_finite()) => {
-                Err(format!("{section}.keep_days: days, above 0"))
-            }
-            _ => Ok(()),
-        }
-    }
-}
 
 /// What a window says of itself, in its scenario.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -2,79 +2,30 @@
 //!
 //! Nobody who sends waits for the collector: what is held is bounded twice, before a trace is decided and behind that, and what went for want of room is counted.
 
-use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use plimsoll_client::{Clock, Poster};
 use plimsoll_model::Span;
-use plimsoll_policy::{SamplingSpec, TailCounts, TailSpan, TailSpec, TailStage};
+use plimsoll_policy::{TailCounts, TailSpan, TailSpec, TailStage};
 use plimsoll_profile::names::Facts;
 use plimsoll_server::collector::{self, Collecting, CollectorConfig, PushSink};
 use plimsoll_wire::prometheus::{Label, PrometheusPage};
 use plimsoll_wire::trace::export::HTTP_TRACES;
 use plimsoll_wire::trace::passing::{PassingSpan, SpanBytes};
 use plimsoll_workload::TargetSpec;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::LOOK;
-use super::asked::{listen, span};
+use super::asked::span;
+use super::file::{CollectorSpec, TracesSpec, listen};
 use super::pushed::bearer;
 use crate::exit::Stop;
 use crate::out;
 use crate::span_sender::{SpanCounts, SpanSender};
-
-/// Where spans come from, which traces are kept, and where those go.
-#[derive(Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TracesSpec {
-    /// PORT or ADDRESS:PORT that takes OTLP.
-    listen: String,
-    /// Environment variable with the token that senders have to know.
-    #[serde(default)]
-    key_env: Option<String>,
-    /// File with it.
-    #[serde(default)]
-    key_file: Option<PathBuf>,
-    /// Where those that are kept go.
-    to: CollectorSpec,
-    /// Which are kept.
-    #[serde(default)]
-    keep: SamplingSpec,
-    /// How long a trace is waited for after its root.
-    #[serde(default)]
-    wait: Option<String>,
-    /// What is held of traces that are not decided, MB.
-    #[serde(default)]
-    memory_mb: Option<usize>,
-}
-
-/// A collector.
-#[derive(Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct CollectorSpec {
-    /// `http://host:4318`; `/v1/traces` is added where it isn't there.
-    url: String,
-    /// Environment variable with a bearer token.
-    #[serde(default)]
-    key_env: Option<String>,
-    /// File with one.
-    #[serde(default)]
-    key_file: Option<String>,
-    /// Further headers; a value may hold `$NAME` of the environment.
-    #[serde(default)]
-    headers: BTreeMap<String, String>,
-    /// PEM file of further trusted roots.
-    #[serde(default)]
-    ca_file: Option<String>,
-    /// No check of certificates.
-    #[serde(default)]
-    insecure: bool,
-}
 
 /// The same, checked, with its keys.
 pub struct AskedTraces {

@@ -3,7 +3,6 @@
 //! A message that was sent and whose taking was not yet written down when this process died is sent again under the same `webhook-id`: a receiver that
 //! remembers ids sees each once. Bodies are JSON filled in as values and not as text, so that no alert's words can break them.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -11,9 +10,9 @@ use plimsoll_client::clock::realtime_ns;
 use plimsoll_client::{Poster, Secret, SigningKey, sign};
 use plimsoll_model::{At, Span};
 use plimsoll_workload::TargetSpec;
-use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::file::WebhookSpec;
 use super::journal::{Journal, JournalLine};
 use super::outbox::{self, Outbox};
 use super::told::ToldAlert;
@@ -42,42 +41,6 @@ const FIELDS: [&str; 17] = [
     "fingerprint",
     "labels",
 ];
-
-/// Where the webhook is, and what it is sent.
-#[derive(Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WebhookSpec {
-    /// Its URL.
-    #[serde(default)]
-    pub url: Option<String>,
-    /// Environment variable with its URL, where that is a secret.
-    #[serde(default)]
-    pub url_env: Option<String>,
-    /// The body: JSON whose texts may hold `{{name}}`. None = all names.
-    #[serde(default)]
-    pub body: Option<Value>,
-    /// Environment variable with the key that messages are signed with.
-    #[serde(default)]
-    pub sign_env: Option<String>,
-    /// File with it.
-    #[serde(default)]
-    pub sign_file: Option<String>,
-    /// Environment variable with a bearer token.
-    #[serde(default)]
-    pub key_env: Option<String>,
-    /// File with one.
-    #[serde(default)]
-    pub key_file: Option<String>,
-    /// Further headers; a value may hold `$NAME` of the environment.
-    #[serde(default)]
-    pub headers: BTreeMap<String, String>,
-    /// PEM file of further trusted roots.
-    #[serde(default)]
-    pub ca_file: Option<String>,
-    /// No check of certificates.
-    #[serde(default)]
-    pub insecure: bool,
-}
 
 impl WebhookSpec {
     /// The sender.

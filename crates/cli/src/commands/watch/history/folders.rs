@@ -9,7 +9,8 @@ use plimsoll_watch::history::rows::HistoryRows;
 use plimsoll_watch::history::{Grain, HistoryBlock, fold, read};
 
 use super::Head;
-use crate::commands::watch::record::{KIND, KeptSpec, Recorded, WindowNote};
+use crate::commands::watch::file::KeptSpec;
+use crate::commands::watch::record::{KIND, Recorded, WindowNote};
 use crate::numbered::{self, size};
 use crate::out;
 

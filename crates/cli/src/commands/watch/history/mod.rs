@@ -17,8 +17,9 @@ use plimsoll_watch::course::{self, Course};
 use plimsoll_watch::history::rows::HistoryRows;
 use plimsoll_watch::history::{Grain, HistoryBlock, cell};
 
+use super::file::KeptSpec;
 use super::journal;
-use super::record::{self, BlocksNote, KeptSpec, Recorded, WindowNote};
+use super::record::{self, BlocksNote, Recorded, WindowNote};
 use crate::exit::Stop;
 use crate::out;
 

@@ -1,0 +1,463 @@
+//! The watch file, as somebody wrote it: what it may say, and the pages, lists and addresses that its sources come to.
+//!
+//! What a section does lies beside it; its shape lies here, and knows nothing else of this program, so that a fuzzer can hold it to any bytes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use plimsoll_client::targets;
+use plimsoll_policy::SamplingSpec;
+use plimsoll_watch::AlertSpec;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+
+/// Everything that it may say.
+const KEYS: &str = "sources, budget, every, window, listen, alerts: {false_alarms, queue_per_replica, burn}, sinks: {labels, alertmanager, webhook}, journal, record: {dir, keep_bytes, keep_days}, history: {dir, keep_bytes, keep_days}, price, gpus, traces: {listen, key_env, key_file, to, keep, wait, memory_mb}";
+
+/// A watch file. What a flag says goes before what it says.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct WatchFile {
+    /// Where samples come from.
+    #[serde(deserialize_with = "sources")]
+    pub sources: Vec<SourceLine>,
+    /// The budget that is watched.
+    pub budget: Option<PathBuf>,
+    /// Between two looks.
+    pub every: Option<String>,
+    /// How far back is looked.
+    pub window: Option<String>,
+    /// Where it is served.
+    pub listen: Option<String>,
+    /// What is alerted on.
+    pub alerts: AlertSpec,
+    /// Who is told.
+    pub sinks: SinkSpec,
+    /// Where alerts are kept.
+    pub journal: Option<PathBuf>,
+    /// Where their windows are kept.
+    pub record: Option<KeptSpec>,
+    /// Where the past is kept.
+    pub history: Option<KeptSpec>,
+    /// What a replica or a GPU costs an hour.
+    pub price: Option<String>,
+    /// GPUs of a replica.
+    pub gpus: Option<u32>,
+    /// Traces that are passed on.
+    pub traces: Option<TracesSpec>,
+}
+
+/// One page, or several; a URL alone is a page.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub struct SourceLine {
+    /// What its page is called.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// A page.
+    #[serde(default)]
+    pub url: Option<String>,
+    /// Several.
+    #[serde(default)]
+    pub urls: Vec<String>,
+    /// Prometheus' list of targets: `[{"targets": ["host:port"], "labels": {…}}]`.
+    #[serde(default)]
+    pub file_sd: Option<PathBuf>,
+    /// The same at a URL.
+    #[serde(default)]
+    pub http_sd: Option<String>,
+    /// A page at each address of a name.
+    #[serde(default)]
+    pub dns: Option<String>,
+    /// A Prometheus that scrapes the pages.
+    #[serde(default)]
+    pub prometheus: Option<String>,
+    /// Which of its targets, by their labels: `{job="vllm"}`.
+    #[serde(default, rename = "match")]
+    pub matches: Option<String>,
+    /// Where a Prometheus writes to.
+    #[serde(default)]
+    pub remote_write: Option<String>,
+    /// Where OpenTelemetry's exporters send metrics to.
+    #[serde(default)]
+    pub otlp: Option<String>,
+    /// Environment variable with the token that whoever pushes has to know.
+    #[serde(default)]
+    pub key_env: Option<String>,
+    /// File with it.
+    #[serde(default)]
+    pub key_file: Option<PathBuf>,
+}
+
+/// Reads sources, of which those that are URLs alone are pages.
+fn sources<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<SourceLine>, D::Error> {
+    struct Line(SourceLine);
+    struct Reads;
+    impl<'de> Visitor<'de> for Reads {
+        type Value = Line;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a URL (http://host:8000/metrics) or a mapping ({url, name})")
+        }
+
+        fn visit_str<E: serde::de::Error>(self, url: &str) -> Result<Line, E> {
+            Ok(Line(SourceLine { url: Some(url.to_owned()), ..SourceLine::default() }))
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Line, A::Error> {
+            SourceLine::deserialize(MapAccessDeserializer::new(map)).map(Line)
+        }
+    }
+    impl<'de> Deserialize<'de> for Line {
+        fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Line, D::Error> {
+            from.deserialize_any(Reads)
+        }
+    }
+    Ok(Vec::<Line>::deserialize(from)?.into_iter().map(|line| line.0).collect())
+}
+
+/// What sources come to.
+#[derive(Default)]
+pub struct Named {
+    /// Pages that are always the same.
+    pub pages: Vec<String>,
+    /// Lists of others.
+    pub lists: Vec<PageList>,
+    /// Addresses that others push to.
+    pub pushed: Vec<PushSpec>,
+}
+
+impl WatchFile {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// Where it is none, and what may be in it.
+    pub fn read(text: &str) -> Result<WatchFile, String> {
+        serde_saphyr::from_str(text).map_err(|e| {
+            let said = e.to_string();
+            format!("{}; keys: {KEYS}", said.lines().next().unwrap_or("is no YAML"))
+        })
+    }
+
+    /// What its sources come to; files in it lie beside `path`, its own.
+    ///
+    /// # Errors
+    /// The first that can't be.
+    pub fn named(&self, path: &Path) -> Result<Named, String> {
+        let mut found = Named::default();
+        self.sources.iter().try_for_each(|line| listed(line, path, &mut found))?;
+        Ok(found)
+    }
+}
+
+/// Adds the pages of one line of the file.
+fn listed(line: &SourceLine, file: &Path, found: &mut Named) -> Result<(), String> {
+    let Named { pages, lists, pushed } = found;
+    let of_file = |why: String| format!("{}: sources: {why}", file.display());
+    for url in line.url.iter().chain(&line.urls) {
+        let named = line.name.as_ref().filter(|_| line.urls.is_empty());
+        pages.push(page(&named.map_or_else(|| url.clone(), |name| format!("{name}={url}")))?);
+    }
+    match (&line.prometheus, &line.matches) {
+        (Some(server), Some(selector)) => pages.push(page(&targets::url(server, selector))?),
+        (None, None) => {}
+        _ => {
+            let what = "prometheus and match go together: {prometheus: \"http://prometheus:9090\", match: '{job=\"vllm\"}'}";
+            return Err(of_file(what.to_owned()));
+        }
+    }
+    lists.extend(line.file_sd.iter().map(|list| beside(file, list)));
+    lists.extend(line.http_sd.clone().map(PageList::Url));
+    if let Some(url) = &line.dns {
+        lists.push(PageList::of_name(url).map_err(of_file)?);
+    }
+    let own: Vec<PushSpec> = push(line).map_err(of_file)?;
+    if own.is_empty() && (line.key_env.is_some() || line.key_file.is_some()) {
+        let what = "key_env and key_file say what whoever pushes has to know; a page's token is named with --key-env";
+        return Err(of_file(what.to_owned()));
+    }
+    pushed.extend(own);
+    Ok(())
+}
+
+/// The addresses of one line that others push to.
+fn push(line: &SourceLine) -> Result<Vec<PushSpec>, String> {
+    let kinds =
+        [("remote_write", PushKind::RemoteWrite, &line.remote_write), ("otlp", PushKind::Otlp, &line.otlp)];
+    let named = kinds.into_iter().filter_map(|(key, kind, text)| Some((key, kind, text.as_ref()?)));
+    let spec = |(key, kind, text): (&str, PushKind, &String)| {
+        let listen = listen(text)
+            .ok_or_else(|| format!("{key}: {text}: write PORT or ADDRESS:PORT, on which it listens"))?;
+        Ok(PushSpec { kind, listen, key_env: line.key_env.clone(), key_file: line.key_file.clone() })
+    };
+    named.map(spec).collect()
+}
+
+/// A page's URL; an endpoint's own stands for its page.
+///
+/// # Errors
+/// It is neither.
+pub fn page(text: &str) -> Result<String, String> {
+    let (name, url) = match text.split_once('=') {
+        Some((name, url)) if !name.contains("//") => (Some(name), url),
+        _ => (None, text),
+    };
+    let Some((scheme, rest)) =
+        url.split_once("://").filter(|(scheme, _)| matches!(*scheme, "http" | "https"))
+    else {
+        return Err(format!("{text}: is neither a URL (http://host:8000/metrics) nor a watch file (.yaml)"));
+    };
+    // Braces and quotes are typed as they are.
+    if let Some((server, selector)) = url.split_once("/api/v1/query?query=") {
+        return Ok(targets::url(server, &targets::decoded(selector)));
+    }
+    let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let url = match path.trim_end_matches('/') {
+        "" | "v1" => format!("{scheme}://{host}/metrics"),
+        _ => url.to_owned(),
+    };
+    Ok(name.map_or(url.clone(), |name| format!("{name}={url}")))
+}
+
+/// An address of this machine; a port alone is loopback's.
+pub fn listen(text: &str) -> Option<SocketAddr> {
+    let bare = text.trim().trim_start_matches(':');
+    let whole = match bare.bytes().all(|b| b.is_ascii_digit()) && !bare.is_empty() {
+        true => format!("127.0.0.1:{bare}"),
+        false => bare.replace("localhost:", "127.0.0.1:"),
+    };
+    whole.parse().ok()
+}
+
+/// Who is told of alerts.
+#[derive(Clone, Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct SinkSpec {
+    /// Labels that every alert gets.
+    pub labels: BTreeMap<String, String>,
+    /// Alertmanagers.
+    pub alertmanager: Option<AlertmanagerSpec>,
+    /// A webhook.
+    pub webhook: Option<WebhookSpec>,
+}
+
+/// Where Alertmanagers are, and how they are asked.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AlertmanagerSpec {
+    /// Every instance.
+    pub urls: Vec<String>,
+    /// Between two posts of the same alerts.
+    #[serde(default)]
+    pub resend: Option<String>,
+    /// Environment variable with a bearer token.
+    #[serde(default)]
+    pub key_env: Option<String>,
+    /// File with one.
+    #[serde(default)]
+    pub key_file: Option<String>,
+    /// Further headers; a value may hold `$NAME` of the environment.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// PEM file of further trusted roots.
+    #[serde(default)]
+    pub ca_file: Option<String>,
+    /// No check of certificates.
+    #[serde(default)]
+    pub insecure: bool,
+}
+
+/// Where the webhook is, and what it is sent.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WebhookSpec {
+    /// Its URL.
+    #[serde(default)]
+    pub url: Option<String>,
+    /// Environment variable with its URL, where that is a secret.
+    #[serde(default)]
+    pub url_env: Option<String>,
+    /// The body: JSON whose texts may hold `{{name}}`. None = all names.
+    #[serde(default)]
+    pub body: Option<Value>,
+    /// Environment variable with the key that messages are signed with.
+    #[serde(default)]
+    pub sign_env: Option<String>,
+    /// File with it.
+    #[serde(default)]
+    pub sign_file: Option<String>,
+    /// Environment variable with a bearer token.
+    #[serde(default)]
+    pub key_env: Option<String>,
+    /// File with one.
+    #[serde(default)]
+    pub key_file: Option<String>,
+    /// Further headers; a value may hold `$NAME` of the environment.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// PEM file of further trusted roots.
+    #[serde(default)]
+    pub ca_file: Option<String>,
+    /// No check of certificates.
+    #[serde(default)]
+    pub insecure: bool,
+}
+
+/// Where run folders are kept (windows of alerts, or a history), and for how long.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeptSpec {
+    /// The folder in which run folders are made.
+    pub dir: PathBuf,
+    /// The oldest go once all of them are larger than this, bytes.
+    #[serde(default = "keep_bytes")]
+    pub keep_bytes: u64,
+    /// And those that are older than this, days.
+    #[serde(default = "keep_days")]
+    pub keep_days: f64,
+}
+
+fn keep_bytes() -> u64 {
+    1 << 30
+}
+
+fn keep_days() -> f64 {
+    30.0
+}
+
+impl KeptSpec {
+    /// As by default, in this folder.
+    pub fn new(dir: PathBuf) -> KeptSpec {
+        KeptSpec { dir, keep_bytes: keep_bytes(), keep_days: keep_days() }
+    }
+
+    /// # Errors
+    /// What can't be, in one line; `section`: of the watch file.
+    pub fn check(&self, section: &str) -> Result<(), String> {
+        match self {
+            _ if self.dir.as_os_str().is_empty() => Err(format!("{section}.dir: names no folder")),
+            _ if !(self.keep_days > 0.0 && self.keep_days.is_finite()) => {
+                Err(format!("{section}.keep_days: days, above 0"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Where spans come from, which traces are kept, and where those go.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TracesSpec {
+    /// PORT or ADDRESS:PORT that takes OTLP.
+    pub listen: String,
+    /// Environment variable with the token that senders have to know.
+    #[serde(default)]
+    pub key_env: Option<String>,
+    /// File with it.
+    #[serde(default)]
+    pub key_file: Option<PathBuf>,
+    /// Where those that are kept go.
+    pub to: CollectorSpec,
+    /// Which are kept.
+    #[serde(default)]
+    pub keep: SamplingSpec,
+    /// How long a trace is waited for after its root.
+    #[serde(default)]
+    pub wait: Option<String>,
+    /// What is held of traces that are not decided, MB.
+    #[serde(default)]
+    pub memory_mb: Option<usize>,
+}
+
+/// A collector.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CollectorSpec {
+    /// `http://host:4318`; `/v1/traces` is added where it isn't there.
+    pub url: String,
+    /// Environment variable with a bearer token.
+    #[serde(default)]
+    pub key_env: Option<String>,
+    /// File with one.
+    #[serde(default)]
+    pub key_file: Option<String>,
+    /// Further headers; a value may hold `$NAME` of the environment.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// PEM file of further trusted roots.
+    #[serde(default)]
+    pub ca_file: Option<String>,
+    /// No check of certificates.
+    #[serde(default)]
+    pub insecure: bool,
+}
+
+/// One list.
+#[derive(Clone, PartialEq, Debug)]
+pub enum PageList {
+    /// `[{"targets": ["host:8000"]}]` in a file (`file_sd`).
+    File(PathBuf),
+    /// The same at a URL (`http_sd`).
+    Url(String),
+    /// A page at each address of a name (`dns`): host, port, path.
+    Name(String, u16, String),
+}
+
+impl PageList {
+    /// Of a name and its page's path: `http://vllm.prod.svc:8000/metrics`.
+    ///
+    /// # Errors
+    /// It is no such URL.
+    pub fn of_name(url: &str) -> Result<PageList, String> {
+        let wrong = || {
+            format!(
+                "dns: {url}: write the page as one of its replicas has it: http://vllm.prod.svc:8000/metrics"
+            )
+        };
+        if url.starts_with("https://") {
+            return Err(format!(
+                "dns: {url}: a certificate is for a name and not for its addresses; use http_sd"
+            ));
+        }
+        let rest = url.strip_prefix("http://").ok_or_else(wrong)?;
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (host, port) = authority.rsplit_once(':').unwrap_or((authority, "80"));
+        let port = port.parse().map_err(|_| wrong())?;
+        let path = if path.is_empty() { "metrics" } else { path };
+        match host.is_empty() || authority.contains('@') {
+            true => Err(wrong()),
+            false => Ok(PageList::Name(host.to_owned(), port, format!("/{path}"))),
+        }
+    }
+}
+
+/// A file's place beside the file that names it.
+pub fn beside(file: &Path, list: &Path) -> PageList {
+    PageList::File(file.parent().unwrap_or(Path::new(".")).join(list))
+}
+
+/// What is pushed.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum PushKind {
+    /// Prometheus' remote write 1.0.
+    RemoteWrite,
+    /// OTLP's metrics.
+    Otlp,
+}
+
+/// One address.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PushSpec {
+    /// What is pushed to it.
+    pub kind: PushKind,
+    /// Where.
+    pub listen: SocketAddr,
+    /// Environment variable with the token that senders have to know.
+    pub key_env: Option<String>,
+    /// File with it.
+    pub key_file: Option<PathBuf>,
+}

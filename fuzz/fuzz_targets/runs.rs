@@ -1,0 +1,6 @@
+#![no_main]
+
+#[path = "../../crates/judge/tests/fuzz/runs.rs"]
+mod body;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| body::check(bytes));
