@@ -93,8 +93,8 @@ fn versions(seconds: f64) -> Result<()> {
         spent[way].1 += events;
     }
     let each = |way: usize| spent[way].0 / spent[way].1;
-    for way in 1..ways.len() {
-        say(format!("{}: {:.2} times HTTP/1.1", ways[way].0, each(way) / each(0)));
+    for (way, (name, ..)) in ways.iter().enumerate().skip(1) {
+        say(format!("{name}: {:.2} times HTTP/1.1", each(way) / each(0)));
     }
     Ok(())
 }

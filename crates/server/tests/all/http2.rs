@@ -19,7 +19,7 @@ use super::infer::batcher;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[path = "../fuzz/frames.rs"]
-mod frames;
+mod cut;
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -234,9 +234,9 @@ fn frames_are_followed_however_they_are_cut() {
     bytes.extend(frame(CONTINUATION, END_HEADERS, 1, &[]));
     bytes.extend(frame(DATA, END_STREAM, 1, &[7; 40]));
     for end in 0..bytes.len() {
-        frames::check(&bytes[..end]);
+        cut::check(&bytes[..end]);
         let mut damaged = bytes.clone();
         damaged[end] ^= 0xff;
-        frames::check(&damaged);
+        cut::check(&damaged);
     }
 }
