@@ -3,7 +3,7 @@
 //! Each request is over a ceiling or it is not, by the columns that a gate reads; nothing lies inside a bucket. What failed, and what was shed, is
 //! over every ceiling, so that turning requests away betters no figure; sheds are counted apart besides.
 
-use plimsoll_judge::budget::{Budget, BudgetFile, Limit};
+use plimsoll_judge::budget::{Budget, BudgetFile, Limit, Scope};
 use plimsoll_measure::budget::BudgetMetric;
 use plimsoll_measure::columns::{ABSENT, Columns, Fate, UNKNOWN};
 use plimsoll_measure::server_side::Signal;
@@ -106,8 +106,8 @@ pub(crate) fn charts(file: &BudgetFile, attempts: &[Attempt], (from, to): (At, A
         (Signal::OutputTokens, tokens(&columns.output)),
     ];
     let values = |metric: BudgetMetric| {
-        let each = columns.due.iter().zip(metric.column(&columns));
-        each.filter(|(_, ns)| **ns != ABSENT).map(|(due, ns)| (At(*due), *ns)).collect()
+        let each = columns.due.iter().enumerate().map(|(row, due)| (At(*due), metric.of_row(&columns, row)));
+        each.filter(|(_, ns)| *ns != ABSENT).collect()
     };
     HistoryBlock {
         watched: to - from,
