@@ -204,7 +204,8 @@ fn play(
         })
         .collect();
     let mut flights: Vec<Option<Flight>> = vec![None; requests.len()];
-    let mut tally = Tally::default();
+    let (mut waits, mut cached, mut placed) = (Vec::new(), 0u64, [0u32; REPLICAS as usize]);
+    let mut astray = 0;
     let mut said: Vec<Emission> = Vec::new();
     let mut next = 0;
     let mut polls: Vec<Poll> =
@@ -240,7 +241,7 @@ fn play(
                 next += 1;
                 let gateway = front(request);
                 let booking = gateways[gateway].choose(due, request, &engines);
-                tally.placed[booking.replica as usize] += 1;
+                placed[booking.replica as usize] += 1;
                 flights[request.id as usize] = Some(Flight { gateway, booking, found: 0.0 });
                 engines[booking.replica as usize].submit(due, request.clone()).expect("there is room");
             }
@@ -250,62 +251,36 @@ fn play(
         for emission in said.drain(..) {
             let flight = flights[emission.id as usize].as_mut().expect("it was sent");
             let gateway = &mut gateways[flight.gateway];
-            tally.hear(&emission, requests[emission.id as usize], flight, gateway);
-        }
-    }
-    tally.outcome(&requests)
-}
-
-/// What is counted while a script is played.
-#[derive(Default)]
-struct Tally {
-    waits: Vec<f64>,
-    cached: u64,
-    placed: [u32; REPLICAS as usize],
-    astray: u32,
-}
-
-impl Tally {
-    /// An engine said something of a request, and its gateway hears of it.
-    fn hear(
-        &mut self,
-        said: &Emission,
-        (came, request): (At, &Submit),
-        flight: &mut Flight,
-        gateway: &mut Gateway,
-    ) {
-        match said.what {
-            RequestEvent::Admitted { cached: tokens } => {
-                self.cached += u64::from(tokens);
-                flight.found = f64::from(tokens) / f64::from(request.prompt_tokens);
-            }
-            RequestEvent::PrefillDone => {
-                self.waits.push((said.at - came).as_secs_f64());
-                gateway.heard(&mut flight.booking, said.at, None);
-            }
-            RequestEvent::Finished { .. } => {
-                gateway.heard(&mut flight.booking, said.at, Some(request.output_tokens));
-                if gateway.told {
-                    gateway.router.cached(&flight.booking, flight.found);
+            let (came, request) = requests[emission.id as usize];
+            match emission.what {
+                RequestEvent::Admitted { cached: tokens } => {
+                    cached += u64::from(tokens);
+                    flight.found = f64::from(tokens) / f64::from(request.prompt_tokens);
                 }
-                self.astray += u32::from(flight.found < flight.booking.expected.share - 0.05);
+                RequestEvent::PrefillDone => {
+                    waits.push((emission.at - came).as_secs_f64());
+                    gateway.heard(&mut flight.booking, emission.at, None);
+                }
+                RequestEvent::Finished { .. } => {
+                    gateway.heard(&mut flight.booking, emission.at, Some(request.output_tokens));
+                    if gateway.told {
+                        gateway.router.cached(&flight.booking, flight.found);
+                    }
+                    astray += u32::from(flight.found < flight.booking.expected.share - 0.05);
+                }
+                _ => {}
             }
-            _ => {}
         }
     }
-
-    fn outcome(mut self, requests: &[(At, &Submit)]) -> Outcome {
-        let n = requests.len();
-        assert_eq!(self.waits.len(), n, "everybody is answered");
-        self.waits.sort_by(f64::total_cmp);
-        let prompts: u64 = requests.iter().map(|(_, request)| u64::from(request.prompt_tokens)).sum();
-        let most = self.placed.iter().copied().max().unwrap_or(0);
-        Outcome {
-            ttft_p99_s: self.waits[n * 99 / 100],
-            hits: self.cached as f64 / prompts as f64,
-            skew: f64::from(most) * f64::from(REPLICAS) / n as f64,
-            astray: f64::from(self.astray) / n as f64,
-        }
+    assert_eq!(waits.len(), requests.len(), "everybody is answered");
+    waits.sort_by(f64::total_cmp);
+    let prompts: u64 = requests.iter().map(|(_, request)| u64::from(request.prompt_tokens)).sum();
+    Outcome {
+        ttft_p99_s: waits[waits.len() * 99 / 100],
+        hits: cached as f64 / prompts as f64,
+        skew: f64::from(placed.iter().copied().max().unwrap_or(0)) * f64::from(REPLICAS)
+            / requests.len() as f64,
+        astray: f64::from(astray) / requests.len() as f64,
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a watch is asked, from flags and a watch file.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
