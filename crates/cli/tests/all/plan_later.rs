@@ -112,7 +112,7 @@ fn an_interrupted_plan_says_what_it_knows() {
     let text = String::from_utf8(ended.stdout).expect("text");
     assert_eq!(ended.status.code(), Some(130), "{text}");
     assert!(
-        text.contains("nothing was simulated") && text.contains("Stopped before all was known"),
+        text.contains("nothing was simulated") && text.contains("stopped before all was known"),
         "{text}"
     );
 }

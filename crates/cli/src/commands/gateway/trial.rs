@@ -113,7 +113,8 @@ impl Trials {
             canary: canary.then(|| against(ReplicaRole::Canary)),
             shadow: shadow.then(|| against(ReplicaRole::Shadow)),
             roll_back: asked.roll_back,
-            stand: None,
+            // As it begins, not as it is when this is read: an operator may have moved it by then, which has to be kept.
+            stand: spec.canary_share().map(|share| Stand::Trial { share }),
             kept: spec.record.as_ref().filter(|_| canary).map(|record| Kept {
                 path: record.dir.join(KEPT),
                 of: spec.of(ReplicaRole::Canary).map(|one| format!("{} {}", one.named(), one.url)).collect(),
@@ -134,8 +135,8 @@ impl Trials {
         let stand = self.kept.as_ref().and_then(Kept::read);
         if let Some(stand) = stand {
             pool.set_stand(stand);
+            self.stand = Some(stand);
         }
-        self.stand = pool.rollout.as_ref().map(|rollout| rollout.stand());
         let kept = self.kept.as_ref().filter(|_| stand.is_some())?;
         Some(format!("canary: {}, as {} says; remove it to begin anew", words(stand), kept.path.display()))
     }
