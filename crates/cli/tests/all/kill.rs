@@ -17,10 +17,6 @@ fn running(engine: &Engine, run: &str) -> Child {
 }
 
 /// The same under another load.
-#[expect(
-    clippy::zombie_processes,
-    reason = "the caller waits for the child; the panic ends the test process"
-)]
 fn loaded(engine: &Engine, run: &str, load: &[&str]) -> Child {
     let child = Command::new(PLIMSOLL)
         .args(["run", &engine.url, "--for", "60s", "--osl", "4", "--scrape", "off", "-q", "-o", run])

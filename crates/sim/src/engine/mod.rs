@@ -38,7 +38,7 @@ pub struct Engine {
 
 #[derive(Clone, Debug)]
 enum Mode {
-    Queue(Queue),
+    Queue(Box<Queue>),
     Batching(Box<Batching>),
     Dynamic(Box<Inference>),
 }
@@ -51,8 +51,8 @@ impl Engine {
     pub fn new(spec: &EngineSpec, seed: u64) -> Result<Engine, SpecError> {
         spec.validate()?;
         let mode = match &spec.mode {
-            ModeSpec::Canned(canned) => Mode::Queue(Queue::canned(canned, seed)),
-            ModeSpec::Queue(queue) => Mode::Queue(Queue::new(queue, seed)),
+            ModeSpec::Canned(canned) => Mode::Queue(Box::new(Queue::canned(canned, seed))),
+            ModeSpec::Queue(queue) => Mode::Queue(Box::new(Queue::new(queue, seed))),
             ModeSpec::Batching(batching) => Mode::Batching(Box::new(Batching::new(batching)?)),
             ModeSpec::Dynamic(dynamic) => Mode::Dynamic(Box::new(Inference::new(dynamic, seed))),
         };

@@ -56,7 +56,7 @@ struct Customer {
 
 impl Queue {
     pub fn new(spec: &QueueSpec, seed: u64) -> Queue {
-        Queue::of(spec.servers, spec.queue_limit, Pace::Service(spec.service.clone()), seed)
+        Queue::of(spec.servers, spec.queue_limit, Pace::Service(spec.service), seed)
     }
 
     pub fn canned(spec: &CannedSpec, seed: u64) -> Queue {
