@@ -149,6 +149,7 @@ fn run(
     let started_s = axis.anchor.realtime_ns / 1_000_000_000;
     let engine = Engine::new(world, axis, config.wake_spacing, metrics, truth.map(Rc::new));
     let routes = config.world() != WorldSpec::one(config.engine.clone());
+    let tls = config.tls.map(|tls| TlsDoor::new(tls.0));
     let server = Rc::new(Server {
         engine,
         infers: infer::model(&config.model, &config.engine.mode, &config.inputs),
@@ -156,7 +157,6 @@ fn run(
         adapters,
         mode: config.engine.mode,
         limits: config.limits,
-        tls: config.tls,
         may_fail: !config.faults.is_empty(),
         routes,
         started_s,
@@ -175,7 +175,7 @@ fn run(
             biased;
             () = stop.reaches(1) => {}
             failed = driver => return Err(ServeError::System(failed.unwrap_or_else(io::Error::other))),
-            failed = accept(&listener, &server) => return Err(ServeError::System(failed)),
+            failed = accept(&listener, &server, tls.as_ref()) => return Err(ServeError::System(failed)),
             failed = keep_house(&server) => return Err(ServeError::System(failed)),
         }
         drop(listener);
@@ -191,13 +191,12 @@ fn write_faults(server: &Server, path: Option<PathBuf>) -> Result<(), ServeError
     std::fs::write(&path, format!("{truth:#}\n")).map_err(|source| ServeError::Truth { path, source })
 }
 
-async fn accept(listener: &TcpListener, server: &Rc<Server>) -> io::Error {
+async fn accept(listener: &TcpListener, server: &Rc<Server>, tls: Option<&TlsDoor>) -> io::Error {
     let mut pause = match Timer::new() {
         Ok(timer) => timer,
         Err(e) => return e,
     };
     let scratch = Scratch::new();
-    let tls = server.tls.clone().map(|tls| TlsDoor::new(tls.0));
     let versions = Rc::new(Versions::of(server));
     for key in 0.. {
         let socket = match listener.accept().await {
@@ -211,7 +210,7 @@ async fn accept(listener: &TcpListener, server: &Rc<Server>) -> io::Error {
             }
         };
         server.engine.metrics.borrow_mut().connections += 1;
-        let begun = |conn: &Rc<Conn>| match &tls {
+        let begun = |conn: &Rc<Conn>| match tls {
             None => Spoken::Unknown(socket, scratch.clone()),
             Some(tls) => {
                 let io = Io::new(socket, conn.clone(), scratch.clone());
