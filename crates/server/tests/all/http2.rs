@@ -158,15 +158,15 @@ fn a_request_that_is_whole_has_all_the_time_that_its_answer_takes() {
 #[test]
 fn a_piece_that_never_ends_ends_the_connection() {
     let running = hurried(canned(1.0, 1.0));
-    let begun = || {
+    // In one go: of fields that came before the piece the stream alone could be late first.
+    let begun = |piece: &[u8]| {
         let mut peer = Peer::connect(running.addr());
-        peer.send(HEADERS, END_HEADERS, 1, &post(COMPLETIONS, JSON));
+        let fields = frame(HEADERS, END_HEADERS, 1, &post(COMPLETIONS, JSON));
+        peer.0.write_all(&[&fields[..], piece].concat()).expect("sent");
         peer
     };
-    let mut within_a_frame = begun();
-    within_a_frame.0.write_all(&frame(DATA, 0, 1, b"0123456789")[..12]).expect("sent");
-    let mut within_a_head = begun();
-    within_a_head.0.write_all(&[0, 0]).expect("sent");
+    let mut within_a_frame = begun(&frame(DATA, 0, 1, b"0123456789")[..12]);
+    let mut within_a_head = begun(&[0, 0]);
     let mut within_fields = Peer::connect(running.addr());
     within_fields.send(HEADERS, 0, 1, &[0x84]);
     within_fields.send(CONTINUATION, 0, 1, &[0x86]);
