@@ -92,6 +92,8 @@ pub struct Conn {
     frames: RefCell<Option<FrameWatch>>,
     /// The connection, where this is one of its streams.
     lead: Option<Rc<Conn>>,
+    /// Is this stream over? What it had sent before that may still be read by who answers it.
+    over: Cell<bool>,
     /// Streams that are open.
     open: Cell<u32>,
     /// Streams whose request is not whole.
@@ -142,6 +144,7 @@ impl Conn {
     pub fn request_begins(self: &Rc<Conn>) {
         if let Some(lead) = &self.lead
             && self.reading_since.get() == 0
+            && !self.over.get()
         {
             self.reading_since.set(lead.read_ns.get());
             lead.reading.borrow_mut().push(Rc::clone(self));
@@ -166,6 +169,7 @@ impl Conn {
     /// A stream is over.
     pub fn stream_over(&self) {
         let Some(lead) = &self.lead else { return };
+        self.over.set(true);
         self.is_read();
         lead.open.set(lead.open.get().saturating_sub(1));
         if lead.open.get() == 0 {
@@ -502,5 +506,31 @@ impl Write for Io {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         tokio::io::AsyncWrite::poll_shutdown(Pin::new(&mut self.socket), cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A connection that read something at this instant.
+    fn lead() -> Rc<Conn> {
+        let lead = Rc::new(Conn::default());
+        lead.read_ns.set(1);
+        lead
+    }
+
+    /// Who answers a call reads what its stream had sent when that was reset already, and finds the beginning of a message. It was waited for until
+    /// the connection's end, and counted as late at each look.
+    #[test]
+    fn nothing_is_waited_for_of_a_stream_that_is_over() {
+        let lead = lead();
+        let stream = Conn::of_stream(&lead);
+        stream.request_read();
+        stream.request_begins();
+        assert_eq!(lead.late_streams(2).len(), 1);
+        stream.stream_over();
+        stream.request_begins();
+        assert!(lead.late_streams(2).is_empty());
     }
 }

@@ -199,6 +199,27 @@ fn a_call_is_slow_only_within_a_message() {
     assert_eq!(metric(running.addr(), TIMED_OUT), 2.0);
 }
 
+/// Calls that are reset within a message, all of it in one go: nothing of them is late, though who answers them may read it after their end.
+#[test]
+fn a_call_that_was_reset_is_not_slow() {
+    let running = hurried(batcher(5.0, json!({})));
+    let mut peer = Peer::connect(running.addr());
+    let streams = post("/inference.GRPCInferenceService/ModelStreamInfer", "application/grpc");
+    let (cut, cancel) = ([0, 0, 0, 0, 9, 1, 2], 8u32.to_be_bytes());
+    let reset = |stream| {
+        let sent = [(HEADERS, END_HEADERS, &streams[..]), (DATA, 0, &cut[..]), (RST_STREAM, 0, &cancel[..])];
+        sent.map(|(kind, flags, payload)| frame(kind, flags, stream, payload)).concat()
+    };
+    // Who answers them is woken by chance before they end or after it; of eight some are each.
+    let all: Vec<u8> = (0..8).flat_map(|number| reset(2 * number + 1)).collect();
+    peer.0.write_all(&all).expect("sent");
+    // One that is slow and came after them is found no sooner than they would be.
+    peer.send(HEADERS, END_HEADERS, 17, &streams);
+    peer.send(DATA, 0, 17, &cut);
+    peer.until(RST_STREAM, 17);
+    assert_eq!(metric(running.addr(), TIMED_OUT), 1.0);
+}
+
 /// What comes until the connection is ended, by a reset too.
 fn until_ended(socket: &mut TcpStream) -> Vec<u8> {
     socket.set_read_timeout(Some(PATIENCE)).expect("a plain socket");
