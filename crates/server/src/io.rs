@@ -25,6 +25,7 @@ use tokio::net::TcpStream;
 
 use crate::clock;
 use crate::frames::{FrameWatch, Reached};
+use crate::records::RecordWatch;
 use crate::stream::Stream;
 
 /// Bytes one read may bring; a request head with its prompt fits most of the time.
@@ -90,6 +91,9 @@ pub struct Conn {
     resets: Cell<bool>,
     /// Where the client's frames stand, if it is HTTP/2: what is read may be no request's.
     frames: RefCell<Option<FrameWatch>>,
+    /// Where its records stand, if it speaks TLS: what is read may be nothing yet.
+    records: RefCell<RecordWatch>,
+    record_since: Cell<i64>,
     /// The connection, where this is one of its streams.
     lead: Option<Rc<Conn>>,
     /// Is this stream over? What it had sent before that may still be read by who answers it.
@@ -120,14 +124,24 @@ impl Conn {
 
     /// The client sent this.
     pub fn received(&self, bytes: &[u8]) {
-        let now = self.read_ns.get();
-        let begun = match self.frames.borrow_mut().as_mut().map(|frames| frames.follow(bytes)) {
-            Some(Reached::End) => return self.reading_since.set(0),
-            Some(Reached::Begun) => true,
-            Some(Reached::Within) | None => self.reading_since.get() == 0,
-        };
-        if begun {
-            self.reading_since.set(now);
+        let mut frames = self.frames.borrow_mut();
+        // Where a request of HTTP/1.1 ends, says who reads it.
+        let reached = frames.as_mut().map_or(Reached::Within, |frames| frames.follow(bytes));
+        self.reached(reached, &self.reading_since);
+    }
+
+    /// The client sent this, and TLS has to open it.
+    fn received_sealed(&self, bytes: &[u8]) {
+        let reached = self.records.borrow_mut().follow(bytes);
+        self.reached(reached, &self.record_since);
+    }
+
+    /// Notes since when a piece lacks its end, after the last read.
+    fn reached(&self, how_far: Reached, since: &Cell<i64>) {
+        match how_far {
+            Reached::End => since.set(0),
+            Reached::Within if since.get() != 0 => {}
+            Reached::Begun | Reached::Within => since.set(self.read_ns.get()),
         }
     }
 
@@ -204,8 +218,9 @@ impl Conn {
         let idle = !self.busy.get();
         // While one request is answered another may wait its turn; a piece of HTTP/2 holds all others up.
         let counts = idle || self.frames.borrow().is_some();
+        let pieces = [some(self.reading_since.get()), some(self.record_since.get())];
         ConnectionWaits {
-            reading_since: some(self.reading_since.get()).filter(|_| counts),
+            reading_since: pieces.into_iter().flatten().min().filter(|_| counts),
             blocked_since: some(self.blocked_since.get()),
             idle_since: idle.then_some(self.active_ns.get()),
         }
@@ -326,7 +341,7 @@ impl Conn {
 /// What a connection may be waiting for, each since an instant of CLOCK_MONOTONIC, ns.
 #[derive(Copy, Clone, Default, Debug)]
 pub struct ConnectionWaits {
-    /// A handshake, a request or a frame has begun to arrive and is not whole.
+    /// A handshake, a record of TLS, a request or a frame has begun to arrive and is not whole.
     pub reading_since: Option<i64>,
     /// The client does not take what it asked for.
     pub blocked_since: Option<i64>,
@@ -460,8 +475,9 @@ impl Read for Io {
                         this.conn.read_ns.set(now);
                         this.conn.touch(now);
                         let bytes = &this.scratch.borrow().bytes[..n];
-                        if !this.sealed {
-                            this.conn.received(bytes);
+                        match this.sealed {
+                            true => this.conn.received_sealed(bytes),
+                            false => this.conn.received(bytes),
                         }
                         buf.put_slice(bytes);
                     }
@@ -532,5 +548,29 @@ mod tests {
         stream.stream_over();
         stream.request_begins();
         assert!(lead.late_streams(2).is_empty());
+    }
+
+    /// What is drawn over several records is one request, and has the time of one, though each record comes soon enough.
+    #[test]
+    fn a_request_and_a_record_are_late_each_by_itself() {
+        let conn = lead();
+        let since = || conn.waits().reading_since;
+        let record = [23, 3, 3, 0, 2, 9, 9];
+        conn.received_sealed(&record[..5]);
+        assert_eq!(since(), Some(1));
+        conn.read_ns.set(2);
+        conn.received_sealed(&record[5..]);
+        assert_eq!(since(), None);
+        conn.received(b"GE");
+        conn.read_ns.set(3);
+        conn.received_sealed(&record[..6]);
+        assert_eq!(since(), Some(2));
+        conn.read_ns.set(4);
+        conn.received_sealed(&record[6..]);
+        conn.received(b"T ");
+        assert_eq!(since(), Some(2));
+        conn.request_read();
+        conn.not_busy();
+        assert_eq!(since(), None);
     }
 }

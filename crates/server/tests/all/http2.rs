@@ -8,8 +8,8 @@ use std::time::Duration;
 use plimsoll_model::Span;
 use plimsoll_server::{EngineTls, Running, serve};
 use plimsoll_sim::EngineSpec;
-use rustls::ServerConfig;
-use rustls::pki_types::PrivatePkcs8KeyDer;
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, Stream};
 use serde_json::json;
 
 use super::http::{canned, chat, config, metric};
@@ -231,9 +231,8 @@ fn until_ended(socket: &mut TcpStream) -> Vec<u8> {
     all
 }
 
-/// Who connects and never finishes the handshake of TLS, or speaks none, is gone after the limit.
-#[test]
-fn a_handshake_that_never_ends_is_ended() {
+/// A hurried server over TLS, and its certificate.
+fn hurried_tls() -> (Running, CertificateDer<'static>) {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).expect("a certificate");
     let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
     let tls = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
@@ -245,7 +244,13 @@ fn a_handshake_that_never_ends_is_ended() {
     let mut config = config(canned(1.0, 1.0));
     config.limits.request_read = LIMIT;
     config.tls = Some(EngineTls(Arc::new(tls)));
-    let running = serve(config).expect("it starts");
+    (serve(config).expect("it starts"), made.cert.der().clone())
+}
+
+/// Who connects and never finishes the handshake of TLS, or speaks none, is gone after the limit.
+#[test]
+fn a_handshake_that_never_ends_is_ended() {
+    let (running, _) = hurried_tls();
     let mut silent = TcpStream::connect(running.addr()).expect("it listens");
     let mut plain = TcpStream::connect(running.addr()).expect("it listens");
     plain.write_all(b"GET /health HTTP/1.1\r\nhost: t\r\n\r\n").expect("sent");
@@ -253,6 +258,36 @@ fn a_handshake_that_never_ends_is_ended() {
         let all = until_ended(socket);
         assert!(!all.starts_with(b"HTTP"), "no request is answered in the clear");
     }
+}
+
+/// Of a record that begins and does not end TLS says nothing, and so its sender was in no request and had no limit but the idle one, which he put off by
+/// a byte now and then.
+#[test]
+fn a_record_that_never_ends_is_ended() {
+    let (running, certificate) = hurried_tls();
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate).expect("an authority");
+    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = ServerName::try_from("localhost").expect("a name");
+    let mut tls = ClientConnection::new(Arc::new(config), name).expect("a client");
+    let mut socket = TcpStream::connect(running.addr()).expect("it listens");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a plain socket");
+    let mut stream = Stream::new(&mut tls, &mut socket);
+    stream.write_all(b"GET /health HTTP/1.1\r\nhost: t\r\n\r\n").expect("sent");
+    let (mut head, mut room) = (Vec::<u8>::new(), [0; 1024]);
+    while !head.ends_with(b"\r\n\r\n") {
+        let n = stream.read(&mut room).expect("an answer");
+        assert!(n > 0, "it ends within its head");
+        head.extend_from_slice(&room[..n]);
+    }
+    assert!(head.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&head));
+    // The handshake is over and nothing is asked: five bytes of a record, then nothing.
+    socket.write_all(&[23, 3, 3, 1, 0]).expect("sent");
+    until_ended(&mut socket);
 }
 
 /// Frames of this connection, and such as are damaged: what is held to whole bytes holds in pieces.
