@@ -24,6 +24,7 @@ mod cut;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
 const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
@@ -73,7 +74,7 @@ impl Peer {
         socket.set_read_timeout(Some(PATIENCE)).expect("a plain socket");
         socket.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").expect("sent");
         let mut peer = Peer(socket);
-        peer.send(4, 0, 0, &[]);
+        peer.send(SETTINGS, 0, 0, &[]);
         peer
     }
 
@@ -197,6 +198,23 @@ fn a_call_is_slow_only_within_a_message() {
     peer.send(HEADERS, END_HEADERS, 5, &post("/grpc.health.v1.Health/Check", "application/grpc"));
     peer.until(RST_STREAM, 5);
     assert_eq!(metric(running.addr(), TIMED_OUT), 2.0);
+}
+
+/// A window that never opens (SETTINGS_INITIAL_WINDOW_SIZE 0): no byte of an answer may be sent.
+const NO_WINDOW: [u8; 6] = [0, 4, 0, 0, 0, 0];
+
+/// A stream whose answer waits for a window hears of no end: it ends its connection, and is counted once.
+#[test]
+fn a_slow_call_that_takes_no_answer_ends_its_connection() {
+    let running = hurried(batcher(5.0, json!({})));
+    let mut peer = Peer::connect(running.addr());
+    peer.send(SETTINGS, 0, 0, &NO_WINDOW);
+    let streams = post("/inference.GRPCInferenceService/ModelStreamInfer", "application/grpc");
+    peer.send(HEADERS, END_HEADERS, 1, &streams);
+    // Of the first message it is said that it is no request; of the second nine bytes are announced, and two come.
+    peer.send(DATA, 0, 1, &[0, 0, 0, 0, 1, 0xff, 0, 0, 0, 0, 9, 1, 2]);
+    while peer.frame().is_some() {}
+    assert_eq!(metric(running.addr(), TIMED_OUT), 1.0);
 }
 
 /// Calls that are reset within a message, all of it in one go: nothing of them is late, though who answers them may read it after their end.
