@@ -99,7 +99,9 @@ pub struct Conn {
     /// Is this stream over? What it had sent before that may still be read by who answers it.
     over: Cell<bool>,
     /// Streams that are open.
-    open: Cell<u32>,
+    open: RefCell<Vec<Rc<Conn>>>,
+    /// Since when what was handed to hyper of this stream's answer waits for the client's window.
+    handed_since: Cell<i64>,
     /// Streams whose request is not whole.
     reading: RefCell<Vec<Rc<Conn>>>,
     /// Streams of which something is on its way to the kernel.
@@ -147,9 +149,9 @@ impl Conn {
 
     /// What one stream of a connection is to its answer. Its stamps are those of the connection's reads and writes.
     pub fn of_stream(lead: &Rc<Conn>) -> Rc<Conn> {
-        lead.open.set(lead.open.get() + 1);
         lead.busy.set(true);
         let stream = Rc::new(Conn { lead: Some(Rc::clone(lead)), ..Conn::default() });
+        lead.open.borrow_mut().push(Rc::clone(&stream));
         stream.request_begins();
         stream
     }
@@ -185,10 +187,21 @@ impl Conn {
         let Some(lead) = &self.lead else { return };
         self.over.set(true);
         self.is_read();
-        lead.open.set(lead.open.get().saturating_sub(1));
-        if lead.open.get() == 0 {
+        let mut open = lead.open.borrow_mut();
+        open.retain(|stream| !std::ptr::eq(&**stream, self));
+        if open.is_empty() {
             lead.busy.set(false);
         }
+    }
+
+    /// A piece of this stream's answer was handed to hyper, which keeps it until the client's window has room.
+    pub fn handed(&self, monotonic_ns: i64) {
+        self.handed_since.set(monotonic_ns);
+    }
+
+    /// It has left, for hyper asks for the next.
+    pub fn handed_on(&self) {
+        self.handed_since.set(0);
     }
 
     /// Arrival of the last bytes that were read.
@@ -219,9 +232,11 @@ impl Conn {
         // While one request is answered another may wait its turn; a piece of HTTP/2 holds all others up.
         let counts = idle || self.frames.borrow().is_some();
         let pieces = [some(self.reading_since.get()), some(self.record_since.get())];
+        let open = self.open.borrow();
+        let handed = open.iter().filter_map(|stream| some(stream.handed_since.get()));
         ConnectionWaits {
             reading_since: pieces.into_iter().flatten().min().filter(|_| counts),
-            blocked_since: some(self.blocked_since.get()),
+            blocked_since: some(self.blocked_since.get()).into_iter().chain(handed).min(),
             idle_since: idle.then_some(self.active_ns.get()),
         }
     }
@@ -277,7 +292,8 @@ impl Conn {
         // Streams hold their connection, and it those of which something is on its way.
         let on_way = std::mem::take(&mut *self.on_way.borrow_mut());
         let reading = std::mem::take(&mut *self.reading.borrow_mut());
-        drop((on_way, reading));
+        let open = std::mem::take(&mut *self.open.borrow_mut());
+        drop((on_way, reading, open));
     }
 
     /// Ends the connection at its next turn.
@@ -343,7 +359,7 @@ impl Conn {
 pub struct ConnectionWaits {
     /// A handshake, a record of TLS, a request or a frame has begun to arrive and is not whole.
     pub reading_since: Option<i64>,
-    /// The client does not take what it asked for.
+    /// The client does not take what it asked for, be it of one stream.
     pub blocked_since: Option<i64>,
     /// Nothing is being answered.
     pub idle_since: Option<i64>,

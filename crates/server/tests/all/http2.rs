@@ -217,6 +217,22 @@ fn a_slow_call_that_takes_no_answer_ends_its_connection() {
     assert_eq!(metric(running.addr(), TIMED_OUT), 1.0);
 }
 
+/// Who asks and takes nothing is ended over HTTP/2 as over HTTP/1.1, though his connection takes everything else.
+#[test]
+fn a_window_that_never_opens_ends_the_connection() {
+    let mut config = config(canned(1.0, 1.0));
+    config.limits.blocked_write = LIMIT;
+    let running = serve(config).expect("it starts");
+    let mut peer = Peer::connect(running.addr());
+    peer.send(SETTINGS, 0, 0, &NO_WINDOW);
+    for (stream, more) in [(1, r#","stream":true"#), (3, "")] {
+        peer.send(HEADERS, END_HEADERS, stream, &post("/v1/chat/completions", JSON));
+        peer.send(DATA, END_STREAM, stream, chat(1, 3, more).as_bytes());
+    }
+    while peer.frame().is_some() {}
+    assert_eq!(metric(running.addr(), TIMED_OUT), 1.0);
+}
+
 /// Calls that are reset within a message, all of it in one go: nothing of them is late, though who answers them may read it after their end.
 #[test]
 fn a_call_that_was_reset_is_not_slow() {
