@@ -23,7 +23,7 @@ use crate::clock::monotonic_ns;
 use crate::secret::{Secret, SecretError};
 use crate::tls::{TlsTrust, client_config};
 
-/// Longest wait for each step of the exchange.
+/// Longest wait for a connection, and then for the whole exchange on it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Longest answer that is read.
@@ -153,8 +153,7 @@ impl TokenServer {
                     continue;
                 }
             };
-            tcp.set_read_timeout(Some(PATIENCE))?;
-            tcp.set_write_timeout(Some(PATIENCE))?;
+            let tcp = HurriedSocket::new(tcp, PATIENCE);
             let Some((config, name)) = &self.tls else { return Ok(Box::new(tcp)) };
             let tls = ClientConnection::new(Arc::clone(config), name.clone()).map_err(io::Error::other)?;
             return Ok(Box::new(StreamOwned::new(tls, tcp)));
@@ -179,6 +178,60 @@ impl TokenServer {
         let lives = lives.filter(|s| *s > 0.0 && *s < 1e9).map(Duration::from_secs_f64);
         Ok(Token { key, lives })
     }
+}
+
+/// A socket whose reads and writes end at one instant, however many they are and whoever makes them: TLS does not return from its handshake, or
+/// from a read, before a record is whole, and a limit for each step is put off by every byte.
+struct HurriedSocket {
+    tcp: TcpStream,
+    until_ns: i64,
+    patience: Duration,
+}
+
+impl HurriedSocket {
+    fn new(tcp: TcpStream, patience: Duration) -> HurriedSocket {
+        HurriedSocket { tcp, until_ns: monotonic_ns() + patience.as_nanos() as i64, patience }
+    }
+
+    /// What is left of its time.
+    fn left(&self) -> io::Result<Duration> {
+        match u64::try_from(self.until_ns - monotonic_ns()) {
+            Ok(left) if left > 0 => Ok(Duration::from_nanos(left)),
+            _ => Err(late(self.patience)),
+        }
+    }
+
+    /// The kernel says of a wait that it ended that it would block.
+    fn named(&self, e: io::Error) -> io::Error {
+        match e.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => late(self.patience),
+            _ => e,
+        }
+    }
+}
+
+impl Read for HurriedSocket {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        self.tcp.set_read_timeout(Some(self.left()?))?;
+        self.tcp.read(room).map_err(|e| self.named(e))
+    }
+}
+
+impl Write for HurriedSocket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.tcp.set_write_timeout(Some(self.left()?))?;
+        self.tcp.write(bytes).map_err(|e| self.named(e))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.tcp.flush()
+    }
+}
+
+/// Some bytes now and then would go on for ever, and a load would wait for its key.
+fn late(patience: Duration) -> io::Error {
+    let why = format!("its answer did not end within {} s", patience.as_secs_f64());
+    io::Error::new(io::ErrorKind::TimedOut, why)
 }
 
 /// With TLS or without.
@@ -222,13 +275,7 @@ fn exchange(mut stream: impl Read + Write, request: &[u8], patience: Duration) -
         match status {
             Some(status) if over || body.len() > ANSWER_MAX => return Ok((status, body)),
             None if over => return Err(io::Error::other("closed without an answer")),
-            // Some bytes now and then would go on for ever, and a load would wait for its key.
-            _ if monotonic_ns() > until => {
-                return Err(io::Error::other(format!(
-                    "its answer did not end within {} s",
-                    patience.as_secs()
-                )));
-            }
+            _ if monotonic_ns() > until => return Err(late(patience)),
             _ => {}
         }
     }
@@ -236,6 +283,9 @@ fn exchange(mut stream: impl Read + Write, request: &[u8], patience: Duration) -
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
     use super::*;
 
     /// A server that is never done with the head of its answer.
@@ -263,5 +313,39 @@ mod tests {
     fn an_answer_that_does_not_end_is_given_up() {
         let why = exchange(Dribbling, b"", Duration::ZERO).expect_err("no answer");
         assert!(why.to_string().contains("did not end"), "{why}");
+    }
+
+    /// A connection, of little patience, to a server that says this and then a letter now and then.
+    fn dribbling(says: &'static [u8]) -> HurriedSocket {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let tcp = TcpStream::connect(listener.local_addr().expect("it is bound")).expect("it listens");
+        thread::spawn(move || {
+            let mut socket = listener.accept().expect("a client").0;
+            let mut said = socket.write_all(says);
+            while said.is_ok() {
+                thread::sleep(Duration::from_millis(10));
+                said = socket.write_all(b"a");
+            }
+        });
+        HurriedSocket::new(tcp, Duration::from_millis(200))
+    }
+
+    #[track_caller]
+    fn check_given_up(stream: impl Read + Write) {
+        // What gives up is the socket: the exchange itself has all the time.
+        let request = b"POST / HTTP/1.1\r\n\r\n";
+        let why = exchange(stream, request, Duration::from_secs(600)).expect_err("no answer");
+        assert_eq!(why.kind(), io::ErrorKind::TimedOut, "{why}");
+        assert!(why.to_string().contains("did not end within 0.2 s"), "{why}");
+    }
+
+    /// In the clear each letter is read by itself; a record of TLS, here the first of a handshake, is waited for whole.
+    #[test]
+    fn letters_now_and_then_put_nothing_off() {
+        check_given_up(dribbling(b"HTTP/1.1 200 OK\r\nx: "));
+        let config = client_config(&TlsTrust::Anything).expect("a configuration");
+        let name = ServerName::try_from("localhost").expect("a name");
+        let tls = ClientConnection::new(config, name).expect("a client");
+        check_given_up(StreamOwned::new(tls, dribbling(&[22, 3, 3, 0x3f, 0xff])));
     }
 }

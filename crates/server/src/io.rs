@@ -25,6 +25,7 @@ use tokio::net::TcpStream;
 
 use crate::clock;
 use crate::frames::{FrameWatch, Reached};
+use crate::records::RecordWatch;
 use crate::stream::Stream;
 
 /// Bytes one read may bring; a request head with its prompt fits most of the time.
@@ -90,10 +91,17 @@ pub struct Conn {
     resets: Cell<bool>,
     /// Where the client's frames stand, if it is HTTP/2: what is read may be no request's.
     frames: RefCell<Option<FrameWatch>>,
+    /// Where its records stand, if it speaks TLS: what is read may be nothing yet.
+    records: RefCell<RecordWatch>,
+    record_since: Cell<i64>,
     /// The connection, where this is one of its streams.
     lead: Option<Rc<Conn>>,
+    /// Is this stream over? What it had sent before that may still be read by who answers it.
+    over: Cell<bool>,
     /// Streams that are open.
-    open: Cell<u32>,
+    open: RefCell<Vec<Rc<Conn>>>,
+    /// Since when what was handed to hyper of this stream's answer waits for the client's window.
+    handed_since: Cell<i64>,
     /// Streams whose request is not whole.
     reading: RefCell<Vec<Rc<Conn>>>,
     /// Streams of which something is on its way to the kernel.
@@ -118,22 +126,32 @@ impl Conn {
 
     /// The client sent this.
     pub fn received(&self, bytes: &[u8]) {
-        let now = self.read_ns.get();
-        let begun = match self.frames.borrow_mut().as_mut().map(|frames| frames.follow(bytes)) {
-            Some(Reached::End) => return self.reading_since.set(0),
-            Some(Reached::Begun) => true,
-            Some(Reached::Within) | None => self.reading_since.get() == 0,
-        };
-        if begun {
-            self.reading_since.set(now);
+        let mut frames = self.frames.borrow_mut();
+        // Where a request of HTTP/1.1 ends, says who reads it.
+        let reached = frames.as_mut().map_or(Reached::Within, |frames| frames.follow(bytes));
+        self.reached(reached, &self.reading_since);
+    }
+
+    /// The client sent this, and TLS has to open it.
+    fn received_sealed(&self, bytes: &[u8]) {
+        let reached = self.records.borrow_mut().follow(bytes);
+        self.reached(reached, &self.record_since);
+    }
+
+    /// Notes since when a piece lacks its end, after the last read.
+    fn reached(&self, how_far: Reached, since: &Cell<i64>) {
+        match how_far {
+            Reached::End => since.set(0),
+            Reached::Within if since.get() != 0 => {}
+            Reached::Begun | Reached::Within => since.set(self.read_ns.get()),
         }
     }
 
     /// What one stream of a connection is to its answer. Its stamps are those of the connection's reads and writes.
     pub fn of_stream(lead: &Rc<Conn>) -> Rc<Conn> {
-        lead.open.set(lead.open.get() + 1);
         lead.busy.set(true);
         let stream = Rc::new(Conn { lead: Some(Rc::clone(lead)), ..Conn::default() });
+        lead.open.borrow_mut().push(Rc::clone(&stream));
         stream.request_begins();
         stream
     }
@@ -142,6 +160,7 @@ impl Conn {
     pub fn request_begins(self: &Rc<Conn>) {
         if let Some(lead) = &self.lead
             && self.reading_since.get() == 0
+            && !self.over.get()
         {
             self.reading_since.set(lead.read_ns.get());
             lead.reading.borrow_mut().push(Rc::clone(self));
@@ -166,11 +185,23 @@ impl Conn {
     /// A stream is over.
     pub fn stream_over(&self) {
         let Some(lead) = &self.lead else { return };
+        self.over.set(true);
         self.is_read();
-        lead.open.set(lead.open.get().saturating_sub(1));
-        if lead.open.get() == 0 {
+        let mut open = lead.open.borrow_mut();
+        open.retain(|stream| !std::ptr::eq(&**stream, self));
+        if open.is_empty() {
             lead.busy.set(false);
         }
+    }
+
+    /// A piece of this stream's answer was handed to hyper, which keeps it until the client's window has room.
+    pub fn handed(&self, monotonic_ns: i64) {
+        self.handed_since.set(monotonic_ns);
+    }
+
+    /// It has left, for hyper asks for the next.
+    pub fn handed_on(&self) {
+        self.handed_since.set(0);
     }
 
     /// Arrival of the last bytes that were read.
@@ -200,9 +231,12 @@ impl Conn {
         let idle = !self.busy.get();
         // While one request is answered another may wait its turn; a piece of HTTP/2 holds all others up.
         let counts = idle || self.frames.borrow().is_some();
+        let pieces = [some(self.reading_since.get()), some(self.record_since.get())];
+        let open = self.open.borrow();
+        let handed = open.iter().filter_map(|stream| some(stream.handed_since.get()));
         ConnectionWaits {
-            reading_since: some(self.reading_since.get()).filter(|_| counts),
-            blocked_since: some(self.blocked_since.get()),
+            reading_since: pieces.into_iter().flatten().min().filter(|_| counts),
+            blocked_since: some(self.blocked_since.get()).into_iter().chain(handed).min(),
             idle_since: idle.then_some(self.active_ns.get()),
         }
     }
@@ -258,7 +292,8 @@ impl Conn {
         // Streams hold their connection, and it those of which something is on its way.
         let on_way = std::mem::take(&mut *self.on_way.borrow_mut());
         let reading = std::mem::take(&mut *self.reading.borrow_mut());
-        drop((on_way, reading));
+        let open = std::mem::take(&mut *self.open.borrow_mut());
+        drop((on_way, reading, open));
     }
 
     /// Ends the connection at its next turn.
@@ -322,9 +357,9 @@ impl Conn {
 /// What a connection may be waiting for, each since an instant of CLOCK_MONOTONIC, ns.
 #[derive(Copy, Clone, Default, Debug)]
 pub struct ConnectionWaits {
-    /// A handshake, a request or a frame has begun to arrive and is not whole.
+    /// A handshake, a record of TLS, a request or a frame has begun to arrive and is not whole.
     pub reading_since: Option<i64>,
-    /// The client does not take what it asked for.
+    /// The client does not take what it asked for, be it of one stream.
     pub blocked_since: Option<i64>,
     /// Nothing is being answered.
     pub idle_since: Option<i64>,
@@ -456,8 +491,9 @@ impl Read for Io {
                         this.conn.read_ns.set(now);
                         this.conn.touch(now);
                         let bytes = &this.scratch.borrow().bytes[..n];
-                        if !this.sealed {
-                            this.conn.received(bytes);
+                        match this.sealed {
+                            true => this.conn.received_sealed(bytes),
+                            false => this.conn.received(bytes),
                         }
                         buf.put_slice(bytes);
                     }
@@ -502,5 +538,55 @@ impl Write for Io {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         tokio::io::AsyncWrite::poll_shutdown(Pin::new(&mut self.socket), cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A connection that read something at this instant.
+    fn lead() -> Rc<Conn> {
+        let lead = Rc::new(Conn::default());
+        lead.read_ns.set(1);
+        lead
+    }
+
+    /// Who answers a call reads what its stream had sent when that was reset already, and finds the beginning of a message. It was waited for until
+    /// the connection's end, and counted as late at each look.
+    #[test]
+    fn nothing_is_waited_for_of_a_stream_that_is_over() {
+        let lead = lead();
+        let stream = Conn::of_stream(&lead);
+        stream.request_read();
+        stream.request_begins();
+        assert_eq!(lead.late_streams(2).len(), 1);
+        stream.stream_over();
+        stream.request_begins();
+        assert!(lead.late_streams(2).is_empty());
+    }
+
+    /// What is drawn over several records is one request, and has the time of one, though each record comes soon enough.
+    #[test]
+    fn a_request_and_a_record_are_late_each_by_itself() {
+        let conn = lead();
+        let since = || conn.waits().reading_since;
+        let record = [23, 3, 3, 0, 2, 9, 9];
+        conn.received_sealed(&record[..5]);
+        assert_eq!(since(), Some(1));
+        conn.read_ns.set(2);
+        conn.received_sealed(&record[5..]);
+        assert_eq!(since(), None);
+        conn.received(b"GE");
+        conn.read_ns.set(3);
+        conn.received_sealed(&record[..6]);
+        assert_eq!(since(), Some(2));
+        conn.read_ns.set(4);
+        conn.received_sealed(&record[6..]);
+        conn.received(b"T ");
+        assert_eq!(since(), Some(2));
+        conn.request_read();
+        conn.not_busy();
+        assert_eq!(since(), None);
     }
 }

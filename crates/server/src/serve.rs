@@ -25,7 +25,7 @@ use tokio::sync::Notify;
 
 use crate::body::{self};
 use crate::clock::{self, EngineAxis};
-use crate::config::{EngineServerConfig, ServeError};
+use crate::config::{EngineServerConfig, Limits, ServeError};
 use crate::engine::Engine;
 use crate::front::Front;
 use crate::infer;
@@ -149,6 +149,7 @@ fn run(
     let started_s = axis.anchor.realtime_ns / 1_000_000_000;
     let engine = Engine::new(world, axis, config.wake_spacing, metrics, truth.map(Rc::new));
     let routes = config.world() != WorldSpec::one(config.engine.clone());
+    let tls = config.tls.map(|tls| TlsDoor::new(tls.0));
     let server = Rc::new(Server {
         engine,
         infers: infer::model(&config.model, &config.engine.mode, &config.inputs),
@@ -156,7 +157,6 @@ fn run(
         adapters,
         mode: config.engine.mode,
         limits: config.limits,
-        tls: config.tls,
         may_fail: !config.faults.is_empty(),
         routes,
         started_s,
@@ -175,7 +175,7 @@ fn run(
             biased;
             () = stop.reaches(1) => {}
             failed = driver => return Err(ServeError::System(failed.unwrap_or_else(io::Error::other))),
-            failed = accept(&listener, &server) => return Err(ServeError::System(failed)),
+            failed = accept(&listener, &server, tls.as_ref()) => return Err(ServeError::System(failed)),
             failed = keep_house(&server) => return Err(ServeError::System(failed)),
         }
         drop(listener);
@@ -191,13 +191,12 @@ fn write_faults(server: &Server, path: Option<PathBuf>) -> Result<(), ServeError
     std::fs::write(&path, format!("{truth:#}\n")).map_err(|source| ServeError::Truth { path, source })
 }
 
-async fn accept(listener: &TcpListener, server: &Rc<Server>) -> io::Error {
+async fn accept(listener: &TcpListener, server: &Rc<Server>, tls: Option<&TlsDoor>) -> io::Error {
     let mut pause = match Timer::new() {
         Ok(timer) => timer,
         Err(e) => return e,
     };
     let scratch = Scratch::new();
-    let tls = server.tls.clone().map(|tls| TlsDoor::new(tls.0));
     let versions = Rc::new(Versions::of(server));
     for key in 0.. {
         let socket = match listener.accept().await {
@@ -211,7 +210,7 @@ async fn accept(listener: &TcpListener, server: &Rc<Server>) -> io::Error {
             }
         };
         server.engine.metrics.borrow_mut().connections += 1;
-        let begun = |conn: &Rc<Conn>| match &tls {
+        let begun = |conn: &Rc<Conn>| match tls {
             None => Spoken::Unknown(socket, scratch.clone()),
             Some(tls) => {
                 let io = Io::new(socket, conn.clone(), scratch.clone());
@@ -235,23 +234,32 @@ async fn keep_house(server: &Rc<Server>) -> io::Error {
         }
         server.engine.flush_truth();
         let now = clock::monotonic_ns();
-        let over = |since: Option<i64>, limit: Span| since.is_some_and(|since| now - since > limit.0);
-        let limits = &server.limits;
-        let mut late: Vec<Rc<Conn>> = Vec::new();
-        for conn in server.conns.borrow().values() {
-            let waits = conn.waits();
-            let is_late = over(waits.reading_since, limits.request_read)
-                || over(waits.blocked_since, limits.blocked_write)
-                || over(waits.idle_since, limits.idle);
-            match is_late {
-                true => late.push(conn.clone()),
-                // One slow stream is no reason to end those beside it.
-                false => late.extend(conn.late_streams(now - limits.request_read.0)),
-            }
-        }
+        let late_there = |conn: &Rc<Conn>| late_on(conn, &server.limits, now);
+        let late: Vec<Rc<Conn>> = server.conns.borrow().values().flat_map(late_there).collect();
         server.engine.metrics.borrow_mut().timed_out += late.len() as u64;
         late.iter().for_each(|conn| conn.kill());
     }
+}
+
+/// What is to be ended here because it is late: the connection, or some of its streams.
+fn late_on(conn: &Rc<Conn>, limits: &Limits, now: i64) -> Vec<Rc<Conn>> {
+    let over = |since: Option<i64>, limit: Span| since.is_some_and(|since| now - since > limit.0);
+    let waits = conn.waits();
+    let is_late = over(waits.reading_since, limits.request_read)
+        || over(waits.blocked_since, limits.blocked_write)
+        || over(waits.idle_since, limits.idle);
+    if is_late {
+        return vec![conn.clone()];
+    }
+    // One slow stream is no reason to end those beside it.
+    let streams = conn.late_streams(now - limits.request_read.0);
+    if streams.iter().any(|stream| stream.is_killed()) {
+        // It was told to end at an earlier look, and counted. Its answer waits for the client's window, and while it does
+        // the library asks for nothing of ours: only the connection's end reaches it.
+        conn.kill();
+        return Vec::new();
+    }
+    streams
 }
 
 /// Lets answers in progress end, within the limit.

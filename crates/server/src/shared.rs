@@ -9,7 +9,7 @@ use plimsoll_wire::kserve::server::FrontModel;
 use tokio::sync::Notify;
 
 use crate::body::FramePage;
-use crate::config::{EngineTls, Limits};
+use crate::config::Limits;
 use crate::engine::Engine;
 use crate::io::Conn;
 
@@ -23,7 +23,6 @@ pub(crate) struct Server {
     /// The model under KServe v2, where the engine has that front.
     pub infers: Option<FrontModel>,
     pub limits: Limits,
-    pub tls: Option<EngineTls>,
     /// Can the world fail a request that it took? Then the head of a streamed answer waits for its first token.
     pub may_fail: bool,
     /// Does a router stand in front of the engine?

@@ -1,5 +1,6 @@
 //! Requests that share a connection of HTTP/2: each is a stream with stamps and an end of its own, answered by the same front as one that has a
-//! connection for itself. What ends such a connection (a reset, a cut) ends the stream alone here.
+//! connection for itself. What ends such a connection (a reset, a cut) ends the stream alone here. Who takes nothing of one stream's answer is the
+//! exception: while a piece waits for the client's window hyper asks for nothing of ours, and the end of the connection alone reaches it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,6 +15,7 @@ use hyper::service::Service;
 
 use crate::body::AnswerBody;
 use crate::call;
+use crate::clock;
 use crate::front::Call;
 use crate::io::Conn;
 use crate::shared::Server;
@@ -109,9 +111,13 @@ impl Body for StreamBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Reset>>> {
         self.held.0.remember(cx);
+        self.held.0.handed_on();
         let frame = Pin::new(&mut self.inner).poll_frame(cx);
         if self.held.0.is_killed() {
             return Poll::Ready(Some(Err(Reset)));
+        }
+        if frame.is_ready() {
+            self.held.0.handed(clock::monotonic_ns());
         }
         frame.map(|frame| frame.map(|frame| frame.map_err(|never| match never {})))
     }

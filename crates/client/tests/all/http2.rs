@@ -2,7 +2,7 @@
 //! them by the library that the client uses.
 
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -10,6 +10,7 @@ use std::thread;
 use plimsoll_client::LevelPlan;
 use plimsoll_model::{Attempt, By, EventKind, How, Protocol, Span};
 use plimsoll_workload::{Connections, HttpVersion};
+use socket2::{Domain, Socket, Type};
 
 use crate::rig::{Rig, ms};
 
@@ -336,11 +337,13 @@ fn http2_is_a_client_policy_for_ordinary_endpoints() {
 /// Several come while a connection is being opened: who waits for it ends as who opens it, and nobody opens one of his own.
 #[test]
 fn who_waits_for_a_connection_that_fails_ends_as_who_opens_it() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    // Bound and never told to listen: it refuses, and nobody else can have its port meanwhile.
+    let closed = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    closed.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a port");
+    let bound = closed.local_addr().expect("it is bound").as_socket().expect("an address of IPv4");
     let [mute, foreign] = [|| TcpListener::bind("127.0.0.1:0").expect("a port"); 2].map(|bind| bind());
     let port = |listener: &TcpListener| listener.local_addr().expect("it is bound").port();
-    let (refuses, silent, speaks_one) = (port(&listener), port(&mute), port(&foreign));
-    drop(listener);
+    let (refuses, silent, speaks_one) = (bound.port(), port(&mute), port(&foreign));
     let taken: [Arc<AtomicU32>; 2] = Default::default();
     for (listener, (taken, says)) in
         [mute, foreign].into_iter().zip(taken.iter().zip([&b""[..], b"HTTP/1.1 400 Bad Request\r\n\r\n"]))

@@ -1,6 +1,6 @@
 //! HTTP/2 by bytes written by hand (RFC 9113; fields as RFC 7541's literals): who sends slowly is ended, and nobody beside him.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use std::time::Duration;
 use plimsoll_model::Span;
 use plimsoll_server::{EngineTls, Running, serve};
 use plimsoll_sim::EngineSpec;
-use rustls::ServerConfig;
-use rustls::pki_types::PrivatePkcs8KeyDer;
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, Stream};
 use serde_json::json;
 
 use super::http::{canned, chat, config, metric};
@@ -24,6 +24,7 @@ mod cut;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
 const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
@@ -73,7 +74,7 @@ impl Peer {
         socket.set_read_timeout(Some(PATIENCE)).expect("a plain socket");
         socket.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").expect("sent");
         let mut peer = Peer(socket);
-        peer.send(4, 0, 0, &[]);
+        peer.send(SETTINGS, 0, 0, &[]);
         peer
     }
 
@@ -158,15 +159,15 @@ fn a_request_that_is_whole_has_all_the_time_that_its_answer_takes() {
 #[test]
 fn a_piece_that_never_ends_ends_the_connection() {
     let running = hurried(canned(1.0, 1.0));
-    let begun = || {
+    // In one go: of fields that came before the piece the stream alone could be late first.
+    let begun = |piece: &[u8]| {
         let mut peer = Peer::connect(running.addr());
-        peer.send(HEADERS, END_HEADERS, 1, &post(COMPLETIONS, JSON));
+        let fields = frame(HEADERS, END_HEADERS, 1, &post(COMPLETIONS, JSON));
+        peer.0.write_all(&[&fields[..], piece].concat()).expect("sent");
         peer
     };
-    let mut within_a_frame = begun();
-    within_a_frame.0.write_all(&frame(DATA, 0, 1, b"0123456789")[..12]).expect("sent");
-    let mut within_a_head = begun();
-    within_a_head.0.write_all(&[0, 0]).expect("sent");
+    let mut within_a_frame = begun(&frame(DATA, 0, 1, b"0123456789")[..12]);
+    let mut within_a_head = begun(&[0, 0]);
     let mut within_fields = Peer::connect(running.addr());
     within_fields.send(HEADERS, 0, 1, &[0x84]);
     within_fields.send(CONTINUATION, 0, 1, &[0x86]);
@@ -199,9 +200,73 @@ fn a_call_is_slow_only_within_a_message() {
     assert_eq!(metric(running.addr(), TIMED_OUT), 2.0);
 }
 
-/// Who connects and never finishes the handshake of TLS, or speaks none, is gone after the limit.
+/// A window that never opens (SETTINGS_INITIAL_WINDOW_SIZE 0): no byte of an answer may be sent.
+const NO_WINDOW: [u8; 6] = [0, 4, 0, 0, 0, 0];
+
+/// A stream whose answer waits for a window hears of no end: it ends its connection, and is counted once.
 #[test]
-fn a_handshake_that_never_ends_is_ended() {
+fn a_slow_call_that_takes_no_answer_ends_its_connection() {
+    let running = hurried(batcher(5.0, json!({})));
+    let mut peer = Peer::connect(running.addr());
+    peer.send(SETTINGS, 0, 0, &NO_WINDOW);
+    let streams = post("/inference.GRPCInferenceService/ModelStreamInfer", "application/grpc");
+    peer.send(HEADERS, END_HEADERS, 1, &streams);
+    // Of the first message it is said that it is no request; of the second nine bytes are announced, and two come.
+    peer.send(DATA, 0, 1, &[0, 0, 0, 0, 1, 0xff, 0, 0, 0, 0, 9, 1, 2]);
+    while peer.frame().is_some() {}
+    assert_eq!(metric(running.addr(), TIMED_OUT), 1.0);
+}
+
+/// Who asks and takes nothing is ended over HTTP/2 as over HTTP/1.1, though his connection takes everything else.
+#[test]
+fn a_window_that_never_opens_ends_the_connection() {
+    let mut config = config(canned(1.0, 1.0));
+    config.limits.blocked_write = LIMIT;
+    let running = serve(config).expect("it starts");
+    let mut peer = Peer::connect(running.addr());
+    peer.send(SETTINGS, 0, 0, &NO_WINDOW);
+    for (stream, more) in [(1, r#","stream":true"#), (3, "")] {
+        peer.send(HEADERS, END_HEADERS, stream, &post("/v1/chat/completions", JSON));
+        peer.send(DATA, END_STREAM, stream, chat(1, 3, more).as_bytes());
+    }
+    while peer.frame().is_some() {}
+    assert_eq!(metric(running.addr(), TIMED_OUT), 1.0);
+}
+
+/// Calls that are reset within a message, all of it in one go: nothing of them is late, though who answers them may read it after their end.
+#[test]
+fn a_call_that_was_reset_is_not_slow() {
+    let running = hurried(batcher(5.0, json!({})));
+    let mut peer = Peer::connect(running.addr());
+    let streams = post("/inference.GRPCInferenceService/ModelStreamInfer", "application/grpc");
+    let (cut, cancel) = ([0, 0, 0, 0, 9, 1, 2], 8u32.to_be_bytes());
+    let reset = |stream| {
+        let sent = [(HEADERS, END_HEADERS, &streams[..]), (DATA, 0, &cut[..]), (RST_STREAM, 0, &cancel[..])];
+        sent.map(|(kind, flags, payload)| frame(kind, flags, stream, payload)).concat()
+    };
+    // Who answers them is woken by chance before they end or after it; of eight some are each.
+    let all: Vec<u8> = (0..8).flat_map(|number| reset(2 * number + 1)).collect();
+    peer.0.write_all(&all).expect("sent");
+    // One that is slow and came after them is found no sooner than they would be.
+    peer.send(HEADERS, END_HEADERS, 17, &streams);
+    peer.send(DATA, 0, 17, &cut);
+    peer.until(RST_STREAM, 17);
+    assert_eq!(metric(running.addr(), TIMED_OUT), 1.0);
+}
+
+/// What comes until the connection is ended, by a reset too.
+fn until_ended(socket: &mut TcpStream) -> Vec<u8> {
+    socket.set_read_timeout(Some(PATIENCE)).expect("a plain socket");
+    let mut all = Vec::new();
+    if let Err(e) = socket.read_to_end(&mut all) {
+        // By these two the kernel says that our own patience is over and the connection goes on.
+        assert!(!matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "it goes on: {e}");
+    }
+    all
+}
+
+/// A hurried server over TLS, and its certificate.
+fn hurried_tls() -> (Running, CertificateDer<'static>) {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).expect("a certificate");
     let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
     let tls = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
@@ -213,16 +278,50 @@ fn a_handshake_that_never_ends_is_ended() {
     let mut config = config(canned(1.0, 1.0));
     config.limits.request_read = LIMIT;
     config.tls = Some(EngineTls(Arc::new(tls)));
-    let running = serve(config).expect("it starts");
+    (serve(config).expect("it starts"), made.cert.der().clone())
+}
+
+/// Who connects and never finishes the handshake of TLS, or speaks none, is gone after the limit.
+#[test]
+fn a_handshake_that_never_ends_is_ended() {
+    let (running, _) = hurried_tls();
     let mut silent = TcpStream::connect(running.addr()).expect("it listens");
     let mut plain = TcpStream::connect(running.addr()).expect("it listens");
     plain.write_all(b"GET /health HTTP/1.1\r\nhost: t\r\n\r\n").expect("sent");
     for socket in [&mut silent, &mut plain] {
-        socket.set_read_timeout(Some(PATIENCE)).expect("a plain socket");
-        let mut all = Vec::new();
-        let _ = socket.read_to_end(&mut all);
+        let all = until_ended(socket);
         assert!(!all.starts_with(b"HTTP"), "no request is answered in the clear");
     }
+}
+
+/// Of a record that begins and does not end TLS says nothing, and so its sender was in no request and had no limit but the idle one, which he put off by
+/// a byte now and then.
+#[test]
+fn a_record_that_never_ends_is_ended() {
+    let (running, certificate) = hurried_tls();
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate).expect("an authority");
+    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = ServerName::try_from("localhost").expect("a name");
+    let mut tls = ClientConnection::new(Arc::new(config), name).expect("a client");
+    let mut socket = TcpStream::connect(running.addr()).expect("it listens");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a plain socket");
+    let mut stream = Stream::new(&mut tls, &mut socket);
+    stream.write_all(b"GET /health HTTP/1.1\r\nhost: t\r\n\r\n").expect("sent");
+    let (mut head, mut room) = (Vec::<u8>::new(), [0; 1024]);
+    while !head.ends_with(b"\r\n\r\n") {
+        let n = stream.read(&mut room).expect("an answer");
+        assert!(n > 0, "it ends within its head");
+        head.extend_from_slice(&room[..n]);
+    }
+    assert!(head.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&head));
+    // The handshake is over and nothing is asked: five bytes of a record, then nothing.
+    socket.write_all(&[23, 3, 3, 1, 0]).expect("sent");
+    until_ended(&mut socket);
 }
 
 /// Frames of this connection, and such as are damaged: what is held to whole bytes holds in pieces.
