@@ -11,7 +11,7 @@ use plimsoll_measure::server_side::table::Layer;
 use plimsoll_model::{At, Attempt, How};
 
 use crate::block::TickBlock;
-use crate::course::CourseCeiling;
+use crate::course::{CourseCeiling, SHOWN};
 use crate::history::{Grain, HistoryBlock, cell};
 use crate::over::OverCount;
 use crate::record::ended;
@@ -79,13 +79,17 @@ fn charted(file: &BudgetFile) -> Vec<BudgetMetric> {
     all
 }
 
-/// Requests of a run that ended before it was watched, as blocks for the charts. `wall_ns`: At::ZERO on the wall clock, ns since 1970.
+/// Requests of a run that ended before it was watched, as blocks for the charts, as far as these look back. `wall_ns`: At::ZERO on the wall
+/// clock, ns since 1970.
 pub fn before(file: &BudgetFile, mut rows: Vec<Attempt>, (wall_ns, now): (i64, At)) -> Vec<HistoryBlock> {
+    let Some(first) = rows.iter().map(|row| row.due).min() else { return Vec::new() };
+    // A minute more, so that the oldest minute that is shown is a whole one.
+    let from = first.max(now - SHOWN - Grain::Minute.length());
+    rows.retain(|row| ended(row) >= from);
     rows.sort_by_key(ended);
     // What ends with a stretch is of it, as of one between two ticks.
     let number = |at: At| cell(At(at.0 - 1), Grain::Seconds, wall_ns);
     let begins = |number: i64| At(number * Grain::Seconds.length().0 - wall_ns);
-    let Some(from) = rows.iter().map(|row| row.due).min() else { return Vec::new() };
     let mut rows = rows.into_iter().peekable();
     // In a stretch without a request there was none.
     let block = |at: i64| {
