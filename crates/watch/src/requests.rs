@@ -125,6 +125,12 @@ fn tokens(column: &[u32]) -> f64 {
     column.iter().filter(|tokens| **tokens != UNKNOWN).map(|tokens| u64::from(*tokens)).sum::<u64>() as f64
 }
 
+/// The same; `None` = an answer has no count, and what was paid for it is not nothing.
+fn all_tokens(columns: &Columns, column: &[u32]) -> Option<f64> {
+    let lacks = |(fate, tokens): (&Fate, &u32)| fate.ended_well() && *tokens == UNKNOWN;
+    (!columns.fate.iter().zip(column).any(lacks)).then(|| tokens(column))
+}
+
 /// What came between two ticks.
 pub(crate) fn block(file: &BudgetFile, attempts: &[Attempt], (from, to): (At, At)) -> TickBlock {
     let own: Vec<&Attempt> = attempts.iter().collect();
@@ -138,8 +144,8 @@ pub(crate) fn block(file: &BudgetFile, attempts: &[Attempt], (from, to): (At, At
         length: to - from,
         rows: file.budgets.iter().map(|budget| row(file, budget, (&own, &columns))).collect(),
         finished: Some(ended as f64),
-        output_tokens: Some(tokens(&columns.output)),
-        prompt_tokens: Some(tokens(&columns.prompt)),
+        output_tokens: all_tokens(&columns, &columns.output),
+        prompt_tokens: all_tokens(&columns, &columns.prompt),
         answering: 0,
         restarts: 0,
         shed,
