@@ -105,7 +105,7 @@ pub(crate) fn charts(file: &BudgetFile, attempts: &[Attempt], (from, to): (At, A
     let columns = Columns::read(&own);
     let count = |is: fn(&Fate) -> bool| columns.fate.iter().filter(|fate| is(fate)).count() as f64;
     let counted = [
-        (Signal::Finished, count(|fate| *fate != Fate::Failed)),
+        (Signal::Finished, count(|fate| fate.ended_well())),
         (Signal::Failed, count(|fate| *fate == Fate::Failed)),
         (Signal::OutputTokens, tokens(&columns.output)),
     ];
@@ -136,19 +136,20 @@ pub(crate) fn block(file: &BudgetFile, attempts: &[Attempt], (from, to): (At, At
     let own: Vec<&Attempt> = attempts.iter().collect();
     let columns = Columns::read(&own);
     let shed = own.iter().filter(|attempt| attempt.outcome.how == How::Shed).count() as u64;
-    let ended = columns.fate.iter().filter(|fate| **fate != Fate::Failed).count();
+    let count = |is: fn(&Fate) -> bool| columns.fate.iter().filter(|fate| is(fate)).count();
     TickBlock {
         at: to,
         first: None,
         tails: Default::default(),
         length: to - from,
         rows: file.budgets.iter().map(|budget| row(file, budget, (&own, &columns))).collect(),
-        finished: Some(ended as f64),
+        finished: Some(count(|fate| fate.ended_well()) as f64),
         output_tokens: all_tokens(&columns, &columns.output),
         prompt_tokens: all_tokens(&columns, &columns.prompt),
         answering: 0,
         restarts: 0,
         shed,
+        cancelled: count(|fate| *fate == Fate::Cancelled) as u64,
         waiting: None,
         waiting_by_little: None,
     }

@@ -2,7 +2,7 @@
 
 use plimsoll_judge::cost::{Price, PriceSpec};
 use plimsoll_lab::records::answer;
-use plimsoll_model::{At, Attempt, TokensRule};
+use plimsoll_model::{At, Attempt, By, How, Outcome, TokensRule};
 use plimsoll_watch::{AlertSpec, CostNow, WatchFinding, Watched};
 
 use crate::watched::{Page, TTFT, load, watched};
@@ -151,4 +151,16 @@ fn tokens_that_nobody_counted_are_not_free() {
     let found = of("1.5USD/Mtok", no_output);
     assert_eq!(found.cost.expect("a price was given").per_request, None);
     near(found.fleet.output_tokens_per_s, 80.0);
+}
+
+/// Requests whose reader left were answered by the count that divides the cost, and made the others cheaper.
+#[test]
+fn what_was_cancelled_was_not_answered() {
+    let found = requests("7.2USD/h", |_, row| {
+        if row.request.is_multiple_of(2) {
+            row.outcome = Outcome::new(How::Cancelled, By::Client, false);
+        }
+    });
+    near(found.cost.expect("a price was given").per_request, 7.2 / 3600.0 / 5.0);
+    near(found.fleet.requests_per_s, 5.0);
 }

@@ -2,9 +2,9 @@
 
 use plimsoll_lab::records::{answer, failure};
 use plimsoll_math::rng::Stream;
-use plimsoll_model::{At, Attempt, BudgetState, How, Span};
+use plimsoll_model::{At, Attempt, BudgetState, By, How, Outcome, Span};
 use plimsoll_watch::course::{Course, CoursePercentile, CoursePoint, SHOWN};
-use plimsoll_watch::{AlertSpec, Light, RowState, WatchFinding, Watched, requests};
+use plimsoll_watch::{AlertKind, AlertSpec, Light, RowState, WatchFinding, Watched, requests};
 
 use crate::watched::watched;
 
@@ -96,6 +96,21 @@ fn worse_is_believed_at_once_and_better_after_a_while() {
     assert_eq!(light.step(&good, at(100)), BudgetState::Red);
     assert_eq!(light.step(&good, at(159)), BudgetState::Red);
     assert_eq!(light.step(&good, at(160)), BudgetState::Green);
+}
+
+/// Readers who leave before anything came are answered nothing, and still somebody asks.
+#[test]
+fn requests_that_are_cancelled_are_traffic() {
+    let mut watched = begun(ROWS);
+    for s in 0..700 {
+        let mut row = failure(s as u64, 1000 * s, How::Cancelled, 100);
+        row.outcome = Outcome::new(How::Cancelled, By::Client, false);
+        watched.take([if s == 0 { answer(0, 0, 100, 150, 8) } else { row }]);
+        watched.tick(at(s + 1));
+    }
+    let found = watched.finding(at(700));
+    assert!(found.alerts.iter().all(|alert| alert.kind != AlertKind::NoTraffic), "{:?}", found.alerts);
+    assert_eq!(found.fleet.requests_per_s, Some(0.0));
 }
 
 /// The watch begins 7 s after a full minute.
