@@ -164,3 +164,43 @@ fn what_was_cancelled_was_not_answered() {
     near(found.cost.expect("a price was given").per_request, 7.2 / 3600.0 / 5.0);
     near(found.fleet.requests_per_s, 5.0);
 }
+
+/// What was paid in seconds whose tokens nobody counted was put on the tokens of the others.
+#[test]
+fn what_is_paid_is_over_what_was_counted_meanwhile() {
+    let found = requests("7.2USD/h", |s, row| {
+        if s < 40 {
+            (row.answer.tokens.output, row.answer.tokens.rule) = (None, TokensRule::Unknown);
+        }
+    });
+    let cost = found.cost.expect("a price was given");
+    near(cost.per_million_output, 1e6 * 7.2 / 3600.0 / 80.0);
+    near(cost.per_request, 7.2 / 3600.0 / 10.0);
+    let never = requests("7.2USD/h", |_, row| {
+        (row.answer.tokens.output, row.answer.tokens.rule) = (None, TokensRule::Unknown);
+    });
+    assert_eq!(never.cost.expect("a price was given").per_million_output, None);
+}
+
+/// A page of the fleet counts no tokens; the other one does, from the hundredth second on, and is away for a while.
+#[test]
+fn pages_are_paid_for_while_they_are_away() {
+    let mut watched = watched(TTFT).priced(Some(price("36USD/h")));
+    let mut counts = Page::default();
+    for s in (0..=200).step_by(EVERY as usize) {
+        let silent = Page::default().samples("a", s).into_iter();
+        silent.filter(|row| !row.name.contains("generation_tokens")).for_each(|row| watched.push(&row));
+        if s >= 100 {
+            (0..EVERY).for_each(|s| load(1000)(s, &mut counts));
+        }
+        match s {
+            ..100 => {}
+            120..=140 => watched.push(&Page::lost("b", s)),
+            _ => counts.samples("b", s).iter().for_each(|row| watched.push(row)),
+        }
+        watched.tick(at(s));
+    }
+    let cost = watched.finding(at(200)).cost.expect("a price was given");
+    // A cent a second, and a hundred tokens.
+    near(cost.per_million_output, 1e6 * 0.01 / 100.0);
+}
