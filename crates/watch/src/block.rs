@@ -19,6 +19,7 @@ pub(crate) struct TickBlock {
     pub tails: BTreeMap<usize, Buckets>,
     /// First tokens of all; `None` = no page has their histogram.
     pub first: Option<FirstTokens>,
+    /// Requests that were answered.
     pub finished: Option<f64>,
     pub output_tokens: Option<f64>,
     pub prompt_tokens: Option<f64>,
@@ -27,6 +28,8 @@ pub(crate) struct TickBlock {
     pub restarts: u64,
     /// Requests that were turned away for want of room.
     pub shed: u64,
+    /// Requests whose reader left: asked, and not answered.
+    pub cancelled: u64,
     /// Requests that wait per replica: by the pages' gauge as a mean over the block, and by their queue times (Little's law).
     pub waiting: Option<f64>,
     pub waiting_by_little: Option<f64>,

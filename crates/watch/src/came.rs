@@ -184,6 +184,7 @@ impl Came {
             answering: around.answering,
             restarts: self.restarts,
             shed: 0,
+            cancelled: 0,
             waiting: around.per_replica(part(Signal::Waiting).waiting, Signal::Waiting),
             waiting_by_little: around.per_replica(part(Signal::QueueTime).queued, Signal::QueueTime),
         }

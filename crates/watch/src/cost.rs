@@ -19,24 +19,42 @@ pub(crate) fn cost(
     of_requests: bool,
 ) -> CostNow {
     let answering = fleet.replicas.iter().filter(|replica| replica.answers).count();
-    let sum = |of: fn(&TickBlock) -> Option<f64>| blocks.iter().filter_map(of).reduce(|a, b| a + b);
-    let spent: Option<f64> = blocks.iter().map(|block| spent(price, block)).sum();
-    let spent = spent.filter(|_| !blocks.is_empty());
-    let hours: f64 = blocks.iter().map(|block| block.length.as_secs_f64() / 3600.0).sum();
-    let per = |what: Option<f64>| Some(spent? / what?).filter(|cost| cost.is_finite());
+    let per = |of: Figure| {
+        let told = told_in(blocks, of, of_requests);
+        let paid: f64 = told.iter().map(|block| spent(price, block)).sum::<Option<f64>>()?;
+        let came: f64 = told.into_iter().filter_map(of).sum();
+        Some(paid / came).filter(|cost| cost.is_finite())
+    };
     let (per_hour, output_price) = match bill(price, answering).map(|bill| bill.rate) {
         Some(Rate::PerHour(hour)) => (Some(hour), None),
-        Some(rate @ Rate::PerMtok { .. }) => (per(Some(hours)), rate.output_price()),
+        Some(rate @ Rate::PerMtok { .. }) => {
+            (per(|block| Some(block.length.as_secs_f64() / 3600.0)), rate.output_price())
+        }
         None => (None, None),
     };
     CostNow {
         per_hour,
-        per_request: per(sum(|block| block.finished)),
-        per_million_output: output_price
-            .or_else(|| per(sum(|block| block.output_tokens)).map(|cost| 1e6 * cost)),
+        per_request: per(|block| block.finished),
+        per_million_output: output_price.or_else(|| per(|block| block.output_tokens).map(|cost| 1e6 * cost)),
         basis: basis(price, (answering, fleet.replicas.len()), (of_requests, per_hour.is_some())),
         currency: price.price.currency.clone(),
         given: price.clone(),
+    }
+}
+
+/// What came between two ticks; `None` = nothing tells it.
+type Figure = fn(&TickBlock) -> Option<f64>;
+
+/// The blocks whose figure is known, because what was paid in another is over nothing that was counted. Of pages those between them too: what a
+/// page counted while it did not answer comes with its next scrape. A count that requests lack never comes.
+fn told_in(blocks: &VecDeque<TickBlock>, of: Figure, of_requests: bool) -> Vec<&TickBlock> {
+    let is_told = |block: &TickBlock| of(block).is_some();
+    if of_requests {
+        return blocks.iter().filter(|block| is_told(block)).collect();
+    }
+    match (blocks.iter().position(is_told), blocks.iter().rposition(is_told)) {
+        (Some(first), Some(last)) => blocks.range(first..=last).collect(),
+        _ => Vec::new(),
     }
 }
 

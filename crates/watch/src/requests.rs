@@ -11,7 +11,7 @@ use plimsoll_measure::server_side::table::Layer;
 use plimsoll_model::{At, Attempt, How};
 
 use crate::block::TickBlock;
-use crate::course::CourseCeiling;
+use crate::course::{CourseCeiling, SHOWN};
 use crate::history::{Grain, HistoryBlock, cell};
 use crate::over::OverCount;
 use crate::record::ended;
@@ -79,13 +79,17 @@ fn charted(file: &BudgetFile) -> Vec<BudgetMetric> {
     all
 }
 
-/// Requests of a run that ended before it was watched, as blocks for the charts. `wall_ns`: At::ZERO on the wall clock, ns since 1970.
+/// Requests of a run that ended before it was watched, as blocks for the charts, as far as these look back. `wall_ns`: At::ZERO on the wall
+/// clock, ns since 1970.
 pub fn before(file: &BudgetFile, mut rows: Vec<Attempt>, (wall_ns, now): (i64, At)) -> Vec<HistoryBlock> {
+    let Some(first) = rows.iter().map(|row| row.due).min() else { return Vec::new() };
+    // A minute more, so that the oldest minute that is shown is a whole one.
+    let from = first.max(now - SHOWN - Grain::Minute.length());
+    rows.retain(|row| ended(row) >= from);
     rows.sort_by_key(ended);
     // What ends with a stretch is of it, as of one between two ticks.
     let number = |at: At| cell(At(at.0 - 1), Grain::Seconds, wall_ns);
     let begins = |number: i64| At(number * Grain::Seconds.length().0 - wall_ns);
-    let Some(from) = rows.iter().map(|row| row.due).min() else { return Vec::new() };
     let mut rows = rows.into_iter().peekable();
     // In a stretch without a request there was none.
     let block = |at: i64| {
@@ -101,7 +105,7 @@ pub(crate) fn charts(file: &BudgetFile, attempts: &[Attempt], (from, to): (At, A
     let columns = Columns::read(&own);
     let count = |is: fn(&Fate) -> bool| columns.fate.iter().filter(|fate| is(fate)).count() as f64;
     let counted = [
-        (Signal::Finished, count(|fate| *fate != Fate::Failed)),
+        (Signal::Finished, count(|fate| fate.ended_well())),
         (Signal::Failed, count(|fate| *fate == Fate::Failed)),
         (Signal::OutputTokens, tokens(&columns.output)),
     ];
@@ -121,24 +125,31 @@ fn tokens(column: &[u32]) -> f64 {
     column.iter().filter(|tokens| **tokens != UNKNOWN).map(|tokens| u64::from(*tokens)).sum::<u64>() as f64
 }
 
+/// The same; `None` = an answer has no count, and what was paid for it is not nothing.
+fn all_tokens(columns: &Columns, column: &[u32]) -> Option<f64> {
+    let lacks = |(fate, tokens): (&Fate, &u32)| fate.ended_well() && *tokens == UNKNOWN;
+    (!columns.fate.iter().zip(column).any(lacks)).then(|| tokens(column))
+}
+
 /// What came between two ticks.
 pub(crate) fn block(file: &BudgetFile, attempts: &[Attempt], (from, to): (At, At)) -> TickBlock {
     let own: Vec<&Attempt> = attempts.iter().collect();
     let columns = Columns::read(&own);
     let shed = own.iter().filter(|attempt| attempt.outcome.how == How::Shed).count() as u64;
-    let ended = columns.fate.iter().filter(|fate| **fate != Fate::Failed).count();
+    let count = |is: fn(&Fate) -> bool| columns.fate.iter().filter(|fate| is(fate)).count();
     TickBlock {
         at: to,
         first: None,
         tails: Default::default(),
         length: to - from,
         rows: file.budgets.iter().map(|budget| row(file, budget, (&own, &columns))).collect(),
-        finished: Some(ended as f64),
-        output_tokens: Some(tokens(&columns.output)),
-        prompt_tokens: Some(tokens(&columns.prompt)),
+        finished: Some(count(|fate| fate.ended_well()) as f64),
+        output_tokens: all_tokens(&columns, &columns.output),
+        prompt_tokens: all_tokens(&columns, &columns.prompt),
         answering: 0,
         restarts: 0,
         shed,
+        cancelled: count(|fate| *fate == Fate::Cancelled) as u64,
         waiting: None,
         waiting_by_little: None,
     }

@@ -352,8 +352,11 @@ impl Watched {
     }
 
     fn fleet(&self, lost: usize, now: At) -> FleetNow {
-        let seconds: f64 = self.blocks.iter().map(|block| block.length.as_secs_f64()).sum();
+        let of_requests = self.is_of_requests();
         let rate = |of: fn(&TickBlock) -> Option<f64>| {
+            // A page tells with its next scrape what it did not tell; requests never tell a count that they lack, so that their time is left out too.
+            let told = self.blocks.iter().filter(|block| !of_requests || of(block).is_some());
+            let seconds: f64 = told.map(|block| block.length.as_secs_f64()).sum();
             let gained: Vec<f64> = self.blocks.iter().filter_map(of).collect();
             (!gained.is_empty() && seconds > 0.0).then(|| gained.iter().sum::<f64>() / seconds)
         };

@@ -171,4 +171,13 @@ fn what_replicas_cost_is_said_everywhere() {
         assert!(ended.code == 2 && ended.stderr.contains(word), "{args:?}: {}", ended.stderr);
         assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
     }
+    // What the file says wrong is called by its key there.
+    for (price, said) in
+        [("2.5/replica-hour", "price: 2.5/"), ("2USD/gpu-hour", "price: 2USD/gpu-hour: a price")]
+    {
+        std::fs::write(&file, format!("sources: [\"{page}\"]\nprice: {price}\n")).expect("written");
+        let ended = plimsoll(&["watch", &file, "-b", &budget]);
+        assert!(ended.code == 2 && ended.stderr.contains(said), "{}", ended.stderr);
+        assert!(!ended.stderr.contains("--price"), "{}", ended.stderr);
+    }
 }

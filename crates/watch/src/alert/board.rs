@@ -364,7 +364,8 @@ impl AlertBoard {
     /// Nobody asks any more: only where somebody did.
     fn traffic(&mut self, block: &TickBlock, now: At) {
         let Some(finished) = block.finished else { return };
-        let is_silent = finished <= 0.0 && block.rows.iter().flatten().all(|row| row.n == 0);
+        let ended = finished > 0.0 || block.cancelled > 0;
+        let is_silent = !ended && block.rows.iter().flatten().all(|row| row.n == 0);
         self.asked |= !is_silent;
         let is_silent = is_silent && self.asked;
         let found = self.lasts(AlertKind::NoTraffic, "fleet", is_silent, now, SILENT);

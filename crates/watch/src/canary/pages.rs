@@ -14,6 +14,10 @@ use super::trial::{MINUTE, MinuteSource, ReplicaSeen, SIGNALS, Trial};
 use crate::lint::counts_failures;
 use crate::scraped::{Layouts, Scraped, Step};
 
+/// What came between two scrapes that lie further apart is left out: a page that is back tells all that it counted while it was away, which is the
+/// load of no minute. A scrape that is lost at the slowest cadence (30 s) is under it.
+const TOGETHER: Span = Span(MINUTE.0 / 2 * 3);
+
 /// Two sides of a fleet, by their pages.
 #[derive(Clone, Debug)]
 pub struct Canary {
@@ -57,6 +61,9 @@ impl Canary {
         else {
             return;
         };
+        if at - from > TOGETHER {
+            return;
+        }
         for (number, replica) in side.replicas().iter().enumerate() {
             let fresh = || Counted {
                 seen: ReplicaSeen { name: replica.name.clone(), arm, ..ReplicaSeen::default() },

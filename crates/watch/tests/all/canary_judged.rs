@@ -101,6 +101,31 @@ fn pages_decide_and_say_why() {
     assert!(gone.why.contains("has answered for 5 min") && gone.at_s < 600.0, "{} {}", gone.at_s, gone.why);
 }
 
+/// A page that was away told ten minutes of requests in the first one in which it was back, which looked like a canary that gets more of them.
+#[test]
+fn a_page_that_is_back_brings_no_minute_of_many() {
+    let arms = HashMap::from([("a".to_owned(), Arm::Base), ("b".to_owned(), Arm::Canary)]);
+    let mut canary = Canary::new(spec(0), None, arms);
+    let mut own = [Page::default(), Page::default()];
+    let mut chance = Stream::new(5, "canary page away", 0);
+    for tick in 0..=360 {
+        for (page, name) in own.iter_mut().zip(["a", "b"]) {
+            page.ttft.extend((0..20).map(|_| 0.05 - 0.05 * chance.uniform().ln()));
+            // A minute ends with every sixth tick.
+            if name == "a" || !(121..180).contains(&tick) {
+                canary.read(page.read(name, tick * 10));
+            }
+        }
+        canary.tick(At(tick * 10_000_000_000 + 1));
+    }
+    let found = canary.finding(At(3_600_000_000_001));
+    let load = found.load.expect("load is known");
+    assert!((load - 1.0).abs() < 1e-9, "{load}");
+    // What is compared are the minutes in which both were there.
+    let [of_base, of_canary] = found.rows[0].n;
+    assert_eq!(of_base, of_canary);
+}
+
 /// The same fleet as the gateway in front of it sees it: each request a row. `failing`: the share of the canary's that fail.
 fn requests(minutes: i64, slower: f64, failing: f64, seed: u64) -> CanaryFinding {
     let names = ["a", "b", "c", "d"];

@@ -2,8 +2,8 @@
 
 use plimsoll_judge::cost::{Price, PriceSpec};
 use plimsoll_lab::records::answer;
-use plimsoll_model::At;
-use plimsoll_watch::{AlertSpec, CostNow, Watched};
+use plimsoll_model::{At, Attempt, By, How, Outcome, TokensRule};
+use plimsoll_watch::{AlertSpec, CostNow, WatchFinding, Watched};
 
 use crate::watched::{Page, TTFT, load, watched};
 
@@ -101,21 +101,106 @@ fn what_nobody_knows_is_unknown() {
     assert_eq!(watched(TTFT).finding(at(0)).cost, None);
 }
 
+/// Ten requests a second for a minute, changed by `change` as their second says, at this price.
+fn requests(text: &str, change: impl Fn(i64, &mut Attempt)) -> WatchFinding {
+    let mut watched: Watched =
+        watched(TTFT).priced(Some(price(text))).of_requests(AlertSpec::default(), at(0));
+    for s in 0..60 {
+        let mut rows: Vec<Attempt> =
+            (0..10).map(|n| answer(10 * s as u64 + n, 1000 * s, 100, 150, 8)).collect();
+        rows.iter_mut().for_each(|row| change(s, row));
+        watched.take(rows);
+        watched.tick(at(s + 1));
+    }
+    watched.finding(at(60))
+}
+
 /// Requests know what was answered and not by how many.
 #[test]
 fn requests_are_paid_by_the_endpoint() {
-    let of = |text: &str| -> CostNow {
-        let mut watched: Watched =
-            watched(TTFT).priced(Some(price(text))).of_requests(AlertSpec::default(), at(0));
-        for s in 0..60 {
-            watched.take((0..10).map(|n| answer(10 * s as u64 + n, 1000 * s, 100, 150, 8)));
-            watched.tick(at(s + 1));
-        }
-        watched.finding(at(60)).cost.expect("a price was given")
-    };
+    let of = |text: &str| requests(text, |_, _| {}).cost.expect("a price was given");
     near(of("7.2USD/h").per_request, 7.2 / 3600.0 / 10.0);
     near(of("7.2USD/h").per_million_output, 1e6 * 7.2 / 3600.0 / 80.0);
     let unknown = of("2.5USD/replica-hour");
     assert_eq!(unknown.per_hour, None);
     assert!(unknown.basis.contains("requests do not say how many replicas"), "{}", unknown.basis);
+}
+
+/// Prompts whose server reports no usage were paid for as if they had no tokens.
+#[test]
+fn tokens_that_nobody_counted_are_not_free() {
+    let of = |text: &str, lacks: fn(&mut Attempt)| {
+        requests(text, |s, row| {
+            if s == 7 {
+                lacks(row);
+            }
+        })
+    };
+    // Ten prompt tokens and eight generated ones a request.
+    let known = requests("0.5,1.5USD/Mtok", |_, _| {}).cost.expect("a price was given");
+    near(known.per_request, (10.0 * 0.5 + 8.0 * 1.5) / 1e6);
+    let no_prompt: fn(&mut Attempt) = |row| row.answer.tokens.prompt = None;
+    let unknown = of("0.5,1.5USD/Mtok", no_prompt).cost.expect("a price was given");
+    assert_eq!((unknown.per_hour, unknown.per_request), (None, None), "{unknown:?}");
+    assert!(unknown.basis.contains("unknown until tokens are counted"), "{}", unknown.basis);
+    // Where prompts cost nothing they need no count.
+    near(of("1.5USD/Mtok", no_prompt).cost.expect("a price was given").per_request, 8.0 * 1.5 / 1e6);
+    let no_output: fn(&mut Attempt) = |row| {
+        (row.answer.tokens.output, row.answer.tokens.rule) = (None, TokensRule::Unknown);
+    };
+    let found = of("1.5USD/Mtok", no_output);
+    assert_eq!(found.cost.expect("a price was given").per_request, None);
+    near(found.fleet.output_tokens_per_s, 80.0);
+}
+
+/// Requests whose reader left were answered by the count that divides the cost, and made the others cheaper.
+#[test]
+fn what_was_cancelled_was_not_answered() {
+    let found = requests("7.2USD/h", |_, row| {
+        if row.request.is_multiple_of(2) {
+            row.outcome = Outcome::new(How::Cancelled, By::Client, false);
+        }
+    });
+    near(found.cost.expect("a price was given").per_request, 7.2 / 3600.0 / 5.0);
+    near(found.fleet.requests_per_s, 5.0);
+}
+
+/// What was paid in seconds whose tokens nobody counted was put on the tokens of the others.
+#[test]
+fn what_is_paid_is_over_what_was_counted_meanwhile() {
+    let found = requests("7.2USD/h", |s, row| {
+        if s < 40 {
+            (row.answer.tokens.output, row.answer.tokens.rule) = (None, TokensRule::Unknown);
+        }
+    });
+    let cost = found.cost.expect("a price was given");
+    near(cost.per_million_output, 1e6 * 7.2 / 3600.0 / 80.0);
+    near(cost.per_request, 7.2 / 3600.0 / 10.0);
+    let never = requests("7.2USD/h", |_, row| {
+        (row.answer.tokens.output, row.answer.tokens.rule) = (None, TokensRule::Unknown);
+    });
+    assert_eq!(never.cost.expect("a price was given").per_million_output, None);
+}
+
+/// A page of the fleet counts no tokens; the other one does, from the hundredth second on, and is away for a while.
+#[test]
+fn pages_are_paid_for_while_they_are_away() {
+    let mut watched = watched(TTFT).priced(Some(price("36USD/h")));
+    let mut counts = Page::default();
+    for s in (0..=200).step_by(EVERY as usize) {
+        let silent = Page::default().samples("a", s).into_iter();
+        silent.filter(|row| !row.name.contains("generation_tokens")).for_each(|row| watched.push(&row));
+        if s >= 100 {
+            (0..EVERY).for_each(|s| load(1000)(s, &mut counts));
+        }
+        match s {
+            ..100 => {}
+            120..=140 => watched.push(&Page::lost("b", s)),
+            _ => counts.samples("b", s).iter().for_each(|row| watched.push(row)),
+        }
+        watched.tick(at(s));
+    }
+    let cost = watched.finding(at(200)).cost.expect("a price was given");
+    // A cent a second, and a hundred tokens.
+    near(cost.per_million_output, 1e6 * 0.01 / 100.0);
 }

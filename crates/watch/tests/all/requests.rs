@@ -2,9 +2,9 @@
 
 use plimsoll_lab::records::{answer, failure};
 use plimsoll_math::rng::Stream;
-use plimsoll_model::{At, Attempt, BudgetState, How};
-use plimsoll_watch::course::{Course, CoursePercentile, CoursePoint};
-use plimsoll_watch::{AlertSpec, Light, RowState, WatchFinding, Watched, requests};
+use plimsoll_model::{At, Attempt, BudgetState, By, How, Outcome, Span};
+use plimsoll_watch::course::{Course, CoursePercentile, CoursePoint, SHOWN};
+use plimsoll_watch::{AlertKind, AlertSpec, Light, RowState, WatchFinding, Watched, requests};
 
 use crate::watched::watched;
 
@@ -96,6 +96,21 @@ fn worse_is_believed_at_once_and_better_after_a_while() {
     assert_eq!(light.step(&good, at(100)), BudgetState::Red);
     assert_eq!(light.step(&good, at(159)), BudgetState::Red);
     assert_eq!(light.step(&good, at(160)), BudgetState::Green);
+}
+
+/// Readers who leave before anything came are answered nothing, and still somebody asks.
+#[test]
+fn requests_that_are_cancelled_are_traffic() {
+    let mut watched = begun(ROWS);
+    for s in 0..700 {
+        let mut row = failure(s as u64, 1000 * s, How::Cancelled, 100);
+        row.outcome = Outcome::new(How::Cancelled, By::Client, false);
+        watched.take([if s == 0 { answer(0, 0, 100, 150, 8) } else { row }]);
+        watched.tick(at(s + 1));
+    }
+    let found = watched.finding(at(700));
+    assert!(found.alerts.iter().all(|alert| alert.kind != AlertKind::NoTraffic), "{:?}", found.alerts);
+    assert_eq!(found.fleet.requests_per_s, Some(0.0));
 }
 
 /// The watch begins 7 s after a full minute.
@@ -219,4 +234,24 @@ fn charts_begin_with_what_had_ended_before() {
         let own = ttfts[ttfts.len().div_ceil(2) - 1];
         assert_eq!(point.latencies["ttft"][0].and_then(|p50| p50.value_s), Some(own));
     }
+}
+
+/// Of a run of five hours, quiet but for the first and the last, a watch reads no more than its charts show: with the whole of the oldest minute, and
+/// nothing as what it was.
+#[test]
+fn charts_begin_no_earlier_than_they_show() {
+    let hour = 3600;
+    let busy = (0..hour).chain(4 * hour..5 * hour);
+    let rows: Vec<Attempt> = busy.map(|s| answer(s as u64, 1000 * s, 100, 150, 8)).collect();
+    let now = at(5 * hour);
+    let blocks = requests::before(begun(ROWS).file(), rows, (WALL_NS, now));
+    assert_eq!(blocks.first().expect("blocks").from, now - SHOWN - Span::from_secs(60));
+    let mut course = Course::new(WALL_NS);
+    course.take(blocks);
+    let points = course.points();
+    let answered =
+        |point: &CoursePoint| point.requests_per_s.expect("it was watched") * (point.to_s - point.from_s);
+    assert!(points.len() >= 180 && answered(&points[0]) == 0.0, "{} {:?}", points.len(), points[0]);
+    let all: f64 = points.iter().map(answered).sum();
+    assert!((all - 3600.0).abs() < 0.01, "{all}");
 }

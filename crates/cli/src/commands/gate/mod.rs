@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_judge::gate::{self, GateFinding, GateVerdict, MeasuredRun};
 use plimsoll_measure::Streamed;
-use plimsoll_measure::findings::Findings;
+use plimsoll_measure::findings::{Findings, Held};
 use plimsoll_model::{Attempt, Manifest, Sample};
 use plimsoll_report::gate as pages;
 use plimsoll_store::{Columns, Run, StoreError};
@@ -75,13 +75,7 @@ fn judged(args: &GateArgs) -> Result<Exit, Stop> {
         false => args.run.clone(),
     };
     let (run, rows) = read(&name, columns)?;
-    let mut measured = rows.measured(&run.manifest, &budget.file);
-    let mut finding = gate::gate(&budget.file, &measured, base.as_ref());
-    if columns != Columns::Budget && finding.verdict == GateVerdict::Broken {
-        drop(measured);
-        measured = read(&name, Columns::Budget)?.1.measured(&run.manifest, &budget.file);
-        finding = gate::gate(&budget.file, &measured, base.as_ref());
-    }
+    let (measured, finding) = located((&run, rows), (&name, columns), &budget.file, base.as_ref())?;
     write(args, &budget, &finding)?;
     if let Some(name) = named {
         record(name, args.label.as_deref(), &run.dir, &measured, &finding)?;
@@ -91,6 +85,24 @@ fn judged(args: &GateArgs) -> Result<Exit, Stop> {
         Format::Json => out::json(&finding),
     }
     Ok(exit(&finding, &measured.findings))
+}
+
+/// The run's verdict. Where a row fails, one that is only watched too, its rows are read again with the stages that say where the time goes.
+fn located<'a>(
+    (run, rows): (&'a Named, Rows),
+    (name, columns): (&str, Columns),
+    file: &BudgetFile,
+    base: Option<&MeasuredRun<'_>>,
+) -> Result<(MeasuredRun<'a>, GateFinding), Stop> {
+    let measured = rows.measured(&run.manifest, file);
+    let finding = gate::gate(file, &measured, base);
+    if columns == Columns::Budget || finding.rows.iter().all(|row| row.held != Held::Fail) {
+        return Ok((measured, finding));
+    }
+    drop(measured);
+    let measured = read(name, Columns::Budget)?.1.measured(&run.manifest, file);
+    let finding = gate::gate(file, &measured, base);
+    Ok((measured, finding))
 }
 
 /// What metrics pages say of a budget in an alert's window.

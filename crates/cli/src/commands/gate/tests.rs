@@ -1,5 +1,6 @@
 //! A run whose rows are not held is judged as one whose rows are: to the byte, in every form that is written.
 
+use plimsoll_judge::gate::RowRole;
 use plimsoll_lab::records::{MS, answer, broken, event, failure, level, manifest};
 use plimsoll_model::{Broken, EndedBy, How, Level, Load, ServerStage, Span, Time};
 use plimsoll_store::RunWriter;
@@ -17,7 +18,6 @@ struct Made {
 /// Answers of two classes and many lengths, failures, second tries, broken answers, readers who left and turns of sessions, in the order
 /// in which they ended.
 fn made(spec: &Made) -> (tempfile::TempDir, String) {
-    let folder = tempfile::tempdir().expect("a temporary folder");
     let (mut rows, mut levels, mut from) = (Vec::new(), Vec::new(), 0);
     for (id, rate) in spec.rates.iter().enumerate() {
         let seconds = 20;
@@ -73,7 +73,12 @@ fn made(spec: &Made) -> (tempfile::TempDir, String) {
     }
     rows.sort_by_key(|row| row.end);
     let scenario = serde_json::json!({"classes": [{"name": "chat"}, {"name": "search"}]});
-    let manifest = Manifest { time: Time::Virtual, scenario, ..manifest(levels) };
+    written(&rows, Manifest { time: Time::Virtual, scenario, ..manifest(levels) })
+}
+
+/// The run of these rows, and the folder in which it lies.
+fn written(rows: &[Attempt], manifest: Manifest) -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
     let dir = folder.path().join("run");
     let writer = RunWriter::create(&dir, manifest.clone()).expect("a folder");
     rows.iter().for_each(|row| writer.attempt(row));
@@ -184,4 +189,33 @@ fn a_run_that_was_cut_off_is_held() {
     plimsoll_store::replace_manifest(Path::new(&run), &manifest).expect("written");
     let (_, rows) = read(&run, Columns::Budget).unwrap_or_else(|stop| panic!("{}", stop.line));
     assert!(matches!(rows, Rows::Held(..)));
+}
+
+/// A row that is only watched was not read again with the stages when it failed, so that it said the run holds no stage times.
+#[test]
+fn a_watched_row_that_fails_names_the_stage() {
+    let staged = |request: u64| {
+        let mut row = answer(request, 10 * request as i64, 50, 70, 3);
+        let stage = |name: &str, ms: i64| ServerStage { name: name.into(), took: Span(ms * MS) };
+        row.answer.stages = vec![stage("queue", 30), stage("prefill", 20)];
+        row
+    };
+    let rows: Vec<Attempt> = (0..4_000).map(staged).collect();
+    let (folder, run) = written(&rows, manifest(vec![Level { arrivals: 4_000, ..level(100.0, 40) }]));
+    let budget = budget(
+        folder.path(),
+        "version: 1
+policy: {primary: [whole]}
+budgets:
+  - {id: whole, metric: e2e, p: 90, max: 1s}
+  - {id: first, metric: ttft, p: 90, max: 40ms}
+",
+    );
+    let (named, rows) = read(&run, Columns::Findings).unwrap_or_else(|stop| panic!("{}", stop.line));
+    let (_, finding) = located((&named, rows), (&run, Columns::Findings), &budget.file, None)
+        .unwrap_or_else(|stop| panic!("{}", stop.line));
+    let [whole, first] = &finding.rows[..] else { panic!("{finding:?}") };
+    assert_eq!((whole.role, whole.held), (RowRole::Decides, Held::Pass), "{}", whole.why);
+    assert_eq!((first.role, first.held), (RowRole::Watched, Held::Fail), "{}", first.why);
+    assert!(first.why.contains("queue holds 60.0 % of the time"), "{}", first.why);
 }

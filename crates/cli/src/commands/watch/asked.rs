@@ -132,6 +132,7 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
         price: args.price.price.clone().or(file.price.take()),
         gpus: args.price.gpus.or(file.gpus),
     };
+    let said = if args.price.price.is_some() { price::FLAG } else { "price:" };
     let listen = args.listen.clone().or(file.listen).unwrap_or_else(|| LISTEN.to_owned());
     let mut target = TargetSpec {
         key_env: args.key_env.clone(),
@@ -165,7 +166,7 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
         history,
         budget,
         budget_path,
-        price: price::of_fleet(&price)?,
+        price: price::of_fleet(&price, said)?,
         listen: (listen != "none").then(|| address(&listen)).transpose()?,
         time: span("--for", args.time.as_ref())?,
     })

@@ -43,9 +43,9 @@ pub struct WatchFile {
     pub record: Option<KeptSpec>,
     /// Where the past is kept.
     pub history: Option<KeptSpec>,
-    /// What a replica or a GPU costs an hour.
+    /// The price (per hour, GPU-hour, replica-hour or Mtok), or its file.
     pub price: Option<String>,
-    /// GPUs of a replica.
+    /// GPUs of the endpoint, over all replicas.
     pub gpus: Option<u32>,
     /// Traces that are passed on.
     pub traces: Option<TracesSpec>,

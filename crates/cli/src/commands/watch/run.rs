@@ -48,10 +48,11 @@ pub fn watch(args: &WatchArgs, mut asked: AskedWatch, dir: &Path) -> Result<Exit
     }
     let now = clock.now();
     let mut watched = watched.of_requests(asked.alerts.clone(), now);
+    // Let go of in any case, because the source lives as long as the watch and it is the whole run so far.
+    let before = std::mem::take(&mut source.before);
     let course = served.as_ref().map(|_| {
         let mut course = super::history::course(None, clock);
-        let (rows, wall_ns) = (std::mem::take(&mut source.before), clock.anchor().realtime_ns);
-        course.take(requests::before(&asked.budget, rows, (wall_ns, now)));
+        course.take(requests::before(&asked.budget, before, (clock.anchor().realtime_ns, now)));
         course
     });
     if course.is_some() {
