@@ -327,3 +327,24 @@ fn a_cache_before_sessions_in_a_closed_loop_is_refused() {
     let (world, run) = closed_loop(None);
     assert!(predicted(&world, &run, "exact-cache").is_ok());
 }
+
+/// Little's law: eight in flight before one server of 40 ms take 320 ms each, 25 a second; before two of them 160 ms, 50 a second. Sent at the times that
+/// were recorded they would wait for nobody before two, and come to 25 a second.
+#[test]
+fn a_second_replica_halves_the_waits_of_a_closed_loop_and_doubles_its_throughput() {
+    let (world, run) = closed_loop(None);
+    let latency = predicted(&world, &run, "replicas").expect("simulated").latency.estimate;
+    for saved in [latency.lower, latency.value, latency.upper] {
+        assert!((saved - 0.5).abs() < 0.01, "{latency:?}");
+    }
+    let own = requests(&run.levels[0], run.attempts.iter());
+    let candidates = candidate::candidates(&world);
+    let two = candidates.iter().find(|one| one.lever == "replicas").expect("a candidate");
+    for (world, per_s) in [(&world, 25.0), (&two.world, 50.0)] {
+        let times = two.traffic.play(world, &own, 1).expect("a sound world");
+        let ends = times.iter().map(|one| one.due_ns + one.end.expect("answered"));
+        let all_s = ends.max().expect("requests") as f64 / 1e9;
+        let throughput = own.len() as f64 / all_s;
+        assert!((throughput / per_s - 1.0).abs() < 0.02, "{throughput}/s");
+    }
+}
