@@ -80,8 +80,7 @@ impl Table {
                 }
                 tbody { @for row in &self.rows { tr {
                     @for &i in &shown { @match row.cells.get(i) {
-                        // A sentence may wrap, a figure may not.
-                        Some(cell) if cell.text.chars().count() > 40 => { td.wrap { (cell.markup()) } }
+                        Some(cell) if cell.wraps() => { td.wrap { (cell.markup()) } }
                         Some(cell) => { td class=[class(i)] { (cell.markup()) } }
                         None => { td {} }
                     } }
@@ -191,6 +190,19 @@ mod tests {
         table.row(["a", "1.00"]);
         table.row(["long name", "12 ms"]);
         assert_eq!(table.render(2), "  name       value\n  a           1.00\n  long name  12 ms\n");
+    }
+
+    #[test]
+    fn a_page_wraps_sentences_and_no_figures() {
+        let long = "needs 1000 effective samples to be told from no change, has 240";
+        let drawn = |text: &str| Phrase::drawn("cannot tell", html! { b { (text) } });
+        let mut table = Table::new(&["<figure", "<verdict"]);
+        table.row(["12 ms".into(), drawn(long).sentence()]);
+        table.row(["1 250 ms".into(), drawn("holds")]);
+        table.row(["9 ms".into(), Phrase::from(long)]);
+        let page = table.markup().into_string();
+        assert_eq!(page.matches("<td class=\"wrap\">").count(), 2, "{page}");
+        assert!(page.contains("<td class=\"left\"><b>holds</b></td>"), "{page}");
     }
 
     #[test]
