@@ -55,19 +55,35 @@ fn begins(one: &ReplayRequest) -> bool {
     one.turn.is_none_or(|turn| turn.turn == 0)
 }
 
-/// When room was made: the end of the last attempt at each request, of a session's last turn, one after the other.
+/// When room was made: the end of each request and of each session that was over, one after the other.
 fn room(rows: &[&Attempt]) -> Vec<At> {
-    let mut last: HashMap<(Option<u64>, u64), At> = HashMap::new();
+    let mut all: HashMap<(Option<u64>, u64), Vec<&Attempt>> = HashMap::new();
     for row in rows {
-        if let Some(end) = row.end {
-            let key = (row.session, if row.session.is_some() { 0 } else { row.request });
-            let at = last.entry(key).or_insert(end);
-            *at = end.max(*at);
-        }
+        let request = if row.session.is_some() { 0 } else { row.request };
+        all.entry((row.session, request)).or_default().push(*row);
     }
-    let mut all: Vec<At> = last.into_values().collect();
-    all.sort_unstable();
-    all
+    let mut ends: Vec<At> = all.values().filter_map(|own| over(own)).collect();
+    ends.sort_unstable();
+    ends
+}
+
+/// When a request or a session was over: the end of its last attempt. None where the level's end cut it off, with an attempt in flight or a turn
+/// still to come, because then it made no room: the end of the turn before, taken for its own, would pair each later beginning with an earlier end.
+fn over(own: &[&Attempt]) -> Option<At> {
+    let came = own.iter().filter(|row| row.attempt == 0).count();
+    let is_whole = own.iter().all(|row| usize::from(row.turns) <= came);
+    // After a turn without an answer the rest was never to come.
+    if !is_whole && !own.iter().any(|row| is_given_up(row, own)) {
+        return None;
+    }
+    let ends: Option<Vec<At>> = own.iter().map(|row| row.end).collect();
+    ends?.into_iter().max()
+}
+
+/// Did it fail, and was not tried again?
+fn is_given_up(row: &Attempt, own: &[&Attempt]) -> bool {
+    let is_last = own.iter().all(|other| other.request != row.request || other.attempt <= row.attempt);
+    is_last && !row.outcome.is_finished()
 }
 
 /// Are they those of a closed loop?

@@ -142,7 +142,6 @@ fn rows(document: &mut Document, rows: &[ComparedFigure]) {
         "<verdict",
     ]);
     for row in rows {
-        let class = class(row.verdict);
         let cells = [
             Phrase::from(name(row)).class(if row.primary { "primary" } else { "soft" }),
             value(row, &row.base).into(),
@@ -152,7 +151,7 @@ fn rows(document: &mut Document, rows: &[ComparedFigure]) {
             margin(row).into(),
             figure::count(row.base.n.min(row.candidate.n)).into(),
             figure::number(row.base.n_eff.min(row.candidate.n_eff)).into(),
-            Phrase::drawn(row.verdict.words(), html! { span.(class) { (verdict(row)) } }),
+            judged(row),
         ];
         if is_shown(row) { table.row(cells) } else { table.page_row(cells) }
     }
@@ -210,6 +209,12 @@ fn margin(row: &ComparedFigure) -> String {
         Some(Scale::Difference) => format!("{} points", figure::number(100.0 * row.margin)),
         _ => figure::percent(row.margin),
     }
+}
+
+/// The verdict; a page has its reason beside it.
+fn judged(row: &ComparedFigure) -> Phrase {
+    let drawn = Phrase::drawn(row.verdict.words(), html! { span.(class(row.verdict)) { (verdict(row)) } });
+    if row.why.is_some() { drawn.sentence() } else { drawn }
 }
 
 /// The verdict with its reason.

@@ -16,12 +16,16 @@ use crate::words;
 pub struct Phrase {
     pub(crate) text: String,
     pub(crate) page: Option<Markup>,
+    is_sentence: bool,
 }
+
+/// What is longer than so many letters is taken for a sentence.
+const SENTENCE: usize = 40;
 
 impl Phrase {
     /// Words that a page shows in another way.
     pub fn drawn(text: impl Into<String>, page: Markup) -> Phrase {
-        Phrase { text: text.into(), page: Some(page) }
+        Phrase { text: text.into(), page: Some(page), is_sentence: false }
     }
 
     /// The same in a page's soft type: how a figure is to be read, and not what was found.
@@ -35,6 +39,16 @@ impl Phrase {
         Phrase { page, ..self }
     }
 
+    /// The same where a page shows a sentence, which may wrap: what it draws does not tell its length.
+    pub fn sentence(self) -> Phrase {
+        Phrase { is_sentence: true, ..self }
+    }
+
+    /// May a page wrap it? A figure may not be.
+    pub(crate) fn wraps(&self) -> bool {
+        self.is_sentence || self.text.chars().count() > SENTENCE
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.text.is_empty() && self.page.is_none()
     }
@@ -46,7 +60,7 @@ impl Phrase {
 
 impl From<String> for Phrase {
     fn from(text: String) -> Phrase {
-        Phrase { text, page: None }
+        Phrase { text, page: None, is_sentence: false }
     }
 }
 

@@ -5,7 +5,7 @@ use plimsoll_judge::cost::UnitCosts;
 use plimsoll_measure::findings::{BudgetSpec, Estimate, Held, Reading};
 use plimsoll_plan::finding::{
     Chosen, Disagreement, Expected, FloorRow, PlanBounds, PlanCost, PlanFinding, PlanOption, Probability,
-    ScalingFinding, Slots,
+    ScalingFinding, Slots, TriedReplicas,
 };
 
 use crate::document::{Document, Phrase};
@@ -70,12 +70,17 @@ fn said(document: &mut Document, plan: &PlanFinding) {
 fn fill(document: &mut Document, plan: &PlanFinding, charts: &Charts) {
     document.drawn(cards(plan));
     curve_section(document, plan, charts);
+    // On the first screen, because the number is wrong for whom one of these does not hold.
+    let assumptions = plan.assumptions.iter().map(|line| words::sentence(line));
+    document
+        .section("Taken for granted, and what would change the answer", |section| section.list(assumptions));
     document.titled("Expected at the peak", expected_table(plan));
     document.section("Replicas tried", |section| {
         section.small(
             "The same schedules for each number, so that they differ by what is compared and not by luck.",
         );
         section.table(tried_table(plan));
+        section.terminal(|terminal| terminal.list(not_shown(plan)));
         section.list(undecided(plan));
     });
     document.section("Formula against simulation", |section| {
@@ -100,9 +105,6 @@ fn fill(document: &mut Document, plan: &PlanFinding, charts: &Charts) {
         });
     }
     options(document, plan, charts);
-    let assumptions = plan.assumptions.iter().map(|line| words::sentence(line));
-    document
-        .section("Taken for granted, and what would change the answer", |section| section.list(assumptions));
     document.notes(plan.notes.iter().cloned());
 }
 
@@ -360,7 +362,6 @@ fn bounds_words(bounds: &PlanBounds) -> String {
 /// The numbers of replicas that were simulated.
 fn tried_table(plan: &PlanFinding) -> Table {
     let Some(simulated) = &plan.simulated else { return Table::new(&[]) };
-    let near = plan.chosen.as_ref().map_or(u32::MAX, |chosen| chosen.replicas.saturating_add(NEAR));
     let first = simulated.tried.first().map_or(&[][..], |tried| &tried.figures);
     let columns: Vec<String> = ["replicas".to_owned(), "schedules".to_owned()]
         .into_iter()
@@ -373,10 +374,23 @@ fn tried_table(plan: &PlanFinding) -> Table {
         let mut row = vec![tried.replicas.to_string(), tried.seeds.to_string()];
         row.extend(tried.figures.iter().map(|figure| latency(&figure.value)));
         row.push(words::held(tried.held).to_owned());
-        // What is far from the answer is for the page.
-        if tried.replicas <= near { table.row(row) } else { table.page_row(row) }
+        if is_near(plan, tried) { table.row(row) } else { table.page_row(row) }
     }
     table
+}
+
+/// Is it near enough to the answer for a terminal? The page has all.
+fn is_near(plan: &PlanFinding, tried: &TriedReplicas) -> bool {
+    plan.chosen.as_ref().is_none_or(|chosen| tried.replicas <= chosen.replicas.saturating_add(NEAR))
+}
+
+/// The numbers that the terminal leaves out, counted.
+fn not_shown(plan: &PlanFinding) -> Option<String> {
+    let tried = plan.simulated.iter().flat_map(|simulated| &simulated.tried);
+    let far: Vec<u32> = tried.filter(|tried| !is_near(plan, tried)).map(|tried| tried.replicas).collect();
+    let most = far.iter().max()?;
+    let numbers = figure::counted(far.len() as u64, "more number");
+    Some(format!("and {numbers}, up to {most}, on the page (--html)"))
 }
 
 /// Why a number of replicas that was simulated can't be told, a sentence each.
@@ -557,4 +571,97 @@ fn options_table(plan: &PlanFinding) -> Table {
 fn mark(option: &PlanOption) -> String {
     let on = |is: bool, mark: &'static str| if is { mark } else { "" };
     format!("{}{}", on(option.on_cost_front, "*"), on(option.on_token_front, "+"))
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_plan::finding::{LoadFinding, SimulatedAnswer, exact};
+    use plimsoll_plan::spec::{EffortSpec, RuleSpec};
+
+    use super::*;
+
+    fn tried(replicas: u32) -> TriedReplicas {
+        let held = if replicas < 2 { Held::Fail } else { Held::Pass };
+        TriedReplicas {
+            replicas,
+            seeds: 5,
+            held,
+            figures: Vec::new(),
+            unanswered: exact(0.0),
+            growth: exact(0.0),
+            why: None,
+        }
+    }
+
+    /// Two replicas, with these numbers tried.
+    fn plan(numbers: &[u32]) -> PlanFinding {
+        let load = LoadFinding {
+            source: "told".to_owned(),
+            rate_per_s: 60.0,
+            peak_per_s: 60.0,
+            gap_cv: 1.0,
+            busiest_minute: 1.0,
+            prompt: [512.0; 3],
+            output: [128.0; 3],
+            requests: 1_000,
+            window_s: 60.0,
+        };
+        let simulated = SimulatedAnswer {
+            replicas: Some(2),
+            cannot_tell: None,
+            tried: numbers.iter().map(|replicas| tried(*replicas)).collect(),
+            effort: EffortSpec::default(),
+            requests: 1_000,
+        };
+        let chosen = Chosen {
+            replicas: 2,
+            spare: 0,
+            gpus: None,
+            slots: None,
+            utilisation: 0.5,
+            decided_by: "slo".to_owned(),
+            held: Held::Pass,
+            expected: Vec::new(),
+            breaks_at: exact(100.0),
+            breaks_by: None,
+            headroom: exact(0.6),
+            cold_start_s: None,
+        };
+        PlanFinding {
+            engine: "demo".to_owned(),
+            load,
+            slo: BudgetSpec::default(),
+            rules: RuleSpec::default(),
+            assumptions: vec!["the fleet is static".to_owned()],
+            rests_on: Vec::new(),
+            floor: Vec::new(),
+            slots: None,
+            bounds: None,
+            simulated: Some(simulated),
+            disagreements: Vec::new(),
+            chosen: Some(chosen),
+            cost: None,
+            probability: None,
+            scaling: None,
+            options: Vec::new(),
+            curve: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_terminal_counts_the_numbers_that_it_leaves_out() {
+        let text = render(&plan(&[1, 2, 5, 8, 16]));
+        assert!(text.contains("and 2 more numbers, up to 16, on the page (--html)"), "{text}");
+        assert!(!render(&plan(&[1, 2, 5])).contains("more number"));
+        // And what is taken for granted stands before the figures.
+        let at = |said: &str| text.find(said).expect(said);
+        assert!(at("Taken for granted") < at("Replicas tried"), "{text}");
+    }
+
+    #[test]
+    fn the_page_has_every_number_that_was_tried() {
+        let page = page(&plan(&[1, 2, 5, 8, 16]), "");
+        assert!(page.contains(">16<") && !page.contains("more numbers"), "{page}");
+    }
 }

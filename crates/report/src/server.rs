@@ -18,6 +18,10 @@ pub(crate) fn heading(told: &ServerReport) -> String {
 pub(crate) fn lines(told: &ServerReport, shown: &[u32]) -> Vec<String> {
     let levels: Vec<&LevelReport> = told.levels.iter().filter(|level| shown.contains(&level.level)).collect();
     let mut lines = Vec::new();
+    if levels.is_empty() {
+        // That it was read, and how often, stands in the heading, which goes with an empty section.
+        lines.push("No level that is shown has figures of it.".to_owned());
+    }
     for level in &levels {
         let which = if levels.len() > 1 { format!("level {}: ", level.level) } else { String::new() };
         lines.push(format!("{which}{}", queue(level)));

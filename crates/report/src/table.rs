@@ -59,10 +59,10 @@ impl Table {
         self.rows.iter().all(|row| row.page_only)
     }
 
-    /// The columns that are shown: those with something in them.
+    /// The columns that are shown: those with something in them, in the rows that are shown there.
     fn shown(&self, page: bool) -> Vec<usize> {
-        let has =
-            |i: usize| self.rows.iter().any(|row| row.cells.get(i).is_some_and(|cell| !cell.is_empty()));
+        let rows = || self.rows.iter().filter(move |row| page || !row.page_only);
+        let has = |i: usize| rows().any(|row| row.cells.get(i).is_some_and(|cell| !cell.is_empty()));
         (0..self.columns.len()).filter(|&i| (page || !self.columns[i].page_only) && has(i)).collect()
     }
 
@@ -80,8 +80,7 @@ impl Table {
                 }
                 tbody { @for row in &self.rows { tr {
                     @for &i in &shown { @match row.cells.get(i) {
-                        // A sentence may wrap, a figure may not.
-                        Some(cell) if cell.text.chars().count() > 40 => { td.wrap { (cell.markup()) } }
+                        Some(cell) if cell.wraps() => { td.wrap { (cell.markup()) } }
                         Some(cell) => { td class=[class(i)] { (cell.markup()) } }
                         None => { td {} }
                     } }
@@ -191,6 +190,30 @@ mod tests {
         table.row(["a", "1.00"]);
         table.row(["long name", "12 ms"]);
         assert_eq!(table.render(2), "  name       value\n  a           1.00\n  long name  12 ms\n");
+    }
+
+    #[test]
+    fn a_column_that_only_page_rows_fill_is_for_pages() {
+        let mut table = Table::new(&["<name", "value", "note"]);
+        table.row(["a", "1.00"]);
+        table.page_row(["b", "2.00", "far"]);
+        assert_eq!(table.render(0), "name  value\na      1.00\n");
+        assert_eq!(table.markdown(), "| name | value |\n| --- | ---: |\n| a | 1.00 |\n");
+        let page = table.markup().into_string();
+        assert!(page.contains(">note<") && page.contains(">far<"), "{page}");
+    }
+
+    #[test]
+    fn a_page_wraps_sentences_and_no_figures() {
+        let long = "needs 1000 effective samples to be told from no change, has 240";
+        let drawn = |text: &str| Phrase::drawn("cannot tell", html! { b { (text) } });
+        let mut table = Table::new(&["<figure", "<verdict"]);
+        table.row(["12 ms".into(), drawn(long).sentence()]);
+        table.row(["1 250 ms".into(), drawn("holds")]);
+        table.row(["9 ms".into(), Phrase::from(long)]);
+        let page = table.markup().into_string();
+        assert_eq!(page.matches("<td class=\"wrap\">").count(), 2, "{page}");
+        assert!(page.contains("<td class=\"left\"><b>holds</b></td>"), "{page}");
     }
 
     #[test]

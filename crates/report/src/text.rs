@@ -361,6 +361,9 @@ fn validity(page: &mut Document, validity: &Validity, detail: Detail) {
                 words::sentence(&worst.advice)
             ));
         }
+        if let Some(says) = words::unchecked(validity) {
+            section.says(says);
+        }
         if validity.passed.is_empty() || detail == Detail::Short {
             return;
         }

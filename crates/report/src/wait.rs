@@ -44,7 +44,10 @@ fn level(section: &mut Document, found: &WaitFinding) {
         section.titled("What each part takes", of_answers(answers));
         section.notes(answers.notes.iter().cloned());
     }
+    let own: &[String] = if found.answers.is_some() { &[] } else { &found.notes };
     if found.requests == 0 {
+        // Why there is nothing to take apart stands in them.
+        section.notes(own.iter().cloned());
         return;
     }
     section.drawn(bars(found));
@@ -54,7 +57,6 @@ fn level(section: &mut Document, found: &WaitFinding) {
     section.titled("Slices of the budget", slices(&found.slices));
     let faster = "If a part were faster (service times alone; a shorter queue is not counted)";
     section.titled(faster, ceilings(found));
-    let own: &[String] = if found.answers.is_some() { &[] } else { &found.notes };
     section.notes(own.iter().cloned().chain(dashes(found)));
 }
 
@@ -482,4 +484,32 @@ fn ceilings(found: &WaitFinding) -> Table {
         table.row(row);
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_with_nothing_to_take_apart_says_why() {
+        let found = WaitFinding {
+            level: 3,
+            requests: 0,
+            left_out: 12,
+            source: None,
+            notes: vec!["0 whole streamed answers are too few to split their wait".to_owned()],
+            whole: None,
+            wait: None,
+            untold: None,
+            bands: None,
+            answers: None,
+            parts: Vec::new(),
+            ceilings: Vec::new(),
+            slices: Vec::new(),
+        };
+        let levels = [found];
+        for said in [render("run", &levels), page("run", &levels)] {
+            assert!(said.contains("too few to split their wait"), "{said}");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use plimsoll_measure::findings::{
     CapacityLine, CapacityLines, ErrorCount, Estimate, Findings, Held, KeptUp, LengthFigures, Lengths,
     LevelFinding, LevelSummary, LoadWords, Rates, Reading, Reason, SessionCounts, SessionTokens, Trust,
+    Validity,
 };
 use plimsoll_measure::sweep::SATURATED_GROWTH;
 use plimsoll_model::{Load, Manifest, SizeUnit};
@@ -352,6 +353,11 @@ fn level_list(worst: Option<u32>, mut levels: Vec<u32>) -> String {
         (several, Some(worst)) => format!("on levels {} (figures of {worst})", several.join(", ")),
         (several, None) => format!("on levels {}", several.join(", ")),
     }
+}
+
+/// What stands below the verdict where neither a reason nor a passed check does: a heading with nothing below it goes, and with it the verdict.
+pub fn unchecked(validity: &Validity) -> Option<&'static str> {
+    (validity.reasons.is_empty() && validity.passed.is_empty()).then_some("No check applied.")
 }
 
 /// A sentence part as a sentence: a capital first, one full stop last.

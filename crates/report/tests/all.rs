@@ -1,6 +1,7 @@
 //! What people read, held still: the findings of one real sweep, as text and as a page.
 
-use plimsoll_measure::findings::{Findings, LevelFinding};
+use plimsoll_measure::findings::{Findings, LevelFinding, Trust};
+use plimsoll_measure::server_side::ServerReport;
 use plimsoll_model::{Load, Manifest, Span};
 use plimsoll_report::html::Beside;
 use plimsoll_report::text::Detail;
@@ -91,4 +92,28 @@ fn what_a_target_says_is_text_on_the_page_and_never_markup() {
     manifest.reproduce = evil.into();
     let page = plimsoll_report::html::render(&manifest, &findings, Beside::default());
     assert!(!page.contains("<script>alert"), "a target's text became markup");
+}
+
+/// Headings that say something are shown with nothing to say below them.
+#[test]
+fn the_verdict_and_the_scrapes_stand_there_without_anything_below_them() {
+    let (manifest, mut findings) = sweep();
+    findings.validity.reasons.clear();
+    findings.validity.passed.clear();
+    findings.validity.verdict = Trust::Suspect;
+    let server = ServerReport {
+        cadence_s: Some(1.0),
+        scrapes: 200,
+        failed: 0,
+        replicas: 1,
+        notes: Vec::new(),
+        levels: Vec::new(),
+    };
+    findings.server = Some(server);
+    let text = plimsoll_report::text::render(&manifest, &findings, Detail::Full);
+    let page = plimsoll_report::html::render(&manifest, &findings, Beside::default());
+    for said in ["200 scrapes", "No level that is shown has figures of it.", "No check applied."] {
+        assert!(text.contains(said) && page.contains(said), "{said} is not in {text}");
+    }
+    assert!(text.contains("Trust: ") && page.contains("How far this may be trusted: "), "{text}");
 }

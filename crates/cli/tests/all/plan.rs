@@ -208,10 +208,10 @@ fn the_text_says_the_most_important_first() {
         "Breaks at ",
         "headroom ",
         "USD an hour",
+        "Taken for granted",
         "Expected at the peak",
         "bound by kv cache",
         "Cost in USD",
-        "Taken for granted",
     ];
     let words = text.words();
     let mut from = 0;

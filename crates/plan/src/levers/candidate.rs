@@ -14,7 +14,7 @@ use plimsoll_sim::{
 };
 
 use crate::change::{Change, PairChange, pair};
-use crate::recorded::in_loop_of;
+use crate::recorded::{in_loop_of, is_closed};
 use crate::replay::{ReplayRequest, RequestTimes, play, play_at_most};
 
 /// A lever with a setting, as the world that it makes.
@@ -75,6 +75,16 @@ impl TrafficChange {
                 (sent, hits)
             }
         }
+    }
+
+    /// Why it can't be simulated on these requests, where it can't.
+    pub fn refused(&self, asked: &[ReplayRequest]) -> Option<&'static str> {
+        // The turns behind one that is taken out wait for nobody: they would come at their recorded times, beside the loop and not in it.
+        let has_turns = asked.iter().any(|one| one.turn.is_some());
+        let is_refused = *self == TrafficChange::WithoutRepeats && has_turns && is_closed(asked);
+        is_refused.then_some(
+            "in a closed loop a session goes on sooner behind a cached answer, which is not simulated",
+        )
     }
 
     /// When each of those that reach the engine was answered. What is turned away is not.

@@ -173,8 +173,11 @@ impl<'a> Simulator<'a> {
     /// What a candidate returns.
     ///
     /// # Errors
-    /// Its world can't be built.
+    /// Its world can't be built, or its traffic can't be simulated on these arrivals.
     pub fn predict(&self, candidate: &LeverCandidate) -> Result<Predicted, String> {
+        if let Some(why) = candidate.traffic.refused(&self.schedules[0]) {
+            return Err(why.to_owned());
+        }
         let world = &candidate.world;
         let mut latency = self.latency(world, &candidate.traffic)?;
         for other in &candidate.range {

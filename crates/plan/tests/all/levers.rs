@@ -3,14 +3,18 @@
 
 use plimsoll_measure::findings::Metric;
 use plimsoll_measure::summarise;
-use plimsoll_model::{Attempt, ServerStage, Span};
+use plimsoll_model::{Attempt, Load, ServerStage, Span};
 use plimsoll_plan::change::Change;
 use plimsoll_plan::levers::candidate::{self, TrafficChange};
 use plimsoll_plan::levers::evidence::SharesFrom;
+use plimsoll_plan::levers::predict::{Predicted, Simulator};
 use plimsoll_plan::levers::{EffortSpec, FigureOrigin, Goal, LeverCase, LeverOrder, Term, catalogue, rank};
+use plimsoll_plan::recorded::requests;
 use plimsoll_profile::infer::{self, Floor, WaitPart};
-use plimsoll_sim::{ModeSpec, StepSpec};
+use plimsoll_sim::{EngineSpec, LawSpec, ModeSpec, QueueSpec, StepSpec, WorldSpec};
+use plimsoll_workload::{Pause, SessionSpec, Size};
 
+use crate::fit_systems;
 use crate::lever_systems::{per_day, spec, system};
 use plimsoll_lab::records::{MS, answer, level};
 
@@ -277,4 +281,70 @@ fn an_engine_that_does_not_fit_predicts_nothing() {
     let fit = finding.fit.expect("an engine was given");
     assert!(!fit.fits && fit.why.contains("does not fit"), "{}", fit.why);
     assert!(finding.ranked.is_empty());
+}
+
+/// Eight clients who never think, before one server of 40 ms, as a run measures them for a minute.
+fn closed_loop(sessions: Option<SessionSpec>) -> (WorldSpec, fit_systems::Run) {
+    let service = LawSpec::Deterministic { ms: 40.0 };
+    let mode = ModeSpec::Queue(QueueSpec { servers: 1, service, queue_limit: None });
+    let engine = EngineSpec { name: "queue".into(), mode };
+    let mut system = fit_systems::System { engine, ..fit_systems::system(0) };
+    system.scenario.prompts.sessions = sessions;
+    (system.world(), system.under(Load::Closed { concurrency: 8 }, 60.0))
+}
+
+/// What this lever is said to do to e2e p95 of that run.
+fn predicted(world: &WorldSpec, run: &fit_systems::Run, lever: &str) -> Result<Predicted, String> {
+    let level = &run.levels[0];
+    let summary = summarise(level, &run.attempts, &run.samples, None);
+    let attempts: Vec<&Attempt> = run.attempts.iter().collect();
+    let case = LeverCase {
+        level,
+        summary: &summary,
+        attempts: &attempts,
+        samples: &[],
+        floor: None,
+        world: Some(world),
+        redraw: None,
+    };
+    let own = requests(level, run.attempts.iter());
+    let spec = spec(3, Goal { metric: Metric::E2e, percentile: 0.95, limit_s: None });
+    let simulator = Simulator::new(world, &own, &case, &spec)?;
+    let candidates = candidate::candidates(world);
+    simulator.predict(candidates.iter().find(|one| one.lever == lever).expect("a candidate"))
+}
+
+/// Turns that a cache answers were taken out of the loop, and those behind them came at their recorded times: more at once than there are clients.
+#[test]
+fn a_cache_before_sessions_in_a_closed_loop_is_refused() {
+    let sessions =
+        SessionSpec { turns: Size::Uniform(2, 5), think: Pause::Exponential(Span::from_millis(400)) };
+    let (world, run) = closed_loop(Some(sessions));
+    let why = predicted(&world, &run, "exact-cache").expect_err("refused");
+    assert!(why.contains("in a closed loop a session"), "{why}");
+    assert!(predicted(&world, &run, "context-trimming").is_ok());
+    // Without sessions whoever is answered makes room, whoever answers.
+    let (world, run) = closed_loop(None);
+    assert!(predicted(&world, &run, "exact-cache").is_ok());
+}
+
+/// Little's law: eight in flight before one server of 40 ms take 320 ms each, 25 a second; before two of them 160 ms, 50 a second. Sent at the times that
+/// were recorded they would wait for nobody before two, and come to 25 a second.
+#[test]
+fn a_second_replica_halves_the_waits_of_a_closed_loop_and_doubles_its_throughput() {
+    let (world, run) = closed_loop(None);
+    let latency = predicted(&world, &run, "replicas").expect("simulated").latency.estimate;
+    for saved in [latency.lower, latency.value, latency.upper] {
+        assert!((saved - 0.5).abs() < 0.01, "{latency:?}");
+    }
+    let own = requests(&run.levels[0], run.attempts.iter());
+    let candidates = candidate::candidates(&world);
+    let two = candidates.iter().find(|one| one.lever == "replicas").expect("a candidate");
+    for (world, per_s) in [(&world, 25.0), (&two.world, 50.0)] {
+        let times = two.traffic.play(world, &own, 1).expect("a sound world");
+        let ends = times.iter().map(|one| one.due_ns + one.end.expect("answered"));
+        let all_s = ends.max().expect("requests") as f64 / 1e9;
+        let throughput = own.len() as f64 / all_s;
+        assert!((throughput / per_s - 1.0).abs() < 0.02, "{throughput}/s");
+    }
 }

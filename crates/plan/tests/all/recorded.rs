@@ -1,8 +1,8 @@
 //! A recorded level played again: at its own due times, against a queue stepped by hand; its sessions, against a run in which the change was
 //! really made.
 
-use plimsoll_lab::records::{answer, level};
-use plimsoll_model::{At, Attempt, Level, Load, Span};
+use plimsoll_lab::records::{MS, answer, failure, level};
+use plimsoll_model::{At, Attempt, How, Level, Load, Span};
 use plimsoll_plan::recorded::requests;
 use plimsoll_plan::replay::{ReplayRequest, RequestTimes, play};
 use plimsoll_sim::{FleetSpec, ModeSpec, StepSpec, WorldSpec};
@@ -194,6 +194,45 @@ fn a_server_twice_as_fast_answers_a_closed_loop_in_half_the_time() {
         assert_eq!(last(&asked), (100.0 * ms) as i64);
         assert_eq!(last(&fixed), fixed_end);
     }
+}
+
+/// A turn of a session of two, answered in 10 ms.
+fn of_two(session: u64, turn: u16, due_ms: i64) -> Attempt {
+    let row = answer(2 * session + u64::from(turn), due_ms, 5, 10, 2);
+    Attempt { session: Some(session), turn, turns: 2, ..row }
+}
+
+/// How long after another's end each began that needed its room, ms.
+fn thinks_ms(concurrency: u32, rows: &[Attempt]) -> Vec<i64> {
+    let asked = requests(&closed(concurrency), rows.iter());
+    asked.iter().filter_map(|one| one.think_ns).map(|ns| ns / MS).collect()
+}
+
+/// Two of four users are in the middle of a session when the level ends: one with its second turn in flight, one before it. The end of the first turn
+/// was taken for the session's, so that every beginning after it was paired with the end of another's session than the one that made its room.
+#[test]
+fn a_session_that_the_level_cuts_off_makes_no_room() {
+    // Sessions of 45 ms, the next of each user 5 ms later, to the end of the level; the third user has one of them.
+    let starts = (0..20).flat_map(|round| [50 * round, 7 + 50 * round]).chain([14]);
+    let mut rows: Vec<Attempt> = (0..)
+        .zip(starts)
+        .flat_map(|(session, due)| [of_two(session, 0, due), of_two(session, 1, due + 35)])
+        .collect();
+    rows.extend([of_two(41, 0, 64), Attempt { end: None, ..of_two(41, 1, 99) }]);
+    rows.push(of_two(42, 0, 21));
+    // 43 sessions began, four of them at once.
+    assert_eq!(thinks_ms(4, &rows), vec![5; 39]);
+}
+
+/// After a turn without an answer nothing was to come: that session is over. One whose second try was still to be made is not.
+#[test]
+fn a_session_that_broke_off_makes_room() {
+    let broken = Attempt { session: Some(0), turns: 2, ..failure(0, 0, How::ServerError, 10) };
+    let rows = [broken.clone(), of_two(1, 0, 15), of_two(1, 1, 50), of_two(2, 0, 67)];
+    assert_eq!(thinks_ms(1, &rows), [5, 7]);
+    let again = Attempt { attempt: 1, end: None, ..broken.clone() };
+    let rows = [broken, again, of_two(1, 0, 1), of_two(1, 1, 36), of_two(2, 0, 49)];
+    assert_eq!(thinks_ms(2, &rows), [3]);
 }
 
 /// Whom the server turns away asks again: no client is lost to it.

@@ -8,8 +8,9 @@ use crate::document::Document;
 use crate::table::Table;
 use crate::{figure, words};
 
-/// Budgets, reasons and refusals in a pull request, at most; more budgets are counted.
-const SHORT: Most = Most { rows: 30, reasons: 12, refusals: 5 };
+/// Budgets, reasons and refusals in a pull request, at most; more budgets are counted. With as many cuts as refusals, and what stands around them, that
+/// is sixty lines.
+const SHORT: Most = Most { rows: 24, reasons: 11, refusals: 5 };
 const ALL: Most = Most { rows: usize::MAX, reasons: usize::MAX, refusals: usize::MAX };
 
 /// How much is said.
@@ -80,4 +81,67 @@ fn intervals(finding: &GateFinding) -> Option<String> {
         finding.rows.iter().any(|row| row.measured.estimate().is_none() && row.measured.seen().is_some());
     let few = if few { format!(" {}.", words::FEW_SAYS) } else { String::new() };
     Some(format!("Brackets: 95 %. A verdict errs at most {side} % of the time{looks}.{few}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_judge::gate::{GateRow, GateVerdict};
+    use plimsoll_measure::findings::{Estimate, Held, Reading, Trust, Validity};
+
+    use super::*;
+
+    fn row(number: usize) -> GateRow {
+        let estimate = Estimate { value: 0.4, lower: 0.39, upper: 0.41, n: 1_000, n_eff: 900.0 };
+        GateRow {
+            id: format!("ttft-{number}"),
+            place: format!("budgets.{number}"),
+            what: "ttft p99".to_owned(),
+            slice: String::new(),
+            owner: None,
+            role: RowRole::Decides,
+            levels: vec![0],
+            offered_per_s: Some(10.0),
+            limit: Some(0.35),
+            limit_shown: "≤ 350 ms".to_owned(),
+            measured: Reading::Estimate(estimate),
+            measured_shown: "400 ms [390, 410]".to_owned(),
+            share_over: Some(estimate),
+            allowed: Some(0.01),
+            p_pass: 1.0,
+            p_fail: 0.0,
+            p_fail_family: 0.0,
+            design_effect: Some(1.1),
+            held: Held::Fail,
+            missing: false,
+            needed: None,
+            needed_s: None,
+            why: "it breaks at every load".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_pull_request_is_told_in_sixty_lines_at_most() {
+        let lines = |of: &str| (0..6).map(|i| format!("{of} {i}")).collect::<Vec<String>>();
+        let finding = GateFinding {
+            schema: 1,
+            verdict: GateVerdict::Broken,
+            headline: "40 of 40 budgets are broken.".to_owned(),
+            refusals: lines("refusal"),
+            cut: lines("cut"),
+            budget: "all".to_owned(),
+            run: "1a2b".to_owned(),
+            measured_s: 60.0,
+            baseline: None,
+            alpha: 0.025,
+            analyses: 1,
+            family: 40,
+            rows: (0..40).map(row).collect(),
+            validity: Validity { verdict: Trust::Valid, reasons: Vec::new(), passed: Vec::new() },
+        };
+        let page = markdown(&finding);
+        assert_eq!(page.lines().count(), 60, "{page}");
+        assert!(page.contains("and 16 more."), "{page}");
+        // The rest is at the terminal.
+        assert_eq!(render(&finding).matches("it breaks at every load").count(), 40);
+    }
 }

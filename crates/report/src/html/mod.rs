@@ -363,6 +363,9 @@ fn validity_section(page: &mut Document, validity: &Validity) {
         Phrase::drawn(format!("{heading}{trust}"), html! { (heading) span.(trust) { (trust) } }),
         |section| {
             section.table(reasons);
+            if let Some(says) = words::unchecked(validity) {
+                section.says(says);
+            }
             section.drawn(html! { @if !validity.passed.is_empty() {
                 details open[validity.reasons.is_empty()] {
                     summary { (validity.passed.len()) " checks found nothing" }
