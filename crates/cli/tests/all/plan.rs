@@ -198,7 +198,18 @@ fn no_time_leaves_the_bounds_and_says_so() {
 fn the_text_says_the_most_important_first() {
     let args =
         ["plan", "--profile", "llama-3.1-70b@h100x4", "--rate", "20/s", "--peak", "2x", "--spare", "1", "-q"];
-    let more = ["--isl", "900", "--osl", "180", "--slo", "ttft p99 < 1s, tpot p95 < 40ms", "--for", "30s", "--time", "10m"];
+    let more = [
+        "--isl",
+        "900",
+        "--osl",
+        "180",
+        "--slo",
+        "ttft p99 < 1s, tpot p95 < 40ms",
+        "--for",
+        "30s",
+        "--time",
+        "10m",
+    ];
     let text = plimsoll(&[&args[..], &more, &["--price", "2.49USD/gpu-hour"]].concat());
     assert_eq!(text.code, 0, "{}", text.stderr);
     let order = [
