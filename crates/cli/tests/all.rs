@@ -166,6 +166,8 @@ mod transcriptions;
 mod wait;
 #[path = "all/watch.rs"]
 mod watch;
+#[path = "all/watch_alertmanager.rs"]
+mod watch_alertmanager;
 #[path = "all/watch_alerts.rs"]
 mod watch_alerts;
 #[path = "all/watch_bad.rs"]

@@ -23,13 +23,13 @@ type Requests = Vec<(String, Vec<u8>)>;
 
 /// A server that a test switches on and off, and what it has taken while it was on: heads and bodies.
 #[derive(Clone, Default)]
-struct Switch {
+pub struct Switch {
     is_on: Arc<AtomicBool>,
     taken: Arc<Mutex<Requests>>,
 }
 
 impl Switch {
-    fn start(answer: &'static str) -> (Switch, Server) {
+    pub fn start(answer: &'static str) -> (Switch, Server) {
         let switch = Switch::default();
         switch.set(true);
         let seen = switch.clone();
@@ -47,7 +47,7 @@ impl Switch {
         self.is_on.store(is_on, Ordering::SeqCst);
     }
 
-    fn taken(&self) -> Vec<(String, Value)> {
+    pub fn taken(&self) -> Vec<(String, Value)> {
         let taken = self.taken.lock().expect("no panic before");
         taken.iter().map(|(head, body)| (head.clone(), serde_json::from_slice(body).expect("JSON"))).collect()
     }
@@ -79,8 +79,8 @@ fn header(head: &str, name: &str) -> String {
     head.lines().find_map(of).unwrap_or_else(|| panic!("no {name} in {head}"))
 }
 
-/// Waits until it is so; a busy machine may take its time.
-fn watch(file: &Path, said: &Path) -> Child {
+/// A watch of this file that adds what it says to the other.
+pub fn watch(file: &Path, said: &Path) -> Child {
     let out = || std::fs::OpenOptions::new().append(true).create(true).open(said).expect("a file");
     let mut command = Command::new(PLIMSOLL);
     command.args(["watch", &file.display().to_string()]).env("HOOK_KEY", SIGNING).env("AM_KEY", TOKEN);
