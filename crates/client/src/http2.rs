@@ -81,7 +81,7 @@ impl Http2Link {
             return Err(ConnectError::NotHttp2("it does not choose h2 in the TLS handshake".to_owned()));
         }
         let gate = Rc::new(Gate::default());
-        let io = Gated { transport, gate: Rc::clone(&gate) };
+        let io = Gated { transport, gate: Rc::clone(&gate), unwritten: None };
         let handshake = Builder::new()
             .enable_push(false)
             .initial_window_size(STREAM_WINDOW)
@@ -268,6 +268,8 @@ struct Gate {
 struct Gated {
     transport: Transport,
     gate: Rc<Gate>,
+    /// Why a write failed, while what the server said before is read.
+    unwritten: Option<io::Error>,
 }
 
 impl AsyncRead for Gated {
@@ -294,12 +296,49 @@ impl AsyncRead for Gated {
     }
 }
 
+impl Gated {
+    /// What became of a write. Where one of TLS failed it ends with what can still be read, for what the server said before it closed (that it
+    /// wants a certificate) may lie there unread.
+    fn written<T>(&mut self, cx: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        match (polled, &self.transport) {
+            (Poll::Ready(Err(error)), Transport::Tls(_)) => {
+                self.unwritten = Some(error);
+                self.last_words(cx).map(Err)
+            }
+            (polled, _) => polled,
+        }
+    }
+
+    /// Why nothing can be written any more, once all has been read.
+    fn last_words(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        let mut bytes = [0; 256];
+        while let Transport::Tls(tls) = &mut self.transport {
+            let mut buf = ReadBuf::new(&mut bytes);
+            match std::task::ready!(Pin::new(tls).poll_read(cx, &mut buf)) {
+                Ok(()) if buf.filled().is_empty() => break,
+                Ok(()) => {}
+                Err(error) => {
+                    if let Some(told) = tls_words::told(&error) {
+                        *self.gate.refused.borrow_mut() = Some(told.clone());
+                    }
+                    break;
+                }
+            }
+        }
+        Poll::Ready(self.unwritten.take().unwrap_or_else(|| io::ErrorKind::BrokenPipe.into()))
+    }
+}
+
 impl AsyncWrite for Gated {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match &mut self.transport {
+        if self.unwritten.is_some() {
+            return self.last_words(cx).map(Err);
+        }
+        let polled = match &mut self.transport {
             Transport::Plain(tcp) => Pin::new(tcp).poll_write(cx, buf),
             Transport::Tls(tls) => Pin::new(tls).poll_write(cx, buf),
-        }
+        };
+        self.written(cx, polled)
     }
 
     fn poll_write_vectored(
@@ -307,10 +346,14 @@ impl AsyncWrite for Gated {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.transport {
+        if self.unwritten.is_some() {
+            return self.last_words(cx).map(Err);
+        }
+        let polled = match &mut self.transport {
             Transport::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, bufs),
             Transport::Tls(tls) => Pin::new(tls).poll_write_vectored(cx, bufs),
-        }
+        };
+        self.written(cx, polled)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -318,10 +361,14 @@ impl AsyncWrite for Gated {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.transport {
+        if self.unwritten.is_some() {
+            return self.last_words(cx).map(Err);
+        }
+        let polled = match &mut self.transport {
             Transport::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
             Transport::Tls(tls) => Pin::new(tls).poll_flush(cx),
-        }
+        };
+        self.written(cx, polled)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
