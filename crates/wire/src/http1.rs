@@ -22,12 +22,18 @@ pub const LINES_MAX: usize = 100;
 /// Most bytes of all chunk extensions of an answer: they carry nothing that is read.
 const EXTENSIONS_MAX: u32 = 16 * 1024;
 
+/// How an alert of TLS begins; no text does.
+const TLS_ALERT: u8 = 21;
+
 /// What is wrong with an answer's bytes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HttpFault {
     /// The head is none.
     #[error("the answer's head is not HTTP: {0}")]
     Head(#[from] httparse::Error),
+    /// It is an alert of TLS (RFC 8446, 5.1).
+    #[error("the answer is TLS and not HTTP: write https:// for it")]
+    Tls,
     /// The head does not end within [`HEAD_MAX`].
     #[error("the answer's head is longer than {HEAD_MAX} bytes")]
     Endless,
@@ -319,13 +325,15 @@ fn parse<T>(
     let view = &bytes[..bytes.len().min(HEAD_MAX)];
     let mut lines = [const { MaybeUninit::uninit() }; LINES_MAX];
     let mut head = httparse::Response::new(&mut []);
-    match ParserConfig::default().parse_response_with_uninit_headers(&mut head, view, &mut lines)? {
-        Status::Complete(length) => {
+    match ParserConfig::default().parse_response_with_uninit_headers(&mut head, view, &mut lines) {
+        Err(_) if view.first() == Some(&TLS_ALERT) => Err(HttpFault::Tls),
+        Err(fault) => Err(fault.into()),
+        Ok(Status::Complete(length)) => {
             let lines = std::mem::take(&mut head.headers);
             Ok(Some((length, read(&head, lines)?)))
         }
-        Status::Partial if bytes.len() >= HEAD_MAX => Err(HttpFault::Endless),
-        Status::Partial => Ok(None),
+        Ok(Status::Partial) if bytes.len() >= HEAD_MAX => Err(HttpFault::Endless),
+        Ok(Status::Partial) => Ok(None),
     }
 }
 

@@ -135,6 +135,7 @@ fn what_is_no_answer_is_told() {
     use HttpFault::{Chunk, Coding, Endless, Head as Bad, Length};
     assert!(matches!(broken("SSH-2.0-OpenSSH_9.2\r\n\r\n"), Bad(_)));
     assert!(matches!(broken("<html>"), Bad(_)));
+    assert_eq!(broken("\u{15}\u{3}\u{3}\0\u{2}\u{2}F"), HttpFault::Tls);
     assert!(matches!(broken("HTTP/1.1 20 OK\r\n\r\n"), Bad(_)));
     assert!(matches!(broken("HTTP/2.0 200 OK\r\n\r\n"), Bad(_)));
     assert!(matches!(broken("HTTP/1.1 200 OK\r\na b: c\r\n\r\n"), Bad(_)));
