@@ -295,11 +295,9 @@ impl Base<'_> {
                 continue;
             }
             let ratio = mean(&then.iter().zip(&now).map(|(then, now)| then - now).collect::<Vec<_>>()).exp();
-            let same = |(m, p, _): &&(Metric, f64, Reading)| *m == metric && (p - percentile).abs() < 1e-9;
-            let measured = self.run.measured.iter().find(same).map(|(_, _, reading)| reading.clone());
-            let measured_s = measured.as_ref().and_then(Reading::value).filter(|s| s.is_finite() && *s > 0.0);
-            // What the engine is off by on these very arrivals, it is taken to be off by with the change too.
-            let off = measured_s.map_or(0.0, |seconds| seconds.ln() - now[0]);
+            let measured = self.measured(place).cloned();
+            let measured_s = self.measured_s(place);
+            let off = self.off(place);
             let spread: Vec<f64> =
                 others.iter().zip(&self.others).map(|(then, now)| then[place] - now[place]).collect();
             let estimate = self.estimate(&then, off, &spread, metric);
@@ -320,6 +318,30 @@ impl Base<'_> {
             });
         }
         figures
+    }
+
+    /// What the run shows of a figure.
+    fn measured(&self, place: usize) -> Option<&Reading> {
+        let (metric, percentile) = self.spec.figures[place];
+        let same = |(m, p, _): &&(Metric, f64, Reading)| *m == metric && (p - percentile).abs() < 1e-9;
+        self.run.measured.iter().find(same).map(|(_, _, reading)| reading)
+    }
+
+    fn measured_s(&self, place: usize) -> Option<f64> {
+        self.measured(place).and_then(Reading::value).filter(|s| s.is_finite() && *s > 0.0)
+    }
+
+    /// What the engine is off by on these very arrivals, as a logarithm: it is taken to be off by that with the change too. Where too few
+    /// requests tell a percentile, the highest below it that they tell speaks for it, so that no percentile is below a lower one.
+    fn off(&self, place: usize) -> f64 {
+        let (metric, percentile) = self.spec.figures[place];
+        let off = |(at, &(m, p)): (usize, &(Metric, f64))| {
+            let is_below = m == metric && p < percentile + 1e-9;
+            let off = self.measured_s(at).filter(|_| is_below)?.ln() - self.now[0][at];
+            off.is_finite().then_some((p, off))
+        };
+        let told = self.spec.figures.iter().enumerate().filter_map(off);
+        told.max_by(|a, b| a.0.total_cmp(&b.0)).map_or(0.0, |(_, off)| off)
     }
 
     /// Where the next run like this one will lie: arrivals, constants and the engine's own error, added as variances of logarithms.

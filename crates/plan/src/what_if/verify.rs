@@ -62,7 +62,7 @@ pub fn verify(
         _ => None,
     };
     let rows = case.figures.iter().enumerate().map(|(place, figure)| {
-        let anew = again.as_ref().map(|logs| logs[place].exp() * off(figure));
+        let anew = again.as_ref().map(|logs| logs[place].exp() * off(figure, &case.figures));
         row(figure, anew, measured)
     });
     let each = f64::from(replicas.max(1));
@@ -82,10 +82,15 @@ pub fn verify(
     Ok(found.concluded(band))
 }
 
-/// What the engine was off by where the what-if started from.
-fn off(figure: &FigureChange) -> f64 {
-    let measured_s = figure.measured.as_ref().and_then(Reading::value);
-    measured_s.map_or(1.0, |measured| measured / figure.simulated_s)
+/// What the engine was off by where the what-if started from: as told by the highest percentile up to this one that was measured.
+fn off(figure: &FigureChange, all: &[FigureChange]) -> f64 {
+    let is_below =
+        |one: &&FigureChange| one.metric == figure.metric && one.percentile < figure.percentile + 1e-9;
+    let off = |one: &FigureChange| {
+        Some((one.percentile, one.measured.as_ref().and_then(Reading::value)? / one.simulated_s))
+    };
+    let told = all.iter().filter(is_below).filter_map(off);
+    told.max_by(|a, b| a.0.total_cmp(&b.0)).map_or(1.0, |(_, off)| off)
 }
 
 fn row(figure: &FigureChange, anew: Option<f64>, measured: &LevelSummary) -> VerifyRow {

@@ -92,6 +92,27 @@ fn holds(case: &Predicted, truth: &LevelSummary) {
     assert!(compared >= 4, "{compared} figures");
 }
 
+/// One server that takes so long for each request.
+fn queue(ms: f64) -> System {
+    let engine = serde_json::json!({
+        "name": "queue", "mode": {"kind": "queue", "servers": 1, "service": {"law": "deterministic", "ms": ms}},
+    });
+    System { engine: serde_json::from_value(engine).expect("an engine"), ..system(0) }
+}
+
+/// 300 requests tell no p99. The engine that stands for the server is faster than it is, and its p99 may not come out below the p95.
+#[test]
+fn what_too_few_requests_tell_is_as_far_off_as_what_they_tell() {
+    let (real, believed) = (queue(50.0), queue(40.0));
+    let measured = real.run(2.0, 300.0);
+    let found = predict(&measured, (&real, &believed.world()), &["replicas 2"]);
+    let e2e: Vec<_> = found.cases[0].figures.iter().filter(|one| one.metric == Metric::E2e).collect();
+    let p99 = e2e.last().expect("predicted");
+    assert!(p99.percentile > 0.98 && p99.measured.as_ref().is_none_or(|it| it.value().is_none()), "{p99:?}");
+    let values: Vec<f64> = e2e.iter().map(|one| one.predicted.value().expect("known")).collect();
+    assert!(values.len() > 2 && values.is_sorted() && (values[0] / 0.05 - 1.0).abs() < 0.05, "{values:?}");
+}
+
 fn with(system: &System, change: impl FnOnce(&mut System)) -> System {
     let mut other = System {
         name: system.name.clone(),
@@ -185,10 +206,7 @@ fn a_roofline_can_change_its_weights_and_its_gpu() {
 /// recorded times would not show.
 #[test]
 fn faster_answers_bring_a_closed_loop_more_requests() {
-    let engine = serde_json::json!({
-        "name": "queue", "mode": {"kind": "queue", "servers": 1, "service": {"law": "deterministic", "ms": 40.0}},
-    });
-    let system = System { engine: serde_json::from_value(engine).expect("an engine"), ..system(0) };
+    let system = queue(40.0);
     let measured = system.under(plimsoll_model::Load::Closed { concurrency: 8 }, 60.0);
     let found = predict(&measured, (&system, &system.world()), &["slots 2", "slots 100", "rate 2x"]);
     assert!(found.notes.iter().any(|note| note.contains("closed loop")), "{:?}", found.notes);
