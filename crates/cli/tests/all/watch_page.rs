@@ -171,6 +171,11 @@ fn what_replicas_cost_is_said_everywhere() {
         assert!(ended.code == 2 && ended.stderr.contains(word), "{args:?}: {}", ended.stderr);
         assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
     }
+    // A key that there is none of is answered by its place and the nearest that there is.
+    std::fs::write(&file, format!("sources: [\"{page}\"]\nprize: 3USD/h\n")).expect("written");
+    let ended = plimsoll(&["watch", &file, "-b", &budget]);
+    assert!(ended.code == 2 && ended.stderr.contains(&format!("{file}:2:1: ")), "{}", ended.stderr);
+    assert!(ended.stderr.contains("did you mean price?"), "{}", ended.stderr);
     // What the file says wrong is called by its key there.
     for (price, said) in
         [("2.5/replica-hour", "price: 2.5/"), ("2USD/gpu-hour", "price: 2USD/gpu-hour: a price")]

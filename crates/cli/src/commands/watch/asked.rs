@@ -24,7 +24,7 @@ use crate::budget_file;
 use crate::exit::Stop;
 use crate::flags::{PriceArgs, WatchArgs};
 use crate::out;
-use crate::price;
+use crate::{price, yaml};
 
 const EVERY: Span = Span::from_secs(5);
 const WINDOW: Span = Span::from_secs(300);
@@ -132,7 +132,10 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
         price: args.price.price.clone().or(file.price.take()),
         gpus: args.price.gpus.or(file.gpus),
     };
-    let said = if args.price.price.is_some() { price::FLAG } else { "price:" };
+    let said = match (&args.price.price, sources.first()) {
+        (None, Some(file)) => format!("{file}: price:"),
+        _ => price::FLAG.to_owned(),
+    };
     let listen = args.listen.clone().or(file.listen).unwrap_or_else(|| LISTEN.to_owned());
     let mut target = TargetSpec {
         key_env: args.key_env.clone(),
@@ -166,7 +169,7 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
         history,
         budget,
         budget_path,
-        price: price::of_fleet(&price, said)?,
+        price: price::of_fleet(&price, &said)?,
         listen: (listen != "none").then(|| address(&listen)).transpose()?,
         time: span("--for", args.time.as_ref())?,
     })
@@ -368,7 +371,8 @@ pub fn span(flag: &str, text: Option<&String>) -> Result<Option<Span>, Stop> {
 fn watch_file(path: &Path) -> Result<WatchFile, Stop> {
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|e| out::unread(&name, &e))?;
-    WatchFile::read(&text).map_err(|why| Stop::usage(format!("{name}: {why}")))
+    WatchFile::read(&text)
+        .map_err(|e| Stop::usage(format!("{name}{}; keys: {}", yaml::wrong(&e), file::KEYS)))
 }
 
 /// A page's URL; an endpoint's own stands for its page.

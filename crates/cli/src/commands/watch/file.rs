@@ -16,7 +16,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 /// Everything that it may say.
-const KEYS: &str = "sources, budget, every, window, listen, alerts: {false_alarms, queue_per_replica, burn}, sinks: {labels, alertmanager, webhook}, journal, record: {dir, keep_bytes, keep_days}, history: {dir, keep_bytes, keep_days}, price, gpus, traces: {listen, key_env, key_file, to, keep, wait, memory_mb}";
+pub const KEYS: &str = "sources, budget, every, window, listen, alerts: {false_alarms, queue_per_replica, burn}, sinks: {labels, alertmanager, webhook}, journal, record: {dir, keep_bytes, keep_days}, history: {dir, keep_bytes, keep_days}, price, gpus, traces: {listen, key_env, key_file, to, keep, wait, memory_mb}";
 
 /// A watch file. What a flag says goes before what it says.
 #[derive(Deserialize, Default)]
@@ -135,12 +135,9 @@ impl WatchFile {
     /// Reads one.
     ///
     /// # Errors
-    /// Where it is none, and what may be in it.
-    pub fn read(text: &str) -> Result<WatchFile, String> {
-        serde_saphyr::from_str(text).map_err(|e| {
-            let said = e.to_string();
-            format!("{}; keys: {KEYS}", said.lines().next().unwrap_or("is no YAML"))
-        })
+    /// It is none.
+    pub fn read(text: &str) -> Result<WatchFile, serde_saphyr::Error> {
+        serde_saphyr::from_str(text)
     }
 
     /// What its sources come to; files in it lie beside `path`, its own.
