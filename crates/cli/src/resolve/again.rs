@@ -86,6 +86,11 @@ fn flags(path: &str, value: &Value) -> Option<Vec<String>> {
         "client.cancel.share" => one("cancel"),
         "client.max_in_flight" => one("max-in-flight"),
         "client.before_level" => one("before-level"),
+        "target.key_file" => one("key-file"),
+        "target.ca_file" => one("ca-file"),
+        "target.client_cert" => one("client-cert"),
+        "target.client_key" => one("client-key"),
+        "target.tls_verify" if *value == Value::Bool(false) => Some(vec!["--insecure".to_owned()]),
         "target.http" => one("http"),
         "target.streams_per_connection" => one("streams-per-connection"),
         "client.connections" => {
@@ -263,6 +268,27 @@ mod tests {
             again.set(path, serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.into())));
         }
         assert_eq!(again.finish(0).expect("valid"), scenario);
+    }
+
+    /// Whom a run trusts and what it shows is said by the flags that people know.
+    #[test]
+    fn certificates_are_repeated_by_their_flags() {
+        let mut draft =
+            Draft(json!({"target": {"url": "https://h/v1"}, "load": {"mode": "open", "rate": "1/s"}}));
+        for name in ["ca_file", "client_cert", "client_key"] {
+            draft.set(&format!("target.{name}"), format!("{name}.pem").into());
+        }
+        draft.set("target.tls_verify", false.into());
+        let command = reproduce("run", &draft.finish(9).expect("valid"), &[]);
+        for words in [
+            "--ca-file ca_file.pem",
+            "--client-cert client_cert.pem",
+            "--client-key client_key.pem",
+            "--insecure",
+        ] {
+            assert!(command.contains(words), "no {words} in {command}");
+        }
+        assert!(!command.contains("--set"), "{command}");
     }
 
     /// What a request carries is said by the flags that people know, and means the same again.
