@@ -37,6 +37,7 @@ mod network;
 pub mod paint;
 pub mod plan;
 pub mod plan_envelope;
+mod plan_tables;
 pub mod plan_verify;
 pub mod profile;
 pub mod quality;

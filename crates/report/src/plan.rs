@@ -1,25 +1,17 @@
 //! A capacity plan: the number first, what is expected of it, where it breaks, what it costs, and then why.
 
 use maud::{Markup, html};
-use plimsoll_judge::cost::UnitCosts;
 use plimsoll_measure::findings::{BudgetSpec, Estimate, Held, Reading};
 use plimsoll_plan::finding::{
-    Chosen, Disagreement, Expected, FloorRow, PlanBounds, PlanCost, PlanFinding, PlanOption, Probability,
-    ScalingFinding, Slots, TriedReplicas,
+    Chosen, Expected, PlanBounds, PlanCost, PlanFinding, Probability, ScalingFinding, Slots,
 };
 
 use crate::document::{Document, Phrase};
 use crate::figure::centile;
 use crate::html::chart::{self, Charts};
 use crate::html::plan_charts;
-use crate::plan_envelope::{fleet, load, signed};
-use crate::table::Table;
-use crate::{cost, figure, words};
-
-/// Options at a terminal; the plan file and the page have all.
-const OPTIONS: usize = 12;
-/// Numbers of replicas that were tried above the chosen one, at a terminal.
-const NEAR: u32 = 3;
+use crate::plan_envelope::{fleet, load};
+use crate::{cost, figure, plan_tables as tables, words};
 
 /// The plan for a terminal or a pipe.
 pub fn render(plan: &PlanFinding) -> String {
@@ -74,18 +66,18 @@ fn fill(document: &mut Document, plan: &PlanFinding, charts: &Charts) {
     let assumptions = plan.assumptions.iter().map(|line| words::sentence(line));
     document
         .section("Taken for granted, and what would change the answer", |section| section.list(assumptions));
-    document.titled("Expected at the peak", expected_table(plan));
+    document.titled("Expected at the peak", tables::expected_table(plan));
     document.section("Replicas tried", |section| {
         section.small(
             "The same schedules for each number, so that they differ by what is compared and not by luck.",
         );
-        section.table(tried_table(plan));
-        section.terminal(|terminal| terminal.list(not_shown(plan)));
-        section.list(undecided(plan));
+        section.table(tables::tried_table(plan));
+        section.terminal(|terminal| terminal.list(tables::not_shown(plan)));
+        section.list(tables::undecided(plan));
     });
     document.section("Formula against simulation", |section| {
         section.small("Formulas answer at once; simulation sees percentiles, bursts and routing. Where they differ, simulation is what the plan goes by.");
-        section.table(disagreement_table(plan));
+        section.table(tables::disagreement_table(plan));
     });
     if let Some(bounds) = &plan.bounds {
         document.section("At least", |section| section.says(bounds_words(bounds)));
@@ -93,14 +85,14 @@ fn fill(document: &mut Document, plan: &PlanFinding, charts: &Charts) {
     if let Some(slots) = &plan.slots {
         document.section("Slots", |section| section.says(slots_words(slots)));
     }
-    document.titled("An isolated request", floor_table(&plan.floor));
+    document.titled("An isolated request", tables::floor_table(&plan.floor));
     document.section(cost_title(plan), |section| {
-        section.table(cost_table(plan));
+        section.table(tables::cost_table(plan));
         section.small("Paid by the hour, the whole price falls once on the requests, once on the input tokens and once on the output tokens: views of one sum, not parts of it.");
     });
     if let Some(scaling) = &plan.scaling {
         document.section(scaling_title(scaling), |section| {
-            section.table(scaling_table(scaling));
+            section.table(tables::scaling_table(scaling));
             section.says(words::sentence(&scaling.says));
         });
     }
@@ -118,21 +110,9 @@ fn curve_section(document: &mut Document, plan: &PlanFinding, charts: &Charts) {
                 "Simulated with the replicas that carry the load, spares not counted; bands are 95 % intervals. From the peak to where it breaks is headroom; right of that the promise is broken."
             }
             (chart::place(charts, "curve", "What requests meet, ms"))
-            details { summary { "The figures" } (curve_table(plan).markup()) }
+            details { summary { "The figures" } (tables::curve_table(plan).markup()) }
         });
     });
-}
-
-fn curve_table(plan: &PlanFinding) -> Table {
-    let names: Vec<String> =
-        plan.curve.first().map_or_else(Vec::new, |point| point.figures.iter().map(named).collect());
-    let columns: Vec<&str> = std::iter::once("requests/s").chain(names.iter().map(String::as_str)).collect();
-    let mut table = Table::new(&columns);
-    for point in &plan.curve {
-        let cells = point.figures.iter().map(|figure| latency(&figure.value));
-        table.row(std::iter::once(figure::number(point.rate_per_s)).chain(cells));
-    }
-    table
 }
 
 fn options(document: &mut Document, plan: &PlanFinding, charts: &Charts) {
@@ -141,7 +121,7 @@ fn options(document: &mut Document, plan: &PlanFinding, charts: &Charts) {
             (chart::place(charts, "pareto-cost", "Cost against latency"))
             (chart::place(charts, "pareto-tokens", "Tokens per user against tokens per GPU"))
         } } });
-        section.table(options_table(plan));
+        section.table(tables::options_table(plan));
         if !plan.options.is_empty() {
             section.says("* no other is both cheaper and faster; + no other has both more tokens per user and more per GPU.");
         }
@@ -329,20 +309,6 @@ pub(crate) fn latency(reading: &Reading) -> String {
     }
 }
 
-fn ceiling(expected: &Expected) -> String {
-    expected.limit_s.map(words::ms).unwrap_or_default()
-}
-
-/// What is expected of the plan.
-fn expected_table(plan: &PlanFinding) -> Table {
-    let mut table = Table::new(&["<ms", "ceiling", "<simulated [95 %]", "<"]);
-    for row in plan.chosen.iter().flat_map(|chosen| &chosen.expected) {
-        let verdict = row.held.map(|held| words::held(held).to_owned()).unwrap_or_default();
-        table.row([named(row), ceiling(row), latency(&row.value), verdict]);
-    }
-    table
-}
-
 /// What no plan can go below, in sentences.
 fn bounds_words(bounds: &PlanBounds) -> String {
     if !bounds.limit_per_s.is_finite() {
@@ -357,78 +323,6 @@ fn bounds_words(bounds: &PlanBounds) -> String {
         figure::number(bounds.in_flight),
         bounds.replicas
     )
-}
-
-/// The numbers of replicas that were simulated.
-fn tried_table(plan: &PlanFinding) -> Table {
-    let Some(simulated) = &plan.simulated else { return Table::new(&[]) };
-    let first = simulated.tried.first().map_or(&[][..], |tried| &tried.figures);
-    let columns: Vec<String> = ["replicas".to_owned(), "schedules".to_owned()]
-        .into_iter()
-        .chain(first.iter().map(|row| format!("<{}, ms", named(row))))
-        .chain(["<promise".to_owned()])
-        .collect();
-    let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
-    let mut table = Table::new(&columns);
-    for tried in &simulated.tried {
-        let mut row = vec![tried.replicas.to_string(), tried.seeds.to_string()];
-        row.extend(tried.figures.iter().map(|figure| latency(&figure.value)));
-        row.push(words::held(tried.held).to_owned());
-        if is_near(plan, tried) { table.row(row) } else { table.page_row(row) }
-    }
-    table
-}
-
-/// Is it near enough to the answer for a terminal? The page has all.
-fn is_near(plan: &PlanFinding, tried: &TriedReplicas) -> bool {
-    plan.chosen.as_ref().is_none_or(|chosen| tried.replicas <= chosen.replicas.saturating_add(NEAR))
-}
-
-/// The numbers that the terminal leaves out, counted.
-fn not_shown(plan: &PlanFinding) -> Option<String> {
-    let tried = plan.simulated.iter().flat_map(|simulated| &simulated.tried);
-    let far: Vec<u32> = tried.filter(|tried| !is_near(plan, tried)).map(|tried| tried.replicas).collect();
-    let most = far.iter().max()?;
-    let numbers = figure::counted(far.len() as u64, "more number");
-    Some(format!("and {numbers}, up to {most}, on the page (--html)"))
-}
-
-/// Why a number of replicas that was simulated can't be told, a sentence each.
-fn undecided(plan: &PlanFinding) -> impl Iterator<Item = String> {
-    let tried = plan.simulated.iter().flat_map(|simulated| &simulated.tried);
-    tried.filter_map(|tried| Some(format!("{}: {}.", tried.replicas, tried.why.as_ref()?)))
-}
-
-/// Formula against simulation, figure by figure.
-fn disagreement_table(plan: &PlanFinding) -> Table {
-    let mut table = Table::new(&["<", "formula", "<simulated [95 %]", "formula is off by"]);
-    for row in &plan.disagreements {
-        let Disagreement { figure: name, formula, simulated, relative } = row;
-        let interval = match simulated.lower < simulated.upper {
-            true => {
-                format!(" {}", figure::interval(&unit(name, simulated.lower), &unit(name, simulated.upper)))
-            }
-            false => String::new(),
-        };
-        table.row([
-            name.clone(),
-            unit(name, *formula),
-            format!("{}{interval}", unit(name, simulated.value)),
-            signed(*relative),
-        ]);
-    }
-    table
-}
-
-/// A figure in its unit, which its name tells: replicas are counted, limits are rates, the rest are times.
-fn unit(name: &str, value: f64) -> String {
-    if name.contains("replicas") {
-        figure::number(value).trim_end_matches(".00").to_owned()
-    } else if name.contains("limit") || name.contains("break") {
-        figure::per_second(value)
-    } else {
-        words::time(value)
-    }
 }
 
 /// What binds, with its figures.
@@ -450,46 +344,9 @@ fn slots_words(slots: &Slots) -> String {
     said
 }
 
-/// Each ceiling against isolated requests.
-fn floor_table(rows: &[FloorRow]) -> Table {
-    let mut table = Table::new(&["<ms", "ceiling", "isolated", "left for load"]);
-    for row in rows {
-        table.row([
-            format!("{} p{}", row.metric.name(), centile(row.percentile)),
-            words::ms(row.limit_s),
-            words::ms(row.alone_s),
-            figure::percent(1.0 - row.alone_s / row.limit_s),
-        ]);
-    }
-    table
-}
-
 /// `Cost in USD at 2.49 USD per GPU-hour, 28 GPUs (…)`, or nothing.
 fn cost_title(plan: &PlanFinding) -> String {
     plan.cost.as_ref().map_or(String::new(), |found| cost::title(&found.bill))
-}
-
-/// What things cost at the mean load and at the load at which it breaks.
-fn cost_table(plan: &PlanFinding) -> Table {
-    let mut table =
-        Table::new(&["<", "an hour", "<request", "<good request", "<M input tokens", "<M output tokens"]);
-    let Some(found) = &plan.cost else { return table };
-    let value = |reading: &Reading| reading.value().map_or("–".to_owned(), figure::number);
-    let mut row = |name: &str, costs: &UnitCosts| {
-        table.row([
-            name.to_owned(),
-            found.per_hour.map(figure::number).unwrap_or_default(),
-            value(&costs.per_request),
-            value(&costs.per_good_request),
-            value(&costs.per_million_input),
-            value(&costs.per_million_output),
-        ]);
-    };
-    row("at the mean load", &found.at_mean);
-    if let Some(at_break) = &found.at_break {
-        row("where it breaks: the least it can be", at_break);
-    }
-    table
 }
 
 /// `Static against queue depth 4 (cold start 86.4 s)`.
@@ -497,85 +354,9 @@ fn scaling_title(found: &ScalingFinding) -> String {
     format!("Static against autoscaled: {} (cold start {})", found.policy, words::time(found.cold_start_s))
 }
 
-/// The fleets on the same arrivals.
-fn scaling_table(found: &ScalingFinding) -> Table {
-    let first = found.rows.first().map_or(&[][..], |row| &row.figures);
-    let columns: Vec<String> =
-        ["<fleet", "<mean replicas", "most", "<cost an hour", "<requests missed", "while scaling up"]
-            .into_iter()
-            .map(str::to_owned)
-            .chain(first.iter().map(|row| format!("<{}, ms", named(row))))
-            .chain(["<promise".to_owned()])
-            .collect();
-    let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
-    let mut table = Table::new(&columns);
-    for row in &found.rows {
-        let mut cells = vec![
-            row.fleet.clone(),
-            estimate(&row.mean_replicas, figure::number),
-            row.most_replicas.to_string(),
-            row.per_hour.as_ref().map(|cost| estimate(cost, figure::number)).unwrap_or_default(),
-            estimate(&row.missed, figure::percent),
-            row.missed_scaling.map(figure::percent).unwrap_or_default(),
-        ];
-        cells.extend(row.figures.iter().map(|figure| latency(&figure.value)));
-        cells.push(words::held(row.held).to_owned());
-        table.row(cells);
-    }
-    table
-}
-
-fn estimate(e: &Estimate, spell: impl Fn(f64) -> String) -> String {
-    match e.lower < e.upper {
-        true => format!("{} {}", spell(e.value), figure::interval(&spell(e.lower), &spell(e.upper))),
-        false => spell(e.value),
-    }
-}
-
-/// Options beside the plan; those that are refused come last, with their reason.
-fn options_table(plan: &PlanFinding) -> Table {
-    let first = plan.slo.latency.first();
-    let ceiling = first
-        .map_or("latency, ms".to_owned(), |c| format!("{} p{}, ms", c.metric.name(), centile(c.percentile)));
-    let mut table = Table::new(&[
-        "<",
-        "<configuration",
-        "replicas",
-        "GPUs",
-        "cost an hour",
-        &ceiling,
-        "tokens/s per user",
-        "per GPU",
-        "<how",
-    ]);
-    let (out, held): (Vec<_>, Vec<_>) = plan.options.iter().partition(|option| option.refused.is_some());
-    for (place, option) in held.into_iter().chain(out).enumerate() {
-        let number = |value: Option<f64>| value.map(figure::number).unwrap_or_default();
-        let count = |value: Option<u32>| value.map(|n| n.to_string()).unwrap_or_default();
-        let cells = [
-            mark(option),
-            option.name.clone(),
-            count(option.replicas),
-            count(option.gpus),
-            number(option.per_hour),
-            option.latency_s.map(words::ms).unwrap_or_default(),
-            number(option.tokens_per_user),
-            number(option.tokens_per_gpu),
-            option.refused.as_ref().map_or(option.how.clone(), |why| format!("out: {why}")),
-        ];
-        if place < OPTIONS { table.row(cells) } else { table.page_row(cells) }
-    }
-    table
-}
-
-fn mark(option: &PlanOption) -> String {
-    let on = |is: bool, mark: &'static str| if is { mark } else { "" };
-    format!("{}{}", on(option.on_cost_front, "*"), on(option.on_token_front, "+"))
-}
-
 #[cfg(test)]
 mod tests {
-    use plimsoll_plan::finding::{LoadFinding, SimulatedAnswer, exact};
+    use plimsoll_plan::finding::{LoadFinding, SimulatedAnswer, TriedReplicas, exact};
     use plimsoll_plan::spec::{EffortSpec, RuleSpec};
 
     use super::*;
