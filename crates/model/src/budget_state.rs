@@ -11,7 +11,7 @@ crate::named! {
     #[serde(rename_all = "snake_case")]
     #[repr(u8)]
     pub enum BudgetState {
-        /// Nothing speaks against it.
+        /// All evidence is within the ceiling.
         #[default]
         Green = 0 => "green",
         /// It may be broken, or is being used up too fast.

@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Trust {
-    /// Nothing speaks against it.
+    /// No check found anything.
     #[default]
     Valid,
-    /// Nothing speaks against it but its length: some percentiles rest on too few requests for a verdict.
+    /// No check found anything but its length: some percentiles rest on too few requests for a verdict.
     Short,
     /// Read it with the reasons beside it.
     Suspect,
