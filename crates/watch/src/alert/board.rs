@@ -109,7 +109,7 @@ impl AlertBoard {
             alpha: file.policy.alpha,
             block_s: BLOCK.max(every).as_secs_f64(),
             rows,
-            words: file.budgets.iter().map(|budget| (budget.id.clone(), rows::words(budget))).collect(),
+            words: file.budgets.iter().map(|budget| (budget.id.clone(), rows::words(file, budget))).collect(),
             standing: Vec::new(),
             past: VecDeque::new(),
             number: 0,
