@@ -158,6 +158,9 @@ impl AlertBoard {
     pub(crate) fn diagnosed(&mut self, now: At, diagnosis: &AlertDiagnosis) {
         for alert in self.standing.iter_mut().filter(|alert| alert.is_new(now)) {
             alert.diagnosis = Some(Box::new(diagnosis.clone()));
+            if !diagnosis.do_first.is_empty() {
+                alert.do_first.clone_from(&diagnosis.do_first);
+            }
         }
     }
 
@@ -417,6 +420,7 @@ impl AlertBoard {
                     fired_s: seconds(now),
                     resolved_s: None,
                     evidence,
+                    do_first: kind.first_step().to_owned(),
                     diagnosis: None,
                     run: None,
                 });
