@@ -5,7 +5,7 @@
 
 use plimsoll_model::At;
 
-use super::read;
+use super::histogram;
 
 /// What a counter gained.
 #[derive(Copy, Clone, PartialEq, Debug)]
@@ -76,7 +76,7 @@ impl Buckets {
             true => (self.edges, self.counts.iter().zip(&other.counts).map(|(a, b)| a + b).collect()),
             false => {
                 let ladders = [(&self.edges, &self.counts), (&other.edges, &other.counts)];
-                read::merged(ladders.into_iter().filter(|one| !one.0.is_empty()).map(ladder).collect())
+                histogram::merged(ladders.into_iter().filter(|one| !one.0.is_empty()).map(ladder).collect())
             }
         };
         let either = |a: Option<f64>, b: Option<f64>| a.into_iter().chain(b).reduce(|a, b| a + b);
