@@ -118,6 +118,8 @@ pub(crate) struct RowEvidence<'a> {
     pub blocks: &'a VecDeque<TickBlock>,
     /// Pages that do not answer, of all.
     pub lost: [usize; 2],
+    /// What most of them fail by.
+    pub lost_by: &'a str,
     /// Replicas of which nothing moves, of all, and for how long, s.
     pub stalled: [usize; 2],
     pub stalled_s: f64,
@@ -211,7 +213,8 @@ fn uncounted(
     }
     let [lost, pages] = seen.lost;
     if pages > 0 && lost == pages {
-        return Some((RowState::SourceLost, format!("{} not answer", plural(lost, "page does", "pages do"))));
+        let said = format!("{} not answer{}", plural(lost, "page does", "pages do"), seen.lost_by);
+        return Some((RowState::SourceLost, said));
     }
     if !seen.began || seen.blocks.is_empty() {
         let why = match seen.of_requests {

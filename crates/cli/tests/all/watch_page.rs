@@ -16,9 +16,17 @@ pub struct Watching(Child, String);
 
 impl Watching {
     pub fn start(sources: &[&str], budget: &str, more: &[&str]) -> Watching {
-        let args = ["-b", budget, "--every", "200ms", "--listen", "127.0.0.1:0", "-q"];
+        Watching::with(&[sources, &["-b", budget], more].concat())
+    }
+
+    /// As its file says.
+    pub fn of(file: &str, more: &[&str]) -> Watching {
+        Watching::with(&[&[file], more].concat())
+    }
+
+    fn with(args: &[&str]) -> Watching {
         let mut command = Command::new(PLIMSOLL);
-        command.arg("watch").args(sources).args(args).args(more);
+        command.arg("watch").args(args).args(["--every", "200ms", "--listen", "127.0.0.1:0", "-q"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the binary starts");
         let mut said = String::new();
