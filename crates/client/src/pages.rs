@@ -460,6 +460,12 @@ impl Looker {
         let Some(head) = head else {
             return Err(match ending {
                 Err(_) => "timeout".to_owned(),
+                // A refused port, a name without an address and a certificate are mended in different places.
+                Ok(Ending::Told { error: Some(why), .. } | Ending::Broken { error: why })
+                    if !why.is_empty() =>
+                {
+                    why
+                }
                 Ok(_) => "no connection".to_owned(),
             });
         };

@@ -13,7 +13,7 @@ use plimsoll_wire::exposition::{self, ExposedValue, PageText};
 /// Bytes of text that are kept for all pages: some two hundred texts.
 const MOST_TEXT: usize = 16 << 20;
 /// Series of one page that are followed.
-const MOST_SERIES: usize = 50_000;
+pub(crate) const MOST_SERIES: usize = 50_000;
 
 /// A page's text, and the names of those of its series that are wanted, in its order.
 #[derive(Debug)]

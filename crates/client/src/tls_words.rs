@@ -28,11 +28,21 @@ pub fn told(error: &io::Error) -> Option<&Error> {
     error.get_ref()?.downcast_ref()
 }
 
+/// A name that a certificate carries, without the word for what kind it is: `DnsName("a.example")`.
+fn bare(name: &str) -> &str {
+    name.split_once('(').map_or(name, |(_, rest)| rest.trim_end_matches(')').trim_matches('"'))
+}
+
 fn certificate(why: &CertificateError) -> String {
     match why {
         CertificateError::UnknownIssuer => {
             "its certificate is signed by nobody that this machine trusts: give the authority, or the certificate itself if it is \
              self-signed, with --ca-file"
+                .into()
+        }
+        // An authority that was made anew under its old name.
+        CertificateError::BadSignature => {
+            "its certificate was not signed by the authority of that name that this machine trusts: give the one that signed it with --ca-file"
                 .into()
         }
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
@@ -47,7 +57,7 @@ fn certificate(why: &CertificateError) -> String {
         ),
         CertificateError::NotValidForNameContext { expected, presented } => format!(
             "its certificate is for {}, not for {}: use a name that it carries in the URL",
-            presented.join(", "),
+            presented.iter().map(|name| bare(name)).collect::<Vec<_>>().join(", "),
             expected.to_str()
         ),
         CertificateError::NotValidForName => {

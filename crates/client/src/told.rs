@@ -11,10 +11,8 @@ use std::sync::Arc;
 use plimsoll_model::{At, PageRead, PageSaid, Sample, Span, page};
 use plimsoll_wire::exposition::{self, ExposedValue};
 
-use crate::shared::{Shape, SharedNames, Shown};
+use crate::shared::{MOST_SERIES, Shape, SharedNames, Shown};
 
-/// Series of one page that are followed.
-const MOST_SERIES: usize = 50_000;
 /// Looks between two rows of a name that nobody reads.
 const UNKNOWN_EVERY: u64 = 60;
 
@@ -181,9 +179,12 @@ impl PageNotices {
     }
 }
 
-/// A page without a single row says nothing; one of unknown names alone says that nobody here reads it.
+/// A page without a single row says nothing; one of unknown names alone says that nobody here reads it. Of one that is cut the rest would be replicas that nobody misses.
 fn said((series, values): Shown, found_any: bool) -> PageSaid {
     match found_any {
+        true if series.len() >= MOST_SERIES => PageSaid::Failed(format!(
+            "the page has {MOST_SERIES} series or more, and the rest of it would be missing: watch its replicas by pages of their own"
+        )),
         true => PageSaid::Values(series, values),
         false => PageSaid::Failed("the page was empty".to_owned()),
     }
@@ -191,4 +192,33 @@ fn said((series, values): Shown, found_any: bool) -> PageSaid {
 
 fn sample(at: At, name: String, labels: String, value: f64) -> Sample {
     Sample { at, source: page::source(&name).into(), name: name.into(), labels: labels.into(), value }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// Whether a page of so many replicas is read.
+    fn is_read(replicas: usize) -> bool {
+        let told: Arc<Mutex<Vec<PageRead>>> = Arc::default();
+        let taken = Arc::clone(&told);
+        let rows = ToRows::pages(move |read| taken.lock().expect("no panic before").push(read));
+        let page: String =
+            (0..replicas).map(|n| format!("vllm:num_requests_running{{engine=\"{n}\"}} 1\n")).collect();
+        PageNotices::new((None, true), |_| true).tell_text(At(0), page.as_bytes(), &rows);
+        let told = told.lock().expect("no panic before");
+        match &told[0].said {
+            PageSaid::Values(series, values) => (series.len(), values.len()) == (replicas, replicas),
+            PageSaid::Failed(why) => !why.contains("50000 series"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_page_that_is_too_long_to_be_followed_says_so() {
+        assert!(is_read(MOST_SERIES - 1));
+        assert!(!is_read(MOST_SERIES + 1));
+    }
 }

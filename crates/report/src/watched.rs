@@ -101,7 +101,7 @@ pub fn alert(at_s: f64, alert: &Alert) -> String {
         alert.about,
         alert.evidence
     );
-    for line in alert.diagnosis.as_deref().filter(|_| alert.stands()).map_or_else(Vec::new, diagnosis) {
+    for line in if alert.stands() { steps(alert) } else { Vec::new() } {
         said += &format!("\n{:>8}  {line}", "");
     }
     if let Some(run) = alert.run.as_ref().filter(|_| alert.stands()) {
@@ -110,10 +110,15 @@ pub fn alert(at_s: f64, alert: &Alert) -> String {
     said
 }
 
-/// What is to blame, a line each.
-fn diagnosis(found: &AlertDiagnosis) -> Vec<String> {
-    let AlertDiagnosis { says, do_first, do_not, ask, .. } = found;
-    let named = [("Diagnosis", says), ("First", do_first), ("Not", do_not), ("More", ask)];
+/// What is to blame and what to do, a line each.
+fn steps(alert: &Alert) -> Vec<String> {
+    let found = |of: fn(&AlertDiagnosis) -> &String| alert.diagnosis.as_deref().map_or("", |found| of(found));
+    let named = [
+        ("Diagnosis", found(|found| &found.says)),
+        ("First", &alert.do_first),
+        ("Not", found(|found| &found.do_not)),
+        ("More", found(|found| &found.ask)),
+    ];
     let told = named.into_iter().filter(|(_, text)| !text.is_empty());
     told.map(|(name, text)| format!("{name}: {text}")).collect()
 }

@@ -57,7 +57,7 @@ pub fn lint(file: &BudgetFile, pairs: &[Pair], side: &ServerSide, until: At) -> 
         };
         let reach = |pair: &Pair| LintPair { pair: *pair, reachable: pair.reachable(allowed(budget)) };
         let burn = if is_counted(budget) { pairs.iter().map(reach).collect() } else { Vec::new() };
-        LintRow { id: budget.id.clone(), budget: words(budget), judged, says, edges_s, burn }
+        LintRow { id: budget.id.clone(), budget: words(file, budget), judged, says, edges_s, burn }
     };
     file.budgets.iter().map(row).collect()
 }

@@ -38,9 +38,29 @@ pub(crate) struct Pages {
     stood: HashMap<String, At>,
 }
 
+/// A page that does not answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct LostPage {
+    /// Its name; empty where there is only one.
+    pub name: String,
+    /// What its last scrape failed by; empty = nobody scraped it.
+    pub why: String,
+}
+
+/// What these fail by, as it goes on after what is said of all of them: `: HTTP 503`, or where they differ `, such as a: HTTP 503`.
+pub(crate) fn by(lost: &[LostPage]) -> String {
+    match lost.iter().find(|page| !page.why.is_empty()) {
+        None => String::new(),
+        Some(LostPage { why, .. }) if lost.iter().all(|page| page.why == *why) => format!(": {why}"),
+        Some(LostPage { name, why }) => format!(", such as {name}: {why}"),
+    }
+}
+
 #[derive(Clone, Default, Debug)]
 struct Page {
     tried: Option<At>,
+    /// What the last scrape failed by; empty = it was good.
+    why: String,
     scraped: Scraped,
     /// Lost after so long, where that is its sender's choice.
     patience: Option<Span>,
@@ -75,8 +95,9 @@ impl Pages {
         self.stood.insert(replica, since);
     }
 
-    pub fn failed(&mut self, page: &str, at: At) {
+    pub fn failed(&mut self, page: &str, at: At, why: String) {
         let page = self.pages.entry(page.to_owned()).or_default();
+        page.why = why;
         page.tried = page.tried.max(Some(at));
     }
 
@@ -98,6 +119,7 @@ impl Pages {
     ) -> bool {
         let page = self.pages.entry(name.to_owned()).or_default();
         page.tried = page.tried.max(Some(at));
+        page.why.clear();
         let Some(step) = page.scraped.read(name, at, said, &mut self.layouts) else { return false };
         let Step { side, layout, from, is_other } = step;
         if let Some(from) = from {
@@ -141,9 +163,9 @@ impl Pages {
     }
 
     /// Pages without a good scrape for some cadences.
-    pub fn lost(&self, now: At, every: Span) -> Vec<String> {
+    pub fn lost(&self, now: At, every: Span) -> Vec<LostPage> {
         let lost = self.pages.iter().filter(|(_, page)| page.is_lost(now, every));
-        lost.map(|(name, _)| name.clone()).collect()
+        lost.map(|(name, page)| LostPage { name: name.clone(), why: page.why.clone() }).collect()
     }
 
     /// Every replica that was ever on a page.

@@ -29,9 +29,10 @@ pub fn source(file: &BudgetFile, budget: &Budget) -> RowSource {
         return RowSource::Nothing("it holds under a burst, and nothing says when there is one");
     }
     let metric = Limit::of(file, budget).metric;
-    match (metric, budget.max.as_ref(), budget.p) {
-        (Ttft | TtftAfterSend | Ttfb | Ttfot | E2e | E2eAfterSend | Tpot | Ntpot, Some(max), Some(_)) => {
-            RowSource::Values { metric, limit_s: max.value }
+    let ceiling = budget.max.as_ref().and_then(|_| budget.held_to());
+    match (metric, ceiling, budget.p) {
+        (Ttft | TtftAfterSend | Ttfb | Ttfot | E2e | E2eAfterSend | Tpot | Ntpot, Some(limit_s), Some(_)) => {
+            RowSource::Values { metric, limit_s }
         }
         (Ttft | TtftAfterSend | Ttfb | Ttfot | E2e | E2eAfterSend | Tpot | Ntpot, ..) => {
             RowSource::Nothing("only a ceiling on a percentile is a count")

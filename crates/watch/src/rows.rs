@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use plimsoll_judge::budget::{Budget, BudgetFile, Scope};
+use plimsoll_judge::budget::{Budget, BudgetFile, Limit, Scope};
 use plimsoll_measure::budget::{BudgetMetric, Unit, shown};
 use plimsoll_measure::budget::{Decision, decide};
 use plimsoll_measure::findings::Held;
@@ -74,12 +74,13 @@ pub fn source(budget: &Budget) -> RowSource {
     if budget.under.is_some() {
         return RowSource::Nothing("it holds under a burst, and no page says when there is one");
     }
-    let latency = |signal| match (budget.max.as_ref(), budget.p) {
-        (Some(max), Some(_)) => RowSource::Latency { signal, limit_s: max.value },
+    let ceiling = budget.max.as_ref().and_then(|_| budget.held_to());
+    let latency = |signal| match (ceiling, budget.p) {
+        (Some(limit_s), Some(_)) => RowSource::Latency { signal, limit_s },
         _ => RowSource::Nothing("only a ceiling on a percentile is a count that a page can show"),
     };
-    let ratio = |signal| match budget.max.as_ref() {
-        Some(max) => RowSource::TailRatio { signal, most: max.value },
+    let ratio = |signal| match ceiling {
+        Some(most) => RowSource::TailRatio { signal, most },
         None => RowSource::Nothing("it has no ceiling: it is tracked"),
     };
     match budget.metric {
@@ -87,7 +88,7 @@ pub fn source(budget: &Budget) -> RowSource {
         E2e | E2eAfterSend => latency(Signal::E2e),
         Tpot => latency(Signal::Tpot),
         Itl => latency(Signal::Itl),
-        ErrorRate => match budget.max {
+        ErrorRate => match ceiling {
             Some(_) => RowSource::Errors,
             None => RowSource::Nothing("it has no ceiling: it is tracked"),
         },
@@ -117,6 +118,8 @@ pub(crate) struct RowEvidence<'a> {
     pub blocks: &'a VecDeque<TickBlock>,
     /// Pages that do not answer, of all.
     pub lost: [usize; 2],
+    /// What most of them fail by.
+    pub lost_by: &'a str,
     /// Replicas of which nothing moves, of all, and for how long, s.
     pub stalled: [usize; 2],
     pub stalled_s: f64,
@@ -133,7 +136,7 @@ pub(crate) fn row(file: &BudgetFile, budget: &Budget, place: usize, seen: &RowEv
     };
     let row = WatchRow {
         id: budget.id.clone(),
-        budget: words(budget),
+        budget: words(file, budget),
         state: RowState::Absent,
         why: String::new(),
         n: 0,
@@ -210,7 +213,8 @@ fn uncounted(
     }
     let [lost, pages] = seen.lost;
     if pages > 0 && lost == pages {
-        return Some((RowState::SourceLost, format!("{} not answer", plural(lost, "page does", "pages do"))));
+        let said = format!("{} not answer{}", plural(lost, "page does", "pages do"), seen.lost_by);
+        return Some((RowState::SourceLost, said));
     }
     if !seen.began || seen.blocks.is_empty() {
         let why = match seen.of_requests {
@@ -239,7 +243,7 @@ fn uncounted(
 pub(crate) fn allowed(budget: &Budget) -> f64 {
     match budget.p {
         Some(p) => 1.0 - p.0,
-        None => budget.max.as_ref().map_or(0.0, |max| max.value),
+        None => budget.held_to().unwrap_or(0.0),
     }
 }
 
@@ -306,13 +310,10 @@ fn unseen(file: &BudgetFile, budget: &Budget, source: &RowSource) -> &'static st
     }
 }
 
-/// `ttft p99 ≤ 350 ms`.
-pub fn words(budget: &Budget) -> String {
-    let p = budget.p.map_or(String::new(), |p| format!(" {}", p.name()));
-    let limit = |sign: &str, amount: &plimsoll_measure::budget::Amount| format!(" {sign} {}", amount.shown());
-    let max = budget.max.as_ref().map_or(String::new(), |max| limit("≤", max));
-    let min = budget.min.as_ref().map_or(String::new(), |min| limit("≥", min));
-    format!("{}{p}{max}{min}", budget.metric.name())
+/// `ttft p99 ≤ 350 ms`: the limit in the gate's words, because both hold the same one.
+pub fn words(file: &BudgetFile, budget: &Budget) -> String {
+    let limit = budget.held_to().map(|_| format!(" {}", Limit::of(file, budget).words()));
+    format!("{}{}", budget.what(), limit.unwrap_or_default())
 }
 
 pub(crate) fn plural(n: usize, one: &str, many: &str) -> String {

@@ -17,7 +17,7 @@ use crate::course::{self, CourseCeiling};
 use crate::finding::ReplicaNow;
 use crate::history::HistoryBlock;
 use crate::history::gather::{Gathering, KeptCounts};
-use crate::pages::Pages;
+use crate::pages::{self, Pages};
 use crate::reads::Reads;
 use crate::recall::Recall;
 use crate::record::{AlertWindow, BEFORE, Recent};
@@ -197,7 +197,7 @@ impl Watched {
                     names.iter().for_each(|series| self.version(&page, series));
                 }
             }
-            PageSaid::Failed(_) => self.pages.failed(&page, at),
+            PageSaid::Failed(why) => self.pages.failed(&page, at, why),
             PageSaid::Patience(patience) => self.pages.patience(&page, patience),
             PageSaid::Left => {
                 self.pages.left(&page);
@@ -324,13 +324,14 @@ impl Watched {
     /// What is known now.
     pub fn finding(&self, now: At) -> WatchFinding {
         let lost = self.pages.lost(now, self.spec.every);
-        let fleet = self.fleet(lost.len(), now);
+        let (fleet, lost_by) = (self.fleet(lost.len(), now), pages::by(&lost));
         let still: Vec<f64> = fleet.replicas.iter().filter_map(|replica| replica.stalled_s).collect();
         let busy = |replica: &&ReplicaNow| replica.answers && replica.running.is_some_and(|r| r >= 1.0);
         let of_requests = self.is_of_requests();
         let seen = rows::RowEvidence {
             blocks: &self.blocks,
             lost: [lost.len(), self.pages.len()],
+            lost_by: &lost_by,
             stalled: [still.len(), fleet.replicas.iter().filter(busy).count()],
             stalled_s: still.iter().copied().fold(0.0, f64::max),
             began: self.last.is_some(),

@@ -180,6 +180,16 @@ fn an_alert_arrives_once_per_state_through_kills_and_refusals() {
     assert_eq!(first.lost()[0].0, labels);
     assert_eq!(fired["starts"], first.lost()[0].1);
     assert_eq!(fired["ends"], Value::Null);
+    let posts = first.taken().into_iter().flat_map(|(_, body)| body.as_array().expect("a list").clone());
+    for alert in posts.filter(|alert| alert["labels"]["about"] == "b") {
+        let said = alert["annotations"].as_object().expect("annotations");
+        assert!(said["do_first"].as_str().is_some_and(|step| step.contains("curl")), "{alert}");
+        assert!(
+            said["summary"].as_str().is_some_and(|said| said.contains("b does not answer: HTTP 503")),
+            "{alert}"
+        );
+        assert!(said.values().all(|text| text.as_str() != Some("")), "{alert}");
+    }
     assert!(fired["text"].as_str().is_some_and(|text| text.contains("b does not answer")), "{fired}");
     signed(&hook);
     silent(folder.path(), &[&first, &second, &hook]);

@@ -5,9 +5,10 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use rcgen::{CertificateParams, DnType, KeyPair, date_time_ymd};
 use serde_json::Value;
 
-use crate::kit::{Server, reply, until};
+use crate::kit::{Engine, Server, plimsoll, reply, until};
 use crate::watch::{EACH, page};
 use crate::watch_page::{Watching, budget};
 
@@ -101,4 +102,167 @@ fn odd_lines_are_counted_once_or_not_at_all() {
     let found = watching.json("/v1/rows");
     assert_eq!(found["fleet"]["waiting"], Value::Null, "{found}");
     assert_eq!(found["fleet"]["output_tokens_per_s"], Value::Null, "{found}");
+}
+
+/// A page with buckets of its own: requests of 80 ms and of 400 ms by these edges.
+fn with_edges(edges: &[f64], fast: u64, slow: u64) -> String {
+    let (name, all) = ("vllm:time_to_first_token_seconds", fast + slow);
+    let below = |edge: f64| if edge >= 0.4 { all } else { u64::from(edge >= 0.08) * fast };
+    let rungs = edges.iter().map(|edge| format!("{name}_bucket{{le=\"{edge}\"}} {}\n", below(*edge)));
+    format!(
+        "vllm:num_requests_running 2\nvllm:request_success_total{{finished_reason=\"stop\"}} {all}\n{}{name}_bucket{{le=\"+Inf\"}} {all}\n\
+         {name}_count {all}\n{name}_sum {}\n",
+        rungs.collect::<String>(),
+        0.08 * fast as f64 + 0.4 * slow as f64
+    )
+}
+
+/// A budget of the first token with a ceiling of 250 ms, of which one page has an edge and the other has none.
+fn ceiling(folder: &std::path::Path) -> String {
+    let path = folder.join("ceiling.yaml");
+    let text = "version: 1\nname: chat\nbudgets:\n  - {id: first, metric: ttft, p: 90, max: 250ms}\n";
+    std::fs::write(&path, text).expect("written");
+    path.display().to_string()
+}
+
+/// Two replicas with other edges: each is counted by its own, and together they hold until the one without an edge at the ceiling is slow.
+#[test]
+fn replicas_with_other_edges_are_counted_by_their_own() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let is_slow = Arc::new(AtomicBool::new(false));
+    let pages: Vec<Server> = [&[0.05, 0.1, 0.25, 0.5][..], &[0.06, 0.2, 0.3, 0.9]]
+        .into_iter()
+        .map(|edges| {
+            let (slow, counts) = (Arc::clone(&is_slow), [AtomicU64::new(0), AtomicU64::new(0)]);
+            Server::start(move |_, socket| {
+                counts[usize::from(edges[0] > 0.05 && slow.load(Ordering::SeqCst))]
+                    .fetch_add(EACH, Ordering::SeqCst);
+                let [fast, slow] = [0, 1].map(|kind| counts[kind].load(Ordering::SeqCst));
+                reply(socket, "200 OK", "Content-Type: text/plain\r\n", &with_edges(edges, fast, slow));
+            })
+        })
+        .collect();
+    let urls: Vec<String> = pages.iter().map(|server| format!("{}/metrics", server.url)).collect();
+    let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
+    let watching = Watching::start(&urls, &ceiling(folder.path()), &[]);
+    let row = || watching.json("/v1/rows")["rows"][0].clone();
+    until("it holds", || row()["state"] == "holds");
+    // None is over the ceiling, of both pages for certain: 80 ms lie below 250 ms by either's edges.
+    assert_eq!(row()["over"], serde_json::json!([0.0, 0.0]), "{}", row());
+    is_slow.store(true, Ordering::SeqCst);
+    until("it is broken", || row()["state"] == "broken");
+}
+
+/// A replica is deployed anew under load, with other buckets: its requests are counted once, by the edges that it has then, and the budget goes on to hold.
+#[test]
+fn edges_that_change_with_a_redeploy_cost_no_count() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (scrapes, turned) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(u64::MAX)));
+    let (seen, at) = (Arc::clone(&scrapes), Arc::clone(&turned));
+    let server = Server::start(move |_, socket| {
+        let scrape = seen.fetch_add(1, Ordering::SeqCst);
+        let since = scrape.checked_sub(at.load(Ordering::SeqCst));
+        let page = match since {
+            None => with_edges(&[0.05, 0.1, 0.25, 0.5], scrape * EACH, 0),
+            // By its first scrape the new process has answered as many as a scrape brings.
+            Some(since) => with_edges(&[0.07, 0.1, 0.2, 0.3], (since + 1) * EACH, 0),
+        };
+        reply(socket, "200 OK", "Content-Type: text/plain\r\n", &page);
+    });
+    let watching = Watching::start(&[&format!("{}/metrics", server.url)], &ceiling(folder.path()), &[]);
+    let found = || watching.json("/v1/rows");
+    until("it holds", || found()["rows"][0]["state"] == "holds");
+    turned.store(scrapes.load(Ordering::SeqCst), Ordering::SeqCst);
+    let before = scrapes.load(Ordering::SeqCst);
+    until("the new process is counted", || {
+        found()["rows"][0]["n"].as_u64().is_some_and(|n| n >= (before + 10) * EACH)
+    });
+    let found = found();
+    let (row, most) = (&found["rows"][0], (scrapes.load(Ordering::SeqCst) - 1) * EACH);
+    let counted = row["n"].as_u64().expect("a count");
+    assert!(counted <= most && counted.is_multiple_of(EACH), "{counted} of {most}: {row}");
+    assert_eq!((&row["state"], &row["over"]), (&"holds".into(), &serde_json::json!([0.0, 0.0])), "{row}");
+    assert_eq!(found["fleet"]["restarts"], 1, "{found}");
+}
+
+/// A certificate for these names that has or has not expired, signed by itself: the engine's flags, which name its files.
+fn certificate(folder: &std::path::Path, name: &str, of: &str, until: i32) -> Vec<String> {
+    let mut params = CertificateParams::new(vec![of.to_owned()]).expect("a name");
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.not_before = date_time_ymd(2019, 1, 1);
+    params.not_after = date_time_ymd(until, 1, 1);
+    let key = KeyPair::generate().expect("a key");
+    let write = |end: &str, text: String| {
+        let path = folder.join(format!("{name}.{end}"));
+        std::fs::write(&path, text).expect("written");
+        path.display().to_string()
+    };
+    let cert = write("pem", params.self_signed(&key).expect("signed").pem());
+    vec!["--tls-cert".into(), cert, "--tls-key".into(), write("key", key.serialize_pem())]
+}
+
+/// Certificates that can't be believed: a page that is named refuses the watch in one line, one of a list is a lost source that says why; beside pages that answer
+/// nothing holds.
+#[test]
+fn a_page_whose_certificate_is_wrong_says_what_is_wrong() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let budget = budget(folder.path());
+    let wrong = [
+        ("stranger", "127.0.0.1", 2099, "signed by nobody that this machine trusts"),
+        ("expired", "127.0.0.1", 2020, "has expired"),
+        ("other", "elsewhere.example", 2099, "is for elsewhere.example, not for 127.0.0.1"),
+    ];
+    let mut authorities = String::new();
+    let engines: Vec<(Engine, &str)> = wrong
+        .iter()
+        .map(|(name, of, year, why)| {
+            let flags = certificate(folder.path(), name, of, *year);
+            if *name != "stranger" {
+                authorities += &std::fs::read_to_string(&flags[1]).expect("written");
+            }
+            (Engine::start_with("demo", &flags.iter().map(String::as_str).collect::<Vec<_>>()), *why)
+        })
+        .collect();
+    let ca = folder.path().join("ca.pem");
+    std::fs::write(&ca, authorities).expect("written");
+    let ca = ca.display().to_string();
+    for (engine, why) in &engines {
+        let page = engine.url.replace("/v1", "/metrics");
+        let ended = plimsoll(&["watch", &page, "-b", &budget, "--ca-file", &ca, "--for", "5s"]);
+        assert_eq!((ended.code, ended.stderr.lines().count()), (5, 1), "{}{}", ended.stdout, ended.stderr);
+        assert!(ended.stderr.contains(why), "{why}: {}", ended.stderr);
+    }
+    let good: Vec<Server> = (0..4)
+        .map(|_| {
+            let scrapes = AtomicU64::new(0);
+            Server::start(move |_, socket| {
+                let page = page(scrapes.fetch_add(1, Ordering::SeqCst) * EACH, 0);
+                reply(socket, "200 OK", "Content-Type: text/plain\r\n", &page);
+            })
+        })
+        .collect();
+    let host = |url: &str| url.split("://").nth(1).and_then(|rest| rest.split('/').next()).map(str::to_owned);
+    let hosts: Vec<Option<String>> = good.iter().map(|server| host(&server.url)).collect();
+    let secure: Vec<Option<String>> = engines.iter().map(|(engine, _)| host(&engine.url)).collect();
+    let targets =
+        serde_json::json!([{"targets": hosts}, {"targets": secure, "labels": {"__scheme__": "https"}}]);
+    std::fs::write(folder.path().join("targets.json"), targets.to_string()).expect("written");
+    let file = folder.path().join("watch.yaml");
+    let text = format!("sources: [{{file_sd: targets.json}}]\nbudget: {budget}\n");
+    std::fs::write(&file, text).expect("written");
+    let watching = Watching::of(&file.display().to_string(), &["--ca-file", &ca]);
+    let lost = || -> Vec<Value> {
+        let found = watching.json("/v1/rows");
+        let alerts = found["alerts"].as_array().cloned().unwrap_or_default();
+        alerts.into_iter().filter(|alert| alert["kind"] == "source_lost").collect()
+    };
+    until("all three are lost", || lost().len() == 3);
+    let said = |alert: &Value| alert["evidence"].as_str().unwrap_or_default().to_owned();
+    for (_, why) in &engines {
+        assert!(lost().iter().any(|alert| said(alert).contains(why)), "{why}: {:#?}", lost());
+    }
+    let row = || watching.json("/v1/rows")["rows"][0].clone();
+    until("the good ones are counted", || row()["n"].as_u64().is_some_and(|n| n >= 40 * EACH));
+    assert_eq!(row()["state"], "cannot_tell", "{}", row());
+    assert!(row()["why"].as_str().is_some_and(|why| why.contains("3 of 7 pages do not answer")), "{}", row());
 }

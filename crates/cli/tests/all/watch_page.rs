@@ -16,9 +16,17 @@ pub struct Watching(Child, String);
 
 impl Watching {
     pub fn start(sources: &[&str], budget: &str, more: &[&str]) -> Watching {
-        let args = ["-b", budget, "--every", "200ms", "--listen", "127.0.0.1:0", "-q"];
+        Watching::with(&[sources, &["-b", budget], more].concat())
+    }
+
+    /// As its file says.
+    pub fn of(file: &str, more: &[&str]) -> Watching {
+        Watching::with(&[&[file], more].concat())
+    }
+
+    fn with(args: &[&str]) -> Watching {
         let mut command = Command::new(PLIMSOLL);
-        command.arg("watch").args(sources).args(args).args(more);
+        command.arg("watch").args(args).args(["--every", "200ms", "--listen", "127.0.0.1:0", "-q"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the binary starts");
         let mut said = String::new();
@@ -112,6 +120,34 @@ fn charts_of_a_record_hold_the_requests_of_its_log() {
     }
     drop(watching);
     gateway.end();
+}
+
+/// More than sixty replicas are drawn as one picture, and those that stand out are named beside it.
+#[test]
+fn a_large_fleet_is_drawn_and_its_odd_ones_are_named() {
+    let Some(browser) = chromium() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(|_, socket| {
+        let each = (0..70).map(|n| {
+            let waits = if n == 7 { 5 } else { 0 };
+            format!("vllm:num_requests_running{{engine=\"{n}\"}} 1\nvllm:num_requests_waiting{{engine=\"{n}\"}} {waits}\n")
+        });
+        reply(socket, "200 OK", "Content-Type: text/plain\r\n", &each.collect::<String>());
+    });
+    let watching = Watching::start(&[&format!("{}/metrics", server.url)], &budget(folder.path()), &[]);
+    let url = format!("http://{}/", watching.1);
+    until("it is drawn", || {
+        let (dom, console) = look(browser, &url, &["--timeout=6000", "--window-size=1280,900"]);
+        assert_eq!(console, "");
+        // A canvas has a height once cells were drawn into it.
+        let drawn = [
+            "70 replicas: 0 stalled, 0 do not answer, at 1 requests wait",
+            "<div>7</div>",
+            "1 run, 5 wait",
+            "style=\"height: ",
+        ];
+        drawn.iter().all(|drawn| dom.contains(drawn))
+    });
 }
 
 /// Two replicas at a price each: what an hour costs on every path; one that is gone is not counted.

@@ -18,14 +18,15 @@ fn run(folder: &Path, name: &str, flags: &[&str]) -> String {
     dir
 }
 
-/// A budget of these rows, each `metric,percentile,limit`.
+/// A budget of these rows, each `metric,percentile,limit` and perhaps `,margin`.
 fn budget(folder: &Path, name: &str, rows: &[String]) -> String {
     let row = |(place, row): (usize, &String)| {
         let mut parts = row.split(',');
         let mut part = || parts.next().expect("three parts");
         let (metric, p, max) = (part(), part(), part());
         let p = if p.is_empty() { String::new() } else { format!("p: {p}, ") };
-        format!("  - {{id: r{place}, metric: {metric}, {p}max: {max}}}\n")
+        let margin = parts.next().map_or(String::new(), |margin| format!(", margin: {margin}"));
+        format!("  - {{id: r{place}, metric: {metric}, {p}max: {max}{margin}}}\n")
     };
     let rows: String = rows.iter().enumerate().map(row).collect();
     let path = folder.join(name);
@@ -86,6 +87,35 @@ fn a_replay_and_a_gate_never_contradict_each_other() {
     let [requests, pages] = agreed;
     assert!(requests.iter().all(|rows| *rows >= 15), "too few to compare: {agreed:?}");
     assert!(pages.iter().all(|rows| *rows >= 5), "too few to compare: {agreed:?}");
+}
+
+/// A ceiling with a margin is the ceiling without what is kept free: for a gate, a replay of requests and one of pages, and in `watch lint`'s words.
+#[test]
+fn a_margin_is_kept_free_of_live_traffic_too() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = run(folder.path(), "run", &["--rate", "40/s", "--for", "120s", "--fault", REFUSED]);
+    // Each would hold without its margin, and is broken with it.
+    let kept = ["ttft,90,1s,997ms", "e2e,90,10s,99.95%", "error_rate,,20%,90%"].map(String::from);
+    let plain = ["ttft,90,3ms", "e2e,90,5ms", "error_rate,,2%"].map(String::from);
+    let written = ["ttft,90,1s", "e2e,90,10s", "error_rate,,20%"].map(String::from);
+    let verdicts = |name: &str, rows: &[String]| {
+        let budget = budget(folder.path(), name, rows);
+        let gate = plimsoll(&["gate", &dir, "-b", &budget, "--format", "json"]).json();
+        let replay = ["watch", "test", "--replay", &dir, "-b", &budget, "--every", "1s", "--format", "json"];
+        let found = plimsoll(&replay).json();
+        [
+            decided(&gate["rows"], "held", ["pass", "fail"]),
+            decided(&found["requests"]["rows"], "state", ["holds", "broken"]),
+            decided(&found["pages"]["rows"], "state", ["holds", "broken"]),
+        ]
+    };
+    let (with, without) = (verdicts("kept.yaml", &kept), verdicts("written.yaml", &written));
+    assert_eq!(with, verdicts("plain.yaml", &plain));
+    for (with, without) in with.iter().zip(&without).take(2) {
+        assert!(with.len() == 3 && with.iter().all(|(_, is_broken)| *is_broken), "{with:?}");
+        assert!(without.len() == 3 && without.iter().all(|(_, is_broken)| !is_broken), "{without:?}");
+    }
+    assert_ne!(with[2], without[2], "a page's rows");
 }
 
 /// A fault from 60 s to 150 s: told a minute after it began, resolved after it ended, and nothing else; nothing at all without it.

@@ -20,6 +20,17 @@ pub struct Limit<'f> {
     pub slice: Option<&'f RequestSlice>,
     /// The limit as it is written.
     pub amount: Option<&'f Amount>,
+    /// What is kept free of it, as it is written.
+    pub margin: Option<&'f Amount>,
+}
+
+impl Budget {
+    /// The most that it may be, or the least, less the margin: what a run and live traffic are both held to. `None` = it has no limit of its own.
+    pub fn held_to(&self) -> Option<f64> {
+        let kept = |limit: &Amount| self.margin.as_ref().map_or(0.0, |margin| reserve(limit, margin));
+        let most = self.max.as_ref().map(|max| max.value - kept(max));
+        most.or_else(|| self.min.as_ref().map(|min| min.value + kept(min)))
+    }
 }
 
 impl<'f> Limit<'f> {
@@ -29,16 +40,14 @@ impl<'f> Limit<'f> {
             Scope::User => budget.metric,
             Scope::Engine => budget.metric.after_send(),
         };
-        let kept = |limit: &Amount| budget.margin.as_ref().map_or(0.0, |margin| reserve(limit, margin));
-        let most = budget.max.as_ref().map(|max| max.value - kept(max));
-        let least = || budget.min.as_ref().map(|min| min.value + kept(min));
         Limit {
             metric,
-            value: most.or_else(least),
+            value: budget.held_to(),
             floor: budget.metric.has_floor(),
             p: budget.p,
             slice: budget.slice.as_ref(),
             amount: budget.max.as_ref().or(budget.min.as_ref()),
+            margin: budget.margin.as_ref(),
         }
     }
 
@@ -50,10 +59,15 @@ impl<'f> Limit<'f> {
         }
     }
 
-    /// `≤ 350 ms`.
+    /// `≤ 350 ms`; with a margin `≤ 315 ms (350 ms less 10 %)`, because the file has the other figure.
     pub fn words(&self) -> String {
         let unit = self.amount.map_or_else(|| self.metric.unit(), |amount| amount.unit.clone());
-        self.value.map_or("–".to_owned(), |value| format!("{} {}", self.sign(), shown(value, &unit)))
+        let Some(value) = self.value else { return "–".to_owned() };
+        let kept = if self.floor { "and" } else { "less" };
+        let margin = self.amount.zip(self.margin);
+        let margin =
+            margin.map(|(written, margin)| format!(" ({} {kept} {})", written.shown(), margin.shown()));
+        format!("{} {}{}", self.sign(), shown(value, &unit), margin.unwrap_or_default())
     }
 
     /// The change against a baseline that it allows: `≤ baseline +10 %`, `≥ baseline −5 %`.

@@ -5,8 +5,6 @@
 
 use plimsoll_model::At;
 
-use super::read;
-
 /// What a counter gained.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Gained {
@@ -76,7 +74,7 @@ impl Buckets {
             true => (self.edges, self.counts.iter().zip(&other.counts).map(|(a, b)| a + b).collect()),
             false => {
                 let ladders = [(&self.edges, &self.counts), (&other.edges, &other.counts)];
-                read::merged(ladders.into_iter().filter(|one| !one.0.is_empty()).map(ladder).collect())
+                merged(ladders.into_iter().filter(|one| !one.0.is_empty()).map(ladder).collect())
             }
         };
         let either = |a: Option<f64>, b: Option<f64>| a.into_iter().chain(b).reduce(|a, b| a + b);
@@ -144,4 +142,40 @@ fn ladder((edges, counts): (&Vec<f64>, &Vec<f64>)) -> Vec<(f64, f64)> {
             (edge, below)
         })
         .collect()
+}
+
+/// Cumulative ladders → edges at which all of them are known, and counts between those. Between two rungs that say the same nothing lies, so that one without an edge
+/// there is known at it too: of powers of two each has only the edges that it needs.
+pub(super) fn merged(mut ladders: Vec<Vec<(f64, f64)>>) -> (Vec<f64>, Vec<f64>) {
+    for ladder in &mut ladders {
+        ladder.sort_by(|a, b| a.0.total_cmp(&b.0));
+    }
+    let mut all_edges: Vec<f64> = ladders.iter().flatten().map(|rung| rung.0).collect();
+    all_edges.sort_by(f64::total_cmp);
+    all_edges.dedup();
+    let at = |ladder: &[(f64, f64)], edge: f64| match ladder.binary_search_by(|rung| rung.0.total_cmp(&edge))
+    {
+        Ok(place) => Some(ladder[place].1),
+        Err(place) => {
+            let below = place.checked_sub(1).map_or(0.0, |lower| ladder[lower].1);
+            ladder.get(place).filter(|higher| higher.1 == below).map(|_| below)
+        }
+    };
+    let (mut edges, mut counts, mut below) = (Vec::new(), Vec::new(), 0.0);
+    for edge in all_edges {
+        let all: Option<Vec<f64>> = ladders.iter().map(|ladder| at(ladder, edge)).collect();
+        let Some(all) = all else { continue };
+        let total: f64 = all.iter().sum();
+        // A page that is read while it changes may have a higher bucket behind a lower one.
+        counts.push((total - below).max(0.0));
+        below = below.max(total);
+        if edge.is_finite() {
+            edges.push(edge);
+        }
+    }
+    if counts.len() == edges.len() {
+        // No +Inf among them: nothing is known to lie above.
+        counts.push(0.0);
+    }
+    (edges, counts)
 }

@@ -16,6 +16,7 @@
 //! Rows are one per scrape or one per change: [`SCRAPE`] and [`FAILED`] mark the scrapes themselves. NaN says that a series has left the page.
 
 mod buckets;
+mod histogram;
 mod layout;
 mod read;
 mod report;
@@ -274,6 +275,6 @@ impl ServerSide {
     }
 
     fn taken_in(&self, tracks: &[&Track], from: At, to: At) -> Option<Buckets> {
-        read::taken_in(&self.pages, tracks, from, to)
+        histogram::taken_in(&self.pages, tracks, from, to)
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use plimsoll_model::{At, Sample, SeriesName, split_labels};
 
-use super::buckets::{Buckets, Gained};
+use super::buckets::Gained;
 use super::layout::{PageLayout, PlacedTrack};
 use super::series::{Scrapes, Series, SeriesStep, held};
 use super::signal::{Rule, Signal};
@@ -50,7 +50,7 @@ impl Track {
     }
 
     /// Does it only grow, but for restarts?
-    fn grows(&self) -> bool {
+    pub fn grows(&self) -> bool {
         !self.is_level() && !matches!(self.part, SignalPart::Min | SignalPart::Max)
     }
 
@@ -61,7 +61,7 @@ impl Track {
     }
 
     /// The last number that was read by then; `None` = there was none yet, or the series had left.
-    fn value_at(&self, at: At) -> Option<f64> {
+    pub fn value_at(&self, at: At) -> Option<f64> {
         let end = self.points.partition_point(|point| point.0 <= at);
         self.points[..end].last().map(|point| point.1).filter(|value| value.is_finite())
     }
@@ -404,11 +404,16 @@ impl ScrapedPage {
 
     /// What one counter gained.
     pub fn gained(&self, track: &Track, from: At, to: At) -> Option<Gained> {
-        self.gained_since(track, (from, to), 0.0)
+        self.gained_since(track, (from, to), (0.0, &[]))
     }
 
-    /// The same; `unseen`: what it was when it was not on the page yet.
-    fn gained_since(&self, track: &Track, (from, to): (At, At), unseen: f64) -> Option<Gained> {
+    /// The same; `unseen`: what it was when it was not on the page yet. `anew`: instants at which it counts from zero though it may not have fallen, in order.
+    pub fn gained_since(
+        &self,
+        track: &Track,
+        (from, to): (At, At),
+        (unseen, anew): (f64, &[At]),
+    ) -> Option<Gained> {
         if self.alternates {
             return None;
         }
@@ -430,139 +435,29 @@ impl ScrapedPage {
             return None;
         }
         let (mut value, mut resets) = (0.0, 0);
-        for &(_, now) in numbers().filter(|point| point.0 > start && point.0 <= to) {
-            resets += u32::from(now < last);
-            value += if now < last { now.max(0.0) } else { now - last };
+        let mut anew = anew.iter().filter(|at| **at > start && **at <= to).peekable();
+        for &(at, now) in track.points.iter().filter(|point| point.0 > start && point.0 <= to) {
+            // A row is a change: one that has none at such an instant counted as much again.
+            while anew.next_if(|begins| **begins < at).is_some() {
+                (value, resets) = (value + last, resets + 1);
+            }
+            let begins = anew.next_if(|begins| **begins == at).is_some();
+            if !now.is_finite() {
+                last = if begins { 0.0 } else { last };
+                continue;
+            }
+            let is_anew = begins || now < last;
+            resets += u32::from(is_anew);
+            value += if is_anew { now.max(0.0) } else { now - last };
             last = now;
         }
+        let again = anew.count();
+        (value, resets) = (value + again as f64 * last, resets + again as u32);
         // Of a histogram the edges have a unit, not what is counted.
         let factor =
             if matches!(track.part, SignalPart::Bucket | SignalPart::Count) { 1.0 } else { track.factor };
         Some(Gained { value: value * factor, resets, from: start, to: end })
     }
-}
-
-/// What the histogram of these tracks took in.
-pub(super) fn taken_in(pages: &[ScrapedPage], tracks: &[&Track], from: At, to: At) -> Option<Buckets> {
-    let (mut sum, mut count, mut span): (Option<f64>, Option<f64>, Option<Gained>) = (None, None, None);
-    let mut rungs: BTreeMap<(usize, &str), Vec<(f64, &Track)>> = BTreeMap::new();
-    for track in tracks.iter().filter(|track| track.grows()) {
-        if let (SignalPart::Bucket, Some(edge)) = (&track.part, track.edge) {
-            rungs.entry((track.page, &*track.group)).or_default().push((edge, track));
-            continue;
-        }
-        let Some(gained) = pages[track.page].gained(track, from, to) else { continue };
-        match track.part {
-            SignalPart::Sum => sum = Some(sum.unwrap_or(0.0) + gained.value),
-            SignalPart::Count => count = Some(count.unwrap_or(0.0) + gained.value),
-            _ => continue,
-        }
-        span = Some(span.map_or(gained, |span| span.with(gained)));
-    }
-    let mut ladders = Vec::new();
-    for ((page, _), rungs) in rungs {
-        let (ladder, gained) = ladder(&pages[page], rungs, (from, to));
-        span = gained.or(span).map(|gained| span.map_or(gained, |span| span.with(gained)));
-        ladders.extend((!ladder.is_empty()).then_some(ladder));
-    }
-    let span = span?;
-    let (edges, counts) = merged(ladders);
-    let counted = if counts.is_empty() { count } else { Some(counts.iter().sum()) };
-    Some(Buckets {
-        edges,
-        counts,
-        sum,
-        count: count.or(counted),
-        bounds: bounds(pages, tracks, (from, to)),
-        resets: span.resets,
-        from: span.from,
-        to: span.to,
-    })
-}
-
-/// What the rungs of one ladder gained, by edge, and between which scrapes. Edges of powers of two come and go as values do: one that has left says nothing beside
-/// those that stand, and one that comes had below it what the next higher one had, because nothing lay between.
-fn ladder(
-    page: &ScrapedPage,
-    mut rungs: Vec<(f64, &Track)>,
-    (from, to): (At, At),
-) -> (Vec<(f64, f64)>, Option<Gained>) {
-    rungs.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let stands = rungs.iter().any(|(_, track)| track.value_at(to).is_some());
-    let (mut found, mut span, mut higher) = (Vec::new(), None::<Gained>, 0.0);
-    for (edge, track) in rungs {
-        if stands && track.value_at(to).is_none() {
-            continue;
-        }
-        let gained = page.gained_since(track, (from, to), higher);
-        higher = track.value_at(from).unwrap_or(higher);
-        let Some(gained) = gained else { continue };
-        found.push((edge * track.factor, gained.value));
-        span = Some(span.map_or(gained, |span| span.with(gained)));
-    }
-    (found, span)
-}
-
-/// Bounds of what was observed, where every histogram among these tells them of every scrape.
-fn bounds(pages: &[ScrapedPage], tracks: &[&Track], (from, to): (At, At)) -> [Option<f64>; 2] {
-    let of = |part: SignalPart| tracks.iter().filter(move |track| track.part == part);
-    let all = of(SignalPart::Count).count();
-    let bound = |part: SignalPart, of_two: fn(f64, f64) -> f64| {
-        let told = of(part).map(|track| told(&pages[track.page], track, (from, to), of_two));
-        let each: Option<Vec<f64>> = told.collect();
-        each.filter(|each| each.len() == all)?.into_iter().reduce(of_two)
-    };
-    [bound(SignalPart::Min, f64::min), bound(SignalPart::Max, f64::max)]
-}
-
-/// What bounds the observations between two instants: what was told then, and what stood before where a scrape told nothing else.
-fn told(page: &ScrapedPage, track: &Track, (from, to): (At, At), of_two: fn(f64, f64) -> f64) -> Option<f64> {
-    let within = |at: &At| *at > from && *at <= to;
-    let points = || track.points.iter().filter(|point| within(&point.0));
-    if points().any(|point| !point.1.is_finite()) {
-        return None;
-    }
-    // A row is a change: where the first scrape has none, what stood before was told again.
-    let first = page.scrapes.at.iter().find(|scrape| scrape.1 && within(&scrape.0))?.0;
-    let stood = track.value_at(from).filter(|_| points().next().is_none_or(|point| point.0 > first));
-    let bound = points().map(|point| point.1).chain(stood).reduce(of_two)?;
-    Some(bound * track.factor)
-}
-
-/// Cumulative ladders → edges at which all of them are known, and counts between those. Between two rungs that say the same nothing lies, so that one without an edge
-/// there is known at it too: of powers of two each has only the edges that it needs.
-pub(super) fn merged(mut ladders: Vec<Vec<(f64, f64)>>) -> (Vec<f64>, Vec<f64>) {
-    for ladder in &mut ladders {
-        ladder.sort_by(|a, b| a.0.total_cmp(&b.0));
-    }
-    let mut all_edges: Vec<f64> = ladders.iter().flatten().map(|rung| rung.0).collect();
-    all_edges.sort_by(f64::total_cmp);
-    all_edges.dedup();
-    let at = |ladder: &[(f64, f64)], edge: f64| match ladder.binary_search_by(|rung| rung.0.total_cmp(&edge))
-    {
-        Ok(place) => Some(ladder[place].1),
-        Err(place) => {
-            let below = place.checked_sub(1).map_or(0.0, |lower| ladder[lower].1);
-            ladder.get(place).filter(|higher| higher.1 == below).map(|_| below)
-        }
-    };
-    let (mut edges, mut counts, mut below) = (Vec::new(), Vec::new(), 0.0);
-    for edge in all_edges {
-        let all: Option<Vec<f64>> = ladders.iter().map(|ladder| at(ladder, edge)).collect();
-        let Some(all) = all else { continue };
-        let total: f64 = all.iter().sum();
-        // A page that is read while it changes may have a higher bucket behind a lower one.
-        counts.push((total - below).max(0.0));
-        below = below.max(total);
-        if edge.is_finite() {
-            edges.push(edge);
-        }
-    }
-    if counts.len() == edges.len() {
-        // No +Inf among them: nothing is known to lie above.
-        counts.push(0.0);
-    }
-    (edges, counts)
 }
 
 /// Several tracks as one series.

@@ -205,6 +205,36 @@ fn edges_that_come_and_go_count_what_came() {
     }
 }
 
+/// A process under load has more in a bucket soon than the one before ever had, and perhaps other edges: where one series of a histogram falls all of them begin at
+/// zero. The truth: the old process took in 100 of which 5 were quick, the new one 60, of which 50 were, and 20 more by the third scrape, of which 10 were.
+#[test]
+fn a_histogram_begins_anew_as_a_whole() {
+    let name = "vllm:time_to_first_token_seconds_bucket";
+    const NO: f64 = f64::NAN;
+    let sum: (&str, &str, &[f64]) = ("vllm:time_to_first_token_seconds_sum", "", &[30.0, 35.0, 45.0]);
+    let same = [(name, "le=0.25", &[5.0, 50.0, 60.0][..]), (name, "le=+Inf", &[100.0, 60.0, 80.0]), sum];
+    let other = [
+        (name, "le=0.25", &[5.0, NO, NO][..]),
+        (name, "le=0.5", &[NO, 50.0, 60.0]),
+        (name, "le=1", &[20.0, 55.0, 75.0]),
+        (name, "le=+Inf", &[100.0, 60.0, 80.0]),
+        sum,
+    ];
+    let equal = [(name, "le=0.25", &[50.0, 50.0, 60.0][..]), (name, "le=+Inf", &[100.0, 60.0, 80.0]), sum];
+    for (rows, edges, [first, both]) in [
+        (&same[..], &[0.25][..], [&[50.0, 10.0][..], &[60.0, 20.0]]),
+        (&other, &[0.5, 1.0], [&[50.0, 5.0, 5.0], &[60.0, 15.0, 5.0]]),
+        (&equal, &[0.25], [&[50.0, 10.0], &[60.0, 20.0]]),
+    ] {
+        let server = ServerSide::read(&page(rows));
+        for (to, counts, sum) in [(1, first, 35.0), (2, both, 45.0)] {
+            let found = server.histogram(Signal::Ttft, at(0), at(to)).expect("buckets");
+            assert_eq!((&found.edges[..], &found.counts[..]), (edges, counts), "to {to}");
+            assert_eq!((found.sum, found.resets), (Some(sum), 1), "to {to}");
+        }
+    }
+}
+
 /// Where one has no edge, and nothing lies around it, it is known all the same.
 #[test]
 fn histograms_with_gaps_add_up_at_the_edges_of_each() {

@@ -14,6 +14,7 @@ use super::doubled::Doubled;
 use super::row::{BLOCK, RowWatch, evidence};
 use super::{Alert, AlertDiagnosis, AlertKind, AlertSpec, AlertState};
 use crate::block::TickBlock;
+use crate::pages::{LostPage, by};
 use crate::requests;
 use crate::rows::{self, RowSource};
 
@@ -31,7 +32,7 @@ pub(crate) struct TickFacts<'a> {
     /// What came since the last tick; None = no page answered.
     pub block: Option<&'a TickBlock>,
     /// Pages that do not answer, of so many.
-    pub lost: &'a [String],
+    pub lost: &'a [LostPage],
     pub pages: usize,
     /// Replicas of which nothing moves, and for how long, s.
     pub stalled: &'a [(String, f64)],
@@ -109,7 +110,7 @@ impl AlertBoard {
             alpha: file.policy.alpha,
             block_s: BLOCK.max(every).as_secs_f64(),
             rows,
-            words: file.budgets.iter().map(|budget| (budget.id.clone(), rows::words(budget))).collect(),
+            words: file.budgets.iter().map(|budget| (budget.id.clone(), rows::words(file, budget))).collect(),
             standing: Vec::new(),
             past: VecDeque::new(),
             number: 0,
@@ -158,6 +159,9 @@ impl AlertBoard {
     pub(crate) fn diagnosed(&mut self, now: At, diagnosis: &AlertDiagnosis) {
         for alert in self.standing.iter_mut().filter(|alert| alert.is_new(now)) {
             alert.diagnosis = Some(Box::new(diagnosis.clone()));
+            if !diagnosis.do_first.is_empty() {
+                alert.do_first.clone_from(&diagnosis.do_first);
+            }
         }
     }
 
@@ -267,15 +271,20 @@ impl AlertBoard {
     /// A lost page each; where more than half are lost, one alert and not n.
     fn sources(&mut self, seen: &TickFacts<'_>) {
         let most = 2 * seen.lost.len() > seen.pages && seen.pages > 1;
-        let said =
-            format!("{} of {} pages do not answer: nothing is known of them", seen.lost.len(), seen.pages);
+        let said = format!(
+            "{} of {} pages do not answer{}; nothing is known of them",
+            seen.lost.len(),
+            seen.pages,
+            by(seen.lost)
+        );
         self.hold(AlertKind::SourceLost, "fleet", None, seen.now, most.then_some((seen.now, said)));
         let each = if most { &[] } else { seen.lost };
         self.each(
             AlertKind::SourceLost,
             each.iter().map(|page| {
-                let name = if page.is_empty() { "the page" } else { page };
-                (name.to_owned(), 0.0, format!("{name} does not answer: nothing is known of it"))
+                let name = if page.name.is_empty() { "the page" } else { &page.name };
+                let by = by(std::slice::from_ref(page));
+                (name.to_owned(), 0.0, format!("{name} does not answer{by}; nothing is known of it"))
             }),
             seen.now,
         );
@@ -417,6 +426,7 @@ impl AlertBoard {
                     fired_s: seconds(now),
                     resolved_s: None,
                     evidence,
+                    do_first: kind.first_step().to_owned(),
                     diagnosis: None,
                     run: None,
                 });

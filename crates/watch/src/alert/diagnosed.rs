@@ -14,9 +14,11 @@ pub struct AlertDiagnosis {
     pub cause: String,
     /// What speaks for it.
     pub evidence: Vec<String>,
-    /// What to do first.
+    /// What to do first; empty where the cause is unknown, and its alert says then what its kind is looked into by.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub do_first: String,
-    /// What not to do.
+    /// What not to do; empty where the cause is unknown.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub do_not: String,
     /// What would tell more.
     pub ask: String,
@@ -28,10 +30,11 @@ impl AlertDiagnosis {
         let told = found.verdicts.first().filter(|_| found.answer == Answer::Found);
         let mut needs = found.missing.iter().map(|missing| missing.needs.words());
         let ask = told.map(|verdict| verdict.overturn.words()).or_else(|| needs.next_back());
-        let ask = format!(
-            "{}; plimsoll diagnose URL --model MODEL --time 5m does so at the endpoint",
-            ask.unwrap_or_default()
-        );
+        const DIAGNOSE: &str = "plimsoll diagnose URL --model MODEL --time 5m";
+        let ask = match ask {
+            Some(ask) => format!("{ask}; {DIAGNOSE} does so at the endpoint"),
+            None => format!("{DIAGNOSE} tells more, by experiments at the endpoint"),
+        };
         match told {
             Some(verdict) => AlertDiagnosis {
                 says: found.headline.clone(),
@@ -62,5 +65,10 @@ fn evidence(verdict: &Verdict) -> Vec<String> {
 fn cannot_tell(found: &Diagnosis) -> String {
     let why = found.verdicts.first().map(|verdict| verdict.says.as_str()).unwrap_or_default();
     let lacks: Vec<&str> = found.missing.iter().map(|missing| missing.what.as_str()).collect();
-    format!("cannot tell: {why}; the pages do not say {}", lacks.join(", nor "))
+    let lacks = if lacks.is_empty() {
+        String::new()
+    } else {
+        format!("; the pages do not say {}", lacks.join(", nor "))
+    };
+    format!("cannot tell: {why}{lacks}")
 }

@@ -123,6 +123,46 @@ impl AlertKind {
         matches!(self, CeilingBroken | BurnRate | TtftDoubled | QueueOverTarget | ColdStarts)
     }
 
+    /// What to do first while no cause is known: what tells the likely ones apart, and the command that tells more. Empty where there is nothing to do.
+    pub fn first_step(self) -> &'static str {
+        match self {
+            AlertKind::CeilingBroken => {
+                "see on the watch's page whether requests fail, wait or only take longer, and at which replica: failures are in that replica's log, a \
+                 queue comes of more requests or fewer replicas than an hour ago; of the rest plimsoll diagnose URL --model MODEL --time 5m names the layer"
+            }
+            AlertKind::BurnRate => {
+                "see on the watch's page at which minute it began and what was deployed or scaled then: a burn that goes on is looked into like a broken \
+                 ceiling (plimsoll diagnose URL --model MODEL --time 5m), one that has stopped needs nobody at night"
+            }
+            AlertKind::TtftDoubled => {
+                "see on the watch's page whether requests wait: if they do, more came or fewer replicas answer than an hour ago; if not, prompts are longer, \
+                 their prefixes are cached less or the engine is slower, which plimsoll diagnose URL --model MODEL --time 5m tells apart"
+            }
+            AlertKind::QueueOverTarget => {
+                "hold requests per second and the replicas that answer against an hour ago: more requests take more replicas, missing replicas are to be \
+                 brought back; if neither moved answers take longer, and plimsoll diagnose URL --model MODEL --time 5m names the layer"
+            }
+            AlertKind::ColdStarts => {
+                "read why replicas start anew: how the process before ended (kubectl describe pod: out of memory, a failed probe, a lost node) and the last \
+                 lines of its log (kubectl logs --previous); if they began with a deploy, roll it back"
+            }
+            AlertKind::Stalled => {
+                "send it no more requests, keep its log and a stack of the process (py-spy dump --pid PID for a Python engine, nvidia-smi beside it), then restart it"
+            }
+            AlertKind::SourceLost => {
+                "ask the page from where the watch runs (curl -v URL): refused, and the process is gone; no answer, and it hangs or the network is down; \
+                 401 or 403 is the key, 404 the path, a TLS error the certificate. Until it answers nothing is known of it, which is not that it is well"
+            }
+            AlertKind::Absent => {
+                "plimsoll watch lint FILE says row by row what the pages lack: after an upgrade a metric may have another name, or be switched off"
+            }
+            AlertKind::NoTraffic => {
+                "send one request by the way that users take (plimsoll smoke URL): if it is answered nobody asks, else what lies before the replicas lets nobody through"
+            }
+            AlertKind::Watchdog => "",
+        }
+    }
+
     /// On the screen.
     pub fn words(self) -> &'static str {
         match self {
@@ -181,6 +221,9 @@ pub struct Alert {
     pub resolved_s: Option<f64>,
     /// Why, in a sentence.
     pub evidence: String,
+    /// What to do first: its diagnosis', or its kind's where that names no cause.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub do_first: String,
     /// What is to blame, where pages were asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub diagnosis: Option<Box<AlertDiagnosis>>,

@@ -3,7 +3,7 @@
 //! The collector's threshold is fixed where `watch` follows the p99; and its wait counts from a trace's first span, so that it must outlast the
 //! slowest answer that is to be kept.
 
-use plimsoll_judge::budget::BudgetFile;
+use plimsoll_judge::budget::{Budget, BudgetFile};
 use plimsoll_measure::budget::BudgetMetric;
 
 use super::ExportSpec;
@@ -18,7 +18,7 @@ const LEAST_S: f64 = 10.0;
 pub(crate) fn processor(file: &BudgetFile, spec: &ExportSpec) -> String {
     let whole = |metric| matches!(metric, BudgetMetric::E2e | BudgetMetric::E2eAfterSend);
     let ceilings = file.budgets.iter().filter(|budget| whole(budget.metric) && budget.slice.is_none());
-    let ceilings: Vec<f64> = ceilings.filter_map(|budget| Some(budget.max.as_ref()?.value)).collect();
+    let ceilings: Vec<f64> = ceilings.filter_map(Budget::held_to).collect();
     let past = ceilings.iter().copied().reduce(f64::max);
     let wait = past.map_or(60.0, |ceiling| (LONGER * ceiling).max(LEAST_S)).ceil();
     let mut out = format!(

@@ -20,6 +20,8 @@ const SLOWER: u32 = 4;
 const RATE: &str = "2/s";
 /// How long without `--time`: an alert is diagnosed beside a good minute, and fires when something was broken for another one.
 const TIME: &str = "3m";
+/// What a replica costs, so that the page says what the engine's slowness costs too.
+const PRICE: &str = "2.49USD/replica-hour";
 /// What is promised.
 const BUDGET: &str = "version: 1\nname: demo\nbudgets:\n  - {id: ttft, metric: ttft, p: 95, max: 100ms}\n  - {id: itl, metric: itl, p: 95, max: 25ms}\n";
 
@@ -55,7 +57,7 @@ pub fn run(args: &DemoArgs) -> Result<Exit, Stop> {
         window: Some("1m".to_owned()),
         listen: Some("127.0.0.1:0".to_owned()),
         readers: ReadersArgs::default(),
-        price: PriceArgs::default(),
+        price: PriceArgs { price: Some(PRICE.to_owned()), gpus: None },
         time: Some(format_span(time)),
         key_env: None,
         ca_file: None,

@@ -172,6 +172,7 @@ mod tests {
             fired_s,
             resolved_s,
             evidence: String::new(),
+            do_first: String::new(),
             diagnosis: None,
             run: None,
         };

@@ -288,6 +288,7 @@ mod tests {
             fired_s: 1_795_405_024.25,
             resolved_s: (state == AlertState::Resolved).then_some(1_795_405_100.5),
             evidence: "4 % of 2218 requests".into(),
+            do_first: String::new(),
             diagnosis: None,
             run: None,
         }

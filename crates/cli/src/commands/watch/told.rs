@@ -77,14 +77,10 @@ impl ToldAlert {
     pub fn posted(&self, until_ms: i64) -> Value {
         let mut annotations =
             json!({"summary": self.alert.evidence, "since": rfc3339(milliseconds(self.alert.since_s))});
-        if let Some(found) = &self.alert.diagnosis {
-            annotations["diagnosis"] = found.says.as_str().into();
-            annotations["do_first"] = found.do_first.as_str().into();
-            annotations["do_not"] = found.do_not.as_str().into();
-            annotations["ask"] = found.ask.as_str().into();
-        }
-        if let Some(run) = &self.alert.run {
-            annotations["run"] = run.as_str().into();
+        for (name, text) in self.steps() {
+            if let Some(text) = text {
+                annotations[name] = text.into();
+            }
         }
         json!({
             "labels": self.labels,
@@ -94,10 +90,24 @@ impl ToldAlert {
         })
     }
 
+    /// What is to blame and what to do, by name. `None` = there is nothing to say, which is never an empty text.
+    fn steps(&self) -> [(&'static str, Option<&str>); 5] {
+        let Alert { do_first, diagnosis, run, .. } = &self.alert;
+        let found = diagnosis.as_deref();
+        let steps = [
+            ("diagnosis", found.map(|found| found.says.as_str())),
+            ("do_first", Some(do_first.as_str())),
+            ("do_not", found.map(|found| found.do_not.as_str())),
+            ("ask", found.map(|found| found.ask.as_str())),
+            ("run", run.as_deref()),
+        ];
+        steps.map(|(name, text)| (name, text.filter(|text| !text.is_empty())))
+    }
+
     /// Everything that a message can say, by name.
     pub fn fields(&self) -> Map<String, Value> {
-        let Alert { kind, about, row, state, evidence, since_s, diagnosis, run, .. } = &self.alert;
-        let fields = json!({
+        let Alert { kind, about, row, state, evidence, since_s, .. } = &self.alert;
+        let mut fields = json!({
             "state": state.name(),
             "kind": kind.name(),
             "alertname": self.labels.get("alertname"),
@@ -105,17 +115,15 @@ impl ToldAlert {
             "row": row,
             "budget": self.labels.get("budget"),
             "summary": evidence,
-            "diagnosis": diagnosis.as_ref().map(|found| &found.says),
-            "do_first": diagnosis.as_ref().map(|found| &found.do_first),
-            "do_not": diagnosis.as_ref().map(|found| &found.do_not),
-            "ask": diagnosis.as_ref().map(|found| &found.ask),
-            "run": run,
             "since": rfc3339(milliseconds(*since_s)),
             "starts_at": rfc3339(self.starts_ms()),
             "ends_at": self.ends_ms().map(rfc3339),
             "fingerprint": self.fingerprint(),
             "labels": self.labels,
         });
+        for (name, text) in self.steps() {
+            fields[name] = text.into();
+        }
         if let Value::Object(fields) = fields { fields } else { Map::new() }
     }
 }
@@ -146,7 +154,64 @@ pub fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use plimsoll_diagnose::gauges::LevelGauges;
+    use plimsoll_diagnose::pages::diagnose;
+    use plimsoll_measure::server_side::ServerSide;
+    use plimsoll_model::At;
+    use plimsoll_watch::{AlertDiagnosis, AlertKind};
+
     use super::*;
+
+    fn alert(kind: AlertKind, diagnosis: Option<AlertDiagnosis>) -> Alert {
+        Alert {
+            id: format!("{}/ttft/1", kind.name()),
+            kind,
+            about: "ttft".into(),
+            row: None,
+            state: AlertState::Firing,
+            since_s: 1_795_404_964.0,
+            fired_s: 1_795_405_024.0,
+            resolved_s: None,
+            evidence: "p99 is over it".into(),
+            do_first: kind.first_step().to_owned(),
+            diagnosis: diagnosis.map(Box::new),
+            run: None,
+        }
+    }
+
+    /// Whoever is woken is told a first step, also where no cause is known, and no text that is empty.
+    #[test]
+    fn what_is_posted_says_what_to_do_first_and_nothing_empty() {
+        use AlertKind::*;
+        let nothing = LevelGauges::between(ServerSide::read(&[]), (At(0), At(60_000_000_000)));
+        let unknown = AlertDiagnosis::of(&diagnose(&nothing, None));
+        assert_eq!((unknown.cause.as_str(), unknown.do_not.as_str()), ("unknown", ""), "{unknown:?}");
+        let kinds = [
+            CeilingBroken,
+            BurnRate,
+            TtftDoubled,
+            QueueOverTarget,
+            ColdStarts,
+            Stalled,
+            SourceLost,
+            Absent,
+            NoTraffic,
+            Watchdog,
+        ];
+        for kind in kinds {
+            let diagnosis = Some(unknown.clone()).filter(|_| kind.is_diagnosed());
+            let told = ToldAlert::new(alert(kind, diagnosis), Some("chat"), &BTreeMap::new());
+            let (posted, fields) = (told.posted(0), told.fields());
+            let annotations = posted["annotations"].as_object().expect("an object");
+            assert!(annotations.values().all(|text| text.as_str() != Some("")), "{posted:#}");
+            assert!(fields.values().all(|text| text.as_str() != Some("")), "{fields:#?}");
+            let first = annotations.get("do_first").and_then(Value::as_str).unwrap_or_default();
+            assert_eq!(first.len() > 60, kind != Watchdog, "{posted:#}");
+            assert_eq!(fields["do_first"].as_str().unwrap_or_default(), first);
+            assert!(!annotations.contains_key("do_not"), "{posted:#}");
+            assert_eq!(annotations.contains_key("ask"), kind.is_diagnosed(), "{posted:#}");
+        }
+    }
 
     /// What an Alertmanager 0.25 answered for these labels.
     #[test]
@@ -157,19 +222,7 @@ mod tests {
             ("budget", "ttft-p99"),
             ("severity", "page"),
         ];
-        let alert = Alert {
-            id: "ceiling_broken/ttft/1".into(),
-            kind: plimsoll_watch::AlertKind::CeilingBroken,
-            about: "ttft".into(),
-            row: None,
-            state: AlertState::Firing,
-            since_s: 1_795_404_964.0,
-            fired_s: 1_795_405_024.0,
-            resolved_s: None,
-            evidence: String::new(),
-            diagnosis: None,
-            run: None,
-        };
+        let alert = alert(AlertKind::CeilingBroken, None);
         let mut told = ToldAlert::new(alert, Some("chat"), &BTreeMap::new());
         assert_eq!(told.labels["alertname"], "PlimsollCeilingBroken");
         told.labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
