@@ -475,9 +475,10 @@ fn firing(yielded: impl Iterator<Item = u64>, for_s: u64) -> Vec<Stretch> {
 fn listening(log: &Path) -> String {
     for _ in 0..3000 {
         let text = std::fs::read_to_string(log).unwrap_or_default();
-        if text.contains("Server is ready") {
-            let line = text.lines().find(|line| line.contains("Listening on")).expect("an address");
-            return line.rsplit("address=").next().expect("an address").trim().to_owned();
+        let listens = text.lines().find_map(|line| line.split("msg=\"Listening on\" address=").nth(1));
+        // Either line may come first.
+        if let Some(address) = listens.filter(|_| text.contains("Server is ready")) {
+            return address.trim().to_owned();
         }
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
