@@ -269,17 +269,24 @@ impl ShareVariance {
             return None;
         }
         let (n, share) = (n as f64, over as f64 / n as f64);
+        // Sums from the first step on, because a day of steps has batches of hundreds, and each of them begins a batch.
+        let mut sums = Vec::with_capacity(steps.len() + 1);
+        sums.push((0, 0));
+        for (over, values) in steps {
+            let before: (u64, u64) = sums[sums.len() - 1];
+            sums.push((before.0 + over, before.1 + values));
+        }
+        let batches = |per_batch: usize| {
+            let ends = sums.iter().zip(&sums[per_batch..]);
+            ends.map(|(from, to)| (to.0 - from.0, to.1 - from.1))
+        };
         let mean_batch = |per_batch: usize| {
-            let values: u64 = steps.windows(per_batch).flatten().map(|step| step.1).sum();
+            let values: u64 = batches(per_batch).map(|batch| batch.1).sum();
             values as f64 / (steps.len() - per_batch + 1) as f64
         };
         let of_batches = |per_batch: usize| {
-            let mut squares = 0.0;
-            for batch in steps.windows(per_batch) {
-                let inside: u64 = batch.iter().map(|step| step.1).sum();
-                let excess = batch.iter().map(|step| step.0).sum::<u64>() as f64 - share * inside as f64;
-                squares += excess * excess;
-            }
+            let excesses = batches(per_batch).map(|(over, values)| over as f64 - share * values as f64);
+            let squares: f64 = excesses.map(|excess| excess * excess).sum();
             let m = mean_batch(per_batch);
             squares * n / (m * (steps.len() - per_batch + 1) as f64 * (n - m))
         };

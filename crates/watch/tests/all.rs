@@ -28,5 +28,9 @@ mod requests;
 mod stretches;
 #[path = "all/tails.rs"]
 mod tails;
+#[path = "all/usual.rs"]
+mod usual;
+#[path = "all/usual_rules.rs"]
+mod usual_rules;
 #[path = "all/watched.rs"]
 mod watched;

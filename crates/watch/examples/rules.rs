@@ -1,0 +1,220 @@
+//! How often is a watch wrong, and how late, beside the rules that Prometheus is usually given? The same samples for all; needs Debian's `prometheus`.
+//!
+//! `cargo run --release -p plimsoll-watch --example rules -- [WEEKS [FAULTS [SEED]]]`
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example that prints a table")]
+#![allow(dead_code, reason = "the tests take more of it")]
+
+#[path = "../tests/all/usual.rs"]
+mod usual;
+
+use std::collections::BTreeMap;
+
+use plimsoll_math::rng::Stream;
+use usual::{Fleet, Prometheus, Rule, Stretch, System, usual};
+
+const HOUR: u64 = 3600;
+const DAY: u64 = 24 * HOUR;
+/// The longest window looks back so far: what is called before is not counted, and a fault does not come before.
+const BEFORE: u64 = 3 * DAY;
+/// Requests a second, and how many come and are slow together.
+const TRAFFIC: [(f64, u64); 5] = [(0.1, 1), (1.0, 1), (10.0, 1), (50.0, 1), (10.0, 10)];
+/// The share over the ceiling where nothing is wrong: half of what may be, and all of it.
+const QUIET: [f64; 2] = [0.005, 0.01];
+/// The share over it from an instant on, how long, and how long it is looked for.
+const FAULTS: [(f64, u64, u64); 4] =
+    [(0.05, DAY, 10 * HOUR), (0.2, DAY, 3 * HOUR), (1.0, DAY, HOUR), (1.0, 20, HOUR)];
+/// What is called again so soon is the same alarm, as it is in Alertmanager's `group_interval`.
+const SAME: u64 = 300;
+
+/// Alarms by rule (ours, those exported, the usual), then by system.
+type Called = Vec<BTreeMap<String, Vec<Stretch>>>;
+
+fn main() {
+    let number = |place: usize, usually: u64| -> u64 {
+        std::env::args().nth(place).map_or(usually, |text| text.parse().expect("a number"))
+    };
+    let (weeks, faults, seed) = (number(1, 2), number(2, 9), number(3, 1));
+    if let Err(why) = Prometheus::new() {
+        eprintln!("{why}");
+        std::process::exit(3);
+    }
+    let found: Vec<(Vec<[f64; 2]>, Vec<[f64; 4]>)> = std::thread::scope(|scope| {
+        let each = TRAFFIC.map(|traffic| {
+            scope.spawn(move || {
+                let found = (false_alarms(traffic, weeks, seed), delays(traffic, faults, seed));
+                eprintln!("{}: {found:?}", words(traffic));
+                found
+            })
+        });
+        each.into_iter().map(|one| one.join().expect("no system panics")).collect()
+    });
+    let names: Vec<&str> =
+        ["the watch", "its exported rules"].into_iter().chain(usual().map(|(name, _)| name)).collect();
+    println!("| requests | | {} |", names.join(" | "));
+    println!("| --- | --- |{}", " --- |".repeat(names.len()));
+    for (traffic, (quiet, late)) in TRAFFIC.iter().zip(&found) {
+        let cells: Vec<String> =
+            quiet.iter().map(|[half, all]| format!("{} / {}", count(*half), count(*all))).collect();
+        println!(
+            "| {} | false alarms a week, half / all of the allowance | {} |",
+            words(*traffic),
+            cells.join(" | ")
+        );
+        let cells: Vec<String> = late
+            .iter()
+            .map(|all| all[..3].iter().map(|s| minutes(*s)).collect::<Vec<_>>().join(" / "))
+            .collect();
+        println!("| | minutes until 5 / 20 / 100 % over is called | {} |", cells.join(" | "));
+        let cells: Vec<String> = late.iter().map(|all| format!("{:.0} %", 100.0 * all[3])).collect();
+        println!("| | bursts of 20 s that are called | {} |", cells.join(" | "));
+    }
+    println!(
+        "\nThe watch beside each of the usual rules (bars: at most 1/20 of its false alarms, 1.5 times its delay at 5, 20, 100 %)"
+    );
+    for (traffic, (quiet, late)) in TRAFFIC.iter().zip(&found) {
+        for (place, name) in names.iter().enumerate().skip(2) {
+            println!(
+                "{}, {name}: {}",
+                words(*traffic),
+                beside(&quiet[0], &quiet[place], &late[0], &late[place])
+            );
+        }
+    }
+}
+
+fn words((per_s, alike): (f64, u64)) -> String {
+    match alike {
+        1 => format!("{per_s}/s"),
+        _ => format!("{per_s}/s, {alike} alike"),
+    }
+}
+
+fn count(of: f64) -> String {
+    if of == 0.0 || of >= 10.0 { format!("{of:.0}") } else { format!("{of:.1}") }
+}
+
+fn minutes(seconds: f64) -> String {
+    match seconds / 60.0 {
+        late if late.is_infinite() => "never".to_owned(),
+        late if late >= 10.0 => format!("{late:.0}"),
+        late => format!("{late:.1}"),
+    }
+}
+
+/// Both ratios, and whether they are what was asked.
+fn beside(ours: &[f64; 2], theirs: &[f64; 2], late: &[f64; 4], theirs_late: &[f64; 4]) -> String {
+    let (ours, theirs) = (ours[0] + ours[1], theirs[0] + theirs[1]);
+    let fewer = match theirs {
+        0.0 => "it has no false alarm".to_owned(),
+        _ => format!("false alarms {:.4} of its ({})", ours / theirs, met(ours <= theirs / 20.0)),
+    };
+    let ratios: Vec<f64> = late.iter().zip(theirs_late).take(3).map(|(ours, theirs)| ours / theirs).collect();
+    let shown: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.2}")).collect();
+    let is_soon = ratios.iter().all(|ratio| ratio.is_nan() || *ratio <= 1.5);
+    format!("{fewer}; delay {} of its ({})", shown.join(", "), met(is_soon))
+}
+
+fn met(is_met: bool) -> &'static str {
+    if is_met { "met" } else { "not met" }
+}
+
+/// Plays systems, and asks everybody when they called.
+fn called(systems: Vec<System>, from_s: u64, until_s: u64) -> Called {
+    let mut prometheus = Prometheus::new().expect("it is installed");
+    let mut fleets: Vec<Fleet> = systems.into_iter().map(Fleet::new).collect();
+    prometheus.play(&mut fleets, until_s);
+    let ours = fleets.iter().map(|fleet| (fleet.system.name.clone(), fleet.alarms())).collect();
+    for fleet in fleets.iter().filter(|fleet| fleet.system.fault.is_none()) {
+        fleet.others().iter().for_each(|other| eprintln!("{}/s, besides: {other:?}", fleet.system.per_s));
+    }
+    let exported: Vec<(String, Vec<Rule>)> =
+        fleets.iter().map(|fleet| (fleet.system.name.clone(), fleet.exported())).collect();
+    let stretch = (from_s, until_s);
+    let usual: Called = usual().iter().map(|(_, rules)| prometheus.alarms(rules, stretch)).collect();
+    prometheus.record(&exported, until_s);
+    let mut rules: BTreeMap<String, Vec<Stretch>> = BTreeMap::new();
+    for (_, own) in &exported {
+        let calling: Vec<Rule> = own.iter().filter(|rule| rule.for_s.is_some()).cloned().collect();
+        rules.extend(prometheus.alarms(&calling, stretch));
+    }
+    [ours, rules].into_iter().chain(usual).collect()
+}
+
+/// How often a week each rule calls where half of the allowance, and all of it, is over the ceiling.
+fn false_alarms((per_s, alike): (f64, u64), weeks: u64, seed: u64) -> Vec<[f64; 2]> {
+    let system = |(place, share): (usize, f64)| System {
+        name: format!("quiet{place}"),
+        per_s,
+        alike,
+        share,
+        fault: None,
+        whole_from_s: 0,
+        seed: seed * 1000 + place as u64,
+    };
+    let systems = QUIET.into_iter().enumerate().map(system).collect();
+    let called = called(systems, BEFORE - HOUR, BEFORE + weeks * 7 * DAY);
+    let each = called.iter().map(|rule| {
+        [0, 1].map(|place| {
+            let alarms = rule
+                .get(&format!("quiet{place}"))
+                .map_or(0, |alarms| merged(alarms).iter().filter(|alarm| alarm.0 >= BEFORE).count());
+            alarms as f64 / weeks as f64
+        })
+    });
+    each.collect()
+}
+
+/// Seconds until each rule calls for a fault, the median; of bursts the share that it calls for.
+fn delays((per_s, alike): (f64, u64), faults: u64, seed: u64) -> Vec<[f64; 4]> {
+    let each = FAULTS.iter().enumerate().map(|(place, &(over, lasts_s, looked_s))| {
+        // Anywhere between two scrapes and two evaluations.
+        let mut at = Stream::new(seed, "faults", place as u64);
+        let begins: Vec<f64> = (0..faults).map(|_| BEFORE as f64 + 30.0 * at.uniform()).collect();
+        let system = |(number, from): (usize, &f64)| System {
+            name: format!("fault{number}"),
+            per_s,
+            alike,
+            share: QUIET[0],
+            fault: Some((*from, from + lasts_s as f64, over)),
+            whole_from_s: BEFORE - HOUR,
+            seed: seed * 1000 + 100 * (place as u64 + 1) + number as u64,
+        };
+        let systems = begins.iter().enumerate().map(system).collect();
+        let called = called(systems, BEFORE - HOUR / 2, BEFORE + looked_s);
+        let late = |rule: &BTreeMap<String, Vec<Stretch>>| {
+            let mut late: Vec<f64> = begins
+                .iter()
+                .enumerate()
+                .map(|(number, from)| delay(rule.get(&format!("fault{number}")), *from))
+                .collect();
+            late.sort_by(f64::total_cmp);
+            match lasts_s < DAY {
+                true => late.iter().filter(|late| late.is_finite()).count() as f64 / faults as f64,
+                false => late[late.len() / 2],
+            }
+        };
+        called.iter().map(late).collect::<Vec<f64>>()
+    });
+    let each: Vec<Vec<f64>> = each.collect();
+    (0..each[0].len()).map(|rule| [0, 1, 2, 3].map(|fault| each[fault][rule])).collect()
+}
+
+/// From the fault until it is called: at once where a false alarm stands already.
+fn delay(alarms: Option<&Vec<Stretch>>, from: f64) -> f64 {
+    let late = alarms.into_iter().flatten().filter(|alarm| alarm.1 as f64 > from);
+    late.map(|alarm| (alarm.0 as f64 - from).max(0.0)).fold(f64::INFINITY, f64::min)
+}
+
+/// Alarms that follow each other soon, or overlap, are one.
+fn merged(alarms: &[Stretch]) -> Vec<Stretch> {
+    let mut alarms = alarms.to_vec();
+    alarms.sort_unstable();
+    let mut found: Vec<Stretch> = Vec::new();
+    for (from, until) in alarms {
+        match found.last_mut() {
+            Some(last) if from < last.1.saturating_add(SAME) => last.1 = last.1.max(until),
+            _ => found.push((from, until)),
+        }
+    }
+    found
+}
