@@ -30,3 +30,5 @@ mod stretches;
 mod tails;
 #[path = "all/watched.rs"]
 mod watched;
+#[path = "all/weeks.rs"]
+mod weeks;
