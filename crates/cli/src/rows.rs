@@ -298,7 +298,7 @@ mod tests {
         rows.sort_by_key(|row| row.end);
         rows.iter().for_each(|row| writer.attempt(row));
         for second in 0..300 {
-            let text = |text: &str| text.to_owned();
+            let text = plimsoll_model::SharedText::from;
             let at = At(second * 1_000 * MS);
             let (source, name, labels) = (text("client"), text("in_flight"), text(""));
             writer.sample(&Sample { at, source, name, labels, value: second as f64 });

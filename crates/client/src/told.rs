@@ -190,5 +190,5 @@ fn said((series, values): Shown, found_any: bool) -> PageSaid {
 }
 
 fn sample(at: At, name: String, labels: String, value: f64) -> Sample {
-    Sample { at, source: page::source(&name).to_owned(), name, labels, value }
+    Sample { at, source: page::source(&name).into(), name: name.into(), labels: labels.into(), value }
 }

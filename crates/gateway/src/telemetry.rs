@@ -61,9 +61,10 @@ pub fn read(path: &str, page: &[u8]) -> Option<Said> {
     };
     let sample = |row: exposition::ExposedValue| Sample {
         at: At::ZERO,
-        source: "server".to_owned(),
-        labels: join_labels(&row.labels.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect::<Vec<_>>()),
-        name: row.name,
+        source: "server".into(),
+        labels: join_labels(&row.labels.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect::<Vec<_>>())
+            .into(),
+        name: row.name.into(),
         value: row.value,
     };
     let samples: Vec<Sample> = rows.into_iter().map(sample).collect();

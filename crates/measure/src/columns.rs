@@ -54,8 +54,8 @@ pub struct Columns {
     pub due: Vec<i64>,
     /// When it ended, however it ended; [`INFINITE`] where it was given up while in flight.
     pub end: Vec<i64>,
-    /// When the first attempt was sent: its due time where it failed before that, [`INFINITE`] where nothing left.
-    pub begun: Vec<i64>,
+    /// When it was sent first, for each request that was tried again: its index, rising, and ns. What was sent once was sent `sent_after`.
+    pub(crate) begun: Vec<(u32, i64)>,
     /// How its last attempt ended.
     pub how: Vec<How>,
     /// What became of it.
@@ -209,6 +209,20 @@ impl Columns {
     /// What was wrong with a whole answer.
     pub fn broken(&self, row: usize) -> Option<Broken> {
         self.broken.get(row).copied().flatten()
+    }
+
+    /// When it was sent first: its due time where it failed before that, [`INFINITE`] where nothing left.
+    pub(crate) fn begun(&self, row: usize) -> i64 {
+        if let Ok(again) = self.begun.binary_search_by_key(&(row as u32), |(row, _)| *row) {
+            return self.begun[again].1;
+        }
+        self.sent(row).unwrap_or(if self.how[row] == How::NeverSent { INFINITE } else { self.due[row] })
+    }
+
+    /// When its last attempt was sent.
+    pub(crate) fn sent(&self, row: usize) -> Option<i64> {
+        let after = self.sent_after.get(row).copied().unwrap_or(0);
+        (after != ABSENT).then(|| self.due[row] + after)
     }
 
     /// Attempts made at a request.

@@ -28,11 +28,21 @@ pub const LOST_LIMIT: f64 = GROWTH_LIMIT;
 
 /// Mean number in flight in each of `parts` equal parts of `[from, to)`.
 pub fn mean_per_part(columns: &Columns, from: At, to: At, parts: usize) -> Vec<f64> {
-    mean_between(&columns.due, &columns.end, (from, to), parts)
+    mean_between(columns.due.iter().copied(), &columns.end, (from, to), parts)
 }
 
-/// Mean number of intervals `begins[i]..ends[i]` that hold an instant, in each of `parts` equal parts of `[from, to)`.
-fn mean_between(begins: &[i64], ends: &[i64], (from, to): (At, At), parts: usize) -> Vec<f64> {
+/// The same from when requests were sent.
+fn mean_sent_per_part(columns: &Columns, from: At, to: At, parts: usize) -> Vec<f64> {
+    mean_between((0..columns.len()).map(|row| columns.begun(row)), &columns.end, (from, to), parts)
+}
+
+/// Mean number of intervals from a begin to its end that hold an instant, in each of `parts` equal parts of `[from, to)`.
+fn mean_between(
+    begins: impl Iterator<Item = i64>,
+    ends: &[i64],
+    (from, to): (At, At),
+    parts: usize,
+) -> Vec<f64> {
     let width = (to - from).0 as f64 / parts as f64;
     if parts == 0 || width <= 0.0 {
         return Vec::new();
@@ -53,10 +63,10 @@ fn mean_between(begins: &[i64], ends: &[i64], (from, to): (At, At), parts: usize
         area[part] += by * (part as f64 + 1.0 - x);
         step[part + 1] += by;
     };
-    for (begin, end) in begins.iter().zip(ends) {
-        mark(*begin, 1.0);
+    for (begin, end) in begins.zip(ends) {
+        mark(begin, 1.0);
         // What ended before it began was never there; that it says so is judged with the records.
-        mark(*end.max(begin), -1.0);
+        mark(begin.max(*end), -1.0);
     }
     let mut whole = 0.0;
     for (area, step) in area.iter_mut().zip(&step) {
@@ -123,7 +133,7 @@ fn little(columns: &Columns, from: At, to: At, samples: &[&Sample]) -> Option<Li
     }
     let parts = (chosen.len() / 4).min(20);
     let due = mean_per_part(columns, from, to, parts);
-    let sent = mean_between(&columns.begun, &columns.end, (from, to), parts);
+    let sent = mean_sent_per_part(columns, from, to, parts);
     let mut sums = vec![(0.0, 0u32); parts];
     for (at, value) in &chosen {
         let part = ((*at - from).0 as f64 / (to - from).0 as f64 * parts as f64) as usize;
@@ -165,8 +175,9 @@ fn little_of_health(columns: &Columns, from: At, to: At, health: &GeneratorHealt
         // The counter's mean is that of the whole level; once a warm-up is cut they describe different stretches.
         return None;
     }
-    let one = |begins: &[i64]| mean_between(begins, &columns.end, (from, to), 1).first().copied();
-    let mean = between(sampled, one(&columns.due)?, one(&columns.begun)?).max(LEAST_IN_FLIGHT);
+    let due = *mean_per_part(columns, from, to, 1).first()?;
+    let sent = *mean_sent_per_part(columns, from, to, 1).first()?;
+    let mean = between(sampled, due, sent).max(LEAST_IN_FLIGHT);
     if health.in_flight_samples < 20 || columns.is_empty() {
         return None;
     }

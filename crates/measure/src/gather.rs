@@ -22,7 +22,7 @@ const RULES: [TokensRule; 3] = [TokensRule::UsageTotal, TokensRule::UsageRunning
 /// What figures need of the records of one level, as far as it is.
 #[derive(Default)]
 pub struct Gathered {
-    /// One row per attempt, in the order they came; `begun` is the attempt's own stamp.
+    /// One row per attempt, in the order they came.
     columns: Columns,
     request: Vec<u64>,
     /// Empty where all are first ones.
@@ -132,7 +132,6 @@ impl Gathered {
         let output = output_tokens(last);
 
         columns.due.push(due.0);
-        columns.begun.push(last.sent.map_or(ABSENT, |sent| sent.0));
         columns.end.push(match last.outcome.how {
             How::Unfinished | How::NeverSent => INFINITE,
             _ => last.end.map_or(INFINITE, |end| end.0),
@@ -220,9 +219,6 @@ impl Gathered {
         } else {
             self.columns.odd.missing = self.attempt.iter().map(|n| u64::from(*n)).sum();
             (self.request, self.attempt) = (Vec::new(), Vec::new());
-            for row in 0..self.columns.len() {
-                self.columns.begun[row] = begun(&self.columns, &[row as u32]);
-            }
         }
         let Gathered { mut columns, one_token, .. } = self;
         let own_rule = |(rule, events): (&TokensRule, &u32)| *rule == columns.rule || *events == 0;
@@ -293,8 +289,10 @@ impl Gathered {
                 columns.earlier.push((columns.due[row], columns.how[row]));
             }
             // What is the request's stands in its last attempt's row, which is the one that stays.
-            let begin = begun(columns, &rest[..tries]);
-            (columns.due[last as usize], columns.begun[last as usize]) = (columns.due[first], begin);
+            if tries > 1 {
+                columns.begun.push((lasts.len() as u32, begun(columns, &rest[..tries])));
+            }
+            columns.due[last as usize] = columns.due[first];
             lasts.push(last);
             rest = &rest[tries..];
         }
@@ -339,10 +337,9 @@ impl Gathered {
 }
 
 /// The columns of times.
-fn times(columns: &mut Columns) -> [&mut Vec<i64>; 7] {
+fn times(columns: &mut Columns) -> [&mut Vec<i64>; 6] {
     [
         &mut columns.due,
-        &mut columns.begun,
         &mut columns.end,
         &mut columns.ttft,
         &mut columns.ttfb,
@@ -429,19 +426,16 @@ impl Columns {
     }
 }
 
-/// When a request was sent: its due time where its first attempt failed before that, [`INFINITE`] where nothing left.
+/// When a request was sent of which these are the attempts, as they came: its due time where its first failed before that, [`INFINITE`] where
+/// nothing left.
 fn begun(columns: &Columns, attempts: &[u32]) -> i64 {
     let (first, last) = (attempts[0] as usize, attempts[attempts.len() - 1] as usize);
-    match (columns.begun[first], columns.how[last]) {
-        (ABSENT, How::NeverSent) => INFINITE,
-        (ABSENT, _) => columns.due[first],
+    let sent = attempts.iter().filter_map(|i| columns.sent(*i as usize));
+    match (columns.sent(first), columns.how[last]) {
+        (None, How::NeverSent) => INFINITE,
+        (None, _) => columns.due[first],
         // Of two attempts at once the one that answered is the last, though it may have been sent before the other.
-        _ => attempts
-            .iter()
-            .map(|i| columns.begun[*i as usize])
-            .filter(|at| *at != ABSENT)
-            .min()
-            .unwrap_or(ABSENT),
+        (Some(begun), _) => sent.fold(begun, i64::min),
     }
 }
 

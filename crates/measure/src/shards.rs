@@ -209,7 +209,7 @@ fn summed(counters: &[Vec<(At, f64)>], level: u32) -> Vec<Sample> {
         at: *at,
         source: "client".into(),
         name: "in_flight".into(),
-        labels: format!("level={level}"),
+        labels: format!("level={level}").into(),
         value: own + others.iter().map(|other| value(other, *at)).sum::<f64>(),
     };
     first.iter().map(all).collect()

@@ -3,7 +3,7 @@
 //! Nothing here acts. A type belongs in this crate when two crates that do not know each other must mean
 //! the same thing by it; what only one part asks for (a spec) or finds (a summary) stays with that part.
 //!
-//! Reading order: [`named`], [`time`], [`outcome`], [`tcp`], [`attempt`], [`payload`], [`protocol`], [`level`], [`run`], [`page`], [`shard`], [`trace`], [`foreign`], [`budget_state`], [`arm`], [`kv_event`].
+//! Reading order: [`named`], [`time`], [`outcome`], [`tcp`], [`attempt`], [`payload`], [`protocol`], [`level`], [`run`], [`page`], [`shard`], [`shared_text`], [`trace`], [`foreign`], [`budget_state`], [`arm`], [`kv_event`].
 
 pub mod arm;
 pub mod attempt;
@@ -19,6 +19,7 @@ pub mod payload;
 pub mod protocol;
 pub mod run;
 pub mod shard;
+pub mod shared_text;
 pub mod tcp;
 pub mod time;
 pub mod trace;
@@ -43,6 +44,7 @@ pub use run::{
     ClockAnchor, Fingerprint, Host, Manifest, Repeats, RunState, Sample, Time, join_labels, split_labels,
 };
 pub use shard::{ClockOffset, Shard, ShardClock, ShardPart, ShardsHealth};
+pub use shared_text::SharedText;
 pub use tcp::TcpFacts;
 pub use time::{At, Span};
 pub use trace::{AttributeValue, SpanEvent, SpanKind, TraceSpan};

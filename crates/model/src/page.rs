@@ -56,7 +56,7 @@ pub fn sample(
     value: f64,
 ) -> Sample {
     let labels = labels_of((!page.is_empty()).then_some(page), labels);
-    Sample { at, source: source(name).to_owned(), name: name.to_owned(), labels, value }
+    Sample { at, source: source(name).into(), name: name.into(), labels: labels.into(), value }
 }
 
 /// Who says a row of this name: exporters of GPUs are a source of their own.

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{At, Level, ShardPart};
+use crate::{At, Level, ShardPart, SharedText};
 
 /// Version of the run folder's layout and of `run.json`. Readers refuse what they do not know.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -156,11 +156,11 @@ pub struct Sample {
     /// When it was read.
     pub at: At,
     /// Who said it: `client` (the generator itself), `server`, `gpu`, `gateway`.
-    pub source: String,
+    pub source: SharedText,
     /// The metric's name, as its source spells it.
-    pub name: String,
+    pub name: SharedText,
     /// Labels as `key=value`, comma-separated, sorted ([`join_labels`]); empty where there are none.
-    pub labels: String,
+    pub labels: SharedText,
     /// The value.
     pub value: f64,
 }

@@ -5,10 +5,10 @@
 
 use std::path::Path;
 
-use plimsoll_model::{At, Sample};
+use plimsoll_model::{At, Sample, SharedText};
 
 use crate::error::Result;
-use crate::table::{Column, Table, each_batch, one, read_rows, text};
+use crate::table::{Column, Table, each_batch, one, read_rows, shared_text};
 
 /// Rows in a row group.
 const GROUP_ROWS: usize = 256 << 10;
@@ -61,28 +61,17 @@ pub(crate) fn read_within(path: &Path, spans: &[(At, At)]) -> Result<Vec<Sample>
 }
 
 fn blank() -> Sample {
-    let text = String::new;
-    Sample { at: At::ZERO, source: text(), name: text(), labels: text(), value: f64::NAN }
+    let empty = SharedText::default();
+    Sample { at: At::ZERO, source: empty.clone(), name: empty.clone(), labels: empty, value: f64::NAN }
 }
 
 /// The columns, in order.
 fn columns() -> Vec<Column<Sample>> {
-    fn texts(
-        name: &'static str,
-        get: fn(&Sample) -> &str,
-        of: fn(&mut Sample) -> &mut String,
-    ) -> Column<Sample> {
-        text(name, get, move |s, text| {
-            of(s).clear();
-            of(s).push_str(text);
-            Ok(())
-        })
-    }
     vec![
         one("at_ns", |s: &Sample| s.at, |s: &mut Sample, at| s.at = at).deltas(),
-        texts("source", |s| &s.source, |s| &mut s.source),
-        texts("name", |s| &s.name, |s| &mut s.name),
-        texts("labels", |s| &s.labels, |s| &mut s.labels),
+        shared_text("source", |s: &Sample| &s.source, |s: &mut Sample, text| s.source = text),
+        shared_text("name", |s: &Sample| &s.name, |s: &mut Sample, text| s.name = text),
+        shared_text("labels", |s: &Sample| &s.labels, |s: &mut Sample, text| s.labels = text),
         one("value", |s: &Sample| s.value, |s: &mut Sample, value| s.value = value),
     ]
 }

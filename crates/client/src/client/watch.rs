@@ -227,7 +227,7 @@ impl<'a> LevelWatch<'a> {
                 at: now,
                 source: "client".into(),
                 name: "in_flight".into(),
-                labels: format!("level={}", self.plan.id),
+                labels: format!("level={}", self.plan.id).into(),
                 value: self.gather.0 / self.gather.1 as f64,
             });
             self.gather = (0.0, 0, now + SAMPLE);

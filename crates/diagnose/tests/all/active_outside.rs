@@ -56,7 +56,7 @@ impl Lab {
                 self.samples.push(Sample {
                     at: At(at),
                     source: "server".into(),
-                    name: format!("vllm:num_requests_{name}"),
+                    name: format!("vllm:num_requests_{name}").into(),
                     labels: "engine=0".into(),
                     value,
                 });

@@ -163,7 +163,13 @@ fn page(source: &str, asked: &[Asked]) -> Vec<Sample> {
             let page = format!("source={source}");
             let labels = if labels.is_empty() { page } else { format!("{labels},{page}") };
             let at = At(1_000 * second * MS);
-            samples.push(Sample { at, source: "server".into(), name: name.into(), labels, value });
+            samples.push(Sample {
+                at,
+                source: "server".into(),
+                name: name.into(),
+                labels: labels.into(),
+                value,
+            });
         }
     }
     samples

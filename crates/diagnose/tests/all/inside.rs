@@ -117,7 +117,7 @@ fn with(mut run: Run, gauges: &[(&str, f64)]) -> Run {
             at: At(second * 1_000 * MS),
             source: "server".into(),
             name: (*name).into(),
-            labels: String::new(),
+            labels: "".into(),
             value: *value,
         }));
     }

@@ -165,8 +165,13 @@ fn a_wave_that_begins_at_a_look_stands_in_front_of_nothing() {
     let start = wave.levels[0].start;
     let empty = [("vllm:num_requests_running", 0.0), ("vllm:num_requests_waiting", 0.0), (SCRAPE, 1.0)];
     for (name, value) in empty {
-        let (source, name) = ("server".to_owned(), name.to_owned());
-        wave.samples.push(Sample { at: start, source, name, labels: String::new(), value });
+        wave.samples.push(Sample {
+            at: start,
+            source: "server".into(),
+            name: name.into(),
+            labels: "".into(),
+            value,
+        });
     }
     let found = ask(None, &wave, None);
     assert_ne!(found.verdicts[0].cause, Cause::ConnectionLimit, "{}", found.headline);

@@ -61,12 +61,11 @@ fn without_preemption(run: &mut Run) {
             ("vllm:num_requests_waiting", 0.0),
             ("vllm:kv_cache_usage_perc", 0.4),
         ] {
-            let (source, name) = ("server".to_owned(), name.to_owned());
             run.samples.push(Sample {
                 at: At(1_000 * second * MS),
-                source,
-                name,
-                labels: String::new(),
+                source: "server".into(),
+                name: name.into(),
+                labels: "".into(),
                 value,
             });
         }

@@ -192,7 +192,7 @@ fn page(run: &mut Run, inside: &[(i64, i64)]) {
                 at: At(now * MS),
                 source: "server".into(),
                 name: name.into(),
-                labels: String::new(),
+                labels: "".into(),
                 value,
             });
         }

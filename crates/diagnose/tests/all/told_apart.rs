@@ -49,7 +49,7 @@ fn gauges<const N: usize>(run: &mut Run, of: impl Fn(i64) -> [(&'static str, f64
                 at: At(second * 1_000 * MS),
                 source: "server".into(),
                 name: name.into(),
-                labels: String::new(),
+                labels: "".into(),
                 value,
             });
         }
@@ -401,8 +401,8 @@ fn a_replica_that_is_there_and_gets_nothing_is_no_loss_of_capacity() {
                     run.samples.push(Sample {
                         at: At(second * 1_000 * MS),
                         source: "server".into(),
-                        name: format!("vllm:num_requests_{name}"),
-                        labels: labels.clone(),
+                        name: format!("vllm:num_requests_{name}").into(),
+                        labels: labels.as_str().into(),
                         value,
                     });
                 }
@@ -434,8 +434,8 @@ fn data_parallel_engines_of_one_server_are_one_replica() {
                     run.samples.push(Sample {
                         at: At(second * 1_000 * MS),
                         source: "server".into(),
-                        name: format!("vllm:num_requests_{name}"),
-                        labels: format!("engine={engine},model_name=m,source=pod-{pod}"),
+                        name: format!("vllm:num_requests_{name}").into(),
+                        labels: format!("engine={engine},model_name=m,source=pod-{pod}").into(),
                         value,
                     });
                 }

@@ -25,7 +25,7 @@ pub mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use plimsoll_model::{At, Sample, Span};
+use plimsoll_model::{At, Sample, SharedText, Span};
 
 pub use buckets::{Bracket, Buckets, Gained};
 pub use layout::PageLayout;
@@ -126,9 +126,9 @@ impl ServerSide {
         // A page that is read by itself: a label `source` on it is its server's own.
         let mark = Sample {
             at: At::ZERO,
-            source: "server".to_owned(),
-            name: SCRAPE.to_owned(),
-            labels: String::new(),
+            source: "server".into(),
+            name: SCRAPE.into(),
+            labels: SharedText::default(),
             value: page.len() as f64,
         };
         let values = read::values(&page.iter().chain([&mark]).collect::<Vec<_>>());

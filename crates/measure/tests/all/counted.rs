@@ -53,7 +53,13 @@ fn pages(served: &[Served], until_s: i64) -> Vec<Sample> {
             let page = format!("source=r{replica}");
             let mut row = |name: &str, labels: &str, value: f64| {
                 let labels = if labels.is_empty() { page.clone() } else { format!("{labels},{page}") };
-                rows.push(Sample { at, source: "server".into(), name: name.into(), labels, value });
+                rows.push(Sample {
+                    at,
+                    source: "server".into(),
+                    name: name.into(),
+                    labels: labels.into(),
+                    value,
+                });
             };
             row("scrape_samples", "", 20.0);
             let lengths: [(&str, LengthOf); 2] = [
@@ -146,7 +152,7 @@ fn pages_that_count_no_requests_say_so() {
         at: At(s * S),
         source: "server".into(),
         name: "vllm:num_requests_running".into(),
-        labels: String::new(),
+        labels: "".into(),
         value: 1.0,
     };
     let why = counted::logged(&[gauge(0), gauge(15), gauge(30)], 0, 1);
@@ -170,7 +176,7 @@ fn names_that_are_asked_for_are_names_that_are_read() {
 fn what_counts_without_replicas_is_taken_together() {
     let served = served(5.0, 2.0, 3);
     let fleet = |row: Sample| Sample {
-        name: row.name.replace("vllm:request_prompt_tokens", "plimsoll_fleet_prompt_length"),
+        name: row.name.replace("vllm:request_prompt_tokens", "plimsoll_fleet_prompt_length").into(),
         ..row
     };
     let rows: Vec<Sample> = pages(&served, 7 * 60)

@@ -128,7 +128,7 @@ fn little_sees_a_counter_that_disagrees() {
                 at: At(10 * i * MS + 5 * MS),
                 source: "client".into(),
                 name: "in_flight".into(),
-                labels: String::new(),
+                labels: "".into(),
                 value: 10.0 * factor,
             })
             .collect()

@@ -209,7 +209,7 @@ impl Run {
                     at,
                     source: "server".into(),
                     name: name.into(),
-                    labels: String::new(),
+                    labels: "".into(),
                     value,
                 });
             }

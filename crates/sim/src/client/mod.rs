@@ -12,8 +12,8 @@ mod server_page;
 pub mod trial;
 
 use plimsoll_model::{
-    At, Attempt, EndedBy, GeneratorHealth, Level, Load, Quantiles, RateCourse, Sample, SizeUnit, Span,
-    StampSource,
+    At, Attempt, EndedBy, GeneratorHealth, Level, Load, Quantiles, RateCourse, Sample, SharedText, SizeUnit,
+    Span, StampSource,
 };
 use plimsoll_workload::scenario::LONGEST;
 use plimsoll_workload::{
@@ -396,9 +396,9 @@ impl Run<'_, '_> {
         self.in_flight_max = self.in_flight_max.max(self.in_flight);
         self.exchanges.rows.sample(Sample {
             at: self.next_sample,
-            source: "client".to_owned(),
-            name: "in_flight".to_owned(),
-            labels: String::new(),
+            source: "client".into(),
+            name: "in_flight".into(),
+            labels: SharedText::default(),
             value: self.in_flight as f64,
         });
     }

@@ -165,5 +165,5 @@ impl PageScrape<'_> {
 }
 
 fn row(at: At, name: &str, labels: String, value: f64) -> Sample {
-    Sample { at, source: "server".to_owned(), name: name.to_owned(), labels, value }
+    Sample { at, source: "server".into(), name: name.into(), labels: labels.into(), value }
 }

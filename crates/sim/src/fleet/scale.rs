@@ -3,7 +3,7 @@
 //! A replica costs from the moment it is asked for and takes requests when it is ready. One that is let go ends what it has
 //! first. Who is let go: those on their way, the latest first, then those that serve, the highest number first.
 
-use plimsoll_model::{At, Sample, Span};
+use plimsoll_model::{At, Sample, SharedText, Span};
 use plimsoll_policy::{Fleet as Seen, ReplicaMetric, Signal};
 
 use crate::engine::Engine;
@@ -156,8 +156,8 @@ impl Fleet {
             if last.replace(value) == Some(value) {
                 continue;
             }
-            let (source, labels) = ("server".to_owned(), String::new());
-            self.samples.push(Sample { at, source, name: name.to_owned(), labels, value });
+            let (source, labels) = ("server".into(), SharedText::default());
+            self.samples.push(Sample { at, source, name: name.into(), labels, value });
         }
     }
 }

@@ -13,8 +13,8 @@ mod span;
 pub use span::{get_span, put_span};
 
 use plimsoll_model::{
-    At, Attempt, Broken, By, Event, EventKind, How, MediaCounts, Outcome, Sample, ServerStage, Span,
-    TokensRule,
+    At, Attempt, Broken, By, Event, EventKind, How, MediaCounts, Outcome, Sample, ServerStage, SharedText,
+    Span, TokensRule,
 };
 
 /// Why bytes are not a record.
@@ -215,7 +215,8 @@ pub fn get_sample(bytes: &[u8]) -> Result<Sample, CodeError> {
     let mut eye = Eye { bytes };
     let at = At(eye.signed()?);
     let value = f64::from_bits(eye.word()?);
-    let sample = Sample { at, value, source: eye.text()?, name: eye.text()?, labels: eye.text()? };
+    let mut text = || eye.text().map(SharedText::from);
+    let sample = Sample { at, value, source: text()?, name: text()?, labels: text()? };
     eye.end()?;
     Ok(sample)
 }

@@ -4,11 +4,13 @@
 //! read as another, where what is written has to be spelt out first. What may be null may be missing too, in files of an older version; it is then
 //! not set.
 
+use std::collections::HashSet;
 use std::fs::File;
 
 use parquet::basic::Type as Physical;
 use parquet::data_type::{ByteArray, ByteArrayType, DataType};
 use parquet::file::writer::SerializedRowGroupWriter;
+use plimsoll_model::SharedText;
 
 use super::Stored;
 use super::feed::{Got, fault};
@@ -151,6 +153,33 @@ pub(crate) fn text<W: 'static, R: 'static>(
         move |row, cells| cells.values.push(same_or_new(&cells.values, get(row))),
         move |chunks| {
             every(name, chunks.texts(name, 0)?, move |row, value| set(row, utf8(name, value)?).map_err(fault))
+        },
+    )
+}
+
+/// A text in every row that stands in many: of a row group each is in memory once.
+pub(crate) fn shared_text<W: 'static, R: 'static>(
+    name: &'static str,
+    get: impl Fn(&W) -> &SharedText + Part,
+    set: impl Fn(&mut R, SharedText) + Part,
+) -> Column<W, R> {
+    Column::new::<ByteArrayType>(
+        (Many::One, name, "STRING"),
+        move |row, cells| cells.values.push(same_or_new(&cells.values, get(row))),
+        move |chunks| {
+            let mut known: HashSet<SharedText> = HashSet::new();
+            every(name, chunks.texts(name, 0)?, move |row, value| {
+                let text = utf8(name, value)?;
+                set(
+                    row,
+                    known.get(text).cloned().unwrap_or_else(|| {
+                        let new = SharedText::from(text);
+                        known.insert(new.clone());
+                        new
+                    }),
+                );
+                Ok(())
+            })
         },
     )
 }

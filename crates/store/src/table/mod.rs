@@ -11,7 +11,7 @@ mod read;
 mod write;
 
 pub(crate) use column::{
-    Column, Part, Taken, list, maybe, maybe_text, maybe_word, not_zero, one, text, texts, word,
+    Column, Part, Taken, list, maybe, maybe_text, maybe_word, not_zero, one, shared_text, text, texts, word,
 };
 pub(crate) use read::{each_batch, each_fact, each_group, read_rows};
 pub(crate) use write::Table;

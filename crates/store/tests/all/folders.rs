@@ -18,7 +18,7 @@ fn names(dir: &std::path::Path) -> Vec<String> {
 }
 
 fn sample() -> Sample {
-    Sample { at: At(5), source: "client".into(), name: "in_flight".into(), labels: String::new(), value: 3.0 }
+    Sample { at: At(5), source: "client".into(), name: "in_flight".into(), labels: "".into(), value: 3.0 }
 }
 
 #[test]

@@ -229,7 +229,13 @@ pub fn samples() -> impl Strategy<Value = Sample> {
         "\\PC{0,20}",
         proptest::num::f64::NORMAL | proptest::num::f64::ZERO,
     )
-        .prop_map(|(at, source, name, labels, value)| Sample { at: At(at), source, name, labels, value })
+        .prop_map(|(at, source, name, labels, value)| Sample {
+            at: At(at),
+            source: source.into(),
+            name: name.into(),
+            labels: labels.into(),
+            value,
+        })
 }
 
 /// Writes a finished run of these records.

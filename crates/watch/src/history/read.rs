@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use plimsoll_measure::server_side::table::{HISTORY, SignalPart, Table};
 use plimsoll_measure::server_side::{Buckets, FAILED, SCRAPE};
-use plimsoll_model::{At, Sample, Span, split_labels};
+use plimsoll_model::{At, Sample, SharedText, Span, split_labels};
 
 use super::rows::{LADDER, OF, RESTARTS, WATCHED};
 use super::{GaugeRange, HistoryBlock, KeptSignal};
@@ -60,7 +60,7 @@ pub fn blocks(samples: &[Sample]) -> Vec<HistoryBlock> {
 /// Which value is whose.
 #[derive(Default)]
 struct Columns {
-    places: HashMap<(String, String), Option<usize>>,
+    places: HashMap<(SharedText, SharedText), Option<usize>>,
     kept: Vec<Kept>,
 }
 

@@ -40,7 +40,7 @@ fn page(text: &str) -> Vec<Sample> {
                 at: At::ZERO,
                 source: "server".into(),
                 name: name.into(),
-                labels: join_labels(&labels),
+                labels: join_labels(&labels).into(),
                 value: value.parse().expect("a number"),
             }
         })
@@ -149,7 +149,7 @@ fn names(text: &str) -> BTreeSet<String> {
 #[test]
 fn every_series_that_is_named_is_on_the_recorded_page() {
     for (server, text) in PAGES {
-        let known: BTreeSet<String> = page(text).into_iter().map(|sample| sample.name).collect();
+        let known: BTreeSet<String> = page(text).into_iter().map(|sample| sample.name.into()).collect();
         let mut seen = 0;
         for kind in [ExportKind::Rules, ExportKind::Dashboard, ExportKind::OpenSlo, ExportKind::Keda] {
             for file in export(kind, &budget(), &source(server), &spec()).expect("said").files {

@@ -174,7 +174,7 @@ fn what_no_page_counts_is_not_in_the_history() {
             at: At(at * 1_000_000_000),
             source: "server".into(),
             name: name.into(),
-            labels: String::new(),
+            labels: "".into(),
             value,
         };
         watched.push(&row("scrape_samples", 2.0));
@@ -250,7 +250,7 @@ fn ladders_of_other_edges_are_kept_apart() {
                     at: At(at * 1_000_000_000),
                     source: "server".into(),
                     name: name.into(),
-                    labels,
+                    labels: labels.into(),
                     value,
                 });
             };
@@ -294,7 +294,7 @@ fn of_too_many_ladders_the_common_edges_stay() {
             let own = format!("source=v{version}");
             let mut row = |name: &str, labels: String, value: f64| {
                 let (at, source) = (At(at * 1_000_000_000), "server".into());
-                watched.push(&Sample { at, source, name: name.into(), labels, value });
+                watched.push(&Sample { at, source, name: name.into(), labels: labels.into(), value });
             };
             row("scrape_samples", own.clone(), 3.0);
             for (edge, share) in

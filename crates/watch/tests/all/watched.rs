@@ -31,7 +31,7 @@ impl Page {
             at,
             source: "server".into(),
             name: name.into(),
-            labels: with(labels),
+            labels: with(labels).into(),
             value,
         };
         let mut rows = vec![row(SCRAPE, "", 20.0), row("vllm:num_requests_running", "", self.running)];
@@ -54,8 +54,9 @@ impl Page {
     /// The same as it was read.
     pub fn read(&self, page: &str, at_s: i64) -> PageRead {
         let rows: Vec<Sample> = self.samples("", at_s).into_iter().filter(|row| row.name != SCRAPE).collect();
-        let series =
-            rows.iter().map(|row| SeriesName { name: row.name.clone(), labels: split_labels(&row.labels) });
+        let series = rows
+            .iter()
+            .map(|row| SeriesName { name: row.name.to_string(), labels: split_labels(&row.labels) });
         let said = PageSaid::Values(series.collect(), rows.iter().map(|row| row.value).collect());
         PageRead { page: page.to_owned(), at: At(at_s * 1_000_000_000), said }
     }
@@ -67,7 +68,7 @@ impl Page {
             at: At(at_s * 1_000_000_000),
             source: "server".into(),
             name: FAILED.into(),
-            labels,
+            labels: labels.into(),
             value: 1.0,
         }
     }
@@ -289,7 +290,7 @@ fn errors_are_not_judged_where_no_failure_is_counted() {
             at: At(at_s * 1_000_000_000),
             source: "server".into(),
             name: name.into(),
-            labels: String::new(),
+            labels: "".into(),
             value,
         };
         watched.push(&row(SCRAPE, 2.0));

@@ -150,9 +150,9 @@ fn samples(page: &[u8]) -> Vec<Sample> {
         let labels: Vec<(&str, &str)> = row.labels.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
         Sample {
             at: At::ZERO,
-            source: "server".to_owned(),
-            name: row.name,
-            labels: join_labels(&labels),
+            source: "server".into(),
+            name: row.name.into(),
+            labels: join_labels(&labels).into(),
             value: row.value,
         }
     };

@@ -9,7 +9,7 @@ use plimsoll_diagnose::{Diagnosis, RunData, pages};
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::findings::BudgetSpec;
 use plimsoll_measure::server_side::SCRAPE;
-use plimsoll_model::{At, Load, Sample, Span};
+use plimsoll_model::{At, Load, Sample, SharedText, Span};
 use serde::{Deserialize, Serialize};
 
 use super::ask;
@@ -130,7 +130,7 @@ pub fn pages_of(evidence: &Evidence) -> LevelGauges {
 /// one than at the look before. Rows are written where a value changes, so that leaving some out would leave out the changes.
 fn slower(samples: &[Sample], scraped: impl Fn(At) -> bool) -> Vec<Sample> {
     let mut kept: Vec<Sample> = samples.iter().filter(|sample| sample.source == "client").cloned().collect();
-    let mut changed: BTreeMap<(String, String, String), Sample> = BTreeMap::new();
+    let mut changed: BTreeMap<(SharedText, SharedText, SharedText), Sample> = BTreeMap::new();
     let mut rows: Vec<&Sample> = samples.iter().filter(|sample| sample.source != "client").collect();
     // A look's own mark comes after what it saw.
     rows.sort_by_key(|sample| (sample.at, sample.name == SCRAPE));

@@ -217,9 +217,9 @@ impl Setup {
             let busy = if running > 0.0 { full * (1.0 - self.host_share) + jitter } else { 0.0 };
             evidence.samples.push(Sample {
                 at,
-                source: "gpu".to_owned(),
-                name: "DCGM_FI_PROF_GR_ENGINE_ACTIVE".to_owned(),
-                labels: "gpu=0".to_owned(),
+                source: "gpu".into(),
+                name: "DCGM_FI_PROF_GR_ENGINE_ACTIVE".into(),
+                labels: "gpu=0".into(),
                 value: busy.clamp(0.0, 1.0),
             });
         }

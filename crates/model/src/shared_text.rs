@@ -1,0 +1,82 @@
+//! Text that is the same in many rows, in memory once.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// A text whose copies share one allocation: names and labels of a series stand in every one of its readings.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub struct SharedText(Arc<str>);
+
+impl SharedText {
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for SharedText {
+    fn default() -> SharedText {
+        "".into()
+    }
+}
+
+impl Deref for SharedText {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for SharedText {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for SharedText {
+    fn from(text: &str) -> SharedText {
+        SharedText(text.into())
+    }
+}
+
+impl From<String> for SharedText {
+    fn from(text: String) -> SharedText {
+        SharedText(text.into())
+    }
+}
+
+impl From<SharedText> for String {
+    fn from(text: SharedText) -> String {
+        text.as_str().to_owned()
+    }
+}
+
+impl PartialEq<str> for SharedText {
+    fn eq(&self, text: &str) -> bool {
+        &*self.0 == text
+    }
+}
+
+impl PartialEq<&str> for SharedText {
+    fn eq(&self, text: &&str) -> bool {
+        &*self.0 == *text
+    }
+}
+
+impl fmt::Display for SharedText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self)
+    }
+}
+
+impl fmt::Debug for SharedText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
