@@ -101,17 +101,31 @@ pub fn observe(now: &LevelGauges, before: Option<&LevelGauges>) -> Vec<Finding> 
     ));
     if let Some(before) = before {
         found.extend(grown(now, before));
-        found.extend(
-            now.hit_rate()
-                .zip(before.hit_rate())
-                .map(|(now, was)| page::less_cached(was, (now, "the server's counters"))),
-        );
+        found.extend(less_cached(now, before));
         let asked = more_is_asked(&found);
         found.extend(slower_beside(now, before, asked));
         found.extend(replicas(now, before));
     }
     found.sort_by_key(|finding| finding.fact);
     found
+}
+
+/// Less of the prompts comes from the cache. Of longer prompts less of each does though nothing is lost, where what they are longer by is their own: the
+/// tokens that come from the cache are held against prompts as long as before.
+fn less_cached(now: &LevelGauges, before: &LevelGauges) -> Option<Finding> {
+    let (share, was) = (now.hit_rate()?, before.hit_rate()?);
+    let prompt = |of: &LevelGauges| length_of(of, Signal::PromptLength, Signal::PromptTokens);
+    let longer = prompt(now).zip(prompt(before)).and_then(|(now, before)| ratio(&now, &before));
+    match longer.map(|times| times.value).filter(|times| *times > MORE) {
+        None => Some(page::less_cached(was, (share, "the server's counters"))),
+        Some(times) => {
+            let from = format!(
+                "the server's counters, of prompts as long as before; they are × {} as long",
+                number(times)
+            );
+            Some(page::less_cached(was, ((share * times).min(1.0), &from)))
+        }
+    }
 }
 
 /// A histogram's mean over the parts of a stretch, of the first of these signals that was told.

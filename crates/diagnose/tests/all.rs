@@ -27,6 +27,8 @@ mod misdiagnoses;
 mod network;
 #[path = "all/on_a_clock.rs"]
 mod on_a_clock;
+#[path = "all/on_pages.rs"]
+mod on_pages;
 #[path = "all/told_apart.rs"]
 mod told_apart;
 #[path = "all/traced.rs"]

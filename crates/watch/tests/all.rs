@@ -34,3 +34,5 @@ mod usual;
 mod usual_rules;
 #[path = "all/watched.rs"]
 mod watched;
+#[path = "all/weeks.rs"]
+mod weeks;

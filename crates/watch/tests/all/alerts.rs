@@ -10,6 +10,7 @@ use plimsoll_watch::over::OverCount;
 use plimsoll_watch::{Alert, AlertKind, AlertState, BoardState, Watched};
 
 use crate::watched::{Page, TTFT, load, play, watched};
+use crate::weeks::{Weeks, alarms};
 
 const BLOCK: i64 = 10;
 const WEEK: u64 = 7 * 86_400 / BLOCK as u64;
@@ -23,33 +24,17 @@ fn over(stream: &mut Stream, n: u64, alike: u64, share: f64) -> u64 {
     (0..n / alike).filter(|_| stream.chance(share)).count() as u64 * alike
 }
 
-/// Alarms in so many weeks of 10 s blocks whose load swings over the day, each forgotten at once.
-fn alarms(share: f64, alike: u64, weeks: u64, seed: u64) -> u64 {
-    let (mut detector, mut stream) = (Detector::new(0.01), Stream::new(seed, "alarms", alike));
-    let most = threshold(BLOCK as f64, 1, 1.0);
-    (0..weeks * WEEK)
-        .filter(|block| {
-            let hour = (block * BLOCK as u64 / 3600) % 24;
-            let n = if (8..20).contains(&hour) { 60 } else { 30 };
-            detector.push(n, over(&mut stream, n, alike, share));
-            let alarm = detector.evidence() >= most;
-            if alarm {
-                detector.reset();
-            }
-            alarm
-        })
-        .count() as u64
-}
-
 /// One alarm in 30 days is allowed where exactly as many are over it as may be; at half of that there is none.
-/// Of 1.9 in 8 weeks at the edge 8 or more come by chance less than once in a thousand times.
+/// Of 1.9 in 8 weeks at the edge 8 or more come by chance less than once in a thousand times. The example `alarms` plays 200 weeks.
 #[test]
 fn false_alarms_are_as_rare_as_asked() {
+    let week = Weeks { per_s: 4.0, of_allowed: 0.5, alike: 1, rows: 1, in_bursts: false };
     for alike in [1, 10, 30] {
-        assert_eq!(alarms(0.005, alike, 8, 1), 0, "half the allowance, {alike} alike");
-        for share in [0.009, 0.01] {
-            let found = alarms(share, alike, 8, 2);
-            assert!(found < 8, "{found} alarms in 8 weeks at {share}, {alike} alike");
+        let at = |of_allowed: f64| alarms(Weeks { of_allowed, alike, ..week }, 8, 1);
+        let half = at(0.5);
+        assert!(half.broken.is_empty() && half.burning.is_empty(), "{alike} alike: {half:?}");
+        for found in [at(0.9), at(1.0)] {
+            assert!(found.broken.len() < 8 && found.burning.len() < 2, "{alike} alike: {found:?}");
         }
     }
 }

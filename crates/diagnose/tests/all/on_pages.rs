@@ -1,0 +1,62 @@
+//! Live traffic diagnosed from counters that were written by hand.
+
+use plimsoll_diagnose::Cause;
+use plimsoll_diagnose::gauges::LevelGauges;
+use plimsoll_diagnose::pages::diagnose;
+use plimsoll_measure::server_side::{SCRAPE, ServerSide};
+use plimsoll_model::{At, Sample};
+
+/// Of each request so many prompt tokens, so many of them from the cache, and its first token, s.
+type Asked = (f64, f64, f64);
+
+/// A page that is read every 5 s, a request a second: five minutes of the first, then of the second.
+fn stretches(before: Asked, now: Asked) -> [LevelGauges; 2] {
+    let (mut rows, mut sums) = (Vec::new(), [0.0; 4]);
+    for second in 0..=600 {
+        let (prompt, cached, first_s) = if second < 300 { before } else { now };
+        // Lengths go up and down by a tenth.
+        let times = 0.9 + 0.05 * f64::from(second % 5);
+        sums = [sums[0] + prompt * times, sums[1] + cached * times, sums[2] + first_s * times, sums[3] + 1.0];
+        if second % 5 == 0 {
+            let [prompts, hits, first, requests] = sums;
+            rows.extend(
+                [
+                    (SCRAPE, "", 8.0),
+                    ("vllm:prompt_tokens_total", "", prompts),
+                    ("vllm:prefix_cache_queries_total", "", prompts),
+                    ("vllm:prefix_cache_hits_total", "", hits),
+                    ("vllm:request_success_total", "finished_reason=stop", requests),
+                    ("vllm:time_to_first_token_seconds_bucket", "le=2.5", requests),
+                    ("vllm:time_to_first_token_seconds_bucket", "le=+Inf", requests),
+                    ("vllm:time_to_first_token_seconds_sum", "", first),
+                    ("vllm:time_to_first_token_seconds_count", "", requests),
+                ]
+                .map(|(name, labels, value)| Sample {
+                    at: At(i64::from(second) * 1_000_000_000),
+                    source: "server".into(),
+                    name: name.into(),
+                    labels: labels.into(),
+                    value,
+                }),
+            );
+        }
+    }
+    let side = ServerSide::read(&rows);
+    let at = |seconds: i64| At(seconds * 1_000_000_000);
+    [(5, 290), (305, 600)].map(|(from, to)| LevelGauges::between(side.clone(), (at(from), at(to))))
+}
+
+fn causes(before: Asked, now: Asked) -> Vec<Cause> {
+    let [before, now] = stretches(before, now);
+    diagnose(&now, Some(&before)).verdicts.iter().map(|verdict| verdict.cause).collect()
+}
+
+/// Prompts that are a quarter longer by what is their own have as many tokens from the cache as before, and a smaller share: it was called a lost cache.
+#[test]
+fn longer_prompts_are_no_lost_cache() {
+    assert_eq!(causes((2000.0, 800.0, 0.1), (2500.0, 800.0, 0.15)), [Cause::LongerPrompts]);
+    assert_eq!(causes((2000.0, 800.0, 0.1), (2000.0, 300.0, 0.15)), [Cause::PrefixCacheLoss]);
+    // Longer, and the cache is lost besides: both are told.
+    let both = causes((2000.0, 800.0, 0.1), (2500.0, 100.0, 0.2));
+    assert!(both.contains(&Cause::PrefixCacheLoss), "{both:?}");
+}
