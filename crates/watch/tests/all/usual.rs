@@ -176,8 +176,8 @@ impl Fleet {
         let named = |one: SeriesName| Sample {
             at: At::ZERO,
             source: "server".into(),
-            labels: join_labels(&one.labels.iter().map(|(k, v)| (&**k, &**v)).collect::<Vec<_>>()),
-            name: one.name,
+            labels: join_labels(&one.labels.iter().map(|(k, v)| (&**k, &**v)).collect::<Vec<_>>()).into(),
+            name: one.name.into(),
             value: 0.0,
         };
         let page: Vec<Sample> = series().into_iter().map(named).collect();
