@@ -210,13 +210,13 @@ fn at(seconds: i64) -> At {
 }
 
 fn fleet(timeline: &Timeline, seed: u64) -> WorldSpec {
-    let name = if seed % 2 == 0 { "llama-3.1-8b@h100" } else { "llama-3.1-8b@h200" };
+    let name = if seed.is_multiple_of(2) { "llama-3.1-8b@h100" } else { "llama-3.1-8b@h200" };
     let mut engine = profile::find(name).expect("in the catalogue").spec;
     let ModeSpec::Batching(batching) = &mut engine.mode else { unreachable!("it batches") };
     (batching.max_seqs, batching.kv_blocks) = (7 - (seed % 2) as u32, Some(6000));
     let mut world = WorldSpec::one(engine);
     world.fleet.replicas = REPLICAS as u32;
-    if seed % 3 > 0 {
+    if !seed.is_multiple_of(3) {
         world.fleet.route = RouteSpec::LeastRequests {};
     }
     let faults = timeline.faults.iter().filter(|fault| !fault.is_empty()).map(|fault| {
