@@ -33,7 +33,7 @@ fn main() {
     let number = |place: usize, usually: u64| -> u64 {
         std::env::args().nth(place).map_or(usually, |text| text.parse().expect("a number"))
     };
-    let (weeks, faults, seed) = (number(1, 2), number(2, 9), number(3, 1));
+    let (weeks, faults, seed) = (number(1, 1), number(2, 5), number(3, 1));
     if let Err(why) = Prometheus::new() {
         eprintln!("{why}");
         std::process::exit(3);
