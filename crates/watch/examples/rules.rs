@@ -28,6 +28,8 @@ const SAME: u64 = 300;
 
 /// Alarms by rule (ours, those exported, the usual), then by system.
 type Called = Vec<BTreeMap<String, Vec<Stretch>>>;
+/// Of one traffic, by rule: false alarms a week by share, and delays by fault.
+type Found = (Vec<[f64; 2]>, Vec<[f64; 4]>);
 
 fn main() {
     let number = |place: usize, usually: u64| -> u64 {
@@ -38,7 +40,7 @@ fn main() {
         eprintln!("{why}");
         std::process::exit(3);
     }
-    let found: Vec<(Vec<[f64; 2]>, Vec<[f64; 4]>)> = std::thread::scope(|scope| {
+    let found: Vec<Found> = std::thread::scope(|scope| {
         let each = TRAFFIC.map(|traffic| {
             scope.spawn(move || {
                 let found = (false_alarms(traffic, weeks, seed), delays(traffic, faults, seed));

@@ -336,7 +336,7 @@ impl Prometheus {
                 fleet.step(at_s);
                 fleet.write(at_s, &mut self.text);
             }
-            if (at_s + EVERY_S) % BLOCK_S == 0 {
+            if (at_s + EVERY_S).is_multiple_of(BLOCK_S) {
                 self.import();
             }
         }
