@@ -38,15 +38,15 @@ fn main() -> ExitCode {
         let (sink, passed) = sink()?;
         let mut watch = Watch::start(sink, memory_mb)?;
         let before = watch.seen(&passed)?;
-        send(watch.traces, (rate, seconds, batch), 1)?;
+        let calm_s = send(watch.traces, (rate, seconds, batch), 1)?;
         let steady = watch.seen(&passed)?;
-        send(watch.traces, (storm * rate, seconds, batch), 2)?;
+        let loud_s = send(watch.traces, (storm * rate, seconds, batch), 2)?;
         let stormy = watch.seen(&passed)?;
         watch.end();
         let [calm, loud] = [steady.since(&before), stormy.since(&steady)];
-        for (what, part) in [("steady", &calm), ("storm", &loud)] {
+        for (what, part, wall_s) in [("steady", &calm, calm_s), ("storm", &loud, loud_s)] {
             let each = [part.taken, part.came_bytes / 1e3, part.sent, part.passed_bytes / 1e3];
-            let [taken, came, sent, passed] = each.map(|all| all / seconds);
+            let [taken, came, sent, passed] = each.map(|all| all / wall_s);
             say(format!(
                 "{what}: {taken:.0} spans/s taken in {:.2} CPU s, {came:.0} KB/s; {sent:.0} spans/s passed on, {passed:.0} KB/s",
                 part.cpu_s
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
         let per_cpu = loud.taken / loud.cpu_s;
         bar("spans per CPU second, in the storm", format!("{per_cpu:.0}"), "≥ 50 000", per_cpu >= BAR);
         // Those of a second that had begun, and of one that went on.
-        let most = KEPT_PER_S * SPANS as f64 * (seconds + 2.0);
+        let most = KEPT_PER_S * SPANS as f64 * (loud_s + 2.0);
         bar("spans passed on in it", format!("{:.0}", loud.sent), &format!("≤ {most:.0}"), loud.sent <= most);
         let most_kb = most * loud.came_bytes / loud.came * HEAVIER / 1e3;
         let passed_kb = loud.passed_bytes / 1e3;
@@ -152,8 +152,8 @@ impl Watch {
 
     /// Once all that came has been decided and has gone on.
     fn seen(&self, passed: &AtomicU64) -> Result<Seen> {
-        let peak_kib = status_kib(self.child.id(), "VmHWM").unwrap_or(0);
         wait_until(monotonic_ns() + SETTLES_NS);
+        let peak_kib = status_kib(self.child.id(), "VmHWM").unwrap_or(0);
         let page = get(self.page)?;
         let value = |start: &str| -> f64 {
             let lines = page.lines().filter(|line| line.starts_with(start));
@@ -272,8 +272,8 @@ fn span((trace, n): (u128, u64), failed: bool, ms: f64) -> TraceSpan {
     }
 }
 
-/// Sends at this rate for so long, or as fast as it is taken where that is slower.
-fn send(to: SocketAddr, (rate, seconds, batch): (f64, f64, u64), seed: u64) -> Result<()> {
+/// Sends at this rate for so long, or as fast as it is taken where that is slower: how long it took, s.
+fn send(to: SocketAddr, (rate, seconds, batch): (f64, f64, u64), seed: u64) -> Result<f64> {
     let (begun, every_ns) = (monotonic_ns(), batch as f64 / rate * 1e9 * CONNECTIONS as f64);
     let each = (seconds * 1e9 / every_ns).round().max(1.0) as u64;
     let one = |connection: u64| -> std::result::Result<(), String> {
@@ -299,12 +299,12 @@ fn send(to: SocketAddr, (rate, seconds, batch): (f64, f64, u64), seed: u64) -> R
         }
         Ok(())
     };
-    std::thread::scope(|scope| -> Result<()> {
+    std::thread::scope(|scope| -> Result<f64> {
         let senders: Vec<_> = (0..CONNECTIONS).map(|n| scope.spawn(move || one(n))).collect();
         for sender in senders {
             sender.join().map_err(|_| "a sender panicked")??;
         }
-        Ok(())
+        Ok((monotonic_ns() - begun) as f64 / 1e9)
     })
 }
 

@@ -43,7 +43,7 @@ fn main() -> ExitCode {
                 break;
             }
             wait_until(due);
-            killed = killed.again()?;
+            killed.again()?;
             kills += 1;
         }
         wait_until(end);
@@ -73,15 +73,16 @@ fn judged(left: &Kept, killed: &Kept, (kills, ended): (usize, usize)) {
     bar("gaps of the one left alone", left.gaps, "0", left.gaps == 0);
     bar("gaps named, a kill each", killed.gaps, &format!("{kills}"), killed.gaps == kills);
     bar("gaps that rows name", killed.named, &format!("{}", killed.gaps), killed.named == killed.gaps);
-    // Beside its twin: what it lacks lies in its gaps, and in what either saw before or after the other.
-    let most = 2.0 * AT_AN_END * killed.gaps as f64;
+    // Beside its twin: what it lacks lies in its gaps. What their ends add or lose goes either way, so that the sum grows with its root.
+    let most = 3.0 * AT_AN_END * (killed.gaps.max(1) as f64).sqrt();
     let lacks = left.counted - killed.counted - (left.truth as f64 - killed.truth as f64);
     bar(
         "lacked beside its twin, in no gap",
         format!("{lacks:.0}"),
-        &format!("≤ {most:.0} (ends of gaps)"),
+        &format!("≤ {most:.0} (3 √gaps)"),
         lacks.abs() <= most,
     );
+    let most = 2.0 * AT_AN_END * killed.gaps as f64;
     bar(
         "first tokens beside requests",
         format!("{:.0}", killed.first - killed.counted),
@@ -121,20 +122,28 @@ impl Watch {
     }
 
     /// Killed, and started anew at once.
-    fn again(mut self) -> Result<Watch> {
+    fn again(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
             return Err(format!("a watch ended by itself: {status}").into());
         }
         self.child.kill()?;
         self.child.wait()?;
-        Ok(Watch { child: start(&self.file)?, ..self })
+        self.child = start(&self.file)?;
+        Ok(())
     }
 
     /// Ends it as a terminal would; its history.
     fn end(mut self) -> Result<PathBuf> {
         kill(Pid::from_raw(self.child.id().cast_signed()), Kill::SIGTERM)?;
         self.child.wait()?;
-        Ok(self.history)
+        Ok(self.history.clone())
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -174,6 +183,9 @@ impl Kept {
         let run = plimsoll_store::open(&out)?;
         let begins = run.manifest.clock.realtime_ns;
         let all = blocks(&run.samples);
+        if all.is_empty() {
+            return Err(format!("{}: the history holds no block", history.display()).into());
+        }
         let ended = |from: i64, to: i64| {
             ends.partition_point(|end| *end <= begins + to)
                 - ends.partition_point(|end| *end <= begins + from)

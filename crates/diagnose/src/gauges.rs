@@ -38,8 +38,12 @@ pub struct OnPage {
     pub gap: Option<f64>,
     /// The same in each part of the stretch, where it is known.
     pub gaps: Vec<Option<f64>>,
+    /// In each piece of some fifteen seconds, did it write a token? `None` = nobody knows, or it had no request.
+    pub writes: Vec<Option<bool>>,
 }
 
+/// A piece of a stretch, at least, s.
+const PIECE_S: f64 = 15.0;
 /// KV cache in use from which it counts as full.
 const FULL: f64 = 0.85;
 /// Labels by which a page tells the data-parallel engines of one server apart.
@@ -162,9 +166,26 @@ impl LevelGauges {
                 waiting: gauge(Signal::Waiting).and_then(|waiting| waiting.mean(from, to)),
                 gap: gap(from, to),
                 gaps: self.parts(REPLICA_PARTS).map(|(from, to)| gap(from, to)).collect(),
+                writes: (self.parts(self.pieces()))
+                    .map(|(from, to)| {
+                        let runs = running.mean(from, to).is_some_and(|running| running >= 0.5);
+                        let tokens = self.side.gained_of(engine, Signal::OutputTokens, from, to)?.value;
+                        (runs || tokens > 0.0).then_some(tokens > 0.0)
+                    })
+                    .collect(),
             })
         };
         self.side.replicas().iter().enumerate().filter_map(engine).collect()
+    }
+
+    /// In so many pieces it is asked whether an engine writes at all: two scrapes in each as they usually are.
+    fn pieces(&self) -> usize {
+        ((self.seconds() / PIECE_S) as usize).clamp(1, 40)
+    }
+
+    /// How long a piece is, s.
+    pub fn piece_s(&self) -> f64 {
+        self.seconds() / self.pieces() as f64
     }
 
     /// What the engine's own histogram says is the mean first token, s.

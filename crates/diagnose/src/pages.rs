@@ -110,22 +110,18 @@ pub fn observe(now: &LevelGauges, before: Option<&LevelGauges>) -> Vec<Finding> 
     found
 }
 
-/// Less of the prompts comes from the cache. Of longer prompts less of each does though nothing is lost, where what they are longer by is their own: the
-/// tokens that come from the cache are held against prompts as long as before.
+/// Less of the prompts comes from the cache. Of longer prompts less of each does though nothing is lost, where what they are longer by is their own: then the
+/// tokens that come from the cache are held against prompts as long as before. Whether that is so stays open where it is not certain that they are longer.
 fn less_cached(now: &LevelGauges, before: &LevelGauges) -> Option<Finding> {
     let (share, was) = (now.hit_rate()?, before.hit_rate()?);
+    let found = page::less_cached(was, (share, "the server's counters"));
     let prompt = |of: &LevelGauges| length_of(of, Signal::PromptLength, Signal::PromptTokens);
     let longer = prompt(now).zip(prompt(before)).and_then(|(now, before)| ratio(&now, &before));
-    match longer.map(|times| times.value).filter(|times| *times > MORE) {
-        None => Some(page::less_cached(was, (share, "the server's counters"))),
-        Some(times) => {
-            let from = format!(
-                "the server's counters, of prompts as long as before; they are × {} as long",
-                number(times)
-            );
-            Some(page::less_cached(was, ((share * times).min(1.0), &from)))
-        }
-    }
+    let Some(longer) = longer.filter(|times| times.value > MORE) else { return Some(found) };
+    let as_long = page::less_cached(was, ((share * longer.value).min(1.0), "")).is;
+    let is = if longer.lower > 1.0 || as_long == found.is { as_long } else { Is::Unclear };
+    let says = format!("{}, of prompts × {} as long", found.says, number(longer.value));
+    Some(Finding { is, says, ..found })
 }
 
 /// A histogram's mean over the parts of a stretch, of the first of these signals that was told.
@@ -373,8 +369,14 @@ fn replicas(now: &LevelGauges, before: &LevelGauges) -> Vec<Finding> {
     let says = format!("{are} replicas are on the pages, before {were}");
     let mut found = vec![Finding::new(Observed::FewerReplicas, yes_if(are > 0 && are < were), says)];
     if let Some(engines) = replica_pages::engines(before, now) {
-        found.extend(replica_pages::slower(&engines));
-        found.extend(replica_pages::uneven(&engines));
+        match replica_pages::stands(&engines.1, now.piece_s()) {
+            // What it leaves undone the others get: that is no router's doing.
+            Some(stands) => found.push(stands),
+            None => {
+                found.extend(replica_pages::slower(&engines));
+                found.extend(replica_pages::uneven(&engines));
+            }
+        }
     }
     found
 }

@@ -85,6 +85,15 @@ pub fn change(at_s: f64, row: &WatchRow, before: Option<RowState>) -> String {
 
 /// `+75 s  ALERT ceiling broken (ttft-p99), for 65 s: …`; `resolved` when it is over.
 pub fn alert(at_s: f64, alert: &Alert) -> String {
+    with_steps(at_s, alert, &steps(alert))
+}
+
+/// The same without what to do, because it was just said of another of its kind.
+pub fn alert_again(at_s: f64, alert: &Alert) -> String {
+    with_steps(at_s, alert, &[])
+}
+
+fn with_steps(at_s: f64, alert: &Alert, steps: &[String]) -> String {
     let word = match alert.state {
         AlertState::Firing => "ALERT",
         AlertState::Resolved => "resolved",
@@ -101,7 +110,7 @@ pub fn alert(at_s: f64, alert: &Alert) -> String {
         alert.about,
         alert.evidence
     );
-    for line in if alert.stands() { steps(alert) } else { Vec::new() } {
+    for line in steps.iter().filter(|_| alert.stands()) {
         said += &format!("\n{:>8}  {line}", "");
     }
     if let Some(run) = alert.run.as_ref().filter(|_| alert.stands()) {
@@ -115,7 +124,7 @@ fn steps(alert: &Alert) -> Vec<String> {
     let found = |of: fn(&AlertDiagnosis) -> &String| alert.diagnosis.as_deref().map_or("", |found| of(found));
     let named = [
         ("Diagnosis", found(|found| &found.says)),
-        ("First", &alert.do_first),
+        ("First", alert.first_step()),
         ("Not", found(|found| &found.do_not)),
         ("More", found(|found| &found.ask)),
     ];

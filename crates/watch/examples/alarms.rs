@@ -38,7 +38,7 @@ fn main() {
 
 fn cases() -> Vec<(String, Weeks)> {
     let case = |of_allowed: f64, alike: u64, rows: usize, per_s: f64, in_bursts: bool| {
-        let more = if in_bursts { ", most in bursts" } else { "" };
+        let more = if in_bursts { ", a little more often in busier blocks" } else { "" };
         let what = format!("{:.0} %{more} | {alike} | {rows} | {per_s}", 100.0 * of_allowed);
         (what, Weeks { per_s, of_allowed, alike, rows, in_bursts })
     };

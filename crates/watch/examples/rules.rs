@@ -10,11 +10,12 @@ mod usual;
 use std::collections::BTreeMap;
 
 use plimsoll_math::rng::Stream;
+use plimsoll_math::special::gamma_inv;
 use usual::{Fleet, Prometheus, Rule, Stretch, System, usual};
 
 const HOUR: u64 = 3600;
 const DAY: u64 = 24 * HOUR;
-/// The longest window looks back so far: what is called before is not counted, and a fault does not come before.
+/// The longest window looks back so far: what has ended before is not counted, and a fault does not come before.
 const BEFORE: u64 = 3 * DAY;
 /// Requests a second, and how many come and are slow together.
 const TRAFFIC: [(f64, u64); 5] = [(0.1, 1), (1.0, 1), (10.0, 1), (50.0, 1), (10.0, 10)];
@@ -28,8 +29,16 @@ const SAME: u64 = 300;
 
 /// Alarms by rule (ours, those exported, the usual), then by system.
 type Called = Vec<BTreeMap<String, Vec<Stretch>>>;
-/// Of one traffic, by rule: false alarms a week by share, and delays by fault.
-type Found = (Vec<[f64; 2]>, Vec<[f64; 4]>);
+/// Of one traffic, by rule: false alarms by share, and delays by fault.
+type Found = (Vec<[u64; 2]>, Vec<[Late; 4]>);
+
+/// How late a rule calls, of the faults at which it did not stand already.
+#[derive(Copy, Clone, Debug)]
+struct Late {
+    /// The median, s; of bursts the share that is called. NaN = no fault is left.
+    of: f64,
+    left_out: usize,
+}
 
 fn main() {
     let number = |place: usize, usually: u64| -> u64 {
@@ -55,8 +64,9 @@ fn main() {
     println!("| requests | | {} |", names.join(" | "));
     println!("| --- | --- |{}", " --- |".repeat(names.len()));
     for (traffic, (quiet, late)) in TRAFFIC.iter().zip(&found) {
+        let rate = |alarms: u64| count(alarms as f64 / weeks as f64);
         let cells: Vec<String> =
-            quiet.iter().map(|[half, all]| format!("{} / {}", count(*half), count(*all))).collect();
+            quiet.iter().map(|[half, all]| format!("{} / {}", rate(*half), rate(*all))).collect();
         println!(
             "| {} | false alarms a week, half / all of the allowance | {} |",
             words(*traffic),
@@ -64,21 +74,21 @@ fn main() {
         );
         let cells: Vec<String> = late
             .iter()
-            .map(|all| all[..3].iter().map(|s| minutes(*s)).collect::<Vec<_>>().join(" / "))
+            .map(|all| all[..3].iter().map(Late::minutes).collect::<Vec<_>>().join(" / "))
             .collect();
         println!("| | minutes until 5 / 20 / 100 % over is called | {} |", cells.join(" | "));
-        let cells: Vec<String> = late.iter().map(|all| format!("{:.0} %", 100.0 * all[3])).collect();
+        let cells: Vec<String> = late.iter().map(|all| all[3].share()).collect();
         println!("| | bursts of 20 s that are called | {} |", cells.join(" | "));
     }
     println!(
-        "\nThe watch beside each of the usual rules (bars: at most 1/20 of its false alarms, 1.5 times its delay at 5, 20, 100 %)"
+        "\nThe watch beside each of the usual rules (bars: at most 1/20 of its false alarms, by the exact 95 % bounds of both counts; 1.5 times its delay)"
     );
     for (traffic, (quiet, late)) in TRAFFIC.iter().zip(&found) {
         for (place, name) in names.iter().enumerate().skip(2) {
             println!(
                 "{}, {name}: {}",
                 words(*traffic),
-                beside(&quiet[0], &quiet[place], &late[0], &late[place])
+                beside(quiet[0], quiet[place], &late[0], &late[place])
             );
         }
     }
@@ -95,29 +105,66 @@ fn count(of: f64) -> String {
     if of == 0.0 || of >= 10.0 { format!("{of:.0}") } else { format!("{of:.1}") }
 }
 
-fn minutes(seconds: f64) -> String {
-    match seconds / 60.0 {
-        late if late.is_infinite() => "never".to_owned(),
-        late if late >= 10.0 => format!("{late:.0}"),
-        late => format!("{late:.1}"),
+impl Late {
+    fn minutes(&self) -> String {
+        self.shown(match self.of / 60.0 {
+            late if late.is_nan() => "–".to_owned(),
+            late if late.is_infinite() => "never".to_owned(),
+            late if late >= 10.0 => format!("{late:.0}"),
+            late => format!("{late:.1}"),
+        })
+    }
+
+    fn share(&self) -> String {
+        self.shown(if self.of.is_nan() { "–".to_owned() } else { format!("{:.0} %", 100.0 * self.of) })
+    }
+
+    fn shown(&self, what: String) -> String {
+        match self.left_out {
+            0 => what,
+            left_out => format!("{what} ({left_out} left out)"),
+        }
+    }
+
+    /// Beside another rule's, and whether it is what was asked.
+    fn beside(&self, theirs: &Late) -> String {
+        match self.of / theirs.of {
+            _ if self.of.is_nan() || theirs.of.is_nan() => "no fault left".to_owned(),
+            ratio if ratio.is_nan() => "neither".to_owned(),
+            ratio => format!("{ratio:.2} ({})", if ratio <= 1.5 { "met" } else { "not met" }),
+        }
     }
 }
 
-/// Both ratios, and whether they are what was asked.
-fn beside(ours: &[f64; 2], theirs: &[f64; 2], late: &[f64; 4], theirs_late: &[f64; 4]) -> String {
-    let (ours, theirs) = (ours[0] + ours[1], theirs[0] + theirs[1]);
-    let fewer = match theirs {
-        0.0 => "it has no false alarm".to_owned(),
-        _ => format!("false alarms {:.4} of its ({})", ours / theirs, met(ours <= theirs / 20.0)),
-    };
-    let ratios: Vec<f64> = late.iter().zip(theirs_late).take(3).map(|(ours, theirs)| ours / theirs).collect();
-    let shown: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.2}")).collect();
-    let is_soon = ratios.iter().all(|ratio| ratio.is_nan() || *ratio <= 1.5);
-    format!("{fewer}; delay {} of its ({})", shown.join(", "), met(is_soon))
+/// The ratios apart, and of each whether it is what was asked.
+fn beside(ours: [u64; 2], theirs: [u64; 2], late: &[Late; 4], theirs_late: &[Late; 4]) -> String {
+    let [half, all] = [0, 1].map(|place| fewer(ours[place], theirs[place]));
+    let later: Vec<String> = late.iter().zip(theirs_late).take(3).map(|(own, its)| own.beside(its)).collect();
+    format!(
+        "of its false alarms at half {half}, at all of the allowance {all}; of its delay at 5, 20, 100 % {}",
+        later.join(", ")
+    )
 }
 
-fn met(is_met: bool) -> &'static str {
-    if is_met { "met" } else { "not met" }
+fn fewer(ours: u64, theirs: u64) -> String {
+    let ([least, most], [its_least, its_most]) = (bounds(ours), bounds(theirs));
+    let verdict = if most <= its_least / 20.0 {
+        "met"
+    } else if least > its_most / 20.0 {
+        "not met"
+    } else {
+        "not settled"
+    };
+    match theirs {
+        0 => format!("{ours} beside 0 ({verdict})"),
+        _ => format!("{:.4} ({verdict})", ours as f64 / theirs as f64),
+    }
+}
+
+/// Garwood (1936): exact for a count of rare events, 95 %.
+fn bounds(count: u64) -> [f64; 2] {
+    let k = count as f64;
+    [if count == 0 { 0.0 } else { gamma_inv(k, 0.025) }, gamma_inv(k + 1.0, 0.975)]
 }
 
 /// Plays systems, and asks everybody when they called.
@@ -142,8 +189,8 @@ fn called(systems: Vec<System>, from_s: u64, until_s: u64) -> Called {
     [ours, rules].into_iter().chain(usual).collect()
 }
 
-/// How often a week each rule calls where half of the allowance, and all of it, is over the ceiling.
-fn false_alarms((per_s, alike): (f64, u64), weeks: u64, seed: u64) -> Vec<[f64; 2]> {
+/// How often each rule calls, or calls still, where half of the allowance, and all of it, is over the ceiling.
+fn false_alarms((per_s, alike): (f64, u64), weeks: u64, seed: u64) -> Vec<[u64; 2]> {
     let system = |(place, share): (usize, f64)| System {
         name: format!("quiet{place}"),
         per_s,
@@ -157,17 +204,15 @@ fn false_alarms((per_s, alike): (f64, u64), weeks: u64, seed: u64) -> Vec<[f64; 
     let called = called(systems, BEFORE - HOUR, BEFORE + weeks * 7 * DAY);
     let each = called.iter().map(|rule| {
         [0, 1].map(|place| {
-            let alarms = rule
-                .get(&format!("quiet{place}"))
-                .map_or(0, |alarms| merged(alarms).iter().filter(|alarm| alarm.0 >= BEFORE).count());
-            alarms as f64 / weeks as f64
+            let alarms = rule.get(&format!("quiet{place}")).map_or(Vec::new(), |alarms| merged(alarms));
+            alarms.iter().filter(|alarm| alarm.1 > BEFORE).count() as u64
         })
     });
     each.collect()
 }
 
 /// Seconds until each rule calls for a fault, the median; of bursts the share that it calls for.
-fn delays((per_s, alike): (f64, u64), faults: u64, seed: u64) -> Vec<[f64; 4]> {
+fn delays((per_s, alike): (f64, u64), faults: u64, seed: u64) -> Vec<[Late; 4]> {
     let each = FAULTS.iter().enumerate().map(|(place, &(over, lasts_s, looked_s))| {
         // Anywhere between two scrapes and two evaluations.
         let mut at = Stream::new(seed, "faults", place as u64);
@@ -187,24 +232,26 @@ fn delays((per_s, alike): (f64, u64), faults: u64, seed: u64) -> Vec<[f64; 4]> {
             let mut late: Vec<f64> = begins
                 .iter()
                 .enumerate()
-                .map(|(number, from)| delay(rule.get(&format!("fault{number}")), *from))
+                .filter_map(|(number, from)| delay(rule.get(&format!("fault{number}")), *from))
                 .collect();
             late.sort_by(f64::total_cmp);
-            match lasts_s < DAY {
-                true => late.iter().filter(|late| late.is_finite()).count() as f64 / faults as f64,
-                false => late[late.len() / 2],
-            }
+            let of = match lasts_s < DAY {
+                true => late.iter().filter(|late| late.is_finite()).count() as f64 / late.len() as f64,
+                false => late.get(late.len() / 2).copied().unwrap_or(f64::NAN),
+            };
+            Late { of, left_out: begins.len() - late.len() }
         };
-        called.iter().map(late).collect::<Vec<f64>>()
+        called.iter().map(late).collect::<Vec<Late>>()
     });
-    let each: Vec<Vec<f64>> = each.collect();
+    let each: Vec<Vec<Late>> = each.collect();
     (0..each[0].len()).map(|rule| [0, 1, 2, 3].map(|fault| each[fault][rule])).collect()
 }
 
-/// From the fault until it is called: at once where a false alarm stands already.
-fn delay(alarms: Option<&Vec<Stretch>>, from: f64) -> f64 {
+/// From the fault until it is called; none where a false alarm stands already.
+fn delay(alarms: Option<&Vec<Stretch>>, from: f64) -> Option<f64> {
     let late = alarms.into_iter().flatten().filter(|alarm| alarm.1 as f64 > from);
-    late.map(|alarm| (alarm.0 as f64 - from).max(0.0)).fold(f64::INFINITY, f64::min)
+    let first = late.map(|alarm| alarm.0 as f64 - from).fold(f64::INFINITY, f64::min);
+    (first > 0.0).then_some(first)
 }
 
 /// Alarms that follow each other soon, or overlap, are one.

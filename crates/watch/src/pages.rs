@@ -25,6 +25,8 @@ const LOST_AT_LEAST: Span = Span::from_secs(2);
 /// Nothing has moved for so long with requests running: stalled. A page that counts no tokens says nothing while long answers are written.
 const STALLED: Span = Span::from_secs(30);
 const STALLED_WITHOUT_TOKENS: Span = Span::from_secs(600);
+/// Characters of a reason that are kept, because a page's answer may be of any length and the reason goes into alerts.
+const WHY: usize = 300;
 
 /// What moves while a replica computes.
 const COUNTERS: [Signal; 4] = [Signal::Finished, Signal::OutputTokens, Signal::PromptTokens, Signal::Steps];
@@ -95,7 +97,10 @@ impl Pages {
         self.stood.insert(replica, since);
     }
 
-    pub fn failed(&mut self, page: &str, at: At, why: String) {
+    pub fn failed(&mut self, page: &str, at: At, mut why: String) {
+        if let Some((end, _)) = why.char_indices().nth(WHY) {
+            why.truncate(end);
+        }
         let page = self.pages.entry(page.to_owned()).or_default();
         page.why = why;
         page.tried = page.tried.max(Some(at));

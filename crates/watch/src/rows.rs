@@ -118,7 +118,7 @@ pub(crate) struct RowEvidence<'a> {
     pub blocks: &'a VecDeque<TickBlock>,
     /// Pages that do not answer, of all.
     pub lost: [usize; 2],
-    /// What most of them fail by.
+    /// What they fail by: the reason of all of them, or where they differ the first that is given; empty = none is.
     pub lost_by: &'a str,
     /// Replicas of which nothing moves, of all, and for how long, s.
     pub stalled: [usize; 2],

@@ -90,8 +90,15 @@ impl Scraped {
         }
         let read = self.read.as_mut()?;
         let side = read.layout.between(page, from.map(|good| (good, &*read.values)), (at, &values));
-        // What is not a number is not there, and comes back at what it stood at.
-        read.values.iter_mut().zip(values).filter(|(_, now)| !now.is_nan()).for_each(|(was, now)| *was = now);
+        if read.layout.begins_anew(&read.values, &values) {
+            // What left before this process began says nothing of it.
+            self.gone.clear();
+            read.values = values;
+        } else {
+            // What is not a number is not there, and comes back at what it stood at.
+            let there = read.values.iter_mut().zip(values).filter(|(_, now)| !now.is_nan());
+            there.for_each(|(was, now)| *was = now);
+        }
         self.good = Some(at);
         Some(Step { side, layout: Arc::clone(&read.layout), from, is_other })
     }

@@ -13,6 +13,9 @@ const STEADILY: f64 = 1.05;
 /// Requests of a replica that its page must show ended for its means to be read.
 const ENDED: f64 = 20.0;
 
+/// For so long an engine with requests writes nothing before it stands still, s: the longest prompts are read in less.
+const STANDS_S: f64 = 30.0;
+
 /// The engines on the pages, before and now.
 pub type Engines = (Vec<OnPage>, Vec<OnPage>);
 
@@ -20,6 +23,32 @@ pub type Engines = (Vec<OnPage>, Vec<OnPage>);
 pub fn engines(before: &LevelGauges, now: &LevelGauges) -> Option<Engines> {
     let (before, now) = (before.on_pages(), now.on_pages());
     (now.len() > 1 && before.len() == now.len()).then_some((before, now))
+}
+
+/// One has requests and writes nothing, for so long at a time, while another goes on.
+pub fn stands(engines: &[OnPage], piece_s: f64) -> Option<Finding> {
+    let stood = |at: usize| {
+        let others = |k: usize| {
+            let others = engines.iter().enumerate().filter(|(other, _)| *other != at);
+            others.filter_map(|(_, engine)| engine.writes.get(k).copied()?).any(|writes| writes)
+        };
+        let (mut now, mut most) = (0usize, 0usize);
+        for (k, writes) in engines[at].writes.iter().enumerate() {
+            now = if *writes == Some(false) && others(k) { now + 1 } else { 0 };
+            most = most.max(now);
+        }
+        most
+    };
+    let (at, pieces) = (0..engines.len()).map(|at| (at, stood(at))).max_by_key(|(_, pieces)| *pieces)?;
+    let seconds = pieces as f64 * piece_s;
+    (seconds >= STANDS_S).then(|| {
+        let name = &engines[at].name;
+        let says = format!(
+            "{name} wrote nothing for {} s by its own page while requests ran in it and the others went on",
+            number(seconds)
+        );
+        Finding::new(Observed::ReplicaSlower, Is::Yes, says)
+    })
 }
 
 /// One takes longer between tokens than the others.

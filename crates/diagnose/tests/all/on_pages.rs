@@ -60,3 +60,44 @@ fn longer_prompts_are_no_lost_cache() {
     let both = causes((2000.0, 800.0, 0.1), (2500.0, 100.0, 0.2));
     assert!(both.contains(&Cause::PrefixCacheLoss), "{both:?}");
 }
+
+/// Three replicas with ten tokens a second each; the second stands still for so long from five minutes on, with its requests in it.
+fn fleet(stands_s: i64) -> Vec<Cause> {
+    let (mut rows, mut counted) = (Vec::new(), [[0.0; 3]; 3]);
+    for second in 0..=420 {
+        let at = At(second * 1_000_000_000);
+        for (replica, [requests, tokens, first]) in counted.iter_mut().enumerate() {
+            let stands = replica == 1 && (305..305 + stands_s).contains(&second);
+            if !stands {
+                let late = if replica == 1 && second == 305 + stands_s { stands_s as f64 } else { 0.0 };
+                (*requests, *tokens, *first) = (*requests + 1.0, *tokens + 10.0, *first + 0.1 + late);
+            }
+            let mut row = |name: &str, labels: &str, value: f64| {
+                let labels = format!("{labels}source=pod-{replica}").into();
+                rows.push(Sample { at, source: "server".into(), name: name.into(), labels, value });
+            };
+            if second % 5 == 0 {
+                row(SCRAPE, "", 8.0);
+                row("vllm:num_requests_running", "", if stands { 9.0 } else { 2.0 });
+                row("vllm:num_requests_waiting", "", 0.0);
+                row("vllm:generation_tokens_total", "", *tokens);
+                row("vllm:request_success_total", "finished_reason=stop,", *requests);
+                row("vllm:time_to_first_token_seconds_bucket", "le=+Inf,", *requests);
+                row("vllm:time_to_first_token_seconds_sum", "", *first);
+                row("vllm:time_to_first_token_seconds_count", "", *requests);
+            }
+        }
+    }
+    let side = ServerSide::read(&rows);
+    let at = |seconds: i64| At(seconds * 1_000_000_000);
+    let [before, now] =
+        [(5, 300), (305, 420)].map(|(from, to)| LevelGauges::between(side.clone(), (at(from), at(to))));
+    diagnose(&now, Some(&before)).verdicts.iter().map(|verdict| verdict.cause).collect()
+}
+
+/// The ceiling that it breaks was blamed on routing, because the others get what it leaves undone.
+#[test]
+fn a_replica_that_stands_still_is_to_blame() {
+    assert_eq!(fleet(100)[0], Cause::BadReplica);
+    assert!(!fleet(0).contains(&Cause::BadReplica));
+}

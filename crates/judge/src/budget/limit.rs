@@ -1,5 +1,6 @@
 //! What a budget comes to: read off the file once, and what every row, word and alert of it then starts from.
 
+use plimsoll_measure::budget::Unit;
 use plimsoll_measure::say::number;
 
 use super::check::reserve;
@@ -59,14 +60,18 @@ impl<'f> Limit<'f> {
         }
     }
 
-    /// `≤ 350 ms`; with a margin `≤ 315 ms (350 ms less 10 %)`, because the file has the other figure.
+    /// `≤ 350 ms`; with a margin `≤ 315 ms (350 ms less 10 %)`, because the file has the other figure. Of a share it says
+    /// `≥ 94.5 % (90 % and 5 % of it)`, because 5 % could be taken for points.
     pub fn words(&self) -> String {
         let unit = self.amount.map_or_else(|| self.metric.unit(), |amount| amount.unit.clone());
         let Some(value) = self.value else { return "–".to_owned() };
         let kept = if self.floor { "and" } else { "less" };
         let margin = self.amount.zip(self.margin);
-        let margin =
-            margin.map(|(written, margin)| format!(" ({} {kept} {})", written.shown(), margin.shown()));
+        let margin = margin.map(|(written, margin)| {
+            let is_share = written.unit == Unit::Share && margin.unit == Unit::Share;
+            let of = if is_share { " of it" } else { "" };
+            format!(" ({} {kept} {}{of})", written.shown(), margin.shown())
+        });
         format!("{} {}{}", self.sign(), shown(value, &unit), margin.unwrap_or_default())
     }
 
@@ -84,4 +89,26 @@ impl<'f> Limit<'f> {
 /// `+10`, `−5`.
 pub(crate) fn signed(x: f64) -> String {
     if x >= 0.0 { format!("+{}", number(x)) } else { format!("−{}", number(-x)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The margin of a share is a part of it and no points, and its words say so.
+    #[test]
+    fn words_of_a_margin_say_what_it_is_a_part_of() {
+        let words = |metric: BudgetMetric, value: f64, written: &Amount, margin: &Amount| {
+            let (floor, value) = (metric.has_floor(), Some(value));
+            let (amount, margin) = (Some(written), Some(margin));
+            Limit { metric, value, floor, p: None, slice: None, amount, margin }.words()
+        };
+        let share = Amount::share;
+        let goodput = words(BudgetMetric::Goodput, 0.945, &share(0.9), &share(0.05));
+        assert_eq!(goodput, "≥ 94.5 % (90 % and 5 % of it)");
+        let errors = words(BudgetMetric::ErrorRate, 0.009, &share(0.01), &share(0.1));
+        assert_eq!(errors, "≤ 0.9 % (1 % less 10 % of it)");
+        let ttft = words(BudgetMetric::Ttft, 0.315, &Amount::seconds(0.35), &share(0.1));
+        assert_eq!(ttft, "≤ 315 ms (350 ms less 10 %)");
+    }
 }

@@ -49,24 +49,52 @@ pub(super) fn taken_in(pages: &[ScrapedPage], tracks: &[&Track], from: At, to: A
     })
 }
 
-/// When histograms began anew: where one of its series falls another process counts, and all of them count from zero, also those that have more by then than
-/// the process before had. Else a redeploy under load, or one with other edges, would be counted partly from zero and partly from where it stood.
+/// When histograms began anew: where a count of one falls another process counts, and all of its series count from zero, also those that have more by then than
+/// the process before had. Else a redeploy under load, or one with other edges, would be counted partly from zero and partly from where it stood. A sum alone is no
+/// evidence: it falls by what is observed below zero, or by the last digit where it is added up in another order.
 fn begun_anew<'a>(tracks: &[&'a Track], (from, to): (At, At)) -> BTreeMap<(usize, &'a str), Vec<At>> {
-    let mut found: BTreeMap<(usize, &str), Vec<At>> = BTreeMap::new();
-    for track in tracks.iter().filter(|track| track.grows()) {
-        let begin = track.points.partition_point(|point| point.0 <= from);
-        let before = track.points[..begin].iter().rfind(|point| point.1.is_finite());
-        let mut last = before.map_or(f64::NEG_INFINITY, |point| point.1);
-        for &(at, now) in track.points[begin..].iter().take_while(|point| point.0 <= to) {
-            if now < last {
-                found.entry((track.page, &track.group)).or_default().push(at);
-            }
-            last = if now.is_finite() { now } else { last };
-        }
+    let mut groups: BTreeMap<(usize, &str), Vec<&Track>> = BTreeMap::new();
+    for track in tracks.iter().filter(|track| track.counts() && track.falls(from, to)) {
+        groups.entry((track.page, &track.group)).or_default();
     }
-    for instants in found.values_mut() {
-        instants.sort_unstable();
-        instants.dedup();
+    if groups.is_empty() {
+        return BTreeMap::new();
+    }
+    for track in tracks.iter().filter(|track| track.counts()) {
+        groups.entry((track.page, &track.group)).and_modify(|group| group.push(track));
+    }
+    groups.into_iter().map(|(key, group)| (key, falls(&group, (from, to)))).collect()
+}
+
+/// When one of these falls, all of which one process counts at a time. An edge that leaves while others stay is forgotten: where it comes back lower that is no
+/// fall, because the process may have changed in the meantime.
+fn falls(group: &[&Track], (from, to): (At, At)) -> Vec<At> {
+    let mut there: Vec<bool> = group.iter().map(|track| track.value_at(from).is_some()).collect();
+    // Where nothing of it stood then, what it was before it left.
+    let is_gone = !there.contains(&true);
+    let (mut stood, mut points) = (Vec::new(), Vec::new());
+    for (of, track) in group.iter().enumerate() {
+        let (last, within) = track.numbers(from, to);
+        stood.push(last.filter(|_| there[of] || is_gone));
+        points.extend(within.iter().map(|&(at, now)| (at, of, now)));
+    }
+    points.sort_by_key(|(at, of, _)| (*at, *of));
+    let mut found = Vec::new();
+    for scrape in points.chunk_by(|a, b| a.0 == b.0) {
+        let mut fell = false;
+        for &(_, of, now) in scrape {
+            there[of] = now.is_finite();
+            if there[of] {
+                fell |= stood[of].is_some_and(|stood| now < stood);
+                stood[of] = Some(now);
+            }
+        }
+        if there.contains(&true) {
+            stood.iter_mut().zip(&there).filter(|(_, there)| !**there).for_each(|(stood, _)| *stood = None);
+        }
+        if fell {
+            found.push(scrape[0].0);
+        }
     }
     found
 }

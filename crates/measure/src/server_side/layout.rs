@@ -61,6 +61,13 @@ impl PageLayout {
         }
     }
 
+    /// Does a count of a histogram stand lower than it did, so that another process counts?
+    pub fn begins_anew(&self, before: &[f64], now: &[f64]) -> bool {
+        let counted = self.tracks.values().flatten().filter(|placed| placed.track.counts());
+        let mut read = counted.map(|placed| (before.get(placed.place), now.get(placed.place)));
+        read.any(|(before, now)| before.zip(now).is_some_and(|(before, now)| now < before))
+    }
+
     /// Is there anything of this signal?
     pub fn has(&self, signal: Signal) -> bool {
         self.tracks.contains_key(&signal)

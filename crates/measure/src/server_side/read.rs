@@ -60,6 +60,29 @@ impl Track {
         Some(self.value_at(at)? * factor)
     }
 
+    /// Does it count what a histogram took in?
+    pub fn counts(&self) -> bool {
+        matches!(self.part, SignalPart::Bucket | SignalPart::Count)
+    }
+
+    /// The last number of it that was read by then, though it may have left since; and what was read from there to the end.
+    pub fn numbers(&self, from: At, to: At) -> (Option<f64>, &[(At, f64)]) {
+        let (earlier, rest) = self.points.split_at(self.points.partition_point(|point| point.0 <= from));
+        let last = earlier.iter().rev().map(|point| point.1).find(|value| value.is_finite());
+        (last, &rest[..rest.partition_point(|point| point.0 <= to)])
+    }
+
+    /// Is a number of it between these instants below the one before?
+    pub fn falls(&self, from: At, to: At) -> bool {
+        let (last, points) = self.numbers(from, to);
+        let mut last = last.unwrap_or(f64::NEG_INFINITY);
+        points.iter().map(|point| point.1).filter(|value| value.is_finite()).any(|now| {
+            let falls = now < last;
+            last = now;
+            falls
+        })
+    }
+
     /// The last number that was read by then; `None` = there was none yet, or the series had left.
     pub fn value_at(&self, at: At) -> Option<f64> {
         let end = self.points.partition_point(|point| point.0 <= at);
@@ -435,14 +458,18 @@ impl ScrapedPage {
             return None;
         }
         let (mut value, mut resets) = (0.0, 0);
+        let mut is_there = track.value_at(start).is_some();
+        // A row is a change: what is there and has none at such an instant counted as much again, and what is not there begins at zero when it comes.
+        let again = |is_there: bool, last: f64| if is_there { (last, last, 1) } else { (0.0, 0.0, 0) };
         let mut anew = anew.iter().filter(|at| **at > start && **at <= to).peekable();
         for &(at, now) in track.points.iter().filter(|point| point.0 > start && point.0 <= to) {
-            // A row is a change: one that has none at such an instant counted as much again.
             while anew.next_if(|begins| **begins < at).is_some() {
-                (value, resets) = (value + last, resets + 1);
+                let (gained, stands, reset) = again(is_there, last);
+                (value, last, resets) = (value + gained, stands, resets + reset);
             }
             let begins = anew.next_if(|begins| **begins == at).is_some();
-            if !now.is_finite() {
+            is_there = now.is_finite();
+            if !is_there {
                 last = if begins { 0.0 } else { last };
                 continue;
             }
@@ -451,8 +478,10 @@ impl ScrapedPage {
             value += if is_anew { now.max(0.0) } else { now - last };
             last = now;
         }
-        let again = anew.count();
-        (value, resets) = (value + again as f64 * last, resets + again as u32);
+        for _ in anew {
+            let (gained, stands, reset) = again(is_there, last);
+            (value, last, resets) = (value + gained, stands, resets + reset);
+        }
         // Of a histogram the edges have a unit, not what is counted.
         let factor =
             if matches!(track.part, SignalPart::Bucket | SignalPart::Count) { 1.0 } else { track.factor };

@@ -235,6 +235,34 @@ fn a_histogram_begins_anew_as_a_whole() {
     }
 }
 
+/// Of a histogram with edges that come and go another process is one, however often an edge of the old one comes back; and a sum that falls is no other process.
+#[test]
+fn a_histogram_begins_anew_once() {
+    const NO: f64 = f64::NAN;
+    let (bucket, sums) = ("vllm:time_to_first_token_seconds_bucket", "vllm:time_to_first_token_seconds_sum");
+    let taken = |rows: &[(&str, &str, &[f64])], from: i64, to: i64| {
+        let server = ServerSide::read(&page(rows));
+        server.histogram(Signal::Ttft, at(from), at(to)).expect("buckets").counts
+    };
+    // The old one took in 100, the new one 60 and 20 more; an edge that it has not at first comes back.
+    let back = [(bucket, "le=0.25", &[5.0, NO, 3.0][..]), (bucket, "le=+Inf", &[100.0, 60.0, 80.0])];
+    assert_eq!(taken(&back, 0, 2), [3.0, 77.0]);
+    assert_eq!(taken(&back, 1, 2).iter().sum::<f64>(), 20.0);
+    // An edge that the old one had not.
+    let new = [(bucket, "le=0.5", &[NO, NO, 50.0][..]), (bucket, "le=+Inf", &[100.0, 60.0, 80.0])];
+    assert_eq!(taken(&new, 0, 2), [50.0, 30.0]);
+    // The page was without any of it for a while.
+    let gone =
+        [(bucket, "le=0.25", &[50.0, NO, NO, 40.0][..]), (bucket, "le=+Inf", &[100.0, NO, 20.0, 60.0])];
+    assert_eq!(taken(&gone, 0, 3), [40.0, 20.0]);
+    let sum = [
+        (sums, "", &[30.0000001, 30.0, 30.0][..]),
+        (bucket, "le=0.25", &[5.0; 3]),
+        (bucket, "le=+Inf", &[100.0; 3]),
+    ];
+    assert_eq!(taken(&sum, 0, 2), [0.0, 0.0]);
+}
+
 /// Where one has no edge, and nothing lies around it, it is known all the same.
 #[test]
 fn histograms_with_gaps_add_up_at_the_edges_of_each() {

@@ -67,6 +67,8 @@ pub struct AlertBoard {
     block_s: f64,
     rows: Vec<Option<RowWatch>>,
     words: Vec<(String, String)>,
+    /// Are requests themselves seen, and no pages?
+    of_requests: bool,
     standing: Vec<Alert>,
     past: VecDeque<Alert>,
     number: u64,
@@ -87,7 +89,8 @@ impl AlertBoard {
 
     /// The same where requests themselves are seen.
     pub fn of_requests(file: &BudgetFile, spec: AlertSpec, every: Span) -> AlertBoard {
-        AlertBoard::counting(file, spec, every, &|budget| requests::source(file, budget))
+        let board = AlertBoard::counting(file, spec, every, &|budget| requests::source(file, budget));
+        AlertBoard { of_requests: true, ..board }
     }
 
     fn counting(
@@ -111,6 +114,7 @@ impl AlertBoard {
             block_s: BLOCK.max(every).as_secs_f64(),
             rows,
             words: file.budgets.iter().map(|budget| (budget.id.clone(), rows::words(file, budget))).collect(),
+            of_requests: false,
             standing: Vec::new(),
             past: VecDeque::new(),
             number: 0,
@@ -169,7 +173,9 @@ impl AlertBoard {
     pub(crate) fn resume(&mut self, kept: BoardState, now: At) {
         let number = |alert: &Alert| -> Option<u64> { alert.id.rsplit('/').next()?.parse().ok() };
         self.number = kept.alerts.iter().filter_map(number).max().unwrap_or(0);
-        for alert in kept.alerts {
+        for mut alert in kept.alerts {
+            // What an older version kept has no step of its own, and the page shows no other.
+            alert.do_first = alert.first_step().to_owned();
             match alert.stands() && self.is_watched(&alert) {
                 true => self.standing.push(alert),
                 false => self.past(alert, now),
@@ -426,7 +432,7 @@ impl AlertBoard {
                     fired_s: seconds(now),
                     resolved_s: None,
                     evidence,
-                    do_first: kind.first_step().to_owned(),
+                    do_first: kind.first_step(self.of_requests).to_owned(),
                     diagnosis: None,
                     run: None,
                 });

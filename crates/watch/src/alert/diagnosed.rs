@@ -15,10 +15,11 @@ pub struct AlertDiagnosis {
     /// What speaks for it.
     pub evidence: Vec<String>,
     /// What to do first; empty where the cause is unknown, and its alert says then what its kind is looked into by.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    // Written even when empty, because an older version that reads a journal after a roll-back does not do without.
+    #[serde(default)]
     pub do_first: String,
     /// What not to do; empty where the cause is unknown.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(default)]
     pub do_not: String,
     /// What would tell more.
     pub ask: String,

@@ -124,8 +124,17 @@ impl AlertKind {
     }
 
     /// What to do first while no cause is known: what tells the likely ones apart, and the command that tells more. Empty where there is nothing to do.
-    pub fn first_step(self) -> &'static str {
+    /// `of_requests`: the watch reads a run's requests and no pages, so its page has no replicas, and the run itself can be diagnosed.
+    pub fn first_step(self, of_requests: bool) -> &'static str {
         match self {
+            AlertKind::CeilingBroken if of_requests => {
+                "see on the watch's page since which minute requests fail or take longer, and whether more come than before: failures are in the servers' \
+                 logs, a queue comes of more requests or fewer replicas than an hour ago; of the rest plimsoll diagnose RUN names the layer"
+            }
+            AlertKind::BurnRate if of_requests => {
+                "see on the watch's page at which minute it began and what was deployed or scaled then: a burn that goes on is looked into like a broken \
+                 ceiling (plimsoll diagnose RUN), one that has stopped needs nobody at night"
+            }
             AlertKind::CeilingBroken => {
                 "see on the watch's page whether requests fail, wait or only take longer, and at which replica: failures are in that replica's log, a \
                  queue comes of more requests or fewer replicas than an hour ago; of the rest plimsoll diagnose URL --model MODEL --time 5m names the layer"
@@ -150,8 +159,8 @@ impl AlertKind {
                 "send it no more requests, keep its log and a stack of the process (py-spy dump --pid PID for a Python engine, nvidia-smi beside it), then restart it"
             }
             AlertKind::SourceLost => {
-                "ask the page from where the watch runs (curl -v URL): refused, and the process is gone; no answer, and it hangs or the network is down; \
-                 401 or 403 is the key, 404 the path, a TLS error the certificate. Until it answers nothing is known of it, which is not that it is well"
+                "ask the page from where the watch runs (curl -v URL; of a pushed source: does its sender run?): refused, and the process is gone; \
+                 no answer, and it hangs or the network is down; 401 or 403 is the key, 404 the path, a TLS error the certificate. Until it answers nothing is known of it, which is not that it is well"
             }
             AlertKind::Absent => {
                 "plimsoll watch lint FILE says row by row what the pages lack: after an upgrade a metric may have another name, or be switched off"
@@ -236,6 +245,14 @@ impl Alert {
     /// Did it fire at this instant, without a diagnosis that it should have?
     pub(crate) fn is_new(&self, now: At) -> bool {
         self.kind.is_diagnosed() && self.diagnosis.is_none() && self.fired_s == board::seconds(now)
+    }
+
+    /// What to do first: its own step; where it has none, because an older version wrote it, its diagnosis' or its kind's.
+    pub fn first_step(&self) -> &str {
+        let diagnosis = self.diagnosis.as_deref().map_or("", |found| found.do_first.as_str());
+        let known = [self.do_first.as_str(), diagnosis].into_iter().find(|step| !step.is_empty());
+        // Those that an older version wrote are of pages, because a watch of requests takes none over.
+        known.unwrap_or_else(|| self.kind.first_step(false))
     }
 
     /// Is it so now?

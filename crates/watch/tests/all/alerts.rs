@@ -2,7 +2,7 @@
 
 use plimsoll_math::rng::Stream;
 use plimsoll_measure::server_side::PATIENCE;
-use plimsoll_model::{At, Sample, Span};
+use plimsoll_model::{At, PageRead, PageSaid, Sample, Span};
 use plimsoll_watch::alert::burn::{Burn, PAIRS};
 use plimsoll_watch::alert::detect::{Detector, threshold};
 use plimsoll_watch::alert::row::RowWatch;
@@ -360,4 +360,40 @@ fn an_alert_of_a_row_that_is_gone_is_resolved() {
     let alerts = second.finding(At::ZERO).alerts;
     let [over] = of(&alerts, AlertKind::CeilingBroken)[..] else { panic!("{alerts:?}") };
     assert_eq!((over.state, over.resolved_s), (AlertState::Resolved, Some(0.0)));
+}
+
+/// What an older version kept has no step of its own; the page, which shows no other, is given its diagnosis' or its kind's.
+#[test]
+fn an_alert_of_an_older_version_has_a_first_step_after_a_restart() {
+    let of_kind = AlertKind::CeilingBroken.first_step(false);
+    for (step, first) in [("add a replica", "add a replica"), ("", of_kind)] {
+        let kept = serde_json::json!({
+            "id": "ceiling_broken/ttft/1", "kind": "ceiling_broken", "about": "ttft", "row": "ttft",
+            "state": "firing", "since_s": -70.0, "fired_s": -10.0, "resolved_s": null, "evidence": "p99 is over it",
+            "diagnosis": {
+                "says": "the queue grows", "layer": "queue", "cause": "overload", "evidence": [],
+                "do_first": step, "do_not": "", "ask": "",
+            },
+        });
+        let kept: Alert = serde_json::from_value(kept).expect("an alert");
+        assert!(kept.do_first.is_empty());
+        let kept = BoardState { alerts: vec![kept], minutes: Vec::new() };
+        let alerts = watched(TTFT).resuming(kept, At::ZERO).finding(At::ZERO).alerts;
+        let [alert] = of(&alerts, AlertKind::CeilingBroken)[..] else { panic!("{alerts:?}") };
+        assert_eq!(alert.do_first, first);
+    }
+}
+
+/// What a page answers may be of any length, and its alert is still a sentence.
+#[test]
+fn a_reason_of_any_length_is_cut() {
+    let mut watched = watched(TTFT);
+    for second in [0, 5, 10] {
+        let said = PageSaid::Failed("é".repeat(100_000));
+        watched.read(PageRead { page: "a".into(), at: at(second), said });
+        watched.tick(at(second));
+    }
+    let alerts = watched.finding(at(10)).alerts;
+    let [lost] = of(&alerts, AlertKind::SourceLost)[..] else { panic!("{alerts:?}") };
+    assert_eq!(lost.evidence.matches('é').count(), 300, "{}", lost.evidence);
 }

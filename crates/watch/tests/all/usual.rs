@@ -324,8 +324,8 @@ impl Prometheus {
             let ran = Command::new(program).arg("--version").output();
             ran.map_err(|_| format!("{program} is not installed: apt-get install prometheus"))?;
         }
-        let folder = tempfile::tempdir().map_err(|e| format!("no folder for its blocks: {e}"))?;
-        std::fs::write(folder.path().join("prometheus.yml"), "global: {}\n").map_err(|e| e.to_string())?;
+        let folder = tempfile::tempdir().expect("a folder for its blocks");
+        std::fs::write(folder.path().join("prometheus.yml"), "global: {}\n").expect("room for its file");
         Ok(Prometheus { folder, text: String::new(), server: None })
     }
 
@@ -475,10 +475,14 @@ fn firing(yielded: impl Iterator<Item = u64>, for_s: u64) -> Vec<Stretch> {
 fn listening(log: &Path) -> String {
     for _ in 0..3000 {
         let text = std::fs::read_to_string(log).unwrap_or_default();
-        let listens = text.lines().find_map(|line| line.split("msg=\"Listening on\" address=").nth(1));
+        // From 3.0 on other words stand between the two.
+        let listens = text.lines().find_map(|line| {
+            let (_, rest) = line.split_once("msg=\"Listening on\"")?;
+            rest.split_once(" address=")?.1.split_whitespace().next()
+        });
         // Either line may come first.
         if let Some(address) = listens.filter(|_| text.contains("Server is ready")) {
-            return address.trim().to_owned();
+            return address.to_owned();
         }
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
@@ -499,6 +503,8 @@ fn escaped(text: &str) -> String {
 /// HTTP/1.0, because an answer then comes in one piece.
 fn get(address: &str, path: &str) -> String {
     let mut socket = std::net::TcpStream::connect(address).expect("prometheus answers");
+    // A little longer than a query may take.
+    socket.set_read_timeout(Some(std::time::Duration::from_secs(31 * 60))).expect("a timeout");
     write!(socket, "GET {path} HTTP/1.0\r\n\r\n").expect("asked");
     let mut answer = String::new();
     socket.read_to_string(&mut answer).expect("an answer");

@@ -40,7 +40,7 @@ pub struct Weeks {
     pub alike: u64,
     /// Rows of the file.
     pub rows: usize,
-    /// Those of busier blocks are over it more often.
+    /// Those of busier blocks are over it a little more often.
     pub in_bursts: bool,
 }
 
@@ -59,7 +59,7 @@ pub fn alarms(of: Weeks, weeks: i64, seed: u64) -> Alarms {
     for row in 0..of.rows {
         let mut watch = RowWatch::new(ALLOWED, "requests", Span::from_secs(5), &PAIRS);
         let (mut stream, mut burns) = (Stream::new(seed, "weeks", row as u64), false);
-        let mut minutes = vec![(0, 0)];
+        let (mut minutes, mut all) = (vec![(0, 0)], (0_u64, 0_u64));
         for block in 0..weeks * WEEK {
             let now = At((block + 1) * BLOCK * 1_000_000_000);
             let over = of.block(&mut stream, block);
@@ -68,10 +68,9 @@ pub fn alarms(of: Weeks, weeks: i64, seed: u64) -> Alarms {
                 watch.begin_again();
                 found.broken.push(block / WEEK);
             }
-            let (n, k) = minutes.last_mut().expect("never empty");
-            (*n, *k) = (*n + over.n, *k + over.least);
+            all = (all.0 + over.n, all.1 + over.least);
             if block % 6 == 5 {
-                minutes.push(minutes[minutes.len() - 1]);
+                minutes.push(all);
             }
             if block % LOOK == LOOK - 1 {
                 let is = of.may_burn(&minutes) && watch.burn.proven(now, ALLOWED).is_some();
@@ -85,7 +84,7 @@ pub fn alarms(of: Weeks, weeks: i64, seed: u64) -> Alarms {
 
 impl Weeks {
     /// Is a pair's long window so far over its limit that it may be proven, and the short one over it? A proof of 1e-5 takes 4.2 standard deviations of as many
-    /// independent groups; what is left out would take an effect that is read three times too small. `minutes`: all requests until each minute's end, and those over.
+    /// independent groups; what is left out would take an effect that is read three times too small. `minutes`: all requests until each minute's end, from none on, and those over.
     fn may_burn(self, minutes: &[(u64, u64)]) -> bool {
         let last = minutes.len() - 1;
         let is_over = |window_s: i64, factor: f64, deviations: f64| {
@@ -104,7 +103,7 @@ impl Weeks {
         let mean = self.per_s * BLOCK as f64 * f64::from(percent) / 100.0;
         let came = dist::gamma(stream, mean / DISPERSION, DISPERSION);
         let n = (came + stream.uniform()).floor();
-        // Of all requests as many are over as asked: E[n share] = share E[n].
+        // A little more often in busier blocks; of all requests as many as asked: E[n share] = share E[n].
         let by_size = if self.in_bursts { n / (mean + DISPERSION) } else { 1.0 };
         let k = self.over(stream, n as u64, (self.of_allowed * ALLOWED * by_size).min(1.0));
         OverCount { n: n as u64, least: k, most: k }

@@ -19,6 +19,7 @@ mod told;
 mod traces;
 mod webhook;
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -367,12 +368,17 @@ fn changes(args: &WatchArgs, found: &WatchFinding, states: &mut Vec<Option<RowSt
 }
 
 /// A line per alert that fires or is resolved. The watchdog is for machines.
+/// What to do is said once per kind where no cause is known, because a thousand replicas that stall at once have one step.
 fn called(args: &WatchArgs, found: &WatchFinding, told: &mut Vec<Alert>) {
     let is_told =
         |alert: &Alert| told.iter().any(|before| before.id == alert.id && before.state == alert.state);
     let people = found.alerts.iter().rev().filter(|alert| alert.kind != AlertKind::Watchdog);
+    let mut kinds = HashSet::new();
     for alert in people.clone().filter(|alert| !is_told(alert)) {
         match args.format {
+            Format::Text if alert.stands() && alert.diagnosis.is_none() && !kinds.insert(alert.kind) => {
+                out::line(&words::alert_again(found.at_s, alert));
+            }
             Format::Text => out::line(&words::alert(found.at_s, alert)),
             Format::Json => {
                 out::line(&serde_json::json!({"at_s": found.at_s, "alert": alert}).to_string());

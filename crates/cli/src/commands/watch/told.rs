@@ -92,11 +92,11 @@ impl ToldAlert {
 
     /// What is to blame and what to do, by name. `None` = there is nothing to say, which is never an empty text.
     fn steps(&self) -> [(&'static str, Option<&str>); 5] {
-        let Alert { do_first, diagnosis, run, .. } = &self.alert;
+        let Alert { diagnosis, run, .. } = &self.alert;
         let found = diagnosis.as_deref();
         let steps = [
             ("diagnosis", found.map(|found| found.says.as_str())),
-            ("do_first", Some(do_first.as_str())),
+            ("do_first", Some(self.alert.first_step())),
             ("do_not", found.map(|found| found.do_not.as_str())),
             ("ask", found.map(|found| found.ask.as_str())),
             ("run", run.as_deref()),
@@ -173,7 +173,7 @@ mod tests {
             fired_s: 1_795_405_024.0,
             resolved_s: None,
             evidence: "p99 is over it".into(),
-            do_first: kind.first_step().to_owned(),
+            do_first: kind.first_step(false).to_owned(),
             diagnosis: diagnosis.map(Box::new),
             run: None,
         }
@@ -210,6 +210,38 @@ mod tests {
             assert_eq!(fields["do_first"].as_str().unwrap_or_default(), first);
             assert!(!annotations.contains_key("do_not"), "{posted:#}");
             assert_eq!(annotations.contains_key("ask"), kind.is_diagnosed(), "{posted:#}");
+        }
+    }
+
+    /// A journal of an older version, whose alerts have no step of their own: what is told of them has one all the same.
+    #[test]
+    fn an_alert_of_an_older_version_says_what_to_do_first() {
+        let old = |step: &str| -> Alert {
+            let diagnosis = json!({
+                "says": "the queue grows", "layer": "queue", "cause": "overload", "evidence": [],
+                "do_first": step, "do_not": "", "ask": "",
+            });
+            let alert = json!({
+                "id": "ceiling_broken/ttft/1", "kind": "ceiling_broken", "about": "ttft", "row": "ttft",
+                "state": "firing", "since_s": 10.0, "fired_s": 70.0, "resolved_s": null,
+                "evidence": "p99 is over it", "diagnosis": diagnosis,
+            });
+            serde_json::from_value(alert).expect("an alert")
+        };
+        let of_kind = AlertKind::CeilingBroken.first_step(false);
+        for (step, first) in [("add a replica", "add a replica"), ("", of_kind)] {
+            let told = ToldAlert::new(old(step), Some("chat"), &BTreeMap::new());
+            assert_eq!(told.posted(0)["annotations"]["do_first"], first);
+            assert_eq!(told.fields()["do_first"], first);
+        }
+    }
+
+    /// A run is diagnosed by its name, and shows no replicas to look at.
+    #[test]
+    fn the_first_step_of_a_watch_of_requests_names_the_run() {
+        for kind in [AlertKind::CeilingBroken, AlertKind::BurnRate] {
+            let step = kind.first_step(true);
+            assert!(step.contains("plimsoll diagnose RUN") && !step.contains("URL"), "{step}");
         }
     }
 
