@@ -42,7 +42,9 @@ pub struct OnPage {
     pub writes: Vec<Option<bool>>,
 }
 
-/// A piece of a stretch, at least, s.
+/// A replica is stalled that has had requests for so long and has written nothing: what a watch calls so, chosen beforehand and on no system.
+pub const STALLED: Span = Span::from_secs(30);
+/// A stretch is cut into pieces of this length or more, s: two of them tell a stall.
 const PIECE_S: f64 = 15.0;
 /// KV cache in use from which it counts as full.
 const FULL: f64 = 0.85;

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use plimsoll_diagnose::gauges::STALLED;
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_measure::server_side::table::SignalPart;
 use plimsoll_measure::server_side::{PageLayout, Series, ServerSide, Signal};
@@ -22,8 +23,7 @@ use crate::scraped::{Layouts, Scraped, Step};
 /// A page without a good scrape for so many cadences is lost, and never sooner than this: a scrape may be slow.
 const LOST_AFTER: i64 = 3;
 const LOST_AT_LEAST: Span = Span::from_secs(2);
-/// Nothing has moved for so long with requests running: stalled. A page that counts no tokens says nothing while long answers are written.
-const STALLED: Span = Span::from_secs(30);
+/// As [`STALLED`], of a page that counts no tokens: it says nothing while long answers are written.
 const STALLED_WITHOUT_TOKENS: Span = Span::from_secs(600);
 /// Characters of a reason that are kept, because a page's answer may be of any length and the reason goes into alerts.
 const WHY: usize = 300;

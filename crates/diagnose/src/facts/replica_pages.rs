@@ -4,7 +4,7 @@ use plimsoll_math::series;
 use plimsoll_measure::say::{ms, number};
 
 use super::{Finding, Is, Observed};
-use crate::gauges::{LevelGauges, OnPage};
+use crate::gauges::{LevelGauges, OnPage, STALLED};
 
 /// A replica's mean gap over the others' from which it is slower.
 const SLOWER: f64 = 1.15;
@@ -12,9 +12,6 @@ const SLOWER: f64 = 1.15;
 const STEADILY: f64 = 1.05;
 /// Requests of a replica that its page must show ended for its means to be read.
 const ENDED: f64 = 20.0;
-
-/// For so long an engine with requests writes nothing before it stands still, s: the longest prompts are read in less.
-const STANDS_S: f64 = 30.0;
 
 /// The engines on the pages, before and now.
 pub type Engines = (Vec<OnPage>, Vec<OnPage>);
@@ -41,7 +38,7 @@ pub fn stands(engines: &[OnPage], piece_s: f64) -> Option<Finding> {
     };
     let (at, pieces) = (0..engines.len()).map(|at| (at, stood(at))).max_by_key(|(_, pieces)| *pieces)?;
     let seconds = pieces as f64 * piece_s;
-    (seconds >= STANDS_S).then(|| {
+    (seconds >= STALLED.as_secs_f64()).then(|| {
         let name = &engines[at].name;
         let says = format!(
             "{name} wrote nothing for {} s by its own page while requests ran in it and the others went on",

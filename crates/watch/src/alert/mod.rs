@@ -59,52 +59,38 @@ impl AlertSpec {
     }
 }
 
-/// What an alert is about.
-#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AlertKind {
-    /// More are over a ceiling than allowed, for more than a minute.
-    CeilingBroken,
-    /// What a row allows is used up too fast.
-    BurnRate,
-    /// First tokens take twice as long as in a good hour before.
-    TtftDoubled,
-    /// More requests wait per replica than may.
-    QueueOverTarget,
-    /// Replicas start more often since a deploy.
-    ColdStarts,
-    /// A replica computes requests and nothing of it moves.
-    Stalled,
-    /// A page does not answer.
-    SourceLost,
-    /// No page has what a row needs.
-    Absent,
-    /// Nobody asks any more.
-    NoTraffic,
-    /// Always fires: where it is missing, nobody watches.
-    Watchdog,
+plimsoll_model::named! {
+    /// What an alert is about.
+    #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum AlertKind {
+        /// More are over a ceiling than allowed, for more than a minute.
+        CeilingBroken => "ceiling_broken",
+        /// What a row allows is used up too fast.
+        BurnRate => "burn_rate",
+        /// First tokens take twice as long as in a good hour before.
+        TtftDoubled => "ttft_doubled",
+        /// More requests wait per replica than may.
+        QueueOverTarget => "queue_over_target",
+        /// Replicas start more often since a deploy.
+        ColdStarts => "cold_starts",
+        /// A replica computes requests and nothing of it moves.
+        Stalled => "stalled",
+        /// A page does not answer.
+        SourceLost => "source_lost",
+        /// No page has what a row needs.
+        Absent => "absent",
+        /// Nobody asks any more.
+        NoTraffic => "no_traffic",
+        /// Always fires: where it is missing, nobody watches.
+        Watchdog => "watchdog",
+    }
 }
 
 impl AlertKind {
     /// Is there something to see in what came before it fired? Of what is silent there is not.
     pub fn has_window(self) -> bool {
         self.is_diagnosed() || self == AlertKind::Stalled
-    }
-
-    /// In a label.
-    pub fn name(self) -> &'static str {
-        match self {
-            AlertKind::CeilingBroken => "ceiling_broken",
-            AlertKind::BurnRate => "burn_rate",
-            AlertKind::TtftDoubled => "ttft_doubled",
-            AlertKind::QueueOverTarget => "queue_over_target",
-            AlertKind::ColdStarts => "cold_starts",
-            AlertKind::Stalled => "stalled",
-            AlertKind::SourceLost => "source_lost",
-            AlertKind::Absent => "absent",
-            AlertKind::NoTraffic => "no_traffic",
-            AlertKind::Watchdog => "watchdog",
-        }
     }
 
     /// The name of the alert for Alertmanager: `ceiling_broken` → `PlimsollCeilingBroken`. A route that waits for another monitor's `Watchdog`
@@ -166,7 +152,7 @@ impl AlertKind {
                 "plimsoll watch lint FILE says row by row what the pages lack: after an upgrade a metric may have another name, or be switched off"
             }
             AlertKind::NoTraffic => {
-                "send one request by the way that users take (plimsoll smoke URL): if it is answered nobody asks, else what lies before the replicas lets nobody through"
+                "send one request by the way that users take (plimsoll run URL --smoke): if it is answered nobody asks, else what lies before the replicas lets nobody through"
             }
             AlertKind::Watchdog => "",
         }

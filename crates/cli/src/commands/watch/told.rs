@@ -154,6 +154,7 @@ pub fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
     use plimsoll_diagnose::gauges::LevelGauges;
     use plimsoll_diagnose::pages::diagnose;
     use plimsoll_measure::server_side::ServerSide;
@@ -161,6 +162,7 @@ mod tests {
     use plimsoll_watch::{AlertDiagnosis, AlertKind};
 
     use super::*;
+    use crate::flags::Cli;
 
     fn alert(kind: AlertKind, diagnosis: Option<AlertDiagnosis>) -> Alert {
         Alert {
@@ -182,23 +184,10 @@ mod tests {
     /// Whoever is woken is told a first step, also where no cause is known, and no text that is empty.
     #[test]
     fn what_is_posted_says_what_to_do_first_and_nothing_empty() {
-        use AlertKind::*;
         let nothing = LevelGauges::between(ServerSide::read(&[]), (At(0), At(60_000_000_000)));
         let unknown = AlertDiagnosis::of(&diagnose(&nothing, None));
         assert_eq!((unknown.cause.as_str(), unknown.do_not.as_str()), ("unknown", ""), "{unknown:?}");
-        let kinds = [
-            CeilingBroken,
-            BurnRate,
-            TtftDoubled,
-            QueueOverTarget,
-            ColdStarts,
-            Stalled,
-            SourceLost,
-            Absent,
-            NoTraffic,
-            Watchdog,
-        ];
-        for kind in kinds {
+        for kind in AlertKind::ALL {
             let diagnosis = Some(unknown.clone()).filter(|_| kind.is_diagnosed());
             let told = ToldAlert::new(alert(kind, diagnosis), Some("chat"), &BTreeMap::new());
             let (posted, fields) = (told.posted(0), told.fields());
@@ -206,7 +195,7 @@ mod tests {
             assert!(annotations.values().all(|text| text.as_str() != Some("")), "{posted:#}");
             assert!(fields.values().all(|text| text.as_str() != Some("")), "{fields:#?}");
             let first = annotations.get("do_first").and_then(Value::as_str).unwrap_or_default();
-            assert_eq!(first.len() > 60, kind != Watchdog, "{posted:#}");
+            assert_eq!(first.len() > 60, kind != AlertKind::Watchdog, "{posted:#}");
             assert_eq!(fields["do_first"].as_str().unwrap_or_default(), first);
             assert!(!annotations.contains_key("do_not"), "{posted:#}");
             assert_eq!(annotations.contains_key("ask"), kind.is_diagnosed(), "{posted:#}");
@@ -233,6 +222,24 @@ mod tests {
             let told = ToldAlert::new(old(step), Some("chat"), &BTreeMap::new());
             assert_eq!(told.posted(0)["annotations"]["do_first"], first);
             assert_eq!(told.fields()["do_first"], first);
+        }
+    }
+
+    /// Who is woken types what is told: there is such a command, with such flags.
+    #[test]
+    fn the_commands_of_first_steps_exist() {
+        let cli = Cli::command();
+        let steps =
+            AlertKind::ALL.into_iter().flat_map(|kind| [kind.first_step(false), kind.first_step(true)]);
+        let commands: Vec<&str> = steps.flat_map(|step| step.split("plimsoll ").skip(1)).collect();
+        assert!(commands.len() > AlertKind::ALL.len(), "{commands:?}");
+        for said in commands {
+            let mut words = said.split([',', ';', ':', ')']).next().unwrap_or_default().split_whitespace();
+            let command = words.next().and_then(|name| cli.find_subcommand(name));
+            let command = command.unwrap_or_else(|| panic!("plimsoll {said}"));
+            for flag in words.filter_map(|word| word.strip_prefix("--")) {
+                assert!(command.get_arguments().any(|arg| arg.get_long() == Some(flag)), "plimsoll {said}");
+            }
         }
     }
 
