@@ -133,7 +133,15 @@ impl PageNotices {
         PageRead { page: self.name.clone().unwrap_or_default(), at, said }
     }
 
-    fn changes(&mut self, at: At, found: Vec<ExposedValue>, rows: &Rows) {
+    fn changes(&mut self, at: At, mut found: Vec<ExposedValue>, rows: &Rows) {
+        // Of the longest pages the reader has left out the end already.
+        let is_cut = found.len() >= exposition::MOST_ROWS;
+        if found.len() > MOST_SERIES {
+            found.retain(|row| (self.knows)(&row.name));
+        }
+        if is_cut || found.len() > MOST_SERIES {
+            return rows(self.row(at, "scrape_failed", &[("why", &too_long())], 1.0));
+        }
         self.scrapes += 1;
         let scrape = self.scrapes;
         if self.marks {
@@ -143,7 +151,6 @@ impl PageNotices {
             let labels: Vec<(&str, &str)> = labels.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
             let text = self.labels(&labels);
             let known = (self.knows)(&name);
-            let full = self.series.len() >= MOST_SERIES;
             let key = (name, text);
             match self.series.get_mut(&key) {
                 Some(last) => {
@@ -154,7 +161,6 @@ impl PageNotices {
                     }
                     last.value = value;
                 }
-                None if full => continue,
                 None => _ = self.series.insert(key.clone(), Last { value, scrape }),
             }
             rows(sample(at, key.0, key.1, value));
@@ -182,12 +188,16 @@ impl PageNotices {
 /// A page without a single row says nothing; one of unknown names alone says that nobody here reads it. Of one that is cut the rest would be replicas that nobody misses.
 fn said((series, values): Shown, found_any: bool) -> PageSaid {
     match found_any {
-        true if series.len() >= MOST_SERIES => PageSaid::Failed(format!(
-            "the page has {MOST_SERIES} series or more, and the rest of it would be missing: watch its replicas by pages of their own"
-        )),
+        true if series.len() >= MOST_SERIES => PageSaid::Failed(too_long()),
         true => PageSaid::Values(series, values),
         false => PageSaid::Failed("the page was empty".to_owned()),
     }
+}
+
+fn too_long() -> String {
+    format!(
+        "the page has {MOST_SERIES} series or more, and the rest of it would be missing: name its replicas' own pages"
+    )
 }
 
 fn sample(at: At, name: String, labels: String, value: f64) -> Sample {
@@ -200,14 +210,16 @@ mod tests {
 
     use super::*;
 
+    fn page(replicas: usize) -> String {
+        (0..replicas).map(|n| format!("vllm:num_requests_running{{engine=\"{n}\"}} 1\n")).collect()
+    }
+
     /// Whether a page of so many replicas is read.
     fn is_read(replicas: usize) -> bool {
         let told: Arc<Mutex<Vec<PageRead>>> = Arc::default();
         let taken = Arc::clone(&told);
         let rows = ToRows::pages(move |read| taken.lock().expect("no panic before").push(read));
-        let page: String =
-            (0..replicas).map(|n| format!("vllm:num_requests_running{{engine=\"{n}\"}} 1\n")).collect();
-        PageNotices::new((None, true), |_| true).tell_text(At(0), page.as_bytes(), &rows);
+        PageNotices::new((None, true), |_| true).tell_text(At(0), page(replicas).as_bytes(), &rows);
         let told = told.lock().expect("no panic before");
         match &told[0].said {
             PageSaid::Values(series, values) => (series.len(), values.len()) == (replicas, replicas),
@@ -220,5 +232,29 @@ mod tests {
     fn a_page_that_is_too_long_to_be_followed_says_so() {
         assert!(is_read(MOST_SERIES - 1));
         assert!(!is_read(MOST_SERIES + 1));
+    }
+    /// Rows of a run from one scrape of this.
+    fn recorded(page: &str) -> Vec<Sample> {
+        let told: Arc<Mutex<Vec<Sample>>> = Arc::default();
+        let taken = Arc::clone(&told);
+        let rows = ToRows::changes(move |row| taken.lock().expect("no panic before").push(row));
+        let knows = |name: &str| name.starts_with("vllm:");
+        PageNotices::new((None, true), knows).tell_text(At(0), page.as_bytes(), &rows);
+        std::mem::take(&mut *told.lock().expect("no panic before"))
+    }
+
+    /// Beside a run too: what nobody reads goes first, and a page of which a part would be missing is none.
+    #[test]
+    fn a_page_that_is_too_long_for_a_run_says_so() {
+        let strange: String = (0..MOST_SERIES).map(|n| format!("other{{n=\"{n}\"}} 1\n")).collect();
+        let rows = recorded(&(strange.clone() + &page(300)));
+        assert_eq!(rows.iter().filter(|row| row.name.starts_with("vllm:")).count(), 300);
+        assert_eq!(rows.len(), 301, "and the mark of the scrape");
+        let rows = recorded(&page(MOST_SERIES + 1));
+        assert_eq!(rows.len(), 1);
+        assert!(
+            rows[0].name.as_str() == "scrape_failed" && rows[0].labels.contains("50000 series"),
+            "{rows:?}"
+        );
     }
 }
