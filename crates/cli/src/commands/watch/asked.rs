@@ -98,21 +98,7 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
     let has_source = run.is_some() || !(fixed.is_empty() && lists.is_empty() && pushed.is_empty());
     let traces = file.traces.as_ref().map(TracesSpec::asked).transpose()?;
     let budget_path = args.budget.clone().or(file.budget.take());
-    let budget = match &budget_path {
-        Some(path) if traces.is_some() && !has_source => {
-            return Err(Stop::usage(format!(
-                "{}: there is no source that it could be held against; write sources: [{{url: \"http://host:8000/metrics\"}}], or leave it out: traces need none",
-                path.display()
-            )));
-        }
-        Some(path) => budget_file::read(path)?.file,
-        None if traces.is_some() && !has_source => nothing_promised(),
-        None => {
-            return Err(Stop::usage(
-                "no budget: name the file with --budget budget.yaml (plimsoll budget init begins one)",
-            ));
-        }
-    };
+    let budget = budget_of(budget_path.as_deref(), (traces.is_some(), has_source))?;
     let spec = cadence(args, (&file, &budget))?;
     file.alerts.check().map_err(Stop::usage)?;
     let senders = file.sinks.senders().map_err(Stop::usage)?;
@@ -173,6 +159,21 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
         listen: (listen != "none").then(|| address(&listen)).transpose()?,
         time: span("--for", args.time.as_ref())?,
     })
+}
+
+/// The budget that sources are held against; of a watch of traces alone, one without rows.
+fn budget_of(path: Option<&Path>, (has_traces, has_source): (bool, bool)) -> Result<BudgetFile, Stop> {
+    match path {
+        Some(path) if has_traces && !has_source => Err(Stop::usage(format!(
+            "{}: there is no source that it could be held against; write sources: [{{url: \"http://host:8000/metrics\"}}], or leave it out: traces need none",
+            path.display()
+        ))),
+        Some(path) => Ok(budget_file::read(path)?.file),
+        None if has_traces && !has_source => Ok(nothing_promised()),
+        None => Err(Stop::usage(
+            "no budget: name the file with --budget budget.yaml (plimsoll budget init begins one)",
+        )),
+    }
 }
 
 /// A budget file without rows.

@@ -153,19 +153,11 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     let ended = Arc::new(AtomicBool::new(false));
     let on_key = Arc::clone(&ended);
     let _keys = KeyWatch::start(!args.quiet, move || on_key.store(true, Ordering::Relaxed));
-    let budget = asked.budget_name();
     let traces = asked.traces.take();
     if let Some(traces) = &traces {
         screen.say(&traces.line());
     }
-    match (pages.iter().any(|page| page.cadence.is_some()), asked.pushed.len()) {
-        _ if asked.budget_path.is_none() => {}
-        (true, _) => screen.say(&words::begins_at_prometheus(asked.spec.every, &budget)),
-        (false, 0) => screen.say(&words::begins(pages.len(), asked.spec.every, &budget)),
-        (false, pushed) => {
-            screen.say(&words::begins_pushed(pages.len(), pushed, asked.spec.every, &budget));
-        }
-    }
+    says_what_begins(&mut screen, &asked, &pages);
     if let Some(served) = &served {
         // Parents of this process wait for this line: it comes even when it is to be quiet.
         out::note(&format!("page, /metrics, /v1/rows and /v1/alerts on http://{}", served.addr));
@@ -214,18 +206,39 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     screen.clear();
     came.iter().for_each(|line| screen.say(line));
     let Some(found) = last else { return Ok(Exit::Inconclusive) };
-    match args.format {
-        Format::Text if asked.budget_path.is_some() => out::line(&words::text(&found)),
-        Format::Text => {}
-        Format::Json => out::json(&page::Everything::of(&found, None, traces.as_ref())),
+    says_last(args.format, (&found, asked.budget_path.is_some()), traces.as_ref());
+    let in_time = until.is_some();
+    Ok(match asked.budget_path {
+        Some(_) => exit(&found, in_time && !ended.load(Ordering::Relaxed)),
+        None if in_time => Exit::Done,
+        None => Exit::Interrupted,
+    })
+}
+
+/// What is held against what, before anything is known.
+fn says_what_begins(screen: &mut Screen, asked: &AskedWatch, pages: &[MetricsPage]) {
+    let (budget, every) = (asked.budget_name(), asked.spec.every);
+    let asks_prometheus = pages.iter().any(|page| page.cadence.is_some());
+    let line = match (asks_prometheus, asked.pushed.len()) {
+        _ if asked.budget_path.is_none() => return,
+        (true, _) => words::begins_at_prometheus(every, &budget),
+        (false, 0) => words::begins(pages.len(), every, &budget),
+        (false, pushed) => words::begins_pushed(pages.len(), pushed, every, &budget),
+    };
+    screen.say(&line);
+}
+
+/// What was known at the end. Of a watch without a budget (`false`) that is in JSON alone.
+fn says_last(format: Format, (found, has_budget): (&WatchFinding, bool), traces: Option<&TracesTold>) {
+    if format == Format::Json {
+        return out::json(&page::Everything::of(found, None, traces));
     }
-    if let (Format::Text, Some(traces)) = (args.format, &traces) {
+    if has_budget {
+        out::line(&words::text(found));
+    }
+    if let Some(traces) = traces {
         out::line(&traces.line());
     }
-    if asked.budget_path.is_none() {
-        return Ok(if until.is_some() { Exit::Done } else { Exit::Interrupted });
-    }
-    Ok(exit(&found, until.is_some() && !ended.load(Ordering::Relaxed)))
 }
 
 /// What is watched, as it comes.
