@@ -17,6 +17,7 @@ mod flags;
 mod help;
 mod history;
 mod measure;
+mod memory;
 mod named;
 mod numbered;
 mod observed;
