@@ -256,15 +256,25 @@ fn latencies(columns: &Columns, (from, to): (usize, usize), length_s: f64) -> (L
     let ttft = streams.then(|| set("ttft", &columns.ttft[from..to], true)).flatten();
     let event_gap = if exists(gaps) { set("event_gap", gaps, true) } else { None };
     let itl = itl(columns, (from, to), length_s, event_gap.as_ref());
+    let e2e = set("e2e", &columns.e2e[from..to], true).unwrap_or_else(|| nothing("e2e"));
+    // A column that is empty is that of another metric.
+    let named = |metric: &str, of: &Percentiles| Percentiles { metric: metric.to_owned(), ..of.clone() };
+    let at_once = columns.sent_after.is_empty();
     let latency = Latencies {
-        ttft_after_send: streams
-            .then(|| set("ttft_after_send", &each(Columns::ttft_after_send), false))
-            .flatten(),
+        ttft_after_send: ttft.as_ref().and_then(|ttft| match at_once {
+            true => Some(named("ttft_after_send", ttft)),
+            false => set("ttft_after_send", &each(Columns::ttft_after_send), false),
+        }),
         ttfb: set("ttfb", &columns.ttfb[from..to], false).unwrap_or_else(|| nothing("ttfb")),
-        ttfot: streams.then(|| set("ttfot", &each(Columns::ttfot), false)).flatten(),
-        e2e: set("e2e", &columns.e2e[from..to], true).unwrap_or_else(|| nothing("e2e")),
-        e2e_after_send: set("e2e_after_send", &each(Columns::e2e_after_send), false)
-            .unwrap_or_else(|| nothing("e2e_after_send")),
+        ttfot: ttft.as_ref().and_then(|ttft| match columns.ttfot.is_empty() {
+            true => Some(named("ttfot", ttft)),
+            false => set("ttfot", &each(Columns::ttfot), false),
+        }),
+        e2e_after_send: match at_once {
+            true => named("e2e_after_send", &e2e),
+            false => set("e2e_after_send", &each(Columns::e2e_after_send), false)
+                .unwrap_or_else(|| nothing("e2e_after_send")),
+        },
         tpot: if tpots { set("tpot", &columns.tpot[from..to], false) } else { None },
         ntpot: Some(each(Columns::ntpot))
             .filter(|values| exists(values))
@@ -272,6 +282,7 @@ fn latencies(columns: &Columns, (from, to): (usize, usize), length_s: f64) -> (L
         session_e2e: set("session_e2e", &sessions, false),
         ttft,
         event_gap,
+        e2e,
         itl,
     };
     (latency, histograms)
@@ -493,11 +504,13 @@ fn length_figures(asked: &[u32], reported: &[u32], finished: &[bool]) -> LengthF
     if asked.is_empty() {
         return figures;
     }
-    let mut sorted = asked.to_vec();
-    sorted.sort_unstable();
-    let at = |p: f64| f64::from(sorted[plimsoll_math::quantile::rank(sorted.len(), p) - 1]);
-    figures.asked_mean = asked.iter().map(|n| f64::from(*n)).sum::<f64>() / asked.len() as f64;
+    let mut values = asked.to_vec();
+    let mut at = |p: f64| {
+        let rank = plimsoll_math::quantile::rank(values.len(), p) - 1;
+        f64::from(*values.select_nth_unstable(rank).1)
+    };
     (figures.asked_p50, figures.asked_p99) = (at(0.5), at(0.99));
+    figures.asked_mean = asked.iter().map(|n| f64::from(*n)).sum::<f64>() / asked.len() as f64;
     let (mut sum_asked, mut sum_reported, mut off) = (0.0, 0.0, 0u64);
     for ((asked, reported), finished) in asked.iter().zip(reported).zip(finished) {
         if *reported == UNKNOWN || !finished {
