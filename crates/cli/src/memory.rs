@@ -5,8 +5,14 @@
 #[global_allocator]
 static MEMORY: plimsoll_store::Large = plimsoll_store::Large::new();
 
-/// From now on large tables may lie in files without a name. A measurement never asks for that: its memory must not wait for a disk.
+/// From now on large tables may lie in files without a name.
 pub fn may_lie_on_disk() {
     #[cfg(target_os = "linux")]
     MEMORY.spill();
+}
+
+/// Not from now on: whoever sends a load must not wait for a disk.
+pub fn waits_for_no_disk() {
+    #[cfg(target_os = "linux")]
+    MEMORY.hold();
 }

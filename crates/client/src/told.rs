@@ -135,17 +135,21 @@ impl PageNotices {
 
     fn changes(&mut self, at: At, mut found: Vec<ExposedValue>, rows: &Rows) {
         // Of the longest pages the reader has left out the end already.
-        let is_cut = found.len() >= exposition::MOST_ROWS;
-        if found.len() > MOST_SERIES {
+        let mut all = found.len();
+        let is_cut = all >= exposition::MOST_ROWS;
+        if all > MOST_SERIES {
             found.retain(|row| (self.knows)(&row.name));
         }
         if is_cut || found.len() > MOST_SERIES {
-            return rows(self.row(at, "scrape_failed", &[("why", &too_long())], 1.0));
+            if self.marks {
+                return rows(self.row(at, "scrape_failed", &[("why", &too_long())], 1.0));
+            }
+            (found, all) = (Vec::new(), 0);
         }
         self.scrapes += 1;
         let scrape = self.scrapes;
         if self.marks {
-            rows(self.row(at, "scrape_samples", &[], found.len() as f64));
+            rows(self.row(at, "scrape_samples", &[], all as f64));
         }
         for ExposedValue { name, labels, value } in found {
             let labels: Vec<(&str, &str)> = labels.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
@@ -250,6 +254,7 @@ mod tests {
         let rows = recorded(&(strange.clone() + &page(300)));
         assert_eq!(rows.iter().filter(|row| row.name.starts_with("vllm:")).count(), 300);
         assert_eq!(rows.len(), 301, "and the mark of the scrape");
+        assert_eq!(rows[0].value, (MOST_SERIES + 300) as f64);
         let rows = recorded(&page(MOST_SERIES + 1));
         assert_eq!(rows.len(), 1);
         assert!(

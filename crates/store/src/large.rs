@@ -3,41 +3,54 @@
 //! What figures need of a request is some 80 bytes, so that a hundred million come to 8 GiB, through which each pass goes from front to back. Anonymous
 //! memory of that size gets a process killed; pages of a file the kernel writes out and reads back as it needs. So once [`IN_MEMORY`] is taken by pieces of
 //! [`LEAST`] or more, further ones are mapped from files without a name, which are gone with the process however it dies, and a thread lets go of their
-//! pages that are mapped, so that they don't count as the process's own. Their blocks are reserved beforehand: a disk that is full is found out here, where
-//! memory is left, and not by a signal at a write. Columns that know of files lost: every figure is computed on slices, by crates that know no machine.
+//! pages that are mapped, so that they don't count as the process's own. Columns that know of files lost: every figure is computed on slices, by crates that
+//! know no machine.
 //!
-//! Only Linux has what this needs. Where no folder for such files lies on a disk, all memory is memory.
+//! A write to a mapping can't fail: a file system without room kills the process by a signal. So only file systems are taken on which reserved blocks stay reserved
+//! (a copy-on-write one takes new blocks for old pages), each piece is reserved whole beforehand, and room is left for others. What the disk lost nevertheless is
+//! heard of when a piece is given back, and ends the process: figures from it would be wrong.
+//!
+//! Only Linux has what this needs. Where no folder for such files lies on a disk, or it has no room, all memory is memory.
 #![expect(
     unsafe_code,
     reason = "an allocator hands out raw memory, and no safe crate lets one lie in a file"
 )]
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsString};
 use std::num::NonZeroUsize;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Thread;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, OFlag, fallocate, open};
+use nix::libc;
 use nix::sys::mman::{MRemapFlags, MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mremap, munmap};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::sys::stat::Mode;
-use nix::sys::statfs::{TMPFS_MAGIC, statfs};
+use nix::sys::statfs::{FsType, statfs};
+use nix::sys::statvfs::fstatvfs;
 
 /// Smaller pieces are always memory.
 const LEAST: usize = 16 << 20;
 /// Larger pieces are memory until they come to so much together.
-const IN_MEMORY: usize = 384 << 20;
+const IN_MEMORY: usize = 320 << 20;
 /// Pages of files that may be mapped before they are let go of, and how often that is looked at: in that time as much again is touched at most.
 const MAPPED: usize = 192 << 20;
 const LOOKS: Duration = Duration::from_millis(10);
 /// Pieces that may lie on disk at once: a run has some thirty columns.
 const PIECES: usize = 128;
-/// What a mapping is aligned to.
+/// What a mapping is aligned to at least.
 const PAGE: usize = 4096;
+/// Room that is left on a disk, bytes: a run may be written there meanwhile.
+const LEFT: u64 = 1 << 30;
+/// Magic numbers of ext4, XFS and the overlay of a container, which is one of them below (statfs(2)).
+const ON_DISK: [FsType; 3] = [FsType(0xef53), FsType(0x5846_5342), FsType(0x794c_7630)];
 
 /// A piece that lies on disk.
 struct Piece {
@@ -48,8 +61,10 @@ struct Piece {
 
 /// The allocator: see the module. It is the system's until [`Large::spill`].
 pub struct Large {
-    /// Where files may lie; unset = nowhere.
-    folder: OnceLock<CString>,
+    /// May further pieces lie on disk?
+    spills: AtomicBool,
+    /// Where files may lie, and the thread that lets go of their pages; `None` = nowhere.
+    disk: OnceLock<Option<(CString, Thread)>>,
     /// Bytes of large pieces that are memory.
     held: AtomicUsize,
     /// Bytes of them that are let be memory.
@@ -74,36 +89,45 @@ impl Large {
 
     const fn beyond(most: usize) -> Large {
         let pieces = Mutex::new([const { None }; PIECES]);
-        Large { folder: OnceLock::new(), held: AtomicUsize::new(0), most, pieces }
+        let spills = AtomicBool::new(false);
+        Large { spills, disk: OnceLock::new(), held: AtomicUsize::new(0), most, pieces }
     }
 
-    /// From now on large pieces may lie on disk: in `TMPDIR`, else in `/var/tmp`, else in `/tmp`, the first that is one. Where none is, nothing changes.
+    /// From now on large pieces may lie on disk: in `TMPDIR`, else in `/var/tmp`, else in `/tmp`, the first that is on one. Where none is, nothing changes.
     pub fn spill(&'static self) {
-        if self.folder.get().is_some() {
-            return;
-        }
-        let given = std::env::var_os("TMPDIR").filter(|dir| !dir.is_empty());
-        let folders = given.into_iter().chain(["/var/tmp".into(), "/tmp".into()]);
-        let named = |folder: std::ffi::OsString| CString::new(folder.as_bytes()).ok();
-        let Some(folder) = folders.filter_map(named).find(|folder| is_on_disk(folder)) else { return };
-        let begun = std::thread::Builder::new().name("pages".into()).spawn(|| self.let_go());
-        if begun.is_ok() {
-            let _ = self.folder.set(folder);
-        }
+        self.disk.get_or_init(|| {
+            let given = std::env::var_os("TMPDIR").filter(|dir| !dir.is_empty());
+            let folders = given.into_iter().chain(["/var/tmp".into(), "/tmp".into()]);
+            let named = |folder: OsString| CString::new(folder.as_bytes()).ok();
+            let folder = folders.filter_map(named).find(|folder| is_on_disk(folder))?;
+            let thread = std::thread::Builder::new().name("pages".into()).spawn(|| self.let_go()).ok()?;
+            Some((folder, thread.thread().clone()))
+        });
+        self.spills.store(true, Relaxed);
+    }
+
+    /// From now on further pieces are memory. Those that lie on disk stay there.
+    pub fn hold(&self) {
+        self.spills.store(false, Relaxed);
     }
 
     /// Lets go of pages whenever too many are mapped.
     fn let_go(&self) {
         loop {
-            std::thread::sleep(LOOKS);
             let pieces = self.pieces();
-            if pieces.iter().all(Option::is_none) || mapped().is_none_or(|mapped| mapped < MAPPED) {
+            if pieces.iter().all(Option::is_none) {
+                drop(pieces);
+                std::thread::park();
                 continue;
             }
-            for piece in pieces.iter().flatten() {
-                // SAFETY: the mapping is shared and of a file, so that its pages stay in the file and come back as they were at the next touch.
-                let _ = unsafe { madvise(piece.at.cast(), piece.bytes, MmapAdvise::MADV_DONTNEED) };
+            if mapped().is_some_and(|mapped| mapped > MAPPED) {
+                for piece in pieces.iter().flatten() {
+                    // SAFETY: the mapping is shared and of a file, so that its pages stay in the file and come back as they were at the next touch.
+                    let _ = unsafe { madvise(piece.at.cast(), piece.bytes, MmapAdvise::MADV_DONTNEED) };
+                }
             }
+            drop(pieces);
+            std::thread::sleep(LOOKS);
         }
     }
 
@@ -111,25 +135,22 @@ impl Large {
         self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Are so many bytes of a large piece too much beside those that are held?
-    fn is_too_much(&self, bytes: usize) -> bool {
-        self.folder.get().is_some() && self.held.load(Relaxed).saturating_add(bytes) > self.most
-    }
-
-    /// So many zero bytes on disk; `None` = they are to be memory: few enough, or the disk has no room, or there are too many pieces.
+    /// So many zero bytes on disk; `None` = they are to be memory: few enough beside those that are held, or the disk has no room, or there are too many pieces.
     fn on_disk(&self, layout: Layout) -> Option<*mut u8> {
-        if layout.size() < LEAST || layout.align() > PAGE || !self.is_too_much(layout.size()) {
+        let is_much = self.held.load(Relaxed).saturating_add(layout.size()) > self.most;
+        if layout.size() < LEAST || layout.align() > PAGE || !is_much || !self.spills.load(Relaxed) {
             return None;
         }
-        let folder = self.folder.get()?;
+        let (folder, lets_go) = self.disk.get()?.as_ref()?;
         let mut pieces = self.pieces();
         let place = pieces.iter_mut().find(|piece| piece.is_none())?;
         let file = unnamed(folder)?;
-        fallocate(&file, FallocateFlags::empty(), 0, layout.size() as i64).ok()?;
+        reserved(&file, 0, layout.size())?;
         let (bytes, both) = (NonZeroUsize::new(layout.size())?, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE);
         // SAFETY: a new mapping, of a file that nobody else can open.
         let at = unsafe { mmap(None, bytes, both, MapFlags::MAP_SHARED, &file, 0) }.ok()?.cast();
         *place = Some(Piece { at, bytes: bytes.get(), file });
+        lets_go.unpark();
         Some(at.as_ptr())
     }
 
@@ -138,8 +159,12 @@ impl Large {
         let mut pieces = self.pieces();
         let found = pieces.iter_mut().find(|piece| piece.as_ref().is_some_and(|p| p.at.as_ptr() == at));
         let Some(piece) = found.and_then(Option::take) else { return false };
+        drop(pieces);
         // SAFETY: it was mapped by `on_disk`, and its owner has no more use of it.
         let _ = unsafe { munmap(piece.at.cast(), piece.bytes) };
+        if is_lost(&piece.file) {
+            ends_lost();
+        }
         true
     }
 
@@ -147,8 +172,7 @@ impl Large {
     fn resized(&self, at: *mut u8, bytes: usize) -> Option<Option<*mut u8>> {
         let mut pieces = self.pieces();
         let piece = pieces.iter_mut().flatten().find(|piece| piece.at.as_ptr() == at)?;
-        let room = fallocate(&piece.file, FallocateFlags::empty(), 0, bytes as i64);
-        if bytes < LEAST || room.is_err() {
+        if bytes < LEAST || reserved(&piece.file, piece.bytes, bytes).is_none() {
             return Some(None);
         }
         // SAFETY: the whole of a mapping of ours, whose owner holds no reference into it while it asks for another size.
@@ -209,31 +233,34 @@ unsafe impl GlobalAlloc for Large {
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         let resized = if layout.size() >= LEAST { self.resized(at, bytes) } else { None };
-        match resized {
-            Some(Some(moved)) => moved,
-            None if bytes < LEAST || !self.is_too_much(bytes.saturating_sub(layout.size())) => {
-                // SAFETY: it is no piece on disk, so it came from there.
-                let moved = unsafe { System.realloc(at, layout, bytes) };
-                if !moved.is_null() {
-                    self.uncount(layout.size());
-                    self.count(bytes);
-                }
-                moved
+        if let Some(Some(moved)) = resized {
+            return moved;
+        }
+        // SAFETY: the caller's bytes, of the caller's alignment, are no more than a layout may have.
+        let new = unsafe { Layout::from_size_align_unchecked(bytes, layout.align()) };
+        // From memory to disk, or back where the disk is full or what is left is small.
+        let to = match resized {
+            // SAFETY: a layout of the caller's.
+            Some(_) => Some(unsafe { self.alloc(new) }),
+            None => self.on_disk(new),
+        };
+        let Some(to) = to else {
+            // SAFETY: it is no piece on disk, so it came from there.
+            let moved = unsafe { System.realloc(at, layout, bytes) };
+            if !moved.is_null() {
+                self.uncount(layout.size());
+                self.count(bytes);
             }
-            // From memory to disk, or, where the disk is full or the rest is small, back.
-            _ => {
-                // SAFETY: the caller's bytes, of the caller's alignment, are no more than a layout may have.
-                let to = unsafe { self.alloc(Layout::from_size_align_unchecked(bytes, layout.align())) };
-                if !to.is_null() {
-                    // SAFETY: both are at least so long, and apart.
-                    unsafe {
-                        ptr::copy_nonoverlapping(at, to, layout.size().min(bytes));
-                        self.dealloc(at, layout);
-                    }
-                }
-                to
+            return moved;
+        };
+        if !to.is_null() {
+            // SAFETY: both are at least so long, and apart.
+            unsafe {
+                ptr::copy_nonoverlapping(at, to, layout.size().min(bytes));
+                self.dealloc(at, layout);
             }
         }
+        to
     }
 }
 
@@ -243,10 +270,37 @@ fn unnamed(folder: &CStr) -> Option<OwnedFd> {
     open(folder, flags, Mode::S_IRUSR | Mode::S_IWUSR).ok()
 }
 
-/// Can files without a name lie there, and are they on a disk? A file system in memory would take what this is to save.
+/// Can files without a name, of any length, lie there, and are they on a disk that keeps what it reserved?
 fn is_on_disk(folder: &CStr) -> bool {
-    let is_memory = statfs(folder).is_ok_and(|of| of.filesystem_type() == TMPFS_MAGIC);
-    !is_memory && unnamed(folder).is_some()
+    let is_one = statfs(folder).is_ok_and(|of| ON_DISK.contains(&of.filesystem_type()));
+    let any_length = getrlimit(Resource::RLIMIT_FSIZE).is_ok_and(|(most, _)| most == RLIM_INFINITY);
+    is_one && any_length && unnamed(folder).is_some()
+}
+
+/// Blocks for a file that is to grow; `None` = the disk has not as much, and room to spare.
+fn reserved(file: &OwnedFd, from: usize, to: usize) -> Option<()> {
+    let Some(more) = to.checked_sub(from).filter(|more| *more > 0) else { return Some(()) };
+    let disk = fstatvfs(file).ok()?;
+    let free = (disk.blocks_available() as u64).saturating_mul(disk.fragment_size() as u64);
+    if free.saturating_sub(LEFT) < more as u64 {
+        return None;
+    }
+    fallocate(file, FallocateFlags::empty(), from as i64, more as i64).ok()
+}
+
+/// Could the disk not keep something of this file? What still waits to be written is waited for in its first page alone: the error is the whole file's.
+fn is_lost(file: &OwnedFd) -> bool {
+    // SAFETY: a call by number and length on a descriptor that is open.
+    let asked =
+        unsafe { libc::sync_file_range(file.as_raw_fd(), 0, PAGE as i64, libc::SYNC_FILE_RANGE_WAIT_BEFORE) };
+    asked != 0 && matches!(Errno::last(), Errno::EIO | Errno::ENOSPC)
+}
+
+/// Figures would be computed from what is not what was put there. Nothing here may allocate.
+fn ends_lost() -> ! {
+    const WHY: &[u8] = b"plimsoll: the disk lost a table of this command that lay there (TMPDIR): no figure of it would be right\n";
+    let _ = nix::unistd::write(std::io::stderr(), WHY);
+    std::process::abort()
 }
 
 /// Bytes of files that are mapped and in memory.
@@ -295,7 +349,7 @@ mod tests {
     fn pieces_are_what_they_were_wherever_they_lie() {
         static LARGE: Large = Large::beyond(20 * MIB);
         LARGE.spill();
-        let folder = LARGE.folder.get().expect("a folder on a disk").clone();
+        assert!(LARGE.disk.get().is_some_and(Option::is_some), "a folder on a disk");
         // SAFETY: each pointer is used with the layout it has at the time.
         unsafe {
             let first = LARGE.alloc_zeroed(layout(18 * MIB));
@@ -324,7 +378,6 @@ mod tests {
             LARGE.dealloc(second, layout(40 * MIB));
         }
         assert_eq!((lie_on_disk(&LARGE), LARGE.held.load(Relaxed)), (0, 0));
-        assert!(is_on_disk(&folder));
     }
 
     /// A disk without room and a folder that is memory leave all as it was.
@@ -335,10 +388,14 @@ mod tests {
         let wide = Layout::from_size_align(LEAST, 2 * PAGE).expect("a layout");
         // SAFETY: as above.
         unsafe {
-            assert!(LARGE.alloc(layout(1 << 46)).is_null(), "neither has 64 TiB");
+            assert!(LARGE.alloc(layout(1 << 62)).is_null(), "neither has so much");
             let at = LARGE.alloc(wide);
             assert_eq!((lie_on_disk(&LARGE), LARGE.held.load(Relaxed)), (0, LEAST));
             LARGE.dealloc(at, wide);
+            LARGE.hold();
+            let at = LARGE.alloc(layout(LEAST));
+            assert_eq!(lie_on_disk(&LARGE), 0, "while a load is sent");
+            LARGE.dealloc(at, layout(LEAST));
         }
         assert!(!is_on_disk(c"/dev/shm") && !is_on_disk(c"/proc") && !is_on_disk(c"/nowhere"));
     }
