@@ -41,8 +41,8 @@ const LEAST: usize = 16 << 20;
 /// Larger pieces are memory until they come to so much together.
 const IN_MEMORY: usize = 320 << 20;
 /// Pages of files that may be mapped before they are let go of, and how often that is looked at: in that time as much again is touched at most.
-const MAPPED: usize = 192 << 20;
-const LOOKS: Duration = Duration::from_millis(10);
+const MAPPED: usize = 128 << 20;
+const LOOKS: Duration = Duration::from_millis(4);
 /// Pieces that may lie on disk at once: a run has some thirty columns.
 const PIECES: usize = 128;
 /// What a mapping is aligned to at least.
