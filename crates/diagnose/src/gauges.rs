@@ -16,6 +16,10 @@ pub struct LevelGauges {
     side: ServerSide,
     from: At,
     to: At,
+    /// Restarts and scrapes are counted in so much.
+    told: (At, At),
+    /// From when a replica is looked for that stands still.
+    stands_from: At,
     /// Most sequences that may run, all replicas together, where it is told.
     pub max_seqs: Option<f64>,
 }
@@ -38,12 +42,14 @@ pub struct OnPage {
     pub gap: Option<f64>,
     /// The same in each part of the stretch, where it is known.
     pub gaps: Vec<Option<f64>>,
-    /// In each piece of some fifteen seconds, did it write a token? `None` = nobody knows, or it had no request.
+    /// In each piece of some fifteen seconds, did it write a token? `None` = nobody knows, or it had no request. Of an alert they begin before the stretch.
     pub writes: Vec<Option<bool>>,
 }
 
 /// A replica is stalled that has had requests for so long and has written nothing: what a watch calls so, chosen beforehand and on no system.
 pub const STALLED: Span = Span::from_secs(30);
+/// So long after a replica moves again it is still blamed, because what waited for it is late and is told only when it ends: a broken ceiling is called from then on.
+const AFTER_STALL: Span = Span::from_secs(60);
 /// A stretch is cut into pieces of this length or more, s: two of them tell a stall.
 const PIECE_S: f64 = 15.0;
 /// KV cache in use from which it counts as full.
@@ -56,16 +62,29 @@ impl LevelGauges {
     pub fn read(side: &RunData<'_>, level: &Level) -> LevelGauges {
         let fact = |name: &str| -> Option<f64> { side.facts.facts.get(name)?.as_ref()?.parse().ok() };
         let max_seqs = fact("max_seqs").map(|seqs| seqs * fact("replicas").unwrap_or(1.0).max(1.0));
-        let own = side
-            .samples
-            .iter()
-            .filter(|s| s.at >= level.start - Span(20_000_000_000) && s.at <= level.drained);
-        LevelGauges { side: ServerSide::read(own), from: level.start, to: level.stop, max_seqs }
+        let told = (level.start - Span(20_000_000_000), level.drained);
+        let own = side.samples.iter().filter(|s| s.at >= told.0 && s.at <= told.1);
+        let gauges = LevelGauges::between(ServerSide::read(own), (level.start, level.stop));
+        LevelGauges { told, max_seqs, ..gauges }
     }
 
     /// What pages told of one stretch of time.
     pub fn between(side: ServerSide, (from, to): (At, At)) -> LevelGauges {
-        LevelGauges { side, from, to, max_seqs: None }
+        LevelGauges { side, from, to, told: (from, to), stands_from: from, max_seqs: None }
+    }
+
+    /// The same of an incident, on pages that are read so often and of which nothing is known before an instant.
+    pub fn of_incident(side: ServerSide, (from, to): (At, At), (every, oldest): (Span, At)) -> LevelGauges {
+        LevelGauges {
+            told: (from - Span(2 * every.0), to),
+            stands_from: (from - AFTER_STALL - STALLED).max(oldest),
+            ..LevelGauges::between(side, (from, to))
+        }
+    }
+
+    /// From when pages are to be known for that: counters are counted from the scrape before.
+    pub fn incident_needs(from: At, every: Span) -> At {
+        from - AFTER_STALL - STALLED - Span(2 * every.0)
     }
 
     /// How long the stretch is, s.
@@ -107,10 +126,9 @@ impl LevelGauges {
         self.parts(parts).map(|(from, to)| gauge.as_ref()?.mean(from, to)).collect()
     }
 
-    /// Scrapes of the servers' pages about the level that brought one, and scrapes that brought none in time.
+    /// Scrapes of the servers' pages that brought one, and scrapes that brought none in time.
     pub fn pages(&self) -> (u64, u64) {
-        let seen = self.side.disclosures();
-        (seen.scrapes.saturating_sub(seen.failed), seen.failed)
+        self.side.scraped(self.told.0, self.told.1)
     }
 
     /// Did anybody read the server's side?
@@ -168,7 +186,7 @@ impl LevelGauges {
                 waiting: gauge(Signal::Waiting).and_then(|waiting| waiting.mean(from, to)),
                 gap: gap(from, to),
                 gaps: self.parts(REPLICA_PARTS).map(|(from, to)| gap(from, to)).collect(),
-                writes: (self.parts(self.pieces()))
+                writes: (self.pieces().into_iter())
                     .map(|(from, to)| {
                         let runs = running.mean(from, to).is_some_and(|running| running >= 0.5);
                         let tokens = self.side.gained_of(engine, Signal::OutputTokens, from, to)?.value;
@@ -180,14 +198,22 @@ impl LevelGauges {
         self.side.replicas().iter().enumerate().filter_map(engine).collect()
     }
 
-    /// In so many pieces it is asked whether an engine writes at all: two scrapes in each as they usually are.
-    fn pieces(&self) -> usize {
+    /// In each of these it is asked whether an engine writes at all: two scrapes in each as they usually are. Those before the stretch are as long as those of it.
+    fn pieces(&self) -> Vec<(At, At)> {
+        let each = Span::from_secs_f64(self.piece_s());
+        let before = (self.from - self.stands_from).0 / each.0.max(1);
+        let at = |n: i64| self.from - Span(n * each.0);
+        let before = (1..=before).rev().map(|n| (at(n), at(n - 1)));
+        before.chain(self.parts(self.pieces_inside())).collect()
+    }
+
+    fn pieces_inside(&self) -> usize {
         ((self.seconds() / PIECE_S) as usize).clamp(1, 40)
     }
 
     /// How long a piece is, s.
     pub fn piece_s(&self) -> f64 {
-        self.seconds() / self.pieces() as f64
+        self.seconds() / self.pieces_inside() as f64
     }
 
     /// What the engine's own histogram says is the mean first token, s.
@@ -268,10 +294,9 @@ impl LevelGauges {
         self.side.gained(signal, self.from, self.to).map(|gained| gained.value)
     }
 
-    /// Counters that went back during the level: a process began anew.
+    /// Counters that went back: a process began anew.
     pub fn restarts(&self) -> u32 {
-        let disclosed = self.side.disclosures();
-        if disclosed.alternates { 0 } else { disclosed.resets }
+        self.side.restarts(self.told.0, self.told.1)
     }
 
     /// Share of the prompt tokens looked up that the prefix cache held.

@@ -104,7 +104,11 @@ pub fn observe(now: &LevelGauges, before: Option<&LevelGauges>) -> Vec<Finding> 
         found.extend(less_cached(now, before));
         let asked = more_is_asked(&found);
         found.extend(slower_beside(now, before, asked));
-        found.extend(replicas(now, before));
+        let (replicas, stood) = replicas(now, before);
+        found.extend(replicas);
+        // What waited for it ends in a heap, and a page counts requests when they end: whether more came stays open.
+        let more = |finding: &&mut Finding| finding.fact == Observed::MoreRequests && finding.is == Is::Yes;
+        found.iter_mut().filter(|_| stood).filter(more).for_each(|finding| finding.is = Is::Unclear);
     }
     found.sort_by_key(|finding| finding.fact);
     found
@@ -364,21 +368,21 @@ fn most_gaps(now: &LevelGauges, before: &LevelGauges) -> Option<f64> {
     Some(now.share_above(edge)?.0 - then.share_above(edge)?.1)
 }
 
-fn replicas(now: &LevelGauges, before: &LevelGauges) -> Vec<Finding> {
+/// What one does beside the others; did it stand still?
+fn replicas(now: &LevelGauges, before: &LevelGauges) -> (Vec<Finding>, bool) {
     let (were, are) = (before.replicas(&[]), now.replicas(&[]));
     let says = format!("{are} replicas are on the pages, before {were}");
     let mut found = vec![Finding::new(Observed::FewerReplicas, yes_if(are > 0 && are < were), says)];
-    if let Some(engines) = replica_pages::engines(before, now) {
-        match replica_pages::stands(&engines.1, now.piece_s()) {
-            // What it leaves undone the others get: that is no router's doing.
-            Some(stands) => found.push(stands),
-            None => {
-                found.extend(replica_pages::slower(&engines));
-                found.extend(replica_pages::uneven(&engines));
-            }
-        }
+    let Some(engines) = replica_pages::engines(before, now) else { return (found, false) };
+    let stands = replica_pages::stands(&engines.1, now.piece_s());
+    let stood = stands.is_some();
+    found.extend(stands);
+    // What it leaves undone the others get: that is no router's doing.
+    if !stood {
+        found.extend(replica_pages::slower(&engines));
+        found.extend(replica_pages::uneven(&engines));
     }
-    found
+    (found, stood)
 }
 
 /// What got worse: without a stretch of before nobody knows, and what was seen speaks for itself.

@@ -146,15 +146,15 @@ impl Recall {
     ) -> AlertDiagnosis {
         let oldest = self.scrapes.front().map_or(now, |scrape| scrape.at);
         let (from, until) = (good_from.max(oldest), good_until - MARGIN);
-        let before = (until - from >= LEAST).then(|| self.stretch((from, until), every));
-        let now = self.stretch((since.min(now - LEAST).max(oldest), now), every);
-        AlertDiagnosis::of(&plimsoll_diagnose::pages::diagnose(&now, before.as_ref()))
-    }
-
-    fn stretch(&self, (from, to): (At, At), every: Span) -> LevelGauges {
+        let every = Span(every.0.max(1));
+        let side = |from, to| ServerSide::read(&self.samples(from, to));
         // From the scrape before it on: counters are counted from there.
-        let samples = self.samples(from - Span(2 * every.0.max(1)), to);
-        LevelGauges::between(ServerSide::read(&samples), (from, to))
+        let before = (until - from >= LEAST)
+            .then(|| LevelGauges::between(side(from - Span(2 * every.0), until), (from, until)));
+        let from = since.min(now - LEAST).max(oldest);
+        let side = side(LevelGauges::incident_needs(from, every), now);
+        let now = LevelGauges::of_incident(side, (from, now), (every, oldest));
+        AlertDiagnosis::of(&plimsoll_diagnose::pages::diagnose(&now, before.as_ref()))
     }
 
     /// The rows of some time, as a run keeps them: at a page's first scrape all that it says, then what changes.

@@ -16,6 +16,11 @@ use crate::over::{LEAST_BLOCKS, OverCount, count};
 use crate::tail;
 use crate::{RowState, WatchRow};
 
+/// A window that holds a step from good to bad looks as if neighbours were alike, so that nearly all of it may be over a ceiling and prove nothing. Its newest half and quarter,
+/// which the step leaves sooner, prove it as well, at an error that adds nothing to the window's. A step inside a model of two levels lost: any burst at the end is one.
+const NEWEST: [usize; 2] = [2, 4];
+const NEWEST_ALPHA: f64 = 1e-5;
+
 /// Where a row's counts come from.
 #[derive(Clone, PartialEq, Debug)]
 pub enum RowSource {
@@ -162,8 +167,11 @@ pub(crate) fn row(file: &BudgetFile, budget: &Budget, place: usize, seen: &RowEv
         return WatchRow { state, why, n: found.n, unseen: unseen(file, budget, &source).to_owned(), ..row };
     }
     let allowed = allowed(budget);
-    let decision = decide(&count(&counts, all), allowed, file.policy.alpha);
+    let mut decision = decide(&count(&counts, all), allowed, file.policy.alpha);
     let over = [all.least, all.most].map(|over| over as f64 / all.n as f64);
+    if decision.held == Held::Inconclusive && over[0] > allowed && newest_fail(&counts, allowed) {
+        decision.held = Held::Fail;
+    }
     let (state, why) =
         verdict(&source, (seen.lost, seen.stalled), counts.len(), (all, over), (allowed, &decision));
     WatchRow {
@@ -176,6 +184,15 @@ pub(crate) fn row(file: &BudgetFile, budget: &Budget, place: usize, seen: &RowEv
         unseen: unseen(file, budget, &source).to_owned(),
         ..row
     }
+}
+
+/// Does the newest half or quarter of the blocks prove it broken?
+fn newest_fail(counts: &[OverCount], allowed: f64) -> bool {
+    NEWEST.iter().any(|part| {
+        let newest = &counts[counts.len() - counts.len() / part..];
+        let all = newest.iter().copied().fold(OverCount::default(), OverCount::with);
+        all.n > 0 && decide(&count(newest, all), allowed, NEWEST_ALPHA).held == Held::Fail
+    })
 }
 
 /// What a histogram took in, as requests.

@@ -4,7 +4,7 @@ use plimsoll_diagnose::Cause;
 use plimsoll_diagnose::gauges::LevelGauges;
 use plimsoll_diagnose::pages::diagnose;
 use plimsoll_measure::server_side::{SCRAPE, ServerSide};
-use plimsoll_model::{At, Sample};
+use plimsoll_model::{At, Sample, Span};
 
 /// Of each request so many prompt tokens, so many of them from the cache, and its first token, s.
 type Asked = (f64, f64, f64);
@@ -61,15 +61,18 @@ fn longer_prompts_are_no_lost_cache() {
     assert!(both.contains(&Cause::PrefixCacheLoss), "{both:?}");
 }
 
-/// Three replicas with ten tokens a second each; the second stands still for so long from five minutes on, with its requests in it.
-fn fleet(stands_s: i64) -> Vec<Cause> {
+/// Three replicas with ten tokens a second each; the second stands still for so long from five minutes on, with its requests in it. What is wrong is called from that
+/// second on, for two minutes, beside the five minutes; what waited for it is told from then on.
+fn fleet(stands_s: i64, since_s: i64) -> Vec<Cause> {
     let (mut rows, mut counted) = (Vec::new(), [[0.0; 3]; 3]);
-    for second in 0..=420 {
+    let told = since_s.max(305 + stands_s);
+    let late = told..told + 60;
+    for second in 0..=since_s + 120 {
         let at = At(second * 1_000_000_000);
         for (replica, [requests, tokens, first]) in counted.iter_mut().enumerate() {
             let stands = replica == 1 && (305..305 + stands_s).contains(&second);
             if !stands {
-                let late = if replica == 1 && second == 305 + stands_s { stands_s as f64 } else { 0.0 };
+                let late = if replica == 1 && late.contains(&second) { stands_s as f64 / 10.0 } else { 0.0 };
                 (*requests, *tokens, *first) = (*requests + 1.0, *tokens + 10.0, *first + 0.1 + late);
             }
             let mut row = |name: &str, labels: &str, value: f64| {
@@ -90,14 +93,46 @@ fn fleet(stands_s: i64) -> Vec<Cause> {
     }
     let side = ServerSide::read(&rows);
     let at = |seconds: i64| At(seconds * 1_000_000_000);
-    let [before, now] =
-        [(5, 300), (305, 420)].map(|(from, to)| LevelGauges::between(side.clone(), (at(from), at(to))));
+    let before = LevelGauges::between(side.clone(), (at(5), at(300)));
+    let read = (Span::from_secs(5), at(0));
+    let now = LevelGauges::of_incident(side, (at(since_s), at(since_s + 120)), read);
     diagnose(&now, Some(&before)).verdicts.iter().map(|verdict| verdict.cause).collect()
 }
 
 /// The ceiling that it breaks was blamed on routing, because the others get what it leaves undone.
 #[test]
 fn a_replica_that_stands_still_is_to_blame() {
-    assert_eq!(fleet(100)[0], Cause::BadReplica);
-    assert!(!fleet(0).contains(&Cause::BadReplica));
+    assert_eq!(fleet(100, 305)[0], Cause::BadReplica);
+    assert!(!fleet(0, 305).contains(&Cause::BadReplica));
+}
+
+/// What waited for it is late when it moves again already: it is to blame for a minute after, and no longer.
+#[test]
+fn a_replica_that_stood_still_is_to_blame_for_a_minute_after() {
+    for after_s in [5, 20, 40, 55] {
+        assert_eq!(fleet(60, 365 + after_s).first(), Some(&Cause::BadReplica), "{after_s} s after");
+    }
+    for after_s in [80, 120, 600] {
+        assert!(!fleet(60, 365 + after_s).contains(&Cause::BadReplica), "{after_s} s after");
+    }
+    // As long as the others wait for a token at times.
+    assert!(!fleet(20, 345).contains(&Cause::BadReplica));
+}
+
+/// A restart before the stretch is not counted in it.
+#[test]
+fn restarts_are_counted_in_their_own_stretch() {
+    let rows = (0..60).map(|k| Sample {
+        at: At(k * 5_000_000_000),
+        source: "server".into(),
+        name: "vllm:generation_tokens_total".into(),
+        labels: Default::default(),
+        value: if k < 20 { 1000.0 } else { 0.0 } + k as f64,
+    });
+    let side = ServerSide::read(&rows.collect::<Vec<_>>());
+    let restarts = |from_s: i64, to_s: i64| {
+        let (from, to) = (At(from_s * 1_000_000_000), At(to_s * 1_000_000_000));
+        LevelGauges::between(side.clone(), (from, to)).restarts()
+    };
+    assert_eq!([restarts(0, 290), restarts(90, 110), restarts(0, 95), restarts(110, 290)], [1, 1, 0, 0]);
 }

@@ -54,7 +54,7 @@ pub(super) fn taken_in(pages: &[ScrapedPage], tracks: &[&Track], from: At, to: A
 /// evidence: it falls by what is observed below zero, or by the last digit where it is added up in another order.
 fn begun_anew<'a>(tracks: &[&'a Track], (from, to): (At, At)) -> BTreeMap<(usize, &'a str), Vec<At>> {
     let mut groups: BTreeMap<(usize, &str), Vec<&Track>> = BTreeMap::new();
-    for track in tracks.iter().filter(|track| track.counts() && track.falls(from, to)) {
+    for track in tracks.iter().filter(|track| track.counts() && track.falls(from, to) > 0) {
         groups.entry((track.page, &track.group)).or_default();
     }
     if groups.is_empty() {

@@ -194,6 +194,25 @@ impl ServerSide {
         read::combine(&self.pages, &tracks, signal.rule())
     }
 
+    /// Scrapes between these instants that brought a page, and those that brought none.
+    pub fn scraped(&self, from: At, to: At) -> (u64, u64) {
+        let all = self.pages.iter().flat_map(|page| &page.scrapes.at);
+        let within = all.filter(|scrape| (from..=to).contains(&scrape.0));
+        within.fold((0, 0), |(came, lost), scrape| match scrape.1 {
+            true => (came + 1, lost),
+            false => (came, lost + 1),
+        })
+    }
+
+    /// How often counters went back between these instants, most of any one: a process began anew. None where several processes answer in turn.
+    pub fn restarts(&self, from: At, to: At) -> u32 {
+        if self.disclosures.alternates {
+            return 0;
+        }
+        let grows = self.tracks.values().flatten().filter(|track| track.grows());
+        grows.map(|track| track.falls(from, to)).max().unwrap_or(0)
+    }
+
     /// What a counter gained over all processes from the last scrape not after `from` to the last one not after `to`.
     pub fn gained(&self, signal: Signal, from: At, to: At) -> Option<Gained> {
         let tracks: Vec<&Track> =

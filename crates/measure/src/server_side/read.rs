@@ -72,15 +72,13 @@ impl Track {
         (last, &rest[..rest.partition_point(|point| point.0 <= to)])
     }
 
-    /// Is a number of it between these instants below the one before?
-    pub fn falls(&self, from: At, to: At) -> bool {
+    /// How many numbers of it between these instants are below the one before. A process that begins anew is often without the series for a while (NaN),
+    /// until the first request.
+    pub fn falls(&self, from: At, to: At) -> u32 {
         let (last, points) = self.numbers(from, to);
         let mut last = last.unwrap_or(f64::NEG_INFINITY);
-        points.iter().map(|point| point.1).filter(|value| value.is_finite()).any(|now| {
-            let falls = now < last;
-            last = now;
-            falls
-        })
+        let numbers = points.iter().map(|point| point.1).filter(|value| value.is_finite());
+        numbers.filter(|now| *now < std::mem::replace(&mut last, *now)).count() as u32
     }
 
     /// The last number that was read by then; `None` = there was none yet, or the series had left.
@@ -402,9 +400,7 @@ fn judge_resets(
     disclosures: &mut Disclosures,
 ) {
     for track in tracks.values().flatten().filter(|track| track.grows()) {
-        // A process that begins anew is often without the series for a while (NaN), until the first request.
-        let numbers = track.points.iter().map(|point| point.1).filter(|value| value.is_finite());
-        let resets = numbers.clone().zip(numbers.skip(1)).filter(|(last, now)| now < last).count() as u32;
+        let resets = track.falls(At(i64::MIN), At::MAX);
         disclosures.resets = disclosures.resets.max(resets);
         let page = &mut pages[track.page];
         page.alternates |= resets > MOST_RESTARTS && resets as usize * 10 > page.scrapes.at.len();

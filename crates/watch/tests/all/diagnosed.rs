@@ -4,12 +4,12 @@
 use plimsoll_diagnose::gauges::LevelGauges;
 use plimsoll_diagnose::pages::diagnose;
 use plimsoll_judge::budget::BudgetFile;
-use plimsoll_measure::server_side::ServerSide;
+use plimsoll_measure::server_side::{SCRAPE, ServerSide};
 use plimsoll_model::{At, Attempt, Load, Sample, Span};
 use plimsoll_sim::catalogue::profile;
 use plimsoll_sim::{FaultSpec, LevelPlan, ModeSpec, RowSink, World, WorldSpec, simulate_into};
 use plimsoll_watch::replay::{Replayed, of_pages};
-use plimsoll_watch::{Alert, AlertSpec};
+use plimsoll_watch::{Alert, AlertKind, AlertSpec};
 use plimsoll_workload::{BlockNames, Scenario, SharedPrefix, Size};
 
 /// Good seconds, and seconds after that.
@@ -148,4 +148,65 @@ fn a_slow_replica_is_named() {
         &Then { fault: Some(fault), ..then() },
         &["bad_replica", "slower_model", "routing_imbalance"],
     );
+}
+
+/// When the second of three replicas moves again, s.
+const MOVES: i64 = GOOD + 60;
+
+/// The cause that the broken ceiling's alert names where that replica stood still for a minute, with its requests in it, and what waited for it is told late so many
+/// seconds after it moves again.
+fn cause_after_stall(late_s: i64) -> String {
+    let (mut rows, mut counted) = (Vec::new(), [[0.0; 4]; 3]);
+    for second in 0..MOVES + late_s + 120 {
+        for (replica, [requests, tokens, in_time, first_s]) in counted.iter_mut().enumerate() {
+            let stands = replica == 1 && (GOOD..MOVES).contains(&second);
+            let is_late = replica == 1 && second >= MOVES + late_s;
+            if !stands {
+                (*requests, *tokens) = (*requests + 1.0, *tokens + 10.0);
+                *in_time += if is_late { 0.0 } else { 1.0 };
+                *first_s += if is_late { 30.0 } else { 0.1 };
+            }
+            let mut row = |name: &str, labels: &str, value: f64| {
+                let labels = format!("{labels}source=pod-{replica}").into();
+                rows.push(Sample {
+                    at: At(second * 1_000_000_000),
+                    source: "server".into(),
+                    name: name.into(),
+                    labels,
+                    value,
+                });
+            };
+            if second % 5 == 0 {
+                row(SCRAPE, "", 9.0);
+                row("vllm:num_requests_running", "", if stands { 9.0 } else { 2.0 });
+                row("vllm:num_requests_waiting", "", 0.0);
+                row("vllm:generation_tokens_total", "", *tokens);
+                row("vllm:request_success_total", "finished_reason=stop,", *requests);
+                row("vllm:time_to_first_token_seconds_bucket", "le=0.5,", *in_time);
+                row("vllm:time_to_first_token_seconds_bucket", "le=+Inf,", *requests);
+                row("vllm:time_to_first_token_seconds_sum", "", *first_s);
+                row("vllm:time_to_first_token_seconds_count", "", *requests);
+            }
+        }
+    }
+    let budget =
+        r#"{"version": 1, "budgets": [{"id": "ttft", "metric": "ttft", "p": "99", "max": "500ms"}]}"#;
+    let file: BudgetFile = serde_json::from_str(budget).expect("a budget");
+    let found =
+        of_pages(&file, Span::from_secs(5), &AlertSpec::default(), &rows, None).expect("there are pages");
+    let broken =
+        found.alerts.iter().find(|alert| alert.kind == AlertKind::CeilingBroken).expect("it is broken");
+    let since = broken.since_s - MOVES as f64;
+    assert!((since - late_s as f64).abs() <= 15.0, "called from {since} s after it moves: {broken:?}");
+    broken.diagnosis.as_ref().expect("it has one").cause.clone()
+}
+
+/// It was not blamed, because it moves by the time from which its ceiling is broken.
+#[test]
+fn a_replica_that_stood_still_is_blamed_for_what_waited_for_it() {
+    for late_s in [25, 40] {
+        assert_eq!(cause_after_stall(late_s), "bad_replica", "{late_s} s after");
+    }
+    // Nothing waits for so long: it has another cause.
+    assert_ne!(cause_after_stall(120), "bad_replica");
 }

@@ -1,6 +1,7 @@
 //! A watch over pages made by hand from a log of requests: verdicts, restarts, lost pages, silence.
 
 use plimsoll_judge::budget::BudgetFile;
+use plimsoll_math::rng::Stream;
 use plimsoll_measure::server_side::{FAILED, SCRAPE};
 use plimsoll_model::{At, PageRead, PageSaid, Sample, SeriesName, Span, split_labels};
 use plimsoll_watch::{AlertSpec, RowState, WatchFinding, WatchSpec, Watched};
@@ -300,4 +301,38 @@ fn errors_are_not_judged_where_no_failure_is_counted() {
     }
     let found = watched.finding(At(100_000_000_000));
     assert_eq!(found.rows[0].state, RowState::Absent, "{:?}", found.rows[0]);
+}
+
+/// All are over it from one second on. Before, the window held the step from good to bad, which looks as if neighbours were alike, and with most of its requests over it
+/// a row went from broken to cannot tell.
+#[test]
+fn what_is_broken_stays_so_while_more_and_more_are_over_it() {
+    let budgets =
+        r#"{"version": 1, "budgets": [{"id": "ttft", "metric": "ttft", "p": "95", "max": "500ms"}]}"#;
+    let file: BudgetFile = serde_json::from_str(budgets).expect("a budget");
+    let spec = WatchSpec { every: Span::from_secs(2), window: Span::from_secs(60) };
+    for seed in 0..20 {
+        let mut stream = Stream::new(seed, "step", 0);
+        let (mut watched, mut page) = (Watched::new(file.clone(), spec), Page::default());
+        for second in 0..320 {
+            let is_slow = (120..180).contains(&second);
+            // Two a second, as they come.
+            (0..20)
+                .filter(|_| stream.chance(0.1))
+                .for_each(|_| page.ttft.push(if is_slow { 0.9 } else { 0.1 }));
+            page.running = 1.0;
+            if second % 2 > 0 {
+                continue;
+            }
+            page.samples("", second).into_iter().for_each(|sample| watched.push(&sample));
+            watched.tick(At(second * 1_000_000_000));
+            let found = watched.finding(At(second * 1_000_000_000));
+            let row = &found.rows[0];
+            match second {
+                ..120 | 244.. => assert_ne!(row.state, RowState::Broken, "{seed}: {second} s: {row:?}"),
+                170..=180 => assert_eq!(row.state, RowState::Broken, "{seed}: {second} s: {row:?}"),
+                _ => {}
+            }
+        }
+    }
 }

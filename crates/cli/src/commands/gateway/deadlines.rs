@@ -37,7 +37,7 @@ pub fn with_deadlines(mut spec: GatewaySpec) -> Result<GatewaySpec, Stop> {
     Err(Stop::usage(format!("{}: {why}", path.display())))
 }
 
-/// The largest ceiling on the time to the first token of a class' requests, ms: its own, or that of all requests where it has none.
+/// The largest ceiling on the time to the first token of a class' requests, less its margin, ms: its own, or that of all requests where it has none.
 fn ceiling_ms(file: &BudgetFile, class: &str, place: usize) -> Option<f64> {
     let of = |slice: &RequestSlice| {
         let RequestSlice { class, model, route, prompt_tokens, load } = slice;
@@ -54,9 +54,9 @@ fn ceiling_ms(file: &BudgetFile, class: &str, place: usize) -> Option<f64> {
             .budgets
             .iter()
             .filter(|budget| budget.metric == BudgetMetric::Ttft && budget.under.is_none());
-        let most =
-            rows.filter(is_its).filter_map(|budget| budget.max.as_ref().filter(|max| max.unit == Unit::Time));
-        most.map(|max| max.value * 1e3).reduce(f64::max)
+        let is_time = |budget: &&Budget| budget.max.as_ref().is_some_and(|max| max.unit == Unit::Time);
+        let most = rows.filter(is_its).filter(is_time).filter_map(Budget::held_to);
+        most.map(|most_s| most_s * 1e3).reduce(f64::max)
     };
     ceilings(true).or_else(|| ceilings(false))
 }
@@ -91,6 +91,9 @@ mod tests {
             "{all}- {{id: d, metric: ttft, p: p95, max: 20s, slice: {{class: bulk}}}}\n- {{id: e, metric: ttft, p: p95, max: 40s, slice: {{class: bulk, model: m}}}}\n"
         );
         assert_eq!(limits(&bulk, |_| {}), Ok([Some(2_000.0), Some(20_000.0)]));
+        // What is kept free under the ceiling is late to whoever judges.
+        let kept = all.replace("max: 2s", "max: 2s, margin: 500ms");
+        assert_eq!(limits(&kept, |_| {}), Ok([Some(1_500.0); 2]));
         // A class is named by its place too.
         assert_eq!(
             limits(&bulk.replace("class: bulk}", "class: \"1\"}"), |_| {}),

@@ -111,7 +111,9 @@ impl PageWindow {
             Some(other) => Some(LevelGauges::between(ServerSide::read(&other.samples), other.extent())),
             None => (until - from >= LEAST).then(|| LevelGauges::between(side.clone(), (from, until))),
         };
-        diagnose(&LevelGauges::between(side, (since.min(to - LEAST).max(from), to)), before.as_ref())
+        let every = Span::from_secs_f64(self.note.every_s);
+        let wrong = (since.min(to - LEAST).max(from), to);
+        diagnose(&LevelGauges::of_incident(side, wrong, (every, from)), before.as_ref())
     }
 
     /// What changed from another stretch to this one.
