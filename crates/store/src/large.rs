@@ -39,10 +39,10 @@ use nix::sys::statvfs::fstatvfs;
 /// Smaller pieces are always memory.
 const LEAST: usize = 16 << 20;
 /// Larger pieces are memory until they come to so much together.
-const IN_MEMORY: usize = 320 << 20;
+const IN_MEMORY: usize = 256 << 20;
 /// Pages of files that may be mapped before they are let go of, and how often that is looked at: in that time as much again is touched at most.
-const MAPPED: usize = 128 << 20;
-const LOOKS: Duration = Duration::from_millis(4);
+const MAPPED: usize = 64 << 20;
+const LOOKS: Duration = Duration::from_millis(2);
 /// Pieces that may lie on disk at once: a run has some thirty columns.
 const PIECES: usize = 128;
 /// What a mapping is aligned to at least.
