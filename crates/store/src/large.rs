@@ -40,7 +40,7 @@ use nix::sys::statvfs::fstatvfs;
 const LEAST: usize = 16 << 20;
 /// Larger pieces are memory until they come to so much together.
 const IN_MEMORY: usize = 256 << 20;
-/// Pages of files that may be mapped before they are let go of, and how often that is looked at: in that time as much again is touched at most.
+/// Pages of files that may be mapped before they are let go of, and how often that is looked at: a pass touches 10 MB in a millisecond, and a busy machine looks late.
 const MAPPED: usize = 64 << 20;
 const LOOKS: Duration = Duration::from_millis(2);
 /// Pieces that may lie on disk at once: a run has some thirty columns.
