@@ -14,9 +14,17 @@ use parquet::column::page::{Page, PageMetadata, PageReader};
 use parquet::errors::{ParquetError, Result};
 use parquet::file::reader::{ChunkReader, Length};
 
+use super::thrift;
+
 /// Values of a column that one row group may hold. Our own hold two million and a row; pandas' default is a million
 /// rows, so lists of 64 still pass.
 pub(super) const GROUP_VALUES_MAX: u64 = 64 << 20;
+
+/// A file ends with the length of its footer and four letters.
+const END: u64 = 8;
+
+/// What [`thrift`] refuses.
+pub(super) const ENDLESS: &str = "a list of more booleans than it has bytes for";
 
 /// A file read at positions, so that threads can share it, and never past its end.
 #[derive(Clone)]
@@ -30,6 +38,22 @@ impl GuardedFile {
         let len = file.metadata()?.len();
         Ok(GuardedFile { file: Arc::new(file), len })
     }
+
+    /// Some bytes from there on, none at the end; `None` = it can't be read.
+    pub(super) fn read_some(&self, into: &mut [u8], at: u64) -> Option<usize> {
+        self.file.read_at(into, at).ok()
+    }
+
+    /// Does the footer hold nothing that its decoder would pass by for hours? One that is none is left to the decoder.
+    pub(super) fn has_sound_footer(&self) -> bool {
+        let mut end = [0; END as usize];
+        let Some(at) = self.len.checked_sub(END) else { return true };
+        if self.file.read_exact_at(&mut end, at).is_err() || end[4..] != *b"PAR1" {
+            return true;
+        }
+        let length = u64::from(u32::from_le_bytes([end[0], end[1], end[2], end[3]]));
+        at.checked_sub(length).is_none_or(|start| thrift::is_passable(self, start, length))
+    }
 }
 
 impl Length for GuardedFile {
@@ -42,8 +66,9 @@ impl ChunkReader for GuardedFile {
     type T = io::BufReader<At>;
 
     fn get_read(&self, start: u64) -> Result<Self::T> {
-        // Page headers are read through this: some forty bytes each.
-        Ok(io::BufReader::with_capacity(512, At { source: self.clone(), at: start }))
+        // Page headers are read through this: some forty bytes each. And the end of the file, which is no structure.
+        let is_header = start.checked_add(END) != Some(self.len);
+        Ok(io::BufReader::with_capacity(512, At { source: self.clone(), at: start, is_header }))
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {
@@ -63,10 +88,16 @@ impl ChunkReader for GuardedFile {
 pub(super) struct At {
     source: GuardedFile,
     at: u64,
+    /// Does a page's header begin here? Asked when it is read, because the decoder places a reader where it has the header already.
+    is_header: bool,
 }
 
 impl Read for At {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        // There is no list of booleans in a page's header.
+        if std::mem::take(&mut self.is_header) && !thrift::is_passable(&self.source, self.at, 0) {
+            return Err(io::Error::other(ENDLESS));
+        }
         let n = self.source.file.read_at(buf, self.at)?;
         self.at += n as u64;
         Ok(n)

@@ -8,6 +8,7 @@ mod column;
 mod feed;
 mod guard;
 mod read;
+mod thrift;
 mod write;
 
 pub(crate) use column::{

@@ -25,7 +25,7 @@ use parquet::file::statistics::Statistics;
 
 use super::column::Column;
 use super::feed::{Batch, FoundColumn, Got, Levels, alike, converted, fault, out_of_range, same};
-use super::guard::{GROUP_VALUES_MAX, GuardedFile, PageGuard};
+use super::guard::{ENDLESS, GROUP_VALUES_MAX, GuardedFile, PageGuard};
 use super::{MAKER, Whole};
 use crate::error::{Result, StoreError};
 
@@ -148,7 +148,11 @@ fn is_ours(reader: &SerializedFileReader<GuardedFile>) -> bool {
 fn opened(path: &Path) -> Result<SerializedFileReader<GuardedFile>> {
     let io = |source| StoreError::io(path, "read", source);
     let source = GuardedFile::new(File::open(path).map_err(io)?).map_err(io)?;
-    shielded(|| SerializedFileReader::new(source)).map_err(|error| StoreError::parquet(path, "read", error))
+    let read = || match source.has_sound_footer() {
+        true => SerializedFileReader::new(source),
+        false => Err(fault(ENDLESS)),
+    };
+    shielded(read).map_err(|error| StoreError::parquet(path, "read", error))
 }
 
 /// Runs `read` for `0..groups` on some threads and joins what they give in order; `hint` rows, if that is true.

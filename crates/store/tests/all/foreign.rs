@@ -125,6 +125,23 @@ fn a_file_that_is_not_parquet_says_which() {
     assert!(error.ends_with("requests.parquet: column request is missing"), "{error}");
 }
 
+/// A list of booleans that the decoder would pass by for seconds, each of some thousand that fit a short file; a fuzzer found it.
+#[test]
+fn a_footer_that_would_be_read_for_hours_is_refused() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("r");
+    written(&dir, &[answered(1, 1)], &[sample(1)]);
+    let lists = [0x09, 0x40, 0xf1, 0xff, 0xff, 0xff, 0xff, 0x07].repeat(2_000);
+    let mut file = b"PAR1".to_vec();
+    file.extend(&lists);
+    file.push(0);
+    file.extend((lists.len() as u32 + 1).to_le_bytes());
+    file.extend(b"PAR1");
+    fs::write(dir.join(REQUESTS), file).unwrap();
+    let error = open(&dir).unwrap_err().to_string();
+    assert!(error.contains("more booleans than it has bytes for"), "{error}");
+}
+
 /// What pyarrow wrote of these twelve rows with its default codec, snappy, and with two others that pandas, DuckDB and Polars have:
 /// `fixtures/pyarrow/README.md` says how. Nothing of it needs Python.
 #[test]
