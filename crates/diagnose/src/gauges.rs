@@ -77,14 +77,14 @@ impl LevelGauges {
     pub fn of_incident(side: ServerSide, (from, to): (At, At), (every, oldest): (Span, At)) -> LevelGauges {
         LevelGauges {
             told: (from - Span(2 * every.0), to),
-            stands_from: (from - AFTER_STALL - STALLED).max(oldest),
+            stands_from: (from - looked_back(to - from)).max(oldest),
             ..LevelGauges::between(side, (from, to))
         }
     }
 
     /// From when pages are to be known for that: counters are counted from the scrape before.
-    pub fn incident_needs(from: At, every: Span) -> At {
-        from - AFTER_STALL - STALLED - Span(2 * every.0)
+    pub fn incident_needs((from, to): (At, At), every: Span) -> At {
+        from - looked_back(to - from) - Span(2 * every.0)
     }
 
     /// How long the stretch is, s.
@@ -189,8 +189,12 @@ impl LevelGauges {
                 writes: (self.pieces().into_iter())
                     .map(|(from, to)| {
                         let runs = running.mean(from, to).is_some_and(|running| running >= 0.5);
-                        let tokens = self.side.gained_of(engine, Signal::OutputTokens, from, to)?.value;
-                        (runs || tokens > 0.0).then_some(tokens > 0.0)
+                        let gained = |signal| Some(self.side.gained_of(engine, signal, from, to)?.value);
+                        let gaps = || self.side.histogram_of(engine, Signal::Itl, from, to)?.count;
+                        // Some count an answer's tokens when it ends, and its steps or gaps as they come.
+                        let tokens = gained(Signal::OutputTokens)?;
+                        let comes = [gained(Signal::Steps), gaps()].into_iter().flatten().sum::<f64>();
+                        (runs || tokens > 0.0).then_some(tokens + comes > 0.0)
                     })
                     .collect(),
             })
@@ -201,19 +205,16 @@ impl LevelGauges {
     /// In each of these it is asked whether an engine writes at all: two scrapes in each as they usually are. Those before the stretch are as long as those of it.
     fn pieces(&self) -> Vec<(At, At)> {
         let each = Span::from_secs_f64(self.piece_s());
-        let before = (self.from - self.stands_from).0 / each.0.max(1);
+        // Rounded to a nanosecond, so many of them may come to a little more than the stretch.
+        let before = ((self.from - self.stands_from).0 + 1_000) / each.0.max(1);
         let at = |n: i64| self.from - Span(n * each.0);
         let before = (1..=before).rev().map(|n| (at(n), at(n - 1)));
-        before.chain(self.parts(self.pieces_inside())).collect()
-    }
-
-    fn pieces_inside(&self) -> usize {
-        ((self.seconds() / PIECE_S) as usize).clamp(1, 40)
+        before.chain(self.parts(pieces_of(self.seconds()))).collect()
     }
 
     /// How long a piece is, s.
     pub fn piece_s(&self) -> f64 {
-        self.seconds() / self.pieces_inside() as f64
+        self.seconds() / pieces_of(self.seconds()) as f64
     }
 
     /// What the engine's own histogram says is the mean first token, s.
@@ -342,4 +343,17 @@ impl LevelGauges {
     pub fn cadence_s(&self) -> Option<f64> {
         self.side.cadence().map(|span| span.as_secs_f64())
     }
+}
+
+/// In how many pieces a stretch of so many seconds is looked at.
+fn pieces_of(seconds: f64) -> usize {
+    ((seconds / PIECE_S) as usize).clamp(1, 40)
+}
+
+/// How long before an incident a stall may have begun that is to blame for it: whole pieces, as long as those of the incident.
+fn looked_back(incident: Span) -> Span {
+    let seconds = incident.as_secs_f64();
+    let each = seconds / pieces_of(seconds) as f64;
+    let pieces = |span: Span| (span.as_secs_f64() / each.max(1.0)).ceil();
+    Span::from_secs_f64((pieces(AFTER_STALL) + pieces(STALLED)) * each)
 }

@@ -152,7 +152,7 @@ impl Recall {
         let before = (until - from >= LEAST)
             .then(|| LevelGauges::between(side(from - Span(2 * every.0), until), (from, until)));
         let from = since.min(now - LEAST).max(oldest);
-        let side = side(LevelGauges::incident_needs(from, every), now);
+        let side = side(LevelGauges::incident_needs((from, now), every), now);
         let now = LevelGauges::of_incident(side, (from, now), (every, oldest));
         AlertDiagnosis::of(&plimsoll_diagnose::pages::diagnose(&now, before.as_ref()))
     }

@@ -6,8 +6,9 @@
 use std::collections::VecDeque;
 
 use plimsoll_judge::budget::{Budget, BudgetFile, Limit, Scope};
+use plimsoll_math::quantile::EffectiveN;
 use plimsoll_measure::budget::{BudgetMetric, Unit, shown};
-use plimsoll_measure::budget::{Decision, decide};
+use plimsoll_measure::budget::{Count, Decision, decide};
 use plimsoll_measure::findings::Held;
 use plimsoll_measure::server_side::{Buckets, Signal};
 
@@ -18,7 +19,7 @@ use crate::{RowState, WatchRow};
 
 /// A window that holds a step from good to bad looks as if neighbours were alike, so that nearly all of it may be over a ceiling and prove nothing. Its newest half and quarter,
 /// which the step leaves sooner, prove it as well, at an error that adds nothing to the window's. A step inside a model of two levels lost: any burst at the end is one.
-const NEWEST: [usize; 2] = [2, 4];
+const NEWEST: [(&str, usize); 2] = [("half", 2), ("quarter", 4)];
 const NEWEST_ALPHA: f64 = 1e-5;
 
 /// Where a row's counts come from.
@@ -167,13 +168,18 @@ pub(crate) fn row(file: &BudgetFile, budget: &Budget, place: usize, seen: &RowEv
         return WatchRow { state, why, n: found.n, unseen: unseen(file, budget, &source).to_owned(), ..row };
     }
     let allowed = allowed(budget);
-    let mut decision = decide(&count(&counts, all), allowed, file.policy.alpha);
-    let over = [all.least, all.most].map(|over| over as f64 / all.n as f64);
-    if decision.held == Held::Inconclusive && over[0] > allowed && newest_fail(&counts, allowed) {
-        decision.held = Held::Fail;
-    }
-    let (state, why) =
+    let decision = decide(&count(&counts, all), allowed, file.policy.alpha);
+    let share = |of: OverCount| [of.least, of.most].map(|over| over as f64 / of.n as f64);
+    // Of a fleet that answers in part the newest blocks are of other replicas than those before.
+    let may_be_newest = decision.held == Held::Inconclusive && share(all)[0] > allowed && seen.lost[0] == 0;
+    let newest = may_be_newest.then(|| newest_broken(&counts, allowed)).flatten();
+    let (part, all, decision) = newest.map_or(("", all, decision), |(part, all, found)| (part, all, found));
+    let over = share(all);
+    let (state, mut why) =
         verdict(&source, (seen.lost, seen.stalled), counts.len(), (all, over), (allowed, &decision));
+    if !part.is_empty() {
+        why.push_str(&format!(", in the newest {part} of the window"));
+    }
     WatchRow {
         state,
         why,
@@ -186,12 +192,17 @@ pub(crate) fn row(file: &BudgetFile, budget: &Budget, place: usize, seen: &RowEv
     }
 }
 
-/// Does the newest half or quarter of the blocks prove it broken?
-fn newest_fail(counts: &[OverCount], allowed: f64) -> bool {
-    NEWEST.iter().any(|part| {
-        let newest = &counts[counts.len() - counts.len() / part..];
+/// The newest half or quarter of the blocks, where it proves the row broken: which, and what it counts.
+fn newest_broken(counts: &[OverCount], allowed: f64) -> Option<(&'static str, OverCount, Decision)> {
+    NEWEST.into_iter().find_map(|(name, part)| {
+        let newest = counts[counts.len() - counts.len() / part..].iter().copied();
+        let newest: Vec<OverCount> = newest.filter(|block| block.n > 0).collect();
         let all = newest.iter().copied().fold(OverCount::default(), OverCount::with);
-        all.n > 0 && decide(&count(newest, all), allowed, NEWEST_ALPHA).held == Held::Fail
+        let counted = count(&newest, all);
+        // Where all are over it nothing varies that would tell how alike requests of one scrape are: they count as one at most.
+        let worth = counted.worth?.min(EffectiveN::known(newest.len() as f64));
+        let decision = decide(&Count { worth: Some(worth), ..counted }, allowed, NEWEST_ALPHA);
+        (decision.p_fail < NEWEST_ALPHA).then_some((name, all, Decision { held: Held::Fail, ..decision }))
     })
 }
 

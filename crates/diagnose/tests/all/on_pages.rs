@@ -61,13 +61,13 @@ fn longer_prompts_are_no_lost_cache() {
     assert!(both.contains(&Cause::PrefixCacheLoss), "{both:?}");
 }
 
-/// Three replicas with ten tokens a second each; the second stands still for so long from five minutes on, with its requests in it. What is wrong is called from that
-/// second on, for two minutes, beside the five minutes; what waited for it is told from then on.
-fn fleet(stands_s: i64, since_s: i64) -> Vec<Cause> {
+/// Three replicas with ten tokens a second each; the second stands still for so long from five minutes on, with its requests in it. What is wrong is called from one
+/// second on, for a while, beside the five minutes; what waited for it is told from then on.
+fn fleet(stands_s: i64, (since_s, for_s): (i64, i64)) -> Vec<Cause> {
     let (mut rows, mut counted) = (Vec::new(), [[0.0; 3]; 3]);
     let told = since_s.max(305 + stands_s);
     let late = told..told + 60;
-    for second in 0..=since_s + 120 {
+    for second in 0..=since_s + for_s {
         let at = At(second * 1_000_000_000);
         for (replica, [requests, tokens, first]) in counted.iter_mut().enumerate() {
             let stands = replica == 1 && (305..305 + stands_s).contains(&second);
@@ -95,28 +95,60 @@ fn fleet(stands_s: i64, since_s: i64) -> Vec<Cause> {
     let at = |seconds: i64| At(seconds * 1_000_000_000);
     let before = LevelGauges::between(side.clone(), (at(5), at(300)));
     let read = (Span::from_secs(5), at(0));
-    let now = LevelGauges::of_incident(side, (at(since_s), at(since_s + 120)), read);
+    let now = LevelGauges::of_incident(side, (at(since_s), at(since_s + for_s)), read);
     diagnose(&now, Some(&before)).verdicts.iter().map(|verdict| verdict.cause).collect()
 }
 
 /// The ceiling that it breaks was blamed on routing, because the others get what it leaves undone.
 #[test]
 fn a_replica_that_stands_still_is_to_blame() {
-    assert_eq!(fleet(100, 305)[0], Cause::BadReplica);
-    assert!(!fleet(0, 305).contains(&Cause::BadReplica));
+    assert_eq!(fleet(100, (305, 120))[0], Cause::BadReplica);
+    assert!(!fleet(0, (305, 120)).contains(&Cause::BadReplica));
 }
 
 /// What waited for it is late when it moves again already: it is to blame for a minute after, and no longer.
 #[test]
 fn a_replica_that_stood_still_is_to_blame_for_a_minute_after() {
-    for after_s in [5, 20, 40, 55] {
-        assert_eq!(fleet(60, 365 + after_s).first(), Some(&Cause::BadReplica), "{after_s} s after");
-    }
-    for after_s in [80, 120, 600] {
-        assert!(!fleet(60, 365 + after_s).contains(&Cause::BadReplica), "{after_s} s after");
+    for for_s in [61, 74, 120] {
+        for after_s in [5, 20, 40, 55] {
+            let found = fleet(60, (365 + after_s, for_s));
+            assert_eq!(found.first(), Some(&Cause::BadReplica), "{after_s} s after, {for_s} s long");
+        }
+        for after_s in [120, 600] {
+            let found = fleet(60, (365 + after_s, for_s));
+            assert!(!found.contains(&Cause::BadReplica), "{after_s} s after, {for_s} s long");
+        }
     }
     // As long as the others wait for a token at times.
-    assert!(!fleet(20, 345).contains(&Cause::BadReplica));
+    assert!(!fleet(20, (345, 120)).contains(&Cause::BadReplica));
+}
+
+/// Where an answer's tokens are counted when it ends, its steps or the gaps between them tell that it is being written.
+#[test]
+fn who_counts_tokens_at_the_end_does_not_stand_still() {
+    let writes = |comes: Option<&str>| {
+        let mut rows = Vec::new();
+        for second in (0..=120).step_by(5) {
+            let mut row = |name: &str, value: f64| {
+                let at = At(second * 1_000_000_000);
+                rows.push(Sample {
+                    at,
+                    source: "server".into(),
+                    name: name.into(),
+                    labels: "".into(),
+                    value,
+                });
+            };
+            row(SCRAPE, 3.0);
+            row("llamacpp:requests_processing", 1.0);
+            row("llamacpp:tokens_predicted_total", if second > 100 { 900.0 } else { 0.0 });
+            comes.into_iter().for_each(|name| row(name, 10.0 * second as f64));
+        }
+        let stretch = (At(10_000_000_000), At(100_000_000_000));
+        LevelGauges::between(ServerSide::read(&rows), stretch).on_pages()[0].writes.clone()
+    };
+    assert!(writes(Some("llamacpp:n_decode_total")).iter().all(|writes| *writes == Some(true)));
+    assert!(writes(None).iter().all(|writes| *writes == Some(false)));
 }
 
 /// A restart before the stretch is not counted in it.

@@ -303,17 +303,39 @@ fn errors_are_not_judged_where_no_failure_is_counted() {
     assert_eq!(found.rows[0].state, RowState::Absent, "{:?}", found.rows[0]);
 }
 
+/// A watch that looks every so many seconds at one p95 of 500 ms over a minute.
+fn of_a_minute(every_s: i64) -> Watched {
+    let budgets =
+        r#"{"version": 1, "budgets": [{"id": "ttft", "metric": "ttft", "p": "95", "max": "500ms"}]}"#;
+    let spec = WatchSpec { every: Span::from_secs(every_s), window: Span::from_secs(60) };
+    Watched::new(serde_json::from_str(budgets).expect("a budget"), spec)
+}
+
+/// Requests that one scrape brought are one observation: thirty of them, all over it, in the newest quarter prove nothing.
+#[test]
+fn one_burst_breaks_no_row() {
+    let (mut watched, mut page) = (of_a_minute(1), Page::default());
+    for second in 0..=60 {
+        match second {
+            5 | 15 | 25 | 35 => page.ttft.extend([0.1; 30]),
+            50 => page.ttft.extend([0.9; 30]),
+            _ => {}
+        }
+        page.samples("", second).into_iter().for_each(|sample| watched.push(&sample));
+        watched.tick(At(second * 1_000_000_000));
+    }
+    let found = watched.finding(At(60_000_000_000));
+    assert_eq!(found.rows[0].state, RowState::CannotTell, "{:?}", found.rows[0]);
+    assert_eq!(found.rows[0].over, Some([0.2, 0.2]));
+}
+
 /// All are over it from one second on. Before, the window held the step from good to bad, which looks as if neighbours were alike, and with most of its requests over it
 /// a row went from broken to cannot tell.
 #[test]
 fn what_is_broken_stays_so_while_more_and_more_are_over_it() {
-    let budgets =
-        r#"{"version": 1, "budgets": [{"id": "ttft", "metric": "ttft", "p": "95", "max": "500ms"}]}"#;
-    let file: BudgetFile = serde_json::from_str(budgets).expect("a budget");
-    let spec = WatchSpec { every: Span::from_secs(2), window: Span::from_secs(60) };
     for seed in 0..20 {
         let mut stream = Stream::new(seed, "step", 0);
-        let (mut watched, mut page) = (Watched::new(file.clone(), spec), Page::default());
+        let (mut watched, mut page) = (of_a_minute(2), Page::default());
         for second in 0..320 {
             let is_slow = (120..180).contains(&second);
             // Two a second, as they come.
