@@ -299,7 +299,10 @@ fn state(
     let stood = |signal, part| side.stood_of(number, signal, &part, at);
     let running = level(Signal::Running);
     let is_idle = running.is_none_or(|running| running < 1.0);
-    let moves = is_idle || gained.iter().any(|gained| gained.value > 0.0);
+    // Where an answer's tokens are counted when it ends (SGLang), the gaps between them are counted as they come.
+    let gaps = before.and_then(|before| side.histogram_of(number, Signal::Itl, before, at));
+    let is_written = gaps.and_then(|gaps| gaps.count).is_some_and(|gaps| gaps > 0.0);
+    let moves = is_idle || is_written || gained.iter().any(|gained| gained.value > 0.0);
     let came = before.and_then(|before| side.histogram_of(number, Signal::Ttft, before, at));
     ReplicaState {
         seen: ReplicaSeen {

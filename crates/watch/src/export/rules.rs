@@ -329,12 +329,14 @@ fn queue<'a>(source: &ExportSource, budget: &'a str, spec: &ExportSpec) -> Optio
 /// Requests run, and nothing moves.
 fn stalled<'a>(source: &ExportSource, budget: &'a str) -> Option<Alerting<'a>> {
     let running = source.metrics(Signal::Running, &SignalPart::Gauge).first()?.with(&[]);
-    let (moving, window) = movement(source)?;
+    let (moving, window) = moving(source);
+    let gained = |metric: &str| format!("sum by (instance) (increase({metric}[{window}]))");
+    let (counted, others) = moving.split_first()?;
+    let still = format!("sum by (instance) ({running}) >= 1\nand {} == 0", gained(counted));
+    let but = others.iter().map(|other| format!("\nunless {} > 0", gained(other)));
     Some(Alerting {
         kind: AlertKind::Stalled,
-        expr: format!(
-            "sum by (instance) ({running}) >= 1\nand sum by (instance) (increase({moving}[{window}])) == 0"
-        ),
+        expr: std::iter::once(still).chain(but).collect(),
         lasts: "0s",
         labels: of_fleet(budget, "page"),
         summary: "{{ $labels.instance }} has requests running, and its counters do not move".to_owned(),
@@ -375,10 +377,20 @@ pub(crate) fn gauge(source: &ExportSource, signal: Signal) -> Option<String> {
     (!each.is_empty()).then(|| each.join(" + "))
 }
 
-/// The counter that moves while a server works, and the window in which it must.
-fn movement(source: &ExportSource) -> Option<(String, &'static str)> {
-    let of = |signal| Some(source.metrics(signal, &SignalPart::Counter).first()?.with(&[]));
-    let tokens = of(Signal::OutputTokens).or_else(|| of(Signal::Steps)).map(|metric| (metric, "2m"));
-    // Without a token counter long answers are written in silence.
-    tokens.or_else(|| of(Signal::Finished).map(|metric| (metric, "10m")))
+/// Counters of which one moves while a server works, and the window in which it must: some count an answer's tokens when it ends (SGLang, llama.cpp), and its steps or the gaps between them as they come.
+fn moving(source: &ExportSource) -> (Vec<String>, &'static str) {
+    let of = |signal, part| -> Vec<String> {
+        source.metrics(signal, &part).iter().map(|metric| metric.with(&[])).collect()
+    };
+    let written = [
+        of(Signal::OutputTokens, SignalPart::Counter),
+        of(Signal::Steps, SignalPart::Counter),
+        of(Signal::Itl, SignalPart::Count),
+    ]
+    .concat();
+    match written.is_empty() {
+        // Without a token counter long answers are written in silence.
+        true => (of(Signal::Finished, SignalPart::Counter), "10m"),
+        false => (written, "2m"),
+    }
 }

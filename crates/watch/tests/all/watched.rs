@@ -358,3 +358,34 @@ fn what_is_broken_stays_so_while_more_and_more_are_over_it() {
         }
     }
 }
+
+/// SGLang counts an answer's tokens when it ends: one of two minutes is no stall as long as gaps between its tokens are counted.
+#[test]
+fn a_long_answer_is_no_stall_where_its_tokens_are_counted_at_the_end() {
+    let stalls = |gaps_until: i64| {
+        let mut watched = of_a_minute(5);
+        for second in (0..=120).step_by(5) {
+            let row = |name: &str, labels: &str, value: f64| Sample {
+                at: At(second * 1_000_000_000),
+                source: "server".into(),
+                name: name.into(),
+                labels: labels.into(),
+                value,
+            };
+            let gaps = second.min(gaps_until) as f64;
+            let rows = [
+                row(SCRAPE, "", 5.0),
+                row("sglang:num_running_reqs", "", 1.0),
+                row("sglang:generation_tokens_total", "", 500.0),
+                row("sglang:inter_token_latency_seconds_bucket", "le=+Inf", gaps),
+                row("sglang:inter_token_latency_seconds_sum", "", gaps),
+                row("sglang:inter_token_latency_seconds_count", "", gaps),
+            ];
+            rows.iter().for_each(|row| watched.push(row));
+            watched.tick(At(second * 1_000_000_000));
+        }
+        watched.finding(At(120_000_000_000)).fleet.replicas[0].stalled_s
+    };
+    assert_eq!(stalls(120), None);
+    assert_eq!(stalls(60), Some(60.0));
+}
