@@ -5,6 +5,8 @@
 //! and ends with the file. So the structure is passed by here first, as it is there, and such lists are held against the bytes they could have.
 //! (Apache Thrift: doc/specs/thrift-compact-protocol.md)
 
+use parquet::file::reader::Length;
+
 use super::guard::GuardedFile;
 
 /// How deep structures may lie in each other: the decoder passes by 64, in a structure that it knows.
@@ -128,7 +130,7 @@ impl Walk<'_> {
             self.from += bytes as usize;
             return Some(());
         }
-        self.at = self.at.checked_add(bytes - held)?;
+        self.at = self.at.checked_add(bytes - held).filter(|at| *at <= self.file.len())?;
         (self.from, self.until) = (0, 0);
         Some(())
     }
@@ -181,6 +183,8 @@ mod tests {
         bytes.truncate(bytes.len() - ENDLESS.len());
         bytes.push(0);
         assert!(passes(&bytes, 0));
+        // Numbers of fixed length end with the file too.
+        assert!(passes(&[0x19, 0xfd, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x07, 0x00], 0));
         // What ends early is the decoder's to refuse, and so is what lies too deep.
         (0..bytes.len()).for_each(|length| assert!(passes(&bytes[..length], 0)));
         assert!(passes(&[0x1c; 5_000], 0));
