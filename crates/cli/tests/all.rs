@@ -132,6 +132,8 @@ mod refused;
 mod repeat;
 #[path = "all/replay.rs"]
 mod replay;
+#[path = "all/reports.rs"]
+mod reports;
 #[path = "all/sarif.rs"]
 mod sarif;
 #[path = "all/scrape.rs"]
