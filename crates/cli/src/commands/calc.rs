@@ -6,7 +6,7 @@ use crate::rows;
 use std::path::Path;
 
 use plimsoll_judge::budget::Percentile;
-use plimsoll_plan::calc::{self, Demand, Latencies, LawError, LawFinding, Served, StationSpec, When};
+use plimsoll_plan::calc::{self, Demand, Latencies, LawError, LawFinding, Served, StationSpec};
 use plimsoll_report::{calc as page, figure};
 use plimsoll_sim::ModeSpec;
 use plimsoll_workload::units::{Rate, parse_span};
@@ -14,8 +14,8 @@ use plimsoll_workload::units::{Rate, parse_span};
 use super::engine;
 use crate::exit::{Exit, Stop};
 use crate::flags::calc::{
-    AmdahlArgs, BulkArgs, CalcArgs, CalcLaw, DemandArgs, FanoutArgs, HedgeArgs, LatencyArgs, LittleArgs,
-    Mm1Args, ServedBy, ShownArgs, StationArgs, TokensArgs, UslArgs, UtilisationArgs,
+    AmdahlArgs, CalcArgs, CalcLaw, DemandArgs, FanoutArgs, LatencyArgs, LittleArgs, Mm1Args, ServedBy,
+    ShownArgs, StationArgs, UtilisationArgs,
 };
 use crate::out;
 
@@ -41,23 +41,15 @@ fn answer(law: &CalcLaw) -> Result<(LawFinding, &ShownArgs), Stop> {
         CalcLaw::Utilisation(args) => (calc::utilisation(&utilisation(args)?).map_err(of)?, &args.shown),
         CalcLaw::Mm1(args) => (calc::mm1(&mm1(args)?).map_err(of)?, &args.station.shown),
         CalcLaw::Mmc(args) => {
-            let spec = station(&args.demand, &args.station, args.servers, (1.0, 1.0))?;
+            let spec = station(&args.demand, &args.station, args.servers, 1.0)?;
             (calc::mmc(&spec).map_err(of)?, &args.station.shown)
         }
         CalcLaw::Mg1(args) => {
-            let spec = station(&args.demand, &args.station, 1, (1.0, args.cv))?;
+            let spec = station(&args.demand, &args.station, 1, args.cv)?;
             (calc::mg1(&spec).map_err(of)?, &args.station.shown)
         }
-        CalcLaw::Ggc(args) => {
-            let spec = station(&args.demand, &args.station, args.servers, (args.arrival_cv, args.cv))?;
-            (calc::ggc(&spec).map_err(of)?, &args.station.shown)
-        }
-        CalcLaw::Usl(args) => (calc::usl(&usl(args)?).map_err(of)?, &args.shown),
         CalcLaw::Amdahl(args) => (calc::amdahl(&amdahl(args)?).map_err(of)?, &args.shown),
         CalcLaw::Fanout(args) => (calc::fanout(&fanout(args)?).map_err(of)?, &args.shown),
-        CalcLaw::Hedge(args) => (calc::hedge(&hedge(args)?).map_err(of)?, &args.shown),
-        CalcLaw::Tokens(args) => (calc::tokens(&tokens(args)?).map_err(of)?, &args.shown),
-        CalcLaw::Bulk(args) => (calc::bulk(&bulk(args)?).map_err(of)?, &args.shown),
     })
 }
 
@@ -104,14 +96,14 @@ fn utilisation(args: &UtilisationArgs) -> Result<calc::UtilisationSpec, Stop> {
 }
 
 fn mm1(args: &Mm1Args) -> Result<StationSpec, Stop> {
-    station(&args.demand, &args.station, 1, (1.0, 1.0))
+    station(&args.demand, &args.station, 1, 1.0)
 }
 
 fn station(
     demand: &DemandArgs,
     args: &StationArgs,
     servers: u32,
-    (arrival_cv, service_cv): (f64, f64),
+    service_cv: f64,
 ) -> Result<StationSpec, Stop> {
     let demand = match (&demand.rate, &demand.utilisation, demand.waiting) {
         (Some(text), _, _) => Demand::Rate(rate("rate", text)?),
@@ -124,7 +116,6 @@ fn station(
         demand,
         service: time("service", &args.service)?,
         servers,
-        arrival_cv,
         service_cv,
         percentiles: percentiles(&args.p)?,
         served: served(args)?,
@@ -151,50 +142,6 @@ fn served(args: &StationArgs) -> Result<Served, Stop> {
     })
 }
 
-fn usl(args: &UslArgs) -> Result<calc::UslSpec, Stop> {
-    let law = match (&args.one, &args.contention) {
-        (Some(one), Some(contention)) => {
-            Some((rate("one", one)?, share("contention", contention)?, args.crosstalk.unwrap_or(0.0)))
-        }
-        _ => None,
-    };
-    let points = args.points.as_deref().map(points).transpose()?.unwrap_or_default();
-    Ok(calc::UslSpec { law, points, at: args.n.clone() })
-}
-
-/// `1:10/s,2:19/s`, or a CSV file of N and X with or without a header.
-fn points(text: &str) -> Result<Vec<(f64, f64)>, Stop> {
-    let pair = |from: &str, n: &str, x: &str| -> Result<(f64, f64), Stop> {
-        let bad = || Stop::usage(format!("--points: `{from}` is not N:X such as 4:35/s"));
-        let x = Rate::parse(x.trim()).map_err(|_| bad())?.as_per_s();
-        Ok((n.trim().parse().map_err(|_| bad())?, x))
-    };
-    if !Path::new(text).is_file() {
-        let split = |one: &str| {
-            let (n, x) = one.split_once(':').ok_or_else(|| {
-                Stop::usage(format!("--points: `{one}` is neither a file nor N:X such as 4:35/s"))
-            })?;
-            pair(one, n, x)
-        };
-        return text.split(',').map(split).collect();
-    }
-    let content =
-        std::fs::read_to_string(text).map_err(|e| crate::out::unread(format!("--points {text}"), &e))?;
-    let mut found = Vec::new();
-    for (i, line) in content.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let Some((n, x)) = line.split_once([',', ';', '\t']) else {
-            return Err(Stop::usage(format!("{text}:{}: `{line}` has no two columns", i + 1)));
-        };
-        match pair(line, n, x) {
-            Ok(point) => found.push(point),
-            // A header may name the columns.
-            Err(_) if i == 0 && !n.trim().starts_with(|c: char| c.is_ascii_digit()) => {}
-            Err(stop) => return Err(Stop::usage(format!("{text}:{}: {stop}", i + 1))),
-        }
-    }
-    Ok(found)
-}
-
 fn amdahl(args: &AmdahlArgs) -> Result<calc::AmdahlSpec, Stop> {
     let share = args.share.as_deref().map(|text| share("share", text)).transpose()?;
     Ok(calc::AmdahlSpec { share, factor: args.factor, speed_up: args.speed_up })
@@ -206,19 +153,6 @@ fn fanout(args: &FanoutArgs) -> Result<calc::FanoutSpec, Stop> {
         percentiles: percentiles(&args.p)?,
         latencies: latencies(&args.latency)?,
     })
-}
-
-fn hedge(args: &HedgeArgs) -> Result<calc::HedgeSpec, Stop> {
-    let latencies = latencies(&args.latency)?
-        .ok_or_else(|| Stop::usage("give the latency of one copy: --mean 200ms, or --sample FILE|RUN"))?;
-    let when = match (&args.delay, &args.after) {
-        (Some(delay), _) => When::Delay(time("delay", delay)?),
-        (None, Some(p)) => {
-            When::Percentile(Percentile::parse(p).map_err(|e| Stop::usage(format!("--after: {e}")))?.0)
-        }
-        (None, None) => When::Percentile(0.95),
-    };
-    Ok(calc::HedgeSpec { latencies, when, percentiles: percentiles(&args.p)? })
 }
 
 fn latencies(args: &LatencyArgs) -> Result<Option<Latencies>, Stop> {
@@ -259,22 +193,4 @@ fn of_file(path: &Path) -> Result<Vec<f64>, Stop> {
             .map_err(|e| Stop::usage(format!("{name}:{}: {e}", i + 1)))
     };
     lines.map(one).collect()
-}
-
-fn tokens(args: &TokensArgs) -> Result<calc::TokensSpec, Stop> {
-    Ok(calc::TokensSpec {
-        step: time("step", &args.step)?,
-        each: args.per_sequence.as_deref().map_or(Ok(0.0), |text| time("per-sequence", text))?,
-        batch: args.batch,
-    })
-}
-
-fn bulk(args: &BulkArgs) -> Result<calc::BulkSpec, Stop> {
-    Ok(calc::BulkSpec {
-        fixed: time("fixed", &args.fixed)?,
-        each: time("each", &args.each)?,
-        most: args.most,
-        rate: args.rate.as_deref().map(|text| rate("rate", text)).transpose()?,
-        clients: args.clients,
-    })
 }

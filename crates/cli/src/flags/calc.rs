@@ -27,20 +27,10 @@ pub enum CalcLaw {
     Mmc(MmcArgs),
     /// One server whose services vary as measured
     Mg1(Mg1Args),
-    /// c servers, uneven arrivals and services, about
-    Ggc(GgcArgs),
-    /// Universal Scalability Law: given, or fitted to measured points
-    Usl(UslArgs),
     /// What a faster part brings the whole
     Amdahl(AmdahlArgs),
     /// A page of n calls: how often one is slow, and what each has to meet
     Fanout(FanoutArgs),
-    /// A second copy after a delay: what it gains and costs
-    Hedge(HedgeArgs),
-    /// Tokens per second from step time and batch
-    Tokens(TokensArgs),
-    /// A server of whole batches (dynamic batching)
-    Bulk(BulkArgs),
 }
 
 /// How the answer is shown.
@@ -185,49 +175,6 @@ pub struct Mg1Args {
     pub station: StationArgs,
 }
 
-/// `plimsoll calc ggc`
-#[derive(Args, Debug)]
-pub struct GgcArgs {
-    /// Servers
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub servers: u32,
-    /// Variation of the gaps between arrivals: 1 = Poisson
-    #[arg(long, value_name = "CV")]
-    pub arrival_cv: f64,
-    /// Variation of the service times: 0 = all alike, 1 = exponential
-    #[arg(long, value_name = "CV")]
-    pub cv: f64,
-    /// How much comes.
-    #[command(flatten)]
-    pub demand: DemandArgs,
-    /// The rest.
-    #[command(flatten)]
-    pub station: StationArgs,
-}
-
-/// `plimsoll calc usl`
-#[derive(Args, Debug)]
-pub struct UslArgs {
-    /// Measured points N:X (1:10/s,2:19/s,4:35/s), or a CSV file of two columns
-    #[arg(long, value_name = "POINTS|FILE", conflicts_with_all = ["one", "contention", "crosstalk"])]
-    pub points: Option<String>,
-    /// What one does alone (gamma): 10/s
-    #[arg(long, value_name = "RATE", requires = "contention")]
-    pub one: Option<String>,
-    /// Share that queues for something shared (sigma)
-    #[arg(long, value_name = "SHARE", requires = "one")]
-    pub contention: Option<String>,
-    /// Cost of keeping each pair consistent (kappa) [default: 0]
-    #[arg(long, value_name = "X", requires = "one")]
-    pub crosstalk: Option<f64>,
-    /// N to evaluate at, such as 8 or 8,16,32
-    #[arg(long, value_name = "N", value_delimiter = ',')]
-    pub n: Vec<f64>,
-    /// How it is shown.
-    #[command(flatten)]
-    pub shown: ShownArgs,
-}
-
 /// `plimsoll calc amdahl`
 #[derive(Args, Debug)]
 pub struct AmdahlArgs {
@@ -268,66 +215,6 @@ pub struct FanoutArgs {
     /// The latency of one call.
     #[command(flatten)]
     pub latency: LatencyArgs,
-    /// How it is shown.
-    #[command(flatten)]
-    pub shown: ShownArgs,
-}
-
-/// `plimsoll calc hedge`
-#[derive(Args, Debug)]
-pub struct HedgeArgs {
-    /// The latency of one copy.
-    #[command(flatten)]
-    pub latency: LatencyArgs,
-    /// Percentile of one copy at which the second is sent [default: 95]
-    #[arg(long, value_name = "P", conflicts_with = "delay")]
-    pub after: Option<String>,
-    /// Time after which the second copy is sent: 300ms
-    #[arg(long, value_name = "TIME")]
-    pub delay: Option<String>,
-    /// Percentiles [default: 50,95,99,99.9]
-    #[arg(long, value_name = "P", value_delimiter = ',')]
-    pub p: Vec<String>,
-    /// How it is shown.
-    #[command(flatten)]
-    pub shown: ShownArgs,
-}
-
-/// `plimsoll calc tokens`
-#[derive(Args, Debug)]
-pub struct TokensArgs {
-    /// What a step takes: 25ms; with --per-sequence what it takes without any sequence
-    #[arg(long, value_name = "TIME")]
-    pub step: String,
-    /// What each sequence adds to a step: 100us
-    #[arg(long, value_name = "TIME")]
-    pub per_sequence: Option<String>,
-    /// Sequences in a step
-    #[arg(long, value_name = "N")]
-    pub batch: f64,
-    /// How it is shown.
-    #[command(flatten)]
-    pub shown: ShownArgs,
-}
-
-/// `plimsoll calc bulk`
-#[derive(Args, Debug)]
-pub struct BulkArgs {
-    /// What a batch takes of itself: 1.94ms
-    #[arg(long, value_name = "TIME")]
-    pub fixed: String,
-    /// What each request in it adds: 0.154ms
-    #[arg(long, value_name = "TIME")]
-    pub each: String,
-    /// The largest batch
-    #[arg(long, value_name = "N")]
-    pub most: u32,
-    /// Arrivals of an open loop: 3000/s
-    #[arg(long, value_name = "RATE", conflicts_with = "clients")]
-    pub rate: Option<String>,
-    /// Clients of a closed loop
-    #[arg(long, value_name = "N")]
-    pub clients: Option<u32>,
     /// How it is shown.
     #[command(flatten)]
     pub shown: ShownArgs,

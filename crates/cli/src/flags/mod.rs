@@ -113,7 +113,7 @@ pub enum Command {
     Rerun(RerunArgs),
     /// Check a budget file, begin one, or split a total over stages
     Budget(BudgetArgs),
-    /// Answer by a law: Little, M/M/c, USL, Amdahl, fan-out, hedging, …
+    /// Answer by a law: Little, M/M/c, M/G/1, Amdahl, fan-out, …
     Calc(calc::CalcArgs),
     /// Show a baseline's results: since which version a metric has moved
     History(HistoryArgs),

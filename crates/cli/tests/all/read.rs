@@ -25,7 +25,7 @@ const RUNS: [(&str, &str); 3] = [
 ];
 
 /// Each with the name of its page. A space within an argument is written as a no-break space.
-const READ: [(&str, &str); 25] = [
+const READ: [(&str, &str); 24] = [
     ("show", "show calm"),
     ("show-details", "show calm --details"),
     ("show-sweep-details", "show sweep --details"),
@@ -48,7 +48,6 @@ const READ: [(&str, &str); 25] = [
     ("export-rules", "export rules --budget budget.yaml --source vllm -o rules"),
     ("calc-mmc", "calc mmc --servers 4 --rate 50/s --service 60ms"),
     ("calc-little", "calc little --rate 50/s --time 300ms"),
-    ("calc-hedge", "calc hedge --help"),
     ("engines", "engine --list"),
     ("doctor-help", "doctor --help"),
     ("help", "--help"),

@@ -35,14 +35,3 @@ pub fn servers_for(rate: f64, service_mean: f64, utilisation: f64) -> f64 {
     let whole = wanted.round();
     if (wanted - whole).abs() <= 1e-9 * whole { whole.max(1.0) } else { wanted.ceil() }
 }
-
-/// How long a step takes that makes one token for each of `batch` sequences: `fixed + each · batch`, the first-order form of a step whose
-/// weights are read once and whose sequences each read their own cache.
-pub fn step_time(fixed: f64, each: f64, batch: f64) -> f64 {
-    fixed + each * batch
-}
-
-/// Tokens per unit of time of an engine whose every step makes one token for each of `batch` sequences: n / t(n).
-pub fn tokens_per_time(fixed: f64, each: f64, batch: f64) -> f64 {
-    batch / step_time(fixed, each, batch)
-}

@@ -4,8 +4,8 @@
 //! share of time a server is busy); times are in whatever unit the mean service time has.
 
 //!
-//! Reading order: `flow` (what holds of any queue), `mm1`, `mmc`, `mdc`, here M/G/1 and G/G/c, `bulk` (one server of batches), `tail` (many
-//! calls, two copies), `scale` and `usl_fit` (how far more of something goes).
+//! Reading order: `flow` (what holds of any queue), `mm1`, `mmc`, `mdc`, here M/G/1, `bulk` (one server of batches), `tail` (many calls),
+//! `scale` (Amdahl).
 
 mod bulk;
 mod flow;
@@ -14,20 +14,14 @@ mod mm1;
 mod mmc;
 mod scale;
 mod tail;
-mod usl_fit;
 
 pub use bulk::{Batched, Bulk};
-pub use flow::{
-    little_in_flight, little_rate, little_time, rate_at, servers_for, step_time, tokens_per_time, utilisation,
-};
+pub use flow::{little_in_flight, little_rate, little_time, rate_at, servers_for, utilisation};
 pub use mdc::Mdc;
 pub use mm1::Mm1;
 pub use mmc::{Mmc, erlang_b, erlang_c};
-pub use scale::{Usl, amdahl, amdahl_factor, amdahl_limit, amdahl_share};
-pub use tail::{
-    ExponentialHedge, Hedged, SampledHedge, any_slower, exponential_slowest, per_call, sampled_slowest,
-};
-pub use usl_fit::{LackOfFit, UslFit, fit_usl};
+pub use scale::{amdahl, amdahl_factor, amdahl_limit, amdahl_share};
+pub use tail::{any_slower, exponential_slowest, per_call, sampled_slowest};
 
 /// The mean wait before service of an M/G/1 queue (Pollaczek 1930, Khinchine 1932): ρ·s·(1 + cv²) / (2(1 − ρ)),
 /// where `cv` is the coefficient of variation of the service time. Infinite from load 1.
@@ -36,14 +30,6 @@ pub fn mg1_mean_wait(load: f64, service_mean: f64, service_cv: f64) -> f64 {
         return f64::INFINITY;
     }
     load * service_mean * (1.0 + service_cv * service_cv) / (2.0 * (1.0 - load))
-}
-
-/// The mean wait before service of a G/G/c queue, about: that of M/M/c times (ca² + cs²)/2, where `arrival_cv` and `service_cv` are the
-/// coefficients of variation of the gaps between arrivals and of the service times (Allen 1978, after Cunneen). Exact for M/M/c and
-/// M/G/1; poor for very bursty arrivals, whose bursts the CV does not describe. Infinite from load 1.
-pub fn ggc_mean_wait(servers: u32, load: f64, service_mean: f64, arrival_cv: f64, service_cv: f64) -> f64 {
-    let spread = 0.5 * (arrival_cv * arrival_cv + service_cv * service_cv);
-    Mmc { servers, load, service_mean }.mean_wait() * spread
 }
 
 /// The largest load in (0, 1) at which a figure that rises with load is still at most `limit`, by

@@ -1,8 +1,6 @@
-//! Little's law, the utilisation law, and tokens per second: what holds of any system, whatever its distributions.
+//! Little's law and the utilisation law: they hold for any system, whatever its distributions.
 
-use plimsoll_math::queueing::{
-    little_in_flight, little_rate, little_time, rate_at, servers_for, step_time, tokens_per_time,
-};
+use plimsoll_math::queueing::{little_in_flight, little_rate, little_time, rate_at, servers_for};
 
 use super::finding::{
     CalcFigure, Curve, CurveAxis, CurveLine, CurveMark, LawError, LawFinding, Point, Quantity,
@@ -180,74 +178,6 @@ pub fn utilisation(spec: &UtilisationSpec) -> Result<LawFinding, LawError> {
             "GPU utilisation: a GPU reads busy at any load that keeps a batch running".into(),
         ],
         warnings,
-        curve: Some(curve),
-    })
-}
-
-/// A step of an engine.
-#[derive(Copy, Clone, PartialEq, Debug, Default)]
-pub struct TokensSpec {
-    /// What a step takes of itself, s.
-    pub step: f64,
-    /// What each sequence adds, s.
-    pub each: f64,
-    /// Sequences in the step.
-    pub batch: f64,
-}
-
-/// Tokens per second from step time and batch.
-///
-/// # Errors
-/// Where a figure can't be meant.
-pub fn tokens(spec: &TokensSpec) -> Result<LawFinding, LawError> {
-    let (step, batch) = (above_zero("step", spec.step)?, above_zero("batch", spec.batch)?);
-    let each = if spec.each == 0.0 { 0.0 } else { above_zero("per-sequence", spec.each)? };
-    let all = |n: f64| tokens_per_time(step, each, n);
-    let time = step_time(step, each, batch);
-    let mut given = vec![CalcFigure::new("step", step, Quantity::Time)];
-    if each > 0.0 {
-        given.push(CalcFigure::new("per sequence", each, Quantity::Time));
-    }
-    given.push(CalcFigure::new("batch", batch, Quantity::Count));
-    let mut answers = vec![
-        CalcFigure::new("tokens", all(batch), Quantity::TokenRate).note("of all sequences together"),
-        CalcFigure::new("tokens of one user", 1.0 / time, Quantity::TokenRate),
-        CalcFigure::new("tpot", time, Quantity::Time).note("time per output token: one step"),
-    ];
-    if each > 0.0 {
-        answers.push(
-            CalcFigure::new("limit", 1.0 / each, Quantity::TokenRate).note("of any batch: 1 / per-sequence"),
-        );
-    }
-    let x = CurveAxis {
-        name: "batch".into(),
-        quantity: Quantity::Count,
-        range: [1.0, (2.0 * batch).max(4.0)],
-        log: false,
-    };
-    let curve = Curve {
-        lines: vec![CurveLine::of("tokens/s", &x, all)],
-        y: CurveAxis::to("tokens/s", Quantity::TokenRate, 1.1 * all(x.range[1])),
-        points: vec![Point { at: [batch, all(batch)], name: "here".into() }],
-        marks: Vec::new(),
-        x,
-    };
-    Ok(LawFinding {
-        law: "tokens",
-        title: "Tokens per second".into(),
-        given,
-        answers,
-        formula: vec!["tokens/s = n / t(n),  t(n) = step + n × per-sequence;  one user: 1 / t(n)".into()],
-        source: "one token per sequence and step",
-        assumes: vec![
-            "every step makes one token for each of n sequences: decode alone, no speculation".into(),
-            "the batch stays full: a sequence that ends is replaced at once".into(),
-            "contexts stay as long as they are: t grows with the tokens in the cache".into(),
-        ],
-        not_for: vec![
-            "a step that also runs prompts (chunked prefill): such steps are longer, and their share grows with the load; plimsoll simulate has them".into(),
-        ],
-        warnings: Vec::new(),
         curve: Some(curve),
     })
 }

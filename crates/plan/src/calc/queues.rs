@@ -1,10 +1,10 @@
-//! Queues with servers of one request each: M/M/1, M/M/c, M/G/1, G/G/c.
+//! Queues with servers of one request each: M/M/1, M/M/c, M/G/1.
 //!
 //! Where the question is about an engine that batches, a percentile of these is refused: there a request's service time depends on who
 //! runs beside it, and taking slots for servers was 24 to 265 % over the simulated mean of an 8B model on an H100. The mean is still shown, as
 //! what the law would say, with that in its note.
 
-use plimsoll_math::queueing::{Mdc, Mm1, Mmc, erlang_c, ggc_mean_wait, mg1_mean_wait};
+use plimsoll_math::queueing::{Mdc, Mm1, Mmc, erlang_c, mg1_mean_wait};
 
 use super::finding::{
     CalcFigure, Curve, CurveAxis, CurveLine, CurveMark, LawError, LawFinding, Point, Quantity,
@@ -44,7 +44,7 @@ impl Served {
         let Served::Batching { name, whole } = self else { return None };
         Some(if *whole {
             format!(
-                "{name} serves whole batches: how long a request takes depends on who is in its batch, so no law with one service time per request has its percentiles (its mean: plimsoll calc bulk; percentiles: plimsoll simulate)"
+                "{name} serves whole batches: how long a request takes depends on who is in its batch, so no law with one service time per request has its percentiles (plimsoll simulate --profile NAME --rate R has them)"
             )
         } else {
             format!(
@@ -63,8 +63,6 @@ pub struct StationSpec {
     pub service: f64,
     /// Servers.
     pub servers: u32,
-    /// Coefficient of variation of the gaps between arrivals.
-    pub arrival_cv: f64,
     /// Coefficient of variation of the service times.
     pub service_cv: f64,
     /// Percentiles asked for; empty = 50, 95 and 99, where there are any.
@@ -208,7 +206,7 @@ impl<'a> Sound<'a> {
 /// What none of these queues has.
 fn not_for() -> Vec<String> {
     vec![
-        "an engine that batches (vLLM, SGLang, TensorRT-LLM, Triton with dynamic batching): plimsoll simulate, or calc bulk".into(),
+        "an engine that batches (vLLM, SGLang, TensorRT-LLM, Triton with dynamic batching): plimsoll simulate".into(),
         "a load that swings within a few service times, retries, or clients that wait for their answer before they ask again".into(),
     ]
 }
@@ -335,53 +333,6 @@ pub fn mg1(spec: &StationSpec) -> Result<LawFinding, LawError> {
         ],
         not_for: not_for(),
         warnings: sound.warnings(),
-        curve: Some(curve),
-    })
-}
-
-/// c servers, arrivals and services of any variation, about.
-///
-/// # Errors
-/// As [`mm1`]; percentiles asked for.
-pub fn ggc(spec: &StationSpec) -> Result<LawFinding, LawError> {
-    let ca = variation("arrival-cv", spec.arrival_cv)?;
-    let cs = variation("cv", spec.service_cv)?;
-    let why = "the law is of the mean wait alone (plimsoll simulate has percentiles)";
-    let sound = Sound::of(spec)?;
-    if !spec.percentiles.is_empty() {
-        return Err(LawError::NotFor(format!("--p: {why}")));
-    }
-    let wait = |load: f64| ggc_mean_wait(spec.servers, load, sound.service, ca, cs);
-    let mut answers = sound.means(wait(sound.load));
-    answers.push(
-        CalcFigure::new("against M/M/c", 0.5 * (ca * ca + cs * cs), Quantity::Factor)
-            .note("of its mean wait"),
-    );
-    answers.push(CalcFigure::refused("percentiles", Quantity::Time, why));
-    let mut given = sound.given();
-    given.push(CalcFigure::new("arrival cv", ca, Quantity::Plain));
-    given.push(CalcFigure::new("service cv", cs, Quantity::Plain));
-    let mut warnings = sound.warnings();
-    if ca > 2.0 {
-        warnings.push(format!(
-            "arrivals this bursty (cv {}) are described by no single figure: how long the bursts last decides, and the law may be off several times; replay the trace (plimsoll simulate --trace)",
-            say::number(ca)
-        ));
-    }
-    let curve = sound.curve(|load| wait(load) + sound.service, None);
-    Ok(LawFinding {
-        law: "ggc",
-        title: format!("G/G/{}: uneven arrivals and services, about", spec.servers),
-        given,
-        answers,
-        formula: vec!["W_q ≈ W_q(M/M/c) × (ca² + cs²) / 2".into()],
-        source: "Allen 1978, after Cunneen",
-        assumes: vec![
-            "gaps between arrivals independent of one another, services too".into(),
-            "exact for M/M/c and M/G/1, else an approximation, best at high load".into(),
-        ],
-        not_for: not_for(),
-        warnings,
         curve: Some(curve),
     })
 }

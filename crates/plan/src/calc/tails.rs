@@ -1,8 +1,6 @@
-//! Pages of many calls, and second copies: how tails multiply, and how they are cut.
+//! Fan-out: the tail of a page that needs many calls.
 
-use plimsoll_math::queueing::{
-    ExponentialHedge, Hedged, SampledHedge, any_slower, exponential_slowest, per_call, sampled_slowest,
-};
+use plimsoll_math::queueing::{any_slower, exponential_slowest, per_call, sampled_slowest};
 
 use super::finding::{CalcFigure, Curve, CurveAxis, CurveLine, LawError, LawFinding, Point, Quantity};
 use super::{above_zero, inside};
@@ -34,13 +32,6 @@ impl Latencies {
                 ))
             }
             Latencies::Sample(_) => Ok(()),
-        }
-    }
-
-    fn mean(&self) -> f64 {
-        match self {
-            Latencies::Exponential(mean) => *mean,
-            Latencies::Sample(sorted) => sorted.iter().sum::<f64>() / sorted.len() as f64,
         }
     }
 
@@ -172,123 +163,4 @@ fn sample_warning(latencies: Option<&Latencies>, percentiles: impl Iterator<Item
         say::number(beyond),
         100.0 * highest
     )]
-}
-
-/// When the second copy is sent.
-#[derive(Copy, Clone, PartialEq, Debug)]
-pub enum When {
-    /// At this percentile of one copy.
-    Percentile(f64),
-    /// After this time, s.
-    Delay(f64),
-}
-
-/// A second copy after a delay.
-#[derive(Clone, PartialEq, Debug)]
-pub struct HedgeSpec {
-    /// The latency of one copy.
-    pub latencies: Latencies,
-    /// When the second copy is sent.
-    pub when: When,
-    /// Percentiles; empty = 50, 95, 99 and 99.9.
-    pub percentiles: Vec<f64>,
-}
-
-/// What hedging gains and what it costs.
-///
-/// # Errors
-/// A figure that can't be meant.
-pub fn hedge(spec: &HedgeSpec) -> Result<LawFinding, LawError> {
-    spec.latencies.check()?;
-    for p in &spec.percentiles {
-        inside("p", *p)?;
-    }
-    let delay = match spec.when {
-        When::Percentile(p) => spec.latencies.quantile(inside("after", p)?),
-        When::Delay(delay) => above_zero("delay", delay)?,
-    };
-    let percentiles =
-        if spec.percentiles.is_empty() { vec![0.5, 0.95, 0.99, 0.999] } else { spec.percentiles.clone() };
-    let (outcome, then) = hedged(&spec.latencies, delay, &percentiles);
-    let delay_figure = CalcFigure::new("second copy after", delay, Quantity::Time);
-    let delay_figure = match spec.when {
-        When::Percentile(p) => delay_figure.note(format!("the p{} of one copy", say::number(100.0 * p))),
-        When::Delay(_) => delay_figure,
-    };
-    let mut answers = vec![
-        CalcFigure::new("sent twice", outcome.sent_twice, Quantity::Share)
-            .note("so much more load, if both run on"),
-        CalcFigure::new("work", outcome.work, Quantity::Factor)
-            .note("of one copy's, if the slower is cancelled"),
-        CalcFigure::new("mean", outcome.mean, Quantity::Time).note(gain(outcome.mean, spec.latencies.mean())),
-    ];
-    for (p, with) in percentiles.iter().zip(then) {
-        let name = format!("p{}", say::number(100.0 * p));
-        answers
-            .push(CalcFigure::new(name, with, Quantity::Time).note(gain(with, spec.latencies.quantile(*p))));
-    }
-    Ok(LawFinding {
-        law: "hedge",
-        title: "Hedging: a second copy after a delay, the first answer taken".into(),
-        given: vec![spec.latencies.given(), delay_figure],
-        answers,
-        formula: vec![
-            "P(T > t) = S(t) up to the delay d, S(t) S(t − d) beyond;  sent twice: S(d)".into(),
-            "exponential: p-quantile (d − m ln(1 − p)) / 2 beyond d;  mean m (1 − S(d) / 2)".into(),
-        ],
-        source: "Dean and Barroso 2013",
-        assumes: vec![
-            "the two copies are independent: the second is as likely to be fast as any request".into(),
-            "the extra requests change nothing: the latencies are those without hedging".into(),
-        ],
-        not_for: vec![
-            "slowness that goes with the request (a long prompt, a long answer): the copy is as slow".into(),
-            "slowness from load: near saturation the extra copies make everything slower; cap them with a budget".into(),
-            "a stream whose first token has come: it can't be taken over".into(),
-        ],
-        warnings: sample_warning(Some(&spec.latencies), percentiles.iter().copied()),
-        curve: Some(hedge_curve(&spec.latencies, &outcome)),
-    })
-}
-
-fn gain(with: f64, without: f64) -> String {
-    format!("{:+.1} %, without {}", 100.0 * (with / without - 1.0), say::ms(without)).replace('-', "−")
-}
-
-fn hedged(latencies: &Latencies, delay: f64, percentiles: &[f64]) -> (Hedged, Vec<f64>) {
-    let exponential = ExponentialHedge { mean: latencies.mean(), delay };
-    let sampled = match latencies {
-        Latencies::Sample(sorted) => SampledHedge::new(sorted, delay),
-        Latencies::Exponential(_) => None,
-    };
-    match sampled {
-        Some(hedge) => (hedge.outcome(), percentiles.iter().map(|p| hedge.quantile(*p)).collect()),
-        None => (exponential.outcome(), percentiles.iter().map(|p| exponential.quantile(*p)).collect()),
-    }
-}
-
-/// p99 against the share that is sent twice: the price of each gain.
-fn hedge_curve(latencies: &Latencies, outcome: &Hedged) -> Curve {
-    const MOST: f64 = 0.3;
-    const STEPS: u32 = 60;
-    let p99 = |twice: f64| {
-        if twice <= 0.0 {
-            latencies.quantile(0.99)
-        } else {
-            hedged(latencies, latencies.quantile(1.0 - twice), &[0.99]).1[0]
-        }
-    };
-    let most = MOST.max(1.2 * outcome.sent_twice).min(1.0 - 1e-6);
-    let at: Vec<[f64; 2]> = (0..=STEPS)
-        .map(|i| most * f64::from(i) / f64::from(STEPS))
-        .map(|twice| [twice, p99(twice)])
-        .collect();
-    let top = at.iter().map(|[_, y]| *y).fold(0.0, f64::max);
-    Curve {
-        x: CurveAxis::to("sent twice", Quantity::Share, most),
-        y: CurveAxis::to("p99", Quantity::Time, 1.1 * top),
-        lines: vec![CurveLine { name: "p99".into(), at }],
-        points: vec![Point { at: [outcome.sent_twice, p99(outcome.sent_twice)], name: "here".into() }],
-        marks: Vec::new(),
-    }
 }
