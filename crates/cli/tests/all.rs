@@ -53,8 +53,6 @@ mod gate;
 mod gate_url;
 #[path = "all/gateway.rs"]
 mod gateway;
-#[path = "all/gateway_batches.rs"]
-mod gateway_batches;
 #[path = "all/gateway_clients.rs"]
 mod gateway_clients;
 #[path = "all/gateway_deadlines.rs"]
@@ -77,8 +75,6 @@ mod k8s;
 mod keys;
 #[path = "all/kill.rs"]
 mod kill;
-#[path = "all/kv_events.rs"]
-mod kv_events;
 #[path = "all/line.rs"]
 mod line;
 #[path = "all/lint.rs"]

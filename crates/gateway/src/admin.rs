@@ -2,7 +2,7 @@
 //! version on trial. On an address of its own.
 
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,13 +10,12 @@ use http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
-use plimsoll_model::{At, Span};
+use plimsoll_model::Span;
 use plimsoll_policy::{PageStanding, PageView, QueueShare, Standing};
 use plimsoll_wire::prometheus::{self, PrometheusPage};
 use serde_json::json;
 
 use crate::doors;
-use crate::kv_events::{KvCounts, KvStanding};
 use crate::pool::Shown;
 use crate::proxy::Worker;
 use crate::replica::{ATTEMPTS, Replica};
@@ -166,7 +165,6 @@ fn listed(shown: &[Shown], role: impl Fn(&Replica) -> ReplicaRole) -> Vec<serde_
             "penalty_s": shown.penalty.as_secs_f64(),
             "requests_of_others": shown.page.others,
             "page": page(&shown.page),
-            "kv_events": shown.replica.kv.standing(),
             "prefill_tokens_per_s": per_s(shown),
             "ttft_base_s": shown.speed.prefill.base,
             "step_s": shown.speed.step.base,
@@ -233,46 +231,6 @@ fn pages(shown: &[&Shown], page: &mut PrometheusPage) {
     );
 }
 
-/// What is counted of KV events; of a replica whose file names none there is nothing.
-fn kv_events(shown: &[&Shown], now: At, page: &mut PrometheusPage) {
-    let shown: Vec<(&str, &KvCounts, KvStanding)> = shown
-        .iter()
-        .map(|shown| (shown.replica.name.as_str(), &shown.replica.kv, shown.replica.kv.standing()))
-        .filter(|(.., standing)| *standing != KvStanding::Off)
-        .collect();
-    let count = |count: &AtomicU64| Some(count.load(Ordering::Relaxed) as f64);
-    let seconds = |span: Span| span.as_secs_f64();
-    let mut each =
-        |name: &str, help: &str, kind: &str, value: &dyn Fn(&KvCounts, &KvStanding) -> Option<f64>| {
-            let known: Vec<([(&str, &str); 1], f64)> = shown
-                .iter()
-                .filter_map(|(name, counts, standing)| Some(([("replica", *name)], value(counts, standing)?)))
-                .collect();
-            let lines: Vec<_> = known.iter().map(|(labels, value)| (&labels[..], *value)).collect();
-            match kind {
-                "gauge" => drop(page.gauge(name, help, &lines)),
-                _ => drop(page.counter(name, help, &lines)),
-            }
-        };
-    let followed =
-        |_: &KvCounts, standing: &KvStanding| Some(f64::from(u8::from(*standing == KvStanding::Followed)));
-    each("plimsoll_gateway_kv_events_followed", "1: the replica's KV events are heard.", "gauge", &followed);
-    let help = "How long ago a batch of KV events came last.";
-    each("plimsoll_gateway_kv_events_age_seconds", help, "gauge", &|kv, _| Some(seconds(kv.last(now)?)));
-    let help = "Batches of KV events that were taken.";
-    each("plimsoll_gateway_kv_events_batches_total", help, "counter", &|kv, _| count(&kv.batches));
-    let help = "Batches of KV events that could not be read.";
-    each("plimsoll_gateway_kv_events_unreadable_total", help, "counter", &|kv, _| count(&kv.unreadable));
-    let help = "Times that batches of KV events were missing.";
-    each("plimsoll_gateway_kv_events_gaps_total", help, "counter", &|kv, _| count(&kv.gaps));
-    let help = "Times that missing batches were asked for again and came.";
-    each("plimsoll_gateway_kv_events_replays_total", help, "counter", &|kv, _| count(&kv.replays[0]));
-    let help = "Times that missing batches were asked for again and did not all come.";
-    each("plimsoll_gateway_kv_events_replays_failed_total", help, "counter", &|kv, _| count(&kv.replays[1]));
-    let help = "Times that an engine's count of batches began anew.";
-    each("plimsoll_gateway_kv_events_restarts_total", help, "counter", &|kv, _| count(&kv.restarts));
-}
-
 fn metrics(worker: &Worker) -> String {
     let (shown, left, remembered) = worker.pool.shown();
     let mut page = PrometheusPage::new();
@@ -280,7 +238,6 @@ fn metrics(worker: &Worker) -> String {
     let rules = worker.rules.now();
     rules.doors.write(&mut page);
     rules.cache.iter().for_each(|cache| cache.write(&mut page));
-    rules.joins.iter().for_each(|joins| joins.write(&mut page));
     // One name is one line: of two that have it, the one that ends what it has comes back as the other's counts.
     let is_shown = |one: &&Shown| {
         one.replica.is_named()
@@ -324,7 +281,6 @@ fn metrics(worker: &Worker) -> String {
         labels.iter().zip(counts).map(|(labels, count)| (&labels[..], count)).collect();
     page.counter("plimsoll_gateway_attempts_total", "Attempts by replica and by how they ended.", &each);
     pages(&shown, &mut page);
-    kv_events(&shown, worker.pool.clock.now(), &mut page);
     page.gauge("plimsoll_gateway_retries_left", "Retries that the budget holds.", &[(&[], left)]);
     let help = "Blocks of prompts that the router remembers.";
     page.gauge("plimsoll_gateway_prompt_blocks", help, &[(&[], remembered as f64)]);

@@ -2,15 +2,14 @@
 //!
 //! What is decided (which replica, whether again, who is ejected) is `policy`'s, the code that `sim` steps in virtual time. This crate moves bytes,
 //! counts, and tells the policies what happened. A request's way: [`serve`] accepts it, [`proxy`] reads it whole ([`request`] finds its prompt in the
-//! bytes), [`pool`] chooses and books a replica or lets it wait in the [`queue`], [`upstream`] sends it there (or it is answered from the [`cache`]: [`cached`]; embeddings may be sent as one: [`join`]), [`relay`] passes the answer on as it comes; [`traffic`] hands what
+//! bytes), [`pool`] chooses and books a replica or lets it wait in the [`queue`], [`upstream`] sends it there (or it is answered from the [`cache`]: [`cached`]), [`relay`] passes the answer on as it comes; [`traffic`] hands what
 //! happened to whoever keeps it. Where another proxy moves the bytes, the [`picker`] tells it where to.
 //!
-//! Reading order: [`record`], [`rollout`], [`telemetry`], [`kv_events`], [`spec`], [`budget`], [`keys`], [`tls`], [`error`], [`stats`], [`doors`] (who gets in), [`rules`] (what is in force), [`explain`], [`replica`], [`pool`], [`queue`], [`request`], [`join`], [`terms`], [`upstream`], [`trace_context`] and [`traces`], [`traffic`], [`passing`], [`relay`], [`reply`], [`proxy`], [`cached`], [`picker`], [`prober`] and [`pages`], [`admin`], [`serve`], [`reload`].
+//! Reading order: [`record`], [`rollout`], [`telemetry`], [`spec`], [`budget`], [`keys`], [`tls`], [`error`], [`stats`], [`doors`] (who gets in), [`rules`] (what is in force), [`explain`], [`replica`], [`pool`], [`queue`], [`request`], [`terms`], [`upstream`], [`trace_context`] and [`traces`], [`traffic`], [`passing`], [`relay`], [`reply`], [`proxy`], [`cached`], [`picker`], [`prober`] and [`pages`], [`admin`], [`serve`], [`reload`].
 
 pub mod budget;
 pub mod error;
 pub mod keys;
-pub mod kv_events;
 pub mod record;
 pub mod rollout;
 pub mod spec;
@@ -20,7 +19,6 @@ pub mod tls;
 pub mod cache;
 pub mod doors;
 pub mod explain;
-pub mod join;
 pub mod models;
 pub mod pool;
 pub mod queue;
@@ -52,7 +50,6 @@ pub mod reload;
 pub mod serve;
 
 pub use error::GatewayError;
-pub use kv_events::{KvEventsSpec, KvStanding};
 pub use record::RecordSpec;
 pub use reload::{Reloaded, Reloader};
 pub use rollout::{ReplicaRole, Rollout, RolloutSpec, ShadowSpec};

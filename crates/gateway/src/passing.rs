@@ -11,9 +11,8 @@ use plimsoll_policy::ReplicaOutcome;
 use plimsoll_wire::{Decoded, Decoder};
 
 use crate::doors::Toll;
-use crate::join::UnderWay;
 use crate::pool::Booked;
-use crate::stats::{End, EndCount, RequestStage, Stats};
+use crate::stats::{End, RequestStage, Stats};
 use crate::traffic::{Recording, TryEnd};
 use crate::usage::cached_share;
 
@@ -42,9 +41,7 @@ pub struct BegunAnswer {
     /// Where it is recorded.
     pub recording: Option<Recording>,
     /// Who hears how it ended.
-    pub ends: EndCount,
-    /// Whose turn it is after it.
-    pub under_way: Option<UnderWay>,
+    pub ends: Arc<Stats>,
 }
 
 /// See the module. Dropped before its end, its client went away.
@@ -52,14 +49,13 @@ pub struct PassingAnswer {
     booked: Option<Booked>,
     whole: (ReplicaOutcome, End),
     stats: Arc<Stats>,
-    ends: EndCount,
+    ends: Arc<Stats>,
     clock: Clock,
     came: At,
     head: At,
     events: Option<Events>,
     toll: Option<Toll>,
     recording: Option<Recording>,
-    under_way: Option<UnderWay>,
 }
 
 /// What is known of a stream of events.
@@ -153,7 +149,6 @@ impl PassingAnswer {
             events: stream.map(Events::new),
             toll: begun.toll,
             recording: begun.recording,
-            under_way: begun.under_way,
         }
     }
 
@@ -206,7 +201,7 @@ impl PassingAnswer {
     pub fn end(&mut self, whole: bool) {
         let Some(booked) = self.booked.take() else { return };
         self.toll = None;
-        self.ends.took(self.clock.now() - self.came);
+        self.ends.took(RequestStage::Total, self.clock.now() - self.came);
         if let Some(mut recording) = self.recording.take() {
             recording.ends(if whole { TryEnd::Whole } else { TryEnd::Cut });
         }
@@ -217,7 +212,6 @@ impl PassingAnswer {
             booked.end(ReplicaOutcome::Failed);
             self.ends.end(End::Broken);
         }
-        self.under_way = None;
     }
 }
 

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use plimsoll_client::Clock;
 use plimsoll_math::rng::Stream;
-use plimsoll_model::{Arm, At, BudgetState, KvEvent, Span};
+use plimsoll_model::{Arm, At, BudgetState, Span};
 use plimsoll_policy::{
     Front, Given, Load, Offer, PageView, QueueShare, QueuedAsk, Refusal, Router, Said, ScaleSignal,
     SentRequest, SettingError, Speed, Standing, Terms, Ticket, Withheld,
@@ -302,33 +302,6 @@ impl ReplicaPool {
         let mut inner = self.lock();
         if inner.has(replica) {
             inner.front.told_page(replica.number, said, made);
-        }
-    }
-
-    /// A replica's engine says what changed in its cache.
-    pub(crate) fn told_kv(&self, replica: &Replica, events: &[KvEvent]) {
-        for event in events {
-            // One at a time: whoever waits for a decision waits for no batch.
-            let mut inner = self.lock();
-            if inner.has(replica) {
-                inner.front.told_kv(replica.number, event);
-            }
-        }
-    }
-
-    /// What a replica's engine said of its cache may not be true any more.
-    pub(crate) fn kv_lost(&self, replica: &Replica) {
-        let mut inner = self.lock();
-        if inner.has(replica) {
-            inner.front.kv_lost(replica.number);
-        }
-    }
-
-    /// A replica's engine has begun anew, with an empty cache.
-    pub(crate) fn kv_restarted(&self, replica: &Replica) {
-        let mut inner = self.lock();
-        if inner.has(replica) {
-            inner.front.told_kv(replica.number, &KvEvent::Cleared);
         }
     }
 

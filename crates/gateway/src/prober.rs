@@ -8,7 +8,6 @@ use bytes::Bytes;
 use http::Method;
 use plimsoll_model::{At, Span};
 
-use crate::kv_events::follow;
 use crate::models;
 use crate::pages;
 use crate::pool::ReplicaPool;
@@ -37,8 +36,6 @@ pub async fn look(pool: Arc<ReplicaPool>, upstreams: Rc<Upstreams>, rules: Arc<I
             newest = newest.max(replica.id);
             let with =
                 || (Arc::clone(&pool), Rc::clone(&upstreams), Arc::clone(&replica), Arc::clone(&rules));
-            let (of_pool, _, of_replica, by) = with();
-            tokio::task::spawn_local(follow::follow(of_pool, of_replica, by));
             let (of_pool, of_upstreams, of_replica, by) = with();
             tokio::task::spawn_local(probe(of_pool, of_upstreams, of_replica, by));
             let (of_pool, of_upstreams, of_replica, by) = with();

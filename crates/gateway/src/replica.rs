@@ -7,7 +7,6 @@ use http::HeaderValue;
 use plimsoll_model::{Arm, At};
 use plimsoll_policy::SettingError;
 
-use crate::kv_events::KvCounts;
 use crate::models::ServedModel;
 use crate::rollout::ReplicaRole;
 use crate::spec::{ReplicaAddress, ReplicaSpec};
@@ -31,8 +30,6 @@ pub struct Replica {
     pub attempts: [AtomicU64; 4],
     /// Times that its page was asked for, by what [came of it](crate::telemetry::PAGES).
     pub pages: [AtomicU64; 3],
-    /// How it goes with its KV events.
-    pub kv: KvCounts,
     /// When one of its streams moved last, ns of the gateway's clock.
     moved: AtomicI64,
     /// Streams whose head has come and whose end has not.
@@ -82,7 +79,6 @@ impl Replica {
             arm: if spec.role == ReplicaRole::Canary { Arm::Canary } else { Arm::Base },
             attempts: Default::default(),
             pages: Default::default(),
-            kv: KvCounts::default(),
             moved: AtomicI64::new(0),
             streams: AtomicU32::new(0),
             served: Mutex::default(),

@@ -10,9 +10,7 @@ use crate::cache::Cache;
 use crate::cache::semantic::SemanticSpec;
 use crate::doors::Doors;
 use crate::error::GatewayError;
-use crate::join::Joins;
 use crate::keys::Digest;
-use crate::kv_events::KvEventsSpec;
 use crate::spec::{GatewaySpec, HealthSpec, LimitSpec, WarmSpec};
 use crate::telemetry::TelemetrySpec;
 use crate::tls::Tls;
@@ -29,8 +27,6 @@ pub struct Rules {
     pub warm_up: Option<WarmSpec>,
     /// Answers that were given once.
     pub cache: Option<Arc<Cache>>,
-    /// Embeddings requests that wait to be sent as one.
-    pub joins: Option<Arc<Joins>>,
     /// Who gets in.
     pub doors: Doors,
     /// What operators show.
@@ -43,8 +39,6 @@ pub struct Rules {
     pub explain_header: bool,
     /// What replicas, and servers that are asked on the side, want to see, by their names.
     bearers: HashMap<String, HeaderValue>,
-    /// Where they publish what changes in their caches, by their names.
-    kv_events: HashMap<String, KvEventsSpec>,
 }
 
 impl Rules {
@@ -80,20 +74,11 @@ impl Rules {
             telemetry: spec.telemetry.clone(),
             warm_up: spec.warm_up.clone(),
             cache,
-            joins: spec.batching.as_ref().map(|asked| {
-                let kept = before.and_then(|rules| rules.joins.clone());
-                kept.filter(|joins| joins.spec() == asked).unwrap_or_else(|| Arc::new(Joins::new(asked)))
-            }),
             admin_key: spec.admin_key.as_ref().map(|key| key.digest("admin_key")).transpose()?,
             tls: Tls::new(spec)?,
             forward_keys: spec.forward_keys,
             explain_header: spec.explain_header,
             bearers,
-            kv_events: spec
-                .replicas
-                .iter()
-                .filter_map(|replica| Some((replica.named(), replica.kv_events.clone()?)))
-                .collect(),
             // Last: it changes the rates of keys that stay, and nothing may be refused after that.
             doors: Doors::new(&spec.keys, before.map(|rules| &rules.doors), clock)?,
         })
@@ -102,11 +87,6 @@ impl Rules {
     /// What a server gets as `Authorization`, for the client's own.
     pub fn bearer(&self, name: &str) -> Option<&HeaderValue> {
         self.bearers.get(name)
-    }
-
-    /// Where a replica publishes what changes in its cache, if it does.
-    pub fn kv_events(&self, replica: &str) -> Option<&KvEventsSpec> {
-        self.kv_events.get(replica)
     }
 }
 

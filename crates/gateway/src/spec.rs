@@ -7,16 +7,13 @@ use std::path::PathBuf;
 
 use http::uri::Authority;
 use http::{HeaderName, HeaderValue, Uri};
-use plimsoll_policy::{
-    AdmissionSpec, BreakerSpec, FrontSpec, HedgeSpec, JoinSpec, RetrySpec, RouteSpec, SettingError,
-};
+use plimsoll_policy::{AdmissionSpec, BreakerSpec, FrontSpec, HedgeSpec, RetrySpec, RouteSpec, SettingError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 
 use crate::cache::CacheSpec;
 use crate::keys::{KeySource, KeySpec};
-use crate::kv_events::KvEventsSpec;
 use crate::record::RecordSpec;
 use crate::rollout::{ReplicaRole, RolloutSpec, ShadowSpec};
 use crate::telemetry::TelemetrySpec;
@@ -69,8 +66,6 @@ pub struct GatewaySpec {
     pub warm_up: Option<WarmSpec>,
     /// Which answers are kept for those who ask the same again; none = no answer is.
     pub cache: Option<CacheSpec>,
-    /// Which embeddings requests are sent as one; none = each is sent as it comes.
-    pub batching: Option<JoinSpec>,
     /// How replicas whose role is `canary` get requests and are judged.
     pub canary: Option<RolloutSpec>,
     /// How replicas whose role is `shadow` get copies.
@@ -116,9 +111,6 @@ pub struct ReplicaSpec {
     /// The models that it serves, by the names that requests ask for; unless told otherwise, it is asked.
     #[serde(default)]
     pub models: Option<Vec<String>>,
-    /// Where it publishes what changes in its KV cache (vLLM's `--kv-events-config`); none = nowhere, and what it has cached is guessed by what it was sent.
-    #[serde(default)]
-    pub kv_events: Option<KvEventsSpec>,
 }
 
 /// An endpoint picker: Envoy's external processing over gRPC.
@@ -243,7 +235,6 @@ impl Default for GatewaySpec {
             telemetry: Some(TelemetrySpec::default()),
             warm_up: None,
             cache: None,
-            batching: None,
             canary: None,
             shadow: None,
             limits: LimitSpec::default(),
@@ -351,16 +342,12 @@ impl GatewaySpec {
         }
         self.record.as_ref().map_or(Ok(()), RecordSpec::validate)?;
         self.cache.as_ref().map_or(Ok(()), CacheSpec::validate)?;
-        self.batching.as_ref().map_or(Ok(()), JoinSpec::validate)?;
         self.traces.as_ref().map_or(Ok(()), TracesSpec::validate)?;
         self.front().validate()?;
-        let tenants = self.admission.tenant_header.iter().map(|name| ("admission.tenant_header", name));
-        let differ = self.batching.iter().flat_map(|batching| &batching.may_differ);
-        let named = tenants.chain(differ.map(|name| ("batching.may_differ", name)));
-        for (key, name) in named {
-            if HeaderName::try_from(name).is_err() {
-                return conflict(key, format!("{name:?} is no header's name"));
-            }
+        if let Some(name) = &self.admission.tenant_header
+            && HeaderName::try_from(name).is_err()
+        {
+            return conflict("admission.tenant_header", format!("{name:?} is no header's name"));
         }
         let classes = self.keys.iter().filter_map(|key| key.class.as_ref());
         if let Some(class) = classes.into_iter().find(|class| self.admission.class(class).is_none()) {
@@ -387,7 +374,6 @@ impl GatewaySpec {
             replica.place()?;
             replica.header(self.name_replicas)?;
             let name = replica.named();
-            replica.kv_events.as_ref().map_or(Ok(()), |events| events.validate(&name))?;
             if replica.models.as_ref().is_some_and(Vec::is_empty) {
                 let why = format!("{name}: models names none; leave it out, and the replica is asked");
                 return conflict("replicas", why);
@@ -556,14 +542,7 @@ impl ReplicaAddress {
 impl ReplicaSpec {
     /// A server, and what it is called if not by its host and port.
     pub fn new(url: impl Into<String>, name: Option<String>) -> ReplicaSpec {
-        ReplicaSpec {
-            url: url.into(),
-            name,
-            key: None,
-            role: ReplicaRole::Serve,
-            models: None,
-            kv_events: None,
-        }
+        ReplicaSpec { url: url.into(), name, key: None, role: ReplicaRole::Serve, models: None }
     }
 
     /// What it is called.

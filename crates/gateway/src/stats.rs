@@ -1,7 +1,6 @@
 //! What the gateway counts of itself: requests, attempts per replica, and how long each stage took, from 10 µs on.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use plimsoll_model::Span;
 use plimsoll_policy::{Refusal, Withheld};
@@ -18,8 +17,6 @@ const BOUNDS: [f64; 19] = [
 pub enum RequestStage {
     /// From the head to the whole body.
     Read,
-    /// Waiting for others to be sent with.
-    Join,
     /// Waiting for a replica.
     Queue,
     /// Choosing a replica.
@@ -36,9 +33,8 @@ pub enum RequestStage {
     Total,
 }
 
-const STAGES: [(RequestStage, &str); 9] = [
+const STAGES: [(RequestStage, &str); 8] = [
     (RequestStage::Read, "read"),
-    (RequestStage::Join, "join"),
     (RequestStage::Queue, "queue"),
     (RequestStage::Route, "route"),
     (RequestStage::Head, "head"),
@@ -124,37 +120,6 @@ pub struct Stats {
     reloads: [AtomicU64; 2],
     /// Was the last one refused?
     stale: AtomicBool,
-}
-
-/// Who hears how a request ended.
-#[derive(Clone)]
-pub enum EndCount {
-    /// All clients' count: it is one client's.
-    Client(Arc<Stats>),
-    /// Those who share it, each of whom is counted by itself.
-    Shared(Arc<OnceLock<End>>),
-}
-
-impl EndCount {
-    /// It ended.
-    pub fn end(&self, end: End) {
-        match self {
-            EndCount::Client(stats) => stats.end(end),
-            EndCount::Shared(slot) => drop(slot.set(end)),
-        }
-    }
-
-    /// Its answer was over after so long.
-    pub fn took(&self, total: Span) {
-        if let EndCount::Client(stats) = self {
-            stats.took(RequestStage::Total, total);
-        }
-    }
-
-    /// Is it one client's?
-    pub fn is_client(&self) -> bool {
-        matches!(self, EndCount::Client(_))
-    }
 }
 
 impl Stats {

@@ -3,13 +3,12 @@
 //! Nothing here acts. A type belongs in this crate when two crates that do not know each other must mean
 //! the same thing by it; what only one part asks for (a spec) or finds (a summary) stays with that part.
 //!
-//! Reading order: [`named`], [`time`], [`outcome`], [`tcp`], [`attempt`], [`payload`], [`protocol`], [`level`], [`run`], [`page`], [`shard`], [`shared_text`], [`trace`], [`foreign`], [`budget_state`], [`arm`], [`kv_event`].
+//! Reading order: [`named`], [`time`], [`outcome`], [`tcp`], [`attempt`], [`payload`], [`protocol`], [`level`], [`run`], [`page`], [`shard`], [`shared_text`], [`trace`], [`foreign`], [`budget_state`], [`arm`].
 
 pub mod arm;
 pub mod attempt;
 pub mod budget_state;
 pub mod foreign;
-pub mod kv_event;
 pub mod level;
 pub mod logged;
 pub mod named;
@@ -31,7 +30,6 @@ pub use foreign::{
     Doubt, Foreign, ForeignClaim, ForeignClock, ForeignColumn, ForeignDue, ForeignPart, ForeignProcess,
     ForeignRow, ForeignStatistic, Rank,
 };
-pub use kv_event::KvEvent;
 pub use level::{
     EndedBy, GeneratorHealth, KeptConnections, Level, Load, Quantiles, RateCourse, Room, StampSource,
 };

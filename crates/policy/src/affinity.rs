@@ -6,16 +6,12 @@
 //! list through the table for an order that the engines' own caches, which drop blocks unasked, do not share.
 //!
 //! A replica's cache is bounded too, and what it dropped nobody says. But its answers say how much of a prompt was found cached, and so how many new
-//! tokens a replica may be given before it drops what it had: its *span*. A match that lies further back counts as none. Where its engine says which blocks it stores and
-//! removes, the count is that of all tokens stored there, whoever sent them, and the span is measured.
+//! tokens a replica may be given before it drops what it had: its *span*. A match that lies further back counts as none.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
 use plimsoll_math::spread::Spread;
-use plimsoll_model::KvEvent;
-
-use crate::kv_ages::KvAges;
 
 /// Replicas remembered per block; the one seen longest ago gives way. With four, the other four of eight looked empty to a prompt that all of them
 /// had, and its p99 was twice that of least requests.
@@ -55,15 +51,11 @@ struct Cache {
     tokens: u64,
     /// New tokens after which it drops what it had, in ticks.
     span: f64,
-    /// What its engine says of it, while that is heard.
-    events: Option<Box<KvAges>>,
-    /// Was the span measured by it?
-    measured: bool,
 }
 
 impl Default for Cache {
     fn default() -> Cache {
-        Cache { epoch: 0, tokens: 0, span: f64::INFINITY, events: None, measured: false }
+        Cache { epoch: 0, tokens: 0, span: f64::INFINITY }
     }
 }
 
@@ -149,9 +141,7 @@ impl PrefixIndex {
             return;
         }
         let cache = self.cache(replica);
-        if cache.events.is_none() {
-            cache.tokens += u64::from(new);
-        }
+        cache.tokens += u64::from(new);
         let (holder, at) = (cache.epoch << 16 | replica, (cache.tokens / TICK) as u32);
         for &block in blocks {
             let mut holders = self.holders(block).unwrap_or([(NOBODY, 0); HOLDERS]);
@@ -164,10 +154,7 @@ impl PrefixIndex {
 
     /// An answer says which share of its prompt was found cached.
     pub fn heard(&mut self, replica: u32, expected: Expected, found: f64) {
-        let Cache { span, measured, .. } = self.cache(replica);
-        if *measured {
-            return;
-        }
+        let span = &mut self.cache(replica).span;
         // Below the age of what was missed, so that a replica that keeps nothing comes to be matched by nothing.
         let below = f64::from(expected.age) - 1.0;
         if found < expected.share - ALIKE && below < *span {
@@ -183,38 +170,12 @@ impl PrefixIndex {
     pub fn forget(&mut self, replica: u32) {
         let cache = self.cache(replica);
         cache.epoch = (cache.epoch + 1) & 0xffff;
-        cache.events.iter_mut().for_each(|events| events.clear());
     }
 
     /// A replica has gone for good: one that gets its number has another cache.
     pub fn part(&mut self, replica: u32) {
         self.forget(replica);
-        self.not_heard(replica);
         self.cache(replica).span = f64::INFINITY;
-    }
-
-    /// A replica's engine says what changed in its cache.
-    pub fn told(&mut self, replica: u32, event: &KvEvent) {
-        let cache = self.cache(replica);
-        let Cache { tokens, span, events, measured, .. } = cache;
-        let events = events.get_or_insert_default();
-        match event {
-            KvEvent::Stored { block_tokens, blocks, .. } => {
-                *tokens = tokens.saturating_add(events.stored(blocks, *block_tokens, *tokens));
-            }
-            KvEvent::Removed(blocks) => {
-                if let Some(age) = events.removed(blocks, *tokens) {
-                    (*span, *measured) = ((age / TICK) as f64, true);
-                }
-            }
-            KvEvent::Cleared => self.forget(replica),
-        }
-    }
-
-    /// A replica's engine is not heard any more, or something that it said was missed. What was measured last stays until answers contradict it.
-    pub fn not_heard(&mut self, replica: u32) {
-        let cache = self.cache(replica);
-        (cache.events, cache.measured) = (None, false);
     }
 
     /// Blocks remembered.

@@ -4,9 +4,9 @@
 //! stream, `now`) and answers. Who asks, a simulated fleet or a gateway in front of real servers, it does not
 //! know; so a policy that was tuned in virtual time is the very one that serves.
 //!
-//! Reading order: [`setting`] (how policies are written down), [`load`] (what is on a replica), [`telemetry`] (how much of it is others'), [`route`] and its parts [`affinity`] (who has the prefix) with `kv_ages` (what engines say that they dropped of it),
+//! Reading order: [`setting`] (how policies are written down), [`load`] (what is on a replica), [`telemetry`] (how much of it is others'), [`route`] and its parts [`affinity`] (who has the prefix),
 //! [`rendezvous`] (who has the session), [`line`](mod@line), [`speed`] and [`cost`] (what a request costs, in seconds), `peak` (how long each takes); [`health`], [`retry`] and [`hedge`] (who may get it, and who a second time); [`rate`] (how much each may ask for); [`admit`], [`queue`], [`drain`], `lines` and [`demand`] (who waits, for how long, and what it asks
-//! for), [`joining`] (which are sent as one), all of which [`front`] joins to what a gateway is, with [`split`] (which side of a trial it is on); [`similar`] (from which similarity on a request may have another's answer); [`sampling`] (which traces are kept), [`tail`] (when a trace of which spans come in any order is decided); [`autoscale`] and its three, [`hpa`], [`keda`] and [`depth`], which are shown a [`fleet`](mod@fleet).
+//! for), all of which [`front`] joins to what a gateway is, with [`split`] (which side of a trial it is on); [`similar`] (from which similarity on a request may have another's answer); [`sampling`] (which traces are kept), [`tail`] (when a trace of which spans come in any order is decided); [`autoscale`] and its three, [`hpa`], [`keda`] and [`depth`], which are shown a [`fleet`](mod@fleet).
 
 pub mod setting;
 
@@ -18,7 +18,6 @@ pub mod telemetry;
 
 pub mod affinity;
 pub mod cost;
-mod kv_ages;
 pub mod line;
 mod peak;
 pub mod rendezvous;
@@ -32,7 +31,6 @@ pub mod admit;
 pub mod demand;
 pub mod drain;
 pub mod front;
-pub mod joining;
 pub mod queue;
 pub mod rate;
 pub mod sampling;
@@ -54,7 +52,6 @@ pub use fleet::{Fleet, MOST_REPLICAS, ReplicaMetric, Signal};
 pub use front::{Front, FrontSpec, Given, Offer, QueuedAsk, Refusal, SentRequest, Terms};
 pub use health::{BreakerSpec, Health, ReplicaOutcome, Standing};
 pub use hedge::{HedgeSpec, Withheld};
-pub use joining::{JoinOffer, JoinSize, JoinSpec, JoinTicket, Joiner};
 pub use load::{Booking, Load, unseen};
 pub use queue::{FairQueue, Order, QueueShare, Ticket};
 pub use rate::{RateLimit, RateSpec};

@@ -8,7 +8,7 @@ mod spec;
 pub use spec::{LoadMeasure, RouteSpec};
 
 use plimsoll_math::rng::Stream;
-use plimsoll_model::{Arm, At, KvEvent, Span};
+use plimsoll_model::{Arm, At, Span};
 
 use crate::affinity::{Expected, Match, PrefixIndex};
 use crate::cost;
@@ -260,18 +260,6 @@ impl Router {
     /// A replica has lost its cache.
     pub fn forget(&mut self, replica: u32) {
         self.index.forget(replica);
-    }
-
-    /// A replica's engine says what changed in its KV cache.
-    pub fn told_kv(&mut self, replica: u32, event: &KvEvent) {
-        if self.needs_blocks() {
-            self.index.told(replica, event);
-        }
-    }
-
-    /// What a replica's engine says of its KV cache is not heard any more, or some of it was missed.
-    pub fn kv_lost(&mut self, replica: u32) {
-        self.index.not_heard(replica);
     }
 
     /// A replica has gone for good: one that gets its number begins anew.

@@ -37,9 +37,6 @@ pub struct EngineServerConfig {
     /// Where the truth log goes. Without it none is written.
     #[serde(default)]
     pub truth_log: Option<PathBuf>,
-    /// Where changes of the KV cache are published, as vLLM does; none = nowhere. For one replica.
-    #[serde(default)]
-    pub kv_events: Option<SocketAddr>,
     /// The engine's wake-ups are at least this far apart, ns: tokens that are due closer together leave together. It is
     /// what the most crowded engine is late by, and what makes it affordable: at two thousand streams it saves a
     /// fifth of the CPU time. An engine with less to do than that is not touched by it.
@@ -83,7 +80,6 @@ impl EngineServerConfig {
             model: default_model(),
             inputs: Vec::new(),
             truth_log: None,
-            kv_events: None,
             wake_spacing: default_wake_spacing(),
             limits: Limits::default(),
             tls: None,

@@ -20,7 +20,6 @@ use plimsoll_wire::server::{ReportedTimings, Timing};
 
 use crate::clock::EngineAxis;
 use crate::io::Conn;
-use crate::kv_publisher::KvPublisher;
 use crate::metrics::Metrics;
 use crate::script::Script;
 use crate::stream::{StepTokens, Stream};
@@ -42,7 +41,6 @@ pub struct Engine {
     armed: Cell<At>,
     spacing: Span,
     stepped: Cell<At>,
-    publisher: RefCell<Option<KvPublisher>>,
 }
 
 struct State {
@@ -95,14 +93,7 @@ impl Engine {
             armed: Cell::new(At::MAX),
             spacing,
             stepped: Cell::new(At(i64::MIN)),
-            publisher: RefCell::default(),
         })
-    }
-
-    /// What changes in its KV cache is published from now on.
-    pub(crate) fn publish_to(&self, publisher: KvPublisher) {
-        self.state.borrow_mut().world.take_kv_changes();
-        *self.publisher.borrow_mut() = Some(publisher);
     }
 
     /// Hands a request to the world, under a number of the engine's own. `record` says what is known of it so far.
@@ -258,12 +249,6 @@ impl Engine {
             return false;
         }
         state.world.step(now, &mut state.out);
-        if let Some(publisher) = &mut *self.publisher.borrow_mut() {
-            let changes = state.world.take_kv_changes();
-            if !changes.is_empty() {
-                publisher.publish(&changes);
-            }
-        }
         self.stepped.set(now);
         let metrics = &mut *self.metrics.borrow_mut();
         for emission in state.out.drain(..) {

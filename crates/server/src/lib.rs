@@ -5,7 +5,7 @@
 //! client, no run and no screen.
 //!
 //! Reading order: `config` (what to serve), `running` (a server from outside), [`mod@serve`] (listen, accept, stop), `front` and `infer` (from a request to its answer; over HTTP/2 `streams`, of gRPC `call`), `engine` (real time around
-//! the world), `kv_publisher` (what changes in its cache), `stream` and `body` (tokens on their way out), `io` (bytes and stamps) with `frames` and `records`, `transport` (TLS), `voice` (what is said),
+//! the world), `stream` and `body` (tokens on their way out), `io` (bytes and stamps) with `frames` and `records`, `transport` (TLS), `voice` (what is said),
 //! [`truth`] (the log), `metrics`, `page` and `triton_page` (what is counted), `timer`, [`clock`]
 //! and [`script`] (a clock moved by hand). Beside all that, [`collector`] takes the spans of others (OTLP).
 
@@ -22,7 +22,6 @@ mod infer;
 mod streams;
 
 mod engine;
-mod kv_publisher;
 
 mod body;
 mod stream;

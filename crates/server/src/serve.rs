@@ -30,7 +30,6 @@ use crate::engine::Engine;
 use crate::front::Front;
 use crate::infer;
 use crate::io::{Conn, Io, Scratch, ask_for_stamps, poll_speaks_http2, wait_for_stamps};
-use crate::kv_publisher::KvPublisher;
 use crate::metrics::Metrics;
 use crate::running::{Running, Stop};
 use crate::script::Script;
@@ -71,10 +70,6 @@ fn serve_on(config: EngineServerConfig, axis: impl FnOnce() -> EngineAxis) -> Re
     let listen_error = |source| ServeError::Listen { addr: config.listen, source };
     let listener = listen(config.listen).map_err(listen_error)?;
     let addr = listener.local_addr().map_err(listen_error)?;
-    let publishes = config
-        .kv_events
-        .map(|addr| KvPublisher::bind(addr).map_err(|source| ServeError::Listen { addr, source }));
-    let publishes = publishes.transpose()?;
     // A runtime can't move to its thread; that one can be had at all is learnt here, where it can be said.
     drop(Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?);
     let axis = axis();
@@ -85,7 +80,7 @@ fn serve_on(config: EngineServerConfig, axis: impl FnOnce() -> EngineAxis) -> Re
         crate::timer::sharpen_thread();
         let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
         let (truth, writer) = truth.unzip();
-        let served = run(&runtime, (listener, publishes), world, axis, config, truth, &seen);
+        let served = run(&runtime, listener, world, axis, config, truth, &seen);
         // Connections that are still there end with the runtime, and leave their records.
         drop(runtime);
         match writer.map(TruthWriter::join) {
@@ -136,7 +131,7 @@ fn listen(addr: SocketAddr) -> io::Result<std::net::TcpListener> {
 
 fn run(
     runtime: &LocalRuntime,
-    (listener, publishes): (std::net::TcpListener, Option<std::net::TcpListener>),
+    listener: std::net::TcpListener,
     world: World,
     axis: EngineAxis,
     config: EngineServerConfig,
@@ -167,9 +162,6 @@ fn run(
     });
     runtime.block_on(async move {
         let listener = TcpListener::from_std(listener)?;
-        if let Some(publishes) = publishes {
-            server.engine.publish_to(KvPublisher::start(publishes)?);
-        }
         let driver = tokio::task::spawn_local(server.engine.clone().drive());
         tokio::select! {
             biased;

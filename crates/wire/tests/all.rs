@@ -21,8 +21,6 @@ mod http1;
 mod kserve;
 #[path = "all/kserve_grpc.rs"]
 mod kserve_grpc;
-#[path = "all/kv_events.rs"]
-mod kv_events;
 #[path = "all/messages.rs"]
 mod messages;
 #[path = "all/ollama.rs"]

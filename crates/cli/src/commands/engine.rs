@@ -43,10 +43,6 @@ pub fn run(args: &EngineArgs) -> Result<Exit, Stop> {
         )));
     }
     config.truth_log = args.truth_log.clone();
-    config.kv_events = args.kv_events.as_deref().map(endpoint).transpose()?;
-    if config.kv_events.is_some() && config.fleet.replicas > 1 {
-        return Err(Stop::usage("--kv-events: of one replica; start an engine for each"));
-    }
     config.tls = tls(args)?;
     let scheme = if config.tls.is_some() { "https" } else { "http" };
     let running = plimsoll_server::serve(config).map_err(|e| match e {
@@ -85,14 +81,6 @@ fn tls(args: &EngineArgs) -> Result<Option<EngineTls>, Stop> {
     let Some((cert, key)) = args.tls_cert.clone().zip(args.tls_key.clone()) else { return Ok(None) };
     let config = server_config(&Identity { cert, key }, args.tls_client_ca.as_deref(), &["h2", "http/1.1"]);
     config.map(|config| Some(EngineTls(config))).map_err(|e| Stop::usage(e.to_string()))
-}
-
-/// Where events are published: `tcp://*:5557` is every address of the machine, as with vLLM.
-fn endpoint(text: &str) -> Result<SocketAddr, Stop> {
-    let place = text.strip_prefix("tcp://").map(|place| place.replace('*', "0.0.0.0"));
-    place.and_then(|place| place.parse().ok()).ok_or_else(|| {
-        Stop::usage(format!("--kv-events {text}: write tcp://ADDRESS:PORT such as tcp://127.0.0.1:5557"))
-    })
 }
 
 /// The inputs that are declared, each name once.

@@ -21,7 +21,7 @@ use plimsoll_gateway::keys;
 use plimsoll_gateway::pool::Shown;
 use plimsoll_gateway::stats::{ENDS, Stats};
 use plimsoll_gateway::{
-    Gateway, GatewayError, GatewaySpec, KvStanding, PickerSpec, RecordSpec, ReplicaRole, ReplicaSpec,
+    Gateway, GatewayError, GatewaySpec, PickerSpec, RecordSpec, ReplicaRole, ReplicaSpec,
 };
 use plimsoll_policy::{RouteSpec, Standing};
 use plimsoll_report::figure::counted;
@@ -227,7 +227,7 @@ fn ends(stats: &Stats, recorded: Option<&Recorded>, format: Format) {
 
 /// Where the replicas of a pool stood when they were looked at last, by their ids.
 #[derive(Clone, Default)]
-struct Standings(BTreeMap<u64, (String, Standing, KvStanding)>);
+struct Standings(BTreeMap<u64, (String, Standing)>);
 
 impl Standings {
     /// What has changed, a line each.
@@ -236,36 +236,19 @@ impl Standings {
         let mut now = BTreeMap::new();
         for shown in shown {
             let name = &shown.replica.name;
-            let (before, heard) = self
-                .0
-                .remove(&shown.replica.id)
-                .map_or((Standing::Down, KvStanding::Off), |(_, before, heard)| (before, heard));
+            let before = self.0.remove(&shown.replica.id).map_or(Standing::Down, |(_, before)| before);
             // A trial is a step on the way, and comes with every ejection.
             let standing = if shown.standing == Standing::Trial { before } else { shown.standing };
             if standing != before {
                 lines.push(format!("replica {name}: {}", words(standing)));
             }
-            let kv = shown.replica.kv.standing();
-            lines.extend(heard_line(&heard, &kv).map(|line| format!("replica {name}: {line}")));
-            now.insert(shown.replica.id, (name.clone(), standing, kv));
+            now.insert(shown.replica.id, (name.clone(), standing));
         }
         let gone = std::mem::replace(&mut self.0, now);
         lines.extend(
             gone.into_values().map(|(name, ..)| format!("replica {name}: has ended and is forgotten")),
         );
         lines
-    }
-}
-
-/// What has changed of a replica's KV events, where that is worth a line.
-fn heard_line(before: &KvStanding, now: &KvStanding) -> Option<String> {
-    let was_broken = matches!(before, KvStanding::Broken { .. });
-    match now {
-        KvStanding::Followed if before != now => Some("its KV cache events are followed".to_owned()),
-        KvStanding::Broken { why } if !was_broken => Some(format!(
-            "its KV cache events are not followed: {why}; what it has cached is guessed by what it was sent"
-        )),
-        _ => None,
     }
 }
 
@@ -323,8 +306,7 @@ fn checked(args: &GatewayArgs, spec: &GatewaySpec) -> Result<Exit, Stop> {
     let mut shown: Vec<Shown> = Vec::new();
     for _ in 0..CHECK_LOOKS {
         shown = gateway.pool.shown().0;
-        let heard = |shown: &Shown| shown.replica.kv.standing() != KvStanding::Connecting;
-        if shown.iter().all(|shown| shown.standing == Standing::Ready && heard(shown)) {
+        if shown.iter().all(|shown| shown.standing == Standing::Ready) {
             break;
         }
         std::thread::sleep(LOOK);
@@ -334,10 +316,7 @@ fn checked(args: &GatewayArgs, spec: &GatewaySpec) -> Result<Exit, Stop> {
         Format::Json => {
             let each: Vec<_> = shown
                 .iter()
-                .map(|shown| {
-                    let kv = shown.replica.kv.standing();
-                    json!({"name": shown.replica.name, "standing": shown.standing, "kv_events": kv})
-                })
+                .map(|shown| json!({"name": shown.replica.name, "standing": shown.standing}))
                 .collect();
             out::json(&json!({"spec": spec, "replicas": each}));
         }
@@ -345,9 +324,6 @@ fn checked(args: &GatewayArgs, spec: &GatewaySpec) -> Result<Exit, Stop> {
             let widest = shown.iter().map(|shown| shown.replica.name.len()).max().unwrap_or(0);
             for shown in &shown {
                 out::line(&format!("{:widest$}  {}", shown.replica.name, words(shown.standing)));
-                if let Some(line) = heard_line(&KvStanding::Off, &shown.replica.kv.standing()) {
-                    out::line(&format!("{:widest$}  {line}", ""));
-                }
             }
             let near = spec.cache.iter().flat_map(|cache| &cache.semantic);
             near.for_each(|near| out::line(&semantic::plan(near)));

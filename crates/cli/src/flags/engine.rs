@@ -65,9 +65,6 @@ pub struct EngineArgs {
     /// Write what really happened, request by request, as JSON lines
     #[arg(long, value_name = "FILE")]
     pub truth_log: Option<PathBuf>,
-    /// Publish changes of the KV cache as vLLM does (ZeroMQ), tcp://127.0.0.1:5557; one replica
-    #[arg(long, value_name = "ENDPOINT")]
-    pub kv_events: Option<String>,
     /// No talk on stderr
     #[arg(long, short = 'q')]
     pub quiet: bool,

@@ -398,9 +398,8 @@ impl Exchange<'_> {
         waived.into_iter().for_each(Toll::waive);
         let whole = (judged.verdict, judged.end);
         let recording = call.recording.take();
-        let (ends, under_way) = (call.ends.clone(), call.under_way.take());
-        let begun =
-            BegunAnswer { came: call.came, head: now, booked, whole, toll, recording, ends, under_way };
+        let ends = Arc::clone(&call.ends);
+        let begun = BegunAnswer { came: call.came, head: now, booked, whole, toll, recording, ends };
         gone.counted();
         let (stats, clock) = (Arc::clone(&worker.stats), worker.pool.clock);
         let answer = PassingAnswer::new(begun, is_stream.then_some(protocol), stats, clock);

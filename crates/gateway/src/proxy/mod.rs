@@ -1,6 +1,5 @@
-//! One request: read whole, answered ([`tries`], [`race`] where two replicas are at it, and [`joined`] where others ask with it), its answer passed on.
+//! One request: read whole, answered ([`tries`] and [`race`], where two replicas are at it), its answer passed on.
 
-mod joined;
 mod race;
 mod tries;
 
@@ -26,14 +25,13 @@ use crate::cache::{Cache, CacheKey};
 use crate::cached;
 use crate::doors::{self, KeyInForce, Shut, Toll};
 use crate::explain::Choice;
-use crate::join::UnderWay;
 use crate::passing;
 use crate::pool::ReplicaPool;
 use crate::reply::{self, Out};
 use crate::request::{self, ParsedRequest, PromptBlocks};
 use crate::rules::{InForce, Rules};
 use crate::spec::LimitSpec;
-use crate::stats::{End, EndCount, RequestStage, Stats};
+use crate::stats::{End, RequestStage, Stats};
 use crate::terms;
 use crate::trace_context::TraceContext;
 use crate::traffic::{Recording, Traffic, head_bytes};
@@ -116,11 +114,9 @@ pub(crate) struct Call {
     pub toll: Option<Toll>,
     pub recording: Option<Recording>,
     /// Who hears how it ends.
-    pub ends: EndCount,
+    pub ends: Arc<Stats>,
     /// Why the gateway itself did not send it.
     refused: Option<Refusal>,
-    /// Whose turn it is when it has ended, where requests are joined.
-    pub under_way: Option<UnderWay>,
     /// Does its client ask why it went where it went, and may it?
     asks_why: bool,
     /// The answer to that.
@@ -167,7 +163,7 @@ impl Call {
     }
 
     /// The same again, which is charged to nobody. `ends`: who hears how it ends.
-    fn copy(&self, ends: EndCount) -> Call {
+    fn copy(&self, ends: Arc<Stats>) -> Call {
         Call {
             rules: Arc::clone(&self.rules),
             came: self.came,
@@ -183,7 +179,6 @@ impl Call {
             recording: None,
             ends,
             refused: None,
-            under_way: None,
             asks_why: false,
             why: None,
         }
@@ -365,9 +360,8 @@ impl Worker {
             held: Span::ZERO,
             toll,
             recording: None,
-            ends: EndCount::Client(Arc::clone(&self.stats)),
+            ends: Arc::clone(&self.stats),
             refused: None,
-            under_way: None,
             asks_why,
             why: None,
         })
@@ -391,16 +385,8 @@ impl Worker {
         }
     }
 
-    /// A replica's answer, to it or to several that ask the same of it.
-    pub(crate) async fn answers(self: &Rc<Worker>, call: Call, gone: Gone) -> Response<Out> {
-        match joined::joinable(&call) {
-            Some(joinable) => joined::answer(self, call, joinable, gone).await,
-            None => self.alone(call, gone).await,
-        }
-    }
-
-    /// A replica's answer to it alone.
-    async fn alone(&self, mut call: Call, gone: Gone) -> Response<Out> {
+    /// A replica's answer.
+    pub(crate) async fn answers(&self, mut call: Call, gone: Gone) -> Response<Out> {
         self.mirror(&call);
         let response = self.serve(&mut call).await;
         // What a replica answers takes it along.
@@ -418,7 +404,7 @@ impl Worker {
             return;
         }
         let worker = Rc::clone(&shadow.worker);
-        let mut call = call.copy(EndCount::Client(Arc::clone(&worker.stats)));
+        let mut call = call.copy(Arc::clone(&worker.stats));
         // It makes nobody wait, and its replicas are on no side.
         (call.asked.arm, call.terms.slo) = (Arm::Base, None);
         tokio::task::spawn_local(async move {

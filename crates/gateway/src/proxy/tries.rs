@@ -190,7 +190,7 @@ impl Worker {
         call.record(|recording| recording.ends(end));
     }
 
-    pub(super) fn may_retry(&self, sent: u32) -> bool {
+    fn may_retry(&self, sent: u32) -> bool {
         let may = self.pool.may_retry(sent);
         if !may {
             self.stats.denied.fetch_add(1, Ordering::Relaxed);
@@ -278,9 +278,7 @@ impl Worker {
 
     pub(crate) fn refuse(&self, call: &mut Call, refusal: Refusal) -> Response<Out> {
         call.refused = Some(refusal);
-        if call.ends.is_client() {
-            self.pool.refused[call.terms.class][stats::reason(refusal)].fetch_add(1, Ordering::Relaxed);
-        }
+        self.pool.refused[call.terms.class][stats::reason(refusal)].fetch_add(1, Ordering::Relaxed);
         let (mut response, end) = terms::refused(refusal);
         call.ends.end(end);
         response.headers_mut().insert(QUEUE_MS, queue_ms(call));
@@ -304,8 +302,8 @@ impl Worker {
         // What was shed or failed is no answer to pay for.
         let toll = call.toll.take_if(|_| matches!(judged.end, End::Answered | End::Refused));
         let recording = call.recording.take();
-        let (ends, under_way) = (call.ends.clone(), call.under_way.take());
-        let begun = BegunAnswer { came: call.came, head, booked, whole, toll, recording, ends, under_way };
+        let ends = Arc::clone(&call.ends);
+        let begun = BegunAnswer { came: call.came, head, booked, whole, toll, recording, ends };
         let relayed = RelayedAnswer { begun, held, lent, keep_alive };
         let relay = Relay::new(body, relayed, stream, Arc::clone(&self.stats), self.pool.clock);
         Response::from_parts(parts, Out::Relayed(Box::new(relay)))
@@ -344,7 +342,7 @@ fn failed(call: &Call, why: &str) -> Response<Out> {
     reply::error(StatusCode::BAD_GATEWAY, "replica_failed", why, None)
 }
 
-pub(super) fn queue_ms(call: &Call) -> HeaderValue {
+fn queue_ms(call: &Call) -> HeaderValue {
     HeaderValue::from((call.held.0 / 1_000_000).max(0))
 }
 

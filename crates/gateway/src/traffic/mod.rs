@@ -11,7 +11,7 @@ mod tail;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use http::{HeaderMap, HeaderValue};
 use plimsoll_client::Clock;
@@ -175,22 +175,6 @@ pub struct Try {
     pub(crate) tail: TailReader,
 }
 
-impl Try {
-    /// The same for one of several who share it; `own`: what was answered to it.
-    fn of_one(&self, own: Option<&[u8]>) -> Try {
-        let mut tail = TailReader::default();
-        own.iter().for_each(|own| tail.push(own, self.end));
-        Try {
-            replica: Arc::clone(&self.replica),
-            model: self.model.clone(),
-            bytes: own.map_or(0, |own| own.len() as u64),
-            how: self.how.clone(),
-            tail,
-            ..*self
-        }
-    }
-}
-
 /// How an attempt ended, as its connection tells.
 #[derive(Clone, PartialEq, Debug)]
 pub enum TryEnd {
@@ -208,19 +192,9 @@ pub enum TryEnd {
     Whole,
 }
 
-/// A row of a request that several clients share: for those, and not for the record.
-pub type SharedRow = Arc<OnceLock<TrafficRow>>;
-
-/// Where a row goes when its request is over.
-enum RowSink {
-    Record(Arc<Traffic>),
-    /// And whether one of those who share it is explained.
-    Shared(SharedRow, bool),
-}
-
 /// A request under way, on its way into the record. Dropped, it is over.
 pub struct Recording {
-    to: RowSink,
+    to: Arc<Traffic>,
     clock: Clock,
     told: Option<Box<TrafficRow>>,
 }
@@ -229,19 +203,9 @@ impl Recording {
     /// A request whose head has come.
     pub fn begin(to: &Arc<Traffic>, clock: Clock, came: At) -> Recording {
         let number = to.numbers.fetch_add(1, Ordering::Relaxed);
-        Recording::of(RowSink::Record(Arc::clone(to)), (number, to.is_shadow), clock, came)
-    }
-
-    /// One for several clients, who get its row. `explains`: is one of them explained?
-    pub fn shared(clock: Clock, came: At, explains: bool) -> (Recording, SharedRow) {
-        let row = SharedRow::default();
-        (Recording::of(RowSink::Shared(Arc::clone(&row), explains), (0, false), clock, came), row)
-    }
-
-    fn of(to: RowSink, (number, is_shadow): (u64, bool), clock: Clock, came: At) -> Recording {
         let told = TrafficRow {
             number,
-            is_shadow,
+            is_shadow: to.is_shadow,
             context: None,
             came,
             over: came,
@@ -257,7 +221,7 @@ impl Recording {
             tries: Vec::new(),
             explained: None,
         };
-        Recording { to, clock, told: Some(Box::new(told)) }
+        Recording { to: Arc::clone(to), clock, told: Some(Box::new(told)) }
     }
 
     /// Notes something of the request.
@@ -269,10 +233,7 @@ impl Recording {
 
     /// Is it one of those that are explained?
     pub fn explains(&self) -> bool {
-        let every = match &self.to {
-            RowSink::Record(traffic) => traffic.explains,
-            RowSink::Shared(_, explains) => u64::from(*explains),
-        };
+        let every = self.to.explains;
         every > 0 && self.told.as_ref().is_some_and(|told| told.number.is_multiple_of(every))
     }
 
@@ -356,37 +317,6 @@ impl Recording {
         });
     }
 
-    /// It was sent with others, as this row says; its own of what they were answered was this.
-    pub fn shares(&mut self, row: &TrafficRow, own: Option<&[u8]>) {
-        let explained = row.explained.as_ref().filter(|_| self.explains());
-        self.note(|told| {
-            told.held += row.held;
-            told.routed += row.routed;
-            let last = row.tries.len().wrapping_sub(1);
-            let tries = row.tries.iter().enumerate();
-            told.tries.extend(tries.map(|(place, one)| one.of_one(own.filter(|_| place == last))));
-        });
-        if let Some((id, choices)) = explained {
-            let id = HeaderValue::from_str(id).unwrap_or(HeaderValue::from_static(""));
-            choices.iter().for_each(|choice| self.because(&id, choice.clone()));
-        }
-    }
-
-    /// Its client went away then, while it was sent with others, as this row says.
-    pub fn left(mut self, row: Option<&TrafficRow>, at: At) {
-        if let Some(row) = row {
-            self.shares(row, None);
-        }
-        let Some(mut told) = self.told.take() else { return };
-        told.tries.retain(|one| one.sent <= at);
-        let open = told.tries.iter_mut().filter(|one| one.end > at);
-        open.for_each(|one| {
-            (one.end, one.how, one.head) = (at, TryEnd::Cancelled, one.head.filter(|head| head.0 <= at))
-        });
-        told.over = at;
-        self.to.put(told);
-    }
-
     /// It is no request of a replica's: nothing of it is kept.
     pub fn forget(mut self) {
         self.told = None;
@@ -406,15 +336,6 @@ impl Drop for Recording {
         let open = told.tries.iter_mut().filter(|one| one.how == TryEnd::Cancelled);
         open.for_each(|one| one.end = told.over);
         self.to.put(told);
-    }
-}
-
-impl RowSink {
-    fn put(&self, told: Box<TrafficRow>) {
-        match self {
-            RowSink::Record(traffic) => traffic.put(told),
-            RowSink::Shared(row, _) => drop(row.set(*told)),
-        }
     }
 }
 

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::embedder::Embedder;
 use plimsoll_client::Clock;
 use plimsoll_gateway::traffic::Traffic;
 use plimsoll_gateway::{Gateway, GatewaySpec, ReplicaSpec};
@@ -41,8 +40,6 @@ pub enum Act {
     Flood(usize),
     /// Nothing at all until the client goes.
     Silence,
-    /// Embeddings.
-    Embed(Embedder),
     /// Whatever this makes of the request's body: a whole message.
     Says(fn(&str) -> String),
     /// Nothing for so long, then this.
@@ -279,11 +276,6 @@ impl Mock {
                 socket.write_all(b"0\r\n\r\n").ok()
             }
             Act::Silence => self.until_gone(socket),
-            Act::Embed(embedder) => {
-                let (bytes, hangs_up) = embedder.reply(request);
-                socket.write_all(&bytes).ok()?;
-                (!hangs_up).then_some(())
-            }
             Act::Says(says) => {
                 let body = request.windows(4).position(|end| end == b"\r\n\r\n").map_or(0, |end| end + 4);
                 socket.write_all(says(&String::from_utf8_lossy(&request[body..])).as_bytes()).ok()

@@ -2,8 +2,6 @@
 
 use plimsoll_gateway::cache::semantic::endpoint::embeddings;
 use plimsoll_gateway::cache::semantic::question::Question;
-use plimsoll_gateway::join::answer::{AnswerShare, split};
-use plimsoll_gateway::join::body::{EmbeddingInputs, join};
 use plimsoll_gateway::request::{ParsedRequest, PromptBlocks};
 use plimsoll_gateway::{models, usage};
 
@@ -27,18 +25,5 @@ pub fn check(bytes: &[u8]) {
         // What else must be the same is.
         let other = Question::read(bytes, vec![b"x"], 1 << 16).expect("the same body");
         assert!(other.text == question.text && other.context != question.context);
-    }
-    if let Some(inputs) = EmbeddingInputs::read(&bytes.to_vec().into()) {
-        let twice = EmbeddingInputs::read(&join(&[&inputs, &inputs])).expect("a body of the same kind");
-        assert_eq!(
-            (twice.kind, twice.count, twice.around()),
-            (inputs.kind, 2 * inputs.count, inputs.around())
-        );
-    }
-    // Of one alone an answer is what it was, but for how its list is laid out.
-    let whole =
-        |bytes: &[u8]| split(bytes, &[AnswerShare { inputs: 1, weight: 1 }]).map(|parts| parts[0].clone());
-    if let Some(own) = whole(bytes) {
-        assert_eq!(whole(&own), Some(own));
     }
 }

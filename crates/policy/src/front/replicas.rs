@@ -1,7 +1,7 @@
 //! What becomes of a request on its replica, and who the replicas are.
 
 use plimsoll_math::rng::Stream;
-use plimsoll_model::{Arm, At, BudgetState, KvEvent, Span};
+use plimsoll_model::{Arm, At, BudgetState, Span};
 
 use super::{Front, QueuedAsk, SentRequest};
 use crate::health::{ReplicaOutcome, Standing};
@@ -178,16 +178,6 @@ impl<A: QueuedAsk> Front<A> {
             Some(said) => self.telemetry.told(replica, said, self.loads[replica as usize], made),
             None => self.telemetry.forget(replica),
         }
-    }
-
-    /// A replica's engine says what changed in its KV cache.
-    pub fn told_kv(&mut self, replica: u32, event: &KvEvent) {
-        self.router.told_kv(replica, event);
-    }
-
-    /// What a replica's engine says of its KV cache is not heard any more, or some of it was missed.
-    pub fn kv_lost(&mut self, replica: u32) {
-        self.router.kv_lost(replica);
     }
 
     /// What pages said, as of now: before they are [shown](Front::page), and now and then, so that no decision has to.

@@ -2,7 +2,6 @@
 
 mod autoscaling;
 mod failing;
-mod joining;
 mod queueing;
 mod rates;
 mod routing;

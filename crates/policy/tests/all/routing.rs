@@ -1,7 +1,7 @@
 //! Each routing policy in cases small enough to work out by hand.
 
 use plimsoll_math::rng::Stream;
-use plimsoll_model::{At, KvEvent, Span};
+use plimsoll_model::{At, Span};
 use plimsoll_policy::{BlockEnds, Booking, Facts, Load, ReplicaView, RouteSpec, Router};
 
 fn view(replica: u32, requests: u32, tokens: u64) -> ReplicaView {
@@ -263,8 +263,6 @@ fn found(
 enum LearnsBy {
     Nothing,
     Answers,
-    /// The cache's engine says what it stores and removes.
-    Events,
 }
 
 /// Behind the index a cache that drops what was used longest ago, of 100 prompts. The share of prompts of
@@ -281,17 +279,10 @@ fn mistaken(by: LearnsBy, beside: u64) -> f64 {
         index.learn(0, &[name], if expected.share > 0.0 { 0 } else { 100 });
         let truly = cache.contains(&name);
         for name in std::iter::once(name).chain(others) {
-            let place = cache.iter().position(|&known| known == name).map(|place| cache.remove(place));
+            cache.retain(|&known| known != name);
             cache.push(name);
-            let mut told = Vec::new();
-            if place.is_none() {
-                told.push(KvEvent::Stored { parent: None, block_tokens: 100, blocks: vec![name] });
-            }
             if cache.len() > 100 {
-                told.push(KvEvent::Removed(vec![cache.remove(0)]));
-            }
-            if by == LearnsBy::Events {
-                told.iter().for_each(|event| index.told(0, event));
+                cache.remove(0);
             }
         }
         if by == LearnsBy::Answers {
@@ -303,73 +294,13 @@ fn mistaken(by: LearnsBy, beside: u64) -> f64 {
 }
 
 #[test]
-fn a_replica_is_matched_as_far_back_as_its_answers_or_its_engine_say() {
-    let of = |beside| [LearnsBy::Nothing, LearnsBy::Answers, LearnsBy::Events].map(|by| mistaken(by, beside));
+fn a_replica_is_matched_as_far_back_as_its_answers_say() {
+    let of = |beside| [LearnsBy::Nothing, LearnsBy::Answers].map(|by| mistaken(by, beside));
     for (beside, figures) in [0, 1, 4].map(|beside| (beside, of(beside))) {
-        let [deaf, answers, events] = figures;
+        let [deaf, answers] = figures;
         println!("{beside} of others between two: {figures:.3?}");
-        assert!(deaf > 0.6 && answers < 0.15 && events < 0.1, "{beside}: {figures:.3?}");
+        assert!(deaf > 0.6 && answers < 0.15, "{beside}: {figures:.3?}");
     }
-}
-
-#[test]
-fn what_is_cleared_or_not_heard_any_more_is_not_taken_to_be_there() {
-    let mut index = plimsoll_policy::affinity::PrefixIndex::new(1_000);
-    let stored = |names: std::ops::Range<u64>| KvEvent::Stored {
-        parent: None,
-        block_tokens: 64,
-        blocks: names.collect(),
-    };
-    index.learn(0, &[7], 64);
-    index.told(0, &KvEvent::Cleared);
-    assert!(found(&mut index, 7).is_empty(), "an empty cache holds nothing");
-    index.learn(0, &[7], 64);
-    // Each block goes when a thousand others are stored after it: what was sent two thousand ago is gone.
-    for name in 0..3_000 {
-        index.told(0, &stored(name..name + 1));
-        if name == 20 {
-            index.learn(0, &[9], 64);
-        }
-        if name >= 1_000 {
-            index.told(0, &KvEvent::Removed(vec![name - 1_000]));
-        }
-    }
-    let blocks =
-        |index: &mut _| [7, 9].map(|block| found(index, block).first().map_or(0, |found| found.blocks));
-    assert_eq!(blocks(&mut index), [0, 0]);
-    index.learn(0, &[8], 64);
-    assert_eq!(found(&mut index, 8)[0].blocks, 1, "that was sent just now");
-    // What was measured holds until answers contradict it.
-    index.not_heard(0);
-    assert_eq!(blocks(&mut index), [0, 0]);
-    let gone = found(&mut index, 7)[0].expected(0.0);
-    (0..40).for_each(|_| index.heard(0, gone, 1.0));
-    assert_eq!(blocks(&mut index)[1], 1, "the span is as long as the older one's age");
-    // One that gets its number begins anew.
-    index.part(0);
-    assert!(found(&mut index, 8).is_empty());
-}
-
-/// A cache of a million blocks is known by some thousands, and as well.
-#[test]
-fn a_large_cache_is_known_by_a_sample() {
-    let mut index = plimsoll_policy::affinity::PrefixIndex::new(1_000);
-    let room = 200_000u64;
-    for name in 0..2 * room {
-        index.told(0, &KvEvent::Stored { parent: None, block_tokens: 16, blocks: vec![name] });
-        if name >= room {
-            index.told(0, &KvEvent::Removed(vec![name - room]));
-        }
-        // A twentieth on either side of the age at which blocks go.
-        if name == room - room / 20 {
-            index.learn(0, &[1], 16);
-        }
-        if name == room + room / 20 {
-            index.learn(0, &[2], 16);
-        }
-    }
-    assert_eq!(found(&mut index, 1)[0].blocks, 0, "stored before the last {room} blocks");
-    assert_eq!(found(&mut index, 2)[0].blocks, 1, "stored after that");
 }
 
 /// A router that has learnt, from exact times, that each replica computes this many prompt tokens a second and makes steps of 10 ms.

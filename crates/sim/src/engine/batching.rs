@@ -10,7 +10,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::hash::BuildHasherDefault;
 
-use plimsoll_model::{At, KvEvent, Span};
+use plimsoll_model::{At, Span};
 
 use crate::engine::meter::{BucketHistogram, ITERATION};
 use crate::engine::outlet::{HeldTokens, Outlet};
@@ -252,11 +252,6 @@ impl Batching {
             State::Due(ps) => *ps = self.stalled_until.max(*ps),
             State::Busy(row) => row.end = self.stalled_until.max(row.end),
         }
-    }
-
-    /// What changed in the KV cache since this was asked last.
-    pub fn take_kv_changes(&mut self) -> Vec<KvEvent> {
-        self.scheduler.take_kv_changes()
     }
 
     /// Tokens of a prompt with these blocks that are held already.

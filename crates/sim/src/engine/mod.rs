@@ -17,7 +17,7 @@ pub mod speculation;
 pub mod step_time;
 mod terms;
 
-use plimsoll_model::{At, KvEvent};
+use plimsoll_model::At;
 
 use crate::batcher::inference::Inference;
 use crate::engine::batching::Batching;
@@ -187,14 +187,6 @@ impl Engine {
             Mode::Batching(batching) => batching.stall(until),
             Mode::Dynamic(inference) => inference.stall(until),
             Mode::Queue(_) => {}
-        }
-    }
-
-    /// What changed in the KV cache since this was asked last; changes are noted from the first time on.
-    pub fn take_kv_changes(&mut self) -> Vec<KvEvent> {
-        match &mut self.mode {
-            Mode::Batching(batching) => batching.take_kv_changes(),
-            Mode::Queue(_) | Mode::Dynamic(_) => Vec::new(),
         }
     }
 

@@ -5,7 +5,7 @@
 //! an async engine was the alternative, and would have made two of it. A world of one replica is that engine and nothing
 //! else, so that a fleet costs nothing where there is none.
 
-use plimsoll_model::{At, KvEvent, Sample};
+use plimsoll_model::{At, Sample};
 
 use crate::engine::Engine;
 use crate::engine::meter::{BucketHistogram, Meter};
@@ -143,14 +143,6 @@ impl World {
         match &self.inner {
             Inner::One(engine) => vec![engine.gauges()],
             Inner::Many(fleet) => fleet.replica_gauges(),
-        }
-    }
-
-    /// What changed in the KV cache of its one replica since this was asked last; changes are noted from the first time on. Of several nothing is noted.
-    pub fn take_kv_changes(&mut self) -> Vec<KvEvent> {
-        match &mut self.inner {
-            Inner::One(engine) => engine.take_kv_changes(),
-            Inner::Many(_) => Vec::new(),
         }
     }
 

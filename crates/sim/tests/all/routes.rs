@@ -38,8 +38,6 @@ pub struct Outcome {
     pub hits: f64,
     /// Most requests of one replica, × mean.
     pub skew: f64,
-    /// Share of requests that found less of their prompt cached than their router took to be there, by a twentieth or more.
-    pub astray: f64,
 }
 
 fn outcome(route: &str, script: &[(At, Act)], faults: &[&str]) -> Outcome {
@@ -71,7 +69,6 @@ fn outcome(route: &str, script: &[(At, Act)], faults: &[&str]) -> Outcome {
         ttft_p99_s: waits[waits.len() * 99 / 100],
         hits: cached as f64 / prompts as f64,
         skew: f64::from(placed.iter().copied().max().unwrap_or(0)) * 8.0 / script.len() as f64,
-        astray: 0.0,
     }
 }
 
@@ -128,12 +125,7 @@ pub fn mean_of(route: &str, make: fn(u64) -> Vec<(At, Act)>, faults: &[&str]) ->
 pub fn mean(all: impl Iterator<Item = Outcome>) -> Outcome {
     let all: Vec<Outcome> = all.collect();
     let mean = |of: fn(&Outcome) -> f64| all.iter().map(of).sum::<f64>() / all.len() as f64;
-    Outcome {
-        ttft_p99_s: mean(|o| o.ttft_p99_s),
-        hits: mean(|o| o.hits),
-        skew: mean(|o| o.skew),
-        astray: mean(|o| o.astray),
-    }
+    Outcome { ttft_p99_s: mean(|o| o.ttft_p99_s), hits: mean(|o| o.hits), skew: mean(|o| o.skew) }
 }
 
 fn compared(make: fn(u64) -> Vec<(At, Act)>, faults: &[&str]) -> [Outcome; 3] {

@@ -14,8 +14,6 @@ mod inferences;
 mod logs;
 #[path = "../fuzz/metrics.rs"]
 mod metrics;
-#[path = "../fuzz/published.rs"]
-mod published;
 #[path = "../fuzz/pushed.rs"]
 mod pushed;
 #[path = "../fuzz/requests.rs"]
@@ -53,11 +51,6 @@ fn what_fuzzing_learnt_of_logs() {
 #[test]
 fn what_fuzzing_learnt_of_metrics() {
     replay(include_bytes!("../fuzz/metrics.corpus"), metrics::check);
-}
-
-#[test]
-fn what_fuzzing_learnt_of_published() {
-    replay(include_bytes!("../fuzz/published.corpus"), published::check);
 }
 
 #[test]

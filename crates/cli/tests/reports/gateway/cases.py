@@ -648,25 +648,6 @@ def answer_rate(lab):
     check(all(1 <= n <= 3 for n in out.values()), f"let in, of 8: {out}")
 
 
-@case("keep-joined")
-def joined(lab):
-    """Embeddings sent as one: each client gets its own, numbered from 0."""
-    a = lab.replica("embed")
-    g = lab.gateway([a], "batching: {at_once: 1, wait_ms: 200}\n")
-
-    def own(i):
-        texts = ["x" * (i + 1), "y" * (2 * i + 1)]
-        data = g.ask("/v1/embeddings", {"model": "m", "input": texts}).json.get("data", [])
-        return sorted((d["index"], d["embedding"][0]) for d in data) == [
-            (k, len(x)) for k, x in enumerate(texts)
-        ]
-
-    right, sent = sum(at_once(16, 8, own)), len(a.requests())
-    check(
-        right == 16 and sent < 16, f"{right} of 16 got their own embeddings; the replica got {sent} requests"
-    )
-
-
 @case("keep-hints")
 def hints(lab):
     """103 Early Hints in front of an answer."""

@@ -23,11 +23,9 @@ use std::sync::Arc;
 
 mod stretch;
 
-use crate::spec::error::BLOCK_TOKENS;
 use stretch::{Names, Stretch};
 
 use plimsoll_math::spread::Spread;
-use plimsoll_model::KvEvent;
 
 const NONE: u32 = u32::MAX;
 
@@ -63,8 +61,6 @@ pub struct BlockPool {
     holds: Vec<Hold>,
     /// Those with a path.
     holders: Vec<u32>,
-    /// What changed since it was taken last, where somebody wants to know.
-    changes: Option<Vec<KvEvent>>,
 }
 
 /// What one request holds: a path of named stretches from the start of its prompt, and private blocks after it.
@@ -102,22 +98,9 @@ impl BlockPool {
             youngest: NONE,
             holds: Vec::new(),
             holders: Vec::new(),
-            changes: None,
         };
         pool.set_aside(blocks);
         pool
-    }
-
-    /// What changed since this was asked last; the first time it begins to be noted. Names without a given name (generated tokens) are nobody's to find, and are not
-    /// told.
-    pub fn take_changes(&mut self) -> Vec<KvEvent> {
-        self.changes.replace(Vec::new()).unwrap_or_default()
-    }
-
-    fn note(&mut self, change: impl FnOnce() -> KvEvent) {
-        if let Some(changes) = &mut self.changes {
-            changes.push(change());
-        }
     }
 
     /// Blocks that there are to be.
@@ -213,11 +196,6 @@ impl BlockPool {
                 self.align(tail);
             }
             let len = self.uncut(&names[at as usize..upto as usize]);
-            self.note(|| KvEvent::Stored {
-                parent: at.checked_sub(1).map(|before| names[before as usize]),
-                block_tokens: BLOCK_TOKENS,
-                blocks: names[at as usize..(at + len) as usize].to_vec(),
-            });
             let node = self.add(Names::Given(Arc::clone(names)), at, len);
             self.stretches[node as usize].holders = 1;
             self.register(node);
@@ -281,7 +259,6 @@ impl BlockPool {
 
     /// Forgets every name. Who holds blocks keeps them.
     pub fn flush(&mut self) {
-        self.note(|| KvEvent::Cleared);
         self.index.clear();
         self.left_behind.clear();
         while self.oldest != NONE {
@@ -317,8 +294,6 @@ impl BlockPool {
     fn evict(&mut self, mut blocks: u32) {
         while self.caching && blocks > 0 && self.oldest != NONE {
             let node = self.oldest;
-            let gone = blocks.min(self.stretches[node as usize].len);
-            self.note_gone(node, gone);
             let stretch = &mut self.stretches[node as usize];
             if stretch.len > blocks {
                 stretch.len -= blocks;
@@ -329,17 +304,6 @@ impl BlockPool {
             self.forget(node);
             self.unlink(node);
             self.drop_stretch(node);
-        }
-    }
-
-    /// The last so many blocks of a stretch are given away.
-    fn note_gone(&mut self, node: u32, blocks: u32) {
-        if let Some(changes) = &mut self.changes {
-            let names = self.stretches[node as usize].names();
-            let gone: Vec<u64> = names.iter().rev().take(blocks as usize).copied().collect();
-            if !gone.is_empty() {
-                changes.push(KvEvent::Removed(gone));
-            }
         }
     }
 

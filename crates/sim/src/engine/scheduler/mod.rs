@@ -20,8 +20,6 @@ use policy::PolicySpec;
 use running_first::RunningFirst;
 use sglang::Sglang;
 
-use plimsoll_model::KvEvent;
-
 use crate::engine::kv::Eviction;
 use crate::engine::step_time::StepLoad;
 use crate::spec::error::BLOCK_TOKENS;
@@ -248,11 +246,6 @@ impl Scheduler {
     /// From now on there are this many blocks; the next plan sees to it.
     pub fn set_blocks(&mut self, blocks: u32) {
         self.desk.pool.resize(blocks);
-    }
-
-    /// What changed in the cache since this was asked last.
-    pub fn take_kv_changes(&mut self) -> Vec<KvEvent> {
-        self.desk.pool.take_changes()
     }
 
     /// Leading blocks of a chain that the cache holds.

@@ -1,6 +1,0 @@
-#![no_main]
-
-#[path = "../../crates/wire/tests/fuzz/published.rs"]
-mod body;
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| body::check(bytes));
