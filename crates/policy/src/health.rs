@@ -1,10 +1,12 @@
 //! Which replicas may get a request: those that are not broken, whatever they refuse.
 //!
-//! Three things that others mix up are kept apart. A replica that *sheds* (429, or 503 with `Retry-After`) works: it gets a penalty in
-//! seconds that decays, and stays the choice where all others are worse. A replica that *fails* (no connection, reset, 5xx of its own) is
-//! ejected by a breaker, for a time that doubles, and comes back by one request at a time. A replica that is *silent* (streams run, and none had
-//! a token for long) is ejected like one that fails. Ejected is at most a share of the pool, and where less than half of it would be left, all of it is used:
-//! if everything looks broken, the one who looks is the likelier culprit.
+//! Four things that others mix up are kept apart. A replica that *sheds* (429, or 503 with `Retry-After`) works: it gets a penalty in
+//! seconds that decays, and stays the choice where all others are worse. A replica that *fails* (no connection, reset, 5xx of its own, an answer
+//! of no use) gets a penalty too, because failures are fast and an empty queue attracts requests; it is
+//! ejected by a breaker, for a time that doubles, and comes back by one request at a time. A replica that *refuses* (4xx) fails where its peers answer
+//! ([`Health::compared`], and by their shares where nothing was compared); where they refuse alike the client is wrong. A replica that is *silent* (requests
+//! run, and nothing came of any for long) is ejected like one that fails. Ejected is at most a share of the pool, and where less than half of it would be left, all of it is used:
+//! if everything looks broken, the one who looks is the likelier culprit. So are replicas whose health pages are slow, where no replica looks better.
 
 use plimsoll_model::{At, Span};
 use schemars::JsonSchema;
@@ -70,10 +72,14 @@ impl BreakerSpec {
 /// How a request to a replica ended, as far as its health goes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum ReplicaOutcome {
-    /// It was answered; a refusal of a client's own mistake is an answer.
+    /// It was answered.
     Worked,
     /// It was refused for want of room; come back after this long.
     Shed(Option<Span>),
+    /// It was answered, which says nothing of what the replica computes: a page, or an object that another one keeps.
+    Neutral,
+    /// It was refused as the client's own mistake. The replica is at fault where its peers answer such requests.
+    Refused,
     /// The replica failed.
     Failed,
 }
@@ -105,16 +111,39 @@ const LEAST_PENALTY: Span = Span::from_millis(500);
 const MOST_PENALTY: Span = Span::from_secs(60);
 /// Below this share of usable replicas all are used.
 const PANIC: f64 = 0.5;
+/// Refusals one after another from which another replica is asked whether it refuses alike; twice as many after each time that it did, so many times.
+const DOUBTED: u32 = 2;
+const DOUBLINGS: u32 = 4;
+/// Refusals one after another from which a replica gets a penalty: mistakes of clients come in pairs.
+const PENALISED: u32 = 3;
+/// The penalty for a failure: short, so that the replica is tried again until the breaker is sure.
+const FAILED_PENALTY: Span = Span::from_millis(200);
+/// Failures, or requests that clients give up, in a row that are enough where the peers answered so many, and by the share that they fail it is no chance.
+const FEW: u32 = 3;
+const FEW_BY_CHANCE: f64 = 1e-3;
+/// Where nothing was compared, a replica refuses alone if it refused so many in a row, its peers answered as many, and by the share that they refuse so many in a
+/// row have no more than this chance. That chance is larger for a replica that was ejected.
+const ALONE: u32 = 10;
+const BY_CHANCE: f64 = 1e-4;
+const BY_CHANCE_ON_TRIAL: f64 = 0.1;
 
 #[derive(Clone, Debug)]
 struct ReplicaHealth {
     /// Is there a replica of this number?
     here: bool,
     up: bool,
+    /// Not up, because its health page did not come in time: it may be busy.
+    slow: bool,
     draining: bool,
     /// Failures since the last success.
     streak: u32,
-    parts: [(u32, u32); PARTS],
+    /// Refusals since then that no peer was seen to share.
+    refused: u32,
+    /// Times that peers were seen to refuse alike.
+    shared: u32,
+    /// Requests since the last success that clients gave up without a sign of an answer.
+    given_up: u32,
+    parts: [Part; PARTS],
     part: i64,
     open: Option<Open>,
     /// Ejections since it last worked for good.
@@ -122,13 +151,27 @@ struct ReplicaHealth {
     penalty: (At, Span),
 }
 
+/// Requests that ended in a part of the window.
+#[derive(Copy, Clone, Default, Debug)]
+struct Part {
+    worked: u32,
+    failed: u32,
+    refused: u32,
+}
+
+const NOTHING: Part = Part { worked: 0, failed: 0, refused: 0 };
+
 /// One of which nothing is known.
 const FRESH: ReplicaHealth = ReplicaHealth {
     here: true,
     up: false,
+    slow: false,
     draining: false,
     streak: 0,
-    parts: [(0, 0); PARTS],
+    refused: 0,
+    shared: 0,
+    given_up: 0,
+    parts: [NOTHING; PARTS],
     part: 0,
     open: None,
     ejections: 0,
@@ -180,13 +223,22 @@ impl Health {
     /// A replica answers on its health page, or does not, or a connection to it could not be made.
     pub fn set_up(&mut self, replica: u32, up: bool) {
         let one = &mut self.each[replica as usize];
-        if up && !one.up {
+        if up && !one.up && !one.slow {
             // A process that came back is a new one.
-            one.streak = 0;
-            one.parts = [(0, 0); PARTS];
-            one.open = None;
+            *one = ReplicaHealth {
+                draining: one.draining,
+                ejections: one.ejections,
+                penalty: one.penalty,
+                ..FRESH
+            };
         }
-        one.up = up;
+        (one.up, one.slow) = (up, false);
+    }
+
+    /// A replica's health page does not come in time. It gets requests only where no replica is up.
+    pub fn set_slow(&mut self, replica: u32) {
+        let one = &mut self.each[replica as usize];
+        (one.up, one.slow) = (false, true);
     }
 
     /// A replica is to end what it has, or not any more.
@@ -203,6 +255,12 @@ impl Health {
     pub fn answers(&self, replica: u32) -> bool {
         let one = &self.each[replica as usize];
         one.up && !one.draining
+    }
+
+    /// Does it answer neither on its health page nor on its port?
+    pub fn is_gone(&self, replica: u32) -> bool {
+        let one = &self.each[replica as usize];
+        !one.up && !one.slow
     }
 
     /// Where a replica stands.
@@ -248,8 +306,19 @@ impl Health {
         if (usable.len() - trials) as f64 >= PANIC * up as f64 && !usable.is_empty() {
             return;
         }
+        self.last_resort(usable, |_| true);
+    }
+
+    /// Puts into `usable` those that `may` get a request and answer, whatever else is known of them; where none does, those whose health page is slow.
+    pub fn last_resort(&self, usable: &mut Vec<u32>, may: impl Fn(u32) -> bool) {
+        let all = || (0..self.each.len() as u32).filter(|&replica| may(replica));
         usable.clear();
-        usable.extend((0..self.each.len() as u32).filter(|replica| self.answers(*replica)));
+        usable.extend(all().filter(|&replica| self.answers(replica)));
+        if usable.is_empty() {
+            let each = &self.each;
+            let is_slow = |replica: &u32| each[*replica as usize].slow && !each[*replica as usize].draining;
+            usable.extend(all().filter(is_slow));
+        }
     }
 
     /// A request goes to this replica.
@@ -268,49 +337,138 @@ impl Health {
 
     /// A request that was sent ended. `chance`: a draw from 0 to 1, by which ejections end apart.
     pub fn ended(&mut self, replica: u32, verdict: ReplicaOutcome, now: At, chance: f64) {
-        let failed = match verdict {
-            ReplicaOutcome::Worked => false,
-            ReplicaOutcome::Failed => true,
+        match verdict {
+            ReplicaOutcome::Worked => self.worked(replica, now),
+            ReplicaOutcome::Neutral => self.untold(replica),
+            ReplicaOutcome::Failed => self.failed(replica, now, chance),
+            ReplicaOutcome::Refused => self.refused(replica, now, chance),
             ReplicaOutcome::Shed(after) => {
                 let asked = after.unwrap_or(LEAST_PENALTY).clamp(LEAST_PENALTY, MOST_PENALTY);
-                let one = &mut self.each[replica as usize];
-                one.penalty = (now, asked);
+                self.each[replica as usize].penalty = (now, asked);
                 // It answered, so it is no worse than before; whether it computes is still to be shown.
-                return self.untold(replica);
+                self.untold(replica);
             }
-        };
-        let spec = self.spec;
-        let one = &mut self.each[replica as usize];
-        one.count(now, failed);
-        if !failed {
-            one.streak = 0;
-            if one.open.take().is_some() {
-                one.parts = [(0, 0); PARTS];
-            }
-            if one.successes_in_window() >= spec.samples {
-                one.ejections = 0;
-            }
-            return;
         }
+    }
+
+    fn worked(&mut self, replica: u32, now: At) {
+        let one = &mut self.each[replica as usize];
+        one.count(now).worked += 1;
+        (one.streak, one.refused, one.given_up) = (0, 0, 0);
+        if one.open.take().is_some() {
+            one.parts = [NOTHING; PARTS];
+        }
+        if one.sum().worked >= self.spec.samples {
+            one.ejections = 0;
+        }
+    }
+
+    fn failed(&mut self, replica: u32, now: At, chance: f64) {
+        self.penalise(replica, now);
+        let (spec, peers) = (self.spec, self.peers(replica, now));
+        let alone = match peers.worked >= ALONE {
+            true => f64::from(peers.failed + 1) / f64::from(peers.worked + peers.failed + 2),
+            false => 1.0,
+        };
+        let one = &mut self.each[replica as usize];
+        one.count(now).failed += 1;
         one.streak += 1;
-        let (all, bad) = one.parts.iter().fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1));
-        let share = 1.0 - f64::from(bad) / f64::from(all.max(1));
+        let Part { worked, failed, .. } = one.sum();
+        let share = f64::from(worked) / f64::from((worked + failed).max(1));
         let trial = one.open.is_some_and(|open| now >= open.until);
-        let broken =
-            trial || one.streak >= spec.consecutive || all >= spec.samples && share < spec.success_share;
+        let in_a_row = one.streak;
+        let broken = trial
+            || in_a_row >= spec.consecutive
+            || in_a_row >= FEW && alone.powi(in_a_row.min(1_000) as i32) < FEW_BY_CHANCE
+            || worked + failed >= spec.samples && share < spec.success_share;
         if broken && one.open.is_none_or(|open| now >= open.until) {
             self.eject(replica, false, now, chance);
         }
     }
 
-    /// Streams run on this replica, and none of them moved for so long. True if it is ejected for that now.
-    pub fn silent(&mut self, replica: u32, for_: Span, patience: Span, now: At, chance: f64) -> bool {
-        let least = self.spec.silence_s;
-        if least == 0.0 || for_ < patience.max(Span::from_secs_f64(least)) {
-            return false;
+    fn refused(&mut self, replica: u32, now: At, chance: f64) {
+        let one = &mut self.each[replica as usize];
+        one.count(now).refused += 1;
+        one.refused += 1;
+        let (in_a_row, trial) = (one.refused, one.open.is_some_and(|open| now >= open.until));
+        if in_a_row >= PENALISED {
+            self.penalise(replica, now);
         }
+        if self.refuses_alone(replica, trial, now) && (trial || self.each[replica as usize].open.is_none()) {
+            self.eject(replica, false, now, chance);
+        } else {
+            self.untold(replica);
+        }
+    }
+
+    /// Do its peers answer such requests, by the shares of late?
+    fn refuses_alone(&self, replica: u32, trial: bool, now: At) -> bool {
+        let peers = self.peers(replica, now);
+        let in_a_row = self.each[replica as usize].refused;
+        let share = f64::from(peers.refused + 1) / f64::from(peers.worked + peers.refused + 2);
+        let by_chance = share.powi(in_a_row.min(1_000) as i32);
+        match trial {
+            true => by_chance < BY_CHANCE_ON_TRIAL,
+            false => in_a_row >= ALONE && peers.worked >= ALONE && by_chance < BY_CHANCE,
+        }
+    }
+
+    /// Another replica was asked the same as one that refused it: it was `alike`, or it answered.
+    pub fn compared(&mut self, replica: u32, alike: bool, now: At, chance: f64) {
+        let one = &mut self.each[replica as usize];
+        if alike {
+            (one.refused, one.shared) = (0, one.shared + 1);
+        } else {
+            (one.refused, one.shared) = (one.refused.saturating_sub(1), 0);
+            self.failed(replica, now, chance);
+        }
+    }
+
+    /// Is a refusal, or a failure, of this replica's to be held against another one's answer?
+    pub fn is_doubted(&self, replica: u32) -> bool {
+        let one = &self.each[replica as usize];
+        one.open.is_some() || one.streak > 0 || one.refused + 1 >= DOUBTED << one.shared.min(DOUBLINGS)
+    }
+
+    /// A client went away from a request that it had waited for longer than streams may be silent, and nothing had come. True if the replica is ejected for that now.
+    pub fn given_up(&mut self, replica: u32, now: At, chance: f64) -> bool {
+        let one = &mut self.each[replica as usize];
+        one.given_up += 1;
+        let is_silent =
+            self.spec.silence_s > 0.0 && one.given_up >= FEW && self.peers(replica, now).worked >= ALONE;
         let stands = self.standing(replica, now);
-        matches!(stands, Standing::Ready | Standing::Trial) && self.eject(replica, true, now, chance)
+        is_silent
+            && matches!(stands, Standing::Ready | Standing::Trial)
+            && self.eject(replica, true, now, chance)
+    }
+
+    /// What ended at the other replicas in the window.
+    fn peers(&self, replica: u32, now: At) -> Part {
+        let part = now.0.div_euclid(PART.0);
+        let peers = self.each.iter().enumerate().filter(|(number, _)| *number != replica as usize);
+        let fresh = peers.filter(|(_, one)| one.here && part - one.part < PARTS as i64);
+        fresh.fold(NOTHING, |sum, (_, one)| sum.and(one.sum()))
+    }
+
+    /// It would get more requests for failing, because failures are fast.
+    fn penalise(&mut self, replica: u32, now: At) {
+        if self.penalty(replica, now) < FAILED_PENALTY {
+            self.each[replica as usize].penalty = (now, FAILED_PENALTY);
+        }
+    }
+
+    /// Is silence for so long more than may be?
+    pub fn is_too_long(&self, silence: Span, patience: Span) -> bool {
+        let least = self.spec.silence_s;
+        least > 0.0 && silence >= patience.max(Span::from_secs_f64(least))
+    }
+
+    /// Requests run on this replica, and nothing came of them for so long. True if it is ejected for that now.
+    pub fn silent(&mut self, replica: u32, silence: Span, patience: Span, now: At, chance: f64) -> bool {
+        let stands = self.standing(replica, now);
+        self.is_too_long(silence, patience)
+            && matches!(stands, Standing::Ready | Standing::Trial)
+            && self.eject(replica, true, now, chance)
     }
 
     /// Ejects a replica, unless too many are.
@@ -328,27 +486,36 @@ impl Health {
         let lasts = Span::from_secs_f64(longest * (0.5 + 0.5 * chance));
         one.open = Some(Open { until: now + lasts, silent, trial: false });
         one.ejections += 1;
-        one.streak = 0;
+        (one.streak, one.refused, one.given_up) = (0, 0, 0);
         true
     }
 }
 
 impl ReplicaHealth {
-    fn count(&mut self, now: At, failed: bool) {
+    /// The part of the window that it is now.
+    fn count(&mut self, now: At) -> &mut Part {
         let part = now.0.div_euclid(PART.0);
         for passed in (self.part + 1..=part).take(PARTS) {
-            self.parts[passed.rem_euclid(PARTS as i64) as usize] = (0, 0);
+            self.parts[passed.rem_euclid(PARTS as i64) as usize] = NOTHING;
         }
         if part - self.part >= PARTS as i64 {
-            self.parts = [(0, 0); PARTS];
+            self.parts = [NOTHING; PARTS];
         }
         self.part = self.part.max(part);
-        let place = &mut self.parts[self.part.rem_euclid(PARTS as i64) as usize];
-        place.0 += 1;
-        place.1 += u32::from(failed);
+        &mut self.parts[self.part.rem_euclid(PARTS as i64) as usize]
     }
 
-    fn successes_in_window(&self) -> u32 {
-        self.parts.iter().map(|(all, bad)| all - bad).sum()
+    fn sum(&self) -> Part {
+        self.parts.iter().fold(NOTHING, |sum, part| sum.and(*part))
+    }
+}
+
+impl Part {
+    fn and(self, other: Part) -> Part {
+        Part {
+            worked: self.worked + other.worked,
+            failed: self.failed + other.failed,
+            refused: self.refused + other.refused,
+        }
     }
 }

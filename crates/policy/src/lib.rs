@@ -55,7 +55,7 @@ pub use hedge::{HedgeSpec, Withheld};
 pub use load::{Booking, Load, unseen};
 pub use queue::{FairQueue, Order, QueueShare, Ticket};
 pub use rate::{RateLimit, RateSpec};
-pub use retry::{RetryBudget, RetrySpec};
+pub use retry::{Breaks, RetryBudget, RetrySpec};
 pub use route::{BlockEnds, Facts, LoadMeasure, Outlook, Pick, ReplicaView, RouteSpec, Router};
 pub use sampling::{EndedTrace, KeptTrace, SamplingSpec, Stratum, TailSampler};
 pub use setting::{SettingError, Written};

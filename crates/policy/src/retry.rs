@@ -4,7 +4,9 @@
 //! requests. A budget bounds the sum instead (Finagle's `RetryBudget`): a tenth of the requests, and a few a second so that a quiet pool may
 //! retry at all.
 
-use plimsoll_model::At;
+use std::collections::HashMap;
+
+use plimsoll_model::{At, Span};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -143,5 +145,49 @@ impl RetryBudget {
     /// Retries that are left.
     pub fn left(&self) -> f64 {
         self.reserve + self.earned.left()
+    }
+}
+
+/// Replicas that a request may break.
+const MOST_BROKEN: u32 = 2;
+/// How long it is remembered that a request broke a replica: whose process died, and whose process did not.
+const DIED: Span = Span::from_secs(600);
+const BROKE: Span = Span::from_secs(3);
+/// Requests that are remembered.
+const REMEMBERED: usize = 4096;
+
+/// Requests at which replicas broke off, by a hash of what they ask: a prompt that kills an engine kills the next one too, and its client asks again.
+#[derive(Clone, Debug, Default)]
+pub struct Breaks {
+    each: HashMap<u64, (u32, At)>,
+}
+
+impl Breaks {
+    /// A replica broke off at this request after it was sent; `died`: its process is gone. Returns whether the request may be sent to another one.
+    pub fn broke(&mut self, request: u64, died: bool, now: At) -> bool {
+        self.each.retain(|_, (_, until)| *until > now);
+        if self.each.len() >= REMEMBERED && !self.each.contains_key(&request) {
+            let oldest = self.each.iter().min_by_key(|(_, (_, until))| *until).map(|(request, _)| *request);
+            oldest.and_then(|oldest| self.each.remove(&oldest));
+        }
+        let (broken, until) = self.each.entry(request).or_insert((0, now));
+        *broken += 1;
+        *until = (*until).max(now + if died { DIED } else { BROKE });
+        *broken < MOST_BROKEN
+    }
+
+    /// May this request be sent?
+    pub fn may_send(&self, request: u64, now: At) -> bool {
+        self.each.get(&request).is_none_or(|(broken, until)| *broken < MOST_BROKEN || *until <= now)
+    }
+
+    /// A replica answered this request.
+    pub fn answered(&mut self, request: u64) {
+        self.each.remove(&request);
+    }
+
+    /// Is none remembered?
+    pub fn is_empty(&self) -> bool {
+        self.each.is_empty()
     }
 }

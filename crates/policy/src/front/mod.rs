@@ -95,6 +95,15 @@ pub struct SentRequest {
     first: Span,
     /// Does it count as sent ahead until its first token?
     is_ahead: bool,
+    /// Will its first token be seen?
+    pub streams: bool,
+}
+
+impl SentRequest {
+    /// Is there something to compute?
+    pub fn is_generation(&self) -> bool {
+        self.booking.load.tokens > 0
+    }
 }
 
 /// Why a request is not sent.
@@ -179,6 +188,8 @@ pub struct Front<A> {
     hedger: Option<Hedger>,
     loads: Vec<Load>,
     telemetry: Telemetry,
+    /// The longest time of late to a whole answer of which nothing is seen before its end.
+    longest: Span,
     /// Streams on each replica without a first token, and their prompt tokens.
     ahead: Vec<(u32, u64)>,
     queue: FairQueue<Waiting<A>>,
@@ -208,6 +219,7 @@ impl<A: QueuedAsk> Front<A> {
             hedger: spec.hedge.as_ref().map(|hedge| Hedger::new(hedge, now)),
             loads: vec![Load::default(); replicas],
             telemetry: Telemetry::default(),
+            longest: Span::ZERO,
             ahead: vec![(0, 0); replicas],
             queue: FairQueue::new(classes.iter().map(|class| class.share)),
             lines: Lines::default(),
@@ -362,7 +374,7 @@ impl<A: QueuedAsk> Front<A> {
             usable.retain(|replica| may(*replica));
             if usable.is_empty() {
                 // As with all replicas: where none is fit, those that answer are used.
-                usable.extend((0..loads.len() as u32).filter(|&one| may(one) && health.answers(one)));
+                health.last_resort(usable, may);
             }
         }
         views.clear();
@@ -447,6 +459,13 @@ fn place(
     let speed = router.speed(booking.replica);
     let first = speed.prefill.at(booking.work as f64) + speed.step.at(f64::from(booking.beside));
     let first = Span::from_secs_f64(first);
-    let sent = SentRequest { booking, tier, expected: Span::ZERO, first, is_ahead: facts.streams };
+    let sent = SentRequest {
+        booking,
+        tier,
+        expected: Span::ZERO,
+        first,
+        is_ahead: facts.streams,
+        streams: facts.streams,
+    };
     Some((sent, u64::from(pick.uncached)))
 }

@@ -10,8 +10,12 @@ use crate::load::Load;
 use crate::route::Facts;
 use crate::telemetry::{PageView, Said};
 
-/// A replica whose streams moved within this time is not silent.
-const MOVES: Span = Span::from_secs(1);
+/// Silence of a replica of which nothing is seen before answers are whole: at least so long, and so many times as long as the longest answer of late; so long where none is known.
+const BLIND: Span = Span::from_secs(10);
+const BLIND_TIMES: i64 = 4;
+const BLIND_UNKNOWN: Span = Span::from_secs(60);
+/// What of the longest answer's time is kept with each further one.
+const LONGEST_KEPT: f64 = 0.998;
 
 impl<A: QueuedAsk> Front<A> {
     /// Places a request once more that was let in: on a replica that was not `tried`. `None` where no other may get it.
@@ -50,6 +54,16 @@ impl<A: QueuedAsk> Front<A> {
     /// May a request that was sent `sent` times be sent again? Takes it out of the budget.
     pub fn may_retry(&mut self, sent: u32, now: At) -> bool {
         sent <= self.most_retries && self.budget.take(now)
+    }
+
+    /// Is another replica to be asked what this one refused or failed at, and is there one?
+    pub fn doubts(&mut self, facts: &Facts<'_>, replica: u32, now: At) -> bool {
+        self.health.is_doubted(replica) && self.is_ready((facts, facts.tier), &[replica], now)
+    }
+
+    /// Another replica was asked what this one refused: see [`Health::compared`](crate::Health::compared).
+    pub fn compared(&mut self, replica: u32, alike: bool, now: At, chance: &mut Stream) {
+        self.health.compared(replica, alike, now, chance.uniform());
     }
 
     /// Is anything ever sent to a second replica at once?
@@ -127,6 +141,7 @@ impl<A: QueuedAsk> Front<A> {
         chance: &mut Stream,
     ) {
         let number = sent.booking.replica;
+        let taken = now - sent.booking.sent;
         if verdict.is_none() {
             self.saw(&sent, now, false);
         }
@@ -141,11 +156,34 @@ impl<A: QueuedAsk> Front<A> {
         }
         if verdict == Some(ReplicaOutcome::Worked) && sent.booking.first.is_none() {
             self.router.whole(&sent.booking, now);
+            let kept = Span::from_secs_f64(self.longest.as_secs_f64() * LONGEST_KEPT);
+            self.longest = kept.max(taken);
         }
         load.take(sent.booking.load);
         match verdict {
             Some(verdict) => self.health.ended(number, verdict, now, chance.uniform()),
-            None => self.health.untold(number),
+            None => {
+                self.health.untold(number);
+                let is_mute = sent.is_generation() && sent.booking.first.is_none();
+                let usual = if sent.streams { Span::ZERO } else { Span(2 * self.longest.0) };
+                if is_mute && self.health.is_too_long(taken, self.patience(number, false).max(usual)) {
+                    self.health.given_up(number, now, chance.uniform());
+                }
+            }
+        }
+    }
+
+    /// For how long a replica may be silent. `blind`: where some of its answers are seen only once they are whole.
+    fn patience(&self, replica: u32, blind: bool) -> Span {
+        let speed = self.router.speed(replica);
+        let load = self.loads[replica as usize];
+        let steps = 8.0 * speed.step.at(f64::from(load.decoding));
+        let prompts = 2.0 * speed.prefill.at(load.backlog as f64);
+        let seen = Span::from_secs_f64(steps.max(prompts));
+        match blind {
+            false => seen,
+            true if self.longest == Span::ZERO => seen.max(BLIND_UNKNOWN),
+            true => seen.max(BLIND).max(Span(self.longest.0.saturating_mul(BLIND_TIMES))),
         }
     }
 
@@ -159,12 +197,17 @@ impl<A: QueuedAsk> Front<A> {
 
     /// A connection to a replica could not be made, or its health page answered (or did not).
     pub fn set_up(&mut self, replica: u32, up: bool) {
-        if self.health.is_up(replica) && !up {
+        if !self.health.is_gone(replica) && !up {
             // What comes back is a new process, with an empty cache.
             self.router.forget(replica);
             self.telemetry.forget(replica);
         }
         self.health.set_up(replica, up);
+    }
+
+    /// A replica's health page does not come in time: see [`Health::set_slow`](crate::Health::set_slow).
+    pub fn set_slow(&mut self, replica: u32) {
+        self.health.set_slow(replica);
     }
 
     /// A replica's page is asked for: what is there of the own now is on it.
@@ -236,20 +279,23 @@ impl<A: QueuedAsk> Front<A> {
         self.sides.set(replica, arm);
     }
 
-    /// Streams run on this replica, and none of them moved for so long: it is ejected, or comes back.
-    pub fn silent(&mut self, replica: u32, silence: Span, now: At, chance: &mut Stream) {
-        let speed = self.router.speed(replica);
-        let load = self.loads[replica as usize];
-        let steps = 8.0 * speed.step.at(f64::from(load.decoding));
-        let prompts = 2.0 * speed.prefill.at(load.backlog as f64);
-        let patience = Span::from_secs_f64(steps.max(prompts));
-        let draw = chance.uniform();
-        if self.health.silent(replica, silence, patience, now, draw) {
-            return;
+    /// Requests run on this replica, and nothing has come of any of them for this `silence`: it is ejected; or it moves, and comes back.
+    /// True if it is silent for longer than may be, whatever it stands for.
+    pub fn silent(
+        &mut self,
+        replica: u32,
+        (silence, is_blind, moves): (Span, bool, bool),
+        now: At,
+        chance: &mut Stream,
+    ) -> bool {
+        let patience = self.patience(replica, is_blind);
+        let is_silent = self.health.is_too_long(silence, patience);
+        if is_silent {
+            self.health.silent(replica, silence, patience, now, chance.uniform());
+        } else if moves && self.health.standing(replica, now) == Standing::Silent {
+            self.health.ended(replica, ReplicaOutcome::Worked, now, 0.0);
         }
-        if silence < MOVES && self.health.standing(replica, now) == Standing::Silent {
-            self.health.ended(replica, ReplicaOutcome::Worked, now, draw);
-        }
+        is_silent
     }
 
     /// A request's prompt is not ahead of others' any more.

@@ -1,7 +1,7 @@
 //! Retries and ejections in cases that can be worked out by hand.
 
 use plimsoll_model::{At, Span};
-use plimsoll_policy::{BreakerSpec, Health, ReplicaOutcome, RetryBudget, RetrySpec, Standing};
+use plimsoll_policy::{BreakerSpec, Breaks, Health, ReplicaOutcome, RetryBudget, RetrySpec, Standing};
 
 fn at(s: f64) -> At {
     At::ZERO + Span::from_secs_f64(s)
@@ -154,4 +154,118 @@ fn nobody_is_up_until_somebody_says_so() {
     assert_eq!(usable(&health, at(0.0)), [1]);
     health.set_draining(1, true);
     assert!(usable(&health, at(0.0)).is_empty());
+}
+
+/// Requests in turn at replicas that answer, refuse or fail; the request after which replica 0 was ejected first.
+fn ejected(replicas: usize, requests: u32, outcome: impl Fn(u32, u32) -> ReplicaOutcome) -> Option<u32> {
+    let mut health = pool(replicas);
+    (0..requests).find(|&request| {
+        let (replica, now) = (request % replicas as u32, at(f64::from(request) * 0.05));
+        health.ended(replica, outcome(replica, request), now, 1.0);
+        health.standing(0, now) != Standing::Ready
+    })
+}
+
+#[test]
+fn a_replica_that_refuses_what_its_peers_answer_is_ejected_within_fifty_requests() {
+    use ReplicaOutcome::{Refused, Worked};
+    let alone = |replica: u32, _| if replica == 0 { Refused } else { Worked };
+    assert!(ejected(2, 50, alone).is_some() && ejected(4, 80, alone).is_some());
+    // Every third client is wrong, at whichever replica.
+    let mixed = |replica: u32, request: u32| if replica == 0 || request % 3 == 0 { Refused } else { Worked };
+    assert!(ejected(2, 50, mixed).is_some());
+}
+
+#[test]
+fn clients_mistakes_eject_nobody() {
+    use ReplicaOutcome::{Refused, Worked};
+    assert_eq!(ejected(2, 1_000, |_, _| Refused), None);
+    assert_eq!(ejected(1, 1_000, |_, _| Refused), None);
+    for share in [2, 3, 4, 10] {
+        let mixed = |_, request: u32| if (request / 2) % share == 0 { Refused } else { Worked };
+        assert_eq!(ejected(2, 1_000, mixed), None, "{share}");
+        let most = |_, request: u32| if (request / 2) % share == 0 { Worked } else { Refused };
+        assert_eq!(ejected(2, 1_000, most), None, "{share}");
+    }
+}
+
+#[test]
+fn what_was_compared_decides_before_shares_do() {
+    let mut health = pool(3);
+    assert!(!health.is_doubted(0), "one refusal is a client's");
+    health.ended(0, ReplicaOutcome::Refused, at(1.0), 1.0);
+    assert!(health.is_doubted(0));
+    health.ended(0, ReplicaOutcome::Refused, at(1.0), 1.0);
+    health.compared(0, true, at(1.0), 1.0);
+    // The peer refused alike: it takes twice as many to ask again.
+    health.ended(0, ReplicaOutcome::Refused, at(1.0), 1.0);
+    assert!(!health.is_doubted(0));
+    for _ in 0..5 {
+        health.ended(0, ReplicaOutcome::Refused, at(2.0), 1.0);
+        health.compared(0, false, at(2.0), 1.0);
+    }
+    assert_eq!(health.standing(0, at(2.0)), Standing::Ejected);
+    // On trial one refusal is enough where peers answer.
+    (0..20).for_each(|_| health.ended(1, ReplicaOutcome::Worked, at(7.0), 1.0));
+    health.sent(0, at(7.5));
+    health.ended(0, ReplicaOutcome::Refused, at(7.5), 1.0);
+    assert_eq!(health.standing(0, at(8.0)), Standing::Ejected);
+}
+
+/// What fails at once must not look idle.
+#[test]
+fn failures_cost_and_pages_prove_nothing() {
+    let mut health = pool(2);
+    health.ended(0, ReplicaOutcome::Failed, at(1.0), 1.0);
+    assert!(health.penalty(0, at(1.0)) >= Span::from_millis(200));
+    (0..2).for_each(|_| health.ended(1, ReplicaOutcome::Refused, at(1.0), 1.0));
+    assert_eq!(health.penalty(1, at(1.0)), Span::ZERO, "mistakes come in pairs");
+    health.ended(1, ReplicaOutcome::Refused, at(1.0), 1.0);
+    assert!(health.penalty(1, at(1.0)) > Span::ZERO);
+    for _ in 0..4 {
+        health.ended(0, ReplicaOutcome::Failed, at(1.0), 1.0);
+        health.ended(0, ReplicaOutcome::Neutral, at(1.0), 1.0);
+    }
+    assert_eq!(health.standing(0, at(1.0)), Standing::Ejected, "a page between failures is no success");
+}
+
+#[test]
+fn a_slow_page_is_not_death_and_all_are_used_where_none_is_up() {
+    let mut health = pool(3);
+    health.set_slow(0);
+    assert_eq!(usable(&health, at(0.0)), [1, 2]);
+    health.set_slow(1);
+    health.set_up(2, false);
+    assert_eq!(usable(&health, at(0.0)), [0, 1], "the third does not even listen");
+    assert!(!health.is_gone(0) && health.is_gone(2));
+    health.set_draining(1, true);
+    assert_eq!(usable(&health, at(0.0)), [0]);
+    health.set_up(0, false);
+    assert!(usable(&health, at(0.0)).is_empty());
+}
+
+#[test]
+fn requests_that_clients_give_up_one_after_another_are_silence_where_peers_answer() {
+    let mut health = pool(2);
+    (0..9).for_each(|_| assert!(!health.given_up(0, at(9.0), 1.0), "nobody answers: they are all slow"));
+    (0..10).for_each(|_| health.ended(1, ReplicaOutcome::Worked, at(9.5), 1.0));
+    assert!(health.given_up(0, at(9.6), 1.0));
+    assert_eq!(health.standing(0, at(9.6)), Standing::Silent);
+}
+
+#[test]
+fn a_request_that_breaks_replicas_gets_no_third() {
+    let mut breaks = Breaks::default();
+    assert!(breaks.broke(7, true, at(0.0)), "one other may show that it was not the request");
+    assert!(breaks.may_send(7, at(1.0)));
+    assert!(!breaks.broke(7, true, at(1.0)));
+    assert!(!breaks.may_send(7, at(300.0)) && breaks.may_send(8, at(1.0)));
+    assert!(breaks.may_send(7, at(602.0)));
+    // Where the processes live on it may have been anything, and is soon forgotten.
+    assert!(breaks.broke(8, false, at(0.0)) && !breaks.broke(8, false, at(0.0)));
+    assert!(!breaks.may_send(8, at(2.0)) && breaks.may_send(8, at(3.0)));
+    breaks.broke(9, true, at(0.0));
+    breaks.answered(9);
+    assert!(breaks.broke(9, true, at(1.0)), "it was answered in between");
+    (0..10_000).for_each(|request| assert!(breaks.broke(request + 100, true, at(5.0))));
 }
