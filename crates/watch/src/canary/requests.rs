@@ -43,7 +43,11 @@ impl RequestsTrial {
         let Some(name) = row.answer.replica.as_ref().filter(|name| self.arms.contains_key(*name)) else {
             return;
         };
-        let one = seen(&mut self.minute, name, self.arms[name]);
+        let arm = self.arms[name];
+        if row.outcome.how != How::Cancelled {
+            self.trial.request(arm, row.outcome.how != How::Finished);
+        }
+        let one = seen(&mut self.minute, name, arm);
         match row.outcome.how {
             How::Finished => {}
             // Its client went away: nobody knows how it would have ended.

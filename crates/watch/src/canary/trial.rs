@@ -9,6 +9,7 @@ use plimsoll_model::{Arm, At, Span};
 
 use super::finding::{CanaryFinding, CanaryRow, CanaryVerdict};
 use super::judge::{CanarySpec, Judge, LEAST_BEFORE, Measured, ReplicaMinute};
+use super::outright::Outright;
 use crate::over::over;
 use crate::rows::{self, RowSource};
 
@@ -27,6 +28,8 @@ const FAILURES_MARGIN: f64 = 0.005;
 const ALIKE: f64 = 0.10;
 /// With no page of the canary for so long it is gone.
 const GONE: Span = Span::from_secs(300);
+/// What requests that fail outright get of the accepted chance of a false alarm.
+const OUTRIGHT: f64 = 0.1;
 /// Replicas from which a difference is the version's and not one replica's, where nothing is known of before.
 const SEVERAL: usize = 3;
 
@@ -81,6 +84,7 @@ pub struct Trial {
     base: HashMap<Signal, Buckets>,
     edges: Vec<Edge>,
     judge: Option<Judge>,
+    outright: Outright,
     /// The end of the last minute, and when each side was last seen.
     last: Option<At>,
     seen: [Option<At>; 2],
@@ -98,6 +102,7 @@ impl Trial {
             base: HashMap::new(),
             edges: Vec::new(),
             judge: None,
+            outright: Outright::default(),
             last: None,
             seen: [None; 2],
             replicas: [0; 2],
@@ -116,12 +121,28 @@ impl Trial {
         self.traffic = [Traffic::default(); 2];
     }
 
+    /// Takes a request that ended; a source of pages has only [minutes](Trial::minute).
+    pub fn request(&mut self, arm: Arm, failed: bool) {
+        let is_out = self.last.is_some_and(|last| last > At::ZERO + self.spec.before);
+        if is_out || self.spec.before == Span::ZERO {
+            self.outright.take(arm, failed);
+        }
+    }
+
     /// Takes a minute: the replicas that answered in it.
     pub fn minute(&mut self, replicas: &[ReplicaSeen], (from, to): (At, At)) {
         self.last = Some(to);
         for (place, arm) in [Arm::Base, Arm::Canary].into_iter().enumerate() {
             self.replicas[place] = replicas.iter().filter(|replica| replica.arm == arm).count();
             self.seen[place] = if self.replicas[place] > 0 { Some(to) } else { self.seen[place] };
+        }
+        if self.from == MinuteSource::Pages && to > At::ZERO + self.spec.before {
+            let sum = |arm| {
+                let side = replicas.iter().filter(|replica| replica.arm == arm);
+                let counts = side.filter_map(|replica| counted(replica, Edge::Failed));
+                counts.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+            };
+            self.outright.block(sum(Arm::Base), sum(Arm::Canary));
         }
         if self.judge.is_none() {
             self.choose(replicas);
@@ -217,7 +238,7 @@ impl Trial {
             replicas: self.replicas,
             minutes: self.judge.as_ref().map_or([0; 2], Judge::minutes),
             worse: self.judge.as_ref().map_or(1.0, Judge::worse),
-            decides: self.judge.as_ref().map_or(1.0 / self.spec.alpha, Judge::decides),
+            decides: self.judge.as_ref().map_or(1.0 / self.spec.alpha, Judge::decides) / (1.0 - OUTRIGHT),
             load: per(|t| t.requests, |t| t.replica_minutes),
             prompts: per(|t| t.prompt_tokens, |t| t.requests),
             rows,
@@ -230,6 +251,12 @@ impl Trial {
         use CanaryVerdict::*;
         let out = now - (At::ZERO + self.spec.before);
         if let Some(why) = self.gone(now).filter(|_| out > Span::ZERO) {
+            return (RollBack, why);
+        }
+        if self.outright.worse() >= 1.0 / (OUTRIGHT * self.spec.alpha) {
+            let [(base, bad), (canary, failed)] = self.outright.seen();
+            let why =
+                format!("it fails outright: {failed} of {canary} requests, of the base {bad} of {base}");
             return (RollBack, why);
         }
         let more = [(found.load, "requests per replica"), (found.prompts, "prompt tokens per request")];

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use plimsoll_lab::records::{answer, failure};
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{Arm, At, How, Span};
+use plimsoll_watch::canary::outright::Outright;
 use plimsoll_watch::canary::{Canary, CanaryFinding, CanarySpec, CanaryVerdict, RequestsTrial};
 
 use crate::canary::{FLEET, Fleet, alarms, spec, watch};
@@ -172,6 +173,64 @@ fn requests_decide_as_pages_do() {
     let [base, canary] = ttft.over.map(|share| share.expect("requests"));
     // The edge is the one nearest the base's median.
     assert!((base - 0.5).abs() < 0.05 && (canary - base).abs() < 0.05, "{ttft:?}");
+}
+
+/// Requests of both sides in turn, as a gateway with a share of a fifth sends them; the shares that fail. When the canary is rolled back, in requests of its own.
+fn outright(shares: [f64; 2], own: u64, seed: u64) -> Option<u64> {
+    let mut found = Outright::default();
+    let mut chance = Stream::new(seed, "outright", 0);
+    (1..=own).find(|_| {
+        (0..4).for_each(|_| found.take(Arm::Base, chance.uniform() < shares[0]));
+        found.take(Arm::Canary, chance.uniform() < shares[1]);
+        found.worse() >= 200.0
+    })
+}
+
+/// A breaker lets a canary that fails have five requests, and then one now and then.
+#[test]
+fn a_canary_that_only_fails_is_found_within_five_of_its_requests() {
+    assert!(outright([0.0, 1.0], 100, 1).is_some_and(|own| own <= 5));
+    let mixed = (0..20).filter_map(|seed| outright([0.1, 1.0], 100, seed)).max();
+    assert!(mixed.is_some_and(|own| own <= 20), "{mixed:?}");
+    assert!((0..20).all(|seed| outright([0.0, 0.7], 200, seed).is_some()));
+    // All at once, and before the base has answered.
+    let mut found = Outright::default();
+    (0..30).for_each(|_| found.take(Arm::Canary, true));
+    assert_eq!(found.worse(), 1.0, "the base may fail as well");
+    (0..30).for_each(|_| found.take(Arm::Base, true));
+    assert!(found.worse() < 3.0, "{}", found.worse());
+}
+
+/// Its part of the accepted chance is 0.5 %: of a thousand canaries that are no worse more than 14 would be blamed in 1 of 1000 tries.
+#[test]
+fn failures_of_both_sides_blame_no_canary() {
+    for share in [0.001, 0.05, 0.3, 0.6, 0.99] {
+        let blamed = (0..1_000).filter(|seed| outright([share; 2], 500, *seed).is_some()).count();
+        assert!(blamed <= 14, "{share}: {blamed}");
+    }
+    // Nor one that fails a little more: that is for the places among its peers.
+    assert!((0..200).all(|seed| outright([0.0, 0.1], 500, seed).is_none()));
+}
+
+/// Of a canary that answers errors alone nothing but its failures is known: two minutes at six requests a second, of which it gets nine.
+#[test]
+fn a_canary_that_only_fails_is_rolled_back_in_the_first_minute() {
+    let arms = HashMap::from([("a".to_owned(), Arm::Base), ("b".to_owned(), Arm::Canary)]);
+    let mut trial = RequestsTrial::new(spec(0), None, arms);
+    trial.tick(At::ZERO, ["a", "b"]);
+    for n in 0..300 {
+        let (name, mut row) = match n % 60 {
+            7 => ("b", failure(n, n as i64 * 200, How::ClientError, 1)),
+            _ => ("a", answer(n, n as i64 * 200, 100, 200, 8)),
+        };
+        row.answer.replica = Some(name.to_owned());
+        trial.take(&row);
+    }
+    let now = At(60_000_000_000);
+    trial.tick(now, ["a"]);
+    let found = trial.finding(now);
+    assert_eq!(found.verdict, CanaryVerdict::RollBack, "{}", found.why);
+    assert!(found.why.contains("5 of 5 requests, of the base 0 of"), "{}", found.why);
 }
 
 /// A canary that nobody asks is not gone; one that is down is.

@@ -1,0 +1,90 @@
+//! A canary that fails outright → evidence by a handful of its requests, before there are latencies to compare.
+//!
+//! Requests of the canary are bet on together with those of the base that ended just before them: an e-variable for two equal shares (Turner, Ly and
+//! Grünwald 2024, "Generic e-variables for exact sequential k-sample tests that allow for optional stopping"), which holds for whatever share both
+//! have in a block, so that an outage of both, or clients' mistakes on both, prove nothing. The alternatives are shares near one: a canary that fails
+//! a little more is left to the [places among the base's replicas](super::judge), because one replica may be a little worse by itself.
+
+use std::collections::VecDeque;
+
+use plimsoll_math::anytime::ln_mean;
+use plimsoll_model::Arm;
+
+/// Shares of the requests, of those that the base answers, that a canary is taken to fail.
+const ALTERNATIVES: [f64; 2] = [0.95, 0.6];
+/// Most requests of the base in a block, and of the canary that wait for one.
+const BESIDE: usize = 4;
+const MOST_WAITING: usize = 64;
+/// What the base is taken to fail at the least and at the most.
+const BASE: (f64, f64) = (0.005, 0.9);
+
+/// Requests that ended, and those of them that failed.
+pub type Counts = (u64, u64);
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub struct Outright {
+    base: VecDeque<bool>,
+    waiting: VecDeque<bool>,
+    ln: [f64; ALTERNATIVES.len()],
+    ln_peak: f64,
+    /// All that was bet on: base, canary.
+    seen: [Counts; 2],
+}
+
+impl Outright {
+    /// Takes a request that ended.
+    pub fn take(&mut self, arm: Arm, failed: bool) {
+        let (own, most) = match arm {
+            Arm::Base => (&mut self.base, BESIDE),
+            Arm::Canary => (&mut self.waiting, MOST_WAITING),
+        };
+        own.push_back(failed);
+        if own.len() > most {
+            own.pop_front();
+        }
+        while !self.base.is_empty()
+            && let Some(failed) = self.waiting.pop_front()
+        {
+            let bad = self.base.iter().filter(|failed| **failed).count();
+            let beside = (self.base.len() as u64, bad as u64);
+            self.base.clear();
+            self.block(beside, (1, u64::from(failed)));
+        }
+    }
+
+    /// Takes a block of requests of both sides.
+    pub fn block(&mut self, base: Counts, canary: Counts) {
+        if base.0 == 0 || canary.0 == 0 {
+            return;
+        }
+        // By the blocks before this one.
+        let (n, bad) = self.seen[0];
+        let of_base = ((bad as f64 + 0.5) / (n as f64 + 1.0)).clamp(BASE.0, BASE.1);
+        for (ln, share) in self.ln.iter_mut().zip(ALTERNATIVES) {
+            let of_canary = of_base + (1.0 - of_base) * share;
+            let all = (base.0 + canary.0) as f64;
+            let of_both = (of_base * base.0 as f64 + of_canary * canary.0 as f64) / all;
+            *ln += ln_ratio(base, of_base, of_both) + ln_ratio(canary, of_canary, of_both);
+        }
+        self.ln_peak = self.ln_peak.max(ln_mean(self.ln.into_iter()));
+        for (seen, now) in self.seen.iter_mut().zip([base, canary]) {
+            *seen = (seen.0 + now.0, seen.1 + now.1);
+        }
+    }
+
+    /// The evidence at its most, as odds.
+    pub fn worse(&self) -> f64 {
+        self.ln_peak.min(27.0).exp()
+    }
+
+    /// What it rests on: base, canary.
+    pub fn seen(&self) -> [Counts; 2] {
+        self.seen
+    }
+}
+
+/// The logarithm of how much likelier these counts are with one share than with another.
+fn ln_ratio((n, failed): Counts, with: f64, than: f64) -> f64 {
+    failed as f64 * (with / than).ln() + (n - failed) as f64 * ((1.0 - with) / (1.0 - than)).ln()
+}
