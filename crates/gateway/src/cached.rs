@@ -40,7 +40,7 @@ pub(crate) async fn answer(
         return response;
     }
     let class = call.terms.class;
-    match cache.find(key, class, worker.pool.clock.now()) {
+    match cache.find((key, &call.message.headers), class, worker.pool.clock.now()) {
         CacheLookup::Whole(flight, age) => match Near::repeats(&call, &cache, &flight) {
             Some(again) => first(worker, call, (cache, key), (gone, None), Some(again)).await,
             None => {
@@ -51,7 +51,7 @@ pub(crate) async fn answer(
             }
         },
         CacheLookup::Flying(reader) => match head(&reader).await {
-            Some((StatusCode::OK, headers)) => {
+            Some((StatusCode::OK, headers)) if reader.is_for(&call.message.headers) => {
                 taken(worker, call, (&cache, CacheUse::Shared), gone);
                 others(reader, Some((StatusCode::OK, headers)), (CacheUse::Shared, None))
             }
@@ -81,7 +81,7 @@ async fn first(
     cache.used(CacheUse::Miss);
     // From here on it is the flight that is counted, whoever still reads it.
     gone.counted();
-    let (flight, reader) = flight.unwrap_or_else(|| cache.anew());
+    let (flight, reader) = flight.unwrap_or_else(|| cache.anew(&call.message.headers));
     let key = (key, call.terms.class);
     let worker = Rc::clone(worker);
     tokio::task::spawn_local(async move {
@@ -172,9 +172,9 @@ async fn fly(
                 }
             }
         };
-        flight.end(whole);
+        flight.end(whole, body.is_success());
     } else {
-        flight.end(false);
+        flight.end(false, false);
     }
     cache.landed(key, flight, worker.pool.clock.now());
 }

@@ -19,6 +19,7 @@ pub mod tls;
 pub mod cache;
 pub mod doors;
 pub mod explain;
+pub mod judged;
 pub mod models;
 pub mod pool;
 pub mod queue;

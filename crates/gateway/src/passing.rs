@@ -7,18 +7,25 @@ use std::sync::atomic::Ordering;
 use memchr::memmem;
 use plimsoll_client::Clock;
 use plimsoll_model::{At, Protocol};
-use plimsoll_policy::ReplicaOutcome;
 use plimsoll_wire::{Decoded, Decoder};
 
 use crate::doors::Toll;
+use crate::judged::JudgedHead;
 use crate::pool::Booked;
 use crate::stats::{End, RequestStage, Stats};
+use crate::traffic::tail::TailReader;
 use crate::traffic::{Recording, TryEnd};
 use crate::usage::cached_share;
 
 /// How an endpoint's answers are read, by its path.
 pub fn protocol(path: &str) -> Protocol {
     Protocol::at(path).unwrap_or(Protocol::Http)
+}
+
+/// Returns whether an answer of this kind is generated text, so that one without any is of no use.
+pub fn generates(protocol: Protocol) -> bool {
+    use Protocol::{Chat, Completions, Messages, OllamaChat, OllamaGenerate, Responses};
+    matches!(protocol, Chat | Completions | Messages | OllamaChat | OllamaGenerate | Responses)
 }
 
 /// The media type of its streams.
@@ -34,8 +41,8 @@ pub struct BegunAnswer {
     pub head: At,
     /// The replica.
     pub booked: Booked,
-    /// What became of the attempt if its answer comes whole, and of the request.
-    pub whole: (ReplicaOutcome, End),
+    /// What its head says.
+    pub judged: JudgedHead,
     /// What its key was charged.
     pub toll: Option<Toll>,
     /// Where it is recorded.
@@ -47,7 +54,9 @@ pub struct BegunAnswer {
 /// See the module. Dropped before its end, its client went away.
 pub struct PassingAnswer {
     booked: Option<Booked>,
-    whole: (ReplicaOutcome, End),
+    judged: JudgedHead,
+    tail: TailReader,
+    is_success: bool,
     stats: Arc<Stats>,
     ends: Arc<Stats>,
     clock: Clock,
@@ -135,12 +144,15 @@ impl PassingAnswer {
         clock: Clock,
     ) -> PassingAnswer {
         if stream.is_some() {
-            begun.booked.streams(begun.head);
             begun.recording.iter_mut().for_each(|recording| recording.of_try(|one| one.streams = true));
         }
+        let mut tail = TailReader::default();
+        tail.set_unread(begun.judged.is_unread);
         PassingAnswer {
             booked: Some(begun.booked),
-            whole: begun.whole,
+            judged: begun.judged,
+            tail,
+            is_success: false,
             stats,
             ends: begun.ends,
             clock,
@@ -164,7 +176,8 @@ impl PassingAnswer {
 
     /// Counts what came of it.
     pub fn passes(&mut self, data: &[u8], now: At) {
-        self.recording.iter_mut().for_each(|recording| recording.piece(data, now));
+        self.recording.iter_mut().for_each(|recording| recording.piece(data.len()));
+        self.tail.push(data, now);
         if let (Some(booked), Some(share)) = (&self.booked, cached_share(data)) {
             booked.cached(share);
         }
@@ -202,15 +215,22 @@ impl PassingAnswer {
         let Some(booked) = self.booked.take() else { return };
         self.toll = None;
         self.ends.took(RequestStage::Total, self.clock.now() - self.came);
+        let (verdict, end) = self.judged.whole(&self.tail, whole);
+        self.is_success = end == End::Answered;
+        self.records(Some(if whole { TryEnd::Whole } else { TryEnd::Cut }));
+        booked.end(verdict);
+        self.ends.end(end);
+    }
+
+    /// Returns whether it has ended, and was of use.
+    pub fn is_success(&self) -> bool {
+        self.is_success
+    }
+
+    fn records(&mut self, end: Option<TryEnd>) {
         if let Some(mut recording) = self.recording.take() {
-            recording.ends(if whole { TryEnd::Whole } else { TryEnd::Cut });
-        }
-        if whole {
-            booked.end(self.whole.0);
-            self.ends.end(self.whole.1);
-        } else {
-            booked.end(ReplicaOutcome::Failed);
-            self.ends.end(End::Broken);
+            recording.tail(std::mem::take(&mut self.tail));
+            end.into_iter().for_each(|end| recording.ends(end));
         }
     }
 }
@@ -218,6 +238,7 @@ impl PassingAnswer {
 impl Drop for PassingAnswer {
     fn drop(&mut self) {
         if self.booked.is_some() {
+            self.records(None);
             self.ends.end(End::Cancelled);
         }
     }

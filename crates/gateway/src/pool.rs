@@ -9,14 +9,14 @@ mod elsewhere;
 pub use booked::Booked;
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use plimsoll_client::Clock;
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{Arm, At, BudgetState, Span};
 use plimsoll_policy::{
-    Front, Given, Load, Offer, PageView, QueueShare, QueuedAsk, Refusal, Router, Said, ScaleSignal,
+    Breaks, Front, Given, Load, Offer, PageView, QueueShare, QueuedAsk, Refusal, Router, Said, ScaleSignal,
     SentRequest, SettingError, Speed, Standing, Terms, Ticket, Withheld,
 };
 use tokio::sync::{oneshot, watch};
@@ -30,6 +30,9 @@ use crate::rollout::{ReplicaRole, Rollout, Stand};
 use crate::spec::{GatewaySpec, ReplicaSpec};
 use crate::stats::REASONS;
 use crate::tiers::Tiers;
+
+/// A replica of which something came within this time is not silent.
+const MOVES: Span = Span::from_secs(1);
 
 /// See the module.
 pub struct ReplicaPool {
@@ -47,6 +50,9 @@ pub struct ReplicaPool {
     names_replicas: bool,
     /// How often a replica came or went.
     changes: watch::Sender<u64>,
+    /// Requests at which replicas broke off, and whether there are any.
+    breaks: Mutex<Breaks>,
+    has_breaks: AtomicBool,
     inner: Mutex<Inner>,
 }
 
@@ -138,6 +144,8 @@ impl ReplicaPool {
             tiers: Tiers::new(&spec.tiers)?,
             names_replicas: spec.name_replicas,
             changes: watch::Sender::new(0),
+            breaks: Mutex::default(),
+            has_breaks: AtomicBool::new(false),
             inner: Mutex::new(Inner {
                 front: Front::new(&spec.front(), 0, clock.now()).reserved(),
                 waiting: HashMap::new(),
@@ -278,6 +286,68 @@ impl ReplicaPool {
         let sender = inner.waiting.remove(&ticket);
         drop(inner);
         drop(sender);
+    }
+
+    /// A replica's health page does not come in time. What has just moved is not down for that.
+    pub fn set_slow(&self, replica: &Replica) {
+        let mut inner = self.lock();
+        if inner.has(replica) {
+            inner.front.set_slow(replica.number);
+        }
+    }
+
+    /// Is another replica to be asked what this one refused or failed at, and is there one?
+    pub fn doubts(&self, asked: &ParsedRequest, booked: &Booked) -> bool {
+        let now = self.clock.now();
+        self.lock().front.doubts(&asked.facts(), booked.number(), now)
+    }
+
+    /// May another replica get this request now?
+    pub fn has_other(&self, asked: &ParsedRequest, number: u32) -> bool {
+        let now = self.clock.now();
+        self.lock().front.fit((asked.model_hash, asked.tier, asked.among.as_deref()), &[number], now) > 0
+    }
+
+    /// Does a replica not even listen?
+    pub fn is_gone(&self, number: u32) -> bool {
+        self.lock().front.health().is_gone(number)
+    }
+
+    /// May a request be sent, or did two replicas break off at it? `request`: its hash.
+    pub fn may_send(&self, request: impl FnOnce() -> u64) -> bool {
+        if !self.has_breaks.load(Ordering::Relaxed) {
+            return true;
+        }
+        let (request, now) = (request(), self.clock.now());
+        self.breaks().may_send(request, now)
+    }
+
+    /// A replica broke off at a request after it was sent, and its process may have `died`. Returns whether another one may get the request.
+    pub fn broke(&self, request: u64, died: bool) -> bool {
+        self.has_breaks.store(true, Ordering::Relaxed);
+        self.breaks().broke(request, died, self.clock.now())
+    }
+
+    /// A replica answered a request. `request`: its hash.
+    pub fn answered(&self, request: impl FnOnce() -> u64) {
+        if self.has_breaks.load(Ordering::Relaxed) {
+            let request = request();
+            let mut breaks = self.breaks();
+            breaks.answered(request);
+            self.has_breaks.store(!breaks.is_empty(), Ordering::Relaxed);
+        }
+    }
+
+    fn breaks(&self) -> MutexGuard<'_, Breaks> {
+        self.breaks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Another replica was asked what this one refused, and was `alike`, or answered.
+    pub fn compared(&self, replica: u32, alike: bool) {
+        let now = self.clock.now();
+        let mut inner = self.lock();
+        let Inner { front, chance, .. } = &mut *inner;
+        front.compared(replica, alike, now, chance);
     }
 
     /// A connection to a replica could not be made, or its health page answered (or did not).
@@ -434,9 +504,12 @@ impl ReplicaPool {
         inner.front.bring_pages(now);
         let Inner { front, chance, each, .. } = &mut *inner;
         for replica in each.iter().filter(|replica| !replica.is_gone()) {
-            if let Some(moved) = replica.moved() {
-                front.silent(replica.number, now - moved, now, chance);
-            }
+            let silent = replica.silent_since().is_some_and(|(since, is_blind)| {
+                let silence = (now - since, is_blind, replica.has_moved(MOVES, now));
+                front.silent(replica.number, silence, now, chance)
+            });
+            let stands = front.health().standing(replica.number, now);
+            replica.set_lost(silent && matches!(stands, Standing::Silent | Standing::Down));
         }
         self.settle(inner);
     }

@@ -14,12 +14,14 @@ use crate::pool::ReplicaPool;
 use crate::replica::Replica;
 use crate::rules::{InForce, Rules};
 use crate::timer::soon;
-use crate::upstream::{OwnRequest, Upstreams};
+use crate::upstream::{OwnRequest, Unasked, Upstreams};
 
 /// Between two looks at a replica that does not answer, and at the streams.
 const OFTEN: Span = Span::from_millis(250);
 /// Failed looks one after another that make a replica one that does not answer. A refused connection of a request does so at once.
 const FAILED: u32 = 2;
+/// Tokens that came within this time prove that a replica is up, however slow its health page is.
+const PROVES: Span = Span::from_secs(2);
 /// What of a health page is read.
 const MOST_PAGE: usize = 64 << 10;
 /// What of a list of models is read: one with a thousand adapters has some 300 KiB.
@@ -64,8 +66,10 @@ async fn probe(pool: Arc<ReplicaPool>, upstreams: Rc<Upstreams>, replica: Arc<Re
         }
         let now = pool.clock.now();
         if now >= due || !pool.is_up(replica.number) {
-            let answers = one.is_healthy().await;
-            failed = if answers { 0 } else { failed + 1 };
+            let seen = one.look().await;
+            let answers = seen == HealthSeen::Answers;
+            let is_busy = seen == HealthSeen::Late && replica.has_moved(PROVES, pool.clock.now());
+            failed = if answers || is_busy { 0 } else { failed + 1 };
             let is_new = answers && !pool.is_up(replica.number);
             if is_new {
                 one.warm_up().await;
@@ -75,8 +79,11 @@ async fn probe(pool: Arc<ReplicaPool>, upstreams: Rc<Upstreams>, replica: Arc<Re
                 one.look_at_models().await;
                 models_due = pool.clock.now() + MODELS;
             }
-            if answers || failed >= FAILED {
-                pool.set_up(&replica, answers);
+            match seen {
+                HealthSeen::Answers => pool.set_up(&replica, true),
+                HealthSeen::Late if failed >= FAILED => pool.set_slow(&replica),
+                HealthSeen::Fails if failed >= FAILED => pool.set_up(&replica, false),
+                HealthSeen::Late | HealthSeen::Fails => {}
             }
             due = pool.clock.now() + every;
         }
@@ -89,6 +96,16 @@ async fn probe(pool: Arc<ReplicaPool>, upstreams: Rc<Upstreams>, replica: Arc<Re
     }
 }
 
+/// What a look at a health page shows.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum HealthSeen {
+    Answers,
+    /// There is a connection, and no answer in time.
+    Late,
+    /// No connection, or an answer that denies.
+    Fails,
+}
+
 /// A replica, and the rules by which it is looked at.
 pub(crate) struct One<'a> {
     pub pool: &'a ReplicaPool,
@@ -98,12 +115,16 @@ pub(crate) struct One<'a> {
 }
 
 impl One<'_> {
-    async fn is_healthy(&self) -> bool {
+    async fn look(&self) -> HealthSeen {
         let spec = &self.rules.health;
         let within = Duration::from_secs_f64(spec.timeout_s);
-        self.send(Method::GET, &spec.path, "", (within, MOST_PAGE))
-            .await
-            .is_some_and(|(status, _)| status < 500)
+        let bearer = self.rules.bearer(&self.replica.name);
+        let request = OwnRequest { method: Method::GET, path: &spec.path, body: "", bearer };
+        match self.upstreams.asked(self.replica, &request, (within, MOST_PAGE)).await {
+            Ok((status, _)) if status < 500 => HealthSeen::Answers,
+            Err(Unasked::Late) => HealthSeen::Late,
+            Ok(_) | Err(Unasked::Failed) => HealthSeen::Fails,
+        }
     }
 
     /// Asks it what it serves. One that does not say gets requests for any model.

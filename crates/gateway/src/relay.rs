@@ -64,7 +64,7 @@ impl Relay {
     ) -> Relay {
         let RelayedAnswer { begun, held, lent, keep_alive } = relayed;
         let last = begun.head;
-        Relay {
+        let mut relay = Relay {
             answer,
             held,
             lent: Some(lent),
@@ -75,7 +75,12 @@ impl Relay {
             last,
             ended: false,
             is_whole: false,
+        };
+        // Nobody asks for the frames of a body that has none.
+        if relay.is_end() {
+            relay.end(true);
         }
+        relay
     }
 
     /// The next frame.
@@ -123,6 +128,11 @@ impl Relay {
     /// Did all of it come?
     pub fn came_whole(&self) -> bool {
         self.is_whole
+    }
+
+    /// Did all of it come, and was it of use?
+    pub fn is_success(&self) -> bool {
+        self.is_whole && self.passing.is_success()
     }
 
     /// How much is to come, where it is known.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use http::HeaderValue;
-use plimsoll_model::{Arm, At};
+use plimsoll_model::{Arm, At, Span};
 use plimsoll_policy::SettingError;
 
 use crate::models::ServedModel;
@@ -26,14 +26,19 @@ pub struct Replica {
     pub header: HeaderValue,
     /// On which side it began.
     pub arm: Arm,
-    /// Attempts that reached it, by how they ended: worked, shed, failed, cancelled.
-    pub attempts: [AtomicU64; 4],
+    /// Attempts that reached it, by how they ended: see [`ATTEMPTS`].
+    pub attempts: [AtomicU64; 5],
     /// Times that its page was asked for, by what [came of it](crate::telemetry::PAGES).
     pub pages: [AtomicU64; 3],
-    /// When one of its streams moved last, ns of the gateway's clock.
+    /// When a token or a whole answer came last, ns of the gateway's clock.
     moved: AtomicI64,
-    /// Streams whose head has come and whose end has not.
-    streams: AtomicU32,
+    /// When it got its first request after it had none.
+    begun: AtomicI64,
+    /// Requests that it computes; and those of which nothing is seen before their answer is whole.
+    running: AtomicU32,
+    blind: AtomicU32,
+    /// Is it taken to be lost by those that wait for a head? See [`ReplicaPool`](crate::pool::ReplicaPool::look_for_silence).
+    lost: AtomicBool,
     served: Mutex<ServedModels>,
     /// Does the file name it?
     named: AtomicBool,
@@ -42,7 +47,7 @@ pub struct Replica {
 }
 
 /// Names of [`Replica::attempts`].
-pub const ATTEMPTS: [&str; 4] = ["worked", "shed", "failed", "cancelled"];
+pub const ATTEMPTS: [&str; 5] = ["worked", "shed", "failed", "cancelled", "refused"];
 
 /// How a request went to its replica.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -79,8 +84,11 @@ impl Replica {
             arm: if spec.role == ReplicaRole::Canary { Arm::Canary } else { Arm::Base },
             attempts: Default::default(),
             pages: Default::default(),
-            moved: AtomicI64::new(0),
-            streams: AtomicU32::new(0),
+            moved: AtomicI64::new(i64::MIN / 2),
+            begun: AtomicI64::new(0),
+            running: AtomicU32::new(0),
+            blind: AtomicU32::new(0),
+            lost: AtomicBool::new(false),
             served: Mutex::default(),
             named: AtomicBool::new(true),
             gone: AtomicBool::new(false),
@@ -128,22 +136,41 @@ impl Replica {
         self.gone.store(true, Ordering::Relaxed);
     }
 
-    /// When one of the streams that run moved last; `None` = none runs.
-    pub(crate) fn moved(&self) -> Option<At> {
-        (self.streams.load(Ordering::Relaxed) > 0).then(|| At(self.moved.load(Ordering::Relaxed)))
+    /// Since when nothing has come of any of its requests, and whether some of them are seen only once they are whole; `None` = none runs.
+    pub(crate) fn silent_since(&self) -> Option<(At, bool)> {
+        let since = self.moved.load(Ordering::Relaxed).max(self.begun.load(Ordering::Relaxed));
+        let is_blind = self.blind.load(Ordering::Relaxed) > 0;
+        (self.running.load(Ordering::Relaxed) > 0).then_some((At(since), is_blind))
+    }
+
+    /// Did a token or a whole answer come within this time?
+    pub(crate) fn has_moved(&self, within: Span, now: At) -> bool {
+        now - At(self.moved.load(Ordering::Relaxed)) < within
     }
 
     pub(crate) fn moves(&self, now: At) {
         self.moved.store(now.0, Ordering::Relaxed);
     }
 
-    pub(crate) fn stream_begins(&self, now: At) {
-        self.moves(now);
-        self.streams.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn begins(&self, is_blind: bool, now: At) {
+        if self.running.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.begun.store(now.0, Ordering::Relaxed);
+        }
+        self.blind.fetch_add(u32::from(is_blind), Ordering::Relaxed);
     }
 
-    pub(crate) fn stream_ends(&self) {
-        self.streams.fetch_sub(1, Ordering::Relaxed);
+    pub(crate) fn ends(&self, was_blind: bool) {
+        self.running.fetch_sub(1, Ordering::Relaxed);
+        self.blind.fetch_sub(u32::from(was_blind), Ordering::Relaxed);
+    }
+
+    /// Is a request that waits for a head better off elsewhere?
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_lost(&self, lost: bool) {
+        self.lost.store(lost, Ordering::Relaxed);
     }
 
     /// Names of what it serves, where it says so.

@@ -24,6 +24,14 @@ pub enum Out {
 }
 
 impl Out {
+    /// Now that nothing comes any more: was it of use?
+    pub fn is_success(&self) -> bool {
+        match self {
+            Out::Own(_) | Out::Shared(_) => true,
+            Out::Relayed(relay) => relay.is_success(),
+        }
+    }
+
     /// Now that nothing comes any more: did all of it come?
     pub fn came_whole(&self) -> bool {
         match self {

@@ -7,7 +7,8 @@
 use std::hash::Hasher;
 use std::ops::Range;
 
-use plimsoll_model::Arm;
+use http::Method;
+use plimsoll_model::{Arm, Protocol};
 use siphasher::sip::SipHasher13;
 
 /// A session's number, or a model's, by its name.
@@ -15,6 +16,34 @@ pub fn hash(name: &[u8]) -> u64 {
     let mut hash = SipHasher13::new();
     hash.write(name);
     hash.finish()
+}
+
+/// Ends of paths whose requests change nothing on a replica, beside those of [`Protocol`]s.
+const PURE: [&str; 16] = [
+    "/generate",
+    "/generate_stream",
+    "/completion",
+    "/infill",
+    "/embed",
+    "/embedding",
+    "/infer",
+    "/tokenize",
+    "/detokenize",
+    "/apply-template",
+    "/count_tokens",
+    "/moderations",
+    "/audio/speech",
+    "/audio/translations",
+    "/images/generations",
+    "/v1/rank",
+];
+
+/// Returns whether a request may be sent again after a replica has got it. One that may have changed something there (a batch, a file, a job, a thread's
+/// next message) is sent once.
+pub fn may_repeat(method: &Method, path: &str) -> bool {
+    let keeps = path.contains("/threads/") || path.contains("/conversations/");
+    let is_pure = || Protocol::at(path).is_some() || PURE.iter().any(|end| path.ends_with(end));
+    method.is_safe() || *method == Method::POST && !keeps && is_pure()
 }
 
 /// Bytes of a prompt's first blocks.

@@ -31,6 +31,9 @@ const KEPT: usize = 256;
 /// How long a connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(3);
 
+/// How long a look may take whether a replica still listens.
+const LOOKS: Duration = Duration::from_millis(250);
+
 /// Connections of all threads are numbered in the order in which they were made.
 static CONNECTIONS: AtomicU32 = AtomicU32::new(0);
 
@@ -65,6 +68,29 @@ pub enum Unanswered {
     NotSent(String),
     /// The connection broke before an answer's head came.
     Broken(String),
+    /// The connection broke, and no other can be made: the replica's process may have died of the request.
+    Died(String),
+    /// The replica is taken to be lost: nothing comes of any of its requests.
+    Lost,
+}
+
+impl Unanswered {
+    /// In a sentence.
+    pub fn why(&self) -> &str {
+        match self {
+            Unanswered::NotSent(why) | Unanswered::Broken(why) | Unanswered::Died(why) => why,
+            Unanswered::Lost => "nothing came of any of the replica's requests",
+        }
+    }
+}
+
+/// Why a request of the gateway's own has no answer.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Unasked {
+    /// There was no connection, or it broke.
+    Failed,
+    /// It was sent, and no answer came in time.
+    Late,
 }
 
 /// A connection that goes back when its answer is whole.
@@ -136,26 +162,47 @@ impl Upstreams {
         }
     }
 
-    /// Sends a request to a replica. A kept connection that the replica closed meanwhile is replaced by a new one.
+    /// Sends a request to a replica. A kept connection that the replica closed meanwhile is replaced by a new one; where the request may not be sent
+    /// twice (`may_reuse` is false), the first is new.
     ///
     /// # Errors
     /// See [`Unanswered`].
     pub async fn send(
         self: &Rc<Upstreams>,
         replica: &Arc<Replica>,
+        may_reuse: bool,
         request: impl Fn() -> Request<Full<Bytes>>,
     ) -> Result<(Response<Incoming>, Lent), Unanswered> {
-        if let Some(sender) = self.kept(replica) {
+        let mut broke = None;
+        if let Some(sender) = self.kept(replica).filter(|_| may_reuse) {
             match self.on((replica, true), sender, request()).await {
-                // It was closed before a byte of an answer came, as kept connections are: the request was not taken.
-                Err((error, true)) if error.is_canceled() || error.is_incomplete_message() => {}
-                Err((error, _)) => return Err(Unanswered::Broken(error.to_string())),
+                // It was closed before anything was sent on it.
+                Err(error) if error.is_canceled() => {}
+                // It was closed before a byte of an answer came, as kept connections are, or because the process died of the request.
+                Err(error) if error.is_incomplete_message() => broke = Some(error.to_string()),
+                Err(error) => return Err(self.broken(replica, error.to_string()).await),
                 Ok(answered) => return Ok(answered),
             }
         }
-        let sender = self.connect(replica).await.map_err(Unanswered::NotSent)?;
-        let answered = self.on((replica, false), sender, request()).await;
-        answered.map_err(|(error, _)| Unanswered::Broken(error.to_string()))
+        let sender = match (self.connect(replica).await, broke) {
+            (Ok(sender), _) => sender,
+            (Err(why), None) => return Err(Unanswered::NotSent(why)),
+            (Err(_), Some(why)) => return Err(Unanswered::Died(why)),
+        };
+        match self.on((replica, false), sender, request()).await {
+            Ok(answered) => Ok(answered),
+            Err(error) => Err(self.broken(replica, error.to_string()).await),
+        }
+    }
+
+    /// A connection broke: did the process die?
+    async fn broken(&self, replica: &Replica, why: String) -> Unanswered {
+        let place = &replica.place;
+        let connecting = TcpStream::connect((place.host.as_str(), place.port));
+        match tokio::time::timeout(LOOKS, connecting).await {
+            Ok(Err(_)) => Unanswered::Died(why),
+            Ok(Ok(_)) | Err(_) => Unanswered::Broken(why),
+        }
     }
 
     /// Sends a request of the gateway's own, which counts as nobody's; gives its answer's status, and the answer where it is whole and no longer than `most`.
@@ -163,20 +210,39 @@ impl Upstreams {
         self: &Rc<Upstreams>,
         replica: &Arc<Replica>,
         request: &OwnRequest<'_>,
-        (within, most): (Duration, usize),
+        bounds: (Duration, usize),
     ) -> Option<(u16, Option<Bytes>)> {
-        let request = request.to(&replica.place)?;
+        self.asked(replica, request, bounds).await.ok()
+    }
+
+    /// Sends a request of the gateway's own, as [`Upstreams::ask`].
+    ///
+    /// # Errors
+    /// See [`Unasked`].
+    pub async fn asked(
+        self: &Rc<Upstreams>,
+        replica: &Arc<Replica>,
+        request: &OwnRequest<'_>,
+        (within, most): (Duration, usize),
+    ) -> Result<(u16, Option<Bytes>), Unasked> {
+        let request = request.to(&replica.place).ok_or(Unasked::Failed)?;
+        let is_sent = Cell::new(false);
         let asking = async {
-            let (response, lent) = self.send(replica, || request.clone()).await.ok()?;
+            let request = || {
+                is_sent.set(true);
+                request.clone()
+            };
+            let (response, lent) = self.send(replica, true, request).await.map_err(|_| Unasked::Failed)?;
             let status = response.status().as_u16();
             let page =
                 Limited::new(response.into_body(), most).collect().await.ok().map(|page| page.to_bytes());
             if page.is_some() {
                 lent.give_back();
             }
-            Some((status, page))
+            Ok((status, page))
         };
-        tokio::time::timeout(within, asking).await.ok()?
+        let late = |_| if is_sent.get() { Unasked::Late } else { Unasked::Failed };
+        tokio::time::timeout(within, asking).await.map_err(late)?
     }
 
     async fn on(
@@ -184,7 +250,7 @@ impl Upstreams {
         (replica, reused): (&Arc<Replica>, bool),
         mut sender: Sender,
         request: Request<Full<Bytes>>,
-    ) -> Result<(Response<Incoming>, Lent), (hyper::Error, bool)> {
+    ) -> Result<(Response<Incoming>, Lent), hyper::Error> {
         let sent = self.clock.now();
         let way = UpstreamWay { connected: sender.made, sent, connection: sender.number, reused };
         match sender.http.send_request(request).await {
@@ -192,7 +258,7 @@ impl Upstreams {
                 let (from, replica) = (Rc::clone(self), Arc::clone(replica));
                 Ok((response, Lent { from, replica, sender: Some(sender), way }))
             }
-            Err(error) => Err((error, true)),
+            Err(error) => Err(error),
         }
     }
 

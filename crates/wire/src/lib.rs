@@ -16,6 +16,7 @@ mod decoded;
 pub mod encode;
 pub mod exposition;
 pub mod ext_proc;
+pub mod failed;
 mod fault;
 pub mod foreign;
 mod form;

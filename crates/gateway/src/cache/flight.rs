@@ -9,15 +9,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use http::header::SET_COOKIE;
+use http::{HeaderMap, HeaderName, StatusCode};
 use http_body::Frame;
 
+use super::control;
 use crate::reply::RelayEnd;
 
 /// See the module.
 pub struct SharedFlight {
     state: Mutex<State>,
     most: usize,
+    /// The headers of the request that it answers.
+    asked: HeaderMap,
 }
 
 #[derive(Default)]
@@ -31,6 +35,8 @@ struct State {
     /// Was nothing let go of?
     is_all: bool,
     end: Option<End>,
+    /// Is it over, and was it of use?
+    is_success: bool,
     readers: HashMap<u64, (usize, Option<Waker>)>,
     number: u64,
     /// Whoever reads it from the replica, waiting for room or for the last reader to go.
@@ -47,9 +53,27 @@ enum End {
 }
 
 impl SharedFlight {
-    /// One that nobody reads yet. `most`: bytes that may be held.
-    pub fn new(most: usize) -> SharedFlight {
-        SharedFlight { state: Mutex::new(State { is_all: true, ..State::default() }), most }
+    /// One that nobody reads yet. `most`: bytes that may be held; `asked`: the headers of the request that it answers.
+    pub fn new(most: usize, asked: HeaderMap) -> SharedFlight {
+        SharedFlight { state: Mutex::new(State { is_all: true, ..State::default() }), most, asked }
+    }
+
+    /// May another request with these headers have it, by its own head?
+    pub fn is_for(&self, headers: &HeaderMap) -> bool {
+        let state = self.state();
+        let Some((_, own)) = &state.head else { return true };
+        let same = |name: &HeaderName| self.asked.get_all(name).iter().eq(headers.get_all(name).iter());
+        control::may_keep(own) && control::varies(own).is_some_and(|names| names.iter().all(same))
+    }
+
+    /// The headers of a request that it depends on; `None` = on more than headers.
+    pub fn varies(&self) -> Option<Vec<HeaderName>> {
+        control::varies(&self.state().head.as_ref()?.1)
+    }
+
+    /// For how long it may be kept by its own head, seconds.
+    pub fn lasts_s(&self) -> Option<f64> {
+        control::lasts_s(&self.state().head.as_ref()?.1)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -79,8 +103,9 @@ impl SharedFlight {
         let state = self.state();
         let (status, headers) = state.head.as_ref()?;
         let names: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
-        let sound = *status == StatusCode::OK && state.is_all && state.end == Some(End::Whole);
-        (sound && is_finished(&state, headers)).then_some((state.held + names + 256) as u64)
+        let sound = *status == StatusCode::OK && state.is_all && state.is_success;
+        let may = control::may_keep(headers) && !headers.contains_key(SET_COOKIE);
+        (sound && may && !tells_error(&state, headers)).then_some((state.held + names + 256) as u64)
     }
 
     /// Its head and all of its body, where it may be [kept](SharedFlight::kept).
@@ -104,9 +129,10 @@ impl SharedFlight {
         });
     }
 
-    /// It is over.
-    pub fn end(&self, whole: bool) {
+    /// It is over: all of it came, and it was of use.
+    pub fn end(&self, whole: bool, is_success: bool) {
         self.change(|state| {
+            state.is_success = whole && is_success;
             // A stream that broke ends with an event that says so.
             let is_told = state.head.as_ref().is_some_and(|(_, headers)| is_stream(headers));
             state.end = Some(match whole {
@@ -156,15 +182,14 @@ impl SharedFlight {
     }
 }
 
-/// A stream is whole when it says so, and says nothing of an error: a 200 whose stream breaks off with one is no answer to keep.
-fn is_finished(state: &State, headers: &HeaderMap) -> bool {
+/// Does a stream tell of an error before its end? The end itself is judged by the relay.
+fn tells_error(state: &State, headers: &HeaderMap) -> bool {
     if !is_stream(headers) {
-        return !headers.contains_key(http::header::SET_COOKIE);
+        return false;
     }
     let text: Vec<u8> = state.frames.iter().flat_map(|frame| frame.iter().copied()).collect();
     let has = |what: &[u8]| memchr::memmem::find(&text, what).is_some();
-    let ends = has(b"data: [DONE]") || has(b"data:[DONE]") || has(b"event: response.completed");
-    ends && !has(b"data: {\"error\"") && !has(b"event: error")
+    has(b"data: {\"error\"") || has(b"event: error")
 }
 
 fn is_stream(headers: &HeaderMap) -> bool {
@@ -215,6 +240,11 @@ impl Reader {
                 Poll::Pending
             }
         }
+    }
+
+    /// See [`SharedFlight::is_for`].
+    pub fn is_for(&self, headers: &HeaderMap) -> bool {
+        self.flight.is_for(headers)
     }
 
     /// Is nothing to come?

@@ -4,6 +4,7 @@
 //! two requests that differ in anything share an answer. A request whose twin is under way reads that one's answer as it comes ([`flight`]); only
 //! answers that came whole are kept. Requests that ask the same in other words share one only where `semantic:` is asked for ([`semantic`]).
 
+mod control;
 pub mod flight;
 pub mod semantic;
 
@@ -13,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use http::header::{
-    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, COOKIE,
+    ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, COOKIE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
 use plimsoll_model::{At, Span};
@@ -32,8 +33,8 @@ use crate::same::digest;
 
 /// Says on an answer whether it came from here.
 pub const CACHE: HeaderName = HeaderName::from_static("x-plimsoll-cache");
-/// Headers of a request that its answer may depend on.
-static DEPENDS: [HeaderName; 4] = [ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, CONTENT_ENCODING];
+/// Headers of a request that its answer may depend on; others are versions and betas, by their names ([`changes_answer`]), and those that answers name in `Vary`.
+static DEPENDS: [HeaderName; 5] = [ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, CONTENT_TYPE, CONTENT_ENCODING];
 /// And those that say who asks.
 static CREDENTIALS: [HeaderName; 6] = [
     AUTHORIZATION,
@@ -43,6 +44,8 @@ static CREDENTIALS: [HeaderName; 6] = [
     HeaderName::from_static("openai-organization"),
     HeaderName::from_static("openai-project"),
 ];
+/// Most headers that answers name in `Vary` and that are part of the key from then on.
+const MOST_VARIED: usize = 16;
 /// An answer as large as most are, bytes: how many entries are made room for.
 const USUAL: usize = 4096;
 
@@ -169,6 +172,7 @@ struct Whole {
     flight: Arc<SharedFlight>,
     came: At,
     bytes: u64,
+    lasts_s: f64,
 }
 
 #[derive(Clone)]
@@ -187,6 +191,8 @@ pub struct Cache {
     /// Under way, by what is the same and the class: nobody waits in another class's queue.
     flying: Mutex<HashMap<(CacheKey, usize), Arc<SharedFlight>>>,
     uses: [AtomicU64; CacheUse::ALL.len()],
+    /// Headers that answers named in `Vary`.
+    varied: Mutex<Vec<HeaderName>>,
     semantic: Option<Semantic>,
 }
 
@@ -202,6 +208,7 @@ impl Cache {
             whole: Store::with_weighter(entries, spec.bytes, ByBytes),
             flying: Mutex::default(),
             uses: Default::default(),
+            varied: Mutex::default(),
             semantic: spec.semantic.as_ref().map(|spec| Semantic::new(spec, seed)).transpose()?,
         })
     }
@@ -218,15 +225,8 @@ impl Cache {
 
     /// What is the same as this request; `None` = it is not answered from here, nor kept.
     pub fn key(&self, path: &str, headers: &HeaderMap, body: &Bytes, tenant: u64) -> Option<CacheKey> {
-        let says = |word: &str| {
-            headers.get_all(CACHE_CONTROL).iter().any(|value| {
-                value
-                    .to_str()
-                    .is_ok_and(|text| text.split(',').any(|part| part.trim().eq_ignore_ascii_case(word)))
-            })
-        };
         let is_cached = self.spec.paths.iter().any(|cached| cached == path);
-        if !is_cached || says("no-store") || says("no-cache") {
+        if !is_cached || control::refuses_kept(headers) {
             return None;
         }
         if self.spec.which == CachedKinds::Deterministic && !is_deterministic(path, body) {
@@ -244,8 +244,11 @@ impl Cache {
     /// What of two requests must be the same beside their bodies.
     fn before<'a>(&'a self, path: &'a str, headers: &'a HeaderMap, tenant: &'a [u8; 8]) -> Vec<&'a [u8]> {
         let own = self.spec.scope == Scope::Tenant;
-        let names = DEPENDS.iter().chain(CREDENTIALS.iter().filter(|_| own));
-        let headers = names.flat_map(|name| {
+        let varied = self.varied.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names: Vec<&HeaderName> =
+            headers.keys().filter(|name| is_key(name, own) || varied.contains(name)).collect();
+        names.sort_unstable_by_key(|name| name.as_str());
+        let headers = names.into_iter().flat_map(|name| {
             headers.get_all(name).iter().flat_map(|value| [name.as_str().as_bytes(), value.as_bytes()])
         });
         [self.spec.revision.as_bytes(), path.as_bytes(), tenant].into_iter().chain(headers).collect()
@@ -262,7 +265,7 @@ impl Cache {
     pub fn kept(&self, key: &CacheKey, now: At) -> Option<(Arc<SharedFlight>, Span)> {
         let whole = self.whole.get(key)?;
         let age = now - whole.came;
-        if age.as_secs_f64() < self.spec.ttl_s {
+        if age.as_secs_f64() < whole.lasts_s {
             return Some((whole.flight, age));
         }
         self.whole.remove(key);
@@ -271,7 +274,7 @@ impl Cache {
 
     /// Is an answer kept, without its being used?
     pub fn is_kept(&self, key: &CacheKey, now: At) -> bool {
-        self.whole.peek(key).is_some_and(|whole| (now - whole.came).as_secs_f64() < self.spec.ttl_s)
+        self.whole.peek(key).is_some_and(|whole| (now - whole.came).as_secs_f64() < whole.lasts_s)
     }
 
     /// Would a request find an answer, whole or under way?
@@ -281,22 +284,24 @@ impl Cache {
     }
 
     /// What a request finds; it reads whatever that is.
-    pub fn find(&self, key: CacheKey, class: usize, now: At) -> CacheLookup {
-        if let Some((flight, age)) = self.kept(&key, now) {
+    pub fn find(&self, (key, headers): (CacheKey, &HeaderMap), class: usize, now: At) -> CacheLookup {
+        let is_fresh = |age: Span| control::max_age(headers).is_none_or(|most| age.as_secs_f64() <= most);
+        let kept = self.kept(&key, now);
+        if let Some((flight, age)) = kept.filter(|(flight, age)| is_fresh(*age) && flight.is_for(headers)) {
             return CacheLookup::Whole(flight, age);
         }
         let mut flying = self.flying.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(flight) = flying.get(&(key, class)).filter(|flight| flight.is_open()) {
             return CacheLookup::Flying(flight.join());
         }
-        let (flight, reader) = self.anew();
+        let (flight, reader) = self.anew(headers);
         flying.insert((key, class), Arc::clone(&flight));
         CacheLookup::Nothing(flight, reader)
     }
 
     /// A flight of its own for a request that goes to a replica although an answer is kept.
-    pub fn anew(&self) -> (Arc<SharedFlight>, Reader) {
-        let flight = Arc::new(SharedFlight::new(self.spec.answer_bytes));
+    pub fn anew(&self, headers: &HeaderMap) -> (Arc<SharedFlight>, Reader) {
+        let flight = Arc::new(SharedFlight::new(self.spec.answer_bytes, headers.clone()));
         let reader = flight.join();
         (flight, reader)
     }
@@ -308,13 +313,27 @@ impl Cache {
 
     /// An answer is over: it is kept where it came whole. Nobody joins it any more.
     pub fn landed(&self, (key, class): (CacheKey, usize), flight: &Arc<SharedFlight>, now: At) {
-        if let Some(bytes) = flight.kept() {
-            self.whole.insert(key, Whole { flight: Arc::clone(flight), came: now, bytes });
+        if let Some(bytes) = flight.kept().filter(|_| self.is_keyed(flight)) {
+            let lasts_s = flight.lasts_s().map_or(self.spec.ttl_s, |lasts| lasts.min(self.spec.ttl_s));
+            self.whole.insert(key, Whole { flight: Arc::clone(flight), came: now, bytes, lasts_s });
         }
         let mut flying = self.flying.lock().unwrap_or_else(PoisonError::into_inner);
         if flying.get(&(key, class)).is_some_and(|of| Arc::ptr_eq(of, flight)) {
             flying.remove(&(key, class));
         }
+    }
+
+    /// Are all headers that an answer varies by part of its key? Those that are not are, from now on.
+    fn is_keyed(&self, flight: &SharedFlight) -> bool {
+        let Some(names) = flight.varies() else { return false };
+        let own = self.spec.scope == Scope::Tenant;
+        let mut varied = self.varied.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh: Vec<HeaderName> =
+            names.into_iter().filter(|name| !is_key(name, own) && !varied.contains(name)).collect();
+        let is_keyed = fresh.is_empty();
+        varied.extend(fresh);
+        varied.truncate(MOST_VARIED);
+        is_keyed
     }
 
     /// Writes what it counts on a page.
@@ -333,6 +352,24 @@ impl Cache {
         page.gauge("plimsoll_gateway_cache_answers", "Answers kept.", &[(&[], self.whole.len() as f64)]);
         self.semantic.iter().for_each(|semantic| semantic.write(page));
     }
+}
+
+/// Does a request say how old an answer may be? Then it gets none that was given to another question.
+pub fn limits_age(headers: &HeaderMap) -> bool {
+    control::max_age(headers).is_some()
+}
+
+/// Must a header be equal in two requests that are the same? `own`: only of one tenant's.
+fn is_key(name: &HeaderName, own: bool) -> bool {
+    DEPENDS.contains(name) || own && CREDENTIALS.contains(name) || changes_answer(name)
+}
+
+/// Does a header of this name choose a version of what is asked?
+fn changes_answer(name: &HeaderName) -> bool {
+    let text = name.as_str();
+    let is_own = CREDENTIALS.contains(name) || text.starts_with("x-stainless-");
+    let is_vendor = ["anthropic-", "openai-", "x-goog-"].iter().any(|vendor| text.starts_with(vendor));
+    !is_own && (is_vendor || text.ends_with("-beta") || text.ends_with("-version"))
 }
 
 /// Does a model give the same answer each time?

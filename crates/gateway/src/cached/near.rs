@@ -15,7 +15,7 @@ use crate::cache::flight::SharedFlight;
 use crate::cache::semantic::endpoint::Asking;
 use crate::cache::semantic::question::Question;
 use crate::cache::semantic::{ComparedPair, answer};
-use crate::cache::{Cache, CacheKey};
+use crate::cache::{Cache, CacheKey, limits_age};
 use crate::proxy::{Call, Worker};
 use crate::rules::Rules;
 
@@ -64,7 +64,7 @@ impl Near {
         if cache.finds(key, call.terms.class, worker.pool.clock.now()) {
             return None;
         }
-        let asked = Asked::new(call, cache)?;
+        let asked = Asked::new(call, cache).filter(|_| !limits_age(&call.message.headers))?;
         let may_serve = semantic.serves();
         let (looking, worker) = (asked.clone(), Rc::clone(worker));
         let looking =

@@ -21,9 +21,10 @@ use tokio::time::{Instant, timeout_at};
 use super::call::{CallEnd, Inbox, Outbox};
 use super::told;
 use crate::doors::Toll;
+use crate::judged::JudgedHead;
 use crate::passing::{self, BegunAnswer, PassingAnswer, stream_type};
 use crate::pool::Booked;
-use crate::proxy::{Call, Entered, Gone, JudgedHead, REQUEST_ID, Refused, Worker};
+use crate::proxy::{Call, Entered, Gone, REQUEST_ID, Refused, Worker};
 use crate::reply;
 use crate::stats::{End, RequestStage};
 use crate::timer::soon;
@@ -325,7 +326,7 @@ impl Exchange<'_> {
             }
             Some(Said::RequestTrailers) => self.goes_on(Answers::RequestTrailers).await,
             Some(Said::ResponseHeaders(lines, is_end)) => {
-                let told = self.heads(sent, &lines, request.served.as_deref())?;
+                let told = self.heads(sent, &lines, is_end, request.served.as_deref())?;
                 self.outbox.send(&go_on(Answers::ResponseHeaders, &told, BodyChange::Keep, None)).await;
                 sent.ends(is_end);
             }
@@ -363,6 +364,7 @@ impl Exchange<'_> {
         &self,
         sent: &mut Sent,
         lines: &HeaderLines<'_>,
+        is_end: bool,
         served: Option<&str>,
     ) -> Result<Mutation, CallEnd> {
         let worker = self.worker;
@@ -374,7 +376,11 @@ impl Exchange<'_> {
         let booked = self.at_last(call, booked, served);
         let status = told::pseudo(lines, ":status").and_then(|status| StatusCode::from_bytes(status).ok());
         let headers = told::headers(lines).unwrap_or_default();
-        let judged = JudgedHead::of((status.unwrap_or_default(), &headers), now, worker.pool.clock);
+        let head = (status.unwrap_or_default(), &headers);
+        let mut judged = JudgedHead::of(head, (call.judged_by(), false), now, worker.pool.clock);
+        // Of a head alone nobody says whether the proxy keeps the body to itself.
+        judged.is_unread |= is_end
+            || matches!(sent.modes.response, BodyMode::None | BodyMode::BufferedPartial | BodyMode::Other);
         worker.stats.took(RequestStage::Head, now - booked.sent());
         let status = status.unwrap_or_default().as_u16();
         call.record(|recording| recording.head((now, status, judged.retry_after()), &headers, None));
@@ -396,10 +402,9 @@ impl Exchange<'_> {
             _ => (None, toll),
         };
         waived.into_iter().for_each(Toll::waive);
-        let whole = (judged.verdict, judged.end);
         let recording = call.recording.take();
         let ends = Arc::clone(&call.ends);
-        let begun = BegunAnswer { came: call.came, head: now, booked, whole, toll, recording, ends };
+        let begun = BegunAnswer { came: call.came, head: now, booked, judged, toll, recording, ends };
         gone.counted();
         let (stats, clock) = (Arc::clone(&worker.stats), worker.pool.clock);
         let answer = PassingAnswer::new(begun, is_stream.then_some(protocol), stats, clock);

@@ -16,7 +16,8 @@ pub struct Booked {
     replica: Arc<Replica>,
     pub(super) sent: SentRequest,
     events: u32,
-    is_stream: bool,
+    /// Is nothing seen of its answer before that is whole?
+    is_blind: bool,
     open: bool,
     /// Why it is there, where that was asked.
     pub explained: Option<Box<Choice>>,
@@ -31,7 +32,11 @@ impl Booked {
     ) -> Booked {
         let replica = Arc::clone(&each[sent.booking.replica as usize]);
         let pool = Arc::clone(pool);
-        Booked { pool, replica, sent, events: 0, is_stream: false, open: true, explained }
+        let is_blind = !sent.streams;
+        if sent.is_generation() {
+            replica.begins(is_blind, sent.booking.sent);
+        }
+        Booked { pool, replica, sent, events: 0, is_blind, open: true, explained }
     }
 
     /// The replica's number.
@@ -57,14 +62,6 @@ impl Booked {
     /// How long it was expected to take to its first token when it came.
     pub fn expected(&self) -> Span {
         self.sent.expected
-    }
-
-    /// The head of a stream has come.
-    pub fn streams(&mut self, now: At) {
-        if std::mem::replace(&mut self.is_stream, true) {
-            return;
-        }
-        self.replica.stream_begins(now);
     }
 
     /// Its stream moved by so many events, which are counted from its first token on.
@@ -98,14 +95,18 @@ impl Booked {
         }
         let now = self.pool.clock.now();
         let place = match verdict {
-            Some(ReplicaOutcome::Worked) => 0,
+            Some(ReplicaOutcome::Worked | ReplicaOutcome::Neutral) => 0,
             Some(ReplicaOutcome::Shed(_)) => 1,
             Some(ReplicaOutcome::Failed) => 2,
             None => 3,
+            Some(ReplicaOutcome::Refused) => 4,
         };
         self.replica.attempts[place].fetch_add(1, Ordering::Relaxed);
-        if self.is_stream {
-            self.replica.stream_ends();
+        if verdict == Some(ReplicaOutcome::Worked) {
+            self.replica.moves(now);
+        }
+        if self.sent.is_generation() {
+            self.replica.ends(self.is_blind);
         }
         let mut inner = self.pool.lock();
         let Inner { front, chance, .. } = &mut *inner;

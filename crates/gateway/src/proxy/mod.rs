@@ -25,6 +25,7 @@ use crate::cache::{Cache, CacheKey};
 use crate::cached;
 use crate::doors::{self, KeyInForce, Shut, Toll};
 use crate::explain::Choice;
+use crate::judged::JudgedBy;
 use crate::passing;
 use crate::pool::ReplicaPool;
 use crate::reply::{self, Out};
@@ -36,8 +37,6 @@ use crate::terms;
 use crate::trace_context::TraceContext;
 use crate::traffic::{Recording, Traffic, head_bytes};
 use crate::upstream::Upstreams;
-
-pub(crate) use tries::JudgedHead;
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const SESSION: HeaderName = HeaderName::from_static("x-session-id");
@@ -132,6 +131,27 @@ impl Call {
         let path = path.query().is_none().then(|| path.path())?;
         let key = cache.key(path, headers, body, self.terms.tenant)?;
         Some((Arc::clone(cache), key))
+    }
+
+    /// How its answer is judged.
+    pub(crate) fn judged_by(&self) -> JudgedBy {
+        JudgedBy::of(&self.message.method, self.message.path.path())
+    }
+
+    /// May it be sent again after a replica has got it? See [`request::may_repeat`].
+    fn may_repeat(&self) -> bool {
+        request::may_repeat(&self.message.method, self.message.path.path())
+    }
+
+    /// May it be sent again to the same replica, where a kept connection turns out to be closed?
+    fn may_reuse(&self) -> bool {
+        self.may_repeat() || self.message.method.is_idempotent()
+    }
+
+    /// What it asks, by a hash: equal for a client's own second try.
+    fn hash(&self) -> u64 {
+        let Message { path, body, .. } = &self.message;
+        request::hash(path.path().as_bytes()) ^ request::hash(body).rotate_left(1)
     }
 
     /// Its recording, with what was read of it.

@@ -53,9 +53,6 @@ impl Lead {
         let Some(sending) = &mut self.sending else { return };
         let answered = sending.await;
         self.sending = None;
-        if let Some(answer) = answered.as_ref().ok().filter(|answer| answer.is_stream(self.protocol)) {
-            self.booked.streams(answer.head);
-        }
         self.answered = Some(answered);
     }
 
@@ -117,9 +114,10 @@ impl Worker {
     fn lead(&self, call: &Call, booked: Booked, number: usize) -> Lead {
         let (upstreams, clock) = (Rc::clone(&self.upstreams), self.pool.clock);
         let (replica, request) = (Arc::clone(booked.replica()), self.request(call, &booked, number));
+        let (by, may_reuse) = (call.judged_by(), call.may_reuse());
         let sending = Box::pin(async move {
-            let answered = upstreams.send(&replica, || request.clone()).await;
-            answered.map(|(response, lent)| Answer::new(response, lent, clock))
+            let answered = upstreams.send(&replica, may_reuse, || request.clone()).await;
+            answered.map(|(response, lent)| Answer::new(response, lent, by, clock))
         });
         let protocol = passing::protocol(call.message.path.path());
         let decoder = Decoder::new(protocol, true, 200, Some(stream_type(protocol)), false);
@@ -142,8 +140,13 @@ impl Worker {
         };
         let most = Span(limit.as_nanos() as i64);
         let second = loop {
+            let of = (Arc::clone(first.booked.replica()), first.booked.number());
             if after > most {
-                first.head().await;
+                tokio::select! {
+                    biased;
+                    () = first.head() => {}
+                    () = self.until_lost(call, &of, tried) => first.answered = Some(Err(Unanswered::Lost)),
+                }
                 return first.end();
             }
             let late = soon(sent + after - self.pool.clock.now());

@@ -6,21 +6,23 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, RETRY_AFTER};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http_body::Body as _;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use plimsoll_client::Clock;
 use plimsoll_model::{At, Protocol, Span};
 use plimsoll_policy::{Refusal, ReplicaOutcome};
-use plimsoll_wire::head::Head;
 
 use super::{Call, EXPLAIN, Message, QUEUE_MS, REPLICA, REQUEST_ID, Worker, for_next_hop};
 use crate::explain::Explains;
+use crate::judged::{JudgedBy, JudgedHead};
 use crate::passing::{self, BegunAnswer, stream_type};
 use crate::pool::Booked;
 use crate::queue::Placing;
 use crate::relay::{Relay, RelayedAnswer};
+use crate::replica::Replica;
 use crate::reply::{self, Out};
 use crate::stats::{self, End, RequestStage};
 use crate::terms;
@@ -32,6 +34,8 @@ use crate::upstream::{Lent, Unanswered};
 /// What of a refusal is kept while another replica is tried.
 const MOST_KEPT: usize = 64 << 10;
 const KEPT_WITHIN: Span = Span::from_secs(1);
+/// Between two looks whether a replica is lost on which a request waits.
+const LOOKS: Span = Span::from_millis(250);
 
 /// An answer that was refused, kept while another replica is tried.
 struct Kept {
@@ -52,9 +56,10 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    pub fn new(response: Response<Incoming>, lent: Lent, clock: Clock) -> Answer {
+    pub fn new(response: Response<Incoming>, lent: Lent, by: JudgedBy, clock: Clock) -> Answer {
         let now = clock.now();
-        let judged = JudgedHead::of((response.status(), response.headers()), now, clock);
+        let is_empty = response.body().is_end_stream();
+        let judged = JudgedHead::of((response.status(), response.headers()), (by, is_empty), now, clock);
         Answer { response, lent, judged, head: now, held: VecDeque::new() }
     }
 
@@ -69,8 +74,13 @@ impl Worker {
     /// Places and sends a request until it has an answer.
     pub(super) async fn serve(&self, call: &mut Call) -> Response<Out> {
         self.pool.came();
+        if !self.pool.may_send(|| call.hash()) {
+            return failed(call, "request_breaks_replicas", BREAKS);
+        }
         let mut tried: Vec<u32> = Vec::new();
         let mut kept: Option<Kept> = None;
+        // The replica whose refusal is held against another one's answer.
+        let mut doubted = None;
         // Attempts that reached a replica: those that did not cost it nothing, and are no retries.
         let mut sent = 0;
         loop {
@@ -78,14 +88,11 @@ impl Worker {
                 Some(booked) => booked,
                 None => {
                     if let Some(kept) = kept {
-                        call.ends.end(kept.end);
-                        return kept.response;
+                        return self.instead(call, kept);
                     }
                     if sent > 0 {
-                        return failed(
-                            call,
-                            "No further replica could take the request after one broke off.",
-                        );
+                        let why = "No further replica could take the request after one broke off.";
+                        return failed(call, "replica_failed", why);
                     }
                     tried.clear();
                     match self.place(call).await {
@@ -105,13 +112,27 @@ impl Worker {
             match answered {
                 Ok(answer) => {
                     self.heard(call, &answer, &booked);
-                    if !answer.judged.again || !self.may_retry(sent) {
+                    let end = answer.judged.end;
+                    if let (Some(before), End::Answered | End::Refused) = (doubted.take(), end) {
+                        self.pool.compared(before, end == End::Refused);
+                    }
+                    let is_doubted = answer.judged.verdict == ReplicaOutcome::Refused
+                        && kept.is_none()
+                        && self.pool.doubts(&call.asked, &booked);
+                    let again = (answer.judged.again || is_doubted) && call.may_repeat();
+                    let is_worse = matches!(end, End::Failed | End::Shed)
+                        && kept.as_ref().is_some_and(|kept| kept.end == End::Refused);
+                    if !is_worse && (!again || !self.may_retry(sent)) {
+                        self.pool.answered(|| call.hash());
                         return self.pass(call, answer, booked);
                     }
-                    if let Some(fresh) = self.keep(call, answer, booked).await {
-                        kept = Some(fresh);
-                    }
+                    doubted = is_doubted.then_some(booked.number());
+                    let fresh = self.keep(call, answer, booked).await;
                     call.record(|recording| recording.ends(TryEnd::Whole));
+                    match (kept, is_worse) {
+                        (Some(kept), true) => return self.instead(call, kept),
+                        (before, _) => kept = fresh.or(before),
+                    }
                 }
                 Err(unanswered) => {
                     self.broke(call, booked, &unanswered);
@@ -122,16 +143,18 @@ impl Worker {
                                 self.stats.retries.fetch_sub(1, Ordering::Relaxed);
                             }
                         }
-                        Unanswered::Broken(_) if self.may_retry(sent) => {}
-                        Unanswered::Broken(why) => {
+                        // Another replica was ready, and the budget had room.
+                        Unanswered::Lost if call.may_repeat() => {}
+                        broken => {
+                            let died = matches!(broken, Unanswered::Died(_));
+                            let may_break = self.pool.broke(call.hash(), died);
+                            if may_break && call.may_repeat() && self.may_retry(sent) {
+                                continue;
+                            }
+                            let why = format!("The replica broke off before it answered: {}.", broken.why());
                             return match kept {
-                                Some(kept) => {
-                                    call.ends.end(kept.end);
-                                    kept.response
-                                }
-                                None => {
-                                    failed(call, &format!("The replica broke off before it answered: {why}."))
-                                }
+                                Some(kept) => self.instead(call, kept),
+                                None => failed(call, "replica_failed", &why),
                             };
                         }
                     }
@@ -153,8 +176,44 @@ impl Worker {
         if let Some(after) = after {
             return self.race(call, (booked, number), after, tried).await;
         }
-        let answered = self.upstreams.send(booked.replica(), || self.request(call, &booked, number)).await;
-        (booked, answered.map(|(response, lent)| Answer::new(response, lent, self.pool.clock)))
+        let (of, by) = ((Arc::clone(booked.replica()), booked.number()), call.judged_by());
+        let request = || self.request(call, &booked, number);
+        let answered = tokio::select! {
+            biased;
+            answered = self.upstreams.send(booked.replica(), call.may_reuse(), request) => answered,
+            () = self.until_lost(call, &of, tried) => Err(Unanswered::Lost),
+        };
+        (booked, answered.map(|(response, lent)| Answer::new(response, lent, by, self.pool.clock)))
+    }
+
+    /// Until a request that waits for an answer's head is better off elsewhere: its replica is gone, or nothing comes of it and this is its first.
+    pub(super) async fn until_lost(
+        &self,
+        call: &Call,
+        (replica, number): &(Arc<Replica>, u32),
+        tried: &[u32],
+    ) {
+        loop {
+            tokio::time::sleep_until(soon(LOOKS)).await;
+            if !replica.is_lost() {
+                continue;
+            }
+            let may_move = || {
+                tried.is_empty()
+                    && call.may_repeat()
+                    && self.pool.has_other(&call.asked, *number)
+                    && self.may_retry(1)
+            };
+            if self.pool.is_gone(*number) || may_move() {
+                return;
+            }
+        }
+    }
+
+    /// An answer that was kept is passed on, because there is no better one.
+    fn instead(&self, call: &Call, kept: Kept) -> Response<Out> {
+        call.ends.end(kept.end);
+        kept.response
     }
 
     /// A request is being sent; says which try it is, from 0.
@@ -179,13 +238,21 @@ impl Worker {
     /// A replica has no answer.
     pub(super) fn broke(&self, call: &mut Call, booked: Booked, unanswered: &Unanswered) {
         let replica = Arc::clone(booked.replica());
-        booked.end(ReplicaOutcome::Failed);
+        match unanswered {
+            // It was found silent for that; whether it fails is not known.
+            Unanswered::Lost => drop(booked),
+            _ => booked.end(ReplicaOutcome::Failed),
+        }
         let end = match unanswered {
             Unanswered::NotSent(why) => {
                 self.pool.set_up(&replica, false);
                 TryEnd::NotSent(why.clone())
             }
-            Unanswered::Broken(why) => TryEnd::Broken(why.clone()),
+            Unanswered::Died(why) => {
+                self.pool.set_up(&replica, false);
+                TryEnd::Broken(why.clone())
+            }
+            Unanswered::Broken(_) | Unanswered::Lost => TryEnd::Broken(unanswered.why().to_owned()),
         };
         call.record(|recording| recording.ends(end));
     }
@@ -297,13 +364,12 @@ impl Worker {
         let Answer { response, lent, judged, head, held } = answer;
         let (mut parts, body) = response.into_parts();
         self.mark(call, &mut parts.headers, &booked);
-        let whole = (judged.verdict, judged.end);
         let keep_alive = Duration::from_secs_f64(call.rules.limits.keep_alive_s);
         // What was shed or failed is no answer to pay for.
         let toll = call.toll.take_if(|_| matches!(judged.end, End::Answered | End::Refused));
         let recording = call.recording.take();
         let ends = Arc::clone(&call.ends);
-        let begun = BegunAnswer { came: call.came, head, booked, whole, toll, recording, ends };
+        let begun = BegunAnswer { came: call.came, head, booked, judged, toll, recording, ends };
         let relayed = RelayedAnswer { begun, held, lent, keep_alive };
         let relay = Relay::new(body, relayed, stream, Arc::clone(&self.stats), self.pool.clock);
         Response::from_parts(parts, Out::Relayed(Box::new(relay)))
@@ -311,14 +377,18 @@ impl Worker {
 
     /// Reads a refusal whole, so that it can be passed on if no other replica does better.
     async fn keep(&self, call: &Call, answer: Answer, booked: Booked) -> Option<Kept> {
-        let Answer { response, lent, judged, .. } = answer;
+        let Answer { response, lent, judged, held, .. } = answer;
         let (mut parts, body) = response.into_parts();
         self.mark(call, &mut parts.headers, &booked);
         let reading = Limited::new(body, MOST_KEPT).collect();
         let read = tokio::time::timeout_at(soon(KEPT_WITHIN), reading).await;
         booked.end(judged.verdict);
-        let body = read.ok()?.ok()?.to_bytes();
+        let rest = read.ok()?.ok()?.to_bytes();
         lent.give_back();
+        let body: Bytes = match held.is_empty() {
+            true => rest,
+            false => held.iter().flat_map(|(_, data)| data).chain(&rest).copied().collect(),
+        };
         Some(Kept { response: Response::from_parts(parts, Out::Own(Full::new(body))), end: judged.end })
     }
 
@@ -337,49 +407,15 @@ impl Worker {
     }
 }
 
-fn failed(call: &Call, why: &str) -> Response<Out> {
+/// Why a request is not sent at which two replicas broke off.
+const BREAKS: &str =
+    "Two replicas broke off at this request. It is not sent to a third for up to ten minutes; change it.";
+
+fn failed(call: &Call, code: &str, why: &str) -> Response<Out> {
     call.ends.end(End::Failed);
-    reply::error(StatusCode::BAD_GATEWAY, "replica_failed", why, None)
+    reply::error(StatusCode::BAD_GATEWAY, code, why, None)
 }
 
 fn queue_ms(call: &Call) -> HeaderValue {
     HeaderValue::from((call.held.0 / 1_000_000).max(0))
-}
-
-/// What an answer's head says of its replica.
-#[derive(Copy, Clone)]
-pub(crate) struct JudgedHead {
-    pub verdict: ReplicaOutcome,
-    pub end: End,
-    /// Might another replica do better?
-    pub again: bool,
-}
-
-impl JudgedHead {
-    /// Of a head that came `now`.
-    pub fn of((status, headers): (StatusCode, &HeaderMap), now: At, clock: Clock) -> JudgedHead {
-        let status = status.as_u16();
-        let after = || {
-            // The wall clock as it goes on from the start: whether it is set meanwhile changes nothing here.
-            let now_unix_s = (clock.anchor().realtime_ns + now.0) / 1_000_000_000;
-            let named = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-            Head::read(status, named, now_unix_s).retry_after
-        };
-        let sheds = status == 429 || status == 503 && headers.contains_key(RETRY_AFTER);
-        match status {
-            _ if sheds => JudgedHead { verdict: ReplicaOutcome::Shed(after()), end: End::Shed, again: true },
-            502 | 503 => JudgedHead { verdict: ReplicaOutcome::Failed, end: End::Failed, again: true },
-            500.. => JudgedHead { verdict: ReplicaOutcome::Failed, end: End::Failed, again: false },
-            400.. => JudgedHead { verdict: ReplicaOutcome::Worked, end: End::Refused, again: false },
-            _ => JudgedHead { verdict: ReplicaOutcome::Worked, end: End::Answered, again: false },
-        }
-    }
-
-    /// When a replica that shed wishes to be asked again.
-    pub fn retry_after(&self) -> Option<Span> {
-        match self.verdict {
-            ReplicaOutcome::Shed(after) => after,
-            ReplicaOutcome::Worked | ReplicaOutcome::Failed => None,
-        }
-    }
 }

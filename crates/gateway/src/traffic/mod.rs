@@ -7,7 +7,7 @@
 
 pub mod rows;
 pub mod spans;
-mod tail;
+pub(crate) mod tail;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -297,12 +297,14 @@ impl Recording {
         });
     }
 
-    /// A piece of the answer came.
-    pub fn piece(&mut self, data: &[u8], at: At) {
-        self.of_try(|one| {
-            one.bytes += data.len() as u64;
-            one.tail.push(data, at);
-        });
+    /// A piece of the answer came, of so many bytes.
+    pub fn piece(&mut self, bytes: usize) {
+        self.of_try(|one| one.bytes += bytes as u64);
+    }
+
+    /// The end of the answer, as far as it came.
+    pub(crate) fn tail(&mut self, tail: TailReader) {
+        self.of_try(|one| one.tail = tail);
     }
 
     /// So many events of a stream came; among them its first token, if that had not come.

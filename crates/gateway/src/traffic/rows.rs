@@ -155,10 +155,8 @@ fn from_answer(row: &mut Attempt, told: &TrafficRow, one: &Try, status: u16) {
     }
     let said = one.tail.read(told.protocol, (status, one.streams), whole);
     if matches!(one.how, TryEnd::Whole | TryEnd::Cut) {
-        // Of a long body that does not stream only the end was looked at; its framing was whole.
-        let unseen = whole && !one.streams && one.tail.is_cut();
-        row.outcome = if unseen { Outcome::FINISHED } else { said.verdict.outcome };
-        row.answer.error = said.verdict.answer.error.filter(|_| !unseen);
+        row.outcome = said.verdict.outcome;
+        row.answer.error = said.verdict.answer.error;
     }
     row.answer.finish_reason = said.verdict.answer.finish_reason;
     row.answer.stages.extend(said.verdict.answer.stages);

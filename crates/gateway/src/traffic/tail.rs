@@ -1,7 +1,12 @@
-//! The end of an answer, where servers say how many tokens it took: its last kilobytes, with when each piece came.
+//! The end of an answer, where servers report how it ended and how many tokens it took: its last kilobytes, with the time of each piece.
+//!
+//! [`TailReader::read`] is the one definition of a failed answer under a good status: metrics, record, breaker, cache, retries, trials and learnt speeds
+//! go by its outcome. A second definition from status and framing alone lost: replicas that fail fast looked fast.
 
-use crate::passing::stream_type;
-use plimsoll_model::{At, Protocol};
+use crate::passing::{generates, stream_type};
+use plimsoll_model::outcome::{By, How};
+use plimsoll_model::{At, Broken, EventKind, Outcome, Protocol};
+use plimsoll_wire::failed::is_failure;
 use plimsoll_wire::{AnswerVerdict, Decoded, Decoder, Head};
 
 /// Bytes that are kept: several events, or the accounting at the end of a JSON body.
@@ -15,7 +20,12 @@ pub struct TailReader {
     pieces: Vec<(usize, At)>,
     /// Have earlier bytes been let go?
     cut: bool,
+    /// Are the bytes encoded or not shown, so that nothing can be read of them?
+    unread: bool,
 }
+
+/// An answer that reports a failure, or carries nothing.
+const USELESS: Outcome = Outcome::new(How::StreamError, By::Server, true);
 
 /// What an answer's end says.
 #[derive(Debug)]
@@ -26,9 +36,16 @@ pub struct AnswerEnd {
     pub last_token: Option<At>,
     /// Events of the end that carry no token.
     pub without_token: u32,
+    /// Are its events no more than who speaks and that nothing follows?
+    is_bare: bool,
 }
 
 impl TailReader {
+    /// Nothing can be read of the bytes.
+    pub fn set_unread(&mut self, unread: bool) {
+        self.unread = unread;
+    }
+
     /// A piece of the answer.
     pub fn push(&mut self, data: &[u8], at: At) {
         let from = data.len().saturating_sub(KEPT);
@@ -52,8 +69,42 @@ impl TailReader {
         }
     }
 
-    /// Reads it as the end of an answer with this head.
+    /// Reads it as the end of an answer with this head, and judges the answer.
     pub fn read(&self, protocol: Protocol, (status, is_stream): (u16, bool), whole: bool) -> AnswerEnd {
+        // Of unread bytes, and of a long body that does not stream, only the framing is known.
+        if whole && (self.unread || !is_stream && self.cut) {
+            let mut end = self.decode(protocol, (status, is_stream), whole);
+            (end.verdict.outcome, end.verdict.answer.error) = (Outcome::FINISHED, None);
+            return end;
+        }
+        let mut end = self.decode(protocol, (status, is_stream), whole);
+        if !end.verdict.outcome.is_finished() {
+            return end;
+        }
+        let why = match end.verdict.answer.finish_reason.as_deref() {
+            Some(reason) if is_failure(reason) => format!("finish reason {reason:?}"),
+            None if generates(protocol) && status != 204 && self.is_empty(is_stream, &end) => {
+                "an empty answer".to_owned()
+            }
+            _ => return end,
+        };
+        end.verdict.answer.error = Some(why);
+        end.verdict.outcome = USELESS;
+        end
+    }
+
+    /// Returns whether an answer to a request that generates carries nothing.
+    fn is_empty(&self, is_stream: bool, end: &AnswerEnd) -> bool {
+        let text = self.bytes.trim_ascii();
+        let says_nothing = end.verdict.answer.broken == Some(Broken::Empty);
+        let has_choices = || memchr::memmem::find(text, b"\"choices\"").is_some();
+        match is_stream {
+            true => !self.cut && end.is_bare,
+            false => matches!(text, b"" | b"{}" | b"[]" | b"null") || says_nothing && has_choices(),
+        }
+    }
+
+    fn decode(&self, protocol: Protocol, (status, is_stream): (u16, bool), whole: bool) -> AnswerEnd {
         let kind = if is_stream { stream_type(protocol) } else { "application/json" };
         let head = Head { status, content_type: Some(kind.to_owned()), ..Head::default() };
         let mut decoder = Decoder::with_head(protocol, is_stream, head, false);
@@ -64,10 +115,11 @@ impl TailReader {
                 // Of a long body its accounting is enough; where it is not among the last bytes, nothing is known.
                 true => decoder.feed(&usage(&self.bytes).unwrap_or_default(), &mut none),
             }
-            return AnswerEnd { verdict: decoder.finish(whole), last_token: None, without_token: 0 };
+            let verdict = decoder.finish(whole);
+            return AnswerEnd { verdict, last_token: None, without_token: 0, is_bare: false };
         }
         let start = if self.cut { self.first_event(protocol.sends_lines()) } else { 0 };
-        let (mut last_token, mut without_token) = (None, 0);
+        let (mut last_token, mut without_token, mut is_bare) = (None, 0, true);
         let mut decoded: Vec<Decoded> = Vec::new();
         let ends = self.pieces.iter().skip(1).map(|(from, _)| *from).chain([self.bytes.len()]);
         for (&(from, at), end) in self.pieces.iter().zip(ends) {
@@ -78,13 +130,14 @@ impl TailReader {
             decoded.clear();
             decoder.feed(&self.bytes[from..end], &mut decoded);
             for one in &decoded {
+                is_bare &= matches!(one.kind, EventKind::Empty | EventKind::Role | EventKind::Done);
                 match one.kind.is_token() {
                     true => last_token = Some(at),
                     false => without_token += 1,
                 }
             }
         }
-        AnswerEnd { verdict: decoder.finish(whole), last_token, without_token }
+        AnswerEnd { verdict: decoder.finish(whole), last_token, without_token, is_bare }
     }
 
     /// Where the first event begins that is there in full.
@@ -92,11 +145,6 @@ impl TailReader {
         let after = |end: &[u8]| memchr::memmem::find(&self.bytes, end).map(|at| at + end.len());
         let ends = if lines { [after(b"\n"), None] } else { [after(b"\n\n"), after(b"\r\n\r\n")] };
         ends.into_iter().flatten().min().unwrap_or(self.bytes.len())
-    }
-
-    /// Is its beginning missing?
-    pub fn is_cut(&self) -> bool {
-        self.cut
     }
 
     /// When the last piece came.

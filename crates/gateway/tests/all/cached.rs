@@ -247,3 +247,66 @@ fn a_reader_that_does_not_read_holds_no_more_than_is_written() {
     assert!(text.len() > 2_000 * 65_000 && text.ends_with("0\r\n\r\n"), "{} bytes", text.len());
     is_empty(&gateway);
 }
+
+/// How often a replica with these header lines on its answers is asked for two requests with these headers.
+fn asks_of(says: fn(&str) -> String, headers: [&str; 2]) -> usize {
+    let mock = Mock::new(Act::Says(says));
+    let gateway = caching(&mock, |_| {});
+    asks(&gateway, &mock, headers.map(|header| (header, SAME)))
+}
+
+fn answer(lines: &str, body: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\n{lines}content-length: {}\r\n\r\n{body}", body.len())
+}
+
+const SOUND: &str = "{\"choices\":[{\"text\":\"a\",\"finish_reason\":\"stop\"}]}";
+
+#[test]
+fn an_answer_is_given_again_as_far_as_its_own_head_allows() {
+    let of = |says| asks_of(says, ["", ""]);
+    assert_eq!(of(|_| answer("", SOUND)), 1);
+    assert_eq!(of(|_| answer("cache-control: max-age=60\r\n", SOUND)), 1);
+    assert_eq!(of(|_| answer("cache-control: private, max-age=60\r\n", SOUND)), 2);
+    assert_eq!(of(|_| answer("cache-control: no-store\r\n", SOUND)), 2);
+    assert_eq!(of(|_| answer("vary: *\r\n", SOUND)), 2);
+    assert_eq!(of(|_| answer("set-cookie: a=b\r\n", SOUND)), 2);
+    assert_eq!(of(|_| answer("vary: accept\r\n", SOUND)), 1);
+    // A header that the key does not know yet is part of the next one's.
+    let vary: fn(&str) -> String = |_| answer("vary: X-User\r\n", SOUND);
+    assert_eq!(asks_of(vary, ["x-user: alice\r\n", "x-user: bob\r\n"]), 2);
+    let mock = Mock::new(Act::Says(vary));
+    let gateway = caching(&mock, |_| {});
+    let users = ["alice", "alice", "bob", "alice", "bob"];
+    users.iter().for_each(|user| drop(post(gateway.addr, &format!("x-user: {user}\r\n"), SAME)));
+    assert_eq!(mock.count(), 3, "the first, and each user's own");
+}
+
+#[test]
+fn versions_and_betas_are_parts_of_the_key_and_an_asked_age_is_kept_to() {
+    let of = |headers| asks_of(|_| answer("", SOUND), headers);
+    assert_eq!(of(["anthropic-beta: a\r\n", "anthropic-beta: b\r\n"]), 2);
+    assert_eq!(of(["openai-beta: a\r\n", ""]), 2);
+    assert_eq!(of(["api-version: 1\r\n", "api-version: 2\r\n"]), 2);
+    assert_eq!(of(["accept-language: de\r\n", "accept-language: en\r\n"]), 2);
+    assert_eq!(of(["user-agent: a\r\n", "user-agent: b\r\n"]), 1);
+    assert_eq!(of(["", "cache-control: max-age=60\r\n"]), 1);
+    assert_eq!(of(["", "cache-control: max-age=0\r\n"]), 2);
+    assert_eq!(of(["", "pragma: no-cache\r\n"]), 2);
+}
+
+#[test]
+fn an_answer_of_no_use_is_given_to_nobody_else() {
+    let of = |says| asks_of(says, ["", ""]);
+    assert_eq!(of(|_| answer("", "{\"error\":{\"message\":\"x\"}}")), 2);
+    assert_eq!(of(|_| answer("", "{\"object\":\"error\",\"message\":\"x\"}")), 2);
+    assert_eq!(of(|_| answer("", "{\"choices\":[{\"text\":\"a\",\"finish_reason\":\"abort\"}]}")), 2);
+    assert_eq!(of(|_| answer("", "{\"choices\":[]}")), 2);
+    assert_eq!(of(|_| answer("", "")), 2);
+    assert_eq!(
+        of(|_| answer(
+            "content-type: text/event-stream\r\n",
+            "data: {\"choices\":[{\"text\":\"a\"}]}\n\ndata: {\"error\":{\"code\":502},\"choices\":[]}\n\ndata: [DONE]\n\n"
+        )),
+        2
+    );
+}

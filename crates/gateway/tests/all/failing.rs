@@ -205,3 +205,36 @@ fn once_a_storm_is_over_requests_are_answered_again() {
         is_empty(&gateway);
     }
 }
+
+/// Its clients' second requests are tried at the other replica, which shows that it is at fault.
+#[test]
+fn a_replica_that_refuses_what_the_other_answers_is_ejected_and_costs_its_clients_little() {
+    for act in
+        [Act::Status(401, ""), Act::Status(404, ""), Act::Text("{\"error\":{\"code\":500}}".to_owned())]
+    {
+        let (a, b) = (Mock::new(act.clone()), Mock::new(Act::Answer));
+        let gateway = gateway(&[&a, &b], |_| {});
+        let statuses: Vec<u16> = (0..50).map(|_| ask(&gateway).status).collect();
+        assert!(a.count() <= 12, "{act:?}: {}", a.count());
+        assert_eq!(gateway.pool.shown().0[0].standing, Standing::Ejected, "{act:?}");
+        let refused = statuses.iter().filter(|status| **status != 200).count();
+        assert!(refused <= 3, "{act:?}: {statuses:?}");
+        is_empty(&gateway);
+    }
+}
+
+#[test]
+fn a_clients_own_mistake_ejects_nobody_and_is_not_asked_twice_of_one_replica() {
+    let a = Mock::new(Act::Status(400, ""));
+    let gateway = gateway(&[&a], |_| {});
+    (0..60).for_each(|_| assert_eq!(ask(&gateway).status, 400));
+    assert_eq!((a.count(), gateway.stats.ended(End::Refused)), (60, 60));
+    assert_eq!(gateway.pool.shown().0[0].standing, Standing::Ready);
+    is_empty(&gateway);
+    let (a, b) = (Mock::new(Act::Status(422, "")), Mock::new(Act::Status(422, "")));
+    let gateway = crate::kit::gateway(&[&a, &b], |_| {});
+    (0..60).for_each(|_| assert_eq!(ask(&gateway).status, 422));
+    assert!(gateway.pool.shown().0.iter().all(|shown| shown.standing == Standing::Ready));
+    assert!(a.count().min(b.count()) >= 10 && a.count() + b.count() <= 75, "{} {}", a.count(), b.count());
+    is_empty(&gateway);
+}

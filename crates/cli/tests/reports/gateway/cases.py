@@ -43,6 +43,37 @@ def fails_fast(lab, mode):
     )
 
 
+@case("fast-empty-200", "empty_cl0", seconds=12)
+@case("fast-empty-stream", "empty_stream", seconds=12)
+def fails_empty(lab, mode):
+    """An empty 200 to a request that generates is a failure."""
+    fails_fast(lab, mode)
+
+
+@case("fast-401-mixed", seconds=12)
+def fails_beside_mistakes(lab):
+    """Every third client is wrong on both replicas; one replica refuses everybody."""
+    a, b = lab.replica("mistakes"), lab.replica("e401")
+    g = lab.gateway([a, b])
+    at_once(120, 6, lambda i: g.chat(("wrong " if i % 3 == 0 else "q") + f"{i}", stream=True, timeout=15))
+    A, B = len(a.requests()), len(b.requests())
+    check(B / max(1, A + B) <= 0.6 and g.names(b), f"a {A}, b {B}, b {'named' if g.names(b) else 'not named'}")
+
+
+@case("protocol-messages", "/v1/messages")
+@case("protocol-responses", "/v1/responses")
+@case("protocol-ollama", "/api/chat")
+def protocols(lab, path):
+    """Each protocol's own word for a failure is a failure."""
+    a = lab.replica("failed_by_protocol")
+    g = lab.gateway([a])
+    for _ in range(3):
+        g.ask(path, {"model": "m", "stream": True, "input": "hi", "messages": [{"role": "user", "content": "hi"}]})
+    time.sleep(0.2)
+    seen = g.outcomes()
+    check(seen.get("answered", 0) == 0 and sum(seen.values()) == 3, f"{seen}")
+
+
 @case("keep-own-mistake", seconds=8)
 def own_mistake(lab):
     """A client's own mistake: both replicas answer 400 alike; neither loses its requests and clients see the 400."""
@@ -146,6 +177,44 @@ def poison(lab):
     time.sleep(0.7)
     dead = sum(not r.is_alive() for r in replicas)
     check(1 <= dead <= 2, f"one request killed {dead} of 5 replicas; its client got {a!r}")
+
+
+@case("poison-again", seconds=12)
+def poison_again(lab):
+    """The client's own second try of the same body kills no third replica."""
+    replicas = [lab.replica("poison") for _ in range(5)]
+    g = lab.gateway(replicas)
+    for i in range(5):
+        g.chat(f"warm {i}")
+    got = []
+    for _ in range(4):
+        got.append(g.chat("poison", timeout=20))
+        time.sleep(0.7)
+    dead = sum(not r.is_alive() for r in replicas)
+    other = g.chat("sound")
+    check(1 <= dead <= 2 and other.status == 200, f"{dead} of 5 died; {codes(got)}; another request {other!r}")
+
+
+@case("silent-no-head-whole", seconds=45)
+def silent_whole(lab):
+    """The same replica, asked for answers that do not stream."""
+    a, b = lab.replica("ok"), lab.replica("hang_read")
+    g = lab.gateway([a, b])
+    lost = sum(x.status != 200 for x in at_once(40, 6, lambda i: g.chat(str(i), timeout=4)))
+    check(lost <= 14 and g.names(b), f"{lost} of 40 hang or fail; {'named' if g.names(b) else 'not named'}")
+
+
+@case("sent-once")
+def sent_once(lab):
+    """A batch at which a replica breaks off is sent to no other."""
+    replicas = [lab.replica("poison") for _ in range(3)]
+    g = lab.gateway(replicas)
+    for i in range(3):
+        g.ask("/v1/batches", {"input_file_id": f"warm {i}"})
+    a = g.ask("/v1/batches", {"input_file_id": "poison"})
+    time.sleep(0.5)
+    dead = sum(not r.is_alive() for r in replicas)
+    check(dead == 1 and a.status >= 500, f"{dead} of 3 got it; {a!r}")
 
 
 # ---- what may be cached

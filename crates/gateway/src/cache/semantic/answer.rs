@@ -43,11 +43,11 @@ mod tests {
     use super::*;
 
     fn answered(kind: &str, body: &str) -> Option<String> {
-        let flight = Arc::new(SharedFlight::new(1 << 20));
+        let flight = Arc::new(SharedFlight::new(1 << 20, HeaderMap::new()));
         let kind = HeaderValue::from_str(kind).expect("a header");
         flight.begin(StatusCode::OK, HeaderMap::from_iter([(CONTENT_TYPE, kind)]));
         flight.push(&Bytes::copy_from_slice(body.as_bytes()));
-        flight.end(true);
+        flight.end(true, true);
         text(&flight, "/v1/chat/completions", 100)
     }
 
