@@ -4,7 +4,7 @@
 //! the first
 //! look at the target to the closed run folder), [`simulation`] (what is simulated), [`recover`] (what a cut-off run lost),
 //! [`again`] (a recorded schedule), [`traffic`] (the same of what came through a gateway), [`baseline`] (names for runs), [`trace_file`] (traces of others), [`history`] (their lines of results), [`commands`] (one file or folder each), [`screen`] and [`out`] (what is
-//! seen), [`typed`] (flags that would do nothing), [`exit`].
+//! seen), [`typed`] (flags that would do nothing), [`foreign_flags`] (those of other tools), [`exit`].
 
 mod again;
 mod baseline;
@@ -14,6 +14,7 @@ mod eval_file;
 mod exit;
 mod fitted;
 mod flags;
+mod foreign_flags;
 mod help;
 mod history;
 mod measure;
@@ -41,7 +42,7 @@ mod yaml;
 use std::process::ExitCode;
 
 use clap::FromArgMatches;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use exit::{Exit, Stop};
 use flags::{Cli, Command, DevAction, DevArgs};
@@ -143,6 +144,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
                 .find(|line| line.starts_with("tip:"))
                 .map(|tip| format!("; {}", &tip[5..]))
                 .unwrap_or_default();
+            let tip = translated(error).map_or(tip, |advice| format!("; {advice}"));
             let missing = if error.kind() == ErrorKind::MissingRequiredArgument {
                 text.lines().nth(1).map(str::trim)
             } else {
@@ -153,4 +155,13 @@ fn refuse(error: &clap::Error) -> ExitCode {
             Exit::Usage.into()
         }
     }
+}
+
+/// What to type in the place of another tool's flag.
+fn translated(error: &clap::Error) -> Option<String> {
+    let ContextValue::String(typed) = error.get(ContextKind::InvalidArg)? else { return None };
+    let cli = help::command();
+    let command = cli.find_subcommand(std::env::args().nth(1)?)?;
+    let has = |flag: &str| command.get_arguments().any(|arg| arg.get_long() == flag.strip_prefix("--"));
+    foreign_flags::advice(typed, has)
 }

@@ -44,6 +44,7 @@ impl StopLimits {
 pub struct Control {
     stops: AtomicU8,
     enough: AtomicBool,
+    hopeless: AtomicBool,
     /// Limits the user set.
     pub limits: StopLimits,
 }
@@ -68,6 +69,16 @@ impl Control {
     /// Does the level that runs need no further requests?
     pub fn is_enough(&self) -> bool {
         self.enough.load(Ordering::SeqCst)
+    }
+
+    /// No request of this load will be answered: the level that runs sends nothing new, and those in flight are waited for.
+    pub fn give_up(&self) {
+        self.hopeless.store(true, Ordering::SeqCst);
+    }
+
+    /// Was the load given up?
+    pub fn is_hopeless(&self) -> bool {
+        self.hopeless.load(Ordering::SeqCst)
     }
 
     /// How often it was asked.

@@ -8,7 +8,7 @@ use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll};
 
-use plimsoll_model::{At, By, How, Span};
+use plimsoll_model::{At, By, How, KEPT_CONNECTION, Span};
 use plimsoll_wire::http1::{AnswerPart, HttpFault};
 
 use crate::clock::realtime_ns;
@@ -187,7 +187,7 @@ impl Talk {
         match self.headed {
             true => Ending::Broken { error: format!("connection error: {error}") },
             false => {
-                let which = if self.is_unheard(link) { "kept connection" } else { "connection error" };
+                let which = if self.is_unheard(link) { KEPT_CONNECTION } else { "connection error" };
                 Ending::told(How::Reset, By::Network, true, format!("{which}: {error}"))
             }
         }

@@ -337,7 +337,8 @@ impl LevelDriver {
     }
 
     fn row(&self, arrival: &plimsoll_workload::Arrival, attempt: u16, due: At) -> Attempt {
-        self.shared.spec.placed(arrival.row(attempt, self.shared.id, due))
+        let row = self.shared.spec.placed(arrival.row(attempt, self.shared.id, due));
+        Attempt { asked_output: self.shared.options.asked_output(row.asked_output), ..row }
     }
 
     /// Tells of an attempt before anything can happen to it, so that a generator that is killed leaves it behind.

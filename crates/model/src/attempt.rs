@@ -161,6 +161,9 @@ pub struct ServerStage {
     pub took: Span,
 }
 
+/// How the error of an attempt begins whose kept connection ended without a byte of an answer.
+pub const KEPT_CONNECTION: &str = "kept connection";
+
 /// One attempt at one request.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Attempt {

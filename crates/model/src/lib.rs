@@ -24,7 +24,9 @@ pub mod time;
 pub mod trace;
 
 pub use arm::Arm;
-pub use attempt::{Answer, Attempt, Broken, Event, EventKind, ServerStage, Tokens, TokensRule};
+pub use attempt::{
+    Answer, Attempt, Broken, Event, EventKind, KEPT_CONNECTION, ServerStage, Tokens, TokensRule,
+};
 pub use budget_state::BudgetState;
 pub use foreign::{
     Doubt, Foreign, ForeignClaim, ForeignClock, ForeignColumn, ForeignDue, ForeignPart, ForeignProcess,
@@ -36,7 +38,7 @@ pub use level::{
 pub use logged::{Logged, LoggedRequest, LoggedTurn};
 pub use outcome::{By, How, Outcome};
 pub use page::{PageRead, PageSaid, SeriesName};
-pub use payload::{Datatype, Media, MediaCounts, Message, Payload, Role, SizeUnit, Tensor};
+pub use payload::{Datatype, Media, MediaCounts, Message, Payload, Role, SizeUnit, Tensor, WrittenMessage};
 pub use protocol::{Carries, Protocol};
 pub use run::{
     ClockAnchor, Fingerprint, Host, Manifest, Repeats, RunState, Sample, Time, join_labels, split_labels,

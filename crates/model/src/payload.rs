@@ -107,12 +107,25 @@ pub struct Message {
     #[serde(skip)]
     #[schemars(skip)]
     pub media: Vec<Media>,
+    /// The message as the user's file has it, where it is more than a role and a text.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub written: Option<Box<WrittenMessage>>,
+}
+
+/// A message in OpenAI's form as a user's file has it: another role, parts, tool calls.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct WrittenMessage {
+    /// Its JSON.
+    pub json: String,
+    /// On the first message: names and JSON of the request's fields beside its messages, such as `tools`.
+    pub fields: Vec<(String, String)>,
 }
 
 impl Message {
     /// Text alone.
     pub fn text(role: Role, content: impl Into<String>) -> Message {
-        Message { role, content: content.into(), media: Vec::new() }
+        Message { role, content: content.into(), media: Vec::new(), written: None }
     }
 }
 

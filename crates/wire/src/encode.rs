@@ -32,6 +32,8 @@ pub struct RequestOptions {
     pub stream: bool,
     /// Output tokens asked for; `None` leaves it to the server.
     pub max_tokens: Option<u32>,
+    /// Name of the field that asks for this length; `None` = the protocol's.
+    pub length_field: Option<String>,
     /// Pin the length: no end before `max_tokens`.
     pub ignore_eos: bool,
     /// Sampling temperature; `None` leaves it to the server.
@@ -42,6 +44,32 @@ pub struct RequestOptions {
     pub template: Option<Template>,
     /// The request's identity, for `{{id}}`.
     pub id: String,
+}
+
+/// The fields that ask for an output length, in the protocols that have one.
+const LENGTH_FIELDS: [&str; 3] = ["max_tokens", "max_completion_tokens", "max_output_tokens"];
+
+impl RequestOptions {
+    /// The field that asks for the output length.
+    fn length_name(&self) -> &str {
+        self.length_field.as_deref().unwrap_or(match self.protocol {
+            Protocol::Responses => "max_output_tokens",
+            _ => "max_tokens",
+        })
+    }
+
+    /// The output length that a request asks for, of one that was drawn: the user's own fields win, as they do in the body. 0 = none is asked for.
+    pub fn asked_output(&self, drawn: u32) -> u32 {
+        let own = || LENGTH_FIELDS.into_iter().chain([self.length_name()]);
+        if self.template.is_some() || !own().any(|name| self.extra.contains_key(name)) {
+            return drawn;
+        }
+        let said = own().find_map(|name| self.extra.get(name)?.as_u64());
+        match self.extra.contains_key(self.length_name()) {
+            true => said.map_or(0, |n| u32::try_from(n).unwrap_or(u32::MAX)),
+            false => said.map_or(drawn, |n| drawn.min(u32::try_from(n).unwrap_or(u32::MAX))),
+        }
+    }
 }
 
 /// What a request asks of the queue of a server of batches, in the words of Triton's request parameters.
@@ -204,7 +232,10 @@ fn text(payload: &Payload, options: &RequestOptions) -> String {
         body.text("model", model);
     }
     match options.protocol {
-        Protocol::Chat => body.raw("messages", |out| messages(payload, options.protocol, out)),
+        Protocol::Chat => {
+            body.raw("messages", |out| messages(payload, options.protocol, out));
+            beside_messages(&mut body, payload, options);
+        }
         Protocol::Completions => body.text("prompt", &flat(payload)),
         Protocol::Responses => match payload {
             Payload::Text(text) => body.text("input", text),
@@ -232,15 +263,21 @@ fn text(payload: &Payload, options: &RequestOptions) -> String {
     body.close()
 }
 
+/// The fields that a conversation of the user's own came with; those that the target sets are the target's.
+fn beside_messages(body: &mut Body<'_>, payload: &Payload, options: &RequestOptions) {
+    let Payload::Messages(all) = payload else { return };
+    let written = all.first().and_then(|message| message.written.as_ref());
+    for (name, json) in written.iter().flat_map(|written| &written.fields) {
+        if name != "temperature" || options.temperature.is_none() {
+            body.raw(name, |out| out.push_str(json));
+        }
+    }
+}
+
 fn generation(body: &mut Body<'_>, options: &RequestOptions) {
-    let length = match options.protocol {
-        Protocol::Responses => Some("max_output_tokens"),
-        // Written already: it is no option there.
-        Protocol::Messages => None,
-        _ => Some("max_tokens"),
-    };
-    if let (Some(name), Some(n)) = (length, options.max_tokens) {
-        body.raw(name, |out| push(out, n));
+    // Of Anthropic's it is written already: it is no option there.
+    if let (true, Some(n)) = (options.protocol != Protocol::Messages, options.max_tokens) {
+        body.raw(options.length_name(), |out| push(out, n));
     }
     if let Some(temperature) = options.temperature.filter(|t| t.is_finite()) {
         body.raw("temperature", |out| push(out, temperature));

@@ -2,6 +2,7 @@
 //!
 //! `{"error":{"message":…,"type":…,"code":…}}` (OpenAI, vLLM, LiteLLM, llama.cpp), `{"error":"…"}` (Triton, transformers),
 //! `{"type":"error","error":{"type":"overloaded_error","message":…}}` (Anthropic), `{"detail":"…"}` and `{"detail":[{"msg":…,"loc":[…]}]}` (FastAPI), `{"message":…}`, or plain text.
+//! A refused field that only the structure names (`param`, `loc`, `field`) is put before the words.
 
 use serde_json::Value;
 
@@ -9,6 +10,10 @@ use crate::head::bounded;
 
 /// Longest error text kept, in bytes.
 const TEXT_MAX: usize = 512;
+/// Most errors of a list that are kept.
+const LIST_MAX: usize = 8;
+/// Keys under which servers name the field of a request that they refuse.
+const FIELD_KEYS: [&str; 7] = ["param", "loc", "field", "parameter", "property", "pointer", "path"];
 
 /// An error as told by a server.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -23,7 +28,7 @@ impl Fault {
     /// From the value of an `error` field, or a whole error body.
     pub fn from_json(json: &str) -> Fault {
         match serde_json::from_str::<Value>(json) {
-            Ok(value) => Fault::from_value(&value),
+            Ok(value) => Fault::from_item(&value),
             Err(_) => Fault { text: bounded(json.trim(), TEXT_MAX), code: None },
         }
     }
@@ -36,8 +41,17 @@ impl Fault {
         (!text.is_empty()).then(|| Fault::from_json(text.split("\n\n").next().unwrap_or(text)))
     }
 
+    /// One of several errors, with the field that it blames.
+    fn from_item(value: &Value) -> Fault {
+        let fault = Fault::from_value(value);
+        match named(value).filter(|name| !fault.text.contains(name.as_str())) {
+            Some(name) => Fault { text: bounded(&format!("{name}: {}", fault.text), TEXT_MAX), ..fault },
+            None => fault,
+        }
+    }
+
     fn from_value(value: &Value) -> Fault {
-        let inner = ["error", "detail", "message", "msg", "reason"]
+        let inner = ["error", "detail", "message", "msg", "reason", "errors", "title"]
             .iter()
             .find_map(|key| value.get(key).filter(|found| !found.is_null()));
         let code = code(value).or(inner.and_then(code));
@@ -46,10 +60,35 @@ impl Fault {
                 let deeper = Fault::from_value(inner);
                 Fault { text: deeper.text, code: code.or(deeper.code) }
             }
-            (Value::Array(items), _) if !items.is_empty() => Fault { code, ..Fault::from_value(&items[0]) },
+            (Value::Array(items), _) if !items.is_empty() => {
+                let faults: Vec<Fault> = items.iter().take(LIST_MAX).map(Fault::from_item).collect();
+                let words: Vec<&str> = faults.iter().map(|fault| fault.text.as_str()).collect();
+                Fault { text: bounded(&words.join("; "), TEXT_MAX), code: code.or(faults[0].code) }
+            }
             (Value::String(text), _) => Fault { text: bounded(text, TEXT_MAX), code },
             (other, _) => Fault { text: bounded(&other.to_string(), TEXT_MAX), code },
         }
+    }
+}
+
+/// The request's field that an error blames, by the keys that servers use for it; below `body`, as pydantic has it.
+fn named(value: &Value) -> Option<String> {
+    let place = |value: &Value| match value {
+        Value::String(name) => Some(name.trim_start_matches(['/', '$', '.']).to_owned()),
+        Value::Array(steps) => {
+            let steps: Vec<&str> =
+                steps.iter().filter_map(Value::as_str).filter(|step| *step != "body").collect();
+            Some(steps.join("."))
+        }
+        _ => None,
+    };
+    match value {
+        Value::Object(fields) => FIELD_KEYS
+            .iter()
+            .find_map(|key| fields.get(*key).and_then(place).filter(|name| !name.is_empty()))
+            .or_else(|| fields.values().find_map(named)),
+        Value::Array(items) => items.iter().find_map(named),
+        _ => None,
     }
 }
 
@@ -76,4 +115,42 @@ fn code(value: &Value) -> Option<u16> {
     };
     let number = found.as_u64().or_else(|| found.as_str()?.parse().ok())?;
     u16::try_from(number).ok().filter(|n| (100..600).contains(n))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The shapes of pydantic, of OpenAI, of vLLM as text, of RFC 9457 and of plain lists.
+    #[test]
+    fn a_field_that_only_the_structure_names_is_in_the_words() {
+        for (body, want) in [
+            (
+                r#"{"message":{"detail":[{"type":"extra_forbidden","loc":["body","ignore_eos"],"msg":"Extra inputs are not permitted"}]}}"#,
+                "ignore_eos: Extra inputs are not permitted",
+            ),
+            (
+                r#"{"detail":[{"loc":["body","a"],"msg":"no"},{"loc":["body","b","c"],"msg":"no"}]}"#,
+                "a: no; b.c: no",
+            ),
+            (
+                r#"{"error":{"message":"Unsupported value","param":"temperature"}}"#,
+                "temperature: Unsupported value",
+            ),
+            (
+                r#"{"error":{"message":"'max_tokens' is not supported","param":"max_tokens"}}"#,
+                "'max_tokens' is not supported",
+            ),
+            (
+                r#"{"message":"Validation failed","errors":[{"field":"ignore_eos","message":"unknown"}]}"#,
+                "ignore_eos: Validation failed",
+            ),
+            (r#"{"errors":{"ignore_eos":["unknown field"]}}"#, r#"{"ignore_eos":["unknown field"]}"#),
+            (r#"{"title":"Bad Request","errors":[{"pointer":"/ignore_eos"}]}"#, r#"ignore_eos"#),
+            ("ignore_eos is no field", "ignore_eos is no field"),
+        ] {
+            let text = Fault::from_json(body).text;
+            assert!(text.contains(want), "{body}: {text}");
+        }
+    }
 }

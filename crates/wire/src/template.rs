@@ -249,7 +249,7 @@ pub(crate) fn messages(payload: &Payload, protocol: Protocol, out: &mut String) 
 pub(crate) fn talk<'a>(messages: impl Iterator<Item = &'a Message>, protocol: Protocol, out: &mut String) {
     out.push('[');
     for (i, message) in messages.enumerate() {
-        let Message { role, content, media } = message;
+        let Message { role, content, media, written } = message;
         let role = match role {
             plimsoll_model::Role::System => "system",
             plimsoll_model::Role::User => "user",
@@ -257,6 +257,10 @@ pub(crate) fn talk<'a>(messages: impl Iterator<Item = &'a Message>, protocol: Pr
         };
         let comma = if i > 0 { "," } else { "" };
         out.push_str(comma);
+        if let Some(written) = written {
+            out.push_str(&written.json);
+            continue;
+        }
         out.push_str("{\"role\":\"");
         out.push_str(role);
         out.push_str("\",\"content\":");

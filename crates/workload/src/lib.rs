@@ -56,7 +56,7 @@ pub use scenario::{
 pub use schedule::{ArrivalFeed, Schedule, Sequence};
 pub use scrape::ScrapeSpec;
 pub use sizes::{Pause, Size};
-pub use target::{HttpVersion, TargetSpec, TokenAuth, TokenSpec};
+pub use target::{AcceptedFields, HttpVersion, TargetSpec, TokenAuth, TokenSpec};
 pub use tensors::{InputSpec, TensorEncoding, TensorSpec};
 pub use trace::Trace;
 pub use units::{Rate, format_span, parse_span};

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use plimsoll_model::Protocol;
+
 use crate::arrivals::ArrivalSpec;
-use crate::prompt_file::{Entry, read_prompts};
+use crate::prompt_file::{Entry, PromptFile, read_prompts};
 use crate::sizes::Size;
 use crate::trace::{Trace, detect_and_read, read_lengths};
-use crate::{Scenario, SpecError};
+use crate::{PromptSpec, Scenario, SpecError};
 
 /// Parsed files by name. Cloning shares them.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -16,6 +18,7 @@ pub struct Material {
     pairs: BTreeMap<String, Arc<Vec<(u32, u32)>>>,
     lengths: BTreeMap<String, Arc<Vec<u32>>>,
     prompts: BTreeMap<String, Arc<Vec<Entry>>>,
+    notes: Vec<String>,
 }
 
 impl Material {
@@ -34,6 +37,7 @@ impl Material {
                     what: "has no times to replay; name it as sizes.pairs instead".to_string(),
                 });
             }
+            material.notes.extend(trace.notes(file));
             material.traces.insert(file.clone(), Arc::new(trace));
         }
         for class in 0..scenario.class_count() as u16 {
@@ -60,11 +64,24 @@ impl Material {
             if let Some(file) = &prompts.file
                 && !material.prompts.contains_key(file)
             {
-                let entries = read_prompts(&read(file)?, file)?;
+                let PromptFile { entries, empty } = read_prompts(&read(file)?, file)?;
+                if empty > 0 {
+                    material
+                        .notes
+                        .push(format!("{file}: {empty} conversations have no question and are left out"));
+                }
                 material.prompts.insert(file.clone(), Arc::new(entries));
+            }
+            if let Some(file) = &prompts.file {
+                check_written(scenario, prompts, file, material.prompts(file)?)?;
             }
         }
         Ok(material)
+    }
+
+    /// What of the files is not replayed, a line each.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// Puts a trace in place under a name, as if read from a file: for traces made in memory.
@@ -101,6 +118,28 @@ impl Material {
 
     pub(crate) fn prompts(&self, file: &str) -> Result<&[Entry], SpecError> {
         self.prompts.get(file).map(|v| v.as_slice()).ok_or_else(|| missing(file))
+    }
+}
+
+/// Messages in OpenAI's form can be sent in that form alone, and nothing can be shown beside them.
+fn check_written(
+    scenario: &Scenario,
+    prompts: &PromptSpec,
+    file: &str,
+    entries: &[Entry],
+) -> Result<(), SpecError> {
+    let has_media = prompts.images.is_some() || prompts.audio.is_some();
+    let is_sent = scenario.target.protocol == Protocol::Chat && !has_media;
+    let is_written = |entry: &&Entry| entry.messages.iter().any(|message| message.written.is_some());
+    match entries.iter().position(|entry| is_written(&entry)).filter(|_| !is_sent) {
+        None => Ok(()),
+        Some(n) => Err(SpecError::File {
+            file: file.to_string(),
+            what: format!(
+                "request {} has tools, parts or a role beyond system, user and assistant, which --protocol chat alone sends, without --images and --audio",
+                n + 1
+            ),
+        }),
     }
 }
 

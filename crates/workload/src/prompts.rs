@@ -21,7 +21,8 @@ use std::hash::Hasher;
 use std::sync::Arc;
 
 use plimsoll_math::rng::Stream;
-use plimsoll_model::{Carries, Media, Message, Payload, Role};
+use plimsoll_model::{Carries, Media, Message, Payload, Role, WrittenMessage};
+use serde_json::Value;
 use siphasher::sip::SipHasher24;
 
 use crate::documents::Drawn;
@@ -216,7 +217,7 @@ impl Prompts {
                 words::write(&mut content, piece.key, piece.count);
             }
             let media = if role == Role::User { self.media(arrival, turn) } else { Vec::new() };
-            Message { role, content, media }
+            Message { role, content, media, written: None }
         };
         // Around every document there is one.
         let template = spec.template_tokens.saturating_mul(arrival.documents.max(1));
@@ -247,6 +248,9 @@ impl Prompts {
             let mut text = String::new();
             words::write(&mut text, self.key(arrival, Root::Salt, 0, 0), SALT_WORDS);
             text.push('\n');
+            if let Some(written) = &mut first.written {
+                salt_written(written, &text);
+            }
             text.push_str(&first.content);
             first.content = text;
         }
@@ -422,6 +426,27 @@ pub fn hash_blocks(payload: &Payload, key: u64) -> Vec<u64> {
         }
         Payload::Messages(messages) => chain(messages.iter().flat_map(|m| words_of(&m.content)), key),
     }
+}
+
+/// Puts the salt before the first text of a message in OpenAI's form.
+fn salt_written(written: &mut WrittenMessage, salt: &str) {
+    let Ok(mut message) = serde_json::from_str::<Value>(&written.json) else { return };
+    match &mut message["content"] {
+        Value::String(text) => text.insert_str(0, salt),
+        Value::Array(parts) => {
+            let text = parts.iter_mut().find_map(|part| match part.get_mut("text") {
+                Some(Value::String(text)) => Some(text),
+                _ => None,
+            });
+            match text {
+                Some(text) => text.insert_str(0, salt),
+                None => parts.insert(0, serde_json::json!({"type": "text", "text": salt})),
+            }
+        }
+        // A message without a text, such as a tool call, stays as it is.
+        _ => return,
+    }
+    written.json = message.to_string();
 }
 
 /// No fewer words than these are in it: one more than it has blanks, where all is ASCII. Counting is many times faster

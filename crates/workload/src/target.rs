@@ -64,6 +64,9 @@ pub struct TargetSpec {
     pub documents: Option<Documents>,
     /// Ask the server not to end before the asked length.
     pub ignore_eos: bool,
+    /// Field of the body that asks for the output length, such as `max_completion_tokens`; none = the protocol's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub length_field: Option<String>,
     /// Sampling temperature; none = the server's default.
     pub temperature: Option<f64>,
     /// Further fields of the request body.
@@ -93,6 +96,7 @@ impl Default for TargetSpec {
             tensors: TensorSpec::default(),
             documents: None,
             ignore_eos: true,
+            length_field: None,
             temperature: None,
             extra: Map::new(),
         }
@@ -117,6 +121,15 @@ impl HttpVersion {
     }
 }
 
+/// The optional fields of a request, as a server has accepted them.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct AcceptedFields {
+    ignore_eos: bool,
+    length_field: Option<String>,
+    temperature: Option<f64>,
+    extra: Map<String, Value>,
+}
+
 /// Most endpoints of a run: rows number them in 16 bits, and each has connections of its own.
 const URLS_MAX: usize = 1024;
 
@@ -124,6 +137,19 @@ impl TargetSpec {
     /// Every endpoint, as rows number them.
     pub fn urls(&self) -> impl Iterator<Item = &String> {
         std::iter::once(&self.url).chain(&self.further_urls)
+    }
+
+    /// The optional fields that its requests have.
+    pub fn fields(&self) -> AcceptedFields {
+        let TargetSpec { ignore_eos, length_field, temperature, extra, .. } = self.clone();
+        AcceptedFields { ignore_eos, length_field, temperature, extra }
+    }
+
+    /// Sends the fields that a server has accepted.
+    pub fn take_fields(&mut self, fields: AcceptedFields) {
+        let AcceptedFields { ignore_eos, length_field, temperature, extra } = fields;
+        (self.ignore_eos, self.length_field, self.temperature, self.extra) =
+            (ignore_eos, length_field, temperature, extra);
     }
 
     /// The same with one endpoint alone.

@@ -59,6 +59,10 @@ pub struct Trace {
     pub failed: usize,
     /// True for a table of lengths without times.
     pub untimed: bool,
+    /// Columns or fields of the file that are not replayed.
+    pub unread: Vec<String>,
+    /// The unit of stamps that count from 1970.
+    pub epoch: Option<&'static str>,
     /// Which turn waits for which, where lines say so: then sessions are replayed, and not requests.
     pub graph: Option<Graph>,
 }
@@ -97,7 +101,17 @@ impl Trace {
             graph.count_resent(&rows, block_tokens);
         }
         let tick = if untimed || is_graph { None } else { tick(&rows) };
-        Ok(Trace { rows, block_tokens, tick, unordered, failed, untimed, graph })
+        Ok(Trace {
+            rows,
+            block_tokens,
+            tick,
+            unordered,
+            failed,
+            untimed,
+            unread: Vec::new(),
+            epoch: None,
+            graph,
+        })
     }
 
     /// The same with blocks of this size, as its file says: several sizes may fit its rows.
@@ -125,6 +139,14 @@ impl Trace {
                 ),
             }),
         }
+    }
+
+    /// What of its file is not replayed or was found out, a line each.
+    pub fn notes(&self, file: &str) -> Vec<String> {
+        let unread =
+            (!self.unread.is_empty()).then(|| format!("{file}: not replayed: {}", self.unread.join(", ")));
+        let epoch = self.epoch.map(|unit| format!("{file}: its stamps are read as {unit} since 1970"));
+        unread.into_iter().chain(epoch).collect()
     }
 
     /// Mean requests per second as recorded: n rows span n − 1 mean gaps (ticks, where rounded: whole ones). Of sessions: the rate at which they
@@ -196,9 +218,12 @@ pub fn read_azure(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
     let mut lines = lines(&bytes, name);
     let error = |line, what: String| TraceError { file: name.to_string(), line, what };
     let Some((number, header)) = lines.next() else { return Err(error(0, "holds no request".to_string())) };
-    let header: Vec<String> = header?.split(',').map(|c| unquote(c).to_lowercase()).collect();
+    let names: Vec<String> = header?.split(',').map(|c| unquote(c).to_owned()).collect();
+    let header: Vec<String> = names.iter().map(|name| name.to_lowercase()).collect();
     let find = |names: &[&str]| header.iter().position(|column| names.contains(&column.as_str()));
-    let time = find(&["timestamp", "arrived_at", "arrival_time"]);
+    let time = header.iter().position(|column| TIME_COLUMNS.contains(&without_unit(column).0));
+    let mut unit = time.map_or(1e9, |i| without_unit(&header[i]).1);
+    let mut epoch = None;
     let (Some(prompt), Some(output)) = (find(PROMPT_COLUMNS), find(OUTPUT_COLUMNS)) else {
         return Err(error(
             number,
@@ -223,9 +248,19 @@ pub fn read_azure(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
         };
         let at = match time {
             None => Span(0),
-            Some(i) => instant(cells[i]).ok_or_else(|| {
-                error(number, format!("`{}` is not a time; want 2023-11-16 18:15:46.68 or seconds", cells[i]))
-            })?,
+            Some(i) => {
+                if let (true, Some((own, name))) =
+                    (rows.is_empty(), cells[i].parse().ok().and_then(epoch_unit))
+                {
+                    (unit, epoch) = (own, Some(name));
+                }
+                instant(cells[i], unit).ok_or_else(|| {
+                    error(
+                        number,
+                        format!("`{}` is not a time; want 2023-11-16 18:15:46.68 or seconds", cells[i]),
+                    )
+                })?
+            }
         };
         rows.push(TraceRow {
             at,
@@ -237,7 +272,30 @@ pub fn read_azure(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
             step: None,
         });
     }
-    Trace::from_rows(rows, time.is_none(), name)
+    let used = [time, Some(prompt), Some(output)];
+    let unread = (0..header.len()).filter(|i| !used.contains(&Some(*i))).map(|i| names[i].clone()).collect();
+    Ok(Trace { unread, epoch, ..Trace::from_rows(rows, time.is_none(), name)? })
+}
+
+const TIME_COLUMNS: &[&str] = &["timestamp", "arrived_at", "arrival_time", "arrival", "start_time", "time"];
+
+/// A column's name without the unit behind it (`arrival_time_ms`, `timestamp (us)`), and how many ns the unit has.
+fn without_unit(column: &str) -> (&str, f64) {
+    for (unit, ns) in [("ms", 1e6), ("us", 1e3), ("ns", 1.0), ("s", 1e9)] {
+        let short = column.strip_suffix(unit).and_then(|rest| rest.strip_suffix('_'));
+        let long = column.strip_suffix(')').and_then(|rest| rest.strip_suffix(unit)?.strip_suffix('('));
+        if let Some(name) = short.or(long) {
+            return (name.trim_end(), ns);
+        }
+    }
+    (column, 1e9)
+}
+
+/// The unit of a first stamp that counts from 1970, in ns and by name: it lies between 2001 and 2128, and no trace begins so long after its own start.
+fn epoch_unit(first: f64) -> Option<(f64, &'static str)> {
+    [(1e9, "seconds"), (1e6, "milliseconds"), (1e3, "microseconds"), (1.0, "nanoseconds")]
+        .into_iter()
+        .find(|(ns, _)| (1e18..5e18).contains(&(first * ns)))
 }
 
 const PROMPT_COLUMNS: &[&str] = &[
@@ -281,6 +339,21 @@ struct JsonRow {
     extends: Option<serde_json::Value>,
 }
 
+/// The fields of a line that are read.
+const FIELDS: [&str; 11] = [
+    "timestamp",
+    "input_length",
+    "output_length",
+    "hash_ids",
+    "chat_id",
+    "session_id",
+    "block_size",
+    "id",
+    "after",
+    "wait_ms",
+    "extends",
+];
+
 /// What is `null` is said too.
 fn said<'de, D: serde::Deserializer<'de>>(json: D) -> Result<Option<serde_json::Value>, D::Error> {
     serde_json::Value::deserialize(json).map(Some)
@@ -294,11 +367,22 @@ fn said<'de, D: serde::Deserializer<'de>>(json: D) -> Result<Option<serde_json::
 pub fn read_mooncake(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
     let bytes = unpack(bytes, name)?;
     let (mut rows, mut size) = (Vec::new(), None);
+    let (mut unread, mut epoch) = (Vec::new(), None);
     for (number, text) in lines(&bytes, name) {
         let text = text?;
         let error = |what: String| TraceError { file: name.to_string(), line: number, what };
         let row: JsonRow = serde_json::from_str(text).map_err(|e| error(e.to_string()))?;
-        let unit = if row.chat_id.is_some() { 1e9 } else { 1e6 };
+        if rows.is_empty() {
+            let fields: serde_json::Map<String, serde_json::Value> =
+                serde_json::from_str(text).unwrap_or_default();
+            unread = fields
+                .into_iter()
+                .map(|(name, _)| name)
+                .filter(|name| !FIELDS.contains(&name.as_str()))
+                .collect();
+            epoch = row.timestamp.and_then(epoch_unit);
+        }
+        let unit = epoch.map_or(if row.chat_id.is_some() { 1e9 } else { 1e6 }, |(unit, _)| unit);
         let step = step(&row).map_err(error)?;
         let waits = step.as_ref().is_some_and(|step| !step.after.is_empty());
         // When a turn comes that waits for others is theirs to say.
@@ -328,6 +412,7 @@ pub fn read_mooncake(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
         });
     }
     let trace = Trace::from_rows(rows, false, name)?;
+    let trace = Trace { unread, epoch: epoch.map(|(_, name)| name), ..trace };
     match size {
         Some(size) => trace.of_blocks(size, name),
         None => Ok(trace),
@@ -458,10 +543,17 @@ fn tokens(cell: &str) -> Option<u32> {
     (n >= 0.0 && n <= f64::from(MAX_TOKENS) && n.fract() == 0.0).then_some(n as u32)
 }
 
-/// `2023-11-16 18:15:46.6805900`, with `T` for the blank and an optional `Z` or `+hh:mm`; or seconds.
-fn instant(cell: &str) -> Option<Span> {
-    if let Ok(seconds) = cell.parse::<f64>() {
-        return (seconds.is_finite() && seconds.abs() < 9e9).then(|| Span::from_secs_f64(seconds));
+/// `2023-11-16 18:15:46.6805900`, with `T` for the blank and an optional `Z` or `+hh:mm`; `18:15:46`; or a number of `unit` ns.
+fn instant(cell: &str, unit: f64) -> Option<Span> {
+    if let Ok(number) = cell.parse::<f64>() {
+        let ns = number * unit;
+        return (ns.is_finite() && ns.abs() < 9e18).then(|| Span(ns.round() as i64));
+    }
+    if !cell.contains(['-', 'T', ' ']) {
+        let mut hms =
+            cell.splitn(3, ':').map(|part| part.parse::<f64>().ok().filter(|n| *n >= 0.0 && *n < 1e6));
+        let (h, m, s) = (hms.next()??, hms.next()??, hms.next()??);
+        return (m < 60.0 && s < 60.0).then(|| Span::from_secs_f64(h * 3600.0 + m * 60.0 + s));
     }
     let (date, time) = cell.split_once([' ', 'T'])?;
     let mut ymd = date.splitn(3, '-').map(|part| part.parse::<i64>().ok());

@@ -105,7 +105,7 @@ fn measure(args: &ColdStartArgs) -> Result<Exit, Stop> {
 }
 
 fn close(measure: Measure, args: &ColdStartArgs) -> Result<Exit, Stop> {
-    let stopped = measure.stopped();
+    let stopped = measure.interrupted();
     let findings = measure.analyse();
     let closed = measure.finish(&findings);
     result::close(args.output.format, &closed, &findings, None);

@@ -170,7 +170,7 @@ impl Plan {
                 break;
             }
         }
-        let stopped = a.stopped() || b.stopped();
+        let stopped = a.interrupted() || b.interrupted();
         let close = |measure: Measure| {
             let findings = measure.analyse();
             Arm { closed: measure.finish(&findings), findings }

@@ -237,7 +237,7 @@ fn measure(
             )));
         }
     }
-    let stopped = measure.stopped();
+    let stopped = measure.interrupted();
     let findings = measure.analyse();
     let closed = measure.finish(&findings);
     if recorded.sweep.is_some() {

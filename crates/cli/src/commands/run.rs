@@ -79,7 +79,7 @@ fn load(args: &RunArgs) -> Result<Exit, Stop> {
     until.iter().for_each(|until| measure.until(until.clone()));
     announce(&mut measure, rate, window, most, cost.as_ref());
     run_load(&mut measure, rate, window, most, args.client.max_in_flight)?;
-    let stopped = measure.stopped();
+    let stopped = measure.interrupted();
     let mut findings = measure.analyse();
     findings.cost = cost.map(|bill| plimsoll_judge::cost::cost(&findings, &bill));
     let closed = measure.finish(&findings);

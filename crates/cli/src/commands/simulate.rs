@@ -62,7 +62,7 @@ pub fn run(args: &SimulateArgs) -> Result<Exit, Stop> {
         ..Begin::new("simulate", scenario, &args.client, limits, &args.output)
     })?;
     run::run_load(&mut measure, rate, window, args.ceilings.max_requests, args.client.max_in_flight)?;
-    let stopped = measure.stopped();
+    let stopped = measure.interrupted();
     let mut findings = measure.analyse();
     findings.cost = cost.map(|bill| plimsoll_judge::cost::cost(&findings, &bill));
     let closed = measure.finish(&findings);

@@ -190,7 +190,7 @@ pub fn measure(
     let upload = put.map(|put| put.start(&measure.folder())).transpose()?;
     while let SweepNext::Run(experiment) = sweep.next() {
         if measure.stopped() {
-            sweep.stop("stopped by the user");
+            sweep.stop(measure.stop_reason());
             break;
         }
         let title = title(&sweep, &experiment);
@@ -203,7 +203,7 @@ pub fn measure(
         measure.keep_server(samples);
         measure.screen.say(&text::level_line(&finding));
     }
-    let stopped = measure.stopped();
+    let stopped = measure.interrupted();
     let mut findings = sweep.findings();
     measure.tell(&mut findings);
     findings.cost = cost.map(|bill| plimsoll_judge::cost::cost(&findings, &bill));

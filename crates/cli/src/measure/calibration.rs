@@ -1,16 +1,19 @@
 //! A few requests before the first level: does the target answer them, and how many tokens does its tokeniser make of a word?
 //!
-//! A load whose every request is refused measures nothing, and what refuses it is known after one. So what the target says to these
-//! ends the command before the load: a model that it does not serve is a wrong flag, anything else is a target that fails. `--force`
-//! sends the load all the same.
+//! A load whose every request is refused measures nothing, and what refuses it is known after one. So the first of them is a request of the load,
+//! whatever its prompts come from: a field that is refused is left out of all that follow (`client/fallback.rs`), `--wait-ready` waits until
+//! it is answered, and any other refusal ends the command: a model that is not served is a wrong flag, the rest a target that fails. `--force` sends
+//! the load all the same.
 
 use std::sync::Arc;
 
+use plimsoll_client::fallback::{fall_back, has_optional_fields};
 use plimsoll_client::{Client, Clock, Control, LevelPlan, LevelTraffic, Memory, Sink};
 use plimsoll_model::{Attempt, Carries, How, Load, Protocol, Span};
 use plimsoll_workload::{Arrival, ArrivalSpec, Documents, Prompts, Scenario, Schedule, Size};
 
 use super::refusal;
+use super::target::{AGAIN, Ready};
 use crate::exit::Stop;
 use crate::screen::Screen;
 use crate::shard::{Agreed, Asked, Facts};
@@ -21,8 +24,10 @@ const CALIBRATION_WORDS: [u32; 2] = [64, 512];
 /// Longest wait for an answer of the calibration: an endpoint that needs longer is measured with words as tokens.
 const CALIBRATION_PATIENCE: Span = Span::from_secs(20);
 
-/// A field that some servers refuse, as transformers serve does: `Unexpected fields in the request: {'ignore_eos'}`.
-const IGNORE_EOS: &str = "ignore_eos";
+/// Output tokens of the first request at most: it is to be answered soon. OpenAI's newest models refuse to be asked for fewer.
+const FIRST_OUTPUT: u32 = 16;
+/// Words of the first request at most, where they are drawn.
+const FIRST_WORDS: u32 = 64;
 
 /// What the requests before the load are sent with.
 pub(super) struct BeforeLoad<'a, S> {
@@ -36,6 +41,8 @@ pub(super) struct BeforeLoad<'a, S> {
     pub max_rate: Option<f64>,
     /// Is the load to be sent whatever is said to these?
     pub force: bool,
+    /// How long the target is waited for.
+    pub ready: Option<Ready>,
 }
 
 /// Which requests.
@@ -43,7 +50,7 @@ pub(super) struct BeforeLoad<'a, S> {
 enum Which {
     /// Four of one output token and known length.
     Calibration,
-    /// One, as the load will send it.
+    /// One as the load will send it, but short.
     First,
 }
 
@@ -59,13 +66,15 @@ impl<S: Fn(&Scenario) -> Result<Client, Stop>> BeforeLoad<'_, S> {
             scenario.prompts.words_per_token = known.prompts.words_per_token;
             scenario.prompts.template_tokens = known.prompts.template_tokens;
             scenario.target.ignore_eos &= known.target.ignore_eos;
+            scenario.target.length_field = known.target.length_field.clone();
         }
         if beside.is_some() || again {
-            self.check(scenario)?;
+            self.first(scenario, clock, screen)?;
             return Ok((facts, None));
         }
-        let ask =
-            |scenario: &mut Scenario, facts, screen: &mut Screen| self.calibrate(scenario, facts, screen);
+        let ask = |scenario: &mut Scenario, facts, screen: &mut Screen| {
+            self.calibrate(scenario, facts, (clock, screen))
+        };
         match shard {
             None => Ok((ask(scenario, facts, screen)?, None)),
             Some(asked) => {
@@ -82,48 +91,55 @@ impl<S: Fn(&Scenario) -> Result<Client, Stop>> BeforeLoad<'_, S> {
         &self,
         scenario: &mut Scenario,
         mut facts: Facts,
-        screen: &mut Screen,
+        (clock, screen): (Clock, &mut Screen),
     ) -> Result<Facts, Stop> {
+        self.first(scenario, clock, screen)?;
         if !is_to_be_calibrated(scenario) {
-            self.check(scenario)?;
             return Ok(facts);
         }
         screen.say(
             "first, 4 requests of one output token each, to see how many tokens the server makes of a word",
         );
-        let mut rows = self.ask(scenario, Which::Calibration)?;
-        if scenario.target.ignore_eos && all_refuse(&rows, IGNORE_EOS) {
-            screen.say(
-                "the server refuses ignore_eos: asked again without it; answers end where the model ends them (--natural-length)",
-            );
-            scenario.target.ignore_eos = false;
-            rows = self.ask(scenario, Which::Calibration)?;
-        }
-        if rows.iter().all(|row| row.outcome.how == How::Refused) && !rows.is_empty() {
-            let why = rows[0].answer.error.clone().unwrap_or_default();
-            return Err(Stop::unreachable(format!("{}: nothing reaches it: {why}", self.url)));
-        }
-        if !self.force && refusal::of(&rows).is_some() {
-            // A server may refuse an answer of one token and take the load: what counts is a request of the load.
-            self.answers(scenario)?;
-        }
+        let rows = self.ask(scenario, Which::Calibration)?;
         self.fit(scenario, &rows, &mut facts, screen);
         Ok(facts)
     }
 
-    /// A model that the endpoint does not list may be an alias that it serves all the same: one request tells.
-    fn check(&self, scenario: &Scenario) -> Result<(), Stop> {
-        match !self.force && refusal::is_unlisted(&scenario.target, self.listed) {
-            true => self.answers(scenario),
-            false => Ok(()),
+    /// Sends a request of the load, without the fields that are refused, until it is answered or for good refused.
+    fn first(&self, scenario: &mut Scenario, clock: Clock, screen: &mut Screen) -> Result<(), Stop> {
+        let is_unlisted = refusal::is_unlisted(&scenario.target, self.listed);
+        if !is_unlisted && self.ready.is_none() && !has_optional_fields(&scenario.target) {
+            return Ok(());
         }
-    }
-
-    /// Ends the command where a request of the load is refused.
-    fn answers(&self, scenario: &Scenario) -> Result<(), Stop> {
-        let rows = self.ask(scenario, Which::First)?;
-        refusal::of(&rows)
-            .map_or(Ok(()), |row| Err(refusal::stop(&scenario.target.only(self.url), row, self.listed)))
+        let mut said = false;
+        loop {
+            let rows = self.ask(scenario, Which::First)?;
+            let Some(row) = rows.first().filter(|row| !row.outcome.is_finished()) else { return Ok(()) };
+            let why = row.answer.error.as_deref().unwrap_or(row.outcome.how.name());
+            if refusal::of(&rows).is_some()
+                && let Some(line) = fall_back(&mut scenario.target, why)
+            {
+                screen.say(&line);
+                continue;
+            }
+            match &self.ready {
+                Some(ready) if refusal::may_pass(row) && clock.now() < ready.until => {
+                    if !said {
+                        screen.say(&format!("waiting up to {} for the target: {why}", ready.text));
+                        said = true;
+                    }
+                    std::thread::sleep(AGAIN.min(ready.until - clock.now()).max(Span::ZERO).as_duration());
+                }
+                _ if self.force => return Ok(()),
+                ready
+                    if ready.is_some() || refusal::of(&rows).is_some() || row.outcome.how == How::Refused =>
+                {
+                    return Err(refusal::stop(&scenario.target.only(self.url), row, self.listed));
+                }
+                // What is shed or late may do better under the load itself, and a connection that breaks is the load's to count.
+                _ => return Ok(()),
+            }
+        }
     }
 
     fn ask(&self, scenario: &Scenario, which: Which) -> Result<Vec<Attempt>, Stop> {
@@ -168,7 +184,10 @@ fn plan(scenario: &Scenario, which: Which, max_rate: Option<f64>) -> Result<Leve
     plain.client.timeouts.total = plain.client.timeouts.total.min(CALIBRATION_PATIENCE);
     plain.client.drain = CALIBRATION_PATIENCE;
     let count = match which {
-        Which::First => 1,
+        Which::First => {
+            plain.prompts.shared_prefix = None;
+            1
+        }
         Which::Calibration => {
             plain.prompts.shared_prefix = None;
             // What these come to in tokens would be held for the template's.
@@ -185,6 +204,14 @@ fn plan(scenario: &Scenario, which: Which, max_rate: Option<f64>) -> Result<Leve
     let window = Span::from_secs_f64((count as f64 + 0.5) / rate_per_s);
     let mut schedule = Schedule::generate(&plain, rate_per_s, window, u32::MAX).map_err(wrong)?;
     schedule.arrivals.truncate(count);
+    if let Which::First = which {
+        for arrival in &mut schedule.arrivals {
+            arrival.output_tokens = arrival.output_tokens.min(FIRST_OUTPUT);
+            if plain.prompts.file.is_none() && !plain.classes.iter().any(|class| class.prompts.is_some()) {
+                arrival.prompt_tokens = arrival.prompt_tokens.min(FIRST_WORDS);
+            }
+        }
+    }
     if let Which::Calibration = which {
         for (i, arrival) in schedule.arrivals.iter_mut().enumerate() {
             let arrival: &mut Arrival = arrival;
@@ -202,12 +229,6 @@ fn plan(scenario: &Scenario, which: Which, max_rate: Option<f64>) -> Result<Leve
         warm: Some(count as u32),
         ..LevelPlan::new(&plain, Load::Open { rate_per_s }, requests, window, prompts)
     })
-}
-
-/// Are all of these refused with words that name `field`?
-fn all_refuse(rows: &[Attempt], field: &str) -> bool {
-    let names = |row: &Attempt| row.answer.error.as_deref().is_some_and(|error| error.contains(field));
-    !rows.is_empty() && rows.iter().all(|row| row.outcome.how == How::ClientError && names(row))
 }
 
 /// Prompt tokens as the server counts them, over words.

@@ -15,6 +15,7 @@ use plimsoll_workload::{Arrival, ArrivalSpec, Connections, Prompts, Scenario, Sc
 
 use serde::{Deserialize, Serialize};
 
+use super::hopeless::Refusals;
 use crate::exit::Stop;
 
 /// One level to be measured.
@@ -256,6 +257,7 @@ pub(super) struct LevelSink {
     pub(super) store: plimsoll_store::Sink,
     pub(super) memory: Memory,
     pub(super) control: Arc<Control>,
+    pub(super) refusals: Arc<Refusals>,
     /// Who looks whether enough is known.
     pub(super) ended: Option<Sender<Attempt>>,
     /// Are the client's own time series those of the whole level? Of a shard's part they are not.
@@ -265,6 +267,9 @@ pub(super) struct LevelSink {
 impl Sink for LevelSink {
     fn attempt(&self, attempt: Attempt) {
         self.store.attempt(&attempt);
+        if self.refusals.see(&attempt) {
+            self.control.give_up();
+        }
         self.ended.iter().for_each(|ended| drop(ended.send(attempt.clone())));
         self.memory.attempt(attempt);
     }

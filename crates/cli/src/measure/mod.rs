@@ -6,9 +6,11 @@
 
 mod calibration;
 mod closed;
+mod hopeless;
 mod knowing;
 mod level;
 mod live;
+mod proxy;
 mod refusal;
 mod scraping;
 mod sharded;
@@ -20,14 +22,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_client::post::HostCommand;
-use plimsoll_client::{Client, ClientError, Clock, Control, LevelPlan, Memory, Sink, StopLimits};
+use plimsoll_client::{
+    Client, ClientError, Clock, Control, LevelPlan, LevelTraffic, Memory, Sink, StopLimits,
+};
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_judge::gate::{self, GateFinding};
 use plimsoll_measure::findings::Findings;
 use plimsoll_measure::precision::Precision;
 use plimsoll_measure::purpose::{ISOLATED, WARM_UP};
 use plimsoll_measure::{Observed, SweepSpec};
-use plimsoll_model::{Attempt, Fingerprint, Level, Manifest, Repeats, RunState, Sample, Span, Time};
+use plimsoll_model::{Attempt, Fingerprint, How, Level, Manifest, Repeats, RunState, Sample, Span, Time};
 use plimsoll_store::RunWriter;
 use plimsoll_workload::{ArrivalSpec, Prompts, Rate, Scenario, block_key};
 
@@ -41,14 +45,14 @@ use crate::shard::{Agreed, Asked};
 use calibration::BeforeLoad;
 pub use closed::{Closed, findings, line_spec, verdict};
 use closed::{kept, manifest, progress, whole_scenario};
+use hopeless::Refusals;
 use knowing::Knowing;
 pub use level::{LevelRows, LevelStep, MeasuredLevel, Variation};
 use level::{LevelSink, cut_off, of_window, plan, stretch};
 use scraping::Scraping;
 pub use sharded::Followed;
 use sharded::{deal, heed};
-use target::look_until;
-use target::start;
+use target::{Ready, look_until, start};
 pub use target::{TargetLook, look};
 pub use virtual_time::Simulate;
 use virtual_time::Virtual;
@@ -118,6 +122,7 @@ pub struct Measure {
     writer: RunWriter,
     driver: Driver,
     control: Arc<Control>,
+    refusals: Arc<Refusals>,
     _watch: Option<KeyWatch>,
     levels: u32,
     attempts: Vec<Attempt>,
@@ -186,7 +191,8 @@ impl Measure {
         let clock = Clock::start();
         let id = format!("{:016x}", random());
         let before = repeats.as_ref().and_then(|repeats| repeats.model.as_deref());
-        let looked = look_until(&mut scenario, (before, clock), client_args, &mut screen)?;
+        let ready = Ready::of(client_args, clock)?;
+        let looked = look_until(&mut scenario, (before, clock), ready.as_ref(), &mut screen)?;
         let (control, watch) = match beside {
             Some(first) => (Arc::clone(&first.control), None),
             None => {
@@ -203,6 +209,7 @@ impl Measure {
             listed: &models,
             max_rate: limits.max_rate_per_s,
             force: client_args.force,
+            ready,
         };
         let known = beside.map(|beside| &beside.scenario);
         let asks = (known, repeats.is_some(), shard.as_ref());
@@ -231,6 +238,8 @@ impl Measure {
             Driver::Live { client, replicas: Vec::new(), prompts: Arc::new(prompts), clock, scraping: None };
         let mut measure = Measure::of(screen, scenario, (dir, manifest), driver, (control, watch))?;
         (measure.shard, measure.before_level) = (agreed, before_level);
+        let retries = measure.scenario.client.retries.max;
+        measure.refusals = Arc::new(Refusals::new(client_args.force, u32::from(retries)));
         if let Driver::Live { scraping, .. } = &mut measure.driver {
             *scraping = Scraping::start(pages, every, clock, measure.writer.sink())?;
         }
@@ -246,6 +255,7 @@ impl Measure {
         (control, watch): (Arc<Control>, Option<KeyWatch>),
     ) -> Result<Measure, Stop> {
         let writer = RunWriter::create(&dir, manifest).map_err(kept)?;
+        scenario.material.notes().iter().for_each(|line| screen.say(line));
         screen.say(&format!("writing {}", dir.display()));
         Ok(Measure {
             screen,
@@ -253,6 +263,7 @@ impl Measure {
             writer,
             driver,
             control,
+            refusals: Arc::new(Refusals::new(false, 0)),
             _watch: watch,
             levels: 0,
             attempts: Vec::new(),
@@ -275,9 +286,19 @@ impl Measure {
         self.writer.dir().to_path_buf()
     }
 
-    /// Is nothing new to be begun: has the person asked to stop, or is there nowhere to keep it?
+    /// Is nothing new to be begun: has the person asked to stop, is there nowhere to keep it, or does the target refuse everything?
     pub fn stopped(&self) -> bool {
+        self.interrupted() || self.control.is_hopeless()
+    }
+
+    /// Has the person asked to stop, or is there nowhere to keep it?
+    pub fn interrupted(&self) -> bool {
         self.control.stops() > 0 || self.unkept.is_some()
+    }
+
+    /// Why nothing new is begun.
+    pub fn stop_reason(&self) -> &'static str {
+        if self.interrupted() { "stopped by the user" } else { "stopped: the target refuses every request" }
     }
 
     /// The load is to end once this is known, if that is before its time.
@@ -348,6 +369,7 @@ impl Measure {
             store: self.writer.sink(),
             memory: Memory::default(),
             control: Arc::clone(&self.control),
+            refusals: Arc::clone(&self.refusals),
             ended,
             keeps_samples: whole.is_none(),
         });
@@ -379,8 +401,16 @@ impl Measure {
         if let Some(why) = client.key_trouble() {
             self.screen.say(&format!("the key is the old one, because a new one could not be had: {why}"));
         }
+        if let Some(line) = self.refusals.line().filter(|_| self.control.is_hopeless()) {
+            crate::out::note(&format!("plimsoll: {line}"));
+        }
         self.levels += 1;
-        let rows = LevelRows::Records(rows_of.memory.take_attempts());
+        let rows = rows_of.memory.take_attempts();
+        let is_closed = matches!(plan.requests, LevelTraffic::Closed { .. });
+        if let Some(line) = away(&rows, plan.client.retry_after_max).filter(|_| is_closed) {
+            self.screen.say(&line);
+        }
+        let rows = LevelRows::Records(rows);
         let measured = MeasuredLevel { level, rows, samples: rows_of.memory.take_samples() };
         match &whole {
             Some(whole) => self.put_together(whole, measured),
@@ -474,6 +504,22 @@ impl Measure {
         }
         Closed { manifest, dir, unkept }
     }
+}
+
+/// The wait of a closed loop's users that the server asked for: it makes the load smaller than the number in flight says.
+fn away(rows: &[Attempt], most: Option<Span>) -> Option<String> {
+    let wishes =
+        rows.iter().filter(|row| row.outcome.how == How::Shed).filter_map(|row| row.answer.retry_after);
+    let wishes: Vec<Span> = wishes.filter(|wish| *wish > Span::ZERO).collect();
+    let (longest, most) = (wishes.iter().max()?, most?);
+    Some(format!(
+        "{} of {} requests were turned away with Retry-After, up to {}: users of a closed loop wait so long, at most {} each \
+         (client.retry_after_max), and fewer requests are sent",
+        wishes.len(),
+        rows.len(),
+        plimsoll_report::figure::duration_ns(longest.0 as f64),
+        plimsoll_report::figure::duration_ns(most.0 as f64),
+    ))
 }
 
 /// Half a kilobyte a row: the first level's, and of most runs the only one's, are not copied.

@@ -12,8 +12,15 @@ const NAMED_MAX: usize = 8;
 /// The first of these rows, where every one was answered with an HTTP error. What is shed or late may do better under the load itself, and
 /// a connection that breaks is the load's to count.
 pub fn of(rows: &[Attempt]) -> Option<&Attempt> {
-    let refused = |row: &Attempt| matches!(row.outcome.how, How::ClientError | How::ServerError);
+    let refused =
+        |row: &Attempt| matches!(row.outcome.how, How::ClientError | How::ServerError | How::StreamError);
     rows.first().filter(|_| rows.iter().all(refused))
+}
+
+/// Returns whether a target that is waited for may yet answer: all but a request that is wrong in itself.
+pub fn may_pass(row: &Attempt) -> bool {
+    row.outcome.how != How::ClientError
+        || row.answer.status.is_some_and(|status| matches!(status, 404 | 408 | 409 | 425))
 }
 
 /// Is a model asked for that the endpoint does not list?
@@ -24,7 +31,12 @@ pub fn is_unlisted(target: &TargetSpec, listed: &[String]) -> bool {
 /// The one line and its exit code.
 pub fn stop(target: &TargetSpec, row: &Attempt, listed: &[String]) -> Stop {
     let url = &target.url;
-    let status = row.answer.status.unwrap_or_default();
+    let Some(status) = row.answer.status else {
+        let why = row.answer.error.as_deref().unwrap_or(row.outcome.how.name());
+        return Stop::unreachable(format!(
+            "{url}: no answer to a first request, as the load would send it: {why}; --force sends the load all the same"
+        ));
+    };
     let said = row.answer.error.as_deref().unwrap_or("no reason given").trim_end_matches('.');
     let is_key =
         |name: &String| name.eq_ignore_ascii_case("authorization") || name.to_lowercase().contains("key");
@@ -32,7 +44,7 @@ pub fn stop(target: &TargetSpec, row: &Attempt, listed: &[String]) -> Stop {
         || target.token.is_some()
         || target.headers.keys().any(is_key);
     if matches!(status, 401 | 403) {
-        return Stop::unreachable(forbidden(url, status, given));
+        return Stop::unreachable(forbidden(url, (status, said), given));
     }
     let model = target.model.as_deref().unwrap_or_default();
     let is_wrong_model = row.outcome.how == How::ClientError

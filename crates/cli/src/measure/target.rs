@@ -6,9 +6,10 @@ use plimsoll_client::{
     Client, ClientConfig, Clock, Probe, ProbeError, SecretError, TargetError, probe::probe,
 };
 use plimsoll_model::run::{NOT_TRACED, TRACED, TRACING};
-use plimsoll_model::{Carries, Protocol, Span};
+use plimsoll_model::{At, Carries, Protocol, Span};
 use plimsoll_workload::{Scenario, TargetSpec, parse_span};
 
+use super::proxy;
 use crate::exit::{Exit, Stop};
 use crate::flags::ClientArgs;
 use crate::screen::Screen;
@@ -36,7 +37,24 @@ impl TargetLook {
 }
 
 /// Between two looks at a target that does not answer yet.
-const AGAIN: Span = Span::from_millis(500);
+pub(super) const AGAIN: Span = Span::from_millis(500);
+
+/// How long a target is waited for.
+pub(super) struct Ready {
+    /// The last instant.
+    pub until: At,
+    /// The wait as it was asked for.
+    pub text: String,
+}
+
+impl Ready {
+    /// Reads `--wait-ready`.
+    pub fn of(args: &ClientArgs, clock: Clock) -> Result<Option<Ready>, Stop> {
+        let Some(text) = &args.wait_ready else { return Ok(None) };
+        let most = parse_span(text).map_err(|e| Stop::usage(format!("--wait-ready: {e}")))?;
+        Ok(Some(Ready { until: clock.now() + most, text: text.clone() }))
+    }
+}
 
 /// The first look, again and again as long as `--wait-ready` says, while no load could be sent: nothing answers, or what answers is not ready, as
 /// llama.cpp's server is not while it loads a model.
@@ -46,12 +64,11 @@ const AGAIN: Span = Span::from_millis(500);
 pub fn look_until(
     scenario: &mut Scenario,
     (before, clock): (Option<&str>, Clock),
-    args: &ClientArgs,
+    ready: Option<&Ready>,
     screen: &mut Screen,
 ) -> Result<TargetLook, Stop> {
-    let Some(text) = &args.wait_ready else { return look(scenario, before) };
-    let most = parse_span(text).map_err(|e| Stop::usage(format!("--wait-ready: {e}")))?;
-    let until = clock.now() + most;
+    let Some(Ready { until, text }) = ready else { return look(scenario, before) };
+    let until = *until;
     let mut said = false;
     loop {
         let looked = look(scenario, before);
@@ -71,8 +88,16 @@ pub fn look_until(
 /// The first look: is it there, is it what it should be, which models does it list? Fills in the model if none is asked
 /// for: the only one, or of several the one asked for before. Of several endpoints the first that answers tells; those that do not are said.
 pub fn look(scenario: &mut Scenario, before: Option<&str>) -> Result<TargetLook, Stop> {
-    let Seen { probed, url, silent } = probe_each(&scenario.target)?;
+    let env = |name: &str| std::env::var(name).ok();
+    let proxy = scenario.target.urls().find_map(|url| proxy::unused(url, env));
+    let Seen { probed, url, silent } = probe_each(&scenario.target).map_err(|stop| match &proxy {
+        Some(proxy) if stop.exit == Exit::Unreachable => {
+            Stop { line: format!("{}; {proxy}", stop.line), ..stop }
+        }
+        _ => stop,
+    })?;
     let mut words = probed.notes;
+    words.extend(proxy);
     let unlisted = scenario.classes.iter().filter_map(|class| class.model.as_ref());
     for name in unlisted.filter(|name| !probed.models.is_empty() && !probed.models.contains(name)) {
         words.push(format!("the endpoint does not list {name}, which a class asks for"));
@@ -83,7 +108,8 @@ pub fn look(scenario: &mut Scenario, before: Option<&str>) -> Result<TargetLook,
         match bases.as_slice() {
             [only] => scenario.target.model = Some((*only).clone()),
             [] => {
-                return Err(Stop::usage(format!("{url} lists no model: name one with --model")));
+                let why = probed.no_list.map(|why| format!(" ({why})")).unwrap_or_default();
+                return Err(Stop::usage(format!("{url} lists no model{why}: name one with --model")));
             }
             several if several.iter().any(|name| before == Some(name.as_str())) => {
                 scenario.target.model = before.map(str::to_owned);

@@ -196,7 +196,11 @@ pub(super) fn difference(path: &str, value: &Value, default: &Value, out: &mut V
         {
             for (key, inner) in a {
                 let at = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-                difference(&at, inner, b.get(key).unwrap_or(&Value::Null), out);
+                match b.get(key) {
+                    Some(usual) => difference(&at, inner, usual, out),
+                    // A field of the user's own; `null` takes one of the protocol's out.
+                    None => out.push((at, inner.clone())),
+                }
             }
         }
         _ => out.push((path.to_string(), value.clone())),

@@ -8,7 +8,7 @@ use plimsoll_client::peer_clock::{ClockServer, ClockWatch, address_towards, comp
 use plimsoll_client::{Clock, Control};
 use plimsoll_model::{ClockOffset, Shard, Span};
 use plimsoll_report::figure::counted;
-use plimsoll_workload::Scenario;
+use plimsoll_workload::{AcceptedFields, Scenario};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -61,7 +61,7 @@ struct Told {
     nonce: u64,
     words_per_token: f64,
     template_tokens: u32,
-    ignore_eos: bool,
+    fields: AcceptedFields,
     facts: Facts,
 }
 
@@ -156,7 +156,7 @@ impl Table<'_> {
             nonce: scenario.nonce.unwrap_or_default(),
             words_per_token: scenario.prompts.words_per_token,
             template_tokens: scenario.prompts.template_tokens,
-            ignore_eos: scenario.target.ignore_eos,
+            fields: scenario.target.fields(),
             facts: facts.clone(),
         };
         let start = told.start_unix_ns;
@@ -191,7 +191,7 @@ impl Table<'_> {
         scenario.nonce = Some(told.nonce);
         scenario.prompts.words_per_token = told.words_per_token;
         scenario.prompts.template_tokens = told.template_tokens;
-        scenario.target.ignore_eos = told.ignore_eos;
+        scenario.target.take_fields(told.fields);
         let mut all = facts;
         all.extend(told.facts);
         let mut agreed = self.asked.agreed(self.clock, told.start_unix_ns, seen.map(|(_, seen)| seen));

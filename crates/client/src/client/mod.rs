@@ -272,6 +272,7 @@ pub(crate) fn options_of(spec: &TargetSpec) -> Result<RequestOptions, TemplateEr
         binary: spec.tensors.encoding == Some(TensorEncoding::Binary),
         stream: spec.stream,
         max_tokens: None,
+        length_field: spec.length_field.clone(),
         ignore_eos: spec.ignore_eos,
         temperature: spec.temperature,
         extra: spec.extra.clone(),

@@ -169,6 +169,9 @@ impl<'a> LevelWatch<'a> {
         } else if by_hand == 1 && !self.stopping {
             self.end_window(now, EndedBy::User);
             self.tell_all(|| Command::Stop(By::User));
+        } else if !self.stopping && self.control.is_hopeless() {
+            self.end_window(now, EndedBy::Errors);
+            self.tell_all(|| Command::Stop(By::Client));
         } else if !self.stopping && self.control.is_enough() {
             // Far enough ahead that no worker has sent beyond it.
             let end = now + KNOWN_AHEAD;

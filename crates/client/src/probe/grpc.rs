@@ -80,7 +80,7 @@ impl Probing {
         match call.or(head.call) {
             Some(CallStatus { code: 0, .. }) => {}
             Some(status) => return Ok(Err(status)),
-            None if matches!(head.status, 401 | 403) => return Err(self.forbidden(head.status)),
+            None if matches!(head.status, 401 | 403) => return Err(self.forbidden(head.status, None)),
             None => {
                 let kind = head.content_type.unwrap_or_default();
                 let why = format!("HTTP {} of type {kind:?} and no grpc-status", head.status);
@@ -95,8 +95,8 @@ impl Probing {
 
     fn failed(&self, status: &CallStatus) -> ProbeError {
         match (status.code, status.outcome().map(|outcome: Outcome| outcome.retryable)) {
-            (16, _) => self.forbidden(401),
-            (7, _) => self.forbidden(403),
+            (16, _) => self.forbidden(401, Some(status.text())),
+            (7, _) => self.forbidden(403, Some(status.text())),
             (_, Some(true)) => self.unreachable(status.text()),
             _ => self.not_this(status.text()),
         }

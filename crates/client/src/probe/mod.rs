@@ -1,7 +1,8 @@
 //! One careful look at the endpoint before any load: does anything answer, is it what it is said to be, and what is
 //! known of it?
 //!
-//! "Nothing there" and "something else there" are told apart, because what a person does next differs. Asking for the
+//! The list of models may fail in any way, because keys may not be allowed to read it and gateways do not serve it: then one real request
+//! decides. "Nothing there" and "something else there" are told apart, because what a person does next differs. Asking for the
 //! list of models costs the server nothing; only where there is none is one token asked for.
 
 mod grpc;
@@ -22,6 +23,7 @@ use crate::client::options_of;
 use crate::clock::Clock;
 use crate::exchange::exchange;
 use crate::exchange_watch::{Outgoing, WholeAnswer};
+use crate::fallback::fall_back;
 use crate::header_template::RequestNames;
 use crate::keeping::SharedByWorkers;
 use crate::pool::ConnectionPool;
@@ -33,6 +35,8 @@ use crate::target::{Body, Target};
 
 /// Longest wait for any one answer.
 const PATIENCE: Span = Span::from_secs(30);
+/// Longest wait for a page beside the requests, such as the list of models.
+const PAGE_PATIENCE: Span = Span::from_secs(10);
 /// Most bytes of an answer that are looked at.
 const BODY_MAX: usize = 4 << 20;
 
@@ -54,6 +58,8 @@ pub struct Probe {
     pub served: Option<ProbedModel>,
     /// Those of the models that name a model beneath them: adapters (LoRA), as vLLM lists them.
     pub adapters: Vec<String>,
+    /// Why there is no list of models, if there is none.
+    pub no_list: Option<String>,
     /// Things worth a line on the screen, such as a model that is not listed.
     pub notes: Vec<String>,
 }
@@ -93,12 +99,14 @@ pub enum ProbeError {
         why: String,
     },
     /// It wants a key, or another one.
-    #[error("{}", forbidden(url, *status, *given))]
+    #[error("{}", forbidden(url, (*status, said), *given))]
     Forbidden {
         /// The endpoint.
         url: String,
         /// 401 or 403.
         status: u16,
+        /// The server's own words.
+        said: String,
         /// Was a key sent?
         given: bool,
     },
@@ -136,13 +144,14 @@ pub fn probe(spec: &TargetSpec, key: Option<Secret>) -> Result<Probe, ProbeError
 }
 
 /// What a person whose access is refused does next depends on whether a key was sent.
-pub fn forbidden(url: &str, status: u16, given: bool) -> String {
+pub fn forbidden(url: &str, (status, said): (u16, &str), given: bool) -> String {
+    let said = if said.is_empty() { String::new() } else { format!(": {}", said.trim_end_matches('.')) };
     match given {
         true => format!(
-            "{url}: the key was refused (HTTP {status}); check what --key-env, --key-file or the header holds, and what it may use"
+            "{url}: the key was refused (HTTP {status}{said}); check what --key-env, --key-file or the header holds, and what it may use"
         ),
         false => format!(
-            "{url} refuses access without a key (HTTP {status}): give a key with --key-env or --key-file"
+            "{url} refuses access without a key (HTTP {status}{said}): give a key with --key-env or --key-file"
         ),
     }
 }
@@ -157,6 +166,7 @@ struct Probing {
     took: Option<Span>,
     served: Option<ProbedModel>,
     adapters: Vec<String>,
+    no_list: Option<String>,
 }
 
 /// An answer in short.
@@ -166,6 +176,12 @@ struct Got {
     body: Vec<u8>,
     /// How a gRPC call ended, by its trailers.
     call: Option<CallStatus>,
+}
+
+impl Got {
+    fn status(&self) -> u16 {
+        self.head.as_ref().map_or(0, |head| head.status)
+    }
 }
 
 impl Probing {
@@ -188,6 +204,7 @@ impl Probing {
             took: None,
             served: None,
             adapters: Vec::new(),
+            no_list: None,
         }
     }
 
@@ -213,6 +230,7 @@ impl Probing {
             took: self.took.unwrap_or(Span::ZERO),
             served: self.served,
             adapters: self.adapters,
+            no_list: self.no_list,
             notes: self.notes,
         })
     }
@@ -224,7 +242,7 @@ impl Probing {
         let status = got.head.as_ref().map_or(0, |head| head.status);
         let server = match (status, kserve::read_server(&got.body)) {
             (200..=299, Ok(server)) => server,
-            (401 | 403, _) => return Err(self.forbidden(status)),
+            (401 | 403, _) => return Err(self.forbidden(status, self.judge(&got).1)),
             _ => {
                 let why = self.what_came("", &got);
                 return Err(self.not_this(format!("{why}; name the URL that ends in /v2")));
@@ -277,8 +295,9 @@ impl Probing {
         Ok(())
     }
 
-    fn forbidden(&self, status: u16) -> ProbeError {
-        ProbeError::Forbidden { url: self.target.url.clone(), status, given: self.target.has_key() }
+    fn forbidden(&self, status: u16, said: Option<String>) -> ProbeError {
+        let (url, given) = (self.target.url.clone(), self.target.has_key());
+        ProbeError::Forbidden { url, status, said: self.target.scrub(&said.unwrap_or_default()), given }
     }
 
     fn not_this(&self, why: String) -> ProbeError {
@@ -295,35 +314,30 @@ impl Probing {
 
     async fn openai(&mut self) -> Result<Vec<String>, ProbeError> {
         let (list_at, version_at) = pages(self.spec.protocol);
-        let got = self.get(&self.target.path(list_at)).await?;
-        self.learn(&got);
-        let status = got.head.as_ref().map_or(0, |head| head.status);
-        match (status, list(&got.body)) {
-            (200..=299, Some(models)) => {
-                self.learn_models(&models);
-                self.ask_version(version_at).await;
-                let named = |m: &Value| Some(m.get("id")?.as_str()?.to_owned());
-                let is_adapter = |m: &&Value| m.get("parent").is_some_and(Value::is_string);
-                self.adapters = models.iter().filter(is_adapter).filter_map(named).collect();
-                Ok(models.iter().filter_map(named).collect())
+        let no_list = match self.get(&self.target.path(list_at)).await {
+            Ok(got) => {
+                self.learn(&got);
+                if let (200..=299, Some(models)) = (got.status(), list(&got.body)) {
+                    self.learn_models(&models);
+                    self.ask_version(version_at).await;
+                    let named = |m: &Value| Some(m.get("id")?.as_str()?.to_owned());
+                    let is_adapter = |m: &&Value| m.get("parent").is_some_and(Value::is_string);
+                    self.adapters = models.iter().filter(is_adapter).filter_map(named).collect();
+                    return Ok(models.iter().filter_map(named).collect());
+                }
+                self.what_came(list_at, &got)
             }
-            (401 | 403, _) => Err(self.forbidden(status)),
-            _ => {
-                let why = self.what_came(list_at, &got);
-                self.first_request(why).await.map(|()| Vec::new())
-            }
-        }
+            Err(ProbeError::Unreachable { why, .. }) => format!("GET {list_at}: {why}"),
+            Err(other) => return Err(other),
+        };
+        self.first_request(no_list).await.map(|()| Vec::new())
     }
 
     /// No list of models: one token, asked for as the load will ask.
     async fn first_request(&mut self, no_list: String) -> Result<(), ProbeError> {
-        let hint = self.hint().await;
-        let (url, protocol) = (self.target.url.clone(), self.spec.protocol.name());
-        let not_this =
-            |why: String| ProbeError::NotThis { url: url.clone(), protocol, why: format!("{why}{hint}") };
         let options = match options_of(&self.spec) {
             Ok(options) => RequestOptions { max_tokens: Some(1), ..options },
-            Err(error) => return Err(not_this(error.to_string())),
+            Err(error) => return Err(self.not_this(error.to_string())),
         };
         let payload = match self.spec.protocol.carries() {
             Carries::Messages => Payload::Messages(vec![Message::text(Role::User, "hello")]),
@@ -337,23 +351,43 @@ impl Probing {
         let path = self.target.uri(&encoded.path)?;
         let body = Body::from(encoded);
         let got = self.ask(self.target.posts(&path).with(&body, RequestNames::one(&"probe"), false)).await?;
-        let status = got.head.as_ref().map_or(0, |head| head.status);
-        if matches!(status, 401 | 403) {
-            return Err(self.forbidden(status));
-        }
+        let status = got.status();
         let (outcome, error) = self.judge(&got);
-        // An error that the endpoint explains in JSON comes from something that speaks the protocol (no such model,
-        // overloaded): the load will show it. A 404 does not.
-        let speaks = outcome.is_finished()
-            || (status != 404 && status != 405 && serde_json::from_slice::<Value>(&got.body).is_ok());
-        if !speaks || outcome.how == How::Redirected {
+        if matches!(status, 401 | 403) {
+            return Err(self.forbidden(status, error));
+        }
+        if !self.speaks(&outcome, status, (&got.body, error.as_deref())) {
             // LiteLLM answers 500 to whoever has no key.
             let unkeyed = outcome.how == How::ServerError && !self.target.has_key();
             let key = if unkeyed { MAYBE_A_KEY } else { "" };
-            return Err(not_this(format!("{}{key}", error.unwrap_or(no_list))));
+            let hint = self.hint().await;
+            return Err(self.not_this(format!("{}{key}{hint}", error.unwrap_or(no_list))));
         }
-        self.notes.push(format!("no list of models ({no_list}); a first request was answered"));
+        let answered = match error.filter(|_| !outcome.is_finished()) {
+            None => "a first request was answered".to_owned(),
+            Some(error) => format!("a first request gave HTTP {status}: {error}"),
+        };
+        self.notes.push(format!("no list of models ({no_list}); {answered}"));
+        self.no_list = Some(no_list);
         Ok(())
+    }
+
+    /// Returns whether this answer comes from something that speaks the protocol: a whole answer, or an error that it explains (no such
+    /// model, a field that is unknown, overloaded), because the load will show it. A 404 that does not name the model comes from a path that
+    /// is not there, and an error under a good status is no answer: LM Studio has one for every unknown path.
+    fn speaks(&self, outcome: &Outcome, status: u16, (body, said): (&[u8], Option<&str>)) -> bool {
+        let said = said.unwrap_or_default();
+        let model = self.spec.model.as_deref().filter(|model| !model.is_empty());
+        let explains = match status {
+            404 => model.is_some_and(|model| said.contains(model)),
+            405 => false,
+            400.. => {
+                serde_json::from_slice::<Value>(body).is_ok()
+                    || fall_back(&mut self.spec.clone(), said).is_some()
+            }
+            _ => false,
+        };
+        outcome.is_finished() || (explains && outcome.how != How::Redirected)
     }
 
     fn judge(&self, got: &Got) -> (Outcome, Option<String>) {
@@ -446,15 +480,19 @@ impl Probing {
     async fn get(&mut self, path: &str) -> Result<Got, ProbeError> {
         let path = path.parse().map_err(|e: http::uri::InvalidUri| self.unreachable(e.to_string()))?;
         let request = self.target.gets(&path).bare();
-        self.ask(request).await
+        self.ask_for(request, PAGE_PATIENCE).await
     }
 
     async fn ask(&mut self, request: Request) -> Result<Got, ProbeError> {
+        self.ask_for(request, PATIENCE).await
+    }
+
+    async fn ask_for(&mut self, request: Request, patience: Span) -> Result<Got, ProbeError> {
         let from = self.clock.now();
         let seen = WholeAnswer::to(BODY_MAX);
         let request = Outgoing::new(Some(request));
-        let asked = exchange(&self.pool, PATIENCE, &request, &seen);
-        let ending = tokio::time::timeout(PATIENCE.as_duration(), asked).await;
+        let asked = exchange(&self.pool, patience, &request, &seen);
+        let ending = tokio::time::timeout(patience.as_duration(), asked).await;
         let call = seen.trailers.into_inner().and_then(|trailers| trailers.call);
         let got = Got { head: seen.head.into_inner(), body: seen.body.into_inner(), call };
         self.took = self.took.or(Some(self.clock.now() - from));
@@ -474,7 +512,7 @@ impl Probing {
                 Err(self.unreachable(why))
             }
             Ok(_) => Err(self.unreachable("closed without an answer".into())),
-            Err(_) => Err(self.unreachable(format!("no answer within {PATIENCE}"))),
+            Err(_) => Err(self.unreachable(format!("no answer within {patience}"))),
         }
     }
 

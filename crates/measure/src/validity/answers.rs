@@ -1,6 +1,6 @@
 //! Did the window hold one state, did the answers come whole and as long as asked, and did the level end as it should?
 
-use plimsoll_model::{EndedBy, How, Level, Load, RateCourse, SizeUnit};
+use plimsoll_model::{EndedBy, How, KEPT_CONNECTION, Level, Load, RateCourse, SizeUnit};
 
 use super::{Bench, Limits};
 use crate::findings::{KeptUp, LevelSummary, Reading, Trust};
@@ -148,7 +148,12 @@ pub fn answers(bench: &mut Bench, summary: &LevelSummary) {
         if share > ERRORS { Trust::Suspect } else { Trust::Valid },
         format!("{failed} of {} requests{list}", counts.requests),
         "failed requests rank above every latency, so percentiles beyond their share are infinite",
-        "find out why they fail before reading the tail",
+        match counts.errors.iter().any(|error| error.text.starts_with(KEPT_CONNECTION)) {
+            true => {
+                "if the server closes idle connections, open one for each request with --connections fresh"
+            }
+            false => "find out why they fail before reading the tail",
+        },
     );
     if summary.lengths.unit == SizeUnit::Items {
         // Rows are sent, not estimated: there is no count of the server's to hold them against.

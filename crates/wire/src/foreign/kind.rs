@@ -164,6 +164,8 @@ fn object(head: &[u8], has: &dyn Fn(&str) -> bool) -> Option<Kind> {
         Kind::AiPerfRows
     } else if early("\"guidellm_version\"")
         || (early("\"metadata\"") && all(&["\"benchmarks\"", "\"generative_benchmark"]))
+        // Before 0.4 the benchmarks stand alone.
+        || (early("\"benchmarks\"") && all(&["\"generative_benchmark", "\"run_stats\""]))
     {
         Kind::GuideLlm
     } else if early("\"aiperf_version\"") {
@@ -178,6 +180,9 @@ fn object(head: &[u8], has: &dyn Fn(&str) -> bool) -> Option<Kind> {
         Kind::Vllm
     } else if all(&["\"backend\"", "\"server_info\""]) && has("\"max_concurrency\"") {
         Kind::Sglang
+    } else if early("\"backend\"") && all(&["\"tokenizer_id\"", "\"num_prompts\""]) {
+        // `benchmark_serving.py`, before it was `vllm bench serve`.
+        Kind::Vllm
     } else if all(&["\"aggregated_metrics\"", "\"num_concurrency\""]) {
         Kind::GenAiBench
     } else if early("\"n_samples_issued\"") {

@@ -3,6 +3,7 @@
 //! Rows are there with `--save-detailed`. Times are seconds, `start_times` of a monotonic clock. A request is handed over at
 //! `start_times − queue_times`, after the loop has slept and before it waits for a place under `--max-concurrency`. On chat the
 //! first chunk names the role and the last one the reason for ending: tokens lie between, and the list of gaps is longer by two.
+//! The older `benchmark_serving.py` names a `backend` in the place of an `endpoint_type`, and keeps no start times.
 //! The client in Rust (known by `steady_state`) keeps no `queue_times` and counts starts from the bench's own.
 
 use plimsoll_model::{
@@ -113,7 +114,9 @@ fn rows(part: &mut ForeignPart, run: &Json<'_>) -> Vec<f64> {
     let (ttfts, itls, latencies) = (list("ttfts"), list("itls"), list("latencies"));
     let (ins, outs, errors) = (list("input_lens"), list("output_lens"), list("errors"));
     let n = [starts, ttfts, latencies, queues, outs].iter().map(|list| list.len()).max().unwrap_or(0);
-    let is_chat = run.get("endpoint_type").text().is_some_and(|kind| kind.contains("chat"));
+    let is_chat = ["endpoint_type", "backend"]
+        .iter()
+        .any(|key| run.get(key).text().is_some_and(|kind| kind.contains("chat")));
     let constant = match (part.process, part.load) {
         (Some(ForeignProcess::Constant), Some(Load::Open { rate_per_s })) if queues.is_empty() => {
             Some(rate_per_s)

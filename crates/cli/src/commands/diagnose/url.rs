@@ -271,7 +271,7 @@ fn finish(
     (spec, before): (&ActiveSpec, Option<EarlierRun>),
     args: &DiagnoseArgs,
 ) -> Result<Exit, Stop> {
-    let stopped = measure.stopped();
+    let stopped = measure.interrupted();
     let findings = measure.analyse();
     let closed = measure.finish(&findings);
     let told = DiagnosisFile {

@@ -5,7 +5,7 @@
 A case prints `right`, or `WRONG` and what was seen. `case.sh` prints what Plimsoll prints for one case.
 """
 
-import pathlib, sys
+import pathlib, sys, time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "gateway"))
 import lab as kit
@@ -85,6 +85,266 @@ def interim(lab):
     """Interim answers (103, 102) come before the answer: all requests finish."""
     done = lab.against("interim", "run", "URL", *LOAD, "--osl", 16)
     check(done.code in (0, 4) and len(done.truth) > 10, repr(done))
+
+
+# First contact, hopeless loads, the environment, files and flags.
+
+RAN = (0, 4)
+
+
+def finishes(done, at_least=15):
+    """The load ran, and every request of it was answered."""
+    check(done.code in RAN, repr(done))
+    check("failed" not in done.text or "0 of" in done.text, repr(done))
+    check(len([t for t in done.truth if t["events"]]) >= at_least, repr(done))
+
+
+def refused(done, *words, code=2):
+    """One line that names these words, and no traceback."""
+    check(done.code == code and all(w in done.text for w in words), repr(done))
+
+
+@case("L6")
+def models_forbidden(lab):
+    """A key may not list models: with --model a real request decides, without one a line asks for it."""
+    key = {"K": "good"}
+    finishes(lab.against("models_forbidden", "run", "URL", *LOAD, "--osl", 16, "--model", "m", "--key-env", "K", env=key))
+    refused(lab.against("models_forbidden", "run", "URL", *LOAD, "--key-env", "K", env=key), "403", "--model")
+    wrong = lab.against("models_forbidden", "run", "URL", *LOAD, "--model", "m", "--key-env", "K", env={"K": "bad"})
+    refused(wrong, "no key", "401", code=5)
+
+
+def refuses_ignore_eos(lab, how, *words):
+    done = lab.against(f"extra_forbidden{how}", "run", "URL", *LOAD, *words)
+    finishes(done)
+    check("ignore_eos" in done.stderr, repr(done))
+
+
+@case("L7")
+def extra_forbidden(lab):
+    """pydantic's list names the refused field by `loc`: a request without the field follows."""
+    refuses_ignore_eos(lab, "", "--osl", 16)
+
+
+@case("L8", seconds=20)
+def extra_forbidden_nim(lab):
+    """The list is text, and the prompts are the user's own, of a class, of sessions or of a trace."""
+    prompts = ["--prompts", HERE / "inputs/vllm_custom.jsonl"]
+    for words in (prompts, ["--models", "m=1"], ["--sessions", "2,0.1s"]):
+        refuses_ignore_eos(lab, " nim", "--osl", 16, *words)
+    trace = HERE / "inputs/mooncake_unsorted.jsonl"
+    done = lab.against("extra_forbidden nim", "run", "URL", "--scrape", "off", "--trace", trace)
+    finishes(done, 5)
+
+
+@case("L9")
+def o_series(lab):
+    """max_tokens is refused: max_completion_tokens carries the drawn lengths, and answers are judged by them."""
+    done = lab.against("o_series", "run", "URL", *LOAD, "--osl", "uniform:8,24", "--format", "json")
+    check(done.code in RAN and "max_completion_tokens" in done.stderr, repr(done))
+    sent = [t["mct"] for t in done.truth if t.get("mct", 1) != 1]
+    check(len(set(sent)) > 3 and all(8 <= n <= 24 for n in sent), str(sent))
+    counts = json.loads(done.stdout)["findings"]["levels"][0]["summary"]["counts"]
+    check(not counts["broken"] and counts["finished"] == counts["requests"], str(counts))
+
+
+@case("L10", seconds=12)
+def loading(lab):
+    """--wait-ready waits for an answer, not for a list of models."""
+    done = lab.against("loading 4", "run", "URL", *LOAD, "--osl", 16, "--wait-ready", "40s")
+    check(done.code in RAN and "Loading model" in done.stderr, repr(done))
+    check("503" not in done.stdout and len([t for t in done.truth if t["events"]]) > 15, repr(done))
+    refused(lab.against("loading 40", "run", "URL", *LOAD, "--wait-ready", "2s"), "Loading model", code=5)
+
+
+@case("L11", seconds=3)
+def error_page_200(lab):
+    """An error page with 200 is no answer; the address that works is named."""
+    for words in ([], ["--model", "m"]):
+        done = lab.against("error_page_200", "run", "HOST", *LOAD, "--osl", 16, *words)
+        refused(done, "/v1", "Unexpected endpoint", code=5)
+
+
+@case("L17", seconds=6)
+def proxy(lab):
+    """A proxy that curl would use is named, unless no_proxy covers the host."""
+    port, _ = lab.serve("plain")
+    env = {"http_proxy": "http://u:secret@127.0.0.1:9", "no_proxy": "", "NO_PROXY": ""}
+    done = lab.command("run", "http://llm.invalid:8000/v1", *LOAD, env=env)
+    refused(Ended(done, []), "http_proxy is set", "not used", code=5)
+    check("secret" not in done.stderr, done.stderr)
+    short = ["--rate", "8/s", "--for", "1s", "--scrape", "off", "--osl", 4]
+    for no_proxy, named in (("", True), ("127.0.0.1", False), ("127.0.0.0/8", False)):
+        done = lab.command("run", f"http://127.0.0.1:{port}/v1", *short, env={**env, "no_proxy": no_proxy})
+        check(("http_proxy" in done.stderr) == named, done.stderr)
+
+
+@case("L18", seconds=8)
+def dropped_column(lab):
+    """A column of a trace that is not replayed is named."""
+    done = lab.against("echo_body", "run", "URL", "--scrape", "off", "--trace", "INPUTS/azure_multimodal.csv")
+    check(done.code in RAN and "NumImages" in done.stderr, repr(done))
+
+
+@case("L19", seconds=20)
+def prompt_files(lab):
+    """The prompt files of other tools are read, or refused with the wanted form."""
+    short = ["--rate", "20/s", "--for", "1s", "--scrape", "off", "--osl", 16]
+    read = {"sharegpt.json": None, "aiperf_single.jsonl": 7, "guidellm.jsonl": 7, "messages_max_tokens.jsonl": 7}
+    read |= {"openai_batch.jsonl": 7, "sglang_custom.jsonl": 3}
+    for name, length in read.items():
+        done = lab.against("echo_body", "run", "URL", *short, "--prompts", f"INPUTS/{name}")
+        finishes(done, 5)
+        load = done.truth[1:]
+        check(all(t["roles"] == ["user"] and t["asked"] == (length or t["asked"]) for t in load), f"{name}: {load[:2]}")
+    for name in ("aiperf_multi.jsonl", "plain_text.txt"):
+        refused(lab.against("echo_body", "run", "URL", *short, "--prompts", f"INPUTS/{name}"), '{"prompt": …}')
+
+
+@case("L20")
+def agent_messages(lab):
+    """Any role, null content, tool calls, pictures and `tools` arrive unchanged."""
+    done = lab.against("echo_body", "run", "URL", *LOAD, "--osl", 16, "--prompts", "INPUTS/agent_messages.jsonl")
+    finishes(done)
+    for t in done.truth:
+        check(t["roles"] == ["developer", "user", "assistant", "tool", "user"] and t["pictures"] == 1, str(t))
+        check(t["body"]["tools"][0]["function"]["name"] == "look", str(t))
+
+
+def imports(lab, name, tool):
+    done = lab.command("import", HERE / "inputs" / name, "--format", "json")
+    text = done.stdout + done.stderr
+    check(done.returncode in (0, 3, 4) and tool in text, f"exit {done.returncode}: {text[-600:]}")
+    return text
+
+
+@case("L21", seconds=1)
+def guidellm_before_0_4(lab):
+    """GuideLLM's report before 0.4 has benchmarks only: 12 requests are read."""
+    check("12" in imports(lab, "guidellm_0_2.json", "GuideLLM"), "no 12 requests")
+
+
+@case("L22", seconds=1)
+def vllm_benchmark_serving(lab):
+    """vLLM's older script names a backend: both files are read, three requests each."""
+    for name in ("vllm_2025_detail.json", "vllm_all_failed.json"):
+        imports(lab, name, "vLLM bench")
+
+
+@case("L24", seconds=20)
+def retry_after(lab):
+    """A long Retry-After is reported, a short one obeyed, a negative one ignored; the run ends in time."""
+    sent = {}
+    for wait in ("3600", "0.2", "-43"):
+        words = ["--concurrency", 2, "--for", "4s", "--isl", 32, "--osl", 8, "--scrape", "off"]
+        began = time.time()
+        done = lab.against(f"retry_after {wait}", "run", "URL", *words)
+        check(done.code in RAN and time.time() - began < 30, repr(done))
+        check(("Retry-After" in done.stderr) == (wait != "-43"), repr(done))
+        sent[wait] = len(done.truth)
+    check(sent["3600"] < 30 < sent["0.2"] < sent["-43"], str(sent))
+
+
+@case("L25", seconds=7)
+def idle_close(lab):
+    """A server that closes idle connections: the advice names the flag that helps, and it helps."""
+    load = ["--arrivals", "constant", "--rate", "1.4/s", "--for", "5s", "--isl", 32, "--osl", 16, "--scrape", "off"]
+    done = lab.against("idle_close", "run", "URL", *load)
+    check(done.code in RAN and "--connections fresh" in done.text, repr(done))
+    done = lab.against("idle_close", "run", "URL", *load, "--connections", "fresh")
+    check(not any(t.get("reset") for t in done.truth), repr(done))
+
+
+@case("L27", seconds=1)
+def flags_of_other_tools(lab):
+    """The flag that does what another tool's flag does is suggested, not the one that is spelt alike."""
+    for typed, own in (
+        ("--request-rate", "'--rate'"),
+        ("--num-prompts", "'--requests'"),
+        ("--max-seconds", "'--for'"),
+        ("--request-count", "'--requests'"),
+        ("--vus", "'--concurrency'"),
+        ("--base-url", "first argument"),
+    ):
+        done = lab.command("run", "http://127.0.0.1:9/v1", typed, 10)
+        check(done.returncode == 2 and own in done.stderr, f"{typed}: {done.stderr}")
+
+
+@case("L29")
+def extra_forbidden_text(lab):
+    """The list as text, with drawn prompts: all finish."""
+    refuses_ignore_eos(lab, " nim", "--osl", 16)
+
+
+@case("L30")
+def azure(lab):
+    """Azure's path, query and key; the first chunk has no choices."""
+    extra = 'target.extra={"max_tokens":null,"max_completion_tokens":16}'
+    words = ["--osl", 16, "--model", "m", "-H", "api-key:$AK", "--set", extra]
+    url = "HOST/openai/deployments/d?api-version=2024-06-01"
+    finishes(lab.against("o_series azure", "run", url, *LOAD, *words, env={"AK": "azure-key-0001"}))
+
+
+@case("L31", seconds=2)
+def strict_path(lab):
+    """The URL lacks /v1: the line names the one that works."""
+    refused(lab.against("strict_path", "run", "HOST", *LOAD, "--osl", 16), "/v1 does", code=5)
+
+
+@case("L32", seconds=5)
+def mooncake_variants(lab):
+    """Mooncake files with other fields are refused, and the field is named."""
+    for name, field in (
+        ("text", "input_length"),
+        ("no_output", "output_length"),
+        ("no_time", "timestamp"),
+        ("delay", "timestamp"),
+        ("messages", "input_length"),
+    ):
+        words = ["run", "URL", "--scrape", "off", "--trace", f"INPUTS/mooncake_{name}.jsonl"]
+        refused(lab.against("plain", *words), field)
+
+
+@case("L33", seconds=8)
+def clock_times(lab):
+    """Times of day without a date are read as they are."""
+    finishes(lab.against("plain", "run", "URL", "--scrape", "off", "--trace", "INPUTS/burstgpt_3.csv"), 5)
+
+
+@case("L37", seconds=10)
+def roles(lab):
+    """No system role is sent, and roles alternate, with --prefix and --sessions."""
+    for words in (["--prefix", "0.5,2"], ["--sessions", "3,0.2s"]):
+        finishes(lab.against("roles", "run", "URL", *LOAD, "--osl", 8, *words))
+
+
+@case("L38", seconds=20)
+def plain_variants(lab):
+    """One prompt token, a late [DONE], a 502 page and an unsorted trace."""
+    load = ["--rate", "8/s", "--for", "4s", "--isl", 1, "--osl", 16, "--scrape", "off"]
+    finishes(lab.against("plain", "run", "URL", *load))
+    done = lab.against("plain late", "run", "URL", *LOAD, "--osl", 16, "--format", "json")
+    summary = json.loads(done.stdout)["findings"]["levels"][0]["summary"]
+    check(summary["counts"]["finished"] == summary["counts"]["requests"] > 15, str(summary["counts"]))
+    done = lab.against("html_502", "run", "URL", *LOAD, "--osl", 16, "--format", "json")
+    json.loads(done.stdout, parse_constant=lambda name: check(False, name))
+    trace = lab.against("plain", "run", "URL", "--scrape", "off", "--trace", "INPUTS/mooncake_unsorted.jsonl")
+    finishes(trace, 5)
+
+
+@case("L39", seconds=15)
+def hopeless(lab):
+    """A load of which every request is refused with the same words stops, keeps its rows and shows the words."""
+    port, _ = lab.serve("refusing", 400)
+    url = f"http://127.0.0.1:{port}/v1"
+    words = ["--scrape", "off", "--osl", 16, "-o", "run"]
+    done = lab.command("run", url, "--rate", "50/s", "--for", "60s", *words, timeout=30)
+    check("same words" in done.stderr and "no such tier" in done.stderr, done.stderr)
+    check(done.returncode == 4 and (lab.dir / "run/run.json").exists(), f"{done.returncode} {done.stderr}")
+    port, _ = lab.serve("refusing", 400)
+    url = f"http://127.0.0.1:{port}/v1"
+    done = lab.command("sweep", url, "--time", "60s", "--scrape", "off", "--osl", 16, timeout=40)
+    check("same words" in done.stderr and "no such tier" in done.stderr, done.stderr)
 
 
 if __name__ == "__main__":

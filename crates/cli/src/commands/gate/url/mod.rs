@@ -155,7 +155,7 @@ impl Gate<'_> {
         if let Some(plan) = search {
             sweep(&mut measure, plan)?;
         }
-        let stopped = measure.stopped();
+        let stopped = measure.interrupted();
         let findings = measure.analyse();
         let closed = measure.finish(&findings);
         let uploaded = upload.map(Upload::finish);
@@ -361,7 +361,7 @@ fn sweep(measure: &mut Measure, plan: search::Plan) -> Result<(), Stop> {
     let mut sweep = Sweep::new(plan.spec).map_err(|e| Stop::usage(e.to_string()))?;
     while let SweepNext::Run(experiment) = sweep.next() {
         if measure.stopped() {
-            sweep.stop("stopped by the user");
+            sweep.stop(measure.stop_reason());
             break;
         }
         let title = search::title(&sweep, &experiment);
