@@ -76,8 +76,8 @@ impl ForeignPages {
     }
 
     /// None of them can be asked.
-    pub fn all_failed(&self, now: At, why: &str, rows: &ToRows) {
-        self.known.values().for_each(|page| page.told.failed(now, why, rows));
+    pub fn all_failed(&mut self, now: At, why: &str, rows: &ToRows) {
+        self.known.values_mut().for_each(|page| page.told.failed(now, why, rows));
     }
 
     /// Those that are not so have been taken away.

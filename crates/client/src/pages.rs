@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicU32;
 use futures_util::stream::{StreamExt, TryStreamExt};
 use http::Uri;
 use plimsoll_model::{Protocol, Span};
-use plimsoll_wire::exposition::{self, ExposedValue};
+use plimsoll_wire::exposition::{self, CutPage, ExposedValue};
 use plimsoll_wire::kserve::metadata::read_server;
 use plimsoll_wire::prometheus_api::{self, RangeSeries};
 use plimsoll_workload::{Connections, ScrapeSpec, TargetSpec};
@@ -58,9 +58,37 @@ pub enum ScrapeError {
         /// What came instead.
         why: String,
     },
+    /// A page that was named answered, and a part of the page is missing: the next answer may be whole.
+    #[error("--scrape {page}: {why}")]
+    Cut {
+        /// As the user wrote it.
+        page: String,
+        /// What is missing.
+        why: String,
+    },
     /// This machine cannot make the attempt.
     #[error("cannot scrape: {0}")]
     Local(#[from] std::io::Error),
+}
+
+/// Why a page says nothing.
+#[derive(Debug)]
+pub(crate) struct Unread {
+    pub why: String,
+    /// The page answered, and a part of it is missing.
+    pub is_cut: bool,
+}
+
+impl From<String> for Unread {
+    fn from(why: String) -> Unread {
+        Unread { why, is_cut: false }
+    }
+}
+
+impl From<CutPage> for Unread {
+    fn from(cut: CutPage) -> Unread {
+        Unread { why: cut.to_string(), is_cut: true }
+    }
 }
 
 /// How an answer is read.
@@ -79,14 +107,14 @@ enum Form {
 }
 
 impl Form {
-    fn read(&self, body: &[u8]) -> Vec<ExposedValue> {
-        match self {
-            Form::Text => exposition::read(body).rows,
+    fn read(&self, body: &[u8]) -> Result<Vec<ExposedValue>, CutPage> {
+        Ok(match self {
+            Form::Text => exposition::read(body)?.rows,
             Form::SglangLoads => exposition::sglang_loads(body),
             Form::LlamaSlots => exposition::llamacpp_slots(body),
             Form::LlamaProps => exposition::llamacpp_props(body),
             Form::Prometheus { .. } => Vec::new(),
-        }
+        })
     }
 }
 
@@ -127,7 +155,7 @@ impl MetricsPage {
     }
 
     /// What it says.
-    pub(crate) fn read(&self, body: &[u8]) -> Vec<ExposedValue> {
+    pub(crate) fn read(&self, body: &[u8]) -> Result<Vec<ExposedValue>, CutPage> {
         self.form.read(body)
     }
 
@@ -143,7 +171,24 @@ impl MetricsPage {
 /// # Errors
 /// A named page can't be used or does not answer as one.
 pub fn find(target: &TargetSpec, spec: &ScrapeSpec) -> Result<Vec<MetricsPage>, ScrapeError> {
-    find_or_trust(target, spec, true)
+    let found = found(target, spec, true)?.into_iter();
+    found.map(|(page, silent)| silent.map_or(Ok(page), Err)).collect()
+}
+
+/// The pages that are named, and why some of them do not answer as one, if another does: they may come back.
+///
+/// # Errors
+/// A named page can't be used, or none answers as one.
+pub fn find_any(
+    target: &TargetSpec,
+    spec: &ScrapeSpec,
+) -> Result<(Vec<MetricsPage>, Vec<ScrapeError>), ScrapeError> {
+    let found = found(target, spec, true)?;
+    let is_silent = |silent: &Option<ScrapeError>| matches!(silent, Some(ScrapeError::Silent { .. }));
+    let are_all = !found.is_empty() && found.iter().all(|(_, silent)| is_silent(silent));
+    let (pages, silent): (Vec<_>, Vec<_>) = found.into_iter().unzip();
+    let mut silent: Vec<ScrapeError> = silent.into_iter().flatten().collect();
+    if are_all { Err(silent.remove(0)) } else { Ok((pages, silent)) }
 }
 
 /// The pages that are named, whether they answer or not: whoever has watched them before goes on, and tells that they are lost.
@@ -151,7 +196,7 @@ pub fn find(target: &TargetSpec, spec: &ScrapeSpec) -> Result<Vec<MetricsPage>, 
 /// # Errors
 /// A named page can't be used as it is written.
 pub fn trust(target: &TargetSpec, spec: &ScrapeSpec) -> Result<Vec<MetricsPage>, ScrapeError> {
-    find_or_trust(target, spec, false)
+    Ok(found(target, spec, false)?.into_iter().map(|(page, _)| page).collect())
 }
 
 /// What this URL answers, with the keys of the endpoint where it is its host. Blocks for some seconds at most.
@@ -160,7 +205,8 @@ pub fn trust(target: &TargetSpec, spec: &ScrapeSpec) -> Result<Vec<MetricsPage>,
 /// Why there is no answer.
 pub fn fetch(target: &TargetSpec, url: &str) -> Result<Vec<u8>, String> {
     let (runtime, page) = asked(&spec_of(target, url))?;
-    runtime.block_on(async { Looker::new(page, Clock::start()).body(PATIENCE).await })
+    let body = runtime.block_on(async { Looker::new(page, Clock::start()).body(PATIENCE).await });
+    body.map_err(|unread| unread.why)
 }
 
 /// What a Prometheus kept of its targets' pages: the answer to a query of a range, by its URL, of these names (RE2). Blocks for some seconds at most.
@@ -180,18 +226,19 @@ fn asked(spec: &TargetSpec) -> Result<(LocalRuntime, MetricsPage), String> {
     Ok((runtime().map_err(|e| e.to_string())?, page))
 }
 
-fn find_or_trust(
-    target: &TargetSpec,
-    spec: &ScrapeSpec,
-    asks: bool,
-) -> Result<Vec<MetricsPage>, ScrapeError> {
+/// A page, and why it does not answer as one, where it was asked.
+type Asked = (MetricsPage, Option<ScrapeError>);
+
+fn found(target: &TargetSpec, spec: &ScrapeSpec, asks: bool) -> Result<Vec<Asked>, ScrapeError> {
     let (target, spec) = (target.clone(), spec.clone());
     let thread = std::thread::Builder::new().name("scrape-find".into()).spawn(move || {
         let runtime = runtime()?;
         runtime.block_on(async {
             match spec.pages.is_empty() {
                 false => named(&target, &spec.pages, asks).await,
-                true if spec.discover => Ok(discovered_at_each(&target).await),
+                true if spec.discover => {
+                    Ok(discovered_at_each(&target).await.into_iter().map(|page| (page, None)).collect())
+                }
                 true => Ok(Vec::new()),
             }
         })
@@ -206,13 +253,17 @@ pub(crate) fn runtime() -> std::io::Result<LocalRuntime> {
 /// Pages that are asked at the same time whether they are there.
 const AT_ONCE: usize = 64;
 
-async fn named(target: &TargetSpec, pages: &[String], asks: bool) -> Result<Vec<MetricsPage>, ScrapeError> {
+async fn named(target: &TargetSpec, pages: &[String], asks: bool) -> Result<Vec<Asked>, ScrapeError> {
     let several = pages.len() > 1;
     let tls = &SharedTls::default();
     let written = pages.iter().enumerate().map(|(number, text)| async move {
         let name = if several { (number + 1).to_string() } else { String::new() };
-        let page = written(target, (name, text), tls)?;
-        answering(page, asks).await.map_err(|why| ScrapeError::Silent { page: targets::decoded(text), why })
+        let mut page = written(target, (name, text), tls)?;
+        let silent = answer(&mut page, asks).await.err().map(|Unread { why, is_cut }| {
+            let page = targets::decoded(&without_user(text));
+            if is_cut { ScrapeError::Cut { page, why } } else { ScrapeError::Silent { page, why } }
+        });
+        Ok((page, silent))
     });
     futures_util::stream::iter(written).buffered(AT_ONCE).try_collect().await
 }
@@ -242,23 +293,15 @@ fn written(
     Ok(MetricsPage { name, url: url.to_owned(), cadence: None, target: at, form })
 }
 
-/// The same with how often it has anything new. `asks`: it must answer.
-async fn answering(mut page: MetricsPage, asks: bool) -> Result<MetricsPage, String> {
-    let matchers = page.asks_prometheus().map(|(matchers, _)| matchers.to_owned());
-    if matchers.is_none() && !asks {
-        return Ok(page);
-    }
+/// Asks the page, where it is to answer, and a Prometheus in any case, because it says how often it has anything new.
+async fn answer(page: &mut MetricsPage, asks: bool) -> Result<(), Unread> {
     let looker = Looker::new(page.clone(), Clock::start());
-    let answer = match matchers {
-        Some(matchers) => targets::cadence(&looker, &matchers).await.map(Some),
-        None => looker.get(PATIENCE).await.map(|_| None),
-    };
-    match answer {
-        Ok(cadence) => page.cadence = cadence,
-        Err(why) if asks => return Err(why),
-        Err(_) => {}
+    match page.asks_prometheus() {
+        Some((matchers, _)) => page.cadence = Some(targets::cadence(&looker, matchers).await?),
+        None if asks => _ = looker.get(PATIENCE).await?,
+        None => {}
     }
-    Ok(page)
+    Ok(())
 }
 
 /// What the endpoints' hosts show; of several each page is called by its host and port.
@@ -409,15 +452,15 @@ impl Looker {
     }
 
     /// What the page says now, or why it says nothing.
-    pub(crate) async fn get(&self, patience: Span) -> Result<Vec<ExposedValue>, String> {
-        Ok(self.page.read(&self.body(patience).await?))
+    pub(crate) async fn get(&self, patience: Span) -> Result<Vec<ExposedValue>, Unread> {
+        Ok(self.page.read(&self.body(patience).await?)?)
     }
 
     /// What a Prometheus says of this expression, or why it says nothing.
     pub(crate) async fn query(&self, expression: &str, patience: Span) -> Result<Vec<RangeSeries>, String> {
         let path = format!("{}?query={}", self.page.target.base(), targets::encoded(expression));
         let uri: Uri = path.parse().map_err(|_| "the matchers are too long".to_owned())?;
-        match self.fetch(&uri, patience).await? {
+        match self.fetch(&uri, patience).await.map_err(|unread| unread.why)? {
             (200, body) => prometheus_api::range(&body),
             // Why it refuses is in the body.
             (status, body) => Err(match prometheus_api::range(&body) {
@@ -428,15 +471,15 @@ impl Looker {
     }
 
     /// The page as it came.
-    pub(crate) async fn body(&self, patience: Span) -> Result<Vec<u8>, String> {
+    pub(crate) async fn body(&self, patience: Span) -> Result<Vec<u8>, Unread> {
         let uri = self.page.target.uri("").map_err(|e| e.to_string())?;
         match self.fetch(&uri, patience).await? {
             (200, body) => Ok(body),
-            (status, _) => Err(format!("HTTP {status}")),
+            (status, _) => Err(format!("HTTP {status}").into()),
         }
     }
 
-    async fn fetch(&self, uri: &Uri, patience: Span) -> Result<(u16, Vec<u8>), String> {
+    async fn fetch(&self, uri: &Uri, patience: Span) -> Result<(u16, Vec<u8>), Unread> {
         if self.is_lost.get() {
             let target = self.page.target.clone();
             let resolved = tokio::task::spawn_blocking(move || target.resolve());
@@ -449,7 +492,7 @@ impl Looker {
         answered
     }
 
-    async fn attempt(&self, uri: &Uri, patience: Span) -> Result<(u16, Vec<u8>), String> {
+    async fn attempt(&self, uri: &Uri, patience: Span) -> Result<(u16, Vec<u8>), Unread> {
         let request = Outgoing::new(Some(self.page.target.gets(uri).bare()));
         let seen = WholeAnswer::to(PAGE_MAX);
         seen.body.borrow_mut().reserve_exact(self.length.get() + self.length.get() / 16);
@@ -467,16 +510,18 @@ impl Looker {
                     why
                 }
                 Ok(_) => "no connection".to_owned(),
-            });
+            }
+            .into());
         };
-        let Ok(ending) = ending else { return Err("timeout".to_owned()) };
+        let Ok(ending) = ending else { return Err("timeout".to_owned().into()) };
         if body.len() > PAGE_MAX {
-            return Err("the page is too long".to_owned());
+            return Err("the page is too long".to_owned().into());
         }
         // Half a page, and in its last line half a number, would be counters that fell.
         if head.status == 200 && !matches!(ending, Ending::Whole) {
-            return Err("the page was cut short".to_owned());
+            return Err(CutPage::Connection.into());
         }
+        exposition::check_end(&body, head.content_type.as_deref())?;
         self.length.set(body.len());
         Ok((head.status, body))
     }

@@ -282,9 +282,11 @@ impl Source {
         let at = At(asked.0 + (clock.now() - asked).0 / 2);
         match found {
             Ok(page) if looker.page.is_text() => told.tell_text(at, &page, rows),
-            Ok(page) => told.tell(at, looker.page.read(&page), rows),
-            Err(why) if told.marks => told.failed(at, &why, rows),
-            Err(_) => told.tell(at, Vec::new(), rows),
+            Ok(page) => match looker.page.read(&page) {
+                Ok(found) => told.tell(at, found, rows),
+                Err(why) => told.failed(at, &why.to_string(), rows),
+            },
+            Err(unread) => told.failed(at, &unread.why, rows),
         }
     }
 }

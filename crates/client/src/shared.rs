@@ -8,7 +8,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, Weak};
 
 use plimsoll_model::SeriesName;
-use plimsoll_wire::exposition::{self, ExposedValue, PageText};
+use plimsoll_wire::exposition::{self, CutPage, ExposedValue, PageText};
 
 /// Bytes of text that are kept for all pages: some two hundred texts.
 const MOST_TEXT: usize = 16 << 20;
@@ -40,20 +40,25 @@ pub(crate) type Shown = (Arc<[SeriesName]>, Vec<f64>);
 
 impl SharedNames {
     /// Reads a page of text. `shape`: its text at the scrape before, and now.
-    pub(crate) fn read(&self, shape: &mut Option<Arc<Shape>>, page: &[u8], knows: fn(&str) -> bool) -> Shown {
+    pub(crate) fn read(
+        &self,
+        shape: &mut Option<Arc<Shape>>,
+        page: &[u8],
+        knows: fn(&str) -> bool,
+    ) -> Result<Shown, CutPage> {
         if let Some(known) = shape.as_ref()
             && let Some(values) = known.text.values(page)
         {
-            return (Arc::clone(&known.series), values);
+            return Ok((Arc::clone(&known.series), values));
         }
         *shape = None;
         let mut wants = Wanted::new(knows);
         let Some((text, rows)) = PageText::of(page, |row| wants.wants(row)) else {
-            return self.of(exposition::read(page).rows, knows);
+            return Ok(self.of(exposition::read(page)?.rows, knows));
         };
         let (series, values) = self.named(rows);
         *shape = self.shape(text, &series);
-        (series, values)
+        Ok((series, values))
     }
 
     /// Of rows that were read already.
@@ -146,16 +151,19 @@ mod tests {
     fn pages_that_show_the_same_share_names_and_text() {
         let shared = SharedNames::default();
         let (mut one, mut two) = (None, None);
-        let (names, values) = shared.read(&mut one, PAGE, knows);
+        let read = |shape: &mut Option<Arc<Shape>>, page: &[u8]| {
+            shared.read(shape, page, knows).expect("a whole page")
+        };
+        let (names, values) = read(&mut one, PAGE);
         assert_eq!((names.len(), values), (2, vec![1.0, 2.5]), "known names alone, each once");
-        let (others, _) = shared.read(&mut two, PAGE, knows);
+        let (others, _) = read(&mut two, PAGE);
         assert!(Arc::ptr_eq(&names, &others));
         assert!(Arc::ptr_eq(one.as_ref().expect("kept"), two.as_ref().expect("kept")));
         // Read again by its text, and by its rows where it has another.
         let next = String::from_utf8_lossy(PAGE).replace("2.5", "1e3").replace("other 7", "other -0.25");
-        assert_eq!(shared.read(&mut one, next.as_bytes(), knows).1, [1.0, 1000.0]);
+        assert_eq!(read(&mut one, next.as_bytes()).1, [1.0, 1000.0]);
         let more = next.replace("other", "vllm:c 9\nother");
-        let (more, values) = shared.read(&mut one, more.as_bytes(), knows);
+        let (more, values) = read(&mut one, more.as_bytes());
         assert_eq!((more.len(), values), (3, vec![1.0, 9.0, 1000.0]));
     }
 
@@ -164,7 +172,8 @@ mod tests {
         let shared = SharedNames::default();
         for n in 0..10_000 {
             let mut shape = None;
-            shared.read(&mut shape, format!("vllm:a{{pod=\"{n}\"}} 1\n").as_bytes(), knows);
+            let page = format!("vllm:a{{pod=\"{n}\"}} 1\n");
+            shared.read(&mut shape, page.as_bytes(), knows).expect("a whole page");
         }
         let kept = shared.0.lock().expect("nobody panicked");
         assert!(kept.series.len() <= 128 && kept.shapes.len() <= 128, "{}", kept.series.len());

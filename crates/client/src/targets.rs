@@ -4,12 +4,12 @@
 //! labels of targets (`{job="vllm"}`). Raw samples are asked for, and no rate. A target that is not in Prometheus any more has been taken away, and is not lost; where
 //! Prometheus itself does not answer, all of them are.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use plimsoll_model::{At, Sample, Span};
-use plimsoll_wire::exposition::ExposedValue;
+use plimsoll_wire::exposition::{self, ExposedValue};
 use plimsoll_wire::prometheus_api::RangeSeries;
 
 use crate::clock::{self, Clock};
@@ -32,7 +32,16 @@ pub(crate) struct Targets {
 struct Taken {
     pages: ForeignPages,
     began: bool,
+    doubles: Doubles,
 }
+
+/// Targets that are left out, because they show the server of a target that is read: two jobs may scrape one server, as a PodMonitor and a
+/// ServiceMonitor do. With each the target that is read instead: while Prometheus has it, the other stays out, though scrapes fail in turn.
+#[derive(Default)]
+struct Doubles(BTreeMap<TargetId, TargetId>);
+
+/// A target's labels `job` and `instance`.
+type TargetId = (String, String);
 
 /// What was scraped of one target at one instant.
 struct Scrape {
@@ -62,7 +71,8 @@ impl Targets {
         let (matchers, names) = self.looker.page.asks_prometheus().unwrap_or_default();
         let back_s = (3.0 * every.as_secs_f64()).ceil().max(2.0);
         let asked = expression(matchers, &format!("__name__=~\"up|{names}\""), Span::from_secs_f64(back_s));
-        let found = self.looker.query(&asked, patience).await.map(scrapes);
+        let found = self.looker.query(&asked, patience).await;
+        let found = found.map(|series| scrapes(series, &mut self.taken.doubles));
         // A Prometheus that began anew has scraped nobody yet: nobody has been taken away.
         let found = found.and_then(|found| match found.is_empty() {
             true => Err("Prometheus has scraped no target".to_owned()),
@@ -77,7 +87,7 @@ impl Targets {
 
 impl Taken {
     fn new(knows: fn(&str) -> bool) -> Taken {
-        Taken { pages: ForeignPages::new(knows), began: false }
+        Taken { pages: ForeignPages::new(knows), began: false, doubles: Doubles::default() }
     }
 
     fn take(&mut self, clock: Clock, scrapes: Vec<Scrape>, rows: &ToRows) {
@@ -92,7 +102,13 @@ impl Taken {
             if !self.began && newest.get(&target) != Some(&at_unix) {
                 continue;
             }
-            let found = if is_up { Ok(found) } else { Err(UNSCRAPED) };
+            // Prometheus takes a page that ends early for a whole one.
+            let cut = exposition::check_rows(&found).err().map(|cut| cut.to_string());
+            let found = match cut.as_deref() {
+                _ if !is_up => Err(UNSCRAPED),
+                Some(cut) => Err(cut),
+                None => Ok(found),
+            };
             self.pages.scrape((clock, upto), &target, at_unix, found, rows);
         }
         self.began = true;
@@ -100,24 +116,79 @@ impl Taken {
     }
 }
 
+/// A target's own part of what it shows: names and labels that are not the target's.
+type OwnSeries<'a> = (&'a str, Vec<&'a (String, String)>);
+
+/// One target as its series show it.
+#[derive(Default)]
+struct Shown<'a> {
+    labels: &'a [(String, String)],
+    series: HashSet<OwnSeries<'a>>,
+    /// Instants at which its process began, by its own series.
+    began: HashSet<u64>,
+}
+
+impl Shown<'_> {
+    /// Returns whether both show one server: most of their series are shared, at one address or of one process of one pod.
+    fn is(&self, other: &Shown<'_>) -> bool {
+        let same =
+            |name: &str| label(self.labels, name).is_some_and(|it| label(other.labels, name) == Some(it));
+        let is_one_process = same("pod") && same("namespace") && !self.began.is_disjoint(&other.began);
+        let shared = self.series.intersection(&other.series).count();
+        (same("instance") || is_one_process) && 2 * shared > self.series.len().min(other.series.len())
+    }
+}
+
+impl Doubles {
+    /// Finds those among these targets. Of the targets of one server the first by its job is read.
+    fn find(&mut self, ups: &[RangeSeries], others: &[RangeSeries]) {
+        let mut shown: BTreeMap<TargetId, Shown<'_>> = BTreeMap::new();
+        for up in ups {
+            shown.entry(id_of(&up.labels)).or_default().labels = &up.labels;
+        }
+        for series in others {
+            let Some(target) = shown.get_mut(&id_of(&series.labels)) else { continue };
+            let own = series.labels.iter().filter(|label| !target.labels.contains(label)).collect();
+            if series.name == "process_start_time_seconds" {
+                target.began.extend(series.values.iter().map(|value| value.1.to_bits()));
+            }
+            target.series.insert((&series.name, own));
+        }
+        self.0.retain(|_, read| shown.contains_key(read));
+        let mut read: Vec<(&TargetId, &Shown<'_>)> = Vec::new();
+        for (id, target) in shown.iter().filter(|(id, _)| !self.0.contains_key(*id)).collect::<Vec<_>>() {
+            match read.iter().find(|(_, other)| target.is(other)) {
+                Some((other, _)) => _ = self.0.insert(id.clone(), (*other).clone()),
+                None => read.push((id, target)),
+            }
+        }
+    }
+}
+
+fn label(labels: &[(String, String)], name: &str) -> Option<String> {
+    labels.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone())
+}
+
+fn id_of(labels: &[(String, String)]) -> TargetId {
+    (label(labels, "job").unwrap_or_default(), label(labels, "instance").unwrap_or_default())
+}
+
 /// What was scraped, the oldest first.
-fn scrapes(series: Vec<RangeSeries>) -> Vec<Scrape> {
-    let (ups, others): (Vec<RangeSeries>, Vec<RangeSeries>) =
+fn scrapes(series: Vec<RangeSeries>, doubles: &mut Doubles) -> Vec<Scrape> {
+    let (mut ups, others): (Vec<RangeSeries>, Vec<RangeSeries>) =
         series.into_iter().partition(|series| series.name == "up");
-    let label = |labels: &[(String, String)], name: &str| {
-        labels.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone()).unwrap_or_default()
-    };
-    let of = |labels: &[(String, String)]| (label(labels, "job"), label(labels, "instance"));
+    doubles.find(&ups, &others);
+    ups.retain(|up| !doubles.0.contains_key(&id_of(&up.labels)));
     let mut jobs: HashMap<String, usize> = HashMap::new();
-    ups.iter().for_each(|up| *jobs.entry(of(&up.labels).1).or_default() += 1);
-    let name = |(job, instance): &(String, String)| match jobs.get(instance) {
+    ups.iter().for_each(|up| *jobs.entry(id_of(&up.labels).1).or_default() += 1);
+    let name = |(job, instance): &TargetId| match jobs.get(instance) {
         Some(1) | None => instance.clone(),
         Some(_) => format!("{job}/{instance}"),
     };
     let mut found: BTreeMap<(i64, String), Scrape> = BTreeMap::new();
     let mut labels_of: HashMap<String, Vec<(String, String)>> = HashMap::new();
     for up in ups {
-        let target = name(&of(&up.labels));
+        let target = name(&id_of(&up.labels));
         for (at_unix, value) in up.values {
             let scrape = Scrape { at_unix, target: target.clone(), is_up: value > 0.0, rows: Vec::new() };
             found.insert((at_unix, target.clone()), scrape);
@@ -125,7 +196,10 @@ fn scrapes(series: Vec<RangeSeries>) -> Vec<Scrape> {
         labels_of.insert(target, up.labels);
     }
     for series in others {
-        let target = name(&of(&series.labels));
+        if doubles.0.contains_key(&id_of(&series.labels)) {
+            continue;
+        }
+        let target = name(&id_of(&series.labels));
         let Some(targets) = labels_of.get(&target) else { continue };
         let labels: Vec<(String, String)> =
             series.labels.into_iter().filter(|label| !targets.contains(label)).collect();
@@ -146,7 +220,7 @@ fn scrapes(series: Vec<RangeSeries>) -> Vec<Scrape> {
 /// There is no scrape in it.
 pub fn kept(series: Vec<RangeSeries>, knows: fn(&str) -> bool) -> Result<(i64, Vec<Sample>), String> {
     let series = series.into_iter().filter(|series| series.name == "up" || knows(&series.name));
-    let scrapes = scrapes(series.collect());
+    let scrapes = scrapes(series.collect(), &mut Doubles::default());
     let begin = scrapes.first().map(|scrape| scrape.at_unix);
     let begin = begin.ok_or(
         "no scrape of a target is in it: the series `up` says which there were, so pick targets by their labels ({job=\"vllm\"}) and no names",
@@ -283,7 +357,8 @@ mod tests {
         let kept: Arc<Mutex<Vec<Sample>>> = Arc::default();
         let into = Arc::clone(&kept);
         let rows = ToRows::changes(move |sample| into.lock().expect("nobody panicked").push(sample));
-        taken.take(clock, scrapes(fleet.series), &rows);
+        let scraped = scrapes(fleet.series, &mut taken.doubles);
+        taken.take(clock, scraped, &rows);
         let kept = kept.lock().expect("nobody panicked");
         let word = |s: &Sample| (s.at.0, format!("{}{{{}}} {}", s.name, s.labels, s.value));
         kept.iter().map(word).collect()
@@ -352,9 +427,75 @@ mod tests {
             labels: [("instance", "h:1"), ("job", job)].map(|(a, b)| (a.to_owned(), b.to_owned())).to_vec(),
             values: vec![(1, 1.0)],
         };
-        let found = scrapes(vec![up("llm"), up("router")]);
+        let found = scrapes(vec![up("llm"), up("router")], &mut Doubles::default());
         let names: Vec<&str> = found.iter().map(|scrape| scrape.target.as_str()).collect();
         assert_eq!(names, ["llm/h:1", "router/h:1"]);
+    }
+
+    /// A series of a target: its labels in words, and one value.
+    fn shows(name: &str, labels: &str, value: f64) -> RangeSeries {
+        let labels = labels.split(',').filter_map(|label| label.split_once('='));
+        let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+        RangeSeries { name: name.to_owned(), labels, values: vec![(1, value)] }
+    }
+
+    /// What is read of two targets that show these series beside `up`.
+    fn read(one: &str, other: &str, own: &[(&str, &str, [f64; 2])]) -> Vec<(String, usize)> {
+        let mut all = vec![shows("up", one, 1.0), shows("up", other, 1.0)];
+        for (name, labels, values) in own {
+            all.push(shows(name, &format!("{one},{labels}"), values[0]));
+            all.push(shows(name, &format!("{other},{labels}"), values[1]));
+        }
+        let found = scrapes(all, &mut Doubles::default());
+        found.into_iter().map(|scrape| (scrape.target, scrape.rows.len())).collect()
+    }
+
+    #[test]
+    fn a_server_that_two_jobs_scrape_is_read_once() {
+        let page = [("vllm:n", "model_name=m", [5.0, 7.0]), ("vllm:k", "model_name=m", [1.0, 1.0])];
+        let once = vec![("h:1".to_owned(), 2)];
+        assert_eq!(read("instance=h:1,job=a", "instance=h:1,job=b,endpoint=http", &page), once);
+        // Named otherwise by one of the jobs: one pod, and one instant at which its process began.
+        let began = |one: f64, other: f64| {
+            [page.to_vec(), vec![("process_start_time_seconds", "", [one, other])]].concat()
+        };
+        let (by_pod, by_address) =
+            ("instance=v-0,job=a,pod=v-0,namespace=n", "instance=h:1,job=b,pod=v-0,namespace=n");
+        assert_eq!(read(by_pod, by_address, &began(8.25, 8.25)), [("v-0".to_owned(), 3)]);
+        // Two engines of a pod, and two replicas that began at one instant.
+        assert_eq!(read(by_pod, by_address, &began(8.25, 8.26)).len(), 2);
+        assert_eq!(read("instance=h:1,job=a", "instance=h:2,job=b", &began(8.25, 8.25)).len(), 2);
+    }
+
+    #[test]
+    fn a_double_stays_out_while_prometheus_has_the_other() {
+        let mut doubles = Doubles::default();
+        let target = |job: &str| {
+            let labels = format!("instance=h:1,job={job}");
+            vec![shows("up", &labels, 1.0), shows("vllm:n", &labels, 5.0)]
+        };
+        let names = |series: Vec<RangeSeries>, doubles: &mut Doubles| -> Vec<String> {
+            scrapes(series, doubles).into_iter().map(|scrape| scrape.target).collect()
+        };
+        assert_eq!(names([target("a"), target("b")].concat(), &mut doubles), ["h:1"]);
+        let failed = vec![shows("up", "instance=h:1,job=a", 0.0)];
+        assert_eq!(names([failed, target("b")].concat(), &mut doubles), ["h:1"]);
+        assert_eq!(doubles.0.len(), 1);
+        // The job that was read is no more.
+        assert_eq!(names(target("b"), &mut doubles), ["h:1"]);
+        assert!(doubles.0.is_empty());
+    }
+
+    #[test]
+    fn a_page_of_which_a_part_is_missing_is_a_scrape_that_failed() {
+        let (mut taken, clock) = (Taken::new(|_| true), Clock::start());
+        let bucket = |fleet: Fleet, name: &str| fleet.with(name, "a", &[(2.0, 4.0)]);
+        let page = bucket(Fleet::new().with("up", "a", &[(2.0, 1.0)]), "ttft_count");
+        let mut page = bucket(page, "ttft_bucket");
+        page.series[2].labels.push(("le".to_owned(), "0.5".to_owned()));
+        let rows = told(&mut taken, clock, page);
+        assert_eq!(rows.len(), 1);
+        assert!(rows[0].1.starts_with("scrape_failed") && rows[0].1.contains("cut short"), "{rows:?}");
     }
 
     #[test]

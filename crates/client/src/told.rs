@@ -6,9 +6,10 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use plimsoll_model::{At, PageRead, PageSaid, Sample, Span, page};
+use plimsoll_model::{At, PageRead, PageSaid, Sample, SeriesName, Span, page};
 use plimsoll_wire::exposition::{self, ExposedValue};
 
 use crate::shared::{MOST_SERIES, Shape, SharedNames, Shown};
@@ -60,7 +61,43 @@ pub(crate) struct PageNotices {
     series: HashMap<(String, String), Last>,
     /// The page's text at its last scrape, where whole scrapes are told.
     shape: Option<Arc<Shape>>,
+    order: SeriesOrder,
+    /// The series of that scrape.
+    shown: Option<Arc<[SeriesName]>>,
 }
+
+/// The series of a page of text in their order, by which a page is found whose end is missing between two lines.
+#[derive(Default)]
+struct SeriesOrder {
+    /// Hashes of the series of the last whole page.
+    before: Vec<u64>,
+    /// Series of the shorter page that was refused last.
+    refused: usize,
+}
+
+impl SeriesOrder {
+    /// Returns whether the page is the beginning of the one before and ends sooner. The second page of one length in a row is taken,
+    /// because the series at the end may have left.
+    fn lacks_end(&mut self, series: impl Iterator<Item = u64>) -> bool {
+        let series: Vec<u64> = series.collect();
+        let is_shorter = series.len() < self.before.len() && self.before.starts_with(&series);
+        if is_shorter && self.refused != series.len() {
+            self.refused = series.len();
+            return true;
+        }
+        (self.before, self.refused) = (series, 0);
+        false
+    }
+}
+
+fn hash(of: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    of.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Why a page is none that [`SeriesOrder`] found.
+const SHORTER: &str = "the page was cut short: it ends before series that it had";
 
 struct Last {
     value: f64,
@@ -69,7 +106,8 @@ struct Last {
 
 impl PageNotices {
     pub fn new((name, marks): (Option<String>, bool), knows: fn(&str) -> bool) -> PageNotices {
-        PageNotices { name, marks, knows, scrapes: 0, series: HashMap::new(), shape: None }
+        let (series, order) = (HashMap::new(), SeriesOrder::default());
+        PageNotices { name, marks, knows, scrapes: 0, series, shape: None, order, shown: None }
     }
 
     /// What it said last counts as never said.
@@ -78,8 +116,9 @@ impl PageNotices {
     }
 
     /// It could not be scraped.
-    pub fn failed(&self, at: At, why: &str, rows: &ToRows) {
+    pub fn failed(&mut self, at: At, why: &str, rows: &ToRows) {
         match rows {
+            ToRows::Changes(rows) if !self.marks => self.changes(at, Vec::new(), &**rows),
             ToRows::Changes(rows) => rows(self.row(at, "scrape_failed", &[("why", why)], 1.0)),
             ToRows::Pages(pages, _) => pages(self.read(at, PageSaid::Failed(why.to_owned()))),
         }
@@ -116,14 +155,33 @@ impl PageNotices {
         }
     }
 
-    /// The same of a page of text as it came.
+    /// The same of a page of text as it came; of one that was cut short, that it failed.
     pub fn tell_text(&mut self, at: At, page: &[u8], rows: &ToRows) {
         match rows {
-            ToRows::Changes(rows) => self.changes(at, exposition::read(page).rows, &**rows),
+            ToRows::Changes(to) => match exposition::read(page).map(|page| page.rows) {
+                Ok(found)
+                    if self.order.lacks_end(found.iter().map(|row| hash(&(&row.name, &row.labels)))) =>
+                {
+                    self.failed(at, SHORTER, rows);
+                }
+                Ok(found) => self.changes(at, found, &**to),
+                Err(why) => self.failed(at, &why.to_string(), rows),
+            },
             ToRows::Pages(pages, names) => {
                 self.scrapes += 1;
-                let shown = names.read(&mut self.shape, page, self.knows);
-                let found_any = !shown.1.is_empty() || !exposition::read(page).rows.is_empty();
+                let shown = match names.read(&mut self.shape, page, self.knows) {
+                    Ok(shown) => shown,
+                    Err(why) => return self.failed(at, &why.to_string(), rows),
+                };
+                let is_same = self.shown.as_ref().is_some_and(|before| Arc::ptr_eq(before, &shown.0));
+                if !shown.1.is_empty() && !is_same {
+                    if self.order.lacks_end(shown.0.iter().map(hash)) {
+                        return self.failed(at, SHORTER, rows);
+                    }
+                    self.shown = Some(Arc::clone(&shown.0));
+                }
+                let found_any =
+                    !shown.1.is_empty() || exposition::read(page).is_ok_and(|page| !page.rows.is_empty());
                 pages(self.read(at, said(shown, found_any)));
             }
         }

@@ -177,7 +177,9 @@ impl Likelihood {
         }
         let mut all: Vec<(Cause, f64)> = rows.iter().map(|row| row.cause).zip(of).collect();
         all.sort_by(|a, b| b.1.total_cmp(&a.1));
-        Belief { of: all, one: single.iter().sum() }
+        let pairs = logs.iter().filter(|((a, b), _)| a != b);
+        let pairs = pairs.map(|((a, b), log)| (rows[*a].cause, rows[*b].cause, (log - most).exp() / sum));
+        Belief { of: all, one: single.iter().sum(), pairs: pairs.collect() }
     }
 }
 
@@ -188,6 +190,8 @@ pub struct Belief {
     pub of: Vec<(Cause, f64)>,
     /// How likely it is that there is one alone.
     pub one: f64,
+    /// How likely it is that two are at work together.
+    pairs: Vec<(Cause, Cause, f64)>,
 }
 
 impl Belief {
@@ -201,8 +205,19 @@ impl Belief {
     pub fn without(mut self, causes: &[Cause]) -> Belief {
         let lost: f64 = self.of.iter().filter(|(of, _)| causes.contains(of)).map(|(_, p)| p).sum();
         self.of.retain(|(of, _)| !causes.contains(of));
-        self.of.iter_mut().for_each(|(_, p)| *p = (*p / (1.0 - lost).max(1e-9)).min(1.0));
+        let scale = |p: &mut f64| *p = (*p / (1.0 - lost).max(1e-9)).min(1.0);
+        self.of.iter_mut().for_each(|(_, p)| scale(p));
+        self.pairs.retain(|(a, b, _)| !causes.contains(a) && !causes.contains(b));
+        self.pairs.iter_mut().for_each(|(_, _, p)| scale(p));
         self
+    }
+
+    /// How likely this one is at work and none of these: with the likelihood of any of them the sum is one at most.
+    pub fn instead_of(&self, cause: Cause, named: &[Cause]) -> f64 {
+        let beside = |a: &Cause, b: &Cause| *a == cause && named.contains(b);
+        let shared = self.pairs.iter().filter(|(a, b, _)| beside(a, b) || beside(b, a));
+        let most = 1.0 - named.iter().map(|one| self.in_cause(*one)).fold(0.0, f64::max);
+        (self.in_cause(cause) - shared.map(|(_, _, p)| p).sum::<f64>()).clamp(0.0, most.max(0.0))
     }
 
     /// The likeliest.

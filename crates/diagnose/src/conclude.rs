@@ -3,7 +3,8 @@
 //! A cause is named where it is believed *and* a fact that decides it was seen; belief by elimination names nobody. A second one is named where
 //! the posterior over pairs believes it beside the first, by a fact that the first has nothing to do with.
 
-use plimsoll_measure::say::{number, percent};
+use plimsoll_measure::findings::{Reason, Trust};
+use plimsoll_measure::say::number;
 
 use super::belief::Belief;
 use super::cause::{Cause, Layer};
@@ -19,6 +20,8 @@ const NAMED: (f64, f64) = (0.5, 0.35);
 const LAYER: f64 = 0.85;
 /// Belief in a second cause beside the first.
 const SECOND: f64 = 0.7;
+/// Share of the streaming, or of the requests, under which what touches no more is no reason for anything: a tail of one in a hundred is not moved by it.
+const TOUCHES: f64 = 0.01;
 
 /// What is known beside the facts: whether anything is worse, and what is said where no cause is named.
 pub struct Worse {
@@ -36,28 +39,65 @@ pub struct Worse {
     pub evidence: Vec<Evidence>,
     /// Could more requests still show that something is worse?
     pub open: bool,
+    /// The run's own verdict, where it says that the run holds no steady state, and when.
+    pub unsteady: Option<String>,
 }
 
 impl Worse {
     /// Of the records of a run.
     pub fn of(frames: &Frames<'_>, found: &[Finding]) -> Worse {
         let material = &frames.material;
-        let felt = felt(frames, found);
+        let unsteady = unsteady(frames);
+        let felt = felt(frames, found) || unsteady.is_some();
         let moved = material.moved.iter().filter(|moved| !moved.material).take(4);
+        let words = match &unsteady {
+            Some(unsteady) if material.is() => format!("{}; {unsteady}", material.words()),
+            Some(unsteady) => unsteady.clone(),
+            None => material.words(),
+        };
         Worse {
             felt,
-            sure: material.is(),
+            sure: material.is() || unsteady.is_some(),
             or_sound: !felt || frames.base.is_none(),
-            words: material.words(),
+            words,
             sound: material.not_shown(),
             evidence: moved.map(noticed).collect(),
             open: material.is_open(),
+            unsteady,
         }
     }
 }
 
+/// The run's own verdict on the level that is judged, where it says that the level is not steady: two pages of one run say the same.
+fn unsteady(frames: &Frames<'_>) -> Option<String> {
+    let validity = frames.case.validity?;
+    let level = frames.now().level.id;
+    let own = |reason: &&Reason| {
+        reason.check == "steady_state"
+            && reason.verdict >= Trust::Suspect
+            && reason.level.is_none_or(|of| of == level)
+    };
+    let said = &validity.reasons.iter().find(own)?.figure;
+    Some(match said.starts_with("not steady") {
+        true => said.clone(),
+        false => format!("not steady: {said}"),
+    })
+}
+
 /// The verdicts, the most weighty first; where nothing or something unknown is wrong, the only one says so.
 pub fn conclude(worse: &Worse, found: &[Finding], belief: &Belief) -> Vec<Verdict> {
+    // What hardly anybody can have noticed decides for nothing, unless something is worse for sure.
+    let large = |finding: &&Finding| worse.sure || finding.touches.is_none_or(|share| share >= TOUCHES);
+    let found: &[Finding] = &found.iter().filter(large).cloned().collect::<Vec<_>>();
+    let mut verdicts = concluded(worse, found, belief);
+    if let Some(unsteady) = &worse.unsteady {
+        let line = || Evidence::said("steady_state", unsteady.clone());
+        verdicts.iter_mut().for_each(|verdict| verdict.evidence.push(line()));
+    }
+    verdicts
+}
+
+fn concluded(worse: &Worse, found: &[Finding], belief: &Belief) -> Vec<Verdict> {
     let named = |(cause, p): &(Cause, f64)| {
         let rest = matches!(cause, Cause::Nothing | Cause::Unknown);
         let sure = *p >= NAMED.0 || *p >= NAMED.1 && belief.in_layer_of(*cause) >= LAYER;
@@ -85,8 +125,10 @@ pub fn conclude(worse: &Worse, found: &[Finding], belief: &Belief) -> Vec<Verdic
     verdicts.sort_by(|a, b| failing(b).total_cmp(&failing(a)));
     // What is named beside it is no rival.
     let named: Vec<Cause> = verdicts.iter().map(|verdict| verdict.cause).collect();
-    let rival = belief.of.iter().find(|(cause, _)| !named.contains(cause) && *cause != Cause::Unknown);
-    verdicts.iter_mut().for_each(|verdict| verdict.runner_up = rival.map(|rival| runner_up(found, *rival)));
+    let rivals = belief.of.iter().filter(|(cause, _)| !named.contains(cause) && *cause != Cause::Unknown);
+    let instead = rivals.map(|(cause, _)| (*cause, belief.instead_of(*cause, &named)));
+    let rival = instead.max_by(|a, b| a.1.total_cmp(&b.1));
+    verdicts.iter_mut().for_each(|verdict| verdict.runner_up = rival.map(|rival| runner_up(found, rival)));
     verdicts
 }
 
@@ -153,32 +195,32 @@ fn nothing(worse: &Worse, belief: &Belief) -> Verdict {
     }
 }
 
-/// Something is wrong and no cause is believed: the two best candidates, what each rests on, and what would tell.
+/// Something is wrong and no cause is believed: the two best candidates, what each rests on, and what would tell. No share of belief is shown: nothing that
+/// decides for them was seen, and a belief by elimination is no figure to act on.
 pub fn unknown(worse: &Worse, found: &[Finding], belief: &Belief) -> Verdict {
     let of = row(Cause::Unknown);
     let mut candidates =
         belief.of.iter().filter(|(cause, _)| !matches!(cause, Cause::Nothing | Cause::Unknown));
     let best: Vec<(Cause, f64)> = candidates.by_ref().take(2).copied().collect();
-    let names: Vec<String> =
-        best.iter().map(|(cause, p)| format!("{} ({})", cause.title(), percent(*p))).collect();
+    let names: Vec<&str> = best.iter().map(|(cause, _)| cause.title()).collect();
     let overturn = best.first().map_or(NextExperiment::Scrape, |(cause, _)| cause.overturned_by());
     let mut lines: Vec<Evidence> =
         found.iter().filter(|finding| finding.is == Is::Yes).map(evidence).collect();
-    lines.extend(best.iter().map(|(cause, p)| {
+    lines.extend(best.iter().map(|(cause, _)| {
         let seen = decided_by(found, row(*cause))
             .map_or("what would decide it was not seen", |decided| &decided.says);
-        Evidence::said("candidate", format!("{} ({}): {seen}", cause.title(), percent(*p)))
+        Evidence::said("candidate", format!("{}: {seen}", cause.title()))
     }));
     Verdict {
         layer: of.layer,
         cause: Cause::Unknown,
         rule: "none".to_owned(),
-        confidence: 1.0 - best.first().map_or(0.0, |(_, p)| *p),
+        confidence: 0.0,
         says: format!("{}; the best candidates: {}", worse.words, names.join("; ")),
         explains: None,
         evidence: lines,
         counter: Counter::NoneExists,
-        runner_up: best.first().map(|best| runner_up(found, *best)),
+        runner_up: best.first().map(|(cause, p)| runner_up(found, (*cause, p.min(NAMED.1)))),
         overturn,
         do_first: overturn.words(),
         do_not: of.do_not.clone(),

@@ -408,6 +408,7 @@ fn worse(found: &[Finding], compared: bool) -> Worse {
         },
         evidence: Vec::new(),
         open: false,
+        unsteady: None,
     }
 }
 

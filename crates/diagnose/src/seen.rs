@@ -161,6 +161,13 @@ const ENGINE: [&str; 3] = ["queue", "prefill", "decode"];
 const COALESCED_S: f64 = 2e-4;
 
 impl<'a> SeenLevel<'a> {
+    /// Share of all waiting for tokens that these seconds are, each counted once for every answer that stood still in it.
+    pub fn share_of_streaming(&self, still_s: f64) -> f64 {
+        let streamed = |row: &RequestRow| (row.end - row.sent_last).max(0.0);
+        let all: f64 = self.rows.iter().map(streamed).filter(|s| s.is_finite()).sum();
+        (still_s / all.max(1e-9)).min(1.0)
+    }
+
     /// Reads a level. `attempts` may hold other levels' as well, in any order, and requests that were due before it began: of these is known
     /// who was in flight beside its own, and nothing else is asked of them.
     pub fn read(level: &'a Level, attempts: &[Attempt]) -> SeenLevel<'a> {

@@ -104,7 +104,7 @@ pub struct Verdict {
     pub cause: Cause,
     /// The fact that decided it.
     pub rule: String,
-    /// How likely it is, 0 to 1: the posterior. How often such verdicts are right is in `docs/diagnosis-validation.md`.
+    /// How likely it is, 0 to 1: the posterior; 0 where no cause is named. How often such verdicts are right is in `docs/diagnosis-validation.md`.
     pub confidence: f64,
     /// One sentence with the figure that decides.
     pub says: String,

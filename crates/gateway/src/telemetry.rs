@@ -51,13 +51,13 @@ impl TelemetrySpec {
     }
 }
 
-/// What a page says. `None` = neither what is computed nor what waits.
+/// What a page says. `None` = neither what is computed nor what waits, or a part of the page is missing.
 pub fn read(path: &str, page: &[u8]) -> Option<Said> {
     let wants = |name: &str| Table::shipped().of(name).iter().any(|row| is_read(row.signal));
     let rows = match path.rsplit('/').next() {
         Some("loads") => exposition::sglang_loads(page),
         Some("slots") => exposition::llamacpp_slots(page),
-        _ => exposition::read_of(page, wants).rows,
+        _ => exposition::read_of(page, wants).ok()?.rows,
     };
     let sample = |row: exposition::ExposedValue| Sample {
         at: At::ZERO,

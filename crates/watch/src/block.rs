@@ -34,3 +34,15 @@ pub(crate) struct TickBlock {
     pub waiting: Option<f64>,
     pub waiting_by_little: Option<f64>,
 }
+
+impl TickBlock {
+    /// Takes out what requests counted here whose next attempt has ended since.
+    pub fn take_out(&mut self, counted: &TickBlock) {
+        for (own, counted) in self.rows.iter_mut().zip(&counted.rows) {
+            if let (Some(own), Some(counted)) = (own, counted) {
+                *own = own.without(*counted);
+            }
+        }
+        self.shed = self.shed.saturating_sub(counted.shed);
+    }
+}

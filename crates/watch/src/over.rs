@@ -34,6 +34,16 @@ impl OverCount {
     pub fn with(self, other: OverCount) -> OverCount {
         OverCount { n: self.n + other.n, least: self.least + other.least, most: self.most + other.most }
     }
+
+    /// Without some of these.
+    #[must_use]
+    pub fn without(self, some: OverCount) -> OverCount {
+        OverCount {
+            n: self.n.saturating_sub(some.n),
+            least: self.least.saturating_sub(some.least),
+            most: self.most.saturating_sub(some.most),
+        }
+    }
 }
 
 /// Fewest blocks from which it can be told how alike neighbouring requests are.

@@ -5,7 +5,7 @@
 
 use plimsoll_judge::budget::{Budget, BudgetFile, Limit, Scope};
 use plimsoll_measure::budget::BudgetMetric;
-use plimsoll_measure::columns::{ABSENT, Columns, Fate, UNKNOWN};
+use plimsoll_measure::columns::{ABSENT, Columns, Fate, INFINITE, UNKNOWN};
 use plimsoll_measure::server_side::Signal;
 use plimsoll_measure::server_side::table::Layer;
 use plimsoll_model::{At, Attempt, How};
@@ -172,8 +172,18 @@ fn row(file: &BudgetFile, budget: &Budget, (own, columns): (&[&Attempt], &Column
     match source(file, budget) {
         RowSource::Values { metric, limit_s } => {
             let limit_ns = limit_s * 1e9;
-            for ns in rows.map(|row| metric.of_row(columns, row)).filter(|ns| *ns != ABSENT) {
-                over = over.with(one(ns as f64 > limit_ns));
+            let (mut has_one, mut lacks_it) = (false, false);
+            for row in rows {
+                let ns = metric.of_row(columns, row);
+                has_one |= !matches!(ns, ABSENT | INFINITE);
+                lacks_it |= ns == ABSENT && columns.fate[row].ended_well();
+                if ns != ABSENT {
+                    over = over.with(one(ns as f64 > limit_ns));
+                }
+            }
+            // Of answers that come whole only the failures would be left: as in the gate, a latency that no answer has is missing.
+            if lacks_it && !has_one {
+                return None;
             }
         }
         RowSource::Shares(metric) => {

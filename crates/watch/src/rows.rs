@@ -153,10 +153,14 @@ pub(crate) fn row(file: &BudgetFile, budget: &Budget, place: usize, seen: &RowEv
     };
     let tails: Vec<Buckets> =
         seen.blocks.iter().filter_map(|block| block.tails.get(&place).cloned()).collect();
-    let counts: Vec<OverCount> = match &source {
+    let mut counts: Vec<OverCount> = match &source {
         RowSource::TailRatio { .. } => tails.iter().map(requests).collect(),
         _ => seen.blocks.iter().filter_map(|block| block.rows.get(place).copied().flatten()).collect(),
     };
+    // Answers that lack this latency leave only the failures between them, which stand for answers that would lack it too.
+    if seen.of_requests && counts.len() < seen.blocks.len() && counts.iter().all(|one| one.least == one.n) {
+        counts.clear();
+    }
     let all = counts.iter().fold(OverCount::default(), |all, one| all.with(*one));
     if let Some((state, why)) = uncounted(&source, seen, &counts, all) {
         let unseen = if state == RowState::Absent { "" } else { unseen(file, budget, &source) };
@@ -259,6 +263,7 @@ fn uncounted(
     if counts.is_empty() {
         let why = match source {
             RowSource::Errors => "no page counts answered and failed requests",
+            RowSource::Values { .. } => "no answer has this latency",
             _ => "no page has this latency as a histogram with buckets",
         };
         return Some((RowState::Absent, why.to_owned()));

@@ -3,7 +3,7 @@
 //! A page counts by itself ([`crate::pages`]): a scrape adds what came since the page's scrape before, whichever tick it is told behind, so that a tick costs
 //! what came since the last one, and counters lose nothing but what a process takes with it when it dies. A tick without a good scrape makes no block.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_judge::cost::PriceSpec;
@@ -52,6 +52,8 @@ pub struct Watched {
     last: Option<At>,
     /// Requests that ended since the last tick, where they are what is watched.
     requests: Option<Vec<Attempt>>,
+    /// Attempts of requests that have no answer yet, and when they were counted: a request that is tried again counts once, as in the gate.
+    unanswered: HashMap<u64, (At, Vec<Attempt>)>,
     /// Those of the last minutes, where windows of alerts are kept.
     recent: Option<Recent>,
     /// What is kept of the past, where it is.
@@ -75,6 +77,7 @@ impl Watched {
             came: Came::default(),
             last: None,
             requests: None,
+            unanswered: HashMap::new(),
             recent: None,
             history: None,
             price: None,
@@ -234,7 +237,8 @@ impl Watched {
         if let Some(pending) = &mut self.requests {
             let ended = std::mem::take(pending);
             let span = (self.last.unwrap_or(now), now);
-            let block = requests::block(&self.file, &ended, span);
+            let whole = self.with_earlier_attempts(ended.clone(), now);
+            let block = requests::block(&self.file, &whole, span);
             if let Some(history) = &mut self.history {
                 history.take(requests::charts(&self.file, &ended, span));
             }
@@ -262,6 +266,29 @@ impl Watched {
     }
 
     /// Lets go of what is older than the window.
+    /// These attempts with the earlier ones of their requests, which no longer count where they were counted.
+    fn with_earlier_attempts(&mut self, mut ended: Vec<Attempt>, now: At) -> Vec<Attempt> {
+        let again: Vec<u64> = ended.iter().filter(|row| row.attempt > 0).map(|row| row.request).collect();
+        for (at, earlier) in again.into_iter().filter_map(|request| self.unanswered.remove(&request)) {
+            let counted = requests::block(&self.file, &earlier, (at, at));
+            if let Some(block) = self.blocks.iter_mut().rev().find(|block| block.at == at) {
+                block.take_out(&counted);
+            }
+            ended.extend(earlier);
+        }
+        let mut last: HashMap<u64, (u32, bool)> = HashMap::new();
+        for row in &ended {
+            let own = (u32::from(row.attempt), row.outcome.retryable);
+            last.entry(row.request).and_modify(|last| *last = own.max(*last)).or_insert(own);
+        }
+        for row in ended.iter().filter(|row| last[&row.request].1) {
+            self.unanswered.entry(row.request).or_insert_with(|| (now, Vec::new())).1.push(row.clone());
+        }
+        let oldest = now - self.spec.window;
+        self.unanswered.retain(|_, (at, _)| *at >= oldest);
+        ended
+    }
+
     fn leave(&mut self, now: At) {
         while self.blocks.front().is_some_and(|block| block.at < now - self.spec.window) {
             self.blocks.pop_front();

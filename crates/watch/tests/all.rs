@@ -1,5 +1,7 @@
 //! The crate's tests, one binary.
 
+#[path = "all/agree.rs"]
+mod agree;
 #[path = "all/alerts.rs"]
 mod alerts;
 #[path = "all/canary.rs"]

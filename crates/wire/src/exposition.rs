@@ -3,6 +3,12 @@
 //! Pages come from servers nobody has seen yet, so that a line which can't be read is skipped and counted, never an error for the
 //! page; everything is bounded by the page's own length and by [`MOST_ROWS`]. Types and units of the comments are not read:
 //! what a name means stands in a table of names, because half of all pages have them wrong.
+//!
+//! A page whose end is missing is no page ([`CutPage`]): its last number may lack digits, and buckets without the others
+//! beside them count requests that never were.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde_json::Value;
 
@@ -35,6 +41,92 @@ pub struct Exposition {
     pub skipped: usize,
 }
 
+/// Why a page is no page: a part of it is missing.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CutPage {
+    /// The connection ended before the page did.
+    #[error("the page was cut short")]
+    Connection,
+    /// The last line has no end, so that its number may lack digits.
+    #[error("the page was cut short: it ends inside a line")]
+    InsideLine,
+    /// An OpenMetrics page has no `# EOF`.
+    #[error("the page was cut short: it is OpenMetrics and has no # EOF")]
+    NoEof,
+    /// A histogram has buckets, and not all of them.
+    #[error("the page was cut short: of the histogram {0} the bucket +Inf or the count is missing")]
+    Histogram(String),
+}
+
+/// The mark at the end of an OpenMetrics page, which proves that the page is whole.
+fn has_eof(page: &[u8]) -> bool {
+    page.trim_ascii_end().ends_with(b"# EOF")
+}
+
+/// Checks the end of a page of this `Content-Type`.
+///
+/// # Errors
+/// The end is missing.
+pub fn check_end(page: &[u8], content_type: Option<&str>) -> Result<(), CutPage> {
+    let is_open = content_type.is_some_and(|kind| kind.starts_with("application/openmetrics-text"));
+    if is_open && !has_eof(page) { Err(CutPage::NoEof) } else { Ok(()) }
+}
+
+/// Checks the rows of one scrape that somebody else read.
+///
+/// # Errors
+/// A histogram lacks a part.
+pub fn check_rows(rows: &[ExposedValue]) -> Result<(), CutPage> {
+    let mut histograms = Histograms::default();
+    rows.iter().for_each(|row| histograms.add(row));
+    histograms.check()
+}
+
+fn check_text(page: &[u8], histograms: &Histograms) -> Result<(), CutPage> {
+    if has_eof(page) {
+        return Ok(());
+    }
+    if ends_inside_line(page) { Err(CutPage::InsideLine) } else { histograms.check() }
+}
+
+fn ends_inside_line(page: &[u8]) -> bool {
+    !page.is_empty() && !page.ends_with(b"\n")
+}
+
+/// The histograms of a page: the name of each, and the parts that were seen.
+#[derive(Default)]
+struct Histograms(HashMap<u64, (String, u8)>);
+
+impl Histograms {
+    const BUCKET: u8 = 1;
+    const LAST: u8 = 2;
+    const COUNT: u8 = 4;
+
+    fn add(&mut self, ExposedValue { name, labels, .. }: &ExposedValue) {
+        let edge = labels.iter().find(|label| label.0 == "le").map(|label| label.1.as_str());
+        let (stem, part) = match (name.strip_suffix("_bucket"), edge) {
+            (Some(stem), Some(edge)) => {
+                let is_last = number_of(edge).is_some_and(|edge| edge == f64::INFINITY);
+                (stem, Self::BUCKET | if is_last { Self::LAST } else { 0 })
+            }
+            _ => match name.strip_suffix("_count").or(name.strip_suffix("_gcount")) {
+                Some(stem) => (stem, Self::COUNT),
+                None => return,
+            },
+        };
+        let mut hasher = DefaultHasher::new();
+        stem.hash(&mut hasher);
+        labels.iter().filter(|label| label.0 != "le").for_each(|label| label.hash(&mut hasher));
+        self.0.entry(hasher.finish()).or_insert_with(|| (stem.to_owned(), 0)).1 |= part;
+    }
+
+    fn check(&self) -> Result<(), CutPage> {
+        const WHOLE: u8 = Histograms::BUCKET | Histograms::LAST | Histograms::COUNT;
+        let mut cut = self.0.values().filter(|(_, parts)| parts & Self::BUCKET > 0 && *parts != WHOLE);
+        cut.next().map_or(Ok(()), |(name, _)| Err(CutPage::Histogram(name.clone())))
+    }
+}
+
 /// A page's text up to each of its values: a page that is read again, or another like it, is read by comparing bytes and reading numbers,
 /// because nothing else of a page changes for hours.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -47,13 +139,14 @@ pub struct PageText {
 
 impl PageText {
     /// The text of this page, and its rows; of these only those that are wanted will be read again. `None` where its lines have more than values (stamps, exemplars),
-    /// which are other ones each time, or are no text.
+    /// which are other ones each time, or are no text, and where a part of the page is missing.
     pub fn of(
         page: &[u8],
         mut wants: impl FnMut(&ExposedValue) -> bool,
     ) -> Option<(PageText, Vec<ExposedValue>)> {
         let text = std::str::from_utf8(page).ok()?;
         let (mut between, mut ends, mut rows, mut from, mut at) = (Vec::new(), Vec::new(), Vec::new(), 0, 0);
+        let mut histograms = Histograms::default();
         for line in text.split_inclusive('\n') {
             let (start, content) = (at, line.trim());
             at += line.len();
@@ -61,6 +154,7 @@ impl PageText {
                 continue;
             }
             let Some((row, rest)) = row(content) else { continue };
+            histograms.add(&row);
             let value = rest.trim_start();
             if rows.len() >= MOST_ROWS || value.contains(char::is_whitespace) {
                 return None;
@@ -72,14 +166,18 @@ impl PageText {
             rows.extend(is_wanted.then_some(row));
             from = at;
         }
+        check_text(page, &histograms).ok()?;
         between.extend_from_slice(&page[from..]);
         between.shrink_to_fit();
         ends.push((between.len(), false));
         Some((PageText { between, ends }, rows))
     }
 
-    /// The wanted values of a page with this text; `None` where it has another.
+    /// The wanted values of a page with this text; `None` where it has another, or ends inside a line.
     pub fn values(&self, page: &[u8]) -> Option<Vec<f64>> {
+        if ends_inside_line(page) && !has_eof(page) {
+            return None;
+        }
         let mut values = Vec::with_capacity(self.ends.len());
         let (mut rest, mut from) = (page, 0);
         for (number, &(end, is_wanted)) in self.ends.iter().enumerate() {
@@ -104,15 +202,21 @@ impl PageText {
 }
 
 /// Reads a page of text. Bytes that are no UTF-8 are replaced.
-pub fn read(page: &[u8]) -> Exposition {
+///
+/// # Errors
+/// A part of the page is missing.
+pub fn read(page: &[u8]) -> Result<Exposition, CutPage> {
     read_of(page, |_| true)
 }
 
 /// Reads those rows of a page whose names are wanted, for whoever needs three of a thousand every second. Lines of one name mostly follow each other: it is asked for
-/// once then.
-pub fn read_of(page: &[u8], wants: impl Fn(&str) -> bool) -> Exposition {
+/// once then. Lines of histograms are read in any case, because they prove that the page is whole.
+///
+/// # Errors
+/// A part of the page is missing.
+pub fn read_of(page: &[u8], wants: impl Fn(&str) -> bool) -> Result<Exposition, CutPage> {
     let text = String::from_utf8_lossy(page);
-    let mut reading = Exposition::default();
+    let (mut reading, mut histograms, mut is_page) = (Exposition::default(), Histograms::default(), false);
     let (mut last, mut wanted) = ("", false);
     for line in text.lines() {
         let line = line.trim();
@@ -124,17 +228,28 @@ pub fn read_of(page: &[u8], wants: impl Fn(&str) -> bool) -> Exposition {
         if name != last {
             (last, wanted) = (name, name.is_empty() || wants(name));
         }
+        let row = || row(line).map(|(row, _)| row);
         if !name.is_empty() && !wanted {
+            if name.ends_with("_bucket") || name.ends_with("count") {
+                row().iter().for_each(|row| histograms.add(row));
+            }
             continue;
         }
-        match row(line).map(|(row, _)| row) {
+        let row = row();
+        row.iter().for_each(|row| histograms.add(row));
+        is_page |= row.is_some();
+        match row {
             Some(row) if row.name.ends_with("_created") => {}
             Some(row) if name.is_empty() && !wants(&row.name) => {}
             Some(row) if reading.rows.len() < MOST_ROWS => reading.rows.push(row),
             _ => reading.skipped += 1,
         }
     }
-    reading
+    // Without a single row it is another thing, such as a login page, and nobody needs its end.
+    if is_page {
+        check_text(page, &histograms)?;
+    }
+    Ok(reading)
 }
 
 fn name_end(line: &str) -> usize {

@@ -197,7 +197,8 @@ fn message(value: &Value, fields: &[Field], out: &mut Vec<u8>) -> Result<(), Str
 /// Numbers are packed, anything else is a field each.
 fn array(all: &[Value], (number, kind): (u32, Kind), out: &mut Vec<u8>) -> Result<(), String> {
     if matches!(kind, Text | Hex | Base64 | Message(_)) {
-        return all.iter().try_for_each(|one| field(one, (number, kind), out));
+        let mut there = all.iter().filter(|one| !one.is_null());
+        return there.try_for_each(|one| field(one, (number, kind), out));
     }
     let mut packed = Vec::new();
     all.iter().try_for_each(|one| scalar(one, kind, &mut packed))?;

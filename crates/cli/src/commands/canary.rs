@@ -43,7 +43,9 @@ pub fn run(args: &CanaryArgs) -> Result<Exit, Stop> {
     let scrape = ScrapeSpec { discover: false, pages: names, every };
     let pages = pages::find(&target, &scrape).map_err(|e| match e {
         ScrapeError::Target { .. } => Stop::usage(e.to_string().replace("--scrape ", "")),
-        ScrapeError::Silent { .. } => Stop::unreachable(e.to_string().replace("--scrape ", "")),
+        ScrapeError::Silent { .. } | ScrapeError::Cut { .. } => {
+            Stop::unreachable(e.to_string().replace("--scrape ", ""))
+        }
         ScrapeError::Local(_) => Stop::invalid(e.to_string()),
     })?;
     if pages.iter().any(|page| page.cadence.is_some()) {

@@ -31,7 +31,7 @@ pub fn find(scenario: &Scenario, screen: &mut Screen, whole: &mut Value) -> Resu
     let spec = &scenario.scrape;
     let pages = pages::find(&scenario.target, spec).map_err(|e| match e {
         ScrapeError::Target { .. } => Stop::usage(e.to_string()),
-        ScrapeError::Silent { .. } => Stop::unreachable(e.to_string()),
+        ScrapeError::Silent { .. } | ScrapeError::Cut { .. } => Stop::unreachable(e.to_string()),
         ScrapeError::Local(_) => Stop::invalid(e.to_string()),
     })?;
     let urls: Vec<&str> = pages.iter().map(|page| page.url.as_str()).collect();

@@ -48,7 +48,7 @@ pub fn find(frames: &Frames<'_>, all: &mut Vec<Finding>) {
     let n = found.instants.len() as f64 - 1.0;
     let fits = clopper_pearson(found.fits * n, n, 0.95);
     let figure = Estimate { value: found.fits, lower: fits.lower, upper: fits.upper, n: n as u64, n_eff: n };
-    all.push(Finding::new(Observed::ClockedHalts, Is::Yes, says).figure(figure, FIT));
+    all.push(Finding::new(Observed::ClockedHalts, Is::Yes, says).figure(figure, FIT).touching(found.share));
 }
 
 /// Shortest halt, s: what a person hardly sees one of, and sees ten of in a second.

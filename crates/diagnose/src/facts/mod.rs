@@ -42,17 +42,26 @@ pub struct Finding {
     pub value: Option<Estimate>,
     /// What it had to reach.
     pub limit: Option<f64>,
+    /// Share of the streaming, or of the requests, that it touches; `None` = all of them, or nobody knows.
+    #[serde(skip)]
+    pub touches: Option<f64>,
 }
 
 impl Finding {
     /// A fact with its sentence.
     pub fn new(fact: Observed, is: Is, says: String) -> Finding {
-        Finding { fact, is, says, value: None, limit: None }
+        Finding { fact, is, says, value: None, limit: None, touches: None }
     }
 
     /// With its figure, and what that had to reach.
     pub fn figure(mut self, value: Estimate, limit: f64) -> Finding {
         (self.value, self.limit) = (Some(value), Some(limit));
+        self
+    }
+
+    /// With the share of the streaming, or of the requests, that it touches.
+    pub fn touching(mut self, share: f64) -> Finding {
+        self.touches = Some(share);
         self
     }
 }

@@ -72,7 +72,8 @@ fn packets_lost(frames: &Frames<'_>) -> Option<Finding> {
         found.attempts,
         percent(harmed.value)
     );
-    Some(Finding::new(Observed::PacketsLost, is, says).figure(harmed, 0.2))
+    let finding = Finding::new(Observed::PacketsLost, is, says).figure(harmed, 0.2);
+    Some(finding.touching(waited as f64 / seen.rows.len().max(1) as f64))
 }
 
 /// Median least round trip of an arm's connections, and the median first token of what is compared, s.

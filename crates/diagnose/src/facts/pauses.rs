@@ -24,8 +24,11 @@ const RHYTHM_BY_CHANCE: f64 = 0.01;
 
 pub fn find(frames: &Frames<'_>, found: &mut Vec<Finding>) {
     let stalls = of_engine(frames);
-    found.push(stalled(frames, &stalls));
-    found.extend(regular_stalls(&stalls));
+    let still: f64 =
+        stalls.iter().map(|stall| (stall.to - stall.from) * (stall.paused + stall.waited) as f64).sum();
+    let touches = frames.now().share_of_streaming(still);
+    found.push(stalled(frames, &stalls).touching(touches));
+    found.extend(regular_stalls(&stalls).map(|finding| finding.touching(touches)));
     found.extend(beside_prompt(frames));
 }
 
@@ -560,7 +563,9 @@ fn beside_prompt(frames: &Frames<'_>) -> Option<Finding> {
         percent(share.value),
         percent(always)
     );
-    Some(Finding::new(Observed::PausesBesidePrompt, is, says).figure(share, 0.6))
+    let still: f64 = gaps.iter().map(|gap| gap.1 - gap.0).sum();
+    let finding = Finding::new(Observed::PausesBesidePrompt, is, says).figure(share, 0.6);
+    Some(finding.touching(seen.share_of_streaming(still)))
 }
 
 /// The prompts that may make others pause for so long or longer: those that are long, and, where what single requests take is known, those

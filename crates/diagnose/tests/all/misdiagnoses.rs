@@ -1,7 +1,8 @@
 //! Faults that people have blamed on something else, told from records worked by hand: no simulated server stands behind them.
 
 use plimsoll_diagnose::facts::{Is, Observed};
-use plimsoll_diagnose::{Answer, Cause, Layer};
+use plimsoll_diagnose::{Answer, Case, Cause, DiagnoseSpec, Diagnosis, Layer, diagnose};
+use plimsoll_measure::{summarise, validity};
 use plimsoll_model::{At, Attempt, Load, Sample, Span};
 
 use crate::asked::{Run, ask};
@@ -184,4 +185,76 @@ fn the_clients_own_semaphore_is_no_time_to_first_token() {
     let verdict = &diagnosis.verdicts[0];
     assert_eq!((diagnosis.answer, verdict.layer), (Answer::Invalid, Layer::Measurement), "{}", verdict.says);
     assert_eq!(verdict.cause, Cause::ClientCap, "{}", verdict.says);
+}
+
+/// The diagnosis of a run by itself, beside its own verdict.
+fn alone(run: &Run) -> (Diagnosis, Option<String>) {
+    let summary = summarise(&run.levels[0], &run.attempts, &[], None);
+    let validity = validity::judge(&run.levels[0], &summary);
+    let unsteady = validity.reasons.iter().find(|reason| reason.check == "steady_state");
+    let said = unsteady.map(|reason| reason.figure.clone());
+    let spec = DiagnoseSpec::default();
+    let case = Case {
+        candidate: run.side(),
+        baseline: None,
+        budget: None,
+        device: None,
+        validity: Some(&validity),
+        spec: &spec,
+    };
+    (diagnose(&case), said)
+}
+
+/// The run's own page and the diagnosis of it say the same: an incident is named with its stretch.
+#[test]
+fn what_the_run_calls_not_steady_is_never_called_sound() {
+    let mut told = 0;
+    for (from, lasts) in [(60_000, 6_000), (30_000, 10_000), (90_000, 15_000)] {
+        let (found, unsteady) = alone(&run(&[(from, lasts)], None));
+        let Some(unsteady) = unsteady else { continue };
+        told += 1;
+        assert_ne!(found.answer, Answer::NothingMaterial, "{}", found.headline);
+        let words = found.verdicts.iter().flat_map(|verdict| {
+            verdict.evidence.iter().map(|line| line.says.as_str()).chain([verdict.says.as_str()])
+        });
+        assert!(words.into_iter().any(|says| says.contains(&unsteady)), "{unsteady}: {found:#?}");
+    }
+    assert!(told >= 2, "incidents of this length are seen");
+    let (found, unsteady) = alone(&run(&[], None));
+    assert_eq!((found.answer, unsteady), (Answer::NothingMaterial, None), "{}", found.headline);
+}
+
+/// Pauses in which less than one in a hundred seconds of streaming lies are a healthy run's.
+#[test]
+fn what_touches_hardly_anybody_is_no_reason() {
+    let every = |lasts: i64, n: i64| -> Vec<(i64, i64)> { (1..=n).map(|k| (13_000 * k, lasts)).collect() };
+    let (small, _) = alone(&run(&every(220, 4), None));
+    assert_eq!(small.answer, Answer::NothingMaterial, "{}", small.headline);
+    let (large, _) = alone(&run(&every(1_500, 8), None));
+    assert_ne!(large.answer, Answer::NothingMaterial, "{}", large.headline);
+}
+
+/// A cause and what fits instead of it share one belief, and beside "cannot tell" no belief is shown.
+#[test]
+fn beliefs_never_add_up_to_more_than_one() {
+    let base = run(&[], None);
+    let stalls: Vec<(i64, i64)> = (1..=8).map(|k| (13_000 * k, 1_500)).collect();
+    let one = [(60_000, 6_000)];
+    for candidate in [run(&stalls, None), run(&one, None), run(&[], Some(50)), run(&stalls, Some(50))] {
+        for found in [ask(&base, &candidate), alone(&candidate).0] {
+            let first = &found.verdicts[0];
+            let rival = first.runner_up.as_ref().map_or(0.0, |rival| rival.confidence);
+            assert!(
+                first.confidence + rival <= 1.0 + 1e-9,
+                "{} {rival}: {}",
+                first.confidence,
+                found.headline
+            );
+            if first.cause == Cause::Unknown {
+                assert_eq!(first.confidence, 0.0);
+                let candidates = first.says.split("the best candidates:").nth(1).unwrap_or_default();
+                assert!(!candidates.contains('%'), "{}", first.says);
+            }
+        }
+    }
 }

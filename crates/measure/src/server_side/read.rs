@@ -178,7 +178,7 @@ fn spoken(raw: &[Raw<'_>], disclosures: &mut Disclosures) -> Vec<(usize, &'stati
     let chosen = chosen(raw, &found);
     found.retain(|(number, row)| {
         chosen.get(&(raw[*number].page, row.signal, row.layer == Layer::Gateway))
-            == Some(&(row.server, row.rank))
+            == Some(&(row.server, row.rank, vendor(raw, *number)))
             && leads(row, &raw[*number])
     });
     found
@@ -264,24 +264,33 @@ fn gather<'a>(
     (pages, raw)
 }
 
-/// Per page, signal and side of the gateway: whose names are read, and of which rank.
-fn chosen(
-    raw: &[Raw<'_>],
+/// What a vendor wrote before the name of this series.
+fn vendor<'a>(raw: &[Raw<'a>], number: usize) -> &'a str {
+    Table::shipped().read_as(raw[number].name).0
+}
+
+/// Whose names are read, of which rank, and what stands before them.
+type Chosen<'a> = (&'static str, u32, &'a str);
+
+/// Per page, signal and side of the gateway what is read.
+fn chosen<'a>(
+    raw: &[Raw<'a>],
     found: &[(usize, &'static SignalName)],
-) -> HashMap<(usize, Signal, bool), (&'static str, u32)> {
-    let mut best: HashMap<(usize, Signal, bool), (usize, u32, &'static str)> = HashMap::new();
+) -> HashMap<(usize, Signal, bool), Chosen<'a>> {
+    let mut best: HashMap<(usize, Signal, bool), (usize, Chosen<'a>)> = HashMap::new();
     for (number, row) in found {
         let key = (raw[*number].page, row.signal, row.layer == Layer::Gateway);
-        let mine = (row.order, row.rank, row.server);
-        let held = best.entry(key).or_insert(mine);
-        // The server that comes first in the table, then its lowest rank.
-        if held.2 == row.server {
-            held.1 = held.1.min(row.rank);
+        let mine = (row.server, row.rank, vendor(raw, *number));
+        let held = best.entry(key).or_insert((row.order, mine));
+        // The server that comes first in the table, then its lowest rank, then the name with the least before it: a page that has a name twice
+        // counts the same requests twice.
+        if held.1.0 == row.server {
+            held.1 = held.1.min(mine);
         } else if row.order < held.0 {
-            *held = mine;
+            *held = (row.order, mine);
         }
     }
-    best.into_iter().map(|(key, (_, rank, server))| (key, (server, rank))).collect()
+    best.into_iter().map(|(key, (_, chosen))| (key, chosen)).collect()
 }
 
 /// Ranks of one tensor- or pipeline-parallel group tell the same requests: the first speaks.

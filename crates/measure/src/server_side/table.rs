@@ -2,6 +2,7 @@
 //!
 //! A data file rather than code, because names change with servers and this is what people extend. Names are compared
 //! without the difference between `:`, `.` and `_` (vLLM under Ray, SGLang's newer pages, OpenTelemetry's names), so that one row serves all.
+//! Before a server's own name a vendor may write its name: `ray_vllm_…`, `kserve_vllm:…`.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::OnceLock;
@@ -77,6 +78,8 @@ pub struct SignalName {
 pub struct Table {
     rows: HashMap<String, Vec<SignalName>>,
     replica_labels: HashMap<&'static str, Vec<&'static str>>,
+    /// Words with which names begin that belong to one server, so that they are known behind a vendor's name too.
+    brands: BTreeSet<&'static str>,
 }
 
 impl Table {
@@ -88,10 +91,23 @@ impl Table {
 
     /// What a name says; nothing where it is not known.
     pub fn of(&self, name: &str) -> &[SignalName] {
+        self.read_as(name).1
+    }
+
+    /// What a vendor wrote before a name that is known, and what the name says.
+    pub fn read_as<'a>(&self, name: &'a str) -> (&'a str, &[SignalName]) {
         let key = plain(name);
-        let key = key.strip_prefix("ray_").unwrap_or(&key);
-        let found = self.rows.get(key).or_else(|| self.rows.get(key.strip_suffix("_total")?));
-        found.map_or(&[], Vec::as_slice)
+        let known = |from: usize| {
+            let key = key.get(from..)?;
+            self.rows.get(key).or_else(|| self.rows.get(key.strip_suffix("_total")?))
+        };
+        if let Some(rows) = known(0) {
+            return ("", rows);
+        }
+        let begins = key.match_indices('_').map(|(at, _)| at + 1);
+        let behind = begins.filter(|at| self.brands.iter().any(|brand| begins_with(&key[*at..], brand)));
+        let found = behind.filter_map(|at| Some((&name[..at], known(at)?.as_slice()))).next();
+        found.unwrap_or(("", &[]))
     }
 
     /// A regular expression (RE2) of which every name in the table is one, and few others: what they begin with.
@@ -99,7 +115,8 @@ impl Table {
         let begins = self.rows.keys().filter_map(|name| name.split('_').next());
         let families: BTreeSet<&str> = begins.filter(|begin| !begin.is_empty()).collect();
         let families: Vec<&str> = families.into_iter().collect();
-        format!("(ray_)?({})[:_].+", families.join("|"))
+        let brands: Vec<&str> = self.brands.iter().copied().collect();
+        format!("({})[:_].+|.+[:_]({})[:_].+", families.join("|"), brands.join("|"))
     }
 
     /// A regular expression (RE2) of the names of these signals, as any server spells them.
@@ -111,7 +128,7 @@ impl Table {
         // A dot for what servers write as a colon, a dot or an underscore.
         let names: BTreeSet<String> = told.map(|(name, _)| whole(name).replace('_', ".")).collect();
         let names: Vec<String> = names.into_iter().collect();
-        format!("(ray_)?({})(_bucket|_sum|_count|_total)?", names.join("|"))
+        format!("(.+[:_])?({})(_bucket|_sum|_count|_total)?", names.join("|"))
     }
 
     /// Has this server a name for this signal? A history has one for all of them, and shows what there was.
@@ -179,6 +196,10 @@ impl Table {
         };
         let only = only.split(';').filter_map(|one| one.split_once('='));
         let only: Vec<_> = only.map(|(label, values)| (label, values.split('|').collect())).collect();
+        // `process_…` and `replicas_…` begin with words of everybody's.
+        if layer != Layer::Process && server != "plimsoll" {
+            self.brands.extend(name.split([':', '.', '_']).next());
+        }
         let base = plain(name);
         for (key, part) in parts(&base, part) {
             let row = SignalName { server, layer, signal, part, only: only.clone(), factor, rank, order };
@@ -240,6 +261,10 @@ fn plain(name: &str) -> String {
     name.replace([':', '.'], "_")
 }
 
+fn begins_with(name: &str, word: &str) -> bool {
+    name.strip_prefix(word).is_some_and(|rest| rest.starts_with('_'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,8 +285,26 @@ mod tests {
     #[test]
     fn spellings_of_one_name_are_one() {
         let table = Table::shipped();
-        for name in ["vllm:num_preemptions_total", "vllm_num_preemptions", "ray_vllm_num_preemptions_total"] {
-            assert_eq!(table.of(name)[0].signal, Signal::Preempted, "{name}");
+        let spelt = [
+            ("vllm:num_preemptions_total", ""),
+            ("vllm_num_preemptions", ""),
+            ("ray_vllm_num_preemptions_total", "ray_"),
+            ("kserve_vllm:num_preemptions_total", "kserve_"),
+            ("acme.cloud.vllm.num_preemptions", "acme.cloud."),
+        ];
+        for (name, vendor) in spelt {
+            let (before, rows) = table.read_as(name);
+            assert_eq!((before, rows[0].signal), (vendor, Signal::Preempted), "{name}");
+        }
+        for (name, signal) in
+            [("acme_sglang:num_queue_reqs", Signal::Waiting), ("x_nv_gpu_power_usage", Signal::GpuPower)]
+        {
+            assert_eq!(table.of(name)[0].signal, signal, "{name}");
+        }
+        for name in
+            ["windows_process_cpu_seconds_total", "myvllm:num_preemptions", "vllm_", "_vllm:", "é_vllm:é"]
+        {
+            assert!(table.of(name).is_empty(), "{name}");
         }
         assert_eq!(table.of("sglang_num_queue_reqs")[0].signal, Signal::Waiting);
         assert!(table.of("vllm:something_new").is_empty());

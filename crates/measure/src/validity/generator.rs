@@ -35,6 +35,8 @@ const LITTLE: Limits = Limits { suspect: 0.05, invalid: 0.2 };
 const NO_SOCKET: Limits = Limits { suspect: 0.0, invalid: 0.01 };
 /// Share of descriptors or local ports in use from which on the next level may run out of them.
 const ROOM: f64 = 0.9;
+/// Seconds after which Linux asks again for a connection.
+const SYN_AGAIN_S: f64 = 1.0;
 /// Descriptors that a run takes beside its connections.
 const OWN_DESCRIPTORS: u64 = 64;
 /// What a starved generator needs. An engine whose workers spin, as vLLM's do, takes every core of a machine that it shares; ahead of them
@@ -291,9 +293,14 @@ fn room(bench: &mut Bench, summary: &LevelSummary) {
     let advice = "widen net.ipv4.ip_local_port_range, keep connections, or give the target several addresses";
     near("ports", u64::from(health.connects), ports, "local ports to an address taken", advice);
     if let Some(turned_away) = room.listen_overflows {
+        // The kernel counts for the whole machine: what overflows may be another server's queue. A request of this run whose connection was turned
+        // away waited for the second attempt, or failed.
+        let leading = summary.latency.leading();
+        let waited =
+            leading.infinite > 0 || leading.max_finite_s.is_some_and(|longest| longest >= SYN_AGAIN_S);
         bench.say(
             "backlog",
-            if turned_away > 0 { Trust::Suspect } else { Trust::Valid },
+            if turned_away > 0 && waited { Trust::Suspect } else { Trust::Valid },
             format!("{} overflowed a listening queue of this machine", count(turned_away, "connection")),
             "a connection that finds the server's queue full is tried again a second later, which no server needs",
             "give the server a longer listen backlog (and net.core.somaxconn), or open connections ahead",

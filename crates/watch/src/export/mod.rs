@@ -88,7 +88,7 @@ pub fn export(
     let files = match kind {
         ExportKind::Rules => vec![
             one(format!("{name}-rules.yml"), rules::rules(file, source, &rows, spec)),
-            one(format!("{name}-rules-test.yml"), silence::tests(&name, file, &rows, spec)),
+            one(format!("{name}-rules-test.yml"), silence::tests(&name, file, &rows, (source, spec))),
         ],
         ExportKind::Dashboard => {
             vec![one(format!("{name}-dashboard.json"), dashboard::dashboard(file, source, &rows, spec))]

@@ -12,7 +12,7 @@ use plimsoll_measure::server_side::table::SignalPart;
 
 use super::evidence::{ALERT_ALPHA, lower, upper};
 use super::row::{Counted, ExportRow};
-use super::source::{ExportSource, decimal, quoted};
+use super::source::{ExportSource, Metric, decimal, quoted};
 use super::{ExportSpec, comments, slug};
 use crate::alert::burn::span_words;
 use crate::alert::{AlertKind, Pair};
@@ -356,17 +356,30 @@ fn silent<'a>(source: &ExportSource, budget: &'a str) -> Option<Alerting<'a>> {
     })
 }
 
-/// A target does not answer. Only labels of targets are on `up`.
+/// A series that a server has from its first second on, so that its absence proves that the source is lost: a gauge, because counters come with
+/// what they count.
+pub(crate) fn always_there(source: &ExportSource) -> Option<Metric> {
+    use Signal::*;
+    let gauges = [Running, Waiting, KvUsage, ReplicasReady].map(|signal| (signal, SignalPart::Gauge));
+    let counters = [Finished, OutputTokens].map(|signal| (signal, SignalPart::Counter));
+    gauges.iter().chain(&counters).find_map(|(signal, part)| source.metrics(*signal, part).into_iter().next())
+}
+
+/// A target does not answer, or no target is left: then `up` is gone too. Only labels of targets are on `up`.
 fn lost<'a>(source: &ExportSource, budget: &'a str) -> Option<Alerting<'a>> {
     let of_target = source.scope.iter().filter(|(label, _)| label == "job" || label == "instance");
     let matchers: Vec<String> =
         of_target.map(|(label, value)| format!("{label}={}", quoted(value))).collect();
-    (!matchers.is_empty()).then(|| Alerting {
+    let down = (!matchers.is_empty()).then(|| format!("up{{{}}} == 0", matchers.join(",")));
+    let gone = always_there(source).map(|metric| format!("absent({})", metric.with(&[])));
+    let exprs: Vec<String> = down.into_iter().chain(gone).collect();
+    (!exprs.is_empty()).then(|| Alerting {
         kind: AlertKind::SourceLost,
-        expr: format!("up{{{}}} == 0", matchers.join(",")),
+        expr: exprs.join("\nor "),
         lasts: "2m",
         labels: of_fleet(budget, "page"),
-        summary: "{{ $labels.instance }} does not answer: nothing is known of it".to_owned(),
+        summary: "{{ with $labels.instance }}{{ . }} does not answer{{ else }}no target is there{{ end }}: nothing is known of it"
+            .to_owned(),
     })
 }
 

@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 use plimsoll_judge::budget::BudgetFile;
 
 use super::row::{Counted, ExportRow};
-use super::rules::INTERVAL_S;
-use super::source::{Metric, quoted};
+use super::rules::{INTERVAL_S, always_there};
+use super::source::{ExportSource, Metric, quoted};
 use super::{ExportSpec, slug};
 use crate::alert::AlertKind;
 
@@ -25,16 +25,27 @@ const HOUR: When = When { calm: 120, seen: "75m" };
 const SOON: When = When { calm: 20, seen: "25m" };
 
 /// The test file of these rules.
-pub(crate) fn tests(name: &str, file: &BudgetFile, rows: &[ExportRow], spec: &ExportSpec) -> String {
+pub(crate) fn tests(
+    name: &str,
+    file: &BudgetFile,
+    rows: &[ExportRow],
+    (source, spec): (&ExportSource, &ExportSpec),
+) -> String {
     let budget = spec.name(file);
     let counted: Vec<(&ExportRow, &Counted)> =
         rows.iter().filter_map(|row| Some((row, row.counted.as_ref()?))).collect();
     let mut out = format!(
         "# promtool test rules {name}-rules-test.yml\nrule_files: [{name}-rules.yml]\nevaluation_interval: {INTERVAL_S}s\ntests:\n"
     );
-    let all = |of: fn(&Counted) -> Vec<Input>| -> Series {
-        series(counted.iter().flat_map(|(_, counted)| of(counted)))
+    let there = always_there(source).map(|metric| metric.example(&[]));
+    let series = |inputs: &mut dyn Iterator<Item = Input>| -> Series {
+        let mut all: Series = inputs.map(|input| (input.series, input.grows)).collect();
+        // A row may count that series itself.
+        there.iter().for_each(|there| _ = all.entry(there.clone()).or_insert([0; 3]));
+        all
     };
+    let all =
+        |of: fn(&Counted) -> Vec<Input>| series(&mut counted.iter().flat_map(|(_, counted)| of(counted)));
     if !counted.is_empty() {
         test(&mut out, &HOUR, "a healthy source calls for nobody", &all(healthy));
         let any = format!("ALERTS{{alertname!={}}}", quoted(&AlertKind::Watchdog.alert_name()));
@@ -50,7 +61,7 @@ pub(crate) fn tests(name: &str, file: &BudgetFile, rows: &[ExportRow], spec: &Ex
     };
     for (row, counted) in &counted {
         let name = format!("{}: every request over it is called", slug(&row.lint.id));
-        test(&mut out, &SOON, &name, &series(broken(counted)));
+        test(&mut out, &SOON, &name, &series(&mut broken(counted).into_iter()));
         expect(&mut out, &SOON, &format!("count({})", mine(row, AlertKind::CeilingBroken)), Some(1));
     }
     // A request that is slow by every measure of time is one test, because what they count beside their own is the same; one that fails is another.
@@ -62,13 +73,33 @@ pub(crate) fn tests(name: &str, file: &BudgetFile, rows: &[ExportRow], spec: &Ex
             continue;
         }
         let name = format!("one {what} in a quiet hour is not");
-        test(&mut out, &HOUR, &name, &series(of.iter().flat_map(|(_, counted)| lonely(counted))));
+        test(&mut out, &HOUR, &name, &series(&mut of.iter().flat_map(|(_, counted)| lonely(counted))));
         for (row, _) in of {
             expect(&mut out, &HOUR, &mine(row, AlertKind::CeilingBroken), None);
             expect(&mut out, &HOUR, &mine(row, AlertKind::BurnRate), None);
         }
     }
+    if let Some(there) = &there {
+        vanish(&mut out, there, &budget);
+    }
     out
+}
+
+/// All targets leave the discovery: half an hour nobody is called, and within five minutes of it somebody is.
+fn vanish(out: &mut String, there: &str, budget: &str) {
+    let _ = writeln!(
+        out,
+        "  - name: \"a source that vanishes is called\"\n    interval: {INTERVAL_S}s\n    input_series:\n      - {{series: '{there}', values: '1x60 stale'}}\n    \
+         promql_expr_test:"
+    );
+    let lost = format!(
+        "ALERTS{{alertname={},budget={},alertstate=\"firing\"}}",
+        quoted(&AlertKind::SourceLost.alert_name()),
+        quoted(budget)
+    );
+    let seen = |seen| When { calm: 0, seen };
+    expect(out, &seen("29m"), &lost, None);
+    expect(out, &seen("35m"), &format!("count({lost})"), Some(1));
 }
 
 /// A series and how it grows: per scrape until something happens, at that scrape alone, and per scrape from then on.
@@ -78,10 +109,6 @@ struct Input {
 }
 
 type Series = BTreeMap<String, [u64; 3]>;
-
-fn series(inputs: impl IntoIterator<Item = Input>) -> Series {
-    inputs.into_iter().map(|input| (input.series, input.grows)).collect()
-}
 
 fn test(out: &mut String, when: &When, name: &str, series: &Series) {
     let before = when.calm;

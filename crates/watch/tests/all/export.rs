@@ -227,3 +227,23 @@ fn openslo_keda_and_the_collector_get_what_their_documents_ask_for() {
     let sampling = exported(ExportKind::TailSampling, "vllm").files.remove(0).text;
     assert!(sampling.contains("threshold_ms: 1000") && sampling.contains("decision_wait: 10s"), "{sampling}");
 }
+
+/// Whatever the source and its labels, a rule pages when all its series are gone: `up` goes with its targets.
+#[test]
+fn every_source_that_vanishes_is_called() {
+    for (server, text) in PAGES {
+        for labels in [vec![], vec![("job".to_owned(), "x".to_owned())]] {
+            let source = ExportSource::new(server.to_owned(), labels, &page(text));
+            let exported = export(ExportKind::Rules, &budget(), &source, &spec()).expect("everything is said");
+            let rules = &exported.files[0].text;
+            let (_, lost) = rules.split_once("alert: PlimsollSourceLost").expect(server);
+            let lost = lost.split("- alert:").next().expect("a rule");
+            for part in ["absent(", "for: 2m", "severity: \"page\""] {
+                assert!(lost.contains(part), "{server}: {part}: {lost}");
+            }
+            assert_eq!(lost.contains("up{job=\"x\"} == 0"), !source.scope.is_empty(), "{lost}");
+            // Nothing that the rules' own tests do not show fires on a healthy source.
+            assert!(exported.files[1].text.contains("a source that vanishes is called"), "{server}");
+        }
+    }
+}

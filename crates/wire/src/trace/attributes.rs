@@ -66,6 +66,22 @@ impl Scalar<'_> {
     }
 }
 
+/// A list in which null means absent, as in protobuf's JSON: a list that is null is empty, and elements that are null are left out.
+pub(crate) struct Many<T>(pub(crate) Vec<T>);
+
+impl<T> Default for Many<T> {
+    fn default() -> Many<T> {
+        Many(Vec::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Many<T> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Many<T>, D::Error> {
+        let list: Option<Vec<Option<T>>> = Deserialize::deserialize(d)?;
+        Ok(Many(list.into_iter().flatten().flatten().collect()))
+    }
+}
+
 impl<'de: 'a, 'a> Deserialize<'de> for Scalar<'a> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Scalar<'a>, D::Error> {
         struct Take;
@@ -177,8 +193,8 @@ impl<'de> Visitor<'de> for TakeAny {
                 },
                 "doubleValue" | "double_value" => real(&map.next_value()?).map(AttributeValue::Real),
                 "arrayValue" | "array_value" | "kvlistValue" | "kvlist_value" => {
-                    let nested: Json = map.next_value()?;
-                    Some(AttributeValue::Text(unwrapped(&key, nested).to_string()))
+                    let nested: Option<Json> = map.next_value()?;
+                    nested.map(|nested| AttributeValue::Text(unwrapped(&key, nested).to_string()))
                 }
                 _ => {
                     plain.insert(key.into_owned(), map.next_value()?);
@@ -252,7 +268,8 @@ impl<'de> Deserialize<'de> for Attributes {
             }
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Attributes, A::Error> {
                 let mut all = Vec::new();
-                while let Some(pair) = seq.next_element::<Pair<'_>>()? {
+                while let Some(pair) = seq.next_element::<Option<Pair<'_>>>()? {
+                    let Some(pair) = pair else { continue };
                     if let (Some(key), Some(value)) = (pair.key, pair.value.and_then(|any| any.0)) {
                         all.push((key.0.into_owned(), value));
                     }

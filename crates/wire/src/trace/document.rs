@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::error::Category;
 
-use super::attributes::{Attributes, Scalar, Text};
+use super::attributes::{Attributes, Many, Scalar, Text};
 use super::chrome::{self, Chrome};
 use super::loose::{Loose, Process, Resource};
 use super::origin::{Origin, settle};
@@ -268,15 +268,14 @@ impl<'a> Frame<'a> {
                 Ok(())
             }
             "spans" => {
-                let spans: Option<Vec<Loose<'a>>> = map.next_value()?;
-                self.spans.extend(spans.into_iter().flatten());
+                self.spans.extend(map.next_value::<Many<Loose<'a>>>()?.0);
                 self.has_spans = true;
                 Ok(())
             }
             "processes" => {
-                let processes: Option<HashMap<Text<'a>, Process>> = map.next_value()?;
+                let processes: Option<HashMap<Text<'a>, Option<Process>>> = map.next_value()?;
                 let named = processes.into_iter().flatten();
-                self.processes.extend(named.map(|(key, process)| (key.0, process.origin())));
+                self.processes.extend(named.filter_map(|(key, process)| Some((key.0, process?.origin()))));
                 Ok(())
             }
             "trace_info" | "info" => {
@@ -401,14 +400,15 @@ impl<'de> Visitor<'de> for ResourceSpans<'_, 'de> {
         Ok(())
     }
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
-        while let Some(batch) = seq.next_element::<Batch<'de>>()? {
+        while let Some(batch) = seq.next_element::<Option<Batch<'de>>>()? {
+            let Some(batch) = batch else { continue };
             let origin = batch.resource.unwrap_or_default().origin();
-            for scope in batch.scopes {
+            for scope in batch.scopes.0 {
                 let mut origin = origin.clone();
                 if let Some(name) = scope.scope.and_then(|scope| scope.name).filter(|name| !name.is_empty()) {
                     origin.keep(super::SCOPE, AttributeValue::Text(name));
                 }
-                scope.spans.into_iter().for_each(|span| self.0.push(span, &origin));
+                scope.spans.0.into_iter().for_each(|span| self.0.push(span, &origin));
             }
         }
         Ok(())
@@ -425,7 +425,7 @@ struct Batch<'a> {
         alias = "scope_spans",
         alias = "instrumentationLibrarySpans"
     )]
-    scopes: Vec<ScopeSpans<'a>>,
+    scopes: Many<ScopeSpans<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -433,7 +433,7 @@ struct ScopeSpans<'a> {
     #[serde(alias = "instrumentationLibrary")]
     scope: Option<Scope>,
     #[serde(borrow, default)]
-    spans: Vec<Loose<'a>>,
+    spans: Many<Loose<'a>>,
 }
 
 #[derive(Deserialize)]

@@ -12,7 +12,7 @@ use plimsoll_model::{AttributeValue, SpanEvent, SpanKind, TraceSpan};
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
-use super::attributes::{Attributes, Scalar, Text};
+use super::attributes::{Attributes, Many, Scalar, Text};
 use super::id::{epoch_ns, iso_ns, span_text, trace_text, weight};
 use super::origin::Origin;
 
@@ -70,22 +70,23 @@ impl<'a> Loose<'a> {
             "startTime" => self.start_ns = micros(&map.next_value()?),
             "duration" => self.took_ns = micros(&map.next_value()?),
             "references" => {
-                let references: Option<Vec<Reference<'a>>> = map.next_value()?;
-                self.refer(references.unwrap_or_default());
+                let Many(references) = map.next_value::<Many<Reference<'a>>>()?;
+                self.refer(references);
             }
             "attributes" => self.attributes.append(&mut map.next_value::<Attributes>()?.0),
             "tags" => self.tags(map.next_value::<Attributes>()?.0),
             "events" => {
-                let events: Option<Vec<Event<'a>>> = map.next_value()?;
-                self.events.extend(events.into_iter().flatten().map(Event::settled));
+                let Many(events) = map.next_value::<Many<Event<'a>>>()?;
+                self.events.extend(events.into_iter().map(Event::settled));
             }
             "logs" => {
-                let logs: Option<Vec<Log>> = map.next_value()?;
-                self.events.extend(logs.into_iter().flatten().map(Log::settled));
+                let Many(logs) = map.next_value::<Many<Log>>()?;
+                self.events.extend(logs.into_iter().map(Log::settled));
             }
             "status" => {
-                let status: Status<'a> = map.next_value()?;
-                self.status(status.code.or(status.status_code), status.message.or(status.description));
+                if let Some(status) = map.next_value::<Option<Status<'a>>>()? {
+                    self.status(status.code.or(status.status_code), status.message.or(status.description));
+                }
             }
             "status_code" => self.status(Some(map.next_value()?), None),
             "status_message" => self.status(None, Some(map.next_value()?)),

@@ -1,6 +1,8 @@
 //! Pages of metrics: real ones, the corners of both formats, and bytes that nobody meant.
 
-use plimsoll_wire::exposition::{ExposedValue, PageText, llamacpp_props, llamacpp_slots, read, sglang_loads};
+use plimsoll_wire::exposition::{
+    CutPage, ExposedValue, Exposition, PageText, check_end, llamacpp_props, llamacpp_slots, sglang_loads,
+};
 use proptest::prelude::*;
 
 const PAGES: [&[u8]; 6] = [
@@ -11,6 +13,10 @@ const PAGES: [&[u8]; 6] = [
     include_bytes!("../../fixtures/prometheus/pushgateway_excerpt.txt"),
     include_bytes!("../../fixtures/vllm-h100/metrics_excerpt.txt"),
 ];
+
+fn read(page: &[u8]) -> Exposition {
+    plimsoll_wire::exposition::read(page).expect("a whole page")
+}
 
 fn value(page: &[u8], name: &str, label: Option<(&str, &str)>) -> f64 {
     let is = |row: &&ExposedValue| {
@@ -40,9 +46,9 @@ fn a_page_that_is_read_again_says_the_same() {
         let wanted = all.iter().filter(|row| row.name == all[0].name).map(|row| row.value);
         assert_eq!(bits(text.values(page).expect("its own text")), bits(wanted));
     }
-    let (text, _) = PageText::of(b"# x\na 1\nb{l=\"1\"} 2\n# end", |_| true).expect("a page");
-    assert_eq!(text.values(b"# x\na -3.5\nb{l=\"1\"} +Inf\n# end"), Some(vec![-3.5, f64::INFINITY]));
-    for other in ["# x\na 1\nb{l=\"2\"} 2\n# end", "# x\na 1\n", "# x\na 1 7\nb{l=\"1\"} 2\n# end", ""] {
+    let (text, _) = PageText::of(b"# x\na 1\nb{l=\"1\"} 2\n# end\n", |_| true).expect("a page");
+    assert_eq!(text.values(b"# x\na -3.5\nb{l=\"1\"} +Inf\n# end\n"), Some(vec![-3.5, f64::INFINITY]));
+    for other in ["# x\na 1\nb{l=\"2\"} 2\n# end\n", "# x\na 1\n", "# x\na 1 7\nb{l=\"1\"} 2\n# end\n", ""] {
         assert_eq!(text.values(other.as_bytes()), None, "{other}");
     }
     assert!(PageText::of(b"a 1 1700000000\n", |_| true).is_none(), "a stamp is another one each time");
@@ -96,6 +102,7 @@ fn of_a_page_only_the_names_that_are_wanted_are_read() {
         asked.set(asked.get() + 1);
         name == "b"
     });
+    let reading = reading.expect("a whole page");
     let values: Vec<f64> = reading.rows.iter().map(|row| row.value).collect();
     assert_eq!((values, reading.skipped), (vec![2.0, 3.0, 5.0], 1));
     assert_eq!(asked.get(), 7, "once for lines of one name that follow each other");
@@ -107,6 +114,68 @@ fn lines_that_are_none_are_skipped_and_counted() {
     let reading = read(page.as_bytes());
     assert_eq!((reading.rows.len(), reading.skipped), (1, 6));
     assert_eq!(read(b"").rows.len(), 0);
+}
+
+/// Wherever a page is cut inside a line or inside a histogram it is no page, and nobody's counts come of it.
+#[test]
+fn a_page_whose_end_is_missing_is_no_page() {
+    let page = PAGES[1];
+    let text = String::from_utf8_lossy(page);
+    let histograms = ["_bucket{", "_sum{", "_count{"];
+    let mut cuts = [0, 0];
+    for end in 1..page.len() {
+        let cut = &page[..end];
+        let last = text[..end].lines().rfind(|line| !line.starts_with('#')).unwrap_or_default();
+        let next = text[end..].lines().find(|line| !line.starts_with('#')).unwrap_or_default();
+        let stem = |line: &str| {
+            histograms.iter().find_map(|part| line.split_once(part)).map(|(stem, _)| stem.to_owned())
+        };
+        let is_line = !cut.ends_with(b"\n") && !last.is_empty();
+        // Counts stand before sums here, so that behind both nothing is missing.
+        let is_histogram = last.contains("_bucket{") && stem(last) == stem(next);
+        if is_line || is_histogram {
+            cuts[usize::from(!is_line)] += 1;
+            assert!(plimsoll_wire::exposition::read(cut).is_err(), "cut at {end}: {last}");
+            assert!(PageText::of(cut, |_| true).is_none());
+            assert!(plimsoll_wire::exposition::read_of(cut, |name| name.ends_with("_running")).is_err());
+        }
+    }
+    assert!(cuts[0] > 1_000 && cuts[1] > 10, "{cuts:?}");
+    let (known, _) = PageText::of(b"a 1\nb 22\n", |_| true).expect("a page");
+    assert_eq!(known.values(b"a 1\nb 2"), None, "perhaps 22");
+}
+
+#[test]
+fn a_page_says_what_is_missing() {
+    let why = |page: &str| plimsoll_wire::exposition::read(page.as_bytes()).err().map(|cut| cut.to_string());
+    let bucket = "h_bucket{m=\"a\",le=\"1\"} 2\n";
+    assert_eq!(why("a 1\nb 12").as_deref(), Some("the page was cut short: it ends inside a line"));
+    for page in [
+        bucket.to_owned(),
+        format!("{bucket}h_count{{m=\"a\"}} 2\n"),
+        format!("{bucket}h_bucket{{m=\"a\",le=\"+Inf\"}} 2\nh_sum{{m=\"a\"}} 2\n"),
+        // Another one's parts.
+        format!("{bucket}h_bucket{{le=\"+Inf\",m=\"b\"}} 2\nh_count{{m=\"b\"}} 2\n"),
+        format!("{bucket}h_bucket{{le=\"+Inf\",m=\"a\"}} 2\nh_count{{m=\"b\"}} 2\n# EO\n"),
+    ] {
+        assert!(why(&page).is_some_and(|why| why.contains("histogram h ")), "{page}");
+    }
+    // Whole ones: counts first, the mark of OpenMetrics (without an end of its own), a login page, a gauge with a histogram's name.
+    for page in [
+        format!("h_count{{m=\"a\"}} 2\n{bucket}h_bucket{{le=\"+Inf\",m=\"a\"}} 2\n"),
+        format!("{bucket}# EOF"),
+        format!("{bucket}# EOF\n"),
+        "<html><body>Sign in</body></html>".to_owned(),
+        "token_bucket{user=\"a\"} 3\n".to_owned(),
+        "a 1\n# HELP b of what has not happened yet\n# TYPE b counter\n".to_owned(),
+        String::new(),
+    ] {
+        assert_eq!(why(&page), None, "{page}");
+    }
+    let open = Some("application/openmetrics-text; version=1.0.0");
+    assert_eq!(check_end(b"a 1\n", open), Err(CutPage::NoEof));
+    assert_eq!(check_end(b"a 1\n# EOF\n", open), Ok(()));
+    assert_eq!(check_end(b"a 1\n", Some("text/plain")), Ok(()));
 }
 
 #[test]
@@ -127,9 +196,10 @@ fn json_pages_of_servers() {
 proptest! {
     #[test]
     fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..2_000)) {
-        let reading = read(&bytes);
         let lines = String::from_utf8_lossy(&bytes).lines().count();
-        prop_assert!(reading.rows.len() + reading.skipped <= lines);
+        if let Ok(reading) = plimsoll_wire::exposition::read(&bytes) {
+            prop_assert!(reading.rows.len() + reading.skipped <= lines);
+        }
         let _ = (sglang_loads(&bytes), llamacpp_props(&bytes), llamacpp_slots(&bytes));
     }
 
@@ -148,10 +218,11 @@ proptest! {
                 _ => page.insert(at, byte),
             }
         }
-        let reading = read(&page);
-        prop_assert!(reading.rows.iter().all(|row| !row.name.is_empty()));
+        let reading = plimsoll_wire::exposition::read(&page);
+        prop_assert!(reading.iter().flat_map(|reading| &reading.rows).all(|row| !row.name.is_empty()));
         // By the text of the sound page: the same, or nothing.
         let known = PageText::of(PAGES[which], |_| true).and_then(|(text, _)| text.values(&page));
+        let reading = reading.unwrap_or_default();
         if let Some(values) = known {
             prop_assert_eq!(bits(values), bits(reading.rows.iter().map(|row| row.value)));
         }

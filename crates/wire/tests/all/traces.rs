@@ -392,3 +392,58 @@ proptest! {
         }
     }
 }
+
+/// Every field of the document once as null and once left out.
+fn nulled(json: &serde_json::Value) -> Vec<[serde_json::Value; 2]> {
+    fn paths(value: &serde_json::Value, path: String, all: &mut Vec<String>) {
+        use serde_json::Value;
+        match value {
+            Value::Object(map) => map.iter().for_each(|(key, value)| {
+                let path = format!("{path}/{key}");
+                all.push(path.clone());
+                paths(value, path, all);
+            }),
+            Value::Array(list) => {
+                list.iter().enumerate().for_each(|(n, value)| paths(value, format!("{path}/{n}"), all));
+            }
+            _ => {}
+        }
+    }
+    let mut all = Vec::new();
+    paths(json, String::new(), &mut all);
+    let without = |path: &String| {
+        let (mut null, mut absent) = (json.clone(), json.clone());
+        *null.pointer_mut(path).expect("a field") = serde_json::Value::Null;
+        let (parent, key) = path.rsplit_once('/').expect("a field");
+        absent.pointer_mut(parent).and_then(|parent| parent.as_object_mut()).expect("a parent").remove(key);
+        [null, absent]
+    };
+    all.iter().map(without).collect()
+}
+
+/// protobuf's JSON: null is accepted for every field and means that the field is absent.
+#[test]
+fn null_means_absent_for_every_field_of_otlp() {
+    use plimsoll_wire::otlp_json::{OtlpKind, to_protobuf};
+    let parse = |bytes: &[u8]| serde_json::from_slice::<serde_json::Value>(bytes).expect("JSON");
+    let traces = parse(include_bytes!("../../fixtures/otlp/traces.json"));
+    let metrics = parse(include_bytes!("../../fixtures/otlp/delta_metrics.json"));
+    let (of_traces, of_metrics) = (nulled(&traces), nulled(&metrics));
+    assert!(of_traces.len() > 30 && of_metrics.len() > 30, "{} {}", of_traces.len(), of_metrics.len());
+    let spans = |value: &serde_json::Value| {
+        read_otlp_json(value.to_string().as_bytes()).map(|parsed| format!("{:?}", parsed.spans)).ok()
+    };
+    assert!(of_traces.iter().filter(|[null, _]| spans(null).is_some()).count() > 30);
+    for [null, absent] in &of_traces {
+        assert_eq!(spans(null), spans(absent), "{null}");
+    }
+    for (kind, all) in [(OtlpKind::Traces, of_traces), (OtlpKind::Metrics, of_metrics)] {
+        for [null, absent] in all {
+            let bytes = |value: &serde_json::Value| {
+                to_protobuf(kind, value.to_string().as_bytes()).map_err(|e| e.to_string())
+            };
+            assert_eq!(bytes(&null), bytes(&absent), "{null}");
+            assert!(bytes(&null).is_ok(), "{null}");
+        }
+    }
+}

@@ -115,7 +115,7 @@ fn label(text: &str) -> Result<(String, String), Stop> {
 /// A page: of a known server, of a URL, or saved.
 fn source(text: &str) -> Result<(String, Vec<Sample>), Stop> {
     if let Some((name, page)) = PAGES.iter().find(|(name, _)| *name == text) {
-        return Ok(((*name).to_owned(), samples(page.as_bytes())));
+        return Ok(((*name).to_owned(), samples(page.as_bytes()).map_err(Stop::invalid)?));
     }
     let samples = if text.contains("://") { asked(text)? } else { saved(text)? };
     match samples
@@ -142,10 +142,11 @@ fn saved(text: &str) -> Result<Vec<Sample>, Stop> {
     if long {
         return Err(wrong(&"the page is too long"));
     }
-    Ok(samples(&std::fs::read(path).map_err(|e| wrong(&e))?))
+    let page = std::fs::read(path).map_err(|e| wrong(&e))?;
+    samples(&page).map_err(|cut| Stop::usage(format!("--source {text}: {cut}; save the page again")))
 }
 
-fn samples(page: &[u8]) -> Vec<Sample> {
+fn samples(page: &[u8]) -> Result<Vec<Sample>, String> {
     let row = |row: exposition::ExposedValue| {
         let labels: Vec<(&str, &str)> = row.labels.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
         Sample {
@@ -156,7 +157,8 @@ fn samples(page: &[u8]) -> Vec<Sample> {
             value: row.value,
         }
     };
-    exposition::read(page).rows.into_iter().map(row).collect()
+    let page = exposition::read(page).map_err(|cut| cut.to_string())?;
+    Ok(page.rows.into_iter().map(row).collect())
 }
 
 /// One scrape of a page.
@@ -166,7 +168,9 @@ fn asked(url: &str) -> Result<Vec<Sample>, Stop> {
     let spec = ScrapeSpec { discover: false, pages: vec![url.to_owned()], every };
     let found = pages::find(&target, &spec).map_err(|e| match e {
         ScrapeError::Target { .. } => Stop::usage(e.to_string().replace("--scrape ", "--source ")),
-        ScrapeError::Silent { .. } => Stop::unreachable(e.to_string().replace("--scrape ", "--source ")),
+        ScrapeError::Silent { .. } | ScrapeError::Cut { .. } => {
+            Stop::unreachable(e.to_string().replace("--scrape ", "--source "))
+        }
         ScrapeError::Local(_) => Stop::invalid(e.to_string()),
     })?;
     let samples: Arc<Mutex<Vec<Sample>>> = Arc::default();

@@ -134,7 +134,7 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
         (None, Some(PageList::Url(url))) => url.clone(),
         (first, _) => first.map(|page| url_of(page).to_owned()).unwrap_or_default(),
     };
-    let pages = lists::read(&lists, &target, &fixed)?;
+    let pages = lists::begin(&lists, &target, &fixed)?;
     if let (true, Some(page)) = (target.url.is_empty(), pages.first()) {
         url_of(page).clone_into(&mut target.url);
     }

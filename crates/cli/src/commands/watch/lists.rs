@@ -18,7 +18,7 @@ use plimsoll_workload::scrape::ScrapeSpec;
 use super::asked::AskedWatch;
 use super::file::PageList;
 use super::{LOOK, known};
-use crate::exit::Stop;
+use crate::exit::{Exit, Stop};
 use crate::out;
 
 /// Between two readings of a list, unless pages are scraped more seldom.
@@ -82,6 +82,23 @@ pub fn follow(asked: &AskedWatch, scraper: Scraper, over: Arc<AtomicBool>) -> Jo
             unread = now.err();
         }
         scraper.stop();
+    })
+}
+
+/// The pages at the start of a watch: a list whose server does not answer is read again later, where other pages are named.
+///
+/// # Errors
+/// The first list that can't be read, where it is a file or no page is named beside it.
+pub fn begin(lists: &[PageList], target: &TargetSpec, fixed: &[String]) -> Result<Vec<String>, Stop> {
+    read(lists, target, fixed).or_else(|stop| match stop.exit {
+        Exit::Unreachable if !fixed.is_empty() => {
+            out::note(&format!(
+                "{}; the watch begins with its other sources, and asks this list again",
+                stop.line
+            ));
+            Ok(fixed.to_vec())
+        }
+        _ => Err(stop),
     })
 }
 

@@ -85,14 +85,32 @@ pub fn run(args: &WatchArgs) -> Result<Exit, Stop> {
     }
 }
 
-/// The pages that are named. `asks`: each must answer, but for those of a list, of which some are always about to begin or to end. Nobody looks more often than a Prometheus scrapes.
+/// The pages that are named. `asks`: one source must answer, but for those of a list, of which some are always about to begin or to end; a page that does not is named
+/// and asked again. Nobody looks more often than a Prometheus scrapes.
 fn pages(asked: &mut AskedWatch, asks: bool) -> Result<Vec<MetricsPage>, Stop> {
-    let found = if asks && asked.lists.is_empty() { pages::find } else { pages::trust };
-    let found = found(&asked.target, &asked.scrape).map_err(|e| match e {
-        ScrapeError::Target { .. } => Stop::usage(e.to_string().replace("--scrape ", "")),
-        ScrapeError::Silent { .. } => Stop::unreachable(e.to_string().replace("--scrape ", "")),
+    let line = |e: &ScrapeError| e.to_string().replace("--scrape ", "");
+    let trusted = || pages::trust(&asked.target, &asked.scrape);
+    let found = match asks && asked.lists.is_empty() {
+        true => pages::find_any(&asked.target, &asked.scrape),
+        false => trusted().map(|pages| (pages, Vec::new())),
+    };
+    let found = match found {
+        Err(silent @ ScrapeError::Silent { .. }) if !asked.pushed.is_empty() => {
+            trusted().map(|pages| (pages, vec![silent]))
+        }
+        found => found,
+    };
+    let (found, silent) = found.map_err(|e| match e {
+        ScrapeError::Target { .. } => Stop::usage(line(&e)),
+        ScrapeError::Silent { .. } | ScrapeError::Cut { .. } => Stop::unreachable(line(&e)),
         ScrapeError::Local(_) => Stop::invalid(e.to_string()),
     })?;
+    for lost in &silent {
+        out::note(&format!(
+            "{}; the watch begins with its other sources, and asks this page again",
+            line(lost)
+        ));
+    }
     asked.no_faster(found.iter().filter_map(|page| page.cadence).max())?;
     Ok(known(found))
 }

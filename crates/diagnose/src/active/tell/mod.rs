@@ -108,6 +108,7 @@ fn worse(blocks: &[ExperimentLevel], shown: &[Finding]) -> Worse {
         sound: format!("up to {} in flight nothing was found that is wrong", together.unwrap_or(1)),
         evidence: fine.filter_map(|shown| Some((shown, shown.value?))).map(evidence).collect(),
         open: false,
+        unsteady: None,
     }
 }
 
