@@ -16,6 +16,7 @@ mod decoded;
 pub mod encode;
 pub mod exposition;
 pub mod ext_proc;
+pub mod failed;
 mod fault;
 pub mod foreign;
 mod form;
@@ -44,8 +45,10 @@ pub mod sse;
 mod stream;
 mod tally;
 pub mod template;
+mod tokens;
 pub mod trace;
 mod transcriptions;
+pub mod unpack;
 mod whole;
 pub mod zmtp;
 

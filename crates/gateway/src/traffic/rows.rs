@@ -2,7 +2,7 @@
 
 use plimsoll_math::rng::mix;
 use plimsoll_model::outcome::{By, How};
-use plimsoll_model::{At, Attempt, Outcome, ServerStage, Span, TokensRule};
+use plimsoll_model::{At, Attempt, Broken, Outcome, ServerStage, Span, TokensRule};
 use plimsoll_wire::head;
 
 use super::{TrafficRow, Try, TryEnd};
@@ -156,7 +156,8 @@ fn from_answer(row: &mut Attempt, told: &TrafficRow, one: &Try, status: u16) {
     let said = one.tail.read(told.protocol, (status, one.streams), whole);
     if matches!(one.how, TryEnd::Whole | TryEnd::Cut) {
         // Of a long body that does not stream only the end was looked at; its framing was whole.
-        let unseen = whole && !one.streams && one.tail.is_cut();
+        let empty = said.verdict.answer.broken == Some(Broken::Empty);
+        let unseen = whole && one.tail.is_cut() && (!one.streams || empty);
         row.outcome = if unseen { Outcome::FINISHED } else { said.verdict.outcome };
         row.answer.error = said.verdict.answer.error.filter(|_| !unseen);
     }
@@ -165,6 +166,10 @@ fn from_answer(row: &mut Attempt, told: &TrafficRow, one: &Try, status: u16) {
     row.answer.tokens = said.verdict.answer.tokens;
     let tokens = &mut row.answer.tokens;
     tokens.rule = TokensRule::Unknown;
+    // The end alone shows too few events to contradict a count.
+    if one.tail.is_cut() {
+        tokens.output = tokens.output.or(tokens.claimed.take());
+    }
     if one.first.is_some() {
         row.last_token = said.last_token.or(one.tail.last()).or(row.last_token);
         let events = one.events.saturating_sub(said.without_token);
@@ -172,7 +177,8 @@ fn from_answer(row: &mut Attempt, told: &TrafficRow, one: &Try, status: u16) {
             Some(output) if output == events => tokens.rule = TokensRule::UsageTotal,
             Some(_) => {}
             // What servers don't say is taken to be one token an event, as most of them send.
-            None => tokens.output = Some(events.max(1)),
+            None if tokens.claimed.is_none() => tokens.output = Some(events.max(1)),
+            None => {}
         }
     }
 }
