@@ -509,8 +509,9 @@ fn sniff_json(seen: &[u8], media: Media, protocol: Protocol, end: bool) -> Optio
     }
 }
 
-/// A whole answer without the end of a stream that some gateways put behind it.
+/// A whole answer without a byte-order mark, and without the end of a stream that some gateways put behind it.
 fn without_done(body: &[u8]) -> &[u8] {
+    let body = body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(body);
     let cut = |body: &[u8]| {
         Some(body.trim_ascii_end().strip_suffix(b"[DONE]")?.trim_ascii_end().strip_suffix(b"data:")?.len())
     };

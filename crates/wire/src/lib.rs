@@ -7,7 +7,7 @@
 //!
 //! Reading order: [`mod@encode`], [`template`] and [`media`] (requests), [`http1`] (answers off a
 //! connection), [`head`] (status and headers), [`sse`] (framing), [`decode`]
-//! (answers; inside it `stream`, `chunk`, `tally`, `form`, `whole` and `fault`; `messages`, `ollama`, `scores` and `transcriptions` hold all of a client's half of these), [`kserve`] (tensors, both sides), [`exposition`] (pages of metrics) and [`prometheus_api`] (what a Prometheus scraped of them), [`remote_write`] (what it sends by itself), [`otlp_metrics`] (what OpenTelemetry's senders do), [`grpc`] (calls) and [`ext_proc`] (what Envoy asks in them), [`zmtp`] and [`kv_events`] (what engines publish of their caches), then [`server`] and [`prometheus`] for the server side, and
+//! (answers; inside it [`unpack`], `stream`, `chunk`, `tally`, `tokens`, [`failed`], `form`, `whole` and `fault`; `messages`, `ollama`, `scores` and `transcriptions` hold all of a client's half of these), [`kserve`] (tensors, both sides), [`exposition`] (pages of metrics) and [`prometheus_api`] (what a Prometheus scraped of them), [`remote_write`] (what it sends by itself), [`otlp_metrics`] (what OpenTelemetry's senders do), [`grpc`] (calls) and [`ext_proc`] (what Envoy asks in them), [`zmtp`] and [`kv_events`] (what engines publish of their caches), then [`server`] and [`prometheus`] for the server side, and
 //! [`trace`] (spans of others), [`mod@foreign`] (result files of other load generators) and [`mod@log`] (logs of production).
 
 mod chunk;

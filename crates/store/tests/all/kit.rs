@@ -111,7 +111,7 @@ pub fn answered(request: u64, events: usize) -> Attempt {
                 reasoning: None,
                 cached: None,
                 rule: TokensRule::UsageTotal,
-                claimed: Some(511),
+                claimed: None,
             },
             ..Answer::default()
         },

@@ -49,7 +49,8 @@ fn settled(read: &Read) -> String {
 fn empty_events_become_tokens_where_they_make_the_total() {
     let mut data = vec![chunk("\"role\":\"assistant\",\"content\":\"\"", ""), says("a"), says("b")];
     data.extend([says(""), says(""), chunk("\"content\":\"\"", "length")]);
-    let total = |n: u32| [data.clone(), vec![usage(&format!("\"completion_tokens\":{n}")), "[DONE]".into()]].concat();
+    let total =
+        |n: u32| [data.clone(), vec![usage(&format!("\"completion_tokens\":{n}")), "[DONE]".into()]].concat();
     let read = of(&total(4));
     assert_eq!((tokens(&read).output, tokens(&read).rule), (Some(4), UsageTotal));
     assert_eq!(settled(&read), "role0 content1 content1 content1 content1 finish0 usage0 done0 ");
@@ -80,7 +81,13 @@ fn counts_stand_wherever_servers_put_them() {
     let on_top = last.replace("\"choices\"", &format!("{account},\"choices\""));
     let groq = last.replace("\"choices\"", &format!("\"x_groq\":{{\"id\":\"r\",{account}}},\"choices\""));
     let alone = format!("{{\"choices\":[],{account}}}");
-    for ends in [vec![in_choice], vec![on_top], vec![groq], vec![last.clone(), alone.clone()], vec![last, alone.clone(), alone]] {
+    for ends in [
+        vec![in_choice],
+        vec![on_top],
+        vec![groq],
+        vec![last.clone(), alone.clone()],
+        vec![last, alone.clone(), alone],
+    ] {
         let read = of(&[vec![says("a"), says("b")], ends.clone(), vec!["[DONE]".into()]].concat());
         let tokens = tokens(&read);
         assert_eq!((tokens.prompt, tokens.output, tokens.rule), (Some(7), Some(2), UsageTotal), "{ends:?}");
@@ -90,14 +97,25 @@ fn counts_stand_wherever_servers_put_them() {
 #[test]
 fn wrong_counts_are_unknown_and_kept() {
     let texts: Vec<String> = (0..10).map(|n| says(&format!("w{n} "))).collect();
-    let with = |account: &str| of(&[texts.clone(), vec![chunk("", "stop"), usage(account), "[DONE]".into()]].concat());
+    let with = |account: &str| {
+        of(&[texts.clone(), vec![chunk("", "stop"), usage(account), "[DONE]".into()]].concat())
+    };
     for claimed in [0, 1, 5, 8] {
         let read = with(&format!("\"completion_tokens\":{claimed}"));
         assert_eq!((tokens(&read).output, tokens(&read).claimed), (None, Some(claimed)));
         assert_eq!(read.verdict.answer.broken, None, "an unknown length is neither too short nor too long");
     }
-    for account in ["\"completion_tokens\":null", "\"completion_tokens\":\"many\"", "\"completion_tokens\":1e999", "\"x\":1"] {
-        assert_eq!((tokens(&with(account)).output, tokens(&with(account)).claimed), (None, None), "{account}");
+    for account in [
+        "\"completion_tokens\":null",
+        "\"completion_tokens\":\"many\"",
+        "\"completion_tokens\":1e999",
+        "\"x\":1",
+    ] {
+        assert_eq!(
+            (tokens(&with(account)).output, tokens(&with(account)).claimed),
+            (None, None),
+            "{account}"
+        );
     }
     // A place holder in every chunk, the total at the end.
     let zeros = texts.iter().map(|text| text.replacen('{', "{\"usage\":{\"completion_tokens\":0},", 1));
@@ -113,7 +131,8 @@ fn wrong_counts_are_unknown_and_kept() {
 fn reasoning_beside_the_completion_is_added() {
     let reasons = |n: u32| chunk(&format!("\"reasoning_content\":\"r{n} \""), "");
     let data: Vec<String> = (0..6).map(reasons).chain((0..2).map(|n| says(&format!("w{n} ")))).collect();
-    let account = "\"completion_tokens\":2,\"total_tokens\":15,\"completion_tokens_details\":{\"reasoning_tokens\":6}";
+    let account =
+        "\"completion_tokens\":2,\"total_tokens\":15,\"completion_tokens_details\":{\"reasoning_tokens\":6}";
     let read = of(&[data, vec![chunk("", "stop"), usage(account)]].concat());
     assert_eq!((read.word().as_str(), tokens(&read).output), ("rrrrrrccfu", Some(8)));
     assert_eq!(tokens(&read).rule, UsageTotal);
@@ -156,7 +175,9 @@ fn fields_that_nobody_reads_break_nothing() {
         assert_eq!((read.word().as_str(), read.verdict.outcome.how), ("cf", How::Finished), "{:.40}", odd);
     }
     // Those that are read, in a shape that says nothing.
-    for (from, to) in [("\"finish_reason\":null", "\"finish_reason\":7"), ("\"delta\"", "\"usage\":[3],\"delta\"")] {
+    for (from, to) in
+        [("\"finish_reason\":null", "\"finish_reason\":7"), ("\"delta\"", "\"usage\":[3],\"delta\"")]
+    {
         let read = of(&[says("a").replace(from, to), chunk("\"tool_calls\":\"none\"", "stop")]);
         assert_eq!((read.word().as_str(), read.verdict.outcome.how), ("cf", How::Finished), "{to}");
     }
@@ -164,7 +185,13 @@ fn fields_that_nobody_reads_break_nothing() {
 
 #[test]
 fn a_lone_surrogate_is_a_replacement_character() {
-    let read = of(&[says("a"), says("\\ud83d"), says("\\ude00"), says("\\ud83d\\ude00 \\ud83dx\\n"), chunk("", "stop")]);
+    let read = of(&[
+        says("a"),
+        says("\\ud83d"),
+        says("\\ude00"),
+        says("\\ud83d\\ude00 \\ud83dx\\n"),
+        chunk("", "stop"),
+    ]);
     assert_eq!((read.word().as_str(), read.verdict.outcome.how), ("ccccf", How::Finished));
     assert_eq!(read.verdict.answer.text.as_deref(), Some("a\u{fffd}\u{fffd}\u{1f600} \u{fffd}x\n"));
     let whole = r#"{"choices":[{"message":{"content":"\udc00 a"},"finish_reason":"stop"}]}"#;
@@ -197,7 +224,9 @@ fn a_failed_finish_is_a_failure() {
         let fine = says("a").replacen('{', &format!("{{\"error\":{none},"), 1);
         assert_eq!(how(Chat, &events(&[&fine, &chunk("", "stop")])).0, How::Finished, "{none}");
     }
-    let line = |done: &str| format!("{{\"message\":{{\"content\":\"a\"}},\"done\":true,\"done_reason\":\"{done}\"}}\n");
+    let line = |done: &str| {
+        format!("{{\"message\":{{\"content\":\"a\"}},\"done\":true,\"done_reason\":\"{done}\"}}\n")
+    };
     let lines = |done: &str| made("application/x-ndjson", line(done));
     assert_eq!(how(OllamaChat, &lines("error")).0, How::StreamError);
     assert_eq!(how(OllamaChat, &lines("stop")).0, How::Finished);
@@ -222,7 +251,9 @@ fn ends_are_written_in_several_ways() {
 #[test]
 fn first_bytes_stand_over_the_media_type() {
     let body = format!("data: {}\n\ndata: {}\n\ndata: [DONE]\n\n", says("a"), chunk("", "stop"));
-    for media in ["application/json", "text/plain", "text/html", "application/octet-stream", "text/event-stream"] {
+    for media in
+        ["application/json", "text/plain", "text/html", "application/octet-stream", "text/event-stream"]
+    {
         assert_eq!(read(Chat, &made(media, body.clone())).word(), "cfd", "{media}");
     }
     let lines = format!("{}\n{}\n", says("a"), chunk("", "stop"));
@@ -237,13 +268,24 @@ fn a_whole_answer_is_one_body_under_every_media_type() {
     let pretty = chat.replace(',', ",\n  ");
     let messages = r#"{"type":"message","content":[{"type":"text","text":"w0 w1"}],"stop_reason":"end_turn","usage":{"output_tokens":2}}"#;
     let responses = r#"{"object":"response","status":"completed","output":[{"type":"message","content":[{"type":"output_text","text":"w0 w1"}]}],"usage":{"output_tokens":2}}"#;
-    for (protocol, json) in [(Chat, chat), (Chat, pretty.as_str()), (Messages, messages), (Responses, responses)] {
+    for (protocol, json) in
+        [(Chat, chat), (Chat, pretty.as_str()), (Messages, messages), (Responses, responses)]
+    {
         for media in ["application/json", "text/event-stream", "text/html", ""] {
-            for body in [json.to_owned(), format!("{json}\n"), format!("{json}\ndata: [DONE]\n\n"), format!("data: {}\n\n", json.replace('\n', ""))] {
+            for body in [
+                json.to_owned(),
+                format!("{json}\n"),
+                format!("{json}\ndata: [DONE]\n\n"),
+                format!("data: {}\n\n", json.replace('\n', "")),
+            ] {
                 let read = read(protocol, &made(media, body.clone()));
                 let word = read.word();
                 assert_eq!(word.trim_end_matches('d'), "B", "{protocol:?} {media} {body}");
-                assert_eq!((read.verdict.outcome.how, tokens(&read).output), (How::Finished, Some(2)), "{media} {body}");
+                assert_eq!(
+                    (read.verdict.outcome.how, tokens(&read).output),
+                    (How::Finished, Some(2)),
+                    "{media} {body}"
+                );
                 assert_eq!(read.verdict.answer.text.as_deref(), Some("w0 w1"), "{media} {body}");
             }
         }
@@ -328,9 +370,13 @@ fn malformed_text_is_quoted_with_its_media_type() {
 #[test]
 fn answers_of_hidden_reasoning_alone_are_not_empty() {
     let account = "\"completion_tokens\":64,\"completion_tokens_details\":{\"reasoning_tokens\":64}";
-    let read = of(&[chunk("\"role\":\"assistant\"", ""), chunk("", "length"), usage(account), "[DONE]".into()]);
+    let read =
+        of(&[chunk("\"role\":\"assistant\"", ""), chunk("", "length"), usage(account), "[DONE]".into()]);
     assert_eq!((read.verdict.outcome.how, read.verdict.answer.broken), (How::Finished, None));
     let empty = of(&[chunk("\"role\":\"assistant\"", ""), chunk("", "stop"), "[DONE]".into()]);
-    assert_eq!((empty.verdict.outcome.how, empty.verdict.answer.broken), (How::StreamError, Some(Broken::Empty)));
+    assert_eq!(
+        (empty.verdict.outcome.how, empty.verdict.answer.broken),
+        (How::StreamError, Some(Broken::Empty))
+    );
     assert_eq!(empty.events.iter().filter(|event| event.kind == EventKind::Finish).count(), 1);
 }
