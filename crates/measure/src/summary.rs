@@ -32,7 +32,7 @@ use crate::columns::{ABSENT, Columns, Fate, INFINITE, UNKNOWN, Words};
 use crate::course::timeline;
 use crate::findings::{
     BudgetSpec, Counts, ErrorCount, Estimate, FanOut, Histogram, Itl, Latencies, LengthFigures, Lengths,
-    LevelSummary, Percentiles, Rates, Reading, Records, Stability, Tail, Window,
+    LevelSummary, Metric, Percentiles, Rates, Reading, Records, Stability, Tail, Window,
 };
 use crate::flight;
 use crate::order::{LEVEL, percentiles};
@@ -395,6 +395,7 @@ fn rates(
         true => Reading::refused(CONTRADICTED, n as u64),
         false => rate,
     };
+    let counts_tokens = |budget: &BudgetSpec| budget.latency.iter().any(|one| one.metric == Metric::Tpot);
     let items = unit == SizeUnit::Items;
     let any_tokens = !items && finished().any(|i| output(i) > 0.0);
     let good: Vec<bool> = match budget {
@@ -411,7 +412,10 @@ fn rates(
     Rates {
         offered_per_s: if length_s > 0.0 { (to - from) as f64 / length_s } else { 0.0 },
         achieved_per_s: rate(&|_| 1.0),
-        good_per_s: budget.map(|_| per_second(good_due().map(|due| (due, 1.0)), (start, stop), to - from)),
+        good_per_s: budget.map(|budget| match counts_tokens(budget) {
+            true => tokens(per_second(good_due().map(|due| (due, 1.0)), (start, stop), to - from)),
+            false => per_second(good_due().map(|due| (due, 1.0)), (start, stop), to - from),
+        }),
         good_share: budget.filter(|_| to > from).map(|_| share_over(&good, |good| *good, SHARE_BATCHES)),
         output_tokens_per_s: any_tokens.then(|| tokens(rate(&output))),
         input_tokens_per_s: (!items).then(|| rate(&input)),
