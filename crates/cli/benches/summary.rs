@@ -259,6 +259,7 @@ fn answer(request: u64, tokens: u32, chance: &mut Stream) -> Attempt {
                 reasoning: None,
                 cached: Some(prompt / 2),
                 rule: TokensRule::UsageTotal,
+                claimed: None,
             },
             ..Answer::default()
         },

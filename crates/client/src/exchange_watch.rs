@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use plimsoll_model::{At, By, How};
 use plimsoll_wire::Head;
+use plimsoll_wire::unpack::Unpacker;
 
 use crate::link::{ConnectError, TakeError};
 use crate::recording::Ending;
@@ -50,11 +51,18 @@ pub(crate) struct WholeAnswer {
     pub(crate) head: RefCell<Option<Head>>,
     pub(crate) body: RefCell<Vec<u8>>,
     pub(crate) trailers: RefCell<Option<Head>>,
+    unpacker: RefCell<Option<Unpacker>>,
 }
 
 impl WholeAnswer {
     pub(crate) fn to(most: usize) -> WholeAnswer {
-        WholeAnswer { most, head: RefCell::default(), body: RefCell::default(), trailers: RefCell::default() }
+        WholeAnswer {
+            most,
+            head: RefCell::default(),
+            body: RefCell::default(),
+            trailers: RefCell::default(),
+            unpacker: RefCell::default(),
+        }
     }
 }
 
@@ -63,6 +71,7 @@ impl ExchangeWatch for WholeAnswer {
     fn sent(&self) {}
 
     fn head(&self, head: Head) {
+        *self.unpacker.borrow_mut() = Some(Unpacker::new(head.content_encoding.as_deref()));
         *self.head.borrow_mut() = Some(head);
     }
 
@@ -70,10 +79,22 @@ impl ExchangeWatch for WholeAnswer {
         *self.trailers.borrow_mut() = Some(trailers);
     }
 
-    /// A piece more than its bound tells that there is more.
+    /// A piece more than its bound tells that there is more. Bytes that can't be unpacked stay as they are: who reads them says so.
     fn data(&self, bytes: &[u8]) -> bool {
-        let mut body = self.body.borrow_mut();
-        body.extend_from_slice(bytes);
+        let (mut body, mut unpacker) = (self.body.borrow_mut(), self.unpacker.borrow_mut());
+        let unpacked = unpacker.as_mut().is_some_and(|unpacker| {
+            unpacker
+                .push(bytes, &mut |bytes| {
+                    if body.len() <= self.most {
+                        body.extend_from_slice(bytes);
+                    }
+                })
+                .is_ok()
+        });
+        if !unpacked {
+            *unpacker = None;
+            body.extend_from_slice(bytes);
+        }
         body.len() <= self.most
     }
 }

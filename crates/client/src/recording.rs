@@ -212,6 +212,18 @@ impl Recording {
         }
     }
 
+    /// Tokens without text turned out to be among the events: looks for the first and the last token again.
+    fn look_again(&mut self) {
+        let a = &mut self.attempt;
+        let Some(sent) = a.sent else { return };
+        let tokens = || a.events.iter().filter(|event| event.kind.is_token());
+        let at = |event: Option<&Event>| event.map(|event| sent + event.offset);
+        let (first, last) = (at(tokens().next()), at(tokens().next_back()));
+        self.token_events = tokens().count() as u64;
+        self.coalesced = tokens().filter(|event| event.coalesced).count() as u64;
+        (a.first_token, a.last_token) = (first, last);
+    }
+
     /// Have the bytes turned out to be broken, so that reading on is of no use?
     pub fn is_stopped(&self) -> bool {
         self.decoder.as_ref().is_some_and(|decoder| decoder.is_stopped())
@@ -240,7 +252,9 @@ impl Recording {
             if settled && let Some(tail) = tail {
                 self.event(tail, &mut ReadProgress::default());
             }
-            verdict.settle(&mut self.attempt.events);
+            if verdict.settle(&mut self.attempt.events) {
+                self.look_again();
+            }
             (outcome, answer) = (verdict.outcome, verdict.answer);
         }
         match ending {

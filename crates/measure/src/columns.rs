@@ -14,6 +14,9 @@ use crate::sessions::SessionTurn;
 pub const INFINITE: i64 = i64::MAX;
 /// The metric does not exist for this request.
 pub const ABSENT: i64 = i64::MIN;
+/// Share of whole answers whose tokens may be unknown where those of others are known: beyond it, what a figure per token rests on is a
+/// choice.
+pub(crate) const OUTPUT: f64 = 0.02;
 /// Token count that nobody reported.
 pub const UNKNOWN: u32 = u32::MAX;
 
@@ -122,6 +125,12 @@ pub struct Columns {
 
     /// What no attempt can be: rows that are missing or doubled, stamps that go back.
     pub(crate) odd: Odd,
+    /// Whole answers whose tokens nobody knows because the server's count contradicts their events.
+    pub(crate) claims: Claims,
+    /// Whole answers of two tokens or more.
+    pub(crate) multi_token: u64,
+    /// Of these, those that came in one event.
+    pub(crate) in_one_event: u64,
     /// Due time and end of every attempt after which the same request was tried again.
     pub(crate) earlier: Vec<(i64, How)>,
     /// Every attempt that found no answer, and in which words.
@@ -162,6 +171,19 @@ pub(crate) struct Odd {
     pub back: Vec<(i64, bool)>,
 }
 
+/// Answers whose server's count contradicts their events: sums over them.
+#[derive(Copy, Clone, Default, Debug)]
+pub(crate) struct Claims {
+    /// Answers.
+    pub answers: u64,
+    /// Tokens that the server reports.
+    pub tokens: u64,
+    /// Events with text.
+    pub texts: u64,
+    /// Events without.
+    pub empties: u64,
+}
+
 /// An attempt that found no answer.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Lost {
@@ -184,6 +206,12 @@ pub(crate) struct Carried {
 }
 
 impl Columns {
+    /// Are more counts of tokens contradicted than the figures per token may leave out?
+    pub(crate) fn contradicts(&self) -> bool {
+        let answers = self.fate.iter().filter(|fate| fate.ended_well()).count();
+        self.claims.answers as f64 > OUTPUT * answers as f64
+    }
+
     /// Requests.
     pub fn len(&self) -> usize {
         self.due.len()

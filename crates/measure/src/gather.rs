@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_model::{At, Attempt, Broken, Event, How, ServerStage, TokensRule};
+use plimsoll_model::{At, Attempt, Broken, Event, EventKind, How, ServerStage, TokensRule};
 
 use crate::columns::{ABSENT, Carried, Columns, Fate, INFINITE, Lost, Odd, UNKNOWN, Words};
 use crate::sessions::{self, SessionTurn};
@@ -29,6 +29,8 @@ pub struct Gathered {
     attempt: Vec<u16>,
     /// Does every token event of the row carry one token? Empty where they do everywhere.
     one_token: Vec<bool>,
+    /// Did several tokens come in one event? Empty where they did nowhere.
+    one_event: Vec<bool>,
     /// Attempts by the rule of their tokens, as [`RULES`] stand.
     by_rule: [u64; 3],
     words: BTreeMap<Words, u32>,
@@ -103,6 +105,7 @@ impl Gathered {
         put(&mut self.columns.audio_ms, rows, attempt.media.audio_ms.min(u32::MAX.into()) as u32, 0);
         put(&mut self.columns.documents, rows, attempt.media.documents, 0);
         put(&mut self.columns.broken, rows, attempt.answer.broken, None);
+        self.push_pieces(rows, attempt, fate);
         self.push_events(rows, attempt, fate);
         self.push_stages(rows, &attempt.answer.stages);
     }
@@ -163,6 +166,43 @@ impl Gathered {
         put(&mut columns.cached, rows, last.answer.tokens.cached.unwrap_or(UNKNOWN), UNKNOWN);
     }
 
+    /// In how many events did the tokens of a whole answer come, and do they fit the server's count?
+    fn push_pieces(&mut self, rows: usize, last: &Attempt, fate: Fate) {
+        let tokens = &last.answer.tokens;
+        let texts = last.events.iter().filter(|event| event.kind.is_token()).count() as u64;
+        let whole = last.events.iter().any(|event| event.kind == EventKind::Body);
+        let columns = &mut self.columns;
+        if let Some(claimed) = tokens.claimed.filter(|_| fate.ended_well()) {
+            let empty = last.events.iter().filter(|event| event.kind == EventKind::Empty).count() as u64;
+            columns.claims.answers += 1;
+            columns.claims.tokens += u64::from(claimed);
+            columns.claims.texts += texts;
+            columns.claims.empties += empty;
+        }
+        // Of an event of a stream whose server counts nothing, the asked length tells.
+        let known = tokens.output.or(tokens.claimed);
+        let length = known.or((texts > 0).then_some(last.asked_output)).unwrap_or(0);
+        let is_many = fate.ended_well() && length > 1;
+        let in_one = is_many && (texts == 1 || (whole && texts == 0));
+        columns.multi_token += u64::from(is_many && !last.events.is_empty());
+        columns.in_one_event += u64::from(in_one);
+        put(&mut self.one_event, rows, in_one && texts == 1, false);
+    }
+
+    /// Where most answers came in one event, nothing streams: the event is the whole answer, and its time is no first token's.
+    fn take_whole_answers(&mut self) {
+        let columns = &mut self.columns;
+        if 2 * columns.in_one_event <= columns.multi_token {
+            return;
+        }
+        for (row, _) in self.one_event.iter().enumerate().filter(|(_, one)| **one) {
+            columns.ttft[row] = ABSENT;
+            if let Some(ttfot) = columns.ttfot.get_mut(row) {
+                *ttfot = ABSENT;
+            }
+        }
+    }
+
     fn push_stages(&mut self, rows: usize, stages: &[ServerStage]) {
         put(&mut self.columns.stages.counts, rows, stages.len().min(usize::from(u16::MAX)) as u16, 0);
         for stage in stages.iter().take(usize::from(u16::MAX)) {
@@ -211,6 +251,7 @@ impl Gathered {
         stages.sort_unstable_by_key(|(_, index)| *index);
         self.columns.stages.names = stages.into_iter().map(|(name, _)| name).collect();
         self.columns.rule = self.rule();
+        self.take_whole_answers();
         let order = self.order();
         let again = |a: usize, b: usize| self.request[a] == self.request[b];
         if order.is_some() || (1..self.request.len()).any(|i| again(i - 1, i)) {
@@ -490,15 +531,15 @@ fn output_tokens(last: &Attempt) -> u32 {
     }
 }
 
-/// (last token − first token) / (n − 1); absent under two tokens and where all came at one instant.
+/// (last token − first token) / (n − 1), n the streamed tokens; absent under two tokens and where all came at one instant.
 fn tpot(fate: Fate, empty: bool, last: &Attempt, output: u32) -> i64 {
     if fate == Fate::Failed || empty {
         return if last.asked_output == 1 { ABSENT } else { INFINITE };
     }
+    let output =
+        if output == UNKNOWN { 0 } else { last.answer.tokens.streamed(&last.events).unwrap_or(output) };
     match (last.first_token, last.last_token) {
-        (Some(first), Some(end)) if output != UNKNOWN && output >= 2 && end > first => {
-            (end - first).0 / i64::from(output - 1)
-        }
+        (Some(first), Some(end)) if output >= 2 && end > first => (end - first).0 / i64::from(output - 1),
         _ => ABSENT,
     }
 }

@@ -8,14 +8,15 @@
 //! | `ttfot` | due | first visible token | answers that stream something visible |
 //! | `e2e` | due | last byte | all |
 //! | `e2e_after_send` | sent | last byte | all |
-//! | `tpot` | (last − first token) / (n − 1) | | two tokens or more that did not come at one instant |
+//! | `tpot` | (last − first token) / (n − 1), n the tokens that were streamed | | two tokens or more that did not come at one instant |
 //! | `ntpot` | `e2e` / n | | answers whose token count is known |
 //! | `event_gap` | every gap between token events, pooled | | streams of two events or more |
 //! | `itl` | every gap between tokens | | streams whose tokens per event are known |
 //! | `session_e2e` | first due of a session | end of its last turn | sessions whose number of turns is known ([`crate::sessions`]) |
 //!
 //! A request that failed or never ended ranks as +∞ in all of them (in `event_gap` and `itl` as one gap that never
-//! ended); an answer with nothing in it as well. A planned cancellation keeps the first-token times it reached and has
+//! ended); an answer with nothing in it as well. Where most answers of a level came in one event, `ttft` and `ttfot` do not exist, and where the
+//! server's counts of tokens contradict its events no figure per token does. A planned cancellation keeps the first-token times it reached and has
 //! no others. What does not exist for a request is absent: counted, and never zero. In a closed loop due = sent
 //! less the wait for a connection, so the same formulas hold.
 //!
@@ -31,7 +32,7 @@ use crate::columns::{ABSENT, Columns, Fate, INFINITE, UNKNOWN, Words};
 use crate::course::timeline;
 use crate::findings::{
     BudgetSpec, Counts, ErrorCount, Estimate, FanOut, Histogram, Itl, Latencies, LengthFigures, Lengths,
-    LevelSummary, Percentiles, Rates, Reading, Records, Stability, Tail, Window,
+    LevelSummary, Metric, Percentiles, Rates, Reading, Records, Stability, Tail, Window,
 };
 use crate::flight;
 use crate::order::{LEVEL, percentiles};
@@ -142,6 +143,12 @@ fn records(level: &Level, columns: &Columns) -> Records {
         },
         answers,
         output_unknown: rows().filter(|row| columns.output[*row] == UNKNOWN).count() as u64,
+        output_contradicted: columns.claims.answers,
+        claimed_tokens: columns.claims.tokens,
+        claimed_texts: columns.claims.texts,
+        claimed_empties: columns.claims.empties,
+        multi_token: columns.multi_token,
+        in_one_event: columns.in_one_event,
     }
 }
 
@@ -260,6 +267,9 @@ fn latencies(columns: &Columns, (from, to): (usize, usize), length_s: f64) -> (L
     // A column that is empty is that of another metric.
     let named = |metric: &str, of: &Percentiles| Percentiles { metric: metric.to_owned(), ..of.clone() };
     let at_once = columns.sent_after.is_empty();
+    // What rests on counts that contradict each other is no figure.
+    let contradicts = columns.contradicts();
+    let refused = |metric: &str| Some(unknown(metric, CONTRADICTED));
     let latency = Latencies {
         ttft_after_send: ttft.as_ref().and_then(|ttft| match at_once {
             true => Some(named("ttft_after_send", ttft)),
@@ -275,22 +285,39 @@ fn latencies(columns: &Columns, (from, to): (usize, usize), length_s: f64) -> (L
             false => set("e2e_after_send", &each(Columns::e2e_after_send), false)
                 .unwrap_or_else(|| nothing("e2e_after_send")),
         },
-        tpot: if tpots { set("tpot", &columns.tpot[from..to], false) } else { None },
-        ntpot: Some(each(Columns::ntpot))
-            .filter(|values| exists(values))
-            .and_then(|values| set("ntpot", &values, false)),
+        tpot: if contradicts {
+            refused("tpot")
+        } else if tpots {
+            set("tpot", &columns.tpot[from..to], false)
+        } else {
+            None
+        },
+        ntpot: match contradicts {
+            true => refused("ntpot"),
+            false => Some(each(Columns::ntpot))
+                .filter(|values| exists(values))
+                .and_then(|values| set("ntpot", &values, false)),
+        },
         session_e2e: set("session_e2e", &sessions, false),
         ttft,
         event_gap,
         e2e,
-        itl,
+        itl: itl.filter(|_| !contradicts),
     };
     (latency, histograms)
 }
 
 /// A set without observations: all of it is refused.
 fn nothing(metric: &str) -> Percentiles {
-    let none = || Reading::refused("no requests", 0);
+    unknown(metric, "no requests")
+}
+
+/// Why figures per token are refused.
+const CONTRADICTED: &str = "the server's counts of tokens contradict its events";
+
+/// A set that is refused as a whole.
+fn unknown(metric: &str, why: &str) -> Percentiles {
+    let none = || Reading::refused(why, 0);
     Percentiles {
         metric: metric.to_owned(),
         n: 0,
@@ -364,6 +391,11 @@ fn rates(
     let carried = |column: &[u32], of: f64| {
         (!column.is_empty()).then(|| rate(&|i| column.get(i).map_or(0.0, |n| f64::from(*n) * of)))
     };
+    let tokens = |rate: Reading| match columns.contradicts() {
+        true => Reading::refused(CONTRADICTED, n as u64),
+        false => rate,
+    };
+    let counts_tokens = |budget: &BudgetSpec| budget.latency.iter().any(|one| one.metric == Metric::Tpot);
     let items = unit == SizeUnit::Items;
     let any_tokens = !items && finished().any(|i| output(i) > 0.0);
     let good: Vec<bool> = match budget {
@@ -380,12 +412,15 @@ fn rates(
     Rates {
         offered_per_s: if length_s > 0.0 { (to - from) as f64 / length_s } else { 0.0 },
         achieved_per_s: rate(&|_| 1.0),
-        good_per_s: budget.map(|_| per_second(good_due().map(|due| (due, 1.0)), (start, stop), to - from)),
+        good_per_s: budget.map(|budget| match counts_tokens(budget) {
+            true => tokens(per_second(good_due().map(|due| (due, 1.0)), (start, stop), to - from)),
+            false => per_second(good_due().map(|due| (due, 1.0)), (start, stop), to - from),
+        }),
         good_share: budget.filter(|_| to > from).map(|_| share_over(&good, |good| *good, SHARE_BATCHES)),
-        output_tokens_per_s: any_tokens.then(|| rate(&output)),
+        output_tokens_per_s: any_tokens.then(|| tokens(rate(&output))),
         input_tokens_per_s: (!items).then(|| rate(&input)),
         items_per_s: items.then(|| rate(&input)),
-        total_tokens_per_s: any_tokens.then(|| rate(&|i| input(i) + output(i))),
+        total_tokens_per_s: any_tokens.then(|| tokens(rate(&|i| input(i) + output(i)))),
         sessions_per_s,
         images_per_s: carried(&columns.images, 1.0),
         audio_s_per_s: carried(&columns.audio_ms, 1e-3),

@@ -93,7 +93,7 @@ impl TokensRule {
 pub struct Tokens {
     /// Tokens of the prompt, cached ones included.
     pub prompt: Option<u32>,
-    /// Generated tokens, reasoning included.
+    /// Generated tokens, reasoning included. Also `None` where the server's count and its events contradict each other: see `claimed`.
     pub output: Option<u32>,
     /// Generated tokens of the reasoning part.
     pub reasoning: Option<u32>,
@@ -101,6 +101,19 @@ pub struct Tokens {
     pub cached: Option<u32>,
     /// How the tokens per event are known.
     pub rule: TokensRule,
+    /// The server's count of generated tokens that the events of its answer contradict; `None` where nothing does.
+    #[serde(default)]
+    pub claimed: Option<u32>,
+}
+
+impl Tokens {
+    /// Generated tokens that came between the first and the last of these events. Reasoning that is counted and of which no event
+    /// came lies before them.
+    pub fn streamed(&self, events: &[Event]) -> Option<u32> {
+        let is_shown = events.is_empty() || events.iter().any(|event| event.kind == EventKind::Reasoning);
+        let hidden = if is_shown { 0 } else { self.reasoning.unwrap_or(0) };
+        Some(self.output?.saturating_sub(hidden))
+    }
 }
 
 crate::named! {

@@ -30,7 +30,7 @@ crate::named! {
         Truncated => "truncated",
         /// Bytes that are not what the protocol promises: HTML, broken JSON, a line past its bound.
         Malformed => "malformed",
-        /// An error event inside a stream whose status was 200.
+        /// An answer of status 200 that reports an error (an event, an object, a finish reason) or in which nothing is.
         StreamError => "stream_error",
         /// Given up on purpose by the client's policy (a reader who left), as the scenario asked.
         Cancelled => "cancelled",

@@ -39,7 +39,9 @@ pub fn render(manifest: &Manifest, findings: &Findings, detail: Detail) -> Strin
     curves.for_each(|found| curve(&mut page, found, detail));
     // Of a sweep the curve has the levels' leading figures.
     if full || findings.curves.is_empty() {
-        detailed(findings).into_iter().for_each(|found| level(&mut page, found, &endpoints, detail));
+        detailed(findings)
+            .into_iter()
+            .for_each(|found| level(&mut page, found, (manifest, &endpoints), detail));
     }
     if full {
         beside(&mut page, findings);
@@ -233,7 +235,12 @@ fn short_curve(curve: &Curve) -> Table {
     table
 }
 
-fn level(page: &mut Document, level: &LevelFinding, endpoints: &[String], detail: Detail) {
+fn level(
+    page: &mut Document,
+    level: &LevelFinding,
+    (manifest, endpoints): (&Manifest, &[String]),
+    detail: Detail,
+) {
     let summary = &level.summary;
     let window = format!(
         "{} counted, {} cut as warm-up",
@@ -243,6 +250,9 @@ fn level(page: &mut Document, level: &LevelFinding, endpoints: &[String], detail
     page.section(format!("Level {}: {} · {window}", summary.level, words::level(summary)), |section| {
         section.list(summary.window.cut_words());
         counts(section, summary);
+        if let Some(says) = words::in_one_event(manifest, summary) {
+            section.says(says);
+        }
         percentiles(section, summary, detail);
         section.table(endpoints::table(summary, endpoints));
         if let Some(budget) = &summary.budget {

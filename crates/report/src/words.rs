@@ -398,6 +398,21 @@ pub fn error(error: &ErrorCount) -> String {
     format!("{} × {}{status}{said}", figure::count(error.attempts), error.how.name().replace('_', " "))
 }
 
+/// Answers of which a stream was asked and which came in one piece.
+pub fn in_one_event(manifest: &Manifest, summary: &LevelSummary) -> Option<String> {
+    let records = &summary.records;
+    let (one, of) = (records.in_one_event, records.multi_token);
+    let asked = manifest.scenario.pointer("/target/stream").and_then(serde_json::Value::as_bool);
+    if asked == Some(false) || one == 0 {
+        return None;
+    }
+    let means = match 2 * one > of {
+        true => "the server did not stream them, so ttft does not exist",
+        false => "their ttft, where there is one, is the time of the whole answer",
+    };
+    Some(format!("{} of {} came in one event: {means}", figure::count(one), figure::counted(of, "answer")))
+}
+
 /// Of a load that several machines sent: how many, and how far apart their clocks were.
 pub fn shards(manifest: &Manifest) -> Option<String> {
     let of = manifest.shards.first()?.shard.of;

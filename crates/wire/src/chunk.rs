@@ -8,10 +8,8 @@ use std::borrow::Cow;
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde_json::value::RawValue;
-
-use crate::trace::attributes::Scalar;
 
 /// A text that may be missing, null, or something else altogether (then it counts as missing).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,86 +33,173 @@ impl Text<'_> {
 
 impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(TextVisitor)
+        let Said { text, thinking } = Said::of(<&'de RawValue>::deserialize(deserializer)?.get());
+        Ok(match (text.0, thinking.0) {
+            (Some(text), Some(thinking)) => Text(Some(text + thinking)),
+            (text, thinking) => Text(text.or(thinking)),
+        })
     }
 }
 
-struct TextVisitor;
-
-impl<'de> Visitor<'de> for TextVisitor {
-    type Value = Text<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a text")
-    }
-    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Text<'de>, E> {
-        Ok(Text(Some(Cow::Borrowed(text))))
-    }
-    fn visit_str<E>(self, text: &str) -> Result<Text<'de>, E> {
-        Ok(Text(Some(Cow::Owned(text.to_owned()))))
-    }
-    fn visit_unit<E>(self) -> Result<Text<'de>, E> {
-        Ok(Text(None))
-    }
-    fn visit_bool<E>(self, _: bool) -> Result<Text<'de>, E> {
-        Ok(Text(None))
-    }
-    fn visit_i64<E>(self, _: i64) -> Result<Text<'de>, E> {
-        Ok(Text(None))
-    }
-    fn visit_u64<E>(self, _: u64) -> Result<Text<'de>, E> {
-        Ok(Text(None))
-    }
-    fn visit_f64<E>(self, _: f64) -> Result<Text<'de>, E> {
-        Ok(Text(None))
-    }
-    /// Content as a list of parts, each with a `text`.
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Text<'de>, A::Error> {
-        let mut all: Option<String> = None;
-        while let Some(part) = seq.next_element::<Part<'de>>()? {
-            all.get_or_insert_default().push_str(part.0.get());
-        }
-        Ok(Text(all.map(Cow::Owned)))
-    }
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Text<'de>, A::Error> {
-        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(Text(None))
-    }
+/// The content of a message: a text, a list of parts, one part, or nothing.
+///
+/// Only the fields that hold words are parsed, and a part of an unknown kind is passed over: a picture, a signature or a citation beside
+/// the words can't break an answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Said<'a> {
+    pub text: Text<'a>,
+    /// The text of parts that are reasoning.
+    pub thinking: Text<'a>,
 }
 
-/// One part of a list of parts: an object's `text` (or `refusal`), or a bare text.
-struct Part<'a>(Text<'a>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Part<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for Said<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        struct Fields<'a> {
-            #[serde(borrow)]
-            text: Option<Plain<'a>>,
-            #[serde(borrow)]
-            refusal: Option<Plain<'a>>,
+        Ok(Said::of(<&'de RawValue>::deserialize(deserializer)?.get()))
+    }
+}
+
+impl<'a> Said<'a> {
+    fn of(raw: &'a str) -> Said<'a> {
+        match raw.as_bytes().first() {
+            Some(b'"') => Said { text: Text(Some(unquoted(raw))), ..Said::default() },
+            Some(b'{') => Said::part(raw),
+            Some(b'[') => {
+                let parts: Vec<&'a RawValue> = serde_json::from_str(raw).unwrap_or_default();
+                parts.iter().fold(Said::default(), |all, part| {
+                    // A nested list is not descended into: depth is the sender's choice.
+                    let part =
+                        if part.get().starts_with('[') { Said::default() } else { Said::of(part.get()) };
+                    all.and(part)
+                })
+            }
+            _ => Said::default(),
         }
-        let raw = <&'de RawValue>::deserialize(deserializer)?.get();
-        // A nested list is not descended into: depth is the sender's choice.
-        let text = match raw.starts_with('{') {
-            true => serde_json::from_str(raw).map(|part: Fields<'de>| part.text.or(part.refusal)),
-            false => serde_json::from_str(raw).map(Some),
+    }
+
+    /// One object of a list of parts, by its type or by the fields that it has.
+    fn part(raw: &'a str) -> Said<'a> {
+        let Ok(part) = serde_json::from_str::<Part<'a>>(raw) else { return Said::default() };
+        let kind = part.kind.map_or(Cow::Borrowed(""), |raw| words(raw).0.unwrap_or_default());
+        let thoughts = [part.thinking, part.reasoning];
+        let thinks = ["think", "reason", "thought"].iter().any(|word| kind.contains(word));
+        let first = |fields: &[Option<&'a RawValue>]| {
+            let texts = fields.iter().flatten().map(|raw| words(raw));
+            Text(texts.filter_map(|text| text.0).reduce(|a, b| if a.is_empty() { b } else { a }))
         };
-        Ok(Part(text.map_err(serde::de::Error::custom)?.map_or(Text(None), |plain| plain.0)))
+        match thinks || (part.text.is_none() && thoughts.iter().any(Option::is_some)) {
+            true => Said {
+                thinking: first(&[part.thinking, part.reasoning, part.text, part.summary, part.content]),
+                ..Said::default()
+            },
+            false => Said { text: first(&[part.text, part.refusal]), ..Said::default() },
+        }
+    }
+
+    fn and(self, other: Said<'a>) -> Said<'a> {
+        let join = |a: Text<'a>, b: Text<'a>| match (a.0, b.0) {
+            (Some(a), Some(b)) => Text(Some(a + b)),
+            (a, b) => Text(a.or(b)),
+        };
+        Said { text: join(self.text, other.text), thinking: join(self.thinking, other.thinking) }
     }
 }
 
-/// A text or nothing; lists and objects are skipped.
-struct Plain<'a>(Text<'a>);
+#[derive(Deserialize)]
+struct Part<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Option<&'a RawValue>,
+    #[serde(borrow)]
+    text: Option<&'a RawValue>,
+    #[serde(borrow)]
+    refusal: Option<&'a RawValue>,
+    #[serde(borrow)]
+    thinking: Option<&'a RawValue>,
+    #[serde(borrow)]
+    reasoning: Option<&'a RawValue>,
+    #[serde(borrow)]
+    summary: Option<&'a RawValue>,
+    #[serde(borrow)]
+    content: Option<&'a RawValue>,
+}
 
-impl<'de: 'a, 'a> Deserialize<'de> for Plain<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let raw = <&'de RawValue>::deserialize(deserializer)?;
-        if !raw.get().starts_with('"') {
-            return Ok(Plain(Text(None)));
-        }
-        serde_json::from_str(raw.get()).map(Plain).map_err(serde::de::Error::custom)
+/// A text, or the texts of a list of texts and of objects that hold one. Anything else has no words.
+fn words(raw: &RawValue) -> Text<'_> {
+    #[derive(Deserialize)]
+    struct Inner<'a> {
+        #[serde(borrow)]
+        text: Option<&'a RawValue>,
     }
+    let raw = raw.get();
+    match raw.as_bytes().first() {
+        Some(b'"') => Text(Some(unquoted(raw))),
+        Some(b'[') => {
+            let parts: Vec<&RawValue> = serde_json::from_str(raw).unwrap_or_default();
+            let texts = parts.iter().filter_map(|part| match part.get().as_bytes().first() {
+                Some(b'"') => Some(unquoted(part.get())),
+                _ => {
+                    let text = serde_json::from_str::<Inner<'_>>(part.get()).ok()?.text?.get();
+                    text.starts_with('"').then(|| unquoted(text))
+                }
+            });
+            Text(texts.reduce(|a, b| a + b))
+        }
+        _ => Text(None),
+    }
+}
+
+/// The text of a JSON string with its quotes. A surrogate without its partner becomes U+FFFD: JavaScript cuts texts inside of a character.
+fn unquoted(quoted: &str) -> Cow<'_, str> {
+    let inside = quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default();
+    match inside.contains('\\') {
+        false => Cow::Borrowed(inside),
+        true => Cow::Owned(
+            serde_json::from_str(quoted)
+                .or_else(|_| serde_json::from_str(&paired(quoted)))
+                .unwrap_or_else(|_| inside.to_owned()),
+        ),
+    }
+}
+
+/// The same string with each lone surrogate's escape replaced.
+fn paired(quoted: &str) -> String {
+    let escape = |at: usize| {
+        let hex = quoted.get(at..at + 6)?.strip_prefix("\\u")?;
+        u16::from_str_radix(hex, 16).ok()
+    };
+    let mut out = String::with_capacity(quoted.len());
+    let mut at = 0;
+    while let Some(next) = quoted[at..].find('\\') {
+        out.push_str(&quoted[at..at + next]);
+        at += next;
+        let long = match (escape(at), escape(at + 6)) {
+            (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => 12,
+            (Some(0xd800..=0xdfff), _) => {
+                out.push_str("\\ufffd");
+                at += 6;
+                continue;
+            }
+            (Some(_), _) => 6,
+            (None, _) => 2,
+        };
+        let end = (at + long).min(quoted.len());
+        out.push_str(quoted.get(at..end).unwrap_or_default());
+        at = end;
+    }
+    out.push_str(&quoted[at..]);
+    out
+}
+
+/// A field that is read where it has the usual shape, and passed over where it has another one.
+pub(crate) fn loose<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    let raw = <&'de RawValue>::deserialize(deserializer)?;
+    Ok(serde_json::from_str(raw.get()).ok())
+}
+
+/// Returns whether an `error` field holds an error: some servers send the field with every chunk, empty.
+pub(crate) fn is_error(raw: Option<&RawValue>) -> bool {
+    raw.is_some_and(|raw| !matches!(raw.get(), "null" | "false" | "0" | "\"\"" | "{}" | "[]"))
 }
 
 /// A count that may be missing, null, a float, or nonsense (then missing).
@@ -123,11 +208,9 @@ pub(crate) struct Count(pub Option<u32>);
 
 impl<'de> Deserialize<'de> for Count {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(Count(match Scalar::deserialize(deserializer)? {
-            Scalar::Int(n) => u64::try_from(n).ok().map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
-            Scalar::Real(n) => (n >= 0.0).then_some(n as u32),
-            Scalar::Nothing | Scalar::Flag(_) | Scalar::Text(_) => None,
-        }))
+        let raw = <&'de RawValue>::deserialize(deserializer)?.get();
+        let number = serde_json::from_str::<f64>(raw).ok().filter(|n| *n >= 0.0);
+        Ok(Count(number.map(|n| n as u32)))
     }
 }
 
@@ -182,6 +265,19 @@ pub(crate) struct Choice<'a> {
     pub text: Text<'a>,
     #[serde(borrow, default)]
     pub finish_reason: Text<'a>,
+    /// Moonshot tells the accounting here.
+    #[serde(default, deserialize_with = "loose")]
+    pub usage: Option<Box<RawUsage>>,
+    /// OpenRouter tells an upstream's error here.
+    #[serde(borrow)]
+    pub error: Option<&'a RawValue>,
+}
+
+impl Choice<'_> {
+    /// Is it a message that has ended, and not a piece of one?
+    pub fn closes_whole(&self) -> bool {
+        self.delta.is_none() && self.message.is_some() && !self.finish_reason.is_empty()
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -189,26 +285,60 @@ pub(crate) struct Delta<'a> {
     #[serde(borrow, default)]
     pub role: Text<'a>,
     #[serde(borrow, default)]
-    pub content: Text<'a>,
+    pub content: Said<'a>,
     #[serde(borrow, default)]
     pub reasoning: Text<'a>,
     #[serde(borrow, default)]
     pub reasoning_content: Text<'a>,
+    /// Ollama's name.
+    #[serde(borrow, default)]
+    pub thinking: Text<'a>,
+    #[serde(borrow, default)]
+    pub reasoning_text: Text<'a>,
+    /// OpenRouter's list.
+    #[serde(borrow, default)]
+    pub reasoning_details: Text<'a>,
+    /// LiteLLM's list.
+    #[serde(borrow, default)]
+    pub thinking_blocks: Text<'a>,
     #[serde(borrow, default)]
     pub refusal: Text<'a>,
-    #[serde(borrow)]
+    #[serde(borrow, default, deserialize_with = "loose")]
     pub tool_calls: Option<Vec<ToolCall<'a>>>,
-    #[serde(borrow)]
+    #[serde(borrow, default, deserialize_with = "loose")]
     pub function_call: Option<Box<Function<'a>>>,
 }
 
-impl Delta<'_> {
+impl<'a> Delta<'a> {
+    /// The reasoning under each of its names.
+    fn thoughts(&self) -> [&Text<'a>; 7] {
+        [
+            &self.reasoning,
+            &self.reasoning_content,
+            &self.content.thinking,
+            &self.thinking,
+            &self.reasoning_text,
+            &self.reasoning_details,
+            &self.thinking_blocks,
+        ]
+    }
+
+    /// Every text that it may hold.
+    pub fn texts(&self) -> impl Iterator<Item = &Text<'a>> {
+        self.thoughts().into_iter().chain([&self.content.text, &self.refusal])
+    }
+
     pub fn reasons(&self) -> &str {
-        if self.reasoning.is_empty() { self.reasoning_content.get() } else { self.reasoning.get() }
+        self.thoughts().into_iter().map(Text::get).find(|text| !text.is_empty()).unwrap_or_default()
+    }
+
+    /// Is there a field of reasoning, if only an empty one?
+    pub fn names_reasoning(&self) -> bool {
+        self.thoughts().into_iter().any(Text::is_named)
     }
 
     pub fn says(&self) -> &str {
-        if self.content.is_empty() { self.refusal.get() } else { self.content.get() }
+        if self.content.text.is_empty() { self.refusal.get() } else { self.content.text.get() }
     }
 
     pub fn functions(&self) -> impl Iterator<Item = &Function<'_>> {
@@ -242,30 +372,36 @@ impl Function<'_> {
 
 /// Token accounting, in the words of chat completions and of responses.
 #[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(crate) struct RawUsage {
-    #[serde(default)]
     prompt_tokens: Count,
-    #[serde(default)]
     completion_tokens: Count,
-    #[serde(default)]
     input_tokens: Count,
-    #[serde(default)]
     output_tokens: Count,
+    total_tokens: Count,
+    reasoning_tokens: Count,
+    cached_tokens: Count,
+    #[serde(deserialize_with = "loose")]
     prompt_tokens_details: Option<Details>,
+    #[serde(deserialize_with = "loose")]
     completion_tokens_details: Option<Details>,
+    #[serde(deserialize_with = "loose")]
     input_tokens_details: Option<Details>,
+    #[serde(deserialize_with = "loose")]
     output_tokens_details: Option<Details>,
     // Groq tells its stage times here, in seconds.
+    #[serde(deserialize_with = "loose")]
     queue_time: Option<f64>,
+    #[serde(deserialize_with = "loose")]
     prompt_time: Option<f64>,
+    #[serde(deserialize_with = "loose")]
     completion_time: Option<f64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 struct Details {
-    #[serde(default)]
     cached_tokens: Count,
-    #[serde(default)]
     reasoning_tokens: Count,
 }
 
@@ -276,6 +412,7 @@ pub(crate) struct Usage {
     pub output: Option<u32>,
     pub cached: Option<u32>,
     pub reasoning: Option<u32>,
+    pub total: Option<u32>,
 }
 
 impl RawUsage {
@@ -283,13 +420,15 @@ impl RawUsage {
         let detail = |a: &Option<Details>, b: &Option<Details>, pick: fn(&Details) -> Option<u32>| {
             a.as_ref().and_then(pick).or(b.as_ref().and_then(pick))
         };
+        let cached = detail(&self.prompt_tokens_details, &self.input_tokens_details, |d| d.cached_tokens.0);
+        let reasoning =
+            detail(&self.completion_tokens_details, &self.output_tokens_details, |d| d.reasoning_tokens.0);
         Usage {
             prompt: self.prompt_tokens.0.or(self.input_tokens.0),
             output: self.completion_tokens.0.or(self.output_tokens.0),
-            cached: detail(&self.prompt_tokens_details, &self.input_tokens_details, |d| d.cached_tokens.0),
-            reasoning: detail(&self.completion_tokens_details, &self.output_tokens_details, |d| {
-                d.reasoning_tokens.0
-            }),
+            cached: cached.or(self.cached_tokens.0),
+            reasoning: reasoning.or(self.reasoning_tokens.0),
+            total: self.total_tokens.0,
         }
     }
 
@@ -306,7 +445,11 @@ impl RawUsage {
 pub(crate) struct Chunk<'a> {
     #[serde(borrow, default)]
     pub choices: Choices<'a>,
-    pub usage: Option<Box<RawUsage>>,
+    #[serde(default, deserialize_with = "loose")]
+    usage: Option<Box<RawUsage>>,
+    /// Groq tells the accounting of a stream in here.
+    #[serde(default, deserialize_with = "loose")]
+    x_groq: Option<Nest>,
     #[serde(borrow)]
     pub error: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -316,15 +459,43 @@ pub(crate) struct Chunk<'a> {
     /// vLLM's per-request metrics.
     #[serde(borrow)]
     pub metrics: Option<&'a RawValue>,
-    detail: Option<IgnoredAny>,
-    message: Option<IgnoredAny>,
+    #[serde(borrow)]
+    detail: Option<&'a RawValue>,
+    #[serde(borrow)]
+    message: Option<&'a RawValue>,
+    #[serde(borrow)]
+    errors: Option<&'a RawValue>,
+    #[serde(borrow)]
+    msg: Option<&'a RawValue>,
+    #[serde(borrow)]
+    error_msg: Option<&'a RawValue>,
 }
 
-impl Chunk<'_> {
-    /// Is it an error in one of the shapes that errors have? (`detail` and `message` count only where no answer is.)
-    pub fn complains(&self) -> bool {
+#[derive(Debug, Default, Deserialize)]
+struct Nest {
+    #[serde(default, deserialize_with = "loose")]
+    usage: Option<Box<RawUsage>>,
+}
+
+impl<'a> Chunk<'a> {
+    /// The error that it carries, in one of the shapes that errors have: beside an answer or in a choice, or words where no answer is.
+    pub fn complaint(&self) -> Option<&'a RawValue> {
+        let own = self.choices.iter().map(|choice| choice.error);
+        let error = [self.error].into_iter().chain(own).flatten().find(|raw| is_error(Some(raw)));
+        let words = [self.detail, self.message, self.errors, self.msg, self.error_msg];
         let answers = self.choices.named || self.usage.is_some();
-        self.error.is_some() || (!answers && (self.detail.is_some() || self.message.is_some()))
+        error.or_else(|| words.into_iter().flatten().find(|raw| !answers && is_error(Some(raw))))
+    }
+
+    /// The accounting, wherever it stands.
+    pub fn usage(&self) -> Option<&RawUsage> {
+        let nested = || self.x_groq.as_ref().and_then(|nest| nest.usage.as_deref());
+        self.usage.as_deref().or_else(nested)
+    }
+
+    /// Is some of the accounting where the form of a stream does not look for it?
+    pub fn nests_usage(&self) -> bool {
+        self.x_groq.is_some() || self.choices.iter().any(|choice| choice.usage.is_some())
     }
 }
 
@@ -344,9 +515,9 @@ pub(crate) struct Other<'a> {
     pub response: Text<'a>,
     #[serde(borrow, default)]
     pub generated_text: Text<'a>,
-    #[serde(borrow)]
+    #[serde(borrow, default, deserialize_with = "loose")]
     pub message: Option<Delta<'a>>,
-    #[serde(borrow)]
+    #[serde(borrow, default, deserialize_with = "loose")]
     pub details: Option<TgiDetails<'a>>,
     #[serde(borrow, default)]
     pub done_reason: Text<'a>,
@@ -388,7 +559,7 @@ pub(crate) struct TokenPart<'a>(pub Text<'a>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for TokenPart<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Part::deserialize(deserializer).map(|part| TokenPart(part.0))
+        Text::deserialize(deserializer).map(TokenPart)
     }
 }
 
@@ -401,6 +572,9 @@ pub(crate) struct ResponseEvent<'a> {
     pub delta: Text<'a>,
     #[serde(borrow)]
     pub response: Option<&'a RawValue>,
+    /// There in a response object, which is no event.
+    #[serde(borrow)]
+    pub output: Option<&'a RawValue>,
     #[serde(borrow)]
     pub error: Option<&'a RawValue>,
 }
@@ -410,10 +584,11 @@ pub(crate) struct ResponseEvent<'a> {
 pub(crate) struct Response<'a> {
     #[serde(borrow, default)]
     pub status: Text<'a>,
+    #[serde(default, deserialize_with = "loose")]
     pub usage: Option<RawUsage>,
     #[serde(borrow)]
     pub error: Option<&'a RawValue>,
-    #[serde(borrow)]
+    #[serde(borrow, default, deserialize_with = "loose")]
     pub incomplete_details: Option<Incomplete<'a>>,
     #[serde(borrow)]
     pub output: Option<Vec<OutputItem<'a>>>,

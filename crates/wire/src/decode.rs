@@ -1,14 +1,17 @@
 //! An answer, decoded as its bytes arrive.
 //!
-//! How the body is read follows its media type, not the request: a server may answer a streaming request with one JSON
-//! object and the other way round. Where the type is missing or vague, the first bytes decide. HTML is malformed under
-//! every protocol, since a login page or a proxy's error is the usual reason.
+//! How the body is read follows its first bytes, not the request and not the media type alone: a server may answer a streaming request
+//! with one JSON object and the other way round, under either type. HTML is malformed under every protocol, since a login page or a
+//! proxy's error is the usual reason. A body that came compressed is unpacked ([`crate::unpack`]).
 //!
 //! When an answer is whole:
 //! - `[DONE]` came (or the closing event of the responses protocol), whatever happened to the connection after;
 //! - or every choice gave its finish reason and the body ended cleanly (transformers sends no `[DONE]`);
-//! - or the body ended cleanly without a single event: finished and [`Broken::Empty`];
+//! - or the body ended cleanly without a single event;
 //! - under [`Protocol::Http`], when the body ended cleanly: nothing more can be asked of an unknown protocol.
+//!
+//! A whole answer failed where it reports an error (an object, an event, a finish reason: [`crate::failed`]) and where nothing is in it
+//! ([`Broken::Empty`]): both are [`How::StreamError`].
 //!
 //! An event that stands unclosed at a clean end (no blank line) counts if it reads; else the answer is truncated.
 
@@ -16,13 +19,15 @@ use plimsoll_model::outcome::{By, How};
 use plimsoll_model::{Answer, Broken, Event, EventKind, Outcome, Protocol, TokensRule};
 
 use crate::decoded::Decoded;
-use crate::fault::Fault;
+use crate::fault::{BEGINNING, Fault, Malformed};
 use crate::head::{self, Head, Media, bounded};
 use crate::kserve;
 use crate::kserve::call::CallReading;
 use crate::sse::Parser;
 use crate::stream::Stream;
 use crate::tally::Tally;
+use crate::tokens::SilentTokens;
+use crate::unpack::Unpacker;
 use crate::whole;
 
 /// Longest body of an answer that does not stream, in bytes.
@@ -40,28 +45,43 @@ pub struct AnswerVerdict {
     /// An event that only the end of the body completed: the whole body of an answer that does not stream, or a last
     /// event without its blank line. It arrived with the last byte.
     pub tail: Option<Decoded>,
+    /// Events without text that carry tokens all the same.
+    silent: SilentTokens,
 }
 
 impl AnswerVerdict {
-    /// Brings the events' token counts into line with the rule found at the end: one each under
-    /// [`TokensRule::UsageTotal`], unknown (0) under [`TokensRule::Unknown`].
-    pub fn settle(&self, events: &mut [Event]) {
+    /// Brings the events into line with what the end told: one token each under [`TokensRule::UsageTotal`], unknown (0) under
+    /// [`TokensRule::Unknown`]. Events without text that carry a token become events of the kind before them. Returns whether there are
+    /// any of these: then the first and the last token are to be looked for again.
+    pub fn settle(&self, events: &mut [Event]) -> bool {
         let each = match self.answer.tokens.rule {
-            TokensRule::UsageTotal => 1,
-            TokensRule::Unknown => 0,
-            TokensRule::UsageRunning | TokensRule::Tokeniser => return,
+            TokensRule::UsageTotal => Some(1),
+            TokensRule::Unknown => Some(0),
+            TokensRule::UsageRunning | TokensRule::Tokeniser => None,
         };
-        for event in events.iter_mut().filter(|event| event.kind.is_token()) {
-            event.tokens = each;
+        let mut kind = EventKind::Content;
+        for event in events.iter_mut().filter(|event| event.kind != EventKind::Body) {
+            let is_silent = event.tokens > 0
+                && match event.kind {
+                    EventKind::Empty => self.silent != SilentTokens::None,
+                    EventKind::Finish => self.silent == SilentTokens::EmptyAndClosing,
+                    _ => false,
+                };
+            match event.kind.is_token() {
+                true => (kind, event.tokens) = (event.kind, each.unwrap_or(event.tokens)),
+                false if is_silent => (event.kind, event.tokens) = (kind, 1),
+                false => event.tokens = 0,
+            }
         }
+        self.silent != SilentTokens::None
     }
 }
 
 /// How the body is read.
 #[derive(Debug)]
 enum Reading {
-    /// By its first bytes, which are not all there yet.
-    Unknown(Vec<u8>),
+    /// By its first bytes, which are not all there yet, and the media type.
+    Unknown(Vec<u8>, Media),
     /// Event by event.
     Events(Parser),
     /// Message by message, of a gRPC call.
@@ -71,7 +91,7 @@ enum Reading {
     /// As the explanation of an error status.
     Refusal(Vec<u8>),
     /// No more: what is wrong with it.
-    Stopped(String),
+    Stopped(Malformed),
 }
 
 /// Decodes one answer. Feed it body bytes without transfer coding; memory stays under [`BODY_MAX`] plus an event.
@@ -85,6 +105,9 @@ pub struct Decoder {
     results: Option<u32>,
     sound_ms: Option<u64>,
     stream: Stream,
+    unpacker: Option<Unpacker>,
+    /// How the body begins.
+    start: Vec<u8>,
     bytes: u64,
 }
 
@@ -110,13 +133,12 @@ impl Decoder {
             call(stream, &head)
         } else {
             match head::media(head.content_type.as_deref()) {
-                Media::EventStream => Reading::Events(Parser::new()),
                 Media::Lines => Reading::Events(Parser::lines()),
-                Media::Json => Reading::Whole(Vec::new()),
-                Media::Html => Reading::Stopped("answered with a web page (text/html)".into()),
-                Media::Other | Media::Unsaid => Reading::Unknown(Vec::new()),
+                media => Reading::Unknown(Vec::new(), media),
             }
         };
+        let calls = protocol == Protocol::KserveGrpc;
+        let unpacker = (!calls).then(|| Unpacker::new(head.content_encoding.as_deref()));
         Decoder {
             protocol,
             head,
@@ -126,6 +148,8 @@ impl Decoder {
             results: None,
             sound_ms: None,
             stream: Stream::new(protocol, keep_text),
+            unpacker,
+            start: Vec::new(),
             bytes: 0,
         }
     }
@@ -156,25 +180,45 @@ impl Decoder {
 
     /// Takes the next bytes of the body; every event that they complete is appended to `out`, in order.
     pub fn feed(&mut self, bytes: &[u8], out: &mut Vec<Decoded>) {
+        let Some(mut unpacker) = self.unpacker.take() else { return self.take(bytes, out) };
+        let unpacked = unpacker.push(bytes, &mut |bytes| self.take(bytes, out));
+        self.unpacker = Some(unpacker);
+        if let Err(why) = unpacked {
+            self.reading = Reading::Stopped(why.into());
+        }
+    }
+
+    /// Takes bytes that are not compressed.
+    fn take(&mut self, bytes: &[u8], out: &mut Vec<Decoded>) {
         self.bytes += bytes.len() as u64;
+        if self.start.len() < BEGINNING {
+            let room = BEGINNING - self.start.len();
+            self.start.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        }
+        self.read(bytes, out);
+    }
+
+    fn read(&mut self, bytes: &[u8], out: &mut Vec<Decoded>) {
         match &mut self.reading {
             Reading::Events(parser) => {
                 let stream = &mut self.stream;
                 let fed = parser.feed(bytes, &mut |item| stream.item(item, out));
                 if let Err(why) = fed {
-                    self.reading = Reading::Stopped(why.to_string());
+                    self.reading = Reading::Stopped(why.to_string().into());
                 } else if let Some(why) = self.stream.malformed.take() {
                     self.reading = Reading::Stopped(why);
                 }
             }
             Reading::Call(call) => {
                 if let Err(why) = call.feed(bytes, &mut self.stream.tally, out) {
-                    self.reading = Reading::Stopped(why);
+                    self.reading = Reading::Stopped(why.into());
                 }
             }
             Reading::Whole(body) => {
                 if body.len() + bytes.len() > BODY_MAX {
-                    self.reading = Reading::Stopped(format!("a body of more than {BODY_MAX} bytes"));
+                    self.reading = Reading::Stopped(
+                        format!("a body of more than {BODY_MAX} bytes, which is Plimsoll's limit").into(),
+                    );
                 } else {
                     body.extend_from_slice(bytes);
                 }
@@ -183,11 +227,11 @@ impl Decoder {
                 let room = ERROR_BODY_MAX.saturating_sub(body.len());
                 body.extend_from_slice(&bytes[..bytes.len().min(room)]);
             }
-            Reading::Unknown(seen) => {
+            Reading::Unknown(seen, media) => {
                 seen.extend_from_slice(bytes);
-                if let Some(reading) = sniff(seen, false) {
+                if let Some(reading) = sniff(seen, *media, self.protocol, false) {
                     let seen = std::mem::take(seen);
-                    self.reread(reading, seen, out);
+                    self.reread(reading, &seen, out);
                 }
             }
             Reading::Stopped(_) => {}
@@ -202,10 +246,9 @@ impl Decoder {
     }
 
     /// Starts over with what was held back, now that it is known how to read it.
-    fn reread(&mut self, reading: Reading, seen: Vec<u8>, out: &mut Vec<Decoded>) {
+    fn reread(&mut self, reading: Reading, seen: &[u8], out: &mut Vec<Decoded>) {
         self.reading = reading;
-        self.bytes -= seen.len() as u64;
-        self.feed(&seen, out);
+        self.read(seen, out);
     }
 
     /// Did the bytes turn out to be broken? Then reading on is of no use.
@@ -221,26 +264,34 @@ impl Decoder {
     /// The body has ended: `clean_eof` when it ended as its framing promised, false when the connection broke.
     pub fn finish(mut self, clean_eof: bool) -> AnswerVerdict {
         let mut tail = Vec::new();
-        if let Reading::Unknown(seen) = &mut self.reading {
-            let seen = std::mem::take(seen);
-            let reading = sniff(&seen, true).unwrap_or_else(|| Reading::Whole(Vec::new()));
-            self.reread(reading, seen, &mut tail);
+        if let Some(mut unpacker) = self.unpacker.take() {
+            unpacker.end(&mut |bytes| self.take(bytes, &mut tail));
+        }
+        if let Reading::Unknown(seen, media) = &mut self.reading {
+            let (seen, media) = (std::mem::take(seen), *media);
+            let reading =
+                sniff(&seen, media, self.protocol, true).unwrap_or_else(|| Reading::Whole(Vec::new()));
+            self.reread(reading, &seen, &mut tail);
         }
         let reading = std::mem::replace(&mut self.reading, Reading::Whole(Vec::new()));
         let (outcome, error) = match reading {
             Reading::Refusal(body) => self.refused(&body),
-            Reading::Stopped(why) => (MALFORMED, Some(why)),
+            Reading::Stopped(why) => self.malformed(&why),
             Reading::Events(parser) => self.ended(parser, clean_eof, &mut tail),
             Reading::Call(call) => call.ended(clean_eof, self.bytes, &self.stream.tally, &mut tail),
             Reading::Whole(body) => self.whole(&body, clean_eof, &mut tail),
-            Reading::Unknown(_) => (MALFORMED, None),
+            Reading::Unknown(..) => (MALFORMED, None),
         };
         self.verdict(outcome, error, tail.pop())
     }
 
+    fn malformed(&self, why: &Malformed) -> (Outcome, Option<String>) {
+        (MALFORMED, Some(why.told(self.head.content_type.as_deref(), &self.start)))
+    }
+
     fn verdict(self, outcome: Outcome, error: Option<String>, tail: Option<Decoded>) -> AnswerVerdict {
         let mut tally = self.stream.tally;
-        let tokens = tally.tokens();
+        let (tokens, silent) = tally.tokens();
         let mut stages = self.head.stages;
         // What the body tells comes from nearer to the engine.
         stages.retain(|of_head| tally.stages.iter().all(|of_body| of_body.name != of_head.name));
@@ -252,19 +303,23 @@ impl Decoder {
         let lacks = |asked: u32| tally.results.is_some_and(|came| came != asked);
         let heard = tally.heard_ms.zip(self.sound_ms).and_then(|(heard, sent)| other_length(heard, sent));
         let lacks = self.results.filter(|n| lacks(*n)).map(|_| Broken::WrongCount);
-        let broken = broken.map(|found| found.or(lacks).or(heard));
+        let broken = broken.and_then(|found| found.or(lacks).or(heard));
+        let (outcome, error) = match broken {
+            Some(Broken::Empty) => (EMPTY, Some("an answer without anything in it".to_owned())),
+            _ => (outcome, error),
+        };
         let answer = Answer {
             status: Some(self.head.status),
             finish_reason: tally.finish_reason,
             tokens,
-            broken: broken.flatten(),
+            broken,
             retry_after: self.head.retry_after,
             error,
             replica: self.head.replica,
             stages,
             text: tally.text,
         };
-        AnswerVerdict { outcome, answer, tail }
+        AnswerVerdict { outcome, answer, tail, silent }
     }
 
     fn refused(&self, body: &[u8]) -> (Outcome, Option<String>) {
@@ -288,8 +343,8 @@ impl Decoder {
             let stream = &mut self.stream;
             let fed = parser.feed(b"\n\n", &mut |item| stream.item(item, tail));
             let malformed = self.stream.malformed.take();
-            if self.stream.is_markup {
-                return (MALFORMED, malformed);
+            if let Some(why) = malformed.as_ref().filter(|_| self.stream.is_markup) {
+                return self.malformed(why);
             }
             cut = fed.is_err() || malformed.is_some();
         }
@@ -332,15 +387,16 @@ impl Decoder {
             Some(length) => (&body[..length], body.len() - length),
             None => (body, 0),
         };
-        if let Err(why) = whole::read(self.protocol, body, (json, raw), &mut self.stream.tally) {
-            return (MALFORMED, Some(why));
+        if let Err(why) = whole::read(self.protocol, without_done(body), (json, raw), &mut self.stream.tally)
+        {
+            return self.malformed(&why);
         }
         if let Some(outcome) = self.told() {
             tail.push(Decoded::of(EventKind::Error));
             return outcome;
         }
         if !body.is_empty() {
-            let tokens = self.stream.tally.tokens().output.and_then(|n| u16::try_from(n).ok()).unwrap_or(0);
+            let tokens = self.stream.tally.tokens().0.output.and_then(|n| u16::try_from(n).ok()).unwrap_or(0);
             tail.push(Decoded { kind: EventKind::Body, tokens, visible: self.stream.tally.generated });
         }
         (Outcome::FINISHED, None)
@@ -349,7 +405,7 @@ impl Decoder {
     /// The outcome of an error that came under a good status, if one came. EffectiveN another try unless the server blames
     /// the request.
     fn told(&self) -> Option<(Outcome, Option<String>)> {
-        let fault = self.stream.tally.error.as_ref()?;
+        let fault = self.stream.tally.fault()?;
         let retryable = !fault.code.is_some_and(|code| (400..500).contains(&code) && code != 429);
         Some((Outcome::new(How::StreamError, By::Server, retryable), Some(fault.text.clone())))
     }
@@ -360,11 +416,13 @@ fn call(stream: bool, head: &Head) -> Reading {
     let kind = head.content_type.as_deref().unwrap_or_default();
     match kind.starts_with(kserve::grpc::CONTENT_TYPE) || head.call.is_some() {
         true => Reading::Call(CallReading::new(stream, BODY_MAX, head.call.clone())),
-        false => Reading::Stopped(format!("answered with {kind:?}, which is no gRPC")),
+        false => Reading::Stopped(format!("answered with {kind:?}, which is no gRPC").into()),
     }
 }
 
 const MALFORMED: Outcome = Outcome::new(How::Malformed, By::Server, false);
+/// Nothing was generated: nothing is lost by another try.
+const EMPTY: Outcome = Outcome::new(How::StreamError, By::Server, true);
 
 /// What is wrong with a whole answer, the gravest first.
 fn broken(
@@ -401,19 +459,61 @@ fn other_length(heard: u64, sent: u64) -> Option<Broken> {
     }
 }
 
-/// As many first bytes decide how an unlabelled body is read.
+/// As many first bytes decide how a body is read that gives no other sign.
 const SNIFFED: usize = 4096;
 
 /// Decides by the first bytes; `None` = more are needed. With `end`, no more will come.
-fn sniff(seen: &[u8], end: bool) -> Option<Reading> {
+fn sniff(seen: &[u8], media: Media, protocol: Protocol, end: bool) -> Option<Reading> {
     let end = end || seen.len() >= SNIFFED;
-    let seen = &seen[..seen.len().min(SNIFFED)];
     let seen = seen.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(seen).trim_ascii_start();
+    let usual = || match media {
+        Media::EventStream => Reading::Events(Parser::new()),
+        Media::Html => Reading::Stopped("answered with a web page".into()),
+        _ => Reading::Whole(Vec::new()),
+    };
     let fields: [&[u8]; 5] = [b"data:", b"event:", b"id:", b"retry:", b":"];
     match seen.first() {
-        Some(b'<') => Some(Reading::Stopped("answered with markup, not with an answer".into())),
+        None => end.then(usual),
+        Some(b'<') if media != Media::EventStream => {
+            Some(Reading::Stopped("answered with markup, not with an answer".into()))
+        }
+        Some(b'{') => sniff_json(seen, media, protocol, end),
         _ if fields.iter().any(|field| seen.starts_with(field)) => Some(Reading::Events(Parser::new())),
         _ if !end && fields.iter().any(|field| field.starts_with(seen)) => None,
-        _ => Some(Reading::Whole(Vec::new())),
+        _ => Some(usual()),
     }
+}
+
+/// A JSON object opens the body: the only one, or a line of several.
+fn sniff_json(seen: &[u8], media: Media, protocol: Protocol, end: bool) -> Option<Reading> {
+    let whole = || Some(Reading::Whole(Vec::new()));
+    let Some(line) = memchr::memchr(b'\n', seen).map(|at| &seen[..at]) else {
+        return match media {
+            // Its line is read as an event once it has ended.
+            Media::EventStream if end && seen.len() >= SNIFFED => Some(Reading::Events(Parser::new())),
+            _ if end => whole(),
+            _ => None,
+        };
+    };
+    if serde_json::from_slice::<serde::de::IgnoredAny>(line).is_err() {
+        return whole();
+    }
+    let holds = |words: &[u8]| memchr::memmem::find(line, words).is_some();
+    let is_piece = holds(b"\"delta\"") || holds(b".chunk\"");
+    match protocol.sends_lines() {
+        true if holds(b"\"done\":false") || holds(b"\"done\": false") => {
+            Some(Reading::Events(Parser::lines()))
+        }
+        _ if media == Media::EventStream || is_piece => Some(Reading::Events(Parser::new())),
+        _ => whole(),
+    }
+}
+
+/// A whole answer without a byte-order mark, and without the end of a stream that some gateways put behind it.
+fn without_done(body: &[u8]) -> &[u8] {
+    let body = body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(body);
+    let cut = |body: &[u8]| {
+        Some(body.trim_ascii_end().strip_suffix(b"[DONE]")?.trim_ascii_end().strip_suffix(b"data:")?.len())
+    };
+    cut(body).map_or(body, |end| &body[..end])
 }

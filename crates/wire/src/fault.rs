@@ -24,6 +24,58 @@ pub(crate) struct Fault {
     pub code: Option<u16>,
 }
 
+/// Bytes that are not what the protocol promises.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Malformed {
+    /// What they are, and are not.
+    what: String,
+    /// Where they begin, if that is not where the body does.
+    begins: Option<String>,
+    /// A parser's words.
+    detail: String,
+}
+
+/// Longest beginning of what can't be read that is shown, in bytes.
+pub(crate) const BEGINNING: usize = 60;
+
+impl Malformed {
+    /// An event or a body that is not JSON.
+    pub fn json(what: &str, text: &str, why: &serde_json::Error) -> Malformed {
+        let begins = Some(bounded(text.trim_start(), BEGINNING));
+        Malformed {
+            what: format!("{what} that is not the JSON it should be"),
+            begins,
+            detail: why.to_string(),
+        }
+    }
+
+    /// For people: what came, under which content type, and how it begins. The body began with `start`.
+    pub fn told(&self, content_type: Option<&str>, start: &[u8]) -> String {
+        let start = || bounded(String::from_utf8_lossy(start).trim_start(), BEGINNING);
+        let begins = self.begins.clone().unwrap_or_else(start);
+        let under = content_type
+            .map_or("no content type".to_owned(), |kind| format!("content type {}", bounded(kind, 60)));
+        let detail =
+            if self.detail.is_empty() { String::new() } else { format!(": {}", bounded(&self.detail, 100)) };
+        match begins.is_empty() {
+            true => format!("{} ({under}){detail}", self.what),
+            false => format!("{} ({under}, begins with {begins:?}){detail}", self.what),
+        }
+    }
+}
+
+impl From<String> for Malformed {
+    fn from(what: String) -> Malformed {
+        Malformed { what, begins: None, detail: String::new() }
+    }
+}
+
+impl From<&str> for Malformed {
+    fn from(what: &str) -> Malformed {
+        Malformed::from(what.to_owned())
+    }
+}
+
 impl Fault {
     /// From the value of an `error` field, or a whole error body.
     pub fn from_json(json: &str) -> Fault {
@@ -51,9 +103,12 @@ impl Fault {
     }
 
     fn from_value(value: &Value) -> Fault {
-        let inner = ["error", "detail", "message", "msg", "reason", "errors", "title"]
-            .iter()
-            .find_map(|key| value.get(key).filter(|found| !found.is_null()));
+        let said =
+            |found: &&Value| !matches!(found, Value::Null | Value::Bool(_)) && **found != Value::from("");
+        let keys = ["error", "errors", "detail", "message", "msg", "error_msg", "reason", "title"];
+        let choice =
+            || value.get("choices")?.as_array()?.iter().find_map(|choice| choice.get("error").filter(said));
+        let inner = keys.iter().find_map(|key| value.get(key).filter(said)).or_else(choice);
         let code = code(value).or(inner.and_then(code));
         match (value, inner) {
             (Value::Object(_), Some(inner)) => {

@@ -38,6 +38,7 @@ pub(crate) struct Filled<'a> {
     pub text: Cow<'a, str>,
     pub output: Option<u32>,
     pub reasoning: Option<u32>,
+    pub total: Option<u32>,
 }
 
 /// The form of a stream, and how far learning it got.
@@ -150,7 +151,8 @@ impl Form {
             match hole {
                 Hole::Output => filled.output = Some(n),
                 Hole::Reasoning => filled.reasoning = Some(n),
-                Hole::Total | Hole::Text => {}
+                Hole::Total => filled.total = Some(n),
+                Hole::Text => {}
             }
         }
         (rest == &self.bytes[from..]).then_some(filled)

@@ -17,6 +17,8 @@ pub struct Head {
     pub status: u16,
     /// `Content-Type`, as sent.
     pub content_type: Option<String>,
+    /// `Content-Encoding`, as sent.
+    pub content_encoding: Option<String>,
     /// `Retry-After` (or `retry-after-ms`), as a wait from now.
     pub retry_after: Option<Span>,
     /// Which replica answered, if a usual header says so.
@@ -64,6 +66,7 @@ impl Head {
     fn take(&mut self, name: &[u8], value: &str) {
         match name {
             b"content-type" => self.content_type = Some(bounded(value, 256)),
+            b"content-encoding" => self.content_encoding = Some(bounded(value, 64)),
             b"location" => self.location = Some(bounded(value, 2048)),
             b"inference-header-content-length" => self.json_length = value.parse().ok(),
             b"server" => self.server = Some(bounded(value, 256)),

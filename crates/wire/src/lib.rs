@@ -7,7 +7,7 @@
 //!
 //! Reading order: [`mod@encode`], [`template`] and [`media`] (requests), [`http1`] (answers off a
 //! connection), [`head`] (status and headers), [`sse`] (framing), [`decode`]
-//! (answers; inside it `stream`, `chunk`, `tally`, `form`, `whole` and `fault`; `messages`, `ollama`, `scores` and `transcriptions` hold all of a client's half of these), [`kserve`] (tensors, both sides), [`exposition`] (pages of metrics) and [`prometheus_api`] (what a Prometheus scraped of them), [`remote_write`] (what it sends by itself), [`otlp_metrics`] (what OpenTelemetry's senders do), [`grpc`] (calls) and [`ext_proc`] (what Envoy asks in them), then [`server`] and [`prometheus`] for the server side, and
+//! (answers; inside it [`unpack`], `stream`, `chunk`, `tally`, `tokens`, [`failed`], `form`, `whole` and `fault`; `messages`, `ollama`, `scores` and `transcriptions` hold all of a client's half of these), [`kserve`] (tensors, both sides), [`exposition`] (pages of metrics) and [`prometheus_api`] (what a Prometheus scraped of them), [`remote_write`] (what it sends by itself), [`otlp_metrics`] (what OpenTelemetry's senders do), [`grpc`] (calls) and [`ext_proc`] (what Envoy asks in them), then [`server`] and [`prometheus`] for the server side, and
 //! [`trace`] (spans of others), [`mod@foreign`] (result files of other load generators) and [`mod@log`] (logs of production).
 
 mod chunk;
@@ -43,8 +43,10 @@ pub mod sse;
 mod stream;
 mod tally;
 pub mod template;
+mod tokens;
 pub mod trace;
 mod transcriptions;
+pub mod unpack;
 mod whole;
 
 pub use decode::{AnswerVerdict, Decoder};

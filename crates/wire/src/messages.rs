@@ -12,11 +12,10 @@ use plimsoll_model::{EventKind, Message, Payload, Role};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::chunk::{Count, Text, Usage};
+use crate::chunk::{Count, Text, Usage, is_error, loose};
 use crate::decoded::Decoded;
 use crate::encode::{Body, RequestOptions, push};
 use crate::fault::Fault;
-use crate::head::bounded;
 use crate::tally::{Tally, View};
 use crate::template;
 
@@ -77,20 +76,19 @@ impl Account {
             output: self.output,
             cached: self.cache_read,
             reasoning: self.thinking,
+            total: None,
         }
     }
 }
 
 #[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 struct RawUsage {
-    #[serde(default)]
     input_tokens: Count,
-    #[serde(default)]
     cache_read_input_tokens: Count,
-    #[serde(default)]
     cache_creation_input_tokens: Count,
-    #[serde(default)]
     output_tokens: Count,
+    #[serde(deserialize_with = "loose")]
     output_tokens_details: Option<Details>,
 }
 
@@ -110,6 +108,7 @@ struct Event<'a> {
     content_block: Option<Piece<'a>>,
     #[serde(borrow)]
     message: Option<&'a RawValue>,
+    #[serde(default, deserialize_with = "loose")]
     usage: Option<RawUsage>,
     #[serde(borrow)]
     error: Option<&'a RawValue>,
@@ -138,6 +137,7 @@ struct Whole<'a> {
     content: Option<Vec<Piece<'a>>>,
     #[serde(borrow, default)]
     stop_reason: Text<'a>,
+    #[serde(default, deserialize_with = "loose")]
     usage: Option<RawUsage>,
     #[serde(borrow)]
     error: Option<&'a RawValue>,
@@ -165,7 +165,7 @@ pub(crate) fn event<'a>(
     tally: &mut Tally,
 ) -> Result<(Decoded, Option<&'a str>), serde_json::Error> {
     let event: Event<'a> = serde_json::from_str(data)?;
-    if event.error.is_some() {
+    if is_error(event.error) {
         tally.error.get_or_insert_with(|| Fault::from_json(data));
         return Ok((Decoded::of(EventKind::Error), None));
     }
@@ -190,6 +190,10 @@ pub(crate) fn event<'a>(
                 };
                 return Ok((tally.choice(0, &view, None), borrowed));
             }
+            let adds = [&piece.text, &piece.thinking, &piece.partial_json].into_iter().any(Text::is_named);
+            if adds && event.kind.get() == "content_block_delta" {
+                return Ok((tally.choice(0, &View { named: Some(kind), ..View::default() }, None), None));
+            }
             EventKind::Empty
         }
         "message_delta" => {
@@ -198,17 +202,18 @@ pub(crate) fn event<'a>(
                 tally.only_usage(account.usage());
             }
             let delta = event.delta.unwrap_or_default();
-            let view = View { finish: reason(delta.stop_reason.get()), ..View::default() };
-            let decoded = tally.choice(0, &view, None);
-            match event.usage.is_some() && decoded.kind == EventKind::Empty {
-                true => EventKind::Usage,
-                false => return Ok((decoded, None)),
+            match reason(delta.stop_reason.get()) {
+                "" if event.usage.is_some() => EventKind::Usage,
+                "" => EventKind::Empty,
+                finish => return Ok((tally.choice(0, &View { finish, ..View::default() }, None), None)),
             }
         }
         "message_stop" => {
             tally.done = true;
             EventKind::Done
         }
+        // A whole answer.
+        "message" => EventKind::Body,
         // Pings, ends of blocks, and whatever is new: the protocol says to pass over it.
         _ => EventKind::Empty,
     };
@@ -218,7 +223,7 @@ pub(crate) fn event<'a>(
 /// Reads a whole answer.
 pub(crate) fn whole(text: &str, tally: &mut Tally) -> Result<(), serde_json::Error> {
     let answer: Whole<'_> = serde_json::from_str(text)?;
-    if answer.error.is_some() || (answer.content.is_none() && answer.detail.is_some()) {
+    if is_error(answer.error) || (answer.content.is_none() && answer.detail.is_some()) {
         tally.error = Some(Fault::from_json(text));
         return Ok(());
     }
@@ -236,8 +241,7 @@ pub(crate) fn whole(text: &str, tally: &mut Tally) -> Result<(), serde_json::Err
             tally.keep(said);
         }
     }
-    let reason = reason(answer.stop_reason.get());
-    tally.finish_reason = (!reason.is_empty()).then(|| bounded(reason, 64));
+    tally.finish(reason(answer.stop_reason.get()));
     if let Some(usage) = &answer.usage {
         let mut account = Account::default();
         account.take(usage);

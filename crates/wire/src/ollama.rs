@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use crate::chunk::{Count, Flag, Text, ToolCall, Usage};
+use crate::chunk::{Count, Flag, Text, ToolCall, Usage, is_error, loose};
 use crate::decoded::Decoded;
 use crate::encode::{Body, RequestOptions};
 use crate::fault::Fault;
@@ -58,7 +58,7 @@ pub(crate) fn request(body: &mut Body<'_>, payload: &Payload, options: &RequestO
 #[derive(Debug, Default, Deserialize)]
 struct Line<'a> {
     #[serde(borrow)]
-    message: Option<Said<'a>>,
+    message: Option<Message<'a>>,
     #[serde(borrow, default)]
     response: Text<'a>,
     #[serde(borrow, default)]
@@ -72,18 +72,21 @@ struct Line<'a> {
     prompt_eval_count: Count,
     #[serde(default)]
     eval_count: Count,
+    #[serde(default, deserialize_with = "loose")]
     load_duration: Option<f64>,
+    #[serde(default, deserialize_with = "loose")]
     prompt_eval_duration: Option<f64>,
+    #[serde(default, deserialize_with = "loose")]
     eval_duration: Option<f64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct Said<'a> {
+struct Message<'a> {
     #[serde(borrow, default)]
     content: Text<'a>,
     #[serde(borrow, default)]
     thinking: Text<'a>,
-    #[serde(borrow)]
+    #[serde(borrow, default, deserialize_with = "loose")]
     tool_calls: Option<Vec<ToolCall<'a>>>,
 }
 
@@ -138,7 +141,7 @@ impl Line<'_> {
 /// What one line says.
 pub(crate) fn line(data: &str, tally: &mut Tally) -> Result<Decoded, serde_json::Error> {
     let line: Line<'_> = serde_json::from_str(data)?;
-    if line.error.is_some() {
+    if is_error(line.error) {
         tally.error.get_or_insert_with(|| Fault::from_json(data));
         return Ok(Decoded::of(EventKind::Error));
     }
@@ -155,7 +158,7 @@ pub(crate) fn line(data: &str, tally: &mut Tally) -> Result<Decoded, serde_json:
 /// Reads a whole answer.
 pub(crate) fn whole(text: &str, tally: &mut Tally) -> Result<(), serde_json::Error> {
     let line: Line<'_> = serde_json::from_str(text)?;
-    if line.error.is_some() {
+    if is_error(line.error) {
         tally.error = Some(Fault::from_json(text));
         return Ok(());
     }
@@ -165,7 +168,7 @@ pub(crate) fn whole(text: &str, tally: &mut Tally) -> Result<(), serde_json::Err
     if kind == Some(EventKind::Content) {
         tally.keep(said);
     }
-    tally.finish_reason = Some(line.finish().to_owned()).filter(|reason| !reason.is_empty());
+    tally.finish(line.finish());
     line.close(tally);
     Ok(())
 }

@@ -6,9 +6,9 @@
 
 use plimsoll_model::{Payload, Protocol};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::value::RawValue;
 
-use crate::chunk::{Count, Usage};
+use crate::chunk::{Count, Usage, is_error, loose};
 use crate::encode::Body;
 use crate::fault::Fault;
 use crate::tally::Tally;
@@ -40,14 +40,35 @@ pub(crate) fn request(protocol: Protocol, body: &mut Body<'_>, payload: &Payload
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Answer {
-    results: Option<Vec<Value>>,
-    data: Option<Vec<Value>>,
+struct Answer<'a> {
+    #[serde(borrow)]
+    results: Option<Vec<Scored<'a>>>,
+    #[serde(borrow)]
+    data: Option<Vec<Scored<'a>>>,
+    #[serde(deserialize_with = "loose")]
     usage: Option<RawUsage>,
+    #[serde(deserialize_with = "loose")]
     meta: Option<Meta>,
-    error: Option<Value>,
-    detail: Option<Value>,
-    message: Option<Value>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+    #[serde(borrow)]
+    detail: Option<&'a RawValue>,
+    #[serde(borrow)]
+    message: Option<&'a RawValue>,
+}
+
+/// One result. The document that a server sends back with it is not read.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Scored<'a> {
+    #[serde(borrow)]
+    relevance_score: Option<&'a RawValue>,
+    #[serde(borrow)]
+    score: Option<&'a RawValue>,
+    #[serde(borrow)]
+    data: Option<&'a RawValue>,
+    #[serde(borrow)]
+    probs: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize, Default)]
@@ -79,7 +100,7 @@ pub(crate) fn whole(protocol: Protocol, text: &str, tally: &mut Tally) -> Result
     };
     let results = answer.results.or(answer.data);
     let complains = answer.detail.is_some() || answer.message.is_some();
-    if answer.error.is_some_and(|error| !error.is_null()) || (results.is_none() && complains) {
+    if is_error(answer.error) || (results.is_none() && complains) {
         tally.error = Some(Fault::from_json(text));
         return Ok(());
     }
@@ -96,12 +117,19 @@ pub(crate) fn whole(protocol: Protocol, text: &str, tally: &mut Tally) -> Result
 }
 
 /// Does a result hold what was asked for?
-fn holds(protocol: Protocol, result: &Value) -> bool {
-    let number = |key: &str| result.get(key).is_some_and(Value::is_number);
-    let list = |key: &str| result.get(key).and_then(Value::as_array).is_some_and(|list| !list.is_empty());
+fn holds(protocol: Protocol, result: &Scored<'_>) -> bool {
+    let begins = |raw: Option<&RawValue>, with: &dyn Fn(char) -> bool| {
+        raw.is_some_and(|raw| raw.get().starts_with(with))
+    };
+    let number = |raw| begins(raw, &|c| c == '-' || c.is_ascii_digit());
+    let list = |raw: Option<&RawValue>| {
+        raw.is_some_and(|raw| {
+            raw.get().strip_prefix('[').is_some_and(|rest| !rest.trim_start().starts_with(']'))
+        })
+    };
     match protocol {
-        Protocol::Pooling => list("data") || result.get("data").is_some_and(Value::is_string),
-        Protocol::Classify => list("probs"),
-        _ => number("relevance_score") || number("score"),
+        Protocol::Pooling => list(result.data) || begins(result.data, &|c| c == '"'),
+        Protocol::Classify => list(result.probs),
+        _ => number(result.relevance_score) || number(result.score),
     }
 }

@@ -11,11 +11,11 @@
 
 use memchr::memchr2;
 
-/// Longest line, in bytes; what is longer is not an event but an attack or a bug.
-pub const LINE_MAX: usize = 1 << 20;
+/// Longest line, in bytes: a picture in an answer takes some megabytes. What is longer is taken for an attack or a bug.
+pub const LINE_MAX: usize = 8 << 20;
 
 /// Longest event: all its `data` lines together, in bytes.
-pub const EVENT_MAX: usize = 2 << 20;
+pub const EVENT_MAX: usize = 2 * LINE_MAX;
 
 /// What a stretch of input held.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -35,7 +35,9 @@ pub enum Item<'a> {
 
 /// A line or an event passed its bound.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("a line of more than {LINE_MAX} bytes, or an event of more than {EVENT_MAX}")]
+#[error(
+    "a line of more than {LINE_MAX} bytes or an event of more than {EVENT_MAX}, which is Plimsoll's limit"
+)]
 pub struct TooLong;
 
 /// How the input is cut.

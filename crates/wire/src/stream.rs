@@ -8,11 +8,10 @@ use std::borrow::Cow;
 
 use plimsoll_model::{EventKind, Protocol};
 
-use crate::chunk::{Chunk, Other, Response, ResponseEvent, Text, Usage};
+use crate::chunk::{Chunk, Other, RawUsage, Response, ResponseEvent, Text, Usage, is_error};
 use crate::decoded::Decoded;
-use crate::fault::Fault;
+use crate::fault::{Fault, Malformed};
 use crate::form::Forms;
-use crate::head::bounded;
 use crate::sse::Item;
 use crate::tally::{Tally, View};
 use crate::{messages, ollama, transcriptions, whole};
@@ -28,7 +27,7 @@ pub(crate) struct Stream {
     /// Events with data so far.
     pub events: u64,
     /// What is wrong with the bytes, once something is.
-    pub malformed: Option<String>,
+    pub malformed: Option<Malformed>,
     /// It is markup: a page, not the beginning of an event.
     pub is_markup: bool,
 }
@@ -70,7 +69,7 @@ impl Stream {
             }
             Item::Stray(line) if line[0] == b'<' => {
                 self.is_markup = true;
-                Err("markup inside an event stream".to_owned())
+                Err("markup inside an event stream".into())
             }
             Item::Stray(line) => {
                 self.events += 1;
@@ -83,12 +82,13 @@ impl Stream {
         }
     }
 
-    fn event(&mut self, name: &[u8], data: &[u8]) -> Result<Decoded, String> {
+    fn event(&mut self, name: &[u8], data: &[u8]) -> Result<Decoded, Malformed> {
         if let Some(filled) = self.forms.fill(data) {
             let mut usage = self.form_of.usage;
             if let Some(usage) = &mut usage {
                 usage.output = filled.output.or(usage.output);
                 usage.reasoning = filled.reasoning.or(usage.reasoning);
+                usage.total = filled.total.or(usage.total);
             }
             let view = View { kind: self.form_of.kind, text: &filled.text, ..View::default() };
             return Ok(self.tally.choice(self.form_of.index, &view, usage));
@@ -97,12 +97,13 @@ impl Stream {
     }
 
     /// Reads an event in full.
-    fn read(&mut self, name: &[u8], data: &[u8]) -> Result<Decoded, String> {
-        let data = std::str::from_utf8(data).map_err(|_| "an event that is not UTF-8".to_owned())?;
+    fn read(&mut self, name: &[u8], data: &[u8]) -> Result<Decoded, Malformed> {
+        let data = std::str::from_utf8(data).map_err(|_| Malformed::from("an event that is not UTF-8"))?;
         match data.trim() {
             // llama.cpp sends a lone null between the events of completions that it batches.
             "" | "null" => return Ok(Decoded::of(EventKind::Empty)),
-            "[DONE]" => {
+            // Some gateways write the end as a JSON text, or in small letters.
+            data if data.trim_matches(['"', '\'', ' ']).eq_ignore_ascii_case("[DONE]") => {
                 self.tally.done = true;
                 return Ok(Decoded::of(EventKind::Done));
             }
@@ -116,10 +117,10 @@ impl Stream {
             Protocol::Responses => self.response_event(data),
             Protocol::Messages => self.message_event(data),
             Protocol::OllamaChat | Protocol::OllamaGenerate => {
-                ollama::line(data, &mut self.tally).map_err(|why| not_json(&why))
+                ollama::line(data, &mut self.tally).map_err(|why| not_json(data, &why))
             }
             Protocol::Transcriptions => {
-                transcriptions::event(data, &mut self.tally).map_err(|why| not_json(&why))
+                transcriptions::event(data, &mut self.tally).map_err(|why| not_json(data, &why))
             }
             // These come whole; a stream of one of them is of nobody knows what.
             Protocol::Rerank
@@ -137,9 +138,9 @@ impl Stream {
         Decoded::of(EventKind::Error)
     }
 
-    fn chunk(&mut self, data: &str) -> Result<Decoded, String> {
-        let chunk: Chunk<'_> = serde_json::from_str(data).map_err(|why| not_json(&why))?;
-        if chunk.complains() {
+    fn chunk(&mut self, data: &str) -> Result<Decoded, Malformed> {
+        let chunk: Chunk<'_> = serde_json::from_str(data).map_err(|why| not_json(data, &why))?;
+        if chunk.complaint().is_some() {
             return Ok(self.error(data));
         }
         let decoded = self.tally.chunk(&chunk);
@@ -156,7 +157,7 @@ impl Stream {
     fn learn(&mut self, data: &str, chunk: &Chunk<'_>, kind: EventKind) {
         let Some(choice) = &chunk.choices.first else { return };
         let tells_times = chunk.timings.is_some() || chunk.time_info.is_some() || chunk.metrics.is_some();
-        if !choice.finish_reason.is_empty() || tells_times {
+        if !choice.finish_reason.is_empty() || tells_times || chunk.nests_usage() {
             return;
         }
         let mut texts = Vec::with_capacity(1);
@@ -165,12 +166,12 @@ impl Stream {
             if delta.role.is_named() || delta.functions().next().is_some() {
                 return;
             }
-            texts.extend([&delta.content, &delta.reasoning, &delta.reasoning_content, &delta.refusal]);
+            texts.extend(delta.texts());
         }
         texts.retain(|text| !text.is_empty());
         // A text with escapes is not borrowed, so where it stands is not known; a later chunk's will do.
         let [Text(Some(Cow::Borrowed(only)))] = texts[..] else { return };
-        let usage = chunk.usage.as_ref();
+        let usage = chunk.usage();
         if usage.is_some_and(|usage| usage.stages().next().is_some()) || choice.message.is_some() {
             return;
         }
@@ -178,14 +179,28 @@ impl Stream {
             self.form_of = FormOf {
                 index: choice.index.0.unwrap_or(0),
                 kind: Some(kind),
-                usage: usage.map(|usage| usage.usage()),
+                usage: usage.map(RawUsage::usage),
             };
         }
     }
 
-    fn message_event(&mut self, data: &str) -> Result<Decoded, String> {
+    /// An answer that came whole under the media type of a stream.
+    fn whole(&mut self, data: &str) -> Result<Decoded, Malformed> {
+        whole::read(self.protocol, data.as_bytes(), (true, 0), &mut self.tally)?;
+        self.tally.done = true;
+        if self.tally.error.is_some() {
+            return Ok(Decoded::of(EventKind::Error));
+        }
+        let tokens = self.tally.tokens().0.output.and_then(|n| u16::try_from(n).ok());
+        Ok(Decoded { kind: EventKind::Body, tokens: tokens.unwrap_or(0), visible: self.tally.generated })
+    }
+
+    fn message_event(&mut self, data: &str) -> Result<Decoded, Malformed> {
         let (decoded, text) =
-            messages::event(data, &mut self.account, &mut self.tally).map_err(|why| not_json(&why))?;
+            messages::event(data, &mut self.account, &mut self.tally).map_err(|why| not_json(data, &why))?;
+        if decoded.kind == EventKind::Body {
+            return self.whole(data);
+        }
         if let Some(text) = text
             && matches!(decoded.kind, EventKind::Content | EventKind::Reasoning)
             && self.forms.learns()
@@ -196,8 +211,8 @@ impl Stream {
         Ok(decoded)
     }
 
-    fn response_event(&mut self, data: &str) -> Result<Decoded, String> {
-        let event: ResponseEvent<'_> = serde_json::from_str(data).map_err(|why| not_json(&why))?;
+    fn response_event(&mut self, data: &str) -> Result<Decoded, Malformed> {
+        let event: ResponseEvent<'_> = serde_json::from_str(data).map_err(|why| not_json(data, &why))?;
         let kind = event.kind.get();
         let token = match kind {
             "response.output_text.delta" | "response.refusal.delta" => Some(EventKind::Content),
@@ -222,8 +237,8 @@ impl Stream {
         match kind {
             "response.completed" | "response.incomplete" | "response.failed" | "response.cancelled" => {
                 let raw = event.response.map_or("{}", |raw| raw.get());
-                let response: Response<'_> = serde_json::from_str(raw).map_err(|why| not_json(&why))?;
-                if kind == "response.failed" || response.error.is_some() {
+                let response: Response<'_> = serde_json::from_str(raw).map_err(|why| not_json(raw, &why))?;
+                if kind == "response.failed" || is_error(response.error) {
                     self.tally.done = true;
                     return Ok(self.error(response.error.map_or(data, |error| error.get())));
                 }
@@ -232,7 +247,8 @@ impl Stream {
                 Ok(Decoded::of(EventKind::Finish))
             }
             "error" => Ok(self.error(data)),
-            _ if event.error.is_some() && event.response.is_none() => Ok(self.error(data)),
+            _ if is_error(event.error) && event.response.is_none() => Ok(self.error(data)),
+            "" if event.output.is_some() => self.whole(data),
             "response.created"
             | "response.in_progress"
             | "response.queued"
@@ -247,7 +263,7 @@ impl Stream {
             let view = View { kind: Some(EventKind::Content), text: data, ..View::default() };
             return self.tally.choice(0, &view, None);
         };
-        if chunk.error.is_some() {
+        if is_error(chunk.error) {
             return self.error(data);
         }
         if chunk.choices.named {
@@ -257,7 +273,7 @@ impl Stream {
         if let Some(raw) = chunk.timings {
             self.tally.timings(raw.get());
         }
-        let usage = whole::other_usage(&other, chunk.usage.as_ref().map(|usage| usage.usage()));
+        let usage = whole::other_usage(&other, chunk.usage().map(RawUsage::usage));
         let text = whole::other_text(&other);
         let details = other.details.as_ref().map(|details| details.finish_reason.get()).unwrap_or_default();
         let ended = !details.is_empty() || [other.done, other.stop].into_iter().flatten().any(|flag| flag.0);
@@ -280,8 +296,8 @@ impl Stream {
     }
 }
 
-fn not_json(why: &serde_json::Error) -> String {
-    format!("an event that is not the JSON it should be: {}", bounded(&why.to_string(), 200))
+fn not_json(data: &str, why: &serde_json::Error) -> Malformed {
+    Malformed::json("an event", data, why)
 }
 
 #[cfg(test)]
@@ -341,7 +357,7 @@ mod tests {
     fn all(
         chunks: &[String],
         forms: bool,
-    ) -> (Vec<Result<Decoded, String>>, plimsoll_model::Tokens, Option<String>, bool) {
+    ) -> (Vec<Result<Decoded, Malformed>>, plimsoll_model::Tokens, Option<String>, bool) {
         let mut stream = Stream::new(Protocol::Chat, true);
         let mut filled = false;
         let read = chunks
@@ -354,7 +370,7 @@ mod tests {
                 stream.event(b"", chunk.as_bytes())
             })
             .collect();
-        (read, stream.tally.tokens(), stream.tally.text.clone(), filled)
+        (read, stream.tally.tokens().0, stream.tally.text.clone(), filled)
     }
 
     proptest! {
@@ -388,6 +404,6 @@ mod tests {
             fits
         });
         assert_eq!(fits.count(), 49);
-        assert_eq!(stream.tally.tokens().rule, plimsoll_model::TokensRule::UsageRunning);
+        assert_eq!(stream.tally.tokens().0.rule, plimsoll_model::TokensRule::UsageRunning);
     }
 }

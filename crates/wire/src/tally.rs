@@ -1,6 +1,6 @@
 //! What the events of one answer add up to: tokens, finish, text, repetition.
 //!
-//! **Tokens.** Servers account in four ways, and all four are met in the wild: one total at the end; a running total in
+//! **Tokens.** [`crate::tokens`] decides from what is counted here. Servers account in four ways, and all four are met in the wild: one total at the end; a running total in
 //! every chunk (take the last); one total per choice, each in a chunk without choices (llama.cpp with n = 2: add); one
 //! total per prompt of a batch, in that prompt's finish chunk (llama.cpp: add). So accounting is kept per choice, where a
 //! later one replaces an earlier one, and apart for chunks without choices, which are added only when there are as many
@@ -11,12 +11,14 @@
 //! delta names, else of the kind before. This holds only while every token event so far came with a running total and
 //! the choice has not finished; a lone total at the end never makes its chunk a token event.
 
-use plimsoll_model::{EventKind, ServerStage, Tokens, TokensRule};
+use plimsoll_model::{EventKind, ServerStage, Tokens};
 
 use crate::chunk::{Choice, Chunk, Delta, RawUsage, Usage};
 use crate::decoded::Decoded;
+use crate::failed::is_failure;
 use crate::fault::Fault;
 use crate::head::{bounded, push_stage};
+use crate::tokens::{Evidence, SilentTokens, decide};
 
 /// Choices told apart; what lies beyond shares the last place.
 const CHOICES_MAX: usize = 128;
@@ -50,9 +52,13 @@ struct ChoiceState {
     running: bool,
     /// A token event came without a running total.
     unaccounted: bool,
+    /// Token events whose running total had not grown.
+    flat: u32,
     finished: bool,
     last_kind: Option<EventKind>,
     usage: Option<Usage>,
+    /// An event of it came.
+    begun: bool,
 }
 
 /// The sums over one answer.
@@ -63,6 +69,14 @@ pub(crate) struct Tally {
     /// Prompts of a batch have accounts of their own, which add up.
     pub prompts_add: bool,
     pub token_events: u64,
+    /// Of these, events of reasoning.
+    reasoning_events: u64,
+    /// Events of a choice without text; of these, before the first text, and behind the newest.
+    empties: u64,
+    leading: u64,
+    trailing: u64,
+    /// Events that closed a choice without text.
+    closing: u64,
     pub generated: bool,
     /// Results of an answer that has some for each document.
     pub results: Option<u32>,
@@ -71,6 +85,8 @@ pub(crate) struct Tally {
     pub finish_reason: Option<String>,
     pub done: bool,
     pub error: Option<Fault>,
+    /// A finish reason reports a failure; an error that the server words stands before it.
+    failure: Option<Fault>,
     pub stages: Vec<ServerStage>,
     pub text: Option<String>,
     timings: Option<Usage>,
@@ -85,8 +101,8 @@ impl Tally {
     /// Takes a chunk of chat completions or completions.
     pub fn chunk(&mut self, chunk: &Chunk<'_>) -> Decoded {
         self.side_facts(chunk);
-        let mut usage = chunk.usage.as_deref().map(RawUsage::usage);
-        let Some(first) = &chunk.choices.first else {
+        let mut usage = chunk.usage().map(RawUsage::usage);
+        if chunk.choices.first.is_none() {
             return match usage {
                 Some(usage) => {
                     self.bare_usage(usage);
@@ -94,17 +110,38 @@ impl Tally {
                 }
                 None => Decoded::of(EventKind::Empty),
             };
-        };
-        let mut event = self.choice(first.index.0.unwrap_or(0), &view(first), usage.take());
-        for choice in &chunk.choices.more {
-            event = event.and(self.choice(choice.index.0.unwrap_or(0), &view(choice), None));
         }
-        event
+        let mut event: Option<Decoded> = None;
+        for choice in chunk.choices.iter() {
+            let own = usage.take().or(choice.usage.as_deref().map(RawUsage::usage));
+            let one = match choice.closes_whole() {
+                true => self.whole_choice(choice, own),
+                false => self.choice(choice.index.0.unwrap_or(0), &view(choice), own),
+            };
+            event = Some(event.map_or(one, |event| event.and(one)));
+        }
+        event.unwrap_or(Decoded::of(EventKind::Empty))
+    }
+
+    /// A chunk that holds a closed message and no delta is the whole answer in one event, or repeats what was streamed.
+    fn whole_choice(&mut self, choice: &Choice<'_>, usage: Option<Usage>) -> Decoded {
+        let repeats = self.token_events > 0;
+        let whole = view(choice);
+        let closing = View { finish: whole.finish, ..View::default() };
+        let decoded = self.choice(choice.index.0.unwrap_or(0), &closing, usage);
+        if repeats || decoded.kind == EventKind::Error {
+            return decoded;
+        }
+        self.take_text(choice.index.0.unwrap_or(0), &whole);
+        let tokens = usage.and_then(|usage| usage.output).and_then(|n| u16::try_from(n).ok());
+        Decoded { kind: EventKind::Body, tokens: tokens.unwrap_or(0), visible: self.generated }
     }
 
     /// Takes one choice of one event, with the accounting that came along.
     pub fn choice(&mut self, index: u32, view: &View<'_>, usage: Option<Usage>) -> Decoded {
         let state = self.state(index);
+        let opens = view.role && !state.begun;
+        state.begun = true;
         let mut kind = view.kind;
         let mut tokens = 0;
         match usage.and_then(|usage| usage.output) {
@@ -113,7 +150,10 @@ impl Tally {
                 if kind.is_none() && grown > 0 && state.running && !state.unaccounted && !state.finished {
                     kind = Some(view.named.or(state.last_kind).unwrap_or(EventKind::Content));
                 }
+                // A total of nothing beside a text is a place holder.
+                state.unaccounted |= kind.is_some() && total == 0;
                 if kind.is_some() && !state.unaccounted {
+                    state.flat += u32::from(grown == 0);
                     state.counted = state.counted.max(total);
                     match u16::try_from(grown) {
                         Ok(n) => tokens = n,
@@ -129,11 +169,11 @@ impl Tally {
         }
         state.finished |= !view.finish.is_empty();
         state.last_kind = kind.or(state.last_kind);
-        if !view.finish.is_empty() && self.finish_reason.is_none() {
-            self.finish_reason = Some(bounded(view.finish, 64));
-        }
+        let failed = self.finish(view.finish);
         if let Some(kind) = kind {
             self.token_events += 1;
+            self.reasoning_events += u64::from(kind == EventKind::Reasoning);
+            self.trailing = 0;
             self.generated = true;
             let visible = !view.text.is_empty() && kind != EventKind::Reasoning;
             if !view.text.is_empty() {
@@ -144,15 +184,44 @@ impl Tally {
             }
             return Decoded { kind, tokens, visible };
         }
-        Decoded::of(if !view.finish.is_empty() {
-            EventKind::Finish
-        } else if view.role {
-            EventKind::Role
-        } else if usage.is_some() && view.named.is_none() {
-            EventKind::Usage
-        } else {
-            EventKind::Empty
-        })
+        if failed {
+            return Decoded::of(EventKind::Error);
+        }
+        if !view.finish.is_empty() {
+            self.closing += 1;
+            return Decoded::silent(EventKind::Finish);
+        }
+        if opens {
+            return Decoded::of(EventKind::Role);
+        }
+        if usage.is_some() && view.named.is_none() {
+            return Decoded::of(EventKind::Usage);
+        }
+        self.empties += 1;
+        self.leading += u64::from(self.token_events == 0);
+        self.trailing += u64::from(self.token_events > 0);
+        Decoded::silent(EventKind::Empty)
+    }
+
+    /// Takes the reason for which a choice ended; returns whether the reason reports a failure. An empty reason is none.
+    pub fn finish(&mut self, reason: &str) -> bool {
+        if reason.is_empty() {
+            return false;
+        }
+        let failed = is_failure(reason);
+        if self.finish_reason.is_none() || failed {
+            self.finish_reason = Some(bounded(reason, 64));
+        }
+        if failed {
+            let text = format!("the answer ended with the finish reason {:?}", bounded(reason, 64));
+            self.failure.get_or_insert(Fault { text, code: None });
+        }
+        failed
+    }
+
+    /// The error that came under a good status: in words, or as a finish reason.
+    pub fn fault(&self) -> Option<&Fault> {
+        self.error.as_ref().or(self.failure.as_ref())
     }
 
     /// Takes the choices of a whole answer.
@@ -162,19 +231,25 @@ impl Tally {
             let view = view(choice);
             let index = choice.index.0.unwrap_or(0);
             self.state(index).finished = true;
-            if self.finish_reason.is_none() && !view.finish.is_empty() {
-                self.finish_reason = Some(bounded(view.finish, 64));
-            }
-            if view.kind.is_some() {
-                self.generated = true;
-                self.words(view.text);
-            }
-            if index == 0 && view.kind == Some(EventKind::Content) {
-                self.keep(view.text);
+            self.finish(view.finish);
+            self.take_text(index, &view);
+            if let Some(usage) = &choice.usage {
+                self.state(index).usage = Some(usage.usage());
             }
         }
-        if let Some(usage) = &chunk.usage {
+        if let Some(usage) = chunk.usage() {
             self.bare_usage(usage.usage());
+        }
+    }
+
+    /// The text of a choice that came whole.
+    fn take_text(&mut self, index: u32, view: &View<'_>) {
+        if view.kind.is_some() {
+            self.generated = true;
+            self.words(view.text);
+        }
+        if index == 0 && view.kind == Some(EventKind::Content) {
+            self.keep(view.text);
         }
     }
 
@@ -214,7 +289,7 @@ impl Tally {
     }
 
     fn side_facts(&mut self, chunk: &Chunk<'_>) {
-        if let Some(usage) = &chunk.usage {
+        if let Some(usage) = chunk.usage() {
             for (name, ms) in usage.stages() {
                 push_stage(&mut self.stages, name, ms);
             }
@@ -247,7 +322,7 @@ impl Tally {
                 prompt: timings.prompt_n.0.map(|n| n.saturating_add(timings.cache_n.0.unwrap_or(0))),
                 output: timings.predicted_n.0,
                 cached: timings.cache_n.0,
-                reasoning: None,
+                ..Usage::default()
             });
         }
     }
@@ -313,21 +388,22 @@ impl Tally {
     }
 
     /// The counts of the whole answer, and how tokens fall on its events.
-    pub fn tokens(&self) -> Tokens {
-        let usage = self.usage();
-        let output = usage.output;
+    pub fn tokens(&self) -> (Tokens, SilentTokens) {
+        let accounted = |state: &ChoiceState| !state.unaccounted && state.flat <= 1 + state.counted / 20;
         let counted: u64 = self.choices.iter().map(|state| u64::from(state.counted)).sum();
-        let accounted = self.choices.iter().all(|state| !state.unaccounted);
-        let rule = match output.map(u64::from) {
-            Some(total) if self.token_events > 0 && accounted && counted == total => TokensRule::UsageRunning,
-            Some(total) if self.token_events > 0 && total == self.token_events => TokensRule::UsageTotal,
-            _ => TokensRule::Unknown,
-        };
-        Tokens { prompt: usage.prompt, output, reasoning: usage.reasoning, cached: usage.cached, rule }
+        decide(&Evidence {
+            usage: self.usage(),
+            texts: self.token_events,
+            reasoning: self.reasoning_events,
+            empties: self.empties,
+            at_edges: self.leading + self.trailing,
+            closing: self.closing,
+            running: (counted > 0 && self.choices.iter().all(accounted)).then_some(counted),
+        })
     }
 
     fn usage(&self) -> Usage {
-        if self.bare.len() > 1 && self.bare.len() == self.choices.len() {
+        if self.bare.len() > 1 && self.bare.len() == self.choices.len() && !self.repeats_usage() {
             // Each choice's own account of one prompt.
             return sum(self.bare.iter(), false);
         }
@@ -339,6 +415,12 @@ impl Tally {
             return sum(own(), self.prompts_add);
         }
         self.timings.unwrap_or_default()
+    }
+
+    /// Is one account of all choices told several times? Then each is as large as the events are many.
+    fn repeats_usage(&self) -> bool {
+        self.bare.windows(2).all(|pair| pair[0] == pair[1])
+            && self.bare[0].output.is_some_and(|n| u64::from(n) >= self.token_events)
     }
 }
 
@@ -355,6 +437,8 @@ fn sum<'a>(parts: impl Iterator<Item = &'a Usage>, prompts_add: bool) -> Usage {
         output: join(a.output, b.output, u32::saturating_add),
         cached: join(a.cached, b.cached, if prompts_add { u32::saturating_add } else { u32::min }),
         reasoning: join(a.reasoning, b.reasoning, u32::saturating_add),
+        // Totals of choices share their prompt.
+        total: None,
     })
 }
 
@@ -385,11 +469,11 @@ fn look<'a>(delta: &'a Delta<'a>, view: &mut View<'a>) {
     } else if let Some(call) = call {
         view.text = if call.arguments.is_empty() { call.name.get() } else { call.arguments.get() };
         view.kind = Some(EventKind::ToolCall);
-    } else if delta.reasoning.is_named() || delta.reasoning_content.is_named() {
+    } else if delta.names_reasoning() {
         view.named = Some(EventKind::Reasoning);
     } else if delta.tool_calls.is_some() {
         view.named = Some(EventKind::ToolCall);
-    } else if delta.content.is_named() {
+    } else if delta.content.text.is_named() {
         view.named = Some(EventKind::Content);
     }
 }

@@ -7,9 +7,10 @@
 
 use plimsoll_model::{EventKind, Media};
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use crate::chunk::{Chunk, RawUsage, Text};
+use crate::chunk::{Chunk, RawUsage, Text, is_error, loose};
 use crate::decoded::Decoded;
 use crate::fault::Fault;
 use crate::media;
@@ -106,22 +107,21 @@ struct Told<'a> {
     #[serde(borrow, default)]
     text: Text<'a>,
     /// Seconds, as a number or (vLLM's) as a text.
-    #[serde(default)]
-    duration: Option<Value>,
-    #[serde(default)]
+    #[serde(borrow)]
+    duration: Option<&'a RawValue>,
+    #[serde(default, deserialize_with = "loose")]
     usage: Option<RawUsage>,
-    #[serde(default)]
-    error: Option<Value>,
-    #[serde(default)]
-    detail: Option<Value>,
-    #[serde(default)]
-    message: Option<Value>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+    #[serde(borrow)]
+    detail: Option<&'a RawValue>,
+    #[serde(borrow)]
+    message: Option<&'a RawValue>,
 }
 
 impl Told<'_> {
     fn complains(&self) -> bool {
-        let error = self.error.as_ref().is_some_and(|error| !error.is_null());
-        error || (!self.text.is_named() && (self.detail.is_some() || self.message.is_some()))
+        is_error(self.error) || (!self.text.is_named() && (self.detail.is_some() || self.message.is_some()))
     }
 
     /// Counts of tokens, where they are told: a server may count seconds.
@@ -140,11 +140,7 @@ pub(crate) fn whole(text: &str, tally: &mut Tally) -> Result<(), serde_json::Err
         tally.error = Some(Fault::from_json(text));
         return Ok(());
     }
-    let seconds = match &told.duration {
-        Some(Value::String(text)) => text.parse().ok(),
-        Some(number) => number.as_f64(),
-        None => None,
-    };
+    let seconds = told.duration.and_then(|raw| raw.get().trim_matches('"').parse().ok());
     tally.heard_ms = seconds.filter(|s: &f64| (0.0..1e9).contains(s)).map(|s| (1e3 * s) as u64);
     tally.generated = told.text.is_named();
     tally.words(told.text.get());

@@ -4,9 +4,9 @@ use plimsoll_model::{EventKind, Protocol};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::chunk::{Chunk, Other, Response, Usage};
-use crate::fault::Fault;
-use crate::head::{bounded, push_stage};
+use crate::chunk::{Chunk, Other, RawUsage, Response, Usage, is_error};
+use crate::fault::{Fault, Malformed};
+use crate::head::push_stage;
 use crate::tally::Tally;
 use crate::{kserve, messages, ollama, scores, transcriptions};
 
@@ -17,7 +17,7 @@ pub(crate) fn read(
     body: &[u8],
     (json, raw): (bool, usize),
     tally: &mut Tally,
-) -> Result<(), String> {
+) -> Result<(), Malformed> {
     if body.trim_ascii().is_empty() {
         return Ok(());
     }
@@ -43,9 +43,7 @@ pub(crate) fn read(
         Protocol::Http => other(text, tally),
     };
     match read {
-        Err(why) if json => {
-            Err(format!("a body that is not the JSON it should be: {}", bounded(&why.to_string(), 200)))
-        }
+        Err(why) if json => Err(Malformed::json("a body", text, &why)),
         Err(_) => {
             tally.generated = true;
             tally.words(text);
@@ -58,7 +56,7 @@ pub(crate) fn read(
 
 fn chat(text: &str, tally: &mut Tally) -> Result<(), serde_json::Error> {
     let chunk: Chunk<'_> = serde_json::from_str(text)?;
-    if chunk.complains() {
+    if chunk.complaint().is_some() {
         tally.error = Some(Fault::from_json(text));
         return Ok(());
     }
@@ -77,7 +75,7 @@ fn is_complaint(text: &str) -> bool {
 
 fn responses(text: &str, tally: &mut Tally) -> Result<(), serde_json::Error> {
     let response: Response<'_> = serde_json::from_str(text)?;
-    if response.error.is_some() || is_complaint(text) {
+    if is_error(response.error) || is_complaint(text) {
         tally.error = Some(Fault::from_json(text));
         return Ok(());
     }
@@ -108,7 +106,7 @@ pub(crate) fn close_response(response: &Response<'_>, tally: &mut Tally) {
         "max_output_tokens" => "length",
         other => other,
     };
-    tally.finish_reason = Some(bounded(reason, 64));
+    tally.finish(reason);
     if let Some(usage) = &response.usage {
         tally.bare_usage(usage.usage());
         for (name, ms) in usage.stages() {
@@ -124,7 +122,7 @@ fn embeddings(text: &str, tally: &mut Tally) -> Result<(), serde_json::Error> {
         data: Option<Vec<IgnoredAny>>,
     }
     let chunk: Chunk<'_> = serde_json::from_str(text)?;
-    if chunk.complains() {
+    if chunk.complaint().is_some() {
         tally.error = Some(Fault::from_json(text));
         return Ok(());
     }
@@ -141,7 +139,7 @@ fn other(text: &str, tally: &mut Tally) -> Result<(), serde_json::Error> {
     serde_json::from_str::<IgnoredAny>(text)?;
     tally.generated = true;
     let Ok(chunk) = serde_json::from_str::<Chunk<'_>>(text) else { return Ok(()) };
-    if chunk.error.is_some() {
+    if is_error(chunk.error) {
         tally.error = Some(Fault::from_json(text));
         return Ok(());
     }
@@ -154,7 +152,7 @@ fn other(text: &str, tally: &mut Tally) -> Result<(), serde_json::Error> {
     if let Some(raw) = chunk.timings {
         tally.timings(raw.get());
     }
-    if let Some(usage) = other_usage(&found, chunk.usage.as_ref().map(|usage| usage.usage())) {
+    if let Some(usage) = other_usage(&found, chunk.usage().map(RawUsage::usage)) {
         tally.bare_usage(usage);
     }
     if let Some(said) = other_text(&found) {

@@ -29,6 +29,8 @@ mod ollama;
 mod otlp_metrics;
 #[path = "all/passing.rs"]
 mod passing;
+#[path = "all/public.rs"]
+mod public;
 #[path = "all/remote_write.rs"]
 mod remote_write;
 #[path = "all/replay.rs"]

@@ -2,7 +2,7 @@
 
 use plimsoll_math::rng::mix;
 use plimsoll_model::outcome::{By, How};
-use plimsoll_model::{At, Attempt, Outcome, ServerStage, Span, TokensRule};
+use plimsoll_model::{At, Attempt, Broken, Outcome, ServerStage, Span, TokensRule};
 use plimsoll_wire::head;
 
 use super::{TrafficRow, Try, TryEnd};
@@ -163,6 +163,10 @@ fn from_answer(row: &mut Attempt, told: &TrafficRow, one: &Try, status: u16) {
     row.answer.tokens = said.verdict.answer.tokens;
     let tokens = &mut row.answer.tokens;
     tokens.rule = TokensRule::Unknown;
+    // The end alone shows too few events to contradict a count.
+    if one.tail.is_cut() {
+        tokens.output = tokens.output.or(tokens.claimed.take());
+    }
     if one.first.is_some() {
         row.last_token = said.last_token.or(one.tail.last()).or(row.last_token);
         let events = one.events.saturating_sub(said.without_token);
@@ -170,7 +174,8 @@ fn from_answer(row: &mut Attempt, told: &TrafficRow, one: &Try, status: u16) {
             Some(output) if output == events => tokens.rule = TokensRule::UsageTotal,
             Some(_) => {}
             // What servers don't say is taken to be one token an event, as most of them send.
-            None => tokens.output = Some(events.max(1)),
+            None if tokens.claimed.is_none() => tokens.output = Some(events.max(1)),
+            None => {}
         }
     }
 }

@@ -57,6 +57,8 @@ pub fn judge(
         let decision = decide(&count, 1.0 - percentile, ALPHA);
         let decision = match metric {
             Metric::Ttft | Metric::E2e => decision.where_it_piles_up(&summary.stability, ALPHA),
+            // No verdict rests on counts that contradict each other.
+            Metric::Tpot if columns.contradicts() => Decision { held: Held::Inconclusive, ..decision },
             // Time per token has an end where all slots are taken, however long the queue is.
             Metric::Tpot => decision,
         };

@@ -271,6 +271,24 @@ pub struct Records {
     pub answers: u64,
     /// Of these, those whose output tokens nobody knows.
     pub output_unknown: u64,
+    /// Of these, those whose server's count contradicts their events.
+    #[serde(default)]
+    pub output_contradicted: u64,
+    /// Tokens that the server reports for these,
+    #[serde(default)]
+    pub claimed_tokens: u64,
+    /// their events with text,
+    #[serde(default)]
+    pub claimed_texts: u64,
+    /// and their events without.
+    #[serde(default)]
+    pub claimed_empties: u64,
+    /// Whole answers of two tokens or more of which it is known in how many events they came.
+    #[serde(default)]
+    pub multi_token: u64,
+    /// Of these, those that came in one event.
+    #[serde(default)]
+    pub in_one_event: u64,
 }
 
 /// Attempts that ended badly in the same way.

@@ -5,8 +5,9 @@
 
 use super::{Bench, Limits};
 use crate::budget::BudgetMetric;
-use crate::findings::{LevelSummary, Reason, Trust};
-use crate::say::{count, ms, percent};
+use crate::columns::OUTPUT;
+use crate::findings::{LevelSummary, Reason, Records, Trust};
+use crate::say::{count, ms, number, percent};
 
 /// Rows missing or doubled. One is a fault; beyond one in a hundred a p99 can lie anywhere.
 const ROWS: Limits = Limits { suspect: 0.0, invalid: 0.01 };
@@ -16,8 +17,6 @@ const ORDER: Limits = Limits { suspect: 0.0, invalid: 0.001 };
 /// Whole answers without a first token on a level where answers stream. Some servers answer the odd request in one piece;
 /// beyond twice what a p99 leaves above it the missing ones can be its whole tail.
 const FIRST_TOKENS: Limits = Limits { suspect: 0.02, invalid: 0.2 };
-/// Whole answers whose tokens nobody knows where those of others are known: what a figure per token rests on is then a choice.
-const OUTPUT: f64 = 0.02;
 
 /// The names of the checks that are asked for again below.
 const MISSING_ROWS: &str = "rows";
@@ -63,6 +62,9 @@ pub fn records(bench: &mut Bench, summary: &LevelSummary) {
             "read e2e, and find out what these answers were",
         );
     }
+    if records.output_contradicted as f64 > OUTPUT * records.answers as f64 {
+        return contradicted(bench, records);
+    }
     // Where no answer has a count, nothing is taken from counts.
     if records.answers > records.output_unknown {
         let share = records.output_unknown as f64 / records.answers as f64;
@@ -74,6 +76,28 @@ pub fn records(bench: &mut Bench, summary: &LevelSummary) {
             "ask the server for usage with every answer",
         );
     }
+}
+
+/// The server's counts of tokens and its events can't both be right.
+fn contradicted(bench: &mut Bench, records: &Records) {
+    let n = records.output_contradicted;
+    let each = |sum: u64| number(sum as f64 / n as f64);
+    let empties = match records.claimed_empties {
+        0 => String::new(),
+        all => format!(" and {} without", each(all)),
+    };
+    bench.say(
+        NO_COUNT,
+        Trust::Suspect,
+        format!(
+            "in {n} of {} answers the server reports {} output tokens for {} events with text{empties} (means)",
+            records.answers,
+            each(records.claimed_tokens),
+            each(records.claimed_texts)
+        ),
+        "the two contradict each other, so the number of tokens is unknown and figures per token are refused",
+        "correct the usage that the server or its gateway reports, or read e2e and ttft alone",
+    );
 }
 
 /// Is each arrival there, once?

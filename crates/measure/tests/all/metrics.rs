@@ -329,3 +329,64 @@ fn endpoints_have_figures_of_their_own() {
     let one: Vec<Attempt> = records.into_iter().map(|row| Attempt { target: 0, ..row }).collect();
     assert!(summarise(&level(100.0, 10), &one, &[], None).targets.is_empty());
 }
+
+/// 39 events, for which the server reports 9 tokens.
+fn contradicted(i: u64) -> Attempt {
+    let mut a = answer(i, 10 * i as i64, 30, 410, 39);
+    (a.answer.tokens.output, a.answer.tokens.claimed) = (None, Some(9));
+    a.answer.tokens.rule = TokensRule::Unknown;
+    a
+}
+
+#[test]
+fn figures_per_token_are_refused_where_counts_are_contradicted() {
+    let level = level(100.0, 10);
+    let summary = summarise(&level, &thousand(contradicted), &[], None);
+    let latency = &summary.latency;
+    for set in [&latency.tpot, &latency.ntpot] {
+        assert!(set.as_ref().expect("named").p50.value().is_none());
+    }
+    assert!(latency.itl.is_none() && latency.ttft.is_some());
+    assert!(summary.rates.output_tokens_per_s.is_none_or(|rate| rate.value().is_none()));
+    let validity = plimsoll_measure::validity::judge(&level, &summary);
+    let said = validity.reasons.iter().find(|reason| reason.check == "token_counts").expect("a reason");
+    assert!(said.figure.contains(" 9 output tokens for 39 events"), "{}", said.figure);
+    // One in a hundred is left out, and said by nobody.
+    let few = thousand(|i| if i % 100 == 0 { contradicted(i) } else { answer(i, 10 * i as i64, 30, 110, 5) });
+    let tpot = summarise(&level, &few, &[], None).latency.tpot.expect("known");
+    assert_eq!((tpot.n, tpot.absent), (990, 10));
+}
+
+#[test]
+fn answers_of_one_event_have_no_first_token_where_most_are() {
+    let one_event = |i: u64| {
+        let mut a = answer(i, 10 * i as i64, 60, 60, 1);
+        (a.asked_output, a.answer.tokens.output) = (16, Some(16));
+        a
+    };
+    let level = level(100.0, 10);
+    let summary = summarise(&level, &thousand(one_event), &[], None);
+    assert!(summary.latency.ttft.is_none() && summary.latency.ttfot.is_none());
+    assert_eq!((summary.records.in_one_event, summary.records.multi_token), (1_000, 1_000));
+    // Answers of one token stream, and a few that came at once do so beside those that stream.
+    assert!(
+        summarise(&level, &thousand(|i| answer(i, 10 * i as i64, 60, 60, 1)), &[], None)
+            .latency
+            .ttft
+            .is_some()
+    );
+    let some = thousand(|i| if i % 4 == 0 { one_event(i) } else { answer(i, 10 * i as i64, 30, 110, 5) });
+    let ttft = summarise(&level, &some, &[], None).latency.ttft.expect("streams");
+    assert_eq!(ttft.n, 1_000);
+}
+
+#[test]
+fn hidden_reasoning_is_outside_the_time_per_token() {
+    let hides = |i: u64| {
+        let mut a = answer(i, 10 * i as i64, 530, 610, 9);
+        (a.answer.tokens.output, a.answer.tokens.reasoning) = (Some(59), Some(50));
+        a
+    };
+    let summary = summarise(&level(100.0, 10), &thousand(hides), &[], None);
+    check(summary.latency.tpot.as_ref(), 1_000, 0.010);
+}

@@ -79,7 +79,7 @@ pub fn alone<'r, 'a>(rows: &'r [ClientRow<'a>], busy: &[(i64, i64)]) -> Vec<&'r 
 
 /// Time per token after the first, ns.
 fn gap(row: &ClientRow<'_>) -> Option<f64> {
-    let tokens = row.attempt.answer.tokens.output.filter(|n| *n > 1)?;
+    let tokens = row.attempt.answer.tokens.streamed(&row.attempt.events).filter(|n| *n > 1)?;
     Some((row.last - row.first) as f64 / f64::from(tokens - 1))
 }
 

@@ -278,7 +278,7 @@ fn by_floor(
     let gaps: Vec<f64> = rows
         .iter()
         .filter_map(|row| {
-            let tokens = row.attempt.answer.tokens.output.filter(|n| *n > 1)?;
+            let tokens = row.attempt.answer.tokens.streamed(&row.attempt.events).filter(|n| *n > 1)?;
             Some((row.last - row.first) as f64 / f64::from(tokens - 1))
         })
         .collect();

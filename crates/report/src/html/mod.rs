@@ -56,7 +56,7 @@ pub fn render(manifest: &Manifest, findings: &Findings, beside: Beside<'_>) -> S
         plan::beside(&mut page, planned, &charts);
     }
     let endpoints = endpoints::of(manifest);
-    shown.iter().for_each(|level| level_section(&mut page, level, &endpoints, &charts));
+    shown.iter().for_each(|level| level_section(&mut page, level, (manifest, &endpoints), &charts));
     if findings.levels.len() > shown.len() {
         levels_section(&mut page, findings);
     }
@@ -199,7 +199,12 @@ fn ladder_table(curve: &Curve) -> Table {
     table
 }
 
-fn level_section(page: &mut Document, level: &LevelFinding, endpoints: &[String], charts: &Charts) {
+fn level_section(
+    page: &mut Document,
+    level: &LevelFinding,
+    (manifest, endpoints): (&Manifest, &[String]),
+    charts: &Charts,
+) {
     let summary = &level.summary;
     let id = summary.level;
     page.section(format!("Level {id}: {}", words::level(summary)), |section| {
@@ -215,7 +220,8 @@ fn level_section(page: &mut Document, level: &LevelFinding, endpoints: &[String]
         }
         section.section("How requests ended", |section| {
             section.table(outcome_table(summary));
-            section.list(summary.counts.errors.iter().map(words::error));
+            let in_one_event = words::in_one_event(manifest, summary);
+            section.list(summary.counts.errors.iter().map(words::error).chain(in_one_event));
         });
         if let Some(budget) = &summary.budget {
             let heading = format!("Budget “{}”: {}", budget.name, words::held(budget.verdict));

@@ -402,6 +402,7 @@ impl Exchange {
             reasoning: None,
             cached: self.cached,
             rule,
+            claimed: None,
         };
     }
 

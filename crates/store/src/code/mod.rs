@@ -78,6 +78,7 @@ macro_rules! layout {
         $one!(maybe 15 answer.tokens.output);
         $one!(maybe 16 answer.tokens.reasoning);
         $one!(maybe 17 answer.tokens.cached);
+        $one!(maybe 35 answer.tokens.claimed);
         $one!(span 19 answer.retry_after);
         $one!(blocks prompt_blocks);
         $one!(events events);
@@ -90,11 +91,11 @@ macro_rules! layout {
 }
 
 /// The bits that [`layout`] gives.
-const BITS: u64 = (1 << 35) - 1;
+const BITS: u64 = (1 << 36) - 1;
 
 /// Longest a varint gets.
 const VARINT_MAX: usize = 9;
-/// Numbers in an attempt outside its lists: 44 of them and three bytes, rounded up.
+/// Numbers in an attempt outside its lists: 45 of them and three bytes, rounded up.
 const FIXED_MAX: usize = 48 * VARINT_MAX;
 /// Control byte, offset, tokens, delay.
 const EVENT_MAX: usize = 1 + VARINT_MAX + 3 + 5;

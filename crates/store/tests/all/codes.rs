@@ -96,7 +96,7 @@ fn every_field_has_its_place() {
     (a.tcp.segments_in, a.tcp.out_of_order) = (Some(21), Some(22));
     a.outcome = Outcome::new(How::ServerError, By::User, true);
     let tokens = Tokens { prompt: Some(23), output: Some(24), reasoning: Some(25), ..Tokens::default() };
-    a.answer.tokens = Tokens { cached: Some(26), rule: TokensRule::Tokeniser, ..tokens };
+    a.answer.tokens = Tokens { cached: Some(26), rule: TokensRule::Tokeniser, claimed: Some(32), ..tokens };
     (a.answer.status, a.answer.broken, a.answer.retry_after) =
         (Some(503), Some(Broken::WrongCount), time(-27));
     a.answer.stages = vec![ServerStage { name: "prefill".into(), took: Span(28) }];
@@ -106,13 +106,13 @@ fn every_field_has_its_place() {
     a.events = vec![Event { offset: Span(29), user_delay_ns: 30, tokens: 31, kind, coalesced: true }];
     let spelt = [
         // Every bit there is; how, by whom, by which rule and how broken.
-        vec![number((1 << 35) - 1), number(6 | 3 << 4 | 3 << 6 | 4 << 8)],
+        vec![number((1 << 36) - 1), number(6 | 3 << 4 | 3 << 6 | 4 << 8)],
         [1_000, 2, 3, 5, 7, 4, 6, 9, 8].map(number).to_vec(),
         // Due, sent since then, the others since sent.
         [50_000, 10, 1, 20, 30, 40, 50, -1].map(signed).to_vec(),
         [300, 20, 1, 70_000, 2_000, 11, 12, 13, 14].map(number).to_vec(),
         [16, 17, 18].map(signed).to_vec(),
-        [19, 20, 21, 22, 503, 23, 24, 25, 26].map(number).to_vec(),
+        [19, 20, 21, 22, 503, 23, 24, 25, 26, 32].map(number).to_vec(),
         vec![signed(-27), number(1), 15u64.to_le_bytes().to_vec()],
         vec![number(1), vec![1 | 1 << 4 | 2 << 5 | 1 << 7], signed(29), number(31), number(30)],
         vec![number(1), text("prefill"), signed(28)],

@@ -111,6 +111,7 @@ pub fn answered(request: u64, events: usize) -> Attempt {
                 reasoning: None,
                 cached: None,
                 rule: TokensRule::UsageTotal,
+                claimed: None,
             },
             ..Answer::default()
         },
@@ -204,6 +205,7 @@ pub fn attempts() -> impl Strategy<Value = Attempt> {
                         reasoning: answer.1[2],
                         cached: answer.1[3],
                         rule: TokensRule::ALL[answer.2],
+                        claimed: answer.1[2],
                     },
                     broken: Broken::ALL.get(answer.3).copied(),
                     retry_after: answer.4.map(Span),

@@ -61,7 +61,7 @@ impl RequestsTrial {
         one.prompt_tokens += f64::from(row.answer.tokens.prompt.unwrap_or(row.asked_prompt));
         let Some(sent) = row.sent else { return };
         let since = |at: Option<At>| at.map(|at| at - sent);
-        let tokens = row.answer.tokens.output.filter(|tokens| *tokens > 1);
+        let tokens = row.answer.tokens.streamed(&row.events).filter(|tokens| *tokens > 1);
         let decode = row.last_token.zip(row.first_token).map(|(last, first)| last - first);
         let tpot = decode.zip(tokens).map(|(took, tokens)| Span(took.0 / i64::from(tokens - 1)));
         for (signal, took) in

@@ -111,6 +111,7 @@ const STREAMS: &[Row] = &[
     row("litellm-proxy/chat_stream_logprobs", Chat, "Rrrrfd", "length", NONE, UNKNOWN),
     Row {
         broken: Some(Broken::Empty),
+        how: How::StreamError,
         ..row("litellm-proxy/chat_stream_one_token", Chat, "fd", "length", NONE, UNKNOWN)
     },
     row("llama.cpp/messages_stream", Messages, "Reccccccccefd", "length", [25, 8, -1, 0], TOTAL),

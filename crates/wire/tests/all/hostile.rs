@@ -114,12 +114,12 @@ fn nonsense_in_an_event_is_malformed_and_stops() {
 }
 
 #[test]
-fn an_empty_answer_is_finished_and_broken() {
+fn an_empty_answer_failed() {
     for (content_type, body) in
         [("text/event-stream", ""), ("application/json", ""), ("text/event-stream", ": ping\n\n"), ("", "")]
     {
         let verdict = read(Chat, &made(content_type, body)).verdict;
-        assert_eq!(verdict.outcome.how, How::Finished, "{content_type}");
+        assert_eq!(verdict.outcome.how, How::StreamError, "{content_type}");
         assert_eq!(verdict.answer.broken, Some(Broken::Empty), "{content_type}");
     }
     // But not where the connection broke.

@@ -189,7 +189,7 @@ fn what_is_cut_off_or_no_call_is_told() {
     }
     // An empty stream that is OK answers nothing.
     let empty = of(true, &[], Some(OK));
-    assert_eq!((empty.outcome, empty.answer.broken), (Outcome::FINISHED, Some(Broken::Empty)));
+    assert_eq!((empty.outcome.how, empty.answer.broken), (How::StreamError, Some(Broken::Empty)));
     // Two responses to one unary call, a compressed one, one of two gibibytes, which nobody waits for, and bytes that are no message.
     let twice = [&unary[..], &unary].concat();
     let [compressed, huge, odd] = [&b"\x01\0\0\0\x01x"[..], b"\0\x80\0\0\0", b"\0\0\0\0\x02\xff\xff"];
