@@ -104,11 +104,9 @@ impl SharedFlight {
         });
     }
 
-    /// It is over.
-    pub fn end(&self, whole: bool) {
+    /// It is over. `is_told`: where it broke, its last bytes say so.
+    pub fn end(&self, whole: bool, is_told: bool) {
         self.change(|state| {
-            // A stream that broke ends with an event that says so.
-            let is_told = state.head.as_ref().is_some_and(|(_, headers)| is_stream(headers));
             state.end = Some(match whole {
                 true => End::Whole,
                 false if is_told => End::Told,
