@@ -5,7 +5,7 @@
 //! bytes), [`pool`] chooses and books a replica or lets it wait in the [`queue`], [`upstream`] sends it there (or it is answered from the [`cache`]: [`cached`]; embeddings may be sent as one: [`join`]), [`relay`] passes the answer on as it comes; [`traffic`] hands what
 //! happened to whoever keeps it. Where another proxy moves the bytes, the [`picker`] tells it where to.
 //!
-//! Reading order: [`record`], [`rollout`], [`telemetry`], [`kv_events`], [`spec`], [`budget`], [`keys`], [`tls`], [`error`], [`stats`], [`doors`] (who gets in), [`rules`] (what is in force), [`explain`], [`replica`], [`pool`], [`queue`], [`request`], [`join`], [`terms`], [`upstream`], [`trace_context`] and [`traces`], [`traffic`], [`passing`], [`relay`], [`reply`], [`proxy`], [`cached`], [`picker`], [`prober`] and [`pages`], [`admin`], [`serve`], [`reload`].
+//! Reading order: [`record`], [`rollout`], [`telemetry`], [`kv_events`], [`spec`], [`budget`], [`keys`], [`tls`], [`error`], [`stats`], [`doors`] (who gets in), [`paths`] (what may be asked for), [`rules`] (what is in force), [`explain`], [`replica`], [`owners`], [`pool`], [`queue`], [`request`], [`join`], [`terms`], [`upstream`], [`trace_context`] and [`traces`], [`traffic`], [`passing`], [`relay`], [`reply`], [`proxy`], [`cached`], [`picker`], [`prober`] and [`pages`], [`admin`], [`serve`], [`reload`].
 
 pub mod budget;
 pub mod error;
@@ -22,6 +22,8 @@ pub mod doors;
 pub mod explain;
 pub mod join;
 pub mod models;
+pub mod owners;
+pub mod paths;
 pub mod pool;
 pub mod queue;
 pub mod replica;
@@ -38,6 +40,7 @@ pub mod proxy;
 pub mod relay;
 pub mod reply;
 pub mod request;
+mod socket;
 pub mod terms;
 pub mod tiers;
 mod timer;

@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use http::HeaderMap;
+use http::header::CONTENT_TYPE;
 use memchr::memmem;
 use plimsoll_client::Clock;
 use plimsoll_model::{At, Protocol};
@@ -12,7 +14,9 @@ use plimsoll_wire::{Decoded, Decoder};
 
 use crate::doors::Toll;
 use crate::join::UnderWay;
+use crate::owners::{Looked, MadeObject};
 use crate::pool::Booked;
+use crate::request::packed;
 use crate::stats::{End, EndCount, RequestStage, Stats};
 use crate::traffic::{Recording, TryEnd};
 use crate::usage::cached_share;
@@ -25,6 +29,17 @@ pub fn protocol(path: &str) -> Protocol {
 /// The media type of its streams.
 pub fn stream_type(protocol: Protocol) -> &'static str {
     if protocol.sends_lines() { "application/x-ndjson" } else { "text/event-stream" }
+}
+
+/// Returns whether an answer is a stream of events that can be read. The bytes of an encoded one are none: nothing may be written between them.
+pub fn is_stream(protocol: Protocol, headers: &HeaderMap) -> bool {
+    has_events(protocol, headers) && !packed::is_packed(headers)
+}
+
+/// Returns whether an answer holds events, whatever its bytes are encoded in.
+pub fn has_events(protocol: Protocol, headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(stream_type(protocol).as_bytes()))
 }
 
 /// An answer whose head has come.
@@ -45,6 +60,8 @@ pub struct BegunAnswer {
     pub ends: EndCount,
     /// Whose turn it is after it.
     pub under_way: Option<UnderWay>,
+    /// Looks for the object that the replica made and keeps.
+    pub made: Option<MadeObject>,
 }
 
 /// See the module. Dropped before its end, its client went away.
@@ -60,6 +77,7 @@ pub struct PassingAnswer {
     toll: Option<Toll>,
     recording: Option<Recording>,
     under_way: Option<UnderWay>,
+    made: Option<MadeObject>,
 }
 
 /// What is known of a stream of events.
@@ -154,6 +172,7 @@ impl PassingAnswer {
             toll: begun.toll,
             recording: begun.recording,
             under_way: begun.under_way,
+            made: begun.made,
         }
     }
 
@@ -170,6 +189,7 @@ impl PassingAnswer {
     /// Counts what came of it.
     pub fn passes(&mut self, data: &[u8], now: At) {
         self.recording.iter_mut().for_each(|recording| recording.piece(data, now));
+        self.looks(data, false);
         if let (Some(booked), Some(share)) = (&self.booked, cached_share(data)) {
             booked.cached(share);
         }
@@ -177,6 +197,15 @@ impl PassingAnswer {
             (Some(_), _) => self.note(data, now),
             (None, Some(toll)) => toll.passes(data.len()),
             (None, None) => {}
+        }
+    }
+
+    /// Looks for the object that the replica made.
+    fn looks(&mut self, data: &[u8], is_end: bool) {
+        let (Some(made), Some(booked)) = (&mut self.made, &self.booked) else { return };
+        if let Looked::Over(object) = made.passes(data, is_end) {
+            object.into_iter().for_each(|object| booked.made(object));
+            self.made = None;
         }
     }
 
@@ -204,6 +233,7 @@ impl PassingAnswer {
 
     /// It ended: all of it came, or it broke off. A second end changes nothing.
     pub fn end(&mut self, whole: bool) {
+        self.looks(b"", true);
         let Some(booked) = self.booked.take() else { return };
         self.toll = None;
         self.ends.took(self.clock.now() - self.came);

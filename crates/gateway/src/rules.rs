@@ -13,6 +13,7 @@ use crate::error::GatewayError;
 use crate::join::Joins;
 use crate::keys::Digest;
 use crate::kv_events::KvEventsSpec;
+use crate::paths::OpenPaths;
 use crate::spec::{GatewaySpec, HealthSpec, LimitSpec, WarmSpec};
 use crate::telemetry::TelemetrySpec;
 use crate::tls::Tls;
@@ -33,6 +34,8 @@ pub struct Rules {
     pub joins: Option<Arc<Joins>>,
     /// Who gets in.
     pub doors: Doors,
+    /// Paths that clients may ask for.
+    pub paths: OpenPaths,
     /// What operators show.
     pub admin_key: Option<Digest>,
     /// TLS on each side.
@@ -84,6 +87,7 @@ impl Rules {
                 let kept = before.and_then(|rules| rules.joins.clone());
                 kept.filter(|joins| joins.spec() == asked).unwrap_or_else(|| Arc::new(Joins::new(asked)))
             }),
+            paths: OpenPaths::new(&spec.paths)?,
             admin_key: spec.admin_key.as_ref().map(|key| key.digest("admin_key")).transpose()?,
             tls: Tls::new(spec)?,
             forward_keys: spec.forward_keys,

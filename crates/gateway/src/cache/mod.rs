@@ -12,9 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use http::header::{
-    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, COOKIE,
-};
+use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, COOKIE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use plimsoll_model::{At, Span};
 use plimsoll_policy::setting::SettingError;
@@ -33,7 +31,7 @@ use crate::same::digest;
 /// Says on an answer whether it came from here.
 pub const CACHE: HeaderName = HeaderName::from_static("x-plimsoll-cache");
 /// Headers of a request that its answer may depend on.
-static DEPENDS: [HeaderName; 4] = [ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, CONTENT_ENCODING];
+static DEPENDS: [HeaderName; 3] = [ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE];
 /// And those that say who asks.
 static CREDENTIALS: [HeaderName; 6] = [
     AUTHORIZATION,
@@ -216,7 +214,7 @@ impl Cache {
         &self.spec
     }
 
-    /// What is the same as this request; `None` = it is not answered from here, nor kept.
+    /// What is the same as this request, whose body is unpacked; `None` = it is not answered from here, nor kept.
     pub fn key(&self, path: &str, headers: &HeaderMap, body: &Bytes, tenant: u64) -> Option<CacheKey> {
         let says = |word: &str| {
             headers.get_all(CACHE_CONTROL).iter().any(|value| {

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, RETRY_AFTER};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http::header::{AUTHORIZATION, CONTENT_ENCODING, HOST, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use plimsoll_client::Clock;
@@ -17,7 +17,8 @@ use plimsoll_wire::head::Head;
 
 use super::{Call, EXPLAIN, Message, QUEUE_MS, REPLICA, REQUEST_ID, Worker, for_next_hop};
 use crate::explain::Explains;
-use crate::passing::{self, BegunAnswer, stream_type};
+use crate::owners::MadeObject;
+use crate::passing::{self, BegunAnswer};
 use crate::pool::Booked;
 use crate::queue::Placing;
 use crate::relay::{Relay, RelayedAnswer};
@@ -60,8 +61,7 @@ impl Answer {
 
     /// Is it a stream, as one of this protocol is?
     pub fn is_stream(&self, protocol: Protocol) -> bool {
-        let kind = self.response.headers().get(CONTENT_TYPE);
-        kind.is_some_and(|kind| kind.as_bytes().starts_with(stream_type(protocol).as_bytes()))
+        passing::is_stream(protocol, self.response.headers())
     }
 }
 
@@ -201,12 +201,10 @@ impl Worker {
     /// The request as a replica gets it: the same bytes, but for the name of a model that stands for several, and another host.
     pub(super) fn request(&self, call: &Call, booked: &Booked, number: usize) -> Request<Full<Bytes>> {
         let place = &booked.replica().place;
-        let Message { method, path, headers, body } = &call.message;
-        let body = match self.pool.tiers.of(&call.asked, booked.tier()) {
-            Some(tier) => tier.named_in(body, &call.asked),
-            None => body.clone(),
-        };
-        let mut request = Request::new(Full::new(body));
+        let Message { method, path, headers, body, .. } = &call.message;
+        let Renamed { path: own_path, body: own_body } = self.renamed(call, booked.tier());
+        let (path, is_repacked) = (own_path.as_ref().unwrap_or(path), own_body.is_some());
+        let mut request = Request::new(Full::new(own_body.unwrap_or_else(|| body.clone())));
         *request.method_mut() = method.clone();
         *request.uri_mut() = match place.base.is_empty() {
             true => path.clone(),
@@ -214,6 +212,9 @@ impl Worker {
             false => format!("{}{path}", place.base).parse().unwrap_or_else(|_| path.clone()),
         };
         *request.headers_mut() = headers.clone();
+        if is_repacked {
+            request.headers_mut().remove(CONTENT_ENCODING);
+        }
         if let Ok(host) = HeaderValue::from_str(place.authority.as_str()) {
             request.headers_mut().insert(HOST, host);
         }
@@ -222,6 +223,16 @@ impl Worker {
             request.headers_mut().insert(AUTHORIZATION, bearer.clone());
         }
         request
+    }
+
+    /// What of a request names a model of the tier that it is asked of, where its own name stands for several. A body is the text, unpacked.
+    pub(crate) fn renamed(&self, call: &Call, tier: u32) -> Renamed {
+        let Some(tier) = self.pool.tiers.of(&call.asked, tier) else { return Renamed::default() };
+        match call.asked.is_model_in_path {
+            true => Renamed { path: tier.named_in_path(&call.message.path, &call.asked), body: None },
+            false if call.message.body.is_empty() => Renamed::default(),
+            false => Renamed { path: None, body: Some(tier.named_in(&call.message.text, &call.asked)) },
+        }
     }
 
     /// Books a replica, now or when it is this request's turn, where another proxy sends it.
@@ -305,7 +316,11 @@ impl Worker {
         let toll = call.toll.take_if(|_| matches!(judged.end, End::Answered | End::Refused));
         let recording = call.recording.take();
         let (ends, under_way) = (call.ends.clone(), call.under_way.take());
-        let begun = BegunAnswer { came: call.came, head, booked, whole, toll, recording, ends, under_way };
+        let made = call
+            .makes_object()
+            .then(|| MadeObject::new(&parts.headers, passing::has_events(protocol, &parts.headers)));
+        let begun =
+            BegunAnswer { came: call.came, head, booked, whole, toll, recording, ends, under_way, made };
         let relayed = RelayedAnswer { begun, held, lent, keep_alive };
         let relay = Relay::new(body, relayed, stream, Arc::clone(&self.stats), self.pool.clock);
         Response::from_parts(parts, Out::Relayed(Box::new(relay)))
@@ -335,8 +350,15 @@ impl Worker {
             headers.insert(MODEL, tier.header.clone());
         }
         headers.insert(QUEUE_MS, queue_ms(call));
-        headers.entry(REQUEST_ID).or_insert_with(|| call.id.clone());
+        headers.insert(REQUEST_ID, call.id.clone());
     }
+}
+
+/// What of a request is another one for its replica; `None` = it stays.
+#[derive(Default)]
+pub(crate) struct Renamed {
+    pub path: Option<Uri>,
+    pub body: Option<Bytes>,
 }
 
 fn failed(call: &Call, why: &str) -> Response<Out> {
