@@ -70,9 +70,9 @@ pub async fn answer(worker: &Rc<Worker>, request: Request<Incoming>) -> Response
             _ => text(StatusCode::NOT_FOUND, "there is no shadow, or it was not judged yet\n"),
         },
         "/healthz" => text(StatusCode::OK, "ok\n"),
-        "/readyz" => match worker.pool.any_usable() {
-            true => text(StatusCode::OK, "ok\n"),
-            false => text(StatusCode::SERVICE_UNAVAILABLE, "no replica answers\n"),
+        "/readyz" => match worker.unready() {
+            None => text(StatusCode::OK, "ok\n"),
+            Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
         },
         _ => text(
             StatusCode::NOT_FOUND,

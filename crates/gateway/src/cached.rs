@@ -157,22 +157,23 @@ async fn fly(
     if let Some(response) = response {
         let (parts, mut body) = response.into_parts();
         flight.begin(parts.status, parts.headers);
-        let whole = loop {
+        let (whole, is_told) = loop {
             let frame = tokio::select! {
                 biased;
                 frame = next(&mut body) => frame,
-                () = abandoned() => break false,
+                () = abandoned() => break (false, false),
             };
             match frame {
-                None => break body.came_whole(),
-                Some(Err(_)) => break false,
+                // A stream that broke ended with an event that says so.
+                None => break (body.came_whole(), true),
+                Some(Err(_)) => break (false, false),
                 Some(Ok(frame)) => {
                     frame.data_ref().into_iter().for_each(|data| flight.push(data));
                     poll_fn(|cx| flight.poll_room(cx)).await;
                 }
             }
         };
-        flight.end(whole, body.is_success());
+        flight.end(whole, body.is_success(), is_told);
     } else {
         flight.end(false, false);
     }

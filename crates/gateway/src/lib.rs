@@ -5,7 +5,7 @@
 //! bytes), [`pool`] chooses and books a replica or lets it wait in the [`queue`], [`upstream`] sends it there (or it is answered from the [`cache`]: [`cached`]), [`relay`] passes the answer on as it comes; [`traffic`] hands what
 //! happened to whoever keeps it. Where another proxy moves the bytes, the [`picker`] tells it where to.
 //!
-//! Reading order: [`record`], [`rollout`], [`telemetry`], [`spec`], [`budget`], [`keys`], [`tls`], [`error`], [`stats`], [`doors`] (who gets in), [`rules`] (what is in force), [`explain`], [`replica`], [`pool`], [`queue`], [`request`], [`terms`], [`upstream`], [`trace_context`] and [`traces`], [`traffic`], [`passing`], [`relay`], [`reply`], [`proxy`], [`cached`], [`picker`], [`prober`] and [`pages`], [`admin`], [`serve`], [`reload`].
+//! Reading order: [`record`], [`rollout`], [`telemetry`], [`spec`], [`budget`], [`keys`], [`tls`], [`error`], [`stats`], [`doors`] (who gets in), [`paths`] (what may be asked for), [`rules`] (what is in force), [`explain`], [`replica`], [`owners`], [`pool`], [`queue`], [`request`], [`terms`], [`upstream`], [`trace_context`] and [`traces`], [`traffic`], [`passing`], [`relay`], [`reply`], [`proxy`], [`cached`], [`picker`], [`prober`] and [`pages`], [`admin`], [`serve`], [`reload`].
 
 pub mod budget;
 pub mod error;
@@ -21,6 +21,8 @@ pub mod doors;
 pub mod explain;
 pub mod judged;
 pub mod models;
+pub mod owners;
+pub mod paths;
 pub mod pool;
 pub mod queue;
 pub mod replica;
@@ -37,6 +39,7 @@ pub mod proxy;
 pub mod relay;
 pub mod reply;
 pub mod request;
+mod socket;
 pub mod terms;
 pub mod tiers;
 mod timer;

@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use http::HeaderMap;
+use http::header::CONTENT_TYPE;
 use memchr::memmem;
 use plimsoll_client::Clock;
 use plimsoll_model::{At, Protocol};
@@ -11,7 +13,9 @@ use plimsoll_wire::{Decoded, Decoder};
 
 use crate::doors::Toll;
 use crate::judged::JudgedHead;
+use crate::owners::{Looked, MadeObject};
 use crate::pool::Booked;
+use crate::request::packed;
 use crate::stats::{End, RequestStage, Stats};
 use crate::traffic::tail::TailReader;
 use crate::traffic::{Recording, TryEnd};
@@ -33,6 +37,17 @@ pub fn stream_type(protocol: Protocol) -> &'static str {
     if protocol.sends_lines() { "application/x-ndjson" } else { "text/event-stream" }
 }
 
+/// Returns whether an answer is a stream of events that can be read. The bytes of an encoded one are none: nothing may be written between them.
+pub fn is_stream(protocol: Protocol, headers: &HeaderMap) -> bool {
+    has_events(protocol, headers) && !packed::is_packed(headers)
+}
+
+/// Returns whether an answer holds events, whatever its bytes are encoded in.
+pub fn has_events(protocol: Protocol, headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(stream_type(protocol).as_bytes()))
+}
+
 /// An answer whose head has come.
 pub struct BegunAnswer {
     /// When the request's head came, and the answer's.
@@ -49,6 +64,8 @@ pub struct BegunAnswer {
     pub recording: Option<Recording>,
     /// Who hears how it ended.
     pub ends: Arc<Stats>,
+    /// Looks for the object that the replica made and keeps.
+    pub made: Option<MadeObject>,
 }
 
 /// See the module. Dropped before its end, its client went away.
@@ -65,6 +82,7 @@ pub struct PassingAnswer {
     events: Option<Events>,
     toll: Option<Toll>,
     recording: Option<Recording>,
+    made: Option<MadeObject>,
 }
 
 /// What is known of a stream of events.
@@ -161,6 +179,7 @@ impl PassingAnswer {
             events: stream.map(Events::new),
             toll: begun.toll,
             recording: begun.recording,
+            made: begun.made,
         }
     }
 
@@ -178,6 +197,7 @@ impl PassingAnswer {
     pub fn passes(&mut self, data: &[u8], now: At) {
         self.recording.iter_mut().for_each(|recording| recording.piece(data.len()));
         self.tail.push(data, now);
+        self.looks(data, false);
         if let (Some(booked), Some(share)) = (&self.booked, cached_share(data)) {
             booked.cached(share);
         }
@@ -185,6 +205,15 @@ impl PassingAnswer {
             (Some(_), _) => self.note(data, now),
             (None, Some(toll)) => toll.passes(data.len()),
             (None, None) => {}
+        }
+    }
+
+    /// Looks for the object that the replica made.
+    fn looks(&mut self, data: &[u8], is_end: bool) {
+        let (Some(made), Some(booked)) = (&mut self.made, &self.booked) else { return };
+        if let Looked::Over(object) = made.passes(data, is_end) {
+            object.into_iter().for_each(|object| booked.made(object));
+            self.made = None;
         }
     }
 
@@ -212,6 +241,7 @@ impl PassingAnswer {
 
     /// It ended: all of it came, or it broke off. A second end changes nothing.
     pub fn end(&mut self, whole: bool) {
+        self.looks(b"", true);
         let Some(booked) = self.booked.take() else { return };
         self.toll = None;
         self.ends.took(RequestStage::Total, self.clock.now() - self.came);

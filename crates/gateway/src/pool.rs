@@ -23,6 +23,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::explain::{AskedOf, Choice, ExplainedReplica, Explains, LeftOut, PageTerm, PassedOver};
 use crate::models::{self, ServedModel};
+use crate::owners::Owners;
 use crate::queue::{Placing, QueuedWait};
 use crate::replica::Replica;
 use crate::request::{self, ParsedRequest};
@@ -46,6 +47,8 @@ pub struct ReplicaPool {
     pub refused: Vec<[AtomicU64; REASONS.len()]>,
     /// Names that stand for several models.
     pub tiers: Tiers,
+    /// Replicas that keep what they made.
+    pub(crate) owners: Owners,
     /// Do answers name their replica?
     names_replicas: bool,
     /// How often a replica came or went.
@@ -142,6 +145,7 @@ impl ReplicaPool {
             rollout: spec.canary_share().map(Rollout::new),
             refused: spec.admission.classes.iter().map(|_| Default::default()).collect(),
             tiers: Tiers::new(&spec.tiers)?,
+            owners: Owners::default(),
             names_replicas: spec.name_replicas,
             changes: watch::Sender::new(0),
             breaks: Mutex::default(),
@@ -488,6 +492,17 @@ impl ReplicaPool {
     pub fn any_usable(&self) -> bool {
         let now = self.clock.now();
         self.lock().front.any_usable(now)
+    }
+
+    /// The replica that keeps an object, if it may get requests: its number and its side of a trial.
+    pub fn owner(&self, object: u64) -> Option<(u32, Arm)> {
+        let id = self.owners.of(object)?;
+        let now = self.clock.now();
+        let mut inner = self.lock();
+        let Inner { front, each, .. } = &mut *inner;
+        let owner = each.iter().find(|replica| replica.id == id && !replica.is_gone())?;
+        let is_usable = front.fit((None, 0, Some(&[owner.number])), &[], now) > 0;
+        is_usable.then_some((owner.number, owner.arm))
     }
 
     /// How many replicas may get a request for its model.

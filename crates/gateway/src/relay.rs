@@ -22,12 +22,22 @@ use crate::upstream::Lent;
 
 /// What keeps a silent stream's connection open: a comment, which readers of events skip.
 const COMMENT: &[u8] = b": keep-alive\n\n";
+/// Bytes of a line that are held back until it is whole.
+const MOST_HALF: usize = 64 << 10;
 
 /// See the module.
 pub struct Relay {
     answer: Incoming,
     /// What came of it before it was clear that it is passed on, and when.
     held: VecDeque<(At, Bytes)>,
+    /// The beginning of a line of a stream: a line that breaks off would be read as an event.
+    half: Bytes,
+    /// Was the beginning of a line passed on because it is long?
+    is_in_line: bool,
+    /// Were lines of an event passed on that hold data, and not its end?
+    is_in_data: bool,
+    /// Trailers that come behind what was held back.
+    trailers: Option<Frame<Bytes>>,
     lent: Option<Lent>,
     passing: PassingAnswer,
     clock: Clock,
@@ -67,6 +77,10 @@ impl Relay {
         let mut relay = Relay {
             answer,
             held,
+            half: Bytes::new(),
+            is_in_line: false,
+            is_in_data: false,
+            trailers: None,
             lent: Some(lent),
             passing: PassingAnswer::new(begun, stream, stats, clock),
             clock,
@@ -85,44 +99,98 @@ impl Relay {
 
     /// The next frame.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RelayEnd>>> {
-        if self.ended {
-            return Poll::Ready(None);
+        if let Some(trailers) = self.trailers.take() {
+            return Poll::Ready(Some(Ok(trailers)));
         }
-        if let Some((at, data)) = self.held.pop_front() {
-            self.passes(&data, at);
-            return Poll::Ready(Some(Ok(Frame::data(data))));
-        }
-        match Pin::new(&mut self.answer).poll_frame(cx) {
-            Poll::Ready(Some(Ok(frame))) => {
-                if let Some(data) = frame.data_ref().cloned() {
-                    self.passes(&data, self.clock.now());
-                }
-                if self.answer.is_end_stream() {
-                    self.end(true);
-                }
-                Poll::Ready(Some(Ok(frame)))
-            }
-            Poll::Ready(None) => {
-                self.end(true);
-                Poll::Ready(None)
-            }
-            Poll::Ready(Some(Err(error))) => {
-                self.end(false);
-                match self.passing.stream() {
-                    Some(protocol) => {
-                        let end = Bytes::from_static(broken_stream(protocol));
-                        Poll::Ready(Some(Ok(Frame::data(end))))
+        while !self.ended {
+            let (at, data) = match self.held.pop_front() {
+                Some(held) => held,
+                None => match Pin::new(&mut self.answer).poll_frame(cx) {
+                    Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                        Ok(data) => (self.clock.now(), data),
+                        Err(trailers) => return Poll::Ready(Some(Ok(self.ends_with(trailers)))),
+                    },
+                    Poll::Ready(None) => {
+                        self.end(true);
+                        return Poll::Ready(self.rest().map(Ok));
                     }
-                    None => Poll::Ready(Some(Err(error.into()))),
-                }
+                    Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(self.breaks(error))),
+                    Poll::Pending => return self.keep_alive(cx),
+                },
+            };
+            self.passes(&data, at);
+            let is_last = self.held.is_empty() && self.answer.is_end_stream();
+            if is_last {
+                self.end(true);
             }
-            Poll::Pending => self.keep_alive(cx),
+            if let Some(lines) = self.lines(data, is_last) {
+                return Poll::Ready(Some(Ok(Frame::data(lines))));
+            }
+        }
+        Poll::Ready(None)
+    }
+
+    /// What may be passed on of a piece: all of it, or of a stream what are whole lines.
+    fn lines(&mut self, data: Bytes, is_last: bool) -> Option<Bytes> {
+        let was_in_line = self.is_in_line;
+        let lines = self.whole_lines(data, is_last)?;
+        if self.passing.stream().is_some_and(|protocol| !protocol.sends_lines()) {
+            self.is_in_data = ends_in_data(&lines, was_in_line || self.is_in_data);
+        }
+        Some(lines)
+    }
+
+    fn whole_lines(&mut self, data: Bytes, is_last: bool) -> Option<Bytes> {
+        let ends_line = matches!(data.last(), Some(b'\n' | b'\r') | None);
+        if self.passing.stream().is_none() || self.half.is_empty() && (ends_line || is_last) {
+            self.is_in_line = false;
+            return Some(data);
+        }
+        let mut text = match self.half.is_empty() {
+            true => data,
+            false => Bytes::from([&self.half[..], &data[..]].concat()),
+        };
+        let end = memchr::memrchr2(b'\n', b'\r', &text).map_or(0, |at| at + 1);
+        if is_last || self.is_in_line || text.len() - end > MOST_HALF {
+            self.is_in_line = end < text.len();
+            self.half = Bytes::new();
+            return Some(text);
+        }
+        self.half = text.split_off(end);
+        (!text.is_empty()).then_some(text)
+    }
+
+    /// What was held back.
+    fn rest(&mut self) -> Option<Frame<Bytes>> {
+        let half = std::mem::take(&mut self.half);
+        (!half.is_empty()).then(|| Frame::data(half))
+    }
+
+    /// Trailers came, which are the end.
+    fn ends_with(&mut self, trailers: Frame<Bytes>) -> Frame<Bytes> {
+        self.end(true);
+        match self.rest() {
+            Some(rest) => {
+                self.trailers = Some(trailers);
+                rest
+            }
+            None => trailers,
+        }
+    }
+
+    /// The answer breaks off. A stream ends with an event that says so, unless an event's data was passed on in part: then the connection closes, as that of an answer that is no stream.
+    fn breaks(&mut self, error: hyper::Error) -> Result<Frame<Bytes>, RelayEnd> {
+        self.end(false);
+        match self.passing.stream().filter(|_| !self.is_in_line && !self.is_in_data) {
+            Some(protocol) => Ok(Frame::data(Bytes::from_static(broken_stream(protocol)))),
+            None => Err(error.into()),
         }
     }
 
     /// Is nothing to come?
     pub fn is_end(&self) -> bool {
-        self.ended || self.held.is_empty() && self.answer.is_end_stream()
+        let has_more = self.trailers.is_some() || !self.half.is_empty() || !self.held.is_empty();
+        self.ended && self.trailers.is_none() || !has_more && self.answer.is_end_stream()
     }
 
     /// Did all of it come?
@@ -139,7 +207,7 @@ impl Relay {
     pub fn size_hint(&self) -> SizeHint {
         match self.ended {
             true => SizeHint::with_exact(0),
-            false if self.held.is_empty() => self.answer.size_hint(),
+            false if self.held.is_empty() && self.half.is_empty() => self.answer.size_hint(),
             false => SizeHint::default(),
         }
     }
@@ -182,6 +250,46 @@ impl Relay {
         // What is dropped instead closes the replica's connection, which is how it hears of it.
         if whole {
             lent.into_iter().for_each(Lent::give_back);
+        }
+    }
+}
+
+/// Returns whether lines of a stream end within an event that has data. `was`: whether they begin so.
+fn ends_in_data(lines: &[u8], was: bool) -> bool {
+    if lines.ends_with(b"\n\n") || lines.ends_with(b"\n\r\n") {
+        return false;
+    }
+    let (mut is_in_data, mut rest) = (was, lines);
+    while let Some(end) = memchr::memchr(b'\n', rest) {
+        match rest[..end].trim_ascii_end() {
+            b"" => is_in_data = false,
+            line => is_in_data |= line.starts_with(b"data"),
+        }
+        rest = &rest[end + 1..];
+    }
+    is_in_data
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_open_from_its_data_to_the_empty_line() {
+        for (lines, was, is_open) in [
+            ("data: {}\n\n", false, false),
+            ("data: {}\r\n\r\n", true, false),
+            ("data: {}\n", false, true),
+            ("\n", true, false),
+            ("\r\n", true, false),
+            ("event: a\n", false, false),
+            ("id: 1\n", true, true),
+            ("event: a\ndata: {\n", false, true),
+            ("data: {}\n\nevent: b\n", false, false),
+            ("data: {}\n\n: ping\n", true, false),
+            ("", true, true),
+        ] {
+            assert_eq!(ends_in_data(lines.as_bytes(), was), is_open, "{lines:?}");
         }
     }
 }

@@ -13,10 +13,11 @@ use crate::spec::{GatewaySpec, ReplicaSpec};
 use crate::stats::Stats;
 
 /// Keys of the file that take effect at once; `replicas` does in part.
-const AT_ONCE: [&str; 14] = [
+const AT_ONCE: [&str; 15] = [
     "batching",
     "cache",
     "keys",
+    "paths",
     "admin_key",
     "forward_keys",
     "tls",

@@ -11,6 +11,7 @@ use crate::cache::semantic::SemanticSpec;
 use crate::doors::Doors;
 use crate::error::GatewayError;
 use crate::keys::Digest;
+use crate::paths::OpenPaths;
 use crate::spec::{GatewaySpec, HealthSpec, LimitSpec, WarmSpec};
 use crate::telemetry::TelemetrySpec;
 use crate::tls::Tls;
@@ -29,6 +30,8 @@ pub struct Rules {
     pub cache: Option<Arc<Cache>>,
     /// Who gets in.
     pub doors: Doors,
+    /// Paths that clients may ask for.
+    pub paths: OpenPaths,
     /// What operators show.
     pub admin_key: Option<Digest>,
     /// TLS on each side.
@@ -74,6 +77,7 @@ impl Rules {
             telemetry: spec.telemetry.clone(),
             warm_up: spec.warm_up.clone(),
             cache,
+            paths: OpenPaths::new(&spec.paths)?,
             admin_key: spec.admin_key.as_ref().map(|key| key.digest("admin_key")).transpose()?,
             tls: Tls::new(spec)?,
             forward_keys: spec.forward_keys,

@@ -12,6 +12,7 @@ use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use http::header::CONNECTION;
 use hyper::rt::Executor;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -33,6 +34,7 @@ use crate::prober;
 use crate::proxy::{self, Shadow, Worker};
 use crate::reload::Reloader;
 use crate::rules::{InForce, Rules};
+use crate::socket::LateReader;
 use crate::spec::GatewaySpec;
 use crate::stats::Stats;
 use crate::timer::soon;
@@ -248,7 +250,7 @@ impl Shadows {
     }
 
     /// A thread's own.
-    fn worker(self, rules: &Arc<InForce>, numbers: &Arc<AtomicU64>) -> Shadow {
+    fn worker(self, rules: &Arc<InForce>, numbers: &Arc<AtomicU64>, stop: &watch::Receiver<u8>) -> Shadow {
         let head_bytes = self.spec.limits.head_bytes;
         let upstreams = Upstreams::new(self.pool.clock, Arc::clone(rules), head_bytes);
         let worker = Worker {
@@ -262,6 +264,7 @@ impl Shadows {
             traffic: self.traffic,
             shadow: None,
             traces: false,
+            stop: stop.clone(),
             fallbacks: 0,
         };
         Shadow { worker: Rc::new(worker), share: self.share }
@@ -287,7 +290,7 @@ fn run(start: Start) -> io::Result<()> {
     runtime.block_on(async move {
         let Start { spec, pool, mut stop, .. } = start;
         let upstreams = Upstreams::new(pool.clock, Arc::clone(&start.rules), spec.limits.head_bytes);
-        let shadow = start.shadows.map(|shadows| shadows.worker(&start.rules, &start.numbers));
+        let shadow = start.shadows.map(|shadows| shadows.worker(&start.rules, &start.numbers, &stop));
         let worker = Rc::new(Worker {
             pool,
             upstreams: Rc::new(upstreams),
@@ -299,6 +302,7 @@ fn run(start: Start) -> io::Result<()> {
             traffic: start.traffic,
             shadow,
             traces: spec.traces.is_some(),
+            stop: stop.clone(),
             fallbacks: spec.picker.as_ref().map_or(0, |picker| picker.fallbacks),
         });
         let clients = Door::new(start.listener, Speech::Http)?;
@@ -312,9 +316,10 @@ fn run(start: Start) -> io::Result<()> {
             tokio::task::spawn_local(serve_operators(operators, Rc::clone(&worker)));
         }
         let stopped = stop.clone();
+        let mut leaving = stop.clone();
         tokio::select! {
             biased;
-            _ = stop.wait_for(|level| *level > 0) => {}
+            () = lingered(&mut leaving, &worker, Span::ZERO) => {}
             never = clients.accept(&worker, start.threads, &stopped) => match never {},
             never = async {
                 match &picker {
@@ -449,16 +454,21 @@ async fn http_on(
         .timer(TokioTimer::new())
         .header_read_timeout(Duration::from_secs_f64(rules.limits.head_s))
         .half_close(false);
+    let refused = Rc::new(Cell::new(false));
+    let socket = LateReader::new(socket, Rc::clone(&refused));
+    let lingers = Rc::clone(&worker);
     let service = service_fn(move |request| {
-        let worker = Rc::clone(&worker);
-        async move { Ok::<_, Infallible>(proxy::answer(worker, request).await) }
+        let (worker, refused) = (Rc::clone(&worker), Rc::clone(&refused));
+        async move {
+            let response = proxy::answer(worker, request).await;
+            // The gateway's own refusal of what it did not read.
+            refused.set(response.headers().contains_key(CONNECTION));
+            Ok::<_, Infallible>(response)
+        }
     });
     let mut serving = pin!(http.serve_connection(TokioIo::new(socket), service));
     // A request that was sent when the stop came is here within that time.
-    let mut stopping = pin!(async move {
-        let _ = stop.wait_for(|level| *level > 0).await;
-        tokio::time::sleep_until(soon(LINGER)).await;
-    });
+    let mut stopping = pin!(lingered(&mut stop, &lingers, LINGER));
     let mut is_stopping = false;
     std::future::poll_fn(|cx| {
         if !is_stopping && stopping.as_mut().poll(cx).is_ready() {
@@ -468,6 +478,15 @@ async fn http_on(
         serving.as_mut().poll(cx).map(drop)
     })
     .await;
+}
+
+/// Until a stop was asked for and `limits.linger_s`, and `more`, have passed since. A second stop cuts that short.
+async fn lingered(stop: &mut watch::Receiver<u8>, worker: &Worker, more: Span) {
+    if stop.wait_for(|level| *level > 0).await.is_err() {
+        return;
+    }
+    let limit = soon(Span::from_secs_f64(worker.rules.now().limits.linger_s) + more);
+    let _ = tokio::time::timeout_at(limit, stop.wait_for(|level| *level > 1)).await;
 }
 
 async fn calls_on(
@@ -483,11 +502,12 @@ async fn calls_on(
         .initial_connection_window_size(16 * WINDOW)
         .max_concurrent_streams(CALLS)
         .max_header_list_size(CALL_HEAD);
+    let lingers = Rc::clone(&worker);
     let service = service_fn(move |request| picker::answer(Rc::clone(&worker), request));
     let mut serving = pin!(http.serve_connection(TokioIo::new(socket), service));
     tokio::select! {
         _ = serving.as_mut() => return,
-        _ = stop.wait_for(|level| *level > 0) => serving.as_mut().graceful_shutdown(),
+        () = lingered(&mut stop, &lingers, Span::ZERO) => serving.as_mut().graceful_shutdown(),
     }
     let _ = serving.await;
 }

@@ -14,6 +14,7 @@ use siphasher::sip::SipHasher13;
 
 use crate::cache::CacheSpec;
 use crate::keys::{KeySource, KeySpec};
+use crate::paths::{OpenPaths, PUBLIC_WORD};
 use crate::record::RecordSpec;
 use crate::rollout::{ReplicaRole, RolloutSpec, ShadowSpec};
 use crate::telemetry::TelemetrySpec;
@@ -36,6 +37,9 @@ pub struct GatewaySpec {
     pub admin_key: Option<KeySource>,
     /// Who may send requests; none = everybody.
     pub keys: Vec<KeySpec>,
+    /// Paths that clients may ask for; others get 403. `public` stands for the public API of engines; `*` is one segment, `/**` at the end all below.
+    /// Administrative paths of engines are closed unless they are named here.
+    pub paths: Vec<String>,
     /// TLS towards clients; none = plain HTTP.
     pub tls: Option<TlsSpec>,
     /// Where Envoys, and other proxies of a cluster, ask which replica gets a request that they carry themselves; none = nowhere.
@@ -207,7 +211,9 @@ pub struct LimitSpec {
     pub body_s: f64,
     /// Most connections of clients.
     pub connections: usize,
-    /// How long answers may go on after a stop was asked for, seconds.
+    /// How long requests are taken as before after a stop was asked for, seconds, while `/readyz` is 503: load balancers learn of a stop late.
+    pub linger_s: f64,
+    /// How long answers may go on after that, seconds.
     pub drain_s: f64,
     /// Silence in a stream after which a comment keeps the client's connection open, seconds; 0 = never. Proxies close at 30 or 60.
     pub keep_alive_s: f64,
@@ -220,6 +226,7 @@ impl Default for GatewaySpec {
             admin: None,
             admin_key: None,
             keys: Vec::new(),
+            paths: vec![PUBLIC_WORD.to_owned()],
             tls: None,
             picker: None,
             forward_keys: false,
@@ -272,6 +279,7 @@ impl Default for LimitSpec {
             head_s: 60.0,
             body_s: 60.0,
             connections: 10_000,
+            linger_s: 0.0,
             drain_s: 30.0,
             keep_alive_s: 15.0,
         }
@@ -354,6 +362,7 @@ impl GatewaySpec {
             return conflict("keys", format!("the class {class:?} is none of admission.classes"));
         }
         self.warm_up.as_ref().map_or(Ok(()), WarmSpec::validate)?;
+        self.validate_paths()?;
         self.validate_admin()?;
         self.picker.as_ref().map_or(Ok(()), |picker| self.validate_picker(picker))?;
         self.health.validate()?;
@@ -428,6 +437,24 @@ impl GatewaySpec {
         Ok(())
     }
 
+    fn validate_paths(&self) -> Result<(), SettingError> {
+        if self.paths.is_empty() {
+            return conflict(
+                "paths",
+                "no path is open; write public, or the paths that clients may ask for".to_owned(),
+            );
+        }
+        let open = OpenPaths::new(&self.paths)?;
+        let cached = self.cache.iter().flat_map(|cache| &cache.paths).map(|path| ("cache.paths", path));
+        let hedged = self.hedge.iter().flat_map(|hedge| &hedge.paths).map(|path| ("hedge.paths", path));
+        match cached.chain(hedged).find(|(_, path)| !open.has(path)) {
+            Some((key, path)) => {
+                conflict(key, format!("{path} is not open to clients; name it under paths: too"))
+            }
+            None => Ok(()),
+        }
+    }
+
     fn validate_picker(&self, picker: &PickerSpec) -> Result<(), SettingError> {
         let taken = [Some(self.listen), self.admin].contains(&Some(picker.listen));
         if taken && picker.listen.port() != 0 {
@@ -497,6 +524,7 @@ impl LimitSpec {
         seconds("limits.handshake_s", self.handshake_s, 0.01)?;
         seconds("limits.head_s", self.head_s, 0.01)?;
         seconds("limits.body_s", self.body_s, 0.01)?;
+        seconds("limits.linger_s", self.linger_s, 0.0)?;
         seconds("limits.drain_s", self.drain_s, 0.0)?;
         seconds("limits.keep_alive_s", self.keep_alive_s, 0.0)?;
         match (8 << 10..=16 << 20).contains(&self.head_bytes) {

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue, Uri};
 use plimsoll_policy::SettingError;
 use serde_json::{Value, json};
 
 use crate::models::ServedModel;
+use crate::paths::escaped;
 use crate::request::{ParsedRequest, hash};
 
 /// Which model answered, where a request's name stands for several.
@@ -77,12 +78,21 @@ impl Tier {
         Ok(Tier { model: model.to_owned(), header, json: Value::from(model).to_string() })
     }
 
-    /// A body that names this model; all other bytes are as they came.
+    /// A body that names this model, as JSON or as a form does; all other bytes are as they came.
     pub fn named_in(&self, body: &Bytes, asked: &ParsedRequest) -> Bytes {
+        let is_json = body.get(asked.model_at.start) == Some(&b'"');
+        let name = if is_json { &self.json } else { &self.model };
         match (body.get(..asked.model_at.start), body.get(asked.model_at.end..)) {
-            (Some(before), Some(after)) => [before, self.json.as_bytes(), after].concat().into(),
+            (Some(before), Some(after)) => [before, name.as_bytes(), after].concat().into(),
             _ => body.clone(),
         }
+    }
+
+    /// A path that names this model.
+    pub fn named_in_path(&self, path: &Uri, asked: &ParsedRequest) -> Option<Uri> {
+        let text = path.to_string();
+        let (before, after) = (text.get(..asked.model_at.start)?, text.get(asked.model_at.end..)?);
+        format!("{before}{}{after}", escaped(&self.model)).parse().ok()
     }
 }
 

@@ -22,6 +22,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::replica::{Replica, UpstreamWay};
 use crate::rules::InForce;
+use crate::socket::EarlyAnswer;
 use crate::spec::ReplicaAddress;
 
 /// A connection that was idle for longer is not used: engines on uvicorn close theirs after 5 s, and a request that meets the close is lost.
@@ -291,6 +292,7 @@ impl Upstreams {
             let socket =
                 TcpStream::connect((place.host.as_str(), place.port)).await.map_err(|e| e.to_string())?;
             socket.set_nodelay(true).map_err(|e| e.to_string())?;
+            let socket = EarlyAnswer::new(socket);
             let Some(config) = self.rules.now().tls.replicas.clone().filter(|_| place.tls) else {
                 let (sender, connection) =
                     self.http.handshake(TokioIo::new(socket)).await.map_err(|e| e.to_string())?;

@@ -156,7 +156,7 @@ fn every_request_is_there_once_as_its_client_saw_it() {
     });
     let seen = seen.into_inner().expect("nobody panicked");
     let left_early = ask(&gateway.url, "/v1/chat/completions", &body(3_000, "a long story"), Some(2_000));
-    let nowhere = ask(&gateway.url, "/v1/nowhere", &body(9_999, "x"), None);
+    let nowhere = ask(&gateway.url, "/v1/moderations", &body(9_999, "x"), None);
     assert_eq!((left_early.status, nowhere.status), (200, 404));
     written(&dir, 42);
     let (_, code) = gateway.end();

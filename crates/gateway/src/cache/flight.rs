@@ -129,12 +129,10 @@ impl SharedFlight {
         });
     }
 
-    /// It is over: all of it came, and it was of use.
-    pub fn end(&self, whole: bool, is_success: bool) {
+    /// It is over: all of it came, and it was of use. `is_told`: where it broke, its last bytes say so.
+    pub fn end(&self, whole: bool, is_success: bool, is_told: bool) {
         self.change(|state| {
             state.is_success = whole && is_success;
-            // A stream that broke ends with an event that says so.
-            let is_told = state.head.as_ref().is_some_and(|(_, headers)| is_stream(headers));
             state.end = Some(match whole {
                 true => End::Whole,
                 false if is_told => End::Told,

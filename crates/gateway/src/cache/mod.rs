@@ -223,7 +223,7 @@ impl Cache {
         &self.spec
     }
 
-    /// What is the same as this request; `None` = it is not answered from here, nor kept.
+    /// What is the same as this request, whose body is unpacked; `None` = it is not answered from here, nor kept.
     pub fn key(&self, path: &str, headers: &HeaderMap, body: &Bytes, tenant: u64) -> Option<CacheKey> {
         let is_cached = self.spec.paths.iter().any(|cached| cached == path);
         if !is_cached || control::refuses_kept(headers) {

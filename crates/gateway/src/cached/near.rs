@@ -122,7 +122,7 @@ impl Asked {
     fn new(call: &Call, cache: &Arc<Cache>) -> Option<Asked> {
         let message = &call.message;
         let path = message.path.path();
-        let question = cache.question(path, &message.headers, &message.body, call.terms.tenant)?;
+        let question = cache.question(path, &message.headers, &message.text, call.terms.tenant)?;
         Some(Asked {
             rules: Arc::clone(&call.rules),
             cache: Arc::clone(cache),

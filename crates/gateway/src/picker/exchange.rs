@@ -7,7 +7,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use plimsoll_model::{At, Span};
@@ -22,9 +21,10 @@ use super::call::{CallEnd, Inbox, Outbox};
 use super::told;
 use crate::doors::Toll;
 use crate::judged::JudgedHead;
+use crate::owners::MadeObject;
 use crate::passing::{self, BegunAnswer, PassingAnswer, stream_type};
 use crate::pool::Booked;
-use crate::proxy::{Call, Entered, Gone, REQUEST_ID, Refused, Worker};
+use crate::proxy::{Call, Entered, Gone, REQUEST_ID, Refused, Renamed, Worker, unpacked};
 use crate::reply;
 use crate::stats::{End, RequestStage};
 use crate::timer::soon;
@@ -246,12 +246,16 @@ impl Exchange<'_> {
         let worker = self.worker;
         let Asked { entered, body, begun, modes, subset, due } = asked;
         let sees = matches!(modes.response, BodyMode::Streamed | BodyMode::FullDuplex);
-        let mut call = match worker.call(entered, body, sees) {
+        let read = unpacked(&entered, &body).await;
+        let mut call = match read.and_then(|text| worker.call(entered, (body, text), sees)) {
             Ok(call) => call,
             Err(refused) => return self.refuses(*refused, begun).await,
         };
         let Begun { gone, recording, .. } = begun;
-        call.asked.among = subset.as_ref().map(|subset| worker.pool.at(subset));
+        if let Some(allowed) = subset.as_ref().map(|subset| worker.pool.at(subset)) {
+            let owner = call.asked.among.take().filter(|owner| owner.iter().all(|one| allowed.contains(one)));
+            call.asked.among = Some(owner.unwrap_or(allowed));
+        }
         call.recording = recording.map(|recording| call.begun(recording, worker.pool.clock.now()));
         if let Some(page) = worker.models(&call) {
             worker.stats.end(End::Answered);
@@ -297,9 +301,8 @@ impl Exchange<'_> {
         // One request's headers hold one key.
         further.retain(|one| of_key(&one.name) == own_key);
         let endpoints = told::endpoints(booked, further.iter().map(Arc::as_ref));
-        let tier = worker.pool.tiers.of(&call.asked, booked.tier()).filter(|_| !call.message.body.is_empty());
-        let body = tier.map(|tier| tier.named_in(&call.message.body, &call.asked));
-        let told = told::for_replica(call, booked, &endpoints, body.as_ref());
+        let Renamed { path, body } = worker.renamed(call, booked.tier());
+        let told = told::for_replica(call, booked, &endpoints, (path.as_ref(), body.as_ref()));
         let (to, change) = match (due, &body) {
             (Due::Body, Some(body)) => (Answers::RequestBody, BodyChange::Replace(body)),
             (Due::Body, None) => (Answers::RequestBody, BodyChange::Keep),
@@ -385,12 +388,10 @@ impl Exchange<'_> {
         let status = status.unwrap_or_default().as_u16();
         call.record(|recording| recording.head((now, status, judged.retry_after()), &headers, None));
         let mut own = HeaderMap::new();
-        headers.get(REQUEST_ID).into_iter().for_each(|id| drop(own.insert(REQUEST_ID, id.clone())));
         worker.mark(call, &mut own, &booked);
         let protocol = passing::protocol(call.message.path.path());
-        let kind = headers.get(CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
-        let has_events = kind.starts_with(stream_type(protocol).as_bytes());
-        let is_stream = sent.sees && has_events;
+        let has_events = passing::has_events(protocol, &headers);
+        let is_stream = sent.sees && passing::is_stream(protocol, &headers);
         if has_events && sent.modes.response == BodyMode::Buffered {
             // It comes whole, and is to be read as what it is all the same.
             call.record(|recording| recording.of_try(|one| one.streams = true));
@@ -404,7 +405,8 @@ impl Exchange<'_> {
         waived.into_iter().for_each(Toll::waive);
         let recording = call.recording.take();
         let ends = Arc::clone(&call.ends);
-        let begun = BegunAnswer { came: call.came, head: now, booked, judged, toll, recording, ends };
+        let made = call.makes_object().then(|| MadeObject::new(&headers, has_events));
+        let begun = BegunAnswer { came: call.came, head: now, booked, judged, toll, recording, ends, made };
         gone.counted();
         let (stats, clock) = (Arc::clone(&worker.stats), worker.pool.clock);
         let answer = PassingAnswer::new(begun, is_stream.then_some(protocol), stats, clock);

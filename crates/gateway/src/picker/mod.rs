@@ -76,7 +76,7 @@ async fn health(worker: Rc<Worker>, mut inbox: Inbox, outbox: Outbox) -> Result<
     let service = grpc::health_asked(&message).map_err(wrong)?;
     let serving = match service.as_str() {
         LIVENESS => true,
-        of if READINESS.contains(&of) => worker.pool.any_usable(),
+        of if READINESS.contains(&of) => worker.unready().is_none(),
         other => return Err(CallEnd::new(Code::NotFound, format!("{other}: there is {SERVICE}"))),
     };
     outbox.send(&grpc::health(serving)).await;

@@ -1,8 +1,8 @@
 //! What a proxy is told: where a request goes, what of it is another on the way there, or what its client is answered instead.
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH};
-use http::{HeaderMap, HeaderName, HeaderValue, Response};
+use http::header::{AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, Uri};
 use http_body_util::BodyExt;
 use plimsoll_wire::ext_proc::response::{go_on, immediate};
 use plimsoll_wire::ext_proc::{Answers, BodyChange, ENDPOINT, HeaderLines, Mutation};
@@ -42,8 +42,13 @@ pub fn endpoints<'a>(booked: &'a Booked, further: impl Iterator<Item = &'a Repli
     each.join(",")
 }
 
-/// What of a request's headers is another for its replica. `body`: the body, where it is another one.
-pub fn for_replica(call: &Call, booked: &Booked, endpoints: &str, body: Option<&Bytes>) -> Mutation {
+/// What of a request's headers is another for its replica. `path`, `body`: where they are others.
+pub fn for_replica(
+    call: &Call,
+    booked: &Booked,
+    endpoints: &str,
+    (path, body): (Option<&Uri>, Option<&Bytes>),
+) -> Mutation {
     let mut told = Mutation::default();
     told.set(ENDPOINT, endpoints.as_bytes());
     if let Some(id) = call.message.headers.get(REQUEST_ID) {
@@ -60,7 +65,11 @@ pub fn for_replica(call: &Call, booked: &Booked, endpoints: &str, body: Option<&
     let mut traced = HeaderMap::new();
     call.context.iter().for_each(|context| context.write(0, &mut traced));
     traced.iter().for_each(|(name, value)| told.set(name.as_str(), value.as_bytes()));
+    if let Some(path) = path {
+        told.set(":path", path.to_string().as_bytes());
+    }
     if let Some(body) = body {
+        told.remove.push(CONTENT_ENCODING.as_str().to_owned());
         told.set(CONTENT_LENGTH.as_str(), body.len().to_string().as_bytes());
     }
     told

@@ -84,6 +84,11 @@ impl Booked {
         self.pool.lock().front.cached(&self.sent, share);
     }
 
+    /// Its replica made this object and keeps it.
+    pub fn made(&self, object: u64) {
+        self.pool.owners.made(object, self.replica.id);
+    }
+
     /// The attempt ended.
     pub fn end(mut self, verdict: ReplicaOutcome) {
         self.close(Some(verdict));

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, WWW_AUTHENTICATE,
+    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    WWW_AUTHENTICATE,
 };
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
@@ -20,6 +21,7 @@ use hyper::body::Incoming;
 use plimsoll_math::rng::mix;
 use plimsoll_model::{Arm, At, BudgetState, Span};
 use plimsoll_policy::{AdmissionSpec, HedgeSpec, Refusal, Terms, split};
+use tokio::sync::watch;
 
 use crate::cache::{Cache, CacheKey};
 use crate::cached;
@@ -27,9 +29,11 @@ use crate::doors::{self, KeyInForce, Shut, Toll};
 use crate::explain::Choice;
 use crate::judged::JudgedBy;
 use crate::passing;
+use crate::paths::has_dot_segment;
 use crate::pool::ReplicaPool;
 use crate::reply::{self, Out};
-use crate::request::{self, ParsedRequest, PromptBlocks};
+use crate::request::packed::{self, UnpackError};
+use crate::request::{self, ParsedRequest, PromptBlocks, target};
 use crate::rules::{InForce, Rules};
 use crate::spec::LimitSpec;
 use crate::stats::{End, RequestStage, Stats};
@@ -37,6 +41,8 @@ use crate::terms;
 use crate::trace_context::TraceContext;
 use crate::traffic::{Recording, Traffic, head_bytes};
 use crate::upstream::Upstreams;
+
+pub(crate) use tries::Renamed;
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const SESSION: HeaderName = HeaderName::from_static("x-session-id");
@@ -51,6 +57,9 @@ const OF_ONE_HOP: [HeaderName; 8] =
 
 /// Where a list of models is asked for.
 const MODELS: &str = "/v1/models";
+
+/// Bytes of a packed body that are unpacked on the thread that serves: a larger one would keep its streams waiting.
+const UNPACKED_HERE: usize = 64 << 10;
 
 /// What one thread's requests share.
 pub struct Worker {
@@ -74,6 +83,8 @@ pub struct Worker {
     pub shadow: Option<Shadow>,
     /// Are traces kept?
     pub traces: bool,
+    /// How often a stop was asked for.
+    pub stop: watch::Receiver<u8>,
     /// Replicas that a picker names behind the chosen one.
     pub fallbacks: usize,
 }
@@ -93,6 +104,8 @@ pub(crate) struct Message {
     pub path: Uri,
     pub headers: HeaderMap,
     pub body: Bytes,
+    /// The body, unpacked where it came compressed.
+    pub text: Bytes,
 }
 
 /// A request in hand.
@@ -125,11 +138,11 @@ pub(crate) struct Call {
 impl Call {
     /// Where its answer may be kept, and under what.
     fn cached(&self) -> Option<(Arc<Cache>, CacheKey)> {
-        let Message { method, path, headers, body } = &self.message;
+        let Message { method, path, headers, text, .. } = &self.message;
         let cache = self.rules.cache.as_ref().filter(|_| *method == Method::POST && !self.asks_why)?;
         // A query may ask for something else.
         let path = path.query().is_none().then(|| path.path())?;
-        let key = cache.key(path, headers, body, self.terms.tenant)?;
+        let key = cache.key(path, headers, text, self.terms.tenant)?;
         Some((Arc::clone(cache), key))
     }
 
@@ -152,6 +165,11 @@ impl Call {
     fn hash(&self) -> u64 {
         let Message { path, body, .. } = &self.message;
         request::hash(path.path().as_bytes()) ^ request::hash(body).rotate_left(1)
+    }
+
+    /// Returns whether its answer may name an object that its replica keeps.
+    pub fn makes_object(&self) -> bool {
+        self.message.method == Method::POST && target::makes_object(self.message.path.path())
     }
 
     /// Its recording, with what was read of it.
@@ -259,7 +277,7 @@ pub async fn answer(worker: Rc<Worker>, request: Request<Incoming>) -> Response<
             refused.response
         }
     };
-    response.headers_mut().entry(REQUEST_ID).or_insert(id);
+    response.headers_mut().insert(REQUEST_ID, id);
     response
 }
 
@@ -289,6 +307,13 @@ impl Drop for Gone {
 }
 
 impl Worker {
+    /// Why no further requests should be sent here; `None` = they may.
+    pub(crate) fn unready(&self) -> Option<&'static str> {
+        let is_stopping = *self.stop.borrow() > 0;
+        let stopping = is_stopping.then_some("the gateway stops");
+        stopping.or_else(|| (!self.pool.any_usable()).then_some("no replica answers"))
+    }
+
     /// The client's own id for its request, or a new one.
     pub(crate) fn id(&self, headers: &HeaderMap) -> HeaderValue {
         if let Some(own) = headers.get(REQUEST_ID).filter(|own| own.len() <= 128) {
@@ -309,8 +334,13 @@ impl Worker {
         body: Incoming,
     ) -> Result<Call, Box<Refused>> {
         let entered = self.enter(came, id, parts)?;
+        if asks_upgrade(&entered.headers) {
+            let why = "This gateway does not upgrade connections, for WebSockets or others; use this API over plain HTTP.";
+            return Err(unread(StatusCode::NOT_IMPLEMENTED, "no_upgrade", why));
+        }
         let body = whole(&entered.rules.limits, body).await?;
-        self.call(entered, body, true)
+        let text = unpacked(&entered, &body).await?;
+        self.call(entered, (body, text), true)
     }
 
     /// Lets a request in by its head, or says what is wrong with it. Before the body: who is not let in has nothing kept for him.
@@ -329,13 +359,30 @@ impl Worker {
         let Ok(path) = path.parse::<Uri>() else {
             return Err(unread(StatusCode::BAD_REQUEST, "bad_path", "The request's path can't be read."));
         };
+        if has_dot_segment(path.path()) {
+            let why =
+                "The request's path has a dot segment, . or .., which may lead elsewhere; send it resolved.";
+            return Err(unread(StatusCode::BAD_REQUEST, "bad_path", why));
+        }
+        if !rules.paths.has(path.path()) {
+            let why = format!(
+                "The path {} is not open to clients; the gateway's file opens further paths under paths:.",
+                path.path()
+            );
+            return Err(unread(StatusCode::FORBIDDEN, "path_not_open", &why));
+        }
         Ok(Entered { rules, key, came, id, method: parts.method, path, headers: parts.headers })
     }
 
-    /// A request that was let in, with its body. `sees`: whether its answer passes here, so that its first token is seen.
-    pub(crate) fn call(&self, entered: Entered, body: Bytes, sees: bool) -> Result<Call, Box<Refused>> {
+    /// A request that was let in, with its body, as it came and unpacked. `sees`: whether its answer passes here, so that its first token is seen.
+    pub(crate) fn call(
+        &self,
+        entered: Entered,
+        (body, text): (Bytes, Bytes),
+        sees: bool,
+    ) -> Result<Call, Box<Refused>> {
         let Entered { rules, key, came, id, method, path, mut headers } = entered;
-        let terms = terms::terms(&self.admission, &headers, key.as_deref(), came, body.len());
+        let terms = terms::terms(&self.admission, &headers, key.as_deref(), came, body.len().max(text.len()));
         let terms = terms.map_err(|(code, why)| {
             let response = reply::error(StatusCode::BAD_REQUEST, code, &why, None);
             Box::new(Refused { end: End::Bad, response })
@@ -343,16 +390,12 @@ impl Worker {
         for_next_hop(&mut headers);
         headers.remove(HOST);
         headers.remove(CONTENT_LENGTH);
-        headers.entry(REQUEST_ID).or_insert_with(|| id.clone());
+        headers.insert(REQUEST_ID, id.clone());
         let asked_why = headers.remove(EXPLAIN).is_some_and(|value| value == "1");
         let asks_why = asked_why && rules.explain_header;
         let is_post = method == Method::POST;
-        let mut asked =
-            if is_post { ParsedRequest::read(&body, self.cut()) } else { ParsedRequest::default() };
+        let mut asked = ParsedRequest::of((&method, path.path()), &headers, &text, self.cut());
         asked.streams &= sees;
-        if let Some(model) = path.path().strip_prefix(MODELS).filter(|_| !is_post) {
-            asked.model_hash = model.strip_prefix('/').map(|model| request::hash(model.as_bytes()));
-        }
         let tolled = key.map(|key| Toll::take(key, asked.prompt_tokens, asked.most_tokens, self.pool.clock));
         let toll = tolled.transpose().map_err(|wait| Box::new(over_limit(wait)))?;
         if toll.is_some() && !rules.forward_keys {
@@ -363,6 +406,9 @@ impl Worker {
         if let Some(rollout) = &self.pool.rollout {
             asked.arm = split::arm(split, rollout.share());
         }
+        if let Some((owner, arm)) = asked.object.and_then(|object| self.pool.owner(object)) {
+            (asked.among, asked.arm) = (Some(vec![owner]), arm);
+        }
         let context = (self.traces && is_post).then(|| {
             TraceContext::of(&mut headers, [request::hash(id.as_bytes()), self.pool.clock.now().0 as u64])
         });
@@ -371,7 +417,7 @@ impl Worker {
             rules,
             came,
             id,
-            message: Message { method, path, headers, body },
+            message: Message { method, path, headers, body, text },
             asked,
             split,
             terms,
@@ -420,13 +466,15 @@ impl Worker {
         let Some(shadow) = &self.shadow else { return };
         let is_green = self.budget_state().is_none_or(|state| state == BudgetState::Green);
         let is_one = split::arm(mix(call.split), shadow.share) == Arm::Canary;
-        if call.message.method != Method::POST || !is_green || !is_one {
+        // A shadow has no object that another replica made.
+        let goes_on = call.asked.object.is_some();
+        if call.message.method != Method::POST || !is_green || !is_one || goes_on {
             return;
         }
         let worker = Rc::clone(&shadow.worker);
         let mut call = call.copy(Arc::clone(&worker.stats));
         // It makes nobody wait, and its replicas are on no side.
-        (call.asked.arm, call.terms.slo) = (Arm::Base, None);
+        (call.asked.arm, call.asked.among, call.terms.slo) = (Arm::Base, None, None);
         tokio::task::spawn_local(async move {
             let now = worker.pool.clock.now();
             let recording =
@@ -481,6 +529,51 @@ async fn whole(limits: &LimitSpec, body: Incoming) -> Result<Bytes, Box<Refused>
     }
 }
 
+/// The text of a body: what it was before it was packed.
+pub(crate) async fn unpacked(entered: &Entered, body: &Bytes) -> Result<Bytes, Box<Refused>> {
+    let most = entered.rules.limits.body_bytes;
+    let text = match packed::is_packed(&entered.headers) && body.len() > UNPACKED_HERE {
+        false => packed::unpacked(body, &entered.headers, most),
+        true => {
+            let (body, headers) = (body.clone(), entered.headers.clone());
+            let unpacking = tokio::task::spawn_blocking(move || packed::unpacked(&body, &headers, most));
+            unpacking.await.unwrap_or(Err(UnpackError::Broken))
+        }
+    };
+    let refused = |status, code, why: &str| {
+        let response = reply::error(status, code, why, None);
+        Box::new(Refused { end: End::Bad, response })
+    };
+    text.map_err(|error| match error {
+        UnpackError::Unknown(coding) => {
+            let why = format!(
+                "The request's Content-Encoding {coding} is not read here; send it as it is, or as {}.",
+                packed::READ
+            );
+            let mut refused = refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unknown_encoding", &why);
+            refused.response.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static(packed::READ));
+            refused
+        }
+        UnpackError::Broken => {
+            let why = "The request's body is not what its Content-Encoding states.";
+            refused(StatusCode::BAD_REQUEST, "broken_encoding", why)
+        }
+        UnpackError::TooLarge => {
+            let why = format!("The request's body, unpacked, is larger than {most} bytes.");
+            refused(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", &why)
+        }
+    })
+}
+
+/// Returns whether a request is for another protocol than HTTP on this connection, such as a WebSocket. An offer of HTTP/2 or TLS may be declined (RFC 9110, 7.8).
+fn asks_upgrade(headers: &HeaderMap) -> bool {
+    let lines = headers.get_all(UPGRADE).iter().map(|line| line.to_str().unwrap_or("?"));
+    lines.flat_map(|line| line.split(',')).map(|one| one.trim().to_ascii_lowercase()).any(|one| {
+        let may_be_declined = ["", "h2", "h2c"].contains(&one.as_str());
+        !may_be_declined && !one.starts_with("http/") && !one.starts_with("tls/")
+    })
+}
+
 fn words(shut: Shut) -> &'static str {
     match shut {
         Shut::Missing => "No API key came: send it as Authorization: Bearer KEY.",
@@ -496,8 +589,11 @@ fn over_limit(wait: Span) -> Refused {
     Refused { end: End::Limited, response }
 }
 
-/// Takes out what is for one connection only, and what its `Connection` names.
+/// Takes out what is for one connection only, and what its `Connection` names. Of two lengths the chunks count (RFC 9112, 6.3).
 fn for_next_hop(headers: &mut HeaderMap) {
+    if headers.contains_key(TRANSFER_ENCODING) {
+        headers.remove(CONTENT_LENGTH);
+    }
     if let Some(named) = headers.get(CONNECTION).cloned() {
         let names = named.to_str().unwrap_or_default().split(',').map(str::trim);
         for name in names.filter_map(|name| HeaderName::try_from(name).ok()) {

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HOST};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body::Body as _;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -18,6 +18,7 @@ use plimsoll_policy::{Refusal, ReplicaOutcome};
 use super::{Call, EXPLAIN, Message, QUEUE_MS, REPLICA, REQUEST_ID, Worker, for_next_hop};
 use crate::explain::Explains;
 use crate::judged::{JudgedBy, JudgedHead};
+use crate::owners::MadeObject;
 use crate::passing::{self, BegunAnswer, stream_type};
 use crate::pool::Booked;
 use crate::queue::Placing;
@@ -65,8 +66,7 @@ impl Answer {
 
     /// Is it a stream, as one of this protocol is?
     pub fn is_stream(&self, protocol: Protocol) -> bool {
-        let kind = self.response.headers().get(CONTENT_TYPE);
-        kind.is_some_and(|kind| kind.as_bytes().starts_with(stream_type(protocol).as_bytes()))
+        passing::is_stream(protocol, self.response.headers())
     }
 }
 
@@ -268,12 +268,10 @@ impl Worker {
     /// The request as a replica gets it: the same bytes, but for the name of a model that stands for several, and another host.
     pub(super) fn request(&self, call: &Call, booked: &Booked, number: usize) -> Request<Full<Bytes>> {
         let place = &booked.replica().place;
-        let Message { method, path, headers, body } = &call.message;
-        let body = match self.pool.tiers.of(&call.asked, booked.tier()) {
-            Some(tier) => tier.named_in(body, &call.asked),
-            None => body.clone(),
-        };
-        let mut request = Request::new(Full::new(body));
+        let Message { method, path, headers, body, .. } = &call.message;
+        let Renamed { path: own_path, body: own_body } = self.renamed(call, booked.tier());
+        let (path, is_repacked) = (own_path.as_ref().unwrap_or(path), own_body.is_some());
+        let mut request = Request::new(Full::new(own_body.unwrap_or_else(|| body.clone())));
         *request.method_mut() = method.clone();
         *request.uri_mut() = match place.base.is_empty() {
             true => path.clone(),
@@ -281,6 +279,9 @@ impl Worker {
             false => format!("{}{path}", place.base).parse().unwrap_or_else(|_| path.clone()),
         };
         *request.headers_mut() = headers.clone();
+        if is_repacked {
+            request.headers_mut().remove(CONTENT_ENCODING);
+        }
         if let Ok(host) = HeaderValue::from_str(place.authority.as_str()) {
             request.headers_mut().insert(HOST, host);
         }
@@ -289,6 +290,16 @@ impl Worker {
             request.headers_mut().insert(AUTHORIZATION, bearer.clone());
         }
         request
+    }
+
+    /// What of a request names a model of the tier that it is asked of, where its own name stands for several. A body is the text, unpacked.
+    pub(crate) fn renamed(&self, call: &Call, tier: u32) -> Renamed {
+        let Some(tier) = self.pool.tiers.of(&call.asked, tier) else { return Renamed::default() };
+        match call.asked.is_model_in_path {
+            true => Renamed { path: tier.named_in_path(&call.message.path, &call.asked), body: None },
+            false if call.message.body.is_empty() => Renamed::default(),
+            false => Renamed { path: None, body: Some(tier.named_in(&call.message.text, &call.asked)) },
+        }
     }
 
     /// Books a replica, now or when it is this request's turn, where another proxy sends it.
@@ -369,7 +380,10 @@ impl Worker {
         let toll = call.toll.take_if(|_| matches!(judged.end, End::Answered | End::Refused));
         let recording = call.recording.take();
         let ends = Arc::clone(&call.ends);
-        let begun = BegunAnswer { came: call.came, head, booked, judged, toll, recording, ends };
+        let made = call
+            .makes_object()
+            .then(|| MadeObject::new(&parts.headers, passing::has_events(protocol, &parts.headers)));
+        let begun = BegunAnswer { came: call.came, head, booked, judged, toll, recording, ends, made };
         let relayed = RelayedAnswer { begun, held, lent, keep_alive };
         let relay = Relay::new(body, relayed, stream, Arc::clone(&self.stats), self.pool.clock);
         Response::from_parts(parts, Out::Relayed(Box::new(relay)))
@@ -403,13 +417,20 @@ impl Worker {
             headers.insert(MODEL, tier.header.clone());
         }
         headers.insert(QUEUE_MS, queue_ms(call));
-        headers.entry(REQUEST_ID).or_insert_with(|| call.id.clone());
+        headers.insert(REQUEST_ID, call.id.clone());
     }
 }
 
 /// Why a request is not sent at which two replicas broke off.
 const BREAKS: &str =
     "Two replicas broke off at this request. It is not sent to a third for up to ten minutes; change it.";
+
+/// What of a request is another one for its replica; `None` = it stays.
+#[derive(Default)]
+pub(crate) struct Renamed {
+    pub path: Option<Uri>,
+    pub body: Option<Bytes>,
+}
 
 fn failed(call: &Call, code: &str, why: &str) -> Response<Out> {
     call.ends.end(End::Failed);

@@ -14,6 +14,7 @@ use crate::kit::{ASK, Act, Mock, ask, gateway, is_empty, request, send, until};
 /// Short limits, so that what runs into one does so soon.
 fn strict(mock: &Mock) -> Gateway {
     gateway(&[mock], |spec| {
+        spec.paths = vec!["/**".to_owned()];
         spec.limits.body_bytes = 64 << 10;
         spec.limits.head_bytes = 8 << 10;
         spec.limits.head_s = 0.5;
@@ -46,7 +47,8 @@ fn what_can_be_read_in_two_ways_reaches_a_replica_in_one() {
     let gateway = strict(&mock);
     let inner = "GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n";
     let chunked = "Transfer-Encoding: chunked\r\n";
-    let post = |head: &str, body: &str| format!("POST /outer HTTP/1.1\r\nHost: g\r\n{head}\r\n{body}");
+    let post =
+        |head: &str, body: &str| format!("POST /v1/completions HTTP/1.1\r\nHost: g\r\n{head}\r\n{body}");
     let cases = [
         post(&format!("Content-Length: 5\r\n{chunked}"), &format!("0\r\n\r\n{inner}")),
         post(&format!("{chunked}Content-Length: 60\r\n"), &format!("0\r\n\r\n{inner}")),
@@ -70,8 +72,8 @@ fn what_can_be_read_in_two_ways_reaches_a_replica_in_one() {
         post(chunked, "-5\r\nhello\r\n0\r\n\r\n"),
         post(chunked, "5\r\nhelloXX0\r\n\r\n"),
         post(chunked, &format!("{}\r\n", "0".repeat(40))),
-        format!("POST /outer HTTP/1.1\nHost: g\nContent-Length: 0\n\n{inner}"),
-        format!("POST /outer HTTP/1.0\r\n{chunked}\r\n0\r\n\r\n{inner}"),
+        format!("POST /v1/completions HTTP/1.1\nHost: g\nContent-Length: 0\n\n{inner}"),
+        format!("POST /v1/completions HTTP/1.0\r\n{chunked}\r\n0\r\n\r\n{inner}"),
         "GET /a b HTTP/1.1\r\nHost: g\r\n\r\n".to_owned(),
         "GET /\0 HTTP/1.1\r\nHost: g\r\n\r\n".to_owned(),
         "GET / HTTP/1.1\r\nHost: g\r\nX: a\0b\r\n\r\n".to_owned(),
@@ -149,7 +151,10 @@ fn nobody_gets_a_byte_of_somebody_elses() {
                 let body = |which: &str| format!("{client}-{round}-{which}-").repeat(30 + client);
                 let (one, two) = (body("a"), body("b"));
                 let text = |body: &str| {
-                    format!("POST /x HTTP/1.1\r\nHost: g\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+                    format!(
+                        "POST /v1/completions HTTP/1.1\r\nHost: g\r\nContent-Length: {}\r\n\r\n{body}",
+                        body.len()
+                    )
                 };
                 socket.write_all((text(&one) + &text(&two)).as_bytes()).expect("sent");
                 let (mut all, mut part) = (Vec::new(), [0; 8192]);
@@ -177,9 +182,11 @@ fn broken_text_is_passed_or_refused() {
     let mock = Mock::new(Act::Echo);
     let gateway = strict(&mock);
     let body = b"{\"prompt\": \"\xff\xfe\xc3\x28\"}";
-    let mut text =
-        format!("POST /x HTTP/1.1\r\nHost: g\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len())
-            .into_bytes();
+    let mut text = format!(
+        "POST /v1/completions HTTP/1.1\r\nHost: g\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    )
+    .into_bytes();
     text.extend_from_slice(body);
     assert_eq!(send(gateway.addr, &text).expect("an answer").body, body);
     for head in

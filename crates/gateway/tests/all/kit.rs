@@ -42,6 +42,8 @@ pub enum Act {
     Silence,
     /// Whatever this makes of the request's body: a whole message.
     Says(fn(&str) -> String),
+    /// These bytes, so far apart, then a close.
+    Pieces(Vec<Vec<u8>>, Duration),
     /// Nothing for so long, then this.
     Late(Duration, Box<Act>),
 }
@@ -280,6 +282,13 @@ impl Mock {
                 let body = request.windows(4).position(|end| end == b"\r\n\r\n").map_or(0, |end| end + 4);
                 socket.write_all(says(&String::from_utf8_lossy(&request[body..])).as_bytes()).ok()
             }
+            Act::Pieces(pieces, apart) => {
+                for piece in pieces {
+                    socket.write_all(piece).ok()?;
+                    sleep(*apart);
+                }
+                None
+            }
             Act::Late(after, act) => {
                 sleep(*after);
                 self.do_as(socket, act, request)
@@ -404,8 +413,13 @@ impl Answer {
 
     /// The body with chunks joined.
     pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes()).into_owned()
+    }
+
+    /// The body with chunks joined, as bytes.
+    pub fn bytes(&self) -> Vec<u8> {
         if self.header("transfer-encoding").is_none() {
-            return String::from_utf8_lossy(&self.body).into_owned();
+            return self.body.clone();
         }
         let (mut rest, mut text) = (&self.body[..], Vec::new());
         while let Some(end) = rest.windows(2).position(|end| end == b"\r\n") {
@@ -415,7 +429,7 @@ impl Answer {
             text.extend_from_slice(&rest[end + 2..end + 2 + size]);
             rest = &rest[end + 4 + size..];
         }
-        String::from_utf8_lossy(&text).into_owned()
+        text
     }
 
     /// Does its body end as its framing says?

@@ -5,6 +5,7 @@
 mod bodies;
 mod cached;
 mod caches;
+mod carried;
 mod clients;
 mod clocks;
 mod doors;

@@ -1,9 +1,13 @@
 //! What the gateway reads of a request's body, of a replica's list of models, its usage and its embeddings, of a text that is compared by its meaning; however it cuts the prompt, it says the same of the rest.
 
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Method};
 use plimsoll_gateway::cache::semantic::endpoint::embeddings;
 use plimsoll_gateway::cache::semantic::question::Question;
-use plimsoll_gateway::request::{ParsedRequest, PromptBlocks};
-use plimsoll_gateway::{models, usage};
+use plimsoll_gateway::owners::MadeObject;
+use plimsoll_gateway::request::target::Target;
+use plimsoll_gateway::request::{ParsedRequest, PromptBlocks, packed};
+use plimsoll_gateway::{models, paths, usage};
 
 pub fn check(bytes: &[u8]) {
     let plain = ParsedRequest::read(bytes, PromptBlocks::No);
@@ -15,6 +19,20 @@ pub fn check(bytes: &[u8]) {
         assert_eq!(told(&asked), told(&plain));
         assert_eq!(asked.blocks.len(), asked.ends.len());
     }
+    let form =
+        HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("multipart/form-data; boundary=X"))]);
+    let asked =
+        ParsedRequest::of((&Method::POST, "/v1/audio/transcriptions"), &form, bytes, PromptBlocks::Whole);
+    assert!(asked.model_at.start <= asked.model_at.end && asked.model_at.end <= bytes.len());
+    for coding in ["gzip", "deflate", "deflate, gzip"] {
+        let headers = HeaderMap::from_iter([(CONTENT_ENCODING, HeaderValue::from_static(coding))]);
+        let text = packed::unpacked(&bytes.to_vec().into(), &headers, 1 << 16);
+        assert!(text.map_or(0, |text| text.len()) <= 1 << 16);
+    }
+    let path = String::from_utf8_lossy(bytes);
+    let target = Target::read(&Method::POST, &path);
+    assert!(path.get(target.model_at.clone()).is_some());
+    let _ = (paths::has_dot_segment(&path), MadeObject::new(&form, true).passes(bytes, true));
     let _ = models::read(bytes);
     let _ = usage::cached_share(bytes);
     for one in embeddings(bytes, 1).into_iter().flatten() {

@@ -47,7 +47,7 @@ mod tests {
         let kind = HeaderValue::from_str(kind).expect("a header");
         flight.begin(StatusCode::OK, HeaderMap::from_iter([(CONTENT_TYPE, kind)]));
         flight.push(&Bytes::copy_from_slice(body.as_bytes()));
-        flight.end(true, true);
+        flight.end(true, true, false);
         text(&flight, "/v1/chat/completions", 100)
     }
 

@@ -1,15 +1,22 @@
-//! What the gateway reads of a request's body: where the prompt is, whether it streams, how long it may become.
+//! What a request asks for, whatever carries it: JSON, a compressed body ([`packed`]), a form ([`form`]) or a path ([`target`]). Where the prompt is, whether it streams, how long it may become.
 //!
 //! The body is passed on as it came; this only looks. It walks the top level of the JSON object once and skips values without building them: a
 //! prompt of a megabyte is looked at and never copied. A body that it can't follow is no error: the replica says what is wrong with it, and the
 //! request is routed by its length.
 
+pub mod form;
+pub mod packed;
+pub mod target;
+
+use std::borrow::Cow;
 use std::hash::Hasher;
 use std::ops::Range;
 
-use http::Method;
+use http::{HeaderMap, Method};
 use plimsoll_model::{Arm, Protocol};
 use siphasher::sip::SipHasher13;
+
+use target::Target;
 
 /// A session's number, or a model's, by its name.
 pub fn hash(name: &[u8]) -> u64 {
@@ -91,8 +98,12 @@ pub struct ParsedRequest {
     pub arm: Arm,
     /// The model that it names, by a hash of its name.
     pub model_hash: Option<u64>,
-    /// Where in the body that is written, quotes included.
+    /// Where that is written: in the body, quotes included, or in the path.
     pub model_at: Range<usize>,
+    /// Is that in the path?
+    pub is_model_in_path: bool,
+    /// The stored object that it goes on with (`previous_response_id`) or is about, by a hash of its name: the replica that made it has it.
+    pub object: Option<u64>,
     /// Of the models that it stands for, those from this one on.
     pub tier: u32,
     /// The replicas that may get it, in ascending order; none = any.
@@ -102,27 +113,74 @@ pub struct ParsedRequest {
 }
 
 impl ParsedRequest {
-    /// Reads a body.
+    /// Reads a request. `text`: its body, unpacked.
+    pub fn of(
+        (method, path): (&Method, &str),
+        headers: &HeaderMap,
+        text: &[u8],
+        cut: PromptBlocks,
+    ) -> ParsedRequest {
+        let mut asked = match (*method == Method::POST, form::boundary(headers)) {
+            (false, _) => ParsedRequest::default(),
+            (true, Some(boundary)) => ParsedRequest::read_form(text, boundary, cut),
+            (true, None) => ParsedRequest::read_as(text, cut, streams_unasked(path)),
+        };
+        let target = Target::read(method, path);
+        asked.streams |= target.streams;
+        if let Some(model) = &target.model {
+            asked.names(model, cut);
+            (asked.model_at, asked.is_model_in_path) = (target.model_at, true);
+        }
+        asked.object = asked.object.or_else(|| target.object.map(|id| hash(id.as_bytes())));
+        asked
+    }
+
+    /// Reads a body of JSON.
     pub fn read(body: &[u8], cut: PromptBlocks) -> ParsedRequest {
+        ParsedRequest::read_as(body, cut, false)
+    }
+
+    /// Reads a body of JSON. `streams`: what holds where the body does not say it.
+    fn read_as(body: &[u8], cut: PromptBlocks, streams: bool) -> ParsedRequest {
         let mut asked = ParsedRequest { prompt_tokens: tokens(body.len()), ..ParsedRequest::default() };
         let Some(fields) = Fields::read(body) else { return asked };
-        asked.streams = fields.stream == Some(b"true");
+        asked.streams = fields.stream.map_or(streams, |text| text == b"true");
         asked.most_tokens = fields.most_tokens.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
-        // Names with characters that JSON escapes are no model's.
-        asked.model_hash = fields.model.map(|name| {
-            hash(name.strip_prefix(b"\"").and_then(|name| name.strip_suffix(b"\"")).unwrap_or(name))
-        });
-        asked.model_at = fields.model_at.clone();
+        asked.object = fields.object.map(|id| hash(&plain(id)));
+        if let Some(model) = fields.model {
+            asked.names(&plain(model), cut);
+            asked.model_at = fields.model_at.clone();
+        }
         let Some(prompt) = fields.prompt else { return asked };
         asked.prompt_tokens = tokens(prompt.len() + fields.before());
-        if cut == PromptBlocks::Whole {
-            let model = fields.model.filter(|model| model.len() <= LONGEST_MODEL);
-            asked.model = model.and_then(|model| serde_json::from_slice(model).ok());
-        }
         if cut != PromptBlocks::No {
             asked.cut(&fields, prompt, cut);
         }
         asked
+    }
+
+    /// Reads a multipart form.
+    fn read_form(body: &[u8], boundary: &str, cut: PromptBlocks) -> ParsedRequest {
+        let mut asked = ParsedRequest { prompt_tokens: tokens(body.len()), ..ParsedRequest::default() };
+        for (name, at) in form::fields(body, boundary) {
+            let value = body[at.clone()].trim_ascii();
+            match name {
+                "model" => {
+                    asked.names(value, cut);
+                    asked.model_at = at;
+                }
+                "stream" => asked.streams = value.eq_ignore_ascii_case(b"true") || value == b"1",
+                _ => {}
+            }
+        }
+        asked
+    }
+
+    /// The model is this one.
+    fn names(&mut self, model: &[u8], cut: PromptBlocks) {
+        self.model_hash = Some(hash(model));
+        let is_kept = cut == PromptBlocks::Whole && model.len() <= LONGEST_MODEL;
+        self.model = is_kept.then(|| std::str::from_utf8(model).ok().map(Box::from)).flatten();
     }
 
     /// Cuts tools and prompt into blocks. Equal bytes after an equal beginning are equal tokens, whatever the vocabulary.
@@ -155,6 +213,20 @@ impl ParsedRequest {
     }
 }
 
+/// Returns whether answers of this path stream unless a request says otherwise, as Ollama's do.
+fn streams_unasked(path: &str) -> bool {
+    matches!(Protocol::at(path), Some(Protocol::OllamaChat | Protocol::OllamaGenerate))
+}
+
+/// A string of JSON without its quotes and escapes, so that `org\/m` is `org/m`; what is none stays.
+fn plain(text: &[u8]) -> Cow<'_, [u8]> {
+    let bare = text.strip_prefix(b"\"").and_then(|text| text.strip_suffix(b"\"")).unwrap_or(text);
+    match memchr::memchr(b'\\', bare).and_then(|_| serde_json::from_slice::<String>(text).ok()) {
+        Some(plain) => Cow::Owned(plain.into_bytes()),
+        None => Cow::Borrowed(bare),
+    }
+}
+
 fn tokens(bytes: usize) -> u32 {
     u32::try_from(bytes / BYTES_PER_TOKEN).unwrap_or(u32::MAX).max(1)
 }
@@ -170,6 +242,8 @@ struct Fields<'a> {
     prompt: Option<&'a [u8]>,
     stream: Option<&'a [u8]>,
     most_tokens: Option<&'a [u8]>,
+    /// Name of the stored object that it goes on with.
+    object: Option<&'a [u8]>,
 }
 
 impl<'a> Fields<'a> {
@@ -181,16 +255,46 @@ impl<'a> Fields<'a> {
             match key {
                 b"model" => (fields.model, fields.model_at) = (Some(text), at),
                 b"tools" => fields.tools = Some(text),
-                b"system" => fields.system = Some(text),
+                b"system" | b"systemInstruction" | b"system_instruction" => fields.system = Some(text),
                 b"messages" | b"prompt" | b"input" => fields.prompt = Some(text),
-                b"stream" => fields.stream = Some(text),
-                b"max_tokens" | b"max_completion_tokens" | b"max_output_tokens" => {
-                    fields.most_tokens = Some(text);
+                // Names of TGI, Triton, Gemini and SGLang. OpenAI's `text` is an object that says how to write.
+                b"inputs" | b"text_input" | b"contents" | b"text"
+                    if fields.prompt.is_none() && !text.starts_with(b"{") =>
+                {
+                    fields.prompt = Some(text);
                 }
-                _ => {}
+                b"stream" => fields.stream = Some(text),
+                b"parameters" | b"options" | b"sampling_params" | b"generationConfig"
+                | b"generation_config" => {
+                    for (key, at) in members(text).map_while(|member| member) {
+                        fields.takes_most(key, &text[at]);
+                    }
+                }
+                b"previous_response_id" if text != b"null" => fields.object = Some(text),
+                b"conversation" | b"input_file_id" if text != b"null" && fields.object.is_none() => {
+                    fields.object = Some(id(text));
+                }
+                _ => fields.takes_most(key, text),
             }
         }
         Some(fields)
+    }
+
+    /// The longest answer, by the names that engines have for it.
+    fn takes_most(&mut self, key: &[u8], text: &'a [u8]) {
+        let is_most = matches!(
+            key,
+            b"max_tokens"
+                | b"max_completion_tokens"
+                | b"max_output_tokens"
+                | b"max_new_tokens"
+                | b"maxOutputTokens"
+                | b"num_predict"
+                | b"n_predict"
+        );
+        if is_most {
+            self.most_tokens = Some(text);
+        }
     }
 
     /// Bytes of what a template puts before the prompt.
@@ -199,12 +303,19 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// The name of an object that is named by it, or by an object with its `id`.
+fn id(text: &[u8]) -> &[u8] {
+    let inside = members(text).map_while(|member| member).find(|(key, _)| *key == b"id");
+    inside.map_or(text, |(_, at)| &text[at])
+}
+
 /// A member of an object: its name as it is written, without quotes, and where its value is.
 pub(crate) type Member<'a> = (&'a [u8], Range<usize>);
 
-/// The members of the object that a body is, in their order; `None` in place of one that can't be followed, and of all after it.
+/// The members of the object that a body is, in their order, behind a byte order mark where there is one; `None` in place of one that can't be followed, and of all after it.
 pub(crate) fn members(body: &[u8]) -> impl Iterator<Item = Option<Member<'_>>> {
-    let open = space(body, 0);
+    let mark = if body.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
+    let open = space(body, mark);
     let mut next = (body.get(open) == Some(&b'{')).then(|| space(body, open + 1));
     std::iter::from_fn(move || {
         let found = match next {
