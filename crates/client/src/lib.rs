@@ -8,7 +8,7 @@
 //! [`pool`], and over HTTP/2 [`http2`] and [`streams`];
 //! [`target`], [`certs`], [`secret`], [`renewed`] (with `keys` and `token`); [`recording`] (a row in the making), [`exchange_watch`], [`exchange`] (one attempt; over HTTP/2 [`stream_exchange`]), [`task_pool`], [`flight`],
 //! [`prepare`], [`answers`], [`level_driver`] (one level on one thread), [`worker`]; [`level`], [`control`], [`live`], [`sink`], [`client`];
-//! [`mod@probe`], [`pages`], [`told`], [`scrape`], `foreign` (pages that others read), [`targets`] (of a Prometheus that is asked), [`pushed`], [`written`] (of one that sends), [`measured`] (what OpenTelemetry sends), [`doctor`], [`peer_clock`]; [`post`], [`sign`]; [`histogram`].
+//! [`mod@probe`], [`pages`], [`told`], [`scrape`], `foreign` (pages that others read), [`targets`] (of a Prometheus that is asked), [`pushed`], [`measured`] (what OpenTelemetry sends), [`doctor`], [`peer_clock`]; [`post`], [`sign`]; [`histogram`].
 
 pub mod clock;
 pub mod timer;
@@ -63,7 +63,6 @@ pub mod scrape;
 mod shared;
 pub mod targets;
 pub mod told;
-pub mod written;
 
 pub mod post;
 pub mod sign;

@@ -27,10 +27,6 @@ mod messages;
 mod ollama;
 #[path = "all/otlp_metrics.rs"]
 mod otlp_metrics;
-#[path = "all/passing.rs"]
-mod passing;
-#[path = "all/remote_write.rs"]
-mod remote_write;
 #[path = "all/replay.rs"]
 mod replay;
 #[path = "all/requests.rs"]

@@ -21,7 +21,6 @@ mod looks;
 mod loose;
 mod origin;
 pub mod otlp;
-pub mod passing;
 mod scan;
 mod timeline;
 
