@@ -17,7 +17,6 @@ mod flags;
 mod help;
 mod history;
 mod measure;
-mod memory;
 mod named;
 mod numbered;
 mod observed;
