@@ -61,8 +61,8 @@ fn main() -> ExitCode {
             let Whole { took_s, cpu_s, peak_kib } = whole(words)?;
             let millions = requests as f64 / 1e6;
             let figure = format!(
-                "{took_s:.2} s, {cpu_s:.2} CPU s ({:.0} a hundred million), peak {:.0} MiB ({:.0} B a request)",
-                100.0 * cpu_s / millions,
+                "{took_s:.2} s, {cpu_s:.2} CPU s ({:.1} per ten million), peak {:.0} MiB ({:.0} B a request)",
+                10.0 * cpu_s / millions,
                 peak_kib as f64 / 1024.0,
                 1024.0 * peak_kib as f64 / requests as f64
             );

@@ -18,7 +18,6 @@ mod foreign_flags;
 mod help;
 mod history;
 mod measure;
-mod memory;
 mod named;
 mod numbered;
 mod observed;

@@ -12,7 +12,7 @@ use plimsoll_store::{Columns, Origin, Run, StoreError};
 
 use crate::commands::gateway;
 use crate::exit::Stop;
-use crate::{measure, memory, out, recover};
+use crate::{measure, out, recover};
 
 /// A run with its rows, judged.
 pub struct WholeRun {
@@ -69,7 +69,6 @@ pub fn each(
     if is_cut || needs_rows || manifest.progress == RunState::Running {
         return Ok(None);
     }
-    memory::may_lie_on_disk();
     let samples = plimsoll_store::each_attempt(dir, columns, take)?;
     Ok(samples.map(|samples| (manifest, samples)))
 }
@@ -115,7 +114,6 @@ pub fn best(findings: &Findings) -> Option<&LevelFinding> {
 
 /// Reads a run folder, recovering it where its writer died; what it had in flight then is unfinished.
 pub fn read(dir: &Path) -> Result<Run, Stop> {
-    memory::may_lie_on_disk();
     let mut run: Run = plimsoll_store::open(dir).map_err(|e| match e {
         StoreError::DiskFull { .. } => Stop::invalid(e.to_string()),
         other => Stop::usage(other.to_string()),

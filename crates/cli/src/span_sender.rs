@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use plimsoll_client::{Posted, Poster};
 use plimsoll_model::{Span, TraceSpan};
-use plimsoll_wire::trace::passing::{self, SpanBytes};
 use plimsoll_wire::trace::{export, otlp};
 
 use crate::exit::Stop;
@@ -16,7 +15,7 @@ use crate::out;
 
 /// What waits at most while a collector is away, bytes.
 const MOST_WAITING: usize = 50_000_000;
-/// Spans of one message, and its bytes: well below the 4 MiB that collectors take, unless one span alone is larger.
+/// Spans of one message, and its bytes: well below the 4 MiB that collectors take.
 const MOST_SENT: usize = 512;
 const MOST_SENT_BYTES: usize = 1 << 20;
 /// A span of our own, which holds no texts of others but names.
@@ -51,38 +50,8 @@ impl SpanCounts {
     }
 }
 
-/// A span that can be sent.
-pub trait Outgoing: Send + Sized + 'static {
-    /// How much room it takes.
-    fn room(&self) -> usize;
-    /// Spans as one `ExportTraceServiceRequest`.
-    fn encode(spans: &[Self]) -> Vec<u8>;
-}
-
-/// A span of our own.
-impl Outgoing for TraceSpan {
-    fn room(&self) -> usize {
-        OWN_SPAN
-    }
-
-    fn encode(spans: &[TraceSpan]) -> Vec<u8> {
-        otlp::encode(spans)
-    }
-}
-
-/// Another's, and the weight of its trace.
-impl Outgoing for (SpanBytes, f64) {
-    fn room(&self) -> usize {
-        self.0.len()
-    }
-
-    fn encode(spans: &[(SpanBytes, f64)]) -> Vec<u8> {
-        passing::join(spans)
-    }
-}
-
-struct Inside<S> {
-    traces: VecDeque<Vec<S>>,
+struct Inside {
+    traces: VecDeque<Vec<TraceSpan>>,
     /// Of what waits.
     bytes: usize,
     /// Spans of the message that is on its way.
@@ -91,13 +60,13 @@ struct Inside<S> {
     ended: bool,
 }
 
-impl<S: Outgoing> Inside<S> {
+impl Inside {
     fn has_enough(&self) -> bool {
         self.counts.waiting - self.sending >= MOST_SENT as u64 || self.bytes >= MOST_SENT_BYTES
     }
 
     /// Those that wait longest, as many as go into one message. A trace stays whole unless it is larger than that.
-    fn message(&mut self) -> Vec<S> {
+    fn message(&mut self) -> Vec<TraceSpan> {
         let (mut spans, mut bytes) = (Vec::new(), 0);
         while let Some(trace) = self.traces.front_mut() {
             let own = room(trace);
@@ -108,7 +77,7 @@ impl<S: Outgoing> Inside<S> {
                 self.traces.pop_front();
             } else {
                 if spans.is_empty() {
-                    spans.extend(trace.drain(..fitting(trace)));
+                    spans.extend(trace.drain(..MOST_SENT));
                     bytes = room(&spans);
                 }
                 break;
@@ -120,27 +89,17 @@ impl<S: Outgoing> Inside<S> {
     }
 }
 
-fn room<S: Outgoing>(spans: &[S]) -> usize {
-    spans.iter().map(Outgoing::room).sum()
+fn room(spans: &[TraceSpan]) -> usize {
+    spans.len() * OWN_SPAN
 }
 
-/// How many spans of one trace go into one message: one at least, however large it is.
-fn fitting<S: Outgoing>(trace: &[S]) -> usize {
-    let mut bytes = 0;
-    let fits = trace.iter().take(MOST_SENT).take_while(|span| {
-        bytes += span.room();
-        bytes <= MOST_SENT_BYTES
-    });
-    fits.count().max(1)
-}
-
-struct Shared<S> {
-    inside: Mutex<Inside<S>>,
+struct Shared {
+    inside: Mutex<Inside>,
     changed: Condvar,
 }
 
-impl<S: Outgoing> Shared<S> {
-    fn new() -> Shared<S> {
+impl Shared {
+    fn new() -> Shared {
         let inside = Inside {
             traces: VecDeque::new(),
             bytes: 0,
@@ -151,12 +110,12 @@ impl<S: Outgoing> Shared<S> {
         Shared { inside: Mutex::new(inside), changed: Condvar::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inside<S>> {
+    fn lock(&self) -> MutexGuard<'_, Inside> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What is to be sent next, when it is time: at the end whatever there is, and then nothing.
-    fn next(&self) -> Option<Vec<S>> {
+    fn next(&self) -> Option<Vec<TraceSpan>> {
         let mut inside = self.lock();
         loop {
             if inside.has_enough() || inside.ended {
@@ -190,17 +149,17 @@ impl<S: Outgoing> Shared<S> {
 }
 
 /// See the module.
-pub struct SpanSender<S> {
-    shared: Arc<Shared<S>>,
+pub struct SpanSender {
+    shared: Arc<Shared>,
     thread: JoinHandle<()>,
 }
 
-impl<S: Outgoing> SpanSender<S> {
+impl SpanSender {
     /// To this collector's path of traces.
     ///
     /// # Errors
     /// There is no thread for it.
-    pub fn start(poster: Poster) -> Result<SpanSender<S>, Stop> {
+    pub fn start(poster: Poster) -> Result<SpanSender, Stop> {
         let shared = Arc::new(Shared::new());
         let own = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("spans".into()).spawn(move || work(&own, &poster));
@@ -209,7 +168,7 @@ impl<S: Outgoing> SpanSender<S> {
     }
 
     /// Takes a trace's spans.
-    pub fn put(&self, trace: Vec<S>) {
+    pub fn put(&self, trace: Vec<TraceSpan>) {
         let mut inside = self.shared.lock();
         inside.counts.waiting += trace.len() as u64;
         inside.bytes += room(&trace);
@@ -241,10 +200,10 @@ impl<S: Outgoing> SpanSender<S> {
     }
 }
 
-fn work<S: Outgoing>(shared: &Shared<S>, poster: &Poster) {
+fn work(shared: &Shared, poster: &Poster) {
     let mut failing = false;
     while let Some(spans) = shared.next() {
-        let (sending, body) = (spans.len() as u64, S::encode(&spans));
+        let (sending, body) = (spans.len() as u64, otlp::encode(&spans));
         drop(spans);
         let mut wait = FIRST_WAIT;
         loop {

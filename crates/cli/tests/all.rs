@@ -178,8 +178,6 @@ mod watch_page;
 mod watch_pushed;
 #[path = "all/watch_replay.rs"]
 mod watch_replay;
-#[path = "all/watch_traces.rs"]
-mod watch_traces;
 #[path = "all/watch_windows.rs"]
 mod watch_windows;
 #[path = "all/what_if.rs"]

@@ -8,9 +8,10 @@
 //! [`pool`], and over HTTP/2 [`http2`] and [`streams`];
 //! [`target`], [`certs`], [`secret`], [`renewed`] (with `keys` and `token`); [`recording`] (a row in the making), [`exchange_watch`], [`exchange`] (one attempt; over HTTP/2 [`stream_exchange`]), [`task_pool`], [`flight`],
 //! [`prepare`], [`answers`], [`level_driver`] (one level on one thread), [`worker`]; [`level`], [`control`], [`live`], [`sink`], [`client`];
-//! [`mod@probe`], [`fallback`], [`pages`], [`told`], [`scrape`], `foreign` (pages that others read), [`targets`] (of a Prometheus that is asked), [`pushed`], [`written`] (of one that sends), [`measured`] (what OpenTelemetry sends), [`doctor`], [`peer_clock`]; [`post`], [`sign`]; [`histogram`].
+//! [`mod@probe`], [`fallback`], [`pages`], [`told`], [`scrape`], `foreign` (pages that others read), [`targets`] (of a Prometheus that is asked), [`pushed`], [`measured`] (what OpenTelemetry sends), [`doctor`], [`clock_error`]; [`post`], [`sign`]; [`histogram`].
 
 pub mod clock;
+pub mod clock_error;
 pub mod timer;
 
 pub mod header_template;
@@ -57,14 +58,12 @@ pub mod fallback;
 mod foreign;
 pub mod measured;
 pub mod pages;
-pub mod peer_clock;
 pub mod probe;
 pub mod pushed;
 pub mod scrape;
 mod shared;
 pub mod targets;
 pub mod told;
-pub mod written;
 
 pub mod post;
 pub mod sign;

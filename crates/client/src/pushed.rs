@@ -13,8 +13,6 @@ pub struct PushCounts {
     pub taken: u64,
     /// Samples that came twice, or behind a newer one of their series: left out.
     pub out_of_order: u64,
-    /// Samples of a second server that scrapes the same targets: left out.
-    pub other_sender: u64,
     /// Samples whose names nobody here reads.
     pub unknown: u64,
     /// Samples of targets or series past the bounds of what is held: left out.

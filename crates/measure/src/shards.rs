@@ -25,8 +25,8 @@ pub struct ShardRun {
     pub attempts: Vec<Attempt>,
     /// Its time series.
     pub samples: Vec<Sample>,
-    /// How far its clock may be from shard 0's, ns; `None` = nobody knows.
-    pub clock_ns: Option<i64>,
+    /// The largest error of its clock, ns; `None` = unknown.
+    pub clock_error_ns: Option<i64>,
 }
 
 /// All of them together.
@@ -125,7 +125,7 @@ pub fn join(
 
 /// The two clocks furthest off may be off in opposite directions.
 fn clocks_apart(shards: &[ShardRun], of: u32) -> Option<i64> {
-    let mut bounds: Vec<i64> = shards.iter().map(|one| one.clock_ns).collect::<Option<_>>()?;
+    let mut bounds: Vec<i64> = shards.iter().map(|one| one.clock_error_ns).collect::<Option<_>>()?;
     bounds.sort_unstable_by_key(|bound| std::cmp::Reverse(*bound));
     (of as usize == bounds.len()).then(|| bounds.iter().take(2).sum())
 }

@@ -43,7 +43,7 @@ pub use protocol::{Carries, Protocol};
 pub use run::{
     ClockAnchor, Fingerprint, Host, Manifest, Repeats, RunState, Sample, Time, join_labels, split_labels,
 };
-pub use shard::{ClockOffset, Shard, ShardClock, ShardPart, ShardsHealth};
+pub use shard::{Shard, ShardPart, ShardsHealth};
 pub use shared_text::SharedText;
 pub use tcp::TcpFacts;
 pub use time::{At, Span};

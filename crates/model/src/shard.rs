@@ -57,41 +57,15 @@ pub struct ShardPart {
     pub schedule_hash: String,
     /// How far this one got.
     pub progress: RunState,
-    /// How its clock stood against that of shard 0. `None` = nobody compared them.
-    pub clock: Option<ShardClock>,
+    /// The largest error of its machine's clock, ns, as the kernel reports it. `None` = unknown.
+    #[serde(default)]
+    pub clock_error_ns: Option<i64>,
     /// Its machine, in a merged run; in the shard's own, `host` of the manifest says it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<Host>,
     /// Its requests that were never sent because it was lost: the merge wrote their rows.
     #[serde(default)]
     pub lost: u64,
-}
-
-/// One clock against another.
-#[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct ClockOffset {
-    /// The other's time less this one's, ns.
-    pub offset_ns: i64,
-    /// The true offset is no further than this from it, ns: half the shortest round trip.
-    pub bound_ns: i64,
-}
-
-/// How a shard's clock stood against that of shard 0: its start was put right by the first of these.
-#[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct ShardClock {
-    /// Before the start.
-    pub first: ClockOffset,
-    /// The last that was seen while the load ran.
-    pub last: Option<ClockOffset>,
-}
-
-impl ShardClock {
-    /// Between an instant that this shard meant and the same instant by shard 0's clock lies no more than this, ns.
-    pub fn bound_ns(&self) -> i64 {
-        let drifted =
-            self.last.map_or(0, |last| (last.offset_ns - self.first.offset_ns).abs() + last.bound_ns);
-        self.first.bound_ns.max(drifted)
-    }
 }
 
 /// How the shards of a merged level fared together.
@@ -103,7 +77,7 @@ pub struct ShardsHealth {
     pub lost: u32,
     /// Requests that were never sent for that reason.
     pub never_sent: u64,
-    /// No two of their clocks were further apart than this, ns. `None` = not all were compared.
+    /// No two of their clocks were further apart than this, ns: the two largest errors together. `None` = not all are known.
     pub clocks_apart_ns: Option<i64>,
     /// Arrivals were meant to be evenly spaced, which clocks apart undo.
     pub constant: bool,
@@ -130,13 +104,5 @@ mod tests {
             assert_eq!(Shard::parse(wrong), None, "{wrong}");
         }
         assert_eq!(Shard { index: 1, of: 4 }.to_string(), "1/4");
-    }
-
-    #[test]
-    fn a_clock_that_drifts_is_bounded_by_where_it_went() {
-        let first = ClockOffset { offset_ns: 1_000, bound_ns: 40 };
-        assert_eq!(ShardClock { first, last: None }.bound_ns(), 40);
-        let last = Some(ClockOffset { offset_ns: 700, bound_ns: 50 });
-        assert_eq!(ShardClock { first, last }.bound_ns(), 350);
     }
 }

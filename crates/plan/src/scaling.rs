@@ -2,8 +2,7 @@
 //!
 //! All begin with the static fleet's replicas, so that none pays for an empty beginning. A replica is paid for from the moment it is
 //! asked for and serves when its cold start is over. Beside the policy that was asked for stands one that differs by its least
-//! number alone: none in place of some, or one in place of none. Only KEDA goes to none; of another policy the same signal and
-//! target are taken as KEDA's. Spares are counted on no side.
+//! number alone: none in place of some, or one in place of none. Spares are counted on no side.
 
 use std::collections::BTreeMap;
 
@@ -41,23 +40,11 @@ pub fn rivals(plan: &PlanSpec, replicas: u32) -> Vec<Rival> {
     vec![rival(asked.clone()), rival(other_least(asked))]
 }
 
-/// The same policy with another least number: none, or one where that was none.
+/// The autoscaler with another least number: none, or one where that was none.
 fn other_least(asked: &AutoscaleSpec) -> AutoscaleSpec {
-    let (_, max) = asked.range();
-    let signal = asked.signal();
-    match asked {
-        AutoscaleSpec::Keda(keda) => {
-            let min = if keda.min == 0 { 1 } else { 0 };
-            AutoscaleSpec::Keda(KedaSpec { min, ..keda.clone() })
-        }
-        AutoscaleSpec::Hpa(hpa) => AutoscaleSpec::Keda(to_none(signal, hpa.target, max)),
-        AutoscaleSpec::QueueDepth(depth) => AutoscaleSpec::Keda(to_none(signal, depth.depth.max(1.0), max)),
-    }
-}
-
-/// KEDA with its own defaults for its polling (30 s) and its cooldown (300 s).
-fn to_none(signal: plimsoll_sim::Signal, target: f64, max: u32) -> KedaSpec {
-    KedaSpec { signal, target, activation: 0.0, polling_s: 30, cooldown_s: 300, min: 0, max }
+    let AutoscaleSpec::Keda(keda) = asked;
+    let min = if keda.min == 0 { 1 } else { 0 };
+    AutoscaleSpec::Keda(KedaSpec { min, ..keda.clone() })
 }
 
 /// The comparison; the first arm is the static fleet's.
@@ -134,41 +121,15 @@ fn times(estimate: Estimate, by: f64) -> Estimate {
     Estimate { value: value * by, lower: lower * by, upper: upper * by, n, n_eff }
 }
 
-fn words(autoscale: &AutoscaleSpec) -> String {
-    match autoscale {
-        AutoscaleSpec::Hpa(hpa) => format!(
-            "HPA on {}, target {}, {} to {} replicas, every {} s",
-            signal(autoscale),
-            number(hpa.target),
-            hpa.min,
-            hpa.max,
-            hpa.sync_s
-        ),
-        AutoscaleSpec::Keda(keda) => format!(
-            "KEDA on {}, target {}, {} to {} replicas, polled every {} s, cooldown {} s",
-            signal(autoscale),
-            number(keda.target),
-            keda.min,
-            keda.max,
-            keda.polling_s,
-            keda.cooldown_s
-        ),
-        AutoscaleSpec::QueueDepth(depth) => format!(
-            "queue depth over {} waiting per replica, {} to {} replicas, every {} s",
-            number(depth.depth),
-            depth.min,
-            depth.max,
-            depth.interval_s
-        ),
-    }
-}
-
-fn signal(autoscale: &AutoscaleSpec) -> &'static str {
-    match autoscale.signal() {
-        plimsoll_sim::Signal::InFlight => "requests in flight",
-        plimsoll_sim::Signal::Waiting => "waiting requests",
-        plimsoll_sim::Signal::KvUsage => "KV cache usage",
-    }
+fn words(AutoscaleSpec::Keda(keda): &AutoscaleSpec) -> String {
+    format!(
+        "KEDA on waiting requests, target {}, {} to {} replicas, polled every {} s, cooldown {} s",
+        number(keda.target),
+        keda.min,
+        keda.max,
+        keda.polling_s,
+        keda.cooldown_s
+    )
 }
 
 fn says(rows: &[ScalingRow], cold_start_s: f64) -> String {

@@ -1,36 +1,39 @@
-//! KEDA: between none and one it decides by itself, above it feeds an HPA.
+//! KEDA's ScaledObject on queue depth, as its documentation and its executor (`pkg/scaling/executor`) have it.
 //!
-//! As its documentation and its executor (`pkg/scaling/executor`) have it: at every poll the trigger is active where the
-//! metric is *over* the activation threshold. Active and at zero → the least number, at least one. Not active, with a least
-//! number of zero, and the last activity longer ago than the cooldown (or none ever) → zero. Everything else is the HPA's,
-//! which is fed the metric divided by the replicas. The cooldown has no say there.
+//! At every poll the trigger is active where the queue is *over* the activation threshold. At zero replicas an active trigger starts the
+//! least number, at least one. An inactive trigger stops all replicas when its last activity is longer ago than the cooldown (or there was
+//! none) and the least number is zero. In between the wish is ⌈queue / target⌉, and a queue within the tolerance of current × target keeps
+//! the current number: up at once, and down to the largest wish of the cooldown's past.
+//!
+//! The HorizontalPodAutoscaler that real KEDA feeds lost: its rules for unready pods and for changes per period moved no plan.
+
+use std::collections::VecDeque;
 
 use plimsoll_model::{At, Span};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::fleet::{Fleet, Signal, at_least_one, positive, range};
-use crate::hpa::{Hpa, HpaSpec};
+use crate::fleet::{Fleet, at_least_one, from_zero, positive, range};
 use crate::setting::SettingError;
 
-/// A ScaledObject with one trigger.
+/// A ScaledObject with one trigger on waiting requests.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KedaSpec {
-    /// The trigger's metric, summed over replicas and what waits in front of them.
-    #[serde(default)]
-    pub signal: Signal,
-    /// The metric that one replica is worth (the trigger's threshold).
+    /// Waiting requests that one replica is worth (the trigger's threshold).
     pub target: f64,
     /// The trigger is active over this.
     #[serde(default)]
     pub activation: f64,
-    /// Between two looks at the trigger, seconds.
+    /// Between two looks at the queue, seconds.
     #[serde(default = "polling_s")]
     pub polling_s: u32,
-    /// From the last activity to zero replicas, seconds.
+    /// From the last activity to zero replicas, and how long a wish is remembered, seconds.
     #[serde(default = "cooldown_s")]
     pub cooldown_s: u32,
+    /// No action while |queue / (current × target) − 1| is within it.
+    #[serde(default = "tolerance")]
+    pub tolerance: f64,
     /// Fewest replicas.
     #[serde(default)]
     pub min: u32,
@@ -40,14 +43,14 @@ pub struct KedaSpec {
 }
 
 impl KedaSpec {
-    /// A KEDA with its own defaults: from none to a hundred.
-    pub fn new(signal: Signal, target: f64) -> KedaSpec {
+    /// KEDA's own defaults: from none to a hundred.
+    pub fn new(target: f64) -> KedaSpec {
         KedaSpec {
-            signal,
             target,
             activation: 0.0,
             polling_s: polling_s(),
             cooldown_s: cooldown_s(),
+            tolerance: tolerance(),
             min: 0,
             max: hundred(),
         }
@@ -59,12 +62,10 @@ impl KedaSpec {
     /// A number is outside what its field means.
     pub fn validate(&self, name: &str) -> Result<(), SettingError> {
         positive(name, "target", self.target)?;
-        if !self.activation.is_finite() || self.activation < 0.0 {
-            let (value, want) = (self.activation.to_string(), "a number from 0");
-            return Err(SettingError::Value { name: name.to_owned(), key: "activation", value, want });
-        }
+        from_zero(name, "activation", self.activation)?;
+        from_zero(name, "tolerance", self.tolerance)?;
         at_least_one(name, "polling_s", self.polling_s)?;
-        range(name, self.min, self.max, 0)
+        range(name, self.min, self.max)
     }
 }
 
@@ -72,50 +73,56 @@ impl KedaSpec {
 #[derive(Clone, Debug)]
 pub struct Keda {
     spec: KedaSpec,
-    hpa: Hpa,
     next_poll: At,
     last_active: Option<At>,
+    /// Wishes of the cooldown's past, the oldest first.
+    wishes: VecDeque<(At, u32)>,
 }
 
 impl Keda {
     /// One that polls first one period after `now`.
     pub fn new(spec: &KedaSpec, now: At) -> Keda {
-        let hpa = HpaSpec::new(spec.signal, spec.target, spec.min.max(1), spec.max);
         let next_poll = now + Span::from_secs(i64::from(spec.polling_s));
-        Keda { spec: spec.clone(), hpa: Hpa::new(&hpa, now), next_poll, last_active: None }
+        Keda { spec: spec.clone(), next_poll, last_active: None, wishes: VecDeque::new() }
     }
 
-    /// When it, or its HPA, looks next.
+    /// The next poll.
     pub fn next_at(&self) -> At {
-        self.next_poll.min(self.hpa.next_at())
+        self.next_poll
     }
 
-    /// Does what is due, and says how many replicas there should be.
-    pub fn decide(&mut self, now: At, fleet: &Fleet<'_>) -> u32 {
-        let total = fleet.total();
-        let mut desired = fleet.current;
-        if self.hpa.next_at() <= now {
-            desired = self.hpa.decide_external(now, desired, total);
-        }
-        if self.next_poll <= now {
-            desired = self.poll(now, desired, total > self.spec.activation);
-        }
-        desired
-    }
-
-    fn poll(&mut self, now: At, current: u32, active: bool) -> u32 {
+    /// Polls, and returns how many replicas there should be. `now` is the time of the poll, or later.
+    pub fn decide(&mut self, now: At, fleet: Fleet) -> u32 {
         while self.next_poll <= now {
             self.next_poll += Span::from_secs(i64::from(self.spec.polling_s));
         }
-        if active {
+        let is_active = fleet.waiting > self.spec.activation;
+        if is_active {
             self.last_active = Some(now);
-            return if current == 0 { self.spec.min.max(1) } else { current };
         }
         let cooldown = Span::from_secs(i64::from(self.spec.cooldown_s));
-        if self.spec.min == 0 && self.last_active.is_none_or(|last| last + cooldown < now) {
-            return 0;
+        let is_cold = !is_active && self.last_active.is_none_or(|last| last + cooldown < now);
+        if fleet.current == 0 || is_cold && self.spec.min == 0 {
+            self.wishes.clear();
+            return if is_active { self.spec.min.max(1) } else { self.spec.min };
         }
-        current.max(self.spec.min)
+        if self.wishes.is_empty() {
+            self.wishes.push_back((now, fleet.current));
+        }
+        let wish = self.wish(fleet);
+        self.wishes.push_back((now, wish));
+        while self.wishes.pop_front_if(|(at, _)| *at + cooldown < now).is_some() {}
+        let largest = self.wishes.iter().map(|(_, wish)| *wish).max().unwrap_or(wish);
+        let desired = wish.max(largest.min(fleet.current));
+        desired.clamp(self.spec.min.max(1), self.spec.max)
+    }
+
+    fn wish(&self, fleet: Fleet) -> u32 {
+        let carried = self.spec.target * f64::from(fleet.current);
+        match (fleet.waiting - carried).abs() <= self.spec.tolerance * carried {
+            true => fleet.current,
+            false => (fleet.waiting / self.spec.target).ceil() as u32,
+        }
     }
 }
 
@@ -125,6 +132,10 @@ fn polling_s() -> u32 {
 
 fn cooldown_s() -> u32 {
     300
+}
+
+fn tolerance() -> f64 {
+    0.1
 }
 
 fn hundred() -> u32 {

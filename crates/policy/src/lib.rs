@@ -6,7 +6,7 @@
 //!
 //! Reading order: [`setting`] (how policies are written down), [`load`] (what is on a replica), [`telemetry`] (how much of it is others'), [`route`] and its parts [`affinity`] (who has the prefix),
 //! [`rendezvous`] (who has the session), [`line`](mod@line), [`speed`] and [`cost`] (what a request costs, in seconds), `peak` (how long each takes); [`health`], [`retry`] and [`hedge`] (who may get it, and who a second time); [`rate`] (how much each may ask for); [`admit`], [`queue`], [`drain`], `lines` and [`demand`] (who waits, for how long, and what it asks
-//! for), all of which [`front`] joins to what a gateway is, with [`split`] (which side of a trial it is on); [`similar`] (from which similarity on a request may have another's answer); [`sampling`] (which traces are kept), [`tail`] (when a trace of which spans come in any order is decided); [`autoscale`] and its three, [`hpa`], [`keda`] and [`depth`], which are shown a [`fleet`](mod@fleet).
+//! for), all of which [`front`] joins to what a gateway is, with [`split`] (which side of a trial it is on); [`similar`] (from which similarity on a request may have another's answer); [`sampling`] (which traces are kept); [`autoscale`] and [`keda`], which is shown a [`fleet`](mod@fleet).
 
 pub mod setting;
 
@@ -36,19 +36,16 @@ pub mod rate;
 pub mod sampling;
 pub mod similar;
 pub mod split;
-pub mod tail;
 
 pub mod autoscale;
-pub mod depth;
 pub mod fleet;
-pub mod hpa;
 pub mod keda;
 
 pub use admit::{AdmissionSpec, ClassSpec};
 pub use affinity::Expected;
-pub use autoscale::{AutoscaleSpec, Autoscaler};
+pub use autoscale::AutoscaleSpec;
 pub use demand::ScaleSignal;
-pub use fleet::{Fleet, MOST_REPLICAS, ReplicaMetric, Signal};
+pub use fleet::{Fleet, MOST_REPLICAS};
 pub use front::{Front, FrontSpec, Given, Offer, QueuedAsk, Refusal, SentRequest, Terms};
 pub use health::{BreakerSpec, Health, ReplicaOutcome, Standing};
 pub use hedge::{HedgeSpec, Withheld};
@@ -61,5 +58,4 @@ pub use sampling::{EndedTrace, KeptTrace, SamplingSpec, Stratum, TailSampler};
 pub use setting::{SettingError, Written};
 pub use similar::{NearUse, SimilarityRule, ThresholdStanding};
 pub use speed::{Speed, Speeds};
-pub use tail::{TailCounts, TailSpan, TailSpec, TailStage};
 pub use telemetry::{PageStanding, PageView, Said, Telemetry};

@@ -24,7 +24,7 @@ pub fn begins_pushed(pages: usize, addresses: usize, every: Span, budget: &str) 
     )
 }
 
-/// `remote write 127.0.0.1:9465: 1200 samples in 40 requests; left out: 3 twice or behind newer ones`.
+/// `otlp 127.0.0.1:9465: 1200 samples in 40 requests; left out: 3 twice or behind newer ones`.
 pub fn came(name: &str, [taken, requests]: [u64; 2], left_out: &[(u64, &str)]) -> String {
     let left_out: Vec<String> = left_out
         .iter()
@@ -40,7 +40,7 @@ pub fn came(name: &str, [taken, requests]: [u64; 2], left_out: &[(u64, &str)]) -
     )
 }
 
-/// `remote write 127.0.0.1:9465: samples come every 60 s, and a window of 5m holds fewer than eight of them: …`.
+/// `otlp 127.0.0.1:9465: samples come every 60 s, and a window of 5m holds fewer than eight of them: …`.
 pub fn pushed_too_seldom(name: &str, cadence: Span, window: Span) -> String {
     let (every, least) = (cadence.as_secs_f64(), 8.0 * cadence.as_secs_f64());
     let window = words::time(window.as_secs_f64());

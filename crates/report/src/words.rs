@@ -417,11 +417,11 @@ pub fn in_one_event(manifest: &Manifest, summary: &LevelSummary) -> Option<Strin
 pub fn shards(manifest: &Manifest) -> Option<String> {
     let of = manifest.shards.first()?.shard.of;
     let apart = manifest.levels.iter().filter_map(|level| Some(level.generator.shards?.clocks_apart_ns));
-    // Where one level's were not compared, nobody knows of all.
+    // Where one level's are unknown, nobody knows of all.
     let apart = apart.collect::<Option<Vec<i64>>>().and_then(|each| each.into_iter().max());
     let clocks = match apart {
         Some(ns) => format!("no two of their clocks more than {} apart", figure::duration_ns(ns as f64)),
-        None => "their clocks were not compared".to_owned(),
+        None => "the errors of their clocks are unknown".to_owned(),
     };
     Some(format!("Sent by {of} shards, {clocks}"))
 }

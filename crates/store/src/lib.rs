@@ -9,7 +9,7 @@
 //! Reading order: [`error`], [`code`] (a record as bytes), [`frame`] (bytes as a log), [`sink`] (many threads, one
 //! log), [`writer`] (a run being written), [`table`] (Parquet, typed columns), [`requests`], [`series`] and [`spans`] (the
 //! files), [`folder`] (names, locks, atomic writes), [`reader`] (a run being read or recovered), [`content`] (is it still
-//! the run it was?), [`large`] (memory that lies on disk).
+//! the run it was?).
 //!
 //! The store knows no scenario and no finding: both travel as JSON inside the manifest.
 
@@ -19,8 +19,6 @@ pub mod error;
 pub mod folder;
 pub mod follow;
 pub mod frame;
-#[cfg(target_os = "linux")]
-pub mod large;
 pub mod reader;
 pub mod requests;
 pub mod series;
@@ -32,8 +30,6 @@ pub mod writer;
 pub use content::content_hash;
 pub use error::{Result, StoreError};
 pub use follow::Follow;
-#[cfg(target_os = "linux")]
-pub use large::Large;
 pub use reader::{
     Columns, Origin, Run, each_attempt, each_due, each_span, extent, open, open_with, read_manifest,
     read_spans, replace_manifest, samples_within,

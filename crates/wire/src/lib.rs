@@ -7,7 +7,7 @@
 //!
 //! Reading order: [`mod@encode`], [`template`] and [`media`] (requests), [`http1`] (answers off a
 //! connection), [`head`] (status and headers), [`sse`] (framing), [`decode`]
-//! (answers; inside it [`unpack`], `stream`, `chunk`, `tally`, `tokens`, [`failed`], `form`, `whole` and `fault`; `messages`, `ollama`, `scores` and `transcriptions` hold all of a client's half of these), [`kserve`] (tensors, both sides), [`exposition`] (pages of metrics) and [`prometheus_api`] (what a Prometheus scraped of them), [`remote_write`] (what it sends by itself), [`otlp_metrics`] (what OpenTelemetry's senders do), [`grpc`] (calls) and [`ext_proc`] (what Envoy asks in them), then [`server`] and [`prometheus`] for the server side, and
+//! (answers; inside it [`unpack`], `stream`, `chunk`, `tally`, `tokens`, [`failed`], `form`, `whole` and `fault`; `messages`, `ollama`, `scores` and `transcriptions` hold all of a client's half of these), [`kserve`] (tensors, both sides), [`exposition`] (pages of metrics) and [`prometheus_api`] (what a Prometheus scraped of them), [`otlp_metrics`] (what OpenTelemetry's senders do), [`grpc`] (calls) and [`ext_proc`] (what Envoy asks in them), then [`server`] and [`prometheus`] for the server side, and
 //! [`trace`] (spans of others), [`mod@foreign`] (result files of other load generators) and [`mod@log`] (logs of production).
 
 mod chunk;
@@ -36,7 +36,6 @@ mod parts;
 pub mod prometheus;
 pub mod prometheus_api;
 mod protobuf;
-pub mod remote_write;
 mod scores;
 pub mod server;
 pub mod sse;

@@ -1,8 +1,7 @@
-//! OTLP as JSON → the same request in protobuf, which is what is read and passed on.
+//! OTLP metrics as JSON → the request in protobuf, which is what is read.
 //!
 //! The JSON is protobuf's own form of the messages (<https://protobuf.dev/programming-guides/json/>) with ids in hex and enums as numbers
-//! (opentelemetry-proto: docs/specification.md); names that are not in the table are passed over, as the format demands. One reader for both forms lost: of JSON there
-//! would be nothing to pass on byte for byte.
+//! (opentelemetry-proto: docs/specification.md); names that are not in the table are passed over, as the format demands.
 
 use serde_json::Value;
 
@@ -50,45 +49,6 @@ static SCOPE: [Field; 4] = [
     ("attributes", 3, Message(&PAIR)),
     ("droppedAttributesCount", 4, Integer),
 ];
-
-static TRACES: [Field; 1] = [("resourceSpans", 1, Message(&RESOURCE_SPANS))];
-static RESOURCE_SPANS: [Field; 3] =
-    [("resource", 1, Message(&RESOURCE)), ("scopeSpans", 2, Message(&SCOPE_SPANS)), ("schemaUrl", 3, Text)];
-static SCOPE_SPANS: [Field; 3] =
-    [("scope", 1, Message(&SCOPE)), ("spans", 2, Message(&SPAN)), ("schemaUrl", 3, Text)];
-static SPAN: [Field; 16] = [
-    ("traceId", 1, Hex),
-    ("spanId", 2, Hex),
-    ("traceState", 3, Text),
-    ("parentSpanId", 4, Hex),
-    ("name", 5, Text),
-    ("kind", 6, Integer),
-    ("startTimeUnixNano", 7, Fixed64),
-    ("endTimeUnixNano", 8, Fixed64),
-    ("attributes", 9, Message(&PAIR)),
-    ("droppedAttributesCount", 10, Integer),
-    ("events", 11, Message(&EVENT)),
-    ("droppedEventsCount", 12, Integer),
-    ("links", 13, Message(&LINK)),
-    ("droppedLinksCount", 14, Integer),
-    ("status", 15, Message(&STATUS)),
-    ("flags", 16, Fixed32),
-];
-static EVENT: [Field; 4] = [
-    ("timeUnixNano", 1, Fixed64),
-    ("name", 2, Text),
-    ("attributes", 3, Message(&PAIR)),
-    ("droppedAttributesCount", 4, Integer),
-];
-static LINK: [Field; 6] = [
-    ("traceId", 1, Hex),
-    ("spanId", 2, Hex),
-    ("traceState", 3, Text),
-    ("attributes", 4, Message(&PAIR)),
-    ("droppedAttributesCount", 5, Integer),
-    ("flags", 6, Fixed32),
-];
-static STATUS: [Field; 2] = [("message", 2, Text), ("code", 3, Integer)];
 
 static METRICS: [Field; 1] = [("resourceMetrics", 1, Message(&RESOURCE_METRICS))];
 static RESOURCE_METRICS: [Field; 3] = [
@@ -151,27 +111,14 @@ static SCALED: [Field; 13] = [
 ];
 static RUN: [Field; 2] = [("offset", 1, Zigzag), ("bucketCounts", 2, Integer)];
 
-/// What a request holds.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum OtlpKind {
-    /// Spans.
-    Traces,
-    /// Metrics; summaries and exemplars are left out, which nobody reads.
-    Metrics,
-}
-
-/// The request as protobuf.
+/// The request as protobuf; summaries and exemplars, which nobody reads, are left out.
 ///
 /// # Errors
 /// It is no JSON, or a field of the table holds what it can't.
-pub fn to_protobuf(kind: OtlpKind, json: &[u8]) -> Result<Vec<u8>, TraceError> {
+pub fn to_protobuf(json: &[u8]) -> Result<Vec<u8>, TraceError> {
     let value: Value = serde_json::from_slice(json).map_err(|e| json_error(&e))?;
-    let fields: &[Field] = match kind {
-        OtlpKind::Traces => &TRACES,
-        OtlpKind::Metrics => &METRICS,
-    };
     let mut bytes = Vec::with_capacity(json.len() / 2);
-    message(&value, fields, &mut bytes).map_err(|what| TraceError::Field { what })?;
+    message(&value, &METRICS, &mut bytes).map_err(|what| TraceError::Field { what })?;
     Ok(bytes)
 }
 

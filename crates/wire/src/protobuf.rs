@@ -1,4 +1,4 @@
-//! Protocol buffers as far as OTLP and Prometheus' remote write need them: fields in, fields out.
+//! Protocol buffers as far as OTLP needs them: fields in, fields out.
 //!
 //! A message is read as a walk over its fields that borrows from the bytes; whoever reads it takes the numbers it knows
 //! and passes over the rest, as the format demands. A generated codec (prost and the messages of the OpenTelemetry
@@ -78,11 +78,6 @@ impl<'a> Fields<'a> {
             _ => return Err(self.wrong("a wire type of protobuf 3")),
         };
         Ok(Some((field, value)))
-    }
-
-    /// Bytes that are left.
-    pub(crate) fn left(&self) -> usize {
-        self.bytes.len()
     }
 
     /// What is left as packed varints, so many at most.

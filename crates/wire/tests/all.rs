@@ -27,12 +27,8 @@ mod messages;
 mod ollama;
 #[path = "all/otlp_metrics.rs"]
 mod otlp_metrics;
-#[path = "all/passing.rs"]
-mod passing;
 #[path = "all/public.rs"]
 mod public;
-#[path = "all/remote_write.rs"]
-mod remote_write;
 #[path = "all/replay.rs"]
 mod replay;
 #[path = "all/requests.rs"]

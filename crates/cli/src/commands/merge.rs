@@ -167,7 +167,7 @@ fn shard_run(read: Read) -> ShardRun {
         level: read.run.manifest.levels.into_iter().next(),
         attempts: read.run.attempts,
         samples: read.run.samples,
-        clock_ns: read.part.clock.map(|clock| clock.bound_ns()),
+        clock_error_ns: read.part.clock_error_ns,
     }
 }
 
@@ -220,7 +220,7 @@ fn all_parts(
             let absent = ShardPart {
                 shard: plimsoll_model::Shard { index, ..part.shard },
                 progress: RunState::Partial { why: "it did not come".into() },
-                clock: None,
+                clock_error_ns: None,
                 host: None,
                 ..part.clone()
             };

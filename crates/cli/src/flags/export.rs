@@ -36,7 +36,7 @@ pub struct ExportArgs {
     /// Where keda asks Prometheus [default: http://prometheus-server.monitoring:9090]
     #[arg(long, value_name = "URL")]
     pub prometheus: Option<String>,
-    /// Of a budget: folder that the files are written to, made where it is missing [default: .]; of a run: the file, for aiperf and reports of several levels the folder, for mlflow the URL [default: stdout]
+    /// Of a budget: folder that the files are written to, made where it is missing [default: .]; of a run: the file, for reports of several levels the folder, for mlflow the URL [default: stdout]
     #[arg(long, short = 'o', value_name = "PATH")]
     pub out: Option<PathBuf>,
     /// How it is printed which rows are judged, and which files were written
@@ -62,18 +62,12 @@ pub enum ExportWhat {
 /// What `plimsoll export RUN --as` writes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, ValueEnum)]
 pub enum RunFormat {
-    /// AIPerf's folder: profile_export.jsonl and its aggregates; of several levels a folder each
-    Aiperf,
     /// A row per request
     Csv,
     /// llm-d's benchmark report 0.2.1: aggregates, a file per level; YAML, or JSON for a file that ends in .json
     BenchmarkReport,
-    /// GuideLLM's report, version 2, a benchmark per level
-    Guidellm,
     /// MLflow: a run with figures and parameters, posted to the tracking server that -o names by its URL
     Mlflow,
     /// OpenTelemetry: a client span per attempt, in lines of OTLP's JSON
     Otlp,
-    /// vLLM bench: what `--save-result --save-detailed` writes, a line per level
-    Vllm,
 }

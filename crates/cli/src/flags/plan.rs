@@ -99,7 +99,7 @@ pub struct PlanFleetArgs {
     /// How requests are spread over replicas: round_robin, random, least_requests, prefix, … [default: round_robin]
     #[arg(long, value_name = "ROUTE", help_heading = "Fleet")]
     pub route: Option<String>,
-    /// Compare a static fleet with this autoscaler: queue-depth[:depth=4,min=1,max=20], hpa:target=8[,signal=in_flight], keda:target=8
+    /// Compare a static fleet with this autoscaler: keda:target=4[,min=1,max=20], by waiting requests
     #[arg(long, value_name = "POLICY", help_heading = "Fleet")]
     pub autoscale: Option<String>,
     /// From asking for a replica to its first answer, as a span [default: 70s and the weights at 2 GB/s]

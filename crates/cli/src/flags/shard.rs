@@ -27,9 +27,6 @@ pub struct ShardArgs {
     /// Give up when the others have not come after this long
     #[arg(long, value_name = "TIME", default_value = "10m", requires = "shard", help_heading = "Shards")]
     pub shard_wait: String,
-    /// This machine's clock is known to be behind by so much (-50ms: ahead)
-    #[arg(long, value_name = "TIME", requires = "shard", allow_hyphen_values = true, hide = true)]
-    pub clock_offset: Option<String>,
 }
 
 /// `plimsoll merge`

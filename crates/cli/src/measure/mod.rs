@@ -37,7 +37,6 @@ use plimsoll_workload::{ArrivalSpec, Prompts, Rate, Scenario, block_key};
 
 use crate::exit::Stop;
 use crate::flags::{CeilingArgs, ClientArgs, OutputArgs};
-use crate::memory;
 use crate::place::is_url;
 use crate::screen::{KeyWatch, Screen};
 use crate::shard::{Agreed, Asked};
@@ -157,7 +156,6 @@ enum Driver {
 impl Measure {
     /// Looks at the target, makes the run folder, and is ready to send.
     pub fn begin(begin: Begin<'_>) -> Result<Measure, Stop> {
-        memory::waits_for_no_disk();
         match begin.world.is_some() {
             true => Measure::begin_virtual(begin),
             false => Measure::begin_live(begin, None),

@@ -115,17 +115,17 @@ impl Measure {
         let here: HashSet<(u64, u16)> = attempts.iter().map(|row| (row.request, row.attempt)).collect();
         let first = Shard { index: 0, of: whole.of };
         let (own_arrivals, id) = (level.arrivals, level.id);
-        let mut runs =
-            vec![ShardRun { shard: first, level: Some(level), attempts, samples, clock_ns: Some(0) }];
+        let clock_error_ns = levels.clock_error_ns();
+        let mut runs = vec![ShardRun { shard: first, level: Some(level), attempts, samples, clock_error_ns }];
         let of_others: u64 = parts.iter().filter_map(|part| Some(part.level.as_ref()?.arrivals)).sum();
         for part in parts {
             if part.level.as_ref().is_some_and(|level| by_user(level.ended_by)) && self.control.stops() == 0 {
                 missing.push(format!("shard {} was stopped by its user", part.shard.shard));
             }
             let shard = Shard { of: whole.of, ..part.shard.shard };
-            let clock_ns = part.shard.clock.map(|clock| clock.bound_ns());
+            let clock_error_ns = part.shard.clock_error_ns;
             let Part { level, attempts, samples, .. } = part;
-            runs.push(ShardRun { shard, level, attempts, samples, clock_ns });
+            runs.push(ShardRun { shard, level, attempts, samples, clock_error_ns });
         }
         let joined = join(runs, whole.of, whole.arrivals, whole.schedule.as_deref())
             .map_err(|misfit| Stop::invalid(misfit.to_string()))?;
@@ -218,7 +218,7 @@ impl Measure {
         let Some(agreed) = &mut self.shard else { return Ok(()) };
         let mut told = agreed.part(0, String::new());
         let Some(levels) = &mut agreed.levels else { return Ok(()) };
-        told.clock = levels.level_clock();
+        told.clock_error_ns = levels.clock_error_ns();
         told.progress = progress;
         let manifest = self.writer.manifest();
         told.host = Some(manifest.host.clone());

@@ -6,18 +6,18 @@
 //! a machine that died without a word is missed after `--shard-wait`.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
-use plimsoll_client::peer_clock::{WallClock, compare};
+use plimsoll_client::clock::realtime_ns;
+use plimsoll_client::clock_error::wall_clock_error_ns;
 use plimsoll_client::{Clock, Control};
-use plimsoll_model::{At, ClockOffset, Manifest, RunState, Shard, ShardClock, ShardPart, Span};
+use plimsoll_model::{At, Manifest, RunState, Shard, ShardPart, Span};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::meet::wait_for;
-use super::{Agreed, EXCHANGES, Part};
+use super::{Agreed, Part, larger_error};
 use crate::exit::{Exit, Stop};
 use crate::place::Place;
 
@@ -46,12 +46,8 @@ pub struct Levels {
     place: Arc<dyn Place>,
     shard: Shard,
     patience: Span,
-    wall: WallClock,
-    peer: Option<SocketAddr>,
-    /// How this clock stood before the level.
-    first: Option<ClockOffset>,
-    /// The widest bound of all levels; `None` within = one of them was not compared.
-    worst: Option<Option<ShardClock>>,
+    /// The largest error of this clock so far; `None` = it was unknown once.
+    worst_error_ns: Option<i64>,
     words: u32,
     over: bool,
     /// Of shard 0: every shard by its number, as its parts said last.
@@ -85,17 +81,10 @@ fn word_name(number: u32) -> String {
 
 impl Levels {
     /// Nothing is said yet.
-    pub(super) fn new(
-        (place, shard): (Arc<dyn Place>, Shard),
-        patience: Span,
-        wall: WallClock,
-        agreed: &mut Agreed,
-    ) -> Levels {
-        let (peer, first) = (agreed.peer, agreed.first);
+    pub(super) fn new((place, shard): (Arc<dyn Place>, Shard), patience: Span, agreed: &Agreed) -> Levels {
         let mut seen = BTreeMap::new();
         if shard.index == 0 {
             // Of levels each has a schedule of its own.
-            let clock = |index: u32| (index == 0).then(ShardClock::default);
             let part = agreed.part(0, String::new());
             seen = (0..shard.of)
                 .map(|index| {
@@ -104,7 +93,7 @@ impl Levels {
                         index,
                         ShardPart {
                             shard,
-                            clock: clock(index),
+                            clock_error_ns: part.clock_error_ns.filter(|_| index == 0),
                             progress: RunState::Complete,
                             ..part.clone()
                         },
@@ -112,7 +101,8 @@ impl Levels {
                 })
                 .collect();
         }
-        Levels { place, shard, patience, wall, peer, first, worst: None, words: 0, over: false, seen }
+        let worst_error_ns = agreed.clock_error_ns;
+        Levels { place, shard, patience, worst_error_ns, words: 0, over: false, seen }
     }
 
     /// Is this the one that says them?
@@ -124,10 +114,10 @@ impl Levels {
     /// they have read the word.
     pub fn say(&mut self, id: u32, step: &impl Serialize, (clock, took): (Clock, Span)) -> Result<At, Stop> {
         let poll = Span::from_secs_f64(4.0 * self.place.poll().as_secs_f64());
-        let start_unix_ns = self.wall.now_ns() + NOTICE.0 + poll.0 + 3 * took.0;
+        let start_unix_ns = realtime_ns() + NOTICE.0 + poll.0 + 3 * took.0;
         let step = serde_json::to_value(step).map_err(|e| Stop::invalid(e.to_string()))?;
         self.put(&Word::Level { id, start_unix_ns, step })?;
-        Ok(clock.at_unix(start_unix_ns - self.wall.ahead_ns))
+        Ok(clock.at_unix(start_unix_ns))
     }
 
     fn put(&mut self, word: &Word) -> Result<(), Stop> {
@@ -224,8 +214,10 @@ impl Levels {
     /// What a part said of its shard, and the rows that it owes.
     fn note(&mut self, part: &ShardPart) {
         if let Some(known) = self.seen.get_mut(&part.shard.index) {
+            // Of its first part there is nothing before.
+            let before = if known.host.is_some() { known.clock_error_ns } else { part.clock_error_ns };
             known.host = part.host.clone();
-            known.clock = widest(known.clock, part.clock);
+            known.clock_error_ns = larger_error(before, part.clock_error_ns);
         }
     }
 
@@ -274,31 +266,22 @@ impl Levels {
             }
         };
         self.words += 1;
-        // Anew for each level: clocks drift by milliseconds over a quarter of an hour.
-        let now = self.peer.and_then(|peer| compare(peer, self.wall, EXCHANGES).ok().flatten());
-        let known = now.or(self.first);
-        self.first = now;
-        let own_ns = start_unix_ns - known.map_or(0, |offset| offset.offset_ns);
         let step = serde_json::from_value(step).map_err(|e| {
             Stop::usage(format!("{}: {} is none of ours: {e}", self.place.name(), word_name(self.words - 1)))
         })?;
-        Ok((NextLevel::Step { id, step }, clock.at_unix(own_ns - self.wall.ahead_ns)))
+        Ok((NextLevel::Step { id, step }, clock.at_unix(start_unix_ns)))
     }
 
-    /// How this clock stood over the level that has just ended; `None` = nobody compared.
-    pub fn level_clock(&mut self) -> Option<ShardClock> {
-        let last = self.peer.and_then(|peer| compare(peer, self.wall, EXCHANGES).ok().flatten());
-        let clock = self.first.map(|first| ShardClock { first, last });
-        self.worst = Some(match self.worst {
-            None => clock,
-            Some(worst) => worst.zip(clock).map(|(a, b)| if a.bound_ns() >= b.bound_ns() { a } else { b }),
-        });
-        clock
+    /// The error of this clock now; `None` = unknown.
+    pub fn clock_error_ns(&mut self) -> Option<i64> {
+        let now = wall_clock_error_ns();
+        self.worst_error_ns = larger_error(self.worst_error_ns, now);
+        now
     }
 
-    /// The widest bound of all levels.
-    pub(super) fn worst_clock(&self) -> Option<ShardClock> {
-        self.worst.flatten()
+    /// The largest error of all levels.
+    pub(super) fn worst_clock_error_ns(&self) -> Option<i64> {
+        self.worst_error_ns
     }
 
     /// Brings this shard's part of the level.
@@ -324,6 +307,7 @@ impl Levels {
         manifest.shard = None;
         if let Some(own) = self.seen.get_mut(&0) {
             own.host = Some(manifest.host.clone());
+            own.clock_error_ns = self.worst_error_ns;
         }
         manifest.shards = self.seen.values().cloned().collect();
         self.over = self.put(&Word::Over).is_ok();
@@ -338,13 +322,6 @@ impl Levels {
             true => self.put(&Word::Failed(why.to_owned())).map(|()| true),
             false => self.place.put_new(&self.gone_name(self.shard.index), why.as_bytes()),
         };
-    }
-}
-
-fn widest(a: Option<ShardClock>, b: Option<ShardClock>) -> Option<ShardClock> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(if a.bound_ns() >= b.bound_ns() { a } else { b }),
-        (a, b) => a.or(b),
     }
 }
 

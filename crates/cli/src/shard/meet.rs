@@ -1,19 +1,18 @@
 //! The meeting: each shard says that it is there and what it was asked, shard 0 says when all begin, or why not.
 
 use std::collections::BTreeMap;
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
-use plimsoll_client::peer_clock::{ClockServer, ClockWatch, address_towards, compare};
+use plimsoll_client::clock::realtime_ns;
 use plimsoll_client::{Clock, Control};
-use plimsoll_model::{ClockOffset, Shard, Span};
+use plimsoll_model::{Shard, Span};
 use plimsoll_report::figure::counted;
 use plimsoll_workload::{AcceptedFields, Scenario};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Agreed, Asked, EXCHANGES, Levels, StartBy, difference, stopped};
+use super::{Agreed, Asked, Levels, StartBy, difference, stopped};
 use crate::exit::Stop;
 use crate::place::Place;
 use crate::screen::Screen;
@@ -39,8 +38,6 @@ struct Ready {
     command: String,
     of: u32,
     scenario: Value,
-    /// Of shard 0: where it tells the time.
-    clock: Option<SocketAddr>,
     /// A number of this process alone: no other puts the same file.
     by: u64,
 }
@@ -77,7 +74,7 @@ impl Asked {
         let (place, patience) = match &self.start {
             StartBy::Time(at) => {
                 let facts = calibrate(scenario, facts, screen)?;
-                return Ok((facts, self.agreed(clock, *at, None)));
+                return Ok((facts, self.agreed(clock, *at)));
             }
             StartBy::Meeting(place, patience) => (place, *patience),
         };
@@ -87,13 +84,12 @@ impl Asked {
             _ => table.follow(scenario, facts, screen),
         }?;
         if self.command != "run" {
-            agreed.levels =
-                Some(Levels::new((Arc::clone(place), self.shard), patience, self.clock, &mut agreed));
+            agreed.levels = Some(Levels::new((Arc::clone(place), self.shard), patience, &agreed));
         }
         Ok((facts, agreed))
     }
 
-    fn ready(&self, scenario: &Scenario, clock: Option<SocketAddr>) -> Ready {
+    fn ready(&self, scenario: &Scenario) -> Ready {
         let mut scenario = scenario.clone();
         if !self.nonce_is_said {
             scenario.nonce = None;
@@ -104,7 +100,6 @@ impl Asked {
             command: self.command.into(),
             of: self.shard.of,
             scenario: serde_json::to_value(&scenario).unwrap_or_default(),
-            clock,
             by: crate::measure::random(),
         }
     }
@@ -127,8 +122,7 @@ impl Table<'_> {
         screen: &mut Screen,
         calibrate: impl FnOnce(&mut Scenario, Facts, &mut Screen) -> Result<Facts, Stop>,
     ) -> Result<(Facts, Agreed), Stop> {
-        let server = clock_server(&scenario.target.url, self.asked, screen);
-        let own = self.asked.ready(scenario, server.as_ref().map(ClockServer::address));
+        let own = self.asked.ready(scenario);
         self.arrive(&own)?;
         let checked = calibrate(scenario, facts, screen).and_then(|facts| {
             let others = counted(u64::from(own.of - 1), "other shard");
@@ -152,7 +146,7 @@ impl Table<'_> {
             scenario.nonce = Some(crate::measure::random());
         }
         let told = Told {
-            start_unix_ns: self.asked.clock.now_ns() + NOTICE.0,
+            start_unix_ns: realtime_ns() + NOTICE.0,
             nonce: scenario.nonce.unwrap_or_default(),
             words_per_token: scenario.prompts.words_per_token,
             template_tokens: scenario.prompts.template_tokens,
@@ -163,8 +157,7 @@ impl Table<'_> {
         if !self.say(&Word::Start(told))? {
             return Err(self.been_here());
         }
-        let agreed = self.asked.agreed(self.clock, start, Some(ClockOffset::default()));
-        Ok((facts, Agreed { _server: server, ..agreed }))
+        Ok((facts, self.asked.agreed(self.clock, start)))
     }
 
     fn follow(
@@ -175,15 +168,8 @@ impl Table<'_> {
     ) -> Result<(Facts, Agreed), Stop> {
         let Shard { index, of } = self.asked.shard;
         screen.say(&format!("waiting for shard 0/{of} at {}", self.place.name()));
-        let first: Ready = self.wait_for(&ready_name(0), || format!("shard 0/{of} did not come"))?;
-        let seen = first.clock.and_then(|peer| {
-            let seen = compare(peer, self.asked.clock, EXCHANGES).ok().flatten()?;
-            Some((peer, seen))
-        });
-        if seen.is_none() {
-            screen.say("shard 0 does not answer over UDP, so the clocks are not compared: the start is this machine's own clock's");
-        }
-        self.arrive(&Ready { clock: None, ..self.asked.ready(scenario, None) })?;
+        let _: Ready = self.wait_for(&ready_name(0), || format!("shard 0/{of} did not come"))?;
+        self.arrive(&self.asked.ready(scenario))?;
         let told = match self.wait_for(START, || format!("shard 0/{of} gave no start"))? {
             Word::Start(told) => told,
             Word::Refused(why) => return Err(Stop::usage(format!("shard {index}/{of}: no start: {why}"))),
@@ -194,12 +180,7 @@ impl Table<'_> {
         scenario.target.take_fields(told.fields);
         let mut all = facts;
         all.extend(told.facts);
-        let mut agreed = self.asked.agreed(self.clock, told.start_unix_ns, seen.map(|(_, seen)| seen));
-        agreed.peer = seen.map(|(peer, _)| peer);
-        if self.asked.command == "run" {
-            agreed.watch = seen.and_then(|(peer, _)| ClockWatch::start(peer, self.asked.clock).ok());
-        }
-        Ok((all, agreed))
+        Ok((all, self.asked.agreed(self.clock, told.start_unix_ns)))
     }
 
     /// A number that has been here must not send again: its part would be on the target twice.
@@ -272,29 +253,4 @@ fn alike(own: &Ready, other: &Ready, index: u32) -> Result<(), Stop> {
         Some((path, own, other)) => wrong(&path, &own, &other),
         None => Ok(()),
     }
-}
-
-/// Tells the time on the address that leads to the target: shards that send to one target see each other there.
-fn clock_server(url: &str, asked: &Asked, screen: &mut Screen) -> Option<ClockServer> {
-    let started = target_address(url)
-        .ok_or_else(|| std::io::Error::other("the target has no address"))
-        .and_then(address_towards)
-        .and_then(|address| ClockServer::start(address, asked.clock));
-    match started {
-        Ok(server) => Some(server),
-        Err(e) => {
-            screen.say(&format!("the shards' clocks can't be compared: {e}"));
-            None
-        }
-    }
-}
-
-fn target_address(url: &str) -> Option<SocketAddr> {
-    let (scheme, rest) = url.split_once("://")?;
-    let host = rest.split(['/', '?']).next()?;
-    let host = host.rsplit('@').next()?;
-    let port = if scheme == "https" { 443 } else { 80 };
-    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    let named = if has_port { host.to_owned() } else { format!("{host}:{port}") };
-    named.to_socket_addrs().ok()?.next()
 }

@@ -9,12 +9,12 @@ mod meet;
 mod part;
 mod upload;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
-use plimsoll_client::peer_clock::{ClockServer, ClockWatch, WallClock};
+use plimsoll_client::clock::realtime_ns;
+use plimsoll_client::clock_error::wall_clock_error_ns;
 use plimsoll_client::{Clock, Control};
-use plimsoll_model::{At, ClockOffset, Manifest, RunState, Shard, ShardClock, ShardPart, Span};
+use plimsoll_model::{At, Manifest, RunState, Shard, ShardPart, Span};
 use plimsoll_profile::names::instant_ns;
 
 use crate::exit::{Exit, Stop};
@@ -31,9 +31,6 @@ pub use upload::{Put, Upload, of_shard};
 /// A shard that finds its start this long past sends nothing: it would put all that was due on the target at once.
 const LATE: Span = Span(1_000_000_000);
 
-/// Exchanges that compare a clock. The shortest round trip counts, and of twenty one is as a rule undisturbed.
-const EXCHANGES: u64 = 20;
-
 /// How long before the start connections are opened.
 const AHEAD: Span = Span(1_500_000_000);
 
@@ -46,7 +43,6 @@ pub struct Asked {
     command: &'static str,
     /// When all begin.
     start: StartBy,
-    clock: WallClock,
     /// Was the nonce said? Else the shards agree on one.
     nonce_is_said: bool,
 }
@@ -64,18 +60,14 @@ enum StartBy {
 pub struct Agreed {
     /// The part that is sent here.
     pub shard: Shard,
-    /// The start by shard 0's clock, ns of the Unix epoch.
+    /// The start, ns of the Unix epoch.
     start_unix_ns: i64,
     /// The start on this run's axis.
     pub at: At,
-    first: Option<ClockOffset>,
-    /// Where shard 0 tells the time.
-    peer: Option<SocketAddr>,
-    watch: Option<ClockWatch>,
+    /// The largest error of this machine's clock before the start, ns; `None` = unknown.
+    clock_error_ns: Option<i64>,
     /// Of a search: its levels, that shard 0 says.
     pub levels: Option<Levels>,
-    /// Shard 0 tells the time for as long as its run lasts.
-    _server: Option<ClockServer>,
 }
 
 impl Asked {
@@ -87,14 +79,13 @@ impl Asked {
                 "--shard {text}: write its number, from 0, and how many there are: 0/4, 1/4, 2/4, 3/4"
             ))
         })?;
-        let clock = WallClock { ahead_ns: args.clock_offset.as_deref().map_or(Ok(0), signed_span)? };
         let start = match (&args.start_at, &args.rendezvous) {
             (Some(_), None) if command != "run" => {
                 return Err(Stop::usage(format!(
                     "--start-at: what a {command} sends next follows from what came of it so far, so its shards must meet: --rendezvous PLACE"
                 )));
             }
-            (Some(text), None) => StartBy::Time(start_at(text, clock)?),
+            (Some(text), None) => StartBy::Time(start_at(text)?),
             (None, Some(path)) => {
                 let patience = plimsoll_workload::parse_span(&args.shard_wait)
                     .map_err(|e| Stop::usage(format!("--shard-wait: {e}")))?;
@@ -111,21 +102,16 @@ impl Asked {
                 "--start-at: shards that do not meet must be given the same --nonce (any number that no earlier run had)",
             ));
         }
-        Ok(Some(Asked { shard, command, start, clock, nonce_is_said }))
+        Ok(Some(Asked { shard, command, start, nonce_is_said }))
     }
 
-    fn agreed(&self, clock: Clock, start_unix_ns: i64, first: Option<ClockOffset>) -> Agreed {
-        // By this machine's clock the start is that much earlier than by the clock of shard 0, which is ahead.
-        let own_ns = start_unix_ns - first.map_or(0, |first| first.offset_ns);
+    fn agreed(&self, clock: Clock, start_unix_ns: i64) -> Agreed {
         Agreed {
             shard: self.shard,
             start_unix_ns,
-            at: clock.at_unix(own_ns - self.clock.ahead_ns),
-            first,
-            peer: None,
-            watch: None,
+            at: clock.at_unix(start_unix_ns),
+            clock_error_ns: wall_clock_error_ns(),
             levels: None,
-            _server: None,
         }
     }
 }
@@ -149,7 +135,7 @@ impl Agreed {
             arrivals,
             schedule_hash,
             progress: RunState::Running,
-            clock: self.first.map(|first| ShardClock { first, last: None }),
+            clock_error_ns: self.clock_error_ns,
             host: None,
             lost: 0,
         }
@@ -165,12 +151,9 @@ impl Agreed {
         if let (0, Some(levels)) = (self.shard.index, &mut self.levels) {
             return levels.close(manifest);
         }
-        let last = self.watch.take().and_then(ClockWatch::end);
         let Some(part) = &mut manifest.shard else { return };
-        part.clock = match &self.levels {
-            Some(levels) => levels.worst_clock(),
-            None => self.first.map(|first| ShardClock { first, last }),
-        };
+        let before = self.levels.as_ref().map_or(self.clock_error_ns, Levels::worst_clock_error_ns);
+        part.clock_error_ns = larger_error(before, wall_clock_error_ns());
         part.progress = manifest.progress.clone();
         let why = match &manifest.progress {
             RunState::Partial { why } => format!(", and {why}"),
@@ -214,14 +197,14 @@ fn stopped() -> Stop {
     Stop { exit: Exit::Interrupted, line }
 }
 
-fn start_at(text: &str, clock: WallClock) -> Result<i64, Stop> {
+fn start_at(text: &str) -> Result<i64, Stop> {
     let seconds = || text.parse::<i64>().ok().and_then(|s| s.checked_mul(1_000_000_000));
     let ns = instant_ns(text).or_else(seconds).ok_or_else(|| {
         Stop::usage(format!(
             "--start-at {text}: write a time such as 2026-11-25T14:30:00Z, or seconds since 1970 (date -d 'now + 2 min' +%s)"
         ))
     })?;
-    let left_s = (ns - clock.now_ns()) as f64 / 1e9;
+    let left_s = (ns - realtime_ns()) as f64 / 1e9;
     if left_s < 0.0 {
         return Err(Stop::usage(format!(
             "--start-at {text}: that was {:.0} s ago; give all shards time to come",
@@ -234,10 +217,9 @@ fn start_at(text: &str, clock: WallClock) -> Result<i64, Stop> {
     Ok(ns)
 }
 
-fn signed_span(text: &str) -> Result<i64, Stop> {
-    let (sign, plain) = text.strip_prefix('-').map_or((1, text), |plain| (-1, plain));
-    let span = plimsoll_workload::parse_span(plain);
-    span.map(|span| sign * span.0).map_err(|e| Stop::usage(format!("--clock-offset: {e}")))
+/// The larger of two errors of a clock; unknown where one of them is.
+fn larger_error(a: Option<i64>, b: Option<i64>) -> Option<i64> {
+    a.zip(b).map(|(a, b)| a.max(b))
 }
 
 /// The first place at which two scenarios differ, and what each says there.
@@ -276,11 +258,10 @@ mod tests {
 
     #[test]
     fn a_start_is_a_time_to_come() {
-        let clock = WallClock::default();
-        let soon = clock.now_ns() / 1_000_000_000 + 60;
-        assert_eq!(start_at(&soon.to_string(), clock).expect("a minute from now"), soon * 1_000_000_000);
+        let soon = realtime_ns() / 1_000_000_000 + 60;
+        assert_eq!(start_at(&soon.to_string()).expect("a minute from now"), soon * 1_000_000_000);
         for wrong in ["soon", "2026-01-01T00:00:00Z", "12", "2199-01-01T00:00:00Z", ""] {
-            assert!(start_at(wrong, clock).is_err(), "{wrong}");
+            assert!(start_at(wrong).is_err(), "{wrong}");
         }
     }
 }

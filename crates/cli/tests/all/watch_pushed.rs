@@ -1,4 +1,4 @@
-//! A watch of what is pushed: a real Prometheus that scrapes our engine and writes on, and bodies that are none. The engine's own log of each request is the truth.
+//! A watch of what is pushed: OpenTelemetry's own SDK, and sources that can't be. What the SDK's process measured is the truth.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -7,9 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use plimsoll_lab::parts;
-
-use crate::kit::{Engine, PLIMSOLL, plimsoll, run_folder};
+use crate::kit::{PLIMSOLL, plimsoll};
 use crate::real;
 
 /// A watch, what it listens on, and where it is read. It ends with this value.
@@ -42,12 +40,6 @@ pub fn becomes<T>(what: &str, mut get: impl FnMut() -> Result<T, String>) -> T {
 }
 
 impl Watch {
-    /// Watches these sources (a line of a watch file), which push to so many addresses.
-    pub fn start(folder: &Path, name: &str, sources: &str, addresses: usize, env: &[(&str, &str)]) -> Watch {
-        let asked = format!("sources: {sources}\nbudget: {}\n", budget(folder));
-        Watch::of(folder, name, &asked, addresses, env)
-    }
-
     /// Watches what this says in a watch file.
     pub fn of(folder: &Path, name: &str, asked: &str, addresses: usize, env: &[(&str, &str)]) -> Watch {
         let file = folder.join(format!("{name}.yaml"));
@@ -85,13 +77,6 @@ impl Watch {
     pub fn rows(&self) -> Value {
         serde_json::from_str(&self.get("/v1/rows")).unwrap_or_default()
     }
-
-    /// One of its own figures.
-    pub fn figure(&self, name: &str) -> f64 {
-        let page = self.get("/metrics");
-        let line = page.lines().find(|line| line.starts_with(name));
-        line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0.0)
-    }
 }
 
 /// Sends a request and reads its whole answer.
@@ -115,183 +100,19 @@ fn budget(folder: &Path) -> String {
     path.display().to_string()
 }
 
-/// A Prometheus that scrapes this target twice a second and writes on what it scraped, in several queues of which one may be four scrapes behind another.
-fn prometheus(folder: &Path, target: &str, writes_to: &str) -> Option<Child> {
-    let config = format!(
-        "global: {{scrape_interval: 500ms, scrape_timeout: 400ms, external_labels: {{prometheus_replica: p0}}}}\n\
-         scrape_configs: [{{job_name: llm, static_configs: [{{targets: ['{target}'], labels: {{namespace: prod}}}}]}}]\n\
-         remote_write: [{{url: 'http://{writes_to}/api/v1/write', authorization: {{credentials: sesame}}, queue_config: {{batch_send_deadline: 2s, min_shards: 4, max_samples_per_send: 200}}}}]\n"
-    );
-    std::fs::write(folder.join("prometheus.yml"), config).expect("written");
-    let started = Command::new("prometheus")
-        .arg(format!("--config.file={}", folder.join("prometheus.yml").display()))
-        .arg(format!("--storage.tsdb.path={}", folder.join("data").display()))
-        .arg("--web.listen-address=127.0.0.1:0")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    parts::or_skipped(
-        started.map_err(|_| "prometheus is not installed: apt-get install prometheus".to_owned()),
-    )
-}
-
-/// Ended with its value.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Seconds to the first token, and to the end, of each request that the engine finished.
-fn truth(log: &Path) -> Vec<[f64; 2]> {
-    let text = std::fs::read_to_string(log).expect("a log");
-    let lines = text.lines().skip(1).map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
-    let finished = lines.filter(|line| line["outcome"] == "finished" && line["steps_ns"][0].is_i64());
-    finished
-        .map(|line| {
-            let steps = line["steps_ns"].as_array().expect("steps");
-            let since = |step: &Value| {
-                (step.as_i64().expect("ns") - line["submitted_ns"].as_i64().expect("ns")) as f64 / 1e9
-            };
-            [since(&steps[0]), since(&steps[steps.len() - 1])]
-        })
-        .collect()
-}
-
-/// The verdict's counts are those of the page read directly, to the request, and its brackets hold what the engine's log says. A server that is gone is a lost source.
-#[test]
-fn what_a_prometheus_writes_is_counted_to_the_request() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let log = folder.path().join("truth.jsonl");
-    let engine = Engine::start_with("demo", &["--truth-log", &log.display().to_string()]);
-    let target = engine.url.trim_start_matches("http://").trim_end_matches("/v1").to_owned();
-    let sources = "[{remote_write: \"127.0.0.1:0\", key_env: PUSH_KEY}]";
-    let watch = Watch::start(folder.path(), "written", sources, 1, &[("PUSH_KEY", "sesame")]);
-    let direct =
-        Watch::start(folder.path(), "direct", &format!("[{{url: \"http://{target}/metrics\"}}]"), 0, &[]);
-    let Some(_prometheus) = prometheus(folder.path(), &target, &watch.takes[0].1).map(Ended) else { return };
-    becomes("pages answer", || {
-        let answering = [&watch, &direct].map(|watch| watch.figure("plimsoll_watch_pages_answering"));
-        (answering == [1.0, 1.0]).then_some(()).ok_or(format!("{answering:?}"))
-    });
-    let (_run_folder, run) = run_folder();
-    let load =
-        ["run", &engine.url, "--rate", "30/s", "--for", "3s", "--osl", "8", "-q", "-o", &run, "--force"];
-    let ended = plimsoll(&load);
-    assert!(matches!(ended.code, 0 | 4), "{}", ended.stderr);
-    let n = |watch: &Watch, row: usize| watch.rows()["rows"][row]["n"].as_u64().unwrap_or(0);
-    let sent = plimsoll_store::open(Path::new(&run)).expect("a run").attempts.len() as u64;
-    // Every scrape is told once all queues have sent it.
-    let counted = becomes("both count the same", || {
-        let all = [n(&watch, 0), n(&watch, 1), n(&direct, 0), n(&direct, 1)];
-        (all[0] >= sent && all.iter().all(|n| *n == all[0]))
-            .then_some(all[0])
-            .ok_or(format!("{all:?} of {sent}"))
-    });
-    let (written, read) = (watch.rows(), direct.rows());
-    engine.stop();
-    let truth = truth(&log);
-    assert_eq!(counted, truth.len() as u64);
-    for (row, limit_s) in [(0, 0.03), (1, 0.4)] {
-        let over = truth.iter().filter(|request| request[row] > limit_s).count() as f64;
-        // The page rounds to its own clock: a request within a millisecond of the ceiling may be on either side.
-        let near = truth.iter().filter(|request| (request[row] - limit_s).abs() < 1e-3).count() as f64;
-        for said in [&written, &read] {
-            let share =
-                |end: usize| said["rows"][row]["over"][end].as_f64().expect("a share") * counted as f64;
-            assert!(
-                share(0) - near <= over + 1e-6 && over <= share(1) + near + 1e-6,
-                "{over}: {}",
-                said["rows"][row]
-            );
-        }
-    }
-    let state = becomes("the source is lost", || {
-        let rows = watch.rows();
-        let state = rows["rows"][0]["state"].as_str().unwrap_or_default().to_owned();
-        (state == "source_lost").then_some(state.clone()).ok_or(rows["rows"][0].to_string())
-    });
-    assert_eq!(
-        (state.as_str(), watch.rows()["fleet"]["pages"].clone()),
-        ("source_lost", serde_json::json!([0, 1]))
-    );
-}
-
-/// What is no such request is refused for good with a line that says why; who does not know the token too; and the next one is taken.
-#[test]
-fn what_is_no_remote_write_is_refused_in_a_line() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let watch = Watch::start(
-        folder.path(),
-        "w",
-        "[{remote_write: \"0\", key_env: PUSH_KEY}]",
-        1,
-        &[("PUSH_KEY", "sesame")],
-    );
-    let addr = &watch.takes[0].1;
-    assert!(addr.starts_with("127.0.0.1:"), "a port alone is loopback's: {addr}");
-    let recorded =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../wire/fixtures/prometheus/remote_write/001.snappy");
-    let body = std::fs::read(recorded).expect("a recorded body");
-    let post = "POST /api/v1/write HTTP/1.1\r\n";
-    let key = "Authorization: Bearer sesame\r\n";
-    let usual = "Content-Type: application/x-protobuf\r\nContent-Encoding: snappy\r\nX-Prometheus-Remote-Write-Version: 0.1.0\r\n";
-    let claims = [0xff, 0xff, 0xff, 0xff, 0x0f];
-    for (head, body, status, word) in [
-        (format!("{post}{usual}"), &body[..], 401, "bearer token"),
-        (format!("{post}{usual}Authorization: Bearer sesam\r\n"), &body[..], 401, "bearer token"),
-        (format!("{post}{key}{}", usual.replace("snappy", "gzip")), &body[..], 415, "send snappy"),
-        (
-            format!("{post}{key}{}", usual.replace("x-protobuf", "json")),
-            &body[..],
-            415,
-            "send application/x-protobuf",
-        ),
-        (
-            format!(
-                "{post}{key}{}",
-                usual.replace("protobuf\r", "protobuf;proto=io.prometheus.write.v2.Request\r")
-            ),
-            &body[..],
-            415,
-            "send 1.0",
-        ),
-        (format!("{post}{key}{}", usual.replace("0.1.0", "2.0.0")), &body[..], 400, "send 0.1.0"),
-        (format!("{post}{key}{usual}"), &b"{\"streams\": []}"[..], 400, "snappy's block format"),
-        (format!("{post}{key}{usual}"), &body[..100], 400, "snappy's block format"),
-        (format!("{post}{key}{usual}"), &claims[..], 413, "smaller batches"),
-        (format!("GET /api/v1/write HTTP/1.1\r\n{key}"), &b""[..], 405, "POST"),
-        (format!("POST /v1/traces HTTP/1.1\r\n{key}{usual}"), &b""[..], 404, "at /api/v1/write"),
-    ] {
-        let answer = request(addr, &head, body);
-        let (said, text) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer}"));
-        assert!(said.starts_with(&format!("HTTP/1.1 {status} ")) && text.contains(word), "{head}: {answer}");
-        assert_eq!(text.trim_end().lines().count(), 1, "{answer}");
-    }
-    assert!(request(addr, &format!("{post}{key}{usual}"), &body).starts_with("HTTP/1.1 204"));
-    becomes("what was taken is told", || {
-        let taken = watch.figure("plimsoll_watch_pushed_samples_total{source=\"remote write");
-        (taken == 6.0).then_some(()).ok_or(taken.to_string())
-    });
-    // The scrape lies long before the watch: it is where counters begin.
-    assert_ne!(watch.rows()["rows"][0]["state"], "holds");
-}
-
 #[test]
 fn a_pushed_source_that_cannot_be_is_refused_in_one_line() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("watch.yaml");
     let budget = budget(folder.path());
     let held = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let in_use = format!("{{remote_write: \"{}\"}}", held.local_addr().expect("bound"));
+    let in_use = format!("{{otlp: \"{}\"}}", held.local_addr().expect("bound"));
     for (source, word) in [
-        ("{remote_write: nowhere}", "write PORT or ADDRESS:PORT"),
-        ("{remote_write: \"0\", key_env: PLIMSOLL_NO_SUCH_KEY}", "PLIMSOLL_NO_SUCH_KEY"),
+        ("{otlp: nowhere}", "write PORT or ADDRESS:PORT"),
+        ("{otlp: \"0\", key_env: PLIMSOLL_NO_SUCH_KEY}", "PLIMSOLL_NO_SUCH_KEY"),
         ("{url: \"http://127.0.0.1:9/metrics\", key_env: X}", "--key-env"),
         ("{push: \"0\"}", "unknown"),
+        ("{remote_write: \"0\"}", "unknown"),
         (&in_use, "name another port"),
     ] {
         std::fs::write(&file, format!("sources: [{source}]\nlisten: none\n")).expect("written");
@@ -300,7 +121,7 @@ fn a_pushed_source_that_cannot_be_is_refused_in_one_line() {
         assert_eq!(ended.stderr.trim_end().lines().count(), 1, "{}", ended.stderr);
     }
     // Nothing comes: what could be judged is not known.
-    std::fs::write(&file, "sources: [{remote_write: \"0\"}]\nlisten: none\n").expect("written");
+    std::fs::write(&file, "sources: [{otlp: \"0\"}]\nlisten: none\n").expect("written");
     let ended = plimsoll(&["watch", "lint", &file.display().to_string(), "-b", &budget, "--for", "1s", "-q"]);
     assert!(
         ended.code == 5 && ended.stderr.contains("nothing came within 1 s"),

@@ -20,9 +20,6 @@ pub fn check(bytes: &[u8]) {
     for kept in [&read.record, &read.history].into_iter().flatten() {
         let _ = kept.check("history");
     }
-    if let Some(traces) = &read.traces {
-        let _ = traces.keep.validate();
-    }
     let Ok(named) = read.named(Path::new("watch.yaml")) else { return };
     for url in &named.pages {
         assert_eq!(page(url).as_ref(), Ok(url));

@@ -227,6 +227,8 @@ const LOST: Limits = Limits { suspect: 0.0, invalid: 0.01 };
 /// Clocks of shards that lie further apart than this share of the mean gap between arrivals make other arrivals of an even process: at a
 /// tenth the gaps' coefficient of variation is 0.1.
 const SMEARED: f64 = 0.1;
+/// Shards whose clocks may be further apart than this did not begin together, s.
+const APART_S: f64 = 0.010;
 
 /// Were all machines of a load there, and did they begin together? A latency is of one machine's clock, whatever the others say; what clocks
 /// apart move are one shard's arrivals against the others'. Poisson arrivals stay Poisson, even ones do not.
@@ -250,9 +252,9 @@ fn shards(bench: &mut Bench, summary: &LevelSummary) {
         return bench.say(
             "shard_clocks",
             Trust::Suspect,
-            "the clocks of the shards were not compared".into(),
+            "the clock errors of the shards are unknown".into(),
             "each latency is of one clock and stands, but the shards may have begun apart, which changes the load",
-            "give them a --rendezvous, where each is held against shard 0",
+            "synchronise the clocks of all machines (chrony, PTP)",
         );
     };
     let gap_s = 1.0 / summary.rates.offered_per_s.max(1e-9);
@@ -260,9 +262,9 @@ fn shards(bench: &mut Bench, summary: &LevelSummary) {
     let smeared = shards.constant && apart_s > SMEARED * gap_s;
     bench.say(
         "shard_clocks",
-        if smeared { Trust::Suspect } else { Trust::Valid },
+        if smeared || apart_s > APART_S { Trust::Suspect } else { Trust::Valid },
         format!("no two of their clocks more than {} apart", ms(apart_s)),
-        "arrivals meant to be evenly spaced are smeared by that much; each latency is of one clock and stands",
+        "the shards may have begun that far apart, which smears evenly spaced arrivals; each latency is of one clock and stands",
         "ask for Poisson arrivals, or bring the clocks closer together (chrony, PTP)",
     );
 }

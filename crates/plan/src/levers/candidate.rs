@@ -9,8 +9,8 @@ use std::collections::HashSet;
 use plimsoll_sim::catalogue::Dtype;
 use plimsoll_sim::engine::speculation::{DraftSpec, SpeculativeSpec};
 use plimsoll_sim::{
-    AutoscaleSpec, BatchingSpec, DisaggregationSpec, FrontSpec, HedgeSpec, ModeSpec, PolicySpec,
-    QueueDepthSpec, RouteSpec, StepSpec, WorldSpec,
+    AutoscaleSpec, BatchingSpec, DisaggregationSpec, FrontSpec, HedgeSpec, KedaSpec, ModeSpec, PolicySpec,
+    RouteSpec, StepSpec, WorldSpec,
 };
 
 use crate::change::{Change, PairChange, pair};
@@ -176,19 +176,18 @@ fn of_fleet(world: &WorldSpec, all: &mut Vec<LeverCandidate>) {
     let more = changed("replicas", setting, world, &Change::Replicas(replicas + 1));
     all.extend(more.map(|more| LeverCandidate { hourly, ..more }));
     // A second of quiet is no reason to send one away again within a run of minutes.
-    let by_queue = QueueDepthSpec {
-        depth: WAITING_PER_REPLICA,
+    let by_queue = KedaSpec {
         min: replicas,
         max: 2 * replicas,
-        interval_s: 15,
-        down_after_s: 300,
+        polling_s: 15,
+        tolerance: 0.0,
+        ..KedaSpec::new(WAITING_PER_REPLICA)
     };
     let assumes = format!(
         "one more for every {WAITING_PER_REPLICA} that wait, looked at every 15 s, after a cold start as of the fleet"
     );
     let setting = format!("{replicas} to {} by the queue", 2 * replicas);
-    let scaled =
-        changed("autoscaling", setting, world, &Change::Autoscale(AutoscaleSpec::QueueDepth(by_queue)));
+    let scaled = changed("autoscaling", setting, world, &Change::Autoscale(AutoscaleSpec::Keda(by_queue)));
     all.extend(scaled.map(|scaled| LeverCandidate { hourly: None, assumes: Some(assumes), ..scaled }));
     if replicas < 2 {
         return;

@@ -287,7 +287,7 @@ fn replicas_are_paid_for_while_they_come() {
     queue.service = LawSpec::Deterministic { ms: 100.0 };
     plan.world.fleet.cold_start.image_pull = Span::from_secs(10);
     plan.world.fleet.cold_start.compile = Span::ZERO;
-    let depth = serde_json::json!({"kind": "queue_depth", "depth": 5.0, "min": 1, "max": 2, "interval_s": 5});
+    let depth = serde_json::json!({"kind": "keda", "target": 5.0, "min": 1, "max": 2, "polling_s": 5});
     let autoscale: AutoscaleSpec = serde_json::from_value(depth).expect("a policy");
     let case = Arc::new(PlanCase::of(&plan));
     let fleet = Fleet::Scaled(autoscale);
@@ -306,7 +306,7 @@ fn replicas_are_paid_for_while_they_come() {
 fn an_autoscaled_fleet_stands_beside_the_static_one() {
     let mut plan = queues(2, 40.0, 40.0, 0.45);
     plan.effort.most_seeds = 5;
-    let depth = serde_json::json!({"kind": "queue_depth", "depth": 4.0, "min": 2, "max": 6});
+    let depth = serde_json::json!({"kind": "keda", "target": 4.0, "min": 2, "max": 6});
     plan.world.fleet.autoscale = Some(serde_json::from_value(depth).expect("a policy"));
     let found = planned(&plan, 4, 4);
     let scaling = found.scaling.expect("an autoscaler was asked for");
@@ -323,7 +323,7 @@ fn an_autoscaled_fleet_stands_beside_the_static_one() {
 fn a_fleet_that_was_not_played_through_is_not_compared() {
     let mut plan = queues(2, 40.0, 40.0, 0.45);
     plan.effort.most_seeds = 5;
-    let depth = serde_json::json!({"kind": "queue_depth", "depth": 4.0, "min": 2, "max": 6});
+    let depth = serde_json::json!({"kind": "keda", "target": 4.0, "min": 2, "max": 6});
     plan.world.fleet.autoscale = Some(serde_json::from_value(depth).expect("a policy"));
     let mut planner = Planner::new(&plan, 4, 4).expect("a plan");
     loop {

@@ -8,7 +8,6 @@ mod routing;
 mod sampling;
 mod similar;
 mod subsets;
-mod tail;
 mod telemetry;
 mod tiers;
 mod waiting;

@@ -25,8 +25,6 @@ pub enum Tongue {
     Protobuf,
     /// JSON over HTTP.
     Json,
-    /// Not OTLP: a status and a line of text.
-    Plain,
 }
 
 /// A body of one piece, with trailers where gRPC wants them.
@@ -90,11 +88,6 @@ pub fn done(tongue: Tongue, rejects: Rejects, done: IntakeEnd) -> Response<Reply
 
 fn kept(tongue: Tongue, rejects: Rejects, rejected: u64) -> Response<Reply> {
     let (kind, data, trailers) = match tongue {
-        Tongue::Plain => {
-            let mut response = Response::new(Reply::default());
-            *response.status_mut() = StatusCode::NO_CONTENT;
-            return response;
-        }
         Tongue::Grpc => {
             let mut trailers = HeaderMap::new();
             trailers.insert("grpc-status", HeaderValue::from_static("0"));
@@ -114,12 +107,7 @@ pub fn refused(tongue: Tongue, why: IntakeRefusal) -> Response<Reply> {
     let (code, status, message, retry) = match why {
         IntakeRefusal::Busy => {
             let message = "more on its way than may be; come back in a second".to_owned();
-            // Unless it is told to, Prometheus takes 429 for "never".
-            let status = match tongue {
-                Tongue::Plain => StatusCode::SERVICE_UNAVAILABLE,
-                _ => StatusCode::TOO_MANY_REQUESTS,
-            };
-            (Code::ResourceExhausted, status, message, Some(RETRY_S))
+            (Code::ResourceExhausted, StatusCode::TOO_MANY_REQUESTS, message, Some(RETRY_S))
         }
         IntakeRefusal::Denied => {
             let message = "no bearer token, or a wrong one".to_owned();
@@ -168,7 +156,6 @@ fn plain(
 ) -> Response<Reply> {
     let (kind, data) = match tongue {
         Tongue::Json => ("application/json", export::status_json(code, message)),
-        Tongue::Plain => ("text/plain; charset=utf-8", format!("{message}\n").into_bytes()),
         _ => ("application/x-protobuf", export::status(code, message, retry_s)),
     };
     let mut response = Response::new(Reply { data: Some(data.into()), trailers: None });

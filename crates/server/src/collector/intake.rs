@@ -11,10 +11,9 @@ use std::sync::mpsc::Receiver;
 use bytes::Bytes;
 use flate2::read::MultiGzDecoder;
 use plimsoll_model::TraceSpan;
-use plimsoll_wire::otlp_json::{self, OtlpKind};
+use plimsoll_wire::otlp_json;
 use plimsoll_wire::otlp_metrics;
-use plimsoll_wire::remote_write::{self, RemoteWriteError};
-use plimsoll_wire::trace::{self, Notes, otlp, passing};
+use plimsoll_wire::trace::{self, Notes, otlp};
 use tokio::sync::oneshot;
 
 use super::{PushSink, Shared};
@@ -132,14 +131,6 @@ impl Intake {
     }
 
     fn decode(&mut self, job: &Job, spans: &mut Vec<TraceSpan>) -> Result<Notes, IntakeEnd> {
-        if let PushSink::Written(sink) = &mut self.sink {
-            let read = remote_write::read(&job.body, self.shared.config.inflated_bytes);
-            sink(read.map_err(|e| match e {
-                RemoteWriteError::TooLarge(_) => IntakeEnd::TooLarge,
-                other => IntakeEnd::Malformed(other.to_string()),
-            })?);
-            return Ok(Notes::default());
-        }
         let inflated;
         let bytes: &[u8] = if job.is_gzip {
             inflated = self.inflate(&job.body)?;
@@ -147,30 +138,16 @@ impl Intake {
         } else {
             &job.body
         };
-        // What is read by its bytes is turned into protobuf first.
-        let kind = match self.sink {
-            PushSink::Measured(_) => Some(OtlpKind::Metrics),
-            PushSink::Passing(_) => Some(OtlpKind::Traces),
-            _ => None,
-        };
-        let written;
-        let bytes = match kind.filter(|_| job.is_json) {
-            Some(kind) => {
-                written =
-                    otlp_json::to_protobuf(kind, bytes).map_err(|e| IntakeEnd::Malformed(e.to_string()))?;
-                &written
-            }
-            None => bytes,
-        };
         if let PushSink::Measured(sink) = &mut self.sink {
+            let written;
+            let bytes = if job.is_json {
+                written = otlp_json::to_protobuf(bytes).map_err(|e| IntakeEnd::Malformed(e.to_string()))?;
+                &written
+            } else {
+                bytes
+            };
             let read = otlp_metrics::read(bytes).map_err(|e| IntakeEnd::Malformed(e.to_string()))?;
             return Ok(Notes { refused: sink(read), ..Notes::default() });
-        }
-        if let PushSink::Passing(sink) = &mut self.sink {
-            let mut read = Vec::new();
-            let notes = passing::split(bytes, &mut read).map_err(|e| IntakeEnd::Malformed(e.to_string()))?;
-            sink(read);
-            return Ok(notes);
         }
         if !job.is_json {
             return otlp::decode(bytes, spans).map_err(|e| IntakeEnd::Malformed(e.to_string()));

@@ -1,4 +1,4 @@
-//! What others push: OTLP's spans or metrics over gRPC and HTTP, or Prometheus' remote write, on any of its addresses, into a sink that is handed in.
+//! What others push: OTLP's spans or metrics over gRPC and HTTP, on any of its addresses, into a sink that is handed in.
 //!
 //! Both protocols are told apart by what a connection says first, so no port can be the wrong one. One thread reads; a
 //! second one inflates, decodes and keeps, several requests at a time, and only then is a request answered: what was
@@ -27,8 +27,6 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use plimsoll_model::TraceSpan;
 use plimsoll_wire::otlp_metrics::MeasuredResource;
-use plimsoll_wire::remote_write::WrittenSeries;
-use plimsoll_wire::trace::passing::PassingSpan;
 use subtle::ConstantTimeEq;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -119,10 +117,6 @@ impl std::fmt::Debug for Bearer {
 pub enum PushSink {
     /// Traces.
     Spans(Box<dyn SpanSink>),
-    /// Traces whose spans stay bytes, to be passed on. It never fails: what there is no room for is counted there.
-    Passing(Box<dyn FnMut(Vec<PassingSpan>) + Send>),
-    /// Prometheus' remote write. It never fails: what can't be used is left out and counted there.
-    Written(Box<dyn FnMut(Vec<WrittenSeries>) + Send>),
     /// OTLP's metrics, with how many points could not be taken.
     Measured(Box<dyn FnMut(Vec<MeasuredResource>) -> u64 + Send>),
 }
@@ -132,8 +126,6 @@ impl PushSink {
     fn takes(&self) -> Export {
         match self {
             PushSink::Spans(_) => Export::Traces,
-            PushSink::Passing(_) => Export::PassingTraces,
-            PushSink::Written(_) => Export::RemoteWrite,
             PushSink::Measured(_) => Export::Metrics,
         }
     }

@@ -27,9 +27,9 @@ use std::collections::VecDeque;
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{Arm, At, Sample, Span};
+use plimsoll_policy::keda::Keda;
 use plimsoll_policy::{
-    Autoscaler, BlockEnds, Booking, Expected, Facts, Load, ReplicaOutcome, ReplicaView, Router, SentRequest,
-    Ticket,
+    BlockEnds, Booking, Expected, Facts, Load, ReplicaOutcome, ReplicaView, Router, SentRequest, Ticket,
 };
 
 use crate::engine::Engine;
@@ -62,7 +62,7 @@ pub(crate) struct Fleet {
     pub(crate) router: Router,
     /// A gateway, which then decides in the router's place.
     pub(crate) gate: Option<Box<Gate>>,
-    pub(crate) autoscaler: Option<Autoscaler>,
+    pub(crate) autoscaler: Option<Keda>,
     pub(crate) load_delay: Span,
     pub(crate) flights: Slots<TakenRequest>,
     pub(crate) serial: u64,
@@ -179,7 +179,7 @@ impl Fleet {
             replicas,
             router,
             gate,
-            autoscaler: spec.fleet.autoscale.as_ref().map(|autoscale| Autoscaler::new(autoscale, At::ZERO)),
+            autoscaler: spec.fleet.autoscale.as_ref().map(|autoscale| autoscale.start(At::ZERO)),
             load_delay: spec.fleet.load_information_delay,
             flights: Slots::new(),
             serial: 0,

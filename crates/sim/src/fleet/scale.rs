@@ -4,7 +4,7 @@
 //! first. Who is let go: those on their way, the latest first, then those that serve, the highest number first.
 
 use plimsoll_model::{At, Sample, SharedText, Span};
-use plimsoll_policy::{Fleet as Seen, ReplicaMetric, Signal};
+use plimsoll_policy::Fleet as Seen;
 
 use crate::engine::Engine;
 use crate::fleet::Fleet;
@@ -54,16 +54,14 @@ impl Fleet {
     /// The autoscaler looks, and is obeyed.
     pub(crate) fn autoscale(&mut self, at: At) {
         self.run_all(at - Span(1));
-        let (Some(spec), Some(mut autoscaler)) = (self.spec.fleet.autoscale.clone(), self.autoscaler.take())
-        else {
-            return;
+        let Some(mut autoscaler) = self.autoscaler.take() else { return };
+        let wanted = || self.replicas.iter().filter(|replica| replica.is_wanted());
+        let queued: u32 = wanted().map(waiting).sum();
+        let seen = Seen {
+            current: wanted().count() as u32,
+            waiting: f64::from(queued) + self.unplaced.len() as f64,
         };
-        let signal = spec.signal();
-        let wanted = self.replicas.iter().filter(|replica| replica.is_wanted());
-        let metrics: Vec<ReplicaMetric> = wanted.map(|replica| metric(replica, signal)).collect();
-        let seen =
-            Seen { current: metrics.len() as u32, metrics: &metrics, unplaced: self.unplaced.len() as u32 };
-        let desired = autoscaler.decide(at, &seen);
+        let desired = autoscaler.decide(at, seen);
         self.agenda.note(autoscaler.next_at(), AgendaItem::Scale);
         self.autoscaler = Some(autoscaler);
         self.scale_to(at, desired);
@@ -162,18 +160,11 @@ impl Fleet {
     }
 }
 
-/// A replica as the autoscaler sees it.
-fn metric(replica: &Replica, signal: Signal) -> ReplicaMetric {
-    if replica.phase == Phase::Coming {
-        return ReplicaMetric::NotReady;
-    }
-    if replica.down.is_some() {
-        return ReplicaMetric::Missing;
+/// Requests that wait on a replica; none of one that is on its way or down.
+fn waiting(replica: &Replica) -> u32 {
+    if replica.phase == Phase::Coming || replica.down.is_some() {
+        return 0;
     }
     let gauges = replica.engine.gauges();
-    ReplicaMetric::Ready(match signal {
-        Signal::InFlight => f64::from(replica.load.requests),
-        Signal::Waiting => f64::from(gauges.waiting + replica.load.requests - replica.entered),
-        Signal::KvUsage => gauges.kv_usage(),
-    })
+    gauges.waiting + replica.load.requests - replica.entered
 }

@@ -254,8 +254,12 @@ impl WorldSpec {
 impl FleetSpec {
     fn validate(&self) -> Result<(), SpecError> {
         within("fleet.replicas", self.replicas, 0, MAX_REPLICAS, "a whole number from 1 to 10000")?;
-        if self.replicas == 0 && !matches!(self.autoscale, Some(AutoscaleSpec::Keda(_))) {
-            return Err(crate::spec::range("fleet.replicas", 0, "at least 1; only KEDA scales from none"));
+        if self.replicas == 0 && self.autoscale.is_none() {
+            return Err(crate::spec::range(
+                "fleet.replicas",
+                0,
+                "at least 1; only an autoscaler scales from none",
+            ));
         }
         if let Some(autoscale) = &self.autoscale {
             autoscale.validate()?;

@@ -44,34 +44,6 @@ fn course(world: &mut World, name: &str) -> Vec<(i64, f64)> {
     samples.iter().filter(|one| one.name == name).map(|one| (one.at.0 / S, one.value)).collect()
 }
 
-/// Eight in flight on one replica, target 2: at 15 s ⌈8/2⌉ = 4, within 1 + 4. At 30 s one serves with 8 and three are on their way: (8 + 0 +
-/// 0 + 0)/4 = 2, as wanted. Ready at 75 s; the 4 that come at 80 s go to the three new ones; 12 over 4 are 3 each: ⌈4 · 1.5⌉ = 6 at
-/// 90 s, ready at 150 s, and 12 over 6 are 2 each from then on.
-#[test]
-fn hpa_on_a_fleet_goes_by_the_table() {
-    let mut world = World::of(&fleet(1, r#"{"kind": "hpa", "target": 2, "max": 10}"#), 1).expect("sound");
-    for id in 0..8 {
-        world.submit(At(0), ask(id, 1, 1)).expect("taken");
-    }
-    go(&mut world, At(80 * S - 1));
-    for id in 8..12 {
-        world.submit(At(80 * S), ask(id, 1, 1)).expect("taken");
-    }
-    let placed: Vec<u32> = go(&mut world, At(400 * S)).into_iter().map(|(_, _, replica)| replica).collect();
-    assert!(placed.iter().all(|&replica| (1..=3).contains(&replica)), "{placed:?}");
-    let mut again = world.clone();
-    assert_eq!(course(&mut world, "replicas_billed"), [(0, 1.0), (15, 4.0), (90, 6.0)]);
-    assert_eq!(course(&mut again, "replicas_ready"), [(0, 1.0), (75, 4.0), (150, 6.0)]);
-}
-
-/// Nothing to do on four: the wish for one is 300 s alone at the look at 315 s, after the first look's memory of four.
-#[test]
-fn hpa_lets_idle_replicas_go_after_its_window() {
-    let mut world = World::of(&fleet(4, r#"{"kind": "hpa", "target": 2, "max": 10}"#), 1).expect("sound");
-    go(&mut world, At(400 * S));
-    assert_eq!(course(&mut world, "replicas_ready"), [(0, 4.0), (315, 1.0)]);
-}
-
 /// From none: who comes at 10 s waits; the poll at 30 s asks for one, ready at 90 s, and there the request is placed.
 #[test]
 fn keda_starts_from_none_and_what_waited_is_placed_when_ready() {
@@ -83,11 +55,11 @@ fn keda_starts_from_none_and_what_waited_is_placed_when_ready() {
     assert_eq!(course(&mut world, "replicas_ready"), [(0, 0.0), (90, 1.0)]);
 }
 
-/// One replica with room for 100 and 130 requests: 30 wait, 10 each are worth a replica, so 3 at 15 s. Queues end after 1000 s; then a
-/// replica goes for each 300 s of empty queues, and one that serves ends what it has first.
+/// One replica with room for 100 and 130 requests: 30 wait, 10 each are worth a replica, so 3 at 15 s. The 30 begin at 1000 s, and the wish
+/// for 3 of 990 s is forgotten at 1305 s. A replica that goes ends what it has first: both have three of the six requests of 1010 s.
 #[test]
-fn queue_depth_adds_replicas_and_a_leaving_one_drains() {
-    let autoscale = r#"{"kind": "queue_depth", "depth": 10, "max": 5}"#;
+fn keda_adds_replicas_by_the_queue_and_a_leaving_one_drains() {
+    let autoscale = r#"{"kind": "keda", "target": 10, "min": 1, "max": 5, "polling_s": 15}"#;
     let mut world = World::of(&fleet(1, autoscale), 1).expect("sound");
     for id in 0..130 {
         world.submit(At(0), ask(id, 1, 1)).expect("taken");
@@ -98,9 +70,7 @@ fn queue_depth_adds_replicas_and_a_leaving_one_drains() {
     }
     go(&mut world, At(2_500 * S));
     let mut again = world.clone();
-    // The queue is empty at the look at 1005 s. 300 s later one is let go, 300 s after that another; both have three of the six
-    // requests of 1010 s, which end at 2010 s.
-    assert_eq!(course(&mut world, "replicas_ready"), [(0, 1.0), (75, 3.0), (1_305, 2.0), (1_605, 1.0)]);
+    assert_eq!(course(&mut world, "replicas_ready"), [(0, 1.0), (75, 3.0), (1_305, 1.0)]);
     let billed = course(&mut again, "replicas_billed");
     assert_eq!(billed, [(0, 1.0), (15, 3.0), (2_010, 1.0)]);
 }
@@ -108,7 +78,8 @@ fn queue_depth_adds_replicas_and_a_leaving_one_drains() {
 #[test]
 fn scaling_does_not_depend_on_how_often_one_looks() {
     let run = |often: bool| {
-        let mut world = World::of(&fleet(1, r#"{"kind": "hpa", "target": 2, "max": 10}"#), 1).expect("sound");
+        let mut world =
+            World::of(&fleet(1, r#"{"kind": "keda", "target": 2, "max": 10}"#), 1).expect("sound");
         let mut log = Vec::new();
         for id in 0..40 {
             let at = At(id as i64 * 7 * S);
@@ -129,14 +100,15 @@ fn scaling_does_not_depend_on_how_often_one_looks() {
 /// A level of load keeps the replicas over time where it keeps the world's gauges.
 #[test]
 fn a_level_keeps_how_many_replicas_there_were() {
-    let mut world = World::of(&fleet(1, r#"{"kind": "hpa", "target": 2, "max": 10}"#), 1).expect("sound");
+    let autoscale = r#"{"kind": "keda", "target": 2, "min": 1, "max": 10, "polling_s": 15}"#;
+    let mut world = World::of(&fleet(1, autoscale), 1).expect("sound");
     let mut scenario = Scenario::default();
     scenario.client.drain = Span::from_secs(2_000);
-    let closed = Load::Closed { concurrency: 8 };
+    let closed = Load::Closed { concurrency: 108 };
     let plan = LevelPlan::new(&scenario, 0, closed, At(0), Span::from_secs(100));
     let run = simulate_level(&mut world, &scenario, LevelPlan { gauges: true, ..plan }).expect("sound");
     let billed = run.samples.iter().filter(|one| one.name == "replicas_billed");
     let billed: Vec<(i64, f64)> = billed.map(|one| (one.at.0 / S, one.value)).collect();
-    // As in the first table: 8 in flight on one ask for 4 at 15 s. Those four are at their target until the last answer.
+    // Eight wait behind the hundred places of one, which asks for 4 at 15 s.
     assert_eq!(billed[..2], [(0, 1.0), (15, 4.0)]);
 }

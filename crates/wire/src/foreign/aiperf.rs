@@ -1,15 +1,15 @@
 //! AIPerf's folder: `profile_export.jsonl` (one line per request) and `profile_export_aiperf.json` (aggregates, settings).
 //!
 //! Instants are epoch ns. There is no due time: the credit is issued after pacing and after the limit on concurrency, so it is no
-//! schedule, and gaps between credits show what was forfeited. (A folder of `plimsoll export` has one: `plimsoll_due_ns`.) Chunks are `inter_chunk_latency` after the first token. Tokens are
+//! schedule, and gaps between credits show what was forfeited. Chunks are `inter_chunk_latency` after the first token. Tokens are
 //! the server's (`usage_*`) where it said them, for a client's tokeniser need not be the server's. Phases other than `profiling`
 //! are passed over.
 
 use std::collections::BTreeMap;
 
 use plimsoll_model::{
-    By, Doubt, Foreign, ForeignClock, ForeignDue, ForeignPart, ForeignProcess, ForeignRow, ForeignStatistic,
-    How, Load, Outcome, Rank,
+    By, Doubt, Foreign, ForeignClock, ForeignPart, ForeignProcess, ForeignRow, ForeignStatistic, How, Load,
+    Outcome, Rank,
 };
 
 use super::json::{self, Json};
@@ -51,7 +51,6 @@ impl Lines {
         });
         let sent = meta.get("request_start_ns").int();
         row.sent = sent;
-        row.due = meta.get("plimsoll_due_ns").int();
         row.end = meta.get("request_end_ns").int();
         if let (Some(sent), Some(first)) = (sent, span_ns(value("time_to_first_token"), 1e3)) {
             row.first_token = Some(later(sent, first));
@@ -93,11 +92,7 @@ pub(super) fn read(lines: &Lines, summary: Option<&FileRead>) -> Result<Foreign,
     let mut part = ForeignPart::new("profiling");
     settings(&mut part, root);
     part.rows = lines.rows.clone();
-    // A folder that `plimsoll export` wrote has the schedule.
-    if part.rows.iter().all(|row| row.due.is_some()) {
-        part.due = ForeignDue::Scheduled;
-    }
-    part.rows.sort_by_key(|row| row.due.or(row.sent));
+    part.rows.sort_by_key(|row| row.sent);
     for (tag, values) in &lines.metrics {
         let said = root.get(tag);
         // Rates and totals are of the run, not of its requests.

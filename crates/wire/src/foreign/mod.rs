@@ -30,10 +30,7 @@ use thiserror::Error;
 use crate::lines::LineSplitter;
 
 pub use kind::{Kind, UNDERSTOOD, sniff};
-pub use write::aiperf::write as write_aiperf;
-pub use write::guidellm::write as write_guidellm;
 pub use write::report::{BenchmarkReport, write as write_report};
-pub use write::vllm::write as write_vllm;
 
 /// Why a file, or what a folder holds, can't be imported.
 #[derive(Error, Clone, PartialEq, Eq, Debug)]

@@ -97,31 +97,9 @@ pub(crate) fn trace_state(weight: f64) -> Option<String> {
     Some(format!("ot={}", trace_state_of(weight)))
 }
 
-/// OpenTelemetry's `R` of a trace, where its `tracestate` says it: `ot=rv:` and 14 digits.
-pub(crate) fn randomness(trace_state: &str) -> Option<u64> {
-    let told = ours(trace_state).flat_map(|ours| ours.split(';')).find_map(|part| part.strip_prefix("rv:"));
-    told.filter(|rv| rv.len() == 14 && is_hex(rv)).and_then(|rv| u64::from_str_radix(rv, 16).ok())
-}
-
 /// What OpenTelemetry says in a `tracestate`.
 fn ours(trace_state: &str) -> impl Iterator<Item = &str> {
     trace_state.split(',').filter_map(|member| member.trim().strip_prefix("ot="))
-}
-
-/// A `tracestate` with this weight, all else in it as it was. A weight of 1 is said too (`th:0`): what says nothing may have been sampled.
-pub(crate) fn with_weight(trace_state: &str, weight: f64) -> String {
-    let weight = trace_state_of(weight);
-    let others = ours(trace_state).flat_map(|ours| ours.split(';'));
-    let others =
-        others.filter(|part| !part.is_empty() && !part.starts_with("th:") && !part.starts_with("p:"));
-    let ours: Vec<&str> = std::iter::once(weight.as_str()).chain(others).collect();
-    let theirs =
-        trace_state.split(',').map(str::trim).filter(|one| !one.is_empty() && !one.starts_with("ot="));
-    // Who writes it stands first, as W3C has it.
-    std::iter::once(format!("ot={}", ours.join(";")))
-        .chain(theirs.map(str::to_owned))
-        .collect::<Vec<_>>()
-        .join(",")
 }
 
 /// `th:` and the threshold of this weight.

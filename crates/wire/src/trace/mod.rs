@@ -5,7 +5,7 @@
 //! far as there are bytes, and memory stays linear in the input: what a resource says of many spans is cut to 256 bytes
 //! before it is copied into each.
 //!
-//! Reading order: [`feed`] (files as their bytes come), [`mod@otlp`] on the crate's `protobuf` (and back), [`passing`] (spans that stay bytes), `document` (any JSON, on `scan`) with `loose` (a span as an object) and
+//! Reading order: [`feed`] (files as their bytes come), [`mod@otlp`] on the crate's `protobuf` (and back), `document` (any JSON, on `scan`) with `loose` (a span as an object) and
 //! `attributes`, `chrome` on `timeline` (slices of
 //! threads become nested spans), [`export`] (what
 //! a receiver answers), [`client`] (our own attempts as spans), then the small things: `id`, `origin`.
@@ -21,7 +21,6 @@ mod looks;
 mod loose;
 mod origin;
 pub mod otlp;
-pub mod passing;
 mod scan;
 mod timeline;
 

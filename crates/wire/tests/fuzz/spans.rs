@@ -1,12 +1,11 @@
 //! Traces in files and over OTLP: protobuf, JSON, Jaeger, what a profiler writes; whole and in pieces.
 
-use plimsoll_wire::trace::{self, export, feed::TraceFeed, otlp, passing};
+use plimsoll_wire::trace::{self, export, feed::TraceFeed, otlp};
 
 pub fn check(bytes: &[u8]) {
     let _ = trace::read(bytes);
     let _ = trace::read_otlp_json(bytes);
     let _ = otlp::decode(bytes, &mut Vec::new());
-    let _ = passing::split(bytes, &mut Vec::new());
     let _ = export::details(bytes);
     let _ = plimsoll_wire::grpc::unframed(bytes);
     let mut feed = TraceFeed::default();

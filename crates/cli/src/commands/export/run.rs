@@ -10,7 +10,7 @@ use plimsoll_measure::findings::{Findings, LevelSummary};
 use plimsoll_measure::{foreign, requests};
 use plimsoll_model::{Foreign, Manifest, RunState};
 use plimsoll_report::figure::{counted, rfc3339};
-use plimsoll_wire::foreign::{BenchmarkReport, write_aiperf, write_guidellm, write_report, write_vllm};
+use plimsoll_wire::foreign::{BenchmarkReport, write_report};
 use serde_json::{Value, json};
 
 use super::mlflow;
@@ -62,18 +62,13 @@ pub fn run(dir: &Path, format: RunFormat, args: &ExportArgs) -> Result<Exit, Sto
     if args.experiment.is_some() && format != RunFormat::Mlflow {
         return Err(Stop::usage("--experiment: of --as mlflow only"));
     }
-    match (format, to) {
-        (RunFormat::BenchmarkReport | RunFormat::Mlflow, _) | (RunFormat::Aiperf, Some(_)) => {}
-        (RunFormat::Aiperf, None) => return Err(Stop::usage("--as aiperf: a folder; name it with -o DIR")),
-        _ => out::place_for(to)?,
+    if matches!(format, RunFormat::Otlp | RunFormat::Csv) {
+        out::place_for(to)?;
     }
     let Wrote { files, what, lost } = match format {
         RunFormat::Mlflow => return posted(dir, to, args.experiment.as_deref().unwrap_or("plimsoll")),
         RunFormat::Otlp => spans(dir, to)?,
         RunFormat::Csv => csv(dir, to)?,
-        RunFormat::Vllm => vllm(&exported(dir)?, to)?,
-        RunFormat::Guidellm => guidellm(&exported(dir)?, to)?,
-        RunFormat::Aiperf => aiperf(&exported(dir)?, to.unwrap_or(Path::new(".")))?,
         RunFormat::BenchmarkReport => {
             let run = exported(dir)?;
             let lost = "requests one by one, latency from due (its figures count from sending); ours, with intervals and validity, are in \
@@ -159,25 +154,6 @@ fn spans(dir: &Path, to: Option<&Path>) -> Result<Wrote, Stop> {
     })
 }
 
-fn vllm(run: &Exported, to: Option<&Path>) -> Result<Wrote, Stop> {
-    let files = streamed(to, |out| write_vllm(out, &run.rows, &run.beside))?;
-    Ok(run.wrote(
-        files,
-        "latency from due (start_times - queue_times is due; its own figures count from sending), warm-up (every request counts), tries \
-         before the last; intervals and validity are under `plimsoll`, which its readers pass over",
-    ))
-}
-
-fn guidellm(run: &Exported, to: Option<&Path>) -> Result<Wrote, Stop> {
-    let files = streamed(to, |out| write_guidellm(out, &run.rows, &run.id, &run.beside))?;
-    Ok(run.wrote(
-        files,
-        "time to first token from due (its own counts from sending; request_scheduled_latency counts from due), instants of tokens between \
-         the first and the last, warm-up (every request counts), tries before the last; intervals and validity are under `plimsoll`, which \
-         its readers pass over",
-    ))
-}
-
 /// Validity, and every figure with its interval, of the levels that are exported.
 fn beside(manifest: &Manifest, findings: &Findings) -> Vec<Value> {
     let of = |id: u32| findings.levels.iter().find(|found| found.summary.level == id);
@@ -234,30 +210,6 @@ fn reports(run: &Exported, to: Option<&Path>) -> Result<u64, Stop> {
         out::file(&file, rendered(report, &file)?)?;
     }
     Ok(reports.len() as u64)
-}
-
-/// AIPerf's files: in the folder of one level, in a folder each of several.
-fn aiperf(run: &Exported, to: &Path) -> Result<Wrote, Stop> {
-    for (i, part) in run.rows.parts.iter().enumerate() {
-        let folder = match run.rows.parts.len() {
-            1 => to.to_path_buf(),
-            _ => to.join(format!("level_{i}")),
-        };
-        made(&folder)?;
-        let beside = (run.id.as_str(), run.beside.get(i).unwrap_or(&Value::Null));
-        let mut aggregates = Value::Null;
-        streamed(Some(&folder.join("profile_export.jsonl")), |out| {
-            aggregates = write_aiperf(out, &run.rows, part, beside, rfc3339)?;
-            Ok(())
-        })?;
-        let text = serde_json::to_string_pretty(&aggregates).map_err(unwritable)?;
-        out::file(&folder.join("profile_export_aiperf.json"), text + "\n")?;
-    }
-    Ok(run.wrote(
-        2 * run.rows.parts.len() as u64,
-        "time to first token from due (its own counts from the start of the request; effective_latency counts from due), instants and tokens \
-         of failed requests, tries before the last; intervals and validity are under `plimsoll` in profile_export_aiperf.json",
-    ))
 }
 
 fn made(folder: &Path) -> Result<(), Stop> {

@@ -21,7 +21,7 @@ use crate::commands::watch::kept::PageWindow;
 use crate::exit::{Exit, Stop};
 use crate::flags::{Format, GateArgs};
 use crate::measure::{line_spec, verdict as trust};
-use crate::{baseline, history, memory, out, recover, rows};
+use crate::{baseline, history, out, recover, rows};
 
 /// Judges and prints.
 pub fn run(args: &GateArgs) -> Result<Exit, Stop> {
@@ -171,7 +171,6 @@ pub fn open(name: &str) -> Result<Run, Stop> {
 }
 
 fn whole(dir: &Path) -> Result<Run, Stop> {
-    memory::may_lie_on_disk();
     let mut run = plimsoll_store::open(dir).map_err(unavailable)?;
     if let Some(how) = &run.recovered {
         out::note(&format!("{}: {how}", dir.display()));

@@ -18,7 +18,7 @@ use crate::span_sender::{SpanCounts, SpanSender};
 /// See the module.
 pub struct Traces {
     sampler: TailSampler<Vec<TraceSpan>>,
-    sender: SpanSender<TraceSpan>,
+    sender: SpanSender,
     names: SpanNames,
     clock: Clock,
     /// Lines of the metrics page.

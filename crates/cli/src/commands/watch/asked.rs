@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use plimsoll_client::Clock;
 use plimsoll_client::target::without_user;
-use plimsoll_judge::budget::{BUDGET_VERSION, BudgetFile};
+use plimsoll_judge::budget::BudgetFile;
 use plimsoll_judge::cost::PriceSpec;
 use plimsoll_model::{Span, Time};
 use plimsoll_watch::{AlertSpec, WatchSpec};
@@ -55,8 +55,6 @@ pub struct AskedWatch {
     pub lists: Vec<PageList>,
     /// Addresses that others push to.
     pub pushed: Vec<PushSpec>,
-    /// Traces that are passed on.
-    pub traces: Option<AskedTraces>,
     /// The run that is being written, or a folder of them, instead of pages.
     pub run: Option<PathBuf>,
     /// How the budget is watched.
@@ -71,10 +69,10 @@ pub struct AskedWatch {
     pub record: Option<KeptSpec>,
     /// Where the past is kept.
     pub history: Option<KeptSpec>,
-    /// The budget; one without rows where traces are passed on and nothing is judged.
+    /// The budget.
     pub budget: BudgetFile,
     /// Its file.
-    pub budget_path: Option<PathBuf>,
+    pub budget_path: PathBuf,
     /// What is paid.
     pub price: Option<PriceSpec>,
     /// Where it is served.
@@ -95,10 +93,10 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
         _ => named(sources)?,
     };
     let Named { pages: fixed, lists, pushed } = named;
-    let has_source = run.is_some() || !(fixed.is_empty() && lists.is_empty() && pushed.is_empty());
-    let traces = file.traces.as_ref().map(TracesSpec::asked).transpose()?;
-    let budget_path = args.budget.clone().or(file.budget.take());
-    let budget = budget_of(budget_path.as_deref(), (traces.is_some(), has_source))?;
+    let budget_path = args.budget.clone().or(file.budget.take()).ok_or_else(|| {
+        Stop::usage("no budget: name the file with --budget budget.yaml (plimsoll budget init begins one)")
+    })?;
+    let budget = budget_file::read(&budget_path)?.file;
     let spec = cadence(args, (&file, &budget))?;
     file.alerts.check().map_err(Stop::usage)?;
     let senders = file.sinks.senders().map_err(Stop::usage)?;
@@ -146,7 +144,6 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
         fixed,
         lists,
         pushed,
-        traces,
         spec,
         alerts: file.alerts,
         senders,
@@ -159,27 +156,6 @@ pub fn read(args: &WatchArgs) -> Result<AskedWatch, Stop> {
         listen: (listen != "none").then(|| address(&listen)).transpose()?,
         time: span("--for", args.time.as_ref())?,
     })
-}
-
-/// The budget that sources are held against; of a watch of traces alone, one without rows.
-fn budget_of(path: Option<&Path>, (has_traces, has_source): (bool, bool)) -> Result<BudgetFile, Stop> {
-    match path {
-        Some(path) if has_traces && !has_source => Err(Stop::usage(format!(
-            "{}: there is no source that it could be held against; write sources: [{{url: \"http://host:8000/metrics\"}}], or leave it out: traces need none",
-            path.display()
-        ))),
-        Some(path) => Ok(budget_file::read(path)?.file),
-        None if has_traces && !has_source => Ok(nothing_promised()),
-        None => Err(Stop::usage(
-            "no budget: name the file with --budget budget.yaml (plimsoll budget init begins one)",
-        )),
-    }
-}
-
-/// A budget file without rows.
-fn nothing_promised() -> BudgetFile {
-    let file = serde_json::from_value(serde_json::json!({ "version": BUDGET_VERSION }));
-    file.expect("all else in a budget file has a default")
 }
 
 /// The URL of a page that may have a name before it.
@@ -236,7 +212,7 @@ fn checked(spec: WatchSpec) -> Result<WatchSpec, Stop> {
 impl AskedWatch {
     /// The budget's file, for people.
     pub fn budget_name(&self) -> String {
-        self.budget_path.as_ref().map(|path| path.display().to_string()).unwrap_or_default()
+        self.budget_path.display().to_string()
     }
 
     /// What writes windows of alerts, where they are to be kept.
@@ -302,7 +278,6 @@ fn replayed(sources: &[String]) -> Result<WatchFile, Stop> {
                 journal: None,
                 record: None,
                 history: None,
-                traces: None,
                 ..file
             })
         }
@@ -333,7 +308,7 @@ fn named(sources: &[String]) -> Result<(WatchFile, Named), Stop> {
             (WatchFile::default(), Named { pages, ..Named::default() })
         }
     };
-    if pages.is_empty() && lists.is_empty() && pushed.is_empty() && file.traces.is_none() {
+    if pages.is_empty() && lists.is_empty() && pushed.is_empty() {
         return Err(Stop::usage(format!(
             "{}: names no source; write sources: [{{url: \"http://host:8000/metrics\"}}]",
             sources[0]

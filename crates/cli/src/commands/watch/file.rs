@@ -8,7 +8,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use plimsoll_client::targets;
-use plimsoll_policy::SamplingSpec;
 use plimsoll_watch::AlertSpec;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
@@ -16,7 +15,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 /// Everything that it may say.
-pub const KEYS: &str = "sources, budget, every, window, listen, alerts: {false_alarms, queue_per_replica, burn}, sinks: {labels, alertmanager, webhook}, journal, record: {dir, keep_bytes, keep_days}, history: {dir, keep_bytes, keep_days}, price, gpus, traces: {listen, key_env, key_file, to, keep, wait, memory_mb}";
+pub const KEYS: &str = "sources, budget, every, window, listen, alerts: {false_alarms, queue_per_replica, burn}, sinks: {labels, alertmanager, webhook}, journal, record: {dir, keep_bytes, keep_days}, history: {dir, keep_bytes, keep_days}, price, gpus";
 
 /// A watch file. What a flag says goes before what it says.
 #[derive(Deserialize, Default)]
@@ -47,8 +46,6 @@ pub struct WatchFile {
     pub price: Option<String>,
     /// GPUs of the endpoint, over all replicas.
     pub gpus: Option<u32>,
-    /// Traces that are passed on.
-    pub traces: Option<TracesSpec>,
 }
 
 /// One page, or several; a URL alone is a page.
@@ -79,9 +76,6 @@ pub struct SourceLine {
     /// Which of its targets, by their labels: `{job="vllm"}`.
     #[serde(default, rename = "match")]
     pub matches: Option<String>,
-    /// Where a Prometheus writes to.
-    #[serde(default)]
-    pub remote_write: Option<String>,
     /// Where OpenTelemetry's exporters send metrics to.
     #[serde(default)]
     pub otlp: Option<String>,
@@ -172,8 +166,8 @@ fn listed(line: &SourceLine, file: &Path, found: &mut Named) -> Result<(), Strin
     if let Some(url) = &line.dns {
         lists.push(PageList::of_name(url).map_err(of_file)?);
     }
-    let own: Vec<PushSpec> = push(line).map_err(of_file)?;
-    if own.is_empty() && (line.key_env.is_some() || line.key_file.is_some()) {
+    let own = push(line).map_err(of_file)?;
+    if own.is_none() && (line.key_env.is_some() || line.key_file.is_some()) {
         let what = "key_env and key_file say what whoever pushes has to know; a page's token is named with --key-env";
         return Err(of_file(what.to_owned()));
     }
@@ -181,17 +175,12 @@ fn listed(line: &SourceLine, file: &Path, found: &mut Named) -> Result<(), Strin
     Ok(())
 }
 
-/// The addresses of one line that others push to.
-fn push(line: &SourceLine) -> Result<Vec<PushSpec>, String> {
-    let kinds =
-        [("remote_write", PushKind::RemoteWrite, &line.remote_write), ("otlp", PushKind::Otlp, &line.otlp)];
-    let named = kinds.into_iter().filter_map(|(key, kind, text)| Some((key, kind, text.as_ref()?)));
-    let spec = |(key, kind, text): (&str, PushKind, &String)| {
-        let listen = listen(text)
-            .ok_or_else(|| format!("{key}: {text}: write PORT or ADDRESS:PORT, on which it listens"))?;
-        Ok(PushSpec { kind, listen, key_env: line.key_env.clone(), key_file: line.key_file.clone() })
-    };
-    named.map(spec).collect()
+/// The address of one line that others push to.
+fn push(line: &SourceLine) -> Result<Option<PushSpec>, String> {
+    let Some(text) = &line.otlp else { return Ok(None) };
+    let listen = listen(text)
+        .ok_or_else(|| format!("otlp: {text}: write PORT or ADDRESS:PORT, on which it listens"))?;
+    Ok(Some(PushSpec { listen, key_env: line.key_env.clone(), key_file: line.key_file.clone() }))
 }
 
 /// A page's URL; an endpoint's own stands for its page.
@@ -345,54 +334,6 @@ impl KeptSpec {
     }
 }
 
-/// Where spans come from, which traces are kept, and where those go.
-#[derive(Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TracesSpec {
-    /// PORT or ADDRESS:PORT that takes OTLP.
-    pub listen: String,
-    /// Environment variable with the token that senders have to know.
-    #[serde(default)]
-    pub key_env: Option<String>,
-    /// File with it.
-    #[serde(default)]
-    pub key_file: Option<PathBuf>,
-    /// Where those that are kept go.
-    pub to: CollectorSpec,
-    /// Which are kept.
-    #[serde(default)]
-    pub keep: SamplingSpec,
-    /// How long a trace is waited for after its root.
-    #[serde(default)]
-    pub wait: Option<String>,
-    /// What is held of traces that are not decided, MB.
-    #[serde(default)]
-    pub memory_mb: Option<usize>,
-}
-
-/// A collector.
-#[derive(Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CollectorSpec {
-    /// `http://host:4318`; `/v1/traces` is added where it isn't there.
-    pub url: String,
-    /// Environment variable with a bearer token.
-    #[serde(default)]
-    pub key_env: Option<String>,
-    /// File with one.
-    #[serde(default)]
-    pub key_file: Option<String>,
-    /// Further headers; a value may hold `$NAME` of the environment.
-    #[serde(default)]
-    pub headers: BTreeMap<String, String>,
-    /// PEM file of further trusted roots.
-    #[serde(default)]
-    pub ca_file: Option<String>,
-    /// No check of certificates.
-    #[serde(default)]
-    pub insecure: bool,
-}
-
 /// One list.
 #[derive(Clone, PartialEq, Debug)]
 pub enum PageList {
@@ -437,20 +378,9 @@ pub fn beside(file: &Path, list: &Path) -> PageList {
     PageList::File(file.parent().unwrap_or(Path::new(".")).join(list))
 }
 
-/// What is pushed.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum PushKind {
-    /// Prometheus' remote write 1.0.
-    RemoteWrite,
-    /// OTLP's metrics.
-    Otlp,
-}
-
-/// One address.
+/// An address that OTLP metrics are pushed to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PushSpec {
-    /// What is pushed to it.
-    pub kind: PushKind,
     /// Where.
     pub listen: SocketAddr,
     /// Environment variable with the token that senders have to know.

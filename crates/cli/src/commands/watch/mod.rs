@@ -16,7 +16,6 @@ mod replay;
 mod run;
 pub mod serve;
 mod told;
-mod traces;
 mod webhook;
 
 use std::collections::HashSet;
@@ -47,7 +46,6 @@ use notify::Notifier;
 use pushed::Receiving;
 use record::Recorder;
 use serve::StatusServer;
-use traces::{Traces, TracesTold};
 
 /// How often it is seen whether it is to end.
 const LOOK: Duration = Duration::from_millis(50);
@@ -67,12 +65,6 @@ pub fn run(args: &WatchArgs) -> Result<Exit, Stop> {
     }
     let mut asked = asked::read(args)?;
     if asked.doing == Doing::Lint {
-        if let Some(traces) = &asked.traces {
-            out::note(&traces.line());
-        }
-        if asked.budget_path.is_none() {
-            return Ok(Exit::Done);
-        }
         let pages = pages(&mut asked, true)?;
         return linted(args, &asked, pages);
     }
@@ -171,10 +163,6 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     let ended = Arc::new(AtomicBool::new(false));
     let on_key = Arc::clone(&ended);
     let _keys = KeyWatch::start(!args.quiet, move || on_key.store(true, Ordering::Relaxed));
-    let traces = asked.traces.take();
-    if let Some(traces) = &traces {
-        screen.say(&traces.line());
-    }
     says_what_begins(&mut screen, &asked, &pages);
     if let Some(served) = &served {
         // Parents of this process wait for this line: it comes even when it is to be quiet.
@@ -200,7 +188,6 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     let (sends, coming) = mpsc::channel();
     let rows = ToRows::pages(move |read| _ = sends.send(Coming::Page(read)));
     let receiving = pushed::start(&asked.pushed, clock, &rows)?;
-    let traces = traces.map(|traces| Traces::start(traces, clock)).transpose()?;
     // A connection to each page is kept.
     let _ = plimsoll_client::doctor::raise_descriptor_limit();
     let scraper = Scraper::each(pages, asked.spec.every, clock, knows, rows);
@@ -208,8 +195,7 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
     let over = Arc::new(AtomicBool::new(false));
     let follower = lists::follow(&asked, scraper, Arc::clone(&over));
     let until = asked.time.map(|time| At::ZERO + time);
-    let mut told =
-        Telling { receiving, traces, history, course, ..Telling::new(args, (notifier, recorder), served) };
+    let mut told = Telling { receiving, history, course, ..Telling::new(args, (notifier, recorder), served) };
     let seen = Seeing { watched, coming };
     let last = go(seen, &mut told, (clock, asked.spec, until), &ended);
     let came: Vec<String> = told.pushed().iter().map(|(name, counts)| came(name, counts)).collect();
@@ -218,19 +204,16 @@ fn watch(args: &WatchArgs, mut asked: AskedWatch) -> Result<Exit, Stop> {
         recorder.end();
     }
     told.history.into_iter().for_each(HistoryWriter::end);
-    let traces = told.traces.take().map(Traces::end);
     over.store(true, Ordering::Relaxed);
     let _ = follower.join();
     screen.clear();
     came.iter().for_each(|line| screen.say(line));
     let Some(found) = last else { return Ok(Exit::Inconclusive) };
-    says_last(args.format, (&found, asked.budget_path.is_some()), traces.as_ref());
-    let in_time = until.is_some();
-    Ok(match asked.budget_path {
-        Some(_) => exit(&found, in_time && !ended.load(Ordering::Relaxed)),
-        None if in_time => Exit::Done,
-        None => Exit::Interrupted,
-    })
+    match args.format {
+        Format::Json => out::json(&page::Everything::of(&found, None)),
+        Format::Text => out::line(&words::text(&found)),
+    }
+    Ok(exit(&found, until.is_some() && !ended.load(Ordering::Relaxed)))
 }
 
 /// What is held against what, before anything is known.
@@ -238,25 +221,11 @@ fn says_what_begins(screen: &mut Screen, asked: &AskedWatch, pages: &[MetricsPag
     let (budget, every) = (asked.budget_name(), asked.spec.every);
     let asks_prometheus = pages.iter().any(|page| page.cadence.is_some());
     let line = match (asks_prometheus, asked.pushed.len()) {
-        _ if asked.budget_path.is_none() => return,
         (true, _) => words::begins_at_prometheus(every, &budget),
         (false, 0) => words::begins(pages.len(), every, &budget),
         (false, pushed) => words::begins_pushed(pages.len(), pushed, every, &budget),
     };
     screen.say(&line);
-}
-
-/// What was known at the end. Of a watch without a budget (`false`) that is in JSON alone.
-fn says_last(format: Format, (found, has_budget): (&WatchFinding, bool), traces: Option<&TracesTold>) {
-    if format == Format::Json {
-        return out::json(&page::Everything::of(found, None, traces));
-    }
-    if has_budget {
-        out::line(&words::text(found));
-    }
-    if let Some(traces) = traces {
-        out::line(&traces.line());
-    }
 }
 
 /// What is watched, as it comes.
@@ -345,8 +314,6 @@ struct Telling<'a> {
     served: Option<StatusServer>,
     /// What is pushed, of which it is told how much came.
     receiving: Vec<Receiving>,
-    /// Traces that are passed on.
-    traces: Option<Traces>,
 }
 
 impl<'a> Telling<'a> {
@@ -356,8 +323,8 @@ impl<'a> Telling<'a> {
         served: Option<StatusServer>,
     ) -> Telling<'a> {
         let (states, alerts, receiving) = (Vec::new(), Vec::new(), Vec::new());
-        let (history, course, traces) = (None, None, None);
-        Telling { args, states, alerts, notifier, recorder, history, course, served, receiving, traces }
+        let (history, course) = (None, None);
+        Telling { args, states, alerts, notifier, recorder, history, course, served, receiving }
     }
 
     fn tell(&mut self, found: &WatchFinding, watched: &Watched, minutes: Vec<(String, Minute)>) {
@@ -365,9 +332,7 @@ impl<'a> Telling<'a> {
         changes(self.args, found, &mut self.states);
         called(self.args, found, &mut self.alerts);
         if let Some(served) = &self.served {
-            let traces: Option<TracesTold> = self.traces.as_ref().map(Traces::told);
-            let (mut bodies, event) =
-                page::bodies(found, &self.notifier.health(), &self.pushed(), traces.as_ref());
+            let (mut bodies, event) = page::bodies(found, &self.notifier.health(), &self.pushed());
             bodies.extend(self.course.as_ref().map(|course| page::course(course, watched)));
             served.show(bodies, event);
         }
@@ -419,11 +384,10 @@ fn called(args: &WatchArgs, found: &WatchFinding, told: &mut Vec<Alert>) {
     *told = people.cloned().collect();
 }
 
-/// `remote write 127.0.0.1:9465: 1200 samples in 40 requests`, and what was left out.
+/// `otlp 127.0.0.1:9465: 1200 samples in 40 requests`, and what was left out.
 fn came(name: &str, counts: &PushCounts) -> String {
     let left_out = [
         (counts.out_of_order, "twice or behind newer ones"),
-        (counts.other_sender, "of a second server that scrapes the same"),
         (counts.over_bound, "past the bounds of targets and series"),
         (counts.unknown, "of names that nobody reads"),
     ];

@@ -9,27 +9,20 @@ use serde::Serialize;
 
 use super::outbox::SinkHealth;
 use super::serve::Body;
-use super::traces::TracesTold;
 
-/// What is known, whether those who are to be told can be, and what became of traces.
+/// What is known, and whether those who are to be told can be.
 #[derive(Serialize)]
 pub struct Everything<'a> {
     #[serde(flatten)]
     found: &'a WatchFinding,
     #[serde(skip_serializing_if = "Option::is_none")]
     sinks: Option<&'a [SinkHealth]>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    traces: Option<serde_json::Value>,
 }
 
 impl<'a> Everything<'a> {
     /// All of it.
-    pub fn of(
-        found: &'a WatchFinding,
-        sinks: Option<&'a [SinkHealth]>,
-        traces: Option<&TracesTold>,
-    ) -> Everything<'a> {
-        Everything { found, sinks, traces: traces.map(TracesTold::json) }
+    pub fn of(found: &'a WatchFinding, sinks: Option<&'a [SinkHealth]>) -> Everything<'a> {
+        Everything { found, sinks }
     }
 }
 
@@ -38,17 +31,11 @@ pub fn bodies(
     found: &WatchFinding,
     sinks: &[SinkHealth],
     pushed: &[(String, PushCounts)],
-    traces: Option<&TracesTold>,
 ) -> (Vec<Body>, String) {
-    let rows = serde_json::to_string(&Everything::of(found, Some(sinks), traces)).unwrap_or_default();
+    let rows = serde_json::to_string(&Everything::of(found, Some(sinks))).unwrap_or_default();
     let alerts = serde_json::to_string(&found.alerts).unwrap_or_default();
     let mut bodies = first(rows.clone(), alerts);
-    let mut text = metrics(found, sinks, pushed);
-    if let Some(traces) = traces {
-        let mut page = PrometheusPage::new();
-        traces.metrics(&mut page);
-        text += &page.finish();
-    }
+    let text = metrics(found, sinks, pushed);
     bodies.push(Body::new("/metrics", plimsoll_wire::prometheus::CONTENT_TYPE, text));
     (bodies, rows)
 }
@@ -150,7 +137,6 @@ fn came(page: &mut PrometheusPage, pushed: &[(String, PushCounts)]) {
         [
             ("taken", counts.taken),
             ("out_of_order", counts.out_of_order),
-            ("other_sender", counts.other_sender),
             ("unknown_name", counts.unknown),
             ("over_bound", counts.over_bound),
         ]

@@ -11,36 +11,19 @@ use plimsoll_client::Secret;
 use plimsoll_client::measured::MeasuredPages;
 use plimsoll_client::pushed::PushCounts;
 use plimsoll_client::told::ToRows;
-use plimsoll_client::written::WrittenPages;
 use plimsoll_model::{At, PageRead, PageSaid, Span};
 use plimsoll_report::watched as words;
 use plimsoll_server::collector::{self, Bearer, Collecting, CollectorConfig, PushSink};
 use plimsoll_watch::Watched;
-use plimsoll_wire::{otlp_metrics, remote_write};
+use plimsoll_wire::otlp_metrics;
 
-use super::file::{PushKind, PushSpec};
+use super::file::PushSpec;
 use super::{LOOK, knows};
 use crate::exit::Stop;
 use crate::out;
 
 /// Nobody who pushes once a minute is late before this.
 const FIRST: Span = Span::from_secs(65);
-impl PushKind {
-    fn name(self) -> &'static str {
-        match self {
-            PushKind::RemoteWrite => "remote write",
-            PushKind::Otlp => "otlp",
-        }
-    }
-
-    fn path(self) -> &'static str {
-        match self {
-            PushKind::RemoteWrite => remote_write::PATH,
-            PushKind::Otlp => otlp_metrics::HTTP_PATH,
-        }
-    }
-}
-
 /// What whoever pushes has to know. `section`: of the watch file.
 ///
 /// # Errors
@@ -79,36 +62,22 @@ pub fn start(specs: &[PushSpec], clock: Clock, rows: &ToRows) -> Result<Vec<Rece
 
 fn receive(spec: &PushSpec, clock: Clock, rows: &ToRows) -> Result<Receiving, Stop> {
     let counts: Arc<Mutex<PushCounts>> = Arc::default();
-    let (kind, shown) = (spec.kind, Arc::clone(&counts));
-    let say =
-        move |says: Vec<String>| says.iter().for_each(|line| out::note(&format!("{}: {line}", kind.name())));
-    let sink = match kind {
-        PushKind::RemoteWrite => {
-            let mut pages = WrittenPages::new(clock, knows, rows.clone());
-            PushSink::Written(Box::new(move |series| {
-                say(pages.take(series));
-                show(&shown, pages.counts());
-            }))
-        }
-        PushKind::Otlp => {
-            let mut pages = MeasuredPages::new(clock, knows, rows.clone());
-            PushSink::Measured(Box::new(move |resources| {
-                let (says, rejected) = pages.take(resources);
-                say(says);
-                show(&shown, pages.counts());
-                rejected
-            }))
-        }
-    };
-    let section = format!("sources: {}", kind.name());
-    let bearer = bearer(&section, spec.key_env.as_ref(), spec.key_file.as_ref())?;
+    let shown = Arc::clone(&counts);
+    let mut pages = MeasuredPages::new(clock, knows, rows.clone());
+    let sink = PushSink::Measured(Box::new(move |resources| {
+        let (says, rejected) = pages.take(resources);
+        says.iter().for_each(|line| out::note(&format!("otlp: {line}")));
+        show(&shown, pages.counts());
+        rejected
+    }));
+    let bearer = bearer("sources: otlp", spec.key_env.as_ref(), spec.key_file.as_ref())?;
     let config = CollectorConfig { bearer, ..CollectorConfig::new(vec![spec.listen]) };
     let collecting = collector::receive(config, sink)
-        .map_err(|e| Stop::usage(format!("sources: {}: {e}; name another port", kind.name())))?;
+        .map_err(|e| Stop::usage(format!("sources: otlp: {e}; name another port")))?;
     let addr = collecting.addrs().first().copied().unwrap_or(spec.listen);
     // Parents of this process wait for this line: it comes even when it is to be quiet.
-    out::note(&format!("{} is taken at http://{addr}{}", kind.name(), kind.path()));
-    let name = format!("{} {addr}", kind.name());
+    out::note(&format!("otlp is taken at http://{addr}{}", otlp_metrics::HTTP_PATH));
+    let name = format!("otlp {addr}");
     Ok(Receiving { name, counts, is_lost: false, is_warned: false, _collecting: collecting })
 }
 

@@ -1,8 +1,4 @@
-//! Rows written as other tools write theirs, one file per format: what [`super`] reads back, where it reads the format.
+//! Rows written as other tools write theirs.
 
-pub(super) mod aiperf;
-mod distribution;
-pub(super) mod guidellm;
 pub(super) mod report;
 mod statistics;
-pub(super) mod vllm;
