@@ -175,7 +175,7 @@ async fn fly(
         };
         flight.end(whole, body.is_success(), is_told);
     } else {
-        flight.end(false, false);
+        flight.end(false, false, false);
     }
     cache.landed(key, flight, worker.pool.clock.now());
 }

@@ -13,13 +13,11 @@ use crate::trace::id::base64;
 #[derive(Copy, Clone)]
 enum Kind {
     Text,
-    Hex,
     Base64,
     Bool,
     /// Any integer that is a varint, also below zero.
     Integer,
     Zigzag,
-    Fixed32,
     Fixed64,
     Double,
     Message(&'static [Field]),
@@ -28,7 +26,7 @@ enum Kind {
 /// A field: its name in JSON, its number, how it is written.
 type Field = (&'static str, u32, Kind);
 
-use Kind::{Base64, Bool, Double, Fixed32, Fixed64, Hex, Integer, Message, Text, Zigzag};
+use Kind::{Base64, Bool, Double, Fixed64, Integer, Message, Text, Zigzag};
 
 static ANY: [Field; 7] = [
     ("stringValue", 1, Text),
@@ -143,7 +141,7 @@ fn message(value: &Value, fields: &[Field], out: &mut Vec<u8>) -> Result<(), Str
 
 /// Numbers are packed, anything else is a field each.
 fn array(all: &[Value], (number, kind): (u32, Kind), out: &mut Vec<u8>) -> Result<(), String> {
-    if matches!(kind, Text | Hex | Base64 | Message(_)) {
+    if matches!(kind, Text | Base64 | Message(_)) {
         let mut there = all.iter().filter(|one| !one.is_null());
         return there.try_for_each(|one| field(one, (number, kind), out));
     }
@@ -157,14 +155,13 @@ fn field(value: &Value, (number, kind): (u32, Kind), out: &mut Vec<u8>) -> Resul
     let text = || value.as_str().ok_or_else(|| format!("expected a text, found {}", short(value)));
     match kind {
         Text => Pen(out).bytes(number, text()?.as_bytes()),
-        Hex => Pen(out).bytes(number, &hex(text()?).ok_or("is no hex")?),
         Base64 => Pen(out).bytes(number, &base64(text()?).ok_or("is no base64")?),
         Message(fields) => {
             let mut inner = Vec::new();
             message(value, fields, &mut inner)?;
             Pen(out).bytes(number, &inner);
         }
-        Bool | Integer | Zigzag | Fixed32 | Fixed64 | Double => {
+        Bool | Integer | Zigzag | Fixed64 | Double => {
             Pen(out).varint(u64::from(number) << 3 | wire_type(kind));
             scalar(value, kind, out)?;
         }
@@ -175,8 +172,7 @@ fn field(value: &Value, (number, kind): (u32, Kind), out: &mut Vec<u8>) -> Resul
 fn wire_type(kind: Kind) -> u64 {
     match kind {
         Fixed64 | Double => 1,
-        Text | Hex | Base64 | Message(_) => 2,
-        Fixed32 => 5,
+        Text | Base64 | Message(_) => 2,
         Bool | Integer | Zigzag => 0,
     }
 }
@@ -191,7 +187,6 @@ fn scalar(value: &Value, kind: Kind, out: &mut Vec<u8>) -> Result<(), String> {
             let number = integer(value).ok_or_else(wrong)?;
             match kind {
                 Zigzag => Pen(out).varint((number << 1 ^ number >> 63) as u64),
-                Fixed32 => out.extend((number as u32).to_le_bytes()),
                 Fixed64 => out.extend(number.to_le_bytes()),
                 _ => Pen(out).varint(number as u64),
             }

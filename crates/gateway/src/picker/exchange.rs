@@ -22,7 +22,7 @@ use super::told;
 use crate::doors::Toll;
 use crate::judged::JudgedHead;
 use crate::owners::MadeObject;
-use crate::passing::{self, BegunAnswer, PassingAnswer, stream_type};
+use crate::passing::{self, BegunAnswer, PassingAnswer};
 use crate::pool::Booked;
 use crate::proxy::{Call, Entered, Gone, REQUEST_ID, Refused, Renamed, Worker, unpacked};
 use crate::reply;

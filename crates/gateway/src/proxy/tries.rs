@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HOST};
+use http::header::{AUTHORIZATION, CONTENT_ENCODING, HOST};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body::Body as _;
 use http_body_util::{BodyExt, Full, Limited};
@@ -19,7 +19,7 @@ use super::{Call, EXPLAIN, Message, QUEUE_MS, REPLICA, REQUEST_ID, Worker, for_n
 use crate::explain::Explains;
 use crate::judged::{JudgedBy, JudgedHead};
 use crate::owners::MadeObject;
-use crate::passing::{self, BegunAnswer, stream_type};
+use crate::passing::{self, BegunAnswer};
 use crate::pool::Booked;
 use crate::queue::Placing;
 use crate::relay::{Relay, RelayedAnswer};

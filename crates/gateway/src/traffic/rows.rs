@@ -2,7 +2,7 @@
 
 use plimsoll_math::rng::mix;
 use plimsoll_model::outcome::{By, How};
-use plimsoll_model::{At, Attempt, Broken, Outcome, ServerStage, Span, TokensRule};
+use plimsoll_model::{At, Attempt, Outcome, ServerStage, Span, TokensRule};
 use plimsoll_wire::head;
 
 use super::{TrafficRow, Try, TryEnd};

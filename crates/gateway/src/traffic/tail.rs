@@ -41,6 +41,11 @@ pub struct AnswerEnd {
 }
 
 impl TailReader {
+    /// Returns whether only the end of the answer is here.
+    pub fn is_cut(&self) -> bool {
+        self.cut
+    }
+
     /// Nothing can be read of the bytes.
     pub fn set_unread(&mut self, unread: bool) {
         self.unread = unread;

@@ -11,10 +11,6 @@ impl Sorted {
         (!values.is_empty()).then_some(Sorted(values))
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
-    }
-
     pub(super) fn sum(&self) -> f64 {
         self.0.iter().sum()
     }
