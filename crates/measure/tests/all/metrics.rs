@@ -347,7 +347,7 @@ fn figures_per_token_are_refused_where_counts_are_contradicted() {
         assert!(set.as_ref().expect("named").p50.value().is_none());
     }
     assert!(latency.itl.is_none() && latency.ttft.is_some());
-    assert!(summary.rates.output_tokens_per_s.is_none_or(|rate| rate.value().is_none()));
+    assert!(summary.rates.output_tokens_per_s.as_ref().is_none_or(|rate| rate.value().is_none()));
     let validity = plimsoll_measure::validity::judge(&level, &summary);
     let said = validity.reasons.iter().find(|reason| reason.check == "token_counts").expect("a reason");
     assert!(said.figure.contains(" 9 output tokens for 39 events"), "{}", said.figure);
