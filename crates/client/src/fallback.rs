@@ -1,7 +1,7 @@
 //! What a request is sent without, or with in its place, where a server refuses one of its optional fields.
 //!
 //! Servers differ in the shape of a refusal and agree in naming the field, so its words are searched for the names of the fields that the
-//! request has (`wire` puts a name that only the structure holds before the words). A list of servers and their shapes was rejected: it is
+//! request has (`wire` puts a name that only the structure holds behind the words). A list of servers and their shapes was rejected: it is
 //! never complete. A field of the user's own is never dropped.
 
 use plimsoll_model::{Carries, Protocol};

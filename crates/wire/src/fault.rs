@@ -2,7 +2,7 @@
 //!
 //! `{"error":{"message":…,"type":…,"code":…}}` (OpenAI, vLLM, LiteLLM, llama.cpp), `{"error":"…"}` (Triton, transformers),
 //! `{"type":"error","error":{"type":"overloaded_error","message":…}}` (Anthropic), `{"detail":"…"}` and `{"detail":[{"msg":…,"loc":[…]}]}` (FastAPI), `{"message":…}`, or plain text.
-//! A refused field that only the structure names (`param`, `loc`, `field`) is put before the words.
+//! A refused field that only the structure names (`param`, `loc`, `field`) is put behind the words.
 
 use serde_json::Value;
 
@@ -97,7 +97,7 @@ impl Fault {
     fn from_item(value: &Value) -> Fault {
         let fault = Fault::from_value(value);
         match named(value).filter(|name| !fault.text.contains(name.as_str())) {
-            Some(name) => Fault { text: bounded(&format!("{name}: {}", fault.text), TEXT_MAX), ..fault },
+            Some(name) => Fault { text: bounded(&format!("{} ({name})", fault.text), TEXT_MAX), ..fault },
             None => fault,
         }
     }
@@ -182,15 +182,15 @@ mod tests {
         for (body, want) in [
             (
                 r#"{"message":{"detail":[{"type":"extra_forbidden","loc":["body","ignore_eos"],"msg":"Extra inputs are not permitted"}]}}"#,
-                "ignore_eos: Extra inputs are not permitted",
+                "Extra inputs are not permitted (ignore_eos)",
             ),
             (
                 r#"{"detail":[{"loc":["body","a"],"msg":"no"},{"loc":["body","b","c"],"msg":"no"}]}"#,
-                "a: no; b.c: no",
+                "no (a); no (b.c)",
             ),
             (
                 r#"{"error":{"message":"Unsupported value","param":"temperature"}}"#,
-                "temperature: Unsupported value",
+                "Unsupported value (temperature)",
             ),
             (
                 r#"{"error":{"message":"'max_tokens' is not supported","param":"max_tokens"}}"#,
@@ -198,7 +198,7 @@ mod tests {
             ),
             (
                 r#"{"message":"Validation failed","errors":[{"field":"ignore_eos","message":"unknown"}]}"#,
-                "ignore_eos: Validation failed",
+                "Validation failed (ignore_eos)",
             ),
             (r#"{"errors":{"ignore_eos":["unknown field"]}}"#, r#"{"ignore_eos":["unknown field"]}"#),
             (r#"{"title":"Bad Request","errors":[{"pointer":"/ignore_eos"}]}"#, r#"ignore_eos"#),
