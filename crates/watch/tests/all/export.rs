@@ -234,7 +234,8 @@ fn every_source_that_vanishes_is_called() {
     for (server, text) in PAGES {
         for labels in [vec![], vec![("job".to_owned(), "x".to_owned())]] {
             let source = ExportSource::new(server.to_owned(), labels, &page(text));
-            let exported = export(ExportKind::Rules, &budget(), &source, &spec()).expect("everything is said");
+            let exported =
+                export(ExportKind::Rules, &budget(), &source, &spec()).expect("everything is said");
             let rules = &exported.files[0].text;
             let (_, lost) = rules.split_once("alert: PlimsollSourceLost").expect(server);
             let lost = lost.split("- alert:").next().expect("a rule");
