@@ -14,12 +14,11 @@ use plimsoll_workload::TargetSpec;
 use plimsoll_workload::parse_span;
 use plimsoll_workload::scrape::ScrapeSpec;
 
-use super::file::{self, KeptSpec, Named, PageList, PushSpec, SinkSpec, TracesSpec, WatchFile, listen};
+use super::file::{self, KeptSpec, Named, PageList, PushSpec, SinkSpec, WatchFile, listen};
 use super::history::HistoryWriter;
 use super::lists;
 use super::notify::Senders;
 use super::record::{Recorded, Recorder};
-use super::traces::AskedTraces;
 use crate::budget_file;
 use crate::exit::Stop;
 use crate::flags::{PriceArgs, WatchArgs};

@@ -58,7 +58,7 @@ mod tests {
         let of: Vec<f64> = [0.0, 0.25, 0.9, 1.0].into_iter().map(|p| sorted.at(p)).collect();
         assert!(of.iter().zip([1.0, 1.75, 3.7, 4.0]).all(|(a, b)| (a - b).abs() < 1e-12), "{of:?}");
         assert!((sorted.deviation() - 1.118_033_988_749_895).abs() < 1e-15);
-        assert_eq!((sorted.len(), sorted.mean(), sorted.least(), sorted.most()), (4, 2.5, 1.0, 4.0));
+        assert_eq!((sorted.0.len(), sorted.mean(), sorted.least(), sorted.most()), (4, 2.5, 1.0, 4.0));
         assert!(Sorted::new([]).is_none());
     }
 }
