@@ -60,12 +60,15 @@ impl MadeObject {
         }
         let read = match self.is_stream {
             true => first_event(&self.text).filter(|_| self.packed.is_none()),
-            false => Some(&self.text[..]).filter(|_| is_end),
+            // A client goes on as soon as it has the last byte, and that may be before the end is seen here.
+            false => Some(&self.text[..])
+                .filter(|text| is_end || self.packed.is_none() && text.trim_ascii_end().ends_with(b"}")),
         };
-        match read {
-            Some(text) => Looked::Over(name(text).map(hash)),
-            None if is_end || self.text.len() > MOST_BYTES => Looked::Over(None),
-            None => Looked::On,
+        match read.map(name) {
+            Some(Some(name)) => Looked::Over(Some(hash(name))),
+            Some(None) if self.is_stream => Looked::Over(None),
+            _ if is_end || self.text.len() > MOST_BYTES => Looked::Over(None),
+            _ => Looked::On,
         }
     }
 }

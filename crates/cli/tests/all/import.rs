@@ -381,26 +381,3 @@ fn import_survives_any_flipped_byte() {
         }
     }
 }
-
-// ------------------------------------------------------------------------------------- written again
-
-/// Every figure that both blocks have; how many.
-fn same(ours: &Value, theirs: &Value, at: &str) -> usize {
-    match (ours, theirs) {
-        (Value::Object(ours), Value::Object(theirs)) => {
-            let both = ours.iter().filter_map(|(name, ours)| Some((name, ours, theirs.get(name)?)));
-            both.map(|(name, ours, theirs)| same(ours, theirs, &format!("{at}.{name}"))).sum()
-        }
-        _ => {
-            let (Some(a), Some(b)) = (ours.as_f64(), theirs.as_f64()) else { return 0 };
-            assert!((a - b).abs() <= 1e-9 * a.abs().max(b.abs()), "{at}: {a} is written, the tool wrote {b}");
-            1
-        }
-    }
-}
-
-fn genuine(name: &str) -> (Foreign, Value) {
-    let files = files(name);
-    let whole = files.iter().find_map(|file| serde_json::from_slice(file).ok()).expect("a document");
-    (assembled(&files).expect("a result"), whole)
-}

@@ -83,8 +83,8 @@ impl TailReader {
             return end;
         }
         let mut end = self.decode(protocol, (status, is_stream), whole);
-        // The end of a long stream may hold no token, although the stream did.
-        if whole && self.cut && end.verdict.answer.broken == Some(Broken::Empty) {
+        // Emptiness is judged below, because only a request that generates must get something.
+        if whole && end.verdict.answer.broken == Some(Broken::Empty) {
             (end.verdict.outcome, end.verdict.answer.error) = (Outcome::FINISHED, None);
         }
         if !end.verdict.outcome.is_finished() {
