@@ -27,7 +27,9 @@ impl Out {
     /// Now that nothing comes any more: was it of use?
     pub fn is_success(&self) -> bool {
         match self {
-            Out::Own(_) | Out::Shared(_) => true,
+            // A replica's answer is its own where it failed, and no other replica did better.
+            Out::Own(_) => false,
+            Out::Shared(_) => true,
             Out::Relayed(relay) => relay.is_success(),
         }
     }

@@ -116,8 +116,8 @@ const DOUBTED: u32 = 2;
 const DOUBLINGS: u32 = 4;
 /// Refusals one after another from which a replica gets a penalty: mistakes of clients come in pairs.
 const PENALISED: u32 = 3;
-/// The penalty for a failure: short, so that the replica is tried again until the breaker is sure.
-const FAILED_PENALTY: Span = Span::from_millis(200);
+/// The penalty for each failure of late from the third on.
+const FAILED_PENALTY: Span = Span::from_millis(10);
 /// Failures, or requests that clients give up, in a row that are enough where the peers answered so many, and by the share that they fail it is no chance.
 const FEW: u32 = 3;
 const FEW_BY_CHANCE: f64 = 1e-3;
@@ -278,13 +278,7 @@ impl Health {
 
     /// What is laid on top of a replica's cost for having shed: what it asked for, decaying with half of it as time constant.
     pub fn penalty(&self, replica: u32, now: At) -> Span {
-        let (at, span) = self.each[replica as usize].penalty;
-        if span == Span::ZERO {
-            return span;
-        }
-        let halves = (now - at).as_secs_f64() / (0.5 * span.as_secs_f64());
-        let left = span.as_secs_f64() * (-halves).exp();
-        if left < 1e-3 { Span::ZERO } else { Span::from_secs_f64(left) }
+        self.each[replica as usize].left(now)
     }
 
     /// Puts into `usable` the replicas that may get a request now, in order of their names.
@@ -364,7 +358,6 @@ impl Health {
     }
 
     fn failed(&mut self, replica: u32, now: At, chance: f64) {
-        self.penalise(replica, now);
         let (spec, peers) = (self.spec, self.peers(replica, now));
         let alone = match peers.worked >= ALONE {
             true => f64::from(peers.failed + 1) / f64::from(peers.worked + peers.failed + 2),
@@ -374,6 +367,8 @@ impl Health {
         one.count(now).failed += 1;
         one.streak += 1;
         let Part { worked, failed, .. } = one.sum();
+        // Not before the breaker may be sure: it has to see a few.
+        one.penalise(failed.saturating_sub(FEW - 1), now);
         let share = f64::from(worked) / f64::from((worked + failed).max(1));
         let trial = one.open.is_some_and(|open| now >= open.until);
         let in_a_row = one.streak;
@@ -392,7 +387,7 @@ impl Health {
         one.refused += 1;
         let (in_a_row, trial) = (one.refused, one.open.is_some_and(|open| now >= open.until));
         if in_a_row >= PENALISED {
-            self.penalise(replica, now);
+            one.penalise(in_a_row, now);
         }
         if self.refuses_alone(replica, trial, now) && (trial || self.each[replica as usize].open.is_none()) {
             self.eject(replica, false, now, chance);
@@ -450,13 +445,6 @@ impl Health {
         fresh.fold(NOTHING, |sum, (_, one)| sum.and(one.sum()))
     }
 
-    /// It would get more requests for failing, because failures are fast.
-    fn penalise(&mut self, replica: u32, now: At) {
-        if self.penalty(replica, now) < FAILED_PENALTY {
-            self.each[replica as usize].penalty = (now, FAILED_PENALTY);
-        }
-    }
-
     /// Is silence for so long more than may be?
     pub fn is_too_long(&self, silence: Span, patience: Span) -> bool {
         let least = self.spec.silence_s;
@@ -492,6 +480,25 @@ impl Health {
 }
 
 impl ReplicaHealth {
+    /// It would get more requests for failing, because failures are fast. `failures`: of late.
+    fn penalise(&mut self, failures: u32, now: At) {
+        let asked = Span(FAILED_PENALTY.0.saturating_mul(i64::from(failures))).min(LEAST_PENALTY);
+        if self.left(now) < asked {
+            self.penalty = (now, asked);
+        }
+    }
+
+    /// What is left of the penalty.
+    fn left(&self, now: At) -> Span {
+        let (at, span) = self.penalty;
+        if span == Span::ZERO {
+            return span;
+        }
+        let halves = (now - at).as_secs_f64() / (0.5 * span.as_secs_f64());
+        let left = span.as_secs_f64() * (-halves).exp();
+        if left < 1e-3 { Span::ZERO } else { Span::from_secs_f64(left) }
+    }
+
     /// The part of the window that it is now.
     fn count(&mut self, now: At) -> &mut Part {
         let part = now.0.div_euclid(PART.0);

@@ -95,7 +95,7 @@ fn trailers_and_heads_alone_are_ends_too() {
     assert_eq!((back.kind, back.body.as_deref(), back.end), (3, Some(ASK), false));
     assert_eq!(call.hear().kind, 5);
     call.say(&response(200, STREAM, false, None));
-    call.say(&piece(5, EVENT, false));
+    call.say(&piece(5, &[EVENT, b"data: [DONE]\n\n"].concat(), false));
     call.say(&field(7, field(1, "")));
     assert_eq!([call.hear().kind, call.hear().kind, call.hear().kind], [2, 4, 6]);
     assert_eq!(call.ended(), "0");
@@ -404,8 +404,8 @@ fn speeds_are_learnt_from_what_the_proxy_shows() {
         if is_slow {
             sleep(Duration::from_millis(120));
         }
-        for place in 0..3 {
-            call.say(&piece(5, EVENT, place == 2));
+        for (place, part) in [EVENT, EVENT, EVENT, b"data: [DONE]\n\n"].into_iter().enumerate() {
+            call.say(&piece(5, part, place == 3));
             call.hear();
         }
         assert_eq!(call.ended(), "0");

@@ -216,16 +216,17 @@ fn what_was_compared_decides_before_shares_do() {
 #[test]
 fn failures_cost_and_pages_prove_nothing() {
     let mut health = pool(2);
+    (0..3).for_each(|_| health.ended(0, ReplicaOutcome::Failed, at(1.0), 1.0));
+    let first = health.penalty(0, at(1.0));
+    assert!(first > Span::ZERO);
     health.ended(0, ReplicaOutcome::Failed, at(1.0), 1.0);
-    assert!(health.penalty(0, at(1.0)) >= Span::from_millis(200));
+    assert_eq!(health.penalty(0, at(1.0)), Span(2 * first.0), "more for each");
     (0..2).for_each(|_| health.ended(1, ReplicaOutcome::Refused, at(1.0), 1.0));
     assert_eq!(health.penalty(1, at(1.0)), Span::ZERO, "mistakes come in pairs");
     health.ended(1, ReplicaOutcome::Refused, at(1.0), 1.0);
     assert!(health.penalty(1, at(1.0)) > Span::ZERO);
-    for _ in 0..4 {
-        health.ended(0, ReplicaOutcome::Failed, at(1.0), 1.0);
-        health.ended(0, ReplicaOutcome::Neutral, at(1.0), 1.0);
-    }
+    health.ended(0, ReplicaOutcome::Neutral, at(1.0), 1.0);
+    health.ended(0, ReplicaOutcome::Failed, at(1.0), 1.0);
     assert_eq!(health.standing(0, at(1.0)), Standing::Ejected, "a page between failures is no success");
 }
 

@@ -7,7 +7,6 @@
 
 use std::collections::VecDeque;
 
-use plimsoll_math::anytime::ln_mean;
 use plimsoll_model::Arm;
 
 /// Shares of the requests, of those that the base answers, that a canary is taken to fail.
@@ -15,6 +14,8 @@ const ALTERNATIVES: [f64; 2] = [0.95, 0.6];
 /// Most requests of the base in a block, and of the canary that wait for one.
 const BESIDE: usize = 4;
 const MOST_WAITING: usize = 64;
+/// Odds beyond any that matter.
+const MOST: f64 = 1e12;
 /// What the base is taken to fail at the least and at the most.
 const BASE: (f64, f64) = (0.005, 0.9);
 
@@ -26,8 +27,9 @@ pub type Counts = (u64, u64);
 pub struct Outright {
     base: VecDeque<bool>,
     waiting: VecDeque<bool>,
-    ln: [f64; ALTERNATIVES.len()],
-    ln_peak: f64,
+    wealth: [f64; ALTERNATIVES.len()],
+    blocks: u64,
+    peak: f64,
     /// All that was bet on: base, canary.
     seen: [Counts; 2],
 }
@@ -61,13 +63,19 @@ impl Outright {
         // By the blocks before this one.
         let (n, bad) = self.seen[0];
         let of_base = ((bad as f64 + 0.5) / (n as f64 + 1.0)).clamp(BASE.0, BASE.1);
-        for (ln, share) in self.ln.iter_mut().zip(ALTERNATIVES) {
+        // What is not bet yet is staked by and by, so that a canary that begins to fail after a good day is found too.
+        let t = self.blocks as f64;
+        let stake = 1.0 / ((t + 1.0) * (t + 2.0));
+        self.blocks += 1;
+        for (wealth, share) in self.wealth.iter_mut().zip(ALTERNATIVES) {
             let of_canary = of_base + (1.0 - of_base) * share;
             let all = (base.0 + canary.0) as f64;
             let of_both = (of_base * base.0 as f64 + of_canary * canary.0 as f64) / all;
-            *ln += ln_ratio(base, of_base, of_both) + ln_ratio(canary, of_canary, of_both);
+            let ln = ln_ratio(base, of_base, of_both) + ln_ratio(canary, of_canary, of_both);
+            *wealth = ((*wealth + stake) * ln.exp()).min(MOST);
         }
-        self.ln_peak = self.ln_peak.max(ln_mean(self.ln.into_iter()));
+        let all = self.wealth.iter().sum::<f64>() / self.wealth.len() as f64 + 1.0 / (t + 2.0);
+        self.peak = self.peak.max(all);
         for (seen, now) in self.seen.iter_mut().zip([base, canary]) {
             *seen = (seen.0 + now.0, seen.1 + now.1);
         }
@@ -75,7 +83,7 @@ impl Outright {
 
     /// The evidence at its most, as odds.
     pub fn worse(&self) -> f64 {
-        self.ln_peak.min(27.0).exp()
+        self.peak.max(1.0)
     }
 
     /// What it rests on: base, canary.
