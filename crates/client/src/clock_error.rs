@@ -17,7 +17,7 @@ pub fn wall_clock_error_ns() -> Option<i64> {
         let mut told: libc::timex = std::mem::zeroed();
         (libc::adjtimex(&raw mut told), told)
     };
-    error_ns(state, told.status, told.maxerror as i64)
+    error_ns(state, told.status, told.maxerror)
 }
 
 /// Nothing is known here.

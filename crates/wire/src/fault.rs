@@ -104,7 +104,7 @@ impl Fault {
 
     fn from_value(value: &Value) -> Fault {
         let said =
-            |found: &&Value| !matches!(found, Value::Null | Value::Bool(_)) && **found != Value::from("");
+            |found: &&Value| !matches!(found, Value::Null | Value::Bool(_)) && found.as_str() != Some("");
         let keys = ["error", "errors", "detail", "message", "msg", "error_msg", "reason", "title"];
         let choice =
             || value.get("choices")?.as_array()?.iter().find_map(|choice| choice.get("error").filter(said));

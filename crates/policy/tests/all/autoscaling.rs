@@ -52,7 +52,7 @@ fn keda_goes_down_after_its_cooldown() {
 fn keda_remembers_the_largest_wish() {
     let queue = |at| match at {
         ..100 => 45.0,
-        ..130 => 25.0,
+        100..130 => 25.0,
         _ => 15.0,
     };
     assert_eq!(run(&spec(), 1, queue, 900), [(30, 5), (420, 3), (450, 2)]);

@@ -172,7 +172,8 @@ fn a_replica_that_refuses_what_its_peers_answer_is_ejected_within_fifty_requests
     let alone = |replica: u32, _| if replica == 0 { Refused } else { Worked };
     assert!(ejected(2, 50, alone).is_some() && ejected(4, 80, alone).is_some());
     // Every third client is wrong, at whichever replica.
-    let mixed = |replica: u32, request: u32| if replica == 0 || request % 3 == 0 { Refused } else { Worked };
+    let mixed =
+        |replica: u32, request: u32| if replica == 0 || request.is_multiple_of(3) { Refused } else { Worked };
     assert!(ejected(2, 50, mixed).is_some());
 }
 
@@ -182,9 +183,9 @@ fn clients_mistakes_eject_nobody() {
     assert_eq!(ejected(2, 1_000, |_, _| Refused), None);
     assert_eq!(ejected(1, 1_000, |_, _| Refused), None);
     for share in [2, 3, 4, 10] {
-        let mixed = |_, request: u32| if (request / 2) % share == 0 { Refused } else { Worked };
+        let mixed = |_, request: u32| if (request / 2).is_multiple_of(share) { Refused } else { Worked };
         assert_eq!(ejected(2, 1_000, mixed), None, "{share}");
-        let most = |_, request: u32| if (request / 2) % share == 0 { Worked } else { Refused };
+        let most = |_, request: u32| if (request / 2).is_multiple_of(share) { Worked } else { Refused };
         assert_eq!(ejected(2, 1_000, most), None, "{share}");
     }
 }
