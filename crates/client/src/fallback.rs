@@ -111,7 +111,7 @@ fn is_unknown(said: &str) -> bool {
 pub fn has_optional_fields(target: &TargetSpec) -> bool {
     target.body_template.is_none()
         && target.protocol.streams()
-        && target.protocol.carries() != Carries::Tensors
+        && !matches!(target.protocol.carries(), Carries::Tensors | Carries::Sound)
 }
 
 #[cfg(test)]

@@ -62,9 +62,11 @@ fn a_level_that_a_ceiling_closed_is_not_called_open() {
 fn findings_survive_their_json() {
     let (manifest, findings) = sweep();
     let again = serde_json::to_value(&findings).expect("json");
-    let read: Findings = serde_json::from_value(again.clone()).expect("findings");
+    let read: Findings = serde_json::from_value(again).expect("findings");
     assert_eq!(read, findings);
-    assert_eq!(Some(again), manifest.findings);
+    // The run is of an older version: counts that it lacks are zero.
+    let then: Findings = serde_json::from_value(manifest.findings.expect("findings")).expect("findings");
+    assert_eq!(read, then);
 }
 
 #[test]

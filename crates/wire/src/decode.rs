@@ -475,7 +475,7 @@ fn sniff(seen: &[u8], media: Media, protocol: Protocol, end: bool) -> Option<Rea
     match seen.first() {
         None => end.then(usual),
         Some(b'<') if media != Media::EventStream => {
-            Some(Reading::Stopped("answered with markup, not with an answer".into()))
+            Some(Reading::Stopped("answered with a web page or other markup".into()))
         }
         Some(b'{') => sniff_json(seen, media, protocol, end),
         _ if fields.iter().any(|field| seen.starts_with(field)) => Some(Reading::Events(Parser::new())),

@@ -105,7 +105,7 @@ impl Fault {
     fn from_value(value: &Value) -> Fault {
         let said =
             |found: &&Value| !matches!(found, Value::Null | Value::Bool(_)) && found.as_str() != Some("");
-        let keys = ["error", "errors", "detail", "message", "msg", "error_msg", "reason", "title"];
+        let keys = ["error", "detail", "message", "msg", "error_msg", "reason", "errors", "title"];
         let choice =
             || value.get("choices")?.as_array()?.iter().find_map(|choice| choice.get("error").filter(said));
         let inner = keys.iter().find_map(|key| value.get(key).filter(said)).or_else(choice);

@@ -50,8 +50,8 @@ pub(super) struct BeforeLoad<'a, S> {
 enum Which {
     /// Four of one output token and known length.
     Calibration,
-    /// One as the load will send it, but short.
-    First,
+    /// One as the load will send it, but short: the how many-th.
+    First(u32),
 }
 
 impl<S: Fn(&Scenario) -> Result<Client, Stop>> BeforeLoad<'_, S> {
@@ -108,12 +108,14 @@ impl<S: Fn(&Scenario) -> Result<Client, Stop>> BeforeLoad<'_, S> {
     /// Sends a request of the load, without the fields that are refused, until it is answered or for good refused.
     fn first(&self, scenario: &mut Scenario, clock: Clock, screen: &mut Screen) -> Result<(), Stop> {
         let is_unlisted = refusal::is_unlisted(&scenario.target, self.listed);
-        if !is_unlisted && self.ready.is_none() && !has_optional_fields(&scenario.target) {
+        let may_fall_back = has_optional_fields(&scenario.target) && !is_known(scenario);
+        if !is_unlisted && self.ready.is_none() && !may_fall_back {
             return Ok(());
         }
-        let mut said = false;
+        let (mut said, mut tries) = (false, 0);
         loop {
-            let rows = self.ask(scenario, Which::First)?;
+            let rows = self.ask(scenario, Which::First(tries))?;
+            tries += 1;
             let Some(row) = rows.first().filter(|row| !row.outcome.is_finished()) else { return Ok(()) };
             let why = row.answer.error.as_deref().unwrap_or(row.outcome.how.name());
             if refusal::of(&rows).is_some()
@@ -172,8 +174,12 @@ fn is_to_be_calibrated(scenario: &Scenario) -> bool {
     let prompts = &scenario.prompts;
     let texts = !matches!(scenario.target.protocol, Protocol::Http | Protocol::Transcriptions)
         && scenario.target.protocol.carries() != Carries::Tensors;
-    let is_said = prompts.words_per_token != 1.0 || prompts.template_tokens != 0;
-    prompts.file.is_none() && texts && !is_said && scenario.classes.is_empty()
+    prompts.file.is_none() && texts && !is_known(scenario) && scenario.classes.is_empty()
+}
+
+/// Returns whether the scenario names the target's tokens per word: then nothing is sent but the load.
+fn is_known(scenario: &Scenario) -> bool {
+    scenario.prompts.words_per_token != 1.0 || scenario.prompts.template_tokens != 0
 }
 
 fn plan(scenario: &Scenario, which: Which, max_rate: Option<f64>) -> Result<LevelPlan, Stop> {
@@ -184,8 +190,9 @@ fn plan(scenario: &Scenario, which: Which, max_rate: Option<f64>) -> Result<Leve
     plain.client.timeouts.total = plain.client.timeouts.total.min(CALIBRATION_PATIENCE);
     plain.client.drain = CALIBRATION_PATIENCE;
     let count = match which {
-        Which::First => {
+        Which::First(_) => {
             plain.prompts.shared_prefix = None;
+            (plain.prompts.images, plain.prompts.audio) = (None, None);
             1
         }
         Which::Calibration => {
@@ -204,7 +211,7 @@ fn plan(scenario: &Scenario, which: Which, max_rate: Option<f64>) -> Result<Leve
     let window = Span::from_secs_f64((count as f64 + 0.5) / rate_per_s);
     let mut schedule = Schedule::generate(&plain, rate_per_s, window, u32::MAX).map_err(wrong)?;
     schedule.arrivals.truncate(count);
-    if let Which::First = which {
+    if let Which::First(_) = which {
         for arrival in &mut schedule.arrivals {
             arrival.output_tokens = arrival.output_tokens.min(FIRST_OUTPUT);
             if plain.prompts.file.is_none() && !plain.classes.iter().any(|class| class.prompts.is_some()) {
@@ -221,8 +228,13 @@ fn plan(scenario: &Scenario, which: Which, max_rate: Option<f64>) -> Result<Leve
     }
     let prompts = Arc::new(Prompts::new(&plain, 0).map_err(wrong)?);
     let requests = LevelTraffic::Open(Arc::new(schedule));
+    // Each level has its own requests' ids and traces.
+    let id = match which {
+        Which::Calibration => u32::MAX,
+        Which::First(tries) => u32::MAX - 1 - tries,
+    };
     Ok(LevelPlan {
-        id: u32::MAX,
+        id,
         traffic: "calibration".into(),
         purpose: "calibration".into(),
         seed: scenario.seed,

@@ -97,7 +97,7 @@ fn half_a_character_does_not_break_anything() {
 
 #[test]
 fn an_error_inside_a_stream_is_not_a_success() {
-    let (_, counts) = outcomes(&[], |socket| {
+    let (_, counts) = outcomes(&["--force"], |socket| {
         stream_head(socket);
         let _ = socket.write_all(b"data: {\"error\":{\"message\":\"engine died\"}}\n\ndata: [DONE]\n\n");
         let _ = socket.shutdown(std::net::Shutdown::Both);
@@ -162,7 +162,7 @@ fn shed_and_failed_requests_have_their_names() {
 
 #[test]
 fn an_empty_answer_failed() {
-    let (_, counts) = outcomes(&[], |socket| {
+    let (_, counts) = outcomes(&["--force"], |socket| {
         stream_head(socket);
         let _ = socket.write_all(
             b"data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n",

@@ -62,9 +62,9 @@ fn said(run: &Run, endpoints: usize) -> Vec<BTreeSet<String>> {
 /// Each engine's log holds exactly the rows that are said to be its, but for what was asked before the load.
 fn agrees(run: &Run, pair: Pair) {
     let id = format!("{}-", run.manifest.id);
-    let before = format!("{id}{}-", u32::MAX);
+    let before = [0, 1].map(|tries| format!("{id}{}-", u32::MAX - tries));
     for (number, (said, mut told)) in said(run, 2).into_iter().zip(pair.told()).enumerate() {
-        told.retain(|name| name.starts_with(&id) && !name.starts_with(&before));
+        told.retain(|name| name.starts_with(&id) && !before.iter().any(|before| name.starts_with(before)));
         let differ: Vec<_> = said.symmetric_difference(&told).take(4).collect();
         assert!(differ.is_empty() && said.len() > 20, "endpoint {number}, {} rows: {differ:?}", said.len());
     }

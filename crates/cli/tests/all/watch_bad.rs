@@ -89,7 +89,7 @@ fn odd_lines_are_counted_once_or_not_at_all() {
     let server = Server::start(move |_, socket| {
         let scrape = seen.fetch_add(1, Ordering::SeqCst);
         let page = page(scrape * EACH, 0);
-        let odd = "vllm:prompt_tokens_total NaN\nvllm:num_requests_waiting NaN\nvllm:generation_tokens_tot";
+        let odd = "vllm:prompt_tokens_total NaN\nvllm:num_requests_waiting NaN\nvllm:generation_tokens_tot\n";
         reply(socket, "200 OK", "Content-Type: text/plain\r\n", &format!("{page}{page}{odd}"));
     });
     let watching = Watching::start(&[&format!("{}/metrics", server.url)], &budget, &[]);

@@ -13,9 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use http::header::{
-    ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, COOKIE,
-};
+use http::header::{ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, AUTHORIZATION, CONTENT_TYPE, COOKIE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use plimsoll_model::{At, Span};
 use plimsoll_policy::setting::SettingError;
@@ -34,7 +32,7 @@ use crate::same::digest;
 /// Says on an answer whether it came from here.
 pub const CACHE: HeaderName = HeaderName::from_static("x-plimsoll-cache");
 /// Headers of a request that its answer may depend on; others are versions and betas, by their names ([`changes_answer`]), and those that answers name in `Vary`.
-static DEPENDS: [HeaderName; 5] = [ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, CONTENT_TYPE, CONTENT_ENCODING];
+static DEPENDS: [HeaderName; 4] = [ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, CONTENT_TYPE];
 /// And those that say who asks.
 static CREDENTIALS: [HeaderName; 6] = [
     AUTHORIZATION,

@@ -133,7 +133,9 @@ fn a_page_whose_end_is_missing_is_no_page() {
         let is_line = !cut.ends_with(b"\n") && !last.is_empty();
         // Counts stand before sums here, so that behind both nothing is missing.
         let is_histogram = last.contains("_bucket{") && stem(last) == stem(next);
-        if is_line || is_histogram {
+        // A page that ends inside its first sample has nothing to count.
+        let has_sample = text[..end].lines().filter(|line| !line.starts_with('#')).count() > 1;
+        if has_sample && (is_line || is_histogram) {
             cuts[usize::from(!is_line)] += 1;
             assert!(plimsoll_wire::exposition::read(cut).is_err(), "cut at {end}: {last}");
             assert!(PageText::of(cut, |_| true).is_none());
