@@ -192,6 +192,8 @@ fn plan(scenario: &Scenario, which: Which, max_rate: Option<f64>) -> Result<Leve
     let count = match which {
         Which::First(_) => {
             plain.prompts.shared_prefix = None;
+            // Other words than the calibration's, whose prompts must hit no cache.
+            plain.seed = plain.seed.wrapping_add(1);
             (plain.prompts.images, plain.prompts.audio) = (None, None);
             1
         }

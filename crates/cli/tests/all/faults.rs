@@ -31,7 +31,7 @@ fn runs(fault: &str) -> [Value; 2] {
     let profile = file.to_str().expect("utf-8");
     let engine = Engine::start_with(profile, &["--fault", fault]);
     // A factor that is said is not calibrated: nothing is sent but the load.
-    let live = ["run", &engine.url, "--set", "prompts.words_per_token=1.001"];
+    let live = ["run", &engine.url, "--set", "prompts.words_per_token=1.001", "--force"];
     let simulated = ["simulate", "--profile", profile, "--fault", fault];
     [&live[..], &simulated[..]].map(|head| {
         let (_folder, run) = run_folder();
