@@ -117,7 +117,10 @@ fn a_world_that_can_not_be_is_refused() {
     );
     let none =
         WorldSpec { fleet: FleetSpec { replicas: 0, ..FleetSpec::default() }, ..WorldSpec::one(servers) };
-    assert_eq!(world_error(&none), "fleet.replicas: 0 is not at least 1; only an autoscaler scales from none");
+    assert_eq!(
+        world_error(&none),
+        "fleet.replicas: 0 is not at least 1; only an autoscaler scales from none"
+    );
 }
 
 #[test]
