@@ -29,6 +29,9 @@ const FIRST_OUTPUT: u32 = 16;
 /// Words of the first request at most, where they are drawn.
 const FIRST_WORDS: u32 = 64;
 
+/// Failures of the server in a row at which the load is not sent: one that fails a tenth of its requests stops one load of ten thousand.
+const FAILURES: u32 = 4;
+
 /// What the requests before the load are sent with.
 pub(super) struct BeforeLoad<'a, S> {
     /// Starts a client of its own: what it sends is announced, and counts against no ceiling.
@@ -133,6 +136,8 @@ impl<S: Fn(&Scenario) -> Result<Client, Stop>> BeforeLoad<'_, S> {
                     std::thread::sleep(AGAIN.min(ready.until - clock.now()).max(Span::ZERO).as_duration());
                 }
                 _ if self.force => return Ok(()),
+                // A server that fails some requests is the load's to count: only failures in a row say that it fails all.
+                None if is_servers(row) && tries < FAILURES => {}
                 ready
                     if ready.is_some() || refusal::of(&rows).is_some() || row.outcome.how == How::Refused =>
                 {
@@ -180,6 +185,11 @@ fn is_to_be_calibrated(scenario: &Scenario) -> bool {
 /// Returns whether the scenario names the target's tokens per word: then nothing is sent but the load.
 fn is_known(scenario: &Scenario) -> bool {
     scenario.prompts.words_per_token != 1.0 || scenario.prompts.template_tokens != 0
+}
+
+/// Returns whether the server failed at a request that may be right.
+fn is_servers(row: &Attempt) -> bool {
+    matches!(row.outcome.how, How::ServerError | How::StreamError)
 }
 
 fn plan(scenario: &Scenario, which: Which, max_rate: Option<f64>) -> Result<LevelPlan, Stop> {

@@ -124,6 +124,23 @@ fn a_server_that_refuses_only_the_calibration_is_measured() {
     assert!(matches!(ended.code, 0 | 4), "{}", ended.stderr);
 }
 
+/// Two failures before an answer are no reason to send no load.
+#[test]
+fn a_server_that_fails_now_and_then_is_measured() {
+    for (status, body) in [
+        ("500 Internal Server Error", r#"{"error":{"message":"now and then"}}"#),
+        ("200 OK", r#"{"error":{"message":"now and then"}}"#),
+    ] {
+        let count = AtomicUsize::new(0);
+        let (ended, asked) = run(&[], move |body_asked, socket| match count.fetch_add(1, Ordering::SeqCst) {
+            0 | 1 => reply(socket, status, JSON, body),
+            _ => answers(words(body_asked), socket),
+        });
+        assert!(asked > 5, "{status}: {asked} requests: {}", ended.stderr);
+        assert!(matches!(ended.code, 0 | 4), "{status}: {}", ended.stderr);
+    }
+}
+
 /// As transformers 5.23 serve says it.
 #[test]
 fn a_server_that_knows_no_ignore_eos_is_asked_without_it() {

@@ -149,7 +149,7 @@ fn a_line_without_end_is_left_early() {
     };
     let row = against(line);
     check(&row, How::Malformed, By::Server, false, "Plimsoll");
-    assert!(row.bytes_in < 16 << 20, "{}", row.bytes_in);
+    assert!(row.bytes_in < 9 << 20, "{}", row.bytes_in);
 }
 
 #[test]
