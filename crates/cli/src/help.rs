@@ -99,7 +99,7 @@ const SHORT: &[Short] = &[
         "export",
         &["run_format", "budget", "source", "labels", "out"],
         [
-            "plimsoll export RUN --as vllm -o result.json",
+            "plimsoll export RUN --as csv -o requests.csv",
             "plimsoll export rules -b budget.yaml --source vllm --label job=vllm -o rules",
         ],
     ),

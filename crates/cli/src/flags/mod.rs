@@ -121,7 +121,7 @@ pub enum Command {
     Watch(WatchArgs),
     /// Judge a new version on some replicas beside the old one on others
     Canary(CanaryArgs),
-    /// Write budgets as rules, dashboards; runs as other tools' results
+    /// Write budgets as rules or dashboards, runs as tables or spans
     Export(ExportArgs),
     /// Stand in front of replicas: route, retry and eject by what is seen
     Gateway(GatewayArgs),

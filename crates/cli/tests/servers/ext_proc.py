@@ -12,6 +12,7 @@ import json
 import pathlib
 import queue
 import sys
+import threading
 
 import grpc
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
@@ -80,7 +81,7 @@ def told(answer):
 
 
 def call(channel, steps):
-    came, ended = queue.Queue(), []
+    came, ended, begun = queue.Queue(), [], threading.Event()
     method = channel.stream_stream(
         PROCESS, request_serializer=lambda message: message.SerializeToString(), response_deserializer=pb.ProcessingResponse.FromString
     )
@@ -95,12 +96,15 @@ def call(channel, steps):
                     except queue.Empty:
                         pass
             elif "cancel" in step:
+                # gRPC reads the steps in a thread of its own, perhaps before `running` has its value.
+                begun.wait()
                 running.cancel()
                 return
             else:
                 yield message(step)
 
     running = method(said())
+    begun.set()
     status = "OK"
     try:
         for answer in running:
