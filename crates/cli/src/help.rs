@@ -1,54 +1,98 @@
-//! How the help reads: commands by task, and a short help of a command that fits two screens.
+//! The help texts: commands by question, a summary of each command (`-h`) and its list of flags (`--help`).
 //!
-//! What a flag does is said once, in its doc comment in [`crate::flags`]; here stands only which flags most people use (`-h`
-//! shows these, `--help` all) and what is typed with them. A second copy of the arguments for the short help lost, because the two drift apart.
+//! A flag's text stands once, in its doc comment in [`crate::flags`]. This module chooses which flags a reader sees, because 70 flags at once
+//! answer no question. Rarely used flags set fields of the scenario file; `plimsoll help flags` lists them. A second set of arguments for the
+//! summary was rejected, because the two sets drift apart.
 
-use clap::{Command, CommandFactory};
+use std::collections::BTreeMap;
+
+use clap::{Arg, ArgAction, Command, CommandFactory};
 
 use crate::flags::Cli;
 
-/// A task: its name, its commands in the order in which they are met, and an example.
-type Task = (&'static str, &'static [&'static str], &'static str);
+/// The flags that a help text shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Detail {
+    /// The ten flags that most people use: `-h`.
+    Summary,
+    /// All flags but the rarely used ones: `--help`.
+    Usual,
+    /// Every flag: man pages, completions and the reference.
+    Full,
+}
 
-/// A command that is not in the build is passed over; one that is in no task fails a test.
-const TASKS: &[Task] = &[
+/// A question: its heading, its commands in the order of a reader's work, and an example.
+type Topic = (&'static str, &'static [&'static str], &'static str);
+
+/// The commands of the first help screen.
+const FIRST: &[Topic] = &[
+    ("Measure", &["demo", "run", "sweep", "show"], "plimsoll run http://host:8000/v1 --rate 12/s --for 60s"),
+    ("Judge", &["gate", "compare"], "plimsoll gate RUN --budget budget.yaml"),
+    ("Explain", &["diagnose"], "plimsoll diagnose RUN --baseline release"),
+    ("Plan", &["plan", "simulate"], "plimsoll plan --from RUN --rate 50/s --slo \"ttft p99 < 500ms\""),
+    ("Serve", &["gateway", "engine"], "plimsoll gateway --replica http://a:8000 --replica http://b:8000"),
+    ("Watch", &["watch"], "plimsoll watch http://host:8000/metrics -b budget.yaml"),
+];
+
+/// The commands that `plimsoll help all` adds.
+const OTHER: &[Topic] = &[
     (
-        "Measure",
-        &["demo", "run", "sweep", "import", "merge", "show", "ls"],
-        "plimsoll run http://host:8000/v1 --rate 12/s --for 60s",
+        "Measure more",
+        &["cold-start", "interleave", "quality", "rerun", "import", "merge", "k8s", "ls"],
+        "plimsoll rerun RUN --target http://candidate:8000/v1",
     ),
     (
-        "Judge",
-        &["gate", "compare", "interleave", "baseline", "history"],
-        "plimsoll gate RUN --budget budget.yaml",
-    ),
-    (
-        "In production",
-        &["watch", "canary", "export", "gateway", "workload"],
-        "plimsoll gateway --replica http://a:8000 --replica http://b:8000",
-    ),
-    (
-        "Explain and plan",
-        &["diagnose", "profile", "levers", "plan", "what-if", "simulate"],
-        "plimsoll diagnose RUN --baseline release",
-    ),
-    (
-        "Set up",
-        &[
-            "budget",
-            "engine",
-            "doctor",
-            "selftest",
-            "collect",
-            "cold-start",
-            "quality",
-            "rerun",
-            "calc",
-            "k8s",
-            "dev",
-        ],
+        "Budgets and baselines",
+        &["budget", "baseline", "history"],
         "plimsoll budget init --from RUN -o budget.yaml",
     ),
+    ("Explain and plan more", &["profile", "levers", "what-if", "calc"], "plimsoll what-if RUN \"rate 2x\""),
+    (
+        "Production",
+        &["canary", "export", "collect", "workload"],
+        "plimsoll export rules -b budget.yaml --source vllm -o rules",
+    ),
+    ("This machine", &["doctor", "selftest", "dev"], "plimsoll doctor"),
+];
+
+/// Flags that `--help` leaves out, because few users need them: each sets a field of the scenario file or a detail of the client.
+const RARE: &[&str] = &[
+    "adapters",
+    "alone",
+    "audio",
+    "batch",
+    "before_level",
+    "body",
+    "cancel",
+    "client_cert",
+    "client_key",
+    "connections",
+    "documents",
+    "first_token_timeout",
+    "http",
+    "idle_timeout",
+    "images",
+    "keep_text",
+    "key_env_b",
+    "knee_factor",
+    "least_n_eff",
+    "max_in_flight",
+    "models",
+    "natural_length",
+    "no_stream",
+    "nonce",
+    "pause",
+    "prompts",
+    "real_answers",
+    "quality",
+    "scrape_every",
+    "shapes",
+    "shard_wait",
+    "speed",
+    "start_at",
+    "streams_per_connection",
+    "wave",
+    "workers",
 ];
 
 /// A command, the flags that its `-h` shows, and two examples. What is not named here has few flags, and `-h` shows them all.
@@ -231,24 +275,41 @@ const SHORT: &[Short] = &[
     ),
 ];
 
-/// The command line with its help in order.
-pub fn command() -> Command {
+/// Returns the command line, with the flags of `detail` in its help texts.
+pub fn command(detail: Detail) -> Command {
     let plain = Cli::command();
-    let list = tasks(&plain);
+    let list = topics(&plain, FIRST);
     let cli = plain.help_template(format!(
         "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{list}{{options}}{{after-help}}"
     ));
-    SHORT.iter().fold(cli, |cli, short| match cli.find_subcommand(short.0) {
-        Some(_) => cli.mut_subcommand(short.0, |command| shortened(command, short)),
-        None => cli,
-    })
+    let names: Vec<String> = cli.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    names
+        .iter()
+        .fold(compact(cli), |cli, name| cli.mut_subcommand(name, |command| with_detail(command, detail)))
 }
 
-/// The commands by task. `clap` knows headings for flags alone.
-fn tasks(cli: &Command) -> String {
+/// Returns the detail that a command line asks for.
+pub fn asked(words: impl Iterator<Item = String>) -> Detail {
+    if words.into_iter().any(|word| word == "-h") { Detail::Summary } else { Detail::Usual }
+}
+
+/// Returns the page of `plimsoll help all` or `plimsoll help flags`; `None` for every other command line.
+pub fn page(words: &[String]) -> Option<String> {
+    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["help", "all"] => {
+            let cli = Cli::command();
+            Some(format!("{}{}", topics(&cli, FIRST), topics(&cli, OTHER)))
+        }
+        ["help", "flags"] => Some(rare_flags(&Cli::command())),
+        _ => None,
+    }
+}
+
+/// Lists commands under their headings. `clap` knows headings for flags alone.
+fn topics(cli: &Command, topics: &[Topic]) -> String {
     let mut list = String::new();
-    for (task, names, example) in TASKS {
-        list += &format!("{task}: {example}\n");
+    for (topic, names, example) in topics {
+        list += &format!("{topic}: {example}\n");
         for command in names.iter().filter_map(|name| cli.find_subcommand(name)) {
             let about = command.get_about().map(ToString::to_string).unwrap_or_default();
             list += &format!("  {:<10}  {about}\n", command.get_name());
@@ -258,50 +319,98 @@ fn tasks(cli: &Command) -> String {
     list
 }
 
-fn shortened(command: Command, (_, shown, examples): &Short) -> Command {
-    let examples = format!("Examples:\n  {}\n  {}", examples[0], examples[1]);
-    command.after_help(examples).mut_args(|arg| {
-        let hide = !arg.is_positional() && !shown.contains(&arg.get_id().as_str());
-        arg.hide_short_help(hide)
-    })
+/// Lists each rarely used flag once, with the commands that accept it.
+fn rare_flags(cli: &Command) -> String {
+    let mut flags: BTreeMap<String, (String, Vec<&str>)> = BTreeMap::new();
+    for command in cli.get_subcommands().filter(|command| !command.is_hide_set()) {
+        for arg in command.get_arguments().filter(|arg| RARE.contains(&arg.get_id().as_str())) {
+            let Some(name) = arg.get_long() else { continue };
+            let text = arg.get_help().map(ToString::to_string).unwrap_or_default();
+            flags.entry(format!("--{name}")).or_insert((text, Vec::new())).1.push(command.get_name());
+        }
+    }
+    let mut list =
+        String::from("Rarely used flags. Most of them set fields of the scenario file (--spec FILE).\n");
+    for (name, (text, commands)) in flags {
+        list += &format!("\n{name}\n    {text}\n    Accepted by: {}\n", commands.join(", "));
+    }
+    list
+}
+
+/// Prints `--help` as densely as `-h`: the blank line that `clap` puts between long texts would double each page.
+fn compact(command: Command) -> Command {
+    let help = Arg::new("help").short('h').long("help").global(true).action(ArgAction::HelpShort);
+    command.disable_help_flag(true).arg(help.help("Print help: -h the usual flags, --help nearly all"))
+}
+
+fn with_detail(command: Command, detail: Detail) -> Command {
+    let short = SHORT.iter().find(|(name, ..)| *name == command.get_name());
+    let after = short.map(|(_, _, examples)| format!("Examples:\n  {}\n  {}", examples[0], examples[1]));
+    let hidden = |arg: &Arg| {
+        let id = arg.get_id().as_str();
+        match (detail, short) {
+            (Detail::Summary, Some((_, shown, _))) => !arg.is_positional() && !shown.contains(&id),
+            (Detail::Full, _) => false,
+            _ => RARE.contains(&id),
+        }
+    };
+    let hides = command.get_arguments().any(&hidden);
+    let more = match detail {
+        Detail::Summary if hides => "\n\nMore flags: --help",
+        Detail::Usual if hides => "\n\nRarely used flags: plimsoll help flags",
+        _ => "",
+    };
+    let command = command.mut_args(|arg| {
+        let hide = arg.is_hide_set() || hidden(&arg);
+        let is_format = arg.get_id() == "format";
+        arg.hide(hide).hide_possible_values(is_format)
+    });
+    match (after, more.trim_start()) {
+        (Some(after), _) => command.after_help(after + more),
+        (None, "") => command,
+        (None, more) => command.after_help(more.to_owned()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What a person sees who types it at a terminal of 80 columns.
+    /// Returns the text that a terminal of 80 columns shows.
     fn seen(line: &str) -> String {
-        let words = line.split(' ');
-        let wrong = command().term_width(80).try_get_matches_from(words).expect_err("help is no run");
-        wrong.to_string()
+        let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        let cli = command(asked(words.iter().cloned())).term_width(80);
+        cli.try_get_matches_from(words).expect_err("help is no run").to_string()
     }
 
     fn names() -> Vec<String> {
-        let command = command();
+        let command = command(Detail::Usual);
         let seen = command.get_subcommands().filter(|command| !command.is_hide_set());
         seen.map(|command| command.get_name().to_owned()).collect()
     }
 
-    /// `run -h` had 131 lines, `compare -h` 168.
     #[test]
-    fn a_short_help_fits_two_screens() {
+    fn a_summary_fits_two_screens_and_a_help_five() {
         for name in names() {
-            let text = seen(&format!("plimsoll {name} -h"));
-            assert!(text.lines().count() <= 48, "{name}: {} lines\n{text}", text.lines().count());
-            let wide = text.lines().find(|line| line.chars().count() > 80);
-            assert_eq!(wide, None, "{name}");
+            for (flag, most) in [("-h", 48), ("--help", 120)] {
+                let text = seen(&format!("plimsoll {name} {flag}"));
+                let lines = text.lines().count();
+                assert!(lines <= most, "{name} {flag}: {lines} lines\n{text}");
+            }
+            let summary = seen(&format!("plimsoll {name} -h"));
+            assert_eq!(summary.lines().find(|line| line.chars().count() > 80), None, "{name}");
         }
     }
 
     #[test]
-    fn a_short_help_names_ten_flags_at_most_and_the_long_one_all() {
+    fn a_summary_shows_ten_flags_and_no_flag_is_lost() {
+        let rare = page(&["help".to_owned(), "flags".to_owned()]).expect("a page");
         for (name, shown, examples) in SHORT {
             assert!(shown.len() <= 10, "{name}");
             let (short, long) =
                 (seen(&format!("plimsoll {name} -h")), seen(&format!("plimsoll {name} --help")));
             assert!(examples.iter().all(|example| short.contains(example)), "{name}");
-            let cli = command();
+            let cli = Cli::command();
             let command = cli.find_subcommand(name).unwrap_or_else(|| panic!("{name} is a command"));
             for id in *shown {
                 assert!(command.get_arguments().any(|arg| arg.get_id() == id), "{name} has no {id}");
@@ -309,16 +418,26 @@ mod tests {
             for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
                 let Some(flag) = arg.get_long() else { continue };
                 let named = |text: &str| text.split([' ', '\n', ',']).any(|word| word == format!("--{flag}"));
-                assert!(named(&long), "{name} --help leaves out --{flag}");
+                assert!(named(&long) || named(&rare), "no help names --{flag} of {name}");
             }
+        }
+    }
+
+    #[test]
+    fn every_rare_flag_exists() {
+        let cli = Cli::command();
+        for id in RARE {
+            let exists =
+                cli.get_subcommands().any(|command| command.get_arguments().any(|arg| arg.get_id() == id));
+            assert!(exists, "{id}");
         }
     }
 
     /// An example that can't be typed teaches the wrong thing.
     #[test]
     fn every_example_can_be_typed() {
-        let tasks = TASKS.iter().map(|(_, _, example)| *example);
-        for example in tasks.chain(SHORT.iter().flat_map(|(_, _, examples)| *examples)) {
+        let topics = FIRST.iter().chain(OTHER).map(|(_, _, example)| *example);
+        for example in topics.chain(SHORT.iter().flat_map(|(_, _, examples)| *examples)) {
             let mut words: Vec<String> = Vec::new();
             for (i, part) in example.split('"').enumerate() {
                 match i % 2 {
@@ -326,23 +445,34 @@ mod tests {
                     _ => words.push(part.to_owned()),
                 }
             }
-            let typed = command().try_get_matches_from(words);
+            let typed = command(Detail::Full).try_get_matches_from(words);
             assert!(typed.is_ok(), "{example}: {}", typed.err().map(|e| e.to_string()).unwrap_or_default());
         }
     }
 
     #[test]
-    fn every_command_has_its_task() {
-        let text = seen("plimsoll --help");
+    fn the_first_screen_has_twelve_commands_and_help_all_has_the_rest() {
+        let first = seen("plimsoll --help");
+        let all = page(&["help".to_owned(), "all".to_owned()]).expect("a page");
         for name in names() {
-            let listed = TASKS.iter().filter(|(_, names, _)| names.contains(&name.as_str())).count();
-            assert_eq!(listed, 1, "{name}");
-            assert!(text.lines().any(|line| line.starts_with(&format!("  {name} "))), "{name}: {text}");
+            let topics = FIRST.iter().chain(OTHER);
+            assert_eq!(topics.filter(|(_, names, _)| names.contains(&name.as_str())).count(), 1, "{name}");
+            assert!(all.lines().any(|line| line.starts_with(&format!("  {name} "))), "{name}: {all}");
         }
-        // A line for each command, and a screen of an editor beside a terminal.
-        assert!(text.lines().count() <= 52, "{text}");
-        let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > 80).collect();
-        assert!(wide.is_empty(), "{wide:#?}");
+        assert_eq!(FIRST.iter().map(|(_, names, _)| names.len()).sum::<usize>(), 12);
+        assert!(first.lines().count() <= 36, "{first}");
+        for line in first.lines().chain(all.lines()) {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
+    }
+
+    /// Style guide: a verb phrase of at most 60 characters.
+    #[test]
+    fn the_text_of_a_command_is_short() {
+        for command in command(Detail::Usual).get_subcommands() {
+            let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+            assert!(about.chars().count() <= 60, "{}: {about}", command.get_name());
+        }
     }
 
     /// Names that moved are still understood.
@@ -357,7 +487,7 @@ mod tests {
             ("show RUN --html", true),
             ("show RUN -o FILE", false),
         ] {
-            let typed = command().try_get_matches_from(format!("plimsoll {line}").split(' '));
+            let typed = command(Detail::Full).try_get_matches_from(format!("plimsoll {line}").split(' '));
             assert_eq!(typed.is_ok(), kept, "{line}");
         }
         for old in ["validate", "calibrate", "report"] {

@@ -47,7 +47,12 @@ use exit::{Exit, Stop};
 use flags::{Cli, Command, DevAction, DevArgs};
 
 fn main() -> ExitCode {
-    let parsed = help::command()
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(page) = help::page(&words) {
+        out::line(page.trim_end());
+        return Exit::Done.into();
+    }
+    let parsed = help::command(help::asked(words.into_iter()))
         .try_get_matches()
         .and_then(|matches| Cli::from_arg_matches(&matches).map(|cli| (cli, matches)));
     let (cli, matches) = match parsed {
@@ -159,7 +164,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
 /// What to type in the place of another tool's flag.
 fn translated(error: &clap::Error) -> Option<String> {
     let ContextValue::String(typed) = error.get(ContextKind::InvalidArg)? else { return None };
-    let cli = help::command();
+    let cli = help::command(help::Detail::Full);
     let command = cli.find_subcommand(std::env::args().nth(1)?)?;
     let has = |flag: &str| command.get_arguments().any(|arg| arg.get_long() == flag.strip_prefix("--"));
     foreign_flags::advice(typed, has)

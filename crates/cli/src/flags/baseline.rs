@@ -9,12 +9,12 @@ use super::Format;
 /// `plimsoll baseline`
 #[derive(Args, Debug)]
 pub struct BaselineArgs {
-    /// What to do.
+    /// Action.
     #[command(subcommand)]
     pub action: BaselineAction,
 }
 
-/// What can be done with baselines.
+/// An action on baselines.
 #[derive(Subcommand, Debug)]
 pub enum BaselineAction {
     /// Pin a name to a run
@@ -30,13 +30,13 @@ pub enum BaselineAction {
         /// The version that was measured [default: the engine's, where it is known]
         #[arg(long, value_name = "LABEL")]
         label: Option<String>,
-        /// How it is printed
+        /// Output format: text or json
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
     /// List the names, what they are pinned to, and whether that is still there
     List {
-        /// How it is printed
+        /// Output format: text or json
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },

@@ -9,7 +9,7 @@ use super::Format;
 /// `plimsoll calc`
 #[derive(Args, Debug)]
 pub struct CalcArgs {
-    /// The law; none = list them.
+    /// Law to calculate [default: a list of the laws]
     #[command(subcommand)]
     pub law: Option<CalcLaw>,
 }
@@ -17,44 +17,44 @@ pub struct CalcArgs {
 /// The laws.
 #[derive(Subcommand, Debug)]
 pub enum CalcLaw {
-    /// Requests in flight = rate × time: any one of the three from the other two
+    /// Little's law: requests in flight = rate × time
     Little(LittleArgs),
-    /// How busy servers are, and how many a ceiling takes
+    /// Utilisation of servers, and the servers that a limit needs
     Utilisation(UtilisationArgs),
-    /// One server, random arrivals and services
+    /// M/M/1: one server, random arrivals and service times
     Mm1(Mm1Args),
-    /// c servers, one queue
+    /// M/M/c: c servers and one queue
     Mmc(MmcArgs),
-    /// One server whose services vary as measured
+    /// M/G/1: one server with measured variation of service times
     Mg1(Mg1Args),
-    /// What a faster part brings the whole
+    /// Amdahl's law: speed-up of the total by a faster part
     Amdahl(AmdahlArgs),
-    /// A page of n calls: how often one is slow, and what each has to meet
+    /// Fan-out: share of slow responses that need n calls
     Fanout(FanoutArgs),
 }
 
-/// How the answer is shown.
+/// Output of a law.
 #[derive(Args, Debug, Clone, Default)]
 pub struct ShownArgs {
-    /// How it is printed
+    /// Output format: text or json
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: Format,
-    /// The same as --format json
+    /// Short form of --format json
     #[arg(long, help_heading = "Output")]
     pub json: bool,
 }
 
 impl ShownArgs {
-    /// For programs?
+    /// Returns whether the output is JSON.
     pub fn as_json(&self) -> bool {
         self.json || self.format == Format::Json
     }
 }
 
-/// What kind of server it is.
+/// A kind of server.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ServedBy {
-    /// Servers that take one request each.
+    /// Servers that process one request at a time.
     Queue,
     /// An LLM engine, which batches step by step.
     Llm,
@@ -62,36 +62,36 @@ pub enum ServedBy {
     Batcher,
 }
 
-/// What is asked of every queue.
+/// Parameters of every queue.
 #[derive(Args, Debug, Clone)]
 pub struct StationArgs {
     /// Mean service time of one request: 200ms
     #[arg(long, value_name = "TIME")]
     pub service: String,
-    /// Percentiles, such as 99 or 50,95,99.9 [default: 50,95,99 where the law has them]
+    /// Percentiles: 99 or 50,95,99.9 [default: 50,95,99 where the law has them]
     #[arg(long, value_name = "P", value_delimiter = ',')]
     pub p: Vec<String>,
-    /// What serves; percentiles are refused for what batches
+    /// Kind of server; batching servers have no percentiles by these laws
     #[arg(long = "for", value_enum, value_name = "KIND")]
     pub served: Option<ServedBy>,
-    /// The engine that is meant, such as llama-3.1-8b@h100 or a file: says what serves
+    /// Engine profile or file that sets the kind of server
     #[arg(long, value_name = "NAME|FILE", conflicts_with = "served")]
     pub profile: Option<String>,
-    /// How it is shown.
+    /// Output.
     #[command(flatten)]
     pub shown: ShownArgs,
 }
 
-/// How much comes.
+/// Arrivals.
 #[derive(Args, Debug, Clone)]
 pub struct DemandArgs {
     /// Arrivals: 50/s, 600/m
     #[arg(long, value_name = "RATE", required_unless_present_any = ["utilisation", "waiting"])]
     pub rate: Option<String>,
-    /// Instead: the share of the time that each server is busy (80%)
+    /// Utilisation in place of a rate (80%)
     #[arg(long, value_name = "SHARE", conflicts_with = "rate")]
     pub utilisation: Option<String>,
-    /// Instead, of one server: how many wait on average
+    /// Mean number of waiting requests in place of a rate (one server)
     #[arg(long, value_name = "N", conflicts_with_all = ["rate", "utilisation"])]
     pub waiting: Option<f64>,
 }
@@ -99,16 +99,16 @@ pub struct DemandArgs {
 /// `plimsoll calc little`
 #[derive(Args, Debug)]
 pub struct LittleArgs {
-    /// What passes through: 50/s
+    /// Throughput: 50/s
     #[arg(long, value_name = "RATE")]
     pub rate: Option<String>,
-    /// The time that one spends inside: 2s
+    /// Time in the system: 2s
     #[arg(long, value_name = "TIME")]
     pub time: Option<String>,
-    /// How many are inside
+    /// Requests in the system
     #[arg(long, value_name = "N")]
     pub in_flight: Option<f64>,
-    /// How it is shown.
+    /// Output.
     #[command(flatten)]
     pub shown: ShownArgs,
 }
@@ -122,16 +122,16 @@ pub struct UtilisationArgs {
     /// Mean service time of one request: 2s
     #[arg(long, value_name = "TIME")]
     pub service: String,
-    /// Servers in all [default: as many as the ceiling takes]
+    /// Number of servers [default: the fewest that keep the limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub servers: Option<u32>,
-    /// Servers of one replica: how many requests it takes at once
+    /// Concurrent requests per replica
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub slots: Option<u32>,
-    /// Utilisation not to pass [default: 80%]
+    /// Highest utilisation [default: 80%]
     #[arg(long, value_name = "SHARE")]
     pub ceiling: Option<String>,
-    /// How it is shown.
+    /// Output.
     #[command(flatten)]
     pub shown: ShownArgs,
 }
@@ -139,10 +139,10 @@ pub struct UtilisationArgs {
 /// `plimsoll calc mm1`
 #[derive(Args, Debug)]
 pub struct Mm1Args {
-    /// How much comes.
+    /// Arrivals.
     #[command(flatten)]
     pub demand: DemandArgs,
-    /// The rest.
+    /// Service and output.
     #[command(flatten)]
     pub station: StationArgs,
 }
@@ -153,10 +153,10 @@ pub struct MmcArgs {
     /// Servers
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub servers: u32,
-    /// How much comes.
+    /// Arrivals.
     #[command(flatten)]
     pub demand: DemandArgs,
-    /// The rest.
+    /// Service and output.
     #[command(flatten)]
     pub station: StationArgs,
 }
@@ -167,10 +167,10 @@ pub struct Mg1Args {
     /// Variation of the service times: standard deviation over mean
     #[arg(long, value_name = "CV")]
     pub cv: f64,
-    /// How much comes.
+    /// Arrivals.
     #[command(flatten)]
     pub demand: DemandArgs,
-    /// The rest.
+    /// Service and output.
     #[command(flatten)]
     pub station: StationArgs,
 }
@@ -178,16 +178,16 @@ pub struct Mg1Args {
 /// `plimsoll calc amdahl`
 #[derive(Args, Debug)]
 pub struct AmdahlArgs {
-    /// The part's share of the whole's time: 70%
+    /// Share of the total time that the part takes: 70%
     #[arg(long, value_name = "SHARE")]
     pub share: Option<String>,
-    /// How many times faster the part becomes
+    /// Speed-up of the part
     #[arg(long, value_name = "TIMES")]
     pub factor: Option<f64>,
-    /// How many times faster the whole becomes
+    /// Speed-up of the total
     #[arg(long, value_name = "TIMES")]
     pub speed_up: Option<f64>,
-    /// How it is shown.
+    /// Output.
     #[command(flatten)]
     pub shown: ShownArgs,
 }
@@ -198,7 +198,7 @@ pub struct LatencyArgs {
     /// Exponential latency with this mean: 200ms
     #[arg(long, value_name = "TIME", conflicts_with = "sample")]
     pub mean: Option<String>,
-    /// Latencies as measured: a file of one each line (120ms), or a run folder (its e2e)
+    /// Measured latencies: a file with one per line (120ms), or a run folder (e2e)
     #[arg(long, value_name = "FILE|RUN")]
     pub sample: Option<PathBuf>,
 }
@@ -206,7 +206,7 @@ pub struct LatencyArgs {
 /// `plimsoll calc fanout`
 #[derive(Args, Debug)]
 pub struct FanoutArgs {
-    /// Calls of a page, all of them needed
+    /// Parallel calls that one response needs
     #[arg(long, value_name = "N")]
     pub calls: u32,
     /// Percentiles [default: 95,99]
@@ -215,7 +215,7 @@ pub struct FanoutArgs {
     /// The latency of one call.
     #[command(flatten)]
     pub latency: LatencyArgs,
-    /// How it is shown.
+    /// Output.
     #[command(flatten)]
     pub shown: ShownArgs,
 }

@@ -9,51 +9,51 @@ use super::{Format, ReadersArgs};
 /// `plimsoll canary`
 #[derive(Args, Debug)]
 pub struct CanaryArgs {
-    /// Metrics page of a replica that keeps the old version (NAME=URL names it); once for each
+    /// Metrics page of a replica of the old version, repeatable (NAME=URL names it)
     #[arg(long, required = true, value_name = "URL", num_args = 1..)]
     pub base: Vec<String>,
-    /// Metrics page of a replica that gets the new one; once for each
+    /// Metrics page of a replica of the new version, repeatable
     #[arg(long, required = true, value_name = "URL", num_args = 1..)]
     pub canary: Vec<String>,
-    /// Budget file: its ceilings are compared too
+    /// Budget file whose limits the canary compares too
     #[arg(long, short = 'b', value_name = "FILE")]
     pub budget: Option<PathBuf>,
-    /// The canary still runs the old version for so long: what its replicas are by themselves is then no fault of the new one
+    /// Time at the start in which both sides run the old version (removes differences between replicas)
     #[arg(long, value_name = "TIME")]
     pub before: Option<String>,
-    /// No promotion before it was watched for so long
+    /// Shortest time before a promotion
     #[arg(long, value_name = "TIME", default_value = "24h")]
     pub least: String,
-    /// Accepted chance that a version which is no worse is ever called worse, over all looks
+    /// Highest probability of a false alarm over all looks
     #[arg(long, value_name = "SHARE", default_value_t = 0.05)]
     pub alpha: f64,
-    /// Between two scrapes of a page
+    /// Interval between two scrapes of a page
     #[arg(long, value_name = "TIME", default_value = "10s")]
     pub every: String,
-    /// End undecided after so long [default: when it is decided]
+    /// Longest time without a decision [default: unlimited]
     #[arg(long = "for", value_name = "TIME")]
     pub time: Option<String>,
-    /// Where /v1/verdict and /metrics are served, or none
+    /// Listen address of /v1/verdict and /metrics, or none
     #[arg(long, value_name = "ADDR:PORT|none", default_value = "127.0.0.1:9465")]
     pub listen: String,
     #[command(flatten)]
     pub readers: ReadersArgs,
-    /// Seed of the groups that replicas are drawn into
+    /// Random seed of the groups of replicas
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Environment variable with the pages' bearer token
+    /// Environment variable of the bearer token for the pages
     #[arg(long, value_name = "NAME")]
     pub key_env: Option<String>,
-    /// PEM file of further trusted roots
+    /// PEM file of additional trusted certificates
     #[arg(long, value_name = "FILE")]
     pub ca_file: Option<String>,
-    /// Do not check the pages' certificates
+    /// No verification of the certificates of the pages
     #[arg(long)]
     pub insecure: bool,
-    /// How changes and the end are printed to stdout; json: a line each
+    /// Output format: text, or json with one line per change
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
-    /// No talk on stderr
+    /// No progress on stderr
     #[arg(long, short = 'q')]
     pub quiet: bool,
 }

@@ -13,16 +13,16 @@ pub struct ColdStartArgs {
     /// What is measured.
     #[command(flatten)]
     pub target: TargetArgs,
-    /// How long nothing is sent: longer than the endpoint waits before it scales down
+    /// Idle time before the first request; longer than the scale-down delay
     #[arg(long, value_name = "TIME", default_value = "20m", help_heading = "Cold start")]
     pub idle: String,
-    /// Idle stretches, one after the other
+    /// Number of idle times
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100), help_heading = "Cold start")]
     pub repeat: u32,
-    /// Steady requests, one after the other, that the first one is held against
+    /// Number of sequential warm requests for comparison
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(20..=100_000), help_heading = "Cold start")]
     pub warm: u32,
-    /// Requests after the first of each stretch, one after the other: how soon it is warm again
+    /// Number of requests after each first one, which show the return to warm latency
     #[arg(long, value_name = "N", default_value_t = 10, help_heading = "Cold start")]
     pub then: u32,
     /// What the requests are.

@@ -9,27 +9,27 @@ use super::Format;
 /// `plimsoll compare`
 #[derive(Args, Debug)]
 pub struct CompareArgs {
-    /// Run folder, or the name of a baseline
+    /// Run folder or name of a baseline
     #[arg(value_parser = crate::named::run_or_name)]
     pub base: Option<String>,
-    /// Run folder of the changed target, under the same load
+    /// Run folder of the changed target under the same load
     #[arg(value_parser = crate::named::run_or_name)]
     pub candidate: Option<String>,
-    /// How the change is judged.
+    /// The judgement of a change.
     #[command(flatten)]
     pub judged: JudgedArgs,
-    /// How the result is printed to stdout
+    /// Output format: text or json
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: Format,
-    /// The name that `plimsoll interleave` had; it takes what follows, so that the refusal names the command and not the next flag.
+    /// Old form of `plimsoll interleave`, kept for a helpful error.
     #[arg(long, hide = true, num_args = 0.., allow_hyphen_values = true)]
     pub interleave: Option<Vec<String>>,
 }
 
-/// How a change is judged: of two runs, and of two endpoints measured in turn.
+/// The judgement of a change between two runs or two endpoints.
 #[derive(Args, Debug, Clone, Default)]
 pub struct JudgedArgs {
-    /// How much worse is still no change, repeatable: p99=12%; of p50 (5%), p95 (7%), p99 (10%), throughput (5%), errors (1%), lines (10%)
+    /// Tolerated change, repeatable: p99=12%; keys p50 (5%), p95 (7%), p99 (10%), throughput (5%), errors (1%), lines (10%)
     #[arg(
         long = "margin",
         value_name = "WHAT=SHARE",
@@ -38,13 +38,13 @@ pub struct JudgedArgs {
         help_heading = "Comparison"
     )]
     pub margins: Vec<String>,
-    /// Compare runs that are not the same experiment: unpaired, at the base's mix of classes and prompt lengths
+    /// Comparison of different experiments: unpaired, weighted to the base's classes and prompt lengths
     #[arg(long, help_heading = "Comparison")]
     pub despite_differences: bool,
-    /// Results of plimsoll quality for the same two: a speed-up is then shown with what it cost in answers
+    /// Results of plimsoll quality for the same two targets
     #[arg(long, value_name = "FILE", help_heading = "Comparison")]
     pub quality: Option<PathBuf>,
-    /// Write the comparison as one HTML file that opens offline
+    /// HTML file of the comparison
     #[arg(long, value_name = "FILE", help_heading = "Comparison")]
     pub html: Option<PathBuf>,
 }

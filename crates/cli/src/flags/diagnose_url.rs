@@ -6,48 +6,48 @@ use clap::Args;
 
 use super::{ClientArgs, TargetArgs, WorkloadArgs};
 
-/// What an active diagnosis may do. With a run folder none of it has a meaning.
+/// Limits of an active diagnosis; a run folder ignores them.
 #[derive(Args, Debug, Clone, Default)]
 pub struct DiagnoseUrlArgs {
-    /// Of a URL: how long it may be experimented on [default: 5m]
+    /// Longest time of the experiments on a URL [default: 5m]
     #[arg(long, value_name = "TIME", help_heading = "Experimenting on a URL")]
     pub time: Option<String>,
-    /// Never offer more than this rate; twice the load is sent only up to it
+    /// Highest rate to offer
     #[arg(long, value_name = "RATE", help_heading = "Experimenting on a URL")]
     pub max_rate: Option<String>,
-    /// Never have more than this in flight [default: 16]
+    /// Highest number of requests in flight [default: 16]
     #[arg(long, value_name = "N", help_heading = "Experimenting on a URL")]
     pub max_concurrency: Option<u32>,
-    /// Send no more requests than this [default: 2000]
+    /// Highest number of requests [default: 2000]
     #[arg(long, value_name = "N", help_heading = "Experimenting on a URL")]
     pub max_requests: Option<u64>,
-    /// Stop after this many failed requests [default: 200]
+    /// Number of failed requests that stops the load [default: 200]
     #[arg(long, value_name = "N", help_heading = "Experimenting on a URL")]
     pub max_errors: Option<u64>,
-    /// What was promised for the first token of a request alone, such as 500ms; --budget says more
+    /// Promised TTFT of a single request, such as 500ms
     #[arg(long, value_name = "TIME", help_heading = "Experimenting on a URL")]
     pub ttft: Option<String>,
-    /// A replica's own base URL, repeatable: each is asked alone
+    /// Base URL of a single replica, repeatable
     #[arg(long = "replica", value_name = "URL", help_heading = "Experimenting on a URL")]
     pub replicas: Vec<String>,
-    /// Say what would be done at most, and send nothing
+    /// Print the experiments and send nothing
     #[arg(long, help_heading = "Experimenting on a URL")]
     pub dry_run: bool,
 }
 
-/// What is held against what.
+/// References of a diagnosis.
 #[derive(Args, Debug, Clone, Default)]
 pub struct DiagnoseRunArgs {
-    /// The run of before: a run folder, or a baseline by its name. Of a URL: its requests are sent, and what they took alone and beside others is held against it
+    /// Reference run or baseline; a diagnosis of a URL repeats its requests
     #[arg(long, value_name = "RUN|NAME", help_heading = "Judging a run")]
     pub baseline: Option<PathBuf>,
-    /// What was promised, a budget file: its ceilings on ttft, tpot and e2e of all requests say what is material
+    /// Budget file whose latency limits decide which effects matter
     #[arg(long, value_name = "FILE", help_heading = "Judging a run")]
     pub budget: Option<PathBuf>,
-    /// Of a run: the level to judge [default: the one nearest to the baseline's load, else the heaviest]
+    /// Level of the run [default: nearest to the load of the baseline, else the heaviest]
     #[arg(long, value_name = "N", help_heading = "Judging a run")]
     pub level: Option<u32>,
-    /// Of a run: a profiler's timeline of the target's steps (PyTorch), repeatable
+    /// PyTorch profiler trace of the target's steps, repeatable
     #[arg(long, value_name = "FILE", help_heading = "Judging a run")]
     pub timeline: Vec<PathBuf>,
 }
@@ -58,7 +58,7 @@ pub struct DiagnoseRunArgs {
     "Endpoint: its base URL, as for plimsoll run; or the folder of a run, to be judged from what it measured"
 ).long_help(None)))]
 pub struct DiagnoseArgs {
-    /// The endpoint to experiment on, or the folder of a run
+    /// Endpoint, or run folder
     #[command(flatten)]
     pub target: TargetArgs,
     /// What the requests are.
@@ -67,13 +67,13 @@ pub struct DiagnoseArgs {
     /// How the client behaves.
     #[command(flatten)]
     pub client: ClientArgs,
-    /// What a run folder is held against.
+    /// References for a run folder.
     #[command(flatten)]
     pub passive: DiagnoseRunArgs,
-    /// What may be done.
+    /// Limits of the experiments.
     #[command(flatten)]
     pub active: DiagnoseUrlArgs,
-    /// Also write the diagnosis as a page, one file that opens offline
+    /// HTML file of the diagnosis
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
     /// Where results go.

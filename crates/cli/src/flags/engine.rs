@@ -6,26 +6,25 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::{CeilingArgs, ClientArgs, FitArgs, Format, LoadArgs, OutputArgs, SearchArgs, WorkloadArgs};
 
-/// What is simulated.
+/// The simulated world.
 #[derive(Args, Debug, Clone, Default)]
 pub struct WorldArgs {
-    /// Engine: a profile (plimsoll engine --list shows them) or a YAML file of one [default: demo]
+    /// Engine profile (list: plimsoll engine --list) or YAML file [default: demo]
     #[arg(long, value_name = "NAME|FILE", help_heading = "World")]
     pub profile: Option<String>,
-    /// Replicas of it [default: 1]
+    /// Number of replicas [default: 1]
     #[arg(long, value_name = "N", help_heading = "World")]
     pub replicas: Option<u32>,
-    /// How requests are spread over replicas: round_robin, random, least_requests, prefix, … [default: round_robin]
+    /// Routing policy: round_robin, random, least_requests, prefix, … [default: round_robin]
     #[arg(long, value_name = "ROUTE", help_heading = "World")]
     pub route: Option<String>,
-    /// Gateway file whose route, retries, hedging, breaker and admission stand in front of them, and whose replicas are counted
+    /// Gateway file: routing, retries, hedging, circuit breaker, admission and number of replicas
     #[arg(long, value_name = "FILE", help_heading = "World")]
     pub gateway: Option<PathBuf>,
-    /// Adapters (LoRA) it serves beside its model, as NAME+NAME:slots=N,load=TIME: slots are held at once per replica
-    /// [default: as many as names, and no time to load]
+    /// LoRA adapters: NAME+NAME:slots=N,load=TIME [default: a slot per name, no load time]
     #[arg(long, value_name = "ADAPTERS", help_heading = "World")]
     pub adapters: Option<String>,
-    /// What goes wrong, repeatable: stall:at=20s,for=2s | slow:factor=3,replica=1 | error:share=0.01,status=500 | …
+    /// Fault, repeatable: stall:at=20s,for=2s; slow:factor=3,replica=1; error:share=0.01,status=500; …
     #[arg(long = "fault", value_name = "FAULT", help_heading = "World")]
     pub faults: Vec<String>,
 }
@@ -33,67 +32,67 @@ pub struct WorldArgs {
 /// `plimsoll engine`
 #[derive(Args, Debug)]
 pub struct EngineArgs {
-    /// Simulation file whose engine, fleet and faults are served (YAML; see `plimsoll schema simulation`)
+    /// Simulation file: engine, fleet and faults (fields: plimsoll schema simulation)
     pub spec: Option<PathBuf>,
-    /// Address to listen on; port 0 takes a free one
+    /// Listen address; port 0 selects a free port
     #[arg(long, default_value = "127.0.0.1:8000")]
     pub listen: String,
-    /// PEM file of the certificate to serve TLS with, and of those between it and its authority: https:// and grpcs:// then
+    /// PEM file of the server certificate and its chain, for https:// and grpcs://
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
-    /// PEM file of its private key
+    /// PEM file of the private key
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// PEM file of authorities: only clients with a certificate of theirs are let in
+    /// PEM file of authorities for client certificates, which are then required
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_client_ca: Option<PathBuf>,
-    /// What is served.
+    /// The simulated world.
     #[command(flatten)]
     pub world: WorldArgs,
-    /// List the profiles with their derivation
+    /// List of profiles and their sources
     #[arg(long)]
     pub list: bool,
-    /// Name of the model [default: the profile's]
+    /// Model name [default: the profile's]
     #[arg(long)]
     pub model: Option<String>,
-    /// An input that a served batcher takes, PIXELS:UINT8:3x224x224; repeatable [default: INPUT:FP32:4]
+    /// Input tensor of a batching model, repeatable: PIXELS:UINT8:3x224x224 [default: INPUT:FP32:4]
     #[arg(long = "input", value_name = "NAME:TYPE:DIMS")]
     pub inputs: Vec<String>,
-    /// Seed of everything drawn
+    /// Random seed
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Write what really happened, request by request, as JSON lines
+    /// JSON-lines file of the true times of each request
     #[arg(long, value_name = "FILE")]
     pub truth_log: Option<PathBuf>,
-    /// No talk on stderr
+    /// No progress on stderr
     #[arg(long, short = 'q')]
     pub quiet: bool,
-    /// Stop when stdin ends (for a parent process that may die)
+    /// End when stdin ends (for a parent process that may die)
     #[arg(long, hide = true)]
     pub until_stdin_ends: bool,
-    /// How --list is printed
+    /// Output format of --list: text or json
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
 }
 
-/// Which events of answers are kept.
+/// Stored events of a response.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KeepEvents {
-    /// Every token event, as a measured run has them.
+    /// Every token event.
     All,
-    /// First token, last token and end alone.
+    /// First token, last token and end.
     Ends,
 }
 
 /// `plimsoll simulate`
 #[derive(Args, Debug)]
 pub struct SimulateArgs {
-    /// Simulation file (YAML or JSON): engine, fleet, faults, scenario. Flags override it. See: plimsoll schema simulation
+    /// Simulation file: engine, fleet, faults and scenario (fields: plimsoll schema simulation)
     pub simulation: Option<PathBuf>,
-    /// What is simulated.
+    /// The simulated world.
     #[command(flatten)]
     pub world: WorldArgs,
-    /// Find the curve, the onset and the limits, as plimsoll sweep does (with the flags of Search)
+    /// Sweep in place of one load; takes the flags of Search
     #[arg(long, help_heading = "Load", conflicts_with_all = ["rate", "concurrency", "saturate", "duration", "arrivals"])]
     pub sweep: bool,
     /// How much load, and when.
@@ -108,10 +107,10 @@ pub struct SimulateArgs {
     /// Where it stops by itself.
     #[command(flatten)]
     pub ceilings: CeilingArgs,
-    /// What --sweep looks for.
+    /// The search of --sweep.
     #[command(flatten)]
     pub search: SearchArgs,
-    /// Events of answers that are kept [default: all, up to 5 million output tokens; ends beyond]
+    /// Stored events: all or ends [default: all, up to 5 million output tokens]
     #[arg(long, value_enum, value_name = "WHICH", help_heading = "Output")]
     pub events: Option<KeepEvents>,
     /// Where results go.
@@ -122,48 +121,48 @@ pub struct SimulateArgs {
 /// `plimsoll dev`
 #[derive(Args, Debug)]
 pub struct DevArgs {
-    /// What to do.
+    /// Action.
     #[command(subcommand)]
     pub action: DevAction,
 }
 
-/// What is done with the simulated engine itself.
+/// An action on the simulated engine.
 #[derive(Subcommand, Debug)]
 pub enum DevAction {
-    /// Fit a simulated engine to a run or to measured rows, and print the error on rows held out
+    /// Fit an engine profile to a run or to measured rows
     Calibrate(CalibrateArgs),
-    /// Recompute how far the simulated engine is from real servers
+    /// Recompute the error of the simulated engine against real servers
     Validate(ValidateArgs),
 }
 
 /// `plimsoll dev calibrate`.
 #[derive(Args, Debug)]
 pub struct CalibrateArgs {
-    /// Run folder: every level is a row
+    /// Run folder; each level is a row
     #[arg(required_unless_present = "from", conflicts_with = "from", value_parser = crate::named::run)]
     pub run: Option<PathBuf>,
-    /// Rows as comma-separated values, of means or of a replay's requests
+    /// CSV file of rows: means, or requests of a replay
     #[arg(long, value_name = "FILE")]
     pub from: Option<PathBuf>,
-    /// Engine of all rows: MODEL[-DTYPE]@GPU[xTP] or a YAML file [default: the columns of each row; of a run, an engine fitted from nothing]
+    /// Engine of all rows: MODEL[-DTYPE]@GPU[xTP] or a YAML file [default: the columns of each row; for a run, a new fit]
     #[arg(long, value_name = "NAME")]
     pub profile: Option<String>,
-    /// Protocol of rows that have no such column: closed,requests=10x,lengths=uniform:0.8
+    /// Protocol of rows without that column: closed,requests=10x,lengths=uniform:0.8
     #[arg(long, value_name = "PROTOCOL", requires = "from")]
     pub protocol: Option<String>,
-    /// Take only the rows whose engine holds this text, such as "llama-3.1-70b fp8 on h100"
+    /// Text that the engine of a row must contain, such as "llama-3.1-70b fp8 on h100"
     #[arg(long, value_name = "TEXT", requires = "from")]
     pub only: Option<String>,
-    /// Level of the run to fit to, without --profile [default: all of them]
+    /// Level of the run to fit [default: all levels]
     #[arg(long, value_name = "N", requires = "run")]
     pub level: Option<u32>,
-    /// What no run at low load shows, without --profile.
+    /// Capacity limits that a run at low load does not show.
     #[command(flatten)]
     pub target: FitArgs,
-    /// Profile to write; must not exist
+    /// Profile file to create
     #[arg(long, short = 'o', value_name = "FILE")]
     pub out: PathBuf,
-    /// Seed of what the protocols draw
+    /// Random seed
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// How the result is printed
@@ -174,16 +173,16 @@ pub struct CalibrateArgs {
 /// `plimsoll dev validate`.
 #[derive(Args, Debug)]
 pub struct ValidateArgs {
-    /// Other rows, as for calibrate [default: those that are shipped]
+    /// CSV file of rows [default: the shipped rows]
     #[arg(long, value_name = "FILE")]
     pub from: Option<PathBuf>,
-    /// Engine of all those rows [default: the columns of each row]
+    /// Engine of all rows [default: the columns of each row]
     #[arg(long, value_name = "NAME", requires = "from")]
     pub profile: Option<String>,
-    /// Protocol of rows that have no such column
+    /// Protocol of rows without that column
     #[arg(long, value_name = "PROTOCOL", requires = "from")]
     pub protocol: Option<String>,
-    /// How the tables are printed
+    /// Output format: text or json
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
 }

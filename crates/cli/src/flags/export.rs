@@ -9,65 +9,65 @@ use super::Format;
 /// `plimsoll export`
 #[derive(Args, Debug)]
 pub struct ExportArgs {
-    /// Of a budget: rules, dashboard, openslo, keda or tail-sampling; or a run folder, with --as
+    /// Output of a budget (rules, dashboard, openslo, keda or tail-sampling), or a run folder with --as
     #[arg(value_name = "WHAT|RUN")]
     pub what: String,
-    /// The format that a run is written in
+    /// Format of a run: csv, benchmark-report, mlflow or otlp
     #[arg(long = "as", value_enum, value_name = "FORMAT", conflicts_with_all = ["budget", "source", "labels", "queue_per_replica", "deployment", "prometheus", "format"])]
     pub run_format: Option<RunFormat>,
-    /// With --as mlflow: the experiment that the run is put into, made where there is none [default: plimsoll]
+    /// MLflow experiment, created if missing [default: plimsoll]
     #[arg(long, value_name = "NAME", requires = "run_format")]
     pub experiment: Option<String>,
     /// Budget file
     #[arg(long, short = 'b', value_name = "FILE", required_unless_present = "run_format")]
     pub budget: Option<PathBuf>,
-    /// What is counted by: vllm, sglang, triton, llama.cpp, gateway (recorded pages), or a metrics page as a URL or a saved file
+    /// Source of the metrics: vllm, sglang, triton, llama.cpp, gateway, or a metrics page (URL or file)
     #[arg(long, value_name = "NAME|URL|FILE", default_value = "vllm")]
     pub source: String,
-    /// Labels of the series that are meant, such as job=vllm; may be repeated
+    /// Label of the series, repeatable: job=vllm
     #[arg(long = "label", value_name = "NAME=VALUE")]
     pub labels: Vec<String>,
-    /// Requests that may wait per replica: an alert of the rules, the target of keda
+    /// Waiting requests per replica: alert limit and KEDA target
     #[arg(long, value_name = "N")]
     pub queue_per_replica: Option<f64>,
-    /// The Deployment that keda scales
+    /// Deployment that KEDA scales
     #[arg(long, value_name = "NAME")]
     pub deployment: Option<String>,
-    /// Where keda asks Prometheus [default: http://prometheus-server.monitoring:9090]
+    /// Prometheus address for KEDA [default: http://prometheus-server.monitoring:9090]
     #[arg(long, value_name = "URL")]
     pub prometheus: Option<String>,
-    /// Of a budget: folder that the files are written to, made where it is missing [default: .]; of a run: the file, for reports of several levels the folder, for mlflow the URL [default: stdout]
+    /// Output folder of a budget [default: .]; file, folder or MLflow URL of a run [default: stdout]
     #[arg(long, short = 'o', value_name = "PATH")]
     pub out: Option<PathBuf>,
-    /// How it is printed which rows are judged, and which files were written
+    /// Output format of the summary: text or json
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
 }
 
-/// What `plimsoll export` writes.
+/// An export of a budget.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, ValueEnum)]
 pub enum ExportWhat {
-    /// Prometheus: recording, alerting and burn-rate rules, with unit tests for promtool
+    /// Prometheus recording, alerting and burn-rate rules, with promtool tests
     Rules,
-    /// Grafana: a dashboard on the rules' series
+    /// Grafana dashboard
     Dashboard,
-    /// OpenSLO v1: a document per row
+    /// OpenSLO v1 documents
     Openslo,
-    /// KEDA: a ScaledObject on the queue
+    /// KEDA ScaledObject
     Keda,
-    /// OpenTelemetry collector: a tail-sampling processor
+    /// OpenTelemetry collector tail-sampling processor
     TailSampling,
 }
 
-/// What `plimsoll export RUN --as` writes.
+/// A format of a run.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, ValueEnum)]
 pub enum RunFormat {
-    /// A row per request
+    /// One row per request
     Csv,
-    /// llm-d's benchmark report 0.2.1: aggregates, a file per level; YAML, or JSON for a file that ends in .json
+    /// llm-d benchmark report 0.2.1 (YAML, or JSON for FILE.json)
     BenchmarkReport,
-    /// MLflow: a run with figures and parameters, posted to the tracking server that -o names by its URL
+    /// Run on an MLflow tracking server (-o URL)
     Mlflow,
-    /// OpenTelemetry: a client span per attempt, in lines of OTLP's JSON
+    /// OTLP JSON lines, one client span per attempt
     Otlp,
 }

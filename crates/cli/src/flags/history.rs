@@ -11,13 +11,13 @@ use super::Format;
 pub struct HistoryArgs {
     /// Name of the baseline
     pub name: String,
-    /// First put this run at the end of the line
+    /// Run to append first
     #[arg(long, value_name = "RUN")]
     pub add: Option<PathBuf>,
-    /// With --add: the version that was measured [default: the engine's, where it is known]
+    /// Version of the appended run [default: the engine's version, if known]
     #[arg(long, value_name = "LABEL", requires = "add")]
     pub label: Option<String>,
-    /// How it is printed
+    /// Output format: text or json
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
 }

@@ -9,15 +9,15 @@ use super::Format;
 /// `plimsoll import`
 #[derive(Args, Debug)]
 pub struct ImportArgs {
-    /// Result file of another tool, or the folder it wrote
+    /// Result file or folder of another tool
     pub source: PathBuf,
-    /// Write a run folder that show, gate, compare and report read
+    /// Run folder to create
     #[arg(long, short = 'o', value_name = "RUN")]
     pub out: Option<PathBuf>,
-    /// What the run is called in lists and reports
+    /// Name of the run
     #[arg(long, value_name = "TEXT", requires = "out")]
     pub label: Option<String>,
-    /// How it is printed
+    /// Output format: text or json
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
 }

@@ -6,12 +6,12 @@ use clap::{Args, ValueEnum};
 
 use super::{Format, PriceArgs};
 
-/// What the order is by.
+/// Order of the levers.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RankBy {
-    /// The latency saved per day of effort.
+    /// Saved latency per day of effort.
     Latency,
-    /// The cost per request saved per day of effort; needs a price.
+    /// Saved cost per request and day of effort; needs a price.
     Cost,
 }
 
@@ -21,40 +21,40 @@ pub struct LeversArgs {
     /// Run folder
     #[arg(required_unless_present = "list", value_parser = crate::named::run)]
     pub run: Option<PathBuf>,
-    /// List the catalogue and stop
+    /// List of all levers
     #[arg(long)]
     pub list: bool,
-    /// Level to rank for [default: a run's level; a sweep's nearest to its budget line or onset]
+    /// Level of the run [default: the only one; in a sweep nearest to the budget line or onset]
     #[arg(long, value_name = "N")]
     pub level: Option<u32>,
-    /// A ceiling that the levers are to serve, repeatable: "ttft p99 < 500ms" [default: the sweep's, else e2e p95 without one]
+    /// Latency limit, repeatable: "ttft p99 < 500ms" [default: the sweep's, else e2e p95]
     #[arg(long = "slo", value_name = "CEILING", value_delimiter = ',')]
     pub slo: Vec<String>,
-    /// The same from a budget file
+    /// Budget file in place of --slo
     #[arg(long, value_name = "FILE", conflicts_with = "slo")]
     pub budget: Option<PathBuf>,
-    /// Engine that stands for the target, such as llama-3.1-8b@h100 or a calibrated file [default: a simulated run's own, else one fitted to the run]
+    /// Engine that models the target: a profile or a calibrated file [default: the simulated run's, else a fit to the run]
     #[arg(long, value_name = "NAME|FILE")]
     pub profile: Option<String>,
-    /// Replicas of that engine
+    /// Number of replicas of that engine
     #[arg(long, value_name = "N", requires = "profile")]
     pub replicas: Option<u32>,
     /// What the endpoint costs.
     #[command(flatten)]
     pub price: PriceArgs,
-    /// What comes first [default: latency; with a price and a budget that holds: cost]
+    /// Order: latency or cost [default: latency; with a price and a passing budget: cost]
     #[arg(long, value_enum)]
     pub by: Option<RankBy>,
-    /// File of efforts of your own: days: {prefix-cache: 0.1}, price_doubling_days: 10
+    /// File of efforts: days: {prefix-cache: 0.1}, price_doubling_days: 10
     #[arg(long, value_name = "FILE")]
     pub efforts: Option<PathBuf>,
-    /// Schedules that each lever is simulated on, the run's own among them
+    /// Simulated schedules per lever
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(3..=100))]
     pub schedules: u32,
-    /// Seed of the other schedules
+    /// Random seed of the additional schedules
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// How it is printed
+    /// Output format: text or json
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
 }

@@ -72,10 +72,10 @@ pub use watch::WatchArgs;
 pub use what_if::{FitArgs, WhatIfArgs};
 pub use workload::FromLogArgs;
 
-/// Finds how much load an AI inference endpoint can carry, and says how sure it is.
+/// Measures AI inference endpoints under load and judges them against latency and throughput budgets
 #[derive(Parser, Debug)]
 #[command(name = "plimsoll", version, max_term_width = 110, propagate_version = true)]
-#[command(after_help = "Start here: plimsoll demo   (no flags, no network, about a minute)")]
+#[command(after_help = "Start here: plimsoll demo       All commands: plimsoll help all")]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -85,85 +85,84 @@ pub struct Cli {
 /// The commands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Sweep the embedded engine for about a minute: what Plimsoll prints
+    /// Measure the built-in engine for a minute, without a network
     Demo(DemoArgs),
-    /// Put one load on an endpoint and measure it
+    /// Send one load to an endpoint and measure it
     Run(RunArgs),
-    /// Find an endpoint's curve, its queueing onset and its limits
+    /// Find the load that an endpoint carries within a budget
     Sweep(SweepArgs),
-    /// Say what a change did, from two runs of one load
+    /// Compare two runs of the same load
     Compare(CompareArgs),
-    /// Measure two endpoints in turn under one load, then compare
+    /// Measure two endpoints in turn and compare them
     Interleave(Box<InterleaveArgs>),
-    /// Hold a run, or an endpoint, to a budget file; the exit code judges
+    /// Judge a run or an endpoint against a budget (exit code)
     Gate(GateArgs),
-    /// Ask two endpoints the same: how far answers agree, how they score
+    /// Compare and score the answers of two endpoints
     Quality(Box<QualityArgs>),
-    /// Serve the embedded engine behind an OpenAI-compatible API
+    /// Serve the simulated engine behind an OpenAI-compatible API
     Engine(EngineArgs),
-    /// Put a load on a simulated engine in virtual time: a run like any
+    /// Send a load to a simulated engine in virtual time
     Simulate(SimulateArgs),
-    /// The simulated engine: fit it, hold it to real servers
+    /// Fit and validate profiles of the simulated engine
     Dev(DevArgs),
     #[command(hide = true)]
     Calibrate(CalibrateArgs),
     #[command(hide = true)]
     Validate(ValidateArgs),
-    /// Send a run's schedule again, arrival by arrival, to another target
+    /// Repeat the request schedule of a run on another target
     Rerun(RerunArgs),
-    /// Check a budget file, begin one, or split a total over stages
+    /// Check, create or split a budget file
     Budget(BudgetArgs),
-    /// Answer by a law: Little, M/M/c, M/G/1, Amdahl, fan-out, …
+    /// Calculate with queueing laws: Little, M/M/c, M/G/1, Amdahl
     Calc(calc::CalcArgs),
-    /// Show a baseline's results: since which version a metric has moved
+    /// Show the results of a baseline over its versions
     History(HistoryArgs),
-    /// Hold a budget against live traffic, from servers' metrics pages
+    /// Judge live traffic against a budget, from metrics pages
     Watch(WatchArgs),
-    /// Judge a new version on some replicas beside the old one on others
+    /// Judge a new version beside the old one in production
     Canary(CanaryArgs),
-    /// Write budgets as rules or dashboards, runs as tables or spans
+    /// Write a budget as rules, or a run as a table
     Export(ExportArgs),
-    /// Stand in front of replicas: route, retry and eject by what is seen
+    /// Route requests to replicas: balance, retry, eject, cache
     Gateway(GatewayArgs),
-    /// Say which layer is slow, of an endpoint or of a run
+    /// Find the slow layer of an endpoint or a run
     Diagnose(Box<DiagnoseArgs>),
-    /// Rank what to change first, for one run
+    /// Rank the changes that would improve a run most
     Levers(LeversArgs),
-    /// Say how many replicas carry a load within a promise, and the cost
+    /// Find the replicas that carry a load, and their cost
     Plan(Box<PlanArgs>),
-    /// Predict a run under more traffic, longer prompts, a replica less
+    /// Predict a run under other traffic or another fleet
     WhatIf(Box<WhatIfArgs>),
-    /// Show where each request's time went, of traces or of a run
+    /// Show the time of each request by stage
     Profile(Box<ProfileArgs>),
-    /// Idle until an endpoint scales to zero; measure the next request
+    /// Measure the first request after an endpoint was idle
     ColdStart(Box<ColdStartArgs>),
-    /// Name the runs that others are held to
+    /// Name runs as baselines for gate and compare
     Baseline(BaselineArgs),
-    /// Take the spans of others over OTLP into a run folder
+    /// Receive OTLP spans and write them to a run folder
     Collect(CollectArgs),
-    /// Hold another tool's results to themselves, and make a run of them
+    /// Import and verify results of another tool
     Import(ImportArgs),
-    /// Make one run of the shards that several machines sent of a load
+    /// Merge the shards of one load into one run
     Merge(MergeArgs),
-    /// Print the Kubernetes Job that sends a load from many pods
+    /// Print a Kubernetes Job that sends a load from many pods
     K8s(Box<K8sArgs>),
-    /// Make a workload of production's logs, spans or runs: no text in it
+    /// Build a workload from logs, spans or runs, without texts
     Workload(FromLogArgs),
-    /// Print what a run found (recovers a killed one); --html: as a page
+    /// Print the results of a run, or write its HTML page
     Show(ShowArgs),
-    /// List the runs of a folder, the newest first
+    /// List the runs of a folder, newest first
     Ls(LsArgs),
     #[command(hide = true)]
     Report(ReportArgs),
     /// Check whether this machine can measure
     Doctor(DoctorArgs),
-    /// Prove, on this machine, that what is printed is true
+    /// Verify on this machine that the printed figures are true
     Selftest(SelftestArgs),
-    /// Print the JSON Schema of a file Plimsoll reads or writes
-    // Whoever needs it is told by the page of the file that it is of.
+    /// Print the JSON Schema of a file format
     #[command(hide = true)]
     Schema(SchemaArgs),
-    /// Print the completions of a shell (man pages: plimsoll man DIR)
+    /// Print the completion script of a shell
     #[command(hide = true)]
     Completions(CompletionsArgs),
     /// Write the man pages of all commands into a folder

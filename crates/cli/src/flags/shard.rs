@@ -6,13 +6,13 @@ use clap::Args;
 
 use super::OutputArgs;
 
-/// Which part of a load is sent here, and when all begin.
+/// One shard of a load and its start.
 #[derive(Args, Debug, Clone, Default)]
 pub struct ShardArgs {
-    /// Send one of N equal parts of the load: its number, from 0, and N (0/4, 1/4, 2/4, 3/4); the rates given are those of all together
+    /// Shard number from 0, and number of shards (0/4, 1/4, …); rates are those of all shards together
     #[arg(long, value_name = "I/N", help_heading = "Shards")]
     pub shard: Option<String>,
-    /// Where shards agree on the start: a folder that all see, s3://bucket/prefix, gs:// or az://; a new one for each run [-o is the same where it is not given]
+    /// Place where shards agree on the start: a shared folder, s3://bucket/prefix, gs:// or az:// [default: -o]
     #[arg(
         long,
         value_name = "PLACE",
@@ -21,10 +21,10 @@ pub struct ShardArgs {
         help_heading = "Shards"
     )]
     pub rendezvous: Option<PathBuf>,
-    /// Begin at this time by each machine's own clock: 2026-11-25T14:30:00Z, or seconds since 1970
+    /// Start time by each machine's clock: 2026-11-25T14:30:00Z, or seconds since 1970
     #[arg(long, value_name = "TIME", requires = "shard", help_heading = "Shards")]
     pub start_at: Option<String>,
-    /// Give up when the others have not come after this long
+    /// Longest wait for the other shards
     #[arg(long, value_name = "TIME", default_value = "10m", requires = "shard", help_heading = "Shards")]
     pub shard_wait: String,
 }
@@ -32,7 +32,7 @@ pub struct ShardArgs {
 /// `plimsoll merge`
 #[derive(Args, Debug)]
 pub struct MergeArgs {
-    /// Folders of shards' runs: the one that all wrote to (-o), or each by itself; also s3://bucket/prefix, gs://, az://
+    /// Folders or object stores with the runs of all shards
     #[arg(required = true)]
     pub places: Vec<PathBuf>,
     /// Where results go.

@@ -1,4 +1,4 @@
-//! Flags that several commands share: the target, the load, the requests, the client, where it stops, where results go.
+//! Flags that several commands share: target, load, requests, client, limits and output.
 
 use std::path::PathBuf;
 
@@ -6,201 +6,198 @@ use clap::{Args, ValueEnum};
 
 use super::PriceArgs;
 
-/// What is measured.
+/// The endpoint and its credentials.
 #[derive(Args, Debug, Clone, Default)]
 pub struct TargetArgs {
-    /// Endpoint: its base URL (http://host:8000/v1; kserve: http://host:8000/v2[/models/NAME], over gRPC grpc://host:8001[/v2/models/NAME]; Ollama: http://host:11434) or, with --protocol http,
-    /// the whole URL
+    /// Base URL of the endpoint: http://host:8000/v1; KServe http://host:8000/v2 or grpc://host:8001; Ollama http://host:11434; --protocol http the whole URL
     pub url: String,
-    /// Model to ask for [default: the only one the endpoint lists]
+    /// Model name [default: the only model that the endpoint lists]
     #[arg(long, short = 'm', help_heading = "Target")]
     pub model: Option<String>,
-    /// chat, completions, responses, embeddings, messages (Anthropic), ollama_chat, ollama_generate, rerank, score, pooling, classify, transcriptions, kserve (KServe v2, Triton), kserve_grpc (the same over gRPC) or http [default: chat]
+    /// Protocol: chat, completions, responses, embeddings, messages, ollama_chat, ollama_generate, rerank, score, pooling, classify, transcriptions, kserve, kserve_grpc, http [default: chat]
     #[arg(long, visible_alias = "api", value_name = "NAME", help_heading = "Target")]
     pub protocol: Option<String>,
-    /// Body template for --protocol http: {{prompt}}, {{model}}, {{max_tokens}}, {{id}}; for kserve a whole request
+    /// Body template of --protocol http ({{prompt}}, {{model}}, {{max_tokens}}, {{id}}), or a whole KServe request
     #[arg(long, value_name = "FILE", help_heading = "Target")]
     pub body: Option<PathBuf>,
-    /// Ask for whole answers instead of streams
+    /// Whole responses instead of streams
     #[arg(long, help_heading = "Target")]
     pub no_stream: bool,
-    /// Let the model end its answers where it likes (default: ask for exactly the drawn length)
+    /// Response length by the model [default: exactly the drawn length]
     #[arg(long, help_heading = "Target")]
     pub natural_length: bool,
     /// Environment variable that holds the API key
     #[arg(long, value_name = "NAME", help_heading = "Target")]
     pub key_env: Option<String>,
-    /// File that holds the API key; read again when it changes
+    /// File that holds the API key; Plimsoll reads it again when it changes
     #[arg(long, value_name = "FILE", conflicts_with = "key_env", help_heading = "Target")]
     pub key_file: Option<PathBuf>,
-    /// Extra header; $NAME in its value is taken from the environment and never written down,
-    /// {session}, {request}, {trace} and {span} name each request
+    /// Extra header, repeatable; $NAME inserts an environment variable; {session}, {request}, {trace} and {span} insert identifiers
     #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", help_heading = "Target")]
     pub headers: Vec<String>,
-    /// Do not verify the TLS certificate
+    /// No verification of the TLS certificate
     #[arg(long, help_heading = "Target")]
     pub insecure: bool,
-    /// PEM file with further trusted certificates
+    /// PEM file of additional trusted certificates
     #[arg(long, value_name = "FILE", help_heading = "Target")]
     pub ca_file: Option<PathBuf>,
-    /// PEM file of the certificate that is shown where the server asks for one; read again when it changes
+    /// PEM file of the client certificate; Plimsoll reads it again when it changes
     #[arg(long, value_name = "FILE", requires = "client_key", help_heading = "Target")]
     pub client_cert: Option<PathBuf>,
-    /// PEM file of its key
+    /// PEM file of the key of --client-cert
     #[arg(long, value_name = "FILE", requires = "client_cert", help_heading = "Target")]
     pub client_key: Option<PathBuf>,
 }
 
-/// What the requests are.
+/// The requests: sizes, sources and seeds.
 #[derive(Args, Debug, Clone, Default)]
 pub struct WorkloadArgs {
-    /// Scenario file (YAML or JSON); flags override it. See: plimsoll schema scenario
+    /// Scenario file (YAML or JSON); flags override its fields
     #[arg(long, value_name = "FILE", help_heading = "Workload")]
     pub spec: Option<PathBuf>,
-    /// Prompt tokens: 512 | uniform:A,B | normal:MEAN,SD | lognormal:MEDIAN,SIGMA | empirical:FILE
+    /// Prompt tokens: 512, uniform:A,B, normal:MEAN,SD, lognormal:MEDIAN,SIGMA or empirical:FILE
     #[arg(long, value_name = "SIZES", help_heading = "Workload")]
     pub isl: Option<String>,
-    /// Output tokens, in the same forms
+    /// Output tokens, in the forms of --isl
     #[arg(long, value_name = "SIZES", help_heading = "Workload")]
     pub osl: Option<String>,
-    /// Documents of a rerank or score request, texts of a pooling, classify or embeddings request: 20, uniform:5,50,
-    /// 20*lognormal:120,0.6 (how many, how long each; --isl is then the query's length) [default: 10, of texts 1]
+    /// Documents per request, or N*SIZES for their number and length: 20, uniform:5,50, 20*lognormal:120,0.6 [default: rerank and score 10, others 1]
     #[arg(long, value_name = "N[*SIZES]", help_heading = "Workload")]
     pub documents: Option<String>,
-    /// Rows of a KServe request's batch, in the same forms [default: 1]
+    /// Rows per KServe request, in the forms of --isl [default: 1]
     #[arg(long, value_name = "SIZES", help_heading = "Workload")]
     pub batch: Option<String>,
-    /// Lengths of a KServe input's open dimensions, repeatable: INPUT_IDS=384
+    /// Length of an open dimension of a KServe input, repeatable: INPUT_IDS=384
     #[arg(long = "shape", value_name = "INPUT=LENGTHS", help_heading = "Workload")]
     pub shapes: Vec<String>,
-    /// Replay a trace: Azure LLM CSV, Mooncake JSONL or ServeGen's clients (JSONL), plain or gzipped
+    /// Trace to replay: Azure LLM CSV, Mooncake JSONL or ServeGen JSONL, plain or gzipped
     #[arg(long, value_name = "FILE", help_heading = "Workload")]
     pub trace: Option<PathBuf>,
-    /// Replay this many times faster
+    /// Speed-up of the trace
     #[arg(long, value_name = "FACTOR", requires = "trace", help_heading = "Workload")]
     pub speed: Option<f64>,
-    /// Prompts from a JSONL file ({"prompt": …} or {"messages": […]}, optional output_tokens)
+    /// JSONL file of prompts ({"prompt": …} or {"messages": […]}, optional output_tokens)
     #[arg(long, value_name = "FILE", help_heading = "Workload")]
     pub prompts: Option<PathBuf>,
-    /// Shared prefixes as SHARE,GROUPS: that share of each prompt is common to its group (0.5,8)
+    /// Shared prefixes: the share of each prompt, and the number of groups (0.5,8)
     #[arg(long, value_name = "SHARE,GROUPS", help_heading = "Workload")]
     pub prefix: Option<String>,
-    /// Models or adapters (LoRA) to ask for, with their shares of the requests: base=3,sql-lora=1. Each is a class of its own
+    /// Models or LoRA adapters with weights (base=3,sql-lora=1); the results list each model
     #[arg(long, value_name = "NAME=WEIGHT,…", help_heading = "Workload")]
     pub models: Option<String>,
-    /// Conversations as TURNS,THINK: that many turns, the think time between them (4,10s)
+    /// Conversations: turns and think time between them (4,10s)
     #[arg(long, value_name = "TURNS,THINK", help_heading = "Workload")]
     pub sessions: Option<String>,
-    /// Prompts of later turns hold what the server really answered, in place of text of the same length
+    /// The server's own answers in the prompts of later turns [default: text of equal length]
     #[arg(long, help_heading = "Workload")]
     pub real_answers: bool,
-    /// Pictures in each message: 1024x768, 3*uniform:256,2048xuniform:256,2048 (how many, width, height, each a size as in --isl)
+    /// Images per message: 1024x768, 3*uniform:256,2048xuniform:256,2048 (number, width, height)
     #[arg(long, value_name = "[N*]WIDTHxHEIGHT", help_heading = "Workload")]
     pub images: Option<String>,
-    /// Sounds in each message: 5s, 2*lognormal:10s,0.5 (how many, how long)
+    /// Audio clips per message: 5s, 2*lognormal:10s,0.5 (number, length)
     #[arg(long, value_name = "[N*]TIME", help_heading = "Workload")]
     pub audio: Option<String>,
-    /// Seed of everything drawn
+    /// Random seed of lengths, arrivals and prompts
     #[arg(long, help_heading = "Workload")]
     pub seed: Option<u64>,
-    /// Nonce that salts the prompts [default: a new one per run, so that a warm cache can't bend the result]
+    /// Number that makes the prompts unique [default: a new number per run, against warm caches]
     #[arg(long, help_heading = "Workload")]
     pub nonce: Option<u64>,
 }
 
-/// How the client behaves.
+/// The client: connections, time limits and retries.
 #[derive(Args, Debug, Clone, Default)]
 pub struct ClientArgs {
-    /// prewarmed | fresh (one per request) | pool:N [default: prewarmed]
+    /// Connection policy: prewarmed, fresh (one per request) or pool:N [default: prewarmed]
     #[arg(long, value_name = "POLICY", help_heading = "Client")]
     pub connections: Option<String>,
-    /// Version of HTTP: 1.1, or 2 (over https:// by ALPN, else by prior knowledge); gRPC is always 2 [default: 1.1]
+    /// HTTP version; 2 uses ALPN over https:// and prior knowledge otherwise [default: 1.1; gRPC: 2]
     #[arg(long, value_name = "VERSION", value_parser = ["1.1", "2"], help_heading = "Client")]
     pub http: Option<String>,
-    /// Over HTTP/2: at most this many requests at the same time on one connection [default: as many as the server allows]
+    /// Highest number of concurrent HTTP/2 requests per connection [default: the server's limit]
     #[arg(long, value_name = "N", help_heading = "Client")]
     pub streams_per_connection: Option<u32>,
-    /// Give up on a request after this long [default: 10m]
+    /// Time limit of a request [default: 10m]
     #[arg(long, value_name = "TIME", help_heading = "Client")]
     pub timeout: Option<String>,
-    /// Give up when no token has come after this long
+    /// Time limit until the first token
     #[arg(long, value_name = "TIME", help_heading = "Client")]
     pub first_token_timeout: Option<String>,
-    /// Give up when nothing has come for this long
+    /// Time limit between two parts of a response
     #[arg(long, value_name = "TIME", help_heading = "Client")]
     pub idle_timeout: Option<String>,
-    /// Try a request again at most this often, with backoff and jitter [default: 0]
+    /// Highest number of retries of a request, with backoff and jitter [default: 0]
     #[arg(long, value_name = "N", help_heading = "Client")]
     pub retries: Option<u32>,
-    /// Leave this share of the streams half-way, as readers do
+    /// Share of streams that the client cancels half-way
     #[arg(long, value_name = "SHARE", help_heading = "Client")]
     pub cancel: Option<f64>,
-    /// At most this many in flight; if it is ever reached, the level is no longer open loop and says so
+    /// Highest number of requests in flight; the report says if the load reached it
     #[arg(long, value_name = "N", help_heading = "Client")]
     pub max_in_flight: Option<u32>,
-    /// Load-generating threads [default: cores − 1]
+    /// Threads that generate load [default: cores − 1]
     #[arg(long, value_name = "N", help_heading = "Client")]
     pub workers: Option<usize>,
-    /// Wait until the target answers, this long at the most: a server that is still loading its model
+    /// Longest wait for a target that is still loading its model
     #[arg(long, value_name = "TIME", help_heading = "Client")]
     pub wait_ready: Option<String>,
-    /// Sent to the target's host before each level: "POST /reset_prefix_cache"
+    /// Request to the target before each level: "POST /reset_prefix_cache"
     #[arg(long, value_name = "METHOD PATH", help_heading = "Client")]
     pub before_level: Option<String>,
-    /// Send the load even where the target refuses the requests before it
+    /// Load even if the target refuses the first requests
     #[arg(long, help_heading = "Client")]
     pub force: bool,
-    /// Keep answers' texts in the run folder
+    /// Texts of responses in the run folder
     #[arg(long, help_heading = "Client")]
     pub keep_text: bool,
     #[command(flatten)]
     pub scrape: ScrapeArgs,
-    /// Set any field of the scenario, repeatable: client.timeouts.connect=2s (see: plimsoll schema scenario)
+    /// Value of any scenario field, repeatable: client.timeouts.connect=2s (fields: plimsoll schema scenario)
     #[arg(long, value_name = "PATH=VALUE", help_heading = "Client")]
     pub set: Vec<String>,
 }
 
-/// What is looked at on the server's side while the load runs.
+/// Metrics pages that the client records during the load.
 #[derive(Args, Debug, Clone, Default)]
 pub struct ScrapeArgs {
-    /// Page of metrics to read meanwhile, repeatable: URL or NAME=URL; off = none [default: found on the endpoint's host]
+    /// Metrics page to record, repeatable: URL or NAME=URL; off records none [default: the page of the endpoint's host]
     #[arg(long, value_name = "URL", help_heading = "Server side")]
     pub scrape: Vec<String>,
-    /// How often pages are read [default: 1s]
+    /// Interval between two reads of a metrics page [default: 1s]
     #[arg(long, value_name = "TIME", help_heading = "Server side")]
     pub scrape_every: Option<String>,
 }
 
-/// Where it stops by itself.
+/// Limits that stop a load.
 #[derive(Args, Debug, Clone, Default)]
 pub struct CeilingArgs {
-    /// Never offer more than this rate
+    /// Highest rate to offer
     #[arg(long, value_name = "RATE", help_heading = "Ceilings")]
     pub max_rate: Option<String>,
-    /// Send no more requests than this (a closed loop may pass it by what is in flight)
+    /// Highest number of requests (a closed loop also finishes the requests in flight)
     #[arg(long, value_name = "N", help_heading = "Ceilings")]
     pub max_requests: Option<u64>,
-    /// Stop after this many failed requests
+    /// Number of failed requests that stops the load
     #[arg(long, value_name = "N", help_heading = "Ceilings")]
     pub max_errors: Option<u64>,
-    /// What it costs, said before and after.
+    /// Price of the endpoint.
     #[command(flatten)]
     pub price: PriceArgs,
 }
 
-/// How much load, and when.
+/// The load: rate or concurrency, duration and arrivals.
 #[derive(Args, Debug, Clone, Default)]
 pub struct LoadArgs {
-    /// Open loop: arrivals per second (12/s, 600/m), whatever the server does
+    /// Open loop: arrivals per second, independent of responses (12/s, 600/m)
     #[arg(long, alias = "rps", value_name = "RATE", allow_hyphen_values = true, help_heading = "Load", conflicts_with_all = ["concurrency", "saturate"])]
     pub rate: Option<String>,
-    /// Closed loop: this many in flight, each end starts the next
+    /// Closed loop: constant number of requests in flight
     #[arg(long, value_name = "N", help_heading = "Load", conflicts_with = "saturate")]
     pub concurrency: Option<u32>,
-    /// Saturating: concurrency doubled until throughput stops growing
+    /// Saturation: double the concurrency until throughput stops growing
     #[arg(long, help_heading = "Load")]
     pub saturate: bool,
-    /// With --concurrency: end after this many requests; the level is as long as they take
+    /// Number of requests of a closed loop
     #[arg(
         long,
         value_name = "N",
@@ -209,49 +206,47 @@ pub struct LoadArgs {
         help_heading = "Load"
     )]
     pub requests: Option<u64>,
-    /// One wave: this many requests at once, and none after them
+    /// One burst of N concurrent requests
     #[arg(long, value_name = "N", help_heading = "Load", conflicts_with_all = ["rate", "concurrency", "saturate", "duration"])]
     pub wave: Option<u32>,
-    /// Requests before the measured part: kept as rows of a level of their own, counted in no figure
+    /// Requests before the measured part; no figure counts them
     #[arg(long, value_name = "N", help_heading = "Load", conflicts_with = "saturate")]
     pub warm_up: Option<u32>,
-    /// Requests before an open loop, one after the other, as a level of their own: what a request takes alone, which a diagnosis asks (20 at least)
+    /// Sequential requests before an open loop, for the latency without load (diagnose needs 20)
     #[arg(long, value_name = "N", help_heading = "Load", conflicts_with_all = ["concurrency", "saturate", "wave"])]
     pub alone: Option<u32>,
-    /// How long arrivals fall [default: 60s; a trace: its length]
+    /// Duration of arrivals [default: 60s; a trace: its length]
     #[arg(long = "for", value_name = "TIME", help_heading = "Load")]
     pub duration: Option<String>,
-    /// End once a figure is known as well as this: "ttft p99 ±5%" (of its 95 % interval); --for is then the longest time [default: 30m]
+    /// Precision at which the run ends, such as "ttft p99 ±5%"; --for is then the longest time [default: 30m]
     #[arg(long, value_name = "FIGURE", allow_hyphen_values = true, help_heading = "Load", conflicts_with_all = ["saturate", "wave", "requests"])]
     pub until: Option<String>,
-    /// Arrival process: poisson | constant | gamma:CV | weibull:CV | onoff:ON,OFF[,FLOOR] | ramp:FROM,TO | step:A,B,… | spike:HEIGHT | diurnal:RATIO
+    /// Arrival process: poisson, constant, gamma:CV, weibull:CV, onoff:ON,OFF[,FLOOR], ramp:FROM,TO, step:A,B,…, spike:HEIGHT or diurnal:RATIO
     #[arg(long, value_name = "PROCESS", help_heading = "Load")]
     pub arrivals: Option<String>,
 }
 
-/// Who may read what is served, beyond this machine.
+/// Access to the pages from other machines.
 #[derive(Args, Debug, Clone, Default)]
 pub struct ReadersArgs {
-    /// Serve other machines too, whoever asks
+    /// Access from other machines without a key
     #[arg(long)]
     pub listen_open: bool,
-    /// Environment variable with readers' key
-    ///
-    /// They show it as a bearer token, or in a browser as the password of any user; then other machines may be served too.
+    /// Environment variable of the access key, which opens the pages to other machines (bearer token, or password of any user)
     #[arg(long, value_name = "NAME")]
     pub listen_key_env: Option<String>,
 }
 
-/// Where results go.
+/// Output of a run.
 #[derive(Args, Debug, Clone)]
 pub struct OutputArgs {
-    /// Run folder to write; must not exist [default: a new one under plimsoll-runs/]
+    /// Run folder to create [default: a new folder in plimsoll-runs/]
     #[arg(long, short = 'o', value_name = "DIR", help_heading = "Output")]
     pub out: Option<PathBuf>,
-    /// Name of the run, to show and to find it by
+    /// Name of the run
     #[arg(long, value_name = "NAME", help_heading = "Output")]
     pub label: Option<String>,
-    /// How the result is printed to stdout
+    /// Output format: text or json
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: Format,
     /// No progress on stderr
@@ -259,7 +254,7 @@ pub struct OutputArgs {
     pub quiet: bool,
 }
 
-/// How results are printed.
+/// An output format.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Format {
     /// For people.

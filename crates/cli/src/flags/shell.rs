@@ -16,6 +16,6 @@ pub struct CompletionsArgs {
 /// `plimsoll man`
 #[derive(Args, Debug)]
 pub struct ManArgs {
-    /// Folder for the pages: plimsoll.1, plimsoll-run.1, … (made if it is missing)
+    /// Folder for the man pages, created if missing
     pub dir: PathBuf,
 }

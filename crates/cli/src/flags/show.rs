@@ -9,28 +9,28 @@ use super::{Format, PriceArgs};
 /// `plimsoll show`
 #[derive(Args, Debug)]
 pub struct ShowArgs {
-    /// Run folder, or a file with traces
+    /// Run folder or trace file
     #[arg(value_parser = crate::named::run)]
     pub run: PathBuf,
     /// What the endpoint costs.
     #[command(flatten)]
     pub price: PriceArgs,
-    /// Print every metric, what the server and the network path say, and each check that was passed
+    /// All metrics, server and network data, and passed checks
     #[arg(long, conflicts_with_all = ["format", "html", "csv"])]
     pub details: bool,
-    /// How it is printed
+    /// Output format: text or json
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
-    /// Write one row per request with its ttft, e2e and tpot to this file (CSV), instead
+    /// CSV file with one row per request (ttft, e2e, tpot)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["format", "html"])]
     pub csv: Option<PathBuf>,
-    /// Write it as one HTML file that opens offline, instead
+    /// HTML page of the run
     #[arg(long, conflicts_with = "format")]
     pub html: bool,
     /// File of --html [default: report.html in the run folder]
     #[arg(long, short = 'o', value_name = "FILE", requires = "html")]
     pub out: Option<PathBuf>,
-    /// Plan that was made of the run (plimsoll plan … -o FILE): it becomes a part of the page
+    /// Plan file of the run, shown on the page
     #[arg(long, value_name = "FILE", requires = "html")]
     pub plan: Option<PathBuf>,
 }
@@ -41,7 +41,7 @@ pub struct LsArgs {
     /// Folder with runs
     #[arg(default_value = crate::named::HOME)]
     pub dir: PathBuf,
-    /// How it is printed
+    /// Output format: text or json
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
 }
@@ -55,10 +55,10 @@ pub struct ReportArgs {
     /// What the endpoint costs.
     #[command(flatten)]
     pub price: PriceArgs,
-    /// Plan that was made of the run (plimsoll plan … -o FILE): it becomes a part of the page
+    /// Plan file of the run, shown on the page
     #[arg(long, value_name = "FILE")]
     pub plan: Option<PathBuf>,
-    /// File to write [default: report.html in the run folder]
+    /// File to create [default: report.html in the run folder]
     #[arg(long, short = 'o', value_name = "FILE")]
     pub out: Option<PathBuf>,
 }
@@ -66,16 +66,16 @@ pub struct ReportArgs {
 /// `plimsoll selftest`
 #[derive(Args, Debug)]
 pub struct SelftestArgs {
-    /// Page to write: what was checked and what came of it, to be shown to others
+    /// HTML file of the checks
     #[arg(long, short = 'o', value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Seed of the load's arrivals and prompts
+    /// Random seed
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// No words on the way
+    /// No progress on stderr
     #[arg(long, short = 'q')]
     pub quiet: bool,
-    /// How it is printed
+    /// Output format: text or json
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
 }
@@ -83,12 +83,12 @@ pub struct SelftestArgs {
 /// `plimsoll doctor`
 #[derive(Args, Debug)]
 pub struct DoctorArgs {
-    /// Look while this endpoint answers a short load as well: an engine on this machine takes cores only when it works
+    /// Endpoint to check under a short load
     pub url: Option<String>,
-    /// Model to ask for [default: the only one the endpoint lists]
+    /// Model name [default: the only model that the endpoint lists]
     #[arg(long, short = 'm', requires = "url")]
     pub model: Option<String>,
-    /// chat, completions, responses, embeddings, kserve, kserve_grpc or http [default: chat]
+    /// Protocol: chat, completions, responses, embeddings, kserve, kserve_grpc or http [default: chat]
     #[arg(long, value_name = "NAME", requires = "url")]
     pub protocol: Option<String>,
     /// Environment variable that holds the API key
@@ -97,15 +97,15 @@ pub struct DoctorArgs {
     /// Requests in flight
     #[arg(long, value_name = "N", default_value_t = 4, requires = "url", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub concurrency: u32,
-    /// How long
+    /// Duration of the load
     #[arg(long = "for", value_name = "TIME", default_value = "5s", requires = "url")]
     pub window: String,
-    /// How it is printed
+    /// Output format: text or json
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
 }
 
-/// What has a schema.
+/// A file format with a JSON Schema.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SchemaOf {
     /// The scenario file of --spec.
@@ -128,30 +128,30 @@ pub enum SchemaOf {
     Price,
     /// A budget file.
     Budget,
-    /// What plimsoll gate --format json prints.
+    /// Output of plimsoll gate --format json.
     Gate,
-    /// What plimsoll compare --format json prints.
+    /// Output of plimsoll compare --format json.
     Comparison,
-    /// What plimsoll levers --format json prints.
+    /// Output of plimsoll levers --format json.
     Levers,
-    /// What plimsoll diagnose RUN --format json prints.
+    /// Output of plimsoll diagnose --format json.
     Diagnosis,
-    /// The plan file: what plimsoll plan -o writes and --format json prints.
+    /// Plan file of plimsoll plan.
     Plan,
     /// The bands of plimsoll plan --band.
     Band,
-    /// The rules of plimsoll profile: which span is which stage.
+    /// Stage rules of plimsoll profile.
     Stages,
     /// The stages of plimsoll budget split.
     Split,
-    /// What plimsoll calc --format json prints.
+    /// Output of plimsoll calc --format json.
     Law,
 }
 
 /// `plimsoll schema`
 #[derive(Args, Debug)]
 pub struct SchemaArgs {
-    /// Of what
+    /// File format
     #[arg(value_enum, default_value = "scenario")]
     pub of: SchemaOf,
 }

@@ -9,63 +9,62 @@ use super::{Format, PriceArgs, ReadersArgs};
 /// `plimsoll watch`
 #[derive(Args, Debug)]
 pub struct WatchArgs {
-    /// Metrics pages (NAME=URL names one), one watch file (which may name addresses that are pushed to), or a run that is being written (a gateway's record: its folder); before them the word lint: say which rows they can judge, and end; or the word test with
-    /// --replay RUN and perhaps a watch file: say what would have alerted during a finished run, and end; or the word cut with a history's folder: write a stretch of it as a run
+    /// Metrics pages, a watch file or a growing run folder; or lint, test or cut before them
     #[arg(required = true, value_name = "URL|FILE|RUN")]
     pub sources: Vec<String>,
-    /// For watch test: the finished run
+    /// Finished run for watch test
     #[arg(long, value_name = "RUN", value_parser = crate::named::run_or_name)]
     pub replay: Option<String>,
     /// Budget file [default: the watch file's]
     #[arg(long, short = 'b', value_name = "FILE")]
     pub budget: Option<PathBuf>,
-    /// Between two scrapes of a page [default: 5s]
+    /// Interval between two scrapes of a page [default: 5s]
     #[arg(long, value_name = "TIME")]
     pub every: Option<String>,
-    /// How far verdicts look back [default: the budget's load.window, or 5m]
+    /// Time window of verdicts [default: the budget's load.window, or 5m]
     #[arg(long, value_name = "TIME")]
     pub window: Option<String>,
-    /// Where the page, /metrics and /v1/rows are served, or none [default: 127.0.0.1:9464]
+    /// Listen address of the page, /metrics and /v1/rows, or none [default: 127.0.0.1:9464]
     #[arg(long, value_name = "ADDR:PORT|none")]
     pub listen: Option<String>,
     #[command(flatten)]
     pub readers: ReadersArgs,
-    /// Keep the window of each alert as a run folder here [default: the watch file's record, else none]
+    /// Folder for a run of each alert's window [default: the watch file's, or none]
     #[arg(long, value_name = "DIR")]
     pub record: Option<PathBuf>,
-    /// Keep what pages counted as a history here, in blocks of 10 s, 1 min and 1 h [default: the watch file's history, else none]
+    /// Folder for the history of counters in blocks of 10 s, 1 min and 1 h [default: the watch file's, or none]
     #[arg(long, value_name = "DIR")]
     pub history: Option<PathBuf>,
-    /// For watch cut: where the stretch begins, as 2026-11-25T14:30:00Z or how long ago (2h) [default: with the history]
+    /// Start for watch cut: 2026-11-25T14:30:00Z or 2h (ago) [default: start of the history]
     #[arg(long, value_name = "TIME")]
     pub from: Option<String>,
-    /// For watch cut: where it ends [default: now]
+    /// End for watch cut [default: now]
     #[arg(long, value_name = "TIME")]
     pub to: Option<String>,
-    /// For watch cut: since when something is so that is to be diagnosed beside what came before it
+    /// Start of the change for watch cut; earlier data become the baseline
     #[arg(long, value_name = "TIME")]
     pub since: Option<String>,
-    /// For watch cut: the run folder to write
+    /// Run folder to create for watch cut
     #[arg(long, short = 'o', value_name = "RUN")]
     pub out: Option<PathBuf>,
     #[command(flatten)]
     pub price: PriceArgs,
-    /// End after so long, with an exit code that judges [default: runs until Ctrl-C]
+    /// Time limit; the exit code is the verdict [default: until Ctrl-C]
     #[arg(long = "for", value_name = "TIME")]
     pub time: Option<String>,
-    /// Environment variable with the pages' bearer token
+    /// Environment variable of the bearer token for the pages
     #[arg(long, value_name = "NAME")]
     pub key_env: Option<String>,
-    /// PEM file of further trusted roots
+    /// PEM file of additional trusted certificates
     #[arg(long, value_name = "FILE")]
     pub ca_file: Option<String>,
-    /// Do not check the pages' certificates
+    /// No verification of the certificates of the pages
     #[arg(long)]
     pub insecure: bool,
-    /// How changes and the end are printed to stdout; json: a line each
+    /// Output format: text, or json with one line per change
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
-    /// No talk on stderr
+    /// No progress on stderr
     #[arg(long, short = 'q')]
     pub quiet: bool,
 }

@@ -6,28 +6,28 @@ use clap::Args;
 
 use super::Format;
 
-/// What no run at low load shows of a target.
+/// Capacity limits of a target that a run at low load does not show.
 #[derive(Args, Debug, Clone, Default)]
 pub struct FitArgs {
-    /// Most sequences that a replica runs at once (vLLM: max_num_seqs); of an endpoint without tokens, its servers [default: what the server's page says]
+    /// Highest batch size of a replica (vLLM: max_num_seqs); servers, for an endpoint without tokens [default: from the metrics page]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_048_576), help_heading = "Target")]
     pub slots: Option<u32>,
-    /// KV blocks of 16 tokens of a replica [default: what the server's page says]
+    /// KV cache blocks of 16 tokens per replica [default: from the metrics page]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Target")]
     pub kv_blocks: Option<u32>,
-    /// Most tokens computed in a step (vLLM: max_num_batched_tokens) [default: 8192]
+    /// Highest number of tokens per step (vLLM: max_num_batched_tokens) [default: 8192]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_048_576), help_heading = "Target")]
     pub token_budget: Option<u32>,
-    /// Requests computed together by an endpoint without tokens [default: each alone]
+    /// Batch size of an endpoint without tokens [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Target")]
     pub max_batch: Option<u32>,
-    /// Replicas behind the address [default: those that the answers name, else 1]
+    /// Number of replicas [default: those named in responses, else 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = "Target")]
     pub replicas: Option<u32>,
 }
 
 impl FitArgs {
-    /// The first flag that was given; `None` = nothing was said.
+    /// Returns the first flag that was given; `None` if none was.
     pub fn first(&self) -> Option<&'static str> {
         let FitArgs { slots, kv_blocks, token_budget, max_batch, replicas } = self;
         let given = [
@@ -47,28 +47,28 @@ pub struct WhatIfArgs {
     /// Run folder
     #[arg(value_parser = crate::named::run)]
     pub run: PathBuf,
-    /// A change, repeatable: "rate 2x", "rate 50/s", "prompts +30%", "outputs -20%", "cache off", "replicas -1", "route least_requests", "slots 64", "weights fp8", "gpu h200"; several at once with commas
+    /// Change, repeatable or with commas: "rate 2x", "rate 50/s", "prompts +30%", "outputs -20%", "cache off", "replicas -1", "route least_requests", "slots 64", "weights fp8", "gpu h200"
     #[arg(required = true, value_name = "CHANGE")]
     pub changes: Vec<String>,
-    /// Level to start from [default: a run's level; a sweep's nearest to its budget line or onset]
+    /// Level of the run [default: the only one; in a sweep nearest to the budget line or onset]
     #[arg(long, value_name = "N")]
     pub level: Option<u32>,
-    /// Engine that stands for the target, such as llama-3.1-8b@h100 or a calibrated file [default: a simulated run's own, else one fitted to the run]
+    /// Engine that models the target: a profile or a calibrated file [default: the simulated run's, else a fit to the run]
     #[arg(long, value_name = "NAME|FILE")]
     pub profile: Option<String>,
-    /// What no run at low load shows.
+    /// Capacity limits of the target.
     #[command(flatten)]
     pub target: FitArgs,
-    /// Schedules that each change is simulated on, the run's own among them
+    /// Simulated schedules per change
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(3..=100))]
     pub schedules: u32,
-    /// Seed of the other schedules
+    /// Random seed of the additional schedules
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// File to write (JSON): what plimsoll plan verify holds against a later run
+    /// File to create (JSON), for plimsoll plan verify
     #[arg(long, short = 'o', value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// How it is printed
+    /// Output format: text or json
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
 }

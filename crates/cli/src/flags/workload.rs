@@ -9,45 +9,43 @@ use super::Format;
 /// `plimsoll workload`
 #[derive(Args, Debug)]
 pub struct FromLogArgs {
-    /// Logs of LiteLLM, Envoy AI gateway, nginx (JSON), Dynamo, vLLM or llama.cpp, agents' sessions in WEKA's form, traces with GenAI spans, a
-    /// run, what a Prometheus kept of servers' pages (its answer in a file, or http://HOST:9090/api/v1/query?query={job="vllm"}[6h]), or a folder of
-    /// one of these; several of one kind are put together
+    /// Sources: logs of LiteLLM, Envoy AI gateway, nginx (JSON), Dynamo, vLLM or llama.cpp, agent sessions (WEKA), GenAI traces, a run, a Prometheus query URL or its answer in a file
     #[arg(required = true, value_parser = crate::named::run)]
     pub sources: Vec<PathBuf>,
-    /// Environment variable with the bearer token of a Prometheus that is asked
+    /// Environment variable of the bearer token for Prometheus
     #[arg(long, value_name = "NAME")]
     pub key_env: Option<String>,
-    /// Write the workload: a trace (Mooncake's form) that run, simulate and plan take with --trace; .gz packs it
+    /// Trace file to create (Mooncake JSONL), for --trace; FILE.gz compresses it
     #[arg(long, short = 'o', value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Hash the prompts that a log holds, so that shared beginnings are kept; no text is
+    /// Hashes of prompts in the trace, which keep shared prefixes; no text is stored
     #[arg(long)]
     pub hash_prompts: bool,
-    /// Take the requests for this model alone
+    /// Model whose requests are kept
     #[arg(long, short = 'm', value_name = "NAME")]
     pub model: Option<String>,
-    /// Level of a run that is taken [default: the heaviest of those measured best that kept up]
+    /// Level of a run [default: the heaviest level that kept up]
     #[arg(long, value_name = "N")]
     pub level: Option<u32>,
-    /// Prompt tokens where the log does not say them: 512 | uniform:A,B | normal:MEAN,SD | lognormal:MEDIAN,SIGMA
+    /// Prompt tokens if the log has none: 512, uniform:A,B, normal:MEAN,SD or lognormal:MEDIAN,SIGMA
     #[arg(long, value_name = "SIZES")]
     pub isl: Option<String>,
-    /// Output tokens likewise
+    /// Output tokens if the log has none
     #[arg(long, value_name = "SIZES")]
     pub osl: Option<String>,
-    /// Sessions that begin, where the log does not say when they did: 2/min
+    /// Session start rate if the log has none: 2/min
     #[arg(long, value_name = "RATE")]
     pub session_rate: Option<String>,
-    /// Cut the waits of turns for their tools (and for people) to this [default: 24h]
+    /// Longest wait between two turns [default: 24h]
     #[arg(long, value_name = "SPAN")]
     pub max_wait: Option<String>,
-    /// Engine on which log and workload are simulated: a profile, or a YAML file of one
+    /// Engine profile or YAML file for the comparison of log and workload
     #[arg(long, value_name = "NAME|FILE", default_value = "llama-3.1-8b@h100")]
     pub profile: String,
-    /// Seed of what is drawn
+    /// Random seed
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// How the report is printed
+    /// Output format: text or json
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
 }
