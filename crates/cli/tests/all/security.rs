@@ -42,7 +42,7 @@ fn every_listener_listens_where_the_page_says() {
     let gateway = row("`plimsoll gateway`")[1].trim_matches('`').to_owned();
     assert_eq!(gateway_default("/properties/listen/default"), gateway.as_str());
     assert_eq!(gateway_default("/properties/admin/default"), Value::Null);
-    assert_eq!(row("its admin address")[1], "none");
+    assert_eq!(row("gateway admin API")[1], "none");
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn every_bound_is_the_one_of_the_page() {
     );
     let head = figures("head, bytes");
     assert_eq!(head[..2], [vec![bytes(engine.head_bytes)], vec![gateway("head_bytes")]]);
-    let within = figures("a head or body has to come within, s");
+    let within = figures("timeout of head and body, s");
     let engine_s = engine.request_read.0 as u64 / 1_000_000_000;
     assert_eq!(within, [vec![engine_s], vec![gateway("head_s")], vec![5], vec![collect.idle.as_secs()]]);
     assert_eq!(gateway("head_s"), gateway("body_s"));
