@@ -1,6 +1,6 @@
 //! Exit codes, and the one error type that carries them.
 //!
-//! The codes are a contract with scripts (documented in `docs/exit-codes.md`): 0 measured (valid or suspect),
+//! The codes are a contract with scripts (documented in `docs/reference/exit-codes.md`): 0 measured (valid or suspect),
 //! 2 usage, 4 the measurement is invalid or could not be kept, 5 nothing reached the target, 130 stopped by Ctrl-C.
 //! 1 says that what was judged is broken (a bar of `validate`); 3 that what was measured does not settle it.
 

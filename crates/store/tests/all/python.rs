@@ -119,7 +119,8 @@ fn pyarrow_reads_what_was_written() {
     let seen: BTreeSet<&str> =
         got["columns"].as_array().unwrap().iter().filter_map(|name| name.as_str()).collect();
     let page =
-        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/run-folder.md")).unwrap();
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/run-folder.md"))
+            .unwrap();
     assert_eq!(seen, documented(&page));
     assert_eq!(
         got["types"],
