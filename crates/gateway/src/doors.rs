@@ -250,6 +250,11 @@ impl Toll {
         self.answered((bytes / BYTES_PER_TOKEN) as u64);
     }
 
+    /// Replaces the estimate of the answer's tokens by the count that the answer reports, because events and bytes are no tokens.
+    pub fn reports(&mut self, tokens: u32) {
+        self.answer = u64::from(tokens);
+    }
+
     /// No replica answered: its tokens cost nothing.
     pub fn waive(mut self) {
         self.waived = true;

@@ -3,7 +3,7 @@
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, Method, StatusCode};
 use plimsoll_client::Clock;
-use plimsoll_model::{At, How, Protocol, Span};
+use plimsoll_model::{At, How, Outcome, Protocol, Span};
 use plimsoll_policy::ReplicaOutcome;
 use plimsoll_wire::head::Head;
 
@@ -78,12 +78,23 @@ impl JudgedHead {
         JudgedHead { verdict, end, again, is_unread, has_events, protocol, status }
     }
 
-    /// What the answer came to: what the breaker is told, and how the request ended. `whole`: whether all of it came.
-    pub(crate) fn whole(&self, tail: &TailReader, whole: bool) -> (ReplicaOutcome, End) {
+    /// Judges an ended answer: the outcome for the breaker, the end of the request, and the output tokens that the answer reports. `whole` is
+    /// false if the answer broke off.
+    pub(crate) fn whole(&self, tail: &TailReader, whole: bool) -> (ReplicaOutcome, End, Option<u32>) {
         if self.end != End::Answered {
-            return if whole { (self.verdict, self.end) } else { (ReplicaOutcome::Failed, End::Broken) };
+            let (verdict, end) =
+                if whole { (self.verdict, self.end) } else { (ReplicaOutcome::Failed, End::Broken) };
+            return (verdict, end, None);
         }
-        let outcome = tail.read(self.protocol, (self.status, self.has_events), whole).verdict.outcome;
+        let read = tail.read(self.protocol, (self.status, self.has_events), whole).verdict;
+        let tokens = read.answer.tokens;
+        // The last bytes of a long answer hold too few events to contradict its count.
+        let output = tokens.output.or(tokens.claimed.filter(|_| tail.is_cut()));
+        let (verdict, end) = self.ended(read.outcome, whole);
+        (verdict, end, output)
+    }
+
+    fn ended(&self, outcome: Outcome, whole: bool) -> (ReplicaOutcome, End) {
         match outcome.how {
             How::Finished => (self.verdict, End::Answered),
             _ if !whole => (ReplicaOutcome::Failed, End::Broken),

@@ -243,9 +243,11 @@ impl PassingAnswer {
     pub fn end(&mut self, whole: bool) {
         self.looks(b"", true);
         let Some(booked) = self.booked.take() else { return };
-        self.toll = None;
         self.ends.took(RequestStage::Total, self.clock.now() - self.came);
-        let (verdict, end) = self.judged.whole(&self.tail, whole);
+        let (verdict, end, output) = self.judged.whole(&self.tail, whole);
+        if let Some(mut toll) = self.toll.take() {
+            output.into_iter().for_each(|tokens| toll.reports(tokens));
+        }
         self.is_success = end == End::Answered;
         self.records(Some(if whole { TryEnd::Whole } else { TryEnd::Cut }));
         booked.end(verdict);

@@ -13,8 +13,7 @@ use crate::spec::{GatewaySpec, ReplicaSpec};
 use crate::stats::Stats;
 
 /// Keys of the file that take effect at once; `replicas` does in part.
-const AT_ONCE: [&str; 15] = [
-    "batching",
+const AT_ONCE: [&str; 14] = [
     "cache",
     "keys",
     "paths",

@@ -56,3 +56,4 @@ pub mod workload;
 
 pub use fold::fold;
 pub use paint::paint;
+pub use words::trust;

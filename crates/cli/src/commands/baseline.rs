@@ -5,6 +5,7 @@ use std::path::Path;
 
 use plimsoll_measure::findings::Trust;
 use plimsoll_report::table::Table;
+use plimsoll_report::trust;
 use serde_json::json;
 
 use crate::baseline::{self, Baseline};
@@ -46,7 +47,7 @@ fn text(baseline: &Baseline) -> String {
         format!("  seed     {}, nonce {}", baseline.seed, baseline.nonce),
     ];
     if baseline.trust != Trust::Valid {
-        lines.push("  trust    suspect: plimsoll show says why".into());
+        lines.push(format!("  trust    {}: plimsoll show RUN gives the reason", trust(baseline.trust)));
     }
     lines.extend(baseline.load.iter().map(|load| format!("  load     {load}")));
     let mut table = Table::new(&["<metric", "level", "<value, 95 % interval"]);

@@ -70,7 +70,7 @@ fn scenario(args: &K8sArgs) -> Result<Scenario, Stop> {
             return Err(Stop::usage(format!("{flag}: pods have nothing of this machine; use {instead}")));
         }
     }
-    let no_files = |name: &str| Err(format!("{name} is a file of this machine, and pods can't read it"));
+    let no_files = |_: &str| Err("pods cannot read files of this machine".to_owned());
     let (draft, nonce_is_said) = run::draft(wanted)?;
     let mut scenario = draft.finish_with(0, no_files)?;
     if args.sweep {

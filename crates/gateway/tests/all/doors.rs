@@ -113,6 +113,42 @@ fn requests_over_a_keys_rate_are_told_when_to_come_back() {
     }
 }
 
+/// The answer's own count is charged, and neither its bytes nor its events: 7 tokens in 300 bytes, and 9 tokens in two events.
+#[test]
+fn tokens_that_an_answer_reports_are_charged() {
+    let mock = Mock::new(Act::Text(format!(
+        r#"{{"choices":[{{"index":0,"text":"{}","finish_reason":"stop"}}],"usage":{{"prompt_tokens":2,"completion_tokens":7,"total_tokens":9}}}}"#,
+        "word ".repeat(60)
+    )));
+    let gateway = gateway(&[&mock], |spec| {
+        spec.keys = vec![key("alice", ALICE)];
+        spec.admin = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+    });
+    let charged = || {
+        is_empty(&gateway);
+        let metrics = get(gateway.admin.expect("an admin address"), "/metrics", "").text();
+        let start = r#"plimsoll_gateway_key_tokens_total{key="alice",tenant="alice",kind="answer"} "#;
+        let line = metrics.lines().find_map(|line| line.strip_prefix(start)).expect("a line");
+        line.parse::<u64>().expect("a count")
+    };
+    assert_eq!(post(gateway.addr, &bearer(ALICE), ASK).status, 200);
+    assert_eq!(charged(), 7);
+    let events = [
+        r#"{"choices":[{"index":0,"text":"a b c d"}]}"#,
+        r#"{"choices":[{"index":0,"text":"e f g h i","finish_reason":"stop"}]}"#,
+        r#"{"choices":[],"usage":{"prompt_tokens":2,"completion_tokens":9,"total_tokens":11}}"#,
+        "[DONE]",
+    ];
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+    let body: String = events.iter().map(|event| format!("data: {event}\n\n")).collect();
+    mock.set(Act::Pieces(vec![head.into(), body.into()], Duration::ZERO));
+    assert_eq!(
+        post(gateway.addr, &bearer(ALICE), r#"{"model":"m","prompt":"hello","stream":true}"#).status,
+        200
+    );
+    assert_eq!(charged(), 16);
+}
+
 /// A bucket of 600 that gains one in six seconds. Each request is charged 501; three events come of it, or nothing.
 #[test]
 fn tokens_are_charged_as_they_came() {

@@ -58,7 +58,7 @@ struct Wrote {
 
 /// Writes the file, or prints it where no place is named, and says what the format does not hold.
 pub fn run(dir: &Path, format: RunFormat, args: &ExportArgs) -> Result<Exit, Stop> {
-    let to = args.out.as_deref();
+    let to = args.out.as_deref().filter(|to| *to != Path::new("-"));
     if args.experiment.is_some() && format != RunFormat::Mlflow {
         return Err(Stop::usage("--experiment: of --as mlflow only"));
     }
