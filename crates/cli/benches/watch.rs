@@ -265,10 +265,11 @@ fn watched(fleet: &Fleet, pages: usize, (every_s, seconds, churn): (f64, f64, f6
     let cores = (children_cpu_s()? - before_s) / wall_s;
     let said = std::fs::read_to_string(folder.path().join("stdout"))?;
     let end = said.rfind("\n{\n").map_or(said.as_str(), |at| &said[at..]);
-    let found: serde_json::Value = serde_json::from_str(end.trim()).map_err(|e| {
+    let answer: serde_json::Value = serde_json::from_str(end.trim()).map_err(|e| {
         let error = std::fs::read_to_string(folder.path().join("stderr")).unwrap_or_default();
         format!("{status}: {e}: {}", error.lines().last().unwrap_or_default())
     })?;
+    let found = &answer["data"];
     let (late_s, least, most) = fleet.latest();
     say(format!("{pages} pages every {every_s} s for {wall_s:.0} s; each looked at {least} to {most} times"));
     bar("  cores", format!("{cores:.2}"), "≤ 1", cores <= 1.0);

@@ -7,6 +7,7 @@
 //! seen), [`typed`] (flags that would do nothing), [`foreign_flags`] (those of other tools), [`exit`].
 
 mod again;
+mod answer;
 mod baseline;
 mod budget_file;
 mod commands;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         out::line(page.trim_end());
         return Exit::Done.into();
     }
+    let wants_json = answer::is_asked(&words);
     let parsed = help::command(help::asked(words.into_iter()))
         .try_get_matches()
         .and_then(|matches| Cli::from_arg_matches(&matches).map(|cli| (cli, matches)));
@@ -59,12 +61,14 @@ fn main() -> ExitCode {
         Ok(parsed) => parsed,
         Err(e) => return refuse(&e),
     };
-    let exit = typed::check(&cli, &matches).and_then(|()| run(&cli.command)).unwrap_or_else(
-        |Stop { exit, line }| {
-            out::note(&format!("plimsoll: {line}"));
-            exit
-        },
-    );
+    answer::begin(&matches);
+    let exit = typed::check(&cli, &matches).and_then(|()| run(&cli.command)).unwrap_or_else(|stop| {
+        out::note(&format!("plimsoll: {}", stop.line));
+        if wants_json {
+            answer::print_error(&stop);
+        }
+        stop.exit
+    });
     match out::lost() {
         None => exit.into(),
         Some(why) => {

@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 
 use serde::Serialize;
 
+use crate::answer::{self, AnswerHead};
 use crate::exit::Stop;
 
 /// Is stdout a terminal whose user has not asked for plain text (<https://no-color.org>)?
@@ -53,8 +54,13 @@ pub fn lost() -> Option<&'static str> {
     LOST.get().map(String::as_str)
 }
 
-/// A value as indented JSON.
+/// Prints data as a JSON answer without verdict.
 pub fn json<T: Serialize + ?Sized>(value: &T) {
+    answer::print(AnswerHead::default(), value);
+}
+
+/// Prints a value as indented JSON, without the head of an answer.
+pub fn raw_json<T: Serialize + ?Sized>(value: &T) {
     match serde_json::to_string_pretty(value) {
         Ok(text) => plain(&text),
         Err(e) => note(&format!("the result can't be written as JSON: {e}")),

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::flags::Format;
 use crate::measure::Closed;
-use crate::out;
+use crate::{answer, out};
 
 /// Prints what was found, to stdout.
 pub fn print(
@@ -25,7 +25,8 @@ pub fn print(
             if let (Some(folder), Some(object)) = (folder, value.as_object_mut()) {
                 object.insert("folder".into(), folder.display().to_string().into());
             }
-            out::json(&value);
+            let folder = folder.map(|folder| folder.display().to_string());
+            answer::print(answer::of_run(findings, folder.as_deref()), &value);
         }
     }
 }

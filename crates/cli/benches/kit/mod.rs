@@ -282,7 +282,8 @@ impl Client {
             let said = std::fs::read_to_string(self.folder.path().join("stderr"))?;
             return Err(format!("the client ended with {status}: {said}").into());
         }
-        let manifest: Manifest = serde_json::from_str(&text)?;
+        let mut answer: serde_json::Value = serde_json::from_str(&text)?;
+        let manifest: Manifest = serde_json::from_value(answer["data"].take())?;
         let findings = serde_json::from_value(manifest.findings.clone().ok_or("no findings")?)?;
         let cpu_s = children_cpu_s()? - self.cpu_before_s;
         let Client { folder, spawned_ns, peak_kib, .. } = self;

@@ -9,6 +9,7 @@ use plimsoll_judge::quality::Quality;
 use plimsoll_watch::history::compare::StretchComparison;
 
 use super::watch::kept::PageWindow;
+use crate::answer::{self, AnswerHead};
 use crate::baseline;
 use crate::eval_file;
 use crate::exit::{Exit, Stop};
@@ -81,7 +82,13 @@ fn of_runs(
             if let (Some(quality), Some(object)) = (quality, value.as_object_mut()) {
                 object.insert("quality".into(), serde_json::to_value(quality).unwrap_or_default());
             }
-            out::json(&value);
+            let head = AnswerHead {
+                headline: comparison.says.first().cloned(),
+                reasons: comparison.says.iter().skip(1).chain(&comparison.notes).cloned().collect(),
+                run: Some(candidate_name.to_string()),
+                ..AnswerHead::default()
+            };
+            answer::print(head, &answer::with_result(&value, &comparison.verdict));
         }
         Format::Text => {
             out::line(&plimsoll_report::compare::render((&runs[0], &runs[1]), &comparison));

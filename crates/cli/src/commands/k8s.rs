@@ -39,7 +39,7 @@ pub fn run(args: &K8sArgs) -> Result<Exit, Stop> {
     let job = JobOf { args, name, scenario: &scenario, place: Meeting::of(args, name)? };
     let documents = [config_map(args, name, &scenario), job.document()];
     match args.format() {
-        Format::Json => out::json(&json!({"apiVersion": "v1", "kind": "List", "items": documents})),
+        Format::Json => out::raw_json(&json!({"apiVersion": "v1", "kind": "List", "items": documents})),
         Format::Text => {
             let text = serde_saphyr::to_string_multiple(&documents);
             out::line(&text.map_err(|e| Stop::invalid(format!("can't be written as YAML: {e}")))?);

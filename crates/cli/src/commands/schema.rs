@@ -18,6 +18,7 @@ use plimsoll_sim::EngineSpec;
 use plimsoll_workload::Scenario;
 use schemars::schema_for;
 
+use crate::answer::JsonAnswer;
 use crate::exit::{Exit, Stop};
 use crate::flags::{SchemaArgs, SchemaOf};
 use crate::out;
@@ -45,7 +46,7 @@ fn scenario() -> schemars::Schema {
 
 /// Prints one schema.
 pub fn run(args: &SchemaArgs) -> Result<Exit, Stop> {
-    out::json(&match args.of {
+    out::raw_json(&match args.of {
         SchemaOf::Scenario => scenario(),
         SchemaOf::Manifest => schema_for!(Manifest),
         SchemaOf::Findings => schema_for!(Findings),
@@ -64,6 +65,7 @@ pub fn run(args: &SchemaArgs) -> Result<Exit, Stop> {
         SchemaOf::Band => schema_for!(Band),
         SchemaOf::Stages => schema_for!(RuleFile),
         SchemaOf::Split => schema_for!(SplitFile),
+        SchemaOf::Answer => schema_for!(JsonAnswer<serde_json::Value>),
         SchemaOf::Law => schema_for!(LawFinding),
     });
     Ok(Exit::Done)

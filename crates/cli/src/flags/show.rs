@@ -108,6 +108,8 @@ pub struct DoctorArgs {
 /// A file format with a JSON Schema.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SchemaOf {
+    /// The head of every JSON answer.
+    Answer,
     /// The scenario file of --spec.
     Scenario,
     /// run.json.

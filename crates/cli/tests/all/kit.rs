@@ -30,8 +30,17 @@ impl Ended {
         }
     }
 
-    /// stdout as JSON.
+    /// The data of the JSON answer on stdout; all of it where it has no head.
     pub fn json(&self) -> Value {
+        let mut answer = self.answer();
+        match answer.get("command").is_some() {
+            true => answer["data"].take(),
+            false => answer,
+        }
+    }
+
+    /// The JSON answer on stdout, with its head.
+    pub fn answer(&self) -> Value {
         serde_json::from_str(&self.stdout)
             .unwrap_or_else(|e| panic!("stdout is not JSON ({e}): {}\nstderr: {}", self.stdout, self.stderr))
     }

@@ -10,6 +10,7 @@ use plimsoll_profile::{DurationFigures, Latency, ProfileFinding};
 use plimsoll_report::split as page;
 
 use super::write;
+use crate::answer;
 use crate::exit::{Exit, Stop};
 use crate::flags::{BudgetSplitArgs, Format};
 use crate::{out, resolve};
@@ -54,7 +55,7 @@ fn of_file(path: &Path) -> Result<SplitFile, Stop> {
 fn of_profile(path: &Path) -> Result<(SplitFile, WholeAndStages), Stop> {
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|e| crate::out::unread(format!("--from {name}"), &e))?;
-    let profile: ProfileFinding = serde_json::from_str(&text).map_err(|e| {
+    let profile: ProfileFinding = answer::data(&text).map_err(|e| {
         Stop::usage(format!(
             "--from {name}: is not what `plimsoll profile TRACES --format json` prints ({e})"
         ))

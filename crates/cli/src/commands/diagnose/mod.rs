@@ -6,7 +6,7 @@ use crate::rows;
 use std::path::{Path, PathBuf};
 
 use plimsoll_diagnose::device::{self, DeviceFinding};
-use plimsoll_diagnose::{Case, DiagnoseSpec, Diagnosis, RunData, diagnose};
+use plimsoll_diagnose::{Answer, Case, DiagnoseSpec, Diagnosis, RunData, diagnose};
 use plimsoll_measure::findings::BudgetSpec;
 use plimsoll_model::{Level, Manifest};
 use plimsoll_report::diagnose as page;
@@ -14,6 +14,7 @@ use plimsoll_report::diagnose as page;
 use super::watch::kept::PageWindow;
 use super::watch::record::KIND;
 use super::{compare, profile};
+use crate::answer::{self, AnswerHead, AnswerVerdict};
 use crate::exit::{Exit, Stop};
 use crate::flags::{DiagnoseArgs, Format};
 use crate::{baseline, budget_file, out};
@@ -90,10 +91,22 @@ fn of_window(args: &DiagnoseArgs, name: &str, window: &PageWindow) -> Result<Exi
     print(args, name, &window.diagnosis(before.transpose()?.as_ref()))
 }
 
+/// Returns the head of the answer: the first sentence, and what is unknown.
+pub fn head(name: &str, diagnosis: &Diagnosis) -> AnswerHead {
+    AnswerHead {
+        verdict: (diagnosis.answer == Answer::Invalid).then_some(AnswerVerdict::Invalid),
+        headline: Some(diagnosis.headline.clone()),
+        run: Some(name.to_owned()),
+        ..AnswerHead::default()
+    }
+}
+
 fn print(args: &DiagnoseArgs, name: &str, diagnosis: &Diagnosis) -> Result<Exit, Stop> {
     match args.output.format {
         Format::Text => out::line(&page::render(name, diagnosis, &[])),
-        Format::Json => out::json(diagnosis),
+        Format::Json => {
+            answer::print(head(name, diagnosis), &answer::with_result(diagnosis, &diagnosis.answer))
+        }
     }
     if let Some(path) = &args.html {
         let page = page::page(name, diagnosis, &[]);

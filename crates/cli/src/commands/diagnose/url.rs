@@ -21,6 +21,7 @@ use plimsoll_report::{diagnose as page, figure};
 use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, parse_span};
 use serde::{Deserialize, Serialize};
 
+use crate::answer;
 use crate::commands::diagnose;
 use crate::commands::run::mean_lengths;
 use crate::exit::{Exit, Stop};
@@ -328,7 +329,10 @@ pub fn exit(diagnosis: &Diagnosis) -> Exit {
 fn print(args: &DiagnoseArgs, name: &str, told: &DiagnosisFile) -> Result<(), Stop> {
     match args.output.format {
         Format::Text => out::line(&page::render(name, &told.diagnosis, &told.tried)),
-        Format::Json => out::json(told),
+        Format::Json => {
+            let data = answer::with_result(told, &told.diagnosis.answer);
+            answer::print(diagnose::head(name, &told.diagnosis), &data);
+        }
     }
     let Some(path) = &args.html else { return Ok(()) };
     out::file(path, page::page(name, &told.diagnosis, &told.tried))

@@ -16,6 +16,7 @@ use plimsoll_model::{Attempt, Manifest, Sample};
 use plimsoll_report::gate as pages;
 use plimsoll_store::{Columns, Run, StoreError};
 
+use crate::answer::{self, AnswerHead, AnswerVerdict};
 use crate::budget_file::{self, BudgetText};
 use crate::commands::watch::kept::PageWindow;
 use crate::exit::{Exit, Stop};
@@ -82,9 +83,29 @@ fn judged(args: &GateArgs) -> Result<Exit, Stop> {
     }
     match args.format {
         Format::Text => out::line(&pages::render(&finding)),
-        Format::Json => out::json(&finding),
+        Format::Json => answer::print(head(&finding, &name), &finding),
     }
     Ok(exit(&finding, &measured.findings))
+}
+
+/// Returns the head of the answer: verdict, sentence, the rows that do not hold, and the command that explains them.
+fn head(finding: &GateFinding, run: &str) -> AnswerHead {
+    let rows = finding.rows.iter().filter(|row| row.held != Held::Pass);
+    let reasons = rows.map(|row| match row.why.is_empty() {
+        true => format!("{}: {} {}, limit {}", row.id, row.what, row.measured_shown, row.limit_shown),
+        false => format!("{}: {}", row.id, row.why),
+    });
+    let is_broken = finding.verdict.name() == "broken";
+    AnswerHead {
+        verdict: AnswerVerdict::named(finding.verdict.name()),
+        headline: Some(finding.headline.clone()),
+        reasons: finding.refusals.iter().cloned().chain(reasons).collect(),
+        next: is_broken
+            .then(|| format!("plimsoll diagnose {}", answer::shell_word(run)))
+            .into_iter()
+            .collect(),
+        run: Some(run.to_owned()),
+    }
 }
 
 /// The run's verdict. Where a row fails, one that is only watched too, its rows are read again with the stages that say where the time goes.

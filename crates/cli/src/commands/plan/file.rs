@@ -13,7 +13,7 @@ use crate::exit::Stop;
 /// A file that can't be read, or is no JSON.
 pub fn value(path: &Path) -> Result<Value, Stop> {
     let text = std::fs::read_to_string(path).map_err(|e| crate::out::unread(path.display(), &e))?;
-    serde_json::from_str(&text).map_err(|e| foreign(path, &e))
+    crate::answer::data(&text).map_err(|e| foreign(path, &e))
 }
 
 /// The plan in it.

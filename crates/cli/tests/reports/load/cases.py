@@ -89,7 +89,7 @@ class Read(Ended):
     def __init__(self, ended):
         self.__dict__.update(ended.__dict__)
         try:
-            level = json.loads(self.stdout)["findings"]["levels"][0]
+            level = json.loads(self.stdout)["data"]["findings"]["levels"][0]
         except (ValueError, LookupError):
             raise Wrong(repr(self)) from None
         self.summary, self.validity = level["summary"], level["validity"]
@@ -336,7 +336,7 @@ def o_series(lab):
     check(done.code in RAN and "max_completion_tokens" in done.stderr, repr(done))
     sent = [t["mct"] for t in done.truth if t.get("mct", 1) != 1]
     check(len(set(sent)) > 3 and all(8 <= n <= 24 for n in sent), str(sent))
-    counts = json.loads(done.stdout)["findings"]["levels"][0]["summary"]["counts"]
+    counts = json.loads(done.stdout)["data"]["findings"]["levels"][0]["summary"]["counts"]
     check(not counts["broken"] and counts["finished"] == counts["requests"], str(counts))
 
 
@@ -516,7 +516,7 @@ def plain_variants(lab):
     load = ["--rate", "8/s", "--for", "4s", "--isl", 1, "--osl", 16, "--scrape", "off"]
     finishes(lab.against("plain", "run", "URL", *load))
     done = lab.against("plain late", "run", "URL", *LOAD, "--osl", 16, "--format", "json")
-    summary = json.loads(done.stdout)["findings"]["levels"][0]["summary"]
+    summary = json.loads(done.stdout)["data"]["findings"]["levels"][0]["summary"]
     check(summary["counts"]["finished"] == summary["counts"]["requests"] > 15, str(summary["counts"]))
     done = lab.against("html_502", "run", "URL", *LOAD, "--osl", 16, "--format", "json")
     json.loads(done.stdout, parse_constant=lambda name: check(False, name))
