@@ -1,6 +1,6 @@
 //! Spans of a distributed trace, as any tracer tells them.
 //!
-//! One type for OTLP, Jaeger, MLflow, Chrome traces and whatever else is read, so that what profiles a trace does not know
+//! One type for OTLP, Jaeger and Chrome traces, so that what profiles a trace does not know
 //! where it came from. Times are those of the machine that made the span, in nanoseconds of the Unix epoch: whether two
 //! machines agree is for the profile to find out, not for a parser to assume.
 

@@ -9,14 +9,11 @@
 
 mod aiperf;
 mod endpoints;
-mod genai_bench;
 mod guidellm;
-mod inference_perf;
 pub(crate) mod json;
 mod k6;
 mod kind;
 mod loadgen;
-mod perf_analyzer;
 mod said;
 mod sglang;
 mod vllm;
@@ -209,14 +206,6 @@ pub fn assemble(files: &[FileRead]) -> Result<Foreign, ForeignError> {
         (Content::Whole(bytes), Kind::Vllm) => vllm::read(bytes)?,
         (Content::Whole(bytes), Kind::Sglang) => sglang::read(bytes)?,
         (_, Kind::GuideLlm) => guidellm::read(&only.document()?),
-        (_, Kind::PerfAnalyzer) => {
-            perf_analyzer::read(&only.document()?, beside(Kind::GenAiPerfSummary).next())?
-        }
-        (_, Kind::InferencePerfRows) => {
-            let stages: Vec<&FileRead> = beside(Kind::InferencePerfSummary).collect();
-            inference_perf::read(&only.document()?, &stages)?
-        }
-        (_, Kind::GenAiBench) => genai_bench::read(&only.document()?),
         _ => return Err(ForeignError::Unknown),
     };
     if let Some(why) = only.unread() {

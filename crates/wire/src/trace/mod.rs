@@ -43,10 +43,6 @@ plimsoll_model::named! {
         OtlpJson => "OTLP JSON",
         /// Jaeger's API or UI download.
         Jaeger => "Jaeger JSON",
-        /// MLflow: REST answers and artefacts.
-        Mlflow => "MLflow",
-        /// Spans as plain objects: Phoenix's REST, OpenTelemetry's console exporter.
-        Spans => "spans as JSON objects (Phoenix, OpenTelemetry console)",
         /// Trace Event Format: Chrome, Perfetto's JSON, PyTorch's profiler (Kineto).
         Chrome => "Chrome trace",
     }
@@ -120,9 +116,7 @@ pub enum TraceError {
         what: String,
     },
     /// They are something else.
-    #[error(
-        "no traces in it: expected OTLP (protobuf or JSON), Jaeger, MLflow, Phoenix or Chrome/Kineto JSON, found {found}"
-    )]
+    #[error("no traces in it: expected OTLP (protobuf or JSON), Jaeger or Chrome/Kineto JSON, found {found}")]
     Unknown {
         /// What they look like.
         found: String,
