@@ -22,9 +22,7 @@ pub struct Target {
     pub others: Vec<EngineSpec>,
     /// How far it was from what the fit did not see; `None` = it was not fitted.
     pub band: Option<Band>,
-    /// What is assumed of it.
     pub rests_on: Option<String>,
-    /// What to know of it.
     pub notes: Vec<String>,
 }
 

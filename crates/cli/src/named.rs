@@ -17,7 +17,6 @@ const LAST: &str = "last";
 
 /// A run as it lies in a folder.
 pub struct NamedRun {
-    /// Its folder.
     pub dir: PathBuf,
     /// Its manifest; `None` where its writer was killed before there was one, or it is of another version.
     pub manifest: Option<Manifest>,

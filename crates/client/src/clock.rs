@@ -127,7 +127,6 @@ pub struct Ties {
 }
 
 impl Ties {
-    /// Tied now.
     pub fn new(clock: Clock) -> Ties {
         let ties = Ties { clock, offset: Cell::new(0), tied_at: Cell::new(At::ZERO), steps: Cell::new(0) };
         let (offset, at) = ties.sample();

@@ -10,7 +10,6 @@ use crate::live::Totals;
 pub struct StopLimits {
     /// Requests per second that may be offered; the levels' plans hold it, not the client.
     pub max_rate_per_s: Option<f64>,
-    /// Requests begun.
     pub max_requests: Option<u64>,
     /// Requests that did not finish.
     pub max_errors: Option<u64>,

@@ -15,7 +15,6 @@ use crate::timer::{self, Timer};
 /// How a check came out.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Severity {
-    /// As it should be.
     Good,
     /// A run works and measures less, or carries less, than it could.
     Limited,
@@ -28,7 +27,6 @@ pub enum Severity {
 pub struct Finding {
     /// What was looked at: a stable name.
     pub check: &'static str,
-    /// How it came out.
     pub severity: Severity,
     /// What was found, on one line.
     pub found: String,

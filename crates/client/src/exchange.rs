@@ -69,7 +69,6 @@ pub async fn exchange(
 struct Talk {
     /// Some of the request was written.
     sent: bool,
-    /// All of it was.
     written: bool,
     /// It could not be written to its end.
     failed: Option<io::Error>,

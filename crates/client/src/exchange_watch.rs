@@ -29,9 +29,7 @@ pub trait ExchangeWatch {
 /// The connection that an exchange has.
 #[derive(Copy, Clone, Debug)]
 pub struct Connected<'a> {
-    /// Its number within the run.
     pub number: u32,
-    /// Has it carried another request?
     pub reused: bool,
     /// Was it there before this one asked for it?
     pub kept: bool,

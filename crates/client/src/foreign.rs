@@ -14,7 +14,6 @@ use crate::told::{PageNotices, ToRows};
 /// Why a target says nothing whose scrape by Prometheus failed.
 pub(crate) const UNSCRAPED: &str = "Prometheus could not scrape it";
 
-/// See the module.
 pub(crate) struct ForeignPages {
     knows: fn(&str) -> bool,
     known: HashMap<String, ForeignPage>,

@@ -12,7 +12,6 @@ use ring::digest::{SHA256, digest};
 /// What one request is called towards the server.
 #[derive(Copy, Clone)]
 pub struct RequestNames<'a> {
-    /// This attempt.
     pub attempt: &'a dyn Display,
     /// The request, whichever attempt.
     pub request: &'a dyn Display,

@@ -26,7 +26,6 @@ impl Landing {
         Landing(FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| vec![0; READ_MAX]))
     }
 
-    /// All of it.
     pub fn room(&mut self) -> &mut [u8] {
         &mut self.0
     }

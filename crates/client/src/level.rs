@@ -39,11 +39,9 @@ pub struct ShardStart {
 /// One level to run.
 #[derive(Clone, Debug)]
 pub struct LevelPlan {
-    /// Its number in the run.
     pub id: u32,
     /// Kind of traffic, as the scenario names it.
     pub traffic: String,
-    /// What it is run for.
     pub purpose: String,
     /// The load, as records tell it.
     pub load: Load,
@@ -55,9 +53,7 @@ pub struct LevelPlan {
     pub window: Span,
     /// Are sessions that have begun played to their ends, and is the level as long as they take?
     pub plays_sessions_out: bool,
-    /// How the client behaves.
     pub client: ClientSpec,
-    /// What the requests carry.
     pub prompts: Arc<Prompts>,
     /// Seed of the client's own chance (jitter, cancellations).
     pub seed: u64,
@@ -151,9 +147,7 @@ impl LevelPlan {
 /// One of the endpoints that a load goes to.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
-    /// Where it is.
     pub target: Arc<Target>,
-    /// How its requests begin.
     pub opening: Opening,
 }
 
@@ -163,25 +157,18 @@ pub struct Shared {
     pub id: u32,
     /// First instant at which an arrival can be due.
     pub start: At,
-    /// How long arrivals fall.
     pub window: Span,
-    /// Open loop?
     pub open: bool,
     /// The run's identity, for request ids.
     pub run_id: String,
-    /// Where rows go.
     pub sink: Arc<dyn Sink>,
     /// The endpoints, by number.
     pub endpoints: Vec<Endpoint>,
-    /// How they are spoken to.
     pub spec: TargetSpec,
-    /// How the client behaves.
     pub client: ClientSpec,
-    /// What requests carry.
     pub prompts: Arc<Prompts>,
     /// What every request has in common.
     pub options: RequestOptions,
-    /// Model by class.
     pub class_models: Vec<Option<String>>,
     /// What each request class asks of the server's queue; a class past the end asks nothing.
     pub class_queues: Vec<QueueWish>,

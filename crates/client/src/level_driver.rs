@@ -53,11 +53,9 @@ const NO_SOCKET_APART: Span = Span::from_millis(50);
 pub struct Tally {
     /// The generator's own lag of every first attempt (open loop).
     pub lag: LogHistogram,
-    /// Token events.
     pub events: u64,
     /// Of those, coalesced ones.
     pub coalesced: u64,
-    /// First attempts begun.
     pub begun: u64,
     /// Attempts for which this machine had no socket: the only ones that the client itself refuses.
     pub no_socket: u64,
@@ -66,13 +64,10 @@ pub struct Tally {
 /// What a worker has for every level.
 #[derive(Debug)]
 pub struct Bench {
-    /// Its sockets' measurements.
     pub meter: Rc<Meter>,
     /// Its connections, by endpoint.
     pub pools: Vec<ConnectionPool>,
-    /// Its tasks.
     pub hands: Rc<TaskPool>,
-    /// Its alarm clock.
     pub timer: Timer,
     /// Its part of the live counters.
     pub shard: Arc<Shard>,
@@ -105,7 +100,6 @@ pub struct LevelDriver {
     pub news: Notify,
     /// Tells the task that starts what ends have made room for.
     pub starts: Notify,
-    /// What was counted.
     pub tally: RefCell<Tally>,
 }
 

@@ -96,11 +96,9 @@ pub struct Totals {
     pub requests: u64,
     /// Attempts whose bytes went out.
     pub sent: u64,
-    /// Requests over.
     pub ended: u64,
     /// Of those, the ones that did not finish.
     pub errors: u64,
-    /// Token events received.
     pub events: u64,
     /// Prompt tokens asked for.
     pub tokens_in: u64,
@@ -137,7 +135,6 @@ pub struct LiveCounters {
 }
 
 impl LiveCounters {
-    /// One shard per worker.
     pub fn new(workers: usize) -> LiveCounters {
         LiveCounters { shards: (0..workers).map(|_| Arc::default()).collect() }
     }

@@ -118,7 +118,6 @@ impl Form {
     }
 }
 
-/// A page that is there.
 #[derive(Clone, Debug)]
 pub struct MetricsPage {
     /// What it is called, where there are several; else empty.

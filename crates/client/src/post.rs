@@ -28,7 +28,6 @@ const ANSWER_MAX: usize = 64 << 10;
 /// What came back.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Posted {
-    /// HTTP status.
     pub status: u16,
     /// How long the server asks to be left alone.
     pub retry_after: Option<Span>,

@@ -81,9 +81,7 @@ pub struct Recording {
 /// How an answer is to be read.
 #[derive(Copy, Clone, Debug)]
 pub struct AnswerReading {
-    /// What is spoken.
     pub protocol: Protocol,
-    /// Was a stream asked for?
     pub stream: bool,
     /// Was the end pinned at the asked length?
     pub ignore_eos: bool,
@@ -91,7 +89,6 @@ pub struct AnswerReading {
     pub results: Option<u32>,
     /// How long the sound is that was sent.
     pub sound_ms: Option<u64>,
-    /// Keep the text?
     pub keep_text: bool,
 }
 

@@ -24,7 +24,6 @@ pub type AttemptKey = (u64, u16);
 /// What a request carries, ready to send.
 #[derive(Clone, Debug)]
 pub struct Prepared {
-    /// The body.
     pub body: Body,
     /// Keyed hashes of the prompt's blocks.
     pub blocks: Vec<u64>,
@@ -52,7 +51,6 @@ pub struct Opening {
 /// The headers that hold the key, as it is when a request is made.
 #[derive(Clone, Debug)]
 pub struct KeyHeaders {
-    /// The key.
     pub key: Key,
     /// Is it sent as `Authorization: Bearer`?
     pub bearer: bool,
@@ -238,7 +236,6 @@ impl Request {
         self.written = (self.written + n).min(self.head.len() + self.body.len());
     }
 
-    /// Is all of it written?
     pub fn is_written(&self) -> bool {
         self.written == self.head.len() + self.body.len()
     }

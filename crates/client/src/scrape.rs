@@ -31,7 +31,6 @@ pub(crate) enum Wish {
     Nothing,
     /// A scrape now, with a row for every series.
     Whole,
-    /// A last scrape.
     End,
 }
 

@@ -62,7 +62,6 @@ impl Secret {
         Secret::new(&text, &format!("${name}"))
     }
 
-    /// From a file.
     pub fn from_file(path: &Path) -> Result<Secret, SecretError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| SecretError::File { path: path.display().to_string(), source })?;

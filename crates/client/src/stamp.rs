@@ -28,18 +28,14 @@ pub struct Meter {
     pub user_delay: RefCell<LogHistogram>,
     /// Reads with the kernel's stamp.
     pub kernel_reads: Cell<u64>,
-    /// Reads without.
     pub user_reads: Cell<u64>,
-    /// Sockets open now.
     pub sockets: Cell<u32>,
     /// The most of them since last asked.
     pub sockets_max: Cell<u32>,
-    /// Connections made.
     pub connects: Cell<u32>,
 }
 
 impl Meter {
-    /// Nothing measured yet.
     pub fn new(clock: Clock) -> Rc<Meter> {
         Rc::new(Meter {
             clock,

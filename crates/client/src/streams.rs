@@ -26,7 +26,6 @@ const STREAMS_EXPECTED: u32 = 100;
 /// A place on a connection. It is given back when it is dropped.
 #[derive(Debug)]
 pub struct HeldStream {
-    /// The connection.
     pub link: Rc<Http2Link>,
     /// What it sees of this request.
     pub stamps: Rc<Stamps>,
@@ -61,7 +60,6 @@ impl Drop for HeldStream {
 
 /// What somebody in line is told.
 enum Told {
-    /// Here is a place.
     Place(HeldStream),
     /// Things have changed: ask again.
     Again,

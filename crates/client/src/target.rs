@@ -214,7 +214,6 @@ impl Target {
 /// What is sent.
 #[derive(Clone, Debug)]
 pub struct Body {
-    /// Its media type.
     pub content_type: &'static str,
     /// Bytes of it that are JSON, where raw tensors follow.
     pub header_length: Option<usize>,

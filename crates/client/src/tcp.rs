@@ -22,7 +22,6 @@ use tokio::net::{TcpSocket, TcpStream};
 use crate::landing::{Landing, READ_MAX};
 use crate::stamp::{Meter, Stamps};
 
-/// The stream.
 #[derive(Debug)]
 pub struct StampedStream {
     stream: TcpStream,

@@ -165,7 +165,6 @@ struct Lenient {
 
 #[derive(Debug)]
 enum Leniency {
-    /// Every certificate passes.
     Anything,
     /// The usual judgement, and a server that shows the very certificate which the user's file names. `openssl req -x509` marks what it makes as an
     /// authority, which webpki takes as no server's; curl and OpenSSL trust a certificate that is itself the anchor, and so does this. Dates and names are

@@ -186,7 +186,6 @@ impl Likelihood {
 /// How likely each cause is to be the one, or one of two, that is at work.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Belief {
-    /// The likeliest first.
     pub of: Vec<(Cause, f64)>,
     /// How likely it is that there is one alone.
     pub one: f64,
@@ -195,7 +194,6 @@ pub struct Belief {
 }
 
 impl Belief {
-    /// After these findings.
     pub fn after(found: &[Finding], from: ReadFrom) -> Belief {
         Likelihood::learnt(from).posterior(&states(found), |_| false)
     }

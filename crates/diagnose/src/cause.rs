@@ -161,7 +161,6 @@ impl Cause {
         }
     }
 
-    /// Its layer.
     pub fn layer(self) -> Layer {
         row(self).layer
     }

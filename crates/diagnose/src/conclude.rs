@@ -35,7 +35,6 @@ pub struct Worse {
     pub words: String,
     /// What is said where nothing is wrong.
     pub sound: String,
-    /// What that rests on.
     pub evidence: Vec<Evidence>,
     /// Could more requests still show that something is worse?
     pub open: bool,

@@ -30,7 +30,6 @@ const REPLICA_PARTS: usize = 4;
 /// An engine as its page shows it during the level.
 #[derive(Clone, PartialEq, Debug)]
 pub struct OnPage {
-    /// How people call it.
     pub name: String,
     /// Requests that it ended.
     pub ended: Option<f64>,
@@ -222,7 +221,6 @@ impl LevelGauges {
         self.side.histogram(Signal::Ttft, self.from, self.to)?.mean()
     }
 
-    /// Mean of a gauge.
     pub fn mean(&self, signal: Signal) -> Option<f64> {
         self.side.gauge(signal)?.mean(self.from, self.to)
     }

@@ -31,10 +31,8 @@ pub struct TokenPace {
     pub concurrency: f64,
 }
 
-/// One request.
 #[derive(Clone, Debug)]
 pub struct RequestRow {
-    /// Its number in the schedule.
     pub request: u64,
     /// When it was due, s since the level began.
     pub due: f64,
@@ -64,17 +62,11 @@ pub struct RequestRow {
     pub cached: Option<f64>,
     /// Output tokens, reported or counted.
     pub output: f64,
-    /// Attempts.
     pub attempts: u32,
-    /// How the last one ended.
     pub how: How,
-    /// By whom.
     pub by: By,
-    /// Did a whole answer come?
     pub ok: bool,
-    /// Left on purpose.
     pub cancelled: bool,
-    /// Request class.
     pub class: u16,
     /// Which replica answered, where it is said: index into [`SeenLevel::replicas`].
     pub replica: Option<u16>,
@@ -92,7 +84,6 @@ pub struct RequestRow {
     pub beside: u32,
     /// Requests in flight, itself left out, averaged over its streaming.
     pub beside_streaming: f64,
-    /// Token events.
     pub events: u32,
     /// Share of its gaps that are as good as nothing.
     pub coalesced: f64,
@@ -102,9 +93,7 @@ pub struct RequestRow {
     pub gap_p50: f64,
     /// Stages the server says: queue, prefill, decode.
     pub queue: Option<f64>,
-    /// Prefill.
     pub prefill: Option<f64>,
-    /// Decode.
     pub decode: Option<f64>,
     /// Stages of other names (what a request needs before the engine): index into [`SeenLevel::stages`], seconds.
     pub other: Vec<(u16, f64)>,
@@ -129,17 +118,14 @@ impl RequestRow {
 /// One level as the rules see it.
 #[derive(Clone, Debug)]
 pub struct SeenLevel<'a> {
-    /// The level.
     pub level: &'a Level,
     /// Requests in the order of due times.
     pub rows: Vec<RequestRow>,
     /// When each request was due, s since the level began, of all that came: where rows are taken out with a cause's effect, the load was as it was.
     pub due: Vec<f64>,
-    /// Replicas that answered.
     pub replicas: Vec<String>,
     /// Names of the stages that are not the engine's queue, prefill and decode.
     pub stages: Vec<String>,
-    /// How every attempt ended.
     pub attempts_by: BTreeMap<How, u64>,
     /// Ends of attempts that found no answer: when (s), how, row.
     pub lost: Vec<(f64, How, u32)>,

@@ -19,11 +19,8 @@ use crate::request::BYTES_PER_TOKEN;
 pub(crate) const IN: [HeaderName; 3] =
     [AUTHORIZATION, HeaderName::from_static("x-api-key"), HeaderName::from_static("api-key")];
 
-/// A key in force.
 pub struct KeyInForce {
-    /// What it is called.
     pub id: String,
-    /// Whose it is.
     pub tenant: String,
     /// The class of its requests.
     pub class: Option<String>,
@@ -41,7 +38,6 @@ struct Used {
     answer_tokens: AtomicU64,
 }
 
-/// See the module.
 #[derive(Default)]
 pub struct Doors {
     keys: Vec<Arc<KeyInForce>>,
@@ -51,9 +47,7 @@ pub struct Doors {
 /// Why somebody is not let in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shut {
-    /// No key came.
     Missing,
-    /// It is none of these.
     Unknown,
 }
 

@@ -54,15 +54,10 @@ pub struct BegunAnswer {
     pub came: At,
     /// See `came`.
     pub head: At,
-    /// The replica.
     pub booked: Booked,
-    /// What its head says.
     pub judged: JudgedHead,
-    /// What its key was charged.
     pub toll: Option<Toll>,
-    /// Where it is recorded.
     pub recording: Option<Recording>,
-    /// Who hears how it ended.
     pub ends: Arc<Stats>,
     /// Looks for the object that the replica made and keeps.
     pub made: Option<MadeObject>,

@@ -128,7 +128,6 @@ pub const PUBLIC: &[&str] = &[
     "/version",
 ];
 
-/// The paths that are open.
 #[derive(Clone, Debug)]
 pub struct OpenPaths {
     /// Those without a wildcard, which are looked up and not compared one by one.

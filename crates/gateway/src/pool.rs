@@ -35,7 +35,6 @@ use crate::tiers::Tiers;
 /// A replica of which something came within this time is not silent.
 const MOVES: Span = Span::from_secs(1);
 
-/// See the module.
 pub struct ReplicaPool {
     /// The gateway's clock.
     pub clock: Clock,
@@ -49,7 +48,6 @@ pub struct ReplicaPool {
     pub tiers: Tiers,
     /// Replicas that keep what they made.
     pub(crate) owners: Owners,
-    /// Do answers name their replica?
     names_replicas: bool,
     /// How often a replica came or went.
     changes: watch::Sender<u64>,
@@ -109,7 +107,6 @@ pub struct ReplicaChanges {
     pub drains: Vec<String>,
 }
 
-/// One that waits.
 struct Waiting {
     to: oneshot::Sender<Result<Booked, Refusal>>,
     /// What was asked, where it is to be explained.
@@ -119,17 +116,14 @@ struct Waiting {
 /// Where a replica stands, for people and for metrics.
 #[derive(Clone, Debug)]
 pub struct Shown {
-    /// Which one it is.
     pub replica: Arc<Replica>,
     /// May it get requests?
     pub standing: Standing,
-    /// What is on it.
     pub load: Load,
     /// How fast it is taken to be.
     pub speed: Speed,
     /// What is laid on its cost.
     pub penalty: Span,
-    /// What its own page says.
     pub page: PageView,
 }
 

@@ -11,11 +11,8 @@ use crate::timer::soon;
 
 /// What becomes of a request that comes.
 pub enum Placing {
-    /// It is on a replica.
     Booked(Booked),
-    /// It waits.
     Waits(QueuedWait),
-    /// It is refused.
     Refused(Refusal),
 }
 

@@ -95,7 +95,6 @@ pub fn error(status: StatusCode, code: &str, message: &str, retry_s: Option<u64>
     response
 }
 
-/// The body of one.
 pub fn error_body(status: StatusCode, code: &str, message: &str) -> String {
     let kind = match status.as_u16() {
         429 => "rate_limit_error",

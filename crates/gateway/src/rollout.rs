@@ -132,7 +132,6 @@ pub enum Stand {
     },
     /// Its replicas serve like all others.
     Promoted,
-    /// They get no requests.
     RolledBack,
 }
 
@@ -168,7 +167,6 @@ pub struct SplitJudged {
     pub metrics: String,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct Rollout {
     /// What each request reads: the share, as bits.
@@ -212,7 +210,6 @@ impl Rollout {
         lock(&self.judged).clone()
     }
 
-    /// It was judged.
     pub fn judge(&self, judged: SplitJudged) {
         *lock(&self.judged) = judged;
     }

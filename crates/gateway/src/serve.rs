@@ -61,15 +61,11 @@ const OPERATORS_WAIT: Duration = Duration::from_secs(10);
 
 /// A gateway that runs. Dropping it stops it at once.
 pub struct Gateway {
-    /// Where clients connect.
     pub addr: SocketAddr,
-    /// Where operators read.
     pub admin: Option<SocketAddr>,
     /// Where proxies ask who gets a request.
     pub picker: Option<SocketAddr>,
-    /// What it counts.
     pub stats: Arc<Stats>,
-    /// The replicas.
     pub pool: Arc<ReplicaPool>,
     /// Those that get copies, if any do.
     pub shadows: Option<Arc<ReplicaPool>>,
@@ -218,7 +214,6 @@ struct Start {
     numbers: Arc<AtomicU64>,
     traffic: Option<Arc<Traffic>>,
     shadows: Option<Shadows>,
-    /// All threads.
     threads: usize,
 }
 

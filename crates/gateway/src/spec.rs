@@ -552,7 +552,6 @@ pub struct ReplicaAddress {
     pub authority: Authority,
     /// Its host, without brackets.
     pub host: String,
-    /// Its port.
     pub port: u16,
     /// Is it spoken to over TLS?
     pub tls: bool,

@@ -19,7 +19,6 @@ pub enum RequestStage {
     Read,
     /// Waiting for a replica.
     Queue,
-    /// Choosing a replica.
     Route,
     /// From the choice to an answer's head; further attempts apart.
     Head,
@@ -77,7 +76,6 @@ pub enum End {
     HeldBack,
 }
 
-/// All of them by name.
 pub const ENDS: [(End, &str); 14] = [
     (End::Answered, "answered"),
     (End::Cached, "cached"),
@@ -101,7 +99,6 @@ struct Timed {
     sum_ns: AtomicU64,
 }
 
-/// See the module.
 #[derive(Default)]
 pub struct Stats {
     ends: [AtomicU64; ENDS.len()],
@@ -118,7 +115,6 @@ pub struct Stats {
     withheld: [AtomicU64; WITHHELD.len()],
     /// Further readings of the file: put in force, and refused.
     reloads: [AtomicU64; 2],
-    /// Was the last one refused?
     stale: AtomicBool,
 }
 

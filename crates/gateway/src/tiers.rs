@@ -23,7 +23,6 @@ pub struct Tiers {
 /// A model behind an alias.
 #[derive(Debug)]
 pub struct Tier {
-    /// Its name.
     pub model: String,
     /// The same as answers carry it.
     pub header: HeaderValue,

@@ -45,7 +45,6 @@ struct Sender {
     number: u32,
 }
 
-/// See the module.
 pub struct Upstreams {
     clock: Clock,
     rules: Arc<InForce>,
@@ -99,7 +98,6 @@ pub struct Lent {
     from: Rc<Upstreams>,
     replica: Arc<Replica>,
     sender: Option<Sender>,
-    /// How the request went.
     pub way: UpstreamWay,
 }
 

@@ -11,11 +11,8 @@ pub struct Turn {
     pub wait: i64,
 }
 
-/// A session.
 pub struct Session {
-    /// When it begins.
     pub begins: i64,
-    /// Its turns.
     pub turns: Vec<Turn>,
 }
 

@@ -46,7 +46,6 @@ impl Bets {
         Bets((0..count).map(fraction).collect())
     }
 
-    /// The fractions.
     pub fn fractions(&self) -> &[f64] {
         &self.0
     }

@@ -377,7 +377,6 @@ impl Gathered {
     }
 }
 
-/// The columns of times.
 fn times(columns: &mut Columns) -> [&mut Vec<i64>; 6] {
     [
         &mut columns.due,

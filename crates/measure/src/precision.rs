@@ -7,7 +7,6 @@ use std::fmt;
 
 use crate::findings::{LevelSummary, Percentiles, Reading};
 
-/// See the module.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Precision {
     metric: &'static str,

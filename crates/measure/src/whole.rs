@@ -123,7 +123,6 @@ fn is_sweep<'a>(mut levels: impl Iterator<Item = &'a Level>) -> bool {
 pub struct LevelRows {
     /// The level, as far as it got.
     pub level: Level,
-    /// One row per request.
     pub columns: Columns,
     /// The requests that count.
     pub window: (usize, usize),

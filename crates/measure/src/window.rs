@@ -49,7 +49,6 @@ pub struct WindowCut {
     pub from: usize,
     /// Its due time, or the start of the level where nothing is cut.
     pub at: At,
-    /// How it was found.
     pub rule: String,
 }
 

@@ -116,7 +116,6 @@ pub struct Message {
 /// A message in OpenAI's form as a user's file has it: another role, parts, tool calls.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct WrittenMessage {
-    /// Its JSON.
     pub json: String,
     /// On the first message: names and JSON of the request's fields beside its messages, such as `tools`.
     pub fields: Vec<(String, String)>,
@@ -169,7 +168,6 @@ pub struct MediaCounts {
 }
 
 impl MediaCounts {
-    /// Are there none?
     pub fn is_none(&self) -> bool {
         *self == MediaCounts::default()
     }

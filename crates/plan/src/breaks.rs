@@ -33,7 +33,6 @@ const QUEUE: &str = "the queue grows";
 pub struct PlanBreak {
     /// The load, × the mean rate.
     factor: Estimate,
-    /// What breaks there.
     pub by: String,
 }
 

@@ -18,7 +18,6 @@ use plimsoll_measure::findings::{Estimate, Held, Metric, Reading};
 
 /// What is known before the choice.
 pub struct KnownBefore<'a> {
-    /// What was asked.
     pub spec: &'a PlanSpec,
     /// What is known of the load.
     pub mix: &'a Mix,

@@ -25,13 +25,11 @@ const LEAST: usize = 100;
 /// Two loads to be held to each other, request by request in order of time.
 #[derive(Clone, Debug)]
 pub struct EffectCase<'a> {
-    /// The engine.
     pub world: &'a WorldSpec,
     /// Seed of its chance.
     pub seed: u64,
     /// What came, as far as it is known.
     pub source: &'a [ReplayRequest],
-    /// What is sent.
     pub workload: &'a [ReplayRequest],
     /// What the source may have been in a property that nobody knows: its name, and such a load.
     pub others: Vec<(String, Vec<ReplayRequest>)>,
@@ -46,9 +44,7 @@ pub struct EffectAt {
     pub rate_per_s: f64,
     /// p99 of ttft of the source, s.
     pub source_p99_s: f64,
-    /// The same of the workload.
     pub workload_p99_s: f64,
-    /// Are they the same?
     pub agrees: bool,
 }
 
@@ -64,13 +60,11 @@ pub struct Otherwise {
 /// What the difference does.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct EffectFinding {
-    /// The engine.
     pub engine: String,
     /// Requests simulated of each.
     pub requests: u64,
     /// What the engine serves of this mix with its queue never empty, 1/s.
     pub limit_per_s: f64,
-    /// Share by share.
     pub at: Vec<EffectAt>,
     /// The property that breaks it, where one does.
     pub breaks: Option<String>,

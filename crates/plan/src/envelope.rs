@@ -18,7 +18,6 @@ use plimsoll_measure::findings::Estimate;
 
 /// Schedules that the formula is checked on.
 const SCHEDULES: u32 = 16;
-/// Requests of each.
 const REQUESTS: u32 = 40_000;
 /// Shares of the stability limit that the curve shows, beside the planned load.
 const CURVE: [f64; 9] = [0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95];
@@ -36,7 +35,6 @@ pub struct EnvelopeSpec {
     pub rules: RuleSpec,
     /// GPUs of one replica; `None` = not known, and nothing that is counted in GPUs is said.
     pub gpus_per_replica: Option<u32>,
-    /// What an hour costs.
     pub price: Option<PriceSpec>,
     /// Seed of the simulation that the formula is checked by.
     pub seed: u64,

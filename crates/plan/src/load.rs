@@ -41,7 +41,6 @@ const REACH: usize = 12;
 pub struct Draw {
     feed: ArrivalFeed,
     handing: Handing,
-    /// Requests in all.
     pub requests: u64,
     /// Until all have come, ns.
     pub window_ns: i64,

@@ -17,7 +17,6 @@ use crate::replay::{DueRequest, ReplayRequest, ReplaySource};
 /// A request's place in its session.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct ReplayTurn {
-    /// Its number.
     pub turn: u16,
     /// The turn whose end it waits for, and the time from there to its own due time, ns. None: it is due when it is due.
     pub after: Option<(u16, i64)>,

@@ -15,7 +15,6 @@ use crate::replay::ReplayRequest;
 use plimsoll_measure::findings::{CapacityLine, Estimate, Findings, Reading};
 use plimsoll_measure::say::number;
 
-/// What joins the band.
 pub const THROUGHPUT: &str = "throughput";
 /// Names of the lines.
 pub const ONSET: &str = "queueing onset";

@@ -57,7 +57,6 @@ impl CostTerms {
         }
     }
 
-    /// All of it.
     pub fn cost_s(&self) -> f64 {
         self.base_s + self.wait_s + self.own_s + self.step_s + self.others_s + self.penalty_s
     }

@@ -38,7 +38,6 @@ pub struct ScaleSignal {
 }
 
 impl Demand {
-    /// Nothing came yet.
     pub fn new(now: At) -> Demand {
         Demand { per_s: 0.0, at: now }
     }
@@ -62,7 +61,6 @@ pub struct Work {
     pub queued: (u32, u64),
     /// Prompt tokens that wait on replicas.
     pub sent: u64,
-    /// Requests on replicas.
     pub in_flight: u32,
     /// Replicas that may get requests, and prompt tokens a second of all of them.
     pub replicas: u32,

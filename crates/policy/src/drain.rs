@@ -10,7 +10,6 @@ const KEPT_S: f64 = 10.0;
 /// What the prior counts for, seconds.
 const PRIOR_S: f64 = 1.0;
 
-/// See the module.
 #[derive(Copy, Clone, PartialEq, Default, Debug)]
 pub struct Drain {
     tokens: f64,

@@ -72,7 +72,6 @@ impl BreakerSpec {
 /// How a request to a replica ended, as far as its health goes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum ReplicaOutcome {
-    /// It was answered.
     Worked,
     /// It was refused for want of room; come back after this long.
     Shed(Option<Span>),
@@ -80,7 +79,6 @@ pub enum ReplicaOutcome {
     Neutral,
     /// It was refused as the client's own mistake. The replica is at fault where its peers answer such requests.
     Refused,
-    /// The replica failed.
     Failed,
 }
 
@@ -187,7 +185,6 @@ struct Open {
     trial: bool,
 }
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub struct Health {
     spec: BreakerSpec,

@@ -15,7 +15,6 @@ const REMEMBERED: usize = 1_024;
 /// A class, and the model whose replicas are waited for; none = any.
 pub(crate) type LineKey = (usize, Option<u64>);
 
-/// See the module.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Lines {
     each: BTreeMap<LineKey, Line>,

@@ -17,7 +17,6 @@ pub(crate) struct Models {
 }
 
 impl Models {
-    /// Nobody has said anything.
     pub fn new(replicas: usize) -> Models {
         Models { each: vec![None; replicas], apart: Vec::new(), tiers: BTreeMap::new() }
     }

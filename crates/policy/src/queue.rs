@@ -18,7 +18,6 @@ const REMEMBERED: usize = 4_096;
 /// What a request takes of the queue.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub struct QueueShare {
-    /// Requests.
     pub requests: u32,
     /// Prompt tokens to be computed.
     pub tokens: u64,
@@ -31,7 +30,6 @@ pub struct QueueShare {
 pub struct Order {
     /// Its class; 0 goes first.
     pub class: usize,
-    /// Whose it is.
     pub tenant: u64,
     /// Who of a tenant's requests is first: the one that must be answered first.
     pub due: At,
@@ -65,7 +63,6 @@ struct Class {
     waiting: BTreeSet<(u64, u64)>,
 }
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub struct FairQueue<T> {
     classes: Vec<Class>,

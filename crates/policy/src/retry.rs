@@ -102,7 +102,6 @@ fn reserve(spec: &RetrySpec) -> f64 {
     if spec.reserve_per_s > 0.0 { (2.0 * spec.reserve_per_s).max(1.0) } else { 0.0 }
 }
 
-/// See the module.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RetryBudget {
     spec: RetrySpec,
@@ -114,7 +113,6 @@ pub struct RetryBudget {
 }
 
 impl RetryBudget {
-    /// One with its reserve full.
     pub fn new(spec: &RetrySpec, now: At) -> RetryBudget {
         RetryBudget {
             spec: *spec,
@@ -142,7 +140,6 @@ impl RetryBudget {
         self.earned.take(1.0)
     }
 
-    /// Retries that are left.
     pub fn left(&self) -> f64 {
         self.reserve + self.earned.left()
     }

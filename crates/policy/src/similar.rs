@@ -36,7 +36,6 @@ pub enum NearUse {
 /// What is known of a threshold.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct ThresholdStanding {
-    /// The similarity.
     pub threshold: f64,
     /// Comparisons in its window.
     pub compared: u64,
@@ -78,7 +77,6 @@ struct Threshold {
     begun: u64,
     /// Which of the latest comparisons were false, the oldest first.
     latest: VecDeque<bool>,
-    /// How many.
     lately: usize,
 }
 
@@ -118,7 +116,6 @@ impl Threshold {
     }
 }
 
-/// See the module.
 pub struct SimilarityRule {
     thresholds: Vec<Threshold>,
     most: f64,

@@ -26,7 +26,6 @@ pub(crate) struct Sides {
 }
 
 impl Sides {
-    /// All of them serve.
     pub fn new(replicas: usize) -> Sides {
         Sides { arms: vec![Arm::Base; replicas], strayed: 0 }
     }

@@ -50,7 +50,6 @@ const MOST: f64 = 1e6;
 pub struct Said {
     /// Requests that are computed.
     pub running: Option<f64>,
-    /// Requests that wait.
     pub waiting: Option<f64>,
     /// Share of the KV cache that is in use.
     pub kv_usage: Option<f64>,
@@ -87,11 +86,9 @@ impl PageStanding {
 /// A replica's page as it was read last.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct PageView {
-    /// How it is taken.
     pub standing: PageStanding,
     /// What it said; `None` = none has been read.
     pub said: Option<Said>,
-    /// How old that is.
     pub age: Option<Span>,
     /// Requests that others are taken to have there.
     pub others: u32,
@@ -172,7 +169,6 @@ struct Page {
     others: Option<Load>,
 }
 
-/// See the module.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Telemetry {
     pages: Vec<Page>,
@@ -181,7 +177,6 @@ pub struct Telemetry {
     mean: Option<Load>,
     /// When the estimates were brought up to date; `None` = it is time.
     at: Option<At>,
-    /// Is there any page?
     is_heard: bool,
     uncached: f64,
     tokens: f64,

@@ -11,7 +11,6 @@ use super::stage::Stage;
 /// A measurement of the model alone.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Floor {
-    /// Which tool.
     pub from: &'static str,
     /// One duration per iteration, s.
     pub seconds: Vec<f64>,

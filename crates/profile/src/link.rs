@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 
 use super::piece::Piece;
 
-/// No node.
 pub const NONE: u32 = u32::MAX;
 
 /// What was read, repaired and set aside.
@@ -63,7 +62,6 @@ pub struct TraceCount {
 
 /// A span in the tree of its request.
 pub struct Linked {
-    /// Which span.
     pub span: u32,
     /// Its parent's place in the same list, which lies before its own; [`NONE`] for the root.
     pub parent: u32,

@@ -22,15 +22,11 @@ const REMEMBERED: usize = 20_000;
 /// One span. Times in ns of the Unix epoch.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Piece {
-    /// Its trace.
     pub trace: u128,
-    /// Its own id.
     pub id: u64,
     /// The span that caused it.
     pub parent: Option<u64>,
-    /// When it began.
     pub start_ns: i64,
-    /// When it ended.
     pub end_ns: i64,
     /// How many traces its trace stands for.
     pub weight: f64,
@@ -44,7 +40,6 @@ pub struct Piece {
     pub kind: SpanKind,
     /// Did it end in an error?
     pub failed: bool,
-    /// Its stage by rule.
     pub stage: Option<Stage>,
 }
 
@@ -69,11 +64,9 @@ pub struct Carried {
     pub prefill_s: Option<f64>,
     /// Time of the tokens.
     pub decode_s: Option<f64>,
-    /// Both together.
     pub inference_s: Option<f64>,
     /// The whole request, by the engine.
     pub e2e_s: Option<f64>,
-    /// To the first token.
     pub ttft_s: Option<f64>,
     /// The instant of the first token, ns of the Unix epoch.
     pub first_token_ns: Option<i64>,
@@ -167,7 +160,6 @@ impl<'r> Pieces<'r> {
         self.carried.get(piece.carries as usize).copied().unwrap_or_default()
     }
 
-    /// The text at this place.
     pub(super) fn text(&self, place: u32) -> &str {
         self.texts.all.get(place as usize).map_or("", |text| text)
     }

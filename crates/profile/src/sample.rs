@@ -61,11 +61,9 @@ pub(crate) fn mean_by_blocks(column: &[i64], blocks: usize) -> Reading {
 
 /// One latency of the requests that have it.
 pub struct Sample<'a> {
-    /// Which.
     pub of: Latency,
     /// The requests, in the order in which they began.
     pub requests: Vec<&'a Request>,
-    /// How many each stands for.
     pub weights: Vec<f64>,
     /// The latency, ns.
     pub total: Vec<i64>,

@@ -18,7 +18,6 @@ use plimsoll_measure::order::LEVEL;
 const IN_TAIL: f64 = 20.0;
 /// Shares that may be called the tail, narrowest first.
 const TAILS: [f64; 3] = [0.01, 0.05, 0.10];
-/// Redraws.
 const REDRAWS: usize = 400;
 
 /// Means of the stages over a part of the requests. Seconds.

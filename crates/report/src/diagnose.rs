@@ -20,7 +20,6 @@ pub fn render(name: &str, diagnosis: &Diagnosis, tried: &[Tried]) -> String {
     document.text(&title)
 }
 
-/// The diagnosis as a page.
 pub fn page(name: &str, diagnosis: &Diagnosis, tried: &[Tried]) -> String {
     let mut document = Document::default();
     fill(&mut document, name, diagnosis, tried);

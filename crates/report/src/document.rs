@@ -122,7 +122,6 @@ impl Document {
         self.terminal(|page| sentences.iter().for_each(|sentence| page.says(sentence.as_str())));
     }
 
-    /// A list.
     pub fn list<T: Into<Phrase>>(&mut self, items: impl IntoIterator<Item = T>) {
         self.blocks.push(Block::List(items.into_iter().map(Into::into).collect()));
     }
@@ -132,7 +131,6 @@ impl Document {
         self.blocks.push(Block::Notes(notes.into_iter().collect()));
     }
 
-    /// A table.
     pub fn table(&mut self, table: Table) {
         self.blocks.push(Block::Table(table));
     }

@@ -116,15 +116,12 @@ pub fn page() -> FramePage {
 
 /// An answer's body.
 pub enum AnswerBody {
-    /// All of it at once.
     Whole(WholeBody),
-    /// Frame by frame.
     Stream(Box<StreamedBody>),
     /// Message by message, of a gRPC call.
     Call(CallBody),
 }
 
-/// A body that is there.
 pub struct WholeBody {
     bytes: Option<Bytes>,
     conn: Rc<Conn>,

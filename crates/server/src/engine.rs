@@ -31,9 +31,7 @@ const EXPIRED: &str = "Request timeout expired";
 
 /// The engine and everything its streams share.
 pub struct Engine {
-    /// Its time axis.
     pub axis: EngineAxis,
-    /// What it counted.
     pub metrics: Rc<RefCell<Metrics>>,
     truth: Option<Rc<Truth>>,
     state: RefCell<State>,

@@ -182,7 +182,6 @@ impl Conn {
         reading.iter().filter(|stream| stream.reading_since.get() < before_ns).cloned().collect()
     }
 
-    /// A stream is over.
     pub fn stream_over(&self) {
         let Some(lead) = &self.lead else { return };
         self.over.set(true);
@@ -361,7 +360,6 @@ pub struct ConnectionWaits {
     pub reading_since: Option<i64>,
     /// The client does not take what it asked for, be it of one stream.
     pub blocked_since: Option<i64>,
-    /// Nothing is being answered.
     pub idle_since: Option<i64>,
 }
 

@@ -8,7 +8,6 @@ use crate::frames::Reached;
 
 const HEAD_BYTES: usize = 5;
 
-/// See the module.
 #[derive(Default, Debug)]
 pub struct RecordWatch {
     head: [u8; HEAD_BYTES],

@@ -20,7 +20,6 @@ use crate::truth::{Ending, Truth, TruthRecord};
 pub struct StepTokens {
     /// Step end, CLOCK_MONOTONIC ns (virtual end, mapped).
     pub step_end_ns: i64,
-    /// Tokens in it.
     pub tokens: u32,
 }
 

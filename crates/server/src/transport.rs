@@ -30,9 +30,7 @@ pub struct TlsDoor {
     opened: Rc<RefCell<Box<[u8]>>>,
 }
 
-/// See the module.
 pub enum Transport {
-    /// As it is.
     Plain(Io),
     /// Boxed: its buffers would otherwise be paid for by every plain connection.
     Tls(Box<Sealed>, Rc<Conn>, TlsDoor),

@@ -21,7 +21,6 @@ use crate::{requests, series, spans};
 pub enum Columns {
     /// Which attempt it is, when it was due and ended, and how: nothing else.
     Course,
-    /// All of them.
     #[default]
     All,
     /// Those that figures are computed from: without answer texts, prompt blocks, server stages and the generator's
@@ -37,7 +36,6 @@ pub enum Columns {
 /// Where the records of a run came from.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Origin {
-    /// From its Parquet files.
     Finished,
     /// From the log of a writer that died. `converted`: Parquet has been written now.
     Recovered {
@@ -51,7 +49,6 @@ pub enum Origin {
 /// A run as read.
 #[derive(Debug)]
 pub struct Run {
-    /// Its folder.
     pub dir: PathBuf,
     /// What `run.json` says, or the log's later word.
     pub manifest: Manifest,
@@ -59,7 +56,6 @@ pub struct Run {
     pub attempts: Vec<Attempt>,
     /// Time series, in the order in which they were read.
     pub samples: Vec<Sample>,
-    /// Where the records came from.
     pub origin: Origin,
     /// What a person must know about that, in one line; `None` for a finished run.
     pub recovered: Option<String>,

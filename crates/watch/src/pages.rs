@@ -31,7 +31,6 @@ const WHY: usize = 300;
 /// What moves while a replica computes.
 const COUNTERS: [Signal; 4] = [Signal::Finished, Signal::OutputTokens, Signal::PromptTokens, Signal::Steps];
 
-/// All pages.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Pages {
     pages: BTreeMap<String, Page>,

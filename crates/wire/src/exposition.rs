@@ -21,7 +21,6 @@ const MOST_LABELS: usize = 64;
 /// Longest name or label value, bytes.
 const LONGEST: usize = 4_096;
 
-/// One value.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ExposedValue {
     /// The metric's name as it is spelt.

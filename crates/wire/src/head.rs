@@ -13,7 +13,6 @@ pub const STAGES_MAX: usize = 16;
 /// The facts of an answer's head that end up in its record.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Head {
-    /// HTTP status.
     pub status: u16,
     /// `Content-Type`, as sent.
     pub content_type: Option<String>,
@@ -169,13 +168,10 @@ pub enum Media {
     EventStream,
     /// `application/json` and relatives.
     Json,
-    /// Newline-delimited JSON.
     Lines,
     /// A web page: a login, a proxy's error, anything but an answer.
     Html,
-    /// Another type.
     Other,
-    /// No type given.
     Unsaid,
 }
 

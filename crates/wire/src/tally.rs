@@ -34,7 +34,6 @@ const REPEATS: u32 = 16;
 pub(crate) struct View<'a> {
     /// Set when something generated is in it.
     pub kind: Option<EventKind>,
-    /// The generated text.
     pub text: &'a str,
     /// The kind of the field that was there, if only empty.
     pub named: Option<EventKind>,

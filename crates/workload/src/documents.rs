@@ -22,7 +22,6 @@ const WANT: &str = "how many documents, and how long each: 10, uniform:5,50 or 2
 /// How many, and how long each.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Documents {
-    /// How many.
     pub count: Size,
     /// Tokens of each; none = the prompt's are shared out.
     pub length: Option<Size>,

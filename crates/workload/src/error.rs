@@ -185,6 +185,5 @@ pub struct TraceError {
     pub file: String,
     /// Its line, counted from 1 in the unpacked text; 0 = the file as a whole.
     pub line: usize,
-    /// What is wrong there.
     pub what: String,
 }

@@ -384,12 +384,10 @@ impl Scenario {
         self.classes.len().max(1)
     }
 
-    /// The sizes of a class.
     pub fn sizes_of(&self, class: u16) -> &SizeSpec {
         self.classes.get(class as usize).and_then(|c| c.sizes.as_ref()).unwrap_or(&self.sizes)
     }
 
-    /// The prompts of a class.
     pub fn prompts_of(&self, class: u16) -> &PromptSpec {
         self.classes.get(class as usize).and_then(|c| c.prompts.as_ref()).unwrap_or(&self.prompts)
     }

@@ -279,7 +279,6 @@ pub struct Sequence {
     next_id: u64,
     worker: u64,
     workers: u64,
-    /// Starts in all.
     most: u64,
 }
 

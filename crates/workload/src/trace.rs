@@ -31,9 +31,7 @@ pub struct TraceRow {
     pub at: Span,
     /// Its line in the file, from 1; 0 = it comes from no file.
     pub line: u32,
-    /// Prompt tokens.
     pub prompt_tokens: u32,
-    /// Output tokens.
     pub output_tokens: u32,
     /// Ids of its prompt's blocks: equal id = equal block after an equal prefix. Empty where the trace has none.
     pub blocks: Vec<u64>,
@@ -47,7 +45,6 @@ pub struct TraceRow {
 /// A trace in memory, in order of time.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Trace {
-    /// Its requests.
     pub rows: Vec<TraceRow>,
     /// Tokens per block of [`TraceRow::blocks`]; 0 where there are none.
     pub block_tokens: u32,

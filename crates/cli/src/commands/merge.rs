@@ -27,7 +27,6 @@ pub fn folder(shard: plimsoll_model::Shard) -> String {
 
 /// A shard as read.
 struct Read {
-    /// Where the user has it.
     name: String,
     run: Run,
     part: ShardPart,

@@ -22,7 +22,6 @@ const REPLICATES: usize = 800;
 pub struct Closed {
     /// The manifest as written.
     pub manifest: Manifest,
-    /// The run folder.
     pub dir: PathBuf,
     /// Why the folder does not hold all of it, if it does not.
     pub unkept: Option<String>,

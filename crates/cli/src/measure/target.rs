@@ -41,7 +41,6 @@ pub(super) const AGAIN: Span = Span::from_millis(500);
 
 /// How long a target is waited for.
 pub(super) struct Ready {
-    /// The last instant.
     pub until: At,
     /// The wait as it was asked for.
     pub text: String,

@@ -79,11 +79,8 @@ pub trait RunStore: Place {
 /// An object as listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Object {
-    /// Its name in the place.
     pub name: String,
-    /// Its size.
     pub bytes: u64,
-    /// What changes with its content.
     pub tag: Option<String>,
 }
 

@@ -17,14 +17,10 @@ use plimsoll_measure::server_side::{self, ServerSide, Signal};
 /// Level of confidence of every interval here.
 pub(crate) const LEVEL: f64 = 0.95;
 
-/// One level of an experiment.
 #[derive(Clone, Debug)]
 pub struct ExperimentLevel {
-    /// The experiment.
     pub kind: ExperimentKind,
-    /// Its setting.
     pub arm: ArmSetting,
-    /// The level.
     pub level: Level,
     /// Its requests' last attempts, in the order in which they were due.
     pub rows: Vec<BlockRow>,
@@ -62,15 +58,11 @@ pub struct BlockRow {
     pub end: Option<i64>,
     /// Its first token, ns.
     pub first: Option<i64>,
-    /// Did a whole answer come?
     pub fine: bool,
-    /// How it ended.
     pub how: How,
     /// Was the end the client's own doing (a time-out, the end of the run)?
     pub by_client: bool,
-    /// HTTP status.
     pub status: Option<u16>,
-    /// Output tokens.
     pub output: f64,
     /// Prompt tokens asked for.
     pub prompt: f64,

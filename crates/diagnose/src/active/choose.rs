@@ -68,7 +68,6 @@ pub struct Choice<'a> {
 }
 
 impl<'a> Choice<'a> {
-    /// With this belief.
     pub fn new(belief: &'a Belief, found: &[Finding]) -> Choice<'a> {
         let open = |fact: &Observed| {
             found.iter().find(|finding| finding.fact == *fact).is_none_or(|finding| finding.is == Is::Unclear)

@@ -46,7 +46,6 @@ pub enum ActiveNext {
     },
     /// Run this level and hand its records to `observe`.
     Run(Box<LevelAsk>),
-    /// It is over.
     Done {
         /// Why, as a sentence part.
         why: String,

@@ -60,13 +60,10 @@ impl Default for ActiveSpec {
 /// What the traffic allows: which experiments mean anything.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct TrafficTraits {
-    /// Mean prompt tokens.
     pub prompt: f64,
-    /// Mean output tokens.
     pub output: f64,
     /// May prompts and answers be made of other lengths? Not where they are the user's own.
     pub synthetic: bool,
-    /// Are answers streamed?
     pub streams: bool,
     /// The client's own pool, if it has one.
     pub pool: Option<u32>,
@@ -130,7 +127,6 @@ pub enum ArmSetting {
     First,
     /// The second of two.
     Second,
-    /// One of several.
     Number(u32),
 }
 
@@ -139,11 +135,9 @@ pub enum ArmSetting {
 pub struct LevelAsk {
     /// The experiment that it belongs to.
     pub kind: ExperimentKind,
-    /// Its setting.
     pub arm: ArmSetting,
     /// Nothing is sent for so long before it.
     pub pause: Span,
-    /// The load.
     pub load: Load,
     /// How long arrivals fall at most.
     pub window: Span,
@@ -151,18 +145,14 @@ pub struct LevelAsk {
     pub requests: Option<u64>,
     /// A closed loop begins no more than so many a second: a target that fails at once would be hammered.
     pub pace_per_s: f64,
-    /// What differs from the scenario.
     pub change: ScenarioChange,
 }
 
 /// What an experiment changes of the scenario.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct ScenarioChange {
-    /// Where connections come from.
     pub connections: Option<Connections>,
-    /// Prompt lengths.
     pub prompt: Option<Size>,
-    /// Answer lengths.
     pub output: Option<Size>,
     /// Is it one prompt again and again?
     pub repeat: bool,

@@ -15,7 +15,6 @@ use crate::seen::{RequestRow, SeenLevel};
 pub struct Ceiling {
     /// Most answers under way at once on a replica (of all, where they are not told apart), candidate.
     pub most: u32,
-    /// The same of the baseline.
     pub was: u32,
     /// Stretches of the baseline's time in which it was passed.
     pub passed: usize,

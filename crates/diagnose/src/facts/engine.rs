@@ -153,7 +153,6 @@ fn front_while_full(frames: &Frames<'_>) -> Option<Finding> {
 
 /// What the mean first token grew by, s.
 struct GrownFirstToken {
-    /// As the client saw it.
     all: f64,
     /// As the engine's own histogram did.
     known: f64,

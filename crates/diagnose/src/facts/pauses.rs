@@ -113,9 +113,7 @@ pub(super) const LONG_PROMPT: f64 = 4_000.0;
 pub struct Stall {
     /// From, s since the level began.
     pub from: f64,
-    /// To.
     pub to: f64,
-    /// Answers that paused.
     pub paused: usize,
     /// Requests that waited for their first token throughout, for longer than is usual, and got it when it ended.
     pub waited: usize,

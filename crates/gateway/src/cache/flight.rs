@@ -16,7 +16,6 @@ use http_body::Frame;
 use super::control;
 use crate::reply::RelayEnd;
 
-/// See the module.
 pub struct SharedFlight {
     state: Mutex<State>,
     most: usize,
@@ -32,7 +31,6 @@ struct State {
     gone: usize,
     /// Bytes of those that are held.
     held: usize,
-    /// Was nothing let go of?
     is_all: bool,
     end: Option<End>,
     /// Is it over, and was it of use?

@@ -182,7 +182,6 @@ impl Weighter<CacheKey, Whole> for ByBytes {
     }
 }
 
-/// See the module.
 pub struct Cache {
     spec: CacheSpec,
     whole: Store<CacheKey, Whole, ByBytes>,

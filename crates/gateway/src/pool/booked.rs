@@ -44,7 +44,6 @@ impl Booked {
         self.sent.booking.replica
     }
 
-    /// The replica.
     pub fn replica(&self) -> &Arc<Replica> {
         &self.replica
     }

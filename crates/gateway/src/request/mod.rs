@@ -100,7 +100,6 @@ pub struct ParsedRequest {
     pub model_hash: Option<u64>,
     /// Where that is written: in the body, quotes included, or in the path.
     pub model_at: Range<usize>,
-    /// Is that in the path?
     pub is_model_in_path: bool,
     /// The stored object that it goes on with (`previous_response_id`) or is about, by a hash of its name: the replica that made it has it.
     pub object: Option<u64>,

@@ -85,7 +85,6 @@ impl Traffic {
         self.shadow.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Shadows were judged.
     pub fn judge_shadow(&self, judged: SplitJudged) {
         *self.shadow.lock().unwrap_or_else(PoisonError::into_inner) = judged;
     }
@@ -116,13 +115,11 @@ pub struct TrafficRow {
     pub is_shadow: bool,
     /// Its place in its trace, where traces are kept.
     pub context: Option<TraceContext>,
-    /// When its head came.
     pub came: At,
     /// When nothing more was done for it.
     pub over: At,
     /// Its class, by its place in the file.
     pub class: u16,
-    /// How its answers are read.
     pub protocol: Protocol,
     /// What was read of its body.
     pub asked: ParsedRequest,
@@ -149,7 +146,6 @@ pub struct TrafficRow {
 pub struct Try {
     /// Which try it was, from 0.
     pub number: usize,
-    /// The replica.
     pub replica: Arc<Replica>,
     /// The model that it was asked of, where the request's own stands for several.
     pub model: Option<String>,
@@ -159,7 +155,6 @@ pub struct Try {
     pub way: Option<UpstreamWay>,
     /// When the answer's head came, its status and the wait it wished for.
     pub head: Option<(At, u16, Option<Span>)>,
-    /// Does it stream?
     pub streams: bool,
     /// When its first token came, and whether a reader sees it.
     pub first: Option<(At, bool)>,
@@ -167,9 +162,7 @@ pub struct Try {
     pub events: u32,
     /// Bytes of the answer.
     pub bytes: u64,
-    /// When it was over.
     pub end: At,
-    /// How.
     pub how: TryEnd,
     /// The answer's last bytes.
     pub(crate) tail: TailReader,

@@ -12,7 +12,6 @@ use plimsoll_wire::{AnswerVerdict, Decoded, Decoder, Head};
 /// Bytes that are kept: several events, or the accounting at the end of a JSON body.
 const KEPT: usize = 4_096;
 
-/// See the module.
 #[derive(Default, Debug)]
 pub struct TailReader {
     bytes: Vec<u8>,

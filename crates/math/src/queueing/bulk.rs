@@ -11,7 +11,6 @@ use crate::special::poisson_density;
 const LEFT_OUT: f64 = 1e-13;
 /// States at most: enough for a load of 0.99 at one a batch, and of 0.999 at large ones.
 const STATES: usize = 6000;
-/// Sweeps at most.
 const SWEEPS: usize = 20_000;
 
 /// A server of batches.
@@ -21,7 +20,6 @@ pub struct Bulk {
     pub fixed: f64,
     /// What each one in it adds.
     pub each: f64,
-    /// The largest batch.
     pub most: u32,
 }
 

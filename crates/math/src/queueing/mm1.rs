@@ -7,7 +7,6 @@
 pub struct Mm1 {
     /// Utilisation, 0 ≤ ρ < 1.
     pub load: f64,
-    /// Mean service time.
     pub service_mean: f64,
 }
 

@@ -30,7 +30,6 @@ const MOST_CORRELATED: f64 = 0.9;
 pub struct Slope {
     /// Change of value per step of the series.
     pub value: f64,
-    /// Its two-sided interval.
     pub interval: Interval,
     /// The lag-one correlation between batches that the interval pays for.
     pub correlation: f64,

@@ -21,9 +21,7 @@ use crate::special::student_t_inv;
 /// A mean with its interval.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Mean {
-    /// The mean.
     pub value: f64,
-    /// Its two-sided interval.
     pub interval: Interval,
 }
 

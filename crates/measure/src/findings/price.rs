@@ -45,11 +45,8 @@ pub struct Price {
 pub enum Per {
     /// An hour of the whole endpoint.
     Hour(f64),
-    /// An hour of one GPU.
     GpuHour(f64),
-    /// An hour of one replica.
     ReplicaHour(f64),
-    /// A million tokens.
     Mtok {
         /// Of prompts.
         input: f64,
@@ -114,7 +111,6 @@ pub enum PriceError {
         /// `gpu` or `replica`.
         what: &'static str,
     },
-    /// Not a day.
     #[error("date {text}: write it as 2026-11-20")]
     Date {
         /// What was written.

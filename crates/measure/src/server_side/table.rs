@@ -21,9 +21,7 @@ pub const VERSION: u32 = 1;
 /// Where a figure is made. The same requests are counted by an engine and by the gateway before it.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Layer {
-    /// What computes.
     Engine,
-    /// What passes requests on.
     Gateway,
     /// A GPU's exporter.
     Gpu,
@@ -42,26 +40,20 @@ pub enum SignalPart {
     Bucket,
     /// Sum of what was observed.
     Sum,
-    /// Number of observations.
     Count,
     /// Nothing that was observed since the scrape before lies below.
     Min,
-    /// Nor above.
     Max,
     /// A figure written in this label.
     Label(String),
 }
 
-/// One name.
 #[derive(Clone, PartialEq, Debug)]
 pub struct SignalName {
     /// Whose name it is: `vllm`, `sglang`, …
     pub server: &'static str,
-    /// Where it is made.
     pub layer: Layer,
-    /// What it says.
     pub signal: Signal,
-    /// What part of that.
     pub part: SignalPart,
     /// Values of labels that it is restricted to.
     pub only: Vec<(&'static str, Vec<&'static str>)>,
@@ -83,7 +75,6 @@ pub struct Table {
 }
 
 impl Table {
-    /// The table as shipped.
     pub fn shipped() -> &'static Table {
         static TABLE: OnceLock<Table> = OnceLock::new();
         TABLE.get_or_init(|| Table::read(FILE))

@@ -20,18 +20,14 @@ pub struct MeasuredRow {
     pub group: String,
     /// The engine that was measured, as far as it is known.
     pub engine: EngineSpec,
-    /// What was asked of it.
     pub asked: AskedProtocol,
-    /// What it did.
     pub measured: MeasuredFigures,
 }
 
 /// What was asked of an engine.
 #[derive(Clone, PartialEq, Debug)]
 pub enum AskedProtocol {
-    /// A protocol.
     Protocol(ProtocolSpec),
-    /// These requests at these times.
     Replay(Vec<TrialRequest>),
 }
 
@@ -60,7 +56,6 @@ pub struct RowDefaults {
 /// Rows, and what of the table was not used.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RowTable {
-    /// The rows.
     pub rows: Vec<MeasuredRow>,
     /// Columns ignored and the like.
     pub notes: Vec<String>,
@@ -69,7 +64,6 @@ pub struct RowTable {
 /// Why a table can't be read.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 pub enum RowError {
-    /// Nothing below the header.
     #[error("the table has no rows")]
     Empty,
     /// A column that is needed is not there.

@@ -47,11 +47,8 @@ pub fn measured(one: &One, metric: Metric) -> Option<f64> {
 /// Which requests are compared.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum ComparedKind {
-    /// Those that the fit sees.
     Seen,
-    /// Those held out.
     HeldOut,
-    /// All.
     All,
 }
 

@@ -19,7 +19,6 @@ use plimsoll_measure::findings::{
 /// What the ranking is told.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LeverSpec {
-    /// What is to become smaller.
     pub goal: Goal,
     /// Schedules that are simulated, the run's own among them.
     pub replications: u32,
@@ -29,7 +28,6 @@ pub struct LeverSpec {
     pub efforts: EffortSpec,
     /// What the endpoint costs; `None` = cost is not ranked.
     pub bill: Option<Bill>,
-    /// What the order is by.
     pub by: LeverOrder,
     /// How far the engine was from the measurements, where it was fitted to them: every predicted gain is that much less certain.
     pub band: Option<Band>,
@@ -425,7 +423,6 @@ impl LeverFinding {
     }
 }
 
-/// The goal as it was measured.
 pub(super) fn measured(summary: &LevelSummary, goal: &Goal) -> Reading {
     let latency = &summary.latency;
     let set = match goal.metric {

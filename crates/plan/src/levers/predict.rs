@@ -33,11 +33,9 @@ const HALVINGS: u32 = 7;
 /// A candidate's prediction.
 #[derive(Clone, Debug)]
 pub struct Predicted {
-    /// The lever.
     pub lever: &'static Lever,
     /// The setting that was simulated.
     pub setting: String,
-    /// What it assumes.
     pub assumes: Option<String>,
     /// Share of the goal's latency saved.
     pub latency: Gain,
@@ -50,7 +48,6 @@ pub struct Predicted {
 /// A gain with the log-ratios it is the mean of.
 #[derive(Clone, Debug)]
 pub struct Gain {
-    /// The share saved.
     pub estimate: Estimate,
     /// ln(with / without), one per schedule.
     pub logs: Vec<f64>,

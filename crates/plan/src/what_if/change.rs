@@ -32,13 +32,11 @@ pub enum AskedChange {
 /// A change in words, with what it makes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Asking {
-    /// As it was written.
     pub text: String,
     /// What it means; several hold together.
     pub changes: Vec<AskedChange>,
 }
 
-/// What can be written.
 pub const WORDS: &str = "rate 2x, rate 50/s, prompts +30%, outputs -20%, cache off, replicas -1, replicas 4, route least_requests, \
                          slots 64, weights fp8, gpu h200; several at once with commas";
 
@@ -115,9 +113,7 @@ fn replicas(text: &str) -> Option<AskedChange> {
 /// The world and the traffic as changed.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Changed {
-    /// The world.
     pub world: WorldSpec,
-    /// How the requests change.
     pub traffic: RequestChange,
 }
 
@@ -133,7 +129,6 @@ pub struct RequestChange {
 }
 
 impl RequestChange {
-    /// As they are.
     pub const AS_IT_IS: RequestChange = RequestChange { rate: 1.0, prompts: 1.0, outputs: 1.0 };
 
     /// These requests, changed.

@@ -138,7 +138,6 @@ pub fn figures() -> Vec<(Metric, f64)> {
 
 /// Metrics that are predicted, where they exist.
 pub(crate) const METRICS: [Metric; 3] = [Metric::Ttft, Metric::Tpot, Metric::E2e];
-/// Their percentiles.
 pub(crate) const PERCENTILES: [f64; 3] = [0.5, 0.95, 0.99];
 /// Share of the limit past which a queue takes longer to settle than any run lasts.
 const PAST_THE_LIMIT: f64 = 0.99;

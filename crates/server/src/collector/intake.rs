@@ -30,7 +30,6 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// Nothing yet.
     pub fn new(shared: Arc<Shared>) -> Pending {
         Pending { shared, bytes: 0 }
     }

@@ -115,7 +115,6 @@ impl std::fmt::Debug for Bearer {
 
 /// Where what is pushed goes.
 pub enum PushSink {
-    /// Traces.
     Spans(Box<dyn SpanSink>),
     /// OTLP's metrics, with how many points could not be taken.
     Measured(Box<dyn FnMut(Vec<MeasuredResource>) -> u64 + Send>),
@@ -145,7 +144,6 @@ pub trait SpanSink: Send + 'static {
 pub struct IntakeCounts {
     /// Requests whose spans were kept.
     pub requests: u64,
-    /// Spans kept.
     pub spans: u64,
     /// Spans without valid ids: their senders were told (partial success).
     pub rejected: u64,

@@ -15,7 +15,6 @@ use crate::spec::dynamic::{BatcherSpec, QueuePolicySpec, TimeoutAction};
 pub(crate) struct Waiting {
     pub slot: u32,
     pub items: u32,
-    /// When it came.
     pub since: At,
     /// The last instant at which it may still be taken.
     pub expires: Option<At>,

@@ -21,7 +21,6 @@ const EXPIRED: &str = "Request timeout expired";
 /// Triton's answer to both: its status UNAVAILABLE over HTTP.
 const UNAVAILABLE: u16 = 503;
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Inference {
     spec: DynamicSpec,

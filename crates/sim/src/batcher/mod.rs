@@ -57,7 +57,6 @@ pub(crate) struct Batcher {
 /// Why the batcher runs again though nothing happens.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Wake {
-    /// It does not.
     Never,
     /// The delay has passed, or a request's time is up.
     Delay(At),

@@ -13,7 +13,6 @@ use crate::spec::gpu::{ExpertKernels, GpuSpec};
 pub struct Gpu {
     /// The name to ask for it by.
     pub name: &'static str,
-    /// What a title calls it.
     pub title: &'static str,
     /// Memory that a process sees, GB.
     pub memory_gb: f64,
@@ -23,7 +22,6 @@ pub struct Gpu {
     pub bf16_tflops: f64,
     /// The same in fp8, where there is any.
     pub fp8_tflops: Option<f64>,
-    /// How kernels use it.
     pub kernels: Kernels,
     /// How its GPUs talk to each other.
     pub link: Link,
@@ -34,7 +32,6 @@ pub struct Gpu {
 /// How kernels use a GPU, by dtype.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Kernels {
-    /// Where these figures come from.
     pub basis: Basis,
     /// What was fitted, scaled or assumed, in a sentence.
     pub source: &'static str,

@@ -30,21 +30,17 @@ use crate::traffic::Emission;
 /// What one level is to be.
 #[derive(Clone, Debug)]
 pub struct LevelPlan<'a> {
-    /// Its number in the run.
     pub id: u32,
     /// Kind of traffic: `steady`, `burst`, …
     pub traffic: String,
     /// What it is run for: `ladder`, `curve`, `hold`, …
     pub purpose: String,
-    /// The load.
     pub load: Load,
     /// Whether the rate of arrivals is meant to be even.
     pub rate_course: RateCourse,
     /// When it starts, on the run's axis and the world's: not before what the world has lived through.
     pub start: At,
-    /// How long arrivals are due.
     pub window: Span,
-    /// How the client behaves.
     pub client: &'a ClientSpec,
     /// Are answers streamed? Otherwise they come whole, and have no first token.
     pub stream: bool,
@@ -60,7 +56,6 @@ pub struct LevelPlan<'a> {
     pub gauges: bool,
     /// How often their pages are looked at.
     pub scrape_every: Span,
-    /// Which events records hold.
     pub events: Events,
     /// Most requests in flight: beyond it the load is given up as one that the world does not carry, because an
     /// overload grows for as long as it is let.
@@ -496,7 +491,6 @@ impl Run<'_, '_> {
 #[derive(Default)]
 pub(crate) struct Lags {
     count: u64,
-    /// Those that are not zero.
     late: Vec<i64>,
 }
 

@@ -19,11 +19,8 @@ use crate::traffic::{Detail, RequestEvent, Submit};
 /// How requests were sent and what they held.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ProtocolSpec {
-    /// When they are sent.
     pub pace: SendPace,
-    /// What they hold.
     pub sizes: Sizes,
-    /// How many are measured.
     pub requests: u32,
     /// How many are sent before those and not measured.
     pub warm_up: u32,
@@ -77,7 +74,6 @@ pub enum Sizes {
 pub struct TrialRequest {
     /// Nanoseconds after the first.
     pub after_ns: i64,
-    /// Tokens of its prompt.
     pub prompt_tokens: u32,
     /// Tokens of its answer.
     pub output_tokens: u32,
@@ -96,7 +92,6 @@ pub struct Trial {
     pub ttft: Figures,
     /// (end − first token) / (tokens − 1), per request.
     pub tpot: Figures,
-    /// From sending to the end.
     pub e2e: Figures,
     /// Tokens of answers a second, from the first sending to the last end.
     pub tokens_per_s: f64,
@@ -109,9 +104,7 @@ pub struct Trial {
 /// A metric over the requests, milliseconds. Not a number where there is none.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Figures {
-    /// Mean.
     pub mean: f64,
-    /// Median.
     pub p50: f64,
     /// 90th percentile.
     pub p90: f64,

@@ -18,7 +18,6 @@ pub struct BucketHistogram {
 }
 
 impl BucketHistogram {
-    /// An empty histogram.
     pub fn new(bounds: &'static [u64]) -> BucketHistogram {
         BucketHistogram { bounds, counts: vec![0; bounds.len() + 1], sum: 0 }
     }
@@ -137,9 +136,7 @@ pub const ITERATION: &[u64] = &[1, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 4
 pub struct Meter {
     /// Requests that the engine took and gave up.
     pub failed: u64,
-    /// Prompt tokens computed.
     pub prompt_tokens: u64,
-    /// Tokens generated.
     pub generation_tokens: u64,
     /// Answers that ended for having the asked length.
     pub ended_length: u64,
@@ -155,7 +152,6 @@ pub struct Meter {
     pub tpot: BucketHistogram,
     /// From the arrival to the end.
     pub e2e: BucketHistogram,
-    /// In the queue.
     pub queue: BucketHistogram,
     /// From leaving the queue to the first token.
     pub prefill: BucketHistogram,
@@ -250,21 +246,16 @@ impl Meter {
 /// A request while it is served, with the instants that histograms need; all on one axis, ns.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Life {
-    /// The replica that has it.
     pub replica: u32,
     /// When it came to the server, and when to the engine.
     pub arrival_ns: i64,
-    /// When the engine took it.
     pub submitted_ns: i64,
     /// When it left the queue for the first time.
     pub admitted_ns: i64,
-    /// When its prompt was computed.
     pub prefill_ns: Option<i64>,
-    /// When its first token came.
     pub first_ns: i64,
     /// When its last token so far came.
     pub last_ns: i64,
-    /// Tokens so far.
     pub tokens: u32,
     /// Tokens of its prompt.
     pub prompt: u32,

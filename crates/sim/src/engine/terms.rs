@@ -23,7 +23,6 @@ pub(crate) struct Terms {
     pub per_request: u64,
     /// Once per step, if it holds any prompt.
     pub prefill: u64,
-    /// Per prompt token.
     pub per_prefill: f64,
     /// Per unit of [`StepLoad::prefill_pairs`](crate::engine::step_time::StepLoad::prefill_pairs).
     pub per_pair: f64,

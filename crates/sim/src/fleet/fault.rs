@@ -46,7 +46,6 @@ pub(crate) struct Faults {
 #[derive(Clone, Debug)]
 struct Fault {
     spec: FaultSpec,
-    /// Names its chances.
     purpose: String,
     on: bool,
     began: At,
@@ -315,7 +314,6 @@ impl Faults {
         }
     }
 
-    /// Is it on?
     pub fn is_on(&self, fault: u32) -> bool {
         self.list[fault as usize].on
     }

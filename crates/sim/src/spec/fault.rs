@@ -19,9 +19,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 /// A fault to be had.
 #[derive(Clone, PartialEq, Debug)]
 pub struct FaultSpec {
-    /// What goes wrong.
     pub kind: FaultKind,
-    /// When it begins.
     pub at: Span,
     /// How long it lasts; `None` = until the end of the run. Of what repeats (`every`), each time.
     pub lasts: Option<Span>,
@@ -149,10 +147,8 @@ pub enum FaultKind {
 /// How a delay is spread.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum Spread {
-    /// Always the same.
     #[default]
     Fixed,
-    /// Exponential.
     Exponential,
 }
 

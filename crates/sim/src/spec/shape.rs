@@ -151,7 +151,6 @@ impl ModelShape {
             + self.head_params()
     }
 
-    /// Bytes of all weights.
     pub fn weight_bytes_total(&self) -> f64 {
         self.sum_of_layers(self.weight_bytes, self.expert_weight_bytes())
             + self.copies_of_head() * self.head_params() * self.head_weight_bytes

@@ -32,7 +32,6 @@ type Read<R> = Box<dyn for<'g> Fn(&Chunks<'g>) -> Got<Option<Job<'g, R>>> + Send
 
 /// One column of rows that are written as `W` and read as `R`.
 pub(crate) struct Column<W, R = W> {
-    /// Its line in the schema.
     pub(super) schema: String,
     /// Is it packed as differences? The others try a dictionary first.
     pub(super) deltas: bool,

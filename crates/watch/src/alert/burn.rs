@@ -89,9 +89,7 @@ pub fn span_words(seconds: i64) -> String {
 pub struct Minute {
     /// The end of its first block.
     pub begun: At,
-    /// How long was counted.
     pub watched: Span,
-    /// What was counted.
     pub over: OverCount,
 }
 
@@ -111,7 +109,6 @@ impl Default for Burn {
 }
 
 impl Burn {
-    /// Nothing seen.
     pub fn new(pairs: Vec<Pair>) -> Burn {
         Burn { pairs, minutes: VecDeque::new(), is_open: false }
     }

@@ -32,7 +32,6 @@ const REMEMBERED: usize = 60;
 pub struct Detector {
     allowed: f64,
     bets: Bets,
-    /// Shiryaev–Roberts sums.
     sums: Vec<f64>,
     /// The best evidence of any beginning, per stake, and the blocks since that beginning.
     best: Vec<(f64, u64)>,

@@ -27,7 +27,6 @@ const GAP: i64 = 5;
 pub struct RowWatch {
     /// The share that may be over.
     pub allowed: f64,
-    /// Of what.
     pub counted: &'static str,
     block: Span,
     detector: Detector,

@@ -39,7 +39,6 @@ pub struct CanarySpec {
 pub struct ReplicaMinute {
     /// Its name: the same in every minute.
     pub name: String,
-    /// On which side.
     pub arm: Arm,
     /// Of each measure: requests, and those over the edge; `None` = its page does not say.
     pub counts: Vec<Option<(u64, u64)>>,
@@ -79,7 +78,6 @@ pub struct Known {
     pub is_within: bool,
 }
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub struct Judge {
     spec: CanarySpec,
@@ -90,7 +88,6 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// Nothing seen yet.
     pub fn new(spec: CanarySpec, measures: Vec<Measured>) -> Judge {
         let evidence = |of: Measured| Evidence {
             within: Wealth::against(Claim::AtLeast, 0.5 * (1.0 + of.margin), Bets::wide()),

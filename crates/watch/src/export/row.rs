@@ -112,7 +112,6 @@ fn sum(metrics: &[Metric], window: &str) -> String {
 }
 
 impl Counted {
-    /// Requests in a window.
     pub fn requests(&self, window: &str) -> String {
         match &self.latency {
             Some(latency) => self.plus_failed(latency.up_to(&latency.all, window), window),

@@ -26,7 +26,6 @@ pub enum Answers {
 pub struct Mutation {
     /// Names in lower case, and values.
     pub set: Vec<(String, Vec<u8>)>,
-    /// Names.
     pub remove: Vec<String>,
 }
 

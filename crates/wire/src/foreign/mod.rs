@@ -35,7 +35,6 @@ pub enum ForeignError {
     /// The bytes are no result of a known tool.
     #[error("no result file that is known here; understood are {UNDERSTOOD}")]
     Unknown,
-    /// A document breaks.
     #[error("line {line}: expected {expected} ({tool})")]
     Broken {
         /// Whose file it is.
@@ -119,7 +118,6 @@ impl ForeignFeed {
         self.lines = lines;
     }
 
-    /// The file has ended.
     pub fn end(mut self) -> FileRead {
         std::mem::take(&mut self.lines).end(|line| self.line(line));
         self.taken
@@ -158,7 +156,6 @@ impl FileRead {
         }
     }
 
-    /// The document.
     fn document(&self) -> Result<json::Document<'_>, ForeignError> {
         document(self.kind.tool(), self.bytes())
     }
@@ -230,7 +227,6 @@ fn partial(foreign: &mut Foreign, why: String) {
     });
 }
 
-/// A document of a tool.
 fn document<'a>(tool: &'static str, bytes: &'a [u8]) -> Result<json::Document<'a>, ForeignError> {
     json::read(bytes).map_err(|broken| {
         let before = bytes.get(..broken.at).unwrap_or(bytes);

@@ -13,7 +13,6 @@ use crate::fault::Fault;
 use crate::grpc::{CallMessages, CallStatus};
 use crate::tally::Tally;
 
-/// Reads one call.
 #[derive(Debug)]
 pub(crate) struct CallReading {
     messages: CallMessages,

@@ -30,11 +30,8 @@ pub enum Method {
     ModelInfer,
     /// One inference, any number of responses (Triton).
     ModelStreamInfer,
-    /// What the server is.
     ServerMetadata,
-    /// Is it alive?
     ServerLive,
-    /// May requests come?
     ServerReady,
     /// May requests for a model come?
     ModelReady,
@@ -59,7 +56,6 @@ impl Method {
         (Method::RepositoryIndex, "RepositoryIndex"),
     ];
 
-    /// Its path.
     pub fn path(self) -> String {
         let name = Method::ALL.iter().find(|(method, _)| *method == self).map_or("", |(_, name)| name);
         format!("{SERVICE}{name}")
@@ -168,11 +164,9 @@ pub fn of_model(model: &str, version: Option<&str>) -> Vec<u8> {
 /// What one `ModelInferResponse` holds.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Response<'a> {
-    /// Its outputs' types.
     pub outputs: u32,
     /// Does one of them have elements?
     pub holds: bool,
-    /// Nothing comes after it.
     pub last: bool,
     /// Types of the outputs and their raw bytes, as many as there are of both.
     pub raw: Vec<(Option<Datatype>, &'a [u8])>,

@@ -18,7 +18,6 @@ pub(super) const NAME_MAX: usize = 256;
 pub struct ServerFacts {
     /// The server's name: `triton`, `mlserver`, `kserve`.
     pub name: String,
-    /// Its version.
     pub version: String,
     /// Does it take raw tensors behind a JSON header?
     pub binary: bool,
@@ -29,7 +28,6 @@ pub struct ServerFacts {
 pub struct ModelFacts {
     /// The model's name.
     pub name: String,
-    /// Its versions.
     pub versions: Vec<String>,
     /// What runs it: `python`, `tensorrt_plan`, …
     pub platform: String,
@@ -40,7 +38,6 @@ pub struct ModelFacts {
 /// An input as a model declares it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InputMetadata {
-    /// Its name.
     pub name: String,
     /// The type of its elements.
     pub datatype: Datatype,

@@ -21,15 +21,12 @@ pub const ROW: u32 = 4;
 /// What a model is, as the front serves it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FrontModel {
-    /// Its name.
     pub name: String,
     /// Rows of the largest batch; 0 = it does not batch.
     pub max_batch: u32,
     /// The `dynamic_batching` section of its configuration, where it has one.
     pub dynamic_batching: Option<Value>,
-    /// Instances that compute.
     pub instances: u32,
-    /// What it takes.
     pub inputs: Vec<ServedInput>,
 }
 
@@ -37,7 +34,6 @@ pub struct FrontModel {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServedInput {
-    /// Its name.
     pub name: String,
     /// Type of its elements.
     pub datatype: Datatype,

@@ -86,7 +86,6 @@ pub fn sniff(head: &[u8]) -> Option<LogKind> {
 
 /// What one line is.
 enum Line {
-    /// A request.
     Request(Box<LoggedRequest>),
     /// A session's.
     Session(Vec<LoggedRequest>),

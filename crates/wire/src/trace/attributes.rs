@@ -46,7 +46,6 @@ pub(crate) enum Scalar<'a> {
 }
 
 impl Scalar<'_> {
-    /// The text in it.
     pub(crate) fn text(&self) -> Option<&str> {
         match self {
             Scalar::Text(text) => Some(text),

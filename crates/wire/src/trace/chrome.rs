@@ -86,7 +86,6 @@ fn micros(raw: &str) -> Option<i64> {
 /// The events read so far.
 #[derive(Default)]
 pub(crate) struct Chrome<'a> {
-    /// How many events there were.
     pub events: u64,
     /// Added to every time.
     pub base_ns: i64,

@@ -80,7 +80,6 @@ impl Notes {
 /// What was read.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Parsed {
-    /// What it was.
     pub format: Format,
     /// The spans, in the order of the file.
     pub spans: Vec<TraceSpan>,
@@ -101,7 +100,6 @@ pub enum TraceError {
         /// What the reader says of it.
         what: String,
     },
-    /// They are no OTLP protobuf.
     #[error("not OTLP protobuf: expected {expected} at byte {at} of a message")]
     Protobuf {
         /// Bytes from the beginning of the (inner) message.
@@ -115,7 +113,6 @@ pub enum TraceError {
         /// Which field, and what is wrong with it.
         what: String,
     },
-    /// They are something else.
     #[error("no traces in it: expected OTLP (protobuf or JSON), Jaeger or Chrome/Kineto JSON, found {found}")]
     Unknown {
         /// What they look like.

@@ -30,7 +30,6 @@ pub(crate) struct TrackSlice {
     pub attributes: Vec<(String, AttributeValue)>,
 }
 
-/// No slice.
 const NONE: u32 = u32::MAX;
 
 /// Slices as spans, in order of track and time; `tracks` says where each track is, `seed` tells this file's traces from others'.

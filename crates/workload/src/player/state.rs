@@ -78,8 +78,6 @@ pub struct PlayerTimer {
 pub enum TimerKind {
     /// A retry, or a session's next turn.
     Wake,
-    /// A planned cancellation.
     Cancel,
-    /// A deadline.
     TimeOut(Deadline),
 }

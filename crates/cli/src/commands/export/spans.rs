@@ -22,9 +22,7 @@ const EPOCH: i64 = 1_000_000_000;
 /// How many attempts there were.
 #[derive(Copy, Clone, Default)]
 pub struct WrittenSpans {
-    /// Those that became a span.
     pub spans: u64,
-    /// Those that were never sent.
     pub unsent: u64,
 }
 

@@ -19,7 +19,6 @@ use plimsoll_report::figure;
 
 use crate::screen::{KeyWatch, Screen};
 
-/// Threads that simulate.
 const THREADS: usize = 2;
 
 /// How often the clock and the keyboard are looked at.

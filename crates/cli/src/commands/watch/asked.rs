@@ -32,7 +32,6 @@ const LISTEN: &str = "127.0.0.1:9464";
 /// What is to be done with the sources.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Doing {
-    /// Watch them.
     Watch,
     /// Say what they can judge.
     Lint,
@@ -42,41 +41,27 @@ pub enum Doing {
 
 /// Everything that a watch is asked.
 pub struct AskedWatch {
-    /// What for.
     pub doing: Doing,
-    /// How pages are asked.
     pub target: TargetSpec,
     /// Which pages: those that are always the same, and those of the lists as they are now.
     pub scrape: ScrapeSpec,
     /// Which of them are always the same.
     pub fixed: Vec<String>,
-    /// Lists of others.
     pub lists: Vec<PageList>,
     /// Addresses that others push to.
     pub pushed: Vec<PushSpec>,
     /// The run that is being written, or a folder of them, instead of pages.
     pub run: Option<PathBuf>,
-    /// How the budget is watched.
     pub spec: WatchSpec,
-    /// What is alerted on.
     pub alerts: AlertSpec,
-    /// Who is told.
     pub senders: Senders,
-    /// Where alerts are kept.
     pub journal: Option<PathBuf>,
-    /// Where their windows are kept.
     pub record: Option<KeptSpec>,
-    /// Where the past is kept.
     pub history: Option<KeptSpec>,
-    /// The budget.
     pub budget: BudgetFile,
-    /// Its file.
     pub budget_path: PathBuf,
-    /// What is paid.
     pub price: Option<PriceSpec>,
-    /// Where it is served.
     pub listen: Option<SocketAddr>,
-    /// When it ends.
     pub time: Option<Span>,
 }
 

@@ -307,7 +307,6 @@ struct Telling<'a> {
     notifier: Notifier,
     /// Where windows of alerts are kept.
     recorder: Option<Recorder>,
-    /// Where the past is kept.
     history: Option<HistoryWriter>,
     /// How the last hours went, where that is shown.
     course: Option<Course>,

@@ -27,7 +27,6 @@ const MOST_WAITING: usize = 10_000;
 pub struct SinkHealth {
     /// Its name, without what may be a secret.
     pub name: String,
-    /// Did the last attempt fail?
     pub failing: bool,
     /// Messages that have not arrived.
     pub waiting: u64,
@@ -56,7 +55,6 @@ pub struct AllAlerts {
     pub alerts: Vec<ToldAlert>,
     /// Grows when one fires or is resolved.
     pub changes: u64,
-    /// Is this the last time?
     pub ended: bool,
 }
 

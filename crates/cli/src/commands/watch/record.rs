@@ -56,9 +56,7 @@ pub struct BlocksNote {
 pub struct Recorded {
     /// What it is, for people.
     pub url: String,
-    /// Where the axis begins.
     pub clock: ClockAnchor,
-    /// Whose time it is.
     pub time: Time,
 }
 

@@ -15,7 +15,6 @@ struct Entry {
     vector: Box<[f32]>,
 }
 
-/// See the module.
 pub struct Index {
     most: usize,
     contexts: HashMap<[u8; 32], Vec<Entry>>,

@@ -45,14 +45,12 @@ const USES: [(Option<NearUse>, &str); 6] = [
 pub enum ComparedPair {
     /// To a text, and to the one nearest to it.
     Near,
-    /// To the same request twice.
     Repeat,
 }
 
 /// Whether two answers are the same.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Sameness {
-    /// By their words alone.
     Seen(bool),
     /// A server was asked; `None` = it did not answer.
     Asked(Option<bool>),
@@ -61,7 +59,6 @@ pub enum Sameness {
 const PAIRS: [(ComparedPair, &str); 2] = [(ComparedPair::Near, "near"), (ComparedPair::Repeat, "repeat")];
 const SAME: [(Option<bool>, &str); 3] = [(Some(true), "yes"), (Some(false), "no"), (None, "unknown")];
 
-/// See the module.
 pub struct Semantic {
     spec: SemanticSpec,
     embedder: Endpoint,

@@ -59,7 +59,6 @@ pub struct BlockPool {
     oldest: u32,
     youngest: u32,
     holds: Vec<Hold>,
-    /// Those with a path.
     holders: Vec<u32>,
 }
 
@@ -103,7 +102,6 @@ impl BlockPool {
         pool
     }
 
-    /// Blocks that there are to be.
     pub fn blocks(&self) -> u32 {
         self.total - self.owed
     }

@@ -11,7 +11,6 @@ use crate::engine::slots::{Slots, take_out};
 use crate::spec::error::BLOCK_TOKENS;
 use crate::traffic::Drafts;
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Desk {
     pub limits: Limits,
@@ -42,9 +41,7 @@ pub(crate) struct Sequence {
     pub names: Option<Arc<Vec<u64>>>,
     /// Fractions of drafted tokens that were accepted and not yet handed out, in 2⁻³².
     credit: u64,
-    /// Has left the queue before.
     admitted: bool,
-    /// Its prompt was computed before.
     pub prefilled: bool,
     /// Is part of the step under way.
     pub planned: bool,

@@ -14,7 +14,6 @@ use super::{ScheduledRequest, SequenceProgress, StepPlan};
 use crate::engine::step_time::StepLoad;
 use crate::spec::error::BLOCK_TOKENS;
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Fixed {
     most: usize,

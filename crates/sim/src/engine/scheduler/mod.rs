@@ -102,13 +102,11 @@ impl StepPlan {
 /// What a step brought to one sequence.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct SequenceProgress {
-    /// Which.
     pub id: u64,
     /// The prompt's tokens, when the whole prompt was computed for the first time.
     pub prefilled: Option<u32>,
     /// Tokens that came out.
     pub tokens: u32,
-    /// Are they its first?
     pub first: bool,
     /// Tokens that have come out, these included.
     pub generated: u32,
@@ -317,7 +315,6 @@ impl Scheduler {
         self.desk.waiting.len() as u32
     }
 
-    /// Blocks there are to be.
     pub fn blocks(&self) -> u32 {
         self.desk.pool.blocks()
     }

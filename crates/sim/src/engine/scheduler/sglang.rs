@@ -35,7 +35,6 @@ const SHARED: u32 = 32;
 const STEPS_AHEAD: u64 = 20;
 const ONE: u64 = 1_000_000_000;
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Sglang {
     order: SglangOrder,
