@@ -83,9 +83,6 @@ impl TrafficChange {
     }
 
     /// When each of those that reach the engine was answered. What is turned away is not.
-    ///
-    /// # Errors
-    /// The world can't be built.
     pub fn play(
         &self,
         world: &WorldSpec,

@@ -61,9 +61,6 @@ impl Default for EffortSpec {
 
 impl EffortSpec {
     /// Refuses what is no lever and no effort.
-    ///
-    /// # Errors
-    /// The first such entry, in a sentence.
     pub fn check(&self) -> Result<(), String> {
         for (id, days) in &self.days {
             if super::catalogue::find(id).is_none() {
@@ -424,12 +421,6 @@ impl LeverFinding {
 }
 
 pub(super) fn measured(summary: &LevelSummary, goal: &Goal) -> Reading {
-    let latency = &summary.latency;
-    let set = match goal.metric {
-        Metric::Ttft => latency.ttft.as_ref(),
-        Metric::Tpot => latency.tpot.as_ref(),
-        Metric::E2e => Some(&latency.e2e),
-    };
-    let reading = set.and_then(|set| set.at(goal.percentile)).cloned();
+    let reading = summary.latency.of(goal.metric).and_then(|set| set.at(goal.percentile)).cloned();
     reading.unwrap_or_else(|| Reading::refused("this run has no such figure", 0))
 }

@@ -34,7 +34,6 @@ const HALVINGS: u32 = 7;
 #[derive(Clone, Debug)]
 pub struct Predicted {
     pub lever: &'static Lever,
-    /// The setting that was simulated.
     pub setting: String,
     pub assumes: Option<String>,
     /// Share of the goal's latency saved.
@@ -73,9 +72,6 @@ pub struct Simulator<'a> {
 
 impl<'a> Simulator<'a> {
     /// Simulates the world as it is.
-    ///
-    /// # Errors
-    /// It can't be built, or answers nothing.
     pub fn new(
         world: &'a WorldSpec,
         own: &[ReplayRequest],
@@ -342,9 +338,6 @@ impl Gain {
 }
 
 /// The goal's percentile of a world on these arrivals, s. What is not answered ranks as `+∞`.
-///
-/// # Errors
-/// The world can't be built.
 pub fn goal_of(
     world: &WorldSpec,
     asked: &[ReplayRequest],

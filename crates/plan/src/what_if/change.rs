@@ -12,7 +12,6 @@ use crate::change::{Change, PairChange};
 use crate::recorded::is_closed;
 use crate::replay::ReplayRequest;
 
-/// What is to change.
 #[derive(Clone, PartialEq, Debug)]
 pub enum AskedChange {
     /// So many times the arrivals.
@@ -25,7 +24,6 @@ pub enum AskedChange {
     Outputs(f64),
     /// Replicas more or fewer.
     ReplicasBy(i64),
-    /// Something of the world.
     World(Change),
 }
 
@@ -129,7 +127,7 @@ pub struct RequestChange {
 }
 
 impl RequestChange {
-    pub const AS_IT_IS: RequestChange = RequestChange { rate: 1.0, prompts: 1.0, outputs: 1.0 };
+    pub(crate) const AS_IT_IS: RequestChange = RequestChange { rate: 1.0, prompts: 1.0, outputs: 1.0 };
 
     /// These requests, changed.
     pub fn apply(&self, asked: &[ReplayRequest]) -> Vec<ReplayRequest> {

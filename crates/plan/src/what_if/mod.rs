@@ -32,7 +32,6 @@ use crate::replay::{ReplayRequest, RequestTimes, play};
 use plimsoll_measure::findings::{Estimate, Held, Metric, Reading};
 use plimsoll_measure::say::{number, percent};
 
-/// What is asked.
 #[derive(Clone, PartialEq, Debug)]
 pub struct WhatIfSpec {
     /// The changes, each by itself.
