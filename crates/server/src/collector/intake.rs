@@ -79,7 +79,7 @@ pub enum IntakeEnd {
 }
 
 /// The thread's own half.
-pub struct Intake {
+pub(crate) struct Intake {
     pub shared: Arc<Shared>,
     pub sink: PushSink,
 }
