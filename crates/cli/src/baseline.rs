@@ -267,9 +267,6 @@ pub fn read(name: &str) -> Result<Baseline, Stop> {
 }
 
 /// Every name, in order.
-///
-/// # Errors
-/// The file system's.
 pub fn names() -> Result<Vec<String>, Stop> {
     let entries = match std::fs::read_dir(FOLDER) {
         Ok(entries) => entries,

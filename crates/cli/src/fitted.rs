@@ -67,9 +67,6 @@ fn said(name: &str, fitted: &Fitted) -> Vec<String> {
 }
 
 /// Fits an engine to the levels of a run, or to one of them.
-///
-/// # Errors
-/// No engine answers as the target did.
 pub fn of_run(rows: &WholeRun, args: &FitArgs, level: Option<u32>, seed: u64) -> Result<Fitted, Stop> {
     let told = StatedTarget {
         slots: args.slots,

@@ -53,9 +53,6 @@ pub fn run(name: &str) -> Result<PathBuf, String> {
 }
 
 /// The same where a name may mean something else, such as a baseline or a URL.
-///
-/// # Errors
-/// As [`run`].
 pub fn run_or_name(name: &str) -> Result<String, String> {
     run(name).map(|path| path.display().to_string())
 }

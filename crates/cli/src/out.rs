@@ -53,7 +53,6 @@ pub fn lost() -> Option<&'static str> {
     LOST.get().map(String::as_str)
 }
 
-/// A value as indented JSON.
 pub fn json<T: Serialize + ?Sized>(value: &T) {
     match serde_json::to_string_pretty(value) {
         Ok(text) => plain(&text),
@@ -91,9 +90,6 @@ pub fn file(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), Stop> {
 }
 
 /// Asked before a measurement that ends in this file: is there a place for it?
-///
-/// # Errors
-/// What [`file()`] would say of its folder.
 pub fn place_for(path: Option<&Path>) -> Result<(), Stop> {
     let Some(path) = path else { return Ok(()) };
     if path.is_dir() {

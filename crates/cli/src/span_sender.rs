@@ -153,9 +153,6 @@ pub struct SpanSender {
 
 impl SpanSender {
     /// To this collector's path of traces.
-    ///
-    /// # Errors
-    /// There is no thread for it.
     pub fn start(poster: Poster) -> Result<SpanSender, Stop> {
         let shared = Arc::new(Shared::new());
         let own = Arc::clone(&shared);

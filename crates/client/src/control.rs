@@ -15,7 +15,6 @@ pub struct StopLimits {
     pub max_errors: Option<u64>,
 }
 
-/// Which ceiling was reached.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Reached {
     /// [`StopLimits::max_requests`].

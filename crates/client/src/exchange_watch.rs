@@ -18,7 +18,6 @@ pub trait ExchangeWatch {
     fn connected(&self, held: &Connected<'_>);
     /// The request's bytes were handed to the kernel.
     fn sent(&self);
-    /// The head arrived.
     fn head(&self, head: Head);
     /// Bytes of the body arrived. False: reading on is of no use.
     fn data(&self, bytes: &[u8]) -> bool;

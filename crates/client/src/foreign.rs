@@ -75,7 +75,7 @@ impl ForeignPages {
     }
 
     /// None of them can be asked.
-    pub fn all_failed(&mut self, now: At, why: &str, rows: &ToRows) {
+    pub(crate) fn all_failed(&mut self, now: At, why: &str, rows: &ToRows) {
         self.known.values_mut().for_each(|page| page.told.failed(now, why, rows));
     }
 
@@ -99,7 +99,7 @@ impl ForeignPages {
     }
 
     /// It may be silent for so long before it is lost.
-    pub fn may_be_silent(&self, name: &str, patience: Span, rows: &ToRows) {
+    pub(crate) fn may_be_silent(&self, name: &str, patience: Span, rows: &ToRows) {
         if let Some(page) = self.known.get(name) {
             page.told.may_be_silent(self.told_to, patience, rows);
         }

@@ -96,7 +96,6 @@ impl HeaderTemplate {
         Ok(Some(HeaderTemplate { name: name.clone(), parts, rest: expand(&text)? }))
     }
 
-    /// Writes its line.
     pub fn write(&self, head: &mut Vec<u8>, names: RequestNames<'_>) {
         head.extend_from_slice(self.name.as_str().as_bytes());
         head.extend_from_slice(b": ");

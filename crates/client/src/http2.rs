@@ -125,9 +125,6 @@ impl Http2Link {
     }
 
     /// Begins a request on a stream of its own, and writes what can be written of it.
-    ///
-    /// # Errors
-    /// The connection takes no more.
     pub fn begin(
         &self,
         (head, body): (http::Request<()>, Bytes),

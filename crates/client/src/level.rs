@@ -36,7 +36,6 @@ pub struct ShardStart {
     pub at: At,
 }
 
-/// One level to run.
 #[derive(Clone, Debug)]
 pub struct LevelPlan {
     pub id: u32,
@@ -100,7 +99,7 @@ impl LevelPlan {
 
     /// Requests expected in flight when nothing is known of the target: the closed loop's number, or half a second's
     /// worth of arrivals.
-    pub fn connections_expected(&self) -> u32 {
+    pub(crate) fn connections_expected(&self) -> u32 {
         match (self.warm, &self.requests, self.load) {
             (Some(warm), _, _) => warm,
             (None, LevelTraffic::Closed { concurrency, .. }, _) => *concurrency,
@@ -172,7 +171,6 @@ pub struct Shared {
     pub class_models: Vec<Option<String>>,
     /// What each request class asks of the server's queue; a class past the end asks nothing.
     pub class_queues: Vec<QueueWish>,
-    /// Keep the answers' text?
     pub keep_text: bool,
     /// Limits the user set, and the counts they are held against.
     pub limits: (StopLimits, LiveCounters),
@@ -203,7 +201,7 @@ impl Shared {
     }
 
     /// What all attempts of a request have in common.
-    pub fn request_name(&self, request: u64) -> RequestName<'_> {
+    pub(crate) fn request_name(&self, request: u64) -> RequestName<'_> {
         RequestName { run: &self.run_id, level: self.id, request }
     }
 

@@ -464,7 +464,7 @@ impl LevelDriver {
     }
 
     /// Everything in flight ends now, as unfinished.
-    pub fn stop_now(self: &Rc<LevelDriver>, by: By) {
+    pub(crate) fn stop_now(self: &Rc<LevelDriver>, by: By) {
         self.stop(by);
         let keys: Vec<AttemptKey> = self.flights.borrow().keys().copied().collect();
         for key in keys {
@@ -498,7 +498,6 @@ impl LevelDriver {
         self.bench.shard.sent();
     }
 
-    /// Tokens came.
     pub fn tokens(self: &Rc<LevelDriver>, flight: &Flight, due: At, progress: &ReadProgress) {
         let shard = &self.bench.shard;
         shard.token_events(u64::from(progress.token_events), progress.tokens);
@@ -512,12 +511,12 @@ impl LevelDriver {
     }
 
     /// Runs `f` with a buffer for decoded events.
-    pub fn with_scratch<T>(&self, f: impl FnOnce(&mut Vec<Decoded>) -> T) -> T {
+    pub(crate) fn with_scratch<T>(&self, f: impl FnOnce(&mut Vec<Decoded>) -> T) -> T {
         f(&mut self.scratch.borrow_mut())
     }
 
     /// An answer has begun: from now on it may not pause for longer than its idle limit.
-    pub fn watch_idle(&self, flight: &Flight) {
+    pub(crate) fn watch_idle(&self, flight: &Flight) {
         if let (Some(idle), Some(read)) = (flight.idle, flight.last_read.get()) {
             self.idle.borrow_mut().push(Reverse((read + idle, flight.key)));
             if read + idle < self.armed.get() {

@@ -174,12 +174,12 @@ impl Link {
     }
 
     /// Has it been idle from `from` on, or carried no answer yet?
-    pub fn rested(&self, from: At) -> bool {
+    pub(crate) fn rested(&self, from: At) -> bool {
         self.idle_since.is_none_or(|since| since <= from)
     }
 
     /// Has the server closed the connection while nobody used it, or said something unasked? One system call.
-    pub fn is_stale(&mut self) -> bool {
+    pub(crate) fn is_stale(&mut self) -> bool {
         match &mut self.transport {
             Transport::Plain(tcp) => tcp.is_disturbed(),
             // What comes between answers may be TLS's own business: only it can tell.

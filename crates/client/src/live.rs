@@ -61,7 +61,6 @@ impl Shard {
         add(&self.errors, u64::from(failed));
     }
 
-    /// Token events came.
     pub(crate) fn token_events(&self, events: u64, tokens: u64) {
         add(&self.events, events);
         add(&self.tokens_out, tokens);
@@ -128,7 +127,6 @@ impl Totals {
     }
 }
 
-/// The counters of one client.
 #[derive(Clone, Debug, Default)]
 pub struct LiveCounters {
     shards: Vec<Arc<Shard>>,
@@ -149,7 +147,7 @@ impl LiveCounters {
     }
 
     /// Requests begun and requests that did not finish, over all workers: what ceilings are held against at every end.
-    pub fn begun_and_failed(&self) -> (u64, u64) {
+    pub(crate) fn begun_and_failed(&self) -> (u64, u64) {
         self.shards.iter().fold((0, 0), |(begun, failed), s| {
             (begun + s.requests.load(Relaxed), failed + s.errors.load(Relaxed))
         })

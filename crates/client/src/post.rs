@@ -42,9 +42,6 @@ pub struct Poster {
 
 impl Poster {
     /// Below the target's URL, at `path`.
-    ///
-    /// # Errors
-    /// Whatever in the spec can't be used.
     pub fn new(spec: &TargetSpec, path: &str) -> Result<Poster, TargetError> {
         let target = Target::new(spec, None)?;
         let path = target.uri(path)?;

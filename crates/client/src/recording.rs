@@ -41,7 +41,7 @@ impl Ending {
     }
 
     /// Had this machine no socket for it? Nothing else is refused by the client itself.
-    pub fn lacks_socket(&self) -> bool {
+    pub(crate) fn lacks_socket(&self) -> bool {
         matches!(self, Ending::Told { outcome, .. } if (outcome.how, outcome.by) == (How::Refused, By::Client))
     }
 }
@@ -227,12 +227,12 @@ impl Recording {
     }
 
     /// Is this the body of an error that has gone on for more than `bytes`?
-    pub fn is_refusal_past(&self, bytes: u64) -> bool {
+    pub(crate) fn is_refusal_past(&self, bytes: u64) -> bool {
         self.refusal && self.decoder.as_ref().is_some_and(|decoder| decoder.bytes() > bytes)
     }
 
     /// The newest read's stamp in user space.
-    pub fn newest_user_stamp(&self) -> Option<At> {
+    pub(crate) fn newest_user_stamp(&self) -> Option<At> {
         self.stamps.as_ref().map(|stamps| stamps.user())
     }
 
@@ -305,6 +305,6 @@ fn bounded(text: &str) -> String {
 
 /// The generator's own part of `sent − due`: what passed before the attempt was begun, and between having a connection
 /// and handing over the bytes. Waiting for a connection is the target's or the policy's.
-pub fn own_lag(due: At, begun: At, connection_ready: At, sent: At) -> Span {
+pub(crate) fn own_lag(due: At, begun: At, connection_ready: At, sent: At) -> Span {
     (begun - due) + (sent - connection_ready.max(begun))
 }

@@ -95,7 +95,6 @@ impl<T: Send + Sync + 'static> Renewed<T> {
         *lock(&self.trouble) = None;
     }
 
-    /// A server has refused it.
     pub fn refused(&self) {
         *lock(&self.wake.refused) = true;
         self.wake.told.notify_one();

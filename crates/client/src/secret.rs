@@ -87,7 +87,7 @@ impl Secret {
     }
 
     /// `text` with every occurrence of the key replaced. (A server may echo it; an error may quote a header.)
-    pub fn scrub(&self, text: &str) -> String {
+    pub(crate) fn scrub(&self, text: &str) -> String {
         text.replace(&self.0, "***")
     }
 }

@@ -115,7 +115,7 @@ impl StreamPool {
     }
 
     /// Sets the policy for what comes.
-    pub fn set_policy(&self, policy: Connections, share: u32, route: Route) {
+    pub(crate) fn set_policy(&self, policy: Connections, share: u32, route: Route) {
         *self.route.borrow_mut() = route;
         self.policy.set(policy);
         self.share.set(share);
@@ -235,7 +235,6 @@ impl StreamPool {
         standing + opening < self.most() && beside <= self.line.borrow().len() as u64
     }
 
-    /// Most connections.
     fn most(&self) -> u32 {
         if matches!(self.policy.get(), Connections::Pool { .. }) { self.share.get().max(1) } else { u32::MAX }
     }
@@ -281,7 +280,6 @@ impl StreamPool {
         }
     }
 
-    /// A connection has ended.
     fn ended(&self, link: &Rc<Http2Link>) {
         self.links.borrow_mut().retain(|known| !Rc::ptr_eq(known, link));
         self.ask_again();

@@ -75,9 +75,6 @@ type KnownConfig = (TlsTrust, Option<Identity>, bool, Arc<ClientConfig>);
 
 impl SharedTls {
     /// That of this trust and of this certificate, where a client has one of its own, for HTTP/1.1 or HTTP/2.
-    ///
-    /// # Errors
-    /// As [`client_config_as`].
     pub fn config(
         &self,
         trust: &TlsTrust,

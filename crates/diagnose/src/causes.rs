@@ -11,7 +11,6 @@ pub type Often = [f64; 3];
 /// How often a fact is seen by accident as long as nothing was learnt of it: a detector asks for chances of one in a hundred or less.
 pub const BY_ACCIDENT: Often = [0.004, 0.96, 0.036];
 
-/// One row of the table.
 #[derive(Clone, Debug)]
 pub struct CauseRow {
     pub cause: Cause,

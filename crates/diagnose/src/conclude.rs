@@ -227,7 +227,7 @@ pub fn unknown(worse: &Worse, found: &[Finding], belief: &Belief) -> Verdict {
 }
 
 /// The verdict on a run that holds no request.
-pub fn without_requests() -> Verdict {
+pub(crate) fn without_requests() -> Verdict {
     let of = row(Cause::Unknown);
     Verdict {
         layer: of.layer,
@@ -280,7 +280,6 @@ fn runner_up(found: &[Finding], (cause, confidence): (Cause, f64)) -> RunnerUp {
 }
 
 impl Evidence {
-    /// A figure with its limit.
     pub fn figure(
         figure: &str,
         says: String,

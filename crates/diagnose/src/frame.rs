@@ -142,7 +142,7 @@ impl<'a> Frame<'a> {
 }
 
 /// Single requests, one after the other.
-pub fn is_probe(level: &Level) -> bool {
+pub(crate) fn is_probe(level: &Level) -> bool {
     matches!(level.load, Load::Closed { concurrency: 1 }) && level.purpose != "warmup"
 }
 

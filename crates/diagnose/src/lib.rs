@@ -82,7 +82,6 @@ pub struct Case<'a> {
     pub spec: &'a DiagnoseSpec,
 }
 
-/// Diagnoses a run.
 pub fn diagnose(case: &Case<'_>) -> Diagnosis {
     let Some(frames) = Frames::new(case) else { return nothing_measured(case) };
     let found = facts::observe(&frames);

@@ -23,7 +23,6 @@ pub struct MovedMetric {
     pub large: bool,
 }
 
-/// What is material.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Material {
     /// All that was compared with the baseline.

@@ -10,7 +10,6 @@ use plimsoll_model::{At, Attempt, By, EventKind, How, Level, Load, TcpFacts};
 /// A gap between two tokens of an answer that is long beside the others.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Gap {
-    /// Row of the request.
     pub row: u32,
     /// Seconds since the level began at which the token before it came.
     pub from: f64,
@@ -21,7 +20,6 @@ pub struct Gap {
 /// How fast an answer's tokens came within one second of the level.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct TokenPace {
-    /// Row of the request.
     pub row: u32,
     /// When, s since the level began.
     pub at: f64,
@@ -78,7 +76,6 @@ pub struct RequestRow {
     pub beginning: Option<u64>,
     /// Blocks of its prompt that an earlier prompt of the level began with too.
     pub shared_blocks: u32,
-    /// Blocks of its prompt.
     pub blocks: u32,
     /// Requests in flight when it was sent, itself left out.
     pub beside: u32,
@@ -101,7 +98,7 @@ pub struct RequestRow {
 
 impl RequestRow {
     /// All stages of other names together; `None` where none is told.
-    pub fn before_engine(&self) -> Option<f64> {
+    pub(crate) fn before_engine(&self) -> Option<f64> {
         (!self.other.is_empty()).then(|| self.other.iter().map(|stage| stage.1).sum())
     }
 
@@ -140,7 +137,7 @@ pub struct SeenLevel<'a> {
 }
 
 /// Gaps from here on are kept, s: a person notices from a tenth of a second on, and no healthy step is as long.
-pub const LONG_GAP_S: f64 = 0.1;
+pub(crate) const LONG_GAP_S: f64 = 0.1;
 /// Stages that are the engine's own.
 const ENGINE: [&str; 3] = ["queue", "prefill", "decode"];
 /// Gaps under this are as good as nothing, s: two tokens that came at once.
@@ -148,7 +145,7 @@ const COALESCED_S: f64 = 2e-4;
 
 impl<'a> SeenLevel<'a> {
     /// Share of all waiting for tokens that these seconds are, each counted once for every answer that stood still in it.
-    pub fn share_of_streaming(&self, still_s: f64) -> f64 {
+    pub(crate) fn share_of_streaming(&self, still_s: f64) -> f64 {
         let streamed = |row: &RequestRow| (row.end - row.sent_last).max(0.0);
         let all: f64 = self.rows.iter().map(streamed).filter(|s| s.is_finite()).sum();
         (still_s / all.max(1e-9)).min(1.0)

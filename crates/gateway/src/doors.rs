@@ -22,7 +22,6 @@ pub(crate) const IN: [HeaderName; 3] =
 pub struct KeyInForce {
     pub id: String,
     pub tenant: String,
-    /// The class of its requests.
     pub class: Option<String>,
     digest: Digest,
     limited: bool,
@@ -105,14 +104,11 @@ impl Doors {
     }
 
     /// Is everybody let in?
-    pub fn are_open(&self) -> bool {
+    pub(crate) fn are_open(&self) -> bool {
         self.keys.is_empty()
     }
 
     /// Whose key came with a request. `None` where everybody is let in.
-    ///
-    /// # Errors
-    /// Nobody's.
     pub fn admit(&self, headers: &HeaderMap) -> Result<Option<Arc<KeyInForce>>, Shut> {
         if self.are_open() {
             return Ok(None);
@@ -250,7 +246,7 @@ impl Toll {
     }
 
     /// No replica answered: its tokens cost nothing.
-    pub fn waive(mut self) {
+    pub(crate) fn waive(mut self) {
         self.waived = true;
     }
 }

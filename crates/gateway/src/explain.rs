@@ -61,9 +61,7 @@ pub struct ExplainedReplica {
     /// Its own page; none = it was not read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page: Option<PageTerm>,
-    /// Prompt tokens that waited there.
     pub waiting_tokens: u64,
-    /// Streams that decoded there.
     pub decoding: u32,
     /// Prompt tokens that it was taken to have cached.
     pub cached: u32,

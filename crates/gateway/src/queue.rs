@@ -26,9 +26,6 @@ pub struct QueuedWait {
 
 impl QueuedWait {
     /// Waits for a replica, or for the end of its time.
-    ///
-    /// # Errors
-    /// It got none.
     pub async fn wait(mut self) -> Result<Booked, Refusal> {
         let due = soon(self.until - self.pool.clock.now());
         if let Ok(given) = tokio::time::timeout_at(due, &mut self.given).await {

@@ -191,12 +191,12 @@ impl Relay {
     }
 
     /// Did all of it come?
-    pub fn came_whole(&self) -> bool {
+    pub(crate) fn came_whole(&self) -> bool {
         self.is_whole
     }
 
     /// Did all of it come, and was it of use?
-    pub fn is_success(&self) -> bool {
+    pub(crate) fn is_success(&self) -> bool {
         self.is_whole && self.passing.is_success()
     }
 

@@ -42,7 +42,7 @@ pub struct Replica {
 }
 
 /// Names of [`Replica::attempts`].
-pub const ATTEMPTS: [&str; 5] = ["worked", "shed", "failed", "cancelled", "refused"];
+pub(crate) const ATTEMPTS: [&str; 5] = ["worked", "shed", "failed", "cancelled", "refused"];
 
 /// How a request went to its replica.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -106,7 +106,6 @@ impl Replica {
         }
     }
 
-    /// Attempts that reached it.
     pub fn attempted(&self) -> u64 {
         self.attempts.iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }

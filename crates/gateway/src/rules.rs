@@ -30,7 +30,6 @@ pub struct Rules {
     /// Paths that clients may ask for.
     pub paths: OpenPaths,
     pub admin_key: Option<Digest>,
-    /// TLS on each side.
     pub tls: Tls,
     /// Do replicas get the client's key?
     pub forward_keys: bool,

@@ -161,15 +161,11 @@ impl Gateway {
         self.reloader.clone()
     }
 
-    /// A handle that stops it.
     pub fn stopper(&self) -> GatewayStopper {
         GatewayStopper(Arc::clone(&self.stop))
     }
 
     /// Waits until it is stopped.
-    ///
-    /// # Errors
-    /// The system failed underneath.
     pub fn wait(mut self) -> Result<(), GatewayError> {
         for thread in self.threads.drain(..) {
             match thread.join() {

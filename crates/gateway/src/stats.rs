@@ -119,12 +119,10 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// A request ended.
     pub fn end(&self, end: End) {
         self.ends[end as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Requests that ended so.
     pub fn ended(&self, end: End) -> u64 {
         self.ends[end as usize].load(Ordering::Relaxed)
     }
@@ -139,7 +137,6 @@ impl Stats {
         self.ends.iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
-    /// A stage took so long.
     pub fn took(&self, stage: RequestStage, span: Span) {
         let timed = &self.stages[stage as usize];
         let seconds = span.as_secs_f64();
@@ -236,7 +233,7 @@ const WITHHELD: [(Withheld, &str); 5] = [
 ];
 
 /// Why requests were not sent, as metrics name it.
-pub const REASONS: [&str; 5] = ["late", "full", "expired", "no_replica", "budget"];
+pub(crate) const REASONS: [&str; 5] = ["late", "full", "expired", "no_replica", "budget"];
 
 /// A refusal's place in [`REASONS`].
 pub(crate) fn reason(refusal: Refusal) -> usize {

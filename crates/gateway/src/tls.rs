@@ -48,9 +48,6 @@ pub struct Tls {
 
 impl Tls {
     /// Reads the files that a spec names.
-    ///
-    /// # Errors
-    /// One of them can't be used.
     pub fn new(spec: &GatewaySpec) -> Result<Tls, TlsError> {
         let mut tls = Tls::default();
         if let Some(own) = &spec.tls {

@@ -103,7 +103,7 @@ pub struct Lent {
 
 impl Lent {
     /// The answer is whole: the connection may be used again.
-    pub fn give_back(mut self) {
+    pub(crate) fn give_back(mut self) {
         let Some(sender) = self.sender.take() else { return };
         if sender.http.is_closed() || self.replica.is_gone() {
             return;
@@ -163,9 +163,6 @@ impl Upstreams {
 
     /// Sends a request to a replica. A kept connection that the replica closed meanwhile is replaced by a new one; where the request may not be sent
     /// twice (`may_reuse` is false), the first is new.
-    ///
-    /// # Errors
-    /// See [`Unanswered`].
     pub async fn send(
         self: &Rc<Upstreams>,
         replica: &Arc<Replica>,
@@ -215,9 +212,6 @@ impl Upstreams {
     }
 
     /// Sends a request of the gateway's own, as [`Upstreams::ask`].
-    ///
-    /// # Errors
-    /// See [`Unasked`].
     pub async fn asked(
         self: &Rc<Upstreams>,
         replica: &Arc<Replica>,

@@ -3,7 +3,6 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// A turn of a session.
 pub struct Turn {
     /// The turns that it comes after, by their place in the list.
     pub after: Vec<usize>,

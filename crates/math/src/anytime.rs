@@ -107,7 +107,6 @@ impl Wealth {
         self.ln_peak >= -libm::log(alpha)
     }
 
-    /// Blocks seen.
     pub fn blocks(&self) -> u64 {
         self.blocks
     }
@@ -229,7 +228,6 @@ impl Signs {
         self.ln_peak >= -libm::log(alpha)
     }
 
-    /// Pairs seen.
     pub fn pairs(&self) -> u64 {
         self.pairs
     }
@@ -274,7 +272,6 @@ impl Ranks {
         ln_sum(self.ln_each.iter().copied()) - libm::log(LEANS.len() as f64)
     }
 
-    /// Blocks seen.
     pub fn blocks(&self) -> u64 {
         self.blocks
     }

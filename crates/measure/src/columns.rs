@@ -178,7 +178,6 @@ pub(crate) struct Claims {
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Lost {
     pub due: i64,
-    /// Index of its words.
     pub words: u32,
 }
 

@@ -33,7 +33,6 @@ pub enum Likeness {
     Unknown,
 }
 
-/// One property of both.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Property {
     pub name: String,
@@ -337,7 +336,6 @@ fn unknown(name: &str, workload: Option<f64>, why: &str) -> Property {
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct EndCounts {
     pub answered: u64,
-    /// Left by their clients.
     pub left: u64,
     /// Turned away for want of room (429, 503).
     pub shed: u64,
@@ -368,7 +366,6 @@ impl EndCounts {
 pub struct Reconstruction {
     pub source: String,
     pub stamp: String,
-    /// Requests of the workload.
     pub requests: u64,
     /// Seconds from the first to the last.
     pub span_s: f64,

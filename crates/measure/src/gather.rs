@@ -57,7 +57,6 @@ impl Gathered {
         self.push_row(attempt.due, attempt);
     }
 
-    /// Attempts so far.
     pub fn attempts(&self) -> u64 {
         self.request.len() as u64
     }

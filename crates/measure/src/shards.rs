@@ -72,9 +72,6 @@ impl fmt::Display for Misfit {
 }
 
 /// Joins them. `arrivals` is how many all shards together were to send, `schedule` all of them, where it could be drawn again.
-///
-/// # Errors
-/// [`Misfit`].
 pub fn join(
     shards: Vec<ShardRun>,
     of: u32,

@@ -174,7 +174,6 @@ pub struct ServerStage {
 /// How the error of an attempt begins whose kept connection ended without a byte of an answer.
 pub const KEPT_CONNECTION: &str = "kept connection";
 
-/// One attempt at one request.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Attempt {
     /// The arrival's number in the schedule of its level; equal schedules pair by it.

@@ -179,7 +179,6 @@ pub struct ForeignPart {
     /// The load it asked for, as far as the file says.
     pub load: Option<Load>,
     pub process: Option<ForeignProcess>,
-    /// The seed of its arrivals.
     pub seed: Option<u64>,
     /// The most requests that the tool kept in flight.
     pub cap: Option<u32>,

@@ -122,7 +122,6 @@ pub struct WrittenMessage {
 }
 
 impl Message {
-    /// Text alone.
     pub fn text(role: Role, content: impl Into<String>) -> Message {
         Message { role, content: content.into(), media: Vec::new(), written: None }
     }

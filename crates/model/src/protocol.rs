@@ -54,7 +54,6 @@ pub enum Carries {
     Sound,
 }
 
-/// The facts of a protocol.
 struct Facts {
     name: &'static str,
     /// Other names under which people know it.

@@ -78,7 +78,6 @@ pub struct SpanEvent {
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TraceSpan {
-    /// The trace it belongs to.
     pub trace: u128,
     /// Its own id, unique within the trace.
     pub id: u64,

@@ -11,7 +11,6 @@ use serde::Serialize;
 
 use crate::replay::{ReplayRequest, play};
 
-/// Shares of the limit.
 const SHARES: [f64; 2] = [0.6, 0.85];
 /// Apart by no more: the same.
 const SAME: f64 = 0.05;
@@ -26,7 +25,6 @@ const LEAST: usize = 100;
 #[derive(Clone, Debug)]
 pub struct EffectCase<'a> {
     pub world: &'a WorldSpec,
-    /// Seed of its chance.
     pub seed: u64,
     /// What came, as far as it is known.
     pub source: &'a [ReplayRequest],
@@ -38,7 +36,6 @@ pub struct EffectCase<'a> {
 /// Both at one share of the limit.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct EffectAt {
-    /// Share of the limit.
     pub share: f64,
     /// The rate of the source there, 1/s.
     pub rate_per_s: f64,
@@ -61,7 +58,6 @@ pub struct Otherwise {
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct EffectFinding {
     pub engine: String,
-    /// Requests simulated of each.
     pub requests: u64,
     /// What the engine serves of this mix with its queue never empty, 1/s.
     pub limit_per_s: f64,

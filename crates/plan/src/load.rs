@@ -139,9 +139,6 @@ impl TrafficSpec {
 
     /// The same requests in the same order, at Poisson times, to tell what of a result is due to bursts. A load that is no trace is
     /// made Poisson likewise.
-    ///
-    /// # Errors
-    /// The trace is not attached.
     pub fn poisson(&self, seed: u64) -> Result<TrafficSpec, PlanError> {
         let mut scenario = self.scenario.clone();
         match &self.scenario.arrivals {

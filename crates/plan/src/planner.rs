@@ -225,7 +225,7 @@ impl Planner {
     }
 
     /// What came of a number of replicas at the peak load, in the order of the schedules.
-    pub fn at_peak(&self, replicas: u32) -> Vec<&Outcome> {
+    pub(crate) fn at_peak(&self, replicas: u32) -> Vec<&Outcome> {
         self.arm(replicas, self.plan.rules.peak, 0).map_or_else(Vec::new, |arm| arm.values().collect())
     }
 

@@ -23,7 +23,6 @@ use crate::recorded::{ReplayTurn, Turns};
 /// Nanoseconds after the last arrival until what runs is given up.
 pub const DRAIN_NS: i64 = 1_800_000_000_000;
 
-/// A request to be simulated.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ReplayRequest {
     /// When it is due, from the start of the level, ns.
@@ -368,18 +367,12 @@ impl ReplayWatch for Kept {
 }
 
 /// Sends these requests at their times; nobody gives up and nobody tries again. One entry per request, in order.
-///
-/// # Errors
-/// The world can't be built.
 pub fn play(world: &WorldSpec, asked: &[ReplayRequest], seed: u64) -> Result<Vec<RequestTimes>, String> {
     play_at_most(usize::MAX, world, asked, seed)
 }
 
 /// The same behind a door that turns away at once whoever finds `most` requests in flight.
-///
-/// # Errors
-/// The world can't be built.
-pub fn play_at_most(
+pub(crate) fn play_at_most(
     most: usize,
     world: &WorldSpec,
     asked: &[ReplayRequest],

@@ -24,7 +24,6 @@ pub struct Rival {
     /// `2 to 9`.
     pub name: String,
     pub fleet: Fleet,
-    /// Replicas it begins with.
     pub begin: u32,
 }
 

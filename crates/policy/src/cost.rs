@@ -30,7 +30,6 @@ pub const LEVEL_S: f64 = 0.001;
 pub struct CostTerms {
     /// What every first token takes there.
     pub base_s: f64,
-    /// Prompts that wait there.
     pub wait_s: f64,
     /// Its own prompt, less what is cached.
     pub own_s: f64,

@@ -260,7 +260,6 @@ impl Health {
         !one.up && !one.slow
     }
 
-    /// Where a replica stands.
     pub fn standing(&self, replica: u32, now: At) -> Standing {
         let one = &self.each[replica as usize];
         match one.open {
@@ -301,7 +300,7 @@ impl Health {
     }
 
     /// Puts into `usable` those that `may` get a request and answer, whatever else is known of them; where none does, those whose health page is slow.
-    pub fn last_resort(&self, usable: &mut Vec<u32>, may: impl Fn(u32) -> bool) {
+    pub(crate) fn last_resort(&self, usable: &mut Vec<u32>, may: impl Fn(u32) -> bool) {
         let all = || (0..self.each.len() as u32).filter(|&replica| may(replica));
         usable.clear();
         usable.extend(all().filter(|&replica| self.answers(replica)));
@@ -443,7 +442,7 @@ impl Health {
     }
 
     /// Is silence for so long more than may be?
-    pub fn is_too_long(&self, silence: Span, patience: Span) -> bool {
+    pub(crate) fn is_too_long(&self, silence: Span, patience: Span) -> bool {
         let least = self.spec.silence_s;
         least > 0.0 && silence >= patience.max(Span::from_secs_f64(least))
     }

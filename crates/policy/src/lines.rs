@@ -38,7 +38,6 @@ impl Lines {
         line.drain.begin(now);
     }
 
-    /// One that waited is served.
     pub fn serve(&mut self, key: LineKey, tokens: u64, now: At) {
         let line = self.less(key, tokens);
         line.drain.took(tokens, line.requests == 0, now);

@@ -148,7 +148,7 @@ impl Router {
     }
 
     /// Does it weigh seconds? Where it doesn't, nobody need tell it of tokens, and whoever asks leaves replicas with a penalty out.
-    pub fn weighs_seconds(&self) -> bool {
+    pub(crate) fn weighs_seconds(&self) -> bool {
         matches!(self.spec, RouteSpec::LeastCost { .. })
     }
 
@@ -241,7 +241,7 @@ impl Router {
     }
 
     /// What a request can hope for on these replicas; `None` where there are none.
-    pub fn outlook(&mut self, views: &[ReplicaView], facts: &Facts<'_>) -> Option<Outlook> {
+    pub(crate) fn outlook(&mut self, views: &[ReplicaView], facts: &Facts<'_>) -> Option<Outlook> {
         if self.needs_blocks() {
             self.index.matches(facts.blocks, &mut self.matches);
         }

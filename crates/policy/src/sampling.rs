@@ -38,9 +38,6 @@ impl Default for SamplingSpec {
 
 impl SamplingSpec {
     /// Checks everything that the types can't.
-    ///
-    /// # Errors
-    /// The first thing that is wrong.
     pub fn validate(&self) -> Result<(), SettingError> {
         if (0.0..=1.0).contains(&self.share) {
             return Ok(());
@@ -63,7 +60,6 @@ plimsoll_model::named! {
     }
 }
 
-/// A request that has ended.
 #[derive(Clone, Debug)]
 pub struct EndedTrace<T> {
     pub at: At,

@@ -116,9 +116,6 @@ impl Written {
     }
 
     /// The value of a key, if it is there, as `read` reads it.
-    ///
-    /// # Errors
-    /// `read` has no answer.
     pub fn take_with<T>(
         &mut self,
         key: &'static str,

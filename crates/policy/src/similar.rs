@@ -37,7 +37,6 @@ pub enum NearUse {
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct ThresholdStanding {
     pub threshold: f64,
-    /// Comparisons in its window.
     pub compared: u64,
     /// Of these, with answers that differ.
     pub different: u64,
@@ -73,7 +72,6 @@ struct Threshold {
     similarity: f64,
     older: Window,
     newer: Window,
-    /// Windows that were begun.
     begun: u64,
     /// Which of the latest comparisons were false, the oldest first.
     latest: VecDeque<bool>,

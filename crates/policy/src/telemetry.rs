@@ -94,7 +94,6 @@ pub struct PageView {
     pub others: u32,
 }
 
-/// Requests of others.
 #[derive(Copy, Clone, PartialEq, Debug, Default)]
 struct Others {
     waiting: f64,
@@ -262,7 +261,7 @@ impl Telemetry {
     }
 
     /// The same in any case, for whoever has time: then no decision need do it.
-    pub fn bring_now(&mut self, now: At) {
+    pub(crate) fn bring_now(&mut self, now: At) {
         (self.at, self.pool) = (Some(now), self.pool(now));
         self.mean = self.pool.map(|pool| pool.mean.load(self.of_each()));
         for place in 0..self.pages.len() {

@@ -27,9 +27,6 @@ enum Against {
 
 impl Floor {
     /// Reads the JSON of one of the tools.
-    ///
-    /// # Errors
-    /// What a file of either looks like.
     pub fn read(value: &Value) -> Result<Floor, String> {
         let numbers = |list: &[Value]| -> Vec<f64> {
             list.iter().filter_map(Value::as_f64).filter(|s| s.is_finite() && *s > 0.0).collect()

@@ -69,7 +69,7 @@ pub struct Linked {
 
 /// Turns the spans of one trace into trees; its buffers are used again from trace to trace.
 #[derive(Default)]
-pub struct Linker {
+pub(crate) struct Linker {
     ids: Vec<(u64, u32)>,
     parents: Vec<u32>,
     dropped: Vec<bool>,

@@ -90,7 +90,6 @@ pub struct Facts<'a> {
     /// OpenInference's kind or what stands for it elsewhere.
     pub kind: Option<&'a str>,
     pub route: Option<&'a str>,
-    /// The model asked for.
     pub model: Option<&'a str>,
     /// The stage, said outright.
     pub stage: Option<&'a str>,

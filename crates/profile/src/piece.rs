@@ -30,9 +30,7 @@ pub struct Piece {
     pub end_ns: i64,
     /// How many traces its trace stands for.
     pub weight: f64,
-    /// Place of its name.
     pub name: u32,
-    /// Place of its service.
     service: u32,
     /// Place of what it carries.
     carries: u32,
@@ -49,7 +47,6 @@ impl Piece {
         self.end_ns - self.start_ns
     }
 
-    /// Place of its service.
     pub fn service(&self) -> Option<u32> {
         (self.service != NOTHING).then_some(self.service)
     }
@@ -86,7 +83,7 @@ impl Carried {
     }
 
     /// Is there a duration that an engine would say?
-    pub fn is_engine(&self) -> bool {
+    pub(crate) fn is_engine(&self) -> bool {
         self.queue_s.is_some() || self.prefill_s.is_some() || self.decode_s.is_some()
     }
 }

@@ -70,7 +70,6 @@ pub struct Requests {
     pub nameless: Vec<Nameless>,
 }
 
-/// Reads spans in any order.
 pub fn read(spans: &[TraceSpan], rules: &Rules, keep_failed: bool) -> Requests {
     let mut pieces = Pieces::new(rules);
     spans.iter().for_each(|span| pieces.add(span));
@@ -130,7 +129,7 @@ impl<'a> Reader<'a> {
         let weight = if span.weight.is_finite() && span.weight >= 1.0 { span.weight } else { 1.0 };
         self.sweep.prepare(tree);
         let mut ttft_stages = [0; Stage::COUNT];
-        self.sweep.to_first_token(tree, &mut |node, from, to| {
+        self.sweep.first_token(tree, &mut |node, from, to| {
             ttft_stages[tree.nodes[node as usize].own().index()] += to - from;
         });
         self.own.clear();

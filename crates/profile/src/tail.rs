@@ -40,9 +40,6 @@ pub struct TailSplit<'a> {
 }
 
 /// The narrowest share that these requests can be asked for.
-///
-/// # Errors
-/// Why there is none.
 pub fn slowest(sample: &Sample<'_>) -> Result<f64, String> {
     sample.blocks.as_ref().map_err(Clone::clone)?;
     let n = sample.kish().min(sample.total.len() as f64);
@@ -159,9 +156,6 @@ pub fn tail(sample: &Sample<'_>, seed: u64) -> (TailReason, Vec<(Stage, Reading)
 }
 
 /// Where the tail moved against a baseline.
-///
-/// # Errors
-/// Which side is too small, and why.
 pub fn change(base: &Sample<'_>, candidate: &Sample<'_>, seed: u64) -> Result<ChangeFinding, String> {
     let side = |name: &str, sample: &Sample<'_>| slowest(sample).map_err(|why| format!("{name}: {why}"));
     let share = side("the baseline", base)?.max(side("the candidate", candidate)?);

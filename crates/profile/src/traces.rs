@@ -41,7 +41,6 @@ pub fn overview(spans: &[TraceSpan]) -> Overview {
 #[derive(Default)]
 pub struct Counting {
     ids: HashSet<u64>,
-    /// The parents that were named.
     parents: Vec<u64>,
     /// The largest weight that a span of the trace gave.
     weights: HashMap<u64, f64>,

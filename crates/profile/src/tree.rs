@@ -93,9 +93,6 @@ impl<'a> Builder<'a> {
     }
 
     /// The tree of a request.
-    ///
-    /// # Errors
-    /// Why it is set aside.
     pub fn build(&mut self, linked: &[Linked], tree: &mut Tree, count: &mut TraceCount) -> Result<(), Unfit> {
         self.read(linked, tree, count);
         let root = &self.pieces.all()[tree.nodes[0].span as usize];

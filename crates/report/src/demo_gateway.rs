@@ -24,7 +24,6 @@ pub struct DemoRoute {
 #[derive(Clone, Debug, Serialize)]
 pub struct ReplicaShare {
     pub name: String,
-    /// Requests sent to it.
     pub requests: u64,
     /// How long it is taken to need for a token with one stream, s.
     pub step_s: f64,

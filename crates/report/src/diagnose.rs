@@ -209,7 +209,6 @@ fn evidence(line: &Evidence) -> [Phrase; 5] {
     ]
 }
 
-/// The figure in one line.
 fn in_a_line(line: &Evidence, found: &Verdict) -> String {
     let counts = line.value.map_or(String::new(), |value| {
         format!(" (n {}, n_eff {})", figure::count(value.n), figure::number(value.n_eff))

@@ -136,7 +136,7 @@ impl Document {
     }
 
     /// A table under a heading of its own.
-    pub fn titled(&mut self, heading: impl Into<Phrase>, table: Table) {
+    pub(crate) fn titled(&mut self, heading: impl Into<Phrase>, table: Table) {
         self.section(heading, |inside| inside.table(table));
     }
 
@@ -194,7 +194,6 @@ impl Document {
         page(name, css, None, &self.under(heading))
     }
 
-    /// The same with charts.
     pub fn charted(&self, name: &str, heading: &Phrase, charts: &Charts) -> String {
         page(name, "", Some(charts), &self.under(heading))
     }

@@ -18,7 +18,6 @@ pub struct SelftestRow {
     pub holds: bool,
 }
 
-/// A self-test.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Selftest {
     /// `plimsoll 0.1.0`.
@@ -37,7 +36,6 @@ impl Selftest {
         self.sent.iter().chain(&self.printed)
     }
 
-    /// Do all of them hold?
     pub fn holds(&self) -> bool {
         self.rows().all(|row| row.holds)
     }

@@ -47,7 +47,7 @@ impl HeldRequest {
     }
 
     /// Did it fail before a token of it was made?
-    pub fn has_failed_unsaid(&self) -> bool {
+    pub(crate) fn has_failed_unsaid(&self) -> bool {
         self.stream.failure().is_some() && !self.stream.has_due()
     }
 

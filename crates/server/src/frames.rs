@@ -23,7 +23,6 @@ pub struct FrameWatch {
 /// How far the last bytes got.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Reached {
-    /// The end of a piece.
     End,
     /// The inside of one that began with these bytes.
     Begun,

@@ -82,7 +82,6 @@ enum Place<'a> {
     Nothing,
 }
 
-/// A page of a model.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Page {
     Metadata,

@@ -9,7 +9,7 @@ use crate::frames::Reached;
 const HEAD_BYTES: usize = 5;
 
 #[derive(Default, Debug)]
-pub struct RecordWatch {
+pub(crate) struct RecordWatch {
     head: [u8; HEAD_BYTES],
     /// Bytes of the head that are there.
     known: usize,

@@ -37,7 +37,6 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Open connections.
     pub fn open(&self) -> usize {
         self.conns.borrow().len()
     }

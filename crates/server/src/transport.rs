@@ -37,7 +37,7 @@ pub enum Transport {
 }
 
 /// A handshake that is going on.
-pub struct Handshake {
+pub(crate) struct Handshake {
     shaking: Accept<TokioIo<Io>>,
     conn: Rc<Conn>,
     door: TlsDoor,
@@ -51,7 +51,7 @@ impl TlsDoor {
     }
 
     /// Begins the handshake.
-    pub fn shake(&self, io: Io, conn: &Rc<Conn>) -> Handshake {
+    pub(crate) fn shake(&self, io: Io, conn: &Rc<Conn>) -> Handshake {
         conn.handshake_begins();
         let shaking = self.acceptor.accept(TokioIo::new(io.sealed()));
         Handshake { shaking, conn: conn.clone(), door: self.clone() }

@@ -59,7 +59,6 @@ pub struct TruthRecord {
     pub id: Option<String>,
     /// The engine's number, in order of submission, by which the truth of faults names it; `None` where the front refused it.
     pub number: Option<u64>,
-    /// Path that was asked.
     pub path: String,
     pub stream: bool,
     pub prompt_tokens: u32,
@@ -140,9 +139,6 @@ pub struct TruthWriter {
 
 impl Truth {
     /// Creates the file (a log that is there is not overwritten), writes its first line and starts the writer.
-    ///
-    /// # Errors
-    /// The file exists or can't be written.
     pub fn create(path: &Path, header: &Header) -> io::Result<(Truth, TruthWriter)> {
         let file = File::create_new(path)?;
         let mut out = BufWriter::with_capacity(BUFFER_BYTES, file);

@@ -182,7 +182,6 @@ pub enum Failure {
         /// What the server says.
         why: &'static str,
     },
-    /// The connection is reset.
     Reset,
     /// The connection is closed in the middle of the answer, as if it were at its end.
     Cut,

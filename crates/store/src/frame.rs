@@ -78,7 +78,6 @@ pub fn whole(bytes: &[u8]) -> (usize, u64) {
     (at, count)
 }
 
-/// How a log ended.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub struct LogEnd {
     /// Bytes of good frames, the magic included.

@@ -19,7 +19,6 @@ use crate::rows::{self, RowSource};
 pub const SHOWN: Span = Span::from_secs(3 * 3600);
 /// Latencies that have a chart, where a page tells them.
 const LATENCIES: [Signal; 4] = [Signal::Ttft, Signal::Itl, Signal::Tpot, Signal::E2e];
-/// The percentiles that are drawn.
 const PERCENTILES: [f64; 2] = [0.5, 0.99];
 
 /// A minute.
@@ -41,7 +40,6 @@ pub struct CoursePoint {
     pub latencies: BTreeMap<&'static str, [Option<CoursePercentile>; 2]>,
 }
 
-/// A percentile of a minute.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize)]
 pub struct CoursePercentile {
     /// The minute's own, s; `None` = only the edges are known that it lies between, or it is a request that failed.

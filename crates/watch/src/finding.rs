@@ -27,7 +27,6 @@ pub struct WatchFinding {
     pub alerts: Vec<Alert>,
 }
 
-/// One row of the budget.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct WatchRow {
     pub id: String,
@@ -147,7 +146,6 @@ pub struct ReplicaNow {
     pub name: String,
     /// Requests that it computes.
     pub running: Option<f64>,
-    /// Requests that wait for it.
     pub waiting: Option<f64>,
     pub answers: bool,
     /// With requests running, for how long none of its counters has moved, s.

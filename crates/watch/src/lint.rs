@@ -15,7 +15,6 @@ use crate::rows::{RowSource, allowed, source, words};
 pub struct LintRow {
     pub id: String,
     pub budget: String,
-    /// Can it be judged?
     pub judged: bool,
     /// How, or why not, in a sentence part.
     pub says: String,

@@ -66,7 +66,6 @@ impl Reads {
         told
     }
 
-    /// All that came is whole.
     pub fn whole(&mut self) -> Vec<PageRead> {
         let mut told: Vec<PageRead> =
             self.pages.iter_mut().filter_map(|(page, standing)| standing.close(page)).collect();

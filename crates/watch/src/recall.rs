@@ -44,7 +44,6 @@ struct Scrape {
     change: Change,
 }
 
-/// A page that is remembered.
 #[derive(Clone, Default, Debug)]
 struct Remembered {
     /// What it said before its oldest scrape that is kept; `None` = nothing.

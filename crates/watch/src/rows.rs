@@ -56,7 +56,7 @@ pub enum RowSource {
 
 impl RowSource {
     /// Is it a share of requests, which may be alerted on?
-    pub fn is_count(&self) -> bool {
+    pub(crate) fn is_count(&self) -> bool {
         !matches!(self, RowSource::Nothing(_) | RowSource::TailRatio { .. })
     }
 

@@ -190,9 +190,6 @@ impl CallMessages {
 pub const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
 
 /// The service that a `HealthCheckRequest` asks after; empty = the server.
-///
-/// # Errors
-/// It is none.
 pub fn health_asked(message: &[u8]) -> Result<String, ProtobufError> {
     let mut service = String::new();
     let mut fields = Fields::of(message);

@@ -8,7 +8,7 @@ use plimsoll_model::{Outcome, ServerStage, Span};
 use crate::grpc::CallStatus;
 
 /// Most stages kept of one answer: a page of `Server-Timing` is not a measurement.
-pub const STAGES_MAX: usize = 16;
+pub(crate) const STAGES_MAX: usize = 16;
 
 /// The facts of an answer's head that end up in its record.
 #[derive(Clone, PartialEq, Debug, Default)]

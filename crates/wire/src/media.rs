@@ -29,7 +29,7 @@ pub fn file(media: &Media) -> Vec<u8> {
     }
 }
 
-pub fn media_type(media: &Media) -> &'static str {
+pub(crate) fn media_type(media: &Media) -> &'static str {
     match media {
         Media::Image { .. } => "image/png",
         Media::Audio { .. } => "audio/wav",

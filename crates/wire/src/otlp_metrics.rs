@@ -27,7 +27,6 @@ pub struct MeasuredResource {
     pub rejected: u64,
 }
 
-/// One point of one series.
 #[derive(Clone, PartialEq, Debug)]
 pub struct MeasuredPoint {
     /// The metric's name.

@@ -121,7 +121,6 @@ impl Template {
         Template { parts: parts.into(), json: true }
     }
 
-    /// Is the body JSON?
     pub fn is_json(&self) -> bool {
         self.json
     }

@@ -47,7 +47,6 @@ pub struct Graph {
     pub sessions: Vec<GraphSession>,
 }
 
-/// A session of a trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GraphSession {
     /// When its first turn is due, from the first row of the trace.

@@ -124,7 +124,6 @@ impl fmt::Display for Size {
 #[derive(Clone, PartialEq, Debug)]
 pub enum Pause {
     Fixed(Span),
-    /// Exponential with this mean.
     Exponential(Span),
     /// Uniform between the two.
     Uniform(Span, Span),

@@ -24,7 +24,6 @@ use crate::graph::{Context, Graph, GraphStep};
 use crate::units::MAX_TOKENS;
 use crate::{SpecError, servegen};
 
-/// One request of a trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TraceRow {
     /// When it was made, from the first row.

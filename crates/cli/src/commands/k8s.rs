@@ -160,7 +160,6 @@ impl Meeting {
     }
 }
 
-/// The Job in the making.
 struct JobOf<'a> {
     args: &'a K8sArgs,
     name: &'a str,

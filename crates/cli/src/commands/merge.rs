@@ -25,7 +25,6 @@ pub fn folder(shard: plimsoll_model::Shard) -> String {
     format!("shard-{}-of-{}", shard.index, shard.of)
 }
 
-/// A shard as read.
 struct Read {
     name: String,
     run: Run,

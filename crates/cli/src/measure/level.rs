@@ -18,7 +18,6 @@ use serde::{Deserialize, Serialize};
 use super::hopeless::Refusals;
 use crate::exit::Stop;
 
-/// One level to be measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LevelStep {
     pub traffic: String,
@@ -80,7 +79,6 @@ pub struct Variation {
     pub replica: Option<usize>,
 }
 
-/// A level that has ended.
 pub struct MeasuredLevel {
     pub level: Level,
     pub rows: LevelRows,

@@ -274,7 +274,6 @@ impl Measure {
         &self.scenario
     }
 
-    /// The run folder.
     pub fn folder(&self) -> PathBuf {
         self.writer.dir().to_path_buf()
     }

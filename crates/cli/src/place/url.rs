@@ -13,7 +13,6 @@ pub enum Cloud {
     Azure,
 }
 
-/// A prefix in a bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketUrl {
     pub text: String,

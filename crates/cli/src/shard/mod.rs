@@ -53,7 +53,6 @@ enum StartBy {
     Meeting(Arc<dyn Place>, Span),
 }
 
-/// What all agreed on.
 #[derive(Debug)]
 pub struct Agreed {
     /// The part that is sent here.

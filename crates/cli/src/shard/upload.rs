@@ -43,9 +43,6 @@ pub struct Put {
 
 impl Put {
     /// Begins: the folder is there.
-    ///
-    /// # Errors
-    /// As of [`Upload::start`].
     pub fn start(self, dir: &Path) -> Result<Upload, Stop> {
         Upload::start(self.bucket, self.name, dir)
     }

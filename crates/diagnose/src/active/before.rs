@@ -178,7 +178,7 @@ impl EarlierRun {
     }
 
     /// The ratio of the time per token alone, at 90 %: what clears the model.
-    pub fn token_ratio(&self, blocks: &[ExperimentLevel]) -> Option<Estimate> {
+    pub(crate) fn token_ratio(&self, blocks: &[ExperimentLevel]) -> Option<Estimate> {
         let now: Vec<Once> = facts::of(blocks, ExperimentKind::Alone).flat_map(answered).collect();
         medians(&values(&self.alone, |of| of.tpot_s), &values(&now, |of| of.tpot_s), 0.9)
     }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use plimsoll_math::proportion::{self, Interval};
 use plimsoll_math::quantile;
-use plimsoll_model::{Attempt, By, How, Level, Load};
+use plimsoll_model::{Attempt, How, Level, Load};
 
 use super::plan::{ArmSetting, ExperimentKind};
 use plimsoll_measure::findings::Estimate;
@@ -60,8 +60,6 @@ pub struct BlockRow {
     pub first: Option<i64>,
     pub fine: bool,
     pub how: How,
-    /// Was the end the client's own doing (a time-out, the end of the run)?
-    pub by_client: bool,
     pub status: Option<u16>,
     pub output: f64,
     /// Prompt tokens asked for.
@@ -92,7 +90,6 @@ impl BlockRow {
             first: attempt.first_token.or(attempt.first_byte).map(|at| at.0),
             fine: attempt.outcome.is_finished(),
             how: attempt.outcome.how,
-            by_client: attempt.outcome.by == By::Client,
             status: attempt.answer.status,
             output: attempt.answer.tokens.output.map_or(counted, f64::from),
             prompt: attempt.answer.tokens.prompt.map_or(f64::from(attempt.asked_prompt), f64::from),
@@ -179,13 +176,6 @@ impl ExperimentLevel {
     /// A median of its settled answers.
     pub fn median(&self, of: impl Fn(&BlockRow) -> Option<f64>) -> Option<Estimate> {
         median(self.settled().iter().filter_map(of), f64::from(self.concurrency().unwrap_or(1)).sqrt())
-    }
-
-    /// Seconds between its first request and its last answer.
-    pub fn lasted_s(&self) -> f64 {
-        let first = self.rows.first().map_or(0, |row| row.due);
-        let last = self.rows.iter().filter_map(|row| row.end).max().unwrap_or(first);
-        (last - first) as f64 * 1e-9
     }
 }
 

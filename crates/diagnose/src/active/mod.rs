@@ -52,7 +52,6 @@ pub enum ActiveNext {
     },
 }
 
-/// One active diagnosis.
 pub struct Active {
     spec: ActiveSpec,
     traffic: TrafficTraits,
@@ -317,7 +316,6 @@ impl Active {
         format!("{}: {}; at most {requests} requests{about}{gain}", kind.does(), what)
     }
 
-    /// Most requests of a level.
     fn most(&self, ask: &LevelAsk, known: &KnownTarget) -> u64 {
         let left = self.spec.max_requests.saturating_sub(self.sent);
         let most = ask.requests.unwrap_or_else(|| {

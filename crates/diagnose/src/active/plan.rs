@@ -130,7 +130,6 @@ pub enum ArmSetting {
     Number(u32),
 }
 
-/// One level to be run.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LevelAsk {
     /// The experiment that it belongs to.
@@ -156,7 +155,6 @@ pub struct ScenarioChange {
     pub output: Option<Size>,
     /// Is it one prompt again and again?
     pub repeat: bool,
-    /// The replica that is asked.
     pub replica: Option<u32>,
 }
 
@@ -215,7 +213,7 @@ impl ExperimentKind {
     }
 
     /// Does this traffic let it be run at all?
-    pub fn is_possible(self, spec: &ActiveSpec, traffic: &TrafficTraits) -> bool {
+    pub(crate) fn is_possible(self, spec: &ActiveSpec, traffic: &TrafficTraits) -> bool {
         match self {
             ExperimentKind::Alone
             | ExperimentKind::Watch
@@ -427,7 +425,7 @@ fn steps_left(step: u32, most: u32) -> u32 {
 const COMPANY_S: f64 = 2.0;
 
 /// Requests of a level of concurrency: six rounds, and more where they are short.
-pub fn concurrent_requests(concurrency: u32, spec: &ActiveSpec, known: &KnownTarget) -> u64 {
+pub(crate) fn concurrent_requests(concurrency: u32, spec: &ActiveSpec, known: &KnownTarget) -> u64 {
     let rounds = (6 * u64::from(concurrency)).max(24);
     // Twice the concurrency answers twice as many at best.
     let rate = match known.best_rate > 0.0 {
@@ -444,7 +442,7 @@ fn pace(known: &KnownTarget, concurrency: u32, spec: &ActiveSpec) -> f64 {
 }
 
 /// How long the moderate load is watched.
-pub fn watch_s(spec: &ActiveSpec) -> f64 {
+pub(crate) fn watch_s(spec: &ActiveSpec) -> f64 {
     (0.15 * spec.time.as_secs_f64()).clamp(2.0, 30.0)
 }
 

@@ -35,7 +35,6 @@ const LISTED: usize = 12;
 /// The same of what the host did.
 const HOST_LISTED: usize = 6;
 
-/// Judges a timeline.
 pub fn judge(spans: &[TraceSpan]) -> DeviceFinding {
     let timeline = read::timeline(spans);
     let window = window(&timeline);

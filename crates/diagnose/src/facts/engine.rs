@@ -248,7 +248,7 @@ fn locked(device: &DeviceFinding) -> Option<f64> {
 }
 
 /// Mean wait in the engine's queue, s, by the best that is known: its stages, its histogram, Little's law on its gauge.
-pub fn queue_wait(arm: &Frame<'_>) -> Option<(f64, &'static str)> {
+pub(crate) fn queue_wait(arm: &Frame<'_>) -> Option<(f64, &'static str)> {
     let told: Vec<f64> = arm.seen.rows.iter().filter_map(|row| row.queue).collect();
     if told.len() >= 30 {
         return Some((told.iter().sum::<f64>() / told.len() as f64, "the server's stages"));

@@ -85,7 +85,7 @@ pub fn times(of: &Estimate) -> String {
 }
 
 /// The ratio of arrivals a second, by stretches, of all that came; with its p.
-pub fn of_rates(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<(Estimate, f64)> {
+pub(crate) fn of_rates(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<(Estimate, f64)> {
     let rates = |seen: &SeenLevel<'_>| -> Vec<f64> {
         let mut counts = [0.0; STRETCHES];
         for due in &seen.due {

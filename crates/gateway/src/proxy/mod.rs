@@ -160,7 +160,7 @@ impl Call {
     }
 
     /// Returns whether its answer may name an object that its replica keeps.
-    pub fn makes_object(&self) -> bool {
+    pub(crate) fn makes_object(&self) -> bool {
         self.message.method == Method::POST && target::makes_object(self.message.path.path())
     }
 

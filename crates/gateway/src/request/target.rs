@@ -50,7 +50,7 @@ impl Target<'_> {
 }
 
 /// Returns whether this path makes an object that its server keeps.
-pub fn makes_object(path: &str) -> bool {
+pub(crate) fn makes_object(path: &str) -> bool {
     below(path).is_some_and(|(_, rest)| rest.is_empty())
 }
 

@@ -27,7 +27,7 @@ use crate::trace_context::TraceContext;
 use tail::TailReader;
 
 /// Requests that may wait to be written: a second or more of a busy machine's, some 16 MB.
-pub const PENDING: usize = 16_384;
+pub(crate) const PENDING: usize = 16_384;
 
 /// The serving threads' end of the record.
 pub struct Traffic {
@@ -38,7 +38,6 @@ pub struct Traffic {
     explains: u64,
     /// The budget that is held against it.
     pub budget: Arc<Budget>,
-    /// The verdict on shadows.
     shadow: Mutex<SplitJudged>,
     /// Lines of a metrics page on the traces that are sent.
     pub traced: Arc<Mutex<String>>,
@@ -67,7 +66,7 @@ impl Traffic {
     }
 
     /// Another end of the same record, for copies that shadows get: they are no requests of a client's, and are numbered apart.
-    pub fn of_shadows(&self) -> Arc<Traffic> {
+    pub(crate) fn of_shadows(&self) -> Arc<Traffic> {
         Arc::new(Traffic {
             to: self.to.clone(),
             numbers: Arc::default(),
@@ -160,7 +159,6 @@ pub struct Try {
     pub first: Option<(At, bool)>,
     /// Events from its first token on.
     pub events: u32,
-    /// Bytes of the answer.
     pub bytes: u64,
     pub end: At,
     pub how: TryEnd,
@@ -260,7 +258,7 @@ impl Recording {
     }
 
     /// Moves a try to the end of the list: the last is the one that notes go to, and the one that a request ends by.
-    pub fn turns_to(&mut self, number: usize) {
+    pub(crate) fn turns_to(&mut self, number: usize) {
         self.note(|told| {
             if let Some(place) = told.tries.iter().position(|one| one.number == number) {
                 told.tries[place..].rotate_left(1);
@@ -269,7 +267,7 @@ impl Recording {
     }
 
     /// Notes something of the attempt under way.
-    pub fn of_try(&mut self, note: impl FnOnce(&mut Try)) {
+    pub(crate) fn of_try(&mut self, note: impl FnOnce(&mut Try)) {
         if let Some(one) = self.told.as_mut().and_then(|told| told.tries.last_mut()) {
             note(one);
         }

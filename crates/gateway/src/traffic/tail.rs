@@ -46,7 +46,7 @@ impl TailReader {
     }
 
     /// Nothing can be read of the bytes.
-    pub fn set_unread(&mut self, unread: bool) {
+    pub(crate) fn set_unread(&mut self, unread: bool) {
         self.unread = unread;
     }
 

@@ -52,17 +52,6 @@ impl Bulk {
         n.clamp(1.0, f64::from(self.most))
     }
 
-    /// The rule of thumb for the mean latency. From a batch of n = 1 on, one waits for half a batch and rides in the next: 1.5 t(n). With no
-    /// load at all one is served alone: t(1). Between the two it is a straight line in n, which is no more than a way across.
-    pub fn rule_of_thumb(&self, rate: f64) -> f64 {
-        let n = rate * self.fixed / (1.0 - rate * self.each);
-        if n >= 1.0 {
-            1.5 * self.time(self.cycle_batch(rate))
-        } else {
-            self.time(1.0) * (1.0 + 0.5 * n.max(0.0))
-        }
-    }
-
     /// A closed loop of this many clients without think time: two half-batches that take turns, latency 2 t(C/2), until C/2 passes the
     /// largest batch; then batches are full and the loop waits for its turn. Returns (latency, rate).
     pub fn closed_loop(&self, clients: f64) -> (f64, f64) {

@@ -16,11 +16,6 @@ impl Mm1 {
         self.per_free(self.load * self.load)
     }
 
-    /// The mean number in the system: L = ρ / (1 − ρ).
-    pub fn mean_in_system(&self) -> f64 {
-        self.per_free(self.load)
-    }
-
     /// The mean wait before service: W_q = ρ s / (1 − ρ).
     pub fn mean_wait(&self) -> f64 {
         self.per_free(self.load * self.service_mean)

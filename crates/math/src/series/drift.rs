@@ -25,7 +25,6 @@ pub const DRIFT_BATCHES: usize = 30;
 /// than the memory of its queue, and no arithmetic makes up for that.
 const MOST_CORRELATED: f64 = 0.9;
 
-/// A slope with its interval.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Slope {
     /// Change of value per step of the series.

@@ -18,7 +18,6 @@ pub use trend::{Trend, mann_kendall_hamed_rao, sen_slope};
 use crate::proportion::Interval;
 use crate::special::student_t_inv;
 
-/// A mean with its interval.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Mean {
     pub value: f64,

@@ -120,9 +120,6 @@ pub enum PriceError {
 
 impl Price {
     /// Reads `2.49USD/gpu-hour` and its kin.
-    ///
-    /// # Errors
-    /// It is none, or names no currency.
     pub fn parse(text: &str) -> Result<Price, PriceError> {
         let form = || PriceError::Form { text: text.to_owned() };
         let (amount, per) = text.split_once('/').ok_or_else(form)?;

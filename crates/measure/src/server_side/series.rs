@@ -162,12 +162,12 @@ impl Scrapes {
     }
 
     /// The last good scrape that is not after `at`.
-    pub fn last_good(&self, at: At) -> Option<At> {
+    pub(crate) fn last_good(&self, at: At) -> Option<At> {
         let end = self.at.partition_point(|scrape| scrape.0 <= at);
         self.at[..end].iter().rev().find(|scrape| scrape.1).map(|scrape| scrape.0)
     }
 
-    pub fn first_good(&self) -> Option<At> {
+    pub(crate) fn first_good(&self) -> Option<At> {
         self.at.iter().find(|scrape| scrape.1).map(|scrape| scrape.0)
     }
 }

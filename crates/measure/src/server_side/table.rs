@@ -32,9 +32,7 @@ pub enum Layer {
 /// What part of a signal a name holds.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum SignalPart {
-    /// The value of a gauge.
     Gauge,
-    /// The value of a counter.
     Counter,
     /// A bucket of a histogram, cumulative; its edge is in the label `le`.
     Bucket,
@@ -131,7 +129,7 @@ impl Table {
     }
 
     /// Labels that tell replicas of this server's page apart.
-    pub fn replica_labels(&self, server: &str) -> &[&'static str] {
+    pub(crate) fn replica_labels(&self, server: &str) -> &[&'static str] {
         self.replica_labels.get(server).map_or(&[], Vec::as_slice)
     }
 

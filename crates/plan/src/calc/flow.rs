@@ -95,9 +95,6 @@ pub struct UtilisationSpec {
 }
 
 /// How busy servers are, or how many a ceiling takes.
-///
-/// # Errors
-/// Where a figure can't be meant.
 pub fn utilisation(spec: &UtilisationSpec) -> Result<LawFinding, LawError> {
     let (rate, service) = (above_zero("rate", spec.rate)?, above_zero("service", spec.service)?);
     let ceiling = inside("ceiling", spec.ceiling.unwrap_or(0.8))?;

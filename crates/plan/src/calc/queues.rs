@@ -22,13 +22,11 @@ pub enum Demand {
     Waiting(f64),
 }
 
-/// Who serves.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Served {
     /// Servers that take one request each, as far as is known.
     #[default]
     OneByOne,
-    /// An engine that batches.
     Batching {
         /// Its name.
         name: String,

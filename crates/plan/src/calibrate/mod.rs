@@ -65,7 +65,6 @@ pub enum Metric {
 /// Simulated against measured, for one metric of one row.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Comparison {
-    /// Line of the row.
     pub line: usize,
     pub group: String,
     pub metric: Metric,
@@ -253,9 +252,6 @@ fn fit(rows: &[MeasuredRow], seed: u64) -> Vec<f64> {
 }
 
 /// Simulates every row with these factors' logarithms.
-///
-/// # Errors
-/// An engine can't be built.
 pub fn compare(rows: &[MeasuredRow], logs: &[f64], seed: u64) -> Result<Vec<Comparison>, SpecError> {
     let mut found = Vec::new();
     for row in rows {
@@ -279,9 +275,6 @@ pub fn compare(rows: &[MeasuredRow], logs: &[f64], seed: u64) -> Result<Vec<Comp
 }
 
 /// Runs a row's protocol on its engine with these factors' logarithms.
-///
-/// # Errors
-/// The engine can't be built.
 pub fn simulate(row: &MeasuredRow, logs: &[f64], seed: u64) -> Result<Trial, SpecError> {
     let engine = applied(&row.engine, logs);
     match &row.asked {

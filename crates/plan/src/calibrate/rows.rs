@@ -11,7 +11,6 @@ use plimsoll_sim::client::trial::{ProtocolSpec, SendPace, Sizes, Start, TrialReq
 use plimsoll_sim::{EngineSpec, SpecError};
 use plimsoll_workload::Size;
 
-/// A measurement to be explained.
 #[derive(Clone, PartialEq, Debug)]
 pub struct MeasuredRow {
     /// Its line in the table, the header being line 1; its level in a run.

@@ -76,7 +76,7 @@ pub fn knee(world: &WorldSpec, mix: &[ReplayRequest], spec: &KneeSpec) -> Result
 ///
 /// # Errors
 /// The world can't be built, or finishes nothing.
-pub fn limit_of(world: &WorldSpec, mix: &[ReplayRequest], spec: &KneeSpec) -> Result<f64, String> {
+pub(crate) fn limit_of(world: &WorldSpec, mix: &[ReplayRequest], spec: &KneeSpec) -> Result<f64, String> {
     if mix.is_empty() {
         return Err("no request to draw from".to_owned());
     }

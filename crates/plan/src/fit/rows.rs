@@ -81,9 +81,6 @@ pub struct FitRows {
 
 impl FitRows {
     /// The requests of the levels asked for.
-    ///
-    /// # Errors
-    /// Too few, or too many failed.
     pub fn of(run: &FittedRun<'_>, told: &StatedTarget) -> Result<FitRows, FitError> {
         let levels: Vec<&Level> =
             run.levels.iter().filter(|level| told.level.is_none_or(|id| level.id == id)).collect();
@@ -197,7 +194,7 @@ impl FitRows {
     }
 
     /// Most answers that were being written at once by one replica.
-    pub fn most_running(&self) -> u32 {
+    pub(crate) fn most_running(&self) -> u32 {
         let mut most = 0i64;
         for part in &self.parts {
             for replica in 0..self.replicas {

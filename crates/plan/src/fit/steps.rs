@@ -51,7 +51,6 @@ impl Lived {
     }
 }
 
-/// The answers of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Answers {
     pub lived: Vec<Lived>,
@@ -112,7 +111,7 @@ impl StepCost {
     }
 
     /// A step of `batch` decodes with `context` tokens each and no prompt, µs.
-    pub fn decode_step_us(&self, batch: f64, context: f64) -> f64 {
+    pub(crate) fn decode_step_us(&self, batch: f64, context: f64) -> f64 {
         self.base_us + batch * (self.decode_us + context * self.context_us) + self.shadow(batch)
     }
 }

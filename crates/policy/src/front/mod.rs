@@ -50,9 +50,6 @@ pub struct FrontSpec {
 
 impl FrontSpec {
     /// Checks everything that the types can't.
-    ///
-    /// # Errors
-    /// The first thing that is wrong.
     pub fn validate(&self) -> Result<(), SettingError> {
         self.retry.validate()?;
         self.hedge.as_ref().map_or(Ok(()), HedgeSpec::validate)?;
@@ -75,11 +72,9 @@ pub struct Terms {
     pub came: At,
     /// Most time to its first token.
     pub slo: Option<Span>,
-    /// Bytes of its body.
     pub bytes: u64,
 }
 
-/// A request on a replica.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct SentRequest {
     /// Where, and what was there.
@@ -311,7 +306,6 @@ impl<A: QueuedAsk> Front<A> {
         self.views.iter().zip(weighed).map(|(view, (cached, terms))| (*view, cached, terms)).collect()
     }
 
-    /// Who routes.
     pub fn router(&self) -> &Router {
         &self.router
     }

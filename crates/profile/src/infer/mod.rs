@@ -35,7 +35,6 @@ use split::{Pins, Shapes};
 
 use plimsoll_measure::budget::StageBudget;
 
-/// One level to be split.
 pub struct SplitCase<'a> {
     pub level: u32,
     /// Every attempt at it, warm-up included: its tokens show the engine's steps.

@@ -21,8 +21,6 @@ pub struct ClientRow<'a> {
     pub end: i64,
     /// Prompt tokens that had to be computed, as far as anybody says.
     pub uncached: f64,
-    /// Did the server say how many came out of a cache?
-    pub cache_known: bool,
 }
 
 impl<'a> ClientRow<'a> {
@@ -50,7 +48,6 @@ impl<'a> ClientRow<'a> {
             last: attempt.last_token.unwrap_or(first).0.max(first.0),
             end: end.0.max(first.0),
             uncached: f64::from(uncached),
-            cache_known: tokens.cached.is_some(),
         })
     }
 

@@ -14,7 +14,6 @@ use plimsoll_model::Attempt;
 
 use super::rows::ClientRow;
 
-/// Steps of one engine.
 #[derive(Clone, Debug)]
 struct Steps {
     /// When they ended, ns, rising.

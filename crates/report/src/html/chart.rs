@@ -62,7 +62,6 @@ pub struct Series {
 }
 
 impl Series {
-    /// A line with points.
     pub fn line(label: impl Into<String>, color: &'static str) -> Series {
         Series { label: label.into(), color, points: true, line: true, ..Series::default() }
     }

@@ -10,7 +10,6 @@ use plimsoll_model::{At, Span};
 
 use crate::spec::dynamic::{BatcherSpec, QueuePolicySpec, TimeoutAction};
 
-/// A request that waits.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Waiting {
     pub slot: u32,

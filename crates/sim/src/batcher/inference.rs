@@ -40,7 +40,6 @@ pub(crate) struct Inference {
     calendar: Calendar,
     /// Requests in the order in which they left the queue, where responses must keep it.
     order: VecDeque<u32>,
-    /// Responses on their way.
     responses: VecDeque<(At, u32)>,
     running: u32,
     /// Compute takes this many times what the spec says, …
@@ -246,7 +245,6 @@ impl Inference {
         taken
     }
 
-    /// The batcher looks.
     fn batch(&mut self, now: At, out: &mut Vec<Emission>, totals: &mut Totals) {
         self.due = None;
         let mut moves = Moves::default();

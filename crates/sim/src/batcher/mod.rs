@@ -117,7 +117,12 @@ impl Batcher {
     }
 
     /// Takes a request at this level. Must be followed by [`run`](Batcher::run) at the same instant.
-    pub fn enqueue(&mut self, level: u32, waiting: Waiting, timeout: Option<Span>) -> Result<(), Full> {
+    pub(crate) fn enqueue(
+        &mut self,
+        level: u32,
+        waiting: Waiting,
+        timeout: Option<Span>,
+    ) -> Result<(), Full> {
         if self.rules.is_some() {
             return self.queue.push(level, waiting, timeout);
         }

@@ -8,7 +8,6 @@ use crate::catalogue::Dtype;
 use crate::catalogue::origin::Basis;
 use crate::spec::gpu::{ExpertKernels, GpuSpec};
 
-/// A GPU with a name.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Gpu {
     /// The name to ask for it by.
@@ -57,7 +56,6 @@ pub struct Kernels {
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Products(pub f64, pub f64, pub f64, pub f64);
 
-/// Decode attention.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Decode {
     /// Share of the bandwidth with 8 or more, 4, 2 and 1 KV heads on the GPU.

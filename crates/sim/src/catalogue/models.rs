@@ -4,7 +4,6 @@
 
 use crate::spec::shape::{ExpertsSpec, LatentSpec, ModelShape, WindowSpec};
 
-/// A model with a name.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Model {
     /// The name to ask for it by.

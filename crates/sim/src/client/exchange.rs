@@ -91,7 +91,7 @@ impl<'a, 'p> Exchanges<'a, 'p> {
         }
     }
 
-    pub fn any_open(&self) -> bool {
+    pub(crate) fn any_open(&self) -> bool {
         self.open_count > 0
     }
 

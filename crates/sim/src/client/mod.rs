@@ -77,17 +77,16 @@ pub struct LevelPlan<'a> {
 }
 
 /// Bound of [`LevelPlan::most_in_flight`] where nothing else is said: two orders over what an engine runs at once.
-pub const MOST_IN_FLIGHT: u32 = 200_000;
+pub(crate) const MOST_IN_FLIGHT: u32 = 200_000;
 
 /// Bound of [`LevelPlan::most_attempts`] where nothing else is said.
-pub const MOST_ATTEMPTS: u64 = 20_000_000;
+pub(crate) const MOST_ATTEMPTS: u64 = 20_000_000;
 
 /// How often pages are looked at where nothing else is said.
-pub const SCRAPE_EVERY: Span = Span::from_secs(1);
+pub(crate) const SCRAPE_EVERY: Span = Span::from_secs(1);
 
 /// Where the rows of a level go, each as soon as it is whole.
 pub trait RowSink {
-    /// An attempt has ended.
     fn attempt(&mut self, attempt: Attempt);
     /// A point of a time series.
     fn sample(&mut self, sample: Sample);
@@ -124,7 +123,6 @@ pub enum Events {
     Ends,
 }
 
-/// What one level was.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LevelRun {
     /// The level, with what the generator says of itself.
@@ -191,9 +189,6 @@ pub fn simulate_level(
 
 /// The same in memory that does not grow with the level: arrivals are drawn when they are due and rows are handed to
 /// `rows` when they are whole. `names` are what the world's prefix cache looks at; without them a trace's own ids are.
-///
-/// # Errors
-/// As [`simulate_level`].
 pub fn simulate_into(
     world: &mut World,
     scenario: &Scenario,

@@ -75,7 +75,6 @@ pub struct TrialRequest {
     /// Nanoseconds after the first.
     pub after_ns: i64,
     pub prompt_tokens: u32,
-    /// Tokens of its answer.
     pub output_tokens: u32,
     /// Names of its prompt's blocks; empty = nothing shared.
     pub blocks: Vec<u64>,
@@ -220,7 +219,6 @@ struct Client<'a> {
     engine: Engine,
     requests: &'a [TrialRequest],
     times: Vec<Times>,
-    /// The next to be sent.
     next: usize,
     /// In a loop: how many are kept in flight; 0 = sent at their times.
     at_once: usize,

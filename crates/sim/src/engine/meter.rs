@@ -28,7 +28,7 @@ impl BucketHistogram {
     }
 
     /// Counts one value `times` times.
-    pub fn observe_many(&mut self, value: u64, times: u64) {
+    pub(crate) fn observe_many(&mut self, value: u64, times: u64) {
         let bucket = self.bounds.partition_point(|bound| *bound < value);
         self.counts[bucket] += times;
         self.sum = self.sum.saturating_add(value.saturating_mul(times));
@@ -80,7 +80,7 @@ pub const TTFT: &[u64] = &[
     2_560 * S,
 ];
 /// vLLM's bounds of `inter_token_latency_seconds` and of `request_time_per_output_token_seconds`.
-pub const ITL: &[u64] = &[
+pub(crate) const ITL: &[u64] = &[
     10 * MS,
     25 * MS,
     50 * MS,
@@ -102,7 +102,7 @@ pub const ITL: &[u64] = &[
     80 * S,
 ];
 /// vLLM's bounds of `e2e_request_latency_seconds` and of the stages of a request.
-pub const REQUEST: &[u64] = &[
+pub(crate) const REQUEST: &[u64] = &[
     300 * MS,
     500 * MS,
     800 * MS,
@@ -129,7 +129,7 @@ pub const REQUEST: &[u64] = &[
 pub const SIZES: &[u64] =
     &[1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000];
 /// vLLM's bounds of `iteration_tokens_total`.
-pub const ITERATION: &[u64] = &[1, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 4_096, 8_192, 16_384];
+pub(crate) const ITERATION: &[u64] = &[1, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 4_096, 8_192, 16_384];
 
 /// What one replica counted.
 #[derive(Clone, Debug)]
@@ -257,7 +257,6 @@ pub struct Life {
     /// When its last token so far came.
     pub last_ns: i64,
     pub tokens: u32,
-    /// Tokens of its prompt.
     pub prompt: u32,
 }
 

@@ -35,7 +35,6 @@ pub struct FaultTruth {
     pub requests: Vec<u64>,
 }
 
-/// All faults of a world.
 #[derive(Clone, Debug)]
 pub(crate) struct Faults {
     seed: u64,

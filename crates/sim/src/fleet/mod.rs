@@ -108,7 +108,6 @@ pub(crate) struct TakenRequest {
     pub cut: Option<(u32, u32)>,
     /// Tokens that a proxy holds.
     pub buffered: u32,
-    /// The adapter that it uses.
     pub adapter: Option<u32>,
     /// The request once more, where a second replica may be asked.
     pub twice: Option<Box<Submit>>,

@@ -79,7 +79,7 @@ impl Replica {
     }
 
     /// Does the router send requests here?
-    pub fn is_routable(&self) -> bool {
+    pub(crate) fn is_routable(&self) -> bool {
         self.phase == Phase::Ready && self.down.is_none_or(|down| !down.known)
     }
 

@@ -16,7 +16,6 @@ use plimsoll_workload::units::{TextOrNumber, format_span, parse_span};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A fault to be had.
 #[derive(Clone, PartialEq, Debug)]
 pub struct FaultSpec {
     pub kind: FaultKind,
@@ -223,7 +222,6 @@ impl FaultSpec {
         }
     }
 
-    /// The name of its kind.
     pub fn name(&self) -> &'static str {
         self.kind.name()
     }
@@ -235,9 +233,6 @@ impl FaultSpec {
 }
 
 /// Refuses faults that begin when the load is over: none of its requests would be begun under them.
-///
-/// # Errors
-/// The first such fault.
 pub fn check(faults: &[FaultSpec], end: Span) -> Result<(), SettingError> {
     match faults.iter().find(|fault| fault.at >= end) {
         None => Ok(()),

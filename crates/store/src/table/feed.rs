@@ -49,7 +49,6 @@ pub(crate) struct Levels {
     pub element: i16,
 }
 
-/// A batch of one column.
 pub(crate) struct Batch<T> {
     pub levels: Levels,
     pub values: Vec<T>,

@@ -59,7 +59,6 @@ struct Waited {
     little: Option<f64>,
 }
 
-/// All alerts of a watch.
 #[derive(Clone, Debug)]
 pub struct AlertBoard {
     spec: AlertSpec,

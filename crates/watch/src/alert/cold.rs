@@ -131,7 +131,7 @@ impl ColdStarts {
     }
 
     /// Has nothing started for so long that it is over?
-    pub fn is_quiet(&self, now: At) -> bool {
+    pub(crate) fn is_quiet(&self, now: At) -> bool {
         self.last.max(self.begun).is_none_or(|last| now - last >= QUIET)
     }
 

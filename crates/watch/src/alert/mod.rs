@@ -38,7 +38,6 @@ impl Default for AlertSpec {
 }
 
 impl AlertSpec {
-    /// The pairs that are watched.
     pub fn pairs(&self) -> &[Pair] {
         self.burn.as_deref().unwrap_or(&burn::PAIRS)
     }
@@ -88,7 +87,7 @@ plimsoll_model::named! {
 
 impl AlertKind {
     /// Is there something to see in what came before it fired? Of what is silent there is not.
-    pub fn has_window(self) -> bool {
+    pub(crate) fn has_window(self) -> bool {
         self.is_diagnosed() || self == AlertKind::Stalled
     }
 

@@ -19,7 +19,7 @@ const GROUPS: usize = 4;
 /// Most placebo groups: the place among more says little more.
 const MOST_GROUPS: usize = 20;
 /// Fewest minutes before the deploy from which a replica's own share is known.
-pub const LEAST_BEFORE: usize = 10;
+pub(crate) const LEAST_BEFORE: usize = 10;
 
 /// How a canary is judged.
 #[derive(Clone, PartialEq, Debug)]
@@ -53,7 +53,6 @@ pub struct Measured {
     pub margin: f64,
 }
 
-/// Evidence on one measure.
 #[derive(Clone, Debug)]
 struct Evidence {
     of: Measured,

@@ -27,11 +27,9 @@ use crate::lint::out_of_reach;
 pub enum ExportKind {
     /// Recording, alerting and burn-rate rules of Prometheus, with unit tests.
     Rules,
-    /// A dashboard of Grafana.
     Dashboard,
     /// An OpenSLO document per row.
     OpenSlo,
-    /// A ScaledObject of KEDA.
     Keda,
     /// A tail-sampling processor of the OpenTelemetry collector.
     TailSampling,

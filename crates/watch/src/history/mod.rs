@@ -45,7 +45,6 @@ impl Grain {
         }
     }
 
-    /// In names of folders.
     pub fn name(self) -> &'static str {
         match self {
             Grain::Seconds => "10s",

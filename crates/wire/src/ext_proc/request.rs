@@ -60,7 +60,6 @@ pub struct BodyModes {
 /// Headers in their order: names as they come, in lower case, and values.
 pub type HeaderLines<'a> = Vec<(&'a [u8], &'a [u8])>;
 
-/// A piece of a body.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct HttpPiece<'a> {
     pub body: &'a [u8],
@@ -73,12 +72,10 @@ pub struct HttpPiece<'a> {
 pub enum Said<'a> {
     /// The request's headers; `true` = it has no body.
     RequestHeaders(HeaderLines<'a>, bool),
-    /// A piece of its body.
     RequestBody(HttpPiece<'a>),
     RequestTrailers,
     /// The response's headers; `true` = it has no body.
     ResponseHeaders(HeaderLines<'a>, bool),
-    /// A piece of its body.
     ResponseBody(HttpPiece<'a>),
     ResponseTrailers,
 }

@@ -30,7 +30,6 @@ pub struct Mutation {
 }
 
 impl Mutation {
-    /// Sets one more.
     pub fn set(&mut self, name: &str, value: &[u8]) {
         self.set.push((name.to_owned(), value.to_owned()));
     }

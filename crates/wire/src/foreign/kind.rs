@@ -19,7 +19,6 @@ pub enum Kind {
     AiPerfSummary,
     /// Any file of GenAI-Perf or perf_analyzer.
     GenAiPerf,
-    /// Any file of inference-perf.
     InferencePerf,
     /// LoadGen's `mlperf_log_trace.json`.
     LoadGenTrace,
@@ -73,7 +72,7 @@ impl Kind {
     }
 
     /// Does it keep its requests one by one?
-    pub fn has_rows(self) -> bool {
+    pub(crate) fn has_rows(self) -> bool {
         matches!(
             self,
             Kind::Vllm

@@ -148,7 +148,6 @@ impl FileRead {
         self.kind
     }
 
-    /// The bytes of a document.
     fn bytes(&self) -> &[u8] {
         match &self.content {
             Content::Whole(bytes) => bytes,

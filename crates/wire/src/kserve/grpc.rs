@@ -23,7 +23,6 @@ const SERVICE: &str = "/inference.GRPCInferenceService/";
 /// The media type of every call.
 pub const CONTENT_TYPE: &str = "application/grpc";
 
-/// A method of the service.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Method {
     /// One inference, one response.
@@ -263,9 +262,6 @@ pub(crate) fn texts(mut raw: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// Reads a `ServerReadyResponse`, a `ServerLiveResponse` or a `ModelReadyResponse`.
-///
-/// # Errors
-/// It is none.
 pub fn read_ready(message: &[u8]) -> Result<bool, ProtobufError> {
     let mut ready = false;
     let mut fields = Fields::of(message);
@@ -282,9 +278,6 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// Reads a `ServerMetadataResponse`.
-///
-/// # Errors
-/// It is none.
 pub fn read_server(message: &[u8]) -> Result<ServerFacts, ProtobufError> {
     let mut server = ServerFacts { binary: true, ..ServerFacts::default() };
     let mut fields = Fields::of(message);
@@ -299,9 +292,6 @@ pub fn read_server(message: &[u8]) -> Result<ServerFacts, ProtobufError> {
 }
 
 /// Reads a `ModelMetadataResponse`.
-///
-/// # Errors
-/// Why it can't be used.
 pub fn read_model(message: &[u8]) -> Result<ModelFacts, String> {
     let mut model = ModelFacts::default();
     let mut fields = Fields::of(message);
@@ -335,9 +325,6 @@ fn input(message: &[u8]) -> Result<InputMetadata, String> {
 }
 
 /// Reads a `ModelConfigResponse`.
-///
-/// # Errors
-/// It is none.
 pub fn read_config(message: &[u8]) -> Result<ConfigFacts, ProtobufError> {
     let mut found = ConfigFacts::default();
     let mut fields = Fields::of(message);
@@ -360,9 +347,6 @@ pub fn read_config(message: &[u8]) -> Result<ConfigFacts, ProtobufError> {
 }
 
 /// Reads a `RepositoryIndexResponse`: the names of the models that are ready.
-///
-/// # Errors
-/// It is none.
 pub fn read_index(message: &[u8]) -> Result<Vec<String>, ProtobufError> {
     let mut names: Vec<String> = Vec::new();
     let mut fields = Fields::of(message);

@@ -7,9 +7,9 @@ use serde::Deserialize;
 use crate::head::bounded;
 
 /// Most inputs a model may name.
-pub const INPUTS_MAX: usize = 256;
+pub(crate) const INPUTS_MAX: usize = 256;
 /// Most dimensions of one tensor.
-pub const DIMS_MAX: usize = 32;
+pub(crate) const DIMS_MAX: usize = 32;
 /// Longest name kept, in bytes.
 pub(super) const NAME_MAX: usize = 256;
 
@@ -55,9 +55,6 @@ pub struct ConfigFacts {
 }
 
 /// Reads `GET /v2`.
-///
-/// # Errors
-/// What is wrong with it.
 pub fn read_server(body: &[u8]) -> Result<ServerFacts, String> {
     #[derive(Deserialize)]
     struct Server {
@@ -75,9 +72,6 @@ pub fn read_server(body: &[u8]) -> Result<ServerFacts, String> {
 }
 
 /// Reads `GET /v2/models/NAME`.
-///
-/// # Errors
-/// What is wrong with it.
 pub fn read_model(body: &[u8]) -> Result<ModelFacts, String> {
     #[derive(Deserialize)]
     struct Model {

@@ -281,7 +281,7 @@ struct Words {
 pub const PATCH: u32 = 28;
 
 /// Tokens of a second of sound: Qwen2-Audio's 40 ms a frame.
-pub const AUDIO_TOKENS_PER_S: u64 = 25;
+pub(crate) const AUDIO_TOKENS_PER_S: u64 = 25;
 
 /// What a picture or a sound takes of the prompt.
 pub(super) fn media_tokens(media: &Media) -> u32 {

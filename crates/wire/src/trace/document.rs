@@ -32,7 +32,6 @@ pub(crate) struct TraceDocument<'a> {
     chrome: Chrome<'a>,
     /// Top-level keys that said nothing.
     unknown: Vec<String>,
-    /// Documents that were met.
     documents: u64,
     /// Are there spans of a tracer whose own format is not read?
     has_other_spans: bool,

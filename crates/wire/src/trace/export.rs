@@ -49,7 +49,6 @@ pub fn rejected(response: &[u8]) -> u64 {
     rejected
 }
 
-/// The same as JSON.
 pub fn response_json(rejected: u64, (name, why): Rejects) -> Vec<u8> {
     if rejected == 0 {
         return b"{}".to_vec();

@@ -19,7 +19,6 @@ const TELLING: usize = 16;
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Fed {
     pub format: Format,
-    /// Spans that were handed on.
     pub spans: u64,
     /// What was not taken as it stood.
     pub notes: Notes,

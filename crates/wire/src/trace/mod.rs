@@ -29,9 +29,9 @@ use plimsoll_model::TraceSpan;
 use crate::protobuf::ProtobufError;
 
 /// Attribute that holds the name of the instrumentation scope, by OpenTelemetry's rules for formats without scopes.
-pub const SCOPE: &str = "otel.scope.name";
+pub(crate) const SCOPE: &str = "otel.scope.name";
 /// Attribute that holds the message of a status, by the same rules.
-pub const STATUS_MESSAGE: &str = "otel.status_description";
+pub(crate) const STATUS_MESSAGE: &str = "otel.status_description";
 
 plimsoll_model::named! {
     /// A format of traces.
@@ -146,7 +146,10 @@ pub fn read(bytes: &[u8]) -> Result<Parsed, TraceError> {
 ///
 /// # Errors
 /// As [`read`]; spans that were handed on before stay so.
-pub fn read_each(bytes: &[u8], each: &mut dyn FnMut(TraceSpan)) -> Result<(Format, Notes), TraceError> {
+pub(crate) fn read_each(
+    bytes: &[u8],
+    each: &mut dyn FnMut(TraceSpan),
+) -> Result<(Format, Notes), TraceError> {
     if otlp::looks_like(bytes) {
         return protobuf(&[bytes], each);
     }

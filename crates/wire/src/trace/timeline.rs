@@ -15,7 +15,6 @@ use super::origin::{Origin, settle};
 
 /// A stretch of time on a track.
 pub(crate) struct TrackSlice {
-    /// Number of its track.
     pub track: u32,
     pub start_ns: i64,
     pub end_ns: i64,

@@ -48,7 +48,6 @@ fn is_whole(manifest: &Manifest) -> bool {
         && manifest.levels.iter().all(|level| level.ended_by != EndedBy::Cut)
 }
 
-/// Lines on their way.
 struct Lines<'a> {
     spans: ClientSpans,
     /// Host and port of each endpoint.

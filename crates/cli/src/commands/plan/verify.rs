@@ -27,7 +27,6 @@ const SCHEDULES: u32 = 8;
 
 const TIME: Span = Span::from_secs(120);
 
-/// What was predicted.
 enum Predictions {
     Plan(Box<PlanFile>),
     /// What-ifs, of a plan or of a run.

@@ -200,9 +200,6 @@ impl AskedWatch {
     }
 
     /// What writes windows of alerts, where they are to be kept.
-    ///
-    /// # Errors
-    /// Its folder can't be made.
     pub fn recorder(&self, clock: Clock) -> Result<Option<Recorder>, Stop> {
         let url = match &self.run {
             Some(run) => run.display().to_string(),
@@ -212,9 +209,6 @@ impl AskedWatch {
     }
 
     /// The same of what has its own axis.
-    ///
-    /// # Errors
-    /// Its folder can't be made.
     pub fn records(&self, of: Recorded) -> Result<Option<Recorder>, Stop> {
         let what = (&self.budget, self.spec.every);
         self.record.clone().map(|spec| Recorder::start(spec, what, of)).transpose()
@@ -230,18 +224,12 @@ impl AskedWatch {
     }
 
     /// The same of what has its own axis.
-    ///
-    /// # Errors
-    /// As [`AskedWatch::history`].
     pub fn histories(&self, of: Recorded) -> Result<Option<HistoryWriter>, Stop> {
         let what = (&self.budget, self.spec.every);
         self.history.clone().map(|spec| HistoryWriter::start(spec, what, of)).transpose()
     }
 
     /// Looks no more often than this.
-    ///
-    /// # Errors
-    /// The window is too short for it.
     pub fn no_faster(&mut self, cadence: Option<Span>) -> Result<(), Stop> {
         let every = self.spec.every.max(cadence.unwrap_or_default());
         self.spec = checked(WatchSpec { every, ..self.spec })?;
@@ -336,17 +324,11 @@ fn watch_file(path: &Path) -> Result<WatchFile, Stop> {
 }
 
 /// A page's URL; an endpoint's own stands for its page.
-///
-/// # Errors
-/// It is neither.
 pub fn page(text: &str) -> Result<String, Stop> {
     file::page(text).map_err(Stop::usage)
 }
 
 /// Where to listen.
-///
-/// # Errors
-/// It is no address.
 pub fn address(text: &str) -> Result<SocketAddr, Stop> {
     listen(text).ok_or_else(|| Stop::usage(format!("--listen {text}: write PORT, ADDRESS:PORT or none")))
 }

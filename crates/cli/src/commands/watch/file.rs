@@ -111,17 +111,11 @@ pub struct Named {
 
 impl WatchFile {
     /// Reads one.
-    ///
-    /// # Errors
-    /// It is none.
     pub fn read(text: &str) -> Result<WatchFile, serde_saphyr::Error> {
         serde_saphyr::from_str(text)
     }
 
     /// What its sources come to; files in it lie beside `path`, its own.
-    ///
-    /// # Errors
-    /// The first that can't be.
     pub fn named(&self, path: &Path) -> Result<Named, String> {
         let mut found = Named::default();
         self.sources.iter().try_for_each(|line| listed(line, path, &mut found))?;
@@ -168,9 +162,6 @@ fn push(line: &SourceLine) -> Result<Option<PushSpec>, String> {
 }
 
 /// A page's URL; an endpoint's own stands for its page.
-///
-/// # Errors
-/// It is neither.
 pub fn page(text: &str) -> Result<String, String> {
     let (name, url) = match text.split_once('=') {
         Some((name, url)) if !name.contains("//") => (Some(name), url),
@@ -323,9 +314,6 @@ pub enum PageList {
 
 impl PageList {
     /// Of a name and its page's path: `http://vllm.prod.svc:8000/metrics`.
-    ///
-    /// # Errors
-    /// It is no such URL.
     pub fn of_name(url: &str) -> Result<PageList, String> {
         let wrong = || {
             format!(

@@ -232,7 +232,6 @@ fn says_what_begins(screen: &mut Screen, asked: &AskedWatch, pages: &[MetricsPag
 enum Coming {
     /// Of a page that was read.
     Page(PageRead),
-    /// Requests that have ended.
     Requests(Vec<Attempt>),
 }
 

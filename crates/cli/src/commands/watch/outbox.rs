@@ -49,7 +49,6 @@ pub struct Outbox {
     changed: Condvar,
 }
 
-/// All alerts at an instant.
 pub struct AllAlerts {
     /// Those that stand, and the last that were resolved.
     pub alerts: Vec<ToldAlert>,
@@ -138,7 +137,6 @@ impl Outbox {
         }
     }
 
-    /// Messages that wait.
     pub fn waiting(&self) -> usize {
         self.inside.lock().map(|inside| inside.messages.len()).unwrap_or(0)
     }

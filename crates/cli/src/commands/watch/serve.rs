@@ -119,7 +119,6 @@ impl StatusServer {
         Ok(StatusServer { addr, state })
     }
 
-    /// Shows this from now on.
     pub fn show(&self, bodies: Vec<Body>, event: String) {
         if let Ok(mut shown) = self.state.0.lock() {
             *shown = Shown { number: shown.number + 1, bodies, event };

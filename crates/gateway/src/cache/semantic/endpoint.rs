@@ -58,9 +58,6 @@ impl Drop for UnderWay<'_> {
 
 impl Endpoint {
     /// Nothing was asked. `name`: what it is called in the file.
-    ///
-    /// # Errors
-    /// Its URL can't be read.
     pub fn new(name: &str, spec: &EndpointSpec) -> Result<Endpoint, SettingError> {
         let id = NUMBERS.fetch_sub(1, Ordering::Relaxed);
         let replica = Replica::new(&spec.replica(name), false)?.numbered(id, 0);

@@ -7,8 +7,7 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::cache::CacheKey;
 
-/// Most numbers of an embedding.
-pub const MOST_NUMBERS: usize = 8_192;
+pub(crate) const MOST_NUMBERS: usize = 8_192;
 
 struct Entry {
     key: CacheKey,
@@ -95,7 +94,7 @@ fn dot(one: &[f32], other: &[f32]) -> f32 {
 }
 
 /// A vector of length 1 in the same direction; `None` where it has none.
-pub fn normalised(numbers: &[f32]) -> Option<Box<[f32]>> {
+pub(crate) fn normalised(numbers: &[f32]) -> Option<Box<[f32]>> {
     let squares: f64 = numbers.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
     let length = squares.sqrt();
     let sound = length.is_finite() && length > 1e-12 && numbers.len() <= MOST_NUMBERS;

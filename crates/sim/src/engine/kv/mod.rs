@@ -40,7 +40,6 @@ pub enum Eviction {
     BlankFirst,
 }
 
-/// The blocks of one replica.
 #[derive(Clone, Debug)]
 pub struct BlockPool {
     caching: bool,

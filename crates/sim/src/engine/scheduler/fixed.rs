@@ -96,11 +96,11 @@ impl Fixed {
     }
 
     /// Steps like the planned one that can follow it before the batch ends.
-    pub fn decodes_ahead(&self) -> u32 {
+    pub(crate) fn decodes_ahead(&self) -> u32 {
         self.batch.as_ref().map_or(0, |batch| (batch.output - batch.generated).saturating_sub(1))
     }
 
-    pub fn decode_on(&mut self, steps: u32) {
+    pub(crate) fn decode_on(&mut self, steps: u32) {
         if let Some(batch) = &mut self.batch {
             batch.generated += steps;
         }

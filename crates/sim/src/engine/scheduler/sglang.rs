@@ -110,7 +110,7 @@ impl Sglang {
     }
 
     /// That many steps of decodes were jumped over.
-    pub fn decode_on(&mut self, steps: u32) {
+    pub(crate) fn decode_on(&mut self, steps: u32) {
         self.ratio = self.ratio.saturating_sub(self.decay * u64::from(steps)).max(self.floor);
     }
 

@@ -60,9 +60,6 @@ pub fn unused(dir: &Path, grain: Grain, from_ns: i64) -> PathBuf {
 
 impl BlocksFolder {
     /// Reads it; one whose watch was killed is recovered on the way, and a line says what that cost.
-    ///
-    /// # Errors
-    /// It can't be read.
     pub fn read(&self) -> Result<BlocksRead, StoreError> {
         let run = plimsoll_store::open(&self.dir)?;
         if let (Some(how), Origin::Recovered { .. }) = (&run.recovered, &run.origin) {
