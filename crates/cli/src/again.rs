@@ -33,9 +33,6 @@ pub struct Recorded {
 
 impl Recorded {
     /// Reads a manifest's scenario and the files that it names.
-    ///
-    /// # Errors
-    /// What can't be read, in one line.
     pub fn of(manifest: &Manifest) -> Result<Recorded, String> {
         let mut value = manifest.scenario.clone();
         let object = value.as_object_mut().ok_or("run.json holds no scenario")?;
@@ -146,9 +143,6 @@ impl Recorded {
     }
 
     /// What to run to send a level's requests again.
-    ///
-    /// # Errors
-    /// The trace's rate is not known.
     pub fn step(&self, level: &Level) -> Result<LevelStep, String> {
         // Levels that end with their requests were as long as those took; what they may take is the scenario's.
         let (window, requests) = match (level.load, &self.scenario.load) {

@@ -30,7 +30,6 @@ const SCHEMA: u32 = 1;
 pub struct Baseline {
     /// Version of this layout.
     pub schema: u32,
-    /// The name.
     pub name: String,
     /// The run folder: relative to the folder that holds [`FOLDER`] where it lies below it, else absolute.
     pub run: PathBuf,
@@ -77,7 +76,6 @@ pub struct Pinned {
 /// A run that a name or a folder led to.
 #[derive(Clone, Debug)]
 pub struct Resolved {
-    /// The run folder.
     pub dir: PathBuf,
     /// The baseline, where it was named by one.
     pub baseline: Option<Baseline>,
@@ -269,9 +267,6 @@ pub fn read(name: &str) -> Result<Baseline, Stop> {
 }
 
 /// Every name, in order.
-///
-/// # Errors
-/// The file system's.
 pub fn names() -> Result<Vec<String>, Stop> {
     let entries = match std::fs::read_dir(FOLDER) {
         Ok(entries) => entries,
@@ -287,7 +282,6 @@ pub fn names() -> Result<Vec<String>, Stop> {
     Ok(names)
 }
 
-/// The file of a name.
 pub fn file(name: &str) -> PathBuf {
     Path::new(FOLDER).join(format!("{name}.json"))
 }

@@ -20,17 +20,13 @@ use crate::exit::Stop;
 /// Line and column, from 1.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct TextPlace {
-    /// Line.
     pub line: u32,
-    /// Column.
     pub column: u32,
 }
 
 /// A budget file as it was read.
 pub struct BudgetText {
-    /// The file.
     pub path: PathBuf,
-    /// What it says.
     pub file: BudgetFile,
     /// Where each thing stands, by its dotted path.
     places: BTreeMap<String, TextPlace>,

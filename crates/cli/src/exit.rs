@@ -20,7 +20,6 @@ pub enum Exit {
     Inconclusive,
     /// Measured, and the result can't be trusted, or it could not be kept whole.
     Invalid,
-    /// Nothing reached the target.
     Unreachable,
     /// Stopped by the person.
     Interrupted,
@@ -53,9 +52,7 @@ impl From<Exit> for ExitCode {
 /// What ends a command early: one line that names the thing and what to do, and the exit code.
 #[derive(Debug)]
 pub struct Stop {
-    /// The exit code.
     pub exit: Exit,
-    /// The one line.
     pub line: String,
 }
 

@@ -22,9 +22,7 @@ pub struct Target {
     pub others: Vec<EngineSpec>,
     /// How far it was from what the fit did not see; `None` = it was not fitted.
     pub band: Option<Band>,
-    /// What is assumed of it.
     pub rests_on: Option<String>,
-    /// What to know of it.
     pub notes: Vec<String>,
 }
 
@@ -69,9 +67,6 @@ fn said(name: &str, fitted: &Fitted) -> Vec<String> {
 }
 
 /// Fits an engine to the levels of a run, or to one of them.
-///
-/// # Errors
-/// No engine answers as the target did.
 pub fn of_run(rows: &WholeRun, args: &FitArgs, level: Option<u32>, seed: u64) -> Result<Fitted, Stop> {
     let told = StatedTarget {
         slots: args.slots,

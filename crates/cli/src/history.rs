@@ -17,7 +17,6 @@ use plimsoll_report::figure;
 use crate::baseline::{self, Baseline};
 use crate::exit::Stop;
 
-/// The file of a name.
 pub fn file(name: &str) -> PathBuf {
     Path::new(baseline::FOLDER).join(format!("{name}.history.jsonl"))
 }

@@ -17,7 +17,6 @@ const LAST: &str = "last";
 
 /// A run as it lies in a folder.
 pub struct NamedRun {
-    /// Its folder.
     pub dir: PathBuf,
     /// Its manifest; `None` where its writer was killed before there was one, or it is of another version.
     pub manifest: Option<Manifest>,
@@ -54,9 +53,6 @@ pub fn run(name: &str) -> Result<PathBuf, String> {
 }
 
 /// The same where a name may mean something else, such as a baseline or a URL.
-///
-/// # Errors
-/// As [`run`].
 pub fn run_or_name(name: &str) -> Result<String, String> {
     run(name).map(|path| path.display().to_string())
 }

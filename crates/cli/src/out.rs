@@ -97,9 +97,6 @@ pub fn file(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), Stop> {
 }
 
 /// Asked before a measurement that ends in this file: is there a place for it?
-///
-/// # Errors
-/// What [`file()`] would say of its folder.
 pub fn place_for(path: Option<&Path>) -> Result<(), Stop> {
     let Some(path) = path else { return Ok(()) };
     if path.is_dir() {

@@ -58,9 +58,6 @@ fn unusable(args: &PriceArgs, said: &str, why: &PriceError) -> Stop {
 }
 
 /// Puts the costs into the findings, where a price was given.
-///
-/// # Errors
-/// As [`bill`].
 pub fn put(findings: &mut Findings, args: &PriceArgs, target: &Fingerprint) -> Result<(), Stop> {
     findings.cost = bill(args, Some(target))?.map(|bill| cost(findings, &bill));
     Ok(())

@@ -18,11 +18,9 @@ use crate::{measure, out, recover};
 pub struct WholeRun {
     /// Its manifest, the findings in it.
     pub manifest: Manifest,
-    /// Its records.
     pub attempts: Vec<Attempt>,
     /// What the server said of itself meanwhile.
     pub samples: Vec<Sample>,
-    /// What was found.
     pub findings: Findings,
     /// Of levels that have more rows than can be held, what is held of them; empty where all is.
     pub excerpts: Vec<Excerpt>,

@@ -20,7 +20,6 @@ pub const REDRAW: Duration = Duration::from_millis(250);
 /// How often a plain line is written where there is no terminal.
 const PLAIN_EVERY_S: f64 = 5.0;
 
-/// The screen of one command.
 pub struct Screen {
     kind: Kind,
     /// Lines of the live block that stand on the terminal now.

@@ -55,7 +55,6 @@ pub enum EngineChoice {
 
 /// What is asked for, before the flags of the load.
 pub struct AskedSimulation {
-    /// The world.
     pub world: WorldSpec,
     /// The scenario's part of the file.
     pub draft: Draft,

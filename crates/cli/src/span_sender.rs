@@ -35,7 +35,6 @@ const AT_THE_END: Span = Span::from_secs(3);
 pub struct SpanCounts {
     /// The collector took them.
     pub sent: u64,
-    /// It refused them.
     pub refused: u64,
     /// There was no room for them while it was away.
     pub dropped: u64,
@@ -52,7 +51,6 @@ impl SpanCounts {
 
 struct Inside {
     traces: VecDeque<Vec<TraceSpan>>,
-    /// Of what waits.
     bytes: usize,
     /// Spans of the message that is on its way.
     sending: u64,
@@ -148,7 +146,6 @@ impl Shared {
     }
 }
 
-/// See the module.
 pub struct SpanSender {
     shared: Arc<Shared>,
     thread: JoinHandle<()>,
@@ -156,9 +153,6 @@ pub struct SpanSender {
 
 impl SpanSender {
     /// To this collector's path of traces.
-    ///
-    /// # Errors
-    /// There is no thread for it.
     pub fn start(poster: Poster) -> Result<SpanSender, Stop> {
         let shared = Arc::new(Shared::new());
         let own = Arc::clone(&shared);

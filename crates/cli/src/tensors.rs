@@ -71,9 +71,6 @@ impl KserveUrl {
 }
 
 /// Flags that speak of tensors without a KServe target, and of tokens with one.
-///
-/// # Errors
-/// The flag that does not fit.
 pub fn workload(draft: &mut Draft, args: &WorkloadArgs) -> Result<(), Stop> {
     let given = [
         ("--isl", args.isl.is_some()),
@@ -113,9 +110,6 @@ pub fn workload(draft: &mut Draft, args: &WorkloadArgs) -> Result<(), Stop> {
 }
 
 /// Client flags that wait for tokens.
-///
-/// # Errors
-/// The flag that does not fit.
 pub fn client(draft: &Draft, args: &ClientArgs) -> Result<(), Stop> {
     if draft.protocol() != Protocol::Kserve.name() {
         // Over gRPC an answer may be a stream.
@@ -129,9 +123,6 @@ pub fn client(draft: &Draft, args: &ClientArgs) -> Result<(), Stop> {
 }
 
 /// Puts what a KServe target means into the draft: the URL's parts, whole answers, one row where no size is said.
-///
-/// # Errors
-/// What can't be meant.
 pub fn settle(draft: &mut Draft) -> Result<(), Stop> {
     let url = draft.text("target.url").unwrap_or_default();
     // A simulated world has a name and no paths.
@@ -239,9 +230,6 @@ fn further(draft: &mut Draft) -> Result<(), Stop> {
 }
 
 /// Checks what the resolved scenario still may hold that no KServe request can say.
-///
-/// # Errors
-/// The field.
 pub fn check(scenario: &Scenario) -> Result<(), Stop> {
     let odd = |class: &&ClassSpec| class.model.is_some() || class.prompts.is_some();
     match scenario.classes.iter().find(odd) {
@@ -255,9 +243,6 @@ pub fn check(scenario: &Scenario) -> Result<(), Stop> {
 }
 
 /// Fills in what the server said of the model.
-///
-/// # Errors
-/// Inputs that can't be made.
 pub fn learn(
     scenario: &mut Scenario,
     served: Option<ProbedModel>,
@@ -297,9 +282,6 @@ pub fn learn(
 }
 
 /// A price per token says nothing of tensors.
-///
-/// # Errors
-/// Such a price.
 pub fn priced(scenario: &Scenario, per_token: bool) -> Result<(), Stop> {
     match scenario.target.protocol.counts() {
         SizeUnit::Items if per_token => Err(Stop::usage(

@@ -49,7 +49,6 @@ pub fn each(path: &Path, told: Said, take: &mut dyn FnMut(TraceSpan)) -> Result<
     traces_in(path)?.iter().try_for_each(|file| of_file(file, told, take))
 }
 
-/// The spans of a run folder.
 fn of_run(folder: &Path, take: &mut dyn FnMut(TraceSpan)) -> Result<(), Stop> {
     let mut any = false;
     let read = plimsoll_store::each_span(folder, |span| {

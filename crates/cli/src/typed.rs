@@ -12,9 +12,6 @@ use crate::exit::Stop;
 use crate::flags::{Cli, Command};
 
 /// Refuses the first flag that this mode of the command does not read.
-///
-/// # Errors
-/// The flag, and what to type instead.
 pub fn check(cli: &Cli, matches: &ArgMatches) -> Result<(), Stop> {
     let heading = |arg: &Arg| arg.get_help_heading().unwrap_or_default().to_owned();
     match &cli.command {
@@ -33,7 +30,7 @@ pub fn check(cli: &Cli, matches: &ArgMatches) -> Result<(), Stop> {
                         arg.get_id().as_str(),
                         "rate" | "peak" | "utilisation" | "spare" | "domains" | "price" | "slots"
                     )
-                    || matches!(arg.get_id().as_str(), "gpus_per_replica" | "seed")
+                    || arg.get_id() == "gpus_per_replica"
             };
             refuse(
                 matches,

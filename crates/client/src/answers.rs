@@ -18,7 +18,6 @@ pub struct Answers(HashMap<u64, SessionAnswers>);
 #[derive(Debug, Default)]
 struct SessionAnswers {
     said: Said,
-    /// Turns that are over.
     over: u16,
 }
 

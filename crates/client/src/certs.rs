@@ -19,7 +19,6 @@ use crate::tls::{TlsError, add_authorities, provider};
 pub struct Identity {
     /// The certificate, then what lies between it and its authority.
     pub cert: PathBuf,
-    /// Its private key.
     pub key: PathBuf,
 }
 

@@ -48,7 +48,7 @@ pub fn process_cpu_ns() -> i64 {
 }
 
 /// Time the calling thread has spent runnable and not running, ns; `None` where the kernel does not say.
-pub fn thread_run_queue_ns() -> Option<i64> {
+pub(crate) fn thread_run_queue_ns() -> Option<i64> {
     run_queue_of(std::path::Path::new("/proc/thread-self/schedstat"))
 }
 
@@ -106,7 +106,7 @@ impl Clock {
     }
 
     /// The CLOCK_MONOTONIC reading at `at`: what an absolute timer is armed with.
-    pub fn to_monotonic_ns(&self, at: At) -> i64 {
+    pub(crate) fn to_monotonic_ns(self, at: At) -> i64 {
         at.0.saturating_add(self.anchor.monotonic_ns)
     }
 
@@ -127,7 +127,6 @@ pub struct Ties {
 }
 
 impl Ties {
-    /// Tied now.
     pub fn new(clock: Clock) -> Ties {
         let ties = Ties { clock, offset: Cell::new(0), tied_at: Cell::new(At::ZERO), steps: Cell::new(0) };
         let (offset, at) = ties.sample();

@@ -10,13 +10,11 @@ use crate::live::Totals;
 pub struct StopLimits {
     /// Requests per second that may be offered; the levels' plans hold it, not the client.
     pub max_rate_per_s: Option<f64>,
-    /// Requests begun.
     pub max_requests: Option<u64>,
     /// Requests that did not finish.
     pub max_errors: Option<u64>,
 }
 
-/// Which ceiling was reached.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Reached {
     /// [`StopLimits::max_requests`].

@@ -15,7 +15,6 @@ use crate::timer::{self, Timer};
 /// How a check came out.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Severity {
-    /// As it should be.
     Good,
     /// A run works and measures less, or carries less, than it could.
     Limited,
@@ -28,7 +27,6 @@ pub enum Severity {
 pub struct Finding {
     /// What was looked at: a stable name.
     pub check: &'static str,
-    /// How it came out.
     pub severity: Severity,
     /// What was found, on one line.
     pub found: String,
@@ -58,7 +56,7 @@ fn finding(check: &'static str, severity: Severity, found: String, fix: &str) ->
 }
 
 /// The soft limit on open files, and the hard one it may be raised to.
-pub fn descriptor_limit() -> Option<(u64, u64)> {
+pub(crate) fn descriptor_limit() -> Option<(u64, u64)> {
     nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).ok()
 }
 
@@ -93,7 +91,7 @@ fn descriptors(connections: Option<u32>) -> Finding {
 }
 
 /// Local ports that connections to one address may have.
-pub fn local_ports() -> Option<u32> {
+pub(crate) fn local_ports() -> Option<u32> {
     let text = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
     let mut ends = text.split_whitespace().map_while(|n| n.parse::<u32>().ok());
     let (low, high) = (ends.next()?, ends.next()?);

@@ -25,7 +25,6 @@ const BEGUN: Span = Span::from_secs(1);
 /// What tells one page from another.
 type Key = (String, String);
 
-/// See the module.
 pub(crate) struct Each {
     pub every: Span,
     pub clock: Clock,

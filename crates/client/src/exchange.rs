@@ -69,11 +69,9 @@ pub async fn exchange(
 struct Talk {
     /// Some of the request was written.
     sent: bool,
-    /// All of it was.
     written: bool,
     /// It could not be written to its end.
     failed: Option<io::Error>,
-    /// The head has come.
     headed: bool,
     /// It was written at this instant on a connection that had carried others, and the connection ended without a byte in answer.
     unheard: Option<At>,
@@ -180,7 +178,6 @@ impl Talk {
         }
     }
 
-    /// The connection broke.
     fn broken(&mut self, link: &Link, error: &io::Error) -> Ending {
         // In TLS 1.3 a server judges the client's certificate after the handshake has ended for the client.
         let error = if tls_words::told(error).is_some() { tls_words::why(error) } else { error.to_string() };

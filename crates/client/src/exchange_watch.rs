@@ -18,7 +18,6 @@ pub trait ExchangeWatch {
     fn connected(&self, held: &Connected<'_>);
     /// The request's bytes were handed to the kernel.
     fn sent(&self);
-    /// The head arrived.
     fn head(&self, head: Head);
     /// Bytes of the body arrived. False: reading on is of no use.
     fn data(&self, bytes: &[u8]) -> bool;
@@ -29,9 +28,7 @@ pub trait ExchangeWatch {
 /// The connection that an exchange has.
 #[derive(Copy, Clone, Debug)]
 pub struct Connected<'a> {
-    /// Its number within the run.
     pub number: u32,
-    /// Has it carried another request?
     pub reused: bool,
     /// Was it there before this one asked for it?
     pub kept: bool,

@@ -44,13 +44,11 @@ pub struct Flight {
     pub key: AttemptKey,
     /// Number of the endpoint that it goes to.
     pub endpoint: usize,
-    /// When the driver began it.
     pub begun: At,
     /// Gives up when an answer that has begun pauses for so long.
     pub idle: Option<Span>,
     /// Leaves after so many tokens.
     pub cancel_after_tokens: Option<u64>,
-    /// What is to be sent.
     pub request: Outgoing,
     /// The row; taken when it is handed over, which happens exactly once.
     pub recording: RefCell<Option<Recording>>,
@@ -96,7 +94,6 @@ impl Flight {
 pub struct Following {
     /// The level on this worker.
     pub stage: Rc<LevelDriver>,
-    /// The attempt.
     pub flight: Rc<Flight>,
 }
 

@@ -14,7 +14,6 @@ use crate::told::{PageNotices, ToRows};
 /// Why a target says nothing whose scrape by Prometheus failed.
 pub(crate) const UNSCRAPED: &str = "Prometheus could not scrape it";
 
-/// See the module.
 pub(crate) struct ForeignPages {
     knows: fn(&str) -> bool,
     known: HashMap<String, ForeignPage>,
@@ -76,7 +75,7 @@ impl ForeignPages {
     }
 
     /// None of them can be asked.
-    pub fn all_failed(&mut self, now: At, why: &str, rows: &ToRows) {
+    pub(crate) fn all_failed(&mut self, now: At, why: &str, rows: &ToRows) {
         self.known.values_mut().for_each(|page| page.told.failed(now, why, rows));
     }
 
@@ -100,7 +99,7 @@ impl ForeignPages {
     }
 
     /// It may be silent for so long before it is lost.
-    pub fn may_be_silent(&self, name: &str, patience: Span, rows: &ToRows) {
+    pub(crate) fn may_be_silent(&self, name: &str, patience: Span, rows: &ToRows) {
         if let Some(page) = self.known.get(name) {
             page.told.may_be_silent(self.told_to, patience, rows);
         }

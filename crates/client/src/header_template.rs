@@ -12,7 +12,6 @@ use ring::digest::{SHA256, digest};
 /// What one request is called towards the server.
 #[derive(Copy, Clone)]
 pub struct RequestNames<'a> {
-    /// This attempt.
     pub attempt: &'a dyn Display,
     /// The request, whichever attempt.
     pub request: &'a dyn Display,
@@ -97,7 +96,6 @@ impl HeaderTemplate {
         Ok(Some(HeaderTemplate { name: name.clone(), parts, rest: expand(&text)? }))
     }
 
-    /// Writes its line.
     pub fn write(&self, head: &mut Vec<u8>, names: RequestNames<'_>) {
         head.extend_from_slice(self.name.as_str().as_bytes());
         head.extend_from_slice(b": ");

@@ -40,11 +40,9 @@ pub type Ended = Box<dyn Fn(&Rc<Http2Link>)>;
 
 /// A connection that stands.
 pub struct Http2Link {
-    /// Its number within the run.
     pub number: u32,
     /// When it stood: the server's settings had come.
     pub connected: At,
-    /// What its socket has seen.
     pub stamps: Rc<Stamps>,
     /// How many requests it has carried.
     pub carried: Cell<u32>,
@@ -127,9 +125,6 @@ impl Http2Link {
     }
 
     /// Begins a request on a stream of its own, and writes what can be written of it.
-    ///
-    /// # Errors
-    /// The connection takes no more.
     pub fn begin(
         &self,
         (head, body): (http::Request<()>, Bytes),

@@ -25,7 +25,6 @@ use plimsoll_model::{At, KeptConnections, Span};
 /// with connections that nobody uses.
 const EARLY: Span = Span::from_secs(1);
 
-/// The first rest.
 const REST_LEAST: Span = Span::from_millis(10);
 
 /// The longest. What rests is held open and not used: longer would be many sockets for one request saved.
@@ -34,7 +33,6 @@ const REST_MOST: Span = Span::from_millis(250);
 /// How much longer than what was too short.
 const LONGER: i64 = 4;
 
-/// Never.
 const NEVER: i64 = i64::MAX;
 
 /// What all workers of a client know of it.
@@ -65,7 +63,6 @@ pub struct Keeping {
 }
 
 impl Keeping {
-    /// Nothing counted yet.
     pub fn new(known: SharedByWorkers) -> Keeping {
         Keeping { known, ..Keeping::default() }
     }

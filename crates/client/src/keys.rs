@@ -18,9 +18,6 @@ use crate::token::TokenServer;
 const ASK_APART: Span = Span::from_secs(5);
 
 /// The key of this target; `None` where it names none.
-///
-/// # Errors
-/// It can't be had.
 pub fn of(spec: &TargetSpec, given: Option<Secret>) -> Result<Option<Key>, SecretError> {
     Ok(match (given, &spec.key_env, &spec.key_file, &spec.token) {
         (Some(key), ..) => Some(Renewed::fixed(key)),

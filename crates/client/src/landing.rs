@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 
 /// Most bytes one read takes. Larger reads would blur more events into one stamp and save nothing.
-pub const READ_MAX: usize = 16 * 1024;
+pub(crate) const READ_MAX: usize = 16 * 1024;
 
 /// Buffers kept by a thread; those of deeper nesting go back to the allocator.
 const KEPT: usize = 4;
@@ -26,7 +26,6 @@ impl Landing {
         Landing(FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| vec![0; READ_MAX]))
     }
 
-    /// All of it.
     pub fn room(&mut self) -> &mut [u8] {
         &mut self.0
     }

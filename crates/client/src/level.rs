@@ -36,14 +36,11 @@ pub struct ShardStart {
     pub at: At,
 }
 
-/// One level to run.
 #[derive(Clone, Debug)]
 pub struct LevelPlan {
-    /// Its number in the run.
     pub id: u32,
     /// Kind of traffic, as the scenario names it.
     pub traffic: String,
-    /// What it is run for.
     pub purpose: String,
     /// The load, as records tell it.
     pub load: Load,
@@ -55,9 +52,7 @@ pub struct LevelPlan {
     pub window: Span,
     /// Are sessions that have begun played to their ends, and is the level as long as they take?
     pub plays_sessions_out: bool,
-    /// How the client behaves.
     pub client: ClientSpec,
-    /// What the requests carry.
     pub prompts: Arc<Prompts>,
     /// Seed of the client's own chance (jitter, cancellations).
     pub seed: u64,
@@ -104,7 +99,7 @@ impl LevelPlan {
 
     /// Requests expected in flight when nothing is known of the target: the closed loop's number, or half a second's
     /// worth of arrivals.
-    pub fn connections_expected(&self) -> u32 {
+    pub(crate) fn connections_expected(&self) -> u32 {
         match (self.warm, &self.requests, self.load) {
             (Some(warm), _, _) => warm,
             (None, LevelTraffic::Closed { concurrency, .. }, _) => *concurrency,
@@ -151,9 +146,7 @@ impl LevelPlan {
 /// One of the endpoints that a load goes to.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
-    /// Where it is.
     pub target: Arc<Target>,
-    /// How its requests begin.
     pub opening: Opening,
 }
 
@@ -163,29 +156,21 @@ pub struct Shared {
     pub id: u32,
     /// First instant at which an arrival can be due.
     pub start: At,
-    /// How long arrivals fall.
     pub window: Span,
-    /// Open loop?
     pub open: bool,
     /// The run's identity, for request ids.
     pub run_id: String,
-    /// Where rows go.
     pub sink: Arc<dyn Sink>,
     /// The endpoints, by number.
     pub endpoints: Vec<Endpoint>,
-    /// How they are spoken to.
     pub spec: TargetSpec,
-    /// How the client behaves.
     pub client: ClientSpec,
-    /// What requests carry.
     pub prompts: Arc<Prompts>,
     /// What every request has in common.
     pub options: RequestOptions,
-    /// Model by class.
     pub class_models: Vec<Option<String>>,
     /// What each request class asks of the server's queue; a class past the end asks nothing.
     pub class_queues: Vec<QueueWish>,
-    /// Keep the answers' text?
     pub keep_text: bool,
     /// Limits the user set, and the counts they are held against.
     pub limits: (StopLimits, LiveCounters),
@@ -216,7 +201,7 @@ impl Shared {
     }
 
     /// What all attempts of a request have in common.
-    pub fn request_name(&self, request: u64) -> RequestName<'_> {
+    pub(crate) fn request_name(&self, request: u64) -> RequestName<'_> {
         RequestName { run: &self.run_id, level: self.id, request }
     }
 

@@ -53,11 +53,9 @@ const NO_SOCKET_APART: Span = Span::from_millis(50);
 pub struct Tally {
     /// The generator's own lag of every first attempt (open loop).
     pub lag: LogHistogram,
-    /// Token events.
     pub events: u64,
     /// Of those, coalesced ones.
     pub coalesced: u64,
-    /// First attempts begun.
     pub begun: u64,
     /// Attempts for which this machine had no socket: the only ones that the client itself refuses.
     pub no_socket: u64,
@@ -66,13 +64,10 @@ pub struct Tally {
 /// What a worker has for every level.
 #[derive(Debug)]
 pub struct Bench {
-    /// Its sockets' measurements.
     pub meter: Rc<Meter>,
     /// Its connections, by endpoint.
     pub pools: Vec<ConnectionPool>,
-    /// Its tasks.
     pub hands: Rc<TaskPool>,
-    /// Its alarm clock.
     pub timer: Timer,
     /// Its part of the live counters.
     pub shard: Arc<Shard>,
@@ -105,7 +100,6 @@ pub struct LevelDriver {
     pub news: Notify,
     /// Tells the task that starts what ends have made room for.
     pub starts: Notify,
-    /// What was counted.
     pub tally: RefCell<Tally>,
 }
 
@@ -470,7 +464,7 @@ impl LevelDriver {
     }
 
     /// Everything in flight ends now, as unfinished.
-    pub fn stop_now(self: &Rc<LevelDriver>, by: By) {
+    pub(crate) fn stop_now(self: &Rc<LevelDriver>, by: By) {
         self.stop(by);
         let keys: Vec<AttemptKey> = self.flights.borrow().keys().copied().collect();
         for key in keys {
@@ -504,7 +498,6 @@ impl LevelDriver {
         self.bench.shard.sent();
     }
 
-    /// Tokens came.
     pub fn tokens(self: &Rc<LevelDriver>, flight: &Flight, due: At, progress: &ReadProgress) {
         let shard = &self.bench.shard;
         shard.token_events(u64::from(progress.token_events), progress.tokens);
@@ -518,12 +511,12 @@ impl LevelDriver {
     }
 
     /// Runs `f` with a buffer for decoded events.
-    pub fn with_scratch<T>(&self, f: impl FnOnce(&mut Vec<Decoded>) -> T) -> T {
+    pub(crate) fn with_scratch<T>(&self, f: impl FnOnce(&mut Vec<Decoded>) -> T) -> T {
         f(&mut self.scratch.borrow_mut())
     }
 
     /// An answer has begun: from now on it may not pause for longer than its idle limit.
-    pub fn watch_idle(&self, flight: &Flight) {
+    pub(crate) fn watch_idle(&self, flight: &Flight) {
         if let (Some(idle), Some(read)) = (flight.idle, flight.last_read.get()) {
             self.idle.borrow_mut().push(Reverse((read + idle, flight.key)));
             if read + idle < self.armed.get() {

@@ -58,7 +58,6 @@ pub enum ConnectError {
     /// The name has no address.
     #[error("cannot find the address of {0}: {1}")]
     Name(String, String),
-    /// Nothing answered at any address.
     #[error("cannot connect to {0}: {1}")]
     Tcp(SocketAddr, #[source] io::Error),
     /// The TLS handshake failed.
@@ -75,7 +74,6 @@ pub enum ConnectError {
 /// Why no connection could be had from a pool.
 #[derive(Debug, thiserror::Error)]
 pub enum TakeError {
-    /// It could not be made.
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// It did not stand in time.
@@ -101,7 +99,6 @@ pub struct Route {
 
 /// A connection that stands.
 pub struct Link {
-    /// Its number within the run.
     pub number: u32,
     /// When it stood (TLS included).
     pub connected: At,
@@ -109,9 +106,7 @@ pub struct Link {
     pub carried: u32,
     /// When the last answer that it carried was read to its end.
     pub idle_since: Option<At>,
-    /// What its socket has seen.
     pub stamps: Rc<Stamps>,
-    /// Reads its answers.
     pub reader: Reader,
     transport: Transport,
     /// Its bytes no longer stand where one answer ends and the next begins.
@@ -179,12 +174,12 @@ impl Link {
     }
 
     /// Has it been idle from `from` on, or carried no answer yet?
-    pub fn rested(&self, from: At) -> bool {
+    pub(crate) fn rested(&self, from: At) -> bool {
         self.idle_since.is_none_or(|since| since <= from)
     }
 
     /// Has the server closed the connection while nobody used it, or said something unasked? One system call.
-    pub fn is_stale(&mut self) -> bool {
+    pub(crate) fn is_stale(&mut self) -> bool {
         match &mut self.transport {
             Transport::Plain(tcp) => tcp.is_disturbed(),
             // What comes between answers may be TLS's own business: only it can tell.

@@ -61,7 +61,6 @@ impl Shard {
         add(&self.errors, u64::from(failed));
     }
 
-    /// Token events came.
     pub(crate) fn token_events(&self, events: u64, tokens: u64) {
         add(&self.events, events);
         add(&self.tokens_out, tokens);
@@ -96,11 +95,9 @@ pub struct Totals {
     pub requests: u64,
     /// Attempts whose bytes went out.
     pub sent: u64,
-    /// Requests over.
     pub ended: u64,
     /// Of those, the ones that did not finish.
     pub errors: u64,
-    /// Token events received.
     pub events: u64,
     /// Prompt tokens asked for.
     pub tokens_in: u64,
@@ -130,14 +127,12 @@ impl Totals {
     }
 }
 
-/// The counters of one client.
 #[derive(Clone, Debug, Default)]
 pub struct LiveCounters {
     shards: Vec<Arc<Shard>>,
 }
 
 impl LiveCounters {
-    /// One shard per worker.
     pub fn new(workers: usize) -> LiveCounters {
         LiveCounters { shards: (0..workers).map(|_| Arc::default()).collect() }
     }
@@ -152,7 +147,7 @@ impl LiveCounters {
     }
 
     /// Requests begun and requests that did not finish, over all workers: what ceilings are held against at every end.
-    pub fn begun_and_failed(&self) -> (u64, u64) {
+    pub(crate) fn begun_and_failed(&self) -> (u64, u64) {
         self.shards.iter().fold((0, 0), |(begun, failed), s| {
             (begun + s.requests.load(Relaxed), failed + s.errors.load(Relaxed))
         })

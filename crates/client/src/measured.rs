@@ -95,7 +95,6 @@ enum Ladder {
 }
 
 impl MeasuredPages {
-    /// Nothing has come yet.
     pub fn new(clock: Clock, knows: fn(&str) -> bool, rows: ToRows) -> MeasuredPages {
         MeasuredPages {
             clock,

@@ -118,7 +118,6 @@ impl Form {
     }
 }
 
-/// A page that is there.
 #[derive(Clone, Debug)]
 pub struct MetricsPage {
     /// What it is called, where there are several; else empty.
@@ -200,9 +199,6 @@ pub fn trust(target: &TargetSpec, spec: &ScrapeSpec) -> Result<Vec<MetricsPage>,
 }
 
 /// What this URL answers, with the keys of the endpoint where it is its host. Blocks for some seconds at most.
-///
-/// # Errors
-/// Why there is no answer.
 pub fn fetch(target: &TargetSpec, url: &str) -> Result<Vec<u8>, String> {
     let (runtime, page) = asked(&spec_of(target, url))?;
     let body = runtime.block_on(async { Looker::new(page, Clock::start()).body(PATIENCE).await });
@@ -210,9 +206,6 @@ pub fn fetch(target: &TargetSpec, url: &str) -> Result<Vec<u8>, String> {
 }
 
 /// What a Prometheus kept of its targets' pages: the answer to a query of a range, by its URL, of these names (RE2). Blocks for some seconds at most.
-///
-/// # Errors
-/// Why there is none.
 pub fn kept(target: &TargetSpec, names: &str) -> Result<Vec<RangeSeries>, String> {
     let (server, query) = targets::kept_query(&target.url, names)?;
     let (runtime, page) = asked(&TargetSpec { url: server.to_owned(), ..target.clone() })?;

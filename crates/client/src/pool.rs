@@ -100,7 +100,7 @@ impl ConnectionPool {
     }
 
     /// Sets the policy for what comes; `share` is this worker's part of a bounded pool's limit.
-    pub fn set_policy(&self, policy: Connections, share: u32, route: Route) {
+    pub(crate) fn set_policy(&self, policy: Connections, share: u32, route: Route) {
         self.set_streams(policy, share, &route);
         *self.route.borrow_mut() = route;
         self.policy.set(policy);

@@ -28,7 +28,6 @@ const ANSWER_MAX: usize = 64 << 10;
 /// What came back.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Posted {
-    /// HTTP status.
     pub status: u16,
     /// How long the server asks to be left alone.
     pub retry_after: Option<Span>,
@@ -43,9 +42,6 @@ pub struct Poster {
 
 impl Poster {
     /// Below the target's URL, at `path`.
-    ///
-    /// # Errors
-    /// Whatever in the spec can't be used.
     pub fn new(spec: &TargetSpec, path: &str) -> Result<Poster, TargetError> {
         let target = Target::new(spec, None)?;
         let path = target.uri(path)?;

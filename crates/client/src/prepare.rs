@@ -34,7 +34,6 @@ pub struct Ahead {
     taken: u64,
     ready: HashMap<u64, Prepared>,
     options: Option<RequestOptions>,
-    /// The longest that one took.
     longest: Span,
 }
 
@@ -44,7 +43,6 @@ impl Ahead {
         ROOM.max(Span(2 * self.longest.0))
     }
 
-    /// One took so long.
     pub fn took(&mut self, span: Span) {
         // Less and less of what was once: a stall of the machine is no body's length.
         self.longest = span.max(Span(self.longest.0 - self.longest.0 / 16));
@@ -56,13 +54,13 @@ impl Ahead {
     }
 
     /// Is there room for another?
-    pub fn wants_more(&self) -> bool {
+    pub(crate) fn wants_more(&self) -> bool {
         self.ready.len() < AHEAD_MAX
     }
 
     /// Makes the next body of this worker's part; false when there is none. Turns of sessions are left out: their time
     /// is not the schedule's.
-    pub fn prepare_next(&mut self, shared: &Shared) -> bool {
+    pub(crate) fn prepare_next(&mut self, shared: &Shared) -> bool {
         let Some(schedule) = &self.schedule else { return false };
         while let Some(arrival) = schedule.arrivals.get(self.next) {
             self.next += 1;

@@ -7,7 +7,6 @@ use plimsoll_model::Span;
 /// What came to one address, in samples (OTLP: points).
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct PushCounts {
-    /// Requests.
     pub requests: u64,
     /// Samples of known names that were taken.
     pub taken: u64,

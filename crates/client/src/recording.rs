@@ -41,7 +41,7 @@ impl Ending {
     }
 
     /// Had this machine no socket for it? Nothing else is refused by the client itself.
-    pub fn lacks_socket(&self) -> bool {
+    pub(crate) fn lacks_socket(&self) -> bool {
         matches!(self, Ending::Told { outcome, .. } if (outcome.how, outcome.by) == (How::Refused, By::Client))
     }
 }
@@ -81,9 +81,7 @@ pub struct Recording {
 /// How an answer is to be read.
 #[derive(Copy, Clone, Debug)]
 pub struct AnswerReading {
-    /// What is spoken.
     pub protocol: Protocol,
-    /// Was a stream asked for?
     pub stream: bool,
     /// Was the end pinned at the asked length?
     pub ignore_eos: bool,
@@ -91,7 +89,6 @@ pub struct AnswerReading {
     pub results: Option<u32>,
     /// How long the sound is that was sent.
     pub sound_ms: Option<u64>,
-    /// Keep the text?
     pub keep_text: bool,
 }
 
@@ -230,12 +227,12 @@ impl Recording {
     }
 
     /// Is this the body of an error that has gone on for more than `bytes`?
-    pub fn is_refusal_past(&self, bytes: u64) -> bool {
+    pub(crate) fn is_refusal_past(&self, bytes: u64) -> bool {
         self.refusal && self.decoder.as_ref().is_some_and(|decoder| decoder.bytes() > bytes)
     }
 
     /// The newest read's stamp in user space.
-    pub fn newest_user_stamp(&self) -> Option<At> {
+    pub(crate) fn newest_user_stamp(&self) -> Option<At> {
         self.stamps.as_ref().map(|stamps| stamps.user())
     }
 
@@ -308,6 +305,6 @@ fn bounded(text: &str) -> String {
 
 /// The generator's own part of `sent − due`: what passed before the attempt was begun, and between having a connection
 /// and handing over the bytes. Waiting for a connection is the target's or the policy's.
-pub fn own_lag(due: At, begun: At, connection_ready: At, sent: At) -> Span {
+pub(crate) fn own_lag(due: At, begun: At, connection_ready: At, sent: At) -> Span {
     (begun - due) + (sent - connection_ready.max(begun))
 }

@@ -7,7 +7,6 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-/// Between two looks.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Values before the present one that are remembered, so that they are still kept out of texts.
@@ -30,7 +29,6 @@ struct Wake {
 /// Why a look comes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Look {
-    /// Its time has come.
     Due,
     /// A server has refused the value.
     Refused,
@@ -97,7 +95,6 @@ impl<T: Send + Sync + 'static> Renewed<T> {
         *lock(&self.trouble) = None;
     }
 
-    /// A server has refused it.
     pub fn refused(&self) {
         *lock(&self.wake.refused) = true;
         self.wake.told.notify_one();

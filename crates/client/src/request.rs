@@ -24,7 +24,6 @@ pub type AttemptKey = (u64, u16);
 /// What a request carries, ready to send.
 #[derive(Clone, Debug)]
 pub struct Prepared {
-    /// The body.
     pub body: Body,
     /// Keyed hashes of the prompt's blocks.
     pub blocks: Vec<u64>,
@@ -51,8 +50,7 @@ pub struct Opening {
 
 /// The headers that hold the key, as it is when a request is made.
 #[derive(Clone, Debug)]
-pub struct KeyHeaders {
-    /// The key.
+pub(crate) struct KeyHeaders {
     pub key: Key,
     /// Is it sent as `Authorization: Bearer`?
     pub bearer: bool,
@@ -100,7 +98,7 @@ impl Opening {
 
     /// Over HTTP/2: `method uri` with these headers, but for those that only HTTP/1.1 has.
     #[must_use]
-    pub fn over_http2(self, method: Method, uri: http::Uri, headers: &HeaderMap) -> Opening {
+    pub(crate) fn over_http2(self, method: Method, uri: http::Uri, headers: &HeaderMap) -> Opening {
         let mut request = http::Request::new(());
         (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) = (method, uri, headers.clone());
         // The host is part of the URI there.
@@ -112,13 +110,13 @@ impl Opening {
 
     /// With the key's headers.
     #[must_use]
-    pub fn with_key(self, key: Option<&KeyHeaders>) -> Opening {
+    pub(crate) fn with_key(self, key: Option<&KeyHeaders>) -> Opening {
         Opening { key: key.cloned(), ..self }
     }
 
     /// With headers that each request fills for itself.
     #[must_use]
-    pub fn with_own(self, own: &[HeaderTemplate]) -> Opening {
+    pub(crate) fn with_own(self, own: &[HeaderTemplate]) -> Opening {
         Opening { own: own.to_vec(), ..self }
     }
 
@@ -223,7 +221,7 @@ impl fmt::Debug for Request {
 
 impl Request {
     /// Its head and body, where it was made to be sent over HTTP/2.
-    pub fn into_http2(self) -> Option<(http::Request<()>, Bytes)> {
+    pub(crate) fn into_http2(self) -> Option<(http::Request<()>, Bytes)> {
         Some((*self.http2?, self.body))
     }
 
@@ -238,7 +236,6 @@ impl Request {
         self.written = (self.written + n).min(self.head.len() + self.body.len());
     }
 
-    /// Is all of it written?
     pub fn is_written(&self) -> bool {
         self.written == self.head.len() + self.body.len()
     }

@@ -31,7 +31,6 @@ pub(crate) enum Wish {
     Nothing,
     /// A scrape now, with a row for every series.
     Whole,
-    /// A last scrape.
     End,
 }
 
@@ -60,9 +59,6 @@ impl AskedOf {
 impl Scraper {
     /// Begins to scrape these pages. Returns after the first scrape, so that counters have a value from before the load.
     /// `knows` says which names anybody reads.
-    ///
-    /// # Errors
-    /// This machine has no thread for it.
     pub fn start(
         pages: Vec<MetricsPage>,
         every: Span,
@@ -84,9 +80,6 @@ impl Scraper {
     }
 
     /// The same, each page at an instant of its own: the first scrapes follow each other within a cadence. Returns after all of them, or after a second.
-    ///
-    /// # Errors
-    /// This machine has no thread for it.
     pub fn each(
         pages: Vec<MetricsPage>,
         every: Span,

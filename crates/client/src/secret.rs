@@ -62,7 +62,6 @@ impl Secret {
         Secret::new(&text, &format!("${name}"))
     }
 
-    /// From a file.
     pub fn from_file(path: &Path) -> Result<Secret, SecretError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| SecretError::File { path: path.display().to_string(), source })?;
@@ -88,7 +87,7 @@ impl Secret {
     }
 
     /// `text` with every occurrence of the key replaced. (A server may echo it; an error may quote a header.)
-    pub fn scrub(&self, text: &str) -> String {
+    pub(crate) fn scrub(&self, text: &str) -> String {
         text.replace(&self.0, "***")
     }
 }

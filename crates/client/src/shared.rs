@@ -22,7 +22,6 @@ pub(crate) struct Shape {
     series: Arc<[SeriesName]>,
 }
 
-/// See the module.
 #[derive(Debug, Default)]
 pub struct SharedNames(Mutex<Kept>);
 
@@ -115,7 +114,6 @@ impl Kept {
 /// Which rows of a page are wanted: of known names, each once, and not more than are followed.
 struct Wanted {
     knows: fn(&str) -> bool,
-    /// Hashes of those that were seen.
     seen: std::collections::HashSet<u64>,
 }
 

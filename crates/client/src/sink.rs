@@ -7,7 +7,6 @@ use plimsoll_model::{Attempt, Sample};
 /// Takes rows as they are finished, from every worker thread. Must not block: a worker that waits here is late for the
 /// next arrival.
 pub trait Sink: Send + Sync {
-    /// One attempt is over.
     fn attempt(&self, attempt: Attempt);
     /// An attempt of a closed loop is begun; the row says what is to be told of it if nothing more comes. (What an open loop
     /// begins follows from its schedule.)
@@ -29,7 +28,6 @@ impl Memory {
         self.attempts.lock().map(|mut all| std::mem::take(&mut *all)).unwrap_or_default()
     }
 
-    /// Takes the samples out.
     pub fn take_samples(&self) -> Vec<Sample> {
         self.samples.lock().map(|mut all| std::mem::take(&mut *all)).unwrap_or_default()
     }

@@ -28,18 +28,14 @@ pub struct Meter {
     pub user_delay: RefCell<LogHistogram>,
     /// Reads with the kernel's stamp.
     pub kernel_reads: Cell<u64>,
-    /// Reads without.
     pub user_reads: Cell<u64>,
-    /// Sockets open now.
     pub sockets: Cell<u32>,
     /// The most of them since last asked.
     pub sockets_max: Cell<u32>,
-    /// Connections made.
     pub connects: Cell<u32>,
 }
 
 impl Meter {
-    /// Nothing measured yet.
     pub fn new(clock: Clock) -> Rc<Meter> {
         Rc::new(Meter {
             clock,
@@ -140,7 +136,7 @@ impl Stamps {
     }
 
     /// The connection's newest write took what was left of the stream's request, `bytes` since last said.
-    pub fn spoke(&self, bytes: usize) {
+    pub(crate) fn spoke(&self, bytes: usize) {
         let Some(at) = self.connection.as_ref().and_then(|connection| connection.last_write.get()) else {
             return;
         };
@@ -193,12 +189,12 @@ impl Stamps {
     }
 
     /// The instant just before the newest write call of this exchange: when its bytes were handed to the kernel.
-    pub fn last_write(&self) -> Option<At> {
+    pub(crate) fn last_write(&self) -> Option<At> {
         self.last_write.get()
     }
 
     /// Arrival of the first bytes of the answer in this exchange.
-    pub fn first_read(&self) -> Option<At> {
+    pub(crate) fn first_read(&self) -> Option<At> {
         self.first_read.get()
     }
 
@@ -218,7 +214,7 @@ impl Stamps {
     }
 
     /// Did the kernel stamp every read of this exchange?
-    pub fn all_kernel(&self) -> bool {
+    pub(crate) fn all_kernel(&self) -> bool {
         self.all_kernel.get()
     }
 

@@ -26,7 +26,6 @@ const STREAMS_EXPECTED: u32 = 100;
 /// A place on a connection. It is given back when it is dropped.
 #[derive(Debug)]
 pub struct HeldStream {
-    /// The connection.
     pub link: Rc<Http2Link>,
     /// What it sees of this request.
     pub stamps: Rc<Stamps>,
@@ -61,7 +60,6 @@ impl Drop for HeldStream {
 
 /// What somebody in line is told.
 enum Told {
-    /// Here is a place.
     Place(HeldStream),
     /// Things have changed: ask again.
     Again,
@@ -117,7 +115,7 @@ impl StreamPool {
     }
 
     /// Sets the policy for what comes.
-    pub fn set_policy(&self, policy: Connections, share: u32, route: Route) {
+    pub(crate) fn set_policy(&self, policy: Connections, share: u32, route: Route) {
         *self.route.borrow_mut() = route;
         self.policy.set(policy);
         self.share.set(share);
@@ -237,7 +235,6 @@ impl StreamPool {
         standing + opening < self.most() && beside <= self.line.borrow().len() as u64
     }
 
-    /// Most connections.
     fn most(&self) -> u32 {
         if matches!(self.policy.get(), Connections::Pool { .. }) { self.share.get().max(1) } else { u32::MAX }
     }
@@ -283,7 +280,6 @@ impl StreamPool {
         }
     }
 
-    /// A connection has ended.
     fn ended(&self, link: &Rc<Http2Link>) {
         self.links.borrow_mut().retain(|known| !Rc::ptr_eq(known, link));
         self.ask_again();

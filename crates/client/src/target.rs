@@ -71,17 +71,11 @@ pub struct Target {
 impl Target {
     /// Reads the spec; takes the key from `key`, else from where the spec says, and header values' `$NAME` from the
     /// environment.
-    ///
-    /// # Errors
-    /// Whatever in the spec cannot be used.
     pub fn new(spec: &TargetSpec, key: Option<Secret>) -> Result<Target, TargetError> {
         Target::sharing(spec, key, &SharedTls::default())
     }
 
     /// The same, one of several whose TLS is set up once.
-    ///
-    /// # Errors
-    /// As [`Target::new`].
     pub fn sharing(spec: &TargetSpec, key: Option<Secret>, tls: &SharedTls) -> Result<Target, TargetError> {
         let uri = read_url(&spec.url)?;
         let host = uri.host().unwrap_or_default().to_owned();
@@ -157,7 +151,7 @@ impl Target {
     }
 
     /// The same with headers of its own.
-    pub fn posts_with(&self, path: &Uri, more: &[(HeaderName, HeaderValue)]) -> Opening {
+    pub(crate) fn posts_with(&self, path: &Uri, more: &[(HeaderName, HeaderValue)]) -> Opening {
         let mut headers = self.headers.clone();
         headers.extend(more.iter().cloned());
         self.opening(Method::POST, path, &headers).with_own(&self.own)
@@ -189,14 +183,14 @@ impl Target {
     }
 
     /// `text` without any key.
-    pub fn scrub(&self, text: &str) -> String {
+    pub(crate) fn scrub(&self, text: &str) -> String {
         let keys = self.key.iter().flat_map(|key| key.key.all());
         let text = keys.fold(text.to_owned(), |text, key| key.scrub(&text));
         self.secrets.iter().fold(text, |text, secret| secret.scrub(&text))
     }
 
     /// The server has refused the key: another is looked for at once.
-    pub fn key_refused(&self) {
+    pub(crate) fn key_refused(&self) {
         self.key.iter().for_each(|key| key.key.refused());
     }
 
@@ -206,7 +200,7 @@ impl Target {
     }
 
     /// Is a key sent with every request, in the usual header or in one of the user's?
-    pub fn has_key(&self) -> bool {
+    pub(crate) fn has_key(&self) -> bool {
         self.key.is_some() || !self.secrets.is_empty() || self.headers.contains_key(AUTHORIZATION)
     }
 }
@@ -214,7 +208,6 @@ impl Target {
 /// What is sent.
 #[derive(Clone, Debug)]
 pub struct Body {
-    /// Its media type.
     pub content_type: &'static str,
     /// Bytes of it that are JSON, where raw tensors follow.
     pub header_length: Option<usize>,

@@ -22,13 +22,11 @@ const LOOK_BACK: Span = Span::from_secs(300);
 /// A clock that is ahead by more than this is wrong: two machines that follow one reference differ by less.
 const AHEAD: Span = Span::from_secs(2);
 
-/// The targets of one Prometheus.
 pub(crate) struct Targets {
     looker: Looker,
     taken: Taken,
 }
 
-/// What was taken of them.
 struct Taken {
     pages: ForeignPages,
     began: bool,
@@ -215,9 +213,6 @@ fn scrapes(series: Vec<RangeSeries>, doubles: &mut Doubles) -> Vec<Scrape> {
 
 /// What a Prometheus kept of its targets' pages, as rows of a watch would have it: the changes, oldest first. With it the instant of its first scrape, of the
 /// Unix epoch, which is [`At::ZERO`] of the rows. `knows`: which names are kept.
-///
-/// # Errors
-/// There is no scrape in it.
 pub fn kept(series: Vec<RangeSeries>, knows: fn(&str) -> bool) -> Result<(i64, Vec<Sample>), String> {
     let series = series.into_iter().filter(|series| series.name == "up" || knows(&series.name));
     let scrapes = scrapes(series.collect(), &mut Doubles::default());

@@ -22,7 +22,6 @@ use tokio::net::{TcpSocket, TcpStream};
 use crate::landing::{Landing, READ_MAX};
 use crate::stamp::{Meter, Stamps};
 
-/// The stream.
 #[derive(Debug)]
 pub struct StampedStream {
     stream: TcpStream,
@@ -88,7 +87,7 @@ impl StampedStream {
 
     /// Has the peer closed its side, or sent what nobody asked for? Asks the socket: what the event loop knows is as old as its
     /// last look, and whoever takes a connection back at once looks before that.
-    pub fn is_disturbed(&self) -> bool {
+    pub(crate) fn is_disturbed(&self) -> bool {
         let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
         nix::sys::socket::recv(self.stream.as_raw_fd(), &mut [0], flags) != Err(Errno::EWOULDBLOCK)
     }
@@ -154,7 +153,6 @@ fn recv(stream: &TcpStream, out: &mut [u8]) -> io::Result<(usize, Option<i64>)> 
 pub struct StampingOn(#[expect(dead_code, reason = "held, not used")] Option<socket2::Socket>);
 
 impl StampingOn {
-    /// Asks now.
     pub fn ask() -> StampingOn {
         StampingOn(stamping_socket())
     }

@@ -22,7 +22,6 @@ pub struct TcpInfo {
     rtt_var_us: Option<u32>,
     /// Least round trip, µs.
     rtt_min_us: Option<u32>,
-    /// Segments sent again.
     retransmits: Option<u32>,
     /// Segments with data sent.
     segments_out: Option<u32>,

@@ -11,7 +11,7 @@ use crate::clock::Clock;
 use plimsoll_model::At;
 
 /// What wakes the pacer on this platform.
-pub const SOURCE: &str =
+pub(crate) const SOURCE: &str =
     if cfg!(all(target_os = "linux", not(feature = "portable"))) { "timerfd" } else { "tokio timer (1 ms)" };
 
 /// Sets the calling thread's timer slack to one nanosecond; false where that cannot be done.

@@ -75,9 +75,6 @@ type KnownConfig = (TlsTrust, Option<Identity>, bool, Arc<ClientConfig>);
 
 impl SharedTls {
     /// That of this trust and of this certificate, where a client has one of its own, for HTTP/1.1 or HTTP/2.
-    ///
-    /// # Errors
-    /// As [`client_config_as`].
     pub fn config(
         &self,
         trust: &TlsTrust,
@@ -165,7 +162,6 @@ struct Lenient {
 
 #[derive(Debug)]
 enum Leniency {
-    /// Every certificate passes.
     Anything,
     /// The usual judgement, and a server that shows the very certificate which the user's file names. `openssl req -x509` marks what it makes as an
     /// authority, which webpki takes as no server's; curl and OpenSSL trust a certificate that is itself the anchor, and so does this. Dates and names are

@@ -82,9 +82,6 @@ impl TokenServer {
     }
 
     /// Asks for a token. Blocks for some tens of seconds at most.
-    ///
-    /// # Errors
-    /// It gave none.
     pub fn ask(&self) -> Result<Token, SecretError> {
         let secret = match (&self.token.secret_env, &self.token.secret_file) {
             (Some(name), _) => Secret::from_env(name)?,
@@ -96,9 +93,6 @@ impl TokenServer {
     }
 
     /// The same on a connection that there is, for so long.
-    ///
-    /// # Errors
-    /// As [`TokenServer::ask`].
     pub fn ask_on(
         &self,
         stream: impl Read + Write,

@@ -17,7 +17,6 @@ use crate::shared::{MOST_SERIES, Shape, SharedNames, Shown};
 /// Looks between two rows of a name that nobody reads.
 const UNKNOWN_EVERY: u64 = 60;
 
-/// Takes rows.
 type Rows = dyn Fn(Sample) + Send + Sync;
 
 /// Where what pages say goes. Called from the thread of whoever reads or takes pages.
@@ -125,7 +124,7 @@ impl PageNotices {
     }
 
     /// It may be silent for so long before it is lost: how often it speaks is somebody else's choice.
-    pub fn may_be_silent(&self, at: At, patience: Span, rows: &ToRows) {
+    pub(crate) fn may_be_silent(&self, at: At, patience: Span, rows: &ToRows) {
         match rows {
             ToRows::Changes(rows) => rows(self.row(at, "scrape_patience", &[], patience.as_secs_f64())),
             ToRows::Pages(pages, _) => pages(self.read(at, PageSaid::Patience(patience))),
@@ -156,7 +155,7 @@ impl PageNotices {
     }
 
     /// The same of a page of text as it came; of one that was cut short, that it failed.
-    pub fn tell_text(&mut self, at: At, page: &[u8], rows: &ToRows) {
+    pub(crate) fn tell_text(&mut self, at: At, page: &[u8], rows: &ToRows) {
         match rows {
             ToRows::Changes(to) => match exposition::read(page).map(|page| page.rows) {
                 Ok(found)

@@ -48,7 +48,6 @@ pub enum Command {
         /// Told how many stand ready.
         done: mpsc::Sender<usize>,
     },
-    /// Run a level.
     Run {
         /// What all workers share.
         shared: Arc<Shared>,
@@ -63,22 +62,18 @@ pub enum Command {
     Mark,
     /// The load ends at this instant, as if it had been asked to.
     EndAt(At),
-    /// Nothing new from now on.
     Stop(By),
-    /// Everything ends now.
     StopNow(By),
 }
 
 /// How a level went on one worker.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// What the level counted.
     pub tally: Tally,
     /// User − kernel stamp of every read.
     pub user_delay: LogHistogram,
     /// Reads with the kernel's stamp.
     pub kernel_reads: u64,
-    /// Reads without.
     pub user_reads: u64,
     /// CPU used over the window, ns.
     pub cpu_ns: i64,
@@ -105,7 +100,6 @@ pub struct Setup {
     pub numbers: Arc<AtomicU32>,
     /// What all workers know of how each endpoint keeps connections.
     pub known: Vec<SharedByWorkers>,
-    /// Its live counters.
     pub shard: Arc<Shard>,
 }
 

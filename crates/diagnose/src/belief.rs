@@ -46,7 +46,6 @@ pub enum ReadFrom {
 }
 
 impl Likelihood {
-    /// What was learnt.
     pub fn learnt(from: ReadFrom) -> &'static Likelihood {
         static OF_RECORDS: OnceLock<Likelihood> = OnceLock::new();
         static OF_EXPERIMENTS: OnceLock<Likelihood> = OnceLock::new();
@@ -186,7 +185,6 @@ impl Likelihood {
 /// How likely each cause is to be the one, or one of two, that is at work.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Belief {
-    /// The likeliest first.
     pub of: Vec<(Cause, f64)>,
     /// How likely it is that there is one alone.
     pub one: f64,
@@ -195,7 +193,6 @@ pub struct Belief {
 }
 
 impl Belief {
-    /// After these findings.
     pub fn after(found: &[Finding], from: ReadFrom) -> Belief {
         Likelihood::learnt(from).posterior(&states(found), |_| false)
     }
@@ -213,7 +210,7 @@ impl Belief {
     }
 
     /// How likely this one is at work and none of these: with the likelihood of any of them the sum is one at most.
-    pub fn instead_of(&self, cause: Cause, named: &[Cause]) -> f64 {
+    pub(crate) fn instead_of(&self, cause: Cause, named: &[Cause]) -> f64 {
         let beside = |a: &Cause, b: &Cause| *a == cause && named.contains(b);
         let shared = self.pairs.iter().filter(|(a, b, _)| beside(a, b) || beside(b, a));
         let most = 1.0 - named.iter().map(|one| self.in_cause(*one)).fold(0.0, f64::max);

@@ -161,7 +161,6 @@ impl Cause {
         }
     }
 
-    /// Its layer.
     pub fn layer(self) -> Layer {
         row(self).layer
     }
@@ -172,7 +171,7 @@ impl Cause {
     }
 
     /// The cheapest experiment that would overturn it.
-    pub fn overturned_by(self) -> NextExperiment {
+    pub(crate) fn overturned_by(self) -> NextExperiment {
         match self {
             Cause::GeneratorLag => NextExperiment::SecondGenerator,
             Cause::ClientCap => NextExperiment::OpenLoop,

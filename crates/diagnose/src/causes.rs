@@ -11,18 +11,13 @@ pub type Often = [f64; 3];
 /// How often a fact is seen by accident as long as nothing was learnt of it: a detector asks for chances of one in a hundred or less.
 pub const BY_ACCIDENT: Often = [0.004, 0.96, 0.036];
 
-/// One row of the table.
 #[derive(Clone, Debug)]
 pub struct CauseRow {
-    /// Which.
     pub cause: Cause,
-    /// Its layer.
     pub layer: Layer,
     /// A few words, as they stand in a headline.
     pub title: String,
-    /// What to do first.
     pub do_first: String,
-    /// What not to do.
     pub do_not: String,
     /// Facts of which one must be seen for it to be named; empty = it is what is left.
     pub decisive: Vec<Observed>,
@@ -35,9 +30,7 @@ pub struct CauseRow {
 /// How far a cause has to do with a fact.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Shows {
-    /// It shows it nearly always.
     Usually,
-    /// It shows it at times.
     Maybe,
     /// It has nothing to do with it.
     Never,
@@ -80,7 +73,6 @@ pub fn causes() -> &'static [CauseRow] {
     ROWS.get_or_init(|| parse(TABLE))
 }
 
-/// The row of a cause.
 pub fn row(cause: Cause) -> &'static CauseRow {
     let rows = causes();
     // A test holds that every cause has a row.

@@ -35,7 +35,6 @@ pub struct Worse {
     pub words: String,
     /// What is said where nothing is wrong.
     pub sound: String,
-    /// What that rests on.
     pub evidence: Vec<Evidence>,
     /// Could more requests still show that something is worse?
     pub open: bool,
@@ -228,7 +227,7 @@ pub fn unknown(worse: &Worse, found: &[Finding], belief: &Belief) -> Verdict {
 }
 
 /// The verdict on a run that holds no request.
-pub fn without_requests() -> Verdict {
+pub(crate) fn without_requests() -> Verdict {
     let of = row(Cause::Unknown);
     Verdict {
         layer: of.layer,
@@ -281,7 +280,6 @@ fn runner_up(found: &[Finding], (cause, confidence): (Cause, f64)) -> RunnerUp {
 }
 
 impl Evidence {
-    /// A figure with its limit.
     pub fn figure(
         figure: &str,
         says: String,

@@ -14,7 +14,6 @@ use super::seen::{RequestRow, SeenLevel, TokenPace};
 
 /// Paces that a point of the law is the median of, at least.
 const OF_A_POINT: usize = 16;
-/// Points at most.
 const POINTS: usize = 12;
 /// Share of the candidate's paces that must have had like concurrency in the baseline.
 const COVERED: f64 = 0.1;
@@ -75,9 +74,7 @@ impl StepLaw {
 /// Median gaps of the candidate over the baseline's beside as many answers.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Slower {
-    /// Of the median.
     pub middle: Effect,
-    /// Of the faster quarter.
     pub quarter: f64,
     /// Median gap over what the baseline takes beside twice as many: where replicas are not told apart, a router that sends everybody to one
     /// of two makes so much and no more.

@@ -50,7 +50,7 @@ pub fn stretches(seen: &SeenLevel<'_>, of: impl Fn(&RequestRow) -> f64) -> Vec<V
 }
 
 /// The ratio of a percentile of a metric, candidate over baseline. `None` where a side has too little of it.
-pub fn of_percentile(
+pub(crate) fn of_percentile(
     base: &SeenLevel<'_>,
     candidate: &SeenLevel<'_>,
     of: impl Fn(&RequestRow) -> f64,
@@ -61,7 +61,7 @@ pub fn of_percentile(
 }
 
 /// The same of values that are cut into units already; units that either side has nothing in are left out.
-pub fn of_units(base: Vec<Vec<f64>>, candidate: Vec<Vec<f64>>, p: f64, level: f64) -> Option<Effect> {
+pub(crate) fn of_units(base: Vec<Vec<f64>>, candidate: Vec<Vec<f64>>, p: f64, level: f64) -> Option<Effect> {
     let (base, candidate): (Vec<Vec<f64>>, Vec<Vec<f64>>) =
         base.into_iter().zip(candidate).filter(|(a, b)| !a.is_empty() && !b.is_empty()).unzip();
     if base.len() < 6 {
@@ -84,7 +84,7 @@ pub fn of_units(base: Vec<Vec<f64>>, candidate: Vec<Vec<f64>>, p: f64, level: f6
 }
 
 /// Spearman's rank correlation with a two-sided p (t with n − 2 degrees of freedom); `None` below eight pairs or of a constant.
-pub fn spearman(x: &[f64], y: &[f64]) -> Option<(f64, f64)> {
+pub(crate) fn spearman(x: &[f64], y: &[f64]) -> Option<(f64, f64)> {
     let n = x.len().min(y.len());
     if n < 8 {
         return None;
@@ -120,7 +120,7 @@ fn ranks(values: &[f64]) -> Vec<f64> {
 
 /// One-sided p of "the second sample is not the greater" by ranks (Wilcoxon 1945; normal approximation, ties halved). The samples are
 /// taken to be independent: for few, far requests only.
-pub fn rank_sum(first: &[f64], second: &[f64]) -> f64 {
+pub(crate) fn rank_sum(first: &[f64], second: &[f64]) -> f64 {
     let (m, n) = (first.len() as f64, second.len() as f64);
     if first.is_empty() || second.is_empty() {
         return 1.0;
@@ -133,7 +133,7 @@ pub fn rank_sum(first: &[f64], second: &[f64]) -> f64 {
 }
 
 /// Single requests below which none of their figures is used.
-pub const ALONE_NEEDED: usize = 20;
+pub(crate) const ALONE_NEEDED: usize = 20;
 
 /// A share with its interval, its n discounted by `design`.
 pub fn share(k: f64, n: f64, design: f64) -> Estimate {

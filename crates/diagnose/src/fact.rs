@@ -221,18 +221,17 @@ impl Observed {
         }
     }
 
-    /// The fact of this word.
     pub fn of_word(word: &str) -> Option<Observed> {
         serde_json::from_value(serde_json::Value::String(word.to_owned())).ok()
     }
 
     /// Does it only say that something got worse, and not what? Then it is no evidence of its own for one cause rather than another.
-    pub fn is_noticed(self) -> bool {
+    pub(crate) fn is_noticed(self) -> bool {
         self <= Observed::BudgetBroken
     }
 
     /// Is it read from the client's side, where only the server would know for certain?
-    pub fn is_inferred(self) -> bool {
+    pub(crate) fn is_inferred(self) -> bool {
         use Observed::*;
         matches!(
             self,

@@ -14,7 +14,6 @@ use super::{Case, Cause, RunData};
 /// One side: its level, what is known of its single requests, its gauges.
 #[derive(Clone, Debug)]
 pub struct Frame<'a> {
-    /// The level.
     pub seen: SeenLevel<'a>,
     /// Requests that had the target to themselves: of the probe, else those of any level with nobody beside them.
     pub alone: Vec<RequestRow>,
@@ -29,13 +28,11 @@ pub struct Frame<'a> {
 /// All that a rule may ask.
 #[derive(Clone, Debug)]
 pub struct Frames<'a> {
-    /// What was asked.
     pub case: &'a Case<'a>,
     /// The level under judgement.
     pub candidate: Frame<'a>,
     /// The level it is held against.
     pub base: Option<Frame<'a>>,
-    /// What is material.
     pub material: Material,
 }
 
@@ -145,7 +142,7 @@ impl<'a> Frame<'a> {
 }
 
 /// Single requests, one after the other.
-pub fn is_probe(level: &Level) -> bool {
+pub(crate) fn is_probe(level: &Level) -> bool {
     matches!(level.load, Load::Closed { concurrency: 1 }) && level.purpose != "warmup"
 }
 

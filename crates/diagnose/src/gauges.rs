@@ -30,9 +30,7 @@ const REPLICA_PARTS: usize = 4;
 /// An engine as its page shows it during the level.
 #[derive(Clone, PartialEq, Debug)]
 pub struct OnPage {
-    /// How people call it.
     pub name: String,
-    /// Requests that it ended.
     pub ended: Option<f64>,
     /// Requests that run in it, mean.
     pub running: Option<f64>,
@@ -143,7 +141,7 @@ impl LevelGauges {
     }
 
     /// The same so many seconds into the level.
-    pub fn replicas_at(&self, told: &[String], seconds: f64) -> usize {
+    pub(crate) fn replicas_at(&self, told: &[String], seconds: f64) -> usize {
         let at = self.from + Span::from_secs_f64(seconds);
         self.count(told, |running| running.at(at).is_some())
     }
@@ -213,16 +211,15 @@ impl LevelGauges {
     }
 
     /// How long a piece is, s.
-    pub fn piece_s(&self) -> f64 {
+    pub(crate) fn piece_s(&self) -> f64 {
         self.seconds() / pieces_of(self.seconds()) as f64
     }
 
     /// What the engine's own histogram says is the mean first token, s.
-    pub fn ttft_mean(&self) -> Option<f64> {
+    pub(crate) fn ttft_mean(&self) -> Option<f64> {
         self.side.histogram(Signal::Ttft, self.from, self.to)?.mean()
     }
 
-    /// Mean of a gauge.
     pub fn mean(&self, signal: Signal) -> Option<f64> {
         self.side.gauge(signal)?.mean(self.from, self.to)
     }
@@ -238,7 +235,7 @@ impl LevelGauges {
     }
 
     /// Share of the time with requests waiting in which the cache is full; scrapes that this rests on.
-    pub fn full_while_waiting(&self) -> Option<(f64, usize)> {
+    pub(crate) fn full_while_waiting(&self) -> Option<(f64, usize)> {
         let (kv, waiting) = (self.side.gauge(Signal::KvUsage)?, self.side.gauge(Signal::Waiting)?);
         let given = kv.given(&waiting, |n| n > 0.5);
         let share = given.share(self.from, self.to, |kv| kv >= FULL)?;
@@ -246,7 +243,7 @@ impl LevelGauges {
     }
 
     /// Mean KV cache in use while requests wait: of a fleet, whose replicas fill at different times, the share of full time says less.
-    pub fn kv_while_waiting(&self) -> Option<f64> {
+    pub(crate) fn kv_while_waiting(&self) -> Option<f64> {
         let (kv, waiting) = (self.side.gauge(Signal::KvUsage)?, self.side.gauge(Signal::Waiting)?);
         kv.mean_given(self.from, self.to, &waiting, |n| n > 0.5)
     }
@@ -257,7 +254,7 @@ impl LevelGauges {
     }
 
     /// Mean sequences running while requests wait, with the most seen.
-    pub fn running_while_waiting(&self) -> Option<(f64, f64)> {
+    pub(crate) fn running_while_waiting(&self) -> Option<(f64, f64)> {
         let (running, waiting) = (self.side.gauge(Signal::Running)?, self.side.gauge(Signal::Waiting)?);
         let mean = running.mean_given(self.from, self.to, &waiting, |n| n > 0.5)?;
         Some((mean, running.max(self.from, self.to)?))
@@ -271,7 +268,7 @@ impl LevelGauges {
     }
 
     /// Requests that run or wait in the engine, at each scrape within the level: s since it began, how many, and for how long it holds, s.
-    pub fn inside_at_scrapes(&self) -> Option<Vec<(f64, f64, f64)>> {
+    pub(crate) fn inside_at_scrapes(&self) -> Option<Vec<(f64, f64, f64)>> {
         let (running, waiting) = (self.side.gauge(Signal::Running)?, self.side.gauge(Signal::Waiting)?);
         let within = running.steps.iter().filter(|step| step.from >= self.from && step.from < self.to);
         let scrapes: Vec<_> = within
@@ -316,7 +313,7 @@ impl LevelGauges {
     }
 
     /// Share of the time in which the GPU computes while requests run.
-    pub fn gpu_busy(&self) -> Option<f64> {
+    pub(crate) fn gpu_busy(&self) -> Option<f64> {
         let busy = self.side.gauge(Signal::GpuEngineActive).or_else(|| self.side.gauge(Signal::SmActive))?;
         let running = self.side.gauge(Signal::Running)?;
         busy.mean_given(self.from, self.to, &running, |n| n > 0.5)
@@ -330,7 +327,7 @@ impl LevelGauges {
     }
 
     /// What the queue-time histogram says is the mean wait, s.
-    pub fn queue_mean(&self) -> Option<f64> {
+    pub(crate) fn queue_mean(&self) -> Option<f64> {
         self.side.histogram(Signal::QueueTime, self.from, self.to)?.mean()
     }
 

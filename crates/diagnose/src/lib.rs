@@ -74,17 +74,14 @@ pub struct Case<'a> {
     pub candidate: RunData<'a>,
     /// The run it is held against. Without one, its own single requests and quiet parts are.
     pub baseline: Option<RunData<'a>>,
-    /// What the product promises.
     pub budget: Option<&'a BudgetSpec>,
     /// What a profiler saw of the target's steps.
     pub device: Option<&'a DeviceFinding>,
     /// The run's own verdict on its measurement; `None` = nobody judged it.
     pub validity: Option<&'a Validity>,
-    /// Thresholds.
     pub spec: &'a DiagnoseSpec,
 }
 
-/// Diagnoses a run.
 pub fn diagnose(case: &Case<'_>) -> Diagnosis {
     let Some(frames) = Frames::new(case) else { return nothing_measured(case) };
     let found = facts::observe(&frames);

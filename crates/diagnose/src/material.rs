@@ -10,14 +10,12 @@ use super::seen::{RequestRow, SeenLevel};
 use plimsoll_measure::findings::{Estimate, Metric};
 use plimsoll_measure::say::{ms, number, percent, ratio_ends};
 
-/// A metric that moved.
 #[derive(Clone, PartialEq, Debug)]
 pub struct MovedMetric {
     /// `ttft`, `tpot`, `e2e`, `pause` (the longest gap of an answer).
     pub metric: &'static str,
     /// Percentile, 0 to 1.
     pub percentile: f64,
-    /// By how much.
     pub effect: Effect,
     /// Large enough, and more than chance after Holm.
     pub material: bool,
@@ -25,7 +23,6 @@ pub struct MovedMetric {
     pub large: bool,
 }
 
-/// What is material.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Material {
     /// All that was compared with the baseline.
@@ -38,7 +35,6 @@ pub struct Material {
     pub judged: bool,
 }
 
-/// What is compared.
 const COMPARED: [(&str, f64); 12] = [
     ("ttft", 0.5),
     ("ttft", 0.95),
@@ -64,7 +60,6 @@ const PAUSE_S: f64 = 0.1;
 const FAR: f64 = 1.5;
 const FAR_SURE: f64 = 0.25;
 
-/// The metric of this name.
 pub fn metric(name: &str) -> fn(&RequestRow) -> f64 {
     match name {
         "ttft" => |row| row.ttft,
@@ -75,7 +70,6 @@ pub fn metric(name: &str) -> fn(&RequestRow) -> f64 {
 }
 
 impl Material {
-    /// Judges.
     pub fn judge(frames: &Frames<'_>) -> Material {
         let spec = frames.case.spec;
         let mut moved: Vec<MovedMetric> = Vec::new();

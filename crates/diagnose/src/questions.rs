@@ -9,7 +9,6 @@ use plimsoll_math::quantile;
 use plimsoll_measure::findings::{Estimate, Metric};
 use plimsoll_measure::say::{chance, ms, number, percent, ratio_ends};
 
-/// Answers them.
 pub fn answer(frames: &Frames<'_>) -> Vec<Question> {
     vec![concurrency(frames), tail(frames), artefact(frames), alone(frames), errors(frames)]
 }

@@ -10,7 +10,6 @@ use plimsoll_model::{At, Attempt, By, EventKind, How, Level, Load, TcpFacts};
 /// A gap between two tokens of an answer that is long beside the others.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Gap {
-    /// Row of the request.
     pub row: u32,
     /// Seconds since the level began at which the token before it came.
     pub from: f64,
@@ -21,7 +20,6 @@ pub struct Gap {
 /// How fast an answer's tokens came within one second of the level.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct TokenPace {
-    /// Row of the request.
     pub row: u32,
     /// When, s since the level began.
     pub at: f64,
@@ -31,10 +29,8 @@ pub struct TokenPace {
     pub concurrency: f64,
 }
 
-/// One request.
 #[derive(Clone, Debug)]
 pub struct RequestRow {
-    /// Its number in the schedule.
     pub request: u64,
     /// When it was due, s since the level began.
     pub due: f64,
@@ -64,17 +60,11 @@ pub struct RequestRow {
     pub cached: Option<f64>,
     /// Output tokens, reported or counted.
     pub output: f64,
-    /// Attempts.
     pub attempts: u32,
-    /// How the last one ended.
     pub how: How,
-    /// By whom.
     pub by: By,
-    /// Did a whole answer come?
     pub ok: bool,
-    /// Left on purpose.
     pub cancelled: bool,
-    /// Request class.
     pub class: u16,
     /// Which replica answered, where it is said: index into [`SeenLevel::replicas`].
     pub replica: Option<u16>,
@@ -86,13 +76,11 @@ pub struct RequestRow {
     pub beginning: Option<u64>,
     /// Blocks of its prompt that an earlier prompt of the level began with too.
     pub shared_blocks: u32,
-    /// Blocks of its prompt.
     pub blocks: u32,
     /// Requests in flight when it was sent, itself left out.
     pub beside: u32,
     /// Requests in flight, itself left out, averaged over its streaming.
     pub beside_streaming: f64,
-    /// Token events.
     pub events: u32,
     /// Share of its gaps that are as good as nothing.
     pub coalesced: f64,
@@ -102,9 +90,7 @@ pub struct RequestRow {
     pub gap_p50: f64,
     /// Stages the server says: queue, prefill, decode.
     pub queue: Option<f64>,
-    /// Prefill.
     pub prefill: Option<f64>,
-    /// Decode.
     pub decode: Option<f64>,
     /// Stages of other names (what a request needs before the engine): index into [`SeenLevel::stages`], seconds.
     pub other: Vec<(u16, f64)>,
@@ -112,7 +98,7 @@ pub struct RequestRow {
 
 impl RequestRow {
     /// All stages of other names together; `None` where none is told.
-    pub fn before_engine(&self) -> Option<f64> {
+    pub(crate) fn before_engine(&self) -> Option<f64> {
         (!self.other.is_empty()).then(|| self.other.iter().map(|stage| stage.1).sum())
     }
 
@@ -129,17 +115,14 @@ impl RequestRow {
 /// One level as the rules see it.
 #[derive(Clone, Debug)]
 pub struct SeenLevel<'a> {
-    /// The level.
     pub level: &'a Level,
     /// Requests in the order of due times.
     pub rows: Vec<RequestRow>,
     /// When each request was due, s since the level began, of all that came: where rows are taken out with a cause's effect, the load was as it was.
     pub due: Vec<f64>,
-    /// Replicas that answered.
     pub replicas: Vec<String>,
     /// Names of the stages that are not the engine's queue, prefill and decode.
     pub stages: Vec<String>,
-    /// How every attempt ended.
     pub attempts_by: BTreeMap<How, u64>,
     /// Ends of attempts that found no answer: when (s), how, row.
     pub lost: Vec<(f64, How, u32)>,
@@ -154,7 +137,7 @@ pub struct SeenLevel<'a> {
 }
 
 /// Gaps from here on are kept, s: a person notices from a tenth of a second on, and no healthy step is as long.
-pub const LONG_GAP_S: f64 = 0.1;
+pub(crate) const LONG_GAP_S: f64 = 0.1;
 /// Stages that are the engine's own.
 const ENGINE: [&str; 3] = ["queue", "prefill", "decode"];
 /// Gaps under this are as good as nothing, s: two tokens that came at once.
@@ -162,7 +145,7 @@ const COALESCED_S: f64 = 2e-4;
 
 impl<'a> SeenLevel<'a> {
     /// Share of all waiting for tokens that these seconds are, each counted once for every answer that stood still in it.
-    pub fn share_of_streaming(&self, still_s: f64) -> f64 {
+    pub(crate) fn share_of_streaming(&self, still_s: f64) -> f64 {
         let streamed = |row: &RequestRow| (row.end - row.sent_last).max(0.0);
         let all: f64 = self.rows.iter().map(streamed).filter(|s| s.is_finite()).sum();
         (still_s / all.max(1e-9)).min(1.0)

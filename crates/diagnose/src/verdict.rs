@@ -14,7 +14,7 @@ use plimsoll_measure::excerpt::Excerpt;
 use plimsoll_measure::findings::{Estimate, Validity, unbounded};
 
 /// Version of this layout.
-pub const DIAGNOSIS_SCHEMA: u32 = 1;
+pub(crate) const DIAGNOSIS_SCHEMA: u32 = 1;
 
 /// How a diagnosis ends.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]

@@ -27,7 +27,6 @@ use crate::telemetry::PAGES;
 const MOST_BODY: usize = 4 << 10;
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 
-/// Answers an operator.
 pub async fn answer(worker: &Rc<Worker>, request: Request<Incoming>) -> Response<Full<Bytes>> {
     let path = request.uri().path();
     let key = worker.rules.now().admin_key;

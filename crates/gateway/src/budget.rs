@@ -10,7 +10,6 @@ use plimsoll_model::BudgetState;
 /// No budget is in force.
 const NONE: u8 = u8::MAX;
 
-/// See the module.
 #[derive(Debug)]
 pub struct Budget {
     state: AtomicU8,

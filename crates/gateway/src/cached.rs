@@ -23,7 +23,6 @@ use crate::reply::{self, Out, RelayEnd};
 use crate::stats::End;
 use near::Near;
 
-/// Answers it.
 pub(crate) async fn answer(
     worker: &Rc<Worker>,
     call: Call,
@@ -135,7 +134,6 @@ fn of(reader: Reader, status: StatusCode, headers: HeaderMap) -> Response<Out> {
     response
 }
 
-/// The next frame of it.
 async fn next(body: &mut Out) -> Option<Result<Frame<Bytes>, RelayEnd>> {
     poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await
 }

@@ -19,13 +19,9 @@ use crate::request::BYTES_PER_TOKEN;
 pub(crate) const IN: [HeaderName; 3] =
     [AUTHORIZATION, HeaderName::from_static("x-api-key"), HeaderName::from_static("api-key")];
 
-/// A key in force.
 pub struct KeyInForce {
-    /// What it is called.
     pub id: String,
-    /// Whose it is.
     pub tenant: String,
-    /// The class of its requests.
     pub class: Option<String>,
     digest: Digest,
     limited: bool,
@@ -41,7 +37,6 @@ struct Used {
     answer_tokens: AtomicU64,
 }
 
-/// See the module.
 #[derive(Default)]
 pub struct Doors {
     keys: Vec<Arc<KeyInForce>>,
@@ -51,9 +46,7 @@ pub struct Doors {
 /// Why somebody is not let in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shut {
-    /// No key came.
     Missing,
-    /// It is none of these.
     Unknown,
 }
 
@@ -111,14 +104,11 @@ impl Doors {
     }
 
     /// Is everybody let in?
-    pub fn are_open(&self) -> bool {
+    pub(crate) fn are_open(&self) -> bool {
         self.keys.is_empty()
     }
 
     /// Whose key came with a request. `None` where everybody is let in.
-    ///
-    /// # Errors
-    /// Nobody's.
     pub fn admit(&self, headers: &HeaderMap) -> Result<Option<Arc<KeyInForce>>, Shut> {
         if self.are_open() {
             return Ok(None);
@@ -256,7 +246,7 @@ impl Toll {
     }
 
     /// No replica answered: its tokens cost nothing.
-    pub fn waive(mut self) {
+    pub(crate) fn waive(mut self) {
         self.waived = true;
     }
 }

@@ -13,11 +13,9 @@ pub enum Explains {
     Never,
     /// One that passes over a model that was meant to come first: that is what is asked about.
     PassedOver,
-    /// This one.
     Always,
 }
 
-/// One choice.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Choice {
     /// The replica that got it.
@@ -38,7 +36,6 @@ pub struct Choice {
 /// The model that a request is asked of, and those that would have come before it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct AskedOf {
-    /// Its name.
     pub model: String,
     /// Those before it, and why they were passed over.
     pub passed_over: Vec<PassedOver>,
@@ -47,7 +44,6 @@ pub struct AskedOf {
 /// A model that was passed over.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct PassedOver {
-    /// Its name.
     pub model: String,
     /// By how much its first token would have been late, s; none: no replica that serves it might get the request.
     pub late_s: Option<f64>,
@@ -56,7 +52,6 @@ pub struct PassedOver {
 /// A replica that might have got it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ExplainedReplica {
-    /// Its name.
     pub replica: String,
     /// Requests on it, those of others too.
     pub requests: u32,
@@ -66,9 +61,7 @@ pub struct ExplainedReplica {
     /// Its own page; none = it was not read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page: Option<PageTerm>,
-    /// Prompt tokens that waited there.
     pub waiting_tokens: u64,
-    /// Streams that decoded there.
     pub decoding: u32,
     /// Prompt tokens that it was taken to have cached.
     pub cached: u32,
@@ -81,14 +74,12 @@ pub struct ExplainedReplica {
 pub struct PageTerm {
     /// How old it was, s.
     pub age_s: f64,
-    /// How it was taken.
     pub standing: PageStanding,
 }
 
 /// A replica that might not.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct LeftOut {
-    /// Its name.
     pub replica: String,
     /// How it stood; none: it answers, and had no room (at a request's first choice) or had been tried (at a further one).
     pub standing: Option<Standing>,
@@ -97,7 +88,6 @@ pub struct LeftOut {
 /// A request and its choices: a line of a run's `explain.jsonl`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Explained {
-    /// Its number in the run.
     pub request: u64,
     /// Its `x-request-id`.
     pub id: String,
@@ -109,7 +99,6 @@ pub struct Explained {
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Because {
-    /// Nobody else might get it.
     Alone,
     /// Others cost as much: chance.
     Level,

@@ -15,9 +15,8 @@ use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
 /// Characters of the shortest key that is taken: 16 of base64 are 96 bits, which nobody guesses.
-pub const SHORTEST: usize = 16;
-/// Most keys of one gateway.
-pub const MOST_KEYS: usize = 100_000;
+pub(crate) const SHORTEST: usize = 16;
+pub(crate) const MOST_KEYS: usize = 100_000;
 
 /// Who may send requests.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -172,9 +171,6 @@ impl KeySource {
 }
 
 /// A new key of 256 bits by the system's chance.
-///
-/// # Errors
-/// The system gives none.
 pub fn fresh() -> Result<(String, Digest), SettingError> {
     use ring::rand::SecureRandom;
     let mut bytes = [0u8; 32];

@@ -34,7 +34,7 @@ pub mod cached;
 pub mod pages;
 pub mod passing;
 pub mod picker;
-pub mod prober;
+pub(crate) mod prober;
 pub mod proxy;
 pub mod relay;
 pub mod reply;

@@ -7,9 +7,7 @@ use serde_json::json;
 /// A model that a replica serves: its name, and what the replica says of it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ServedModel {
-    /// Its name.
     pub id: String,
-    /// Its entry in the list.
     pub entry: Value,
 }
 

@@ -28,7 +28,6 @@ impl Owners {
         self.0.get(&object)
     }
 
-    /// A replica made this object.
     pub fn made(&self, object: u64, replica: u64) {
         self.0.insert(object, replica);
     }

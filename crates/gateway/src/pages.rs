@@ -30,7 +30,7 @@ const SELDOM: Span = Span::from_secs(30);
 const OFTEN: Span = Span::from_millis(250);
 
 /// Reads one replica's pages until it has gone.
-pub async fn read_pages(
+pub(crate) async fn read_pages(
     pool: Arc<ReplicaPool>,
     upstreams: Rc<Upstreams>,
     replica: Arc<Replica>,

@@ -33,7 +33,7 @@ pub fn generates(protocol: Protocol) -> bool {
 }
 
 /// The media type of its streams.
-pub fn stream_type(protocol: Protocol) -> &'static str {
+pub(crate) fn stream_type(protocol: Protocol) -> &'static str {
     if protocol.sends_lines() { "application/x-ndjson" } else { "text/event-stream" }
 }
 
@@ -43,7 +43,7 @@ pub fn is_stream(protocol: Protocol, headers: &HeaderMap) -> bool {
 }
 
 /// Returns whether an answer holds events, whatever its bytes are encoded in.
-pub fn has_events(protocol: Protocol, headers: &HeaderMap) -> bool {
+pub(crate) fn has_events(protocol: Protocol, headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE);
     kind.is_some_and(|kind| kind.as_bytes().starts_with(stream_type(protocol).as_bytes()))
 }
@@ -54,15 +54,10 @@ pub struct BegunAnswer {
     pub came: At,
     /// See `came`.
     pub head: At,
-    /// The replica.
     pub booked: Booked,
-    /// What its head says.
     pub judged: JudgedHead,
-    /// What its key was charged.
     pub toll: Option<Toll>,
-    /// Where it is recorded.
     pub recording: Option<Recording>,
-    /// Who hears how it ended.
     pub ends: Arc<Stats>,
     /// Looks for the object that the replica made and keeps.
     pub made: Option<MadeObject>,
@@ -189,7 +184,7 @@ impl PassingAnswer {
     }
 
     /// Is it a stream that stands between two events?
-    pub fn is_between_events(&self) -> bool {
+    pub(crate) fn is_between_events(&self) -> bool {
         self.events.as_ref().is_some_and(Events::is_between)
     }
 
@@ -255,7 +250,7 @@ impl PassingAnswer {
     }
 
     /// Returns whether it has ended, and was of use.
-    pub fn is_success(&self) -> bool {
+    pub(crate) fn is_success(&self) -> bool {
         self.is_success
     }
 

@@ -9,10 +9,10 @@ use std::collections::HashSet;
 use plimsoll_policy::SettingError;
 
 /// Stands for [`PUBLIC`] in the file.
-pub const PUBLIC_WORD: &str = "public";
+pub(crate) const PUBLIC_WORD: &str = "public";
 
 /// Public API paths. `*` is one segment, `**` at the end any number of them, also none.
-pub const PUBLIC: &[&str] = &[
+pub(crate) const PUBLIC: &[&str] = &[
     // OpenAI.
     "/v1/chat/completions/**",
     "/v1/completions",
@@ -128,7 +128,6 @@ pub const PUBLIC: &[&str] = &[
     "/version",
 ];
 
-/// The paths that are open.
 #[derive(Clone, Debug)]
 pub struct OpenPaths {
     /// Those without a wildcard, which are looked up and not compared one by one.

@@ -35,7 +35,6 @@ use crate::tiers::Tiers;
 /// A replica of which something came within this time is not silent.
 const MOVES: Span = Span::from_secs(1);
 
-/// See the module.
 pub struct ReplicaPool {
     /// The gateway's clock.
     pub clock: Clock,
@@ -49,7 +48,6 @@ pub struct ReplicaPool {
     pub tiers: Tiers,
     /// Replicas that keep what they made.
     pub(crate) owners: Owners,
-    /// Do answers name their replica?
     names_replicas: bool,
     /// How often a replica came or went.
     changes: watch::Sender<u64>,
@@ -66,7 +64,6 @@ struct Inner {
     chance: Stream,
     /// The replicas, by their numbers; one that has gone holds its place until another gets its number.
     each: Vec<Arc<Replica>>,
-    /// Replicas that there ever were.
     ever: u64,
 }
 
@@ -102,14 +99,13 @@ impl Inner {
 
 /// What another reading of the file changed of the replicas, by their names.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct ReplicaChanges {
+pub(crate) struct ReplicaChanges {
     /// They get requests as soon as they answer.
     pub joined: Vec<String>,
     /// They end what they have, and are forgotten then.
     pub drains: Vec<String>,
 }
 
-/// One that waits.
 struct Waiting {
     to: oneshot::Sender<Result<Booked, Refusal>>,
     /// What was asked, where it is to be explained.
@@ -119,25 +115,19 @@ struct Waiting {
 /// Where a replica stands, for people and for metrics.
 #[derive(Clone, Debug)]
 pub struct Shown {
-    /// Which one it is.
     pub replica: Arc<Replica>,
     /// May it get requests?
     pub standing: Standing,
-    /// What is on it.
     pub load: Load,
     /// How fast it is taken to be.
     pub speed: Speed,
     /// What is laid on its cost.
     pub penalty: Span,
-    /// What its own page says.
     pub page: PageView,
 }
 
 impl ReplicaPool {
     /// The replicas of a spec; all of them are down until they have answered.
-    ///
-    /// # Errors
-    /// A replica's URL can't be read.
     pub fn new(spec: &GatewaySpec, clock: Clock) -> Result<ReplicaPool, SettingError> {
         let pool = ReplicaPool {
             needs_blocks: Router::new(&spec.route).needs_blocks(),
@@ -307,7 +297,7 @@ impl ReplicaPool {
     }
 
     /// May another replica get this request now?
-    pub fn has_other(&self, asked: &ParsedRequest, number: u32) -> bool {
+    pub(crate) fn has_other(&self, asked: &ParsedRequest, number: u32) -> bool {
         let now = self.clock.now();
         self.lock().front.fit((asked.model_hash, asked.tier, asked.among.as_deref()), &[number], now) > 0
     }
@@ -403,7 +393,7 @@ impl ReplicaPool {
     }
 
     /// What is served, where replicas serve different models or names stand for some: otherwise any of them can say.
-    pub fn models_page(&self) -> Option<String> {
+    pub(crate) fn models_page(&self) -> Option<String> {
         let (inner, aliases) = (self.lock(), self.tiers.entries());
         if inner.front.serve_alike() && aliases.is_empty() {
             return None;
@@ -419,7 +409,7 @@ impl ReplicaPool {
     ///
     /// # Errors
     /// One can't be: nothing has changed then.
-    pub fn set_replicas(
+    pub(crate) fn set_replicas(
         self: &Arc<ReplicaPool>,
         asked: &[ReplicaSpec],
     ) -> Result<ReplicaChanges, SettingError> {
@@ -513,7 +503,7 @@ impl ReplicaPool {
 
     /// Ejects replicas whose streams all stand still, and lets those back that move again. What waits is looked at too: an ejection's end comes by itself. What pages
     /// said ages here.
-    pub fn look_for_silence(self: &Arc<ReplicaPool>) {
+    pub(crate) fn look_for_silence(self: &Arc<ReplicaPool>) {
         let now = self.clock.now();
         let mut inner = self.lock();
         inner.front.bring_pages(now);

@@ -11,11 +11,8 @@ use crate::timer::soon;
 
 /// What becomes of a request that comes.
 pub enum Placing {
-    /// It is on a replica.
     Booked(Booked),
-    /// It waits.
     Waits(QueuedWait),
-    /// It is refused.
     Refused(Refusal),
 }
 
@@ -29,9 +26,6 @@ pub struct QueuedWait {
 
 impl QueuedWait {
     /// Waits for a replica, or for the end of its time.
-    ///
-    /// # Errors
-    /// It got none.
     pub async fn wait(mut self) -> Result<Booked, Refusal> {
         let due = soon(self.until - self.pool.clock.now());
         if let Ok(given) = tokio::time::timeout_at(due, &mut self.given).await {

@@ -49,9 +49,6 @@ impl RecordSpec {
     }
 
     /// Checks everything that the types can't.
-    ///
-    /// # Errors
-    /// The first thing that is wrong.
     pub fn validate(&self) -> Result<(), SettingError> {
         let conflict = |name: &str, why: String| Err(SettingError::Conflict { name: name.to_owned(), why });
         if self.dir.as_os_str().is_empty() {

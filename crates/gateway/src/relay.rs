@@ -25,7 +25,6 @@ const COMMENT: &[u8] = b": keep-alive\n\n";
 /// Bytes of a line that are held back until it is whole.
 const MOST_HALF: usize = 64 << 10;
 
-/// See the module.
 pub struct Relay {
     answer: Incoming,
     /// What came of it before it was clear that it is passed on, and when.
@@ -53,11 +52,9 @@ pub struct Relay {
 
 /// An answer as its relay needs it.
 pub struct RelayedAnswer {
-    /// What is counted.
     pub begun: BegunAnswer,
     /// What came of it since its head, and when.
     pub held: VecDeque<(At, Bytes)>,
-    /// The connection.
     pub lent: Lent,
     /// Silence after which a comment is sent; zero = never.
     pub keep_alive: Duration,
@@ -194,12 +191,12 @@ impl Relay {
     }
 
     /// Did all of it come?
-    pub fn came_whole(&self) -> bool {
+    pub(crate) fn came_whole(&self) -> bool {
         self.is_whole
     }
 
     /// Did all of it come, and was it of use?
-    pub fn is_success(&self) -> bool {
+    pub(crate) fn is_success(&self) -> bool {
         self.is_whole && self.passing.is_success()
     }
 

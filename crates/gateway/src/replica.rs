@@ -11,16 +11,13 @@ use crate::models::ServedModel;
 use crate::rollout::ReplicaRole;
 use crate::spec::{ReplicaAddress, ReplicaSpec};
 
-/// See the module.
 #[derive(Debug)]
 pub struct Replica {
     /// Its own for ever: one that comes later never has it.
     pub id: u64,
     /// Its number where it is counted; free for another one once it has gone.
     pub number: u32,
-    /// What it is called.
     pub name: String,
-    /// Where it is.
     pub place: ReplicaAddress,
     /// What answers carry in `x-plimsoll-replica`.
     pub header: HeaderValue,
@@ -40,23 +37,19 @@ pub struct Replica {
     /// Is it taken to be lost by those that wait for a head? See [`ReplicaPool`](crate::pool::ReplicaPool::look_for_silence).
     lost: AtomicBool,
     served: Mutex<ServedModels>,
-    /// Does the file name it?
     named: AtomicBool,
-    /// Is it counted no more?
     gone: AtomicBool,
 }
 
 /// Names of [`Replica::attempts`].
-pub const ATTEMPTS: [&str; 5] = ["worked", "shed", "failed", "cancelled", "refused"];
+pub(crate) const ATTEMPTS: [&str; 5] = ["worked", "shed", "failed", "cancelled", "refused"];
 
 /// How a request went to its replica.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct UpstreamWay {
-    /// When the connection stood.
     pub connected: At,
     /// When the request was handed to it.
     pub sent: At,
-    /// Its number.
     pub connection: u32,
     /// Had it carried a request before?
     pub reused: bool,
@@ -113,7 +106,6 @@ impl Replica {
         }
     }
 
-    /// Attempts that reached it.
     pub fn attempted(&self) -> u64 {
         self.attempts.iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }

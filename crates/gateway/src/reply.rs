@@ -25,7 +25,7 @@ pub enum Out {
 
 impl Out {
     /// Now that nothing comes any more: was it of use?
-    pub fn is_success(&self) -> bool {
+    pub(crate) fn is_success(&self) -> bool {
         match self {
             // A replica's answer is its own where it failed, and no other replica did better.
             Out::Own(_) => false,
@@ -35,7 +35,7 @@ impl Out {
     }
 
     /// Now that nothing comes any more: did all of it come?
-    pub fn came_whole(&self) -> bool {
+    pub(crate) fn came_whole(&self) -> bool {
         match self {
             Out::Own(_) | Out::Shared(_) => true,
             Out::Relayed(relay) => relay.came_whole(),
@@ -95,7 +95,6 @@ pub fn error(status: StatusCode, code: &str, message: &str, retry_s: Option<u64>
     response
 }
 
-/// The body of one.
 pub fn error_body(status: StatusCode, code: &str, message: &str) -> String {
     let kind = match status.as_u16() {
         429 => "rate_limit_error",
@@ -110,7 +109,7 @@ pub fn error_body(status: StatusCode, code: &str, message: &str) -> String {
 
 /// What a stream that broke ends with: an event that clients of this protocol raise as an error. It begins with an end of event, because
 /// the break may have been in the middle of one.
-pub fn broken_stream(protocol: Protocol) -> &'static [u8] {
+pub(crate) fn broken_stream(protocol: Protocol) -> &'static [u8] {
     match protocol {
         // Its clients pass over events without a name.
         Protocol::Messages => BROKEN_MESSAGE,

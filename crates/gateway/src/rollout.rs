@@ -76,9 +76,6 @@ impl Default for ShadowSpec {
 
 impl RolloutSpec {
     /// Checks everything that the types can't.
-    ///
-    /// # Errors
-    /// The first thing that is wrong.
     pub fn validate(&self) -> Result<(), SettingError> {
         is_share("canary.share", self.share)?;
         if self.before_s != 0.0 && !(600.0..=604_800.0).contains(&self.before_s) {
@@ -98,9 +95,6 @@ impl RolloutSpec {
 
 impl ShadowSpec {
     /// Checks everything that the types can't.
-    ///
-    /// # Errors
-    /// The first thing that is wrong.
     pub fn validate(&self) -> Result<(), SettingError> {
         is_share("shadow.share", self.share)?;
         match self.requests {
@@ -132,7 +126,6 @@ pub enum Stand {
     },
     /// Its replicas serve like all others.
     Promoted,
-    /// They get no requests.
     RolledBack,
 }
 
@@ -168,7 +161,6 @@ pub struct SplitJudged {
     pub metrics: String,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct Rollout {
     /// What each request reads: the share, as bits.
@@ -192,7 +184,6 @@ impl Rollout {
         f64::from_bits(self.share.load(Ordering::Relaxed))
     }
 
-    /// Where it stands.
     pub fn stand(&self) -> Stand {
         *lock(&self.stand)
     }
@@ -212,15 +203,11 @@ impl Rollout {
         lock(&self.judged).clone()
     }
 
-    /// It was judged.
     pub fn judge(&self, judged: SplitJudged) {
         *lock(&self.judged) = judged;
     }
 
     /// Where it is to stand if an operator asks this; or why not. `budget`: where the budget in force stands.
-    ///
-    /// # Errors
-    /// What speaks against it, in a sentence.
     pub fn asked(&self, ask: RolloutAsk, budget: Option<BudgetState>) -> Result<Stand, String> {
         match ask {
             RolloutAsk::RollBack => Ok(Stand::RolledBack),

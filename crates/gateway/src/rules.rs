@@ -16,9 +16,7 @@ use crate::spec::{GatewaySpec, HealthSpec, LimitSpec, WarmSpec};
 use crate::telemetry::TelemetrySpec;
 use crate::tls::Tls;
 
-/// See the module.
 pub struct Rules {
-    /// What clients may do.
     pub limits: LimitSpec,
     /// How it is seen that a replica answers.
     pub health: HealthSpec,
@@ -28,13 +26,10 @@ pub struct Rules {
     pub warm_up: Option<WarmSpec>,
     /// Answers that were given once.
     pub cache: Option<Arc<Cache>>,
-    /// Who gets in.
     pub doors: Doors,
     /// Paths that clients may ask for.
     pub paths: OpenPaths,
-    /// What operators show.
     pub admin_key: Option<Digest>,
-    /// TLS on each side.
     pub tls: Tls,
     /// Do replicas get the client's key?
     pub forward_keys: bool,
@@ -103,7 +98,6 @@ impl InForce {
         InForce(RwLock::new(Arc::new(rules)))
     }
 
-    /// Those of now.
     pub fn now(&self) -> Arc<Rules> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }

@@ -61,15 +61,11 @@ const OPERATORS_WAIT: Duration = Duration::from_secs(10);
 
 /// A gateway that runs. Dropping it stops it at once.
 pub struct Gateway {
-    /// Where clients connect.
     pub addr: SocketAddr,
-    /// Where operators read.
     pub admin: Option<SocketAddr>,
     /// Where proxies ask who gets a request.
     pub picker: Option<SocketAddr>,
-    /// What it counts.
     pub stats: Arc<Stats>,
-    /// The replicas.
     pub pool: Arc<ReplicaPool>,
     /// Those that get copies, if any do.
     pub shadows: Option<Arc<ReplicaPool>>,
@@ -165,15 +161,11 @@ impl Gateway {
         self.reloader.clone()
     }
 
-    /// A handle that stops it.
     pub fn stopper(&self) -> GatewayStopper {
         GatewayStopper(Arc::clone(&self.stop))
     }
 
     /// Waits until it is stopped.
-    ///
-    /// # Errors
-    /// The system failed underneath.
     pub fn wait(mut self) -> Result<(), GatewayError> {
         for thread in self.threads.drain(..) {
             match thread.join() {
@@ -218,7 +210,6 @@ struct Start {
     numbers: Arc<AtomicU64>,
     traffic: Option<Arc<Traffic>>,
     shadows: Option<Shadows>,
-    /// All threads.
     threads: usize,
 }
 

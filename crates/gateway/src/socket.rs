@@ -91,7 +91,6 @@ impl AsyncWrite for EarlyAnswer {
 /// A connection of a client. Where its request was refused before it was read whole, what still comes is read and dropped before the connection closes.
 pub struct LateReader<S> {
     socket: S,
-    /// Was a request refused so?
     refused: Rc<Cell<bool>>,
     has_shut: bool,
     limit: Option<Pin<Box<Sleep>>>,

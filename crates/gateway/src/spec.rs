@@ -22,7 +22,6 @@ use crate::tiers::Tiers;
 use crate::tls::{CertSpec, TlsSpec};
 use crate::traces::TracesSpec;
 
-/// Most replicas of one gateway.
 pub const MOST_REPLICAS: usize = 1_000;
 
 /// A gateway file.
@@ -339,9 +338,6 @@ impl GatewaySpec {
     }
 
     /// Checks everything that the types can't.
-    ///
-    /// # Errors
-    /// The first thing that is wrong.
     pub fn validate(&self) -> Result<(), SettingError> {
         self.validate_replicas()?;
         self.validate_tiers()?;
@@ -545,14 +541,12 @@ fn seconds(name: &str, seconds: f64, least: f64) -> Result<(), SettingError> {
     }
 }
 
-/// Where a replica is.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ReplicaAddress {
     /// Its host and port, as requests name it.
     pub authority: Authority,
     /// Its host, without brackets.
     pub host: String,
-    /// Its port.
     pub port: u16,
     /// Is it spoken to over TLS?
     pub tls: bool,
@@ -580,9 +574,6 @@ impl ReplicaSpec {
     }
 
     /// What answers carry in `x-plimsoll-replica`: its name, or a hash that tells it from others and says neither where it is nor what it is called.
-    ///
-    /// # Errors
-    /// Its name can't be in a header.
     pub fn header(&self, name_it: bool) -> Result<HeaderValue, SettingError> {
         let name = self.named();
         let mut hash = SipHasher13::new();
@@ -595,9 +586,6 @@ impl ReplicaSpec {
     }
 
     /// Where it is.
-    ///
-    /// # Errors
-    /// The URL can't be read.
     pub fn place(&self) -> Result<ReplicaAddress, SettingError> {
         let wrong = |why: &str| SettingError::Conflict {
             name: "replicas".to_owned(),

@@ -19,7 +19,6 @@ pub enum RequestStage {
     Read,
     /// Waiting for a replica.
     Queue,
-    /// Choosing a replica.
     Route,
     /// From the choice to an answer's head; further attempts apart.
     Head,
@@ -77,7 +76,6 @@ pub enum End {
     HeldBack,
 }
 
-/// All of them by name.
 pub const ENDS: [(End, &str); 14] = [
     (End::Answered, "answered"),
     (End::Cached, "cached"),
@@ -101,7 +99,6 @@ struct Timed {
     sum_ns: AtomicU64,
 }
 
-/// See the module.
 #[derive(Default)]
 pub struct Stats {
     ends: [AtomicU64; ENDS.len()],
@@ -118,17 +115,14 @@ pub struct Stats {
     withheld: [AtomicU64; WITHHELD.len()],
     /// Further readings of the file: put in force, and refused.
     reloads: [AtomicU64; 2],
-    /// Was the last one refused?
     stale: AtomicBool,
 }
 
 impl Stats {
-    /// A request ended.
     pub fn end(&self, end: End) {
         self.ends[end as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Requests that ended so.
     pub fn ended(&self, end: End) -> u64 {
         self.ends[end as usize].load(Ordering::Relaxed)
     }
@@ -143,7 +137,6 @@ impl Stats {
         self.ends.iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
-    /// A stage took so long.
     pub fn took(&self, stage: RequestStage, span: Span) {
         let timed = &self.stages[stage as usize];
         let seconds = span.as_secs_f64();
@@ -240,7 +233,7 @@ const WITHHELD: [(Withheld, &str); 5] = [
 ];
 
 /// Why requests were not sent, as metrics name it.
-pub const REASONS: [&str; 5] = ["late", "full", "expired", "no_replica", "budget"];
+pub(crate) const REASONS: [&str; 5] = ["late", "full", "expired", "no_replica", "budget"];
 
 /// A refusal's place in [`REASONS`].
 pub(crate) fn reason(refusal: Refusal) -> usize {

@@ -35,9 +35,6 @@ impl Default for TelemetrySpec {
 
 impl TelemetrySpec {
     /// Checks everything that the types can't.
-    ///
-    /// # Errors
-    /// The first thing that is wrong.
     pub fn validate(&self) -> Result<(), SettingError> {
         let conflict = |name: &str, why| Err(SettingError::Conflict { name: name.to_owned(), why });
         if !self.path.starts_with('/') {

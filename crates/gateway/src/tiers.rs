@@ -23,7 +23,6 @@ pub struct Tiers {
 /// A model behind an alias.
 #[derive(Debug)]
 pub struct Tier {
-    /// Its name.
     pub model: String,
     /// The same as answers carry it.
     pub header: HeaderValue,
@@ -79,7 +78,7 @@ impl Tier {
     }
 
     /// A body that names this model, as JSON or as a form does; all other bytes are as they came.
-    pub fn named_in(&self, body: &Bytes, asked: &ParsedRequest) -> Bytes {
+    pub(crate) fn named_in(&self, body: &Bytes, asked: &ParsedRequest) -> Bytes {
         let is_json = body.get(asked.model_at.start) == Some(&b'"');
         let name = if is_json { &self.json } else { &self.model };
         match (body.get(..asked.model_at.start), body.get(asked.model_at.end..)) {
@@ -89,7 +88,7 @@ impl Tier {
     }
 
     /// A path that names this model.
-    pub fn named_in_path(&self, path: &Uri, asked: &ParsedRequest) -> Option<Uri> {
+    pub(crate) fn named_in_path(&self, path: &Uri, asked: &ParsedRequest) -> Option<Uri> {
         let text = path.to_string();
         let (before, after) = (text.get(..asked.model_at.start)?, text.get(asked.model_at.end..)?);
         format!("{before}{}{after}", escaped(&self.model)).parse().ok()

@@ -37,7 +37,6 @@ pub struct CertSpec {
 /// See the module; none of one = no TLS there.
 #[derive(Clone, Default)]
 pub struct Tls {
-    /// Towards clients.
     pub clients: Option<Arc<ServerConfig>>,
     /// Towards operators: the same certificate, where they come from outside; they show a key and no certificate.
     pub operators: Option<Arc<ServerConfig>>,
@@ -49,9 +48,6 @@ pub struct Tls {
 
 impl Tls {
     /// Reads the files that a spec names.
-    ///
-    /// # Errors
-    /// One of them can't be used.
     pub fn new(spec: &GatewaySpec) -> Result<Tls, TlsError> {
         let mut tls = Tls::default();
         if let Some(own) = &spec.tls {

@@ -15,7 +15,6 @@ const RANDOMNESS: u128 = (1 << 56) - 1;
 /// A request's place in its trace.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct TraceContext {
-    /// The trace.
     pub trace: u128,
     /// Its client's span, if it named one.
     pub parent: Option<u64>,

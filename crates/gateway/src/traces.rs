@@ -50,9 +50,6 @@ impl TracesSpec {
     }
 
     /// Checks everything that the types can't.
-    ///
-    /// # Errors
-    /// The first thing that is wrong.
     pub fn validate(&self) -> Result<(), SettingError> {
         if !self.to.starts_with("http://") && !self.to.starts_with("https://") {
             let why = format!("{:?} is no URL; write http://host:4318", self.to);

@@ -45,7 +45,6 @@ struct Sender {
     number: u32,
 }
 
-/// See the module.
 pub struct Upstreams {
     clock: Clock,
     rules: Arc<InForce>,
@@ -99,13 +98,12 @@ pub struct Lent {
     from: Rc<Upstreams>,
     replica: Arc<Replica>,
     sender: Option<Sender>,
-    /// How the request went.
     pub way: UpstreamWay,
 }
 
 impl Lent {
     /// The answer is whole: the connection may be used again.
-    pub fn give_back(mut self) {
+    pub(crate) fn give_back(mut self) {
         let Some(sender) = self.sender.take() else { return };
         if sender.http.is_closed() || self.replica.is_gone() {
             return;
@@ -165,9 +163,6 @@ impl Upstreams {
 
     /// Sends a request to a replica. A kept connection that the replica closed meanwhile is replaced by a new one; where the request may not be sent
     /// twice (`may_reuse` is false), the first is new.
-    ///
-    /// # Errors
-    /// See [`Unanswered`].
     pub async fn send(
         self: &Rc<Upstreams>,
         replica: &Arc<Replica>,
@@ -217,9 +212,6 @@ impl Upstreams {
     }
 
     /// Sends a request of the gateway's own, as [`Upstreams::ask`].
-    ///
-    /// # Errors
-    /// See [`Unasked`].
     pub async fn asked(
         self: &Rc<Upstreams>,
         replica: &Arc<Replica>,

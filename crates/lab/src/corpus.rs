@@ -24,7 +24,6 @@ pub fn replay(corpus: &[u8], check: impl Fn(&[u8])) {
     }
 }
 
-/// The inputs of a corpus.
 fn inputs(corpus: &[u8]) -> Vec<&[u8]> {
     let (mut found, mut rest) = (Vec::new(), corpus);
     while let Some((length, after)) = rest.split_first_chunk() {

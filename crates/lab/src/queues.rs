@@ -19,7 +19,6 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// Idle servers.
     pub fn new(servers: usize, load: f64, fixed: bool) -> Servers {
         Servers { load, fixed, free_in: vec![0.0; servers] }
     }
@@ -63,7 +62,6 @@ pub struct Batching {
 }
 
 impl Batching {
-    /// An idle server.
     pub fn new(most: usize, per: f64, load: f64) -> Batching {
         Batching { most, per, load, clock: 0.0, free_at: 0.0 }
     }

@@ -3,7 +3,6 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// A turn of a session.
 pub struct Turn {
     /// The turns that it comes after, by their place in the list.
     pub after: Vec<usize>,
@@ -11,11 +10,8 @@ pub struct Turn {
     pub wait: i64,
 }
 
-/// A session.
 pub struct Session {
-    /// When it begins.
     pub begins: i64,
-    /// Its turns.
     pub turns: Vec<Turn>,
 }
 

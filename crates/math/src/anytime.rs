@@ -46,7 +46,6 @@ impl Bets {
         Bets((0..count).map(fraction).collect())
     }
 
-    /// The fractions.
     pub fn fractions(&self) -> &[f64] {
         &self.0
     }
@@ -108,7 +107,6 @@ impl Wealth {
         self.ln_peak >= -libm::log(alpha)
     }
 
-    /// Blocks seen.
     pub fn blocks(&self) -> u64 {
         self.blocks
     }
@@ -230,7 +228,6 @@ impl Signs {
         self.ln_peak >= -libm::log(alpha)
     }
 
-    /// Pairs seen.
     pub fn pairs(&self) -> u64 {
         self.pairs
     }
@@ -275,7 +272,6 @@ impl Ranks {
         ln_sum(self.ln_each.iter().copied()) - libm::log(LEANS.len() as f64)
     }
 
-    /// Blocks seen.
     pub fn blocks(&self) -> u64 {
         self.blocks
     }

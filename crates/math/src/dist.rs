@@ -11,7 +11,6 @@
 use crate::rng::Stream;
 use crate::special::{self, normal_inv};
 
-/// Exponential with this mean.
 pub fn exponential(stream: &mut Stream, mean: f64) -> f64 {
     -mean * libm::log(stream.uniform())
 }

@@ -7,7 +7,6 @@
 /// Where a fit ended.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LeastSquaresFit {
-    /// The parameters.
     pub at: Vec<f64>,
     /// Half the sum of the squared residuals there.
     pub cost: f64,
@@ -20,11 +19,8 @@ pub struct LeastSquaresFit {
 /// A parameter's start, its bounds and the step of its difference quotient.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Parameter {
-    /// Where to begin.
     pub start: f64,
-    /// Least value.
     pub low: f64,
-    /// Largest value.
     pub high: f64,
     /// Step of the difference quotient: larger than what the residuals jump by of themselves.
     pub step: f64,

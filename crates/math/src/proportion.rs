@@ -10,9 +10,7 @@ use crate::special::{beta_inc_pair, beta_inv_pair, normal_inv};
 /// A closed interval; either end may be infinite.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Interval {
-    /// The lower end.
     pub lower: f64,
-    /// The upper end.
     pub upper: f64,
 }
 

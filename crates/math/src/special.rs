@@ -11,7 +11,7 @@
 use std::f64::consts::{FRAC_1_SQRT_2, LN_2, PI};
 
 /// ln |Γ(x)|.
-pub fn ln_gamma(x: f64) -> f64 {
+pub(crate) fn ln_gamma(x: f64) -> f64 {
     libm::lgamma(x)
 }
 

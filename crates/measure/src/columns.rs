@@ -23,13 +23,11 @@ pub const UNKNOWN: u32 = u32::MAX;
 /// What became of a request, as far as statistics ask.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// A whole answer.
     Finished,
     /// A whole answer that is wrong.
     Broken,
     /// The reader left, as the scenario asked.
     Cancelled,
-    /// No answer.
     Failed,
 }
 
@@ -53,15 +51,12 @@ impl Fate {
 /// All requests of one level, in the order of their due times. Times are ns.
 #[derive(Default)]
 pub struct Columns {
-    /// When it was due.
     pub due: Vec<i64>,
     /// When it ended, however it ended; [`INFINITE`] where it was given up while in flight.
     pub end: Vec<i64>,
     /// When it was sent first, for each request that was tried again: its index, rising, and ns. What was sent once was sent `sent_after`.
     pub(crate) begun: Vec<(u32, i64)>,
-    /// How its last attempt ended.
     pub how: Vec<How>,
-    /// What became of it.
     pub fate: Vec<Fate>,
     /// What was wrong with a whole answer; empty where nothing was with any.
     pub(crate) broken: Vec<Option<Broken>>,
@@ -95,7 +90,6 @@ pub struct Columns {
     /// Its place in its session; empty where no request has one.
     pub sessions: Vec<SessionTurn>,
 
-    /// Prompt tokens asked.
     pub asked_prompt: Vec<u32>,
     /// Pictures sent; empty where there are none.
     pub(crate) images: Vec<u32>,
@@ -103,7 +97,6 @@ pub struct Columns {
     pub(crate) audio_ms: Vec<u32>,
     /// Documents sent; empty where there are none.
     pub(crate) documents: Vec<u32>,
-    /// Output tokens asked.
     pub asked_output: Vec<u32>,
     /// Prompt tokens reported; [`UNKNOWN`] where not.
     pub prompt: Vec<u32>,
@@ -174,22 +167,17 @@ pub(crate) struct Odd {
 /// Answers whose server's count contradicts their events: sums over them.
 #[derive(Copy, Clone, Default, Debug)]
 pub(crate) struct Claims {
-    /// Answers.
     pub answers: u64,
     /// Tokens that the server reports.
     pub tokens: u64,
-    /// Events with text.
     pub texts: u64,
-    /// Events without.
     pub empties: u64,
 }
 
 /// An attempt that found no answer.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Lost {
-    /// When its request was due.
     pub due: i64,
-    /// Index of its words.
     pub words: u32,
 }
 

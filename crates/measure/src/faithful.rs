@@ -27,32 +27,23 @@ const BLOCK_TOKENS: f64 = 16.0;
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Likeness {
-    /// Within the bound.
     Same,
-    /// Beyond it.
     Differs,
     /// The source does not say.
     Unknown,
 }
 
-/// One property of both.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Property {
-    /// What it is.
     pub name: String,
-    /// Of the source.
     pub source: Option<f64>,
-    /// Of what the workload sends.
     pub workload: Option<f64>,
     /// How far they are apart, by the measure of the bound.
     pub apart: Option<f64>,
     /// Up to where they are the same.
     pub bound: Option<f64>,
-    /// Which measure that is.
     pub measure: &'static str,
-    /// The verdict.
     pub verdict: Likeness,
-    /// Why it is unknown.
     pub why: Option<String>,
 }
 
@@ -63,7 +54,6 @@ pub struct TrafficSample {
     pub at_ns: Vec<i64>,
     /// Prompt tokens, of those of which they are known.
     pub prompt: Vec<f64>,
-    /// Output tokens likewise.
     pub output: Vec<f64>,
     /// Share of the prompt tokens that a cache without end would hold; `None` = nobody knows.
     pub reuse: Option<f64>,
@@ -345,13 +335,10 @@ fn unknown(name: &str, workload: Option<f64>, why: &str) -> Property {
 /// How the requests of a log ended.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct EndCounts {
-    /// Answered whole.
     pub answered: u64,
-    /// Left by their clients.
     pub left: u64,
     /// Turned away for want of room (429, 503).
     pub shed: u64,
-    /// Failed otherwise.
     pub failed: u64,
     /// Sent on more than once.
     pub retried: u64,
@@ -377,15 +364,11 @@ impl EndCounts {
 /// What was made of a log.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Reconstruction {
-    /// Whose log it is.
     pub source: String,
-    /// What its stamps are of.
     pub stamp: String,
-    /// Requests of the workload.
     pub requests: u64,
     /// Seconds from the first to the last.
     pub span_s: f64,
-    /// How they ended.
     pub ended: EndCounts,
     /// Requests refused as wrong (4xx), which are left out.
     pub refused: u64,
@@ -393,7 +376,6 @@ pub struct Reconstruction {
     pub models: Vec<(String, u64)>,
     /// Requests of which a length was made up.
     pub lengths_drawn: u64,
-    /// How the reuse is known.
     pub reuse: &'static str,
     /// Width of the ticks within which stamps were spread, s.
     pub spread_s: Option<f64>,
@@ -405,10 +387,7 @@ pub struct Reconstruction {
     pub begins_drawn: bool,
     /// Share of the requests that the log kept.
     pub kept_share: f64,
-    /// What was not taken.
     pub left_out: Vec<String>,
-    /// What the log can't tell.
     pub blind: Vec<String>,
-    /// Property by property.
     pub properties: Vec<Property>,
 }

@@ -24,10 +24,10 @@ const ARRIVALS_PER_BATCH: usize = 5;
 
 /// Share of requests lost (refused, shed, timed out, broken off) beyond which a level does not carry its load even
 /// though nothing piles up: the same share as for piling up.
-pub const LOST_LIMIT: f64 = GROWTH_LIMIT;
+pub(crate) const LOST_LIMIT: f64 = GROWTH_LIMIT;
 
 /// Mean number in flight in each of `parts` equal parts of `[from, to)`.
-pub fn mean_per_part(columns: &Columns, from: At, to: At, parts: usize) -> Vec<f64> {
+pub(crate) fn mean_per_part(columns: &Columns, from: At, to: At, parts: usize) -> Vec<f64> {
     mean_between(columns.due.iter().copied(), &columns.end, (from, to), parts)
 }
 

@@ -57,7 +57,6 @@ impl Gathered {
         self.push_row(attempt.due, attempt);
     }
 
-    /// Attempts so far.
     pub fn attempts(&self) -> u64 {
         self.request.len() as u64
     }
@@ -377,7 +376,6 @@ impl Gathered {
     }
 }
 
-/// The columns of times.
 fn times(columns: &mut Columns) -> [&mut Vec<i64>; 6] {
     [
         &mut columns.due,

@@ -40,7 +40,7 @@ pub struct Network {
 
 impl Network {
     /// Of attempts; `None` where none had a connection.
-    pub fn of_attempts(attempts: &[Attempt]) -> Option<Network> {
+    pub(crate) fn of_attempts(attempts: &[Attempt]) -> Option<Network> {
         let connected: Vec<&TcpFacts> =
             attempts.iter().filter(|a| a.connection.is_some()).map(|a| &a.tcp).collect();
         (!connected.is_empty()).then(|| Network::of(&connected))

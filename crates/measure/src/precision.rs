@@ -7,7 +7,6 @@ use std::fmt;
 
 use crate::findings::{LevelSummary, Percentiles, Reading};
 
-/// See the module.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Precision {
     metric: &'static str,
@@ -26,9 +25,6 @@ const NEXT: f64 = 1.1;
 
 impl Precision {
     /// As it is written: `ttft p99 ±5%` (`+-5%` and `5%` too).
-    ///
-    /// # Errors
-    /// What was expected.
     pub fn parse(text: &str) -> Result<Precision, String> {
         let wrong = |what: &str| {
             format!("{text:?}: {what}; write a metric, a percentile and a share, such as \"ttft p99 ±5%\"")

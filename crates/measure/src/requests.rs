@@ -8,13 +8,10 @@ use crate::columns::{ABSENT, Columns, INFINITE, UNKNOWN};
 /// exist for it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RequestRow {
-    /// Level.
     pub level: u32,
     /// Its number in the level's schedule.
     pub request: u64,
-    /// Attempts at it.
     pub attempts: u16,
-    /// When it was due.
     pub due_s: f64,
     /// From due to the first generated token.
     pub ttft_s: Option<f64>,
@@ -26,7 +23,6 @@ pub struct RequestRow {
     pub prompt: Option<u32>,
     /// Output tokens, likewise.
     pub output: Option<u32>,
-    /// How it ended.
     pub how: How,
 }
 

@@ -21,9 +21,7 @@ use crate::findings::{SessionCounts, SessionTokens};
 /// A request's place in its session.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub struct SessionTurn {
-    /// Whose.
     pub session: u64,
-    /// Which.
     pub turn: u16,
     /// Of how many; 0 = it is of none, or nobody says of how many.
     pub turns: u16,

@@ -17,13 +17,10 @@ use plimsoll_workload::{Arrival, Schedule};
 /// One shard, as far as it got.
 #[derive(Debug)]
 pub struct ShardRun {
-    /// Which part.
     pub shard: Shard,
     /// Its level; `None` = it never began.
     pub level: Option<Level>,
-    /// Its rows.
     pub attempts: Vec<Attempt>,
-    /// Its time series.
     pub samples: Vec<Sample>,
     /// The largest error of its clock, ns; `None` = unknown.
     pub clock_error_ns: Option<i64>,
@@ -75,9 +72,6 @@ impl fmt::Display for Misfit {
 }
 
 /// Joins them. `arrivals` is how many all shards together were to send, `schedule` all of them, where it could be drawn again.
-///
-/// # Errors
-/// [`Misfit`].
 pub fn join(
     shards: Vec<ShardRun>,
     of: u32,

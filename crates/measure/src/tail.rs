@@ -327,7 +327,7 @@ fn log_s(s: f64) -> f64 {
 }
 
 /// The load of a crossing, if it lies among the levels.
-pub fn crossing_rate(crossing: Crossing) -> Option<f64> {
+pub(crate) fn crossing_rate(crossing: Crossing) -> Option<f64> {
     match crossing {
         Crossing::At(rate) => Some(rate),
         Crossing::Before | Crossing::Beyond => None,

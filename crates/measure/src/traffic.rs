@@ -5,7 +5,7 @@ use plimsoll_model::{
 };
 
 /// Name of such traffic.
-pub const LIVE: &str = "live";
+pub(crate) const LIVE: &str = "live";
 
 /// The extent of rows, as they come.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
@@ -34,7 +34,6 @@ impl Extent {
         self.numbers = self.numbers.max(attempt.request + 1);
     }
 
-    /// Requests so far.
     pub fn requests(&self) -> u64 {
         self.requests
     }

@@ -123,7 +123,6 @@ fn is_sweep<'a>(mut levels: impl Iterator<Item = &'a Level>) -> bool {
 pub struct LevelRows {
     /// The level, as far as it got.
     pub level: Level,
-    /// One row per request.
     pub columns: Columns,
     /// The requests that count.
     pub window: (usize, usize),
@@ -191,7 +190,7 @@ pub(crate) fn as_far_as_it_got(level: &Level, last_end: Option<At>, requests: u6
 }
 
 /// The findings of levels that were observed.
-pub(crate) fn findings(observed: &[Observed], spec: &LineSpec, is_sweep: bool) -> Findings {
+pub fn findings(observed: &[Observed], spec: &LineSpec, is_sweep: bool) -> Findings {
     let levels: Vec<_> = observed.iter().map(|o| o.finding.clone()).collect();
     let zero: Vec<&Observed> =
         observed.iter().filter(|o| matches!(o.level.load, Load::Closed { concurrency: 1 })).collect();

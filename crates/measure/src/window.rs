@@ -49,7 +49,6 @@ pub struct WindowCut {
     pub from: usize,
     /// Its due time, or the start of the level where nothing is cut.
     pub at: At,
-    /// How it was found.
     pub rule: String,
 }
 
@@ -133,7 +132,7 @@ fn fails_more(columns: &Columns, from: usize) -> bool {
 }
 
 /// What was cut, in its own figures.
-pub fn cut_figures(columns: &Columns, from: usize) -> Vec<CutLatency> {
+pub(crate) fn cut_figures(columns: &Columns, from: usize) -> Vec<CutLatency> {
     let (leading, latency) = columns.leading();
     let mut sets = vec![(leading, latency)];
     if leading != "e2e" {

@@ -58,7 +58,6 @@ pub struct Event {
     pub user_delay_ns: u32,
     /// Tokens in this event; 0 = unknown.
     pub tokens: u16,
-    /// What it carries.
     pub kind: EventKind,
     /// True when a later event came out of the same read: `offset` is then an upper bound, not an exact time.
     pub coalesced: bool,
@@ -148,7 +147,6 @@ pub struct Answer {
     pub status: Option<u16>,
     /// The server's reason for ending: `stop`, `length`, `tool_calls`, …
     pub finish_reason: Option<String>,
-    /// Token counts.
     pub tokens: Tokens,
     /// Set when the answer is whole and still wrong.
     pub broken: Option<Broken>,
@@ -170,14 +168,12 @@ pub struct ServerStage {
     /// `queue`, `prefill` or `decode` for what servers call these (and their synonyms: a prompt's time, a completion's), else
     /// the server's own name of the stage.
     pub name: String,
-    /// How long it took.
     pub took: Span,
 }
 
 /// How the error of an attempt begins whose kept connection ended without a byte of an answer.
 pub const KEPT_CONNECTION: &str = "kept connection";
 
-/// One attempt at one request.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Attempt {
     /// The arrival's number in the schedule of its level; equal schedules pair by it.
@@ -206,11 +202,9 @@ pub struct Attempt {
     pub connected: Option<At>,
     /// First byte of the answer's head.
     pub first_byte: Option<At>,
-    /// First generated token.
     pub first_token: Option<At>,
     /// First visible (non-reasoning) token.
     pub first_visible: Option<At>,
-    /// Last generated token.
     pub last_token: Option<At>,
     /// Last byte of the answer, or the moment it failed.
     pub end: Option<At>,
@@ -243,9 +237,7 @@ pub struct Attempt {
     #[serde(default)]
     pub tcp: TcpFacts,
 
-    /// How it ended.
     pub outcome: Outcome,
-    /// What came back.
     pub answer: Answer,
 }
 

@@ -39,9 +39,7 @@ pub enum ForeignDue {
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ForeignProcess {
-    /// Even gaps.
     Constant,
-    /// Exponential gaps.
     Poisson,
 }
 
@@ -54,25 +52,20 @@ pub struct ForeignRow {
     pub sent: Option<i64>,
     /// First byte or first event of the answer, whatever it carried.
     pub first_event: Option<i64>,
-    /// First generated token.
     pub first_token: Option<i64>,
     /// First visible token: generated, and not of the reasoning part.
     pub first_visible: Option<i64>,
-    /// Last generated token.
     pub last_token: Option<i64>,
     /// End of the answer, or when it failed.
     pub end: Option<i64>,
     /// Events with tokens, ns from `sent`; empty where they are not kept.
     pub events: Vec<i64>,
-    /// Prompt tokens.
     pub prompt_tokens: Option<u32>,
     /// Prompt tokens that the server took from a cache.
     pub cached_tokens: Option<u32>,
     /// Generated tokens: the server's count where the file keeps it, else the tool's.
     pub output_tokens: Option<u32>,
-    /// How it ended.
     pub outcome: Outcome,
-    /// HTTP status.
     pub status: Option<u16>,
     /// The server's reason for ending.
     pub finish_reason: Option<String>,
@@ -142,21 +135,15 @@ pub enum Rank {
 #[derive(Copy, Clone, PartialEq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ForeignStatistic {
-    /// The mean.
     Mean,
     /// The standard deviation, over n.
     Deviation,
     /// The standard deviation, over n − 1.
     SampleDeviation,
-    /// The smallest.
     Least,
-    /// The largest.
     Most,
-    /// The sum.
     Sum,
-    /// How many.
     Count,
-    /// The p-quantile.
     Quantile {
         /// 0 to 1.
         p: f64,
@@ -173,7 +160,6 @@ pub enum ForeignStatistic {
 /// An aggregate that the file states.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ForeignClaim {
-    /// Its name in the file.
     pub label: String,
     /// Index of the column it is of; `None` = the file does not keep what it was made of.
     pub column: Option<usize>,
@@ -181,7 +167,6 @@ pub struct ForeignClaim {
     pub statistic: ForeignStatistic,
     /// Its unit over that of the column: 1000 for ms of a column in s.
     pub scale: f64,
-    /// What the file says.
     pub value: f64,
     /// To what it is rounded; 0 = not at all.
     pub rounded_to: f64,
@@ -190,13 +175,10 @@ pub struct ForeignClaim {
 /// One steady load of a file: a benchmark, a stage, a line of a JSON-Lines file.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ForeignPart {
-    /// What the file calls it.
     pub name: String,
     /// The load it asked for, as far as the file says.
     pub load: Option<Load>,
-    /// The arrival process.
     pub process: Option<ForeignProcess>,
-    /// The seed of its arrivals.
     pub seed: Option<u64>,
     /// The most requests that the tool kept in flight.
     pub cap: Option<u32>,
@@ -204,11 +186,9 @@ pub struct ForeignPart {
     pub due: ForeignDue,
     /// Rows that the tool left out of the file, as far as it says.
     pub rows_missing: u64,
-    /// The requests.
     pub rows: Vec<ForeignRow>,
     /// What its aggregates were made of.
     pub columns: Vec<ForeignColumn>,
-    /// Its aggregates.
     pub claims: Vec<ForeignClaim>,
     /// What the reader itself saw that bears on the figures: one sentence each.
     pub seen: Vec<String>,
@@ -289,9 +269,7 @@ pub struct Foreign {
     pub tool: &'static str,
     /// Its version, where the file says it.
     pub version: Option<String>,
-    /// Which of its formats.
     pub format: &'static str,
-    /// Whose clock its stamps are.
     pub clock: ForeignClock,
     /// The model that was asked, where the file says it.
     pub model: Option<String>,

@@ -20,7 +20,6 @@ pub struct LoggedTurn {
     pub took_ns: i64,
 }
 
-/// One request.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LoggedRequest {
     /// Its line in the file, from 1; 0 = it has none.
@@ -31,7 +30,6 @@ pub struct LoggedRequest {
     pub prompt: Option<u32>,
     /// Prompt tokens that the server took from a cache.
     pub cached: Option<u32>,
-    /// Output tokens.
     pub output: Option<u32>,
     /// The conversation it belongs to.
     pub session: Option<u64>,
@@ -39,7 +37,6 @@ pub struct LoggedRequest {
     pub turn: Option<LoggedTurn>,
     /// The model that was asked for.
     pub model: Option<String>,
-    /// How it ended.
     pub how: How,
     /// Times that it was sent on: above 1 where a gateway tried again.
     pub tries: u32,
@@ -71,7 +68,6 @@ impl LoggedRequest {
 pub struct Logged {
     /// Whose log it is, as people call it.
     pub source: &'static str,
-    /// What its stamps are of.
     pub stamp: &'static str,
     /// The grid that its stamps were rounded to, ns.
     pub tick_ns: i64,

@@ -83,7 +83,6 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// A whole answer.
     pub const FINISHED: Outcome = Outcome { how: How::Finished, by: By::Server, retryable: false };
 
     /// An outcome in full.

@@ -20,9 +20,7 @@ pub struct SeriesName {
 pub struct PageRead {
     /// What the page is called; empty where there is only one.
     pub page: String,
-    /// When it was read.
     pub at: At,
-    /// What came.
     pub said: PageSaid,
 }
 

@@ -116,14 +116,12 @@ pub struct Message {
 /// A message in OpenAI's form as a user's file has it: another role, parts, tool calls.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct WrittenMessage {
-    /// Its JSON.
     pub json: String,
     /// On the first message: names and JSON of the request's fields beside its messages, such as `tools`.
     pub fields: Vec<(String, String)>,
 }
 
 impl Message {
-    /// Text alone.
     pub fn text(role: Role, content: impl Into<String>) -> Message {
         Message { role, content: content.into(), media: Vec::new(), written: None }
     }
@@ -169,7 +167,6 @@ pub struct MediaCounts {
 }
 
 impl MediaCounts {
-    /// Are there none?
     pub fn is_none(&self) -> bool {
         *self == MediaCounts::default()
     }

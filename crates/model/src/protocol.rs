@@ -46,19 +46,14 @@ pub enum Protocol {
 /// What a request of a protocol carries.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Carries {
-    /// A conversation.
     Messages,
-    /// One text.
     Text,
-    /// Input tensors.
     Tensors,
     /// A query and documents that are held against it.
     Documents,
-    /// A sound.
     Sound,
 }
 
-/// The facts of a protocol.
 struct Facts {
     name: &'static str,
     /// Other names under which people know it.

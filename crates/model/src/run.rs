@@ -82,7 +82,6 @@ pub struct Fingerprint {
 pub const TRACING: &str = "tracing";
 /// They did: the sampled flag of their `traceparent` was set.
 pub const TRACED: &str = "sampled";
-/// They asked not to be.
 pub const NOT_TRACED: &str = "not sampled";
 
 /// Which run's schedule a run sent again.
@@ -153,7 +152,6 @@ pub struct Manifest {
 /// One point of a time series in `server.parquet`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Sample {
-    /// When it was read.
     pub at: At,
     /// Who said it: `client` (the generator itself), `server`, `gpu`, `gateway`.
     pub source: SharedText,
@@ -161,7 +159,6 @@ pub struct Sample {
     pub name: SharedText,
     /// Labels as `key=value`, comma-separated, sorted ([`join_labels`]); empty where there are none.
     pub labels: SharedText,
-    /// The value.
     pub value: f64,
 }
 

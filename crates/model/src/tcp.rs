@@ -18,7 +18,6 @@ pub struct TcpFacts {
     /// Smoothed round trip. Holds what the peer waits before it acknowledges (up to 40 ms on Linux), so it is an upper bound
     /// of the network's.
     pub rtt: Option<Span>,
-    /// Its smoothed mean deviation.
     pub rtt_var: Option<Span>,
     /// Least round trip that the connection saw (Linux: in five minutes): the network without queues, and without such waits.
     pub rtt_min: Option<Span>,

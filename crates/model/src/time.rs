@@ -68,7 +68,6 @@ impl Span {
         self.0 as f64 / 1e9
     }
 
-    /// In milliseconds.
     pub fn as_millis_f64(self) -> f64 {
         self.0 as f64 / 1e6
     }

@@ -1,6 +1,6 @@
 //! Spans of a distributed trace, as any tracer tells them.
 //!
-//! One type for OTLP, Jaeger, MLflow, Chrome traces and whatever else is read, so that what profiles a trace does not know
+//! One type for OTLP, Jaeger and Chrome traces, so that what profiles a trace does not know
 //! where it came from. Times are those of the machine that made the span, in nanoseconds of the Unix epoch: whether two
 //! machines agree is for the profile to find out, not for a parser to assume.
 
@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum SpanKind {
-    /// Nobody said.
     #[default]
     Unspecified = 0,
     /// Work inside a process.
@@ -22,7 +21,6 @@ pub enum SpanKind {
     Client = 3,
     /// Puts something into a queue.
     Producer = 4,
-    /// Takes it out.
     Consumer = 5,
 }
 
@@ -44,11 +42,8 @@ impl SpanKind {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum AttributeValue {
-    /// True or false.
     Flag(bool),
-    /// A whole number.
     Int(i64),
-    /// A number.
     Real(f64),
     /// A text; lists, maps and bytes are here as JSON text.
     Text(String),
@@ -65,7 +60,6 @@ impl AttributeValue {
         }
     }
 
-    /// The text in it.
     pub fn text(&self) -> Option<&str> {
         match self {
             AttributeValue::Text(text) => Some(text),
@@ -79,20 +73,16 @@ impl AttributeValue {
 pub struct SpanEvent {
     /// When, ns of the Unix epoch.
     pub at_ns: i64,
-    /// What.
     pub name: String,
 }
 
-/// One span.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TraceSpan {
-    /// The trace it belongs to.
     pub trace: u128,
     /// Its own id, unique within the trace.
     pub id: u64,
     /// The span that caused it; `None` = a root.
     pub parent: Option<u64>,
-    /// What it is called.
     pub name: String,
     /// The service that made it (`service.name` of its resource).
     pub service: Option<String>,
@@ -131,7 +121,6 @@ impl TraceSpan {
         }
     }
 
-    /// The attribute of this key.
     pub fn attribute(&self, key: &str) -> Option<&AttributeValue> {
         let place = self.attributes.binary_search_by(|(name, _)| name.as_str().cmp(key)).ok()?;
         Some(&self.attributes[place].1)

@@ -72,9 +72,6 @@ pub fn floor(spec: &PlanSpec, isolated: &Isolated) -> Vec<FloorRow> {
 }
 
 /// Refuses a promise that is below the floor: one whose ceiling isolated requests are shown to exceed.
-///
-/// # Errors
-/// The ceiling that is furthest below it.
 pub fn refuse_below(rows: &[FloorRow], isolated: &Isolated) -> Result<(), PlanError> {
     let over = |row: &&FloorRow| row.alone_s / row.limit_s;
     let is_below = |row: &&FloorRow| {

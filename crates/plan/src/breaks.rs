@@ -28,12 +28,10 @@ const NOTHING: f64 = 0.01;
 /// What breaks where requests pile up before a ceiling does.
 const QUEUE: &str = "the queue grows";
 
-/// Where a plan breaks.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlanBreak {
     /// The load, × the mean rate.
     factor: Estimate,
-    /// What breaks there.
     pub by: String,
 }
 

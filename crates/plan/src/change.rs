@@ -14,11 +14,8 @@ use plimsoll_workload::closest;
 /// What is changed, and to what.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Change {
-    /// So many replicas.
     Replicas(u32),
-    /// Another router.
     Route(RouteSpec),
-    /// Replicas by load.
     Autoscale(AutoscaleSpec),
     /// Prompts and answers on replicas of their own.
     Disaggregation(DisaggregationSpec),
@@ -30,7 +27,6 @@ pub enum Change {
     Chunking(bool),
     /// Are KV blocks found again by equal prefixes?
     PrefixCache(bool),
-    /// Another scheduler.
     Policy(PolicySpec),
     /// A draft's tokens, checked.
     Speculative(SpeculativeSpec),
@@ -55,7 +51,6 @@ pub struct PairChange {
     pub gpu: Option<String>,
     /// GPUs that share each layer.
     pub tensor_parallel: Option<u32>,
-    /// The weights' dtype.
     pub dtype: Option<Dtype>,
     /// Are the scheduler's limits the server's defaults on that pair, instead of those of the engine that runs?
     pub fresh_limits: bool,

@@ -18,11 +18,9 @@ use plimsoll_measure::findings::{Estimate, Held, Metric, Reading};
 
 /// What is known before the choice.
 pub struct KnownBefore<'a> {
-    /// What was asked.
     pub spec: &'a PlanSpec,
     /// What is known of the load.
     pub mix: &'a Mix,
-    /// The load in figures.
     pub load: LoadFinding,
     /// What no plan can go below.
     pub bounds: PlanBounds,
@@ -39,9 +37,6 @@ pub struct KnownBefore<'a> {
 }
 
 /// The plan.
-///
-/// # Errors
-/// A price that can't be used.
 pub fn conclude(known: KnownBefore<'_>) -> Result<PlanFinding, PlanError> {
     let KnownBefore { spec, load, bounds, floor, slots, planner, .. } = &known;
     let mut notes = known.notes.clone();

@@ -11,7 +11,6 @@ use serde::Serialize;
 
 use crate::replay::{ReplayRequest, play};
 
-/// Shares of the limit.
 const SHARES: [f64; 2] = [0.6, 0.85];
 /// Apart by no more: the same.
 const SAME: f64 = 0.05;
@@ -25,13 +24,10 @@ const LEAST: usize = 100;
 /// Two loads to be held to each other, request by request in order of time.
 #[derive(Clone, Debug)]
 pub struct EffectCase<'a> {
-    /// The engine.
     pub world: &'a WorldSpec,
-    /// Seed of its chance.
     pub seed: u64,
     /// What came, as far as it is known.
     pub source: &'a [ReplayRequest],
-    /// What is sent.
     pub workload: &'a [ReplayRequest],
     /// What the source may have been in a property that nobody knows: its name, and such a load.
     pub others: Vec<(String, Vec<ReplayRequest>)>,
@@ -40,15 +36,12 @@ pub struct EffectCase<'a> {
 /// Both at one share of the limit.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct EffectAt {
-    /// Share of the limit.
     pub share: f64,
     /// The rate of the source there, 1/s.
     pub rate_per_s: f64,
     /// p99 of ttft of the source, s.
     pub source_p99_s: f64,
-    /// The same of the workload.
     pub workload_p99_s: f64,
-    /// Are they the same?
     pub agrees: bool,
 }
 
@@ -64,13 +57,10 @@ pub struct Otherwise {
 /// What the difference does.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct EffectFinding {
-    /// The engine.
     pub engine: String,
-    /// Requests simulated of each.
     pub requests: u64,
     /// What the engine serves of this mix with its queue never empty, 1/s.
     pub limit_per_s: f64,
-    /// Share by share.
     pub at: Vec<EffectAt>,
     /// The property that breaks it, where one does.
     pub breaks: Option<String>,

@@ -1,25 +1,15 @@
 //! The back-of-an-envelope plan: a rate, how long a request takes, the slots of a replica and a ceiling on how busy they may be.
 //!
-//! Little's law gives the requests in flight, the ceiling the replicas, Erlang's formulas the waiting, and a simulation of the same
-//! queue is printed beside them. It knows one latency whatever the load, so that it has no percentile to promise: on an engine that
+//! Little's law gives the requests in flight, the ceiling the replicas, Erlang's formulas the waiting. It knows one latency whatever the load, so that it has no percentile to promise: on an engine that
 //! batches, each request gets slower as more of them run, and the tail of a queue with fixed slots would be an invention.
 
 use plimsoll_math::queueing::{Mmc, erlang_c};
-use plimsoll_math::special::student_t_inv;
-use plimsoll_sim::client::trial::{ProtocolSpec, SendPace, Sizes, run};
-use plimsoll_sim::{EngineSpec, LawSpec, ModeSpec, QueueSpec};
-use plimsoll_workload::Size;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::spec::{PlanError, RuleSpec};
 use plimsoll_judge::cost::{Bill, PriceError, PriceSpec};
-use plimsoll_measure::findings::Estimate;
 
-/// Schedules that the formula is checked on.
-const SCHEDULES: u32 = 16;
-/// Requests of each.
-const REQUESTS: u32 = 40_000;
 /// Shares of the stability limit that the curve shows, beside the planned load.
 const CURVE: [f64; 9] = [0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95];
 
@@ -36,10 +26,7 @@ pub struct EnvelopeSpec {
     pub rules: RuleSpec,
     /// GPUs of one replica; `None` = not known, and nothing that is counted in GPUs is said.
     pub gpus_per_replica: Option<u32>,
-    /// What an hour costs.
     pub price: Option<PriceSpec>,
-    /// Seed of the simulation that the formula is checked by.
-    pub seed: u64,
 }
 
 /// What follows.
@@ -83,8 +70,6 @@ pub struct EnvelopeFinding {
     pub curve: Vec<EnvelopePoint>,
     /// The mean wait at the peak, s, by formula: each replica with a queue of its own.
     pub wait_s: f64,
-    /// The same by simulation of that queue.
-    pub wait_simulated_s: Estimate,
     /// What it costs.
     pub cost: Option<EnvelopeCost>,
     /// What it takes for granted.
@@ -161,7 +146,6 @@ pub fn envelope(spec: &EnvelopeSpec) -> Result<EnvelopeFinding, PlanError> {
         headroom: breaks_at / peak - 1.0,
         curve: curve(&queue, peak / breaks_at),
         wait_s: queue.of_one(peak / breaks_at).mean_wait(),
-        wait_simulated_s: simulated_wait(&queue, peak, spec.seed)?,
         cost,
         assumptions: assumptions(spec),
         doubts: doubts(),
@@ -243,35 +227,6 @@ fn curve(queue: &Queue, planned: f64) -> Vec<EnvelopePoint> {
     loads.into_iter().map(|load| queue.point(load)).collect()
 }
 
-/// The mean wait of one replica's queue at its share of the peak, with the interval of [`SCHEDULES`] means.
-///
-/// An answer of one token leaves when its service ends, so that the wait is the mean of `ttft` less the service drawn; the service's own mean is
-/// exact, and its chance would only widen the interval.
-fn simulated_wait(queue: &Queue, peak: f64, seed: u64) -> Result<Estimate, PlanError> {
-    let service = LawSpec::Exponential { mean_ms: queue.latency_s * 1e3 };
-    let engine = EngineSpec {
-        name: "slots".to_owned(),
-        mode: ModeSpec::Queue(QueueSpec { servers: queue.servers, service, queue_limit: None }),
-    };
-    let protocol = ProtocolSpec {
-        pace: SendPace::Open { rate_per_s: peak / f64::from(queue.replicas) },
-        sizes: Sizes::Drawn { prompt: Size::Fixed(1), output: Size::Fixed(1) },
-        requests: REQUESTS,
-        warm_up: REQUESTS / 10,
-    };
-    let mut waits = Vec::new();
-    for schedule in 0..SCHEDULES {
-        let trial = run(&engine, &protocol, seed.wrapping_add(u64::from(schedule)))?;
-        waits.push(trial.e2e.mean / 1e3 - queue.latency_s);
-    }
-    let n = waits.len() as f64;
-    let mean = waits.iter().sum::<f64>() / n;
-    let variance = waits.iter().map(|wait| (wait - mean) * (wait - mean)).sum::<f64>() / (n - 1.0);
-    let half = student_t_inv(0.975, n - 1.0) * (variance / n).sqrt();
-    let requests = u64::from(REQUESTS) * u64::from(SCHEDULES);
-    Ok(Estimate { value: mean, lower: mean - half, upper: mean + half, n: requests, n_eff: n })
-}
-
 fn cost(spec: &EnvelopeSpec, all: u32, peak: f64) -> Result<Option<EnvelopeCost>, PlanError> {
     let Some(price) = &spec.price else { return Ok(None) };
     let mut price = price.clone();
@@ -333,7 +288,6 @@ mod tests {
             rules: RuleSpec { peak, ..RuleSpec::default() },
             gpus_per_replica: Some(1),
             price: None,
-            seed: 1,
         }
     }
 
@@ -353,9 +307,9 @@ mod tests {
         assert_eq!(envelope(&spec(2.0)).expect("a plan").replicas, 32);
     }
 
-    /// Erlang C of 8 servers at 0.78125 by the sum of powers over factorials, and the queue simulated.
+    /// Erlang C of 8 servers at 0.78125 by the sum of powers over factorials.
     #[test]
-    fn the_wait_is_erlangs_and_the_simulation_agrees() {
+    fn the_wait_is_erlangs() {
         let plan = envelope(&spec(1.0)).expect("a plan");
         let a: f64 = 6.25;
         let (mut term, mut sum) = (1.0, 1.0);
@@ -367,11 +321,6 @@ mod tests {
         let waits = last / (sum + last);
         let wait = waits * 2.0 / (8.0 * (1.0 - 0.78125));
         assert!((plan.wait_s - wait).abs() < 1e-12, "{} is not {wait}", plan.wait_s);
-        let seen = &plan.wait_simulated_s;
-        // A wider level than that of the interval shown: one seed must not decide.
-        let half = 2.0 * (seen.upper - seen.value);
-        assert!((seen.value - wait).abs() < half, "{seen:?} against {wait}");
-        assert!(half < 0.15 * wait, "{seen:?}");
         let planned = plan.curve.iter().find(|point| point.utilisation == 0.78125).expect("the planned load");
         assert!(
             (planned.latency_s - 2.0 - wait).abs() < 1e-12 && planned.shared_latency_s < planned.latency_s

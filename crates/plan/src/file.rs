@@ -10,7 +10,6 @@ use super::spec::{Band, EffortSpec, PlanSpec};
 use super::verify::VerifyFinding;
 use plimsoll_judge::cost::PriceSpec;
 
-/// Version of this layout.
 pub const PLAN_VERSION: u32 = 1;
 
 /// A plan as a file.

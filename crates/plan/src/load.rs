@@ -41,7 +41,6 @@ const REACH: usize = 12;
 pub struct Draw {
     feed: ArrivalFeed,
     handing: Handing,
-    /// Requests in all.
     pub requests: u64,
     /// Until all have come, ns.
     pub window_ns: i64,
@@ -140,9 +139,6 @@ impl TrafficSpec {
 
     /// The same requests in the same order, at Poisson times, to tell what of a result is due to bursts. A load that is no trace is
     /// made Poisson likewise.
-    ///
-    /// # Errors
-    /// The trace is not attached.
     pub fn poisson(&self, seed: u64) -> Result<TrafficSpec, PlanError> {
         let mut scenario = self.scenario.clone();
         match &self.scenario.arrivals {

@@ -43,7 +43,6 @@ const CURVE: usize = usize::MAX;
 const CURVE_SHARES: [f64; 9] = [0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.88, 0.94, 1.0];
 const CURVE_TOP: f64 = 0.97;
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub struct Planner {
     case: Arc<PlanCase>,
@@ -71,7 +70,6 @@ pub struct Simulated {
     pub by_rules: bool,
     /// The load at which it breaks, requests per second.
     pub breaks_at: Reading,
-    /// What breaks there.
     pub breaks_by: Option<String>,
     /// breaks_at / peak load − 1.
     pub headroom: Reading,
@@ -227,7 +225,7 @@ impl Planner {
     }
 
     /// What came of a number of replicas at the peak load, in the order of the schedules.
-    pub fn at_peak(&self, replicas: u32) -> Vec<&Outcome> {
+    pub(crate) fn at_peak(&self, replicas: u32) -> Vec<&Outcome> {
         self.arm(replicas, self.plan.rules.peak, 0).map_or_else(Vec::new, |arm| arm.values().collect())
     }
 

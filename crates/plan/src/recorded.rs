@@ -10,14 +10,14 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
-use plimsoll_model::{At, Attempt, Level, Load};
+use plimsoll_model::{At, Attempt, Level, Load, Span};
+use plimsoll_workload::{BlockNames, Scenario, Schedule};
 
 use crate::replay::{DueRequest, ReplayRequest, ReplaySource};
 
 /// A request's place in its session.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct ReplayTurn {
-    /// Its number.
     pub turn: u16,
     /// The turn whose end it waits for, and the time from there to its own due time, ns. None: it is due when it is due.
     pub after: Option<(u16, i64)>,
@@ -243,4 +243,27 @@ impl ReplaySource for &mut Turns<'_> {
         self.order.extend(&left);
         left.into_iter().map(|one| (self.asked[one].due_ns, self.asked[one].output)).collect()
     }
+}
+
+/// Returns the requests that a scenario draws at this rate with this seed; `None` where it can't.
+pub(crate) fn drawn(
+    scenario: &Scenario,
+    rate_per_s: f64,
+    window: Span,
+    level: u32,
+    seed: u64,
+) -> Option<Vec<ReplayRequest>> {
+    let scenario = Scenario { seed, ..scenario.clone() };
+    let schedule = Schedule::generate(&scenario, rate_per_s, window, level).ok()?;
+    let mut names = BlockNames::new(&scenario).ok()?;
+    let asked = schedule.arrivals.iter().map(|arrival| ReplayRequest {
+        due_ns: arrival.due.0,
+        prompt: arrival.prompt_tokens.max(1),
+        output: arrival.output_tokens.max(1),
+        blocks: names.of(arrival),
+        session: arrival.session,
+        turn: None,
+        think_ns: None,
+    });
+    Some(asked.collect())
 }

@@ -23,18 +23,14 @@ use crate::recorded::{ReplayTurn, Turns};
 /// Nanoseconds after the last arrival until what runs is given up.
 pub const DRAIN_NS: i64 = 1_800_000_000_000;
 
-/// A request to be simulated.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ReplayRequest {
     /// When it is due, from the start of the level, ns.
     pub due_ns: i64,
-    /// Prompt tokens.
     pub prompt: u32,
-    /// Output tokens.
     pub output: u32,
     /// Names of its prompt's blocks.
     pub blocks: Vec<u64>,
-    /// Its session.
     pub session: Option<u64>,
     /// Its place in it, where later turns wait for earlier ones.
     pub turn: Option<ReplayTurn>,
@@ -47,7 +43,6 @@ pub struct ReplayRequest {
 pub struct RequestTimes {
     /// When it was due, ns from the start: where it waits for others that is not known before.
     pub due_ns: i64,
-    /// First token.
     pub first: Option<i64>,
     /// End of the answer; `None` = refused, failed, or not answered by the end of the drain.
     pub end: Option<i64>,
@@ -74,7 +69,6 @@ impl RequestTimes {
 pub struct DueRequest {
     /// When, ns.
     pub at_ns: i64,
-    /// What.
     pub request: Submit,
 }
 
@@ -89,7 +83,6 @@ pub struct ReplayedRequest {
     pub left_ns: i64,
     /// Output tokens asked for.
     pub output: u32,
-    /// When it was answered.
     pub times: RequestTimes,
 }
 
@@ -374,18 +367,12 @@ impl ReplayWatch for Kept {
 }
 
 /// Sends these requests at their times; nobody gives up and nobody tries again. One entry per request, in order.
-///
-/// # Errors
-/// The world can't be built.
 pub fn play(world: &WorldSpec, asked: &[ReplayRequest], seed: u64) -> Result<Vec<RequestTimes>, String> {
     play_at_most(usize::MAX, world, asked, seed)
 }
 
 /// The same behind a door that turns away at once whoever finds `most` requests in flight.
-///
-/// # Errors
-/// The world can't be built.
-pub fn play_at_most(
+pub(crate) fn play_at_most(
     most: usize,
     world: &WorldSpec,
     asked: &[ReplayRequest],

@@ -20,7 +20,6 @@ use plimsoll_measure::findings::Metric;
 pub struct Replica {
     /// Requests per second that it keeps up with; infinite for an engine without a limit.
     pub limit_per_s: f64,
-    /// What isolated requests take.
     pub isolated: Isolated,
 }
 
@@ -39,7 +38,6 @@ pub struct Isolated {
 /// filled within two fillings, and is full until the last request is let in.
 const REQUESTS: usize = 8_000;
 const FILLINGS: f64 = 16.0;
-/// Most of them.
 const MOST: usize = 60_000;
 /// The limit is read between these shares of the ends.
 const FROM: f64 = 0.25;

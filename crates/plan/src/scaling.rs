@@ -23,9 +23,7 @@ use plimsoll_measure::say::number;
 pub struct Rival {
     /// `2 to 9`.
     pub name: String,
-    /// Its autoscaler.
     pub fleet: Fleet,
-    /// Replicas it begins with.
     pub begin: u32,
 }
 

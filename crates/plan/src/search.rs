@@ -20,7 +20,6 @@ use plimsoll_measure::say::number;
 const BOUND: &str = "bound";
 const SIMULATED: &str = "simulated";
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub struct Search {
     mix: Mix,
@@ -38,7 +37,6 @@ struct Looked {
 /// A candidate that is worth simulating.
 #[derive(Clone, Debug)]
 pub struct ListedCandidate {
-    /// Its place among the candidates.
     pub place: usize,
     /// The plan with its configuration.
     pub spec: PlanSpec,

@@ -17,9 +17,7 @@ use plimsoll_measure::findings::{BudgetSpec, Metric};
 /// What all experiments of a plan share.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlanCase {
-    /// The load.
     pub traffic: TrafficSpec,
-    /// What is promised.
     pub slo: BudgetSpec,
     /// One replica and what is around it.
     pub world: WorldSpec,
@@ -36,10 +34,8 @@ pub enum Fleet {
     Scaled(AutoscaleSpec),
 }
 
-/// An experiment.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Experiment {
-    /// What it shares with others.
     pub case: Arc<PlanCase>,
     /// Replicas; at the start, where an autoscaler decides.
     pub replicas: u32,
@@ -47,7 +43,6 @@ pub struct Experiment {
     pub fleet: Fleet,
     /// The load, × the mean rate.
     pub factor: f64,
-    /// Which schedule.
     pub draw: u32,
     /// End as soon as a ceiling can no longer be held? Then its figures are bounds.
     pub gives_up: bool,
@@ -67,16 +62,13 @@ pub struct CeilingCount {
 pub struct Outcome {
     /// Counts, the warm-up left out.
     pub counted: Counted,
-    /// Seconds of arrivals.
     pub window_s: f64,
     /// Mean replicas paid for over the window, from provisioning on.
     pub mean_replicas: f64,
-    /// Most at once.
     pub most_replicas: u32,
 }
 
 impl Outcome {
-    /// The values of a metric.
     pub fn values(&self, metric: Metric) -> &Sketch {
         &self.counted.metrics[super::tally::place(metric)]
     }

@@ -13,17 +13,11 @@ use super::mix::Mix;
 use super::spec::{PlanError, PlanSpec};
 
 /// How many requests a replica of this plan holds at once; `None` for an engine without a limit.
-///
-/// # Errors
-/// The engine can't be built.
 pub fn slots(spec: &PlanSpec, mix: &Mix) -> Result<Option<Slots>, PlanError> {
     Ok(of_engine(&spec.world.engine, mix)?)
 }
 
 /// How many requests this engine holds at once; `None` without a limit.
-///
-/// # Errors
-/// The engine can't be built.
 pub fn of_engine(engine: &EngineSpec, mix: &Mix) -> Result<Option<Slots>, SpecError> {
     match &engine.mode {
         ModeSpec::Canned(_) => Ok(None),
@@ -48,7 +42,7 @@ fn of_dynamic(spec: &DynamicSpec, mix: &Mix) -> Slots {
 ///
 /// # Errors
 /// It has no room for a KV cache.
-pub fn of_batching(spec: &BatchingSpec, mix: &Mix) -> Result<Slots, SpecError> {
+pub(crate) fn of_batching(spec: &BatchingSpec, mix: &Mix) -> Result<Slots, SpecError> {
     let kv_tokens = f64::from(spec.blocks()?) * f64::from(BLOCK_TOKENS);
     let half_block = f64::from(BLOCK_TOKENS) / 2.0;
     // Guaranteed no evict sets the whole answer aside from the start.

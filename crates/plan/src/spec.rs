@@ -14,7 +14,6 @@ use plimsoll_measure::findings::BudgetSpec;
 pub struct PlanSpec {
     /// The load to be carried.
     pub traffic: TrafficSpec,
-    /// What is promised.
     pub slo: BudgetSpec,
     /// One replica and what is around it; `fleet.replicas` is what is looked for, and `fleet.autoscale` is compared with a static fleet.
     pub world: WorldSpec,
@@ -24,7 +23,6 @@ pub struct PlanSpec {
     pub rules: RuleSpec,
     /// What an hour costs; `None` = no cost is said.
     pub price: Option<PriceSpec>,
-    /// How much may be simulated.
     pub effort: EffortSpec,
     /// How far predictions of this engine have been from measurements; `None` = nobody knows, and no probability is said.
     pub band: Option<Band>,

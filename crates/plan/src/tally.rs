@@ -48,7 +48,6 @@ pub struct Sketch {
     filled: Vec<(u32, u64)>,
     /// Values that are no time: never answered.
     pub infinite: u64,
-    /// All values.
     pub n: u64,
     /// Sum of those that are a time, s.
     pub sum_s: f64,
@@ -152,7 +151,6 @@ struct Part {
 /// What came of a schedule, the warm-up left out.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Counted {
-    /// Requests.
     pub requests: u64,
     /// Requests left out as warm-up.
     pub warm_up: u64,
@@ -190,7 +188,6 @@ pub struct Tally<'a> {
     gives_up: bool,
     over: Vec<u64>,
     hopeless: bool,
-    /// Are replicas on their way?
     pub scaling: bool,
     /// Requests due while they were: ranges of numbers, ascending.
     due_scaling: Vec<(u64, u64)>,

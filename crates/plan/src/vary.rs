@@ -36,7 +36,6 @@ pub struct VarySpec {
     pub max_batch: Vec<u32>,
     /// Longest wait for a batch to fill (Triton), µs.
     pub delay_us: Vec<u64>,
-    /// How requests are spread.
     pub routes: Vec<RouteSpec>,
     /// What other GPUs cost, by their name; the plan's own price is its GPU's.
     pub prices: BTreeMap<String, PriceSpec>,
@@ -49,7 +48,6 @@ pub struct PlanCandidate {
     pub words: Vec<String>,
     /// The plan with this configuration.
     pub spec: PlanSpec,
-    /// Is it what was asked?
     pub asked: bool,
     /// Why it can't be built, where it can't.
     pub refused: Option<String>,

@@ -15,7 +15,7 @@ use super::finding::PlanFinding;
 use super::simulate::Outcome;
 use super::spec::{Band, BandRow};
 use super::verify_lines::{LineRow, STABILITY, THROUGHPUT};
-use plimsoll_measure::findings::{LevelSummary, Metric, Percentiles, Reading};
+use plimsoll_measure::findings::{LevelSummary, Metric, Reading};
 use plimsoll_measure::say::number;
 
 /// Mean lengths may differ by this share and still be the same mix.
@@ -195,7 +195,7 @@ impl VerifyRow {
 
 /// What a run has of a percentile.
 pub(super) fn measured_at(measured: &LevelSummary, metric: Metric, percentile: f64) -> Reading {
-    let of_run = percentiles(measured, metric).and_then(|set| set.at(percentile)).cloned();
+    let of_run = measured.latency.of(metric).and_then(|set| set.at(percentile)).cloned();
     let none = || format!("the run has no {} p{}", metric.name(), number(100.0 * percentile));
     of_run.unwrap_or_else(|| Reading::refused(none(), 0))
 }
@@ -215,14 +215,6 @@ fn row(
         .filter(|e| e.upper.is_finite() && e.lower > 0.0)
         .map(|e| [e.lower * libm::exp(bias - Z * spread), e.upper * libm::exp(bias + Z * spread)]);
     VerifyRow::of((metric, percentile), predicted, expected, measured_at(measured, metric, percentile))
-}
-
-fn percentiles(summary: &LevelSummary, metric: Metric) -> Option<&Percentiles> {
-    match metric {
-        Metric::Ttft => summary.latency.ttft.as_ref(),
-        Metric::Tpot => summary.latency.tpot.as_ref(),
-        Metric::E2e => Some(&summary.latency.e2e),
-    }
 }
 
 /// The band with this run's misses in it.

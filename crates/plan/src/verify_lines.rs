@@ -15,15 +15,13 @@ use crate::replay::ReplayRequest;
 use plimsoll_measure::findings::{CapacityLine, Estimate, Findings, Reading};
 use plimsoll_measure::say::number;
 
-/// What joins the band.
-pub const THROUGHPUT: &str = "throughput";
+pub(crate) const THROUGHPUT: &str = "throughput";
 /// Names of the lines.
 pub const ONSET: &str = "queueing onset";
 /// See [`ONSET`].
-pub const STABILITY: &str = "stability limit";
+pub(crate) const STABILITY: &str = "stability limit";
 /// Schedules that each line is simulated on.
 const SCHEDULES: u64 = 3;
-/// Requests of a schedule.
 const REQUESTS: usize = 6_000;
 /// Two-sided 95 % of a normal law.
 const Z: f64 = 1.959_963_984_540_054;

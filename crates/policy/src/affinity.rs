@@ -17,7 +17,6 @@ use plimsoll_math::spread::Spread;
 /// had, and its p99 was twice that of least requests.
 const HOLDERS: usize = 8;
 
-/// No replica.
 const NOBODY: u32 = u32::MAX;
 
 /// Tokens per tick of a replica's count: half of all ticks are 137 billion tokens, and what is older than that is not remembered.
@@ -33,7 +32,6 @@ const ALIKE: f64 = 0.05;
 type Holder = (u32, u32);
 type Table = HashMap<u64, [Holder; HOLDERS], BuildHasherDefault<Spread>>;
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub struct PrefixIndex {
     young: Table,
@@ -62,7 +60,6 @@ impl Default for Cache {
 /// How many blocks of a prompt a replica holds.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Match {
-    /// The replica.
     pub replica: u32,
     /// Leading blocks that it holds.
     pub blocks: u32,

@@ -30,7 +30,6 @@ pub const LEVEL_S: f64 = 0.001;
 pub struct CostTerms {
     /// What every first token takes there.
     pub base_s: f64,
-    /// Prompts that wait there.
     pub wait_s: f64,
     /// Its own prompt, less what is cached.
     pub own_s: f64,
@@ -57,7 +56,6 @@ impl CostTerms {
         }
     }
 
-    /// All of it.
     pub fn cost_s(&self) -> f64 {
         self.base_s + self.wait_s + self.own_s + self.step_s + self.others_s + self.penalty_s
     }

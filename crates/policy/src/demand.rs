@@ -11,7 +11,7 @@ const KEPT_S: f64 = 30.0;
 /// How busy a replica should be: at more than three quarters queues grow faster than load.
 const BUSY: f64 = 0.75;
 /// What waits should be gone after this long where no time to the first token is promised, seconds.
-pub const DRAIN_S: f64 = 5.0;
+pub(crate) const DRAIN_S: f64 = 5.0;
 
 /// Prompt tokens that come, as a rate.
 #[derive(Copy, Clone, PartialEq, Debug)]
@@ -23,7 +23,6 @@ pub struct Demand {
 /// What an autoscaler is told.
 #[derive(Copy, Clone, PartialEq, Default, Debug, Serialize)]
 pub struct ScaleSignal {
-    /// Requests that wait here.
     pub queue_requests: u32,
     /// Prompt tokens of them that no replica has cached.
     pub queue_tokens: u64,
@@ -38,7 +37,6 @@ pub struct ScaleSignal {
 }
 
 impl Demand {
-    /// Nothing came yet.
     pub fn new(now: At) -> Demand {
         Demand { per_s: 0.0, at: now }
     }
@@ -62,7 +60,6 @@ pub struct Work {
     pub queued: (u32, u64),
     /// Prompt tokens that wait on replicas.
     pub sent: u64,
-    /// Requests on replicas.
     pub in_flight: u32,
     /// Replicas that may get requests, and prompt tokens a second of all of them.
     pub replicas: u32,

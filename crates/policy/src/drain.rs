@@ -10,9 +10,8 @@ const KEPT_S: f64 = 10.0;
 /// What the prior counts for, seconds.
 const PRIOR_S: f64 = 1.0;
 
-/// See the module.
 #[derive(Copy, Clone, PartialEq, Default, Debug)]
-pub struct Drain {
+pub(crate) struct Drain {
     tokens: f64,
     seconds: f64,
     /// Since when somebody waits and nobody was taken out.

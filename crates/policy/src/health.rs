@@ -72,7 +72,6 @@ impl BreakerSpec {
 /// How a request to a replica ended, as far as its health goes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum ReplicaOutcome {
-    /// It was answered.
     Worked,
     /// It was refused for want of room; come back after this long.
     Shed(Option<Span>),
@@ -80,7 +79,6 @@ pub enum ReplicaOutcome {
     Neutral,
     /// It was refused as the client's own mistake. The replica is at fault where its peers answer such requests.
     Refused,
-    /// The replica failed.
     Failed,
 }
 
@@ -187,7 +185,6 @@ struct Open {
     trial: bool,
 }
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub struct Health {
     spec: BreakerSpec,
@@ -263,7 +260,6 @@ impl Health {
         !one.up && !one.slow
     }
 
-    /// Where a replica stands.
     pub fn standing(&self, replica: u32, now: At) -> Standing {
         let one = &self.each[replica as usize];
         match one.open {
@@ -304,7 +300,7 @@ impl Health {
     }
 
     /// Puts into `usable` those that `may` get a request and answer, whatever else is known of them; where none does, those whose health page is slow.
-    pub fn last_resort(&self, usable: &mut Vec<u32>, may: impl Fn(u32) -> bool) {
+    pub(crate) fn last_resort(&self, usable: &mut Vec<u32>, may: impl Fn(u32) -> bool) {
         let all = || (0..self.each.len() as u32).filter(|&replica| may(replica));
         usable.clear();
         usable.extend(all().filter(|&replica| self.answers(replica)));
@@ -446,7 +442,7 @@ impl Health {
     }
 
     /// Is silence for so long more than may be?
-    pub fn is_too_long(&self, silence: Span, patience: Span) -> bool {
+    pub(crate) fn is_too_long(&self, silence: Span, patience: Span) -> bool {
         let least = self.spec.silence_s;
         least > 0.0 && silence >= patience.max(Span::from_secs_f64(least))
     }

@@ -155,7 +155,6 @@ impl Lateness {
     }
 }
 
-/// See the module.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Hedger {
     spec: HedgeSpec,

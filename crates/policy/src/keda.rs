@@ -86,7 +86,6 @@ impl Keda {
         Keda { spec: spec.clone(), next_poll, last_active: None, wishes: VecDeque::new() }
     }
 
-    /// The next poll.
     pub fn next_at(&self) -> At {
         self.next_poll
     }

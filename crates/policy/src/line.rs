@@ -17,7 +17,6 @@ const FAR: f64 = 4.0;
 pub struct Line {
     /// y at x = 0.
     pub base: f64,
-    /// y per x.
     pub per: f64,
 }
 

@@ -15,7 +15,6 @@ const REMEMBERED: usize = 1_024;
 /// A class, and the model whose replicas are waited for; none = any.
 pub(crate) type LineKey = (usize, Option<u64>);
 
-/// See the module.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Lines {
     each: BTreeMap<LineKey, Line>,
@@ -39,7 +38,6 @@ impl Lines {
         line.drain.begin(now);
     }
 
-    /// One that waited is served.
     pub fn serve(&mut self, key: LineKey, tokens: u64, now: At) {
         let line = self.less(key, tokens);
         line.drain.took(tokens, line.requests == 0, now);

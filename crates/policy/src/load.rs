@@ -38,7 +38,6 @@ impl Load {
         self
     }
 
-    /// Adds.
     pub fn add(&mut self, other: Load) {
         self.requests += other.requests;
         self.tokens += other.tokens;
@@ -76,11 +75,8 @@ pub fn unseen(own: &[Load], replicas: usize, others: u32) -> Load {
 /// A request on a replica, and what was there when it was sent: what its times are held against.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Booking {
-    /// The replica.
     pub replica: u32,
-    /// Its share of the load.
     pub load: Load,
-    /// When it was sent.
     pub sent: At,
     /// Prompt tokens to be computed before its first token: those that were ahead of it, and its own.
     pub work: u64,

@@ -17,7 +17,6 @@ pub(crate) struct Models {
 }
 
 impl Models {
-    /// Nobody has said anything.
     pub fn new(replicas: usize) -> Models {
         Models { each: vec![None; replicas], apart: Vec::new(), tiers: BTreeMap::new() }
     }
@@ -55,7 +54,7 @@ impl Models {
     }
 
     /// The model that decides who may get a request at one of its tiers. `None` = it does not matter.
-    pub fn deciding(&self, model: Option<u64>, tier: u32) -> Option<u64> {
+    pub(crate) fn deciding(&self, model: Option<u64>, tier: u32) -> Option<u64> {
         let model = model?;
         match self.tiers.get(&model) {
             Some(tiers) => tiers.get(tier as usize).copied(),
@@ -64,7 +63,7 @@ impl Models {
     }
 
     /// The first tier from this one on that some of these replicas serve; this one if they serve none.
-    pub fn ready_tier(&self, model: Option<u64>, from: u32, replicas: &[u32]) -> u32 {
+    pub(crate) fn ready_tier(&self, model: Option<u64>, from: u32, replicas: &[u32]) -> u32 {
         let is_ready = |tier: &u32| {
             let deciding = self.deciding(model, *tier);
             deciding.is_none_or(|model| replicas.iter().any(|replica| self.serves(*replica, model)))
@@ -78,7 +77,7 @@ impl Models {
     }
 
     /// Do all replicas that say something serve the same?
-    pub fn are_alike(&self) -> bool {
+    pub(crate) fn are_alike(&self) -> bool {
         self.apart.is_empty()
     }
 }

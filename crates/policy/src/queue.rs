@@ -18,11 +18,9 @@ const REMEMBERED: usize = 4_096;
 /// What a request takes of the queue.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub struct QueueShare {
-    /// Requests.
     pub requests: u32,
     /// Prompt tokens to be computed.
     pub tokens: u64,
-    /// Bytes of its body.
     pub bytes: u64,
 }
 
@@ -31,7 +29,6 @@ pub struct QueueShare {
 pub struct Order {
     /// Its class; 0 goes first.
     pub class: usize,
-    /// Whose it is.
     pub tenant: u64,
     /// Who of a tenant's requests is first: the one that must be answered first.
     pub due: At,
@@ -65,7 +62,6 @@ struct Class {
     waiting: BTreeSet<(u64, u64)>,
 }
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub struct FairQueue<T> {
     classes: Vec<Class>,
@@ -82,7 +78,7 @@ impl<T> FairQueue<T> {
     }
 
     /// Changes what a class gets of all tokens though one before it waits.
-    pub fn set_share(&mut self, class: usize, share: f64) {
+    pub(crate) fn set_share(&mut self, class: usize, share: f64) {
         self.classes[class].share = share;
     }
 
@@ -170,7 +166,7 @@ impl<T> FairQueue<T> {
     }
 
     /// A tenant was served so many tokens, whether its request waited or not.
-    pub fn charge(&mut self, class: usize, tenant: u64, tokens: u64) {
+    pub(crate) fn charge(&mut self, class: usize, tenant: u64, tokens: u64) {
         let class = &mut self.classes[class];
         if class.tenants.len() > REMEMBERED + class.waiting.len() {
             class.tenants.retain(|_, tenant| !tenant.waiting.is_empty());
@@ -192,7 +188,7 @@ impl<T> FairQueue<T> {
     }
 
     /// The same, where only those that `count` stand in its way: of its tenant each is looked at, of all others they are `share` of the tokens.
-    pub fn ahead_among(&self, order: Order, share: f64, count: impl Fn(&T) -> bool) -> u64 {
+    pub(crate) fn ahead_among(&self, order: Order, share: f64, count: impl Fn(&T) -> bool) -> u64 {
         let before: u64 = self.classes[..order.class].iter().map(|class| class.held.tokens).sum();
         let class = &self.classes[order.class];
         let own = class.tenants.get(&order.tenant).filter(|tenant| !tenant.waiting.is_empty());

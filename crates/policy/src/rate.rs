@@ -70,7 +70,6 @@ fn bucket(per_min: Option<f64>, burst_s: f64, least: f64) -> (f64, f64) {
 }
 
 impl RateLimit {
-    /// One with full buckets.
     pub fn new(spec: &RateSpec, now: At) -> RateLimit {
         let mut limit = RateLimit { spec: *spec, requests: 0.0, tokens: 0.0, at: now };
         limit.requests = limit.of_requests().1;

@@ -23,7 +23,7 @@ pub fn place(key: u64, views: &[ReplicaView], bound: f64) -> Option<usize> {
 }
 
 /// ⌈c (m + 1) / n⌉: the most requests that a replica may have with the next one.
-pub fn most_requests(views: &[ReplicaView], bound: f64) -> u32 {
+pub(crate) fn most_requests(views: &[ReplicaView], bound: f64) -> u32 {
     let requests: u64 = views.iter().map(|view| u64::from(view.load.requests)).sum();
     let even = (requests + 1) as f64 / views.len().max(1) as f64;
     (bound * even).ceil() as u32

@@ -70,7 +70,7 @@ impl Savings {
     }
 
     /// A request brings so much.
-    pub fn earn(&mut self, amount: f64, now: At) {
+    pub(crate) fn earn(&mut self, amount: f64, now: At) {
         let passed = (now - self.at).as_secs_f64().max(0.0);
         self.at = self.at.max(now);
         let (kept_s, requests) = self.kept;
@@ -90,7 +90,6 @@ impl Savings {
         is_there
     }
 
-    /// What is left.
     pub fn left(&self) -> f64 {
         self.left
     }
@@ -102,7 +101,6 @@ fn reserve(spec: &RetrySpec) -> f64 {
     if spec.reserve_per_s > 0.0 { (2.0 * spec.reserve_per_s).max(1.0) } else { 0.0 }
 }
 
-/// See the module.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RetryBudget {
     spec: RetrySpec,
@@ -114,7 +112,6 @@ pub struct RetryBudget {
 }
 
 impl RetryBudget {
-    /// One with its reserve full.
     pub fn new(spec: &RetrySpec, now: At) -> RetryBudget {
         RetryBudget {
             spec: *spec,
@@ -124,7 +121,6 @@ impl RetryBudget {
         }
     }
 
-    /// A request came.
     pub fn request(&mut self, now: At) {
         self.earned.earn(1.0, now);
     }
@@ -142,7 +138,6 @@ impl RetryBudget {
         self.earned.take(1.0)
     }
 
-    /// Retries that are left.
     pub fn left(&self) -> f64 {
         self.reserve + self.earned.left()
     }
@@ -153,7 +148,6 @@ const MOST_BROKEN: u32 = 2;
 /// How long it is remembered that a request broke a replica: whose process died, and whose process did not.
 const DIED: Span = Span::from_secs(600);
 const BROKE: Span = Span::from_secs(3);
-/// Requests that are remembered.
 const REMEMBERED: usize = 4096;
 
 /// Requests at which replicas broke off, by a hash of what they ask: a prompt that kills an engine kills the next one too, and its client asks again.
@@ -176,12 +170,10 @@ impl Breaks {
         *broken < MOST_BROKEN
     }
 
-    /// May this request be sent?
     pub fn may_send(&self, request: u64, now: At) -> bool {
         self.each.get(&request).is_none_or(|(broken, until)| *broken < MOST_BROKEN || *until <= now)
     }
 
-    /// A replica answered this request.
     pub fn answered(&mut self, request: u64) {
         self.each.remove(&request);
     }

@@ -22,7 +22,6 @@ use crate::speed::{Speed, Speeds};
 pub struct ReplicaView {
     /// Its name, which it keeps.
     pub replica: u32,
-    /// What is on it.
     pub load: Load,
     /// What is laid on top of its cost: it refused requests a moment ago.
     pub penalty: Span,
@@ -35,9 +34,7 @@ pub struct Facts<'a> {
     pub session: Option<u64>,
     /// Names of its prompt's full blocks, each chained to the one before.
     pub blocks: &'a [u64],
-    /// Where they end.
     pub ends: BlockEnds<'a>,
-    /// Tokens of its prompt.
     pub prompt_tokens: u32,
     /// Most tokens that its answer may have, where it says so.
     pub most_tokens: Option<u32>,
@@ -83,7 +80,6 @@ impl BlockEnds<'_> {
 /// The replica that gets a request.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Pick {
-    /// Its place in the views.
     pub place: usize,
     /// Prompt tokens that it will have to compute, as far as the router knows.
     pub uncached: u32,
@@ -152,7 +148,7 @@ impl Router {
     }
 
     /// Does it weigh seconds? Where it doesn't, nobody need tell it of tokens, and whoever asks leaves replicas with a penalty out.
-    pub fn weighs_seconds(&self) -> bool {
+    pub(crate) fn weighs_seconds(&self) -> bool {
         matches!(self.spec, RouteSpec::LeastCost { .. })
     }
 
@@ -245,7 +241,7 @@ impl Router {
     }
 
     /// What a request can hope for on these replicas; `None` where there are none.
-    pub fn outlook(&mut self, views: &[ReplicaView], facts: &Facts<'_>) -> Option<Outlook> {
+    pub(crate) fn outlook(&mut self, views: &[ReplicaView], facts: &Facts<'_>) -> Option<Outlook> {
         if self.needs_blocks() {
             self.index.matches(facts.blocks, &mut self.matches);
         }

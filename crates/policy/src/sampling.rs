@@ -38,9 +38,6 @@ impl Default for SamplingSpec {
 
 impl SamplingSpec {
     /// Checks everything that the types can't.
-    ///
-    /// # Errors
-    /// The first thing that is wrong.
     pub fn validate(&self) -> Result<(), SettingError> {
         if (0.0..=1.0).contains(&self.share) {
             return Ok(());
@@ -63,31 +60,24 @@ plimsoll_model::named! {
     }
 }
 
-/// A request that has ended.
 #[derive(Clone, Debug)]
 pub struct EndedTrace<T> {
-    /// When.
     pub at: At,
     /// What its times are compared with: those of the same kind.
     pub kind: u64,
     /// Its times: to the first token, and all of it; as far as known.
     pub took: [Option<Span>; 2],
-    /// Did it fail?
     pub failed: bool,
     /// The last 56 bits of its trace id, or what `ot=rv` says (OpenTelemetry's `R`).
     pub randomness: u64,
-    /// What is kept.
     pub spans: T,
 }
 
-/// A trace that is kept.
 #[derive(Clone, PartialEq, Debug)]
 pub struct KeptTrace<T> {
-    /// What for.
     pub stratum: Stratum,
     /// How many it stands for, itself counted.
     pub weight: f64,
-    /// What was kept.
     pub spans: T,
 }
 
@@ -103,7 +93,6 @@ const PARTS: usize = 12;
 /// Requests of a kind from which on its 99th percentile means something.
 const LEAST: u64 = 500;
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub struct TailSampler<T> {
     spec: SamplingSpec,
@@ -225,7 +214,6 @@ fn percentile(parts: &VecDeque<BTreeMap<u16, u64>>) -> Option<u16> {
 }
 
 impl<T> TailSampler<T> {
-    /// Nothing came yet.
     pub fn new(spec: &SamplingSpec) -> TailSampler<T> {
         TailSampler {
             spec: *spec,

@@ -72,14 +72,12 @@ pub enum SettingError {
 /// A name with its fields, as written.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Written {
-    /// The name.
     pub name: String,
     fields: BTreeMap<String, String>,
     looked_for: Vec<&'static str>,
 }
 
 impl Written {
-    /// From its parts.
     pub fn new(name: &str, fields: BTreeMap<String, String>) -> Written {
         Written { name: name.to_owned(), fields, looked_for: Vec::new() }
     }
@@ -118,9 +116,6 @@ impl Written {
     }
 
     /// The value of a key, if it is there, as `read` reads it.
-    ///
-    /// # Errors
-    /// `read` has no answer.
     pub fn take_with<T>(
         &mut self,
         key: &'static str,

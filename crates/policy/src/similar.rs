@@ -36,9 +36,7 @@ pub enum NearUse {
 /// What is known of a threshold.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct ThresholdStanding {
-    /// The similarity.
     pub threshold: f64,
-    /// Comparisons in its window.
     pub compared: u64,
     /// Of these, with answers that differ.
     pub different: u64,
@@ -74,11 +72,9 @@ struct Threshold {
     similarity: f64,
     older: Window,
     newer: Window,
-    /// Windows that were begun.
     begun: u64,
     /// Which of the latest comparisons were false, the oldest first.
     latest: VecDeque<bool>,
-    /// How many.
     lately: usize,
 }
 
@@ -118,7 +114,6 @@ impl Threshold {
     }
 }
 
-/// See the module.
 pub struct SimilarityRule {
     thresholds: Vec<Threshold>,
     most: f64,

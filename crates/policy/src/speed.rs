@@ -54,7 +54,6 @@ const SLOWER: f64 = 8.0;
 /// Replicas besides its own whose speed is brought up to date with each point, in turn.
 const IN_TURN: usize = 2;
 
-/// See the module.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Speeds {
     prefill: Learnt,

@@ -26,7 +26,6 @@ pub(crate) struct Sides {
 }
 
 impl Sides {
-    /// All of them serve.
     pub fn new(replicas: usize) -> Sides {
         Sides { arms: vec![Arm::Base; replicas], strayed: 0 }
     }
@@ -44,7 +43,7 @@ impl Sides {
     }
 
     /// Leaves the replicas of one side, if any of them is there.
-    pub fn prefer(&self, arm: Arm, views: &mut Vec<ReplicaView>) {
+    pub(crate) fn prefer(&self, arm: Arm, views: &mut Vec<ReplicaView>) {
         let is_own = |view: &ReplicaView| self.arms[view.replica as usize] == arm;
         if views.iter().any(is_own) {
             self.leave(arm, views);

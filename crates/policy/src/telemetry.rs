@@ -50,7 +50,6 @@ const MOST: f64 = 1e6;
 pub struct Said {
     /// Requests that are computed.
     pub running: Option<f64>,
-    /// Requests that wait.
     pub waiting: Option<f64>,
     /// Share of the KV cache that is in use.
     pub kv_usage: Option<f64>,
@@ -87,17 +86,14 @@ impl PageStanding {
 /// A replica's page as it was read last.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct PageView {
-    /// How it is taken.
     pub standing: PageStanding,
     /// What it said; `None` = none has been read.
     pub said: Option<Said>,
-    /// How old that is.
     pub age: Option<Span>,
     /// Requests that others are taken to have there.
     pub others: u32,
 }
 
-/// Requests of others.
 #[derive(Copy, Clone, PartialEq, Debug, Default)]
 struct Others {
     waiting: f64,
@@ -172,7 +168,6 @@ struct Page {
     others: Option<Load>,
 }
 
-/// See the module.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Telemetry {
     pages: Vec<Page>,
@@ -181,7 +176,6 @@ pub struct Telemetry {
     mean: Option<Load>,
     /// When the estimates were brought up to date; `None` = it is time.
     at: Option<At>,
-    /// Is there any page?
     is_heard: bool,
     uncached: f64,
     tokens: f64,
@@ -267,7 +261,7 @@ impl Telemetry {
     }
 
     /// The same in any case, for whoever has time: then no decision need do it.
-    pub fn bring_now(&mut self, now: At) {
+    pub(crate) fn bring_now(&mut self, now: At) {
         (self.at, self.pool) = (Some(now), self.pool(now));
         self.mean = self.pool.map(|pool| pool.mean.load(self.of_each()));
         for place in 0..self.pages.len() {

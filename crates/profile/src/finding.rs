@@ -101,7 +101,6 @@ pub enum TailReason {
 }
 
 impl TailReason {
-    /// What is told.
     pub fn told(&self) -> Option<&TailFinding> {
         match self {
             TailReason::Attributed(found) => Some(found),

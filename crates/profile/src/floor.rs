@@ -11,7 +11,6 @@ use super::stage::Stage;
 /// A measurement of the model alone.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Floor {
-    /// Which tool.
     pub from: &'static str,
     /// One duration per iteration, s.
     pub seconds: Vec<f64>,
@@ -28,9 +27,6 @@ enum Against {
 
 impl Floor {
     /// Reads the JSON of one of the tools.
-    ///
-    /// # Errors
-    /// What a file of either looks like.
     pub fn read(value: &Value) -> Result<Floor, String> {
         let numbers = |list: &[Value]| -> Vec<f64> {
             list.iter().filter_map(Value::as_f64).filter(|s| s.is_finite() && *s > 0.0).collect()

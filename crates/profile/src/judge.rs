@@ -17,13 +17,10 @@ const LISTED: usize = 20;
 /// What requests are held to.
 #[derive(Default)]
 pub struct ProfileSpec<'a> {
-    /// Seed of redraws.
     pub seed: u64,
     /// Slices of a latency budget, and the chance of a wrong verdict.
     pub budget: Option<(&'a StageBudget, f64)>,
-    /// What they are compared with.
     pub baseline: Option<&'a Requests>,
-    /// The model alone.
     pub floors: &'a [Floor],
 }
 

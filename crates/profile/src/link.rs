@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 
 use super::piece::Piece;
 
-/// No node.
 pub const NONE: u32 = u32::MAX;
 
 /// What was read, repaired and set aside.
@@ -63,7 +62,6 @@ pub struct TraceCount {
 
 /// A span in the tree of its request.
 pub struct Linked {
-    /// Which span.
     pub span: u32,
     /// Its parent's place in the same list, which lies before its own; [`NONE`] for the root.
     pub parent: u32,
@@ -71,7 +69,7 @@ pub struct Linked {
 
 /// Turns the spans of one trace into trees; its buffers are used again from trace to trace.
 #[derive(Default)]
-pub struct Linker {
+pub(crate) struct Linker {
     ids: Vec<(u64, u32)>,
     parents: Vec<u32>,
     dropped: Vec<bool>,

@@ -89,9 +89,7 @@ pub struct Facts<'a> {
     pub operation: Option<&'a str>,
     /// OpenInference's kind or what stands for it elsewhere.
     pub kind: Option<&'a str>,
-    /// The HTTP route.
     pub route: Option<&'a str>,
-    /// The model asked for.
     pub model: Option<&'a str>,
     /// The stage, said outright.
     pub stage: Option<&'a str>,
@@ -101,11 +99,9 @@ pub struct Facts<'a> {
     pub prefill_s: Option<f64>,
     /// Time of the tokens.
     pub decode_s: Option<f64>,
-    /// Both together.
     pub inference_s: Option<f64>,
     /// The whole request, by the engine.
     pub e2e_s: Option<f64>,
-    /// To the first token.
     pub ttft_s: Option<f64>,
     /// The instant of the first token, ns of the Unix epoch; from an event or an attribute that is an instant.
     pub first_token_ns: Option<i64>,

@@ -73,7 +73,7 @@ impl Sweep {
 
     /// The path to the first token: up to the instant at which the outermost mark saw it. Between that and the instant at which an inner
     /// one saw it, it was on its way through the outer.
-    pub fn to_first_token(&mut self, tree: &Tree, told: &mut impl FnMut(u32, i64, i64)) {
+    pub(crate) fn first_token(&mut self, tree: &Tree, told: &mut impl FnMut(u32, i64, i64)) {
         let Some(last) = tree.marks.last() else { return };
         for pair in tree.marks.windows(2) {
             told(pair[0].node, pair[1].at, pair[0].at);
@@ -135,7 +135,7 @@ impl Sweep {
 
     /// What a child that begins at this instant, or a first token seen at it, waited for in its parent: how many of the siblings had ended,
     /// and which ran, where none ended just then.
-    pub fn waited_for(&self, tree: &Tree, parent: u32, at: i64) -> (u32, Option<u32>) {
+    pub(crate) fn waited_for(&self, tree: &Tree, parent: u32, at: i64) -> (u32, Option<u32>) {
         let (first, end) = (self.from[parent as usize] as usize, self.from[parent as usize + 1] as usize);
         let siblings = &self.children[first..end];
         let ended = siblings.partition_point(|one| tree.nodes[*one as usize].end <= at);

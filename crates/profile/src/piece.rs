@@ -22,21 +22,15 @@ const REMEMBERED: usize = 20_000;
 /// One span. Times in ns of the Unix epoch.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Piece {
-    /// Its trace.
     pub trace: u128,
-    /// Its own id.
     pub id: u64,
     /// The span that caused it.
     pub parent: Option<u64>,
-    /// When it began.
     pub start_ns: i64,
-    /// When it ended.
     pub end_ns: i64,
     /// How many traces its trace stands for.
     pub weight: f64,
-    /// Place of its name.
     pub name: u32,
-    /// Place of its service.
     service: u32,
     /// Place of what it carries.
     carries: u32,
@@ -44,7 +38,6 @@ pub struct Piece {
     pub kind: SpanKind,
     /// Did it end in an error?
     pub failed: bool,
-    /// Its stage by rule.
     pub stage: Option<Stage>,
 }
 
@@ -54,7 +47,6 @@ impl Piece {
         self.end_ns - self.start_ns
     }
 
-    /// Place of its service.
     pub fn service(&self) -> Option<u32> {
         (self.service != NOTHING).then_some(self.service)
     }
@@ -69,11 +61,9 @@ pub struct Carried {
     pub prefill_s: Option<f64>,
     /// Time of the tokens.
     pub decode_s: Option<f64>,
-    /// Both together.
     pub inference_s: Option<f64>,
     /// The whole request, by the engine.
     pub e2e_s: Option<f64>,
-    /// To the first token.
     pub ttft_s: Option<f64>,
     /// The instant of the first token, ns of the Unix epoch.
     pub first_token_ns: Option<i64>,
@@ -93,7 +83,7 @@ impl Carried {
     }
 
     /// Is there a duration that an engine would say?
-    pub fn is_engine(&self) -> bool {
+    pub(crate) fn is_engine(&self) -> bool {
         self.queue_s.is_some() || self.prefill_s.is_some() || self.decode_s.is_some()
     }
 }
@@ -167,7 +157,6 @@ impl<'r> Pieces<'r> {
         self.carried.get(piece.carries as usize).copied().unwrap_or_default()
     }
 
-    /// The text at this place.
     pub(super) fn text(&self, place: u32) -> &str {
         self.texts.all.get(place as usize).map_or("", |text| text)
     }

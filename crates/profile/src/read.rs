@@ -21,11 +21,9 @@ use super::tree::{Builder, Tree, Unfit};
 pub struct Request {
     /// When it began, ns of the Unix epoch.
     pub start: i64,
-    /// Its trace.
     pub trace: u128,
     /// How many requests it stands for.
     pub weight: f64,
-    /// To the last byte.
     pub e2e: i64,
     /// To the first token, where somebody saw it.
     pub ttft: Option<i64>,
@@ -40,11 +38,8 @@ pub struct Request {
 /// A request with one stage made faster, at each of [`FACTORS`], ns.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Faster {
-    /// The stage.
     pub stage: Stage,
-    /// To the last byte.
     pub e2e: [f64; FACTORS.len()],
-    /// To the first token.
     pub ttft: [f64; FACTORS.len()],
 }
 
@@ -53,7 +48,6 @@ pub struct Faster {
 pub struct Nameless {
     /// The span's name.
     pub name: String,
-    /// Its service.
     pub service: Option<String>,
     /// Spans on the path to the last byte.
     pub spans: u64,
@@ -76,7 +70,6 @@ pub struct Requests {
     pub nameless: Vec<Nameless>,
 }
 
-/// Reads spans in any order.
 pub fn read(spans: &[TraceSpan], rules: &Rules, keep_failed: bool) -> Requests {
     let mut pieces = Pieces::new(rules);
     spans.iter().for_each(|span| pieces.add(span));
@@ -136,7 +129,7 @@ impl<'a> Reader<'a> {
         let weight = if span.weight.is_finite() && span.weight >= 1.0 { span.weight } else { 1.0 };
         self.sweep.prepare(tree);
         let mut ttft_stages = [0; Stage::COUNT];
-        self.sweep.to_first_token(tree, &mut |node, from, to| {
+        self.sweep.first_token(tree, &mut |node, from, to| {
             ttft_stages[tree.nodes[node as usize].own().index()] += to - from;
         });
         self.own.clear();

@@ -26,7 +26,7 @@ struct Cause {
 
 /// Times trees again.
 #[derive(Default)]
-pub struct Retimer {
+pub(crate) struct Retimer {
     by_start: Vec<u32>,
     from: Vec<u32>,
     causes: Vec<Cause>,

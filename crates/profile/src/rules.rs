@@ -16,8 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::names::Facts;
 use super::stage::Stage;
 
-/// Version of the layout.
-pub const RULES_VERSION: u32 = 1;
+pub(crate) const RULES_VERSION: u32 = 1;
 
 /// A file of rules.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -138,9 +137,6 @@ impl Rules {
     }
 
     /// A user's rules, then the shipped pack.
-    ///
-    /// # Errors
-    /// The first rule that can't be used.
     pub fn new(own: Option<&RuleFile>) -> Result<Rules, RuleError> {
         if let Some(file) = own.filter(|file| file.version != RULES_VERSION) {
             return Err(RuleError::Version(file.version));
@@ -158,13 +154,13 @@ impl Rules {
     }
 
     /// Which rules a span of this name and service may fit. It is the same for all of them: asked once.
-    pub fn fits_names(&self, name: &str, service: &str) -> Rc<[bool]> {
+    pub(crate) fn fits_names(&self, name: &str, service: &str) -> Rc<[bool]> {
         self.0.iter().map(|rule| rule.fits_names(name, service)).collect()
     }
 }
 
 /// The shipped pack as it is in its file.
-pub fn shipped_file() -> &'static RuleFile {
+pub(crate) fn shipped_file() -> &'static RuleFile {
     static PACK: OnceLock<RuleFile> = OnceLock::new();
     PACK.get_or_init(|| {
         serde_json::from_str(include_str!("../data/rules.json"))

@@ -61,11 +61,9 @@ pub(crate) fn mean_by_blocks(column: &[i64], blocks: usize) -> Reading {
 
 /// One latency of the requests that have it.
 pub struct Sample<'a> {
-    /// Which.
     pub of: Latency,
     /// The requests, in the order in which they began.
     pub requests: Vec<&'a Request>,
-    /// How many each stands for.
     pub weights: Vec<f64>,
     /// The latency, ns.
     pub total: Vec<i64>,
@@ -107,7 +105,7 @@ impl<'a> Sample<'a> {
     }
 
     /// A request's time in a stage on this path, ns.
-    pub fn stage_of(&self, request: &Request, stage: Stage) -> i64 {
+    pub(crate) fn stage_of(&self, request: &Request, stage: Stage) -> i64 {
         match self.of {
             Latency::E2e => request.e2e_stages[stage.index()],
             Latency::Ttft => request.ttft_stages[stage.index()],
@@ -207,7 +205,7 @@ impl<'a> Sample<'a> {
     }
 
     /// What the requests are worth in equal ones for a mean: (Σ w)² / Σ w² (Kish 1965).
-    pub fn kish(&self) -> f64 {
+    pub(crate) fn kish(&self) -> f64 {
         let squares: f64 = self.weights.iter().map(|w| w * w).sum();
         self.stand_for().powi(2) / squares
     }

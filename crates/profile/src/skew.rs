@@ -15,7 +15,7 @@ use super::tree::Node;
 const LONGER: f64 = 0.01;
 
 /// Do these two have clocks of their own? The two sides of a call do, and so do two services.
-pub fn crosses(parent: &Piece, child: &Piece) -> bool {
+pub(crate) fn crosses(parent: &Piece, child: &Piece) -> bool {
     let sides =
         child.kind == SpanKind::Server && matches!(parent.kind, SpanKind::Client | SpanKind::Producer);
     let services =

@@ -66,7 +66,6 @@ plimsoll_model::named! {
 }
 
 impl Stage {
-    /// How many there are.
     pub const COUNT: usize = Stage::ALL.len();
 
     /// Its place in [`Stage::ALL`].

@@ -18,7 +18,6 @@ use plimsoll_measure::order::LEVEL;
 const IN_TAIL: f64 = 20.0;
 /// Shares that may be called the tail, narrowest first.
 const TAILS: [f64; 3] = [0.01, 0.05, 0.10];
-/// Redraws.
 const REDRAWS: usize = 400;
 
 /// Means of the stages over a part of the requests. Seconds.
@@ -41,9 +40,6 @@ pub struct TailSplit<'a> {
 }
 
 /// The narrowest share that these requests can be asked for.
-///
-/// # Errors
-/// Why there is none.
 pub fn slowest(sample: &Sample<'_>) -> Result<f64, String> {
     sample.blocks.as_ref().map_err(Clone::clone)?;
     let n = sample.kish().min(sample.total.len() as f64);
@@ -160,9 +156,6 @@ pub fn tail(sample: &Sample<'_>, seed: u64) -> (TailReason, Vec<(Stage, Reading)
 }
 
 /// Where the tail moved against a baseline.
-///
-/// # Errors
-/// Which side is too small, and why.
 pub fn change(base: &Sample<'_>, candidate: &Sample<'_>, seed: u64) -> Result<ChangeFinding, String> {
     let side = |name: &str, sample: &Sample<'_>| slowest(sample).map_err(|why| format!("{name}: {why}"));
     let share = side("the baseline", base)?.max(side("the candidate", candidate)?);

@@ -9,7 +9,6 @@ use serde::Serialize;
 /// Counts over spans.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Overview {
-    /// Spans.
     pub spans: u64,
     /// Traces, by id.
     pub traces: u64,
@@ -23,7 +22,6 @@ pub struct Overview {
     pub failed: u64,
     /// The first start, ns of the Unix epoch; `None` where there are no spans.
     pub from_ns: Option<i64>,
-    /// The last end.
     pub to_ns: Option<i64>,
     /// Spans per service, the most first; what names no service is under the empty name.
     pub services: Vec<(String, u64)>,
@@ -42,9 +40,7 @@ pub fn overview(spans: &[TraceSpan]) -> Overview {
 /// one off.
 #[derive(Default)]
 pub struct Counting {
-    /// Every span.
     ids: HashSet<u64>,
-    /// The parents that were named.
     parents: Vec<u64>,
     /// The largest weight that a span of the trace gave.
     weights: HashMap<u64, f64>,

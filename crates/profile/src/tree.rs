@@ -25,7 +25,6 @@ pub struct Node {
     pub span: u32,
     /// Its stage; `None` where no rule knows it.
     pub stage: Option<Stage>,
-    /// How it is known.
     pub known: KnownBy,
 }
 
@@ -39,7 +38,6 @@ impl Node {
 /// The instant of a first token as a node saw it.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct FirstTokenMark {
-    /// Which node.
     pub node: u32,
     /// When, ns.
     pub at: i64,
@@ -57,11 +55,8 @@ pub struct Tree {
 /// Why a request is not profiled.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Unfit {
-    /// It ended in an error.
     Failed,
-    /// Its clocks can't be reconciled.
     Skewed,
-    /// It took no time.
     Empty,
 }
 
@@ -86,7 +81,6 @@ pub struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    /// For these spans.
     pub fn new(pieces: &'a Pieces<'a>, keep_failed: bool) -> Builder<'a> {
         Builder {
             pieces,
@@ -99,9 +93,6 @@ impl<'a> Builder<'a> {
     }
 
     /// The tree of a request.
-    ///
-    /// # Errors
-    /// Why it is set aside.
     pub fn build(&mut self, linked: &[Linked], tree: &mut Tree, count: &mut TraceCount) -> Result<(), Unfit> {
         self.read(linked, tree, count);
         let root = &self.pieces.all()[tree.nodes[0].span as usize];

@@ -217,7 +217,6 @@ fn judged(row: &ComparedFigure) -> Phrase {
     if row.why.is_some() { drawn.sentence() } else { drawn }
 }
 
-/// The verdict with its reason.
 fn verdict(row: &ComparedFigure) -> String {
     match &row.why {
         Some(why) if row.described.is_some() => format!("not judged: {why}"),

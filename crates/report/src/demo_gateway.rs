@@ -9,7 +9,6 @@ use crate::{figure, words};
 /// One of the two ways, as it was measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct DemoRoute {
-    /// What requests met.
     pub met: LevelSummary,
     /// The replicas, in order.
     pub replicas: Vec<ReplicaShare>,
@@ -24,9 +23,7 @@ pub struct DemoRoute {
 /// What a replica got.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReplicaShare {
-    /// Its name.
     pub name: String,
-    /// Requests sent to it.
     pub requests: u64,
     /// How long it is taken to need for a token with one stream, s.
     pub step_s: f64,

@@ -32,7 +32,6 @@ pub fn render(name: &str, finding: &DeviceFinding) -> String {
     document(finding).text(&format!("Profiler's timeline {name}"))
 }
 
-/// The finding as a page.
 pub fn page(name: &str, finding: &DeviceFinding) -> String {
     let heading = format!("Profiler’s timeline {name}");
     document(finding).page(&format!("Plimsoll profile: {name}"), &heading.into(), BARS_CSS)

@@ -20,7 +20,6 @@ pub fn render(name: &str, diagnosis: &Diagnosis, tried: &[Tried]) -> String {
     document.text(&title)
 }
 
-/// The diagnosis as a page.
 pub fn page(name: &str, diagnosis: &Diagnosis, tried: &[Tried]) -> String {
     let mut document = Document::default();
     fill(&mut document, name, diagnosis, tried);
@@ -210,7 +209,6 @@ fn evidence(line: &Evidence) -> [Phrase; 5] {
     ]
 }
 
-/// The figure in one line.
 fn in_a_line(line: &Evidence, found: &Verdict) -> String {
     let counts = line.value.map_or(String::new(), |value| {
         format!(" (n {}, n_eff {})", figure::count(value.n), figure::number(value.n_eff))

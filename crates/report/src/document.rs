@@ -122,7 +122,6 @@ impl Document {
         self.terminal(|page| sentences.iter().for_each(|sentence| page.says(sentence.as_str())));
     }
 
-    /// A list.
     pub fn list<T: Into<Phrase>>(&mut self, items: impl IntoIterator<Item = T>) {
         self.blocks.push(Block::List(items.into_iter().map(Into::into).collect()));
     }
@@ -132,13 +131,12 @@ impl Document {
         self.blocks.push(Block::Notes(notes.into_iter().collect()));
     }
 
-    /// A table.
     pub fn table(&mut self, table: Table) {
         self.blocks.push(Block::Table(table));
     }
 
     /// A table under a heading of its own.
-    pub fn titled(&mut self, heading: impl Into<Phrase>, table: Table) {
+    pub(crate) fn titled(&mut self, heading: impl Into<Phrase>, table: Table) {
         self.section(heading, |inside| inside.table(table));
     }
 
@@ -196,7 +194,6 @@ impl Document {
         page(name, css, None, &self.under(heading))
     }
 
-    /// The same with charts.
     pub fn charted(&self, name: &str, heading: &Phrase, charts: &Charts) -> String {
         page(name, "", Some(charts), &self.under(heading))
     }

@@ -39,7 +39,7 @@ pub fn exact(value: f64) -> String {
 }
 
 /// A time of a formula in seconds, in the unit that people use.
-pub fn exact_time(seconds: f64) -> String {
+pub(crate) fn exact_time(seconds: f64) -> String {
     if !seconds.is_finite() {
         return number(seconds);
     }
@@ -101,7 +101,7 @@ pub fn duration_ns(ns: f64) -> String {
 }
 
 /// Milliseconds without a unit, for columns whose header names it.
-pub fn millis(ns: f64) -> String {
+pub(crate) fn millis(ns: f64) -> String {
     number(ns / 1e6)
 }
 

@@ -114,33 +114,11 @@ fn formulas(plan: &EnvelopeFinding) -> Table {
                 plan.carried_per_s
             ),
         ),
-        (
-            "wait",
-            format!(
-                "M/M/{} per replica: {} on average; simulated {} {}{}",
-                plan.slots,
-                words::time(plan.wait_s),
-                words::time(plan.wait_simulated_s.value),
-                figure::interval(
-                    &words::time(plan.wait_simulated_s.lower.max(0.0)),
-                    &words::time(plan.wait_simulated_s.upper)
-                ),
-                disagreement(plan)
-            ),
-        ),
+        ("wait", format!("M/M/{} per replica: {} on average", plan.slots, words::time(plan.wait_s))),
     ];
     let mut table = Table::new(&["<", "<"]);
     rows.into_iter().for_each(|(name, how)| table.row([name, &how]));
     table
-}
-
-/// How far formula and simulation are apart, where there is anything to wait for.
-fn disagreement(plan: &EnvelopeFinding) -> String {
-    let seen = &plan.wait_simulated_s;
-    match seen.value > 1e-6 * plan.latency_s {
-        true => format!(", formula {}", signed(plan.wait_s / seen.value - 1.0)),
-        false => String::new(),
-    }
 }
 
 /// `+3.1 %`, `−0.4 %`.

@@ -23,7 +23,6 @@ pub fn render(name: &str, finding: &ProfileFinding) -> String {
     document(finding).text(&format!("Plimsoll profile: {name}"))
 }
 
-/// The profile as a page.
 pub fn page(name: &str, finding: &ProfileFinding) -> String {
     let heading = format!("Where the time of {name} went");
     document(finding).page(&format!("Plimsoll profile: {name}"), &heading.into(), BARS_CSS)

@@ -14,13 +14,10 @@ pub struct SelftestRow {
     pub truth: String,
     /// What the witness saw of it, or what was printed.
     pub found: String,
-    /// What is allowed.
     pub bar: String,
-    /// Does it hold?
     pub holds: bool,
 }
 
-/// A self-test.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Selftest {
     /// `plimsoll 0.1.0`.
@@ -31,17 +28,14 @@ pub struct Selftest {
     pub took_s: f64,
     /// Is what is asked what is sent?
     pub sent: Vec<SelftestRow>,
-    /// Is what is printed true?
     pub printed: Vec<SelftestRow>,
 }
 
 impl Selftest {
-    /// All rows.
     pub fn rows(&self) -> impl Iterator<Item = &SelftestRow> {
         self.sent.iter().chain(&self.printed)
     }
 
-    /// Do all of them hold?
     pub fn holds(&self) -> bool {
         self.rows().all(|row| row.holds)
     }
@@ -57,10 +51,8 @@ impl Selftest {
     }
 }
 
-/// What was done.
 const HOW: &str = "A witness, a server that shares no code with the client, answered a scripted load and noted when it read each request and wrote each \
                    token, on the same clock. Its notes are the truth here.";
-/// What to do about it.
 const HELP: &str =
     "plimsoll doctor says what keeps a machine from measuring; on a busy one the times fail first.";
 

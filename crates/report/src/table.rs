@@ -45,7 +45,7 @@ impl Table {
     }
 
     /// Adds a row that only a page has room for.
-    pub fn page_row<C: Into<Phrase>>(&mut self, cells: impl IntoIterator<Item = C>) {
+    pub(crate) fn page_row<C: Into<Phrase>>(&mut self, cells: impl IntoIterator<Item = C>) {
         self.rows.push(Row { cells: cells.into_iter().map(Into::into).collect(), page_only: true });
     }
 

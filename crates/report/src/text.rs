@@ -398,7 +398,6 @@ fn percentile_row(set: &Percentiles) -> Vec<String> {
     cells
 }
 
-/// The intervals below them.
 fn interval_row(set: &Percentiles) -> Vec<String> {
     let mut cells = vec![String::new(), String::new()];
     cells.extend(
@@ -407,7 +406,6 @@ fn interval_row(set: &Percentiles) -> Vec<String> {
     cells
 }
 
-/// The ceilings of a budget.
 pub(crate) fn budget_table(budget: &BudgetFinding) -> Table {
     let mut table =
         Table::new(&["<metric", "<ceiling", "<measured", "<share over [95 %]", "allowed", "<verdict"]);

@@ -24,7 +24,6 @@ pub fn render(name: &str, levels: &[WaitFinding]) -> String {
     document(levels).text(&format!("Where the time went in {name}"))
 }
 
-/// The same as a page.
 pub fn page(name: &str, levels: &[WaitFinding]) -> String {
     let heading = format!("Where the time went in {name}");
     document(levels).page(&format!("Plimsoll profile: {name}"), &heading.into(), BARS_CSS)
@@ -323,7 +322,6 @@ fn colour(part: &PartFinding) -> &'static str {
     }
 }
 
-/// How a part is known.
 fn known(part: &PartFinding) -> String {
     if part.mean_told { "inferred, mean reported".into() } else { part.basis.word().to_string() }
 }

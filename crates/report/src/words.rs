@@ -38,12 +38,12 @@ pub fn marked(verdict: &str) -> String {
 /// Marks a figure from too few requests for a verdict.
 pub const FEW: &str = "*";
 /// What the mark says, and what a lower bound is.
-pub const FEW_SAYS: &str =
+pub(crate) const FEW_SAYS: &str =
     "* few requests: no verdict rests on it; ≥: the lower end of its interval, which is open above";
 
 /// Value and interval of a latency, in milliseconds: `12.3` and `[11.9, 12.8]`. From too few requests it is marked, and where nothing
 /// bounds it above it is `≥` the lower end of its interval. A dash where nothing was seen.
-pub fn latency_cell(reading: &Reading) -> (String, Option<String>) {
+pub(crate) fn latency_cell(reading: &Reading) -> (String, Option<String>) {
     cell(reading, ms)
 }
 
@@ -63,7 +63,7 @@ pub fn cell(reading: &Reading, spell: impl Fn(f64) -> String) -> (String, Option
 
 /// How long a run of this load would have to be for what is marked few: its p99s, and its p99.9s unless `short`. `None` where
 /// nothing is.
-pub fn settles_in(summary: &LevelSummary, short: bool) -> Option<String> {
+pub(crate) fn settles_in(summary: &LevelSummary, short: bool) -> Option<String> {
     let longest = |of: &dyn Fn(f64) -> bool| -> Option<f64> {
         let sets = summary.latency.all();
         let rows = sets.iter().flat_map(|set| set.rows()).filter(|(p, _)| of(*p));
@@ -110,7 +110,7 @@ fn closed_since_s(summary: &LevelSummary) -> Option<f64> {
 }
 
 /// The load of a level in a table: its rate, and whether a ceiling held it back.
-pub fn load_kept(summary: &LevelSummary) -> String {
+pub(crate) fn load_kept(summary: &LevelSummary) -> String {
     match (summary.load, closed_since_s(summary)) {
         (Load::Open { .. }, Some(_)) => format!("{}, closed", load(&summary.load)),
         _ => load(&summary.load),
@@ -195,7 +195,7 @@ pub fn sessions(counts: &SessionCounts) -> String {
 }
 
 /// What a session comes to in tokens, on average.
-pub fn session_tokens(tokens: &SessionTokens) -> String {
+pub(crate) fn session_tokens(tokens: &SessionTokens) -> String {
     let share = |part: f64, of: f64| figure::percent(part / of.max(1.0));
     let mut parts = vec![format!(
         "each {} prompt and {} output tokens",
@@ -260,7 +260,7 @@ pub fn load_words(words: &LoadWords, think_time_s: f64) -> String {
 }
 
 /// The three lines of one kind of traffic with their names, in the order in which they are crossed.
-pub fn named_lines(lines: &CapacityLines) -> Vec<(String, &CapacityLine)> {
+pub(crate) fn named_lines(lines: &CapacityLines) -> Vec<(String, &CapacityLine)> {
     let onset = not_p99(lines).map_or_else(String::new, |p| format!(" by {p}"));
     let mut named =
         vec![(format!("queueing onset{onset}"), &lines.onset), ("stability limit".into(), &lines.stability)];
@@ -271,7 +271,7 @@ pub fn named_lines(lines: &CapacityLines) -> Vec<(String, &CapacityLine)> {
 }
 
 /// The percentile that the onset was read from, where it is not the p99 that defines it: another figure, which must say so.
-pub fn not_p99(lines: &CapacityLines) -> Option<String> {
+pub(crate) fn not_p99(lines: &CapacityLines) -> Option<String> {
     let p = lines.onset_percentile?;
     ((p - 0.99).abs() > 1e-9).then(|| format!("p{}", crate::figure::centile(p)))
 }
@@ -379,7 +379,7 @@ pub fn saturated(findings: &Findings) -> Option<&LevelFinding> {
 
 /// Did the last step of a saturating run still do more than any before it? Then a ceiling, the time or the user ended the search, and
 /// what the target can do is not known.
-pub fn still_grew(findings: &Findings) -> bool {
+pub(crate) fn still_grew(findings: &Findings) -> bool {
     let steps = findings.levels.iter().filter_map(|level| match level.summary.load {
         Load::Saturating { concurrency } => Some((concurrency, level.summary.rates.achieved_per_s.value()?)),
         _ => None,
@@ -457,12 +457,12 @@ pub fn protocol(manifest: &Manifest) -> Option<String> {
 }
 
 /// A sentence broken into lines of a hundred columns, each indented.
-pub fn wrap(indent: usize, text: &str) -> String {
+pub(crate) fn wrap(indent: usize, text: &str) -> String {
     wrap_at(indent, text, WIDTH)
 }
 
 /// The same at another width.
-pub fn wrap_at(indent: usize, text: &str, width: usize) -> String {
+pub(crate) fn wrap_at(indent: usize, text: &str, width: usize) -> String {
     let (mut out, mut line) = (String::new(), String::new());
     let pad = " ".repeat(indent);
     // A figure and its per cent sign stay together: no line ends at a character that is no space.

@@ -47,7 +47,7 @@ impl HeldRequest {
     }
 
     /// Did it fail before a token of it was made?
-    pub fn has_failed_unsaid(&self) -> bool {
+    pub(crate) fn has_failed_unsaid(&self) -> bool {
         self.stream.failure().is_some() && !self.stream.has_due()
     }
 
@@ -116,15 +116,12 @@ pub fn page() -> FramePage {
 
 /// An answer's body.
 pub enum AnswerBody {
-    /// All of it at once.
     Whole(WholeBody),
-    /// Frame by frame.
     Stream(Box<StreamedBody>),
     /// Message by message, of a gRPC call.
     Call(CallBody),
 }
 
-/// A body that is there.
 pub struct WholeBody {
     bytes: Option<Bytes>,
     conn: Rc<Conn>,

@@ -41,7 +41,6 @@ pub(crate) fn is_call(request: &Request<Incoming>) -> bool {
 }
 
 impl Call {
-    /// Answers a call.
     pub(crate) fn called(self, request: Request<Incoming>) -> Answer {
         let (say, said) = mpsc::channel(AHEAD);
         let mut answer = Response::new(AnswerBody::Call(CallBody::new(said, &self.conn)));

@@ -43,7 +43,7 @@ pub fn anchor() -> ClockAnchor {
 
 /// Moves a realtime stamp (of the kernel) onto the monotonic axis, by the clocks' distance at this moment, so that
 /// a step of the realtime clock spoils only the requests that were on their way across it.
-pub fn realtime_to_monotonic(realtime: i64) -> i64 {
+pub(crate) fn realtime_to_monotonic(realtime: i64) -> i64 {
     let now = anchor();
     realtime - now.realtime_ns + now.monotonic_ns
 }
@@ -58,7 +58,6 @@ pub struct EngineAxis {
 }
 
 impl EngineAxis {
-    /// An axis that begins now.
     pub fn begin() -> EngineAxis {
         EngineAxis { anchor: anchor(), script: None }
     }
@@ -77,7 +76,7 @@ impl EngineAxis {
     }
 
     /// An instant of this axis as CLOCK_MONOTONIC ns.
-    pub fn to_monotonic(&self, at: At) -> i64 {
+    pub(crate) fn to_monotonic(&self, at: At) -> i64 {
         self.anchor.monotonic_ns.saturating_add(at.0)
     }
 }

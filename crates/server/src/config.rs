@@ -42,7 +42,6 @@ pub struct EngineServerConfig {
     /// fifth of the CPU time. An engine with less to do than that is not touched by it.
     #[serde(default = "default_wake_spacing")]
     pub wake_spacing: Span,
-    /// What clients may do.
     #[serde(default)]
     pub limits: Limits,
     /// TLS towards clients; none = in the clear.
@@ -102,7 +101,6 @@ pub struct Limits {
     pub body_bytes: usize,
     /// Largest request head, bytes. Larger ones get 431.
     pub head_bytes: usize,
-    /// Most header lines.
     pub headers: usize,
     /// Output tokens of a request that names no number.
     pub default_max_tokens: u32,

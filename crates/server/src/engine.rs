@@ -31,9 +31,7 @@ const EXPIRED: &str = "Request timeout expired";
 
 /// The engine and everything its streams share.
 pub struct Engine {
-    /// Its time axis.
     pub axis: EngineAxis,
-    /// What it counted.
     pub metrics: Rc<RefCell<Metrics>>,
     truth: Option<Rc<Truth>>,
     state: RefCell<State>,
@@ -169,7 +167,7 @@ impl Engine {
     }
 
     /// Hands gathered truth to its writer.
-    pub fn flush_truth(&self) {
+    pub(crate) fn flush_truth(&self) {
         if let Some(truth) = &self.truth {
             truth.flush();
         }
@@ -191,14 +189,14 @@ impl Engine {
     }
 
     /// What the faults did so far, as JSON; `None` where none struck.
-    pub fn fault_truth(&self) -> Option<serde_json::Value> {
+    pub(crate) fn fault_truth(&self) -> Option<serde_json::Value> {
         let state = self.state.borrow();
         let truths = state.world.fault_truths();
         (!truths.is_empty()).then(|| serde_json::to_value(truths).unwrap_or_default())
     }
 
     /// Lives as long as the engine: sleeps and steps. Returns only when the timer fails.
-    pub async fn drive(self: Rc<Self>) -> io::Error {
+    pub(crate) async fn drive(self: Rc<Self>) -> io::Error {
         let mut alarm = match Alarm::on(&self.axis) {
             Ok(alarm) => alarm,
             Err(e) => return e,

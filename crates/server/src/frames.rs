@@ -3,14 +3,12 @@
 //! A frame, and a block of fields that goes over several frames (RFC 9113, 4.1 and 4.3), hold up every stream of their connection until they are
 //! whole. The library reads them out of our sight, so their heads are followed here, and nothing but their lengths.
 
-/// What opens a connection.
 const PREFACE_BYTES: u32 = 24;
 const HEAD_BYTES: usize = 9;
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
 
-/// See the module.
 #[derive(Debug)]
 pub struct FrameWatch {
     head: [u8; HEAD_BYTES],
@@ -25,7 +23,6 @@ pub struct FrameWatch {
 /// How far the last bytes got.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Reached {
-    /// The end of a piece.
     End,
     /// The inside of one that began with these bytes.
     Begun,

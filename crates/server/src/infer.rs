@@ -19,7 +19,6 @@ use crate::front::{Answer, Call, collect};
 use crate::truth::TruthRecord;
 use crate::voice;
 
-/// What a full queue says.
 const QUEUE_FULL: &str = "Exceeds maximum queue size";
 
 /// The model that an engine of this mode serves under KServe v2; `None` where its answers are generated.
@@ -83,7 +82,6 @@ enum Place<'a> {
     Nothing,
 }
 
-/// A page of a model.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Page {
     Metadata,

@@ -62,7 +62,7 @@ pub struct Arrival {
 
 /// What a popped frame carries, which decides where its write stamp goes.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
-pub enum Popped {
+pub(crate) enum Popped {
     /// No frame is on its way.
     #[default]
     Nothing,
@@ -98,7 +98,6 @@ pub struct Conn {
     lead: Option<Rc<Conn>>,
     /// Is this stream over? What it had sent before that may still be read by who answers it.
     over: Cell<bool>,
-    /// Streams that are open.
     open: RefCell<Vec<Rc<Conn>>>,
     /// Since when what was handed to hyper of this stream's answer waits for the client's window.
     handed_since: Cell<i64>,
@@ -110,17 +109,17 @@ pub struct Conn {
 
 impl Conn {
     /// It carries streams of HTTP/2.
-    pub fn carries_streams(&self) {
+    pub(crate) fn carries_streams(&self) {
         *self.frames.borrow_mut() = Some(FrameWatch::default());
     }
 
     /// A handshake has the time that a request has.
-    pub fn handshake_begins(&self) {
+    pub(crate) fn handshake_begins(&self) {
         self.reading_since.set(clock::monotonic_ns());
     }
 
     /// It succeeded or failed.
-    pub fn handshake_is_over(&self) {
+    pub(crate) fn handshake_is_over(&self) {
         self.reading_since.set(0);
     }
 
@@ -157,7 +156,7 @@ impl Conn {
     }
 
     /// A request of this stream begins to arrive, or has begun.
-    pub fn request_begins(self: &Rc<Conn>) {
+    pub(crate) fn request_begins(self: &Rc<Conn>) {
         if let Some(lead) = &self.lead
             && self.reading_since.get() == 0
             && !self.over.get()
@@ -177,13 +176,12 @@ impl Conn {
     }
 
     /// Streams whose request began to arrive before this instant and is not whole.
-    pub fn late_streams(&self, before_ns: i64) -> Vec<Rc<Conn>> {
+    pub(crate) fn late_streams(&self, before_ns: i64) -> Vec<Rc<Conn>> {
         let reading = self.reading.borrow();
         reading.iter().filter(|stream| stream.reading_since.get() < before_ns).cloned().collect()
     }
 
-    /// A stream is over.
-    pub fn stream_over(&self) {
+    pub(crate) fn stream_over(&self) {
         let Some(lead) = &self.lead else { return };
         self.over.set(true);
         self.is_read();
@@ -200,7 +198,7 @@ impl Conn {
     }
 
     /// It has left, for hyper asks for the next.
-    pub fn handed_on(&self) {
+    pub(crate) fn handed_on(&self) {
         self.handed_since.set(0);
     }
 
@@ -247,12 +245,12 @@ impl Conn {
     }
 
     /// May the next frame be handed to hyper?
-    pub fn may_pop(&self) -> bool {
+    pub(crate) fn may_pop(&self) -> bool {
         self.popped.get() == Popped::Nothing
     }
 
     /// A frame was handed to hyper, of this stream if of any.
-    pub fn popped(self: &Rc<Conn>, what: Popped, stream: Option<&Rc<Stream>>) {
+    pub(crate) fn popped(self: &Rc<Conn>, what: Popped, stream: Option<&Rc<Stream>>) {
         if let Some(lead) = &self.lead {
             lead.on_way.borrow_mut().push(Rc::clone(self));
         }
@@ -281,7 +279,7 @@ impl Conn {
     }
 
     /// The answer was dropped unsent (a HEAD request): nothing will be flushed for it.
-    pub fn not_busy(&self) {
+    pub(crate) fn not_busy(&self) {
         self.busy.set(false);
     }
 
@@ -309,7 +307,7 @@ impl Conn {
     }
 
     /// Was it asked to end?
-    pub fn is_killed(&self) -> bool {
+    pub(crate) fn is_killed(&self) -> bool {
         self.killed.get()
     }
 
@@ -361,7 +359,6 @@ pub struct ConnectionWaits {
     pub reading_since: Option<i64>,
     /// The client does not take what it asked for, be it of one stream.
     pub blocked_since: Option<i64>,
-    /// Nothing is being answered.
     pub idle_since: Option<i64>,
 }
 
@@ -378,7 +375,7 @@ pub struct Io {
 const PREFACE: &[u8] = b"PRI";
 
 /// Does the client speak HTTP/2? Looks at its first bytes without taking them.
-pub fn poll_speaks_http2(socket: &TcpStream, cx: &mut Context<'_>) -> Poll<bool> {
+pub(crate) fn poll_speaks_http2(socket: &TcpStream, cx: &mut Context<'_>) -> Poll<bool> {
     let mut bytes = [0; PREFACE.len()];
     let seen = ready!(socket.poll_peek(cx, &mut tokio::io::ReadBuf::new(&mut bytes)));
     Poll::Ready(seen.is_ok() && bytes == PREFACE)
@@ -392,7 +389,7 @@ impl Io {
     }
 
     /// What it carries is read and written by TLS.
-    pub fn sealed(mut self) -> Io {
+    pub(crate) fn sealed(mut self) -> Io {
         self.sealed = true;
         self
     }
@@ -431,18 +428,18 @@ fn receive_stamped(fd: RawFd, bytes: &mut [u8], _: &mut [u8]) -> io::Result<(usi
 /// Asks for receive stamps on a socket; sockets that a listening one accepts have them too. A kernel that gives none
 /// is no error: arrivals then say that they are the clock's.
 #[cfg(all(target_os = "linux", not(feature = "portable")))]
-pub fn ask_for_stamps(socket: &impl AsFd) {
+pub(crate) fn ask_for_stamps(socket: &impl AsFd) {
     use nix::sys::socket::{TimestampingFlag, setsockopt, sockopt};
     let flags = TimestampingFlag::SOF_TIMESTAMPING_RX_SOFTWARE | TimestampingFlag::SOF_TIMESTAMPING_SOFTWARE;
     let _ = setsockopt(socket, sockopt::Timestamping, &flags);
 }
 
 #[cfg(any(not(target_os = "linux"), feature = "portable"))]
-pub fn ask_for_stamps(_: &impl AsFd) {}
+pub(crate) fn ask_for_stamps(_: &impl AsFd) {}
 
 /// Waits until the kernel does stamp. It begins some milliseconds after the first socket of the machine asked for it,
 /// and the first requests would go without; a datagram to oneself shows when.
-pub fn wait_for_stamps() -> io::Result<bool> {
+pub(crate) fn wait_for_stamps() -> io::Result<bool> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     socket.connect(socket.local_addr()?)?;
     ask_for_stamps(&socket);

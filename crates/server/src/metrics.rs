@@ -46,7 +46,6 @@ pub struct Metrics {
     pub refused_size: u64,
     /// Answers of 400 and above, by any cause.
     pub errors: u64,
-    /// Connections accepted.
     pub connections: u64,
     /// Connections ended for being slow or idle too long.
     pub timed_out: u64,

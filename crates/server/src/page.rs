@@ -14,7 +14,6 @@ use crate::clock;
 use crate::shared::Server;
 use crate::{sglang_page, triton_page};
 
-/// Writes the page.
 pub(crate) fn write(server: &Server) -> String {
     let mut page = PrometheusPage::new();
     // A batcher is a Triton and nothing else; a queue has both fronts, and both pages.

@@ -8,9 +8,8 @@ use crate::frames::Reached;
 
 const HEAD_BYTES: usize = 5;
 
-/// See the module.
 #[derive(Default, Debug)]
-pub struct RecordWatch {
+pub(crate) struct RecordWatch {
     head: [u8; HEAD_BYTES],
     /// Bytes of the head that are there.
     known: usize,

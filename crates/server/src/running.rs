@@ -65,7 +65,6 @@ impl Running {
         self.addr
     }
 
-    /// A handle that stops it.
     pub fn stopper(&self) -> Stopper {
         Stopper(self.stop.clone())
     }
@@ -80,9 +79,6 @@ impl Running {
     }
 
     /// Waits until it is stopped by a [`Stopper`].
-    ///
-    /// # Errors
-    /// As [`Running::shutdown`].
     pub fn wait(mut self) -> Result<(), ServeError> {
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(result)) => result,

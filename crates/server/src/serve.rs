@@ -58,9 +58,6 @@ pub fn serve(config: EngineServerConfig) -> Result<Running, ServeError> {
 }
 
 /// The same with a world whose time is the script's: nothing becomes due until it is moved there.
-///
-/// # Errors
-/// As [`serve`].
 pub fn serve_scripted(config: EngineServerConfig, script: Script) -> Result<Running, ServeError> {
     serve_on(config, || EngineAxis::scripted(script))
 }

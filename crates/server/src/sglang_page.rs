@@ -10,7 +10,6 @@ use plimsoll_wire::prometheus::{Label, PrometheusPage};
 use crate::page::seconds;
 use crate::shared::Server;
 
-/// Tokens of one KV block.
 const BLOCK_TOKENS: f64 = plimsoll_sim::spec::BLOCK_TOKENS as f64;
 
 /// Is this engine's profile one of SGLang?
@@ -19,7 +18,6 @@ pub(crate) fn is_meant(mode: &ModeSpec) -> bool {
     batching.origin.as_ref().is_some_and(|origin| origin.server == "sglang")
 }
 
-/// Writes its families.
 pub(crate) fn write(page: &mut PrometheusPage, server: &Server) {
     let labels: [Label<'_>; 1] = [("model_name", &server.model)];
     let gauges = server.engine.gauges();

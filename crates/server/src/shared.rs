@@ -31,14 +31,12 @@ pub(crate) struct Server {
     pub page: FramePage,
     /// Open connections by number.
     pub conns: RefCell<HashMap<u64, Rc<Conn>>>,
-    /// Is it shutting down?
     pub draining: Cell<bool>,
     /// Told when the last connection has closed.
     pub emptied: Notify,
 }
 
 impl Server {
-    /// Open connections.
     pub fn open(&self) -> usize {
         self.conns.borrow().len()
     }

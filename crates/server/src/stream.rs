@@ -20,7 +20,6 @@ use crate::truth::{Ending, Truth, TruthRecord};
 pub struct StepTokens {
     /// Step end, CLOCK_MONOTONIC ns (virtual end, mapped).
     pub step_end_ns: i64,
-    /// Tokens in it.
     pub tokens: u32,
 }
 
@@ -154,7 +153,7 @@ impl Stream {
     }
 
     /// Is there something to send?
-    pub fn has_due(&self) -> bool {
+    pub(crate) fn has_due(&self) -> bool {
         !self.state.borrow().due.is_empty()
     }
 
@@ -179,7 +178,7 @@ impl Stream {
     }
 
     /// Wakes the task when there is something to send already.
-    pub fn wake_if_ready(&self) {
+    pub(crate) fn wake_if_ready(&self) {
         let state = self.state.borrow();
         if (!state.due.is_empty() || state.ended)
             && let Some(waker) = &state.waker
@@ -189,7 +188,7 @@ impl Stream {
     }
 
     /// Tokens whose step ended at `due_ns` are being written; the clock said `before_ns` just before the call.
-    pub fn wrote_tokens(&self, before_ns: i64, due_ns: i64) {
+    pub(crate) fn wrote_tokens(&self, before_ns: i64, due_ns: i64) {
         self.metrics.borrow_mut().write_late.observe_ns(before_ns - due_ns);
         if self.truth.is_some() {
             self.state.borrow_mut().record.writes_ns.push(before_ns);
@@ -197,7 +196,7 @@ impl Stream {
     }
 
     /// The end of the answer is being written (all of it, where it does not stream).
-    pub fn wrote_tail(&self, before_ns: i64) {
+    pub(crate) fn wrote_tail(&self, before_ns: i64) {
         let mut state = self.state.borrow_mut();
         let record = &mut state.record;
         if record.failure.is_none() {

@@ -54,7 +54,7 @@ mod imp {
         }
 
         /// The instant it is armed for, CLOCK_MONOTONIC ns.
-        pub fn armed_ns(&self) -> Option<i64> {
+        pub(crate) fn armed_ns(&self) -> Option<i64> {
             self.armed_ns
         }
 
@@ -100,7 +100,7 @@ mod imp {
         }
 
         /// The instant it is armed for, CLOCK_MONOTONIC ns.
-        pub fn armed_ns(&self) -> Option<i64> {
+        pub(crate) fn armed_ns(&self) -> Option<i64> {
             self.armed_ns
         }
 

@@ -30,16 +30,14 @@ pub struct TlsDoor {
     opened: Rc<RefCell<Box<[u8]>>>,
 }
 
-/// See the module.
 pub enum Transport {
-    /// As it is.
     Plain(Io),
     /// Boxed: its buffers would otherwise be paid for by every plain connection.
     Tls(Box<Sealed>, Rc<Conn>, TlsDoor),
 }
 
 /// A handshake that is going on.
-pub struct Handshake {
+pub(crate) struct Handshake {
     shaking: Accept<TokioIo<Io>>,
     conn: Rc<Conn>,
     door: TlsDoor,
@@ -53,7 +51,7 @@ impl TlsDoor {
     }
 
     /// Begins the handshake.
-    pub fn shake(&self, io: Io, conn: &Rc<Conn>) -> Handshake {
+    pub(crate) fn shake(&self, io: Io, conn: &Rc<Conn>) -> Handshake {
         conn.handshake_begins();
         let shaking = self.acceptor.accept(TokioIo::new(io.sealed()));
         Handshake { shaking, conn: conn.clone(), door: self.clone() }

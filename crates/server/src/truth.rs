@@ -59,11 +59,8 @@ pub struct TruthRecord {
     pub id: Option<String>,
     /// The engine's number, in order of submission, by which the truth of faults names it; `None` where the front refused it.
     pub number: Option<u64>,
-    /// Path that was asked.
     pub path: String,
-    /// Was the answer streamed?
     pub stream: bool,
-    /// Prompt tokens.
     pub prompt_tokens: u32,
     /// Pictures and sounds that it carries.
     #[serde(default, skip_serializing_if = "MediaCounts::is_none")]
@@ -82,9 +79,7 @@ pub struct TruthRecord {
     pub arrival_kernel: bool,
     /// Handed to the engine.
     pub submitted_ns: i64,
-    /// Left the queue.
     pub admitted_ns: Option<i64>,
-    /// Its prompt was computed.
     pub prefill_ns: Option<i64>,
     /// End of each step that produced tokens for it: virtual times, exact, mapped onto the clock.
     pub steps_ns: Vec<i64>,
@@ -95,7 +90,6 @@ pub struct TruthRecord {
     pub writes_ns: Vec<i64>,
     /// The engine was done with it.
     pub end_ns: Option<i64>,
-    /// How it ended.
     #[serde(rename = "outcome")]
     pub ending: Ending,
     /// HTTP status of the answer.
@@ -145,9 +139,6 @@ pub struct TruthWriter {
 
 impl Truth {
     /// Creates the file (a log that is there is not overwritten), writes its first line and starts the writer.
-    ///
-    /// # Errors
-    /// The file exists or can't be written.
     pub fn create(path: &Path, header: &Header) -> io::Result<(Truth, TruthWriter)> {
         let file = File::create_new(path)?;
         let mut out = BufWriter::with_capacity(BUFFER_BYTES, file);

@@ -20,7 +20,7 @@ pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// `Content-Type` of the health page.
 pub const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 /// `Server` of every answer.
-pub const SERVER: HeaderValue = HeaderValue::from_static("plimsoll-engine");
+pub(crate) const SERVER: HeaderValue = HeaderValue::from_static("plimsoll-engine");
 /// Every answer that is not cut ends at the length that was asked for.
 const LENGTH: &str = "length";
 /// Numbers per embedding, unless said otherwise.
@@ -75,7 +75,6 @@ pub fn rejected(why: &Rejected) -> BadRequest {
     BadRequest { status: why.status().unwrap_or(503), message: why.to_string(), param }
 }
 
-/// A refusal of the front.
 pub fn refusal(status: u16, message: impl Into<String>) -> BadRequest {
     BadRequest { status, message: message.into(), param: None }
 }
@@ -91,9 +90,6 @@ pub(crate) fn models(server: &Server) -> Bytes {
 }
 
 /// `GET /v1/models/{id}`, whose id may be percent-encoded: names of models have slashes.
-///
-/// # Errors
-/// It serves none of that name.
 pub(crate) fn one_model(server: &Server, id: &str) -> Result<Bytes, BadRequest> {
     let id = decoded(id);
     let parent = match server.adapters.contains(&id) {
@@ -169,7 +165,6 @@ impl Voice {
         self.writer.open(out)
     }
 
-    /// The tokens of one step.
     pub fn tokens(&mut self, out: &mut BytesMut, n: u32) {
         let from = self.next_word;
         self.next_word = from.wrapping_add(u64::from(n));

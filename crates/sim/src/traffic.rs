@@ -157,7 +157,6 @@ pub enum RequestEvent {
     Preempted,
     /// The whole prompt is computed.
     PrefillDone,
-    /// Tokens were generated.
     Token {
         /// How many.
         n: u32,
@@ -183,7 +182,6 @@ pub enum Failure {
         /// What the server says.
         why: &'static str,
     },
-    /// The connection is reset.
     Reset,
     /// The connection is closed in the middle of the answer, as if it were at its end.
     Cut,
@@ -192,11 +190,8 @@ pub enum Failure {
 /// Something that happened, with its exact virtual time.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Emission {
-    /// When.
     pub at: At,
-    /// To which request.
     pub id: u64,
-    /// What.
     pub what: RequestEvent,
 }
 
@@ -213,14 +208,12 @@ pub enum Detail {
 /// The state of one replica, or of all together, in numbers, as of the last step.
 #[derive(Copy, Clone, PartialEq, Default, Debug)]
 pub struct EngineGauges {
-    /// Requests being served.
     pub running: u32,
     /// Requests that wait in an engine, preempted ones and those in its front end included, or for a replica. Not those that
     /// something in front of an engine holds back.
     pub waiting: u32,
     /// KV blocks in use. Zero where there is no KV cache.
     pub kv_blocks_used: u32,
-    /// KV blocks there are.
     pub kv_blocks: u32,
     /// Replicas that take requests.
     pub ready: u32,
@@ -240,11 +233,8 @@ impl EngineGauges {
 /// Counts since the beginning.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub struct Totals {
-    /// Requests taken.
     pub submitted: u64,
-    /// Requests not taken.
     pub rejected: u64,
-    /// Requests answered.
     pub finished: u64,
     /// Requests cancelled by the caller.
     pub cancelled: u64,
@@ -256,7 +246,6 @@ pub struct Totals {
     pub preempted: u64,
     /// Prompt tokens of the requests whose prompt is computed.
     pub prompt_tokens: u64,
-    /// Tokens generated.
     pub output_tokens: u64,
     /// Steps (of a batcher: batches) ended. Zero where there are none.
     pub steps: u64,
@@ -264,7 +253,6 @@ pub struct Totals {
     pub prefix_queries: u64,
     /// Those of them that it held.
     pub prefix_hits: u64,
-    /// Speculative decoding.
     pub drafts: Drafts,
     /// Items of the batches ended (Triton: `nv_inference_count`; `steps` is its `nv_inference_exec_count`).
     pub items: u64,
@@ -296,7 +284,6 @@ impl Totals {
 pub struct Drafts {
     /// Drafts that the model checked, each in one step of one sequence.
     pub checked: u64,
-    /// Tokens proposed.
     pub proposed: u64,
     /// Tokens accepted. The token that each check brings besides is not counted in.
     pub accepted: u64,

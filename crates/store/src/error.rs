@@ -44,7 +44,6 @@ pub enum StoreError {
         /// The system's word.
         source: io::Error,
     },
-    /// The system refused.
     #[error("{}: cannot {doing}: {source}", path.display())]
     Io {
         /// The file or folder.

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Result, StoreError};
 
-/// The manifest.
 pub const MANIFEST: &str = "run.json";
 /// One row per attempt. Where this exists, the run is in Parquet; where it does not, the log speaks.
 pub const REQUESTS: &str = "requests.parquet";

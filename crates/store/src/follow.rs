@@ -12,7 +12,6 @@ use crate::error::{Result, StoreError};
 use crate::folder::{self, Owner};
 use crate::frame::{self, LogEnd, LogRecord, MAGIC};
 
-/// See the module.
 #[derive(Debug)]
 pub struct Follow {
     path: PathBuf,

@@ -15,7 +15,6 @@ use crate::code::{self, CodeError};
 /// First bytes of a log, with the version of its layout.
 pub const MAGIC: [u8; 8] = *b"PLIMLOG1";
 
-/// Length and checksum.
 const HEADER: usize = 8;
 
 /// What a frame holds.
@@ -36,10 +35,8 @@ pub enum FrameKind {
     Span = 6,
 }
 
-/// One record of a log.
 #[derive(Debug)]
 pub enum LogRecord {
-    /// One attempt.
     Attempt(Attempt),
     /// One point of a time series.
     Sample(Sample),
@@ -49,7 +46,6 @@ pub enum LogRecord {
     Manifest(Box<Manifest>),
     /// One attempt as it was when it was begun.
     Begun(Attempt),
-    /// One span of a trace.
     Span(Box<TraceSpan>),
 }
 
@@ -82,12 +78,10 @@ pub fn whole(bytes: &[u8]) -> (usize, u64) {
     (at, count)
 }
 
-/// How a log ended.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub struct LogEnd {
     /// Bytes of good frames, the magic included.
     pub good: u64,
-    /// Bytes after them.
     pub dropped: u64,
     /// True when the first dropped frame is there in full and wrong: damage, not a write that was cut off.
     pub damaged: bool,

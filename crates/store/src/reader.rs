@@ -21,7 +21,6 @@ use crate::{requests, series, spans};
 pub enum Columns {
     /// Which attempt it is, when it was due and ended, and how: nothing else.
     Course,
-    /// All of them.
     #[default]
     All,
     /// Those that figures are computed from: without answer texts, prompt blocks, server stages and the generator's
@@ -37,7 +36,6 @@ pub enum Columns {
 /// Where the records of a run came from.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Origin {
-    /// From its Parquet files.
     Finished,
     /// From the log of a writer that died. `converted`: Parquet has been written now.
     Recovered {
@@ -48,10 +46,8 @@ pub enum Origin {
     Live,
 }
 
-/// A run as read.
 #[derive(Debug)]
 pub struct Run {
-    /// Its folder.
     pub dir: PathBuf,
     /// What `run.json` says, or the log's later word.
     pub manifest: Manifest,
@@ -59,7 +55,6 @@ pub struct Run {
     pub attempts: Vec<Attempt>,
     /// Time series, in the order in which they were read.
     pub samples: Vec<Sample>,
-    /// Where the records came from.
     pub origin: Origin,
     /// What a person must know about that, in one line; `None` for a finished run.
     pub recovered: Option<String>,
@@ -74,9 +69,6 @@ pub fn open(dir: &Path) -> Result<Run> {
 }
 
 /// Opens a run, reading some of its columns. A log is always read in full.
-///
-/// # Errors
-/// As [`open`].
 pub fn open_with(dir: &Path, columns: Columns) -> Result<Run> {
     if dir.join(folder::REQUESTS).exists() {
         return finished(dir, columns);
@@ -109,9 +101,6 @@ pub fn open_with(dir: &Path, columns: Columns) -> Result<Run> {
 /// one that is still being written, those so far.
 ///
 /// They are not part of [`Run`]: who asks for figures has no use for them, and there may be millions.
-///
-/// # Errors
-/// As [`open`].
 pub fn read_spans(dir: &Path) -> Result<Vec<TraceSpan>> {
     match spans_file(dir)? {
         Some(path) if path.exists() => spans::read(&path),
@@ -157,18 +146,12 @@ pub fn each_attempt(
 }
 
 /// The time series of a finished run in these spans (from, before).
-///
-/// # Errors
-/// As [`open`].
 pub fn samples_within(dir: &Path, spans: &[(At, At)]) -> Result<Vec<Sample>> {
     let path = dir.join(folder::SERIES);
     if path.exists() { series::read_within(&path, spans) } else { Ok(Vec::new()) }
 }
 
 /// Attempts of a finished run, and about how many bytes all of them take in memory: what its footer says. `None` = the run is not finished.
-///
-/// # Errors
-/// As [`open`].
 pub fn extent(dir: &Path) -> Result<Option<(u64, u64)>> {
     let path = dir.join(folder::REQUESTS);
     if path.exists() { requests::extent(&path).map(Some) } else { Ok(None) }

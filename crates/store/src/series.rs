@@ -10,7 +10,6 @@ use plimsoll_model::{At, Sample, SharedText};
 use crate::error::Result;
 use crate::table::{Column, Table, each_batch, one, read_rows, shared_text};
 
-/// Rows in a row group.
 const GROUP_ROWS: usize = 256 << 10;
 
 /// `server.parquet` being written.

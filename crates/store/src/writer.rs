@@ -145,9 +145,6 @@ impl RunWriter {
     /// Ends the run like [`finish`](RunWriter::finish), for a caller that still holds every record it left: Parquet is
     /// then written from these, and the log, which says the same, need not be decoded once more. Where they are not as
     /// many as the log took, the log is the one that is believed.
-    ///
-    /// # Errors
-    /// As [`finish`](RunWriter::finish).
     pub fn finish_with(self, manifest: Manifest, attempts: &[Attempt], samples: &[Sample]) -> Result<()> {
         self.end(manifest, Some(Held { attempts, samples }))
     }

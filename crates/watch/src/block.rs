@@ -23,7 +23,6 @@ pub(crate) struct TickBlock {
     pub finished: Option<f64>,
     pub output_tokens: Option<f64>,
     pub prompt_tokens: Option<f64>,
-    /// Replicas that answer.
     pub answering: usize,
     pub restarts: u64,
     /// Requests that were turned away for want of room.

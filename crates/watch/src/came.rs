@@ -32,7 +32,6 @@ pub(crate) enum Teller {
     Gateways,
 }
 
-/// See the module.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Came {
     engines: Part,
@@ -62,7 +61,6 @@ pub(crate) struct Part {
 
 /// What is known of all pages beside that.
 pub(crate) struct Around<'a> {
-    /// Who tells a signal.
     pub teller: &'a dyn Fn(Signal) -> Teller,
     /// Would a failed request be on a page?
     pub counts_failures: bool,

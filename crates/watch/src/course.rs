@@ -16,11 +16,9 @@ use crate::bracket::EdgeBracket;
 use crate::history::{Grain, HistoryBlock, cell};
 use crate::rows::{self, RowSource};
 
-/// How far charts look back.
 pub const SHOWN: Span = Span::from_secs(3 * 3600);
 /// Latencies that have a chart, where a page tells them.
 const LATENCIES: [Signal; 4] = [Signal::Ttft, Signal::Itl, Signal::Tpot, Signal::E2e];
-/// The percentiles that are drawn.
 const PERCENTILES: [f64; 2] = [0.5, 0.99];
 
 /// A minute.
@@ -28,7 +26,6 @@ const PERCENTILES: [f64; 2] = [0.5, 0.99];
 pub struct CoursePoint {
     /// When it begins, s since 1970.
     pub from_s: f64,
-    /// When it ends.
     pub to_s: f64,
     /// Requests answered per second; `None` = no page says it.
     pub requests_per_s: Option<f64>,
@@ -38,13 +35,11 @@ pub struct CoursePoint {
     pub output_tokens_per_s: Option<f64>,
     /// Requests that are computed: least, mean and most.
     pub running: Option<[f64; 3]>,
-    /// Requests that wait.
     pub waiting: Option<[f64; 3]>,
     /// p50 and p99 of the minute's own requests, of each latency that is told.
     pub latencies: BTreeMap<&'static str, [Option<CoursePercentile>; 2]>,
 }
 
-/// A percentile of a minute.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize)]
 pub struct CoursePercentile {
     /// The minute's own, s; `None` = only the edges are known that it lies between, or it is a request that failed.
@@ -59,7 +54,6 @@ pub struct CoursePercentile {
 pub struct CourseCeiling {
     /// The row's id.
     pub id: String,
-    /// Of which latency.
     pub latency: &'static str,
     /// Of which percentile, 0 to 1.
     pub p: f64,

@@ -19,7 +19,6 @@ pub struct WatchFinding {
     /// Requests of the window that were shed; `None` = the source does not tell them from other failures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shed: Option<u64>,
-    /// The fleet.
     pub fleet: FleetNow,
     /// What it costs, where a price was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -28,14 +27,11 @@ pub struct WatchFinding {
     pub alerts: Vec<Alert>,
 }
 
-/// One row of the budget.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct WatchRow {
-    /// Its id in the file.
     pub id: String,
     /// What is held: `ttft p99 ≤ 350 ms`.
     pub budget: String,
-    /// What is known.
     pub state: RowState,
     /// Why, in a sentence part.
     pub why: String,
@@ -65,7 +61,6 @@ pub enum RowState {
     Absent,
     /// The evidence decides neither way.
     CannotTell,
-    /// Nobody asked anything.
     NoTraffic,
     /// No more are over it than allowed, for certain.
     Holds,
@@ -119,7 +114,6 @@ pub struct FleetNow {
     pub replicas: Vec<ReplicaNow>,
     /// Requests that are computed.
     pub running: Option<f64>,
-    /// Requests that wait.
     pub waiting: Option<f64>,
     /// Requests answered per second over the window.
     pub requests_per_s: Option<f64>,
@@ -134,7 +128,6 @@ pub struct FleetNow {
 /// What the fleet costs; `None` = nobody knows.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CostNow {
-    /// The price as it was given.
     pub given: PriceSpec,
     /// The currency of every figure.
     pub currency: String,
@@ -148,16 +141,12 @@ pub struct CostNow {
     pub basis: String,
 }
 
-/// One replica.
 #[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
 pub struct ReplicaNow {
-    /// Its name.
     pub name: String,
     /// Requests that it computes.
     pub running: Option<f64>,
-    /// Requests that wait for it.
     pub waiting: Option<f64>,
-    /// Does its page answer?
     pub answers: bool,
     /// With requests running, for how long none of its counters has moved, s.
     pub stalled_s: Option<f64>,

@@ -10,7 +10,6 @@ use crate::{AlertKind, RowState, WatchFinding};
 /// How long it must have been better before it is called so.
 const HOLD: Span = Span::from_secs(60);
 
-/// See the module.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Light {
     state: BudgetState,

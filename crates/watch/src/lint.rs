@@ -13,11 +13,8 @@ use crate::rows::{RowSource, allowed, source, words};
 /// What a source can say of one row.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct LintRow {
-    /// Its id in the file.
     pub id: String,
-    /// What is held.
     pub budget: String,
-    /// Can it be judged?
     pub judged: bool,
     /// How, or why not, in a sentence part.
     pub says: String,
@@ -30,7 +27,6 @@ pub struct LintRow {
 /// One pair of windows against one row.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize)]
 pub struct LintPair {
-    /// The pair.
     #[serde(flatten)]
     pub pair: Pair,
     /// Can it ever fire? Not where all requests over the ceiling burn slower.

@@ -15,11 +15,9 @@ use serde::{Deserialize, Serialize};
 /// Requests, and how many of them are over a ceiling: at least, and at most.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct OverCount {
-    /// Requests.
     pub n: u64,
     /// Over it for certain.
     pub least: u64,
-    /// Over it perhaps.
     pub most: u64,
 }
 
@@ -35,7 +33,6 @@ impl OverCount {
         OverCount { n: self.n + other.n, least: self.least + other.least, most: self.most + other.most }
     }
 
-    /// Without some of these.
     #[must_use]
     pub fn without(self, some: OverCount) -> OverCount {
         OverCount {

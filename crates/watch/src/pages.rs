@@ -31,7 +31,6 @@ const WHY: usize = 300;
 /// What moves while a replica computes.
 const COUNTERS: [Signal; 4] = [Signal::Finished, Signal::OutputTokens, Signal::PromptTokens, Signal::Steps];
 
-/// All pages.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Pages {
     pages: BTreeMap<String, Page>,
@@ -150,7 +149,7 @@ impl Pages {
     }
 
     /// Lets go of what no page shows any more, and of what was new at the last tick.
-    pub fn ticked(&mut self) {
+    pub(crate) fn ticked(&mut self) {
         self.layouts.forget();
         for replica in self.pages.values_mut().flat_map(|page| &mut page.replicas) {
             (replica.seen.fell, replica.seen.came) = (false, None);

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use plimsoll_measure::server_side::{FAILED, LEFT, PAGE_LABEL, PATIENCE, SCRAPE};
 use plimsoll_model::{At, PageRead, PageSaid, Sample, SeriesName, Span, split_labels};
 
-/// See the module.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Reads {
     pages: HashMap<String, Standing>,
@@ -67,7 +66,6 @@ impl Reads {
         told
     }
 
-    /// All that came is whole.
     pub fn whole(&mut self) -> Vec<PageRead> {
         let mut told: Vec<PageRead> =
             self.pages.iter_mut().filter_map(|(page, standing)| standing.close(page)).collect();

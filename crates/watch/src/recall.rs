@@ -13,7 +13,6 @@ use plimsoll_model::{At, PageRead, PageSaid, Sample, SeriesName, Span, page};
 
 use crate::alert::AlertDiagnosis;
 
-/// How long is kept.
 const KEPT: Span = Span::from_secs(20 * 60);
 /// Values that are kept at most: some 5 MB, and 100 MB while a diagnosis reads them.
 const MOST: usize = 300_000;
@@ -34,7 +33,6 @@ struct Standing {
 enum Change {
     /// What is other than at the scrape before, and where on the page.
     Values(Box<[(u32, f64)]>),
-    /// It shows other series.
     All(Standing),
     Failed(String),
 }
@@ -46,7 +44,6 @@ struct Scrape {
     change: Change,
 }
 
-/// A page that is remembered.
 #[derive(Clone, Default, Debug)]
 struct Remembered {
     /// What it said before its oldest scrape that is kept; `None` = nothing.
@@ -55,7 +52,6 @@ struct Remembered {
     scrapes: usize,
 }
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Recall {
     pages: HashMap<Arc<str>, Remembered>,

@@ -12,7 +12,6 @@ pub const BEFORE: Span = Span::from_secs(600);
 const KEPT: Span = Span::from_secs(20 * 60);
 const MOST: usize = 200_000;
 
-/// See the module.
 #[derive(Clone, PartialEq, Debug)]
 pub struct AlertWindow {
     /// Alerts that fired at one instant.
@@ -21,7 +20,6 @@ pub struct AlertWindow {
     pub from: At,
     /// Since when the first of them is so.
     pub since: At,
-    /// When they fired.
     pub to: At,
     /// What pages said, where pages are watched.
     pub samples: Vec<Sample>,

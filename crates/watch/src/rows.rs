@@ -56,7 +56,7 @@ pub enum RowSource {
 
 impl RowSource {
     /// Is it a share of requests, which may be alerted on?
-    pub fn is_count(&self) -> bool {
+    pub(crate) fn is_count(&self) -> bool {
         !matches!(self, RowSource::Nothing(_) | RowSource::TailRatio { .. })
     }
 
@@ -129,7 +129,6 @@ pub(crate) struct RowEvidence<'a> {
     /// Replicas of which nothing moves, of all, and for how long, s.
     pub stalled: [usize; 2],
     pub stalled_s: f64,
-    /// Was there any good scrape?
     pub began: bool,
     /// Are these requests themselves, and no pages?
     pub of_requests: bool,

@@ -15,7 +15,6 @@ const MOST_GONE: usize = 1_000;
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Layouts(HashMap<usize, (Arc<[SeriesName]>, Arc<PageLayout>)>);
 
-/// See the module.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Scraped {
     /// The last good scrape.

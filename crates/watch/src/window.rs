@@ -28,9 +28,7 @@ use crate::{Alert, AlertSpec, FleetNow, WatchFinding};
 /// How a budget is watched.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct WatchSpec {
-    /// Between two scrapes.
     pub every: Span,
-    /// How far rows look back.
     pub window: Span,
 }
 
@@ -96,7 +94,6 @@ impl Watched {
         self.history.as_mut().map_or(Vec::new(), |history| history.closed(all))
     }
 
-    /// At this price.
     #[must_use]
     pub fn priced(self, price: Option<PriceSpec>) -> Watched {
         Watched { price, ..self }

@@ -275,7 +275,7 @@ pub(crate) struct Choice<'a> {
 
 impl Choice<'_> {
     /// Is it a message that has ended, and not a piece of one?
-    pub fn closes_whole(&self) -> bool {
+    pub(crate) fn closes_whole(&self) -> bool {
         self.delta.is_none() && self.message.is_some() && !self.finish_reason.is_empty()
     }
 }
@@ -333,7 +333,7 @@ impl<'a> Delta<'a> {
     }
 
     /// Is there a field of reasoning, if only an empty one?
-    pub fn names_reasoning(&self) -> bool {
+    pub(crate) fn names_reasoning(&self) -> bool {
         self.thoughts().into_iter().any(Text::is_named)
     }
 
@@ -479,7 +479,7 @@ struct Nest {
 
 impl<'a> Chunk<'a> {
     /// The error that it carries, in one of the shapes that errors have: beside an answer or in a choice, or words where no answer is.
-    pub fn complaint(&self) -> Option<&'a RawValue> {
+    pub(crate) fn complaint(&self) -> Option<&'a RawValue> {
         let own = self.choices.iter().map(|choice| choice.error);
         let error = [self.error].into_iter().chain(own).flatten().find(|raw| is_error(Some(raw)));
         let words = [self.detail, self.message, self.errors, self.msg, self.error_msg];
@@ -494,7 +494,7 @@ impl<'a> Chunk<'a> {
     }
 
     /// Is some of the accounting where the form of a stream does not look for it?
-    pub fn nests_usage(&self) -> bool {
+    pub(crate) fn nests_usage(&self) -> bool {
         self.x_groq.is_some() || self.choices.iter().any(|choice| choice.usage.is_some())
     }
 }

@@ -40,7 +40,6 @@ const ERROR_BODY_MAX: usize = 64 << 10;
 pub struct AnswerVerdict {
     /// How it ended, as far as bytes tell.
     pub outcome: Outcome,
-    /// What it said.
     pub answer: Answer,
     /// An event that only the end of the body completed: the whole body of an answer that does not stream, or a last
     /// event without its blank line. It arrived with the last byte.
@@ -82,11 +81,9 @@ impl AnswerVerdict {
 enum Reading {
     /// By its first bytes, which are not all there yet, and the media type.
     Unknown(Vec<u8>, Media),
-    /// Event by event.
     Events(Parser),
     /// Message by message, of a gRPC call.
     Call(CallReading),
-    /// As one piece.
     Whole(Vec<u8>),
     /// As the explanation of an error status.
     Refusal(Vec<u8>),
@@ -106,7 +103,6 @@ pub struct Decoder {
     sound_ms: Option<u64>,
     stream: Stream,
     unpacker: Option<Unpacker>,
-    /// How the body begins.
     start: Vec<u8>,
     bytes: u64,
 }

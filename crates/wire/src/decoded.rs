@@ -5,7 +5,6 @@ use plimsoll_model::EventKind;
 /// One event of an answer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Decoded {
-    /// What it carries.
     pub kind: EventKind,
     /// Tokens in it by the server's running total; 0 = not known (yet): see [`crate::AnswerVerdict::settle`]. On an event without text:
     /// 1 where a token without text may have come with it.

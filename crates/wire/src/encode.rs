@@ -109,7 +109,6 @@ pub struct Encoded {
     pub content_type: &'static str,
     /// Bytes of the body that are JSON, where raw tensors follow: the value of [`crate::kserve::HEADER_LENGTH`].
     pub header_length: Option<usize>,
-    /// The body.
     pub body: Bytes,
 }
 
@@ -144,7 +143,6 @@ pub fn key_header(protocol: Protocol) -> Option<&'static str> {
     (protocol == Protocol::Messages).then_some("x-api-key")
 }
 
-/// Encodes one request.
 pub fn encode(payload: &Payload, options: &RequestOptions) -> Encoded {
     let path = path(options);
     if options.template.is_none()

@@ -15,13 +15,11 @@ use serde_json::Value;
 /// Rows of a page that are kept; the rest is counted as skipped.
 pub const MOST_ROWS: usize = 100_000;
 
-/// Labels of one row.
 const MOST_LABELS: usize = 64;
 
 /// Longest name or label value, bytes.
 const LONGEST: usize = 4_096;
 
-/// One value.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ExposedValue {
     /// The metric's name as it is spelt.
@@ -64,18 +62,12 @@ fn has_eof(page: &[u8]) -> bool {
 }
 
 /// Checks the end of a page of this `Content-Type`.
-///
-/// # Errors
-/// The end is missing.
 pub fn check_end(page: &[u8], content_type: Option<&str>) -> Result<(), CutPage> {
     let is_open = content_type.is_some_and(|kind| kind.starts_with("application/openmetrics-text"));
     if is_open && !has_eof(page) { Err(CutPage::NoEof) } else { Ok(()) }
 }
 
 /// Checks the rows of one scrape that somebody else read.
-///
-/// # Errors
-/// A histogram lacks a part.
 pub fn check_rows(rows: &[ExposedValue]) -> Result<(), CutPage> {
     let mut histograms = Histograms::default();
     rows.iter().for_each(|row| histograms.add(row));
@@ -202,18 +194,12 @@ impl PageText {
 }
 
 /// Reads a page of text. Bytes that are no UTF-8 are replaced.
-///
-/// # Errors
-/// A part of the page is missing.
 pub fn read(page: &[u8]) -> Result<Exposition, CutPage> {
     read_of(page, |_| true)
 }
 
 /// Reads those rows of a page whose names are wanted, for whoever needs three of a thousand every second. Lines of one name mostly follow each other: it is asked for
 /// once then. Lines of histograms are read in any case, because they prove that the page is whole.
-///
-/// # Errors
-/// A part of the page is missing.
 pub fn read_of(page: &[u8], wants: impl Fn(&str) -> bool) -> Result<Exposition, CutPage> {
     let text = String::from_utf8_lossy(page);
     let (mut reading, mut histograms, mut is_page) = (Exposition::default(), Histograms::default(), false);

@@ -86,7 +86,7 @@ impl Fault {
     }
 
     /// From the body of an error answer, whatever it is made of.
-    pub fn from_body(body: &[u8]) -> Option<Fault> {
+    pub(crate) fn from_body(body: &[u8]) -> Option<Fault> {
         let text = String::from_utf8_lossy(body);
         let text = text.trim();
         let text = text.strip_prefix("data:").map_or(text, str::trim);

@@ -14,25 +14,20 @@ use crate::protobuf::{Fields, Pen, ProtobufError};
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Code {
-    /// Taken.
     Ok = 0,
     /// It breaks: never again.
     InvalidArgument = 3,
     /// What was to come did not in time.
     DeadlineExceeded = 4,
-    /// Nobody of that name.
     NotFound = 5,
     /// Too much: with a time, later; without, never.
     ResourceExhausted = 8,
     /// Not as the caller is set up.
     FailedPrecondition = 9,
-    /// No such method.
     Unimplemented = 12,
-    /// It went wrong inside.
     Internal = 13,
     /// Can't be kept now.
     Unavailable = 14,
-    /// Not with this token.
     Unauthenticated = 16,
 }
 
@@ -138,7 +133,6 @@ pub enum FrameError {
     /// It is compressed, which nobody offered.
     #[error("a compressed message, where grpc-accept-encoding is identity")]
     Compressed,
-    /// It is larger than allowed.
     #[error("a message of {0} bytes, which is more than allowed")]
     TooLarge(u32),
     /// Its first byte is none of a frame's.
@@ -196,9 +190,6 @@ impl CallMessages {
 pub const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
 
 /// The service that a `HealthCheckRequest` asks after; empty = the server.
-///
-/// # Errors
-/// It is none.
 pub fn health_asked(message: &[u8]) -> Result<String, ProtobufError> {
     let mut service = String::new();
     let mut fields = Fields::of(message);

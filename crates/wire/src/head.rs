@@ -8,12 +8,11 @@ use plimsoll_model::{Outcome, ServerStage, Span};
 use crate::grpc::CallStatus;
 
 /// Most stages kept of one answer: a page of `Server-Timing` is not a measurement.
-pub const STAGES_MAX: usize = 16;
+pub(crate) const STAGES_MAX: usize = 16;
 
 /// The facts of an answer's head that end up in its record.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Head {
-    /// HTTP status.
     pub status: u16,
     /// `Content-Type`, as sent.
     pub content_type: Option<String>,
@@ -169,13 +168,10 @@ pub enum Media {
     EventStream,
     /// `application/json` and relatives.
     Json,
-    /// Newline-delimited JSON.
     Lines,
     /// A web page: a login, a proxy's error, anything but an answer.
     Html,
-    /// Another type.
     Other,
-    /// No type given.
     Unsaid,
 }
 

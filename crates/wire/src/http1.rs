@@ -18,7 +18,7 @@ use crate::head::Head;
 /// Most bytes of a head; one past it is no HTTP answer worth reading. Trailers are held to the same.
 pub const HEAD_MAX: usize = 64 * 1024;
 /// Most lines of a head.
-pub const LINES_MAX: usize = 100;
+pub(crate) const LINES_MAX: usize = 100;
 /// Most bytes of all chunk extensions of an answer: they carry nothing that is read.
 const EXTENSIONS_MAX: u32 = 16 * 1024;
 
@@ -28,7 +28,6 @@ const TLS_ALERT: u8 = 21;
 /// What is wrong with an answer's bytes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HttpFault {
-    /// The head is none.
     #[error("the answer's head is not HTTP: {0}")]
     Head(#[from] httparse::Error),
     /// It is an alert of TLS (RFC 8446, 5.1).
@@ -48,7 +47,6 @@ pub enum HttpFault {
     Chunk(&'static str),
 }
 
-/// A piece of an answer.
 #[derive(PartialEq, Debug)]
 pub enum AnswerPart<'a> {
     /// Its head; those of 1xx answers before it are passed over.

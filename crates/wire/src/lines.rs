@@ -10,7 +10,6 @@ pub(crate) struct LineSplitter {
 }
 
 impl LineSplitter {
-    /// Bytes that are held.
     pub(crate) fn held(&self) -> usize {
         self.held.len()
     }

@@ -22,7 +22,6 @@ const WAV_HEAD: u32 = 44;
 /// Loudness of the noise: a 16th of full scale, as quiet speech.
 const QUIET: i16 = 16;
 
-/// The file.
 pub fn file(media: &Media) -> Vec<u8> {
     match *media {
         Media::Image { width, height, bits, key } => png(width, height, bits, key),
@@ -30,8 +29,7 @@ pub fn file(media: &Media) -> Vec<u8> {
     }
 }
 
-/// Its media type.
-pub fn media_type(media: &Media) -> &'static str {
+pub(crate) fn media_type(media: &Media) -> &'static str {
     match media {
         Media::Image { .. } => "image/png",
         Media::Audio { .. } => "audio/wav",

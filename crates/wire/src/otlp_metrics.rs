@@ -21,30 +21,24 @@ const LONGEST: usize = 4_096;
 /// What one resource (a process, as a rule) says.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct MeasuredResource {
-    /// Its attributes.
     pub attributes: Vec<(String, String)>,
-    /// What it measured.
     pub points: Vec<MeasuredPoint>,
     /// Points that could not be read.
     pub rejected: u64,
 }
 
-/// One point of one series.
 #[derive(Clone, PartialEq, Debug)]
 pub struct MeasuredPoint {
     /// The metric's name.
     pub name: String,
-    /// Its unit.
     pub unit: String,
     /// The point's attributes.
     pub labels: Vec<(String, String)>,
     /// From when it counts, ns since the unix epoch; 0 = it does not say.
     pub start_unix: i64,
-    /// Up to when.
     pub at_unix: i64,
     /// Does it tell what came since the last point? Else it tells all since its start.
     pub is_delta: bool,
-    /// What was measured.
     pub value: MeasuredValue,
 }
 
@@ -55,22 +49,16 @@ pub enum MeasuredValue {
     Gauge(f64),
     /// A count that only grows.
     Count(f64),
-    /// A distribution.
     Histogram(MeasuredHistogram),
 }
 
 /// A distribution.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct MeasuredHistogram {
-    /// Observations.
     pub count: u64,
-    /// Their sum.
     pub sum: Option<f64>,
-    /// The smallest.
     pub min: Option<f64>,
-    /// The largest.
     pub max: Option<f64>,
-    /// Where they lie.
     pub buckets: MeasuredBuckets,
 }
 

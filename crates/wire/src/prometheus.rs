@@ -18,7 +18,6 @@ pub struct PrometheusPage {
 pub type Label<'a> = (&'a str, &'a str);
 
 impl PrometheusPage {
-    /// An empty page.
     pub fn new() -> PrometheusPage {
         PrometheusPage::default()
     }

@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-/// One series.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RangeSeries {
-    /// Its name.
     pub name: String,
     /// Its other labels, ascending.
     pub labels: Vec<(String, String)>,

@@ -12,7 +12,6 @@
 pub struct ProtobufError {
     /// Bytes from the beginning of the (inner) message.
     pub at: usize,
-    /// What should have been there.
     pub expected: &'static str,
 }
 

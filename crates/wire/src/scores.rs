@@ -14,7 +14,6 @@ use crate::fault::Fault;
 use crate::tally::Tally;
 use crate::template::{escape, flat};
 
-/// Writes a request.
 pub(crate) fn request(protocol: Protocol, body: &mut Body<'_>, payload: &Payload) {
     let Payload::Documents { query, documents } = payload else {
         return body.text("input", &flat(payload));

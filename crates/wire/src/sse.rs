@@ -20,7 +20,6 @@ pub const EVENT_MAX: usize = 2 * LINE_MAX;
 /// What a stretch of input held.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Item<'a> {
-    /// A dispatched event.
     Event {
         /// Its `event` field; empty where there is none.
         name: &'a [u8],
@@ -51,7 +50,6 @@ enum Framing {
 #[derive(Clone, Debug)]
 pub struct Parser {
     framing: Framing,
-    /// The unfinished line.
     held: Vec<u8>,
     /// Data of the unfinished event.
     data: Vec<u8>,
@@ -72,7 +70,6 @@ impl Default for Parser {
 }
 
 impl Parser {
-    /// Cuts server-sent events.
     pub fn new() -> Parser {
         Parser {
             framing: Framing::Events,

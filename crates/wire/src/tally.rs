@@ -34,7 +34,6 @@ const REPEATS: u32 = 16;
 pub(crate) struct View<'a> {
     /// Set when something generated is in it.
     pub kind: Option<EventKind>,
-    /// The generated text.
     pub text: &'a str,
     /// The kind of the field that was there, if only empty.
     pub named: Option<EventKind>,
@@ -268,7 +267,7 @@ impl Tally {
         }
     }
 
-    pub fn bare_usage(&mut self, usage: Usage) {
+    pub(crate) fn bare_usage(&mut self, usage: Usage) {
         if self.bare.len() == CHOICES_MAX {
             self.bare.pop();
         }
@@ -276,13 +275,13 @@ impl Tally {
     }
 
     /// The account of an answer that tells it more than once: the latest stands.
-    pub fn only_usage(&mut self, usage: Usage) {
+    pub(crate) fn only_usage(&mut self, usage: Usage) {
         self.bare.clear();
         self.bare.push(usage);
     }
 
     /// A response of a stream came, which counts as one token: see `kserve::call`.
-    pub fn responded(&mut self) {
+    pub(crate) fn responded(&mut self) {
         self.token_events += 1;
         let output = u32::try_from(self.token_events).ok();
         self.only_usage(Usage { output, ..Usage::default() });
@@ -306,7 +305,7 @@ impl Tally {
     }
 
     /// llama.cpp's `timings`: stage times in ms, and counts that stand in where no usage came.
-    pub fn timings(&mut self, json: &str) {
+    pub(crate) fn timings(&mut self, json: &str) {
         self.stage_fields(json, "_ms", 1.0);
         #[derive(serde::Deserialize, Default)]
         #[serde(default)]
@@ -374,16 +373,16 @@ impl Tally {
     }
 
     /// Has every choice that showed itself said why it ended?
-    pub fn all_finished(&self) -> bool {
+    pub(crate) fn all_finished(&self) -> bool {
         !self.choices.is_empty() && self.choices.iter().all(|state| state.finished)
     }
 
     /// Choices seen, at least one.
-    pub fn choice_count(&self) -> u32 {
+    pub(crate) fn choice_count(&self) -> u32 {
         self.choices.len().max(1) as u32
     }
 
-    pub fn is_repeated(&self) -> bool {
+    pub(crate) fn is_repeated(&self) -> bool {
         self.repeat.uniform && self.repeat.count >= REPEATS
     }
 

@@ -70,22 +70,18 @@ enum Part {
 /// What one request fills a template with.
 #[derive(Copy, Clone, Debug)]
 pub struct Filling<'a> {
-    /// Prompt or conversation.
     pub payload: &'a Payload,
     /// Model name; empty where none is set.
     pub model: &'a str,
     /// Output tokens asked for.
     pub max_tokens: Option<u32>,
-    /// Sampling temperature.
     pub temperature: Option<f64>,
-    /// Is a stream wanted?
     pub stream: bool,
     /// The request's identity.
     pub id: &'a str,
 }
 
 impl Template {
-    /// Parses a template.
     pub fn parse(text: &str) -> Result<Template, TemplateError> {
         let json = matches!(text.trim_start().as_bytes().first(), Some(b'{' | b'[' | b'"'));
         let mut parts = Vec::new();
@@ -125,7 +121,6 @@ impl Template {
         Template { parts: parts.into(), json: true }
     }
 
-    /// Is the body JSON?
     pub fn is_json(&self) -> bool {
         self.json
     }

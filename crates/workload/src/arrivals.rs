@@ -148,7 +148,7 @@ fn yes() -> bool {
 }
 
 /// More arrivals than this in one level are refused: the schedule is held in memory.
-pub const MAX_ARRIVALS: f64 = 50e6;
+pub(crate) const MAX_ARRIVALS: f64 = 50e6;
 
 impl ArrivalSpec {
     /// The kinds of traffic known by one word: `steady` is Poisson, `burst` gamma gaps with a CV of 3.

@@ -24,9 +24,6 @@ pub fn scenario(value: &Value) -> Result<(), SpecError> {
 }
 
 /// The same against any schema that is derived from structs whose texts are this crate's.
-///
-/// # Errors
-/// As [`scenario`].
 pub fn against(value: &Value, schema: impl FnOnce() -> Value) -> Result<(), SpecError> {
     let schema = schema();
     Checker { root: &schema }.check(value, &schema, "")

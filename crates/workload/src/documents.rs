@@ -22,7 +22,6 @@ const WANT: &str = "how many documents, and how long each: 10, uniform:5,50 or 2
 /// How many, and how long each.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Documents {
-    /// How many.
     pub count: Size,
     /// Tokens of each; none = the prompt's are shared out.
     pub length: Option<Size>,
@@ -38,7 +37,7 @@ pub(crate) struct Drawn {
 
 impl Drawn {
     /// Tokens that a server reads with a query of so many before each; none = as many as the prompt has.
-    pub fn read_with(&self, query: u32) -> Option<u32> {
+    pub(crate) fn read_with(&self, query: u32) -> Option<u32> {
         let own: u64 = self.lengths.as_ref()?.iter().map(|tokens| u64::from(*tokens)).sum();
         // Room for the query with each is bounded like the rest.
         let query = query.min(MAX_TOKENS / self.count.max(1));
@@ -49,9 +48,6 @@ impl Drawn {
 
 impl Documents {
     /// Reads the written form.
-    ///
-    /// # Errors
-    /// As [`Size::parse`].
     pub fn parse(text: &str) -> Result<Documents, SpecError> {
         let (count, length) = match text.split_once('*') {
             Some((count, length)) => (count, Some(Size::parse(length.trim())?)),
@@ -116,9 +112,6 @@ impl Documents {
     }
 
     /// Mean tokens of a request whose query (without a length: all of whose prompt) has so many on average.
-    ///
-    /// # Errors
-    /// As [`Size::mean`].
     pub fn mean_tokens(&self, prompt: f64, query: bool, material: &Material) -> Result<f64, SpecError> {
         let Some(length) = &self.length else { return Ok(prompt) };
         let with = if query { prompt } else { 0.0 };

@@ -26,7 +26,6 @@ pub struct Arrival {
     /// When it is due, from the start of the level. A later turn of a session: the earliest it can be, as if every
     /// turn before it took no time; closed loop: 0. The player replaces both by the true due time.
     pub due: At,
-    /// Index of its class.
     pub class: u16,
     /// The session it is a turn of; numbered within the level.
     pub session: Option<u64>,
@@ -42,7 +41,6 @@ pub struct Arrival {
     pub prompt_tokens: u32,
     /// Of these, tokens that a turn which it comes after has sent already.
     pub resent: u32,
-    /// Output tokens to ask for.
     pub output_tokens: u32,
     /// Documents or texts that it carries; 0 = none but its prompt.
     pub documents: u32,
@@ -78,7 +76,6 @@ pub(crate) struct Plan {
     pub class: u16,
     pub blocks: Vec<u64>,
     pub turns: Vec<Turn>,
-    /// Documents of each turn.
     pub documents: Option<Drawn>,
 }
 
@@ -168,7 +165,7 @@ impl Drawer {
         self.trace.as_ref().and_then(|trace| trace.graph.as_ref())
     }
 
-    pub fn has_sessions(&self) -> bool {
+    pub(crate) fn has_sessions(&self) -> bool {
         self.graph().is_some()
             || (0..self.scenario.class_count() as u16)
                 .any(|class| self.scenario.prompts_of(class).sessions.is_some())
@@ -252,7 +249,7 @@ impl Drawer {
     }
 
     /// The same of another level.
-    pub fn plan_at(&self, level: u32, start: u64) -> Plan {
+    pub(crate) fn plan_at(&self, level: u32, start: u64) -> Plan {
         let mut stream = Stream::new(self.scenario.seed ^ u64::from(level).rotate_left(32), "request", start);
         let u = stream.uniform();
         let class = self.upto.partition_point(|p| *p <= u).min(self.upto.len() - 1) as u16;

@@ -181,10 +181,8 @@ fn distance(a: &str, b: &str) -> usize {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{file}{}: {what}", if *line > 0 { format!(", line {line}") } else { String::new() })]
 pub struct TraceError {
-    /// The file as named.
     pub file: String,
     /// Its line, counted from 1 in the unpacked text; 0 = the file as a whole.
     pub line: usize,
-    /// What is wrong there.
     pub what: String,
 }

@@ -26,7 +26,6 @@ pub struct GraphStep {
     pub after: Vec<String>,
     /// From the end of the last of them to the moment it is due.
     pub wait: Span,
-    /// What its prompt begins with.
     pub extends: Context,
 }
 
@@ -45,11 +44,9 @@ pub enum Context {
 /// The sessions of a trace, in the order in which they begin.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Graph {
-    /// Their turns.
     pub sessions: Vec<GraphSession>,
 }
 
-/// A session of a trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GraphSession {
     /// When its first turn is due, from the first row of the trace.
@@ -61,7 +58,6 @@ pub struct GraphSession {
 /// A turn of it. Its number is its place in the list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GraphTurn {
-    /// Its row in the trace.
     pub row: usize,
     /// The turns that it comes after.
     pub after: Vec<u16>,
@@ -166,7 +162,6 @@ fn wrong(name: &str, row: &TraceRow, what: impl Into<String>) -> TraceError {
     TraceError { file: name.to_owned(), line: row.line as usize, what: what.into() }
 }
 
-/// One session of these rows.
 fn session(rows: &[TraceRow], own: &[usize], name: &str) -> Result<GraphSession, TraceError> {
     if own.len() > MAX_TURNS {
         let what = format!("the {}th turn of its session; at most {MAX_TURNS} are replayed", MAX_TURNS + 1);

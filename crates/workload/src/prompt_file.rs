@@ -24,10 +24,8 @@ pub struct Entry {
     pub words: u32,
 }
 
-/// A prompt file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PromptFile {
-    /// Its requests.
     pub entries: Vec<Entry>,
     /// Conversations without a question, which have nothing to send.
     pub empty: usize,

@@ -35,7 +35,7 @@ use crate::{Scenario, SpecError, words};
 pub const BLOCK_TOKENS: usize = 16;
 
 /// Words put before a prompt from a file.
-pub const SALT_WORDS: usize = 4;
+pub(crate) const SALT_WORDS: usize = 4;
 
 /// Makes payloads and the keyed hashes of their blocks.
 #[derive(Debug)]

@@ -65,7 +65,6 @@ pub struct Rebuilt {
     pub logged: Vec<LoggedRequest>,
     /// Tokens of a block; 0 where the reuse is unknown.
     pub block_tokens: u32,
-    /// How the reuse is known.
     pub reuse: Reuse,
     /// Requests of which a length was made up.
     pub drawn: usize,
@@ -73,7 +72,6 @@ pub struct Rebuilt {
     pub refused: usize,
     /// Width of the ticks within which stamps were spread.
     pub spread: Option<Span>,
-    /// Waits that were cut.
     pub waits_cut: usize,
 }
 

@@ -353,9 +353,6 @@ impl Scenario {
     }
 
     /// How long the trace lasts when replayed at [`Scenario::rate`]; `None` for other processes.
-    ///
-    /// # Errors
-    /// As [`Scenario::rate`].
     pub fn trace_window(&self) -> Result<Option<Span>, SpecError> {
         match self.trace()? {
             Some(trace) => Ok(Some(Span::from_secs_f64(trace.rows.len() as f64 / self.rate()?))),
@@ -364,9 +361,6 @@ impl Scenario {
     }
 
     /// The trace that is replayed, if one is.
-    ///
-    /// # Errors
-    /// It was not read.
     pub fn trace(&self) -> Result<Option<&Trace>, SpecError> {
         match &self.arrivals {
             ArrivalSpec::Trace { file, .. } => Ok(Some(self.material.trace(file)?.as_ref())),
@@ -384,12 +378,10 @@ impl Scenario {
         self.classes.len().max(1)
     }
 
-    /// The sizes of a class.
     pub fn sizes_of(&self, class: u16) -> &SizeSpec {
         self.classes.get(class as usize).and_then(|c| c.sizes.as_ref()).unwrap_or(&self.sizes)
     }
 
-    /// The prompts of a class.
     pub fn prompts_of(&self, class: u16) -> &PromptSpec {
         self.classes.get(class as usize).and_then(|c| c.prompts.as_ref()).unwrap_or(&self.prompts)
     }
@@ -409,9 +401,6 @@ impl Scenario {
     }
 
     /// Checks what the schema can't: ranges, and settings that exclude each other.
-    ///
-    /// # Errors
-    /// The first thing found wrong.
     pub fn validate(&self) -> Result<(), SpecError> {
         if self.load.window().0 <= 0 {
             return Err(SpecError::value("load.window", format_span(self.load.window()), "a span above 0"));

@@ -55,9 +55,6 @@ impl Schedule {
     }
 
     /// Endless arrivals for a closed loop: the same requests in the same order for any number of workers.
-    ///
-    /// # Errors
-    /// As [`Schedule::generate`].
     pub fn sequence(scenario: &Scenario, level: u32) -> Result<Sequence, SpecError> {
         let drawer = Drawer::new(Arc::new(scenario.clone()), level)?;
         Ok(Sequence { drawer, next_start: 0, next_id: 0, worker: 0, workers: 1, most: u64::MAX })
@@ -200,9 +197,6 @@ pub struct ArrivalFeed {
 
 impl ArrivalFeed {
     /// As [`Schedule::generate`]; with `most`, its first arrivals alone.
-    ///
-    /// # Errors
-    /// As [`Schedule::generate`].
     pub fn new(
         scenario: &Scenario,
         rate_per_s: f64,
@@ -279,7 +273,6 @@ pub struct Sequence {
     next_id: u64,
     worker: u64,
     workers: u64,
-    /// Starts in all.
     most: u64,
 }
 

@@ -131,7 +131,6 @@ impl Client {
         }
     }
 
-    /// Requests that it stands for.
     fn requests(&self, header: &Header) -> f64 {
         self.windows.iter().map(|window| (window.1 * header.window_s).round()).sum()
     }

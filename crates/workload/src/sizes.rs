@@ -64,7 +64,6 @@ impl Size {
         }
     }
 
-    /// One draw.
     pub(crate) fn draw(&self, stream: &mut Stream, material: &Material) -> Result<u32, SpecError> {
         Ok(match self {
             Size::Fixed(n) => *n,
@@ -124,9 +123,7 @@ impl fmt::Display for Size {
 /// A law of pauses: think time between the turns of a session.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Pause {
-    /// Always the same.
     Fixed(Span),
-    /// Exponential with this mean.
     Exponential(Span),
     /// Uniform between the two.
     Uniform(Span, Span),

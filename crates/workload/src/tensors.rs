@@ -172,7 +172,6 @@ impl TensorSpec {
     }
 }
 
-/// Elements of one row.
 fn elements(input: &InputSpec) -> u64 {
     input.dims.iter().fold(1, |all, length| all.saturating_mul(u64::from(*length)))
 }

@@ -24,16 +24,13 @@ use crate::graph::{Context, Graph, GraphStep};
 use crate::units::MAX_TOKENS;
 use crate::{SpecError, servegen};
 
-/// One request of a trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TraceRow {
     /// When it was made, from the first row.
     pub at: Span,
     /// Its line in the file, from 1; 0 = it comes from no file.
     pub line: u32,
-    /// Prompt tokens.
     pub prompt_tokens: u32,
-    /// Output tokens.
     pub output_tokens: u32,
     /// Ids of its prompt's blocks: equal id = equal block after an equal prefix. Empty where the trace has none.
     pub blocks: Vec<u64>,
@@ -47,7 +44,6 @@ pub struct TraceRow {
 /// A trace in memory, in order of time.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Trace {
-    /// Its requests.
     pub rows: Vec<TraceRow>,
     /// Tokens per block of [`TraceRow::blocks`]; 0 where there are none.
     pub block_tokens: u32,

@@ -84,7 +84,6 @@ fn only(rows: Vec<MeasuredRow>, text: &str) -> Result<Vec<MeasuredRow>, Stop> {
     Ok(kept)
 }
 
-/// The rows of a table.
 fn of_table(
     file: &Path,
     engine: Option<EngineSpec>,

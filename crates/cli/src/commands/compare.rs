@@ -162,9 +162,6 @@ pub fn exit(change: ChangeVerdict) -> Exit {
 }
 
 /// How the flags want it judged.
-///
-/// # Errors
-/// A margin is wrong.
 pub fn spec(args: &JudgedArgs) -> Result<CompareSpec, Stop> {
     let differing = if args.despite_differences { Differing::Standardise } else { Differing::Refuse };
     Ok(CompareSpec { margins: margins(&args.margins)?, differing })

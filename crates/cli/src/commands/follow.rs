@@ -23,17 +23,11 @@ pub const WHOLE: &str = "run";
 pub struct Follower<'a> {
     /// `sweep` or `gate`.
     pub kind: &'static str,
-    /// The resolved scenario.
     pub scenario: Scenario,
-    /// Its part.
     pub asked: Asked,
-    /// Where they meet.
     pub rendezvous: Option<&'a Path>,
-    /// How the client is run.
     pub client: &'a ClientArgs,
-    /// Where it stops by itself.
     pub limits: StopLimits,
-    /// Where its run goes.
     pub output: &'a OutputArgs,
 }
 

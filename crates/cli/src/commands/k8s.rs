@@ -18,7 +18,6 @@ use crate::place::{BucketUrl, Cloud};
 
 /// Where pods see the claim, or a folder of their own for what goes into an object store.
 const PLACE: &str = "/place";
-/// Where they see the scenario.
 const SPEC: &str = "/scenario";
 /// The variable that holds the key.
 const KEY: &str = "PLIMSOLL_KEY";
@@ -144,7 +143,6 @@ fn config_map(args: &K8sArgs, name: &str, scenario: &Scenario) -> Value {
 enum Meeting {
     /// A folder of a claim that all mount.
     Claim(String),
-    /// An object store.
     Store(BucketUrl),
 }
 
@@ -162,7 +160,6 @@ impl Meeting {
     }
 }
 
-/// The Job in the making.
 struct JobOf<'a> {
     args: &'a K8sArgs,
     name: &'a str,

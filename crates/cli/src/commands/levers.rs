@@ -92,7 +92,6 @@ fn judge(
     Ok(rank(&case, spec))
 }
 
-/// The budget that was asked for.
 fn asked(args: &LeversArgs) -> Result<Option<BudgetSpec>, Stop> {
     match &args.budget {
         None => resolve::budget(&args.slo),

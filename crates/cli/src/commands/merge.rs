@@ -25,9 +25,7 @@ pub fn folder(shard: plimsoll_model::Shard) -> String {
     format!("shard-{}-of-{}", shard.index, shard.of)
 }
 
-/// A shard as read.
 struct Read {
-    /// Where the user has it.
     name: String,
     run: Run,
     part: ShardPart,

@@ -12,7 +12,6 @@ use crate::exit::{Exit, Stop};
 use crate::flags::{CompletionsArgs, ManArgs};
 use crate::{help, out};
 
-/// Prints the completions.
 pub fn completions(args: &CompletionsArgs) -> Result<Exit, Stop> {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut help::command(help::Detail::Full), "plimsoll", &mut text);

@@ -21,7 +21,6 @@ use crate::measure::verdict;
 use crate::trace_file::{self, Said};
 use crate::{out, price};
 
-/// Prints a run.
 pub fn run(args: &ShowArgs) -> Result<Exit, Stop> {
     if args.html {
         let ShowArgs { run, price, out, plan, .. } = args;

@@ -27,9 +27,7 @@ use crate::{out, screen::Screen};
 
 /// A sweep that is ready to be measured.
 pub struct Plan {
-    /// What is measured and how.
     pub scenario: Scenario,
-    /// What is searched.
     pub spec: SweepSpec,
     /// The arrival process of each kind of traffic.
     pub traffic: Vec<(String, ArrivalSpec)>,

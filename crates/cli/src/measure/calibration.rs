@@ -38,7 +38,6 @@ pub(super) struct BeforeLoad<'a, S> {
     pub start: S,
     /// The endpoint that is asked: of several the first that answers.
     pub url: &'a str,
-    /// The models that it lists.
     pub listed: &'a [String],
     /// The highest rate that may be offered.
     pub max_rate: Option<f64>,

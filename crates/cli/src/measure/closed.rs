@@ -20,9 +20,7 @@ const REPLICATES: usize = 800;
 
 /// A measurement that has ended.
 pub struct Closed {
-    /// The manifest as written.
     pub manifest: Manifest,
-    /// The run folder.
     pub dir: PathBuf,
     /// Why the folder does not hold all of it, if it does not.
     pub unkept: Option<String>,

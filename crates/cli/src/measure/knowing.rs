@@ -7,7 +7,6 @@ use plimsoll_measure::precision::Precision;
 use plimsoll_measure::summary::summarise;
 use plimsoll_model::{At, Attempt, EndedBy, Level, Span};
 
-/// See the module.
 pub(super) struct Knowing {
     precision: Precision,
     from: Receiver<Attempt>,

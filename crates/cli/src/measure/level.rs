@@ -18,20 +18,14 @@ use serde::{Deserialize, Serialize};
 use super::hopeless::Refusals;
 use crate::exit::Stop;
 
-/// One level to be measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LevelStep {
-    /// Kind of traffic.
     pub traffic: String,
     /// The arrival process of that kind; `None` = the scenario's.
     pub arrivals: Option<ArrivalSpec>,
-    /// What it is run for.
     pub purpose: String,
-    /// The load.
     pub load: Load,
-    /// How long arrivals fall.
     pub window: Span,
-    /// Most arrivals.
     pub max_requests: Option<u64>,
     /// Of a closed loop: it ends after so many requests, and the level with it.
     pub requests: Option<u64>,
@@ -85,13 +79,9 @@ pub struct Variation {
     pub replica: Option<usize>,
 }
 
-/// A level that has ended.
 pub struct MeasuredLevel {
-    /// The level.
     pub level: Level,
-    /// Its rows.
     pub rows: LevelRows,
-    /// Its time series.
     pub samples: Vec<Sample>,
 }
 

@@ -25,7 +25,6 @@ pub struct View<'a> {
     pub title: &'a str,
     /// Requests with which it ends, where it does.
     pub requests: Option<u64>,
-    /// What is counted.
     pub counts: LiveCounts,
 }
 

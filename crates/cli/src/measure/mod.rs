@@ -66,15 +66,11 @@ pub type Kinds = (Option<SweepSpec>, Vec<(String, ArrivalSpec)>);
 pub struct Begin<'a> {
     /// `run`, `sweep` or `demo`.
     pub kind: &'static str,
-    /// The resolved scenario.
     pub scenario: Scenario,
     /// The search, where there is one, and the arrival process of each kind of traffic.
     pub sweep: Option<Kinds>,
-    /// How the client is run.
     pub client: &'a ClientArgs,
-    /// Where it stops by itself.
     pub limits: StopLimits,
-    /// Where results go.
     pub output: &'a OutputArgs,
     /// The command that repeats it; `None` = rendered from the scenario and `more`.
     pub reproduce: Option<String>,
@@ -115,7 +111,6 @@ impl<'a> Begin<'a> {
 
 /// A measurement that is under way.
 pub struct Measure {
-    /// The screen.
     pub screen: Screen,
     scenario: Scenario,
     writer: RunWriter,
@@ -279,7 +274,6 @@ impl Measure {
         &self.scenario
     }
 
-    /// The run folder.
     pub fn folder(&self) -> PathBuf {
         self.writer.dir().to_path_buf()
     }

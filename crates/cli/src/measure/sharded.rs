@@ -30,7 +30,6 @@ pub(super) struct ShardedLevel {
     arrivals: u64,
     schedule_hash: String,
     schedule: Option<Arc<Schedule>>,
-    /// How many send a part.
     of: u32,
     constant: bool,
 }
@@ -83,7 +82,6 @@ pub(super) fn deal(
 
 /// What a shard that was told its levels leaves.
 pub struct Followed {
-    /// Its own run.
     pub closed: Closed,
     /// Levels of which it sent a part.
     pub levels: u32,

@@ -17,7 +17,6 @@ use crate::tensors;
 
 /// What the first look found.
 pub struct TargetLook {
-    /// Facts for the manifest.
     pub facts: BTreeMap<String, Option<String>>,
     /// The models that the endpoint lists; empty where it lists none.
     pub models: Vec<String>,
@@ -30,7 +29,6 @@ pub struct TargetLook {
 }
 
 impl TargetLook {
-    /// Says the lines.
     pub fn say(&self, screen: &mut Screen) {
         self.words.iter().for_each(|line| screen.say(line));
     }
@@ -41,7 +39,6 @@ pub(super) const AGAIN: Span = Span::from_millis(500);
 
 /// How long a target is waited for.
 pub(super) struct Ready {
-    /// The last instant.
     pub until: At,
     /// The wait as it was asked for.
     pub text: String,
@@ -58,9 +55,6 @@ impl Ready {
 
 /// The first look, again and again as long as `--wait-ready` says, while no load could be sent: nothing answers, or what answers is not ready, as
 /// llama.cpp's server is not while it loads a model.
-///
-/// # Errors
-/// As [`look`], the last of them.
 pub fn look_until(
     scenario: &mut Scenario,
     (before, clock): (Option<&str>, Clock),

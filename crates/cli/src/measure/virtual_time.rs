@@ -40,7 +40,6 @@ const PAUSE: Span = Span::from_secs(1);
 
 /// What is simulated, and how much of it is kept.
 pub struct Simulate {
-    /// The world.
     pub world: WorldSpec,
     /// Which events; `None` = all, up to a bound.
     pub events: Option<KeepEvents>,

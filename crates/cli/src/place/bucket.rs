@@ -34,7 +34,6 @@ const PUTS: u32 = 5;
 /// What is read of a file, and sent, at once.
 const CHUNK: usize = 4 << 20;
 
-/// A prefix of a bucket.
 #[derive(Debug)]
 pub struct ObjectBucket {
     store: Arc<dyn ObjectStore>,

@@ -45,9 +45,6 @@ pub struct Connector {
 
 impl Connector {
     /// `authorities`: a file of certificates that are trusted beside the machine's.
-    ///
-    /// # Errors
-    /// The file can't be used.
     pub fn new(authorities: Option<&str>, last: LastStatus) -> Result<Connector, TlsError> {
         let trust = authorities.map_or(TlsTrust::System, |file| TlsTrust::SystemAnd(file.into()));
         Ok(Connector { tls: client_config(&trust)?, last })

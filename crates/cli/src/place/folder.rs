@@ -13,15 +13,11 @@ use crate::exit::Stop;
 pub struct Folder {
     path: PathBuf,
     name: String,
-    /// The flag that names it.
     flag: String,
 }
 
 impl Folder {
     /// Makes it where it is not there yet.
-    ///
-    /// # Errors
-    /// It can't be made.
     pub fn open(flag: &str, path: &Path) -> Result<Folder, Stop> {
         let name = path.display().to_string();
         fs::create_dir_all(path).map_err(|e| Stop::usage(format!("{flag} {name}: {e}")))?;

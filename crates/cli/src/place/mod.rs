@@ -23,7 +23,6 @@ pub use url::{BucketUrl, Cloud, is_url};
 
 /// A place; names are relative to it, with `/` between their parts.
 pub trait Place: Debug + Send + Sync {
-    /// As the user named it.
     fn name(&self) -> &str;
 
     /// How often it may be asked for what is not there yet.
@@ -31,59 +30,34 @@ pub trait Place: Debug + Send + Sync {
 
     /// Puts a file where none of this name is; false where one is, which stays. It is there whole or not at all. No two may put the same bytes,
     /// because after an answer that was lost it is by these that a writer knows its own.
-    ///
-    /// # Errors
-    /// It can't be written.
     fn put_new(&self, name: &str, bytes: &[u8]) -> Result<bool, Stop>;
 
     /// A file's bytes, where it is there.
-    ///
-    /// # Errors
-    /// It can't be read.
     fn get(&self, name: &str) -> Result<Option<Vec<u8>>, Stop>;
 }
 
 /// A place that holds runs too: what a file system does for a folder's.
 pub trait RunStore: Place {
     /// Puts bytes in the place of whatever is there.
-    ///
-    /// # Errors
-    /// It can't be written.
     fn put(&self, name: &str, bytes: Vec<u8>) -> Result<(), Stop>;
 
     /// Puts a file of this machine, of any size.
-    ///
-    /// # Errors
-    /// It can't be read or written.
     fn put_file(&self, name: &str, file: &Path) -> Result<(), Stop>;
 
     /// What is below a name, in order.
-    ///
-    /// # Errors
-    /// It can't be read.
     fn list(&self, below: &str) -> Result<Vec<Object>, Stop>;
 
     /// Appends an object to a file of this machine.
-    ///
-    /// # Errors
-    /// It can't be read or written.
     fn fetch(&self, name: &str, into: &mut File) -> Result<(), Stop>;
 
     /// Takes objects away.
-    ///
-    /// # Errors
-    /// One of them stays.
     fn remove(&self, names: Vec<String>) -> Result<(), Stop>;
 }
 
-/// An object as listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Object {
-    /// Its name in the place.
     pub name: String,
-    /// Its size.
     pub bytes: u64,
-    /// What changes with its content.
     pub tag: Option<String>,
 }
 

@@ -13,12 +13,9 @@ pub enum Cloud {
     Azure,
 }
 
-/// A prefix in a bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketUrl {
-    /// As written.
     pub text: String,
-    /// Whose it is.
     pub cloud: Cloud,
     /// The bucket, or Azure's container.
     pub bucket: String,

@@ -126,7 +126,6 @@ fn media(value: &Value, flag: &str, laws: &[&str], (rest, usual): (&str, Value))
     Some(words)
 }
 
-/// The load as its flags.
 fn load(value: &Value) -> Option<Vec<String>> {
     let mut words = Vec::new();
     let mut rest = value.as_object()?.clone();

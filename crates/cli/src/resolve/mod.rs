@@ -194,7 +194,6 @@ impl Draft {
         Ok(())
     }
 
-    /// The documents of a request.
     fn documents(&mut self, text: &str) -> Resolved<()> {
         if !Protocol::from_name(self.protocol()).is_some_and(Protocol::takes_texts) {
             return Err(Stop::usage(
@@ -340,7 +339,6 @@ impl Draft {
         self.0.pointer(&format!("/{}", path.replace('.', "/")))
     }
 
-    /// The text at this place.
     pub fn text(&self, path: &str) -> Option<&str> {
         self.get(path)?.as_str()
     }

@@ -25,9 +25,6 @@ pub struct Scratch(PathBuf);
 
 impl Scratch {
     /// Beside a run that is to be made.
-    ///
-    /// # Errors
-    /// It can't be made.
     pub fn beside(run: &Path) -> Result<Scratch, Stop> {
         let name = run.file_name().unwrap_or_default().to_string_lossy();
         let path = run.with_file_name(format!(".{name}.shards-{:08x}", crate::measure::random() as u32));

@@ -33,9 +33,11 @@ const STOP: &str = "levels/stop";
 /// What shard 0 says.
 #[derive(Serialize, Deserialize)]
 enum Word {
-    /// The next level.
-    Level { id: u32, start_unix_ns: i64, step: Value },
-    /// There is none.
+    Level {
+        id: u32,
+        start_unix_ns: i64,
+        step: Value,
+    },
     Over,
     /// Nor will there be: why.
     Failed(String),
@@ -56,7 +58,6 @@ pub struct Levels {
 
 /// What a shard that is not the first is to do.
 pub enum NextLevel<T> {
-    /// This one.
     Step {
         /// The level's number.
         id: u32,
@@ -69,7 +70,6 @@ pub enum NextLevel<T> {
 
 /// Parts of a level as they came.
 pub struct LevelParts {
-    /// Those that are there.
     pub parts: Vec<Part>,
     /// Who is missing, and why.
     pub missing: Vec<String>,
@@ -80,7 +80,6 @@ fn word_name(number: u32) -> String {
 }
 
 impl Levels {
-    /// Nothing is said yet.
     pub(super) fn new((place, shard): (Arc<dyn Place>, Shard), patience: Span, agreed: &Agreed) -> Levels {
         let mut seen = BTreeMap::new();
         if shard.index == 0 {

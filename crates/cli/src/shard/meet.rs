@@ -45,9 +45,7 @@ struct Ready {
 /// The last word: `start.json`. Shard 0 says it, of which there is one.
 #[derive(Serialize, Deserialize)]
 enum Word {
-    /// All begin then.
     Start(Told),
-    /// Nobody does.
     Refused(String),
 }
 

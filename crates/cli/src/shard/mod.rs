@@ -37,11 +37,9 @@ const AHEAD: Span = Span(1_500_000_000);
 /// Of a load that several machines send: what this one was told.
 #[derive(Debug)]
 pub struct Asked {
-    /// Its part.
     pub shard: Shard,
     /// The command: a `run` is one level that all send, of a `sweep` and a `gate` shard 0 says one after the other.
     command: &'static str,
-    /// When all begin.
     start: StartBy,
     /// Was the nonce said? Else the shards agree on one.
     nonce_is_said: bool,
@@ -55,7 +53,6 @@ enum StartBy {
     Meeting(Arc<dyn Place>, Span),
 }
 
-/// What all agreed on.
 #[derive(Debug)]
 pub struct Agreed {
     /// The part that is sent here.

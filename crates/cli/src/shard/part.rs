@@ -14,7 +14,6 @@ pub struct Part {
     pub shard: ShardPart,
     /// Its level; `None` = it was late and sent nothing.
     pub level: Option<Level>,
-    /// Its rows.
     pub attempts: Vec<Attempt>,
     /// Its client's time series.
     pub samples: Vec<Sample>,

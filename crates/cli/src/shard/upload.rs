@@ -31,7 +31,6 @@ pub const PARTS: &str = "parts";
 /// Changes for as long as the shard runs.
 pub const ALIVE: &str = "alive";
 
-/// The name of a part.
 pub fn part_name(n: u64) -> String {
     format!("{PARTS}/{n:08}")
 }
@@ -39,15 +38,11 @@ pub fn part_name(n: u64) -> String {
 /// Where the run of a shard is put beside the folder that it is written in.
 pub struct Put {
     bucket: Arc<dyn RunStore>,
-    /// Its name there.
     name: String,
 }
 
 impl Put {
     /// Begins: the folder is there.
-    ///
-    /// # Errors
-    /// As of [`Upload::start`].
     pub fn start(self, dir: &Path) -> Result<Upload, Stop> {
         Upload::start(self.bucket, self.name, dir)
     }

@@ -1,4 +1,4 @@
-//! `plimsoll profile` from the outside: real exports of MLflow and Phoenix, an application's traces, and each wrong file in one line.
+//! `plimsoll profile` from the outside: a real export of vLLM, an application's traces, and each wrong file in one line.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,8 +17,8 @@ fn stage<'a>(profile: &'a Value, path: usize, name: &str) -> &'a Value {
 }
 
 #[test]
-fn a_real_vllm_span_from_mlflow_is_taken_apart() {
-    let file = fixture("mlflow/trace_from_vllm_llm_request.json");
+fn a_real_vllm_span_is_taken_apart() {
+    let file = fixture("otlp/vllm_llm_request.json");
     let found = plimsoll(&["profile", &file, "--format", "json"]);
     assert_eq!(found.code, 0, "{}", found.stderr);
     let profile = found.json();
@@ -38,16 +38,6 @@ fn a_real_vllm_span_from_mlflow_is_taken_apart() {
         "{}",
         text.stdout
     );
-}
-
-#[test]
-fn phoenix_spans_know_their_first_token() {
-    let found = plimsoll(&["profile", &fixture("phoenix/spans.json"), "--format", "json"]);
-    assert_eq!(found.code, 0, "{}", found.stderr);
-    let profile = found.json();
-    assert_eq!(profile["paths"][0]["of"], "e2e");
-    let mean = |path: usize| profile["paths"][path]["times"]["mean_s"].as_f64().expect("a mean");
-    assert!((mean(0) - 0.120).abs() < 1e-6 && (mean(1) - 0.031).abs() < 1e-6, "{} {}", mean(0), mean(1));
 }
 
 /// Requests of an application as OTLP's JSON: authorise, search, ask; every fiftieth waits in a queue.
@@ -148,7 +138,7 @@ fn what_can_t_be_profiled_is_said_in_one_line() {
         fs::write(&path, text).expect("written");
         path.display().to_string()
     };
-    let vllm = fixture("mlflow/trace_from_vllm_llm_request.json");
+    let vllm = fixture("otlp/vllm_llm_request.json");
     let unknown = write("unknown.yaml", "version: 1\nrules:\n  - {stage: lunch, name: x}\n");
     let nothing = write("nothing.yaml", "version: 1\nrules:\n  - {stage: queue}\n");
     let no_stages = write("budget.yaml", "version: 1\nbudgets: [{id: a, metric: e2e, p: 99, max: 1s}]\n");

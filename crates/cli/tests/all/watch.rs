@@ -363,7 +363,7 @@ fn what_prometheus_scraped_is_counted_to_the_request() {
     let said = serde_json::Deserializer::from_str(&ended.stdout).into_iter::<Value>();
     let said: Vec<Value> = said.map_while(Result::ok).collect();
     let last = said.last().unwrap_or_else(|| panic!("nothing: {}", ended.stderr));
-    let row = &last["rows"][0];
+    let row = &last["data"]["rows"][0];
     let n = row["n"].as_u64().unwrap_or_else(|| panic!("{last}"));
     // Each scrape brings 25 fast requests and a slow one, all of them or none; up to a few seconds of them lie at either end.
     assert!(
@@ -375,6 +375,7 @@ fn what_prometheus_scraped_is_counted_to_the_request() {
     let share = 1.0 / (EACH + 1) as f64;
     assert!((row["over"][0].as_f64().expect("a share") - share).abs() < 1e-9, "{row}");
     assert_eq!(row["over"][0], row["over"][1], "{row}");
+    let last = &last["data"];
     assert_eq!(last["fleet"]["pages"], serde_json::json!([1, 2]), "{last}");
     let lost = said
         .iter()
@@ -409,6 +410,7 @@ fn pages_come_and_go_with_their_list() {
     let said = serde_json::Deserializer::from_str(&ended.stdout).into_iter::<Value>();
     let said: Vec<Value> = said.map_while(Result::ok).collect();
     let last = said.last().unwrap_or_else(|| panic!("nothing: {}", ended.stderr));
+    let last = &last["data"];
     assert_eq!(last["fleet"]["pages"], serde_json::json!([1, 1]), "{last}");
     let replicas = last["fleet"]["replicas"].as_array().expect("replicas");
     assert_eq!(replicas.len(), 1, "{replicas:?}");

@@ -153,7 +153,7 @@ fn watching(url: &str, budget: &str, history: &str, listen: &str) -> Child {
 fn blocks(history: &str) -> u64 {
     let ended = plimsoll(&["show", history, "--format", "json"]);
     let found: Value = serde_json::from_str(&ended.stdout).unwrap_or_default();
-    found[0]["blocks"].as_u64().unwrap_or(0)
+    found["data"][0]["blocks"].as_u64().unwrap_or(0)
 }
 
 fn until_blocks(history: &str, wanted: u64) {

@@ -146,9 +146,6 @@ impl Client {
 
     /// Runs one level and waits for its end. Blocks; call it from a thread that has nothing else to do. Every arrival
     /// of the plan leaves its row (one per attempt) in `sink` before this returns.
-    ///
-    /// # Errors
-    /// Only when a worker thread died.
     pub fn run_level(
         &self,
         plan: &LevelPlan,

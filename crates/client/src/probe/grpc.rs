@@ -69,7 +69,6 @@ impl Probing {
         Ok(())
     }
 
-    /// One unary call.
     async fn call(&mut self, method: Method, message: &[u8]) -> Result<Called, ProbeError> {
         let path = self.target.uri(&method.path())?;
         let bytes = grpc::framed(message).into();

@@ -80,7 +80,6 @@ pub struct ProbedModel {
 /// Why no load can be sent. All of these are "source unavailable".
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// Nothing answers there.
     #[error("{url} cannot be reached: {why}")]
     Unreachable {
         /// The endpoint.
@@ -110,7 +109,6 @@ pub enum ProbeError {
         /// Was a key sent?
         given: bool,
     },
-    /// It has no such model.
     #[error("{url} has no model {model} that is ready: {why}")]
     NoModel {
         /// The endpoint.

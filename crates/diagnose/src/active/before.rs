@@ -41,7 +41,6 @@ const KEPT: usize = 2_000;
 /// The figures of an earlier run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct EarlierRun {
-    /// Its folder.
     pub run: String,
     /// What was known of its target.
     pub target: Fingerprint,
@@ -64,14 +63,12 @@ pub struct Once {
     pub e2e_s: f64,
     /// Prompt tokens that were computed: those from a cache left out, where the server says so.
     pub prompt: f64,
-    /// Output tokens.
     pub output: f64,
 }
 
 /// An earlier run and the target as it is now.
 #[derive(Copy, Clone, Debug)]
 pub struct BeforeAndNow<'a> {
-    /// The earlier run.
     pub before: &'a EarlierRun,
     /// What is known of the target now.
     pub target: &'a Fingerprint,
@@ -181,7 +178,7 @@ impl EarlierRun {
     }
 
     /// The ratio of the time per token alone, at 90 %: what clears the model.
-    pub fn token_ratio(&self, blocks: &[ExperimentLevel]) -> Option<Estimate> {
+    pub(crate) fn token_ratio(&self, blocks: &[ExperimentLevel]) -> Option<Estimate> {
         let now: Vec<Once> = facts::of(blocks, ExperimentKind::Alone).flat_map(answered).collect();
         medians(&values(&self.alone, |of| of.tpot_s), &values(&now, |of| of.tpot_s), 0.9)
     }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use plimsoll_math::proportion::{self, Interval};
 use plimsoll_math::quantile;
-use plimsoll_model::{Attempt, By, How, Level, Load};
+use plimsoll_model::{Attempt, How, Level, Load};
 
 use super::plan::{ArmSetting, ExperimentKind};
 use plimsoll_measure::findings::Estimate;
@@ -17,14 +17,10 @@ use plimsoll_measure::server_side::{self, ServerSide, Signal};
 /// Level of confidence of every interval here.
 pub(crate) const LEVEL: f64 = 0.95;
 
-/// One level of an experiment.
 #[derive(Clone, Debug)]
 pub struct ExperimentLevel {
-    /// The experiment.
     pub kind: ExperimentKind,
-    /// Its setting.
     pub arm: ArmSetting,
-    /// The level.
     pub level: Level,
     /// Its requests' last attempts, in the order in which they were due.
     pub rows: Vec<BlockRow>,
@@ -62,15 +58,9 @@ pub struct BlockRow {
     pub end: Option<i64>,
     /// Its first token, ns.
     pub first: Option<i64>,
-    /// Did a whole answer come?
     pub fine: bool,
-    /// How it ended.
     pub how: How,
-    /// Was the end the client's own doing (a time-out, the end of the run)?
-    pub by_client: bool,
-    /// HTTP status.
     pub status: Option<u16>,
-    /// Output tokens.
     pub output: f64,
     /// Prompt tokens asked for.
     pub prompt: f64,
@@ -100,7 +90,6 @@ impl BlockRow {
             first: attempt.first_token.or(attempt.first_byte).map(|at| at.0),
             fine: attempt.outcome.is_finished(),
             how: attempt.outcome.how,
-            by_client: attempt.outcome.by == By::Client,
             status: attempt.answer.status,
             output: attempt.answer.tokens.output.map_or(counted, f64::from),
             prompt: attempt.answer.tokens.prompt.map_or(f64::from(attempt.asked_prompt), f64::from),
@@ -187,13 +176,6 @@ impl ExperimentLevel {
     /// A median of its settled answers.
     pub fn median(&self, of: impl Fn(&BlockRow) -> Option<f64>) -> Option<Estimate> {
         median(self.settled().iter().filter_map(of), f64::from(self.concurrency().unwrap_or(1)).sqrt())
-    }
-
-    /// Seconds between its first request and its last answer.
-    pub fn lasted_s(&self) -> f64 {
-        let first = self.rows.first().map_or(0, |row| row.due);
-        let last = self.rows.iter().filter_map(|row| row.end).max().unwrap_or(first);
-        (last - first) as f64 * 1e-9
     }
 }
 

@@ -9,7 +9,7 @@ use crate::fact::{Is, Observed};
 use crate::facts::Finding;
 
 /// Belief from which on no further experiment is needed.
-pub const CONFIDENT: f64 = 0.9;
+pub(crate) const CONFIDENT: f64 = 0.9;
 
 /// The facts that an experiment decides, with how often it does.
 pub fn decides(kind: ExperimentKind) -> &'static [(Observed, f64)] {
@@ -68,7 +68,6 @@ pub struct Choice<'a> {
 }
 
 impl<'a> Choice<'a> {
-    /// With this belief.
     pub fn new(belief: &'a Belief, found: &[Finding]) -> Choice<'a> {
         let open = |fact: &Observed| {
             found.iter().find(|finding| finding.fact == *fact).is_none_or(|finding| finding.is == Is::Unclear)

@@ -46,14 +46,12 @@ pub enum ActiveNext {
     },
     /// Run this level and hand its records to `observe`.
     Run(Box<LevelAsk>),
-    /// It is over.
     Done {
         /// Why, as a sentence part.
         why: String,
     },
 }
 
-/// One active diagnosis.
 pub struct Active {
     spec: ActiveSpec,
     traffic: TrafficTraits,
@@ -318,7 +316,6 @@ impl Active {
         format!("{}: {}; at most {requests} requests{about}{gain}", kind.does(), what)
     }
 
-    /// Most requests of a level.
     fn most(&self, ask: &LevelAsk, known: &KnownTarget) -> u64 {
         let left = self.spec.max_requests.saturating_sub(self.sent);
         let most = ask.requests.unwrap_or_else(|| {

@@ -60,13 +60,10 @@ impl Default for ActiveSpec {
 /// What the traffic allows: which experiments mean anything.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct TrafficTraits {
-    /// Mean prompt tokens.
     pub prompt: f64,
-    /// Mean output tokens.
     pub output: f64,
     /// May prompts and answers be made of other lengths? Not where they are the user's own.
     pub synthetic: bool,
-    /// Are answers streamed?
     pub streams: bool,
     /// The client's own pool, if it has one.
     pub pool: Option<u32>,
@@ -130,20 +127,16 @@ pub enum ArmSetting {
     First,
     /// The second of two.
     Second,
-    /// One of several.
     Number(u32),
 }
 
-/// One level to be run.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LevelAsk {
     /// The experiment that it belongs to.
     pub kind: ExperimentKind,
-    /// Its setting.
     pub arm: ArmSetting,
     /// Nothing is sent for so long before it.
     pub pause: Span,
-    /// The load.
     pub load: Load,
     /// How long arrivals fall at most.
     pub window: Span,
@@ -151,22 +144,17 @@ pub struct LevelAsk {
     pub requests: Option<u64>,
     /// A closed loop begins no more than so many a second: a target that fails at once would be hammered.
     pub pace_per_s: f64,
-    /// What differs from the scenario.
     pub change: ScenarioChange,
 }
 
 /// What an experiment changes of the scenario.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct ScenarioChange {
-    /// Where connections come from.
     pub connections: Option<Connections>,
-    /// Prompt lengths.
     pub prompt: Option<Size>,
-    /// Answer lengths.
     pub output: Option<Size>,
     /// Is it one prompt again and again?
     pub repeat: bool,
-    /// The replica that is asked.
     pub replica: Option<u32>,
 }
 
@@ -225,7 +213,7 @@ impl ExperimentKind {
     }
 
     /// Does this traffic let it be run at all?
-    pub fn is_possible(self, spec: &ActiveSpec, traffic: &TrafficTraits) -> bool {
+    pub(crate) fn is_possible(self, spec: &ActiveSpec, traffic: &TrafficTraits) -> bool {
         match self {
             ExperimentKind::Alone
             | ExperimentKind::Watch
@@ -437,7 +425,7 @@ fn steps_left(step: u32, most: u32) -> u32 {
 const COMPANY_S: f64 = 2.0;
 
 /// Requests of a level of concurrency: six rounds, and more where they are short.
-pub fn concurrent_requests(concurrency: u32, spec: &ActiveSpec, known: &KnownTarget) -> u64 {
+pub(crate) fn concurrent_requests(concurrency: u32, spec: &ActiveSpec, known: &KnownTarget) -> u64 {
     let rounds = (6 * u64::from(concurrency)).max(24);
     // Twice the concurrency answers twice as many at best.
     let rate = match known.best_rate > 0.0 {
@@ -454,7 +442,7 @@ fn pace(known: &KnownTarget, concurrency: u32, spec: &ActiveSpec) -> f64 {
 }
 
 /// How long the moderate load is watched.
-pub fn watch_s(spec: &ActiveSpec) -> f64 {
+pub(crate) fn watch_s(spec: &ActiveSpec) -> f64 {
     (0.15 * spec.time.as_secs_f64()).clamp(2.0, 30.0)
 }
 

@@ -113,7 +113,6 @@ impl DeviceWork {
         WORDS.iter().find(|(_, words)| fits(words)).map_or(DeviceWork::Other, |(kind, _)| *kind)
     }
 
-    /// The word shown.
     pub fn word(self) -> &'static str {
         match self {
             DeviceWork::Collective => "collective",

@@ -31,12 +31,10 @@ const MUCH: f64 = 0.25;
 const BUSY: f64 = 0.75;
 /// Share of device work whose launch is known below which idle time is not split.
 const LAUNCHES_KNOWN: f64 = 0.9;
-/// Names listed.
 const LISTED: usize = 12;
 /// The same of what the host did.
 const HOST_LISTED: usize = 6;
 
-/// Judges a timeline.
 pub fn judge(spans: &[TraceSpan]) -> DeviceFinding {
     let timeline = read::timeline(spans);
     let window = window(&timeline);

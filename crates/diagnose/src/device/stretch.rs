@@ -19,7 +19,6 @@ impl Stretches {
         Stretches(merged)
     }
 
-    /// Each of them.
     pub fn iter(&self) -> impl Iterator<Item = (i64, i64)> + '_ {
         self.0.iter().copied()
     }

@@ -15,7 +15,6 @@ use crate::seen::{RequestRow, SeenLevel};
 pub struct Ceiling {
     /// Most answers under way at once on a replica (of all, where they are not told apart), candidate.
     pub most: u32,
-    /// The same of the baseline.
     pub was: u32,
     /// Stretches of the baseline's time in which it was passed.
     pub passed: usize,
@@ -27,7 +26,7 @@ pub struct Ceiling {
 const INSTANT: f64 = 0.001;
 /// Stretches of 16 in which the baseline must have passed the ceiling that the candidate passes in none. Of two runs that are alike the
 /// five highest of 32 stretches are all the baseline's with a chance of 2 %; that requests wait there is asked beside it.
-pub const PASSED: usize = 5;
+pub(crate) const PASSED: usize = 5;
 /// Share of the requests that must have stamps of a first token.
 const STAMPED: f64 = 0.8;
 

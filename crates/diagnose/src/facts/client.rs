@@ -173,7 +173,7 @@ fn plateau(seen: &SeenLevel<'_>) -> Option<(f64, f64, plimsoll_measure::findings
 }
 
 /// Share of requests that waited over 20 ms to be sent beyond what the generator says it was late, and the p99 of that wait.
-pub fn pool_wait(seen: &SeenLevel<'_>) -> Option<(Estimate, f64)> {
+pub(crate) fn pool_wait(seen: &SeenLevel<'_>) -> Option<(Estimate, f64)> {
     let own = seen.level.generator.lag;
     // What a ceiling on requests in flight holds back the generator counts as its own lag; a full pool it does not. A closed loop has no
     // schedule to be late on: what lies between due and sent there is the wait for a connection, and nothing else.

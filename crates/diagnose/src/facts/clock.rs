@@ -103,7 +103,6 @@ struct Halt {
     stream: usize,
 }
 
-/// Answers and their halts.
 struct Halts {
     streams: Vec<Stream>,
     /// By answer, when it goes on after a halt, rising.
@@ -198,7 +197,6 @@ impl Halts {
     }
 }
 
-/// What was found.
 struct Found {
     usual: f64,
     every: f64,

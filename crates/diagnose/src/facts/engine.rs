@@ -153,7 +153,6 @@ fn front_while_full(frames: &Frames<'_>) -> Option<Finding> {
 
 /// What the mean first token grew by, s.
 struct GrownFirstToken {
-    /// As the client saw it.
     all: f64,
     /// As the engine's own histogram did.
     known: f64,
@@ -249,7 +248,7 @@ fn locked(device: &DeviceFinding) -> Option<f64> {
 }
 
 /// Mean wait in the engine's queue, s, by the best that is known: its stages, its histogram, Little's law on its gauge.
-pub fn queue_wait(arm: &Frame<'_>) -> Option<(f64, &'static str)> {
+pub(crate) fn queue_wait(arm: &Frame<'_>) -> Option<(f64, &'static str)> {
     let told: Vec<f64> = arm.seen.rows.iter().filter_map(|row| row.queue).collect();
     if told.len() >= 30 {
         return Some((told.iter().sum::<f64>() / told.len() as f64, "the server's stages"));

@@ -85,7 +85,7 @@ pub fn times(of: &Estimate) -> String {
 }
 
 /// The ratio of arrivals a second, by stretches, of all that came; with its p.
-pub fn of_rates(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<(Estimate, f64)> {
+pub(crate) fn of_rates(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<(Estimate, f64)> {
     let rates = |seen: &SeenLevel<'_>| -> Vec<f64> {
         let mut counts = [0.0; STRETCHES];
         for due in &seen.due {
@@ -133,15 +133,11 @@ fn of_asked(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<Rates> {
 
 /// How two rates compare.
 pub struct Rates {
-    /// Second over first.
     pub ratio: Estimate,
     /// Two-sided p of "equal"; 0 of rates that are known.
     pub p: f64,
-    /// Of what.
     pub what: &'static str,
-    /// The first.
     pub from: f64,
-    /// The second.
     pub to: f64,
 }
 
@@ -286,7 +282,6 @@ fn shares_less(base: &SeenLevel<'_>, now: &SeenLevel<'_>) -> Option<Finding> {
 
 /// Widths of the windows, s.
 const WIDTHS: [f64; 4] = [1.0, 2.0, 5.0, 10.0];
-/// Fewest windows.
 const FEWEST: usize = 10;
 /// Index of dispersion, of the candidate and over the baseline's, from which arrivals come in bursts. Half as much again is material: what
 /// waits grows about in proportion to the index (Kingman's bound).

@@ -66,7 +66,6 @@ impl Finding {
     }
 }
 
-/// Yes or no.
 pub(crate) fn yes_if(is: bool) -> Is {
     if is { Is::Yes } else { Is::No }
 }

@@ -77,7 +77,7 @@ fn short_of_cache(now: &LevelGauges, before: Option<&LevelGauges>) -> bool {
 }
 
 /// Less of the prompts comes from the cache: shares before and now, and who says so.
-pub fn less_cached(before: f64, (now, from): (f64, &str)) -> Finding {
+pub(crate) fn less_cached(before: f64, (now, from): (f64, &str)) -> Finding {
     let lost = before - now;
     let times = (1.0 - now) / (1.0 - before).max(1e-9);
     let is = match () {

@@ -113,9 +113,7 @@ pub(super) const LONG_PROMPT: f64 = 4_000.0;
 pub struct Stall {
     /// From, s since the level began.
     pub from: f64,
-    /// To.
     pub to: f64,
-    /// Answers that paused.
     pub paused: usize,
     /// Requests that waited for their first token throughout, for longer than is usual, and got it when it ended.
     pub waited: usize,
@@ -277,7 +275,7 @@ impl PromptReading {
 
 /// Tokens from which a prompt is much longer than the others: four times the usual one, and long in itself, for nobody's chunk is smaller
 /// than a few hundred tokens.
-pub fn long_from(seen: &SeenLevel<'_>) -> f64 {
+pub(crate) fn long_from(seen: &SeenLevel<'_>) -> f64 {
     let mut prompts: Vec<f64> = seen.rows.iter().map(|row| row.prompt).collect();
     order_statistic(&mut prompts, 0.5).map_or(f64::INFINITY, |middle| LONG_PROMPT.max(4.0 * middle))
 }
@@ -308,14 +306,14 @@ fn reading(seen: &SeenLevel<'_>, law: &PromptLaw, stall: &Stall) -> f64 {
 }
 
 /// What the prompts that are read explain of a short halt of everybody.
-pub struct Excuses {
+pub(crate) struct Excuses {
     /// When first tokens came, rising, and what their prompts take by themselves, s.
     read: Vec<(f64, f64)>,
     long: Vec<PromptReading>,
 }
 
 /// The excuses of the level under judgement, by what prompts take now or took before, whatever is more.
-pub fn excuses(frames: &Frames<'_>) -> Excuses {
+pub(crate) fn excuses(frames: &Frames<'_>) -> Excuses {
     let of = |arm: &Frame<'_>| PromptLaw::of(&arm.alone).or_else(|| PromptLaw::of(&arm.seen.rows));
     let laws = [frames.base.as_ref().and_then(of), of(&frames.candidate)];
     let per_token = laws.iter().flatten().map(|law| law.per_token).fold(0.0, f64::max);
@@ -339,7 +337,7 @@ impl Excuses {
 
 /// Did tokens come coalesced, of answers that did not before? They were made in time and their way was blocked, and who had ended before it
 /// was free again shows a pause and no burst.
-pub fn coalesced_more(frames: &Frames<'_>) -> bool {
+pub(crate) fn coalesced_more(frames: &Frames<'_>) -> bool {
     let coalesced = |seen: &SeenLevel<'_>| {
         seen.rows.iter().filter(|row| row.coalesced > 0.01).count() as f64 / seen.rows.len().max(1) as f64
     };

@@ -254,7 +254,6 @@ fn slow_when_young(frames: &Frames<'_>) -> Option<Finding> {
 
 /// The values of one replica.
 pub struct Own {
-    /// Index of the replica.
     pub replica: u16,
     /// Finite values, rising.
     pub values: Vec<f64>,
@@ -363,7 +362,7 @@ fn both(frames: &Frames<'_>) -> Option<pages::Engines> {
 }
 
 /// Replicas that answered before and now, where they are fewer: by what is known of the target, by who answered, by the servers' pages.
-pub fn fewer_replicas(frames: &Frames<'_>) -> Option<(usize, usize)> {
+pub(crate) fn fewer_replicas(frames: &Frames<'_>) -> Option<(usize, usize)> {
     let told =
         |side: &RunData<'_>| side.facts.facts.get("replicas").cloned().flatten()?.parse::<usize>().ok();
     if let (Some(a), Some(b)) = (frames.case.baseline.as_ref().and_then(told), told(&frames.case.candidate))

@@ -16,7 +16,6 @@ use http_body::Frame;
 use super::control;
 use crate::reply::RelayEnd;
 
-/// See the module.
 pub struct SharedFlight {
     state: Mutex<State>,
     most: usize,
@@ -32,7 +31,6 @@ struct State {
     gone: usize,
     /// Bytes of those that are held.
     held: usize,
-    /// Was nothing let go of?
     is_all: bool,
     end: Option<End>,
     /// Is it over, and was it of use?
@@ -43,7 +41,6 @@ struct State {
     writer: Option<Waker>,
 }
 
-/// How it ended.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum End {
     Whole,
@@ -59,7 +56,7 @@ impl SharedFlight {
     }
 
     /// May another request with these headers have it, by its own head?
-    pub fn is_for(&self, headers: &HeaderMap) -> bool {
+    pub(crate) fn is_for(&self, headers: &HeaderMap) -> bool {
         let state = self.state();
         let Some((_, own)) = &state.head else { return true };
         let same = |name: &HeaderName| self.asked.get_all(name).iter().eq(headers.get_all(name).iter());
@@ -150,7 +147,7 @@ impl SharedFlight {
     }
 
     /// Does its last reader go?
-    pub fn poll_abandoned(&self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_abandoned(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.state();
         if state.readers.is_empty() {
             return Poll::Ready(());
@@ -159,8 +156,7 @@ impl SharedFlight {
         Poll::Pending
     }
 
-    /// Is there room for more?
-    pub fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.state();
         if state.held <= self.most {
             return Poll::Ready(());
@@ -195,7 +191,6 @@ fn is_stream(headers: &HeaderMap) -> bool {
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
-/// One who reads it.
 pub struct Reader {
     flight: Arc<SharedFlight>,
     number: u64,
@@ -203,7 +198,7 @@ pub struct Reader {
 
 impl Reader {
     /// Its head; `None` = there will be none.
-    pub fn poll_head(&self, cx: &mut Context<'_>) -> Poll<Option<(StatusCode, HeaderMap)>> {
+    pub(crate) fn poll_head(&self, cx: &mut Context<'_>) -> Poll<Option<(StatusCode, HeaderMap)>> {
         let mut state = self.flight.state();
         if let Some(head) = &state.head {
             return Poll::Ready(Some(head.clone()));
@@ -241,7 +236,7 @@ impl Reader {
     }
 
     /// See [`SharedFlight::is_for`].
-    pub fn is_for(&self, headers: &HeaderMap) -> bool {
+    pub(crate) fn is_for(&self, headers: &HeaderMap) -> bool {
         self.flight.is_for(headers)
     }
 

@@ -30,7 +30,7 @@ use semantic::{Semantic, SemanticSpec};
 use crate::same::digest;
 
 /// Says on an answer whether it came from here.
-pub const CACHE: HeaderName = HeaderName::from_static("x-plimsoll-cache");
+pub(crate) const CACHE: HeaderName = HeaderName::from_static("x-plimsoll-cache");
 /// Headers of a request that its answer may depend on; others are versions and betas, by their names ([`changes_answer`]), and those that answers name in `Vary`.
 static DEPENDS: [HeaderName; 4] = [ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, CONTENT_TYPE];
 /// And those that say who asks.
@@ -107,9 +107,6 @@ impl Default for CacheSpec {
 
 impl CacheSpec {
     /// Checks everything that the types can't.
-    ///
-    /// # Errors
-    /// The first thing that is wrong.
     pub fn validate(&self) -> Result<(), SettingError> {
         let wrong = |name: &str, why: String| Err(SettingError::Conflict { name: name.to_owned(), why });
         if let Some(path) = self.paths.iter().find(|path| !path.starts_with('/')) {
@@ -182,7 +179,6 @@ impl Weighter<CacheKey, Whole> for ByBytes {
     }
 }
 
-/// See the module.
 pub struct Cache {
     spec: CacheSpec,
     whole: Store<CacheKey, Whole, ByBytes>,
@@ -271,7 +267,7 @@ impl Cache {
     }
 
     /// Is an answer kept, without its being used?
-    pub fn is_kept(&self, key: &CacheKey, now: At) -> bool {
+    pub(crate) fn is_kept(&self, key: &CacheKey, now: At) -> bool {
         self.whole.peek(key).is_some_and(|whole| (now - whole.came).as_secs_f64() < whole.lasts_s)
     }
 
@@ -353,7 +349,7 @@ impl Cache {
 }
 
 /// Does a request say how old an answer may be? Then it gets none that was given to another question.
-pub fn limits_age(headers: &HeaderMap) -> bool {
+pub(crate) fn limits_age(headers: &HeaderMap) -> bool {
     control::max_age(headers).is_some()
 }
 

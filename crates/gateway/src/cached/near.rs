@@ -19,7 +19,6 @@ use crate::cache::{Cache, CacheKey, limits_age};
 use crate::proxy::{Call, Worker};
 use crate::rules::Rules;
 
-/// See the module.
 pub(super) struct Near {
     asked: Asked,
     held_against: HeldAgainst,

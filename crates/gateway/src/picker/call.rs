@@ -35,7 +35,7 @@ impl CallEnd {
     }
 
     /// Was a message longer than may be?
-    pub fn is_too_large(&self) -> bool {
+    pub(crate) fn is_too_large(&self) -> bool {
         self.code == Code::ResourceExhausted
     }
 }

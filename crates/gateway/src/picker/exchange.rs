@@ -32,7 +32,6 @@ use crate::traffic::Recording;
 
 const FULL_DUPLEX: BodyModes = BodyModes { request: BodyMode::FullDuplex, response: BodyMode::FullDuplex };
 
-/// See the module.
 pub async fn run(worker: Rc<Worker>, mut inbox: Inbox, outbox: Outbox) -> Result<(), CallEnd> {
     let limit = soon(Span::from_secs_f64(worker.rules.now().limits.body_s));
     let exchange = Exchange { worker: &worker, outbox: &outbox, limit };
@@ -71,7 +70,6 @@ struct Asked {
     body: Bytes,
     begun: Begun,
     modes: BodyModes,
-    /// Whom the proxy allows.
     subset: Option<Vec<String>>,
     due: Due,
 }
@@ -101,9 +99,7 @@ struct Sent {
 enum Stage {
     /// Nothing of a response was shown.
     Waits(Booked, Gone),
-    /// Its head was.
     Answers(Box<PassingAnswer>),
-    /// It is over.
     Over,
 }
 

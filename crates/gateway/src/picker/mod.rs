@@ -31,7 +31,6 @@ const HEALTH_BYTES: usize = 4 << 10;
 const LIVENESS: &str = "liveness";
 const READINESS: [&str; 3] = ["", "readiness", SERVICE];
 
-/// Answers a call.
 pub async fn answer(
     worker: Rc<Worker>,
     request: Request<Incoming>,

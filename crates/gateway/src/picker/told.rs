@@ -43,7 +43,7 @@ pub fn endpoints<'a>(booked: &'a Booked, further: impl Iterator<Item = &'a Repli
 }
 
 /// What of a request's headers is another for its replica. `path`, `body`: where they are others.
-pub fn for_replica(
+pub(crate) fn for_replica(
     call: &Call,
     booked: &Booked,
     endpoints: &str,

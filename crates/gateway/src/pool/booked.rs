@@ -44,7 +44,6 @@ impl Booked {
         self.sent.booking.replica
     }
 
-    /// The replica.
     pub fn replica(&self) -> &Arc<Replica> {
         &self.replica
     }
@@ -89,7 +88,6 @@ impl Booked {
         self.pool.owners.made(object, self.replica.id);
     }
 
-    /// The attempt ended.
     pub fn end(mut self, verdict: ReplicaOutcome) {
         self.close(Some(verdict));
     }

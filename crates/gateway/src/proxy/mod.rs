@@ -63,13 +63,10 @@ const UNPACKED_HERE: usize = 64 << 10;
 
 /// What one thread's requests share.
 pub struct Worker {
-    /// The replicas.
     pub pool: Arc<ReplicaPool>,
     /// This thread's connections to them.
     pub upstreams: Rc<Upstreams>,
-    /// What is counted.
     pub stats: Arc<Stats>,
-    /// What is in force.
     pub rules: Arc<InForce>,
     /// Who waits, and in what order.
     pub admission: AdmissionSpec,
@@ -77,11 +74,8 @@ pub struct Worker {
     pub hedge: Option<HedgeSpec>,
     /// The last request's number, of all threads.
     pub numbers: Arc<AtomicU64>,
-    /// Where requests are recorded.
     pub traffic: Option<Arc<Traffic>>,
-    /// Who gets copies of requests.
     pub shadow: Option<Shadow>,
-    /// Are traces kept?
     pub traces: bool,
     /// How often a stop was asked for.
     pub stop: watch::Receiver<u8>,
@@ -122,10 +116,8 @@ pub(crate) struct Call {
     /// Times that it was handed to a replica.
     sent: usize,
     held: Span,
-    /// What its key was charged.
     pub toll: Option<Toll>,
     pub recording: Option<Recording>,
-    /// Who hears how it ends.
     pub ends: Arc<Stats>,
     /// Why the gateway itself did not send it.
     refused: Option<Refusal>,
@@ -168,7 +160,7 @@ impl Call {
     }
 
     /// Returns whether its answer may name an object that its replica keeps.
-    pub fn makes_object(&self) -> bool {
+    pub(crate) fn makes_object(&self) -> bool {
         self.message.method == Method::POST && target::makes_object(self.message.path.path())
     }
 

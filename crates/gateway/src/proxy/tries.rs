@@ -48,9 +48,7 @@ struct Kept {
 pub(super) struct Answer {
     pub response: Response<Incoming>,
     pub lent: Lent,
-    /// What its head says.
     pub judged: JudgedHead,
-    /// When that came.
     pub head: At,
     /// What of its body is held back until it is clear whether it is passed on, and when it came.
     pub held: VecDeque<(At, Bytes)>,

@@ -47,7 +47,7 @@ const PURE: [&str; 16] = [
 
 /// Returns whether a request may be sent again after a replica has got it. One that may have changed something there (a batch, a file, a job, a thread's
 /// next message) is sent once.
-pub fn may_repeat(method: &Method, path: &str) -> bool {
+pub(crate) fn may_repeat(method: &Method, path: &str) -> bool {
     let keeps = path.contains("/threads/") || path.contains("/conversations/");
     let is_pure = || Protocol::at(path).is_some() || PURE.iter().any(|end| path.ends_with(end));
     method.is_safe() || *method == Method::POST && !keeps && is_pure()
@@ -100,7 +100,6 @@ pub struct ParsedRequest {
     pub model_hash: Option<u64>,
     /// Where that is written: in the body, quotes included, or in the path.
     pub model_at: Range<usize>,
-    /// Is that in the path?
     pub is_model_in_path: bool,
     /// The stored object that it goes on with (`previous_response_id`) or is about, by a hash of its name: the replica that made it has it.
     pub object: Option<u64>,
@@ -135,7 +134,6 @@ impl ParsedRequest {
         asked
     }
 
-    /// Reads a body of JSON.
     pub fn read(body: &[u8], cut: PromptBlocks) -> ParsedRequest {
         ParsedRequest::read_as(body, cut, false)
     }
@@ -159,7 +157,6 @@ impl ParsedRequest {
         asked
     }
 
-    /// Reads a multipart form.
     fn read_form(body: &[u8], boundary: &str, cut: PromptBlocks) -> ParsedRequest {
         let mut asked = ParsedRequest { prompt_tokens: tokens(body.len()), ..ParsedRequest::default() };
         for (name, at) in form::fields(body, boundary) {

@@ -35,7 +35,7 @@ enum Coding {
 }
 
 /// Returns whether a message's body is encoded, so that its bytes are not the text.
-pub fn is_packed(headers: &HeaderMap) -> bool {
+pub(crate) fn is_packed(headers: &HeaderMap) -> bool {
     headers.contains_key(CONTENT_ENCODING) && !codings(headers).is_ok_and(|codings| codings.is_empty())
 }
 

@@ -25,7 +25,6 @@ const KEPT: [&str; 9] = [
 ];
 const PREFIXES: [&str; 3] = ["/v1", "/openai/v1", "/openai"];
 
-/// See the module.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Target<'a> {
     /// The model's name.
@@ -34,12 +33,10 @@ pub struct Target<'a> {
     pub model_at: Range<usize>,
     /// Does the path ask for a stream?
     pub streams: bool,
-    /// The stored object.
     pub object: Option<&'a str>,
 }
 
 impl Target<'_> {
-    /// Reads a path.
     pub fn read<'a>(method: &Method, path: &'a str) -> Target<'a> {
         let model_at = model(method, path);
         let last = path.rsplit(['/', ':']).next().unwrap_or_default();
@@ -53,7 +50,7 @@ impl Target<'_> {
 }
 
 /// Returns whether this path makes an object that its server keeps.
-pub fn makes_object(path: &str) -> bool {
+pub(crate) fn makes_object(path: &str) -> bool {
     below(path).is_some_and(|(_, rest)| rest.is_empty())
 }
 

@@ -27,7 +27,7 @@ use crate::trace_context::TraceContext;
 use tail::TailReader;
 
 /// Requests that may wait to be written: a second or more of a busy machine's, some 16 MB.
-pub const PENDING: usize = 16_384;
+pub(crate) const PENDING: usize = 16_384;
 
 /// The serving threads' end of the record.
 pub struct Traffic {
@@ -38,7 +38,6 @@ pub struct Traffic {
     explains: u64,
     /// The budget that is held against it.
     pub budget: Arc<Budget>,
-    /// The verdict on shadows.
     shadow: Mutex<SplitJudged>,
     /// Lines of a metrics page on the traces that are sent.
     pub traced: Arc<Mutex<String>>,
@@ -67,7 +66,7 @@ impl Traffic {
     }
 
     /// Another end of the same record, for copies that shadows get: they are no requests of a client's, and are numbered apart.
-    pub fn of_shadows(&self) -> Arc<Traffic> {
+    pub(crate) fn of_shadows(&self) -> Arc<Traffic> {
         Arc::new(Traffic {
             to: self.to.clone(),
             numbers: Arc::default(),
@@ -85,7 +84,6 @@ impl Traffic {
         self.shadow.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Shadows were judged.
     pub fn judge_shadow(&self, judged: SplitJudged) {
         *self.shadow.lock().unwrap_or_else(PoisonError::into_inner) = judged;
     }
@@ -116,13 +114,11 @@ pub struct TrafficRow {
     pub is_shadow: bool,
     /// Its place in its trace, where traces are kept.
     pub context: Option<TraceContext>,
-    /// When its head came.
     pub came: At,
     /// When nothing more was done for it.
     pub over: At,
     /// Its class, by its place in the file.
     pub class: u16,
-    /// How its answers are read.
     pub protocol: Protocol,
     /// What was read of its body.
     pub asked: ParsedRequest,
@@ -149,7 +145,6 @@ pub struct TrafficRow {
 pub struct Try {
     /// Which try it was, from 0.
     pub number: usize,
-    /// The replica.
     pub replica: Arc<Replica>,
     /// The model that it was asked of, where the request's own stands for several.
     pub model: Option<String>,
@@ -159,17 +154,13 @@ pub struct Try {
     pub way: Option<UpstreamWay>,
     /// When the answer's head came, its status and the wait it wished for.
     pub head: Option<(At, u16, Option<Span>)>,
-    /// Does it stream?
     pub streams: bool,
     /// When its first token came, and whether a reader sees it.
     pub first: Option<(At, bool)>,
     /// Events from its first token on.
     pub events: u32,
-    /// Bytes of the answer.
     pub bytes: u64,
-    /// When it was over.
     pub end: At,
-    /// How.
     pub how: TryEnd,
     /// The answer's last bytes.
     pub(crate) tail: TailReader,
@@ -267,7 +258,7 @@ impl Recording {
     }
 
     /// Moves a try to the end of the list: the last is the one that notes go to, and the one that a request ends by.
-    pub fn turns_to(&mut self, number: usize) {
+    pub(crate) fn turns_to(&mut self, number: usize) {
         self.note(|told| {
             if let Some(place) = told.tries.iter().position(|one| one.number == number) {
                 told.tries[place..].rotate_left(1);
@@ -276,7 +267,7 @@ impl Recording {
     }
 
     /// Notes something of the attempt under way.
-    pub fn of_try(&mut self, note: impl FnOnce(&mut Try)) {
+    pub(crate) fn of_try(&mut self, note: impl FnOnce(&mut Try)) {
         if let Some(one) = self.told.as_mut().and_then(|told| told.tries.last_mut()) {
             note(one);
         }

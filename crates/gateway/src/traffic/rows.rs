@@ -23,7 +23,6 @@ pub struct RowMaker {
 }
 
 impl RowMaker {
-    /// With this key.
     pub fn new(key: u64) -> RowMaker {
         RowMaker { key, counted: (0, 0, 0) }
     }

@@ -12,7 +12,6 @@ use plimsoll_wire::{AnswerVerdict, Decoded, Decoder, Head};
 /// Bytes that are kept: several events, or the accounting at the end of a JSON body.
 const KEPT: usize = 4_096;
 
-/// See the module.
 #[derive(Default, Debug)]
 pub struct TailReader {
     bytes: Vec<u8>,
@@ -47,7 +46,7 @@ impl TailReader {
     }
 
     /// Nothing can be read of the bytes.
-    pub fn set_unread(&mut self, unread: bool) {
+    pub(crate) fn set_unread(&mut self, unread: bool) {
         self.unread = unread;
     }
 

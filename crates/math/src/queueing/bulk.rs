@@ -11,7 +11,6 @@ use crate::special::poisson_density;
 const LEFT_OUT: f64 = 1e-13;
 /// States at most: enough for a load of 0.99 at one a batch, and of 0.999 at large ones.
 const STATES: usize = 6000;
-/// Sweeps at most.
 const SWEEPS: usize = 20_000;
 
 /// A server of batches.
@@ -21,7 +20,6 @@ pub struct Bulk {
     pub fixed: f64,
     /// What each one in it adds.
     pub each: f64,
-    /// The largest batch.
     pub most: u32,
 }
 
@@ -52,17 +50,6 @@ impl Bulk {
         let free = 1.0 - rate * self.each;
         let n = if free > 0.0 { rate * self.fixed / free } else { f64::INFINITY };
         n.clamp(1.0, f64::from(self.most))
-    }
-
-    /// The rule of thumb for the mean latency. From a batch of n = 1 on, one waits for half a batch and rides in the next: 1.5 t(n). With no
-    /// load at all one is served alone: t(1). Between the two it is a straight line in n, which is no more than a way across.
-    pub fn rule_of_thumb(&self, rate: f64) -> f64 {
-        let n = rate * self.fixed / (1.0 - rate * self.each);
-        if n >= 1.0 {
-            1.5 * self.time(self.cycle_batch(rate))
-        } else {
-            self.time(1.0) * (1.0 + 0.5 * n.max(0.0))
-        }
     }
 
     /// A closed loop of this many clients without think time: two half-batches that take turns, latency 2 t(C/2), until C/2 passes the

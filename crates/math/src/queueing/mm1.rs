@@ -7,7 +7,6 @@
 pub struct Mm1 {
     /// Utilisation, 0 ≤ ρ < 1.
     pub load: f64,
-    /// Mean service time.
     pub service_mean: f64,
 }
 
@@ -15,11 +14,6 @@ impl Mm1 {
     /// The mean number waiting: L_q = ρ² / (1 − ρ). Infinite from load 1.
     pub fn mean_waiting(&self) -> f64 {
         self.per_free(self.load * self.load)
-    }
-
-    /// The mean number in the system: L = ρ / (1 − ρ).
-    pub fn mean_in_system(&self) -> f64 {
-        self.per_free(self.load)
     }
 
     /// The mean wait before service: W_q = ρ s / (1 − ρ).

@@ -24,7 +24,6 @@ pub struct Mmc {
     pub servers: u32,
     /// Utilisation, 0 ≤ ρ < 1.
     pub load: f64,
-    /// Mean service time.
     pub service_mean: f64,
 }
 

@@ -25,12 +25,10 @@ pub const DRIFT_BATCHES: usize = 30;
 /// than the memory of its queue, and no arithmetic makes up for that.
 const MOST_CORRELATED: f64 = 0.9;
 
-/// A slope with its interval.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Slope {
     /// Change of value per step of the series.
     pub value: f64,
-    /// Its two-sided interval.
     pub interval: Interval,
     /// The lag-one correlation between batches that the interval pays for.
     pub correlation: f64,

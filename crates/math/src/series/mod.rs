@@ -18,12 +18,9 @@ pub use trend::{Trend, mann_kendall_hamed_rao, sen_slope};
 use crate::proportion::Interval;
 use crate::special::student_t_inv;
 
-/// A mean with its interval.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Mean {
-    /// The mean.
     pub value: f64,
-    /// Its two-sided interval.
     pub interval: Interval,
 }
 

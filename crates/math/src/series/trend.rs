@@ -16,7 +16,6 @@ pub struct Trend {
     pub s: f64,
     /// S in standard deviations, with continuity correction; 0 where S is 0.
     pub z: f64,
-    /// Two-sided p-value.
     pub p: f64,
     /// Sen's slope, in units of value per step.
     pub slope_sen: f64,

@@ -76,7 +76,7 @@ impl Arm {
 
     /// The p-quantile of two arms of equal weight, the second divided by `ratio`: on the first's scale and on the second's, so that
     /// the value it is stays on it after the division.
-    pub fn common_quantile(first: &Arm, second: &Arm, p: f64, ratio: f64) -> (f64, f64) {
+    pub(crate) fn common_quantile(first: &Arm, second: &Arm, p: f64, ratio: f64) -> (f64, f64) {
         let reached = |t: f64, of_second: f64| {
             0.5 * (first.all.up_to_value(t) + second.all.up_to_value(of_second)) >= p * (1.0 - 1e-12)
         };

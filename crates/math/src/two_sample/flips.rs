@@ -46,7 +46,6 @@ enum Order {
     None,
     /// So many follow one another in one turn.
     Turns(usize),
-    /// All follow one another.
     Course,
 }
 

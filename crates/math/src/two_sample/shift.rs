@@ -16,7 +16,6 @@ pub struct Band {
     pub p: f64,
     /// Second arm over first.
     pub ratio: f64,
-    /// Its band.
     pub band: Interval,
 }
 

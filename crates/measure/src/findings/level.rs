@@ -9,7 +9,7 @@ use plimsoll_model::{At, Broken, GeneratorHealth, How, Load, SizeUnit, TokensRul
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::budget::BudgetFinding;
+use super::budget::{BudgetFinding, Metric};
 use super::figure::{Estimate, Percentiles, Reading};
 use crate::say::{count, ms, number};
 
@@ -369,6 +369,17 @@ pub struct Latencies {
     /// First due time of a session to the end of its last turn, one value per session; `None` where there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_e2e: Option<Percentiles>,
+}
+
+impl Latencies {
+    /// Returns the percentiles of a metric; `None` where it exists for no request.
+    pub fn of(&self, metric: Metric) -> Option<&Percentiles> {
+        match metric {
+            Metric::Ttft => self.ttft.as_ref(),
+            Metric::Tpot => self.tpot.as_ref(),
+            Metric::E2e => Some(&self.e2e),
+        }
+    }
 }
 
 impl Latencies {

@@ -45,11 +45,8 @@ pub struct Price {
 pub enum Per {
     /// An hour of the whole endpoint.
     Hour(f64),
-    /// An hour of one GPU.
     GpuHour(f64),
-    /// An hour of one replica.
     ReplicaHour(f64),
-    /// A million tokens.
     Mtok {
         /// Of prompts.
         input: f64,
@@ -114,7 +111,6 @@ pub enum PriceError {
         /// `gpu` or `replica`.
         what: &'static str,
     },
-    /// Not a day.
     #[error("date {text}: write it as 2026-11-20")]
     Date {
         /// What was written.
@@ -124,9 +120,6 @@ pub enum PriceError {
 
 impl Price {
     /// Reads `2.49USD/gpu-hour` and its kin.
-    ///
-    /// # Errors
-    /// It is none, or names no currency.
     pub fn parse(text: &str) -> Result<Price, PriceError> {
         let form = || PriceError::Form { text: text.to_owned() };
         let (amount, per) = text.split_once('/').ok_or_else(form)?;

@@ -28,19 +28,12 @@ pub use recompute::{Differing, Quantity, Recomputed};
 /// What an imported file comes to.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Imported {
-    /// The tool.
     pub tool: String,
-    /// Its version.
     pub version: Option<String>,
-    /// Which of its formats.
     pub format: String,
-    /// Whose clock its stamps are.
     pub clock: ForeignClock,
-    /// The model.
     pub model: Option<String>,
-    /// Why it is not whole.
     pub partial: Option<String>,
-    /// Its parts.
     pub parts: Vec<ImportedPart>,
     /// What the file cannot exclude, one sentence each.
     pub not_excluded: Vec<String>,
@@ -53,24 +46,19 @@ pub struct ImportedPart {
     pub name: String,
     /// The load that it asked for.
     pub load: Option<Load>,
-    /// Requests.
     pub requests: u64,
     /// Of those, the ones that got a whole answer.
     pub finished: u64,
-    /// What due times are.
     pub due: ForeignDue,
     /// The tool's aggregates, recomputed.
     pub recomputed: Recomputed,
-    /// Ours.
     pub ours: Vec<Ours>,
-    /// What the file proves.
     pub proven: Vec<Proof>,
 }
 
 /// One of our metrics over the rows.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Ours {
-    /// Its definition.
     pub definition: String,
     /// Its order statistics, s.
     pub percentiles: Percentiles,

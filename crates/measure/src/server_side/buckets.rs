@@ -39,7 +39,6 @@ impl Gained {
 /// Where a quantile lies.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Bracket {
-    /// Not below this.
     pub lower: f64,
     /// Not above this; `None` = above the last edge, nobody knows by how much.
     pub upper: Option<f64>,

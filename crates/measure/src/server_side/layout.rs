@@ -10,7 +10,6 @@ use super::series::Scrapes;
 use super::table::{Layer, Table};
 use super::{Disclosures, Replica, ServerSide, Signal};
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub struct PageLayout {
     pub(super) replicas: Vec<Replica>,

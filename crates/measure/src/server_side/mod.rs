@@ -68,7 +68,6 @@ pub struct Replica {
 pub struct ExposedSeries {
     /// Its name as the page spells it.
     pub name: String,
-    /// Its labels.
     pub labels: Vec<(String, String)>,
     /// The row of the table that it is read by.
     pub row: &'static SignalName,
@@ -100,7 +99,6 @@ pub struct ServerSide {
     replicas: Vec<Replica>,
     devices: Vec<Replica>,
     tracks: BTreeMap<Signal, Vec<Track>>,
-    /// Whose names are read.
     servers: BTreeSet<&'static str>,
     disclosures: Disclosures,
 }

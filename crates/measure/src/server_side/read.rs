@@ -45,7 +45,7 @@ pub(super) struct Track {
 
 impl Track {
     /// Is it a value at an instant?
-    pub fn is_level(&self) -> bool {
+    pub(crate) fn is_level(&self) -> bool {
         matches!(self.part, SignalPart::Gauge | SignalPart::Label(_))
     }
 
@@ -55,7 +55,7 @@ impl Track {
     }
 
     /// The same in the signal's unit; of a histogram what is counted has none.
-    pub fn stood_at(&self, at: At) -> Option<f64> {
+    pub(crate) fn stood_at(&self, at: At) -> Option<f64> {
         let factor = if self.part == SignalPart::Count { 1.0 } else { self.factor };
         Some(self.value_at(at)? * factor)
     }
@@ -436,7 +436,7 @@ impl ScrapedPage {
     }
 
     /// The same; `unseen`: what it was when it was not on the page yet. `anew`: instants at which it counts from zero though it may not have fallen, in order.
-    pub fn gained_since(
+    pub(crate) fn gained_since(
         &self,
         track: &Track,
         (from, to): (At, At),

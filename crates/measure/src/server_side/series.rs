@@ -9,11 +9,9 @@ use plimsoll_model::{At, Span};
 /// A stretch of time in which a value held.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct SeriesStep {
-    /// From when.
     pub from: At,
     /// Until when, exclusive.
     pub to: At,
-    /// The value.
     pub value: f64,
 }
 
@@ -133,7 +131,6 @@ pub(super) struct Scrapes {
 const LONGEST_HOLD: f64 = 2.5;
 
 impl Scrapes {
-    /// Of scrapes in any order.
     pub fn new(mut at: Vec<(At, bool)>) -> Scrapes {
         at.sort_unstable();
         at.dedup_by_key(|scrape| scrape.0);
@@ -165,13 +162,12 @@ impl Scrapes {
     }
 
     /// The last good scrape that is not after `at`.
-    pub fn last_good(&self, at: At) -> Option<At> {
+    pub(crate) fn last_good(&self, at: At) -> Option<At> {
         let end = self.at.partition_point(|scrape| scrape.0 <= at);
         self.at[..end].iter().rev().find(|scrape| scrape.1).map(|scrape| scrape.0)
     }
 
-    /// The first good scrape.
-    pub fn first_good(&self) -> Option<At> {
+    pub(crate) fn first_good(&self) -> Option<At> {
         self.at.iter().find(|scrape| scrape.1).map(|scrape| scrape.0)
     }
 }

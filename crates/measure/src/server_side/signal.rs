@@ -8,13 +8,9 @@ use serde::{Deserialize, Serialize};
 /// How a signal's values of several processes, ranks or devices become one.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Rule {
-    /// Added.
     Sum,
-    /// The largest.
     Max,
-    /// The smallest.
     Min,
-    /// Their mean.
     Mean,
 }
 
@@ -205,7 +201,6 @@ signals! {
 }
 
 impl Signal {
-    /// The signal of this name.
     pub fn named(name: &str) -> Option<Signal> {
         Signal::ALL.iter().copied().find(|signal| signal.name() == name)
     }

@@ -21,9 +21,7 @@ pub const VERSION: u32 = 1;
 /// Where a figure is made. The same requests are counted by an engine and by the gateway before it.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Layer {
-    /// What computes.
     Engine,
-    /// What passes requests on.
     Gateway,
     /// A GPU's exporter.
     Gpu,
@@ -34,34 +32,26 @@ pub enum Layer {
 /// What part of a signal a name holds.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum SignalPart {
-    /// The value of a gauge.
     Gauge,
-    /// The value of a counter.
     Counter,
     /// A bucket of a histogram, cumulative; its edge is in the label `le`.
     Bucket,
     /// Sum of what was observed.
     Sum,
-    /// Number of observations.
     Count,
     /// Nothing that was observed since the scrape before lies below.
     Min,
-    /// Nor above.
     Max,
     /// A figure written in this label.
     Label(String),
 }
 
-/// One name.
 #[derive(Clone, PartialEq, Debug)]
 pub struct SignalName {
     /// Whose name it is: `vllm`, `sglang`, …
     pub server: &'static str,
-    /// Where it is made.
     pub layer: Layer,
-    /// What it says.
     pub signal: Signal,
-    /// What part of that.
     pub part: SignalPart,
     /// Values of labels that it is restricted to.
     pub only: Vec<(&'static str, Vec<&'static str>)>,
@@ -83,7 +73,6 @@ pub struct Table {
 }
 
 impl Table {
-    /// The table as shipped.
     pub fn shipped() -> &'static Table {
         static TABLE: OnceLock<Table> = OnceLock::new();
         TABLE.get_or_init(|| Table::read(FILE))
@@ -140,7 +129,7 @@ impl Table {
     }
 
     /// Labels that tell replicas of this server's page apart.
-    pub fn replica_labels(&self, server: &str) -> &[&'static str] {
+    pub(crate) fn replica_labels(&self, server: &str) -> &[&'static str] {
         self.replica_labels.get(server).map_or(&[], Vec::as_slice)
     }
 

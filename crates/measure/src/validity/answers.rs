@@ -8,7 +8,6 @@ use crate::say::{chance, count, length, number, percent};
 
 /// Broken answers: they are fast because they are broken. Half of them, and the service was not measured.
 const BROKEN: Limits = Limits { suspect: 0.01, invalid: 0.5 };
-/// Failed requests.
 const ERRORS: f64 = 0.01;
 /// Sum of reported against asked tokens.
 const TOKENS: f64 = 0.05;

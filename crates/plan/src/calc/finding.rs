@@ -107,7 +107,6 @@ pub struct LawFinding {
 }
 
 impl LawFinding {
-    /// An answer by its name.
     pub fn answer(&self, name: &str) -> Option<f64> {
         self.answers.iter().find(|figure| figure.name == name).map(|figure| figure.value)
     }

@@ -15,7 +15,6 @@ pub struct LittleSpec {
     pub rate: Option<f64>,
     /// The time that one spends inside, s.
     pub time: Option<f64>,
-    /// How many are inside.
     pub in_flight: Option<f64>,
 }
 
@@ -84,7 +83,6 @@ pub fn little(spec: &LittleSpec) -> Result<LawFinding, LawError> {
 /// Servers, and what is asked of them.
 #[derive(Copy, Clone, PartialEq, Debug, Default)]
 pub struct UtilisationSpec {
-    /// Arrivals per second.
     pub rate: f64,
     /// Mean service time, s.
     pub service: f64,
@@ -97,9 +95,6 @@ pub struct UtilisationSpec {
 }
 
 /// How busy servers are, or how many a ceiling takes.
-///
-/// # Errors
-/// Where a figure can't be meant.
 pub fn utilisation(spec: &UtilisationSpec) -> Result<LawFinding, LawError> {
     let (rate, service) = (above_zero("rate", spec.rate)?, above_zero("service", spec.service)?);
     let ceiling = inside("ceiling", spec.ceiling.unwrap_or(0.8))?;

@@ -15,7 +15,6 @@ use plimsoll_measure::say;
 /// How much comes.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub enum Demand {
-    /// Arrivals per second.
     Rate(f64),
     /// The share of the time that each server is busy.
     Utilisation(f64),
@@ -23,13 +22,11 @@ pub enum Demand {
     Waiting(f64),
 }
 
-/// Who serves.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Served {
     /// Servers that take one request each, as far as is known.
     #[default]
     OneByOne,
-    /// An engine that batches.
     Batching {
         /// Its name.
         name: String,
@@ -57,17 +54,14 @@ impl Served {
 /// A station: arrivals, servers, services.
 #[derive(Clone, PartialEq, Debug)]
 pub struct StationSpec {
-    /// How much comes.
     pub demand: Demand,
     /// Mean service time, s.
     pub service: f64,
-    /// Servers.
     pub servers: u32,
     /// Coefficient of variation of the service times.
     pub service_cv: f64,
     /// Percentiles asked for; empty = 50, 95 and 99, where there are any.
     pub percentiles: Vec<f64>,
-    /// Who serves.
     pub served: Served,
 }
 

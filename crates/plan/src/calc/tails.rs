@@ -9,7 +9,6 @@ use plimsoll_measure::say;
 /// Calls of a page at most.
 const MOST_CALLS: u32 = 1_000_000;
 
-/// The latency of one call.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Latencies {
     /// Exponential with this mean, s.
@@ -61,7 +60,6 @@ impl Latencies {
 /// A page of several calls.
 #[derive(Clone, PartialEq, Debug)]
 pub struct FanoutSpec {
-    /// Calls of a page.
     pub calls: u32,
     /// Percentiles; empty = 95 and 99.
     pub percentiles: Vec<f64>,
@@ -70,9 +68,6 @@ pub struct FanoutSpec {
 }
 
 /// How often a page meets a slow call, and what each call has to meet.
-///
-/// # Errors
-/// A figure that can't be meant.
 pub fn fanout(spec: &FanoutSpec) -> Result<LawFinding, LawError> {
     if spec.calls == 0 || spec.calls > MOST_CALLS {
         return Err(LawError::input(format!("--calls: 1 to {MOST_CALLS}")));

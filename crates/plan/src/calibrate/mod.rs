@@ -42,12 +42,9 @@ pub enum Factor {
 pub const FACTORS: [Factor; 6] =
     [Factor::Weights, Factor::Compute, Factor::KvRead, Factor::Host, Factor::Link, Factor::Front];
 
-/// A factor as found.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct FoundFactor {
-    /// Which.
     pub factor: Factor,
-    /// What it multiplies by.
     pub value: f64,
     /// Did the fit want to go further than it may?
     pub at_bound: bool,
@@ -68,11 +65,8 @@ pub enum Metric {
 /// Simulated against measured, for one metric of one row.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Comparison {
-    /// Line of the row.
     pub line: usize,
-    /// Its group.
     pub group: String,
-    /// Which metric.
     pub metric: Metric,
     /// As measured, ms.
     pub measured_ms: f64,
@@ -93,16 +87,13 @@ pub struct Calibration {
     pub held_out: Vec<HeldOut>,
     /// Rows held out, one by one.
     pub comparisons: Vec<Comparison>,
-    /// The calibrated engine.
     pub profile: EngineSpec,
-    /// What to know.
     pub notes: Vec<String>,
 }
 
 /// Why there is no fit.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 pub enum CalibrationError {
-    /// Too few rows.
     #[error("{0} measurements are too few: six factors and a third held out need 9 or more")]
     TooFew(usize),
     /// Rows of several models or GPUs.
@@ -261,9 +252,6 @@ fn fit(rows: &[MeasuredRow], seed: u64) -> Vec<f64> {
 }
 
 /// Simulates every row with these factors' logarithms.
-///
-/// # Errors
-/// An engine can't be built.
 pub fn compare(rows: &[MeasuredRow], logs: &[f64], seed: u64) -> Result<Vec<Comparison>, SpecError> {
     let mut found = Vec::new();
     for row in rows {
@@ -287,9 +275,6 @@ pub fn compare(rows: &[MeasuredRow], logs: &[f64], seed: u64) -> Result<Vec<Comp
 }
 
 /// Runs a row's protocol on its engine with these factors' logarithms.
-///
-/// # Errors
-/// The engine can't be built.
 pub fn simulate(row: &MeasuredRow, logs: &[f64], seed: u64) -> Result<Trial, SpecError> {
     let engine = applied(&row.engine, logs);
     match &row.asked {

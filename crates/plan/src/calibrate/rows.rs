@@ -11,7 +11,6 @@ use plimsoll_sim::client::trial::{ProtocolSpec, SendPace, Sizes, Start, TrialReq
 use plimsoll_sim::{EngineSpec, SpecError};
 use plimsoll_workload::Size;
 
-/// A measurement to be explained.
 #[derive(Clone, PartialEq, Debug)]
 pub struct MeasuredRow {
     /// Its line in the table, the header being line 1; its level in a run.
@@ -20,18 +19,14 @@ pub struct MeasuredRow {
     pub group: String,
     /// The engine that was measured, as far as it is known.
     pub engine: EngineSpec,
-    /// What was asked of it.
     pub asked: AskedProtocol,
-    /// What it did.
     pub measured: MeasuredFigures,
 }
 
 /// What was asked of an engine.
 #[derive(Clone, PartialEq, Debug)]
 pub enum AskedProtocol {
-    /// A protocol.
     Protocol(ProtocolSpec),
-    /// These requests at these times.
     Replay(Vec<TrialRequest>),
 }
 
@@ -60,7 +55,6 @@ pub struct RowDefaults {
 /// Rows, and what of the table was not used.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RowTable {
-    /// The rows.
     pub rows: Vec<MeasuredRow>,
     /// Columns ignored and the like.
     pub notes: Vec<String>,
@@ -69,7 +63,6 @@ pub struct RowTable {
 /// Why a table can't be read.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 pub enum RowError {
-    /// Nothing below the header.
     #[error("the table has no rows")]
     Empty,
     /// A column that is needed is not there.

@@ -38,7 +38,6 @@ pub struct Knee {
     pub alone_s: f64,
     /// Queueing onset; `None` = not reached below the limit.
     pub onset_per_s: Option<f64>,
-    /// What a full target finishes.
     pub limit_per_s: f64,
 }
 
@@ -77,7 +76,7 @@ pub fn knee(world: &WorldSpec, mix: &[ReplayRequest], spec: &KneeSpec) -> Result
 ///
 /// # Errors
 /// The world can't be built, or finishes nothing.
-pub fn limit_of(world: &WorldSpec, mix: &[ReplayRequest], spec: &KneeSpec) -> Result<f64, String> {
+pub(crate) fn limit_of(world: &WorldSpec, mix: &[ReplayRequest], spec: &KneeSpec) -> Result<f64, String> {
     if mix.is_empty() {
         return Err("no request to draw from".to_owned());
     }
@@ -130,7 +129,6 @@ fn alone(world: &WorldSpec, drawn: &[ReplayRequest], spec: &KneeSpec) -> Result<
 /// Times the requests that all replicas hold at once that are played for the limit: a full engine forgets how it was filled within two
 /// of them, and is full until the last is let in.
 const FILLINGS: f64 = 8.0;
-/// Most of them.
 const MOST: usize = 40_000;
 
 /// What is finished per second while more than enough is there: between a fifth and four fifths of the ends. Of fewer requests than a few

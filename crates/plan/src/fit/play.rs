@@ -22,9 +22,6 @@ const LEAST_ERROR: f64 = 0.005;
 pub type Played = Vec<Vec<RequestTimes>>;
 
 /// Plays the run's arrivals against a world.
-///
-/// # Errors
-/// It can't be built.
 pub fn all(world: &WorldSpec, rows: &FitRows, seed: u64) -> Result<Played, String> {
     rows.parts.iter().map(|part| play(world, &asked(part), seed)).collect()
 }
@@ -44,14 +41,10 @@ pub fn measured(one: &One, metric: Metric) -> Option<f64> {
     }
 }
 
-/// Which requests are compared.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum ComparedKind {
-    /// Those that the fit sees.
     Seen,
-    /// Those held out.
     HeldOut,
-    /// All.
     All,
 }
 
@@ -117,7 +110,7 @@ pub fn misses(rows: &FitRows, played: &Played, metrics: &[Metric], groups: usize
 }
 
 /// Moves `at` (logarithms of factors, or what `world_at` takes them for) until the run's own arrivals are answered as measured.
-pub fn polish(
+pub(crate) fn polish(
     parameters: &[Parameter],
     rows: &FitRows,
     (metrics, groups, iterations, seed): (&[Metric], usize, u32, u64),

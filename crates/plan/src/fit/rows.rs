@@ -24,21 +24,16 @@ const OF_STRETCH: usize = 60;
 pub struct One {
     /// What is sent again in a replay.
     pub asked: ReplayRequest,
-    /// Sent.
     pub sent: i64,
     /// First token; the end where there are no tokens.
     pub first: i64,
-    /// Last token.
     pub last: i64,
-    /// Last byte.
     pub end: i64,
     /// Prompt tokens, cached ones included.
     pub prompt: f64,
     /// Prompt tokens that had to be computed, as far as anybody says.
     pub uncached: f64,
-    /// Output tokens.
     pub output: u32,
-    /// Answered whole.
     pub ok: bool,
     /// Which replica answered, where they are told apart; 0 else.
     pub replica: usize,
@@ -65,7 +60,6 @@ impl One {
 pub struct LevelPart {
     /// The level's number.
     pub level: u32,
-    /// Its requests.
     pub ones: Vec<One>,
     /// Did its arrivals depend on its answers?
     pub closed: bool,
@@ -74,9 +68,7 @@ pub struct LevelPart {
 /// All of a run that a fit looks at.
 #[derive(Clone, Debug)]
 pub struct FitRows {
-    /// Level by level.
     pub parts: Vec<LevelPart>,
-    /// Do the answers stream tokens?
     pub tokens: bool,
     /// Does somebody say how many prompt tokens came from a cache?
     pub cached_known: bool,
@@ -84,15 +76,11 @@ pub struct FitRows {
     pub cached: f64,
     /// Replicas that the answers name.
     pub replicas: usize,
-    /// Requests that failed.
     pub failed: usize,
 }
 
 impl FitRows {
     /// The requests of the levels asked for.
-    ///
-    /// # Errors
-    /// Too few, or too many failed.
     pub fn of(run: &FittedRun<'_>, told: &StatedTarget) -> Result<FitRows, FitError> {
         let levels: Vec<&Level> =
             run.levels.iter().filter(|level| told.level.is_none_or(|id| level.id == id)).collect();
@@ -201,13 +189,12 @@ impl FitRows {
         self.parts.iter().flat_map(|part| &part.ones)
     }
 
-    /// Those that were answered.
     pub fn answered(&self) -> impl Iterator<Item = &One> {
         self.all().filter(|one| one.ok)
     }
 
     /// Most answers that were being written at once by one replica.
-    pub fn most_running(&self) -> u32 {
+    pub(crate) fn most_running(&self) -> u32 {
         let mut most = 0i64;
         for part in &self.parts {
             for replica in 0..self.replicas {

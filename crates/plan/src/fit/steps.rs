@@ -18,14 +18,10 @@ pub const LEFT_OUT: usize = 6;
 /// Fewest steps of an answer that tell anything.
 const FEWEST_STEPS: f64 = 2.0;
 
-/// One step with prompts in it.
 #[derive(Copy, Clone, Debug)]
 struct PromptStep {
-    /// When it ended.
     at: i64,
-    /// Prompt tokens computed.
     prompt: f64,
-    /// Sequences that decoded.
     decodes: f64,
 }
 
@@ -34,7 +30,6 @@ struct PromptStep {
 pub struct Lived {
     /// From its first token to its last, µs.
     took_us: f64,
-    /// Steps.
     steps: f64,
     /// Tokens decoded in them, its own included.
     decoded: f64,
@@ -56,10 +51,8 @@ impl Lived {
     }
 }
 
-/// The answers of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Answers {
-    /// Each.
     pub lived: Vec<Lived>,
     prompts: Vec<PromptStep>,
     /// Most tokens of a prompt in one step.
@@ -71,15 +64,12 @@ pub struct Answers {
 /// What a step costs, µs; of a step without the overlapping part, the last two are 0.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct StepCost {
-    /// Every step.
     pub base_us: f64,
     /// Per sequence that decodes.
     pub decode_us: f64,
-    /// Per prompt token.
     pub prefill_us: f64,
     /// Per token of context.
     pub context_us: f64,
-    /// Reading the weights.
     pub weights_us: f64,
     /// Computing a token, in the shadow of that.
     pub token_us: f64,
@@ -121,7 +111,7 @@ impl StepCost {
     }
 
     /// A step of `batch` decodes with `context` tokens each and no prompt, µs.
-    pub fn decode_step_us(&self, batch: f64, context: f64) -> f64 {
+    pub(crate) fn decode_step_us(&self, batch: f64, context: f64) -> f64 {
         self.base_us + batch * (self.decode_us + context * self.context_us) + self.shadow(batch)
     }
 }

@@ -12,9 +12,7 @@ use crate::spec::Band;
 /// A measured run, as a fit reads it.
 #[derive(Copy, Clone, Debug)]
 pub struct FittedRun<'a> {
-    /// Its levels.
     pub levels: &'a [Level],
-    /// Its rows.
     pub attempts: &'a [Attempt],
     /// What was scraped beside them; may be empty.
     pub samples: &'a [Sample],

@@ -59,7 +59,6 @@ pub(super) fn admit(
 }
 
 impl Simulator<'_> {
-    /// The lever at this limit.
     fn limited(&self, in_flight: u32) -> LeverCandidate {
         candidate::admission(self.world, in_flight)
     }

@@ -20,17 +20,13 @@ use crate::replay::{ReplayRequest, RequestTimes, play, play_at_most};
 /// A lever with a setting, as the world that it makes.
 #[derive(Clone, Debug)]
 pub struct LeverCandidate {
-    /// Its id in the catalogue.
     pub lever: &'static str,
     /// The setting, in words.
     pub setting: String,
-    /// The world with it.
     pub world: WorldSpec,
-    /// The traffic with it.
     pub traffic: TrafficChange,
     /// Factor on the price per hour; `None` = not known.
     pub hourly: Option<f64>,
-    /// What the figure assumes.
     pub assumes: Option<String>,
     /// The world with the assumption at its worst and at its best: the interval reaches over both.
     pub range: Vec<WorldSpec>,
@@ -39,7 +35,6 @@ pub struct LeverCandidate {
 /// What becomes of the traffic.
 #[derive(Clone, PartialEq, Debug)]
 pub enum TrafficChange {
-    /// Nothing.
     AsItIs,
     /// This share of each prompt is left; what is cut is its end.
     Trimmed(f64),
@@ -88,9 +83,6 @@ impl TrafficChange {
     }
 
     /// When each of those that reach the engine was answered. What is turned away is not.
-    ///
-    /// # Errors
-    /// The world can't be built.
     pub fn play(
         &self,
         world: &WorldSpec,
@@ -325,7 +317,6 @@ fn of_pair(world: &WorldSpec, batching: &BatchingSpec, all: &mut Vec<LeverCandid
     }
 }
 
-/// What is usually rented next.
 const NEXT_GPU: [(&str, &str); 8] = [
     ("t4", "l4"),
     ("l4", "l40s"),

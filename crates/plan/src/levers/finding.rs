@@ -19,7 +19,6 @@ use plimsoll_measure::findings::{
 /// What the ranking is told.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LeverSpec {
-    /// What is to become smaller.
     pub goal: Goal,
     /// Schedules that are simulated, the run's own among them.
     pub replications: u32,
@@ -29,7 +28,6 @@ pub struct LeverSpec {
     pub efforts: EffortSpec,
     /// What the endpoint costs; `None` = cost is not ranked.
     pub bill: Option<Bill>,
-    /// What the order is by.
     pub by: LeverOrder,
     /// How far the engine was from the measurements, where it was fitted to them: every predicted gain is that much less certain.
     pub band: Option<Band>,
@@ -63,9 +61,6 @@ impl Default for EffortSpec {
 
 impl EffortSpec {
     /// Refuses what is no lever and no effort.
-    ///
-    /// # Errors
-    /// The first such entry, in a sentence.
     pub fn check(&self) -> Result<(), String> {
         for (id, days) in &self.days {
             if super::catalogue::find(id).is_none() {
@@ -425,14 +420,7 @@ impl LeverFinding {
     }
 }
 
-/// The goal as it was measured.
 pub(super) fn measured(summary: &LevelSummary, goal: &Goal) -> Reading {
-    let latency = &summary.latency;
-    let set = match goal.metric {
-        Metric::Ttft => latency.ttft.as_ref(),
-        Metric::Tpot => latency.tpot.as_ref(),
-        Metric::E2e => Some(&latency.e2e),
-    };
-    let reading = set.and_then(|set| set.at(goal.percentile)).cloned();
+    let reading = summary.latency.of(goal.metric).and_then(|set| set.at(goal.percentile)).cloned();
     reading.unwrap_or_else(|| Reading::refused("this run has no such figure", 0))
 }

@@ -38,11 +38,8 @@ use predict::{Predicted, Simulator};
 
 /// Everything the ranking reads.
 pub struct LeverCase<'a> {
-    /// The level.
     pub level: &'a Level,
-    /// What was measured on it.
     pub summary: &'a LevelSummary,
-    /// Its rows.
     pub attempts: &'a [&'a Attempt],
     /// The series beside it.
     pub samples: &'a [&'a Sample],

@@ -33,11 +33,8 @@ const HALVINGS: u32 = 7;
 /// A candidate's prediction.
 #[derive(Clone, Debug)]
 pub struct Predicted {
-    /// The lever.
     pub lever: &'static Lever,
-    /// The setting that was simulated.
     pub setting: String,
-    /// What it assumes.
     pub assumes: Option<String>,
     /// Share of the goal's latency saved.
     pub latency: Gain,
@@ -50,7 +47,6 @@ pub struct Predicted {
 /// A gain with the log-ratios it is the mean of.
 #[derive(Clone, Debug)]
 pub struct Gain {
-    /// The share saved.
     pub estimate: Estimate,
     /// ln(with / without), one per schedule.
     pub logs: Vec<f64>,
@@ -76,9 +72,6 @@ pub struct Simulator<'a> {
 
 impl<'a> Simulator<'a> {
     /// Simulates the world as it is.
-    ///
-    /// # Errors
-    /// It can't be built, or answers nothing.
     pub fn new(
         world: &'a WorldSpec,
         own: &[ReplayRequest],
@@ -345,9 +338,6 @@ impl Gain {
 }
 
 /// The goal's percentile of a world on these arrivals, s. What is not answered ranks as `+∞`.
-///
-/// # Errors
-/// The world can't be built.
 pub fn goal_of(
     world: &WorldSpec,
     asked: &[ReplayRequest],

@@ -9,7 +9,6 @@ use super::predict::{Gain, Predicted};
 
 /// Chance of being best over which a lever shares the first place.
 const TIE: f64 = 0.1;
-/// Draws of the bootstrap.
 const DRAWS: u32 = 2000;
 
 impl LeverFinding {

@@ -17,7 +17,7 @@ const WORTH: f64 = 0.05;
 const WORTH_CACHING: f64 = 0.01;
 
 /// Why this run rules the lever out; `None` = it does not.
-pub fn rule_out(lever: &Lever, case: &LeverCase<'_>, evidence: &LeverEvidence) -> Option<String> {
+pub(crate) fn rule_out(lever: &Lever, case: &LeverCase<'_>, evidence: &LeverEvidence) -> Option<String> {
     by_condition(lever, case, evidence).or_else(|| by_share(lever, evidence))
 }
 

@@ -89,20 +89,8 @@ impl Redraw<'_> {
     /// The arrivals of this level with another seed.
     fn draw(&self, case: &LeverCase<'_>, seed: u64) -> Option<Vec<ReplayRequest>> {
         let plimsoll_model::Load::Open { rate_per_s } = case.level.load else { return None };
-        let scenario = Scenario { seed, ..self.scenario.clone() };
         let window = case.level.stop - case.level.start;
-        let schedule = Schedule::generate(&scenario, rate_per_s, window, case.level.id).ok()?;
-        let mut names = BlockNames::new(&scenario).ok()?;
-        let asked = schedule.arrivals.iter().map(|arrival| ReplayRequest {
-            due_ns: arrival.due.0,
-            prompt: arrival.prompt_tokens.max(1),
-            output: arrival.output_tokens.max(1),
-            blocks: names.of(arrival),
-            session: arrival.session,
-            turn: None,
-            think_ns: None,
-        });
-        Some(asked.collect())
+        recorded::drawn(self.scenario, rate_per_s, window, case.level.id, seed)
     }
 }
 

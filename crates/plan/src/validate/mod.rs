@@ -21,14 +21,12 @@ const END_TO_END: &str = include_str!("../../data/end_to_end.csv");
 const REPLAY: &str = include_str!("../../data/vllm_replay_rtxpro6000.csv");
 const SEED: u64 = 1;
 
-/// A table of errors.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct ErrorTable {
     /// Which rows, and what was done with them.
     pub title: String,
     /// A line per metric.
     pub lines: Vec<ErrorLine>,
-    /// What to know.
     pub notes: Vec<String>,
 }
 
@@ -37,9 +35,7 @@ pub struct ErrorTable {
 pub struct ErrorLine {
     /// Of which rows, where the table has several sets.
     pub set: String,
-    /// Which metric.
     pub metric: String,
-    /// Rows.
     pub rows: u32,
     /// Mean of |simulated / measured − 1|, percent.
     pub mean_percent: f64,

@@ -12,7 +12,6 @@ use crate::change::{Change, PairChange};
 use crate::recorded::is_closed;
 use crate::replay::ReplayRequest;
 
-/// What is to change.
 #[derive(Clone, PartialEq, Debug)]
 pub enum AskedChange {
     /// So many times the arrivals.
@@ -25,20 +24,17 @@ pub enum AskedChange {
     Outputs(f64),
     /// Replicas more or fewer.
     ReplicasBy(i64),
-    /// Something of the world.
     World(Change),
 }
 
 /// A change in words, with what it makes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Asking {
-    /// As it was written.
     pub text: String,
     /// What it means; several hold together.
     pub changes: Vec<AskedChange>,
 }
 
-/// What can be written.
 pub const WORDS: &str = "rate 2x, rate 50/s, prompts +30%, outputs -20%, cache off, replicas -1, replicas 4, route least_requests, \
                          slots 64, weights fp8, gpu h200; several at once with commas";
 
@@ -115,9 +111,7 @@ fn replicas(text: &str) -> Option<AskedChange> {
 /// The world and the traffic as changed.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Changed {
-    /// The world.
     pub world: WorldSpec,
-    /// How the requests change.
     pub traffic: RequestChange,
 }
 
@@ -133,8 +127,7 @@ pub struct RequestChange {
 }
 
 impl RequestChange {
-    /// As they are.
-    pub const AS_IT_IS: RequestChange = RequestChange { rate: 1.0, prompts: 1.0, outputs: 1.0 };
+    pub(crate) const AS_IT_IS: RequestChange = RequestChange { rate: 1.0, prompts: 1.0, outputs: 1.0 };
 
     /// These requests, changed.
     pub fn apply(&self, asked: &[ReplayRequest]) -> Vec<ReplayRequest> {

@@ -32,7 +32,6 @@ use crate::replay::{ReplayRequest, RequestTimes, play};
 use plimsoll_measure::findings::{Estimate, Held, Metric, Reading};
 use plimsoll_measure::say::{number, percent};
 
-/// What is asked.
 #[derive(Clone, PartialEq, Debug)]
 pub struct WhatIfSpec {
     /// The changes, each by itself.
@@ -138,7 +137,6 @@ pub fn figures() -> Vec<(Metric, f64)> {
 
 /// Metrics that are predicted, where they exist.
 pub(crate) const METRICS: [Metric; 3] = [Metric::Ttft, Metric::Tpot, Metric::E2e];
-/// Their percentiles.
 pub(crate) const PERCENTILES: [f64; 3] = [0.5, 0.95, 0.99];
 /// Share of the limit past which a queue takes longer to settle than any run lasts.
 const PAST_THE_LIMIT: f64 = 0.99;

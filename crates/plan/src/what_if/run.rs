@@ -1,7 +1,7 @@
 //! A measured level as a what-if reads it: its arrivals with the lengths that were used, and the percentiles that were measured.
 
 use plimsoll_model::{Attempt, Level, Span};
-use plimsoll_workload::{BlockNames, Scenario, Schedule};
+use plimsoll_workload::Scenario;
 
 use super::{METRICS, PERCENTILES};
 use crate::recorded;
@@ -20,22 +20,7 @@ pub(super) fn drawn(
     length_ns: i64,
     seed: u64,
 ) -> Option<Vec<ReplayRequest>> {
-    let scenario = Scenario { seed, ..scenario.clone() };
-    let schedule = Schedule::generate(&scenario, rate_per_s, Span(length_ns), 0).ok()?;
-    let mut names = BlockNames::new(&scenario).ok()?;
-    let asked: Vec<ReplayRequest> = schedule
-        .arrivals
-        .iter()
-        .map(|arrival| ReplayRequest {
-            due_ns: arrival.due.0,
-            prompt: arrival.prompt_tokens.max(1),
-            output: arrival.output_tokens.max(1),
-            blocks: names.of(arrival),
-            session: arrival.session,
-            turn: None,
-            think_ns: None,
-        })
-        .collect();
+    let asked = recorded::drawn(scenario, rate_per_s, Span(length_ns), 0, seed)?;
     (asked.len() >= 20).then_some(asked)
 }
 
@@ -56,14 +41,9 @@ pub fn as_asked(level: &Level, attempts: &[Attempt]) -> bool {
 
 /// What was measured of the figures that are predicted: metric, percentile, and what the level's summary says of it.
 pub fn measured(summary: &LevelSummary) -> Vec<(Metric, f64, Reading)> {
-    let latency = &summary.latency;
     let mut found = Vec::new();
     for metric in METRICS {
-        let set = match metric {
-            Metric::Ttft => latency.ttft.as_ref(),
-            Metric::Tpot => latency.tpot.as_ref(),
-            Metric::E2e => Some(&latency.e2e),
-        };
+        let set = summary.latency.of(metric);
         let readings = PERCENTILES.iter().filter_map(|p| Some((*p, set?.at(*p)?)));
         found.extend(readings.map(|(p, reading)| (metric, p, reading.clone())));
     }

@@ -14,11 +14,9 @@ use plimsoll_measure::say::number;
 /// The level of a run that a what-if is held against.
 #[derive(Copy, Clone, Debug)]
 pub struct HeldLevel<'a> {
-    /// What was measured of it.
     pub measured: &'a LevelSummary,
     /// Its arrivals, in order.
     pub asked: &'a [ReplayRequest],
-    /// Replicas that answered.
     pub replicas: u32,
     /// Seed of the engine's chance.
     pub seed: u64,

@@ -50,9 +50,6 @@ pub struct FrontSpec {
 
 impl FrontSpec {
     /// Checks everything that the types can't.
-    ///
-    /// # Errors
-    /// The first thing that is wrong.
     pub fn validate(&self) -> Result<(), SettingError> {
         self.retry.validate()?;
         self.hedge.as_ref().map_or(Ok(()), HedgeSpec::validate)?;
@@ -70,19 +67,14 @@ pub trait QueuedAsk {
 /// On what terms a request comes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Terms {
-    /// Its class.
     pub class: usize,
-    /// Whose it is.
     pub tenant: u64,
-    /// When it came.
     pub came: At,
     /// Most time to its first token.
     pub slo: Option<Span>,
-    /// Bytes of its body.
     pub bytes: u64,
 }
 
-/// A request on a replica.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct SentRequest {
     /// Where, and what was there.
@@ -124,7 +116,6 @@ pub enum Refusal {
 /// What becomes of a request that comes.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub enum Offer {
-    /// It is on a replica.
     Sent(SentRequest),
     /// It waits; [`Front::pump`] says when it may go.
     Queued {
@@ -133,16 +124,13 @@ pub enum Offer {
         /// When it has waited for too long.
         until: At,
     },
-    /// It is refused.
     Refused(Refusal),
 }
 
 /// What becomes of a request that waited.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub enum Given {
-    /// It is on a replica.
     Sent(SentRequest),
-    /// It is refused.
     Refused(Refusal),
 }
 
@@ -158,7 +146,6 @@ const FASTEST: f64 = 1e6;
 struct Whom<'a> {
     /// Those that serve this model, where that decides.
     deciding: Option<u64>,
-    /// These.
     among: Option<&'a [u32]>,
 }
 
@@ -173,7 +160,6 @@ struct Waiting<A> {
     expected: Span,
 }
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub struct Front<A> {
     admission: AdmissionSpec,
@@ -320,12 +306,10 @@ impl<A: QueuedAsk> Front<A> {
         self.views.iter().zip(weighed).map(|(view, (cached, terms))| (*view, cached, terms)).collect()
     }
 
-    /// Who routes.
     pub fn router(&self) -> &Router {
         &self.router
     }
 
-    /// Retries that are left.
     pub fn retries_left(&self) -> f64 {
         self.budget.left()
     }

@@ -77,9 +77,6 @@ impl<A: QueuedAsk> Front<A> {
     }
 
     /// Places a request on a second replica that has no first token yet where it was `sent`.
-    ///
-    /// # Errors
-    /// It stays where it is, and alone.
     pub fn hedge(
         &mut self,
         facts: &Facts<'_>,

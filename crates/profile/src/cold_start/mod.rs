@@ -24,7 +24,7 @@ use plimsoll_model::{Attempt, How, Level, Manifest};
 /// Kind of the run that looks for cold starts.
 pub const KIND: &str = "cold-start";
 /// Fewest steady requests that a first request is held against: with them chance alone is ruled out at 1 in 20.
-pub const FEWEST_WARM: usize = 20;
+pub(crate) const FEWEST_WARM: usize = 20;
 
 /// Chance at which a penalty is believed.
 const LEVEL: f64 = 0.05;
@@ -177,7 +177,6 @@ fn judge(warm: &[f64], median: Option<f64>, trials: &[ColdTrial]) -> (Option<f64
     (Some(p), ColdVerdict::Idle, why)
 }
 
-/// A time in a sentence.
 fn time(s: f64) -> String {
     if s.abs() < 1.0 {
         plimsoll_measure::say::ms(s)

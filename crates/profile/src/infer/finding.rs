@@ -24,7 +24,6 @@ pub enum Basis {
 }
 
 impl Basis {
-    /// The word shown.
     pub fn word(self) -> &'static str {
         match self {
             Basis::Measured => "measured",

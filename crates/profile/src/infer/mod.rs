@@ -35,9 +35,7 @@ use split::{Pins, Shapes};
 
 use plimsoll_measure::budget::StageBudget;
 
-/// One level to be split.
 pub struct SplitCase<'a> {
-    /// The level.
     pub level: u32,
     /// Every attempt at it, warm-up included: its tokens show the engine's steps.
     pub attempts: &'a [&'a Attempt],
@@ -55,7 +53,6 @@ pub struct SplitCase<'a> {
 
 /// A level's split and what is found of it.
 pub struct Inferred {
-    /// The figures.
     pub finding: WaitFinding,
     /// Each request that was split: its record's index in [`SplitCase::attempts`] and its parts.
     pub splits: Vec<(usize, Split)>,

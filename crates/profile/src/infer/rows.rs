@@ -10,24 +10,17 @@ use plimsoll_measure::columns::Fate;
 /// One request as the client saw it. Times are ns on the run's axis.
 #[derive(Clone, Debug)]
 pub struct ClientRow<'a> {
-    /// Its record.
     pub attempt: &'a Attempt,
     /// When it was to be sent.
     pub due: i64,
     /// When its connection stood, where it was made for this request.
     pub connected: Option<i64>,
-    /// When it was sent.
     pub sent: i64,
-    /// Its first token.
     pub first: i64,
-    /// Its last token.
     pub last: i64,
-    /// Its last byte.
     pub end: i64,
     /// Prompt tokens that had to be computed, as far as anybody says.
     pub uncached: f64,
-    /// Did the server say how many came out of a cache?
-    pub cache_known: bool,
 }
 
 impl<'a> ClientRow<'a> {
@@ -55,7 +48,6 @@ impl<'a> ClientRow<'a> {
             last: attempt.last_token.unwrap_or(first).0.max(first.0),
             end: end.0.max(first.0),
             uncached: f64::from(uncached),
-            cache_known: tokens.cached.is_some(),
         })
     }
 

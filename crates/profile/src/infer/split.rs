@@ -90,7 +90,6 @@ pub(super) struct Shapes {
     pub front_half: f64,
 }
 
-/// From the steps.
 pub(super) fn by_steps(rows: &[ClientRow<'_>], track: &Track) -> Option<Shapes> {
     let begun: Vec<_> = track.begun(rows).into_iter().collect::<Option<Vec<_>>>()?;
     let shape = |start: fn(&super::track::PromptTimes) -> i64| Shape {

@@ -20,26 +20,20 @@ pub struct ReportedMean {
     pub half_ns: f64,
     /// Requests it is of, as the server counts.
     pub count: f64,
-    /// First look.
     pub from: At,
-    /// Last look.
     pub to: At,
 }
 
 /// What was told of a level.
 #[derive(Copy, Clone, PartialEq, Default, Debug)]
 pub struct ToldStages {
-    /// In the queue.
     pub queue: Option<ReportedMean>,
-    /// On the prompt.
     pub prefill: Option<ReportedMean>,
     /// Requests in the queue over the rate, where no time in it is told.
     pub waiting: Option<ReportedMean>,
     /// On the inputs of a model that does not generate.
     pub input: Option<ReportedMean>,
-    /// On its computation.
     pub inference: Option<ReportedMean>,
-    /// On its outputs.
     pub output: Option<ReportedMean>,
 }
 

@@ -14,7 +14,6 @@ use plimsoll_model::Attempt;
 
 use super::rows::ClientRow;
 
-/// Steps of one engine.
 #[derive(Clone, Debug)]
 struct Steps {
     /// When they ended, ns, rising.
@@ -42,11 +41,8 @@ pub struct Track {
 /// When a request's prompt was begun and done, ns. `early` and `late` bound the beginning.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct PromptTimes {
-    /// The likely beginning.
     pub at: i64,
-    /// Not before this.
     pub early: i64,
-    /// Not after this.
     pub late: i64,
     /// The end of the step that made its first token.
     pub done: i64,
@@ -191,7 +187,6 @@ impl Track {
 const LIKELY: f64 = 0.25;
 /// The same for the latest beginning that can be thought of.
 const LATE: f64 = 0.6;
-/// The same for the earliest.
 const EARLY: f64 = 0.03;
 
 impl Steps {

@@ -5,7 +5,6 @@ use maud::{Markup, html};
 /// What a page with bars needs.
 pub(crate) const BARS_CSS: &str = include_str!("bars.css");
 
-/// A piece of a bar.
 pub(crate) struct Piece {
     /// What it says under the pointer.
     pub(crate) says: String,

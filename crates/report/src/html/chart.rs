@@ -7,16 +7,11 @@ use std::collections::BTreeMap;
 use maud::{Markup, html};
 use serde::Serialize;
 
-/// One chart.
 #[derive(Serialize, Clone, Debug)]
 pub struct Chart {
-    /// Horizontal axis.
     pub x: ChartAxis,
-    /// Vertical axis.
     pub y: ChartAxis,
-    /// What is drawn.
     pub series: Vec<Series>,
-    /// Vertical lines.
     pub marks: Vec<ChartMark>,
     /// Horizontal lines: ceilings.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -28,14 +23,11 @@ pub struct Chart {
     pub sync: Option<String>,
 }
 
-/// An axis.
 #[derive(Serialize, Clone, Debug, Default)]
 pub struct ChartAxis {
-    /// What it shows.
     pub label: String,
     /// Its unit, if any.
     pub unit: String,
-    /// Logarithmic?
     pub log: bool,
     /// Fixed ends, where the data should not decide.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,7 +37,6 @@ pub struct ChartAxis {
 /// One line, set of points or bars.
 #[derive(Serialize, Clone, Debug, Default)]
 pub struct Series {
-    /// Its name in the legend.
     pub label: String,
     /// CSS variable of its colour: `--s0` to `--s4`.
     pub color: &'static str,
@@ -67,12 +58,10 @@ pub struct Series {
     pub dash: bool,
     /// Draw points where there are few.
     pub points: bool,
-    /// Connect the points.
     pub line: bool,
 }
 
 impl Series {
-    /// A line with points.
     pub fn line(label: impl Into<String>, color: &'static str) -> Series {
         Series { label: label.into(), color, points: true, line: true, ..Series::default() }
     }
@@ -81,9 +70,7 @@ impl Series {
 /// A vertical line with its name.
 #[derive(Serialize, Clone, Debug)]
 pub struct ChartMark {
-    /// Where.
     pub x: f64,
-    /// What it marks.
     pub label: String,
     /// CSS variable of its colour.
     pub color: &'static str,
@@ -101,9 +88,7 @@ pub struct CeilingLine {
 /// A shaded range of x; an open end reaches to the edge.
 #[derive(Serialize, Clone, Debug)]
 pub struct Shade {
-    /// Left end.
     pub from: Option<f64>,
-    /// Right end.
     pub to: Option<f64>,
     /// `borrowed` for the region right of the onset, else `interval`.
     pub kind: &'static str,

@@ -66,7 +66,6 @@ fn over_time(
     })
 }
 
-/// The section.
 pub fn section(page: &mut Document, findings: &Findings, charts: &Charts) {
     let Some(told) = &findings.server else { return };
     let shown: Vec<u32> = detailed(findings).iter().map(|level| level.summary.level).collect();

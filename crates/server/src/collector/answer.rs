@@ -21,9 +21,7 @@ const RETRY_S: u64 = 1;
 pub enum Tongue {
     /// gRPC over HTTP/2.
     Grpc,
-    /// Protobuf over HTTP.
     Protobuf,
-    /// JSON over HTTP.
     Json,
 }
 

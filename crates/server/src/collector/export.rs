@@ -47,7 +47,7 @@ impl Export {
     }
 
     /// How a request is spoken; where it does not say, as most do.
-    pub fn tongue<B>(self, request: &Request<B>) -> Tongue {
+    pub(crate) fn tongue<B>(self, request: &Request<B>) -> Tongue {
         match kind(request.headers()) {
             kind if kind.starts_with("application/grpc") => Tongue::Grpc,
             "application/json" => Tongue::Json,

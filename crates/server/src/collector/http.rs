@@ -21,7 +21,6 @@ use super::{Give, Shared};
 /// A body has to be whole within this.
 const BODY: Duration = Duration::from_secs(30);
 
-/// Answers one request.
 pub async fn answer(
     request: Request<Incoming>,
     shared: Arc<Shared>,

@@ -30,7 +30,6 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// Nothing yet.
     pub fn new(shared: Arc<Shared>) -> Pending {
         Pending { shared, bytes: 0 }
     }
@@ -80,7 +79,7 @@ pub enum IntakeEnd {
 }
 
 /// The thread's own half.
-pub struct Intake {
+pub(crate) struct Intake {
     pub shared: Arc<Shared>,
     pub sink: PushSink,
 }

@@ -15,16 +15,14 @@ mod socket;
 
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use hyper::rt::Executor;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use plimsoll_model::TraceSpan;
 use plimsoll_wire::otlp_metrics::MeasuredResource;
 use subtle::ConstantTimeEq;
@@ -34,7 +32,7 @@ use tokio::sync::Notify;
 use crate::config::ServeError;
 use export::Export;
 use intake::{Intake, Job};
-use socket::{Socket, Speaks};
+use socket::Speaks;
 
 /// Connections at a time; more wait in the kernel's queue.
 const CONNECTIONS: usize = 1024;
@@ -115,7 +113,6 @@ impl std::fmt::Debug for Bearer {
 
 /// Where what is pushed goes.
 pub enum PushSink {
-    /// Traces.
     Spans(Box<dyn SpanSink>),
     /// OTLP's metrics, with how many points could not be taken.
     Measured(Box<dyn FnMut(Vec<MeasuredResource>) -> u64 + Send>),
@@ -145,7 +142,6 @@ pub trait SpanSink: Send + 'static {
 pub struct IntakeCounts {
     /// Requests whose spans were kept.
     pub requests: u64,
-    /// Spans kept.
     pub spans: u64,
     /// Spans without valid ids: their senders were told (partial success).
     pub rejected: u64,
@@ -263,9 +259,6 @@ pub fn collect(config: CollectorConfig, sink: impl SpanSink) -> Result<Collectin
 }
 
 /// The same of whatever the sink takes.
-///
-/// # Errors
-/// As [`collect`].
 pub fn receive(config: CollectorConfig, sink: PushSink) -> Result<Collecting, ServeError> {
     let mut listeners = Vec::new();
     for addr in &config.listen {
@@ -331,7 +324,6 @@ impl Drop for Collecting {
 
 type Give = std::sync::mpsc::Sender<Job>;
 
-/// The reading thread.
 fn read(listeners: Vec<std::net::TcpListener>, shared: &Arc<Shared>, give: &Give) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(async {
@@ -391,7 +383,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, give: Give, slots: A
 async fn serve(stream: TcpStream, shared: Arc<Shared>, give: Give) -> Result<(), hyper::Error> {
     let _ = stream.set_nodelay(true);
     let CollectorConfig { first_bytes, idle, .. } = shared.config;
-    let Ok(Ok((socket, speaks))) = tokio::time::timeout(first_bytes, Socket::begin(stream)).await else {
+    let Ok(Ok((socket, speaks))) = tokio::time::timeout(first_bytes, socket::begin(stream)).await else {
         return Ok(());
     };
     if speaks == Speaks::Tls {
@@ -402,8 +394,8 @@ async fn serve(stream: TcpStream, shared: Arc<Shared>, give: Give) -> Result<(),
     let theirs = Arc::clone(&shared);
     let service = service_fn(move |request| http::answer(request, Arc::clone(&theirs), give.clone()));
     if speaks == Speaks::Http2 {
-        let mut builder = http2::Builder::new(Tasks);
-        builder.timer(Sleeps).keep_alive_interval(idle).keep_alive_timeout(first_bytes);
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder.timer(TokioTimer::new()).keep_alive_interval(idle).keep_alive_timeout(first_bytes);
         builder.initial_stream_window_size(WINDOW).initial_connection_window_size(4 * WINDOW);
         builder.max_concurrent_streams(128).max_header_list_size(16 << 10);
         let mut connection = std::pin::pin!(builder.serve_connection(socket, service));
@@ -414,55 +406,12 @@ async fn serve(stream: TcpStream, shared: Arc<Shared>, give: Give) -> Result<(),
         connection.await
     } else {
         let mut builder = http1::Builder::new();
-        builder.max_buf_size(64 << 10).timer(Sleeps).header_read_timeout(idle);
+        builder.max_buf_size(64 << 10).timer(TokioTimer::new()).header_read_timeout(idle);
         let mut connection = std::pin::pin!(builder.serve_connection(socket, service));
         tokio::select! {
             ended = connection.as_mut() => return ended,
             () = shared.stopped() => connection.as_mut().graceful_shutdown(),
         }
         connection.await
-    }
-}
-
-/// Hyper's clock is the runtime's.
-struct Sleeps;
-
-/// One sleep of hyper's.
-struct Sleeping(Pin<Box<tokio::time::Sleep>>);
-
-impl Future for Sleeping {
-    type Output = ();
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.0.as_mut().poll(cx)
-    }
-}
-
-impl hyper::rt::Sleep for Sleeping {}
-
-impl hyper::rt::Timer for Sleeps {
-    fn sleep(&self, duration: Duration) -> Pin<Box<dyn hyper::rt::Sleep>> {
-        self.sleep_until(self.now() + duration)
-    }
-
-    fn sleep_until(&self, deadline: std::time::Instant) -> Pin<Box<dyn hyper::rt::Sleep>> {
-        Box::pin(Sleeping(Box::pin(tokio::time::sleep_until(deadline.into()))))
-    }
-
-    fn now(&self) -> std::time::Instant {
-        tokio::time::Instant::now().into_std()
-    }
-}
-
-/// Runs hyper's tasks on the runtime they come from.
-#[derive(Clone)]
-struct Tasks;
-
-impl<F> Executor<F> for Tasks
-where
-    F: Future + Send + 'static,
-    F::Output: Send + 'static,
-{
-    fn execute(&self, task: F) {
-        tokio::spawn(task);
     }
 }

@@ -10,12 +10,10 @@ use plimsoll_model::{At, Span};
 
 use crate::spec::dynamic::{BatcherSpec, QueuePolicySpec, TimeoutAction};
 
-/// A request that waits.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Waiting {
     pub slot: u32,
     pub items: u32,
-    /// When it came.
     pub since: At,
     /// The last instant at which it may still be taken.
     pub expires: Option<At>,

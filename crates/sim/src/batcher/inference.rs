@@ -21,7 +21,6 @@ const EXPIRED: &str = "Request timeout expired";
 /// Triton's answer to both: its status UNAVAILABLE over HTTP.
 const UNAVAILABLE: u16 = 503;
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Inference {
     spec: DynamicSpec,
@@ -41,7 +40,6 @@ pub(crate) struct Inference {
     calendar: Calendar,
     /// Requests in the order in which they left the queue, where responses must keep it.
     order: VecDeque<u32>,
-    /// Responses on their way.
     responses: VecDeque<(At, u32)>,
     running: u32,
     /// Compute takes this many times what the spec says, …
@@ -247,7 +245,6 @@ impl Inference {
         taken
     }
 
-    /// The batcher looks.
     fn batch(&mut self, now: At, out: &mut Vec<Emission>, totals: &mut Totals) {
         self.due = None;
         let mut moves = Moves::default();

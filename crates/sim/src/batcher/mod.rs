@@ -57,7 +57,6 @@ pub(crate) struct Batcher {
 /// Why the batcher runs again though nothing happens.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Wake {
-    /// It does not.
     Never,
     /// The delay has passed, or a request's time is up.
     Delay(At),
@@ -118,7 +117,12 @@ impl Batcher {
     }
 
     /// Takes a request at this level. Must be followed by [`run`](Batcher::run) at the same instant.
-    pub fn enqueue(&mut self, level: u32, waiting: Waiting, timeout: Option<Span>) -> Result<(), Full> {
+    pub(crate) fn enqueue(
+        &mut self,
+        level: u32,
+        waiting: Waiting,
+        timeout: Option<Span>,
+    ) -> Result<(), Full> {
         if self.rules.is_some() {
             return self.queue.push(level, waiting, timeout);
         }

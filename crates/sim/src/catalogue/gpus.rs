@@ -8,12 +8,10 @@ use crate::catalogue::Dtype;
 use crate::catalogue::origin::Basis;
 use crate::spec::gpu::{ExpertKernels, GpuSpec};
 
-/// A GPU with a name.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Gpu {
     /// The name to ask for it by.
     pub name: &'static str,
-    /// What a title calls it.
     pub title: &'static str,
     /// Memory that a process sees, GB.
     pub memory_gb: f64,
@@ -23,7 +21,6 @@ pub struct Gpu {
     pub bf16_tflops: f64,
     /// The same in fp8, where there is any.
     pub fp8_tflops: Option<f64>,
-    /// How kernels use it.
     pub kernels: Kernels,
     /// How its GPUs talk to each other.
     pub link: Link,
@@ -34,7 +31,6 @@ pub struct Gpu {
 /// How kernels use a GPU, by dtype.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Kernels {
-    /// Where these figures come from.
     pub basis: Basis,
     /// What was fitted, scaled or assumed, in a sentence.
     pub source: &'static str,
@@ -60,7 +56,6 @@ pub struct Kernels {
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Products(pub f64, pub f64, pub f64, pub f64);
 
-/// Decode attention.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Decode {
     /// Share of the bandwidth with 8 or more, 4, 2 and 1 KV heads on the GPU.

@@ -41,9 +41,6 @@ pub struct PairFigures {
 }
 
 /// The figures of a pair.
-///
-/// # Errors
-/// The weights don't fit.
 pub fn figures(spec: &BatchingSpec, roofline: &RooflineSpec) -> Result<PairFigures, SpecError> {
     let blocks = spec.blocks()?;
     let kv_tokens = f64::from(blocks) * f64::from(crate::spec::error::BLOCK_TOKENS);

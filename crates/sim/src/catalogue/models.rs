@@ -4,12 +4,10 @@
 
 use crate::spec::shape::{ExpertsSpec, LatentSpec, ModelShape, WindowSpec};
 
-/// A model with a name.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Model {
     /// The name to ask for it by.
     pub name: &'static str,
-    /// What a title calls it.
     pub title: &'static str,
     /// Its shape in bf16 with a KV cache in bf16, except for what is published quantised.
     pub shape: ModelShape,

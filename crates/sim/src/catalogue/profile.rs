@@ -24,7 +24,6 @@ pub struct Profile {
     pub name: String,
     /// What it stands for, in a line.
     pub summary: String,
-    /// The engine.
     pub spec: EngineSpec,
 }
 

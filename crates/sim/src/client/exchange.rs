@@ -41,11 +41,9 @@ pub(crate) struct Exchanges<'a, 'p> {
     lags: Lags,
     /// Requests whose first attempt has its record.
     requests: u64,
-    /// Attempts begun.
     pub begun: u64,
     /// Set when the player was told of something, which may change what it wants next.
     pub told_player: bool,
-    /// Token events seen.
     pub events: u64,
 }
 
@@ -93,7 +91,7 @@ impl<'a, 'p> Exchanges<'a, 'p> {
         }
     }
 
-    pub fn any_open(&self) -> bool {
+    pub(crate) fn any_open(&self) -> bool {
         self.open_count > 0
     }
 

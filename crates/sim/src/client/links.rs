@@ -10,15 +10,12 @@ use plimsoll_workload::Connections;
 /// A connection.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Link {
-    /// Its number within the level.
     pub number: u32,
-    /// When it stood.
     pub since: At,
     /// Has it carried a request before?
     pub carried: bool,
 }
 
-/// All of them.
 pub(crate) struct Links {
     policy: Connections,
     idle: Vec<Link>,

@@ -30,21 +30,17 @@ use crate::traffic::Emission;
 /// What one level is to be.
 #[derive(Clone, Debug)]
 pub struct LevelPlan<'a> {
-    /// Its number in the run.
     pub id: u32,
     /// Kind of traffic: `steady`, `burst`, …
     pub traffic: String,
     /// What it is run for: `ladder`, `curve`, `hold`, …
     pub purpose: String,
-    /// The load.
     pub load: Load,
     /// Whether the rate of arrivals is meant to be even.
     pub rate_course: RateCourse,
     /// When it starts, on the run's axis and the world's: not before what the world has lived through.
     pub start: At,
-    /// How long arrivals are due.
     pub window: Span,
-    /// How the client behaves.
     pub client: &'a ClientSpec,
     /// Are answers streamed? Otherwise they come whole, and have no first token.
     pub stream: bool,
@@ -60,7 +56,6 @@ pub struct LevelPlan<'a> {
     pub gauges: bool,
     /// How often their pages are looked at.
     pub scrape_every: Span,
-    /// Which events records hold.
     pub events: Events,
     /// Most requests in flight: beyond it the load is given up as one that the world does not carry, because an
     /// overload grows for as long as it is let.
@@ -82,17 +77,16 @@ pub struct LevelPlan<'a> {
 }
 
 /// Bound of [`LevelPlan::most_in_flight`] where nothing else is said: two orders over what an engine runs at once.
-pub const MOST_IN_FLIGHT: u32 = 200_000;
+pub(crate) const MOST_IN_FLIGHT: u32 = 200_000;
 
 /// Bound of [`LevelPlan::most_attempts`] where nothing else is said.
-pub const MOST_ATTEMPTS: u64 = 20_000_000;
+pub(crate) const MOST_ATTEMPTS: u64 = 20_000_000;
 
 /// How often pages are looked at where nothing else is said.
-pub const SCRAPE_EVERY: Span = Span::from_secs(1);
+pub(crate) const SCRAPE_EVERY: Span = Span::from_secs(1);
 
 /// Where the rows of a level go, each as soon as it is whole.
 pub trait RowSink {
-    /// An attempt has ended.
     fn attempt(&mut self, attempt: Attempt);
     /// A point of a time series.
     fn sample(&mut self, sample: Sample);
@@ -129,7 +123,6 @@ pub enum Events {
     Ends,
 }
 
-/// What one level was.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LevelRun {
     /// The level, with what the generator says of itself.
@@ -196,9 +189,6 @@ pub fn simulate_level(
 
 /// The same in memory that does not grow with the level: arrivals are drawn when they are due and rows are handed to
 /// `rows` when they are whole. `names` are what the world's prefix cache looks at; without them a trace's own ids are.
-///
-/// # Errors
-/// As [`simulate_level`].
 pub fn simulate_into(
     world: &mut World,
     scenario: &Scenario,
@@ -496,7 +486,6 @@ impl Run<'_, '_> {
 #[derive(Default)]
 pub(crate) struct Lags {
     count: u64,
-    /// Those that are not zero.
     late: Vec<i64>,
 }
 

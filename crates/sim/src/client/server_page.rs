@@ -18,14 +18,12 @@ pub(crate) struct ServerPage {
     last: Vec<f64>,
 }
 
-/// One scrape.
 struct PageScrape<'a> {
     at: At,
     last: &'a mut Vec<f64>,
     place: usize,
     /// Does the server whose rows these are answer?
     answers: bool,
-    /// Values found.
     found: u32,
     rows: &'a mut dyn RowSink,
 }

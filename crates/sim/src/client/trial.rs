@@ -19,11 +19,8 @@ use crate::traffic::{Detail, RequestEvent, Submit};
 /// How requests were sent and what they held.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ProtocolSpec {
-    /// When they are sent.
     pub pace: SendPace,
-    /// What they hold.
     pub sizes: Sizes,
-    /// How many are measured.
     pub requests: u32,
     /// How many are sent before those and not measured.
     pub warm_up: u32,
@@ -77,9 +74,7 @@ pub enum Sizes {
 pub struct TrialRequest {
     /// Nanoseconds after the first.
     pub after_ns: i64,
-    /// Tokens of its prompt.
     pub prompt_tokens: u32,
-    /// Tokens of its answer.
     pub output_tokens: u32,
     /// Names of its prompt's blocks; empty = nothing shared.
     pub blocks: Vec<u64>,
@@ -96,7 +91,6 @@ pub struct Trial {
     pub ttft: Figures,
     /// (end − first token) / (tokens − 1), per request.
     pub tpot: Figures,
-    /// From sending to the end.
     pub e2e: Figures,
     /// Tokens of answers a second, from the first sending to the last end.
     pub tokens_per_s: f64,
@@ -109,9 +103,7 @@ pub struct Trial {
 /// A metric over the requests, milliseconds. Not a number where there is none.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Figures {
-    /// Mean.
     pub mean: f64,
-    /// Median.
     pub p50: f64,
     /// 90th percentile.
     pub p90: f64,
@@ -227,7 +219,6 @@ struct Client<'a> {
     engine: Engine,
     requests: &'a [TrialRequest],
     times: Vec<Times>,
-    /// The next to be sent.
     next: usize,
     /// In a loop: how many are kept in flight; 0 = sent at their times.
     at_once: usize,

@@ -21,7 +21,6 @@ use crate::spec::error::SpecError;
 use crate::traffic::{Detail, Emission, EngineGauges, FinishReason, Rejected, RequestEvent, Submit, Totals};
 use plimsoll_math::spread::Spread;
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Batching {
     scheduler: Scheduler,
@@ -44,7 +43,6 @@ pub(crate) struct Batching {
 
 #[derive(Copy, Clone, Debug)]
 enum State {
-    /// Nothing to do.
     Idle,
     /// A step is to be planned at this picosecond.
     Due(i128),

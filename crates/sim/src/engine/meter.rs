@@ -18,7 +18,6 @@ pub struct BucketHistogram {
 }
 
 impl BucketHistogram {
-    /// An empty histogram.
     pub fn new(bounds: &'static [u64]) -> BucketHistogram {
         BucketHistogram { bounds, counts: vec![0; bounds.len() + 1], sum: 0 }
     }
@@ -29,7 +28,7 @@ impl BucketHistogram {
     }
 
     /// Counts one value `times` times.
-    pub fn observe_many(&mut self, value: u64, times: u64) {
+    pub(crate) fn observe_many(&mut self, value: u64, times: u64) {
         let bucket = self.bounds.partition_point(|bound| *bound < value);
         self.counts[bucket] += times;
         self.sum = self.sum.saturating_add(value.saturating_mul(times));
@@ -81,7 +80,7 @@ pub const TTFT: &[u64] = &[
     2_560 * S,
 ];
 /// vLLM's bounds of `inter_token_latency_seconds` and of `request_time_per_output_token_seconds`.
-pub const ITL: &[u64] = &[
+pub(crate) const ITL: &[u64] = &[
     10 * MS,
     25 * MS,
     50 * MS,
@@ -103,7 +102,7 @@ pub const ITL: &[u64] = &[
     80 * S,
 ];
 /// vLLM's bounds of `e2e_request_latency_seconds` and of the stages of a request.
-pub const REQUEST: &[u64] = &[
+pub(crate) const REQUEST: &[u64] = &[
     300 * MS,
     500 * MS,
     800 * MS,
@@ -130,16 +129,14 @@ pub const REQUEST: &[u64] = &[
 pub const SIZES: &[u64] =
     &[1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000];
 /// vLLM's bounds of `iteration_tokens_total`.
-pub const ITERATION: &[u64] = &[1, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 4_096, 8_192, 16_384];
+pub(crate) const ITERATION: &[u64] = &[1, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 4_096, 8_192, 16_384];
 
 /// What one replica counted.
 #[derive(Clone, Debug)]
 pub struct Meter {
     /// Requests that the engine took and gave up.
     pub failed: u64,
-    /// Prompt tokens computed.
     pub prompt_tokens: u64,
-    /// Tokens generated.
     pub generation_tokens: u64,
     /// Answers that ended for having the asked length.
     pub ended_length: u64,
@@ -155,7 +152,6 @@ pub struct Meter {
     pub tpot: BucketHistogram,
     /// From the arrival to the end.
     pub e2e: BucketHistogram,
-    /// In the queue.
     pub queue: BucketHistogram,
     /// From leaving the queue to the first token.
     pub prefill: BucketHistogram,
@@ -250,23 +246,17 @@ impl Meter {
 /// A request while it is served, with the instants that histograms need; all on one axis, ns.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Life {
-    /// The replica that has it.
     pub replica: u32,
     /// When it came to the server, and when to the engine.
     pub arrival_ns: i64,
-    /// When the engine took it.
     pub submitted_ns: i64,
     /// When it left the queue for the first time.
     pub admitted_ns: i64,
-    /// When its prompt was computed.
     pub prefill_ns: Option<i64>,
-    /// When its first token came.
     pub first_ns: i64,
     /// When its last token so far came.
     pub last_ns: i64,
-    /// Tokens so far.
     pub tokens: u32,
-    /// Tokens of its prompt.
     pub prompt: u32,
 }
 

@@ -56,12 +56,12 @@ impl Outlet {
     }
 
     /// When the next one leaves.
-    pub fn next_ps(&self) -> Option<i128> {
+    pub(crate) fn next_ps(&self) -> Option<i128> {
         self.held.front().map(|held| held.ps)
     }
 
     /// When the next one leaves that is more than another token.
-    pub fn next_turn_ps(&self) -> Option<i128> {
+    pub(crate) fn next_turn_ps(&self) -> Option<i128> {
         self.turns.front().copied()
     }
 
@@ -79,7 +79,7 @@ impl Outlet {
     }
 
     /// Takes back what is on its way out for a request. What it cost stays spent.
-    pub fn drop_all_of(&mut self, id: u64) {
+    pub(crate) fn drop_all_of(&mut self, id: u64) {
         self.held.retain(|held| held.emission.id != id);
         self.turns.clear();
         self.turns.extend(self.held.iter().filter(|held| !held.inner).map(|held| held.ps));

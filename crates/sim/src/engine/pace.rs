@@ -10,7 +10,6 @@ use crate::spec::BatchingSpec;
 /// A step takes a nanosecond at the least, so that time moves.
 pub(crate) const SHORTEST_PS: i128 = 1_000;
 
-/// Durations of steps.
 #[derive(Clone, Debug)]
 pub(crate) struct StepPace {
     model: StepModel,
@@ -33,11 +32,11 @@ impl StepPace {
         StepPace { model: StepModel::new(spec), factor: 1.0, extra_ps: 0 }
     }
 
-    pub fn set_factor(&mut self, factor: f64) {
+    pub(crate) fn set_factor(&mut self, factor: f64) {
         self.factor = if factor.is_finite() && factor > 0.0 { factor } else { 1.0 };
     }
 
-    pub fn set_extra_us(&mut self, extra_us: f64) {
+    pub(crate) fn set_extra_us(&mut self, extra_us: f64) {
         self.extra_ps = (extra_us.max(0.0) * 1e6).round() as i128;
     }
 
@@ -56,7 +55,7 @@ impl StepPace {
     }
 
     /// What a token of context adds to a step of decodes, picoseconds.
-    pub fn per_context(&mut self, load: &StepLoad) -> i128 {
+    pub(crate) fn per_context(&mut self, load: &StepLoad) -> i128 {
         let (_, each) = self.line(load);
         if self.factor == 1.0 { each } else { self.scale(each) }
     }
@@ -80,7 +79,7 @@ impl StepRow {
     }
 
     /// When the step ends that comes `steps` after the first.
-    pub fn end_after(&self, steps: u32) -> i128 {
+    pub(crate) fn end_after(&self, steps: u32) -> i128 {
         let steps = i128::from(steps);
         self.end + steps * self.next + steps * (steps - 1) / 2 * self.slope
     }

@@ -18,7 +18,6 @@ use crate::spec::law::LawSpec;
 use crate::spec::{CannedSpec, QueueSpec};
 use crate::traffic::{Emission, FinishReason, Rejected, RequestEvent, Submit, Totals};
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Queue {
     servers: u32,

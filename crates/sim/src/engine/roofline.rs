@@ -124,7 +124,7 @@ impl RooflineSpec {
     ///
     /// # Errors
     /// They leave none: by how much they are too large is said.
-    pub fn left_gb(&self) -> Result<f64, SpecError> {
+    pub(crate) fn left_gb(&self) -> Result<f64, SpecError> {
         let usable_gb = self.memory_utilisation * self.gpu.memory_gb;
         let weights_gb = self.weights_per_gpu() / 1e9;
         let reserved_gb = self.reserved_gb;

@@ -72,7 +72,7 @@ impl<T> Slots<T> {
     }
 
     /// The request of a number that is taken.
-    pub fn at_mut(&mut self, slot: u32) -> &mut T {
+    pub(crate) fn at_mut(&mut self, slot: u32) -> &mut T {
         self.items[slot as usize].as_mut().expect("the slot is taken")
     }
 }

@@ -14,7 +14,6 @@ use crate::spec::{BatchingSpec, LinearSpec, StepSpec};
 pub struct StepLoad {
     /// Tokens computed, of prompts and decodes; drafted ones are not counted.
     pub tokens: u32,
-    /// Sequences that decode.
     pub decodes: u32,
     /// Tokens of context that the decodes attend to, their own included.
     pub context: u64,

@@ -23,7 +23,6 @@ pub(crate) struct Terms {
     pub per_request: u64,
     /// Once per step, if it holds any prompt.
     pub prefill: u64,
-    /// Per prompt token.
     pub per_prefill: f64,
     /// Per unit of [`StepLoad::prefill_pairs`](crate::engine::step_time::StepLoad::prefill_pairs).
     pub per_pair: f64,
@@ -89,7 +88,7 @@ impl Terms {
 
 impl Terms {
     /// Decode attention of `decodes` sequences that compute `width` tokens each and attend to `context` in all.
-    pub fn decode_attention(&self, decodes: u32, width: u32, context: u64) -> u64 {
+    pub(crate) fn decode_attention(&self, decodes: u32, width: u32, context: u64) -> u64 {
         let tokens = self.per_decode.saturating_mul(u64::from(decodes) * u64::from(width));
         let windows = self.per_window.saturating_mul(u64::from(decodes));
         let read = self.per_context.saturating_mul(context);
@@ -153,7 +152,6 @@ pub(crate) fn experts_us(spec: &RooflineSpec, tokens: u32) -> f64 {
     kernels.floor_us + norm(memory_s, compute_s, kernels.norm) * 1e6
 }
 
-/// The output head.
 pub(crate) fn head_ps(spec: &RooflineSpec, rows: u32) -> u64 {
     let (model, gpu) = (&spec.model, &spec.gpu);
     let params = model.head_params();

@@ -28,7 +28,6 @@ struct Adapter {
     users: u32,
     /// When it was last used, in turns.
     used: u64,
-    /// When it is loaded.
     ready: At,
 }
 

@@ -11,34 +11,62 @@ use plimsoll_model::{At, Span};
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum AgendaItem {
     /// A fault begins, or comes again.
-    Begin { fault: u32 },
+    Begin {
+        fault: u32,
+    },
     /// A fault ends, or this time of it.
-    End { fault: u32 },
+    End {
+        fault: u32,
+    },
     /// The router learns that a replica is down.
-    Notice { fault: u32, replica: u32 },
+    Notice {
+        fault: u32,
+        replica: u32,
+    },
     /// A noisy neighbour comes or goes.
-    Switch { fault: u32, replica: u32 },
+    Switch {
+        fault: u32,
+        replica: u32,
+    },
     /// Replicas may have been idle for long enough.
-    Idle { fault: u32 },
+    Idle {
+        fault: u32,
+    },
     /// A replica is ready, if it is still the same.
-    Ready { replica: u32, life: u32 },
-    /// The autoscaler looks.
+    Ready {
+        replica: u32,
+        life: u32,
+    },
     Scale,
     /// A request is let in, if it is still there.
-    Enter { id: u64, serial: u64 },
+    Enter {
+        id: u64,
+        serial: u64,
+    },
     /// A request's KV cache has come to where its answer is written.
-    Handover { id: u64, serial: u64 },
+    Handover {
+        id: u64,
+        serial: u64,
+    },
     /// What waits in a gateway is looked at again.
     Look,
     /// A request has waited in a gateway for as long as it may, if it still does.
-    Expire { ticket: u64 },
+    Expire {
+        ticket: u64,
+    },
     /// A request is late, if it still waits for its first token; `after` it was sent.
-    Hedge { id: u64, serial: u64, after: Span },
+    Hedge {
+        id: u64,
+        serial: u64,
+        after: Span,
+    },
     /// A proxy lets held tokens go, if they are still held.
-    Release { id: u64, serial: u64 },
+    Release {
+        id: u64,
+        serial: u64,
+    },
 }
 
-/// See the module.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Agenda {
     heap: BinaryHeap<Reverse<(At, u64, AgendaItem)>>,

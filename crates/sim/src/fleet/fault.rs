@@ -35,7 +35,6 @@ pub struct FaultTruth {
     pub requests: Vec<u64>,
 }
 
-/// All faults of a world.
 #[derive(Clone, Debug)]
 pub(crate) struct Faults {
     seed: u64,
@@ -46,7 +45,6 @@ pub(crate) struct Faults {
 #[derive(Clone, Debug)]
 struct Fault {
     spec: FaultSpec,
-    /// Names its chances.
     purpose: String,
     on: bool,
     began: At,
@@ -315,7 +313,6 @@ impl Faults {
         }
     }
 
-    /// Is it on?
     pub fn is_on(&self, fault: u32) -> bool {
         self.list[fault as usize].on
     }

@@ -23,7 +23,6 @@ use crate::traffic::{Failure, Rejected, Submit};
 const LOOK: Span = Span::from_millis(250);
 const BYTES_PER_TOKEN: u64 = 4;
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Gate {
     spec: FrontSpec,
@@ -31,7 +30,6 @@ pub(crate) struct Gate {
     pub(crate) chance: Stream,
     /// Requests that were sent twice, until one of the two has ended.
     pub(crate) races: HashMap<u64, Race>,
-    /// Whose each ticket is.
     waiting: HashMap<Ticket, u64>,
     given: Vec<(Ticket, Given)>,
     pumping: bool,

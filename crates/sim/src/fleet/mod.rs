@@ -45,7 +45,6 @@ use crate::spec::error::{BLOCK_TOKENS, SpecError};
 use crate::spec::fleet::WorldSpec;
 use crate::traffic::{Detail, Emission, EngineGauges, Failure, Rejected, RequestEvent, Submit, Totals};
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Fleet {
     pub(crate) spec: WorldSpec,
@@ -101,7 +100,6 @@ pub(crate) struct TakenRequest {
     pub serial: u64,
     /// The request itself, until it is in an engine.
     pub held: Option<Box<Submit>>,
-    /// Has its answer begun?
     pub began: bool,
     /// Tokens that its answer will have.
     pub answer: u32,
@@ -110,7 +108,6 @@ pub(crate) struct TakenRequest {
     pub cut: Option<(u32, u32)>,
     /// Tokens that a proxy holds.
     pub buffered: u32,
-    /// The adapter that it uses.
     pub adapter: Option<u32>,
     /// The request once more, where a second replica may be asked.
     pub twice: Option<Box<Submit>>,
@@ -142,7 +139,6 @@ pub(crate) fn facts(request: &Submit) -> Facts<'_> {
     }
 }
 
-/// No replica yet.
 pub(crate) const NOWHERE: u32 = u32::MAX;
 
 impl Fleet {
@@ -635,6 +631,5 @@ pub(crate) fn failure_of(rejected: &Rejected) -> Failure {
     }
 }
 
-/// Nobody can take a request.
 const NO_REPLICA: Rejected =
     Rejected::Unavailable { status: 503, why: "no replica is ready", retry_after: None };

@@ -9,7 +9,6 @@ use crate::engine::Engine;
 use crate::fleet::adapters::Shelf;
 use crate::traffic::{Detail, Emission};
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Replica {
     pub engine: Engine,
@@ -39,7 +38,6 @@ pub(crate) struct Replica {
 pub(crate) enum Phase {
     /// Asked for and not ready.
     Coming,
-    /// Takes requests.
     Ready,
     /// Ends what it has.
     Draining,
@@ -53,7 +51,6 @@ pub(crate) struct Down {
     pub fault: u32,
     /// Are connections reset? Otherwise there is a 500.
     pub reset: bool,
-    /// Does the router know?
     pub known: bool,
 }
 
@@ -82,7 +79,7 @@ impl Replica {
     }
 
     /// Does the router send requests here?
-    pub fn is_routable(&self) -> bool {
+    pub(crate) fn is_routable(&self) -> bool {
         self.phase == Phase::Ready && self.down.is_none_or(|down| !down.known)
     }
 

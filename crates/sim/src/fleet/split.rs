@@ -15,7 +15,6 @@ use crate::spec::error::SpecError;
 use crate::spec::fleet::WorldSpec;
 use crate::traffic::{Emission, Failure, RequestEvent, Submit};
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Split {
     /// Replicas from 0 that compute prompts; those that write answers come after them.

@@ -20,7 +20,6 @@ use crate::traffic::{Detail, Emission, EngineGauges, Rejected, Submit};
 #[derive(Clone, Debug)]
 pub struct World {
     inner: Inner,
-    /// What its adapters are called.
     adapters: Vec<String>,
     /// What each replica counted of its requests, as far as a client here asked for it.
     meters: Vec<Meter>,

@@ -14,10 +14,10 @@ use serde::{Deserialize, Serialize};
 use crate::spec::error::{SpecError, not_negative, positive, range, within};
 
 /// Largest batch that is accepted.
-pub const MAX_BATCH: u32 = 1 << 16;
+pub(crate) const MAX_BATCH: u32 = 1 << 16;
 
 /// Longest queue delay or time-out that is accepted: an hour.
-pub const MAX_DELAY_US: u64 = 3_600_000_000;
+pub(crate) const MAX_DELAY_US: u64 = 3_600_000_000;
 
 /// A model that computes whole batches: classifiers, embedders, rankers.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]

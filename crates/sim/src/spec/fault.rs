@@ -16,12 +16,9 @@ use plimsoll_workload::units::{TextOrNumber, format_span, parse_span};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A fault to be had.
 #[derive(Clone, PartialEq, Debug)]
 pub struct FaultSpec {
-    /// What goes wrong.
     pub kind: FaultKind,
-    /// When it begins.
     pub at: Span,
     /// How long it lasts; `None` = until the end of the run. Of what repeats (`every`), each time.
     pub lasts: Option<Span>,
@@ -149,10 +146,8 @@ pub enum FaultKind {
 /// How a delay is spread.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum Spread {
-    /// Always the same.
     #[default]
     Fixed,
-    /// Exponential.
     Exponential,
 }
 
@@ -227,7 +222,6 @@ impl FaultSpec {
         }
     }
 
-    /// The name of its kind.
     pub fn name(&self) -> &'static str {
         self.kind.name()
     }
@@ -239,9 +233,6 @@ impl FaultSpec {
 }
 
 /// Refuses faults that begin when the load is over: none of its requests would be begun under them.
-///
-/// # Errors
-/// The first such fault.
 pub fn check(faults: &[FaultSpec], end: Span) -> Result<(), SettingError> {
     match faults.iter().find(|fault| fault.at >= end) {
         None => Ok(()),

@@ -12,7 +12,6 @@ use crate::spec::error::{SpecError, not_negative, positive, within};
 use crate::spec::fault::{FaultKind, FaultSpec};
 use crate::spec::{EngineSpec, ModeSpec, StepSpec};
 
-/// Most replicas that are accepted.
 pub const MAX_REPLICAS: u32 = plimsoll_policy::MOST_REPLICAS;
 
 /// A world to be simulated: replicas of an engine, and what happens to them.
@@ -192,9 +191,6 @@ impl WorldSpec {
     }
 
     /// Checks everything that the types can't.
-    ///
-    /// # Errors
-    /// The first thing found wrong.
     pub fn validate(&self) -> Result<(), SpecError> {
         self.engine.validate()?;
         self.fleet.validate()?;

@@ -83,7 +83,6 @@ pub struct HeldOut {
 }
 
 impl Basis {
-    /// The word for it.
     pub fn word(self) -> &'static str {
         match self {
             Basis::Fitted => "fitted",

@@ -97,7 +97,7 @@ pub struct WindowSpec {
 
 impl ModelShape {
     /// Parameters of a layer's attention: projections into and out of it.
-    pub fn attention_params(&self) -> f64 {
+    pub(crate) fn attention_params(&self) -> f64 {
         let hidden = f64::from(self.hidden);
         let heads = f64::from(self.q_heads);
         if let Some(latent) = &self.latent {
@@ -113,12 +113,12 @@ impl ModelShape {
     }
 
     /// Parameters of one feed-forward part: the whole of a dense layer's, or one expert's.
-    pub fn ffn_params(&self) -> f64 {
+    pub(crate) fn ffn_params(&self) -> f64 {
         3.0 * f64::from(self.hidden) * f64::from(self.ffn)
     }
 
     /// Parameters that a dense layer's matrix products read: attention and feed-forward; without experts, every layer's.
-    pub fn layer_params(&self) -> f64 {
+    pub(crate) fn layer_params(&self) -> f64 {
         match &self.experts {
             None => self.attention_params() + self.ffn_params(),
             Some(experts) => {
@@ -128,12 +128,12 @@ impl ModelShape {
     }
 
     /// Layers with an ordinary feed-forward part.
-    pub fn dense_layers(&self) -> u32 {
+    pub(crate) fn dense_layers(&self) -> u32 {
         self.experts.as_ref().map_or(self.layers, |experts| experts.dense_layers)
     }
 
     /// Parameters of the output head (and, again, of the embedding).
-    pub fn head_params(&self) -> f64 {
+    pub(crate) fn head_params(&self) -> f64 {
         f64::from(self.vocab) * f64::from(self.hidden)
     }
 
@@ -151,14 +151,13 @@ impl ModelShape {
             + self.head_params()
     }
 
-    /// Bytes of all weights.
-    pub fn weight_bytes_total(&self) -> f64 {
+    pub(crate) fn weight_bytes_total(&self) -> f64 {
         self.sum_of_layers(self.weight_bytes, self.expert_weight_bytes())
             + self.copies_of_head() * self.head_params() * self.head_weight_bytes
     }
 
     /// Bytes per weight of the experts.
-    pub fn expert_weight_bytes(&self) -> f64 {
+    pub(crate) fn expert_weight_bytes(&self) -> f64 {
         self.experts.as_ref().and_then(|experts| experts.weight_bytes).unwrap_or(self.weight_bytes)
     }
 
@@ -177,7 +176,7 @@ impl ModelShape {
     }
 
     /// Size of a head in prefill attention: half the work per pair of tokens and head, in multiply-adds.
-    pub fn prefill_head_dim(&self) -> f64 {
+    pub(crate) fn prefill_head_dim(&self) -> f64 {
         match &self.latent {
             None => f64::from(self.head_dim),
             Some(latent) => f64::from(latent.rope_dim + latent.nope_dim + latent.v_dim) / 2.0,
@@ -186,12 +185,12 @@ impl ModelShape {
 
     /// Multiply-adds per query head and token of context in decode attention, where they can outlast reading the cache:
     /// latent attention works on the compressed vector in every head.
-    pub fn decode_work_per_head(&self) -> f64 {
+    pub(crate) fn decode_work_per_head(&self) -> f64 {
         self.latent.as_ref().map_or(0.0, |latent| f64::from(2 * latent.kv_rank + latent.rope_dim))
     }
 
     /// A model of this shape with so many layers, none of them of the kind that has no experts where others have.
-    pub fn first_layers(&self, layers: u32) -> ModelShape {
+    pub(crate) fn first_layers(&self, layers: u32) -> ModelShape {
         let window = self.window.as_ref().map(|window| WindowSpec { layers: 0, ..window.clone() });
         let experts = self.experts.as_ref().map(|experts| ExpertsSpec { dense_layers: 0, ..experts.clone() });
         ModelShape { layers, window, experts, ..self.clone() }

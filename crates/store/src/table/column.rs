@@ -32,7 +32,6 @@ type Read<R> = Box<dyn for<'g> Fn(&Chunks<'g>) -> Got<Option<Job<'g, R>>> + Send
 
 /// One column of rows that are written as `W` and read as `R`.
 pub(crate) struct Column<W, R = W> {
-    /// Its line in the schema.
     pub(super) schema: String,
     /// Is it packed as differences? The others try a dictionary first.
     pub(super) deltas: bool,
@@ -126,7 +125,6 @@ pub(crate) fn not_zero<W: 'static, R: 'static, T: Stored + PartialEq>(
     )
 }
 
-/// A list of values.
 pub(crate) fn list<W: 'static, R: 'static, E: 'static, T: Stored>(
     name: &'static str,
     list: impl Fn(&W) -> &[E] + Part,
@@ -204,7 +202,6 @@ pub(crate) fn maybe_text<W: 'static, R: 'static>(
 /// What words are written as, and read from.
 type Names<V> = (fn(V) -> &'static str, fn(&str) -> Option<V>);
 
-/// One of few words.
 pub(crate) fn word<W: 'static, R: 'static, V: Copy + 'static>(
     name: &'static str,
     get: impl Fn(&W) -> V + Part,
@@ -244,7 +241,6 @@ pub(crate) fn maybe_word<W: 'static, R: 'static, V: Copy + 'static>(
     )
 }
 
-/// A list of texts.
 pub(crate) fn texts<W: 'static, R: 'static, E: 'static>(
     name: &'static str,
     list: impl Fn(&W) -> &[E] + Part,

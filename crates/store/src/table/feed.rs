@@ -20,11 +20,9 @@ pub(super) fn out_of_range(name: &str) -> ParquetError {
 /// Gives the next so many rows of a column.
 pub(crate) type ColumnFeed<'g, T> = Box<dyn FnMut(usize, &mut Batch<T>) -> Got<()> + 'g>;
 
-/// A column as it was found.
 pub(crate) enum FoundColumn<'g, T> {
     /// Every row has this value, or none has any: said by the statistics, so that nothing need be decoded.
     Same(Option<T>),
-    /// Its values.
     Fed(ColumnFeed<'g, T>),
 }
 
@@ -46,13 +44,11 @@ pub(super) fn alike(chunk: &ColumnChunkMetaData, rows: i64) -> Option<Option<&[u
 /// What the definition levels of a column mean.
 #[derive(Copy, Clone, Default)]
 pub(crate) struct Levels {
-    /// A value is there.
     pub value: i16,
     /// A list's element is there, though it may be null.
     pub element: i16,
 }
 
-/// A batch of one column.
 pub(crate) struct Batch<T> {
     pub levels: Levels,
     pub values: Vec<T>,

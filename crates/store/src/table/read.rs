@@ -113,7 +113,6 @@ pub(crate) struct GroupFacts<'g> {
 }
 
 impl GroupFacts<'_> {
-    /// Its rows.
     pub(crate) fn rows(&self) -> u64 {
         self.group.num_rows().max(0) as u64
     }
@@ -224,7 +223,6 @@ fn read_group<W: 'static, R: 'static>(
 /// A row group on its way into rows.
 struct Filling<'g, R> {
     jobs: Vec<Job<'g, R>>,
-    /// Rows to come.
     left: usize,
     begun: bool,
 }

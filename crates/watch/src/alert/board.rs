@@ -59,7 +59,6 @@ struct Waited {
     little: Option<f64>,
 }
 
-/// All alerts of a watch.
 #[derive(Clone, Debug)]
 pub struct AlertBoard {
     spec: AlertSpec,
@@ -76,13 +75,11 @@ pub struct AlertBoard {
     since: HashMap<(AlertKind, String), At>,
     queue: VecDeque<Waited>,
     doubled: Doubled,
-    /// When replicas started.
     pub(crate) cold: ColdStarts,
     asked: bool,
 }
 
 impl AlertBoard {
-    /// Nothing seen yet.
     pub fn new(file: &BudgetFile, spec: AlertSpec, every: Span) -> AlertBoard {
         AlertBoard::counting(file, spec, every, &rows::source)
     }

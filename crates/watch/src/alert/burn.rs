@@ -75,7 +75,7 @@ pub fn check(pairs: &[Pair]) -> Result<(), String> {
 }
 
 /// `5 min`, `6 h`, `3 d`.
-pub fn span_words(seconds: i64) -> String {
+pub(crate) fn span_words(seconds: i64) -> String {
     match seconds {
         s if s % 86_400 == 0 => format!("{} d", s / 86_400),
         s if s % 3600 == 0 => format!("{} h", s / 3600),
@@ -89,9 +89,7 @@ pub fn span_words(seconds: i64) -> String {
 pub struct Minute {
     /// The end of its first block.
     pub begun: At,
-    /// How long was counted.
     pub watched: Span,
-    /// What was counted.
     pub over: OverCount,
 }
 
@@ -111,7 +109,6 @@ impl Default for Burn {
 }
 
 impl Burn {
-    /// Nothing seen.
     pub fn new(pairs: Vec<Pair>) -> Burn {
         Burn { pairs, minutes: VecDeque::new(), is_open: false }
     }
@@ -137,7 +134,7 @@ impl Burn {
     }
 
     /// The minutes that are over and begun after this instant.
-    pub fn closed_after(&self, at: At) -> impl Iterator<Item = Minute> + '_ {
+    pub(crate) fn closed_after(&self, at: At) -> impl Iterator<Item = Minute> + '_ {
         let closed = self.minutes.len().saturating_sub(usize::from(self.is_open));
         self.minutes.iter().take(closed).copied().filter(move |minute| minute.begun > at)
     }

@@ -39,7 +39,6 @@ const WARM: Span = Span::from_secs(600);
 /// What a page tells of a replica at a tick.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct ReplicaSeen {
-    /// Its name.
     pub name: String,
     /// When its process began, Unix time in s; `None` = its page does not say.
     pub began_s: Option<f64>,
@@ -93,7 +92,6 @@ struct Deploy {
     first: (f64, f64, u64),
 }
 
-/// See the module.
 #[derive(Clone, Default, Debug)]
 pub struct ColdStarts {
     replicas: HashMap<String, Known>,
@@ -119,7 +117,6 @@ impl ColdStarts {
         self.wall_s = Some(unix_s);
     }
 
-    /// A page has this version.
     pub fn version(&mut self, page: &str, version: String) {
         let is_known = self.versions.values().any(|known| *known == version);
         if !is_known && self.begun.is_some() {
@@ -134,7 +131,7 @@ impl ColdStarts {
     }
 
     /// Has nothing started for so long that it is over?
-    pub fn is_quiet(&self, now: At) -> bool {
+    pub(crate) fn is_quiet(&self, now: At) -> bool {
         self.last.max(self.begun).is_none_or(|last| now - last >= QUIET)
     }
 

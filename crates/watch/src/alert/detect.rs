@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use plimsoll_math::anytime::Bets;
 
 /// A month, in which false alarms are counted, s.
-pub const MONTH_S: f64 = 30.0 * 86_400.0;
+pub(crate) const MONTH_S: f64 = 30.0 * 86_400.0;
 /// Further than this no evidence is kept: it has long alarmed, and what is kept must be forgotten again when traffic is good.
 const MOST: f64 = 1e12;
 /// The largest block to be expected is the largest of so many before it: ten minutes of them, because load has a course over the day, and after a burst bets
@@ -27,12 +27,10 @@ const MOST: f64 = 1e12;
 /// block lost: it is below the largest nearly always, and then rates the loss of each large block too low.
 const REMEMBERED: usize = 60;
 
-/// The detector of one row.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Detector {
     allowed: f64,
     bets: Bets,
-    /// Shiryaev–Roberts sums.
     sums: Vec<f64>,
     /// The best evidence of any beginning, per stake, and the blocks since that beginning.
     best: Vec<(f64, u64)>,
@@ -87,7 +85,7 @@ impl Detector {
     }
 
     /// Blocks since it began, by the stake that gained most (Page 1954); 0 = it is not going on.
-    pub fn blocks_since(&self) -> u64 {
+    pub(crate) fn blocks_since(&self) -> u64 {
         let best = self.best.iter().copied().max_by(|a, b| a.0.total_cmp(&b.0));
         best.map_or(0, |(_, blocks)| blocks)
     }

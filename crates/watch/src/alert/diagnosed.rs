@@ -3,7 +3,6 @@
 use plimsoll_diagnose::{Answer, Cause, Diagnosis, Verdict};
 use serde::{Deserialize, Serialize};
 
-/// See the module.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct AlertDiagnosis {
     /// In a sentence; it begins with `cannot tell` where no page holds what would tell.
@@ -12,7 +11,6 @@ pub struct AlertDiagnosis {
     pub layer: String,
     /// The cause, as a stable word.
     pub cause: String,
-    /// What speaks for it.
     pub evidence: Vec<String>,
     /// What to do first; empty where the cause is unknown, and its alert says then what its kind is looked into by.
     // Written even when empty, because an older version that reads a journal after a roll-back does not do without.
@@ -21,7 +19,6 @@ pub struct AlertDiagnosis {
     /// What not to do; empty where the cause is unknown.
     #[serde(default)]
     pub do_not: String,
-    /// What would tell more.
     pub ask: String,
 }
 

@@ -79,7 +79,6 @@ struct Ceiling {
     watch: RowWatch,
 }
 
-/// See the module.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Doubled {
     /// Minutes that were good, the oldest first, and the one that is not over yet.

@@ -38,7 +38,6 @@ impl Default for AlertSpec {
 }
 
 impl AlertSpec {
-    /// The pairs that are watched.
     pub fn pairs(&self) -> &[Pair] {
         self.burn.as_deref().unwrap_or(&burn::PAIRS)
     }
@@ -80,7 +79,6 @@ plimsoll_model::named! {
         SourceLost => "source_lost",
         /// No page has what a row needs.
         Absent => "absent",
-        /// Nobody asks any more.
         NoTraffic => "no_traffic",
         /// Always fires: where it is missing, nobody watches.
         Watchdog => "watchdog",
@@ -89,7 +87,7 @@ plimsoll_model::named! {
 
 impl AlertKind {
     /// Is there something to see in what came before it fired? Of what is silent there is not.
-    pub fn has_window(self) -> bool {
+    pub(crate) fn has_window(self) -> bool {
         self.is_diagnosed() || self == AlertKind::Stalled
     }
 
@@ -179,9 +177,7 @@ impl AlertKind {
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AlertState {
-    /// Yes.
     Firing,
-    /// No more.
     Resolved,
 }
 
@@ -195,24 +191,19 @@ impl AlertState {
     }
 }
 
-/// One alert.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Alert {
     /// Its own: the kind, what it is about, and its number, which goes on where an earlier watch ended.
     pub id: String,
-    /// What about.
     pub kind: AlertKind,
     /// A row's id, a page's or a replica's name, `fleet`.
     pub about: String,
     /// The row of the budget, where it is about one.
     pub row: Option<String>,
-    /// Does it stand?
     pub state: AlertState,
     /// Since when what it says is so, s since the watch began.
     pub since_s: f64,
-    /// When it fired.
     pub fired_s: f64,
-    /// When it was resolved.
     pub resolved_s: Option<f64>,
     /// Why, in a sentence.
     pub evidence: String,

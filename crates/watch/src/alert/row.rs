@@ -22,12 +22,10 @@ const PROOFS: [usize; 3] = [10, 60, KEPT];
 /// After a gap of so many blocks the evidence is forgotten: that costs evidence and adds no false alarm.
 const GAP: i64 = 5;
 
-/// One row under watch.
 #[derive(Clone, Debug)]
 pub struct RowWatch {
     /// The share that may be over.
     pub allowed: f64,
-    /// Of what.
     pub counted: &'static str,
     block: Span,
     detector: Detector,
@@ -87,7 +85,7 @@ impl RowWatch {
     }
 
     /// Is it proven that the row holds again, by blocks that began after this instant?
-    pub fn holds_since(&self, fired: At, alpha: f64) -> bool {
+    pub(crate) fn holds_since(&self, fired: At, alpha: f64) -> bool {
         let first = self.recent.partition_point(|block| block.0 < fired);
         let since: Vec<OverCount> = self.recent.range(first..).map(|block| block.2).collect();
         PROOFS.iter().filter(|proof| since.len() >= **proof).any(|proof| {

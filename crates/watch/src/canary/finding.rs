@@ -30,7 +30,6 @@ impl CanaryVerdict {
 pub struct CanaryFinding {
     /// When, s since it began.
     pub at_s: f64,
-    /// What to do.
     pub verdict: CanaryVerdict,
     /// Why, in a sentence.
     pub why: String,

@@ -19,7 +19,7 @@ const GROUPS: usize = 4;
 /// Most placebo groups: the place among more says little more.
 const MOST_GROUPS: usize = 20;
 /// Fewest minutes before the deploy from which a replica's own share is known.
-pub const LEAST_BEFORE: usize = 10;
+pub(crate) const LEAST_BEFORE: usize = 10;
 
 /// How a canary is judged.
 #[derive(Clone, PartialEq, Debug)]
@@ -39,7 +39,6 @@ pub struct CanarySpec {
 pub struct ReplicaMinute {
     /// Its name: the same in every minute.
     pub name: String,
-    /// On which side.
     pub arm: Arm,
     /// Of each measure: requests, and those over the edge; `None` = its page does not say.
     pub counts: Vec<Option<(u64, u64)>>,
@@ -54,7 +53,6 @@ pub struct Measured {
     pub margin: f64,
 }
 
-/// Evidence on one measure.
 #[derive(Clone, Debug)]
 struct Evidence {
     of: Measured,
@@ -79,7 +77,6 @@ pub struct Known {
     pub is_within: bool,
 }
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub struct Judge {
     spec: CanarySpec,
@@ -90,7 +87,6 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// Nothing seen yet.
     pub fn new(spec: CanarySpec, measures: Vec<Measured>) -> Judge {
         let evidence = |of: Measured| Evidence {
             within: Wealth::against(Claim::AtLeast, 0.5 * (1.0 + of.margin), Bets::wide()),

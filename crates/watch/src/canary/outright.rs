@@ -22,7 +22,6 @@ const BASE: (f64, f64) = (0.005, 0.9);
 /// Requests that ended, and those of them that failed.
 pub type Counts = (u64, u64);
 
-/// See the module.
 #[derive(Clone, Debug, Default)]
 pub struct Outright {
     base: VecDeque<bool>,

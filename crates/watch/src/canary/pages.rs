@@ -33,9 +33,7 @@ pub struct Canary {
 #[derive(Clone, Debug)]
 struct Counted {
     seen: ReplicaSeen,
-    /// How long that was scraped.
     scraped: Span,
-    /// Its process began anew.
     fell: bool,
 }
 

@@ -13,7 +13,6 @@ use super::outright::Outright;
 use crate::over::over;
 use crate::rows::{self, RowSource};
 
-/// What is judged at once.
 pub(super) const MINUTE: Span = Span::from_secs(60);
 /// Latencies whose shares are compared, as far as the source tells them.
 pub(super) const SIGNALS: [Signal; 4] = [Signal::Ttft, Signal::Itl, Signal::Tpot, Signal::E2e];
@@ -22,7 +21,6 @@ const TO_CHOOSE: f64 = 300.0;
 const SHARES: [f64; 3] = [0.5, 0.05, 0.01];
 /// The share over an edge may be larger by so much of itself, and by no more than so many points.
 const MARGIN: (f64, f64) = (0.5, 0.05);
-/// Of failures.
 const FAILURES_MARGIN: f64 = 0.005;
 /// Load per replica and prompts of both sides differ by no more than that, or they are no fair comparison.
 const ALIKE: f64 = 0.10;
@@ -53,7 +51,6 @@ struct Traffic {
 pub struct ReplicaSeen {
     /// Its name: the same in every minute.
     pub name: String,
-    /// On which side.
     pub arm: Arm,
     /// Its latencies, seconds.
     pub latencies: HashMap<Signal, Buckets>,
@@ -68,9 +65,7 @@ pub struct ReplicaSeen {
 /// Where the minutes come from, as a reader is told.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum MinuteSource {
-    /// Metrics pages.
     Pages,
-    /// Requests themselves.
     Requests,
 }
 
@@ -93,7 +88,6 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// Nothing seen yet.
     pub fn new(spec: CanarySpec, budget: Option<BudgetFile>, from: MinuteSource) -> Trial {
         Trial {
             spec,

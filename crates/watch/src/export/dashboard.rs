@@ -184,7 +184,6 @@ fn heatmap(at: Value, id: usize, source: &ExportSource, signal: Signal) -> Value
     })
 }
 
-/// A query and its legend.
 type Query = (String, &'static str);
 type Plot = (String, &'static str, Vec<Query>);
 

@@ -27,11 +27,9 @@ use crate::lint::out_of_reach;
 pub enum ExportKind {
     /// Recording, alerting and burn-rate rules of Prometheus, with unit tests.
     Rules,
-    /// A dashboard of Grafana.
     Dashboard,
     /// An OpenSLO document per row.
     OpenSlo,
-    /// A ScaledObject of KEDA.
     Keda,
     /// A tail-sampling processor of the OpenTelemetry collector.
     TailSampling,
@@ -44,7 +42,6 @@ pub struct ExportSpec {
     pub queue_per_replica: Option<f64>,
     /// What is scaled: the name of a Deployment.
     pub deployment: Option<String>,
-    /// Where Prometheus answers.
     pub prometheus: Option<String>,
 }
 
@@ -57,16 +54,13 @@ impl ExportSpec {
 /// A file: its name and what is in it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ExportFile {
-    /// Its name.
     pub name: String,
-    /// Its text.
     pub text: String,
 }
 
 /// Files, and what became of each row of the budget.
 #[derive(Clone, Debug)]
 pub struct Exported {
-    /// The files.
     pub files: Vec<ExportFile>,
     /// The rows, in the budget's order.
     pub rows: Vec<ExportRow>,

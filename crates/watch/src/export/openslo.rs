@@ -11,7 +11,6 @@ use super::row::ExportRow;
 use super::source::{ExportSource, decimal, quoted};
 use super::{ExportSpec, comments, slug};
 
-/// All documents of the file.
 pub(crate) fn documents(
     file: &BudgetFile,
     source: &ExportSource,

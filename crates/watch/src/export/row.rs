@@ -112,7 +112,6 @@ fn sum(metrics: &[Metric], window: &str) -> String {
 }
 
 impl Counted {
-    /// Requests in a window.
     pub fn requests(&self, window: &str) -> String {
         match &self.latency {
             Some(latency) => self.plus_failed(latency.up_to(&latency.all, window), window),
@@ -133,7 +132,6 @@ impl Counted {
         }
     }
 
-    /// Those over it perhaps.
     pub fn over_most(&self, window: &str) -> String {
         match &self.latency {
             Some(latency) => self.plus_failed(latency.beyond(latency.lower.as_deref(), window), window),
@@ -142,7 +140,7 @@ impl Counted {
     }
 
     /// Does the source leave nothing open?
-    pub fn is_exact(&self) -> bool {
+    pub(crate) fn is_exact(&self) -> bool {
         self.latency.as_ref().is_none_or(|latency| latency.lower.as_ref() == Some(&latency.upper))
     }
 

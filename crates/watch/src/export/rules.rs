@@ -30,7 +30,6 @@ pub(crate) fn recorded(what: &str, id: &str, budget: &str) -> String {
     format!("plimsoll:{what}{{about={},budget={}}}", quoted(id), quoted(budget))
 }
 
-/// The rule file.
 pub(crate) fn rules(
     file: &BudgetFile,
     source: &ExportSource,
@@ -67,7 +66,6 @@ fn expression(out: &mut String, expr: &str) {
     expr.lines().for_each(|line| _ = writeln!(out, "          {line}"));
 }
 
-/// One alerting rule.
 struct Alerting<'a> {
     kind: AlertKind,
     expr: String,

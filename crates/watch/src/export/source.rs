@@ -142,7 +142,7 @@ impl Metric {
     }
 
     /// `sum(increase(name{…}[5m]))`.
-    pub fn increase(&self, more: &[&str], window: &str) -> String {
+    pub(crate) fn increase(&self, more: &[&str], window: &str) -> String {
         format!("sum(increase({}[{window}]))", self.with(more))
     }
 }

@@ -26,15 +26,11 @@ const ALIKE: f64 = 1.1;
 /// A percentile on both sides.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct BracketRow {
-    /// Of what.
     pub metric: Signal,
     /// Which, 0 to 1.
     pub p: f64,
-    /// Before.
     pub base: EdgeBracket,
-    /// After.
     pub candidate: EdgeBracket,
-    /// What is proven.
     pub verdict: ChangeVerdict,
 }
 
@@ -45,7 +41,6 @@ pub struct MeanRow {
     pub metric: String,
     /// Before: value, lower and upper end.
     pub base: [f64; 3],
-    /// After.
     pub candidate: [f64; 3],
     /// What is proven: of latencies beyond a ratio, of failures beyond a difference.
     pub verdict: ChangeVerdict,
@@ -54,11 +49,8 @@ pub struct MeanRow {
 /// What both sides were asked.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct LoadRow {
-    /// Of what.
     pub about: &'static str,
-    /// Before.
     pub base: f64,
-    /// After.
     pub candidate: f64,
     /// Within a tenth of each other?
     pub alike: bool,
@@ -69,11 +61,8 @@ pub struct LoadRow {
 pub struct StretchComparison {
     /// Regressed where a row is; inconclusive where nothing is proven, or the load is another one.
     pub verdict: ChangeVerdict,
-    /// Load and prompts.
     pub load: Vec<LoadRow>,
-    /// Means and shares.
     pub means: Vec<MeanRow>,
-    /// Percentiles.
     pub percentiles: Vec<BracketRow>,
 }
 

@@ -25,9 +25,7 @@ pub type KeptSignal = (Layer, Signal);
 pub enum Grain {
     /// 10 s, or the time between two scrapes if that is longer.
     Seconds,
-    /// A minute.
     Minute,
-    /// An hour.
     Hour,
 }
 
@@ -47,7 +45,6 @@ impl Grain {
         }
     }
 
-    /// In names of folders.
     pub fn name(self) -> &'static str {
         match self {
             Grain::Seconds => "10s",
@@ -68,11 +65,9 @@ pub struct HistoryBlock {
     pub watched: Span,
     /// Replicas that began anew.
     pub restarts: u64,
-    /// What counters gained.
     pub counters: BTreeMap<KeptSignal, f64>,
     /// What histograms took in, a ladder of edges each.
     pub histograms: BTreeMap<KeptSignal, Vec<Buckets>>,
-    /// Where gauges stood.
     pub gauges: BTreeMap<KeptSignal, GaugeRange>,
     /// Latencies of single requests by their due times, where requests themselves are watched, ns: for charts, and never kept.
     pub latencies: BTreeMap<&'static str, Vec<(At, i64)>>,
@@ -81,11 +76,8 @@ pub struct HistoryBlock {
 /// Where a gauge of the fleet stood.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct GaugeRange {
-    /// At least.
     pub least: f64,
-    /// By time.
     pub mean: f64,
-    /// At most.
     pub most: f64,
 }
 
@@ -96,11 +88,9 @@ pub struct KeptStretch {
     pub length_s: f64,
     /// When the first begins, s since 1970.
     pub from_s: f64,
-    /// When the last ends.
     pub to_s: f64,
     /// How much of that was watched, s.
     pub watched_s: f64,
-    /// How many blocks there are.
     pub blocks: u64,
     /// What they take on the disk, bytes.
     pub bytes: u64,

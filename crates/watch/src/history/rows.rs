@@ -10,7 +10,6 @@ use plimsoll_model::{At, Sample, Span, page};
 
 use super::{HistoryBlock, KeptSignal, add};
 
-/// Seconds that were watched.
 pub(crate) const WATCHED: &str = "plimsoll_fleet_watched_seconds_total";
 /// Replicas that began anew.
 pub(crate) const RESTARTS: &str = "plimsoll_fleet_restarts_total";
@@ -18,7 +17,6 @@ pub(crate) const RESTARTS: &str = "plimsoll_fleet_restarts_total";
 pub(crate) const LADDER: &str = "ladder";
 /// Label that tells a gauge's least and most from its mean.
 pub(crate) const OF: &str = "of";
-/// Why there is a gap.
 const GAP: &str = "nothing was watched";
 
 /// A series: its name, and its labels.
@@ -32,7 +30,6 @@ pub struct HistoryRows {
     watched_s: f64,
     restarts: u64,
     told: HashMap<SeriesKey, f64>,
-    /// Of counters and histograms.
     keys: BTreeSet<SeriesKey>,
     gauges: BTreeSet<KeptSignal>,
     last: Option<At>,

@@ -16,7 +16,6 @@ pub const SERVICE: &str = "envoy.service.ext_proc.v3.ExternalProcessor";
 
 /// The header, and the key of the dynamic metadata, that say where a request goes: `ip:port`, or several with commas between them, the first choice first.
 pub const ENDPOINT: &str = "x-gateway-destination-endpoint";
-/// The namespace of that metadata.
 pub(crate) const NAMESPACE: &str = "envoy.lb";
 /// In the same namespace: who served it.
 pub(crate) const SERVED: &str = "x-gateway-destination-endpoint-served";

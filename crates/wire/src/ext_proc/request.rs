@@ -10,7 +10,6 @@ const MOST_ENDPOINTS: usize = 10_000;
 /// Why a message is none.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ExtProcError {
-    /// It is no protobuf.
     #[error("not a ProcessingRequest: {0}")]
     Protobuf(#[from] ProtobufError),
     /// It has more header lines than any request.
@@ -24,7 +23,6 @@ pub enum ExtProcError {
 /// How much of a body Envoy sends, and whether it waits for an answer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum BodyMode {
-    /// Nothing of it.
     #[default]
     None,
     /// In pieces, each of which waits for its answer.
@@ -55,19 +53,15 @@ impl BodyMode {
 /// The modes of both directions, which come with the first message of a stream.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct BodyModes {
-    /// Of the request.
     pub request: BodyMode,
-    /// Of the response.
     pub response: BodyMode,
 }
 
 /// Headers in their order: names as they come, in lower case, and values.
 pub type HeaderLines<'a> = Vec<(&'a [u8], &'a [u8])>;
 
-/// A piece of a body.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct HttpPiece<'a> {
-    /// Its bytes.
     pub body: &'a [u8],
     /// Is it the last one, with no trailers behind it?
     pub is_end: bool,
@@ -78,15 +72,11 @@ pub struct HttpPiece<'a> {
 pub enum Said<'a> {
     /// The request's headers; `true` = it has no body.
     RequestHeaders(HeaderLines<'a>, bool),
-    /// A piece of its body.
     RequestBody(HttpPiece<'a>),
-    /// Its trailers.
     RequestTrailers,
     /// The response's headers; `true` = it has no body.
     ResponseHeaders(HeaderLines<'a>, bool),
-    /// A piece of its body.
     ResponseBody(HttpPiece<'a>),
-    /// Its trailers.
     ResponseTrailers,
 }
 
@@ -97,7 +87,6 @@ pub struct ProcessingRequest<'a> {
     pub said: Option<Said<'a>>,
     /// The stream's modes, where it says them.
     pub modes: Option<BodyModes>,
-    /// Is no answer wanted?
     pub only_observes: bool,
     /// The endpoints that may be chosen, where that is bounded: `ip:port`, or an `ip` for all its ports.
     pub subset: Option<Vec<String>>,

@@ -26,12 +26,10 @@ pub enum Answers {
 pub struct Mutation {
     /// Names in lower case, and values.
     pub set: Vec<(String, Vec<u8>)>,
-    /// Names.
     pub remove: Vec<String>,
 }
 
 impl Mutation {
-    /// Sets one more.
     pub fn set(&mut self, name: &str, value: &[u8]) {
         self.set.push((name.to_owned(), value.to_owned()));
     }

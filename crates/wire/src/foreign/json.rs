@@ -20,9 +20,7 @@ pub(crate) enum Json<'a> {
     Flag(bool),
     /// A number as it was written, `Infinity` and `-Infinity` among them.
     Number(&'a str),
-    /// A text.
     Text(Cow<'a, str>),
-    /// A list.
     List(Vec<Json<'a>>),
     /// Fields in the order of the file; false = the file ends within it.
     Map(Vec<(Cow<'a, str>, Json<'a>)>, bool),
@@ -33,7 +31,6 @@ pub(crate) enum Json<'a> {
 pub(crate) struct BrokenJson {
     /// Byte of the document, from 0.
     pub at: usize,
-    /// What was expected.
     pub expected: &'static str,
 }
 
@@ -42,7 +39,6 @@ pub(crate) struct BrokenJson {
 pub(crate) struct Document<'a> {
     pub root: Json<'a>,
     pub whole: bool,
-    /// Bytes read.
     pub used: usize,
 }
 
@@ -110,7 +106,6 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// A count.
     pub(crate) fn count(&self) -> Option<u32> {
         self.int().and_then(|n| u32::try_from(n).ok())
     }

@@ -1,8 +1,8 @@
 //! Which tool wrote a file, by its first bytes: never by its name, because results are renamed, moved and compressed.
 
 /// The formats, as a refusal lists them.
-pub const UNDERSTOOD: &str = "results of vLLM bench, SGLang bench, GuideLLM (JSON), AIPerf, GenAI-Perf, inference-perf, MLPerf \
-    LoadGen and Endpoints, k6 (--out json or csv) and genai-bench";
+pub const UNDERSTOOD: &str = "results of vLLM bench, SGLang bench, GuideLLM (JSON), AIPerf, MLPerf LoadGen and Endpoints \
+    and k6 (--out json or csv)";
 
 /// A known file.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -17,14 +17,9 @@ pub enum Kind {
     AiPerfRows,
     /// AIPerf's `profile_export_aiperf.json`.
     AiPerfSummary,
-    /// perf_analyzer's `profile_export.json`.
-    PerfAnalyzer,
-    /// GenAI-Perf's `profile_export_genai_perf.json`.
-    GenAiPerfSummary,
-    /// inference-perf's `per_request_lifecycle_metrics.json`.
-    InferencePerfRows,
-    /// inference-perf's summary of a run or a stage.
-    InferencePerfSummary,
+    /// Any file of GenAI-Perf or perf_analyzer.
+    GenAiPerf,
+    InferencePerf,
     /// LoadGen's `mlperf_log_trace.json`.
     LoadGenTrace,
     /// LoadGen's `mlperf_log_detail.txt`.
@@ -41,7 +36,7 @@ pub enum Kind {
     K6Csv,
     /// `k6 run --summary-export`.
     K6Summary,
-    /// genai-bench's result of one level.
+    /// Any file of genai-bench.
     GenAiBench,
     /// Locust's `--json` or CSV.
     Locust,
@@ -63,9 +58,9 @@ impl Kind {
             Kind::Sglang => "SGLang bench",
             Kind::GuideLlm | Kind::GuideLlmCsv => "GuideLLM",
             Kind::AiPerfRows | Kind::AiPerfSummary => "AIPerf",
-            Kind::PerfAnalyzer | Kind::GenAiPerfSummary => "GenAI-Perf",
+            Kind::GenAiPerf => "GenAI-Perf",
             Kind::GenAiCsv => "AIPerf or GenAI-Perf",
-            Kind::InferencePerfRows | Kind::InferencePerfSummary => "inference-perf",
+            Kind::InferencePerf => "inference-perf",
             Kind::LoadGenTrace | Kind::LoadGenDetail => "MLPerf LoadGen",
             Kind::EndpointsEvents | Kind::EndpointsSummary | Kind::EndpointsConfig => "MLPerf Endpoints",
             Kind::K6Points | Kind::K6Csv | Kind::K6Summary => "k6",
@@ -77,20 +72,17 @@ impl Kind {
     }
 
     /// Does it keep its requests one by one?
-    pub fn has_rows(self) -> bool {
+    pub(crate) fn has_rows(self) -> bool {
         matches!(
             self,
             Kind::Vllm
                 | Kind::Sglang
                 | Kind::GuideLlm
                 | Kind::AiPerfRows
-                | Kind::PerfAnalyzer
-                | Kind::InferencePerfRows
                 | Kind::LoadGenTrace
                 | Kind::EndpointsEvents
                 | Kind::K6Points
                 | Kind::K6Csv
-                | Kind::GenAiBench
         )
     }
 
@@ -100,12 +92,9 @@ impl Kind {
             Kind::AiPerfSummary => {
                 "aggregates only, whose percentiles have no interval; import the folder with profile_export.jsonl"
             }
-            Kind::GenAiPerfSummary => {
-                "aggregates only, whose percentiles have no interval; import the folder with profile_export.json"
-            }
-            Kind::InferencePerfSummary => {
-                "aggregates only, whose percentiles have no interval; import the folder with \
-                 per_request_lifecycle_metrics.json"
+            Kind::GenAiPerf | Kind::InferencePerf | Kind::GenAiBench => {
+                "results of this tool are not read; measure with AIPerf, GuideLLM or `vllm bench serve` and import \
+                 that, or with `plimsoll run`"
             }
             Kind::LoadGenDetail => {
                 "settings and aggregates only; requests are in mlperf_log_trace.json, which needs enable_trace"
@@ -143,9 +132,7 @@ pub fn sniff(head: &[u8]) -> Option<Kind> {
     }
     match head.first()? {
         b'{' => object(head, &has),
-        b'[' if has("\"start_time\"") && has("\"info\"") && has("\"request\"") => {
-            Some(Kind::InferencePerfRows)
-        }
+        b'[' if has("\"start_time\"") && has("\"info\"") && has("\"request\"") => Some(Kind::InferencePerf),
         b'[' if has("\"num_none_requests\"") => Some(Kind::Locust),
         b'[' => None,
         _ => plain(head, &has),
@@ -170,10 +157,10 @@ fn object(head: &[u8], has: &dyn Fn(&str) -> bool) -> Option<Kind> {
         Kind::GuideLlm
     } else if early("\"aiperf_version\"") {
         Kind::AiPerfSummary
-    } else if all(&["\"experiments\"", "\"response_timestamps\""]) {
-        Kind::PerfAnalyzer
-    } else if all(&["\"input_config\"", "\"request_latency\"", "\"request_throughput\""]) {
-        Kind::GenAiPerfSummary
+    } else if all(&["\"experiments\"", "\"response_timestamps\""])
+        || all(&["\"input_config\"", "\"request_latency\"", "\"request_throughput\""])
+    {
+        Kind::GenAiPerf
     } else if all(&["\"endpoint_type\"", "\"request_throughput\""])
         || all(&["\"endpoint_type\"", "\"num_prompts\""])
     {
@@ -188,7 +175,7 @@ fn object(head: &[u8], has: &dyn Fn(&str) -> bool) -> Option<Kind> {
     } else if early("\"n_samples_issued\"") {
         Kind::EndpointsSummary
     } else if all(&["\"load_summary\"", "\"successes\""]) {
-        Kind::InferencePerfSummary
+        Kind::InferencePerf
     } else if (early("\"Metric\"") || early("\"Point\"")) && has("\"metric\"") {
         Kind::K6Points
     } else if early("\"metrics\"") && (has("\"http_req_duration\"") || has("\"iterations\"")) {

@@ -9,14 +9,11 @@
 
 mod aiperf;
 mod endpoints;
-mod genai_bench;
 mod guidellm;
-mod inference_perf;
 pub(crate) mod json;
 mod k6;
 mod kind;
 mod loadgen;
-mod perf_analyzer;
 mod said;
 mod sglang;
 mod vllm;
@@ -38,7 +35,6 @@ pub enum ForeignError {
     /// The bytes are no result of a known tool.
     #[error("no result file that is known here; understood are {UNDERSTOOD}")]
     Unknown,
-    /// A document breaks.
     #[error("line {line}: expected {expected} ({tool})")]
     Broken {
         /// Whose file it is.
@@ -122,7 +118,6 @@ impl ForeignFeed {
         self.lines = lines;
     }
 
-    /// The file has ended.
     pub fn end(mut self) -> FileRead {
         std::mem::take(&mut self.lines).end(|line| self.line(line));
         self.taken
@@ -153,7 +148,6 @@ impl FileRead {
         self.kind
     }
 
-    /// The bytes of a document.
     fn bytes(&self) -> &[u8] {
         match &self.content {
             Content::Whole(bytes) => bytes,
@@ -161,7 +155,6 @@ impl FileRead {
         }
     }
 
-    /// The document.
     fn document(&self) -> Result<json::Document<'_>, ForeignError> {
         document(self.kind.tool(), self.bytes())
     }
@@ -209,14 +202,6 @@ pub fn assemble(files: &[FileRead]) -> Result<Foreign, ForeignError> {
         (Content::Whole(bytes), Kind::Vllm) => vllm::read(bytes)?,
         (Content::Whole(bytes), Kind::Sglang) => sglang::read(bytes)?,
         (_, Kind::GuideLlm) => guidellm::read(&only.document()?),
-        (_, Kind::PerfAnalyzer) => {
-            perf_analyzer::read(&only.document()?, beside(Kind::GenAiPerfSummary).next())?
-        }
-        (_, Kind::InferencePerfRows) => {
-            let stages: Vec<&FileRead> = beside(Kind::InferencePerfSummary).collect();
-            inference_perf::read(&only.document()?, &stages)?
-        }
-        (_, Kind::GenAiBench) => genai_bench::read(&only.document()?),
         _ => return Err(ForeignError::Unknown),
     };
     if let Some(why) = only.unread() {
@@ -241,7 +226,6 @@ fn partial(foreign: &mut Foreign, why: String) {
     });
 }
 
-/// A document of a tool.
 fn document<'a>(tool: &'static str, bytes: &'a [u8]) -> Result<json::Document<'a>, ForeignError> {
     json::read(bytes).map_err(|broken| {
         let before = bytes.get(..broken.at).unwrap_or(bytes);

@@ -13,7 +13,6 @@ use crate::fault::Fault;
 use crate::grpc::{CallMessages, CallStatus};
 use crate::tally::Tally;
 
-/// Reads one call.
 #[derive(Debug)]
 pub(crate) struct CallReading {
     messages: CallMessages,
@@ -31,9 +30,6 @@ impl CallReading {
     }
 
     /// Takes bytes.
-    ///
-    /// # Errors
-    /// They are none of such a call.
     pub fn feed(&mut self, bytes: &[u8], tally: &mut Tally, out: &mut Vec<Decoded>) -> Result<(), String> {
         self.messages.push(bytes);
         while let Some(message) = self.messages.take().map_err(|why| why.to_string())? {

@@ -23,18 +23,14 @@ const SERVICE: &str = "/inference.GRPCInferenceService/";
 /// The media type of every call.
 pub const CONTENT_TYPE: &str = "application/grpc";
 
-/// A method of the service.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Method {
     /// One inference, one response.
     ModelInfer,
     /// One inference, any number of responses (Triton).
     ModelStreamInfer,
-    /// What the server is.
     ServerMetadata,
-    /// Is it alive?
     ServerLive,
-    /// May requests come?
     ServerReady,
     /// May requests for a model come?
     ModelReady,
@@ -59,7 +55,6 @@ impl Method {
         (Method::RepositoryIndex, "RepositoryIndex"),
     ];
 
-    /// Its path.
     pub fn path(self) -> String {
         let name = Method::ALL.iter().find(|(method, _)| *method == self).map_or("", |(_, name)| name);
         format!("{SERVICE}{name}")
@@ -168,11 +163,9 @@ pub fn of_model(model: &str, version: Option<&str>) -> Vec<u8> {
 /// What one `ModelInferResponse` holds.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Response<'a> {
-    /// Its outputs' types.
     pub outputs: u32,
     /// Does one of them have elements?
     pub holds: bool,
-    /// Nothing comes after it.
     pub last: bool,
     /// Types of the outputs and their raw bytes, as many as there are of both.
     pub raw: Vec<(Option<Datatype>, &'a [u8])>,
@@ -269,9 +262,6 @@ pub(crate) fn texts(mut raw: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// Reads a `ServerReadyResponse`, a `ServerLiveResponse` or a `ModelReadyResponse`.
-///
-/// # Errors
-/// It is none.
 pub fn read_ready(message: &[u8]) -> Result<bool, ProtobufError> {
     let mut ready = false;
     let mut fields = Fields::of(message);
@@ -288,9 +278,6 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// Reads a `ServerMetadataResponse`.
-///
-/// # Errors
-/// It is none.
 pub fn read_server(message: &[u8]) -> Result<ServerFacts, ProtobufError> {
     let mut server = ServerFacts { binary: true, ..ServerFacts::default() };
     let mut fields = Fields::of(message);
@@ -305,9 +292,6 @@ pub fn read_server(message: &[u8]) -> Result<ServerFacts, ProtobufError> {
 }
 
 /// Reads a `ModelMetadataResponse`.
-///
-/// # Errors
-/// Why it can't be used.
 pub fn read_model(message: &[u8]) -> Result<ModelFacts, String> {
     let mut model = ModelFacts::default();
     let mut fields = Fields::of(message);
@@ -341,9 +325,6 @@ fn input(message: &[u8]) -> Result<InputMetadata, String> {
 }
 
 /// Reads a `ModelConfigResponse`.
-///
-/// # Errors
-/// It is none.
 pub fn read_config(message: &[u8]) -> Result<ConfigFacts, ProtobufError> {
     let mut found = ConfigFacts::default();
     let mut fields = Fields::of(message);
@@ -366,9 +347,6 @@ pub fn read_config(message: &[u8]) -> Result<ConfigFacts, ProtobufError> {
 }
 
 /// Reads a `RepositoryIndexResponse`: the names of the models that are ready.
-///
-/// # Errors
-/// It is none.
 pub fn read_index(message: &[u8]) -> Result<Vec<String>, ProtobufError> {
     let mut names: Vec<String> = Vec::new();
     let mut fields = Fields::of(message);

@@ -7,9 +7,9 @@ use serde::Deserialize;
 use crate::head::bounded;
 
 /// Most inputs a model may name.
-pub const INPUTS_MAX: usize = 256;
+pub(crate) const INPUTS_MAX: usize = 256;
 /// Most dimensions of one tensor.
-pub const DIMS_MAX: usize = 32;
+pub(crate) const DIMS_MAX: usize = 32;
 /// Longest name kept, in bytes.
 pub(super) const NAME_MAX: usize = 256;
 
@@ -18,7 +18,6 @@ pub(super) const NAME_MAX: usize = 256;
 pub struct ServerFacts {
     /// The server's name: `triton`, `mlserver`, `kserve`.
     pub name: String,
-    /// Its version.
     pub version: String,
     /// Does it take raw tensors behind a JSON header?
     pub binary: bool,
@@ -29,7 +28,6 @@ pub struct ServerFacts {
 pub struct ModelFacts {
     /// The model's name.
     pub name: String,
-    /// Its versions.
     pub versions: Vec<String>,
     /// What runs it: `python`, `tensorrt_plan`, …
     pub platform: String,
@@ -40,7 +38,6 @@ pub struct ModelFacts {
 /// An input as a model declares it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InputMetadata {
-    /// Its name.
     pub name: String,
     /// The type of its elements.
     pub datatype: Datatype,
@@ -58,9 +55,6 @@ pub struct ConfigFacts {
 }
 
 /// Reads `GET /v2`.
-///
-/// # Errors
-/// What is wrong with it.
 pub fn read_server(body: &[u8]) -> Result<ServerFacts, String> {
     #[derive(Deserialize)]
     struct Server {
@@ -78,9 +72,6 @@ pub fn read_server(body: &[u8]) -> Result<ServerFacts, String> {
 }
 
 /// Reads `GET /v2/models/NAME`.
-///
-/// # Errors
-/// What is wrong with it.
 pub fn read_model(body: &[u8]) -> Result<ModelFacts, String> {
     #[derive(Deserialize)]
     struct Model {

@@ -21,9 +21,6 @@ pub fn path(model: &str, version: Option<&str>) -> String {
 }
 
 /// Rows of a body of the user's own: the first dimension of its first input.
-///
-/// # Errors
-/// Why it is no inference request.
 pub fn rows(body: &str) -> Result<u32, String> {
     #[derive(Deserialize)]
     struct Body {

@@ -13,23 +13,19 @@ use super::metadata::DIMS_MAX;
 
 /// Name of the one input that the engine declares where none is asked for.
 pub const INPUT: &str = "INPUT";
-/// Name of its output.
 pub const OUTPUT: &str = "OUTPUT";
 /// Elements of a row that it declares. Small on purpose: what is measured is the engine's time, not the loopback's.
-pub const ROW: u32 = 4;
+pub(crate) const ROW: u32 = 4;
 
 /// What a model is, as the front serves it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FrontModel {
-    /// Its name.
     pub name: String,
     /// Rows of the largest batch; 0 = it does not batch.
     pub max_batch: u32,
     /// The `dynamic_batching` section of its configuration, where it has one.
     pub dynamic_batching: Option<Value>,
-    /// Instances that compute.
     pub instances: u32,
-    /// What it takes.
     pub inputs: Vec<ServedInput>,
 }
 
@@ -37,7 +33,6 @@ pub struct FrontModel {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServedInput {
-    /// Its name.
     pub name: String,
     /// Type of its elements.
     pub datatype: Datatype,
@@ -52,9 +47,6 @@ impl ServedInput {
     }
 
     /// Reads `NAME:TYPE:DIMS`, such as `PIXELS:UINT8:3x224x224` or `SCALE:FP32:-1`.
-    ///
-    /// # Errors
-    /// What of it can't be read.
     pub fn parse(text: &str) -> Result<ServedInput, String> {
         let usage = "write NAME:TYPE:DIMS such as PIXELS:UINT8:3x224x224 (-1 = any)";
         let mut parts = text.rsplitn(3, ':');

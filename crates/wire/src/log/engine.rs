@@ -11,7 +11,6 @@ use plimsoll_model::{How, LoggedRequest};
 use super::Line;
 use crate::instant::days;
 
-/// A second.
 const S: i64 = 1_000_000_000;
 
 /// What is known of lines before this one.

@@ -84,9 +84,7 @@ pub fn sniff(head: &[u8]) -> Option<LogKind> {
     text.lines().find_map(engine)
 }
 
-/// What one line is.
 enum Line {
-    /// A request.
     Request(Box<LoggedRequest>),
     /// A session's.
     Session(Vec<LoggedRequest>),
@@ -145,7 +143,6 @@ impl LogFeed {
         self.lines = lines;
     }
 
-    /// The file has ended.
     pub fn end(mut self) -> Logged {
         std::mem::take(&mut self.lines).end(|line| self.line(line));
         let unfinished = self.engine.unfinished(&mut self.requests);

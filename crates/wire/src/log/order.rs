@@ -18,7 +18,6 @@ pub(super) struct Within {
     pub parent: Option<usize>,
     /// Its first instant, ns.
     pub start_ns: i64,
-    /// Its last.
     pub end_ns: i64,
     /// Is it a request? Then there is none below it.
     pub is_request: bool,

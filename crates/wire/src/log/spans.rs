@@ -77,7 +77,6 @@ impl Spans {
         Spans { key, ..Spans::default() }
     }
 
-    /// Requests so far.
     pub fn requests(&self) -> usize {
         self.found.len()
     }

@@ -43,7 +43,6 @@ pub fn answer(asked: &GenerateRequest, reply: &Reply<'_>) -> Bytes {
 /// How embeddings are written.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum EmbeddingsFormat {
-    /// Lists of numbers.
     Float,
     /// Little-endian 32-bit floats in base64.
     Base64,

@@ -95,7 +95,6 @@ fn reason(reason: &str) -> &str {
     }
 }
 
-/// The whole answer.
 pub(super) fn answer(asked: &GenerateRequest, reply: &Reply<'_>) -> Bytes {
     let text = words(reply.first_word, reply.tokens);
     let usage = usage(asked.prompt_tokens, reply.tokens, reply.told.cached);

@@ -95,7 +95,6 @@ fn whole(
     line
 }
 
-/// The whole answer.
 pub(super) fn answer(asked: &GenerateRequest, reply: &Reply<'_>) -> Bytes {
     let text = words(reply.first_word, reply.tokens);
     let ended = (reply.reason, (asked.prompt_tokens, reply.tokens));

@@ -26,7 +26,6 @@ pub struct StreamEnd {
     pub reason: &'static str,
     /// Word of the engine's vocabulary that its text began with.
     pub first_word: u64,
-    /// What the engine tells beside.
     pub told: ReportedTimings,
 }
 

@@ -23,11 +23,9 @@ pub type Endpoint = Protocol;
 /// What a request asks for.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct GenerateRequest {
-    /// The endpoint.
     pub endpoint: Endpoint,
     /// Model name as sent; empty where none was.
     pub model: String,
-    /// Is a stream wanted?
     pub stream: bool,
     /// Words of the prompt: all messages, or all inputs together.
     pub prompt_tokens: u32,
@@ -54,7 +52,6 @@ pub struct GenerateRequest {
     pub media_tokens: u32,
     /// The hash of the whole prompt where temperature 0 is asked for: the answer is then a matter of the prompt alone.
     pub greedy: Option<u64>,
-    /// How a transcript is wanted.
     pub format: TranscriptFormat,
 }
 
@@ -66,7 +63,6 @@ pub enum TranscriptFormat {
     Json,
     /// With the sound's length and its segments.
     VerboseJson,
-    /// The text.
     Text,
 }
 
@@ -74,9 +70,7 @@ pub enum TranscriptFormat {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct BadRequest {
-    /// HTTP status.
     pub status: u16,
-    /// What is wrong.
     pub message: String,
     /// The field it is about, if any.
     pub param: Option<&'static str>,
@@ -287,7 +281,7 @@ struct Words {
 pub const PATCH: u32 = 28;
 
 /// Tokens of a second of sound: Qwen2-Audio's 40 ms a frame.
-pub const AUDIO_TOKENS_PER_S: u64 = 25;
+pub(crate) const AUDIO_TOKENS_PER_S: u64 = 25;
 
 /// What a picture or a sound takes of the prompt.
 pub(super) fn media_tokens(media: &Media) -> u32 {

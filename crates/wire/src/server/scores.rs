@@ -10,7 +10,6 @@ use super::request::GenerateRequest;
 /// Numbers of a pooled vector, and of the classes that are told apart.
 const WIDTH: usize = 2;
 
-/// The whole answer.
 pub(super) fn answer(asked: &GenerateRequest, reply: &Reply<'_>) -> Bytes {
     let usage = json!({"prompt_tokens": asked.prompt_tokens, "total_tokens": asked.prompt_tokens});
     // The first is the best, as a rerank sorts them.

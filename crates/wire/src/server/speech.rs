@@ -53,7 +53,6 @@ pub fn answer(asked: &GenerateRequest, reply: &Reply<'_>) -> Bytes {
     }
 }
 
-/// The body of an error.
 pub fn error(protocol: Option<Protocol>, status: u16, message: &str, param: Option<&str>) -> Bytes {
     match protocol {
         Some(Protocol::Messages) => messages::error(status, message),

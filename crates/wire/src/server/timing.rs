@@ -24,7 +24,6 @@ pub struct Timing {
     pub prefill: Span,
     /// From the first token to the last.
     pub decode: Span,
-    /// Tokens generated.
     pub tokens: u32,
 }
 

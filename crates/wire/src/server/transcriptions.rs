@@ -14,9 +14,6 @@ use crate::media;
 const WORDS_PER_MINUTE: u64 = 150;
 
 /// Reads a form.
-///
-/// # Errors
-/// What is wrong with it.
 pub fn parse_form(content_type: &str, body: &[u8], body_max: usize) -> Result<GenerateRequest, BadRequest> {
     if body.len() > body_max {
         let message = format!("request body of {} bytes is over the limit of {body_max}", body.len());
@@ -63,7 +60,6 @@ fn usage(prompt: u32, tokens: u32) -> Value {
     })
 }
 
-/// The whole answer.
 pub(super) fn answer(asked: &GenerateRequest, reply: &Reply<'_>) -> Bytes {
     let text = words(reply.first_word, reply.tokens);
     let seconds = asked.media.audio_ms as f64 / 1e3;

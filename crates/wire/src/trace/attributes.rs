@@ -1,8 +1,7 @@
 //! Attributes in JSON, as every tracer's export writes them.
 //!
-//! One reader takes them all, since the shapes exclude each other: a value is plain (`8`, `"x"`; Jaeger, Phoenix, MLflow) or an
-//! object with one `…Value` in it (OTLP); a set of them is a list of `{key, value}` (OTLP, Jaeger, MLflow's REST) or an object
-//! (Phoenix, MLflow's artefacts, OpenTelemetry's console exporter).
+//! One reader takes them all, since the shapes exclude each other: a value is plain (`8`, `"x"`; Jaeger) or an object with one
+//! `…Value` in it (OTLP); a set of them is a list of `{key, value}`, or an object in tracers' own JSON.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -47,7 +46,6 @@ pub(crate) enum Scalar<'a> {
 }
 
 impl Scalar<'_> {
-    /// The text in it.
     pub(crate) fn text(&self) -> Option<&str> {
         match self {
             Scalar::Text(text) => Some(text),
@@ -281,7 +279,6 @@ impl<'de> Deserialize<'de> for Attributes {
                 while let Some((Text(key), Any(value))) = map.next_entry()? {
                     all.extend(value.map(|value| (key.into_owned(), value)));
                 }
-                decode_texts(&mut all);
                 Ok(Attributes(all))
             }
         }
@@ -294,21 +291,4 @@ struct Pair<'a> {
     #[serde(borrow)]
     key: Option<Text<'a>>,
     value: Option<Any>,
-}
-
-/// MLflow keeps every attribute of an artefact as JSON in a text: `"8"`, `"\"abc\""`. Its own attributes give it away.
-fn decode_texts(all: &mut [(String, AttributeValue)]) {
-    let is_mlflow = all.iter().any(|(key, value)| {
-        key.starts_with("mlflow.") && value.text().is_some_and(|text| text.starts_with(['"', '{', '[']))
-    });
-    if !is_mlflow {
-        return;
-    }
-    for (_, value) in all {
-        let Some(text) = value.text() else { continue };
-        *value = match serde_json::from_str::<Any>(text) {
-            Ok(Any(Some(inner))) if !text.starts_with(['{', '[']) => inner,
-            _ => continue,
-        };
-    }
 }

@@ -19,7 +19,6 @@ use super::id::{short, trace_text};
 use super::origin::Origin;
 use super::timeline::{self, TrackSlice};
 
-/// One event as it stands.
 #[derive(Default)]
 pub(crate) struct Event<'a> {
     phase: Option<u8>,
@@ -86,7 +85,6 @@ fn micros(raw: &str) -> Option<i64> {
 /// The events read so far.
 #[derive(Default)]
 pub(crate) struct Chrome<'a> {
-    /// How many events there were.
     pub events: u64,
     /// Added to every time.
     pub base_ns: i64,
@@ -243,7 +241,6 @@ fn slice(track: u32, event: &Event<'_>, name: String, start_ns: i64, end_ns: i64
     }
 }
 
-/// All events as spans.
 pub(crate) fn spans(mut chrome: Chrome<'_>, seed: u64, notes: &mut Notes) -> Vec<TraceSpan> {
     notes.unused += chrome.unused;
     let origins = chrome.origins();

@@ -14,19 +14,15 @@ const ERROR: u8 = 2;
 /// What all spans of a run share.
 #[derive(Clone, Debug)]
 pub struct ClientSpans {
-    /// The run.
     pub run: String,
     /// The version of what measured it.
     pub version: String,
-    /// What was asked for.
     pub protocol: Protocol,
-    /// Were answers to be streamed?
     pub stream: bool,
     /// The model that was asked for.
     pub model: Option<String>,
     /// Who serves it, where that is known.
     pub provider: Option<String>,
-    /// Host and port.
     pub server: Option<(String, u16)>,
     /// The instant that is 0 on the run's axis, ns since 1970.
     pub base_ns: i64,

@@ -1,6 +1,6 @@
 //! A JSON document with traces in it, whoever wrote it: one pass, in which the keys that are met say what it is.
 //!
-//! `resourceSpans` is OTLP, `traceEvents` a Chrome trace, `processes` beside `spans` Jaeger, `trace_info` MLflow, and so on;
+//! `resourceSpans` is OTLP, `traceEvents` a Chrome trace, `processes` beside `spans` Jaeger;
 //! lists of documents and documents in documents are walked. Looking first and parsing afterwards was the alternative: the key
 //! that decides may stand behind gigabytes of others, and files are read twice.
 
@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::error::Category;
 
-use super::attributes::{Attributes, Many, Scalar, Text};
+use super::attributes::{Many, Scalar, Text};
 use super::chrome::{self, Chrome};
 use super::loose::{Loose, Process, Resource};
 use super::origin::{Origin, settle};
@@ -27,19 +27,14 @@ const KEYS_SHOWN: usize = 8;
 pub(crate) struct TraceDocument<'a> {
     /// Where spans go as soon as nothing can be added to them.
     each: Each<'a>,
-    /// Those that wait for the end of the value that they are in.
-    held: Vec<TraceSpan>,
-    /// Values around what is being read that may still say the service of the spans in them.
-    holding: u32,
     notes: Notes,
     format: Option<Format>,
     chrome: Chrome<'a>,
     /// Top-level keys that said nothing.
     unknown: Vec<String>,
-    /// Documents that were met.
     documents: u64,
-    /// Did MLflow list traces without their spans?
-    has_listing: bool,
+    /// Are there spans of a tracer whose own format is not read?
+    has_other_spans: bool,
     /// Did a document hold others, or none, under a key that OTLP has not?
     has_inner: bool,
     /// Is the outermost value a list?
@@ -78,7 +73,7 @@ pub(crate) fn read_one<'a>(bytes: &'a [u8], each: Each<'a>) -> Result<Option<Doc
 pub(crate) fn read_otlp<'a>(bytes: &'a [u8], each: Each<'a>) -> Result<DocumentNotes, TraceError> {
     let mut found = TraceDocument::new(each);
     found.walk(bytes)?;
-    if found.documents > 0 && found.unknown.is_empty() && !found.has_listing && !found.has_inner {
+    if found.documents > 0 && found.unknown.is_empty() && !found.has_other_spans && !found.has_inner {
         found.is(Format::OtlpJson);
     }
     Ok(found.told(bytes))
@@ -108,14 +103,12 @@ impl<'a> TraceDocument<'a> {
     fn new(each: Each<'a>) -> TraceDocument<'a> {
         TraceDocument {
             each,
-            held: Vec::new(),
-            holding: 0,
             notes: Notes::default(),
             format: None,
             chrome: Chrome::default(),
             unknown: Vec::new(),
             documents: 0,
-            has_listing: false,
+            has_other_spans: false,
             has_inner: false,
             is_list: false,
         }
@@ -157,8 +150,8 @@ impl<'a> TraceDocument<'a> {
     }
 
     fn unknown_words(&self) -> String {
-        if self.has_listing {
-            return "MLflow's list of traces, which has no spans in it (get each trace whole)".into();
+        if self.has_other_spans {
+            return "spans in a tracer's own JSON (MLflow, Phoenix, console): send them as OTLP to `plimsoll collect`".into();
         }
         if self.documents == 0 {
             return "JSON without an object in it".into();
@@ -182,8 +175,7 @@ impl<'a> TraceDocument<'a> {
         let own = span.origin.clone();
         match span.into_span() {
             Some(span) => {
-                let span = settle(span, own.as_ref().unwrap_or(origin), &mut self.notes);
-                if self.holding > 0 { self.held.push(span) } else { (self.each)(span) }
+                (self.each)(settle(span, own.as_ref().unwrap_or(origin), &mut self.notes));
             }
             None => self.notes.refused += 1,
         }
@@ -206,14 +198,11 @@ impl<'de> DeserializeSeed<'de> for Document<'_, 'de> {
 /// What an object told besides its spans.
 #[derive(Default)]
 struct Frame<'a> {
-    /// Spans that wait for their processes or their trace's service.
+    /// Spans that wait for their processes.
     spans: Vec<Loose<'a>>,
     processes: HashMap<Cow<'a, str>, Origin>,
-    origin: Origin,
     loose: Loose<'a>,
     event: chrome::Event<'a>,
-    has_info: bool,
-    has_spans: bool,
 }
 
 impl<'de> Visitor<'de> for Document<'_, 'de> {
@@ -269,7 +258,6 @@ impl<'a> Frame<'a> {
             }
             "spans" => {
                 self.spans.extend(map.next_value::<Many<Loose<'a>>>()?.0);
-                self.has_spans = true;
                 Ok(())
             }
             "processes" => {
@@ -278,44 +266,12 @@ impl<'a> Frame<'a> {
                 self.processes.extend(named.filter_map(|(key, process)| Some((key.0, process?.origin()))));
                 Ok(())
             }
-            "trace_info" | "info" => {
-                self.has_info = true;
-                // Other documents have an `info` of their own: what is not MLflow's is no error.
-                let info: serde_json::Value = map.next_value()?;
-                self.origin = serde_json::from_value::<Info>(info).unwrap_or_default().origin();
-                Ok(())
+            "trace" | "traces" | "data" if !self.loose.seen => {
+                found.has_inner = true;
+                map.next_value_seed(Document { found, depth: depth + 1 })
             }
-            "trace" | "traces" | "data" if !self.loose.seen => self.inner(key, map, found, depth),
             _ => self.other(key, map, found, depth),
         }
-    }
-
-    /// Documents in the document, which know the service that stands beside them.
-    fn inner<A: MapAccess<'a>>(
-        &mut self,
-        key: &str,
-        map: &mut A,
-        found: &mut TraceDocument<'a>,
-        depth: usize,
-    ) -> Result<(), A::Error> {
-        found.has_inner = true;
-        // Its spans may lack the service that stands beside them here.
-        let waits = key == "data" && self.has_info;
-        let before = found.held.len();
-        found.holding += u32::from(waits);
-        let read = map.next_value_seed(Document { found, depth: depth + 1 });
-        if waits {
-            found.holding -= 1;
-            for span in &mut found.held[before..] {
-                if span.service.is_none() {
-                    span.service.clone_from(&self.origin.service);
-                }
-            }
-            if found.holding == 0 {
-                found.held.drain(..).for_each(&mut found.each);
-            }
-        }
-        read
     }
 
     fn other<A: MapAccess<'a>>(
@@ -328,7 +284,7 @@ impl<'a> Frame<'a> {
         if self.event.field(key, map)? || self.loose.field(key, map)? {
             return Ok(());
         }
-        found.has_listing |= key == "trace_location";
+        found.has_other_spans |= matches!(key, "trace_info" | "trace_location" | "parent_id");
         if depth == 0 && found.unknown.len() < KEYS_SHOWN {
             found.unknown.push(super::id::short(key).to_owned());
         }
@@ -337,7 +293,7 @@ impl<'a> Frame<'a> {
 
     /// The end of the object: now its spans have all that they need.
     fn close(self, found: &mut TraceDocument<'a>) {
-        let Frame { spans, processes, origin, mut loose, event, has_info, has_spans } = self;
+        let Frame { spans, processes, mut loose, event } = self;
         if event.is_event() {
             found.is(Format::Chrome);
             found.chrome.push(event, loose.take_name());
@@ -345,39 +301,20 @@ impl<'a> Frame<'a> {
         }
         if !processes.is_empty() || spans.iter().any(|span| span.is_jaeger) {
             found.is(Format::Jaeger);
-        } else if has_spans && (has_info || !spans.is_empty()) {
-            found.is(Format::Mlflow);
+        } else if !spans.is_empty() || loose.is_span() {
+            found.has_other_spans = true;
+            return;
         }
         // A sampler says its share at the root alone; the trace is one.
         let share = spans.iter().find_map(Loose::weight);
+        let none = Origin::default();
         for mut span in spans {
             if let (None, Some(share)) = (span.weight(), share) {
                 span.set_weight(share);
             }
-            let place = span.process.as_ref().and_then(|key| processes.get(key)).unwrap_or(&origin);
+            let place = span.process.as_ref().and_then(|key| processes.get(key)).unwrap_or(&none);
             found.push(span, place);
         }
-        if loose.is_span() {
-            found.is(Format::Spans);
-            found.push(loose, &origin);
-        }
-    }
-}
-
-/// MLflow's facts of a trace; of its tags only where it was made is kept.
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Info {
-    tags: Attributes,
-}
-
-impl Info {
-    fn origin(self) -> Origin {
-        let mut origin = Origin::default();
-        for (key, value) in self.tags.0 {
-            origin.learn(&key, value);
-        }
-        origin
     }
 }
 

@@ -18,9 +18,7 @@ pub const HTTP_TRACES: &str = "/v1/traces";
 /// What of a request was left out: its name in JSON, and why.
 pub type Rejects = (&'static str, &'static str);
 
-/// Of traces.
 pub const SPANS: Rejects = ("rejectedSpans", "spans without a valid trace id or span id");
-/// Of metrics.
 pub const POINTS: Rejects =
     ("rejectedDataPoints", "points whose buckets do not add up, or that go below zero");
 
@@ -51,7 +49,6 @@ pub fn rejected(response: &[u8]) -> u64 {
     rejected
 }
 
-/// The same as JSON.
 pub fn response_json(rejected: u64, (name, why): Rejects) -> Vec<u8> {
     if rejected == 0 {
         return b"{}".to_vec();

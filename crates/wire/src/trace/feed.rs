@@ -18,9 +18,7 @@ const TELLING: usize = 16;
 /// What a file was.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Fed {
-    /// Its format.
     pub format: Format,
-    /// Spans that were handed on.
     pub spans: u64,
     /// What was not taken as it stood.
     pub notes: Notes,
@@ -29,7 +27,6 @@ pub struct Fed {
 /// How what is held is taken apart.
 #[derive(Debug)]
 enum Mode {
-    /// Not seen yet.
     Open,
     /// JSON documents, one after the other; how far the first that is held was looked at.
     Documents(Scan),
@@ -37,7 +34,6 @@ enum Mode {
     Messages,
     /// One protobuf message, resource by resource.
     Resources,
-    /// Not before its end.
     Whole,
 }
 

@@ -29,9 +29,9 @@ pub(crate) fn span_of(bytes: &[u8]) -> Option<u64> {
     (id != 0).then_some(id)
 }
 
-/// An id of a trace as text: up to 32 hexadecimal digits (`0x…` and MLflow's `tr-…` too), or 16 or 8 bytes as base64.
+/// An id of a trace as text: up to 32 hexadecimal digits (`0x…` too), or 16 or 8 bytes as base64.
 pub(crate) fn trace_text(text: &str) -> Option<u128> {
-    let text = text.strip_prefix("tr-").or_else(|| text.strip_prefix("0x")).unwrap_or(text);
+    let text = text.strip_prefix("0x").unwrap_or(text);
     if text.len() <= 32 && is_hex(text) {
         return u128::from_str_radix(text, 16).ok().filter(|id| *id != 0);
     }
@@ -109,72 +109,4 @@ fn trace_state_of(weight: f64) -> String {
     let digits = format!("{:014x}", threshold.min(ROOM - 1));
     let digits = digits.trim_end_matches('0');
     format!("th:{}", if digits.is_empty() { "0" } else { digits })
-}
-
-/// Nanoseconds of a whole number that does not say its unit: by its size, ns, µs, ms or s of an epoch time after 1973.
-pub(crate) fn epoch_ns(value: i64) -> i64 {
-    match value.unsigned_abs() {
-        100_000_000_000_000_000.. => value,
-        100_000_000_000_000.. => value.saturating_mul(1_000),
-        100_000_000_000.. => value.saturating_mul(1_000_000),
-        _ => value.saturating_mul(1_000_000_000),
-    }
-}
-
-/// Nanoseconds of the epoch of a text such as `2026-11-20T11:56:04.631811+00:00` (`Z`, a blank for the `T` and no zone, which
-/// means UTC, too). `None` = it is none.
-pub(crate) fn iso_ns(text: &str) -> Option<i64> {
-    let number = |from: usize, to: usize| -> Option<i64> {
-        let part = text.get(from..to)?;
-        part.bytes().all(|b| b.is_ascii_digit()).then(|| part.parse().ok()).flatten()
-    };
-    let mark = |at: usize, marks: &[u8]| text.as_bytes().get(at).is_some_and(|b| marks.contains(b));
-    if !(mark(4, b"-") && mark(7, b"-") && mark(10, b"Tt ") && mark(13, b":") && mark(16, b":")) {
-        return None;
-    }
-    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
-    let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
-    if !(1..=12).contains(&month) || !(1..=31).contains(&day) || hour > 24 || minute > 59 || second > 60 {
-        return None;
-    }
-    let mut rest = text.get(19..)?;
-    let mut nanos = 0;
-    if let Some(after) = rest.strip_prefix(['.', ',']) {
-        let digits = after.bytes().take_while(u8::is_ascii_digit).count();
-        let kept = &after[..digits.min(9)];
-        nanos = format!("{kept:0<9}").parse().ok()?;
-        rest = &after[digits..];
-    }
-    let offset = zone_s(rest)?;
-    let seconds = days(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second - offset;
-    seconds.checked_mul(1_000_000_000)?.checked_add(nanos)
-}
-
-/// Seconds east of UTC of `Z`, `+01:00`, `+0100` or nothing.
-fn zone_s(text: &str) -> Option<i64> {
-    let text = text.trim();
-    if text.is_empty() || text.eq_ignore_ascii_case("z") || text == "UTC" {
-        return Some(0);
-    }
-    let (sign, rest) = match text.split_at_checked(1)? {
-        ("+", rest) => (1, rest),
-        ("-", rest) => (-1, rest),
-        _ => return None,
-    };
-    let digits: String = rest.chars().filter(|c| *c != ':').collect();
-    if digits.len() != 4 || !digits.bytes().all(|b| b.is_ascii_digit()) {
-        return None;
-    }
-    let (hours, minutes): (i64, i64) = (digits[..2].parse().ok()?, digits[2..].parse().ok()?);
-    Some(sign * (hours * 3_600 + minutes * 60))
-}
-
-/// Days since 1970-01-01 of a day of the Gregorian calendar. Source: H. Hinnant, "chrono-Compatible Low-Level Date
-/// Algorithms", `days_from_civil`.
-fn days(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let era = year.div_euclid(400);
-    let of_era = year.rem_euclid(400);
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
 }

@@ -1,8 +1,7 @@
-//! One span as a JSON object, in every dialect that is read: OTLP's JSON, Jaeger's, MLflow's, Phoenix's and that of OpenTelemetry's
-//! console exporter.
+//! One span as a JSON object, in both dialects that are read: OTLP's JSON and Jaeger's.
 //!
 //! Their field names do not collide, so one set of names reads them all, and the unit of a time is known by the name it
-//! stands under. A struct per dialect and a decision beforehand was the alternative: five times the same code, and the
+//! stands under. A struct per dialect and a decision beforehand was the alternative: twice the same code, and the
 //! decision would have to be made before the field that decides it has been read.
 
 use std::borrow::Cow;
@@ -13,11 +12,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::attributes::{Attributes, Many, Scalar, Text};
-use super::id::{epoch_ns, iso_ns, span_text, trace_text, weight};
+use super::id::{span_text, trace_text, weight};
 use super::origin::Origin;
-
-/// OpenInference's kind of a span, which Phoenix keeps outside the attributes.
-const OPENINFERENCE_KIND: &str = "openinference.span.kind";
 
 /// What was found of a span so far.
 #[derive(Default)]
@@ -36,7 +32,7 @@ pub(crate) struct Loose<'a> {
     events: Vec<SpanEvent>,
     /// The key of the process it belongs to (Jaeger).
     pub(crate) process: Option<Cow<'a, str>>,
-    /// Its process itself (Jaeger writes it into the span in some exports), or its resource (console exporter).
+    /// Its process itself (Jaeger writes it into the span in some exports).
     pub(crate) origin: Option<Origin>,
     /// Was there any field of a span?
     pub(crate) seen: bool,
@@ -49,24 +45,14 @@ impl<'a> Loose<'a> {
         match key {
             "traceId" | "trace_id" | "traceID" => self.trace = text(map)?,
             "spanId" | "span_id" | "spanID" => self.id = text(map)?,
-            "parentSpanId" | "parent_span_id" | "parentSpanID" | "parent_id" => self.parent = text(map)?,
-            "context" => {
-                let context: Option<Context<'a>> = map.next_value()?;
-                if let Some(context) = context {
-                    self.trace = context.trace_id.and_then(into_text).or(self.trace.take());
-                    self.id = context.span_id.and_then(into_text).or(self.id.take());
-                    self.state(context.trace_state.as_ref().and_then(Scalar::text));
-                }
-            }
+            "parentSpanId" | "parent_span_id" | "parentSpanID" => self.parent = text(map)?,
             "traceState" | "trace_state" => self.state(map.next_value::<Scalar<'_>>()?.text()),
             "name" | "operationName" => self.name = text(map)?.map(Cow::into_owned),
-            "kind" | "span_kind" | "spanKind" | "span_type" => self.kind_of(&map.next_value()?),
+            "kind" => self.kind_of(&map.next_value()?),
             "startTimeUnixNano" | "start_time_unix_nano" => {
                 self.start_ns = map.next_value::<Scalar<'_>>()?.int()
             }
             "endTimeUnixNano" | "end_time_unix_nano" => self.end_ns = map.next_value::<Scalar<'_>>()?.int(),
-            "start_time" => self.start_ns = instant(&map.next_value()?),
-            "end_time" => self.end_ns = instant(&map.next_value()?),
             "startTime" => self.start_ns = micros(&map.next_value()?),
             "duration" => self.took_ns = micros(&map.next_value()?),
             "references" => {
@@ -85,14 +71,11 @@ impl<'a> Loose<'a> {
             }
             "status" => {
                 if let Some(status) = map.next_value::<Option<Status<'a>>>()? {
-                    self.status(status.code.or(status.status_code), status.message.or(status.description));
+                    self.status(status.code, status.message);
                 }
             }
-            "status_code" => self.status(Some(map.next_value()?), None),
-            "status_message" => self.status(None, Some(map.next_value()?)),
             "processID" => (self.process, self.is_jaeger) = (text(map)?, true),
             "process" => self.origin = map.next_value::<Option<Process>>()?.map(Process::origin),
-            "resource" => self.origin = map.next_value::<Option<Resource>>()?.map(Resource::origin),
             _ => return Ok(false),
         }
         self.seen = true;
@@ -111,14 +94,8 @@ impl<'a> Loose<'a> {
             return;
         }
         let Some(text) = said.text() else { return };
-        let word = text.rsplit_once('.').map_or(text, |(_, word)| word);
-        match kind_word(word.strip_prefix("SPAN_KIND_").unwrap_or(word)) {
-            Some(kind) => self.kind = kind,
-            // LLM, RETRIEVER, …: what the span does, not which side it is.
-            None if !word.eq_ignore_ascii_case("unknown") => {
-                self.attributes.push((OPENINFERENCE_KIND.into(), AttributeValue::Text(word.to_owned())));
-            }
-            None => {}
+        if let Some(kind) = kind_word(text.strip_prefix("SPAN_KIND_").unwrap_or(text)) {
+            self.kind = kind;
         }
     }
 
@@ -159,7 +136,7 @@ impl<'a> Loose<'a> {
 
     fn status(&mut self, code: Option<Scalar<'_>>, message: Option<Scalar<'_>>) {
         if let Some(code) = code {
-            let is_error = |text: &str| text.rsplit(['_', '.']).next().is_some_and(|word| word == "ERROR");
+            let is_error = |text: &str| text.ends_with("ERROR");
             self.failed |= code.text().map_or(code.int() == Some(2), is_error);
         }
         if let Some(message) = message.as_ref().and_then(Scalar::text).filter(|text| !text.is_empty()) {
@@ -242,16 +219,6 @@ fn into_text(scalar: Scalar<'_>) -> Option<Cow<'_, str>> {
     }
 }
 
-/// A time that says its unit by being a text, or by its size.
-fn instant(said: &Scalar<'_>) -> Option<i64> {
-    match said {
-        Scalar::Int(n) => Some(epoch_ns(*n)),
-        Scalar::Real(seconds) if seconds.abs() < 1e11 => Some((seconds * 1e9) as i64),
-        Scalar::Text(text) => iso_ns(text).or_else(|| text.parse().ok().map(epoch_ns)),
-        _ => None,
-    }
-}
-
 fn micros(said: &Scalar<'_>) -> Option<i64> {
     said.int().map(|us| us.saturating_mul(1_000))
 }
@@ -269,16 +236,6 @@ fn kind_word(word: &str) -> Option<SpanKind> {
 }
 
 #[derive(Deserialize)]
-struct Context<'a> {
-    #[serde(borrow, alias = "traceId")]
-    trace_id: Option<Scalar<'a>>,
-    #[serde(borrow, alias = "spanId")]
-    span_id: Option<Scalar<'a>>,
-    #[serde(borrow)]
-    trace_state: Option<Scalar<'a>>,
-}
-
-#[derive(Deserialize)]
 struct Reference<'a> {
     #[serde(borrow, rename = "refType")]
     kind: Option<Text<'a>>,
@@ -292,14 +249,11 @@ struct Event<'a> {
     name: Scalar<'a>,
     #[serde(borrow, alias = "timeUnixNano")]
     time_unix_nano: Option<Scalar<'a>>,
-    #[serde(borrow)]
-    timestamp: Option<Scalar<'a>>,
 }
 
 impl Event<'_> {
     fn settled(self) -> SpanEvent {
         let at = self.time_unix_nano.and_then(|said| said.int());
-        let at = at.or_else(|| self.timestamp.as_ref().and_then(instant));
         SpanEvent { at_ns: at.unwrap_or(0), name: self.name.text().unwrap_or_default().to_owned() }
     }
 }
@@ -330,10 +284,6 @@ struct Status<'a> {
     code: Option<Scalar<'a>>,
     #[serde(borrow)]
     message: Option<Scalar<'a>>,
-    #[serde(borrow)]
-    status_code: Option<Scalar<'a>>,
-    #[serde(borrow)]
-    description: Option<Scalar<'a>>,
 }
 
 /// Jaeger's process: its resource.

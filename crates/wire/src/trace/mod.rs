@@ -29,9 +29,9 @@ use plimsoll_model::TraceSpan;
 use crate::protobuf::ProtobufError;
 
 /// Attribute that holds the name of the instrumentation scope, by OpenTelemetry's rules for formats without scopes.
-pub const SCOPE: &str = "otel.scope.name";
+pub(crate) const SCOPE: &str = "otel.scope.name";
 /// Attribute that holds the message of a status, by the same rules.
-pub const STATUS_MESSAGE: &str = "otel.status_description";
+pub(crate) const STATUS_MESSAGE: &str = "otel.status_description";
 
 plimsoll_model::named! {
     /// A format of traces.
@@ -43,10 +43,6 @@ plimsoll_model::named! {
         OtlpJson => "OTLP JSON",
         /// Jaeger's API or UI download.
         Jaeger => "Jaeger JSON",
-        /// MLflow: REST answers and artefacts.
-        Mlflow => "MLflow",
-        /// Spans as plain objects: Phoenix's REST, OpenTelemetry's console exporter.
-        Spans => "spans as JSON objects (Phoenix, OpenTelemetry console)",
         /// Trace Event Format: Chrome, Perfetto's JSON, PyTorch's profiler (Kineto).
         Chrome => "Chrome trace",
     }
@@ -84,7 +80,6 @@ impl Notes {
 /// What was read.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Parsed {
-    /// What it was.
     pub format: Format,
     /// The spans, in the order of the file.
     pub spans: Vec<TraceSpan>,
@@ -105,7 +100,6 @@ pub enum TraceError {
         /// What the reader says of it.
         what: String,
     },
-    /// They are no OTLP protobuf.
     #[error("not OTLP protobuf: expected {expected} at byte {at} of a message")]
     Protobuf {
         /// Bytes from the beginning of the (inner) message.
@@ -119,10 +113,7 @@ pub enum TraceError {
         /// Which field, and what is wrong with it.
         what: String,
     },
-    /// They are something else.
-    #[error(
-        "no traces in it: expected OTLP (protobuf or JSON), Jaeger, MLflow, Phoenix or Chrome/Kineto JSON, found {found}"
-    )]
+    #[error("no traces in it: expected OTLP (protobuf or JSON), Jaeger or Chrome/Kineto JSON, found {found}")]
     Unknown {
         /// What they look like.
         found: String,
@@ -155,7 +146,10 @@ pub fn read(bytes: &[u8]) -> Result<Parsed, TraceError> {
 ///
 /// # Errors
 /// As [`read`]; spans that were handed on before stay so.
-pub fn read_each(bytes: &[u8], each: &mut dyn FnMut(TraceSpan)) -> Result<(Format, Notes), TraceError> {
+pub(crate) fn read_each(
+    bytes: &[u8],
+    each: &mut dyn FnMut(TraceSpan),
+) -> Result<(Format, Notes), TraceError> {
     if otlp::looks_like(bytes) {
         return protobuf(&[bytes], each);
     }

@@ -5,9 +5,7 @@
 /// A walk along one document that may stop where the bytes do and go on with more.
 #[derive(Default, Debug)]
 pub(crate) struct Scan {
-    /// Bytes looked at.
     at: usize,
-    /// Brackets open.
     depth: u64,
     in_text: bool,
     /// Is the next byte of a text escaped?

@@ -15,7 +15,6 @@ use super::origin::{Origin, settle};
 
 /// A stretch of time on a track.
 pub(crate) struct TrackSlice {
-    /// Number of its track.
     pub track: u32,
     pub start_ns: i64,
     pub end_ns: i64,
@@ -30,7 +29,6 @@ pub(crate) struct TrackSlice {
     pub attributes: Vec<(String, AttributeValue)>,
 }
 
-/// No slice.
 const NONE: u32 = u32::MAX;
 
 /// Slices as spans, in order of track and time; `tracks` says where each track is, `seed` tells this file's traces from others'.

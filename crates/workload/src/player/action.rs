@@ -9,7 +9,6 @@ use crate::draw::Arrival;
 /// Something the caller must do now.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Action {
-    /// Begin this attempt.
     Send(Attempted),
     /// Give the attempt up and report it `ended` with a time-out.
     TimeOut {
@@ -34,7 +33,6 @@ pub enum Action {
 pub enum Deadline {
     /// No generated token in time.
     FirstToken,
-    /// Not ended in time.
     Total,
 }
 
@@ -75,7 +73,6 @@ impl Attempted {
 pub enum AttemptEnd {
     /// The request has ended with it.
     Final,
-    /// It will be tried again.
     WillRetry {
         /// When.
         at: At,

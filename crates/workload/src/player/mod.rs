@@ -284,7 +284,6 @@ impl Player {
         lost.into_iter()
     }
 
-    /// Attempts in flight.
     pub fn in_flight(&self) -> u32 {
         self.flying
     }

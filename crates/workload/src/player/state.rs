@@ -30,7 +30,7 @@ impl Hasher for NumberHasher {
 
 /// Where requests come from.
 #[derive(Debug)]
-pub enum RequestSource {
+pub(crate) enum RequestSource {
     /// An open loop: due when they are due.
     Open(VecDeque<Arc<Arrival>>),
     /// Open too; arrivals are drawn when they are due.
@@ -46,7 +46,7 @@ pub enum RequestSource {
 
 /// A request that has not ended.
 #[derive(Debug)]
-pub struct LiveRequest {
+pub(crate) struct LiveRequest {
     pub arrival: Arc<Arrival>,
     pub due: At,
     pub attempt: u16,
@@ -66,20 +66,17 @@ pub enum Phase {
 
 /// Something to be done at a time; ordered by it.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct PlayerTimer {
+pub(crate) struct PlayerTimer {
     pub at: At,
     pub request: u64,
     pub attempt: u16,
     pub what: TimerKind,
 }
 
-/// What a timer is for.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum TimerKind {
     /// A retry, or a session's next turn.
     Wake,
-    /// A planned cancellation.
     Cancel,
-    /// A deadline.
     TimeOut(Deadline),
 }

@@ -64,7 +64,7 @@ impl Waiting {
     }
 
     /// A turn that was due will not be sent, nor what comes after it.
-    pub fn drop_from(&mut self, arrival: Arc<Arrival>) -> Vec<Arc<Arrival>> {
+    pub(crate) fn drop_from(&mut self, arrival: Arc<Arrival>) -> Vec<Arc<Arrival>> {
         self.unended -= 1;
         let mut gone = self.follow(arrival.turn);
         gone.insert(0, arrival);

@@ -15,7 +15,6 @@ use plimsoll_workload::format_span;
 use crate::exit::Stop;
 use crate::flags::Preset;
 
-/// The text of a preset.
 pub fn preset(preset: Preset) -> &'static str {
     match preset {
         Preset::Chat => include_str!("../../../presets/chat.yaml"),

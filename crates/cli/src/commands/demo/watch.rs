@@ -22,7 +22,6 @@ const RATE: &str = "2/s";
 const TIME: &str = "3m";
 /// What a replica costs, so that the page says what the engine's slowness costs too.
 const PRICE: &str = "2.49USD/replica-hour";
-/// What is promised.
 const BUDGET: &str = "version: 1\nname: demo\nbudgets:\n  - {id: ttft, metric: ttft, p: 95, max: 100ms}\n  - {id: itl, metric: itl, p: 95, max: 25ms}\n";
 
 /// Watches, and says in the end what was done.

@@ -48,14 +48,12 @@ const POLL: Duration = Duration::from_millis(100);
 /// The content of [`FILE`], and of `--format json`.
 #[derive(Serialize, Deserialize)]
 pub struct DiagnosisFile {
-    /// What it was allowed.
     pub allowed: ActiveSpec,
     /// What was tried and what it showed.
     pub tried: Vec<Tried>,
     /// The run it was held against, as far as it was needed.
     #[serde(default)]
     pub before: Option<EarlierRun>,
-    /// The verdict.
     pub diagnosis: Diagnosis,
 }
 

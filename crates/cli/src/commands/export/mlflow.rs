@@ -84,7 +84,6 @@ fn params(manifest: &Manifest) -> Value {
     known.collect()
 }
 
-/// A tracking server.
 struct Server<'a> {
     url: &'a str,
 }

@@ -22,9 +22,7 @@ const EPOCH: i64 = 1_000_000_000;
 /// How many attempts there were.
 #[derive(Copy, Clone, Default)]
 pub struct WrittenSpans {
-    /// Those that became a span.
     pub spans: u64,
-    /// Those that were never sent.
     pub unsent: u64,
 }
 
@@ -50,7 +48,6 @@ fn is_whole(manifest: &Manifest) -> bool {
         && manifest.levels.iter().all(|level| level.ended_by != EndedBy::Cut)
 }
 
-/// Lines on their way.
 struct Lines<'a> {
     spans: ClientSpans,
     /// Host and port of each endpoint.

@@ -39,7 +39,6 @@ const ISOLATED: usize = 200;
 
 /// Everything that a plan is asked, and what is to be said of where it comes from.
 pub struct AskedPlan {
-    /// What is asked.
     pub spec: PlanSpec,
     /// What is assumed for want of anybody who said it.
     pub rests_on: Vec<String>,

@@ -19,7 +19,6 @@ use plimsoll_report::figure;
 
 use crate::screen::{KeyWatch, Screen};
 
-/// Threads that simulate.
 const THREADS: usize = 2;
 
 /// How often the clock and the keyboard are looked at.
@@ -40,9 +39,7 @@ pub struct Limit {
 pub enum PlanEnd {
     /// All is known that was looked for.
     Known,
-    /// The time was up.
     Time,
-    /// A person stopped it.
     Stopped,
 }
 
@@ -67,7 +64,6 @@ impl Limit {
         (self.clock.now().0 >= self.time.0).then_some(PlanEnd::Time)
     }
 
-    /// Shows where it is.
     pub fn show(&mut self, line: &str) {
         let elapsed_s = self.clock.now().0 as f64 / 1e9;
         self.screen.show(elapsed_s, &[line.to_owned()], line);
@@ -80,9 +76,6 @@ impl Limit {
 }
 
 /// Plays what the planner asks for until it asks for nothing more, or until the limit.
-///
-/// # Errors
-/// An experiment that can't be played.
 pub fn run(planner: &mut Planner, limit: &mut Limit) -> Result<PlanEnd, PlanError> {
     let pool = Pool::start();
     let mut done = 0u32;
@@ -115,9 +108,6 @@ pub fn run(planner: &mut Planner, limit: &mut Limit) -> Result<PlanEnd, PlanErro
 }
 
 /// Plays these experiments, all of them or as many as the limit allows, in the order in which they were given.
-///
-/// # Errors
-/// An experiment that can't be played.
 pub fn play(experiments: Vec<Experiment>, limit: &mut Limit) -> Result<Vec<Outcome>, PlanError> {
     let pool = Pool::start();
     let mut left = experiments.len();

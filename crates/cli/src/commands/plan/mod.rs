@@ -150,7 +150,6 @@ fn of_envelope(args: &PlanArgs, latency: &str, slots: u32) -> Result<Exit, Stop>
         rules: rules(&args.promise)?,
         gpus_per_replica: args.fleet.gpus_per_replica,
         price: args.fleet.price.as_deref().map(price::read).transpose()?,
-        seed: args.workload.seed.unwrap_or(1),
     };
     let plan = envelope(&spec).map_err(refused)?;
     match args.output.format {
@@ -160,7 +159,6 @@ fn of_envelope(args: &PlanArgs, latency: &str, slots: u32) -> Result<Exit, Stop>
     Ok(Exit::Done)
 }
 
-/// The rules of the flags.
 pub fn rules(args: &PromiseArgs) -> Result<RuleSpec, Stop> {
     let default = RuleSpec::default();
     let rules = RuleSpec {

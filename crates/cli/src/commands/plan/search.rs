@@ -14,7 +14,6 @@ use crate::commands::plan::refused;
 use crate::exit::Stop;
 use crate::flags::PlanSearchArgs;
 
-/// Most candidates that are simulated.
 const MOST_SIMULATED: usize = 12;
 
 /// What may differ; `None` = nothing is searched.

@@ -25,12 +25,9 @@ use crate::out;
 /// Schedules that a prediction is made on.
 const SCHEDULES: u32 = 8;
 
-/// How long predicting may take.
 const TIME: Span = Span::from_secs(120);
 
-/// What was predicted.
 enum Predictions {
-    /// A plan.
     Plan(Box<PlanFile>),
     /// What-ifs, of a plan or of a run.
     WhatIf(WhatIfFinding),

@@ -94,7 +94,6 @@ struct OpenDone {
 }
 
 impl OpenDone {
-    /// What it is held to.
     fn held(&self) -> OpenLoop<'_> {
         OpenLoop {
             rate_per_s: RATE_PER_S,

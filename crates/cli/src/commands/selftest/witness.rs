@@ -23,7 +23,6 @@ pub const STOP_NS: i64 = 1_000_000_000;
 /// What becomes of a request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// A whole stream.
     Whole,
     /// Status 500.
     Error,
@@ -79,10 +78,8 @@ struct Shared {
     over: AtomicBool,
 }
 
-/// See the module.
 pub struct Witness {
     shared: Arc<Shared>,
-    /// Where it is.
     pub addr: SocketAddr,
 }
 
@@ -275,7 +272,6 @@ pub fn number_of(name: &str) -> Option<u64> {
     name.rsplit('-').nth(1)?.parse().ok()
 }
 
-/// The level in it.
 pub fn level_of(name: &str) -> Option<u32> {
     name.rsplit('-').nth(2)?.parse().ok()
 }

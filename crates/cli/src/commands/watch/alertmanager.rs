@@ -28,9 +28,6 @@ const PATIENCE: Span = Span::from_secs(5);
 
 impl AlertmanagerSpec {
     /// A sender for each instance.
-    ///
-    /// # Errors
-    /// In one line.
     pub fn senders(&self) -> Result<Vec<Instance>, String> {
         if self.urls.is_empty() {
             return Err(

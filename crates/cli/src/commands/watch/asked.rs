@@ -32,7 +32,6 @@ const LISTEN: &str = "127.0.0.1:9464";
 /// What is to be done with the sources.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Doing {
-    /// Watch them.
     Watch,
     /// Say what they can judge.
     Lint,
@@ -42,41 +41,27 @@ pub enum Doing {
 
 /// Everything that a watch is asked.
 pub struct AskedWatch {
-    /// What for.
     pub doing: Doing,
-    /// How pages are asked.
     pub target: TargetSpec,
     /// Which pages: those that are always the same, and those of the lists as they are now.
     pub scrape: ScrapeSpec,
     /// Which of them are always the same.
     pub fixed: Vec<String>,
-    /// Lists of others.
     pub lists: Vec<PageList>,
     /// Addresses that others push to.
     pub pushed: Vec<PushSpec>,
     /// The run that is being written, or a folder of them, instead of pages.
     pub run: Option<PathBuf>,
-    /// How the budget is watched.
     pub spec: WatchSpec,
-    /// What is alerted on.
     pub alerts: AlertSpec,
-    /// Who is told.
     pub senders: Senders,
-    /// Where alerts are kept.
     pub journal: Option<PathBuf>,
-    /// Where their windows are kept.
     pub record: Option<KeptSpec>,
-    /// Where the past is kept.
     pub history: Option<KeptSpec>,
-    /// The budget.
     pub budget: BudgetFile,
-    /// Its file.
     pub budget_path: PathBuf,
-    /// What is paid.
     pub price: Option<PriceSpec>,
-    /// Where it is served.
     pub listen: Option<SocketAddr>,
-    /// When it ends.
     pub time: Option<Span>,
 }
 
@@ -215,9 +200,6 @@ impl AskedWatch {
     }
 
     /// What writes windows of alerts, where they are to be kept.
-    ///
-    /// # Errors
-    /// Its folder can't be made.
     pub fn recorder(&self, clock: Clock) -> Result<Option<Recorder>, Stop> {
         let url = match &self.run {
             Some(run) => run.display().to_string(),
@@ -227,9 +209,6 @@ impl AskedWatch {
     }
 
     /// The same of what has its own axis.
-    ///
-    /// # Errors
-    /// Its folder can't be made.
     pub fn records(&self, of: Recorded) -> Result<Option<Recorder>, Stop> {
         let what = (&self.budget, self.spec.every);
         self.record.clone().map(|spec| Recorder::start(spec, what, of)).transpose()
@@ -245,18 +224,12 @@ impl AskedWatch {
     }
 
     /// The same of what has its own axis.
-    ///
-    /// # Errors
-    /// As [`AskedWatch::history`].
     pub fn histories(&self, of: Recorded) -> Result<Option<HistoryWriter>, Stop> {
         let what = (&self.budget, self.spec.every);
         self.history.clone().map(|spec| HistoryWriter::start(spec, what, of)).transpose()
     }
 
     /// Looks no more often than this.
-    ///
-    /// # Errors
-    /// The window is too short for it.
     pub fn no_faster(&mut self, cadence: Option<Span>) -> Result<(), Stop> {
         let every = self.spec.every.max(cadence.unwrap_or_default());
         self.spec = checked(WatchSpec { every, ..self.spec })?;
@@ -351,17 +324,11 @@ fn watch_file(path: &Path) -> Result<WatchFile, Stop> {
 }
 
 /// A page's URL; an endpoint's own stands for its page.
-///
-/// # Errors
-/// It is neither.
 pub fn page(text: &str) -> Result<String, Stop> {
     file::page(text).map_err(Stop::usage)
 }
 
 /// Where to listen.
-///
-/// # Errors
-/// It is no address.
 pub fn address(text: &str) -> Result<SocketAddr, Stop> {
     listen(text).ok_or_else(|| Stop::usage(format!("--listen {text}: write PORT, ADDRESS:PORT or none")))
 }

@@ -21,26 +21,16 @@ pub const KEYS: &str = "sources, budget, every, window, listen, alerts: {false_a
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 pub struct WatchFile {
-    /// Where samples come from.
     #[serde(deserialize_with = "sources")]
     pub sources: Vec<SourceLine>,
-    /// The budget that is watched.
     pub budget: Option<PathBuf>,
-    /// Between two looks.
     pub every: Option<String>,
-    /// How far back is looked.
     pub window: Option<String>,
-    /// Where it is served.
     pub listen: Option<String>,
-    /// What is alerted on.
     pub alerts: AlertSpec,
-    /// Who is told.
     pub sinks: SinkSpec,
-    /// Where alerts are kept.
     pub journal: Option<PathBuf>,
-    /// Where their windows are kept.
     pub record: Option<KeptSpec>,
-    /// Where the past is kept.
     pub history: Option<KeptSpec>,
     /// The price (per hour, GPU-hour, replica-hour or Mtok), or its file.
     pub price: Option<String>,
@@ -52,19 +42,15 @@ pub struct WatchFile {
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 pub struct SourceLine {
-    /// What its page is called.
     #[serde(default)]
     pub name: Option<String>,
-    /// A page.
     #[serde(default)]
     pub url: Option<String>,
-    /// Several.
     #[serde(default)]
     pub urls: Vec<String>,
     /// Prometheus' list of targets: `[{"targets": ["host:port"], "labels": {…}}]`.
     #[serde(default)]
     pub file_sd: Option<PathBuf>,
-    /// The same at a URL.
     #[serde(default)]
     pub http_sd: Option<String>,
     /// A page at each address of a name.
@@ -82,7 +68,6 @@ pub struct SourceLine {
     /// Environment variable with the token that whoever pushes has to know.
     #[serde(default)]
     pub key_env: Option<String>,
-    /// File with it.
     #[serde(default)]
     pub key_file: Option<PathBuf>,
 }
@@ -119,7 +104,6 @@ fn sources<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<SourceLine>, D::Err
 pub struct Named {
     /// Pages that are always the same.
     pub pages: Vec<String>,
-    /// Lists of others.
     pub lists: Vec<PageList>,
     /// Addresses that others push to.
     pub pushed: Vec<PushSpec>,
@@ -127,17 +111,11 @@ pub struct Named {
 
 impl WatchFile {
     /// Reads one.
-    ///
-    /// # Errors
-    /// It is none.
     pub fn read(text: &str) -> Result<WatchFile, serde_saphyr::Error> {
         serde_saphyr::from_str(text)
     }
 
     /// What its sources come to; files in it lie beside `path`, its own.
-    ///
-    /// # Errors
-    /// The first that can't be.
     pub fn named(&self, path: &Path) -> Result<Named, String> {
         let mut found = Named::default();
         self.sources.iter().try_for_each(|line| listed(line, path, &mut found))?;
@@ -184,9 +162,6 @@ fn push(line: &SourceLine) -> Result<Option<PushSpec>, String> {
 }
 
 /// A page's URL; an endpoint's own stands for its page.
-///
-/// # Errors
-/// It is neither.
 pub fn page(text: &str) -> Result<String, String> {
     let (name, url) = match text.split_once('=') {
         Some((name, url)) if !name.contains("//") => (Some(name), url),
@@ -225,9 +200,7 @@ pub fn listen(text: &str) -> Option<SocketAddr> {
 pub struct SinkSpec {
     /// Labels that every alert gets.
     pub labels: BTreeMap<String, String>,
-    /// Alertmanagers.
     pub alertmanager: Option<AlertmanagerSpec>,
-    /// A webhook.
     pub webhook: Option<WebhookSpec>,
 }
 
@@ -235,7 +208,6 @@ pub struct SinkSpec {
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AlertmanagerSpec {
-    /// Every instance.
     pub urls: Vec<String>,
     /// Between two posts of the same alerts.
     #[serde(default)]
@@ -243,7 +215,6 @@ pub struct AlertmanagerSpec {
     /// Environment variable with a bearer token.
     #[serde(default)]
     pub key_env: Option<String>,
-    /// File with one.
     #[serde(default)]
     pub key_file: Option<String>,
     /// Further headers; a value may hold `$NAME` of the environment.
@@ -261,7 +232,6 @@ pub struct AlertmanagerSpec {
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WebhookSpec {
-    /// Its URL.
     #[serde(default)]
     pub url: Option<String>,
     /// Environment variable with its URL, where that is a secret.
@@ -273,13 +243,11 @@ pub struct WebhookSpec {
     /// Environment variable with the key that messages are signed with.
     #[serde(default)]
     pub sign_env: Option<String>,
-    /// File with it.
     #[serde(default)]
     pub sign_file: Option<String>,
     /// Environment variable with a bearer token.
     #[serde(default)]
     pub key_env: Option<String>,
-    /// File with one.
     #[serde(default)]
     pub key_file: Option<String>,
     /// Further headers; a value may hold `$NAME` of the environment.
@@ -334,7 +302,6 @@ impl KeptSpec {
     }
 }
 
-/// One list.
 #[derive(Clone, PartialEq, Debug)]
 pub enum PageList {
     /// `[{"targets": ["host:8000"]}]` in a file (`file_sd`).
@@ -347,9 +314,6 @@ pub enum PageList {
 
 impl PageList {
     /// Of a name and its page's path: `http://vllm.prod.svc:8000/metrics`.
-    ///
-    /// # Errors
-    /// It is no such URL.
     pub fn of_name(url: &str) -> Result<PageList, String> {
         let wrong = || {
             format!(
@@ -381,10 +345,8 @@ pub fn beside(file: &Path, list: &Path) -> PageList {
 /// An address that OTLP metrics are pushed to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PushSpec {
-    /// Where.
     pub listen: SocketAddr,
     /// Environment variable with the token that senders have to know.
     pub key_env: Option<String>,
-    /// File with it.
     pub key_file: Option<PathBuf>,
 }

@@ -26,7 +26,6 @@ use crate::out;
 const LEAST: Span = Span::from_secs(60);
 const MARGIN: Span = Span::from_secs(20);
 
-/// A window of pages.
 pub struct PageWindow {
     manifest: Manifest,
     note: WindowNote,

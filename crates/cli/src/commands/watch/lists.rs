@@ -35,9 +35,6 @@ impl PageList {
     }
 
     /// The pages that it names now, `NAME=URL`. Blocks for some seconds at most.
-    ///
-    /// # Errors
-    /// Why it can't be read.
     fn read(&self, target: &TargetSpec) -> Result<Vec<String>, String> {
         let list = match self {
             PageList::Name(host, port, path) => {
@@ -103,9 +100,6 @@ pub fn begin(lists: &[PageList], target: &TargetSpec, fixed: &[String]) -> Resul
 }
 
 /// These pages and those of the lists, each once.
-///
-/// # Errors
-/// The first list that can't be read.
 pub fn read(lists: &[PageList], target: &TargetSpec, fixed: &[String]) -> Result<Vec<String>, Stop> {
     let mut pages = fixed.to_vec();
     for list in lists {

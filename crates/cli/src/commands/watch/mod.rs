@@ -232,7 +232,6 @@ fn says_what_begins(screen: &mut Screen, asked: &AskedWatch, pages: &[MetricsPag
 enum Coming {
     /// Of a page that was read.
     Page(PageRead),
-    /// Requests that have ended.
     Requests(Vec<Attempt>),
 }
 
@@ -307,7 +306,6 @@ struct Telling<'a> {
     notifier: Notifier,
     /// Where windows of alerts are kept.
     recorder: Option<Recorder>,
-    /// Where the past is kept.
     history: Option<HistoryWriter>,
     /// How the last hours went, where that is shown.
     course: Option<Course>,

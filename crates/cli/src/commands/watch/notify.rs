@@ -62,9 +62,6 @@ pub struct Notifier {
 
 impl Notifier {
     /// Opens the journal and starts the senders. What an earlier watch has left comes back in this one's time.
-    ///
-    /// # Errors
-    /// The journal can't be used.
     pub fn start(
         senders: Senders,
         journal: Option<&PathBuf>,

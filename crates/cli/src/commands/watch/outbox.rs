@@ -27,7 +27,6 @@ const MOST_WAITING: usize = 10_000;
 pub struct SinkHealth {
     /// Its name, without what may be a secret.
     pub name: String,
-    /// Did the last attempt fail?
     pub failing: bool,
     /// Messages that have not arrived.
     pub waiting: u64,
@@ -50,13 +49,11 @@ pub struct Outbox {
     changed: Condvar,
 }
 
-/// All alerts at an instant.
 pub struct AllAlerts {
     /// Those that stand, and the last that were resolved.
     pub alerts: Vec<ToldAlert>,
     /// Grows when one fires or is resolved.
     pub changes: u64,
-    /// Is this the last time?
     pub ended: bool,
 }
 
@@ -140,7 +137,6 @@ impl Outbox {
         }
     }
 
-    /// Messages that wait.
     pub fn waiting(&self) -> usize {
         self.inside.lock().map(|inside| inside.messages.len()).unwrap_or(0)
     }

@@ -20,7 +20,6 @@ pub struct Everything<'a> {
 }
 
 impl<'a> Everything<'a> {
-    /// All of it.
     pub fn of(found: &'a WatchFinding, sinks: Option<&'a [SinkHealth]>) -> Everything<'a> {
         Everything { found, sinks }
     }

@@ -25,9 +25,6 @@ use crate::out;
 /// Nobody who pushes once a minute is late before this.
 const FIRST: Span = Span::from_secs(65);
 /// What whoever pushes has to know. `section`: of the watch file.
-///
-/// # Errors
-/// The key can't be had.
 pub fn bearer(
     section: &str,
     key_env: Option<&String>,
@@ -118,9 +115,6 @@ impl Receiving {
 }
 
 /// Waits until something has come to each of them, for so long at most.
-///
-/// # Errors
-/// The first to which nothing came.
 pub fn await_all(
     receiving: &[Receiving],
     clock: Clock,

@@ -34,7 +34,6 @@ pub struct WindowNote {
     pub since_s: f64,
     /// Between two looks, s.
     pub every_s: f64,
-    /// The budget that was watched.
     pub budget: BudgetFile,
     /// Of a history, or a stretch of one: its blocks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,9 +55,7 @@ pub struct BlocksNote {
 pub struct Recorded {
     /// What it is, for people.
     pub url: String,
-    /// Where the axis begins.
     pub clock: ClockAnchor,
-    /// Whose time it is.
     pub time: Time,
 }
 
@@ -75,9 +72,6 @@ pub struct Recorder {
 
 impl Recorder {
     /// Makes the folder, if need be.
-    ///
-    /// # Errors
-    /// The folder can't be made or read.
     pub fn start(
         spec: KeptSpec,
         (budget, every): (&BudgetFile, Span),

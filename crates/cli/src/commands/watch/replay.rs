@@ -18,7 +18,6 @@ use crate::out;
 struct Tested {
     /// The run's identity.
     run: String,
-    /// By its requests.
     requests: Option<Replayed>,
     /// By the servers' pages that were read while it went on.
     pages: Option<Replayed>,

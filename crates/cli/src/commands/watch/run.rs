@@ -97,7 +97,6 @@ pub fn watch(args: &WatchArgs, mut asked: AskedWatch, dir: &Path) -> Result<Exit
 
 /// One run, or those of a folder that a gateway records into.
 struct Source {
-    /// Where further ones come.
     home: Option<PathBuf>,
     /// What had ended before: for the charts alone.
     before: Vec<Attempt>,
@@ -108,7 +107,6 @@ struct Source {
     runs: u64,
 }
 
-/// One of them.
 struct Followed {
     follow: Follow,
     /// From its axis to the watch's.

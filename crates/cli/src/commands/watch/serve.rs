@@ -28,11 +28,9 @@ const ALIVE: Duration = Duration::from_secs(15);
 pub struct Body {
     /// The path, or what comes before its query.
     pub path: &'static str,
-    /// The content type.
     pub kind: &'static str,
     /// What is there, or what it is made of when somebody asks.
     pub text: String,
-    /// Makes it.
     pub make: fn(&str) -> String,
 }
 
@@ -97,7 +95,6 @@ fn password(said: &str) -> Option<Vec<u8>> {
 
 /// A listener that serves what is shown.
 pub struct StatusServer {
-    /// Where.
     pub addr: SocketAddr,
     state: State,
 }
@@ -122,7 +119,6 @@ impl StatusServer {
         Ok(StatusServer { addr, state })
     }
 
-    /// Shows this from now on.
     pub fn show(&self, bodies: Vec<Body>, event: String) {
         if let Ok(mut shown) = self.state.0.lock() {
             *shown = Shown { number: shown.number + 1, bodies, event };

@@ -17,7 +17,6 @@ pub const OWN_LABELS: [&str; 3] = ["alertname", "about", "budget"];
 pub struct ToldAlert {
     /// Its times are seconds since 1970.
     alert: Alert,
-    /// What names it.
     pub labels: BTreeMap<String, String>,
 }
 

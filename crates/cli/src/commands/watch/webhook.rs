@@ -94,7 +94,6 @@ impl WebhookSpec {
     }
 }
 
-/// A webhook.
 pub struct Webhook {
     name: String,
     poster: Poster,

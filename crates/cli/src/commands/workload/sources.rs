@@ -74,7 +74,6 @@ enum Found {
     Log(Box<Logged>),
     /// A trace; what its spans say is put to the others'.
     Spans,
-    /// Nothing that is known here.
     Nothing,
 }
 

@@ -22,7 +22,7 @@ pub fn text(flight: &SharedFlight, path: &str, most: usize) -> Option<String> {
 }
 
 /// The same words in the same order? Case, punctuation and spacing are not looked at, but signs of a number are.
-pub fn same_words(one: &str, other: &str) -> bool {
+pub(crate) fn same_words(one: &str, other: &str) -> bool {
     words(one).eq(words(other))
 }
 

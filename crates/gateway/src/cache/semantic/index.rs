@@ -7,15 +7,13 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::cache::CacheKey;
 
-/// Most numbers of an embedding.
-pub const MOST_NUMBERS: usize = 8_192;
+pub(crate) const MOST_NUMBERS: usize = 8_192;
 
 struct Entry {
     key: CacheKey,
     vector: Box<[f32]>,
 }
 
-/// See the module.
 pub struct Index {
     most: usize,
     contexts: HashMap<[u8; 32], Vec<Entry>>,
@@ -96,7 +94,7 @@ fn dot(one: &[f32], other: &[f32]) -> f32 {
 }
 
 /// A vector of length 1 in the same direction; `None` where it has none.
-pub fn normalised(numbers: &[f32]) -> Option<Box<[f32]>> {
+pub(crate) fn normalised(numbers: &[f32]) -> Option<Box<[f32]>> {
     let squares: f64 = numbers.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
     let length = squares.sqrt();
     let sound = length.is_finite() && length > 1e-12 && numbers.len() <= MOST_NUMBERS;

@@ -26,7 +26,7 @@ use spec::{EMBEDDINGS, JUDGE};
 pub use spec::{EndpointSpec, SameAnswer, SemanticSpec};
 
 /// Says how similar the text was whose answer this is.
-pub const SIMILARITY: HeaderName = HeaderName::from_static("x-plimsoll-similarity");
+pub(crate) const SIMILARITY: HeaderName = HeaderName::from_static("x-plimsoll-similarity");
 /// The longest answer that is compared, bytes.
 const LONGEST_ANSWER: usize = 32 << 10;
 
@@ -45,14 +45,12 @@ const USES: [(Option<NearUse>, &str); 6] = [
 pub enum ComparedPair {
     /// To a text, and to the one nearest to it.
     Near,
-    /// To the same request twice.
     Repeat,
 }
 
 /// Whether two answers are the same.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Sameness {
-    /// By their words alone.
     Seen(bool),
     /// A server was asked; `None` = it did not answer.
     Asked(Option<bool>),
@@ -61,7 +59,6 @@ pub enum Sameness {
 const PAIRS: [(ComparedPair, &str); 2] = [(ComparedPair::Near, "near"), (ComparedPair::Repeat, "repeat")];
 const SAME: [(Option<bool>, &str); 3] = [(Some(true), "yes"), (Some(false), "no"), (None, "unknown")];
 
-/// See the module.
 pub struct Semantic {
     spec: SemanticSpec,
     embedder: Endpoint,
@@ -77,9 +74,6 @@ pub struct Semantic {
 
 impl Semantic {
     /// Nothing is known.
-    ///
-    /// # Errors
-    /// An endpoint's URL can't be read.
     pub fn new(spec: &SemanticSpec, seed: u64) -> Result<Semantic, SettingError> {
         let bound = (spec.max_false_hits, spec.confidence);
         Ok(Semantic {
@@ -184,7 +178,7 @@ impl Semantic {
     }
 
     /// The longest answer that can be compared, bytes. A longer one is given to nobody else.
-    pub fn longest_answer(&self) -> usize {
+    pub(crate) fn longest_answer(&self) -> usize {
         match self.spec.same {
             SameAnswer::Text | SameAnswer::Judge(_) => LONGEST_ANSWER,
             SameAnswer::Embedding(_) => self.spec.text_bytes,

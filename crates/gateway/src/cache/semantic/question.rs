@@ -8,10 +8,8 @@ use serde_json::value::RawValue;
 use crate::request::members;
 use crate::same::digest;
 
-/// See the module.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Question {
-    /// The text.
     pub text: String,
     /// All else, by its SHA-256.
     pub context: [u8; 32],

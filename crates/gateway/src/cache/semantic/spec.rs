@@ -8,9 +8,9 @@ use crate::keys::KeySource;
 use crate::spec::{ReplicaAddress, ReplicaSpec};
 
 /// What the servers that are asked are called.
-pub const EMBEDDINGS: &str = "cache.semantic.embeddings";
+pub(crate) const EMBEDDINGS: &str = "cache.semantic.embeddings";
 /// See [`EMBEDDINGS`].
-pub const JUDGE: &str = "cache.semantic.same.judge";
+pub(crate) const JUDGE: &str = "cache.semantic.same.judge";
 
 /// Answers given to requests that ask the same in other words.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -131,9 +131,6 @@ impl SemanticSpec {
     }
 
     /// Checks everything that the types can't.
-    ///
-    /// # Errors
-    /// The first thing that is wrong.
     pub fn validate(&self) -> Result<(), SettingError> {
         for (name, endpoint) in self.endpoints() {
             endpoint.validate(name)?;
@@ -182,9 +179,6 @@ impl EndpointSpec {
     }
 
     /// Where it is. `name`: what it is called in the file.
-    ///
-    /// # Errors
-    /// Its URL can't be read.
     pub fn place(&self, name: &str) -> Result<ReplicaAddress, SettingError> {
         self.replica(name).place().map_err(|error| match error {
             SettingError::Conflict { why, .. } => SettingError::Conflict { name: name.to_owned(), why },

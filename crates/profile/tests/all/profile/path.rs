@@ -113,7 +113,7 @@ fn a_stream_outlives_the_handler_that_began_it() {
 
 #[test]
 fn a_real_vllm_span_is_laid_out_inside_itself() {
-    // The attributes of the capture of a real server (MLflow's export of vLLM's span).
+    // The attributes of the capture of a real server (vLLM's span).
     let mut real = span(1, 0, "llm_request", 0, 0)
         .with("gen_ai.latency.time_to_first_token", 0.07972097396850586)
         .with("gen_ai.latency.e2e", 1.415048599243164)

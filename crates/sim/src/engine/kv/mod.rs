@@ -40,7 +40,6 @@ pub enum Eviction {
     BlankFirst,
 }
 
-/// The blocks of one replica.
 #[derive(Clone, Debug)]
 pub struct BlockPool {
     caching: bool,
@@ -59,7 +58,6 @@ pub struct BlockPool {
     oldest: u32,
     youngest: u32,
     holds: Vec<Hold>,
-    /// Those with a path.
     holders: Vec<u32>,
 }
 
@@ -103,7 +101,6 @@ impl BlockPool {
         pool
     }
 
-    /// Blocks that there are to be.
     pub fn blocks(&self) -> u32 {
         self.total - self.owed
     }

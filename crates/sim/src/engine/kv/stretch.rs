@@ -36,7 +36,7 @@ impl Stretch {
     }
 
     /// What is left of a long prompt does not keep all of its names in memory.
-    pub fn slim(&mut self) {
+    pub(crate) fn slim(&mut self) {
         if let Names::Given(names) = &self.names
             && (self.len as usize) * 8 < names.len()
         {

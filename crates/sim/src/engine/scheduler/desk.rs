@@ -11,7 +11,6 @@ use crate::engine::slots::{Slots, take_out};
 use crate::spec::error::BLOCK_TOKENS;
 use crate::traffic::Drafts;
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Desk {
     pub limits: Limits,
@@ -42,9 +41,7 @@ pub(crate) struct Sequence {
     pub names: Option<Arc<Vec<u64>>>,
     /// Fractions of drafted tokens that were accepted and not yet handed out, in 2⁻³².
     credit: u64,
-    /// Has left the queue before.
     admitted: bool,
-    /// Its prompt was computed before.
     pub prefilled: bool,
     /// Is part of the step under way.
     pub planned: bool,
@@ -306,7 +303,7 @@ impl Desk {
     }
 
     /// Steps like this one, of decodes alone, that can follow it before somebody finishes or the blocks run out.
-    pub fn decodes_ahead(&self, plan: &StepPlan) -> u32 {
+    pub(crate) fn decodes_ahead(&self, plan: &StepPlan) -> u32 {
         let mut least = u32::MAX;
         for &(slot, _) in &plan.items {
             let sequence = self.at(slot);
@@ -320,7 +317,7 @@ impl Desk {
     }
 
     /// `steps` steps like the planned one have run, and one more is planned.
-    pub fn decode_on(&mut self, plan: &StepPlan, steps: u32) {
+    pub(crate) fn decode_on(&mut self, plan: &StepPlan, steps: u32) {
         for &(slot, _) in &plan.items {
             let sequence = self.sequences.at_mut(slot);
             sequence.computed += steps;
@@ -356,7 +353,7 @@ impl Desk {
         fits
     }
 
-    pub fn drop_gone(&mut self) {
+    pub(crate) fn drop_gone(&mut self) {
         let sequences = &mut self.sequences;
         self.running.retain(|&slot| {
             let sequence = sequences.at(slot);

@@ -14,7 +14,6 @@ use super::{ScheduledRequest, SequenceProgress, StepPlan};
 use crate::engine::step_time::StepLoad;
 use crate::spec::error::BLOCK_TOKENS;
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Fixed {
     most: usize,
@@ -97,11 +96,11 @@ impl Fixed {
     }
 
     /// Steps like the planned one that can follow it before the batch ends.
-    pub fn decodes_ahead(&self) -> u32 {
+    pub(crate) fn decodes_ahead(&self) -> u32 {
         self.batch.as_ref().map_or(0, |batch| (batch.output - batch.generated).saturating_sub(1))
     }
 
-    pub fn decode_on(&mut self, steps: u32) {
+    pub(crate) fn decode_on(&mut self, steps: u32) {
         if let Some(batch) = &mut self.batch {
             batch.generated += steps;
         }

@@ -59,7 +59,6 @@ pub struct ScheduledRequest {
     pub priority: u32,
     /// At least 1.
     pub prompt_tokens: u32,
-    /// Tokens of its answer.
     pub output_tokens: u32,
     /// Names of the prompt's full blocks.
     pub blocks: Vec<u64>,
@@ -102,13 +101,11 @@ impl StepPlan {
 /// What a step brought to one sequence.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct SequenceProgress {
-    /// Which.
     pub id: u64,
     /// The prompt's tokens, when the whole prompt was computed for the first time.
     pub prefilled: Option<u32>,
     /// Tokens that came out.
     pub tokens: u32,
-    /// Are they its first?
     pub first: bool,
     /// Tokens that have come out, these included.
     pub generated: u32,
@@ -214,7 +211,7 @@ impl Scheduler {
     }
 
     /// What came of drafts since this was last asked.
-    pub fn take_drafts(&mut self) -> Drafts {
+    pub(crate) fn take_drafts(&mut self) -> Drafts {
         std::mem::take(&mut self.desk.drafts)
     }
 
@@ -249,7 +246,7 @@ impl Scheduler {
     }
 
     /// Leading blocks of a chain that the cache holds.
-    pub fn cached_blocks(&self, names: &[u64]) -> u32 {
+    pub(crate) fn cached_blocks(&self, names: &[u64]) -> u32 {
         self.desk.pool.find(names, u64::MAX, u32::MAX).blocks
     }
 
@@ -279,7 +276,7 @@ impl Scheduler {
 
     /// The planned step and `steps - 1` like it have run, and one more is planned. At most as many as are
     /// [`ahead`](Scheduler::ahead).
-    pub fn decode_on(&mut self, plan: &mut StepPlan, steps: u32) {
+    pub(crate) fn decode_on(&mut self, plan: &mut StepPlan, steps: u32) {
         plan.load.context += u64::from(plan.load.decodes) * u64::from(steps);
         plan.admitted.clear();
         match &mut self.policy {
@@ -307,7 +304,6 @@ impl Scheduler {
         plan.items.iter().map(|&(slot, tokens)| (self.desk.at(slot).id, tokens))
     }
 
-    /// Sequences running.
     pub fn running(&self) -> u32 {
         self.desk.running.len() as u32
     }
@@ -317,12 +313,10 @@ impl Scheduler {
         self.desk.waiting.len() as u32
     }
 
-    /// Blocks there are to be.
     pub fn blocks(&self) -> u32 {
         self.desk.pool.blocks()
     }
 
-    /// Blocks in use.
     pub fn blocks_used(&self) -> u32 {
         self.desk.pool.used()
     }

@@ -39,7 +39,6 @@ enum Gate {
     Answer,
 }
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct RunningFirst {
     order: VllmOrder,

@@ -35,7 +35,6 @@ const SHARED: u32 = 32;
 const STEPS_AHEAD: u64 = 20;
 const ONE: u64 = 1_000_000_000;
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Sglang {
     order: SglangOrder,
@@ -111,7 +110,7 @@ impl Sglang {
     }
 
     /// That many steps of decodes were jumped over.
-    pub fn decode_on(&mut self, steps: u32) {
+    pub(crate) fn decode_on(&mut self, steps: u32) {
         self.ratio = self.ratio.saturating_sub(self.decay * u64::from(steps)).max(self.floor);
     }
 

@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 
 use super::statistics::{Sorted, seconds};
 
-/// One report.
 #[derive(Serialize, Debug)]
 pub struct BenchmarkReport {
     version: &'static str,

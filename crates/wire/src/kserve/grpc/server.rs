@@ -195,9 +195,6 @@ fn first_text(message: &[u8]) -> Result<String, ProtobufError> {
 }
 
 /// The model and version that a question about one names.
-///
-/// # Errors
-/// It is none.
 pub fn model_asked(message: &[u8]) -> Result<(String, String), ProtobufError> {
     let (mut name, mut version) = (String::new(), String::new());
     let mut fields = Fields::of(message);

@@ -23,13 +23,10 @@ const FOLDS: [(Grain, Grain, Span, Span); 2] = [
     (Grain::Minute, Grain::Hour, DAY, Span(3 * DAY.0)),
 ];
 
-/// A folder of blocks.
 pub struct BlocksFolder {
-    /// How long its blocks are.
     pub grain: Grain,
     /// When the first begins, s since 1970.
     pub began_s: u64,
-    /// Where it is.
     pub dir: PathBuf,
 }
 
@@ -39,9 +36,7 @@ pub struct BlocksRead {
     pub blocks: Vec<HistoryBlock>,
     /// Its run's identity.
     pub id: String,
-    /// What it says of itself.
     pub note: WindowNote,
-    /// What was watched.
     pub of: Recorded,
 }
 
@@ -65,9 +60,6 @@ pub fn unused(dir: &Path, grain: Grain, from_ns: i64) -> PathBuf {
 
 impl BlocksFolder {
     /// Reads it; one whose watch was killed is recovered on the way, and a line says what that cost.
-    ///
-    /// # Errors
-    /// It can't be read.
     pub fn read(&self) -> Result<BlocksRead, StoreError> {
         let run = plimsoll_store::open(&self.dir)?;
         if let (Some(how), Origin::Recovered { .. }) = (&run.recovered, &run.origin) {

@@ -82,9 +82,6 @@ impl HistoryWriter {
     }
 
     /// What was kept since this instant, ns since 1970; the blocks' instants are on this watch's axis.
-    ///
-    /// # Errors
-    /// A folder that can't be read.
     fn since(&mut self, from_ns: i64) -> Result<Vec<HistoryBlock>, StoreError> {
         self.wait();
         let wall = Span(self.wall_ns());
