@@ -7,7 +7,7 @@
 //! Transcendental functions come from the `libm` crate rather than the standard library: the platform's
 //! `ln`, `exp` and `pow` differ in the last bits between machines, and a schedule must not.
 //!
-//! Reading order: [`rng`], [`dist`], [`special`], [`proportion`], [`paired`], [`quantile`], [`weighted`], [`series`], [`isotonic`],
+//! Reading order: [`rng`], [`dist`], [`special`], [`proportion`], [`paired`], [`memory`], [`far`], [`quantile`], [`weighted`], [`series`], [`isotonic`],
 //! [`bootstrap`], [`two_sample`], [`least_squares`], [`distance`], [`log_linear`], [`queueing`]; [`spread`] and [`anytime`] (evidence that may be
 //! looked at at any time) stand apart.
 
@@ -17,6 +17,8 @@ pub mod dist;
 
 pub mod special;
 
+pub mod far;
+pub mod memory;
 pub mod paired;
 pub mod proportion;
 pub mod quantile;

@@ -20,6 +20,8 @@
 //! 0.95, 0.93, 0.95, 0.95; p95 of 10 000 0.93, 0.93, 0.96, 0.94; p99 of 50 000 0.92, 0.96, 0.96, 0.95. Where most levels of a kind are
 //! refused, the few that are shown are those that looked calm, and hold the truth less often.
 
+use crate::far;
+use crate::memory::Memory;
 use crate::proportion::{Interval, proves_at_most, proves_over};
 use crate::special::student_t_inv;
 
@@ -103,70 +105,114 @@ pub fn interval(sorted: &[f64], worth: EffectiveN, p: f64, level: f64) -> Result
 /// What the values of one level are worth in independent ones, for a share of them.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct EffectiveN {
-    /// Values over the design effect: what is printed, what refuses a percentile and what a failure stands on.
+    /// Values over the design effect: what is printed and what a failure stands on.
     pub n_eff: f64,
-    /// The same where the design effect is read to the safe side: what a pass and the upper end of an interval stand on. A calm
+    /// The same where the design effect is read to the safe side: what a pass by counting and the upper end of an interval stand on. A calm
     /// run has both a small share beyond a limit and a small design effect at that share, so it is read from wider shares as well,
-    /// which the calm did not choose (up to [`WIDEST`]), and from [`lugsail`] batches: of 5000 requests of four servers at load 0.85,
-    /// 11 % passed a p95 budget that lay at the truth; 4 % do.
+    /// which the calm did not choose (up to [`WIDEST`]), from [`lugsail`] batches as long as the level's [`Memory`], and with its factor.
     pub safe: f64,
-    /// Batches into which the level was cut; 0 where it was not.
-    pub batches: f64,
+    /// The same by the largest design effect of all shares from 40 % down to this one ([`EffectiveN::widely`]): so many values the
+    /// slowest was drawn from, where the ceiling is far beyond it. 0 where no values were at hand.
+    pub wide: f64,
 }
 
 impl EffectiveN {
     /// Values whose worth is known, not read from their own course.
     pub fn known(n_eff: f64) -> EffectiveN {
-        EffectiveN { n_eff, safe: n_eff, batches: 0.0 }
+        EffectiveN { n_eff, safe: n_eff, wide: n_eff }
     }
 
-    /// Of `n` values from what the variances of exceeding each of the [`tail_shares`] of this share say, in their order; `None` =
-    /// all exceed it, or none does.
+    /// Of `n` values from what the variances of exceeding each of the [`tail_shares`] of this share say, by batches of the level: `None` =
+    /// all exceed it, or none does. `batches`: those of the printed reading.
     pub fn read(
         n: usize,
         share: f64,
-        variances: impl IntoIterator<Item = Option<ShareVariance>>,
+        (batches, memory): (usize, Memory),
+        variance: impl Fn(f64, usize) -> Option<ShareVariance>,
     ) -> EffectiveN {
-        let found: Vec<(bool, ShareVariance)> = tail_shares(share)
-            .zip(variances)
-            .enumerate()
-            .filter_map(|(i, (wide, variance))| Some((i == 0 || wide <= UPPER + 1e-9, variance?)))
-            .collect();
-        let near = pooled_effect(found.iter().filter(|(near, _)| *near).map(|(_, variance)| *variance));
-        let safe = pooled(found.iter().map(|(_, v)| (v.wider, v.independent, v.batches)), LUGSAIL_FREEDOM);
-        let batches = found.iter().map(|(_, variance)| variance.batches).fold(f64::INFINITY, f64::min);
+        let found = |batches: usize| -> Vec<(bool, ShareVariance)> {
+            let all = tail_shares(share).enumerate();
+            all.filter_map(|(i, wide)| Some((i == 0 || wide <= UPPER + 1e-9, variance(wide, batches)?)))
+                .collect()
+        };
+        let near = |found: &[(bool, ShareVariance)]| {
+            pooled_effect(found.iter().filter(|(near, _)| *near).map(|(_, variance)| *variance))
+        };
+        let (shown, remembered) = (found(batches), found(memory.batches));
+        let safe = lugsail_effect(remembered.iter().map(|(_, variance)| *variance));
         let n = n as f64;
         EffectiveN {
-            n_eff: n / near,
-            safe: n / safe.max(near),
-            batches: if batches.is_finite() { batches } else { 0.0 },
+            n_eff: n / near(&shown),
+            safe: n / (safe.max(near(&remembered)) * memory.factor),
+            wide: 0.0,
         }
     }
 
-    /// The smaller of two readings of one level.
+    /// Of `n` values of which one share alone is known, by the variance of exceeding it.
+    pub fn of_one(n: usize, variance: Option<ShareVariance>) -> EffectiveN {
+        let (near, safe) = (pooled_effect(variance), lugsail_effect(variance));
+        let n = n as f64;
+        EffectiveN { n_eff: n / near, safe: n / safe.max(near), wide: 0.0 }
+    }
+
+    /// The same level with [`EffectiveN::wide`] for an allowed share. Design effects rise with the threshold in one queue and fall in another, so
+    /// neighbouring shares are pooled in pairs and the largest effect counts. Many values lie beyond these shares, so only the number of
+    /// batches makes a pair's effect uncertain.
+    #[must_use]
+    pub fn widely(
+        self,
+        n: usize,
+        allowed: f64,
+        memory: Memory,
+        variance: impl Fn(f64) -> Option<ShareVariance>,
+    ) -> EffectiveN {
+        let shares = wide_shares(allowed);
+        let pair = |pair: &[f64]| {
+            let found: Vec<ShareVariance> = pair.iter().filter_map(|share| variance(*share)).collect();
+            let (mut wider, mut independent, mut batches) = (0.0, 0.0, f64::INFINITY);
+            for one in found {
+                (wider, independent) = (wider + one.wider, independent + one.independent);
+                batches = batches.min(one.batches);
+            }
+            if independent <= 0.0 {
+                return 1.0;
+            }
+            let effect = wider / independent;
+            1.0 + (effect - 1.0).max(0.0) * widened((LUGSAIL_FREEDOM * (batches - 1.0)).max(1.0))
+        };
+        let effect = shares.chunks(2).map(pair).fold(1.0, f64::max);
+        EffectiveN { wide: n as f64 / (effect * memory.factor), ..self }
+    }
+
+    /// The smaller of two readings of one level; what only one of them has counts.
     #[must_use]
     pub fn min(self, other: EffectiveN) -> EffectiveN {
-        EffectiveN {
-            n_eff: self.n_eff.min(other.n_eff),
-            safe: self.safe.min(other.safe),
-            batches: self.batches.max(other.batches),
-        }
+        let wide = match (self.wide > 0.0, other.wide > 0.0) {
+            (true, true) => self.wide.min(other.wide),
+            _ => self.wide.max(other.wide),
+        };
+        EffectiveN { n_eff: self.n_eff.min(other.n_eff), safe: self.safe.min(other.safe), wide }
     }
 
-    /// What a bound from above may count on of these `n` values, where a `share` of them lies beyond: [`sure_of`] of the safe reading, but
-    /// no fewer than the batches. A batch is at least as long as a slow request; taken as one observation each, they are independent
-    /// whatever happens inside. Without that floor a level in which nothing exceeded the limit and whose tail came in one burst said that up
-    /// to 69 % may exceed it.
+    /// What a bound from above may count on of these `n` values, where a `share` of them lies beyond: [`sure_of`] of the safe reading.
     pub fn sure(&self, n: f64, share: f64) -> f64 {
-        sure_of(n, self.safe, share).max(self.batches.min(self.safe))
+        sure_of(n, self.safe, share)
     }
 
-    /// The same level, this many times as long.
-    #[must_use]
-    pub fn times(&self, longer: f64) -> EffectiveN {
-        EffectiveN { n_eff: self.n_eff * longer, safe: self.safe * longer, batches: self.batches }
+    /// So many values the slowest was drawn from: the better of the two readings that bound a share from above.
+    pub fn of_slowest(&self, n: f64, share: f64) -> f64 {
+        self.sure(n, share).max(self.wide)
     }
 }
+
+/// Shares whose design effects [`EffectiveN::widely`] asks for an allowed one, in pairs.
+pub fn wide_shares(allowed: f64) -> Vec<f64> {
+    let wider = WIDE.into_iter().filter(|share| *share > allowed + 1e-9);
+    wider.chain([allowed]).collect()
+}
+
+/// The shares of [`wide_shares`], which the allowed one ends.
+pub const WIDE: [f64; 6] = [0.4, 0.2, 0.1, 0.05, 0.02, 0.01];
 
 /// What a bound from above may count on of `n` observations worth `n_eff` independent ones, where a `share` of them (or of the
 /// others) lies beyond.
@@ -192,21 +238,34 @@ const FREEDOM_PER_BEYOND: f64 = 0.8;
 
 /// The values in rising order that a ceiling on the p-quantile can neither pass nor fail at: [`interval`] without its refusal.
 pub fn undecided(sorted: &[f64], worth: EffectiveN, p: f64, level: f64) -> Interval {
-    let (lower, upper) = interval_ranks(sorted.len(), worth, p, 0.5 * (1.0 - level));
+    let alpha = 0.5 * (1.0 - level);
+    let (lower, upper) = interval_ranks(sorted.len(), worth, p, alpha);
+    let counted = sorted.get(upper - 1).copied().unwrap_or(f64::INFINITY);
     Interval {
         lower: if lower > 0 { sorted[lower - 1] } else { f64::NEG_INFINITY },
-        upper: sorted.get(upper - 1).copied().unwrap_or(f64::INFINITY),
+        upper: counted.min(far_end(sorted.len(), worth, p, alpha, sorted.last().copied())),
     }
 }
 
-/// Ranks of the ends of [`undecided`], from 1: 0 = −∞ and n + 1 = +∞.
+/// The upper end of the p-quantile's interval by the distance from the slowest value, +∞ where nothing bounds it.
+pub fn far_end(n: usize, worth: EffectiveN, p: f64, alpha: f64, slowest: Option<f64>) -> f64 {
+    let times = far::end(worth.of_slowest(n as f64, 1.0 - p), 1.0 - p, alpha);
+    slowest
+        .zip(times)
+        .filter(|(slowest, _)| *slowest > 0.0)
+        .map_or(f64::INFINITY, |(slowest, times)| slowest * times)
+}
+
+/// Ranks of the ends that counting sets, from 1: 0 = −∞ and n + 1 = +∞.
 ///
 /// The upper end is the smallest order statistic at which the gate would pass ([`EffectiveN::sure`] says what it may
 /// count on); the lower end is the largest below which the gate would fail; each at `alpha`.
 pub fn interval_ranks(n: usize, worth: EffectiveN, p: f64, alpha: f64) -> (usize, usize) {
     let (n_eff, sure) = (worth.n_eff, worth.sure(n as f64, 1.0 - p));
     // Of x₍j₎, j from 1 to n, n − j values are over it, and n − j + 1 over anything just below it.
-    let passes = |j: usize| proves_at_most((n - j) as f64 * sure / n as f64, sure, 1.0 - p, alpha);
+    let passes = |j: usize| {
+        sure >= far::LEAST && proves_at_most((n - j) as f64 * sure / n as f64, sure, 1.0 - p, alpha)
+    };
     let fails = |j: usize| proves_over((n - j + 1) as f64 * n_eff / n as f64, n_eff, 1.0 - p, alpha);
     (partition_point(1, n + 1, fails) - 1, partition_point(1, n + 1, |j| !passes(j)))
 }
@@ -329,6 +388,11 @@ pub fn pooled_effect(shares: impl IntoIterator<Item = ShareVariance>) -> f64 {
     pooled(shares.into_iter().map(|share| (share.found, share.independent, share.batches)), PLAIN_FREEDOM)
 }
 
+/// The same by [`lugsail`] batches.
+fn lugsail_effect(shares: impl IntoIterator<Item = ShareVariance>) -> f64 {
+    pooled(shares.into_iter().map(|share| (share.wider, share.independent, share.batches)), LUGSAIL_FREEDOM)
+}
+
 /// Degrees of freedom of a variance from overlapping batches, for each batch that is not the first: 1/(2 ∫ w²/∫ …), 3/2 for the plain window
 /// and 27/46 for the lugsail one, whose square has 46/27 under it instead of 2/3.
 const PLAIN_FREEDOM: f64 = 1.5;
@@ -396,18 +460,22 @@ pub fn n_eff_beyond(in_send_order: &[f64], threshold: f64, batches: usize) -> Ef
 
 /// The same where the share beyond `threshold` is given and the values were sorted before.
 fn worth_of(values: &[f64], sorted: &[f64], (threshold, share): (f64, f64), batches: usize) -> EffectiveN {
-    let variances = tail_shares(share).enumerate().map(|(i, wide)| {
-        let limit = if i == 0 { threshold } else { of_sorted(sorted, 1.0 - wide)? };
+    let variance = |wide: f64, batches: usize| {
+        let limit = if wide == share { threshold } else { of_sorted(sorted, 1.0 - wide)? };
         let flags: Vec<bool> = values.iter().map(|v| exceeds(*v, limit)).collect();
         ShareVariance::of_flags(&flags, batches)
-    });
-    EffectiveN::read(values.len(), share, variances)
+    };
+    let n = values.len();
+    let middle =
+        |v: &f64| (sorted.partition_point(|x| x < v) + sorted.partition_point(|x| x <= v)) as f64 - n as f64;
+    let memory = Memory::of_steps(&values.iter().map(middle).collect::<Vec<f64>>(), 1, n, batches);
+    EffectiveN::read(n, share, (batches, memory), variance)
+        .widely(n, share, memory, |share| variance(share, memory.batches))
 }
 
 /// What a share is worth that is known by its flags alone, in send order.
 pub fn n_eff_of_flags(exceeds: &[bool], batches: usize) -> EffectiveN {
-    let share = exceeds.iter().filter(|over| **over).count() as f64 / exceeds.len().max(1) as f64;
-    EffectiveN::read(exceeds.len(), share, [ShareVariance::of_flags(exceeds, batches)])
+    EffectiveN::of_one(exceeds.len(), ShareVariance::of_flags(exceeds, batches))
 }
 
 fn exceeds(value: f64, limit: f64) -> bool {

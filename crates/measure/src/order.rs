@@ -6,9 +6,11 @@
 //! not pass on one. The arithmetic of intervals is [`plimsoll_math::quantile`]'s and [`plimsoll_math::proportion`]'s,
 //! asked by rank instead of by sorted slice.
 
+use plimsoll_math::far;
 use plimsoll_math::log_linear::{bucket, floor};
+use plimsoll_math::memory::Memory;
 use plimsoll_math::quantile::{
-    BATCHES, EffectiveN, ShareVariance, interval_ranks, needed, rank, tail_shares,
+    BATCHES, EffectiveN, ShareVariance, far_end, interval_ranks, needed, rank, tail_shares, wide_shares,
 };
 
 use crate::columns::{ABSENT, INFINITE};
@@ -138,65 +140,130 @@ impl<'a> Column<'a> {
     }
 }
 
-/// Ranks at which correlation is read: the shown percentiles' and those of their [`tail_shares`].
+/// Ranks at which correlation is read: the shown percentiles', those of their [`tail_shares`], and of [`WIDE`] shares.
 const WATCHED: [f64; 11] = [0.5, 0.6, 0.8, 0.9, 0.95, 0.96, 0.98, 0.99, 0.996, 0.998, 0.999];
 
-/// What [`ShareVariance`] says of exceeding each limit, for values in the order of due times. Exceeding [`INFINITE`]
+/// How values lie in the order of due times: how many exceed each of some limits, step by step, and their ranks. Exceeding [`INFINITE`]
 /// means having failed.
 ///
 /// Overlapping batches move by one value in `math`; here they move by a five-hundredth of their length, which leaves the
 /// variance as it is and the memory small. Up to forty thousand values the two are the same.
-fn variances<const K: usize>(
-    values: &[i64],
-    limits: &[i64; K],
+struct Course<const K: usize> {
+    n: usize,
+    step: usize,
+    /// Per limit, the values over it in each step, and in all.
+    over: [(Vec<u32>, u64); K],
     batches: usize,
-) -> [Option<ShareVariance>; K] {
-    let n = values.len();
-    let length = n / batches.clamp(2, (n / 2).max(2));
-    if length == 0 {
-        return [None; K];
-    }
-    let limits = limits.map(|limit| limit.min(INFINITE - 1));
-    let step = (length / 500).max(1);
-    let steps: Vec<[u32; K]> = values
-        .chunks(step)
-        .map(|chunk| {
-            let mut over = [0u32; K];
+    memory: Memory,
+}
+
+impl<const K: usize> Course<K> {
+    fn new(column: &Column<'_>, limits: &[i64; K], batches: usize) -> Course<K> {
+        let n = column.len();
+        let limits = limits.map(|limit| limit.min(INFINITE - 1));
+        let step = (n / batches.max(2) / 500).max(1);
+        let mut over: [(Vec<u32>, u64); K] = std::array::from_fn(|_| (Vec::with_capacity(n / step + 1), 0));
+        let mut ranks = Vec::with_capacity(n / step + 1);
+        for chunk in column.values.chunks(step) {
+            let mut counts = [0u32; K];
+            let mut rank = 0.0;
             for value in chunk {
-                for (count, limit) in over.iter_mut().zip(&limits) {
+                for (count, limit) in counts.iter_mut().zip(&limits) {
                     *count += u32::from(value > limit);
                 }
+                rank += column.middle_rank(*value);
             }
-            over
-        })
-        .collect();
-    let whole = n / step;
-    std::array::from_fn(|i| {
-        let over: u64 = steps.iter().map(|s| u64::from(s[i])).sum();
-        let counts: Vec<u64> = steps[..whole].iter().map(|s| u64::from(s[i])).collect();
-        ShareVariance::of_counts(&counts, (over, n), step, length / step)
-    })
-}
-
-impl Column<'_> {
-    /// What the values are worth for the share beyond `limit`, as [`plimsoll_math::quantile::n_eff_beyond`] has it.
-    pub fn n_eff_beyond(&self, limit: i64, batches: usize) -> EffectiveN {
-        let n = self.len();
-        let over = self.values.iter().filter(|ns| **ns > limit.min(INFINITE - 1)).count();
-        if n == 0 || over == 0 {
-            return EffectiveN { batches: batches as f64, ..EffectiveN::known(n as f64) };
+            for ((steps, all), count) in over.iter_mut().zip(counts) {
+                *all += u64::from(count);
+                // A last step that is shorter than the others would be taken for a calm one.
+                if chunk.len() == step {
+                    steps.push(count);
+                }
+            }
+            if chunk.len() == step {
+                ranks.push(rank);
+            }
         }
-        let share = over as f64 / n as f64;
-        let wider: Vec<usize> = tail_shares(share).skip(1).map(|wide| rank(n, 1.0 - wide)).collect();
-        let mut limits = [limit; 3];
-        limits.iter_mut().skip(1).zip(self.select(&wider)).for_each(|(limit, at)| *limit = at);
-        EffectiveN::read(n, share, variances(self.values, &limits, batches))
+        let memory = Memory::of_steps(&ranks, step, n, batches);
+        Course { n, step, over, batches, memory }
+    }
+
+    /// What [`ShareVariance`] says of exceeding limit `i`.
+    fn variance(&self, i: usize, batches: usize) -> Option<ShareVariance> {
+        let length = self.n / batches.clamp(2, (self.n / 2).max(2));
+        let (steps, over) = &self.over[i];
+        ShareVariance::of_counts(steps, (*over, self.n), self.step, length / self.step)
+    }
+
+    /// What the values are worth for the share beyond a limit, by where its [`tail_shares`] stand among the limits.
+    fn worth(&self, share: f64, place: impl Fn(f64) -> Option<usize>) -> EffectiveN {
+        EffectiveN::read(self.n, share, (self.batches, self.memory), |share, batches| {
+            self.variance(place(share)?, batches)
+        })
+    }
+
+    /// The same where the limit is the percentile that allows this share.
+    fn worth_of_percentile(&self, allowed: f64, place: impl Fn(f64) -> Option<usize>) -> EffectiveN {
+        let wide = |share: f64| self.variance(place(share)?, self.memory.batches);
+        self.worth(allowed, &place).widely(self.n, allowed, self.memory, wide)
     }
 }
 
-/// The same of values that are asked this once.
-pub fn n_eff_beyond(values: &[i64], limit: i64, batches: usize) -> EffectiveN {
-    Column::new(values).n_eff_beyond(limit, batches)
+/// Limits that one ceiling needs: [`wide_shares`] with the [`tail_shares`] of the percentile (its own is in both), and those at the ceiling.
+const ASKED: usize = 12;
+
+impl Column<'_> {
+    /// The middle of the ranks, from 0 to n, of all values in this one's bucket, less n/2: values that tie rank alike, whenever they came.
+    fn middle_rank(&self, value: i64) -> f64 {
+        let n = self.len() as f64;
+        let (below, upto) = match value {
+            INFINITE => (self.finite, self.len() as u64),
+            value => {
+                let bucket = bucket(value.abs_diff(self.least), BITS);
+                (self.before[bucket], self.before[bucket + 1])
+            }
+        };
+        0.5 * ((below + upto) as f64 - n)
+    }
+
+    /// The smaller of two readings: at the limit, and at the percentile that allows this share, for where nothing lies over the limit the
+    /// flags there say nothing of how many requests the level is worth.
+    pub fn worth(&self, limit: i64, allowed: f64, over: u64, batches: usize) -> EffectiveN {
+        let n = self.len();
+        let share = over as f64 / n as f64;
+        let mut shares = wide_shares(allowed);
+        shares.extend(tail_shares(allowed).skip(1));
+        let at_limit = shares.len();
+        if over > 0 {
+            shares.extend(tail_shares(share));
+        }
+        let ranks: Vec<usize> = shares.iter().map(|share| rank(n, 1.0 - share)).collect();
+        let mut limits = [INFINITE; ASKED];
+        limits.iter_mut().zip(self.select(&ranks)).for_each(|(limit, at)| *limit = at);
+        if over > 0 {
+            limits[at_limit] = limit;
+        }
+        let course = Course::new(self, &limits, batches);
+        let among = |from: usize, to: usize| {
+            let shares = &shares[from..to];
+            move |share: f64| Some(from + shares.iter().position(|one| *one == share)?)
+        };
+        let own = course.worth_of_percentile(allowed, among(0, at_limit));
+        match over {
+            0 => own,
+            _ => own.min(course.worth(share, among(at_limit, shares.len()))),
+        }
+    }
+
+    /// Values beyond a limit, those that failed among them.
+    pub fn over(&self, limit: i64) -> u64 {
+        self.values.iter().filter(|ns| **ns > limit.min(INFINITE - 1)).count() as u64
+    }
+
+    /// The slowest, s; `None` where one failed, or there is none.
+    pub fn slowest_s(&self) -> Option<f64> {
+        (self.finite > 0 && self.finite as usize == self.len()).then(|| seconds(self.greatest))
+    }
 }
 
 /// Contiguous batches for a level of `length_s` whose own 99th percentile is `longest_s`.
@@ -253,11 +320,8 @@ fn readings(column: &Column<'_>, length_s: f64) -> Percentiles {
     let shown = match batches_for(length_s, longest_s) {
         None => uncorrelated(&asked, n, (length_s, longest_s)),
         Some(batches) => {
-            let found = variances(column.values, &points, batches);
-            let worth = SHOWN.map(|p| {
-                let variances = tail_shares(1.0 - p).map(|share| found[watched(1.0 - share)?]);
-                EffectiveN::read(n, 1.0 - p, variances)
-            });
+            let course = Course::new(column, &points, batches);
+            let worth = SHOWN.map(|p| course.worth_of_percentile(1.0 - p, |share| watched(1.0 - share)));
             intervals(column, &asked, &worth)
         }
     };
@@ -283,15 +347,10 @@ fn readings(column: &Column<'_>, length_s: f64) -> Percentiles {
 /// few for it.
 pub fn between(values: &[i64], (p, worth): (f64, EffectiveN), alpha: f64) -> Option<[f64; 2]> {
     let n = values.len();
-    if worth.n_eff < needed(p) * (1.0 - 1e-9) {
+    if worth.of_slowest(n as f64, 1.0 - p) < far::LEAST {
         return None;
     }
-    let (low, high) = interval_ranks(n, worth, p, alpha);
-    let ends = Column::new(values).select(&[low.max(1), high.min(n)]);
-    Some([
-        if low == 0 { f64::NEG_INFINITY } else { seconds(ends[0]) },
-        if high > n { f64::INFINITY } else { seconds(ends[1]) },
-    ])
+    Some(ends(&Column::new(values), &[(p, worth)], alpha)[0])
 }
 
 /// Any percentile of values in the order of due times, over a window of `length_s`: of those [`percentiles`] shows, the same reading.
@@ -303,20 +362,30 @@ pub fn percentile(in_due_order: &[i64], p: f64, length_s: f64) -> Reading {
         return Reading::refused("no requests", 0);
     }
     let column = Column::new(&values);
-    let shares: Vec<f64> = tail_shares(1.0 - p).collect();
-    let mut ranks: Vec<usize> = shares.iter().map(|share| rank(n, 1.0 - share)).collect();
-    ranks.push(rank(column.finite() as usize, 0.99));
-    let found = column.select(&ranks);
-    let longest_s = if column.finite() == 0 { 0.0 } else { seconds(found[shares.len()]) };
+    let shown = readings(&column, length_s);
+    if let Some(shown) = shown.at(p) {
+        return shown.clone();
+    }
+    let found = column.select(&[rank(n, p), rank(column.finite() as usize, 0.99)]);
+    let longest_s = if column.finite() == 0 { 0.0 } else { seconds(found[1]) };
     let asked = [(p, found[0])];
-    let mut readings = match batches_for(length_s, longest_s) {
-        None => uncorrelated(&asked, n, (length_s, longest_s)),
-        Some(batches) => {
-            let limits: [i64; 3] = std::array::from_fn(|i| found[i.min(shares.len() - 1)]);
-            intervals(&column, &asked, &[EffectiveN::read(n, 1.0 - p, variances(&values, &limits, batches))])
-        }
+    let reading = match batches_for(length_s, longest_s) {
+        None => uncorrelated(&asked, n, (length_s, longest_s)).remove(0),
+        Some(batches) => intervals(&column, &asked, &[column.worth(INFINITE, 1.0 - p, 0, batches)]).remove(0),
     };
-    readings.remove(0)
+    // No percentile lies above a higher one, nor below a lower one: what bounds its neighbours bounds it.
+    reading.map(|own| {
+        let bound = |mut own: Estimate, (q, shown): (f64, &Reading)| {
+            if let Some(shown) = shown.seen() {
+                match q < p {
+                    true => own.lower = own.lower.max(shown.lower),
+                    false => own.upper = own.upper.min(shown.upper),
+                }
+            }
+            own
+        };
+        shown.rows().into_iter().fold(*own, bound)
+    })
 }
 
 /// Where a percentile stands among [`WATCHED`].
@@ -324,26 +393,37 @@ fn watched(p: f64) -> Option<usize> {
     WATCHED.iter().position(|watched| (watched - p).abs() < 1e-9)
 }
 
-/// Percentiles, each with its value, and what the observations are worth for it.
-fn intervals(column: &Column<'_>, asked: &[(f64, i64)], worth: &[EffectiveN]) -> Vec<Reading> {
+/// The ends of the intervals of percentiles, each by what the observations are worth for it.
+fn ends(column: &Column<'_>, asked: &[(f64, EffectiveN)], alpha: f64) -> Vec<[f64; 2]> {
     let n = column.len();
-    let bounds: Vec<(usize, usize)> = asked
-        .iter()
-        .zip(worth)
-        .map(|((p, _), worth)| interval_ranks(n, *worth, *p, 0.5 * (1.0 - LEVEL)))
-        .collect();
+    let bounds: Vec<(usize, usize)> =
+        asked.iter().map(|(p, worth)| interval_ranks(n, *worth, *p, alpha)).collect();
     let ranks: Vec<usize> =
         bounds.iter().flat_map(|(low, high)| [*low, *high]).map(|rank| rank.clamp(1, n)).collect();
-    let ends = column.select(&ranks);
+    let found = column.select(&ranks);
+    let slowest = column.slowest_s();
+    let of = |(i, ((p, worth), (low, high))): (usize, (&(f64, EffectiveN), &(usize, usize)))| {
+        let lower = if *low == 0 { f64::NEG_INFINITY } else { seconds(found[2 * i]) };
+        let upper = if *high > n { f64::INFINITY } else { seconds(found[2 * i + 1]) };
+        [lower, upper.min(far_end(n, *worth, *p, alpha, slowest))]
+    };
+    asked.iter().zip(&bounds).enumerate().map(of).collect()
+}
+
+/// Percentiles in rising order, each with its value, and what the observations are worth for it. No percentile lies above a higher one:
+/// an end that is bounded for one of them bounds its neighbours as well.
+fn intervals(column: &Column<'_>, asked: &[(f64, i64)], worth: &[EffectiveN]) -> Vec<Reading> {
+    let n = column.len();
+    let each: Vec<(f64, EffectiveN)> = asked.iter().map(|(p, _)| *p).zip(worth.iter().copied()).collect();
+    let mut ends = ends(column, &each, 0.5 * (1.0 - LEVEL));
+    for i in 1..ends.len() {
+        ends[i][0] = ends[i][0].max(ends[i - 1][0]);
+        let before = ends.len() - 1 - i;
+        ends[before][1] = ends[before][1].min(ends[before + 1][1]);
+    }
     let of = |i: usize| {
-        let ((p, value), n_eff, (low, high)) = (asked[i], worth[i].n_eff, bounds[i]);
-        let seen = Estimate {
-            value: seconds(value),
-            lower: if low == 0 { f64::NEG_INFINITY } else { seconds(ends[2 * i]) },
-            upper: if high > n { f64::INFINITY } else { seconds(ends[2 * i + 1]) },
-            n: n as u64,
-            n_eff,
-        };
+        let ((p, value), n_eff, [lower, upper]) = (asked[i], worth[i].n_eff, ends[i]);
+        let seen = Estimate { value: seconds(value), lower, upper, n: n as u64, n_eff };
         if n_eff >= needed(p) * (1.0 - 1e-9) {
             return Reading::Estimate(seen);
         }
@@ -394,30 +474,18 @@ mod tests {
             let plain: Vec<f64> = values.iter().map(|v| seconds(*v)).collect();
             let mut sorted = plain.clone();
             quantile::sort(&mut sorted);
-            for (p, reading) in set.rows() {
+            let truths = SHOWN.map(|p| quantile::percentile(&plain, p, LEVEL, BATCHES).expect("values"));
+            let ends = |i: usize| quantile::undecided(&sorted, truths[i].worth, SHOWN[i], LEVEL);
+            for (i, (p, reading)) in set.rows().into_iter().enumerate() {
                 assert_eq!(&percentile(&values, p, 1e9), reading);
-                let truth = quantile::percentile(&plain, p, LEVEL, BATCHES).expect("values");
-                match (reading, truth.interval) {
-                    (Reading::Estimate(e), Ok(interval)) => {
-                        assert_eq!(e.value, truth.value);
-                        assert!(
-                            (e.n_eff / truth.worth.n_eff - 1.0).abs() < 1e-6,
-                            "{} {:?}",
-                            e.n_eff,
-                            truth.worth
-                        );
-                        assert_eq!((e.lower, e.upper), (interval.lower, interval.upper));
-                    }
-                    (Reading::Refused { .. }, Err(_)) => {
-                        let ends = quantile::undecided(&sorted, truth.worth, p, LEVEL);
-                        let seen = reading.seen().expect("what was seen");
-                        assert_eq!(
-                            (seen.value, seen.lower, seen.upper),
-                            (truth.value, ends.lower, ends.upper)
-                        );
-                    }
-                    (mine, theirs) => panic!("n {n} p {p}: {mine:?} against {theirs:?}"),
-                }
+                // No percentile crosses a higher one.
+                let lower = (0..=i).map(|i| ends(i).lower).fold(f64::NEG_INFINITY, f64::max);
+                let upper = (i..SHOWN.len()).map(|i| ends(i).upper).fold(f64::INFINITY, f64::min);
+                let seen = reading.seen().expect("what was seen");
+                let own = (seen.value, seen.lower, seen.upper);
+                assert_eq!(own, (truths[i].value, lower, upper), "n {n} p {p}");
+                assert!((seen.n_eff / truths[i].worth.n_eff - 1.0).abs() < 1e-6, "{seen:?}");
+                assert_eq!(reading.estimate().is_some(), truths[i].interval.is_ok());
             }
         }
     }

@@ -10,6 +10,8 @@ mod budget;
 mod closed;
 #[path = "all/counted.rs"]
 mod counted;
+#[path = "all/decided.rs"]
+mod decided;
 #[path = "all/engines.rs"]
 mod engines;
 #[path = "all/failing.rs"]

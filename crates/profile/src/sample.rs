@@ -10,6 +10,7 @@ use plimsoll_math::weighted::{self, Sorted};
 use super::finding::{DurationFigures, Latency};
 use super::read::Request;
 use super::stage::Stage;
+use plimsoll_measure::budget::{Count, Decision, decide, of_batches};
 use plimsoll_measure::findings::{Estimate, Reading};
 use plimsoll_measure::order::{self, LEVEL, batches_for};
 use plimsoll_measure::say;
@@ -216,15 +217,21 @@ impl<'a> Sample<'a> {
         Sorted::new(&values, &self.weights).quantile(p)
     }
 
-    /// What a share beyond a limit is worth in independent requests.
-    pub fn n_eff_beyond(&self, column: &[i64], limit_ns: i64) -> EffectiveN {
-        let blocks = self.blocks.as_ref().copied().unwrap_or(2).max(2);
+    /// Holds a `share` of the requests beyond a limit against what a percentile allows.
+    pub fn decide(&self, column: &[i64], (limit_s, share): (f64, f64), p: f64, alpha: f64) -> Decision {
+        let blocks = self.blocks.as_ref().ok().map(|blocks| (*blocks).max(2));
         if self.equal {
-            return order::n_eff_beyond(column, limit_ns, blocks);
+            return decide(&of_batches(column, limit_s, p, blocks), 1.0 - p, alpha);
         }
         let values: Vec<f64> = column.iter().map(|ns| *ns as f64 / 1e9).collect();
         let sorted = Sorted::new(&values, &self.weights);
-        let limit_s = limit_ns as f64 / 1e9;
-        EffectiveN::known(weighted::effective_n(&values, &self.weights, &sorted, limit_s, blocks))
+        let worth = blocks.map(|blocks| {
+            EffectiveN::known(weighted::effective_n(&values, &self.weights, &sorted, limit_s, blocks))
+        });
+        // A weighted share is no whole number of requests: one less and one more than it.
+        let over = share * column.len() as f64;
+        let count = Count::bare(column.len() as u64, [over.floor() as u64, over.ceil() as u64], worth);
+        let decision = decide(&count, 1.0 - p, alpha);
+        Decision { share: Estimate { value: share, ..decision.share }, ..decision }
     }
 }

@@ -2,14 +2,11 @@
 //!
 //! The verdict is the gate's own: the share over the slice against what the percentile allows, by Beta bounds.
 
-use plimsoll_math::proportion::{clopper_pearson, proves_at_most, proves_over};
-
 use super::finding::SliceFinding;
 use super::sample::Sample;
 use super::stage::Stage;
 use plimsoll_measure::budget::StageBudget;
-use plimsoll_measure::findings::{Estimate, Held, Reading};
-use plimsoll_measure::order::LEVEL;
+use plimsoll_measure::findings::{Held, Reading};
 
 /// Every slice of the budget, in the order of its file.
 pub fn slices(sample: &Sample<'_>, budget: &StageBudget, alpha: f64) -> Vec<SliceFinding> {
@@ -37,32 +34,18 @@ fn slice(sample: &Sample<'_>, name: &str, slice_s: f64, p: f64, alpha: f64) -> S
     let over: f64 =
         column.iter().zip(&sample.weights).filter(|(ns, _)| **ns > limit_ns).map(|(_, w)| *w).sum();
     let share = over / weight;
-    let worth = sample.n_eff_beyond(&column, limit_ns);
-    let (n_eff, sure) = (worth.n_eff, worth.sure(column.len() as f64, 1.0 - p));
-    let bounds = clopper_pearson(share * n_eff, n_eff, LEVEL);
+    let decision = sample.decide(&column, (slice_s, share), p, alpha);
     let excess: Vec<i64> = column.iter().map(|ns| (ns - limit_ns).max(0)).collect();
-    let long_enough = sample.blocks.is_ok();
-    let verdict = match share * n_eff {
-        _ if long_enough && proves_at_most(share * sure, sure, 1.0 - p, alpha) => Held::Pass,
-        k if long_enough && proves_over(k, n_eff, 1.0 - p, alpha) => Held::Fail,
-        _ => Held::Inconclusive,
-    };
     SliceFinding {
         name: name.to_owned(),
         stage: Some(stage),
         slice_s,
         p,
         measured: percentile(sample, &column, p),
-        requests_over: Some(Estimate {
-            value: share,
-            lower: bounds.lower,
-            upper: bounds.upper,
-            n: column.len() as u64,
-            n_eff,
-        }),
+        requests_over: Some(decision.share),
         time_over: sample.mean_s(&excess) / sample.mean_s(&sample.total),
         used: sample.mean_s(&column) / slice_s,
-        verdict,
+        verdict: decision.held,
     }
 }
 

@@ -4,8 +4,8 @@
 //! meaning, so that a pipe, a log and a person who can't tell red from green read the same.
 
 use plimsoll_measure::findings::{
-    BudgetFinding, CapacityLine, CapacityLines, Curve, Findings, KeptUp, LevelFinding, LevelSummary, Passed,
-    Percentiles, Reading, Trust, Validity,
+    BudgetFinding, BudgetRow, CapacityLine, CapacityLines, Curve, Findings, KeptUp, LevelFinding,
+    LevelSummary, Passed, Percentiles, Reading, Trust, Validity,
 };
 use plimsoll_model::{Manifest, RunState};
 
@@ -258,6 +258,7 @@ fn level(
         if let Some(budget) = &summary.budget {
             let verdict = words::marked(words::held(budget.verdict));
             section.titled(format!("Budget “{}”: {verdict}", budget.name), budget_table(budget));
+            section.list(budget_notes(budget));
         }
     });
 }
@@ -413,17 +414,24 @@ pub(crate) fn budget_table(budget: &BudgetFinding) -> Table {
     table
 }
 
-fn budget_cells(row: &plimsoll_measure::findings::BudgetRow) -> Vec<String> {
+fn budget_row_name(row: &BudgetRow) -> String {
+    match row.metric.as_str() {
+        "error_rate" => "errors".to_owned(),
+        metric => format!("{metric} p{}", figure::centile(row.percentile)),
+    }
+}
+
+/// The assumptions of its passes, and provisional answers.
+pub(crate) fn budget_notes(budget: &BudgetFinding) -> Vec<String> {
+    let noted = budget.rows.iter().filter(|row| !row.note.is_empty());
+    noted.map(|row| format!("{}: {}", budget_row_name(row), row.note)).collect()
+}
+
+fn budget_cells(row: &BudgetRow) -> Vec<String> {
     let is_share = row.metric == "error_rate";
     let spell = |value: f64| if is_share { figure::percent(value) } else { words::time(value) };
-    let name = if is_share {
-        "errors".to_string()
-    } else {
-        format!("{} p{}", row.metric, figure::centile(row.percentile))
-    };
-    let needed = row.needed.map(|n| format!("; about {} would settle it", figure::counted(n, "request")));
     vec![
-        name,
+        budget_row_name(row),
         format!("≤ {}", spell(row.ceiling)),
         words::cell(&row.measured, spell).0,
         format!(
@@ -432,7 +440,7 @@ fn budget_cells(row: &plimsoll_measure::findings::BudgetRow) -> Vec<String> {
             figure::interval(&figure::percent(row.share_over.lower), &figure::percent(row.share_over.upper))
         ),
         figure::percent(row.allowed),
-        format!("{}{}", words::held(row.verdict), needed.unwrap_or_default()),
+        words::held(row.verdict).to_owned(),
     ]
 }
 

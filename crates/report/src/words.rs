@@ -39,25 +39,26 @@ pub fn marked(verdict: &str) -> String {
 pub const FEW: &str = "*";
 /// What the mark says, and what a lower bound is.
 pub(crate) const FEW_SAYS: &str =
-    "* few requests: no verdict rests on it; ≥: the lower end of its interval, which is open above";
+    "* few requests: fewer than ten are expected beyond it; ≥ or ≤: the one end of its interval that is known";
 
-/// Value and interval of a latency, in milliseconds: `12.3` and `[11.9, 12.8]`. From too few requests it is marked, and where nothing
-/// bounds it above it is `≥` the lower end of its interval. A dash where nothing was seen.
+/// Value and interval of a latency, in milliseconds: `12.3` and `[11.9, 12.8]`. From few requests it is marked. Of an interval with an open end
+/// the known one is shown, `≥ 11.9`. A dash where nothing was seen.
 pub(crate) fn latency_cell(reading: &Reading) -> (String, Option<String>) {
     cell(reading, ms)
 }
 
 /// The same in any unit.
 pub fn cell(reading: &Reading, spell: impl Fn(f64) -> String) -> (String, Option<String>) {
-    let interval = |e: &Estimate| Some(figure::interval(&spell(e.lower), &spell(e.upper)));
+    let interval = |e: &Estimate| match (e.lower.is_finite(), e.upper.is_finite()) {
+        (true, true) => Some(figure::interval(&spell(e.lower), &spell(e.upper))),
+        (true, false) => Some(format!("≥ {}", spell(e.lower))),
+        (false, true) => Some(format!("≤ {}", spell(e.upper))),
+        (false, false) => None,
+    };
     match (reading, reading.seen()) {
         (Reading::Estimate(e), _) => (spell(e.value), interval(e)),
         (_, None) => ("–".into(), None),
-        (_, Some(e)) if e.upper.is_finite() && e.lower.is_finite() => {
-            (format!("{}{FEW}", spell(e.value)), interval(e))
-        }
-        (_, Some(e)) if e.lower.is_finite() => (format!("≥ {}{FEW}", spell(e.lower)), None),
-        (_, Some(e)) => (format!("{}{FEW}", spell(e.value)), None),
+        (_, Some(e)) => (format!("{}{FEW}", spell(e.value)), interval(e)),
     }
 }
 

@@ -85,13 +85,12 @@ pub(crate) fn count(blocks: &[OverCount], all: OverCount) -> Count {
         blocks.iter().map(|block| (of(block), block.n)).collect()
     };
     let per_batch = (blocks.len() / BATCHES).max(1);
-    let read = |of: fn(&OverCount) -> u64, over: u64| {
-        let share = (over as f64 / all.n as f64).max(1.0 / all.n as f64);
-        EffectiveN::read(all.n as usize, share, [ShareVariance::of_uneven(&steps(of), per_batch)])
+    let read = |of: fn(&OverCount) -> u64| {
+        EffectiveN::of_one(all.n as usize, ShareVariance::of_uneven(&steps(of), per_batch))
     };
-    let worth = (blocks.len() >= LEAST_BLOCKS)
-        .then(|| read(|block| block.least, all.least).min(read(|block| block.most, all.most)));
-    Count { n: all.n, over_least: all.least, over_most: all.most, worth }
+    let worth =
+        (blocks.len() >= LEAST_BLOCKS).then(|| read(|block| block.least).min(read(|block| block.most)));
+    Count::bare(all.n, [all.least, all.most], worth)
 }
 
 /// The smallest and the largest observation, where they can be of these buckets: a sender's own clock rounds.

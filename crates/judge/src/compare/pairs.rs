@@ -25,6 +25,9 @@ pub const FEWEST: usize = 8;
 const MOST: usize = 60;
 /// A unit lasts at least as long as this many of the slowest requests (p99).
 const SLOWEST: f64 = 5.0;
+/// The same where requests pair and the level has not room for [`FEWEST`] units else: both arms of a unit met the same arrivals, so little is left
+/// that one unit hands to the next.
+const SLOWEST_PAIRED: f64 = 3.0;
 
 /// One level of one run.
 pub struct LevelArm<'a> {
@@ -135,17 +138,20 @@ pub struct CutLevels {
 pub fn cut(pairs: &[LevelPair], paired: bool) -> CutLevels {
     let alternations = pairs.len() >= ALTERNATIONS;
     let wanted = if alternations { 1 } else { SECTIONS.div_ceil(pairs.len().max(1)) };
-    let room = |arm: &LevelArm| {
-        let slowest = arm.slowest_s();
-        let most = if slowest > 0.0 { arm.length_s() / (SLOWEST * slowest) } else { f64::INFINITY };
-        (most as usize).max(1)
+    let shortest = if paired { SLOWEST_PAIRED } else { SLOWEST };
+    let room = |times: f64| {
+        let of = |arm: &LevelArm| match arm.slowest_s() {
+            slowest if slowest > 0.0 => ((arm.length_s() / (times * slowest)) as usize).max(1),
+            _ => usize::MAX,
+        };
+        pairs.iter().flat_map(|pair| [of(&pair.base), of(&pair.candidate)]).min().unwrap_or(1)
     };
-    let least = pairs.iter().flat_map(|pair| [room(&pair.base), room(&pair.candidate)]).min().unwrap_or(1);
-    let per_level = wanted.min(least);
+    let fewest = FEWEST.div_ceil(pairs.len().max(1));
+    let per_level = wanted.min(room(SLOWEST).max(fewest.min(room(shortest))));
     let few = per_level * pairs.len().min(MOST) < FEWEST;
     let needs_s = few.then(|| {
         let slowest = pairs.iter().flat_map(|pair| [pair.base.slowest_s(), pair.candidate.slowest_s()]);
-        FEWEST.div_ceil(pairs.len().max(1)) as f64 * SLOWEST * slowest.fold(0.0, f64::max)
+        fewest as f64 * shortest * slowest.fold(0.0, f64::max)
     });
     let mut units = Vec::new();
     for (pair, levels) in pairs.iter().take(MOST).enumerate() {

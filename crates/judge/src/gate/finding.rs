@@ -5,7 +5,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use plimsoll_measure::findings::{Estimate, Held, Reading, Validity};
+use plimsoll_measure::findings::{Estimate, Held, Reading, Validity, VerdictBasis};
 
 /// Version of this layout.
 pub const GATE_SCHEMA: u32 = 1;
@@ -127,6 +127,9 @@ pub struct GateRow {
     pub design_effect: Option<f64>,
     /// The verdict.
     pub held: Held,
+    /// By which rule it stands, where shares are what is judged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<VerdictBasis>,
     /// The data it needs are not in the run.
     pub missing: bool,
     /// Inconclusive: about how many requests in all would settle it.

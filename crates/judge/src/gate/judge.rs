@@ -4,7 +4,7 @@
 //! Latencies and shares go through the evaluator on counts. A tail ratio does so twice (what the median may be, then what may be
 //! over the multiple of it). What is no request's own is in `rates`, a change against a baseline in `against`.
 
-use plimsoll_math::quantile::{EffectiveN, needed};
+use plimsoll_math::quantile::EffectiveN;
 
 use super::rates::{line, price, rate, whole};
 use super::select::{Chosen, MeasuredRun, Picks, flags, values};
@@ -12,7 +12,7 @@ use crate::budget::{
     Amount, BudgetFile, BudgetMetric, Count, Decision, Judged, Limit, Percentile, Unit, decide, of_flags,
     of_values, shown,
 };
-use plimsoll_measure::findings::{Estimate, Held, Reading};
+use plimsoll_measure::findings::{Estimate, Held, Reading, VerdictBasis};
 use plimsoll_measure::order;
 use plimsoll_measure::say::number;
 
@@ -27,6 +27,8 @@ pub(super) struct Judgement {
     pub p_pass: f64,
     pub p_fail: f64,
     pub needed: Option<u64>,
+    /// By which rule it stands.
+    pub by: Option<VerdictBasis>,
     /// Broken because requests pile up, however few of them are independent.
     pub outgrown: bool,
     /// What is to be said of it beside the verdict.
@@ -46,9 +48,20 @@ impl Judgement {
             p_pass: 1.0,
             p_fail: 1.0,
             needed: None,
+            by: None,
             outgrown: false,
             note: String::new(),
         }
+    }
+
+    fn decided(&mut self, decision: &Decision) {
+        (self.p_pass, self.p_fail) = (decision.p_pass, decision.p_fail);
+        (self.needed, self.by) = (decision.needed, decision.by);
+    }
+
+    fn say(&mut self, more: String) {
+        let both = [std::mem::take(&mut self.note), more];
+        self.note = both.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
     }
 }
 
@@ -121,32 +134,24 @@ pub(super) fn latency(
     let Some(limit_s) = row.limit else { return Err("no ceiling".into()) };
     let count = of_values(values, limit_s, p, length_s);
     let decision = decide(&count, 1.0 - p, alpha);
-    (row.p_pass, row.p_fail, row.needed) = (decision.p_pass, decision.p_fail, decision.needed);
+    row.decided(&decision);
     row.count = Some((count, 1.0 - p));
     row.measured = order::percentile(values, p, length_s);
     row.measured_shown = match row.measured.seen() {
         Some(_) => figure(&row.measured, &Unit::Time),
-        // Too few requests for the percentile itself; the share over the ceiling is what is judged in any case.
+        // Of so few requests not one is expected beyond the percentile; the share over the ceiling is what is judged in any case.
         None => format!("{} over it", figure(&Reading::Estimate(decision.share), &Unit::Share)),
     };
-    row.note = match count.worth {
-        None => "too short a level for its requests: their correlation is not known".into(),
-        Some(worth) => too_few(worth.n_eff, 1.0 - p),
-    };
+    if count.worth.is_none() {
+        row.note = "too short a level for its requests: their correlation is not known".into();
+    }
+    let over = format!("over {}", shown(limit_s, &Unit::Time));
+    row.say(decision.words(&count, &over, per_s(count.n, length_s)));
     Ok(decision)
 }
 
-/// What is judged where the percentile itself is refused; empty where it isn't.
-fn too_few(worth: f64, allowed: f64) -> String {
-    let needed = needed(allowed);
-    match worth >= needed * (1.0 - 1e-9) {
-        true => String::new(),
-        false => format!(
-            "{} effective requests, of {} that the percentile takes: the share over the limit is judged",
-            number(worth),
-            number(needed)
-        ),
-    }
+fn per_s(n: u64, length_s: f64) -> Option<f64> {
+    (length_s > 0.0).then(|| n as f64 / length_s)
 }
 
 /// A slice of a stage, not judged yet.
@@ -172,18 +177,22 @@ fn share(
     let allowed = row.limit.ok_or("no ceiling")?;
     let count = of_flags(&flags);
     let decision = decide(&count, allowed, alpha);
-    (row.p_pass, row.p_fail, row.needed) = (decision.p_pass, decision.p_fail, decision.needed);
+    row.decided(&decision);
     row.count = Some((count, allowed));
     row.measured = Reading::Estimate(decision.share);
     row.measured_shown = figure(&row.measured, &Unit::Share);
+    let did = match metric {
+        BudgetMetric::ErrorRate => "failed",
+        BudgetMetric::RetryRate => "were tried again",
+        _ => "failed or were tried again",
+    };
+    row.note = decision.words(&count, did, per_s(count.n, chosen.length_s()));
     // Whether failures come in bursts is seen by the failures only.
-    if decision.held == Held::Pass && count.over_most < FEW_FAILURES {
-        row.note = match count.over_most {
-            0 => "none was seen: a pass takes it that they come singly, not in bursts".into(),
-            seen => format!(
-                "{seen} seen, too few to tell whether they come in bursts: a pass takes it that they come singly"
-            ),
-        };
+    let seen = count.over_most;
+    if decision.held == Held::Pass && (1..FEW_FAILURES).contains(&seen) {
+        row.note = format!(
+            "{seen} seen, too few to tell whether they come in bursts: a pass takes it that they come singly"
+        );
     }
     Ok(())
 }
@@ -217,7 +226,9 @@ fn tail_ratio(
     let count = of_values(&values, most * middle.value, 0.99, length_s);
     let decision = decide(&count, 0.01, alpha);
     row.needed = decision.needed;
-    row.note = count.worth.map_or(String::new(), |worth| too_few(worth.n_eff, 0.01));
+    row.by = decision.by;
+    let over = format!("over {} × the median", number(most));
+    row.note = decision.words(&count, &over, per_s(count.n, length_s));
     row.count = Some((count, 0.01));
     row.measured = tail.map(|tail| Estimate {
         value: tail.value / middle.value,
@@ -229,26 +240,24 @@ fn tail_ratio(
     Ok(())
 }
 
-/// A reading as it is shown: the value with its interval; `≥` its lower end where nothing bounds it above, and a `*` where it rests on few
-/// requests. What is said of the value's unit holds for the ends.
+/// A reading as it is shown: the value with its interval, a `*` where it rests on few requests. Of an interval with an open end the known
+/// one is shown, `≥` or `≤`. What is said of the value's unit holds for the ends.
 pub(super) fn figure(reading: &Reading, unit: &Unit) -> String {
     let Some(e) = reading.seen() else { return "–".to_owned() };
-    let few = reading.estimate().is_none();
-    if few && e.upper.is_infinite() {
-        return match e.lower.is_finite() {
-            true => format!("≥ {}*", shown(e.lower, unit)),
-            false => format!("{}*", shown(e.value, unit)),
-        };
+    let value = format!("{}{}", shown(e.value, unit), if reading.estimate().is_none() { "*" } else { "" });
+    match (e.lower.is_finite(), e.upper.is_finite()) {
+        (false, false) => return value,
+        (true, false) => return format!("{value} [≥ {}]", shown(e.lower.max(0.0), unit)),
+        (false, true) => return format!("{value} [≤ {}]", shown(e.upper, unit)),
+        (true, true) => {}
     }
-    let mark = if few { "*" } else { "" };
-    let end = |x: f64| if x.is_finite() { shown(x, unit) } else { "∞".to_owned() };
-    let all = [e.value, e.lower.max(0.0), e.upper].map(end);
+    let ends = [e.lower.max(0.0), e.upper].map(|end| shown(end, unit));
     let suffix =
         |text: &str| text.trim_start_matches(|c: char| c.is_ascii_digit() || "._∞".contains(c)).to_owned();
-    let common = suffix(&all[0]);
-    if all.iter().all(|text| suffix(text) == common || text == "∞") {
-        let bare = all[1..].iter().map(|text| text.trim_end_matches(common.as_str()));
-        return format!("{}{mark} [{}]", all[0], bare.collect::<Vec<_>>().join(", "));
+    let common = suffix(&shown(e.value, unit));
+    if ends.iter().all(|text| suffix(text) == common) {
+        let bare = ends.iter().map(|text| text.trim_end_matches(common.as_str()));
+        return format!("{value} [{}]", bare.collect::<Vec<_>>().join(", "));
     }
-    format!("{}{mark} [{}, {}]", all[0], all[1], all[2])
+    format!("{value} [{}]", ends.join(", "))
 }

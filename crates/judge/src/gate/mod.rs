@@ -227,6 +227,7 @@ fn row(
         p_fail_family: 1.0,
         design_effect: counted.and_then(|(count, _)| Some(count.n as f64 / count.worth?.n_eff)),
         held: Held::Inconclusive,
+        by: judgement.as_ref().and_then(|j| j.by),
         missing: judgement.is_none(),
         needed,
         needed_s: needed.zip(per_s).map(|(needed, per_s)| needed as f64 / per_s),

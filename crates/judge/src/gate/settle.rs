@@ -3,9 +3,9 @@
 use plimsoll_math::two_sample::holm;
 
 use super::{GateRow, GateVerdict, JudgedRow, RowRole};
-use crate::budget::{BudgetFile, LEAST_N_EFF, OnInconclusive, OnMissing, family};
+use crate::budget::{BudgetFile, OnInconclusive, OnMissing, family};
 use plimsoll_measure::findings::Held;
-use plimsoll_measure::say::{count, length, number};
+use plimsoll_measure::say::{count, number};
 
 /// The family: who passes, who fails among all the judged, and what that amounts to.
 pub fn settle(file: &BudgetFile, judged: &mut [JudgedRow]) {
@@ -35,24 +35,32 @@ pub fn settle(file: &BudgetFile, judged: &mut [JudgedRow]) {
 
 fn finish(one: &mut JudgedRow, alpha: f64) {
     let row = &mut one.row;
-    let worth = row.share_over.map(|share| share.n_eff);
-    let least = one.budget.as_ref().and_then(|budget| budget.min_n_eff).unwrap_or(LEAST_N_EFF);
     if row.role == RowRole::Tracked {
         row.held = if row.missing { Held::Inconclusive } else { Held::Pass };
         return;
     }
-    if let Some(worth) = worth.filter(|worth| *worth < least && !(one.outgrown && row.held == Held::Fail)) {
+    let (worth, least) =
+        (row.share_over.map(|share| share.n_eff), one.budget.as_ref().and_then(|budget| budget.min_n_eff));
+    if let Some((worth, least)) = worth.zip(least).filter(|(worth, least)| worth < least)
+        && !(one.outgrown && row.held == Held::Fail)
+    {
         row.held = Held::Inconclusive;
         row.why = format!("{}; {} are the least to judge by", effective_requests(worth), number(least));
         // The least to judge by is not yet what a verdict takes.
         if let Some(share) = row.share_over.filter(|share| share.n_eff > 0.0) {
             let judged = (least * share.n as f64 / share.n_eff).ceil() as u64;
-            if row.needed.is_none_or(|needed| needed < judged) {
-                row.needed_s =
-                    row.needed_s.zip(row.needed).map(|(s, needed)| s * judged as f64 / needed as f64);
-                row.needed = Some(judged);
-            }
+            let per_s = row.offered_per_s.filter(|per_s| *per_s > 0.0);
+            let needed = row.needed.map_or(judged, |needed| needed.max(judged));
+            row.needed_s = per_s.map(|per_s| needed as f64 / per_s);
+            row.needed = Some(needed);
+            row.why.push_str(&format!(
+                "; about {} would reach them",
+                count(needed.saturating_sub(share.n).max(1), "more request")
+            ));
         }
+    }
+    if row.held == Held::Inconclusive {
+        row.by = None;
     }
     if let Some(budget) = &one.budget {
         let strict = match row.missing {
@@ -90,17 +98,8 @@ fn undecided(row: &GateRow, alpha: f64) -> String {
     if row.p_fail <= alpha {
         parts.push("broken by itself, though not among all the budgets judged".to_owned());
     }
-    match (row.needed, row.share_over) {
-        (Some(needed), Some(share)) if needed > share.n => {
-            let time =
-                row.needed_s.map_or(String::new(), |s| format!(", a run of {} at this load", length(s)));
-            parts.push(format!("about {} would settle it{time}", count(needed - share.n, "more request")));
-        }
-        (None, Some(_)) if parts.is_empty() => {
-            parts.push("so close to the limit that no number of requests would settle it".to_owned());
-        }
-        _ if parts.is_empty() => parts.push("the interval holds the limit".to_owned()),
-        _ => {}
+    if parts.is_empty() {
+        parts.push("the interval holds the limit".to_owned());
     }
     parts.join("; ")
 }

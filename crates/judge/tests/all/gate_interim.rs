@@ -126,7 +126,7 @@ fn wrong(alpha: f64) -> [f64; 2] {
     let mut stream = Stream::new(11, "two looks", 0);
     let mut over = |n: u64| (0..n).filter(|_| stream.uniform() < 0.01).count() as u64;
     let look = |n: u64, k: u64| {
-        let count = Count { n, over_least: k, over_most: k, worth: Some(EffectiveN::known(n as f64)) };
+        let count = Count::bare(n, [k, k], Some(EffectiveN::known(n as f64)));
         decide(&count, 0.01, alpha)
     };
     let mut ended = [0u64; 2];

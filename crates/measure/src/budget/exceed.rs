@@ -5,15 +5,16 @@
 //! ended exceeds every limit. Where a limit lies inside a bucket the count is a bracket and stays one: interpolation lost,
 //! because it is wrong by up to half a bucket, and always to the same side.
 
-use plimsoll_math::proportion::{exceedance_bounds, n_to_decide, proves_at_most, proves_over};
+use plimsoll_math::far;
+use plimsoll_math::proportion::{exceedance_bounds, n_to_decide};
 use plimsoll_math::quantile::{BATCHES, EffectiveN, n_eff_of_flags, rank, sure_of};
 use plimsoll_math::special::{beta_inc_pair, normal_cdf, normal_inv};
 
 use crate::columns::ABSENT;
-use crate::findings::{Estimate, Held, KeptUp, Stability};
-use crate::order::{Column, batches_for};
+use crate::findings::{Estimate, Held, KeptUp, Stability, VerdictBasis};
+use crate::order::{Column, batches_for, seconds};
 
-/// Independent observations below which the correlation that they were discounted by is itself unknown.
+/// Independent observations below which no failure stands: the correlation that they were discounted by is itself unknown.
 pub const LEAST_N_EFF: f64 = 20.0;
 
 /// What was counted against one limit.
@@ -27,6 +28,30 @@ pub struct Count {
     pub over_most: u64,
     /// The observations' worth in independent ones; `None` = too short to know.
     pub worth: Option<EffectiveN>,
+    /// The slowest of them and the limit, s; `None` where one failed, or values were not at hand.
+    pub slowest: Option<Slowest>,
+}
+
+/// The slowest of some values, and what they are held to.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Slowest {
+    /// The slowest, s.
+    pub value_s: f64,
+    /// The limit, s.
+    pub limit_s: f64,
+}
+
+impl Count {
+    /// A count of flags or buckets, which have no slowest value.
+    pub fn bare(n: u64, [over_least, over_most]: [u64; 2], worth: Option<EffectiveN>) -> Count {
+        Count { n, over_least, over_most, worth, slowest: None }
+    }
+
+    /// The limit in slowest values, where none is over it.
+    fn times(&self) -> Option<f64> {
+        let slowest = self.slowest.filter(|slowest| self.over_most == 0 && slowest.value_s > 0.0)?;
+        Some(slowest.limit_s / slowest.value_s)
+    }
 }
 
 /// What a count proves.
@@ -40,18 +65,28 @@ pub struct Decision {
     pub p_fail: f64,
     /// The verdict of this limit alone.
     pub held: Held,
-    /// Inconclusive: the observations in all that would settle it, one way or the other, nine times in ten.
+    /// By which rule a verdict stands; `None` = inconclusive.
+    pub by: Option<VerdictBasis>,
+    /// Inconclusive: the observations in all that would settle it, in 85 % of the cases.
     pub needed: Option<u64>,
+    /// The share that may be over the limit.
+    pub allowed: f64,
+    /// Passed with none over the limit and no correlation found: an outbreak of so many observations could have been missed.
+    pub missed: Option<u64>,
 }
 
 /// Holds a count against the share that may be over the limit.
+///
+/// A pass stands on counting ([`EffectiveN::sure`]) or, where none is over the limit, on its distance from the slowest ([`far`]). A failure
+/// stands on counting alone.
 pub fn decide(count: &Count, allowed: f64, alpha: f64) -> Decision {
     let n = count.n as f64;
     let shares = [count.over_least, count.over_most].map(|over| over as f64 / n.max(1.0));
     let value = 0.5 * (shares[0] + shares[1]);
     let Some(all) = count.worth.filter(|worth| count.n > 0 && worth.n_eff > 0.0) else {
         let share = Estimate { value, lower: 0.0, upper: 1.0, n: count.n, n_eff: 0.0 };
-        return Decision { share, p_pass: 1.0, p_fail: 1.0, held: Held::Inconclusive, needed: None };
+        let (held, by, needed, missed) = (Held::Inconclusive, None, None, None);
+        return Decision { share, p_pass: 1.0, p_fail: 1.0, held, by, needed, allowed, missed };
     };
     let worth = all.n_eff;
     let least = shares[0] * worth;
@@ -59,30 +94,44 @@ pub fn decide(count: &Count, allowed: f64, alpha: f64) -> Decision {
     let sure = all.sure(n, allowed);
     let sure_most = shares[1] * sure;
     let lower = exceedance_bounds(least, worth, alpha).0;
-    let upper = exceedance_bounds(sure_most, sure, alpha).1;
+    let counts = sure >= far::LEAST && sure_most < sure;
+    let counted = if counts { exceedance_bounds(sure_most, sure, alpha).1 } else { 1.0 };
     // The tails of the same Beta distributions that the bounds are quantiles of.
-    let p_fail =
-        if least > 0.0 { beta_inc_pair(least, worth - least + 1.0, allowed, 1.0 - allowed).0 } else { 1.0 };
-    let p_pass = match sure_most < sure {
+    let p_fail = match least > 0.0 && worth >= LEAST_N_EFF {
+        true => beta_inc_pair(least, worth - least + 1.0, allowed, 1.0 - allowed).0,
+        false => 1.0,
+    };
+    let p_counted = match counts {
         true => beta_inc_pair(sure_most + 1.0, sure - sure_most, allowed, 1.0 - allowed).1,
         false => 1.0,
     };
-    let held = match worth >= LEAST_N_EFF {
-        true if upper <= allowed => Held::Pass,
-        true if lower > allowed => Held::Fail,
-        _ => Held::Inconclusive,
+    let slowest_of = all.of_slowest(n, allowed);
+    let times = count.times();
+    let far = times.and_then(|times| far::share_at_most(slowest_of, times, alpha)).unwrap_or(1.0);
+    let p_far = times.and_then(|times| far::chance(slowest_of, times, allowed)).unwrap_or(1.0);
+    let (held, by) = match () {
+        () if counted <= allowed => (Held::Pass, Some(VerdictBasis::Counted)),
+        () if far <= allowed => (Held::Pass, Some(VerdictBasis::Far)),
+        () if lower > allowed && worth >= LEAST_N_EFF => (Held::Fail, Some(VerdictBasis::Counted)),
+        () => (Held::Inconclusive, None),
     };
     // Inside a bucket more requests settle nothing: the edge has to move.
     let exact = count.over_least == count.over_most;
     let needed =
         (held == Held::Inconclusive && exact).then(|| to_settle(count, &all, allowed, alpha)).flatten();
-    Decision {
-        share: Estimate { value, lower, upper, n: count.n, n_eff: worth },
-        p_pass,
-        p_fail,
-        held,
-        needed,
-    }
+    let clean = by == Some(VerdictBasis::Counted) && held == Held::Pass && count.over_most == 0;
+    let missed = (clean && n / worth < UNCORRELATED).then(|| outbreak(n, allowed, alpha));
+    let share = Estimate { value, lower, upper: counted.min(far), n: count.n, n_eff: worth };
+    Decision { share, p_pass: p_counted.min(p_far), p_fail, held, by, needed, allowed, missed }
+}
+
+/// Design effect up to which values are printed as their own.
+const UNCORRELATED: f64 = 1.05;
+
+/// Observations of an outbreak that `n` taken for independent could have missed while more than allowed are over the limit: outbreaks of
+/// this length and rate leave a run of n untouched with the chance alpha.
+fn outbreak(n: f64, allowed: f64, alpha: f64) -> u64 {
+    (n * allowed / -alpha.ln()).floor().max(1.0) as u64
 }
 
 /// Share over the limit from which a level that piles up has broken it.
@@ -105,64 +154,30 @@ impl Decision {
         let z = excess / (half / normal_inv(0.975)).max(f64::MIN_POSITIVE);
         let p_fail = self.p_fail.min(normal_cdf(-z));
         let held = if p_fail <= alpha { Held::Fail } else { self.held };
-        Decision { p_fail, held, needed: self.needed.filter(|_| held == Held::Inconclusive), ..self }
+        let by = if held == Held::Fail { Some(VerdictBasis::Counted) } else { self.by };
+        Decision { p_fail, held, by, needed: self.needed.filter(|_| held == Held::Inconclusive), ..self }
     }
 }
 
-/// How often a run of the length that is named is to settle what it was named for.
-const SETTLES: f64 = 0.9;
+/// Length of what is named over what the share as it is now would take: then the verdict falls in 85 % of the cases. At once as long it fell in
+/// 73 %, because half of what follows is worse.
+const SAFELY: f64 = 2.0;
 /// A run this many times as long is not worth naming, nor one that is hardly longer: what the requests are worth is read anew.
-const TIMES: [f64; 2] = [1.5, 1000.0];
+const TIMES: [f64; 2] = [1.2, 10.0];
 
-/// Observations in all with which the verdict falls, whichever it is, nine times in ten.
-///
-/// The share after n₂ observations, seen from s after n₁, is normal about s with variance s (1 − s) (1/n₁ − 1/n₂): what is known of
-/// the truth and how the rest falls, together. It settles beyond either of the two shares at which the verdicts fall then. To ask when
-/// the share as it is now would settle it lost: half of what follows is worse, and 64 % of what was named came true.
+/// Observations in all with which the verdict falls, whichever it is.
 fn to_settle(count: &Count, worth: &EffectiveN, allowed: f64, alpha: f64) -> Option<u64> {
     let n = count.n as f64;
     let over = count.over_most as f64 / n;
-    // Nothing seen is not nothing to come (Jeffreys).
-    let spread = (over * worth.n_eff + 0.5) / (worth.n_eff + 1.0);
-    let settles = |times: f64| {
-        let (then, total) = (worth.times(times), n * times);
-        let sure = then.sure(total, allowed);
-        if then.n_eff < LEAST_N_EFF {
-            return 0.0;
-        }
-        let passes = edge((0.0, allowed), |share| proves_at_most(share * sure, sure, allowed, alpha));
-        let fails = edge((1.0, allowed), |share| proves_over(share * then.n_eff, then.n_eff, allowed, alpha));
-        let scatter = (spread * (1.0 - spread) * (1.0 / worth.n_eff - 1.0 / then.n_eff)).sqrt().max(1e-12);
-        // A count is whole: half a one more than the edge still rounds to it.
-        let below = passes.map_or(0.0, |edge| normal_cdf((edge + 0.5 / sure - over) / scatter));
-        let above = fails.map_or(0.0, |edge| normal_cdf((over - edge) / scatter));
-        below + above
+    let counted = n_to_decide(over, allowed, alpha).map(|takes| takes.max(far::LEAST));
+    let n_eff = match over < allowed {
+        true => worth.of_slowest(n, allowed),
+        false => worth.n_eff,
     };
-    let (mut low, mut high) = (TIMES[0], TIMES[0]);
-    while settles(high) < SETTLES {
-        (low, high) = (high, 1.5 * high);
-        if high > TIMES[1] {
-            return None;
-        }
-    }
-    for _ in 0..6 {
-        let middle = 0.5 * (low + high);
-        if settles(middle) < SETTLES { low = middle } else { high = middle }
-    }
-    Some((n * high).ceil() as u64)
-}
-
-/// The share nearest to the second at which a verdict still falls that falls at the first; `None` where it does not even there.
-fn edge((far, near): (f64, f64), falls: impl Fn(f64) -> bool) -> Option<f64> {
-    if !falls(far) {
-        return None;
-    }
-    let (mut holds, mut not) = (far, near);
-    for _ in 0..24 {
-        let middle = 0.5 * (holds + not);
-        if falls(middle) { holds = middle } else { not = middle }
-    }
-    Some(holds)
+    let far = count.times().and_then(|times| far::needed(times, allowed, alpha));
+    let takes = counted.into_iter().chain(far).reduce(f64::min)?;
+    let longer = (SAFELY * takes / n_eff).max(TIMES[0]);
+    (longer <= TIMES[1]).then(|| (n * longer).ceil() as u64)
 }
 
 /// Independent observations with which a `share` over the limit, under what is allowed, would pass at this alpha and design effect
@@ -187,22 +202,24 @@ pub fn of_values(values: &[i64], limit_s: f64, p: f64, length_s: f64) -> Count {
     } else {
         values
     };
-    let limit = (limit_s * 1e9).min(1e18) as i64;
-    let n = values.len();
-    let over = values.iter().filter(|ns| **ns > limit).count() as u64;
-    let worth = (n > 0).then(|| worth(values, limit, p, length_s)).flatten();
-    Count { n: n as u64, over_least: over, over_most: over, worth }
-}
-
-/// The smaller of two readings: at the limit, and at the percentile itself, for where nothing lies over the limit the
-/// flags there say nothing of how many requests the level is worth.
-fn worth(values: &[i64], limit: i64, p: f64, length_s: f64) -> Option<EffectiveN> {
     let column = Column::new(values);
     let finite = column.finite() as usize;
-    let found = column.select(&[rank(finite.max(1), 0.99), rank(values.len(), p)]);
-    let longest_s = if finite == 0 { 0.0 } else { found[0] as f64 / 1e9 };
-    let batches = batches_for(length_s, longest_s)?;
-    Some(column.n_eff_beyond(found[1], batches).min(column.n_eff_beyond(limit, batches)))
+    let longest_s = if finite == 0 { 0.0 } else { seconds(column.select(&[rank(finite, 0.99)])[0]) };
+    counted(&column, limit_s, p, batches_for(length_s, longest_s))
+}
+
+/// The same of values none of which is absent, by so many batches of their level; `None` = too short a level.
+pub fn of_batches(values: &[i64], limit_s: f64, p: f64, batches: Option<usize>) -> Count {
+    counted(&Column::new(values), limit_s, p, batches)
+}
+
+fn counted(column: &Column<'_>, limit_s: f64, p: f64, batches: Option<usize>) -> Count {
+    let limit = (limit_s * 1e9).min(1e18) as i64;
+    let n = column.len() as u64;
+    let over = column.over(limit);
+    let worth = batches.filter(|_| n > 0).map(|batches| column.worth(limit, 1.0 - p, over, batches));
+    let slowest = column.slowest_s().map(|value_s| Slowest { value_s, limit_s });
+    Count { n, over_least: over, over_most: over, worth, slowest }
 }
 
 /// Counts flags in the order of due times.
@@ -210,5 +227,5 @@ pub fn of_flags(over: &[bool]) -> Count {
     let n = over.len();
     let total = over.iter().filter(|over| **over).count() as u64;
     let worth = (n > 0).then(|| n_eff_of_flags(over, BATCHES));
-    Count { n: n as u64, over_least: total, over_most: total, worth }
+    Count::bare(n as u64, [total, total], worth)
 }

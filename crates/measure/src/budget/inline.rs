@@ -9,6 +9,7 @@ use plimsoll_math::quantile::design_effect;
 
 use super::ALPHA;
 use super::exceed::{Decision, decide, of_flags, of_values};
+use super::quantity::{Unit, shown};
 use crate::columns::{ABSENT, Columns, Fate, INFINITE};
 use crate::findings::{
     BudgetFinding, BudgetRow, BudgetSpec, Ceiling, Estimate, Held, LevelSummary, Metric, Reading,
@@ -43,6 +44,7 @@ pub fn judge(
 ) -> BudgetFinding {
     let latency = &summary.latency;
     let mut rows = Vec::new();
+    let per_s = |n: u64| (length_s > 0.0).then(|| n as f64 / length_s);
     for Ceiling { metric, percentile, limit_s } in budget.latency.iter().copied() {
         let measured = match metric {
             Metric::Ttft => latency.ttft.as_ref(),
@@ -51,8 +53,8 @@ pub fn judge(
         };
         let Some(measured) = measured else { continue };
         let values = &column(columns, metric)[from..to];
-        let shown = measured.at(percentile).cloned();
-        let reading = shown.unwrap_or_else(|| order::percentile(values, percentile, length_s));
+        let known = measured.at(percentile).cloned();
+        let reading = known.unwrap_or_else(|| order::percentile(values, percentile, length_s));
         let count = of_values(values, limit_s, percentile, length_s);
         let decision = decide(&count, 1.0 - percentile, ALPHA);
         let decision = match metric {
@@ -62,7 +64,8 @@ pub fn judge(
             // Time per token has an end where all slots are taken, however long the queue is.
             Metric::Tpot => decision,
         };
-        rows.push(row(metric.name(), percentile, limit_s, reading, decision));
+        let note = decision.words(&count, &format!("over {}", shown(limit_s, &Unit::Time)), per_s(count.n));
+        rows.push(BudgetRow { note, ..row(metric.name(), percentile, limit_s, reading, decision) });
     }
     if let Some(ceiling) = budget.error_rate {
         let fates = columns.fate[from..to].iter().filter(|fate| **fate != Fate::Cancelled);
@@ -71,15 +74,17 @@ pub fn judge(
             Some(estimate) => Reading::Estimate(estimate),
             None => Reading::refused("no requests", 0),
         };
-        let decision = decide(&of_flags(&failed), ceiling, ALPHA);
-        rows.push(row("error_rate", 1.0 - ceiling, ceiling, measured, decision));
+        let count = of_flags(&failed);
+        let decision = decide(&count, ceiling, ALPHA);
+        let note = decision.words(&count, "failed", per_s(count.n));
+        rows.push(BudgetRow { note, ..row("error_rate", 1.0 - ceiling, ceiling, measured, decision) });
     }
     let verdict = rows.iter().map(|row| row.verdict).max().unwrap_or(Held::Inconclusive);
     BudgetFinding { name: budget.name.clone(), verdict, rows }
 }
 
 fn row(metric: &str, percentile: f64, ceiling: f64, measured: Reading, decision: Decision) -> BudgetRow {
-    let Decision { share, held, needed, .. } = decision;
+    let Decision { share, held, by, needed, .. } = decision;
     BudgetRow {
         metric: metric.to_owned(),
         percentile,
@@ -88,7 +93,9 @@ fn row(metric: &str, percentile: f64, ceiling: f64, measured: Reading, decision:
         share_over: share,
         allowed: 1.0 - percentile,
         verdict: held,
+        by,
         needed,
+        note: String::new(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a ceiling is, and how one level is held against it.
 //!
 //! Reading order: `metric` and `quantity` (the words of every budget), `stages` (a latency divided over stages), `exceed` (the
-//! evaluator: counts against a limit, from values, sketches, histograms or a stream), `inline` (the short form of `--slo`, on one
+//! evaluator: counts against a limit, from values, sketches, histograms or a stream), `words` (a decision in a sentence), `inline` (the short form of `--slo`, on one
 //! level). Whole files of budgets, and verdicts on a run, are judged a crate above.
 
 mod exceed;
@@ -9,8 +9,9 @@ mod inline;
 mod metric;
 mod quantity;
 mod stages;
+mod words;
 
-pub use exceed::{Count, Decision, LEAST_N_EFF, decide, of_flags, of_values, to_pass};
+pub use exceed::{Count, Decision, LEAST_N_EFF, Slowest, decide, of_batches, of_flags, of_values, to_pass};
 pub use inline::{is_good, judge, share_over};
 pub use metric::{BudgetMetric, Judged, no_measure_of_load};
 pub use quantity::{Amount, Percentile, PromptBucket, Relative, Unit, shown};

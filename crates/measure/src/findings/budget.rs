@@ -103,6 +103,18 @@ pub enum Held {
     Fail,
 }
 
+plimsoll_model::named! {
+    /// By which rule a verdict stands.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum VerdictBasis {
+        /// By the number of requests over the ceiling.
+        Counted => "counted",
+        /// None is over the ceiling, and the slowest is far below it.
+        Far => "far",
+    }
+}
+
 /// A budget, judged on one level.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct BudgetFinding {
@@ -131,6 +143,12 @@ pub struct BudgetRow {
     pub allowed: f64,
     /// The verdict of this row.
     pub verdict: Held,
+    /// By which rule it stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<VerdictBasis>,
     /// Inconclusive: about how many requests in all would settle it, if the share stays as it is.
     pub needed: Option<u64>,
+    /// The assumption of a pass, or a provisional answer; empty = nothing to add.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub note: String,
 }

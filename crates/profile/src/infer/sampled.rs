@@ -5,17 +5,14 @@
 //! ([`super::Bounded`]): it does not shrink with more requests. A slice is passed or broken only where it is so at both
 //! ends of that error.
 
-use plimsoll_math::proportion::{clopper_pearson, proves_at_most, proves_over};
-use plimsoll_math::quantile::EffectiveN;
-
 use super::Answer;
 use super::finding::{Basis, PartSlice, total};
 use super::split::{Split, WaitPart};
 use crate::finding::DurationFigures;
 use crate::sample::{blocks_for, mean_by_blocks};
-use plimsoll_measure::budget::StageBudget;
-use plimsoll_measure::findings::{Estimate, Held, Reading};
-use plimsoll_measure::order::{self, LEVEL};
+use plimsoll_measure::budget::{Decision, StageBudget, decide, of_batches};
+use plimsoll_measure::findings::{Held, Reading};
+use plimsoll_measure::order;
 
 /// The requests of a level, split, in the order in which they were due.
 pub(super) struct Sampled<'a> {
@@ -128,9 +125,8 @@ impl Sampled<'_> {
         let whole = sum(&column(self.splits, total)).max(1.0);
         let limit_ns = (asked.slice_s * 1e9) as i64;
         let excess: Vec<i64> = values.iter().map(|ns| (ns - limit_ns).max(0)).collect();
-        let (share, EffectiveN { n_eff, .. }) = self.beyond(&values, limit_ns);
-        let bounds = clopper_pearson(share * n_eff, n_eff, LEVEL);
-        let mut verdicts = vec![self.verdict(&values, limit_ns, (asked.p, alpha))];
+        let decided = self.decided(&values, asked.slice_s, (asked.p, alpha));
+        let mut verdicts = vec![decided.held];
         if let (Basis::Inferred, Some(answer)) = (asked.basis, answer) {
             let (half, ns) = answer.half(asked.part, asked.p);
             let moved = |factor: f64, by: f64| -> Vec<i64> {
@@ -138,7 +134,7 @@ impl Sampled<'_> {
             };
             let ends = self.ends.iter().map(|end| column(end, of));
             let all = ends.chain([moved(1.0 - half, -ns), moved(1.0 + half, ns)]);
-            verdicts.extend(all.map(|values| self.verdict(&values, limit_ns, (asked.p, alpha))));
+            verdicts.extend(all.map(|values| self.decided(&values, asked.slice_s, (asked.p, alpha)).held));
         }
         let all = |held: Held| verdicts.iter().all(|one| *one == held);
         let times = self.times(of);
@@ -151,13 +147,7 @@ impl Sampled<'_> {
             measured: measured.unwrap_or_else(|| {
                 Reading::refused("shown at p50, p90, p95 and p99 only", values.len() as u64)
             }),
-            requests_over: Some(Estimate {
-                value: share,
-                lower: bounds.lower,
-                upper: bounds.upper,
-                n: values.len() as u64,
-                n_eff,
-            }),
+            requests_over: Some(decided.share),
             time_over: sum(&excess) / whole,
             used: times.mean_s / asked.slice_s,
             verdict: match () {
@@ -169,21 +159,8 @@ impl Sampled<'_> {
         }
     }
 
-    /// Share of the requests that are over the limit, and what it is worth in independent ones.
-    fn beyond(&self, values: &[i64], limit_ns: i64) -> (f64, EffectiveN) {
-        let over = values.iter().filter(|ns| **ns > limit_ns).count();
-        let blocks = self.blocks().unwrap_or(2).max(2);
-        (over as f64 / values.len().max(1) as f64, order::n_eff_beyond(values, limit_ns, blocks))
-    }
-
-    fn verdict(&self, values: &[i64], limit_ns: i64, (p, alpha): (f64, f64)) -> Held {
-        let (share, worth) = self.beyond(values, limit_ns);
-        let (n_eff, sure) = (worth.n_eff, worth.sure(values.len() as f64, 1.0 - p));
-        let long_enough = self.blocks().is_ok();
-        match share * n_eff {
-            _ if long_enough && proves_at_most(share * sure, sure, 1.0 - p, alpha) => Held::Pass,
-            k if long_enough && proves_over(k, n_eff, 1.0 - p, alpha) => Held::Fail,
-            _ => Held::Inconclusive,
-        }
+    fn decided(&self, values: &[i64], slice_s: f64, (p, alpha): (f64, f64)) -> Decision {
+        let blocks = self.blocks().ok().map(|blocks| blocks.max(2));
+        decide(&of_batches(values, slice_s, p, blocks), 1.0 - p, alpha)
     }
 }

@@ -23,7 +23,7 @@ use crate::document::{Document, Phrase, latency};
 use crate::figure::centile;
 use crate::headline::headline;
 use crate::table::Table;
-use crate::text::{budget_table, detailed};
+use crate::text::{budget_notes, budget_table, detailed};
 use crate::{cold_start, cost, diagnose, endpoints, figure, network, plan, words};
 
 /// What stands on a run's page beside what the run itself says.
@@ -226,6 +226,7 @@ fn level_section(
         if let Some(budget) = &summary.budget {
             let heading = format!("Budget “{}”: {}", budget.name, words::held(budget.verdict));
             section.titled(heading, budget_table(budget));
+            section.list(budget_notes(budget));
         }
         section.drawn(html! {
             (place(charts, &format!("latency-over-time-{id}"), "Latency over time"))

@@ -1,0 +1,52 @@
+//! A decision in words: the assumption of a pass, and a provisional answer where the proof is open.
+
+use super::exceed::{Count, Decision};
+use super::quantity::{Unit, shown};
+use crate::findings::{Held, VerdictBasis};
+use crate::say::{count as plural, length};
+
+impl Decision {
+    /// The sentence part beside the verdict; empty where there is nothing to add. `over`: words for a request that counts against the budget, such as
+    /// `over 500 ms`; `per_s`: requests per second, where a longer run has more of them.
+    pub fn words(&self, count: &Count, over: &str, per_s: Option<f64>) -> String {
+        match (self.held, self.by) {
+            (Held::Inconclusive, _) => self.provisional(count, over, per_s),
+            (Held::Pass, Some(VerdictBasis::Far)) => {
+                let slowest = count.slowest.map_or(0.0, |slowest| slowest.value_s);
+                let slowest = shown(slowest, &Unit::Time);
+                format!("the slowest of {} took {slowest}; assumes no outbreaks far beyond it", count.n)
+            }
+            _ => self.missed.map_or(String::new(), |missed| {
+                let missed = plural(missed, "request");
+                format!("0 of {} {over}; an outbreak of more than {missed} could have been missed", count.n)
+            }),
+        }
+    }
+
+    /// `0 of 707 over 500 ms, worst 246 ms: would hold; about 1400 more requests would settle it, a run of 3 min at this load`.
+    fn provisional(&self, count: &Count, over: &str, per_s: Option<f64>) -> String {
+        if count.n == 0 || count.over_least != count.over_most {
+            return String::new();
+        }
+        let worst = count
+            .slowest
+            .map_or(String::new(), |slowest| format!(", worst {}", shown(slowest.value_s, &Unit::Time)));
+        let seen = format!("{} of {} {over}{worst}", count.over_most, count.n);
+        let holds = count.over_most as f64 <= self.allowed * count.n as f64;
+        let tends = if holds { "would hold" } else { "would break" };
+        let then = match self.needed {
+            Some(needed) => {
+                let time = per_s.filter(|per_s| *per_s > 0.0).map_or(String::new(), |per_s| {
+                    format!(", a run of {} at this load", length(needed as f64 / per_s))
+                });
+                let more = plural(needed.saturating_sub(count.n).max(1), "more request");
+                format!("about {more} would settle it{time}")
+            }
+            None if holds => {
+                "no longer run at this load would settle it, a lower load or a wider ceiling may".to_owned()
+            }
+            None => "no longer run at this load would settle it".to_owned(),
+        };
+        format!("{seen}: {tends}; {then}")
+    }
+}
