@@ -100,7 +100,7 @@ fn a_calm_run_is_not_taken_for_a_fast_target() {
     }
 }
 
-/// Nothing over the limit, and a tail that came in one burst: the interval says as much as the batches do, not that two thirds may be over it.
+/// Nothing over the limit, and a tail that came in one burst: the distance says that less than a tenth may be over it.
 #[test]
 fn nothing_over_the_limit_is_an_interval_that_says_something() {
     let values: Vec<i64> =
@@ -139,7 +139,7 @@ fn bursts_of_failures_at_the_ceiling_do_not_pass() {
     }
 }
 
-/// What is named as settling it does, nine times in ten: the same target is measured again, as long as was said.
+/// What is named as settling it does, in 85 % of the cases: the same target is measured again, as long as was said.
 #[test]
 fn as_many_as_are_named_settle_it() {
     for (source, n, times, longest) in
@@ -163,7 +163,7 @@ fn as_many_as_are_named_settle_it() {
             longer / f64::from(named)
         );
         assert!(
-            named >= 10 && share >= 0.9 - 2.0 * (0.09 / f64::from(named)).sqrt(),
+            named >= 10 && share >= 0.85 - 2.0 * (0.1275 / f64::from(named)).sqrt(),
             "{source:?} {share} of {named}"
         );
     }

@@ -162,8 +162,10 @@ impl Decision {
 /// Length of what is named over what the share as it is now would take: then the verdict falls in 85 % of the cases. At once as long it fell in
 /// 73 %, because half of what follows is worse.
 const SAFELY: f64 = 2.0;
-/// A run this many times as long is not worth naming, nor one that is hardly longer: what the requests are worth is read anew.
-const TIMES: [f64; 2] = [1.2, 10.0];
+/// Times as long from which and up to which a run is worth naming: hardly longer, what its requests are worth is read anew; far longer, a lower load or a
+/// wider ceiling is the answer, unless the run was hardly begun.
+const LONGER: [f64; 2] = [1.2, 10.0];
+const FEW: f64 = 200.0;
 
 /// Observations in all with which the verdict falls, whichever it is.
 fn to_settle(count: &Count, worth: &EffectiveN, allowed: f64, alpha: f64) -> Option<u64> {
@@ -176,8 +178,8 @@ fn to_settle(count: &Count, worth: &EffectiveN, allowed: f64, alpha: f64) -> Opt
     };
     let far = count.times().and_then(|times| far::needed(times, allowed, alpha));
     let takes = counted.into_iter().chain(far).reduce(f64::min)?;
-    let longer = (SAFELY * takes / n_eff).max(TIMES[0]);
-    (longer <= TIMES[1]).then(|| (n * longer).ceil() as u64)
+    let needed = n * (SAFELY * takes / n_eff).max(LONGER[0]);
+    (needed <= LONGER[1] * n.max(FEW)).then(|| needed.ceil() as u64)
 }
 
 /// Independent observations with which a `share` over the limit, under what is allowed, would pass at this alpha and design effect
