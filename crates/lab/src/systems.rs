@@ -84,8 +84,8 @@ pub const STEADY: [System; 13] = [
 pub const INCIDENT: System =
     System::Queue { servers: 4, load: 0.25, service: Service::Exponential, incident: true };
 
-/// Requests per second that the engine can do, of 60 000 that wait from the start.
-const CAPACITY_PER_S: f64 = 17.6;
+/// Requests per second that the engine can do, of 20 000 that wait from the start ([`capacity_per_s`]).
+const CAPACITY_PER_S: f64 = 21.0;
 
 impl System {
     /// As it is printed: `M/M/4@0.7`, `batching ttft@0.6`.

@@ -10,7 +10,8 @@ use serde::Serialize;
 use super::file::{Budget, BudgetFile};
 use crate::history::measured;
 use plimsoll_measure::budget::Unit;
-use plimsoll_measure::budget::to_pass;
+use plimsoll_math::far;
+use plimsoll_measure::budget::to_decide;
 use plimsoll_measure::budget::{BudgetMetric, Judged};
 use plimsoll_measure::findings::{Estimate, Findings, LevelFinding, Percentiles};
 use plimsoll_measure::say::{ms, number};
@@ -165,17 +166,23 @@ fn adds_up(file: &BudgetFile, whole: &Budget, tokens: Option<f64>, about: &mut A
 /// Effective requests that a budget takes.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Needed {
-    /// Under these it can't pass, even if none is over.
+    /// With these a ceiling of [`FAR`] times the slowest request passes by its distance.
+    pub far: f64,
+    /// With these it passes where none is over, however near the slowest is.
     pub least: f64,
     /// With these it passes where half of what is allowed is over.
     pub planned: f64,
 }
 
+/// A ceiling in slowest requests, for which the effective requests are named.
+const FAR: f64 = 3.0;
+
 /// Effective requests that a share of `allowed` takes, by the bounds that judge it; a percentile p allows 1 − p. `None` where nothing may
-/// be over: no count shows that. `effect` is the design effect as far as it can be known before ([`unmeasured_effect`]).
-pub fn needed(effect: f64, allowed: f64, alpha: f64) -> Option<Needed> {
-    let takes = |share: f64| to_pass(share, allowed, (alpha, effect));
-    Some(Needed { least: takes(0.0)?, planned: takes(PLANNED * allowed)? })
+/// be over: no count shows that.
+pub fn needed(allowed: f64, alpha: f64) -> Option<Needed> {
+    let takes = |share: f64| to_decide(share, allowed, alpha);
+    let far = far::needed(FAR, allowed, alpha)?.ceil();
+    Some(Needed { far, least: takes(0.0)?, planned: takes(PLANNED * allowed)? })
 }
 
 /// The share of requests that may be over a budget's limit, where that is how it is judged.
@@ -187,12 +194,6 @@ pub fn allowed(budget: &Budget) -> Option<f64> {
         Judged::TailRatio => Some(0.01),
         Judged::Rate | Judged::Line | Judged::Cost => None,
     }
-}
-
-/// The design effect before anything was measured: latencies share a queue, and how long it remembers is not known (∞); failures are taken
-/// to come singly.
-pub fn unmeasured_effect(budget: &Budget) -> f64 {
-    if budget.metric.judged() == Judged::Share { 1.0 } else { f64::INFINITY }
 }
 
 /// Requests per independent one at this percentile: as measured there, else at the next lower one that was.
@@ -214,16 +215,15 @@ fn below(set: &Percentiles, p: f64) -> Option<&Estimate> {
 /// Enough requests for the percentile at the measured design effect, in the time that the file plans.
 fn can_be_judged(file: &BudgetFile, budget: &Budget, level: Option<&LevelFinding>, about: &mut About<'_>) {
     let Some(allowed) = allowed(budget) else { return };
-    let Some(Needed { least, planned }) = needed(unmeasured_effect(budget), allowed, file.policy.alpha)
-    else {
+    let Some(Needed { far, least, planned }) = needed(allowed, file.policy.alpha) else {
         let what =
             "no number of requests shows that none fails: write the share that can be borne, such as 0.1%";
         return about.say("max", Severity::Error, what.into());
     };
-    let (least, planned) = match budget.min_n_eff {
-        Some(own) => (least.max(own), planned.max(own)),
-        None => (least, planned),
-    };
+    let own = budget.min_n_eff.unwrap_or(0.0);
+    let [far, least, planned] = [far, least, planned].map(|takes| takes.max(own));
+    // Only latencies have a distance.
+    let far = (budget.metric.judged() == Judged::Percentile).then_some(far);
     let effect = level.and_then(|level| design_effect(level, budget.metric, 1.0 - allowed));
     let d = effect.unwrap_or(1.0);
     let burst = budget.under.as_ref().and_then(|name| file.bursts.get(name));
@@ -247,9 +247,13 @@ fn can_be_judged(file: &BudgetFile, budget: &Budget, level: Option<&LevelFinding
         None => " (if every request counts; --run measures that)".into(),
     };
     let takes = format!(
-        "{} takes {}{gaps} to pass if none is over, {} if half of what is allowed is{worth}",
+        "{} takes {}{gaps} to pass if none is over{}, {} if half of what is allowed is{worth}",
         budget.what(),
         whole(least * d),
+        far.map_or(String::new(), |far| format!(
+            " ({} if the slowest takes a third of the limit)",
+            whole(far * d)
+        )),
         whole(planned * d)
     );
     let part =
@@ -264,8 +268,10 @@ fn can_be_judged(file: &BudgetFile, budget: &Budget, level: Option<&LevelFinding
     };
     let planned_n = rate * time;
     let plan = format!("{takes}; {} are planned", minutes(time));
-    if planned_n < least {
+    if planned_n < far.map_or(least, |_| far::LEAST.max(own)) {
         about.say("", Severity::Error, format!("can't pass: {plan}"));
+    } else if planned_n < least {
+        about.say("", Severity::Warning, format!("passes only if the slowest is far under the limit: {plan}"));
     } else if planned_n < least * d {
         about.say(
             "",

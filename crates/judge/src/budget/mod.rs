@@ -22,6 +22,6 @@ pub use limit::Limit;
 pub(crate) use limit::signed;
 pub use plimsoll_measure::budget::{
     ALPHA, Amount, BudgetMetric, Count, Decision, Judged, LEAST_N_EFF, Percentile, PromptBucket, Relative,
-    StageBudget, Unit, decide, no_measure_of_load, of_flags, of_values, shown, to_pass,
+    StageBudget, Unit, decide, no_measure_of_load, of_flags, of_values, shown, to_decide,
 };
 pub use split::{Split, SplitFile, SplitSpec, StagePart, StageSlice, WholeAndStages, read_split, split};

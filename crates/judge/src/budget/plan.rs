@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use super::file::{BudgetFile, BudgetKind};
-use super::lint::{allowed, design_effect, nearest_level, needed, unmeasured_effect};
+use super::lint::{allowed, design_effect, nearest_level, needed};
 use plimsoll_measure::budget::Judged;
 use plimsoll_measure::findings::Findings;
 
@@ -160,8 +160,7 @@ fn requests(file: &BudgetFile, budget: &super::Budget, before: Option<&Findings>
         .zip(allowed(budget))
         .and_then(|(level, allowed)| design_effect(level, budget.metric, 1.0 - allowed))
         .unwrap_or(1.0);
-    let counts =
-        allowed(budget).and_then(|allowed| needed(unmeasured_effect(budget), allowed, file.policy.alpha));
+    let counts = allowed(budget).and_then(|allowed| needed(allowed, file.policy.alpha));
     let (least, planned) = counts.map_or((0.0, 0.0), |counts| (counts.least, counts.planned));
     let own = budget.min_n_eff.unwrap_or(0.0);
     (effect * least.max(own), effect * planned.max(own))

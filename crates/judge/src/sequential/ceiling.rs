@@ -41,12 +41,12 @@ impl Baseline {
             return Err(TooShort { n_eff: 0.0 });
         };
         let worth = quantile::n_eff_beyond(in_send_order, value, BATCHES);
-        // The two-sided interval at 1 − alpha has alpha/2 beyond its upper end.
-        let ceiling = quantile::undecided(&sorted, worth, percentile, 1.0 - alpha).upper;
-        if ceiling == f64::INFINITY {
-            return Err(TooShort { n_eff: worth.n_eff });
+        // By counting alone: an end far beyond the slowest value would let pass whatever is slower.
+        let (_, upper) = quantile::interval_ranks(sorted.len(), worth, percentile, 0.5 * alpha);
+        match sorted.get(upper - 1) {
+            Some(ceiling) if ceiling.is_finite() => Ok(Baseline { ceiling: *ceiling, alpha: 0.5 * alpha }),
+            _ => Err(TooShort { n_eff: worth.n_eff }),
         }
-        Ok(Baseline { ceiling, alpha: 0.5 * alpha })
     }
 }
 

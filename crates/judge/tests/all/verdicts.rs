@@ -100,14 +100,14 @@ fn a_calm_run_is_not_taken_for_a_fast_target() {
     }
 }
 
-/// Nothing over the limit, and a tail that came in one burst: the distance says that less than a tenth may be over it.
+/// Nothing over the limit, and a tail that came in one burst: values worth so few are not judged, at whatever distance the limit is.
 #[test]
-fn nothing_over_the_limit_is_an_interval_that_says_something() {
+fn one_burst_below_the_limit_leaves_it_open() {
     let values: Vec<i64> =
         (0..1846).map(|i| if (900..940).contains(&i) { 400_000_000 + i } else { 30_000_000 + i }).collect();
     let decision = judged(&values, 1.0, 154.0);
     assert_eq!(decision.share.value, 0.0);
-    assert!(decision.share.upper < 0.1 && decision.held == Held::Inconclusive, "{decision:?}");
+    assert_eq!((decision.held, decision.needed), (Held::Inconclusive, None), "{decision:?}");
 }
 
 /// Failures of a share in bursts of `burst`, drawn by a seed.
@@ -182,7 +182,7 @@ fn the_verdicts_fall_as_often_as_they_may() {
         let (passed, failed) = verdicts(source, 1.0, 10_000, replications);
         assert!(passed <= 0.06 + slack && failed <= 0.06 + slack, "{source:?}: {passed} {failed}");
         let (passed, failed) = verdicts(source, 0.8, 10_000, replications / 2);
-        assert!(passed >= 0.95 && failed == 0.0, "{source:?} 20 % under: {passed} {failed}");
+        assert!(passed >= 0.9 && failed == 0.0, "{source:?} 20 % under: {passed} {failed}");
     }
     let (passed, failed) = verdicts(Source::Independent, 1.1, 10_000, 80);
     assert!(failed >= 0.85 && passed == 0.0, "10 % over: {failed}");
@@ -205,7 +205,8 @@ fn the_chance_is_the_binomials() {
     ] {
         let values: Vec<i64> =
             (0..n).map(|i| if i * 271 % n < slow { i64::MAX } else { 1_000_000 }).collect();
-        assert_eq!(judged(&values, 0.5, 1e6).held, held, "{slow} of {n}");
+        // Too near to the slowest for anything but a count.
+        assert_eq!(judged(&values, 0.001_2, 1e6).held, held, "{slow} of {n}");
     }
     // Nothing measured decides nothing.
     let nothing = judged(&[], 0.5, 60.0);

@@ -7,7 +7,7 @@
 
 use plimsoll_math::far;
 use plimsoll_math::proportion::{exceedance_bounds, n_to_decide};
-use plimsoll_math::quantile::{BATCHES, EffectiveN, n_eff_of_flags, rank, sure_of};
+use plimsoll_math::quantile::{BATCHES, EffectiveN, n_eff_of_flags, rank};
 use plimsoll_math::special::{beta_inc_pair, normal_cdf, normal_inv};
 
 use crate::columns::ABSENT;
@@ -171,7 +171,7 @@ const FEW: f64 = 200.0;
 fn to_settle(count: &Count, worth: &EffectiveN, allowed: f64, alpha: f64) -> Option<u64> {
     let n = count.n as f64;
     let over = count.over_most as f64 / n;
-    let counted = n_to_decide(over, allowed, alpha).map(|takes| takes.max(far::LEAST));
+    let counted = to_decide(over, allowed, alpha);
     let n_eff = match over < allowed {
         true => worth.of_slowest(n, allowed),
         false => worth.n_eff,
@@ -182,16 +182,9 @@ fn to_settle(count: &Count, worth: &EffectiveN, allowed: f64, alpha: f64) -> Opt
     (needed <= LONGER[1] * n.max(FEW)).then(|| needed.ceil() as u64)
 }
 
-/// Independent observations with which a `share` over the limit, under what is allowed, would pass at this alpha and design effect
-/// (∞: not known). `None` where no number would.
-pub fn to_pass(share: f64, allowed: f64, (alpha, effect): (f64, f64)) -> Option<f64> {
-    let exact = n_to_decide(share, allowed, alpha)?;
-    let mut takes = exact;
-    // What is sure of n grows with n; a dozen steps are on the spot.
-    for _ in 0..12 {
-        takes = exact * takes / sure_of(takes * effect, takes, allowed);
-    }
-    Some(takes.max(LEAST_N_EFF).ceil())
+/// Independent observations with which this `share` over the limit decides by counting, were it seen again. `None` where no number does.
+pub fn to_decide(share: f64, allowed: f64, alpha: f64) -> Option<f64> {
+    n_to_decide(share, allowed, alpha).map(|takes| takes.max(far::LEAST))
 }
 
 /// Counts values in the order of due times, ns, over a stretch of `length_s`; what failed is over every limit, and what is absent

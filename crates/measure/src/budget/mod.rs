@@ -11,7 +11,7 @@ mod quantity;
 mod stages;
 mod words;
 
-pub use exceed::{Count, Decision, LEAST_N_EFF, Slowest, decide, of_batches, of_flags, of_values, to_pass};
+pub use exceed::{Count, Decision, LEAST_N_EFF, Slowest, decide, of_batches, of_flags, of_values, to_decide};
 pub use inline::{is_good, judge, share_over};
 pub use metric::{BudgetMetric, Judged, no_measure_of_load};
 pub use quantity::{Amount, Percentile, PromptBucket, Relative, Unit, shown};

@@ -86,7 +86,7 @@ fn intervals(finding: &GateFinding) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use plimsoll_judge::gate::{GateRow, GateVerdict};
-    use plimsoll_measure::findings::{Estimate, Held, Reading, Trust, Validity};
+    use plimsoll_measure::findings::{Estimate, Held, Reading, Trust, Validity, VerdictBasis};
 
     use super::*;
 
@@ -112,6 +112,7 @@ mod tests {
             p_fail_family: 0.0,
             design_effect: Some(1.1),
             held: Held::Fail,
+            by: Some(VerdictBasis::Counted),
             missing: false,
             needed: None,
             needed_s: None,

@@ -134,7 +134,7 @@ fn errors(level: &LevelFinding, margin: f64) -> String {
     if max >= 1.0 {
         return String::new();
     }
-    let needed = lint::needed(1.0, max, ALPHA).map_or(0.0, |needed| needed.planned);
+    let needed = lint::needed(max, ALPHA).map_or(0.0, |needed| needed.planned);
     format!(
         "  # {} of {} requests ({} to {}); takes {needed} effective requests where half of it happens\n  - {{id: errors, metric: error_rate, max: {}}}\n",
         figure::percent(rate.value),
