@@ -256,15 +256,20 @@ pub fn far_end(n: usize, worth: EffectiveN, p: f64, alpha: f64, slowest: Option<
         .map_or(f64::INFINITY, |(slowest, times)| slowest * times)
 }
 
+/// Percentile up to which an interval needs no least number of effective values.
+const BODY: f64 = 0.8;
+
 /// Ranks of the ends that counting sets, from 1: 0 = −∞ and n + 1 = +∞.
 ///
 /// The upper end is the smallest order statistic at which the gate would pass ([`EffectiveN::sure`] says what it may
 /// count on); the lower end is the largest below which the gate would fail; each at `alpha`.
 pub fn interval_ranks(n: usize, worth: EffectiveN, p: f64, alpha: f64) -> (usize, usize) {
     let (n_eff, sure) = (worth.n_eff, worth.sure(n as f64, 1.0 - p));
+    // In the body of a distribution few values say enough of both sides.
+    let counts = sure >= far::LEAST || p <= BODY;
     // Of x₍j₎, j from 1 to n, n − j values are over it, and n − j + 1 over anything just below it.
     let passes = |j: usize| {
-        sure >= far::LEAST && proves_at_most((n - j) as f64 * sure / n as f64, sure, 1.0 - p, alpha)
+        counts && proves_at_most((n - j) as f64 * sure / n as f64, sure, 1.0 - p, alpha)
     };
     let fails = |j: usize| proves_over((n - j + 1) as f64 * n_eff / n as f64, n_eff, 1.0 - p, alpha);
     (partition_point(1, n + 1, fails) - 1, partition_point(1, n + 1, |j| !passes(j)))

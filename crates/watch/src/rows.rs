@@ -205,7 +205,7 @@ fn newest_broken(counts: &[OverCount], allowed: f64) -> Option<(&'static str, Ov
         // Where all are over it nothing varies that would tell how alike requests of one scrape are: they count as one at most.
         let worth = counted.worth?.min(EffectiveN::known(newest.len() as f64));
         let decision = decide(&Count { worth: Some(worth), ..counted }, allowed, NEWEST_ALPHA);
-        (decision.p_fail < NEWEST_ALPHA).then_some((name, all, Decision { held: Held::Fail, ..decision }))
+        (decision.share.lower > allowed).then_some((name, all, Decision { held: Held::Fail, ..decision }))
     })
 }
 

@@ -207,16 +207,17 @@ fn charts_of_requests_are_the_logs() {
         intervals >= 95 && held.iter().all(|held| *held >= intervals * 9 / 10),
         "{held:?} of {intervals}"
     );
-    // Of few requests no upper end is known, and of more failures than a hundredth no p99.
+    // Of few requests the upper end of a p99 lies far beyond the slowest.
     let mut few = course_of_few();
     let one = few.pop().expect("a minute").latencies["ttft"];
     assert!(one[0].is_some_and(|p50| p50.between.most_s.is_some()), "{one:?}");
-    assert!(one[1].is_some_and(|p99| p99.value_s.is_some() && p99.between.most_s.is_none()), "{one:?}");
+    let far = |p99: CoursePercentile| Some(p99.between.most_s? / p99.value_s?);
+    assert!(one[1].and_then(far).is_some_and(|times| times > 2.0), "{one:?}");
 }
 
 /// Two requests a second for half a minute.
 fn course_of_few() -> Vec<CoursePoint> {
-    let rows: Vec<Attempt> = (0..60).map(|n| answer(n, 500 * n as i64, 40 + n as i64, 200, 8)).collect();
+    let rows: Vec<Attempt> = (0..60).map(|n| answer(n, 500 * n as i64, 40 + (n * 37 % 60) as i64, 200, 8)).collect();
     course(&rows, 0).points()
 }
 
