@@ -53,6 +53,7 @@ const OTHER: &[Topic] = &[
         "plimsoll export rules -b budget.yaml --source vllm -o rules",
     ),
     ("This machine", &["doctor", "selftest", "dev"], "plimsoll doctor"),
+    ("Manual", &["docs"], "plimsoll docs gate"),
 ];
 
 /// Flags that `--help` leaves out, because few users need them: each sets a field of the scenario file or a detail of the client.

@@ -97,6 +97,7 @@ fn run(command: &Command) -> Result<Exit, Stop> {
         Command::Dev(DevArgs { action: DevAction::Validate(args) }) | Command::Validate(args) => {
             commands::validate::run(args)
         }
+        Command::Dev(DevArgs { action: DevAction::Reference(args) }) => commands::reference::run(args),
         Command::Baseline(args) => commands::baseline::run(args),
         Command::History(args) => commands::history::run(args),
         Command::Budget(args) => commands::budget::run(args),
@@ -122,6 +123,7 @@ fn run(command: &Command) -> Result<Exit, Stop> {
         Command::Watch(args) => commands::watch::run(args),
         Command::Canary(args) => commands::canary::run(args),
         Command::Export(args) => commands::export::run(args),
+        Command::Docs(args) => commands::docs::run(args),
         Command::Schema(args) => commands::schema::run(args),
         Command::Completions(args) => commands::shell::completions(args),
         Command::Man(args) => commands::shell::man(args),

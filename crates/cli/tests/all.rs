@@ -81,6 +81,8 @@ mod line;
 mod lint;
 #[path = "all/listed.rs"]
 mod listed;
+#[path = "all/manual.rs"]
+mod manual;
 #[path = "all/media.rs"]
 mod media;
 #[path = "all/network.rs"]

@@ -46,7 +46,13 @@ fn scenario() -> schemars::Schema {
 
 /// Prints one schema.
 pub fn run(args: &SchemaArgs) -> Result<Exit, Stop> {
-    out::raw_json(&match args.of {
+    out::raw_json(&of(args.of));
+    Ok(Exit::Done)
+}
+
+/// Returns the schema of a file or an output.
+pub fn of(file: SchemaOf) -> schemars::Schema {
+    match file {
         SchemaOf::Scenario => scenario(),
         SchemaOf::Manifest => schema_for!(Manifest),
         SchemaOf::Findings => schema_for!(Findings),
@@ -67,6 +73,5 @@ pub fn run(args: &SchemaArgs) -> Result<Exit, Stop> {
         SchemaOf::Split => schema_for!(SplitFile),
         SchemaOf::Answer => schema_for!(JsonAnswer<serde_json::Value>),
         SchemaOf::Law => schema_for!(LawFinding),
-    });
-    Ok(Exit::Done)
+    }
 }

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{CeilingArgs, ClientArgs, FitArgs, Format, LoadArgs, OutputArgs, SearchArgs, WorkloadArgs};
+use super::{
+    CeilingArgs, ClientArgs, FitArgs, Format, LoadArgs, OutputArgs, ReferenceArgs, SearchArgs, WorkloadArgs,
+};
 
 /// The simulated world.
 #[derive(Args, Debug, Clone, Default)]
@@ -133,6 +135,9 @@ pub enum DevAction {
     Calibrate(CalibrateArgs),
     /// Recompute the error of the simulated engine against real servers
     Validate(ValidateArgs),
+    /// Write a page of Markdown for each command and each file format
+    #[command(hide = true)]
+    Reference(ReferenceArgs),
 }
 
 /// `plimsoll dev calibrate`.

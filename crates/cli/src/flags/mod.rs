@@ -66,7 +66,7 @@ pub use shard::{MergeArgs, ShardArgs};
 pub use shared::{
     CeilingArgs, ClientArgs, Format, LoadArgs, OutputArgs, ReadersArgs, ScrapeArgs, TargetArgs, WorkloadArgs,
 };
-pub use shell::{CompletionsArgs, ManArgs};
+pub use shell::{CompletionsArgs, DocsArgs, ManArgs, ReferenceArgs};
 pub use show::{DoctorArgs, LsArgs, ReportArgs, SchemaArgs, SchemaOf, SelftestArgs, ShowArgs};
 pub use watch::WatchArgs;
 pub use what_if::{FitArgs, WhatIfArgs};
@@ -75,7 +75,7 @@ pub use workload::FromLogArgs;
 /// Measures AI inference endpoints under load and judges them against latency and throughput budgets
 #[derive(Parser, Debug)]
 #[command(name = "plimsoll", version, max_term_width = 110, propagate_version = true)]
-#[command(after_help = "Start here: plimsoll demo       All commands: plimsoll help all")]
+#[command(after_help = "Start: plimsoll demo   All commands: plimsoll help all   Manual: plimsoll docs")]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -159,6 +159,8 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Verify on this machine that the printed figures are true
     Selftest(SelftestArgs),
+    /// Print a page of the manual, without a network
+    Docs(DocsArgs),
     /// Print the JSON Schema of a file format
     #[command(hide = true)]
     Schema(SchemaArgs),

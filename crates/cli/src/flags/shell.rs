@@ -1,4 +1,4 @@
-//! What a shell and `man` want to know of the commands.
+//! Flags of the commands about the commands: completions, man pages, the manual and its generated reference.
 
 use std::path::PathBuf;
 
@@ -18,4 +18,19 @@ pub struct CompletionsArgs {
 pub struct ManArgs {
     /// Folder for the man pages, created if missing
     pub dir: PathBuf,
+}
+
+/// `plimsoll docs`
+#[derive(Args, Debug)]
+pub struct DocsArgs {
+    /// Page, such as gate or how-to/ci [default: the list of pages]
+    pub page: Option<String>,
+}
+
+/// `plimsoll dev reference`
+#[derive(Args, Debug)]
+pub struct ReferenceArgs {
+    /// Folder for the pages, created if missing
+    #[arg(short, long, value_name = "DIR")]
+    pub out: PathBuf,
 }
