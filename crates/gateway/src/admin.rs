@@ -1,5 +1,5 @@
-//! What operators read: metrics, the replicas, whether the gateway is ready; and the one thing that they may change while it runs: what becomes of a
-//! version on trial. On an address of its own.
+//! Admin API on a separate address: metrics, replica status and readiness. Its only write operation controls a canary
+//! rollout.
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -23,14 +23,14 @@ use crate::rollout::{ReplicaRole, Rollout, RolloutAsk};
 use crate::stats::{ENDS, REASONS};
 use crate::telemetry::PAGES;
 
-/// Largest body of an operator's request, bytes, and how long it may take.
+/// Limits on the body of an operator's request: size in bytes, and time.
 const MOST_BODY: usize = 4 << 10;
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 
 pub async fn answer(worker: &Rc<Worker>, request: Request<Incoming>) -> Response<Full<Bytes>> {
     let path = request.uri().path();
     let key = worker.rules.now().admin_key;
-    // What an orchestrator asks says nothing of anybody, and orchestrators seldom hold keys.
+    // Probes of orchestrators need no key, because their responses contain no sensitive data.
     let is_open = matches!(path, "/healthz" | "/readyz");
     if key.is_some_and(|key| !is_open && !doors::is_shown(request.headers(), &key)) {
         let mut refused = text(StatusCode::UNAUTHORIZED, "show the admin key as Authorization: Bearer\n");
@@ -58,7 +58,7 @@ pub async fn answer(worker: &Rc<Worker>, request: Request<Incoming>) -> Response
             Some(rollout) => of("application/json", stands(rollout)),
             None => text(StatusCode::NOT_FOUND, NO_CANARY),
         },
-        // As `plimsoll canary` serves it, for the controllers that ask that.
+        // The format is that of `plimsoll canary`, for existing rollout controllers.
         "/v1/verdict" => match worker.pool.rollout.as_ref().map(Rollout::judged) {
             Some(judged) if !judged.json.is_empty() => of("application/json", judged.json),
             Some(_) => text(StatusCode::NOT_FOUND, "the canary was not judged yet\n"),
@@ -82,7 +82,7 @@ pub async fn answer(worker: &Rc<Worker>, request: Request<Incoming>) -> Response
 
 const NO_CANARY: &str = "there is no canary; write role: canary at a replica of the gateway's file\n";
 
-/// Where a rollout stands and what is known of it.
+/// Returns the stage and the verdict of a rollout as JSON.
 fn stands(rollout: &Rollout) -> String {
     let judged = rollout.judged();
     let verdict: serde_json::Value = serde_json::from_str(&judged.json).unwrap_or_default();
@@ -90,12 +90,12 @@ fn stands(rollout: &Rollout) -> String {
         .to_string()
 }
 
-/// Promotes, rolls back, or gives the canary another share.
+/// Applies an operator's command: promotion, rollback or another share.
 async fn rollout(worker: &Rc<Worker>, request: Request<Incoming>) -> Response<Full<Bytes>> {
     let Some(rollout) = &worker.pool.rollout else {
         return text(StatusCode::NOT_FOUND, NO_CANARY);
     };
-    // A page in an operator's browser can post a form to this address, but no JSON that is said to be that.
+    // JSON is required, because a page in an operator's browser can post a form to this address, but not JSON.
     let is_json = request
         .headers()
         .get(CONTENT_TYPE)
@@ -135,7 +135,7 @@ fn text(status: StatusCode, line: impl Into<String>) -> Response<Full<Bytes>> {
     response
 }
 
-/// Prompt tokens a second, where a slope is known.
+/// Returns the prefill speed in tokens per s, or `None` if it is not learnt yet.
 fn per_s(shown: &Shown) -> Option<f64> {
     (shown.speed.prefill.per > 0.0).then(|| 1.0 / shown.speed.prefill.per)
 }
@@ -173,7 +173,7 @@ fn listed(shown: &[Shown], role: impl Fn(&Replica) -> ReplicaRole) -> Vec<serde_
     each.collect()
 }
 
-/// What a replica's own page says, and how it is taken.
+/// Returns a replica's scraped metrics and their use as JSON.
 fn page(page: &PageView) -> serde_json::Value {
     let said = page.said.unwrap_or_default();
     json!({
@@ -185,7 +185,7 @@ fn page(page: &PageView) -> serde_json::Value {
     })
 }
 
-/// The same as metrics; of a replica whose page was never read there is nothing.
+/// Writes the scraped metrics of replicas. A replica without a successful scrape has none.
 fn pages(shown: &[&Shown], page: &mut PrometheusPage) {
     let mut gauge = |name: &str, help: &str, value: &dyn Fn(&PageView) -> Option<f64>| {
         let known: Vec<([(&str, &str); 1], f64)> = shown
@@ -237,7 +237,7 @@ fn metrics(worker: &Worker) -> String {
     let rules = worker.rules.now();
     rules.doors.write(&mut page);
     rules.cache.iter().for_each(|cache| cache.write(&mut page));
-    // One name is one line: of two that have it, the one that ends what it has comes back as the other's counts.
+    // Each replica name has one time series. A draining replica with the name of an active one is left out.
     let is_shown = |one: &&Shown| {
         one.replica.is_named()
             || shown.iter().all(|other| !other.replica.is_named() || other.replica.name != one.replica.name)
@@ -293,7 +293,7 @@ fn metrics(worker: &Worker) -> String {
     page.finish() + budget.as_deref().unwrap_or_default() + &judged + traced.as_deref().unwrap_or_default()
 }
 
-/// What a canary and shadows get; and the lines of whoever judges them.
+/// Writes the metrics of canary and shadows. Returns the metrics of their verdicts.
 fn trials(worker: &Worker, page: &mut PrometheusPage) -> String {
     let mut judged = String::new();
     if let Some(rollout) = &worker.pool.rollout {
@@ -313,7 +313,7 @@ fn trials(worker: &Worker, page: &mut PrometheusPage) -> String {
     judged
 }
 
-/// What waits, what was refused, and what an autoscaler should know.
+/// Writes the metrics of queue, rejections and autoscaling.
 fn queue(worker: &Worker, page: &mut PrometheusPage) {
     let (held, signal) = worker.pool.queued();
     let names: Vec<&str> = worker.admission.classes.iter().map(|class| class.name.as_str()).collect();

@@ -1,13 +1,15 @@
-//! The budget in force on the gateway's own traffic: who evaluates it tells its state here, who acts on it or is asked for it reads it.
+//! The state of the SLO budget on the gateway's traffic. The evaluator writes it; request handling and the admin API
+//! read it.
 //!
-//! Neither needs the other: whatever may give way (bulk, hedges, canaries) reads one number on the way of a request.
+//! Evaluator and readers do not depend on each other. Work that is shed first (bulk requests, hedges, canaries) reads
+//! one atomic number per request.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use plimsoll_model::BudgetState;
 
-/// No budget is in force.
+/// State value without an active budget.
 const NONE: u8 = u8::MAX;
 
 #[derive(Debug)]
@@ -16,12 +18,12 @@ pub struct Budget {
     pages: Mutex<BudgetPages>,
 }
 
-/// What operators are shown of it.
+/// The budget's reports for the admin API.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct BudgetPages {
-    /// Its rows, as JSON.
+    /// Budget rows as JSON.
     pub json: String,
-    /// The same as lines of a metrics page.
+    /// Budget rows as Prometheus metrics.
     pub metrics: String,
 }
 
@@ -32,18 +34,18 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Where it stands; `None` = there is none.
+    /// Returns the state, or `None` without a budget.
     pub fn state(&self) -> Option<BudgetState> {
         BudgetState::from_u8(self.state.load(Ordering::Relaxed))
     }
 
-    /// It was evaluated.
+    /// Stores the result of an evaluation.
     pub fn tell(&self, state: BudgetState, pages: BudgetPages) {
         *self.lock() = pages;
         self.state.store(state as u8, Ordering::Relaxed);
     }
 
-    /// What was told last.
+    /// Returns the latest reports.
     pub fn pages(&self) -> BudgetPages {
         self.lock().clone()
     }

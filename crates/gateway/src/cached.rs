@@ -1,5 +1,5 @@
-//! A request that may be answered without a replica: from what is kept, by its twin's answer, with the answer to the same in other words ([`near`]), or, where there is none of these,
-//! by a replica, for all who ask the same meanwhile.
+//! Handling of a cacheable request: a cached response, the response in flight of an identical request, or the
+//! response to a similar request ([`near`]). Otherwise a replica answers, and identical requests share that response.
 
 mod near;
 
@@ -54,7 +54,7 @@ pub(crate) async fn answer(
                 taken(worker, call, (&cache, CacheUse::Shared), gone);
                 others(reader, Some((StatusCode::OK, headers)), (CacheUse::Shared, None))
             }
-            // What its twin was refused it may get: by its own queue and its own retries.
+            // If the shared request failed, each request is sent separately, with its own queueing and retries.
             _ => {
                 drop(reader);
                 cache.used(CacheUse::Miss);
@@ -69,7 +69,8 @@ pub(crate) async fn answer(
     }
 }
 
-/// A replica answers it, for all who ask the same meanwhile: those who read this flight, or nobody but itself. `near`: what the answer is held against.
+/// Sends the request to a replica for all readers of the flight, or for itself only. `near` is the lookup whose
+/// reference the response is compared with.
 async fn first(
     worker: &Rc<Worker>,
     call: Call,
@@ -78,7 +79,7 @@ async fn first(
     near: Option<Near>,
 ) -> Response<Out> {
     cache.used(CacheUse::Miss);
-    // From here on it is the flight that is counted, whoever still reads it.
+    // From here on, the flight is counted and not the first client.
     gone.counted();
     let (flight, reader) = flight.unwrap_or_else(|| cache.anew(&call.message.headers));
     let key = (key, call.terms.class);
@@ -102,17 +103,17 @@ async fn head(reader: &Reader) -> Option<(StatusCode, HeaderMap)> {
     poll_fn(|cx| reader.poll_head(cx)).await
 }
 
-/// It is answered without a replica of its own, and costs its key nothing.
+/// Counts a request that is answered without its own replica, at no charge to its key.
 fn taken(worker: &Worker, mut call: Call, (cache, how): (&Cache, CacheUse), gone: Gone) {
     cache.used(how);
     call.toll.take().into_iter().for_each(Toll::waive);
-    // What a replica did not do says nothing of it.
+    // The request is not recorded, because no replica served it.
     call.recording.take().into_iter().for_each(crate::traffic::Recording::forget);
     worker.stats.end(End::Cached);
     gone.counted();
 }
 
-/// An answer that another request got first.
+/// Returns a response that another request obtained first.
 fn others(
     reader: Reader,
     head: Option<(StatusCode, HeaderMap)>,
@@ -138,7 +139,7 @@ async fn next(body: &mut Out) -> Option<Result<Frame<Bytes>, RelayEnd>> {
     poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await
 }
 
-/// Brings a replica's answer to all who read it, until it is over or nobody does any more.
+/// Copies a replica's response into the flight until its end, or until the last reader leaves.
 async fn fly(
     worker: &Rc<Worker>,
     call: Call,
@@ -162,7 +163,7 @@ async fn fly(
                 () = abandoned() => break (false, false),
             };
             match frame {
-                // A stream that broke ended with an event that says so.
+                // A broken stream ended with an error event.
                 None => break (body.came_whole(), true),
                 Some(Err(_)) => break (false, false),
                 Some(Ok(frame)) => {

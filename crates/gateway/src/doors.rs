@@ -1,4 +1,4 @@
-//! Who gets in: the keys in force, what each has left, and what a request is charged.
+//! API-key authentication: the active keys, their remaining rate limits, and the charge of a request.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,8 +14,7 @@ use plimsoll_wire::prometheus::PrometheusPage;
 use crate::keys::{Digest, KeySpec, MOST_KEYS, is_plain};
 use crate::request::BYTES_PER_TOKEN;
 
-/// Headers that clients send keys in: OpenAI's, Anthropic's and Azure's.
-/// What keys are sent in.
+/// Headers that contain keys of clients: OpenAI's, Anthropic's and Azure's.
 pub(crate) const IN: [HeaderName; 3] =
     [AUTHORIZATION, HeaderName::from_static("x-api-key"), HeaderName::from_static("api-key")];
 
@@ -28,7 +27,7 @@ pub struct KeyInForce {
     used: Arc<Used>,
 }
 
-/// What was done with a key. It outlives a reading of the file.
+/// The usage of a key. It survives configuration reloads.
 struct Used {
     rate: Mutex<RateLimit>,
     requests: AtomicU64,
@@ -43,7 +42,7 @@ pub struct Doors {
     by_digest: HashMap<u64, Vec<Arc<KeyInForce>>>,
 }
 
-/// Why somebody is not let in.
+/// The reason for an authentication failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shut {
     Missing,
@@ -51,10 +50,10 @@ pub enum Shut {
 }
 
 impl Doors {
-    /// Those of a file. A key that `before` had goes on with what it has left.
+    /// Returns the keys of a configuration. A key that `before` contains keeps its remaining rate limit.
     ///
     /// # Errors
-    /// A key can't be had, or two are the same.
+    /// Fails if a key is unavailable or configured twice.
     pub fn new(specs: &[KeySpec], before: Option<&Doors>, clock: Clock) -> Result<Doors, SettingError> {
         let mut doors = Doors::default();
         let wrong = |name: &str, why: String| Err(SettingError::Conflict { name: name.to_owned(), why });
@@ -96,19 +95,19 @@ impl Doors {
             doors.by_digest.entry(digest.short()).or_default().push(Arc::clone(&key));
             doors.keys.push(key);
         }
-        // When all of them are sound: a file that is refused changes nothing.
+        // Rates change only after all keys are valid, because a rejected configuration must change nothing.
         for (key, spec) in doors.keys.iter().zip(specs) {
             key.used.rate.lock().unwrap_or_else(PoisonError::into_inner).change(&spec.rate, now);
         }
         Ok(doors)
     }
 
-    /// Is everybody let in?
+    /// Returns whether all clients are accepted.
     pub(crate) fn are_open(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// Whose key came with a request. `None` where everybody is let in.
+    /// Returns the key of a request, or `None` if all clients are accepted. Fails if the key is missing or unknown.
     pub fn admit(&self, headers: &HeaderMap) -> Result<Option<Arc<KeyInForce>>, Shut> {
         if self.are_open() {
             return Ok(None);
@@ -121,7 +120,7 @@ impl Doors {
         self.by_digest.get(&digest.short())?.iter().find(|key| key.digest.is(digest))
     }
 
-    /// Writes what was done with each key on a page.
+    /// Writes the usage of each key to a Prometheus page.
     pub fn write(&self, page: &mut PrometheusPage) {
         if self.are_open() {
             return;
@@ -167,7 +166,7 @@ impl Used {
     }
 }
 
-/// The key that came: after `Bearer` where it is in `Authorization`.
+/// Returns the key of a request; in `Authorization` it follows `Bearer`.
 fn shown(headers: &HeaderMap) -> Option<&[u8]> {
     let (name, value) = IN.into_iter().find_map(|name| headers.get(&name).map(|value| (name, value)))?;
     let value = value.as_bytes().trim_ascii();
@@ -178,19 +177,19 @@ fn shown(headers: &HeaderMap) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| rest.trim_ascii())
 }
 
-/// Did this `Authorization` come with the key of this hash?
+/// Returns whether the request carries the key with this digest.
 pub fn is_shown(headers: &HeaderMap, digest: &Digest) -> bool {
     shown(headers).is_some_and(|key| Digest::of(key).is(digest))
 }
 
-/// Takes out what clients send keys in: a key for this gateway is nobody else's business.
+/// Removes the key headers, because a key for this gateway must not reach other servers.
 pub fn strip(headers: &mut HeaderMap) {
     IN.iter().for_each(|name| {
         headers.remove(name);
     });
 }
 
-/// What a request was charged. Where it is dropped, what was not used goes back.
+/// The rate-limit charge of a request. A drop refunds the unused part.
 pub struct Toll {
     key: Arc<KeyInForce>,
     clock: Clock,
@@ -204,7 +203,7 @@ impl Toll {
     /// Charges a request to its key.
     ///
     /// # Errors
-    /// The key is over its limit; it is not any more after so long.
+    /// Fails with the time to wait if the key exceeds its limit.
     pub fn take(
         key: Arc<KeyInForce>,
         prompt: u32,
@@ -225,27 +224,27 @@ impl Toll {
         Ok(Toll { key, clock, prompt, taken, answer: 0, waived: false })
     }
 
-    /// Whose it is.
     pub fn key(&self) -> &Arc<KeyInForce> {
         &self.key
     }
 
-    /// So many tokens of the answer came.
+    /// Records output tokens.
     pub fn answered(&mut self, tokens: u64) {
         self.answer += tokens;
     }
 
-    /// So many bytes of an answer that does not stream came.
+    /// Records bytes of a response that is not a stream, converted to tokens.
     pub fn passes(&mut self, bytes: usize) {
         self.answered((bytes / BYTES_PER_TOKEN) as u64);
     }
 
-    /// Replaces the estimate of the answer's tokens by the count that the answer reports, because events and bytes are no tokens.
+    /// Replaces the estimated output tokens by the count that the response reports, because events and bytes are only
+    /// estimates.
     pub fn reports(&mut self, tokens: u32) {
         self.answer = u64::from(tokens);
     }
 
-    /// No replica answered: its tokens cost nothing.
+    /// Refunds all tokens, because no replica answered.
     pub(crate) fn waive(mut self) {
         self.waived = true;
     }

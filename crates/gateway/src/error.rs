@@ -1,4 +1,4 @@
-//! Why a gateway does not start.
+//! Errors of the gateway's start and operation.
 
 use std::io;
 use std::net::SocketAddr;
@@ -6,26 +6,25 @@ use std::net::SocketAddr;
 use plimsoll_client::tls::TlsError;
 use plimsoll_policy::SettingError;
 
-/// Why a gateway did not start, or ended badly.
+/// An error that prevents the start or ends the gateway.
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayError {
-    /// What it was asked is wrong.
+    /// A setting is invalid.
     #[error(transparent)]
     Spec(#[from] SettingError),
     /// TLS could not be set up.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// An address can't be had.
+    /// An address is not available.
     #[error("cannot listen on {addr}: {source}; name another with {key}")]
     Listen {
-        /// The address.
         addr: SocketAddr,
-        /// What names it.
+        /// Setting that contains the address.
         key: &'static str,
-        /// The cause.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// The system gave no thread or runtime.
+    /// A thread or runtime could not be created.
     #[error("the gateway could not be run: {0}")]
     System(#[from] io::Error),
 }

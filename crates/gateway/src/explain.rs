@@ -1,123 +1,125 @@
-//! Why a request went where it went: what was known of each replica at that instant, in the terms of its cost.
+//! Routing decisions as data: the state of each replica and the cost terms at the time of a decision.
 //!
-//! Taken for a share of the requests and for every second try: it costs an allocation, and a decision that is like a thousand others explains nothing more.
+//! The gateway records a share of first attempts and all retries. It does not record every decision, because a record
+//! costs an allocation and most decisions are alike.
 
 use plimsoll_policy::cost::{CostTerms, LEVEL, LEVEL_S};
 use plimsoll_policy::{PageStanding, Standing};
 use serde::{Deserialize, Serialize};
 
-/// Which choices are told.
+/// The choices that are explained.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Explains {
-    /// None: nobody would keep it.
+    /// Explains none, because no consumer keeps the explanation.
     Never,
-    /// One that passes over a model that was meant to come first: that is what is asked about.
+    /// Explains a choice that skips a model of higher priority, because operators need the reason for a fallback.
     PassedOver,
     Always,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Choice {
-    /// The replica that got it.
+    /// Name of the chosen replica.
     pub chosen: String,
-    /// Those that might have, as they were before it was booked.
+    /// Eligible replicas with their state before the request was booked.
     pub candidates: Vec<ExplainedReplica>,
-    /// Those that might not, and why: how they stood, or that it had been there.
+    /// Ineligible replicas with the reason: their standing, or an earlier attempt.
     pub left_out: Vec<LeftOut>,
-    /// Prompt tokens, by the prompt's length.
+    /// Prompt length in tokens, estimated from the length of the prompt.
     pub prompt_tokens: u32,
-    /// Of which model it is asked, where its own stands for several.
+    /// Model that the request is sent to; `None` if the requested name has no fallback list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked_of: Option<AskedOf>,
-    /// Retries that the budget held.
+    /// Retries left in the retry budget.
     pub retries_left: f64,
 }
 
-/// The model that a request is asked of, and those that would have come before it.
+/// The model that a request is sent to, and the skipped models of higher priority.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct AskedOf {
     pub model: String,
-    /// Those before it, and why they were passed over.
+    /// Skipped models in order of priority, each with its reason.
     pub passed_over: Vec<PassedOver>,
 }
 
-/// A model that was passed over.
+/// A model of higher priority that the router skipped.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct PassedOver {
     pub model: String,
-    /// By how much its first token would have been late, s; none: no replica that serves it might get the request.
+    /// Estimated lateness of the first token in s; `None` if no eligible replica serves the model.
     pub late_s: Option<f64>,
 }
 
-/// A replica that might have got it.
+/// A replica that was eligible for a request.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ExplainedReplica {
     pub replica: String,
-    /// Requests on it, those of others too.
+    /// Requests on the replica, including requests of other clients.
     pub requests: u32,
-    /// Requests that others were taken to have there, as far as pages said it.
+    /// Requests of other clients on the replica, estimated from metrics.
     #[serde(default)]
     pub others: u32,
-    /// Its own page; none = it was not read.
+    /// The replica's scraped metrics; `None` if the gateway has not scraped the replica.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page: Option<PageTerm>,
     pub waiting_tokens: u64,
     pub decoding: u32,
-    /// Prompt tokens that it was taken to have cached.
+    /// Prompt tokens that the router expects in the replica's prefix cache.
     pub cached: u32,
-    /// What it would have cost; none where the route weighs no seconds.
+    /// Cost terms of the replica; `None` if the routing policy does not use seconds.
     pub terms: Option<CostTerms>,
 }
 
-/// A replica's page, when a choice was made.
+/// The age and use of a replica's metrics at the time of a choice.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct PageTerm {
-    /// How old it was, s.
+    /// Age of the metrics in s.
     pub age_s: f64,
     pub standing: PageStanding,
 }
 
-/// A replica that might not.
+/// A replica that was not eligible for a request.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct LeftOut {
     pub replica: String,
-    /// How it stood; none: it answers, and had no room (at a request's first choice) or had been tried (at a further one).
+    /// Health state of the replica. `None` if the replica is healthy but had no capacity (first attempt) or was
+    /// already tried (retry).
     pub standing: Option<Standing>,
 }
 
-/// A request and its choices: a line of a run's `explain.jsonl`.
+/// A request and its choices: one line of a run's `explain.jsonl`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Explained {
     pub request: u64,
-    /// Its `x-request-id`.
+    /// Value of the `x-request-id` header.
     pub id: String,
-    /// One for each time it was sent.
+    /// One choice per attempt.
     pub choices: Vec<Choice>,
 }
 
-/// What decided for the chosen replica, against the cheapest of the others.
+/// The cost term that favoured the chosen replica over the cheapest alternative.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Because {
     Alone,
-    /// Others cost as much: chance.
+    /// The costs were equal, so the router picked at random.
     Level,
-    /// It had more of the prompt cached, or computes prompts faster.
+    /// More cached prompt tokens, or faster prefill.
     Prompt,
-    /// Fewer prompts waited there.
+    /// Fewer waiting prompt tokens.
     Wait,
-    /// Fewer streams decoded there, or it steps faster.
+    /// Fewer decoding streams, or faster decode steps.
     Decoding,
-    /// The other had refused requests a moment ago.
+    /// The alternative recently rejected requests.
     Penalty,
-    /// Its answers begin sooner whatever is there.
+    /// Shorter base time to first token, independent of load.
     Base,
-    /// The route weighs no seconds.
+    /// The routing policy does not use seconds.
     Rule,
 }
 
 impl Because {
-    /// On the screen.
+    /// Returns the reason as text for the terminal.
     pub fn words(self) -> &'static str {
         match self {
             Because::Alone => "nobody else might get it",
@@ -133,12 +135,12 @@ impl Because {
 }
 
 impl Choice {
-    /// The chosen one.
+    /// Returns the chosen replica's entry among the candidates.
     pub fn winner(&self) -> Option<&ExplainedReplica> {
         self.candidates.iter().find(|candidate| candidate.replica == self.chosen)
     }
 
-    /// The cheapest of the others.
+    /// Returns the candidate with the lowest cost among the replicas that were not chosen.
     pub fn next(&self) -> Option<&ExplainedReplica> {
         let cost =
             |candidate: &&ExplainedReplica| candidate.terms.map_or(f64::INFINITY, |terms| terms.cost_s());
@@ -146,7 +148,7 @@ impl Choice {
         others.min_by(|a, b| cost(a).total_cmp(&cost(b)))
     }
 
-    /// What decided: the term by which the chosen one was cheapest against the next.
+    /// Returns the cost term by which the chosen replica beats the cheapest alternative most.
     pub fn because(&self) -> Because {
         let (Some(winner), Some(next)) = (self.winner(), self.next()) else { return Because::Alone };
         let (Some(own), Some(other)) = (winner.terms, next.terms) else { return Because::Rule };

@@ -1,4 +1,4 @@
-//! Judgement of a replica's answer: by its head as soon as that comes, and by its end ([`TailReader::read`]).
+//! Evaluation of a replica's response: first by its head, then by its end ([`TailReader::read`]).
 
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, Method, StatusCode};
@@ -11,33 +11,33 @@ use crate::passing::{self, generates, stream_type};
 use crate::stats::End;
 use crate::traffic::tail::TailReader;
 
-/// What an answer's head says of its replica.
+/// The evaluation of a response by its head.
 #[derive(Copy, Clone)]
 pub struct JudgedHead {
-    /// What the breaker is told, if the rest of the answer is no worse.
+    /// Outcome for the circuit breaker, if the rest of the response is no worse.
     pub verdict: ReplicaOutcome,
-    /// How the request ends, if the rest of the answer is no worse.
+    /// Outcome of the request, if the rest of the response is no worse.
     pub end: End,
-    /// Might another replica do better?
+    /// Set if another replica may succeed.
     pub again: bool,
-    /// Is the body encoded or not shown, so that only its framing tells?
+    /// Set if the body is compressed or invisible, so that only its framing can be checked.
     pub is_unread: bool,
     has_events: bool,
     protocol: Protocol,
     status: u16,
 }
 
-/// How a request's answer is judged.
+/// The rules for evaluating a response.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct JudgedBy {
-    /// How the answer is read: [`Protocol::Http`] where the path is not known, or nothing was posted to it.
+    /// Protocol of the response: [`Protocol::Http`] for unknown paths and for requests other than POST.
     pub protocol: Protocol,
-    /// Does the replica compute it? A page says nothing of an engine.
+    /// Set if the engine computes the response. A static page is no evidence about an engine.
     pub is_work: bool,
 }
 
 impl JudgedBy {
-    /// A request's.
+    /// Returns the rules for a request.
     pub fn of(method: &Method, path: &str) -> JudgedBy {
         let is_work = method == Method::POST;
         JudgedBy { protocol: if is_work { passing::protocol(path) } else { Protocol::Http }, is_work }
@@ -45,7 +45,7 @@ impl JudgedBy {
 }
 
 impl JudgedHead {
-    /// Of a head that came `now`. `is_empty`: nothing follows it.
+    /// Evaluates a head that arrived `now`. `is_empty` is set if no body follows.
     pub fn of(
         (status, headers): (StatusCode, &HeaderMap),
         (by, is_empty): (JudgedBy, bool),
@@ -54,7 +54,7 @@ impl JudgedHead {
     ) -> JudgedHead {
         let (status, protocol) = (status.as_u16(), by.protocol);
         let after = || {
-            // The wall clock as it goes on from the start: whether it is set meanwhile changes nothing here.
+            // The wall clock is extrapolated from the start, so that clock adjustments have no effect.
             let now_unix_s = (clock.anchor().realtime_ns + now.0) / 1_000_000_000;
             let named = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
             Head::read(status, named, now_unix_s).retry_after
@@ -65,7 +65,7 @@ impl JudgedHead {
             502 | 503 => (ReplicaOutcome::Failed, End::Failed, true),
             500.. => (ReplicaOutcome::Failed, End::Failed, false),
             400.. => (refusal(by, status), End::Refused, false),
-            // A redirection generates nothing.
+            // A redirection contains no generated text.
             300.. if generates(protocol) => (ReplicaOutcome::Refused, End::Refused, false),
             200 if is_empty && generates(protocol) => (ReplicaOutcome::Failed, End::Failed, true),
             _ if !by.is_work => (ReplicaOutcome::Neutral, End::Answered, false),
@@ -78,8 +78,8 @@ impl JudgedHead {
         JudgedHead { verdict, end, again, is_unread, has_events, protocol, status }
     }
 
-    /// Judges an ended answer: the outcome for the breaker, the end of the request, and the output tokens that the answer reports. `whole` is
-    /// false if the answer broke off.
+    /// Returns the outcome for the circuit breaker, the outcome of the request, and the reported output tokens.
+    /// `whole` is set if the complete response arrived.
     pub(crate) fn whole(&self, tail: &TailReader, whole: bool) -> (ReplicaOutcome, End, Option<u32>) {
         if self.end != End::Answered {
             let (verdict, end) =
@@ -88,7 +88,7 @@ impl JudgedHead {
         }
         let read = tail.read(self.protocol, (self.status, self.has_events), whole).verdict;
         let tokens = read.answer.tokens;
-        // The last bytes of a long answer hold too few events to contradict its count.
+        // The tail of a long response contains too few events to contradict its count.
         let output = tokens.output.or(tokens.claimed.filter(|_| tail.is_cut()));
         let (verdict, end) = self.ended(read.outcome, whole);
         (verdict, end, output)
@@ -98,13 +98,13 @@ impl JudgedHead {
         match outcome.how {
             How::Finished => (self.verdict, End::Answered),
             _ if !whole => (ReplicaOutcome::Failed, End::Broken),
-            // The server blames the request.
+            // The server reports an error of the request.
             How::StreamError if !outcome.retryable => (ReplicaOutcome::Refused, End::Refused),
             _ => (ReplicaOutcome::Failed, End::Failed),
         }
     }
 
-    /// When a replica that shed wishes to be asked again.
+    /// Returns the `Retry-After` delay of a replica that rejected the request for lack of capacity.
     pub fn retry_after(&self) -> Option<Span> {
         match self.verdict {
             ReplicaOutcome::Shed(after) => after,
@@ -113,7 +113,8 @@ impl JudgedHead {
     }
 }
 
-/// What a 4xx says of its replica. Timeouts and conflicts are the request's own, and so is an object that another replica keeps.
+/// Returns the outcome of a 4xx response for the replica. Timeouts, conflicts and objects of another replica are no
+/// evidence against it.
 fn refusal(by: JudgedBy, status: u16) -> ReplicaOutcome {
     let is_elsewhere = status == 404 && matches!(by.protocol, Protocol::Responses | Protocol::Http);
     match by.is_work && !matches!(status, 408 | 409 | 425 | 499) && !is_elsewhere {

@@ -1,7 +1,8 @@
-//! Keys as a file names them, and as they are kept: by their SHA-256.
+//! API keys: their configured sources and their SHA-256 digests.
 //!
-//! A slow hash (scrypt, Argon2) lost: it protects secrets that people think up, and costs milliseconds a request. A key of `plimsoll gateway key` has 256
-//! bits by chance, which no fast hash gives away; one that is shorter than [`SHORTEST`] is refused.
+//! A slow hash (scrypt, Argon2) lost: it protects secrets that people invent, and costs milliseconds per request. A
+//! key of `plimsoll gateway key` has 256 random bits, which a fast hash protects. A key shorter than [`SHORTEST`] is
+//! rejected.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,45 +15,46 @@ use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
-/// Characters of the shortest key that is taken: 16 of base64 are 96 bits, which nobody guesses.
+/// Minimum length of a key in characters: 16 characters of base64 are 96 bits, which cannot be guessed.
 pub(crate) const SHORTEST: usize = 16;
 pub(crate) const MOST_KEYS: usize = 100_000;
 
-/// Who may send requests.
+/// API key of a client.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KeySpec {
-    /// What the key is called in metrics and logs, which never hold the key.
+    /// Name of the key in metrics and logs, which never contain the key.
     pub id: String,
-    /// The key.
+    /// Source of the key.
     pub key: KeySource,
-    /// Whose it is: keys of one tenant share caches and their turn in a queue. The id unless told otherwise.
+    /// Tenant of the key: keys of one tenant share caches and their share of a queue [default: the id].
     #[serde(default)]
     pub tenant: Option<String>,
-    /// The class of its requests, where not all can be served at once.
+    /// Priority class of its requests if not all can be served [default: none].
     #[serde(default)]
     pub class: Option<String>,
-    /// How much may be asked for with it.
+    /// Rate limits of the key [default: none].
     #[serde(default)]
     pub rate: RateSpec,
 }
 
-/// Where a key is had from; one of the three. Never the key itself: files are copied, printed and committed.
+/// Source of a key: exactly one of the three fields. The key itself is not allowed here, because files are copied,
+/// printed and committed.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct KeySource {
-    /// Its SHA-256 in hexadecimal, as `plimsoll gateway key` prints it.
+    /// SHA-256 of the key in hexadecimal, as printed by `plimsoll gateway key`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
-    /// An environment variable that holds it.
+    /// Environment variable that contains the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub env: Option<String>,
-    /// A file that holds it, and nothing else.
+    /// File that contains only the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
 }
 
-/// As [`KeySource`] is written.
+/// The serialised form of [`KeySource`].
 #[derive(Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[derive(Default)]
@@ -63,7 +65,8 @@ struct Written {
 }
 
 impl<'de> Deserialize<'de> for KeySource {
-    /// By hand, because the usual reader quotes what it can't use: whoever writes the key where its source belongs would see it in a log.
+    /// This is implemented manually, because the derived parser quotes invalid values. A key in place of its source
+    /// would appear in a log.
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<KeySource, D::Error> {
         struct Source;
         impl<'de> Visitor<'de> for Source {
@@ -86,31 +89,32 @@ impl<'de> Deserialize<'de> for KeySource {
     }
 }
 
-/// A key's SHA-256.
+/// The SHA-256 of a key.
 #[derive(Clone, Copy)]
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// Of a key as a client sent it.
+    /// Returns the digest of a key as a client sent it.
     pub fn of(key: &[u8]) -> Digest {
         let mut bytes = [0; 32];
         bytes.copy_from_slice(ring::digest::digest(&ring::digest::SHA256, key).as_ref());
         Digest(bytes)
     }
 
-    /// The same? Takes as long whatever the answer.
+    /// Compares two digests in constant time.
     pub fn is(&self, other: &Digest) -> bool {
         self.0.ct_eq(&other.0).into()
     }
 
-    /// By what it is found in a table. How long a look-up takes tells of this much: of a hash, from which no key follows.
+    /// Returns a table index. The duration of a lookup reveals part of a hash at most, and no key follows from a
+    /// hash.
     pub fn short(&self) -> u64 {
         let mut short = [0; 8];
         short.copy_from_slice(&self.0[..8]);
         u64::from_be_bytes(short)
     }
 
-    /// As a file has it.
+    /// Returns the digest in hexadecimal, as in a configuration.
     pub fn hex(&self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -128,10 +132,10 @@ impl Digest {
 }
 
 impl KeySource {
-    /// The key itself, where it is to be shown to somebody else.
+    /// Returns the key itself, to authenticate to another server.
     ///
     /// # Errors
-    /// It is not there, or only its hash is. `what` names whose it is.
+    /// Fails if the source is missing or contains only a hash. `what` names the owner in the message.
     pub fn secret(&self, what: &str) -> Result<Secret, SettingError> {
         let wrong = |why: String| SettingError::Conflict { name: what.to_owned(), why };
         match (&self.sha256, &self.env, &self.file) {
@@ -148,10 +152,11 @@ impl KeySource {
         }
     }
 
-    /// Its hash.
+    /// Returns the digest of the key.
     ///
     /// # Errors
-    /// It is not there, is too short, or what is written as its hash is none. `what` names whose it is.
+    /// Fails if the source is missing, the key is too short or the hash is malformed. `what` names the owner in the
+    /// message.
     pub fn digest(&self, what: &str) -> Result<Digest, SettingError> {
         let wrong = |why: String| SettingError::Conflict { name: what.to_owned(), why };
         if let (Some(hex), None, None) = (&self.sha256, &self.env, &self.file) {
@@ -170,7 +175,7 @@ impl KeySource {
     }
 }
 
-/// A new key of 256 bits by the system's chance.
+/// Returns a new key of 256 bits from the system's random generator. Fails if the system has no random bytes.
 pub fn fresh() -> Result<(String, Digest), SettingError> {
     use ring::rand::SecureRandom;
     let mut bytes = [0u8; 32];
@@ -183,7 +188,7 @@ pub fn fresh() -> Result<(String, Digest), SettingError> {
     Ok((key, digest))
 }
 
-/// Can an id or a tenant stand in metrics, logs and headers as it is?
+/// Returns whether a name can appear in metrics, logs and headers without escaping.
 pub fn is_plain(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:@/".contains(&byte);
     (1..=64).contains(&name.len()) && name.bytes().all(plain)

@@ -1,11 +1,25 @@
-//! The serving path in force: a streaming reverse proxy in front of replicas.
+//! The gateway: a streaming reverse proxy in front of replicas.
 //!
-//! What is decided (which replica, whether again, who is ejected) is `policy`'s, the code that `sim` steps in virtual time. This crate moves bytes,
-//! counts, and tells the policies what happened. A request's way: [`serve`] accepts it, [`proxy`] reads it whole ([`request`] finds its prompt in the
-//! bytes), [`pool`] chooses and books a replica or lets it wait in the [`queue`], [`upstream`] sends it there (or it is answered from the [`cache`]: [`cached`]), [`relay`] passes the answer on as it comes; [`traffic`] hands what
-//! happened to whoever keeps it. Where another proxy moves the bytes, the [`picker`] tells it where to.
+//! Decisions (routing, retries, ejection) are in `policy`, whose code `sim` runs in virtual time. This crate moves
+//! bytes, counts, and reports events to the policies. A request passes these modules:
 //!
-//! Reading order: [`record`], [`rollout`], [`telemetry`], [`spec`], [`budget`], [`keys`], [`tls`], [`error`], [`stats`], [`doors`] (who gets in), [`paths`] (what may be asked for), [`rules`] (what is in force), [`explain`], [`replica`], [`owners`], [`pool`], [`queue`], [`request`], [`terms`], [`upstream`], [`trace_context`] and [`traces`], [`traffic`], [`passing`], [`relay`], [`reply`], [`proxy`], [`cached`], [`picker`], [`prober`] and [`pages`], [`admin`], [`serve`], [`reload`].
+//! * [`serve`] accepts the connection.
+//! * [`proxy`] reads the request; [`request`] finds its prompt in the bytes.
+//! * [`pool`] books a replica or puts the request into the [`queue`].
+//! * [`upstream`] sends the request to the replica, unless [`cached`] answers it from the [`cache`].
+//! * [`relay`] forwards the response as it arrives.
+//! * [`traffic`] passes the recording to its writer.
+//!
+//! If another proxy moves the bytes, the [`picker`] names the replica.
+//!
+//! Reading order:
+//!
+//! * configuration: [`record`], [`rollout`], [`telemetry`], [`spec`], [`budget`], [`keys`], [`tls`], [`error`]
+//! * state: [`stats`], [`doors`] (authentication), [`paths`] (path allowlist), [`rules`] (active configuration),
+//! [`explain`], [`replica`], [`owners`], [`pool`], [`queue`]
+//! * a request: [`request`], [`terms`], [`upstream`], [`trace_context`], [`traces`], [`traffic`]
+//! * a response: [`passing`], [`relay`], [`reply`], [`proxy`], [`cached`], [`picker`]
+//! * operation: [`prober`], [`pages`], [`admin`], [`serve`], [`reload`]
 
 pub mod budget;
 pub mod error;

@@ -1,27 +1,27 @@
-//! What replicas serve, as their `/v1/models` say it, and the one list that clients get.
+//! Models of the replicas, as listed by their `/v1/models`, and the merged list for clients.
 
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::json;
 
-/// A model that a replica serves: its name, and what the replica says of it.
+/// A model that a replica serves.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ServedModel {
     pub id: String,
     pub entry: Value,
 }
 
-/// Most models of one replica that are looked at.
+/// Limit on the number of models of a replica.
 const MOST: usize = 10_000;
 
 impl ServedModel {
-    /// One of which no more is known.
+    /// Returns a model with a minimal entry.
     pub fn named(id: &str) -> ServedModel {
         ServedModel { id: id.to_owned(), entry: json!({"id": id, "object": "model"}) }
     }
 }
 
-/// Reads a list of models as OpenAI's API has it; `None` where it is none.
+/// Parses a model list of OpenAI's API; returns `None` if the page is not a list.
 pub fn read(page: &[u8]) -> Option<Vec<ServedModel>> {
     #[derive(Deserialize)]
     struct Page {
@@ -32,7 +32,7 @@ pub fn read(page: &[u8]) -> Option<Vec<ServedModel>> {
     page.data.into_iter().take(MOST).map(named).collect()
 }
 
-/// One list of all, each model once, in the order of replicas.
+/// Returns the merged list with each model once, in the order of the replicas.
 pub fn merged<'a>(each: impl IntoIterator<Item = &'a [ServedModel]>) -> Value {
     let mut all: Vec<&ServedModel> = Vec::new();
     for model in each.into_iter().flatten() {

@@ -1,6 +1,8 @@
-//! Replicas that keep what they made: a response, a conversation, a file, a batch. Requests that go on with one go to its replica, because others answer 404.
+//! Replicas by the stored objects that they created: responses, conversations, files and batches. Requests about an
+//! object go to its replica, because other replicas respond with 404.
 //!
-//! The memory is bounded and forgets what was used longest ago; a request about a forgotten object goes to any replica.
+//! The memory is bounded and evicts the least recently used object. A request about an evicted object goes to any
+//! replica.
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -8,12 +10,12 @@ use quick_cache::sync::Cache;
 
 use crate::request::{hash, members, packed};
 
-/// Objects that are remembered.
+/// Limit on the number of remembered objects.
 const MOST: usize = 1 << 16;
-/// Bytes of an answer in which its object's name is looked for: a response begins with what it was asked.
+/// Limit on the parsed bytes of a response. It is large, because a response may repeat its request before its id.
 const MOST_BYTES: usize = 1 << 20;
 
-/// The objects that are remembered: by hashes of their names, the ids of their replicas.
+/// Replica ids by the hash of the object id.
 pub struct Owners(Cache<u64, u64>);
 
 impl Default for Owners {
@@ -23,7 +25,7 @@ impl Default for Owners {
 }
 
 impl Owners {
-    /// The id of the replica that made this object.
+    /// Returns the id of the replica that created this object.
     pub fn of(&self, object: u64) -> Option<u64> {
         self.0.get(&object)
     }
@@ -33,24 +35,25 @@ impl Owners {
     }
 }
 
-/// An answer that may name an object that its replica keeps.
+/// A parser that finds the id of a created object in a response.
 #[derive(Debug)]
 pub struct MadeObject {
-    /// Is it a stream of events, whose first one has the name?
+    /// Set for an event stream, whose first event contains the id.
     is_stream: bool,
-    /// Its headers, where its bytes have to be unpacked.
+    /// Headers of a compressed response; `None` if it is not compressed.
     packed: Option<HeaderMap>,
     text: Vec<u8>,
 }
 
 impl MadeObject {
-    /// One of which nothing has come.
+    /// Returns a parser before the first byte.
     pub fn new(headers: &HeaderMap, is_stream: bool) -> MadeObject {
         let packed = packed::is_packed(headers).then(|| headers.clone());
         MadeObject { is_stream, packed, text: Vec::new() }
     }
 
-    /// More of it came, or its end. Gives the object's hash once it is known; the answer need not be looked at after that, nor beyond the bound.
+    /// Parses more bytes, or the end. Parsing stops once the hash of the object is known or the size limit is
+    /// reached.
     pub fn passes(&mut self, data: &[u8], is_end: bool) -> Looked {
         self.text.extend_from_slice(data);
         if let Some(headers) = self.packed.take_if(|_| is_end) {
@@ -59,7 +62,7 @@ impl MadeObject {
         }
         let read = match self.is_stream {
             true => first_event(&self.text).filter(|_| self.packed.is_none()),
-            // A client goes on as soon as it has the last byte, and that may be before the end is seen here.
+            // A client may continue as soon as it has the last byte, which can be before the end is visible here.
             false => Some(&self.text[..])
                 .filter(|text| is_end || self.packed.is_none() && text.trim_ascii_end().ends_with(b"}")),
         };
@@ -72,23 +75,23 @@ impl MadeObject {
     }
 }
 
-/// How a look at an answer goes on.
+/// The state of the parser.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Looked {
-    /// More of it has to come.
+    /// More data is needed.
     On,
-    /// It is over: the object's hash, where one was made.
+    /// Parsing is finished; contains the hash of the object if one was created.
     Over(Option<u64>),
 }
 
-/// The data of the first event that has some, once it is whole.
+/// Returns the data of the first event with data, once it is complete.
 fn first_event(text: &[u8]) -> Option<&[u8]> {
     let from = memchr::memmem::find(text, b"data:")? + 5;
     let length = memchr::memchr(b'\n', &text[from..])?;
     Some(text[from..from + length].trim_ascii())
 }
 
-/// The name of the object that an answer is, or that is inside its event.
+/// Returns the id of the object in a response or in its event.
 fn name(text: &[u8]) -> Option<&[u8]> {
     let member = |text: &[u8], wanted: &[u8]| {
         let at = members(text).map_while(|member| member).find(|(key, _)| *key == wanted);

@@ -1,7 +1,7 @@
-//! Asks for replicas' own pages of metrics and tells the pool what they say. What is made of that is [`plimsoll_policy::telemetry`]'s.
+//! Scraping of replica metrics. [`plimsoll_policy::telemetry`] decides on the use of the results.
 //!
-//! Each replica has a task of its own, beside the one that looks at its health: a page that hangs keeps nobody from seeing that its replica answers. It is read on a thread that
-//! serves nobody.
+//! Each replica has a separate scrape task besides its health checks, so that a hanging metrics endpoint does not
+//! delay them. Pages are parsed on a blocking thread, because a serving thread must not stall.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,29 +20,30 @@ use crate::telemetry::{self, TelemetrySpec};
 use crate::timer::soon;
 use crate::upstream::Upstreams;
 
-/// What of a page is read; vLLM's with a hundred adapters has some 300 KiB.
+/// Limit on a page in bytes; vLLM's page with a hundred adapters has about 300 KiB.
 const MOST_PAGE: usize = 4 << 20;
-/// Longest wait for a page. One that takes longer is older than what it is to correct.
+/// Scrape timeout. A slower page is older than the estimate that it would correct.
 const PATIENCE: Span = Span::from_secs(1);
-/// Longest time between two questions for a page that can't be read: a server that has none is not asked for it every second.
+/// Limit on the retry interval of an unreadable page, so that a server without one is rarely scraped.
 const SELDOM: Span = Span::from_secs(30);
-/// How soon it is seen that the file says otherwise, or that a replica has gone.
+/// Delay until a changed configuration or a removed replica is noticed.
 const OFTEN: Span = Span::from_millis(250);
 
-/// Reads one replica's pages until it has gone.
+/// Scrapes a replica until its removal.
 pub(crate) async fn read_pages(
     pool: Arc<ReplicaPool>,
     upstreams: Rc<Upstreams>,
     replica: Arc<Replica>,
     rules: Arc<InForce>,
 ) {
-    // All replicas of all gateways that are started at once are asked at instants of their own.
+    // The first scrape is at a random time, because gateways that start together would scrape all replicas
+    // simultaneously.
     let mut chance = Stream::new(pool.clock.anchor().realtime_ns as u64 ^ replica.id, "gateway.page", 0);
     let (mut due, mut failed, mut asks) = (None, 0u32, None);
     while !replica.is_gone() {
         let rules = rules.now();
         if rules.telemetry != asks {
-            // What another page said, or said while it was asked, is not what this one says.
+            // Results of the previous endpoint do not apply to the new one.
             asks.clone_from(&rules.telemetry);
             pool.told_page(&replica, None, At::ZERO);
             (due, failed) = (None, 0);
@@ -67,7 +68,7 @@ pub(crate) async fn read_pages(
 }
 
 impl One<'_> {
-    /// Asks for a page and tells what it says. False where it says nothing.
+    /// Scrapes a page and reports it to the pool. Returns whether the page was readable.
     async fn read_page(&self, spec: &TelemetrySpec) -> bool {
         let asked = self.pool.clock.now();
         self.pool.asks_page(self.replica);
@@ -83,7 +84,7 @@ impl One<'_> {
         };
         let place = if said.is_some() { 0 } else { 1 + usize::from(silent) };
         self.replica.pages[place].fetch_add(1, Ordering::Relaxed);
-        // A page is made somewhere between the question and the answer.
+        // The page was generated between request and response; the midpoint is assumed.
         let made = At(asked.0 + (came - asked).0 / 2);
         if said.is_some() {
             self.pool.told_page(self.replica, said, made);

@@ -1,5 +1,6 @@
-//! What is counted of an answer as it passes: its first token, the events of its stream, what of its prompt was cached, and its end. Who moves the bytes is another's
-//! affair: [`relay`](crate::relay) does, or a proxy that shows them to the [`picker`](crate::picker).
+//! Accounting of a response while it passes: first token, stream events, cached prompt share and end. The bytes are
+//! moved elsewhere: by [`relay`](crate::relay), or by an external proxy that reports them to the
+//! [`picker`](crate::picker).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,49 +22,50 @@ use crate::traffic::tail::TailReader;
 use crate::traffic::{Recording, TryEnd};
 use crate::usage::cached_share;
 
-/// How an endpoint's answers are read, by its path.
+/// Returns the protocol of the responses of a path.
 pub fn protocol(path: &str) -> Protocol {
     Protocol::at(path).unwrap_or(Protocol::Http)
 }
 
-/// Returns whether an answer of this kind is generated text, so that one without any is of no use.
+/// Returns whether responses of this protocol are generated text. An empty response is a failure then.
 pub fn generates(protocol: Protocol) -> bool {
     use Protocol::{Chat, Completions, Messages, OllamaChat, OllamaGenerate, Responses};
     matches!(protocol, Chat | Completions | Messages | OllamaChat | OllamaGenerate | Responses)
 }
 
-/// The media type of its streams.
+/// Returns the media type of the protocol's streams.
 pub(crate) fn stream_type(protocol: Protocol) -> &'static str {
     if protocol.sends_lines() { "application/x-ndjson" } else { "text/event-stream" }
 }
 
-/// Returns whether an answer is a stream of events that can be read. The bytes of an encoded one are none: nothing may be written between them.
+/// Returns whether a response is a readable event stream. A compressed stream is not, because nothing may be inserted
+/// between its bytes.
 pub fn is_stream(protocol: Protocol, headers: &HeaderMap) -> bool {
     has_events(protocol, headers) && !packed::is_packed(headers)
 }
 
-/// Returns whether an answer holds events, whatever its bytes are encoded in.
+/// Returns whether a response contains events, independent of its content coding.
 pub(crate) fn has_events(protocol: Protocol, headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE);
     kind.is_some_and(|kind| kind.as_bytes().starts_with(stream_type(protocol).as_bytes()))
 }
 
-/// An answer whose head has come.
+/// A response whose head has arrived.
 pub struct BegunAnswer {
-    /// When the request's head came, and the answer's.
+    /// Arrival time of the request head.
     pub came: At,
-    /// See `came`.
+    /// Arrival time of the response head.
     pub head: At,
     pub booked: Booked,
     pub judged: JudgedHead,
     pub toll: Option<Toll>,
     pub recording: Option<Recording>,
     pub ends: Arc<Stats>,
-    /// Looks for the object that the replica made and keeps.
+    /// Parser that finds a stored object in the response; `None` if the path creates none.
     pub made: Option<MadeObject>,
 }
 
-/// See the module. Dropped before its end, its client went away.
+/// The accounting state of a response. A drop before the end means that the client disconnected.
 pub struct PassingAnswer {
     booked: Option<Booked>,
     judged: JudgedHead,
@@ -80,14 +82,14 @@ pub struct PassingAnswer {
     made: Option<MadeObject>,
 }
 
-/// What is known of a stream of events.
+/// The counting state of an event stream.
 struct Events {
     protocol: Protocol,
-    /// The last five bytes: an event may be cut anywhere.
+    /// The last five bytes, because a frame can end anywhere in an event.
     tail: [u8; 5],
-    /// Is one that was counted under way?
+    /// Set while a counted event is incomplete.
     open: bool,
-    /// Looks for the first token, until it has come.
+    /// Decoder that searches for the first token; `None` once found.
     before: Option<Box<Decoder>>,
     decoded: Vec<Decoded>,
 }
@@ -104,28 +106,29 @@ impl Events {
         }
     }
 
-    /// The first token, if it is among these bytes, and whether it is of an event that began before them (where one `was_open`). Many servers open a stream with an event
-    /// that says who speaks, long before.
+    /// Returns the first token in these bytes. The flag is set if its event began earlier (`was_open`). Many servers
+    /// send a role event long before the first token.
     fn first(&mut self, data: &[u8], was_open: bool) -> (Option<Decoded>, bool) {
         let Some(decoder) = &mut self.before else { return (None, false) };
         self.decoded.clear();
         decoder.feed(data, &mut self.decoded);
         let place = self.decoded.iter().position(|one| one.kind.is_token());
-        // What can't be decoded is passed on all the same; nothing more is learnt of it.
+        // An undecodable stream is forwarded anyway, but the gateway learns nothing more from it.
         if place.is_some() || decoder.is_stopped() {
             self.before = None;
         }
         (place.map(|place| self.decoded[place]), was_open && place == Some(0))
     }
 
-    /// How many begin in these bytes, or with them: what an event begins with may be cut too. The second is whether one that was counted is still under way where they begin.
+    /// Counts the events that begin in these bytes, including a split event prefix. The flag is set if a counted
+    /// event was incomplete before.
     fn count(&mut self, data: &[u8]) -> (u32, bool) {
         let tail = self.tail;
         let kept = data.len().min(tail.len());
         self.tail.rotate_left(kept);
         self.tail[tail.len() - kept..].copy_from_slice(&data[data.len() - kept..]);
         if self.protocol.sends_lines() {
-            // Counted by their ends.
+            // Line protocols are counted by line ends.
             return (memchr::memchr_iter(b'\n', data).count() as u32, false);
         }
         let at_line_start = |place: usize| match place {
@@ -134,7 +137,7 @@ impl Events {
         };
         let whole = memmem::find_iter(data, b"data:").filter(|&place| at_line_start(place)).count() as u32;
         let seam = [&tail[..], &data[..data.len().min(4)]].concat();
-        // Its line's end before it and its first letter are in the tail, its last in the data.
+        // The preceding line end and the first letter are in the tail, the last letter is in the data.
         let is_cut = (0..4).any(|place| seam.get(place..place + 6) == Some(b"\ndata:"));
         let begun = whole + u32::from(is_cut);
         let was_open = self.open;
@@ -142,14 +145,14 @@ impl Events {
         (begun, was_open)
     }
 
-    /// Does what has come end where an event does?
+    /// Returns whether the received bytes end between two events.
     fn is_between(&self) -> bool {
         self.tail.ends_with(b"\n\n") || self.tail.ends_with(b"\n\r\n")
     }
 }
 
 impl PassingAnswer {
-    /// Counts it from here on. `stream`: how its events are read, where it is a stream of them.
+    /// Starts the accounting. `stream` is the protocol of an event stream, `None` for other responses.
     pub fn new(
         mut begun: BegunAnswer,
         stream: Option<Protocol>,
@@ -178,17 +181,17 @@ impl PassingAnswer {
         }
     }
 
-    /// How its events are read; `None` = it is no stream.
+    /// Returns the protocol of an event stream, or `None` for other responses.
     pub fn stream(&self) -> Option<Protocol> {
         self.events.as_ref().map(|events| events.protocol)
     }
 
-    /// Is it a stream that stands between two events?
+    /// Returns whether the response is a stream that is between two events.
     pub(crate) fn is_between_events(&self) -> bool {
         self.events.as_ref().is_some_and(Events::is_between)
     }
 
-    /// Counts what came of it.
+    /// Counts the bytes of a frame.
     pub fn passes(&mut self, data: &[u8], now: At) {
         self.recording.iter_mut().for_each(|recording| recording.piece(data.len()));
         self.tail.push(data, now);
@@ -203,7 +206,7 @@ impl PassingAnswer {
         }
     }
 
-    /// Looks for the object that the replica made.
+    /// Searches the bytes for the object that the replica created.
     fn looks(&mut self, data: &[u8], is_end: bool) {
         let (Some(made), Some(booked)) = (&mut self.made, &self.booked) else { return };
         if let Looked::Over(object) = made.passes(data, is_end) {
@@ -212,7 +215,7 @@ impl PassingAnswer {
         }
     }
 
-    /// Counts what came of a stream.
+    /// Counts the events of a frame.
     fn note(&mut self, data: &[u8], now: At) {
         let (Some(events), Some(booked)) = (&mut self.events, &mut self.booked) else { return };
         let (begun, was_open) = events.count(data);
@@ -221,7 +224,7 @@ impl PassingAnswer {
             return;
         }
         self.stats.events.fetch_add(u64::from(begun), Ordering::Relaxed);
-        // From its first token on, also where that one's event began in the frame before.
+        // Events count from the first token on, even if its event began in the previous frame.
         let count = begun + u32::from(is_of_before);
         if first.is_some() {
             self.stats.took(RequestStage::FirstToken, now - self.head);
@@ -234,7 +237,7 @@ impl PassingAnswer {
         self.recording.iter_mut().for_each(|recording| recording.events(count, first, now));
     }
 
-    /// It ended: all of it came, or it broke off. A second end changes nothing.
+    /// Records the end of the response: complete or broken. A second call has no effect.
     pub fn end(&mut self, whole: bool) {
         self.looks(b"", true);
         let Some(booked) = self.booked.take() else { return };
@@ -249,7 +252,7 @@ impl PassingAnswer {
         self.ends.end(end);
     }
 
-    /// Returns whether it has ended, and was of use.
+    /// Returns whether the response has ended successfully.
     pub(crate) fn is_success(&self) -> bool {
         self.is_success
     }
@@ -275,7 +278,7 @@ impl Drop for PassingAnswer {
 mod tests {
     use super::*;
 
-    /// However a stream is cut into frames, it has the same events, and as many of them from its first token on.
+    /// The event count does not depend on the frame boundaries, neither in total nor from the first token on.
     #[test]
     fn events_are_counted_wherever_frames_are_cut() {
         let text = b"data: {\"choices\":[{\"delta\":{\"role\":\"assistant\"}}]}\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"a data: b\"}}]}\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"c\"}}]}\n\ndata: [DONE]\n\n";
@@ -290,7 +293,7 @@ mod tests {
                 since += if has_first { begun + u32::from(is_of_before) } else { 0 };
             }
             assert_eq!(all, 4, "in frames of {size}");
-            // A frame that holds the end of the first event and the whole next one counts from its own first one on.
+            // A frame with the end of the first event and the complete next one counts from the next one on.
             assert!(has_first && (3..=4).contains(&since), "{since} in frames of {size}");
         }
     }

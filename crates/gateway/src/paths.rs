@@ -1,17 +1,17 @@
-//! Paths that clients may ask for: the public API of engines, and further ones that the file names.
+//! Path allowlist for clients: the public API of engines, and further paths from the configuration.
 //!
-//! The list names open paths and not closed ones, because engines add administrative paths with each release. A key for chat must not pause an engine
-//! (vLLM's `/pause`), load weights or run code in it (`/collective_rpc`).
+//! A blocklist lost, because engines add administrative paths with each release. An API key for chat must not pause
+//! an engine (vLLM's `/pause`), load weights or execute code in it (`/collective_rpc`).
 
 use std::borrow::Cow;
 use std::collections::HashSet;
 
 use plimsoll_policy::SettingError;
 
-/// Stands for [`PUBLIC`] in the file.
+/// Word that represents [`PUBLIC`] in the configuration.
 pub(crate) const PUBLIC_WORD: &str = "public";
 
-/// Public API paths. `*` is one segment, `**` at the end any number of them, also none.
+/// Public API paths. `*` matches one segment; a final `**` matches any number of segments, including zero.
 pub(crate) const PUBLIC: &[&str] = &[
     // OpenAI.
     "/v1/chat/completions/**",
@@ -31,7 +31,7 @@ pub(crate) const PUBLIC: &[&str] = &[
     "/v1/assistants/**",
     "/v1/threads/**",
     "/v1/realtime/**",
-    // Azure's form of them.
+    // Azure's form of the OpenAI paths.
     "/openai/deployments/*/chat/completions",
     "/openai/deployments/*/completions",
     "/openai/deployments/*/embeddings",
@@ -46,7 +46,7 @@ pub(crate) const PUBLIC: &[&str] = &[
     "/v1/complete",
     // Gemini.
     "/v1beta/models/**",
-    // Cohere, Jina, vLLM: ranks, scores, classes and pooled embeddings.
+    // Cohere, Jina, vLLM: rankings, scores, classes and pooled embeddings.
     "/v1/chat",
     "/v2/chat",
     "/v1/embed",
@@ -130,16 +130,16 @@ pub(crate) const PUBLIC: &[&str] = &[
 
 #[derive(Clone, Debug)]
 pub struct OpenPaths {
-    /// Those without a wildcard, which are looked up and not compared one by one.
+    /// Paths without a wildcard, in a hash set because it avoids a scan.
     exact: HashSet<String>,
     patterns: Vec<String>,
 }
 
 impl OpenPaths {
-    /// Those that a file names.
+    /// Returns the paths that a configuration lists.
     ///
     /// # Errors
-    /// A line is neither a path nor `public`.
+    /// Fails if a line is neither a path nor `public`.
     pub fn new(named: &[String]) -> Result<OpenPaths, SettingError> {
         let mut open = OpenPaths { exact: HashSet::new(), patterns: Vec::new() };
         for line in named {
@@ -173,7 +173,8 @@ impl OpenPaths {
         }
     }
 
-    /// Returns whether clients may ask for this path. OpenAI's own paths are known below `/openai` too, and a slash at the end changes nothing.
+    /// Returns whether clients may request this path. OpenAI paths are also accepted below `/openai`, and a final
+    /// slash is ignored.
     pub fn has(&self, path: &str) -> bool {
         let path = path.strip_suffix('/').filter(|path| !path.is_empty()).unwrap_or(path);
         let is_open = |path: &str| {
@@ -203,8 +204,9 @@ fn matches(pattern: &str, path: &str) -> bool {
     segments.next().is_none()
 }
 
-/// Returns whether a server may read a segment of this path as `.` or `..`, and so leave the path of its URL. Servers take `%2e` for a dot (RFC 3986, 6.2.2),
-/// nginx takes `%2F` for a slash, others a backslash, and Tomcat cuts a segment at `;`. Escapes are resolved once, as servers do.
+/// Returns whether a server may read a segment of this path as `.` or `..`, and so leave the path of its URL. Servers
+/// treat `%2e` as a dot (RFC 3986, 6.2.2), and nginx treats `%2F` as a slash. Others accept a backslash, and Tomcat
+/// cuts a segment at `;`. Escapes are resolved once, as servers do.
 pub fn has_dot_segment(path: &str) -> bool {
     if memchr::memchr2(b'.', b'%', path.as_bytes()).is_none() {
         return false;
@@ -216,7 +218,7 @@ pub fn has_dot_segment(path: &str) -> bool {
     })
 }
 
-/// A path or a piece of one with its escapes resolved; what is no escape stays.
+/// Returns the text with percent escapes resolved. Invalid escapes stay unchanged.
 pub fn unescaped(text: &str) -> Cow<'_, [u8]> {
     let bytes = text.as_bytes();
     if !bytes.contains(&b'%') {
@@ -239,7 +241,7 @@ pub fn unescaped(text: &str) -> Cow<'_, [u8]> {
     Cow::Owned(plain)
 }
 
-/// A name as one segment of a path.
+/// Returns a name escaped as one path segment.
 pub fn escaped(name: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
     name.bytes()
@@ -335,7 +337,7 @@ mod tests {
             "/v2/trace/setting",
             "/v2/models/llama/trace/setting",
             "/v2/models/llama/stats",
-            // What looks like a public path and is none.
+            // These paths resemble public paths.
             "//pause",
             "/pause/",
             "/v1//pause",

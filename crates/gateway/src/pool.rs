@@ -1,7 +1,8 @@
-//! The replicas as the gateway knows them, and who gets the next request.
+//! The replica pool: the state of the replicas, and routing and queueing of requests.
 //!
-//! One lock for all decisions: it is held for a microsecond, and what it protects must be one (a request is booked in the same breath in which it is
-//! placed, or two threads would both choose the emptiest replica). What every event touches is atomic beside it.
+//! One lock protects all decisions; a decision takes about a microsecond. Routing and booking must be one step,
+//! otherwise two threads would choose the same idle replica. Counters that every stream event updates are atomic and
+//! outside the lock.
 
 mod booked;
 mod elsewhere;
@@ -32,26 +33,25 @@ use crate::spec::{GatewaySpec, ReplicaSpec};
 use crate::stats::REASONS;
 use crate::tiers::Tiers;
 
-/// A replica of which something came within this time is not silent.
+/// Window for recent progress: a replica that sent data within it is not silent.
 const MOVES: Span = Span::from_secs(1);
 
 pub struct ReplicaPool {
-    /// The gateway's clock.
     pub clock: Clock,
-    /// Cuts prompts into blocks?
+    /// Set if routing needs prompt blocks.
     pub needs_blocks: bool,
-    /// A version on trial.
+    /// Canary rollout; `None` without a canary.
     pub rollout: Option<Rollout>,
-    /// Requests that were not sent, by class and [reason](crate::stats::REASONS).
+    /// Rejected requests by class and [reason](crate::stats::REASONS).
     pub refused: Vec<[AtomicU64; REASONS.len()]>,
-    /// Names that stand for several models.
+    /// Model names with a fallback list of models.
     pub tiers: Tiers,
-    /// Replicas that keep what they made.
+    /// Replicas by the stored objects that they created.
     pub(crate) owners: Owners,
     names_replicas: bool,
-    /// How often a replica came or went.
+    /// Number of changes of the replica set.
     changes: watch::Sender<u64>,
-    /// Requests at which replicas broke off, and whether there are any.
+    /// Requests during which replicas crashed. `has_breaks` lets most requests skip the lock.
     breaks: Mutex<Breaks>,
     has_breaks: AtomicBool,
     inner: Mutex<Inner>,
@@ -59,10 +59,10 @@ pub struct ReplicaPool {
 
 struct Inner {
     front: Front<ParsedRequest>,
-    /// Those that wait, to be told.
+    /// Queued requests with their reply channels.
     waiting: HashMap<Ticket, Waiting>,
     chance: Stream,
-    /// The replicas, by their numbers; one that has gone holds its place until another gets its number.
+    /// Replicas by number. A removed replica keeps its slot until a new one gets its number.
     each: Vec<Arc<Replica>>,
     ever: u64,
 }
@@ -72,7 +72,7 @@ impl Inner {
         self.each.iter().filter(|replica| !replica.is_gone())
     }
 
-    /// Is it still counted under its number?
+    /// Returns whether this replica still owns its number.
     fn has(&self, replica: &Replica) -> bool {
         !replica.is_gone() && self.each.get(replica.number as usize).is_some_and(|own| own.id == replica.id)
     }
@@ -86,7 +86,7 @@ impl Inner {
         }
     }
 
-    /// Forgets a replica that the file names no more and that has nothing to do. True if it did.
+    /// Removes an idle replica that the configuration no longer lists. Returns whether the replica was removed.
     fn part(&mut self, number: u32) -> bool {
         let replica = &self.each[number as usize];
         let parts = !replica.is_named() && !replica.is_gone() && self.front.part(number);
@@ -97,37 +97,38 @@ impl Inner {
     }
 }
 
-/// What another reading of the file changed of the replicas, by their names.
+/// The names of replicas that a configuration reload added or removed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ReplicaChanges {
-    /// They get requests as soon as they answer.
+    /// Added replicas. They get requests after their first successful health check.
     pub joined: Vec<String>,
-    /// They end what they have, and are forgotten then.
+    /// Draining replicas. They are removed after their last request.
     pub drains: Vec<String>,
 }
 
 struct Waiting {
     to: oneshot::Sender<Result<Booked, Refusal>>,
-    /// What was asked, where it is to be explained.
+    /// The parsed request, kept only if the choice will be explained.
     asked: Option<ParsedRequest>,
 }
 
-/// Where a replica stands, for people and for metrics.
+/// The status of a replica for the admin API and metrics.
 #[derive(Clone, Debug)]
 pub struct Shown {
     pub replica: Arc<Replica>,
-    /// May it get requests?
+    /// Health state, which decides whether the replica gets requests.
     pub standing: Standing,
     pub load: Load,
-    /// How fast it is taken to be.
+    /// Estimated speed of the replica.
     pub speed: Speed,
-    /// What is laid on its cost.
+    /// Extra cost because the replica recently rejected requests.
     pub penalty: Span,
     pub page: PageView,
 }
 
 impl ReplicaPool {
-    /// The replicas of a spec; all of them are down until they have answered.
+    /// Returns the pool of a configuration. A replica is down until its first successful health check. Fails if the
+    /// URL of a replica is invalid.
     pub fn new(spec: &GatewaySpec, clock: Clock) -> Result<ReplicaPool, SettingError> {
         let pool = ReplicaPool {
             needs_blocks: Router::new(&spec.route).needs_blocks(),
@@ -159,30 +160,30 @@ impl ReplicaPool {
         Ok(pool)
     }
 
-    /// The replicas that there are, those that end what they have too.
+    /// Returns all replicas, including draining ones.
     pub fn replicas(&self) -> Vec<Arc<Replica>> {
         self.lock().each().cloned().collect()
     }
 
-    /// Tells whenever one came or went.
+    /// Returns a channel that notifies of changes of the replica set.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Whoever panicked held no half-done change that counts would not survive.
+        // A poisoned lock is safe to use, because no partial update matters for correctness.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request came: it fills the retry budget.
+    /// Counts a new request, which refills the retry budget.
     pub fn came(&self) {
         let now = self.clock.now();
         self.lock().front.came(now);
     }
 
-    /// Books a request on a replica, lets it wait, or refuses it.
-    /// `explains`: whether with what was weighed when it was placed.
-    /// `state`: where the budget in force stands.
+    /// Books a request on a replica, queues it or rejects it.
+    ///
+    /// `explains` selects whether the result contains an explanation. `state` is the state of the active SLO budget.
     pub fn place(
         self: &Arc<ReplicaPool>,
         asked: &ParsedRequest,
@@ -214,7 +215,8 @@ impl ReplicaPool {
         }
     }
 
-    /// Books a request that was let in on a replica that was not `tried`. `None` where no other may get it.
+    /// Books a retry of an admitted request on a replica outside `tried`. Returns `None` if no other replica is
+    /// eligible.
     pub fn again(
         self: &Arc<ReplicaPool>,
         asked: &ParsedRequest,
@@ -229,15 +231,16 @@ impl ReplicaPool {
         Some(Booked::new(self, each, sent, explained))
     }
 
-    /// How long after it was sent a request is late. `None` = nobody can say, or nothing is hedged.
+    /// Returns the time after sending at which a request counts as late, or `None` if it is unknown or hedging is
+    /// off.
     pub fn hedge_after(&self, booked: &Booked) -> Option<Span> {
         self.lock().front.hedge_after(&booked.sent)
     }
 
-    /// Books a request on a second replica that is late where it is.
+    /// Books a late request on a second replica.
     ///
     /// # Errors
-    /// It is not worth it, or may not be.
+    /// Fails with the reason why the request is not hedged.
     pub fn hedge(
         self: &Arc<ReplicaPool>,
         asked: &ParsedRequest,
@@ -254,35 +257,36 @@ impl ReplicaPool {
         Ok(Booked::new(self, each, sent, explained))
     }
 
-    /// A hedged request has its first token, from its second replica if that `won`, and is cancelled where it was slower.
+    /// Records the first token of a hedged request. `won` is set if it came from the second replica; `slower` is
+    /// cancelled.
     pub fn hedge_ended(&self, won: bool, slower: Option<&Booked>) {
         let now = self.clock.now();
         self.lock().front.hedge_ended(won, slower.map(|booked| &booked.sent), now);
     }
 
-    /// May a request that was sent `sent` times be sent again? Takes it out of the budget.
+    /// Returns whether a request that was sent `sent` times may be retried. Consumes the retry budget.
     pub fn may_retry(&self, sent: u32) -> bool {
         let now = self.clock.now();
         self.lock().front.may_retry(sent, now)
     }
 
-    /// A request has waited until its end. `None` if it was given something by now.
+    /// Removes a request whose queue time is over. Returns `None` if the request got a reply in the meantime.
     pub(crate) fn expire(&self, ticket: Ticket) -> Option<Refusal> {
         let now = self.clock.now();
         self.lock().front.expire(ticket, now)
     }
 
-    /// A request waits no longer.
+    /// Removes a request of a disconnected client from the queue.
     pub(crate) fn leave(&self, ticket: Ticket) {
         let mut inner = self.lock();
         inner.front.leave(ticket);
-        // What it was given just now and never saw ends with the channel, which must not be under the lock.
+        // An unread reply ends with the channel. Its drop takes the lock, so the lock must be free.
         let sender = inner.waiting.remove(&ticket);
         drop(inner);
         drop(sender);
     }
 
-    /// A replica's health page does not come in time. What has just moved is not down for that.
+    /// Records that a health check timed out. A replica with recent progress is not marked down for that.
     pub fn set_slow(&self, replica: &Replica) {
         let mut inner = self.lock();
         if inner.has(replica) {
@@ -290,24 +294,26 @@ impl ReplicaPool {
         }
     }
 
-    /// Is another replica to be asked what this one refused or failed at, and is there one?
+    /// Returns whether a rejection or failure of this replica should be checked on another replica, and one is
+    /// eligible.
     pub fn doubts(&self, asked: &ParsedRequest, booked: &Booked) -> bool {
         let now = self.clock.now();
         self.lock().front.doubts(&asked.facts(), booked.number(), now)
     }
 
-    /// May another replica get this request now?
+    /// Returns whether another replica is eligible for this request.
     pub(crate) fn has_other(&self, asked: &ParsedRequest, number: u32) -> bool {
         let now = self.clock.now();
         self.lock().front.fit((asked.model_hash, asked.tier, asked.among.as_deref()), &[number], now) > 0
     }
 
-    /// Does a replica not even listen?
+    /// Returns whether the replica does not even accept connections.
     pub fn is_gone(&self, number: u32) -> bool {
         self.lock().front.health().is_gone(number)
     }
 
-    /// May a request be sent, or did two replicas break off at it? `request`: its hash.
+    /// Returns whether a request may be sent. A request that crashed two replicas may not. `request` returns its
+    /// hash.
     pub fn may_send(&self, request: impl FnOnce() -> u64) -> bool {
         if !self.has_breaks.load(Ordering::Relaxed) {
             return true;
@@ -316,13 +322,14 @@ impl ReplicaPool {
         self.breaks().may_send(request, now)
     }
 
-    /// A replica broke off at a request after it was sent, and its process may have `died`. Returns whether another one may get the request.
+    /// Records that a replica broke the connection during a request, and whether its process may have `died`. Returns
+    /// whether another replica may get the request.
     pub fn broke(&self, request: u64, died: bool) -> bool {
         self.has_breaks.store(true, Ordering::Relaxed);
         self.breaks().broke(request, died, self.clock.now())
     }
 
-    /// A replica answered a request. `request`: its hash.
+    /// Records that a replica answered a request. `request` returns its hash.
     pub fn answered(&self, request: impl FnOnce() -> u64) {
         if self.has_breaks.load(Ordering::Relaxed) {
             let request = request();
@@ -336,7 +343,8 @@ impl ReplicaPool {
         self.breaks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Another replica was asked what this one refused, and was `alike`, or answered.
+    /// Records the response of another replica to a request that this replica rejected. `alike` is set if both
+    /// rejected the request.
     pub fn compared(&self, replica: u32, alike: bool) {
         let now = self.clock.now();
         let mut inner = self.lock();
@@ -344,7 +352,7 @@ impl ReplicaPool {
         front.compared(replica, alike, now, chance);
     }
 
-    /// A connection to a replica could not be made, or its health page answered (or did not).
+    /// Records a failed connection, or the result of a health check.
     pub fn set_up(self: &Arc<ReplicaPool>, replica: &Replica, up: bool) {
         let mut inner = self.lock();
         if inner.has(replica) {
@@ -353,7 +361,7 @@ impl ReplicaPool {
         }
     }
 
-    /// A replica's page is asked for.
+    /// Records the start of a metrics scrape.
     pub(crate) fn asks_page(&self, replica: &Replica) {
         let mut inner = self.lock();
         if inner.has(replica) {
@@ -361,7 +369,7 @@ impl ReplicaPool {
         }
     }
 
-    /// A replica's page came, which was made at `made`; `None` = its page is not read any more.
+    /// Records a scrape whose data is from `made`. `None` means that the replica is no longer scraped.
     pub(crate) fn told_page(&self, replica: &Replica, said: Option<Said>, made: At) {
         let mut inner = self.lock();
         if inner.has(replica) {
@@ -369,7 +377,7 @@ impl ReplicaPool {
         }
     }
 
-    /// What the file says that its replicas serve; where it says nothing they are asked.
+    /// Applies the models that the configuration lists for its replicas. Other replicas are queried.
     pub(crate) fn set_said_models(&self, spec: &GatewaySpec) {
         for replica in self.replicas() {
             let said = spec.replicas.iter().find(|one| replica.is(one)).and_then(|one| one.models.as_ref());
@@ -383,7 +391,7 @@ impl ReplicaPool {
         }
     }
 
-    /// A replica says what it serves; `None` = it does not.
+    /// Records the models of a replica; `None` if the replica does not list them.
     pub(crate) fn set_models(&self, replica: &Replica, models: Option<Vec<ServedModel>>) {
         let mut inner = self.lock();
         if inner.has(replica) {
@@ -392,7 +400,8 @@ impl ReplicaPool {
         }
     }
 
-    /// What is served, where replicas serve different models or names stand for some: otherwise any of them can say.
+    /// Returns the merged model list if replicas serve different models or names have fallbacks. Otherwise returns
+    /// `None`, because any replica can answer.
     pub(crate) fn models_page(&self) -> Option<String> {
         let (inner, aliases) = (self.lock(), self.tiers.entries());
         if inner.front.serve_alike() && aliases.is_empty() {
@@ -404,11 +413,11 @@ impl ReplicaPool {
         Some(models::merged(each.iter().map(Vec::as_slice)).to_string())
     }
 
-    /// The file names these replicas from now on. One that is new gets requests as soon as it answers; one that is left out ends what it has and is forgotten. Of
-    /// those that are on no side of a trial yet only such come that serve.
+    /// Applies the replica list of a reloaded configuration. A new replica gets requests after its first successful
+    /// health check. A removed one drains and disappears. Only serving replicas can be added, no canaries or shadows.
     ///
     /// # Errors
-    /// One can't be: nothing has changed then.
+    /// Fails if a replica is invalid; no change is applied then.
     pub(crate) fn set_replicas(
         self: &Arc<ReplicaPool>,
         asked: &[ReplicaSpec],
@@ -441,7 +450,7 @@ impl ReplicaPool {
         Ok(moved)
     }
 
-    /// The version on trial stands elsewhere from now on.
+    /// Applies a new stage of the canary rollout.
     pub fn set_stand(self: &Arc<ReplicaPool>, stand: Stand) {
         let Some(rollout) = &self.rollout else { return };
         let mut inner = self.lock();
@@ -450,10 +459,10 @@ impl ReplicaPool {
         self.settle(inner);
     }
 
-    /// On which side each replica is, and whether it gets requests at all.
+    /// Sets the side of each replica, and whether it gets requests.
     fn set_sides(&self, inner: &mut Inner) {
         let stand = self.rollout.as_ref().map(Rollout::stand);
-        // Without a share it gets nothing, not even what the others have no room for.
+        // Without a share, the canary gets no requests, not even when the other replicas have no capacity.
         let is_out = match stand {
             Some(Stand::Trial { share }) => share == 0.0,
             Some(Stand::RolledBack) => true,
@@ -468,23 +477,23 @@ impl ReplicaPool {
         }
     }
 
-    /// Requests that went to the other side, because theirs had no room.
+    /// Returns the number of requests served by the other side, because the side of the request had no capacity.
     pub fn strayed(&self) -> u64 {
         self.lock().front.strayed()
     }
 
-    /// Does the replica of this number answer?
+    /// Returns whether the replica is up.
     pub fn is_up(&self, number: u32) -> bool {
         self.lock().front.health().is_up(number)
     }
 
-    /// Is there anybody who may get a request?
+    /// Returns whether any replica can get a request.
     pub fn any_usable(&self) -> bool {
         let now = self.clock.now();
         self.lock().front.any_usable(now)
     }
 
-    /// The replica that keeps an object, if it may get requests: its number and its side of a trial.
+    /// Returns the number and the side of the replica that stores an object, if that replica can get requests.
     pub fn owner(&self, object: u64) -> Option<(u32, Arm)> {
         let id = self.owners.of(object)?;
         let now = self.clock.now();
@@ -495,14 +504,14 @@ impl ReplicaPool {
         is_usable.then_some((owner.number, owner.arm))
     }
 
-    /// How many replicas may get a request for its model.
+    /// Returns the number of replicas that are eligible for a model.
     pub fn fit(&self, (model, tier): (Option<u64>, u32)) -> u32 {
         let now = self.clock.now();
         self.lock().front.fit((model, tier, None), &[], now)
     }
 
-    /// Ejects replicas whose streams all stand still, and lets those back that move again. What waits is looked at too: an ejection's end comes by itself. What pages
-    /// said ages here.
+    /// Ejects replicas whose streams all stall, and readmits replicas that make progress. Also ages the scraped load
+    /// and serves the queue, because an ejection can end without an event.
     pub(crate) fn look_for_silence(self: &Arc<ReplicaPool>) {
         let now = self.clock.now();
         let mut inner = self.lock();
@@ -519,7 +528,7 @@ impl ReplicaPool {
         self.settle(inner);
     }
 
-    /// Where every replica stands, and the retries that are left.
+    /// Returns the status of every replica, the retries left and the size of the prefix index in blocks.
     pub fn shown(&self) -> (Vec<Shown>, f64, usize) {
         let now = self.clock.now();
         let mut inner = self.lock();
@@ -536,7 +545,7 @@ impl ReplicaPool {
         (shown.collect(), front.retries_left(), front.router().remembered())
     }
 
-    /// What waits, by class, and what an autoscaler should know.
+    /// Returns the queue per class and the signal for an autoscaler.
     pub fn queued(&self) -> (Vec<QueueShare>, ScaleSignal) {
         let now = self.clock.now();
         let mut inner = self.lock();
@@ -544,7 +553,7 @@ impl ReplicaPool {
         (held, inner.front.signal(now))
     }
 
-    /// What was weighed, by names.
+    /// Returns the explanation of a choice, with replica names.
     fn explained(
         &self,
         front: &Front<ParsedRequest>,
@@ -588,7 +597,7 @@ impl ReplicaPool {
         })
     }
 
-    /// Sends those that may go now, and tells those that may not.
+    /// Sends queued requests that have a replica now, and rejects requests that can get none.
     fn settle(self: &Arc<ReplicaPool>, mut inner: MutexGuard<'_, Inner>) {
         if !inner.front.has_waiting() {
             return;
@@ -608,7 +617,8 @@ impl ReplicaPool {
             };
             told.push((one, given));
         }
-        // Who went away meanwhile gives back what it is given, and that takes the lock.
+        // Replies are sent without the lock, because the reply to a disconnected client is released and takes the
+        // lock.
         drop(inner);
         for (one, given) in told {
             if let Some(one) = one {

@@ -1,4 +1,4 @@
-//! Sees whether replicas answer, warms them up before they get requests, keeps them warm, and sees whether their streams move.
+//! Health checks, warm-up and idle requests of replicas, and the check for silent streams.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,20 +16,21 @@ use crate::rules::{InForce, Rules};
 use crate::timer::soon;
 use crate::upstream::{OwnRequest, Unasked, Upstreams};
 
-/// Between two looks at a replica that does not answer, and at the streams.
+/// Check interval of an unhealthy replica, and of silent streams.
 const OFTEN: Span = Span::from_millis(250);
-/// Failed looks one after another that make a replica one that does not answer. A refused connection of a request does so at once.
+/// Number of consecutive failed checks that mark a replica as down. A refused connection of a request does so
+/// immediately.
 const FAILED: u32 = 2;
-/// Tokens that came within this time prove that a replica is up, however slow its health page is.
+/// Age limit of tokens that prove that a replica is up although its health endpoint is slow.
 const PROVES: Span = Span::from_secs(2);
-/// What of a health page is read.
+/// Limit on a health response in bytes.
 const MOST_PAGE: usize = 64 << 10;
-/// What of a list of models is read: one with a thousand adapters has some 300 KiB.
+/// Limit on a model list in bytes: a list with a thousand adapters has about 300 KiB.
 const MOST_MODELS: usize = 4 << 20;
-/// Between two looks at what a replica serves: adapters are loaded while it runs.
+/// Query interval of the model list, because adapters are loaded at run time.
 const MODELS: Span = Span::from_secs(30);
 
-/// Looks at all replicas for ever, also at those that come.
+/// Starts the permanent checks of all replicas, including replicas that are added later.
 pub async fn look(pool: Arc<ReplicaPool>, upstreams: Rc<Upstreams>, rules: Arc<InForce>) {
     let (mut changes, mut newest) = (pool.changes(), 0);
     loop {
@@ -49,11 +50,11 @@ pub async fn look(pool: Arc<ReplicaPool>, upstreams: Rc<Upstreams>, rules: Arc<I
     }
 }
 
-/// Looks at one replica until it has gone. One that ends what it has is not looked at: it gets nothing more, whatever its page says.
+/// Checks a replica until its removal. A draining replica is not checked, because it gets no requests anyway.
 async fn probe(pool: Arc<ReplicaPool>, upstreams: Rc<Upstreams>, replica: Arc<Replica>, rules: Arc<InForce>) {
     let mut failed = 0;
     let mut due = pool.clock.now();
-    // How many attempts there were when it was last seen to be used, and when that was.
+    // Number of attempts at the last observed use, and the time of that observation.
     let mut used = (0, due);
     let mut models_due = due;
     while !replica.is_gone() {
@@ -96,17 +97,17 @@ async fn probe(pool: Arc<ReplicaPool>, upstreams: Rc<Upstreams>, replica: Arc<Re
     }
 }
 
-/// What a look at a health page shows.
+/// The result of a health check.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum HealthSeen {
     Answers,
-    /// There is a connection, and no answer in time.
+    /// The connection was established, but the response is late.
     Late,
-    /// No connection, or an answer that denies.
+    /// The connection failed, or the response is an error.
     Fails,
 }
 
-/// A replica, and the rules by which it is looked at.
+/// A replica with everything that its checks need.
 pub(crate) struct One<'a> {
     pub pool: &'a ReplicaPool,
     pub upstreams: &'a Rc<Upstreams>,
@@ -127,21 +128,22 @@ impl One<'_> {
         }
     }
 
-    /// Asks it what it serves. One that does not say gets requests for any model.
+    /// Queries the model list. A replica without one gets requests for any model.
     async fn look_at_models(&self) {
         let spec = &self.rules.health;
         let Some(path) = spec.models.as_ref().filter(|_| self.replica.asks_models()) else { return };
         let within = Duration::from_secs_f64(spec.timeout_s);
         let page = self.send(Method::GET, path, "", (within, MOST_MODELS)).await;
-        // One that is too busy to say serves what it served.
-        // The file may have said it meanwhile.
+        // A replica that is too busy to answer keeps its list. The configuration may have set the list in the
+        // meantime.
         if let Some((status, page)) = page.filter(|_| self.replica.asks_models()) {
             let models = page.filter(|_| status == 200).and_then(|page| models::read(&page));
             self.pool.set_models(self.replica, models);
         }
     }
 
-    /// The first requests of a process, before clients'. One that fails keeps nobody out: what is broken the breaker finds.
+    /// Sends the warm-up requests before client traffic. A failure does not block the replica, because the circuit
+    /// breaker handles failing replicas.
     async fn warm_up(&self) {
         let Some(spec) = &self.rules.warm_up else { return };
         let until = self.pool.clock.now() + Span::from_secs_f64(spec.within_s);
@@ -154,19 +156,19 @@ impl One<'_> {
         }
     }
 
-    /// One more request where nobody sent one for long: platforms that scale to zero stop what is not used.
+    /// Sends a request after a long idle time, because scale-to-zero platforms stop idle replicas.
     async fn keep_warm(&self, used: &mut At) {
         let Some(spec) = self.rules.warm_up.as_ref().filter(|spec| spec.idle_s > 0.0) else { return };
         let idle = Span::from_secs_f64(spec.idle_s);
         if self.pool.is_up(self.replica.number) && self.pool.clock.now() - *used >= idle {
-            // Health is not looked at meanwhile, so it may take no longer than a look at it.
+            // Health checks pause in the meantime, so the request may take no longer than one.
             let within = Duration::from_secs_f64(self.rules.health.timeout_s);
             self.send(Method::POST, &spec.path, &spec.body, (within, MOST_PAGE)).await;
             *used = self.pool.clock.now();
         }
     }
 
-    /// See [`Upstreams::ask`].
+    /// Sends a request as [`Upstreams::ask`] does.
     pub async fn send(
         &self,
         method: Method,
@@ -180,7 +182,7 @@ impl One<'_> {
     }
 }
 
-/// Looks for silent replicas for ever.
+/// Runs the permanent check for silent replicas.
 pub async fn listen(pool: Arc<ReplicaPool>) {
     loop {
         tokio::time::sleep_until(soon(OFTEN)).await;

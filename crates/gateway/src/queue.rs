@@ -1,4 +1,4 @@
-//! Requests that wait for a replica.
+//! Waiting for a replica in the queue.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use tokio::sync::oneshot;
 use crate::pool::{Booked, ReplicaPool};
 use crate::timer::soon;
 
-/// What becomes of a request that comes.
+/// The result of placing a request.
 pub enum Placing {
     Booked(Booked),
     Waits(QueuedWait),
     Refused(Refusal),
 }
 
-/// A request that waits. Dropped before its end, it leaves the queue: its client went away.
+/// A queued request. A drop before the end removes it from the queue, because its client disconnected.
 pub struct QueuedWait {
     pub(crate) pool: Arc<ReplicaPool>,
     pub(crate) ticket: Ticket,
@@ -25,7 +25,7 @@ pub struct QueuedWait {
 }
 
 impl QueuedWait {
-    /// Waits for a replica, or for the end of its time.
+    /// Waits for a replica until the queue timeout. Fails if the request got no replica.
     pub async fn wait(mut self) -> Result<Booked, Refusal> {
         let due = soon(self.until - self.pool.clock.now());
         if let Ok(given) = tokio::time::timeout_at(due, &mut self.given).await {
@@ -33,7 +33,7 @@ impl QueuedWait {
         }
         match self.pool.expire(self.ticket) {
             Some(refusal) => Err(refusal),
-            // It was given a replica in this very moment.
+            // The request got a replica at the moment of the timeout.
             None => (&mut self.given).await.unwrap_or(Err(Refusal::NoReplica)),
         }
     }

@@ -1,4 +1,4 @@
-//! Where requests are recorded, and for how long: what the writer of [`crate::traffic`] is asked.
+//! Configuration of request recording, which [`crate::traffic`] performs.
 
 use std::path::PathBuf;
 
@@ -6,22 +6,23 @@ use plimsoll_policy::SettingError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Where requests are recorded, and for how long.
+/// Request recording settings.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RecordSpec {
-    /// The folder in which run folders are made.
+    /// Parent folder of the run folders.
     pub dir: PathBuf,
-    /// A new run folder is begun after so long, seconds.
+    /// Period of a run folder in s; a new one starts afterwards [default: 3600].
     #[serde(default = "every_s")]
     pub every_s: f64,
-    /// And once the log of this one is so large, bytes: whoever reads a run holds all of it.
+    /// Size limit in bytes of a run folder's log; a new folder starts afterwards, because readers load a whole run
+    /// [default: 64 MiB].
     #[serde(default = "bytes")]
     pub bytes: u64,
-    /// The oldest run folders go once all of them are larger than this, bytes.
+    /// Total size limit of the run folders in bytes; the oldest are deleted first [default: 4 GiB].
     #[serde(default = "keep_bytes")]
     pub keep_bytes: u64,
-    /// Share of the requests of which it is kept why they went where they went; of every second try it always is.
+    /// Share of requests whose routing decision is recorded; retries always are [default: 0.1].
     #[serde(default = "explain")]
     pub explain: f64,
 }
@@ -43,12 +44,12 @@ fn explain() -> f64 {
 }
 
 impl RecordSpec {
-    /// As by default, in this folder.
+    /// Returns the default settings for this folder.
     pub fn new(dir: PathBuf) -> RecordSpec {
         RecordSpec { dir, every_s: every_s(), bytes: bytes(), keep_bytes: keep_bytes(), explain: explain() }
     }
 
-    /// Checks everything that the types can't.
+    /// Checks the rules that the types cannot express, and fails on the first invalid setting.
     pub fn validate(&self) -> Result<(), SettingError> {
         let conflict = |name: &str, why: String| Err(SettingError::Conflict { name: name.to_owned(), why });
         if self.dir.as_os_str().is_empty() {

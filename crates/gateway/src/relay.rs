@@ -1,6 +1,7 @@
-//! An answer on its way from a replica to a client: frame by frame, counted, never held.
+//! Response relay from a replica to a client: frame by frame, accounted and never buffered as a whole.
 //!
-//! The next frame is asked for when the client has taken the one before, so a slow reader slows its replica down and nothing gathers here.
+//! The next frame is read when the client has taken the previous one. A slow client therefore slows down the replica
+//! instead of filling the gateway's memory.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -20,48 +21,48 @@ use crate::reply::{RelayEnd, broken_stream};
 use crate::stats::Stats;
 use crate::upstream::Lent;
 
-/// What keeps a silent stream's connection open: a comment, which readers of events skip.
+/// Comment that keeps a silent stream's connection open. Readers of event streams skip comments.
 const COMMENT: &[u8] = b": keep-alive\n\n";
-/// Bytes of a line that are held back until it is whole.
+/// Limit on the buffered part of an incomplete line, in bytes.
 const MOST_HALF: usize = 64 << 10;
 
 pub struct Relay {
     answer: Incoming,
-    /// What came of it before it was clear that it is passed on, and when.
+    /// Frames received before the decision to forward the response, with their arrival times.
     held: VecDeque<(At, Bytes)>,
-    /// The beginning of a line of a stream: a line that breaks off would be read as an event.
+    /// Start of an incomplete line of a stream. It is buffered, because a truncated line would be read as an event.
     half: Bytes,
-    /// Was the beginning of a line passed on because it is long?
+    /// Set if the start of an incomplete line was forwarded because the line is long.
     is_in_line: bool,
-    /// Were lines of an event passed on that hold data, and not its end?
+    /// Set if data lines of an event were forwarded but not the end of the event.
     is_in_data: bool,
-    /// Trailers that come behind what was held back.
+    /// Trailers that follow the buffered data.
     trailers: Option<Frame<Bytes>>,
     lent: Option<Lent>,
     passing: PassingAnswer,
     clock: Clock,
-    /// Runs out in a silent stream.
+    /// Timer of the keep-alive comment.
     quiet: Option<Pin<Box<Sleep>>>,
-    /// Silence after which a comment is sent; zero = never.
+    /// Silence before a keep-alive comment; zero disables it.
     limit: Duration,
-    /// When something of it came last.
+    /// Arrival time of the last data.
     last: At,
     ended: bool,
     is_whole: bool,
 }
 
-/// An answer as its relay needs it.
+/// The parts that a relay starts from.
 pub struct RelayedAnswer {
     pub begun: BegunAnswer,
-    /// What came of it since its head, and when.
+    /// Frames received since the head, with their arrival times.
     pub held: VecDeque<(At, Bytes)>,
     pub lent: Lent,
-    /// Silence after which a comment is sent; zero = never.
+    /// Silence before a keep-alive comment; zero disables it.
     pub keep_alive: Duration,
 }
 
 impl Relay {
-    /// An answer whose head has come. `stream`: how its events are read, where it is a stream of them.
+    /// Returns the relay of a response. `stream` is the protocol of an event stream, `None` for other responses.
     pub fn new(
         answer: Incoming,
         relayed: RelayedAnswer,
@@ -87,14 +88,13 @@ impl Relay {
             ended: false,
             is_whole: false,
         };
-        // Nobody asks for the frames of a body that has none.
+        // An empty body ends here, because hyper does not poll its frames.
         if relay.is_end() {
             relay.end(true);
         }
         relay
     }
 
-    /// The next frame.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RelayEnd>>> {
         if let Some(trailers) = self.trailers.take() {
             return Poll::Ready(Some(Ok(trailers)));
@@ -127,7 +127,7 @@ impl Relay {
         Poll::Ready(None)
     }
 
-    /// What may be passed on of a piece: all of it, or of a stream what are whole lines.
+    /// Returns the part of a frame that may be forwarded: everything, or the complete lines of a stream.
     fn lines(&mut self, data: Bytes, is_last: bool) -> Option<Bytes> {
         let was_in_line = self.is_in_line;
         let lines = self.whole_lines(data, is_last)?;
@@ -157,13 +157,13 @@ impl Relay {
         (!text.is_empty()).then_some(text)
     }
 
-    /// What was held back.
+    /// Returns the buffered incomplete line.
     fn rest(&mut self) -> Option<Frame<Bytes>> {
         let half = std::mem::take(&mut self.half);
         (!half.is_empty()).then(|| Frame::data(half))
     }
 
-    /// Trailers came, which are the end.
+    /// Ends the response with trailers, after any buffered data.
     fn ends_with(&mut self, trailers: Frame<Bytes>) -> Frame<Bytes> {
         self.end(true);
         match self.rest() {
@@ -175,7 +175,8 @@ impl Relay {
         }
     }
 
-    /// The answer breaks off. A stream ends with an event that says so, unless an event's data was passed on in part: then the connection closes, as that of an answer that is no stream.
+    /// Handles a broken response. A stream ends with an error event. If an event is incomplete or the response is no
+    /// stream, the connection closes instead.
     fn breaks(&mut self, error: hyper::Error) -> Result<Frame<Bytes>, RelayEnd> {
         self.end(false);
         match self.passing.stream().filter(|_| !self.is_in_line && !self.is_in_data) {
@@ -184,23 +185,23 @@ impl Relay {
         }
     }
 
-    /// Is nothing to come?
+    /// Returns whether no frame follows.
     pub fn is_end(&self) -> bool {
         let has_more = self.trailers.is_some() || !self.half.is_empty() || !self.held.is_empty();
         self.ended && self.trailers.is_none() || !has_more && self.answer.is_end_stream()
     }
 
-    /// Did all of it come?
+    /// Returns whether the complete response arrived.
     pub(crate) fn came_whole(&self) -> bool {
         self.is_whole
     }
 
-    /// Did all of it come, and was it of use?
+    /// Returns whether the complete response arrived and was successful.
     pub(crate) fn is_success(&self) -> bool {
         self.is_whole && self.passing.is_success()
     }
 
-    /// How much is to come, where it is known.
+    /// Returns the remaining size if known.
     pub fn size_hint(&self) -> SizeHint {
         match self.ended {
             true => SizeHint::with_exact(0),
@@ -209,15 +210,14 @@ impl Relay {
         }
     }
 
-    /// Counts what came of the answer.
     fn passes(&mut self, data: &[u8], now: At) {
         self.last = now;
         self.passing.passes(data, now);
     }
 
-    /// A comment where a stream has been silent for long, between two events only.
+    /// Returns a keep-alive comment after a long silence, if the stream is between two events.
     fn keep_alive(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RelayEnd>>> {
-        // Lines of JSON have no comments.
+        // Streams of JSON lines have no comments.
         let has_comments = self.passing.stream().is_some_and(|protocol| !protocol.sends_lines());
         if self.limit.is_zero() || !has_comments {
             return Poll::Pending;
@@ -244,14 +244,14 @@ impl Relay {
         (self.ended, self.is_whole) = (true, whole);
         let lent = self.lent.take();
         self.passing.end(whole);
-        // What is dropped instead closes the replica's connection, which is how it hears of it.
+        // Otherwise the drop closes the replica's connection, which cancels its request.
         if whole {
             lent.into_iter().for_each(Lent::give_back);
         }
     }
 }
 
-/// Returns whether lines of a stream end within an event that has data. `was`: whether they begin so.
+/// Returns whether the lines end inside an event with data. `was` is that state at their start.
 fn ends_in_data(lines: &[u8], was: bool) -> bool {
     if lines.ends_with(b"\n\n") || lines.ends_with(b"\n\r\n") {
         return false;

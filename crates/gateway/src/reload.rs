@@ -1,4 +1,5 @@
-//! Another reading of the file, while requests pass: checked whole, then put in force at once. What can't change without a restart is named.
+//! Configuration reload without interruption: the new version is validated completely, then applied at once. Settings
+//! that need a restart are reported.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,7 +13,7 @@ use crate::rules::{InForce, Rules};
 use crate::spec::{GatewaySpec, ReplicaSpec};
 use crate::stats::Stats;
 
-/// Keys of the file that take effect at once; `replicas` does in part.
+/// Configuration keys that a reload applies; `replicas` is applied in part.
 const AT_ONCE: [&str; 14] = [
     "cache",
     "keys",
@@ -30,36 +31,36 @@ const AT_ONCE: [&str; 14] = [
     "replicas",
 ];
 
-/// Puts further readings of the file in force.
+/// A handle that applies new versions of the configuration.
 #[derive(Clone)]
 pub struct Reloader {
     pub(crate) rules: Arc<InForce>,
     pub(crate) pool: Arc<ReplicaPool>,
     pub(crate) stats: Arc<Stats>,
-    /// What the gateway was started with.
+    /// Configuration at the start, which the later check compares with.
     pub(crate) started: Arc<GatewaySpec>,
-    /// One at a time: each begins with what the one before left.
+    /// Lock that serialises reloads, because each one starts from the result of the previous one.
     pub(crate) turn: Arc<Mutex<()>>,
 }
 
-/// What a reading changed.
+/// The result of a reload.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Reloaded {
-    /// Replicas that are new: they get requests as soon as they answer.
+    /// Added replicas; they get requests after their first successful health check.
     pub joined: Vec<String>,
-    /// Replicas that get no further requests: the file names them no more, and they are forgotten once they have ended what they have.
+    /// Draining replicas; they get no further requests and are removed after their last one.
     pub drains: Vec<String>,
-    /// What takes a restart, by its key.
+    /// Changes that need a restart, by key.
     pub later: Vec<String>,
-    /// The replicas that are there now, as the file has them, and as the start had those whose role takes a restart.
+    /// Current replicas: as configured now, but with their initial roles if a role change needs a restart.
     pub replicas: Vec<ReplicaSpec>,
 }
 
 impl Reloader {
-    /// Puts a reading in force. Requests that are in progress end under the one they came under.
+    /// Applies a configuration. Requests in progress keep the configuration of their arrival.
     ///
     /// # Errors
-    /// Something in it is wrong: what was in force stays.
+    /// Fails if a setting is invalid; the active configuration stays.
     pub fn reload(&self, spec: &GatewaySpec) -> Result<Reloaded, GatewayError> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let rules = spec.validate().map_err(GatewayError::from);
@@ -73,12 +74,12 @@ impl Reloader {
         Ok(Reloaded { joined: moved.joined, drains: moved.drains, later, replicas: self.replicas(spec) })
     }
 
-    /// The answers that are kept, by the rules in force.
+    /// Returns the response cache of the active configuration.
     pub fn cache(&self) -> Option<Arc<Cache>> {
         self.rules.now().cache.clone()
     }
 
-    /// The file could not even be read.
+    /// Counts a reload whose file could not be parsed.
     pub fn refused(&self) {
         self.stats.reloaded(false);
     }
@@ -92,12 +93,12 @@ impl Reloader {
         asked.chain(self.started.of(ReplicaRole::Shadow).cloned()).collect()
     }
 
-    /// Replicas that take a restart.
+    /// Returns the replica changes that need a restart.
     fn replicas_later(&self, spec: &GatewaySpec) -> Vec<String> {
         let same =
             |a: &ReplicaSpec, b: &ReplicaSpec| a.named() == b.named() && a.place().ok() == b.place().ok();
         let mut later = Vec::new();
-        // A trial's sides, and who gets copies, are those of the start.
+        // Canary sides and shadows are fixed at the start.
         let here = self.pool.replicas();
         for one in &spec.replicas {
             let was = here.iter().find(|replica| replica.is(one));
@@ -113,7 +114,7 @@ impl Reloader {
         later
     }
 
-    /// Keys whose values are others than at the start, and take a restart.
+    /// Returns the changed keys that need a restart.
     fn later(&self, spec: &GatewaySpec) -> Vec<String> {
         let keys = |spec: &GatewaySpec| match serde_json::to_value(spec) {
             Ok(Value::Object(keys)) => keys,

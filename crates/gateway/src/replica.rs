@@ -1,4 +1,4 @@
-//! A server behind the gateway, from the reading of the file that names it to the end of its last request.
+//! A replica as the gateway sees it, from its configuration entry to the end of its last request.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,28 +13,29 @@ use crate::spec::{ReplicaAddress, ReplicaSpec};
 
 #[derive(Debug)]
 pub struct Replica {
-    /// Its own for ever: one that comes later never has it.
+    /// Unique id; it is never reused.
     pub id: u64,
-    /// Its number where it is counted; free for another one once it has gone.
+    /// Number in the router's tables; it is reused after the replica is removed.
     pub number: u32,
     pub name: String,
     pub place: ReplicaAddress,
-    /// What answers carry in `x-plimsoll-replica`.
+    /// Value of the `x-plimsoll-replica` header.
     pub header: HeaderValue,
-    /// On which side it began.
+    /// Initial side of the replica in a canary rollout.
     pub arm: Arm,
-    /// Attempts that reached it, by how they ended: see [`ATTEMPTS`].
+    /// Attempts that reached the replica, by outcome: see [`ATTEMPTS`].
     pub attempts: [AtomicU64; 5],
-    /// Times that its page was asked for, by what [came of it](crate::telemetry::PAGES).
+    /// Metrics scrapes by [result](crate::telemetry::PAGES).
     pub pages: [AtomicU64; 3],
-    /// When a token or a whole answer came last, ns of the gateway's clock.
+    /// Arrival time of the last token or complete response, in ns of the gateway's clock.
     moved: AtomicI64,
-    /// When it got its first request after it had none.
+    /// Start of the first request after an idle period, in ns of the gateway's clock.
     begun: AtomicI64,
-    /// Requests that it computes; and those of which nothing is seen before their answer is whole.
+    /// Requests in progress, and those among them without visible progress before the end.
     running: AtomicU32,
     blind: AtomicU32,
-    /// Is it taken to be lost by those that wait for a head? See [`ReplicaPool`](crate::pool::ReplicaPool::look_for_silence).
+    /// Set if requests that wait for a response head should leave. See
+    /// [`ReplicaPool`](crate::pool::ReplicaPool::look_for_silence).
     lost: AtomicBool,
     served: Mutex<ServedModels>,
     named: AtomicBool,
@@ -44,18 +45,18 @@ pub struct Replica {
 /// Names of [`Replica::attempts`].
 pub(crate) const ATTEMPTS: [&str; 5] = ["worked", "shed", "failed", "cancelled", "refused"];
 
-/// How a request went to its replica.
+/// The connection data of a request to its replica.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct UpstreamWay {
     pub connected: At,
-    /// When the request was handed to it.
+    /// Time at which the request was passed to the connection.
     pub sent: At,
     pub connection: u32,
-    /// Had it carried a request before?
+    /// Set if the connection served an earlier request.
     pub reused: bool,
 }
 
-/// What a replica serves, and whether the file says so.
+/// The models of a replica. `is_said` is set if the configuration lists them.
 #[derive(Debug, Default)]
 pub(crate) struct ServedModels {
     pub models: Option<Vec<ServedModel>>,
@@ -63,10 +64,10 @@ pub(crate) struct ServedModels {
 }
 
 impl Replica {
-    /// The one of a file's line. `name_it`: in what answers say of it.
+    /// Returns a replica of the configuration. `name_it` puts its name into response headers.
     ///
     /// # Errors
-    /// Its URL can't be read, or its name can't be in a header.
+    /// Fails if the URL is invalid or the name is not valid in a header.
     pub fn new(spec: &ReplicaSpec, name_it: bool) -> Result<Replica, SettingError> {
         Ok(Replica {
             id: 0,
@@ -88,17 +89,17 @@ impl Replica {
         })
     }
 
-    /// It, under a number of its own.
+    /// Returns the replica with this id and number.
     pub(crate) fn numbered(self, id: u64, number: u32) -> Replica {
         Replica { id, number, ..self }
     }
 
-    /// Is it the one of this line?
+    /// Returns whether this configuration entry describes the replica.
     pub fn is(&self, spec: &ReplicaSpec) -> bool {
         self.name == spec.named() && spec.place().is_ok_and(|place| place == self.place)
     }
 
-    /// What it was there for when it began.
+    /// Returns the initial role of the replica.
     pub fn role(&self) -> ReplicaRole {
         match self.arm {
             Arm::Base => ReplicaRole::Serve,
@@ -110,7 +111,7 @@ impl Replica {
         self.attempts.iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
-    /// Does the file name it? Otherwise it ends what it has.
+    /// Returns whether the configuration lists the replica. Otherwise it drains.
     pub fn is_named(&self) -> bool {
         self.named.load(Ordering::Relaxed)
     }
@@ -119,7 +120,7 @@ impl Replica {
         self.named.store(named, Ordering::Relaxed);
     }
 
-    /// Has it ended its last request, after the file named it no more? It does not come back.
+    /// Returns whether the replica was removed after its last request. It never returns.
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
@@ -128,14 +129,15 @@ impl Replica {
         self.gone.store(true, Ordering::Relaxed);
     }
 
-    /// Since when nothing has come of any of its requests, and whether some of them are seen only once they are whole; `None` = none runs.
+    /// Returns the start of the current silence, and whether some requests show no progress before their end. Returns
+    /// `None` if the replica is idle.
     pub(crate) fn silent_since(&self) -> Option<(At, bool)> {
         let since = self.moved.load(Ordering::Relaxed).max(self.begun.load(Ordering::Relaxed));
         let is_blind = self.blind.load(Ordering::Relaxed) > 0;
         (self.running.load(Ordering::Relaxed) > 0).then_some((At(since), is_blind))
     }
 
-    /// Did a token or a whole answer come within this time?
+    /// Returns whether a token or a complete response arrived within this time.
     pub(crate) fn has_moved(&self, within: Span, now: At) -> bool {
         now - At(self.moved.load(Ordering::Relaxed)) < within
     }
@@ -156,7 +158,7 @@ impl Replica {
         self.blind.fetch_sub(u32::from(was_blind), Ordering::Relaxed);
     }
 
-    /// Is a request that waits for a head better off elsewhere?
+    /// Returns whether a request that waits for its response head should move to another replica.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)
     }
@@ -165,12 +167,12 @@ impl Replica {
         self.lost.store(lost, Ordering::Relaxed);
     }
 
-    /// Names of what it serves, where it says so.
+    /// Returns the names of the served models, or `None` if they are unknown.
     pub fn models(&self) -> Option<Vec<String>> {
         Some(self.served().models.as_ref()?.iter().map(|model| model.id.clone()).collect())
     }
 
-    /// Is it to be asked what it serves? Not where the file says it.
+    /// Returns whether the replica must be queried for its models, because the configuration does not list them.
     pub(crate) fn asks_models(&self) -> bool {
         !self.served().is_said
     }

@@ -1,4 +1,4 @@
-//! The gateway's own answers: errors in OpenAI's shape, so that clients read them as they read a server's.
+//! The gateway's own responses, with errors in OpenAI's format, because clients can already parse it.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,28 +13,28 @@ use plimsoll_model::Protocol;
 use crate::cache::flight::Reader;
 use crate::relay::Relay;
 
-/// What answers carry.
+/// A response body.
 pub enum Out {
-    /// Bytes of our own, or of a replica's answer that was kept.
+    /// Bytes of the gateway, or of a buffered response.
     Own(Full<Bytes>),
-    /// A replica's answer as it comes.
+    /// A replica's response that is forwarded as it arrives.
     Relayed(Box<Relay>),
-    /// An answer that others read too, or have read.
+    /// A response shared with other requests, or cached.
     Shared(Reader),
 }
 
 impl Out {
-    /// Now that nothing comes any more: was it of use?
+    /// Returns whether the finished response was successful.
     pub(crate) fn is_success(&self) -> bool {
         match self {
-            // A replica's answer is its own where it failed, and no other replica did better.
+            // A buffered response of a replica is a failure that no other replica improved.
             Out::Own(_) => false,
             Out::Shared(_) => true,
             Out::Relayed(relay) => relay.is_success(),
         }
     }
 
-    /// Now that nothing comes any more: did all of it come?
+    /// Returns whether the finished response is complete.
     pub(crate) fn came_whole(&self) -> bool {
         match self {
             Out::Own(_) | Out::Shared(_) => true,
@@ -43,14 +43,14 @@ impl Out {
     }
 }
 
-/// An answer of the gateway's own.
+/// Returns a JSON response of the gateway.
 pub fn json(body: String) -> Response<Out> {
     let mut response = Response::new(Out::Own(Full::new(Bytes::from(body))));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 
-/// Why an answer could not be passed on to its end.
+/// The error that ends an incomplete response.
 pub type RelayEnd = Box<dyn std::error::Error + Send + Sync>;
 
 impl Body for Out {
@@ -85,7 +85,7 @@ impl Body for Out {
     }
 }
 
-/// An error of the gateway's own. `code`: what programs tell it by; `retry_s`: when to come back.
+/// Returns an error response. `code` is machine-readable; `retry_s` sets `Retry-After`.
 pub fn error(status: StatusCode, code: &str, message: &str, retry_s: Option<u64>) -> Response<Out> {
     let mut response = json(error_body(status, code, message));
     *response.status_mut() = status;
@@ -107,11 +107,11 @@ pub fn error_body(status: StatusCode, code: &str, message: &str) -> String {
     body.to_string()
 }
 
-/// What a stream that broke ends with: an event that clients of this protocol raise as an error. It begins with an end of event, because
-/// the break may have been in the middle of one.
+/// Returns the end of a broken stream: an error event that clients of this protocol raise. It starts with an end of
+/// event, because the break may be inside an event.
 pub(crate) fn broken_stream(protocol: Protocol) -> &'static [u8] {
     match protocol {
-        // Its clients pass over events without a name.
+        // Clients of this protocol skip events without a name.
         Protocol::Messages => BROKEN_MESSAGE,
         Protocol::OllamaChat | Protocol::OllamaGenerate => BROKEN_LINES,
         _ => BROKEN_STREAM,

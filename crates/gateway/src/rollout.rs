@@ -1,7 +1,9 @@
-//! A version on trial: which share of the requests its replicas get, and what becomes of it. A shadow is one whose answers nobody sees.
+//! Canary rollout: the traffic share of a new version, its verdict and its promotion or rollback. A shadow replica
+//! gets copies of requests, and its responses are discarded.
 //!
-//! Who judges it (the same code as `plimsoll canary`, from the gateway's own record) tells its verdict here; who decides is an operator, by the admin
-//! address, or the verdict itself where it says that the version is worse. Nothing is promoted unasked.
+//! The judge uses the code of `plimsoll canary` on the gateway's own recording and sets its verdict here. An operator
+//! decides through the admin API. The verdict itself decides only for a rollback, because nothing may be promoted
+//! without a request.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,21 +13,21 @@ use plimsoll_policy::SettingError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a replica is there for.
+/// Role of a replica [default: serve].
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplicaRole {
-    /// It serves.
+    /// Serves requests.
     #[default]
     Serve,
-    /// It serves a share, as a version on trial.
+    /// Serves a share of the requests as a canary.
     Canary,
-    /// It gets copies of requests, and nobody sees its answers.
+    /// Receives copies of requests; its responses are discarded.
     Shadow,
 }
 
 impl ReplicaRole {
-    /// In a sentence.
+    /// Returns the role as a phrase for messages.
     pub fn words(self) -> &'static str {
         match self {
             ReplicaRole::Serve => "one that serves",
@@ -35,30 +37,32 @@ impl ReplicaRole {
     }
 }
 
-/// How a canary is given requests and judged.
+/// Canary traffic and evaluation settings.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RolloutSpec {
-    /// The share of sessions (and of requests that name none) that is the canary's, 0 to 1; none = the canaries' share of the replicas, with which each
-    /// replica gets equally much and the comparison is fair.
+    /// Canary share of sessions, and of requests without a session, from 0 to 1 [default: the canaries' share of the
+    /// replicas]. With the default, all replicas get equal load, so the comparison is fair.
     pub share: Option<f64>,
-    /// For how long after the start all replicas run the same version, seconds, so that it is known what is a replica's own.
+    /// Baseline period in s after the start with one version on all replicas, to measure differences between replicas
+    /// [default: 0].
     pub before_s: f64,
-    /// It is not called fit to be promoted before it was watched for so long, seconds: a day has all kinds of traffic.
+    /// Minimum observation in s before a canary can be promoted; one day contains all kinds of traffic [default:
+    /// 86400].
     pub least_s: f64,
-    /// Accepted chance that a canary which is no worse is ever called worse.
+    /// Probability limit of ever rejecting a canary that is not worse [default: 0.05].
     pub alpha: f64,
-    /// Take the requests off it by itself once it is proven worse.
+    /// Automatic rollback of a canary that is proven worse [default: true].
     pub roll_back: bool,
 }
 
-/// How shadows are given copies.
+/// Shadow traffic settings.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ShadowSpec {
-    /// The share of sessions of which copies are sent, 0 to 1; none = as many as a serving replica gets, for each shadow.
+    /// Share of sessions that is copied, from 0 to 1 [default: for each shadow, the share of one serving replica].
     pub share: Option<f64>,
-    /// Most copies in progress on each shadow: further ones are left out, and counted.
+    /// Limit on copies in flight per shadow; further copies are skipped and counted [default: 64].
     pub requests: u32,
 }
 
@@ -75,7 +79,7 @@ impl Default for ShadowSpec {
 }
 
 impl RolloutSpec {
-    /// Checks everything that the types can't.
+    /// Checks the rules that the types cannot express, and fails on the first invalid setting.
     pub fn validate(&self) -> Result<(), SettingError> {
         is_share("canary.share", self.share)?;
         if self.before_s != 0.0 && !(600.0..=604_800.0).contains(&self.before_s) {
@@ -94,7 +98,7 @@ impl RolloutSpec {
 }
 
 impl ShadowSpec {
-    /// Checks everything that the types can't.
+    /// Checks the rules that the types cannot express, and fails on the first invalid setting.
     pub fn validate(&self) -> Result<(), SettingError> {
         is_share("shadow.share", self.share)?;
         match self.requests {
@@ -115,62 +119,61 @@ fn is_share(name: &str, share: Option<f64>) -> Result<(), SettingError> {
     }
 }
 
-/// Where a rollout stands.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "stage")]
 pub enum Stand {
-    /// The canary has this share.
+    /// The canary serves a share of the traffic.
     Trial {
-        /// Of sessions, 0 to 1.
+        /// Share of sessions, from 0 to 1.
         share: f64,
     },
-    /// Its replicas serve like all others.
+    /// The canary replicas serve like all others.
     Promoted,
     RolledBack,
 }
 
-/// What an operator asks, as JSON.
+/// A command of an operator, as JSON.
 #[derive(Copy, Clone, PartialEq, Debug, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "do", deny_unknown_fields)]
 pub enum RolloutAsk {
-    /// Another share; begins the trial again where it had ended.
+    /// Sets the share. A finished trial restarts.
     Share {
-        /// Of sessions, 0 to 1.
+        /// Share of sessions, from 0 to 1.
         share: f64,
     },
-    /// Its replicas are to serve like all others.
+    /// Promotes the canary replicas to serve like all others.
     Promote {
-        /// Whatever the verdict says.
+        /// Set to promote regardless of the verdict.
         #[serde(default)]
         anyway: bool,
     },
-    /// They are to get no requests.
+    /// Stops requests to the canary replicas.
     RollBack,
 }
 
-/// The verdict on it, as whoever judges it says.
+/// The verdict on a canary.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct SplitJudged {
-    /// Is it proven to be no worse, for as long as was asked?
+    /// Set if the canary is proven not worse over the minimum observation.
     pub may_promote: bool,
-    /// Why, or why not yet.
+    /// Reason for the verdict.
     pub why: String,
-    /// All of it, as JSON.
+    /// The complete verdict as JSON.
     pub json: String,
-    /// The same as lines of a metrics page.
+    /// The verdict as Prometheus metrics.
     pub metrics: String,
 }
 
 #[derive(Debug)]
 pub struct Rollout {
-    /// What each request reads: the share, as bits.
+    /// The share as the bits of an `f64`. It is atomic because each request reads it.
     share: AtomicU64,
     stand: Mutex<Stand>,
     judged: Mutex<SplitJudged>,
 }
 
 impl Rollout {
-    /// A trial with this share.
+    /// Returns a rollout in its trial stage.
     pub fn new(share: f64) -> Rollout {
         Rollout {
             share: AtomicU64::new(share.to_bits()),
@@ -179,7 +182,7 @@ impl Rollout {
         }
     }
 
-    /// The canary's share now.
+    /// Returns the current share of the canary.
     pub fn share(&self) -> f64 {
         f64::from_bits(self.share.load(Ordering::Relaxed))
     }
@@ -188,7 +191,7 @@ impl Rollout {
         *lock(&self.stand)
     }
 
-    /// It stands elsewhere from now on; the replicas' sides are the pool's.
+    /// Sets the stage. The pool applies it to the replicas.
     pub(crate) fn set(&self, stand: Stand) {
         let share = match stand {
             Stand::Trial { share } => share,
@@ -198,7 +201,7 @@ impl Rollout {
         self.share.store(share.to_bits(), Ordering::Relaxed);
     }
 
-    /// What was judged last.
+    /// Returns the latest verdict.
     pub fn judged(&self) -> SplitJudged {
         lock(&self.judged).clone()
     }
@@ -207,7 +210,8 @@ impl Rollout {
         *lock(&self.judged) = judged;
     }
 
-    /// Where it is to stand if an operator asks this; or why not. `budget`: where the budget in force stands.
+    /// Returns the stage that an operator's command leads to. `budget` is the state of the active SLO budget. Fails
+    /// with a one-sentence reason against the command.
     pub fn asked(&self, ask: RolloutAsk, budget: Option<BudgetState>) -> Result<Stand, String> {
         match ask {
             RolloutAsk::RollBack => Ok(Stand::RolledBack),

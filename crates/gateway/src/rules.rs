@@ -1,4 +1,5 @@
-//! What a running gateway goes by: one reading of its file, replaced whole. A request keeps the rules that it came under.
+//! The active configuration of a running gateway, replaced as a whole. A request keeps the configuration that was
+//! active at its arrival.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -18,32 +19,30 @@ use crate::tls::Tls;
 
 pub struct Rules {
     pub limits: LimitSpec,
-    /// How it is seen that a replica answers.
     pub health: HealthSpec,
-    /// How replicas' own pages are read.
+    /// Scraping of replica metrics; `None` disables it.
     pub telemetry: Option<TelemetrySpec>,
-    /// What a replica is sent before it gets requests.
+    /// Warm-up requests for a new replica; `None` for none.
     pub warm_up: Option<WarmSpec>,
-    /// Answers that were given once.
+    /// Response cache; `None` if it is off.
     pub cache: Option<Arc<Cache>>,
     pub doors: Doors,
-    /// Paths that clients may ask for.
     pub paths: OpenPaths,
     pub admin_key: Option<Digest>,
     pub tls: Tls,
-    /// Do replicas get the client's key?
+    /// Set if replicas receive the client's key.
     pub forward_keys: bool,
-    /// May clients ask why a request went where it went?
+    /// Set if clients may request routing explanations.
     pub explain_header: bool,
-    /// What replicas, and servers that are asked on the side, want to see, by their names.
+    /// `Authorization` values for replicas and auxiliary servers, by name.
     bearers: HashMap<String, HeaderValue>,
 }
 
 impl Rules {
-    /// Those of a file. `before`: those that they replace.
+    /// Returns the rules of a configuration. `before` are the rules that they replace.
     ///
     /// # Errors
-    /// A key can't be had, or a certificate can't be used.
+    /// Fails if a key is unavailable or a certificate is unusable.
     pub fn new(spec: &GatewaySpec, before: Option<&Rules>, clock: Clock) -> Result<Rules, GatewayError> {
         let mut bearers = HashMap::new();
         for replica in &spec.replicas {
@@ -62,7 +61,7 @@ impl Rules {
         let kept = before.and_then(|rules| rules.cache.clone());
         let cache = match (&spec.cache, kept) {
             (None, _) => None,
-            // Under the same terms what is kept stays.
+            // The cache survives a reload if its settings are unchanged.
             (Some(asked), Some(cache)) if cache.spec() == asked => Some(cache),
             (Some(asked), _) => Some(Arc::new(Cache::new(asked, clock.anchor().realtime_ns as u64)?)),
         };
@@ -78,22 +77,22 @@ impl Rules {
             forward_keys: spec.forward_keys,
             explain_header: spec.explain_header,
             bearers,
-            // Last: it changes the rates of keys that stay, and nothing may be refused after that.
+            // This comes last, because it changes the rates of existing keys and no failure may follow.
             doors: Doors::new(&spec.keys, before.map(|rules| &rules.doors), clock)?,
         })
     }
 
-    /// What a server gets as `Authorization`, for the client's own.
+    /// Returns the `Authorization` value for a server, which replaces the client's.
     pub fn bearer(&self, name: &str) -> Option<&HeaderValue> {
         self.bearers.get(name)
     }
 }
 
-/// The rules in force, for all threads.
+/// The active rules, shared by all threads.
 pub struct InForce(RwLock<Arc<Rules>>);
 
 impl InForce {
-    /// These, until others are.
+    /// Returns a holder with these rules.
     pub fn new(rules: Rules) -> InForce {
         InForce(RwLock::new(Arc::new(rules)))
     }
@@ -102,7 +101,6 @@ impl InForce {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Others from now on.
     pub fn set(&self, rules: Rules) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
     }

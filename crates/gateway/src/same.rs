@@ -1,6 +1,6 @@
-//! What is the same: a SHA-256, so that nobody can make something of his own that passes for another's.
+//! Content digests. SHA-256 is used, because no client may construct a collision with another client's content.
 
-/// Names these parts, in this order. Where one ends is part of the name.
+/// Returns the digest of the parts in order. Part boundaries contribute to the digest.
 pub fn digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> [u8; 32] {
     let mut hash = ring::digest::Context::new(&ring::digest::SHA256);
     for part in parts {

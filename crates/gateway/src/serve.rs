@@ -1,4 +1,4 @@
-//! The gateway's life: listen, accept, stop. Each thread has a runtime of its own and takes connections from the same listener.
+//! Gateway life cycle: listen, accept, stop. Each thread has its own runtime and accepts from the shared listener.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -41,63 +41,64 @@ use crate::timer::soon;
 use crate::traffic::Traffic;
 use crate::upstream::Upstreams;
 
-/// Connections that the kernel holds before they are accepted.
+/// Size of the kernel's accept queue.
 const BACKLOG: i32 = 4096;
-/// After an accept that failed: no descriptors are left, and trying again at once would burn a core.
+/// Pause after a failed accept, because without file descriptors an immediate retry would burn a core.
 const ACCEPT_PAUSE: Span = Span::from_millis(20);
-/// How long a connection may still bring a request after a stop.
+/// Time after a stop during which a connection may still deliver a request.
 const LINGER: Span = Span::from_millis(300);
-/// Calls at once on one of a proxy's connections, each a request under way; a proxy that has more opens another connection.
+/// Limit on concurrent streams of a proxy's connection, each a request in flight. A proxy with more opens another
+/// connection.
 const CALLS: u32 = 1024;
-/// Largest head of a call, bytes: gRPC's own headers, and what a mesh adds.
+/// Limit on the head of a gRPC call in bytes: gRPC's own headers, and those of a service mesh.
 const CALL_HEAD: u32 = 16 << 10;
-/// What of a call, and sixteen times that of a connection, may be under way: a prompt comes in one go.
+/// Flow-control window of a call in bytes, and 1/16 of a connection's window, so that a prompt arrives in one burst.
 const WINDOW: u32 = 1 << 20;
-/// After so long without a word a proxy is asked whether it is there, and for so long it may think about that: what it holds of replicas comes back when it is not.
+/// Interval and timeout of HTTP/2 keep-alive pings to a proxy. A dead proxy releases its bookings on replicas.
 const PING: Duration = Duration::from_secs(20);
 const PONG: Duration = Duration::from_secs(10);
-/// How long an operator's handshake, and each head, may take.
+/// Timeout of the TLS handshake and of each request head on the admin listener.
 const OPERATORS_WAIT: Duration = Duration::from_secs(10);
 
-/// A gateway that runs. Dropping it stops it at once.
+/// A running gateway. A drop stops it immediately.
 pub struct Gateway {
     pub addr: SocketAddr,
     pub admin: Option<SocketAddr>,
-    /// Where proxies ask who gets a request.
+    /// Listen address of the endpoint picker; `None` without one.
     pub picker: Option<SocketAddr>,
     pub stats: Arc<Stats>,
     pub pool: Arc<ReplicaPool>,
-    /// Those that get copies, if any do.
+    /// Shadow replicas; `None` without shadows.
     pub shadows: Option<Arc<ReplicaPool>>,
     reloader: Reloader,
     stop: Arc<watch::Sender<u8>>,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
 
-/// Asks a gateway to stop, from anywhere.
+/// A handle that stops a gateway from any thread.
 #[derive(Clone, Debug)]
 pub struct GatewayStopper(Arc<watch::Sender<u8>>);
 
 impl GatewayStopper {
-    /// No new connections; answers in progress may end. A second time: everything ends now.
+    /// Stops accepting connections; responses in flight may finish. A second call ends everything immediately.
     pub fn stop(&self) {
         self.0.send_modify(|level| *level = level.saturating_add(1));
     }
 }
 
 impl Gateway {
-    /// Starts. It accepts connections when this returns; whether replicas answer is seen from then on.
+    /// Starts a gateway. It accepts connections on return; health checks of the replicas start then.
     ///
     /// # Errors
-    /// See [`GatewayError`].
+    /// Fails as described in [`GatewayError`].
     pub fn start(spec: &GatewaySpec) -> Result<Gateway, GatewayError> {
         Gateway::recording(spec, Clock::start(), None)
     }
 
-    /// Starts, and hands each request that is over to a record. `clock`: whose axis its instants are on.
+    /// Starts a gateway that also records each finished request. `clock` is the time axis of the recording.
     ///
     /// # Errors
-    /// See [`GatewayError`].
+    /// Fails as described in [`GatewayError`].
     pub fn recording(
         spec: &GatewaySpec,
         clock: Clock,
@@ -156,7 +157,7 @@ impl Gateway {
         Ok(Gateway { addr, admin, picker, stats, pool, shadows, reloader, stop, threads })
     }
 
-    /// What puts further readings of its file in force.
+    /// Returns a handle that applies configuration reloads.
     pub fn reloader(&self) -> Reloader {
         self.reloader.clone()
     }
@@ -165,7 +166,7 @@ impl Gateway {
         GatewayStopper(Arc::clone(&self.stop))
     }
 
-    /// Waits until it is stopped.
+    /// Waits until the gateway has stopped. Fails if a serving thread fails or panics.
     pub fn wait(mut self) -> Result<(), GatewayError> {
         for thread in self.threads.drain(..) {
             match thread.join() {
@@ -196,7 +197,7 @@ fn listen(addr: SocketAddr) -> io::Result<std::net::TcpListener> {
     Ok(socket.into())
 }
 
-/// What a thread starts with.
+/// The data that a thread starts with.
 struct Start {
     listener: std::net::TcpListener,
     operators: Option<std::net::TcpListener>,
@@ -213,7 +214,7 @@ struct Start {
     threads: usize,
 }
 
-/// What the threads' shadows share.
+/// The state that the shadow workers of all threads share.
 #[derive(Clone)]
 struct Shadows {
     share: f64,
@@ -240,7 +241,7 @@ impl Shadows {
         })
     }
 
-    /// A thread's own.
+    /// Returns the shadow worker of a thread.
     fn worker(self, rules: &Arc<InForce>, numbers: &Arc<AtomicU64>, stop: &watch::Receiver<u8>) -> Shadow {
         let head_bytes = self.spec.limits.head_bytes;
         let upstreams = Upstreams::new(self.pool.clock, Arc::clone(rules), head_bytes);
@@ -262,14 +263,14 @@ impl Shadows {
     }
 }
 
-/// Looks at a worker's replicas for ever.
+/// Starts the permanent health check tasks of a worker.
 fn look_at_replicas(worker: &Worker) {
     let (upstreams, rules) = (Rc::clone(&worker.upstreams), Arc::clone(&worker.rules));
     tokio::task::spawn_local(prober::look(Arc::clone(&worker.pool), upstreams, rules));
     tokio::task::spawn_local(prober::listen(Arc::clone(&worker.pool)));
 }
 
-/// The connections of a thread.
+/// The open connections of a thread.
 #[derive(Default)]
 struct Open {
     count: Cell<usize>,
@@ -338,16 +339,16 @@ fn run(start: Start) -> io::Result<()> {
     })
 }
 
-/// What is spoken where somebody connects.
+/// The protocol of a listener.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Speech {
-    /// HTTP/1, by clients.
+    /// HTTP/1 for clients.
     Http,
-    /// gRPC, by proxies that ask the picker.
+    /// gRPC for proxies that use the picker.
     ExtProc,
 }
 
-/// A listener, and the connections that came by it.
+/// A listener and its open connections.
 struct Door {
     listener: TcpListener,
     speech: Speech,
@@ -372,7 +373,7 @@ impl Door {
         }
     }
 
-    /// Takes who is in the kernel's queue, because he came before the stop, and nobody else.
+    /// Accepts the listen backlog, whose clients connected before the stop, and closes the listener.
     fn close(self, worker: &Rc<Worker>, stop: &watch::Receiver<u8>) -> io::Result<Rc<Open>> {
         let listener = self.listener.into_std()?;
         while let Ok((socket, _)) = listener.accept() {
@@ -400,7 +401,7 @@ fn take(
     });
 }
 
-/// One peer's connection to its end. How it failed is its peer's business.
+/// Serves a connection to its end. Errors are ignored, because they concern the peer only.
 async fn connection(socket: TcpStream, worker: Rc<Worker>, speech: Speech, stop: watch::Receiver<u8>) {
     let _ = socket.set_nodelay(true);
     let rules = worker.rules.now();
@@ -413,7 +414,7 @@ async fn connection(socket: TcpStream, worker: Rc<Worker>, speech: Speech, stop:
         None => speak(socket, worker, speech, stop).await,
         Some(config) => {
             let shaking = TlsAcceptor::from(config).accept(socket);
-            // Who does not speak TLS, or not in time, has nothing to be told in.
+            // A failed TLS handshake leaves no channel for an error response.
             if let Ok(Ok(socket)) = tokio::time::timeout_at(limit, shaking).await {
                 speak(socket, worker, speech, stop).await;
             }
@@ -452,13 +453,13 @@ async fn http_on(
         let (worker, refused) = (Rc::clone(&worker), Rc::clone(&refused));
         async move {
             let response = proxy::answer(worker, request).await;
-            // The gateway's own refusal of what it did not read.
+            // The `Connection` header marks a rejection before the end of the request.
             refused.set(response.headers().contains_key(CONNECTION));
             Ok::<_, Infallible>(response)
         }
     });
     let mut serving = pin!(http.serve_connection(TokioIo::new(socket), service));
-    // A request that was sent when the stop came is here within that time.
+    // A request that was sent before the stop arrives within this time.
     let mut stopping = pin!(lingered(&mut stop, &lingers, LINGER));
     let mut is_stopping = false;
     std::future::poll_fn(|cx| {
@@ -471,7 +472,7 @@ async fn http_on(
     .await;
 }
 
-/// Until a stop was asked for and `limits.linger_s`, and `more`, have passed since. A second stop cuts that short.
+/// Waits for a stop, then for `limits.linger_s` plus `more`. A second stop ends the wait.
 async fn lingered(stop: &mut watch::Receiver<u8>, worker: &Worker, more: Span) {
     if stop.wait_for(|level| *level > 0).await.is_err() {
         return;
@@ -503,7 +504,7 @@ async fn calls_on(
     let _ = serving.await;
 }
 
-/// Runs hyper's tasks on the thread that they come from.
+/// An executor that runs hyper's tasks on the current thread.
 #[derive(Copy, Clone)]
 struct LocalTasks;
 

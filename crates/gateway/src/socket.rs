@@ -1,7 +1,8 @@
-//! Sockets whose other side answers before it has read all that it is sent.
+//! Sockets for peers that respond before they have read the complete request.
 //!
-//! A server that refuses a body closes its connection, and the kernel answers further bytes with a reset. [`EarlyAnswer`] reads what the server sent before that.
-//! [`LateReader`] is the other side: it reads on for a while after the gateway's own refusal, so that no reset overtakes the answer (nginx's `lingering_close`).
+//! A server that rejects a body closes its connection, and the kernel answers further bytes with a reset.
+//! [`EarlyAnswer`] reads the server's response despite the reset. [`LateReader`] is the client side: it continues to
+//! read after a rejection by the gateway, so that no reset overtakes the response (nginx's `lingering_close`).
 
 use std::cell::Cell;
 use std::io::{self, IoSlice};
@@ -16,22 +17,23 @@ use tokio::time::Sleep;
 
 use crate::timer::soon;
 
-/// How long a refused client may go on sending.
+/// Limit on the time that a rejected client may continue to send.
 const READS_ON: Span = Span::from_secs(5);
 
-/// A connection to a server. Once the server takes no more bytes they are dropped, and its answer is read all the same.
+/// A connection to a server. Writes after a write error are discarded, so that the server's response can still be
+/// read.
 pub struct EarlyAnswer {
     socket: TcpStream,
     is_deaf: bool,
 }
 
 impl EarlyAnswer {
-    /// A connection that was just made.
+    /// Wraps a new connection.
     pub fn new(socket: TcpStream) -> EarlyAnswer {
         EarlyAnswer { socket, is_deaf: false }
     }
 
-    /// A write that failed becomes one of `count` bytes. Reading fails in its place where there is no answer.
+    /// Turns a failed write into a successful one of `count` bytes. The following read fails if there is no response.
     fn written(&mut self, wrote: Poll<io::Result<usize>>, count: usize) -> Poll<io::Result<usize>> {
         match wrote {
             Poll::Ready(Err(_)) => {
@@ -88,7 +90,8 @@ impl AsyncWrite for EarlyAnswer {
     }
 }
 
-/// A connection of a client. Where its request was refused before it was read whole, what still comes is read and dropped before the connection closes.
+/// A connection of a client. After a rejection before the end of the request, it discards incoming bytes before it
+/// closes.
 pub struct LateReader<S> {
     socket: S,
     refused: Rc<Cell<bool>>,
@@ -97,7 +100,7 @@ pub struct LateReader<S> {
 }
 
 impl<S> LateReader<S> {
-    /// `refused`: set when a request is refused before it was read whole.
+    /// Wraps a connection. `refused` is set when a request is rejected before its end.
     pub fn new(socket: S, refused: Rc<Cell<bool>>) -> LateReader<S> {
         LateReader { socket, refused, has_shut: false, limit: None }
     }

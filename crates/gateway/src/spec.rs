@@ -1,4 +1,4 @@
-//! What a gateway is asked: a file, or flags that stand for one. Every default says why.
+//! Gateway configuration, from a file or from equivalent flags. Each default is explained where it is set.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -24,108 +24,115 @@ use crate::traces::TracesSpec;
 
 pub const MOST_REPLICAS: usize = 1_000;
 
-/// A gateway file.
+/// Gateway configuration.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct GatewaySpec {
-    /// Where clients connect. Loopback, so that nothing is open to others unasked.
+    /// Listen address for clients [default: 127.0.0.1:8080]. Other hosts need an explicit address.
     pub listen: SocketAddr,
-    /// Where metrics and the replicas' state are served; none = nowhere. An address of its own: clients must not read it.
+    /// Listen address of the admin API with metrics and replica status [default: none]. It is separate, because
+    /// clients must not read it.
     pub admin: Option<SocketAddr>,
-    /// What operators show as `Authorization: Bearer`; needed where `admin` is not on loopback. /healthz and /readyz are open.
+    /// Key of the admin API, sent as `Authorization: Bearer`; required unless `admin` is on loopback. /healthz and
+    /// /readyz need no key.
     pub admin_key: Option<KeySource>,
-    /// Who may send requests; none = everybody.
+    /// API keys of clients [default: none, all clients are accepted].
     pub keys: Vec<KeySpec>,
-    /// Paths that clients may ask for; others get 403. `public` stands for the public API of engines; `*` is one segment, `/**` at the end all below.
-    /// Administrative paths of engines are closed unless they are named here.
+    /// Paths open to clients; others get 403 [default: public]. `public` is the public API of engines, `*` matches
+    /// one segment, and a final `/**` matches all paths below. Administrative paths of engines are closed unless
+    /// listed.
     pub paths: Vec<String>,
-    /// TLS towards clients; none = plain HTTP.
+    /// TLS for clients [default: none, plain HTTP].
     pub tls: Option<TlsSpec>,
-    /// Where Envoys, and other proxies of a cluster, ask which replica gets a request that they carry themselves; none = nowhere.
+    /// Endpoint picker for Envoy and other proxies that forward requests themselves [default: none].
     pub picker: Option<PickerSpec>,
-    /// Pass the client's key on to replicas; otherwise it ends here, where there are keys.
+    /// Forwarding of the client's key to replicas [default: false]. Without it, the gateway removes the key if it has
+    /// `keys`.
     pub forward_keys: bool,
-    /// The servers behind it.
+    /// Replicas behind the gateway; at least one is required.
     pub replicas: Vec<ReplicaSpec>,
-    /// Names that stand for several models: a request for one is asked of the first of these that is there and answers within its time limit.
+    /// Fallback lists: model names and the models that may serve them, in order of priority. A request goes to the
+    /// first available model that meets its TTFT limit [default: none].
     pub tiers: BTreeMap<String, Vec<String>>,
-    /// Gateways in front of the same replicas, this one too. They share nothing; each takes the others to have as much on the replicas as it has itself, where no page says it.
+    /// Number of gateways in front of the same replicas, including this one [default: 1]. Gateways share no state.
+    /// Without metrics, each assumes that the others add as much load as itself.
     pub gateways: u32,
-    /// How requests are spread over them.
+    /// Routing policy [default: least_cost].
     pub route: RouteSpec,
-    /// How much is tried a second time.
+    /// Retry settings.
     pub retry: RetrySpec,
-    /// When a second replica is asked because the first is late with its first token; none = never.
+    /// Hedging: a second replica for a request whose first token is late [default: off].
     pub hedge: Option<HedgeSpec>,
-    /// When a replica is ejected.
+    /// Circuit breaker settings for replicas.
     pub breaker: BreakerSpec,
-    /// Who is let in, who waits, and in what order.
+    /// Admission and queueing settings.
     pub admission: AdmissionSpec,
-    /// How it is seen that a replica answers.
+    /// Health check settings.
     pub health: HealthSpec,
-    /// How replicas' own pages of metrics are read, which say what others have there; null = they are not.
+    /// Scraping of replica metrics for the load of other clients; null disables it [default: on].
     pub telemetry: Option<TelemetrySpec>,
-    /// What a replica is sent before it gets requests; none = nothing.
+    /// Warm-up requests before a replica gets traffic [default: none].
     pub warm_up: Option<WarmSpec>,
-    /// Which answers are kept for those who ask the same again; none = no answer is.
+    /// Response cache [default: off].
     pub cache: Option<CacheSpec>,
-    /// How replicas whose role is `canary` get requests and are judged.
+    /// Canary settings for replicas with the role `canary`.
     pub canary: Option<RolloutSpec>,
-    /// How replicas whose role is `shadow` get copies.
+    /// Shadow settings for replicas with the role `shadow`.
     pub shadow: Option<ShadowSpec>,
-    /// What clients may do.
+    /// Limits on client requests and connections.
     pub limits: LimitSpec,
-    /// Where requests are recorded as runs; none = nowhere.
+    /// Recording of requests as runs [default: off].
     pub record: Option<RecordSpec>,
-    /// Where traces of requests go, and which are kept; none = nowhere.
+    /// Trace export of requests [default: off].
     pub traces: Option<TracesSpec>,
-    /// Answer a request that asks for it (`x-plimsoll-explain: 1`) with why it went where it went, in a header of that name: replicas' names and
-    /// loads, which strangers should not read.
+    /// Routing explanation in a response header for requests with `x-plimsoll-explain: 1` [default: false]. It
+    /// reveals names and loads of replicas.
     pub explain_header: bool,
-    /// The budget file that is held against the requests that come; none = none.
+    /// Budget file to evaluate on live traffic [default: none].
     pub budget: Option<PathBuf>,
-    /// Name the replica in `x-plimsoll-replica`; otherwise the header carries a hash of the name, which tells outsiders nothing.
+    /// Replica names in `x-plimsoll-replica` [default: false]. Otherwise the header contains a hash of the name.
     pub name_replicas: bool,
-    /// Threads; 0 = as many as cores.
+    /// Worker threads; 0 means the number of cores [default: 0].
     pub threads: usize,
-    /// PEM file of further authorities that replicas' certificates are checked against.
+    /// PEM file with additional certificate authorities for replicas [default: none].
     pub ca_file: Option<PathBuf>,
-    /// What replicas that ask for a certificate are shown.
+    /// Client certificate for replicas that request one [default: none].
     pub client_cert: Option<CertSpec>,
-    /// Don't check replicas' certificates.
+    /// Skips verification of replicas' certificates [default: false].
     pub insecure: bool,
 }
 
-/// One server.
+/// A replica of the gateway.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReplicaSpec {
-    /// Where it is: `http://host:8000`, or `https://…`; a path is put in front of each request's.
+    /// Base URL: `http://host:8000` or `https://…`. Its path is prepended to the path of each request.
     pub url: String,
-    /// What it is called in metrics; its host and port unless told otherwise.
+    /// Name in metrics [default: host and port].
     #[serde(default)]
     pub name: Option<String>,
-    /// What it wants to see as `Authorization: Bearer`; stands for the client's own.
+    /// Key sent as `Authorization: Bearer`; it replaces the client's header [default: none].
     #[serde(default)]
     pub key: Option<KeySource>,
-    /// What it is there for.
+    /// Role of the replica [default: serve].
     #[serde(default)]
     pub role: ReplicaRole,
-    /// The models that it serves, by the names that requests ask for; unless told otherwise, it is asked.
+    /// Models that the replica serves, as named in requests [default: queried from the replica].
     #[serde(default)]
     pub models: Option<Vec<String>>,
 }
 
-/// An endpoint picker: Envoy's external processing over gRPC.
+/// Endpoint picker: Envoy's external processing over gRPC.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PickerSpec {
-    /// Where proxies connect.
+    /// Listen address for proxies.
     pub listen: SocketAddr,
-    /// TLS towards them; none = HTTP/2 in the clear.
+    /// TLS for proxies [default: none, plain HTTP/2].
     #[serde(default)]
     pub tls: Option<TlsSpec>,
-    /// Further replicas that are named behind the chosen one, the next best first, for a proxy that can't reach that: it tries them in this order.
+    /// Number of fallback replicas after the chosen one, best first, for proxies that cannot reach the choice
+    /// [default: 1].
     #[serde(default = "fallbacks")]
     pub fallbacks: usize,
 }
@@ -135,47 +142,52 @@ fn fallbacks() -> usize {
 }
 
 impl PickerSpec {
-    /// One that is asked in the clear.
+    /// Returns a picker without TLS.
     pub fn new(listen: SocketAddr) -> PickerSpec {
         PickerSpec { listen, tls: None, fallbacks: fallbacks() }
     }
 
-    /// May whoever reaches it ask?
+    /// Returns whether any peer that reaches the picker may use it.
     pub fn is_open(&self) -> bool {
         self.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none())
     }
 }
 
-/// How it is seen that a replica answers.
+/// Health check settings for replicas.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct HealthSpec {
-    /// The page that is asked for. Any answer below 500 counts: a server without the page is alive too.
+    /// Health endpoint [default: /health]. Any response below 500 is healthy, because a server without the endpoint
+    /// is alive too.
     pub path: String,
-    /// Between two looks at a replica that answers, seconds; one that doesn't is asked four times a second.
+    /// Health check interval in s of a healthy replica [default: 2.0]. An unhealthy replica is checked four times per
+    /// second.
     pub every_s: f64,
-    /// The page that says which models it serves, looked at as well every 30 s; none = it is not asked, and gets requests for any.
+    /// Endpoint that lists the served models, queried every 30 s [default: /v1/models]. With null, the replica gets
+    /// requests for any model.
     pub models: Option<String>,
-    /// How long an answer may take, seconds: an engine's front is slow while it is busy, and that is not dead.
+    /// Timeout of a health check in s, because the front end of a busy engine is slow but not dead [default: 2.0].
     pub timeout_s: f64,
 }
 
-/// Requests by which a replica warms up: the first ones of a process compile kernels, load pages and capture graphs, for which no client should wait.
+/// Warm-up requests. The first requests of a process compile kernels, load pages and capture graphs, which would
+/// delay clients.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WarmSpec {
-    /// Where they go, by POST.
+    /// Path of the POST requests [default: /v1/completions].
     #[serde(default = "warm_path")]
     pub path: String,
-    /// The body, as JSON in a string.
+    /// Request body: JSON in a string.
     pub body: String,
-    /// How many, one after another.
+    /// Number of warm-up requests, sent in sequence [default: 3].
     #[serde(default = "warm_requests")]
     pub requests: u32,
-    /// How long all of them may take, seconds; then the replica gets requests as it is.
+    /// Time limit for all warm-up requests in s; the replica gets traffic afterwards in any case [default: 60].
     #[serde(default = "warm_within_s")]
     pub within_s: f64,
-    /// Send one more whenever a replica had no request for so long, seconds, so that it is not scaled to zero; 0 = never.
+    /// Idle time in s after which a replica gets another request, so that it is not scaled to zero; 0 disables this
+    /// [default: 0].
     #[serde(default)]
     pub idle_s: f64,
 }
@@ -192,29 +204,33 @@ fn warm_within_s() -> f64 {
     60.0
 }
 
-/// What clients may do before they are told off.
+/// Limits on client requests and connections.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LimitSpec {
-    /// Largest request body, bytes (413): a request is kept whole until it is answered, so that it can be sent again.
+    /// Limit on the request body in bytes, else status 413 [default: 32 MiB]. A body is buffered until its response
+    /// for retries.
     pub body_bytes: usize,
-    /// Largest request head, bytes (431), and what of an answer waits at most for a slow reader.
+    /// Limit on the request head in bytes, else status 431; also limits buffered response data for a slow client
+    /// [default: 64 KiB].
     pub head_bytes: usize,
-    /// Most header lines.
+    /// Limit on the number of request headers [default: 100].
     pub headers: usize,
-    /// Longest time for a TLS handshake, seconds: who opens connections and says nothing holds none of them for long.
+    /// Timeout of the TLS handshake in s, so that silent clients do not occupy connections [default: 10].
     pub handshake_s: f64,
-    /// Longest time for a head to come, seconds; an idle connection is closed after it too.
+    /// Timeout of a request head in s; also closes idle connections [default: 60].
     pub head_s: f64,
-    /// Longest time for a body to come, seconds (408).
+    /// Timeout of a request body in s, else status 408 [default: 60].
     pub body_s: f64,
-    /// Most connections of clients.
+    /// Limit on client connections [default: 10000].
     pub connections: usize,
-    /// How long requests are taken as before after a stop was asked for, seconds, while `/readyz` is 503: load balancers learn of a stop late.
+    /// Time in s after a stop signal during which requests are still accepted, while `/readyz` is 503 [default: 0].
+    /// Load balancers notice a stop late.
     pub linger_s: f64,
-    /// How long answers may go on after that, seconds.
+    /// Time limit in s for responses in flight after the linger period [default: 30].
     pub drain_s: f64,
-    /// Silence in a stream after which a comment keeps the client's connection open, seconds; 0 = never. Proxies close at 30 or 60.
+    /// Silence in s of a stream before a keep-alive comment; 0 disables it [default: 15]. Proxies close silent
+    /// connections after 30 or 60 s.
     pub keep_alive_s: f64,
 }
 
@@ -286,7 +302,7 @@ impl Default for LimitSpec {
 }
 
 impl GatewaySpec {
-    /// What is decided, without what it takes to carry it out: what a simulation reads.
+    /// Returns the part of the configuration that makes decisions, which the simulator uses too.
     pub fn front(&self) -> FrontSpec {
         FrontSpec {
             route: self.route,
@@ -298,12 +314,12 @@ impl GatewaySpec {
         }
     }
 
-    /// Replicas of this role.
+    /// Returns the replicas with this role.
     pub fn of(&self, role: ReplicaRole) -> impl Iterator<Item = &ReplicaSpec> {
         self.replicas.iter().filter(move |replica| replica.role == role)
     }
 
-    /// The canary's share where none is said otherwise: as much for each replica as for any other. `None` = there is no canary.
+    /// Returns the canary share, by default the canaries' share of the replicas. Returns `None` without a canary.
     pub fn canary_share(&self) -> Option<f64> {
         let (base, canary) =
             (self.of(ReplicaRole::Serve).count() as f64, self.of(ReplicaRole::Canary).count() as f64);
@@ -311,7 +327,7 @@ impl GatewaySpec {
         (canary > 0.0).then(|| asked.unwrap_or(canary / (base + canary)))
     }
 
-    /// The share of which shadows get copies. `None` = there is no shadow.
+    /// Returns the share of requests that shadows get copies of, or `None` without a shadow.
     pub fn shadow_share(&self) -> Option<f64> {
         let shadows = self.of(ReplicaRole::Shadow).count() as f64;
         let serving = self.replicas.len() as f64 - shadows;
@@ -319,7 +335,8 @@ impl GatewaySpec {
         (shadows > 0.0).then(|| asked.unwrap_or((shadows / serving).min(1.0)))
     }
 
-    /// A gateway's file in front of its shadows alone: who has no room is left out, and nothing is tried again.
+    /// Returns the configuration of a gateway in front of the shadows. Copies without capacity are dropped, and
+    /// nothing is retried.
     pub(crate) fn shadows(&self) -> GatewaySpec {
         let most = self.shadow.clone().unwrap_or_default().requests;
         let admission = AdmissionSpec { per_replica: Some(most), requests: 0, ..self.admission.clone() };
@@ -337,7 +354,7 @@ impl GatewaySpec {
         }
     }
 
-    /// Checks everything that the types can't.
+    /// Checks the rules that the types cannot express, and fails on the first invalid setting.
     pub fn validate(&self) -> Result<(), SettingError> {
         self.validate_replicas()?;
         self.validate_tiers()?;
@@ -406,7 +423,7 @@ impl GatewaySpec {
     fn validate_tiers(&self) -> Result<(), SettingError> {
         Tiers::new(&self.tiers)?;
         let said: Vec<&String> = self.replicas.iter().flat_map(|one| one.models.iter().flatten()).collect();
-        // One that is asked may serve anything.
+        // A replica that is queried for its models may serve any model.
         let all_say = self.replicas.iter().all(|one| one.models.is_some());
         for (alias, models) in &self.tiers {
             let wrong = |why: String| conflict("tiers", format!("{alias}: {why}"));
@@ -543,37 +560,38 @@ fn seconds(name: &str, seconds: f64, least: f64) -> Result<(), SettingError> {
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct ReplicaAddress {
-    /// Its host and port, as requests name it.
+    /// Host and port for the `Host` header.
     pub authority: Authority,
-    /// Its host, without brackets.
+    /// Host without brackets.
     pub host: String,
     pub port: u16,
-    /// Is it spoken to over TLS?
+    /// Set if the replica uses TLS.
     pub tls: bool,
-    /// What is put in front of each path; without a slash at its end.
+    /// Path prefix without a final slash.
     pub base: String,
 }
 
 impl ReplicaAddress {
-    /// What a proxy knows it by. `None` = it is named, and only a resolver knows.
+    /// Returns the socket address for a proxy, or `None` if the host is a name that needs a resolver.
     pub fn endpoint(&self) -> Option<SocketAddr> {
         Some(SocketAddr::new(self.host.parse().ok()?, self.port))
     }
 }
 
 impl ReplicaSpec {
-    /// A server, and what it is called if not by its host and port.
+    /// Returns a serving replica. Without `name`, its name is host and port.
     pub fn new(url: impl Into<String>, name: Option<String>) -> ReplicaSpec {
         ReplicaSpec { url: url.into(), name, key: None, role: ReplicaRole::Serve, models: None }
     }
 
-    /// What it is called.
+    /// Returns the configured name, or host and port.
     pub fn named(&self) -> String {
         let place = || self.place().map(|place| place.authority.to_string());
         self.name.clone().or_else(|| place().ok()).unwrap_or_default()
     }
 
-    /// What answers carry in `x-plimsoll-replica`: its name, or a hash that tells it from others and says neither where it is nor what it is called.
+    /// Returns the value of `x-plimsoll-replica`: the name, or a hash that reveals neither name nor address. Fails if
+    /// the name is not valid in a header.
     pub fn header(&self, name_it: bool) -> Result<HeaderValue, SettingError> {
         let name = self.named();
         let mut hash = SipHasher13::new();
@@ -585,7 +603,7 @@ impl ReplicaSpec {
         })
     }
 
-    /// Where it is.
+    /// Parses the URL, and fails if it is invalid.
     pub fn place(&self) -> Result<ReplicaAddress, SettingError> {
         let wrong = |why: &str| SettingError::Conflict {
             name: "replicas".to_owned(),
@@ -610,7 +628,7 @@ impl ReplicaSpec {
         Ok(ReplicaAddress { authority, host, port, tls, base })
     }
 
-    /// The URL without user info.
+    /// Returns the URL without user info, for error messages.
     fn shown(&self) -> String {
         match (self.url.split_once("://"), self.url.rsplit_once('@')) {
             (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://…@{rest}"),

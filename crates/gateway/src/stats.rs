@@ -1,4 +1,4 @@
-//! What the gateway counts of itself: requests, attempts per replica, and how long each stage took, from 10 µs on.
+//! Metrics of the gateway: requests by outcome, attempts per replica and stage times from 10 µs.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -6,29 +6,30 @@ use plimsoll_model::Span;
 use plimsoll_policy::{Refusal, Withheld};
 use plimsoll_wire::prometheus::PrometheusPage;
 
-/// Upper bounds of all stages, s. Engines' own ladders begin at 1 ms, where a gateway's share can't be seen.
+/// Upper bounds of the stage histograms in s. Buckets of engines start at 1 ms, which is too coarse for gateway
+/// overhead.
 const BOUNDS: [f64; 19] = [
     1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0, 2.0, 10.0,
     60.0,
 ];
 
-/// A part of a request's time.
+/// A stage of a request whose duration the gateway measures.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum RequestStage {
-    /// From the head to the whole body.
+    /// Time from the request head to the complete request body.
     Read,
-    /// Waiting for a replica.
+    /// Time in the queue for a replica.
     Queue,
     Route,
-    /// From the choice to an answer's head; further attempts apart.
+    /// Time from the choice to the response head, without retries.
     Head,
-    /// From the head of a streamed answer to its first token.
+    /// Time from the response head of a stream to its first token.
     FirstToken,
-    /// From the request's head to the first token of a streamed answer.
+    /// Time from the request head to the first token of a stream.
     Ttft,
-    /// What that was expected to be when the request came.
+    /// Expected time to first token, estimated when the request arrived.
     TtftExpected,
-    /// From the request's head to the answer's end.
+    /// Time from the request head to the end of the response.
     Total,
 }
 
@@ -43,36 +44,36 @@ const STAGES: [(RequestStage, &str); 8] = [
     (RequestStage::Total, "total"),
 ];
 
-/// What became of a request, as its client saw it.
+/// The outcome of a request from the client's view.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum End {
-    /// An answer of a replica, below 400.
+    /// A replica's response with a status below 400.
     Answered,
-    /// An answer that was kept, or a twin's.
+    /// A cached response, or the shared response of an identical request.
     Cached,
-    /// A replica's 4xx.
+    /// A replica's 4xx response.
     Refused,
-    /// A replica had no room (429, or 503 with Retry-After), and no other took it.
+    /// A replica had no capacity (429, or 503 with `Retry-After`), and no other replica accepted the request.
     Shed,
-    /// A replica's 5xx, or none that could be reached.
+    /// A replica's 5xx response, or no reachable replica.
     Failed,
-    /// The stream broke after it had begun.
+    /// A stream that broke after its start.
     Broken,
-    /// The client went away.
+    /// The client disconnected.
     Cancelled,
-    /// The gateway's own 4xx: too large, too slow, malformed.
+    /// A 4xx response of the gateway: the request was too large, too slow or malformed.
     Bad,
-    /// No replica answered in time.
+    /// Timeout: a response from a replica did not arrive in time.
     NoReplica,
-    /// It came without a key, or with none of ours.
+    /// The request had no API key or an unknown key.
     Unauthorized,
-    /// Its key was over its limit.
+    /// The API key exceeded its rate limit.
     Limited,
-    /// The gateway's own 429: it would have been late, or the queue was full.
+    /// A 429 response of the gateway: the request would have been late, or the queue was full.
     Overloaded,
-    /// Its time ran out in the queue.
+    /// The request timed out in the queue.
     Expired,
-    /// The gateway's own 429: the budget is broken, and its class gives way.
+    /// A 429 response of the gateway: the SLO budget is broken, and the priority class of the request is shed first.
     HeldBack,
 }
 
@@ -103,17 +104,17 @@ struct Timed {
 pub struct Stats {
     ends: [AtomicU64; ENDS.len()],
     stages: [Timed; STAGES.len()],
-    /// Events of streams that were passed on.
+    /// Stream events forwarded to clients.
     pub events: AtomicU64,
-    /// Attempts beyond a request's first that reached a replica.
+    /// Attempts after the first of a request that reached a replica.
     pub retries: AtomicU64,
-    /// Retries that the budget did not allow.
+    /// Retries that the retry budget denied.
     pub denied: AtomicU64,
-    /// Hedged requests whose first token came from the second replica, and from the first.
+    /// Hedged requests whose first token came from the second replica (index 0) or the first (index 1).
     pub hedges: [AtomicU64; 2],
-    /// Late requests that were not hedged, by [why](WITHHELD).
+    /// Late requests without a hedge, by [reason](WITHHELD).
     withheld: [AtomicU64; WITHHELD.len()],
-    /// Further readings of the file: put in force, and refused.
+    /// Configuration reloads: applied (index 0) and rejected (index 1).
     reloads: [AtomicU64; 2],
     stale: AtomicBool,
 }
@@ -127,12 +128,12 @@ impl Stats {
         self.ends[end as usize].load(Ordering::Relaxed)
     }
 
-    /// The sum of a stage's times.
+    /// Returns the total time that requests spent in a stage.
     pub fn sum(&self, stage: RequestStage) -> Span {
         Span(self.stages[stage as usize].sum_ns.load(Ordering::Relaxed) as i64)
     }
 
-    /// All requests that ended.
+    /// Returns the number of finished requests over all outcomes.
     pub fn all(&self) -> u64 {
         self.ends.iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }
@@ -145,7 +146,7 @@ impl Stats {
         timed.sum_ns.fetch_add(span.0.max(0) as u64, Ordering::Relaxed);
     }
 
-    /// A late request was not hedged.
+    /// Counts a late request without a hedge.
     pub fn withheld(&self, why: Withheld) {
         let place = WITHHELD.iter().position(|(of, _)| *of == why);
         place.iter().for_each(|place| {
@@ -153,13 +154,13 @@ impl Stats {
         });
     }
 
-    /// A further reading of the file was put in force, or refused.
+    /// Counts a configuration reload. `sound` is false if the file was rejected.
     pub fn reloaded(&self, sound: bool) {
         self.reloads[usize::from(!sound)].fetch_add(1, Ordering::Relaxed);
         self.stale.store(!sound, Ordering::Relaxed);
     }
 
-    /// Writes all of it on a page.
+    /// Writes all metrics to a Prometheus page.
     pub fn write(&self, page: &mut PrometheusPage) {
         let ends: Vec<([(&str, &str); 1], f64)> =
             ENDS.iter().map(|(end, name)| ([("outcome", *name)], self.ended(*end) as f64)).collect();
@@ -223,7 +224,7 @@ impl Stats {
     }
 }
 
-/// Why late requests were not hedged, as metrics name it.
+/// The metric label of each reason against a hedge.
 const WITHHELD: [(Withheld, &str); 5] = [
     (Withheld::Busy, "busy"),
     (Withheld::NoReplica, "no_replica"),
@@ -232,10 +233,10 @@ const WITHHELD: [(Withheld, &str); 5] = [
     (Withheld::Useless, "useless"),
 ];
 
-/// Why requests were not sent, as metrics name it.
+/// The metric labels of admission rejections.
 pub(crate) const REASONS: [&str; 5] = ["late", "full", "expired", "no_replica", "budget"];
 
-/// A refusal's place in [`REASONS`].
+/// Returns the index of a rejection in [`REASONS`].
 pub(crate) fn reason(refusal: Refusal) -> usize {
     match refusal {
         Refusal::Late(_) => 0,

@@ -1,5 +1,5 @@
-//! How replicas' own pages of metrics are read: how much is on each, whoever sent it. Names of signals are those by which `run` and `watch` read pages
-//! ([`plimsoll_measure::server_side`]); other lines are passed over unread.
+//! Scraping of replica metrics for load from all clients. The signal names are those of `run` and `watch`
+//! ([`plimsoll_measure::server_side`]); other lines are skipped.
 
 use std::collections::BTreeMap;
 
@@ -12,18 +12,19 @@ use plimsoll_wire::exposition;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Counters of which one moves whenever anything is computed.
+/// Counters; any computation increases at least one of them.
 const PROGRESS: [Signal; 4] = [Signal::OutputTokens, Signal::PromptTokens, Signal::Steps, Signal::Finished];
-/// What comes of asking for a page: the names of [`Replica::pages`](crate::replica::Replica::pages).
+/// Results of a scrape: the names of [`Replica::pages`](crate::replica::Replica::pages).
 pub const PAGES: [&str; 3] = ["read", "unreadable", "silent"];
 
-/// How replicas' own pages are read.
+/// Replica metrics settings.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TelemetrySpec {
-    /// The page of metrics. Where it ends with `/loads` it is read as SGLang's, with `/slots` as llama.cpp's.
+    /// Metrics endpoint [default: /metrics]. A path that ends with `/loads` is parsed as SGLang's, with `/slots` as
+    /// llama.cpp's.
     pub path: String,
-    /// Between two pages of a replica, seconds.
+    /// Scrape interval in s [default: 1.0].
     pub every_s: f64,
 }
 
@@ -34,7 +35,7 @@ impl Default for TelemetrySpec {
 }
 
 impl TelemetrySpec {
-    /// Checks everything that the types can't.
+    /// Checks the rules that the types cannot express, and fails on the first invalid setting.
     pub fn validate(&self) -> Result<(), SettingError> {
         let conflict = |name: &str, why| Err(SettingError::Conflict { name: name.to_owned(), why });
         if !self.path.starts_with('/') {
@@ -48,7 +49,8 @@ impl TelemetrySpec {
     }
 }
 
-/// What a page says. `None` = neither what is computed nor what waits, or a part of the page is missing.
+/// Parses a metrics exposition. Returns `None` if it contains neither running nor waiting requests, or if it is
+/// truncated.
 pub fn read(path: &str, page: &[u8]) -> Option<Said> {
     let wants = |name: &str| Table::shipped().of(name).iter().any(|row| is_read(row.signal));
     let rows = match path.rsplit('/').next() {

@@ -1,4 +1,4 @@
-//! On what terms a request comes, by its headers, and what is said to one that is not sent.
+//! Admission terms of a request from its headers, and the responses to rejected requests.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use plimsoll_model::{At, Span};
@@ -11,7 +11,7 @@ use crate::stats::End;
 
 const SLO: HeaderName = HeaderName::from_static("x-slo-ttft-ms");
 const CLASS: HeaderName = HeaderName::from_static("x-plimsoll-class");
-/// The tenant of requests that name none.
+/// Tenant of requests without a tenant.
 const NOBODY: u64 = 0;
 
 impl QueuedAsk for ParsedRequest {
@@ -31,10 +31,10 @@ impl QueuedAsk for ParsedRequest {
     }
 }
 
-/// On what terms a request comes, by its headers; or which of them can't be met.
+/// Returns the terms of a request from its key and headers.
 ///
 /// # Errors
-/// What is wrong with a header: a code for programs and a sentence for people.
+/// Fails with an error code and a message if a header is invalid.
 pub fn terms(
     spec: &AdmissionSpec,
     headers: &HeaderMap,
@@ -43,7 +43,7 @@ pub fn terms(
     bytes: usize,
 ) -> Result<Terms, (&'static str, String)> {
     let text = |name: &HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default().trim());
-    // What a key says of its holder is not the holder's to change.
+    // The class of a key takes precedence, because its holder may not change it.
     let class = match key.and_then(|key| key.class.as_deref()).or(text(&CLASS)) {
         None => 0,
         Some(name) => spec.class(name).ok_or_else(|| {
@@ -66,7 +66,7 @@ pub fn terms(
     Ok(Terms { class, tenant, came, slo, bytes: bytes as u64 })
 }
 
-/// What a refused client is told, and how its request is counted.
+/// Returns the response to a rejected request, and its outcome.
 pub fn refused(refusal: Refusal) -> (Response<Out>, End) {
     let seconds = |span: Span| Some(span.as_secs_f64().ceil() as u64);
     let (status, code, why, after, end) = match refusal {

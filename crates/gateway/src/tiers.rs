@@ -1,4 +1,5 @@
-//! Names that stand for several models: which of them a request is asked of, and what its body says then. Which one it is `policy` decides.
+//! Model fallback lists: names that represent several models. This module rewrites a request for the chosen model;
+//! `policy` chooses it.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,30 +12,30 @@ use crate::models::ServedModel;
 use crate::paths::escaped;
 use crate::request::{ParsedRequest, hash};
 
-/// Which model answered, where a request's name stands for several.
+/// Response header with the model that answered a request for a name with a fallback list.
 pub(crate) const MODEL: HeaderName = HeaderName::from_static("x-plimsoll-model");
 
-/// The aliases of a file, by the hashes of their names.
+/// The fallback lists of a configuration, by the hash of their names.
 #[derive(Debug)]
 pub struct Tiers {
     each: HashMap<u64, (ServedModel, Vec<Tier>)>,
 }
 
-/// A model behind an alias.
+/// A model in a fallback list.
 #[derive(Debug)]
 pub struct Tier {
     pub model: String,
-    /// The same as answers carry it.
+    /// Name as a header value.
     pub header: HeaderValue,
-    /// The same as a body has it.
+    /// Name as a JSON string.
     json: String,
 }
 
 impl Tiers {
-    /// Those of a file.
+    /// Returns the fallback lists of a configuration.
     ///
     /// # Errors
-    /// A model's name can't be in a header.
+    /// Fails if a model's name is not valid in a header.
     pub fn new(spec: &BTreeMap<String, Vec<String>>) -> Result<Tiers, SettingError> {
         let mut each = HashMap::new();
         for (alias, models) in spec {
@@ -44,25 +45,25 @@ impl Tiers {
         Ok(Tiers { each })
     }
 
-    /// As a router knows them.
+    /// Returns the lists as hashes, for the router.
     pub fn hashes(&self) -> impl Iterator<Item = (u64, Vec<u64>)> {
         let of = |tiers: &[Tier]| tiers.iter().map(|tier| hash(tier.model.as_bytes())).collect();
         self.each.iter().map(move |(alias, (_, tiers))| (*alias, of(tiers)))
     }
 
-    /// The model that a request is asked of. `None` = the one that it names.
+    /// Returns the model that a request is sent to, or `None` if it is the requested name.
     pub fn of(&self, asked: &ParsedRequest, tier: u32) -> Option<&Tier> {
         self.each.get(&asked.model_hash?)?.1.get(tier as usize)
     }
 
-    /// The aliases, as a list of models has them.
+    /// Returns the names as entries of a model list, sorted.
     pub fn entries(&self) -> Vec<ServedModel> {
         let mut entries: Vec<ServedModel> = self.each.values().map(|(entry, _)| entry.clone()).collect();
         entries.sort_by(|a, b| a.id.cmp(&b.id));
         entries
     }
 
-    /// An alias, as it is shown to who asks for it.
+    /// Returns the model list entry of a name with a fallback list.
     pub fn entry(&self, alias: &str) -> Option<&Value> {
         self.each.get(&hash(alias.as_bytes())).map(|(entry, _)| &entry.entry)
     }
@@ -77,7 +78,7 @@ impl Tier {
         Ok(Tier { model: model.to_owned(), header, json: Value::from(model).to_string() })
     }
 
-    /// A body that names this model, as JSON or as a form does; all other bytes are as they came.
+    /// Returns the body with this model's name, as JSON or as a form field; all other bytes are unchanged.
     pub(crate) fn named_in(&self, body: &Bytes, asked: &ParsedRequest) -> Bytes {
         let is_json = body.get(asked.model_at.start) == Some(&b'"');
         let name = if is_json { &self.json } else { &self.model };
@@ -87,7 +88,7 @@ impl Tier {
         }
     }
 
-    /// A path that names this model.
+    /// Returns the path with this model's name.
     pub(crate) fn named_in_path(&self, path: &Uri, asked: &ParsedRequest) -> Option<Uri> {
         let text = path.to_string();
         let (before, after) = (text.get(..asked.model_at.start)?, text.get(asked.model_at.end..)?);

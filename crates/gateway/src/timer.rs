@@ -1,8 +1,8 @@
-//! Instants of the gateway's clock as the runtime's timers count them.
+//! Conversion from the gateway's clock to timers of the runtime.
 
 use plimsoll_model::Span;
 
-/// This long from now, as the runtime's timers count. They are late by a millisecond, which no limit here minds.
+/// Returns the instant that is `span` from now. Timers are up to 1 ms late, which no limit here depends on.
 pub fn soon(span: Span) -> tokio::time::Instant {
     tokio::time::Instant::now() + span.as_duration()
 }

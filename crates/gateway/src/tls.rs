@@ -1,4 +1,4 @@
-//! TLS towards clients, operators and replicas, as one reading of the file has it.
+//! TLS configuration for clients, operators, proxies and replicas, from one version of the gateway's configuration.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,43 +11,45 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::{GatewaySpec, ReplicaSpec};
 
-/// TLS towards clients.
+/// TLS certificate of a listener.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TlsSpec {
-    /// PEM file of the certificate, and of those between it and its authority.
+    /// PEM file with the certificate and its intermediate certificates.
     pub cert: PathBuf,
-    /// PEM file of its private key.
+    /// PEM file with the private key.
     pub key: PathBuf,
-    /// PEM file of authorities: only clients with a certificate of theirs are let in.
+    /// PEM file with certificate authorities of clients; with it, only clients with a certificate are accepted
+    /// [default: none].
     #[serde(default)]
     pub client_ca: Option<PathBuf>,
 }
 
-/// What the gateway shows replicas that ask for a certificate.
+/// Client certificate for replicas that request one.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CertSpec {
-    /// PEM file of the certificate, and of those between it and its authority.
+    /// PEM file with the certificate and its intermediate certificates.
     pub cert: PathBuf,
-    /// PEM file of its private key.
+    /// PEM file with the private key.
     pub key: PathBuf,
 }
 
-/// See the module; none of one = no TLS there.
+/// The TLS configuration of each side; `None` means plain connections.
 #[derive(Clone, Default)]
 pub struct Tls {
     pub clients: Option<Arc<ServerConfig>>,
-    /// Towards operators: the same certificate, where they come from outside; they show a key and no certificate.
+    /// Configuration for operators of a remote admin API: the certificate for clients, but a key instead of client
+    /// certificates.
     pub operators: Option<Arc<ServerConfig>>,
-    /// Towards proxies that ask the picker.
+    /// Configuration for proxies that use the picker.
     pub picker: Option<Arc<ServerConfig>>,
-    /// Towards replicas, and servers that are asked on the side.
+    /// Configuration for replicas and auxiliary servers.
     pub replicas: Option<Arc<ClientConfig>>,
 }
 
 impl Tls {
-    /// Reads the files that a spec names.
+    /// Reads the files that a configuration names. Fails if a file is unusable.
     pub fn new(spec: &GatewaySpec) -> Result<Tls, TlsError> {
         let mut tls = Tls::default();
         if let Some(own) = &spec.tls {

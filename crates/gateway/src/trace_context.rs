@@ -1,32 +1,34 @@
-//! Whose trace a request is part of: W3C Trace Context (<https://www.w3.org/TR/trace-context-2/>), read from its client and written for its replica, so
-//! that the client's, the gateway's and the engine's spans are one trace.
+//! W3C Trace Context (<https://www.w3.org/TR/trace-context-2/>): read from the client and written for the replica, so
+//! that the spans of client, gateway and engine form one trace.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use plimsoll_math::rng::mix;
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
-/// Whoever decides at the end must have spans to decide on: what the gateway begins is recorded downstream. The second bit says that the id is random.
+/// New traces are sampled downstream, because tail sampling needs the spans for its decision. The second bit declares
+/// a random id.
 const SAMPLED: u8 = 1;
 const RANDOM: u8 = 2;
-/// OpenTelemetry's randomness: so many bits of the trace id, the last ones.
+/// OpenTelemetry's randomness: the last 56 bits of the trace id.
 const RANDOMNESS: u128 = (1 << 56) - 1;
 
-/// A request's place in its trace.
+/// The position of a request in its trace.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct TraceContext {
     pub trace: u128,
-    /// Its client's span, if it named one.
+    /// Span id of the client; `None` if the client sent no trace.
     pub parent: Option<u64>,
-    /// The request's own span.
+    /// Span id of the request in the gateway.
     pub root: u64,
-    /// What decides whether it is kept.
+    /// Random value that decides about sampling.
     pub randomness: u64,
     flags: u8,
 }
 
 impl TraceContext {
-    /// The client's, or a new one from two numbers that nobody had before. A `tracestate` without a trace to belong to goes.
+    /// Returns the client's trace or a new one from two unique numbers. A `tracestate` without a valid `traceparent`
+    /// is removed.
     pub fn of(headers: &mut HeaderMap, fresh: [u64; 2]) -> TraceContext {
         let [high, low] = fresh.map(mix);
         let root = mix(low ^ high).max(1);
@@ -41,12 +43,12 @@ impl TraceContext {
         TraceContext { trace, parent: Some(parent), root, randomness, flags }
     }
 
-    /// The span of each time that it is sent.
+    /// Returns the span id of an attempt.
     pub fn attempt(&self, number: usize) -> u64 {
         mix(self.root ^ (number as u64 + 1)).max(1)
     }
 
-    /// What a replica gets.
+    /// Writes the headers for a replica.
     pub fn write(&self, attempt: usize, headers: &mut HeaderMap) {
         let text = format!("00-{:032x}-{:016x}-{:02x}", self.trace, self.attempt(attempt), self.flags);
         if let Ok(value) = HeaderValue::try_from(text) {
@@ -55,7 +57,7 @@ impl TraceContext {
     }
 }
 
-/// `00-<32 hex>-<16 hex>-<2 hex>`; later versions may go on after that. Ids of zeros are none.
+/// Parses `00-<32 hex>-<16 hex>-<2 hex>`; later versions may append fields. Ids of zeros are invalid.
 fn read(value: &HeaderValue) -> Option<(u128, u64, u8)> {
     let text = value.to_str().ok()?;
     let mut parts = text.split('-');
@@ -72,7 +74,7 @@ fn hex(text: &str, digits: usize) -> Option<u128> {
     (text.len() == digits && text.bytes().all(is_lower)).then(|| u128::from_str_radix(text, 16).ok())?
 }
 
-/// `ot=rv:<14 hex>` in a `tracestate`.
+/// Parses `ot=rv:<14 hex>` in a `tracestate`.
 fn randomness(state: &str) -> Option<u64> {
     let own = state.split(',').find_map(|member| member.trim().strip_prefix("ot="))?;
     let said = own.split(';').find_map(|field| field.strip_prefix("rv:"))?;
@@ -90,7 +92,7 @@ mod tests {
         (TraceContext::of(&mut headers, [1, 2]), headers)
     }
 
-    /// The example of the recommendation, section 3.2.
+    /// The example is from section 3.2 of the recommendation.
     #[test]
     fn a_clients_trace_is_gone_on_with() {
         let example = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -103,7 +105,7 @@ mod tests {
         assert_eq!(read(&headers[TRACEPARENT]).expect("sound").1, of.attempt(0));
         assert!(headers.contains_key(TRACESTATE));
         assert_eq!(context(example, None).0.randomness, 0xce_929d_0e0e_4736);
-        // A later version may say more.
+        // A later version may append fields.
         let later = "cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00-more";
         assert_eq!(context(later, None).0.trace, of.trace);
     }

@@ -1,4 +1,4 @@
-//! Where traces go, and which are kept.
+//! Configuration of trace export.
 
 use std::collections::BTreeMap;
 
@@ -8,22 +8,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::keys::KeySource;
 
-/// Where traces go, and which are kept.
+/// Trace export and sampling settings.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TracesSpec {
-    /// A collector that takes OTLP over HTTP: `http://host:4318`; `/v1/traces` is added where it isn't there.
+    /// Collector URL for OTLP over HTTP: `http://host:4318`; `/v1/traces` is appended if missing.
     pub to: String,
-    /// What it wants to see as `Authorization: Bearer`.
+    /// Key sent to the collector as `Authorization: Bearer` [default: none].
     #[serde(default)]
     pub key: Option<KeySource>,
-    /// Further headers; a value may hold `$NAME` of the environment.
+    /// Additional request headers; a value may contain `$NAME` of an environment variable [default: none].
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
-    /// What the gateway is called in them (`service.name`).
+    /// Service name in traces (`service.name`) [default: plimsoll-gateway].
     #[serde(default = "service")]
     pub service: String,
-    /// Which are kept.
+    /// Sampling settings.
     #[serde(default)]
     pub keep: SamplingSpec,
 }
@@ -33,7 +33,7 @@ fn service() -> String {
 }
 
 impl TracesSpec {
-    /// As by default, to this collector.
+    /// Returns the default settings for this collector.
     pub fn new(to: impl Into<String>) -> TracesSpec {
         TracesSpec {
             to: to.into(),
@@ -44,12 +44,12 @@ impl TracesSpec {
         }
     }
 
-    /// The collector's address without the path of its traces.
+    /// Returns the collector's address without the traces path.
     pub fn base(&self) -> &str {
         self.to.trim_end_matches('/').trim_end_matches("/v1/traces")
     }
 
-    /// Checks everything that the types can't.
+    /// Checks the rules that the types cannot express, and fails on the first invalid setting.
     pub fn validate(&self) -> Result<(), SettingError> {
         if !self.to.starts_with("http://") && !self.to.starts_with("https://") {
             let why = format!("{:?} is no URL; write http://host:4318", self.to);

@@ -1,4 +1,4 @@
-//! Connections to replicas: each thread keeps its own, and each is used by one request at a time.
+//! Connections to replicas: each thread has its own pool, and a connection carries one request at a time.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -25,20 +25,20 @@ use crate::rules::InForce;
 use crate::socket::EarlyAnswer;
 use crate::spec::ReplicaAddress;
 
-/// A connection that was idle for longer is not used: engines on uvicorn close theirs after 5 s, and a request that meets the close is lost.
+/// Limit on the idle time of a reused connection. Engines on uvicorn close connections after 5 s, and a request that
+/// coincides with the close is lost.
 const IDLE: Span = Span::from_secs(4);
-/// Idle connections that are kept per replica and thread.
+/// Limit on idle connections per replica and thread.
 const KEPT: usize = 256;
-/// How long a connection may take to be made.
+/// Timeout of a new connection.
 const CONNECT: Duration = Duration::from_secs(3);
 
-/// How long a look may take whether a replica still listens.
+/// Timeout of the check whether a replica still listens.
 const LOOKS: Duration = Duration::from_millis(250);
 
-/// Connections of all threads are numbered in the order in which they were made.
+/// Number of connections made by all threads, used to number them.
 static CONNECTIONS: AtomicU32 = AtomicU32::new(0);
 
-/// A connection to a replica.
 struct Sender {
     http: SendRequest<Full<Bytes>>,
     made: At,
@@ -49,33 +49,33 @@ pub struct Upstreams {
     clock: Clock,
     rules: Arc<InForce>,
     http: Builder,
-    /// Connections that wait for a request, by the id of their replica.
+    /// Idle connections by the id of their replica.
     idle: RefCell<HashMap<u64, Idle>>,
-    /// Replicas there were when those that have gone were looked for last.
+    /// Number of replicas with idle connections at the last cleanup.
     swept: Cell<usize>,
 }
 
-/// A replica's connections that wait, and since when.
+/// The idle connections of a replica, with the start of their idle time.
 struct Idle {
     replica: Arc<Replica>,
     senders: Vec<(Sender, At)>,
 }
 
-/// Why there is no answer.
+/// An attempt without a response.
 #[derive(Debug)]
 pub enum Unanswered {
-    /// There was no connection: the replica never saw the request.
+    /// The connection could not be established; the replica never received the request.
     NotSent(String),
-    /// The connection broke before an answer's head came.
+    /// The connection broke before the response head.
     Broken(String),
-    /// The connection broke, and no other can be made: the replica's process may have died of the request.
+    /// The connection broke and no new one can be established. The request may have crashed the replica's process.
     Died(String),
-    /// The replica is taken to be lost: nothing comes of any of its requests.
+    /// The replica is lost: none of its requests makes progress.
     Lost,
 }
 
 impl Unanswered {
-    /// In a sentence.
+    /// Returns the reason as text.
     pub fn why(&self) -> &str {
         match self {
             Unanswered::NotSent(why) | Unanswered::Broken(why) | Unanswered::Died(why) => why,
@@ -84,16 +84,16 @@ impl Unanswered {
     }
 }
 
-/// Why a request of the gateway's own has no answer.
+/// A failure of a request that the gateway sends itself.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Unasked {
-    /// There was no connection, or it broke.
+    /// The connection could not be established, or broke.
     Failed,
-    /// It was sent, and no answer came in time.
+    /// The request was sent, but the response did not arrive in time.
     Late,
 }
 
-/// A connection that goes back when its answer is whole.
+/// A connection that returns to the pool after a complete response.
 pub struct Lent {
     from: Rc<Upstreams>,
     replica: Arc<Replica>,
@@ -102,7 +102,7 @@ pub struct Lent {
 }
 
 impl Lent {
-    /// The answer is whole: the connection may be used again.
+    /// Returns the connection to the pool after a complete response.
     pub(crate) fn give_back(mut self) {
         let Some(sender) = self.sender.take() else { return };
         if sender.http.is_closed() || self.replica.is_gone() {
@@ -112,15 +112,14 @@ impl Lent {
     }
 }
 
-/// A request of the gateway's own.
+/// A request of the gateway itself.
 pub struct OwnRequest<'a> {
-    /// How it asks,
     pub method: Method,
-    /// for what; whatever path its server's URL has goes before it.
+    /// Path, appended to the path of the server's URL.
     pub path: &'a str,
-    /// What it says: JSON, where it is a POST.
+    /// Body: JSON for a POST.
     pub body: &'a str,
-    /// What the server wants to see.
+    /// `Authorization` value; `None` without a key.
     pub bearer: Option<&'a HeaderValue>,
 }
 
@@ -140,7 +139,7 @@ impl OwnRequest<'_> {
 }
 
 impl Upstreams {
-    /// None yet. `most_bytes`: what is read ahead of a slow client.
+    /// Returns an empty pool. `most_bytes` limits the bytes read ahead of a slow client.
     pub fn new(clock: Clock, rules: Arc<InForce>, most_bytes: usize) -> Upstreams {
         let mut http = Builder::new();
         http.max_buf_size(most_bytes.max(8 << 10)).preserve_header_case(false);
@@ -154,15 +153,15 @@ impl Upstreams {
         if own.len() < KEPT {
             own.push((sender, self.clock.now()));
         }
-        // Who has gone is looked for when somebody has come.
+        // Removed replicas are cleaned up whenever a new one appears.
         if self.swept.replace(idle.len()) < idle.len() {
             idle.retain(|_, idle| !idle.replica.is_gone());
             self.swept.set(idle.len());
         }
     }
 
-    /// Sends a request to a replica. A kept connection that the replica closed meanwhile is replaced by a new one; where the request may not be sent
-    /// twice (`may_reuse` is false), the first is new.
+    /// Sends a request to a replica. If the replica closed a pooled connection in the meantime, a new one replaces
+    /// it. With `may_reuse` false, a new connection is used, because the request must not be sent twice.
     pub async fn send(
         self: &Rc<Upstreams>,
         replica: &Arc<Replica>,
@@ -172,9 +171,10 @@ impl Upstreams {
         let mut broke = None;
         if let Some(sender) = self.kept(replica).filter(|_| may_reuse) {
             match self.on((replica, true), sender, request()).await {
-                // It was closed before anything was sent on it.
+                // The connection was closed before the request was sent.
                 Err(error) if error.is_canceled() => {}
-                // It was closed before a byte of an answer came, as kept connections are, or because the process died of the request.
+                // The connection closed before the first byte of a response. Either it was idle too long, or the
+                // request crashed the process.
                 Err(error) if error.is_incomplete_message() => broke = Some(error.to_string()),
                 Err(error) => return Err(self.broken(replica, error.to_string()).await),
                 Ok(answered) => return Ok(answered),
@@ -191,7 +191,7 @@ impl Upstreams {
         }
     }
 
-    /// A connection broke: did the process die?
+    /// Checks whether the process died with its connection.
     async fn broken(&self, replica: &Replica, why: String) -> Unanswered {
         let place = &replica.place;
         let connecting = TcpStream::connect((place.host.as_str(), place.port));
@@ -201,7 +201,8 @@ impl Upstreams {
         }
     }
 
-    /// Sends a request of the gateway's own, which counts as nobody's; gives its answer's status, and the answer where it is whole and no longer than `most`.
+    /// Sends a request of the gateway, which is not counted as a client's. Returns the status, and the body if it is
+    /// complete and within `most` bytes.
     pub async fn ask(
         self: &Rc<Upstreams>,
         replica: &Arc<Replica>,
@@ -211,7 +212,7 @@ impl Upstreams {
         self.asked(replica, request, bounds).await.ok()
     }
 
-    /// Sends a request of the gateway's own, as [`Upstreams::ask`].
+    /// Sends a request of the gateway, as [`Upstreams::ask`] does. Fails with the kind of failure.
     pub async fn asked(
         self: &Rc<Upstreams>,
         replica: &Arc<Replica>,
@@ -255,7 +256,7 @@ impl Upstreams {
         }
     }
 
-    /// The connection that was used last, if it is fresh enough.
+    /// Returns the most recently used connection, if it is fresh enough.
     fn kept(&self, replica: &Replica) -> Option<Sender> {
         let now = self.clock.now();
         let mut idle = self.idle.borrow_mut();
@@ -288,7 +289,7 @@ impl Upstreams {
             let Some(config) = self.rules.now().tls.replicas.clone().filter(|_| place.tls) else {
                 let (sender, connection) =
                     self.http.handshake(TokioIo::new(socket)).await.map_err(|e| e.to_string())?;
-                // How a connection ends, its request hears.
+                // Connection errors also reach the request, so they are ignored here.
                 tokio::task::spawn_local(async move {
                     let _ = connection.await;
                 });

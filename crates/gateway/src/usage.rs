@@ -1,6 +1,6 @@
-//! How much of its prompt an answer says was found cached: read from the bytes as they pass, without decoding them.
+//! Prompt-cache usage of a response, read from the raw bytes without decoding them.
 //!
-//! A figure that lies across two frames is missed; the next answer tells as much.
+//! A value that is split across two frames is missed; later responses contain the same information.
 
 use std::sync::LazyLock;
 
@@ -10,10 +10,11 @@ static CACHED: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"cach
 
 static CACHE_READ: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"cache_read_input_tokens\":"));
 
-/// The cached share of the prompt, where these bytes hold a `usage` with `prompt_tokens_details.cached_tokens` (OpenAI's place for it; vLLM, SGLang and
-/// llama.cpp use the same). Quotes inside an answer's text are escaped, so that it can't be taken for one.
+/// Returns the cached share of the prompt if the bytes contain a `usage` object with
+/// `prompt_tokens_details.cached_tokens`. OpenAI defines this field; vLLM, SGLang and llama.cpp use it too. Generated
+/// text cannot imitate it, because quotes in the text are escaped.
 ///
-/// Anthropic's account leaves what was cached out of `input_tokens`.
+/// Anthropic's `input_tokens` excludes cached tokens.
 pub fn cached_share(data: &[u8]) -> Option<f64> {
     if let Some(at) = CACHE_READ.find(data) {
         let cached = number(&data[at + CACHE_READ.needle().len()..])?;

@@ -1,9 +1,9 @@
-//! Cache directives of requests and answers, as a shared cache reads them (RFC 9111, 5.2).
+//! Cache directives of requests and responses, as a shared cache applies them (RFC 9111, 5.2).
 
 use http::header::{CACHE_CONTROL, PRAGMA, VARY};
 use http::{HeaderMap, HeaderName};
 
-/// The directives of all `Cache-Control` lines, each with its value.
+/// Returns the directives of all `Cache-Control` headers with their values.
 fn directives(headers: &HeaderMap) -> impl Iterator<Item = (&str, Option<&str>)> {
     let lines = headers.get_all(CACHE_CONTROL).iter().filter_map(|line| line.to_str().ok());
     lines.flat_map(|line| line.split(',')).map(|part| match part.split_once('=') {
@@ -18,37 +18,37 @@ fn says(headers: &HeaderMap, words: &[&str]) -> bool {
 
 fn seconds(headers: &HeaderMap, word: &str) -> Option<f64> {
     let mut stated = directives(headers).filter(|(name, _)| name.eq_ignore_ascii_case(word));
-    // A value that can't be read means stale.
+    // An invalid value means stale.
     stated.next().map(|(_, value)| value.and_then(|value| value.parse::<u32>().ok()).map_or(0.0, f64::from))
 }
 
-/// Returns whether a request takes no kept answer, nor leaves one.
+/// Returns whether a request forbids both reading and storing a cached response.
 pub(super) fn refuses_kept(headers: &HeaderMap) -> bool {
     let is_old = !headers.contains_key(CACHE_CONTROL)
         && headers.get(PRAGMA).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"no-cache"));
     is_old || says(headers, &["no-store", "no-cache"]) || max_age(headers) == Some(0.0)
 }
 
-/// The greatest age of an answer that a request takes, seconds; `None` = any.
+/// Returns the maximum age in s of a response that the request accepts, or `None` without a limit.
 pub(super) fn max_age(headers: &HeaderMap) -> Option<f64> {
     seconds(headers, "max-age")
 }
 
-/// Returns whether an answer may be given to another request.
+/// Returns whether a response may be stored for other requests.
 pub(super) fn may_keep(headers: &HeaderMap) -> bool {
     !says(headers, &["no-store", "private", "no-cache"]) && lasts_s(headers) != Some(0.0)
 }
 
-/// For how long an answer may be kept, seconds; `None` = it does not say.
+/// Returns the lifetime of a response in s, or `None` if the response does not set one.
 pub(super) fn lasts_s(headers: &HeaderMap) -> Option<f64> {
     seconds(headers, "s-maxage").or_else(|| seconds(headers, "max-age"))
 }
 
-/// The headers of a request that an answer depends on; `None` = on more than headers.
+/// Returns the request headers that a response depends on, or `None` for `Vary: *` and invalid names.
 pub(super) fn varies(headers: &HeaderMap) -> Option<Vec<HeaderName>> {
     let lines = headers.get_all(VARY).iter().map(|line| line.to_str().unwrap_or("*"));
     let names = lines.flat_map(|line| line.split(',')).map(str::trim).filter(|name| !name.is_empty());
-    // `*` is a name that `HeaderName` takes.
+    // `HeaderName` accepts `*`, so it is excluded explicitly.
     names.map(|name| HeaderName::try_from(name).ok().filter(|_| name != "*")).collect()
 }
 

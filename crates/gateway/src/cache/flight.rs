@@ -1,8 +1,10 @@
-//! An answer on its way to everybody who asked the same: what came is held until all have read it, and for those who come later.
+//! A response that several identical requests share: buffers the frames until all readers have them, and for later
+//! requests.
 //!
-//! It is read from the replica by a task of its own and not by the first client, so that neither that client's going away nor its slowness is the others'. When the
-//! last reader is gone the task ends, and the replica's request with it. An answer that grows beyond what may be held is no longer kept for those who come
-//! later; then it is read no faster than its slowest reader takes it.
+//! A separate task reads the response from the replica. Reading it in the first client's task lost, because a
+//! disconnect or a slow client would affect the others. When the last reader disconnects, the task ends and cancels
+//! the replica's request. A response over the size limit is not kept for later requests. The task then reads it at
+//! the pace of the slowest reader.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +21,7 @@ use crate::reply::RelayEnd;
 pub struct SharedFlight {
     state: Mutex<State>,
     most: usize,
-    /// The headers of the request that it answers.
+    /// Headers of the first request.
     asked: HeaderMap,
 }
 
@@ -27,35 +29,36 @@ pub struct SharedFlight {
 struct State {
     head: Option<(StatusCode, HeaderMap)>,
     frames: VecDeque<Bytes>,
-    /// Frames that were let go of.
+    /// Number of frames dropped from the front of the buffer.
     gone: usize,
-    /// Bytes of those that are held.
+    /// Buffered bytes.
     held: usize,
     is_all: bool,
     end: Option<End>,
-    /// Is it over, and was it of use?
+    /// Set if the response ended completely and successfully.
     is_success: bool,
     readers: HashMap<u64, (usize, Option<Waker>)>,
     number: u64,
-    /// Whoever reads it from the replica, waiting for room or for the last reader to go.
+    /// Waker of the task that reads from the replica. It waits for buffer space or for the last reader to leave.
     writer: Option<Waker>,
 }
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum End {
     Whole,
-    /// It broke, which the last of it tells its readers.
+    /// The response broke, and its last bytes report the error to the readers.
     Told,
     Broken,
 }
 
 impl SharedFlight {
-    /// One that nobody reads yet. `most`: bytes that may be held; `asked`: the headers of the request that it answers.
+    /// Returns a response without readers. `most` limits the buffer in bytes; `asked` are the headers of the first
+    /// request.
     pub fn new(most: usize, asked: HeaderMap) -> SharedFlight {
         SharedFlight { state: Mutex::new(State { is_all: true, ..State::default() }), most, asked }
     }
 
-    /// May another request with these headers have it, by its own head?
+    /// Returns whether the response's head permits sharing it with a request that has these headers.
     pub(crate) fn is_for(&self, headers: &HeaderMap) -> bool {
         let state = self.state();
         let Some((_, own)) = &state.head else { return true };
@@ -63,12 +66,12 @@ impl SharedFlight {
         control::may_keep(own) && control::varies(own).is_some_and(|names| names.iter().all(same))
     }
 
-    /// The headers of a request that it depends on; `None` = on more than headers.
+    /// Returns the request headers that the response depends on, or `None` if it depends on more than headers.
     pub fn varies(&self) -> Option<Vec<HeaderName>> {
         control::varies(&self.state().head.as_ref()?.1)
     }
 
-    /// For how long it may be kept by its own head, seconds.
+    /// Returns the lifetime in s that the response's head sets; `None` if it sets none.
     pub fn lasts_s(&self) -> Option<f64> {
         control::lasts_s(&self.state().head.as_ref()?.1)
     }
@@ -77,7 +80,7 @@ impl SharedFlight {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more reader, from the beginning.
+    /// Adds a reader that starts at the first frame.
     pub fn join(self: &Arc<SharedFlight>) -> Reader {
         let mut state = self.state();
         state.number += 1;
@@ -86,16 +89,16 @@ impl SharedFlight {
         Reader { flight: Arc::clone(self), number }
     }
 
-    /// Can somebody still read it from the beginning, and does it have a head that is worth it?
+    /// Returns whether a new reader can still get the whole response, and its status is 200 or still unknown.
     pub fn is_open(&self) -> bool {
         let state = self.state();
         let sound = state.head.as_ref().is_none_or(|(status, _)| *status == StatusCode::OK);
-        // With no reader its task is about to end.
+        // Without readers, the task is about to end.
         let ends_well = matches!(state.end, None | Some(End::Whole));
         state.is_all && sound && ends_well && !state.readers.is_empty()
     }
 
-    /// Bytes of an answer that is whole and may be kept.
+    /// Returns the size in bytes of a complete response that may be cached, or `None` otherwise.
     pub fn kept(&self) -> Option<u64> {
         let state = self.state();
         let (status, headers) = state.head.as_ref()?;
@@ -105,7 +108,7 @@ impl SharedFlight {
         (sound && may && !tells_error(&state, headers)).then_some((state.held + names + 256) as u64)
     }
 
-    /// Its head and all of its body, where it may be [kept](SharedFlight::kept).
+    /// Returns the head and the body if the response may be [kept](SharedFlight::kept).
     pub fn whole(&self) -> Option<(HeaderMap, Vec<u8>)> {
         self.kept()?;
         let state = self.state();
@@ -113,12 +116,12 @@ impl SharedFlight {
         Some((headers, state.frames.iter().flat_map(|frame| frame.iter().copied()).collect()))
     }
 
-    /// Its head came.
+    /// Records the response head.
     pub fn begin(&self, status: StatusCode, headers: HeaderMap) {
         self.change(|state| state.head = Some((status, headers)));
     }
 
-    /// More of it came. Own bytes: a frame that is read off a socket holds the whole buffer.
+    /// Appends a frame. The bytes are copied, because a frame from a socket keeps the whole read buffer alive.
     pub fn push(&self, data: &[u8]) {
         self.change(|state| {
             state.held += data.len();
@@ -126,7 +129,7 @@ impl SharedFlight {
         });
     }
 
-    /// It is over: all of it came, and it was of use. `is_told`: where it broke, its last bytes say so.
+    /// Records the end of the response. `is_told` is set if the last bytes of a broken response report the error.
     pub fn end(&self, whole: bool, is_success: bool, is_told: bool) {
         self.change(|state| {
             state.is_success = whole && is_success;
@@ -146,7 +149,7 @@ impl SharedFlight {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Does its last reader go?
+    /// Completes when the last reader has left.
     pub(crate) fn poll_abandoned(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.state();
         if state.readers.is_empty() {
@@ -176,7 +179,7 @@ impl SharedFlight {
     }
 }
 
-/// Does a stream tell of an error before its end? The end itself is judged by the relay.
+/// Returns whether a stream contains an error event. The relay checks the end of the stream separately.
 fn tells_error(state: &State, headers: &HeaderMap) -> bool {
     if !is_stream(headers) {
         return false;
@@ -197,7 +200,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Its head; `None` = there will be none.
+    /// Returns the response head, or `None` if the response ended without one.
     pub(crate) fn poll_head(&self, cx: &mut Context<'_>) -> Poll<Option<(StatusCode, HeaderMap)>> {
         let mut state = self.flight.state();
         if let Some(head) = &state.head {
@@ -210,7 +213,7 @@ impl Reader {
         Poll::Pending
     }
 
-    /// What comes next of it.
+    /// Returns the next frame, or `None` at the end. Fails if the replica's response broke.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RelayEnd>>> {
         let mut state = self.flight.state();
         let at = state.readers.get(&self.number).map_or(0, |(at, _)| *at);
@@ -219,7 +222,7 @@ impl Reader {
             if let Some(reader) = state.readers.get_mut(&self.number) {
                 reader.0 = at + 1;
             }
-            // There may be room now.
+            // The consumed frame may have freed buffer space.
             let writer = state.writer.take();
             drop(state);
             writer.into_iter().for_each(Waker::wake);
@@ -235,12 +238,12 @@ impl Reader {
         }
     }
 
-    /// See [`SharedFlight::is_for`].
+    /// Returns whether the response may be shared with a request that has these headers.
     pub(crate) fn is_for(&self, headers: &HeaderMap) -> bool {
         self.flight.is_for(headers)
     }
 
-    /// Is nothing to come?
+    /// Returns whether the response ended completely and this reader has every frame.
     pub fn is_end(&self) -> bool {
         let state = self.flight.state();
         let at = state.readers.get(&self.number).map_or(0, |(at, _)| *at);

@@ -1,8 +1,9 @@
-//! Answers that were given once: the same request gets the same bytes again, without a replica.
+//! Response cache: an identical request gets the identical bytes again, without a replica.
 //!
-//! Off unless the file has `cache:`. What is the same is the request's own bytes, its path, what it accepts and its tenant: nothing is read into it, so that no
-//! two requests that differ in anything share an answer. A request whose twin is under way reads that one's answer as it comes ([`flight`]); only
-//! answers that came whole are kept. Requests that ask the same in other words share one only where `semantic:` is asked for ([`semantic`]).
+//! The cache is off unless the configuration has `cache:`. The key covers the raw request bytes, the path, content
+//! negotiation and the tenant. The request is not interpreted, so two requests that differ anywhere never share a
+//! response. An identical concurrent request shares the response in flight ([`flight`]); only complete responses are
+//! stored. Requests of similar meaning share a response only if `semantic:` is configured ([`semantic`]).
 
 mod control;
 pub mod flight;
@@ -29,11 +30,12 @@ use semantic::{Semantic, SemanticSpec};
 
 use crate::same::digest;
 
-/// Says on an answer whether it came from here.
+/// Response header with the cache result.
 pub(crate) const CACHE: HeaderName = HeaderName::from_static("x-plimsoll-cache");
-/// Headers of a request that its answer may depend on; others are versions and betas, by their names ([`changes_answer`]), and those that answers name in `Vary`.
+/// Request headers that always belong to the cache key. Version and beta headers ([`changes_answer`]) and headers
+/// from `Vary` belong to it too.
 static DEPENDS: [HeaderName; 4] = [ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, CONTENT_TYPE];
-/// And those that say who asks.
+/// Request headers that identify the client.
 static CREDENTIALS: [HeaderName; 6] = [
     AUTHORIZATION,
     COOKIE,
@@ -42,50 +44,51 @@ static CREDENTIALS: [HeaderName; 6] = [
     HeaderName::from_static("openai-organization"),
     HeaderName::from_static("openai-project"),
 ];
-/// Most headers that answers name in `Vary` and that are part of the key from then on.
+/// Limit on the number of headers from `Vary` that become part of the key.
 const MOST_VARIED: usize = 16;
-/// An answer as large as most are, bytes: how many entries are made room for.
+/// Typical response size in bytes, used to estimate the number of entries.
 const USUAL: usize = 4096;
 
-/// Which answers are kept, and for how long.
+/// Response cache settings.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CacheSpec {
-    /// Requests to these paths, by POST.
+    /// Paths of cached POST requests [default: /v1/chat/completions, /v1/completions, /v1/embeddings].
     pub paths: Vec<String>,
-    /// Which of them: those whose answer is the same each time, or all.
+    /// Cached requests: deterministic ones or all [default: deterministic].
     pub which: CachedKinds,
-    /// Who may get another's answer.
+    /// Clients that share responses [default: tenant].
     pub scope: Scope,
-    /// How long an answer is kept, seconds.
+    /// Lifetime of a cached response in s [default: 3600].
     pub ttl_s: f64,
-    /// All answers together, bytes.
+    /// Total size of cached responses in bytes [default: 256 MiB].
     pub bytes: u64,
-    /// The largest answer that is kept, and what of an answer under way is held for its readers, bytes.
+    /// Size limit in bytes of a cached response, and of the buffer of a response in flight [default: 4 MiB].
     pub answer_bytes: usize,
-    /// Any text; another one forgets all answers (the model behind the replicas has changed).
+    /// Revision of the served model, as free text. A change empties the cache.
     pub revision: String,
-    /// Give answers to requests that ask the same in other words, once that is proven to be false seldom enough; none = never.
+    /// Semantic cache: responses for requests of similar meaning, once the false-hit rate is proven low [default:
+    /// off].
     pub semantic: Option<SemanticSpec>,
 }
 
-/// Which requests' answers are kept.
+/// Requests whose responses are cached.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CachedKinds {
-    /// Those that say temperature 0, and embeddings, scores and ranks.
+    /// Requests with temperature 0, embeddings, scores and rankings.
     Deterministic,
-    /// All: who asks twice gets the first answer again, also where the model would have written another.
+    /// All requests. A repeated request gets the first response, even if the model would have written another one.
     All,
 }
 
-/// Whose answers a request may get.
+/// Clients that share cached responses.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// Its own tenant's, and of those only what the same credentials asked.
+    /// Clients of one tenant that send the same credentials.
     Tenant,
-    /// Everybody's.
+    /// All clients.
     Everybody,
 }
 
@@ -106,7 +109,7 @@ impl Default for CacheSpec {
 }
 
 impl CacheSpec {
-    /// Checks everything that the types can't.
+    /// Checks the rules that the types cannot express, and fails on the first invalid setting.
     pub fn validate(&self) -> Result<(), SettingError> {
         let wrong = |name: &str, why: String| Err(SettingError::Conflict { name: name.to_owned(), why });
         if let Some(path) = self.paths.iter().find(|path| !path.starts_with('/')) {
@@ -126,42 +129,41 @@ impl CacheSpec {
     }
 }
 
-/// What makes two requests the same: a SHA-256 of it, so that nobody can make another's.
+/// The cache key of a request: a SHA-256, so that no client can construct a collision.
 pub type CacheKey = [u8; 32];
 
-/// What a request finds.
+/// The result of a cache lookup.
 pub enum CacheLookup {
-    /// An answer that came whole, so long ago.
+    /// A complete response and its age.
     Whole(Arc<SharedFlight>, Span),
-    /// The answer of its twin, which is under way.
+    /// The response in flight of an identical request.
     Flying(Reader),
-    /// Nothing: it goes to a replica, and whoever asks the same from now on reads along.
+    /// A miss. The request goes to a replica, and identical requests can join the new flight.
     Nothing(Arc<SharedFlight>, Reader),
 }
 
 plimsoll_model::named! {
-    /// What became of requests that could have been answered from here.
+    /// The source of the response to a cacheable request.
     #[derive(Copy, Clone, PartialEq, Eq, Debug)]
     pub enum CacheUse {
-        /// An answer that was kept.
+        /// A cached response.
         Hit => "hit",
-        /// Its twin's answer.
+        /// The response of an identical concurrent request.
         Shared => "shared",
-        /// A replica's.
+        /// A replica answered the request.
         Miss => "miss",
-        /// The answer to the same in other words.
+        /// The response to a request of similar meaning.
         Semantic => "semantic",
     }
 }
 
 impl CacheUse {
-    /// As a header's value.
+    /// Returns the value of the `x-plimsoll-cache` header.
     pub fn header(self) -> HeaderValue {
         HeaderValue::from_static(self.name())
     }
 }
 
-/// An answer that came whole.
 #[derive(Clone)]
 struct Whole {
     flight: Arc<SharedFlight>,
@@ -182,19 +184,19 @@ impl Weighter<CacheKey, Whole> for ByBytes {
 pub struct Cache {
     spec: CacheSpec,
     whole: Store<CacheKey, Whole, ByBytes>,
-    /// Under way, by what is the same and the class: nobody waits in another class's queue.
+    /// Responses in flight by key and priority class, so that no request waits in the queue of another class.
     flying: Mutex<HashMap<(CacheKey, usize), Arc<SharedFlight>>>,
     uses: [AtomicU64; CacheUse::ALL.len()],
-    /// Headers that answers named in `Vary`.
+    /// Headers that responses named in `Vary`.
     varied: Mutex<Vec<HeaderName>>,
     semantic: Option<Semantic>,
 }
 
 impl Cache {
-    /// An empty one. `seed`: of what is drawn.
+    /// Returns an empty cache. `seed` initialises the random samples.
     ///
     /// # Errors
-    /// The URL of a server that is to be asked on the side can't be read.
+    /// Fails if the URL of an auxiliary server is invalid.
     pub fn new(spec: &CacheSpec, seed: u64) -> Result<Cache, SettingError> {
         let entries = (spec.bytes as usize / USUAL).clamp(16, 1 << 20);
         Ok(Cache {
@@ -207,17 +209,16 @@ impl Cache {
         })
     }
 
-    /// What it knows of requests that ask the same in other words, where that is asked for.
+    /// Returns the semantic cache, or `None` if it is not configured.
     pub fn semantic(&self) -> Option<&Semantic> {
         self.semantic.as_ref()
     }
 
-    /// How it was asked for.
     pub fn spec(&self) -> &CacheSpec {
         &self.spec
     }
 
-    /// What is the same as this request, whose body is unpacked; `None` = it is not answered from here, nor kept.
+    /// Returns the cache key of a request with a decompressed body, or `None` if the request is not cacheable.
     pub fn key(&self, path: &str, headers: &HeaderMap, body: &Bytes, tenant: u64) -> Option<CacheKey> {
         let is_cached = self.spec.paths.iter().any(|cached| cached == path);
         if !is_cached || control::refuses_kept(headers) {
@@ -235,7 +236,7 @@ impl Cache {
         if self.spec.scope == Scope::Tenant { tenant.to_le_bytes() } else { [0; 8] }
     }
 
-    /// What of two requests must be the same beside their bodies.
+    /// Returns the parts of a request besides the body that must match.
     fn before<'a>(&'a self, path: &'a str, headers: &'a HeaderMap, tenant: &'a [u8; 8]) -> Vec<&'a [u8]> {
         let own = self.spec.scope == Scope::Tenant;
         let varied = self.varied.lock().unwrap_or_else(PoisonError::into_inner);
@@ -248,14 +249,14 @@ impl Cache {
         [self.spec.revision.as_bytes(), path.as_bytes(), tenant].into_iter().chain(headers).collect()
     }
 
-    /// What a request asks, where that may be compared by its meaning.
+    /// Returns the question of a request, or `None` if the request cannot be compared by meaning.
     pub fn question(&self, path: &str, headers: &HeaderMap, body: &Bytes, tenant: u64) -> Option<Question> {
         let most = self.semantic.as_ref()?.spec().text_bytes;
         let tenant = self.tenant(tenant);
         Question::read(body, self.before(path, headers, &tenant), most)
     }
 
-    /// An answer that came whole and is not too old, and its age.
+    /// Returns a complete response within its lifetime, and its age.
     pub fn kept(&self, key: &CacheKey, now: At) -> Option<(Arc<SharedFlight>, Span)> {
         let whole = self.whole.get(key)?;
         let age = now - whole.came;
@@ -266,18 +267,18 @@ impl Cache {
         None
     }
 
-    /// Is an answer kept, without its being used?
+    /// Returns whether a response is cached, without counting as a use.
     pub(crate) fn is_kept(&self, key: &CacheKey, now: At) -> bool {
         self.whole.peek(key).is_some_and(|whole| (now - whole.came).as_secs_f64() < whole.lasts_s)
     }
 
-    /// Would a request find an answer, whole or under way?
+    /// Returns whether a request would find a response, complete or in flight.
     pub fn finds(&self, key: CacheKey, class: usize, now: At) -> bool {
         let flying = || self.flying.lock().unwrap_or_else(PoisonError::into_inner);
         self.is_kept(&key, now) || flying().get(&(key, class)).is_some_and(|flight| flight.is_open())
     }
 
-    /// What a request finds; it reads whatever that is.
+    /// Looks up a request and registers a new flight on a miss.
     pub fn find(&self, (key, headers): (CacheKey, &HeaderMap), class: usize, now: At) -> CacheLookup {
         let is_fresh = |age: Span| control::max_age(headers).is_none_or(|most| age.as_secs_f64() <= most);
         let kept = self.kept(&key, now);
@@ -293,19 +294,19 @@ impl Cache {
         CacheLookup::Nothing(flight, reader)
     }
 
-    /// A flight of its own for a request that goes to a replica although an answer is kept.
+    /// Returns a separate flight for a request that goes to a replica although a response is cached.
     pub fn anew(&self, headers: &HeaderMap) -> (Arc<SharedFlight>, Reader) {
         let flight = Arc::new(SharedFlight::new(self.spec.answer_bytes, headers.clone()));
         let reader = flight.join();
         (flight, reader)
     }
 
-    /// A request was answered so.
+    /// Counts the source of a response.
     pub fn used(&self, how: CacheUse) {
         self.uses[how as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// An answer is over: it is kept where it came whole. Nobody joins it any more.
+    /// Ends a flight. A complete response is stored, and no further request joins the flight.
     pub fn landed(&self, (key, class): (CacheKey, usize), flight: &Arc<SharedFlight>, now: At) {
         if let Some(bytes) = flight.kept().filter(|_| self.is_keyed(flight)) {
             let lasts_s = flight.lasts_s().map_or(self.spec.ttl_s, |lasts| lasts.min(self.spec.ttl_s));
@@ -317,7 +318,8 @@ impl Cache {
         }
     }
 
-    /// Are all headers that an answer varies by part of its key? Those that are not are, from now on.
+    /// Returns whether the key contains all headers that the response varies by. Missing headers are added to future
+    /// keys.
     fn is_keyed(&self, flight: &SharedFlight) -> bool {
         let Some(names) = flight.varies() else { return false };
         let own = self.spec.scope == Scope::Tenant;
@@ -330,7 +332,7 @@ impl Cache {
         is_keyed
     }
 
-    /// Writes what it counts on a page.
+    /// Writes the metrics to a Prometheus page.
     pub fn write(&self, page: &mut PrometheusPage) {
         let labels = CacheUse::ALL.map(|how| [("result", how.name())]);
         let counts = CacheUse::ALL.map(|how| self.uses[how as usize].load(Ordering::Relaxed) as f64);
@@ -348,17 +350,17 @@ impl Cache {
     }
 }
 
-/// Does a request say how old an answer may be? Then it gets none that was given to another question.
+/// Returns whether the request limits the age of responses. It then gets no response of a similar request.
 pub(crate) fn limits_age(headers: &HeaderMap) -> bool {
     control::max_age(headers).is_some()
 }
 
-/// Must a header be equal in two requests that are the same? `own`: only of one tenant's.
+/// Returns whether a header is part of the key. `own` is set if the cache is per tenant.
 fn is_key(name: &HeaderName, own: bool) -> bool {
     DEPENDS.contains(name) || own && CREDENTIALS.contains(name) || changes_answer(name)
 }
 
-/// Does a header of this name choose a version of what is asked?
+/// Returns whether a header of this name selects a version of the API.
 fn changes_answer(name: &HeaderName) -> bool {
     let text = name.as_str();
     let is_own = CREDENTIALS.contains(name) || text.starts_with("x-stainless-");
@@ -366,7 +368,7 @@ fn changes_answer(name: &HeaderName) -> bool {
     !is_own && (is_vendor || text.ends_with("-beta") || text.ends_with("-version"))
 }
 
-/// Does a model give the same answer each time?
+/// Returns whether the model's response is deterministic.
 fn is_deterministic(path: &str, body: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct Sampling {

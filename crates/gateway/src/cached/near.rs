@@ -1,7 +1,8 @@
-//! What of a request's answer another one's may stand for: its neighbour is looked for, and a replica's answer held against the neighbour's.
+//! Semantic lookup of a request: searches its nearest neighbour in meaning, and compares a replica's response with
+//! the neighbour's.
 //!
-//! While nothing is served, a text is embedded beside its request's way to a replica and costs the client no time. Once something is, each request that the cache has no answer to
-//! waits for its embedding.
+//! While no cached responses are served, the embedding runs concurrently with the request and adds no latency. Once
+//! they are served, each cache miss waits for its embedding.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ pub(super) struct Near {
     held_against: HeldAgainst,
 }
 
-/// A request, once it is on its way.
+/// The parts of a request that outlive the request.
 #[derive(Clone)]
 struct Asked {
     rules: Arc<Rules>,
@@ -33,27 +34,27 @@ struct Asked {
     question: Question,
 }
 
-/// What a replica's answer is held against.
+/// The reference that a replica's response is compared with.
 enum HeldAgainst {
-    /// The nearest text's, which is being looked for.
+    /// The nearest text's response; the lookup is in progress.
     Looking(JoinHandle<Option<Neighbourhood>>),
-    /// The nearest text's.
+    /// The nearest text's response; `None` if the lookup failed.
     Found(Option<Neighbourhood>),
-    /// The one that the same request had before.
+    /// The earlier response to the identical request.
     Repeat(Arc<SharedFlight>),
 }
 
-/// Where a text lies.
+/// The embedding of a text and its nearest neighbour.
 struct Neighbourhood {
     vector: Box<[f32]>,
-    /// The nearest text whose answer is kept, if there is one: how similar it is, its answer, and its age.
+    /// Similarity, response and age of the nearest text with a cached response; `None` if there is no such text.
     nearest: Option<(f64, (Arc<SharedFlight>, Span))>,
-    /// What becomes of the request by that.
+    /// Decision on the use of the neighbour.
     is_for: NearUse,
 }
 
 impl Near {
-    /// Looks for the neighbour of a request that the cache has no answer to, and waits for it where its answer may be given.
+    /// Starts the lookup after a cache miss. Waits for the result if the neighbour's response may be served.
     pub async fn look(
         worker: &Rc<Worker>,
         call: &Call,
@@ -75,21 +76,21 @@ impl Near {
         Some(Near { asked, held_against })
     }
 
-    /// The neighbour's answer, its age and how similar its text is, where the request gets that.
+    /// Returns the neighbour's response, its age and the similarity, if the response may be served.
     pub fn serves(&mut self) -> Option<(Arc<SharedFlight>, Span, HeaderValue)> {
         let HeldAgainst::Found(Some(found)) = &mut self.held_against else { return None };
         let (similarity, (flight, age)) = found.nearest.take_if(|_| found.is_for == NearUse::Serve)?;
         Some((flight, age, HeaderValue::try_from(format!("{similarity:.4}")).ok()?))
     }
 
-    /// A request whose answer is kept, and which is answered anew all the same, to see whether a replica says the same twice.
+    /// Returns a lookup if a cached response is audited: a replica answers the identical request again.
     pub fn repeats(call: &Call, cache: &Arc<Cache>, flight: &Arc<SharedFlight>) -> Option<Near> {
         let semantic = cache.semantic()?;
         let asked = Asked::new(call, cache)?;
         semantic.repeats().then(|| Near { asked, held_against: HeldAgainst::Repeat(Arc::clone(flight)) })
     }
 
-    /// A replica's answer has come.
+    /// Processes a replica's response: compares it with the reference and adds it to the index.
     pub async fn landed(self, worker: &Rc<Worker>, key: CacheKey, flight: &Arc<SharedFlight>) -> Option<()> {
         let Near { asked, held_against } = self;
         let semantic = asked.cache.semantic()?;
@@ -108,7 +109,7 @@ impl Near {
         {
             asked.compare(worker, ours.as_deref(), (theirs, ComparedPair::Near, *similarity)).await;
         }
-        // What could not be compared is given to nobody.
+        // A response that cannot be compared is never shared with similar requests.
         ours?;
         let now = worker.pool.clock.now();
         let is_kept = |key: &CacheKey| asked.cache.is_kept(key, now);
@@ -138,14 +139,14 @@ impl Asked {
         let semantic = self.cache.semantic()?;
         let vector = semantic.embed(&self.asking(worker), &self.question.text).await?;
         let now = worker.pool.clock.now();
-        // Its own answer may have come meanwhile, and would prove nothing.
+        // The request's own response is excluded, because a comparison with itself proves nothing.
         let kept = |key: &CacheKey| if *key == own { None } else { self.cache.kept(key, now) };
         let nearest = semantic.nearest(&self.question.context, &vector, kept);
         let similarity = nearest.as_ref().map(|(similarity, _)| *similarity);
         Some(Neighbourhood { vector, nearest, is_for: semantic.decide(similarity, may_serve) })
     }
 
-    /// Compares a replica's answer with another one and learns from it.
+    /// Compares a replica's response with the reference and learns from the result.
     async fn compare(
         &self,
         worker: &Worker,

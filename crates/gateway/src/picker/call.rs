@@ -1,7 +1,8 @@
-//! One gRPC call: messages in, messages out, and an end with a code.
+//! A gRPC call: incoming messages, outgoing messages, and a status at the end.
 //!
-//! The work on a call is a future inside the answer's body: whoever drops the body (the proxy reset the stream, its connection broke) drops the work, and with it what
-//! it holds of a replica. So nothing has to be told that nobody listens any more.
+//! The call's future lives inside the response body. If the proxy resets the stream or its connection breaks, the
+//! body is dropped, and with it the future and its booking on a replica. An explicit notification of a disconnect is
+//! therefore not needed.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -18,10 +19,10 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use plimsoll_wire::grpc::{self, CallMessages, Code, FrameError};
 
-/// Messages that are kept while the work looks elsewhere.
+/// Limit on messages buffered while the call waits for something else.
 const MOST_AHEAD: usize = 16;
 
-/// How a call ends that does not end well.
+/// An unsuccessful end of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CallEnd {
     code: Code,
@@ -29,12 +30,12 @@ pub struct CallEnd {
 }
 
 impl CallEnd {
-    /// With a code and a sentence.
+    /// Returns an end with a status code and a message.
     pub fn new(code: Code, why: impl Into<String>) -> CallEnd {
         CallEnd { code, why: why.into() }
     }
 
-    /// Was a message longer than may be?
+    /// Returns whether a message exceeded the size limit.
     pub(crate) fn is_too_large(&self) -> bool {
         self.code == Code::ResourceExhausted
     }
@@ -51,7 +52,7 @@ impl From<FrameError> for CallEnd {
     }
 }
 
-/// What the caller sends.
+/// The messages from the caller.
 pub struct Inbox {
     body: Incoming,
     pieces: CallMessages,
@@ -59,15 +60,15 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Nothing of it was read. `most`: bytes that a message may have.
+    /// Returns the unread inbox of a call. `most` limits a message in bytes.
     pub fn new(body: Incoming, most: usize) -> Inbox {
         Inbox { body, pieces: CallMessages::new(most), ahead: VecDeque::new() }
     }
 
-    /// The next message; `None` = the caller has said all. May be dropped and asked again.
+    /// Returns the next message, or `None` after the last. The future is cancel-safe.
     ///
     /// # Errors
-    /// The frame breaks, or the caller has gone.
+    /// Fails if the framing is invalid or the caller disconnected.
     pub async fn next(&mut self) -> Result<Option<Bytes>, CallEnd> {
         match self.ahead.pop_front() {
             Some(message) => Ok(Some(message)),
@@ -89,7 +90,8 @@ impl Inbox {
         }
     }
 
-    /// Until the caller has said all or has gone; what it says until then is kept, to a bound.
+    /// Waits until the caller has finished or disconnected. Messages received in the meantime are buffered up to a
+    /// limit.
     pub async fn ended(&mut self) {
         while self.ahead.len() < MOST_AHEAD {
             match self.read().await {
@@ -101,15 +103,15 @@ impl Inbox {
     }
 }
 
-/// Where the work puts messages for the caller: one at a time, taken when the connection has room.
+/// The messages to the caller: one slot that is emptied when the connection has capacity.
 #[derive(Clone, Default)]
 pub struct Outbox(Rc<Cell<Option<Bytes>>>);
 
 impl Outbox {
-    /// Sends a message, when the one before it has been taken.
+    /// Sends a message once the slot is empty.
     pub async fn send(&self, message: &[u8]) {
         let mut framed = Some(Bytes::from(grpc::framed(message)));
-        // Whoever takes the one before polls the work again.
+        // No waker is needed, because the body polls the call again after it takes a message.
         poll_fn(|_| match self.0.take() {
             None => {
                 self.0.set(framed.take());
@@ -124,10 +126,10 @@ impl Outbox {
     }
 }
 
-/// What answers a call.
+/// The future that handles a call.
 type Work = Pin<Box<dyn Future<Output = Result<(), CallEnd>>>>;
 
-/// The answer to a call, with the work on it inside.
+/// The response body of a call, which contains and polls the call's future.
 pub struct CallBody {
     work: Option<Work>,
     outbox: Outbox,
@@ -135,17 +137,17 @@ pub struct CallBody {
 }
 
 impl CallBody {
-    /// What this work sends to its end.
+    /// Returns the body that runs a call.
     pub fn new(outbox: &Outbox, work: impl Future<Output = Result<(), CallEnd>> + 'static) -> CallBody {
         CallBody { work: Some(Box::pin(work)), outbox: outbox.clone(), trailers: None }
     }
 
-    /// Nothing but this end.
+    /// Returns a body with only a status.
     pub fn ended(end: CallEnd) -> CallBody {
         CallBody { work: None, outbox: Outbox::default(), trailers: Some(trailers(Err(end))) }
     }
 
-    /// Nothing: it is no call.
+    /// Returns an empty body for a request that is not a gRPC call.
     pub fn empty() -> CallBody {
         CallBody { work: None, outbox: Outbox::default(), trailers: None }
     }

@@ -1,7 +1,9 @@
-//! One request's course on its stream: its head and body come, a replica is booked for it and named, and what the proxy shows of the response is counted.
+//! One request on its external-processing stream: receives head and body, books and names a replica, and accounts for
+//! the visible part of the response.
 //!
-//! When a choice can be made is the proxy's affair: where it sends the body, all of it is read first; where it does not, the head alone decides, and nothing is known
-//! of model and prompt. Streams that say nothing of their modes are taken for full duplex in both directions, which the endpoint picker protocol demands.
+//! The body mode of the proxy decides when a replica is chosen. If the proxy sends the body, it is read completely
+//! first. Otherwise only the head is known, without model and prompt. A stream without modes counts as full duplex in
+//! both directions, because the endpoint picker protocol requires that.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -38,7 +40,7 @@ pub async fn run(worker: Rc<Worker>, mut inbox: Inbox, outbox: Outbox) -> Result
     match exchange.came(&mut inbox).await? {
         Some(Came::Whole(asked)) => exchange.placed(*asked, &mut inbox).await,
         Some(Came::Refused(refused, begun)) => exchange.refuses(*refused, begun).await,
-        // Somebody between the proxy and here has answered the client already, or there is none.
+        // Another filter has already answered the client, or there is no request.
         Some(Came::Overtaken) | None => Ok(()),
     }
 }
@@ -46,25 +48,25 @@ pub async fn run(worker: Rc<Worker>, mut inbox: Inbox, outbox: Outbox) -> Result
 struct Exchange<'a> {
     worker: &'a Worker,
     outbox: &'a Outbox,
-    /// Until when the request has to be whole.
+    /// Deadline for the complete request.
     limit: Instant,
 }
 
-/// What came of a request, until it can be placed.
+/// The result of reading a request.
 enum Came {
     Whole(Box<Asked>),
     Refused(Box<Refused>, Begun),
     Overtaken,
 }
 
-/// A request whose head has come. Dropped before it is counted otherwise, its client went away.
+/// A request whose head has arrived. A drop without an outcome counts as a client disconnect.
 struct Begun {
     gone: Gone,
     id: HeaderValue,
     recording: Option<Recording>,
 }
 
-/// A request that can be placed.
+/// A request that is ready for routing.
 struct Asked {
     entered: Entered,
     body: Bytes,
@@ -74,36 +76,36 @@ struct Asked {
     due: Due,
 }
 
-/// What the proxy waits for.
+/// The reply that the proxy waits for.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Due {
-    /// The answer to the head, the body aside.
+    /// The reply to the head, without a body.
     Head,
-    /// The answer to the whole body.
+    /// The reply to the complete body.
     Body,
-    /// The answer to the head, and then the body back; with trailers behind it, or not.
+    /// The reply to the head and then the body, with or without trailers.
     Both { trailers: bool },
-    /// The answer to trailers that came where a body was waited for: its metadata says where.
+    /// The reply to trailers that arrived instead of a body; its metadata names the replica.
     Trailers,
 }
 
-/// A request on its replica.
+/// A request that a replica serves.
 struct Sent {
     call: Call,
     modes: BodyModes,
-    /// Does the response's body come by as it is made?
+    /// Set if the proxy shows the response body while it streams.
     sees: bool,
     stage: Stage,
 }
 
 enum Stage {
-    /// Nothing of a response was shown.
+    /// The response has not started.
     Waits(Booked, Gone),
     Answers(Box<PassingAnswer>),
     Over,
 }
 
-/// A request that is told off.
+/// Returns a rejection of an invalid request.
 fn bad(status: StatusCode, code: &str, why: &str) -> Box<Refused> {
     Box::new(Refused { end: End::Bad, response: reply::error(status, code, why, None) })
 }
@@ -113,7 +115,7 @@ fn read(message: &[u8]) -> Result<ProcessingRequest<'_>, CallEnd> {
 }
 
 impl Exchange<'_> {
-    /// Reads a request until it can be placed; `None` = the proxy has nothing to ask.
+    /// Reads a request until it is ready for routing. Returns `None` if the stream contains no request.
     async fn came(&self, inbox: &mut Inbox) -> Result<Option<Came>, CallEnd> {
         let late = |_| CallEnd::new(Code::DeadlineExceeded, "no request came in time");
         let message = timeout_at(self.limit, inbox.next()).await.map_err(late)??;
@@ -171,7 +173,7 @@ impl Exchange<'_> {
         }))
     }
 
-    /// Lets a request in by its head of so many lines.
+    /// Admits a request by its head. `lines` is the number of header lines.
     fn enter(
         &self,
         came: At,
@@ -206,7 +208,7 @@ impl Exchange<'_> {
                 }
                 Some(Said::RequestBody(piece)) => {
                     body.extend_from_slice(piece.body);
-                    // Of one that was cut off at the proxy's bound no more comes.
+                    // A buffered body arrives in one message, which the proxy may have truncated at its limit.
                     (piece.is_end || due == Due::Body, due)
                 }
                 Some(Said::RequestTrailers) if due == Due::Body => (true, Due::Trailers),
@@ -223,7 +225,7 @@ impl Exchange<'_> {
         self.outbox.send(&go_on(to, &Mutation::default(), BodyChange::Keep, None)).await;
     }
 
-    /// Tells the client itself.
+    /// Sends a rejection to the client.
     async fn refuses(&self, refused: Refused, begun: Begun) -> Result<(), CallEnd> {
         let Begun { gone, id, recording } = begun;
         self.worker.stats.end(refused.end);
@@ -237,7 +239,7 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    /// Places a request, says where it goes, and counts what is shown of the response.
+    /// Routes a request, names its replica and accounts for the visible part of the response.
     async fn placed(&self, asked: Asked, inbox: &mut Inbox) -> Result<(), CallEnd> {
         let worker = self.worker;
         let Asked { entered, body, begun, modes, subset, due } = asked;
@@ -288,13 +290,13 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    /// Says where a request goes.
+    /// Sends the chosen replica to the proxy.
     async fn names(&self, call: &Call, booked: &Booked, due: Due) {
         let worker = self.worker;
         let of_key = |name: &str| call.rules.bearer(name);
         let own_key = of_key(&booked.replica().name);
         let mut further = worker.pool.next_best(&call.asked, booked, worker.fallbacks);
-        // One request's headers hold one key.
+        // The request carries one key, so a fallback replica must use an equal key.
         further.retain(|one| of_key(&one.name) == own_key);
         let endpoints = told::endpoints(booked, further.iter().map(Arc::as_ref));
         let Renamed { path, body } = worker.renamed(call, booked.tier());
@@ -315,11 +317,11 @@ impl Exchange<'_> {
         }
     }
 
-    /// What comes after a request was sent on its way.
+    /// Handles a message after the request was routed.
     async fn follows(&self, sent: &mut Sent, message: &[u8]) -> Result<(), CallEnd> {
         let request = read(message)?;
         match request.said {
-            // Of a body that was not waited for.
+            // The body of a request that was routed by its head.
             Some(Said::RequestBody(piece)) => {
                 self.piece(Answers::RequestBody, sent.modes.request, piece).await;
             }
@@ -330,7 +332,7 @@ impl Exchange<'_> {
                 sent.ends(is_end);
             }
             Some(Said::ResponseBody(piece)) => {
-                // Of a body that may be cut off here and goes on there nothing is read.
+                // A partially buffered body is not read, because it may be truncated here.
                 let is_read = sent.modes.response != BodyMode::BufferedPartial;
                 if let (Stage::Answers(answer), true) = (&mut sent.stage, is_read) {
                     answer.passes(piece.body, self.worker.pool.clock.now());
@@ -350,7 +352,7 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    /// Answers a piece of a body, which stays as it is.
+    /// Replies to a part of a body without changing it.
     async fn piece(&self, to: Answers, mode: BodyMode, piece: HttpPiece<'_>) {
         match mode {
             BodyMode::FullDuplex => told::back(self.outbox, to, piece.body, piece.is_end).await,
@@ -358,7 +360,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// A response's head was shown: what it says of its replica, and what is put on it.
+    /// Handles the response head: evaluates it and returns the headers to add.
     fn heads(
         &self,
         sent: &mut Sent,
@@ -377,7 +379,7 @@ impl Exchange<'_> {
         let headers = told::headers(lines).unwrap_or_default();
         let head = (status.unwrap_or_default(), &headers);
         let mut judged = JudgedHead::of(head, (call.judged_by(), false), now, worker.pool.clock);
-        // Of a head alone nobody says whether the proxy keeps the body to itself.
+        // With the end of the stream after the head, it is unknown whether the proxy hides the body.
         judged.is_unread |= is_end
             || matches!(sent.modes.response, BodyMode::None | BodyMode::BufferedPartial | BodyMode::Other);
         worker.stats.took(RequestStage::Head, now - booked.sent());
@@ -389,10 +391,10 @@ impl Exchange<'_> {
         let has_events = passing::has_events(protocol, &headers);
         let is_stream = sent.sees && passing::is_stream(protocol, &headers);
         if has_events && sent.modes.response == BodyMode::Buffered {
-            // It comes whole, and is to be read as what it is all the same.
+            // A buffered event stream arrives in one piece but is read as a stream anyway.
             call.record(|recording| recording.of_try(|one| one.streams = true));
         }
-        // What was shed or failed is no answer to pay for.
+        // Rejected and failed requests are not charged.
         let toll = call.toll.take();
         let (toll, waived) = match judged.end {
             End::Answered | End::Refused => (toll, None),
@@ -410,8 +412,8 @@ impl Exchange<'_> {
         Ok(told::set(&own))
     }
 
-    /// The replica that a request is at: another one than was chosen, where that could not be reached and the proxy says who served it. What became of the one that was
-    /// chosen nobody says, so that nothing is held against it.
+    /// Returns the booking on the replica that served the request. It differs from the choice if that was unreachable
+    /// and the proxy reports the actual replica. The choice is not penalised, because the cause is not reported.
     fn at_last(&self, call: &mut Call, booked: Booked, served: Option<&str>) -> Booked {
         let chosen = booked.replica().place.endpoint().map(|endpoint| endpoint.to_string());
         let Some(served) = served.filter(|served| Some(*served) != chosen.as_deref()) else { return booked };
@@ -429,12 +431,12 @@ impl Exchange<'_> {
     }
 }
 
-/// What was read of a body.
+/// The result of reading a body.
 enum Gathered {
     Whole(Bytes, Due),
     TooLarge,
     Late,
-    /// The client was answered meanwhile, or has gone.
+    /// The client was answered by another filter, or disconnected.
     Overtaken,
 }
 
@@ -449,14 +451,15 @@ impl Sent {
 
 impl Drop for Sent {
     fn drop(&mut self) {
-        // A proxy that shows no body says no more of its end than that it lets go of the call; of one that does, its client went away.
+        // A proxy that hides the body drops the call at the end of the response. If it shows the body, a drop means
+        // that the client disconnected.
         if let (Stage::Answers(answer), false) = (&mut self.stage, self.sees) {
             answer.end(true);
         }
     }
 }
 
-/// A request's head as HTTP/1 would have it.
+/// Returns the request head in the form of HTTP/1.
 fn parts(lines: &HeaderLines<'_>) -> Option<Parts> {
     let mut parts = Request::new(()).into_parts().0;
     parts.method = Method::from_bytes(told::pseudo(lines, ":method")?).ok()?;

@@ -1,10 +1,12 @@
-//! The endpoint picker: another proxy carries the bytes, and asks here where each request goes.
+//! Endpoint picker: another proxy carries the bytes and queries the gateway for the replica of each request.
 //!
-//! Envoy's external processing (gRPC, one stream a request) as the Gateway API inference extension uses it. A request is read, let in, made to wait and booked by
-//! the same code as one that passes here ([`proxy`](crate::proxy)); what differs is who sends it. So nothing is tried again, hedged or kept here: after the answer to a
-//! request the proxy goes on alone, and what it shows of the response is counted ([`passing`](crate::passing)). However the stream ends, the load is given back.
+//! The protocol is Envoy's external processing (gRPC, one stream per request), as the Gateway API inference extension
+//! uses it. Reading, admission, queueing and booking share their code with [`proxy`](crate::proxy); only the transfer
+//! differs. The picker therefore does not retry, hedge or cache. After the reply, the proxy continues alone, and
+//! [`passing`](crate::passing) accounts for the part of the response that it shows. The load is released however the
+//! stream ends.
 //!
-//! `call` is one call's messages both ways, `exchange` one request's course, `told` what the proxy is told.
+//! `call` contains the messages of a call, `exchange` the steps of a request, and `told` the messages to the proxy.
 
 mod call;
 mod exchange;
@@ -23,11 +25,11 @@ use crate::proxy::Worker;
 pub use call::CallBody;
 use call::{CallEnd, Inbox, Outbox};
 
-/// What of a message is no body, bytes, beside a head: metadata and attributes.
+/// Limit in bytes on the parts of a message besides head and body: metadata and attributes.
 const MORE_BYTES: usize = 1 << 20;
-/// A health check's longest message, bytes.
+/// Limit on a message of a health check in bytes.
 const HEALTH_BYTES: usize = 4 << 10;
-/// Who asks whether the process is alive at all, and who whether it may be asked.
+/// Service name of a liveness check, and those of a readiness check.
 const LIVENESS: &str = "liveness";
 const READINESS: [&str; 3] = ["", "readiness", SERVICE];
 
@@ -68,7 +70,7 @@ pub async fn answer(
     Ok(response)
 }
 
-/// Whether requests may come: while a replica may get some, as `/readyz` says it.
+/// Answers a health check: serving while any replica can get requests, as `/readyz`.
 async fn health(worker: Rc<Worker>, mut inbox: Inbox, outbox: Outbox) -> Result<(), CallEnd> {
     let message = inbox.next().await?.unwrap_or_default();
     let wrong = |e| CallEnd::new(Code::InvalidArgument, format!("no HealthCheckRequest: {e}"));

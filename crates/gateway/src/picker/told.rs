@@ -1,4 +1,4 @@
-//! What a proxy is told: where a request goes, what of it is another on the way there, or what its client is answered instead.
+//! Messages to the proxy: the chosen replica, changes of the request, or an immediate response to the client.
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH};
@@ -14,13 +14,13 @@ use crate::proxy::{Call, EXPLAIN, REQUEST_ID};
 use crate::replica::Replica;
 use crate::reply::Out;
 
-/// Bytes of a body that go back at a time: some proxies refuse more than 64 KiB of them.
+/// Limit on the bytes of a body per message, because some proxies reject more than 64 KiB.
 const PIECE: usize = 60 << 10;
 
-/// What Envoy's access log says of an answer that no replica gave (`%RESPONSE_CODE_DETAILS%`).
+/// Text in Envoy's access log for responses without a replica (`%RESPONSE_CODE_DETAILS%`).
 const DETAILS: &str = "plimsoll_picker";
 
-/// Headers as they came, less those that are no fields (`:path`). `None` = a name or a value is none.
+/// Returns the headers without pseudo-headers (`:path`), or `None` if a name or value is invalid.
 pub fn headers(lines: &HeaderLines<'_>) -> Option<HeaderMap> {
     let mut headers = HeaderMap::with_capacity(lines.len());
     for (name, value) in lines.iter().filter(|(name, _)| !name.starts_with(b":")) {
@@ -30,19 +30,19 @@ pub fn headers(lines: &HeaderLines<'_>) -> Option<HeaderMap> {
     Some(headers)
 }
 
-/// One of those that are no fields.
+/// Returns the value of a pseudo-header such as `:path`.
 pub fn pseudo<'a>(lines: &HeaderLines<'a>, name: &str) -> Option<&'a [u8]> {
     lines.iter().find(|(of, _)| *of == name.as_bytes()).map(|(_, value)| *value)
 }
 
-/// Where a request goes: the replica that it is booked on, and behind it those that may have it instead.
+/// Returns the addresses of the booked replica and of its fallbacks, separated by commas.
 pub fn endpoints<'a>(booked: &'a Booked, further: impl Iterator<Item = &'a Replica>) -> String {
     let each = std::iter::once(&**booked.replica()).chain(further);
     let each: Vec<String> = each.filter_map(|one| Some(one.place.endpoint()?.to_string())).collect();
     each.join(",")
 }
 
-/// What of a request's headers is another for its replica. `path`, `body`: where they are others.
+/// Returns the header changes for a replica. `path` and `body` are `None` if unchanged.
 pub(crate) fn for_replica(
     call: &Call,
     booked: &Booked,
@@ -75,25 +75,25 @@ pub(crate) fn for_replica(
     told
 }
 
-/// These headers, set.
+/// Returns a mutation that sets these headers.
 pub fn set(headers: &HeaderMap) -> Mutation {
     let mut told = Mutation::default();
     headers.iter().for_each(|(name, value)| told.set(name.as_str(), value.as_bytes()));
     told
 }
 
-/// An answer of the gateway's own, for the client.
+/// Returns an immediate response of the gateway to the client.
 pub async fn instead(response: Response<Out>) -> Vec<u8> {
     let (parts, body) = response.into_parts();
-    // It is of one piece, and there.
+    // The body is already complete in memory.
     let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     let mut headers = parts.headers;
-    // What it says of a connection is of none here.
+    // Connection headers do not apply to the client's connection.
     headers.remove(CONNECTION);
     immediate(parts.status.as_u16(), &set(&headers), &body, DETAILS)
 }
 
-/// Sends a body back in a full-duplex stream; `is_end`: nothing comes behind it.
+/// Returns a body to the proxy in a full-duplex stream. `is_end` is set if nothing follows.
 pub async fn back(outbox: &Outbox, to: Answers, body: &[u8], is_end: bool) {
     let mut left = body;
     loop {

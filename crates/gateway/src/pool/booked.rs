@@ -1,4 +1,4 @@
-//! A request on a replica.
+//! The booking of a request on a replica.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,16 +10,16 @@ use super::{Inner, ReplicaPool};
 use crate::explain::Choice;
 use crate::replica::Replica;
 
-/// A request on a replica. Dropped without an end, it was cancelled: its share of the load goes either way.
+/// A request on a replica. A drop without an end counts as cancelled; the load is released in any case.
 pub struct Booked {
     pool: Arc<ReplicaPool>,
     replica: Arc<Replica>,
     pub(super) sent: SentRequest,
     events: u32,
-    /// Is nothing seen of its answer before that is whole?
+    /// Set if the response shows no progress before its end.
     is_blind: bool,
     open: bool,
-    /// Why it is there, where that was asked.
+    /// Explanation of the routing decision, if requested.
     pub explained: Option<Box<Choice>>,
 }
 
@@ -39,7 +39,7 @@ impl Booked {
         Booked { pool, replica, sent, events: 0, is_blind, open: true, explained }
     }
 
-    /// The replica's number.
+    /// Returns the number of the replica.
     pub fn number(&self) -> u32 {
         self.sent.booking.replica
     }
@@ -48,22 +48,22 @@ impl Booked {
         &self.replica
     }
 
-    /// Which of the models that it asks for by one name it is asked of.
+    /// Returns the index of the model tier that serves the request.
     pub fn tier(&self) -> u32 {
         self.sent.tier
     }
 
-    /// When it was booked.
+    /// Returns the time of the booking.
     pub fn sent(&self) -> At {
         self.sent.booking.sent
     }
 
-    /// How long it was expected to take to its first token when it came.
+    /// Returns the time to first token that was expected at arrival.
     pub fn expected(&self) -> Span {
         self.sent.expected
     }
 
-    /// Its stream moved by so many events, which are counted from its first token on.
+    /// Records stream progress. Events count from the first token on.
     pub fn moved(&mut self, events: u32, now: At) {
         self.replica.moves(now);
         if self.sent.booking.first.is_some() {
@@ -71,19 +71,19 @@ impl Booked {
         }
     }
 
-    /// Its first token has come.
+    /// Records the first token.
     pub fn begin(&mut self, now: At) {
         let mut inner = self.pool.lock();
         inner.front.first(&mut self.sent, now);
         self.pool.settle(inner);
     }
 
-    /// Its answer says which share of its prompt the replica had cached.
+    /// Records the share of the prompt that the replica reported as cached.
     pub fn cached(&self, share: f64) {
         self.pool.lock().front.cached(&self.sent, share);
     }
 
-    /// Its replica made this object and keeps it.
+    /// Records that the replica created and stores an object.
     pub fn made(&self, object: u64) {
         self.pool.owners.made(object, self.replica.id);
     }

@@ -1,4 +1,4 @@
-//! Replicas as other proxies know them: by their addresses.
+//! Lookup of replicas by address, for other proxies.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -11,9 +11,10 @@ use crate::replica::Replica;
 use crate::request::ParsedRequest;
 
 impl ReplicaPool {
-    /// The numbers of the replicas at these addresses, in ascending order: `ip:port`, or an `ip` for all its ports. What is no address is nobody's.
+    /// Returns the numbers of the replicas at these addresses in ascending order. An address is `ip:port`, or an `ip`
+    /// for all its ports; invalid addresses are ignored.
     pub fn at(&self, addresses: &[String]) -> Vec<u32> {
-        // Read before the lock is taken: there may be thousands.
+        // The addresses are parsed before the lock is taken, because there may be thousands.
         let exact: HashSet<SocketAddr> = addresses.iter().filter_map(|one| one.parse().ok()).collect();
         let hosts: HashSet<IpAddr> = addresses.iter().filter_map(|one| one.parse().ok()).collect();
         let inner = self.lock();
@@ -25,7 +26,7 @@ impl ReplicaPool {
         numbers
     }
 
-    /// Who would get a request if the one that it is booked on could not be reached, the best first, so many at most. Nothing is booked there.
+    /// Returns up to `most` fallback replicas, best first, in case the booked one is unreachable. Nothing is booked.
     pub fn next_best(&self, asked: &ParsedRequest, booked: &Booked, most: usize) -> Vec<Arc<Replica>> {
         let now = self.clock.now();
         let mut inner = self.lock();

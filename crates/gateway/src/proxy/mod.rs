@@ -1,4 +1,4 @@
-//! One request: read whole, answered ([`tries`] and [`race`], where two replicas are at it), its answer passed on.
+//! Handling of one request: read, route and send ([`tries`], and [`race`] for hedging), and forward the response.
 
 mod race;
 mod tries;
@@ -51,120 +51,119 @@ pub(crate) const QUEUE_MS: HeaderName = HeaderName::from_static("x-plimsoll-queu
 pub(crate) const EXPLAIN: HeaderName = HeaderName::from_static("x-plimsoll-explain");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-/// Headers that are for one connection only (RFC 9110, 7.6.1), and `Expect`, which was answered here.
+/// Hop-by-hop headers (RFC 9110, 7.6.1), and `Expect`, which the gateway has answered.
 const OF_ONE_HOP: [HeaderName; 8] =
     [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, EXPECT];
 
-/// Where a list of models is asked for.
+/// Path of the model list.
 const MODELS: &str = "/v1/models";
 
-/// Bytes of a packed body that are unpacked on the thread that serves: a larger one would keep its streams waiting.
+/// Limit in bytes on a compressed body that is decompressed on the serving thread. A larger one would delay the
+/// thread's streams.
 const UNPACKED_HERE: usize = 64 << 10;
 
-/// What one thread's requests share.
+/// The state that the requests of one thread share.
 pub struct Worker {
     pub pool: Arc<ReplicaPool>,
-    /// This thread's connections to them.
+    /// Connections of this thread to the replicas.
     pub upstreams: Rc<Upstreams>,
     pub stats: Arc<Stats>,
     pub rules: Arc<InForce>,
-    /// Who waits, and in what order.
     pub admission: AdmissionSpec,
-    /// Which requests are sent to a second replica when they are late.
+    /// Hedging settings; `None` if hedging is off.
     pub hedge: Option<HedgeSpec>,
-    /// The last request's number, of all threads.
+    /// Counter of request numbers, shared by all threads.
     pub numbers: Arc<AtomicU64>,
     pub traffic: Option<Arc<Traffic>>,
     pub shadow: Option<Shadow>,
     pub traces: bool,
-    /// How often a stop was asked for.
+    /// Number of stop requests.
     pub stop: watch::Receiver<u8>,
-    /// Replicas that a picker names behind the chosen one.
+    /// Number of fallback replicas that a picker names after the choice.
     pub fallbacks: usize,
 }
 
-/// Replicas whose answers nobody sees.
+/// Replicas that get copies of requests and whose responses are discarded.
 pub struct Shadow {
-    /// Who serves them: the same way, with counts and connections of its own.
+    /// Worker of the shadows, with separate counters and connections.
     pub worker: Rc<Worker>,
-    /// The share of sessions of which copies are sent.
+    /// Share of sessions that is copied.
     pub share: f64,
 }
 
-/// A request as its replica gets it, but for what is the replica's own.
+/// A request without the parts that depend on its replica.
 #[derive(Clone)]
 pub(crate) struct Message {
     pub method: Method,
     pub path: Uri,
     pub headers: HeaderMap,
     pub body: Bytes,
-    /// The body, unpacked where it came compressed.
     pub text: Bytes,
 }
 
-/// A request in hand.
+/// A parsed request in progress.
 pub(crate) struct Call {
     pub rules: Arc<Rules>,
     pub came: At,
     pub id: HeaderValue,
     pub message: Message,
     pub asked: ParsedRequest,
-    /// What decides which side of a split it is on: its session's name, or its own number.
+    /// Hash of the session or of the request id. It decides the side of a traffic split.
     split: u64,
     pub terms: Terms,
     pub context: Option<TraceContext>,
-    /// Times that it was handed to a replica.
+    /// Number of attempts.
     sent: usize,
     held: Span,
     pub toll: Option<Toll>,
     pub recording: Option<Recording>,
     pub ends: Arc<Stats>,
-    /// Why the gateway itself did not send it.
+    /// Reason why the gateway itself rejected the request.
     refused: Option<Refusal>,
-    /// Does its client ask why it went where it went, and may it?
+    /// Set if the client requests a routing explanation and may get one.
     asks_why: bool,
-    /// The answer to that.
+    /// Routing explanation for the response header.
     why: Option<HeaderValue>,
 }
 
 impl Call {
-    /// Where its answer may be kept, and under what.
+    /// Returns the cache and the key of a cacheable request.
     fn cached(&self) -> Option<(Arc<Cache>, CacheKey)> {
         let Message { method, path, headers, text, .. } = &self.message;
         let cache = self.rules.cache.as_ref().filter(|_| *method == Method::POST && !self.asks_why)?;
-        // A query may ask for something else.
+        // A query may select another result.
         let path = path.query().is_none().then(|| path.path())?;
         let key = cache.key(path, headers, text, self.terms.tenant)?;
         Some((Arc::clone(cache), key))
     }
 
-    /// How its answer is judged.
+    /// Returns the rules for evaluating the response.
     pub(crate) fn judged_by(&self) -> JudgedBy {
         JudgedBy::of(&self.message.method, self.message.path.path())
     }
 
-    /// May it be sent again after a replica has got it? See [`request::may_repeat`].
+    /// Returns whether the request may be resent after a replica has received it. See [`request::may_repeat`].
     fn may_repeat(&self) -> bool {
         request::may_repeat(&self.message.method, self.message.path.path())
     }
 
-    /// May it be sent again to the same replica, where a kept connection turns out to be closed?
+    /// Returns whether the request may be resent to the same replica if a pooled connection turns out to be closed.
     fn may_reuse(&self) -> bool {
         self.may_repeat() || self.message.method.is_idempotent()
     }
 
-    /// What it asks, by a hash: equal for a client's own second try.
+    /// Returns a hash of path and body, which is equal for a client's own retry.
     fn hash(&self) -> u64 {
         let Message { path, body, .. } = &self.message;
         request::hash(path.path().as_bytes()) ^ request::hash(body).rotate_left(1)
     }
 
-    /// Returns whether its answer may name an object that its replica keeps.
+    /// Returns whether the response may name an object that its replica stores.
     pub(crate) fn makes_object(&self) -> bool {
         self.message.method == Method::POST && target::makes_object(self.message.path.path())
     }
 
-    /// Its recording, with what was read of it.
+    /// Returns the recording with the data of the parsed request.
     pub fn begun(&mut self, mut recording: Recording, now: At) -> Recording {
         recording.note(|told| {
             told.read = now - self.came;
@@ -177,7 +176,8 @@ impl Call {
         recording
     }
 
-    /// Is it to be told why it goes where it goes? Of a second try always: it is rare, and what is asked about.
+    /// Returns whether the routing decision is explained. Retries always are, because they are rare and often
+    /// investigated.
     fn explains(&self, tried: &[u32]) -> bool {
         self.asks_why
             || self.recording.as_ref().is_some_and(|recording| !tried.is_empty() || recording.explains())
@@ -192,7 +192,7 @@ impl Call {
         }
     }
 
-    /// The same again, which is charged to nobody. `ends`: who hears how it ends.
+    /// Returns a copy of the request that is not charged. `ends` receives its outcome.
     fn copy(&self, ends: Arc<Stats>) -> Call {
         Call {
             rules: Arc::clone(&self.rules),
@@ -221,10 +221,10 @@ impl Call {
     }
 }
 
-/// A request that was let in by its head.
+/// A request that was admitted by its head.
 pub(crate) struct Entered {
     pub rules: Arc<Rules>,
-    /// Whose key it came with, where keys are asked for.
+    /// API key of the request; `None` if all clients are accepted.
     key: Option<Arc<KeyInForce>>,
     came: At,
     id: HeaderValue,
@@ -233,19 +233,19 @@ pub(crate) struct Entered {
     headers: HeaderMap,
 }
 
-/// A request that goes nowhere.
+/// A rejected request with its response.
 pub(crate) struct Refused {
     pub end: End,
     pub response: Response<Out>,
 }
 
-/// Answers a request. However it ends, it is counted once.
+/// Answers a request and counts its outcome exactly once.
 pub async fn answer(worker: Rc<Worker>, request: Request<Incoming>) -> Response<Out> {
     let came = worker.pool.clock.now();
     let (parts, body) = request.into_parts();
     let id = worker.id(&parts.headers);
     let gone = Gone::new(&worker);
-    // What only looks (GET /v1/models) is no load.
+    // Requests without work, such as GET /v1/models, are not recorded.
     let recorded = worker.traffic.as_ref().filter(|_| parts.method == Method::POST);
     let mut recording = recorded.map(|traffic| Recording::begin(traffic, worker.pool.clock, came));
     let mut response = match worker.read(came, id.clone(), parts, body).await {
@@ -273,7 +273,7 @@ pub async fn answer(worker: Rc<Worker>, request: Request<Incoming>) -> Response<
     response
 }
 
-/// Counts a request whose client went away before there was an answer.
+/// A guard that counts a request as cancelled if its client disconnects before a response.
 pub(crate) struct Gone {
     stats: Arc<Stats>,
     counted: bool,
@@ -284,7 +284,7 @@ impl Gone {
         Gone { stats: Arc::clone(&worker.stats), counted: false }
     }
 
-    /// It was, elsewhere.
+    /// Disarms the guard, because the request was counted elsewhere.
     pub fn counted(mut self) {
         self.counted = true;
     }
@@ -299,14 +299,14 @@ impl Drop for Gone {
 }
 
 impl Worker {
-    /// Why no further requests should be sent here; `None` = they may.
+    /// Returns the reason why the gateway is not ready, or `None` if it is ready.
     pub(crate) fn unready(&self) -> Option<&'static str> {
         let is_stopping = *self.stop.borrow() > 0;
         let stopping = is_stopping.then_some("the gateway stops");
         stopping.or_else(|| (!self.pool.any_usable()).then_some("no replica answers"))
     }
 
-    /// The client's own id for its request, or a new one.
+    /// Returns the client's request id, or a new one.
     pub(crate) fn id(&self, headers: &HeaderMap) -> HeaderValue {
         if let Some(own) = headers.get(REQUEST_ID).filter(|own| own.len() <= 128) {
             return own.clone();
@@ -317,7 +317,7 @@ impl Worker {
         HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("0"))
     }
 
-    /// Reads a request whole, or says what is wrong with it.
+    /// Reads a complete request. Fails with an error response if it is invalid.
     async fn read(
         &self,
         came: At,
@@ -335,7 +335,8 @@ impl Worker {
         self.call(entered, (body, text), true)
     }
 
-    /// Lets a request in by its head, or says what is wrong with it. Before the body: who is not let in has nothing kept for him.
+    /// Admits a request by its head. It runs before the body is read, because a rejected client must not occupy
+    /// memory.
     pub(crate) fn enter(&self, came: At, id: HeaderValue, parts: Parts) -> Result<Entered, Box<Refused>> {
         let rules = self.rules.now();
         let key = rules.doors.admit(&parts.headers).map_err(|shut| {
@@ -366,7 +367,8 @@ impl Worker {
         Ok(Entered { rules, key, came, id, method: parts.method, path, headers: parts.headers })
     }
 
-    /// A request that was let in, with its body, as it came and unpacked. `sees`: whether its answer passes here, so that its first token is seen.
+    /// Returns the call of an admitted request. The body is given as received and decompressed. `sees` is set if the
+    /// response passes this gateway, so that its first token is visible.
     pub(crate) fn call(
         &self,
         entered: Entered,
@@ -425,7 +427,7 @@ impl Worker {
         })
     }
 
-    /// How far prompts are cut into blocks.
+    /// Returns the extent to which prompts are cut into blocks.
     fn cut(&self) -> PromptBlocks {
         match (&self.traffic, self.pool.needs_blocks) {
             (Some(_), _) => PromptBlocks::Whole,
@@ -434,7 +436,7 @@ impl Worker {
         }
     }
 
-    /// The list of all models, or what stands for several, where that is asked for and no replica has it.
+    /// Returns the merged model list, or the entry of a name with a fallback list, if a replica alone cannot answer.
     pub(crate) fn models(&self, call: &Call) -> Option<String> {
         let Message { method, path, .. } = &call.message;
         match path.path().strip_prefix(MODELS).filter(|_| *method == Method::GET)? {
@@ -443,29 +445,30 @@ impl Worker {
         }
     }
 
-    /// A replica's answer.
+    /// Answers a request through a replica.
     pub(crate) async fn answers(&self, mut call: Call, gone: Gone) -> Response<Out> {
         self.mirror(&call);
         let response = self.serve(&mut call).await;
-        // What a replica answers takes it along.
+        // A forwarded response has already taken the charge.
         call.toll.take().into_iter().for_each(Toll::waive);
         gone.counted();
         response
     }
 
-    /// Sends a copy to a shadow, if it is one of those and the budget in force has nothing against more load; nobody waits for what becomes of it.
+    /// Sends a copy to a shadow if the session is in the shadow share and the active SLO budget is green. The result
+    /// is discarded.
     pub(crate) fn mirror(&self, call: &Call) {
         let Some(shadow) = &self.shadow else { return };
         let is_green = self.budget_state().is_none_or(|state| state == BudgetState::Green);
         let is_one = split::arm(mix(call.split), shadow.share) == Arm::Canary;
-        // A shadow has no object that another replica made.
+        // A shadow does not store objects that another replica created.
         let goes_on = call.asked.object.is_some();
         if call.message.method != Method::POST || !is_green || !is_one || goes_on {
             return;
         }
         let worker = Rc::clone(&shadow.worker);
         let mut call = call.copy(Arc::clone(&worker.stats));
-        // It makes nobody wait, and its replicas are on no side.
+        // The copy has no latency objective, and shadows have no sides.
         (call.asked.arm, call.asked.among, call.terms.slo) = (Arm::Base, None, None);
         tokio::task::spawn_local(async move {
             let now = worker.pool.clock.now();
@@ -474,26 +477,26 @@ impl Worker {
             call.came = now;
             call.recording = recording.map(|recording| call.begun(recording, now));
             let mut body = worker.serve(&mut call).await.into_body();
-            // It is read as a client would, and told to nobody.
+            // The response is read as by a client, and discarded.
             while let Some(Ok(_)) = body.frame().await {}
         });
     }
 
-    /// Where the budget in force stands; `None` = there is none.
+    /// Returns the state of the active SLO budget, or `None` without a budget.
     pub(crate) fn budget_state(&self) -> Option<BudgetState> {
         self.traffic.as_ref().and_then(|traffic| traffic.budget.state())
     }
 }
 
-/// A request of which not all was read.
+/// Returns the rejection of a request that was not read completely.
 fn unread(status: StatusCode, code: &str, message: &str) -> Box<Refused> {
     let mut response = reply::error(status, code, message, None);
-    // What else is on this connection can't be told from the rest of a body that nobody read.
+    // The connection closes, because the unread body cannot be separated from the next request.
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     Box::new(Refused { end: End::Bad, response })
 }
 
-/// A body, if it is all there in time and no larger than it may be.
+/// Reads a complete body within the limits of time and size.
 async fn whole(limits: &LimitSpec, body: Incoming) -> Result<Bytes, Box<Refused>> {
     let (stated, most) = (body.size_hint().lower(), limits.body_bytes);
     let too_large = |of: &str| {
@@ -521,7 +524,6 @@ async fn whole(limits: &LimitSpec, body: Incoming) -> Result<Bytes, Box<Refused>
     }
 }
 
-/// The text of a body: what it was before it was packed.
 pub(crate) async fn unpacked(entered: &Entered, body: &Bytes) -> Result<Bytes, Box<Refused>> {
     let most = entered.rules.limits.body_bytes;
     let text = match packed::is_packed(&entered.headers) && body.len() > UNPACKED_HERE {
@@ -557,7 +559,8 @@ pub(crate) async fn unpacked(entered: &Entered, body: &Bytes) -> Result<Bytes, B
     })
 }
 
-/// Returns whether a request is for another protocol than HTTP on this connection, such as a WebSocket. An offer of HTTP/2 or TLS may be declined (RFC 9110, 7.8).
+/// Returns whether a request needs another protocol than HTTP, such as a WebSocket. An offer of HTTP/2 or TLS may be
+/// declined (RFC 9110, 7.8).
 fn asks_upgrade(headers: &HeaderMap) -> bool {
     let lines = headers.get_all(UPGRADE).iter().map(|line| line.to_str().unwrap_or("?"));
     lines.flat_map(|line| line.split(',')).map(|one| one.trim().to_ascii_lowercase()).any(|one| {
@@ -573,7 +576,7 @@ fn words(shut: Shut) -> &'static str {
     }
 }
 
-/// A request whose key has asked for too much. Its body was read: the connection can go on.
+/// Returns the rejection of a request whose key is over its limit. The body was read, so the connection stays open.
 fn over_limit(wait: Span) -> Refused {
     let seconds = wait.as_secs_f64().ceil().max(1.0) as u64;
     let why = format!("The API key is over its rate limit; try again in {seconds} s.");
@@ -581,7 +584,8 @@ fn over_limit(wait: Span) -> Refused {
     Refused { end: End::Limited, response }
 }
 
-/// Takes out what is for one connection only, and what its `Connection` names. Of two lengths the chunks count (RFC 9112, 6.3).
+/// Removes hop-by-hop headers, and the headers that `Connection` names. Chunked encoding overrides a length (RFC
+/// 9112, 6.3).
 fn for_next_hop(headers: &mut HeaderMap) {
     if headers.contains_key(TRANSFER_ENCODING) {
         headers.remove(CONTENT_LENGTH);

@@ -1,8 +1,9 @@
-//! A request at two replicas: the second is asked when the first is late with its first token, whoever has one first answers, and the other is
-//! cancelled. When and whether is `policy::hedge`'s.
+//! Hedging: a second replica gets a request whose first token is late. The replica with the earlier first token
+//! answers, and the other attempt is cancelled. `policy::hedge` decides when to hedge.
 //!
-//! Many servers send an answer's head long before its first token, and what a client has seen can't be taken back. So nothing of an answer that may
-//! be hedged is passed on before its first token, for as long at most as a stream may be silent (`limits.keep_alive_s`).
+//! Many servers send the response head long before the first token, and sent bytes cannot be withdrawn. A hedgeable
+//! response is therefore buffered until its first token, at most for the permitted silence of a stream
+//! (`limits.keep_alive_s`).
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -26,14 +27,14 @@ use crate::timer::soon;
 use crate::traffic::TryEnd;
 use crate::upstream::Unanswered;
 
-/// What of an answer is held back at most: a first token is in its first few hundred bytes.
+/// Limit on the buffered bytes of a response: the first token is within the first few hundred bytes.
 const MOST_HELD: usize = 64 << 10;
-/// How long, where nothing keeps silent streams open.
+/// Limit on the buffering time if keep-alive comments are disabled.
 const HELD_WITHIN: Duration = Duration::from_secs(15);
 
 type Sending = Pin<Box<dyn Future<Output = Result<Answer, Unanswered>>>>;
 
-/// A try that may yet be the one that answers.
+/// An attempt that may still answer the request.
 struct Lead {
     booked: Booked,
     number: usize,
@@ -41,14 +42,14 @@ struct Lead {
     protocol: Protocol,
     sending: Option<Sending>,
     answered: Option<Result<Answer, Unanswered>>,
-    /// Looks for the first token.
+    /// Decoder that searches for the first token.
     decoder: Decoder,
-    /// Bytes that are held back.
+    /// Buffered bytes.
     held: usize,
 }
 
 impl Lead {
-    /// Until its head came, or none will. May be dropped and asked again.
+    /// Waits for the response head or a failure. The future is cancel-safe.
     async fn head(&mut self) {
         let Some(sending) = &mut self.sending else { return };
         let answered = sending.await;
@@ -56,7 +57,7 @@ impl Lead {
         self.answered = Some(answered);
     }
 
-    /// Until its first token came, or none will. May be dropped and asked again.
+    /// Waits for the first token or a failure. The future is cancel-safe.
     async fn first_token(&mut self) {
         self.head().await;
         let mut decoded = Vec::new();
@@ -72,7 +73,7 @@ impl Lead {
                     self.held += data.len();
                     answer.held.push_back((self.clock.now(), data));
                 }
-                // Nothing of it was passed on, so it can be tried again.
+                // Nothing was forwarded, so the request can be retried.
                 Some(Err(error)) => self.answered = Some(Err(Unanswered::Broken(error.to_string()))),
                 None => return,
             }
@@ -82,7 +83,7 @@ impl Lead {
         }
     }
 
-    /// Has it an answer that another replica's would not be better than?
+    /// Returns whether the attempt has a response that another replica could not improve.
     fn answers(&self) -> bool {
         matches!(&self.answered, Some(Ok(answer)) if answers(answer))
     }
@@ -91,7 +92,7 @@ impl Lead {
         self.sending.is_none()
     }
 
-    /// The replica, and what it said.
+    /// Returns the booking and the response.
     fn end(self) -> (Booked, Result<Answer, Unanswered>) {
         let none = || Err(Unanswered::Broken("no answer".to_owned()));
         (self.booked, self.answered.unwrap_or_else(none))
@@ -103,7 +104,7 @@ fn answers(answer: &Answer) -> bool {
 }
 
 impl Worker {
-    /// May a second replica be asked for this request?
+    /// Returns whether this request may be hedged.
     pub(super) fn may_hedge(&self, call: &Call) -> bool {
         let path = call.message.path.path();
         let is_one = |paths: &[String]| paths.iter().any(|of| of == path);
@@ -124,7 +125,8 @@ impl Worker {
         Lead { booked, number, clock, protocol, sending: Some(sending), answered: None, decoder, held: 0 }
     }
 
-    /// See the module. What comes back is of the replica that counts; another that failed is among those that were `tried`.
+    /// Sends a request and hedges it if it is late. Returns the booking and the response of the deciding replica;
+    /// another one that failed is added to `tried`.
     pub(super) async fn race(
         &self,
         call: &mut Call,
@@ -159,7 +161,7 @@ impl Worker {
                 Ok(second) => break second,
                 Err(why) => self.stats.withheld(why),
             }
-            // Its chances are others when it has taken twice as long.
+            // The decision is repeated after twice the time, because the chance of a gain changes.
             after = after + after;
         };
         let mut second = second;
@@ -168,7 +170,7 @@ impl Worker {
         self.decide(call, (first, second), Instant::now() + limit, tried).await
     }
 
-    /// Waits for the first token of either.
+    /// Waits for the first token of either attempt.
     async fn decide(
         &self,
         call: &mut Call,
@@ -180,7 +182,7 @@ impl Worker {
             biased;
             () = first.first_token() => false,
             () = second.first_token() => true,
-            // A client that hears nothing for longer may go: it gets what there is.
+            // A client may give up after a longer silence, so it gets the available response.
             () = sleep_until(limit) => match (second.has_head(), first.has_head()) {
                 (true, _) => true,
                 (false, true) => false,
@@ -191,7 +193,7 @@ impl Worker {
             },
         };
         let (one, mut other) = if is_second { (second, first) } else { (first, second) };
-        // The second replica counts where it is the one that answers, or the first has failed.
+        // The second replica wins if it answers, or if the first one failed.
         let won = is_second == one.answers();
         self.pool.hedge_ended(won, one.answers().then_some(&other.booked));
         self.stats.hedges[usize::from(!won)].fetch_add(1, Ordering::Relaxed);
@@ -208,12 +210,12 @@ impl Worker {
             recording.ends(TryEnd::Superseded);
             recording.turns_to(one.number);
         });
-        // Dropped, it is cancelled: its connection is closed, and its load given back.
+        // The drop cancels the attempt: it closes the connection and releases the load.
         drop(other);
         one.end()
     }
 
-    /// One of two has failed, and the other goes on alone.
+    /// Records the failure of one attempt; the other one continues.
     fn falls(&self, call: &mut Call, one: Lead) {
         let (booked, answered) = one.end();
         match answered {

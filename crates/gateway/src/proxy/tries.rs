@@ -1,4 +1,5 @@
-//! A request's way to an answer: placed, sent, and again elsewhere where that helps and nothing of an answer has been passed on.
+//! The attempts of a request: routing, sending, and retries on other replicas while no part of a response was
+//! forwarded.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,25 +33,25 @@ use crate::timer::soon;
 use crate::traffic::TryEnd;
 use crate::upstream::{Lent, Unanswered};
 
-/// What of a refusal is kept while another replica is tried.
+/// Limits in bytes and time on a rejection that is kept during a retry.
 const MOST_KEPT: usize = 64 << 10;
 const KEPT_WITHIN: Span = Span::from_secs(1);
-/// Between two looks whether a replica is lost on which a request waits.
+/// Interval of the check whether the replica of a waiting request is lost.
 const LOOKS: Span = Span::from_millis(250);
 
-/// An answer that was refused, kept while another replica is tried.
+/// A rejection that is kept during a retry on another replica.
 struct Kept {
     response: Response<Out>,
     end: End,
 }
 
-/// An answer whose head has come.
+/// A response whose head has arrived.
 pub(super) struct Answer {
     pub response: Response<Incoming>,
     pub lent: Lent,
     pub judged: JudgedHead,
     pub head: At,
-    /// What of its body is held back until it is clear whether it is passed on, and when it came.
+    /// Frames buffered before the decision to forward the response, with their arrival times.
     pub held: VecDeque<(At, Bytes)>,
 }
 
@@ -62,14 +63,14 @@ impl Answer {
         Answer { response, lent, judged, head: now, held: VecDeque::new() }
     }
 
-    /// Is it a stream, as one of this protocol is?
+    /// Returns whether the response is a stream of this protocol.
     pub fn is_stream(&self, protocol: Protocol) -> bool {
         passing::is_stream(protocol, self.response.headers())
     }
 }
 
 impl Worker {
-    /// Places and sends a request until it has an answer.
+    /// Routes and sends a request until it has a response.
     pub(super) async fn serve(&self, call: &mut Call) -> Response<Out> {
         self.pool.came();
         if !self.pool.may_send(|| call.hash()) {
@@ -77,9 +78,9 @@ impl Worker {
         }
         let mut tried: Vec<u32> = Vec::new();
         let mut kept: Option<Kept> = None;
-        // The replica whose refusal is held against another one's answer.
+        // The replica whose rejection is checked on another replica.
         let mut doubted = None;
-        // Attempts that reached a replica: those that did not cost it nothing, and are no retries.
+        // Counts attempts that reached a replica. The others cost the request nothing and are not retries.
         let mut sent = 0;
         loop {
             let booked = match self.at_once(call, &tried) {
@@ -99,7 +100,7 @@ impl Worker {
                     }
                 }
             };
-            // Where it is sent again it is not asked of a model that was passed over.
+            // A retry never returns to a model that was skipped.
             call.asked.tier = booked.tier();
             sent += 1;
             if sent > 1 {
@@ -141,7 +142,7 @@ impl Worker {
                                 self.stats.retries.fetch_sub(1, Ordering::Relaxed);
                             }
                         }
-                        // Another replica was ready, and the budget had room.
+                        // The check found another replica and retry budget, so the loop continues.
                         Unanswered::Lost if call.may_repeat() => {}
                         broken => {
                             let died = matches!(broken, Unanswered::Died(_));
@@ -161,8 +162,8 @@ impl Worker {
         }
     }
 
-    /// Sends a request to a replica, and to another one if it is late there. What comes back is of the one that counts; others that were
-    /// `tried` on the way failed.
+    /// Sends a request to a replica, and hedges it if it is late. Returns the deciding replica and its response;
+    /// others that failed are added to `tried`.
     async fn send(
         &self,
         call: &mut Call,
@@ -184,7 +185,8 @@ impl Worker {
         (booked, answered.map(|(response, lent)| Answer::new(response, lent, by, self.pool.clock)))
     }
 
-    /// Until a request that waits for an answer's head is better off elsewhere: its replica is gone, or nothing comes of it and this is its first.
+    /// Waits until a request without a response head should move. That is the case if its replica is gone, or if the
+    /// replica is silent and this is the first attempt.
     pub(super) async fn until_lost(
         &self,
         call: &Call,
@@ -208,13 +210,13 @@ impl Worker {
         }
     }
 
-    /// An answer that was kept is passed on, because there is no better one.
+    /// Forwards the kept rejection, because no better response exists.
     fn instead(&self, call: &Call, kept: Kept) -> Response<Out> {
         call.ends.end(kept.end);
         kept.response
     }
 
-    /// A request is being sent; says which try it is, from 0.
+    /// Records the start of an attempt, and returns its number from 0.
     pub(crate) fn sends(&self, call: &mut Call, booked: &mut Booked) -> usize {
         if let Some(choice) = booked.explained.take() {
             call.explain(*choice);
@@ -226,18 +228,18 @@ impl Worker {
         number
     }
 
-    /// An answer's head has come.
+    /// Records the arrival of a response head.
     pub(super) fn heard(&self, call: &mut Call, answer: &Answer, booked: &Booked) {
         self.stats.took(RequestStage::Head, answer.head - booked.sent());
         let told = (answer.head, answer.response.status().as_u16(), answer.judged.retry_after());
         call.record(|recording| recording.head(told, answer.response.headers(), Some(answer.lent.way)));
     }
 
-    /// A replica has no answer.
+    /// Records an attempt without a response.
     pub(super) fn broke(&self, call: &mut Call, booked: Booked, unanswered: &Unanswered) {
         let replica = Arc::clone(booked.replica());
         match unanswered {
-            // It was found silent for that; whether it fails is not known.
+            // The replica is already ejected as silent; whether it fails is unknown.
             Unanswered::Lost => drop(booked),
             _ => booked.end(ReplicaOutcome::Failed),
         }
@@ -263,7 +265,7 @@ impl Worker {
         may
     }
 
-    /// The request as a replica gets it: the same bytes, but for the name of a model that stands for several, and another host.
+    /// Returns the request for a replica. It has the identical body, except for a renamed model, and another host.
     pub(super) fn request(&self, call: &Call, booked: &Booked, number: usize) -> Request<Full<Bytes>> {
         let place = &booked.replica().place;
         let Message { method, path, headers, body, .. } = &call.message;
@@ -273,7 +275,7 @@ impl Worker {
         *request.method_mut() = method.clone();
         *request.uri_mut() = match place.base.is_empty() {
             true => path.clone(),
-            // Both are read already, and a path after a path is one.
+            // Both paths are already validated, and their concatenation is valid.
             false => format!("{}{path}", place.base).parse().unwrap_or_else(|_| path.clone()),
         };
         *request.headers_mut() = headers.clone();
@@ -290,7 +292,7 @@ impl Worker {
         request
     }
 
-    /// What of a request names a model of the tier that it is asked of, where its own name stands for several. A body is the text, unpacked.
+    /// Returns the path or body with the model of the chosen tier. A renamed body is the decompressed text.
     pub(crate) fn renamed(&self, call: &Call, tier: u32) -> Renamed {
         let Some(tier) = self.pool.tiers.of(&call.asked, tier) else { return Renamed::default() };
         match call.asked.is_model_in_path {
@@ -300,7 +302,7 @@ impl Worker {
         }
     }
 
-    /// Books a replica, now or when it is this request's turn, where another proxy sends it.
+    /// Books a replica, immediately or after queueing, for a request that another proxy sends.
     pub(crate) async fn book(&self, call: &mut Call) -> Result<Booked, Refusal> {
         self.pool.came();
         let booked = match self.at_once(call, &[]) {
@@ -311,7 +313,8 @@ impl Worker {
         Ok(booked)
     }
 
-    /// Books a replica for what does not wait: a second try, and what is no inference, which is not worth a place in the queue and must not wait behind it.
+    /// Books a replica for a request that does not queue: a retry, or a request other than POST. The latter is no
+    /// inference and must not wait behind any.
     fn at_once(&self, call: &mut Call, tried: &[u32]) -> Option<Booked> {
         if tried.is_empty() && call.message.method == Method::POST {
             return None;
@@ -322,7 +325,7 @@ impl Worker {
         Some(booked)
     }
 
-    /// Books a replica, now or when it is this request's turn.
+    /// Books a replica, immediately or after queueing.
     async fn place(&self, call: &mut Call) -> Result<Booked, Refusal> {
         let began = self.pool.clock.now();
         let state = self.budget_state().unwrap_or_default();
@@ -366,7 +369,7 @@ impl Worker {
         response
     }
 
-    /// Passes an answer on as it comes.
+    /// Forwards a response as it arrives.
     fn pass(&self, call: &mut Call, answer: Answer, booked: Booked) -> Response<Out> {
         let protocol = passing::protocol(call.message.path.path());
         let stream = Some(protocol).filter(|protocol| answer.is_stream(*protocol));
@@ -374,7 +377,7 @@ impl Worker {
         let (mut parts, body) = response.into_parts();
         self.mark(call, &mut parts.headers, &booked);
         let keep_alive = Duration::from_secs_f64(call.rules.limits.keep_alive_s);
-        // What was shed or failed is no answer to pay for.
+        // Rejected and failed requests are not charged.
         let toll = call.toll.take_if(|_| matches!(judged.end, End::Answered | End::Refused));
         let recording = call.recording.take();
         let ends = Arc::clone(&call.ends);
@@ -387,7 +390,7 @@ impl Worker {
         Response::from_parts(parts, Out::Relayed(Box::new(relay)))
     }
 
-    /// Reads a refusal whole, so that it can be passed on if no other replica does better.
+    /// Reads a complete rejection, so that it can be forwarded if no other replica does better.
     async fn keep(&self, call: &Call, answer: Answer, booked: Booked) -> Option<Kept> {
         let Answer { response, lent, judged, held, .. } = answer;
         let (mut parts, body) = response.into_parts();
@@ -404,7 +407,7 @@ impl Worker {
         Some(Kept { response: Response::from_parts(parts, Out::Own(Full::new(body))), end: judged.end })
     }
 
-    /// Says on an answer whose it is.
+    /// Sets the gateway's response headers.
     pub(crate) fn mark(&self, call: &Call, headers: &mut HeaderMap, booked: &Booked) {
         for_next_hop(headers);
         headers.insert(REPLICA, booked.replica().header.clone());
@@ -419,11 +422,11 @@ impl Worker {
     }
 }
 
-/// Why a request is not sent at which two replicas broke off.
+/// Error text for a request that crashed two replicas.
 const BREAKS: &str =
     "Two replicas broke off at this request. It is not sent to a third for up to ten minutes; change it.";
 
-/// What of a request is another one for its replica; `None` = it stays.
+/// The parts of a request that change for its replica; `None` if unchanged.
 #[derive(Default)]
 pub(crate) struct Renamed {
     pub path: Option<Uri>,

@@ -1,4 +1,4 @@
-//! Multipart forms (RFC 7578), as audio and pictures are sent: the fields beside the files.
+//! Multipart forms (RFC 7578) of audio and image requests: finds the fields and skips the files.
 
 use std::ops::Range;
 
@@ -6,14 +6,14 @@ use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use memchr::memmem;
 
-/// Parts of a form that are looked at.
+/// Limit on the parsed parts of a form.
 const MOST_PARTS: usize = 256;
-/// Bytes of a part's own headers.
+/// Limit on the headers of a part, in bytes.
 const MOST_HEAD: usize = 4 << 10;
-/// Bytes of a boundary (RFC 2046, 5.1.1).
+/// Limit on a boundary in bytes (RFC 2046, 5.1.1).
 const LONGEST_BOUNDARY: usize = 70;
 
-/// What separates the parts of a form; `None` = the body is none.
+/// Returns the boundary of a multipart form, or `None` if the body is not a form.
 pub fn boundary(headers: &HeaderMap) -> Option<&str> {
     let kind = headers.get(CONTENT_TYPE)?.to_str().ok()?;
     let (media, parameters) = kind.split_once(';')?;
@@ -23,7 +23,7 @@ pub fn boundary(headers: &HeaderMap) -> Option<&str> {
     parameter(parameters, "boundary").filter(|text| !text.is_empty() && text.len() <= LONGEST_BOUNDARY)
 }
 
-/// The fields of a form: their names, and where their values are. Files are passed over.
+/// Returns the name and the byte range of each field of a form, without files.
 pub fn fields<'a>(body: &'a [u8], boundary: &str) -> impl Iterator<Item = (&'a str, Range<usize>)> {
     let mark = format!("--{boundary}");
     let mut next = first(body, mark.as_bytes());
@@ -37,14 +37,14 @@ pub fn fields<'a>(body: &'a [u8], boundary: &str) -> impl Iterator<Item = (&'a s
     parts.take(MOST_PARTS).filter_map(|part| field(body, part))
 }
 
-/// Where the first part begins. A preamble may stand before it.
+/// Returns the start of the first part. A preamble may precede the part.
 fn first(body: &[u8], mark: &[u8]) -> Option<usize> {
     let begins = |at: usize| at == 0 || body[..at].ends_with(b"\n");
     let at = memmem::find_iter(body, mark).find(|at| begins(*at))?;
     after(body, at + mark.len())
 }
 
-/// Where the part behind a boundary begins; `None` = that was the last one.
+/// Returns the start of the part behind a boundary, or `None` after the last part.
 fn after(body: &[u8], at: usize) -> Option<usize> {
     let rest = body.get(at..)?;
     let padding = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
@@ -60,14 +60,14 @@ fn field(body: &[u8], part: Range<usize>) -> Option<(&str, Range<usize>)> {
         line.split_once(':').is_some_and(|(name, _)| name.trim().eq_ignore_ascii_case("content-disposition"))
     };
     let (_, parameters) = head.split("\r\n").find(named)?.split_once(';')?;
-    // A file's name is a path of its sender's.
+    // A part with a file name is a file.
     if parameter(parameters, "filename").is_some() || parameter(parameters, "filename*").is_some() {
         return None;
     }
     Some((parameter(parameters, "name")?, part.start + length + 4..part.end))
 }
 
-/// A parameter of a header's value, without quotes.
+/// Returns a parameter of a header value, without quotes.
 fn parameter<'a>(parameters: &'a str, name: &str) -> Option<&'a str> {
     let mut rest = parameters;
     loop {
@@ -119,7 +119,7 @@ mod tests {
                 "behind a preamble"
             );
         }
-        // What looks like a boundary inside a line is none.
+        // A boundary inside a line does not separate parts.
         let inside = b"--XX\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\na--XX\r\n--XX--";
         assert_eq!(read(inside, "XX"), wanted(&[("model", "a--XX")]));
         for cut in [

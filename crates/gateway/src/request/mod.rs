@@ -1,8 +1,9 @@
-//! What a request asks for, whatever carries it: JSON, a compressed body ([`packed`]), a form ([`form`]) or a path ([`target`]). Where the prompt is, whether it streams, how long it may become.
+//! Request parsing for JSON, compressed bodies ([`packed`]), forms ([`form`]) and paths ([`target`]): finds the
+//! prompt, the stream flag and the token limit.
 //!
-//! The body is passed on as it came; this only looks. It walks the top level of the JSON object once and skips values without building them: a
-//! prompt of a megabyte is looked at and never copied. A body that it can't follow is no error: the replica says what is wrong with it, and the
-//! request is routed by its length.
+//! The gateway forwards the body unchanged. The parser walks the top level of the JSON object once and skips values
+//! without building them. A prompt of 1 MB is therefore hashed but never copied. An unparsable body is not an error,
+//! because the replica reports the problem. The gateway routes such a request by its length.
 
 pub mod form;
 pub mod packed;
@@ -18,14 +19,14 @@ use siphasher::sip::SipHasher13;
 
 use target::Target;
 
-/// A session's number, or a model's, by its name.
+/// Returns the hash of a session or model name.
 pub fn hash(name: &[u8]) -> u64 {
     let mut hash = SipHasher13::new();
     hash.write(name);
     hash.finish()
 }
 
-/// Ends of paths whose requests change nothing on a replica, beside those of [`Protocol`]s.
+/// Path suffixes of requests without side effects, in addition to the paths of [`Protocol`].
 const PURE: [&str; 16] = [
     "/generate",
     "/generate_stream",
@@ -45,74 +46,76 @@ const PURE: [&str; 16] = [
     "/v1/rank",
 ];
 
-/// Returns whether a request may be sent again after a replica has got it. One that may have changed something there (a batch, a file, a job, a thread's
-/// next message) is sent once.
+/// Returns whether the gateway may resend a request that a replica has received. A request with side effects (batch,
+/// file, job, message in a thread) is sent once.
 pub(crate) fn may_repeat(method: &Method, path: &str) -> bool {
     let keeps = path.contains("/threads/") || path.contains("/conversations/");
     let is_pure = || Protocol::at(path).is_some() || PURE.iter().any(|end| path.ends_with(end));
     method.is_safe() || *method == Method::POST && !keeps && is_pure()
 }
 
-/// Bytes of a prompt's first blocks.
+/// Length in bytes of the first blocks of a prompt.
 const BLOCK: usize = 256;
-/// A block is as long as this share of all before it, where that is more: a megabyte has some sixty, and what is matched ends within an eighth of what
-/// is shared. With blocks that double it ended at half, and a long conversation's next turn looked as if much of it were new.
+/// Divisor of the block length: a block is at least 1/8 of the preceding prompt. A prompt of 1 MB has about 60
+/// blocks, and a match ends within an eighth of the shared prefix. Blocks of doubling length lost: matches ended at
+/// half, so the next turn of a long conversation looked mostly new.
 const PART: usize = 8;
-/// Bytes that a token is taken to have: English text under today's vocabularies. It scales all replicas alike.
+/// Assumed bytes per token: English text with current vocabularies. An error scales all replicas alike.
 pub const BYTES_PER_TOKEN: usize = 4;
-/// How deep values may be nested before the walk gives up.
+/// Limit on the nesting depth of JSON values.
 const DEEPEST: usize = 128;
 
-/// Bytes of the longest name of a model that is kept.
+/// Limit on the length in bytes of a stored model name.
 const LONGEST_MODEL: usize = 256;
 
-/// How far a prompt is cut into blocks.
+/// The extent to which a prompt is cut into blocks.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum PromptBlocks {
-    /// Not at all: nobody looks at them.
+    /// Skips block hashing, because no consumer uses the blocks.
     No,
-    /// Its full blocks: what a router looks at.
+    /// Full blocks only, for the router.
     Blocks,
-    /// And what follows the last of them: a record tells whether two prompts were the same to their ends.
+    /// Full blocks and the remainder, so that a recording can identify identical prompts.
     Whole,
 }
 
-/// What was read.
+/// The properties of a request that the gateway uses.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct ParsedRequest {
-    /// Names of the prompt's blocks, each chained to the one before, and to the model.
+    /// Hashes of the prompt blocks. Each hash covers the model and the whole prefix.
     pub blocks: Vec<u64>,
-    /// Where they end, in tokens from the start.
+    /// End of each block, in tokens from the start of the prompt.
     pub ends: Vec<u32>,
-    /// Name of all of it, where it was cut to its end ([`PromptBlocks::Whole`]).
+    /// Hash of the whole prompt; `None` unless cut with [`PromptBlocks::Whole`].
     pub whole: Option<u64>,
-    /// Tokens of the prompt, by its length.
+    /// Prompt length in tokens, estimated from its length in bytes.
     pub prompt_tokens: u32,
-    /// Most tokens of the answer, where it says so.
+    /// Limit on output tokens; `None` if the request sets no limit.
     pub most_tokens: Option<u32>,
-    /// Is the answer to be streamed?
+    /// Set if the response is a stream.
     pub streams: bool,
-    /// The conversation it belongs to, where its client names one.
+    /// Hash of the conversation; `None` if the client does not name one.
     pub session: Option<u64>,
-    /// Whose it is, where a version is on trial.
+    /// Side of a canary trial.
     pub arm: Arm,
-    /// The model that it names, by a hash of its name.
+    /// Hash of the model name; `None` if the request names no model.
     pub model_hash: Option<u64>,
-    /// Where that is written: in the body, quotes included, or in the path.
+    /// Byte range of the model name: in the body including quotes, or in the path.
     pub model_at: Range<usize>,
     pub is_model_in_path: bool,
-    /// The stored object that it goes on with (`previous_response_id`) or is about, by a hash of its name: the replica that made it has it.
+    /// Hash of the stored object that the request continues (`previous_response_id`) or refers to. The replica that
+    /// created the object stores it.
     pub object: Option<u64>,
-    /// Of the models that it stands for, those from this one on.
+    /// Index of the first model tier that may serve the request.
     pub tier: u32,
-    /// The replicas that may get it, in ascending order; none = any.
+    /// Allowed replicas in ascending order; `None` allows all.
     pub among: Option<Vec<u32>>,
-    /// Its name, where all of it is read ([`PromptBlocks::Whole`]).
+    /// Model name, kept only with [`PromptBlocks::Whole`].
     pub model: Option<Box<str>>,
 }
 
 impl ParsedRequest {
-    /// Reads a request. `text`: its body, unpacked.
+    /// Parses a request. `text` is the decompressed body.
     pub fn of(
         (method, path): (&Method, &str),
         headers: &HeaderMap,
@@ -138,7 +141,7 @@ impl ParsedRequest {
         ParsedRequest::read_as(body, cut, false)
     }
 
-    /// Reads a body of JSON. `streams`: what holds where the body does not say it.
+    /// Parses a JSON body. `streams` is the default if the body has no `stream` member.
     fn read_as(body: &[u8], cut: PromptBlocks, streams: bool) -> ParsedRequest {
         let mut asked = ParsedRequest { prompt_tokens: tokens(body.len()), ..ParsedRequest::default() };
         let Some(fields) = Fields::read(body) else { return asked };
@@ -173,14 +176,15 @@ impl ParsedRequest {
         asked
     }
 
-    /// The model is this one.
+    /// Sets the model of the request.
     fn names(&mut self, model: &[u8], cut: PromptBlocks) {
         self.model_hash = Some(hash(model));
         let is_kept = cut == PromptBlocks::Whole && model.len() <= LONGEST_MODEL;
         self.model = is_kept.then(|| std::str::from_utf8(model).ok().map(Box::from)).flatten();
     }
 
-    /// Cuts tools and prompt into blocks. Equal bytes after an equal beginning are equal tokens, whatever the vocabulary.
+    /// Cuts tools and prompt into blocks. Equal bytes after an equal prefix are equal tokens, independent of the
+    /// vocabulary.
     fn cut(&mut self, fields: &Fields<'_>, prompt: &[u8], cut: PromptBlocks) {
         let mut chain = SipHasher13::new();
         chain.write(fields.model.unwrap_or_default());
@@ -210,12 +214,12 @@ impl ParsedRequest {
     }
 }
 
-/// Returns whether answers of this path stream unless a request says otherwise, as Ollama's do.
+/// Returns whether responses of this path stream by default, as Ollama's do.
 fn streams_unasked(path: &str) -> bool {
     matches!(Protocol::at(path), Some(Protocol::OllamaChat | Protocol::OllamaGenerate))
 }
 
-/// A string of JSON without its quotes and escapes, so that `org\/m` is `org/m`; what is none stays.
+/// Returns a JSON string without quotes and escapes, so that `org\/m` becomes `org/m`. Other values stay unchanged.
 fn plain(text: &[u8]) -> Cow<'_, [u8]> {
     let bare = text.strip_prefix(b"\"").and_then(|text| text.strip_suffix(b"\"")).unwrap_or(text);
     match memchr::memchr(b'\\', bare).and_then(|_| serde_json::from_slice::<String>(text).ok()) {
@@ -228,18 +232,18 @@ fn tokens(bytes: usize) -> u32 {
     u32::try_from(bytes / BYTES_PER_TOKEN).unwrap_or(u32::MAX).max(1)
 }
 
-/// The values of interest, as they are written.
+/// The JSON values that the parser needs, as raw text.
 #[derive(Default)]
 struct Fields<'a> {
     model: Option<&'a [u8]>,
     model_at: Range<usize>,
     tools: Option<&'a [u8]>,
-    /// What stands before the messages under Anthropic's protocol.
+    /// The system prompt of Anthropic's protocol, which precedes the messages.
     system: Option<&'a [u8]>,
     prompt: Option<&'a [u8]>,
     stream: Option<&'a [u8]>,
     most_tokens: Option<&'a [u8]>,
-    /// Name of the stored object that it goes on with.
+    /// Identifier of the stored object that the request continues.
     object: Option<&'a [u8]>,
 }
 
@@ -254,7 +258,7 @@ impl<'a> Fields<'a> {
                 b"tools" => fields.tools = Some(text),
                 b"system" | b"systemInstruction" | b"system_instruction" => fields.system = Some(text),
                 b"messages" | b"prompt" | b"input" => fields.prompt = Some(text),
-                // Names of TGI, Triton, Gemini and SGLang. OpenAI's `text` is an object that says how to write.
+                // Member names of TGI, Triton, Gemini and SGLang. OpenAI's `text` is an object with output options.
                 b"inputs" | b"text_input" | b"contents" | b"text"
                     if fields.prompt.is_none() && !text.starts_with(b"{") =>
                 {
@@ -277,7 +281,7 @@ impl<'a> Fields<'a> {
         Some(fields)
     }
 
-    /// The longest answer, by the names that engines have for it.
+    /// Reads the output token limit under the names that engines use.
     fn takes_most(&mut self, key: &[u8], text: &'a [u8]) {
         let is_most = matches!(
             key,
@@ -294,22 +298,23 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Bytes of what a template puts before the prompt.
+    /// Returns the bytes that a chat template puts before the prompt: tools and system prompt.
     fn before(&self) -> usize {
         [self.tools, self.system].into_iter().flatten().map(<[u8]>::len).sum()
     }
 }
 
-/// The name of an object that is named by it, or by an object with its `id`.
+/// Returns the identifier of an object that is given as a string or as an object with an `id`.
 fn id(text: &[u8]) -> &[u8] {
     let inside = members(text).map_while(|member| member).find(|(key, _)| *key == b"id");
     inside.map_or(text, |(_, at)| &text[at])
 }
 
-/// A member of an object: its name as it is written, without quotes, and where its value is.
+/// A member of a JSON object: its raw name without quotes, and the byte range of its value.
 pub(crate) type Member<'a> = (&'a [u8], Range<usize>);
 
-/// The members of the object that a body is, in their order, behind a byte order mark where there is one; `None` in place of one that can't be followed, and of all after it.
+/// Returns the members of a JSON object in order; a byte order mark may precede the object. Yields only `None` from
+/// the first malformed member on.
 pub(crate) fn members(body: &[u8]) -> impl Iterator<Item = Option<Member<'_>>> {
     let mark = if body.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
     let open = space(body, mark);
@@ -325,7 +330,7 @@ pub(crate) fn members(body: &[u8]) -> impl Iterator<Item = Option<Member<'_>>> {
     })
 }
 
-/// The member that begins at `at`, and where the next one does.
+/// Parses the member at `at`. Also returns the start of the next member.
 fn member(body: &[u8], at: usize) -> Option<(Member<'_>, usize)> {
     let key_end = string(body, at)?;
     let key = &body[at + 1..key_end - 1];
@@ -343,13 +348,13 @@ fn member(body: &[u8], at: usize) -> Option<(Member<'_>, usize)> {
     }
 }
 
-/// The first place from `at` that is no white space.
+/// Returns the first position from `at` that is not white space.
 fn space(body: &[u8], at: usize) -> usize {
     let rest = body.get(at..).unwrap_or_default();
     at + rest.iter().position(|byte| !byte.is_ascii_whitespace()).unwrap_or(rest.len())
 }
 
-/// The place after the string that begins at `at`.
+/// Returns the position after the string at `at`.
 pub(crate) fn string(body: &[u8], at: usize) -> Option<usize> {
     if body.get(at) != Some(&b'"') {
         return None;
@@ -359,13 +364,13 @@ pub(crate) fn string(body: &[u8], at: usize) -> Option<usize> {
         at += memchr::memchr2(b'"', b'\\', body.get(at..)?)?;
         match body[at] {
             b'"' => return Some(at + 1),
-            // Whatever is escaped, it is not the end.
+            // An escaped character never ends the string.
             _ => at += 2,
         }
     }
 }
 
-/// The place after the value that begins at `at`.
+/// Returns the position after the value at `at`.
 fn value(body: &[u8], at: usize) -> Option<usize> {
     match body.get(at)? {
         b'"' => string(body, at),
@@ -380,12 +385,12 @@ fn value(body: &[u8], at: usize) -> Option<usize> {
     }
 }
 
-/// The place after the object or list that begins at `at`.
+/// Returns the position after the object or list at `at`.
 fn nested(body: &[u8], mut at: usize) -> Option<usize> {
     let mut open = [0u8; DEEPEST];
     let mut depth = 0;
     loop {
-        // What lies between is numbers, words and commas.
+        // Only numbers, literals and commas are between these bytes.
         at += body.get(at..)?.iter().position(|byte| matches!(byte, b'"' | b'{' | b'[' | b'}' | b']'))?;
         match body[at] {
             b'"' => {

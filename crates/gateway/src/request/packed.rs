@@ -1,4 +1,5 @@
-//! Bodies that came compressed, unpacked so that the gateway reads what they ask for. The packed bytes are what a replica gets.
+//! Decompression of request bodies, so that the gateway can parse them. The replica receives the compressed bytes
+//! unchanged.
 
 use std::io::Read;
 
@@ -8,23 +9,23 @@ use flate2::{Decompress, FlushDecompress, Status};
 use http::HeaderMap;
 use http::header::CONTENT_ENCODING;
 
-/// Codings that are read, as a 415 lists them (RFC 9110, 15.5.16).
+/// Supported content codings, as listed in a 415 response (RFC 9110, 15.5.16).
 pub const READ: &str = "gzip, deflate";
-/// Codings of one body; more are a bomb.
+/// Limit on the codings of one body, because nested compression is the form of a decompression bomb.
 const MOST: usize = 2;
-/// Bytes from which on packed ones are no text by chance.
+/// Length in bytes above which compressed data is never valid UTF-8 in practice.
 const SHORTEST_TEXT: usize = 64;
-/// Bytes that are made at a time.
+/// Output buffer growth in bytes per step.
 const STEP: usize = 64 << 10;
 
-/// Why a body can't be unpacked.
+/// An error of decompression.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum UnpackError {
-    /// A coding that is not read here.
+    /// The gateway does not support this content coding.
     Unknown(String),
-    /// The bytes are not what the header states.
+    /// The bytes do not match the declared coding.
     Broken,
-    /// More bytes than a body may have.
+    /// The decompressed body exceeds the size limit.
     TooLarge,
 }
 
@@ -34,12 +35,12 @@ enum Coding {
     Deflate,
 }
 
-/// Returns whether a message's body is encoded, so that its bytes are not the text.
+/// Returns whether the body has a content coding, so that its bytes are not the plain text.
 pub(crate) fn is_packed(headers: &HeaderMap) -> bool {
     headers.contains_key(CONTENT_ENCODING) && !codings(headers).is_ok_and(|codings| codings.is_empty())
 }
 
-/// The codings of a body, in the order in which they were applied.
+/// Returns the codings of a body in the order in which they were applied.
 fn codings(headers: &HeaderMap) -> Result<Vec<Coding>, UnpackError> {
     let lines = headers.get_all(CONTENT_ENCODING).iter().map(|line| line.to_str().unwrap_or("?"));
     let mut codings = Vec::new();
@@ -57,10 +58,10 @@ fn codings(headers: &HeaderMap) -> Result<Vec<Coding>, UnpackError> {
     }
 }
 
-/// A body as it was before it was packed, of `most` bytes at most.
+/// Returns the decompressed body.
 ///
 /// # Errors
-/// See [`UnpackError`].
+/// Fails if a coding is unknown, if the bytes are corrupt, or if the body exceeds `most` bytes.
 pub fn unpacked(body: &Bytes, headers: &HeaderMap, most: usize) -> Result<Bytes, UnpackError> {
     let mut text = body.clone();
     if !headers.contains_key(CONTENT_ENCODING) || body.is_empty() {
@@ -85,10 +86,10 @@ fn gunzip(body: &[u8], most: usize) -> Result<Bytes, UnpackError> {
     }
 }
 
-/// `deflate` is zlib's form (RFC 9110, 8.4.1.2); some clients send the bare stream.
+/// Decodes `deflate`, which is the zlib format (RFC 9110, 8.4.1.2); some clients send the raw stream.
 fn inflate(body: &[u8], most: usize) -> Result<Bytes, UnpackError> {
     match inflate_as(Decompress::new(true), body, most) {
-        // Text is no packed bytes, but the bare stream that it may be taken for has no end.
+        // UTF-8 text is not compressed data, but the raw decoder may read it as a stream without an end.
         Err(UnpackError::Broken) if std::str::from_utf8(body).is_ok() && body.len() > SHORTEST_TEXT => {
             Err(UnpackError::Broken)
         }
@@ -97,7 +98,7 @@ fn inflate(body: &[u8], most: usize) -> Result<Bytes, UnpackError> {
     }
 }
 
-/// The stream has to end, and where the body does: otherwise any bytes may look like one.
+/// Decodes a stream that must end exactly at the end of the body, because arbitrary bytes can look like a stream.
 fn inflate_as(mut stream: Decompress, body: &[u8], most: usize) -> Result<Bytes, UnpackError> {
     let mut text = Vec::new();
     loop {

@@ -1,4 +1,4 @@
-//! What a request's path says: the model, whether the answer streams, the stored object that it is about.
+//! Request path parsing: the model, the stream flag and the stored object.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -7,11 +7,11 @@ use http::Method;
 
 use crate::paths::unescaped;
 
-/// Where a model's name is the segment behind this.
+/// Path prefixes before a model name that is one segment.
 const MODEL_SEGMENT: [&str; 2] = ["/v2/models/", "/openai/deployments/"];
-/// Where all that follows is a model's name, to a verb behind a colon.
+/// Path prefixes before a model name that extends to a verb behind a colon.
 const MODEL_REST: [&str; 3] = ["/v1/models/", "/v1beta/models/", "/openai/v1/models/"];
-/// Objects that the server which made them keeps, behind `/v1` or another prefix.
+/// Paths of objects that a server stores, behind `/v1` or another prefix.
 const KEPT: [&str; 9] = [
     "/responses",
     "/conversations",
@@ -27,11 +27,11 @@ const PREFIXES: [&str; 3] = ["/v1", "/openai/v1", "/openai"];
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Target<'a> {
-    /// The model's name.
+    /// Model name; `None` if the path contains no model.
     pub model: Option<Cow<'a, [u8]>>,
-    /// Where in the path it is.
+    /// Byte range of the model name in the path.
     pub model_at: Range<usize>,
-    /// Does the path ask for a stream?
+    /// Set if the path requests a stream.
     pub streams: bool,
     pub object: Option<&'a str>,
 }
@@ -49,12 +49,12 @@ impl Target<'_> {
     }
 }
 
-/// Returns whether this path makes an object that its server keeps.
+/// Returns whether a request to this path creates an object that the server stores.
 pub(crate) fn makes_object(path: &str) -> bool {
     below(path).is_some_and(|(_, rest)| rest.is_empty())
 }
 
-/// The kind of objects that a path is about, and what follows.
+/// Returns the collection of stored objects that a path belongs to, and the rest of the path.
 fn below(path: &str) -> Option<(&'static str, &str)> {
     PREFIXES.iter().find_map(|prefix| {
         let path = path.strip_prefix(prefix)?;
@@ -71,10 +71,10 @@ fn model(method: &Method, path: &str) -> Option<Range<usize>> {
         Some(from) => from..path[from..].find('/').map_or(path.len(), |length| from + length),
         None => {
             let from = behind(&MODEL_REST)?;
-            // Who looks at a model names all of it: Ollama's names have colons.
+            // A GET request has no verb. The colon may belong to the name, because names of Ollama contain colons.
             let verb = || path[from..].rfind(':').filter(|_| *method == Method::POST);
             let to = verb().map_or(path.len(), |length| from + length);
-            // TensorFlow Serving.
+            // TensorFlow Serving appends the version to the model name.
             let to = path[from..to].find("/versions/").map_or(to, |length| from + length);
             from..to
         }

@@ -1,9 +1,9 @@
-//! What is kept of each request: facts and instants, never its text.
+//! Recording of requests: facts and times, never text.
 //!
-//! A serving thread fills a [`Recording`] as the request goes along and hands it over when the request is over, however it ends: a recording that is
-//! dropped says that the client went away. It is handed over through a bounded channel that is never waited for: where whoever writes does not keep
-//! up, the request is served, counted as not recorded, and that is said. Everything that costs more than a copy ([`rows`]: reading token counts off an
-//! answer's end, naming blocks of prompts) is done by the reader of the channel.
+//! A serving thread fills a [`Recording`] and passes it on at the end of the request. A dropped recording means that
+//! the client disconnected. The channel to the writer is bounded and never blocks, because recording must not slow
+//! down requests. If the writer is too slow, the request is served and counted as not recorded. Expensive work, such
+//! as parsing token counts and naming prompt blocks ([`rows`]), happens at the receiver.
 
 pub mod rows;
 pub mod spans;
@@ -26,27 +26,27 @@ use crate::rollout::SplitJudged;
 use crate::trace_context::TraceContext;
 use tail::TailReader;
 
-/// Requests that may wait to be written: a second or more of a busy machine's, some 16 MB.
+/// Capacity of the channel to the writer: at least 1 s of traffic on a busy machine, about 16 MB.
 pub(crate) const PENDING: usize = 16_384;
 
-/// The serving threads' end of the record.
+/// The serving threads' end of the recording channel.
 pub struct Traffic {
     to: SyncSender<Box<TrafficRow>>,
     numbers: Arc<AtomicU64>,
     lost: AtomicU64,
-    /// One request of so many is explained; 0 = none.
+    /// Interval of explained requests: one request in this many; 0 for none.
     explains: u64,
-    /// The budget that is held against it.
+    /// State of the SLO budget that is evaluated on the recording.
     pub budget: Arc<Budget>,
     shadow: Mutex<SplitJudged>,
-    /// Lines of a metrics page on the traces that are sent.
+    /// Prometheus metrics of the trace export.
     pub traced: Arc<Mutex<String>>,
-    /// Is it of copies that shadows get?
+    /// Set if this end records copies for shadows.
     is_shadow: bool,
 }
 
 impl Traffic {
-    /// A record, and what comes out of it. `explain`: the share of requests whose choices are told.
+    /// Returns both ends of a recording channel. `explain` is the share of explained requests.
     pub fn channel(explain: f64) -> (Arc<Traffic>, Receiver<Box<TrafficRow>>) {
         let (to, from) = sync_channel(PENDING);
         let explains = if explain > 0.0 { (1.0 / explain).round() as u64 } else { 0 };
@@ -65,7 +65,8 @@ impl Traffic {
         )
     }
 
-    /// Another end of the same record, for copies that shadows get: they are no requests of a client's, and are numbered apart.
+    /// Returns another end of the channel for shadow copies. They are numbered separately, because they are not
+    /// client requests.
     pub(crate) fn of_shadows(&self) -> Arc<Traffic> {
         Arc::new(Traffic {
             to: self.to.clone(),
@@ -79,7 +80,7 @@ impl Traffic {
         })
     }
 
-    /// The verdict on shadows, as it was told last.
+    /// Returns the latest verdict on the shadows.
     pub fn shadow(&self) -> SplitJudged {
         self.shadow.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -88,12 +89,12 @@ impl Traffic {
         *self.shadow.lock().unwrap_or_else(PoisonError::into_inner) = judged;
     }
 
-    /// Requests that were served and not recorded, because the writer did not keep up.
+    /// Returns the number of requests that were not recorded, because the writer was too slow.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// The number that the next request gets, as it goes up.
+    /// Returns the counter of request numbers, which contains the next number.
     pub fn numbers(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.numbers)
     }
@@ -105,85 +106,84 @@ impl Traffic {
     }
 }
 
-/// A request that is over, as the gateway saw it.
+/// A finished request as the gateway saw it.
 #[derive(Debug)]
 pub struct TrafficRow {
-    /// Its number, in the order in which requests came.
+    /// Request number in order of arrival.
     pub number: u64,
-    /// Is it a copy that a shadow got?
+    /// Set for a copy sent to a shadow.
     pub is_shadow: bool,
-    /// Its place in its trace, where traces are kept.
+    /// Trace context; `None` if traces are off.
     pub context: Option<TraceContext>,
     pub came: At,
-    /// When nothing more was done for it.
+    /// End of all work for the request.
     pub over: At,
-    /// Its class, by its place in the file.
+    /// Class as an index into the configuration.
     pub class: u16,
     pub protocol: Protocol,
-    /// What was read of its body.
     pub asked: ParsedRequest,
-    /// Bytes of it, head included.
+    /// Request size in bytes, including the head.
     pub bytes: u64,
-    /// Time until its body was there; waiting while no replica answered; choosing.
+    /// Time until the body was complete.
     pub read: Span,
-    /// See `read`.
+    /// Time in the queue without a response.
     pub held: Span,
-    /// See `read`.
+    /// Time for routing decisions.
     pub routed: Span,
-    /// What the gateway itself answered, where no replica's answer was passed on.
+    /// Status of the gateway's own response; `None` if a replica's response was forwarded.
     pub own_status: Option<u16>,
-    /// Was it refused because the budget in force is broken?
+    /// Set if the request was rejected because the active SLO budget is broken.
     pub held_back: bool,
-    /// Each time it was sent, in order; of two at once the one that answered is the last.
+    /// Attempts in order; of concurrent attempts, the one that answered is last.
     pub tries: Vec<Try>,
-    /// Its `x-request-id` and why it went where it went, where that was asked.
+    /// `x-request-id` and routing decisions, if explained.
     pub explained: Option<(String, Vec<Choice>)>,
 }
 
-/// One time that a request was sent.
+/// One attempt of a request.
 #[derive(Debug)]
 pub struct Try {
-    /// Which try it was, from 0.
+    /// Attempt number of the request, counted from 0.
     pub number: usize,
     pub replica: Arc<Replica>,
-    /// The model that it was asked of, where the request's own stands for several.
+    /// Model of the attempt; `None` if the requested name has no fallback list.
     pub model: Option<String>,
-    /// When it was handed to a connection; from the booking until then.
+    /// Time at which the attempt was passed to a connection; until then, the time of the booking.
     pub sent: At,
-    /// The connection, once there was an answer on it.
+    /// Connection data; `None` before a response.
     pub way: Option<UpstreamWay>,
-    /// When the answer's head came, its status and the wait it wished for.
+    /// Arrival time, status and `Retry-After` of the response head; `None` without a response.
     pub head: Option<(At, u16, Option<Span>)>,
     pub streams: bool,
-    /// When its first token came, and whether a reader sees it.
+    /// Arrival time of the first token, and whether the token is visible text; `None` without a token.
     pub first: Option<(At, bool)>,
-    /// Events from its first token on.
+    /// Number of events from the first token on.
     pub events: u32,
     pub bytes: u64,
     pub end: At,
     pub how: TryEnd,
-    /// The answer's last bytes.
+    /// Last bytes of the response.
     pub(crate) tail: TailReader,
 }
 
-/// How an attempt ended, as its connection tells.
+/// The outcome of an attempt, as seen on its connection.
 #[derive(Clone, PartialEq, Debug)]
 pub enum TryEnd {
-    /// It goes on; nothing more was heard: the client went away.
+    /// The attempt is in progress, or the client disconnected.
     Cancelled,
-    /// There was no connection.
+    /// The connection could not be established.
     NotSent(String),
-    /// The connection broke before anything of the answer was passed on.
+    /// The connection broke before any part of the response was forwarded.
     Broken(String),
-    /// It was under way twice, and the other one had a first token first.
+    /// A hedged attempt whose counterpart had the first token earlier.
     Superseded,
-    /// The answer began and broke.
+    /// The response started and broke.
     Cut,
-    /// The answer came whole.
+    /// The response is complete.
     Whole,
 }
 
-/// A request under way, on its way into the record. Dropped, it is over.
+/// The recording of a request in progress. A drop passes it to the writer.
 pub struct Recording {
     to: Arc<Traffic>,
     clock: Clock,
@@ -191,7 +191,7 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// A request whose head has come.
+    /// Starts the recording of a request whose head has arrived.
     pub fn begin(to: &Arc<Traffic>, clock: Clock, came: At) -> Recording {
         let number = to.numbers.fetch_add(1, Ordering::Relaxed);
         let told = TrafficRow {
@@ -215,20 +215,20 @@ impl Recording {
         Recording { to: Arc::clone(to), clock, told: Some(Box::new(told)) }
     }
 
-    /// Notes something of the request.
+    /// Changes the recorded data of the request.
     pub fn note(&mut self, note: impl FnOnce(&mut TrafficRow)) {
         if let Some(told) = &mut self.told {
             note(told);
         }
     }
 
-    /// Is it one of those that are explained?
+    /// Returns whether the routing decisions of this request are explained.
     pub fn explains(&self) -> bool {
         let every = self.to.explains;
         every > 0 && self.told.as_ref().is_some_and(|told| told.number.is_multiple_of(every))
     }
 
-    /// Why it went there.
+    /// Adds the explanation of a routing decision.
     pub fn because(&mut self, id: &HeaderValue, choice: Choice) {
         self.note(|told| {
             let id = || id.to_str().unwrap_or_default().to_owned();
@@ -236,7 +236,7 @@ impl Recording {
         });
     }
 
-    /// It was placed on a replica and is being sent.
+    /// Adds an attempt that was booked on a replica.
     pub fn sends(&mut self, (replica, model): (&Arc<Replica>, Option<String>), at: At, number: usize) {
         self.note(|told| {
             told.tries.push(Try {
@@ -257,7 +257,7 @@ impl Recording {
         });
     }
 
-    /// Moves a try to the end of the list: the last is the one that notes go to, and the one that a request ends by.
+    /// Moves an attempt to the end of the list, because the last attempt receives notes and decides the outcome.
     pub(crate) fn turns_to(&mut self, number: usize) {
         self.note(|told| {
             if let Some(place) = told.tries.iter().position(|one| one.number == number) {
@@ -266,14 +266,14 @@ impl Recording {
         });
     }
 
-    /// Notes something of the attempt under way.
+    /// Changes the recorded data of the current attempt.
     pub(crate) fn of_try(&mut self, note: impl FnOnce(&mut Try)) {
         if let Some(one) = self.told.as_mut().and_then(|told| told.tries.last_mut()) {
             note(one);
         }
     }
 
-    /// The answer's head came; `way`: how the request went, where it went from here.
+    /// Records the response head. `way` is the connection data if this gateway sent the request.
     pub fn head(
         &mut self,
         (at, status, retry_after): (At, u16, Option<Span>),
@@ -288,17 +288,17 @@ impl Recording {
         });
     }
 
-    /// A piece of the answer came, of so many bytes.
+    /// Counts received bytes of the response.
     pub fn piece(&mut self, bytes: usize) {
         self.of_try(|one| one.bytes += bytes as u64);
     }
 
-    /// The end of the answer, as far as it came.
+    /// Stores the last bytes of the response.
     pub(crate) fn tail(&mut self, tail: TailReader) {
         self.of_try(|one| one.tail = tail);
     }
 
-    /// So many events of a stream came; among them its first token, if that had not come.
+    /// Counts stream events. `first` is set if they contain the first token.
     pub fn events(&mut self, count: u32, first: Option<Decoded>, at: At) {
         self.of_try(|one| {
             if let Some(first) = first {
@@ -310,12 +310,12 @@ impl Recording {
         });
     }
 
-    /// It is no request of a replica's: nothing of it is kept.
+    /// Discards the recording, because no replica served the request.
     pub fn forget(mut self) {
         self.told = None;
     }
 
-    /// The attempt is over.
+    /// Records the end of the current attempt.
     pub fn ends(&mut self, how: TryEnd) {
         let now = self.clock.now();
         self.of_try(|one| (one.end, one.how) = (now, how));
@@ -332,7 +332,7 @@ impl Drop for Recording {
     }
 }
 
-/// Bytes that these headers are on the wire.
+/// Returns the size of these headers on the wire, in bytes.
 pub fn head_bytes(headers: &HeaderMap) -> u64 {
     headers.iter().map(|(name, value)| (name.as_str().len() + value.len() + 4) as u64).sum()
 }

@@ -1,4 +1,5 @@
-//! A request's rows, as every run has them: one per attempt, the first due when the request came.
+//! Conversion of a recorded request to the rows of a run: one per attempt. The first is due at the arrival of the
+//! request.
 
 use plimsoll_math::rng::mix;
 use plimsoll_model::outcome::{By, How};
@@ -7,18 +8,18 @@ use plimsoll_wire::head;
 
 use super::{TrafficRow, Try, TryEnd};
 
-/// Tokens of a block as all runs name them.
+/// Tokens per prompt block in run folders.
 const BLOCK_TOKENS: f64 = 16.0;
-/// Answers after which the tokens of a prompt's byte are taken as known. They are not learnt for ever, because with each change equal prompts
-/// would get other blocks.
+/// Number of responses after which the tokens per byte are fixed. Further learning would change the blocks of equal
+/// prompts.
 const ANSWERS: u32 = 32;
 
-/// Turns requests into rows. One for all rows of a gateway, because it learns.
+/// A converter of requests to rows. A gateway uses one for all rows, because it learns.
 #[derive(Debug)]
 pub struct RowMaker {
-    /// Keys the names of prompts' blocks and of sessions, so that nobody can hold a guess against them.
+    /// Key of the hashes for prompt blocks and sessions, so that guessed prompts cannot be verified.
     key: u64,
-    /// Tokens as servers count them, and as the gateway does (by bytes), of so many prompts.
+    /// Sums of prompt tokens as reported by servers and as estimated from bytes, and the number of prompts.
     counted: (u64, u64, u32),
 }
 
@@ -27,7 +28,7 @@ impl RowMaker {
         RowMaker { key, counted: (0, 0, 0) }
     }
 
-    /// The rows of a request, on an axis whose zero is `base`.
+    /// Returns the rows of a request, on an axis with zero at `base`.
     pub fn rows(&mut self, told: &TrafficRow, base: At) -> Vec<Attempt> {
         let mut rows: Vec<Attempt> = (0..told.tries.len().max(1)).map(|n| blank(told, n as u16)).collect();
         for (row, one) in rows.iter_mut().zip(&told.tries) {
@@ -63,7 +64,7 @@ impl RowMaker {
         }
     }
 
-    /// Tokens by the servers' count per token by bytes.
+    /// Returns the reported tokens per estimated token.
     fn scale(&self) -> f64 {
         match self.counted {
             (tokens, bytes, 1..) => (tokens as f64 / bytes as f64).clamp(0.05, 20.0),
@@ -71,8 +72,9 @@ impl RowMaker {
         }
     }
 
-    /// Names of the prompt's full blocks of sixteen tokens. The gateway cuts at bytes, and wider further on: a block of its own is as many of these as it
-    /// has tokens for, each named by it and by its place in it, so that equal beginnings are equal here as well.
+    /// Returns the names of the prompt's full blocks of 16 tokens. A block of the gateway is cut at bytes and may be
+    /// longer. It becomes as many names as it has space for, each derived from its hash and an index, so that equal
+    /// prefixes stay equal.
     fn blocks(&self, told: &TrafficRow, prompt_tokens: u32, scale: f64) -> Vec<u64> {
         let all = (f64::from(prompt_tokens) / BLOCK_TOKENS) as usize;
         let mut names = Vec::with_capacity(all);
@@ -86,20 +88,20 @@ impl RowMaker {
         names
     }
 
-    /// Names as many as there are to be up to `until` after one block of the gateway's.
+    /// Appends the names derived from one block of the gateway, up to `until` names in total.
     fn name(&self, names: &mut Vec<u64>, block: u64, until: usize) {
         let more = until.saturating_sub(names.len());
         names.extend((0..more as u64).map(|place| mix(mix(block ^ self.key) ^ place)));
     }
 }
 
-/// What rows say of requests that the gateway refused because of its budget.
+/// Error text of requests that the gateway rejected because of its SLO budget.
 const HELD_BACK: &str = "held back: the budget is broken and its class gives way";
-/// And of a hedged request's slower attempt.
+/// Error text of the slower attempt of a hedged request.
 const SUPERSEDED: &str = "hedged: another replica was faster";
 const CANCELLED: Outcome = Outcome::new(How::Cancelled, By::Client, false);
 
-/// What is known of all attempts of a request.
+/// Returns a row with the values that all attempts of a request share.
 fn blank(told: &TrafficRow, attempt: u16) -> Attempt {
     let mut row = Attempt::new(told.number, attempt, 0, told.came);
     row.class = told.class;
@@ -111,7 +113,7 @@ fn blank(told: &TrafficRow, attempt: u16) -> Attempt {
     row
 }
 
-/// Puts in what became of one attempt.
+/// Fills in the outcome of an attempt.
 fn answered(row: &mut Attempt, told: &TrafficRow, one: &Try) {
     row.sent = Some(one.sent).filter(|_| !matches!(one.how, TryEnd::NotSent(_)));
     row.end = Some(one.end);
@@ -145,7 +147,7 @@ fn answered(row: &mut Attempt, told: &TrafficRow, one: &Try) {
     }
 }
 
-/// What an answer under a good status says of itself.
+/// Fills in the content of a response with a success status.
 fn from_answer(row: &mut Attempt, told: &TrafficRow, one: &Try, status: u16) {
     let whole = one.how == TryEnd::Whole;
     if let Some((at, visible)) = one.first {
@@ -162,7 +164,7 @@ fn from_answer(row: &mut Attempt, told: &TrafficRow, one: &Try, status: u16) {
     row.answer.tokens = said.verdict.answer.tokens;
     let tokens = &mut row.answer.tokens;
     tokens.rule = TokensRule::Unknown;
-    // The end alone shows too few events to contradict a count.
+    // The tail contains too few events to contradict a reported count.
     if one.tail.is_cut() {
         tokens.output = tokens.output.or(tokens.claimed.take());
     }
@@ -172,7 +174,7 @@ fn from_answer(row: &mut Attempt, told: &TrafficRow, one: &Try, status: u16) {
         match tokens.output {
             Some(output) if output == events => tokens.rule = TokensRule::UsageTotal,
             Some(_) => {}
-            // What servers don't say is taken to be one token an event, as most of them send.
+            // If the server reports no count, one token per event is assumed, as most servers send.
             None if tokens.claimed.is_none() => tokens.output = Some(events.max(1)),
             None => {}
         }

@@ -1,19 +1,21 @@
-//! A request as spans of OpenTelemetry's GenAI conventions: the request, its wait, and each time that it was sent. No prompt, no answer, no key.
+//! Spans of a request in OpenTelemetry's GenAI conventions: the request, its queue time and each attempt. Prompts,
+//! answers and keys are left out, because they are confidential.
 
 use plimsoll_model::{At, Attempt, AttributeValue, How, SpanEvent, SpanKind, TraceSpan};
 
 use super::{TrafficRow, Try};
 
-/// What the spans of all requests have in common.
+/// The values that the spans of all requests share.
 #[derive(Clone, Debug)]
 pub struct SpanNames {
-    /// `service.name`.
+    /// Service name (`service.name`).
     pub service: String,
-    /// Classes by their place in the file.
+    /// Class names by their index in the configuration.
     pub classes: Vec<String>,
 }
 
-/// The spans of a request that is over; none where nobody traces. `rows`: its rows, on an axis whose zero is `zero_ns`, ns of the Unix epoch.
+/// Returns the spans of a finished request; none if it is not traced. `rows` are its attempts, on an axis with zero
+/// at `zero_ns` (ns of the Unix epoch).
 pub fn spans(told: &TrafficRow, rows: &[Attempt], zero_ns: i64, names: &SpanNames) -> Vec<TraceSpan> {
     let (Some(context), Some(first), Some(last)) = (told.context, rows.first(), rows.last()) else {
         return Vec::new();
@@ -21,7 +23,7 @@ pub fn spans(told: &TrafficRow, rows: &[Attempt], zero_ns: i64, names: &SpanName
     let ns = |at: At| zero_ns + at.0;
     let blank =
         || TraceSpan { trace: context.trace, service: Some(names.service.clone()), ..TraceSpan::blank() };
-    // Other paths may hold what is nobody's business.
+    // Other paths are left out, because they may contain confidential data.
     let route = told.protocol.operation().and(told.protocol.route());
     let over = rows.iter().filter_map(|row| row.end).max().unwrap_or(first.due);
     let class = names.classes.get(usize::from(told.class));
@@ -63,7 +65,7 @@ pub fn spans(told: &TrafficRow, rows: &[Attempt], zero_ns: i64, names: &SpanName
     all
 }
 
-/// The span of one try; none where it never left.
+/// Returns the span of an attempt, or `None` if it was not sent.
 fn try_span(
     told: &TrafficRow,
     (row, one): (&Attempt, &Try),
@@ -127,7 +129,7 @@ fn text(of: impl AsRef<str>) -> AttributeValue {
     AttributeValue::Text(of.as_ref().to_owned())
 }
 
-/// Those that are known, by key.
+/// Returns the known attributes, sorted by key.
 fn sorted<const N: usize>(of: [(&str, Option<AttributeValue>); N]) -> Vec<(String, AttributeValue)> {
     let mut known: Vec<_> =
         of.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();

@@ -1,7 +1,9 @@
-//! The end of an answer, where servers report how it ended and how many tokens it took: its last kilobytes, with the time of each piece.
+//! The tail of a response, which contains its outcome and token counts: the last kilobytes with the arrival time of
+//! each piece.
 //!
-//! [`TailReader::read`] is the one definition of a failed answer under a good status: metrics, record, breaker, cache, retries, trials and learnt speeds
-//! go by its outcome. A second definition from status and framing alone lost: replicas that fail fast looked fast.
+//! [`TailReader::read`] is the only definition of a failed response with a success status. Metrics, recording,
+//! circuit breaker, cache, retries, canary trials and learnt speeds use its outcome. A second definition from status
+//! and framing alone lost, because replicas that failed fast looked fast.
 
 use crate::passing::{generates, stream_type};
 use plimsoll_model::outcome::{By, How};
@@ -9,48 +11,48 @@ use plimsoll_model::{At, Broken, EventKind, Outcome, Protocol};
 use plimsoll_wire::failed::is_failure;
 use plimsoll_wire::{AnswerVerdict, Decoded, Decoder, Head};
 
-/// Bytes that are kept: several events, or the accounting at the end of a JSON body.
+/// Kept bytes: several events, or the usage object at the end of a JSON body.
 const KEPT: usize = 4_096;
 
 #[derive(Default, Debug)]
 pub struct TailReader {
     bytes: Vec<u8>,
-    /// Where each piece begins in `bytes`, and when it came.
+    /// Start of each piece in `bytes`, and its arrival time.
     pieces: Vec<(usize, At)>,
-    /// Have earlier bytes been let go?
+    /// Set if earlier bytes were dropped.
     cut: bool,
-    /// Are the bytes encoded or not shown, so that nothing can be read of them?
+    /// Set if the bytes are compressed or not shown, so that they cannot be parsed.
     unread: bool,
 }
 
-/// An answer that reports a failure, or carries nothing.
+/// Outcome of a response that reports a failure or is empty.
 const USELESS: Outcome = Outcome::new(How::StreamError, By::Server, true);
 
-/// What an answer's end says.
+/// The content of a response's tail.
 #[derive(Debug)]
 pub struct AnswerEnd {
-    /// How it ended and what it came to. Counts of token events are those of the end alone.
+    /// Outcome and token counts. Event counts cover the tail only.
     pub verdict: AnswerVerdict,
-    /// When the last token came, as far as it is among these bytes.
+    /// Arrival time of the last token; `None` if it is not in the tail.
     pub last_token: Option<At>,
-    /// Events of the end that carry no token.
+    /// Number of events in the tail without a token.
     pub without_token: u32,
-    /// Are its events no more than who speaks and that nothing follows?
+    /// Set if the events contain only a role and an end marker.
     is_bare: bool,
 }
 
 impl TailReader {
-    /// Returns whether only the end of the answer is here.
+    /// Returns whether only the tail of the response is available.
     pub fn is_cut(&self) -> bool {
         self.cut
     }
 
-    /// Nothing can be read of the bytes.
+    /// Sets whether the bytes are unreadable.
     pub(crate) fn set_unread(&mut self, unread: bool) {
         self.unread = unread;
     }
 
-    /// A piece of the answer.
+    /// Appends a piece of the response.
     pub fn push(&mut self, data: &[u8], at: At) {
         let from = data.len().saturating_sub(KEPT);
         self.cut |= from > 0;
@@ -61,7 +63,7 @@ impl TailReader {
         self.bytes.extend_from_slice(&data[from..]);
     }
 
-    /// Lets all but the last [`KEPT`] bytes go, and of their pieces all but the last.
+    /// Drops all but the last [`KEPT`] bytes, and the pieces before them.
     fn forget(&mut self) {
         let gone = self.bytes.len().saturating_sub(KEPT);
         self.bytes.drain(..gone);
@@ -73,16 +75,16 @@ impl TailReader {
         }
     }
 
-    /// Reads it as the end of an answer with this head, and judges the answer.
+    /// Parses the tail of a response with this head, and evaluates the response.
     pub fn read(&self, protocol: Protocol, (status, is_stream): (u16, bool), whole: bool) -> AnswerEnd {
-        // Of unread bytes, and of a long body that does not stream, only the framing is known.
+        // Of unreadable bytes, and of a long body that is not a stream, only the framing is known.
         if whole && (self.unread || !is_stream && self.cut) {
             let mut end = self.decode(protocol, (status, is_stream), whole);
             (end.verdict.outcome, end.verdict.answer.error) = (Outcome::FINISHED, None);
             return end;
         }
         let mut end = self.decode(protocol, (status, is_stream), whole);
-        // Emptiness is judged below, because only a request that generates must get something.
+        // Emptiness is checked below, because only a request for generated text must return some.
         if whole && end.verdict.answer.broken == Some(Broken::Empty) {
             (end.verdict.outcome, end.verdict.answer.error) = (Outcome::FINISHED, None);
         }
@@ -101,7 +103,7 @@ impl TailReader {
         end
     }
 
-    /// Returns whether an answer to a request that generates carries nothing.
+    /// Returns whether the response to a request for generated text is empty.
     fn is_empty(&self, is_stream: bool, end: &AnswerEnd) -> bool {
         let text = self.bytes.trim_ascii();
         let says_nothing = end.verdict.answer.broken == Some(Broken::Empty);
@@ -120,7 +122,7 @@ impl TailReader {
             let mut none = Vec::new();
             match self.cut {
                 false => decoder.feed(&self.bytes, &mut none),
-                // Of a long body its accounting is enough; where it is not among the last bytes, nothing is known.
+                // Of a long body, the usage object is sufficient; without it in the tail, nothing is known.
                 true => decoder.feed(&usage(&self.bytes).unwrap_or_default(), &mut none),
             }
             let verdict = decoder.finish(whole);
@@ -148,20 +150,20 @@ impl TailReader {
         AnswerEnd { verdict: decoder.finish(whole), last_token, without_token, is_bare }
     }
 
-    /// Where the first event begins that is there in full.
+    /// Returns the start of the first complete event in the buffer.
     fn first_event(&self, lines: bool) -> usize {
         let after = |end: &[u8]| memchr::memmem::find(&self.bytes, end).map(|at| at + end.len());
         let ends = if lines { [after(b"\n"), None] } else { [after(b"\n\n"), after(b"\r\n\r\n")] };
         ends.into_iter().flatten().min().unwrap_or(self.bytes.len())
     }
 
-    /// When the last piece came.
+    /// Returns the arrival time of the last piece.
     pub fn last(&self) -> Option<At> {
         self.pieces.last().map(|(_, at)| *at)
     }
 }
 
-/// A body with the accounting of a longer one and nothing else.
+/// Returns a body that contains only the usage object of a longer body.
 fn usage(end: &[u8]) -> Option<Vec<u8>> {
     let at = memchr::memmem::rfind(end, b"\"usage\"")?;
     let value = end.get(at + b"\"usage\"".len()..)?;

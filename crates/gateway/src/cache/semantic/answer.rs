@@ -1,4 +1,4 @@
-//! What an answer says, and whether another one says the same in the same words.
+//! Extraction and comparison of the text of two responses.
 
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use plimsoll_wire::Decoder;
@@ -6,7 +6,8 @@ use plimsoll_wire::Decoder;
 use crate::cache::flight::SharedFlight;
 use crate::passing;
 
-/// Its text; `None` = it has none that could be compared: it calls tools, is empty, packed, or longer than `most` bytes. Of several choices, the first.
+/// Returns the text of the first choice. Returns `None` if the response calls tools, is empty or compressed, or
+/// exceeds `most` bytes.
 pub fn text(flight: &SharedFlight, path: &str, most: usize) -> Option<String> {
     let (headers, body) = flight.whole()?;
     if headers.contains_key(CONTENT_ENCODING) {
@@ -21,7 +22,8 @@ pub fn text(flight: &SharedFlight, path: &str, most: usize) -> Option<String> {
     (!text.trim().is_empty() && text.len() <= most).then_some(text)
 }
 
-/// The same words in the same order? Case, punctuation and spacing are not looked at, but signs of a number are.
+/// Returns whether two texts have equal words in equal order. Case, punctuation and spacing are ignored, but the
+/// signs of numbers are not.
 pub(crate) fn same_words(one: &str, other: &str) -> bool {
     words(one).eq(words(other))
 }

@@ -1,4 +1,5 @@
-//! A server that is asked something on the side: for embeddings, or whether two answers are the same. Nobody's request fails because it does.
+//! Client of the auxiliary servers for embeddings and judgements. A failure of such a server never fails a client's
+//! request.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -19,29 +20,30 @@ use crate::replica::Replica;
 use crate::rules::Rules;
 use crate::upstream::{OwnRequest, Upstreams};
 
-/// Questions that it has at once; a further one is not asked.
+/// Limit on concurrent requests to one server; further requests are skipped.
 const AT_ONCE: usize = 64;
-/// What of an answer is read, bytes: two embeddings of 8 192 numbers are 400 kB.
+/// Limit on a response in bytes: two embeddings of 8 192 numbers take 400 kB.
 const MOST_ANSWER: usize = 1 << 20;
-/// It is not asked for so long after a failure, twice as long after each further one.
+/// Initial pause after a failure; the pause doubles with each further failure.
 const REST: Span = Span::from_millis(250);
 const LONGEST_REST: Span = Span::from_secs(30);
-/// Endpoints are numbered from the top, replicas from the bottom, so that each has connections of its own.
+/// Numbers for endpoints count down from the maximum and replicas count up, so that their connection pools never
+/// collide.
 static NUMBERS: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// What came of asking, as metrics name it.
+/// The metric labels of the outcomes of a request to an endpoint.
 pub const ASKED: [&str; 4] = ["answered", "failed", "busy", "resting"];
 
 pub struct Endpoint {
     spec: EndpointSpec,
     replica: Arc<Replica>,
     under_way: AtomicUsize,
-    /// Until when it is not asked, and failures in a row.
+    /// End of the pause, and the number of consecutive failures.
     rest: Mutex<(At, u32)>,
     asked: [AtomicU64; ASKED.len()],
 }
 
-/// What asking takes: this thread's connections, and the rules with what servers want to see.
+/// The per-thread resources that a request to an endpoint needs.
 pub struct Asking<'a> {
     pub upstreams: &'a Rc<Upstreams>,
     pub rules: &'a Rules,
@@ -57,7 +59,7 @@ impl Drop for UnderWay<'_> {
 }
 
 impl Endpoint {
-    /// Nothing was asked. `name`: what it is called in the file.
+    /// Returns a client. `name` is the setting's name for messages. Fails if the URL is invalid.
     pub fn new(name: &str, spec: &EndpointSpec) -> Result<Endpoint, SettingError> {
         let id = NUMBERS.fetch_sub(1, Ordering::Relaxed);
         let replica = Replica::new(&spec.replica(name), false)?.numbered(id, 0);
@@ -70,23 +72,23 @@ impl Endpoint {
         })
     }
 
-    /// What it is called.
+    /// Returns the setting's name.
     pub fn name(&self) -> &str {
         &self.replica.name
     }
 
-    /// Times that it was to be asked, by [what came of it](ASKED).
+    /// Returns the number of requests by [outcome](ASKED).
     pub fn counts(&self) -> [f64; ASKED.len()] {
         self.asked.each_ref().map(|count| count.load(Ordering::Relaxed) as f64)
     }
 
-    /// The texts' embeddings, of length 1.
+    /// Returns the embeddings of `texts` as unit vectors, or `None` if the request fails.
     pub async fn embed(&self, asking: &Asking<'_>, texts: &[&str]) -> Option<Vec<Box<[f32]>>> {
         let body = json!({"model": self.spec.model, "input": texts, "encoding_format": "float"});
         self.ask(asking, "/v1/embeddings", &body, |answer| embeddings(answer, texts.len())).await
     }
 
-    /// Does it say that a question has the same answer as another one was given?
+    /// Returns whether the judge model considers two answers to a question equal, or `None` without a verdict.
     pub async fn judge(&self, asking: &Asking<'_>, question: &str, answers: [&str; 2]) -> Option<bool> {
         let [first, second] = answers;
         let asked = json!({"question": question, "answer_1": first, "answer_2": second});
@@ -127,7 +129,8 @@ impl Endpoint {
         let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
         *rest = match read.is_some() {
             true => (At::ZERO, 0),
-            // Those that were under way when it began to rest failed with the first.
+            // Requests that were in flight when the pause started share the cause of the first failure, so they do
+            // not extend the pause.
             false if rest.0 > asking.clock.now() => *rest,
             false => {
                 let pause = Span((REST.0 << rest.1.min(8)).min(LONGEST_REST.0));
@@ -142,7 +145,8 @@ const JUDGE: &str = "You compare two answers to one question. The user's message
 Say yes if whoever asked the question learns the same from answer_2 as from answer_1, in whatever words, and no if they differ in any fact, \
 number, name, language or conclusion, or if answer_2 answers another question. Reply with one word: yes or no.";
 
-/// The embeddings of an answer, of length 1 and in the order of what was asked. `None` = they are not as many, or one is none.
+/// Parses an embeddings response into unit vectors in request order. Returns `None` if the number of vectors is not
+/// `count` or a vector is invalid.
 pub fn embeddings(answer: &[u8], count: usize) -> Option<Vec<Box<[f32]>>> {
     #[derive(Deserialize)]
     struct Page {
@@ -164,7 +168,7 @@ pub fn embeddings(answer: &[u8], count: usize) -> Option<Vec<Box<[f32]>>> {
     each.into_iter().collect()
 }
 
-/// What a judge's answer says, if it says either.
+/// Parses the judge's answer: `true` for yes, `false` for other words, `None` without a word.
 fn yes_or_no(answer: &[u8]) -> Option<bool> {
     #[derive(Deserialize)]
     struct Page {

@@ -1,7 +1,7 @@
-//! Texts whose answers are kept, by their embeddings: the nearest one is found by looking at all of the same context.
+//! Index of the embeddings of cached prompts: finds the nearest text by a scan over the texts of one context.
 //!
-//! An index for millions (HNSW) lost: what is compared are texts of one context, whose bound is a few thousand, and a scan of 4 096 vectors of 1 024
-//! numbers takes 0.8 ms, misses none and forgets without leaving holes.
+//! An index for millions of texts (HNSW) lost, because one context has at most a few thousand texts. A scan of 4 096
+//! vectors of 1 024 numbers takes 0.8 ms, is exact and deletes without gaps.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -17,25 +17,25 @@ struct Entry {
 pub struct Index {
     most: usize,
     contexts: HashMap<[u8; 32], Vec<Entry>>,
-    /// All entries, the oldest first; some were forgotten meanwhile.
+    /// All entries from oldest to newest, including entries that were removed since.
     order: VecDeque<([u8; 32], CacheKey)>,
     entries: usize,
 }
 
 impl Index {
-    /// An empty one, for so many.
+    /// Returns an empty index for `most` texts.
     pub fn new(most: usize) -> Index {
         Index { most, contexts: HashMap::new(), order: VecDeque::new(), entries: 0 }
     }
 
-    /// The entry of this context that is nearest to a vector of length 1, and their cosine.
+    /// Returns the entry of this context nearest to a unit vector, and their cosine similarity.
     pub fn nearest(&self, context: &[u8; 32], vector: &[f32]) -> Option<(f64, CacheKey)> {
         let entries = self.contexts.get(context)?;
         let each = entries.iter().filter_map(|entry| Some((cosine(&entry.vector, vector)?, entry.key)));
         each.max_by(|one, other| one.0.total_cmp(&other.0))
     }
 
-    /// Remembers a text, for whichever other it stood under this key before; the oldest of all is forgotten where there are too many.
+    /// Adds a text and replaces an earlier text of the same key. The oldest entry is removed if the index is full.
     pub fn insert(&mut self, context: [u8; 32], key: CacheKey, vector: Box<[f32]>) {
         let entries = self.contexts.entry(context).or_default();
         match entries.iter_mut().find(|entry| entry.key == key) {
@@ -52,7 +52,7 @@ impl Index {
         }
     }
 
-    /// Forgets the oldest whose answers are kept no more, a few at a time.
+    /// Removes the oldest entries whose responses left the cache, at most 16 per call.
     pub fn forget_oldest(&mut self, is_kept: impl Fn(&CacheKey) -> bool) {
         for _ in 0..16 {
             let Some((context, key)) = self.order.front().copied().filter(|(_, key)| !is_kept(key)) else {
@@ -63,7 +63,7 @@ impl Index {
         }
     }
 
-    /// Forgets one, because its answer is kept no more.
+    /// Removes the entry of a response that left the cache.
     pub fn forget(&mut self, context: &[u8; 32], key: &CacheKey) {
         let Some(entries) = self.contexts.get_mut(context) else { return };
         let before = entries.len();
@@ -74,13 +74,13 @@ impl Index {
         }
     }
 
-    /// Texts that it remembers.
+    /// Returns the number of texts in the index.
     pub(crate) fn len(&self) -> usize {
         self.entries
     }
 }
 
-/// Sums of eight at a time, which a compiler makes one instruction of.
+/// Returns the dot product. Eight partial sums let the compiler vectorise the loop.
 fn dot(one: &[f32], other: &[f32]) -> f32 {
     let (mut sums, eights) = ([0.0f32; 8], one.chunks_exact(8).zip(other.chunks_exact(8)));
     for (a, b) in eights {
@@ -93,7 +93,7 @@ fn dot(one: &[f32], other: &[f32]) -> f32 {
     sums.iter().sum::<f32>() + rest
 }
 
-/// A vector of length 1 in the same direction; `None` where it has none.
+/// Returns the unit vector in the direction of `numbers`, or `None` for a zero, non-finite or oversized vector.
 pub(crate) fn normalised(numbers: &[f32]) -> Option<Box<[f32]>> {
     let squares: f64 = numbers.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
     let length = squares.sqrt();
@@ -101,7 +101,7 @@ pub(crate) fn normalised(numbers: &[f32]) -> Option<Box<[f32]>> {
     sound.then(|| numbers.iter().map(|x| (f64::from(*x) / length) as f32).collect())
 }
 
-/// The cosine of two vectors of length 1; `None` where they are of two models.
+/// Returns the cosine similarity of two unit vectors, or `None` if their dimensions differ.
 pub fn cosine(one: &[f32], other: &[f32]) -> Option<f64> {
     (one.len() == other.len()).then(|| f64::from(dot(one, other)))
 }
@@ -128,7 +128,7 @@ mod tests {
                 );
             }
             let asked = vector(numbers);
-            // By the definition, in double precision.
+            // The reference is the definition in double precision.
             let cosine = |one: &[f32]| -> f64 {
                 let dot = |a: &[f32], b: &[f32]| {
                     a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>()

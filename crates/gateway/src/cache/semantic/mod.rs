@@ -1,7 +1,9 @@
-//! Answers given to requests that ask the same in other words: from which similarity on is proven, not set.
+//! Semantic cache: returns the cached response of a request with the same meaning, above a similarity threshold that
+//! is proven and not configured.
 //!
-//! It keeps no answers of its own: it knows for which texts the [cache](super) has one, and which of them is nearest to another text. When that one's answer is given is
-//! [`SimilarityRule`]'s, which learns from answers that were compared.
+//! The semantic cache stores no responses. It indexes the texts whose responses the [cache](super) stores and finds
+//! the nearest one. [`SimilarityRule`] decides whether a similarity is sufficient, and learns from compared
+//! responses.
 
 pub mod answer;
 pub mod endpoint;
@@ -25,12 +27,12 @@ use question::Question;
 use spec::{EMBEDDINGS, JUDGE};
 pub use spec::{EndpointSpec, SameAnswer, SemanticSpec};
 
-/// Says how similar the text was whose answer this is.
+/// Response header with the similarity between the request and the request that was answered.
 pub(crate) const SIMILARITY: HeaderName = HeaderName::from_static("x-plimsoll-similarity");
-/// The longest answer that is compared, bytes.
+/// Limit on the length of a compared response in bytes.
 const LONGEST_ANSWER: usize = 32 << 10;
 
-/// What became of requests that could ask the same as another, as metrics name it.
+/// The metric labels of the outcomes of semantic lookups.
 const USES: [(Option<NearUse>, &str); 6] = [
     (Some(NearUse::Far), "far"),
     (Some(NearUse::Shadow), "shadow"),
@@ -40,19 +42,19 @@ const USES: [(Option<NearUse>, &str); 6] = [
     (None, "not_embedded"),
 ];
 
-/// What two answers are to each other.
+/// The relation between two compared responses.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum ComparedPair {
-    /// To a text, and to the one nearest to it.
+    /// Responses to a text and to its nearest neighbour.
     Near,
     Repeat,
 }
 
-/// Whether two answers are the same.
+/// The result of a comparison of two responses.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Sameness {
     Seen(bool),
-    /// A server was asked; `None` = it did not answer.
+    /// Decided by an auxiliary server; `None` if the server did not answer.
     Asked(Option<bool>),
 }
 
@@ -65,7 +67,7 @@ pub struct Semantic {
     judge: Option<Endpoint>,
     index: RwLock<Index>,
     rule: Mutex<SimilarityRule>,
-    /// Could the last two answers that were to be compared not be?
+    /// Set if the last comparison failed because an auxiliary server did not answer.
     blind: AtomicBool,
     repeats: Mutex<Stream>,
     uses: [AtomicU64; USES.len()],
@@ -73,7 +75,7 @@ pub struct Semantic {
 }
 
 impl Semantic {
-    /// Nothing is known.
+    /// Returns an empty semantic cache. Fails if the URL of an auxiliary server is invalid.
     pub fn new(spec: &SemanticSpec, seed: u64) -> Result<Semantic, SettingError> {
         let bound = (spec.max_false_hits, spec.confidence);
         Ok(Semantic {
@@ -89,7 +91,6 @@ impl Semantic {
         })
     }
 
-    /// How it was asked for.
     pub fn spec(&self) -> &SemanticSpec {
         &self.spec
     }
@@ -98,12 +99,13 @@ impl Semantic {
         self.rule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Are answers given at all? While answers can't be compared, none is: nothing is known of it then.
+    /// Returns whether cached responses are served. None is served while comparisons fail, because the share of false
+    /// hits is unknown then.
     pub fn serves(&self) -> bool {
         !self.blind.load(Ordering::Relaxed) && self.rule().in_force().is_some()
     }
 
-    /// The threshold in force and what is known of it; `None` = no answers are given.
+    /// Returns the active threshold and its statistics; `None` if no responses are served.
     pub fn standing(&self) -> Option<ThresholdStanding> {
         if self.blind.load(Ordering::Relaxed) {
             return None;
@@ -113,7 +115,8 @@ impl Semantic {
         rule.standings().find(|of| of.threshold >= in_force)
     }
 
-    /// What becomes of a request with such a neighbour, or none; one that is on its way to a replica may not be served. It is counted.
+    /// Decides and counts the use of a neighbour with this similarity. `None` means no neighbour. `may_serve` is
+    /// false if the request already went to a replica.
     pub fn decide(&self, similarity: Option<f64>, may_serve: bool) -> NearUse {
         let blind = self.blind.load(Ordering::Relaxed);
         let decided = match similarity.map(|similarity| self.rule().decide(similarity)) {
@@ -132,12 +135,13 @@ impl Semantic {
         });
     }
 
-    /// Is this request, which was answered before, answered by a replica again, to see whether it says the same?
+    /// Returns whether an identical, already answered request goes to a replica again, to measure how often answers
+    /// differ.
     pub fn repeats(&self) -> bool {
         self.repeats.lock().unwrap_or_else(PoisonError::into_inner).chance(self.spec.audit)
     }
 
-    /// A text's embedding. One that can't be had is counted.
+    /// Returns the embedding of a text. A failure is counted.
     pub async fn embed(&self, asking: &Asking<'_>, text: &str) -> Option<Box<[f32]>> {
         let vector = self.embedder.embed(asking, &[text]).await.and_then(|mut each| each.pop());
         if vector.is_none() {
@@ -146,14 +150,15 @@ impl Semantic {
         vector
     }
 
-    /// The text of this context that is nearest to a vector and whose answer is kept; `kept` gives that.
+    /// Returns the nearest text of this context whose response is cached, and its similarity. `kept` returns the
+    /// cached response of a key.
     pub fn nearest<T>(
         &self,
         context: &[u8; 32],
         vector: &[f32],
         kept: impl Fn(&CacheKey) -> Option<T>,
     ) -> Option<(f64, T)> {
-        // Of what is kept no more most goes with the next text that comes.
+        // Four attempts suffice, because `remember` removes most evicted entries.
         for _ in 0..4 {
             let found = self.index.read().unwrap_or_else(PoisonError::into_inner).nearest(context, vector);
             let (similarity, key) = found?;
@@ -165,7 +170,7 @@ impl Semantic {
         None
     }
 
-    /// A text whose answer is kept from now on.
+    /// Adds a text whose response is now cached.
     pub fn remember(
         &self,
         (context, key): ([u8; 32], CacheKey),
@@ -177,7 +182,7 @@ impl Semantic {
         index.insert(context, key, vector);
     }
 
-    /// The longest answer that can be compared, bytes. A longer one is given to nobody else.
+    /// Returns the limit on comparable responses in bytes. A longer response is never shared with similar requests.
     pub(crate) fn longest_answer(&self) -> usize {
         match self.spec.same {
             SameAnswer::Text | SameAnswer::Judge(_) => LONGEST_ANSWER,
@@ -185,7 +190,8 @@ impl Semantic {
         }
     }
 
-    /// Are these two answers to a question the same? `ours` is none where it has no text that can be compared, and then it is another one.
+    /// Compares two responses to a question. `ours` is `None` without comparable text; the responses then count as
+    /// different.
     pub async fn same(
         &self,
         asking: &Asking<'_>,
@@ -210,7 +216,7 @@ impl Semantic {
         }
     }
 
-    /// Two answers were compared; `similarity`: of what they answer.
+    /// Records a comparison of two responses. `similarity` is that of the two requests.
     pub fn compared(&self, pair: ComparedPair, similarity: f64, found: Sameness) {
         let same = match found {
             Sameness::Seen(same) => Some(same),
@@ -224,13 +230,14 @@ impl Semantic {
         if let (Some(pair), Some(same)) = places {
             self.compared[pair][same].fetch_add(1, Ordering::Relaxed);
         }
-        // While nobody answers, those that are seen to be the same would be all that is learnt of, and prove too much.
+        // Learning pauses while the server does not answer. Otherwise only equal texts would count, and the bound
+        // would be too optimistic.
         if let (ComparedPair::Near, Some(same), false) = (pair, same, self.blind.load(Ordering::Relaxed)) {
             self.rule().learn(similarity, !same);
         }
     }
 
-    /// Writes what it counts on a page.
+    /// Writes the metrics to a Prometheus page.
     pub fn write(&self, page: &mut PrometheusPage) {
         self.write_counts(page);
         let texts = self.index.read().unwrap_or_else(PoisonError::into_inner).len();
@@ -282,7 +289,7 @@ impl Semantic {
     }
 }
 
-/// Writes a family of samples: [`PrometheusPage::counter`] or [`PrometheusPage::gauge`].
+/// Writes a metric family with [`PrometheusPage::counter`] or [`PrometheusPage::gauge`].
 fn family<'a, const N: usize>(
     kind: Family,
     page: &mut PrometheusPage,

@@ -1,7 +1,9 @@
-//! What a request asks, apart from everything else that it says: the text of its last message, where that is the user's.
+//! Splits a chat request into the question, which is the last user message, and the context, which is everything
+//! else.
 //!
-//! Only that is compared by meaning. All else of the body (model, tools, earlier turns, how it samples, pictures beside the text) must be the same
-//! byte for byte, and so must the numbers in the text: to an embedding "in 3 days" and "in 5 days" are nearly one.
+//! Only the question is compared by embedding. The rest of the body (model, tools, earlier turns, sampling
+//! parameters, images) must match byte for byte. The numbers in the question must match too, because "in 3 days" and
+//! "in 5 days" have nearly equal embeddings.
 
 use serde_json::value::RawValue;
 
@@ -11,13 +13,13 @@ use crate::same::digest;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Question {
     pub text: String,
-    /// All else, by its SHA-256.
+    /// SHA-256 of the rest of the request, including the numbers in the text.
     pub context: [u8; 32],
 }
 
 impl Question {
-    /// The one of a body; `before`: what else must be the same. `None` = it asks none, or one longer than `most` bytes, or it is not clear what
-    /// a server reads.
+    /// Parses a body. `before` is further data that must match. Returns `None` without a user question, above `most`
+    /// bytes, or if servers may read the body differently.
     pub fn read<'a>(body: &'a [u8], before: Vec<&'a [u8]>, most: usize) -> Option<Question> {
         let mut parts = before;
         let messages = set_apart(body, b"messages", &mut parts)?;
@@ -38,12 +40,12 @@ impl Question {
     }
 }
 
-/// The value of an object's one member of this name; its other members go to `parts`.
+/// Returns the value of the only member with this name, and appends the other members to `parts`.
 fn set_apart<'a>(object: &'a [u8], name: &[u8], parts: &mut Vec<&'a [u8]>) -> Option<&'a [u8]> {
     let mut found = None;
     for member in members(object) {
         let (key, at) = member?;
-        // A name that is written with escapes may be any; and of two that are the same servers take one or the other.
+        // An escaped name may equal any name. For duplicate names, some servers use the first and some the last.
         if key.contains(&b'\\') || (key == name && found.is_some()) {
             return None;
         }
@@ -60,7 +62,7 @@ fn list(text: &[u8]) -> Option<Vec<&RawValue>> {
     serde_json::from_slice(text).ok()
 }
 
-/// The text of the one part of a message that is one.
+/// Returns the text of a message with exactly one text part, and appends the other parts to `parts`.
 fn only_text<'a>(content: &'a [u8], parts: &mut Vec<&'a [u8]>) -> Option<&'a [u8]> {
     let mut found = None;
     for part in list(content)? {
@@ -78,7 +80,7 @@ fn only_text<'a>(content: &'a [u8], parts: &mut Vec<&'a [u8]>) -> Option<&'a [u8
     found
 }
 
-/// Its numbers, in their order.
+/// Returns the numbers in a text, in order.
 fn numbers(text: &str) -> String {
     let digits = text.split(|c: char| !c.is_numeric()).filter(|digits| !digits.is_empty());
     digits.collect::<Vec<_>>().join(" ")

@@ -1,4 +1,4 @@
-//! What is asked of a semantic cache.
+//! Configuration of the semantic cache.
 
 use plimsoll_policy::setting::SettingError;
 use schemars::JsonSchema;
@@ -7,66 +7,70 @@ use serde::{Deserialize, Serialize};
 use crate::keys::KeySource;
 use crate::spec::{ReplicaAddress, ReplicaSpec};
 
-/// What the servers that are asked are called.
+/// Name of the embeddings server in messages and metrics.
 pub(crate) const EMBEDDINGS: &str = "cache.semantic.embeddings";
-/// See [`EMBEDDINGS`].
+/// Name of the judge server in messages and metrics.
 pub(crate) const JUDGE: &str = "cache.semantic.same.judge";
 
-/// Answers given to requests that ask the same in other words.
+/// Semantic cache: answers of earlier requests with the same meaning.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SemanticSpec {
-    /// Where texts are embedded: `/v1/embeddings` of a server that speaks as OpenAI's does.
+    /// Embeddings server: an OpenAI-compatible server with `/v1/embeddings`.
     pub embeddings: EndpointSpec,
-    /// When two answers are the same.
+    /// Criterion for equal answers [default: text].
     #[serde(default)]
     pub same: SameAnswer,
-    /// The share of answers so given that may be false, that is, that may differ from what a replica would have said.
+    /// Limit on the share of false hits: cached answers that differ from what a replica would have answered [default:
+    /// 0.01].
     #[serde(default = "max_false_hits")]
     pub max_false_hits: f64,
-    /// How sure that is to be.
+    /// Confidence level of the bound on false hits [default: 0.95].
     #[serde(default = "confidence")]
     pub confidence: f64,
-    /// The share of requests with a near neighbour, and of those that are repeated word by word, that a replica answers all the same, so that the bound stays measured.
+    /// Audit share: share of near and of identical requests that go to a replica anyway to measure false hits
+    /// [default: 0.05].
     #[serde(default = "audit")]
     pub audit: f64,
-    /// Similarities (cosine of the embeddings) of which the lowest proven one is in force. Under the first nothing is compared.
+    /// Candidate similarity thresholds (cosine) in ascending order. The lowest proven threshold is active; texts
+    /// below the first are not compared [default: 0.70 to 0.99, 12 values].
     #[serde(default = "thresholds")]
     pub thresholds: Vec<f64>,
-    /// Most texts that are remembered; the oldest is forgotten first.
+    /// Limit on the number of indexed texts; the oldest text is evicted first [default: 4096].
     #[serde(default = "entries")]
     pub entries: usize,
-    /// The longest text that is embedded, bytes: models read so many tokens and leave out the rest, and texts that begin alike would be the same.
+    /// Limit on the length of an embedded text in bytes. Embedding models truncate long texts, so texts with an equal
+    /// start would look identical [default: 2048].
     #[serde(default = "text_bytes")]
     pub text_bytes: usize,
 }
 
-/// A server that is asked something on the side.
+/// An auxiliary server of the semantic cache.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EndpointSpec {
-    /// Where it is: `http://host:8000`, or `https://…`.
+    /// Base URL: `http://host:8000` or `https://…`.
     pub url: String,
-    /// The model that it is asked for.
+    /// Model name in requests to the server.
     pub model: String,
-    /// What it wants to see as `Authorization: Bearer`.
+    /// Source of the key that is sent as `Authorization: Bearer` [default: no key].
     #[serde(default)]
     pub key: Option<KeySource>,
-    /// How long an answer may take, seconds. Once answers are served, each request that has none in the cache waits for it.
+    /// Timeout in s. Once cached answers are served, each cache miss waits for this server [default: 1.0].
     #[serde(default = "timeout_s")]
     pub timeout_s: f64,
 }
 
-/// When two answers are the same.
+/// Criterion for equal answers.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SameAnswer {
-    /// When their words are, whatever their case, punctuation and spacing.
+    /// Equal words, ignoring case, punctuation and spacing.
     #[default]
     Text,
-    /// When their embeddings are at least so similar.
+    /// Minimum cosine similarity of the answers' embeddings.
     Embedding(f64),
-    /// When a model says so: `/v1/chat/completions` of a server that speaks as OpenAI's does.
+    /// Decision of a judge model: an OpenAI-compatible server with `/v1/chat/completions`.
     Judge(EndpointSpec),
 }
 
@@ -83,17 +87,18 @@ fn audit() -> f64 {
 }
 
 fn thresholds() -> Vec<f64> {
-    // Models differ in what they call near; more of them cost comparisons, because they share the chance of being wrong.
+    // Embedding models differ in scale. More thresholds need more comparisons, because all thresholds share the error
+    // probability.
     vec![0.70, 0.75, 0.80, 0.85, 0.88, 0.90, 0.92, 0.94, 0.96, 0.97, 0.98, 0.99]
 }
 
 fn entries() -> usize {
-    // Of 1 024 numbers each, 16 MiB.
+    // This is 16 MiB for embeddings of 1 024 numbers.
     4_096
 }
 
 fn text_bytes() -> usize {
-    // 512 tokens, which is all that many embedding models read.
+    // This is about 512 tokens, the input limit of many embedding models.
     2_048
 }
 
@@ -102,7 +107,7 @@ fn timeout_s() -> f64 {
 }
 
 impl SemanticSpec {
-    /// One with these embeddings, and all else as it is unless told otherwise.
+    /// Returns a configuration with this embeddings server and defaults elsewhere.
     pub fn new(embeddings: EndpointSpec) -> SemanticSpec {
         SemanticSpec {
             embeddings,
@@ -116,7 +121,7 @@ impl SemanticSpec {
         }
     }
 
-    /// The model that says whether answers are the same, if one does.
+    /// Returns the judge server; `None` if answers are compared without a judge.
     pub fn judge(&self) -> Option<&EndpointSpec> {
         match &self.same {
             SameAnswer::Judge(judge) => Some(judge),
@@ -124,13 +129,13 @@ impl SemanticSpec {
         }
     }
 
-    /// The servers that are asked, and what they are called.
+    /// Returns the configured auxiliary servers with their names.
     pub fn endpoints(&self) -> impl Iterator<Item = (&'static str, &EndpointSpec)> {
         let judge = self.judge().map(|judge| (JUDGE, judge));
         [Some((EMBEDDINGS, &self.embeddings)), judge].into_iter().flatten()
     }
 
-    /// Checks everything that the types can't.
+    /// Checks the rules that the types cannot express, and fails on the first invalid setting.
     pub fn validate(&self) -> Result<(), SettingError> {
         for (name, endpoint) in self.endpoints() {
             endpoint.validate(name)?;
@@ -178,7 +183,7 @@ impl EndpointSpec {
         }
     }
 
-    /// Where it is. `name`: what it is called in the file.
+    /// Returns the address of the server. `name` is the setting's name for messages. Fails if the URL is invalid.
     pub fn place(&self, name: &str) -> Result<ReplicaAddress, SettingError> {
         self.replica(name).place().map_err(|error| match error {
             SettingError::Conflict { why, .. } => SettingError::Conflict { name: name.to_owned(), why },
@@ -186,7 +191,7 @@ impl EndpointSpec {
         })
     }
 
-    /// It as connections know servers.
+    /// Returns the server as a replica, because connections are made to replicas.
     pub fn replica(&self, name: &str) -> ReplicaSpec {
         ReplicaSpec::new(self.url.clone(), Some(name.to_owned()))
     }
