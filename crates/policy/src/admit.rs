@@ -1,10 +1,11 @@
-//! What may wait in front of the replicas, for how long, in what order, and how much is sent ahead to each.
+//! Configuration of admission: queue limits, waiting time, order, and the work sent ahead to each replica.
 //!
-//! An engine answers first come, first served, and can't tell tenants apart: what is queued *there* is lost to fairness and deadlines. So no more is sent
-//! ahead than keeps a replica busy ([`AdmissionSpec::ahead_s`]), and the rest waits here. A limit on requests in flight, found by probing as
-//! concurrency limiters do (Netflix' Gradient2), was the alternative: it counts a prompt of ten tokens like one of a hundred thousand, its long-run
-//! latency drifts up with the overload that it should see, and it must be pinned down now and then to learn what is normal. Work that has no first
-//! token yet is seen directly, and it stops by itself: an engine without a free slot shows no first tokens.
+//! An engine serves in order of arrival and cannot distinguish tenants, so fairness and deadlines are lost for
+//! requests queued there. The gateway therefore sends only enough work to keep a replica busy
+//! ([`AdmissionSpec::ahead_s`]) and queues the rest. An adaptive limit on requests in flight (Netflix' Gradient2)
+//! lost. It counts a prompt of ten tokens like one of a hundred thousand. Its long-run latency drifts up with the
+//! overload that it should detect. It also needs regular probing to relearn the normal latency. Work without a first
+//! token is observed directly and limits itself, because an engine without a free slot produces no first tokens.
 
 use plimsoll_model::Span;
 use schemars::JsonSchema;
@@ -12,46 +13,50 @@ use serde::{Deserialize, Serialize};
 
 use crate::setting::SettingError;
 
-/// Who is let in, and in what order.
+/// Admission and queueing settings.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdmissionSpec {
-    /// Most requests that wait. One more takes the place of the longest queue's last, or gets 429.
+    /// Limit on queued requests. A further request replaces the last of the longest queue, or gets 429 [default:
+    /// 1024].
     pub requests: u32,
-    /// Most prompt tokens that wait, less what replicas have cached.
+    /// Limit on queued prompt tokens, without cached tokens [default: 16000000].
     pub tokens: u64,
-    /// Most bytes of bodies that wait: each is kept whole.
+    /// Limit on queued request bodies in bytes; bodies are kept in memory [default: 256 MiB].
     pub bytes: u64,
-    /// Longest wait, seconds: a rolling restart is over by then, or somebody should know.
+    /// Queue timeout in s, long enough for a rolling restart [default: 30].
     pub wait_s: f64,
-    /// Most time to the first token, ms, where a request does not say its own (`x-slo-ttft-ms`): what can't be answered in time is refused at
-    /// once. None = nothing is refused by prediction.
+    /// TTFT objective in ms for requests without `x-slo-ttft-ms`. Requests that would miss it get 429 [default: none,
+    /// no rejection by prediction].
     pub slo_ttft_ms: Option<f64>,
-    /// Where no time is set for a class, it is the budget's ceiling on the time to the first token: who would come later is over it already. Takes a budget.
+    /// Use of the SLO budget's TTFT ceiling for classes without an objective; requires a budget [default: false].
     pub slo_from_budget: bool,
-    /// Prompts that are sent ahead to a replica, in seconds of its work; two requests always. 0 = all of them: its own queue decides.
+    /// Limit on prompts sent ahead to a replica, in seconds of its work; two requests are always sent. 0 disables the
+    /// limit [default: 1.0].
     pub ahead_s: f64,
-    /// Most requests on one replica, whatever they are; none = no limit. Answers that come whole show no first token, so only this bounds them.
+    /// Limit on requests per replica, the only bound for responses that do not stream [default: none].
     pub per_replica: Option<u32>,
-    /// The header that names a request's tenant; none = all are one.
+    /// Request header with the tenant [default: none, one tenant].
     pub tenant_header: Option<String>,
-    /// Classes, the first goes first. A request names its own in `x-plimsoll-class`; otherwise it is of the first.
+    /// Priority classes, highest first. A request names its class in `x-plimsoll-class`, else gets the first
+    /// [default: interactive, bulk].
     pub classes: Vec<ClassSpec>,
 }
 
-/// A class of requests.
+/// Priority class of requests.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClassSpec {
-    /// What requests call it.
+    /// Name in `x-plimsoll-class`.
     pub name: String,
-    /// What it gets of all tokens though a class before it waits, as a share.
+    /// Share of tokens that the class gets while a higher class waits [default: 0].
     #[serde(default)]
     pub share: f64,
-    /// Most time to the first token, ms, instead of the pool's.
+    /// TTFT objective of the class in ms [default: the general one].
     #[serde(default)]
     pub slo_ttft_ms: Option<f64>,
-    /// Does it give way while the budget in force is in danger? Amber: half its share; red: 429.
+    /// Shedding of the class while the SLO budget is in danger: half its share when amber, 429 when red [default:
+    /// false].
     #[serde(default)]
     pub gives_way: bool,
 }
@@ -80,10 +85,10 @@ impl Default for AdmissionSpec {
 }
 
 impl AdmissionSpec {
-    /// Checks everything that the types can't.
+    /// Checks the rules that the types cannot express.
     ///
     /// # Errors
-    /// A number is outside what its field means, or classes can't be told apart.
+    /// Fails if a number is out of range, or if class names are not unique.
     pub fn validate(&self) -> Result<(), SettingError> {
         let range = |key, value: f64, from: f64, to: f64, want| match (from..=to).contains(&value) {
             true => Ok(()),
@@ -124,12 +129,12 @@ impl AdmissionSpec {
         Ok(())
     }
 
-    /// A class' number, by its name.
+    /// Returns the index of a class.
     pub fn class(&self, name: &str) -> Option<usize> {
         self.classes.iter().position(|class| class.name == name)
     }
 
-    /// Most time to the first token of a class' requests that say none of their own.
+    /// Returns the TTFT objective for requests of a class that set none.
     pub fn slo(&self, class: usize) -> Option<Span> {
         let own = self.classes.get(class).and_then(|class| class.slo_ttft_ms);
         own.or(self.slo_ttft_ms).map(|ms| Span::from_secs_f64(ms / 1e3))

@@ -1,34 +1,36 @@
-//! Who probably holds a prefix: the router's own memory of where it sent which blocks.
+//! Prefix index: the router's record of the blocks that it sent to each replica.
 //!
-//! It learns when it dispatches. A block's name says the whole prefix up to it, so the longest match is
-//! a walk over names until nobody is left. Memory is bounded by two generations: when the young one is full it becomes
-//! the old one, and what is looked up in the old one moves to the young. Least recently used per block lost: it needs a
-//! list through the table for an order that the engines' own caches, which drop blocks unasked, do not share.
+//! The index learns at dispatch. The hash of a block covers the whole prefix, so the longest match is a walk over
+//! hashes until no replica is left. Two generations bound the memory: a full young generation becomes the old one,
+//! and a lookup moves a block from old to young. Least recently used per block lost. It needs a list through the
+//! table, for an order that the engines' own caches do not share.
 //!
-//! A replica's cache is bounded too, and what it dropped nobody says. But its answers say how much of a prompt was found cached, and so how many new
-//! tokens a replica may be given before it drops what it had: its *span*. A match that lies further back counts as none.
+//! The cache of a replica is bounded too, and evictions are not reported. But responses report the cached share of a
+//! prompt. From it, the index learns the *span*: the number of new tokens that a replica can receive before it evicts
+//! a block. A match beyond the span does not count.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
 use plimsoll_math::spread::Spread;
 
-/// Replicas remembered per block; the one seen longest ago gives way. With four, the other four of eight looked empty to a prompt that all of them
-/// had, and its p99 was twice that of least requests.
+/// Replicas remembered per block; the least recent one is replaced. With four on eight replicas, the other four
+/// looked empty for a shared prompt, and its p99 was twice that of least requests.
 const HOLDERS: usize = 8;
 
 const NOBODY: u32 = u32::MAX;
 
-/// Tokens per tick of a replica's count: half of all ticks are 137 billion tokens, and what is older than that is not remembered.
+/// Tokens per tick of a replica's token count. Ages are valid up to half of all ticks, which is 137 billion tokens.
 const TICK: u64 = 64;
-/// By how much a span follows an answer that contradicts it: downwards, and upwards. Faster up, because some misses are none: of two equal prompts sent in
-/// one breath the second finds nothing yet.
+/// Step sizes of a span after a contradicting response, downwards and upwards. The upward step is larger, because
+/// some misses are not evictions: of two simultaneous equal prompts, the second finds nothing yet.
 const DOWN: f64 = 0.1;
 const UP: f64 = 0.3;
-/// Shares of a prompt that differ by less than this are alike: blocks end elsewhere here and there.
+/// Tolerance in the comparison of prompt shares, because engines and the router use different block ends.
 const ALIKE: f64 = 0.05;
 
-/// The number of a replica and, above it, of its cache (how often it had lost one); and its count when it was sent the block last.
+/// The replica's number with its cache epoch in the upper half, and its token count in ticks when it last received
+/// the block.
 type Holder = (u32, u32);
 type Table = HashMap<u64, [Holder; HOLDERS], BuildHasherDefault<Spread>>;
 
@@ -40,14 +42,14 @@ pub struct PrefixIndex {
     caches: Vec<Cache>,
 }
 
-/// What is known of a replica's cache.
+/// The state of a replica's cache.
 #[derive(Clone, Debug)]
 struct Cache {
-    /// How often it was lost: what was remembered before is not true any more.
+    /// Number of cache losses; entries of earlier epochs are invalid.
     epoch: u32,
-    /// New tokens that the replica was given.
+    /// New tokens that the replica has received.
     tokens: u64,
-    /// New tokens after which it drops what it had, in ticks.
+    /// Number of new tokens, in ticks, after which a block is evicted.
     span: f64,
 }
 
@@ -57,36 +59,36 @@ impl Default for Cache {
     }
 }
 
-/// How many blocks of a prompt a replica holds.
+/// The number of blocks of a prompt that a replica has cached.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Match {
     pub replica: u32,
-    /// Leading blocks that it holds.
+    /// Leading blocks that the replica has cached.
     pub blocks: u32,
-    /// How long ago the replica was sent the oldest of them, in ticks of its own count.
+    /// Age of the oldest matching block, in ticks of the replica's token count.
     age: u32,
-    /// The replica was sent more, but so long ago that it is taken to have dropped it.
+    /// Age of the first block beyond the span, which has probably been evicted; `None` if there is none.
     dropped: Option<u32>,
 }
 
-/// What of a prompt a replica is expected to have cached, until its answer says.
+/// The expected prefix-cache hit of a prompt on a replica, until its response reports the actual one.
 #[derive(Copy, Clone, PartialEq, Debug, Default)]
 pub struct Expected {
-    /// Of the prompt's tokens.
+    /// Share of the prompt's tokens.
     pub share: f64,
     age: u32,
     dropped: Option<u32>,
 }
 
 impl Match {
-    /// It, for a prompt of which it is this share.
+    /// Returns the expected hit for a prompt. `share` is the matched part of the prompt.
     pub fn expected(&self, share: f64) -> Expected {
         Expected { share, age: self.age, dropped: self.dropped }
     }
 }
 
 impl PrefixIndex {
-    /// An empty index of at most about `capacity` blocks.
+    /// Returns an empty index of about `capacity` blocks at most.
     pub fn new(capacity: usize) -> PrefixIndex {
         PrefixIndex {
             young: Table::default(),
@@ -96,13 +98,14 @@ impl PrefixIndex {
         }
     }
 
-    /// Takes its memory at once, because a table that grows is moved in the middle of somebody's decision.
+    /// Allocates the memory up front, because a growing table would delay a live request.
     pub fn reserve(&mut self) {
         self.young.reserve(self.capacity / 2);
         self.old.reserve(self.capacity / 2);
     }
 
-    /// Puts into `found` the replicas that hold a beginning of these blocks, longest first; among equals the most recent first.
+    /// Writes the replicas that have a prefix of these blocks into `found`, longest match first. Equal matches are in
+    /// order of recency.
     pub fn matches(&mut self, blocks: &[u64], found: &mut Vec<Match>) {
         found.clear();
         for (depth, &block) in (0u32..).zip(blocks) {
@@ -127,13 +130,13 @@ impl PrefixIndex {
                 break;
             }
         }
-        // Few: as many as a block has holders.
+        // The list is short: at most one entry per holder of a block.
         found.sort_by_key(|known| std::cmp::Reverse(known.blocks));
     }
 
-    /// Remembers that a replica is given a prompt of these blocks, of which so many tokens are new to it.
+    /// Records that a replica receives a prompt of these blocks, with `new` uncached tokens.
     pub fn learn(&mut self, replica: u32, blocks: &[u64], new: u32) {
-        // Half a word holds a replica's number; a pool has fewer.
+        // A holder has 16 bits for a replica's number, and a pool has fewer replicas.
         if replica >= 0xffff {
             return;
         }
@@ -149,10 +152,10 @@ impl PrefixIndex {
         }
     }
 
-    /// An answer says which share of its prompt was found cached.
+    /// Records the cached share of a prompt that a response reported.
     pub fn heard(&mut self, replica: u32, expected: Expected, found: f64) {
         let span = &mut self.cache(replica).span;
-        // Below the age of what was missed, so that a replica that keeps nothing comes to be matched by nothing.
+        // The new value is below the age of the missed block, so that a replica without a cache ends without matches.
         let below = f64::from(expected.age) - 1.0;
         if found < expected.share - ALIKE && below < *span {
             *span = if span.is_finite() { *span + DOWN * (below - *span) } else { below };
@@ -163,24 +166,23 @@ impl PrefixIndex {
         }
     }
 
-    /// A replica has lost its cache.
+    /// Records that a replica lost its cache.
     pub fn forget(&mut self, replica: u32) {
         let cache = self.cache(replica);
         cache.epoch = (cache.epoch + 1) & 0xffff;
     }
 
-    /// A replica has gone for good: one that gets its number has another cache.
+    /// Removes a replica. A later replica with this number starts without history.
     pub fn part(&mut self, replica: u32) {
         self.forget(replica);
         self.cache(replica).span = f64::INFINITY;
     }
 
-    /// Blocks remembered.
+    /// Returns the number of remembered blocks.
     pub fn len(&self) -> usize {
         self.young.len() + self.old.len()
     }
 
-    /// Is nothing remembered?
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -210,7 +212,8 @@ impl PrefixIndex {
         self.young.insert(block, holders);
     }
 
-    /// The replica of a holder whose cache is still the one that was remembered, how long ago it was sent the block, and whether that is within its span.
+    /// Returns the replica of a holder, the age of its block, and whether the age is within the span. Returns `None`
+    /// if the replica has lost that cache.
     fn current(&self, holder: u32, at: u32) -> Option<(u32, u32, bool)> {
         let replica = holder & 0xffff;
         let cache = self.caches.get(replica as usize).filter(|_| holder != NOBODY)?;

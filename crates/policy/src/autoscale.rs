@@ -1,7 +1,7 @@
-//! How many replicas there should be: the autoscaler as a file or a flag has it.
+//! Autoscaler configuration, from a file or a flag.
 //!
-//! An autoscaler says *when* it wants to look ([`Keda::next_at`]) and is then shown the fleet. It asks for a number; who
-//! starts and stops replicas, and how long that takes, is somebody else's.
+//! An autoscaler states its next evaluation time ([`Keda::next_at`]) and then gets the state of the fleet. It returns
+//! a number of replicas; starting and stopping them is the caller's responsibility.
 
 use plimsoll_model::At;
 use schemars::JsonSchema;
@@ -10,19 +10,19 @@ use serde::{Deserialize, Serialize};
 use crate::keda::{Keda, KedaSpec};
 use crate::setting::{SettingError, Written};
 
-/// An autoscaler.
+/// Autoscaler settings.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum AutoscaleSpec {
-    /// KEDA on the number of waiting requests.
+    /// KEDA, scaling on the number of waiting requests.
     Keda(KedaSpec),
 }
 
 impl AutoscaleSpec {
-    /// Parses `keda:target=4,min=1,max=20`, as a flag has it: a parameter that is left out keeps its default.
+    /// Parses `keda:target=4,min=1,max=20`, as in a flag. Omitted parameters keep their defaults.
     ///
     /// # Errors
-    /// An unknown autoscaler, parameter or value, with what there is.
+    /// Fails if the autoscaler, a parameter or a value is unknown; the error lists the alternatives.
     pub fn parse(text: &str) -> Result<AutoscaleSpec, SettingError> {
         let mut written = Written::parse(text)?;
         let spec = AutoscaleSpec::read(&mut written)?;
@@ -53,22 +53,22 @@ impl AutoscaleSpec {
         }))
     }
 
-    /// Checks everything that the types can't.
+    /// Checks the rules that the types cannot express.
     ///
     /// # Errors
-    /// A number is outside what its field means.
+    /// Fails if a number is out of range.
     pub fn validate(&self) -> Result<(), SettingError> {
         let AutoscaleSpec::Keda(keda) = self;
         keda.validate("autoscale")
     }
 
-    /// Fewest and most replicas.
+    /// Returns the minimum and maximum number of replicas.
     pub fn range(&self) -> (u32, u32) {
         let AutoscaleSpec::Keda(keda) = self;
         (keda.min, keda.max)
     }
 
-    /// The autoscaler at work from `now` on.
+    /// Returns an autoscaler that starts at `now`.
     pub fn start(&self, now: At) -> Keda {
         let AutoscaleSpec::Keda(keda) = self;
         Keda::new(keda, now)

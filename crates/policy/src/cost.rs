@@ -1,48 +1,52 @@
-//! What a request costs on a replica, in seconds: the one figure by which cached prefixes, queues and slow replicas are weighed.
+//! Cost of a request on a replica in seconds: one number that weighs cached prefixes, queues and slow replicas.
 //!
 //! ```text
-//! ttft   = base + (backlog + uncached) · s/token + step(b)         b = requests that decode there
+//! ttft   = base + (backlog + uncached) · s/token + step(b)         b = decoding requests
 //! others = answer · (late + c · (2b + 1)) + b/2 · uncached · s/token    step(b) = a + c · b
 //! cost   = ttft + weight · others + penalty
 //! ```
 //!
-//! `others` is what the answer is slower by for its company and on a replica that is surely a slow one ([`Speed::late`]), what it makes its company
-//! slower by, and the half of its prompt's time for which the others wait. A cached prefix wins exactly when computing it again takes longer than waiting for it: no threshold says when a
-//! pool is "balanced". What is uncached must be known *before* the router notes where the prompt went: after that everything looks
-//! cached, nothing is booked, and the hottest prompt's replica drowns.
+//! `others` has three parts. The response itself is slower because of concurrent requests, and on a certainly slow
+//! replica ([`Speed::late`]). The concurrent requests are slower because of this one. They also wait for half of its
+//! prompt's time. A cached prefix wins exactly if recomputing it takes longer than waiting for it. A threshold for a
+//! "balanced" pool is therefore not needed.
+//!
+//! The uncached tokens must be computed *before* the router records this prompt. Afterwards everything looks cached,
+//! no load is booked, and the replica of the most popular prompt is overloaded.
 
 use serde::{Deserialize, Serialize};
 
 use crate::load::Load;
 use crate::speed::Speed;
 
-/// The weight of others unless told otherwise: from 0.1 to 0.3 the outcome is level (our simulations of chat and of one hot prompt); at 0 streams
-/// suffer, at 1 cached prefixes are thrown away.
+/// Default weight of the delay of others. Between 0.1 and 0.3, results are equal in simulations of chat and of one
+/// shared prompt. At 0 streams suffer; at 1 cached prefixes are wasted.
 pub const WEIGHT: f64 = 0.2;
-/// Replicas whose cost is within this share of the least are as good as it: chance decides, so that several gateways, or one with old figures, do
-/// not all choose the same.
+/// Relative tolerance: replicas within this share of the lowest cost are equal, and one is picked at random.
+/// Otherwise several gateways, or one with stale metrics, would all pick one replica.
 pub const LEVEL: f64 = 0.05;
-/// And so are those within this many seconds: a network's jitter is larger.
+/// Absolute tolerance in s, added to the relative one, because network jitter is larger.
 pub const LEVEL_S: f64 = 0.001;
 
-/// What a request costs on a replica, term by term, s: what [`seconds`] and a penalty add up to.
+/// The cost of a request on a replica by term, in s. Their sum is [`seconds`] plus the penalty.
 #[derive(Copy, Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct CostTerms {
-    /// What every first token takes there.
+    /// Base time to first token.
     pub base_s: f64,
     pub wait_s: f64,
-    /// Its own prompt, less what is cached.
+    /// Time for the uncached part of the request's own prompt.
     pub own_s: f64,
-    /// A step beside those that decode there.
+    /// Decode step with the current concurrent streams.
     pub step_s: f64,
-    /// What company costs, weighed.
+    /// Weighted delay for others and for the response.
     pub others_s: f64,
-    /// What is laid on top: it refused requests a moment ago.
+    /// Penalty, because the replica recently rejected requests.
     pub penalty_s: f64,
 }
 
 impl CostTerms {
-    /// The terms. `uncached`: prompt tokens that the replica would have to compute; `answer`: tokens that are expected.
+    /// Returns the terms. `uncached` is the number of prompt tokens to compute; `answer` is the expected output in
+    /// tokens.
     pub fn of(speed: &Speed, on: Load, uncached: u32, answer: f64, weight: f64) -> CostTerms {
         let [base_s, step_s] = [speed.prefill.at(0.0), speed.step.at(f64::from(on.decoding))];
         let wait_s = speed.prefill.at(on.backlog as f64) - base_s;
@@ -61,12 +65,13 @@ impl CostTerms {
     }
 }
 
-/// Seconds to the first token. `uncached`: prompt tokens that the replica would have to compute.
+/// Returns the time to first token in s. `uncached` is the number of prompt tokens to compute.
 pub fn first_token(speed: &Speed, on: Load, uncached: u32) -> f64 {
     speed.prefill.at(on.backlog as f64 + f64::from(uncached)) + speed.step.at(f64::from(on.decoding))
 }
 
-/// Seconds that a request costs. `uncached`: prompt tokens that the replica would have to compute; `answer`: tokens that are expected.
+/// Returns the cost in s. `uncached` is the number of prompt tokens to compute; `answer` is the expected output in
+/// tokens.
 pub fn seconds(speed: &Speed, on: Load, uncached: u32, answer: f64, weight: f64) -> f64 {
     let beside = f64::from(on.decoding);
     let own = f64::from(uncached) * speed.prefill.per;

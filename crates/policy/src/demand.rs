@@ -1,38 +1,38 @@
-//! How many replicas the load asks for: what an autoscaler reads.
+//! Demand signal for an autoscaler: the number of replicas that the load needs.
 //!
-//! Engines' own gauges don't show what waits in front of them, and requests in flight stop growing exactly when the pool is full. Here it
-//! is work: what comes (sheds included, or shedding would scale down), and what waits, over what a replica does.
+//! Engine metrics do not show the gateway's queue, and requests in flight stop growing when the pool is full. This
+//! signal uses work: the arriving and the waiting tokens relative to the capacity of a replica. It includes rejected
+//! requests, because otherwise rejections would cause a scale-down.
 
 use plimsoll_model::At;
 use serde::Serialize;
 
-/// Seconds over which what comes is averaged.
+/// Time constant of the arrival rate in s.
 const KEPT_S: f64 = 30.0;
-/// How busy a replica should be: at more than three quarters queues grow faster than load.
+/// Target utilisation of a replica: above three quarters, queues grow faster than load.
 const BUSY: f64 = 0.75;
-/// What waits should be gone after this long where no time to the first token is promised, seconds.
+/// Default time in s within which the backlog should be computed, if no TTFT objective is set.
 pub(crate) const DRAIN_S: f64 = 5.0;
 
-/// Prompt tokens that come, as a rate.
+/// An estimate of the arrival rate of prompt tokens.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Demand {
     per_s: f64,
     at: At,
 }
 
-/// What an autoscaler is told.
 #[derive(Copy, Clone, PartialEq, Default, Debug, Serialize)]
 pub struct ScaleSignal {
     pub queue_requests: u32,
-    /// Prompt tokens of them that no replica has cached.
+    /// Their prompt tokens that no replica has cached.
     pub queue_tokens: u64,
-    /// Prompt tokens a second that come and are not cached, refused ones included.
+    /// Arriving uncached prompt tokens per s, including rejected requests.
     pub offered_tokens_per_s: f64,
-    /// Prompt tokens a second that the replicas that answer compute.
+    /// Prompt tokens per s that the healthy replicas can compute.
     pub capacity_tokens_per_s: f64,
-    /// What comes over what the replicas can do.
+    /// Arrival rate divided by capacity.
     pub saturation: f64,
-    /// Replicas that the load asks for.
+    /// Number of replicas that the load needs.
     pub desired_replicas: u32,
 }
 
@@ -41,33 +41,33 @@ impl Demand {
         Demand { per_s: 0.0, at: now }
     }
 
-    /// A request of so many uncached tokens came.
+    /// Records the arrival of a request with this many uncached tokens.
     pub fn came(&mut self, tokens: u32, now: At) {
         self.per_s = self.per_s(now) + f64::from(tokens) / KEPT_S;
         self.at = self.at.max(now);
     }
 
-    /// Tokens a second.
+    /// Returns the arrival rate in tokens per s.
     pub fn per_s(&self, now: At) -> f64 {
         self.per_s * (-(now - self.at).as_secs_f64().max(0.0) / KEPT_S).exp()
     }
 }
 
-/// What waits where, and what the replicas do about it.
+/// The work in the system and the capacity for it.
 #[derive(Copy, Clone, PartialEq, Default, Debug)]
 pub struct Work {
-    /// Requests and prompt tokens that wait here.
+    /// Requests and prompt tokens in the gateway's queue.
     pub queued: (u32, u64),
     /// Prompt tokens that wait on replicas.
     pub sent: u64,
     pub in_flight: u32,
-    /// Replicas that may get requests, and prompt tokens a second of all of them.
+    /// Number of usable replicas.
     pub replicas: u32,
-    /// See [`ScaleSignal::capacity_tokens_per_s`].
+    /// Prompt tokens per s of all usable replicas.
     pub capacity: f64,
 }
 
-/// The signal. `per_replica`: most requests on one; `drain_s`: how soon what waits should be gone.
+/// Returns the signal. `per_replica` limits requests per replica; `drain_s` is the target time for the backlog.
 pub fn signal(work: &Work, offered: f64, per_replica: Option<u32>, drain_s: f64) -> ScaleSignal {
     let one = work.capacity / f64::from(work.replicas.max(1));
     let saturation = if work.capacity > 0.0 { offered / work.capacity } else { 0.0 };

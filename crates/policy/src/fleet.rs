@@ -1,20 +1,20 @@
-//! What an autoscaler is shown, and the checks of what is asked of one.
+//! Fleet state for an autoscaler, and validation of its settings.
 
 use crate::setting::SettingError;
 
-/// More replicas than this are a slip of the pen.
+/// Limit on the number of replicas; a larger number is probably a typing error.
 pub const MOST_REPLICAS: u32 = 10_000;
 
-/// A fleet as an autoscaler sees it.
+/// The fleet as an autoscaler sees it.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Fleet {
-    /// Replicas asked for at present.
+    /// Number of requested replicas.
     pub current: u32,
-    /// Requests that wait on replicas that serve, and in front of all of them.
+    /// Requests that wait on serving replicas and in the gateway's queue.
     pub waiting: f64,
 }
 
-/// Refuses what is not a finite number over zero.
+/// Fails unless the value is finite and positive.
 pub(crate) fn positive(name: &str, key: &'static str, value: f64) -> Result<(), SettingError> {
     if value.is_finite() && value > 0.0 {
         return Ok(());
@@ -22,7 +22,7 @@ pub(crate) fn positive(name: &str, key: &'static str, value: f64) -> Result<(), 
     Err(SettingError::Value { name: name.to_owned(), key, value: value.to_string(), want: "a number over 0" })
 }
 
-/// Refuses what is not a finite number from zero.
+/// Fails unless the value is finite and not negative.
 pub(crate) fn from_zero(name: &str, key: &'static str, value: f64) -> Result<(), SettingError> {
     if value.is_finite() && value >= 0.0 {
         return Ok(());
@@ -31,7 +31,7 @@ pub(crate) fn from_zero(name: &str, key: &'static str, value: f64) -> Result<(),
     Err(SettingError::Value { name: name.to_owned(), key, value, want })
 }
 
-/// Refuses a period of no seconds.
+/// Fails if a period is 0 s.
 pub(crate) fn at_least_one(name: &str, key: &'static str, value: u32) -> Result<(), SettingError> {
     if value > 0 {
         return Ok(());
@@ -44,7 +44,7 @@ pub(crate) fn at_least_one(name: &str, key: &'static str, value: u32) -> Result<
     })
 }
 
-/// Refuses a range that is none.
+/// Fails if the range of replicas is empty or too large.
 pub(crate) fn range(name: &str, min: u32, max: u32) -> Result<(), SettingError> {
     if max >= min.max(1) && max <= MOST_REPLICAS {
         return Ok(());

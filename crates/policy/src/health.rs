@@ -1,12 +1,18 @@
-//! Which replicas may get a request: those that are not broken, whatever they refuse.
+//! Replica health: a circuit breaker that decides which replicas can get requests.
 //!
-//! Four things that others mix up are kept apart. A replica that *sheds* (429, or 503 with `Retry-After`) works: it gets a penalty in
-//! seconds that decays, and stays the choice where all others are worse. A replica that *fails* (no connection, reset, 5xx of its own, an answer
-//! of no use) gets a penalty too, because failures are fast and an empty queue attracts requests; it is
-//! ejected by a breaker, for a time that doubles, and comes back by one request at a time. A replica that *refuses* (4xx) fails where its peers answer
-//! ([`Health::compared`], and by their shares where nothing was compared); where they refuse alike the client is wrong. A replica that is *silent* (requests
-//! run, and nothing came of any for long) is ejected like one that fails. Ejected is at most a share of the pool, and where less than half of it would be left, all of it is used:
-//! if everything looks broken, the one who looks is the likelier culprit. So are replicas whose health pages are slow, where no replica looks better.
+//! It distinguishes four cases that other breakers mix:
+//!
+//! * A replica that *sheds* (429, or 503 with `Retry-After`) works. It gets a decaying penalty in seconds, and is
+//! still chosen if all others are worse.
+//! * A replica that *fails* (no connection, reset, 5xx, useless response) gets a penalty too, because fast failures
+//! empty its queue and attract requests. The breaker ejects it for a time that doubles, and readmits it with a
+//! single trial request.
+//! * A replica that *refuses* (4xx) counts as failed if its peers answer such requests. This is known from
+//! [`Health::compared`], otherwise from the shares of refusals. If the peers refuse too, the client is wrong.
+//! * A replica that is *silent* (requests run without progress for long) is ejected like a failing one.
+//!
+//! Only a share of the pool is ejected at a time. If less than half of it would remain, all of it is used, because a
+//! fault of the observer is then more likely. If no replica is up, replicas with slow health endpoints are used.
 
 use plimsoll_model::{At, Span};
 use schemars::JsonSchema;
@@ -14,23 +20,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::setting::SettingError;
 
-/// When a replica is ejected.
+/// Circuit breaker settings for replicas.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct BreakerSpec {
-    /// Failures one after another.
+    /// Number of consecutive failures that eject a replica [default: 5].
     pub consecutive: u32,
-    /// Successes as a share of the last 20 s' requests, below which it is ejected.
+    /// Minimum success share over 20 s; a replica below it is ejected [default: 0.5].
     pub success_share: f64,
-    /// Requests in the last 20 s from which that share counts.
+    /// Minimum number of requests in 20 s for the success share to count [default: 20].
     pub samples: u32,
-    /// First ejection, seconds; the next ones last twice as long each, to [`BreakerSpec::most_s`].
+    /// Duration of the first ejection in s; each further one doubles, up to `most_s` [default: 5].
     pub first_s: f64,
-    /// Longest ejection, seconds.
+    /// Maximum duration of an ejection in s [default: 60].
     pub most_s: f64,
-    /// Most replicas ejected at once, as a share; one may be always.
+    /// Limit on ejected replicas as a share of the pool; one replica can always be ejected [default: 0.3].
     pub most_ejected: f64,
-    /// Silence after which a replica with running streams is ejected, seconds, where its steps are not slower still; 0 = never.
+    /// Silence in s of a replica with running streams before it is ejected, longer if its decode steps are slower; 0
+    /// disables this [default: 3].
     pub silence_s: f64,
 }
 
@@ -49,10 +56,10 @@ impl Default for BreakerSpec {
 }
 
 impl BreakerSpec {
-    /// Checks everything that the types can't.
+    /// Checks the rules that the types cannot express.
     ///
     /// # Errors
-    /// A number is outside what its field means.
+    /// Fails if a number is out of range.
     pub fn validate(&self) -> Result<(), SettingError> {
         let range = |key, value: f64, from: f64, to: f64, want| match (from..=to).contains(&value) {
             true => Ok(()),
@@ -69,87 +76,89 @@ impl BreakerSpec {
     }
 }
 
-/// How a request to a replica ended, as far as its health goes.
+/// The outcome of a request with respect to the replica's health.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum ReplicaOutcome {
     Worked,
-    /// It was refused for want of room; come back after this long.
+    /// The replica rejected the request for lack of capacity. The value is its `Retry-After`.
     Shed(Option<Span>),
-    /// It was answered, which says nothing of what the replica computes: a page, or an object that another one keeps.
+    /// The replica answered without evidence about its engine: a static page, or an object of another replica.
     Neutral,
-    /// It was refused as the client's own mistake. The replica is at fault where its peers answer such requests.
+    /// The replica rejected the request as a client error. It counts as a failure if its peers answer such requests.
     Refused,
     Failed,
 }
 
-/// Whether a replica may get requests, and why not.
+/// Health state of a replica.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
-    /// It may.
+    /// The replica can get requests.
     Ready,
-    /// It does not answer: connections fail, or its health page says so.
+    /// The replica is unreachable, or its health check fails.
     Down,
-    /// Ejected for failures.
+    /// The replica is ejected for failures.
     Ejected,
-    /// Ejected for silence while streams run.
+    /// The replica is ejected for silence while streams run.
     Silent,
-    /// Its ejection is over: one request shows whether it works.
+    /// The ejection is over, and one trial request decides.
     Trial,
-    /// It ends what it has.
+    /// The replica finishes its requests and gets no new ones.
     Draining,
 }
 
-/// The window that [`BreakerSpec::success_share`] looks at, in as many parts.
+/// Number and length of the intervals in the window of [`BreakerSpec::success_share`].
 const PARTS: usize = 10;
 const PART: Span = Span::from_secs(2);
-/// The shortest penalty for having shed.
+/// Minimum penalty for shedding.
 const LEAST_PENALTY: Span = Span::from_millis(500);
-/// The longest that is believed: a `Retry-After` of an hour must not keep a replica empty for an hour.
+/// Maximum penalty for shedding: a `Retry-After` of an hour must not keep a replica empty for an hour.
 const MOST_PENALTY: Span = Span::from_secs(60);
-/// Below this share of usable replicas all are used.
+/// Share of usable replicas below which all replicas are used.
 const PANIC: f64 = 0.5;
-/// Refusals one after another from which another replica is asked whether it refuses alike; twice as many after each time that it did, so many times.
+/// Number of consecutive refusals before another replica is checked for the same request. It doubles with each
+/// refusal that the other replica shares, up to `DOUBLINGS` times.
 const DOUBTED: u32 = 2;
 const DOUBLINGS: u32 = 4;
-/// Refusals one after another from which a replica gets a penalty: mistakes of clients come in pairs.
+/// Number of consecutive refusals before a replica gets a penalty, because client errors come in pairs.
 const PENALISED: u32 = 3;
-/// The penalty for each failure of late from the third on.
+/// Penalty per recent failure, from the third on.
 const FAILED_PENALTY: Span = Span::from_millis(10);
-/// Failures, or requests that clients give up, in a row that are enough where the peers answered so many, and by the share that they fail it is no chance.
+/// Number of consecutive failures, or of requests that clients gave up, that suffice for an ejection. The peers must
+/// have answered enough requests, and their failure share must make chance this improbable.
 const FEW: u32 = 3;
 const FEW_BY_CHANCE: f64 = 1e-3;
-/// Where nothing was compared, a replica refuses alone if it refused so many in a row, its peers answered as many, and by the share that they refuse so many in a
-/// row have no more than this chance. That chance is larger for a replica that was ejected.
+/// Number of consecutive refusals that suffice for an ejection without a comparison. The peers must have answered as
+/// many requests, and their refusal share must make chance this improbable. The probability limit is larger for a
+/// replica on trial.
 const ALONE: u32 = 10;
 const BY_CHANCE: f64 = 1e-4;
 const BY_CHANCE_ON_TRIAL: f64 = 0.1;
 
 #[derive(Clone, Debug)]
 struct ReplicaHealth {
-    /// Is there a replica of this number?
+    /// Set if a replica has this number.
     here: bool,
     up: bool,
-    /// Not up, because its health page did not come in time: it may be busy.
+    /// Set if the replica is down because its health check timed out; it may only be busy.
     slow: bool,
     draining: bool,
-    /// Failures since the last success.
     streak: u32,
-    /// Refusals since then that no peer was seen to share.
+    /// Refusals since the last success that no peer was seen to share.
     refused: u32,
-    /// Times that peers were seen to refuse alike.
+    /// Number of refusals that peers were seen to share.
     shared: u32,
-    /// Requests since the last success that clients gave up without a sign of an answer.
+    /// Requests since the last success that clients gave up before any response.
     given_up: u32,
     parts: [Part; PARTS],
     part: i64,
     open: Option<Open>,
-    /// Ejections since it last worked for good.
+    /// Ejections since the replica last worked reliably.
     ejections: u32,
     penalty: (At, Span),
 }
 
-/// Requests that ended in a part of the window.
+/// The requests that ended in an interval of the window.
 #[derive(Copy, Clone, Default, Debug)]
 struct Part {
     worked: u32,
@@ -159,7 +168,7 @@ struct Part {
 
 const NOTHING: Part = Part { worked: 0, failed: 0, refused: 0 };
 
-/// One of which nothing is known.
+/// The state of a new replica.
 const FRESH: ReplicaHealth = ReplicaHealth {
     here: true,
     up: false,
@@ -176,12 +185,12 @@ const FRESH: ReplicaHealth = ReplicaHealth {
     penalty: (At::ZERO, Span::ZERO),
 };
 
-/// An ejection.
+/// An ejection of a replica.
 #[derive(Copy, Clone, Debug)]
 struct Open {
     until: At,
     silent: bool,
-    /// Is the one request on its way that shows whether it works?
+    /// Set while the trial request is in flight.
     trial: bool,
 }
 
@@ -192,12 +201,12 @@ pub struct Health {
 }
 
 impl Health {
-    /// So many replicas, of which nothing is known: they are down until somebody says that they are up.
+    /// Returns the health of this many new replicas. They are down until their first successful health check.
     pub fn new(spec: &BreakerSpec, replicas: usize) -> Health {
         Health { spec: *spec, each: vec![FRESH; replicas] }
     }
 
-    /// A replica joins, down: the first number that is free is its.
+    /// Adds a replica, which is down, and returns its number: the first free one.
     pub fn join(&mut self) -> u32 {
         let free = self.each.iter().position(|one| !one.here).unwrap_or(self.each.len());
         match self.each.get_mut(free) {
@@ -207,21 +216,20 @@ impl Health {
         free as u32
     }
 
-    /// A replica is not there any more, and its number is free.
+    /// Removes a replica and frees its number.
     pub fn part(&mut self, replica: u32) {
         self.each[replica as usize] = ReplicaHealth { here: false, ..FRESH };
     }
 
-    /// Replicas that there are.
     pub fn count(&self) -> usize {
         self.each.iter().filter(|one| one.here).count()
     }
 
-    /// A replica answers on its health page, or does not, or a connection to it could not be made.
+    /// Records the result of a health check, or a failed connection.
     pub fn set_up(&mut self, replica: u32, up: bool) {
         let one = &mut self.each[replica as usize];
         if up && !one.up && !one.slow {
-            // A process that came back is a new one.
+            // A process that returns is a new one.
             *one = ReplicaHealth {
                 draining: one.draining,
                 ejections: one.ejections,
@@ -232,29 +240,29 @@ impl Health {
         (one.up, one.slow) = (up, false);
     }
 
-    /// A replica's health page does not come in time. It gets requests only where no replica is up.
+    /// Records a timeout of a health check. The replica gets requests only if no replica is up.
     pub fn set_slow(&mut self, replica: u32) {
         let one = &mut self.each[replica as usize];
         (one.up, one.slow) = (false, true);
     }
 
-    /// A replica is to end what it has, or not any more.
+    /// Starts or ends the draining of a replica.
     pub fn set_draining(&mut self, replica: u32, draining: bool) {
         self.each[replica as usize].draining = draining;
     }
 
-    /// Does it answer at all?
+    /// Returns whether the last health check succeeded.
     pub fn is_up(&self, replica: u32) -> bool {
         self.each[replica as usize].up
     }
 
-    /// Does it answer, and is it to go on?
+    /// Returns whether the replica is up and not draining.
     pub fn answers(&self, replica: u32) -> bool {
         let one = &self.each[replica as usize];
         one.up && !one.draining
     }
 
-    /// Does it answer neither on its health page nor on its port?
+    /// Returns whether the replica is down and not only slow.
     pub fn is_gone(&self, replica: u32) -> bool {
         let one = &self.each[replica as usize];
         !one.up && !one.slow
@@ -272,12 +280,12 @@ impl Health {
         }
     }
 
-    /// What is laid on top of a replica's cost for having shed: what it asked for, decaying with half of it as time constant.
+    /// Returns the remaining penalty of a replica. It decays with half of its initial value as time constant.
     pub fn penalty(&self, replica: u32, now: At) -> Span {
         self.each[replica as usize].left(now)
     }
 
-    /// Puts into `usable` the replicas that may get a request now, in order of their names.
+    /// Writes the replicas that can get a request into `usable`, in ascending order.
     pub fn usable(&self, now: At, usable: &mut Vec<u32>) {
         usable.clear();
         let (mut up, mut trials) = (0usize, 0usize);
@@ -299,7 +307,8 @@ impl Health {
         self.last_resort(usable, |_| true);
     }
 
-    /// Puts into `usable` those that `may` get a request and answer, whatever else is known of them; where none does, those whose health page is slow.
+    /// Writes the healthy replicas that satisfy `may` into `usable`, regardless of ejections. If there are none, uses
+    /// replicas with a slow health endpoint.
     pub(crate) fn last_resort(&self, usable: &mut Vec<u32>, may: impl Fn(u32) -> bool) {
         let all = || (0..self.each.len() as u32).filter(|&replica| may(replica));
         usable.clear();
@@ -311,21 +320,21 @@ impl Health {
         }
     }
 
-    /// A request goes to this replica.
+    /// Records that a request was sent to this replica.
     pub fn sent(&mut self, replica: u32, now: At) {
         if let Some(open) = self.each[replica as usize].open.as_mut().filter(|open| now >= open.until) {
             open.trial = true;
         }
     }
 
-    /// A request that was sent ended without saying anything of its replica: its client went away.
+    /// Records the end of a request without evidence, for example because its client disconnected.
     pub fn untold(&mut self, replica: u32) {
         if let Some(open) = &mut self.each[replica as usize].open {
             open.trial = false;
         }
     }
 
-    /// A request that was sent ended. `chance`: a draw from 0 to 1, by which ejections end apart.
+    /// Records the outcome of a request. `chance` is a random number in 0..1 that spreads the ends of ejections.
     pub fn ended(&mut self, replica: u32, verdict: ReplicaOutcome, now: At, chance: f64) {
         match verdict {
             ReplicaOutcome::Worked => self.worked(replica, now),
@@ -335,7 +344,7 @@ impl Health {
             ReplicaOutcome::Shed(after) => {
                 let asked = after.unwrap_or(LEAST_PENALTY).clamp(LEAST_PENALTY, MOST_PENALTY);
                 self.each[replica as usize].penalty = (now, asked);
-                // It answered, so it is no worse than before; whether it computes is still to be shown.
+                // The replica answered, so its state is not worse. Whether it computes is still unknown.
                 self.untold(replica);
             }
         }
@@ -363,7 +372,7 @@ impl Health {
         one.count(now).failed += 1;
         one.streak += 1;
         let Part { worked, failed, .. } = one.sum();
-        // Not before the breaker may be sure: it has to see a few.
+        // The penalty starts later than the first failure, because the breaker must see a few failures.
         one.penalise(failed.saturating_sub(FEW - 1), now);
         let share = f64::from(worked) / f64::from((worked + failed).max(1));
         let trial = one.open.is_some_and(|open| now >= open.until);
@@ -392,7 +401,7 @@ impl Health {
         }
     }
 
-    /// Do its peers answer such requests, by the shares of late?
+    /// Returns whether the peers' refusal share makes chance an improbable cause of these refusals.
     fn refuses_alone(&self, replica: u32, trial: bool, now: At) -> bool {
         let peers = self.peers(replica, now);
         let in_a_row = self.each[replica as usize].refused;
@@ -404,7 +413,7 @@ impl Health {
         }
     }
 
-    /// Another replica was asked the same as one that refused it: it was `alike`, or it answered.
+    /// Records the response of another replica to a request that this one refused. `alike` is set if both refused.
     pub fn compared(&mut self, replica: u32, alike: bool, now: At, chance: f64) {
         let one = &mut self.each[replica as usize];
         if alike {
@@ -415,13 +424,14 @@ impl Health {
         }
     }
 
-    /// Is a refusal, or a failure, of this replica's to be held against another one's answer?
+    /// Returns whether a refusal or failure of this replica should be checked on another replica.
     pub fn is_doubted(&self, replica: u32) -> bool {
         let one = &self.each[replica as usize];
         one.open.is_some() || one.streak > 0 || one.refused + 1 >= DOUBTED << one.shared.min(DOUBLINGS)
     }
 
-    /// A client went away from a request that it had waited for longer than streams may be silent, and nothing had come. True if the replica is ejected for that now.
+    /// Records that a client gave up a request without any response, after more than the permitted silence. Returns
+    /// whether the replica is ejected for it.
     pub fn given_up(&mut self, replica: u32, now: At, chance: f64) -> bool {
         let one = &mut self.each[replica as usize];
         one.given_up += 1;
@@ -433,7 +443,7 @@ impl Health {
             && self.eject(replica, true, now, chance)
     }
 
-    /// What ended at the other replicas in the window.
+    /// Returns the outcomes at the other replicas in the window.
     fn peers(&self, replica: u32, now: At) -> Part {
         let part = now.0.div_euclid(PART.0);
         let peers = self.each.iter().enumerate().filter(|(number, _)| *number != replica as usize);
@@ -441,13 +451,14 @@ impl Health {
         fresh.fold(NOTHING, |sum, (_, one)| sum.and(one.sum()))
     }
 
-    /// Is silence for so long more than may be?
+    /// Returns whether a silence exceeds the limit.
     pub(crate) fn is_too_long(&self, silence: Span, patience: Span) -> bool {
         let least = self.spec.silence_s;
         least > 0.0 && silence >= patience.max(Span::from_secs_f64(least))
     }
 
-    /// Requests run on this replica, and nothing came of them for so long. True if it is ejected for that now.
+    /// Records that the replica's requests made no progress for this time. Returns whether the replica is ejected for
+    /// it.
     pub fn silent(&mut self, replica: u32, silence: Span, patience: Span, now: At, chance: f64) -> bool {
         let stands = self.standing(replica, now);
         self.is_too_long(silence, patience)
@@ -455,7 +466,7 @@ impl Health {
             && self.eject(replica, true, now, chance)
     }
 
-    /// Ejects a replica, unless too many are.
+    /// Ejects a replica unless too many are ejected already. Returns whether the replica was ejected.
     fn eject(&mut self, replica: u32, silent: bool, now: At, chance: f64) -> bool {
         let out = |one: &ReplicaHealth| one.open.is_some_and(|open| now < open.until);
         let ejected = self.each.iter().filter(|one| out(one)).count();
@@ -466,7 +477,7 @@ impl Health {
             return false;
         }
         let longest = (self.spec.first_s * 2f64.powi(one.ejections.min(30) as i32)).min(self.spec.most_s);
-        // At least half of it: an ejection of no time would be none.
+        // An ejection lasts at least half of its maximum, because a very short one would have no effect.
         let lasts = Span::from_secs_f64(longest * (0.5 + 0.5 * chance));
         one.open = Some(Open { until: now + lasts, silent, trial: false });
         one.ejections += 1;
@@ -476,7 +487,7 @@ impl Health {
 }
 
 impl ReplicaHealth {
-    /// It would get more requests for failing, because failures are fast. `failures`: of late.
+    /// Sets a penalty for recent failures. Without it, a replica would attract requests by fast failures.
     fn penalise(&mut self, failures: u32, now: At) {
         let asked = Span(FAILED_PENALTY.0.saturating_mul(i64::from(failures))).min(LEAST_PENALTY);
         if self.left(now) < asked {
@@ -484,7 +495,7 @@ impl ReplicaHealth {
         }
     }
 
-    /// What is left of the penalty.
+    /// Returns the remaining penalty.
     fn left(&self, now: At) -> Span {
         let (at, span) = self.penalty;
         if span == Span::ZERO {
@@ -495,7 +506,7 @@ impl ReplicaHealth {
         if left < 1e-3 { Span::ZERO } else { Span::from_secs_f64(left) }
     }
 
-    /// The part of the window that it is now.
+    /// Returns the current interval of the window, after clearing expired ones.
     fn count(&mut self, now: At) -> &mut Part {
         let part = now.0.div_euclid(PART.0);
         for passed in (self.part + 1..=part).take(PARTS) {

@@ -1,14 +1,18 @@
-//! When a request is sent to a second replica because the first is late with its first token (Dean and Barroso, "The tail at scale", 2013).
+//! Hedging: sends a request to a second replica if the first token is late (Dean and Barroso, "The tail at scale",
+//! 2013).
 //!
-//! Late is what the pool's own requests seldom are: each is held against the time that it was expected to take where it went, because a long prompt
-//! that takes long is not late. Of these ratios a histogram is kept. A second replica is asked past the percentile that half of the hedges that there may
-//! be reach anyway (the other half is saved up for a replica that stands still, which makes many late at once), and only if it
-//! is expected to be there before the first: what a late request still takes is read off the same histogram (the mean of the ratios beyond
-//! its own), what the second takes is its prediction. Requests that were cancelled before their first token say only that it would have come later; their
-//! weight goes to the ratios beyond (Efron's redistribution to the right: the Kaplan-Meier estimate), or the tail would be cut off by the hedges that it caused.
+//! Lateness is the ratio of measured to expected TTFT, because a long prompt is not late just because it takes long.
+//! A histogram of these ratios is kept. A hedge is considered past the percentile that half of the permitted hedges
+//! reach anyway. The other half is reserved for a stalled replica, which makes many requests late simultaneously. The
+//! second replica must be expected to be faster. The remaining time of the late request comes from the histogram: the
+//! mean of the ratios beyond its own. The time of the second replica is its prediction.
 //!
-//! A hedge costs a prompt computed twice, so that is what is bounded: second prompts are a share of all prompt tokens. A pool that is busy
-//! hedges nothing: there it would make everybody late who is not yet.
+//! A request that was cancelled before its first token only shows that the token would have been later. Its weight
+//! goes to the ratios beyond (Efron's redistribution to the right: the Kaplan-Meier estimate). Otherwise, hedges
+//! would cut off the tail that caused them.
+//!
+//! A hedge computes a prompt twice, so second prompts are limited to a share of all prompt tokens. A busy pool does
+//! not hedge, because a hedge would delay the other requests.
 
 use plimsoll_model::{At, Span};
 use schemars::JsonSchema;
@@ -17,16 +21,17 @@ use serde::{Deserialize, Serialize};
 use crate::retry::Savings;
 use crate::setting::SettingError;
 
-/// Which requests are sent to a second replica, and how many.
+/// Hedging settings.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct HedgeSpec {
-    /// Prompt tokens that are sent a second time at most, as a share of all that no replica has cached. Late is what half this share of the
-    /// requests is when nothing is wrong.
+    /// Limit on hedged prompt tokens as a share of all uncached prompt tokens [default: 0.02]. A request is late
+    /// beyond the percentile that half this share reaches in normal operation.
     pub share: f64,
-    /// How busy the pool may be, as a share of the prompt tokens a second that it computes.
+    /// Maximum utilisation of the pool's prefill capacity for hedging, from 0 to 1 [default: 0.7].
     pub saturation: f64,
-    /// Which requests: streams of these paths. An answer under way twice must do nothing but answer.
+    /// Paths of hedged streams; their requests must have no side effects [default: /v1/chat/completions,
+    /// /v1/completions, /v1/messages].
     pub paths: Vec<String>,
 }
 
@@ -41,10 +46,10 @@ impl Default for HedgeSpec {
 }
 
 impl HedgeSpec {
-    /// Checks everything that the types can't.
+    /// Checks the rules that the types cannot express.
     ///
     /// # Errors
-    /// A number is outside what its field means.
+    /// Fails if a number is out of range.
     pub fn validate(&self) -> Result<(), SettingError> {
         let range = |key, value: f64, want| match (0.0..=1.0).contains(&value) {
             true => Ok(()),
@@ -63,43 +68,43 @@ impl HedgeSpec {
     }
 }
 
-/// Why no second replica is asked.
+/// The reason against a hedge.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Withheld {
-    /// The pool is busy, requests were refused of late, or the budget in force is in danger.
+    /// The pool is busy, requests were rejected recently, or the SLO budget is in danger.
     Busy,
-    /// No other replica may get it or has room.
+    /// All other replicas are ineligible or have no capacity.
     NoReplica,
-    /// The first is expected to answer sooner.
+    /// The first replica is expected to answer sooner.
     NoGain,
-    /// As many prompts were sent twice as may be.
+    /// The limit on hedged prompt tokens is reached.
     OverShare,
-    /// Of late hardly any second replica was faster.
+    /// Recently, almost no second replica was faster.
     Useless,
 }
 
-/// First tokens that must have come before anything is called late.
+/// Minimum number of first tokens before a request can be late.
 const LEAST_SEEN: f64 = 100.0;
-/// First tokens whose ratios are remembered, about.
+/// Approximate memory of the histogram, in first tokens.
 const KEPT: f64 = 2_000.0;
-/// The finest that ratios are told apart: a sixteenth of a doubling.
+/// Resolution of the histogram: buckets per doubling.
 const PER_DOUBLING: f64 = 16.0;
-/// Ratios from a 64th to 1024-fold.
+/// Number of buckets and the lowest ratio: from 1/64 to 1024.
 const BUCKETS: usize = 256;
 const LEAST_RATIO: f64 = 1.0 / 64.0;
-/// Nothing is late before this: timers are no finer.
+/// Minimum time before a hedge, because timers are no finer.
 const LEAST_AFTER: Span = Span::from_millis(10);
-/// Seconds, or requests, for which prompts are saved up.
+/// Saving period of the hedge budget, in s and in requests.
 const SAVED: (f64, f64) = (60.0, 1_000.0);
-/// How long after a refusal a pool counts as busy.
+/// Time after a rejection during which the pool counts as busy.
 const CALM: Span = Span::from_secs(10);
-/// Hedges of which fewer than this share were faster are stopped for a while.
+/// Minimum share of faster hedges, and the pause of hedging if the share is lower.
 const LEAST_WON: f64 = 0.2;
 const REST: Span = Span::from_secs(60);
-/// What one hedge weighs in the share that won.
+/// Weight of one hedge in the share of faster hedges.
 const FRESH: f64 = 0.05;
 
-/// How late first tokens are: a histogram of what they took over what was expected.
+/// A histogram of TTFT ratios: measured over expected time.
 #[derive(Clone, PartialEq, Debug)]
 struct Lateness {
     weights: [f64; BUCKETS],
@@ -111,7 +116,7 @@ impl Lateness {
         ((ratio / LEAST_RATIO).log2() * PER_DOUBLING).clamp(0.0, (BUCKETS - 1) as f64) as usize
     }
 
-    /// The middle of a bucket, on its logarithmic scale.
+    /// Returns the middle of a bucket on its logarithmic scale.
     fn middle(place: usize) -> f64 {
         LEAST_RATIO * ((place as f64 + 0.5) / PER_DOUBLING).exp2()
     }
@@ -128,7 +133,7 @@ impl Lateness {
         }
     }
 
-    /// The ratio that so many do not exceed.
+    /// Returns the ratio that this share of requests does not exceed.
     fn quantile(&self, share: f64) -> f64 {
         let mut below = 0.0;
         let place = self.weights.iter().position(|weight| {
@@ -144,7 +149,8 @@ impl Lateness {
         sum / self.all.max(1.0)
     }
 
-    /// What one that has taken `ratio` still takes on average. Past all that was seen: as long again, which is what a tail without a scale of its own has.
+    /// Returns the mean remaining ratio of a request that has reached `ratio`. Beyond all observed ratios it returns
+    /// `ratio`, as for a scale-free tail.
     fn left(&self, ratio: f64) -> f64 {
         let beyond = Lateness::place(ratio) + 1;
         let weights = self.weights.iter().enumerate().skip(beyond);
@@ -160,22 +166,22 @@ pub(crate) struct Hedger {
     spec: HedgeSpec,
     lateness: Lateness,
     savings: Savings,
-    /// The share of hedges that were faster, of late.
+    /// Recent share of hedges that were faster.
     won: f64,
     rests_until: At,
     refused: Option<At>,
 }
 
-/// A request that is late where it is, and what another replica promises.
+/// A late request and the prediction for a second replica.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub(crate) struct Late {
-    /// Since it was sent.
+    /// Time since the request was sent.
     pub taken: Span,
-    /// Until its first token, where it was sent, and where it may be sent.
+    /// Expected TTFT on the first and on the second replica.
     pub expected: (Span, Span),
-    /// Prompt tokens that the other would compute.
+    /// Prompt tokens that the second replica would compute.
     pub uncached: u32,
-    /// What comes over what the pool can do.
+    /// Load of the pool divided by its capacity.
     pub saturation: f64,
 }
 
@@ -191,24 +197,24 @@ impl Hedger {
         }
     }
 
-    /// A request of so many uncached tokens was sent.
+    /// Records a sent request with this many uncached tokens.
     pub fn sent(&mut self, uncached: u64, now: At) {
         self.savings.earn(uncached as f64, now);
     }
 
-    /// A request was refused for want of room.
+    /// Records a rejection for lack of capacity.
     pub fn refused(&mut self, now: At) {
         self.refused = Some(now);
     }
 
-    /// A request had taken so long when its first token came, or when it was cancelled before that.
+    /// Records a TTFT, or the time of a cancellation before the first token (`came` is false).
     pub fn saw(&mut self, taken: Span, expected: Span, came: bool) {
         if taken > Span::ZERO && expected > Span::ZERO {
             self.lateness.saw(taken.as_secs_f64() / expected.as_secs_f64(), came);
         }
     }
 
-    /// How long after it was sent a request is late. `None` while nobody can say.
+    /// Returns the time after sending at which a request is late, or `None` with too few observations.
     pub fn after(&self, expected: Span) -> Option<Span> {
         let known = self.lateness.all >= LEAST_SEEN && expected > Span::ZERO;
         let late = || {
@@ -217,7 +223,10 @@ impl Hedger {
         known.then(late).map(|late| late.max(LEAST_AFTER))
     }
 
-    /// Is one worth its while now? Takes its prompt out of what may be sent twice.
+    /// Decides on a hedge, and charges its prompt to the hedge budget.
+    ///
+    /// # Errors
+    /// Fails with the reason against a hedge.
     pub fn take(&mut self, late: &Late, now: At) -> Result<(), Withheld> {
         let (first, other) = (late.expected.0.as_secs_f64(), late.expected.1.as_secs_f64());
         let left = first * self.lateness.left(late.taken.as_secs_f64() / first.max(1e-9));
@@ -237,7 +246,7 @@ impl Hedger {
         }
     }
 
-    /// A hedged request has its first token: from the second replica, or not.
+    /// Records the end of a hedge. `won` is set if the second replica had the first token.
     pub fn ended(&mut self, won: bool, now: At) {
         self.won += (f64::from(u8::from(won)) - self.won) * FRESH;
         if self.won < LEAST_WON {
@@ -252,7 +261,7 @@ mod tests {
 
     use super::*;
 
-    /// Ratios whose logarithm is that of a uniform draw: P(R > r) = e^(−r), which forgets what it has taken.
+    /// The ratios are exponentially distributed, P(R > r) = e^(−r), which is memoryless.
     fn exponential(censored: impl Fn(f64, &mut Stream) -> Option<f64>) -> Lateness {
         let mut lateness = Lateness { weights: [0.0; BUCKETS], all: 0.0 };
         let mut chance = Stream::new(11, "lateness", 0);
@@ -283,7 +292,7 @@ mod tests {
         is_exponential(&exponential(|_, _| None));
     }
 
-    /// Half of the requests are watched until a time that has nothing to do with them.
+    /// Half of the requests are censored at an independent time.
     #[test]
     fn cancelled_requests_do_not_cut_the_tail_off() {
         is_exponential(&exponential(|ratio, chance| {
@@ -344,14 +353,14 @@ mod tests {
         hedger = seen(&spec, [1.0; 200]);
         (0..2_000).for_each(|_| hedger.sent(1_000, at(0.0)));
         let why = |hedger: &mut Hedger, late: Late, now| hedger.take(&late, at(now)).err();
-        // As long again (4 s) is less than the other would take.
+        // The expected remaining time (4 s) is less than the second replica needs.
         let elsewhere = Late { expected: (Span::from_secs(1), Span::from_secs(5)), ..LATE };
         assert_eq!(why(&mut hedger, elsewhere, 0.0), Some(Withheld::NoGain));
         assert_eq!(why(&mut hedger, Late { saturation: 0.71, ..LATE }, 0.0), Some(Withheld::Busy));
         hedger.refused(at(1.0));
         assert_eq!(why(&mut hedger, LATE, 10.9), Some(Withheld::Busy));
         assert_eq!(why(&mut hedger, LATE, 11.0), None);
-        // Twenty that lost: 0.5 · 0.95^n < 0.2 after 18 of them.
+        // After 18 lost hedges, 0.5 · 0.95^n is below 0.2.
         (0..18).for_each(|_| hedger.ended(false, at(20.0)));
         assert_eq!(why(&mut hedger, LATE, 79.9), Some(Withheld::Useless));
         assert_eq!(why(&mut hedger, LATE, 80.1), None);

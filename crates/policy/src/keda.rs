@@ -1,11 +1,13 @@
-//! KEDA's ScaledObject on queue depth, as its documentation and its executor (`pkg/scaling/executor`) have it.
+//! KEDA's ScaledObject on queue length, according to its documentation and its executor (`pkg/scaling/executor`).
 //!
-//! At every poll the trigger is active where the queue is *over* the activation threshold. At zero replicas an active trigger starts the
-//! least number, at least one. An inactive trigger stops all replicas when its last activity is longer ago than the cooldown (or there was
-//! none) and the least number is zero. In between the wish is ⌈queue / target⌉, and a queue within the tolerance of current × target keeps
-//! the current number: up at once, and down to the largest wish of the cooldown's past.
+//! At each poll, the trigger is active if the queue is *above* the activation threshold. At zero replicas, an active
+//! trigger starts the minimum, at least one. An inactive trigger stops all replicas if the minimum is zero and the
+//! last activity is longer ago than the cooldown, or absent. Otherwise, the recommendation is ⌈queue / target⌉. A
+//! queue within the tolerance of current × target keeps the current number. Scaling up is immediate; scaling down
+//! goes to the largest recommendation within the cooldown.
 //!
-//! The HorizontalPodAutoscaler that real KEDA feeds lost: its rules for unready pods and for changes per period moved no plan.
+//! The HorizontalPodAutoscaler behind real KEDA lost, because its rules for unready pods and for changes per period
+//! did not change any plan.
 
 use std::collections::VecDeque;
 
@@ -16,34 +18,34 @@ use serde::{Deserialize, Serialize};
 use crate::fleet::{Fleet, at_least_one, from_zero, positive, range};
 use crate::setting::SettingError;
 
-/// A ScaledObject with one trigger on waiting requests.
+/// KEDA settings: a ScaledObject with one trigger on waiting requests.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KedaSpec {
-    /// Waiting requests that one replica is worth (the trigger's threshold).
+    /// Waiting requests per replica (the trigger's threshold).
     pub target: f64,
-    /// The trigger is active over this.
+    /// Activation threshold in waiting requests; the trigger is active above it [default: 0].
     #[serde(default)]
     pub activation: f64,
-    /// Between two looks at the queue, seconds.
+    /// Polling interval in s [default: 30].
     #[serde(default = "polling_s")]
     pub polling_s: u32,
-    /// From the last activity to zero replicas, and how long a wish is remembered, seconds.
+    /// Cooldown in s before scaling to zero, and memory of recommendations [default: 300].
     #[serde(default = "cooldown_s")]
     pub cooldown_s: u32,
-    /// No action while |queue / (current × target) − 1| is within it.
+    /// Tolerance of |queue / (current × target) − 1| without a change [default: 0.1].
     #[serde(default = "tolerance")]
     pub tolerance: f64,
-    /// Fewest replicas.
+    /// Minimum number of replicas [default: 0].
     #[serde(default)]
     pub min: u32,
-    /// Most replicas.
+    /// Maximum number of replicas [default: 100].
     #[serde(default = "hundred")]
     pub max: u32,
 }
 
 impl KedaSpec {
-    /// KEDA's own defaults: from none to a hundred.
+    /// Returns KEDA's defaults: 0 to 100 replicas.
     pub fn new(target: f64) -> KedaSpec {
         KedaSpec {
             target,
@@ -56,10 +58,10 @@ impl KedaSpec {
         }
     }
 
-    /// Checks everything that the types can't; `name` is what errors call it.
+    /// Checks the rules that the types cannot express. `name` identifies the settings in errors.
     ///
     /// # Errors
-    /// A number is outside what its field means.
+    /// Fails if a number is out of range.
     pub fn validate(&self, name: &str) -> Result<(), SettingError> {
         positive(name, "target", self.target)?;
         from_zero(name, "activation", self.activation)?;
@@ -69,18 +71,18 @@ impl KedaSpec {
     }
 }
 
-/// A ScaledObject at work.
+/// The state of a ScaledObject.
 #[derive(Clone, Debug)]
 pub struct Keda {
     spec: KedaSpec,
     next_poll: At,
     last_active: Option<At>,
-    /// Wishes of the cooldown's past, the oldest first.
+    /// Recommendations within the cooldown, oldest first.
     wishes: VecDeque<(At, u32)>,
 }
 
 impl Keda {
-    /// One that polls first one period after `now`.
+    /// Returns a state whose first poll is one interval after `now`.
     pub fn new(spec: &KedaSpec, now: At) -> Keda {
         let next_poll = now + Span::from_secs(i64::from(spec.polling_s));
         Keda { spec: spec.clone(), next_poll, last_active: None, wishes: VecDeque::new() }
@@ -90,7 +92,7 @@ impl Keda {
         self.next_poll
     }
 
-    /// Polls, and returns how many replicas there should be. `now` is the time of the poll, or later.
+    /// Polls, and returns the desired number of replicas. `now` is the time of the poll, or later.
     pub fn decide(&mut self, now: At, fleet: Fleet) -> u32 {
         while self.next_poll <= now {
             self.next_poll += Span::from_secs(i64::from(self.spec.polling_s));

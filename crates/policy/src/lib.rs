@@ -1,12 +1,19 @@
-//! Decisions over time: which replica gets a request, and how many replicas there should be.
+//! Decisions over time: routing of requests and scaling of replicas.
 //!
-//! A policy is a value that is handed what it may know (views of the replicas as last seen, facts of the request, a seeded
-//! stream, `now`) and answers. Who asks, a simulated fleet or a gateway in front of real servers, it does not
-//! know; so a policy that was tuned in virtual time is the very one that serves.
+//! A policy is a value. Its inputs are the last known replica states, properties of the request, a seeded stream and
+//! `now`; its output is a decision. It does not depend on its caller, a simulated fleet or a gateway in front of real
+//! servers. A policy that was tuned in virtual time is therefore the one that serves.
 //!
-//! Reading order: [`setting`] (how policies are written down), [`load`] (what is on a replica), [`telemetry`] (how much of it is others'), [`route`] and its parts [`affinity`] (who has the prefix),
-//! [`rendezvous`] (who has the session), [`line`](mod@line), [`speed`] and [`cost`] (what a request costs, in seconds), `peak` (how long each takes); [`health`], [`retry`] and [`hedge`] (who may get it, and who a second time); [`rate`] (how much each may ask for); [`admit`], [`queue`], [`drain`], `lines` and [`demand`] (who waits, for how long, and what it asks
-//! for), all of which [`front`] joins to what a gateway is, with [`split`] (which side of a trial it is on); [`similar`] (from which similarity on a request may have another's answer); [`sampling`] (which traces are kept); [`autoscale`] and [`keda`], which is shown a [`fleet`](mod@fleet).
+//! Reading order:
+//!
+//! * [`setting`] (configuration syntax), [`load`] (load of a replica), [`telemetry`] (load of other clients)
+//! * [`route`] with [`affinity`] (prefix index), [`rendezvous`] (sticky sessions), [`line`](mod@line), [`speed`],
+//! [`cost`] (cost in seconds) and `peak` (latency)
+//! * [`health`], [`retry`] and [`hedge`] (eligible replicas and further attempts), [`rate`] (rate limits)
+//! * [`admit`], [`queue`], [`drain`], `lines` and [`demand`] (queueing and demand)
+//! * [`front`], which joins all of these to a gateway, with [`split`] (canary sides)
+//! * [`similar`] (semantic cache), [`sampling`] (trace sampling)
+//! * [`autoscale`] and [`keda`], whose input is a [`fleet`](mod@fleet)
 
 pub mod setting;
 

@@ -1,38 +1,39 @@
-//! A straight line learnt from points that come one by one, with forgetting.
+//! Line fit from a stream of points, with forgetting.
 //!
-//! Weighted least squares whose weights fall by a factor per point, so that a replica which became slower is believed within some dozens of
-//! requests. Where few points are known, or all at one place, the line leans on one that is known from elsewhere: the
-//! pool's. A recursive filter with a covariance matrix is the same estimate in a form that nobody can read off.
+//! The estimate is weighted least squares with weights that fall by a factor per point. A slower replica is therefore
+//! recognised within dozens of requests. With few points, or all at one place, the line leans on a prior line: the
+//! pool's. A recursive filter with a covariance matrix is the same estimate, but lost because its state is not
+//! readable.
 
-/// What a point's weight falls by with each later one: half of it is gone after 34 points.
+/// Factor on a point's weight with each later one: it halves after 34 points.
 pub(crate) const KEPT: f64 = 0.98;
-/// The other line counts as this many points beside the first one, and as less the more there are.
+/// Weight of the prior line in points.
 pub(crate) const LENT: f64 = 4.0;
-/// From this many points on, one that lies far off is taken as lying no further than [`FAR`] × from the line.
+/// Weight from which outliers are limited to a factor of `FAR` from the line.
 const ENOUGH: f64 = 8.0;
 const FAR: f64 = 4.0;
 
-/// `y = base + per · x`.
+/// A line: `y = base + per · x`.
 #[derive(Copy, Clone, PartialEq, Debug, Default)]
 pub struct Line {
-    /// y at x = 0.
+    /// Value at x = 0.
     pub base: f64,
     pub per: f64,
 }
 
 impl Line {
-    /// y at `x`.
+    /// Returns y at `x`.
     pub fn at(&self, x: f64) -> f64 {
         self.base + self.per * x
     }
 
-    /// So many times as high everywhere.
+    /// Returns the line multiplied by a factor.
     pub fn times(&self, factor: f64) -> Line {
         Line { base: self.base * factor, per: self.per * factor }
     }
 }
 
-/// See the module. Neither base nor slope is ever negative: both are times.
+/// A line fit. Neither base nor slope is ever negative, because both are times.
 #[derive(Copy, Clone, PartialEq, Debug, Default)]
 pub struct Learnt {
     weight: f64,
@@ -44,7 +45,7 @@ pub struct Learnt {
 }
 
 impl Learnt {
-    /// Takes one point in, and says what it was taken for. `prior` is the line that it leans on.
+    /// Adds a point and returns its value after the outlier limit. `prior` is the line that the fit leans on.
     pub fn learn(&mut self, x: f64, y: f64, prior: Line) -> f64 {
         let expected = self.line(prior).at(x);
         let y =
@@ -59,8 +60,8 @@ impl Learnt {
         y
     }
 
-    /// The line through what is known. The prior's slope counts as points that lie as far apart as x is large, so that points
-    /// at one place say nothing of the slope.
+    /// Returns the fitted line. The prior's slope counts as points with a spread of the mean x, so that points at one
+    /// place do not determine the slope.
     pub fn line(&self, prior: Line) -> Line {
         if self.weight <= 1e-6 {
             return prior;
@@ -69,7 +70,7 @@ impl Learnt {
         let apart = lent * self.mean_x * self.mean_x;
         let total = self.spread + apart;
         let per = if total > 0.0 { (self.joint + apart * prior.per) / total } else { prior.per };
-        // Whatever is bent, the line goes through the middle of what is known.
+        // After all limits, the line passes through the mean of the points.
         let most = if self.mean_x > 0.0 { self.mean_y / self.mean_x } else { f64::INFINITY };
         let per = per.clamp(0.0, most.max(0.0));
         let own = (self.mean_y - per * self.mean_x).max(0.0);

@@ -1,7 +1,8 @@
-//! Who waits for whom: a line for each class and each model that has replicas of its own, and how fast that line gets shorter.
+//! Queue lines: one for each class and each model with dedicated replicas, with the drain rate of each.
 //!
-//! One queue decides whose turn it is; but a request that waits for one model's replicas is not before one that wants another's, and how fast those are
-//! served says nothing of these. Where all replicas serve the same there is one line for each class.
+//! A single queue decides the order of service. But a request that waits for one model's replicas does not delay a
+//! request for another model, and the drain rates differ. If all replicas serve the same models, there is one line
+//! per class.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +10,10 @@ use plimsoll_model::At;
 
 use crate::drain::Drain;
 
-/// Lines that nobody waits in and that are remembered for how fast they were.
+/// Limit on empty lines whose drain rate is remembered.
 const REMEMBERED: usize = 1_024;
 
-/// A class, and the model whose replicas are waited for; none = any.
+/// A class, and the model whose replicas are awaited; `None` for any replica.
 pub(crate) type LineKey = (usize, Option<u64>);
 
 #[derive(Clone, Default, Debug)]
@@ -28,7 +29,7 @@ struct Line {
 }
 
 impl Lines {
-    /// A request of so many tokens begins to wait.
+    /// Adds a request with this many tokens to a line.
     pub fn begin(&mut self, key: LineKey, tokens: u64, now: At) {
         if self.each.len() > REMEMBERED {
             self.each.retain(|_, line| line.requests > 0);
@@ -43,7 +44,7 @@ impl Lines {
         line.drain.took(tokens, line.requests == 0, now);
     }
 
-    /// One that waited leaves unserved.
+    /// Removes a request that is not served.
     pub fn leave(&mut self, key: LineKey, tokens: u64) {
         let line = self.less(key, tokens);
         if line.requests == 0 {
@@ -57,14 +58,14 @@ impl Lines {
         line
     }
 
-    /// Requests, and their tokens, that wait for any replica, or for one that serves their model as some of these do.
+    /// Returns the requests and tokens that wait for any replica, or for a model that satisfies `serves`.
     pub fn beside(&self, serves: impl Fn(u64) -> bool) -> (u32, u64) {
         let meets = |key: &LineKey| key.1.is_none_or(&serves);
         let lines = self.each.iter().filter(|(key, line)| line.requests > 0 && meets(key));
         lines.fold((0, 0), |(requests, tokens), (_, line)| (requests + line.requests, tokens + line.tokens))
     }
 
-    /// Tokens a second that are taken out of a line, where `prior` is what its replicas should do.
+    /// Returns the drain rate of a line in tokens per s. `prior` is the expected rate of its replicas.
     pub fn per_s(&self, key: LineKey, prior: f64, now: At) -> f64 {
         self.each.get(&key).copied().unwrap_or_default().drain.per_s(prior, now)
     }

@@ -1,7 +1,7 @@
-//! What is on a replica, as its router counts it: booked before a request is sent, and taken off on each way it can end.
+//! Load of a replica in the router's own count: booked before a request is sent, and released at any end.
 //!
-//! Nobody is asked: a replica's own queue length is some scrapes old when it is read, and between two scrapes everything would go to the one
-//! that looked empty.
+//! The replica's own queue length lost as a base, because it is some scrapes old. Between two scrapes, all requests
+//! would go to the replica that looked idle.
 
 use plimsoll_model::At;
 
@@ -10,28 +10,28 @@ use crate::affinity::Expected;
 /// Requests and tokens on a replica.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub struct Load {
-    /// Requests sent and not ended.
+    /// Requests in flight.
     pub requests: u32,
-    /// Tokens of their prompts and answers.
+    /// Prompt and output tokens of the requests in flight.
     pub tokens: u64,
-    /// Prompt tokens still to be computed: of requests without a first token, less what the replica has cached.
+    /// Uncached prompt tokens of requests without a first token.
     pub backlog: u64,
-    /// Requests that have their first token and not their last.
+    /// Requests between their first and last token.
     pub decoding: u32,
 }
 
 impl Load {
-    /// One request's share of a load, before its first token.
+    /// Returns the load of one request before its first token.
     pub fn of_one(tokens: u64, uncached: u32) -> Load {
         Load { requests: 1, tokens, backlog: u64::from(uncached), decoding: 0 }
     }
 
-    /// This request's first token has come.
+    /// Returns the load of this request after its first token.
     pub fn begun(self) -> Load {
         Load { backlog: 0, decoding: self.requests, ..self }
     }
 
-    /// Both together.
+    /// Returns the sum of two loads.
     #[must_use]
     pub fn and(mut self, other: Load) -> Load {
         self.add(other);
@@ -45,7 +45,7 @@ impl Load {
         self.decoding += other.decoding;
     }
 
-    /// Takes off what was added before. More than there is leaves nothing.
+    /// Subtracts a load, saturating at zero.
     pub fn take(&mut self, other: Load) {
         self.requests = self.requests.saturating_sub(other.requests);
         self.tokens = self.tokens.saturating_sub(other.tokens);
@@ -54,8 +54,9 @@ impl Load {
     }
 }
 
-/// What `others` routers that nobody hears of are taken to have on each of so many replicas: as much as this one has on the mean one. Without it a router that
-/// sees an eighth of the requests takes a step's length for the work of an eighth of the streams, and thinks company eight times as costly as it is.
+/// Returns the assumed load of `others` other routers on each replica: for each router, the mean load of this one.
+/// Without it, a router with an eighth of the requests would attribute decode steps to an eighth of the streams. It
+/// would overestimate the cost of concurrent requests eight times.
 pub fn unseen(own: &[Load], replicas: usize, others: u32) -> Load {
     if others == 0 || replicas == 0 {
         return Load::default();
@@ -72,24 +73,24 @@ pub fn unseen(own: &[Load], replicas: usize, others: u32) -> Load {
     }
 }
 
-/// A request on a replica, and what was there when it was sent: what its times are held against.
+/// A request on a replica, with the replica's load at the time of sending, which its times are compared with.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Booking {
     pub replica: u32,
     pub load: Load,
     pub sent: At,
-    /// Prompt tokens to be computed before its first token: those that were ahead of it, and its own.
+    /// Prompt tokens to compute before its first token, including those ahead of it.
     pub work: u64,
-    /// Requests that were decoding when it was sent.
+    /// Requests that decoded on the replica at the time of sending.
     pub beside: u32,
-    /// When its first token came, and requests decoding then.
+    /// Time of the first token, and the requests that decoded then; `None` before it.
     pub first: Option<(At, u32)>,
-    /// What of its prompt is taken to be cached there.
+    /// Expected prefix-cache hit of the prompt.
     pub expected: Expected,
 }
 
 impl Booking {
-    /// A request that is sent now to a replica with this load.
+    /// Returns the booking of a request on a replica with this load.
     pub fn new(replica: u32, on: Load, own: Load, sent: At) -> Booking {
         let work = on.backlog + own.backlog;
         Booking {

@@ -1,18 +1,19 @@
-//! Which models each replica serves, as far as it says so.
+//! Model routing: the models of each replica, if known.
 //!
-//! A model that some replica names goes to those that name it, and to those that say nothing of theirs; one that nobody names goes to anybody, who
-//! will say what is wrong with it. An alias stands for several models, its tiers: the first one is meant, and each further one stands in for it. A tier goes
-//! only to those that serve it, because another one is there where none does.
+//! A request for a listed model goes to the replicas that list it, and to replicas without a list. A model that no
+//! replica lists goes to any replica, which then reports the error. A name with a fallback list has tiers: the first
+//! model is preferred, and each further one replaces it. A tier goes only to replicas that serve it, because another
+//! tier exists if there are none.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// See the module. Models go by a hash of their names.
+/// The models of all replicas. Models are identified by the hash of their names.
 #[derive(Clone, Debug)]
 pub(crate) struct Models {
     each: Vec<Option<Vec<u64>>>,
-    /// Models that some replicas name and others, which say what they serve, do not: in order.
+    /// Models that some replicas list and others, which have a list, do not; sorted.
     apart: Vec<u64>,
-    /// What stands behind each alias, the first choice first.
+    /// Models of each fallback list, in order of priority.
     tiers: BTreeMap<u64, Vec<u64>>,
 }
 
@@ -21,14 +22,14 @@ impl Models {
         Models { each: vec![None; replicas], apart: Vec::new(), tiers: BTreeMap::new() }
     }
 
-    /// A replica joins, and has said nothing.
+    /// Adds a replica without a list.
     pub fn join(&mut self, replica: u32) {
         if self.each.len() <= replica as usize {
             self.each.resize(replica as usize + 1, None);
         }
     }
 
-    /// What a replica serves; `None` = it does not say.
+    /// Sets the models of a replica; `None` if it has no list.
     pub fn set(&mut self, replica: u32, models: Option<Vec<u64>>) {
         if self.each[replica as usize] == models {
             return;
@@ -43,17 +44,17 @@ impl Models {
         self.apart = named.into_iter().filter(|(_, count)| *count < told).map(|(model, _)| model).collect();
     }
 
-    /// What stands behind each alias.
+    /// Sets the fallback lists.
     pub fn set_tiers(&mut self, tiers: BTreeMap<u64, Vec<u64>>) {
         self.tiers = tiers;
     }
 
-    /// Models that a request may be sent to: more than one behind an alias alone.
+    /// Returns the number of tiers of a model; it exceeds 1 only for a fallback list.
     pub fn tiers(&self, model: Option<u64>) -> u32 {
         model.and_then(|model| self.tiers.get(&model)).map_or(1, |tiers| tiers.len() as u32)
     }
 
-    /// The model that decides who may get a request at one of its tiers. `None` = it does not matter.
+    /// Returns the model that restricts the eligible replicas of a tier, or `None` without a restriction.
     pub(crate) fn deciding(&self, model: Option<u64>, tier: u32) -> Option<u64> {
         let model = model?;
         match self.tiers.get(&model) {
@@ -62,7 +63,7 @@ impl Models {
         }
     }
 
-    /// The first tier from this one on that some of these replicas serve; this one if they serve none.
+    /// Returns the first tier from `from` on that one of these replicas serves; `from` if there is none.
     pub(crate) fn ready_tier(&self, model: Option<u64>, from: u32, replicas: &[u32]) -> u32 {
         let is_ready = |tier: &u32| {
             let deciding = self.deciding(model, *tier);
@@ -71,12 +72,12 @@ impl Models {
         (from..self.tiers(model)).find(is_ready).unwrap_or(from)
     }
 
-    /// May this replica get requests for a model that decides?
+    /// Returns whether this replica is eligible for a restricting model.
     pub fn serves(&self, replica: u32, model: u64) -> bool {
         self.each[replica as usize].as_ref().is_none_or(|models| models.contains(&model))
     }
 
-    /// Do all replicas that say something serve the same?
+    /// Returns whether all replicas with a list serve the same models.
     pub(crate) fn are_alike(&self) -> bool {
         self.apart.is_empty()
     }
@@ -94,10 +95,10 @@ mod tests {
         assert_eq!((models.deciding(Some(1), 0), models.are_alike()), (None, true), "one alone");
         models.set(1, Some(vec![2, 3]));
         assert!(!models.are_alike());
-        // What both serve, what nobody names and what is not said need no choice.
+        // These need no restriction: a model of both, a model of neither, and an unnamed model.
         assert_eq!([Some(2), Some(9), None].map(|model| models.deciding(model, 0)), [None; 3]);
         assert_eq!(models.deciding(Some(1), 0), Some(1));
-        // The third says nothing, and gets requests for any.
+        // The third replica has no list and gets requests for any model.
         assert_eq!([0, 1, 2].map(|replica| models.serves(replica, 1)), [true, false, true]);
         models.set(1, None);
         assert!(models.are_alike());

@@ -1,21 +1,23 @@
-//! Peak EWMA: how long each replica takes to answer, remembered as its worst of late (Finagle's `PeakEwma`).
+//! Peak EWMA: the recent peak latency of each replica (Finagle's `PeakEwma`).
 //!
-//! A slower answer counts at once, faster ones only by and by; so a replica that becomes slow is left at its first slow answer and comes back over the
-//! time that is remembered. What a replica costs is that time × the requests on it, the one that comes included.
+//! A slower response counts immediately, and faster ones lower the value gradually. A replica that becomes slow is
+//! therefore avoided after its first slow response, and returns over the decay time. The cost of a replica is this
+//! latency × its requests, including the new one.
 
 use plimsoll_model::{At, Span};
 
-/// What is taken of a replica that was never heard of and has something to do: long enough that it gets no second request before its first answer.
+/// Assumed latency in s of a replica without history that has requests. It is long, so that the replica gets no
+/// second request before its first response.
 const UNHEARD_S: f64 = 60.0;
 
-/// What is known of all replicas.
+/// The peak latencies of all replicas.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Peaks {
     each: Vec<Option<(f64, At)>>,
 }
 
 impl Peaks {
-    /// A replica took so long. `decay`: how long is remembered.
+    /// Records a latency. `decay` is the time constant of the memory.
     pub fn took(&mut self, replica: u32, took: Span, at: At, decay: Span) {
         let place = replica as usize;
         if self.each.len() <= place {
@@ -29,14 +31,14 @@ impl Peaks {
         self.each[place] = Some((known.max(took), at));
     }
 
-    /// What was known of a replica is of another that had its number.
+    /// Resets a replica whose number was reused.
     pub fn forget(&mut self, replica: u32) {
         if let Some(own) = self.each.get_mut(replica as usize) {
             *own = None;
         }
     }
 
-    /// What a further request costs where so many are, in seconds.
+    /// Returns the cost in s of another request on a replica with this many requests.
     pub fn cost(&self, replica: u32, requests: u32) -> f64 {
         match self.each.get(replica as usize).copied().flatten() {
             Some((known, _)) => known * f64::from(requests + 1),
@@ -61,7 +63,7 @@ mod tests {
         assert_eq!((peaks.cost(0, 0), peaks.cost(0, 3)), (0.1, 0.4));
         peaks.took(0, Span::from_secs(2), at(1.0), decay);
         assert_eq!(peaks.cost(0, 0), 2.0);
-        // e^(−10/10) of the peak is left, and the rest is what comes: 0.1 + 1.9/e.
+        // After 10 s with a decay of 10 s, 1/e of the peak is left: 0.1 + 1.9/e.
         peaks.took(0, Span::from_millis(100), at(11.0), decay);
         assert!((peaks.cost(0, 0) - (0.1 + 1.9 / std::f64::consts::E)).abs() < 1e-9);
     }

@@ -1,36 +1,38 @@
-//! Requests that wait, and who of them is next: by class, then the tenant that was served the fewest tokens, then the earliest deadline.
+//! Fair queue: the next request is chosen by class, then by the tenant with the fewest served tokens, then by
+//! deadline.
 //!
-//! Among tenants it is start-time fair queuing (Goyal, Vin, Cheng 1996) over the tokens that a request costs when it is sent, which is the virtual token
-//! counter of Sheng et al. (2024) too: each tenant's counter grows by what it was served, the lowest is next, and one that was away starts where
-//! the others are, so that nobody saves up and nobody is punished for having been served while nobody else asked. Two tenants that both wait
-//! differ by at most their largest request. Deficit round robin gives the same shares within a quantum that somebody would have to choose.
+//! Among tenants, this is start-time fair queuing (Goyal, Vin, Cheng 1996) over the tokens of a request at dispatch.
+//! It is equal to the virtual token counter of Sheng et al. (2024). Each tenant's counter grows by its served tokens,
+//! and the lowest is next. A returning tenant starts at the level of the others. No tenant can save up credit, and
+//! none is penalised for service in an idle period. Two waiting tenants differ by at most their largest request.
+//! Deficit round robin lost, because it gives equal shares only within a quantum that must be configured.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use plimsoll_model::At;
 
-/// A request's number in the queue.
+/// Number of a request in the queue.
 pub type Ticket = u64;
 
-/// Tenants without requests that a class remembers: those that were served ahead of others.
+/// Limit on idle tenants that a class remembers because they were served ahead of others.
 const REMEMBERED: usize = 4_096;
 
-/// What a request takes of the queue.
+/// The amount of queue that requests occupy.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub struct QueueShare {
     pub requests: u32,
-    /// Prompt tokens to be computed.
+    /// Prompt tokens to compute.
     pub tokens: u64,
     pub bytes: u64,
 }
 
-/// Whose turn a request waits for.
+/// The position of a request in the order of service.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Order {
-    /// Its class; 0 goes first.
+    /// Class index; 0 has the highest priority.
     pub class: usize,
     pub tenant: u64,
-    /// Who of a tenant's requests is first: the one that must be answered first.
+    /// Deadline, which orders the requests of a tenant.
     pub due: At,
 }
 
@@ -43,7 +45,7 @@ struct Item<T> {
 
 #[derive(Clone, Debug, Default)]
 struct Tenant {
-    /// Tokens that it was served, from where it came in.
+    /// Served tokens, starting at the level of the tenant's arrival.
     served: u64,
     tokens: u64,
     waiting: BTreeSet<(At, Ticket)>,
@@ -52,13 +54,13 @@ struct Tenant {
 #[derive(Clone, Debug, Default)]
 struct Class {
     share: f64,
-    /// Tokens that it may still have of its share.
+    /// Tokens left of the class's share.
     credit: f64,
-    /// Where a tenant comes in that was away: the counter of the one served last.
+    /// Start level of a returning tenant: the counter of the tenant served last.
     level: u64,
     held: QueueShare,
     tenants: HashMap<u64, Tenant>,
-    /// Tenants that wait, the least served first.
+    /// Waiting tenants, least served first.
     waiting: BTreeSet<(u64, u64)>,
 }
 
@@ -71,33 +73,32 @@ pub struct FairQueue<T> {
 }
 
 impl<T> FairQueue<T> {
-    /// An empty one. `shares`: what each class gets of all tokens though one before it waits.
+    /// Returns an empty queue. `shares` is the share of tokens that each class gets while a higher class waits.
     pub fn new(shares: impl IntoIterator<Item = f64>) -> FairQueue<T> {
         let classes = shares.into_iter().map(|share| Class { share, ..Class::default() });
         FairQueue { classes: classes.collect(), items: BTreeMap::new(), held: QueueShare::default(), last: 0 }
     }
 
-    /// Changes what a class gets of all tokens though one before it waits.
+    /// Sets the share of tokens that a class gets while a higher class waits.
     pub(crate) fn set_share(&mut self, class: usize, share: f64) {
         self.classes[class].share = share;
     }
 
-    /// What waits.
+    /// Returns the total of the queued requests.
     pub fn held(&self) -> QueueShare {
         self.held
     }
 
-    /// What waits of one class.
+    /// Returns the total of the queued requests of a class.
     pub fn held_by(&self, class: usize) -> QueueShare {
         self.classes[class].held
     }
 
-    /// Does nobody wait?
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// Takes a request in.
+    /// Adds a request and returns its ticket.
     pub fn put(&mut self, order: Order, held: QueueShare, what: T) -> Ticket {
         self.last += 1;
         let (ticket, class) = (self.last, &mut self.classes[order.class]);
@@ -114,7 +115,7 @@ impl<T> FairQueue<T> {
         ticket
     }
 
-    /// Who is next of those that `may` go now.
+    /// Returns the next request that satisfies `may`.
     pub fn next(&self, may: impl Fn(&T) -> bool) -> Option<Ticket> {
         let may = |ticket: &Ticket| self.items.get(ticket).is_some_and(|item| may(&item.what));
         if let Some(next) = self.next_class()?.head().filter(may) {
@@ -127,12 +128,11 @@ impl<T> FairQueue<T> {
         tickets.into_iter().find(may)
     }
 
-    /// A request that waits.
     pub fn get(&self, ticket: Ticket) -> Option<(Order, QueueShare, &T)> {
         self.items.get(&ticket).map(|item| (item.order, item.held, &item.what))
     }
 
-    /// Takes a request out that is not served.
+    /// Removes a request without service.
     pub fn leave(&mut self, ticket: Ticket) -> Option<T> {
         let item = self.items.remove(&ticket)?;
         let (order, class) = (item.order, &mut self.classes[item.order.class]);
@@ -151,10 +151,10 @@ impl<T> FairQueue<T> {
         Some(item.what)
     }
 
-    /// Takes a request out that is served now and costs so many tokens.
+    /// Removes a request for service, at a cost of this many tokens.
     pub fn serve(&mut self, ticket: Ticket, tokens: u64) -> Option<T> {
         let Order { class, tenant, .. } = self.items.get(&ticket)?.order;
-        // A share is of what is served while one before waits: a class that is first anyway saves nothing up.
+        // A share applies only to service while a higher class waits, so the highest class saves up no credit.
         let passed = self.classes.iter_mut().filter(|each| each.held.requests > 0).skip(1);
         passed.for_each(|each| each.credit += each.share * tokens as f64);
         if self.classes[..class].iter().any(|before| before.held.requests > 0) {
@@ -165,7 +165,7 @@ impl<T> FairQueue<T> {
         what
     }
 
-    /// A tenant was served so many tokens, whether its request waited or not.
+    /// Charges served tokens to a tenant, also for requests that did not wait.
     pub(crate) fn charge(&mut self, class: usize, tenant: u64, tokens: u64) {
         let class = &mut self.classes[class];
         if class.tenants.len() > REMEMBERED + class.waiting.len() {
@@ -181,13 +181,14 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// Tokens that are served before a request that would come now, as far as those go that are here: all of classes before its own, its tenant's own
-    /// that are due before it, and of every other tenant as much as its own gets meanwhile.
+    /// Returns the tokens served before a request that would arrive now. These are all of higher classes, the earlier
+    /// deadlines of its tenant, and an equal amount of every other tenant.
     pub fn ahead(&self, order: Order) -> u64 {
         self.ahead_among(order, 1.0, |_| true)
     }
 
-    /// The same, where only those that `count` stand in its way: of its tenant each is looked at, of all others they are `share` of the tokens.
+    /// Returns the tokens of [`ahead`](FairQueue::ahead), limited to competing requests. Requests of its tenant are
+    /// filtered by `count`; of the others, `share` of the tokens count.
     pub(crate) fn ahead_among(&self, order: Order, share: f64, count: impl Fn(&T) -> bool) -> u64 {
         let before: u64 = self.classes[..order.class].iter().map(|class| class.held.tokens).sum();
         let class = &self.classes[order.class];
@@ -201,15 +202,16 @@ impl<T> FairQueue<T> {
         let until = served.max(class.level) + own;
         let others = class.waiting.iter().filter(|(_, tenant)| *tenant != order.tenant);
         let others = others.map_while(|&(served, tenant)| {
-            // Each is served until its counter is where this one's will be; the request that crosses that goes before too.
+            // Another tenant is served until its counter reaches the final one of this tenant; the request that
+            // crosses it is included.
             let room = (until + 1).checked_sub(served)?;
             Some(class.tenants[&tenant].tokens.min(room))
         });
         own + (share * (before + others.sum::<u64>()) as f64) as u64
     }
 
-    /// Who gives way to a newcomer where there is no room: the last of the tenant with the most tokens, in the last class; nobody if that is the
-    /// newcomer's own, or one before its class.
+    /// Returns the request that is dropped for a new one if the queue is full: the last of the largest tenant in the
+    /// lowest class. Returns `None` if that class is higher than the new request's, or that tenant is not larger.
     pub fn longest(&self, order: Order, held: QueueShare) -> Option<Ticket> {
         let (number, class) = self.classes.iter().enumerate().rfind(|(_, class)| class.held.requests > 0)?;
         if number < order.class {
@@ -241,7 +243,8 @@ impl Class {
         self.tenants[tenant].waiting.first().map(|&(_, ticket)| ticket)
     }
 
-    /// A tenant without requests is remembered only while it is ahead of the others: then it must not come back as if it had had nothing.
+    /// Forgets an idle tenant unless it is ahead of the others. Otherwise it could return as if it had received no
+    /// service.
     fn forget(&mut self, tenant: u64) {
         if self.tenants.get(&tenant).is_some_and(|one| one.served <= self.level) {
             self.tenants.remove(&tenant);

@@ -1,8 +1,8 @@
-//! How much one key may ask for: buckets of requests and tokens that time fills and requests empty.
+//! Rate limits of a key: token buckets for requests and tokens.
 //!
-//! A request that is larger than the whole bucket is let in when the bucket is full, and leaves a debt: refusing it for ever would be a limit on
-//! size, which is another thing. What a request was charged and did not use is given back. The `governor` crate lost: it reads a clock of its own,
-//! so nothing could be stepped, and it knows neither debts nor refunds.
+//! A request larger than the whole bucket is admitted at a full bucket and leaves a debt. Rejecting it permanently
+//! lost, because that would be a size limit. Unused charges are refunded. The `governor` crate lost, because it reads
+//! its own clock, which prevents stepped time, and supports neither debts nor refunds.
 
 use plimsoll_model::{At, Span};
 use schemars::JsonSchema;
@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::setting::SettingError;
 
-/// How much may be asked for.
+/// Rate limits.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RateSpec {
-    /// Requests a minute; none = as many as come.
+    /// Requests per minute [default: no limit].
     pub requests_per_min: Option<f64>,
-    /// Tokens a minute, of prompts and answers together; none = as many as come.
+    /// Prompt and output tokens per minute [default: no limit].
     pub tokens_per_min: Option<f64>,
-    /// Seconds' worth that may be saved up and asked for at once: clients come in bursts.
+    /// Burst capacity in s of the rate [default: 10].
     pub burst_s: f64,
 }
 
@@ -29,10 +29,10 @@ impl Default for RateSpec {
 }
 
 impl RateSpec {
-    /// Checks everything that the types can't.
+    /// Checks the rules that the types cannot express.
     ///
     /// # Errors
-    /// A number is outside what its field means.
+    /// Fails if a number is out of range.
     pub fn validate(&self, name: &str) -> Result<(), SettingError> {
         let wrong = |key, value: f64, want| {
             Err(SettingError::Value { name: name.to_owned(), key, value: value.to_string(), want })
@@ -54,7 +54,7 @@ impl RateSpec {
     }
 }
 
-/// What may still be asked for.
+/// The state of a key's rate limits.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RateLimit {
     spec: RateSpec,
@@ -63,7 +63,7 @@ pub struct RateLimit {
     at: At,
 }
 
-/// What a bucket gains a second, and the most that is in it.
+/// Returns the refill rate per s and the capacity of a bucket.
 fn bucket(per_min: Option<f64>, burst_s: f64, least: f64) -> (f64, f64) {
     let per_s = per_min.unwrap_or(0.0) / 60.0;
     (per_s, (per_s * burst_s).max(least))
@@ -77,7 +77,7 @@ impl RateLimit {
         limit
     }
 
-    /// Another limit from now on; what was used stays used.
+    /// Changes the limits; what was used stays used.
     pub fn change(&mut self, spec: &RateSpec, now: At) {
         if self.spec == *spec {
             return;
@@ -86,7 +86,7 @@ impl RateLimit {
         let (requests, tokens) = (self.of_requests(), self.of_tokens());
         let was = self.spec;
         self.spec = *spec;
-        // The same share of the new bucket is left as of the old one; what was without a limit begins full.
+        // The new bucket has the fill level of the old one in percent. A bucket without an earlier limit starts full.
         let carry = |had: Option<f64>, left: f64, old: (f64, f64), new: (f64, f64)| match had {
             Some(_) => left / old.1 * new.1,
             None => new.1,
@@ -95,10 +95,10 @@ impl RateLimit {
         self.tokens = carry(was.tokens_per_min, self.tokens, tokens, self.of_tokens());
     }
 
-    /// Takes a request of so many tokens.
+    /// Charges a request with this many tokens.
     ///
     /// # Errors
-    /// It is over the limit; it would not be after so long.
+    /// Fails with the time to wait if the limit is exceeded.
     pub fn take(&mut self, tokens: u64, now: At) -> Result<(), Span> {
         self.pass(now);
         let wait = |has: f64, needs: f64, per_s: f64| ((needs - has) / per_s).max(0.0);
@@ -110,7 +110,7 @@ impl RateLimit {
             let (per_s, most) = self.of_tokens();
             seconds = seconds.max(wait(self.tokens, (tokens as f64).min(most), per_s));
         }
-        // A nanosecond is what time is counted in: less is a rounding, no wait.
+        // Shorter waits are rounding errors, because time is counted in nanoseconds.
         if seconds >= 1e-9 {
             return Err(Span::from_secs_f64(seconds.min(86_400.0)));
         }
@@ -119,7 +119,7 @@ impl RateLimit {
         Ok(())
     }
 
-    /// A request that was charged `taken` tokens has used `used`: the difference is given back, or charged too.
+    /// Settles a request that was charged `taken` tokens and used `used`: refunds or charges the difference.
     pub fn settle(&mut self, taken: u64, used: u64, now: At) {
         self.pass(now);
         self.tokens = (self.tokens + taken as f64 - used as f64).min(self.of_tokens().1);

@@ -1,8 +1,8 @@
-//! How many second tries a pool may make: a budget that requests fill and retries empty.
+//! Retry budget of a pool: requests fill it and retries empty it.
 //!
-//! A limit per request multiplies load exactly when there is too much of it: with five tries each, a pool that refuses gets five times the
-//! requests. A budget bounds the sum instead (Finagle's `RetryBudget`): a tenth of the requests, and a few a second so that a quiet pool may
-//! retry at all.
+//! A limit per request lost, because it multiplies load in an overload. With five attempts each, a pool that rejects
+//! gets five times the requests. A budget limits the sum (Finagle's `RetryBudget`): a tenth of the requests, plus a
+//! few per second so that an idle pool can retry.
 
 use std::collections::HashMap;
 
@@ -12,15 +12,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::setting::SettingError;
 
-/// How much may be retried.
+/// Retry settings.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RetrySpec {
-    /// Most second tries of one request; 0 = none.
+    /// Limit on the retries of one request; 0 disables retries [default: 2].
     pub most: u32,
-    /// Retries as a share of requests.
+    /// Retry budget as a share of requests, from 0 to 1 [default: 0.1].
     pub share: f64,
-    /// Retries a second that are allowed besides.
+    /// Additional retries per s, independent of the requests [default: 3].
     pub reserve_per_s: f64,
 }
 
@@ -31,10 +31,10 @@ impl Default for RetrySpec {
 }
 
 impl RetrySpec {
-    /// Checks everything that the types can't.
+    /// Checks the rules that the types cannot express.
     ///
     /// # Errors
-    /// A number is outside what its field means.
+    /// Fails if a number is out of range.
     pub fn validate(&self) -> Result<(), SettingError> {
         let range = |key, value: f64, most: f64, want| match (0.0..=most).contains(&value) {
             true => Ok(()),
@@ -47,29 +47,30 @@ impl RetrySpec {
     }
 }
 
-/// Retries are saved up for ten seconds, or a hundred requests.
+/// Saving period of the retry budget, in s and in requests.
 const KEPT: (f64, f64) = (10.0, 100.0);
 
-/// A share of what requests bring, saved up for a while.
+/// A budget that earns a share of an inflow and saves it for a limited period.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub(crate) struct Savings {
     share: f64,
-    /// For how long, and for how many requests where so many take longer: a slow trickle can save up too.
+    /// Saving period in s, or in requests if they take longer, so that slow traffic can save too.
     kept: (f64, f64),
     left: f64,
-    /// What comes a second of late, and with one request.
+    /// Recent inflow per s and per request.
     per_s: f64,
     per_request: f64,
     at: At,
 }
 
 impl Savings {
-    /// Nothing saved yet. `share`: of what comes; `kept`: seconds of it, or requests'.
+    /// Returns an empty budget. `share` is the earned share of the inflow; `kept` is the saving period in s and in
+    /// requests.
     pub fn new(share: f64, kept: (f64, f64), now: At) -> Savings {
         Savings { share, kept, left: 0.0, per_s: 0.0, per_request: 0.0, at: now }
     }
 
-    /// A request brings so much.
+    /// Adds the inflow of a request.
     pub(crate) fn earn(&mut self, amount: f64, now: At) {
         let passed = (now - self.at).as_secs_f64().max(0.0);
         self.at = self.at.max(now);
@@ -81,7 +82,7 @@ impl Savings {
         self.left = (self.left + self.share * amount).min(most);
     }
 
-    /// Spends as much, if it is there.
+    /// Spends an amount if available, and returns whether it was.
     pub fn take(&mut self, amount: f64) -> bool {
         let is_there = self.left >= amount;
         if is_there {
@@ -95,8 +96,8 @@ impl Savings {
     }
 }
 
-/// Two seconds' worth: enough for the failures by which a breaker comes to know that a replica is broken. Never less than one retry: half a
-/// retry a second allows one every two seconds.
+/// Returns the capacity of the reserve: 2 s, which covers the failures until a breaker ejects a replica. It is at
+/// least one retry, so that half a retry per s permits one every 2 s.
 fn reserve(spec: &RetrySpec) -> f64 {
     if spec.reserve_per_s > 0.0 { (2.0 * spec.reserve_per_s).max(1.0) } else { 0.0 }
 }
@@ -104,9 +105,9 @@ fn reserve(spec: &RetrySpec) -> f64 {
 #[derive(Clone, PartialEq, Debug)]
 pub struct RetryBudget {
     spec: RetrySpec,
-    /// Retries that requests have paid for.
+    /// Retries earned by requests.
     earned: Savings,
-    /// Retries that are allowed besides, as of `at`.
+    /// Retries in the reserve, as of `at`.
     reserve: f64,
     at: At,
 }
@@ -125,12 +126,12 @@ impl RetryBudget {
         self.earned.earn(1.0, now);
     }
 
-    /// Takes a retry out of the budget, if there is one in it.
+    /// Takes a retry from the budget if available, and returns whether it was.
     pub fn take(&mut self, now: At) -> bool {
         let passed = (now - self.at).as_secs_f64().max(0.0);
         self.at = self.at.max(now);
         self.reserve = (self.reserve + passed * self.spec.reserve_per_s).min(reserve(&self.spec));
-        // What the reserve gives is lost when it is not used: it goes first.
+        // The reserve is spent first, because its unused refill is lost.
         if self.reserve >= 1.0 {
             self.reserve -= 1.0;
             return true;
@@ -143,21 +144,23 @@ impl RetryBudget {
     }
 }
 
-/// Replicas that a request may break.
+/// Limit on the replicas that a request may crash.
 const MOST_BROKEN: u32 = 2;
-/// How long it is remembered that a request broke a replica: whose process died, and whose process did not.
+/// Memory of a request that broke a connection: with a dead process, and with a living one.
 const DIED: Span = Span::from_secs(600);
 const BROKE: Span = Span::from_secs(3);
 const REMEMBERED: usize = 4096;
 
-/// Requests at which replicas broke off, by a hash of what they ask: a prompt that kills an engine kills the next one too, and its client asks again.
+/// The requests during which replicas broke the connection, by the hash of their content. A prompt that crashes an
+/// engine crashes the next one too, and its client retries.
 #[derive(Clone, Debug, Default)]
 pub struct Breaks {
     each: HashMap<u64, (u32, At)>,
 }
 
 impl Breaks {
-    /// A replica broke off at this request after it was sent; `died`: its process is gone. Returns whether the request may be sent to another one.
+    /// Records that a replica broke the connection during a request. `died` is set if its process is dead. Returns
+    /// whether another replica may get the request.
     pub fn broke(&mut self, request: u64, died: bool, now: At) -> bool {
         self.each.retain(|_, (_, until)| *until > now);
         if self.each.len() >= REMEMBERED && !self.each.contains_key(&request) {
@@ -178,7 +181,6 @@ impl Breaks {
         self.each.remove(&request);
     }
 
-    /// Is none remembered?
     pub fn is_empty(&self) -> bool {
         self.each.is_empty()
     }

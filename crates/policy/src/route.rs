@@ -1,7 +1,7 @@
-//! Which replica gets a request.
+//! Request routing: picks the replica that serves a request.
 //!
-//! The router sees replicas as it last heard of them, never as they are; how old its knowledge is, is its caller's affair.
-//! One enum and not a trait: a policy is a line of a file, and its state is small.
+//! The router works on the last known state of each replica. The caller decides how fresh that state is. Policies are
+//! one enum and not a trait, because a policy is a line of configuration with little state.
 
 mod spec;
 
@@ -17,45 +17,45 @@ use crate::peak::Peaks;
 use crate::rendezvous;
 use crate::speed::{Speed, Speeds};
 
-/// A replica that takes requests, as it was last seen.
+/// The last known state of a replica that accepts requests.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReplicaView {
-    /// Its name, which it keeps.
+    /// Stable number of the replica.
     pub replica: u32,
     pub load: Load,
-    /// What is laid on top of its cost: it refused requests a moment ago.
+    /// Extra cost because the replica recently rejected requests.
     pub penalty: Span,
 }
 
-/// What a router may know of a request.
+/// The properties of a request that routing may use.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct Facts<'a> {
-    /// The conversation it belongs to.
+    /// Conversation that the request belongs to.
     pub session: Option<u64>,
-    /// Names of its prompt's full blocks, each chained to the one before.
+    /// Hashes of the prompt's full blocks; each hash covers the whole prefix.
     pub blocks: &'a [u64],
     pub ends: BlockEnds<'a>,
     pub prompt_tokens: u32,
-    /// Most tokens that its answer may have, where it says so.
+    /// Limit on output tokens; `None` if the request sets no limit.
     pub most_tokens: Option<u32>,
-    /// Will its first token be seen?
+    /// Set if the router will see the first token.
     pub streams: bool,
-    /// Whose it is, where a version is on trial.
+    /// Side of a canary trial.
     pub arm: Arm,
-    /// The model that it asks for, by a hash of its name.
+    /// Hash of the requested model name.
     pub model: Option<u64>,
-    /// Of the models that this stands for, those from this one on.
+    /// Index of the first model tier that may serve the request.
     pub tier: u32,
-    /// The replicas that may get it, in ascending order; none = any.
+    /// Allowed replicas in ascending order; `None` allows all.
     pub among: Option<&'a [u32]>,
 }
 
-/// How many tokens of a prompt its first so many blocks are.
+/// Token offsets at which the blocks of a prompt end.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum BlockEnds<'a> {
-    /// All blocks are of this many tokens.
+    /// Every block has this many tokens.
     Every(u32),
-    /// The end of each block, in tokens from the start.
+    /// The end of each block, in tokens from the start of the prompt.
     At(&'a [u32]),
 }
 
@@ -66,7 +66,7 @@ impl Default for BlockEnds<'_> {
 }
 
 impl BlockEnds<'_> {
-    /// Tokens of the first `blocks` blocks.
+    /// Returns the number of tokens in the first `blocks` blocks.
     fn tokens(self, blocks: u32) -> u32 {
         match self {
             BlockEnds::Every(tokens) => blocks.saturating_mul(tokens),
@@ -77,41 +77,41 @@ impl BlockEnds<'_> {
     }
 }
 
-/// The replica that gets a request.
+/// A routing decision.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Pick {
     pub place: usize,
-    /// Prompt tokens that it will have to compute, as far as the router knows.
+    /// Prompt tokens that the replica must compute, if the router's record is right.
     pub uncached: u32,
-    /// What of its prompt is taken to be cached there.
+    /// Expected prefix-cache hit on the replica.
     pub expected: Expected,
 }
 
-/// What a request can hope for, whoever gets it.
+/// Best-case estimates for a request over all replicas.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Outlook {
-    /// The least time to its first token.
+    /// Shortest estimated time to first token.
     pub first: Span,
-    /// The fewest prompt tokens that a replica would have to compute.
+    /// Fewest prompt tokens that any replica would compute.
     pub uncached: u32,
 }
 
-/// A routing policy at work.
+/// A router: a policy and its state.
 #[derive(Clone, Debug)]
 pub struct Router {
     spec: RouteSpec,
-    /// The replica that was chosen in turn last.
+    /// Last replica chosen in rotation.
     last: Option<u32>,
     index: PrefixIndex,
     speeds: Speeds,
     peaks: Peaks,
-    /// What the last look into the index found, and each replica's cost: kept so that a decision allocates nothing.
+    /// Buffers for prefix matches and costs. They are reused so that a decision does not allocate.
     matches: Vec<Match>,
     costs: Vec<f64>,
 }
 
 impl Router {
-    /// A router that has seen nothing.
+    /// Returns a router without history.
     pub fn new(spec: &RouteSpec) -> Router {
         let blocks = match spec {
             RouteSpec::Prefix { index_blocks, .. } | RouteSpec::LeastCost { index_blocks, .. } => {
@@ -130,35 +130,39 @@ impl Router {
         }
     }
 
-    /// Takes all its memory at once: for a router that decides while somebody waits. A simulated one takes it as it needs it.
+    /// Allocates the prefix index up front, because allocation would delay live requests. The simulator skips this
+    /// call and allocates on demand.
     #[must_use]
     pub fn reserved(mut self) -> Router {
         self.index.reserve();
         self
     }
 
-    /// Does it look at loads at all? Where it doesn't, nobody need find them out.
+    /// Returns whether the policy uses replica load. If not, callers may skip computing the load.
     pub fn needs_load(&self) -> bool {
         !matches!(self.spec, RouteSpec::RoundRobin {} | RouteSpec::Random {})
     }
 
-    /// Does it look at prompts? Where it doesn't, nobody need cut them into blocks.
+    /// Returns whether the policy uses prompt blocks. If not, callers may skip hashing prompts.
     pub fn needs_blocks(&self) -> bool {
         matches!(self.spec, RouteSpec::Prefix { .. } | RouteSpec::LeastCost { .. })
     }
 
-    /// Does it weigh seconds? Where it doesn't, nobody need tell it of tokens, and whoever asks leaves replicas with a penalty out.
+    /// Returns whether the policy compares costs in seconds. If not, callers need not report tokens and must leave
+    /// out replicas with a penalty.
     pub(crate) fn weighs_seconds(&self) -> bool {
         matches!(self.spec, RouteSpec::LeastCost { .. })
     }
 
-    /// Does it look at how long replicas take? Where it doesn't, nobody need tell it of first tokens.
+    /// Returns whether the policy uses measured latency. If not, callers need not report first tokens.
     pub fn learns(&self) -> bool {
         self.weighs_seconds() || matches!(self.spec, RouteSpec::PeakEwma { .. })
     }
 
-    /// The replica that gets the request; `None` where there are none. `views` are in ascending order of their names.
-    /// Call it once per request: it remembers what it decided.
+    /// Picks a replica for a request, or returns `None` if `views` is empty.
+    ///
+    /// `views` must be in ascending order of replica number. Call this once per request, because the router records
+    /// its decision.
     pub fn pick(&mut self, views: &[ReplicaView], facts: &Facts<'_>, chance: &mut Stream) -> Option<Pick> {
         if views.is_empty() {
             return None;
@@ -184,7 +188,8 @@ impl Router {
             }
             RouteSpec::LeastCost { weight, .. } => self.cheapest(views, facts, weight, chance),
         };
-        // Before the index learns where this prompt goes: see `cost`.
+        // The uncached tokens are computed before the index learns this prompt, because afterwards every prompt looks
+        // cached.
         let replica = views[place].replica;
         let uncached = self.uncached(replica, facts);
         if self.needs_blocks() {
@@ -195,8 +200,9 @@ impl Router {
         Some(Pick { place, uncached, expected })
     }
 
-    /// What the last [`pick`](Router::pick) weighed, in the order of its views: of each replica the prompt tokens that it was taken to have cached, and where
-    /// seconds were weighed what it cost. To be asked right after it, with the same views and facts.
+    /// Returns the cached prompt tokens and cost terms of each view, as used by the last [`pick`](Router::pick).
+    ///
+    /// Cost terms exist for `least_cost` only. Call this right after `pick` with the same arguments.
     pub fn weighed(&self, views: &[ReplicaView], facts: &Facts<'_>) -> Vec<(u32, Option<cost::CostTerms>)> {
         let weighed = |view: &ReplicaView| {
             let uncached = self.uncached(view.replica, facts);
@@ -213,8 +219,10 @@ impl Router {
         views.iter().map(weighed).collect()
     }
 
-    /// The places of `views` from the best for this request to the worst, by the figure that the policy goes by, or the requests there: who would get it next. Nothing is
-    /// remembered of it.
+    /// Returns the indices of `views` from the best replica for this request to the worst.
+    ///
+    /// The order uses the cost or token load of the policy; other policies use requests in flight. The call records
+    /// no decision.
     pub fn ranked(&mut self, views: &[ReplicaView], facts: &Facts<'_>) -> Vec<usize> {
         if self.needs_blocks() {
             self.index.matches(facts.blocks, &mut self.matches);
@@ -234,13 +242,13 @@ impl Router {
         places
     }
 
-    /// Tokens that an answer is expected to have.
+    /// Returns the expected number of output tokens, capped by the request's limit.
     fn answer(&self, facts: &Facts<'_>) -> f64 {
         let answer = self.speeds.answer_tokens();
         facts.most_tokens.map_or(answer, |most| answer.min(f64::from(most)))
     }
 
-    /// What a request can hope for on these replicas; `None` where there are none.
+    /// Returns best-case estimates over `views`, or `None` if `views` is empty.
     pub(crate) fn outlook(&mut self, views: &[ReplicaView], facts: &Facts<'_>) -> Option<Outlook> {
         if self.needs_blocks() {
             self.index.matches(facts.blocks, &mut self.matches);
@@ -253,32 +261,32 @@ impl Router {
         Some(Outlook { first: Span::from_secs_f64(first), uncached })
     }
 
-    /// A replica has lost its cache.
+    /// Drops the prefix memory of a replica that lost its cache.
     pub fn forget(&mut self, replica: u32) {
         self.index.forget(replica);
     }
 
-    /// A replica has gone for good: one that gets its number begins anew.
+    /// Removes a replica. A later replica with this number starts without history.
     pub fn part(&mut self, replica: u32) {
         self.index.part(replica);
         self.speeds.forget(replica);
         self.peaks.forget(replica);
     }
 
-    /// An answer says which share of its prompt the replica had cached.
+    /// Records the share of a prompt that the replica reported as cached.
     pub fn cached(&mut self, booking: &Booking, share: f64) {
         if self.weighs_seconds() {
             self.index.heard(booking.replica, booking.expected, share);
         }
     }
 
-    /// The first token of a request came.
+    /// Records the first token of a streamed response.
     pub fn first(&mut self, booking: &Booking, at: At) {
         self.speeds.first(booking, at);
         self.took(booking, at);
     }
 
-    /// An answer came, of which only its end was seen.
+    /// Records the end of a response whose first token the router did not see.
     pub fn whole(&mut self, booking: &Booking, at: At) {
         self.took(booking, at);
     }
@@ -289,32 +297,33 @@ impl Router {
         }
     }
 
-    /// A request was answered with so many tokens; `beside`: requests that decode there now.
+    /// Records the end of a request with `tokens` output tokens. `beside` is the number of requests that decode on
+    /// the replica at that time.
     pub fn ended(&mut self, booking: &Booking, beside: u32, tokens: u32, at: At) {
         self.speeds.ended(booking, beside, tokens, at);
     }
 
-    /// How fast a replica is taken to be.
+    /// Returns the estimated speed of a replica.
     pub fn speed(&self, replica: u32) -> Speed {
         self.speeds.of(replica)
     }
 
-    /// Blocks of prompts that are remembered.
+    /// Returns the number of prompt blocks in the prefix index.
     pub fn remembered(&self) -> usize {
         self.index.len()
     }
 
-    /// What the last look into the index found of a replica.
+    /// Returns the replica's prefix match from the last index lookup.
     fn matched(&self, replica: u32) -> Option<&Match> {
         self.matches.iter().find(|found| found.replica == replica)
     }
 
-    /// Prompt tokens that this replica would have to compute: all that it was not sent before.
+    /// Returns the prompt tokens that this replica would compute.
     fn uncached(&self, replica: u32, facts: &Facts<'_>) -> u32 {
         left(facts, self.matched(replica).map_or(0, |found| found.blocks))
     }
 
-    /// One of those that cost the least, by chance.
+    /// Returns the index of a replica with the lowest cost, at random among equals.
     fn cheapest(
         &mut self,
         views: &[ReplicaView],
@@ -330,7 +339,7 @@ impl Router {
         };
         costs.clear();
         costs.extend(views.iter().map(|view| cost(view, facts.prompt_tokens)));
-        // Few have a part of the prompt, and they are not looked for at each of many that don't.
+        // Few replicas have a match, so the loop runs over the matches and not over all views.
         for found in &self.matches {
             if let Ok(place) = views.binary_search_by_key(&found.replica, |view| view.replica) {
                 costs[place] = cost(&views[place], left(facts, found.blocks));
@@ -344,7 +353,7 @@ impl Router {
         places.nth(drawn).unwrap_or(0)
     }
 
-    /// The next after the last chosen among those that `may`.
+    /// Returns the index of the next replica in rotation among the views that satisfy `may`.
     fn in_turn(&mut self, views: &[ReplicaView], may: impl Fn(&ReplicaView) -> bool) -> usize {
         let after = |view: &ReplicaView| self.last.is_none_or(|last| view.replica > last);
         let next = views.iter().position(|view| may(view) && after(view));
@@ -358,7 +367,8 @@ impl Router {
         self.in_turn(views, |view| Some(view.load(load)) == least)
     }
 
-    /// The replica with the longest match, if it is under the bound; the first of `views` among equals in match and load.
+    /// Returns the index of the replica with the longest match, unless it is over the bound. Equal matches go to the
+    /// lower load, then to the first view.
     fn longest(&self, views: &[ReplicaView], bound: f64) -> Option<usize> {
         let most = rendezvous::most_requests(views, bound);
         let known = |found: &Match| {
@@ -372,7 +382,7 @@ impl Router {
     }
 }
 
-/// Prompt tokens that are left to compute where so many blocks are cached. The last token is computed always.
+/// Returns the prompt tokens left to compute with this many cached blocks. The last token is always computed.
 fn left(facts: &Facts<'_>, blocks: u32) -> u32 {
     facts.prompt_tokens.saturating_sub(facts.ends.tokens(blocks)).max(facts.prompt_tokens.min(1))
 }
@@ -386,7 +396,7 @@ impl ReplicaView {
     }
 }
 
-/// Two different ones by chance, the less loaded of them; the first drawn among equals.
+/// Returns the index of the less loaded of two different random replicas; the first drawn wins a tie.
 fn better_of_two<T: PartialOrd>(
     views: &[ReplicaView],
     chance: &mut Stream,

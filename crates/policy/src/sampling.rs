@@ -1,12 +1,13 @@
-//! Which traces are kept: decided when a request has ended, when it is known how.
+//! Tail sampling of traces: decides at the end of a request, when its outcome is known.
 //!
-//! Traces fall into three strata: failed, slow (past the 99th percentile of its own kind in the last hour) and the rest. In each second a stratum keeps
-//! at most so many: those whose trace ids' randomness is largest (bottom-k sampling). A trace's weight comes from the smallest value that a *further* one would have
-//! needed, which its own value has no part in (rank conditioning: Cohen & Kaplan, arXiv 0802.3448), so that sums over what was kept, weighted, are
-//! unbiased, and the threshold written as `ot=th` is what OpenTelemetry means by it. Volume is bounded in every second, whatever comes; while a stratum's bound is not
-//! reached all of it is kept, and weighs 1.
+//! Traces form three strata: failed, slow (above the 99th percentile of their kind in the last hour) and the rest.
+//! Each stratum keeps a limited number per second: the traces with the largest randomness (bottom-k sampling). The
+//! weight of a trace comes from the smallest value that a *further* trace would have needed, which is independent of
+//! its own value. This is rank conditioning (Cohen & Kaplan, arXiv 0802.3448). Weighted sums over the kept traces are
+//! therefore unbiased, and `ot=th` has OpenTelemetry's meaning. The volume is bounded in every second. Below its
+//! limit, a stratum keeps everything with weight 1.
 //!
-//! The percentile is of the past alone: a trace's fate does not depend on those that come after it.
+//! The percentile uses only the past, so later traces do not affect a decision.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -16,17 +17,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::setting::SettingError;
 
-/// How many traces are kept.
+/// Sampling settings of traces.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SamplingSpec {
-    /// The share that is kept of requests that are neither failed nor slow, 0 to 1.
+    /// Sampled share of requests that are neither failed nor slow, from 0 to 1 [default: 0.02].
     pub share: f64,
-    /// Most failed ones a second.
+    /// Limit on failed traces per s [default: 50].
     pub failed_per_s: u32,
-    /// Most slow ones a second.
+    /// Limit on slow traces per s [default: 25].
     pub slow_per_s: u32,
-    /// Most of the rest a second.
+    /// Limit on other traces per s [default: 10].
     pub rest_per_s: u32,
 }
 
@@ -37,7 +38,7 @@ impl Default for SamplingSpec {
 }
 
 impl SamplingSpec {
-    /// Checks everything that the types can't.
+    /// Checks the rules that the types cannot express, and fails on the first invalid setting.
     pub fn validate(&self) -> Result<(), SettingError> {
         if (0.0..=1.0).contains(&self.share) {
             return Ok(());
@@ -48,14 +49,12 @@ impl SamplingSpec {
 }
 
 plimsoll_model::named! {
-    /// What a trace is kept for.
+    /// The stratum of a trace.
     #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
     pub enum Stratum {
-        /// It failed.
         Failed => "failed",
-        /// It was slow.
         Slow => "slow",
-        /// Neither.
+        /// The request neither failed nor was slow.
         Rest => "rest",
     }
 }
@@ -63,12 +62,12 @@ plimsoll_model::named! {
 #[derive(Clone, Debug)]
 pub struct EndedTrace<T> {
     pub at: At,
-    /// What its times are compared with: those of the same kind.
+    /// Kind of the request; its times are compared within the kind.
     pub kind: u64,
-    /// Its times: to the first token, and all of it; as far as known.
+    /// Time to first token and total time; `None` if unknown.
     pub took: [Option<Span>; 2],
     pub failed: bool,
-    /// The last 56 bits of its trace id, or what `ot=rv` says (OpenTelemetry's `R`).
+    /// The last 56 bits of the trace id, or the value of `ot=rv` (OpenTelemetry's `R`).
     pub randomness: u64,
     pub spans: T,
 }
@@ -76,21 +75,21 @@ pub struct EndedTrace<T> {
 #[derive(Clone, PartialEq, Debug)]
 pub struct KeptTrace<T> {
     pub stratum: Stratum,
-    /// How many it stands for, itself counted.
+    /// Number of traces that this trace represents, including itself.
     pub weight: f64,
     pub spans: T,
 }
 
-/// OpenTelemetry's randomness is below this.
+/// Exclusive upper limit of OpenTelemetry's randomness.
 const ROOM: f64 = (1u64 << 56) as f64;
-/// Kinds that are told apart; further ones share one.
+/// Limit on the number of kinds; further kinds share one histogram.
 const MOST_KINDS: usize = 64;
-/// Each bucket of times is so much wider than the one before: the percentile is known within 2 %.
+/// Ratio of neighbouring bucket limits, so that the percentile is accurate within 2 %.
 const RATIO: f64 = 1.02;
-/// The past that a percentile is of.
+/// Length and number of the intervals in the history of a percentile.
 const PART: Span = Span::from_secs(300);
 const PARTS: usize = 12;
-/// Requests of a kind from which on its 99th percentile means something.
+/// Minimum number of requests of a kind for a 99th percentile.
 const LEAST: u64 = 500;
 
 #[derive(Clone, Debug)]
@@ -102,11 +101,11 @@ pub struct TailSampler<T> {
     counted: [(u64, u64); 3],
 }
 
-/// Those of one second whose randomness is largest: as many as are kept, and one more.
+/// The traces of a second with the largest randomness: the limit plus one.
 #[derive(Clone, Debug)]
 struct Top<T> {
     most: usize,
-    /// None below this is wanted at all.
+    /// Minimum randomness of a trace to be kept.
     floor: u64,
     held: BTreeMap<(u64, u64), T>,
     came: u64,
@@ -118,9 +117,9 @@ impl<T> Top<T> {
         Top { most: most as usize, floor, held: BTreeMap::new(), came: 0 }
     }
 
-    /// Gives back what is certain not to be kept.
+    /// Adds a trace. Returns a trace that is certainly not kept.
     fn push(&mut self, randomness: u64, spans: T) -> Option<T> {
-        // Equal values are told apart by the order in which they came.
+        // The arrival order makes equal values distinct keys.
         self.came += 1;
         if randomness < self.floor {
             return Some(spans);
@@ -132,7 +131,7 @@ impl<T> Top<T> {
         }
     }
 
-    /// What is kept, and its weight.
+    /// Returns the weight and the kept traces.
     fn take(&mut self) -> (f64, impl Iterator<Item = T> + use<T>) {
         let mut held = std::mem::take(&mut self.held);
         self.came = 0;
@@ -140,7 +139,7 @@ impl<T> Top<T> {
         if held.len() > self.most {
             threshold = held.pop_first().map_or(threshold, |((randomness, _), _)| randomness + 1);
         }
-        // Whoever has the same value as the one that just failed would not have been kept for it.
+        // A trace with the same value as the rejected one must be rejected too.
         held.retain(|(randomness, _), _| *randomness >= threshold);
         (1.0 / (1.0 - threshold as f64 / ROOM).max(1.0 / ROOM), held.into_values())
     }
@@ -149,15 +148,15 @@ impl<T> Top<T> {
 /// Times of one kind in the last hour.
 #[derive(Clone, Default, Debug)]
 struct Past {
-    /// Of each of both times: parts of the hour, the newest last.
+    /// Histograms per interval for each of the two times, newest last.
     parts: [VecDeque<BTreeMap<u16, u64>>; 2],
     begun: At,
-    /// The 99th percentiles of the parts that are over, as buckets.
+    /// 99th percentiles of the finished intervals, as bucket numbers.
     edges: [Option<u16>; 2],
 }
 
 impl Past {
-    /// Is one of its times past the 99th percentile of before? It counts from then on.
+    /// Returns whether a time exceeds the earlier 99th percentile, and adds the times to the history.
     fn is_slow(&mut self, took: [Option<Span>; 2], now: At) -> bool {
         self.turn(now);
         let mut is_slow = false;
@@ -172,10 +171,11 @@ impl Past {
         is_slow
     }
 
-    /// Begins a part, where the newest is over.
+    /// Starts a new interval if the current one is over.
     fn turn(&mut self, now: At) {
         let is_first = self.parts[0].is_empty();
-        // While there is no percentile yet it is looked for more often: the first hour has slow requests too. Of what has no first token there never is one of that.
+        // Without a percentile, intervals are shorter, so that the first hour has slow requests too. A kind without
+        // first tokens never has that percentile.
         let part = if self.edges.iter().all(Option::is_none) { Span(PART.0 / 30) } else { PART };
         if !is_first && now - self.begun < part {
             return;
@@ -186,7 +186,7 @@ impl Past {
             if parts.len() == PARTS {
                 parts.pop_front();
             }
-            // A short first part is gone on with rather than taking a long one's place.
+            // A short first interval continues, because it must not replace a long one.
             if part == PART || parts.is_empty() {
                 parts.push_back(BTreeMap::new());
             }
@@ -194,7 +194,7 @@ impl Past {
     }
 }
 
-/// The bucket of the 99th percentile; `None` of too few.
+/// Returns the bucket of the 99th percentile, or `None` with too few requests.
 fn percentile(parts: &VecDeque<BTreeMap<u16, u64>>) -> Option<u16> {
     let mut all: BTreeMap<u16, u64> = BTreeMap::new();
     for (bucket, count) in parts.iter().flatten() {
@@ -228,18 +228,18 @@ impl<T> TailSampler<T> {
         }
     }
 
-    /// Takes a trace; gives those of the second before, where this one begins another.
+    /// Adds a trace. If it starts a new second, returns the kept traces of the previous one.
     pub fn push(&mut self, ended: EndedTrace<T>) -> Vec<KeptTrace<T>> {
         let kept = self.turn(ended.at);
         self.offer(ended);
         kept
     }
 
-    /// Takes a trace of the second that has turned; gives back one that is certain not to be kept, this or another.
+    /// Adds a trace of the current second. Returns a trace that is certainly not kept, this one or another.
     pub fn offer(&mut self, ended: EndedTrace<T>) -> Option<T> {
         let known = self.kinds.contains_key(&ended.kind) || self.kinds.len() < MOST_KINDS;
         let past = self.kinds.entry(if known { ended.kind } else { 0 }).or_default();
-        // What failed says nothing of how long an answer takes.
+        // The times of failed requests are no evidence about response times.
         let took = if ended.failed { [None; 2] } else { ended.took };
         let is_slow = past.is_slow(took, ended.at);
         let stratum = match (ended.failed, is_slow) {
@@ -251,7 +251,7 @@ impl<T> TailSampler<T> {
         self.strata[stratum as usize].push(ended.randomness.min(ROOM as u64 - 1), ended.spans)
     }
 
-    /// What is kept of the second that is over by now.
+    /// Returns the kept traces of the second that has ended.
     pub fn turn(&mut self, now: At) -> Vec<KeptTrace<T>> {
         let second = now.0.div_euclid(1_000_000_000);
         if second <= self.second {
@@ -267,7 +267,7 @@ impl<T> TailSampler<T> {
         all
     }
 
-    /// Traces of each stratum: that came, and that were kept.
+    /// Returns the number of received and of kept traces per stratum.
     pub fn counted(&self) -> [(Stratum, u64, u64); 3] {
         Stratum::ALL.map(|stratum| {
             let (came, kept) = self.counted[stratum as usize];
@@ -275,7 +275,6 @@ impl<T> TailSampler<T> {
         })
     }
 
-    /// How it was asked.
     pub fn spec(&self) -> &SamplingSpec {
         &self.spec
     }

@@ -1,75 +1,71 @@
-//! How a policy or a fault is written on one line, `name:key=value,key=value`, and what may be wrong with it.
+//! Configuration syntax of a policy or a fault on one line, `name:key=value,key=value`, and its errors.
 //!
-//! Reading takes fields out one by one; what is left at the end is refused with the list of what was looked for. So the
-//! code that reads is the list of what is allowed, and the two can't differ.
+//! The parser takes fields one by one; a remaining field is rejected with the list of requested keys. The parsing
+//! code thus is the list of allowed keys, and the two cannot differ.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use thiserror::Error;
 
-/// A setting that can't be used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum SettingError {
-    /// A name that is none of the allowed ones.
+    /// The name is not allowed.
     #[error("unknown {what} {asked:?}; there are: {}", known.join(", "))]
     UnknownName {
-        /// What it should name.
+        /// Kind of the name, for example "routing policy".
         what: &'static str,
-        /// The name as written.
+        /// Name in the configuration.
         asked: String,
-        /// The names there are.
+        /// Allowed names.
         known: Vec<&'static str>,
     },
-    /// A key that nothing reads.
     #[error("{name}: unknown parameter {key:?}; allowed: {}", allowed.join(", "))]
     UnknownKey {
-        /// Whose parameter.
+        /// Name of the policy or section.
         name: String,
-        /// The key as written.
+        /// Key in the configuration.
         key: String,
-        /// The keys that are read.
         allowed: Vec<&'static str>,
     },
-    /// Something needed was not said.
+    /// A required key is missing.
     #[error("{name}: {key} is missing: {want}")]
     Missing {
-        /// Whose parameter.
+        /// Name of the policy or section.
         name: String,
-        /// The key.
         key: &'static str,
-        /// What to say.
+        /// Expected value, with an example.
         want: &'static str,
     },
-    /// A value that can't be read or lies outside its range.
+    /// The value is invalid or out of range.
     #[error("{name}: {key}: {value:?} is not {want}")]
     Value {
-        /// Whose parameter.
+        /// Name of the policy or section.
         name: String,
-        /// The key.
+        /// Key with the invalid value.
         key: &'static str,
-        /// The value as written.
+        /// Value in the configuration.
         value: String,
-        /// What would be accepted.
+        /// Description of the accepted values.
         want: &'static str,
     },
-    /// The line itself can't be read.
+    /// The line has a syntax error.
     #[error("{text:?} is not name:key=value,key=value")]
     Form {
-        /// The text as written.
+        /// Text in the configuration.
         text: String,
     },
-    /// Settings that can't be together, or not here.
+    /// Settings that contradict each other, or are not allowed in this place.
     #[error("{name}: {why}")]
     Conflict {
-        /// Whose.
+        /// Name of the policy, section or key.
         name: String,
-        /// Which ones, and what to do.
+        /// Explanation with a remedy.
         why: String,
     },
 }
 
-/// A name with its fields, as written.
+/// A name with its fields, as in the configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Written {
     pub name: String,
@@ -82,10 +78,10 @@ impl Written {
         Written { name: name.to_owned(), fields, looked_for: Vec::new() }
     }
 
-    /// Reads `name` or `name:key=value,key=value`.
+    /// Parses `name` or `name:key=value,key=value`.
     ///
     /// # Errors
-    /// A field without `=`, a key twice, or no name.
+    /// Fails if a field has no `=`, a key occurs twice, or the name is missing.
     pub fn parse(text: &str) -> Result<Written, SettingError> {
         let form = || SettingError::Form { text: text.to_owned() };
         let (name, rest) = text.trim().split_once(':').unwrap_or((text.trim(), ""));
@@ -102,10 +98,10 @@ impl Written {
         Ok(Written::new(name, fields))
     }
 
-    /// The value of a key, if it is there.
+    /// Takes and parses the value of a key; returns `None` if the key is absent.
     ///
     /// # Errors
-    /// It can't be read as `T`, or `accept` does not hold for it.
+    /// Fails if the value is not a `T`, or `accept` returns false.
     pub fn take<T: FromStr>(
         &mut self,
         key: &'static str,
@@ -115,7 +111,8 @@ impl Written {
         self.take_with(key, want, |text| text.parse().ok().filter(accept))
     }
 
-    /// The value of a key, if it is there, as `read` reads it.
+    /// Takes the value of a key and parses it with `read`; returns `None` if the key is absent. Fails if `read`
+    /// returns `None`.
     pub fn take_with<T>(
         &mut self,
         key: &'static str,
@@ -130,20 +127,20 @@ impl Written {
         }
     }
 
-    /// That a key is missing which has no default.
+    /// Returns the error for a missing required key.
     pub fn missing(&self, key: &'static str, want: &'static str) -> SettingError {
         SettingError::Missing { name: self.name.clone(), key, want }
     }
 
-    /// Two settings that contradict each other.
+    /// Returns the error for contradicting settings.
     pub fn conflict(&self, why: impl Into<String>) -> SettingError {
         SettingError::Conflict { name: self.name.clone(), why: why.into() }
     }
 
-    /// Ends the reading.
+    /// Ends the parsing.
     ///
     /// # Errors
-    /// A field is left that nobody looked for.
+    /// Fails if an unknown field remains.
     pub fn finish(self) -> Result<(), SettingError> {
         match self.fields.into_keys().next() {
             None => Ok(()),

@@ -1,61 +1,68 @@
-//! From which similarity on a request is answered with what another one was: proven on answers that were compared, and never set by hand.
+//! Similarity threshold of the semantic cache, proven on compared responses and not configured.
 //!
-//! While nothing is proven, each request that has a near neighbour is a replica's as always, and its answer is compared with the neighbour's: a *false* one
-//! differs. For each threshold the comparisons at or over it are bet on against "a share of `max_false_hits` or more is false" ([`ln_share_wealth`]);
-//! the lowest threshold whose bets have won is in force. From then on a drawn share of what has a neighbour, whatever its similarity, still goes to a replica and
-//! is compared, so that what is known goes on being so; nothing else is learnt from, because those under the threshold alone would be another mix.
+//! Before a threshold is proven, each request with a near neighbour goes to a replica, and the responses are
+//! compared. A comparison is *false* if they differ. For each threshold, the comparisons at or above it bet against
+//! "a share of `max_false_hits` or more is false" ([`ln_share_wealth`]). The lowest threshold whose bets have won is
+//! active. Afterwards, a random share of all requests with a neighbour still goes to a replica and is compared. The
+//! rule learns from these only, because the requests below the threshold alone would be a different mix.
 //!
-//! The chance that a threshold is ever in force while more than `max_false_hits` of what was compared at or over it was false by expectation is at most
-//! 1 − confidence: over all looks, because wealth may be looked at after each bet (Ville 1939); over all thresholds, which share that chance; and over all
-//! windows, of which the i-th has 1/(i(i + 1)) of it. A Clopper–Pearson bound lost: it holds for one look. Learning to test in a fixed
-//! order of thresholds (Angelopoulos et al. 2021), which needs no sharing, lost too: the highest threshold comes first there, and has the fewest comparisons.
+//! The probability is at most 1 − confidence that a threshold is ever active while its expected false share exceeds
+//! `max_false_hits`. The share is that of the comparisons at or above the threshold. The bound covers all
+//! evaluations, because wealth may be checked after each bet (Ville 1939). It covers all thresholds, which share the
+//! probability, and all windows, of which the i-th gets 1/(i(i + 1)). A Clopper–Pearson bound lost, because it covers
+//! a single evaluation. Testing the thresholds in a fixed order without sharing (Angelopoulos et al. 2021) lost too.
+//! Its first threshold is the highest, which has the fewest comparisons.
 //!
-//! What was proven need not stay true: evidence is of one to two windows of comparisons, the older of two that overlap. The latest, of which two are expected to be false at
-//! the bound, are looked at beside: with more a threshold is not in force until there are fewer, which is soon, because all is compared while nothing is served; with many it forgets what it had.
+//! A proof may expire, so the evidence is one to two windows of comparisons, the older of two overlapping ones. The
+//! latest comparisons, of which two are expected to be false at the bound, are checked separately. With more false
+//! ones, a threshold is inactive until the number drops. That is soon, because every request is compared while no
+//! responses are served. With many false ones, the threshold discards its evidence.
 
 use std::collections::VecDeque;
 
 use plimsoll_math::anytime::{ln_share_wealth, share_upper};
 use plimsoll_math::rng::Stream;
 
-/// What becomes of a request by how near its nearest neighbour is.
+/// The use of a request's nearest neighbour.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum NearUse {
-    /// It has none that is near.
+    /// The request has no near neighbour.
     Far,
-    /// Nothing is proven: a replica's answer is compared.
+    /// Proof is missing: a replica answers, and the responses are compared.
     Shadow,
-    /// It was drawn to be compared.
+    /// The request was drawn for a comparison.
     Audit,
-    /// It gets the neighbour's answer.
+    /// The request gets the neighbour's response.
     Serve,
-    /// Under the threshold in force: a replica's.
+    /// The similarity is below the active threshold: a replica answers.
     Under,
 }
 
-/// What is known of a threshold.
+/// The statistics of a threshold.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct ThresholdStanding {
     pub threshold: f64,
     pub compared: u64,
-    /// Of these, with answers that differ.
+    /// Comparisons with different responses.
     pub different: u64,
-    /// The upper bound of the share that is false.
+    /// Upper confidence bound of the false share.
     pub upper: f64,
 }
 
-/// Comparisons that a window has where the bound is 1: with few false ones it proves what it is to prove in a third of that.
+/// Window length for a bound of 1, in comparisons. With few false ones, a third of a window suffices for a proof.
 const WINDOW: f64 = 20.0;
-/// The same of the latest ones, of which a threshold in force has no more false ones than would be expected at the bound,
+/// Length of the list of latest comparisons for a bound of 1. An active threshold has at most as many false ones as
+/// expected at the bound.
 const LATEST: f64 = 2.0;
-/// and which at so many false ones show that what was proven is true no more.
+/// Number of false comparisons among the latest at which the evidence is discarded.
 const TOO_MANY: usize = 5;
-/// Requests after which half are still audited: a threshold that has just begun has been seen least.
+/// Number of requests after which the audit share has dropped to one half, because a newly active threshold has the
+/// least evidence.
 const RAMP: f64 = 50.0;
 
 #[derive(Copy, Clone, Default)]
 struct Window {
-    /// Which of its threshold's windows it is.
+    /// Number of this window, counted per threshold from 1.
     number: u64,
     compared: u64,
     different: u64,
@@ -73,7 +80,7 @@ struct Threshold {
     older: Window,
     newer: Window,
     begun: u64,
-    /// Which of the latest comparisons were false, the oldest first.
+    /// Latest comparisons, oldest first; `true` if false.
     latest: VecDeque<bool>,
     lately: usize,
 }
@@ -121,12 +128,13 @@ pub struct SimilarityRule {
     audit: f64,
     chance: Stream,
     in_force: Option<f64>,
-    /// Requests with a neighbour since something is in force.
+    /// Requests with a neighbour since a threshold became active.
     since: u64,
 }
 
 impl SimilarityRule {
-    /// Nothing is known. `thresholds` rise; `most` of what is served may be false, which holds with `confidence`; `audit` of it is compared.
+    /// Returns a rule without evidence. `thresholds` ascend; `most` limits the false share with `confidence`; `audit`
+    /// is the compared share.
     pub fn new(thresholds: &[f64], (most, confidence): (f64, f64), audit: f64, seed: u64) -> SimilarityRule {
         SimilarityRule {
             thresholds: thresholds.iter().map(|similarity| Threshold::new(*similarity)).collect(),
@@ -139,13 +147,13 @@ impl SimilarityRule {
         }
     }
 
-    /// What becomes of a request whose nearest neighbour is so near.
+    /// Decides the use of a neighbour with this similarity.
     pub fn decide(&mut self, similarity: f64) -> NearUse {
         if self.thresholds.first().is_none_or(|lowest| similarity < lowest.similarity) {
             return NearUse::Far;
         }
         let Some(in_force) = self.in_force else { return NearUse::Shadow };
-        // Drawn before the similarity is looked at: what is compared has the mix of what comes.
+        // The draw precedes the check of the similarity, so that the compared requests are a fair sample.
         let share = self.audit.max(RAMP / (RAMP + self.since as f64));
         self.since += 1;
         match self.chance.chance(share) {
@@ -155,7 +163,7 @@ impl SimilarityRule {
         }
     }
 
-    /// A replica's answer was compared with the neighbour's.
+    /// Records a comparison of a replica's response with the neighbour's.
     pub fn learn(&mut self, similarity: f64, differs: bool) {
         let most = self.most;
         let at_most = self.thresholds.iter_mut().filter(|threshold| similarity >= threshold.similarity);
@@ -172,17 +180,17 @@ impl SimilarityRule {
         self.in_force = now;
     }
 
-    /// The chance that a window may take of being wrong.
+    /// Returns the error probability that a window may use.
     fn level(&self, window: &Window) -> f64 {
         self.alpha / (window.number * (window.number + 1)) as f64
     }
 
-    /// The lowest similarity that is answered so; `None` = none is.
+    /// Returns the active threshold, or `None` if no responses are served.
     pub fn in_force(&self) -> Option<f64> {
         self.in_force
     }
 
-    /// What is known of each threshold.
+    /// Returns the statistics of each threshold.
     pub fn standings(&self) -> impl Iterator<Item = ThresholdStanding> {
         self.thresholds.iter().map(|of| {
             let Window { compared, different, .. } = of.older;
@@ -191,7 +199,7 @@ impl SimilarityRule {
         })
     }
 
-    /// The fewest comparisons, none of them false, after which a threshold can be in force.
+    /// Returns the minimum number of comparisons, all equal, before a threshold can become active.
     pub fn fewest(thresholds: usize, most: f64, confidence: f64) -> u64 {
         let level = (1.0 - confidence) / thresholds.max(1) as f64 / 2.0;
         let proves = |n: &u64| ln_share_wealth(0, *n, most) >= -level.ln();

@@ -1,57 +1,57 @@
-//! How fast each replica computes prompts and writes answers, learnt from the requests that it served.
+//! Replica speed: prefill and decode times, learnt from completed requests.
 //!
-//! Two lines of the pool: the time to the first token over the prompt tokens that had to be computed before it, and the time between two tokens over
-//! the requests that decode together. And of each replica two factors on them, what its requests took over what the lines expected. A line for each
-//! replica lost: its slope rests on some dozens of its own requests, replicas that are alike came out 30 % apart, and half more requests than its share
-//! went to one of eight, so that p99 was three times that of least requests where prompts share nothing. What is not known yet is taken from
-//! [`UNKNOWN`].
+//! The pool has two lines. One is the time to first token over the uncached prompt tokens ahead; the other is the
+//! time per token over the decoding requests. Each replica has a factor on each line: measured over expected time. A
+//! line per replica lost, because each slope had only dozens of requests. Equal replicas came out 30 % apart, and one
+//! of eight got half more than its share of requests. The p99 was then three times that of least requests without
+//! shared prompts. Unknown values come from [`UNKNOWN`].
 //!
-//! What is known of a replica ages while others are asked: one that was slow once and is avoided since comes to look like the pool again, and
-//! gets a request that shows whether it still is.
+//! A replica's factors age while other replicas get requests. A replica that was slow once therefore looks average
+//! again after a while, and gets a request that measures it.
 //!
-//! The lines and the factors fix only each other's product: as the lines rise, all factors fall. So what a factor means is what it is beside the
-//! others' mean ([`center`]), to which one that is unknown leans, and the lines are learnt as if that mean were 1. Leaning on 1 lost: a replica
-//! that had served alone came out at 0.9 because the first guess had raised the lines, and others that joined it, taken for a tenth slower, got none of four hundred
-//! requests.
+//! Lines and factors only fix their product: if the lines rise, all factors fall. A factor is therefore relative to
+//! the mean of all factors ([`center`]), which is also the default of a new replica. The lines are learnt as if the
+//! mean were 1. A default of 1 lost: a replica that had served alone came out at 0.9, because the first estimate had
+//! raised the lines. Replicas that joined later looked a tenth slower and got none of four hundred requests.
 
 use plimsoll_model::{At, Span};
 
 use crate::line::{KEPT, LENT, Learnt, Line};
 use crate::load::Booking;
 
-/// How fast a replica is.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Speed {
-    /// Seconds to the first token over prompt tokens to compute, less one step.
+    /// Time to first token in s over the prompt tokens to compute, minus one decode step.
     pub prefill: Line,
-    /// Seconds between two tokens over requests that decode.
+    /// Time between two tokens in s over the decoding requests.
     pub step: Line,
-    /// Seconds by which each token of an answer comes later than from an average replica, as far as that is sure ([`SURE`]). Without it a
-    /// replica whose first tokens come in time and whose answers take ten times as long gets as many requests as the others.
+    /// Extra time in s per output token compared with an average replica, if certain ([`SURE`]). Without it, a
+    /// replica with fast first tokens and ten times slower streams would get its full share of requests.
     pub late: f64,
 }
 
-/// A replica's steps must be so many times as long as the average one's before a request pays for its whole answer: an answer has hundreds, and
-/// by prompts computed between them replicas that are alike differ too. Counted from the average on, cached prompts lost against that chance: of our simulated
-/// chat with little room p99 of the first token was 1.15 times that of a router which knows every cache, where it is 1.07 now.
+/// Ratio to the average decode step from which the extra time of a whole response counts. A response has hundreds of
+/// steps, and equal replicas differ by the prompts computed between steps. Counting from the average lost, because
+/// this noise outweighed cached prompts. In simulated chat with little cache, the p99 TTFT was 1.15 times that of a
+/// router with perfect knowledge; it is 1.07 now.
 const SURE: f64 = 1.25;
 
-/// What is taken before the first answer: 2 000 prompt tokens a second (what SMG takes too) and steps of 20 ms. All replicas are
-/// taken alike, so it decides only how much a cached prefix is worth against a queue, for the first few requests.
+/// Initial speed: 2 000 prompt tokens per s (as in SMG) and decode steps of 20 ms. All replicas start equal. The
+/// speed only decides the value of a cached prefix against a queue for the first few requests.
 pub const UNKNOWN: Speed = Speed {
     prefill: Line { base: 0.02, per: 1.0 / 2_000.0 },
     step: Line { base: 0.02, per: 0.000_2 },
     late: 0.0,
 };
 
-/// Tokens of an answer before any has ended.
+/// Assumed response length in tokens before the first response ends.
 const ANSWER: f64 = 128.0;
-/// What an answer's length weighs in the mean.
+/// Weight of a new response in the mean length.
 const FRESH: f64 = 0.02;
 
-/// What is known ages by this much less than what a replica with its share of the requests forgets.
+/// Factor by which estimates age more slowly than a replica with its share of requests forgets.
 const SLOWER: f64 = 8.0;
-/// Replicas besides its own whose speed is brought up to date with each point, in turn.
+/// Number of other replicas that are aged with each point, in rotation.
 const IN_TURN: usize = 2;
 
 #[derive(Clone, PartialEq, Debug)]
@@ -60,31 +60,32 @@ pub struct Speeds {
     step: Learnt,
     pool: Speed,
     each: Vec<Factors>,
-    /// What the factors of a replica are of which nothing is known.
+    /// Factors of an unknown replica.
     prefill_center: f64,
     step_center: f64,
     answer: f64,
-    /// Points so far, and whose turn it is to be brought up to date.
+    /// Number of points, and the next replica to age.
     points: u64,
     turn: usize,
 }
 
-/// How much slower than the pool a replica is.
+/// The slowness of a replica relative to the pool.
 #[derive(Copy, Clone, PartialEq, Debug, Default)]
 struct Factors {
     prefill: Ratio,
     step: Ratio,
-    /// Points there were when it was brought up to date.
+    /// Number of points when the factors were last aged.
     at: u64,
 }
 
-/// What requests took over what was expected, sum over sum: a long one says more than a short one.
+/// Sum of measured times over sum of expected times, because a long request carries more information than a short
+/// one.
 #[derive(Copy, Clone, PartialEq, Debug)]
 struct Ratio {
     took: f64,
     expected: f64,
     weight: f64,
-    /// Its factor is the first, and so much of the center: kept because a decision reads it of every replica.
+    /// Precomputed terms of the factor, own + leans · center, because each decision reads them for every replica.
     own: f64,
     leans: f64,
 }
@@ -95,11 +96,12 @@ impl Default for Ratio {
     }
 }
 
-/// So much faster than expected is taken to be no replica's own: one that took no time at all would be the whole of a mean of speeds.
+/// Limit on the measured speed relative to the expected one. A time near zero would otherwise dominate a mean of
+/// speeds.
 const FASTEST: f64 = 1e3;
 
-/// The factor of an average replica: the mean of speeds, each counted as far as it is known. Not the mean of times, because one replica that stands
-/// still would make all others look fast beside it, and a newcomer slow.
+/// Returns the factor of an average replica: the mean of speeds, weighted by certainty. A mean of times lost, because
+/// one stalled replica would make all others look fast and a new one slow.
 fn center<'a>(each: impl Iterator<Item = &'a Ratio>) -> f64 {
     let known = each.filter(|one| one.is_known());
     let (weight, speeds) = known.fold((0.0, 0.0), |(weight, speeds), one| {
@@ -125,7 +127,7 @@ impl Ratio {
     }
 
     fn settle(&mut self) {
-        // It leans on the center, as if so many requests of its own had taken just that.
+        // The factor leans on the center, as if `LENT` of its requests had taken exactly that.
         let all = self.weight + LENT;
         (self.own, self.leans) = match self.is_known() {
             true => (self.weight * self.took / self.expected / all, LENT / all),
@@ -137,7 +139,7 @@ impl Ratio {
         self.weight > 1e-6 && self.expected > 0.0
     }
 
-    /// How much slower than the lines it is, where an average replica is by `center`.
+    /// Returns the slowness relative to the lines, given the `center` of all factors.
     fn factor(&self, center: f64) -> f64 {
         self.own + self.leans * center
     }
@@ -160,7 +162,7 @@ impl Default for Speeds {
 }
 
 impl Speeds {
-    /// A replica's.
+    /// Returns the speed of a replica.
     pub fn of(&self, replica: u32) -> Speed {
         let (prefill, average) = (self.prefill_center, self.step_center);
         let own = self.each.get(replica as usize);
@@ -173,17 +175,17 @@ impl Speeds {
         }
     }
 
-    /// Tokens that an answer has, as a mean of late.
+    /// Returns the recent mean length of responses in tokens.
     pub fn answer_tokens(&self) -> f64 {
         self.answer
     }
 
-    /// A request's first token came.
+    /// Records the first token of a request.
     pub fn first(&mut self, booking: &Booking, at: At) {
         let step = self.of(booking.replica).step.at(f64::from(booking.beside));
         let all = (at - booking.sent).as_secs_f64();
-        // A quarter is the prompt's at the least: were nothing of it, a replica whose steps are longer than its first tokens take would compute
-        // prompts in no time, and beside it the others would look slow.
+        // At least a quarter of the time counts as prefill. Otherwise a replica whose decode steps exceed its TTFT
+        // would compute prompts in no time, and the others would look slow.
         let took = (all - step).max(all / 4.0);
         let place = self.place(booking.replica);
         let center = self.prefill_center;
@@ -195,7 +197,8 @@ impl Speeds {
         self.prefill_center = self::center(self.each.iter().map(|own| &own.prefill));
     }
 
-    /// A request's answer of so many tokens ended; `beside`: requests that decode there now.
+    /// Records the end of a response with this many tokens. `beside` is the number of requests that decode on the
+    /// replica now.
     pub fn ended(&mut self, booking: &Booking, beside: u32, tokens: u32, at: At) {
         self.answer += FRESH * (f64::from(tokens) - self.answer);
         let Some((first, then)) = booking.first else { return };
@@ -214,14 +217,14 @@ impl Speeds {
         self.step_center = self::center(self.each.iter().map(|own| &own.step));
     }
 
-    /// What was known of a replica is of another that had its number.
+    /// Resets a replica whose number was reused.
     pub fn forget(&mut self, replica: u32) {
         if let Some(own) = self.each.get_mut(replica as usize) {
             *own = Factors { at: self.points, ..Factors::default() };
         }
     }
 
-    /// A replica's place; with each point it and some others, in turn, are brought up to date.
+    /// Returns the index of a replica. Each point ages the factors of this replica and of some others, in rotation.
     fn place(&mut self, replica: u32) -> usize {
         let place = replica as usize;
         if self.each.len() <= place {
@@ -237,7 +240,7 @@ impl Speeds {
         place
     }
 
-    /// Ages what is known of a replica to now.
+    /// Ages the factors of a replica to the current point.
     fn bring(&mut self, place: usize) {
         let many = self.each.len() as f64;
         let own = &mut self.each[place];

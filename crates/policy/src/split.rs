@@ -1,24 +1,25 @@
-//! A split between the replicas that serve and those on trial: a share of all sessions is the canary's.
+//! Traffic split between serving and canary replicas: a share of all sessions belongs to the canary.
 //!
-//! A session stays on its side while the share grows, because its hash decides and the share only moves the mark: what its replica has cached of the
-//! conversation is not lost, and nobody sees both versions in turn. Room comes before the split: a request whose side has none goes to the other side
-//! rather than wait, and is counted as strayed, so that a canary that can do less is seen as that and costs no client his answer.
+//! A session stays on its side while the share grows, because its hash is fixed and the share only moves the
+//! boundary. The prefix cache of the conversation is kept, and a client does not alternate between versions. Capacity
+//! takes precedence over the split: a request without capacity on its side goes to the other side and is counted as
+//! strayed. A canary with less capacity thus becomes visible without a failed request.
 
 use plimsoll_math::rng::mix;
 use plimsoll_model::Arm;
 
 use crate::route::ReplicaView;
 
-/// Whose a session (or a request of none) is, where the canary gets this share, 0 to 1, of them.
+/// Returns the side of a session, or of a request without one. `share` is the canary's share from 0 to 1.
 pub fn arm(session: u64, share: f64) -> Arm {
-    // Not the hash that spreads sessions over replicas: what is alike in it would be alike in both.
+    // The salt differs from the hash for session routing, because correlated hashes would load replicas unevenly.
     let place = (mix(session ^ SALT) >> 11) as f64 / (1u64 << 53) as f64;
     if place < share { Arm::Canary } else { Arm::Base }
 }
 
 const SALT: u64 = 0x7c15_9e37_79b9_7f4a;
 
-/// On which side each replica is.
+/// The side of each replica.
 #[derive(Clone, Debug)]
 pub(crate) struct Sides {
     arms: Vec<Arm>,
@@ -30,7 +31,7 @@ impl Sides {
         Sides { arms: vec![Arm::Base; replicas], strayed: 0 }
     }
 
-    /// A replica joins, among those that serve.
+    /// Adds a replica on the base side.
     pub fn join(&mut self, replica: u32) {
         if self.arms.len() <= replica as usize {
             self.arms.resize(replica as usize + 1, Arm::Base);
@@ -42,7 +43,7 @@ impl Sides {
         self.arms[replica as usize] = arm;
     }
 
-    /// Leaves the replicas of one side, if any of them is there.
+    /// Keeps only the replicas of a side, if there are any.
     pub(crate) fn prefer(&self, arm: Arm, views: &mut Vec<ReplicaView>) {
         let is_own = |view: &ReplicaView| self.arms[view.replica as usize] == arm;
         if views.iter().any(is_own) {
@@ -50,17 +51,17 @@ impl Sides {
         }
     }
 
-    /// Leaves the replicas of one side, though none of them is there.
+    /// Keeps only the replicas of a side, even if none is left.
     pub fn leave(&self, arm: Arm, views: &mut Vec<ReplicaView>) {
         views.retain(|view| self.arms[view.replica as usize] == arm);
     }
 
-    /// A request of a side was placed.
+    /// Records the placement of a request of this side.
     pub fn placed(&mut self, arm: Arm, replica: u32) {
         self.strayed += u64::from(self.arms[replica as usize] != arm);
     }
 
-    /// Requests that were placed on the other side.
+    /// Returns the number of requests placed on the other side.
     pub fn strayed(&self) -> u64 {
         self.strayed
     }

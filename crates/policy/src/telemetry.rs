@@ -1,78 +1,86 @@
-//! What replicas say of themselves, and how much of that is work of others: of routers beside this one, and of clients that go past it.
+//! Load of other clients on the replicas, estimated from scraped metrics: of other gateways, and of clients that
+//! bypass the gateways.
 //!
-//! The own count stays what it is, because it is exact and of this instant; a page is a second old and counts everybody's work. So the own count as it was while
-//! the page was made is taken off what the page says. What is left is others' work, and goes on top of the own count of now: a request that is sent after the page
-//! is seen at once, and none is counted twice. Taking the page in the own count's place lost: between two pages all requests go to the replica that looked empty.
+//! The gateway's own count stays the base, because it is exact and current, while metrics are a second old and
+//! include all clients. The own count at the time of the scrape is subtracted from the scraped count. The remainder
+//! is the load of others and is added to the current own count. A request sent after the scrape counts immediately,
+//! and none counts twice. Replacing the own count by the scraped one lost: between two scrapes, all requests went to
+//! the replica that looked idle.
 //!
-//! **What chance explains is left out.** Counts of requests that come independently vary like Poisson's, by the root of their mean, and routers that all follow such a gap
-//! fill it all at once: eight routers that took each page at its word had a p99 `ttft` a fifth over that of eight that read none. So a replica's mean of late is taken to
-//! be the pool's but for the part of its deviation that is beyond chance (the positive part of James and Stein's estimator), what the last page showed to be that mean in the
-//! same way, and of the rest so much as is this router's share of all requests, because the others see it too. It fades within the time that a request stays, as the count of an
-//! M/G/∞ queue is correlated with itself.
+//! **Random deviations are left out.** Counts of independent requests vary like Poisson's, by the root of their mean.
+//! Gateways that all follow such a gap fill it simultaneously. Eight gateways that trusted each scrape had a p99
+//! `ttft` a fifth above that of eight without metrics. A replica's recent mean is therefore shrunk towards the pool's
+//! mean, except for the part of its deviation that is beyond chance. This is the positive part of James and Stein's
+//! estimator. The last scrape is shrunk towards that mean in the same way. Of the rest, this gateway applies its own
+//! share of all requests, because the other gateways see the deviation too. The deviation fades within the residence
+//! time of a request, like the autocorrelation of the count in an M/G/∞ queue.
 //!
-//! A replica that says nothing, whose page is old or says what can't be, is neither idle nor dead: others are taken to have as much there as on the mean of those
-//! that speak. Where none speaks it is what [`unseen`](crate::load::unseen) says. What can't be is a page with less on it than what this router itself has there, and
-//! one on which nothing moves while it says that work is under way. A page that shows too much is believed while it moves: it costs a replica's share, not an answer.
+//! A replica with missing, stale or impossible metrics is neither idle nor dead: it gets the mean load of others on
+//! replicas with usable metrics. Without any usable metrics, [`unseen`](crate::load::unseen) applies. Metrics are
+//! impossible if they show less than this gateway's own load, or if they show work but never change. Metrics that
+//! show too much load are used while they change, because that costs a replica's share and not a response.
 
 use plimsoll_model::{At, Span};
 use serde::{Deserialize, Serialize};
 
 use crate::load::{Booking, Load};
 
-/// A page older than this says nothing any more.
+/// Age from which a scrape is ignored.
 pub const STALE: Span = Span::from_secs(10);
-/// A page that shows work on which nothing has moved for so long is one that stands still: even an engine that computes one long prompt steps within it.
+/// Time without a change after which metrics that show work are ignored. Even an engine that computes one long prompt
+/// steps within this time.
 pub const STILL: Span = Span::from_secs(5);
-/// Own requests that a page must show at least half of. One or two may just have ended there.
+/// Minimum of own requests for the check that metrics show at least half of them. One or two may just have ended.
 const TELLING: u32 = 3;
-/// What a new page weighs in the mean of a replica: the last ten or so.
+/// Weight of a new scrape in the mean of a replica, which covers about ten scrapes.
 const FRESH: f64 = 0.1;
-/// Squares of deviations that chance explains, over the count that is expected: of one page, and of a mean of ten whose neighbours are alike. Twice the variance
-/// of Poisson's counts, and a quarter of that.
+/// Squared deviation that chance explains, divided by the expected count: of one scrape, and of a mean of ten with
+/// similar neighbours. These are twice and half the variance of Poisson's counts.
 const CHANCE: f64 = 2.0;
 const CHANCE_OF_MEAN: f64 = 0.5;
-/// What a request weighs in what requests are like.
+/// Weight of a request in the mean properties of requests.
 const FRESH_REQUEST: f64 = 0.02;
-/// A decision brings the estimates up to date that are older than this: they fade over a second and more, and looking at each of a thousand replicas takes longer than
-/// the decision.
+/// Age from which a decision updates the estimates. They fade over at least 1 s, and an update of a thousand replicas
+/// takes longer than a decision.
 const OFTEN: Span = Span::from_millis(300);
-/// A request of others before one of the own was seen, tokens, as [`crate::speed`] takes answers; how long it waits and decodes, seconds.
+/// Assumed request of others before the first own one: tokens, as responses in [`crate::speed`], and the time in s
+/// that it waits and decodes.
 const TOKENS: f64 = 1_024.0;
 const WAITS_S: f64 = 1.0;
 const DECODES_S: f64 = 3.0;
-/// Work fades no faster than this, seconds: pages come once in that time, and are as much older as they took.
+/// Minimum fading time in s, because scrapes arrive once per second and are delayed by as much.
 const LEAST_STAY_S: f64 = 1.0;
-/// Beyond this a page's count is no count.
+/// Limit on a scraped count; a larger value is invalid.
 const MOST: f64 = 1e6;
 
-/// What a page says of its replica.
+/// The scraped load of a replica.
 #[derive(Copy, Clone, PartialEq, Debug, Default)]
 pub struct Said {
-    /// Requests that are computed.
+    /// Requests that the engine computes; `None` if not reported.
     pub running: Option<f64>,
     pub waiting: Option<f64>,
-    /// Share of the KV cache that is in use.
+    /// Used share of the KV cache; `None` if not reported.
     pub kv_usage: Option<f64>,
-    /// A sum of counters that grow while anything is computed.
+    /// Sum of counters that grow with any computation; `None` if not reported.
     pub progress: Option<f64>,
 }
 
-/// How a replica's page is taken.
+/// The use of a replica's metrics.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PageStanding {
-    /// It says how much is there.
+    /// The metrics are applied.
     Believed,
-    /// None has been read, or not for [`STALE`].
+    /// The metrics are missing, or older than [`STALE`].
     Unknown,
-    /// It shows less than half of what this router has there.
+    /// The metrics show less than half of this gateway's load and are ignored.
     Contradicted,
-    /// It shows work, and nothing on it moves.
+    /// The metrics show work but do not change, and are ignored.
     Still,
 }
 
 impl PageStanding {
-    /// On the screen.
+    /// Returns the use as text for the terminal.
     pub fn words(self) -> &'static str {
         match self {
             PageStanding::Believed => "believed",
@@ -83,14 +91,14 @@ impl PageStanding {
     }
 }
 
-/// A replica's page as it was read last.
+/// The latest scrape of a replica.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct PageView {
     pub standing: PageStanding,
-    /// What it said; `None` = none has been read.
+    /// Scraped load; `None` before the first scrape.
     pub said: Option<Said>,
     pub age: Option<Span>,
-    /// Requests that others are taken to have there.
+    /// Estimated requests of other clients on the replica.
     pub others: u32,
 }
 
@@ -110,7 +118,7 @@ impl Others {
         self.decoding += other.decoding;
     }
 
-    /// A share of the way to another.
+    /// Returns a point on the way to another value.
     fn towards(self, to: Others, share: f64) -> Others {
         self.fading(to, (share, share))
     }
@@ -133,48 +141,49 @@ impl Others {
     }
 }
 
-/// How much of a deviation is beyond chance, where the squares that chance explains are so large.
+/// Returns the share of a deviation that is beyond chance. `chance` is the squared deviation that chance explains.
 fn beyond_chance(deviation: f64, chance: f64) -> f64 {
     let square = deviation * deviation;
     if square > chance { 1.0 - chance / square } else { 0.0 }
 }
 
-/// What all replicas whose pages are believed have in common.
+/// The common properties of all replicas with usable metrics.
 #[derive(Copy, Clone, PartialEq, Debug)]
 struct Pool {
-    /// What others have on the mean one.
+    /// Load of others on the average replica.
     mean: Others,
-    /// This router's share of the requests there.
+    /// Share of this gateway in the requests.
     share: f64,
-    /// How long a request waits and decodes, s.
+    /// Mean waiting and decoding time of a request in s.
     stays: (f64, f64),
 }
 
-/// What is known of a replica's page.
+/// The scraping state of a replica.
 #[derive(Copy, Clone, PartialEq, Debug, Default)]
 struct Page {
-    /// What this router had there when it was asked for.
+    /// Own load at the start of the scrape; `None` if no scrape is in progress.
     asked: Option<Load>,
     said: Option<(Said, At)>,
-    /// When it said something else than before.
+    /// Time of the last change of the metrics.
     moved: At,
     found: Others,
-    /// Means of late: what was found, and requests of the own beside it.
+    /// Recent means of the load of others and of the own requests.
     mean: Others,
     own: f64,
     contradicted: bool,
     still: bool,
-    /// Others' load as it was estimated last.
+    /// Latest estimate of the load of others.
     others: Option<Load>,
 }
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Telemetry {
     pages: Vec<Page>,
-    /// What the replicas that speak have in common, and the load of their mean; `None` = none does.
+    /// Common properties of the replicas with usable metrics, and the load of the average one; `None` without usable
+    /// metrics.
     pool: Option<Pool>,
     mean: Option<Load>,
-    /// When the estimates were brought up to date; `None` = it is time.
+    /// Time of the last update of the estimates; `None` requests an update.
     at: Option<At>,
     is_heard: bool,
     uncached: f64,
@@ -200,19 +209,19 @@ impl Default for Telemetry {
 }
 
 impl Telemetry {
-    /// A replica's page is asked for; `own`: what this router has there.
+    /// Records the start of a scrape. `own` is the load of this gateway on the replica.
     pub fn ask(&mut self, replica: u32, own: Load) {
         self.page(replica).asked = Some(own);
     }
 
-    /// It was read: made at `at`, with `own` there when it came.
+    /// Records a scrape whose data is from `at`. `own` is the load of this gateway at its arrival.
     pub fn told(&mut self, replica: u32, said: Said, own: Load, at: At) {
         let sound = |value: Option<f64>| value.is_none_or(|value| (0.0..=MOST).contains(&value));
         if !sound(said.running) || !sound(said.waiting) || said.running.or(said.waiting).is_none() {
             return;
         }
         let page = self.page(replica);
-        // Another process may have come to be there since it was asked for.
+        // The replica's process may have been replaced since the start of the scrape.
         let Some(asked) = page.asked.take() else { return };
         page.check(said, (asked, own), at);
         let found = found(said, (asked, own));
@@ -229,7 +238,7 @@ impl Telemetry {
         }
     }
 
-    /// Nothing that was said of a replica holds: it is another process now, or nobody asks it any more.
+    /// Discards the metrics of a replica, because its process was replaced or it is no longer scraped.
     pub fn forget(&mut self, replica: u32) {
         *self.page(replica) = Page::default();
         self.at = None;
@@ -239,13 +248,13 @@ impl Telemetry {
         }
     }
 
-    /// A request was sent, with so much to do.
+    /// Records a sent request with this much work.
     pub fn sent(&mut self, own: Load) {
         self.uncached += FRESH_REQUEST * (own.backlog as f64 - self.uncached);
         self.tokens += FRESH_REQUEST * (own.tokens as f64 - self.tokens);
     }
 
-    /// A request was answered whole.
+    /// Records a completely answered request.
     pub fn ended(&mut self, booking: &Booking, now: At) {
         let Some((first, _)) = booking.first else { return };
         let (waited, decoded) = ((first - booking.sent).as_secs_f64(), (now - first).as_secs_f64());
@@ -253,14 +262,15 @@ impl Telemetry {
         self.decodes_s += FRESH_REQUEST * (decoded - self.decodes_s);
     }
 
-    /// Brings the estimates up to date, if it is time. To be called before [`others`](Telemetry::others), once for any number of replicas.
+    /// Updates the estimates if they are too old. Call this before [`others`](Telemetry::others), once for any number
+    /// of replicas.
     pub fn bring(&mut self, now: At) {
         if self.is_heard && self.at.is_none_or(|at| now - at >= OFTEN) {
             self.bring_now(now);
         }
     }
 
-    /// The same in any case, for whoever has time: then no decision need do it.
+    /// Updates the estimates in any case. Call this outside of decisions, which then need no update.
     pub(crate) fn bring_now(&mut self, now: At) {
         (self.at, self.pool) = (Some(now), self.pool(now));
         self.mean = self.pool.map(|pool| pool.mean.load(self.of_each()));
@@ -278,7 +288,7 @@ impl Telemetry {
         page.others = page.estimate(pool, now).map(|others| others.load(of_each));
     }
 
-    /// Tokens of a request, and those of its prompt that are to be computed.
+    /// Returns the mean tokens of a request and of the uncached part of its prompt.
     fn of_each(&self) -> (f64, f64) {
         (self.tokens.max(0.0), self.uncached.max(0.0))
     }
@@ -298,12 +308,12 @@ impl Telemetry {
         })
     }
 
-    /// What others have on a replica, as far as pages say it; `None` = no replica's does.
+    /// Returns the estimated load of others on a replica, or `None` without any usable metrics.
     pub fn others(&self, replica: u32) -> Option<Load> {
         self.mean.map(|mean| self.pages.get(replica as usize).and_then(|page| page.others).unwrap_or(mean))
     }
 
-    /// A replica's page, as people see it.
+    /// Returns the latest scrape of a replica, for display.
     pub fn view(&self, replica: u32, now: At) -> PageView {
         let page = self.pages.get(replica as usize).copied().unwrap_or_default();
         PageView {
@@ -324,14 +334,14 @@ impl Telemetry {
 }
 
 impl Page {
-    /// Can it be so?
+    /// Checks the metrics for impossible values.
     fn check(&mut self, said: Said, (asked, own): (Load, Load), at: At) {
         if self.said.is_none_or(|(before, _)| before != said) {
             self.moved = at;
         }
         let all = said.running.unwrap_or(0.0) + said.waiting.unwrap_or(0.0);
         self.still = all > 0.0 && at - self.moved >= STILL;
-        // Streams that had their first token before it was asked for and had not ended when it came are there, whatever it says.
+        // Streams that decode at the start and at the end of the scrape must appear in the metrics.
         let sure = asked.decoding.min(own.decoding);
         if said.running.is_some() && sure >= TELLING {
             self.contradicted = all < 0.5 * f64::from(sure);
@@ -349,7 +359,7 @@ impl Page {
         }
     }
 
-    /// What others have there now; `None` = nobody knows.
+    /// Returns the current load of others, or `None` if it is unknown.
     fn estimate(&self, pool: &Pool, now: At) -> Option<Others> {
         if self.standing(now) != PageStanding::Believed {
             return None;
@@ -364,8 +374,8 @@ impl Page {
     }
 }
 
-/// What of a page is others', where this router had so much there when it was asked for and when it came: the larger counts, because a
-/// request of its own that came or went meanwhile must not look like another's.
+/// Returns the scraped load of others. Of the own loads before and after the scrape, the larger one is subtracted.
+/// Own requests that came or went in between must not count as load of others.
 fn found(said: Said, (asked, own): (Load, Load)) -> Others {
     let ahead = |load: Load| load.requests.saturating_sub(load.decoding);
     let waiting = said.waiting.unwrap_or(0.0) - f64::from(ahead(asked).max(ahead(own)));

@@ -1,4 +1,4 @@
-//! Who is let in, who waits, and who of those goes next.
+//! Admission of requests, and dispatch of queued ones.
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, BudgetState, Span};
@@ -7,31 +7,31 @@ use super::{Front, Given, Offer, QueuedAsk, Refusal, SentRequest, Terms, Waiting
 use crate::queue::{Order, QueueShare, Ticket};
 use crate::route::{Facts, Outlook};
 
-/// The shortest and longest time after which a refused request is asked to come back.
+/// Limits on the `Retry-After` of a rejected request.
 const LEAST_AFTER: Span = Span::from_secs(1);
 const MOST_AFTER: Span = Span::from_secs(60);
-/// When a class that gives way is asked to come back: a budget is better once it has held for a minute.
+/// Mean `Retry-After` of a class that is shed, because a budget recovers after about a minute of good values.
 const HELD_BACK: Span = Span::from_secs(50);
 
-/// What a request that comes meets at the replicas of one model.
+/// The conditions for a new request at the replicas of one model.
 #[derive(Copy, Clone, Debug)]
 struct Prospect {
     tier: u32,
-    /// The model, where that decides who may get it.
+    /// Model that restricts the eligible replicas; `None` without a restriction.
     deciding: Option<u64>,
-    /// Nobody waits for these replicas, and one of them has room.
+    /// Set if no request waits for these replicas and one of them has capacity.
     direct: bool,
-    /// None of them may get requests.
+    /// Set if none of the replicas is usable.
     nobody: bool,
     outlook: Option<Outlook>,
-    /// Time to its first token.
+    /// Expected time to first token, including the queue.
     expected: Span,
-    /// By how much that is too long.
+    /// Expected excess over the TTFT objective.
     late: Span,
 }
 
 impl<A: QueuedAsk> Front<A> {
-    /// A request is to be placed. `keep` makes what the queue keeps of it, where it must wait.
+    /// Places a new request. `keep` creates the queue's copy if the request must wait.
     pub fn offer(
         &mut self,
         facts: &Facts<'_>,
@@ -41,7 +41,7 @@ impl<A: QueuedAsk> Front<A> {
         keep: impl FnOnce() -> A,
     ) -> Offer {
         if self.state == BudgetState::Red && self.admission.classes[terms.class].gives_way {
-            // It is load all the same: an autoscaler that did not see it would scale down.
+            // The request counts as demand, because otherwise an autoscaler would scale down.
             self.demand.came(facts.prompt_tokens, now);
             return self.refuses(Refusal::HeldBack(after(HELD_BACK, chance)), now);
         }
@@ -66,7 +66,7 @@ impl<A: QueuedAsk> Front<A> {
         }
         self.demand.came(uncached, now);
         let held = QueueShare { requests: 1, tokens: u64::from(uncached), bytes: terms.bytes };
-        // Where somebody else says who may get it, he says it of those that are there now.
+        // An allowlist of replicas refers to the current replicas, so the request does not wait for new ones.
         if nobody && facts.among.is_some() {
             return self.refuses(Refusal::NoReplica, now);
         }
@@ -79,7 +79,7 @@ impl<A: QueuedAsk> Front<A> {
         Offer::Queued { ticket, until: order.due }
     }
 
-    /// The first of a request's tiers that is there and answers in time; where all of them would be late, the one that is so by the least.
+    /// Returns the first usable tier that meets the objective; if all would be late, the least late one.
     fn choose(&mut self, facts: &Facts<'_>, order: Order, deadline: Option<At>, now: At) -> Prospect {
         self.passed.clear();
         let tiers = self.models.tiers(facts.model);
@@ -104,7 +104,7 @@ impl<A: QueuedAsk> Front<A> {
         self.prospect((facts, tier), order, deadline, now)
     }
 
-    /// Looks at the replicas of a tier, and what a request meets there.
+    /// Returns the conditions for a request at the replicas of a tier.
     fn prospect(
         &mut self,
         (facts, tier): (&Facts<'_>, u32),
@@ -123,7 +123,7 @@ impl<A: QueuedAsk> Front<A> {
         }
         let nobody = self.views.is_empty();
         let blind = Outlook { first: Span::ZERO, uncached: facts.prompt_tokens };
-        // The best outlook is what a deadline is held against; without one it is not needed on the way straight through.
+        // The outlook is needed only for a deadline or a wait, so the direct path skips it.
         let outlook = match direct && deadline.is_none() {
             true => None,
             false => Some(self.router.outlook(&self.views, facts).unwrap_or(blind)),
@@ -132,7 +132,8 @@ impl<A: QueuedAsk> Front<A> {
         let wait = if direct || nobody { Span::ZERO } else { self.wait((order, deciding), uncached, now) };
         let expected = wait + outlook.map_or(Span::ZERO, |outlook| outlook.first);
         let idle = self.views.iter().any(|view| view.load.requests == 0);
-        // A prediction is believed only where work is under way that would correct it.
+        // The prediction counts only if no replica is idle, because only work in progress can correct a wrong
+        // prediction.
         let late = match deadline.filter(|_| !idle && !nobody) {
             Some(deadline) => (now + expected - deadline).max(Span::ZERO),
             None => Span::ZERO,
@@ -140,12 +141,12 @@ impl<A: QueuedAsk> Front<A> {
         Prospect { tier, deciding, direct, nobody, outlook, expected, late }
     }
 
-    /// Sends as many of those that wait as there is room for, and says what became of each.
+    /// Dispatches queued requests while there is capacity, and appends the result of each.
     pub fn pump(&mut self, now: At, chance: &mut Stream, out: &mut Vec<(Ticket, Given)>) {
         out.extend(std::iter::from_fn(|| self.pump_one(now, chance)));
     }
 
-    /// What became of one of those that wait, if anything did. Call it until it says nothing more.
+    /// Dispatches or rejects one queued request. Call this until it returns `None`.
     pub fn pump_one(&mut self, now: At, chance: &mut Stream) -> Option<(Ticket, Given)> {
         if let Some((ticket, refusal)) = self.displaced.pop() {
             return Some((ticket, Given::Refused(refusal)));
@@ -154,7 +155,7 @@ impl<A: QueuedAsk> Front<A> {
         if self.views.is_empty() {
             return None;
         }
-        // Who waits for another model's replicas keeps nobody waiting.
+        // A request that waits for another model's replicas does not block others.
         let Front { queue, models, views, usable, .. } = self;
         let tier = |waiting: &Waiting<A>| {
             let model = waiting.ask.facts().model;
@@ -193,7 +194,7 @@ impl<A: QueuedAsk> Front<A> {
             if !is_late && !views.is_empty() && now < waiting.until {
                 break;
             }
-            // Another tier's replica may have room and still be in time.
+            // A replica of another tier may have capacity and still meet the deadline.
             self.passed.push((tier, late));
             tier += 1;
             if now >= waiting.until || tier >= models.tiers(model) {
@@ -210,7 +211,7 @@ impl<A: QueuedAsk> Front<A> {
         Some((ticket, Given::Sent(sent)))
     }
 
-    /// A request that waits is given up by its client. True if it still waited.
+    /// Removes a queued request whose client disconnected. Returns whether it was queued.
     pub fn leave(&mut self, ticket: Ticket) -> bool {
         let Some((order, held, waiting)) = self.queue.get(ticket) else { return false };
         self.lines.leave((order.class, waiting.line), held.tokens);
@@ -218,7 +219,7 @@ impl<A: QueuedAsk> Front<A> {
         true
     }
 
-    /// A request has waited until its end. `None` if it does not wait any more.
+    /// Removes a queued request after its timeout, or returns `None` if it is no longer queued.
     pub fn expire(&mut self, ticket: Ticket, now: At) -> Option<Refusal> {
         let (.., waiting) = self.queue.get(ticket)?;
         let (facts, from) = (waiting.ask.facts(), waiting.tier);
@@ -236,29 +237,30 @@ impl<A: QueuedAsk> Front<A> {
         Offer::Refused(refusal)
     }
 
-    /// Requests that wait for one of the replicas in view, and their tokens: who waits for another model's replicas is not before anybody here.
+    /// Returns the requests and tokens that wait for the replicas in view. Requests for other models' replicas do not
+    /// count.
     fn before(&self) -> (u32, u64) {
         self.lines.beside(|model| self.is_in_view(model))
     }
 
-    /// Does one of the replicas in view serve this model?
+    /// Returns whether a replica in view serves this model.
     fn is_in_view(&self, model: u64) -> bool {
         self.views.iter().any(|view| self.models.serves(view.replica, model))
     }
 
-    /// How long a request would wait here that came now for the replicas in view.
+    /// Returns the expected queue time of a request that would arrive now for the replicas in view.
     fn wait(&self, (order, deciding): (Order, Option<u64>), uncached: u32, now: At) -> Span {
         let share = self.before().1 as f64 / self.queue.held().tokens.max(1) as f64;
         let ahead = self
             .queue
             .ahead_among(order, share, |waiting| waiting.line.is_none_or(|model| self.is_in_view(model)));
-        // Its own half: room comes in pieces of a prompt, and it needs one.
+        // Half of its own prompt is added, because capacity becomes free in units of a prompt.
         let ahead = ahead as f64 + 0.5 * f64::from(uncached);
         let rate = self.lines.per_s((order.class, deciding), self.capacity(deciding), now);
         Span::from_secs_f64((ahead / rate).min(86_400.0))
     }
 
-    /// Finds a place in the queue, or says why there is none.
+    /// Makes room in the queue. Fails with the rejection if there is none.
     fn make_room(
         &mut self,
         (order, deciding): (Order, Option<u64>),
@@ -291,7 +293,7 @@ impl<A: QueuedAsk> Front<A> {
     }
 }
 
-/// When a refused request should come back: not all at once.
+/// Returns a randomised `Retry-After` within limits, so that clients do not return simultaneously.
 fn after(span: Span, chance: &mut Stream) -> Span {
     let jittered = Span::from_secs_f64(span.as_secs_f64() * (0.8 + 0.4 * chance.uniform()));
     jittered.clamp(LEAST_AFTER, MOST_AFTER)

@@ -1,10 +1,10 @@
-//! What stands in front of replicas, as one machine: who is let in, who waits, who gets what, and what is learnt of it.
+//! The gateway's decisions as one state machine: admission, queueing, routing and learning.
 //!
-//! The gateway calls it under a lock with real times, the simulator with virtual ones; neither decides anything beside it. Whoever calls says what
-//! happened ([`Front::offer`], [`Front::first`], [`Front::ended`], [`Front::set_up`]) and asks after each of these who may go now
-//! ([`Front::pump`]).
+//! The gateway calls it under a lock with real time, the simulator with virtual time; neither decides anything
+//! itself. The caller reports events ([`Front::offer`], [`Front::first`], [`Front::ended`], [`Front::set_up`]). After
+//! each event, it dispatches queued requests ([`Front::pump`]).
 //!
-//! Each request gets exactly one of: sent, refused, or its ticket given back ([`Front::leave`]).
+//! Each request has exactly one end: it is sent, rejected, or its ticket is returned ([`Front::leave`]).
 
 mod entry;
 mod replicas;
@@ -30,26 +30,26 @@ use crate::speed::Speed;
 use crate::split::Sides;
 use crate::telemetry::Telemetry;
 
-/// A gateway's decisions, as its file says them.
+/// Decision settings of a gateway.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct FrontSpec {
-    /// How requests are spread over replicas.
+    /// Routing policy [default: round_robin].
     pub route: RouteSpec,
-    /// How much is tried a second time.
+    /// Retry settings.
     pub retry: RetrySpec,
-    /// When a second replica is asked because the first is late; none = never.
+    /// Hedging: a second replica for a request whose first token is late [default: off].
     pub hedge: Option<HedgeSpec>,
-    /// When a replica is ejected.
+    /// Circuit breaker settings.
     pub breaker: BreakerSpec,
-    /// Who is let in, and in what order.
+    /// Admission and queueing settings.
     pub admission: AdmissionSpec,
-    /// Gateways in front of the same replicas, this one counted; 0 = 1.
+    /// Number of gateways in front of the same replicas, including this one; 0 means 1 [default: 0].
     pub gateways: u32,
 }
 
 impl FrontSpec {
-    /// Checks everything that the types can't.
+    /// Checks the rules that the types cannot express, and fails on the first invalid setting.
     pub fn validate(&self) -> Result<(), SettingError> {
         self.retry.validate()?;
         self.hedge.as_ref().map_or(Ok(()), HedgeSpec::validate)?;
@@ -58,93 +58,93 @@ impl FrontSpec {
     }
 }
 
-/// What a queue keeps of a request until it is sent.
+/// The data that the queue keeps of a request.
 pub trait QueuedAsk {
-    /// What a router may know of it.
+    /// Returns the properties that routing may use.
     fn facts(&self) -> Facts<'_>;
 }
 
-/// On what terms a request comes.
+/// The admission terms of a request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Terms {
     pub class: usize,
     pub tenant: u64,
     pub came: At,
-    /// Most time to its first token.
+    /// TTFT objective; `None` without one.
     pub slo: Option<Span>,
     pub bytes: u64,
 }
 
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct SentRequest {
-    /// Where, and what was there.
+    /// Replica, and its load at the time of sending.
     pub booking: Booking,
-    /// Which of the models behind its alias it is asked of; 0 where it names none.
+    /// Index of the model tier; 0 without a fallback list.
     pub tier: u32,
-    /// How long it was expected to wait for its first token when it came.
+    /// TTFT expected at arrival, including the queue.
     pub expected: Span,
-    /// How long it was expected to take to its first token when it was sent.
+    /// TTFT expected at dispatch.
     first: Span,
-    /// Does it count as sent ahead until its first token?
+    /// Set while the request counts as sent ahead, until its first token.
     is_ahead: bool,
-    /// Will its first token be seen?
+    /// Set if the first token will be observed.
     pub streams: bool,
 }
 
 impl SentRequest {
-    /// Is there something to compute?
+    /// Returns whether the request has tokens to compute.
     pub fn is_generation(&self) -> bool {
         self.booking.load.tokens > 0
     }
 }
 
-/// Why a request is not sent.
+/// The reason why a request is not sent.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// It would not be answered in time; come back after so long.
+    /// The request would miss its TTFT objective; the value is the `Retry-After`.
     Late(Span),
-    /// The queue is full, or somebody whose share is smaller needed its place; come back after so long.
+    /// The queue is full, or a tenant with a smaller share needed the place; the value is the `Retry-After`.
     Full(Span),
-    /// The budget in force is broken and its class gives way; come back after so long.
+    /// The SLO budget is broken and the class is shed first; the value is the `Retry-After`.
     HeldBack(Span),
-    /// Its time ran out while it waited.
+    /// The request timed out in the queue.
     Expired,
-    /// No replica may get requests.
+    /// The pool has no usable replica.
     NoReplica,
 }
 
-/// What becomes of a request that comes.
+/// The result of offering a request.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub enum Offer {
     Sent(SentRequest),
-    /// It waits; [`Front::pump`] says when it may go.
+    /// The request is queued until [`Front::pump`] dispatches it.
     Queued {
-        /// Its number there.
+        /// Number in the queue.
         ticket: Ticket,
-        /// When it has waited for too long.
+        /// Queue timeout.
         until: At,
     },
     Refused(Refusal),
 }
 
-/// What becomes of a request that waited.
+/// The result for a queued request.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub enum Given {
     Sent(SentRequest),
     Refused(Refusal),
 }
 
-/// Requests that are sent ahead to a replica always: one that is computed and one that is there when it is done.
+/// Number of requests always sent ahead to a replica: one in prefill and the next one.
 const AHEAD: u32 = 2;
-/// What a class that gives way keeps of its share where the budget may be broken.
+/// Factor on the share of a shed class while the budget is amber.
 const AMBER_SHARE: f64 = 0.5;
-/// What a replica is taken to compute at most, prompt tokens a second: one whose time does not grow with the prompt.
+/// Limit on the assumed prefill speed in tokens per s, for a replica whose time does not grow with the prompt.
 const FASTEST: f64 = 1e6;
 
-/// Whom a request may go to.
+/// The restrictions on the replicas of a request.
 #[derive(Copy, Clone, Debug, Default)]
 struct Whom<'a> {
-    /// Those that serve this model, where that decides.
+    /// Model that the replicas must serve; `None` for any.
     deciding: Option<u64>,
     among: Option<&'a [u32]>,
 }
@@ -152,7 +152,7 @@ struct Whom<'a> {
 #[derive(Clone, Debug)]
 struct Waiting<A> {
     ask: A,
-    /// The tier for which it waits, and whose line that is.
+    /// Model tier that the request waits for, and the model of its line.
     tier: u32,
     line: Option<u64>,
     deadline: Option<At>,
@@ -164,7 +164,7 @@ struct Waiting<A> {
 pub struct Front<A> {
     admission: AdmissionSpec,
     most_retries: u32,
-    /// Gateways beside this one.
+    /// Number of other gateways.
     others: u32,
     router: Router,
     health: Health,
@@ -174,24 +174,25 @@ pub struct Front<A> {
     hedger: Option<Hedger>,
     loads: Vec<Load>,
     telemetry: Telemetry,
-    /// The longest time of late to a whole answer of which nothing is seen before its end.
+    /// Recent longest time of a response without visible progress.
     longest: Span,
     /// Streams on each replica without a first token, and their prompt tokens.
     ahead: Vec<(u32, u64)>,
     queue: FairQueue<Waiting<A>>,
     lines: Lines,
-    /// Tiers that were passed over for the request that was placed last, and by how much each would have been late; none = nobody there might get it.
+    /// Tiers skipped for the last placed request, each with its lateness; `None` if no replica of the tier was
+    /// eligible.
     passed: Vec<(u32, Option<Span>)>,
-    /// Where the budget in force stands.
+    /// State of the active SLO budget.
     state: BudgetState,
     demand: Demand,
-    /// Refused to make room, until the next pump says so.
+    /// Requests dropped from the full queue, until the next pump reports them.
     displaced: Vec<(Ticket, Refusal)>,
     usable: Vec<u32>,
     views: Vec<ReplicaView>,
 }
 impl<A: QueuedAsk> Front<A> {
-    /// One in front of so many replicas, which are down until somebody says that they are up.
+    /// Returns the state for this many replicas. They are down until their first successful health check.
     pub fn new(spec: &FrontSpec, replicas: usize, now: At) -> Front<A> {
         let classes = &spec.admission.classes;
         Front {
@@ -219,18 +220,19 @@ impl<A: QueuedAsk> Front<A> {
         }
     }
 
-    /// Takes the memory of its router at once: see [`Router::reserved`].
+    /// Allocates the router's memory up front; see [`Router::reserved`].
     #[must_use]
     pub fn reserved(self) -> Front<A> {
         Front { router: self.router.reserved(), ..self }
     }
 
-    /// A request came: it fills the retry budget.
+    /// Counts a new request, which refills the retry budget.
     pub fn came(&mut self, now: At) {
         self.budget.request(now);
     }
 
-    /// Where the budget in force stands, from now on: classes that give way get less, or nothing. What waits already keeps its place.
+    /// Sets the state of the SLO budget, which reduces or stops classes that are shed first. Queued requests keep
+    /// their place.
     pub fn set_budget_state(&mut self, state: BudgetState) {
         if std::mem::replace(&mut self.state, state) == state {
             return;
@@ -242,13 +244,13 @@ impl<A: QueuedAsk> Front<A> {
         }
     }
 
-    /// May one of a tier's replicas get a request, of those that were not `tried`?
+    /// Returns whether a replica of the tier outside `tried` can get a request.
     fn is_ready(&mut self, (facts, tier): (&Facts<'_>, u32), tried: &[u32], now: At) -> bool {
         self.fit((facts.model, tier, facts.among), tried, now) > 0
     }
 
-    /// How many of a model's replicas may get a request (of the tier of a name that stands for several, and of those that somebody else names), less those
-    /// that were `tried`.
+    /// Returns the number of replicas that can get a request for a model tier, within an allowlist and outside
+    /// `tried`.
     pub fn fit(
         &mut self,
         (model, tier, among): (Option<u64>, u32, Option<&[u32]>),
@@ -264,43 +266,45 @@ impl<A: QueuedAsk> Front<A> {
         fit.count() as u32
     }
 
-    /// Tiers that were passed over for the request that was placed last, and by how much each would have been late; none = nobody there might get it.
+    /// Returns the tiers skipped for the last placed request, each with its lateness; `None` if no replica of the
+    /// tier was eligible.
     pub fn passed(&self) -> &[(u32, Option<Span>)] {
         &self.passed
     }
 
-    /// Do all replicas that say what they serve serve the same?
+    /// Returns whether all replicas with a model list serve the same models.
     pub fn serve_alike(&self) -> bool {
         self.models.are_alike()
     }
 
-    /// Requests that were placed on the other side, because theirs had no room or nobody who may get one.
+    /// Returns the number of requests placed on the other side, because their side had no usable replica or no
+    /// capacity.
     pub fn strayed(&self) -> u64 {
         self.sides.strayed()
     }
 
-    /// Who is fit for requests.
     pub fn health(&self) -> &Health {
         &self.health
     }
 
-    /// May anybody get requests?
+    /// Returns whether any replica can get requests.
     pub fn any_usable(&mut self, now: At) -> bool {
         self.health.usable(now, &mut self.usable);
         !self.usable.is_empty()
     }
 
-    /// What is on a replica.
+    /// Returns the load of a replica.
     pub fn load(&self, replica: u32) -> Load {
         self.loads[replica as usize]
     }
 
-    /// How fast a replica is taken to be.
+    /// Returns the estimated speed of a replica.
     pub fn speed(&self, replica: u32) -> Speed {
         self.router.speed(replica)
     }
 
-    /// What was weighed for the request that was placed last: right after [`offer`](Front::offer), [`again`](Front::again) or [`pump_one`](Front::pump_one), with the same facts.
+    /// Returns the views, cached tokens and cost terms of the last placed request. Call this right after
+    /// [`offer`](Front::offer), [`again`](Front::again) or [`pump_one`](Front::pump_one), with the same facts.
     pub fn weighed(&self, facts: &Facts<'_>) -> Vec<(ReplicaView, u32, Option<CostTerms>)> {
         let weighed = self.router.weighed(&self.views, facts);
         self.views.iter().zip(weighed).map(|(view, (cached, terms))| (*view, cached, terms)).collect()
@@ -314,17 +318,17 @@ impl<A: QueuedAsk> Front<A> {
         self.budget.left()
     }
 
-    /// What waits of a class.
+    /// Returns the queued requests of a class.
     pub fn held_by(&self, class: usize) -> QueueShare {
         self.queue.held_by(class)
     }
 
-    /// Does anybody wait, or is there somebody to be told?
+    /// Returns whether requests are queued, or dropped ones must be reported.
     pub fn has_waiting(&self) -> bool {
         !self.queue.is_empty() || !self.displaced.is_empty()
     }
 
-    /// What an autoscaler should know.
+    /// Returns the signal for an autoscaler.
     pub fn signal(&mut self, now: At) -> ScaleSignal {
         self.see(now, &[], false, Whom::default());
         let (held, capacity) = (self.queue.held(), self.capacity(None));
@@ -339,12 +343,13 @@ impl<A: QueuedAsk> Front<A> {
         demand::signal(&work, self.demand.per_s(now), self.admission.per_replica, drain_s)
     }
 
-    /// Whom a request may go to, asked of one of its tiers.
+    /// Returns the restrictions of a request for one of its tiers.
     fn whom<'a>(&self, facts: &Facts<'a>, tier: u32) -> Whom<'a> {
         Whom { deciding: self.models.deciding(facts.model, tier), among: facts.among }
     }
 
-    /// Looks at the replicas that may get requests (of those to `whom` one may go) now, less those that were tried. `room`: only those that have room.
+    /// Sets the views to the usable replicas within the restrictions and outside `tried`. `room` leaves out replicas
+    /// without capacity.
     fn see(&mut self, now: At, tried: &[u32], room: bool, whom: Whom<'_>) {
         let Front { health, usable, loads, telemetry, ahead, router, admission, views, models, .. } = self;
         let unseen = unseen(loads, health.count(), self.others);
@@ -357,7 +362,7 @@ impl<A: QueuedAsk> Front<A> {
             };
             usable.retain(|replica| may(*replica));
             if usable.is_empty() {
-                // As with all replicas: where none is fit, those that answer are used.
+                // As for the whole pool: if no replica is usable, all healthy ones are used.
                 health.last_resort(usable, may);
             }
         }
@@ -393,7 +398,7 @@ impl<A: QueuedAsk> Front<A> {
         Some(self.book(sent, now))
     }
 
-    /// What others are taken to have on a replica.
+    /// Returns the estimated load of other clients on a replica.
     fn others_on(&mut self, replica: u32, now: At) -> Load {
         self.telemetry.bring(now);
         let said = self.telemetry.others(replica);
@@ -412,7 +417,7 @@ impl<A: QueuedAsk> Front<A> {
         sent
     }
 
-    /// Prompt tokens a second of the replicas that answer (and serve a model).
+    /// Returns the prefill capacity in tokens per s of all healthy replicas, or of the replicas that serve a model.
     fn capacity(&self, deciding: Option<u64>) -> f64 {
         let serves = |replica: u32| deciding.is_none_or(|model| self.models.serves(replica, model));
         let answer =
@@ -422,12 +427,12 @@ impl<A: QueuedAsk> Front<A> {
     }
 }
 
-/// Is a replica one of these?
+/// Returns whether a replica is allowed.
 fn is_among(among: Option<&[u32]>, replica: u32) -> bool {
     among.is_none_or(|among| among.binary_search(&replica).is_ok())
 }
 
-/// Chooses a replica, and says what the request costs there in prompt tokens.
+/// Picks a replica, and returns the booking with the uncached prompt tokens.
 fn place(
     router: &mut Router,
     views: &[ReplicaView],

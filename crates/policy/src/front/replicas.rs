@@ -1,4 +1,4 @@
-//! What becomes of a request on its replica, and who the replicas are.
+//! Requests on replicas, and changes of the replica set.
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{Arm, At, BudgetState, Span};
@@ -10,15 +10,17 @@ use crate::load::Load;
 use crate::route::Facts;
 use crate::telemetry::{PageView, Said};
 
-/// Silence of a replica of which nothing is seen before answers are whole: at least so long, and so many times as long as the longest answer of late; so long where none is known.
+/// Silence limit of a replica whose responses show no progress: a minimum, a multiple of the recent longest response,
+/// and a default without one.
 const BLIND: Span = Span::from_secs(10);
 const BLIND_TIMES: i64 = 4;
 const BLIND_UNKNOWN: Span = Span::from_secs(60);
-/// What of the longest answer's time is kept with each further one.
+/// Factor by which the longest response time decays with each further response.
 const LONGEST_KEPT: f64 = 0.998;
 
 impl<A: QueuedAsk> Front<A> {
-    /// Places a request once more that was let in: on a replica that was not `tried`. `None` where no other may get it.
+    /// Places a retry of an admitted request on a replica outside `tried`. Returns `None` if no other replica is
+    /// eligible.
     pub fn again(
         &mut self,
         facts: &Facts<'_>,
@@ -29,7 +31,7 @@ impl<A: QueuedAsk> Front<A> {
         self.passed.clear();
         let tiers = self.models.tiers(facts.model);
         for tier in facts.tier..tiers {
-            // Behind the last one nobody stands in.
+            // The last tier has no replacement, so it is tried in any case.
             if tier + 1 < tiers && !self.is_ready((facts, tier), tried, now) {
                 self.passed.push((tier, None));
                 continue;
@@ -43,7 +45,8 @@ impl<A: QueuedAsk> Front<A> {
         None
     }
 
-    /// Who would get a request next, were it not for the one that it is `sent` to: the best first. Nothing is booked.
+    /// Returns the replicas that would be next for a request besides the one it was `sent` to, best first. Nothing is
+    /// booked.
     pub fn next_best(&mut self, facts: &Facts<'_>, sent: &SentRequest, now: At) -> Vec<u32> {
         self.see(now, &[sent.booking.replica], false, self.whom(facts, sent.tier));
         self.sides.prefer(facts.arm, &mut self.views);
@@ -51,32 +54,35 @@ impl<A: QueuedAsk> Front<A> {
         ranked.into_iter().map(|place| self.views[place].replica).collect()
     }
 
-    /// May a request that was sent `sent` times be sent again? Takes it out of the budget.
+    /// Returns whether a request that was sent `sent` times may be retried. Consumes the retry budget.
     pub fn may_retry(&mut self, sent: u32, now: At) -> bool {
         sent <= self.most_retries && self.budget.take(now)
     }
 
-    /// Is another replica to be asked what this one refused or failed at, and is there one?
+    /// Returns whether a rejection or failure of this replica should be checked on another replica, and one is
+    /// eligible.
     pub fn doubts(&mut self, facts: &Facts<'_>, replica: u32, now: At) -> bool {
         self.health.is_doubted(replica) && self.is_ready((facts, facts.tier), &[replica], now)
     }
 
-    /// Another replica was asked what this one refused: see [`Health::compared`](crate::Health::compared).
+    /// Records the response of another replica to a request that this one refused; see
+    /// [`Health::compared`](crate::Health::compared).
     pub fn compared(&mut self, replica: u32, alike: bool, now: At, chance: &mut Stream) {
         self.health.compared(replica, alike, now, chance.uniform());
     }
 
-    /// Is anything ever sent to a second replica at once?
+    /// Returns whether hedging is enabled.
     pub fn hedges(&self) -> bool {
         self.hedger.is_some()
     }
 
-    /// How long after it was sent a request is late, so that [`hedge`](Front::hedge) is worth asking. `None` = not at all.
+    /// Returns the time after sending at which [`hedge`](Front::hedge) should be called, or `None` if it should not.
     pub fn hedge_after(&self, sent: &SentRequest) -> Option<Span> {
         self.hedger.as_ref()?.after(sent.first)
     }
 
-    /// Places a request on a second replica that has no first token yet where it was `sent`.
+    /// Places a request without a first token on a second replica. Fails with the reason why the request is not
+    /// hedged.
     pub fn hedge(
         &mut self,
         facts: &Facts<'_>,
@@ -88,7 +94,7 @@ impl<A: QueuedAsk> Front<A> {
         let saturation = offered / self.capacity(None).max(f64::MIN_POSITIVE);
         let calm = self.state == BudgetState::Green && self.queue.is_empty();
         self.see(now, &[sent.booking.replica], true, self.whom(facts, sent.tier));
-        // On its own side of a trial: what the other side does must not make it look better.
+        // A hedge stays on its side of a canary trial, because the other side must not improve its results.
         self.sides.leave(facts.arm, &mut self.views);
         let hedger = self.hedger.as_mut().filter(|_| calm).ok_or(Withheld::Busy)?;
         let outlook = self.router.outlook(&self.views, facts).ok_or(Withheld::NoReplica)?;
@@ -98,10 +104,12 @@ impl<A: QueuedAsk> Front<A> {
         self.send((facts, sent.tier), now, chance).ok_or(Withheld::NoReplica)
     }
 
-    /// A hedged request has its first token, from its second replica if that `won`; where it was `slower` it is cancelled.
+    /// Records the first token of a hedged request. `won` is set if it came from the second replica; `slower` is the
+    /// cancelled attempt.
     pub fn hedge_ended(&mut self, won: bool, slower: Option<&SentRequest>, now: At) {
         self.hedger.iter_mut().for_each(|hedger| hedger.ended(won, now));
-        // It would have come later than this, and its place is free again: a replica that stands still must not look like one with nothing to do.
+        // The cancelled attempt would have taken longer than this, and its slot is free again. The penalty prevents a
+        // stalled replica from looking idle.
         if let Some(late) = slower.filter(|sent| won && now - sent.booking.sent > sent.first) {
             self.router.first(&late.booking, now);
             let taken = now - late.booking.sent;
@@ -109,7 +117,7 @@ impl<A: QueuedAsk> Front<A> {
         }
     }
 
-    /// The first token of a request came.
+    /// Records the first token of a request.
     pub fn first(&mut self, sent: &mut SentRequest, now: At) {
         self.saw(sent, now, true);
         self.router.first(&sent.booking, now);
@@ -123,12 +131,13 @@ impl<A: QueuedAsk> Front<A> {
         sent.booking.load = begun;
     }
 
-    /// An answer says which share of its prompt the replica had cached.
+    /// Records the share of the prompt that the replica reported as cached.
     pub fn cached(&mut self, sent: &SentRequest, share: f64) {
         self.router.cached(&sent.booking, share);
     }
 
-    /// A request ended on its replica; without a verdict nobody can say how: its client went away. `tokens`: of its answer, where they were counted.
+    /// Records the end of a request. `verdict` is `None` if the client disconnected. `tokens` is the number of output
+    /// tokens, 0 if unknown.
     pub fn ended(
         &mut self,
         mut sent: SentRequest,
@@ -170,7 +179,7 @@ impl<A: QueuedAsk> Front<A> {
         }
     }
 
-    /// For how long a replica may be silent. `blind`: where some of its answers are seen only once they are whole.
+    /// Returns the silence limit of a replica. `blind` is set if some responses show no progress before their end.
     fn patience(&self, replica: u32, blind: bool) -> Span {
         let speed = self.router.speed(replica);
         let load = self.loads[replica as usize];
@@ -184,7 +193,7 @@ impl<A: QueuedAsk> Front<A> {
         }
     }
 
-    /// A first token came, or will never be seen to.
+    /// Records a first token (`came`), or that it will not be observed.
     fn saw(&mut self, sent: &SentRequest, now: At, came: bool) {
         if sent.is_ahead {
             let taken = now - sent.booking.sent;
@@ -192,27 +201,27 @@ impl<A: QueuedAsk> Front<A> {
         }
     }
 
-    /// A connection to a replica could not be made, or its health page answered (or did not).
+    /// Records a failed connection, or the result of a health check.
     pub fn set_up(&mut self, replica: u32, up: bool) {
         if !self.health.is_gone(replica) && !up {
-            // What comes back is a new process, with an empty cache.
+            // A replica that returns is a new process with an empty cache.
             self.router.forget(replica);
             self.telemetry.forget(replica);
         }
         self.health.set_up(replica, up);
     }
 
-    /// A replica's health page does not come in time: see [`Health::set_slow`](crate::Health::set_slow).
+    /// Records a timeout of a health check; see [`Health::set_slow`](crate::Health::set_slow).
     pub fn set_slow(&mut self, replica: u32) {
         self.health.set_slow(replica);
     }
 
-    /// A replica's page is asked for: what is there of the own now is on it.
+    /// Records the start of a scrape, because its result will include the current load of this gateway.
     pub fn asks_page(&mut self, replica: u32) {
         self.telemetry.ask(replica, self.loads[replica as usize]);
     }
 
-    /// A replica's page came, which was made at `made`; `None` = its page is not read any more.
+    /// Records a scrape whose data is from `made`. `None` means that the replica is no longer scraped.
     pub fn told_page(&mut self, replica: u32, said: Option<Said>, made: At) {
         match said {
             Some(said) => self.telemetry.told(replica, said, self.loads[replica as usize], made),
@@ -220,17 +229,19 @@ impl<A: QueuedAsk> Front<A> {
         }
     }
 
-    /// What pages said, as of now: before they are [shown](Front::page), and now and then, so that no decision has to.
+    /// Updates the load estimates from scrapes to now. Call this before [`page`](Front::page), and regularly, so that
+    /// no decision has to.
     pub fn bring_pages(&mut self, now: At) {
         self.telemetry.bring_now(now);
     }
 
-    /// What a replica's page said last, and what is made of it.
+    /// Returns the last scrape of a replica and its use.
     pub fn page(&self, replica: u32, now: At) -> PageView {
         self.telemetry.view(replica, now)
     }
 
-    /// A replica joins, down until somebody says that it is up. Its number is its own until it [parts](Front::part).
+    /// Adds a replica, which is down until its first successful health check. It keeps its number until
+    /// [`part`](Front::part).
     pub fn join(&mut self) -> u32 {
         let replica = self.health.join();
         self.sides.join(replica);
@@ -242,12 +253,12 @@ impl<A: QueuedAsk> Front<A> {
         replica
     }
 
-    /// A replica is not there any more: nothing is known of it from now on, and its number is free. False where something still runs on it: it stays then.
+    /// Removes a replica and frees its number. Returns false, without removing it, if requests run on the replica.
     pub fn part(&mut self, replica: u32) -> bool {
         if self.loads[replica as usize].requests > 0 {
             return false;
         }
-        // What an end's rounding may have left is no load of the next.
+        // Rounding residues must not become load of a later replica.
         (self.loads[replica as usize], self.ahead[replica as usize]) = (Load::default(), (0, 0));
         self.health.part(replica);
         self.models.set(replica, None);
@@ -256,28 +267,28 @@ impl<A: QueuedAsk> Front<A> {
         true
     }
 
-    /// A replica is to end what it has, or not any more.
+    /// Starts or ends the draining of a replica.
     pub fn set_draining(&mut self, replica: u32, draining: bool) {
         self.health.set_draining(replica, draining);
     }
 
-    /// Which models a replica serves, by hashes of their names; `None` = it does not say, and gets requests for any.
+    /// Sets the models of a replica by hash; `None` if it has no list and gets requests for any model.
     pub fn set_models(&mut self, replica: u32, models: Option<Vec<u64>>) {
         self.models.set(replica, models);
     }
 
-    /// Names that stand for several models, the first choice first, all by their hashes.
+    /// Sets the fallback lists by hash, each in order of priority.
     pub fn set_tiers(&mut self, tiers: impl IntoIterator<Item = (u64, Vec<u64>)>) {
         self.models.set_tiers(tiers.into_iter().collect());
     }
 
-    /// On which side of a trial a replica is.
+    /// Sets the side of a replica in a canary trial.
     pub fn set_arm(&mut self, replica: u32, arm: Arm) {
         self.sides.set(replica, arm);
     }
 
-    /// Requests run on this replica, and nothing has come of any of them for this `silence`: it is ejected; or it moves, and comes back.
-    /// True if it is silent for longer than may be, whatever it stands for.
+    /// Records a `silence` of all requests on this replica. Ejects the replica after too long a silence, and readmits
+    /// it after progress. Returns whether the silence is too long, in any health state.
     pub fn silent(
         &mut self,
         replica: u32,
@@ -295,7 +306,7 @@ impl<A: QueuedAsk> Front<A> {
         is_silent
     }
 
-    /// A request's prompt is not ahead of others' any more.
+    /// Removes a request's prompt from the work sent ahead.
     fn is_computed(&mut self, sent: &mut SentRequest) {
         if std::mem::take(&mut sent.is_ahead) {
             let ahead = &mut self.ahead[sent.booking.replica as usize];

@@ -1,4 +1,4 @@
-//! A routing policy as it is written: a line, or fields.
+//! Configuration of routing policies: a line of text, or fields.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,26 +10,26 @@ use serde::{Deserialize, Serialize};
 use crate::cost;
 use crate::setting::{SettingError, Written};
 
-/// Blocks that a prefix router remembers unless told otherwise: a million of 16 tokens, about 50 MB.
+/// Default size of the prefix index: a million blocks of 16 tokens take about 50 MB.
 const INDEX_BLOCKS: u32 = 1 << 20;
 
-/// The load bound of sticky policies unless told otherwise: a quarter over the mean, as in the paper's examples.
+/// Default load bound of sticky policies: a quarter above the mean, as in the paper's examples.
 const BOUND: f64 = 1.25;
 
-/// Beyond this a bound bounds nothing.
+/// Limit on a load bound; a larger bound has no effect.
 const MOST_BOUND: f64 = 1e6;
 const BOUND_WANT: &str = "a number from 1, such as 1.25";
 const INDEX_WANT: &str = "a whole number from 2";
-/// Beyond this nothing but others counts.
+/// Limit on the weight; beyond it, only the other requests count.
 const MOST_WEIGHT: f64 = 100.0;
-/// For how long a slow answer is remembered unless told otherwise, as Finagle has it, and how long or short it may be, seconds.
+/// Default, minimum and maximum of the latency memory in s; the default is Finagle's.
 const DECAY_S: f64 = 10.0;
 const LEAST_DECAY_S: f64 = 0.1;
 const MOST_DECAY_S: f64 = 3_600.0;
 const DECAY_WANT: &str = "seconds from 0.1 to 3600, such as 10";
 const WEIGHT_WANT: &str = "a number from 0 to 100, such as 0.2";
 
-/// Names of the policies, as written.
+/// Names of the policies in configuration files.
 const NAMES: [&str; 9] = [
     "round_robin",
     "random",
@@ -42,54 +42,54 @@ const NAMES: [&str; 9] = [
     "least_cost",
 ];
 
-/// How requests are spread over replicas: a line as [`RouteSpec::parse`] reads it, or the same as fields.
+/// Routing policy: a line such as `session:bound=1.5`, or the equivalent fields.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, JsonSchema)]
 #[serde(tag = "policy", rename_all = "snake_case", deny_unknown_fields)]
 #[schemars(transform = or_a_line)]
 pub enum RouteSpec {
-    /// In turn.
+    /// Replicas in rotation.
     RoundRobin {},
-    /// By chance, all alike.
+    /// Random replica.
     Random {},
-    /// The one with the fewest requests in flight; among equals in turn.
+    /// Replica with the fewest requests in flight; ties in rotation.
     LeastRequests {},
-    /// The one with the fewest tokens asked for and not answered; among equals in turn.
+    /// Replica with the fewest outstanding tokens; ties in rotation.
     LeastTokens {},
-    /// The better of two drawn by chance (Mitzenmacher 2001).
+    /// Better of two random replicas (Mitzenmacher 2001).
     PowerOfTwo {
-        /// What is compared.
+        /// Compared load [default: requests].
         #[serde(default)]
         load: LoadMeasure,
     },
-    /// The better of two drawn by chance, by the time that each takes to its first token, its worst of late, × the requests on it (Finagle's `PeakEwma`).
+    /// Better of two random replicas by recent peak time to first token × requests in flight (Finagle's `PeakEwma`).
     PeakEwma {
-        /// For how long a slow answer is remembered, seconds.
+        /// Memory of slow responses in s [default: 10].
         #[serde(default = "decay_s")]
         decay_s: f64,
     },
-    /// A session stays on its replica, unless that is over the bound. What has no session goes by least requests.
+    /// Sticky sessions within a load bound. Requests without a session use least requests.
     Session {
-        /// Most requests on one replica, × mean.
+        /// Limit on the requests of a replica, as a multiple of the mean [default: 1.25].
         #[serde(default = "bound")]
         bound: f64,
     },
-    /// To the one that was sent the longest beginning of the prompt, unless it is over the bound; then, and for prompts
-    /// that nobody was sent, by least requests.
+    /// Replica with the longest prefix of the prompt, within a load bound. Otherwise, and for unknown prompts, least
+    /// requests.
     Prefix {
-        /// Most requests on one replica, × mean.
+        /// Limit on the requests of a replica, as a multiple of the mean [default: 1.25].
         #[serde(default = "bound")]
         bound: f64,
-        /// Blocks that the router remembers.
+        /// Size of the prefix index in blocks [default: 1048576].
         #[serde(default = "index_blocks")]
         index_blocks: u32,
     },
-    /// The one where it costs the fewest seconds, by the router's own count of what is there, what each replica's speed was so far, and which
-    /// prompts it was sent (see [`cost`]).
+    /// Replica with the lowest cost in seconds, from the gateway's own load count, learnt speeds and the prefix
+    /// index.
     LeastCost {
-        /// What slowing down others weighs against the own first token.
+        /// Weight of the delay for other requests relative to the request's own first token [default: 0.2].
         #[serde(default = "weight")]
         weight: f64,
-        /// Blocks that the router remembers.
+        /// Size of the prefix index in blocks [default: 1048576].
         #[serde(default = "index_blocks")]
         index_blocks: u32,
     },
@@ -101,22 +101,22 @@ impl Default for RouteSpec {
     }
 }
 
-/// What counts as a replica's load.
+/// Measure of a replica's load.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LoadMeasure {
     /// Requests in flight.
     #[default]
     Requests,
-    /// Tokens asked for and not answered.
+    /// Outstanding tokens: requested and not yet answered.
     Tokens,
 }
 
 impl RouteSpec {
-    /// Reads `round_robin`, `session:bound=1.5`, `power_of_two:load=tokens`, ….
+    /// Parses `round_robin`, `session:bound=1.5`, `power_of_two:load=tokens`, ….
     ///
     /// # Errors
-    /// An unknown policy, parameter or value, with what there is.
+    /// Fails if the policy, a parameter or a value is unknown; the error lists the alternatives.
     pub fn parse(text: &str) -> Result<RouteSpec, SettingError> {
         let mut written = Written::parse(text)?;
         let spec = RouteSpec::read(&mut written)?;
@@ -171,7 +171,8 @@ impl RouteSpec {
 }
 
 impl<'de> Deserialize<'de> for RouteSpec {
-    /// By hand, because the usual reader of enums says nothing that the writer of a file understands, and takes no line.
+    /// This is implemented manually, because the derived parser gives unclear errors and does not accept a line of
+    /// text.
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<RouteSpec, D::Error> {
         struct Route;
         impl<'de> Visitor<'de> for Route {
@@ -204,7 +205,7 @@ impl<'de> Deserialize<'de> for RouteSpec {
     }
 }
 
-/// A word or a number, as a line would have it.
+/// A word or a number as text, as in a line.
 struct Plain(String);
 
 impl<'de> Deserialize<'de> for Plain {
