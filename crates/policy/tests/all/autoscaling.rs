@@ -1,4 +1,4 @@
-//! The autoscaler against the rules of KEDA's documentation, each worked out by hand.
+//! The autoscaler against the rules of KEDA's documentation, each computed by hand.
 
 use plimsoll_model::At;
 use plimsoll_policy::keda::{Keda, KedaSpec};
@@ -8,7 +8,7 @@ fn s(seconds: i64) -> At {
     At(seconds * 1_000_000_000)
 }
 
-/// Target 10, active over 2, from none to 20 by KEDA's own periods.
+/// Target 10, activation above 2, 0 to 20 replicas, and KEDA's default periods.
 fn spec() -> KedaSpec {
     let json = r#"{"kind": "keda", "target": 10, "activation": 2, "max": 20}"#;
     let AutoscaleSpec::Keda(spec) = serde_json::from_str(json).expect("sound");
@@ -34,12 +34,13 @@ fn run(spec: &KedaSpec, mut current: u32, queue: impl Fn(i64) -> f64, end: i64) 
 #[test]
 fn keda_is_active_over_the_activation_threshold_and_not_at_it() {
     assert_eq!(run(&spec(), 0, |_| 2.0, 600), []);
-    // From 0 to 1 by the poll at 30 s, and from there ⌈35 / 10⌉ = 4.
+    // The poll at 30 s scales from 0 to 1, the next one to ⌈35 / 10⌉ = 4.
     assert_eq!(run(&spec(), 0, |_| 35.0, 90), [(30, 1), (60, 4)]);
 }
 
-/// A queue of 35 until 100 s, then 1, which is not active. The last activity is at the poll at 90 s, and 300 s later is no later: to
-/// none at 420 s. With a least number of one the wish for 4 of 90 s is forgotten at that poll too.
+/// The queue is 35 until 100 s, then 1, which is not active. The last activity is at the poll at 90 s. At 390 s the
+/// cooldown of 300 s is not exceeded, so the scale to zero is at 420 s. With a minimum of one, the recommendation of
+/// 4 from 90 s expires at that poll too.
 #[test]
 fn keda_goes_down_after_its_cooldown() {
     let queue = |at| if at < 100 { 35.0 } else { 1.0 };
@@ -47,7 +48,8 @@ fn keda_goes_down_after_its_cooldown() {
     assert_eq!(run(&KedaSpec { min: 1, ..spec() }, 1, queue, 900), [(30, 4), (420, 1)]);
 }
 
-/// Down to the largest wish of the last 300 s: 3 of 120 s holds until 450 s, when 2 is the largest.
+/// Scaling down goes to the largest recommendation of the last 300 s: 3 from 120 s holds until 450 s, when 2 is the
+/// largest.
 #[test]
 fn keda_remembers_the_largest_wish() {
     let queue = |at| match at {
@@ -96,7 +98,7 @@ fn numbers_that_make_no_sense_are_refused() {
     assert!(hpa.contains("`hpa`, expected `keda`"), "{hpa}");
 }
 
-/// A flag and the file section that says the same.
+/// A flag and a configuration section with equal content give equal settings.
 #[test]
 fn a_flag_says_what_a_file_says() {
     let of_file = |json: &str| serde_json::from_str::<AutoscaleSpec>(json).expect("a specification");

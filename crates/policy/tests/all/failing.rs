@@ -1,4 +1,4 @@
-//! Retries and ejections in cases that can be worked out by hand.
+//! Retries and ejections in cases that are computed by hand.
 
 use plimsoll_model::{At, Span};
 use plimsoll_policy::{BreakerSpec, Breaks, Health, ReplicaOutcome, RetryBudget, RetrySpec, Standing};
@@ -19,7 +19,7 @@ fn usable(health: &Health, now: At) -> Vec<u32> {
     usable
 }
 
-/// A thousand requests at 100/s that are all refused: a tenth of them, and three a second.
+/// Of 1000 rejected requests at 100/s, a tenth is retried, plus three per second.
 #[test]
 fn a_storm_of_refusals_is_retried_by_its_budget() {
     let mut budget = RetryBudget::new(&RetrySpec::default(), at(0.0));
@@ -30,7 +30,7 @@ fn a_storm_of_refusals_is_retried_by_its_budget() {
         retried += u32::from(budget.take(now));
     }
     assert!((125..=136).contains(&retried), "{retried}");
-    // Without a reserve exactly the tenth.
+    // Without a reserve, exactly a tenth is retried.
     let spec = RetrySpec { reserve_per_s: 0.0, ..RetrySpec::default() };
     let mut budget = RetryBudget::new(&spec, at(0.0));
     let retried: u32 = (0..1_000)
@@ -61,7 +61,7 @@ fn a_replica_that_sheds_is_never_ejected_and_its_penalty_decays() {
     assert_eq!(usable(&health, at(10.0)), [0, 1]);
     let penalty = |s: f64| health.penalty(0, at(9.99 + s)).as_secs_f64();
     assert!((penalty(0.0) - 30.0).abs() < 1e-6);
-    // With 15 s as time constant.
+    // The time constant is 15 s.
     assert!((penalty(15.0) - 30.0 / std::f64::consts::E).abs() < 1e-6);
     assert_eq!(health.penalty(1, at(10.0)), Span::ZERO);
 }
@@ -73,7 +73,7 @@ fn five_failures_eject_for_a_time_that_doubles_and_one_request_brings_it_back() 
     assert_eq!(health.standing(2, at(1.0)), Standing::Ejected);
     assert_eq!(usable(&health, at(1.0)), [0, 1, 3]);
     assert_eq!(health.standing(2, at(6.0)), Standing::Trial);
-    // One request at a time.
+    // The trial is limited to one request at a time.
     assert_eq!(usable(&health, at(6.0)), [0, 1, 2, 3]);
     health.sent(2, at(6.0));
     assert_eq!(usable(&health, at(6.0)), [0, 1, 3]);
@@ -81,7 +81,7 @@ fn five_failures_eject_for_a_time_that_doubles_and_one_request_brings_it_back() 
     assert_eq!(health.standing(2, at(16.0)), Standing::Ejected);
     assert_eq!(health.standing(2, at(16.2)), Standing::Trial);
     health.sent(2, at(16.2));
-    // A client that goes away says nothing; the next request is a trial again.
+    // A disconnected client is no evidence, so the next request is a trial again.
     health.untold(2);
     assert_eq!(usable(&health, at(16.3)), [0, 1, 2, 3]);
     health.sent(2, at(16.3));
@@ -104,7 +104,7 @@ fn half_of_the_requests_failing_ejects_too_and_a_quarter_does_not() {
     };
     assert!(!run(4));
     let mut health = pool(4);
-    // Two failures and a success in turn: never five in a row.
+    // Two failures and a success alternate, so there are never five failures in a row.
     let turns = [ReplicaOutcome::Failed, ReplicaOutcome::Failed, ReplicaOutcome::Worked];
     let ejected = (0..100usize).find(|&request| {
         let now = at(request as f64 * 0.1);
@@ -131,7 +131,7 @@ fn with_less_than_half_left_all_are_used_that_answer() {
     for replica in 0..3 {
         (0..5).for_each(|_| health.ended(replica, ReplicaOutcome::Failed, at(1.0), 1.0));
     }
-    // Three of the four that answer are ejected; the fifth does not answer.
+    // Three of the four healthy replicas are ejected; the fifth is down.
     assert_eq!(usable(&health, at(1.0)), [0, 1, 2, 3]);
 }
 
@@ -156,7 +156,7 @@ fn nobody_is_up_until_somebody_says_so() {
     assert!(usable(&health, at(0.0)).is_empty());
 }
 
-/// Requests in turn at replicas that answer, refuse or fail; the request after which replica 0 was ejected first.
+/// Returns the request after which replica 0 was first ejected. Requests go to the replicas in rotation.
 fn ejected(replicas: usize, requests: u32, outcome: impl Fn(u32, u32) -> ReplicaOutcome) -> Option<u32> {
     let mut health = pool(replicas);
     (0..requests).find(|&request| {
@@ -171,7 +171,7 @@ fn a_replica_that_refuses_what_its_peers_answer_is_ejected_within_fifty_requests
     use ReplicaOutcome::{Refused, Worked};
     let alone = |replica: u32, _| if replica == 0 { Refused } else { Worked };
     assert!(ejected(2, 50, alone).is_some() && ejected(4, 80, alone).is_some());
-    // Every third client is wrong, at whichever replica.
+    // Every third client sends an invalid request, independent of the replica.
     let mixed =
         |replica: u32, request: u32| if replica == 0 || request.is_multiple_of(3) { Refused } else { Worked };
     assert!(ejected(2, 50, mixed).is_some());
@@ -198,7 +198,7 @@ fn what_was_compared_decides_before_shares_do() {
     assert!(health.is_doubted(0));
     health.ended(0, ReplicaOutcome::Refused, at(1.0), 1.0);
     health.compared(0, true, at(1.0), 1.0);
-    // The peer refused alike: it takes twice as many to ask again.
+    // The peer refused too, so the next comparison needs twice as many refusals.
     health.ended(0, ReplicaOutcome::Refused, at(1.0), 1.0);
     assert!(!health.is_doubted(0));
     for _ in 0..5 {
@@ -206,14 +206,14 @@ fn what_was_compared_decides_before_shares_do() {
         health.compared(0, false, at(2.0), 1.0);
     }
     assert_eq!(health.standing(0, at(2.0)), Standing::Ejected);
-    // On trial one refusal is enough where peers answer.
+    // On trial, one refusal is sufficient if the peers answer.
     (0..20).for_each(|_| health.ended(1, ReplicaOutcome::Worked, at(7.0), 1.0));
     health.sent(0, at(7.5));
     health.ended(0, ReplicaOutcome::Refused, at(7.5), 1.0);
     assert_eq!(health.standing(0, at(8.0)), Standing::Ejected);
 }
 
-/// What fails at once must not look idle.
+/// A replica with fast failures must not look idle.
 #[test]
 fn failures_cost_and_pages_prove_nothing() {
     let mut health = pool(2);
@@ -263,7 +263,7 @@ fn a_request_that_breaks_replicas_gets_no_third() {
     assert!(!breaks.broke(7, true, at(1.0)));
     assert!(!breaks.may_send(7, at(300.0)) && breaks.may_send(8, at(1.0)));
     assert!(breaks.may_send(7, at(602.0)));
-    // Where the processes live on it may have been anything, and is soon forgotten.
+    // If the processes survive, the cause is uncertain, so the memory is short.
     assert!(breaks.broke(8, false, at(0.0)) && !breaks.broke(8, false, at(0.0)));
     assert!(!breaks.may_send(8, at(2.0)) && breaks.may_send(8, at(3.0)));
     breaks.broke(9, true, at(0.0));

@@ -1,4 +1,5 @@
-//! The policies against hand-worked cases and the rules of the papers and products that they are named after.
+//! The policies against cases computed by hand, and against the rules of the papers and products that they are named
+//! after.
 
 mod autoscaling;
 mod failing;

@@ -1,4 +1,4 @@
-//! Who waits, who is next, and who is refused: laws that hold whatever comes, and cases that can be worked out by hand.
+//! Queueing: properties that hold for all inputs, and cases that are computed by hand.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -29,7 +29,7 @@ fn a_tenants_earliest_deadline_goes_first_and_what_has_none_by_its_turn() {
     assert_eq!(queue.held(), QueueShare::default());
 }
 
-/// Tenant 1 has 300 tokens in requests of 100, tenant 2 one of 50, class 1 waits with 40.
+/// Tenant 1 has 300 tokens in requests of 100, tenant 2 has one request of 50, and class 1 has 40 tokens.
 #[test]
 fn what_is_ahead_is_what_fair_turns_would_serve_before() {
     let mut queue = FairQueue::new([0.0, 0.0]);
@@ -38,13 +38,13 @@ fn what_is_ahead_is_what_fair_turns_would_serve_before() {
     }
     queue.put(order(0, 2, 0), held(50), ());
     queue.put(order(1, 1, 0), held(40), ());
-    // Behind its own three, and tenant 2 gets its 50 meanwhile.
+    // Its own three requests are ahead, and tenant 2 gets its 50 tokens in the meantime.
     assert_eq!(queue.ahead(order(0, 1, 9)), 350);
-    // Due before all its own: only what goes at an equal count, and no more of it than the first token.
+    // The deadline precedes its own requests: only the first token of a tenant with an equal count is ahead.
     assert_eq!(queue.ahead(order(0, 1, -1)), 1);
-    // One that has nothing here waits for nobody's second.
+    // A tenant without requests waits at most for the first token of each other tenant.
     assert_eq!(queue.ahead(order(0, 3, 9)), 2);
-    // The class behind waits for all of the one before, and for its own.
+    // The lower class waits for all of the higher class and for its own.
     assert_eq!(queue.ahead(order(1, 1, 9)), 350 + 40);
 }
 
@@ -80,7 +80,7 @@ fn settings_out_of_range_are_named() {
 }
 
 proptest! {
-    /// Tenants that both wait all the time get tokens that differ by no more than their largest requests, at each instant.
+    /// Two tenants that always wait get tokens that differ by at most their largest requests, at any time.
     #[test]
     fn backlogged_tenants_get_equal_tokens(sizes in prop::collection::vec((1u64..5_000, 1u64..50), 40..120)) {
         let mut queue = FairQueue::new([0.0]);
@@ -105,7 +105,7 @@ proptest! {
         }
     }
 
-    /// The class behind gets its share of what is served while the one before never stops, and not more than that and a request.
+    /// The lower class gets its share while the higher class always waits, and at most one request more.
     #[test]
     fn a_class_behind_gets_its_share_and_no_more(share in 0.02f64..0.5, sizes in prop::collection::vec(1u64..2_000, 300)) {
         let mut queue = FairQueue::new([0.0, share]);
@@ -151,7 +151,7 @@ fn terms(came: At, slo_s: Option<f64>) -> Terms {
     Terms { class: 0, tenant: 0, came, slo: slo_s.map(Span::from_secs_f64), bytes: 0 }
 }
 
-/// One request per replica at most, so that what waits is plain.
+/// At most one request per replica, so that the queue is predictable.
 fn one_each() -> AdmissionSpec {
     AdmissionSpec { per_replica: Some(1), wait_s: 10.0, ..AdmissionSpec::default() }
 }
@@ -183,11 +183,11 @@ fn time_that_ran_out_is_seen_when_it_is_the_requests_turn() {
 #[test]
 fn a_deadline_that_cannot_be_met_is_refused_at_once_with_the_time_to_come_back() {
     let (mut front, mut chance) = (front(1, one_each()), Stream::new(1, "test", 0));
-    // Nothing runs, so nothing is known: it is let in, whatever the guess says.
+    // The replica is idle, so no estimate is reliable, and the request is admitted despite the prediction.
     let Offer::Sent(_) = offer(&mut front, 1_000_000, terms(at(0.0), Some(0.01)), &mut chance) else {
         panic!("an idle replica is asked")
     };
-    // 2 000 tokens a second are the first guess: 10 000 more in front are five seconds.
+    // The initial estimate is 2 000 tokens per s, so 10 000 tokens ahead take 5 s.
     for _ in 0..10 {
         assert!(matches!(offer(&mut front, 1_000, terms(at(0.0), None), &mut chance), Offer::Queued { .. }));
     }
@@ -225,12 +225,12 @@ fn without_replicas_requests_wait_and_are_told_so() {
 fn no_more_is_sent_ahead_than_keeps_a_replica_busy() {
     let spec = AdmissionSpec { ahead_s: 1.0, ..AdmissionSpec::default() };
     let (mut front, mut chance) = (front(1, spec), Stream::new(1, "test", 0));
-    // 500 tokens are a quarter of a second by the first guess: four of them are a second.
+    // By the initial estimate, 500 tokens take 0.25 s, so four requests take 1 s.
     let sent: Vec<bool> = (0..6)
         .map(|_| matches!(offer(&mut front, 500, terms(at(0.0), None), &mut chance), Offer::Sent(_)))
         .collect();
     assert_eq!(sent, [true, true, true, true, false, false]);
-    // A prompt of a minute is sent, and one behind it; not a third.
+    // A prompt of one minute and a second one are sent ahead, but no third one.
     let spec = AdmissionSpec { ahead_s: 1.0, ..AdmissionSpec::default() };
     let mut front = self::front(1, spec);
     let sent: Vec<bool> = (0..4)
@@ -263,7 +263,7 @@ fn acts() -> impl Strategy<Value = Vec<(f64, Act)>> {
     prop::collection::vec((0.0f64..0.5, act), 1..200)
 }
 
-/// What became of each request, as its caller was told.
+/// The results of all requests, as reported to their callers.
 #[derive(Default)]
 struct Told {
     running: Vec<SentRequest>,
@@ -285,7 +285,7 @@ impl Told {
 }
 
 proptest! {
-    /// Whatever comes, goes, fails and comes back: each request is told one thing, and when all has ended nothing is booked.
+    /// For any sequence of events, each request gets exactly one result, and no load remains booked at the end.
     #[test]
     fn each_request_is_told_one_thing_and_nothing_stays_booked(acts in acts(), seed in any::<u64>()) {
         let spec = AdmissionSpec { requests: 12, tokens: 100_000, per_replica: Some(3), wait_s: 5.0, ..AdmissionSpec::default() };
@@ -346,7 +346,7 @@ proptest! {
     }
 }
 
-/// Both classes wait with more than can be served; the second has a share of 0.4 and gives way, or does not.
+/// Returns the served share of the second class, whose configured share is 0.4. Both classes always wait.
 fn share_of_bulk(state: BudgetState, gives_way: bool) -> f64 {
     let mut admission = AdmissionSpec { wait_s: 1e4, ..one_each() };
     admission.classes[1] = ClassSpec { share: 0.4, gives_way, ..admission.classes[1].clone() };
@@ -379,7 +379,7 @@ fn a_class_that_gives_way_has_half_its_share_while_the_budget_may_be_broken() {
     for (state, gives_way, share) in [
         (BudgetState::Green, true, 0.4),
         (BudgetState::Amber, true, 0.2),
-        // What waits already when it turns red keeps its place.
+        // Queued requests keep their place when the state turns red.
         (BudgetState::Red, true, 0.2),
         (BudgetState::Amber, false, 0.4),
     ] {
@@ -404,7 +404,8 @@ fn a_broken_budget_refuses_what_gives_way_and_still_counts_it_as_load() {
     assert!(matches!(offer(&mut front, 10, bulk(at(0.1)), &mut chance), Offer::Sent(_)));
 }
 
-/// Replicas come and go: a number is its replica's until nothing runs there, and whoever has it next begins with nothing of what was known.
+/// A number belongs to its replica while requests run on it. The next replica with this number starts without
+/// history.
 #[test]
 fn a_replica_that_has_gone_leaves_nothing_to_the_one_that_gets_its_number() {
     let (mut front, mut chance) = (front(2, AdmissionSpec::default()), Stream::new(1, "test", 0));
@@ -442,7 +443,8 @@ fn a_replica_that_has_gone_leaves_nothing_to_the_one_that_gets_its_number() {
     assert_eq!((next.booking.replica, next.booking.expected.share), (0, 0.0), "and with an empty cache");
 }
 
-/// One replica serves alone for long; two of the same kind join it, and nobody has more than one request at a time: each gets about a third.
+/// One replica serves alone for a long time, then two equal ones join. With at most one request at a time on each,
+/// each gets about a third.
 #[test]
 fn replicas_that_join_get_their_share_where_nothing_waits() {
     let (mut front, mut chance) = (front(1, AdmissionSpec::default()), Stream::new(3, "test", 0));
@@ -460,7 +462,7 @@ fn replicas_that_join_get_their_share_where_nothing_waits() {
             panic!("room");
         };
         served[sent.booking.replica as usize] += u32::from(number >= 300);
-        // 20 000 tokens a second and 8 ms a step, all within a tenth.
+        // The replicas compute 20 000 tokens per s with steps of 8 ms, both within 10 %.
         let noise = 0.9 + 0.2 * chance.uniform();
         let first = now + Span::from_secs_f64(noise * (0.008 + f64::from(tokens) / 20_000.0));
         front.first(&mut sent, first);

@@ -1,4 +1,4 @@
-//! A key's limits in cases that can be worked out by hand.
+//! Rate limits of a key in cases that are computed by hand.
 
 use plimsoll_model::{At, Span};
 use plimsoll_policy::{RateLimit, RateSpec};
@@ -11,20 +11,20 @@ fn near(span: Span, s: f64) {
     assert!((span.as_secs_f64() - s).abs() < 1e-6, "{span:?}, not {s} s");
 }
 
-/// 60 a minute with 10 s saved up: ten at once, then one a second, whatever is asked for.
+/// The rate is 60 per minute with a burst of 10 s: ten requests immediately, then one per second.
 #[test]
 fn requests_come_in_bursts_and_then_at_the_rate() {
     let spec = RateSpec { requests_per_min: Some(60.0), ..RateSpec::default() };
     let mut limit = RateLimit::new(&spec, at(0.0));
     let passed = (0..2_000).filter(|n| limit.take(1_000_000, at(f64::from(*n) * 0.01)).is_ok()).count();
-    // 10 at once, and one in each of the 19.99 s.
+    // Ten requests pass immediately, and 19 in the following 19.99 s.
     assert_eq!(passed, 29);
     near(limit.take(0, at(20.0 - 0.25)).expect_err("time does not go back"), 0.01);
     assert_eq!(limit.take(0, at(20.0)), Ok(()));
     near(limit.take(0, at(20.5)).expect_err("over"), 0.5);
 }
 
-/// 6 000 tokens a minute are 100 a second, and 1 000 saved up.
+/// The rate is 6 000 tokens per minute, which is 100 per s, with a burst of 1 000.
 #[test]
 fn what_was_not_used_comes_back_and_what_is_larger_than_the_bucket_leaves_a_debt() {
     let spec = RateSpec { tokens_per_min: Some(6_000.0), ..RateSpec::default() };
@@ -33,11 +33,11 @@ fn what_was_not_used_comes_back_and_what_is_larger_than_the_bucket_leaves_a_debt
     near(limit.take(300, at(0.0)).expect_err("100 are left"), 2.0);
     limit.settle(900, 200, at(0.0));
     assert_eq!(limit.take(300, at(0.0)), Ok(()), "800 were");
-    // A prompt of 5 000 is let in when the bucket is full, and 40 s must pass before it is at nought again.
+    // A prompt of 5 000 is admitted at a full bucket. It takes 40 s until the bucket is at zero again.
     near(limit.take(5_000, at(1.0)).expect_err("not full"), 4.0);
     assert_eq!(limit.take(5_000, at(5.0)), Ok(()));
     near(limit.take(100, at(5.0)).expect_err("in debt"), 41.0);
-    // What came beyond what was charged is charged too.
+    // Usage beyond the charge is charged too.
     limit.settle(0, 1_000, at(46.0));
     near(limit.take(100, at(46.0)).expect_err("in debt again"), 10.0);
 }

@@ -1,4 +1,4 @@
-//! Each routing policy in cases small enough to work out by hand.
+//! Each routing policy in cases that are small enough to compute by hand.
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Span};
@@ -17,7 +17,7 @@ fn router(text: &str) -> Router {
     Router::new(&RouteSpec::parse(text).expect("the test's route is sound"))
 }
 
-/// The replicas that `n` requests without any facts go to while the loads stay as they are.
+/// Returns the replicas of `n` requests without facts, at constant loads.
 fn picks(router: &mut Router, views: &[ReplicaView], n: u64) -> Vec<u32> {
     let facts = Facts::default();
     let mut pick = |id| {
@@ -77,8 +77,7 @@ fn least_tokens_counts_tokens_and_not_requests() {
     assert_eq!(picks(&mut router("least_requests"), &views, 1), [0]);
 }
 
-/// With loads 0 < 1 < 2 < 3 two different ones are drawn from six pairs: the least wins 3 of them, the next 2, then 1, the
-/// most loaded none.
+/// Of six pairs with loads 0 < 1 < 2 < 3, the lowest load wins 3, the next 2, then 1, and the highest none.
 #[test]
 fn power_of_two_wins_pairs_as_counted_by_hand() {
     let n = 60_000;
@@ -99,7 +98,7 @@ fn place_session(router: &mut Router, views: &[ReplicaView], session: u64) -> u3
     views[place.place].replica
 }
 
-/// Rendezvous hashing: the keys of a replica that leaves move, all others stay.
+/// With rendezvous hashing, only the keys of a removed replica move.
 #[test]
 fn sessions_move_only_with_their_replica() {
     let mut router = router("session");
@@ -116,7 +115,7 @@ fn sessions_move_only_with_their_replica() {
     assert!((f64::from(moved) - 1_000.0).abs() < 4.0 * (5_000.0f64 * 0.16).sqrt(), "{moved}");
 }
 
-/// c = 1.25, m = 15 in flight on n = 4: nobody takes a request who has ⌈1.25 · 16 / 4⌉ = 5.
+/// With c = 1.25 and m = 15 requests on n = 4 replicas, the bound is ⌈1.25 · 16 / 4⌉ = 5.
 #[test]
 fn a_session_over_the_bound_spills_to_one_and_the_same_place() {
     let mut router = router("session:bound=1.25");
@@ -150,14 +149,14 @@ fn prefix_goes_where_the_longest_beginning_went() {
     assert_eq!(place_prompt(&mut router, &idle, &[9, 8, 7]), 1);
     assert_eq!(place_prompt(&mut router, &idle, &[1, 2, 4]), 0);
     assert_eq!(place_prompt(&mut router, &idle, &[9, 8, 7, 6]), 1);
-    // Replica 2 would be next in turn, and is for a prompt that shares nothing.
+    // Replica 2 is next in rotation, and gets a prompt without a shared prefix.
     assert_eq!(place_prompt(&mut router, &idle, &[5, 5, 5]), 2);
-    // A block after another beginning has another name, so a match of later names alone is none.
+    // The hash of a block covers its prefix, so a match of later blocks only is none.
     assert_eq!(place_prompt(&mut router, &idle, &[100, 2, 3]), 0);
 }
 
-/// ε = 0.25, m = 7 on n = 3: the bound is ⌈1.25 · 8 / 3⌉ = 4 requests; the holder has them, so the least loaded takes it,
-/// and from then on two replicas hold the prefix and the less loaded of the two gets the next.
+/// With ε = 0.25 and m = 7 on n = 3, the bound is ⌈1.25 · 8 / 3⌉ = 4 requests. The holder has 4, so the least loaded
+/// replica gets the request. Afterwards both hold the prefix, and the less loaded one gets the next request.
 #[test]
 fn prefix_leaves_a_holder_over_the_bound_for_the_least_loaded() {
     let mut router = router("prefix:bound=1.25");
@@ -189,7 +188,8 @@ fn the_index_is_bounded_and_keeps_what_is_asked_for() {
     assert!(found(&mut index, 1_000).is_empty());
 }
 
-/// Two replicas, one of which took a second: the pair is always both, so the slow one gets nothing until it is worth its time.
+/// One of two replicas took 1 s. Every pair contains both, so the slow one gets no request until the load of the
+/// other outweighs its latency.
 #[test]
 fn peak_ewma_leaves_a_slow_replica_at_its_first_slow_answer() {
     let mut router = router("peak_ewma");
@@ -203,7 +203,7 @@ fn peak_ewma_leaves_a_slow_replica_at_its_first_slow_answer() {
     assert!((400..600).contains(&both.iter().filter(|&&chosen| chosen == 0).count()));
     took(&mut router, 1, 1_000);
     assert_eq!(picks(&mut router, &views(&[0, 0]), 100), [0; 100]);
-    // 1 s × 1 against 0.1 s × 11.
+    // The costs are 1 s × 1 and 0.1 s × 11.
     assert_eq!(picks(&mut router, &views(&[10, 0]), 100), [1; 100]);
 }
 
@@ -258,15 +258,15 @@ fn found(
     found
 }
 
-/// By what an index learns what a cache dropped.
+/// The evidence by which an index learns about evictions.
 #[derive(Copy, Clone, PartialEq)]
 enum LearnsBy {
     Nothing,
     Answers,
 }
 
-/// Behind the index a cache that drops what was used longest ago, of 100 prompts. The share of prompts of
-/// which it expects what is not so. `beside`: prompts of others between two of its own.
+/// Returns the share of prompts whose expected cache hit is wrong. The cache evicts the least recently used of 100
+/// prompts. `beside` is the number of other prompts between two of its own.
 fn mistaken(by: LearnsBy, beside: u64) -> f64 {
     let mut index = plimsoll_policy::affinity::PrefixIndex::new(100_000);
     let (mut cache, mut chance) = (Vec::<u64>::new(), Stream::new(1, "cache", 0));
@@ -303,7 +303,7 @@ fn a_replica_is_matched_as_far_back_as_its_answers_say() {
     }
 }
 
-/// A router that has learnt, from exact times, that each replica computes this many prompt tokens a second and makes steps of 10 ms.
+/// Returns a router that learnt these prefill speeds and decode steps of 10 ms from exact times.
 fn taught(prefill_per_s: &[f64]) -> Router {
     let mut router = router("least_cost");
     for round in 0..200i64 {
@@ -336,8 +336,8 @@ fn costs_least(router: &mut Router, views: &[ReplicaView], blocks: &[u64], promp
     (views[pick.place].replica, pick.uncached)
 }
 
-/// By hand: 1 000 tokens at 1 000/s are a second; a replica that has 900 of them cached needs 0.1 s, and is worth waiting for until
-/// 900 other tokens stand in front of it.
+/// At 1 000 tokens/s, 1 000 tokens take 1 s. A replica with 900 cached tokens takes 0.1 s, and is better until 900
+/// other tokens wait in front of it.
 #[test]
 fn a_cached_prefix_is_worth_the_time_that_it_saves_and_no_more() {
     let blocks: Vec<u64> = (1..=9).collect();
@@ -351,7 +351,7 @@ fn a_cached_prefix_is_worth_the_time_that_it_saves_and_no_more() {
     };
     assert_eq!(costs_least(&mut router.clone(), &waiting(700), &blocks, 1_000), (home.0, 100));
     assert_eq!(costs_least(&mut router.clone(), &waiting(1_100), &blocks, 1_000), (1 - home.0, 1_000));
-    // A refusal a moment ago weighs as the seconds that it asks for.
+    // A recent rejection costs the seconds of its `Retry-After`.
     let mut refused = waiting(0);
     refused[home.0 as usize].penalty = Span::from_secs(2);
     assert_eq!(costs_least(&mut router, &refused, &blocks, 1_000).0, 1 - home.0);
@@ -368,11 +368,12 @@ fn a_slow_replica_gets_its_share_and_not_half() {
         sent[pick.place] += 1;
         loads[pick.place].load.backlog += u64::from(pick.uncached);
     }
-    // Queues of equal length in seconds: a fifth of the work to the slower, but for what chance decides among equals.
+    // Queues of equal time give the slower replica a fifth of the work, except for random picks among equals.
     assert!((15..=25).contains(&sent[0]), "{sent:?}");
 }
 
-/// First tokens that take what they take on both, and answers in steps of 30 ms on one and of 3 ms on the other: a step is longer than a first token took.
+/// First tokens take equally long on both replicas. Decode steps take 30 ms on one and 3 ms on the other, so a step
+/// exceeds the TTFT.
 #[test]
 fn a_replica_whose_answers_alone_are_slow_is_the_slow_one() {
     let mut router = router("least_cost");
@@ -389,12 +390,12 @@ fn a_replica_whose_answers_alone_are_slow_is_the_slow_one() {
     let [slow, fast] = [0, 1].map(|replica| router.speed(replica));
     let ratio = slow.prefill.at(1.0) / fast.prefill.at(1.0);
     assert!((0.2..5.0).contains(&ratio), "{slow:?} {fast:?}");
-    // The average of both makes 1/2 (1/30 + 1/3) steps a millisecond: 5.5 ms each.
+    // The mean of both rates is 1/2 (1/30 + 1/3) steps per ms: 5.5 ms per step.
     assert!(
         (slow.late / (0.030 - 1.25 * 0.005_45) - 1.0).abs() < 0.15 && fast.late == 0.0,
         "{slow:?} {fast:?}"
     );
-    // Though the fast one has company, an answer there is by far the shorter.
+    // The response is much shorter on the fast replica, although it has concurrent streams.
     let mut loads = views(&[0, 0]);
     loads[1].load.decoding = 8;
     let facts = Facts { prompt_tokens: 1, ..Facts::default() };
@@ -402,7 +403,8 @@ fn a_replica_whose_answers_alone_are_slow_is_the_slow_one() {
     assert!(picks.into_iter().all(|pick| pick.is_some_and(|pick| pick.place == 1)));
 }
 
-/// A replica that was ten times as slow once comes to be asked again: what is known of it ages while the other one serves.
+/// A replica that was once ten times slower gets requests again, because its estimate ages while the other one
+/// serves.
 #[test]
 fn a_replica_that_was_slow_once_is_not_avoided_for_ever() {
     let mut router = taught(&[400.0, 4_000.0]);
@@ -425,7 +427,7 @@ fn a_replica_that_was_slow_once_is_not_avoided_for_ever() {
     assert!(after.is_some_and(|after| (50..10_000).contains(&after)), "{after:?}");
 }
 
-/// With one point of its own a replica looks like the pool, not like the first guess.
+/// With one own observation, a replica resembles the pool and not the initial estimate.
 #[test]
 fn a_replica_that_served_one_request_long_ago_gets_its_share() {
     let mut router = taught(&[4_000.0]);
@@ -435,7 +437,8 @@ fn a_replica_that_served_one_request_long_ago_gets_its_share() {
     assert!((0.8..1.25).contains(&ratio), "{ratio}");
 }
 
-/// Alone, a replica is the average one, whatever the first guess was; of several the average has the mean of their speeds.
+/// A single replica is the average one, independent of the initial estimate. Of several, the average has the mean of
+/// their speeds.
 #[test]
 fn a_replica_of_which_nothing_is_known_is_an_average_one() {
     for speed in [500.0, 2_000.0, 50_000.0] {
@@ -451,7 +454,7 @@ fn a_replica_of_which_nothing_is_known_is_an_average_one() {
     let router = taught(&[1_000.0, 4_000.0]);
     let per_s = 1.0 / router.speed(7).prefill.per;
     assert!((per_s / 2_500.0 - 1.0).abs() < 0.1, "{per_s}");
-    // One that all but stands still makes nobody else look fast, nor a newcomer slow.
+    // A nearly stalled replica makes neither the others look fast nor a new one slow.
     let router = taught(&[10.0, 4_000.0, 4_000.0, 4_000.0]);
     let per_s = 1.0 / router.speed(7).prefill.per;
     assert!((2_700.0..4_400.0).contains(&per_s), "{per_s}");

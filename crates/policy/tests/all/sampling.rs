@@ -1,17 +1,18 @@
-//! Tail sampling against a twin that keeps everything: sums that are unbiased, a bound that holds, and what is claimed to be kept that is.
+//! Tail sampling against a reference that keeps everything: unbiased sums, the volume bound, and complete strata
+//! below their limit.
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Span};
 use plimsoll_policy::sampling::{EndedTrace, KeptTrace, SamplingSpec, Stratum, TailSampler};
 
-/// What is known of a trace by whoever keeps all: its time, ms, and whether it failed.
+/// The reference record of a trace: its time in ms, and whether it failed.
 #[derive(Copy, Clone, PartialEq, Debug)]
 struct Twin {
     ms: f64,
     failed: bool,
 }
 
-/// So many a second for so long; from `incident` on ten times as many, a fifth of which fail.
+/// Traffic with a rate and a duration. From `incident` on the rate is tenfold, and a fifth of the requests fail.
 struct Traffic {
     per_s: i64,
     seconds: i64,
@@ -41,7 +42,8 @@ impl Traffic {
     }
 }
 
-/// What was kept, and what the twin has: count, failed, slower than 250 ms, sum of times.
+/// Returns the weighted and the reference sums (count, failures, times above 250 ms, total time), and the kept
+/// traces.
 fn sums(traffic: &Traffic, spec: &SamplingSpec, seed: u64) -> ([f64; 4], [f64; 4], Vec<KeptTrace<Twin>>) {
     let (mut sampler, mut kept, mut truth) = (TailSampler::new(spec), Vec::new(), [0.0; 4]);
     let of =
@@ -58,8 +60,8 @@ fn sums(traffic: &Traffic, spec: &SamplingSpec, seed: u64) -> ([f64; 4], [f64; 4
     (estimate, truth, kept)
 }
 
-/// Horvitz–Thompson sums over what was kept are those of all, in calm and in a storm: over sixty seeds the mean error lies within three of its
-/// standard errors.
+/// Horvitz–Thompson sums over the kept traces are unbiased in calm and in a storm. Over sixty seeds, the mean error
+/// is within three standard errors.
 #[test]
 fn weighted_sums_are_those_of_all() {
     let traffic = Traffic { per_s: 200, seconds: 40, incident: 30 };
@@ -80,7 +82,7 @@ fn weighted_sums_are_those_of_all() {
     }
 }
 
-/// In no second more are kept than was asked, whatever comes, and in calm ones all that failed.
+/// The limit holds in every second; in calm seconds, all failures are kept.
 #[test]
 fn the_bound_holds_in_a_storm_and_calm_keeps_all_that_failed() {
     let spec = SamplingSpec { share: 0.02, failed_per_s: 20, slow_per_s: 10, rest_per_s: 5 };
@@ -107,7 +109,7 @@ fn the_bound_holds_in_a_storm_and_calm_keeps_all_that_failed() {
     assert!(kept.iter().any(|one| one.stratum == Stratum::Rest && one.weight >= 50.0));
 }
 
-/// A share of nothing keeps nothing of the rest, and equal trace ids are no way around the bound.
+/// A share of 0 keeps no trace of the rest, and equal trace ids cannot exceed the limit.
 #[test]
 fn hostile_randomness_keeps_the_bound() {
     let spec = SamplingSpec { share: 1.0, failed_per_s: 3, slow_per_s: 3, rest_per_s: 3 };
@@ -133,7 +135,7 @@ fn hostile_randomness_keeps_the_bound() {
     assert!(kept.iter().all(|one| one.stratum != Stratum::Rest));
 }
 
-/// What never says when its first token came is held to the last hour too, and not to all that ever was.
+/// Requests without a first-token time are compared with the last hour too, not with the entire past.
 #[test]
 fn the_past_is_an_hour_also_without_first_tokens() {
     let spec = SamplingSpec { share: 0.0, failed_per_s: 0, slow_per_s: 1, rest_per_s: 0 };
@@ -148,7 +150,7 @@ fn the_past_is_an_hour_also_without_first_tokens() {
         push(second, 300 + second % 50);
     }
     let before = push(3_600, 250);
-    // It takes a third of the time, and an hour later nothing else is remembered.
+    // Responses now take a third of the time; after an hour, no slower ones are remembered.
     assert_eq!(push(3_601, 250), before);
     for second in 3_602..7_800 {
         push(second, 100 + second % 50);

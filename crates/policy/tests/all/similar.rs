@@ -1,4 +1,4 @@
-//! Answers that others are given, in simulated loads whose chance of a false hit is known at each similarity.
+//! Shared responses in simulated loads with a known false-hit probability at each similarity.
 
 use plimsoll_math::proportion::proves_at_most;
 use plimsoll_math::rng::Stream;
@@ -8,13 +8,13 @@ const THRESHOLDS: [f64; 6] = [0.75, 0.80, 0.85, 0.90, 0.95, 0.98];
 const MOST: f64 = 0.02;
 const RUNS: u64 = 200;
 
-/// What became of a load.
+/// The results of a load.
 #[derive(Default, Debug)]
 struct Load {
     served: u64,
     served_false: u64,
     compared: u64,
-    /// Served in its last quarter.
+    /// Requests served in the last quarter of the load.
     late: u64,
     ever: bool,
 }
@@ -25,7 +25,8 @@ impl Load {
     }
 }
 
-/// Requests whose similarity is uniform from 0.7 to 1; `chance`: of a false hit, by similarity and by how far the load has come.
+/// Similarities are uniform from 0.7 to 1. `chance` is the false-hit probability by similarity and by progress of the
+/// load.
 fn load(run: u64, (requests, audit): (u64, f64), chance: impl Fn(f64, f64) -> f64) -> Load {
     let mut stream = Stream::new(run, "load", 0);
     let mut rule = SimilarityRule::new(&THRESHOLDS, (MOST, 0.95), audit, run);
@@ -52,13 +53,13 @@ fn load(run: u64, (requests, audit): (u64, f64), chance: impl Fn(f64, f64) -> f6
     load
 }
 
-/// Runs in which more was false than may be, and all of them.
+/// Returns the number of runs above the permitted false share, and all runs.
 fn runs(requests: (u64, f64), chance: impl Fn(f64, f64) -> f64) -> (usize, Vec<Load>) {
     let loads: Vec<Load> = (0..RUNS).map(|run| load(run, requests, &chance)).collect();
     (loads.iter().filter(|load| load.is_over()).count(), loads)
 }
 
-/// Near misses up to 0.93, and little above.
+/// False hits are frequent up to 0.93 and rare above.
 fn steep(similarity: f64, above: f64) -> f64 {
     if similarity < 0.93 { 0.6 } else { above }
 }
@@ -67,16 +68,16 @@ fn steep(similarity: f64, above: f64) -> f64 {
 fn no_more_is_false_of_what_is_served_than_may_be_and_much_is_served() {
     let (over, loads) = runs((20_000, 0.05), |similarity, _| steep(similarity, 0.004));
     assert!(over <= 10, "{over} of {RUNS}");
-    // A sixth of all is at 0.95 or over.
+    // A sixth of the requests has a similarity of at least 0.95.
     let served: u64 = loads.iter().map(|load| load.served).sum::<u64>() / RUNS;
     assert!(served > 1_000, "{served}");
-    // A false hit gets rarer little by little, and one in fifty is so at 0.90 and over.
+    // False hits decrease gradually; at 0.90 and above, one in fifty is false.
     let (over, loads) = runs((20_000, 0.05), |similarity, _| (0.5 * (1.0 - similarity)).min(1.0) * 0.6);
     assert!(over <= 10, "{over} of {RUNS}");
     assert!(loads.iter().filter(|load| load.served > 500).count() > 150);
 }
 
-/// What is served where each look has the bound for one look, at whichever threshold it holds.
+/// Returns whether a rule with a single-evaluation bound at each check would ever serve, at any threshold.
 fn begins_by_single_looks(run: u64, requests: u64, chance: f64) -> bool {
     let (mut stream, mut counts) = (Stream::new(run, "load", 0), [(0u64, 0u64); THRESHOLDS.len()]);
     (0..requests).any(|_| {
@@ -96,7 +97,7 @@ fn where_too_much_is_false_at_every_similarity_nothing_is_ever_served_however_of
     let (_, loads) = runs((20_000, 0.05), |_, _| 1.1 * MOST);
     let ever = loads.iter().filter(|load| load.ever).count();
     assert!(ever <= 10, "{ever} of {RUNS}");
-    // The same looks, each as if it were the only one.
+    // The reference checks equally often, each time as if it were the only check.
     let single = (0..RUNS).filter(|run| begins_by_single_looks(*run, 20_000, 1.1 * MOST)).count();
     assert!(single > 40, "{single} of {RUNS}");
 }
@@ -111,7 +112,7 @@ fn it_stops_by_itself_when_answers_begin_to_differ_slowly_or_at_once() {
     assert!(over <= 10, "at once: {over} of {RUNS}");
     let late: u64 = loads.iter().map(|load| load.late).sum::<u64>() / RUNS;
     let before: u64 = loads.iter().map(|load| load.served - load.late).sum::<u64>() / RUNS;
-    // Of some 1 300 that it would have served.
+    // Without the change, about 1 300 would have been served.
     assert!(late < 100 && before > 3_000, "{late} after, {before} before");
 }
 

@@ -1,4 +1,5 @@
-//! Requests of which somebody else says who may get them: nobody else ever does, whatever else comes, and nobody waits for long who may go elsewhere.
+//! Requests with an allowlist of replicas: no other replica ever gets them, and they do not block requests that can
+//! go elsewhere.
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Span};
@@ -78,7 +79,7 @@ fn who_allows_nobody_that_is_there_is_told_so_at_once() {
 fn the_next_best_are_the_others_in_the_order_of_their_cost_and_nothing_is_booked() {
     let (mut front, mut chance) = (front("least_cost", 8), Stream::new(1, "test", 0));
     let mut sent = Vec::new();
-    // So many on each, the fewest on the last.
+    // The number of requests decreases with the replica number.
     for replica in 0..REPLICAS {
         for _ in replica..REPLICAS {
             let ask = Ask::of(Some(vec![replica]), u64::from(replica) * 10 + sent.len() as u64);
@@ -99,7 +100,8 @@ fn the_next_best_are_the_others_in_the_order_of_their_cost_and_nothing_is_booked
 }
 
 proptest! {
-    /// Under every policy, with queues, retries and replicas that come and go: who gets a request is one of those that may, and each request gets exactly one answer.
+    /// Under every policy, with queues, retries and changes of the replica set, a request goes only to an allowed
+    /// replica and gets exactly one result.
     #[test]
     fn nobody_else_ever_gets_it(
         route in 0..ROUTES.len(),
@@ -159,7 +161,7 @@ proptest! {
             }
             prop_assert_eq!(came, over + open.len() + waiting.len());
         }
-        // When all are there and nothing runs, nobody waits.
+        // With all replicas up and idle, the queue is empty.
         let now = At::ZERO + Span::from_secs(10);
         (0..REPLICAS).for_each(|replica| front.set_up(replica, true));
         for _ in 0..200 {

@@ -1,4 +1,4 @@
-//! What pages say of others' work: cases that can be worked out by hand, and pages that lie.
+//! Load of other clients from metrics: cases computed by hand, and wrong metrics.
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{At, Span};
@@ -17,12 +17,12 @@ fn page(running: f64, waiting: f64) -> Said {
     Said { running: Some(running), waiting: Some(waiting), ..Said::default() }
 }
 
-/// So many requests, of which so many decode.
+/// Returns a load of which `decoding` requests decode.
 fn load(requests: u32, decoding: u32) -> Load {
     Load { requests, decoding, ..Load::default() }
 }
 
-/// A page with `own` there all the while.
+/// Applies a scrape with a constant own load.
 fn tell(telemetry: &mut Telemetry, replica: u32, said: Said, own: Load, now: At) {
     telemetry.ask(replica, own);
     telemetry.told(replica, said, own, now);
@@ -37,7 +37,7 @@ fn others(telemetry: &mut Telemetry, replica: u32, now: At) -> Option<Load> {
 fn what_is_left_of_a_page_without_the_own_is_others() {
     let mut telemetry = Telemetry::default();
     assert_eq!(others(&mut telemetry, 0, at(0)), None, "nobody has said anything");
-    // 40 compute and 10 wait; of the own 12, four have no first token yet.
+    // The engine computes 40 requests and queues 10. Of 12 own requests, four have no first token yet.
     tell(&mut telemetry, 0, page(40.0, 10.0), load(12, 8), at(1_000));
     let found = others(&mut telemetry, 0, at(1_000)).expect("a page");
     assert_eq!(
@@ -45,7 +45,7 @@ fn what_is_left_of_a_page_without_the_own_is_others() {
         (38, 32),
         "10 less the own 4 wait, 40 less the own 8 decode"
     );
-    // Prompts of others are taken to be as long as the own, of which none was seen.
+    // Other clients' prompts are assumed to be as long as the own ones, none of which was observed.
     assert_eq!(found.backlog, 6 * 1_024);
 }
 
@@ -67,12 +67,12 @@ fn a_replica_that_says_nothing_is_neither_idle_nor_dead() {
     let requests =
         |telemetry: &mut Telemetry, replica, now| others(telemetry, replica, now).map(|l| l.requests);
     assert_eq!(requests(&mut telemetry, 2, at(0)), Some(21), "the mean of those that speak");
-    // One that is silent comes to be taken for the mean, too.
+    // A replica with stale metrics gets the mean too.
     tell(&mut telemetry, 0, page(40.0, 0.0), Load::default(), at(9_900));
     let now = At(0) + STALE + Span::from_millis(1);
     assert_eq!(telemetry.view(1, now).standing, PageStanding::Unknown);
     assert_eq!(requests(&mut telemetry, 1, now), requests(&mut telemetry, 2, now));
-    // And when all are, nobody knows.
+    // If all metrics are stale, the load is unknown.
     let late = now + STALE;
     assert_eq!(others(&mut telemetry, 0, late), None);
 }
@@ -87,7 +87,7 @@ fn a_page_that_shows_less_than_the_own_is_not_believed_until_it_shows_them() {
     assert_eq!(telemetry.view(0, at(1_000)).standing, PageStanding::Contradicted);
     let mean = others(&mut telemetry, 1, at(1_000));
     assert_eq!(others(&mut telemetry, 0, at(1_000)), mean, "as much as on those that are believed");
-    // Where nothing of the own is there a lie can't be told from the truth, and what was seen stands.
+    // Without own load, a wrong value cannot be detected, so the earlier verdict stays.
     tell(&mut telemetry, 0, page(0.0, 0.0), load(0, 0), at(2_000));
     assert_eq!(telemetry.view(0, at(2_000)).standing, PageStanding::Contradicted);
     tell(&mut telemetry, 0, page(31.0, 0.0), load(30, 30), at(3_000));
@@ -116,7 +116,7 @@ fn what_was_found_fades_into_the_mean_of_late() {
     for second in 0..20 {
         tell(&mut telemetry, 0, page(10.0, 0.0), Load::default(), at(second * 1_000));
     }
-    // Own requests beside them: the share of a router that is alone is all.
+    // Without own requests the share of this router is 0, so a sudden deviation counts only through the mean.
     tell(&mut telemetry, 0, page(100.0, 0.0), Load::default(), at(20_000));
     let at_once = others(&mut telemetry, 0, at(20_000)).expect("a page").requests;
     let later = others(&mut telemetry, 0, at(28_000)).expect("a page").requests;
@@ -137,7 +137,7 @@ fn what_is_forgotten_is_nobodys() {
     );
     telemetry.forget(1);
     assert_eq!(others(&mut telemetry, 0, at(1)), None);
-    // A page that was asked for before it was forgotten is another process's.
+    // A scrape that started before the reset belongs to another process.
     telemetry.ask(0, Load::default());
     telemetry.forget(0);
     telemetry.told(0, page(20.0, 0.0), Load::default(), at(2));
@@ -192,8 +192,8 @@ fn send(front: &mut Front<Plain>, now: At, chance: &mut Stream) -> SentRequest {
     }
 }
 
-/// Three replicas on which others have 60 streams each, and the third says that there is nothing. It looks empty until its page is seen to hide what this router has
-/// there, which is one page later; then it gets its third.
+/// Others have 60 streams on each of three replicas, and the third reports none. The third looks idle until its next
+/// scrape contradicts this router's own load; then it gets a third of the requests.
 #[test]
 fn a_replica_that_lies_gets_no_herd() {
     const OTHERS: f64 = 60.0;
@@ -215,7 +215,7 @@ fn a_replica_that_lies_gets_no_herd() {
         let mut sent = send(&mut front, now, &mut chance);
         let replica = sent.booking.replica;
         placed[replica as usize] += 1;
-        // A step of 8 ms, and 0.3 ms for each stream that really is there.
+        // A step takes 8 ms, plus 0.3 ms for each actual stream.
         let step = 8.0 + 0.3 * (OTHERS + f64::from(front.load(replica).requests));
         let first = now + Span::from_secs_f64(step / 1e3);
         front.first(&mut sent, first);
@@ -227,7 +227,7 @@ fn a_replica_that_lies_gets_no_herd() {
     assert_eq!(front.page(2, at(29_990)).standing, PageStanding::Contradicted);
 }
 
-/// A replica that goes down is another process when it comes back: its page is not the old one's.
+/// A replica that restarts is a new process, so its earlier metrics are discarded.
 #[test]
 fn a_restart_forgets_the_page() {
     let mut front = front(2);
@@ -239,7 +239,8 @@ fn a_restart_forgets_the_page() {
 }
 
 proptest! {
-    /// Whatever pages say, in whatever order: an estimate is a count, no page takes anything off the own, and one that says no more than the own has no others.
+    /// For any metrics in any order: an estimate is a valid count and never reduces the own load. Metrics equal to
+    /// the own load give no load of others.
     #[test]
     fn estimates_are_bounded_by_what_pages_said(
         events in prop::collection::vec((0u32..4, 0.0f64..500.0, 0.0f64..500.0, 0u32..600, 0i64..3_000), 1..60),
@@ -254,7 +255,7 @@ proptest! {
             telemetry.bring(at(now + 60));
             for replica in 0..5 {
                 if let Some(others) = telemetry.others(replica) {
-                    // What waits and what decodes fade by themselves.
+                    // Waiting and decoding requests fade independently.
                     let waiting = others.requests.checked_sub(others.decoding);
                     prop_assert!(waiting.is_some_and(|waiting| f64::from(waiting) <= most + 1.0), "{others:?} {most}");
                     prop_assert!(f64::from(others.decoding) <= most + 1.0, "{others:?} {most}");

@@ -1,4 +1,4 @@
-//! Names that stand for several models, the first choice first: which of them a request is asked of, and who waits for whom.
+//! Fallback lists of models: the tier of a request, and queueing across models.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ fn at(s: f64) -> At {
     At::ZERO + Span::from_secs_f64(s)
 }
 
-/// Replicas that serve these, and `chat`, which stands for large, and for small where large can't.
+/// Returns a pool with these models, and `chat` as a fallback list of large and small.
 fn front(models: &[u64]) -> Front<Prompt> {
     let route = RouteSpec::parse("least_cost").expect("sound");
     let admission = AdmissionSpec { requests: 10_000, ..AdmissionSpec::default() };
@@ -57,7 +57,8 @@ fn sent(offer: Offer) -> SentRequest {
     }
 }
 
-/// 1 000 tokens at the 2 000 a second of a replica that nobody knows, and steps of 20 ms: 0.54 s on an empty one, 1.04 s behind another.
+/// The initial speed is 2 000 tokens/s with steps of 20 ms. So 1 000 tokens take 0.54 s on an idle replica and 1.04 s
+/// behind another request.
 #[test]
 fn the_first_choice_answers_unless_it_would_be_late() {
     let mut front = front(&[LARGE, SMALL]);
@@ -68,10 +69,10 @@ fn the_first_choice_answers_unless_it_would_be_late() {
     assert_eq!((second.booking.replica, second.tier), (1, 1));
     let [(0, Some(late))] = front.passed() else { panic!("{:?}", front.passed()) };
     assert!((late.as_secs_f64() - 0.04).abs() < 0.011, "{late:?}");
-    // Now both would be late; whoever has more time still gets the first choice.
+    // Now both tiers would be late; a request with more time still gets the first one.
     assert!(matches!(offer(&mut front, CHAT, Some(1.0), at(0.0)), Offer::Refused(Refusal::Late(_))));
     assert_eq!(sent(offer(&mut front, CHAT, Some(1.1), at(0.0))).tier, 0);
-    // Without a limit nothing is late.
+    // Without a TTFT objective, no tier is late.
     assert!(matches!(offer(&mut front, CHAT, None, at(0.0)), Offer::Queued { .. }));
 }
 
@@ -83,10 +84,10 @@ fn the_next_stands_in_where_the_first_has_no_replica() {
     assert_eq!(front.passed(), [(0, None)]);
     front.set_up(0, true);
     assert_eq!(sent(offer(&mut front, CHAT, None, at(0.0))).tier, 0);
-    // Who names a model gets it or nothing.
+    // A request for a specific model gets no other.
     front.set_up(0, false);
     assert!(matches!(offer(&mut front, LARGE, None, at(0.0)), Offer::Queued { .. }));
-    // Where nobody is there the request waits, and gets whoever comes first.
+    // Without any replica the request waits for the first one that comes up.
     front.set_up(1, false);
     let Offer::Queued { ticket, .. } = offer(&mut front, CHAT, None, at(0.0)) else { panic!("it waits") };
     front.set_up(1, true);
@@ -95,7 +96,7 @@ fn the_next_stands_in_where_the_first_has_no_replica() {
     assert_eq!((told, given.booking.replica, given.tier), (ticket, 1, 1));
 }
 
-/// Two thousand tokens ahead are as much as a replica gets; a third request waits for the first choice until that is gone.
+/// A replica gets 2 000 tokens ahead; a third request waits for the first tier until they are computed.
 #[test]
 fn who_waits_for_a_replica_that_goes_away_gets_what_stands_in() {
     let mut front = front(&[LARGE, SMALL]);
@@ -124,7 +125,7 @@ fn a_request_that_failed_goes_on_and_not_back() {
     assert_eq!(again(&mut front, 0, &[0, 1, 2]), None);
 }
 
-/// Fifty requests wait for large, 25 s of its work. One for small waits for small alone.
+/// Fifty requests wait for large, which is 25 s of work. A request for small waits only for small.
 #[test]
 fn who_waits_for_another_model_is_before_nobody() {
     let mut front = front(&[LARGE, SMALL]);
@@ -135,7 +136,8 @@ fn who_waits_for_another_model_is_before_nobody() {
     let small = sent(offer(&mut front, SMALL, Some(5.0), at(0.0)));
     assert!(small.expected < Span::from_secs(1), "{:?}", small.expected);
     sent(offer(&mut front, SMALL, None, at(0.0)));
-    // Half a second's own and a second's on the replica, and what waits for small: half a second each, and half of its own.
+    // Half a second is for its own prompt, and one second for the work on the replica. Each queued request for small
+    // adds half a second, and half of its own prompt is added.
     for n in 0..4 {
         let queued = offer(&mut front, SMALL, Some(2.9), at(0.0));
         match n {
@@ -143,13 +145,13 @@ fn who_waits_for_another_model_is_before_nobody() {
             _ => assert!(matches!(queued, Offer::Refused(Refusal::Late(_))), "{queued:?}"),
         }
     }
-    // One that can take either would be late at both.
+    // A request for either model would be late at both.
     assert!(matches!(offer(&mut front, CHAT, Some(1.5), at(0.0)), Offer::Refused(Refusal::Late(_))));
 }
 
 proptest! {
-    /// Whatever happens, also where the clock steps by hours and back, a request is only ever on a replica that serves the model of its tier, and all that
-    /// came is accounted for.
+    /// For any events, even with clock steps of hours, a request is only on a replica that serves its tier's model.
+    /// Every request is accounted for.
     #[test]
     fn nobody_is_asked_what_it_does_not_serve(
         events in proptest::collection::vec((0u8..9, 0u32..4, any::<u16>()), 1..400),
@@ -186,7 +188,7 @@ proptest! {
                 7 => now += Span::from_secs(i64::from(number) - 32_768),
                 _ => if let Some(ticket) = waiting.keys().next().copied() {
                     let left = if number % 2 == 0 { front.leave(ticket) } else { front.expire(ticket, now).is_some() };
-                    // It may have lost its place to another, and is told at the next pump.
+                    // The request may have lost its place to another one; the next pump reports it.
                     if left { waiting.remove(&ticket); over += 1; }
                 },
             }

@@ -1,4 +1,4 @@
-//! What was predicted against what came: replicas of known speed, in virtual time, under load from four fifths to a fifth too much.
+//! Predicted against actual waiting times: replicas of known speed in virtual time, at loads from 0.8 to 1.2.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ impl QueuedAsk for Prompt {
     }
 }
 
-/// Replicas that compute one prompt after the other, and write answers beside it in as many slots as they have.
+/// A replica that computes prompts in sequence and decodes responses concurrently in its slots.
 struct Server {
     tokens_per_s: f64,
     slots: usize,
@@ -28,10 +28,10 @@ struct Server {
 
 #[derive(Default)]
 struct Replica {
-    /// Prompts that wait, the first of them under way until then.
+    /// Queued prompts; the first one is in progress until `busy`.
     prompts: Vec<(u64, u32)>,
     busy: Option<At>,
-    /// Ends of answers.
+    /// End times of the responses.
     answers: Vec<(At, u64)>,
 }
 
@@ -52,7 +52,8 @@ impl Server {
     }
 }
 
-/// What is learnt of one load: requests, sums of predicted and of actual times to the first token of those that were answered, shares refused and late.
+/// The results of a load: requests, sums of predicted and actual TTFT of the answered ones, and the rejected and late
+/// shares.
 #[derive(Debug)]
 struct Outcome {
     answered: u32,
@@ -76,7 +77,7 @@ fn outcome(server: &mut Server, rate_per_s: f64, slo_s: f64, seed: u64) -> Outco
     let mut waiting: HashMap<u64, (u64, Prompt)> = HashMap::new();
     let mut out: Vec<(u64, Given)> = Vec::new();
     let (mut now, mut next, mut number) = (At::ZERO, At::ZERO, 0u64);
-    // What is learnt in the first tenth is not held against it.
+    // The first tenth is excluded, because the estimates are still being learnt.
     const ALL: u64 = 4_000;
     while number < ALL || !running.is_empty() {
         let event = server.next();
@@ -148,7 +149,8 @@ fn servers(slots: usize, answer_s: f64) -> Server {
     Server { tokens_per_s: 10_000.0, slots, answer_s, each }
 }
 
-/// Prompts of 1 700 tokens in the mean, 10 000 a second on each of four: 23.5 requests a second are all of it.
+/// With a mean of 1 700 prompt tokens and 10 000 tokens/s on each of four replicas, the capacity is 23.5 requests per
+/// s.
 #[test]
 fn the_predicted_wait_comes_where_prompts_are_what_takes_time() {
     for load in [0.8, 0.9, 1.0, 1.1, 1.2] {
@@ -160,7 +162,8 @@ fn the_predicted_wait_comes_where_prompts_are_what_takes_time() {
     }
 }
 
-/// Eight slots for answers of four seconds on each of four: 8 requests a second are all of it, and prompts take a sixth of a second.
+/// With eight slots on each of four replicas and responses of 4 s, the capacity is 8 requests per s. Prompts take a
+/// sixth of a second.
 #[test]
 fn the_predicted_wait_comes_where_slots_are_what_is_short() {
     for load in [0.8, 0.9, 1.0, 1.1, 1.2] {
