@@ -1,8 +1,10 @@
-//! What the gateway costs beside the barest proxy on the same libraries: CPU time per request and per streamed event, what it adds to a
-//! request's time, and the memory that a slow reader's stream takes. Interleaved (A B B A) in one run; the ratio is the figure, because machines differ.
+//! Cost of the gateway compared with a minimal proxy on the same libraries. It measures CPU time per request and per
+//! stream event, added latency, and the memory of a stream with a slow reader. Measurements are interleaved (A B B A)
+//! in one run. The result is a ratio, because machines differ.
 //!
-//! `cargo bench -p plimsoll-gateway --bench floor`; one part of it alone by its name behind: `-- added`, `-- unread`, `-- decisions`. Parts run as processes of their own, so that each one's CPU time is its own. With
-//! `PLIMSOLL_ROUTERS=FOLDER`, a folder that holds the programs `smg` and `vllm-router` (`pip install smg vllm-router`), those run beside them.
+//! Run `cargo bench -p plimsoll-gateway --bench floor`; append a name for one part: `-- added`, `-- unread`, `--
+//! decisions`. Each part is a separate process, so that its CPU time is separate. With `PLIMSOLL_ROUTERS=FOLDER`, a
+//! folder with the programs `smg` and `vllm-router` (`pip install smg vllm-router`), these are measured too.
 
 #![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "a benchmark times and prints")]
 
@@ -31,13 +33,13 @@ use plimsoll_policy::{BlockEnds, Facts, Load, ReplicaView, Router};
 const CLIENTS: usize = 16;
 const WINDOW: Duration = Duration::from_millis(2_500);
 const EVENTS: usize = 100;
-/// An open loop's rate, and its connections.
+/// Rate and connections of the open loop.
 const RATE_PER_S: f64 = 2_000.0;
 const CONNECTIONS: usize = 64;
-/// Streams that nobody reads, and for how long.
+/// Number of streams without a reader, and their duration.
 const UNREAD: usize = 64;
 const UNREAD_FOR: Duration = Duration::from_secs(4);
-/// What others are started with: what they do by default, and what does least.
+/// Arguments of other routers: their defaults, and their cheapest policy.
 const ROUTERS: [(&str, &[&str]); 3] = [
     ("smg, cache aware", &["smg", "launch", "--policy", "cache_aware"]),
     ("smg, round robin", &["smg", "launch", "--policy", "round_robin"]),
@@ -58,14 +60,14 @@ fn main() {
     }
 }
 
-/// Says where it listens, and lives until its parent's end of the pipe closes.
+/// Prints the listen address, and runs until the parent's pipe closes.
 fn ready(addr: SocketAddr) {
     println!("{addr}");
     let _ = std::io::stdin().read(&mut [0]);
     std::process::exit(0);
 }
 
-/// Answers a request with 2 KB at once, or with events a millisecond apart where the body asks for a stream.
+/// Answers with 2 KB immediately, or with one event per ms if the body requests a stream.
 fn replica() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let addr = listener.local_addr().expect("it listens");
@@ -101,7 +103,7 @@ fn serve(mut socket: TcpStream) -> Option<()> {
             }
         };
         if all.starts_with(b"GET ") {
-            // What others ask a replica before they send it anything.
+            // Other routers query the model list before they send requests.
             let models = r#"{"object":"list","data":[{"id":"m","object":"model","owned_by":"bench"}]}"#;
             let head = format!(
                 "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
@@ -131,7 +133,7 @@ fn serve(mut socket: TcpStream) -> Option<()> {
 
 type Idle = Rc<Vec<(SocketAddr, RefCell<Vec<SendRequest<Incoming>>>)>>;
 
-/// The barest proxy: round robin, bodies passed on as they come, connections kept.
+/// The minimal proxy: round robin, bodies forwarded as they arrive, pooled connections.
 fn proxy(replicas: &[String]) {
     let replicas: Idle = Rc::new(
         replicas.iter().map(|addr| (addr.parse().expect("an address"), RefCell::default())).collect(),
@@ -170,7 +172,8 @@ fn proxy(replicas: &[String]) {
                         let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
                         *request.uri_mut() = path.parse::<Uri>().expect("a path");
                         let response = sender.send_request(request).await.expect("an answer");
-                        // Whole answers are there by now; a stream's connection is given back too early, and then is not ready.
+                        // A non-streamed response is complete here. A stream's connection returns too early, and is
+                        // not ready then.
                         idle.borrow_mut().push(sender);
                         Ok::<_, Infallible>(response)
                     }
@@ -183,7 +186,7 @@ fn proxy(replicas: &[String]) {
     });
 }
 
-/// `recorded`: each request becomes a row, as for a run folder, which whoever writes takes from there.
+/// Runs a gateway. With `recorded`, each request becomes a row, as for a run folder, and a writer consumes the rows.
 fn gateway(replicas: &[String], recorded: bool) {
     let spec = GatewaySpec {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -212,7 +215,7 @@ struct Part {
 }
 
 impl Part {
-    /// Another router by its own program, in front of the same replicas.
+    /// Starts another router's program in front of the given replicas.
     fn router(folder: &str, args: &[&str], replicas: &[Part]) -> Part {
         let free =
             || TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
@@ -258,14 +261,14 @@ impl Part {
         Part { addr: line.trim().parse().expect("an address"), child }
     }
 
-    /// Memory that is its own, bytes.
+    /// Returns the resident memory of the process in bytes.
     fn resident(&self) -> f64 {
         let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("Linux");
         let kib = text.lines().find_map(|line| line.strip_prefix("RssAnon:")?.trim().strip_suffix(" kB"));
         1024.0 * kib.and_then(|kib| kib.trim().parse::<f64>().ok()).expect("a number")
     }
 
-    /// CPU time of all its threads so far, s.
+    /// Returns the CPU time of all its threads so far, in s.
     fn cpu_s(&self) -> f64 {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("Linux");
         let of = |task: std::fs::DirEntry| -> Option<f64> {
@@ -292,7 +295,7 @@ fn request(prompt: &str, streams: bool) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Sends for a window; requests that were answered, and each one's time in s.
+/// Sends requests for one measurement window. Returns the number of answered ones and the time of each in s.
 fn load(addr: SocketAddr, clients: usize, streams: bool) -> (u64, Vec<f64>) {
     let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let times: Arc<Mutex<Vec<f64>>> = Arc::default();
@@ -327,7 +330,7 @@ fn load(addr: SocketAddr, clients: usize, streams: bool) -> (u64, Vec<f64>) {
     (count.load(Ordering::Relaxed), times)
 }
 
-/// Sends a request and reads its answer to the end.
+/// Sends a request and reads the complete response.
 fn exchange(socket: &mut TcpStream, text: &[u8], part: &mut [u8]) {
     socket.write_all(text).expect("sent");
     let (mut tail, mut got, mut whole) = (Vec::new(), 0usize, None);
@@ -358,7 +361,8 @@ fn exchange(socket: &mut TcpStream, text: &[u8], part: &mut [u8]) {
     }
 }
 
-/// Sends a request whenever one is due, for a window; each one's time from then on, s. One that finds its connection busy goes late, and that counts.
+/// Sends requests on schedule for one measurement window. Returns the times from the due times in s, so that the
+/// delay of a busy connection counts.
 fn paced(addr: SocketAddr) -> Vec<f64> {
     let began = Instant::now() + Duration::from_millis(50);
     let all = (RATE_PER_S * WINDOW.as_secs_f64()) as usize;
@@ -383,7 +387,7 @@ fn paced(addr: SocketAddr) -> Vec<f64> {
     threads.into_iter().flat_map(|thread| thread.join().expect("a client")).collect()
 }
 
-/// What the gateway adds to a request's time while two thousand come a second.
+/// Measures the added latency at 2 000 requests per s.
 fn added(parts: &[(&str, &Part)]) {
     let mut times = vec![Vec::new(); parts.len()];
     let there: Vec<usize> = (0..parts.len()).collect();
@@ -405,7 +409,7 @@ fn added(parts: &[(&str, &Part)]) {
     }
 }
 
-/// What a stream takes whose client does not read it.
+/// Measures the memory of streams without a reader.
 fn unread(parts: &[(&str, &Part)]) {
     for (name, part) in &parts[1..] {
         let before = part.resident();
@@ -431,14 +435,14 @@ fn median(mut all: Vec<f64>) -> f64 {
     all[all.len() / 2]
 }
 
-/// A part in front of these replicas.
+/// Starts a part in front of the given replicas.
 fn before(replicas: &[Part], what: &str) -> Part {
     let mut args = vec![what.to_owned()];
     args.extend(replicas.iter().map(|replica| replica.addr.to_string()));
     Part::start(&args)
 }
 
-/// One measurement alone: of a replica without anything before it, the floor and the gateway.
+/// Measures without a proxy, with the minimal proxy and with the gateway.
 fn of_parts(measure: impl Fn(&[(&str, &Part)])) {
     let replicas: Vec<Part> = (0..2).map(|_| Part::start(&["replica".to_owned()])).collect();
     let [floor, gateway] = ["proxy", "gateway"].map(|what| before(&replicas, what));
@@ -462,7 +466,7 @@ fn compare() {
             load(part.addr, CLIENTS, streams);
         }
         let mut cost = vec![Vec::new(); parts.len()];
-        // There and back, so that a drift of the machine is on no one's side.
+        // The order is reversed in the second half, so that a drift of the machine cancels out.
         let there: Vec<usize> = (0..parts.len()).collect();
         let back = there.iter().rev();
         for &place in there.iter().chain(back).cycle().take(5 * parts.len()) {
@@ -499,14 +503,14 @@ fn compare() {
     decisions();
 }
 
-/// A decision over 1 000 replicas with a prompt of 64 blocks.
+/// Measures a decision over 1 000 replicas with a prompt of 64 blocks.
 fn decisions() {
     let mut router = Router::new(&GatewaySpec::default().route).reserved();
     let mut views: Vec<ReplicaView> =
         (0..1_000).map(|replica| ReplicaView { replica, ..ReplicaView::default() }).collect();
     let ends: Vec<u32> = (1..=64).map(|block| block * 64).collect();
     let mut times = Vec::new();
-    // The first half fills the index: memory that nobody has touched yet comes page by page.
+    // The first half fills the index, because untouched memory is mapped page by page.
     for id in 0..40_000u64 {
         let blocks: Vec<u64> = (0..64)
             .map(|block| if block < 40 { id % 50 * 1_000 + block } else { id * 100_000 + block })

@@ -1,4 +1,4 @@
-//! What passes through, and what is read of it on the way.
+//! Request bodies: forwarding and parsing.
 
 use plimsoll_gateway::request::{ParsedRequest, PromptBlocks};
 use proptest::prelude::*;
@@ -53,7 +53,7 @@ fn what_is_too_large_or_malformed_is_refused_and_never_sent() {
         ("POST / HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
         ("GET / HTTP/1.1\r\nHost: g\r\nX: a\r\n b\r\n\r\n", 400),
         ("GET / HTTP/1.1\r\nHost: g\r\nX : a\r\n\r\n", 400),
-        // The body never comes.
+        // The body never arrives.
         ("POST / HTTP/1.1\r\nHost: g\r\nContent-Length: 10\r\n\r\nabc", 408),
     ];
     for (text, status) in refused {
@@ -104,7 +104,8 @@ fn blocks_are_those_of_the_prompt_alone() {
     let other = read(&format!(r#"{{"model":"m","seed":9,"prompt":"{prompt} and more"}}"#));
     assert!(one.streams && !other.streams);
     assert_eq!((one.most_tokens, other.most_tokens), (Some(7), None));
-    // Nine of 256 bytes, then each an eighth of what is before it (288, 324, 364, …): the last ends less than an eighth before the prompt.
+    // The prompt has nine blocks of 256 bytes, then blocks of an eighth of the preceding prompt (288, 324, 364, …).
+    // The last one ends less than an eighth before the end.
     assert_eq!(one.blocks.len(), 41);
     assert_eq!(one.ends[7..11], [512, 576, 648, 729]);
     assert_eq!(one.blocks, other.blocks);
@@ -130,7 +131,7 @@ fn values() -> impl Strategy<Value = serde_json::Value> {
 }
 
 proptest! {
-    /// What serde reads of any object is what the walk finds; bytes that are no JSON make no panic.
+    /// The parser finds the values that serde finds in any object, and does not panic on invalid JSON.
     #[test]
     fn the_walk_finds_what_a_parser_finds(
         before in prop::collection::btree_map("[a-z\"\\\\]{1,8}", values(), 0..5),

@@ -1,4 +1,5 @@
-//! Answers that are given again, and to many who ask the same at once. Truth is how often the replica was asked, and which bytes each client read.
+//! Response cache and coalescing. The reference is the number of requests at the replica, and the bytes that each
+//! client received.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -20,7 +21,7 @@ fn caching(mock: &Mock, change: impl FnOnce(&mut CacheSpec)) -> Gateway {
     gateway(&[mock], |of: &mut GatewaySpec| of.cache = Some(spec))
 }
 
-/// A client that has sent its request and has not read yet.
+/// Returns a client that has sent its request and not read the response yet.
 fn asked(addr: SocketAddr) -> TcpStream {
     let mut socket = TcpStream::connect(addr).expect("it listens");
     socket.write_all(&request(SAME)).expect("sent");
@@ -37,7 +38,7 @@ fn events(text: &str) -> usize {
     text.matches(std::str::from_utf8(EVENT).expect("text").trim_end()).count()
 }
 
-/// How often the replica is asked for two requests one after another.
+/// Returns the number of requests at the replica for two sequential requests.
 fn asks(gateway: &Gateway, mock: &Mock, [first, second]: [(&str, &str); 2]) -> usize {
     let before = mock.count();
     for (header, body) in [first, second] {
@@ -64,7 +65,7 @@ fn who_asks_again_gets_the_same_bytes_without_a_replica() {
         );
         assert_eq!((first.header("age"), again.header("age").is_some()), (None, true));
         assert!(again.is_whole());
-        // No replica answered it; the request is another.
+        // A cached response has no replica, and a new request id.
         assert_eq!(again.header("x-plimsoll-replica"), None);
         assert_ne!(first.header("x-request-id"), again.header("x-request-id"));
     }
@@ -90,7 +91,7 @@ fn a_request_that_differs_in_anything_its_answer_may_depend_on_is_another() {
         assert_eq!(asks(&gateway, &mock, [(header, body), (header, body)]), 1, "{of}");
     }
     assert_eq!(asks(&gateway, &mock, [(bob, a), (alice, a)]), 1, "alice's is kept, bob's is new");
-    // What may come out otherwise the next time, and what the client wants fresh.
+    // These requests are not deterministic, or demand a fresh response.
     let hot = r#"{"temperature": 0.7, "prompt": "a"}"#;
     let unsaid = r#"{"prompt": "a"}"#;
     for (header, body) in [
@@ -136,7 +137,7 @@ fn answers_are_forgotten_by_age_and_by_revision_and_only_what_came_whole_is_kept
         Act::Status(400, ""),
         Act::Status(500, ""),
         Act::Status(429, "retry-after: 1\r\n"),
-        // 65 kB each, and 100 of them are more than is held.
+        // Each event has 65 kB, so 100 of them exceed the buffer.
         Act::Flood(100),
     ];
     for (number, act) in bad.into_iter().enumerate() {
@@ -159,7 +160,7 @@ fn who_asks_the_same_meanwhile_reads_along_from_the_beginning() {
     sleep(Duration::from_millis(150));
     let followers: Vec<TcpStream> = (0..5).map(|_| asked(gateway.addr)).collect();
     until("all read along", || gateway.stats.ended(End::Cached) == 5);
-    // Neither the first client's going away nor another's is anybody else's.
+    // A disconnect of the first or another client does not affect the remaining ones.
     drop(leader);
     let mut followers = followers.into_iter();
     drop(followers.next());
@@ -171,7 +172,7 @@ fn who_asks_the_same_meanwhile_reads_along_from_the_beginning() {
     assert_eq!((mock.count(), mock.gone.load(Ordering::SeqCst)), (1, 0));
     is_empty(&gateway);
     assert_eq!([End::Answered, End::Cached].map(|end| gateway.stats.ended(end)), [1, 5]);
-    // It came whole, though its first client never saw the end.
+    // The response is complete although its first client never read the end.
     assert_eq!(events(&rest(asked(gateway.addr))), 40);
     assert_eq!(mock.count(), 1);
 }
@@ -186,7 +187,7 @@ fn when_all_have_gone_the_replica_hears_of_it_before_and_after_the_head() {
         sleep(Duration::from_millis(100));
         assert_eq!(mock.gone.load(Ordering::SeqCst), 0);
         drop(clients);
-        // A request that was read only after all had gone is another one.
+        // After the last reader has left, a new request goes to the replica.
         until("the replica's client went", || mock.gone.load(Ordering::SeqCst) == mock.count());
         is_empty(&gateway);
         mock.set(Act::Answer);
@@ -202,7 +203,8 @@ fn what_a_twin_was_refused_each_asks_for_itself_and_a_stream_that_breaks_tells_a
     until("the replica has it", || mock.count() == 1);
     sleep(Duration::from_millis(50));
     mock.set(Act::Status(400, ""));
-    // The one that hangs is cut off with the replica's connection, and is tried again: the others then follow on their own.
+    // The hanging response breaks with the replica's connection and is retried. The other requests are then sent
+    // separately.
     let late = asked(gateway.addr);
     mock.leave();
     let again = Mock::at(mock.addr, Act::Status(400, ""));
@@ -231,7 +233,7 @@ fn what_a_twin_was_refused_each_asks_for_itself_and_a_stream_that_breaks_tells_a
 fn a_reader_that_does_not_read_holds_no_more_than_is_written() {
     let mock = Mock::new(Act::Flood(2_000));
     let gateway = caching(&mock, |spec| spec.answer_bytes = 1 << 20);
-    // Neither reads: beyond what may be held, and what sockets hold, nothing is read of the replica's 130 MB.
+    // Without readers, the gateway reads no more of the replica's 130 MB than the buffer and the sockets hold.
     let (slow, quick) = (asked(gateway.addr), asked(gateway.addr));
     until("the replica has it", || mock.count() == 1);
     let taken = || mock.flooded.load(Ordering::SeqCst);
@@ -241,14 +243,15 @@ fn a_reader_that_does_not_read_holds_no_more_than_is_written() {
         std::mem::replace(&mut before, taken()) == taken() && taken() > 0
     });
     assert!(taken() < 40 << 20, "{} bytes", taken());
-    // The slow one gone, the other gets all of it.
+    // After the slow client has left, the other one gets the complete response.
     drop(slow);
     let text = rest(quick);
     assert!(text.len() > 2_000 * 65_000 && text.ends_with("0\r\n\r\n"), "{} bytes", text.len());
     is_empty(&gateway);
 }
 
-/// How often a replica with these header lines on its answers is asked for two requests with these headers.
+/// Returns the number of requests at the replica for two requests with these headers. The replica's responses have
+/// the header lines of `says`.
 fn asks_of(says: fn(&str) -> String, headers: [&str; 2]) -> usize {
     let mock = Mock::new(Act::Says(says));
     let gateway = caching(&mock, |_| {});
@@ -271,7 +274,7 @@ fn an_answer_is_given_again_as_far_as_its_own_head_allows() {
     assert_eq!(of(|_| answer("vary: *\r\n", SOUND)), 2);
     assert_eq!(of(|_| answer("set-cookie: a=b\r\n", SOUND)), 2);
     assert_eq!(of(|_| answer("vary: accept\r\n", SOUND)), 1);
-    // A header that the key does not know yet is part of the next one's.
+    // A header from `Vary` that is not in the key becomes part of the next key.
     let vary: fn(&str) -> String = |_| answer("vary: X-User\r\n", SOUND);
     assert_eq!(asks_of(vary, ["x-user: alice\r\n", "x-user: bob\r\n"]), 2);
     let mock = Mock::new(Act::Says(vary));

@@ -1,8 +1,8 @@
-//! What answers say of replicas' caches decides where requests go.
+//! Routing by the cache hits that responses report.
 
 use crate::kit::{Act, Mock, gateway, is_empty, request, send};
 
-/// Forty requests that begin alike, one after another; how many each of two replicas got.
+/// Sends forty sequential requests with a shared prefix. Returns the number of requests at each of two replicas.
 fn shared_out(act: Act) -> [usize; 2] {
     let (a, b) = (Mock::new(act.clone()), Mock::new(act));
     let gateway = gateway(&[&a, &b], |_| {});
@@ -19,7 +19,7 @@ fn shared_out(act: Act) -> [usize; 2] {
 fn requests_stay_where_their_prefix_is_cached_and_only_there() {
     let kept = shared_out(Act::Cached(900));
     assert!(kept.contains(&40), "{kept:?}");
-    // A server without a prefix cache says so with each answer: then nothing speaks for the replica that was asked before.
+    // A server without a prefix cache reports no hits, so nothing favours the previous replica.
     let none = shared_out(Act::Cached(0));
     assert!(none.iter().all(|&count| count >= 8), "{none:?}");
 }

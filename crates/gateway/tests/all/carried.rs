@@ -1,4 +1,4 @@
-//! What a request asks for, whatever carries it; what may pass, and in which bytes.
+//! Request parsing in all encodings, the path allowlist, and unchanged bytes.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -24,7 +24,7 @@ fn zlib(text: &[u8]) -> Vec<u8> {
     to.write_all(text).and_then(|()| to.finish()).expect("memory")
 }
 
-/// Sends these bytes as a body.
+/// Sends a body with these headers.
 fn sends(gateway: &Gateway, path: &str, header: &str, body: &[u8]) -> Answer {
     let head = format!("POST {path} HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n{header}");
     let text = [format!("{head}Content-Length: {}\r\n\r\n", body.len()).as_bytes(), body].concat();
@@ -36,7 +36,7 @@ fn code(answer: &Answer) -> (u16, String) {
     (answer.status, body["error"]["code"].as_str().unwrap_or_default().to_owned())
 }
 
-/// The request that a replica got last: its head, and its body.
+/// Returns the head and the body of the last request at a replica.
 fn seen(mock: &Mock) -> (String, Vec<u8>) {
     let seen = mock.last.lock().expect("nobody panicked").clone();
     let end = seen.windows(4).position(|end| end == b"\r\n\r\n").expect("a head") + 4;
@@ -58,7 +58,7 @@ fn form(model: &str, is_last: bool) -> Vec<u8> {
     [&parts.concat()[..], b"--XX--\r\n"].concat()
 }
 
-/// Two replicas, of which only the second has the model.
+/// Returns two replicas, of which the second serves `org/beta`.
 fn two() -> (Mock, Mock) {
     (Mock::serving(Act::Answer, &["org/alpha"]), Mock::serving(Act::Answer, &["org/beta"]))
 }
@@ -72,7 +72,7 @@ fn the_model_is_read_from_whatever_carries_it_and_the_bytes_pass() {
     let completions = "/v1/completions";
     let cases: Vec<(&str, &str, Vec<u8>)> = vec![
         (completions, "", json.to_vec()),
-        // As PHP writes it.
+        // PHP escapes slashes.
         (completions, "", br#"{"model":"org\/beta","prompt":"x"}"#.to_vec()),
         (completions, "", b"\xef\xbb\xbf{\"model\":\"org/beta\"}".to_vec()),
         (completions, "Content-Encoding: gzip\r\n", gzip(json)),
@@ -126,7 +126,7 @@ fn what_cannot_be_unpacked_goes_nowhere() {
         ("br", &packed, 415, "unknown_encoding"),
         ("gzip, zstd", &packed, 415, "unknown_encoding"),
         ("gzip", &gzip(&vec![b'x'; 400_000]), 413, "body_too_large"),
-        // Unpacked on another thread.
+        // This body is decompressed on another thread.
         ("gzip", &vec![b'x'; 200_000], 400, "broken_encoding"),
     ];
     for (encoding, body, status, wanted) in cases {
@@ -183,7 +183,7 @@ fn equal_requests_are_equal_however_they_are_packed() {
         !streams("/v1/chat/completions", "{\"messages\":[]}")
             && streams("/generate_stream", "{\"inputs\":\"x\"}")
     );
-    // OpenAI's `text` is no prompt.
+    // OpenAI's `text` is an object and not the prompt.
     let prompt = "word ".repeat(400);
     let body =
         format!("{{\"model\":\"m\",\"input\":\"{prompt}\",\"text\":{{\"format\":{{\"type\":\"text\"}}}}}}");
@@ -304,7 +304,7 @@ fn a_stored_answer_is_asked_of_the_replica_that_made_it() {
             );
         }
     }
-    // Nobody waits for a replica that is away: another one answers that it has no such object.
+    // The request does not wait for a replica that is down. Another one responds that it does not have the object.
     let mut owner = 0;
     let body = r#"{"model":"m","input":"make-late","stream":false}"#;
     owner += by(&send(gateway.addr, &message("/v1/responses", json, body)).expect("an answer"))[1..]
@@ -325,7 +325,7 @@ fn another_protocol_is_refused_before_a_replica_is_asked() {
         assert_eq!(code(&answer), (501, "no_upgrade".to_owned()), "{upgrade}");
     }
     assert_eq!(mock.count(), 0);
-    // What Java's client offers with each request.
+    // Java's HTTP client offers an upgrade to HTTP/2 with each request.
     let text = format!(
         "POST /v1/completions HTTP/1.1\r\nHost: g\r\nConnection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\nContent-Length: {}\r\n\r\n{ASK}",
         ASK.len()
@@ -358,7 +358,8 @@ fn a_client_finds_its_own_request_id_once() {
     }
 }
 
-/// An answer whose bytes are encoded, in pieces, with a silence after the first one; whole or broken off.
+/// Returns a replica whose compressed response has a pause after the first piece and is complete or broken, and the
+/// compressed bytes.
 fn encoded(encoding: &str, is_whole: bool) -> (Mock, Vec<u8>) {
     let text = gzip(b"data: {\"choices\":[]}\n\ndata: [DONE]\n\n");
     let chunk = |piece: &[u8]| [format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat();
@@ -419,10 +420,10 @@ fn a_line_that_breaks_off_is_not_passed_on() {
     let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
     assert!(is_whole && lines.len() == 3 && lines[..2] == ["{\"a\":1}", "{\"b\":2}"], "{text}");
     assert!(lines[2].starts_with("{\"error\""), "{text}");
-    // What is whole passes as it came, however it is cut, and also where its last line has no end.
+    // A complete stream passes unchanged, however it is split, and also without a final line end.
     let pieces = ["data: {\"a\"", ":1}\r", "\n\r\ndata: {\"b\":1}", "\n\nda", "ta: [DONE]"];
     assert_eq!(answered(completions, EVENTS, &pieces, true), (true, pieces.concat()));
-    // Of an event with data on two lines one came; one without data says nothing.
+    // Of an event with two data lines one was forwarded, so the connection closes. An event without data is harmless.
     let (is_whole, text) = answered(completions, EVENTS, &["data: {}\n\ndata: {\n", "data: \"a"], false);
     assert!(!is_whole && text == "data: {}\n\ndata: {\n", "{text}");
     let (is_whole, text) =
@@ -431,7 +432,7 @@ fn a_line_that_breaks_off_is_not_passed_on() {
         is_whole && text.starts_with("event: a\ndata: {}\n\nevent: b\n\n\nevent: error\ndata: {"),
         "{text}"
     );
-    // A line too long to be held back: the connection closes within it.
+    // The line is too long to be buffered, so the connection closes inside it.
     let long = format!("data: {{\"a\":\"{}", "x".repeat(100_000));
     let (is_whole, text) = answered(completions, EVENTS, &["data: {}\n\n", &long], false);
     assert!(!is_whole && !text.contains("stream_broken"), "{is_whole}");
@@ -455,7 +456,7 @@ fn a_client_that_is_refused_early_gets_the_refusal() {
             let mut socket = TcpStream::connect(front.addr).expect("it listens");
             let head = format!("POST {path} HTTP/1.1\r\nHost: g\r\nContent-Length: {}\r\n\r\n", body.len());
             socket.write_all(head.as_bytes()).expect("sent");
-            // All of it is taken, and the answer is there after that.
+            // The gateway reads the complete body, and the response follows.
             socket.write_all(&body).expect("no reset");
             let mut answer = String::new();
             socket.read_to_string(&mut answer).expect("no reset");
@@ -478,7 +479,7 @@ fn a_gateway_that_lingers_serves_on_and_is_not_ready() {
     until("it is not ready", || ready() == 503);
     (0..5).for_each(|_| assert_eq!(send(front.addr, &request(ASK)).expect("an answer").status, 200));
     let at = front.addr;
-    // A second stop ends everything now.
+    // A second stop ends everything immediately.
     front.stopper().stop();
     front.wait().expect("a clean end");
     assert!(TcpStream::connect(at).is_err());

@@ -1,4 +1,4 @@
-//! Clients that go away, and a gateway that does.
+//! Disconnecting clients, and gateway restarts.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use plimsoll_gateway::stats::End;
 
 use crate::kit::{ASK, Act, Mock, ask, gateway, is_empty, request, send, until};
 
-/// Ends a client's connection, and says how long its replica took to hear of it.
+/// Closes a client's connection, and returns the delay until its replica noticed.
 fn told_within(act: Act) -> Duration {
     let mock = Mock::new(act);
     let gateway = gateway(&[&mock], |_| {});
@@ -24,12 +24,12 @@ fn told_within(act: Act) -> Duration {
     let told = began.elapsed();
     is_empty(&gateway);
     assert_eq!(gateway.stats.ended(End::Cancelled), 1);
-    // Nobody holds it against the replica.
+    // The disconnect is not a failure of the replica.
     assert!(gateway.pool.is_up(0));
     told
 }
 
-/// The bar is 50 ms; a machine that is busy with something else gets ten times that.
+/// The target is 50 ms; the limit is ten times that, because the machine may be busy.
 #[test]
 fn a_client_that_leaves_before_the_head_is_told_to_its_replica() {
     let told = told_within(Act::Silence);
@@ -93,14 +93,14 @@ fn a_connection_is_used_for_many_requests_on_both_sides() {
         }
         assert!(all.starts_with(b"HTTP/1.1 200 OK"));
     }
-    // The replica restarts its keep-alive: a kept connection that was closed meanwhile is no lost request.
+    // The replica closes its pooled connections; no request is lost.
     assert_eq!(mock.count(), 50);
     assert_eq!(ask(&gateway).status, 200);
     is_empty(&gateway);
     assert_eq!(gateway.stats.all(), 51);
 }
 
-/// Each time that a request is sent has its own span of its client's trace; without traces the client's own is passed on as it came.
+/// Each attempt has a separate span in the client's trace. Without trace export, the client's headers pass unchanged.
 #[test]
 fn a_clients_trace_goes_on_to_its_replica() {
     const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";

@@ -1,4 +1,4 @@
-//! The wall clock may be wrong, or be set while requests pass: only the monotonic one decides.
+//! The wall clock may be wrong or change while requests pass: only the monotonic clock matters.
 
 use std::fs;
 use std::path::Path;
@@ -9,8 +9,8 @@ use plimsoll_policy::PageStanding;
 
 use crate::kit::{Act, Mock, ask, is_empty, started, until};
 
-/// A gateway whose wall clock reads 1970, one of today and one of 2096 treat a replica alike whose own clock reads 2094: it asks to be left alone for twenty seconds of
-/// its clock, which is as long on any.
+/// The replica's clock reads 2094, and it requests a pause of 20 s by its clock. Gateways with a clock in 1970, today
+/// and 2096 treat it equally.
 #[test]
 fn what_the_wall_clock_reads_decides_nothing() {
     let sheds = Act::Status(
@@ -35,7 +35,7 @@ fn what_the_wall_clock_reads_decides_nothing() {
     }
 }
 
-/// Nothing here or in what decides reads the wall clock after the start, so that a step of it is seen by nobody.
+/// Neither this crate nor the policies read the wall clock after the start, so a clock adjustment has no effect.
 #[test]
 fn nobody_reads_the_wall_clock() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

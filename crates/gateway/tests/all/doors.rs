@@ -1,4 +1,4 @@
-//! Who gets in, how much each may ask for, and that keys stay where they belong.
+//! API keys: authentication, rate limits, and confidentiality of the keys.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
@@ -19,7 +19,7 @@ fn hashed(key: &str) -> KeySource {
     KeySource { sha256: Some(Digest::of(key.as_bytes()).hex()), ..KeySource::default() }
 }
 
-/// A key of this id.
+/// Returns a key with this id.
 pub fn key(id: &str, key: &str) -> KeySpec {
     let rate = RateSpec::default();
     KeySpec { id: id.to_owned(), key: hashed(key), tenant: None, class: None, rate }
@@ -113,7 +113,7 @@ fn requests_over_a_keys_rate_are_told_when_to_come_back() {
     }
 }
 
-/// The answer's own count is charged, and neither its bytes nor its events: 7 tokens in 300 bytes, and 9 tokens in two events.
+/// The reported count is charged instead of bytes and events: 7 tokens in 300 bytes, and 9 tokens in two events.
 #[test]
 fn tokens_that_an_answer_reports_are_charged() {
     let mock = Mock::new(Act::Text(format!(
@@ -149,7 +149,8 @@ fn tokens_that_an_answer_reports_are_charged() {
     assert_eq!(charged(), 16);
 }
 
-/// A bucket of 600 that gains one in six seconds. Each request is charged 501; three events come of it, or nothing.
+/// The bucket has 600 tokens and gains one in 6 s. Each request is charged 501; its response has three events, or
+/// fails.
 #[test]
 fn tokens_are_charged_as_they_came() {
     let mock = Mock::new(Act::Stream(3, Duration::ZERO));
@@ -164,11 +165,11 @@ fn tokens_are_charged_as_they_came() {
         is_empty(&gateway);
         status
     };
-    // Each gives back all but 1 + 4: the prompt, three events and [DONE].
+    // Each request is refunded all but 1 + 4 tokens: the prompt, three events and `[DONE]`.
     for _ in 0..10 {
         assert_eq!(ask(), 200);
     }
-    // Nobody pays for what no replica answered.
+    // A request without a response from a replica costs nothing.
     mock.set(Act::Status(503, "Retry-After: 1\r\n"));
     for _ in 0..10 {
         assert_eq!(ask(), 503);
@@ -270,11 +271,11 @@ fn keys_that_are_made_are_all_different_and_match_their_hash() {
     assert_ne!(one, other);
     assert_eq!(one.len(), 67);
     assert!(Digest::of(one.as_bytes()).is(&digest) && !Digest::of(other.as_bytes()).is(&digest));
-    // The known answer of FIPS 180-4's example.
+    // The digest is the example of FIPS 180-4.
     assert_eq!(Digest::of(b"abc").hex(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
-/// What was charged goes back on every way that a request can end.
+/// The unused charge is refunded at every end of a request.
 #[test]
 fn a_client_that_leaves_gets_back_what_it_did_not_use() {
     let mock = Mock::new(Act::Wedge);

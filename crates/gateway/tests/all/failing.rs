@@ -1,4 +1,4 @@
-//! Replicas that shed, fail, hang, restart or are gone.
+//! Replicas that shed, fail, hang, restart or disappear.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ fn a_storm_of_429_is_not_multiplied_and_keeps_its_retry_after() {
         assert_eq!((answer.status, answer.header("retry-after")), (429, Some("30")));
     }
     let attempts = a.count() + b.count();
-    // A tenth of the requests, and the reserve of three a second that lets a quiet pool retry.
+    // The retries are a tenth of the requests, plus the reserve of three per s.
     let most = 300.0 * 1.1 + 3.0 * (2.0 + began.elapsed().as_secs_f64());
     assert!((300..=most as usize).contains(&attempts), "{attempts} attempts for 300 requests");
     assert_eq!(gateway.stats.ended(End::Shed), 300);
@@ -77,7 +77,7 @@ fn a_replica_that_hangs_up_is_replaced_before_the_client_hears_of_it_and_ejected
     let gateway = gateway(&[&a, &b], |_| {});
     let statuses: Vec<u16> = (0..100).map(|_| ask(&gateway).status).collect();
     assert!(statuses.iter().all(|&status| status == 200), "{statuses:?}");
-    // Five failures in a row eject it; the first try on a kept connection may count twice.
+    // Five consecutive failures eject it; the first attempt on a pooled connection may count twice.
     assert!(a.count() <= 12, "{}", a.count());
     until("it is ejected", || gateway.pool.shown().0[0].standing != Standing::Ready || a.count() < 5);
     is_empty(&gateway);
@@ -91,7 +91,7 @@ fn all_gone_and_back_loses_no_request() {
     assert_eq!(ask(&gateway).status, 200);
     a.leave();
     until("it is seen to be gone", || {
-        // Whoever notices first: the health page, or a request whose connection is refused.
+        // Either the health check or a request with a refused connection marks it as down.
         !gateway.pool.is_up(0)
     });
     let at = gateway.addr;
@@ -126,7 +126,7 @@ fn nobody_there_is_503_in_time_with_a_word_on_when_to_come_back() {
 
 #[test]
 fn a_wedged_replica_gets_no_new_streams_while_the_old_ones_stand_still() {
-    // After its first token, and after nothing but a head.
+    // The replica stalls after the first token, or after the response head.
     for act in [Act::Wedge, Act::Head] {
         let (a, b) = (Mock::new(act), Mock::new(Act::Stream(3, Duration::from_millis(1))));
         let gateway = gateway(&[&a, &b], |spec| {
@@ -150,7 +150,7 @@ fn a_wedged_replica_gets_no_new_streams_while_the_old_ones_stand_still() {
     }
 }
 
-/// Eight clients, each with its next request when the last was answered; statuses and when they came.
+/// Runs eight clients in a closed loop. Returns the statuses with their times.
 pub fn keep_asking(gateway: &Gateway, lasts: Duration) -> Vec<(Instant, u16)> {
     let (at, ends) = (gateway.addr, Instant::now() + lasts);
     let client = move || {
@@ -182,7 +182,7 @@ fn a_replica_ten_times_slower_gets_little_and_is_not_ejected() {
     is_empty(&gateway);
 }
 
-/// Metastable failures go on when what set them off is gone; here nothing is left of a storm but what its clients were told.
+/// A metastable failure persists after its cause. Here, all requests succeed soon after a storm of rejections.
 #[test]
 fn once_a_storm_is_over_requests_are_answered_again() {
     for trigger in [SHED, Act::Status(500, ""), Act::Hang] {
@@ -206,7 +206,7 @@ fn once_a_storm_is_over_requests_are_answered_again() {
     }
 }
 
-/// Its clients' second requests are tried at the other replica, which shows that it is at fault.
+/// The other replica answers the retried requests, which shows that the first one is at fault.
 #[test]
 fn a_replica_that_refuses_what_the_other_answers_is_ejected_and_costs_its_clients_little() {
     for act in

@@ -1,4 +1,4 @@
-//! A second replica where the first is late with its first token.
+//! Hedging: a second replica for a request whose first token is late.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use crate::kit::{Act, Mock, ask, gateway, is_empty, recorded, until};
 
 const FAST: Act = Act::Stream(3, Duration::from_millis(1));
 
-/// Requests that were sent to both, whichever was first.
+/// Returns the number of hedged requests.
 fn hedged(gateway: &Gateway) -> usize {
     gateway.stats.hedges.iter().map(|hedges| hedges.load(Ordering::Relaxed) as usize).sum()
 }
 
-/// Two replicas in turn that have answered 200 requests fast.
+/// Returns a gateway whose two replicas have answered 200 requests fast, in rotation.
 fn taught(a: &Mock, b: &Mock, hedge: HedgeSpec) -> Gateway {
     let gateway = gateway(&[a, b], |spec| {
         spec.route = RouteSpec::RoundRobin {};
@@ -40,14 +40,14 @@ fn withheld(gateway: &Gateway, why: &str) -> bool {
 
 #[test]
 fn one_that_is_late_with_its_first_token_is_answered_by_the_other_and_cancelled() {
-    // With its head, and without.
+    // The replica stalls with and without a response head.
     for act in [Act::Head, Act::Silence] {
         let (a, b) = (Mock::new(FAST), Mock::new(FAST));
         let gateway = taught(&a, &b, all_may());
         a.set(act.clone());
-        // On a busy machine one was late before.
+        // On a busy machine, a request may have been late before.
         let (before, gone, already) = (a.count(), a.gone.load(Ordering::SeqCst), hedged(&gateway));
-        // It is left alone for a while each time.
+        // Each hedge is followed by a penalty on the replica.
         until("two requests were late there", || {
             let answer = ask(&gateway);
             assert_eq!((answer.status, answer.header("x-plimsoll-replica")), (200, Some("r1")), "{act:?}");
@@ -71,7 +71,7 @@ fn without_a_share_left_it_is_waited_for() {
     let answers: Vec<_> = (0..4).map(|_| ask(&gateway)).collect();
     assert!(answers.iter().all(|answer| answer.status == 200 && answer.is_whole()));
     assert!(answers.iter().any(|answer| answer.header("x-plimsoll-replica") == Some("r0")));
-    // A busy machine is another reason at first.
+    // On a busy machine, another reason may come first.
     until("its share keeps one alone", || {
         assert_eq!(ask(&gateway).status, 200);
         withheld(&gateway, "over_share")
@@ -86,7 +86,7 @@ fn when_one_of_two_fails_the_other_goes_on() {
     let gateway = taught(&a, &b, all_may());
     a.set(Act::Late(Duration::from_millis(500), Box::new(FAST)));
     b.set(Act::Late(Duration::from_millis(100), Box::new(Act::Hang)));
-    // Sent to the slow one first, its second attempt breaks off; sent to the broken one first, it is tried again as ever.
+    // If the slow replica is first, the hedge breaks. If the broken one is first, a normal retry follows.
     for _ in 0..4 {
         let answer = ask(&gateway);
         assert_eq!((answer.status, answer.header("x-plimsoll-replica")), (200, Some("r0")));
@@ -95,7 +95,7 @@ fn when_one_of_two_fails_the_other_goes_on() {
     is_empty(&gateway);
 }
 
-/// What is recorded of a hedged request: both attempts, the one that answered last, and no failure.
+/// The recording of a hedged request has both attempts, the answering one last, and no failure.
 #[test]
 fn both_attempts_are_recorded_and_the_one_that_answered_is_last() {
     let (a, b) = (Mock::new(FAST), Mock::new(FAST));
@@ -106,7 +106,7 @@ fn both_attempts_are_recorded_and_the_one_that_answered_is_last() {
         spec.hedge = Some(all_may());
     });
     (0..200).for_each(|_| assert_eq!(ask(&gateway).status, 200));
-    // Late, and yet before the other: the second attempt is the one that is cancelled.
+    // The first replica is late but still earlier, so the second attempt is cancelled.
     a.set(Act::Late(Duration::from_millis(500), Box::new(FAST)));
     b.set(Act::Head);
     (0..2).for_each(|_| assert_eq!(ask(&gateway).status, 200));

@@ -1,5 +1,6 @@
-//! Clients that mean harm: requests made to be read in two ways, floods, drips and noise. Each ends in a 4xx, an answer of its own or a close, within
-//! the limits; the gateway goes on, and a replica sees as many requests as were answered.
+//! Malicious clients: ambiguous requests, floods, slow senders and noise. Each ends in a 4xx, a regular response or a
+//! closed connection within the limits. The gateway continues, and a replica receives as many requests as were
+//! answered.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +12,7 @@ use plimsoll_math::rng::Stream;
 
 use crate::kit::{ASK, Act, Mock, ask, gateway, is_empty, request, send, until};
 
-/// Short limits, so that what runs into one does so soon.
+/// Returns a gateway with short limits, so that they take effect soon.
 fn strict(mock: &Mock) -> Gateway {
     gateway(&[mock], |spec| {
         spec.paths = vec!["/**".to_owned()];
@@ -22,7 +23,7 @@ fn strict(mock: &Mock) -> Gateway {
     })
 }
 
-/// Statuses of all answers that come on one connection; an answer's body here holds no line that looks like another's.
+/// Returns the statuses of all responses on one connection. No body here contains a line like a status line.
 fn statuses(addr: SocketAddr, bytes: &[u8]) -> Vec<u16> {
     let mut socket = TcpStream::connect(addr).expect("it listens");
     socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a plain socket");
@@ -87,7 +88,7 @@ fn what_can_be_read_in_two_ways_reaches_a_replica_in_one() {
         let statuses = statuses(gateway.addr, case.as_bytes());
         let answered = statuses.iter().filter(|status| **status == 200).count();
         assert_eq!(mock.count() - before, answered, "{case:?} gave {statuses:?}");
-        // What a replica saw is framed by one length, ours.
+        // The replica's request is framed by exactly one length.
         let seen = String::from_utf8_lossy(&mock.last.lock().expect("nobody panicked")).to_lowercase();
         assert!(!seen.contains("transfer-encoding"), "{case:?}: {seen}");
         assert!(seen.matches("content-length").count() <= 1, "{case:?}: {seen}");
@@ -117,7 +118,7 @@ fn floods_and_drips_end_within_their_limits() {
         assert!(told, "{:?}… gave {statuses:?}", &flood[..60]);
     }
     assert_eq!(mock.count(), 0, "none of that was sent on");
-    // A head, and a body, of which a byte comes now and then.
+    // A head and a body that arrive byte by byte.
     for text in
         ["GET / HTTP/1.1\r\nHost: g\r\nX: ", "POST / HTTP/1.1\r\nHost: g\r\nContent-Length: 9999\r\n\r\n"]
     {
@@ -137,7 +138,7 @@ fn floods_and_drips_end_within_their_limits() {
     is_empty(&gateway);
 }
 
-/// Eight connections, each with two requests at a time under way: every answer is its own request's, in order.
+/// Eight connections send two requests at a time; each response belongs to its request, in order.
 #[test]
 fn nobody_gets_a_byte_of_somebody_elses() {
     let mock = Mock::new(Act::Echo);
@@ -176,7 +177,7 @@ fn nobody_gets_a_byte_of_somebody_elses() {
     is_empty(&gateway);
 }
 
-/// Bytes that are no UTF-8 pass in bodies and are an answer or a 4xx elsewhere.
+/// Bytes that are not UTF-8 pass in bodies; elsewhere they lead to a response or a 4xx.
 #[test]
 fn broken_text_is_passed_or_refused() {
     let mock = Mock::new(Act::Echo);
@@ -199,7 +200,8 @@ fn broken_text_is_passed_or_refused() {
     assert_eq!(ask(&gateway).status, 200);
 }
 
-/// Sound requests with a few bytes changed, cut, doubled or put in by chance, and plain noise: three hundred of them from one seed.
+/// Three hundred inputs from one seed: valid requests with random changes, cuts, duplications and insertions, and
+/// plain noise.
 #[test]
 fn noise_makes_no_panic_and_leaves_nothing_behind() {
     let mock = Mock::new(Act::Answer);
@@ -246,7 +248,7 @@ fn noise_makes_no_panic_and_leaves_nothing_behind() {
     is_empty(&gateway);
 }
 
-/// What a prompt says of fields is no field.
+/// Member names inside prompt text are not parsed as members.
 #[test]
 fn fields_inside_text_are_not_taken() {
     let inner = r#"\"model\":\"evil\",\"stream\":true,\"max_tokens\":1,\"user\":\"x\"}"#;

@@ -1,4 +1,4 @@
-//! Replicas that do as they are told, on threads and plain sockets, and a client that shows every byte.
+//! Scripted replicas on threads and plain sockets, and a client that shows every byte.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,61 +11,62 @@ use plimsoll_client::Clock;
 use plimsoll_gateway::traffic::Traffic;
 use plimsoll_gateway::{Gateway, GatewaySpec, ReplicaSpec};
 
-/// What a replica does with a request.
+/// The scripted behaviour of a replica.
 #[derive(Clone, Debug)]
 pub enum Act {
-    /// 200 with a small JSON.
+    /// 200 with a small JSON body.
     Answer,
-    /// 200 with a usage that says how many of 1 000 prompt tokens were cached.
+    /// 200 with a usage object that reports this many of 1 000 prompt tokens as cached.
     Cached(u32),
-    /// 200 with the request's own body.
+    /// 200 with the request's body.
     Echo,
     /// 200 with this text.
     Text(String),
-    /// A page of metrics: of others so many are computed and wait, and more has been computed than on the page before.
+    /// A metrics page with this many running and waiting requests of others; its progress counter grows with each
+    /// scrape.
     Metrics(u32, u32),
-    /// This status, and these header lines (each with its line end).
+    /// This status with these header lines, each with its line end.
     Status(u16, &'static str),
-    /// Closes with nothing said.
+    /// Closes the connection without a response.
     Hang,
-    /// A stream of so many events, so far apart; whole.
+    /// A complete stream with this many events at this interval.
     Stream(usize, Duration),
-    /// A head of a stream and one event, then silence until the client goes.
+    /// A stream head and one event, then silence until the client disconnects.
     Wedge,
-    /// A head of a stream, then silence until the client goes.
+    /// A stream head, then silence until the client disconnects.
     Head,
-    /// Two events of a stream and half of a third, then a close.
+    /// Two and a half events of a stream, then a closed connection.
     Cut,
-    /// A stream of 64 KiB events as fast as they are taken, to this many.
+    /// A stream of this many events of 64 KiB, as fast as they are read.
     Flood(usize),
-    /// Nothing at all until the client goes.
+    /// Silence until the client disconnects.
     Silence,
-    /// Whatever this makes of the request's body: a whole message.
+    /// A complete message that the function makes from the request's body.
     Says(fn(&str) -> String),
-    /// These bytes, so far apart, then a close.
+    /// These bytes at this interval, then a closed connection.
     Pieces(Vec<Vec<u8>>, Duration),
-    /// Nothing for so long, then this.
+    /// Another behaviour after a delay.
     Late(Duration, Box<Act>),
 }
 
-/// A replica.
+/// A scripted replica.
 pub struct Mock {
     pub addr: SocketAddr,
     pub act: Arc<Mutex<Act>>,
-    /// Requests to other than the health page.
+    /// Number of requests, except to the health endpoint.
     pub requests: Arc<AtomicUsize>,
-    /// What its list of models answers; none = 404.
+    /// Response of the model list; `None` for 404.
     pub models: Arc<Mutex<Option<String>>>,
-    /// What its page of metrics does, and how often it was asked for.
+    /// Behaviour of the metrics endpoint, and its number of scrapes.
     pub metrics: Arc<Mutex<Act>>,
     pub pages: Arc<AtomicUsize>,
-    /// Requests that it is at.
+    /// Number of requests in progress.
     busy: Arc<AtomicUsize>,
-    /// The last of them, as it came.
+    /// Bytes of the last request.
     pub last: Arc<Mutex<Vec<u8>>>,
-    /// Bytes of floods that were taken.
+    /// Number of flood bytes that were read.
     pub flooded: Arc<AtomicUsize>,
-    /// Requests whose client was seen to go away.
+    /// Number of requests whose client disconnected.
     pub gone: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
 }
@@ -122,13 +123,13 @@ impl Mock {
         }
     }
 
-    /// Stops listening: further connections are refused.
+    /// Stops listening; further connections are refused.
     pub fn leave(&self) {
         self.stop.store(true, Ordering::Relaxed);
         sleep(Duration::from_millis(50));
     }
 
-    /// A replica that says which models it serves.
+    /// Returns a replica with a model list.
     pub fn serving(act: Act, models: &[&str]) -> Mock {
         let entries: Vec<String> = models
             .iter()
@@ -144,7 +145,7 @@ impl Mock {
         *self.act.lock().expect("nobody panicked") = act;
     }
 
-    /// What its page of metrics does from now on.
+    /// Sets the behaviour of the metrics endpoint.
     pub fn shows(&self, act: Act) {
         *self.metrics.lock().expect("nobody panicked") = act;
     }
@@ -314,7 +315,7 @@ impl Mock {
 
 impl Drop for Mock {
     fn drop(&mut self) {
-        // The threads' own handles are dropped all the time; only the last holder's end is the replica's.
+        // The threads drop their handles frequently; the replica ends only with the last other holder.
         if Arc::strong_count(&self.stop) <= 2 {
             self.stop.store(true, Ordering::Relaxed);
         }
@@ -323,7 +324,7 @@ impl Drop for Mock {
 
 pub const EVENT: &[u8] = b"data: {\"choices\":[{\"index\":0,\"text\":\" word\"}]}\n\n";
 
-/// A message whole: head, and a body of its stated length.
+/// Reads a complete message: head, and a body of the stated length.
 fn read_message(socket: &mut TcpStream) -> Option<Vec<u8>> {
     let (mut all, mut part) = (Vec::new(), [0; 65_536]);
     loop {
@@ -346,12 +347,12 @@ fn read_message(socket: &mut TcpStream) -> Option<Vec<u8>> {
     }
 }
 
-/// A gateway in front of these, when all of them are seen to answer.
+/// Starts a gateway in front of these replicas, and waits until all of them are up.
 pub fn gateway(mocks: &[&Mock], change: impl FnOnce(&mut GatewaySpec)) -> Gateway {
     recorded(mocks, None, change)
 }
 
-/// The same, with a record.
+/// Starts a gateway as [`gateway`] does, with recording.
 pub fn recorded(
     mocks: &[&Mock],
     traffic: Option<Arc<Traffic>>,
@@ -360,7 +361,7 @@ pub fn recorded(
     started(mocks, Clock::start(), traffic, change)
 }
 
-/// The same, by this clock.
+/// Starts a gateway as [`gateway`] does, with recording and this clock.
 pub fn started(
     mocks: &[&Mock],
     clock: Clock,
@@ -397,7 +398,6 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// An answer.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -411,12 +411,12 @@ impl Answer {
         Some(line[name.len() + 2..].trim())
     }
 
-    /// The body with chunks joined.
+    /// Returns the body as text, without chunked framing.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.bytes()).into_owned()
     }
 
-    /// The body with chunks joined, as bytes.
+    /// Returns the body as bytes, without chunked framing.
     pub fn bytes(&self) -> Vec<u8> {
         if self.header("transfer-encoding").is_none() {
             return self.body.clone();
@@ -432,17 +432,17 @@ impl Answer {
         text
     }
 
-    /// Does its body end as its framing says?
+    /// Returns whether the body is complete according to its framing.
     pub fn is_whole(&self) -> bool {
         self.header("transfer-encoding").is_none() || self.body.ends_with(b"0\r\n\r\n")
     }
 }
 
-/// Sends bytes and reads to the end.
+/// Sends bytes and reads until the connection closes.
 pub fn send(addr: SocketAddr, bytes: &[u8]) -> Option<Answer> {
     let mut socket = TcpStream::connect(addr).ok()?;
     socket.set_read_timeout(Some(Duration::from_secs(30))).ok()?;
-    // The other side may answer and close before it has read all.
+    // The server may respond and close before it has read everything.
     let _ = socket.write_all(bytes);
     let mut all = Vec::new();
     let _ = socket.read_to_end(&mut all);
@@ -452,7 +452,7 @@ pub fn send(addr: SocketAddr, bytes: &[u8]) -> Option<Answer> {
     Some(Answer { status, head, body: all[end + 4..].to_vec() })
 }
 
-/// A request as its bytes; `header`: further lines, each with its end.
+/// Returns the bytes of a request. `header` contains additional lines, each with its line end.
 pub fn message(path: &str, header: &str, body: &str) -> Vec<u8> {
     let head = format!("POST {path} HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n{header}");
     format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
@@ -466,7 +466,7 @@ pub fn post(addr: SocketAddr, header: &str, body: &str) -> Answer {
     send(addr, &message("/v1/completions", header, body)).expect("an answer")
 }
 
-/// A page of the gateway's or of its operators' address.
+/// Sends a GET request to the gateway or to its admin API.
 pub fn get(addr: SocketAddr, path: &str, header: &str) -> Answer {
     let text = format!("GET {path} HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n{header}\r\n");
     send(addr, text.as_bytes()).expect("an answer")
@@ -478,7 +478,7 @@ pub fn ask(gateway: &Gateway) -> Answer {
     send(gateway.addr, &request(ASK)).expect("an answer")
 }
 
-/// Nothing is booked any more: every request's share was given back, however it ended.
+/// Waits until no load is booked any more, so that every end of a request released its load.
 pub fn is_empty(gateway: &Gateway) {
     until("all loads are given back", || {
         gateway.pool.shown().0.iter().all(|shown| shown.load == plimsoll_policy::Load::default())

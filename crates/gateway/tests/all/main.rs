@@ -1,4 +1,5 @@
-//! The gateway between replicas that misbehave on purpose and clients that do too. Truth is what replicas and clients saw, not what the gateway counts.
+//! The gateway between misbehaving replicas and misbehaving clients. The reference is what replicas and clients
+//! observe, not what the gateway counts.
 
 #![allow(clippy::disallowed_methods, reason = "a test waits and times by the machine's clock")]
 

@@ -1,4 +1,4 @@
-//! Replicas that serve different models.
+//! Replicas with different models.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn a_request_goes_to_those_that_serve_its_model() {
     let (before_a, before_b) = (a.count(), b.count());
     (0..40).for_each(|_| assert_eq!(ask(&gateway, "shared").status, 200));
     assert!(a.count() > before_a && b.count() > before_b, "both serve it");
-    // What nobody names, anybody may know more of.
+    // A model that no replica lists goes to any replica.
     assert_eq!(ask(&gateway, "unheard-of").status, 200);
     is_empty(&gateway);
 }
@@ -46,7 +46,7 @@ fn clients_see_one_list_of_all() {
     let ids: Vec<&str> =
         list["data"].as_array().expect("a list").iter().filter_map(|one| one["id"].as_str()).collect();
     assert_eq!((list["object"].as_str(), ids), (Some("list"), vec!["large", "shared", "small"]));
-    // What a replica says of its model stays.
+    // The replica's model entry is unchanged.
     assert_eq!(list["data"][0]["max_model_len"], 4096);
     assert_eq!(by(&get(gateway.addr, "/v1/models/small", "")), (200, Some("r1")));
     assert_eq!(by(&get(gateway.addr, "/v1/models/large", "")), (200, Some("r0")));
@@ -62,7 +62,7 @@ fn replicas_that_serve_the_same_answer_for_themselves() {
     assert!(answer.header("x-plimsoll-replica").is_some());
 }
 
-/// One model's replica is full: whoever waits for it keeps nobody else waiting.
+/// The replica of one model is full; requests for another model are not blocked.
 #[test]
 fn one_models_queue_is_not_anothers() {
     let (a, b) = (Mock::serving(Act::Silence, &["large"]), Mock::serving(Act::Answer, &["small"]));
@@ -85,7 +85,7 @@ fn one_models_queue_is_not_anothers() {
     large.into_iter().for_each(|one| drop(one.join().expect("a thread")));
 }
 
-/// A model whose only replica is down is waited for, and never asked of one that does not serve it.
+/// A request for a model waits while its only replica is down, and never goes to a replica without the model.
 #[test]
 fn a_model_that_nobody_serves_now_is_waited_for() {
     let (a, b) = (Mock::serving(Act::Answer, &["large"]), Mock::serving(Act::Answer, &["small"]));
@@ -98,7 +98,7 @@ fn a_model_that_nobody_serves_now_is_waited_for() {
     assert_eq!(ask(&gateway, "small").status, 200);
 }
 
-/// What the file says goes; what a replica says otherwise is not asked for.
+/// The configured model list takes precedence; the replica is not queried.
 #[test]
 fn the_file_says_what_a_replica_serves() {
     let (a, b) = (Mock::serving(Act::Answer, &["x"]), Mock::serving(Act::Answer, &["x"]));
@@ -112,7 +112,7 @@ fn the_file_says_what_a_replica_serves() {
     }
 }
 
-/// Read again, the file's word goes at once; where it says nothing any more the replica is asked.
+/// A reload applies the configured model list immediately; without one, the replica is queried again.
 #[test]
 fn what_the_file_says_of_models_is_read_again() {
     let (a, b) = (Mock::serving(Act::Answer, &["own"]), Mock::serving(Act::Answer, &["other"]));
@@ -165,14 +165,15 @@ fn chat(gateway: &Gateway) -> Answer {
 const CHAT: &str =
     r#"{"prompt":"chat about \"model\": \"chat\"", "n": {"model": "chat"},"model" : "chat" , "x":1}"#;
 
-/// The body as the replica saw it.
+/// Returns the body that the replica received.
 fn seen(mock: &Mock) -> String {
     let last = mock.last.lock().expect("nobody panicked").clone();
     let last = String::from_utf8(last).expect("text");
     last.split_once("\r\n\r\n").expect("a head").1.to_owned()
 }
 
-/// One name for two models: the first is asked while its replica is there, then the second, and nothing else of the body changes.
+/// One name has two models: the first serves while its replica is up, then the second. The rest of the body is
+/// unchanged.
 #[test]
 fn a_name_for_several_models_asks_the_first_that_is_there() {
     let large = Mock::new(Act::Answer);
@@ -194,11 +195,11 @@ fn a_name_for_several_models_asks_the_first_that_is_there() {
     assert_eq!(of(&answer).as_deref(), Some("org/large \"v2\""));
     assert_eq!(seen(&large), CHAT.replace("\"model\" : \"chat\"", "\"model\" : \"org/large \\\"v2\\\"\""));
     assert_eq!(why(&answer)["asked_of"]["passed_over"], Value::Array(vec![]));
-    // Who names a model gets that, and his own bytes.
+    // A request for a specific model gets that model, with an unchanged body.
     let own = ask(&gateway, "small");
     assert_eq!((of(&own), by(&own)), (None, (200, Some("r1"))));
     large.leave();
-    // Before it is seen to be gone as well as after.
+    // This holds before and after the replica is marked as down.
     for _ in 0..3 {
         let answer = chat(&gateway);
         assert_eq!((of(&answer).as_deref(), by(&answer)), (Some("small"), (200, Some("r1"))));
@@ -256,7 +257,7 @@ fn names_for_several_models_that_make_no_sense_are_refused() {
         let error = said(&spec, tiers).expect_err("refused");
         assert!(error.contains(says) && error.lines().count() == 1, "{error}");
     }
-    // One that is asked may serve it.
+    // A replica that is queried may serve the model.
     spec.replicas[1].models = None;
     assert_eq!(said(&spec, &[("chat", &["large", "tiny"])]), Ok(()));
 }

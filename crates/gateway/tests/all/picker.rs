@@ -1,5 +1,5 @@
-//! The endpoint picker, asked by a proxy that the test plays. The truth is what the proxy says happened; whatever it does, nothing stays booked, and each request is counted
-//! once.
+//! The endpoint picker, used by a scripted proxy. The reference is what the proxy reports. After any sequence of
+//! messages no load stays booked, and each request is counted once.
 
 use std::net::SocketAddr;
 use std::thread::sleep;
@@ -24,7 +24,7 @@ fn booked(gateway: &Gateway) -> u32 {
     gateway.pool.shown().0.iter().map(|shown| shown.load.requests).sum()
 }
 
-/// A stream of two events on a call whose request was placed, to its end; what was told of its head.
+/// Sends a stream of two events on a routed call to its end. Returns the reply to the response head.
 fn streams(call: &Call, mode: usize) -> Told {
     call.say(&response(200, STREAM, false, None));
     let head = call.hear();
@@ -81,7 +81,7 @@ fn in_every_mode_somebody_is_named_once_and_given_back_at_the_end() {
     assert_eq!(mock.count(), 0, "it sends nothing itself");
 }
 
-/// Trailers end bodies in both directions; a request without a body has its answer with its head.
+/// Trailers end bodies in both directions; a request without a body is answered after its head.
 #[test]
 fn trailers_and_heads_alone_are_ends_too() {
     let mock = Mock::new(Act::Silence);
@@ -99,7 +99,7 @@ fn trailers_and_heads_alone_are_ends_too() {
     call.say(&field(7, field(1, "")));
     assert_eq!([call.hear().kind, call.hear().kind, call.hear().kind], [2, 4, 6]);
     assert_eq!(call.ended(), "0");
-    // Trailers where a body was waited for: the metadata alone can say where.
+    // If trailers arrive instead of a body, only the metadata can name the replica.
     let call = Call::begin(gateway.picker.expect("asked for"), PROCESS);
     call.say(&Ask::new((BUFFERED, NONE)).message());
     assert_eq!(call.hear().kind, 1);
@@ -117,7 +117,8 @@ fn trailers_and_heads_alone_are_ends_too() {
     assert_eq!(gateway.stats.ended(End::Answered), 3);
 }
 
-/// After each message of a request's course the proxy goes away, or says that this was all: nothing stays booked, and one request is one count.
+/// After each message of a request, the proxy disconnects or ends its stream. No load stays booked, and one request
+/// counts once.
 #[test]
 fn a_proxy_that_goes_away_at_any_point_leaves_nothing_behind() {
     let mock = Mock::new(Act::Silence);
@@ -144,7 +145,7 @@ fn a_proxy_that_goes_away_at_any_point_leaves_nothing_behind() {
             }
             drop(call);
             is_empty(&gateway);
-            // A request is one from its head on, if that was there before the reset was.
+            // A request counts from its head on, if the head arrived before the reset.
             counted += u64::from(steps >= 3 || half_closes && steps >= 1);
             until("it is counted", || gateway.stats.all() >= counted);
         }
@@ -154,7 +155,7 @@ fn a_proxy_that_goes_away_at_any_point_leaves_nothing_behind() {
     assert!((8..=10).contains(&gone) && gateway.stats.all() == answered + gone, "{gone}, each of them once");
 }
 
-/// In the middle of a frame too, at every byte of a request's messages.
+/// The call also breaks inside a frame, at every byte of a request's messages.
 #[test]
 fn a_call_that_breaks_anywhere_leaves_nothing_behind() {
     let mock = Mock::new(Act::Silence);
@@ -175,7 +176,7 @@ fn a_call_that_breaks_anywhere_leaves_nothing_behind() {
         assert!(end == "0" || end == "3 the call ends within a message", "at {at}: {end}");
     }
     is_empty(&gateway);
-    // Cut into pieces of any size it is one call.
+    // The call is the same, whatever the size of the pieces.
     for size in [1, 7, 100] {
         let one = Call::begin(gateway.picker.expect("asked for"), PROCESS);
         call.chunks(size).for_each(|part| one.say_bytes(part));
@@ -211,7 +212,7 @@ fn what_is_no_call_is_told_so() {
     let huge = Call::begin(picker, PROCESS);
     huge.say_bytes(&[0, 255, 255, 255, 255]);
     assert!(huge.ended().starts_with("8 "), "a length of 4 GiB is not waited for");
-    // A second head, and a second head of a response.
+    // These are a second request head, and a second response head.
     let (call, _) = Call::ask(&gateway, &Ask::new((DUPLEX, DUPLEX)), ASK);
     call.say(&Ask::new((DUPLEX, DUPLEX)).message());
     assert!(call.ended().starts_with("3 "));
@@ -220,11 +221,11 @@ fn what_is_no_call_is_told_so() {
     call.say(&response(200, &[], false, None));
     assert!(call.ended().starts_with("3 "));
     is_empty(&gateway);
-    // HTTP/1, or what is no gRPC, is no call either.
+    // HTTP/1, and other traffic than gRPC, is no call.
     assert!(send(picker, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").is_none_or(|answer| answer.status >= 400));
 }
 
-/// What the client is told instead of a replica's answer, in the words of the gateway.
+/// Returns the status and the body of the immediate response to the client.
 fn refused(told: &[Told]) -> (u16, String) {
     let last = told.last().expect("an answer");
     assert_eq!(last.kind, 7, "{told:?}");
@@ -237,7 +238,7 @@ fn refused(told: &[Told]) -> (u16, String) {
 fn who_is_not_let_in_and_what_can_not_be_read_is_told_off() {
     let mock = Mock::new(Act::Silence);
     let gateway = picking(&[&mock], |spec| {
-        // The SHA-256 of "foo".
+        // This is the SHA-256 of "foo".
         let sha256 = "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae";
         let key = serde_json::json!({"id": "alice", "key": {"sha256": sha256}});
         spec.keys = vec![serde_json::from_value(key).expect("a key")];
@@ -263,7 +264,7 @@ fn who_is_not_let_in_and_what_can_not_be_read_is_told_off() {
     assert_eq!(refused(&Call::ask(&gateway, &headless, ASK).1), (400, "bad_head".to_owned()));
     is_empty(&gateway);
     assert_eq!(gateway.stats.ended(End::Bad), 5);
-    // A body that does not come.
+    // The body never arrives.
     let quick = picking(&[&mock], |spec| spec.limits.body_s = 0.1);
     let call = Call::begin(quick.picker.expect("asked for"), PROCESS);
     call.say(&ask.message());
@@ -293,7 +294,7 @@ fn a_full_queue_sheds_and_who_waits_gets_the_next_place() {
     assert_eq!(refused(&told), (429, "queue_full".to_owned()));
     let after: u64 = told[0].set["retry-after"].parse().expect("seconds");
     assert!((1..=60).contains(&after), "{after}");
-    // Who waits and goes away gives up his place, whether he resets the call or says that this was all.
+    // A queued request leaves the queue when its call is reset or its stream ends.
     drop(second);
     until("nobody waits", || gateway.pool.queued().0.iter().all(|held| held.requests == 0));
     let mut third = waits();
@@ -342,7 +343,7 @@ fn only_those_that_the_proxy_allows_are_named() {
     drop(kept);
 }
 
-/// With a full replica in its subset a request waits for that one, and keeps nobody waiting who may go elsewhere.
+/// If the allowed replica is full, a request waits for it without blocking requests that can go elsewhere.
 #[test]
 fn a_subset_is_kept_in_the_queue() {
     let mocks = [0; 2].map(|_| Mock::new(Act::Silence));
@@ -362,7 +363,8 @@ fn a_subset_is_kept_in_the_queue() {
     assert_eq!(second.hear().first(), mocks[0].addr.to_string());
 }
 
-/// A proxy that fell over to the next endpoint says so: the load goes where the request is, and nothing is held against who could not be reached.
+/// A proxy that failed over to the next endpoint reports it. The load moves to the actual replica, and the
+/// unreachable one is not penalised.
 #[test]
 fn a_request_that_another_replica_served_is_booked_there() {
     let mocks = [0; 2].map(|_| Mock::new(Act::Silence));
@@ -381,7 +383,7 @@ fn a_request_that_another_replica_served_is_booked_there() {
     is_empty(&gateway);
 }
 
-/// Of two replicas one has its first token after 120 ms; the proxy's word for it is enough to see that.
+/// One of two replicas has its first token after 120 ms; the reports of the proxy are sufficient to learn this.
 #[test]
 fn speeds_are_learnt_from_what_the_proxy_shows() {
     let mocks = [0; 2].map(|_| Mock::new(Act::Silence));
@@ -393,7 +395,7 @@ fn speeds_are_learnt_from_what_the_proxy_shows() {
             "{{\"model\": \"m\", \"stream\": true, \"prompt\": \"{number} {}\"}}",
             "word ".repeat(400)
         );
-        // The first ones are for each in turn, so that both are known.
+        // The first requests alternate between the replicas, so that both speeds are known.
         let mut ask = Ask::new((DUPLEX, DUPLEX));
         ask.subset = (number < 6).then(|| vec![mocks[number % 2].addr.to_string()]);
         let (call, told) = Call::ask(&gateway, &ask, &body);
@@ -416,7 +418,7 @@ fn speeds_are_learnt_from_what_the_proxy_shows() {
     is_empty(&gateway);
 }
 
-/// A status says of a replica what it says where the answer passes here.
+/// A status counts for a replica as it does in the gateway's own responses.
 #[test]
 fn what_a_replica_answers_is_held_against_it() {
     let mock = Mock::new(Act::Silence);
@@ -444,7 +446,7 @@ fn what_a_replica_answers_is_held_against_it() {
     is_empty(&gateway);
 }
 
-/// The name of a model that stands for several is another one in the body that goes on, and its length is told.
+/// For a name with a fallback list, the body for the replica contains the model's name, and its length is reported.
 #[test]
 fn a_tiers_request_names_the_model_that_it_is_asked_of() {
     let mock = Mock::new(Act::Silence);
@@ -473,7 +475,7 @@ fn a_tiers_request_names_the_model_that_it_is_asked_of() {
     is_empty(&gateway);
 }
 
-/// What comes through the picker is a record as any other.
+/// Requests through the picker are recorded like any others.
 #[test]
 fn what_is_picked_is_recorded() {
     let mock = Mock::new(Act::Silence);
@@ -520,7 +522,7 @@ fn health_is_that_of_the_pool() {
     assert!(call.ended().starts_with("5 "));
 }
 
-/// A stop lets calls end that are under way, and takes no new ones.
+/// A stop lets calls in progress finish, and accepts no new ones.
 #[test]
 fn a_stop_waits_for_requests_that_were_placed() {
     let mock = Mock::new(Act::Silence);
@@ -556,7 +558,7 @@ fn a_replica_that_a_proxy_can_not_find_is_refused_in_the_file() {
     assert!(why("http://10.0.0.1:8000/base", |_| {}).contains("leave /base out"));
     let taken = why("http://10.0.0.1:8000", |spec| spec.listen.set_port(9002));
     assert!(taken.contains("127.0.0.1:9002 is taken"), "{taken}");
-    // Who only gets copies is sent them from here.
+    // The gateway itself sends copies to shadows, so they may have a host name.
     let shadow = why("http://10.0.0.1:8000", |spec| {
         let mut shadow = plimsoll_gateway::ReplicaSpec::new("http://engine:8000", None);
         shadow.role = ReplicaRole::Shadow;
@@ -565,11 +567,11 @@ fn a_replica_that_a_proxy_can_not_find_is_refused_in_the_file() {
     assert_eq!(shadow, "");
 }
 
-/// The same requests in the same order, each open until it is let go of: by the picker and by the gateway itself the same replicas get them, under every policy, chance
-/// included, because it is one code with one clock.
+/// Equal requests in equal order go to equal replicas through the picker and through the gateway, under every policy
+/// including random picks. Each request stays open until it is released.
 #[test]
 fn the_picker_chooses_as_the_gateway_does() {
-    /// Opens a request (its body), or lets go of the oldest that is open.
+    /// A step of the scenario: open a request with this body, or release the oldest open one.
     enum Step {
         Opens(String, Option<&'static str>),
         LetsGo,
@@ -605,7 +607,7 @@ fn the_picker_chooses_as_the_gateway_does() {
                 spec.route = RouteSpec::parse(route).expect("known");
                 spec.picker = Some(PickerSpec::new(([127, 0, 0, 1], 0).into()));
                 (spec.telemetry, spec.admission.ahead_s) = (None, 0.0);
-                // By name, so that the session's hash is the same whatever ports there are.
+                // Replicas have fixed names, so that the session's hash does not depend on the ports.
                 spec.health.models = None;
             })
         };

@@ -1,4 +1,5 @@
-//! A proxy that asks the picker, message by message: an HTTP/2 client of hyper's and a protobuf of a few lines, which shares nothing with ours.
+//! A scripted proxy that uses the picker: an HTTP/2 client of hyper and a minimal protobuf, which shares no code with
+//! the gateway's.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -22,7 +23,7 @@ use crate::kit::{Mock, gateway};
 
 pub const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
 
-/// A gateway with a picker in front of these.
+/// Returns a gateway with a picker in front of these replicas.
 pub fn picking(mocks: &[&Mock], change: impl FnOnce(&mut GatewaySpec)) -> Gateway {
     gateway(mocks, |spec| {
         spec.picker = Some(PickerSpec::new(([127, 0, 0, 1], 0).into()));
@@ -40,23 +41,23 @@ fn varint(mut value: usize) -> Vec<u8> {
     bytes
 }
 
-/// A field of bytes.
+/// Returns an encoded field of bytes.
 pub fn field(number: usize, value: impl AsRef<[u8]>) -> Vec<u8> {
     let value = value.as_ref();
     [varint(number << 3 | 2), varint(value.len()), value.to_vec()].concat()
 }
 
-/// A field with a number.
+/// Returns an encoded field with a number.
 pub fn number(field: usize, value: usize) -> Vec<u8> {
     [varint(field << 3), varint(value)].concat()
 }
 
-/// The bytes of a field, the last that there is.
+/// Returns the bytes of the last field with this number.
 pub fn inside(message: &[u8], wanted: usize) -> Option<Vec<u8>> {
     all_inside(message, wanted).pop()
 }
 
-/// The bytes of each field of this number; a number as its low byte.
+/// Returns the bytes of all fields with this number; an integer is reduced to its low byte.
 pub fn all_inside(mut message: &[u8], wanted: usize) -> Vec<Vec<u8>> {
     let take = |message: &mut &[u8]| {
         let (mut value, mut shift) = (0usize, 0);
@@ -90,13 +91,13 @@ pub fn all_inside(mut message: &[u8], wanted: usize) -> Vec<Vec<u8>> {
     found
 }
 
-/// Body modes as Envoy numbers them.
+/// Body modes with Envoy's numbers.
 pub const NONE: usize = 0;
 pub const STREAMED: usize = 1;
 pub const BUFFERED: usize = 2;
 pub const DUPLEX: usize = 4;
 
-/// A request's head, the first message of a call.
+/// The head of a request, which is the first message of a call.
 #[derive(Clone)]
 pub struct Ask {
     pub headers: Vec<(String, String)>,
@@ -142,12 +143,12 @@ fn lines(headers: &[(String, String)], end: bool) -> Vec<u8> {
     [field(1, all), if end { number(3, 1) } else { Vec::new() }].concat()
 }
 
-/// A piece of the request's body (4) or of the response's (5).
+/// Returns a piece of the request's body (4) or of the response's body (5).
 pub fn piece(kind: usize, body: &[u8], end: bool) -> Vec<u8> {
     field(kind, [field(1, body), if end { number(2, 1) } else { Vec::new() }].concat())
 }
 
-/// A response's head; `served`: by whom, as Envoy says it.
+/// Returns a response head. `served` is the address that Envoy reports as the actual replica.
 pub fn response(status: u16, headers: &[(&str, &str)], end: bool, served: Option<&str>) -> Vec<u8> {
     let status = [(":status".to_owned(), status.to_string())];
     let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
@@ -159,19 +160,19 @@ pub fn response(status: u16, headers: &[(&str, &str)], end: bool, served: Option
     [field(3, lines(&headers, end)), by].concat()
 }
 
-/// What a proxy is told.
+/// A reply to the proxy.
 #[derive(Clone, Debug, Default)]
 pub struct Told {
-    /// Which of the answers it is: the field's number.
+    /// Field number of the reply.
     pub kind: usize,
     pub set: BTreeMap<String, String>,
     pub remove: Vec<String>,
-    /// Where to, by its metadata.
+    /// Endpoints in the metadata.
     pub to: Option<String>,
     pub status: Option<u16>,
-    /// The body that goes on instead, or the client gets.
+    /// Replacement body, or the body for the client.
     pub body: Option<String>,
-    /// Is it the last piece of a full-duplex stream?
+    /// Set if this is the last piece of a full-duplex stream.
     pub end: bool,
 }
 
@@ -214,10 +215,10 @@ impl Told {
         told
     }
 
-    /// The first endpoint that is named, by header and metadata alike.
+    /// Returns the first endpoint, which header and metadata must both contain.
     pub fn first(&self) -> &str {
         let to = self.to.as_deref().unwrap_or_else(|| panic!("nobody is named: {self:?}"));
-        // Trailers carry no headers.
+        // A reply to trailers cannot contain headers.
         if self.kind != 5 {
             assert_eq!(self.set.get("x-gateway-destination-endpoint").map(String::as_str), Some(to));
         }
@@ -230,7 +231,7 @@ enum Heard {
     End(String),
 }
 
-/// A call under way. Dropped, it is reset.
+/// A call in progress. A drop resets it.
 pub struct Call {
     to: Option<UnboundedSender<Bytes>>,
     from: Receiver<Heard>,
@@ -253,14 +254,14 @@ impl Call {
                     () = run(picker, path, said, tell) => {}
                     _ = ended => {}
                 }
-                // The connection has this long to say that the stream is no more; then it is no more itself.
+                // The connection has this time to send the reset before it closes.
                 tokio::time::sleep(Duration::from_millis(5)).await;
             });
         });
         Call { to: Some(to), from, end: Some(end), thread: Some(thread) }
     }
 
-    /// One whose request came: the messages are said, and what it is told until somebody is named, or the client is told off.
+    /// Sends the messages of a request. Returns the call and the replies until an endpoint or an immediate response.
     pub fn ask(gateway: &Gateway, ask: &Ask, body: &str) -> (Call, Vec<Told>) {
         let call = Call::begin(gateway.picker.expect("asked for"), PROCESS);
         call.say(&ask.message());
@@ -297,7 +298,7 @@ impl Call {
         let _ = self.to.as_ref().expect("it has not said all").send(Bytes::copy_from_slice(bytes));
     }
 
-    /// Nothing more is said.
+    /// Ends the stream of messages.
     pub fn said_all(&mut self) {
         self.to = None;
     }
@@ -313,7 +314,7 @@ impl Call {
         }
     }
 
-    /// How it ended: gRPC's code, and why.
+    /// Returns the gRPC status code and message of the call.
     pub fn ended(&self) -> String {
         loop {
             match self.from.recv_timeout(Duration::from_secs(60)).expect("an end within a minute") {
@@ -369,7 +370,7 @@ async fn run(picker: SocketAddr, path: String, said: UnboundedReceiver<Bytes>, t
         }
     }
     let _ = tell.send(Heard::End(end.trim().to_owned()));
-    // It goes on saying what it has to say, as a proxy does that was told off.
+    // The stream stays open, as that of a proxy after an immediate response.
     std::future::pending::<()>().await;
 }
 

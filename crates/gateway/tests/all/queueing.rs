@@ -1,4 +1,4 @@
-//! Requests that wait here: in whose turn, how long, and what those hear that don't get one.
+//! The queue: order, waiting time, and responses to rejected requests.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -15,7 +15,7 @@ use plimsoll_model::{At, BudgetState, How};
 
 use crate::kit::{ASK, Act, Answer, Mock, ask, gateway, is_empty, request, send, until};
 
-/// A request with further header lines.
+/// Returns a request with additional header lines.
 fn with(headers: &str) -> Vec<u8> {
     let text = String::from_utf8(request(ASK)).expect("text");
     text.replace("Connection: close\r\n", &format!("Connection: close\r\n{headers}")).into_bytes()
@@ -26,7 +26,7 @@ fn later(addr: SocketAddr, headers: &str) -> JoinHandle<Answer> {
     std::thread::spawn(move || send(addr, &bytes).expect("an answer"))
 }
 
-/// One request at a time, so that what waits is plain.
+/// Limits the replica to one request, so that the queue is predictable.
 fn one_at_a_time(spec: &mut GatewaySpec) {
     spec.admission.per_replica = Some(1);
     spec.admission.tenant_header = Some("x-tenant".to_owned());
@@ -52,14 +52,15 @@ fn a_tenant_with_few_requests_does_not_wait_behind_one_with_many() {
                 said.send(tenant).expect("somebody listens");
             }));
         }
-        // One of the first runs, or has run already.
+        // One of the first requests is in progress or already finished.
         until("they wait", || waiting(&gateway) >= (before + count).min(20));
     }
     threads.into_iter().for_each(|thread| thread.join().expect("answered"));
     let order: Vec<&str> = order.try_iter().collect();
     let last = order.iter().rposition(|&tenant| tenant == "few").expect("five of them");
     let before = order[..last].iter().filter(|&&tenant| tenant == "many").count();
-    // Fair turns put five of the many between the five; up to ten had been served before the few came. First come, first served would be 30.
+    // Fair turns put five of the many between the five, and up to ten were served before the few arrived. In order of
+    // arrival it would be 30.
     assert!(before <= 20, "{before} of the many went before the last of the few: {order:?}");
     is_empty(&gateway);
     assert_eq!(gateway.stats.ended(End::Answered), 35);
@@ -91,7 +92,7 @@ fn the_wait_is_on_the_answer_and_was_foreseen() {
         })
         .collect();
     waits.sort_unstable();
-    // Each answer takes 300 ms, and the last waits for four of them.
+    // Each response takes 300 ms, and the last request waits for four of them.
     assert_eq!(waits[0], 0);
     assert!((1_150..5_000).contains(&waits[4]), "{waits:?}");
     let queued = gateway.stats.sum(RequestStage::Queue).as_secs_f64();
@@ -124,7 +125,8 @@ fn where_the_queue_is_full_the_next_hears_when_to_come_back() {
     let after: u64 = answer.header("retry-after").expect("said").parse().expect("seconds");
     assert!((1..=60).contains(&after), "{after}");
     assert_eq!(gateway.stats.ended(End::Overloaded), 1);
-    // Who goes away leaves the queue, and nothing of it stays booked. Who is served goes last, because his place is the next one's.
+    // A disconnected client leaves the queue, and its load is released. The one in service disconnects last, because
+    // otherwise the next one would take its place.
     drop(waiters);
     until("nobody waits", || waiting(&gateway) == 0);
     drop(served);
@@ -180,7 +182,7 @@ fn headers_that_mean_nothing_are_named() {
     assert_eq!(gateway.stats.ended(End::Bad), 4);
 }
 
-/// What gives way is refused while the budget is broken and no longer, and each request is in the record with its class.
+/// The lower class is rejected only while the budget is broken, and each request is recorded with its class.
 #[test]
 fn a_broken_budget_holds_bulk_back_and_nobody_else() {
     let mock = Mock::new(Act::Answer);
@@ -220,7 +222,7 @@ fn a_broken_budget_holds_bulk_back_and_nobody_else() {
     assert!(held[0].answer.error.as_ref().is_some_and(|why| why.contains("budget")), "{:?}", held[0].answer);
 }
 
-/// Of those that waited too it is told what was weighed when their turn came.
+/// The explanation of a queued request has the state at the time of dispatch.
 #[test]
 fn a_request_that_waited_is_explained_by_what_was_there_at_its_turn() {
     let mock = Mock::new(Act::Stream(2, Duration::from_millis(20)));

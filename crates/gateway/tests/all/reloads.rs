@@ -1,4 +1,4 @@
-//! The file read again, and a stop, while requests pass: each request gets exactly one answer.
+//! Configuration reload and stop while requests pass: each request gets exactly one response.
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn replicas(mocks: &[&Mock]) -> Vec<ReplicaSpec> {
     each.map(|(n, mock)| ReplicaSpec::new(format!("http://{}", mock.addr), Some(format!("r{n}")))).collect()
 }
 
-/// The spec that `kit::gateway` starts with.
+/// Returns the configuration that `kit::gateway` starts with.
 pub fn spec(mocks: &[&Mock]) -> GatewaySpec {
     let mut spec = GatewaySpec {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -36,7 +36,7 @@ fn key(id: &str, key: &str) -> KeySpec {
     KeySpec { id: id.to_owned(), key, tenant: None, class: None, rate: RateSpec::default() }
 }
 
-/// Clients that ask until they are told to stop, each with a connection for each request.
+/// Clients that send requests until stopped, with one connection per request.
 struct Clients {
     stop: Arc<AtomicBool>,
     answered: Arc<AtomicUsize>,
@@ -51,7 +51,7 @@ impl Clients {
             std::thread::spawn(move || {
                 let mut own = 0;
                 while !stop.load(Ordering::SeqCst) && TcpStream::connect(addr).is_ok() {
-                    // A connection that was refused was never taken; one that was made is to be answered whole.
+                    // A refused connection carried no request; an established one must get a complete response.
                     match send(addr, &request(ASK)) {
                         None if TcpStream::connect(addr).is_err() => break,
                         answer => {
@@ -75,7 +75,8 @@ impl Clients {
     }
 }
 
-/// Replicas come, go, come back and move while clients ask: each request is sent once and answered whole.
+/// Replicas are added, removed, restored and moved during the load. Each request is sent once and answered
+/// completely.
 #[test]
 fn no_request_is_lost_while_the_file_is_read_again() {
     let mocks = [
@@ -87,7 +88,8 @@ fn no_request_is_lost_while_the_file_is_read_again() {
     let reloader = gateway.reloader();
     let clients = Clients::start(gateway.addr, 4);
     let all = replicas(&[&mocks[0], &mocks[1], &mocks[2]]);
-    // Whom the file names, in turn: one goes, one is new, all are there, the first has moved to the third's place.
+    // The configurations in order: one replica removed, one added, all listed, the first moved to the address of the
+    // third.
     let moved = ReplicaSpec::new(all[2].url.clone(), Some("r0".to_owned()));
     let readings = [
         vec![all[0].clone()],
@@ -113,7 +115,7 @@ fn no_request_is_lost_while_the_file_is_read_again() {
     until("who left is forgotten", || gateway.pool.replicas().len() == 2);
 }
 
-/// What is known of a replica is not its successor's, who gets its number: neither its load, nor its health, nor its models, nor its place.
+/// A replica that gets the number of a removed one starts without its load, health, models and address.
 #[test]
 fn a_replica_that_comes_in_anothers_place_begins_anew() {
     let old = Mock::serving(Act::Status(500, ""), &["old"]);
@@ -147,7 +149,7 @@ fn a_replica_that_comes_in_anothers_place_begins_anew() {
     is_empty(&gateway);
 }
 
-/// A new replica is warmed up before it gets a client's request.
+/// A new replica is warmed up before its first client request.
 #[test]
 fn a_replica_that_joins_is_warmed_up_first() {
     let (old, new) =
@@ -162,7 +164,7 @@ fn a_replica_that_joins_is_warmed_up_first() {
     until("it gets requests", || ask(&gateway).header("x-plimsoll-replica") == Some("r1"));
 }
 
-/// Connections that were made when the stop came are answered, those in the kernel's queue too.
+/// Connections made before the stop are answered, including those in the accept queue.
 #[test]
 fn no_request_is_lost_in_a_stop_under_load() {
     let mock = Mock::new(Act::Stream(5, Duration::from_millis(2)));
@@ -202,7 +204,7 @@ fn a_replica_that_leaves_the_file_ends_what_it_has_and_may_come_back() {
         assert_eq!(ask(&gateway).header("x-plimsoll-replica"), Some("r1"));
     }
     assert_eq!(gateway.pool.shown().0[0].standing, Standing::Draining);
-    // Named again while it ends what it has, it is the same one.
+    // A draining replica that is listed again keeps its identity.
     assert_eq!(reloader.reload(&spec(&both)).expect("sound").joined, Vec::<String>::new());
     assert_eq!(gateway.pool.shown().0[0].load.requests, 1);
     reloader.reload(&next).expect("sound");

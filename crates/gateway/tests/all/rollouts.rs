@@ -1,4 +1,4 @@
-//! Versions on trial: who gets which requests, what an operator may do, and that no client notices a shadow.
+//! Canary and shadow: traffic shares, operator commands, and no effect of a shadow on clients.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use plimsoll_gateway::{Gateway, GatewaySpec, ReplicaRole, RolloutSpec, ShadowSpe
 
 use crate::kit::{ASK, Act, Answer, Mock, ask, gateway, get, is_empty, request, send, until};
 
-/// A gateway whose last replica has this role.
+/// Returns a gateway whose last replica has this role.
 fn on_trial(mocks: &[&Mock], role: ReplicaRole, change: impl FnOnce(&mut GatewaySpec)) -> Gateway {
     gateway(mocks, |spec| {
         spec.admin = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
@@ -24,7 +24,7 @@ fn of_session(gateway: &Gateway, session: &str) -> Answer {
     send(gateway.addr, text.as_bytes()).expect("an answer")
 }
 
-/// The sessions among so many whose answers come from this replica.
+/// Returns which of `count` sessions are answered by this replica.
 fn sessions_of(gateway: &Gateway, replica: &str, count: usize) -> Vec<usize> {
     let is_of = |n: &usize| {
         let answer = of_session(gateway, &format!("s{n}"));
@@ -55,14 +55,14 @@ fn a_canary_gets_its_share_of_sessions_and_keeps_them_as_it_grows() {
         spec.canary = Some(RolloutSpec { share: Some(0.2), ..RolloutSpec::default() });
     });
     let small = sessions_of(&gateway, "r2", 300);
-    // 60 expected; beyond six standard deviations of a binomial lies nothing that a sound hash does.
+    // The expected value is 60; a uniform hash stays within six standard deviations of a binomial.
     assert!((20..=100).contains(&small.len()), "{}", small.len());
     assert_eq!(sessions_of(&gateway, "r2", 300), small, "a session stays where it was");
     assert_eq!(does(&gateway, r#"{"do": "share", "share": 0.5}"#).status, 200);
     let large = sessions_of(&gateway, "r2", 300);
     assert!((100..=200).contains(&large.len()), "{}", large.len());
     assert!(small.iter().all(|session| large.contains(session)), "nobody goes back while it grows");
-    // Without a share of its own each replica gets as much as any other.
+    // The default share gives each replica equal load.
     let mut spec = GatewaySpec { replicas: Vec::new(), ..GatewaySpec::default() };
     for (number, role) in [ReplicaRole::Serve, ReplicaRole::Serve, ReplicaRole::Serve, ReplicaRole::Canary]
         .into_iter()
@@ -106,11 +106,11 @@ fn an_operator_promotes_rolls_back_and_begins_again() {
     assert_eq!(does(&gateway, r#"{"do": "roll_back"}"#).status, 200);
     assert_eq!(stand(), Stand::RolledBack);
     assert_eq!(sessions_of(&gateway, "r1", 40), Vec::<usize>::new());
-    // Not even when nobody else answers.
+    // This holds even if no other replica answers.
     mocks[0].set(Act::Status(503, "retry-after: 1\r\n"));
     assert_eq!(ask(&gateway).status, 503);
     mocks[0].set(Act::Answer);
-    // A reload that changes nothing of it leaves it out.
+    // A new share restarts the trial after a rollback.
     assert_eq!(does(&gateway, r#"{"do": "share", "share": 0.5}"#).status, 200);
     assert!(!sessions_of(&gateway, "r1", 40).is_empty());
     gateway
@@ -140,7 +140,7 @@ fn what_an_operator_can_not_mean_changes_nothing() {
         assert_eq!(answer.status, status, "{body}: {}", answer.text());
         assert!(answer.text().contains(said), "{body}: {}", answer.text());
     }
-    // What a page in a browser can send unasked.
+    // A page in a browser can send this content type without permission.
     assert_eq!(operate(&gateway, "text/plain", r#"{"do": "roll_back"}"#).status, 415);
     assert_eq!(gateway.pool.rollout.as_ref().expect("a canary").stand(), Stand::Trial { share: 0.5 });
     let plain = crate::kit::gateway(&[&mocks[0]], |spec| {
@@ -172,7 +172,7 @@ fn a_shadow_gets_the_same_bytes_and_no_client_waits_for_it() {
     assert_eq!(gateway.stats.all(), 5, "copies are no requests of clients'");
     let page = get(gateway.admin.expect("an address"), "/metrics", "").text();
     assert!(page.contains(r#"plimsoll_gateway_shadow_requests_total{outcome="overloaded"} 2"#), "{page}");
-    // A shadow that answers ends its copies like any replica.
+    // A shadow finishes its copies like any replica.
     mocks[1].set(Act::Stream(3, Duration::from_millis(1)));
     mocks[0].set(Act::Hang);
     assert_eq!(ask(&gateway).status, 502, "a shadow never stands in for anybody");

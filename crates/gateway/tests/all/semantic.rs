@@ -1,5 +1,5 @@
-//! Answers that are given to requests that ask the same in other words. Truth is what the texts mean: a text is a meaning and a wording, the embedder's vectors are made of both, and the engine
-//! answers by the meaning alone.
+//! Semantic cache. The reference is the meaning of the texts: a text consists of a meaning and a wording. The
+//! embedder's vectors depend on both, and the engine answers by the meaning only.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::kit::{Act, Answer, Mock, gateway, is_empty, send, until};
 
-/// A number without digits: texts whose numbers differ are never compared.
+/// Returns a number without digits, because texts with different numbers are never compared.
 fn word(number: usize) -> String {
     number.to_string().bytes().map(|digit| char::from(digit - b'0' + b'a')).collect()
 }
@@ -24,7 +24,8 @@ fn text(meaning: usize, wording: usize) -> String {
     format!("{} {}", word(meaning), word(wording))
 }
 
-/// Wordings of one meaning have a cosine of 0.995; meanings 2k and 2k + 1 are a near miss (0.965); all others have none in common.
+/// Returns the embedding of a text. Wordings of one meaning have a cosine of 0.995; meanings 2k and 2k + 1 are a near
+/// miss (0.965). All others are orthogonal.
 fn vector(text: &str) -> Vec<f64> {
     let (meaning, wording) = text.split_once(' ').unwrap_or((text, "a"));
     let (meaning, wording) = (number(meaning), number(wording));
@@ -48,7 +49,7 @@ fn embeds(body: &str) -> String {
         .iter()
         .enumerate()
         .map(|(index, input)| {
-            // An answer means what its first word does.
+            // The meaning of an answer is that of its first word.
             let text = input.as_str().expect("a text").trim_start_matches("It is ");
             serde_json::json!({"index": index, "embedding": vector(text)})
         })
@@ -78,25 +79,25 @@ fn chat(body: &str, answer: &str) -> String {
     message("application/json", &body.to_string())
 }
 
-/// What a text means, in the same words each time.
+/// Answers with the meaning, in the same words each time.
 fn knows(body: &str) -> String {
     let text = asked_text(body);
     chat(body, &format!("It is {}.", text.split(' ').next().expect("a word")))
 }
 
-/// The same, in words that depend on the wording.
+/// Answers with the meaning, in words that depend on the wording.
 fn words_it(body: &str) -> String {
     chat(body, &format!("It is {}", asked_text(body)))
 }
 
-/// Another answer each time.
+/// Answers differently each time.
 fn raves(body: &str) -> String {
     use std::sync::atomic::{AtomicUsize, Ordering};
     static TIMES: AtomicUsize = AtomicUsize::new(0);
     chat(body, &format!("Say {}!", word(TIMES.fetch_add(1, Ordering::Relaxed))))
 }
 
-/// Says yes where both answers begin with the same meaning.
+/// Confirms if both answers start with the same meaning.
 fn judges(body: &str) -> String {
     let asked: Value = serde_json::from_str(&asked_text(body)).expect("JSON");
     let meaning =
@@ -114,7 +115,7 @@ impl Town {
     fn new(engine: fn(&str) -> String, change: impl FnOnce(&mut SemanticSpec)) -> Town {
         let (engine, embedder) = (Mock::new(Act::Says(engine)), Mock::new(Act::Says(embeds)));
         let mut semantic = SemanticSpec::new(endpoint(&embedder));
-        // Some two dozen comparisons are enough to begin.
+        // About two dozen comparisons are sufficient for a proof.
         (semantic.max_false_hits, semantic.thresholds) = (0.2, vec![0.9, 0.98]);
         change(&mut semantic);
         let gateway = gateway(&[&engine], |spec| {
@@ -152,7 +153,7 @@ impl Town {
         self.count("serving") == 1.0
     }
 
-    /// Asks a meaning, and waits until its text is remembered.
+    /// Sends a meaning, and waits until its text is in the index.
     fn tells(&self, meaning: usize, wording: usize) -> Answer {
         let answer = self.ask(meaning, wording);
         if answer.header("x-plimsoll-cache") == Some("miss") {
@@ -161,12 +162,13 @@ impl Town {
         answer
     }
 
-    /// Whatever came is compared and remembered: as many texts as the engine was asked.
+    /// Waits until the index has as many texts as the engine received requests.
     fn settles(&self) {
         until("the text is remembered", || self.count("texts") == self.engine.count() as f64);
     }
 
-    /// From this meaning on, each and its near miss, each in two wordings, until answers are given; the next meaning.
+    /// Sends meanings and their near misses, each in two wordings, until responses are served. Returns the next
+    /// meaning.
     fn learns(&self, mut meaning: usize) -> usize {
         let first = meaning;
         while !self.serves() {
@@ -199,7 +201,7 @@ fn used(answer: &Answer) -> &str {
 fn other_words_get_the_answer_after_enough_evidence_and_near_misses_never_do() {
     let town = Town::new(knows, |_| {});
     let next = town.learns(0);
-    // Of what is 0.9 and over a third is false; at 0.98 nothing is.
+    // Above 0.9, a third is false; above 0.98, none is.
     assert_eq!(town.count("threshold"), 0.98);
     assert!(town.count("false_hits_bound{threshold=\"0.98\"}") <= 0.2);
     assert!(town.count("false_hits_bound{threshold=\"0.9\"}") > 0.2);
@@ -217,7 +219,7 @@ fn other_words_get_the_answer_after_enough_evidence_and_near_misses_never_do() {
             assert!(second.header("age").is_some() && second.header("x-plimsoll-replica").is_none());
         }
     }
-    // At first all that could be served is compared, then less and less.
+    // Initially every request that could be served is compared, later fewer.
     assert!(served >= 8, "{served} of 60");
     assert_eq!(town.engine.count() - before, 120 - served);
     assert_eq!(by_now() - served_before, served as f64);
@@ -233,7 +235,7 @@ fn who_else_asks_or_asks_otherwise_gets_his_own_and_streams_are_streams() {
         (0..30).any(|wording| used(&town.ask_as(who, extra, &text(meaning, wording))) == "semantic")
     };
     assert!(served("a", "", next));
-    // Nobody has asked that before with these credentials, or in this form: each first text of a context is far from all.
+    // These credentials or parameters are new, so the first text of each context has no neighbour.
     for (who, extra) in
         [("b", ""), ("a", ", \"seed\": 1"), ("a", ", \"tools\": []"), ("a", ", \"stream\": true")]
     {
@@ -277,7 +279,7 @@ fn an_embedder_that_fails_or_hangs_is_a_miss_and_no_error() {
         until("it is counted", || town.count("requests_total{use=\"not_embedded\"}") > before);
     }
     assert_eq!((town.count("texts"), town.serves()), (0.0, false));
-    // After failures it rests; then it is asked again.
+    // The endpoint pauses after failures, and is used again afterwards.
     town.embedder.set(Act::Says(embeds));
     let mut wording = 10;
     until("it is asked again", || {
@@ -301,7 +303,7 @@ fn answers_in_other_words_are_the_same_by_their_embeddings_or_by_a_judge() {
     let town = Town::new(words_it, |spec| spec.same = SameAnswer::Judge(endpoint(&judge)));
     let next = town.learns(0);
     assert_eq!(town.count("threshold"), 0.98);
-    // A judge that says nothing of use: what is served then, nobody knows.
+    // Without a useful judge, the share of false hits is unknown.
     judge.set(Act::Text("{}".to_owned()));
     let ends = (0..400).any(|turn| {
         town.tells(next, turn);
@@ -336,7 +338,7 @@ fn the_same_request_is_answered_twice_now_and_then_to_see_how_often_a_replica_di
     assert_eq!(town.count("window_compared{threshold=\"0.9\"}"), 0.0, "that is no evidence of near texts");
 }
 
-/// Of pairs that nobody can compare, those in the same words would be all that is learnt of.
+/// If no pair can be judged, only equal texts would be learnt from.
 #[test]
 fn while_the_judge_is_silent_nothing_is_learnt() {
     let judge = Mock::new(Act::Text("{}".to_owned()));

@@ -1,4 +1,4 @@
-//! Streams: passed on as they come, broken off in words, kept open in silence.
+//! Streams: forwarded as they arrive, ended with an error event, kept alive in silence.
 
 use std::io::Read;
 use std::io::Write;
@@ -28,7 +28,7 @@ fn events_come_one_by_one_and_whole() {
             first = Some(began.elapsed());
         }
     }
-    // The last comes 400 ms after it at the least: had they been held, they would have come together.
+    // The last event is at least 400 ms later. Buffered events would have arrived together.
     let whole = began.elapsed();
     assert!(first.is_some_and(|first| first + Duration::from_millis(150) < whole), "{first:?} of {whole:?}");
     assert!(whole >= Duration::from_millis(450));
@@ -37,7 +37,7 @@ fn events_come_one_by_one_and_whole() {
     is_empty(&gateway);
     assert_eq!(gateway.stats.ended(End::Answered), 1);
     let speed = gateway.pool.shown().0[0].speed.step;
-    // One stream alone leans on the first guess of 20 ms.
+    // A single stream leans on the initial estimate of 20 ms.
     assert!((0.03..1.0).contains(&speed.at(1.0)), "steps of 100 ms, longer on a busy machine: {speed:?}");
 }
 
@@ -50,7 +50,7 @@ fn a_stream_that_breaks_ends_with_an_error_event() {
     assert!(answer.is_whole(), "{answer:?}");
     let text = answer.text();
     let events: Vec<&str> = text.split("\n\n").filter(|event| !event.is_empty()).collect();
-    // Of the third event, which came in part, nothing was passed on.
+    // The incomplete third event was not forwarded.
     assert_eq!(events.len(), 3, "{events:?}");
     let error: serde_json::Value =
         serde_json::from_str(events[2].strip_prefix("data: ").expect("an event")).expect("JSON");
@@ -86,7 +86,7 @@ fn a_slow_reader_slows_its_replica_and_nothing_gathers() {
         before = flooded;
         still
     });
-    // What is on its way is in the kernel's buffers (two connections of at most 6 + 4 MB) and in the gateway's 64 KiB.
+    // Data in flight is in the kernel's buffers (two connections of at most 6 + 4 MB) and in the gateway's 64 KiB.
     assert!(before < 40_000_000, "{before} of {} bytes were taken", CHUNKS * 65_008);
     drop(socket);
     is_empty(&gateway);

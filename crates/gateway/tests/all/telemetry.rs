@@ -1,4 +1,4 @@
-//! Replicas' own pages: what they say of others' work, and pages that are stale, empty, lie, hang or are none.
+//! Replica metrics: load of other clients, and metrics that are stale, empty, wrong, slow or missing.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -10,12 +10,12 @@ use plimsoll_policy::{PageStanding, RouteSpec, Standing};
 use crate::failing::keep_asking;
 use crate::kit::{Act, Mock, ask, gateway, get, is_empty, until};
 
-/// By the requests that are there, so that how busy this machine is decides nothing.
+/// Selects a policy that counts requests, because learnt speeds would depend on the load of this machine.
 fn by_requests(spec: &mut GatewaySpec) {
     spec.route = RouteSpec::LeastRequests {};
 }
 
-/// A page that shows this all the time.
+/// Returns a metrics page with constant content.
 fn shows(text: &str) -> Act {
     Act::Text(text.to_owned())
 }
@@ -24,7 +24,8 @@ fn standing(gateway: &Gateway, replica: usize) -> PageStanding {
     gateway.pool.shown().0[replica].page.standing
 }
 
-/// Of requests with this act at both, the share that the first got; everybody is answered, once.
+/// Sends requests with this behaviour on both replicas. Returns the share of the first one; each request is answered
+/// once.
 fn share_of_first(mocks: [&Mock; 2], gateway: &Gateway, lasts: Duration) -> f64 {
     let before = mocks.map(Mock::count);
     let answers = keep_asking(gateway, lasts);
@@ -47,7 +48,7 @@ fn where_others_have_their_work_fewer_requests_go() {
     until("both pages are read", || (0..2).all(|place| standing(&gateway, place) == PageStanding::Believed));
     let page = gateway.pool.shown().0[0].page;
     assert_eq!((page.others, page.said.and_then(|said| said.kv_usage)), (70, Some(0.5)));
-    // Before it is learnt that the busy one answers as fast as the other, which no real one would.
+    // The loop is short, because the busy mock answers as fast as the idle one, and the router would learn that.
     assert!((0..12).all(|_| ask(&gateway).status == 200));
     assert_eq!((busy.count(), free.count()), (0, 12), "where seventy requests of others are nothing goes");
     let admin = gateway.admin.expect("asked for");
@@ -65,7 +66,7 @@ fn where_others_have_their_work_fewer_requests_go() {
     assert!(replicas.contains("\"standing\":\"believed\""), "{replicas}");
 }
 
-/// Whatever the first one's page does, requests are answered as if it had none.
+/// Any behaviour of the first replica's metrics endpoint leaves the requests unaffected.
 #[test]
 fn a_page_that_is_none_costs_no_request_and_no_replica() {
     let pages = [
@@ -93,7 +94,7 @@ fn a_page_that_is_none_costs_no_request_and_no_replica() {
     }
 }
 
-/// Both have forty requests of others; the first one's page says that there is nothing.
+/// Both replicas have forty requests of others; the metrics of the first one report none.
 #[test]
 fn a_page_of_lying_zeros_attracts_no_herd() {
     let act = || Act::Stream(30, Duration::from_millis(20));
@@ -107,7 +108,7 @@ fn a_page_of_lying_zeros_attracts_no_herd() {
     assert!(honest.count() > 10, "{}", honest.count());
 }
 
-/// A page that says for ever what was true once: seventy requests, of which none is there.
+/// The metrics report seventy requests permanently, although none is left.
 #[test]
 fn a_page_that_stands_still_starves_nobody_for_long() {
     let act = || Act::Stream(10, Duration::from_millis(3));

@@ -1,4 +1,5 @@
-//! TLS on both sides, by certificates that are made here. The replica of one gateway is another gateway, so that each side is a real one.
+//! TLS on both sides, with certificates made here. The replica of one gateway is another gateway, so that both sides
+//! are real.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -16,7 +17,7 @@ use rustls::pki_types::ServerName;
 
 use crate::kit::{ASK, Act, Mock, gateway, is_empty, request, until};
 
-/// An authority, and a folder of what it has signed.
+/// A certificate authority with a folder of its certificates.
 struct Authority {
     folder: tempfile::TempDir,
     issuer: Issuer<'static, KeyPair>,
@@ -38,7 +39,7 @@ impl Authority {
         self.folder.path().join(name)
     }
 
-    /// A certificate for localhost, good for both sides.
+    /// Returns a certificate for localhost, valid for servers and clients.
     fn sign(&self, name: &str) -> Identity {
         let mut params = CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
         params.extended_key_usages =
@@ -61,7 +62,7 @@ fn tls(own: &Identity, client_ca: Option<&Path>) -> TlsSpec {
     TlsSpec { cert: own.cert.clone(), key: own.key.clone(), client_ca: client_ca.map(Path::to_owned) }
 }
 
-/// Sends a request, and gives all that comes, or why nothing does.
+/// Sends a request. Returns all received bytes, or the error.
 fn ask(addr: SocketAddr, config: Arc<ClientConfig>) -> std::io::Result<String> {
     let name = ServerName::try_from("localhost").expect("a name");
     let connection = rustls::ClientConnection::new(config, name).map_err(std::io::Error::other)?;
@@ -76,7 +77,7 @@ fn ask(addr: SocketAddr, config: Arc<ClientConfig>) -> std::io::Result<String> {
     }
 }
 
-/// A proxy that asks the picker: what the other side offers, and the kind of its first HTTP/2 frame, where it speaks at all.
+/// Connects as a proxy that uses the picker. Returns the negotiated protocol and the type of the first HTTP/2 frame.
 fn first_frame(addr: SocketAddr, config: Arc<ClientConfig>) -> std::io::Result<(Option<Vec<u8>>, u8)> {
     let name = ServerName::try_from("localhost").expect("a name");
     let mut config = (*config).clone();
@@ -106,7 +107,7 @@ fn proxies_ask_over_tls_and_show_a_certificate_where_that_is_asked() {
     assert!(first_frame(picker, authority.client(None)).is_err(), "nobody without a certificate");
 }
 
-/// A gateway whose clients must show a certificate.
+/// Returns a gateway whose clients need a certificate.
 fn guarded(mock: &Mock, authority: &Authority) -> Gateway {
     gateway(&[mock], |spec| spec.tls = Some(tls(&authority.sign("server"), Some(&authority.path("ca.pem")))))
 }
@@ -137,20 +138,20 @@ fn both_sides_show_certificates_and_a_stream_passes_whole() {
         assert!(text.ends_with("0\r\n\r\n"));
     }
     let seen = mock.count();
-    // Without a certificate, or with a stranger's: no request gets through.
+    // Without a certificate, or with one of another authority, a request is rejected.
     assert!(ask(outer.addr, authority.client(None)).is_err());
     let theirs = stranger.sign("client");
     assert!(ask(outer.addr, authority.client(Some(&theirs))).is_err());
     assert_eq!(mock.count(), seen);
     is_empty(&outer);
-    // A gateway that shows the inner one nothing is never let in.
+    // A gateway without a client certificate is never accepted.
     spec.client_cert = None;
     let bare = Gateway::start(&spec).expect("sound");
     std::thread::sleep(Duration::from_millis(700));
     assert!(!bare.pool.is_up(0));
 }
 
-/// A client whose certificate nobody here knows is let in as soon as its files hold another, with the same configuration.
+/// A client with an unknown certificate is accepted after its files are replaced, without a configuration change.
 #[test]
 fn a_certificate_that_is_replaced_is_shown_from_the_next_connection_on() {
     let (authority, stranger) = (Authority::new(), Authority::new());
@@ -165,7 +166,7 @@ fn a_certificate_that_is_replaced_is_shown_from_the_next_connection_on() {
     until("the new one is shown", || ask(gateway.addr, Arc::clone(&config)).is_ok());
 }
 
-/// What people ask with.
+/// The client is curl, because users test with it.
 #[test]
 fn curl_takes_a_stream_over_mutual_tls() {
     let authority = Authority::new();
@@ -190,7 +191,7 @@ fn curl_takes_a_stream_over_mutual_tls() {
     assert_eq!(mock.count(), 1);
 }
 
-/// Who connects and says nothing, or no TLS, is gone after the limit, and nobody waits for him.
+/// A silent connection, or one without TLS, is closed after the timeout and delays no other.
 #[test]
 fn slow_and_foreign_handshakes_hold_nobody_up() {
     let authority = Authority::new();

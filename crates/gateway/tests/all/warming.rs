@@ -1,4 +1,4 @@
-//! What a replica is sent before clients' requests, and when there are none.
+//! Warm-up requests before client traffic, and idle requests.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! What the gateway reads of a request's body, of a replica's list of models, its usage and its embeddings, of a text that is compared by its meaning; however it cuts the prompt, it says the same of the rest.
+//! Fuzzing of the parsers for request bodies, model lists, usage, embeddings and questions. The parsed properties do
+//! not depend on how the prompt is cut.
 
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method};
@@ -11,7 +12,7 @@ use plimsoll_gateway::{models, paths, usage};
 
 pub fn check(bytes: &[u8]) {
     let plain = ParsedRequest::read(bytes, PromptBlocks::No);
-    // A proxy writes another model's name at that place.
+    // The model name at this position is replaced for fallback lists.
     assert!(plain.model_at.start <= plain.model_at.end && plain.model_at.end <= bytes.len());
     for cut in [PromptBlocks::Blocks, PromptBlocks::Whole] {
         let asked = ParsedRequest::read(bytes, cut);
@@ -40,7 +41,7 @@ pub fn check(bytes: &[u8]) {
         assert!((length - 1.0).abs() < 1e-3, "{length}");
     }
     if let Some(question) = Question::read(bytes, Vec::new(), 1 << 16) {
-        // What else must be the same is.
+        // Different context data must lead to another context.
         let other = Question::read(bytes, vec![b"x"], 1 << 16).expect("the same body");
         assert!(other.text == question.text && other.context != question.context);
     }

@@ -1,10 +1,10 @@
-//! The gateway's own file as somebody wrote it, the pages of replicas that it routes by, and a client's trace context.
+//! Fuzzing of the configuration file, the scraped pages and the trace context.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use plimsoll_gateway::trace_context::TraceContext;
 use plimsoll_gateway::{GatewaySpec, telemetry};
 
-/// Every path that a page is read by in its own way.
+/// Paths whose pages have different parsers.
 const PATHS: [&str; 3] = ["/metrics", "/loads", "/slots"];
 
 pub fn check(bytes: &[u8]) {
@@ -18,7 +18,8 @@ pub fn check(bytes: &[u8]) {
     }
 }
 
-/// `traceparent` and, after the first line's end, `tracestate`: what a replica gets names the same trace, and is read as it was written.
+/// The input is `traceparent` and, after the first line end, `tracestate`. The headers for a replica name the same
+/// trace and parse again.
 fn of_trace(bytes: &[u8]) {
     let mut lines = bytes.split(|byte| *byte == b'\n');
     let mut headers = HeaderMap::new();
