@@ -1,7 +1,7 @@
-//! Answers that later turns of their session repeat: kept until the session is over, in memory and nowhere else.
+//! Keeps the answers that later turns of a session repeat, in memory only and until the session ends.
 //!
-//! A session stays with one worker, so that each worker has its own. What a session may hold is bounded by its turns times
-//! [`ANSWER_MAX`]: a server that never stops talking does not fill the memory.
+//! A session stays with one worker, so each worker has a separate store. Turns times [`ANSWER_MAX`] bound the memory of a
+//! session, because a server may stream without end.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use plimsoll_workload::Said;
 /// Most bytes of an answer that are kept: some hundred thousand tokens.
 const ANSWER_MAX: usize = 1 << 20;
 
-/// Those of the sessions under way.
+/// The answers of the sessions in progress.
 #[derive(Debug, Default)]
 pub struct Answers(HashMap<u64, SessionAnswers>);
 
@@ -22,12 +22,12 @@ struct SessionAnswers {
 }
 
 impl Answers {
-    /// What was said so far in a session.
+    /// Returns the answers so far of a session; `None` without a session or an answer.
     pub fn of(&self, session: Option<u64>) -> Option<&Said> {
         self.0.get(&session?).map(|one| &one.said)
     }
 
-    /// A turn is over, and this was its answer, if it had a whole one. With the last of its turns a session is forgotten.
+    /// Records the end of a turn and its answer, if the answer is complete. The last turn removes its session.
     pub fn over(&mut self, row: &Attempt, text: Option<String>) {
         let Some(session) = row.session.filter(|_| row.turns > 0) else { return };
         let one = self.0.entry(session).or_default();
@@ -42,7 +42,6 @@ impl Answers {
         }
     }
 
-    /// Sessions that are held.
     #[cfg(test)]
     fn len(&self) -> usize {
         self.0.len()

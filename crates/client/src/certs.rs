@@ -1,4 +1,4 @@
-//! Certificates of our own: what a server shows its clients, and what a client shows a server that asks.
+//! Loads the certificates that a server presents to clients and a client presents on request (mutual TLS).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use rustls::{RootCertStore, ServerConfig, SignatureScheme};
 use crate::renewed::Renewed;
 use crate::tls::{TlsError, add_authorities, provider};
 
-/// A certificate with those that vouch for it, and its key: two PEM files, as certbot and cert-manager write them.
+/// A certificate chain and its private key, as two PEM files in the layout of certbot and cert-manager.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
-    /// The certificate, then what lies between it and its authority.
+    /// PEM file with the certificate, then its intermediates.
     pub cert: PathBuf,
     pub key: PathBuf,
 }
 
-/// How two files stand: length and time of the last change of each.
+/// Length and modification time of both files, to detect a change.
 type Stamp = [Option<(u64, SystemTime)>; 2];
 
 impl Identity {
@@ -39,12 +39,13 @@ impl Identity {
     }
 }
 
-/// What a client shows a server that asks; read again when its files change, because certificates of workloads live for hours.
+/// The client certificate of mutual TLS. It is reloaded when its files change, because workload certificates live for
+/// hours.
 #[derive(Debug)]
 pub(crate) struct Shown(Arc<Renewed<Arc<CertifiedKey>>>);
 
 impl Shown {
-    /// Of these files.
+    /// Loads the certificate from these files.
     pub(crate) fn of(own: &Identity) -> Result<Shown, TlsError> {
         let mut read = own.stamp();
         let first = own.certified()?;
@@ -54,7 +55,7 @@ impl Shown {
             if now == read {
                 return Ok(None);
             }
-            // Whoever replaces both may have written one so far: then they do not match, and are looked at again.
+            // One file may be replaced before the other. The two don't match then and are checked again later.
             let certified = own.certified().map_err(|e| e.to_string())?;
             read = now;
             Ok(Some(Arc::new(certified)))
@@ -72,11 +73,10 @@ impl ResolvesClientCert for Shown {
     }
 }
 
-/// What is in an identity's files.
+/// The parsed content of both files.
 pub(crate) type Loaded = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 impl Identity {
-    /// Reads both files.
     pub(crate) fn load(&self) -> Result<Loaded, TlsError> {
         let refuse = |path: &Path, why: String| TlsError::Identity { path: path.to_owned(), why };
         let read = |path: &Path| std::fs::read(path).map_err(|e| refuse(path, e.to_string()));
@@ -86,23 +86,25 @@ impl Identity {
         if certs.is_empty() {
             return Err(refuse(&self.cert, "no certificate in it".to_owned()));
         }
-        // What a reader of keys says of a broken one may quote it: that it is none is all that is told.
+        // The parser's message may quote the key, so the error only states that the key is invalid.
         let key = PrivateKeyDer::from_pem_slice(&read(&self.key)?);
         let key = key.map_err(|_| refuse(&self.key, "no private key in it".to_owned()))?;
         Ok((certs, key))
     }
 
-    /// What was wrong with the two together.
+    /// Returns the error for a certificate and a key that don't work together.
     pub(crate) fn refused(&self, error: &rustls::Error) -> TlsError {
         TlsError::Identity { path: self.cert.clone(), why: format!("{error} ({})", self.key.display()) }
     }
 }
 
-/// What a server needs. `client_ca`: let only clients in whose certificate one of these authorities has signed. `versions`: of HTTP by their names
-/// in TLS (ALPN), `h2` and `http/1.1`, the preferred first.
+/// Returns the TLS configuration of a server.
+///
+/// With `client_ca`, only clients with a certificate that one of these authorities signed are admitted. `versions` lists
+/// the HTTP versions by ALPN name (`h2`, `http/1.1`) in order of preference.
 ///
 /// # Errors
-/// A file can't be used, or the certificate is another key's.
+/// Fails if a file can't be used or the certificate belongs to another key.
 pub fn server_config(
     own: &Identity,
     client_ca: Option<&Path>,

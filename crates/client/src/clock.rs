@@ -1,53 +1,53 @@
-//! The machine's clocks: this file is the only one of the crate that reads them.
+//! Reads the machine's clocks; no other file of the crate reads them.
 //!
-//! Everything is told on one axis, [`At`]: nanoseconds of CLOCK_MONOTONIC since the run's anchor. Kernel receive stamps
-//! come on CLOCK_REALTIME, which ntp slews and people set; a [`Ties`] holds the difference of the two, sampled again
-//! whenever it is older than a few milliseconds, and counts the steps between samples.
-//! `std::time::Instant` lost: it cannot be compared with another process's log, and a truth log is exactly that.
+//! Every time is on one axis, [`At`]: nanoseconds of CLOCK_MONOTONIC since the run's anchor. Kernel receive stamps use
+//! CLOCK_REALTIME, which NTP slews and users set. A [`Ties`] keeps the difference of the two clocks. It resamples the
+//! difference after a few milliseconds and counts the steps between samples. `std::time::Instant` was rejected, because it
+//! can't be compared with another process's log, and a truth log needs that.
 
 use std::cell::Cell;
 
 use nix::time::{ClockId, clock_gettime};
 use plimsoll_model::{At, ClockAnchor, Span};
 
-/// How old a tie may be before it is sampled again. Slewing moves realtime by at most 500 ppm: 5 µs in this time.
+/// Age in ns at which a tie is resampled. Slewing moves realtime by at most 500 ppm: 5 µs in this time.
 const TIE_AGE_NS: i64 = 10_000_000;
-/// A jump between two ties that slewing cannot explain.
+/// Smallest jump in ns between two ties that slewing cannot explain.
 const STEP_NS: i64 = 1_000_000;
 /// The fastest slew that Linux applies, ns per µs elapsed (500 ppm).
 const SLEW_PER_US: f64 = 0.5;
-/// A user-kernel delay that is large enough to suspect a stale tie before believing it.
+/// User-kernel delay in ns that triggers a new tie, because the tie may be stale.
 const SUSPECT_NS: i64 = 2_000_000;
 
 fn read(id: ClockId) -> i64 {
     match clock_gettime(id) {
         Ok(t) => t.tv_sec() * 1_000_000_000 + t.tv_nsec(),
-        // The clocks named here exist on every kernel that runs Rust; a thread clock may be missing in a sandbox.
+        // Every kernel that runs Rust has the clocks used here; only a thread clock may be missing in a sandbox.
         Err(_) => 0,
     }
 }
 
-/// CLOCK_MONOTONIC, ns.
+/// Returns CLOCK_MONOTONIC in ns.
 pub fn monotonic_ns() -> i64 {
     read(ClockId::CLOCK_MONOTONIC)
 }
 
-/// CLOCK_REALTIME, ns since the unix epoch.
+/// Returns CLOCK_REALTIME in ns since the Unix epoch.
 pub fn realtime_ns() -> i64 {
     read(ClockId::CLOCK_REALTIME)
 }
 
-/// CPU time the calling thread has used, ns.
+/// Returns the CPU time of the calling thread in ns.
 pub fn thread_cpu_ns() -> i64 {
     read(ClockId::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// CPU time the process has used, ns.
+/// Returns the CPU time of the process in ns.
 pub fn process_cpu_ns() -> i64 {
     read(ClockId::CLOCK_PROCESS_CPUTIME_ID)
 }
 
-/// Time the calling thread has spent runnable and not running, ns; `None` where the kernel does not say.
+/// Returns the time that the calling thread was runnable but not running, in ns; `None` if the kernel does not report it.
 pub(crate) fn thread_run_queue_ns() -> Option<i64> {
     run_queue_of(std::path::Path::new("/proc/thread-self/schedstat"))
 }
@@ -57,7 +57,7 @@ fn run_queue_of(path: &std::path::Path) -> Option<i64> {
     std::fs::read_to_string(path).ok()?.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Both clocks at one instant: realtime read between two monotonic reads, the closest pair of three kept.
+/// Reads both clocks at one instant: realtime between two monotonic reads, and the closest pair of three.
 fn tie_once() -> ClockAnchor {
     let mut best = (i64::MAX, ClockAnchor::default());
     for _ in 0..3 {
@@ -71,56 +71,55 @@ fn tie_once() -> ClockAnchor {
     best.1
 }
 
-/// The run's time axis.
+/// The time axis of a run.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Clock {
     anchor: ClockAnchor,
 }
 
 impl Clock {
-    /// An axis whose zero is this instant.
+    /// Starts an axis whose zero is now.
     pub fn start() -> Clock {
         Clock { anchor: tie_once() }
     }
 
-    /// The same axis, tied to a wall clock that reads this: what it is on a machine whose clock is wrong.
+    /// Returns this axis tied to a different wall-clock time, to simulate a machine with a wrong clock.
     #[must_use]
     pub fn with_realtime(self, realtime_ns: i64) -> Clock {
         Clock { anchor: ClockAnchor { realtime_ns, ..self.anchor } }
     }
 
-    /// What ties the axis to the machine's clocks; belongs in the manifest.
+    /// Returns the tie between the axis and the machine's clocks, for the manifest.
     pub fn anchor(&self) -> ClockAnchor {
         self.anchor
     }
 
-    /// This instant.
     pub fn now(&self) -> At {
         At(monotonic_ns() - self.anchor.monotonic_ns)
     }
 
-    /// The instant at which CLOCK_REALTIME, as it goes now, will read `unix_ns`.
+    /// Returns the time at which CLOCK_REALTIME will read `unix_ns` if it is not set or slewed.
     pub fn at_unix(&self, unix_ns: i64) -> At {
         let tie = tie_once();
         At(unix_ns - tie.realtime_ns + self.from_monotonic_ns(tie.monotonic_ns).0)
     }
 
-    /// The CLOCK_MONOTONIC reading at `at`: what an absolute timer is armed with.
+    /// Returns the CLOCK_MONOTONIC reading at `at`, to arm an absolute timer.
     pub(crate) fn to_monotonic_ns(self, at: At) -> i64 {
         at.0.saturating_add(self.anchor.monotonic_ns)
     }
 
-    /// The instant of a CLOCK_MONOTONIC reading.
+    /// Converts a CLOCK_MONOTONIC reading to the run's axis.
     pub fn from_monotonic_ns(&self, ns: i64) -> At {
         At(ns - self.anchor.monotonic_ns)
     }
 }
 
-/// Keeps CLOCK_REALTIME tied to the run's axis. One per thread: ties are cheap (six clock reads) and never shared.
+/// The tie between CLOCK_REALTIME and the run's axis. Each thread has one, because a tie is cheap (six clock reads).
 #[derive(Debug)]
 pub struct Ties {
     clock: Clock,
-    /// realtime − run axis, ns.
+    /// Realtime minus run axis, in ns.
     offset: Cell<i64>,
     tied_at: Cell<At>,
     steps: Cell<u32>,
@@ -141,7 +140,7 @@ impl Ties {
         (tie.realtime_ns - at.0, at)
     }
 
-    /// Ties the clocks again and counts a step where the realtime clock moved more than slewing can.
+    /// Resamples the tie, and counts a step if the realtime clock moved more than slewing can.
     pub fn refresh(&self) {
         let (offset, at) = self.sample();
         if is_step(offset - self.offset.get(), at - self.tied_at.get()) {
@@ -151,13 +150,13 @@ impl Ties {
         self.tied_at.set(at);
     }
 
-    /// Steps of the realtime clock seen so far.
+    /// Returns the number of realtime clock steps detected.
     pub fn steps(&self) -> u32 {
         self.steps.get()
     }
 
-    /// When a kernel stamp (CLOCK_REALTIME ns) was taken, given the user-space stamp `user` of the same read.
-    /// Never later than `user`. `None` when the stamp cannot be placed: the clock was set between stamp and read.
+    /// Converts a kernel stamp (CLOCK_REALTIME ns) to the run's axis; `user` is the user-space stamp of that read. The
+    /// result is never later than `user`. Returns `None` if the clock was set between stamp and read.
     pub fn place(&self, kernel_realtime_ns: i64, user: At) -> Option<At> {
         if (user - self.tied_at.get()).0 > TIE_AGE_NS {
             self.refresh();
@@ -167,7 +166,8 @@ impl Ties {
             self.refresh();
             delay = user.0 - (kernel_realtime_ns - self.offset.get());
         }
-        // Two reads of two clocks agree to well under a microsecond; a little below zero is that, more is a step.
+        // Reads of two clocks agree to well under a microsecond. A slightly negative delay is that error; a larger one is a
+        // step.
         match delay {
             d if d < -50_000 => None,
             d => Some(user + Span(-d.max(0))),

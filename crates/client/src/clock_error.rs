@@ -1,10 +1,10 @@
-//! The error of this machine's wall clock, as its kernel reports it (Linux: adjtimex(2); elsewhere unknown).
+//! Reads the error bound of this machine's wall clock from the kernel (Linux: adjtimex(2); elsewhere unknown).
 //!
-//! A daemon (chrony, ntpd, a PTP daemon) tells the kernel the largest error against its reference, and the kernel lets it grow
-//! until the daemon speaks again. nix has no such call, so it stands here. Clocks compared with each other over UDP lost: every
-//! site synchronises its machines already.
+//! A daemon (chrony, ntpd, PTP) reports its largest error against the reference to the kernel. The kernel lets the bound
+//! grow until the next report. `nix` has no such call, so this file makes it. A comparison of clocks over UDP was rejected,
+//! because sites already synchronise their machines.
 
-/// The largest error of the wall clock, ns. `None`: the kernel reports that nothing synchronises the clock, or reports nothing.
+/// Returns the largest error of the wall clock in ns; `None` if the clock is unsynchronised or the kernel reports no error.
 #[cfg(target_os = "linux")]
 #[expect(
     unsafe_code,
@@ -20,7 +20,7 @@ pub fn wall_clock_error_ns() -> Option<i64> {
     error_ns(state, told.status, told.maxerror)
 }
 
-/// Nothing is known here.
+/// Returns `None`: the error is unknown on this system.
 #[cfg(not(target_os = "linux"))]
 pub fn wall_clock_error_ns() -> Option<i64> {
     None
@@ -40,7 +40,8 @@ fn error_ns(state: i32, status: i32, most_us: i64) -> Option<i64> {
 mod tests {
     use super::*;
 
-    /// What `adjtimex -p` shows on a machine with chrony (state 0, PLL), without any daemon (16 s, the kernel's limit), and what a kernel that refuses returns.
+    /// The values of `adjtimex -p` with chrony (state 0, PLL) and without a daemon (16 s, the kernel's limit), and of a
+    /// kernel that refuses.
     #[test]
     fn a_clock_that_nothing_synchronises_has_no_error() {
         assert_eq!(error_ns(0, 0x2001, 1_544), Some(1_544_000));

@@ -1,14 +1,15 @@
-//! What a person and a ceiling may do to a level while it runs.
+//! Controls a running level: user stops, ceilings, and the decision that the data suffices.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use crate::live::Totals;
 
-/// Limits the user set. They hold over the life of a [`Client`](crate::Client), all its levels together, and are looked
-/// at every 10 ms: a level may pass one by what happens in that time. `None` = no limit.
+/// Limits set by the user, over all levels of a [`Client`](crate::Client); `None` = no limit.
+///
+/// They are checked every 10 ms, so a level may overshoot by the requests of that time.
 #[derive(Copy, Clone, PartialEq, Debug, Default)]
 pub struct StopLimits {
-    /// Requests per second that may be offered; the levels' plans hold it, not the client.
+    /// Offered requests per second. The plans of the levels enforce this limit, not the client.
     pub max_rate_per_s: Option<f64>,
     pub max_requests: Option<u64>,
     /// Requests that did not finish.
@@ -17,14 +18,12 @@ pub struct StopLimits {
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Reached {
-    /// [`StopLimits::max_requests`].
     Requests,
-    /// [`StopLimits::max_errors`].
     Errors,
 }
 
 impl StopLimits {
-    /// The ceiling that `totals` has reached, if any.
+    /// Returns the ceiling that `totals` has reached, if any.
     pub fn reached(&self, totals: &Totals) -> Option<Reached> {
         let over = |value: u64, limit: Option<u64>| limit.is_some_and(|limit| value >= limit);
         if over(totals.errors, self.max_errors) {
@@ -37,49 +36,48 @@ impl StopLimits {
     }
 }
 
-/// Shared between whoever watches the keyboard and the level that runs.
+/// Stop state shared by the keyboard watcher and the running level.
 #[derive(Debug, Default)]
 pub struct Control {
     stops: AtomicU8,
     enough: AtomicBool,
     hopeless: AtomicBool,
-    /// Limits the user set.
     pub limits: StopLimits,
 }
 
 impl Control {
-    /// Nobody has asked for anything; these limits hold.
+    /// Returns a control without a stop request.
     pub fn new(limits: StopLimits) -> Control {
         Control { limits, ..Control::default() }
     }
 
-    /// Asks the level to stop. Once: nothing new is sent and what is in flight is waited for. Twice: at once.
-    /// Safe to call from a signal-watching thread at any time.
+    /// Requests a stop. The first call ends new requests and waits for those in flight; the second call ends the level
+    /// immediately. Safe to call from a signal-watching thread at any time.
     pub fn stop(&self) {
         let _ = self.stops.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| Some(n.saturating_add(1)));
     }
 
-    /// What was to be known is: the level that runs needs no further requests, and those in flight are waited for.
+    /// Records that the data suffices: the running level sends no new requests and waits for those in flight.
     pub fn enough(&self) {
         self.enough.store(true, Ordering::SeqCst);
     }
 
-    /// Does the level that runs need no further requests?
+    /// Returns whether the running level needs no further requests.
     pub fn is_enough(&self) -> bool {
         self.enough.load(Ordering::SeqCst)
     }
 
-    /// No request of this load will be answered: the level that runs sends nothing new, and those in flight are waited for.
+    /// Records that no request will be answered: the level sends no new requests and waits for those in flight.
     pub fn give_up(&self) {
         self.hopeless.store(true, Ordering::SeqCst);
     }
 
-    /// Was the load given up?
+    /// Returns whether the load was given up.
     pub fn is_hopeless(&self) -> bool {
         self.hopeless.load(Ordering::SeqCst)
     }
 
-    /// How often it was asked.
+    /// Returns the number of stop requests.
     pub fn stops(&self) -> u8 {
         self.stops.load(Ordering::SeqCst)
     }

@@ -1,6 +1,6 @@
-//! Is this machine fit to measure? Limits that break a run are found before it, with what to do about each.
+//! Checks whether this machine is fit to measure, before limits break a run, and names a fix for each problem.
 //!
-//! Reads /proc and asks the kernel; opens nothing but sockets of its own and changes nothing.
+//! The checks read /proc and query the kernel. They open only sockets and change nothing.
 
 use std::fs;
 use std::sync::mpsc;
@@ -12,29 +12,28 @@ use crate::histogram::LogHistogram;
 use crate::tcp::kernel_stamps_available;
 use crate::timer::{self, Timer};
 
-/// How a check came out.
+/// The severity of a check's result.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Severity {
     Good,
-    /// A run works and measures less, or carries less, than it could.
+    /// A run works, but measures or carries less than it could.
     Limited,
-    /// What was asked for cannot work.
+    /// The requested run cannot work on this machine.
     Bad,
 }
 
-/// One check and what it found.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Finding {
-    /// What was looked at: a stable name.
+    /// Stable name of the check, for scripts.
     pub check: &'static str,
     pub severity: Severity,
-    /// What was found, on one line.
+    /// Result as one line of text.
     pub found: String,
-    /// What to do about it; empty where nothing is to be done.
+    /// Recommended fix; empty if there is no problem.
     pub fix: String,
 }
 
-/// Runs every check. `connections`: how many a run may need at once, where that is known. Takes about a second.
+/// Runs every check, which takes about a second. `connections` is the number that a run may need simultaneously, if known.
 pub fn check(connections: Option<u32>) -> Vec<Finding> {
     let mut findings = vec![
         descriptors(connections),
@@ -55,12 +54,12 @@ fn finding(check: &'static str, severity: Severity, found: String, fix: &str) ->
     Finding { check, severity, found, fix }
 }
 
-/// The soft limit on open files, and the hard one it may be raised to.
+/// Returns the soft and the hard limit on open files.
 pub(crate) fn descriptor_limit() -> Option<(u64, u64)> {
     nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).ok()
 }
 
-/// Raises the soft limit on open files to the hard one, as far as the system lets it; gives what holds afterwards.
+/// Raises the soft limit on open files to the hard limit if the system permits it; returns the resulting soft limit.
 pub fn raise_descriptor_limit() -> Option<u64> {
     use nix::sys::resource::{Resource, setrlimit};
     let (soft, hard) = descriptor_limit()?;
@@ -71,7 +70,7 @@ pub fn raise_descriptor_limit() -> Option<u64> {
 }
 
 fn descriptors(connections: Option<u32>) -> Finding {
-    // Besides connections: the run's files, the runtime's own, and room.
+    // In addition to connections: the run's files, the runtime's descriptors, and a reserve.
     let need = u64::from(connections.unwrap_or(4_000)) + 64;
     match descriptor_limit() {
         None => finding("descriptors", Severity::Limited, "limit not known".into(), "look at `ulimit -n`"),
@@ -90,7 +89,7 @@ fn descriptors(connections: Option<u32>) -> Finding {
     }
 }
 
-/// Local ports that connections to one address may have.
+/// Returns the number of local ports for connections to one address.
 pub(crate) fn local_ports() -> Option<u32> {
     let text = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
     let mut ends = text.split_whitespace().map_while(|n| n.parse::<u32>().ok());
@@ -98,12 +97,12 @@ pub(crate) fn local_ports() -> Option<u32> {
     Some(high.saturating_sub(low) + 1)
 }
 
-/// Connections for which a listening socket of this machine (this network namespace) has had no place so far.
+/// Returns the connections that listening sockets in this network namespace have dropped because their queue was full.
 pub fn listen_overflows() -> Option<u64> {
     netstat(&fs::read_to_string("/proc/net/netstat").ok()?, "TcpExt:", "ListenOverflows")
 }
 
-/// One counter of /proc/net/netstat: a line of names and a line of numbers for each group.
+/// Returns one counter of /proc/net/netstat, which has a line of names and a line of numbers per group.
 fn netstat(text: &str, group: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().filter(|line| line.starts_with(group)).map(str::split_whitespace);
     let (mut names, mut values) = (lines.next()?, lines.next()?);
@@ -195,7 +194,7 @@ fn governor() -> Option<Finding> {
     Some(finding("governor", severity, name, "cpupower frequency-set -g performance"))
 }
 
-/// What a manifest says of this machine.
+/// Returns this machine's description for the manifest.
 pub fn host() -> Host {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -215,11 +214,11 @@ fn pacer() -> Finding {
     }
 }
 
-/// Is the pacer late by so much that what is measured would be?
+/// Returns a finding on whether the pacer is late enough to distort a measurement.
 pub fn punctual(check: &'static str, q: &Quantiles) -> Finding {
     finding(
         check,
-        // A late median is the timer's; a late p99 is the machine's, and ends up in the p99 of what is measured.
+        // A late median is caused by the timer. A late p99 is caused by the machine and adds to the measured p99.
         if q.p50_ns <= 200_000 && q.p99_ns <= 2_000_000 { Severity::Good } else { Severity::Limited },
         format!(
             "{} is late by {} µs at the median, {} µs at p99",
@@ -232,10 +231,10 @@ pub fn punctual(check: &'static str, q: &Quantiles) -> Finding {
     )
 }
 
-/// Lateness of the pacer's own wake-ups: `fires` of them, `every` apart.
+/// Measures the lateness of `fires` timer wake-ups that are `every` apart.
 ///
 /// # Errors
-/// When the system gives no timer or no runtime.
+/// Fails if the system provides no timer or no runtime.
 pub fn pacer_lateness(fires: u32, every: Span) -> std::io::Result<Quantiles> {
     let (result, done) = mpsc::channel();
     std::thread::Builder::new().name("pacer-check".into()).spawn(move || {

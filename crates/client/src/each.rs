@@ -1,6 +1,8 @@
-//! Pages each at an instant of its own: ten thousand at once would be a burst at their servers' and at this machine's, and all of a cadence for nothing.
+//! Staggers the scrapes of many metrics endpoints, because ten thousand simultaneous scrapes would be a burst for servers
+//! and client.
 //!
-//! A page keeps its place: its next scrape is due a cadence after the last one was, whatever that took, so that counts have even stretches between them.
+//! Each endpoint keeps its phase: the next scrape is due one cadence after the last due time. Counts therefore cover even
+//! intervals.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
@@ -15,14 +17,14 @@ use crate::pages::MetricsPage;
 use crate::scrape::{Asked, AskedOf, Source, Wish, patience};
 use crate::told::ToRows;
 
-/// Between the first scrapes of two pages at most: few pages are all there soon.
+/// Longest distance between the first scrapes of two endpoints, so that a few endpoints start soon.
 const APART: Span = Span(2_000_000);
-/// How often it is seen what is asked.
+/// Interval at which changed settings are checked.
 const LOOK: Span = Span(50_000_000);
-/// Whoever starts it waits so long for first scrapes.
+/// Time that the starting thread waits for the first scrapes.
 const BEGUN: Span = Span::from_secs(1);
 
-/// What tells one page from another.
+/// Name and URL, which identify an endpoint.
 type Key = (String, String);
 
 pub(crate) struct Each {
@@ -33,7 +35,7 @@ pub(crate) struct Each {
     pub waiting: Waiting,
 }
 
-/// Pages that are not being scraped, by when they are due.
+/// Endpoints between scrapes, ordered by due time.
 #[derive(Default)]
 pub(crate) struct Waiting {
     due: BinaryHeap<Reverse<(At, u64)>>,
@@ -62,7 +64,7 @@ impl Waiting {
 }
 
 impl Each {
-    /// Scrapes until it is told to end.
+    /// Scrapes until the sender of the settings ends the scraper.
     pub async fn go(mut self, pages: Vec<MetricsPage>, asked: &AskedOf, told: &mpsc::Sender<()>) {
         let (begun, mut first) = (self.clock.now(), pages.len());
         let mut known: HashSet<Key> = HashSet::new();
@@ -98,7 +100,7 @@ impl Each {
         }
     }
 
-    /// These are scraped from now on, one after the other.
+    /// Adds endpoints, with staggered first scrapes.
     fn add(&mut self, pages: Vec<MetricsPage>, known: &mut HashSet<Key>, named: bool) {
         let apart = Span(APART.0.min(self.every.0 / pages.len().max(1) as i64));
         let mut due = self.clock.now();
@@ -108,7 +110,8 @@ impl Each {
         }
     }
 
-    /// It was scraped: it waits again, unless it has left meanwhile. A scrape that takes longer than the distance leaves the ones out that it missed.
+    /// Returns a scraped endpoint to the queue, unless it was removed meanwhile. Due times that a slow scrape missed are
+    /// skipped.
     fn back(&mut self, mut page: Source, mut due: At, known: &HashSet<Key>) {
         let now = self.clock.now();
         if !known.contains(&key(page.page())) {
@@ -125,13 +128,13 @@ impl Each {
         for (_, mut page) in self.waiting.pages.extract_if(|_, page| !stay.contains(&key(page.page()))) {
             page.left(now, &self.rows);
         }
-        // One that is being scraped leaves when it is back.
+        // An endpoint that is being scraped is removed when its scrape ends.
         known.retain(|key| stay.contains(key));
         self.add(pages, known, true);
     }
 }
 
-/// The next that has been scraped, within so long.
+/// Returns the next finished scrape, or `None` after `within`.
 async fn landed(flying: &mut Flying<'_>, within: Span) -> Option<(Source, At)> {
     let next = async {
         match flying.next().await {

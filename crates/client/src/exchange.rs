@@ -1,8 +1,7 @@
-//! One attempt from connection to last byte over HTTP/1.1, read top to bottom. (Over HTTP/2: [`crate::stream_exchange`].)
+//! Makes one attempt from connection to last byte over HTTP/1.1. (Over HTTP/2: [`crate::stream_exchange`].)
 //!
-//! Request and answer are moved in this one task: see [`crate::stamp`] for why that is what makes the stamps belong to the
-//! bytes. An answer may come before the request is written whole, and is read then too: a server that refuses a long
-//! prompt says so before it has read it.
+//! One task moves request and response, so that the stamps belong to the bytes: see [`crate::stamp`]. A response may arrive
+//! before the request is fully written and is read then too, because a server may reject a long prompt early.
 
 use std::future::poll_fn;
 use std::io;
@@ -20,7 +19,7 @@ use crate::recording::Ending;
 use crate::stream_exchange;
 use crate::tls_words;
 
-/// Makes the attempt. Whatever happens has an ending; a connection that can carry another request goes back.
+/// Makes the attempt. Every case has an ending, and a reusable connection returns to the pool.
 pub async fn exchange(
     pool: &ConnectionPool,
     connect: Span,
@@ -28,7 +27,7 @@ pub async fn exchange(
     watch: &impl ExchangeWatch,
 ) -> Ending {
     if let Some(streams) = pool.streams() {
-        // Boxed: what one version needs would otherwise be paid for by every attempt of the other.
+        // Boxed, because every attempt would otherwise pay for the larger state of HTTP/2.
         return Box::pin(stream_exchange::exchange(&streams, connect, request, watch)).await;
     }
     let mut held = match pool.take(connect).await {
@@ -64,21 +63,21 @@ pub async fn exchange(
     }
 }
 
-/// One request and its answer on one connection.
+/// A request and its response on one connection.
 #[derive(Debug, Default)]
 struct Talk {
-    /// Some of the request was written.
+    /// Set after part of the request was written.
     sent: bool,
     written: bool,
-    /// It could not be written to its end.
+    /// Error of the write that failed.
     failed: Option<io::Error>,
     headed: bool,
-    /// It was written at this instant on a connection that had carried others, and the connection ended without a byte in answer.
+    /// Write time on a reused connection that then ended without a response byte.
     unheard: Option<At>,
 }
 
 impl Talk {
-    /// `None` = not one byte of the request was written, and it is back in its place.
+    /// Makes progress; `None` = no byte of the request was written, and the request is back in its place.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -103,7 +102,7 @@ impl Talk {
         }
     }
 
-    /// Writes what can be written; false when nothing was and nothing will be.
+    /// Writes as much as possible; false if nothing was written and no more can be.
     fn write(
         &mut self,
         cx: &mut Context<'_>,
@@ -124,13 +123,13 @@ impl Talk {
                 outgoing.set(Some(request));
                 return false;
             }
-            // The server may have said why it closed.
+            // The server may have sent the reason before it closed.
             Poll::Ready(Err(error)) => self.failed = Some(error),
         }
         true
     }
 
-    /// Looks at what a read brought; the ending, once it has come to it.
+    /// Processes the bytes of a read; returns the ending once it is reached.
     fn take(&mut self, link: &mut Link, bytes: &[u8], watch: &impl ExchangeWatch) -> Option<Ending> {
         let mut rest = bytes;
         loop {
@@ -156,7 +155,7 @@ impl Talk {
         }
     }
 
-    /// The server has closed its side.
+    /// Returns the ending after the server closed its side.
     fn closed(&mut self, link: &mut Link) -> Ending {
         match link.reader.ended() {
             Ok(true) => Ending::Whole,
@@ -179,7 +178,7 @@ impl Talk {
     }
 
     fn broken(&mut self, link: &Link, error: &io::Error) -> Ending {
-        // In TLS 1.3 a server judges the client's certificate after the handshake has ended for the client.
+        // In TLS 1.3 a server verifies the client's certificate after the handshake has ended for the client.
         let error = if tls_words::told(error).is_some() { tls_words::why(error) } else { error.to_string() };
         match self.headed {
             true => Ending::Broken { error: format!("connection error: {error}") },
@@ -190,8 +189,10 @@ impl Talk {
         }
     }
 
-    /// Did a connection that had carried other requests end without a byte in answer to this one? Then either the server had not
-    /// kept it, or it gave this request up: which of both, HTTP does not tell.
+    /// Returns whether a reused connection ended without a response byte to this request.
+    ///
+    /// Either the server had already closed the idle connection or it dropped this request; HTTP does not distinguish the
+    /// two.
     fn is_unheard(&mut self, link: &Link) -> bool {
         if link.carried > 1 && link.stamps.first_read().is_none() {
             self.unheard = link.stamps.last_write();

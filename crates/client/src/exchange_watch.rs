@@ -1,4 +1,4 @@
-//! What an exchange tells of itself while it goes on, and what it is given: the same over every version of HTTP.
+//! Defines the events and the input of an exchange, for every version of HTTP.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,38 +12,36 @@ use crate::recording::Ending;
 use crate::request::Request;
 use crate::stamp::Stamps;
 
-/// What an exchange tells whoever records it, as it happens.
+/// The receiver of an exchange's events, as they happen.
 pub trait ExchangeWatch {
-    /// A connection is in hand, or a place on one.
+    /// A connection, or a stream on one, is ready.
     fn connected(&self, held: &Connected<'_>);
-    /// The request's bytes were handed to the kernel.
+    /// The kernel accepted the request's bytes.
     fn sent(&self);
     fn head(&self, head: Head);
-    /// Bytes of the body arrived. False: reading on is of no use.
+    /// Bytes of the body arrived. Returns false to stop reading.
     fn data(&self, bytes: &[u8]) -> bool;
-    /// Fields came behind the body (HTTP/2).
+    /// Trailer fields arrived after the body (HTTP/2).
     fn trailers(&self, _: Head) {}
 }
 
-/// The connection that an exchange has.
 #[derive(Copy, Clone, Debug)]
 pub struct Connected<'a> {
     pub number: u32,
     pub reused: bool,
-    /// Was it there before this one asked for it?
+    /// Set if the connection existed before this request.
     pub kept: bool,
-    /// Had a place in a bounded pool, or on a connection, to be waited for?
+    /// Set if the request waited for a place in a bounded pool or on a connection.
     pub waited: bool,
-    /// When it stood (TLS included).
+    /// Time at which the connection was established (TLS included).
     pub at: At,
-    /// What its socket sees of this exchange.
     pub stamps: &'a Rc<Stamps>,
 }
 
-/// An answer kept whole, for whoever asks one thing and looks at what came.
+/// A complete response, for callers that need no stream.
 #[derive(Debug)]
 pub(crate) struct WholeAnswer {
-    /// Its body is read this far.
+    /// Most bytes of the body that are read.
     most: usize,
     pub(crate) head: RefCell<Option<Head>>,
     pub(crate) body: RefCell<Vec<u8>>,
@@ -76,7 +74,8 @@ impl ExchangeWatch for WholeAnswer {
         *self.trailers.borrow_mut() = Some(trailers);
     }
 
-    /// A piece more than its bound tells that there is more. Bytes that can't be unpacked stay as they are: who reads them says so.
+    /// One chunk over the limit proves that the body is longer. Bytes that can't be unpacked stay packed, and their parser
+    /// reports it.
     fn data(&self, bytes: &[u8]) -> bool {
         let (mut body, mut unpacker) = (self.body.borrow_mut(), self.unpacker.borrow_mut());
         let unpacked = unpacker.as_mut().is_some_and(|unpacker| {
@@ -96,11 +95,11 @@ impl ExchangeWatch for WholeAnswer {
     }
 }
 
-/// The request until it is written. It stays where it is instead of in the future: an async function keeps an argument, and
-/// every function that it hands it on to keeps it again.
+/// The request until it is written. A cell keeps it out of the future, because async functions copy their arguments into
+/// each nested future.
 pub type Outgoing = Cell<Option<Request>>;
 
-/// The ending of an attempt that got no connection.
+/// Returns the ending of an attempt that got no connection.
 pub(crate) fn not_connected(error: &TakeError) -> Ending {
     match error {
         TakeError::Timeout(_) => Ending::told(How::Timeout, By::Client, true, error.to_string()),

@@ -1,8 +1,8 @@
-//! What a request is sent without, or with in its place, where a server refuses one of its optional fields.
+//! Drops or replaces an optional field of the request after a server rejected the field.
 //!
-//! Servers differ in the shape of a refusal and agree in naming the field, so its words are searched for the names of the fields that the
-//! request has (`wire` puts a name that only the structure holds behind the words). A list of servers and their shapes was rejected: it is
-//! never complete. A field of the user's own is never dropped.
+//! Rejections differ in structure but name the field, so their text is searched for the request's field names. (`wire`
+//! appends a name that only the structure contains.) A list of servers and their formats was rejected, because it is never
+//! complete. Fields that the user added are never dropped.
 
 use plimsoll_model::{Carries, Protocol};
 use plimsoll_workload::TargetSpec;
@@ -12,8 +12,9 @@ const SHORTER: &str = "max_tokens";
 const LONGER: &str = "max_completion_tokens";
 const STREAM_OPTIONS: &str = "stream_options";
 
-/// Changes the target as the refusal `said` asks, and returns a line about the change. Returns `None` where the refusal names no optional
-/// field of the request. Each change happens once.
+/// Changes the target after the rejection `said` and returns a line about the change. Each change happens once.
+///
+/// Returns `None` if the rejection names no optional field of the request.
 pub fn fall_back(target: &mut TargetSpec, said: &str) -> Option<String> {
     if target.body_template.is_some() || !target.protocol.streams() {
         return None;
@@ -74,7 +75,8 @@ fn names(text: &str, field: &str) -> bool {
     })
 }
 
-/// Returns whether a refusal is of a field itself. Its value may be refused too, as too large, and then another name helps nothing.
+/// Returns whether the field itself was rejected. Its value may be rejected too, as too large, and another name does not
+/// help then.
 fn is_unknown(said: &str) -> bool {
     let said = said.to_lowercase();
     [
@@ -118,7 +120,7 @@ pub fn has_optional_fields(target: &TargetSpec) -> bool {
 mod tests {
     use super::*;
 
-    /// The words of pydantic (vLLM, Mistral, NIM), OpenAI, Azure, transformers, Gemini, Go's decoder and serde.
+    /// The messages of pydantic (vLLM, Mistral, NIM), OpenAI, Azure, transformers, Gemini, Go's decoder and serde.
     #[test]
     fn any_words_that_name_a_field_drop_it() {
         for said in [

@@ -1,4 +1,4 @@
-//! One attempt in flight: its row in the making, and how to stop it.
+//! Represents one attempt in flight: its unfinished row, and the handle to stop it.
 
 use std::cell::{Cell, RefCell};
 use std::hash::Hasher;
@@ -13,10 +13,10 @@ use crate::recording::{Ending, Recording};
 use crate::request::AttemptKey;
 use crate::task_pool::Hand;
 
-/// Bytes of an error's body after which the rest is not waited for.
+/// Most bytes of an error body that are read.
 const ERROR_BODY_MAX: u64 = 1 << 20;
 
-/// Hashes a [`AttemptKey`]. Its numbers are the schedule's own, so nobody can choose them to collide.
+/// The hasher of an [`AttemptKey`]. The schedule assigns the numbers, so no peer can force collisions.
 #[derive(Debug, Default)]
 pub struct KeyHasher(u64);
 
@@ -38,27 +38,25 @@ impl Hasher for KeyHasher {
     }
 }
 
-/// See the module's head.
 pub struct Flight {
-    /// Request and attempt number.
     pub key: AttemptKey,
-    /// Number of the endpoint that it goes to.
+    /// Index into the endpoints of the level.
     pub endpoint: usize,
     pub begun: At,
-    /// Gives up when an answer that has begun pauses for so long.
+    /// Longest pause within a response; the attempt fails after it. `None` = no limit.
     pub idle: Option<Span>,
-    /// Leaves after so many tokens.
+    /// Tokens after which the client cancels; `None` = never.
     pub cancel_after_tokens: Option<u64>,
     pub request: Outgoing,
-    /// The row; taken when it is handed over, which happens exactly once.
+    /// The row; `None` after its only delivery.
     pub recording: RefCell<Option<Recording>>,
-    /// The task that carries it.
+    /// Task that runs the attempt; `None` before its start.
     pub hand: RefCell<Option<Rc<Hand>>>,
-    /// When the connection was in hand.
+    /// Time at which the connection was ready.
     pub ready: Cell<At>,
-    /// Had it to be made, or a place in a bounded pool to be waited for?
+    /// Set if the connection was opened for this attempt, or the attempt waited for a place in a bounded pool.
     pub waited: Cell<bool>,
-    /// User-space time of the newest read of an answer that has begun.
+    /// User-space time of the last read of a response that has begun.
     pub last_read: Cell<Option<At>>,
     tokens: Cell<u64>,
 }
@@ -70,7 +68,6 @@ impl std::fmt::Debug for Flight {
 }
 
 impl Flight {
-    /// Begun at `begun`.
     pub fn new(key: AttemptKey, endpoint: usize, begun: At, recording: Recording) -> Flight {
         Flight {
             key,
@@ -89,10 +86,9 @@ impl Flight {
     }
 }
 
-/// Follows an exchange into its row. When it is dropped with the row still open — the task was aborted or panicked —
-/// the row is closed as unfinished: no arrival is lost.
+/// The recorder of an exchange. If it is dropped with the row open (abort or panic), it closes the row as unfinished,
+/// because every arrival needs a row.
 pub struct Following {
-    /// The level on this worker.
     pub stage: Rc<LevelDriver>,
     pub flight: Rc<Flight>,
 }
@@ -152,7 +148,7 @@ impl ExchangeWatch for Following {
     }
 }
 
-/// A reader who left, as the scenario planned.
+/// The outcome of a planned client cancellation.
 pub const CANCELLED: Outcome =
     Outcome::new(plimsoll_model::How::Cancelled, plimsoll_model::By::Client, false);
 

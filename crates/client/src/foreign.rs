@@ -1,7 +1,7 @@
-//! Pages that somebody else read, each scrape at an instant of its own → rows in one order of time.
+//! Merges metrics that Prometheus scraped, at a different time per target, into rows in time order.
 //!
-//! Whoever counts between two instants has counted what came up to the later one. So rows never go back behind what was told: what comes late counts
-//! from when it is seen, and not never.
+//! A counter difference covers everything up to the later row. Rows therefore never go back in time: a late sample counts
+//! from its arrival, and is not dropped.
 
 use std::collections::HashMap;
 
@@ -11,25 +11,25 @@ use plimsoll_wire::exposition::ExposedValue;
 use crate::clock::Clock;
 use crate::told::{PageNotices, ToRows};
 
-/// Why a target says nothing whose scrape by Prometheus failed.
+/// Error of a target that Prometheus failed to scrape.
 pub(crate) const UNSCRAPED: &str = "Prometheus could not scrape it";
 
 pub(crate) struct ForeignPages {
     knows: fn(&str) -> bool,
     known: HashMap<String, ForeignPage>,
-    /// Rows have been told up to here.
+    /// Time of the newest row; no later row may be earlier.
     pub told_to: At,
 }
 
 struct ForeignPage {
     told: PageNotices,
-    /// Its newest scrape that was taken, ns since the unix epoch.
+    /// Newest accepted scrape, in ns since the Unix epoch.
     newest: i64,
-    /// Distances of its last scrapes, the newest last.
+    /// Intervals of the last scrapes, newest last.
     gaps: Vec<Span>,
 }
 
-/// Distances that are remembered.
+/// Number of intervals that are kept.
 const GAPS: usize = 9;
 
 impl ForeignPages {
@@ -37,12 +37,13 @@ impl ForeignPages {
         ForeignPages { knows, known: HashMap::new(), told_to: At::ZERO }
     }
 
-    /// What they said last counts as never said.
+    /// Discards the last values, as if they were never received.
     pub fn forget(&mut self) {
         self.known.values_mut().for_each(|page| page.told.forget());
     }
 
-    /// Tells a page's scrape, or why it failed. False where it is no newer than the last. `upto`: no row is later.
+    /// Emits the rows of a scrape, or its error. Returns false if the scrape is not newer than the last. No row is later
+    /// than `upto`.
     pub fn scrape(
         &mut self,
         (clock, upto): (Clock, At),
@@ -74,12 +75,12 @@ impl ForeignPages {
         true
     }
 
-    /// None of them can be asked.
+    /// Emits a failed scrape for every target.
     pub(crate) fn all_failed(&mut self, now: At, why: &str, rows: &ToRows) {
         self.known.values_mut().for_each(|page| page.told.failed(now, why, rows));
     }
 
-    /// Those that are not so have been taken away.
+    /// Removes the targets for which `is_there` returns false.
     pub fn keep(&mut self, is_there: impl Fn(&str) -> bool, rows: &ToRows) {
         let at = self.told_to;
         self.known.retain(|name, page| {
@@ -91,21 +92,21 @@ impl ForeignPages {
         });
     }
 
-    /// How often a page is read, by the middle of its last distances.
+    /// Returns the median of a target's last scrape intervals.
     pub fn cadence(&self, name: &str) -> Option<Span> {
         let mut gaps = self.known.get(name)?.gaps.clone();
         let middle = gaps.len() / 2;
         (!gaps.is_empty()).then(|| *gaps.select_nth_unstable(middle).1)
     }
 
-    /// It may be silent for so long before it is lost.
+    /// Sets the time without samples after which a target is lost.
     pub(crate) fn may_be_silent(&self, name: &str, patience: Span, rows: &ToRows) {
         if let Some(page) = self.known.get(name) {
             page.told.may_be_silent(self.told_to, patience, rows);
         }
     }
 
-    /// The instant of a page's newest scrape.
+    /// Returns the time of a target's newest scrape, in ns since the Unix epoch.
     #[cfg(test)]
     pub fn newest(&self, name: &str) -> i64 {
         self.known.get(name).map_or(i64::MIN, |page| page.newest)

@@ -1,7 +1,8 @@
-//! Headers that say something else with each request: `{request}`, `{session}`, `{trace}` and `{span}` in a header's value.
+//! Expands `{request}`, `{session}`, `{trace}` and `{span}` in header values for each request.
 //!
-//! So that a router can keep a session's turns together under whatever name it looks for, and a server's spans can be found by the request that they are of. Names
-//! come from the run, its level and the schedule's numbers, and trace ids from those names: nothing of them has to be kept.
+//! A router can then keep the turns of a session together under any header name, and spans of the server can be matched to
+//! requests. Names come from the run, its level and the schedule's numbers, and trace ids from those names, so no state is
+//! needed.
 
 use std::fmt::{self, Display, Write as _};
 use std::io::Write as _;
@@ -9,18 +10,18 @@ use std::io::Write as _;
 use http::HeaderName;
 use ring::digest::{SHA256, digest};
 
-/// What one request is called towards the server.
+/// The names of one request towards the server.
 #[derive(Copy, Clone)]
 pub struct RequestNames<'a> {
     pub attempt: &'a dyn Display,
-    /// The request, whichever attempt.
+    /// Name of the request, common to its attempts.
     pub request: &'a dyn Display,
-    /// The session that it is a turn of; without one the request's name.
+    /// Name of the session; the request's name if there is no session.
     pub session: &'a dyn Display,
 }
 
 impl<'a> RequestNames<'a> {
-    /// One that is no part of a load.
+    /// Returns the names of a request outside a load.
     pub fn one(name: &'a dyn Display) -> RequestNames<'a> {
         RequestNames { attempt: name, request: name, session: name }
     }
@@ -45,23 +46,24 @@ const PLACEHOLDERS: [(&str, Placeholder); 4] = [
 #[derive(Clone)]
 pub struct HeaderTemplate {
     name: HeaderName,
-    /// Text before each placeholder.
+    /// Text before each placeholder, and the placeholder.
     parts: Vec<(String, Placeholder)>,
     rest: String,
 }
 
 impl fmt::Debug for HeaderTemplate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Its value may hold a key.
+        // Omits the value, because it may contain a key.
         write!(f, "HeaderTemplate({})", self.name)
     }
 }
 
 impl HeaderTemplate {
-    /// Of a value as the user wrote it; `None` = it has no placeholders. `expand` puts the environment into the text between them.
+    /// Parses a value as the user wrote it; `None` = the value has no placeholders. `expand` substitutes environment
+    /// variables.
     ///
     /// # Errors
-    /// Something looks like a placeholder and is none, or `expand` fails.
+    /// Fails if an unknown placeholder appears or `expand` fails.
     pub fn read(
         name: &HeaderName,
         value: &str,
@@ -101,7 +103,6 @@ impl HeaderTemplate {
         head.extend_from_slice(b": ");
         for (text, placeholder) in &self.parts {
             head.extend_from_slice(text.as_bytes());
-            // Writing to a vector cannot fail.
             let _ = match placeholder {
                 Placeholder::Request => write!(head, "{}", names.attempt),
                 Placeholder::Session => write!(head, "{}", names.session),
@@ -114,23 +115,23 @@ impl HeaderTemplate {
     }
 }
 
-/// `{lower_case}`, as a placeholder is written; JSON is not.
+/// Returns whether the text is `{lower_case}`, the form of a placeholder. JSON never is.
 fn is_word(text: &str) -> bool {
     let inner = text.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
     inner.is_some_and(|inner| !inner.is_empty() && inner.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
 }
 
-/// The trace of a request with this name.
+/// Returns the trace id of a request with this name.
 pub fn trace_id(request: &dyn Display) -> String {
     hex::<16>(request)
 }
 
-/// The span of an attempt with this name.
+/// Returns the span id of an attempt with this name.
 pub fn span_id(attempt: &dyn Display) -> String {
     hex::<8>(attempt)
 }
 
-/// The first bytes of a name's SHA-256, in hexadecimal: `printf %s NAME | sha256sum`.
+/// Returns the first bytes of a name's SHA-256 in hexadecimal: `printf %s NAME | sha256sum`.
 fn hex<const BYTES: usize>(name: &dyn Display) -> String {
     let mut out = String::with_capacity(2 * BYTES);
     for byte in &digest(&SHA256, name.to_string().as_bytes()).as_ref()[..BYTES] {

@@ -1,8 +1,9 @@
-//! A small log-linear histogram for the generator's own quantities: lag, user-kernel delay.
+//! Counts the generator's own quantities (lag, user-kernel delay) in a small log-linear histogram.
 //!
-//! 128 steps to an octave (0.8 % wide at most), ns to about eighteen minutes, negative values in one bucket of their
-//! own: 34 KiB. HdrHistogram lost: the same arithmetic with three digits is 216 KiB to a thread and a dependency more.
-//! Keeping every value and sorting lost too: a ten-minute level at 100 k reads/s would hold half a gigabyte.
+//! An octave has 128 steps (0.8 % wide at most). Values range from 1 ns to about eighteen minutes, and negative values
+//! share one bucket: 34 KiB in total. HdrHistogram was rejected: with three digits it needs 216 KiB per thread and a
+//! dependency. Keeping and sorting every value was rejected too: a ten-minute level at 100 k reads/s would need half a
+//! gigabyte.
 
 use plimsoll_math::log_linear::{bucket, floor};
 use plimsoll_model::Quantiles;
@@ -10,7 +11,7 @@ use plimsoll_model::Quantiles;
 const STEP_BITS: u32 = 7;
 const BUCKETS: usize = 34 << STEP_BITS;
 
-/// Counts of nanosecond values.
+/// A log-linear histogram of nanosecond values.
 #[derive(Clone, Debug)]
 pub struct LogHistogram {
     counts: Vec<u64>,
@@ -26,14 +27,13 @@ impl Default for LogHistogram {
     }
 }
 
-/// The middle of a bucket.
+/// Returns the midpoint of a bucket.
 fn value(bucket: usize) -> i64 {
     let [from, to] = [bucket, bucket + 1].map(|bucket| floor(bucket, STEP_BITS) as i64);
     from + (to - from) / 2
 }
 
 impl LogHistogram {
-    /// Counts one value.
     pub fn record(&mut self, ns: i64) {
         self.total += 1;
         self.max = self.max.max(ns);
@@ -45,7 +45,7 @@ impl LogHistogram {
         }
     }
 
-    /// Adds another's counts.
+    /// Adds the counts of another histogram.
     pub fn merge(&mut self, other: &LogHistogram) {
         for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
             *mine += theirs;
@@ -56,17 +56,15 @@ impl LogHistogram {
         self.min = self.min.min(other.min);
     }
 
-    /// Forgets everything.
     pub fn clear(&mut self) {
         *self = LogHistogram::default();
     }
 
-    /// How many values.
     pub fn count(&self) -> u64 {
         self.total
     }
 
-    /// The order statistic `x[⌈np⌉]`, to within half a bucket; 0 when empty.
+    /// Returns the order statistic `x[⌈np⌉]` to within half a bucket; 0 if empty.
     pub fn quantile(&self, p: f64) -> i64 {
         if self.total == 0 {
             return 0;
@@ -88,7 +86,7 @@ impl LogHistogram {
         self.max
     }
 
-    /// The order statistics that a level's health holds.
+    /// Returns the quantiles of a level's health record.
     pub fn quantiles(&self) -> Quantiles {
         Quantiles {
             count: self.total,

@@ -1,14 +1,14 @@
-//! One HTTP/2 connection: a stamped stream, and the frames of many requests on it.
+//! Represents one HTTP/2 connection: a stamped stream that carries the frames of many requests.
 //!
-//! `h2` keeps the frames: HPACK, flow control, what a peer may and may not send. Two things it leaves open are decided here, because the
-//! stamps hang on them.
+//! `h2` implements HPACK, flow control and the protocol's rules. It leaves two points open that the stamps depend on.
 //!
-//! **One read at a time.** `h2` reads until the socket is empty and then wakes whoever has got something, which then knows no more which
-//! read it came by. So the connection is given one read, and its own next turn queues up behind the tasks that this one woke: each looks
-//! at its frames while the read that brought them is still the newest. The runtime's queue is first in, first out.
+//! **One read at a time.** `h2` reads until the socket is empty and then wakes the receiving tasks, so a task can't know
+//! which read carried its data. The connection therefore gets one read per turn, and its next turn queues behind the tasks
+//! that this read woke. Each task handles its frames while the read that carried them is still the newest, because the
+//! runtime's queue is first in, first out.
 //!
-//! **Written where it is begun.** A request is put into frames and handed to the kernel in the turn of the task that makes it, as over
-//! HTTP/1.1, and not when the connection's task gets its turn.
+//! **Requests are written where they begin.** As over HTTP/1.1, the task that makes a request also writes it, instead of
+//! leaving it to the connection's next turn.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -28,33 +28,32 @@ use crate::link::{ConnectError, Route, Transport};
 use crate::stamp::{Meter, Stamps};
 use crate::tls_words;
 
-/// What a stream may send before it waits for us. The protocol's 64 KiB would hold long answers back by a round trip each, which would be
-/// the client's doing and look like the server's.
+/// Receive window of a stream in bytes. The protocol's default of 64 KiB would delay long responses by a round trip each,
+/// which would be measured as server latency.
 const STREAM_WINDOW: u32 = 1 << 20;
 
-/// What all streams of a connection may. Everything is taken as soon as it is read, so it bounds nothing but what is on the way.
+/// Receive window of a connection in bytes. All data is consumed on reading, so this window bounds only data in transit.
 const CONNECTION_WINDOW: u32 = 16 << 20;
 
-/// Told when a connection has ended.
+/// Callback for the end of a connection.
 pub type Ended = Box<dyn Fn(&Rc<Http2Link>)>;
 
-/// A connection that stands.
 pub struct Http2Link {
     pub number: u32,
-    /// When it stood: the server's settings had come.
+    /// Time at which the server's settings arrived.
     pub connected: At,
     pub stamps: Rc<Stamps>,
-    /// How many requests it has carried.
+    /// Number of requests that the connection has carried.
     pub carried: Cell<u32>,
-    /// Requests on it now.
+    /// Requests in flight on the connection.
     pub in_use: Cell<u32>,
     ended: Ended,
     send: SendRequest<Outflow>,
     connection: RefCell<Option<Connection<Gated, Outflow>>>,
     gate: Rc<Gate>,
-    /// That of the connection's task.
+    /// Waker of the connection's task; `None` before its first turn.
     waker: RefCell<Option<Waker>>,
-    /// Requests whose bytes are not all written.
+    /// Requests whose bytes are not fully written.
     writing: RefCell<Vec<Rc<Writing>>>,
 }
 
@@ -65,7 +64,7 @@ impl std::fmt::Debug for Http2Link {
 }
 
 impl Http2Link {
-    /// Connects, waits for the server's settings, and begins the connection's task.
+    /// Connects, waits for the server's settings, and starts the connection's task.
     pub async fn connect(
         route: &Route,
         meter: &Rc<Meter>,
@@ -85,7 +84,7 @@ impl Http2Link {
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_header_list_size(HEAD_MAX as u32)
-            // None until the server has said how many it takes.
+            // Zero, because the server has not yet announced its limit.
             .initial_max_send_streams(0)
             .handshake(io);
         let (send, mut connection) = handshake.await.map_err(|e| not_begun(&e, &gate))?;
@@ -107,24 +106,24 @@ impl Http2Link {
         Ok(link)
     }
 
-    /// How many more requests the server takes on it now, up to `most` in all; none once it is to end.
+    /// Returns how many more requests fit, with at most `most` in flight; zero once the connection is ending.
     pub fn room(&self, most: u32) -> u32 {
         if self.stands() { self.limit(most).saturating_sub(self.in_use.get()) } else { 0 }
     }
 
-    /// May another request be begun on it? Not once it has ended, or was told to (GOAWAY).
+    /// Returns whether the connection accepts another request, which is false after its end or a GOAWAY.
     pub fn stands(&self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
         self.connection.try_borrow().is_ok_and(|connection| connection.is_some())
             && matches!(self.send.clone().poll_ready(&mut cx), Poll::Ready(Ok(())))
     }
 
-    /// How many the server takes at the same time.
+    /// Returns the number of concurrent streams that the server permits, at most `most`.
     pub fn limit(&self, most: u32) -> u32 {
         most.min(u32::try_from(self.send.current_max_send_streams()).unwrap_or(u32::MAX))
     }
 
-    /// Begins a request on a stream of its own, and writes what can be written of it.
+    /// Starts a request on a new stream and writes as much of it as possible.
     pub fn begin(
         &self,
         (head, body): (http::Request<()>, Bytes),
@@ -144,14 +143,14 @@ impl Http2Link {
         Ok((response, stream))
     }
 
-    /// Writes what can be written now, in whoever's turn it is.
+    /// Writes as much as possible, in the turn of the calling task.
     fn flush(&self) {
         let waker = self.waker.borrow().clone();
-        // Without one the connection's first turn is still to come.
+        // There is no waker before the connection's first turn.
         let _ = self.turn(&mut Context::from_waker(waker.as_ref().unwrap_or(Waker::noop())), false);
     }
 
-    /// One turn of the connection; ready when it has ended.
+    /// Polls the connection once; ready after the connection has ended.
     fn turn(&self, cx: &mut Context<'_>, reads: bool) -> Poll<()> {
         let mut slot = self.connection.borrow_mut();
         let Some(connection) = &mut *slot else { return Poll::Ready(()) };
@@ -183,7 +182,7 @@ impl Http2Link {
         });
     }
 
-    /// Ends it.
+    /// Closes the connection and wakes its task.
     pub fn close(&self) {
         let ended = self.connection.try_borrow_mut().ok().and_then(|mut connection| connection.take());
         drop(ended);
@@ -193,7 +192,7 @@ impl Http2Link {
     }
 }
 
-/// Waits until the server has said what it takes.
+/// Waits until the server has sent its settings.
 async fn settled(
     send: &SendRequest<Outflow>,
     connection: &mut Connection<Gated, Outflow>,
@@ -221,7 +220,7 @@ async fn settled(
     .await
 }
 
-/// The turns of a connection as a task.
+/// The future that drives a connection until its end.
 struct Turns(Rc<Http2Link>);
 
 impl Future for Turns {
@@ -240,7 +239,7 @@ impl Future for Turns {
             Poll::Ready(()) => {
                 (link.ended)(link);
             }
-            // Behind those whom this read has woken.
+            // Queues behind the tasks that this read has woken.
             Poll::Pending if link.gate.read.take() => cx.waker().wake_by_ref(),
             Poll::Pending => {}
         }
@@ -248,22 +247,22 @@ impl Future for Turns {
     }
 }
 
-/// Lets one read through at a time.
+/// The gate that lets one read through at a time.
 #[derive(Debug, Default)]
 struct Gate {
     open: Cell<bool>,
-    /// One has gone through since last asked.
+    /// Set after a read since the last check.
     read: Cell<bool>,
-    /// What TLS said when it failed: of an error of what it reads from, `h2` keeps the words alone.
+    /// TLS error of the connection, kept here because `h2` keeps only the text of an I/O error.
     refused: RefCell<Option<rustls::Error>>,
 }
 
-/// The stream behind its gate.
+/// A transport that reads only when the gate is open.
 #[derive(Debug)]
 struct Gated {
     transport: Transport,
     gate: Rc<Gate>,
-    /// Why a write failed, while what the server said before is read.
+    /// Error of a failed write, while the bytes that the server sent earlier are read.
     unwritten: Option<io::Error>,
 }
 
@@ -292,8 +291,10 @@ impl AsyncRead for Gated {
 }
 
 impl Gated {
-    /// What became of a write. Where one of TLS failed it ends with what can still be read, for what the server said before it closed (that it
-    /// wants a certificate) may lie there unread.
+    /// Returns the result of a write.
+    ///
+    /// A TLS write error is delayed until the remaining bytes are read, because they may contain the server's reason, such
+    /// as a missing client certificate.
     fn written<T>(&mut self, cx: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         match (polled, &self.transport) {
             (Poll::Ready(Err(error)), Transport::Tls(_)) => {
@@ -304,7 +305,7 @@ impl Gated {
         }
     }
 
-    /// Why nothing can be written any more, once all has been read.
+    /// Reads to the end and returns the reason that no more can be written.
     fn last_words(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         let mut bytes = [0; 256];
         while let Transport::Tls(tls) = &mut self.transport {
@@ -374,14 +375,14 @@ impl AsyncWrite for Gated {
     }
 }
 
-/// How far a request's body is written.
+/// The write progress of a request's body.
 struct Writing {
     left: Cell<usize>,
     whole: usize,
     stamps: Rc<Stamps>,
 }
 
-/// A request's body on its way into frames.
+/// A request body that is being framed.
 pub struct Outflow {
     bytes: Bytes,
     writing: Rc<Writing>,
@@ -402,12 +403,13 @@ impl Buf for Outflow {
     }
 }
 
-/// Bytes of fields before they are compressed.
+/// Returns the size of header fields in bytes, before compression.
 pub(crate) fn fields_len(fields: &http::HeaderMap) -> usize {
     fields.iter().map(|(name, value)| name.as_str().len() + value.len()).sum()
 }
 
-/// Why a connection was never settled. In TLS 1.3 a server judges the client's certificate after the handshake has ended for the client.
+/// Returns the error of a connection that got no settings. In TLS 1.3 a server verifies the client's certificate after the
+/// handshake has ended for the client.
 fn not_begun(error: &h2::Error, gate: &Gate) -> ConnectError {
     match gate.refused.take() {
         Some(refused) => ConnectError::Tls(io::Error::other(refused)),
@@ -415,7 +417,7 @@ fn not_begun(error: &h2::Error, gate: &Gate) -> ConnectError {
     }
 }
 
-/// What went wrong, for people.
+/// Returns an HTTP/2 error as text for users.
 pub(crate) fn words(error: &h2::Error) -> String {
     match (error.get_io(), error.reason()) {
         (Some(io), _) => format!("connection error: {io}"),
@@ -432,8 +434,8 @@ pub(crate) fn words(error: &h2::Error) -> String {
     }
 }
 
-/// The code's name in RFC 9113.
+/// Returns the code's name in RFC 9113.
 fn name(reason: Reason) -> String {
-    // `Debug` is the only place where h2 says it.
+    // `h2` exposes the name only through `Debug`.
     format!("{reason:?}")
 }

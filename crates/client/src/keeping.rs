@@ -1,19 +1,19 @@
-//! Does the server keep the connections that it said it would keep?
+//! Measures whether the server keeps connections open, and delays their reuse if it does not.
 //!
-//! Either side may end a kept connection at any time (RFC 9112, 9.5). Most servers end one that has been idle for seconds; some
-//! end each right after its answer without having said so: llama.cpp does after every streamed one, 13 to 83 µs later. A closed
-//! loop writes its next request a tenth of a millisecond after an answer. A look at the socket finds an end that has come; one
-//! that is on its way cannot be seen, and the request that meets it fails.
+//! Either side may close a persistent connection at any time (RFC 9112, 9.5). Most servers close one that has been idle for
+//! seconds. Some close each one right after a response without announcing it: llama.cpp does so after every streamed
+//! response, 13 to 83 µs later. A closed loop writes its next request a tenth of a millisecond after a response. A check of
+//! the socket finds a close that has arrived, but not one in transit, and the request that meets it fails.
 //!
-//! So the first end that is found within a second of its answer makes every connection of this client *rest*: until it has
-//! been idle for a while, a request takes another one or makes a new one, whose making is in its latency. Ten milliseconds are a hundred
-//! times what such a server takes. A request that is lost although its connection had rested makes the rest four times as long
-//! as that. What was found is counted and told with the level.
+//! The first close within a second of a response therefore makes every connection of this client *rest*. Until a connection
+//! has been idle for that time, a request uses another one or opens a new one. The setup is then part of its latency. The
+//! first rest of ten milliseconds is a hundred times the delay of such a server. If a request is lost on a rested
+//! connection, the rest becomes four times as long. The level reports these counts.
 //!
-//! Lost: sending such a request again in secret, as curl does with any method and Go and aiohttp with those that may be
-//! repeated. Whether the server had begun on it cannot be known, and a request that is served twice is load that no record
-//! tells. Lost too: never using a connection again. A server that ends one in ten keeps the other nine, and a server that restarts ends
-//! all of them once.
+//! Resending such a request silently was rejected, although curl does it for any method and Go and aiohttp for repeatable
+//! ones. The server may have started the request, and a request served twice is load that no record shows. Never reusing a
+//! connection was rejected too. A server that closes one in ten keeps the other nine, and a server that restarts closes all
+//! of them once.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -21,29 +21,29 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 use plimsoll_model::{At, KeptConnections, Span};
 
-/// An end within this of the answer before is the server's way with connections; a later one, of some seconds, is what servers do
-/// with connections that nobody uses.
+/// A close within this time of the last response is the server's policy. A later one, after some seconds, is its idle
+/// timeout.
 const EARLY: Span = Span::from_secs(1);
 
 const REST_LEAST: Span = Span::from_millis(10);
 
-/// The longest. What rests is held open and not used: longer would be many sockets for one request saved.
+/// Longest rest. Resting connections stay open unused, so a longer rest would need many sockets to save one request.
 const REST_MOST: Span = Span::from_millis(250);
 
-/// How much longer than what was too short.
+/// Factor between the idle time after which a request was lost and the next rest.
 const LONGER: i64 = 4;
 
 const NEVER: i64 = i64::MAX;
 
-/// What all workers of a client know of it.
+/// The state of kept connections that all workers of a client share.
 #[derive(Clone, Debug)]
 pub struct SharedByWorkers(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// ns; 0 = none.
+    /// Rest in ns; 0 = none.
     rest: AtomicI64,
-    /// When the first rest began, on the run's axis.
+    /// Start of the first rest, on the run's axis.
     since: AtomicI64,
 }
 
@@ -53,7 +53,7 @@ impl Default for SharedByWorkers {
     }
 }
 
-/// One worker's part: what all know, and what it has counted itself since it was last cleared.
+/// One worker's view: the shared state, and its counts since the last `clear`.
 #[derive(Debug, Default)]
 pub struct Keeping {
     known: SharedByWorkers,
@@ -67,18 +67,18 @@ impl Keeping {
         Keeping { known, ..Keeping::default() }
     }
 
-    /// How long a connection rests after an answer before it is used again; zero until there was a reason.
+    /// Returns the idle time after a response before a connection is reused; zero until a server closed one early.
     pub fn rest(&self) -> Span {
         Span(self.known.0.rest.load(Relaxed))
     }
 
-    /// A kept connection was looked at and stood.
+    /// Records a check that found a kept connection open.
     pub fn stood(&self) {
         self.looks.set(self.looks.get() + 1);
     }
 
-    /// A kept connection was looked at, or its first byte could not be written, at `now`: it had ended. Its last answer, if it had
-    /// carried one, had ended at `idle_since`.
+    /// Records a check, or a failed write of a first byte, that found a kept connection closed at `now`. `idle_since` is
+    /// the end of its last response; `None` if it has carried none.
     pub fn ended(&self, idle_since: Option<At>, now: At) {
         self.looks.set(self.looks.get() + 1);
         if idle_since.is_some_and(|since| now - since <= EARLY) {
@@ -87,8 +87,8 @@ impl Keeping {
         }
     }
 
-    /// A request was written at `sent` on a connection that had been idle since `idle_since`, and it ended without a byte of an
-    /// answer.
+    /// Records that a request written at `sent` got no response byte before its connection ended. The connection was idle
+    /// since `idle_since`.
     pub fn lost(&self, idle_since: Option<At>, sent: At) {
         let Some(idle) = idle_since.map(|since| sent - since) else { return };
         if idle <= EARLY {
@@ -102,14 +102,14 @@ impl Keeping {
         self.known.0.since.fetch_min(now.0, Relaxed);
     }
 
-    /// Forgets what was counted; what all know stays known.
+    /// Resets the worker's counts; the shared state remains.
     pub fn clear(&self) {
         self.looks.set(0);
         self.ended.set(0);
         self.lost.set(0);
     }
 
-    /// What was counted and what is known.
+    /// Returns the counts and the shared state.
     pub fn told(&self) -> KeptConnections {
         let rest = self.rest();
         let since = self.known.0.since.load(Relaxed);
@@ -123,7 +123,7 @@ impl Keeping {
     }
 }
 
-/// What all workers found of kept connections.
+/// Merges the counts of all workers.
 pub fn together(of: impl Iterator<Item = KeptConnections>) -> KeptConnections {
     of.fold(KeptConnections::default(), |all, one| KeptConnections {
         looks: all.looks + one.looks,
@@ -148,14 +148,14 @@ mod tests {
         let (a, b) = (Keeping::new(known.clone()), Keeping::new(known));
         a.stood();
         a.ended(Some(us(0)), us(5_000_000));
-        // One that was opened ahead and never used.
+        // A connection that was opened ahead and never used.
         a.ended(None, us(5_000_000));
         assert_eq!((a.rest(), a.told()), (Span::ZERO, KeptConnections { looks: 3, ..Default::default() }));
         a.ended(Some(us(5_000_000)), us(5_000_040));
         let told = a.told();
         assert_eq!((told.looks, told.ended, told.lost), (4, 1, 0));
         assert_eq!((told.rest, told.resting_since), (Some(Span::from_millis(10)), Some(us(5_000_040))));
-        // The other worker rests too, and has counted nothing.
+        // The other worker rests too, although its counts are zero.
         assert_eq!((b.rest(), b.told().looks), (Span::from_millis(10), 0));
         a.clear();
         assert_eq!((a.told().looks, a.told().rest), (0, Some(Span::from_millis(10))));
@@ -171,7 +171,7 @@ mod tests {
             })
             .to_vec();
         assert_eq!(rests, [10, 40, 160, 250]);
-        // Idle for longer than a second: the server's right, and no way of its own.
+        // Idle for longer than a second, so the close is an idle timeout.
         keeping.lost(Some(us(1_000_000)), us(9_000_000));
         assert_eq!((keeping.told().lost, keeping.told().resting_since), (4, Some(us(1_000_100))));
     }

@@ -1,7 +1,7 @@
-//! Where the key of a target comes from, and how it is renewed: a file that somebody rewrites, a token server, or once and for all.
+//! Resolves the key of a target: a fixed value, a file that is rewritten, or a token server.
 //!
-//! All targets of one process that name the same file or the same token share one key and one thread that renews it: a load on eight
-//! endpoints asks for one token and not for eight.
+//! Targets of one process with the same file or token share one key and one renewal thread. A load on eight endpoints
+//! therefore requests one token and not eight.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -14,10 +14,11 @@ use crate::renewed::{Look, Renewed};
 use crate::secret::{Key, Secret, SecretError};
 use crate::token::TokenServer;
 
-/// Least time between two requests for a token: a server that refuses every one is not asked at each refusal.
+/// Shortest interval between two token requests, so that a server that rejects every token is not queried at each
+/// rejection.
 const ASK_APART: Span = Span::from_secs(5);
 
-/// The key of this target; `None` where it names none.
+/// Returns the key of this target; `None` = the target names no key.
 pub fn of(spec: &TargetSpec, given: Option<Secret>) -> Result<Option<Key>, SecretError> {
     Ok(match (given, &spec.key_env, &spec.key_file, &spec.token) {
         (Some(key), ..) => Some(Renewed::fixed(key)),
@@ -42,7 +43,8 @@ fn of_file(file: &str) -> Result<Key, SecretError> {
     }
     let (path, mut last) = (file.to_owned(), now.clone());
     let key = Renewed::start(now, move |_| {
-        // A file that is being rewritten may be missing or empty for a moment: the key stays until there is another.
+        // A file that is being rewritten may be missing or empty for a moment, so the current key stays until a new one is
+        // read.
         let read = Secret::from_file(Path::new(&path)).map_err(|e| e.to_string())?;
         Ok((read != last).then(|| {
             last = read.clone();

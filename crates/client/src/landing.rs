@@ -1,18 +1,18 @@
-//! Where the bytes of a read land.
+//! Provides the buffers that socket reads write to.
 //!
-//! One buffer per thread is nearly always enough: a read's bytes are looked at before the next read. Nearly, because what
-//! they say may begin other requests, which read in turn while these bytes are still being looked at; so each read takes a
-//! buffer out and puts it back. A buffer per connection lost: it would be most of what an open stream costs.
+//! One buffer per thread is nearly always enough, because a read's bytes are processed before the next read. The exception
+//! is a response that starts other requests: these read while its bytes are still in use. Each read therefore takes a
+//! buffer and returns it. A buffer per connection was rejected, because it would be most of the cost of an open stream.
 
 use std::cell::RefCell;
 
-/// Most bytes one read takes. Larger reads would blur more events into one stamp and save nothing.
+/// Most bytes of one read. Larger reads would merge more events into one stamp and save no time.
 pub(crate) const READ_MAX: usize = 16 * 1024;
 
-/// Buffers kept by a thread; those of deeper nesting go back to the allocator.
+/// Buffers kept per thread; the buffers of deeper nesting are freed.
 const KEPT: usize = 4;
 
-/// A buffer. It comes zeroed once in its life and is written over by each read.
+/// A read buffer. It is zeroed once, and each read overwrites it.
 #[derive(Debug)]
 pub struct Landing(Vec<u8>);
 
@@ -21,7 +21,7 @@ thread_local! {
 }
 
 impl Landing {
-    /// One of this thread's, or a new one while those are taken.
+    /// Returns a buffer of this thread, or a new one if all are in use.
     pub fn take() -> Landing {
         Landing(FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| vec![0; READ_MAX]))
     }
@@ -30,7 +30,7 @@ impl Landing {
         &mut self.0
     }
 
-    /// Its first `n` bytes: what a read has left.
+    /// Returns the first `n` bytes, the result of a read.
     pub fn read(&self, n: usize) -> &[u8] {
         &self.0[..n]
     }

@@ -1,4 +1,4 @@
-//! What one level is asked to be, and what its workers share.
+//! Defines the plan of one level and the state that its workers share.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,63 +13,62 @@ use crate::request::{AttemptKey, Opening, Prepared};
 use crate::sink::Sink;
 use crate::target::{Body, Target};
 
-/// Which requests a level sends, and when.
+/// The requests of a level and their timing.
 #[derive(Clone, Debug)]
 pub enum LevelTraffic {
-    /// These arrivals, each at its time.
+    /// Open loop: each arrival at its scheduled time.
     Open(Arc<Schedule>),
-    /// So many at a time, from this sequence.
+    /// Closed loop with a fixed number of requests in flight.
     Closed {
-        /// The requests, in order.
+        /// Requests in order.
         sequence: Sequence,
-        /// How many at a time.
+        /// Requests in flight.
         concurrency: u32,
     },
 }
 
-/// Of a load that several machines send: the part that is sent here, and when all begin.
+/// One machine's part of a load that several machines send.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct ShardStart {
-    /// The part. The schedule holds nothing else.
+    /// The part. The schedule contains no other requests.
     pub shard: Shard,
-    /// The level's first instant; where it has passed, what was due is late and says so.
+    /// Start of the level on all machines. If it has passed, requests are late and recorded as late.
     pub at: At,
 }
 
 #[derive(Clone, Debug)]
 pub struct LevelPlan {
     pub id: u32,
-    /// Kind of traffic, as the scenario names it.
+    /// Kind of traffic, in the scenario's terms.
     pub traffic: String,
     pub purpose: String,
-    /// The load, as records tell it.
+    /// Load in the terms of the records.
     pub load: Load,
-    /// Whether the rate of arrivals is meant to be even.
+    /// Intended shape of the arrival rate, even or not.
     pub rate_course: RateCourse,
-    /// Which requests, and when.
     pub requests: LevelTraffic,
-    /// How long new requests are begun.
+    /// Time during which new requests begin.
     pub window: Span,
-    /// Are sessions that have begun played to their ends, and is the level as long as they take?
+    /// Set to play started sessions to their end, which also extends the level.
     pub plays_sessions_out: bool,
     pub client: ClientSpec,
     pub prompts: Arc<Prompts>,
-    /// Seed of the client's own chance (jitter, cancellations).
+    /// Seed of the client's random choices (jitter, cancellations).
     pub seed: u64,
-    /// Connections to open before the start; `None` = a guess from the load.
+    /// Connections to open before the start; `None` = an estimate from the load.
     pub warm: Option<u32>,
-    /// The rate that a closed loop may not go over, all workers together; `None` = as fast as the target answers.
+    /// Rate limit of a closed loop in requests per second over all workers; `None` = no limit.
     pub max_rate_per_s: Option<f64>,
-    /// Of a load that several machines send: this one's part. `None` = all of it, at once.
+    /// Part of a load that several machines send; `None` = this machine sends all of it, without a common start.
     pub shard: Option<ShardStart>,
-    /// Model asked for, by request class; a class past the end takes the target's.
+    /// Model by request class; a class past the end uses the target's model.
     pub class_models: Vec<Option<String>>,
-    /// What each request class asks of the server's queue; a class past the end asks nothing.
+    /// Queue options by request class; a class past the end sets none.
     pub class_queues: Vec<QueueWish>,
 }
 
 impl LevelPlan {
-    /// A steady level of this scenario, all of it sent from here, as fast as the target answers.
+    /// Returns a plan for a steady level of this scenario, sent by this machine without a rate limit.
     pub fn new(
         scenario: &Scenario,
         load: Load,
@@ -97,8 +96,8 @@ impl LevelPlan {
         }
     }
 
-    /// Requests expected in flight when nothing is known of the target: the closed loop's number, or half a second's
-    /// worth of arrivals.
+    /// Returns the expected requests in flight for an unknown target: the closed loop's number, or half a second of
+    /// arrivals.
     pub(crate) fn connections_expected(&self) -> u32 {
         match (self.warm, &self.requests, self.load) {
             (Some(warm), _, _) => warm,
@@ -110,12 +109,12 @@ impl LevelPlan {
         }
     }
 
-    /// Least time between two beginnings on each of so many workers, where the level is held to a rate.
+    /// Returns the shortest interval between two requests on each of `workers` workers; zero without a rate limit.
     pub fn pace(&self, workers: usize) -> Span {
         self.max_rate_per_s.map_or(Span::ZERO, |rate| Span::from_secs_f64(workers as f64 / rate.max(1e-9)))
     }
 
-    /// Arrivals in the schedule; `None` for a closed loop, where they follow the ends.
+    /// Returns the number of scheduled arrivals; `None` for a closed loop, whose arrivals follow responses.
     pub fn arrivals(&self) -> Option<u64> {
         match &self.requests {
             LevelTraffic::Open(schedule) => Some(schedule.arrivals.len() as u64),
@@ -123,7 +122,7 @@ impl LevelPlan {
         }
     }
 
-    /// The schedule's hash; of a closed loop, that of its first 256 requests.
+    /// Returns the hash of the schedule; for a closed loop, the hash of its first 256 requests.
     pub fn schedule_hash(&self) -> String {
         match &self.requests {
             LevelTraffic::Open(schedule) => schedule.hash(),
@@ -143,36 +142,35 @@ impl LevelPlan {
     }
 }
 
-/// One of the endpoints that a load goes to.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     pub target: Arc<Target>,
     pub opening: Opening,
 }
 
-/// What all workers of a level share.
+/// The state that all workers of a level share.
 pub struct Shared {
-    /// The level's number.
+    /// Level number within the run.
     pub id: u32,
-    /// First instant at which an arrival can be due.
+    /// First time at which an arrival can be due.
     pub start: At,
     pub window: Span,
     pub open: bool,
-    /// The run's identity, for request ids.
+    /// Identity of the run, for request ids.
     pub run_id: String,
     pub sink: Arc<dyn Sink>,
-    /// The endpoints, by number.
+    /// Endpoints, indexed by the endpoint number of an attempt.
     pub endpoints: Vec<Endpoint>,
     pub spec: TargetSpec,
     pub client: ClientSpec,
     pub prompts: Arc<Prompts>,
-    /// What every request has in common.
+    /// Options that all requests share.
     pub options: RequestOptions,
     pub class_models: Vec<Option<String>>,
-    /// What each request class asks of the server's queue; a class past the end asks nothing.
+    /// Queue options by request class; a class past the end sets none.
     pub class_queues: Vec<QueueWish>,
     pub keep_text: bool,
-    /// Limits the user set, and the counts they are held against.
+    /// Limits set by the user, and the counters that they apply to.
     pub limits: (StopLimits, LiveCounters),
 }
 
@@ -183,8 +181,10 @@ impl fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// Has the load reached a ceiling on requests or errors? Asked at every end, because a target that answers at once
-    /// gets hundreds of requests between two looks of the watching thread.
+    /// Returns whether the load has reached a ceiling on requests or errors.
+    ///
+    /// Every end of a request checks this, because a fast target completes hundreds of requests between two ticks of the
+    /// watching thread.
     pub fn at_ceiling(&self) -> bool {
         let (limits, live) = &self.limits;
         if limits.max_requests.is_none() && limits.max_errors.is_none() {
@@ -195,18 +195,20 @@ impl Shared {
         over(begun, limits.max_requests) || over(failed, limits.max_errors)
     }
 
-    /// The value of `x-request-id`.
+    /// Returns the value of `x-request-id`.
     pub fn name(&self, (request, attempt): AttemptKey) -> Name<'_> {
         Name { run: &self.run_id, level: self.id, request, attempt }
     }
 
-    /// What all attempts of a request have in common.
+    /// Returns the name that all attempts of a request share.
     pub(crate) fn request_name(&self, request: u64) -> RequestName<'_> {
         RequestName { run: &self.run_id, level: self.id, request }
     }
 
-    /// Makes the body of an attempt. `own` is the worker's copy of the level's options: what differs between requests is
-    /// set in it, and the rest, which may hold a template, is not copied for each. `said`: the answers of its session so far.
+    /// Builds the body of an attempt. `said` is the answers of its session so far.
+    ///
+    /// `own` is the worker's copy of the level's options. Only the fields that differ between requests are set in it,
+    /// because a copy per request would include the template.
     pub fn prepare(
         &self,
         arrival: &Arrival,
@@ -223,7 +225,7 @@ impl Shared {
         }
         options.queue = self.class_queues.get(usize::from(arrival.class)).copied().unwrap_or_default();
         options.max_tokens = (arrival.output_tokens > 0).then_some(arrival.output_tokens);
-        // Only a template can ask for it.
+        // Only a template can reference the name.
         if options.template.is_some() {
             options.id = self.name((arrival.id, attempt)).to_string();
         }
@@ -241,7 +243,7 @@ pub struct Name<'a> {
 }
 
 impl<'a> Name<'a> {
-    /// What a run called an attempt, and its request.
+    /// Returns the names of a recorded attempt and its request.
     pub fn of(run: &'a str, attempt: &Attempt) -> (RequestName<'a>, Name<'a>) {
         let Attempt { level, request, attempt, .. } = *attempt;
         (RequestName { run, level, request }, Name { run, level, request, attempt })
@@ -268,7 +270,7 @@ impl fmt::Display for RequestName<'_> {
     }
 }
 
-/// The name of the session that a request is a turn of; without one the request's.
+/// A session's name; without a session, the name of the request.
 #[derive(Copy, Clone, Debug)]
 pub struct SessionName<'a>(pub &'a RequestName<'a>, pub Option<u64>);
 

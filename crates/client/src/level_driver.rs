@@ -1,9 +1,8 @@
-//! One level on one worker: turns the player's steps into requests, and their ends into rows.
+//! Drives one level on one worker: turns the player's actions into requests, and their endings into rows.
 //!
-//! A due arrival is fired by whoever notices it first. The pacer's timer is one; every task that has just read a clock is
-//! another, so that a thread busy with answers does not leave a request waiting behind them. The first poll of a new
-//! attempt happens at once and inside the pump: on a kept connection that already writes the request, instead of
-//! queueing it behind a thousand readable sockets.
+//! Any task that notices a due arrival fires it: the pacer's timer, or a task that has just read a clock. A busy thread
+//! therefore does not delay a request behind responses. The pump polls a new attempt for the first time immediately. On a
+//! kept connection that poll writes the request, instead of queueing it behind a thousand readable sockets.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -32,48 +31,52 @@ use crate::stamp::Meter;
 use crate::task_pool::TaskPool;
 use crate::timer::Timer;
 
-/// Actions taken in one pump before other tasks get their turn. Bounds the starvation that a closed loop against a
-/// target that refuses at once would cause.
+/// Most actions per pump before other tasks run. The limit bounds starvation in a closed loop against a target that rejects
+/// immediately.
 const PUMP_MAX: u32 = 256;
 
-/// Closed loop: most ends whose successors wait for each other, and for how long at most.
+/// Closed loop: most endings, and longest time, that are collected before their successors start together.
 const OWED_MAX: u32 = 16;
 const OWED_WAIT: Span = Span::from_micros(100);
 
-/// Closed loop: most requests that are made ready before the first of them is written. A target that answers faster than
-/// the next request can be made falls asleep after each, and every write pays for waking it.
+/// Closed loop: most requests that are built before the first of them is written.
+///
+/// A target that answers faster than the next request is built falls asleep after each, and every write then pays for
+/// waking it.
 const TOGETHER: usize = OWED_MAX as usize;
 
-/// Closed loop: how far apart attempts end for which this machine had no socket. Each would be followed at once by one that finds none
-/// either, tens of thousands of them a second; so many a second are enough to see when there is room again.
+/// Closed loop: interval between the endings of attempts that got no socket on this machine.
+///
+/// Without the delay each would be followed by another failure, tens of thousands per second. This rate suffices to detect
+/// a free socket.
 const NO_SOCKET_APART: Span = Span::from_millis(50);
 
-/// What a level counted on one worker.
+/// The counts of a level on one worker.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// The generator's own lag of every first attempt (open loop).
+    /// Generator lag of every first attempt (open loop).
     pub lag: LogHistogram,
     pub events: u64,
-    /// Of those, coalesced ones.
+    /// Token events that were coalesced with others.
     pub coalesced: u64,
     pub begun: u64,
-    /// Attempts for which this machine had no socket: the only ones that the client itself refuses.
+    /// Attempts without a socket on this machine, the only ones that the client itself rejects.
     pub no_socket: u64,
 }
 
-/// What a worker has for every level.
+/// The resources of a worker that all its levels use.
 #[derive(Debug)]
 pub struct Bench {
     pub meter: Rc<Meter>,
-    /// Its connections, by endpoint.
+    /// Connection pools, indexed by endpoint number.
     pub pools: Vec<ConnectionPool>,
     pub hands: Rc<TaskPool>,
     pub timer: Timer,
-    /// Its part of the live counters.
+    /// Its shard of the live counters.
     pub shard: Arc<Shard>,
 }
 
-/// See the module's head.
+/// The driver of one level on one worker.
 #[derive(Debug)]
 pub struct LevelDriver {
     bench: Rc<Bench>,
@@ -85,26 +88,26 @@ pub struct LevelDriver {
     idle: RefCell<BinaryHeap<Reverse<(At, AttemptKey)>>>,
     armed: Cell<At>,
     pumping: Cell<bool>,
-    /// Ends since the last pump, and when that pump must come.
+    /// Endings since the last pump, and the latest time of the next pump.
     owed: Cell<u32>,
     owed_until: Cell<At>,
     over: Cell<bool>,
-    /// When the newest attempt without a socket ends.
+    /// End of the newest attempt without a socket.
     no_socket_at: Cell<At>,
-    /// Wakes those that wait for such an end.
+    /// Wakes the attempts that wait for that end.
     stopped: Notify,
-    /// A ceiling was reached: nothing new is begun.
+    /// Set after a ceiling was reached; no new requests begin.
     held: Cell<bool>,
     scratch: RefCell<Vec<Decoded>>,
-    /// Tells the worker's main loop that there is something to look at.
+    /// Notifies the worker's main loop of new work.
     pub news: Notify,
-    /// Tells the task that starts what ends have made room for.
+    /// Notifies the task that starts the successors of ended requests.
     pub starts: Notify,
     pub tally: RefCell<Tally>,
 }
 
 impl LevelDriver {
-    /// A level about to begin.
+    /// Returns the driver of a level that has not begun.
     pub fn new(bench: Rc<Bench>, shared: Arc<Shared>, player: Player, ahead: Ahead) -> Rc<LevelDriver> {
         Rc::new(LevelDriver {
             bench,
@@ -129,37 +132,36 @@ impl LevelDriver {
         })
     }
 
-    /// This instant.
     pub fn now(&self) -> At {
         self.bench.meter.clock.now()
     }
 
-    /// `at` on the player's axis, which begins with the level.
+    /// Converts `at` to the player's axis, whose zero is the start of the level.
     fn played(&self, at: At) -> At {
         At((at - self.shared.start).0)
     }
 
-    /// A player's instant on the run's axis.
+    /// Converts a time of the player to the run's axis.
     fn at(&self, played: At) -> At {
         self.shared.start + Span(played.0)
     }
 
-    /// Has everything ended?
+    /// Returns whether all requests have ended.
     pub fn is_over(&self) -> bool {
         self.over.get() || (self.player.borrow().is_done() && self.flights.borrow().is_empty())
     }
 
-    /// When a ceiling or a full pool first held something back.
+    /// Returns the first time at which a ceiling or a full pool delayed a request.
     pub fn closed_since(&self) -> Option<At> {
         let by_player = self.player.borrow().closed_since().map(|at| self.at(at));
         let by_pools = self.bench.pools.iter().map(ConnectionPool::waited_since);
         by_pools.chain([by_player]).flatten().min()
     }
 
-    /// Does all that is due, then arms the timer for what comes next.
+    /// Takes all due actions, then arms the timer for the next one.
     pub fn pump(self: &Rc<LevelDriver>) {
         if self.pumping.replace(true) {
-            // Called from within: the pump that runs goes on.
+            // A nested call returns, because the outer pump continues.
             return;
         }
         self.owed.set(0);
@@ -189,7 +191,7 @@ impl LevelDriver {
                     self.give_up((request, attempt), CANCELLED, None)
                 }
                 None if ready.is_empty() => break,
-                // What ends as soon as it is begun may make room for more.
+                // An attempt that ends immediately may make room for another.
                 None => self.launch(&mut ready),
             }
             left -= 1;
@@ -209,16 +211,18 @@ impl LevelDriver {
         }
     }
 
-    /// Fires what is due by `now`, a clock reading the caller has at hand anyway.
+    /// Fires the actions due by `now`, a clock reading that the caller already has.
     fn noticed(self: &Rc<LevelDriver>, now: At) {
         if now >= self.armed.get().min(self.owed_until.get()) {
             self.pump();
         }
     }
 
-    /// An end has made room. An open loop looks at once at what is due. A closed loop first reads the other answers that
-    /// are there, then starts all their successors: a target that is woken once finds them all, where one that has been
-    /// read and answered one by one falls asleep in between, and each write pays for waking it.
+    /// Handles the room that an ended request leaves.
+    ///
+    /// An open loop pumps immediately. A closed loop first reads the other available responses, then starts all successors
+    /// together. The target is then woken once; otherwise it would sleep between single requests, and each write would pay
+    /// for waking it.
     fn ended(self: &Rc<LevelDriver>, now: At) {
         if self.shared.open {
             return self.pump();
@@ -242,7 +246,7 @@ impl LevelDriver {
         let idle = self.idle.borrow().peek().map_or(At::MAX, |entry| entry.0.0);
         let next = next.min(idle);
         let passed = self.armed.get() <= now;
-        // A timer that fires too early costs one look; arming it for every end costs a system call each.
+        // An early timer costs one spurious check, but arming it for every ending would cost a system call each.
         if next < self.armed.get() || passed {
             self.armed.set(next);
             if next < At::MAX && self.bench.timer.arm(next).is_err() {
@@ -251,7 +255,7 @@ impl LevelDriver {
         }
     }
 
-    /// Makes what will soon be due ready to send, while there is time.
+    /// Builds the bodies of upcoming requests while there is time.
     pub fn prepare(&self) {
         let mut ahead = self.ahead.borrow_mut();
         while ahead.wants_more() && (self.armed.get() - self.now()) > ahead.room() {
@@ -263,7 +267,7 @@ impl LevelDriver {
         }
     }
 
-    /// Makes an attempt ready: its row, its request, its place among the flights.
+    /// Builds an attempt: its row, its request and its entry in `flights`.
     fn make(&self, attempted: Attempted, now: At) -> Rc<Flight> {
         let Attempted { arrival, attempt, due, idle, cancel_after_tokens, .. } = attempted;
         let key = (arrival.id, attempt);
@@ -294,7 +298,7 @@ impl LevelDriver {
         flight
     }
 
-    /// Begins attempts that are ready, one straight after the other.
+    /// Starts the attempts in `ready` without yielding between them.
     fn launch(self: &Rc<LevelDriver>, ready: &mut Vec<Rc<Flight>>) {
         let connect = self.shared.client.timeouts.connect;
         for flight in ready.drain(..) {
@@ -312,7 +316,8 @@ impl LevelDriver {
         }
     }
 
-    /// Until an attempt without a socket may end: not past the window, after which nothing follows it.
+    /// Waits until an attempt without a socket may end, at most until the window's end, because no attempt follows after
+    /// it.
     #[expect(
         clippy::disallowed_methods,
         reason = "nothing is sent then: a millisecond of lateness is of no matter"
@@ -335,7 +340,7 @@ impl LevelDriver {
         Attempt { asked_output: self.shared.options.asked_output(row.asked_output), ..row }
     }
 
-    /// Tells of an attempt before anything can happen to it, so that a generator that is killed leaves it behind.
+    /// Records the start of an attempt before any event, so that a killed generator leaves a trace of it.
     fn note_begun(&self, row: &mut Attempt) {
         let fresh = std::mem::replace(&mut row.outcome, Outcome::new(How::Unfinished, By::Client, false));
         self.shared.sink.begun(row);
@@ -354,12 +359,12 @@ impl LevelDriver {
         }
     }
 
-    /// The ending of an attempt that the run did not wait for.
+    /// Returns the ending of an attempt that the run did not wait for.
     pub fn unfinished() -> Ending {
         Ending::told(How::Unfinished, By::Client, false, "still in flight when the run stopped waiting")
     }
 
-    /// Ends an attempt by the client's own will: its row is closed now, its task dropped.
+    /// Ends an attempt on the client's initiative: closes its row and drops its task.
     fn give_up(self: &Rc<LevelDriver>, key: AttemptKey, outcome: Outcome, error: Option<&str>) {
         let flight = self.flights.borrow().get(&key).cloned();
         if let Some(flight) = flight {
@@ -370,7 +375,7 @@ impl LevelDriver {
         }
     }
 
-    /// Closes an attempt's row and hands it over. Only the first call for a flight does anything.
+    /// Closes and delivers an attempt's row. Only the first call for a flight has an effect.
     pub fn end(self: &Rc<LevelDriver>, flight: &Rc<Flight>, ending: Ending) {
         let Some(recording) = flight.recording.borrow_mut().take() else { return };
         let now = self.now();
@@ -382,7 +387,7 @@ impl LevelDriver {
         }
         if let Some(sent) = attempt.sent {
             if !self.shared.open {
-                // What the client itself takes before it writes is nobody's wait; a connection that had to be waited for is.
+                // The lag excludes a wait for a connection, because that wait belongs to the target or the policy.
                 let waited = if flight.waited.get() { flight.ready.get() - flight.begun } else { Span::ZERO };
                 attempt.due = if attempt.attempt == 0 { sent - waited.max(Span::ZERO) } else { attempt.due };
             } else if attempt.attempt == 0 {
@@ -397,7 +402,8 @@ impl LevelDriver {
             tally.no_socket +=
                 u64::from((attempt.outcome.how, attempt.outcome.by) == (How::Refused, By::Client));
         }
-        // A turn that comes after this one is due by the answer's own stamp, not by when it was read. A closed loop goes on from now.
+        // In an open loop the next turn is due by the response's stamp, not by the time of its read. A closed loop
+        // continues from now.
         let at = if self.shared.open { attempt.end.unwrap_or(now).min(now) } else { now };
         let ended = self.player.borrow_mut().ended(
             self.played(at),
@@ -414,7 +420,7 @@ impl LevelDriver {
         if is_over {
             self.bench.shard.ended(!attempt.outcome.is_finished());
             if !self.held.get() && self.shared.at_ceiling() {
-                // The watching thread sees it at its next look, and says why the level ended.
+                // The watching thread detects this at its next tick and records the reason.
                 self.held.set(true);
                 self.player.borrow_mut().stop(self.played(now));
                 self.account_for_lost(By::Client);
@@ -424,7 +430,7 @@ impl LevelDriver {
         self.ended(now);
     }
 
-    /// Keeps what later turns repeat, and lets no row have it that was not to.
+    /// Keeps an answer that later turns repeat, and removes its text from the row unless text is recorded.
     fn keep_answer(&self, attempt: &mut Attempt, is_over: bool) {
         if !self.shared.prompts.wants_answers(attempt.class) {
             return;
@@ -438,7 +444,7 @@ impl LevelDriver {
         }
     }
 
-    /// Counts a whole answer for the eye: how long it took, and the rows of its batch where it has one.
+    /// Counts a complete answer in the live counters: its latency, and the rows of a batch.
     fn whole(&self, attempt: &Attempt) {
         let from = if self.shared.open { Some(attempt.due) } else { attempt.sent };
         if let (Some(from), Some(end)) = (from, attempt.end) {
@@ -449,13 +455,13 @@ impl LevelDriver {
         }
     }
 
-    /// The load ends at this instant, as if it had been asked to.
+    /// Ends the load at `at`, as if a stop was requested then.
     pub fn end_at(self: &Rc<LevelDriver>, at: At) {
         self.player.borrow_mut().end_at(self.played(at));
         self.pump();
     }
 
-    /// No new arrivals from now on.
+    /// Begins no new arrivals from now on.
     pub fn stop(self: &Rc<LevelDriver>, by: By) {
         self.player.borrow_mut().stop(self.played(self.now()));
         self.stopped.notify_waiters();
@@ -463,7 +469,7 @@ impl LevelDriver {
         self.pump();
     }
 
-    /// Everything in flight ends now, as unfinished.
+    /// Ends everything in flight as unfinished.
     pub(crate) fn stop_now(self: &Rc<LevelDriver>, by: By) {
         self.stop(by);
         let keys: Vec<AttemptKey> = self.flights.borrow().keys().copied().collect();
@@ -475,8 +481,8 @@ impl LevelDriver {
         self.news.notify_one();
     }
 
-    /// Rows for arrivals that will not be sent. One that had been tried ends its request; the others never counted as
-    /// begun.
+    /// Writes rows for arrivals that will not be sent. A retry that is not sent ends its request; the others never counted
+    /// as begun.
     fn account_for_lost(&self, by: By) {
         let lost: Vec<Attempted> = self.player.borrow_mut().never_sent().collect();
         for attempted in lost {
@@ -493,7 +499,7 @@ impl LevelDriver {
         }
     }
 
-    /// An attempt's request went out.
+    /// Counts an attempt whose request was written.
     pub fn sent(&self) {
         self.bench.shard.sent();
     }
@@ -510,12 +516,12 @@ impl LevelDriver {
         self.noticed(newest);
     }
 
-    /// Runs `f` with a buffer for decoded events.
+    /// Runs `f` with a reusable buffer for decoded events.
     pub(crate) fn with_scratch<T>(&self, f: impl FnOnce(&mut Vec<Decoded>) -> T) -> T {
         f(&mut self.scratch.borrow_mut())
     }
 
-    /// An answer has begun: from now on it may not pause for longer than its idle limit.
+    /// Starts the idle limit of a response that has begun.
     pub(crate) fn watch_idle(&self, flight: &Flight) {
         if let (Some(idle), Some(read)) = (flight.idle, flight.last_read.get()) {
             self.idle.borrow_mut().push(Reverse((read + idle, flight.key)));
@@ -525,8 +531,10 @@ impl LevelDriver {
         }
     }
 
-    /// Looks at the answers whose idle limit may have passed; one that moved meanwhile is looked at again later, so a
-    /// lively stream costs one look per limit and not one per event.
+    /// Checks the responses whose idle limit may have expired.
+    ///
+    /// A response that progressed meanwhile is rescheduled, so an active stream costs one check per limit and not one per
+    /// event.
     fn sweep_idle(self: &Rc<LevelDriver>, now: At) {
         loop {
             let key = match self.idle.borrow_mut().peek() {

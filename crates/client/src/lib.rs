@@ -1,14 +1,20 @@
-//! The driver in real time: connections, stamps, rows, and the machine's clocks.
+//! The load generator in real time: connections, stamps, rows, and the machine's clocks.
 //!
-//! What is sent when is decided by `workload`'s player; what bytes mean, by `wire`. This crate waits until the moment,
-//! moves the bytes, stamps them by the kernel's clock and leaves exactly one row per attempt, whatever the server does.
-//! It writes no file and prints nothing.
+//! The player of `workload` decides the requests and their times; `wire` interprets the bytes. This crate waits until a
+//! request is due, moves the bytes and stamps them with the kernel's clock. It leaves exactly one row per attempt, for any
+//! behaviour of the server. It writes no file and prints nothing.
 //!
-//! Reading order: [`clock`], [`timer`], [`tcp_info`], [`stamp`], [`tcp`], [`tls`], [`landing`], [`request`], [`link`] (one connection), [`keeping`],
-//! [`pool`], and over HTTP/2 [`http2`] and [`streams`];
-//! [`target`], [`certs`], [`secret`], [`renewed`] (with `keys` and `token`); [`recording`] (a row in the making), [`exchange_watch`], [`exchange`] (one attempt; over HTTP/2 [`stream_exchange`]), [`task_pool`], [`flight`],
-//! [`prepare`], [`answers`], [`level_driver`] (one level on one thread), [`worker`]; [`level`], [`control`], [`live`], [`sink`], [`client`];
-//! [`mod@probe`], [`fallback`], [`pages`], [`told`], [`scrape`], `foreign` (pages that others read), [`targets`] (of a Prometheus that is asked), [`pushed`], [`measured`] (what OpenTelemetry sends), [`doctor`], [`clock_error`]; [`post`], [`sign`]; [`histogram`].
+//! Reading order:
+//! - one connection: [`clock`], [`timer`], [`tcp_info`], [`stamp`], [`tcp`], [`tls`], [`landing`], [`request`], [`link`],
+//!   [`keeping`], [`pool`]; HTTP/2: [`http2`] and [`streams`];
+//! - the target: [`target`], [`certs`], [`secret`], [`renewed`] (with `keys` and `token`);
+//! - one attempt: [`recording`] (its row), [`exchange_watch`], [`exchange`] or over HTTP/2 [`stream_exchange`],
+//!   [`task_pool`], [`flight`];
+//! - one level: [`prepare`], [`answers`], [`level_driver`] (one level on one thread), [`worker`]; [`level`], [`control`],
+//!   [`live`], [`sink`], [`client`];
+//! - other traffic: [`mod@probe`], [`fallback`]; metrics endpoints: [`pages`], [`told`], [`scrape`], `foreign` and
+//!   [`targets`] (scraped by Prometheus), [`pushed`], [`measured`] (pushed by OpenTelemetry); [`doctor`], [`clock_error`];
+//!   [`post`], [`sign`]; [`histogram`].
 
 pub mod clock;
 pub mod clock_error;

@@ -1,8 +1,8 @@
-//! One HTTP/1.1 connection: a stamped stream, plain or TLS, and what reads its answers.
+//! Represents one HTTP/1.1 connection: a stamped stream, plain or TLS, and the parser of its responses.
 //!
-//! The connection is no task of its own. Whoever has a request on it writes and reads in one task, so that the newest read
-//! is always the one that carried the bytes in hand. hyper's client lost on cost (see [`plimsoll_wire::http1`]); a pooled
-//! client would lose besides because age and reuse of a connection are things an experiment sets and a record tells.
+//! The connection is no separate task. The task of a request writes and reads on it, so that the newest read always carried
+//! the bytes in process. The client of hyper was rejected on cost (see [`plimsoll_wire::http1`]). A pooled client was also
+//! rejected, because an experiment sets and records the age and reuse of connections.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,17 +23,16 @@ use crate::request::Request;
 use crate::stamp::{Meter, Stamps};
 use crate::tcp::StampedStream;
 
-/// Plain or TLS.
+/// The transport of a connection, plain or TLS.
 #[derive(Debug)]
 pub enum Transport {
-    /// TCP as it is.
     Plain(StampedStream),
-    /// TLS over it. Boxed: its buffers would otherwise be paid for by every plain stream.
+    /// TLS over TCP. Boxed, because its buffers would otherwise be part of every plain stream.
     Tls(Box<TlsStream<StampedStream>>),
 }
 
 impl Transport {
-    /// Connects: TCP, then TLS where asked.
+    /// Connects by TCP, then by TLS if configured.
     pub(crate) async fn connect(
         route: &Route,
         meter: &Rc<Meter>,
@@ -52,18 +51,16 @@ impl Transport {
     }
 }
 
-/// Why no connection could be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The name has no address.
+    /// The host name does not resolve.
     #[error("cannot find the address of {0}: {1}")]
     Name(String, String),
     #[error("cannot connect to {0}: {1}")]
     Tcp(SocketAddr, #[source] io::Error),
-    /// The TLS handshake failed.
     #[error("TLS handshake failed: {}", crate::tls_words::why(.0))]
     Tls(#[source] io::Error),
-    /// What answers does not speak HTTP/2.
+    /// The peer does not support HTTP/2.
     #[error("it does not speak HTTP/2: {0}")]
     NotHttp2(String),
     /// This machine has no descriptor, port or memory left for another socket.
@@ -71,45 +68,44 @@ pub enum ConnectError {
     Local(#[source] io::Error),
 }
 
-/// Why no connection could be had from a pool.
+/// Errors of taking a connection from a pool.
 #[derive(Debug, thiserror::Error)]
 pub enum TakeError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// It did not stand in time.
+    /// The connection was not established in time.
     #[error("no connection within {0}")]
     Timeout(Span),
-    /// Another request made the connection that this one waited for, and could not.
+    /// This request waited for a connection that another request failed to open.
     #[error(transparent)]
     Gone(Arc<TakeError>),
 }
 
-/// Where connections go.
+/// The addresses, host and protocol that connections use.
 #[derive(Clone, Debug)]
 pub struct Route {
-    /// Addresses, tried in order; or why there are none.
+    /// Addresses in order of preference, or the resolver's error.
     pub addrs: Result<Vec<SocketAddr>, String>,
-    /// The host as named, for errors.
+    /// Host as configured, for errors.
     pub host: String,
-    /// TLS and the name the certificate must carry.
+    /// TLS settings and the name that the certificate must carry; `None` = no TLS.
     pub tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
-    /// HTTP/2 is spoken, with so many streams on a connection at the most; `None` = HTTP/1.1.
+    /// Most streams per HTTP/2 connection; `None` = HTTP/1.1.
     pub http2: Option<u32>,
 }
 
-/// A connection that stands.
 pub struct Link {
     pub number: u32,
-    /// When it stood (TLS included).
+    /// Time at which the connection was established (TLS included).
     pub connected: At,
-    /// How many requests it has carried.
+    /// Number of requests that the connection has carried.
     pub carried: u32,
-    /// When the last answer that it carried was read to its end.
+    /// End of the last response; `None` if the connection has carried none.
     pub idle_since: Option<At>,
     pub stamps: Rc<Stamps>,
     pub reader: Reader,
     transport: Transport,
-    /// Its bytes no longer stand where one answer ends and the next begins.
+    /// Set if the stream is no longer at the boundary between two responses.
     spoilt: bool,
 }
 
@@ -120,7 +116,7 @@ impl std::fmt::Debug for Link {
 }
 
 impl Link {
-    /// Connects: TCP, then TLS where asked. `number` gives the connection its number once TCP stands.
+    /// Connects by TCP, then by TLS if configured. `number` is the connection's number within the run.
     pub async fn connect(route: &Route, meter: &Rc<Meter>, number: u32) -> Result<Link, ConnectError> {
         let (transport, stamps) = Transport::connect(route, meter).await?;
         let connected = meter.clock.now();
@@ -128,7 +124,7 @@ impl Link {
         Ok(Link { number, connected, carried: 0, idle_since: None, stamps, reader, transport, spoilt: false })
     }
 
-    /// Writes what is left of the request; ready once all of it is handed to the kernel.
+    /// Writes the rest of the request; ready once the kernel has all of it.
     pub fn poll_write(&mut self, cx: &mut Context<'_>, request: &mut Request) -> Poll<io::Result<()>> {
         while !request.is_written() {
             let rest = request.rest();
@@ -147,7 +143,7 @@ impl Link {
         }
     }
 
-    /// Reads what is there; 0 = the server has closed its side.
+    /// Reads the available bytes; 0 = the server has closed its side.
     pub fn poll_read(&mut self, cx: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
         let n = ready!(match &mut self.transport {
             Transport::Plain(tcp) => tcp.poll_recv(cx, room),
@@ -163,26 +159,26 @@ impl Link {
         Poll::Ready(Ok(n))
     }
 
-    /// No other request may follow on this connection.
+    /// Marks the connection as unusable for further requests.
     pub fn spoil(&mut self) {
         self.spoilt = true;
     }
 
-    /// May another request follow, now that an answer has ended?
+    /// Returns whether another request may follow after a complete response.
     pub fn is_reusable(&self) -> bool {
         self.reader.is_reusable() && !self.spoilt
     }
 
-    /// Has it been idle from `from` on, or carried no answer yet?
+    /// Returns whether the connection has been idle since `from`, or has carried no response yet.
     pub(crate) fn rested(&self, from: At) -> bool {
         self.idle_since.is_none_or(|since| since <= from)
     }
 
-    /// Has the server closed the connection while nobody used it, or said something unasked? One system call.
+    /// Returns whether the server closed the idle connection or sent unsolicited bytes. Costs one system call.
     pub(crate) fn is_stale(&mut self) -> bool {
         match &mut self.transport {
             Transport::Plain(tcp) => tcp.is_disturbed(),
-            // What comes between answers may be TLS's own business: only it can tell.
+            // Bytes between responses may belong to TLS itself, so TLS must decode them.
             Transport::Tls(tls) => {
                 tls.get_ref().0.look(true);
                 let mut byte = [0];
@@ -208,7 +204,7 @@ async fn connect_tcp(route: &Route, meter: &Rc<Meter>) -> Result<StampedStream, 
     Err(failure)
 }
 
-/// Is it this machine that ran out, and not the server that refused?
+/// Returns whether this machine ran out of resources, as opposed to a rejection by the server.
 fn is_local(e: &io::Error) -> bool {
     use nix::errno::Errno;
     let Some(code) = e.raw_os_error() else { return false };

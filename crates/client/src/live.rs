@@ -1,7 +1,7 @@
-//! Counters a screen may read while a level runs.
+//! Counts live events that a screen reads while a level runs.
 //!
-//! Each worker writes its own shard (one writer: plain loads and stores, no locked instruction); a reader adds them up.
-//! Numbers here are for the eye and for ceilings; findings come from the records.
+//! Each worker writes a separate shard (one writer: plain loads and stores, no locked instruction); a reader adds the
+//! shards. These counts serve display and ceilings only; findings come from the records.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -10,7 +10,7 @@ use plimsoll_model::Span;
 
 const BUCKETS: usize = 256;
 
-/// What one worker has counted since the client started.
+/// The counts of one worker since the start of the client.
 #[derive(Debug)]
 pub struct Shard {
     requests: AtomicU64,
@@ -20,7 +20,7 @@ pub struct Shard {
     events: AtomicU64,
     tokens_in: AtomicU64,
     tokens_out: AtomicU64,
-    /// TTFT by eighth of an octave from 1 µs: counted for ever; a reader looks at differences.
+    /// TTFT counts by eighth of an octave from 1 µs. They never reset; a reader uses differences.
     ttft: Vec<AtomicU32>,
 }
 
@@ -44,18 +44,18 @@ fn add(counter: &AtomicU64, n: u64) {
 }
 
 impl Shard {
-    /// A request (not a retry) was begun.
+    /// Counts the start of a request (not of a retry).
     pub(crate) fn request(&self, prompt_tokens: u32) {
         add(&self.requests, 1);
         add(&self.tokens_in, u64::from(prompt_tokens));
     }
 
-    /// An attempt's bytes went out.
+    /// Counts an attempt whose bytes were written.
     pub(crate) fn sent(&self) {
         add(&self.sent, 1);
     }
 
-    /// A request is over, for good.
+    /// Counts the final end of a request.
     pub(crate) fn ended(&self, failed: bool) {
         add(&self.ended, 1);
         add(&self.errors, u64::from(failed));
@@ -66,13 +66,13 @@ impl Shard {
         add(&self.tokens_out, tokens);
     }
 
-    /// A first token came, or a whole answer where nothing streams.
+    /// Records the time to the first token, or to the whole response without streaming.
     pub(crate) fn first_token(&self, ttft: Span) {
         let bucket = &self.ttft[bucket(ttft)];
         bucket.store(bucket.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
-    /// Requests begun and not over.
+    /// Returns the requests begun and not ended.
     pub fn in_flight(&self) -> u64 {
         let ended = self.ended.load(Relaxed);
         self.requests.load(Relaxed).saturating_sub(ended)
@@ -88,31 +88,31 @@ fn middle(bucket: usize) -> Span {
     Span::from_secs_f64(if bucket == 0 { 0.0 } else { ((bucket as f64 - 0.5) / 8.0).exp2() / 1e6 })
 }
 
-/// All counts since the client started.
+/// The counts of all workers since the start of the client.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Totals {
-    /// Requests begun (retries not counted).
+    /// Requests begun, without retries.
     pub requests: u64,
-    /// Attempts whose bytes went out.
+    /// Attempts, retries included, whose bytes were written.
     pub sent: u64,
     pub ended: u64,
-    /// Of those, the ones that did not finish.
+    /// Requests that ended without finishing.
     pub errors: u64,
     pub events: u64,
-    /// Prompt tokens asked for.
+    /// Prompt tokens of the requests begun.
     pub tokens_in: u64,
-    /// Output tokens received (an event of unknown size counts as one), or rows of the batches that were answered.
+    /// Output tokens received (an event of unknown size counts as one), or rows of the answered batches.
     pub tokens_out: u64,
     pub(crate) ttft: Vec<u32>,
 }
 
 impl Totals {
-    /// Requests begun and not over.
+    /// Returns the requests begun and not ended.
     pub fn in_flight(&self) -> u64 {
         self.requests.saturating_sub(self.ended)
     }
 
-    /// TTFT at `p` among the first tokens that came since `earlier`, to within 5 %; `None` when there were none.
+    /// Returns the TTFT quantile `p` of the first tokens since `earlier`, to within 5 %; `None` if there were none.
     pub fn ttft_since(&self, earlier: &Totals, p: f64) -> Option<Span> {
         let past = |i: usize| earlier.ttft.get(i).copied().unwrap_or(0);
         let counts: Vec<u64> =
@@ -141,23 +141,23 @@ impl LiveCounters {
         Arc::clone(&self.shards[worker])
     }
 
-    /// Requests in flight, over all workers.
+    /// Returns the requests in flight over all workers.
     pub fn in_flight(&self) -> u64 {
         self.shards.iter().map(|s| s.in_flight()).sum()
     }
 
-    /// Requests begun and requests that did not finish, over all workers: what ceilings are held against at every end.
+    /// Returns the requests begun and the requests that did not finish, for the check of ceilings at every end.
     pub(crate) fn begun_and_failed(&self) -> (u64, u64) {
         self.shards.iter().fold((0, 0), |(begun, failed), s| {
             (begun + s.requests.load(Relaxed), failed + s.errors.load(Relaxed))
         })
     }
 
-    /// All counts. Keep the result of a few seconds ago to see rates and recent percentiles.
+    /// Returns all counts. Keep an earlier result to compute rates and recent percentiles.
     pub fn totals(&self) -> Totals {
         let mut t = Totals { ttft: vec![0; BUCKETS], ..Totals::default() };
         for s in &self.shards {
-            // Ends before begins, so that a reader between two writes sees no negative number in flight.
+            // Reads ends before begins, so that a reader between two writes sees no negative number in flight.
             t.ended += s.ended.load(Relaxed);
             t.errors += s.errors.load(Relaxed);
             t.requests += s.requests.load(Relaxed);

@@ -1,11 +1,13 @@
-//! What OpenTelemetry's senders push → pages: a resource's series, told as a server's page would tell them.
+//! Converts metrics pushed by OpenTelemetry to the series that a metrics endpoint would expose, one endpoint per resource.
 //!
-//! Everything becomes a counter that only grows, because that is what is counted from: a cumulative point is added to what processes before its start had counted, a delta
-//! to all before it. So a restart that is told by a later start loses nothing, and one process is never taken for another. Buckets of base 2 get the
-//! edges 2^(i/2^scale), which are exact numbers of the finer scales too; where a sender becomes coarser, what was counted before becomes so as well. The largest and smallest
-//! observation go along and bound what lies in a bucket.
+//! Every sum becomes a monotonic counter, because later stages compute differences. A cumulative point is added to the
+//! counts of earlier processes; a delta point is added to all earlier points. A restart with a later start time therefore
+//! loses no counts. Two processes are never confused. Buckets of base 2 use the edges 2^(i/2^scale), which are also exact
+//! edges of finer scales. If a sender becomes coarser, the earlier counts are merged to its scale. The smallest and largest
+//! observation bound the values within a bucket.
 //!
-//! A page is a resource: its `service.instance.id`, or what else tells it apart. One that falls silent is lost, until another process of its service has begun since.
+//! A resource is identified by `service.instance.id`, or else by other attributes. A silent resource is lost, unless a
+//! later process of its service has replaced it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -20,7 +22,7 @@ use crate::foreign::ForeignPages;
 use crate::pushed::{PushCounts, Skew};
 use crate::told::ToRows;
 
-/// Attributes that tell resources apart, the most telling first.
+/// Attributes that identify a resource, the most specific first.
 const IDENTITY: [&str; 7] = [
     "service.instance.id",
     "k8s.pod.name",
@@ -30,17 +32,17 @@ const IDENTITY: [&str; 7] = [
     "service.namespace",
     "k8s.namespace.name",
 ];
-/// Bounds of what is held.
+/// Most resources and series that are kept.
 const MOST_SOURCES: usize = 10_000;
 const MOST_SERIES: usize = 20_000;
-/// Buckets that hold something, of one series.
+/// Most non-empty buckets of one series.
 const MOST_BUCKETS: usize = 512;
-/// How often an exporter sends unless it is told otherwise.
+/// Default export interval of OpenTelemetry SDKs (`OTEL_METRIC_EXPORT_INTERVAL`).
 const UNTOLD_CADENCE: Span = Span::from_secs(60);
-/// Exporters wait for an answer so long, and collectors batch.
+/// Slack for the exporters' response timeout and the batching of collectors.
 const BATCH: Span = Span::from_secs(10);
 
-/// Resources of those that push to one address.
+/// The resources that push to one address.
 pub struct MeasuredPages {
     clock: Clock,
     knows: fn(&str) -> bool,
@@ -54,7 +56,7 @@ pub struct MeasuredPages {
 
 type SeriesKey = (String, Vec<(String, String)>);
 
-/// One resource.
+/// One pushing resource and its series.
 struct Source {
     name: String,
     service: String,
@@ -65,19 +67,18 @@ struct Source {
     series: HashMap<SeriesKey, Held>,
 }
 
-/// A series of it.
 struct Held {
     start: i64,
     newest: i64,
-    /// What points before this start, or this delta, counted.
+    /// Total of the points before this start time or delta.
     before: Option<Total>,
     last: Total,
-    /// Bounds of what came since it was told.
+    /// Smallest and largest observation since the last emitted row.
     bounds: [Option<f64>; 2],
     is_told: bool,
 }
 
-/// What was counted.
+/// The accumulated value of a series.
 #[derive(Clone, PartialEq, Debug)]
 enum Total {
     Level(f64),
@@ -85,12 +86,12 @@ enum Total {
     Histogram { count: u64, sum: Option<f64>, ladder: Ladder },
 }
 
-/// Counts between edges.
+/// The bucket counts of a histogram.
 #[derive(Clone, PartialEq, Debug)]
 enum Ladder {
-    /// By upper edge; the last lies above all.
+    /// Upper edges and counts; the last count is above all edges.
     Explicit(Vec<f64>, Vec<u64>),
-    /// By number, at this scale; and those at zero.
+    /// Counts by bucket index at this scale, and the count of zeros.
     Exponential { scale: i32, zero: u64, threshold: f64, counts: BTreeMap<i64, u64> },
 }
 
@@ -108,12 +109,12 @@ impl MeasuredPages {
         }
     }
 
-    /// What came so far.
+    /// Returns the counts of received samples.
     pub fn counts(&self) -> PushCounts {
         self.counts.clone()
     }
 
-    /// Takes a request, and says what whoever watches has to know, each thing once. With it how many of its points could not be read.
+    /// Processes a request. Returns new warnings, each reported once, and the number of unreadable points.
     pub fn take(&mut self, resources: Vec<MeasuredResource>) -> (Vec<String>, u64) {
         let (now, unix) = (self.clock.now(), clock::realtime_ns());
         self.counts.requests += 1;
@@ -178,7 +179,8 @@ impl MeasuredPages {
             return;
         }
         if !std::mem::replace(&mut source.is_told, true) {
-            // A process that began under the watch counts from nothing; of another one its first point is where its counters begin.
+            // A process that began after the start of the watch counts from zero. Of an older process the first point is
+            // the baseline.
             let began = |held: &Held| held.start > 0 && clock.at_unix(held.start) >= At::ZERO;
             let starts = source.series.values().filter(|held| began(held)).map(|held| held.start);
             if let Some(start) = starts.max().filter(|start| *start < at_unix) {
@@ -195,7 +197,7 @@ impl MeasuredPages {
         self.pages.may_be_silent(&source.name, source.patience, &self.rows);
     }
 
-    /// Sources that fell silent, and in whose place another of the same service has begun, have left.
+    /// Removes silent sources that a newer process of their service has replaced.
     fn replaced(&mut self, now: At) {
         let mut newest: HashMap<&str, At> = HashMap::new();
         for source in self.sources.values() {
@@ -214,7 +216,7 @@ impl MeasuredPages {
         self.pages.keep(|name| !gone.contains(name), &self.rows);
     }
 
-    /// A name that no other has: the most telling attribute where that is enough.
+    /// Returns a unique name: the most specific attribute if that suffices.
     fn named(&self, identity: &[&str; 7]) -> String {
         let is_free = |name: &String| !self.sources.values().any(|source| source.name == *name);
         let told: Vec<&str> = identity.iter().copied().filter(|text| !text.is_empty()).collect();
@@ -223,14 +225,14 @@ impl MeasuredPages {
     }
 }
 
-/// What became of a point.
+/// The result of processing a point.
 enum Took {
     Point,
     Old,
     Full,
 }
 
-/// The names by which a page would have what the point holds.
+/// Returns the names under which a metrics endpoint would expose the point.
 fn names(point: &MeasuredPoint) -> Vec<String> {
     match &point.value {
         MeasuredValue::Histogram(_) => {
@@ -246,10 +248,10 @@ impl Source {
         Source { name, service, began: now, heard: now, patience, is_told: false, series: HashMap::new() }
     }
 
-    /// Takes a point; `room`: series that may be added.
+    /// Processes a point; `room` is the number of series that may be added.
     fn take(&mut self, point: MeasuredPoint, room: usize) -> Took {
         let MeasuredPoint { name, unit, labels, start_unix, at_unix, is_delta, value } = point;
-        // Labels are spelt as Prometheus spells them, so that one table of names serves both.
+        // Label names follow Prometheus, so that one table of names serves both sources.
         let mut labels: Vec<(String, String)> =
             labels.into_iter().map(|(key, value)| (key.replace('.', "_"), value)).collect();
         labels.sort_unstable();
@@ -279,7 +281,7 @@ impl Source {
         } else {
             held.last = last;
         }
-        // A collector may have cut an export in two, of which one is told with the next.
+        // A collector may split an export in two; the second part is then emitted with the next export.
         let [low, high] = held.bounds;
         let both = [low.zip(bounds[0]).map(|(a, b)| a.min(b)), high.zip(bounds[1]).map(|(a, b)| a.max(b))];
         held.bounds = if std::mem::take(&mut held.is_told) { bounds } else { both };
@@ -287,7 +289,7 @@ impl Source {
         Took::Point
     }
 
-    /// Everything that it counted; nothing of the series that are so.
+    /// Returns all rows; series for which `is_nothing` returns true have the value zero.
     fn rows(&self, is_nothing: impl Fn(&Held) -> bool) -> Vec<ExposedValue> {
         let mut rows = Vec::new();
         for ((name, labels), held) in &self.series {
@@ -318,7 +320,7 @@ impl Total {
             MeasuredBuckets::Explicit { bounds, counts } => {
                 Ladder::Explicit(bounds.into_iter().map(|edge| edge * factor).collect(), counts)
             }
-            // Of a thousandth no power of two is one: what is told in ms keeps sum and count.
+            // Powers of two in ms are no powers of two in s, so only sum and count are kept.
             MeasuredBuckets::Exponential { .. } if factor != 1.0 => Ladder::Explicit(Vec::new(), Vec::new()),
             MeasuredBuckets::Exponential { scale, zero, zero_threshold, offset, counts } => {
                 let counts = counts.into_iter().enumerate().filter(|(_, count)| *count > 0);
@@ -329,7 +331,7 @@ impl Total {
         Total::Histogram { count, sum: sum.map(|sum| sum * factor), ladder }
     }
 
-    /// Is it less than it was, so that it is another process's though its start is the same?
+    /// Returns whether the value fell, so that another process with an equal start time reports it.
     fn fell_behind(&self, before: &Total) -> bool {
         match (self, before) {
             (Total::Count(now), Total::Count(before)) => now < before,
@@ -338,7 +340,7 @@ impl Total {
         }
     }
 
-    /// Together with what was before; it alone where the two are not of one kind.
+    /// Adds an earlier total; returns `self` if the two have different kinds.
     fn with(self, before: Option<Total>) -> Total {
         match (self, before) {
             (Total::Count(now), Some(Total::Count(before))) => Total::Count(now + before),
@@ -350,7 +352,7 @@ impl Total {
                     let sum = sum.zip(s).map(|(a, b)| a + b);
                     Total::Histogram { count: count + n, sum, ladder }
                 }
-                // The sender has other edges now: they begin anew.
+                // The sender changed its bucket edges, so the buckets restart.
                 Err(ladder) => Total::Histogram { count, sum, ladder },
             },
             (now, _) => now,
@@ -383,7 +385,7 @@ impl Total {
     }
 }
 
-/// Buckets of base 2 as they are at a scale that is lower by so much: two neighbours are one.
+/// Merges buckets of base 2 to a scale that is lower by `by`; at each step two neighbours become one.
 fn coarser(counts: &BTreeMap<i64, u64>, by: i32) -> BTreeMap<i64, u64> {
     let mut all = BTreeMap::new();
     for (index, count) in counts {
@@ -397,7 +399,7 @@ impl Ladder {
         matches!(self, Ladder::Explicit(_, counts) if counts.is_empty())
     }
 
-    /// Both together, or itself where they have other edges.
+    /// Adds earlier counts; fails with `self` if the edges differ.
     fn with(self, before: &Ladder) -> Result<Ladder, Ladder> {
         match (self, before) {
             (Ladder::Explicit(edges, mut counts), Ladder::Explicit(others, more)) if edges == *others => {
@@ -428,8 +430,10 @@ impl Ladder {
         }
     }
 
-    /// Edges with what is not above them. Of powers of two both edges of each bucket that holds something: of an edge that comes later the next higher one says
-    /// what was not above it.
+    /// Returns the bucket edges with their cumulative counts.
+    ///
+    /// For base 2 both edges of each non-empty bucket are included. The count at any edge that appears later is then
+    /// bounded by the next higher edge.
     fn rungs(&self) -> Vec<(f64, u64)> {
         let mut below = 0;
         match self {
@@ -486,7 +490,8 @@ mod tests {
             Told { pages, kept, zero: clock::realtime_ns() }
         }
 
-        /// A request of one point of this process. Rows that it led to, in words, without marks of scrapes.
+        /// Sends a request with one point of this process. Returns the resulting rows as text, without the marks of
+        /// scrapes.
         fn takes(
             &mut self,
             instance: &str,
@@ -521,18 +526,18 @@ mod tests {
     fn deltas_and_totals_and_restarts_become_one_counter_that_grows() {
         let row = |n: u32| vec![format!("gen_ai.n{{a_b=c,source=i}} {n}")];
         let mut told = Told::new();
-        // Begun under the watch: from nothing.
+        // Started during the watch, so the counter begins at zero.
         assert_eq!(told.takes("i", true, (1, 2), count(5.0)), [row(0), row(5)].concat());
         assert_eq!(told.takes("i", true, (2, 3), count(4.0)), row(9));
         assert_eq!(told.takes("i", true, (2, 3), count(4.0)), [""; 0], "an export that came twice");
         assert_eq!(told.pages.counts().out_of_order, 1);
         let mut told = Told::new();
-        // Begun before the watch: its first point is where it begins.
+        // Started before the watch, so the first point is the baseline.
         assert_eq!(told.takes("i", false, (-50, 2), count(70.0)), row(70));
         assert_eq!(told.takes("i", false, (-50, 3), count(80.0)), row(80));
-        // Another process, that has counted more by now than the first had.
+        // Another process, whose count already exceeds that of the first.
         assert_eq!(told.takes("i", false, (3, 4), count(90.0)), row(170));
-        // One that hides its start.
+        // A process without a start time.
         assert_eq!(told.takes("i", false, (3, 5), count(1.0)), row(171));
     }
 
@@ -557,7 +562,7 @@ mod tests {
             })
         };
         told.takes("i", true, (1, 2), histogram(1, 0, &[1, 2]));
-        // (1, √2] and (√2, 2] are (1, 2] at half the scale.
+        // (1, √2] and (√2, 2] merge to (1, 2] at half the scale.
         let mut rows = told.takes("i", true, (2, 3), histogram(0, 0, &[4, 5]));
         rows.sort();
         let edge = format!("gen_ai.n_bucket{{a_b=c,le={},source=i}} NaN", 0.5_f64.exp2());
@@ -588,7 +593,7 @@ mod tests {
         };
         let row = |max: f64| vec![format!("gen_ai.n_observed_max{{a_b=c,source=i}} {max}")];
         assert_eq!(max(told.takes("i", true, (1, 2), histogram(0.5))), row(0.5));
-        // The other half of an export, of which the first has been told: this one waits, and is told with the next.
+        // The second half of a split export is emitted with the next export.
         told.pages
             .sources
             .values_mut()

@@ -1,10 +1,11 @@
-//! Which pages of metrics a server shows: those that are named, else what the endpoint's own host is found to show.
+//! Finds the metrics endpoints of servers: the configured ones, or else those discovered on the target's host.
 //!
-//! Nothing is asked of a host that the user did not name, no redirect is followed, and keys go to the endpoint's own host alone.
-//! Ports of that host other than the endpoint's own are somebody else's until shown otherwise: one is looked at only where the
-//! endpoint says on its own port that it is a server whose page lies beside it (Triton), without keys, and the page counts only
-//! where it is such a server's and knows the model. A URL that ends with `/api/v1/query` is a Prometheus, whose targets' pages are read ([`crate::targets`]). Exporters of GPUs have no place of their own to be guessed from an
-//! endpoint: they are named.
+//! Discovery sends requests only to a host that the user named. It follows no redirect and sends keys to the target's host
+//! only. Other ports of that host may belong to other services. Discovery tries one only if the target reports on its own
+//! port that it is Triton, whose metrics are on another port. It sends no keys there, and accepts the result only if it is
+//! Triton and lists the model. A URL that ends with `/api/v1/query` is a Prometheus server, and the metrics of its targets
+//! are read ([`crate::targets`]). GPU exporters have no port that could be derived from a target, so they must be
+//! configured.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -31,51 +32,47 @@ use crate::target::{Target, TargetError, without_user};
 use crate::targets;
 use crate::tls::SharedTls;
 
-/// Longest wait for a page, unless looks are further apart.
+/// Longest wait for a scrape, unless scrapes are further apart.
 pub(crate) const PATIENCE: Span = Span::from_secs(2);
-/// Longest page, bytes.
+/// Most bytes of an exposition that are read.
 const PAGE_MAX: usize = 16 << 20;
-/// Where a Triton shows its metrics unless it is told otherwise. Whoever moves its three ports keeps their order: HTTP, gRPC,
-/// metrics.
+/// Default metrics port of Triton. Deployments that move its three ports keep their order: HTTP, gRPC, metrics.
 const TRITON_PORT: u16 = 8002;
 
-/// Why nothing can be scraped.
 #[derive(Debug, thiserror::Error)]
 pub enum ScrapeError {
-    /// A page cannot be used as it is written.
+    /// The URL of a metrics endpoint is invalid.
     #[error("--scrape {page}: {source}")]
     Target {
-        /// As the user wrote it, without user and password.
+        /// URL as configured, without user and password.
         page: String,
-        /// What is wrong.
         source: TargetError,
     },
-    /// A page that was named does not answer as one.
+    /// A configured metrics endpoint did not return metrics.
     #[error("--scrape {page}: {why}")]
     Silent {
-        /// As the user wrote it.
+        /// URL as configured.
         page: String,
-        /// What came instead.
+        /// Reason, or the response that arrived instead.
         why: String,
     },
-    /// A page that was named answered, and a part of the page is missing: the next answer may be whole.
+    /// A configured metrics endpoint returned an incomplete exposition. The next one may be complete.
     #[error("--scrape {page}: {why}")]
     Cut {
-        /// As the user wrote it.
+        /// URL as configured.
         page: String,
-        /// What is missing.
         why: String,
     },
-    /// This machine cannot make the attempt.
+    /// This machine can't make the request.
     #[error("cannot scrape: {0}")]
     Local(#[from] std::io::Error),
 }
 
-/// Why a page says nothing.
+/// The reason that a scrape returned no values.
 #[derive(Debug)]
 pub(crate) struct Unread {
     pub why: String,
-    /// The page answered, and a part of it is missing.
+    /// Set if the endpoint responded with an incomplete exposition.
     pub is_cut: bool,
 }
 
@@ -91,15 +88,15 @@ impl From<CutPage> for Unread {
     }
 }
 
-/// How an answer is read.
+/// The format of a metrics endpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Form {
     Text,
     SglangLoads,
     LlamaSlots,
-    /// Asked once: it does not change.
+    /// llama.cpp properties; scraped once, because they are constant.
     LlamaProps,
-    /// A Prometheus: what it scraped of those of its targets that these matchers pick.
+    /// A Prometheus server: the last scrapes of the targets that these matchers select.
     Prometheus {
         matchers: String,
         names: String,
@@ -120,18 +117,18 @@ impl Form {
 
 #[derive(Clone, Debug)]
 pub struct MetricsPage {
-    /// What it is called, where there are several; else empty.
+    /// Name that distinguishes several endpoints; otherwise empty.
     pub name: String,
-    /// Its URL, for people.
+    /// URL for display.
     pub url: String,
-    /// How often it has anything new, where that is somebody else's choice.
+    /// Scrape interval of Prometheus; `None` if the endpoint is scraped directly.
     pub cadence: Option<Span>,
     target: Target,
     form: Form,
 }
 
 impl MetricsPage {
-    /// Of a Prometheus only series whose names match this expression are asked.
+    /// Restricts a Prometheus query to series whose names match this expression.
     #[must_use]
     pub fn of_names(mut self, only: &str) -> MetricsPage {
         if let Form::Prometheus { names, .. } = &mut self.form {
@@ -140,7 +137,7 @@ impl MetricsPage {
         self
     }
 
-    /// The matchers and names that a Prometheus is asked for, where it is one.
+    /// Returns the matchers and names of a Prometheus query; `None` for other endpoints.
     pub(crate) fn asks_prometheus(&self) -> Option<(&str, &str)> {
         match &self.form {
             Form::Prometheus { matchers, names } => Some((matchers, names)),
@@ -148,36 +145,37 @@ impl MetricsPage {
         }
     }
 
-    /// Is it text, as Prometheus reads it?
+    /// Returns whether the format is Prometheus text.
     pub(crate) fn is_text(&self) -> bool {
         self.form == Form::Text
     }
 
-    /// What it says.
+    /// Parses a response body in the endpoint's format.
     pub(crate) fn read(&self, body: &[u8]) -> Result<Vec<ExposedValue>, CutPage> {
         self.form.read(body)
     }
 
-    /// Does it say the same at every look?
+    /// Returns whether every scrape returns equal values.
     pub(crate) fn is_constant(&self) -> bool {
         self.form == Form::LlamaProps
     }
 }
 
-/// Finds the pages that are to be scraped: those that are named, else what the endpoint's own host shows. None is no error
-/// where none was named. Blocks for some seconds at most.
+/// Finds the endpoints to scrape: the configured ones, or else those discovered on the target's host.
+///
+/// An empty result is no error if none was configured. Blocks for some seconds at most.
 ///
 /// # Errors
-/// A named page can't be used or does not answer as one.
+/// Fails if a configured endpoint can't be used or returns no metrics.
 pub fn find(target: &TargetSpec, spec: &ScrapeSpec) -> Result<Vec<MetricsPage>, ScrapeError> {
     let found = found(target, spec, true)?.into_iter();
     found.map(|(page, silent)| silent.map_or(Ok(page), Err)).collect()
 }
 
-/// The pages that are named, and why some of them do not answer as one, if another does: they may come back.
+/// Returns the configured endpoints and the errors of the unresponsive ones, because those may recover.
 ///
 /// # Errors
-/// A named page can't be used, or none answers as one.
+/// Fails if a configured endpoint can't be used, or none returns metrics.
 pub fn find_any(
     target: &TargetSpec,
     spec: &ScrapeSpec,
@@ -190,22 +188,23 @@ pub fn find_any(
     if are_all { Err(silent.remove(0)) } else { Ok((pages, silent)) }
 }
 
-/// The pages that are named, whether they answer or not: whoever has watched them before goes on, and tells that they are lost.
+/// Returns the configured endpoints without scraping them, so that a continued watch can report endpoints as lost.
 ///
 /// # Errors
-/// A named page can't be used as it is written.
+/// Fails if the URL of a configured endpoint is invalid.
 pub fn trust(target: &TargetSpec, spec: &ScrapeSpec) -> Result<Vec<MetricsPage>, ScrapeError> {
     Ok(found(target, spec, false)?.into_iter().map(|(page, _)| page).collect())
 }
 
-/// What this URL answers, with the keys of the endpoint where it is its host. Blocks for some seconds at most.
+/// Returns the response of this URL. Keys are sent if it is on the target's host. Blocks for some seconds at most.
 pub fn fetch(target: &TargetSpec, url: &str) -> Result<Vec<u8>, String> {
     let (runtime, page) = asked(&spec_of(target, url))?;
     let body = runtime.block_on(async { Looker::new(page, Clock::start()).body(PATIENCE).await });
     body.map_err(|unread| unread.why)
 }
 
-/// What a Prometheus kept of its targets' pages: the answer to a query of a range, by its URL, of these names (RE2). Blocks for some seconds at most.
+/// Returns the history that Prometheus stores for its targets, restricted to these names (RE2). The target's URL contains
+/// the range query. Blocks for some seconds at most.
 pub fn kept(target: &TargetSpec, names: &str) -> Result<Vec<RangeSeries>, String> {
     let (server, query) = targets::kept_query(&target.url, names)?;
     let (runtime, page) = asked(&TargetSpec { url: server.to_owned(), ..target.clone() })?;
@@ -219,7 +218,7 @@ fn asked(spec: &TargetSpec) -> Result<(LocalRuntime, MetricsPage), String> {
     Ok((runtime().map_err(|e| e.to_string())?, page))
 }
 
-/// A page, and why it does not answer as one, where it was asked.
+/// A metrics endpoint, and its error if a scrape was tried.
 type Asked = (MetricsPage, Option<ScrapeError>);
 
 fn found(target: &TargetSpec, spec: &ScrapeSpec, asks: bool) -> Result<Vec<Asked>, ScrapeError> {
@@ -243,7 +242,7 @@ pub(crate) fn runtime() -> std::io::Result<LocalRuntime> {
     Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
 }
 
-/// Pages that are asked at the same time whether they are there.
+/// Most endpoints that are tried concurrently.
 const AT_ONCE: usize = 64;
 
 async fn named(target: &TargetSpec, pages: &[String], asks: bool) -> Result<Vec<Asked>, ScrapeError> {
@@ -261,7 +260,7 @@ async fn named(target: &TargetSpec, pages: &[String], asks: bool) -> Result<Vec<
     futures_util::stream::iter(written).buffered(AT_ONCE).try_collect().await
 }
 
-/// A page as the user wrote it; `name`: what it is called unless that is said.
+/// Parses an endpoint as configured; `name` is its default name.
 fn written(
     target: &TargetSpec,
     (name, text): (String, &str),
@@ -286,7 +285,7 @@ fn written(
     Ok(MetricsPage { name, url: url.to_owned(), cadence: None, target: at, form })
 }
 
-/// Asks the page, where it is to answer, and a Prometheus in any case, because it says how often it has anything new.
+/// Scrapes the endpoint once if `asks` is set. A Prometheus is always queried, because its scrape interval is needed.
 async fn answer(page: &mut MetricsPage, asks: bool) -> Result<(), Unread> {
     let looker = Looker::new(page.clone(), Clock::start());
     match page.asks_prometheus() {
@@ -297,7 +296,7 @@ async fn answer(page: &mut MetricsPage, asks: bool) -> Result<(), Unread> {
     Ok(())
 }
 
-/// What the endpoints' hosts show; of several each page is called by its host and port.
+/// Discovers the metrics endpoints of all targets; with several targets each is named by host and port.
 async fn discovered_at_each(target: &TargetSpec) -> Vec<MetricsPage> {
     let mut origins: Vec<String> = target.urls().filter_map(|url| origin(url)).collect();
     let mut seen = HashSet::new();
@@ -312,11 +311,11 @@ async fn discovered_at_each(target: &TargetSpec) -> Vec<MetricsPage> {
     futures_util::stream::iter(each).buffered(AT_ONCE).concat().await
 }
 
-/// What an endpoint's host shows, without being told.
+/// Discovers the metrics endpoints of one target's host.
 async fn discovered(target: &TargetSpec, origin: &str) -> Vec<MetricsPage> {
     let mut found = Vec::new();
     if target.protocol == Protocol::KserveGrpc {
-        // Its port answers no GET; Triton's page is one above it.
+        // The gRPC port supports no GET, and Triton's metrics port is one above it.
         found.extend(tritons_beside(target, origin, 1).await);
         return found;
     }
@@ -333,7 +332,7 @@ async fn discovered(target: &TargetSpec, origin: &str) -> Vec<MetricsPage> {
     {
         found.extend(look_for(target, &format!("{origin}/{path}"), form).await);
     }
-    // One server's pages: their names differ, their series do not overlap.
+    // All endpoints belong to one server; their metric names differ, so their series do not overlap.
     found
 }
 
@@ -343,7 +342,7 @@ async fn look_for(target: &TargetSpec, url: &str, form: Form) -> Option<MetricsP
     (!rows.is_empty()).then_some(looker.page)
 }
 
-/// The page of a server that says of itself to be a Triton: two ports above the endpoint's, else at the usual place.
+/// Finds the metrics endpoint of a target that reports itself as Triton: two ports above, or at the default port.
 async fn of_triton(target: &TargetSpec, origin: &str) -> Option<MetricsPage> {
     let said =
         Looker::at(&spec_of(target, &format!("{origin}/v2")), Form::Text)?.body(PATIENCE).await.ok()?;
@@ -353,7 +352,7 @@ async fn of_triton(target: &TargetSpec, origin: &str) -> Option<MetricsPage> {
     tritons_beside(target, origin, 2).await
 }
 
-/// A Triton's page so many ports above the endpoint's, else at the usual place.
+/// Finds Triton's metrics endpoint `above` ports above the target's port, or at the default port.
 async fn tritons_beside(target: &TargetSpec, origin: &str, above: u16) -> Option<MetricsPage> {
     let uri: Uri = origin.parse().ok()?;
     let beside = uri.port_u16().and_then(|port| port.checked_add(above)).filter(|port| *port != TRITON_PORT);
@@ -367,7 +366,7 @@ async fn tritons_beside(target: &TargetSpec, origin: &str, above: u16) -> Option
     None
 }
 
-/// Is it a Triton's page, and one that knows this model? There may be several Tritons on a host.
+/// Returns whether these are Triton's metrics and include the model, because a host may run several Tritons.
 fn is_tritons(rows: &[ExposedValue], model: Option<&str>) -> bool {
     let of_it = |row: &ExposedValue| {
         let is = |(key, value): &(String, String)| key == "model" && Some(value.as_str()) == model;
@@ -376,7 +375,7 @@ fn is_tritons(rows: &[ExposedValue], model: Option<&str>) -> bool {
     rows.iter().any(of_it)
 }
 
-/// The target of a page, without keys and headers.
+/// Returns the target of a metrics endpoint, without keys and headers.
 fn bare(target: &TargetSpec, url: &str) -> TargetSpec {
     TargetSpec {
         url: url.to_owned(),
@@ -387,7 +386,7 @@ fn bare(target: &TargetSpec, url: &str) -> TargetSpec {
     }
 }
 
-/// The same, with keys and headers where it is an endpoint's own host.
+/// Returns the target of a metrics endpoint, with keys and headers if it is on a target's host.
 fn spec_of(target: &TargetSpec, url: &str) -> TargetSpec {
     let page = bare(target, url);
     let same = |a: Option<Uri>, b: Option<Uri>| match (a, b) {
@@ -413,18 +412,18 @@ fn origin(url: &str) -> Option<String> {
     Some(format!("{}://{}", uri.scheme_str()?, uri.authority()?))
 }
 
-/// A page with its connection.
+/// A metrics endpoint with its connection.
 pub(crate) struct Looker {
     pub(crate) page: MetricsPage,
     pool: ConnectionPool,
-    /// Nobody answered the last time: its name may stand for another machine by now.
+    /// Set after a failed scrape; the name is then resolved again, because it may point to another machine.
     is_lost: Cell<bool>,
-    /// Bytes of the last answer: the next one is about as long.
+    /// Size of the last response in bytes, the estimate for the next one.
     length: Cell<usize>,
 }
 
 impl Looker {
-    /// Of a page that may be there.
+    /// Returns the scraper of an endpoint that may not exist; `None` if the URL is invalid.
     fn at(spec: &TargetSpec, form: Form) -> Option<Looker> {
         let target = Target::new(spec, None).ok()?;
         Some(Looker::new(
@@ -444,18 +443,17 @@ impl Looker {
         Looker { page, pool, is_lost: Cell::new(false), length: Cell::new(0) }
     }
 
-    /// What the page says now, or why it says nothing.
     pub(crate) async fn get(&self, patience: Span) -> Result<Vec<ExposedValue>, Unread> {
         Ok(self.page.read(&self.body(patience).await?)?)
     }
 
-    /// What a Prometheus says of this expression, or why it says nothing.
+    /// Runs a Prometheus query with this expression.
     pub(crate) async fn query(&self, expression: &str, patience: Span) -> Result<Vec<RangeSeries>, String> {
         let path = format!("{}?query={}", self.page.target.base(), targets::encoded(expression));
         let uri: Uri = path.parse().map_err(|_| "the matchers are too long".to_owned())?;
         match self.fetch(&uri, patience).await.map_err(|unread| unread.why)? {
             (200, body) => prometheus_api::range(&body),
-            // Why it refuses is in the body.
+            // The body contains the reason of the rejection.
             (status, body) => Err(match prometheus_api::range(&body) {
                 Err(why) if (400..500).contains(&status) => format!("HTTP {status}: {why}"),
                 _ => format!("HTTP {status}"),
@@ -463,7 +461,7 @@ impl Looker {
         }
     }
 
-    /// The page as it came.
+    /// Returns the body of a scrape, unparsed.
     pub(crate) async fn body(&self, patience: Span) -> Result<Vec<u8>, Unread> {
         let uri = self.page.target.uri("").map_err(|e| e.to_string())?;
         match self.fetch(&uri, patience).await? {
@@ -496,7 +494,7 @@ impl Looker {
         let Some(head) = head else {
             return Err(match ending {
                 Err(_) => "timeout".to_owned(),
-                // A refused port, a name without an address and a certificate are mended in different places.
+                // Kept apart, because a refused port, an unknown host and a certificate need different fixes.
                 Ok(Ending::Told { error: Some(why), .. } | Ending::Broken { error: why })
                     if !why.is_empty() =>
                 {
@@ -510,7 +508,7 @@ impl Looker {
         if body.len() > PAGE_MAX {
             return Err("the page is too long".to_owned().into());
         }
-        // Half a page, and in its last line half a number, would be counters that fell.
+        // An incomplete exposition could end inside a number and would appear as counters that fell.
         if head.status == 200 && !matches!(ending, Ending::Whole) {
             return Err(CutPage::Connection.into());
         }

@@ -1,14 +1,27 @@
-//! One worker's connections under the policy of the experiment: kept and unlimited, one per request, or bounded.
+//! Manages one worker's connections under the policy of the experiment: kept and unlimited, one per request, or bounded.
 //!
-//! Kept connections are used last in, first out: few stay hot and the rest age, as in the clients people run. Connections
-//! never move between workers; a bounded pool is split between them, so `workers` never exceeds its limit.
+//! Kept connections are reused last in, first out: few stay active and the rest age, as in common clients. Connections
+//! never move between workers. A bounded pool is split between workers, so `workers` never exceeds its limit.
 //!
-//! **A kept connection that the server has closed.** Each is looked at before it is used again: one system call, because the
-//! event loop knows only what it has had the time to be told, and a closed loop takes a connection back before that. When
-//! the close is noticed only after the look, the request goes to a new connection once, and only if not one byte of it
-//! was written: then no server can have seen it. A request that was written and got no answer is never sent again
-//! behind the record's back; its attempt ends as `reset`, and a retry is the retry policy's to make. From the first connection on
-//! that ends early, all of them rest before they are used again: see [`crate::keeping`].
+//! **A kept connection that the server has closed.** Each connection is checked before reuse with one system call. The
+//! event loop may not have seen the close yet, because a closed loop reuses a connection before the next poll. If the close
+//! is noticed after the check, the request goes to a new connection once, and only if no byte was written. No server can
+//! have seen the request then. A written request without a response is never resent silently. Its attempt ends as `reset`,
+//! and the retry policy decides on a retry. After the first early close all connections rest before reuse: see
+//! [`crate::keeping`].
+//!
+//! The kernel starts to stamp some time after the first socket enables it, because it patches its receive path in the
+//! background. It stops with the last such socket. Measuring code keeps one from before the first connection to after the
+//! last. Otherwise the first packets have no stamp.
+//!
+//! No safe crate of the workspace supports it. The option is missing in nix, and nix's extension mechanism panics if the
+//! kernel's result is shorter than expected. A query by sock_diag over netlink needs no unsafe code but was rejected. It
+//! searches all connections of the machine (two calls instead of one), and gVisor lacks it. The one call is therefore here,
+//! and the result is parsed as bytes. Its layout only ever grew at the end (`include/uapi/linux/tcp.h`), and a field that
+//! an older kernel omits is unknown.
+//!
+//! `openssl req -x509` marks its certificates as authorities, which webpki rejects for servers. OpenSSL and curl trust a
+//! certificate that is itself the anchor, and so does this verifier. Dates and names are still checked.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -26,26 +39,25 @@ use crate::link::{Link, Route, TakeError};
 use crate::stamp::Meter;
 use crate::streams::StreamPool;
 
-/// Connections that are opened at the same time while warming.
+/// Most connections that open concurrently during warm-up.
 const WARM_AT_ONCE: usize = 64;
 
-/// Connections that rest at the same time on one worker. They are for nothing but the requests after the next; one that would be more is
-/// closed.
+/// Most resting connections per worker. Only the requests after the next can use them, so surplus ones are closed.
 const RESTING_MAX: usize = 256;
 
-/// A connection checked out, with its place in a bounded pool.
+/// A connection in use, with its place in a bounded pool.
 #[derive(Debug)]
 pub struct HeldConnection {
-    /// The connection. Boxed: it moves between pool, request and pool, and what a task holds is copied with it.
+    /// The connection. Boxed, because it moves between pool and request, and a task copies the values that it owns.
     pub link: Box<Link>,
-    /// Was it taken from the kept ones, warmed or used before?
+    /// Set if the connection was kept in the pool, after warm-up or an earlier request.
     pub kept: bool,
-    /// Had it to wait for a place in a bounded pool?
+    /// Set if the request waited for a place in a bounded pool.
     pub waited: bool,
     permit: Option<OwnedSemaphorePermit>,
 }
 
-/// See the module's head.
+/// One worker's connections to one endpoint.
 #[derive(Debug)]
 #[expect(clippy::vec_box, reason = "a link is handed on as the box it is in")]
 pub struct ConnectionPool {
@@ -54,18 +66,18 @@ pub struct ConnectionPool {
     numbers: Arc<AtomicU32>,
     policy: Cell<Connections>,
     places: RefCell<Option<Arc<Semaphore>>>,
-    /// From the one that has been idle longest on.
+    /// Idle connections, the longest idle first.
     idle: RefCell<Vec<Box<Link>>>,
-    /// What is known of how they end.
+    /// Record of early closes by the server.
     pub keeping: Keeping,
-    /// First moment at which a request had to wait for a place.
+    /// First time at which a request waited for a place.
     waited_since: Cell<Option<At>>,
-    /// The same over HTTP/2, where the route asks for it.
+    /// HTTP/2 connections; `None` if the route uses HTTP/1.1.
     streams: RefCell<Option<Rc<StreamPool>>>,
 }
 
 impl HeldConnection {
-    /// What is to be known of it.
+    /// Returns the facts of the connection for the exchange's watch.
     pub fn connected(&self) -> Connected<'_> {
         let Link { number, carried, connected, ref stamps, .. } = *self.link;
         let (kept, waited) = (self.kept, self.waited);
@@ -74,7 +86,8 @@ impl HeldConnection {
 }
 
 impl ConnectionPool {
-    /// An empty pool. `numbers` counts connections over all workers, and `known` is what they know of the server's ways.
+    /// Returns an empty pool. `numbers` numbers connections over all workers, and `known` is their shared record of early
+    /// closes.
     pub fn new(
         route: Route,
         meter: Rc<Meter>,
@@ -94,12 +107,12 @@ impl ConnectionPool {
         }
     }
 
-    /// The connections of HTTP/2, where that is what the route asks for.
+    /// Returns the HTTP/2 pool; `None` if the route uses HTTP/1.1.
     pub fn streams(&self) -> Option<Rc<StreamPool>> {
         self.streams.borrow().clone()
     }
 
-    /// Sets the policy for what comes; `share` is this worker's part of a bounded pool's limit.
+    /// Sets the policy for the next requests; `share` is this worker's part of a bounded pool's limit.
     pub(crate) fn set_policy(&self, policy: Connections, share: u32, route: Route) {
         self.set_streams(policy, share, &route);
         *self.route.borrow_mut() = route;
@@ -115,7 +128,7 @@ impl ConnectionPool {
         }
     }
 
-    /// First moment at which a request had to wait for a place since the policy was set.
+    /// Returns the first time at which a request waited for a place under this policy.
     pub fn waited_since(&self) -> Option<At> {
         self.waited_since.get().or_else(|| self.streams.borrow().as_ref()?.waited_since())
     }
@@ -132,14 +145,14 @@ impl ConnectionPool {
         }
     }
 
-    /// A connection for one request. Waits for a place where the pool is bounded, then for the connection to stand.
+    /// Takes a connection for one request. Waits for a place in a bounded pool, then for the connection.
     pub async fn take(&self, connect: Span) -> Result<HeldConnection, TakeError> {
         let (permit, waited) = self.place().await;
         if let Some(link) = self.pop_idle() {
             return Ok(HeldConnection { link, kept: true, waited, permit });
         }
         if let Some(places) = &*self.places.borrow() {
-            // What rests has no place of its own: with this one it would be more than the limit.
+            // A resting connection has no place, so together with this one it could exceed the limit.
             let mut idle = self.idle.borrow_mut();
             let over = idle.len().saturating_sub(places.available_permits());
             idle.drain(..over);
@@ -147,7 +160,7 @@ impl ConnectionPool {
         Ok(HeldConnection { link: self.open(connect).await?, kept: false, waited, permit })
     }
 
-    /// A new connection in the place of one that turned out to be closed.
+    /// Opens a new connection in place of one that turned out to be closed.
     pub async fn replace(&self, held: HeldConnection, connect: Span) -> Result<HeldConnection, TakeError> {
         let HeldConnection { link, waited, permit, .. } = held;
         self.keeping.ended(link.idle_since, self.meter.clock.now());
@@ -155,7 +168,7 @@ impl ConnectionPool {
         Ok(HeldConnection { link: self.open(connect).await?, kept: false, waited, permit })
     }
 
-    /// Takes a connection back. One that cannot carry another request is dropped.
+    /// Returns a connection to the pool. A connection that can't be reused is closed.
     pub fn give(&self, held: HeldConnection) {
         let HeldConnection { mut link, permit, .. } = held;
         if link.is_reusable() && !matches!(self.policy.get(), Connections::Fresh) {
@@ -169,7 +182,7 @@ impl ConnectionPool {
         drop(permit);
     }
 
-    /// Opens connections until `wanted` are kept. Ends early at the first that cannot be made: the load will tell why.
+    /// Opens connections until `wanted` are idle. Stops at the first failure, because the load will report its reason.
     pub async fn warm(&self, wanted: usize, connect: Span) {
         if matches!(self.policy.get(), Connections::Fresh) {
             return;
@@ -191,11 +204,11 @@ impl ConnectionPool {
                 None => {}
             }
         }
-        // Before those that rest, if any: these need none.
+        // In front of resting connections, because new ones need no rest.
         self.idle.borrow_mut().splice(..0, opened);
     }
 
-    /// How many are kept and not in use.
+    /// Returns the number of idle connections.
     pub fn idle(&self) -> usize {
         if let Some(streams) = &*self.streams.borrow() {
             return streams.connections();
@@ -203,7 +216,7 @@ impl ConnectionPool {
         self.idle.borrow().len()
     }
 
-    /// A place, and whether it had to be waited for.
+    /// Takes a place, and returns whether the request waited for it.
     async fn place(&self) -> (Option<OwnedSemaphorePermit>, bool) {
         let Some(places) = self.places.borrow().clone() else { return (None, false) };
         if let Ok(permit) = Arc::clone(&places).try_acquire_owned() {
@@ -212,7 +225,7 @@ impl ConnectionPool {
         if self.waited_since.get().is_none() {
             self.waited_since.set(Some(self.meter.clock.now()));
         }
-        // The semaphore is never closed.
+        // The semaphore is never closed, so this is always `Some`.
         (places.acquire_owned().await.ok(), true)
     }
 
@@ -225,7 +238,7 @@ impl ConnectionPool {
         }
         while rested > 0 {
             rested -= 1;
-            // Those after it still rest, and are few.
+            // The connections behind it still rest and are few.
             let mut link = idle.remove(rested);
             if self.stands(&mut link) {
                 return Some(link);
@@ -234,7 +247,7 @@ impl ConnectionPool {
         None
     }
 
-    /// Looks whether a connection still stands.
+    /// Returns whether a kept connection is still open, and records the check.
     fn stands(&self, link: &mut Link) -> bool {
         let stands = !link.is_stale();
         if stands {
@@ -248,7 +261,7 @@ impl ConnectionPool {
     async fn open(&self, connect: Span) -> Result<Box<Link>, TakeError> {
         let route = self.route.borrow().clone();
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        // Boxed: the state of a handshake is large, short-lived, and would be part of every request's task.
+        // Boxed, because a handshake's state is large and short-lived and would enlarge every request's task.
         let connecting = Box::pin(Link::connect(&route, &self.meter, number));
         match tokio::time::timeout(connect.as_duration(), connecting).await {
             Ok(link) => Ok(Box::new(link?)),
@@ -257,7 +270,7 @@ impl ConnectionPool {
     }
 }
 
-/// How many of these, from the one that has been idle longest on, have not been idle from `from` on.
+/// Returns the number of connections that have not been idle since `from`; `idle` has the longest idle first.
 fn resting(idle: &[Box<Link>], from: At) -> usize {
     idle.len() - idle.partition_point(|link| link.rested(from))
 }

@@ -1,6 +1,7 @@
-//! One request and its status: for those who are told something, or to do something, and whose answer is a number.
+//! Sends single requests whose response is only a status, such as webhooks and commands.
 //!
-//! Each has a connection of its own, because what is told is rare: a server closes connections that idle, and its name may stand for another machine by then.
+//! Each request opens a connection, because such requests are rare. A server closes idle connections, and its name may
+//! resolve to another machine by the next request.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -22,18 +23,18 @@ use crate::request::Request;
 use crate::stamp::Meter;
 use crate::target::{Body, Target, TargetError};
 
-/// An answer is read this far: what is looked at is shorter.
+/// Most bytes of a response that are read; useful responses are shorter.
 const ANSWER_MAX: usize = 64 << 10;
 
-/// What came back.
+/// The response to a posted request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Posted {
     pub status: u16,
-    /// How long the server asks to be left alone.
+    /// Delay that the server requests in `Retry-After`; `None` without that header.
     pub retry_after: Option<Span>,
 }
 
-/// Somebody who is told.
+/// A sender of POST requests to one URL.
 #[derive(Clone, Debug)]
 pub struct Poster {
     target: Target,
@@ -41,14 +42,14 @@ pub struct Poster {
 }
 
 impl Poster {
-    /// Below the target's URL, at `path`.
+    /// Returns a sender to `path` below the target's URL.
     pub fn new(spec: &TargetSpec, path: &str) -> Result<Poster, TargetError> {
         let target = Target::new(spec, None)?;
         let path = target.uri(path)?;
         Ok(Poster { target, path })
     }
 
-    /// The host and port, for people: a webhook's path may be a secret.
+    /// Returns host and port for display, because a webhook's path may be a secret.
     pub fn authority(&self) -> String {
         self.target.authority()
     }
@@ -56,7 +57,7 @@ impl Poster {
     /// Sends this JSON. Blocks for `patience` at most.
     ///
     /// # Errors
-    /// No answer; why, for people.
+    /// Fails with the reason for a missing response, as text for users.
     pub fn json(
         &self,
         body: Vec<u8>,
@@ -69,7 +70,7 @@ impl Poster {
     /// Sends a body of this content type. Blocks for `patience` at most.
     ///
     /// # Errors
-    /// No answer; why, for people.
+    /// Fails with the reason for a missing response, as text for users.
     pub fn send(
         &self,
         body: (&'static str, Vec<u8>),
@@ -79,10 +80,10 @@ impl Poster {
         self.exchange(body, headers, patience).map(|(posted, _)| posted)
     }
 
-    /// The same, and the answer's first 64 KiB.
+    /// Sends a body of this content type and returns the status and the first 64 KiB of the response.
     ///
     /// # Errors
-    /// No answer; why, for people.
+    /// Fails with the reason for a missing response, as text for users.
     pub fn exchange(
         &self,
         (content_type, body): (&'static str, Vec<u8>),
@@ -95,10 +96,10 @@ impl Poster {
         answered(&self.target, request, patience)
     }
 
-    /// Sends this JSON and gives the answer's first 64 KiB too. Blocks for `patience` at most.
+    /// Sends this JSON and returns the status and the first 64 KiB of the response. Blocks for `patience` at most.
     ///
     /// # Errors
-    /// No answer; why, for people.
+    /// Fails with the reason for a missing response, as text for users.
     pub fn ask(&self, body: Vec<u8>, patience: Span) -> Result<(Posted, Vec<u8>), String> {
         let body = Body { content_type: "application/json", header_length: None, bytes: body.into() };
         let request = self.target.posts(&self.path).with(&body, RequestNames::one(&"ask"), true);
@@ -106,7 +107,7 @@ impl Poster {
     }
 }
 
-/// A request that tells the target's host to do something: `POST /reset_prefix_cache`.
+/// A command request to the target's host, for example `POST /reset_prefix_cache`.
 #[derive(Clone, Debug)]
 pub struct HostCommand {
     target: Target,
@@ -115,10 +116,10 @@ pub struct HostCommand {
 }
 
 impl HostCommand {
-    /// Of a method and a path at the target's own host.
+    /// Parses a method and a path on the target's host.
     ///
     /// # Errors
-    /// It is no such text, or something in the spec can't be used.
+    /// Fails if the text has another form or the target's configuration is invalid.
     pub fn read(spec: &TargetSpec, text: &str) -> Result<HostCommand, String> {
         let wrong = || format!("{text:?}: write a method and a path, such as \"POST /reset_prefix_cache\"");
         let (method, path) = text.trim().split_once(' ').ok_or_else(wrong)?;
@@ -131,10 +132,10 @@ impl HostCommand {
         Ok(HostCommand { target, method, path })
     }
 
-    /// Sends it, with no body. Blocks for `patience` at most.
+    /// Sends the request without a body. Blocks for `patience` at most.
     ///
     /// # Errors
-    /// No answer, or one that is no success; why, for people.
+    /// Fails without a response or with a status that is no success; the reason is text for users.
     pub fn send(&self, patience: Span) -> Result<(), String> {
         let body = Body { content_type: "application/json", header_length: None, bytes: Bytes::new() };
         let opening = self.target.opens(self.method.clone(), &self.path);
@@ -147,7 +148,7 @@ impl HostCommand {
     }
 }
 
-/// What comes back, on a connection of its own.
+/// Makes the request on a new connection and returns its response.
 fn answered(target: &Target, request: Request, patience: Span) -> Result<(Posted, Vec<u8>), String> {
     let runtime = runtime().map_err(|e| e.to_string())?;
     let posted = runtime.block_on(exchanged(target, request, patience));

@@ -1,8 +1,8 @@
-//! Bodies made ahead of their time.
+//! Builds request bodies ahead of their due time.
 //!
-//! Writing a prompt of some thousand tokens takes tens of microseconds, which would all be lag if it began when the
-//! request is due. The pacer therefore makes the next few bodies while it has nothing else to do. In a closed loop there
-//! is no such time: the next request is due when the last one ends.
+//! Writing a prompt of some thousand tokens takes tens of microseconds, which would all be lag if it began at the due time.
+//! The pacer therefore builds the next few bodies while it is idle. A closed loop has no such time, because the next
+//! request is due when the last one ends.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,22 +15,22 @@ use plimsoll_workload::{Arrival, Said, Schedule};
 use crate::level::Shared;
 use crate::request::Prepared;
 
-/// Most bodies kept ready.
+/// Most bodies that are built ahead.
 const AHEAD_MAX: usize = 16;
 
-/// Time that is left at the least.
+/// Shortest time before the next due time in which a body is built.
 const ROOM: Span = Span::from_micros(300);
 
-/// See the module's head.
+/// The bodies built ahead of an open loop.
 #[derive(Debug, Default)]
 pub struct Ahead {
     schedule: Option<Arc<Schedule>>,
     worker: usize,
     workers: usize,
-    /// Parts that the schedule was cut into, of which this is one.
+    /// Number of shards of the schedule.
     shards: u32,
     next: usize,
-    /// Arrivals before this one have been taken; what is ready below it was a turn of a session taken later.
+    /// Lowest arrival number to build: one more than the highest number that was taken.
     taken: u64,
     ready: HashMap<u64, Prepared>,
     options: Option<RequestOptions>,
@@ -38,28 +38,28 @@ pub struct Ahead {
 }
 
 impl Ahead {
-    /// Time that must be left before the next due moment to begin on a body: one with pictures takes milliseconds.
+    /// Returns the time before the next due time that a build needs, because a body with images takes milliseconds.
     pub fn room(&self) -> Span {
         ROOM.max(Span(2 * self.longest.0))
     }
 
     pub fn took(&mut self, span: Span) {
-        // Less and less of what was once: a stall of the machine is no body's length.
+        // Decays the maximum, because a stall of the machine is no build time.
         self.longest = span.max(Span(self.longest.0 - self.longest.0 / 16));
     }
 
-    /// For one worker's part of a schedule, which is one of so many shards.
+    /// Returns the builder for one worker's part of a schedule with `shards` shards.
     pub fn of(schedule: Arc<Schedule>, shards: u32, worker: usize, workers: usize) -> Ahead {
         Ahead { schedule: Some(schedule), shards, worker, workers, ..Ahead::default() }
     }
 
-    /// Is there room for another?
+    /// Returns whether another body fits.
     pub(crate) fn wants_more(&self) -> bool {
         self.ready.len() < AHEAD_MAX
     }
 
-    /// Makes the next body of this worker's part; false when there is none. Turns of sessions are left out: their time
-    /// is not the schedule's.
+    /// Builds the next body of this worker's part; false if there is none. Turns of sessions are skipped, because their
+    /// time does not follow from the schedule.
     pub(crate) fn prepare_next(&mut self, shared: &Shared) -> bool {
         let Some(schedule) = &self.schedule else { return false };
         while let Some(arrival) = schedule.arrivals.get(self.next) {
@@ -76,7 +76,7 @@ impl Ahead {
         false
     }
 
-    /// The body of an attempt: the one made ahead, or made now. `said`: the answers of its session so far.
+    /// Returns the body of an attempt, built ahead or now. `said` is the answers of its session so far.
     pub fn take(
         &mut self,
         arrival: &Arrival,

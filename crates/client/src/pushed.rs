@@ -1,33 +1,33 @@
-//! What is said of that which others push: how much came, what was not taken, and whether its clock is this machine's.
+//! Reports on pushed metrics: counts of samples, rejected samples, and the clock skew of the sender.
 
 use std::collections::VecDeque;
 
 use plimsoll_model::Span;
 
-/// What came to one address, in samples (OTLP: points).
+/// The counts of one listening address, in samples (OTLP: points).
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct PushCounts {
     pub requests: u64,
-    /// Samples of known names that were taken.
+    /// Accepted samples of known names.
     pub taken: u64,
-    /// Samples that came twice, or behind a newer one of their series: left out.
+    /// Dropped samples: duplicates, or older than the newest of their series.
     pub out_of_order: u64,
-    /// Samples whose names nobody here reads.
+    /// Samples whose names no metric uses.
     pub unknown: u64,
-    /// Samples of targets or series past the bounds of what is held: left out.
+    /// Dropped samples of targets or series over the limits.
     pub over_bound: u64,
-    /// How often its slowest page comes.
+    /// Longest interval between the samples of a target.
     pub cadence: Option<Span>,
 }
 
-/// A clock that is ahead by more than this is wrong: two machines that follow one reference differ by less.
+/// Lead of a sender's clock that is reported. Two synchronised machines differ by less.
 const AHEAD: Span = Span::from_secs(2);
-/// Samples that are never younger than this are late, or their clock is.
+/// Age of samples that is reported, because either the samples are late or the sender's clock is behind.
 const BEHIND: Span = Span::from_secs(120);
-/// Requests of which the youngest sample counts.
+/// Number of requests in which the youngest sample is searched.
 const REQUESTS: usize = 16;
 
-/// How old the samples of the last requests were when they came.
+/// The age of the samples in the last requests on arrival.
 #[derive(Default)]
 pub(crate) struct Skew {
     ages: VecDeque<Span>,
@@ -35,7 +35,7 @@ pub(crate) struct Skew {
 }
 
 impl Skew {
-    /// Takes the age of a request's newest sample. What there is to say of it; once, until it is right again.
+    /// Records the age of a request's newest sample. Returns a warning once, until the skew ends.
     pub fn of(&mut self, age: Span) -> Option<String> {
         self.ages.push_back(age);
         if self.ages.len() > REQUESTS {

@@ -1,7 +1,7 @@
-//! Builds the one row an attempt leaves: stamps and decoded events in, an [`Attempt`] out.
+//! Builds the one row of an attempt: stamps and decoded events in, an [`Attempt`] out.
 //!
-//! No clock and no socket here: what happened is told with its stamps, so every rule about stamps is in one place and
-//! can be tested without waiting.
+//! This module has no clock and no socket. Every event arrives with its stamps, so all rules on stamps are in one place and
+//! are testable without waiting.
 
 use std::rc::Rc;
 
@@ -10,61 +10,59 @@ use plimsoll_wire::{Decoded, Decoder, Head};
 
 use crate::stamp::Stamps;
 
-/// Room made for events ahead of an answer, at most; longer answers grow.
+/// Most events for which memory is reserved before a response; longer responses grow.
 const EVENTS_AHEAD: usize = 2048;
-/// Longest error text kept.
+/// Most characters of an error text.
 const ERROR_MAX: usize = 300;
 
-/// How an attempt came to its end.
 #[derive(Debug)]
 pub enum Ending {
-    /// The body ended as its framing promised: the bytes tell the outcome.
+    /// The body ended as its framing declared; the bytes decide the outcome.
     Whole,
-    /// The connection broke, or was left, while the body came: the bytes tell the outcome, unless they are all there.
+    /// The connection broke or was closed within the body; the bytes decide the outcome unless they are complete.
     Broken {
-        /// What the connection said; empty when it was left.
+        /// Connection error; empty if the client closed the connection.
         error: String,
     },
-    /// It never came to a body, or the client gave up.
+    /// The body did not begin, or the client gave up.
     Told {
-        /// The outcome.
         outcome: Outcome,
-        /// Why, for people.
+        /// Reason as text for users.
         error: Option<String>,
     },
 }
 
 impl Ending {
-    /// An outcome with its reason.
+    /// Returns an outcome with its reason.
     pub fn told(how: How, by: By, retryable: bool, error: impl Into<String>) -> Ending {
         Ending::Told { outcome: Outcome::new(how, by, retryable), error: Some(error.into()) }
     }
 
-    /// Had this machine no socket for it? Nothing else is refused by the client itself.
+    /// Returns whether this machine had no socket for the attempt. The client itself rejects no other attempts.
     pub(crate) fn lacks_socket(&self) -> bool {
         matches!(self, Ending::Told { outcome, .. } if (outcome.how, outcome.by) == (How::Refused, By::Client))
     }
 }
 
-/// What some bytes brought.
+/// The events that a chunk of bytes contained.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReadProgress {
-    /// The first generated token is among them.
+    /// Set if the chunk contained the first generated token.
     pub first_token: bool,
-    /// Token-bearing events among them.
+    /// Token-bearing events in the chunk.
     pub token_events: u32,
-    /// Tokens among them; an event of unknown size counts as one.
+    /// Tokens in the chunk; an event of unknown size counts as one.
     pub tokens: u64,
 }
 
-/// A row in the making.
+/// The unfinished row of an attempt.
 #[derive(Debug)]
 pub struct Recording {
     attempt: Attempt,
     stamps: Option<Rc<Stamps>>,
-    /// Boxed: with it inside, a flight is too large for the allocator's quick lists.
+    /// Boxed, because a flight would otherwise be too large for the allocator's fast lists.
     decoder: Option<Box<Decoder>>,
-    /// The read that brought the newest event.
+    /// Number of the read that carried the newest event.
     newest_read: u64,
     protocol: Protocol,
     stream: bool,
@@ -72,28 +70,28 @@ pub struct Recording {
     results: Option<u32>,
     sound_ms: Option<u64>,
     keep_text: bool,
-    /// Did the status already tell the outcome?
+    /// Set if the status already decided the outcome.
     refusal: bool,
     token_events: u64,
     coalesced: u64,
 }
 
-/// How an answer is to be read.
+/// The settings for decoding a response.
 #[derive(Copy, Clone, Debug)]
 pub struct AnswerReading {
     pub protocol: Protocol,
     pub stream: bool,
-    /// Was the end pinned at the asked length?
+    /// Set if the request disables the end-of-sequence token, so that the output has the requested length.
     pub ignore_eos: bool,
-    /// Results that the answer must have, where it has one for each document.
+    /// Number of results that the response must have; `None` without a result per document.
     pub results: Option<u32>,
-    /// How long the sound is that was sent.
+    /// Duration in ms of the audio that was sent.
     pub sound_ms: Option<u64>,
     pub keep_text: bool,
 }
 
 impl Recording {
-    /// Begins a row. `attempt` holds what is known before sending.
+    /// Begins a row. `attempt` has the fields that are known before sending.
     pub fn new(attempt: Attempt, reading: AnswerReading) -> Recording {
         Recording {
             attempt,
@@ -112,7 +110,7 @@ impl Recording {
         }
     }
 
-    /// A connection is in hand; what is sent and read from here on is this attempt's.
+    /// Records the connection of the attempt; reads and writes from here on belong to this attempt.
     pub fn connected(&mut self, number: u32, reused: bool, at: At, stamps: &Rc<Stamps>) {
         stamps.begin();
         self.attempt.connection = Some(number);
@@ -121,7 +119,7 @@ impl Recording {
         self.stamps = Some(Rc::clone(stamps));
     }
 
-    /// The answer's head arrived.
+    /// Records status and fields of the response head.
     pub fn head(&mut self, head: Head) {
         self.refusal = plimsoll_wire::head::outcome(head.status).is_some();
         let asked = (self.attempt.asked_output > 0).then_some(self.attempt.asked_output);
@@ -137,24 +135,23 @@ impl Recording {
         }
     }
 
-    /// What the answer said behind its body.
+    /// Records the trailers of the response.
     pub fn trailers(&mut self, trailers: Head) {
         if let Some(decoder) = &mut self.decoder {
             decoder.trailers(trailers);
         }
     }
 
-    /// When the request was handed to the kernel, once it was.
+    /// Returns the time at which the request was written; `None` before that.
     pub fn sent(&self) -> Option<At> {
         self.attempt.sent.or_else(|| self.stamps.as_ref()?.last_write())
     }
 
-    /// The row so far.
     pub fn attempt(&self) -> &Attempt {
         &self.attempt
     }
 
-    /// Bytes of the body; the stamps are those of the read that brought them. `scratch` is left empty.
+    /// Decodes bytes of the body, with the stamps of the read that carried them. `scratch` is left empty.
     pub fn data(&mut self, bytes: &[u8], scratch: &mut Vec<Decoded>) -> ReadProgress {
         let mut progress = ReadProgress::default();
         let Some(decoder) = &mut self.decoder else { return progress };
@@ -184,7 +181,7 @@ impl Recording {
         self.newest_read = read;
         let sent = self.attempt.sent.unwrap_or(arrival);
         if self.attempt.events.capacity() == 0 {
-            // A whole answer is one event.
+            // A complete response without a stream is one event.
             self.attempt.events.reserve_exact(1);
         }
         self.attempt.events.push(Event {
@@ -209,7 +206,7 @@ impl Recording {
         }
     }
 
-    /// Tokens without text turned out to be among the events: looks for the first and the last token again.
+    /// Finds the first and the last token again, because some token events turned out to have no text.
     fn look_again(&mut self) {
         let a = &mut self.attempt;
         let Some(sent) = a.sent else { return };
@@ -221,23 +218,25 @@ impl Recording {
         (a.first_token, a.last_token) = (first, last);
     }
 
-    /// Have the bytes turned out to be broken, so that reading on is of no use?
+    /// Returns whether the bytes are malformed, so that the rest need not be read.
     pub fn is_stopped(&self) -> bool {
         self.decoder.as_ref().is_some_and(|decoder| decoder.is_stopped())
     }
 
-    /// Is this the body of an error that has gone on for more than `bytes`?
+    /// Returns whether this is an error body longer than `bytes`.
     pub(crate) fn is_refusal_past(&self, bytes: u64) -> bool {
         self.refusal && self.decoder.as_ref().is_some_and(|decoder| decoder.bytes() > bytes)
     }
 
-    /// The newest read's stamp in user space.
+    /// Returns the user-space stamp of the newest read.
     pub(crate) fn newest_user_stamp(&self) -> Option<At> {
         self.stamps.as_ref().map(|stamps| stamps.user())
     }
 
-    /// Closes the row. `now` is the end of an attempt that did not come to its last byte; `scrub` removes keys from
-    /// what the server or a library said. Gives the row, its token events and how many of them were coalesced.
+    /// Closes the row and returns it with its token events and the number of coalesced ones.
+    ///
+    /// `now` is the end of an attempt that did not reach its last byte. `scrub` removes keys from texts of the server or a
+    /// library.
     pub fn finish(mut self, ending: Ending, now: At, scrub: impl Fn(&str) -> String) -> (Attempt, u64, u64) {
         let sent = self.sent();
         let clean = matches!(ending, Ending::Whole);
@@ -289,7 +288,7 @@ impl Recording {
     }
 }
 
-/// The row of a request that was due and never sent.
+/// Returns the row of a request that was due but never sent.
 pub fn never_sent(mut attempt: Attempt, by: By) -> Attempt {
     attempt.outcome = Outcome::new(How::NeverSent, by, false);
     attempt
@@ -303,8 +302,8 @@ fn bounded(text: &str) -> String {
     text[..end].to_owned()
 }
 
-/// The generator's own part of `sent − due`: what passed before the attempt was begun, and between having a connection
-/// and handing over the bytes. Waiting for a connection is the target's or the policy's.
+/// Returns the generator's part of `sent − due`: the time before the attempt began, and from the ready connection to the
+/// write. The wait for a connection belongs to the target or the policy.
 pub(crate) fn own_lag(due: At, begun: At, connection_ready: At, sent: At) -> Span {
     (begun - due) + (sent - connection_ready.max(begun))
 }

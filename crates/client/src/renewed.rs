@@ -1,7 +1,7 @@
-//! A value that is replaced while others use it: a key whose file is rewritten, a token before it expires, a certificate.
+//! Keeps a value that is replaced while in use: a key whose file is rewritten, a token before its expiry, a certificate.
 //!
-//! A thread of its own looks once a second, and at once where a server has refused the value. Asking the file system, or a token server, in
-//! the thread that sends would put that wait into the latencies.
+//! A separate thread checks once a second, and immediately after a server rejected the value. Reading a file or requesting
+//! a token in the sending thread was rejected, because that wait would be part of the latencies.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, Weak};
@@ -9,10 +9,10 @@ use std::time::Duration;
 
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Values before the present one that are remembered, so that they are still kept out of texts.
+/// Number of earlier values that are remembered, so that the scrubber still removes them from texts.
 const PAST_MAX: usize = 64;
 
-/// See the module's head. Its `Debug` does not show the value.
+/// A value that a thread renews. Its `Debug` does not show the value.
 pub struct Renewed<T> {
     now: RwLock<Arc<T>>,
     past: Mutex<Vec<Arc<T>>>,
@@ -26,11 +26,10 @@ struct Wake {
     told: Condvar,
 }
 
-/// Why a look comes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Look {
     Due,
-    /// A server has refused the value.
+    /// A server rejected the value.
     Refused,
 }
 
@@ -41,7 +40,7 @@ impl<T> fmt::Debug for Renewed<T> {
 }
 
 impl<T: Send + Sync + 'static> Renewed<T> {
-    /// One that stays as it is.
+    /// Returns a value that never changes.
     pub fn fixed(value: T) -> Arc<Renewed<T>> {
         Arc::new(Renewed {
             now: RwLock::new(Arc::new(value)),
@@ -51,8 +50,8 @@ impl<T: Send + Sync + 'static> Renewed<T> {
         })
     }
 
-    /// One that `look` renews: a new value, `None` where it is still the same, or why it could not be had. Its thread ends with the last
-    /// user of the value.
+    /// Returns a value that `look` renews: `look` returns a new value, `None` if unchanged, or an error. Its thread ends
+    /// with the last user of the value.
     pub fn start(
         value: T,
         mut look: impl FnMut(Look) -> Result<Option<T>, String> + Send + 'static,
@@ -76,12 +75,10 @@ impl<T: Send + Sync + 'static> Renewed<T> {
         renewed
     }
 
-    /// The value as it is now.
     pub fn get(&self) -> Arc<T> {
         Arc::clone(&self.now.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Puts another in its place.
     pub fn set(&self, value: T) {
         let before = std::mem::replace(
             &mut *self.now.write().unwrap_or_else(PoisonError::into_inner),
@@ -100,12 +97,12 @@ impl<T: Send + Sync + 'static> Renewed<T> {
         self.wake.told.notify_one();
     }
 
-    /// The present value and those before it.
+    /// Returns the current value and the earlier ones.
     pub fn all(&self) -> Vec<Arc<T>> {
         lock(&self.past).iter().cloned().chain([self.get()]).collect()
     }
 
-    /// Why the last look did not bring one.
+    /// Returns the error of the last check, if it failed.
     pub fn trouble(&self) -> Option<String> {
         lock(&self.trouble).clone()
     }

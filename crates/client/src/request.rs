@@ -1,7 +1,7 @@
-//! A request as the bytes that are sent.
+//! Builds a request as the bytes to send.
 //!
-//! What all requests of a level have in common is written once ([`Opening`]); each request copies it and adds its lengths
-//! and its name. A header map lost: it would be copied, filled and written out again for every request.
+//! The part that all requests of a level share is built once ([`Opening`]). Each request copies it and appends its lengths
+//! and its name. A header map was rejected, because every request would copy, fill and serialise it.
 
 use std::fmt;
 use std::io::{IoSlice, Write as _};
@@ -18,43 +18,43 @@ use crate::header_template::{HeaderTemplate, RequestNames};
 use crate::secret::Key;
 use crate::target::{Body, REQUEST_ID};
 
-/// Names an attempt within a level: request and attempt.
+/// Request number and attempt number, which identify an attempt within a level.
 pub type AttemptKey = (u64, u16);
 
-/// What a request carries, ready to send.
+/// The content of a request, ready to send.
 #[derive(Clone, Debug)]
 pub struct Prepared {
     pub body: Body,
     /// Keyed hashes of the prompt's blocks.
     pub blocks: Vec<u64>,
-    /// The prompt's pictures and sounds.
+    /// Images and audio of the prompt.
     pub media: MediaCounts,
 }
 
-/// A body up to this is put behind its head: `send` of one buffer takes less than `writev` of two, and under TLS it is one
+/// Largest body in bytes that is appended to its head. One `send` is faster than `writev` of two buffers, and TLS needs one
 /// record.
 const JOIN_MAX: usize = 4096;
 
-/// Room for what a request adds to its opening.
+/// Bytes reserved for the lines that a request appends to its opening.
 const OWN: usize = 192;
 
-/// The beginning of all requests of one kind: the request line, and the headers that do not differ between them.
+/// The shared start of similar requests: the request line and the constant headers.
 #[derive(Clone)]
 pub struct Opening {
     bytes: Vec<u8>,
     own: Vec<HeaderTemplate>,
     key: Option<KeyHeaders>,
-    /// The same over HTTP/2, where that is spoken.
+    /// Head for HTTP/2; `None` over HTTP/1.1.
     http2: Option<Arc<http::Request<()>>>,
 }
 
-/// The headers that hold the key, as it is when a request is made.
+/// The headers with the key, whose value is read for each request.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyHeaders {
     pub key: Key,
-    /// Is it sent as `Authorization: Bearer`?
+    /// Set to send the key as `Authorization: Bearer`.
     pub bearer: bool,
-    /// Is it sent as another header's whole value?
+    /// Header whose whole value is the key; `None` = no such header.
     pub bare: Option<HeaderName>,
 }
 
@@ -76,13 +76,13 @@ impl KeyHeaders {
 
 impl fmt::Debug for Opening {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // It may hold a key.
+        // Omits the bytes, because they may contain a key.
         write!(f, "Opening({} bytes)", self.bytes.len())
     }
 }
 
 impl Opening {
-    /// `method path` with these headers, but for those that each request has its own of.
+    /// Returns an opening of `method path` with these headers, without the headers that each request sets.
     pub fn new(method: &str, path: &http::Uri, headers: &HeaderMap) -> Opening {
         let mut bytes = format!("{method} {path} HTTP/1.1\r\n").into_bytes();
         for (name, value) in headers {
@@ -96,31 +96,31 @@ impl Opening {
         Opening { bytes, own: Vec::new(), key: None, http2: None }
     }
 
-    /// Over HTTP/2: `method uri` with these headers, but for those that only HTTP/1.1 has.
+    /// Adds the HTTP/2 head: `method uri` with these headers, except those specific to HTTP/1.1.
     #[must_use]
     pub(crate) fn over_http2(self, method: Method, uri: http::Uri, headers: &HeaderMap) -> Opening {
         let mut request = http::Request::new(());
         (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) = (method, uri, headers.clone());
-        // The host is part of the URI there.
+        // The URI contains the host in HTTP/2.
         for name in [HOST, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, REQUEST_ID] {
             request.headers_mut().remove(name);
         }
         Opening { http2: Some(Arc::new(request)), ..self }
     }
 
-    /// With the key's headers.
+    /// Adds the headers with the key.
     #[must_use]
     pub(crate) fn with_key(self, key: Option<&KeyHeaders>) -> Opening {
         Opening { key: key.cloned(), ..self }
     }
 
-    /// With headers that each request fills for itself.
+    /// Adds headers that each request fills.
     #[must_use]
     pub(crate) fn with_own(self, own: &[HeaderTemplate]) -> Opening {
         Opening { own: own.to_vec(), ..self }
     }
 
-    /// A request without a body.
+    /// Returns a request without a body.
     pub fn bare(&self) -> Request {
         if let Some(opening) = &self.http2 {
             let mut lines = Vec::new();
@@ -133,7 +133,7 @@ impl Opening {
         Request { head, body: Bytes::new(), written: 0, http2: None }
     }
 
-    /// A request with this body and these names. `close`: the last one on its connection.
+    /// Returns a request with this body and these names. `close` marks the last request on its connection.
     pub fn with(&self, body: &Body, names: RequestNames<'_>, close: bool) -> Request {
         if let Some(opening) = &self.http2 {
             return Request::from((self.stream(opening, body, names), body.bytes.clone()));
@@ -142,7 +142,7 @@ impl Opening {
         let joins = length <= JOIN_MAX;
         let mut head = Vec::with_capacity(self.bytes.len() + OWN + if joins { length } else { 0 });
         head.extend_from_slice(&self.bytes);
-        // Writing to a vector cannot fail.
+        // Writing to a vector can't fail.
         let _ = write!(
             head,
             "content-type: {}\r\ncontent-length: {length}\r\nx-request-id: {}\r\n",
@@ -163,17 +163,17 @@ impl Opening {
         Request { head, body: if joins { Bytes::new() } else { body.bytes.clone() }, written: 0, http2: None }
     }
 
-    /// The head of a request over HTTP/2.
+    /// Returns the head of a request over HTTP/2.
     fn stream(&self, opening: &http::Request<()>, body: &Body, names: RequestNames<'_>) -> http::Request<()> {
         let mut lines = Vec::with_capacity(OWN);
-        // Writing to a vector cannot fail.
+        // Writing to a vector can't fail.
         let _ = write!(lines, "content-type: {}\r\nx-request-id: {}\r\n", body.content_type, names.attempt);
         self.key.iter().for_each(|key| key.write(&mut lines));
         self.own.iter().for_each(|own| own.write(&mut lines, names));
         if let Some(json) = body.header_length {
             let _ = write!(lines, "{HEADER_LENGTH}: {json}\r\n");
         }
-        // A gRPC message has its length in its frame.
+        // The frame of a gRPC message contains its length.
         if body.content_type != CALL_TYPE {
             let _ = write!(lines, "content-length: {}\r\n", body.bytes.len());
         }
@@ -181,15 +181,14 @@ impl Opening {
     }
 }
 
-/// A request with the headers of its own that these lines hold. Their text is the one that HTTP/1.1 sends, so that there is one place where each
-/// is written.
+/// Returns `opening` with the headers of these HTTP/1.1 lines, so that one place writes each header.
 fn filled(opening: &http::Request<()>, lines: &[u8]) -> http::Request<()> {
     let mut request = opening.clone();
     for line in lines.split(|byte| *byte == b'\n') {
         let Some(at) = line.iter().position(|byte| *byte == b':') else { continue };
         let (name, value) = (&line[..at], line[at + 1..].trim_ascii());
         if let (Ok(name), Ok(mut value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
-            // What differs with each request is not worth a place in the table of the connection's fields; a key must not have one.
+            // Values that change per request would waste the connection's header table, and a key must not enter it.
             value.set_sensitive(true);
             request.headers_mut().append(name, value);
         }
@@ -197,13 +196,13 @@ fn filled(opening: &http::Request<()>, lines: &[u8]) -> http::Request<()> {
     request
 }
 
-/// A request, and how much of it is written.
+/// A request and the position up to which it is written.
 pub struct Request {
-    /// The head; a small body is in it.
+    /// Head, with a small body appended.
     head: Vec<u8>,
     body: Bytes,
     written: usize,
-    /// Its head over HTTP/2. Boxed: it is large, and most requests have none.
+    /// Head for HTTP/2. Boxed, because it is large and most requests have none.
     http2: Option<Box<http::Request<()>>>,
 }
 
@@ -220,18 +219,18 @@ impl fmt::Debug for Request {
 }
 
 impl Request {
-    /// Its head and body, where it was made to be sent over HTTP/2.
+    /// Returns head and body for HTTP/2; `None` if the request is for HTTP/1.1.
     pub(crate) fn into_http2(self) -> Option<(http::Request<()>, Bytes)> {
         Some((*self.http2?, self.body))
     }
 
-    /// What is left to write.
+    /// Returns the unwritten bytes.
     pub fn rest(&self) -> [IoSlice<'_>; 2] {
         let head = self.written.min(self.head.len());
         [IoSlice::new(&self.head[head..]), IoSlice::new(&self.body[self.written - head..])]
     }
 
-    /// So many more bytes are written.
+    /// Advances the position by `n` written bytes.
     pub fn wrote(&mut self, n: usize) {
         self.written = (self.written + n).min(self.head.len() + self.body.len());
     }

@@ -1,8 +1,8 @@
-//! Looks at servers' pages while a load runs, on the run's own clock.
+//! Scrapes metrics endpoints while a load runs, on the run's clock.
 //!
-//! On a thread of its own with connections of its own: the workers that send the load share nothing with it but the machine. Beside a run all pages are scraped at once, so that
-//! they show one instant; a watch scrapes each at an instant of its own ([`crate::each`]).
-//! What is kept of a page is in [`crate::told`], which pages there are is found in [`crate::pages`].
+//! The scraper has a separate thread and connections, so it shares only the machine with the workers. During a run all
+//! endpoints are scraped simultaneously, so that they show one instant. A watch staggers the scrapes ([`crate::each`]).
+//! [`crate::told`] selects the recorded values, and [`crate::pages`] finds the endpoints.
 
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread::JoinHandle;
@@ -16,7 +16,7 @@ use crate::pages::{Looker, MetricsPage, PATIENCE, runtime};
 use crate::targets::Targets;
 use crate::told::{PageNotices, ToRows};
 
-/// Scrapes until it is stopped.
+/// A thread that scrapes until it is stopped.
 #[derive(Debug)]
 pub struct Scraper {
     asked: Arc<AskedOf>,
@@ -24,30 +24,30 @@ pub struct Scraper {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the scraper is asked for beside its rounds.
+/// A command to the scraper in addition to its periodic scrapes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Wish {
     #[default]
     Nothing,
-    /// A scrape now, with a row for every series.
+    /// Scrape now, and record every series.
     Whole,
     End,
 }
 
-/// What is asked of the scraper's thread.
+/// The pending commands of the scraper's thread.
 #[derive(Debug, Default)]
 pub(crate) struct Asked {
     pub wish: Wish,
-    /// The pages from now on, where they are others.
+    /// New list of endpoints, if it changed.
     pub pages: Option<Vec<MetricsPage>>,
 }
 
-/// The same, and what wakes the thread for it.
+/// The pending commands, and the condition variable that wakes the thread.
 #[derive(Debug, Default)]
 pub(crate) struct AskedOf(Mutex<Asked>, Condvar);
 
 impl AskedOf {
-    /// What is asked now. A thread that died asking ends it.
+    /// Takes the pending commands. A panic of the requesting thread ends the scraper.
     pub fn take(&self) -> Asked {
         match self.0.lock() {
             Ok(mut now) => std::mem::take(&mut *now),
@@ -57,8 +57,8 @@ impl AskedOf {
 }
 
 impl Scraper {
-    /// Begins to scrape these pages. Returns after the first scrape, so that counters have a value from before the load.
-    /// `knows` says which names anybody reads.
+    /// Starts to scrape these endpoints. Returns after the first scrape, so that counters have a value from before the
+    /// load. `knows` returns whether a metric name is used.
     pub fn start(
         pages: Vec<MetricsPage>,
         every: Span,
@@ -79,7 +79,8 @@ impl Scraper {
         })
     }
 
-    /// The same, each page at an instant of its own: the first scrapes follow each other within a cadence. Returns after all of them, or after a second.
+    /// Starts staggered scrapes of these endpoints; the first scrapes are spread over a cadence. Returns after all first
+    /// scrapes, or after a second.
     pub fn each(
         pages: Vec<MetricsPage>,
         every: Span,
@@ -105,16 +106,17 @@ impl Scraper {
         Ok(Scraper { asked, looked, thread: Some(thread) })
     }
 
-    /// Looks now and keeps every row, so that whoever reads a part of a run finds a value in it. Waits for that scrape, but not for
-    /// long: a page that hangs does not hold up a level.
+    /// Scrapes now and records every row, so that a reader of any part of a run finds a value in it.
+    ///
+    /// Waits for that scrape with a timeout, because a hanging endpoint must not delay a level.
     pub fn whole(&self) {
         while self.looked.try_recv().is_ok() {}
         self.ask(Wish::Whole);
         let _ = self.looked.recv_timeout(PATIENCE.as_duration());
     }
 
-    /// Scrapes these pages from now on, where each has an instant of its own: those that are no longer among them have left, and those that stay go on as they were.
-    /// Each has a name.
+    /// Replaces the endpoints of a staggered scraper. Removed ones are recorded as left, and the others keep their
+    /// schedule. Every endpoint must have a name.
     pub fn replace(&self, pages: Vec<MetricsPage>) {
         if let Ok(mut now) = self.asked.0.lock() {
             now.pages = Some(pages);
@@ -122,7 +124,7 @@ impl Scraper {
         self.asked.1.notify_all();
     }
 
-    /// Takes a last scrape and ends.
+    /// Takes a last scrape and ends the thread.
     pub fn stop(mut self) {
         self.end();
     }
@@ -152,12 +154,12 @@ fn at_least_a_millisecond(every: Span) -> Span {
     Span(every.0.max(1_000_000))
 }
 
-/// How long a page may take.
+/// Returns the timeout of a scrape.
 pub(crate) fn patience(every: Span) -> Span {
     Span(PATIENCE.0.max(every.0.min(10_000_000_000)))
 }
 
-/// The scraper of all pages at once on its thread.
+/// The scraper that scrapes all endpoints simultaneously.
 struct Rounds {
     runtime: LocalRuntime,
     pages: Vec<Source>,
@@ -167,7 +169,7 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// Looks at every page at each due time; a scrape that takes longer than the distance leaves the ones out that it missed.
+    /// Scrapes all endpoints at each due time; due times that a slow scrape missed are skipped.
     fn go(mut self, asked: &AskedOf, told: &mpsc::Sender<()>) {
         let mut due = self.clock.now();
         loop {
@@ -180,13 +182,13 @@ impl Rounds {
             match wait(due, self.clock, asked).wish {
                 Wish::Nothing => {}
                 Wish::Whole => self.pages.iter_mut().for_each(Source::forget),
-                // What happened since the last scrape counts as well.
+                // The changes since the last scrape count too.
                 Wish::End => return self.scrape(),
             }
         }
     }
 
-    /// All pages at once: the instant is one, and a page that hangs delays none.
+    /// Scrapes all endpoints concurrently: they share one instant, and a hanging endpoint delays no other.
     fn scrape(&mut self) {
         let how = (self.clock, patience(self.every), self.every);
         let scrapes = self.pages.iter_mut().map(|page| page.scrape(how, &self.rows));
@@ -194,7 +196,7 @@ impl Rounds {
     }
 }
 
-/// Waits until `due`, or until something is asked for before.
+/// Waits until `due` or until a command arrives.
 fn wait(due: At, clock: Clock, AskedOf(asked, changed): &AskedOf) -> Asked {
     let over = || Asked { wish: Wish::End, pages: None };
     let Ok(mut now) = asked.lock() else { return over() };
@@ -210,7 +212,7 @@ fn wait(due: At, clock: Clock, AskedOf(asked, changed): &AskedOf) -> Asked {
     }
 }
 
-/// Where rows come from.
+/// The source of rows: a metrics endpoint, or the targets of a Prometheus server.
 pub(crate) enum Source {
     Page(Looker, PageNotices),
     Targets(Targets),
@@ -238,7 +240,7 @@ impl Source {
         }
     }
 
-    /// What it said last counts as never said.
+    /// Discards the last values, as if they were never received.
     fn forget(&mut self) {
         match self {
             Source::Page(_, told) => told.forget(),
@@ -246,7 +248,7 @@ impl Source {
         }
     }
 
-    /// Has it been told of once so far?
+    /// Returns whether the source has had at most one scrape.
     pub fn is_new(&self) -> bool {
         match self {
             Source::Page(_, told) => told.scrapes <= 1,
@@ -254,7 +256,7 @@ impl Source {
         }
     }
 
-    /// It is nobody's any more.
+    /// Records that the endpoint was removed.
     pub fn left(&mut self, at: At, rows: &ToRows) {
         if let Source::Page(_, told) = self {
             told.left(at, rows);
@@ -271,7 +273,7 @@ impl Source {
         }
         let asked = clock.now();
         let found = looker.body(patience).await;
-        // A page is made somewhere between the question and the answer.
+        // The server builds the exposition between request and response, so the midpoint is its time.
         let at = At(asked.0 + (clock.now() - asked).0 / 2);
         match found {
             Ok(page) if looker.page.is_text() => told.tell_text(at, &page, rows),

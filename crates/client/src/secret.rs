@@ -1,5 +1,5 @@
-//! A key that must never be seen: no `Display`, no serialisation, a `Debug` that says nothing, and a scrubber for texts
-//! that a server or a library may have written it into.
+//! Represents an API key that must never be shown: no `Display`, no serialisation, and a `Debug` without the value. A
+//! scrubber removes the key from texts of a server or a library.
 
 use std::fmt;
 use std::path::Path;
@@ -12,42 +12,39 @@ use crate::renewed::Renewed;
 /// A key that may be renewed.
 pub type Key = Arc<Renewed<Secret>>;
 
-/// An API key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
-/// A key that could not be had. Never says what the key is.
+/// Errors of obtaining a key. They never contain the key.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
-    /// The environment variable is not set, or not text.
+    /// The environment variable is not set or not valid text.
     #[error("the environment variable {0} holds no key: set it, or name another with --key-env")]
     Env(String),
-    /// The file could not be read.
+    /// The key file can't be read, or is not text.
     #[error("cannot read the key file {path}: {source}")]
     File {
-        /// The file.
+        /// Path of the key file, as configured.
         path: String,
-        /// Why not.
         source: std::io::Error,
     },
-    /// Empty, or holds bytes that no HTTP header can carry.
+    /// The key is empty or contains bytes that no HTTP header can carry.
     #[error("the key from {0} is empty or holds characters that no header can carry")]
     Unusable(String),
-    /// A token server gave none.
+    /// A token server returned no token.
     #[error("cannot get a token from {url}: {why}")]
     Token {
-        /// The server.
         url: String,
-        /// Why not; never the secret.
+        /// Reason; never the secret.
         why: String,
     },
-    /// It begins as a signing key does, and is none.
+    /// The text starts like a signing key but is invalid.
     #[error("the key from {0} begins with whsec_, and what follows is no base64")]
     NoKey(String),
 }
 
 impl Secret {
-    /// A key as it is; surrounding white space goes. `from` names its source in the error.
+    /// Returns a key without surrounding white space. `from` names its source in the error.
     pub fn new(text: &str, from: &str) -> Result<Secret, SecretError> {
         let text = text.trim();
         if text.is_empty() || HeaderValue::from_str(text).is_err() {
@@ -56,7 +53,7 @@ impl Secret {
         Ok(Secret(text.to_owned()))
     }
 
-    /// From an environment variable.
+    /// Reads a key from an environment variable.
     pub fn from_env(name: &str) -> Result<Secret, SecretError> {
         let text = std::env::var(name).map_err(|_| SecretError::Env(name.to_owned()))?;
         Secret::new(&text, &format!("${name}"))
@@ -68,7 +65,7 @@ impl Secret {
         Secret::new(&text, &path.display().to_string())
     }
 
-    /// `Authorization: Bearer …`, marked so that no library prints it.
+    /// Returns `Bearer KEY` for the `Authorization` header, marked as sensitive so that no library prints it.
     pub fn bearer(&self) -> HeaderValue {
         let mut value = HeaderValue::from_str(&format!("Bearer {}", self.0))
             .unwrap_or_else(|_| HeaderValue::from_static("Bearer"));
@@ -76,17 +73,18 @@ impl Secret {
         value
     }
 
-    /// What is computed with it elsewhere, such as its hash.
+    /// Runs `read` on the key's bytes, for example to hash them.
     pub fn with_bytes<T>(&self, read: impl FnOnce(&[u8]) -> T) -> T {
         read(self.0.as_bytes())
     }
 
-    /// The key, for what is computed with it.
+    /// Returns the key for computations, never for display.
     pub(crate) fn text(&self) -> &str {
         &self.0
     }
 
-    /// `text` with every occurrence of the key replaced. (A server may echo it; an error may quote a header.)
+    /// Returns `text` with every occurrence of the key replaced, because a server may echo it and an error may quote a
+    /// header.
     pub(crate) fn scrub(&self, text: &str) -> String {
         text.replace(&self.0, "***")
     }

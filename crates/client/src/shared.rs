@@ -1,7 +1,8 @@
-//! What pages have in common, kept once: the names of their series, and their text but for the values.
+//! Stores the content that expositions share once: the names of series, and the text between the values.
 //!
-//! A page is first tried by the text that it had before: then nothing of it is read but numbers. Texts are bounded, because pages that all differ in every line
-//! (a replica's id among the labels) have as many as there are pages: those are read word by word, and their names are their own.
+//! A scrape is first matched against the text of the previous scrape; on a match only the numbers are parsed. The size of
+//! the texts is bounded, because endpoints whose every line differs (a replica id in the labels) need one text each. Beyond
+//! the bound an exposition is parsed line by line, and its names are not shared.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,12 +11,12 @@ use std::sync::{Arc, Mutex, Weak};
 use plimsoll_model::SeriesName;
 use plimsoll_wire::exposition::{self, CutPage, ExposedValue, PageText};
 
-/// Bytes of text that are kept for all pages: some two hundred texts.
+/// Most bytes of shared text, enough for about two hundred texts.
 const MOST_TEXT: usize = 16 << 20;
-/// Series of one page that are followed.
+/// Most series of one endpoint that are kept.
 pub(crate) const MOST_SERIES: usize = 50_000;
 
-/// A page's text, and the names of those of its series that are wanted, in its order.
+/// The text of an exposition without values, and the names of its used series in order.
 #[derive(Debug)]
 pub(crate) struct Shape {
     text: PageText,
@@ -27,18 +28,18 @@ pub struct SharedNames(Mutex<Kept>);
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// By hashes of what they hold.
+    /// Texts by the hash of their content.
     shapes: HashMap<u64, Weak<Shape>>,
     series: HashMap<u64, Weak<[SeriesName]>>,
-    /// When those that nobody holds any more are let go of.
+    /// Number of series lists at which unused entries are removed.
     sweep_at: usize,
 }
 
-/// Names and values of a page at a scrape.
+/// The names and values of one scrape.
 pub(crate) type Shown = (Arc<[SeriesName]>, Vec<f64>);
 
 impl SharedNames {
-    /// Reads a page of text. `shape`: its text at the scrape before, and now.
+    /// Parses an exposition. `shape` is the text of the previous scrape on entry, and of this one on return.
     pub(crate) fn read(
         &self,
         shape: &mut Option<Arc<Shape>>,
@@ -60,7 +61,7 @@ impl SharedNames {
         Ok((series, values))
     }
 
-    /// Of rows that were read already.
+    /// Returns the names and values of parsed rows.
     pub(crate) fn of(&self, rows: Vec<ExposedValue>, knows: fn(&str) -> bool) -> Shown {
         let mut wants = Wanted::new(knows);
         self.named(rows.into_iter().filter(|row| wants.wants(row)).collect())
@@ -82,7 +83,7 @@ impl SharedNames {
         (series, values)
     }
 
-    /// The same text as other pages have, where there is room for it.
+    /// Returns the shared copy of the text, or `None` if there is no room.
     fn shape(&self, text: PageText, series: &Arc<[SeriesName]>) -> Option<Arc<Shape>> {
         let mut kept = self.0.lock().ok()?;
         let key = hash(&text);
@@ -111,7 +112,7 @@ impl Kept {
     }
 }
 
-/// Which rows of a page are wanted: of known names, each once, and not more than are followed.
+/// A filter for the used rows of an exposition: known names, each series once, up to [`MOST_SERIES`].
 struct Wanted {
     knows: fn(&str) -> bool,
     seen: std::collections::HashSet<u64>,
@@ -157,7 +158,7 @@ mod tests {
         let (others, _) = read(&mut two, PAGE);
         assert!(Arc::ptr_eq(&names, &others));
         assert!(Arc::ptr_eq(one.as_ref().expect("kept"), two.as_ref().expect("kept")));
-        // Read again by its text, and by its rows where it has another.
+        // Parsed again by the text, and by rows where the text differs.
         let next = String::from_utf8_lossy(PAGE).replace("2.5", "1e3").replace("other 7", "other -0.25");
         assert_eq!(read(&mut one, next.as_bytes()).1, [1.0, 1000.0]);
         let more = next.replace("other", "vllm:c 9\nother");

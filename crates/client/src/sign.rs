@@ -1,5 +1,7 @@
-//! Signed messages by the Standard Webhooks specification (1.0), because receivers have a library for it in every language: three headers, and HMAC-SHA256
-//! of `id.timestamp.body`. A header of our own lost: each receiver would have to write its check, and many would leave it out.
+//! Signs messages by the Standard Webhooks specification (1.0): three headers, and HMAC-SHA256 of `id.timestamp.body`.
+//!
+//! Receivers have a library for it in every language. A custom header was rejected: each receiver would have to write its
+//! verification, and many would omit it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,18 +10,18 @@ use ring::hmac;
 
 use crate::secret::{Secret, SecretError};
 
-/// What its keys begin with; what follows is the key in base64.
+/// Prefix of a signing key; the base64 key follows.
 const PREFIX: &str = "whsec_";
 
-/// A key that messages are signed with. Its `Debug` does not show it.
+/// The key that signs messages. Its `Debug` does not show the value.
 #[derive(Clone, Debug)]
 pub struct SigningKey(hmac::Key);
 
 impl SigningKey {
-    /// `whsec_` and base64, or any text, which is then the key itself. `from` names its source in the error.
+    /// Parses `whsec_` with base64, or takes any other text as the key itself. `from` names its source in the error.
     ///
     /// # Errors
-    /// What follows `whsec_` is no base64.
+    /// Fails if the text after `whsec_` is not base64.
     pub fn new(secret: &Secret, from: &str) -> Result<SigningKey, SecretError> {
         let bytes = match secret.text().strip_prefix(PREFIX) {
             Some(coded) => STANDARD.decode(coded).map_err(|_| SecretError::NoKey(from.to_owned()))?,
@@ -28,7 +30,8 @@ impl SigningKey {
         Ok(SigningKey(hmac::Key::new(hmac::HMAC_SHA256, &bytes)))
     }
 
-    /// The headers of this message, sent at this second of the Unix epoch. `id` says which message it is, also when it is sent again.
+    /// Returns the headers of a message sent at this second of the Unix epoch. `id` identifies the message and stays equal
+    /// on a resend.
     pub fn headers(&self, id: &str, at_s: i64, body: &[u8]) -> Vec<(HeaderName, HeaderValue)> {
         let signature = format!("v1,{}", STANDARD.encode(self.sign(id, at_s, body)));
         let text =
@@ -44,7 +47,7 @@ impl SigningKey {
     }
 }
 
-/// The headers of a message that is not signed: which it is, and when it was sent.
+/// Returns the headers of an unsigned message: its id and its send time.
 pub fn plain_headers(id: &str, at_s: i64) -> [Option<(HeaderName, HeaderValue)>; 2] {
     let text = |name, text: String| Some((HeaderName::from_static(name), HeaderValue::try_from(text).ok()?));
     [text("webhook-id", id.to_owned()), text("webhook-timestamp", at_s.to_string())]
@@ -54,7 +57,7 @@ pub fn plain_headers(id: &str, at_s: i64) -> [Option<(HeaderName, HeaderValue)>;
 mod tests {
     use super::*;
 
-    /// The vector that the specification's own libraries are tested with.
+    /// Checks the test vector of the specification's own libraries.
     #[test]
     fn the_signature_is_the_specifications() {
         let secret = Secret::new("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "test").expect("usable");

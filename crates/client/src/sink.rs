@@ -1,21 +1,21 @@
-//! Where rows and samples go. The driver knows no file; whoever runs it hands one of these in.
+//! Defines the receiver of rows and samples. The driver writes no files; its caller supplies a sink.
 
 use std::sync::Mutex;
 
 use plimsoll_model::{Attempt, Sample};
 
-/// Takes rows as they are finished, from every worker thread. Must not block: a worker that waits here is late for the
-/// next arrival.
+/// The receiver of finished rows from every worker thread. It must not block, because a waiting worker is late for the next
+/// arrival.
 pub trait Sink: Send + Sync {
     fn attempt(&self, attempt: Attempt);
-    /// An attempt of a closed loop is begun; the row says what is to be told of it if nothing more comes. (What an open loop
-    /// begins follows from its schedule.)
+    /// Receives the start of a closed loop's attempt: the row to record if no other follows. (The starts of an open loop
+    /// follow from its schedule.)
     fn begun(&self, _attempt: &Attempt) {}
-    /// A point of the generator's own time series.
+    /// Receives a point of the generator's own time series.
     fn sample(&self, sample: Sample);
 }
 
-/// Keeps everything in memory, in the order of arrival: for tests, benches and short probes.
+/// A sink in memory, in order of arrival, for tests, benches and short probes.
 #[derive(Debug, Default)]
 pub struct Memory {
     attempts: Mutex<Vec<Attempt>>,
@@ -23,7 +23,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Takes the rows out.
+    /// Removes and returns the rows received so far.
     pub fn take_attempts(&self) -> Vec<Attempt> {
         self.attempts.lock().map(|mut all| std::mem::take(&mut *all)).unwrap_or_default()
     }

@@ -1,11 +1,10 @@
-//! What the socket tells the task that reads from it: how many reads there were, when the newest one's bytes arrived,
-//! how much went out and when.
+//! Records the reads and writes of a socket for the task that uses it: number of reads, bytes, and times.
 //!
-//! The event loop's clock is late by whatever else the thread had to do; the kernel's receive stamp is not. The stamp
-//! belongs to the *last byte* a read returned, so a read that carries two events times the second and only bounds the
-//! first. Which events shared a read is told by [`Stamps::reads`], counted here at the socket: a read holds many chunks of
-//! an answer, and counted by chunks a flood would look perfectly separate. A task looks at all that a read brought before
-//! it reads again, so the newest read is always the one that carried the bytes in hand.
+//! The event loop's clock is late by the other work of the thread; the kernel's receive stamp is not. The stamp belongs to
+//! the *last byte* of a read. A read with two events therefore times the second and only bounds the first.
+//! [`Stamps::reads`] shows which events shared a read. It is counted at the socket, because a read contains many chunks of
+//! a response: counted by chunks, a flood would seem perfectly separate. A task processes all bytes of a read before the
+//! next one, so the newest read always carried the current bytes.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::RawFd;
@@ -17,20 +16,19 @@ use crate::clock::{Clock, Ties};
 use crate::histogram::LogHistogram;
 use crate::tcp_info::{self, TcpInfo};
 
-/// What one worker thread measures of all its sockets.
+/// The measurements of all sockets of one worker thread.
 #[derive(Debug)]
 pub struct Meter {
-    /// The run's axis.
     pub clock: Clock,
-    /// Realtime tied to it.
+    /// Tie between the realtime clock and the run's axis.
     pub ties: Ties,
-    /// User stamp − kernel stamp of every read that had one.
+    /// User stamp minus kernel stamp of every read with a kernel stamp.
     pub user_delay: RefCell<LogHistogram>,
-    /// Reads with the kernel's stamp.
+    /// Reads with a kernel stamp.
     pub kernel_reads: Cell<u64>,
     pub user_reads: Cell<u64>,
     pub sockets: Cell<u32>,
-    /// The most of them since last asked.
+    /// Most sockets open since the last `clear`.
     pub sockets_max: Cell<u32>,
     pub connects: Cell<u32>,
 }
@@ -49,7 +47,7 @@ impl Meter {
         })
     }
 
-    /// Forgets what was counted; open sockets stay counted.
+    /// Resets the counts; open sockets stay counted.
     pub fn clear(&self) {
         self.user_delay.borrow_mut().clear();
         self.kernel_reads.set(0);
@@ -69,7 +67,7 @@ impl Meter {
     }
 }
 
-/// One socket's newest stamps and counts.
+/// The newest stamps and counts of one socket or stream.
 #[derive(Debug)]
 pub struct Stamps {
     meter: Rc<Meter>,
@@ -82,24 +80,26 @@ pub struct Stamps {
     last_write: Cell<Option<At>>,
     bytes_in: Cell<u64>,
     bytes_out: Cell<u64>,
-    /// The socket while it is open.
+    /// The socket; `None` after it was closed.
     socket: Cell<Option<RawFd>>,
-    /// What the kernel knew of it when it was closed.
+    /// Kernel facts of the connection when it was closed.
     tcp: Cell<Option<TcpInfo>>,
-    /// What it had counted when the exchange before this one ended.
+    /// Kernel facts at the end of the previous exchange.
     tcp_before: Cell<TcpInfo>,
-    /// The connection's own, where these are of one stream on it.
+    /// Stamps of the connection, if these belong to one of its streams.
     connection: Option<Rc<Stamps>>,
 }
 
 impl Stamps {
-    /// A socket that has neither read nor written. Whoever opened it says when it is [closed](Stamps::closed).
+    /// Returns the stamps of an unused socket. The caller must report its end with [closed](Stamps::closed).
     pub fn new(meter: Rc<Meter>, socket: RawFd) -> Rc<Stamps> {
         Rc::new(Stamps::with(meter, Some(socket), None))
     }
 
-    /// Those of one stream on a connection that carries several. *When* is the connection's, *what* the stream's: its reads are those of
-    /// the connection that brought it something, and its bytes those of its messages, because frames and compressed headers are nobody's alone.
+    /// Returns the stamps of one stream on a shared connection.
+    ///
+    /// Times come from the connection's reads and writes; bytes come from the stream's messages, because frames and
+    /// compressed headers belong to no single stream.
     pub fn of_stream(connection: &Rc<Stamps>) -> Rc<Stamps> {
         Rc::new(Stamps::with(Rc::clone(&connection.meter), None, Some(Rc::clone(connection))))
     }
@@ -123,7 +123,7 @@ impl Stamps {
         }
     }
 
-    /// The connection's newest read brought the stream so many bytes of its answer.
+    /// Records that the connection's newest read carried `bytes` of the stream's response.
     pub fn heard(&self, bytes: usize) {
         let Some(connection) = &self.connection else { return };
         self.arrival.set(connection.arrival.get());
@@ -135,7 +135,7 @@ impl Stamps {
         self.answered();
     }
 
-    /// The connection's newest write took what was left of the stream's request, `bytes` since last said.
+    /// Records that the connection's newest write completed the stream's request, with `bytes` since the last call.
     pub(crate) fn spoke(&self, bytes: usize) {
         let Some(at) = self.connection.as_ref().and_then(|connection| connection.last_write.get()) else {
             return;
@@ -143,7 +143,7 @@ impl Stamps {
         self.wrote(bytes, at);
     }
 
-    /// A read returned `bytes`, stamped by the kernel at `kernel_realtime_ns`, if it was.
+    /// Records a read of `bytes`, with its kernel stamp `kernel_realtime_ns` if there is one.
     pub fn read(&self, bytes: usize, kernel_realtime_ns: Option<i64>) {
         let user = self.meter.clock.now();
         let placed = kernel_realtime_ns.and_then(|ns| self.meter.ties.place(ns, user));
@@ -165,21 +165,21 @@ impl Stamps {
         self.bytes_in.set(self.bytes_in.get() + bytes as u64);
     }
 
-    /// Bytes of the answer came out of the newest read. Not every read holds some: under TLS the first may bring
-    /// session tickets, sent before the request was.
+    /// Records that the newest read contained bytes of the response. Under TLS the first read may contain only session
+    /// tickets that precede the request.
     pub fn answered(&self) {
         if self.first_read.get().is_none() {
             self.first_read.set(Some(self.arrival.get()));
         }
     }
 
-    /// A write that was begun at `at` took `bytes`.
+    /// Records a write of `bytes` that began at `at`.
     pub fn wrote(&self, bytes: usize, at: At) {
         self.bytes_out.set(self.bytes_out.get() + bytes as u64);
         self.last_write.set(Some(at));
     }
 
-    /// Begins a new exchange: first read, last write, byte counts and the kernel's share start again.
+    /// Begins an exchange: resets first read, last write, byte counts and the kernel-stamp flag.
     pub fn begin(&self) {
         self.first_read.set(None);
         self.last_write.set(None);
@@ -188,53 +188,52 @@ impl Stamps {
         self.bytes_out.set(0);
     }
 
-    /// The instant just before the newest write call of this exchange: when its bytes were handed to the kernel.
+    /// Returns the time just before the newest write call of this exchange, at which its bytes went to the kernel.
     pub(crate) fn last_write(&self) -> Option<At> {
         self.last_write.get()
     }
 
-    /// Arrival of the first bytes of the answer in this exchange.
+    /// Returns the arrival of the first response bytes of this exchange.
     pub(crate) fn first_read(&self) -> Option<At> {
         self.first_read.get()
     }
 
-    /// Arrival of the newest read's last byte: the kernel's stamp where there is one.
+    /// Returns the arrival of the newest read's last byte: the kernel stamp if there is one.
     pub fn arrival(&self) -> At {
         self.arrival.get()
     }
 
-    /// The newest read's stamp in user space.
+    /// Returns the user-space stamp of the newest read.
     pub fn user(&self) -> At {
         self.user.get()
     }
 
-    /// User-space minus kernel stamp of the newest read; zero where the kernel gave none.
+    /// Returns user-space minus kernel stamp of the newest read; zero without a kernel stamp.
     pub fn user_delay(&self) -> Span {
         self.user.get() - self.arrival.get()
     }
 
-    /// Did the kernel stamp every read of this exchange?
+    /// Returns whether the kernel stamped every read of this exchange.
     pub(crate) fn all_kernel(&self) -> bool {
         self.all_kernel.get()
     }
 
-    /// Reads since the socket was made: two events with the same number arrived together.
+    /// Returns the number of reads of the socket; two events with equal numbers arrived together.
     pub fn reads(&self) -> u64 {
         self.reads.get()
     }
 
-    /// Bytes read in this exchange, at the socket (under TLS: with its overhead).
+    /// Returns the bytes read in this exchange at the socket, including TLS overhead.
     pub fn bytes_in(&self) -> u64 {
         self.bytes_in.get()
     }
 
-    /// Bytes written in this exchange, at the socket.
+    /// Returns the bytes written in this exchange at the socket.
     pub fn bytes_out(&self) -> u64 {
         self.bytes_out.get()
     }
 
-    /// The socket is about to be closed: what the kernel knows of it is asked for the last time, for the exchange that it ends
-    /// with. Its number is another's from here on.
+    /// Reads the kernel facts a last time before the socket is closed. Its descriptor may be reused afterwards.
     pub(crate) fn closed(&self) {
         if let Some(socket) = self.socket.take() {
             self.tcp.set(tcp_info::read(socket));
@@ -242,8 +241,10 @@ impl Stamps {
         }
     }
 
-    /// Ends an exchange: what the kernel knows of the connection, and what it counted since the exchange before: on a connection that several
-    /// share each count goes to the one that ends next, so that none is told twice. One system call.
+    /// Ends an exchange and returns the kernel facts of the connection, with the counts since the previous exchange.
+    ///
+    /// On a shared connection each count goes to the next exchange that ends, so that none is counted twice. Costs one
+    /// system call.
     pub fn tcp(&self) -> TcpFacts {
         if let Some(connection) = &self.connection {
             return connection.tcp();

@@ -1,9 +1,9 @@
-//! One attempt over HTTP/2, from its place on a connection to the end of its stream, read top to bottom.
+//! Makes one attempt over HTTP/2, from its place on a connection to the end of its stream.
 //!
-//! The counterpart of [`crate::exchange`], told to the same watch. What an end means: a stream that the server resets, and a connection
-//! that it ends (GOAWAY), before the head is a reset; after it the body is cut. A stream that the server refused
-//! (`REFUSED_STREAM`, `ENHANCE_YOUR_CALM`) it did not serve, and said so: that is shed. Nothing is sent again here, also where the server says
-//! that it has not looked at a request: what was written is an attempt, and a retry is the retry policy's to make.
+//! This is the counterpart of [`crate::exchange`], with the same watch. A stream reset or a GOAWAY before the head is a
+//! reset; after the head the body is cut. A stream that the server refused (`REFUSED_STREAM`, `ENHANCE_YOUR_CALM`) was not
+//! processed and counts as shed. Requests are never resent here, even if the server reports that it did not process them. A
+//! written request is an attempt, and the retry policy decides on a retry.
 
 use std::future::{Future as _, poll_fn};
 use std::pin::Pin;
@@ -35,7 +35,7 @@ pub async fn exchange(
             Err(error) => return not_connected(&error),
         };
         if held.connected().kept && !replaced && !held.link.stands() {
-            // It ended between the place and its use: not one byte of the request was written.
+            // The connection ended between taking the place and using it, so no byte of the request was written.
             replaced = true;
             continue;
         }
@@ -53,11 +53,11 @@ pub async fn exchange(
     }
 }
 
-/// A request and its answer on one stream.
+/// A request and its response on one stream.
 struct Talk {
     held: HeldStream,
     answer: Answer,
-    /// What is left of the request is written as the server allows; dropped before, it would be cut off.
+    /// Writes the rest of the request as flow control permits; dropping it would cut the request.
     _sending: SendStream<Outflow>,
 }
 
@@ -82,7 +82,7 @@ impl Talk {
                 Answer::Body(body) => match std::task::ready!(body.poll_data(cx)) {
                     Some(Ok(data)) => {
                         self.held.stamps.heard(data.len());
-                        // Room that can't be given back is that of a stream that has ended.
+                        // Releasing capacity fails only on a stream that has ended.
                         let _ = body.flow_control().release_capacity(data.len());
                         if !data.is_empty() && !watch.data(&data) {
                             return Poll::Ready(Ending::Broken { error: String::new() });
@@ -95,7 +95,7 @@ impl Talk {
         }
     }
 
-    /// The body is over: what stands behind it.
+    /// Reads the trailers after the body and returns the ending.
     fn ended(&mut self, cx: &mut Context<'_>, watch: &impl ExchangeWatch) -> Poll<Ending> {
         let Answer::Body(body) = &mut self.answer else { return Poll::Pending };
         match std::task::ready!(body.poll_trailers(cx)) {
@@ -117,7 +117,7 @@ fn read(status: u16, fields: &HeaderMap) -> Head {
     Head::read(status, fields, realtime_ns() / 1_000_000_000)
 }
 
-/// It ended before its head.
+/// Returns the ending of a stream that ended before its head.
 fn unanswered(error: &h2::Error) -> Ending {
     let text = words(error);
     let refused = [Reason::REFUSED_STREAM, Reason::ENHANCE_YOUR_CALM];
@@ -131,7 +131,7 @@ fn unanswered(error: &h2::Error) -> Ending {
     }
 }
 
-/// It ended inside of its body.
+/// Returns the ending of a stream that ended within its body.
 fn broken(error: &h2::Error) -> Ending {
     match error.reason() {
         Some(_) if !error.is_remote() => Ending::told(How::Malformed, By::Server, false, words(error)),

@@ -1,9 +1,9 @@
-//! One worker's HTTP/2 connections, and the places for requests on them.
+//! Manages one worker's HTTP/2 connections and the places for requests on them.
 //!
-//! A connection carries as many requests at a time as the server allows (`MAX_CONCURRENT_STREAMS`) and the scenario does. The first one
-//! that has room gets the next request, so that few connections are used; where none has, another is opened, and where the policy
-//! allows no other, the request waits in line. Whoever comes while one is being opened waits for that, and not for one of its own, or a load
-//! that begins with a hundred requests would open a hundred connections for one.
+//! A connection carries as many concurrent requests as the server (`MAX_CONCURRENT_STREAMS`) and the scenario allow. The
+//! first connection with room gets the next request, so that few connections are used. If none has room, another is opened;
+//! if the policy forbids that, the request waits in line. A request that arrives while a connection opens waits for it and
+//! opens no other one. Otherwise a load that begins with a hundred requests would open a hundred connections.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -20,14 +20,14 @@ use crate::http2::{Ended, Http2Link};
 use crate::link::{Route, TakeError};
 use crate::stamp::{Meter, Stamps};
 
-/// Streams that a connection is taken to carry until a server has said how many.
+/// Streams that a connection is assumed to carry until its server announces a limit.
 const STREAMS_EXPECTED: u32 = 100;
 
-/// A place on a connection. It is given back when it is dropped.
+/// A place on a connection, which is released on drop.
 #[derive(Debug)]
 pub struct HeldStream {
     pub link: Rc<Http2Link>,
-    /// What it sees of this request.
+    /// Stamps of this request on the connection.
     pub stamps: Rc<Stamps>,
     reused: bool,
     kept: bool,
@@ -36,7 +36,7 @@ pub struct HeldStream {
 }
 
 impl HeldStream {
-    /// What is to be known of it.
+    /// Returns the facts of the connection for the exchange's watch.
     pub fn connected(&self) -> Connected<'_> {
         Connected {
             number: self.link.number,
@@ -58,16 +58,16 @@ impl Drop for HeldStream {
     }
 }
 
-/// What somebody in line is told.
+/// The message to a request in line.
 enum Told {
     Place(HeldStream),
-    /// Things have changed: ask again.
+    /// The state changed; the request must check again.
     Again,
-    /// The connection that was waited for could not be made.
+    /// The connection that the request waited for could not be opened.
     Failed(Arc<TakeError>),
 }
 
-/// See the module's head.
+/// One worker's HTTP/2 connections to one endpoint.
 pub struct StreamPool {
     own: Weak<StreamPool>,
     route: RefCell<Route>,
@@ -76,10 +76,10 @@ pub struct StreamPool {
     policy: Cell<Connections>,
     share: Cell<u32>,
     links: RefCell<Vec<Rc<Http2Link>>>,
-    /// Connections that are being opened.
+    /// Number of connections that are being opened.
     opening: Cell<u32>,
     line: RefCell<VecDeque<oneshot::Sender<Told>>>,
-    /// Streams of a connection, as far as is known.
+    /// Streams per connection, as last announced by the server.
     streams: Cell<u32>,
     waited_since: Cell<Option<At>>,
 }
@@ -91,7 +91,7 @@ impl std::fmt::Debug for StreamPool {
 }
 
 impl StreamPool {
-    /// An empty pool; `share` is this worker's part of a bounded pool's limit.
+    /// Returns an empty pool; `share` is this worker's part of a bounded pool's limit.
     pub fn new(
         policy: Connections,
         share: u32,
@@ -114,7 +114,7 @@ impl StreamPool {
         })
     }
 
-    /// Sets the policy for what comes.
+    /// Sets the policy for the next requests.
     pub(crate) fn set_policy(&self, policy: Connections, share: u32, route: Route) {
         *self.route.borrow_mut() = route;
         self.policy.set(policy);
@@ -129,17 +129,18 @@ impl StreamPool {
         over.iter().for_each(|link| link.close());
     }
 
-    /// First moment at which a request had to wait in line because no other connection was allowed.
+    /// Returns the first time at which a request waited in line because the policy forbids another connection.
     pub fn waited_since(&self) -> Option<At> {
         self.waited_since.get()
     }
 
-    /// How many connections stand.
+    /// Returns the number of established connections.
     pub fn connections(&self) -> usize {
         self.links.borrow().len()
     }
 
-    /// Opens what so many requests at a time need. Ends early where one cannot be made: the load will tell why.
+    /// Opens the connections that `wanted` concurrent requests need. Stops at the first failure, because the load will
+    /// report its reason.
     pub async fn warm(&self, wanted: usize, connect: Span) {
         let room = || self.links.borrow().iter().map(|link| self.room(link) as usize).sum::<usize>();
         let mut had = room();
@@ -148,7 +149,7 @@ impl StreamPool {
                 Ok(link) => self.links.borrow_mut().push(link),
                 Err(_) => return,
             }
-            // Whoever ends what it has taken would be asked for ever.
+            // A server that closes each accepted connection would otherwise be dialled indefinitely.
             if room() <= had {
                 return;
             }
@@ -156,7 +157,7 @@ impl StreamPool {
         }
     }
 
-    /// A place for one request.
+    /// Takes a place for one request.
     pub async fn take(&self, connect: Span) -> Result<HeldStream, TakeError> {
         let mut waited = false;
         loop {
@@ -207,7 +208,7 @@ impl StreamPool {
         }
     }
 
-    /// It took fewer than had waited for it: the next of them opens another, if that is allowed.
+    /// Wakes the next waiting request if the new connection has fewer places than requests waited; it may open another.
     fn open_another(&self) {
         let mut line = std::mem::take(&mut *self.line.borrow_mut());
         line.retain(|sender| !sender.is_closed());
@@ -216,7 +217,7 @@ impl StreamPool {
         next.into_iter().for_each(|sender| _ = sender.send(Told::Again));
     }
 
-    /// Those in line who have nothing else to wait for fail as this one did.
+    /// Fails the requests in line that have no other connection to wait for.
     fn failed(&self, error: &Arc<TakeError>) {
         if self.opening.get() > 0 || !self.links.borrow().is_empty() {
             return;
@@ -227,7 +228,7 @@ impl StreamPool {
         }
     }
 
-    /// Would one more connection be needed, and is it allowed?
+    /// Returns whether another connection is needed and allowed.
     fn may_open(&self) -> bool {
         let opening = self.opening.get();
         let standing = u32::try_from(self.links.borrow().len()).unwrap_or(u32::MAX);
@@ -243,7 +244,7 @@ impl StreamPool {
         link.room(self.route.borrow().http2.unwrap_or(u32::MAX))
     }
 
-    /// The first connection with room. Those that take nothing more go: their requests hold them to their ends.
+    /// Returns the first connection with room. Removes idle connections that accept no more requests.
     fn free(&self) -> Option<Rc<Http2Link>> {
         let mut links = self.links.borrow_mut();
         links.retain(|link| link.in_use.get() > 0 || self.room(link) > 0);
@@ -257,11 +258,12 @@ impl StreamPool {
         HeldStream { link, stamps, reused: carried > 0, kept, waited, pool: self.own.clone() }
     }
 
-    /// Gives what room a connection has to those in line.
+    /// Assigns the free places of a connection to the requests in line.
     fn serve(&self, link: &Rc<Http2Link>) {
         while self.room(link) > 0 {
             let Some(sender) = self.line.borrow_mut().pop_front() else { return };
-            // One who has left would drop its place, which comes back here: thousands of them one inside the other.
+            // A cancelled request would drop its place, which calls this function again; thousands of such calls would
+            // nest.
             if sender.is_closed() {
                 continue;
             }
@@ -269,7 +271,7 @@ impl StreamPool {
         }
     }
 
-    /// A place has become free.
+    /// Handles a place that became free.
     fn freed(&self, link: &Rc<Http2Link>) {
         let is_known = self.links.borrow().iter().any(|known| Rc::ptr_eq(known, link));
         match is_known {
@@ -285,7 +287,7 @@ impl StreamPool {
         self.ask_again();
     }
 
-    /// Everybody in line looks for a place anew.
+    /// Makes every request in line check for a place again.
     fn ask_again(&self) {
         let line = std::mem::take(&mut *self.line.borrow_mut());
         for sender in line {
@@ -298,7 +300,7 @@ impl StreamPool {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let pool = self.own.clone();
         let ended: Ended = Box::new(move |link| pool.upgrade().into_iter().for_each(|pool| pool.ended(link)));
-        // Boxed: the state of a handshake is large, short-lived, and would be part of every request's task.
+        // Boxed, because a handshake's state is large and short-lived and would enlarge every request's task.
         let connecting = Box::pin(Http2Link::connect(&route, &self.meter, number, ended));
         let link = match tokio::time::timeout(connect.as_duration(), connecting).await {
             Ok(link) => link?,
@@ -309,7 +311,8 @@ impl StreamPool {
     }
 }
 
-/// Counts a connection that is being opened. Whoever opens it may leave before it stands: then those who waited for it look for another.
+/// The count of a connection that is being opened. If its request is dropped first, the requests that waited for the
+/// connection check again.
 struct Opening<'a> {
     pool: &'a StreamPool,
     is_over: bool,

@@ -1,4 +1,4 @@
-//! The endpoint as the driver needs it: an address to connect to, a path to ask for, headers to send, texts to hide.
+//! Resolves a target's configuration for the driver: addresses, request path, headers, and secrets to scrub.
 
 use std::net::ToSocketAddrs;
 use std::path::Path;
@@ -23,44 +23,37 @@ use crate::request::{KeyHeaders, Opening};
 use crate::secret::{Key, Secret, SecretError};
 use crate::tls::{SharedTls, TlsError, TlsTrust};
 
-/// A target that cannot be used as it is written.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
-    /// The URL cannot be read.
     #[error("cannot use the URL {url}: {why}")]
     Url {
-        /// As the user wrote it, without user info.
+        /// URL as configured, without user info.
         url: String,
-        /// What is wrong.
         why: String,
     },
-    /// A header's name or value cannot be sent.
+    /// A header's name or value can't be sent.
     #[error("cannot send the header {name}: {why}")]
     Header {
-        /// Its name.
         name: String,
-        /// What is wrong; never the value.
+        /// Reason; never the value.
         why: String,
     },
-    /// The key could not be had.
     #[error(transparent)]
     Key(#[from] SecretError),
-    /// TLS could not be set up.
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
 
-/// See the module's head.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// The URL without user info.
+    /// URL without user info.
     pub url: String,
     host: String,
     port: u16,
     base: String,
     query: Option<String>,
     tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
-    /// Over HTTP/2: scheme and authority of its requests, and the most streams of a connection.
+    /// HTTP/2 only: scheme and authority of its requests, and the most streams per connection.
     http2: Option<(Uri, u32)>,
     headers: HeaderMap,
     own: Vec<HeaderTemplate>,
@@ -69,13 +62,13 @@ pub struct Target {
 }
 
 impl Target {
-    /// Reads the spec; takes the key from `key`, else from where the spec says, and header values' `$NAME` from the
+    /// Resolves a target. The key comes from `key`, or else from the configured source; `$NAME` in header values from the
     /// environment.
     pub fn new(spec: &TargetSpec, key: Option<Secret>) -> Result<Target, TargetError> {
         Target::sharing(spec, key, &SharedTls::default())
     }
 
-    /// The same, one of several whose TLS is set up once.
+    /// Resolves one of several targets that share TLS configurations.
     pub fn sharing(spec: &TargetSpec, key: Option<Secret>, tls: &SharedTls) -> Result<Target, TargetError> {
         let uri = read_url(&spec.url)?;
         let host = uri.host().unwrap_or_default().to_owned();
@@ -104,12 +97,12 @@ impl Target {
         })
     }
 
-    /// Path of the URL, without a slash at its end and without its query.
+    /// Returns the path of the URL, without trailing slash and query.
     pub(crate) fn base(&self) -> &str {
         &self.base
     }
 
-    /// Looks the host's addresses up. Blocking; a name that is not found is kept as the reason why nothing connects.
+    /// Resolves the host's addresses; blocks. A failure is stored as the reason of later connection errors.
     pub fn resolve(&self) -> Route {
         let host = self.host.trim_start_matches('[').trim_end_matches(']');
         let addrs = (host, self.port).to_socket_addrs().map(|all| all.collect()).map_err(|e| e.to_string());
@@ -121,12 +114,12 @@ impl Target {
         }
     }
 
-    /// The host and port, for people.
+    /// Returns host and port for display.
     pub fn authority(&self) -> String {
         format!("{}:{}", self.host, self.port)
     }
 
-    /// The request path for `path` below the base.
+    /// Returns the request path for `path` below the base.
     pub fn path(&self, path: &str) -> String {
         let slash = if path.is_empty() || path.starts_with('/') { "" } else { "/" };
         let query = self.query.as_ref().map(|q| format!("?{q}")).unwrap_or_default();
@@ -134,10 +127,10 @@ impl Target {
         if whole.starts_with('/') { whole } else { format!("/{whole}") }
     }
 
-    /// The same, as a request takes it.
+    /// Returns the request URI for `path` below the base.
     ///
     /// # Errors
-    /// When the user's URL holds what no request line can.
+    /// Fails if the configured URL has characters that no request line can carry.
     pub fn uri(&self, path: &str) -> Result<Uri, TargetError> {
         self.path(path).parse().map_err(|e: http::uri::InvalidUri| TargetError::Url {
             url: self.url.clone(),
@@ -145,19 +138,19 @@ impl Target {
         })
     }
 
-    /// How every POST to `path` (as [`Target::uri`] gives it) begins.
+    /// Returns the opening of every POST to `path` (a result of [`Target::uri`]).
     pub fn posts(&self, path: &Uri) -> Opening {
         self.opens(Method::POST, path)
     }
 
-    /// The same with headers of its own.
+    /// Returns the opening of a POST with additional headers.
     pub(crate) fn posts_with(&self, path: &Uri, more: &[(HeaderName, HeaderValue)]) -> Opening {
         let mut headers = self.headers.clone();
         headers.extend(more.iter().cloned());
         self.opening(Method::POST, path, &headers).with_own(&self.own)
     }
 
-    /// How another request begins.
+    /// Returns the opening of a request with any method.
     pub(crate) fn opens(&self, method: Method, path: &Uri) -> Opening {
         self.opening(method, path, &self.headers).with_own(&self.own)
     }
@@ -167,51 +160,51 @@ impl Target {
         let Some((base, _)) = &self.http2 else { return opening };
         let (mut whole, place) = (base.clone().into_parts(), path.path_and_query().cloned());
         whole.path_and_query = place;
-        // A Host of the user's own names another server behind the same address, as over HTTP/1.1.
+        // As over HTTP/1.1, a configured Host header selects another server behind the address.
         let host = headers.get(HOST).and_then(|host| host.to_str().ok()?.parse().ok());
         whole.authority = host.or(whole.authority);
-        // Its parts are those of two URIs.
+        // The parts come from two valid URIs.
         match Uri::from_parts(whole) {
             Ok(uri) => opening.over_http2(method, uri, headers),
             Err(_) => opening,
         }
     }
 
-    /// How a GET of `path` begins.
+    /// Returns the opening of a GET of `path`.
     pub fn gets(&self, path: &Uri) -> Opening {
         self.opening(Method::GET, path, &self.headers)
     }
 
-    /// `text` without any key.
+    /// Returns `text` with all keys removed.
     pub(crate) fn scrub(&self, text: &str) -> String {
         let keys = self.key.iter().flat_map(|key| key.key.all());
         let text = keys.fold(text.to_owned(), |text, key| key.scrub(&text));
         self.secrets.iter().fold(text, |text, secret| secret.scrub(&text))
     }
 
-    /// The server has refused the key: another is looked for at once.
+    /// Records that the server rejected the key, which triggers an immediate renewal.
     pub(crate) fn key_refused(&self) {
         self.key.iter().for_each(|key| key.key.refused());
     }
 
-    /// Why the key could not be renewed, where that was tried.
+    /// Returns the error of the last failed key renewal, if any.
     pub fn key_trouble(&self) -> Option<String> {
         self.key.as_ref()?.key.trouble().map(|why| self.scrub(&why))
     }
 
-    /// Is a key sent with every request, in the usual header or in one of the user's?
+    /// Returns whether every request carries a key, in the standard header or a configured one.
     pub(crate) fn has_key(&self) -> bool {
         self.key.is_some() || !self.secrets.is_empty() || self.headers.contains_key(AUTHORIZATION)
     }
 }
 
-/// What is sent.
+/// A request body with its media type.
 #[derive(Clone, Debug)]
 pub struct Body {
     pub content_type: &'static str,
-    /// Bytes of it that are JSON, where raw tensors follow.
+    /// Size in bytes of the JSON part if raw tensors follow; otherwise `None`.
     pub header_length: Option<usize>,
-    /// Its bytes; cloning shares them.
+    /// Content; clones share it.
     pub bytes: Bytes,
 }
 
@@ -222,10 +215,10 @@ impl From<Encoded> for Body {
     }
 }
 
-/// Carries the attempt's name to the server's log.
+/// Header with the attempt's name, for the server's log.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// A URL as it may be repeated: what stands before its host may be a password.
+/// Returns a URL that is safe to display, because the part before the host may contain a password.
 pub fn without_user(url: &str) -> String {
     match url.split_once("://").map(|(scheme, rest)| (scheme, rest.split_once('@'))) {
         Some((scheme, Some((_, rest)))) => format!("{scheme}://***@{rest}"),
@@ -250,12 +243,12 @@ fn read_url(url: &str) -> Result<Uri, TargetError> {
     Ok(uri)
 }
 
-/// gRPC is HTTP/2 by its nature; another protocol where it is asked for.
+/// Returns whether the target uses HTTP/2: always for gRPC, otherwise by configuration.
 fn speaks_http2(spec: &TargetSpec) -> bool {
     spec.protocol == Protocol::KserveGrpc || spec.http == HttpVersion::Two
 }
 
-/// Scheme and authority of requests over HTTP/2, and the most streams of a connection; `None` over HTTP/1.1.
+/// Returns scheme and authority of requests over HTTP/2 and the most streams per connection; `None` over HTTP/1.1.
 fn over_http2(spec: &TargetSpec, uri: &Uri, https: bool) -> Result<Option<(Uri, u32)>, TargetError> {
     let bad = |why: &str| TargetError::Url { url: without_user(&spec.url), why: why.to_owned() };
     let is_call = uri.scheme_str().is_some_and(|scheme| scheme.starts_with("grpc"));
@@ -333,7 +326,7 @@ fn headers_of(
     Ok((headers, own))
 }
 
-/// The headers that the key goes into: one that the user has set stands over it.
+/// Returns the headers that carry the key. A header that the user set takes precedence.
 fn key_headers(spec: &TargetSpec, key: Key, headers: &HeaderMap) -> KeyHeaders {
     let bare = encode::key_header(spec.protocol).map(HeaderName::from_static);
     KeyHeaders {
@@ -343,7 +336,7 @@ fn key_headers(spec: &TargetSpec, key: Key, headers: &HeaderMap) -> KeyHeaders {
     }
 }
 
-/// Puts the environment's values in the place of `$NAME` and `${NAME}`; what came from there is a secret.
+/// Substitutes `$NAME` and `${NAME}` from the environment; the substituted values are secrets.
 fn expand(text: &str, secrets: &mut Vec<Secret>) -> Result<(String, bool), String> {
     let (mut out, mut hidden, mut rest) = (String::new(), false, text);
     while let Some(at) = rest.find('$') {
@@ -388,7 +381,7 @@ mod tests {
         );
     }
 
-    /// Of targets that are made together those of one trust share what they hold it by.
+    /// Targets that are created together share the TLS configuration of equal trust settings.
     #[test]
     fn one_trust_is_set_up_once() {
         let (tls, other) = (SharedTls::default(), SharedTls::default());

@@ -1,8 +1,8 @@
-//! A Prometheus as the source: the pages that it scraped of its targets, each scrape at its own instant.
+//! Reads the metrics of a Prometheus server's targets, with the timestamp of each scrape.
 //!
-//! Its series `up` says which targets there are, which labels are a target's and not the page's, and which scrapes failed; so whoever is to be watched is named by
-//! labels of targets (`{job="vllm"}`). Raw samples are asked for, and no rate. A target that is not in Prometheus any more has been taken away, and is not lost; where
-//! Prometheus itself does not answer, all of them are.
+//! The series `up` shows the targets, the target labels, and the failed scrapes. A watch therefore selects targets by
+//! labels (`{job="vllm"}`). The query returns raw samples and no rates. A target that Prometheus no longer lists was
+//! removed and is not lost; if Prometheus itself does not respond, all targets are lost.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,9 +17,9 @@ use crate::foreign::{ForeignPages, UNSCRAPED};
 use crate::pages::{Looker, MetricsPage, PATIENCE};
 use crate::told::{PageNotices, ToRows};
 
-/// How far back it is asked how often targets are scraped.
+/// Lookback window for the scrape interval of the targets.
 const LOOK_BACK: Span = Span::from_secs(300);
-/// A clock that is ahead by more than this is wrong: two machines that follow one reference differ by less.
+/// Lead of the Prometheus clock that is an error. Two synchronised machines differ by less.
 const AHEAD: Span = Span::from_secs(2);
 
 pub(crate) struct Targets {
@@ -33,15 +33,16 @@ struct Taken {
     doubles: Doubles,
 }
 
-/// Targets that are left out, because they show the server of a target that is read: two jobs may scrape one server, as a PodMonitor and a
-/// ServiceMonitor do. With each the target that is read instead: while Prometheus has it, the other stays out, though scrapes fail in turn.
+/// The targets that are skipped, each with the target that is read instead, because both scrape one server.
+///
+/// A PodMonitor and a ServiceMonitor may both select a server. While Prometheus lists the first target, the other stays
+/// skipped even if scrapes fail in turn.
 #[derive(Default)]
 struct Doubles(BTreeMap<TargetId, TargetId>);
 
-/// A target's labels `job` and `instance`.
+/// The labels `job` and `instance` of a target.
 type TargetId = (String, String);
 
-/// What was scraped of one target at one instant.
 struct Scrape {
     at_unix: i64,
     target: String,
@@ -54,24 +55,25 @@ impl Targets {
         Targets { looker, taken: Taken::new(knows) }
     }
 
-    /// Where they are asked for.
+    /// Returns the metrics endpoint that represents the Prometheus server.
     pub fn page(&self) -> &MetricsPage {
         &self.looker.page
     }
 
-    /// What they said last counts as never said.
+    /// Discards the last values, as if they were never received.
     pub fn forget(&mut self) {
         self.taken.pages.forget();
     }
 
-    /// Asks for what came since, and some more: what a scrape brings may be there a while after its instant.
+    /// Queries the samples since the last query, with an overlap because a sample may become visible some time after its
+    /// timestamp.
     pub async fn scrape(&mut self, (clock, patience, every): (Clock, Span, Span), rows: &ToRows) {
         let (matchers, names) = self.looker.page.asks_prometheus().unwrap_or_default();
         let back_s = (3.0 * every.as_secs_f64()).ceil().max(2.0);
         let asked = expression(matchers, &format!("__name__=~\"up|{names}\""), Span::from_secs_f64(back_s));
         let found = self.looker.query(&asked, patience).await;
         let found = found.map(|series| scrapes(series, &mut self.taken.doubles));
-        // A Prometheus that began anew has scraped nobody yet: nobody has been taken away.
+        // A restarted Prometheus has scraped no target yet, which does not mean that the targets were removed.
         let found = found.and_then(|found| match found.is_empty() {
             true => Err("Prometheus has scraped no target".to_owned()),
             false => Ok(found),
@@ -96,11 +98,11 @@ impl Taken {
         }
         let upto = clock.now();
         for Scrape { at_unix, target, is_up, rows: found } in scrapes {
-            // Of what lies before the watch the newest is where its counters begin.
+            // Of the scrapes before the watch, the newest is the baseline of the counters.
             if !self.began && newest.get(&target) != Some(&at_unix) {
                 continue;
             }
-            // Prometheus takes a page that ends early for a whole one.
+            // Prometheus accepts an exposition that ends early.
             let cut = exposition::check_rows(&found).err().map(|cut| cut.to_string());
             let found = match cut.as_deref() {
                 _ if !is_up => Err(UNSCRAPED),
@@ -114,20 +116,20 @@ impl Taken {
     }
 }
 
-/// A target's own part of what it shows: names and labels that are not the target's.
+/// A series without the target labels: its name and remaining labels.
 type OwnSeries<'a> = (&'a str, Vec<&'a (String, String)>);
 
-/// One target as its series show it.
+/// One target, described by its series.
 #[derive(Default)]
 struct Shown<'a> {
     labels: &'a [(String, String)],
     series: HashSet<OwnSeries<'a>>,
-    /// Instants at which its process began, by its own series.
+    /// Start times of its process, from its own series.
     began: HashSet<u64>,
 }
 
 impl Shown<'_> {
-    /// Returns whether both show one server: most of their series are shared, at one address or of one process of one pod.
+    /// Returns whether both targets show one server: they share most series, and an address or one process of one pod.
     fn is(&self, other: &Shown<'_>) -> bool {
         let same =
             |name: &str| label(self.labels, name).is_some_and(|it| label(other.labels, name) == Some(it));
@@ -138,7 +140,7 @@ impl Shown<'_> {
 }
 
 impl Doubles {
-    /// Finds those among these targets. Of the targets of one server the first by its job is read.
+    /// Finds the duplicates among these targets. Of the targets of one server, the first by job is read.
     fn find(&mut self, ups: &[RangeSeries], others: &[RangeSeries]) {
         let mut shown: BTreeMap<TargetId, Shown<'_>> = BTreeMap::new();
         for up in ups {
@@ -171,7 +173,7 @@ fn id_of(labels: &[(String, String)]) -> TargetId {
     (label(labels, "job").unwrap_or_default(), label(labels, "instance").unwrap_or_default())
 }
 
-/// What was scraped, the oldest first.
+/// Returns the scrapes in these series, oldest first.
 fn scrapes(series: Vec<RangeSeries>, doubles: &mut Doubles) -> Vec<Scrape> {
     let (mut ups, others): (Vec<RangeSeries>, Vec<RangeSeries>) =
         series.into_iter().partition(|series| series.name == "up");
@@ -202,7 +204,7 @@ fn scrapes(series: Vec<RangeSeries>, doubles: &mut Doubles) -> Vec<Scrape> {
         let labels: Vec<(String, String)> =
             series.labels.into_iter().filter(|label| !targets.contains(label)).collect();
         for (at_unix, value) in series.values {
-            // What has another instant is the page's own stamp or a rule's: no scrape says it.
+            // A sample with another timestamp comes from the exposition or a rule and belongs to no scrape.
             if let Some(scrape) = found.get_mut(&(at_unix, target.clone())) {
                 scrape.rows.push(ExposedValue { name: series.name.clone(), labels: labels.clone(), value });
             }
@@ -211,8 +213,10 @@ fn scrapes(series: Vec<RangeSeries>, doubles: &mut Doubles) -> Vec<Scrape> {
     found.into_values().collect()
 }
 
-/// What a Prometheus kept of its targets' pages, as rows of a watch would have it: the changes, oldest first. With it the instant of its first scrape, of the
-/// Unix epoch, which is [`At::ZERO`] of the rows. `knows`: which names are kept.
+/// Converts the history in Prometheus to the rows of a watch: changed values, oldest first.
+///
+/// Also returns the time of the first scrape in ns since the Unix epoch, which is [`At::ZERO`] of the rows. `knows` selects
+/// the names.
 pub fn kept(series: Vec<RangeSeries>, knows: fn(&str) -> bool) -> Result<(i64, Vec<Sample>), String> {
     let series = series.into_iter().filter(|series| series.name == "up" || knows(&series.name));
     let scrapes = scrapes(series.collect(), &mut Doubles::default());
@@ -243,10 +247,10 @@ fn expression(matchers: &str, name: &str, back: Span) -> String {
     format!("{{{matchers}{comma}{name}}}[{}ms]", back.0 / 1_000_000)
 }
 
-/// How often these targets are scraped: the longest usual distance of any.
+/// Returns the longest of the targets' typical scrape intervals.
 ///
 /// # Errors
-/// It does not answer, has no such targets, or its clock is another.
+/// Fails if Prometheus does not respond, has no such targets, or has a different clock.
 pub(crate) async fn cadence(looker: &Looker, matchers: &str) -> Result<Span, String> {
     let ups = looker.query(&expression(matchers, "__name__=\"up\"", LOOK_BACK), PATIENCE).await?;
     let newest = ups.iter().filter_map(|up| up.values.last()).map(|value| value.0).max();
@@ -267,15 +271,16 @@ pub(crate) async fn cadence(looker: &Looker, matchers: &str) -> Result<Span, Str
             "its newest scrape is {age:.0} s old by this machine's clock, and it scrapes every {cadence:.0} s: set the clocks right, or see why it stopped"
         ));
     }
-    // As it is written in Prometheus' own file: scrapes are a few milliseconds off.
+    // Rounded to a value of Prometheus' configuration, because scrapes are a few milliseconds off.
     Ok(Span((cadence.0 as f64 / 1e8).round().max(1.0) as i64 * 100_000_000))
 }
 
-/// Where a Prometheus is asked, and the query for what it kept: of a URL such as `http://HOST:9090/api/v1/query?query={job="vllm"}[6h]`, for these names alone
-/// (RE2) and for the scrapes themselves.
+/// Returns the server's URL and the query for its history, restricted to these names (RE2) and the scrapes themselves.
+///
+/// An example of `url` is `http://HOST:9090/api/v1/query?query={job="vllm"}[6h]`.
 ///
 /// # Errors
-/// It does not say whose pages, or how far back.
+/// Fails if the URL has no selector or no range.
 pub(crate) fn kept_query<'a>(url: &'a str, names: &str) -> Result<(&'a str, String), String> {
     let asked = url.split_once("?query=").map(|(server, selector)| (server, decoded(selector)));
     let parts = asked.as_ref().and_then(|(server, selector)| {
@@ -289,12 +294,12 @@ pub(crate) fn kept_query<'a>(url: &'a str, names: &str) -> Result<(&'a str, Stri
     Ok((server, format!("{{{matchers}{comma}__name__=~\"up|{names}\"}}{back}")))
 }
 
-/// The URL by which a Prometheus is named whose targets these matchers pick: `{job="vllm"}`.
+/// Returns the URL of a Prometheus server with a selector such as `{job="vllm"}`.
 pub fn url(server: &str, selector: &str) -> String {
     format!("{}/api/v1/query?query={}", server.trim_end_matches('/'), encoded(selector))
 }
 
-/// The matchers within the braces of such a URL's selector.
+/// Returns the matchers within the braces of the URL's selector.
 pub(crate) fn matchers(url: &str) -> Result<String, String> {
     let query = url.split_once('?').map_or("", |(_, query)| query);
     let selector = query.split('&').find_map(|part| part.strip_prefix("query=")).unwrap_or_default();
@@ -306,7 +311,7 @@ pub(crate) fn matchers(url: &str) -> Result<String, String> {
     Ok(inner.trim().trim_end_matches(',').to_owned())
 }
 
-/// A part of a URL as it is meant.
+/// Decodes a percent-encoded part of a URL.
 pub fn decoded(text: &str) -> String {
     percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
@@ -347,7 +352,7 @@ mod tests {
         }
     }
 
-    /// Rows of one answer, in words.
+    /// Returns the rows of one query result as text.
     fn told(taken: &mut Taken, clock: Clock, fleet: Fleet) -> Vec<(i64, String)> {
         let kept: Arc<Mutex<Vec<Sample>>> = Arc::default();
         let into = Arc::clone(&kept);
@@ -366,7 +371,7 @@ mod tests {
     #[test]
     fn each_scrape_is_told_once_and_late_ones_count_from_when_they_are_seen() {
         let (mut taken, clock) = (Taken::new(|_| true), Clock::start());
-        // Two scrapes before the watch: the newer is where counters begin. What a rule wrote at another instant is none.
+        // Two scrapes precede the watch; the newer is the baseline. A rule's sample at another time is no scrape.
         let first = Fleet::new().with("up", "a", &[(3.0, 1.0), (2.0, 1.0)]).with(
             "done",
             "a",
@@ -375,11 +380,11 @@ mod tests {
         let first = first.with("done", "a", &[(2.5, 99.0)]);
         let rows = told(&mut taken, clock, first);
         assert_eq!(words(&rows), ["scrape_samples{source=a} 1", "done{model_name=m,source=a} 7"]);
-        // The same again, and nothing is told twice.
+        // An unchanged query result emits no row.
         let again = Fleet { now: taken.pages.newest("a") + 2_000_000_000, series: Vec::new() };
         let again = again.with("up", "a", &[(2.0, 1.0)]).with("done", "a", &[(2.0, 7.0)]);
         assert_eq!(told(&mut taken, clock, again), []);
-        // b's scrape lay before what a had said by then, and is seen only now: it keeps its order behind it.
+        // The scrape of b is older than the last row of a and arrives only now, so its row follows that row.
         let told_to = taken.pages.told_to;
         let late = Fleet { now: taken.pages.newest("a"), series: Vec::new() };
         let late = late.with("up", "a", &[(0.0, 1.0), (-1.0, 0.0)]).with("done", "a", &[(0.0, 7.0)]);
@@ -427,14 +432,14 @@ mod tests {
         assert_eq!(names, ["llm/h:1", "router/h:1"]);
     }
 
-    /// A series of a target: its labels in words, and one value.
+    /// Returns a series of a target from labels as text and one value.
     fn shows(name: &str, labels: &str, value: f64) -> RangeSeries {
         let labels = labels.split(',').filter_map(|label| label.split_once('='));
         let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
         RangeSeries { name: name.to_owned(), labels, values: vec![(1, value)] }
     }
 
-    /// What is read of two targets that show these series beside `up`.
+    /// Returns the result of reading two targets with these series and `up`.
     fn read(one: &str, other: &str, own: &[(&str, &str, [f64; 2])]) -> Vec<(String, usize)> {
         let mut all = vec![shows("up", one, 1.0), shows("up", other, 1.0)];
         for (name, labels, values) in own {
@@ -450,14 +455,14 @@ mod tests {
         let page = [("vllm:n", "model_name=m", [5.0, 7.0]), ("vllm:k", "model_name=m", [1.0, 1.0])];
         let once = vec![("h:1".to_owned(), 2)];
         assert_eq!(read("instance=h:1,job=a", "instance=h:1,job=b,endpoint=http", &page), once);
-        // Named otherwise by one of the jobs: one pod, and one instant at which its process began.
+        // The two jobs use different names, but the pod and the start time of the process are equal.
         let began = |one: f64, other: f64| {
             [page.to_vec(), vec![("process_start_time_seconds", "", [one, other])]].concat()
         };
         let (by_pod, by_address) =
             ("instance=v-0,job=a,pod=v-0,namespace=n", "instance=h:1,job=b,pod=v-0,namespace=n");
         assert_eq!(read(by_pod, by_address, &began(8.25, 8.25)), [("v-0".to_owned(), 3)]);
-        // Two engines of a pod, and two replicas that began at one instant.
+        // Two engines of one pod, and two replicas with equal start times.
         assert_eq!(read(by_pod, by_address, &began(8.25, 8.26)).len(), 2);
         assert_eq!(read("instance=h:1,job=a", "instance=h:2,job=b", &began(8.25, 8.25)).len(), 2);
     }
@@ -476,7 +481,7 @@ mod tests {
         let failed = vec![shows("up", "instance=h:1,job=a", 0.0)];
         assert_eq!(names([failed, target("b")].concat(), &mut doubles), ["h:1"]);
         assert_eq!(doubles.0.len(), 1);
-        // The job that was read is no more.
+        // The job that was read no longer exists.
         assert_eq!(names(target("b"), &mut doubles), ["h:1"]);
         assert!(doubles.0.is_empty());
     }

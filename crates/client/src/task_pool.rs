@@ -1,9 +1,9 @@
-//! Tasks that outlive the attempts they carry.
+//! Reuses tasks for attempts.
 //!
-//! An attempt is a future that some task must poll. A task of its own for each lost: the runtime's record of a task is
-//! aligned to two cache lines, which takes the allocator's slow way, and it is polled once more only to learn its waker.
-//! A hand is such a task that goes from attempt to attempt. It knows its waker already, so an attempt can be polled where it
-//! is launched, which writes its request, and is woken from then on like any task.
+//! An attempt is a future that some task must poll. A new task per attempt was rejected. The runtime aligns a task to two
+//! cache lines, which the allocator serves slowly, and needs an additional poll to learn its waker. A hand is a task that
+//! carries one attempt after another. Its waker is known, so an attempt is polled where it is launched. That poll writes
+//! its request, and later wakes work as for any task.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -11,7 +11,7 @@ use std::pin::{Pin, pin};
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 
-/// What an attempt is, to a hand.
+/// The future of an attempt, boxed for a hand.
 pub type Job = Pin<Box<dyn Future<Output = ()>>>;
 
 /// The hands of one thread.
@@ -20,13 +20,13 @@ pub struct TaskPool {
     free: RefCell<Vec<Rc<Hand>>>,
 }
 
-/// One of them, and what it carries.
+/// A reusable task and its current attempt.
 pub struct Hand {
     hands: Weak<TaskPool>,
     job: RefCell<Option<Job>>,
-    /// Known from its first turn as a task on.
+    /// Waker of the task; `None` before its first turn.
     waker: RefCell<Option<Waker>>,
-    /// Left while it was being polled: it is dropped after that.
+    /// Set if the job was cancelled during its poll; it is dropped after the poll.
     left: Cell<bool>,
 }
 
@@ -37,8 +37,8 @@ impl std::fmt::Debug for Hand {
 }
 
 impl TaskPool {
-    /// Begins `job` in a hand that is free, or in a new one: polls it now. `None` when that ended it.
-    /// Must be called from within a local runtime.
+    /// Starts `job` in a free hand or a new one and polls it now. Returns `None` if the job has already ended. Must be
+    /// called within a local runtime.
     pub fn begin(self: &Rc<TaskPool>, job: Job) -> Option<Rc<Hand>> {
         let hand = self.free.borrow_mut().pop().unwrap_or_else(|| self.hire());
         *hand.job.borrow_mut() = Some(job);
@@ -59,20 +59,20 @@ impl TaskPool {
         hand
     }
 
-    /// How many have nothing to do.
+    /// Returns the number of free hands.
     pub fn free(&self) -> usize {
         self.free.borrow().len()
     }
 }
 
 impl Hand {
-    /// Polls a job that was just taken up.
+    /// Polls a new job for the first time.
     fn first(self: &Rc<Hand>) -> Poll<()> {
         let waker = self.waker.borrow();
-        // A new hand's own first turn is still to come: it polls again with what wakes it.
+        // The first turn of a new hand is still to come; it polls again with a real waker.
         let mut cx = Context::from_waker(waker.as_ref().unwrap_or(Waker::noop()));
-        // Outside of tokio's budget: hundreds that are begun in one turn of one task would use it up, and those after it be
-        // written some hundred milliseconds after they were counted as begun.
+        // Outside of tokio's budget, because hundreds of starts in one turn would exhaust it. The later requests would then
+        // be written some hundred milliseconds after they were counted as begun.
         let mut first = pin!(tokio::task::unconstrained(poll_fn(|cx| Poll::Ready(self.poll(cx)))));
         match first.as_mut().poll(&mut cx) {
             Poll::Ready(polled) => polled,
@@ -80,7 +80,7 @@ impl Hand {
         }
     }
 
-    /// Polls the job; ready when there is none any more, which makes the hand free.
+    /// Polls the job; ready once there is none, which frees the hand.
     fn poll(self: &Rc<Hand>, cx: &mut Context<'_>) -> Poll<()> {
         let ended = match &mut *self.job.borrow_mut() {
             Some(job) => job.as_mut().poll(cx).is_ready() || self.left.get(),
@@ -93,7 +93,7 @@ impl Hand {
         Poll::Pending
     }
 
-    /// Drops the job, wherever it is; at once, unless this is called from within.
+    /// Drops the job; during a poll of the job the drop is delayed until its end.
     pub fn leave(self: &Rc<Hand>) {
         match self.job.try_borrow_mut() {
             Ok(job) => {
@@ -108,7 +108,7 @@ impl Hand {
     }
 
     fn let_go(self: &Rc<Hand>) {
-        // Dropped outside of the borrow: what it closes may look here.
+        // Dropped outside of the borrow, because the job's destructor may access this cell.
         let job = self.job.take();
         drop(job);
         self.left.set(false);
@@ -118,7 +118,7 @@ impl Hand {
     }
 }
 
-/// A hand's turns as a task. It never ends by itself; the runtime drops it.
+/// The future of a hand. It never ends; the runtime drops it.
 struct Turns(Rc<Hand>);
 
 impl Future for Turns {
@@ -136,7 +136,7 @@ impl Future for Turns {
     }
 }
 
-/// The runtime has ended, or the job has panicked: it goes, and with it its row is closed.
+/// Drops the job after the runtime ended or the job panicked, which closes its row.
 impl Drop for Turns {
     fn drop(&mut self) {
         let job = self.0.job.try_borrow_mut().ok().and_then(|mut job| job.take());
@@ -156,7 +156,7 @@ mod tests {
         runtime.block_on(inside(Rc::default()));
     }
 
-    /// A job that waits for `news` so many times, counting its polls' ends in `steps`.
+    /// Returns a job that waits for `news` `times` times and counts the ends of its polls in `steps`.
     fn waits(news: &Rc<Notify>, times: u32, steps: &Rc<Cell<u32>>) -> Job {
         let (news, steps) = (Rc::clone(news), Rc::clone(steps));
         Box::pin(async move {
@@ -173,7 +173,7 @@ mod tests {
         }
     }
 
-    /// The first carries a job into its first turn as a task, later ones begin with the waker they know.
+    /// The first job is polled in the task's first turn; later ones start with the known waker.
     #[test]
     fn a_hand_goes_from_job_to_job_and_every_wake_reaches_it() {
         on_a_thread(|hands| async move {
@@ -202,7 +202,8 @@ mod tests {
         });
     }
 
-    /// tokio lets a task do so much in a turn and then makes everything pending. What is begun is written all the same.
+    /// tokio limits the work of a task per turn and then makes every operation pending. Started requests are written
+    /// anyway.
     #[test]
     fn a_spent_budget_keeps_nothing_from_being_begun() {
         on_a_thread(|hands| async move {

@@ -1,10 +1,9 @@
-//! A TCP stream that takes the kernel's receive stamp with every read.
+//! Represents a TCP stream that takes the kernel's receive stamp with every read.
 //!
-//! Reads go through `recvmsg` with SO_TIMESTAMPING (software, receive), straight into the reader's buffer where it has one of
-//! its own and else into a [`Landing`]: two hundred bytes of copying cost less than zeroing eight kilobytes of a caller's
-//! fresh buffer on every read. A short read clears readiness at once (the socket is empty: epoll(7), "edge-triggered"),
-//! which saves the system call that would only say so.
-//! Elsewhere than on Linux reads are stamped by the clock after they return, and every run says so.
+//! Reads use `recvmsg` with SO_TIMESTAMPING (software, receive). They go into the reader's own buffer if it has one, or
+//! else into a [`Landing`]. Copying two hundred bytes costs less than zeroing eight kilobytes of a caller's fresh buffer on
+//! every read. A short read clears readiness immediately (the socket is empty: epoll(7), "edge-triggered"), which saves a
+//! system call. On systems other than Linux the clock stamps reads after they return, and every run reports that.
 
 use std::cell::Cell;
 use std::io::{self, IoSlice};
@@ -26,16 +25,16 @@ use crate::stamp::{Meter, Stamps};
 pub struct StampedStream {
     stream: TcpStream,
     stamps: Rc<Stamps>,
-    /// Reads ask the socket itself, whether or not the event loop has heard of something to read.
+    /// Set to read the socket even if the event loop reports no data.
     looking: Cell<bool>,
 }
 
 impl StampedStream {
-    /// Connects to `addr` without delay (Nagle's algorithm off) and with stamps on, where the kernel has them.
+    /// Connects to `addr` with Nagle's algorithm off, and with kernel stamps if available.
     pub async fn connect(addr: SocketAddr, meter: &Rc<Meter>) -> io::Result<StampedStream> {
         let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
         socket.set_nodelay(true)?;
-        // A kernel without stamps is no error: the reads carry none, and the run says so.
+        // A kernel without stamps is no error, because the reads carry none and the run reports it.
         let _ = enable_stamps(&socket);
         let stream = socket.connect(addr).await?;
         meter.opened();
@@ -43,12 +42,12 @@ impl StampedStream {
         Ok(StampedStream { stream, stamps, looking: Cell::new(false) })
     }
 
-    /// What the socket has seen.
+    /// Returns the stamps of the socket.
     pub fn stamps(&self) -> &Rc<Stamps> {
         &self.stamps
     }
 
-    /// Reads what is there, at most [`READ_MAX`] bytes, and stamps it. 0 = the peer has closed its side.
+    /// Reads and stamps the available bytes, at most [`READ_MAX`]. 0 = the peer has closed its side.
     pub fn poll_recv(&self, cx: &mut Context<'_>, out: &mut [u8]) -> Poll<io::Result<usize>> {
         let want = out.len().min(READ_MAX);
         let out = &mut out[..want];
@@ -68,8 +67,8 @@ impl StampedStream {
             let attempt = self.stream.try_io(Interest::READABLE, || {
                 let (n, kernel) = recv(&self.stream, out)?;
                 got = Some((n, kernel));
-                // A short read emptied the socket: "would block" makes tokio forget the readiness now.
-                // (End of stream stays known: it is a readiness of its own that is never cleared.)
+                // A short read emptied the socket; "would block" makes tokio clear the readiness now. (End of stream is a
+                // separate readiness that is never cleared.)
                 if n < want { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
             });
             match (attempt, got) {
@@ -85,14 +84,16 @@ impl StampedStream {
         }
     }
 
-    /// Has the peer closed its side, or sent what nobody asked for? Asks the socket: what the event loop knows is as old as its
-    /// last look, and whoever takes a connection back at once looks before that.
+    /// Returns whether the peer closed its side or sent unsolicited bytes.
+    ///
+    /// This queries the socket, because the event loop's state dates from its last poll and a reused connection is checked
+    /// before that.
     pub(crate) fn is_disturbed(&self) -> bool {
         let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
         nix::sys::socket::recv(self.stream.as_raw_fd(), &mut [0], flags) != Err(Errno::EWOULDBLOCK)
     }
 
-    /// While it is on, a read asks the socket itself and wakes nobody later.
+    /// Makes reads query the socket directly and register no waker.
     pub fn look(&self, on: bool) {
         self.looking.set(on);
     }
@@ -104,7 +105,7 @@ impl Drop for StampedStream {
     }
 }
 
-/// Room for the kernel's stamps beside a read. They are read as structures: it must be aligned as they are.
+/// Buffer for the kernel's stamps of a read. The kernel writes structures, so it must be aligned like them.
 #[cfg(all(target_os = "linux", not(feature = "portable")))]
 #[repr(align(16))]
 struct Control([u8; 128]);
@@ -116,7 +117,7 @@ fn enable_stamps(socket: &impl std::os::fd::AsFd) -> io::Result<()> {
     Ok(setsockopt(socket, sockopt::Timestamping, &flags)?)
 }
 
-/// Bytes into `out`: how many, and the kernel's stamp of the last (CLOCK_REALTIME ns).
+/// Reads into `out`; returns the number of bytes and the kernel stamp of the last byte (CLOCK_REALTIME ns).
 #[cfg(all(target_os = "linux", not(feature = "portable")))]
 fn recv(stream: &TcpStream, out: &mut [u8]) -> io::Result<(usize, Option<i64>)> {
     use nix::sys::socket::{ControlMessageOwned, recvmsg};
@@ -146,9 +147,7 @@ fn recv(stream: &TcpStream, out: &mut [u8]) -> io::Result<(usize, Option<i64>)> 
     Ok(((&*socket).read(out)?, None))
 }
 
-/// A socket that asks for stamps and does nothing else. The kernel begins to stamp some time after the first socket has
-/// asked (it patches its receive path in the background) and stops with the last: whoever measures holds one of these
-/// from before the first connection to after the last, or the first packets come without a stamp.
+/// A socket that only enables kernel stamps.
 #[derive(Debug)]
 pub struct StampingOn(#[expect(dead_code, reason = "held, not used")] Option<socket2::Socket>);
 
@@ -171,12 +170,12 @@ fn stamping_socket() -> Option<socket2::Socket> {
     }
 }
 
-/// Can this kernel stamp arrivals? Makes a socket and asks; nothing is sent.
+/// Returns whether this kernel can stamp arrivals. Creates a socket and sends no data.
 pub fn kernel_stamps_available() -> bool {
     stamping_socket().is_some()
 }
 
-/// For TLS, whose own buffers the bytes go to.
+/// Used by TLS, which reads into its own buffers.
 impl AsyncRead for StampedStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut landing = Landing::take();
@@ -207,7 +206,7 @@ impl AsyncWrite for StampedStream {
         let before = self.stamps.meter().clock.now();
         let stream = Pin::new(&mut self.stream);
         let n = ready!(match only {
-            // `send` of one buffer takes less than `writev` of one.
+            // `send` of one buffer is faster than `writev` of one.
             Some(buf) => stream.poll_write(cx, buf),
             None => stream.poll_write_vectored(cx, bufs),
         })?;

@@ -1,37 +1,32 @@
-//! What the kernel knows of a TCP connection (Linux: TCP_INFO; elsewhere nothing).
-//!
-//! No safe crate of the workspace asks for it: nix has no such option, and its own way of adding one panics where the kernel's
-//! answer is shorter than expected. sock_diag over netlink needs no unsafe and lost: it looks the connection up among all of
-//! the machine's (2 calls instead of 1), and gVisor has none. So the one call stands here, and the answer is read as bytes: its
-//! layout only ever grew at the end (`include/uapi/linux/tcp.h`), and what an older kernel does not send is unknown.
+//! Reads the kernel's facts of a TCP connection (Linux: TCP_INFO; elsewhere none).
 
 use std::os::fd::RawFd;
 
 use plimsoll_model::{Span, TcpFacts};
 
-/// As much of the kernel's answer as is read here.
+/// Number of bytes of the kernel's result that are parsed.
 #[cfg_attr(any(not(target_os = "linux"), feature = "portable"), allow(dead_code))]
 const LEN: usize = 228;
 
-/// A connection as the kernel sees it: its state, and counts since its beginning. `None` = the kernel does not say.
+/// The kernel's state of a connection, and counts since its start. `None` = the kernel does not report the field.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub struct TcpInfo {
-    /// Smoothed round trip, µs.
+    /// Smoothed round-trip time in µs.
     rtt_us: Option<u32>,
-    /// Its mean deviation, µs.
+    /// Mean deviation of the round-trip time in µs.
     rtt_var_us: Option<u32>,
-    /// Least round trip, µs.
+    /// Smallest round-trip time in µs.
     rtt_min_us: Option<u32>,
     retransmits: Option<u32>,
-    /// Segments with data sent.
+    /// Segments with data that were sent.
     segments_out: Option<u32>,
-    /// Segments with data received.
+    /// Segments with data that were received.
     segments_in: Option<u32>,
-    /// Segments that came out of order.
+    /// Segments received out of order.
     out_of_order: Option<u32>,
 }
 
-/// Asks for what the kernel knows of this socket.
+/// Returns the kernel's facts of this socket.
 #[cfg(all(target_os = "linux", not(feature = "portable")))]
 #[expect(
     unsafe_code,
@@ -47,21 +42,20 @@ pub fn read(socket: RawFd) -> Option<TcpInfo> {
     (asked == 0).then(|| TcpInfo::decode(bytes.get(..len as usize).unwrap_or(&bytes)))
 }
 
-/// Nothing is known here.
+/// Returns `None`, because this system has no TCP_INFO.
 #[cfg(any(not(target_os = "linux"), feature = "portable"))]
 pub fn read(_: RawFd) -> Option<TcpInfo> {
     None
 }
 
 impl TcpInfo {
-    /// Reads the kernel's answer.
     #[cfg_attr(any(not(target_os = "linux"), feature = "portable"), allow(dead_code))]
     fn decode(bytes: &[u8]) -> TcpInfo {
         let word = |at: usize| {
             let four = bytes.get(at..)?.first_chunk::<4>()?;
             Some(u32::from_ne_bytes(*four))
         };
-        // No round trip yet: 0 for the smoothed one, all ones for the least.
+        // Before the first round trip the smoothed value is 0 and the smallest is all ones.
         let rtt_us = word(68).filter(|us| *us > 0);
         TcpInfo {
             rtt_us,
@@ -74,10 +68,10 @@ impl TcpInfo {
         }
     }
 
-    /// What an attempt is told that ended now and began when the counts stood at `before`.
+    /// Returns the facts of an attempt that ends now and began with the counts `before`.
     pub fn since(&self, before: &TcpInfo) -> TcpFacts {
         let time = |us: Option<u32>| us.map(|us| Span::from_micros(i64::from(us)));
-        // A first attempt has the connection's handshake in its counts. The kernel's counters wrap.
+        // The counts of a first attempt include the connection's handshake. The kernel's counters wrap.
         let count = |now: Option<u32>, was: Option<u32>| Some(now?.wrapping_sub(was.unwrap_or(0)));
         TcpFacts {
             rtt: time(self.rtt_us),
@@ -95,7 +89,7 @@ impl TcpInfo {
 mod tests {
     use super::*;
 
-    /// Little-endian words at the places that `struct tcp_info` of Linux 6.18 has them.
+    /// Little-endian words at their offsets in `struct tcp_info` of Linux 6.18.
     fn kernel(len: usize, words: &[(usize, u32)]) -> Vec<u8> {
         let mut bytes = vec![0; len];
         for (at, word) in words {

@@ -1,20 +1,20 @@
-//! An absolute one-shot timer that wakes a task: a timerfd inside tokio's `AsyncFd`.
+//! Implements an absolute one-shot timer that wakes a task: a timerfd inside tokio's `AsyncFd`.
 //!
-//! tokio's own timer rounds to milliseconds and is late by one at the median; a timerfd with a timer slack of one
-//! nanosecond is late by about 30 µs. A thread in `clock_nanosleep` is as good but must hand over to the runtime, which
-//! costs the difference again; spinning is exact and takes the core from the work that is measured.
-//! Elsewhere than on Linux tokio's timer is all there is, and [`SOURCE`] says so.
+//! tokio's own timer was rejected: it rounds to milliseconds and is late by one at the median. A timerfd with a timer slack
+//! of one nanosecond is late by about 30 µs. A thread in `clock_nanosleep` is as exact, but the handover to the runtime
+//! costs the difference again. Spinning is exact but takes the core from the measured work. On systems other than Linux
+//! tokio's timer is used, and [`SOURCE`] states that.
 
 use std::io;
 
 use crate::clock::Clock;
 use plimsoll_model::At;
 
-/// What wakes the pacer on this platform.
+/// Name of the timer that wakes the pacer on this platform.
 pub(crate) const SOURCE: &str =
     if cfg!(all(target_os = "linux", not(feature = "portable"))) { "timerfd" } else { "tokio timer (1 ms)" };
 
-/// Sets the calling thread's timer slack to one nanosecond; false where that cannot be done.
+/// Sets the calling thread's timer slack to one nanosecond; false if that is not possible.
 pub fn sharpen_thread() -> bool {
     #[cfg(all(target_os = "linux", not(feature = "portable")))]
     {
@@ -46,7 +46,7 @@ mod imp {
         }
     }
 
-    /// The timer. Lives in the runtime it was made in.
+    /// A one-shot timer, bound to the runtime that created it.
     #[derive(Debug)]
     pub struct Timer {
         fd: AsyncFd<Fd>,
@@ -54,7 +54,7 @@ mod imp {
     }
 
     impl Timer {
-        /// A timer that is not armed.
+        /// Returns a timer that is not armed.
         #[expect(
             deprecated,
             reason = "its successor is unsafe to call, and this descriptor is owned by what it is kept in"
@@ -65,18 +65,19 @@ mod imp {
             Ok(Timer { fd: AsyncFd::with_interest(fd, Interest::READABLE)?, clock })
         }
 
-        /// Arms for `at`, replacing what was armed; at once when `at` has passed.
+        /// Arms the timer for `at`, replacing the previous time; a time in the past fires immediately.
         pub fn arm(&self, at: At) -> io::Result<()> {
-            // Zero would disarm.
+            // Zero would disarm the timer.
             let ns = self.clock.to_monotonic_ns(at).max(1);
             let spec = TimeSpec::new(ns / 1_000_000_000, ns % 1_000_000_000);
             self.fd.get_ref().0.set(Expiration::OneShot(spec), TimerSetTimeFlags::TFD_TIMER_ABSTIME)?;
             Ok(())
         }
 
-        /// Ready once after each expiry. May be ready early after the timer was armed anew: look at the clock.
+        /// Ready once after each expiry. The caller must check the clock, because the timer may be ready early after it was
+        /// re-armed.
         pub fn poll_fired(&self, cx: &mut Context<'_>) -> Poll<()> {
-            // The count is not read: arming again resets it, and readiness is edge-triggered. One system call less.
+            // The count is not read, which saves a system call: re-arming resets it, and readiness is edge-triggered.
             match ready!(self.fd.poll_read_ready(cx)) {
                 Ok(mut guard) => {
                     guard.clear_ready();
@@ -96,7 +97,7 @@ mod imp {
     use std::pin::Pin;
     use std::task::{Context, Poll, ready};
 
-    /// The timer. Lives in the runtime it was made in.
+    /// A one-shot timer, bound to the runtime that created it.
     #[derive(Debug)]
     pub struct Timer {
         sleep: RefCell<Pin<Box<tokio::time::Sleep>>>,
@@ -106,13 +107,13 @@ mod imp {
     const FAR: std::time::Duration = std::time::Duration::from_secs(86_400 * 365);
 
     impl Timer {
-        /// A timer that is not armed.
+        /// Returns a timer that is not armed.
         pub fn new(clock: Clock) -> io::Result<Timer> {
             let far = tokio::time::Instant::now() + FAR;
             Ok(Timer { sleep: RefCell::new(Box::pin(tokio::time::sleep_until(far))), clock })
         }
 
-        /// Arms for `at`, replacing what was armed; at once when `at` has passed.
+        /// Arms the timer for `at`, replacing the previous time; a time in the past fires immediately.
         pub fn arm(&self, at: At) -> io::Result<()> {
             let due = tokio::time::Instant::now() + (at - self.clock.now()).as_duration();
             self.sleep.borrow_mut().as_mut().reset(due);
@@ -132,7 +133,6 @@ mod imp {
 pub use imp::Timer;
 
 impl Timer {
-    /// Waits for the next expiry.
     pub async fn fired(&self) {
         std::future::poll_fn(|cx| self.poll_fired(cx)).await;
     }

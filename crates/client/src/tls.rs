@@ -1,8 +1,8 @@
-//! TLS by rustls with the ring provider, over the stamped stream.
+//! Configures TLS by rustls with the ring provider, over the stamped stream.
 //!
-//! aws-lc-rs lost: twice the build for no gain a load generator would see. The provider is named here and nowhere else.
-//! Trust is the machine's own store plus the file a user names; skipping verification is a setting of its own name and
-//! never a fallback.
+//! aws-lc-rs was rejected: it doubles the build without a gain that a load generator would see. Only this file names the
+//! provider. Trust consists of the machine's store and a file that the user names. Skipping verification is a separate
+//! setting and never a fallback.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,38 +20,34 @@ use rustls::{
 
 use crate::certs::{Identity, Shown};
 
-/// How a server's certificate is judged.
+/// The policy for verifying a server's certificate.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum TlsTrust {
-    /// By the machine's own store.
+    /// Verify against the machine's store.
     #[default]
     System,
-    /// By the machine's store and the certificates in this PEM file.
+    /// Verify against the machine's store and the certificates in this PEM file.
     SystemAnd(PathBuf),
-    /// Not at all: any certificate passes.
+    /// Accept any certificate.
     Anything,
 }
 
-/// TLS that could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The file of extra authorities could not be read, or holds no certificate.
+    /// The file of extra authorities can't be read or contains no certificate.
     #[error("cannot use {path} as a file of certificate authorities: {why}")]
     Authorities {
-        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Reason as text for users.
         why: String,
     },
-    /// A certificate of our own, or its key, can't be used.
+    /// The client's own certificate or its key can't be used.
     #[error("cannot use {path} as a certificate and its key: {why}")]
     Identity {
-        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Reason as text for users.
         why: String,
     },
-    /// rustls refused the configuration.
     #[error("cannot set TLS up: {0}")]
     Config(#[from] rustls::Error),
 }
@@ -60,21 +56,21 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// The configuration that all connections share.
+/// Returns the TLS configuration that all connections share.
 pub fn client_config(trust: &TlsTrust) -> Result<Arc<ClientConfig>, TlsError> {
     client_config_as(trust, None, false)
 }
 
-/// One configuration for each trust and own certificate, of targets that are made together: each holds all authorities, and ten thousand pages need them
-/// once.
+/// A cache of TLS configurations by trust and client certificate. Each contains all authorities, and ten thousand endpoints
+/// should share them.
 #[derive(Default, Debug)]
 pub struct SharedTls(Mutex<Vec<KnownConfig>>);
 
-/// What a configuration was made of, and it.
+/// The inputs of a configuration, and the configuration.
 type KnownConfig = (TlsTrust, Option<Identity>, bool, Arc<ClientConfig>);
 
 impl SharedTls {
-    /// That of this trust and of this certificate, where a client has one of its own, for HTTP/1.1 or HTTP/2.
+    /// Returns the configuration for this trust and client certificate, for HTTP/1.1 or HTTP/2.
     pub fn config(
         &self,
         trust: &TlsTrust,
@@ -93,8 +89,8 @@ impl SharedTls {
     }
 }
 
-/// The same for a client that shows a certificate of its own where a server asks for one, and offers one version of HTTP. Both at once would let the
-/// server choose what is measured.
+/// Returns the configuration of a client that presents its own certificate on request and offers one version of HTTP.
+/// Offering both would let the server choose the measured protocol.
 pub fn client_config_as(
     trust: &TlsTrust,
     own: Option<&Identity>,
@@ -129,14 +125,15 @@ fn lenient(
     builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
 }
 
-/// What the machine trusts. A store with unreadable entries gives the rest; an empty one makes handshakes fail by name.
+/// Returns the machine's trusted roots. Unreadable entries are skipped; an empty store makes handshakes fail with a clear
+/// error.
 fn system_roots() -> RootCertStore {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     roots
 }
 
-/// Adds what the file names; gives its certificates back.
+/// Adds the certificates of the file and returns them.
 pub(crate) fn add_authorities(
     roots: &mut RootCertStore,
     path: &Path,
@@ -152,8 +149,8 @@ pub(crate) fn add_authorities(
     if named.is_empty() { Err(refuse("no certificate in it".to_owned())) } else { Ok(named) }
 }
 
-/// What a server's certificate is judged by where the machine's own judgement is not all. Signatures are checked in any case, so that the handshake is a
-/// real one.
+/// A verifier that accepts certificates beyond the standard verification. Signatures are always checked, so that the
+/// handshake is a real one.
 #[derive(Debug)]
 struct Lenient {
     provider: Arc<CryptoProvider>,
@@ -163,9 +160,7 @@ struct Lenient {
 #[derive(Debug)]
 enum Leniency {
     Anything,
-    /// The usual judgement, and a server that shows the very certificate which the user's file names. `openssl req -x509` marks what it makes as an
-    /// authority, which webpki takes as no server's; curl and OpenSSL trust a certificate that is itself the anchor, and so does this. Dates and names are
-    /// held to all the same.
+    /// Standard verification, plus a server that presents exactly a certificate of the user's file.
     Named(Arc<WebPkiServerVerifier>, Vec<CertificateDer<'static>>),
 }
 
@@ -180,7 +175,7 @@ impl ServerCertVerifier for Lenient {
     ) -> Result<ServerCertVerified, rustls::Error> {
         let Leniency::Named(usual, certs) = &self.trust else { return Ok(ServerCertVerified::assertion()) };
         let usual = usual.verify_server_cert(end_entity, intermediates, name, ocsp, now);
-        // webpki looks at the dates before it asks what a certificate may be used as: this is what is left to object to.
+        // webpki checks dates before the permitted usage, so usage is the only remaining objection.
         let only_its_kind =
             matches!(&usual, Err(rustls::Error::InvalidCertificate(CertificateError::Other(_))));
         if only_its_kind && certs.iter().any(|cert| cert.as_ref() == end_entity.as_ref()) {

@@ -1,12 +1,11 @@
-//! Why a TLS handshake failed, in words that say what to do.
-//!
-//! rustls names its own cases (`InvalidContentType`, `UnknownIssuer`); somebody with a URL in hand asks what to change about it.
+//! Explains a failed TLS handshake with a remedy, because rustls only names its own cases (`InvalidContentType`,
+//! `UnknownIssuer`).
 
 use std::io;
 
 use rustls::{AlertDescription, CertificateError, Error};
 
-/// The reason, and what to do about it.
+/// Returns the reason and its remedy.
 pub fn why(error: &io::Error) -> String {
     match told(error) {
         Some(Error::InvalidMessage(_)) => "the port answers, but not with TLS: try http://".into(),
@@ -23,12 +22,12 @@ pub fn why(error: &io::Error) -> String {
     }
 }
 
-/// What TLS says, where the error is its own and not of what carries it.
+/// Returns the TLS error, or `None` if the transport failed.
 pub fn told(error: &io::Error) -> Option<&Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// A name that a certificate carries, without the word for what kind it is: `DnsName("a.example")`.
+/// Returns the name in a certificate without its kind: `a.example` for `DnsName("a.example")`.
 fn bare(name: &str) -> &str {
     name.split_once('(').map_or(name, |(_, rest)| rest.trim_end_matches(')').trim_matches('"'))
 }
@@ -40,7 +39,7 @@ fn certificate(why: &CertificateError) -> String {
              self-signed, with --ca-file"
                 .into()
         }
-        // An authority that was made anew under its old name.
+        // An authority was recreated under its old name.
         CertificateError::BadSignature => {
             "its certificate was not signed by the authority of that name that this machine trusts: give the one that signed it with --ca-file"
                 .into()
@@ -64,7 +63,8 @@ fn certificate(why: &CertificateError) -> String {
             "its certificate is for another host: use a name that it carries in the URL".into()
         }
         CertificateError::Revoked => "its certificate has been revoked".into(),
-        // What rustls has no name for, such as a certificate that is itself marked as an authority: `openssl req -x509` makes those.
+        // rustls has no name for this case, such as a certificate marked as an authority, which `openssl req -x509`
+        // creates.
         CertificateError::Other(why) => format!(
             "its certificate can't be accepted ({why}): if it is self-signed, give the certificate itself with --ca-file"
         ),

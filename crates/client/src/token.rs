@@ -1,7 +1,7 @@
-//! A token from a token server, by OAuth 2.0 client credentials (RFC 6749, section 4.4).
+//! Obtains a token from a token server by OAuth 2.0 client credentials (RFC 6749, section 4.4).
 //!
-//! One blocking request on a connection of its own: it is rare, and whoever wants a key may be inside an event loop, which the driver's own
-//! connections would ask for another of.
+//! Each request is blocking and opens a connection, because requests are rare. The driver's connections were rejected: they
+//! need an event loop, and the caller may already run inside one.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -26,29 +26,29 @@ use crate::tls::{TlsTrust, client_config};
 /// Longest wait for a connection, and then for the whole exchange on it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Longest answer that is read.
+/// Most bytes of a response that are read.
 const ANSWER_MAX: usize = 64 << 10;
 
-/// Share of a token's life after which the next one is asked for.
+/// Share of a token's lifetime after which the next one is requested.
 const RENEW_AT: f64 = 0.8;
 
-/// A token as it was given.
+/// An access token as the token server issued it.
 #[derive(Debug)]
 pub struct Token {
-    /// What is sent as the key.
+    /// Text that is sent as the key.
     pub key: Secret,
-    /// How long it lasts, where the server says.
+    /// Lifetime; `None` if the server does not report it.
     lives: Option<Duration>,
 }
 
 impl Token {
-    /// When the next one is to be asked for, of one that was asked for at this instant (CLOCK_MONOTONIC, ns).
+    /// Returns the time to request the next token, for a request at `asked_ns` (CLOCK_MONOTONIC, ns).
     pub fn renew_at(&self, asked_ns: i64) -> Option<i64> {
         self.lives.map(|lives| asked_ns + lives.mul_f64(RENEW_AT).as_nanos() as i64)
     }
 }
 
-/// Who gives tokens, and what is asked of it.
+/// A token server and the request to it.
 pub struct TokenServer {
     token: TokenSpec,
     uri: Uri,
@@ -56,10 +56,10 @@ pub struct TokenServer {
 }
 
 impl TokenServer {
-    /// Of a target's settings; its certificate is judged as the target's is.
+    /// Builds a token server from a target's settings; its certificate is verified like the target's.
     ///
     /// # Errors
-    /// The URL or the file of authorities can't be used.
+    /// Fails if the URL or the file of authorities can't be used.
     pub fn new(target: &TargetSpec, token: &TokenSpec) -> Result<TokenServer, SecretError> {
         let failed = |why: &dyn ToString| failed(token, &why.to_string());
         let uri: Uri = token.url.parse().map_err(|e: http::uri::InvalidUri| failed(&e))?;
@@ -81,7 +81,7 @@ impl TokenServer {
         Ok(TokenServer { token: token.clone(), uri, tls })
     }
 
-    /// Asks for a token. Blocks for some tens of seconds at most.
+    /// Requests a token. Blocks for some tens of seconds at most.
     pub fn ask(&self) -> Result<Token, SecretError> {
         let secret = match (&self.token.secret_env, &self.token.secret_file) {
             (Some(name), _) => Secret::from_env(name)?,
@@ -92,7 +92,7 @@ impl TokenServer {
         self.ask_on(stream, &secret, PATIENCE)
     }
 
-    /// The same on a connection that there is, for so long.
+    /// Requests a token on an open connection, for `patience` at most.
     pub fn ask_on(
         &self,
         stream: impl Read + Write,
@@ -158,7 +158,7 @@ impl TokenServer {
     fn read(&self, status: u16, answer: &[u8]) -> Result<Token, String> {
         let answer: Value = serde_json::from_slice(answer).unwrap_or_default();
         if !(200..300).contains(&status) {
-            // RFC 6749, section 5.2: what is wrong, in a word and perhaps in words.
+            // RFC 6749, section 5.2: an error code and an optional description.
             let said =
                 |name: &str| answer[name].as_str().map(|text| text.chars().take(200).collect::<String>());
             let said: Vec<String> =
@@ -174,8 +174,9 @@ impl TokenServer {
     }
 }
 
-/// A socket whose reads and writes end at one instant, however many they are and whoever makes them: TLS does not return from its handshake, or
-/// from a read, before a record is whole, and a limit for each step is put off by every byte.
+/// A socket with one deadline for all reads and writes.
+///
+/// TLS returns from a handshake or a read only with a complete record, and every byte would postpone a limit per step.
 struct HurriedSocket {
     tcp: TcpStream,
     until_ns: i64,
@@ -187,7 +188,7 @@ impl HurriedSocket {
         HurriedSocket { tcp, until_ns: monotonic_ns() + patience.as_nanos() as i64, patience }
     }
 
-    /// What is left of its time.
+    /// Returns the time left until the deadline.
     fn left(&self) -> io::Result<Duration> {
         match u64::try_from(self.until_ns - monotonic_ns()) {
             Ok(left) if left > 0 => Ok(Duration::from_nanos(left)),
@@ -195,7 +196,7 @@ impl HurriedSocket {
         }
     }
 
-    /// The kernel says of a wait that it ended that it would block.
+    /// The kernel reports an expired wait as "would block"; returns a timeout error instead.
     fn named(&self, e: io::Error) -> io::Error {
         match e.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => late(self.patience),
@@ -222,13 +223,14 @@ impl Write for HurriedSocket {
     }
 }
 
-/// Some bytes now and then would go on for ever, and a load would wait for its key.
+/// Returns the error of an exchange past its deadline. Without a deadline, a slow trickle of bytes would block a load that
+/// waits for its key.
 fn late(patience: Duration) -> io::Error {
     let why = format!("its answer did not end within {} s", patience.as_secs_f64());
     io::Error::new(io::ErrorKind::TimedOut, why)
 }
 
-/// With TLS or without.
+/// A connection with or without TLS.
 trait Connection: Read + Write {}
 
 impl<T: Read + Write> Connection for T {}
@@ -237,7 +239,7 @@ fn failed(token: &TokenSpec, why: &str) -> SecretError {
     SecretError::Token { url: token.url.clone(), why: why.to_owned() }
 }
 
-/// One request and its answer.
+/// Sends one request and reads its response.
 fn exchange(mut stream: impl Read + Write, request: &[u8], patience: Duration) -> io::Result<(u16, Vec<u8>)> {
     let until = monotonic_ns() + patience.as_nanos() as i64;
     stream.write_all(request)?;
@@ -247,7 +249,7 @@ fn exchange(mut stream: impl Read + Write, request: &[u8], patience: Duration) -
     loop {
         let n = match stream.read(&mut room) {
             Ok(n) => n,
-            // A server that ends TLS without saying so; whether the answer is whole its framing tells.
+            // The server ended TLS without a notification; the framing shows whether the response is complete.
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => 0,
             Err(e) => return Err(e),
         };
@@ -282,7 +284,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that is never done with the head of its answer.
+    /// A server that never completes the head of its response.
     struct Dribbling;
 
     impl Read for Dribbling {
@@ -309,7 +311,7 @@ mod tests {
         assert!(why.to_string().contains("did not end"), "{why}");
     }
 
-    /// A connection, of little patience, to a server that says this and then a letter now and then.
+    /// Returns a connection with a short deadline to a server that sends `says` and then single letters.
     fn dribbling(says: &'static [u8]) -> HurriedSocket {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let tcp = TcpStream::connect(listener.local_addr().expect("it is bound")).expect("it listens");
@@ -326,14 +328,14 @@ mod tests {
 
     #[track_caller]
     fn check_given_up(stream: impl Read + Write) {
-        // What gives up is the socket: the exchange itself has all the time.
+        // The socket must give up, because the exchange itself has unlimited time.
         let request = b"POST / HTTP/1.1\r\n\r\n";
         let why = exchange(stream, request, Duration::from_secs(600)).expect_err("no answer");
         assert_eq!(why.kind(), io::ErrorKind::TimedOut, "{why}");
         assert!(why.to_string().contains("did not end within 0.2 s"), "{why}");
     }
 
-    /// In the clear each letter is read by itself; a record of TLS, here the first of a handshake, is waited for whole.
+    /// Without TLS each letter is one read; a TLS record, here the first of a handshake, is awaited as a whole.
     #[test]
     fn letters_now_and_then_put_nothing_off() {
         check_given_up(dribbling(b"HTTP/1.1 200 OK\r\nx: "));

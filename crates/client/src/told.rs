@@ -1,8 +1,8 @@
-//! What a page said, scrape by scrape → rows.
+//! Converts the scrapes of a metrics endpoint to rows.
 //!
-//! Rows are kept where a value has changed since the last scrape, because a page of a thousand rows a second would outweigh the
-//! records; a mark says that somebody looked, another one that a scrape failed, and NaN that a series has left the page. Names that
-//! nobody reads are kept at the first scrape and then once a minute.
+//! A row is recorded when a value has changed since the last scrape, because a thousand rows per second would outweigh the
+//! records. Marks record each scrape and each failed scrape, and NaN records that a series disappeared. Unused names are
+//! recorded at the first scrape and then once a minute.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,27 +14,27 @@ use plimsoll_wire::exposition::{self, ExposedValue};
 
 use crate::shared::{MOST_SERIES, Shape, SharedNames, Shown};
 
-/// Looks between two rows of a name that nobody reads.
+/// Scrapes between two rows of an unused name.
 const UNKNOWN_EVERY: u64 = 60;
 
 type Rows = dyn Fn(Sample) + Send + Sync;
 
-/// Where what pages say goes. Called from the thread of whoever reads or takes pages.
+/// The receiver of scraped values. It is called from the thread that scrapes or receives metrics.
 #[derive(Clone)]
 pub enum ToRows {
-    /// Row by row, where a value has changed: what a run keeps.
+    /// Receives single rows of changed values, as recorded by a run.
     Changes(Arc<Rows>),
-    /// Scrape by scrape, all of it at once, but only names that somebody knows: what is judged while it goes on.
+    /// Receives whole scrapes of known names, for live evaluation.
     Pages(Arc<dyn Fn(PageRead) + Send + Sync>, Arc<SharedNames>),
 }
 
 impl ToRows {
-    /// Takes rows of what has changed.
+    /// Returns a receiver of changed rows.
     pub fn changes(take: impl Fn(Sample) + Send + Sync + 'static) -> ToRows {
         ToRows::Changes(Arc::new(take))
     }
 
-    /// Takes whole scrapes.
+    /// Returns a receiver of whole scrapes.
     pub fn pages(take: impl Fn(PageRead) + Send + Sync + 'static) -> ToRows {
         ToRows::Pages(Arc::new(take), Arc::default())
     }
@@ -49,34 +49,34 @@ impl fmt::Debug for ToRows {
     }
 }
 
-/// What was told of a page.
+/// The state of one metrics endpoint between scrapes.
 pub(crate) struct PageNotices {
-    /// Its name, where it is written on every row.
+    /// Name that is written on every row; `None` = no name.
     name: Option<String>,
-    /// Does it mark the scrapes? Of several pages of one server the first does.
+    /// Set if this endpoint records the scrape marks. Of several endpoints of one server, the first does.
     pub marks: bool,
     knows: fn(&str) -> bool,
     pub scrapes: u64,
     series: HashMap<(String, String), Last>,
-    /// The page's text at its last scrape, where whole scrapes are told.
+    /// Text of the last scrape, if whole scrapes are received.
     shape: Option<Arc<Shape>>,
     order: SeriesOrder,
-    /// The series of that scrape.
+    /// Series of the last scrape.
     shown: Option<Arc<[SeriesName]>>,
 }
 
-/// The series of a page of text in their order, by which a page is found whose end is missing between two lines.
+/// The order of an exposition's series, which detects an exposition that was cut between two lines.
 #[derive(Default)]
 struct SeriesOrder {
-    /// Hashes of the series of the last whole page.
+    /// Hashes of the series of the last complete exposition.
     before: Vec<u64>,
-    /// Series of the shorter page that was refused last.
+    /// Length of the shorter exposition that was rejected last.
     refused: usize,
 }
 
 impl SeriesOrder {
-    /// Returns whether the page is the beginning of the one before and ends sooner. The second page of one length in a row is taken,
-    /// because the series at the end may have left.
+    /// Returns whether the exposition is a proper prefix of the previous one. A second one in a row with that length is
+    /// accepted, because the last series may have been removed.
     fn lacks_end(&mut self, series: impl Iterator<Item = u64>) -> bool {
         let series: Vec<u64> = series.collect();
         let is_shorter = series.len() < self.before.len() && self.before.starts_with(&series);
@@ -95,7 +95,7 @@ fn hash(of: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// Why a page is none that [`SeriesOrder`] found.
+/// Error of an exposition that [`SeriesOrder`] detects as cut.
 const SHORTER: &str = "the page was cut short: it ends before series that it had";
 
 struct Last {
@@ -109,12 +109,11 @@ impl PageNotices {
         PageNotices { name, marks, knows, scrapes: 0, series, shape: None, order, shown: None }
     }
 
-    /// What it said last counts as never said.
+    /// Discards the last values, as if they were never received.
     pub fn forget(&mut self) {
         self.series.values_mut().for_each(|last| last.value = f64::NAN);
     }
 
-    /// It could not be scraped.
     pub fn failed(&mut self, at: At, why: &str, rows: &ToRows) {
         match rows {
             ToRows::Changes(rows) if !self.marks => self.changes(at, Vec::new(), &**rows),
@@ -123,7 +122,7 @@ impl PageNotices {
         }
     }
 
-    /// It may be silent for so long before it is lost: how often it speaks is somebody else's choice.
+    /// Sets the time without samples after which the endpoint is lost, because a sender chooses its own interval.
     pub(crate) fn may_be_silent(&self, at: At, patience: Span, rows: &ToRows) {
         match rows {
             ToRows::Changes(rows) => rows(self.row(at, "scrape_patience", &[], patience.as_secs_f64())),
@@ -131,7 +130,7 @@ impl PageNotices {
         }
     }
 
-    /// It is nobody's page any more.
+    /// Records that the endpoint was removed.
     pub fn left(&mut self, at: At, rows: &ToRows) {
         match rows {
             ToRows::Changes(to) => {
@@ -142,7 +141,7 @@ impl PageNotices {
         }
     }
 
-    /// What it said.
+    /// Records the values of a scrape.
     pub fn tell(&mut self, at: At, found: Vec<ExposedValue>, rows: &ToRows) {
         match rows {
             ToRows::Changes(rows) => self.changes(at, found, &**rows),
@@ -154,7 +153,7 @@ impl PageNotices {
         }
     }
 
-    /// The same of a page of text as it came; of one that was cut short, that it failed.
+    /// Records an exposition in text form; an incomplete one counts as a failed scrape.
     pub(crate) fn tell_text(&mut self, at: At, page: &[u8], rows: &ToRows) {
         match rows {
             ToRows::Changes(to) => match exposition::read(page).map(|page| page.rows) {
@@ -191,7 +190,7 @@ impl PageNotices {
     }
 
     fn changes(&mut self, at: At, mut found: Vec<ExposedValue>, rows: &Rows) {
-        // Of the longest pages the reader has left out the end already.
+        // The reader has already cut the longest expositions.
         let mut all = found.len();
         let is_cut = all >= exposition::MOST_ROWS;
         if all > MOST_SERIES {
@@ -239,14 +238,16 @@ impl PageNotices {
         sample(at, name.to_owned(), self.labels(labels), value)
     }
 
-    /// Labels as the run keeps them, with the page's name.
+    /// Returns labels in the format of a run, with the endpoint's name.
     fn labels(&self, labels: &[(&str, &str)]) -> String {
         let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
         page::labels_of(self.name.as_deref(), labels)
     }
 }
 
-/// A page without a single row says nothing; one of unknown names alone says that nobody here reads it. Of one that is cut the rest would be replicas that nobody misses.
+/// Returns the result of a scrape. An exposition without rows fails; one with only unused names has no values.
+///
+/// An exposition over the series limit fails, because the missing rest would be unnoticed replicas.
 fn said((series, values): Shown, found_any: bool) -> PageSaid {
     match found_any {
         true if series.len() >= MOST_SERIES => PageSaid::Failed(too_long()),
@@ -275,7 +276,7 @@ mod tests {
         (0..replicas).map(|n| format!("vllm:num_requests_running{{engine=\"{n}\"}} 1\n")).collect()
     }
 
-    /// Whether a page of so many replicas is read.
+    /// Returns whether an exposition with `replicas` replicas is accepted.
     fn is_read(replicas: usize) -> bool {
         let told: Arc<Mutex<Vec<PageRead>>> = Arc::default();
         let taken = Arc::clone(&told);
@@ -294,7 +295,7 @@ mod tests {
         assert!(is_read(MOST_SERIES - 1));
         assert!(!is_read(MOST_SERIES + 1));
     }
-    /// Rows of a run from one scrape of this.
+    /// Returns the rows that a run records from one scrape of `page`.
     fn recorded(page: &str) -> Vec<Sample> {
         let told: Arc<Mutex<Vec<Sample>>> = Arc::default();
         let taken = Arc::clone(&told);
@@ -304,7 +305,7 @@ mod tests {
         std::mem::take(&mut *told.lock().expect("no panic before"))
     }
 
-    /// Beside a run too: what nobody reads goes first, and a page of which a part would be missing is none.
+    /// In a run too, unused names are dropped first, and an exposition that is still too long fails.
     #[test]
     fn a_page_that_is_too_long_for_a_run_says_so() {
         let strange: String = (0..MOST_SERIES).map(|n| format!("other{{n=\"{n}\"}} 1\n")).collect();

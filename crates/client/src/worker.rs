@@ -1,7 +1,8 @@
-//! A load-generating thread: its own single-threaded runtime, connections, timer and measurements.
+//! Runs a load-generating thread: a single-threaded runtime with its connections, timer and measurements.
 //!
-//! One runtime per core and nothing shared between them: no task moves, no histogram is locked, and the assignment of
-//! arrivals is the schedule's and so the same in every run. A work-stealing runtime costs the same CPU and lost on that.
+//! Each core has one runtime, and runtimes share no state: no task moves and no histogram is locked. The schedule assigns
+//! arrivals to workers, so the assignment is equal in every run. A work-stealing runtime was rejected, because it costs
+//! equal CPU without that property.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -27,83 +28,78 @@ use crate::stamp::Meter;
 use crate::tcp::StampingOn;
 use crate::timer::{self, Timer};
 
-/// Task polls between two looks at the sockets. tokio's 61 lets a due arrival wait behind half a millisecond of answers.
+/// Task polls between two polls of the sockets. With tokio's default of 61, a due arrival waits behind half a millisecond
+/// of responses.
 const EVENT_INTERVAL: u32 = 16;
 
-/// What a worker can be told.
 #[derive(Debug)]
 pub enum Command {
-    /// Set the connection policy and open connections ahead of the load.
+    /// Set the connection policy and open connections before the load.
     Warm {
-        /// The policy.
         policy: Connections,
-        /// This worker's part of a bounded pool; each endpoint has its own.
+        /// This worker's part of a bounded pool; each endpoint has a separate pool.
         share: u32,
-        /// Where to, for each endpoint.
         routes: Vec<Route>,
-        /// Connections to have ready at each.
+        /// Connections to open per endpoint.
         wanted: u32,
-        /// Longest wait for one.
+        /// Longest wait for one connection.
         connect: Span,
-        /// Told how many stand ready.
+        /// Receives the number of idle connections after the warm-up.
         done: mpsc::Sender<usize>,
     },
     Run {
-        /// What all workers share.
         shared: Arc<Shared>,
-        /// This worker's part.
+        /// Player of this worker's part.
         player: Box<Player>,
-        /// Bodies to make ahead.
+        /// Bodies to build ahead.
         ahead: Box<Ahead>,
-        /// Told how it went.
+        /// Receives the report of the level.
         done: mpsc::Sender<Report>,
     },
-    /// The window has ended: CPU is accounted until here.
+    /// The window has ended; CPU time is accounted until now.
     Mark,
-    /// The load ends at this instant, as if it had been asked to.
+    /// The load ends at this time, as if a stop was requested then.
     EndAt(At),
     Stop(By),
     StopNow(By),
 }
 
-/// How a level went on one worker.
+/// The result of a level on one worker.
 #[derive(Debug, Default)]
 pub struct Report {
     pub tally: Tally,
-    /// User − kernel stamp of every read.
+    /// User stamp minus kernel stamp of every read.
     pub user_delay: LogHistogram,
-    /// Reads with the kernel's stamp.
+    /// Reads with a kernel stamp.
     pub kernel_reads: u64,
     pub user_reads: u64,
-    /// CPU used over the window, ns.
+    /// CPU time over the window in ns.
     pub cpu_ns: i64,
-    /// The window as this thread lived it, ns.
+    /// Length of the window on this thread in ns.
     pub wall_ns: i64,
-    /// Runnable and not running over the window, ns.
+    /// Time runnable but not running over the window, in ns; `None` if the kernel does not report it.
     pub run_queue_ns: Option<i64>,
-    /// When something was first held back.
+    /// First time at which a ceiling or a full pool delayed a request.
     pub closed_since: Option<At>,
-    /// Most sockets open at once.
+    /// Most simultaneously open sockets.
     pub sockets_max: u32,
-    /// Connections made since the level's warming began.
+    /// Connections opened since the level's warm-up began.
     pub connects: u32,
-    /// What became of the kept ones.
     pub kept: KeptConnections,
 }
 
-/// What a thread is made with.
+/// The inputs of a worker thread.
 #[derive(Debug)]
 pub struct Setup {
-    /// The run's axis.
     pub clock: Clock,
-    /// Numbers for connections, over all workers.
+    /// Counter that numbers connections over all workers.
     pub numbers: Arc<AtomicU32>,
-    /// What all workers know of how each endpoint keeps connections.
+    /// State of kept connections per endpoint, shared by all workers.
     pub known: Vec<SharedByWorkers>,
     pub shard: Arc<Shard>,
 }
 
-/// The thread's body; ends when the commands do. Says over `ready` whether the thread could be set up.
+/// Runs the thread until its command channel closes. Reports over `ready` whether the thread could be set up.
 pub fn work(setup: Setup, commands: UnboundedReceiver<Command>, ready: &mpsc::Sender<std::io::Result<()>>) {
     timer::sharpen_thread();
     let _stamping = StampingOn::ask();
@@ -143,7 +139,7 @@ async fn obey(bench: &Rc<Bench>, mut commands: UnboundedReceiver<Command>) {
         match command {
             Command::Warm { policy, share, routes, wanted, connect, done } => {
                 bench.meter.clear();
-                // At the same time: one that does not answer would keep the others waiting.
+                // Concurrent, because one unresponsive endpoint would otherwise delay the others.
                 join_all(bench.pools.iter().zip(routes).map(|(pool, route)| {
                     pool.set_policy(policy, share, route);
                     pool.warm(wanted as usize, connect)
@@ -214,7 +210,7 @@ async fn run(
     }
 }
 
-/// What a thread has used.
+/// The CPU use of a thread.
 #[derive(Copy, Clone, Debug)]
 struct Used {
     cpu_ns: i64,

@@ -1,11 +1,11 @@
-//! The sides of a trial: the version that serves and the one that is tried.
+//! Defines the sides of a canary trial.
 
-/// A side.
+/// The side of a canary trial.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Default, Debug)]
 pub enum Arm {
-    /// The version that serves.
+    /// Serving version.
     #[default]
     Base,
-    /// The version on trial.
+    /// Version on trial.
     Canary,
 }

@@ -1,7 +1,7 @@
-//! One attempt at one request: the row that everything else is computed from.
+//! Defines one attempt of a request: the row that all metrics are computed from.
 //!
-//! Exactly one record is left per arrival, and one row per attempt at it. A request that is never sent still has its
-//! row; a failed one keeps the stamps it reached. Stamps are [`At`]s on the run's own axis.
+//! Each arrival has exactly one record, with one row per attempt. A request that is never sent still has its row, and a
+//! failed one keeps the timestamps that it reached. Timestamps are [`At`]s on the run's axis.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::{At, By, How, MediaCounts, Outcome, Span, TcpFacts};
 
 crate::named! {
-    /// What a decoded event of an answer is.
+    /// Type of a decoded event of a response.
     #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]
     #[repr(u8)]
@@ -18,96 +18,97 @@ crate::named! {
         Content = 0 => "content",
         /// Generated text of the reasoning part.
         Reasoning = 1 => "reasoning",
-        /// A piece of a tool call: generated as well.
+        /// Part of a tool call, which is generated too.
         ToolCall = 2 => "tool_call",
-        /// Names the role and carries nothing generated.
+        /// The role, without generated content.
         Role = 3 => "role",
-        /// Carries nothing at all (empty delta, keep-alive comment).
+        /// Event without content (empty delta, keep-alive comment).
         Empty = 4 => "empty",
-        /// Says why generation ended, without text.
+        /// Reason for the end of generation, without text.
         Finish = 5 => "finish",
-        /// Token accounting only.
+        /// Token counts only.
         Usage = 6 => "usage",
         /// An error inside the stream.
         Error = 7 => "error",
-        /// `[DONE]`.
+        /// End marker `[DONE]`.
         Done = 8 => "done",
-        /// The whole body of an answer that does not stream.
+        /// Whole body of a response without streaming.
         Body = 9 => "body",
     }
 }
 
 impl EventKind {
-    /// Does the event carry generated tokens? (A whole body does not count: when its tokens were made is unknown.)
+    /// Returns whether the event contains generated tokens. A whole body does not count, because its token times are
+    /// unknown.
     pub fn is_token(self) -> bool {
         matches!(self, EventKind::Content | EventKind::Reasoning | EventKind::ToolCall)
     }
 
-    /// The kind stored as this number.
+    /// Returns the kind that is stored as this number.
     pub fn from_u8(n: u8) -> Option<EventKind> {
         EventKind::ALL.get(n as usize).copied()
     }
 }
 
-/// One event of an answer, as it arrived. Sixteen bytes, because long answers hold thousands.
+/// One event of a response, on arrival. It has sixteen bytes, because long responses have thousands of events.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Event {
-    /// Arrival, counted from [`Attempt::sent`]: the kernel's receive stamp where there is one.
+    /// Arrival relative to [`Attempt::sent`]: the kernel's receive stamp if there is one.
     pub offset: Span,
-    /// User-space stamp minus kernel stamp, in ns: the generator's own delay. Zero where the stamp is user space's.
+    /// User-space stamp minus kernel stamp in ns: the generator's own delay. Zero for a user-space stamp.
     pub user_delay_ns: u32,
     /// Tokens in this event; 0 = unknown.
     pub tokens: u16,
     pub kind: EventKind,
-    /// True when a later event came out of the same read: `offset` is then an upper bound, not an exact time.
+    /// Set if one read also contained a later event; `offset` is then an upper bound and not exact.
     pub coalesced: bool,
 }
 
 crate::named! {
-    /// How the tokens per event are known.
+    /// Source of the token count per event.
     #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum TokensRule {
-        /// They are not: an event may carry any number.
+        /// Unknown; an event may contain any number of tokens.
         #[default]
         Unknown => "unknown",
-        /// The server sent a running total with every event.
+        /// Running total that the server sent with every event.
         UsageRunning => "usage_running",
-        /// The server's total equals the number of token events, so each carries one.
+        /// Server's total, which equals the number of token events, so each has one.
         UsageTotal => "usage_total",
-        /// Counted by a tokeniser after the run.
+        /// Tokeniser count after the run.
         Tokeniser => "tokeniser",
     }
 }
 
 impl TokensRule {
-    /// The rule with this [`name`](TokensRule::name).
+    /// Returns the rule with this [`name`](TokensRule::name).
     pub fn from_name(name: &str) -> Option<TokensRule> {
         TokensRule::ALL.into_iter().find(|rule| rule.name() == name)
     }
 }
 
-/// Token counts as the server reported them. `None` = not reported, which is never zero.
+/// Token counts as reported by the server. `None` = not reported, which is never zero.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Tokens {
-    /// Tokens of the prompt, cached ones included.
+    /// Prompt tokens, including cached ones.
     pub prompt: Option<u32>,
-    /// Generated tokens, reasoning included. Also `None` where the server's count and its events contradict each other: see `claimed`.
+    /// Generated tokens, including reasoning; `None` also if count and events contradict each other (see `claimed`).
     pub output: Option<u32>,
     /// Generated tokens of the reasoning part.
     pub reasoning: Option<u32>,
-    /// Prompt tokens the server took from a cache.
+    /// Prompt tokens that the server read from a cache.
     pub cached: Option<u32>,
-    /// How the tokens per event are known.
+    /// Source of the token count per event.
     pub rule: TokensRule,
-    /// The server's count of generated tokens that the events of its answer contradict; `None` where nothing does.
+    /// Server's count of generated tokens if the events contradict it; otherwise `None`.
     #[serde(default)]
     pub claimed: Option<u32>,
 }
 
 impl Tokens {
-    /// Generated tokens that came between the first and the last of these events. Reasoning that is counted and of which no event
-    /// came lies before them.
+    /// Returns the generated tokens between the first and the last event. Reasoning tokens without events are excluded,
+    /// because they precede the first event.
     pub fn streamed(&self, events: &[Event]) -> Option<u32> {
         let is_shown = events.is_empty() || events.iter().any(|event| event.kind == EventKind::Reasoning);
         let hidden = if is_shown { 0 } else { self.reasoning.unwrap_or(0) };
@@ -116,124 +117,123 @@ impl Tokens {
 }
 
 crate::named! {
-    /// An answer that arrived whole and is still wrong.
+    /// Reason that a complete response is wrong.
     #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum Broken {
-        /// Nothing was generated.
+        /// Response without generated content.
         Empty => "empty",
-        /// The same piece over and over.
+        /// Endless repetition of one piece.
         Repeated => "repeated",
-        /// Ended by the server before the asked length, though the end was pinned; or of a sound that was sent only a part was heard.
+        /// End before the requested length although the end-of-sequence token was disabled, or transcription of only a part
+        /// of the audio.
         CutShort => "cut_short",
-        /// Longer than asked.
+        /// Output longer than requested.
         TooLong => "too_long",
-        /// Not as many results as documents were sent.
+        /// Number of results different from the number of documents.
         WrongCount => "wrong_count",
     }
 }
 
 impl Broken {
-    /// The case with this [`name`](Broken::name).
+    /// Returns the case with this [`name`](Broken::name).
     pub fn from_name(name: &str) -> Option<Broken> {
         Broken::ALL.into_iter().find(|broken| broken.name() == name)
     }
 }
 
-/// What came back, beyond its times.
+/// The content of a response, except its times.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Answer {
-    /// HTTP status, once a head arrived.
+    /// HTTP status; `None` before a response head arrived.
     pub status: Option<u16>,
-    /// The server's reason for ending: `stop`, `length`, `tool_calls`, …
+    /// Server's finish reason: `stop`, `length`, `tool_calls`, …
     pub finish_reason: Option<String>,
     pub tokens: Tokens,
-    /// Set when the answer is whole and still wrong.
+    /// Reason that a complete response is wrong; otherwise `None`.
     pub broken: Option<Broken>,
-    /// The server's wish, from `Retry-After`.
+    /// Delay that the server requested in `Retry-After`.
     pub retry_after: Option<Span>,
-    /// What the server or the client said went wrong; bounded in length, free of secrets.
+    /// Error message of the server or the client, bounded in length and without secrets.
     pub error: Option<String>,
-    /// Which replica answered, if it says.
+    /// Replica that answered; `None` if the response does not name it.
     pub replica: Option<String>,
-    /// Times the server reports of its own stages.
+    /// Durations that the server reports for its stages.
     pub stages: Vec<ServerStage>,
-    /// The answer's text, kept only when the user asked for it.
+    /// Text of the answer; `None` unless the user enabled recording.
     pub text: Option<String>,
 }
 
-/// A time that the server says one of its stages took.
+/// The duration of one stage, as reported by the server.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ServerStage {
-    /// `queue`, `prefill` or `decode` for what servers call these (and their synonyms: a prompt's time, a completion's), else
-    /// the server's own name of the stage.
+    /// Name of the stage: `queue`, `prefill` or `decode` for the servers' synonyms of these, otherwise the server's name.
     pub name: String,
     pub took: Span,
 }
 
-/// How the error of an attempt begins whose kept connection ended without a byte of an answer.
+/// Prefix of the error of an attempt whose kept connection ended without a response byte.
 pub const KEPT_CONNECTION: &str = "kept connection";
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Attempt {
-    /// The arrival's number in the schedule of its level; equal schedules pair by it.
+    /// Arrival number in the schedule of the level; equal schedules are paired by it.
     pub request: u64,
-    /// 0 for the first try.
+    /// Attempt number; 0 for the first attempt.
     pub attempt: u16,
-    /// Number of the [`crate::Level`] it belongs to.
     pub level: u32,
-    /// The session it is a turn of, if any.
+    /// Session of the request; `None` without sessions.
     pub session: Option<u64>,
     /// Turn in the session, from 0.
     pub turn: u16,
-    /// Turns that its session was to have; 0 = unknown, or it is of none.
+    /// Planned turns of the session; 0 = unknown, or no session.
     pub turns: u16,
     /// Index of the request class in the scenario.
     pub class: u16,
-    /// Number of the endpoint that it went to: 0 = the scenario's `target.url`, then its `further_urls`.
+    /// Endpoint number: 0 = the scenario's `target.url`, then its `further_urls`.
     #[serde(default)]
     pub target: u16,
 
-    /// When the request was to be sent (closed loop: when it was sent, less the wait for a connection). A retry keeps its request's due time.
+    /// Due time of the request, which retries keep. In a closed loop it is the send time less the wait for a connection.
     pub due: At,
-    /// When its bytes were handed to the kernel.
+    /// Time at which the kernel received the request's bytes.
     pub sent: Option<At>,
-    /// When its connection stood; before `sent` when the connection was kept.
+    /// Time at which the connection was established; before `sent` for a kept connection.
     pub connected: Option<At>,
-    /// First byte of the answer's head.
+    /// First byte of the response head.
     pub first_byte: Option<At>,
     pub first_token: Option<At>,
     /// First visible (non-reasoning) token.
     pub first_visible: Option<At>,
     pub last_token: Option<At>,
-    /// Last byte of the answer, or the moment it failed.
+    /// Last byte of the response, or time of the failure.
     pub end: Option<At>,
-    /// Every event, in order of arrival.
+    /// Events in order of arrival.
     pub events: Vec<Event>,
-    /// True when the stamps are the kernel's.
+    /// Set if all receive stamps come from the kernel.
     pub kernel_stamps: bool,
 
-    /// Prompt tokens the scenario asked for.
+    /// Prompt tokens that the scenario requested.
     pub asked_prompt: u32,
-    /// Of these, tokens that an earlier turn of its session, which it comes after, has sent; `None` = unknown, or it is of no session.
+    /// Prompt tokens that an earlier turn of the session has already sent; `None` = unknown, or no session.
     pub resent: Option<u32>,
-    /// Output tokens the scenario asked for.
+    /// Output tokens that the scenario requested.
     pub asked_output: u32,
-    /// Keyed hashes of the prompt's blocks, parent-chained: equal hash = equal block after an equal prefix.
+    /// Keyed hashes of the prompt's blocks, chained to the parent: equal hashes are equal blocks after an equal prefix.
     pub prompt_blocks: Vec<u64>,
 
-    /// Pictures and sounds that it carries.
+    /// Images, audio and documents of the request.
     #[serde(default)]
     pub media: MediaCounts,
-    /// Bytes of the request, head included.
+    /// Size of the request in bytes, head included.
     pub bytes_out: u64,
-    /// Bytes of the answer, head included.
+    /// Size of the response in bytes, head included.
     pub bytes_in: u64,
-    /// Number of the connection within the run.
+    /// Connection number within the run; `None` without a connection.
     pub connection: Option<u32>,
-    /// Had the connection carried a request before?
+    /// Set if the connection had carried a request before.
     pub reused: bool,
-    /// What the kernel knows of the connection.
+    /// Kernel facts of the connection.
     #[serde(default)]
     pub tcp: TcpFacts,
 
@@ -242,7 +242,7 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Moves all its instants by so much.
+    /// Moves all timestamps by `by`.
     pub fn shift(&mut self, by: Span) {
         self.due += by;
         let instants = [
@@ -257,7 +257,7 @@ impl Attempt {
         instants.into_iter().flatten().for_each(|at| *at += by);
     }
 
-    /// An attempt in which nothing has happened yet: due, and never sent.
+    /// Returns an attempt that is due but not sent.
     pub fn new(request: u64, attempt: u16, level: u32, due: At) -> Attempt {
         Attempt {
             request,

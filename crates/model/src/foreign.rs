@@ -1,41 +1,41 @@
-//! What another tool's result file says: its requests as plain rows, and its aggregates with the definitions they follow.
+//! Represents the result file of another tool: its requests as rows, and its aggregates with their definitions.
 //!
-//! A reader of a format says what stands in the file and nothing else; whether the file's aggregates follow from its rows, and
-//! what the rows prove, is judged by who knows neither the format nor the tool. What a file does not keep is `None`, never zero:
-//! most tools write 0 for "never".
+//! A format's reader returns the contents of the file only. Another module, which depends on neither format nor tool,
+//! judges whether the aggregates follow from the rows. A value that the file lacks is `None` and never zero, because most
+//! tools write 0 for "never".
 
 use serde::Serialize;
 
 use crate::{Load, Outcome};
 
-/// Whose clock the stamps of a file are.
+/// The clock of a file's timestamps.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ForeignClock {
-    /// None: only durations are kept, each request has an axis of its own on which it was sent at 0.
+    /// Durations only: each request has a separate axis on which it was sent at 0.
     None,
-    /// A monotonic clock of the machine that ran the tool, or time since the tool's start.
+    /// A monotonic clock of the tool's machine, or the time since the tool's start.
     Monotonic,
-    /// Wall clock, which may have been stepped.
+    /// A wall clock, which may have been stepped.
     Wall,
 }
 
-/// What the `due` of rows is.
+/// The meaning of `due` in the rows.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ForeignDue {
-    /// Not kept: latency counts from sending, and coordinated omission cannot be excluded.
+    /// Not recorded. Latency counts from sending, and coordinated omission can't be excluded.
     Unknown,
-    /// The schedule's instant, as the file keeps it.
+    /// Scheduled time from the file.
     Scheduled,
-    /// The schedule's instant up to the least late request: drawn again from the seed in the file.
+    /// Scheduled time, redrawn from the seed in the file and exact up to the smallest lateness of a request.
     Regenerated,
-    /// When the tool's pacing loop handed the request over, before its own limit on concurrency held it back. The lateness of the
-    /// loop itself is missing.
+    /// Time at which the tool's pacing loop passed on the request, before its concurrency limit delayed it. The loop's own
+    /// lateness is not included.
     Handed,
 }
 
-/// The arrival process that a tool says it drew from.
+/// The arrival process that a tool reports.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ForeignProcess {
@@ -43,40 +43,39 @@ pub enum ForeignProcess {
     Poisson,
 }
 
-/// One request. Instants are ns on the file's clock.
+/// One request. Times are in ns on the file's clock.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ForeignRow {
-    /// When it was to be sent; see [`ForeignDue`].
+    /// Due time; see [`ForeignDue`].
     pub due: Option<i64>,
-    /// When the tool says that it was sent.
+    /// Send time, as reported by the tool.
     pub sent: Option<i64>,
-    /// First byte or first event of the answer, whatever it carried.
+    /// First byte or first event of the response, with any content.
     pub first_event: Option<i64>,
     pub first_token: Option<i64>,
-    /// First visible token: generated, and not of the reasoning part.
+    /// First visible token: generated, and not reasoning.
     pub first_visible: Option<i64>,
     pub last_token: Option<i64>,
-    /// End of the answer, or when it failed.
+    /// End of the response, or time of the failure.
     pub end: Option<i64>,
-    /// Events with tokens, ns from `sent`; empty where they are not kept.
+    /// Events with tokens, in ns from `sent`; empty if not recorded.
     pub events: Vec<i64>,
     pub prompt_tokens: Option<u32>,
-    /// Prompt tokens that the server took from a cache.
+    /// Prompt tokens that the server read from a cache.
     pub cached_tokens: Option<u32>,
-    /// Generated tokens: the server's count where the file keeps it, else the tool's.
+    /// Generated tokens: the server's count if recorded, otherwise the tool's.
     pub output_tokens: Option<u32>,
     pub outcome: Outcome,
     pub status: Option<u16>,
-    /// The server's reason for ending.
     pub finish_reason: Option<String>,
-    /// A hash of the prompt where the file keeps the prompt: equal prompts are seen, and none is copied.
+    /// Hash of the prompt, which reveals repeated prompts without copying them; `None` if the file has no prompts.
     pub prompt: Option<u64>,
-    /// Does it count? What was sent to warm up, or was due after the part that counts, does not.
+    /// Set if the request counts in the tool's results. Warm-up requests and late ones do not.
     pub counted: bool,
 }
 
 impl ForeignRow {
-    /// A request of which nothing but its end is known.
+    /// Returns a row of a request with only an outcome.
     pub fn new(outcome: Outcome) -> ForeignRow {
         ForeignRow {
             due: None,
@@ -98,104 +97,101 @@ impl ForeignRow {
         }
     }
 
-    /// From sending to the end of the answer, ns; `None` = no whole answer.
+    /// Returns the latency from sending to the end of the response in ns; `None` without a complete response.
     pub fn latency(&self) -> Option<i64> {
         let end = self.end.filter(|_| self.outcome.is_finished())?;
         Some(end.saturating_sub(self.sent?))
     }
 }
 
-/// A quantity as the tool defines it, one value per observation.
+/// A quantity as the tool defines it, with one value per observation.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ForeignColumn {
-    /// The tool's name for it.
+    /// Name of the quantity in the tool.
     pub name: String,
-    /// How it follows from what the file keeps.
+    /// Derivation of the quantity from the file's data.
     pub definition: String,
-    /// The values, in the unit of the file.
+    /// Values in the unit of the file.
     pub values: Vec<f64>,
 }
 
-/// Which value a tool calls the p-quantile of n sorted ones.
+/// The definition of the p-quantile of n sorted values.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rank {
-    /// Between the neighbours of (n − 1) p, counted from 0 (NumPy's default).
+    /// Interpolation between the neighbours of (n − 1) p, counted from 0 (NumPy's default).
     Linear,
-    /// The first at which the running sum of shares, in floats and equal values as one, reaches p: the nearest rank, and one above it
-    /// where the sum's rounding falls short of a whole n p.
+    /// The first value at which the running sum of shares reaches p, summed in floats with equal values as one. This is the
+    /// nearest rank, or one above it if the rounded sum falls short of a whole n p.
     Summed,
-    /// The one at ⌊n p⌋, counted from 0: one above the nearest rank where n p is whole.
+    /// The value at ⌊n p⌋, counted from 0: one above the nearest rank if n p is whole.
     Above,
-    /// The one at ⌊(n − 1) p⌋, counted from 0 (NumPy's `lower`): its 99th percentile of 60 is the 59th.
+    /// The value at ⌊(n − 1) p⌋, counted from 0 (NumPy's `lower`): its 99th percentile of 60 is the 59th.
     Below,
 }
 
-/// What was made of a column.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ForeignStatistic {
     Mean,
-    /// The standard deviation, over n.
+    /// Standard deviation with divisor n.
     Deviation,
-    /// The standard deviation, over n − 1.
+    /// Standard deviation with divisor n − 1.
     SampleDeviation,
     Least,
     Most,
     Sum,
     Count,
     Quantile {
-        /// 0 to 1.
+        /// Probability, 0 to 1.
         p: f64,
-        /// By which rank.
+        /// Rank definition of the quantile.
         rank: Rank,
     },
-    /// The sum over so many seconds.
+    /// Sum divided by a number of seconds.
     PerSecond {
-        /// Seconds.
+        /// Divisor in seconds.
         seconds: f64,
     },
 }
 
-/// An aggregate that the file states.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ForeignClaim {
     pub label: String,
-    /// Index of the column it is of; `None` = the file does not keep what it was made of.
+    /// Index of the column; `None` = the file lacks the data of the aggregate.
     pub column: Option<usize>,
-    /// What was made of the column.
     pub statistic: ForeignStatistic,
-    /// Its unit over that of the column: 1000 for ms of a column in s.
+    /// Factor from the column's unit to the aggregate's: 1000 for ms of a column in s.
     pub scale: f64,
     pub value: f64,
-    /// To what it is rounded; 0 = not at all.
+    /// Rounding step of the value; 0 = not rounded.
     pub rounded_to: f64,
 }
 
-/// One steady load of a file: a benchmark, a stage, a line of a JSON-Lines file.
+/// One steady load of a file: a benchmark, a stage, a line of a JSON Lines file.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ForeignPart {
     pub name: String,
-    /// The load it asked for, as far as the file says.
+    /// Requested load; `None` if the file does not report it.
     pub load: Option<Load>,
     pub process: Option<ForeignProcess>,
     pub seed: Option<u64>,
-    /// The most requests that the tool kept in flight.
+    /// The tool's limit on requests in flight; `None` if unknown.
     pub cap: Option<u32>,
-    /// What `due` is.
+    /// Meaning of `due` in the rows.
     pub due: ForeignDue,
-    /// Rows that the tool left out of the file, as far as it says.
+    /// Number of rows that the tool left out, if it reports that.
     pub rows_missing: u64,
     pub rows: Vec<ForeignRow>,
-    /// What its aggregates were made of.
+    /// Quantities that the aggregates are computed from.
     pub columns: Vec<ForeignColumn>,
     pub claims: Vec<ForeignClaim>,
-    /// What the reader itself saw that bears on the figures: one sentence each.
+    /// Observations of the reader that affect the results, one sentence each.
     pub seen: Vec<String>,
 }
 
 impl ForeignPart {
-    /// A part without anything in it.
+    /// Returns a part without rows.
     pub fn new(name: impl Into<String>) -> ForeignPart {
         ForeignPart {
             name: name.into(),
@@ -212,13 +208,13 @@ impl ForeignPart {
         }
     }
 
-    /// Adds a column and says where it stands.
+    /// Adds a column and returns its index.
     pub fn column(&mut self, name: &str, definition: &str, values: Vec<f64>) -> usize {
         self.columns.push(ForeignColumn { name: name.to_owned(), definition: definition.to_owned(), values });
         self.columns.len() - 1
     }
 
-    /// Adds what the file states of a column, where it states it.
+    /// Adds an aggregate of a column, if the file has it.
     pub fn claim(
         &mut self,
         label: impl Into<String>,
@@ -234,51 +230,49 @@ impl ForeignPart {
     }
 }
 
-/// What a tool can do to its figures, and which files do not show it.
+/// A distortion that a tool may cause and that its files do not reveal.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Doubt {
-    /// Requests sent late count from when they were sent.
+    /// Late requests are measured from their send time.
     CoordinatedOmission,
     /// Arrivals that could not be sent in time are dropped or moved.
     ForfeitedArrivals,
     /// The tool's own limit (workers, sockets, CPU) shaped the load.
     ClientLimit,
-    /// Stamps are user space's: the tool's own delay is in every latency.
+    /// Timestamps are taken in user space, so every latency includes the tool's own delay.
     LateStamps,
-    /// Tokens of one event are spread over time, or several are taken for one.
+    /// Tokens of one event are spread over time, or several tokens count as one.
     TokensPerEvent,
-    /// The tool counts tokens with a tokeniser that is not the server's.
+    /// The tool counts tokens with another tokeniser than the server's.
     TokenCounts,
-    /// Prompts repeat, and a prefix cache answers for the model.
+    /// Prompts repeat, so a prefix cache replaces the model's work.
     RepeatedPrompts,
     /// Warm-up requests are among the rows.
     WarmUp,
-    /// Failed attempts were tried again and left no trace.
+    /// Failed attempts were retried without a trace in the file.
     HiddenRetries,
-    /// An answer that was cut off counts as a whole one.
+    /// A truncated response counts as complete.
     CutAnswers,
-    /// Nothing in the file says in which order the requests came.
+    /// The file does not contain the order of requests.
     NoOrder,
 }
 
-/// A result file, read.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Foreign {
-    /// The tool's name.
     pub tool: &'static str,
-    /// Its version, where the file says it.
+    /// Version of the tool; `None` if the file lacks it.
     pub version: Option<String>,
     pub format: &'static str,
     pub clock: ForeignClock,
-    /// The model that was asked, where the file says it.
+    /// Requested model; `None` if the file lacks it.
     pub model: Option<String>,
-    /// The endpoint, where the file says it.
+    /// URL of the endpoint; `None` if the file lacks it.
     pub url: Option<String>,
-    /// Its parts, in order of execution.
+    /// Parts in order of execution.
     pub parts: Vec<ForeignPart>,
-    /// Why it is not the whole of what the tool wrote; `None` = it is.
+    /// Reason that the file is incomplete; `None` = complete.
     pub partial: Option<String>,
-    /// What the tool can do to its figures, unless the file shows otherwise.
+    /// Distortions that the tool may cause, unless the file disproves them.
     pub doubts: Vec<Doubt>,
 }

@@ -1,212 +1,213 @@
-//! One steady load, as it was asked for and as the generator lived through it.
+//! Defines one steady load: its plan, and the generator's measurements of itself.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{At, ShardsHealth, SizeUnit, Span};
 
-/// What load a level puts on the target.
+/// Load of a level.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "mode", rename_all = "snake_case")]
 pub enum Load {
-    /// Arrivals follow the schedule whatever the server does.
+    /// Open loop: arrivals follow the schedule, independent of the server.
     Open {
         /// Mean arrivals per second over the level.
         rate_per_s: f64,
     },
-    /// A fixed number of requests in flight; each end starts the next.
+    /// Closed loop: a fixed number of requests in flight, where each end starts the next.
     Closed {
-        /// How many.
+        /// Number of requests in flight.
         concurrency: u32,
     },
-    /// So many requests at once, and none after them.
+    /// A single burst of simultaneous requests.
     Wave {
-        /// How many.
+        /// Number of requests in the burst.
         requests: u32,
     },
-    /// As many as the target takes: closed loop with the concurrency doubled until throughput stops growing.
+    /// Maximum throughput: a closed loop whose concurrency doubles until throughput stops growing.
     Saturating {
-        /// The concurrency it ended at.
+        /// Concurrency at the end.
         concurrency: u32,
     },
 }
 
-/// Whether the rate of arrivals was meant to be the same throughout a level.
+/// Intended shape of the arrival rate over a level.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RateCourse {
-    /// It was, whatever chance made of it. So is a closed loop.
+    /// Constant, apart from random variation. Closed loops count as constant.
     #[default]
     Even,
-    /// It rises, falls or follows a recording, on purpose: no part of the level stands for another.
+    /// Rising, falling or recorded; parts of the level are not representative of each other.
     Shaped,
 }
 
-/// Why a level ended.
+/// Reason for the end of a level.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EndedBy {
-    /// All that was scheduled was sent and ended.
+    /// All scheduled requests were sent and have ended.
     Complete,
     /// The drain limit passed with requests still in flight.
     DrainLimit,
-    /// The person asked, once: no new requests, those in flight were waited for.
+    /// One stop by the user: no new requests, and those in flight were awaited.
     User,
-    /// The person asked twice: stopped at once.
+    /// Two stops by the user: immediate end.
     UserNow,
-    /// The figure that was asked for is known as well as was asked.
+    /// The requested precision was reached.
     Known,
-    /// A ceiling the user set (rate, requests, tokens, spend).
+    /// A limit set by the user was reached (rate, requests, tokens, spend).
     Ceiling,
-    /// Too many errors.
+    /// Too many errors occurred.
     Errors,
-    /// The generator itself was cut off (killed, crashed, out of power): requests that were in flight then left no row.
+    /// The generator died (killed, crashed, power failure); requests that were in flight have no row.
     Cut,
 }
 
-/// Where arrival stamps come from.
+/// Source of arrival timestamps.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StampSource {
-    /// The kernel's software receive stamp.
+    /// Software receive stamp of the kernel.
     Kernel,
-    /// Some reads had the kernel's stamp, some not.
+    /// Kernel stamps for some reads only.
     Mixed,
-    /// The clock, read in user space after the read returned.
+    /// Clock reading in user space after the read returned.
     #[default]
     User,
 }
 
-/// A few order statistics of an internal quantity of the generator. Nanoseconds.
+/// Order statistics of an internal quantity of the generator, in ns.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Quantiles {
-    /// How many observations.
+    /// Number of observations.
     pub count: u64,
-    /// Median.
+    /// Median in ns.
     pub p50_ns: i64,
-    /// 90th percentile.
+    /// 90th percentile in ns.
     pub p90_ns: i64,
-    /// 99th percentile.
+    /// 99th percentile in ns.
     pub p99_ns: i64,
-    /// 99.9th percentile.
+    /// 99.9th percentile in ns.
     pub p999_ns: i64,
-    /// Largest.
+    /// Maximum in ns.
     pub max_ns: i64,
 }
 
-/// What the generator measured of itself during one level.
+/// Measurements of the generator itself during one level.
 #[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct GeneratorHealth {
-    /// `sent − due` of every first attempt (open loop), less the wait for a connection, which is the target's or the
-    /// connection policy's.
+    /// `sent − due` of every first attempt (open loop), less the wait for a connection, which belongs to the target or the
+    /// connection policy.
     pub lag: Quantiles,
-    /// User-space stamp − kernel stamp of every read.
+    /// User-space stamp minus kernel stamp of every read.
     pub user_delay: Quantiles,
-    /// Where arrival stamps came from.
+    /// Source of the arrival timestamps.
     pub stamps: StampSource,
-    /// Load-generating threads.
+    /// Number of load-generating threads.
     pub workers: u32,
-    /// CPU time of the busiest worker thread / wall time (0 to 1). `None` = the platform does not say.
+    /// CPU time of the busiest worker thread / wall time (0 to 1). `None` = the platform does not report it.
     pub cpu_share_max: Option<f64>,
-    /// CPU time of all worker threads, ns.
+    /// CPU time of all worker threads in ns.
     pub cpu_ns: Option<i64>,
-    /// Time the worst worker thread was runnable and not running / wall time. `None` = the platform does not say.
+    /// Largest share of wall time that a worker thread was runnable but not running. `None` = the platform does not report
+    /// it.
     pub run_queue_share_max: Option<f64>,
-    /// Token events received.
+    /// Number of received token events.
     pub events: u64,
-    /// Of those, the ones whose time is an upper bound because a later event came with the same read.
+    /// Token events with an upper bound as time, because one read also contained a later event.
     pub events_coalesced: u64,
-    /// Steps of the realtime clock against the monotonic one larger than a millisecond.
+    /// Number of steps of the realtime clock against the monotonic one by more than a millisecond.
     pub clock_steps: u32,
     /// Time-weighted mean of requests in flight (due and not ended), from the driver's sampled counter.
     pub in_flight_mean: Option<f64>,
-    /// Largest sample of it.
+    /// Largest sample of the requests in flight.
     pub in_flight_max: u64,
-    /// How many samples.
+    /// Number of samples of the requests in flight.
     pub in_flight_samples: u64,
-    /// First moment at which a ceiling held an arrival back: from there on the level was closed loop.
+    /// First time at which a ceiling delayed an arrival, so that the level was closed loop from then on.
     pub closed_since: Option<At>,
-    /// Most sockets open at once.
+    /// Most simultaneously open sockets.
     pub sockets_max: u32,
-    /// Connections made during the level, warming included.
+    /// Number of connections opened during the level, warm-up included.
     pub connects: u32,
-    /// How the target kept the connections that it was to keep. `None` = nobody looked (a simulated client, an older run).
+    /// Behaviour of kept connections. `None` = not measured (a simulated client, an older run).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<KeptConnections>,
-    /// What the machine had for connections. `None` = nobody looked (a simulated client needs none).
+    /// Connection limits of the machine. `None` = not measured (a simulated client has none).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub room: Option<Room>,
-    /// How the machines fared together that sent it, where there were several. Everything else here is then the sum over them, or the worst.
+    /// Comparison of the machines that sent the load, if there were several. All other values are then sums over them, or
+    /// the worst.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shards: Option<ShardsHealth>,
 }
 
-/// How a target kept the connections that it had not said it would close, during a level.
+/// Behaviour of persistent connections during a level.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct KeptConnections {
-    /// Times that a kept connection was looked at before it was used again.
+    /// Number of checks of a kept connection before its reuse.
     pub looks: u64,
-    /// Of these, those that found it ended within a second of its last answer.
+    /// Checks that found the connection closed within a second of its last response.
     pub ended: u64,
-    /// Requests that were written on one within a second of its last answer and met its end instead of an answer: failed
-    /// attempts. The server had not kept the connection or gave the request up; which of both, HTTP does not tell.
+    /// Failed attempts: requests written within a second of the connection's last response whose connection ended without a
+    /// response. The server had closed the connection or dropped the request; HTTP does not distinguish the two.
     pub lost: u64,
-    /// How long a connection rested after an answer before it was used again, at the level's end. `None` = not at all: there was no
-    /// reason.
+    /// Idle time after a response before a connection was reused, at the end of the level. `None` = immediate reuse.
     pub rest: Option<Span>,
-    /// When the first of them began to rest, on the run's axis: on an earlier level, maybe.
+    /// Time on the run's axis from which connections rested, possibly on an earlier level.
     pub resting_since: Option<At>,
 }
 
-/// What a machine has of what connections take, and what ran out during a level.
+/// Connection limits of a machine, and their exhaustion during a level.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Room {
-    /// Files the process may have open. `None` = the platform does not say.
+    /// Most files that the process may have open. `None` = the platform does not report it.
     pub descriptors: Option<u64>,
-    /// Local ports to each address of the target. `None` = the platform does not say.
+    /// Number of local ports to each address of the target. `None` = the platform does not report it.
     pub ports: Option<u32>,
-    /// Connections for which a listening socket of this machine had no place (`ListenOverflows`) during the level. `None` =
-    /// the target is on another machine, or the platform does not say.
+    /// Connections dropped by a listening socket of this machine because its queue was full (`ListenOverflows`), during the
+    /// level. `None` = the target is on another machine, or the platform does not report it.
     pub listen_overflows: Option<u64>,
     /// Attempts for which this machine had no descriptor, port or memory.
     pub no_socket: u64,
 }
 
-/// One level of a run: a steady load and what the generator lived through.
+/// One level of a run: a steady load, and the generator's measurements of itself.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Level {
-    /// Its number in the run, from 0, in the order of execution.
+    /// Level number in the run, from 0, in order of execution.
     pub id: u32,
-    /// Kind of traffic, as the scenario names it: `steady`, `burst`, …
+    /// Kind of traffic, in the scenario's terms: `steady`, `burst`, …
     pub traffic: String,
-    /// What it was run for: `baseline`, `ladder`, `curve`, `bisect`, `hold`, `run`.
+    /// Purpose of the level: `baseline`, `ladder`, `curve`, `bisect`, `hold`, `run`.
     pub purpose: String,
-    /// The load asked for.
+    /// Requested load.
     pub load: Load,
-    /// Whether the rate was meant to be even.
+    /// Intended shape of the arrival rate.
     #[serde(default)]
     pub rate_course: RateCourse,
-    /// First instant at which an arrival could be due.
+    /// First time at which an arrival could be due.
     pub start: At,
-    /// No arrivals are due from here on.
+    /// End of the arrivals; none is due from this time on.
     pub stop: At,
-    /// All attempts had ended or been given up.
+    /// Time at which all attempts had ended or been abandoned.
     pub drained: At,
-    /// Why it ended.
+    /// Reason for the end of the level.
     pub ended_by: EndedBy,
     /// Arrivals scheduled in `[start, stop)`.
     pub arrivals: u64,
-    /// 64-bit hash of the schedule, the same on every machine for the same spec, seed and nonce.
+    /// 64-bit hash of the schedule, equal on every machine for equal spec, seed and nonce.
     pub schedule_hash: String,
-    /// What the sizes of its requests count.
+    /// Unit of the request sizes.
     #[serde(default)]
     pub unit: SizeUnit,
-    /// How the generator fared.
+    /// Measurements of the generator itself.
     pub generator: GeneratorHealth,
 }
 
 impl Level {
-    /// The part of the level in which arrivals fell.
+    /// Returns the time during which arrivals were due.
     pub fn window(&self) -> Span {
         self.stop - self.start
     }

@@ -1,9 +1,10 @@
-//! The words every part of Plimsoll shares: time, outcome, attempt, event, level, run.
+//! The types that all parts of Plimsoll share: time, outcome, attempt, event, level, run.
 //!
-//! Nothing here acts. A type belongs in this crate when two crates that do not know each other must mean
-//! the same thing by it; what only one part asks for (a spec) or finds (a summary) stays with that part.
+//! The crate contains no behaviour. A type belongs here if two crates that do not depend on each other need one meaning of
+//! it. Configuration and findings of a single part stay with that part.
 //!
-//! Reading order: [`named`], [`time`], [`outcome`], [`tcp`], [`attempt`], [`payload`], [`protocol`], [`level`], [`run`], [`page`], [`shard`], [`shared_text`], [`trace`], [`foreign`], [`budget_state`], [`arm`].
+//! Reading order: [`named`], [`time`], [`outcome`], [`tcp`], [`attempt`], [`payload`], [`protocol`], [`level`], [`run`],
+//! [`page`], [`shard`], [`shared_text`], [`trace`], [`foreign`], [`budget_state`], [`arm`].
 
 pub mod arm;
 pub mod attempt;

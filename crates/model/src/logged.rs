@@ -1,51 +1,50 @@
-//! Requests as a log of production tells them: when each came, how long it was, whose turn it was. Never what it said.
+//! Represents requests of a production log: times, lengths and session turns, without content.
 //!
-//! One type for access logs, gateways' logs, engines' logs, spans and runs, so that what makes a workload of them does not know
-//! where they came from. What a log does not say is `None`, which is never zero.
+//! One type serves access logs, gateway logs, engine logs, spans and runs, so that the workload builder is independent of
+//! their source. A value that a log lacks is `None`, which is never zero.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::How;
 
-/// A request's place in a session whose turns wait for each other.
+/// The position of a request in a session with dependent turns.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LoggedTurn {
-    /// Its number; no other request of the session has it.
+    /// Turn number, unique within the session.
     pub id: u64,
-    /// The turns that had ended before it began and led to it, by their numbers.
+    /// Numbers of the turns that ended before this one and led to it.
     pub after: Vec<u64>,
-    /// The agent whose call it is, where the log says so: each call of an agent goes on from the one before it.
+    /// Agent that made the call; `None` if unknown. Each call of an agent continues its previous one.
     pub agent: Option<u64>,
-    /// How long it took, ns.
+    /// Duration of the turn in ns.
     pub took_ns: i64,
 }
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct LoggedRequest {
-    /// Its line in the file, from 1; 0 = it has none.
+    /// Line number in the file, from 1; 0 = no line.
     pub line: u64,
-    /// When it came, ns: of the Unix epoch, or from any start where the log has no wall clock.
+    /// Arrival in ns of the Unix epoch, or from an arbitrary start for a log without wall clock.
     pub at_ns: i64,
-    /// Prompt tokens, cached ones included.
+    /// Prompt tokens, including cached ones.
     pub prompt: Option<u32>,
-    /// Prompt tokens that the server took from a cache.
+    /// Prompt tokens that the server read from a cache.
     pub cached: Option<u32>,
     pub output: Option<u32>,
-    /// The conversation it belongs to.
+    /// Conversation of the request.
     pub session: Option<u64>,
-    /// Which turns of it this one comes after, where the log tells.
+    /// Position in the session; `None` if the log lacks it.
     pub turn: Option<LoggedTurn>,
-    /// The model that was asked for.
     pub model: Option<String>,
     pub how: How,
-    /// Times that it was sent on: above 1 where a gateway tried again.
+    /// Number of attempts; above 1 if a gateway retried.
     pub tries: u32,
-    /// Names of its prompt's blocks: equal name = equal block after an equal beginning.
+    /// Names of the prompt's blocks: equal names are equal blocks after an equal prefix.
     pub blocks: Vec<u64>,
 }
 
 impl LoggedRequest {
-    /// A request of which nothing is known but when it came.
+    /// Returns a request with only a line and an arrival.
     pub fn new(line: u64, at_ns: i64) -> LoggedRequest {
         LoggedRequest {
             line,
@@ -63,33 +62,33 @@ impl LoggedRequest {
     }
 }
 
-/// What a log holds.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Logged {
-    /// Whose log it is, as people call it.
+    /// Name of the log's source for display.
     pub source: &'static str,
     pub stamp: &'static str,
-    /// The grid that its stamps were rounded to, ns.
+    /// Rounding interval of the timestamps in ns.
     pub tick_ns: i64,
-    /// Tokens of a block of [`LoggedRequest::blocks`]; 0 = nobody named blocks.
+    /// Tokens per block of [`LoggedRequest::blocks`]; 0 = no block names.
     pub block_tokens: u32,
-    /// Its requests, in the order of the file.
+    /// Requests in the order of the file.
     pub requests: Vec<LoggedRequest>,
-    /// What was not taken, and why, as sentences' parts: "3 lines: an MCP call".
+    /// Skipped parts with their reason, as phrases: "3 lines: an MCP call".
     pub left_out: Vec<String>,
-    /// What the log can't tell, in words.
+    /// Facts that the log lacks, as text.
     pub blind: Vec<&'static str>,
-    /// Share of the requests that the log kept, where it says so: 1 = all.
+    /// Share of the requests that the log contains; 1 = all.
     pub kept_share: f64,
-    /// Does each session's time count from its own beginning, so that nobody knows when it began?
+    /// Set if each session's times are relative to its start, so that its start is unknown.
     pub is_relative: bool,
-    /// Its source only counts: instants were drawn within ticks and lengths between edges, and so far may the laws of prompts and outputs be from the
-    /// true ones (Kolmogorov-Smirnov).
+    /// Bounds on the error of the distributions of prompt and output lengths (Kolmogorov-Smirnov distance).
+    ///
+    /// Present if the source only has counts, so that times were drawn within ticks and lengths between bucket edges.
     pub counts_only: Option<[f64; 2]>,
 }
 
 impl Logged {
-    /// Leaves out the others. What came after one of them comes after those that it had come after.
+    /// Keeps the matching requests. Successors of a removed request follow its predecessors instead.
     pub fn retain(&mut self, keep: impl Fn(&LoggedRequest) -> bool) {
         let mut gone: HashMap<(Option<u64>, u64), Vec<u64>> = HashMap::new();
         self.requests.retain(|one| {

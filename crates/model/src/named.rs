@@ -1,6 +1,7 @@
-//! Enums whose cases have names: each case is written once, with its word, and is in the list and has its name by that.
+//! Provides enums with named cases: each case is declared once, with its name, and listed in `ALL`.
 
-/// Declares an enum of which each case has the name by which files and the screen call it: gives `ALL`, in the order in which tables list them, and `name`.
+/// Declares an enum whose cases have a name for files and display. Generates `name`, and `ALL` in the display order of
+/// tables.
 #[macro_export]
 macro_rules! named {
     ($(#[$outer:meta])* $vis:vis enum $type:ident {
@@ -12,10 +13,10 @@ macro_rules! named {
         }
 
         impl $type {
-            /// Every case, in the order in which tables list them.
+            /// All cases, in the display order of tables.
             pub const ALL: [$type; [$($name),*].len()] = [$($type::$case),*];
 
-            /// The name used in files and on the screen.
+            /// Returns the name for files and display.
             pub fn name(self) -> &'static str {
                 match self {
                     $($type::$case => $name,)*

@@ -1,96 +1,95 @@
-//! How an attempt ended: *how* × *by whom* × *may it be tried again*.
+//! Defines the outcome of an attempt: *result* × *cause* × *retryable*.
 //!
-//! An outcome is data, never an error type: a server that misbehaves is what a load test came to see.
+//! An outcome is data and never an error type, because a load test exists to observe misbehaving servers.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 crate::named! {
-    /// What happened to an attempt in the end.
+    /// Result of an attempt.
     #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum How {
-        /// A whole answer arrived. (It may still be a broken one: see [`crate::Broken`].)
+        /// Complete response. (It may still be wrong: see [`crate::Broken`].)
         Finished => "finished",
-        /// No connection could be made: refused, unreachable, name not found, TLS handshake failed.
+        /// Failed connection: refused, unreachable, name not found, TLS handshake failed.
         Refused => "refused",
-        /// The connection was reset or closed before the answer had begun or, when not streaming, had ended.
+        /// Connection reset or closed before the response began or, without streaming, before its end.
         Reset => "reset",
-        /// A time-out of the client's policy fired.
+        /// Time-out of the client's policy.
         Timeout => "timeout",
-        /// 429 or 503: the server said that it would not serve this now.
+        /// Rejection with 429 or 503: the server could not serve the request at that time.
         Shed => "shed",
-        /// Another 4xx.
+        /// Other status 4xx.
         ClientError => "client_error",
-        /// Another 5xx.
+        /// Other status 5xx.
         ServerError => "server_error",
-        /// A redirect to another host, which is never followed, or a 3xx that leads nowhere.
+        /// A redirect to another host, which is never followed, or a 3xx without a usable target.
         Redirected => "redirected",
-        /// A stream that ended before its end.
+        /// Stream that ended before its end marker.
         Truncated => "truncated",
-        /// Bytes that are not what the protocol promises: HTML, broken JSON, a line past its bound.
+        /// Bytes that violate the protocol: HTML, malformed JSON, an overlong line.
         Malformed => "malformed",
-        /// An answer of status 200 that reports an error (an event, an object, a finish reason) or in which nothing is.
+        /// Response with status 200 that contains an error (an event, an object, a finish reason) or no content.
         StreamError => "stream_error",
-        /// Given up on purpose by the client's policy (a reader who left), as the scenario asked.
+        /// Planned cancellation by the client, as configured in the scenario.
         Cancelled => "cancelled",
-        /// Still in flight when the run stopped waiting.
+        /// Still in flight at the end of the run.
         Unfinished => "unfinished",
-        /// Due, but the run ended before it could be sent.
+        /// Due, but not sent before the end of the run.
         NeverSent => "never_sent",
     }
 }
 
 impl How {
-    /// The case with this [`name`](How::name).
+    /// Returns the case with this [`name`](How::name).
     pub fn from_name(name: &str) -> Option<How> {
         How::ALL.into_iter().find(|how| how.name() == name)
     }
 }
 
 crate::named! {
-    /// Whose doing the end was, as far as the client can see.
+    /// Cause of the end, as seen by the client.
     #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum By {
-        /// The server, or something that answers in its name.
+        /// The server, or a proxy that answers for it.
         Server => "server",
-        /// The path between: no connection, a reset.
+        /// The network: no connection, a reset.
         Network => "network",
-        /// The client's own policy: a time-out, a planned cancellation, the end of the run.
+        /// The client's policy: a time-out, a planned cancellation, the end of the run.
         Client => "client",
-        /// The person at the keyboard.
+        /// The user, by a stop.
         User => "user",
     }
 }
 
 impl By {
-    /// The case with this [`name`](By::name).
+    /// Returns the case with this [`name`](By::name).
     pub fn from_name(name: &str) -> Option<By> {
         By::ALL.into_iter().find(|by| by.name() == name)
     }
 }
 
-/// How an attempt ended, by whom, and whether trying again is harmless and may help.
+/// Outcome of an attempt: its result, cause, and whether a retry is harmless and may help.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Outcome {
-    /// What happened.
+    /// Result of the attempt.
     pub how: How,
-    /// Whose doing it was.
+    /// Cause of the end.
     pub by: By,
-    /// May the same request be tried again?
+    /// Set if the request may be retried.
     pub retryable: bool,
 }
 
 impl Outcome {
     pub const FINISHED: Outcome = Outcome { how: How::Finished, by: By::Server, retryable: false };
 
-    /// An outcome in full.
     pub const fn new(how: How, by: By, retryable: bool) -> Outcome {
         Outcome { how, by, retryable }
     }
 
-    /// Did a whole answer arrive?
+    /// Returns whether a complete response arrived.
     pub fn is_finished(self) -> bool {
         self.how == How::Finished
     }

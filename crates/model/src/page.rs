@@ -1,51 +1,52 @@
-//! A metrics page as it is read again and again: the names of its series once, and their values each time.
+//! Represents repeated scrapes of a metrics endpoint: the names of its series once, and their values per scrape.
 //!
-//! Ten thousand replicas of one engine show the same names, and a page shows them at every scrape: they are shared, because copies of them would be most of the memory.
+//! Ten thousand replicas of one engine expose equal names at every scrape. The names are shared, because copies would take
+//! most of the memory.
 
 use std::sync::Arc;
 
 use crate::{At, Sample, Span, join_labels};
 
-/// A series as its page spells it.
+/// A series as exposed by its endpoint.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct SeriesName {
-    /// The metric's name.
     pub name: String,
-    /// Its labels, in the page's order.
+    /// Labels in the endpoint's order.
     pub labels: Vec<(String, String)>,
 }
 
-/// What came of a page at one instant.
+/// The result of one scrape.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PageRead {
-    /// What the page is called; empty where there is only one.
+    /// Name of the endpoint; empty if there is only one.
     pub page: String,
     pub at: At,
     pub said: PageSaid,
 }
 
-/// See [`PageRead`].
+/// The content of a scrape result.
 #[derive(Clone, PartialEq, Debug)]
 pub enum PageSaid {
-    /// It was read: all of its series that anybody asks for, in its order, and a value of each. NaN: it is not on the page.
+    /// All used series in the endpoint's order, with a value each. NaN = the series is missing from this scrape.
     Values(Arc<[SeriesName]>, Vec<f64>),
-    /// It was not, for this reason.
+    /// Reason of a failed scrape.
     Failed(String),
-    /// It is nobody's page any more.
+    /// The endpoint was removed.
     Left,
-    /// It may be silent for so long before it is lost, because how often it speaks is its sender's choice.
+    /// Time without samples after which the endpoint is lost, because a sender chooses its own interval.
     Patience(Span),
 }
 
 impl SeriesName {
-    /// One value of it, as a run keeps it. `page`: what the page is called; a label `source` of its own is set aside then, as Prometheus does.
+    /// Returns one value in the format of a run. `page` is the endpoint's name; an exposed label `source` is renamed then,
+    /// as in Prometheus.
     pub fn sample(&self, page: &str, at: At, value: f64) -> Sample {
         let own = |(key, value): &(String, String)| (key.clone(), value.clone());
         sample(page, at, &self.name, self.labels.iter().map(own), value)
     }
 }
 
-/// A row of a page.
+/// Returns one value of an endpoint in the format of a run.
 pub fn sample(
     page: &str,
     at: At,
@@ -57,12 +58,13 @@ pub fn sample(
     Sample { at, source: source(name).into(), name: name.into(), labels: labels.into(), value }
 }
 
-/// Who says a row of this name: exporters of GPUs are a source of their own.
+/// Returns the source of a metric: GPU exporters are a separate source.
 pub fn source(name: &str) -> &'static str {
     if name.starts_with("DCGM_") { "gpu" } else { "server" }
 }
 
-/// Labels as a run keeps them, with the page's name where it has one; a label of that name on the page is set aside then, as Prometheus does.
+/// Returns labels in the format of a run, with the endpoint's name if it has one. An exposed label `source` is renamed
+/// then, as in Prometheus.
 pub fn labels_of(page: Option<&str>, labels: impl Iterator<Item = (String, String)>) -> String {
     let rename = |(key, value): (String, String)| {
         (if page.is_some() && key == "source" { "exported_source".to_owned() } else { key }, value)

@@ -1,62 +1,62 @@
-//! What is asked of an endpoint, before any protocol has turned it into bytes.
+//! Defines the content of requests, independent of the protocol that encodes it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What the size of a request counts.
+/// Unit of a request's size.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SizeUnit {
-    /// Tokens of a prompt and of its answer.
+    /// Tokens of the prompt and of the output.
     #[default]
     Tokens,
-    /// Rows of a batch of tensors: the items of one request, each an inference.
+    /// Rows of a tensor batch: the items of a request, each an inference.
     Items,
 }
 
 crate::named! {
-    /// The type of a tensor's elements, as KServe v2 names them.
+    /// Element type of a tensor, as named by KServe v2.
     #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, JsonSchema)]
     #[serde(rename_all = "UPPERCASE")]
     pub enum Datatype {
-        /// True or false.
+        /// Boolean, one byte.
         Bool => "BOOL",
-        /// Unsigned, one byte.
+        /// Unsigned integer of one byte.
         Uint8 => "UINT8",
-        /// Unsigned, two bytes.
+        /// Unsigned integer of two bytes.
         Uint16 => "UINT16",
-        /// Unsigned, four bytes.
+        /// Unsigned integer of four bytes.
         Uint32 => "UINT32",
-        /// Unsigned, eight bytes.
+        /// Unsigned integer of eight bytes.
         Uint64 => "UINT64",
-        /// Signed, one byte.
+        /// Signed integer of one byte.
         Int8 => "INT8",
-        /// Signed, two bytes.
+        /// Signed integer of two bytes.
         Int16 => "INT16",
-        /// Signed, four bytes.
+        /// Signed integer of four bytes.
         Int32 => "INT32",
-        /// Signed, eight bytes.
+        /// Signed integer of eight bytes.
         Int64 => "INT64",
-        /// IEEE half precision.
+        /// IEEE 754 half precision, two bytes.
         Fp16 => "FP16",
-        /// IEEE single precision.
+        /// IEEE 754 single precision, four bytes.
         Fp32 => "FP32",
-        /// IEEE double precision.
+        /// IEEE 754 double precision, eight bytes.
         Fp64 => "FP64",
-        /// The upper half of single precision.
+        /// bfloat16: upper half of IEEE single precision.
         Bf16 => "BF16",
-        /// Strings of bytes.
+        /// Byte strings of individual length.
         Bytes => "BYTES",
     }
 }
 
 impl Datatype {
-    /// The type with this [`name`](Datatype::name).
+    /// Returns the type with this [`name`](Datatype::name).
     pub fn from_name(name: &str) -> Option<Datatype> {
         Datatype::ALL.into_iter().find(|known| known.name() == name)
     }
 
-    /// Bytes of one element; `None` for strings, which have a length each.
+    /// Returns the bytes of one element; `None` for strings, whose lengths vary.
     pub fn size(self) -> Option<usize> {
         match self {
             Datatype::Bool | Datatype::Uint8 | Datatype::Int8 => Some(1),
@@ -70,54 +70,54 @@ impl Datatype {
 
 /// One tensor of a request.
 ///
-/// An element is one drawn byte `b`: the fraction b/256 (exact in every float type), the number b mod 128, b odd, or a
-/// common word. Real pictures lost: what they hold changes no model's time, and they would have to come from somewhere.
+/// An element is one drawn byte `b`: the fraction b/256 (exact in every float type), b mod 128, b odd, or a common word.
+/// Real images were rejected, because their content changes no model's time and they would need a source.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tensor {
-    /// The input's name.
+    /// Name of the input.
     pub name: String,
-    /// The type of its elements.
+    /// Type of the elements.
     pub datatype: Datatype,
-    /// Its shape, the batch first where there is one.
+    /// Shape, with the batch first if there is one.
     pub shape: Vec<u32>,
     /// One byte per element, in row-major order.
     pub drawn: Vec<u8>,
 }
 
-/// Who speaks a [`Message`].
+/// Author of a [`Message`].
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// The operator's instructions.
+    /// Operator's instructions.
     System,
-    /// The person.
+    /// User.
     User,
-    /// The model, in an earlier turn.
+    /// Model, in an earlier turn.
     Assistant,
 }
 
 /// One message of a conversation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Message {
-    /// Who speaks.
+    /// Author of the message.
     pub role: Role,
-    /// What is said.
+    /// Text of the message.
     pub content: String,
-    /// What is shown or played with it.
+    /// Images and audio of the message.
     #[serde(skip)]
     #[schemars(skip)]
     pub media: Vec<Media>,
-    /// The message as the user's file has it, where it is more than a role and a text.
+    /// Message in the format of the user's file, if it has more than a role and a text.
     #[serde(skip)]
     #[schemars(skip)]
     pub written: Option<Box<WrittenMessage>>,
 }
 
-/// A message in OpenAI's form as a user's file has it: another role, parts, tool calls.
+/// A message in OpenAI's format from a user's file: another role, parts, tool calls.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct WrittenMessage {
     pub json: String,
-    /// On the first message: names and JSON of the request's fields beside its messages, such as `tools`.
+    /// Additional fields of the request as name and JSON, such as `tools`. Set on the first message only.
     pub fields: Vec<(String, String)>,
 }
 
@@ -127,41 +127,42 @@ impl Message {
     }
 }
 
-/// A picture or a sound of a message, by what it is made from. Its bytes are made where they are sent: a payload stays small.
+/// An image or audio clip, as the parameters of its content. Its bytes are generated on sending, so that a payload stays
+/// small.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Media {
-    /// A picture of noise.
+    /// An image of noise.
     Image {
-        /// Pixels.
+        /// Width in pixels.
         width: u32,
-        /// Pixels.
+        /// Height in pixels.
         height: u32,
-        /// Bits of a pixel: 1, 2, 4 or 8 in grey, 24 in colour.
+        /// Bits per pixel: 1, 2, 4 or 8 in grey, 24 in colour.
         bits: u8,
-        /// What its noise follows from.
+        /// Seed of the noise.
         key: u64,
     },
-    /// A sound of noise, one channel of 16 bits.
+    /// An audio clip of noise, one channel of 16 bits.
     Audio {
-        /// Samples.
+        /// Number of samples.
         samples: u32,
         /// Samples per second.
         rate: u32,
-        /// What its noise follows from.
+        /// Seed of the noise.
         key: u64,
     },
 }
 
-/// What a request carries beside its text: pictures and sounds, those of earlier turns included, and documents.
+/// Non-text content of a request: images and audio, including earlier turns, and documents.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct MediaCounts {
-    /// Pictures.
+    /// Number of images.
     pub images: u32,
-    /// Their pixels.
+    /// Total pixels of the images.
     pub pixels: u64,
-    /// How long the sounds last, ms.
+    /// Total duration of the audio in ms.
     pub audio_ms: u64,
-    /// Documents, or texts of which each has a result of its own.
+    /// Number of documents, or of texts with a result each.
     #[serde(default)]
     pub documents: u32,
 }
@@ -171,7 +172,7 @@ impl MediaCounts {
         *self == MediaCounts::default()
     }
 
-    /// Counts one in.
+    /// Adds an image or audio clip to the counts.
     pub fn add(&mut self, media: &Media) {
         match *media {
             Media::Image { width, height, .. } => {
@@ -185,28 +186,29 @@ impl MediaCounts {
     }
 }
 
-/// What one request carries.
+/// The content of one request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Payload {
-    /// A conversation: chat and responses.
+    /// A conversation, for chat and responses.
     Messages(Vec<Message>),
-    /// A plain text: completions, embeddings, the `{{prompt}}` of a template.
+    /// A single text, for completions, embeddings, and `{{prompt}}` of a template.
     Text(String),
-    /// Input tensors: KServe v2.
+    /// Input tensors, for KServe v2.
     Tensors(Vec<Tensor>),
-    /// A query, and what is held against it: rerank and score. Without a query, texts that are read each by itself: pooling and others.
+    /// A query and the documents to compare with it, for rerank and score. Without a query, separate texts, for pooling and
+    /// others.
     Documents {
-        /// The question.
+        /// Text of the query; empty for separate texts.
         query: String,
-        /// The texts.
+        /// Documents or separate texts.
         documents: Vec<String>,
     },
-    /// A sound: transcriptions.
+    /// An audio clip, for transcriptions.
     Sound(Media),
 }
 
 impl Payload {
-    /// Its pictures, sounds and documents.
+    /// Returns the counts of images, audio and documents.
     pub fn media(&self) -> MediaCounts {
         let mut counts = MediaCounts::default();
         match self {

@@ -1,12 +1,12 @@
-//! How an endpoint is spoken to, and what is known of each way of speaking: one table, so that a protocol is added in one
-//! place outside of `wire`, which knows its bytes.
+//! Defines the protocols of endpoints and their properties in one table. A new protocol changes only this file and `wire`,
+//! which implements the encoding.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::SizeUnit;
 
-/// How an endpoint is spoken to.
+/// Protocol of an endpoint.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Protocol {
@@ -21,59 +21,59 @@ pub enum Protocol {
     Embeddings,
     /// Anthropic messages.
     Messages,
-    /// Ollama's chat.
+    /// Ollama chat.
     OllamaChat,
-    /// Ollama's generate.
+    /// Ollama generate.
     OllamaGenerate,
     /// Documents ranked by a query (Cohere, Jina, vLLM).
     Rerank,
-    /// How alike a query and documents are (vLLM).
+    /// Similarity of a query and documents (vLLM).
     Score,
-    /// A text's pooled vectors (vLLM).
+    /// Pooled vectors of a text (vLLM).
     Pooling,
-    /// A text's class (vLLM).
+    /// Classification of a text (vLLM).
     Classify,
-    /// What is said in a sound (OpenAI, vLLM, whisper.cpp).
+    /// Audio transcriptions (OpenAI, vLLM, whisper.cpp).
     Transcriptions,
-    /// KServe v2 (the Open Inference Protocol) over HTTP: tensors in, tensors out, nothing generated.
+    /// KServe v2 (Open Inference Protocol) over HTTP: tensors in and out, without generation.
     Kserve,
-    /// The same over gRPC, where an answer may also come as a stream of responses (Triton's `ModelStreamInfer`).
+    /// KServe v2 over gRPC, which also permits a stream of responses (Triton's `ModelStreamInfer`).
     KserveGrpc,
     /// Any HTTP endpoint, by a body template.
     Http,
 }
 
-/// What a request of a protocol carries.
+/// The content of a protocol's requests.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Carries {
     Messages,
     Text,
     Tensors,
-    /// A query and documents that are held against it.
+    /// A query and the documents to compare with it.
     Documents,
     Sound,
 }
 
 struct Facts {
     name: &'static str,
-    /// Other names under which people know it.
+    /// Other common names of the protocol.
     aliases: &'static [&'static str],
-    /// Where servers answer it: the end of the usual base URL, and the path below that.
+    /// Usual path on servers: the end of the base URL, and the path below it.
     route: Option<(&'static str, &'static str)>,
     carries: Carries,
     streams: bool,
-    /// Does a stream come as lines of JSON, in place of server-sent events?
+    /// Set if a stream consists of JSON lines instead of server-sent events.
     lines: bool,
-    /// Can a request ask for a length, and be judged by it?
+    /// Set if a request can set the output length, which then applies to its response.
     asks_length: bool,
-    /// Is there a usual field that pins an answer to that length (`ignore_eos`)?
+    /// Set if a common field makes the output have the requested length (`ignore_eos`).
     pins_length: bool,
     provider: &'static str,
     operation: Option<&'static str>,
 }
 
 impl Protocol {
-    /// Every protocol. Where a path ends in another's, the longer comes first ([`Protocol::at`]).
+    /// All protocols. If a path ends with another's path, the longer one is first ([`Protocol::at`]).
     pub const ALL: [Protocol; 15] = [
         Protocol::Chat,
         Protocol::Completions,
@@ -151,7 +151,7 @@ impl Protocol {
             },
             Protocol::Rerank => whole("rerank", Some(("/v1", "/rerank")), Carries::Documents),
             Protocol::Score => whole("score", Some(("/v1", "/score")), Carries::Documents),
-            // vLLM has these at its root alone.
+            // vLLM serves these only at its root.
             Protocol::Pooling => whole("pooling", Some(("", "/pooling")), Carries::Text),
             Protocol::Classify => whole("classify", Some(("", "/classify")), Carries::Text),
             Protocol::Transcriptions => Facts {
@@ -183,12 +183,12 @@ impl Protocol {
         }
     }
 
-    /// The name used in files, flags and on the screen.
+    /// Returns the name for files, flags and display.
     pub fn name(self) -> &'static str {
         self.facts().name
     }
 
-    /// The protocol with this name, or one of its other names.
+    /// Returns the protocol with this name or alias.
     pub fn from_name(name: &str) -> Option<Protocol> {
         Protocol::ALL.into_iter().find(|protocol| {
             let facts = protocol.facts();
@@ -196,63 +196,63 @@ impl Protocol {
         })
     }
 
-    /// Where its requests go, below an endpoint's base URL; `None` where the model or the URL itself says it.
+    /// Returns the path of requests below an endpoint's base URL; `None` if the model or the URL determines it.
     pub fn path(self) -> Option<&'static str> {
         self.facts().route.map(|(_, path)| path)
     }
 
-    /// The path at which the usual servers answer it.
+    /// Returns the usual absolute path on servers.
     pub fn route(self) -> Option<String> {
         self.facts().route.map(|(base, path)| format!("{base}{path}"))
     }
 
-    /// The protocol whose requests go to this path, whatever stands before it.
+    /// Returns the protocol whose requests use this path, with any prefix.
     pub fn at(path: &str) -> Option<Protocol> {
         Protocol::ALL.into_iter().find(|protocol| protocol.path().is_some_and(|own| path.ends_with(own)))
     }
 
-    /// What a request carries.
+    /// Returns the content type of requests.
     pub fn carries(self) -> Carries {
         self.facts().carries
     }
 
-    /// Can a request carry several texts, each with a result of its own?
+    /// Returns whether a request can have several texts with a result each.
     pub fn takes_texts(self) -> bool {
         self.carries() == Carries::Documents
             || matches!(self, Protocol::Pooling | Protocol::Classify | Protocol::Embeddings)
     }
 
-    /// Can an answer come token by token?
+    /// Returns whether a response can arrive token by token.
     pub fn streams(self) -> bool {
         self.facts().streams
     }
 
-    /// Does a streamed answer come as lines of JSON (`application/x-ndjson`), in place of server-sent events?
+    /// Returns whether a stream consists of JSON lines (`application/x-ndjson`) instead of server-sent events.
     pub fn sends_lines(self) -> bool {
         self.facts().lines
     }
 
-    /// Can a request ask for a length in tokens that its answer is then judged by?
+    /// Returns whether a request can set the output length in tokens, which then applies to its response.
     pub fn asks_length(self) -> bool {
         self.facts().asks_length
     }
 
-    /// Do its servers usually take `ignore_eos`, which pins an answer to the asked length?
+    /// Returns whether servers usually support `ignore_eos`, which makes the output have the requested length.
     pub fn pins_length(self) -> bool {
         self.facts().pins_length
     }
 
-    /// Whose protocol it is, in the words of OpenTelemetry's conventions (`gen_ai.provider.name`).
+    /// Returns the provider in OpenTelemetry's conventions (`gen_ai.provider.name`).
     pub fn provider(self) -> &'static str {
         self.facts().provider
     }
 
-    /// What it does, in the words of OpenTelemetry's conventions (`gen_ai.operation.name`), where they have one.
+    /// Returns the operation in OpenTelemetry's conventions (`gen_ai.operation.name`); `None` without a defined value.
     pub fn operation(self) -> Option<&'static str> {
         self.facts().operation
     }
 
-    /// What the size of a request counts.
+    /// Returns the unit of a request's size.
     pub fn counts(self) -> SizeUnit {
         if self.carries() == Carries::Tensors { SizeUnit::Items } else { SizeUnit::Tokens }
     }

@@ -1,4 +1,4 @@
-//! The run: its manifest, the target it measured, and the time series beside it.
+//! Defines the run: its manifest, its target, and the points of its time series.
 
 use std::collections::BTreeMap;
 
@@ -8,41 +8,41 @@ use serde_json::Value;
 
 use crate::{At, Level, ShardPart, SharedText};
 
-/// Version of the run folder's layout and of `run.json`. Readers refuse what they do not know.
+/// Version of the run folder's format and of `run.json`. Readers reject other versions.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// How far a run got.
+/// Progress of a run.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum RunState {
-    /// Being written, or its writer died.
+    /// Run in progress, or with a writer that died.
     Running,
-    /// All of it is there.
+    /// Complete run.
     Complete,
-    /// Something is missing; all that was measured until then is there.
+    /// Incomplete run, with all data that was measured until then.
     Partial {
-        /// Why: interrupted, disk full, recovered from the log after a crash.
+        /// Reason: interrupted, disk full, recovered from the log after a crash.
         why: String,
     },
 }
 
-/// Ties the run's own axis to the machine's clocks: `At(0)` is this instant on both.
+/// Tie between the run's axis and the machine's clocks: `At(0)` is this instant on both.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ClockAnchor {
-    /// CLOCK_MONOTONIC, ns.
+    /// CLOCK_MONOTONIC in ns.
     pub monotonic_ns: i64,
-    /// CLOCK_REALTIME (unix epoch), ns.
+    /// CLOCK_REALTIME (Unix epoch) in ns.
     pub realtime_ns: i64,
 }
 
-/// Whose time the stamps of a run are.
+/// Clock of a run's timestamps.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Time {
-    /// The machine's clocks'. A manifest that says nothing means this.
+    /// Clocks of the machine; default of a manifest.
     #[default]
     Real,
-    /// A simulation's: it began at 0, and `clock` says only when the simulation was run.
+    /// Virtual time of a simulation from 0; `clock` is the time at which the simulation ran.
     Virtual,
 }
 
@@ -52,100 +52,100 @@ impl Time {
     }
 }
 
-/// The machine the load came from.
+/// Machine that sent the load.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Host {
-    /// Operating system and kernel.
+    /// Operating system and kernel version.
     pub os: String,
-    /// CPU model.
+    /// Name of the CPU model.
     pub cpu: String,
-    /// Logical CPUs available to the process.
+    /// Number of logical CPUs available to the process.
     pub cores: u32,
-    /// CPU frequency governor, where there is one.
+    /// CPU frequency governor; `null` if there is none.
     pub governor: Option<String>,
 }
 
-/// What is known of the target. A key that is missing or `null` is unknown, and unknown never counts as unchanged.
+/// Known facts of the target. A key that is missing or `null` is unknown, and unknown never counts as unchanged.
 ///
-/// Usual keys: `model`, `model_digest`, `tokeniser_digest`, `engine`, `engine_version`, `engine_flags`, `gpu`,
-/// `driver`, `replicas`, `max_context`, `max_seqs`, `server_header`; of a simulated one also `dtype`, `kv_dtype`,
-/// `tensor_parallel`, `server` (whose rules and host it has), `kv_blocks` and `basis`.
+/// Usual keys: `model`, `model_digest`, `tokeniser_digest`, `engine`, `engine_version`, `engine_flags`, `gpu`, `driver`,
+/// `replicas`, `max_context`, `max_seqs`, `server_header`. A simulated target also has `dtype`, `kv_dtype`,
+/// `tensor_parallel`, `server` (whose rules and host it models), `kv_blocks` and `basis`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Fingerprint {
-    /// The endpoint as the user named it, without user info.
+    /// Endpoint as configured, without user info.
     pub url: String,
-    /// What was learnt or told; `None` = asked for and unknown.
+    /// Detected or configured facts; `null` = requested but unknown.
     pub facts: BTreeMap<String, Option<String>>,
 }
 
-/// The fact of a [`Fingerprint`] that says whether requests asked to be traced; absent where they left it to the server.
+/// The fact of a [`Fingerprint`] that states whether requests enabled tracing; absent if the server decided.
 pub const TRACING: &str = "tracing";
-/// They did: the sampled flag of their `traceparent` was set.
+/// Value for requests with the sampled flag set in `traceparent`.
 pub const TRACED: &str = "sampled";
 pub const NOT_TRACED: &str = "not sampled";
 
-/// Which run's schedule a run sent again.
+/// The run whose schedule a run repeats.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Repeats {
-    /// Its id.
+    /// Id of the repeated run.
     pub id: String,
-    /// What it measured.
+    /// Endpoint of the repeated run.
     pub url: String,
-    /// The model it asked for.
+    /// Model that the repeated run requested.
     pub model: Option<String>,
-    /// The folder it was read from, as it was named.
+    /// Folder of the repeated run, as configured.
     pub folder: String,
 }
 
-/// `run.json`.
+/// Manifest of a run, the file `run.json`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Manifest {
-    /// Layout version: [`SCHEMA_VERSION`].
+    /// Format version: [`SCHEMA_VERSION`].
     pub schema: u32,
-    /// Tool and version that wrote it.
+    /// Tool and version that wrote the run.
     pub tool: String,
-    /// What kind of writer: `run`, `sweep`, `demo`, `simulate`, `rerun`, `import`, `gateway`.
+    /// Kind of writer: `run`, `sweep`, `demo`, `simulate`, `rerun`, `import`, `gateway`.
     pub kind: String,
-    /// Random identity of the run, 16 hex digits.
+    /// Random id of the run, 16 hex digits.
     pub id: String,
-    /// What its user calls it; `None` = nothing.
+    /// User's label of the run; `null` = no label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// How far it got.
+    /// Progress of the run.
     pub progress: RunState,
-    /// Whose time its stamps are.
+    /// Clock of the timestamps.
     #[serde(default, skip_serializing_if = "Time::is_real")]
     pub time: Time,
-    /// When it began, on the machine's clocks.
+    /// Start of the run on the machine's clocks.
     pub clock: ClockAnchor,
-    /// Seed of everything drawn.
+    /// Seed of all random choices.
     pub seed: u64,
     /// Nonce that salts the prompts.
     pub nonce: u64,
-    /// A command that repeats the run; secrets appear as `$NAME`.
+    /// Command that repeats the run; secrets appear as `$NAME`.
     pub reproduce: String,
-    /// The run whose schedule it sent again, arrival by arrival; `None` = a schedule of its own.
+    /// Run whose schedule was repeated, arrival by arrival; `null` = a new schedule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<Repeats>,
-    /// The part of a load that it sent; `None` = all of it.
+    /// Part of a load that this run sent; `null` = all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shard: Option<ShardPart>,
-    /// Of a run merged from shards: all of them, by number. Its `host` and `clock` are those of the first that began.
+    /// Shards of a merged run, by number. `host` and `clock` of the run come from the first shard that began.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shards: Vec<ShardPart>,
-    /// The machine the load came from.
+    /// Machine that sent the load.
     pub host: Host,
-    /// What was measured.
+    /// Measured target.
     pub target: Fingerprint,
-    /// What to know before believing a simulated target: where it is used outside what its figures were found for. Empty
-    /// where there is nothing to say, and where the target is real.
+    /// Warnings about a simulated target that is used outside its calibrated range. Empty without warnings and for a real
+    /// target.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flags: Vec<String>,
-    /// The scenario as resolved, every default written out.
+    /// Resolved scenario, with every default.
     pub scenario: Value,
-    /// The levels, in order of execution.
+    /// Levels in order of execution.
     pub levels: Vec<Level>,
-    /// What was found: summaries per level, validity, lines. Judges recompute it from the rows; it is kept for readers.
+    /// Findings: summaries per level, validity, lines. They are stored for readers; judges recompute them from the rows.
     pub findings: Option<Value>,
 }
 
@@ -153,17 +153,17 @@ pub struct Manifest {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Sample {
     pub at: At,
-    /// Who said it: `client` (the generator itself), `server`, `gpu`, `gateway`.
+    /// Source of the value: `client` (the generator itself), `server`, `gpu`, `gateway`.
     pub source: SharedText,
-    /// The metric's name, as its source spells it.
+    /// Name of the metric, as its source spells it.
     pub name: SharedText,
-    /// Labels as `key=value`, comma-separated, sorted ([`join_labels`]); empty where there are none.
+    /// Labels as `key=value`, comma-separated, sorted ([`join_labels`]); empty without labels.
     pub labels: SharedText,
     pub value: f64,
 }
 
-/// Labels as a [`Sample`] holds them: `key=value`, comma-separated, sorted by key. Commas, equal signs and backslashes in values are
-/// escaped with a backslash.
+/// Joins labels in the format of a [`Sample`]: `key=value`, comma-separated, sorted by key. A backslash escapes commas,
+/// equal signs and backslashes in values.
 pub fn join_labels(labels: &[(&str, &str)]) -> String {
     let mut sorted = labels.to_vec();
     sorted.sort_unstable();
@@ -184,7 +184,8 @@ pub fn join_labels(labels: &[(&str, &str)]) -> String {
     out
 }
 
-/// The labels of a [`Sample`] as they were before [`join_labels`]; a part without an equal sign is a key with an empty value.
+/// Splits the labels of a [`Sample`], the inverse of [`join_labels`]. A part without an equal sign is a key with an empty
+/// value.
 pub fn split_labels(text: &str) -> Vec<(String, String)> {
     let mut labels = Vec::new();
     let (mut key, mut value, mut in_value, mut escaped) = (String::new(), String::new(), false, false);

@@ -1,4 +1,4 @@
-//! One load from several machines: which part of it a run is, and how far the machines' clocks lay apart.
+//! Defines the parts of a load that several machines send, and the error of their clocks.
 
 use std::fmt;
 
@@ -7,32 +7,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::run::{Host, RunState};
 
-/// One of the equal parts of a load. Parts are whole sessions (requests, where there are none), dealt in turn by number.
+/// One of the equal parts of a load: whole sessions (or requests, without sessions), assigned in rotation by number.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Shard {
-    /// Its number, from 0.
+    /// Number of the part, from 0.
     pub index: u32,
-    /// How many there are.
+    /// Total number of parts of the load.
     pub of: u32,
 }
 
 impl Shard {
-    /// Most shards of one load: beyond them a shard's own figures say little, and a typing slip is likelier.
+    /// Most shards of one load. With more, the metrics of a shard have little meaning, and a typing error is likelier.
     pub const MOST: u32 = 10_000;
 
-    /// Reads `index/of`, as it is typed; `None` where it is none.
+    /// Parses `index/of`; `None` for other text.
     pub fn parse(text: &str) -> Option<Shard> {
         let (index, of) = text.trim().split_once('/')?;
         let shard = Shard { index: index.parse().ok()?, of: of.parse().ok()? };
         (shard.index < shard.of && shard.of <= Shard::MOST).then_some(shard)
     }
 
-    /// Is this request, or the session that it is a turn of, one of this part?
+    /// Returns whether this request, or its session, belongs to this part.
     pub fn takes(self, session: Option<u64>, request: u64) -> bool {
         Shard::index_of(self.of, session, request) == self.index
     }
 
-    /// Which of so many parts it falls into.
+    /// Returns the part out of `of` that this request belongs to.
     pub fn index_of(of: u32, session: Option<u64>, request: u64) -> u32 {
         (session.unwrap_or(request) % u64::from(of.max(1))) as u32
     }
@@ -44,42 +44,43 @@ impl fmt::Display for Shard {
     }
 }
 
-/// What shards must agree on, and how one of them fared.
+/// Facts that shards must agree on, and the state of one shard.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ShardPart {
-    /// Which part.
+    /// Number of the part, and the total.
     pub shard: Shard,
-    /// When the load began, by the clock of shard 0: ns of the Unix epoch.
+    /// Start of the load on the clock of shard 0, in ns of the Unix epoch.
     pub start_unix_ns: i64,
-    /// Arrivals of all shards together; 0 = this one did not begin.
+    /// Arrivals of all shards together; 0 = this shard did not begin.
     pub arrivals: u64,
     /// Hash of the schedule of all shards together.
     pub schedule_hash: String,
-    /// How far this one got.
+    /// Progress of this shard.
     pub progress: RunState,
-    /// The largest error of its machine's clock, ns, as the kernel reports it. `None` = unknown.
+    /// Largest error of the machine's clock in ns, as reported by the kernel; `null` = unknown.
     #[serde(default)]
     pub clock_error_ns: Option<i64>,
-    /// Its machine, in a merged run; in the shard's own, `host` of the manifest says it.
+    /// Machine of the shard in a merged run; `null` in the shard's own run, whose manifest has `host`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<Host>,
-    /// Its requests that were never sent because it was lost: the merge wrote their rows.
+    /// Number of requests that were never sent because the shard was lost; the merge wrote their rows.
     #[serde(default)]
     pub lost: u64,
 }
 
-/// How the shards of a merged level fared together.
+/// Comparison of the shards of a merged level.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ShardsHealth {
-    /// How many the load was cut into.
+    /// Total number of shards.
     pub of: u32,
-    /// Of these, those that did not come, or did not stay to the end.
+    /// Shards that did not start or did not stay until the end.
     pub lost: u32,
-    /// Requests that were never sent for that reason.
+    /// Requests that were never sent because of lost shards.
     pub never_sent: u64,
-    /// No two of their clocks were further apart than this, ns: the two largest errors together. `None` = not all are known.
+    /// Upper bound on the distance of any two clocks in ns: the sum of the two largest errors. `null` = an error is
+    /// unknown.
     pub clocks_apart_ns: Option<i64>,
-    /// Arrivals were meant to be evenly spaced, which clocks apart undo.
+    /// Set if arrivals were meant to be evenly spaced, which clock differences prevent.
     pub constant: bool,
 }
 

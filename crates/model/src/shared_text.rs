@@ -1,4 +1,4 @@
-//! Text that is the same in many rows, in memory once.
+//! Provides text that many rows share, with one copy in memory.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// A text whose copies share one allocation: names and labels of a series stand in every one of its readings.
+/// A text whose clones share one allocation, because each sample of a series repeats its name and labels.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub struct SharedText(Arc<str>);
 
 impl SharedText {
-    /// The text.
+    /// Returns the text as a string slice.
     pub fn as_str(&self) -> &str {
         &self.0
     }

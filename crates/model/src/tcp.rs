@@ -1,32 +1,32 @@
-//! What the kernel knows of the connection that carried an attempt, as far as it says where the network was slow.
+//! Defines the kernel's facts of a connection that show network delay during an attempt.
 //!
-//! Each figure stands alone and may be unknown: kernels learnt them one after the other, a portable build reads none, and a
-//! simulated client has no network. Unknown is never zero. What TCP counts since the connection's beginning is kept as what
-//! passed *during* the attempt, because a row is what gets compared. Left out: `lost` (segments presumed lost at this
-//! instant: nearly always none at an attempt's end, and those sent again are counted) and the delivery rate (of requests this
-//! small it measures the sender's pauses).
+//! Each field is independent and may be unknown. Kernels added the fields over time, a portable build reads none, and a
+//! simulated client has no network. Unknown is never zero. Counts since the start of the connection are stored as their
+//! change *during* the attempt, because comparisons use rows. Two facts are omitted. `lost` (segments presumed lost now) is
+//! nearly always zero at an attempt's end, and retransmitted segments are counted. The delivery rate of such small requests
+//! measures the sender's pauses.
 //!
-//! All of it ends where TCP ends: at a proxy, if one stands in between.
+//! All facts end at the TCP peer, which may be a proxy.
 
 use serde::{Deserialize, Serialize};
 
 use crate::Span;
 
-/// See the module's head. Read when the attempt ended.
+/// The kernel's facts of a connection at the end of an attempt.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct TcpFacts {
-    /// Smoothed round trip. Holds what the peer waits before it acknowledges (up to 40 ms on Linux), so it is an upper bound
-    /// of the network's.
+    /// Smoothed round-trip time. It includes delayed acknowledgements (up to 40 ms on Linux), so it is an upper bound on
+    /// the network's.
     pub rtt: Option<Span>,
     pub rtt_var: Option<Span>,
-    /// Least round trip that the connection saw (Linux: in five minutes): the network without queues, and without such waits.
+    /// Smallest round-trip time (Linux: within five minutes): the network without queues and delayed acknowledgements.
     pub rtt_min: Option<Span>,
-    /// Segments sent again; of a connection's first attempt, from its first SYN on.
+    /// Retransmitted segments; for a connection's first attempt, from its first SYN on.
     pub retransmits: Option<u32>,
-    /// Segments with data that were sent, those sent again included.
+    /// Segments with data that were sent, retransmissions included.
     pub segments_out: Option<u32>,
-    /// Segments with data that came.
+    /// Segments with data that were received.
     pub segments_in: Option<u32>,
-    /// Of those, the ones that came before one that was sent earlier: it was lost or overtaken on its way here.
+    /// Received segments that arrived before an earlier one, which was lost or overtaken on its way.
     pub out_of_order: Option<u32>,
 }

@@ -1,8 +1,8 @@
-//! Time as integers: [`At`] is an instant, [`Span`] a difference of two.
+//! Represents time as integers: [`At`] is an instant, [`Span`] a difference of two.
 //!
-//! Both count nanoseconds; an [`At`] counts from the start of its run and may be negative (a connection that
-//! was warmed before the run began). Floating-point seconds lose nanoseconds after 104 days and, worse, make
-//! two machines disagree about the last bit of a schedule, so they appear only where people read them.
+//! Both count nanoseconds. An [`At`] counts from the start of its run and may be negative (a connection from the warm-up).
+//! Floating-point seconds were rejected: they lose nanoseconds after 104 days, and two machines could differ in the last
+//! bit of a schedule. They appear only in output for users.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Neg, Sub};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// An instant: nanoseconds since the run began.
+/// An instant: nanoseconds since the start of the run.
 #[derive(
     Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize, JsonSchema,
 )]
@@ -26,44 +26,44 @@ pub struct At(pub i64);
 pub struct Span(pub i64);
 
 impl At {
-    /// The start of the run.
+    /// Start of the run.
     pub const ZERO: At = At(0);
-    /// Later than anything that happens.
+    /// Later than all events.
     pub const MAX: At = At(i64::MAX);
 
-    /// Seconds since the run began, for people and for arithmetic that ends in a figure.
+    /// Returns the seconds since the start of the run, for display and for computations of metrics.
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }
 }
 
 impl Span {
-    /// No time at all.
+    /// A span of no time.
     pub const ZERO: Span = Span(0);
     /// Longer than any run.
     pub const MAX: Span = Span(i64::MAX);
 
-    /// From whole microseconds.
+    /// Returns a span of whole microseconds.
     pub const fn from_micros(us: i64) -> Span {
         Span(us * 1_000)
     }
 
-    /// From whole milliseconds.
+    /// Returns a span of whole milliseconds.
     pub const fn from_millis(ms: i64) -> Span {
         Span(ms * 1_000_000)
     }
 
-    /// From whole seconds.
+    /// Returns a span of whole seconds.
     pub const fn from_secs(s: i64) -> Span {
         Span(s * 1_000_000_000)
     }
 
-    /// From seconds, rounded to the nearest nanosecond; saturates at the ends, and NaN gives zero.
+    /// Converts seconds, rounded to the nearest nanosecond. Saturates at the limits, and NaN gives zero.
     pub fn from_secs_f64(s: f64) -> Span {
         Span((s * 1e9).round() as i64)
     }
 
-    /// In seconds.
+    /// Returns the span in seconds.
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }
@@ -72,7 +72,7 @@ impl Span {
         self.0 as f64 / 1e6
     }
 
-    /// As the standard library's unsigned duration; a negative span gives zero.
+    /// Converts to the standard library's unsigned duration; a negative span gives zero.
     pub fn as_duration(self) -> Duration {
         Duration::from_nanos(self.0.max(0) as u64)
     }

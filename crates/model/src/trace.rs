@@ -1,12 +1,12 @@
-//! Spans of a distributed trace, as any tracer tells them.
+//! Represents spans of a distributed trace from any tracer.
 //!
-//! One type for OTLP, Jaeger and Chrome traces, so that what profiles a trace does not know
-//! where it came from. Times are those of the machine that made the span, in nanoseconds of the Unix epoch: whether two
-//! machines agree is for the profile to find out, not for a parser to assume.
+//! One type serves OTLP, Jaeger and Chrome traces, so that the profiler is independent of their source. Times are on the
+//! clock of the span's machine, in ns of the Unix epoch. The profiler determines whether two machines agree, and parsers do
+//! not assume it.
 
 use serde::{Deserialize, Serialize};
 
-/// Which side of a call a span is, by OpenTelemetry's numbers.
+/// The side of a call that a span represents, with OpenTelemetry's numbers.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
@@ -15,17 +15,17 @@ pub enum SpanKind {
     Unspecified = 0,
     /// Work inside a process.
     Internal = 1,
-    /// The side that was called.
+    /// The receiving side of a call.
     Server = 2,
-    /// The side that calls.
+    /// The calling side of a call.
     Client = 3,
-    /// Puts something into a queue.
+    /// Adds a message to a queue.
     Producer = 4,
     Consumer = 5,
 }
 
 impl SpanKind {
-    /// The kind of this number; what is unknown is [`SpanKind::Unspecified`].
+    /// Returns the kind with this number; unknown numbers give [`SpanKind::Unspecified`].
     pub fn from_u8(n: u8) -> SpanKind {
         match n {
             1 => SpanKind::Internal,
@@ -38,19 +38,18 @@ impl SpanKind {
     }
 }
 
-/// What an attribute holds.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum AttributeValue {
     Flag(bool),
     Int(i64),
     Real(f64),
-    /// A text; lists, maps and bytes are here as JSON text.
+    /// A text; lists, maps and bytes are stored as JSON text.
     Text(String),
 }
 
 impl AttributeValue {
-    /// The number in it, also where a tracer wrote it as text (as OTLP's JSON does with whole numbers).
+    /// Returns the number, also if a tracer wrote it as text (as OTLP's JSON does for whole numbers).
     pub fn number(&self) -> Option<f64> {
         match self {
             AttributeValue::Int(n) => Some(*n as f64),
@@ -68,10 +67,10 @@ impl AttributeValue {
     }
 }
 
-/// Something that happened at one instant of a span.
+/// An event at one instant of a span.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct SpanEvent {
-    /// When, ns of the Unix epoch.
+    /// Time in ns of the Unix epoch.
     pub at_ns: i64,
     pub name: String,
 }
@@ -79,31 +78,30 @@ pub struct SpanEvent {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TraceSpan {
     pub trace: u128,
-    /// Its own id, unique within the trace.
+    /// Span id, unique within the trace.
     pub id: u64,
-    /// The span that caused it; `None` = a root.
+    /// Span id of the parent; `None` = a root.
     pub parent: Option<u64>,
     pub name: String,
-    /// The service that made it (`service.name` of its resource).
+    /// Service that created the span (`service.name` of its resource).
     pub service: Option<String>,
-    /// Which side of a call it is.
     pub kind: SpanKind,
-    /// When it began, ns of the Unix epoch.
+    /// Start in ns of the Unix epoch.
     pub start_ns: i64,
-    /// When it ended; not before it began.
+    /// End in ns of the Unix epoch; never before the start.
     pub end_ns: i64,
-    /// Did it end in an error?
+    /// Set if the span ended with an error.
     pub failed: bool,
-    /// Its attributes, sorted by key, each key once.
+    /// Attributes sorted by key, with unique keys.
     pub attributes: Vec<(String, AttributeValue)>,
-    /// What happened during it, in order of time.
+    /// Events during the span, in order of time.
     pub events: Vec<SpanEvent>,
-    /// How many traces its trace stands for: 1 / the probability with which it was kept. 1 where all were.
+    /// Number of traces that this trace represents: 1 / its sampling probability. 1 without sampling.
     pub weight: f64,
 }
 
 impl TraceSpan {
-    /// A span that nothing is known of; it stands for itself alone.
+    /// Returns a span without data and with weight 1.
     pub fn blank() -> TraceSpan {
         TraceSpan {
             trace: 0,
@@ -126,7 +124,7 @@ impl TraceSpan {
         Some(&self.attributes[place].1)
     }
 
-    /// How long it took, ns.
+    /// Returns the duration in ns.
     pub fn took_ns(&self) -> i64 {
         self.end_ns - self.start_ns
     }

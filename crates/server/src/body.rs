@@ -1,8 +1,8 @@
-//! Bodies of answers: whole ones, and streams of one frame per step.
+//! Implements response bodies: complete bodies, and streams of one frame per engine step.
 //!
-//! A stream hands hyper a frame only when the one before is with the kernel, so that each leaves in a write of its own;
-//! its text is written at that moment into a buffer that all streams share. Dropping a body before its end is how a
-//! client's disappearance reaches the engine.
+//! A stream passes a frame to hyper only when the kernel has the previous one, so that each frame leaves in a separate
+//! write. The frame's text is written at that moment into a buffer that all streams share. A client disconnect reaches the
+//! engine as the drop of a body before its end.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -23,12 +23,12 @@ use crate::io::{Conn, Popped};
 use crate::stream::Stream;
 use crate::voice::Voice;
 
-/// Room that frames are cut from; when it is used up and all frames are gone, it is taken again.
+/// Bytes of a frame buffer; it is reused once it is full and all its frames are dropped.
 const PAGE_BYTES: usize = 64 * 1024;
-/// Room that one frame may need before the page is renewed.
+/// Bytes that one frame may need before the buffer is renewed.
 const FRAME_BYTES: usize = 4 * 1024;
 
-/// A hold on a request in the engine, which is cancelled if the hold is dropped early.
+/// A handle of a request in the engine. Dropping it early cancels the request.
 pub struct HeldRequest {
     stream: Rc<Stream>,
     engine: Rc<Engine>,
@@ -36,37 +36,35 @@ pub struct HeldRequest {
 }
 
 impl HeldRequest {
-    /// Takes hold of a request that was just submitted.
     pub fn new(stream: Rc<Stream>, engine: Rc<Engine>) -> HeldRequest {
         HeldRequest { stream, engine, over: false }
     }
 
-    /// How the engine failed it, if it did.
+    /// Returns the failure of the request, if the engine failed it.
     pub fn failure(&self) -> Option<Failure> {
         self.stream.failure()
     }
 
-    /// Did it fail before a token of it was made?
+    /// Returns whether the request failed before its first token.
     pub(crate) fn has_failed_unsaid(&self) -> bool {
         self.stream.failure().is_some() && !self.stream.has_due()
     }
 
-    /// The connection it is answered on.
     pub fn conn(&self) -> &Rc<Conn> {
         self.stream.conn()
     }
 
-    /// The replica that works on it, once a router chose one.
+    /// Returns the replica of the request; `None` before a router placed it.
     pub fn replica(&self) -> Option<u32> {
         self.stream.replica()
     }
 
-    /// What the engine tells of it, once it is answered.
+    /// Returns the timings that the engine reports after the last token.
     pub fn told(&self) -> ReportedTimings {
         self.stream.told()
     }
 
-    /// Resolves when a router gave it to a replica, or the engine is done with it.
+    /// Resolves when a router has placed the request, or the engine has finished it.
     pub async fn placed(&self) {
         std::future::poll_fn(|cx| {
             self.stream.watch(cx);
@@ -79,7 +77,7 @@ impl HeldRequest {
         .await;
     }
 
-    /// Resolves when there is something to say, or the engine is done with the request.
+    /// Resolves when a token is ready, or the engine has finished the request.
     pub async fn begun(&self) {
         std::future::poll_fn(|cx| {
             self.stream.watch(cx);
@@ -88,7 +86,7 @@ impl HeldRequest {
         .await;
     }
 
-    /// Resolves when the engine is done with the request.
+    /// Resolves when the engine has finished the request.
     pub async fn ended(&self) {
         std::future::poll_fn(|cx| {
             self.stream.watch(cx);
@@ -106,19 +104,18 @@ impl Drop for HeldRequest {
     }
 }
 
-/// The page that frames are written to.
+/// The buffer that frames are written to.
 pub type FramePage = Rc<RefCell<BytesMut>>;
 
-/// A page for the streams of one server.
+/// Returns a buffer for the streams of one server.
 pub fn page() -> FramePage {
     Rc::new(RefCell::new(BytesMut::with_capacity(PAGE_BYTES)))
 }
 
-/// An answer's body.
 pub enum AnswerBody {
     Whole(WholeBody),
     Stream(Box<StreamedBody>),
-    /// Message by message, of a gRPC call.
+    /// The messages of a gRPC call.
     Call(CallBody),
 }
 
@@ -128,7 +125,7 @@ pub struct WholeBody {
     held: Option<HeldRequest>,
 }
 
-/// A body that is being made.
+/// A body that is produced while the engine runs.
 pub struct StreamedBody {
     held: HeldRequest,
     voice: Voice,
@@ -144,12 +141,12 @@ enum Part {
 }
 
 impl AnswerBody {
-    /// A body that is there; with the request it answers, if the engine worked on one.
+    /// Returns a complete body, with its request if the engine processed one.
     pub fn whole(bytes: Bytes, conn: &Rc<Conn>, held: Option<HeldRequest>) -> AnswerBody {
         AnswerBody::Whole(WholeBody { bytes: Some(bytes), conn: conn.clone(), held })
     }
 
-    /// A body that follows the engine.
+    /// Returns a body that follows the engine's steps.
     pub fn stream(held: HeldRequest, voice: Voice, page: &FramePage) -> AnswerBody {
         AnswerBody::Stream(Box::new(StreamedBody { held, voice, page: page.clone(), part: Part::Opening }))
     }
@@ -189,15 +186,15 @@ impl Body for AnswerBody {
     }
 }
 
-/// What is said in answer to a gRPC call.
+/// One item of a gRPC response.
 pub enum Said {
-    /// A message, with the request that it answers.
+    /// A message, and the request that it answers.
     Message(Bytes, Option<HeldRequest>),
-    /// The end, unless it is a good one.
+    /// The status of a failed call, which ends it.
     Failed(Code, String),
 }
 
-/// A call's answer: what comes over the channel, then its status.
+/// The response to a gRPC call: the messages of a channel, then the status.
 pub struct CallBody {
     said: mpsc::Receiver<Said>,
     conn: Rc<Conn>,
@@ -205,7 +202,7 @@ pub struct CallBody {
 }
 
 impl CallBody {
-    /// What is said until all who could say something have gone.
+    /// Returns a body that ends when all senders of the channel are dropped.
     pub fn new(said: mpsc::Receiver<Said>, conn: &Rc<Conn>) -> CallBody {
         CallBody { said, conn: conn.clone(), over: false }
     }

@@ -1,7 +1,8 @@
-//! The gRPC front: KServe v2 as Triton speaks it, where the engine answers whole requests, and gRPC's health service.
+//! Serves gRPC: KServe v2 as Triton implements it, for engines that answer whole requests, and gRPC's health service.
 //!
-//! `ModelStreamInfer` answers each message of its stream by itself, in the order in which the engine is done with them, as Triton does; a
-//! response says that nothing follows it (`triton_final_response`), because such an engine has one for each request.
+//! As in Triton, `ModelStreamInfer` answers the messages of a stream separately, in the order in which the engine finishes
+//! them. Each response is marked as the last of its request (`triton_final_response`), because such an engine sends one per
+//! request.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,15 +27,15 @@ use crate::io::Conn;
 use crate::truth::TruthRecord;
 use crate::voice;
 
-/// Answers that wait to be taken by the connection.
+/// Most responses that wait for the connection.
 const AHEAD: usize = 16;
-/// Messages of one call that are worked on at the same time.
+/// Most messages of one call in the engine at a time.
 const AT_ONCE: usize = 1024;
 
-/// How a call fails.
+/// Code and message of a failed call.
 type End = (Code, String);
 
-/// Is this request a gRPC call?
+/// Returns whether the request is a gRPC call.
 pub(crate) fn is_call(request: &Request<Incoming>) -> bool {
     let kind = request.headers().get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     request.method() == HttpMethod::POST && kind.starts_with(GRPC.as_bytes())
@@ -50,7 +51,7 @@ impl Call {
         tokio::task::spawn_local(async move {
             let leaves = say.clone();
             tokio::select! {
-                // The caller has gone, and with it everybody's wish for an answer.
+                // The client disconnected and needs no response.
                 () = leaves.closed() => {}
                 end = Rc::new(self).work(request, &say) => {
                     if let Err((code, why)) = end {
@@ -107,11 +108,11 @@ impl Call {
     }
 
     async fn says(&self, say: &mpsc::Sender<Said>, message: &[u8], held: Option<HeldRequest>) {
-        // Whoever does not listen any more is no error.
+        // A client that has disconnected is no error.
         let _ = say.send(Said::Message(Bytes::from(grpc::framed(message)), held)).await;
     }
 
-    /// Every message of the stream, each by itself.
+    /// Processes every message of the stream separately.
     async fn streams(
         self: &Rc<Self>,
         inbox: &mut Inbox,
@@ -119,7 +120,7 @@ impl Call {
         (path, id): (&str, Option<&str>),
     ) -> Result<(), End> {
         let places = Arc::new(Semaphore::new(AT_ONCE));
-        // A stream may be open for long before something is asked in it.
+        // A stream may stay open for a long time before its first message, so the read limit is off.
         self.conn.request_read();
         while let Some(message) = inbox.next().await? {
             let mut record =
@@ -134,7 +135,7 @@ impl Call {
                     () = leaves.closed() => {}
                     inferred = own.inferred(model, &message, record, true) => match inferred {
                         Ok((response, held)) => own.says(&say, &messages::streamed(&response), Some(held)).await,
-                        // In a stream what fails is one message, not the call.
+                        // In a stream, an error fails one message and not the call.
                         Err((_, why)) => own.says(&say, &messages::streamed_error(&why), None).await,
                     },
                 }
@@ -144,7 +145,7 @@ impl Call {
         Ok(())
     }
 
-    /// Has the engine do an inference; the response's bytes.
+    /// Runs an inference in the engine and returns the bytes of the response.
     async fn inferred(
         &self,
         model: &FrontModel,
@@ -197,7 +198,7 @@ impl Call {
     }
 }
 
-/// What is said of the server and its model.
+/// Returns the response to a request for metadata of the server or its model.
 fn told(asked: Method, model: &FrontModel, message: &[u8]) -> Result<Vec<u8>, End> {
     let of_model = || {
         let named = messages::model_asked(message).map_err(|e| (Code::InvalidArgument, e.to_string()))?;
@@ -217,7 +218,7 @@ fn told(asked: Method, model: &FrontModel, message: &[u8]) -> Result<Vec<u8>, En
     }
 }
 
-/// The code under which gRPC says what HTTP says by this status.
+/// Returns the gRPC code that corresponds to an HTTP status.
 fn code(status: u16) -> Code {
     match status {
         429 | 413 => Code::ResourceExhausted,
@@ -229,7 +230,7 @@ fn code(status: u16) -> Code {
     }
 }
 
-/// What a caller sends.
+/// The messages that a client sends in a call.
 struct Inbox {
     body: Incoming,
     pieces: CallMessages,
@@ -237,7 +238,7 @@ struct Inbox {
 }
 
 impl Inbox {
-    /// The next message; `None` = there are no more.
+    /// Returns the next message; `None` = end of the messages.
     async fn next(&mut self) -> Result<Option<Bytes>, End> {
         loop {
             if let Some(message) = self.pieces.take().map_err(broken)? {
@@ -255,7 +256,7 @@ impl Inbox {
         }
     }
 
-    /// The one message of a unary call.
+    /// Returns the only message of a unary call.
     async fn only(&mut self) -> Result<Bytes, End> {
         let message =
             self.next().await?.ok_or((Code::InvalidArgument, "a call without a message".to_owned()))?;

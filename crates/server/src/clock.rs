@@ -1,8 +1,8 @@
-//! The server's clocks, and nobody else's business here: CLOCK_MONOTONIC in ns, its distance from the realtime clock
-//! (which kernel receive stamps are on), and the CPU time of the calling thread.
+//! Reads the server's clocks; no other file of the crate reads them.
 //!
-//! `std::time::Instant` is the same clock but hides its number, and the truth log has to share an axis with the
-//! client's stamps of the same machine.
+//! They are CLOCK_MONOTONIC in ns, its offset from the realtime clock of kernel receive stamps, and CPU times.
+//! `std::time::Instant` was rejected: it is the same clock but hides its value. The truth log needs the value, because it
+//! shares an axis with the stamps of a client on this machine.
 
 use nix::time::{ClockId, clock_gettime};
 use plimsoll_model::{At, ClockAnchor};
@@ -13,27 +13,27 @@ fn read(clock: ClockId) -> i64 {
     clock_gettime(clock).map_or(0, |t| t.tv_sec() * 1_000_000_000 + t.tv_nsec())
 }
 
-/// CLOCK_MONOTONIC in ns.
+/// Returns CLOCK_MONOTONIC in ns.
 pub fn monotonic_ns() -> i64 {
     read(ClockId::CLOCK_MONOTONIC)
 }
 
-/// CLOCK_REALTIME (unix epoch) in ns.
+/// Returns CLOCK_REALTIME in ns since the Unix epoch.
 pub fn realtime_ns() -> i64 {
     read(ClockId::CLOCK_REALTIME)
 }
 
-/// CPU time of the calling thread in ns.
+/// Returns the CPU time of the calling thread in ns.
 pub fn thread_cpu_ns() -> i64 {
     read(ClockId::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// CPU time of the whole process in ns.
+/// Returns the CPU time of the process in ns.
 pub fn process_cpu_ns() -> i64 {
     read(ClockId::CLOCK_PROCESS_CPUTIME_ID)
 }
 
-/// Both clocks at one instant: the realtime clock is read between two readings of the monotonic one.
+/// Reads both clocks at one instant: the realtime clock between two reads of the monotonic clock.
 pub fn anchor() -> ClockAnchor {
     let before = monotonic_ns();
     let realtime_ns = realtime_ns();
@@ -41,19 +41,20 @@ pub fn anchor() -> ClockAnchor {
     ClockAnchor { monotonic_ns: before + (after - before) / 2, realtime_ns }
 }
 
-/// Moves a realtime stamp (of the kernel) onto the monotonic axis, by the clocks' distance at this moment, so that
-/// a step of the realtime clock spoils only the requests that were on their way across it.
+/// Converts a realtime stamp of the kernel to the monotonic axis with the current offset of the clocks.
+///
+/// A step of the realtime clock therefore affects only the requests in transit at that moment.
 pub(crate) fn realtime_to_monotonic(realtime: i64) -> i64 {
     let now = anchor();
     realtime - now.realtime_ns + now.monotonic_ns
 }
 
-/// The engine's axis: `At(0)` is the instant the engine was started.
+/// The engine's time axis: `At(0)` is the start of the engine.
 #[derive(Clone, Debug)]
 pub struct EngineAxis {
-    /// That instant on the machine's clocks.
+    /// Start of the engine on the machine's clocks.
     pub anchor: ClockAnchor,
-    /// Who says what time it is; none = the machine.
+    /// Script that sets the time; `None` = the machine's clock.
     pub script: Option<Script>,
 }
 
@@ -62,12 +63,12 @@ impl EngineAxis {
         EngineAxis { anchor: anchor(), script: None }
     }
 
-    /// An axis whose time is the script's.
+    /// Returns an axis whose time the script sets.
     pub fn scripted(script: Script) -> EngineAxis {
         EngineAxis { script: Some(script), ..EngineAxis::begin() }
     }
 
-    /// Now, on this axis.
+    /// Returns the current time on this axis.
     pub fn now(&self) -> At {
         match &self.script {
             Some(script) => script.now(),
@@ -75,7 +76,7 @@ impl EngineAxis {
         }
     }
 
-    /// An instant of this axis as CLOCK_MONOTONIC ns.
+    /// Converts a time of this axis to CLOCK_MONOTONIC ns.
     pub(crate) fn to_monotonic(&self, at: At) -> i64 {
         self.anchor.monotonic_ns.saturating_add(at.0)
     }

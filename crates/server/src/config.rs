@@ -1,4 +1,4 @@
-//! What to serve and where, what clients may do, and why a server did not start.
+//! Defines the configuration of an engine server, the limits of its clients, and start-up errors.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,45 +11,46 @@ use plimsoll_wire::kserve::server::ServedInput;
 use rustls::ServerConfig;
 use serde::{Deserialize, Serialize};
 
-/// What to serve and where.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EngineServerConfig {
-    /// Address to listen on; port 0 takes a free one.
+    /// Address to listen on; port 0 selects a free port.
     pub listen: SocketAddr,
-    /// The engine: one replica.
+    /// Engine of each replica.
     pub engine: EngineSpec,
-    /// How many replicas, and what is around them.
+    /// Number of replicas, and the gateway, autoscaler and adapter settings around them.
     #[serde(default)]
     pub fleet: FleetSpec,
-    /// What goes wrong, timed from the start of serving.
+    /// Faults, timed from the start of serving.
     #[serde(default)]
     pub faults: Vec<FaultSpec>,
-    /// Seed of what the engine draws.
+    /// Seed of the engine's random choices.
     #[serde(default)]
     pub seed: u64,
-    /// Name of the model it says it serves.
+    /// Model name that the server reports.
     #[serde(default = "default_model")]
     pub model: String,
-    /// What the model takes under KServe v2, where the engine has that front; none = one small input.
+    /// Inputs of the model under KServe v2, for engines with that front; empty = one small input.
     #[serde(default)]
     pub inputs: Vec<ServedInput>,
-    /// Where the truth log goes. Without it none is written.
+    /// Path of the truth log; `None` = no truth log.
     #[serde(default)]
     pub truth_log: Option<PathBuf>,
-    /// The engine's wake-ups are at least this far apart, ns: tokens that are due closer together leave together. It is
-    /// what the most crowded engine is late by, and what makes it affordable: at two thousand streams it saves a
-    /// fifth of the CPU time. An engine with less to do than that is not touched by it.
+    /// Shortest distance in ns between two wake-ups of the engine; tokens that are due closer together leave together.
+    ///
+    /// This is the lateness of the most loaded engine, and it saves a fifth of the CPU time at two thousand streams. An
+    /// engine with less load is not affected.
     #[serde(default = "default_wake_spacing")]
     pub wake_spacing: Span,
     #[serde(default)]
     pub limits: Limits,
-    /// TLS towards clients; none = in the clear.
+    /// TLS towards clients; `None` = plaintext.
     #[serde(skip)]
     pub tls: Option<EngineTls>,
 }
 
-/// TLS, set up by whoever has the certificates. HTTP/2 is spoken on connections that choose it (ALPN).
+/// The TLS configuration, supplied by the owner of the certificates. HTTP/2 is used on connections that negotiate it
+/// (ALPN).
 #[derive(Clone, Debug)]
 pub struct EngineTls(pub Arc<ServerConfig>);
 
@@ -68,7 +69,7 @@ fn default_model() -> String {
 }
 
 impl EngineServerConfig {
-    /// This engine on this address, everything else by default.
+    /// Returns the default configuration with this address and engine.
     pub fn new(listen: SocketAddr, engine: EngineSpec) -> EngineServerConfig {
         EngineServerConfig {
             listen,
@@ -87,32 +88,32 @@ impl EngineServerConfig {
 }
 
 impl EngineServerConfig {
-    /// The engine, its fleet and its faults as one world.
+    /// Returns the engine, its fleet and its faults as one world.
     pub(crate) fn world(&self) -> WorldSpec {
         WorldSpec { engine: self.engine.clone(), fleet: self.fleet.clone(), faults: self.faults.clone() }
     }
 }
 
-/// What clients may do before they are told off.
+/// Limits of clients, beyond which requests are rejected or connections closed.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Largest request body, bytes. Larger ones get 413.
+    /// Largest request body in bytes; larger ones get 413.
     pub body_bytes: usize,
-    /// Largest request head, bytes. Larger ones get 431.
+    /// Largest request head in bytes; larger ones get 431.
     pub head_bytes: usize,
     pub headers: usize,
-    /// Output tokens of a request that names no number.
+    /// Output tokens of a request without `max_tokens`.
     pub default_max_tokens: u32,
-    /// Most output tokens of one request. More gets 400.
+    /// Most output tokens of one request; more get 400.
     pub max_tokens: u32,
-    /// A request has to be whole within this, ns.
+    /// Longest time to receive a complete request, in ns.
     pub request_read: Span,
-    /// A client has to take bytes within this, ns.
+    /// Longest time in ns that a write may be blocked by the client.
     pub blocked_write: Span,
-    /// A connection may do nothing for this long, ns.
+    /// Longest time in ns that a connection may be idle.
     pub idle: Span,
-    /// Answers in progress may go on for this long after a shutdown was asked for, ns.
+    /// Longest time in ns that responses in progress may take after a shutdown request.
     pub drain: Span,
 }
 
@@ -132,29 +133,26 @@ impl Default for Limits {
     }
 }
 
-/// Why a server did not start, or ended badly.
+/// Errors of starting or running a server.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The address can't be had.
+    /// The address can't be bound.
     #[error("can't listen on {addr}: {source}")]
     Listen {
-        /// The address.
         addr: SocketAddr,
-        /// The cause.
+        /// Error of the bind or listen call.
         source: io::Error,
     },
-    /// The engine's specification is wrong.
     #[error(transparent)]
     Spec(#[from] SpecError),
     /// The truth log can't be created or written.
     #[error("truth log {}: {source}", path.display())]
     Truth {
-        /// The file.
         path: PathBuf,
-        /// The cause.
+        /// Error of the bind or listen call.
         source: io::Error,
     },
-    /// The system gave no thread, runtime or timer.
+    /// The system refused a thread, runtime or timer.
     #[error("the server could not be run: {0}")]
     System(#[from] io::Error),
 }

@@ -1,8 +1,10 @@
-//! The engine in real time: sleeps to the world's next virtual instant, steps it, and hands its tokens to the streams.
+//! Runs the engine in real time: sleeps until the world's next virtual time, steps the world, and passes its tokens to the
+//! streams.
 //!
-//! The world keeps its own time. A wake-up that comes late steps everything that was due, each with its exact virtual
-//! end, so that lateness shows in when bytes leave and never in what is due next; it is measured, not corrected.
-//! One task on the runtime that also serves the sockets lost no time against a thread of its own and needs no locks.
+//! The world has its own time. A late wake-up steps everything that was due, each with its exact virtual end. Lateness
+//! therefore affects when bytes leave and never when the next event is due; it is measured, not corrected. The engine is
+//! one task on the runtime that also serves the sockets. A separate thread was rejected, because it was no faster and would
+//! need locks.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -26,10 +28,10 @@ use crate::stream::{StepTokens, Stream};
 use crate::timer::Timer;
 use crate::truth::{Ending, Truth, TruthRecord};
 
-/// What a batcher says of a request that waited too long.
+/// Triton's message for a request that exceeded its queue timeout.
 const EXPIRED: &str = "Request timeout expired";
 
-/// The engine and everything its streams share.
+/// The engine and the state that its streams share.
 pub struct Engine {
     pub axis: EngineAxis,
     pub metrics: Rc<RefCell<Metrics>>,
@@ -48,14 +50,14 @@ struct State {
     live: HashMap<u64, Live, BuildHasherDefault<Spread>>,
 }
 
-/// A request in the world.
 struct Live {
     stream: Rc<Stream>,
     life: Life,
     cached: Option<u32>,
 }
 
-/// Spreads the engine's own consecutive numbers over the table; the standard hasher defends against foreign keys.
+/// A hasher for the engine's consecutive ids. The standard hasher was rejected, because it pays for defence against chosen
+/// keys.
 #[derive(Default)]
 struct Spread(u64);
 
@@ -74,7 +76,7 @@ impl Hasher for Spread {
 }
 
 impl Engine {
-    /// An idle engine whose time is `axis`. Wake-ups for the world's events are at least `spacing` apart.
+    /// Returns an idle engine on `axis`. Wake-ups for the world's events are at least `spacing` apart.
     pub fn new(
         world: World,
         axis: EngineAxis,
@@ -94,10 +96,10 @@ impl Engine {
         })
     }
 
-    /// Hands a request to the world, under a number of the engine's own. `record` says what is known of it so far.
+    /// Submits a request to the world under a new id. `record` contains the facts known so far.
     ///
     /// # Errors
-    /// The world does not take it; the truth log has its line then.
+    /// Fails if the world rejects the request; the truth log then has its line.
     pub fn submit(
         &self,
         conn: &Rc<Conn>,
@@ -107,13 +109,13 @@ impl Engine {
         let now = self.axis.now();
         self.pump(now);
         let mut state = self.state.borrow_mut();
-        // One that is not taken has a number too: the truth of faults names whom they touched by it.
+        // A rejected request gets an id too, because the truth of faults refers to affected requests by id.
         let id = state.next_id;
         state.next_id += 1;
         record.number = Some(id);
         record.submitted_ns = self.axis.to_monotonic(now);
         if self.axis.script.is_some() {
-            // The kernel's stamp is on another clock than this story.
+            // The kernel's stamp is on another clock than the script.
             record.arrival_ns = record.submitted_ns;
         }
         let submit = Submit { id, ..submit };
@@ -139,7 +141,7 @@ impl Engine {
         Ok(stream)
     }
 
-    /// Takes a request back whose client is gone. Nothing happens when the world is done with it.
+    /// Cancels a request whose client has disconnected. Has no effect if the world has finished it.
     pub fn cancel(&self, id: u64) {
         let now = self.axis.now();
         self.pump(now);
@@ -153,49 +155,49 @@ impl Engine {
         }
         if known {
             self.metrics.borrow_mut().meter(replica).aborted += 1;
-            // Its place may be another's now.
+            // The freed place may admit another request.
             self.pump(now);
             self.rearm();
         }
     }
 
-    /// Writes a line of the truth log for a request that never was a stream.
+    /// Writes a line of the truth log for a request that never became a stream.
     pub fn log(&self, record: TruthRecord) {
         if let Some(truth) = &self.truth {
             truth.push(record);
         }
     }
 
-    /// Hands gathered truth to its writer.
+    /// Passes buffered truth records to their writer.
     pub(crate) fn flush_truth(&self) {
         if let Some(truth) = &self.truth {
             truth.flush();
         }
     }
 
-    /// The world's state in numbers.
+    /// Returns the gauges of the whole world.
     pub fn gauges(&self) -> EngineGauges {
         self.state.borrow().world.gauges()
     }
 
-    /// The state of each replica in numbers.
+    /// Returns the gauges of each replica.
     pub fn replica_gauges(&self) -> Vec<EngineGauges> {
         self.state.borrow().world.replica_gauges()
     }
 
-    /// Tokens per step of each replica, where it has steps.
+    /// Returns the histogram of tokens per step of each replica; `None` for an engine without steps.
     pub fn iterations(&self) -> Vec<Option<BucketHistogram>> {
         self.state.borrow().world.iterations()
     }
 
-    /// What the faults did so far, as JSON; `None` where none struck.
+    /// Returns the effects of the faults so far as JSON; `None` if no fault has occurred.
     pub(crate) fn fault_truth(&self) -> Option<serde_json::Value> {
         let state = self.state.borrow();
         let truths = state.world.fault_truths();
         (!truths.is_empty()).then(|| serde_json::to_value(truths).unwrap_or_default())
     }
 
-    /// Lives as long as the engine: sleeps and steps. Returns only when the timer fails.
+    /// Sleeps and steps for the lifetime of the engine. Returns only if the timer fails.
     pub(crate) async fn drive(self: Rc<Self>) -> io::Error {
         let mut alarm = match Alarm::on(&self.axis) {
             Ok(alarm) => alarm,
@@ -209,8 +211,8 @@ impl Engine {
         loop {
             let now = self.axis.now();
             if self.pump(now) {
-                // First the streams write; then the clock is looked at again, which under load is cheaper than
-                // asking the kernel for a wake-up that is due already.
+                // The streams write first. Then this loop re-reads the clock, which under load is cheaper than a kernel wake-up
+                // that is already due.
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -230,7 +232,7 @@ impl Engine {
         }
     }
 
-    /// Wakes the driver when something is due before what it sleeps for.
+    /// Wakes the driver if an event is due before its current wake-up.
     fn rearm(&self) {
         let next = self.state.borrow().world.next_event();
         if next.is_some_and(|at| at < self.armed.get())
@@ -240,7 +242,7 @@ impl Engine {
         }
     }
 
-    /// Lets everything happen that is due. False when nothing was.
+    /// Steps the world up to `now`; false if no event was due.
     fn pump(&self, now: At) -> bool {
         let state = &mut *self.state.borrow_mut();
         if state.world.next_event().is_none_or(|at| at > now) {
@@ -286,7 +288,7 @@ impl Engine {
     }
 }
 
-/// What wakes the driver at an instant of its axis.
+/// The timer or script that wakes the driver.
 enum Alarm {
     Timer(Timer),
     Script { script: Script, armed: At },
@@ -328,7 +330,7 @@ impl Alarm {
 }
 
 impl Live {
-    /// How long its stages took, where the world has them: times that were drawn have no prompt that is computed.
+    /// Returns the durations of the request's stages; `None` if the world draws whole latencies and has no prefill.
     fn timing(&self, end_ns: i64) -> Option<Timing> {
         let life = &self.life;
         let prefill_ns = life.prefill_ns?;

@@ -1,7 +1,7 @@
-//! Where a client of HTTP/2 stands within what it sends: does a piece of it lack its end?
+//! Tracks the position of an HTTP/2 client within its current frame or field block.
 //!
-//! A frame, and a block of fields that goes over several frames (RFC 9113, 4.1 and 4.3), hold up every stream of their connection until they are
-//! whole. The library reads them out of our sight, so their heads are followed here, and nothing but their lengths.
+//! A frame, and a field block over several frames (RFC 9113, 4.1 and 4.3), blocks every stream of the connection until it
+//! is complete. The library reads frames internally, so this tracker follows the frame heads, and only their lengths.
 
 const PREFACE_BYTES: u32 = 24;
 const HEAD_BYTES: usize = 9;
@@ -12,21 +12,21 @@ const END_HEADERS: u8 = 4;
 #[derive(Debug)]
 pub struct FrameWatch {
     head: [u8; HEAD_BYTES],
-    /// Bytes of the head that are there.
+    /// Bytes of the current frame head that have arrived.
     known: usize,
-    /// Bytes that are still to come of the preface, or behind a head.
+    /// Bytes that are missing of the preface or of the payload after a head.
     left: u32,
-    /// A block of fields has begun and not ended.
+    /// Set within a field block.
     in_block: bool,
 }
 
-/// How far the last bytes got.
+/// The position after the last bytes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Reached {
     End,
-    /// The inside of one that began with these bytes.
+    /// Inside a frame or block that began within these bytes.
     Begun,
-    /// The inside of one that had begun before them.
+    /// Inside a frame or block that began before these bytes.
     Within,
 }
 
@@ -37,7 +37,7 @@ impl Default for FrameWatch {
 }
 
 impl FrameWatch {
-    /// Follows what came.
+    /// Advances over received bytes.
     pub fn follow(&mut self, mut bytes: &[u8]) -> Reached {
         let mut reached = if self.is_whole() { Reached::Begun } else { Reached::Within };
         while !bytes.is_empty() {
@@ -61,12 +61,12 @@ impl FrameWatch {
         if self.is_whole() { Reached::End } else { reached }
     }
 
-    /// Does nothing lack its end?
+    /// Returns whether every frame and block is complete.
     fn is_whole(&self) -> bool {
         self.left == 0 && self.known == 0 && !self.in_block
     }
 
-    /// A head is whole.
+    /// Reads the completed head of a frame.
     fn begin(&mut self) {
         let [a, b, c, kind, flags, ..] = self.head;
         self.known = 0;
@@ -88,11 +88,11 @@ mod tests {
         bytes
     }
 
-    /// A connection's bytes, and the offsets at which nothing lacks its end.
+    /// Returns a connection's bytes, and the offsets at which every frame and block is complete.
     fn connection() -> (Vec<u8>, Vec<usize>) {
         let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
         let mut ends = vec![bytes.len()];
-        // Settings, a request's fields in three frames, its body, an empty frame of it, a ping.
+        // Settings, a request's fields in three frames, its body, an empty body frame, a ping.
         let frames = [
             (frame(4, 0, &[0; 6]), true),
             (frame(1, 0, &[0x82]), false),
@@ -123,7 +123,7 @@ mod tests {
                 let mut watch = FrameWatch::default();
                 let want = |from: usize, to: usize| match ends.contains(&to) {
                     true => Reached::End,
-                    // Where a piece ended within these bytes, or just before them, another has begun in them.
+                    // If a boundary is within these bytes or just before them, another frame began in them.
                     false if ends.iter().any(|end| (from..to).contains(end)) => Reached::Begun,
                     false => Reached::Within,
                 };

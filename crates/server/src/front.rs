@@ -1,7 +1,7 @@
-//! The OpenAI-compatible front: from a request to the engine's answer, read top to bottom.
+//! Serves the OpenAI-compatible API, from a request to the engine's response.
 //!
-//! What is refused is refused before the engine hears of it: the path (404), the method (405), the body's size (413),
-//! what the body says (400, 404 for another model). What the engine refuses is 429 with `Retry-After`, or 400.
+//! Invalid requests are rejected before they reach the engine: wrong path (404), method (405), body size (413), or body
+//! content (400, 404 for another model). A rejection by the engine is 429 with `Retry-After`, or 400.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -26,10 +26,10 @@ use crate::shared::Server;
 use crate::truth::{Ending, TruthRecord};
 use crate::voice::{self, Voice};
 
-/// `Content-Type` of the metrics page.
+/// `Content-Type` of the metrics endpoint.
 const PAGE: HeaderValue = HeaderValue::from_static(prometheus::CONTENT_TYPE);
 
-/// Names the replica that answers, as routers do.
+/// Header that names the responding replica, as routers set it.
 const REPLICA: HeaderName = HeaderName::from_static("x-replica-id");
 
 pub(crate) type Answer = Response<AnswerBody>;
@@ -41,7 +41,7 @@ pub struct Front {
 }
 
 impl Front {
-    /// A front for the requests of this connection.
+    /// Returns the service for the requests of this connection.
     pub(crate) fn new(server: Rc<Server>, conn: Rc<Conn>) -> Front {
         Front { server, conn }
     }
@@ -59,11 +59,10 @@ impl Service<Request<Incoming>> for Front {
     }
 }
 
-/// One request on its way through.
 pub(crate) struct Call {
     pub server: Rc<Server>,
     pub conn: Rc<Conn>,
-    /// The protocol that is spoken at the path, where the engine works on what is asked there.
+    /// Protocol of the path; `None` if the path does not use the engine.
     pub endpoint: Option<Protocol>,
 }
 
@@ -101,7 +100,7 @@ impl Call {
         self.submit(record, asked).await
     }
 
-    /// Hands the request to the engine and answers as it goes.
+    /// Submits the request to the engine and returns its response.
     async fn submit(&self, mut record: TruthRecord, mut asked: GenerateRequest) -> Answer {
         record.stream = asked.stream;
         record.prompt_tokens = asked.prompt_tokens;
@@ -126,10 +125,10 @@ impl Call {
         let held = HeldRequest::new(stream, engine.clone());
         let model = adapter.map_or(&self.server.model, |(_, name)| name);
         if asked.stream && self.server.may_fail {
-            // An error has a status of its own only while nothing has been said.
+            // An error can set the status only before the first byte of the response.
             held.begun().await;
         } else if asked.stream && self.server.routes {
-            // The head names the replica.
+            // The response head contains the replica.
             held.placed().await;
         }
         if held.has_failed_unsaid() {
@@ -151,14 +150,14 @@ impl Call {
         self.json(StatusCode::OK, body, Some(held))
     }
 
-    /// A request is whole; its record says when.
+    /// Records the arrival of a complete request.
     pub(crate) fn arrived(&self, record: &mut TruthRecord) {
         self.conn.request_read();
         let Arrival { monotonic_ns, kernel } = self.conn.arrival();
         (record.arrival_ns, record.arrival_kernel) = (monotonic_ns, kernel);
     }
 
-    /// What needs no engine.
+    /// Answers a request that needs no engine.
     fn read_only(&self, request: &Request<Incoming>) -> Answer {
         self.conn.request_read();
         let model = request.uri().path().strip_prefix("/v1/models/").filter(|id| !id.is_empty());
@@ -193,14 +192,14 @@ impl Call {
         answer
     }
 
-    /// A request that was wrong; it has its line in the truth log.
+    /// Rejects an invalid request and writes its line of the truth log.
     fn refuse(&self, record: TruthRecord, refusal: BadRequest) -> Answer {
         self.conn.request_read();
         self.log_refusal(record, refusal.status);
         self.error(&refusal)
     }
 
-    /// Writes the truth of a request that was wrong.
+    /// Writes the truth record of an invalid request.
     pub(crate) fn log_refusal(&self, mut record: TruthRecord, status: u16) {
         if record.arrival_ns == 0 {
             let arrival = self.conn.arrival();
@@ -211,7 +210,7 @@ impl Call {
         self.server.engine.log(record);
     }
 
-    /// The world does not take it.
+    /// Returns the response to a request that the world rejected.
     async fn rejected(&self, why: &Rejected) -> Answer {
         if *why == Rejected::Reset {
             return self.reset().await;
@@ -219,14 +218,14 @@ impl Call {
         let refusal = voice::rejected(why);
         let mut answer = self.error(&refusal);
         if let Some(wait) = why.retry_after() {
-            // The header counts in whole seconds; less than was meant would bring the client back too early.
+            // The header has whole seconds; rounding down would bring the client back too early.
             let seconds = (wait.0.max(0) as u64).div_ceil(1_000_000_000);
             answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         answer
     }
 
-    /// The world gave it up before anything was said.
+    /// Returns the response to a request that the world failed before its first byte.
     pub(crate) async fn failed_as(&self, held: HeldRequest) -> Answer {
         match held.failure() {
             Some(Failure::Status { status, why }) => self.failed(&voice::refusal(status, why), Some(held)),
@@ -238,7 +237,7 @@ impl Call {
         }
     }
 
-    /// The connection is reset: what was asked on it has no answer.
+    /// Resets the connection, so that its requests get no response.
     pub(crate) async fn reset(&self) -> Answer {
         self.conn.reset();
         std::future::pending().await
@@ -272,7 +271,7 @@ impl Call {
         self.signed(answer, replica)
     }
 
-    /// Says who answers: the server, and behind a router the replica.
+    /// Adds the headers that name the server and, behind a router, the replica.
     fn signed(&self, mut answer: Answer, replica: Option<u32>) -> Answer {
         answer.headers_mut().insert(SERVER, voice::SERVER);
         if let Some(replica) = replica {
@@ -282,7 +281,7 @@ impl Call {
     }
 }
 
-/// Reads a body whole, or says why not. One that came in one piece is not copied.
+/// Reads a whole body, or returns the error. A body in one piece is not copied.
 pub(crate) async fn collect(mut body: Incoming, limit: usize) -> Result<Bytes, BadRequest> {
     if body.size_hint().lower() > limit as u64 {
         return Err(too_large(limit));

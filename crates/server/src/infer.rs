@@ -1,7 +1,7 @@
-//! The KServe v2 front of engines that answer whole requests: `/v2/…`, in Triton's statuses and words.
+//! Serves KServe v2 over HTTP (`/v2/…`) for engines that answer whole requests, with Triton's statuses and messages.
 //!
-//! Refusals keep Triton's shape, `{"error": "…"}`, because its clients read it; the OpenAI front beside it keeps its own.
-//! Served for batchers, and for queues, where every request is a batch of one.
+//! Errors have Triton's format, `{"error": "…"}`, because its clients parse it; the OpenAI front has a different format.
+//! The front serves batchers, and queues, where every request is a batch of one.
 
 use bytes::Bytes;
 use http::header::{ALLOW, RETRY_AFTER};
@@ -21,7 +21,7 @@ use crate::voice;
 
 const QUEUE_FULL: &str = "Exceeds maximum queue size";
 
-/// The model that an engine of this mode serves under KServe v2; `None` where its answers are generated.
+/// Returns the model that an engine of this mode serves under KServe v2; `None` for engines that generate tokens.
 pub fn model(name: &str, mode: &ModeSpec, inputs: &[kserve::ServedInput]) -> Option<kserve::FrontModel> {
     let (max_batch, instances, batching) = match mode {
         ModeSpec::Dynamic(spec) => (
@@ -42,7 +42,7 @@ pub fn model(name: &str, mode: &ModeSpec, inputs: &[kserve::ServedInput]) -> Opt
     })
 }
 
-/// The `dynamic_batching` section, in Triton's names.
+/// Returns the `dynamic_batching` section of the model configuration, with Triton's keys.
 fn config(spec: &BatcherSpec, max_batch: u32) -> Value {
     let preferred = match &spec.preferred_batch_size[..] {
         [] => vec![max_batch],
@@ -72,7 +72,7 @@ fn policy(spec: &QueuePolicySpec) -> Value {
     })
 }
 
-/// What is asked for below `/v2`.
+/// The resource of a path below `/v2`.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Place<'a> {
     Server,
@@ -155,7 +155,7 @@ impl Call {
             Place::Model { page: Page::Config, .. } => Some(kserve::model_config(model)),
             _ => None,
         };
-        // A body that nobody reads is not waited for.
+        // The body is not needed, so the connection does not wait for it.
         self.conn.request_read();
         match page {
             Some(page) => self.json(StatusCode::OK, page, None),
@@ -205,18 +205,18 @@ impl Call {
         }
     }
 
-    /// An error in Triton's shape.
+    /// Returns an error in Triton's format.
     fn told(&self, status: u16, why: &str, held: Option<HeldRequest>) -> Answer {
         self.server.engine.metrics.borrow_mut().errors += 1;
         let code = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut answer = self.json(code, kserve::error(why), held);
-        // Triton names no time either; a client that waits for one would wait in vain.
+        // Triton sends no `Retry-After`, and clients must not rely on one.
         answer.headers_mut().remove(RETRY_AFTER);
         answer
     }
 }
 
-/// Status and words of what the engine does not take.
+/// Returns the status and message of a request that the engine rejected.
 pub(crate) fn refusal(why: &Rejected) -> (u16, String) {
     match why {
         Rejected::QueueFull { .. } => (503, named(QUEUE_FULL)),
@@ -225,7 +225,7 @@ pub(crate) fn refusal(why: &Rejected) -> (u16, String) {
     }
 }
 
-/// Triton prefixes what it says of one request, but for a time-out.
+/// Returns the message with Triton's prefix for errors of one request; time-outs have no prefix.
 pub(crate) fn named(why: &str) -> String {
     if why == QUEUE_FULL { format!("[request id: <id_unknown>] {why}") } else { why.to_owned() }
 }

@@ -1,12 +1,12 @@
-//! A connection's bytes: hyper's read and write on a socket, stamped.
+//! Connects hyper to a socket and stamps reads and writes.
 //!
-//! Reads take the kernel's receive stamp along (SO_TIMESTAMPING through recvmsg); writes read the clock immediately
-//! before the system call. A stamp taken where the frame is handed to hyper is early by milliseconds at two
-//! thousand streams, so the write stamp lives here, and [`Conn`] carries it to the stream whose token was written.
+//! Reads take the kernel's receive stamp (SO_TIMESTAMPING through recvmsg). Writes read the clock immediately before the
+//! system call. A stamp taken when hyper receives the frame is early by milliseconds at two thousand streams. The write
+//! stamp is therefore taken here, and [`Conn`] carries it to the stream of the written token.
 //!
-//! One frame at a time is let out ([`Conn::may_pop`]): the next is handed over only when hyper has flushed the one
-//! before. Otherwise tokens that are due together would leave in one write, and a client could not tell their times
-//! apart. Vectored writes lost: a chunk is some two hundred bytes, and copying it is cheaper than three io-vectors.
+//! One frame at a time is released ([`Conn::may_pop`]): the next is passed on only when hyper has flushed the previous one.
+//! Otherwise tokens that are due together would leave in one write, and a client could not distinguish their times.
+//! Vectored writes were rejected: a chunk has about two hundred bytes, and copying it is cheaper than three io-vectors.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -28,21 +28,21 @@ use crate::frames::{FrameWatch, Reached};
 use crate::records::RecordWatch;
 use crate::stream::Stream;
 
-/// Bytes one read may bring; a request head with its prompt fits most of the time.
+/// Most bytes of one read; a request head with its prompt usually fits.
 const READ_BYTES: usize = 32 * 1024;
-/// Room for the three time stamps of one control message.
+/// Bytes for the three time stamps of one control message.
 const CONTROL_BYTES: usize = 128;
-/// Tries, a millisecond apart, before it is taken that the kernel does not stamp.
+/// Tries, a millisecond apart, after which the kernel is assumed not to stamp.
 const STAMP_TRIES: u32 = 50;
 
-/// What reads of one server share: they never overlap, so one buffer serves all connections.
+/// The read buffers of one server. Reads never overlap, so one buffer serves all connections.
 pub struct Scratch {
     bytes: Box<[u8]>,
     control: Box<[u8]>,
 }
 
 impl Scratch {
-    /// Buffers for the reads of one runtime.
+    /// Returns the buffers of one runtime.
     pub fn new() -> Rc<RefCell<Scratch>> {
         Rc::new(RefCell::new(Scratch {
             bytes: vec![0; READ_BYTES].into_boxed_slice(),
@@ -51,30 +51,30 @@ impl Scratch {
     }
 }
 
-/// When bytes of a request arrived.
+/// The arrival time of a request's bytes.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub struct Arrival {
-    /// CLOCK_MONOTONIC, ns.
+    /// Arrival in ns of CLOCK_MONOTONIC.
     pub monotonic_ns: i64,
-    /// True when the kernel stamped it, false when it is the clock after the read.
+    /// Set if the kernel stamped the arrival; otherwise the clock was read after the read.
     pub kernel: bool,
 }
 
-/// What a popped frame carries, which decides where its write stamp goes.
+/// The content of the frame on its way to the kernel, which decides the use of its write stamp.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) enum Popped {
-    /// No frame is on its way.
+    /// There is no frame on its way.
     #[default]
     Nothing,
-    /// A frame without tokens: the role, the end of the stream.
+    /// A frame without tokens: the role, or the end of the stream.
     Plain,
-    /// Tokens whose step ended at this instant, CLOCK_MONOTONIC ns.
+    /// Tokens whose step ended at this time (CLOCK_MONOTONIC ns).
     Tokens(i64),
-    /// The last frame of an answer.
+    /// The last frame of a response.
     Tail,
 }
 
-/// What the socket side and the answer side of one connection know of each other.
+/// The state of one connection or stream that the socket side and the response side share.
 #[derive(Default)]
 pub struct Conn {
     raw_stamp: Cell<Option<TimeSpec>>,
@@ -89,55 +89,55 @@ pub struct Conn {
     task: RefCell<Option<Waker>>,
     killed: Cell<bool>,
     resets: Cell<bool>,
-    /// Where the client's frames stand, if it is HTTP/2: what is read may be no request's.
+    /// Frame position of an HTTP/2 client, because the bytes read may belong to no request.
     frames: RefCell<Option<FrameWatch>>,
-    /// Where its records stand, if it speaks TLS: what is read may be nothing yet.
+    /// Record position of a TLS client, because the bytes read may be an incomplete record.
     records: RefCell<RecordWatch>,
     record_since: Cell<i64>,
-    /// The connection, where this is one of its streams.
+    /// Connection of a stream; `None` for a connection.
     lead: Option<Rc<Conn>>,
-    /// Is this stream over? What it had sent before that may still be read by who answers it.
+    /// Set after the end of the stream. Its handler may still read bytes that were sent earlier.
     over: Cell<bool>,
     open: RefCell<Vec<Rc<Conn>>>,
-    /// Since when what was handed to hyper of this stream's answer waits for the client's window.
+    /// Time since which bytes of this stream's response wait for the client's window; 0 = none.
     handed_since: Cell<i64>,
-    /// Streams whose request is not whole.
+    /// Streams whose request is incomplete.
     reading: RefCell<Vec<Rc<Conn>>>,
-    /// Streams of which something is on its way to the kernel.
+    /// Streams with bytes on their way to the kernel.
     on_way: RefCell<Vec<Rc<Conn>>>,
 }
 
 impl Conn {
-    /// It carries streams of HTTP/2.
+    /// Marks the connection as HTTP/2.
     pub(crate) fn carries_streams(&self) {
         *self.frames.borrow_mut() = Some(FrameWatch::default());
     }
 
-    /// A handshake has the time that a request has.
+    /// Starts the read limit for a handshake, which is the limit of a request.
     pub(crate) fn handshake_begins(&self) {
         self.reading_since.set(clock::monotonic_ns());
     }
 
-    /// It succeeded or failed.
+    /// Ends the read limit after the handshake succeeded or failed.
     pub(crate) fn handshake_is_over(&self) {
         self.reading_since.set(0);
     }
 
-    /// The client sent this.
+    /// Records bytes from the client.
     pub fn received(&self, bytes: &[u8]) {
         let mut frames = self.frames.borrow_mut();
-        // Where a request of HTTP/1.1 ends, says who reads it.
+        // Over HTTP/1.1 the parser determines the end of a request.
         let reached = frames.as_mut().map_or(Reached::Within, |frames| frames.follow(bytes));
         self.reached(reached, &self.reading_since);
     }
 
-    /// The client sent this, and TLS has to open it.
+    /// Records encrypted bytes from the client.
     fn received_sealed(&self, bytes: &[u8]) {
         let reached = self.records.borrow_mut().follow(bytes);
         self.reached(reached, &self.record_since);
     }
 
-    /// Notes since when a piece lacks its end, after the last read.
+    /// Updates the start time of an incomplete piece after a read.
     fn reached(&self, how_far: Reached, since: &Cell<i64>) {
         match how_far {
             Reached::End => since.set(0),
@@ -146,7 +146,7 @@ impl Conn {
         }
     }
 
-    /// What one stream of a connection is to its answer. Its stamps are those of the connection's reads and writes.
+    /// Returns the state of a new stream. Its stamps come from the connection's reads and writes.
     pub fn of_stream(lead: &Rc<Conn>) -> Rc<Conn> {
         lead.busy.set(true);
         let stream = Rc::new(Conn { lead: Some(Rc::clone(lead)), ..Conn::default() });
@@ -155,7 +155,7 @@ impl Conn {
         stream
     }
 
-    /// A request of this stream begins to arrive, or has begun.
+    /// Starts the read limit for a request of this stream, unless it runs already.
     pub(crate) fn request_begins(self: &Rc<Conn>) {
         if let Some(lead) = &self.lead
             && self.reading_since.get() == 0
@@ -166,7 +166,7 @@ impl Conn {
         }
     }
 
-    /// Nothing of a request is being waited for any more.
+    /// Ends the read limit of this stream's request.
     fn is_read(&self) {
         if self.reading_since.replace(0) != 0
             && let Some(lead) = &self.lead
@@ -175,7 +175,7 @@ impl Conn {
         }
     }
 
-    /// Streams whose request began to arrive before this instant and is not whole.
+    /// Returns the streams with an incomplete request that began to arrive before `before_ns`.
     pub(crate) fn late_streams(&self, before_ns: i64) -> Vec<Rc<Conn>> {
         let reading = self.reading.borrow();
         reading.iter().filter(|stream| stream.reading_since.get() < before_ns).cloned().collect()
@@ -192,17 +192,17 @@ impl Conn {
         }
     }
 
-    /// A piece of this stream's answer was handed to hyper, which keeps it until the client's window has room.
+    /// Records that hyper received bytes of this stream's response, which it keeps until the client's window has room.
     pub fn handed(&self, monotonic_ns: i64) {
         self.handed_since.set(monotonic_ns);
     }
 
-    /// It has left, for hyper asks for the next.
+    /// Records that these bytes have left, because hyper polls for the next.
     pub(crate) fn handed_on(&self) {
         self.handed_since.set(0);
     }
 
-    /// Arrival of the last bytes that were read.
+    /// Returns the arrival of the last bytes that were read.
     pub fn arrival(&self) -> Arrival {
         match self.raw_stamp.get() {
             Some(t) => {
@@ -213,7 +213,7 @@ impl Conn {
         }
     }
 
-    /// The request was read whole: it is the server's turn, and the limit on slow senders is off.
+    /// Records that the request is complete, which ends the limit on slow senders.
     pub fn request_read(&self) {
         if let Some(lead) = &self.lead {
             self.raw_stamp.set(lead.raw_stamp.get());
@@ -223,11 +223,11 @@ impl Conn {
         self.busy.set(true);
     }
 
-    /// Since when a request is being received, a write is blocked, or nothing moved at all. CLOCK_MONOTONIC ns.
+    /// Returns the start times of the connection's waits, in ns of CLOCK_MONOTONIC.
     pub fn waits(&self) -> ConnectionWaits {
         let some = |ns: i64| (ns != 0).then_some(ns);
         let idle = !self.busy.get();
-        // While one request is answered another may wait its turn; a piece of HTTP/2 holds all others up.
+        // A pipelined request may wait for its turn, but an incomplete HTTP/2 piece blocks all streams.
         let counts = idle || self.frames.borrow().is_some();
         let pieces = [some(self.reading_since.get()), some(self.record_since.get())];
         let open = self.open.borrow();
@@ -239,17 +239,17 @@ impl Conn {
         }
     }
 
-    /// Something happened at this instant.
+    /// Records activity, which restarts the idle limit.
     pub fn touch(&self, monotonic_ns: i64) {
         self.active_ns.set(monotonic_ns);
     }
 
-    /// May the next frame be handed to hyper?
+    /// Returns whether the next frame may be passed to hyper.
     pub(crate) fn may_pop(&self) -> bool {
         self.popped.get() == Popped::Nothing
     }
 
-    /// A frame was handed to hyper, of this stream if of any.
+    /// Records that a frame was passed to hyper, with its stream if it has one.
     pub(crate) fn popped(self: &Rc<Conn>, what: Popped, stream: Option<&Rc<Stream>>) {
         if let Some(lead) = &self.lead {
             lead.on_way.borrow_mut().push(Rc::clone(self));
@@ -263,7 +263,7 @@ impl Conn {
         }
     }
 
-    /// The task of the connection, to be woken for shutdown or when its time is up.
+    /// Stores the waker of the connection's task, for shutdown and expired limits.
     pub fn remember(&self, cx: &Context<'_>) {
         let mut task = self.task.borrow_mut();
         if task.as_ref().is_none_or(|known| !known.will_wake(cx.waker())) {
@@ -271,42 +271,41 @@ impl Conn {
         }
     }
 
-    /// Wakes the connection's task.
     pub fn wake(&self) {
         if let Some(task) = self.task.borrow().as_ref() {
             task.wake_by_ref();
         }
     }
 
-    /// The answer was dropped unsent (a HEAD request): nothing will be flushed for it.
+    /// Records that the response was dropped unsent (a HEAD request), so no flush will follow.
     pub(crate) fn not_busy(&self) {
         self.busy.set(false);
     }
 
-    /// The connection is gone, and with it its hold on what it was answering.
+    /// Releases the streams after the connection has closed.
     pub fn let_go(&self) {
         let stream = self.current.borrow_mut().take();
         drop(stream);
-        // Streams hold their connection, and it those of which something is on its way.
+        // Streams and connection refer to each other, so the cycle must be broken.
         let on_way = std::mem::take(&mut *self.on_way.borrow_mut());
         let reading = std::mem::take(&mut *self.reading.borrow_mut());
         let open = std::mem::take(&mut *self.open.borrow_mut());
         drop((on_way, reading, open));
     }
 
-    /// Ends the connection at its next turn.
+    /// Closes the connection at its next poll.
     pub fn kill(&self) {
         self.killed.set(true);
         self.wake();
     }
 
-    /// Ends the connection at its next turn with a reset: what is on its way to the client is thrown away.
+    /// Resets the connection at its next poll; bytes on their way to the client are discarded.
     pub fn reset(&self) {
         self.resets.set(true);
         self.kill();
     }
 
-    /// Was it asked to end?
+    /// Returns whether a close was requested.
     pub(crate) fn is_killed(&self) -> bool {
         self.killed.get()
     }
@@ -327,7 +326,7 @@ impl Conn {
     }
 
     fn flushed(&self) {
-        // What has not been in a write yet still waits among the frames of other streams.
+        // A frame that was in no write yet still waits among the frames of other streams.
         let gone: Vec<Rc<Conn>> = {
             let mut on_way = self.on_way.borrow_mut();
             let (gone, stays) = on_way.drain(..).partition(|stream| stream.stamped.get());
@@ -339,7 +338,7 @@ impl Conn {
             Popped::Nothing => {}
             Popped::Tail => {
                 self.busy.set(false);
-                // The stream's record is written when the last hold on it is gone.
+                // The stream's truth record is written when its last reference is dropped.
                 let done = self.current.borrow_mut().take();
                 drop(done);
             }
@@ -352,29 +351,29 @@ impl Conn {
     }
 }
 
-/// What a connection may be waiting for, each since an instant of CLOCK_MONOTONIC, ns.
+/// The start times of a connection's waits, in ns of CLOCK_MONOTONIC; `None` = no wait.
 #[derive(Copy, Clone, Default, Debug)]
 pub struct ConnectionWaits {
-    /// A handshake, a record of TLS, a request or a frame has begun to arrive and is not whole.
+    /// Start of an incomplete handshake, TLS record, request or frame.
     pub reading_since: Option<i64>,
-    /// The client does not take what it asked for, be it of one stream.
+    /// Start of a write that the client blocks, on the connection or one of its streams.
     pub blocked_since: Option<i64>,
     pub idle_since: Option<i64>,
 }
 
-/// A socket for hyper.
+/// A socket with the interface that hyper needs.
 pub struct Io {
     socket: TcpStream,
     conn: Rc<Conn>,
     scratch: Rc<RefCell<Scratch>>,
-    /// Are its bytes those of TLS?
+    /// Set if the bytes are encrypted by TLS.
     sealed: bool,
 }
 
-/// How HTTP/2 begins where it is known that it is spoken (RFC 9113, 3.4): no method of HTTP/1.1 has this name.
+/// Start of the HTTP/2 preface with prior knowledge (RFC 9113, 3.4); no HTTP/1.1 method has this name.
 const PREFACE: &[u8] = b"PRI";
 
-/// Does the client speak HTTP/2? Looks at its first bytes without taking them.
+/// Returns whether the client uses HTTP/2, by peeking at its first bytes.
 pub(crate) fn poll_speaks_http2(socket: &TcpStream, cx: &mut Context<'_>) -> Poll<bool> {
     let mut bytes = [0; PREFACE.len()];
     let seen = ready!(socket.poll_peek(cx, &mut tokio::io::ReadBuf::new(&mut bytes)));
@@ -388,7 +387,7 @@ impl Io {
         Io { socket, conn, scratch, sealed: false }
     }
 
-    /// What it carries is read and written by TLS.
+    /// Marks the bytes as encrypted by TLS.
     pub(crate) fn sealed(mut self) -> Io {
         self.sealed = true;
         self
@@ -403,7 +402,7 @@ impl Io {
     }
 }
 
-/// Reads once, with the kernel's receive stamp (CLOCK_REALTIME) where there is one. Does not block.
+/// Reads once without blocking, with the kernel's receive stamp (CLOCK_REALTIME) if there is one.
 #[cfg(all(target_os = "linux", not(feature = "portable")))]
 fn receive_stamped(fd: RawFd, bytes: &mut [u8], control: &mut [u8]) -> io::Result<(usize, Option<TimeSpec>)> {
     use nix::sys::socket::{ControlMessageOwned, recvmsg};
@@ -425,8 +424,9 @@ fn receive_stamped(fd: RawFd, bytes: &mut [u8], _: &mut [u8]) -> io::Result<(usi
     Ok((nix::sys::socket::recv(fd, bytes, MsgFlags::MSG_DONTWAIT)?, None))
 }
 
-/// Asks for receive stamps on a socket; sockets that a listening one accepts have them too. A kernel that gives none
-/// is no error: arrivals then say that they are the clock's.
+/// Enables receive stamps on a socket; sockets accepted from a listening socket inherit the option.
+///
+/// A kernel without stamps is no error, because arrivals then report the clock as their source.
 #[cfg(all(target_os = "linux", not(feature = "portable")))]
 pub(crate) fn ask_for_stamps(socket: &impl AsFd) {
     use nix::sys::socket::{TimestampingFlag, setsockopt, sockopt};
@@ -437,8 +437,10 @@ pub(crate) fn ask_for_stamps(socket: &impl AsFd) {
 #[cfg(any(not(target_os = "linux"), feature = "portable"))]
 pub(crate) fn ask_for_stamps(_: &impl AsFd) {}
 
-/// Waits until the kernel does stamp. It begins some milliseconds after the first socket of the machine asked for it,
-/// and the first requests would go without; a datagram to oneself shows when.
+/// Waits until the kernel stamps arrivals; returns false if it does not.
+///
+/// Stamping begins some milliseconds after the first socket of the machine enables it, and the first requests would have no
+/// stamp. A datagram to this process shows when it works.
 pub(crate) fn wait_for_stamps() -> io::Result<bool> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     socket.connect(socket.local_addr()?)?;
@@ -457,7 +459,7 @@ pub(crate) fn wait_for_stamps() -> io::Result<bool> {
 impl Drop for Io {
     fn drop(&mut self) {
         if self.conn.resets.get() {
-            // To linger for no time makes the kernel send RST in place of FIN. Where it can't, the client sees a close.
+            // Zero linger makes the kernel send RST in place of FIN. On failure the client sees a close.
             let _ = socket2::SockRef::from(&self.socket).set_linger(Some(Duration::ZERO));
         }
     }
@@ -478,8 +480,8 @@ impl Read for Io {
                     let now = clock::monotonic_ns();
                     if n > 0 {
                         if n < limit {
-                            // The socket is empty: to believe so saves the read that would find nothing. What comes
-                            // later, an end included, is a new edge for the runtime.
+                            // A short read emptied the socket, so clearing readiness saves the read that would find no
+                            // data. Later data, an end included, is a new edge for the runtime.
                             let _ = this.socket.try_io(Interest::READABLE, || {
                                 Err::<(), _>(io::ErrorKind::WouldBlock.into())
                             });
@@ -528,7 +530,7 @@ impl Write for Io {
     }
 
     fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // hyper flushes only when its buffer is empty: all that was popped is with the kernel.
+        // hyper flushes only when its buffer is empty, so the kernel has every released frame.
         self.conn.flushed();
         Poll::Ready(Ok(()))
     }
@@ -542,15 +544,15 @@ impl Write for Io {
 mod tests {
     use super::*;
 
-    /// A connection that read something at this instant.
+    /// Returns a connection whose last read was at 1 ns.
     fn lead() -> Rc<Conn> {
         let lead = Rc::new(Conn::default());
         lead.read_ns.set(1);
         lead
     }
 
-    /// Who answers a call reads what its stream had sent when that was reset already, and finds the beginning of a message. It was waited for until
-    /// the connection's end, and counted as late at each look.
+    /// A reset stream may still have a partial message in its buffer, and reading it starts the read limit again. Without
+    /// the check the stream would count as late until the connection's end.
     #[test]
     fn nothing_is_waited_for_of_a_stream_that_is_over() {
         let lead = lead();
@@ -563,7 +565,7 @@ mod tests {
         assert!(lead.late_streams(2).is_empty());
     }
 
-    /// What is drawn over several records is one request, and has the time of one, though each record comes soon enough.
+    /// A request over several records has one limit, even if each record arrives in time.
     #[test]
     fn a_request_and_a_record_are_late_each_by_itself() {
         let conn = lead();

@@ -1,13 +1,19 @@
-//! The simulated engine as a server: an OpenAI-compatible front on HTTP/1.1 and HTTP/2, KServe v2 over both and over gRPC, timed by the world of `plimsoll-sim`, that
-//! knows the truth about every byte it sent.
+//! The simulated engine as a server, timed by the world of `plimsoll-sim`, with a ground truth for every byte that it
+//! sends.
 //!
-//! What happens when is the world's; this crate sleeps until then, writes, and measures how late it was. It knows no
-//! client, no run and no screen.
+//! It serves an OpenAI-compatible API on HTTP/1.1 and HTTP/2, and KServe v2 over HTTP and gRPC. The world decides the
+//! times; this crate sleeps until then, writes, and measures its lateness. It does not depend on clients, runs or the
+//! screen.
 //!
-//! Reading order: `config` (what to serve), `running` (a server from outside), [`mod@serve`] (listen, accept, stop), `front` and `infer` (from a request to its answer; over HTTP/2 `streams`, of gRPC `call`), `engine` (real time around
-//! the world), `stream` and `body` (tokens on their way out), `io` (bytes and stamps) with `frames` and `records`, `transport` (TLS), `voice` (what is said),
-//! [`truth`] (the log), `metrics`, `page` and `triton_page` (what is counted), `timer`, [`clock`]
-//! and [`script`] (a clock moved by hand). Beside all that, [`collector`] takes the spans of others (OTLP).
+//! Reading order:
+//! - `config` (configuration), `running` (a server from outside), [`mod@serve`] (listen, accept, stop);
+//! - `front` and `infer` (from a request to its response; over HTTP/2 `streams`, of gRPC `call`), `engine` (real time
+//!   around the world);
+//! - `stream` and `body` (tokens of a response), `io` (bytes and stamps) with `frames` and `records`, `transport` (TLS),
+//!   `voice` (content);
+//! - [`truth`] (the log), `metrics`, `page` and `triton_page` (exposed metrics);
+//! - `timer`, [`clock`] and [`script`] (a clock that tests move);
+//! - [`collector`], which receives spans and metrics from other processes (OTLP).
 
 pub mod collector;
 

@@ -1,7 +1,7 @@
-//! What the server counts of itself while it serves.
+//! Counts the server's own events while it serves.
 //!
-//! What it counts of requests is `sim::engine::meter`, per replica, with vLLM's bounds; what is here is its own: what it refused, its
-//! connections, how late it was.
+//! Metrics of requests are in `sim::engine::meter`, per replica, with vLLM's bucket bounds. This module counts rejections,
+//! connections and lateness.
 
 use plimsoll_sim::Rejected;
 use plimsoll_sim::engine::meter::{BucketHistogram, Meter, SIZES};
@@ -10,7 +10,7 @@ const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 const S: u64 = 1_000_000_000;
 
-/// Bounds of the server's own lateness.
+/// Bucket bounds of the server's lateness in ns.
 pub const LATE: &[u64] = &[
     US,
     2 * US,
@@ -33,27 +33,26 @@ pub const LATE: &[u64] = &[
     S,
 ];
 
-/// All that is counted.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    /// What each replica counted of its requests.
+    /// Request metrics of each replica.
     pub meters: Vec<Meter>,
-    /// Requests that waited longer than their queue allows.
+    /// Requests that exceeded their queue timeout.
     pub expired: u64,
-    /// Requests that the full queue refused.
+    /// Requests rejected by a full queue.
     pub refused_queue: u64,
-    /// Requests that can never fit.
+    /// Requests rejected because they can never fit.
     pub refused_size: u64,
-    /// Answers of 400 and above, by any cause.
+    /// Responses with a status of 400 and above.
     pub errors: u64,
     pub connections: u64,
-    /// Connections ended for being slow or idle too long.
+    /// Connections closed for being slow or idle too long.
     pub timed_out: u64,
-    /// Output tokens asked for.
+    /// Requested output tokens per request.
     pub max_tokens: BucketHistogram,
-    /// From a token's virtual time to the engine's noticing.
+    /// Time from a token's virtual time to its processing by the engine.
     pub wake_late: BucketHistogram,
-    /// From a token's virtual time to the instant before its write.
+    /// Time from a token's virtual time to the start of its write.
     pub write_late: BucketHistogram,
 }
 
@@ -75,7 +74,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// What this replica counted.
+    /// Returns the request metrics of a replica.
     pub fn meter(&mut self, replica: u32) -> &mut Meter {
         let place = replica as usize;
         if self.meters.len() <= place {
@@ -84,14 +83,14 @@ impl Metrics {
         &mut self.meters[place]
     }
 
-    /// What all replicas counted.
+    /// Returns the sum of the request metrics of all replicas.
     pub fn total(&self) -> Meter {
         let mut total = Meter::default();
         self.meters.iter().for_each(|meter| total.add(meter));
         total
     }
 
-    /// The world did not take a request.
+    /// Counts a request that the world rejected.
     pub fn rejected(&mut self, why: &Rejected) {
         match why {
             Rejected::QueueFull { .. } => self.refused_queue += 1,

@@ -1,9 +1,8 @@
-//! The `/metrics` page: the names, units and labels of a current vLLM, then what this engine says of itself.
+//! Writes the `/metrics` endpoint: the names, units and labels of a current vLLM, then metrics of this engine.
 //!
-//! Engines that answer whole requests have Triton's as well (`triton_page`), profiles of SGLang its own (`sglang_page`).
-//!
-//! vLLM's metrics are what dashboards and autoscalers know; the engine's own begin with `plimsoll_`. vLLM's `_created`
-//! gauges are left out: they are an artefact of its client library.
+//! Engines that answer whole requests also have Triton's metrics (`triton_page`), and SGLang profiles have SGLang's
+//! (`sglang_page`). The names of vLLM come first, because dashboards and autoscalers use them; the engine's own names begin
+//! with `plimsoll_`. The `_created` gauges of vLLM are omitted, because they are an artefact of its client library.
 
 use plimsoll_sim::engine::meter::{BucketHistogram, Meter};
 use plimsoll_sim::spec::BLOCK_TOKENS;
@@ -16,7 +15,7 @@ use crate::{sglang_page, triton_page};
 
 pub(crate) fn write(server: &Server) -> String {
     let mut page = PrometheusPage::new();
-    // A batcher is a Triton and nothing else; a queue has both fronts, and both pages.
+    // A batcher only represents Triton. A queue has both fronts and therefore both sets of metrics.
     if !matches!(server.mode, ModeSpec::Dynamic(_)) {
         engine(&mut page, server);
         requests(&mut page, server);
@@ -31,12 +30,12 @@ pub(crate) fn write(server: &Server) -> String {
     page.finish()
 }
 
-/// The number of each replica, as vLLM's label `engine` has it.
+/// Returns the number of each replica, the value of vLLM's label `engine`.
 fn engines(count: usize) -> Vec<String> {
     (0..count).map(|engine| engine.to_string()).collect()
 }
 
-/// What each replica says of its state: one line for each, told apart by vLLM's own label.
+/// Writes the gauges of each replica, one line per replica with vLLM's label `engine`.
 fn engine(page: &mut PrometheusPage, server: &Server) {
     let replicas = server.engine.replica_gauges();
     let names = engines(replicas.len());
@@ -81,7 +80,7 @@ fn waiting_by_reason(page: &mut PrometheusPage, labels: &[[Label<'_>; 2]], repli
     page.gauge("vllm:num_requests_waiting_by_reason", "Number of waiting requests by reason.", &lines);
 }
 
-/// The KV cache and the prefixes in it, where there is one.
+/// Writes the metrics of the KV cache and prefix cache, if the engine has one.
 fn cache(page: &mut PrometheusPage, labels: &[[Label<'_>; 2]], replicas: &[EngineGauges]) {
     let lines = |value: fn(&EngineGauges) -> f64| -> Vec<(&[Label<'_>], f64)> {
         labels.iter().zip(replicas).map(|(labels, gauges)| (&labels[..], value(gauges))).collect()
@@ -120,7 +119,7 @@ fn cache(page: &mut PrometheusPage, labels: &[[Label<'_>; 2]], replicas: &[Engin
     page.gauge("vllm:cache_config_info", "Information of the LLMEngine CacheConfig", &lines);
 }
 
-/// What each replica counted of its requests.
+/// Writes the request metrics of each replica.
 fn requests(page: &mut PrometheusPage, server: &Server) {
     let metrics = server.engine.metrics.borrow();
     let model: Label<'_> = ("model_name", &server.model);
@@ -172,7 +171,7 @@ fn requests(page: &mut PrometheusPage, server: &Server) {
     counts(page, &format!("vllm:{name}"), help(name), &[("engine", "0"), model], &metrics.max_tokens);
 }
 
-/// One histogram of vLLM's, of each replica; `unit` of what is counted per unit of the name.
+/// Writes one of vLLM's histograms for each replica; `unit` is the number of counted units per unit of the name.
 fn per_engine(
     page: &mut PrometheusPage,
     name: &str,
@@ -190,7 +189,7 @@ fn per_engine(
     page.histograms(&format!("vllm:{name}"), help(name), &bounds, &each);
 }
 
-/// What vLLM says of its histograms.
+/// Returns vLLM's help text of a histogram.
 fn help(name: &str) -> &'static str {
     match name {
         "time_to_first_token_seconds" => "Histogram of time to first token in seconds.",
@@ -208,7 +207,7 @@ fn help(name: &str) -> &'static str {
     }
 }
 
-/// What no vLLM has: how late this engine is, and what it costs.
+/// Writes the metrics that vLLM lacks: the lateness and cost of this engine.
 fn own(page: &mut PrometheusPage, server: &Server) {
     let metrics = server.engine.metrics.borrow();
     seconds(
@@ -255,7 +254,7 @@ fn own(page: &mut PrometheusPage, server: &Server) {
     }
 }
 
-/// A histogram of times.
+/// Writes a histogram of times in seconds.
 pub(crate) fn seconds(
     page: &mut PrometheusPage,
     name: &str,
@@ -267,7 +266,7 @@ pub(crate) fn seconds(
     page.histogram(name, help, labels, &bounds, &histogram.counts, histogram.sum as f64 / 1e9);
 }
 
-/// A histogram of token counts.
+/// Writes a histogram of token counts.
 fn counts(
     page: &mut PrometheusPage,
     name: &str,

@@ -1,8 +1,9 @@
-//! Where a client stands within a record of TLS: does one lack its end?
+//! Tracks the position of a TLS client within its current record.
 //!
-//! The library says nothing before a record is whole, so that who sends one slowly would be nowhere in a request. The heads of records are in the clear in
-//! every version (RFC 8446, 5.1); they are followed here, and nothing but their lengths. To take any read without plaintext for the inside of a
-//! record lost: a change of keys is a whole record that brings none.
+//! The TLS library reports no data before a record is complete, so a client that sends one slowly would evade the read
+//! limit. Record heads are unencrypted in every version (RFC 8446, 5.1); this tracker follows them, and only their lengths.
+//! Treating every read without plaintext as an incomplete record was rejected, because a key update is a complete record
+//! without plaintext.
 
 use crate::frames::Reached;
 
@@ -11,14 +12,14 @@ const HEAD_BYTES: usize = 5;
 #[derive(Default, Debug)]
 pub(crate) struct RecordWatch {
     head: [u8; HEAD_BYTES],
-    /// Bytes of the head that are there.
+    /// Bytes of the current record head that have arrived.
     known: usize,
-    /// Bytes that are still to come behind a head.
+    /// Bytes that are missing of the payload after a head.
     left: u32,
 }
 
 impl RecordWatch {
-    /// Follows what came.
+    /// Advances over received bytes.
     pub fn follow(&mut self, mut bytes: &[u8]) -> Reached {
         let mut reached = if self.is_whole() { Reached::Begun } else { Reached::Within };
         while !bytes.is_empty() {
@@ -31,7 +32,7 @@ impl RecordWatch {
         if self.is_whole() { Reached::End } else { reached }
     }
 
-    /// Follows these bytes up to the end of a head, or of what is behind one: how many they are.
+    /// Advances to the end of a head or payload; returns the number of bytes used.
     fn take(&mut self, bytes: &[u8]) -> usize {
         if self.left > 0 {
             let taken = bytes.len().min(self.left as usize);
@@ -49,7 +50,7 @@ impl RecordWatch {
         taken
     }
 
-    /// Does nothing lack its end?
+    /// Returns whether every record is complete.
     fn is_whole(&self) -> bool {
         self.left == 0 && self.known == 0
     }
@@ -70,7 +71,7 @@ mod tests {
         }
         for first in 1..bytes.len() {
             let mut watch = RecordWatch::default();
-            // Where a record ended within these bytes, or just before them, another has begun in them.
+            // If a boundary is within these bytes or just before them, another record began in them.
             let want = |from: usize, to: usize| match ends.contains(&to) {
                 true => Reached::End,
                 false if ends.iter().any(|end| (from..to).contains(end)) => Reached::Begun,

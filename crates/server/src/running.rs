@@ -1,4 +1,4 @@
-//! A server that runs, seen from outside: where it listens, and how it is stopped.
+//! Represents a running server from outside: its address, and its shutdown.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use crate::config::ServeError;
 
-/// A server that runs. Dropping it stops it at once.
+/// A running server. Dropping it stops it immediately.
 #[derive(Debug)]
 pub struct Running {
     pub(crate) addr: SocketAddr,
@@ -18,11 +18,11 @@ pub struct Running {
     pub(crate) thread: Option<JoinHandle<Result<(), ServeError>>>,
 }
 
-/// Asks a server to stop, from anywhere.
+/// A handle that stops a server from any thread.
 #[derive(Clone, Debug)]
 pub struct Stopper(Arc<Stop>);
 
-/// How far a stop was asked for: 1 = drain, 2 = at once.
+/// The requested level of shutdown: 1 = drain, 2 = immediate.
 #[derive(Debug, Default)]
 pub(crate) struct Stop {
     level: AtomicU8,
@@ -32,7 +32,7 @@ pub(crate) struct Stop {
 impl Stop {
     pub fn raise(&self, level: u8) {
         self.level.fetch_max(level, Ordering::SeqCst);
-        // `notify_one` keeps a permit: a server that does not wait yet still hears it.
+        // `notify_one` stores a permit, so a server that does not wait yet is notified too.
         self.notify.notify_one();
     }
 
@@ -48,19 +48,19 @@ impl Stop {
 }
 
 impl Stopper {
-    /// No new connections or requests; answers in progress may end within the drain limit.
+    /// Stops new connections and requests; responses in progress may end within the drain limit.
     pub fn drain(&self) {
         self.0.raise(1);
     }
 
-    /// Everything ends now.
+    /// Ends everything immediately.
     pub fn now(&self) {
         self.0.raise(2);
     }
 }
 
 impl Running {
-    /// Where it listens.
+    /// Returns the address that the server listens on.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -69,16 +69,16 @@ impl Running {
         Stopper(self.stop.clone())
     }
 
-    /// Drains, waits, and says how it ended; the truth log is complete then.
+    /// Drains, waits, and returns the result; the truth log is complete then.
     ///
     /// # Errors
-    /// The truth log could not be written, or the system failed underneath.
+    /// Fails if the truth log could not be written or the system failed.
     pub fn shutdown(self) -> Result<(), ServeError> {
         self.stop.raise(1);
         self.wait()
     }
 
-    /// Waits until it is stopped by a [`Stopper`].
+    /// Waits until a [`Stopper`] has stopped the server.
     pub fn wait(mut self) -> Result<(), ServeError> {
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(result)) => result,

@@ -1,15 +1,15 @@
-//! A clock that is moved by hand: under it the whole live server (sockets, front, engine) runs at instants that a script
-//! says, so that what it does can be compared with virtual time byte for byte.
+//! Provides a clock that a test moves, so that the live server (sockets, front, engine) runs at scripted times.
 //!
-//! Only what the world lives by is scripted. Limits on clients (slow bodies, idle connections) stay on the machine's clock:
-//! they guard the process, and are no part of any story. A paused runtime clock lost: sockets know nothing of it.
+//! Its output can then be compared byte for byte with virtual time. Only the world's time is scripted. Limits of clients
+//! (slow bodies, idle connections) stay on the machine's clock, because they protect the process. A paused runtime clock
+//! was rejected, because sockets do not use it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use plimsoll_model::At;
 
-/// A clock that stands still until it is told otherwise. Clones are one clock.
+/// A clock that only [`Script::advance`] moves. Clones share one clock.
 #[derive(Clone, Debug, Default)]
 pub struct Script(Arc<Mutex<State>>);
 
@@ -20,17 +20,15 @@ struct State {
 }
 
 impl Script {
-    /// A clock at zero.
     pub fn new() -> Script {
         Script::default()
     }
 
-    /// The time it shows.
     pub fn now(&self) -> At {
         self.state(|state| state.now)
     }
 
-    /// Moves it to `at`, and wakes whoever slept until then. It never goes back.
+    /// Moves the clock to `at` and wakes the tasks that slept until then. The clock never goes back.
     pub fn advance(&self, at: At) {
         let waker = self.state(|state| {
             state.now = state.now.max(at);
@@ -41,7 +39,7 @@ impl Script {
         }
     }
 
-    /// Ready once it shows `at` or later; else whoever asks is woken when it moves.
+    /// Ready once the clock shows `at` or later; otherwise registers the task for its next move.
     pub(crate) fn poll_reached(&self, at: At, cx: &Context<'_>) -> Poll<()> {
         self.state(|state| {
             if state.now >= at {
@@ -53,7 +51,7 @@ impl Script {
     }
 
     fn state<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
-        // Its two fields are whole after every statement.
+        // A poisoned lock is usable, because both fields are valid after every statement.
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -1,8 +1,8 @@
-//! A server's life: listen, accept, keep connections in order, stop.
+//! Runs a server: listens, accepts, enforces limits on connections, and stops.
 //!
-//! One thread with one runtime serves everything. Several threads with a connection each lost: the world is one state
-//! that every token changes, one core carries ninety thousand tokens a second, and on the small machines that load
-//! tests run on the second core is the client's.
+//! One thread with one runtime serves everything. Several threads were rejected: the world is one state that every token
+//! changes, and one core carries ninety thousand tokens a second. On the small machines of load tests the client needs the
+//! second core.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -39,25 +39,25 @@ use crate::timer::Timer;
 use crate::transport::{Handshake, TlsDoor, Transport};
 use crate::truth::{Header, Truth, TruthWriter};
 
-/// Connections the kernel may hold before they are accepted; more than that is cut by `net.core.somaxconn` anyway.
+/// Length of the listen backlog, which the kernel also limits by `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
-/// Between two looks at the connections, ns.
+/// Interval of the limit checks in ns.
 const HOUSEKEEPING_NS: i64 = 250_000_000;
-/// HTTP/2: what a request may send before it waits for us, and how many may be open on a connection.
+/// HTTP/2 stream window in bytes, and most concurrent streams per connection.
 const WINDOW: u32 = 1 << 20;
 const STREAMS: u32 = 1024;
-/// After a failed accept (no descriptors left), ns.
+/// Pause in ns after a failed accept (no descriptors left).
 const ACCEPT_PAUSE_NS: i64 = 20_000_000;
 
-/// Starts serving an engine on a thread of its own. It accepts connections when this returns.
+/// Starts serving an engine on a separate thread. The server accepts connections on return.
 ///
 /// # Errors
-/// See [`ServeError`]: everything that can be known before the first request is.
+/// Fails with a [`ServeError`] for every problem that is detectable before the first request.
 pub fn serve(config: EngineServerConfig) -> Result<Running, ServeError> {
     serve_on(config, EngineAxis::begin)
 }
 
-/// The same with a world whose time is the script's: nothing becomes due until it is moved there.
+/// Starts serving a world whose time is the script's: no event is due until the script moves there.
 pub fn serve_scripted(config: EngineServerConfig, script: Script) -> Result<Running, ServeError> {
     serve_on(config, || EngineAxis::scripted(script))
 }
@@ -67,7 +67,8 @@ fn serve_on(config: EngineServerConfig, axis: impl FnOnce() -> EngineAxis) -> Re
     let listen_error = |source| ServeError::Listen { addr: config.listen, source };
     let listener = listen(config.listen).map_err(listen_error)?;
     let addr = listener.local_addr().map_err(listen_error)?;
-    // A runtime can't move to its thread; that one can be had at all is learnt here, where it can be said.
+    // A runtime can't move to its thread. This one only checks that a runtime can be created, so that the error can be
+    // returned.
     drop(Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?);
     let axis = axis();
     let truth = open_truth(&config, &axis)?;
@@ -78,7 +79,7 @@ fn serve_on(config: EngineServerConfig, axis: impl FnOnce() -> EngineAxis) -> Re
         let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
         let (truth, writer) = truth.unzip();
         let served = run(&runtime, listener, world, axis, config, truth, &seen);
-        // Connections that are still there end with the runtime, and leave their records.
+        // Open connections end with the runtime and write their truth records.
         drop(runtime);
         match writer.map(TruthWriter::join) {
             Some(Err((path, source))) => Err(ServeError::Truth { path, source }),
@@ -108,19 +109,19 @@ fn open_truth(
     Truth::create(path, &header).map(Some).map_err(failed)
 }
 
-/// A listening socket; what it is set to, accepted sockets inherit, which saves two calls per connection.
+/// Returns a listening socket. Accepted sockets inherit its options, which saves two calls per connection.
 fn listen(addr: SocketAddr) -> io::Result<std::net::TcpListener> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.set_tcp_nodelay(true)?;
-    // A congestion control that paces (BBR is the default here and there) holds small writes back by a time of its own,
-    // and a token's arrival would say nothing about when it was sent. Where it can't be chosen, it is as it is.
+    // A congestion control with pacing (BBR is the default on some systems) delays small writes, and a token's arrival
+    // would not reflect its write. If it can't be set, the default remains.
     #[cfg(target_os = "linux")]
     let _ = socket.set_tcp_congestion(b"reno");
     ask_for_stamps(&socket);
     socket.bind(&addr.into())?;
-    // Whether it does is in every record; a server without stamps still serves.
+    // Every record shows whether the kernel stamps, and a server without stamps still works.
     let _ = wait_for_stamps();
     socket.listen(BACKLOG)?;
     Ok(socket.into())
@@ -173,8 +174,8 @@ fn run(
     })
 }
 
-/// The ground truth of the faults, beside the truth log: what, where, when, whom. Times are those of the world, whose zero
-/// is the log's clock anchor.
+/// Writes the ground truth of the faults next to the truth log: kind, place, time and affected requests. Times are on the
+/// world's axis, whose zero is the log's clock anchor.
 fn write_faults(server: &Server, path: Option<PathBuf>) -> Result<(), ServeError> {
     let (Some(path), Some(truth)) = (path, server.engine.fault_truth()) else { return Ok(()) };
     std::fs::write(&path, format!("{truth:#}\n")).map_err(|source| ServeError::Truth { path, source })
@@ -191,7 +192,7 @@ async fn accept(listener: &TcpListener, server: &Rc<Server>, tls: Option<&TlsDoo
         let socket = match listener.accept().await {
             Ok((socket, _)) => socket,
             Err(_) => {
-                // A connection that died in the queue, or no descriptors: neither ends the server.
+                // A connection that died in the backlog, or a lack of descriptors, must not end the server.
                 if let Err(e) = pause.until(clock::monotonic_ns() + ACCEPT_PAUSE_NS).await {
                     return e;
                 }
@@ -211,7 +212,7 @@ async fn accept(listener: &TcpListener, server: &Rc<Server>, tls: Option<&TlsDoo
     io::Error::other("more connections than numbers")
 }
 
-/// Ends connections and streams whose client is too slow, and hands over truth that has gathered.
+/// Closes connections and streams of slow clients, and flushes buffered truth records.
 async fn keep_house(server: &Rc<Server>) -> io::Error {
     let mut timer = match Timer::new() {
         Ok(timer) => timer,
@@ -230,7 +231,7 @@ async fn keep_house(server: &Rc<Server>) -> io::Error {
     }
 }
 
-/// What is to be ended here because it is late: the connection, or some of its streams.
+/// Returns the connection if it is late, or else its late streams.
 fn late_on(conn: &Rc<Conn>, limits: &Limits, now: i64) -> Vec<Rc<Conn>> {
     let over = |since: Option<i64>, limit: Span| since.is_some_and(|since| now - since > limit.0);
     let waits = conn.waits();
@@ -240,18 +241,18 @@ fn late_on(conn: &Rc<Conn>, limits: &Limits, now: i64) -> Vec<Rc<Conn>> {
     if is_late {
         return vec![conn.clone()];
     }
-    // One slow stream is no reason to end those beside it.
+    // One slow stream must not end the other streams of the connection.
     let streams = conn.late_streams(now - limits.request_read.0);
     if streams.iter().any(|stream| stream.is_killed()) {
-        // It was told to end at an earlier look, and counted. Its answer waits for the client's window, and while it does
-        // the library asks for nothing of ours: only the connection's end reaches it.
+        // The stream was killed and counted at an earlier check. Its response waits for the client's window, and meanwhile
+        // the library does not poll the body, so only closing the connection ends it.
         conn.kill();
         return Vec::new();
     }
     streams
 }
 
-/// Lets answers in progress end, within the limit.
+/// Lets responses in progress end within the drain limit.
 async fn drain(server: &Rc<Server>, stop: &Stop) {
     server.draining.set(true);
     server.conns.borrow().values().for_each(|conn| conn.wake());
@@ -274,7 +275,7 @@ async fn drain(server: &Rc<Server>, stop: &Stop) {
     server.engine.flush_truth();
 }
 
-/// How each version of HTTP is served.
+/// The hyper settings of each HTTP version.
 struct Versions {
     one: http1::Builder,
     two: http2::Builder<LocalTasks>,
@@ -297,7 +298,7 @@ impl Versions {
     }
 }
 
-/// Runs hyper's tasks on the thread that they come from.
+/// Spawns hyper's tasks on the current thread.
 #[derive(Copy, Clone)]
 struct LocalTasks;
 
@@ -307,18 +308,18 @@ impl<F: Future + 'static> Executor<F> for LocalTasks {
     }
 }
 
-/// What is spoken on a connection.
+/// The protocol state of a connection.
 enum Spoken {
-    /// That is not known before its first bytes.
+    /// The protocol is unknown before the first bytes.
     Unknown(TcpStream, Rc<RefCell<Scratch>>),
-    /// Nor before both sides have agreed on it.
+    /// The protocol is unknown before the TLS handshake has ended.
     Handshake(Box<Handshake>),
     One(Box<http1::Connection<Transport, Front>>),
     Two(Box<http2::Connection<Transport, StreamFront, LocalTasks>>),
     Nothing,
 }
 
-/// One connection, as a task. Its entry in the server's list goes with it.
+/// The task of one connection. Dropping it removes the connection from the server's list.
 struct Serving {
     spoken: Spoken,
     versions: Rc<Versions>,
@@ -342,7 +343,7 @@ impl Serving {
         Serving { spoken, versions: versions.clone(), conn, server: server.clone(), key, closing: false }
     }
 
-    /// Learns what is spoken, unless that was done.
+    /// Detects the protocol, if it is not yet known.
     fn poll_known(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let known = match &mut self.spoken {
             Spoken::Unknown(socket, _) => {
@@ -360,7 +361,7 @@ impl Serving {
         let (server, conn) = (self.server.clone(), self.conn.clone());
         let Versions { one, two } = &*self.versions;
         self.spoken = match known {
-            // Who does not speak TLS, or is not let in, was told so by it.
+            // TLS itself has reported the failed handshake to the client.
             None => Spoken::Nothing,
             Some((transport, false)) => {
                 Spoken::One(Box::new(one.serve_connection(transport, Front::new(server, conn))))
@@ -388,7 +389,7 @@ impl Future for Serving {
             return Poll::Pending;
         }
         let closes = !begins && !std::mem::replace(&mut this.closing, true);
-        // How a connection failed is its client's business; what it asked for has its record.
+        // The error of a connection concerns only its client, and its requests have truth records.
         match &mut this.spoken {
             Spoken::One(http) => {
                 let mut http = Pin::new(&mut **http);

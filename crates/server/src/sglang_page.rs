@@ -1,8 +1,8 @@
-//! SGLang's metrics, for engines whose profile is served by SGLang: what its own page says of state, tokens and latencies.
+//! Writes SGLang's metrics for engines with an SGLang profile: state, tokens and latencies.
 //!
-//! Names and helps are those of sgl-project/sglang `docs/references/production_metrics.md`. They stand beside vLLM's, which every
-//! engine here has. Left out: `gen_throughput`, a rate over SGLang's own log interval, and what is measured of its Python.
-//! The buckets of its histograms are vLLM's here.
+//! Names and help texts follow sgl-project/sglang `docs/references/production_metrics.md`. The exposition also has vLLM's
+//! metrics, as for every engine. Omitted are `gen_throughput`, a rate over SGLang's log interval, and metrics of its Python
+//! process. The histograms use vLLM's buckets.
 
 use plimsoll_sim::{EngineGauges, ModeSpec};
 use plimsoll_wire::prometheus::{Label, PrometheusPage};
@@ -12,7 +12,7 @@ use crate::shared::Server;
 
 const BLOCK_TOKENS: f64 = plimsoll_sim::spec::BLOCK_TOKENS as f64;
 
-/// Is this engine's profile one of SGLang?
+/// Returns whether the engine has an SGLang profile.
 pub(crate) fn is_meant(mode: &ModeSpec) -> bool {
     let ModeSpec::Batching(batching) = mode else { return false };
     batching.origin.as_ref().is_some_and(|origin| origin.server == "sglang")
@@ -46,7 +46,7 @@ pub(crate) fn write(page: &mut PrometheusPage, server: &Server) {
 
 fn state(page: &mut PrometheusPage, labels: &[Label<'_>; 1], gauges: &EngineGauges) {
     let totals = &gauges.totals;
-    // Since the start; SGLang's is of its last batch of prompts.
+    // Measured since the start; SGLang measures its last prefill batch.
     let hit_rate = match totals.prefix_queries {
         0 => 0.0,
         queries => totals.prefix_hits as f64 / queries as f64,

@@ -1,4 +1,4 @@
-//! What all connections of a server share.
+//! Defines the state that all connections of a server share.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -13,26 +13,25 @@ use crate::config::Limits;
 use crate::engine::Engine;
 use crate::io::Conn;
 
-/// What all connections share.
 pub(crate) struct Server {
     pub engine: Rc<Engine>,
     pub model: String,
-    /// Adapters that may be asked for in the model's place, by their number in the world.
+    /// Names of the adapters that requests may use as model, by their number in the world.
     pub adapters: Vec<String>,
     pub mode: ModeSpec,
-    /// The model under KServe v2, where the engine has that front.
+    /// Model under KServe v2; `None` if the engine has no such front.
     pub infers: Option<FrontModel>,
     pub limits: Limits,
-    /// Can the world fail a request that it took? Then the head of a streamed answer waits for its first token.
+    /// Set if the world can fail an accepted request. The head of a streamed response then waits for the first token.
     pub may_fail: bool,
-    /// Does a router stand in front of the engine?
+    /// Set if a router is in front of the engine.
     pub routes: bool,
     pub started_s: i64,
     pub page: FramePage,
     /// Open connections by number.
     pub conns: RefCell<HashMap<u64, Rc<Conn>>>,
     pub draining: Cell<bool>,
-    /// Told when the last connection has closed.
+    /// Notified when the last connection has closed.
     pub emptied: Notify,
 }
 

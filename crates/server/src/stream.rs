@@ -1,7 +1,7 @@
-//! One request inside the server: what the engine has produced for it and not yet sent, and its truth record.
+//! Represents one request inside the server: the tokens that are produced but not sent, and its truth record.
 //!
-//! The engine pushes step ends, which are sixteen bytes; the text is made when the frame is let out, into a buffer
-//! that is used again. Queues of finished frames lost: under load they are the same bytes, held longer.
+//! The engine pushes step ends of sixteen bytes. The text is made when the frame is released, into a reused buffer. Queues
+//! of finished frames were rejected: under load they store equal bytes for longer.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -15,10 +15,10 @@ use crate::io::Conn;
 use crate::metrics::Metrics;
 use crate::truth::{Ending, Truth, TruthRecord};
 
-/// Tokens that a step produced for one request.
+/// The tokens that a step produced for one request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct StepTokens {
-    /// Step end, CLOCK_MONOTONIC ns (virtual end, mapped).
+    /// End of the step in ns of CLOCK_MONOTONIC, converted from the exact virtual time.
     pub step_end_ns: i64,
     pub tokens: u32,
 }
@@ -33,9 +33,7 @@ struct State {
     record: TruthRecord,
 }
 
-/// One request that the engine works on.
 pub struct Stream {
-    /// The engine's number for it.
     pub id: u64,
     conn: Rc<Conn>,
     metrics: Rc<RefCell<Metrics>>,
@@ -44,7 +42,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A request that was just submitted.
+    /// Returns the stream of a newly submitted request.
     pub fn new(
         id: u64,
         conn: Rc<Conn>,
@@ -53,7 +51,7 @@ impl Stream {
         mut record: TruthRecord,
     ) -> Rc<Stream> {
         if truth.is_some() {
-            // An absurd length that was asked for is not paid for in advance.
+            // Bounded, because a client may request an absurd length.
             let room = record.output_tokens.min(1024) as usize;
             record.steps_ns.reserve(room);
             record.writes_ns.reserve(room);
@@ -67,7 +65,6 @@ impl Stream {
         })
     }
 
-    /// The connection it is answered on.
     pub fn conn(&self) -> &Rc<Conn> {
         &self.conn
     }
@@ -77,14 +74,14 @@ impl Stream {
         with(&mut self.state.borrow_mut().record)
     }
 
-    /// A step produced tokens.
+    /// Records the tokens of a step.
     pub fn push(&self, due: StepTokens) {
         let mut state = self.state.borrow_mut();
         if self.truth.is_some() {
             state.record.step(due.step_end_ns, due.tokens);
         }
         if !state.record.stream {
-            // A whole answer waits for the end; nobody asks for its parts.
+            // A response without streaming waits for the end, so its parts are not needed.
             return;
         }
         state.due.push_back(due);
@@ -93,7 +90,7 @@ impl Stream {
         }
     }
 
-    /// A router gave it to this replica.
+    /// Records the replica that a router chose.
     pub fn placed(&self, replica: u32) {
         let mut state = self.state.borrow_mut();
         state.record.replica = Some(replica);
@@ -102,22 +99,22 @@ impl Stream {
         }
     }
 
-    /// The replica it was given to, once it was.
+    /// Returns the replica of the request; `None` before a router placed it.
     pub fn replica(&self) -> Option<u32> {
         self.state.borrow().record.replica
     }
 
-    /// The engine answered it, and tells this beside.
+    /// Records the timings that the engine reports with its answer.
     pub fn tell(&self, told: ReportedTimings) {
         self.state.borrow_mut().told = told;
     }
 
-    /// What the engine tells of it, once it is answered.
+    /// Returns the timings that the engine reported with its answer.
     pub fn told(&self) -> ReportedTimings {
         self.state.borrow().told
     }
 
-    /// The engine is done with it.
+    /// Records that the engine has finished the request.
     pub fn end(&self, monotonic_ns: i64) {
         let mut state = self.state.borrow_mut();
         state.ended = true;
@@ -127,7 +124,7 @@ impl Stream {
         }
     }
 
-    /// It ends without its answer.
+    /// Records that the request ends without its answer.
     pub fn fail(&self, failure: Failure) {
         let mut state = self.state.borrow_mut();
         state.failure = Some(failure);
@@ -147,22 +144,22 @@ impl Stream {
         }
     }
 
-    /// How it failed, if it did.
+    /// Returns the failure of the request, if any.
     pub fn failure(&self) -> Option<Failure> {
         self.state.borrow().failure
     }
 
-    /// Is there something to send?
+    /// Returns whether tokens are ready to send.
     pub(crate) fn has_due(&self) -> bool {
         !self.state.borrow().due.is_empty()
     }
 
-    /// Is the engine done with it?
+    /// Returns whether the engine has finished the request.
     pub fn is_ended(&self) -> bool {
         self.state.borrow().ended
     }
 
-    /// What is to be sent next, or `None`, in which case this task is woken when there is something.
+    /// Returns the next tokens to send. With `None`, the task is woken when there are some.
     pub fn pop(&self, cx: &Context<'_>) -> Option<StepTokens> {
         let mut state = self.state.borrow_mut();
         let due = state.due.pop_front();
@@ -172,12 +169,12 @@ impl Stream {
         due
     }
 
-    /// Wakes this task when something happens.
+    /// Registers the task for the next event of the stream.
     pub fn watch(&self, cx: &Context<'_>) {
         Self::remember(&mut self.state.borrow_mut(), cx);
     }
 
-    /// Wakes the task when there is something to send already.
+    /// Wakes the task if tokens are ready to send.
     pub(crate) fn wake_if_ready(&self) {
         let state = self.state.borrow();
         if (!state.due.is_empty() || state.ended)
@@ -187,7 +184,7 @@ impl Stream {
         }
     }
 
-    /// Tokens whose step ended at `due_ns` are being written; the clock said `before_ns` just before the call.
+    /// Records the write of tokens whose step ended at `due_ns`; `before_ns` is the time just before the call.
     pub(crate) fn wrote_tokens(&self, before_ns: i64, due_ns: i64) {
         self.metrics.borrow_mut().write_late.observe_ns(before_ns - due_ns);
         if self.truth.is_some() {
@@ -195,7 +192,7 @@ impl Stream {
         }
     }
 
-    /// The end of the answer is being written (all of it, where it does not stream).
+    /// Records the write of the end of the response, or of the whole response without streaming.
     pub(crate) fn wrote_tail(&self, before_ns: i64) {
         let mut state = self.state.borrow_mut();
         let record = &mut state.record;

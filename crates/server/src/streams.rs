@@ -1,6 +1,8 @@
-//! Requests that share a connection of HTTP/2: each is a stream with stamps and an end of its own, answered by the same front as one that has a
-//! connection for itself. What ends such a connection (a reset, a cut) ends the stream alone here. Who takes nothing of one stream's answer is the
-//! exception: while a piece waits for the client's window hyper asks for nothing of ours, and the end of the connection alone reaches it.
+//! Serves the streams of an HTTP/2 connection with the front of HTTP/1.1; each stream has its own stamps and end.
+//!
+//! An event that ends an HTTP/1.1 connection (a reset, a cut) ends only the stream here. The exception is a client that
+//! blocks a stream. While bytes wait for its window, hyper does not poll the body, and only closing the connection ends the
+//! stream.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -21,7 +23,7 @@ use crate::io::Conn;
 use crate::shared::Server;
 use crate::voice;
 
-/// The stream was ended without an answer, as a fault of the world asked.
+/// The error of a stream that a fault of the world ended without a response.
 #[derive(Copy, Clone, Debug, thiserror::Error)]
 #[error("the stream is reset")]
 pub struct Reset;
@@ -33,7 +35,7 @@ pub struct StreamFront {
 }
 
 impl StreamFront {
-    /// A front for the streams of this connection.
+    /// Returns the service for the streams of this connection.
     pub(crate) fn new(server: Rc<Server>, lead: Rc<Conn>) -> StreamFront {
         StreamFront { server, lead }
     }
@@ -59,7 +61,7 @@ impl Service<Request<Incoming>> for StreamFront {
     }
 }
 
-/// A stream that is open, until this is dropped.
+/// A guard that ends the stream on drop.
 struct Open(Rc<Conn>);
 
 impl Drop for Open {
@@ -69,7 +71,7 @@ impl Drop for Open {
     }
 }
 
-/// An answer that is being made.
+/// A response in progress.
 pub struct Answering {
     work: Pin<Box<dyn Future<Output = Response<AnswerBody>>>>,
     held: Option<Open>,
@@ -96,7 +98,7 @@ impl Future for Answering {
     }
 }
 
-/// A body that a fault may end.
+/// A response body that a fault may end.
 pub struct StreamBody {
     inner: AnswerBody,
     held: Open,

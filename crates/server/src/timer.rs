@@ -1,16 +1,16 @@
-//! One timerfd inside the runtime, armed for absolute instants of CLOCK_MONOTONIC.
+//! Implements a timerfd inside the runtime, armed for absolute times of CLOCK_MONOTONIC.
 //!
-//! The runtime's own timer lost: it rounds up to the next millisecond, which is most of a token gap. A sleeping
-//! thread beside the runtime lost too: its hand-over costs more than the timer. The expiry count is never read:
-//! the descriptor is watched edge-triggered and every arming resets it, which saves a system call per wake-up.
-//! Elsewhere than on Linux tokio's timer is all there is: a step ends up to a millisecond late, and the lateness shows it.
+//! The runtime's own timer was rejected: it rounds up to the next millisecond, which is most of a token gap. A sleeping
+//! thread was rejected too, because its handover costs more than the timer. The expiry count is never read: the descriptor
+//! is edge-triggered and every arming resets it, which saves a system call per wake-up. On systems other than Linux tokio's
+//! timer is used: a step ends up to a millisecond late, and the lateness metrics show it.
 
 use std::io;
 use std::task::{Context, Poll, ready};
 
-/// Lets the calling thread's timers fire when they are due; where that is refused the lateness shows it.
+/// Sets the calling thread's timer slack to the minimum. If that fails, the lateness metrics show it.
 pub fn sharpen_thread() {
-    // Without it a timer of 50 µs slack wakes the runtime.
+    // Otherwise the runtime wakes with a timer slack of 50 µs.
     #[cfg(all(target_os = "linux", not(feature = "portable")))]
     let _ = nix::sys::prctl::set_timerslack(1);
 }
@@ -33,14 +33,14 @@ mod imp {
         }
     }
 
-    /// A timer that wakes its task at an absolute instant.
+    /// A timer that wakes its task at an absolute time.
     pub struct Timer {
         fd: AsyncFd<Descriptor>,
         armed_ns: Option<i64>,
     }
 
     impl Timer {
-        /// A timer on the current runtime, not armed.
+        /// Returns a timer on the current runtime that is not armed.
         pub fn new() -> io::Result<Timer> {
             let fd =
                 TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
@@ -53,14 +53,14 @@ mod imp {
             Ok(Timer { fd, armed_ns: None })
         }
 
-        /// The instant it is armed for, CLOCK_MONOTONIC ns.
+        /// Returns the armed time in ns of CLOCK_MONOTONIC; `None` = not armed.
         pub(crate) fn armed_ns(&self) -> Option<i64> {
             self.armed_ns
         }
 
-        /// Arms it for an instant of CLOCK_MONOTONIC, ns. An instant that has passed fires at once.
+        /// Arms the timer for a time in ns of CLOCK_MONOTONIC. A time in the past fires immediately.
         pub fn arm(&mut self, monotonic_ns: i64) -> io::Result<()> {
-            // A zero would disarm.
+            // Zero would disarm the timer.
             let ns = monotonic_ns.max(1);
             let when = Expiration::OneShot(TimeSpec::new(ns / 1_000_000_000, ns % 1_000_000_000));
             self.fd.get_ref().0.set(when, TimerSetTimeFlags::TFD_TIMER_ABSTIME)?;
@@ -68,7 +68,7 @@ mod imp {
             Ok(())
         }
 
-        /// Ready when it fired since the last call that said so. It is then not armed any more.
+        /// Ready if the timer fired since the last ready result; it is then no longer armed.
         pub fn poll_fired(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
             let mut guard = ready!(self.fd.poll_read_ready(cx))?;
             guard.clear_ready();
@@ -87,24 +87,24 @@ mod imp {
 
     use tokio::time::{Instant, Sleep, sleep_until};
 
-    /// A timer that wakes its task at an absolute instant.
+    /// A timer that wakes its task at an absolute time.
     pub struct Timer {
         sleep: Pin<Box<Sleep>>,
         armed_ns: Option<i64>,
     }
 
     impl Timer {
-        /// A timer on the current runtime, not armed.
+        /// Returns a timer on the current runtime that is not armed.
         pub fn new() -> io::Result<Timer> {
             Ok(Timer { sleep: Box::pin(sleep_until(Instant::now())), armed_ns: None })
         }
 
-        /// The instant it is armed for, CLOCK_MONOTONIC ns.
+        /// Returns the armed time in ns of CLOCK_MONOTONIC; `None` = not armed.
         pub(crate) fn armed_ns(&self) -> Option<i64> {
             self.armed_ns
         }
 
-        /// Arms it for an instant of CLOCK_MONOTONIC, ns. An instant that has passed fires at once.
+        /// Arms the timer for a time in ns of CLOCK_MONOTONIC. A time in the past fires immediately.
         pub fn arm(&mut self, monotonic_ns: i64) -> io::Result<()> {
             let left = monotonic_ns.saturating_sub(crate::clock::monotonic_ns()).max(0);
             self.sleep.as_mut().reset(Instant::now() + Duration::from_nanos(left.unsigned_abs()));
@@ -112,7 +112,7 @@ mod imp {
             Ok(())
         }
 
-        /// Ready when it fired since the last call that said so. It is then not armed any more.
+        /// Ready if the timer fired since the last ready result; it is then no longer armed.
         pub fn poll_fired(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
             if self.armed_ns.is_none() {
                 return Poll::Pending;
@@ -127,7 +127,7 @@ mod imp {
 pub use imp::Timer;
 
 impl Timer {
-    /// Waits until an instant of CLOCK_MONOTONIC, ns.
+    /// Waits until a time in ns of CLOCK_MONOTONIC.
     pub async fn until(&mut self, monotonic_ns: i64) -> io::Result<()> {
         while crate::clock::monotonic_ns() < monotonic_ns {
             self.arm(monotonic_ns)?;

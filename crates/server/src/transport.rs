@@ -1,4 +1,5 @@
-//! What hyper reads and writes: a socket, or TLS over one. The stamps lie below TLS, where bytes meet the kernel.
+//! Provides the transport that hyper reads and writes: a socket, or TLS over one. Stamps are taken below TLS, at the
+//! kernel.
 
 use std::cell::RefCell;
 use std::io;
@@ -16,27 +17,26 @@ use tokio_rustls::{Accept, TlsAcceptor};
 
 use crate::io::{Conn, Io};
 
-/// Bytes that one read of a TLS connection may bring: a record of it holds no more.
+/// Most bytes of one read of a TLS connection, the size of a record.
 const RECORD_BYTES: usize = 16 * 1024;
 
-/// TLS over a socket.
 type Sealed = TlsStream<TokioIo<Io>>;
 
-/// Takes connections in TLS.
+/// Accepts TLS connections.
 #[derive(Clone)]
 pub struct TlsDoor {
     acceptor: TlsAcceptor,
-    /// What was read and opened; reads never overlap, so one buffer serves all connections.
+    /// Buffer for decrypted bytes. Reads never overlap, so one buffer serves all connections.
     opened: Rc<RefCell<Box<[u8]>>>,
 }
 
 pub enum Transport {
     Plain(Io),
-    /// Boxed: its buffers would otherwise be paid for by every plain connection.
+    /// Boxed, because its buffers would otherwise be part of every plain connection.
     Tls(Box<Sealed>, Rc<Conn>, TlsDoor),
 }
 
-/// A handshake that is going on.
+/// A TLS handshake in progress.
 pub(crate) struct Handshake {
     shaking: Accept<TokioIo<Io>>,
     conn: Rc<Conn>,
@@ -44,13 +44,12 @@ pub(crate) struct Handshake {
 }
 
 impl TlsDoor {
-    /// With this certificate, and whoever it lets in.
+    /// Returns an acceptor with this certificate and client authentication.
     pub fn new(config: Arc<ServerConfig>) -> TlsDoor {
         let opened = Rc::new(RefCell::new(vec![0; RECORD_BYTES].into_boxed_slice()));
         TlsDoor { acceptor: TlsAcceptor::from(config), opened }
     }
 
-    /// Begins the handshake.
     pub(crate) fn shake(&self, io: Io, conn: &Rc<Conn>) -> Handshake {
         conn.handshake_begins();
         let shaking = self.acceptor.accept(TokioIo::new(io.sealed()));
@@ -59,7 +58,7 @@ impl TlsDoor {
 }
 
 impl Handshake {
-    /// The connection once it is made, and whether HTTP/2 was chosen on it (ALPN); `None` where it could not be made.
+    /// Returns the connection after the handshake, and whether it negotiated HTTP/2 (ALPN); `None` if the handshake failed.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<(Transport, bool)>> {
         let shaken = ready!(Pin::new(&mut self.shaking).poll(cx));
         self.conn.handshake_is_over();

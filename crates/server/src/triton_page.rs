@@ -1,22 +1,21 @@
-//! Triton's families of the metrics page: names, help, labels and units of Triton 2.51.
+//! Writes Triton's metric families: names, help texts, labels and units of Triton 2.51.
 //!
-//! Durations are cumulative microseconds, summed over requests and not over batches, so that mean batch size is
-//! `nv_inference_count` / `nv_inference_exec_count` and mean queue time is queue / success. A full queue's refusals count
-//! nowhere and a queue time-out as `REJECTED`, as Triton has it.
+//! Durations are cumulative microseconds, summed over requests and not over batches. Mean batch size is therefore
+//! `nv_inference_count` / `nv_inference_exec_count`, and mean queue time is queue / success. As in Triton, a rejection by a
+//! full queue is not counted, and a queue timeout counts as `REJECTED`.
 
 use plimsoll_sim::ModeSpec;
 use plimsoll_wire::prometheus::{Label, PrometheusPage};
 
 use crate::shared::Server;
 
-/// Adds the families.
 pub fn write(page: &mut PrometheusPage, server: &Server) {
     let gauges = server.engine.gauges();
     let totals = gauges.totals;
     let metrics = server.engine.metrics.borrow();
     let meter = metrics.total();
     let labels: [Label<'_>; 2] = [("model", &server.model), ("version", "1")];
-    // A queue has no batches: each request is one of one row.
+    // A queue has no batches: each request is a batch of one row.
     let alone = !matches!(server.mode, ModeSpec::Dynamic(_));
     let (items, batches) =
         if alone { (totals.finished, totals.finished) } else { (totals.items, totals.steps) };

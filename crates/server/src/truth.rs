@@ -1,9 +1,9 @@
-//! The truth log: what happened to every request by the server's own clock, one JSON object per line.
+//! Writes the truth log: the events of every request on the server's clock, one JSON object per line.
 //!
-//! First line: the clock anchor and what was served. Then one line per request, in the order of their ends; all times
-//! are CLOCK_MONOTONIC ns, so that a client on the same machine holds its stamps against them without a guess. A thread
-//! of its own formats and writes; the engine hands over records in batches. Writing in place lost: a full disk
-//! buffer would have stopped every stream for the time of a flush.
+//! The first line has the clock anchor and the configuration. Then each request has one line, in the order of ends. All
+//! times are CLOCK_MONOTONIC ns, so that a client on this machine can compare its stamps directly. A separate thread
+//! formats and writes batches of records. Writing in the engine was rejected: a full disk buffer would stop every stream
+//! for the time of a flush.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -15,95 +15,92 @@ use std::thread::JoinHandle;
 use plimsoll_model::{ClockAnchor, MediaCounts};
 use serde::{Deserialize, Serialize};
 
-/// Records handed over at once.
+/// Records passed to the writer in one batch.
 const BATCH: usize = 64;
 const BUFFER_BYTES: usize = 1 << 18;
 
-/// First line of a truth log.
+/// The first line of a truth log.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Header {
-    /// Version of the layout: 1.
+    /// Version of the format: 1.
     pub plimsoll_truth: u32,
     /// One instant on both clocks of the machine.
     pub clock: ClockAnchor,
-    /// Name of the model that is served.
     pub model: String,
-    /// Seed of what the engine draws.
+    /// Seed of the engine's random choices.
     pub seed: u64,
-    /// The engine's specification.
     pub engine: serde_json::Value,
-    /// The fleet and its faults; `null` for one replica and none.
+    /// Fleet and faults; `null` for one replica without faults.
     #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
     pub world: serde_json::Value,
 }
 
-/// How a request ended, as the server knows it.
+/// The outcome of a request on the server.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
-    /// Every byte of its answer was handed to the kernel.
+    /// The kernel accepted every byte of the response.
     Finished,
-    /// The client went away, or the server was stopped, before that.
+    /// The client disconnected or the server stopped before the end.
     #[default]
     Cancelled,
-    /// The engine did not take it.
+    /// The engine rejected the request.
     Rejected,
-    /// The engine took it and gave it up: a fault, a crash, a wait that was too long.
+    /// The engine accepted the request and failed it: a fault, a crash, or a queue timeout.
     Failed,
 }
 
-/// One request. Times are CLOCK_MONOTONIC ns.
+/// The truth record of one request. Times are CLOCK_MONOTONIC ns.
 #[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
 pub struct TruthRecord {
-    /// The `x-request-id` header.
+    /// Value of the `x-request-id` header.
     pub id: Option<String>,
-    /// The engine's number, in order of submission, by which the truth of faults names it; `None` where the front refused it.
+    /// Number of the request in order of submission, used by the truth of faults; `None` if the front rejected the request.
     pub number: Option<u64>,
     pub path: String,
     pub stream: bool,
     pub prompt_tokens: u32,
-    /// Pictures and sounds that it carries.
+    /// Number of images and audio inputs.
     #[serde(default, skip_serializing_if = "MediaCounts::is_none")]
     pub media: MediaCounts,
-    /// Of the prompt tokens, those that stand for them.
+    /// Prompt tokens that represent images and audio.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub media_tokens: u32,
-    /// Rows of its batch, where it carries tensors.
+    /// Rows of the batch of a tensor request.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub items: u32,
-    /// Output tokens that will be made, before anything is cut short.
+    /// Output tokens of the request, before any cut.
     pub output_tokens: u32,
-    /// Last bytes of the request.
+    /// Arrival of the last bytes of the request.
     pub arrival_ns: i64,
-    /// Is that the kernel's stamp? Else it is the clock after the read.
+    /// Set if `arrival_ns` is the kernel's stamp; otherwise the clock was read after the read.
     pub arrival_kernel: bool,
-    /// Handed to the engine.
+    /// Time of submission to the engine.
     pub submitted_ns: i64,
     pub admitted_ns: Option<i64>,
     pub prefill_ns: Option<i64>,
-    /// End of each step that produced tokens for it: virtual times, exact, mapped onto the clock.
+    /// End of each step that produced tokens for the request: exact virtual times, converted to the clock.
     pub steps_ns: Vec<i64>,
-    /// Tokens of each of those steps; empty where every step made one.
+    /// Tokens of each of these steps; empty if every step produced one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub step_tokens: Vec<u32>,
-    /// The instant before the write call of each step's frame; a single one for an answer that does not stream.
+    /// Time just before the write of each step's frame; a single time for a response without streaming.
     pub writes_ns: Vec<i64>,
-    /// The engine was done with it.
+    /// Time at which the engine finished the request.
     pub end_ns: Option<i64>,
     #[serde(rename = "outcome")]
     pub ending: Ending,
-    /// HTTP status of the answer.
     pub status: u16,
-    /// The replica it was placed on, where there is more than one.
+    /// Replica of the request; `None` with one replica.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replica: Option<u32>,
-    /// Prompt tokens that a prefix cache held, once it left the queue.
+    /// Prompt tokens found in a prefix cache; `None` before the request left the queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached_tokens: Option<u32>,
-    /// Times that it lost its place and was computed again.
+    /// Number of preemptions with recomputation.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub preemptions: u32,
-    /// Why it failed, if it did: the server's words, `reset` or `cut`.
+    /// Reason of a failure: the server's message, `reset` or `cut`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
 }
@@ -113,7 +110,7 @@ fn is_zero(n: &u32) -> bool {
 }
 
 impl TruthRecord {
-    /// A step of the engine ended with tokens for this request.
+    /// Records the end of a step with tokens for this request.
     pub fn step(&mut self, end_ns: i64, tokens: u32) {
         if tokens != 1 && self.step_tokens.is_empty() {
             self.step_tokens = vec![1; self.steps_ns.len()];
@@ -125,20 +122,20 @@ impl TruthRecord {
     }
 }
 
-/// The engine's end of the log.
+/// The engine's handle of the log.
 pub struct Truth {
     batch: RefCell<Vec<TruthRecord>>,
     sender: Sender<Vec<TruthRecord>>,
 }
 
-/// The writing thread; it ends when its [`Truth`] is dropped.
+/// The writing thread, which ends when its [`Truth`] is dropped.
 pub struct TruthWriter {
     path: PathBuf,
     thread: JoinHandle<io::Result<()>>,
 }
 
 impl Truth {
-    /// Creates the file (a log that is there is not overwritten), writes its first line and starts the writer.
+    /// Creates the file, writes its first line and starts the writer. An existing file is not overwritten.
     pub fn create(path: &Path, header: &Header) -> io::Result<(Truth, TruthWriter)> {
         let file = File::create_new(path)?;
         let mut out = BufWriter::with_capacity(BUFFER_BYTES, file);
@@ -154,18 +151,17 @@ impl Truth {
         ))
     }
 
-    /// Adds a record.
     pub fn push(&self, record: TruthRecord) {
         let mut batch = self.batch.borrow_mut();
         batch.push(record);
         if batch.len() >= BATCH {
             let full = std::mem::replace(&mut *batch, Vec::with_capacity(BATCH));
-            // A writer that failed has its error reported by `join`; serving goes on.
+            // `join` reports the error of a failed writer; serving continues.
             let _ = self.sender.send(full);
         }
     }
 
-    /// Hands over what has gathered.
+    /// Passes the buffered records to the writer.
     pub fn flush(&self) {
         let mut batch = self.batch.borrow_mut();
         if !batch.is_empty() {
@@ -182,10 +178,10 @@ impl Drop for Truth {
 }
 
 impl TruthWriter {
-    /// Waits until all is written.
+    /// Waits until all records are written.
     ///
     /// # Errors
-    /// What went wrong with the file, with its path.
+    /// Fails with the path and error of the file.
     pub fn join(self) -> Result<(), (PathBuf, io::Error)> {
         match self.thread.join() {
             Ok(Ok(())) => Ok(()),
@@ -215,10 +211,10 @@ fn line(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     out.write_all(b"\n")
 }
 
-/// Reads a truth log back: its header and its records. A last line that was cut short is left out.
+/// Parses a truth log: its header and its records. A truncated last line is skipped.
 ///
 /// # Errors
-/// The first line that is not what it should be, with its number.
+/// Fails at the first malformed line, with its number.
 pub fn read(text: &str) -> Result<(Header, Vec<TruthRecord>), (usize, serde_json::Error)> {
     let mut lines = text.lines().enumerate();
     let (_, first) = lines.next().unwrap_or((0, ""));

@@ -1,6 +1,6 @@
-//! What the engine says: the words of an answer and the shapes they come in.
+//! Produces the content of responses: the text of an answer, in the formats of the wire crate.
 //!
-//! The shapes are the wire crate's; here they meet a request's number, its length and how the engine ended it.
+//! The formats need the number of a request, its length, and its ending in the engine, which this module supplies.
 
 use std::borrow::Cow;
 
@@ -15,28 +15,28 @@ use plimsoll_wire::server::{
 use crate::clock;
 use crate::shared::Server;
 
-/// `Content-Type` of JSON answers.
+/// `Content-Type` of JSON responses.
 pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
-/// `Content-Type` of the health page.
+/// `Content-Type` of the health endpoint.
 pub const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
-/// `Server` of every answer.
+/// `Server` header of every response.
 pub(crate) const SERVER: HeaderValue = HeaderValue::from_static("plimsoll-engine");
-/// Every answer that is not cut ends at the length that was asked for.
+/// Finish reason of every answer, because each answer ends at the requested length unless it is cut.
 const LENGTH: &str = "length";
-/// Numbers per embedding, unless said otherwise.
+/// Default dimensions of an embedding.
 const DIMENSIONS: u32 = 384;
-/// Neighbours in time start their texts this many words apart.
+/// Number of words between the starts of the texts of consecutive requests.
 const WORD_STRIDE: u64 = 7;
 
-/// The protocol that is spoken at this path, for requests that the engine works on.
+/// Returns the protocol of a path, if the engine processes its requests.
 pub fn endpoint(path: &str) -> Option<Protocol> {
     Protocol::at(path).filter(|protocol| protocol.route().as_deref() == Some(path))
 }
 
-/// Reads a request, and settles what it leaves open.
+/// Parses a request and fills in defaults.
 ///
 /// # Errors
-/// What is wrong with it, as it is answered.
+/// Fails with the error response.
 pub(crate) fn parse(
     endpoint: Protocol,
     (content_type, body): (&str, &[u8]),
@@ -51,7 +51,7 @@ pub(crate) fn parse(
         return Err(unknown_model(&asked.model));
     }
     if !endpoint.streams() {
-        // Nothing is generated, and nothing to be streamed.
+        // Requests of these protocols generate and stream no tokens.
         asked.max_tokens = Some(0);
         asked.stream = false;
         return Ok(asked);
@@ -64,12 +64,12 @@ pub(crate) fn parse(
     Ok(asked)
 }
 
-/// A foreign text, cut to what an error may repeat.
+/// Returns a text from the client, shortened for an error message.
 fn short(text: &str) -> Cow<'_, str> {
     if text.chars().count() <= 100 { text.into() } else { text.chars().take(100).chain(['…']).collect() }
 }
 
-/// The answer to the engine's refusal.
+/// Returns the response to a request that the engine rejected.
 pub fn rejected(why: &Rejected) -> BadRequest {
     let param = matches!(why, Rejected::TooLong { .. }).then_some("max_tokens");
     BadRequest { status: why.status().unwrap_or(503), message: why.to_string(), param }
@@ -79,17 +79,17 @@ pub fn refusal(status: u16, message: impl Into<String>) -> BadRequest {
     BadRequest { status, message: message.into(), param: None }
 }
 
-/// The body that says it, in the words of the protocol that was spoken.
+/// Returns the error body in the format of the protocol.
 pub fn error_body(protocol: Option<Protocol>, refusal: &BadRequest) -> Bytes {
     wire::error(protocol, refusal.status, &refusal.message, refusal.param)
 }
 
-/// `GET /v1/models`.
+/// Returns the body of `GET /v1/models`.
 pub(crate) fn models(server: &Server) -> Bytes {
     wire::models(&server.model, &server.adapters, server.started_s, max_context(server))
 }
 
-/// `GET /v1/models/{id}`, whose id may be percent-encoded: names of models have slashes.
+/// Returns the body of `GET /v1/models/{id}`. The id may be percent-encoded, because model names contain slashes.
 pub(crate) fn one_model(server: &Server, id: &str) -> Result<Bytes, BadRequest> {
     let id = decoded(id);
     let parent = match server.adapters.contains(&id) {
@@ -112,7 +112,7 @@ fn unknown_model(id: &str) -> BadRequest {
     BadRequest { status: 404, message, param: Some("model") }
 }
 
-/// A path's part without percent signs; what they stand for in vain stays as it is.
+/// Decodes percent-encoding in a part of a path; invalid sequences stay unchanged.
 fn decoded(text: &str) -> String {
     let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
     while let Some((&byte, after)) = rest.split_first() {
@@ -131,17 +131,17 @@ fn decoded(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// `GET /api/tags`, Ollama's list of models.
+/// Returns the body of `GET /api/tags`, Ollama's list of models.
 pub(crate) fn tags(server: &Server) -> Bytes {
     wire::tags(&server.model, &server.adapters, server.started_s)
 }
 
-/// `GET /version`, and Ollama's `GET /api/version`.
+/// Returns the body of `GET /version` and of Ollama's `GET /api/version`.
 pub fn version() -> Bytes {
     Bytes::from_static(concat!("{\"version\":\"", env!("CARGO_PKG_VERSION"), "\"}").as_bytes())
 }
 
-/// Speaks one streamed answer.
+/// Writes one streamed answer.
 pub struct Voice {
     writer: Box<dyn StreamWriter>,
     first_word: u64,
@@ -149,7 +149,7 @@ pub struct Voice {
 }
 
 impl Voice {
-    /// For the engine's request of this number.
+    /// Returns the writer for the request with this number.
     pub fn new(asked: &GenerateRequest, number: u64, model: &str) -> Voice {
         let id = wire::answer_id(asked.endpoint, number);
         let first_word = first_word(asked, number);
@@ -160,7 +160,7 @@ impl Voice {
         }
     }
 
-    /// What comes before the first token, if anything does.
+    /// Writes the events before the first token; false if there are none.
     pub fn open(&mut self, out: &mut BytesMut) -> bool {
         self.writer.open(out)
     }
@@ -174,18 +174,18 @@ impl Voice {
         self.writer.token(out, &wire::words(from, n), n);
     }
 
-    /// An error in the middle: an event that says it, and no end.
+    /// Writes an error event in the middle of the stream, without a regular end.
     pub fn break_off(&mut self, out: &mut BytesMut, status: u16, why: &str) {
         self.writer.error(out, why, status);
     }
 
-    /// Why it ended, the usage if it was asked for, and the end.
+    /// Writes the finish reason, the usage if requested, and the end of the stream.
     pub fn close(&mut self, out: &mut BytesMut, told: &ReportedTimings) {
         self.writer.close(out, &StreamEnd { reason: LENGTH, first_word: self.first_word, told: *told });
     }
 }
 
-/// The whole answer to a request that is not streamed.
+/// Returns the whole answer to a request without streaming.
 pub fn whole(asked: &GenerateRequest, number: u64, model: &str, told: ReportedTimings) -> Bytes {
     if asked.endpoint == Protocol::Embeddings {
         return wire::embeddings(asked, model, DIMENSIONS);
@@ -203,7 +203,8 @@ pub fn whole(asked: &GenerateRequest, number: u64, model: &str, told: ReportedTi
     wire::answer(asked, &reply)
 }
 
-/// Where its text begins: at temperature 0 the same for the same prompt, as with engines that serve models; else drawn, here by number.
+/// Returns the first word of the answer. At temperature 0 it depends only on the prompt, as in real engines; otherwise on
+/// `number`.
 fn first_word(asked: &GenerateRequest, number: u64) -> u64 {
     asked.greedy.map_or(number.wrapping_mul(WORD_STRIDE), |hash| (hash >> 32) ^ (hash & u64::from(u32::MAX)))
 }

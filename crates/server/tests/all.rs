@@ -1,4 +1,4 @@
-//! The server over loopback, with a client that knows nothing but bytes.
+//! Tests the server over loopback, with a client that uses only raw bytes.
 
 #[cfg(test)]
 mod all {

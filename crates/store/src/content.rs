@@ -1,8 +1,8 @@
-//! Is a run still the run it was? One short hash over what was measured.
+//! Computes a short hash over the measured content of a run, to detect changes.
 //!
-//! Hashed are the rows, the time series and the manifest without its findings, which any newer judge may compute anew. A
-//! random id alone lost: it says which run it was and not whether its rows were edited since. The hash (SipHash-2-4, 128
-//! bits, with a key that everybody knows) notices accidents and edits; it is no signature.
+//! The hash covers the rows, the time series, and the manifest without its findings, which a newer version may recompute. A
+//! mere random id was rejected: it identifies the run but does not reveal later edits of its rows. The hash (SipHash-2-4,
+//! 128 bits, with a public key) detects accidents and edits; it is no signature.
 
 use std::fs::File;
 use std::hash::Hasher;
@@ -15,13 +15,13 @@ use crate::error::{Result, StoreError};
 use crate::folder;
 use crate::reader::read_manifest;
 
-/// The files whose bytes count, where they are there.
+/// Files that the hash covers, if they exist.
 const FILES: [&str; 3] = [folder::REQUESTS, folder::SERIES, folder::SPANS];
 
-/// 32 hex digits that change with the rows, the time series and the manifest of a finished run.
+/// Returns 32 hex digits that depend on the rows, the time series and the manifest of a finished run.
 ///
 /// # Errors
-/// [`StoreError`] where the folder is no run or can't be read.
+/// Fails with a [`StoreError`] if the folder is no run or can't be read.
 pub fn content_hash(dir: &Path) -> Result<String> {
     let mut manifest = read_manifest(dir)?;
     manifest.findings = None;

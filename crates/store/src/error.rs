@@ -1,85 +1,80 @@
-//! What can go wrong with a run folder, as cases a caller can act on.
+//! Defines the errors of a run folder, as cases that a caller can handle.
 //!
-//! A full disk has a case of its own because it has an exit code of its own, and because what was written until
-//! then is still good. A torn log is no error: reading stops there and says so.
+//! A full disk is a separate case, because it has a separate exit code and the records written before it are valid. A
+//! truncated log is no error: reading stops there and reports it.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use parquet::errors::ParquetError;
 
-/// Shorthand for this crate's results.
+/// The result type of this crate.
 pub type Result<T> = std::result::Result<T, StoreError>;
 
-/// What went wrong with a run folder.
+/// The error of an operation on a run folder.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The folder (or file) of a new run is already there.
+    /// The folder (or file) of a new run already exists.
     #[error("{}: already exists, and a run is never overwritten; name another folder", path.display())]
     Exists {
-        /// The path asked for.
+        /// Path of the new run, as requested.
         path: PathBuf,
     },
-    /// There is nothing at this path.
+    /// The path does not exist.
     #[error("{}: there is no such file or folder", path.display())]
     Absent {
-        /// The path.
+        /// Path of the run, as requested.
         path: PathBuf,
     },
-    /// The folder holds neither a finished run nor a log.
+    /// The folder contains neither a finished run nor a log.
     #[error("{}: not a run folder: {missing} is missing", path.display())]
     NotARun {
-        /// The folder.
         path: PathBuf,
-        /// The file that would have made it one.
+        /// Missing file that identifies a run.
         missing: &'static str,
     },
-    /// No room: the disk, the quota or the file size limit is used up. What was written until then is readable.
+    /// The disk, the quota or the file size limit is exhausted. The records written before are readable.
     #[error("{}: no room left to {doing}: {source}", path.display())]
     DiskFull {
-        /// The file being written.
+        /// File being written.
         path: PathBuf,
-        /// What was being done.
+        /// Operation that failed, as a verb phrase.
         doing: &'static str,
-        /// The system's word.
         source: io::Error,
     },
     #[error("{}: cannot {doing}: {source}", path.display())]
     Io {
-        /// The file or folder.
+        /// File or folder of the operation.
         path: PathBuf,
-        /// What was being done.
+        /// Operation that failed, as a verb phrase.
         doing: &'static str,
-        /// The system's word.
         source: io::Error,
     },
-    /// A file is not what it should be.
+    /// A file is malformed.
     #[error("{}: {what}", path.display())]
     Broken {
-        /// The file.
         path: PathBuf,
-        /// What is wrong with it, and where.
+        /// Description and position of the error.
         what: String,
     },
-    /// Written by a version whose layout this one does not know.
+    /// A file has a format version that this program does not support.
     #[error("{}: layout version {found}; this version of plimsoll reads {known}", path.display())]
     Schema {
-        /// The file.
         path: PathBuf,
-        /// The version it names.
+        /// Version in the file.
         found: u32,
-        /// The version known here.
+        /// Newest supported version.
         known: u32,
     },
 }
 
 impl StoreError {
-    /// Is it for want of room?
+    /// Returns whether the disk, quota or file size limit is exhausted.
     pub fn is_disk_full(&self) -> bool {
         matches!(self, StoreError::DiskFull { .. })
     }
 
-    /// An error of the system, sorted into [`StoreError::DiskFull`] and the rest.
+    /// Classifies an I/O error as [`StoreError::DiskFull`] or [`StoreError::Io`].
     pub(crate) fn io(path: &Path, doing: &'static str, source: io::Error) -> StoreError {
         let path = path.to_path_buf();
         if is_full(&source) {
@@ -93,21 +88,21 @@ impl StoreError {
         StoreError::Broken { path: path.to_path_buf(), what: what.into() }
     }
 
-    /// The Parquet library's error: its cause is the system's, or the file is broken.
+    /// Classifies an error of the Parquet library as an I/O error or a malformed file.
     pub(crate) fn parquet(path: &Path, doing: &'static str, error: ParquetError) -> StoreError {
         match error {
             ParquetError::External(inner) => match inner.downcast::<io::Error>() {
                 Ok(source) => StoreError::io(path, doing, *source),
                 Err(other) => StoreError::broken(path, other.to_string()),
             },
-            // Without the library's own "Parquet error: " before it.
+            // Omits the library's prefix "Parquet error: ".
             ParquetError::General(what) => StoreError::broken(path, what),
             other => StoreError::broken(path, other.to_string()),
         }
     }
 }
 
-/// Disk, quota and file size limit: for the run they are one case.
+/// Disk, quota and file size limit are one case, because the effect on the run is equal.
 fn is_full(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -1,8 +1,8 @@
-//! The folder itself: what its files are called, how one is replaced whole, and who may touch it.
+//! Defines the files of a run folder, atomic replacement, and locking.
 //!
-//! A writer holds an advisory lock on the log for as long as it lives; the kernel lets go of it when the process
-//! dies, however it dies. So a reader that gets the lock knows that nobody is writing any more. A file with a
-//! process id in it was the alternative: it survives its process and lies after a reboot.
+//! A writer keeps an advisory lock on the log for its lifetime, and the kernel releases the lock when the process ends for
+//! any reason. A reader that obtains the lock therefore knows that there is no writer. A file with a process id was
+//! rejected, because it survives its process and remains after a reboot.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::Write;
@@ -11,23 +11,23 @@ use std::path::{Path, PathBuf};
 use crate::error::{Result, StoreError};
 
 pub const MANIFEST: &str = "run.json";
-/// One row per attempt. Where this exists, the run is in Parquet; where it does not, the log speaks.
+/// File with one row per attempt. If it exists, the run is in Parquet; otherwise the log applies.
 pub const REQUESTS: &str = "requests.parquet";
-/// Time series; missing where there are none.
+/// File with time series; missing if there are none.
 pub const SERIES: &str = "server.parquet";
-/// Spans of traces; missing where there are none.
+/// File with trace spans; missing if there are none.
 pub const SPANS: &str = "spans.parquet";
-/// The log of a run that goes on, or whose writer died.
+/// Log of a run in progress, or of one whose writer died.
 pub const LOG: &str = "records.log";
-/// A log that could not be read in full: kept, though what could be read of it is in Parquet.
+/// Log that could not be read completely. It is kept although its readable part is in Parquet.
 pub const DAMAGED: &str = "records.log.damaged";
-/// Room that is given back when the disk is full, so that the last word still fits.
+/// Placeholder file that is deleted on a full disk, so that the last manifest still fits.
 pub const RESERVE: &str = ".reserve";
 
-/// Size of [`RESERVE`]: several times the manifest of a long sweep.
+/// Size of [`RESERVE`] in bytes: several times the manifest of a long sweep.
 const RESERVE_BYTES: usize = 1 << 20;
 
-/// Makes a new, empty run folder and the folders above it.
+/// Creates a new, empty run folder and its parents.
 pub(crate) fn make(dir: &Path) -> Result<()> {
     if let Some(parent) = dir.parent() {
         fs::create_dir_all(parent).map_err(|source| StoreError::io(parent, "make the folder", source))?;
@@ -38,13 +38,13 @@ pub(crate) fn make(dir: &Path) -> Result<()> {
     })
 }
 
-/// Takes up room that [`release_reserve`] can give back.
+/// Creates the placeholder file that [`release_reserve`] deletes.
 pub(crate) fn make_reserve(dir: &Path) -> Result<()> {
     let path = dir.join(RESERVE);
     fs::write(&path, vec![0; RESERVE_BYTES]).map_err(|source| StoreError::io(&path, "reserve room", source))
 }
 
-/// Gives the reserved room back. That it is gone already is no error.
+/// Deletes the placeholder file. A missing file is no error.
 pub(crate) fn release_reserve(dir: &Path) {
     let _ = fs::remove_file(dir.join(RESERVE));
 }
@@ -57,7 +57,7 @@ pub(crate) fn create_log(path: &Path) -> Result<File> {
         .open(path)
         .map_err(|source| StoreError::io(path, "create the log", source))?;
     match file.try_lock() {
-        // Some network file systems know no locks; readers there never convert (see `lock_log`).
+        // Some network file systems have no locks; readers there never convert a log (see `lock_log`).
         Ok(()) | Err(TryLockError::Error(_)) => Ok(file),
         Err(TryLockError::WouldBlock) => {
             Err(StoreError::broken(path, "locked by another process right after it was created"))
@@ -65,17 +65,17 @@ pub(crate) fn create_log(path: &Path) -> Result<File> {
     }
 }
 
-/// Whether a log that was found is still somebody's.
+/// The owner of an existing log.
 pub(crate) enum Owner {
-    /// Nobody's: its writer is gone, and it is ours while the file is held.
+    /// There is no owner: the writer has ended, and this process has the lock while the file is open.
     Nobody,
-    /// A live process holds it.
+    /// A live process owns the log.
     Alive,
-    /// The system can't say.
+    /// The file system does not support locks.
     Unknown,
 }
 
-/// Asks whose a log is, and takes it if it is nobody's.
+/// Tries to lock a log, and returns its owner.
 pub(crate) fn lock_log(file: &File) -> Owner {
     match file.try_lock() {
         Ok(()) => Owner::Nobody,
@@ -84,14 +84,14 @@ pub(crate) fn lock_log(file: &File) -> Owner {
     }
 }
 
-/// Where a file is written before it takes its name.
+/// Returns the temporary path of a file before its rename.
 pub(crate) fn draft(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(".draft");
     path.with_file_name(name)
 }
 
-/// Replaces a file whole: draft, sync, rename, sync of the folder. Readers see the old one or the new one.
+/// Replaces a file atomically: draft, sync, rename, sync of the folder. Readers see the old file or the new one.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     let draft = draft(path);
     let written = File::create(&draft).and_then(|mut file| {
@@ -105,13 +105,13 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     publish(path)
 }
 
-/// Gives a synced draft its name.
+/// Renames a synced draft to its final name.
 pub(crate) fn publish(path: &Path) -> Result<()> {
     fs::rename(draft(path), path).map_err(|source| StoreError::io(path, "put in place", source))?;
     sync_folder(path.parent().unwrap_or(Path::new(".")))
 }
 
-/// Makes names in the folder survive a power cut.
+/// Syncs the folder, so that its names survive a power failure.
 pub(crate) fn sync_folder(dir: &Path) -> Result<()> {
     let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
     File::open(dir)

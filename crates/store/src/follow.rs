@@ -1,6 +1,6 @@
-//! A run read while it is being written: what its log gets, as it gets it.
+//! Follows the log of a run while it is being written.
 //!
-//! The log stays open here, so that its end can be read also after the writer has made Parquet of it and removed it.
+//! The log stays open, so that its end is readable even after the writer has converted it to Parquet and deleted it.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
@@ -21,10 +21,10 @@ pub struct Follow {
 }
 
 impl Follow {
-    /// Begins at the beginning of the log. `None`: nobody is writing this run.
+    /// Starts at the beginning of the log. `None` = there is no running writer.
     ///
     /// # Errors
-    /// [`StoreError::Absent`], [`StoreError::NotARun`], [`StoreError::Io`].
+    /// Fails with [`StoreError::Absent`], [`StoreError::NotARun`] or [`StoreError::Io`].
     pub fn open(dir: &Path) -> Result<Option<Follow>> {
         crate::read_manifest(dir)?;
         let path = dir.join(folder::LOG);
@@ -35,18 +35,18 @@ impl Follow {
         Ok(Some(Follow { path, file, read: MAGIC.len() as u64, ended: false }))
     }
 
-    /// Is there nothing more to come?
+    /// Returns whether no more records will follow.
     pub fn is_ended(&self) -> bool {
         self.ended
     }
 
-    /// Attempts that ended since the last call.
+    /// Returns the attempts that ended since the last call.
     ///
     /// # Errors
-    /// [`StoreError::Io`]; [`StoreError::Broken`] where the log is damaged.
+    /// Fails with [`StoreError::Io`], or with [`StoreError::Broken`] if the log is damaged.
     pub fn read(&mut self) -> Result<Vec<Attempt>> {
         let io = |source| StoreError::io(&self.path, "read the log", source);
-        // Asked before it is read: what is written in between is read the next time, or now.
+        // Checked before reading, so that records written in between are read now or by the next call.
         let over = !self.path.exists() || matches!(folder::lock_log(&self.file), Owner::Nobody);
         let len = self.file.metadata().map_err(io)?.len();
         let mut attempts = Vec::new();

@@ -1,10 +1,9 @@
-//! The log: frames of `length, CRC-32, kind, payload`, appended and never changed.
+//! Defines the log: frames of `length, CRC-32, kind, payload`, appended and never changed.
 //!
-//! Each record has its own frame and its own checksum, though one checksum per batch would be a few nanoseconds
-//! cheaper: a torn write then costs the record it tore and not the batch before it. The length counts kind and
-//! payload; both header numbers are little-endian `u32`. Reading ends at the first frame that is cut short or does
-//! not match its checksum, and says which of the two it was: cut short is what a kill leaves, a mismatch is damage.
-//! A frame that is good and not understood is counted and passed over; what follows it is as good as before.
+//! Each record has its own frame and checksum, so that a torn write costs one record. A checksum per batch was rejected: it
+//! saves a few nanoseconds but loses the batch. The length counts kind and payload; both header numbers are little-endian
+//! `u32`. Reading ends at the first truncated frame or wrong checksum and reports which one: a kill truncates, a mismatch
+//! is damage. A valid frame of unknown content is counted and skipped, because the frames after it are unaffected.
 
 use std::io::{self, Read};
 
@@ -12,12 +11,11 @@ use plimsoll_model::{Attempt, Level, Manifest, Sample, TraceSpan};
 
 use crate::code::{self, CodeError};
 
-/// First bytes of a log, with the version of its layout.
+/// First bytes of a log, with the format version.
 pub const MAGIC: [u8; 8] = *b"PLIMLOG1";
 
 const HEADER: usize = 8;
 
-/// What a frame holds.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum FrameKind {
@@ -27,9 +25,9 @@ pub enum FrameKind {
     Sample = 2,
     /// A [`Level`], as JSON.
     Level = 3,
-    /// The whole [`Manifest`], as JSON; the last one counts.
+    /// The whole [`Manifest`], as JSON; the last one applies.
     Manifest = 4,
-    /// An [`Attempt`] as it was when it was begun, in this crate's encoding; the attempt itself comes when it has ended.
+    /// An [`Attempt`] at its start, in this crate's encoding. A frame with the complete attempt follows after its end.
     Begun = 5,
     /// A [`TraceSpan`], in this crate's encoding.
     Span = 6,
@@ -38,13 +36,13 @@ pub enum FrameKind {
 #[derive(Debug)]
 pub enum LogRecord {
     Attempt(Attempt),
-    /// One point of a time series.
+    /// A point of a time series.
     Sample(Sample),
-    /// One level, written when it had ended.
+    /// A level, written after its end.
     Level(Box<Level>),
-    /// The manifest as it then was.
+    /// The manifest at that time.
     Manifest(Box<Manifest>),
-    /// One attempt as it was when it was begun.
+    /// An attempt at its start.
     Begun(Attempt),
     Span(Box<TraceSpan>),
 }
@@ -56,15 +54,15 @@ pub fn append(buf: &mut Vec<u8>, kind: FrameKind, fill: impl FnOnce(&mut Vec<u8>
     buf.extend_from_slice(&[0, 0, 0, 0, 0, 0, 0, 0, kind as u8]);
     fill(buf);
     let body = start + HEADER;
-    // Payloads are bounded far below 4 GiB where they are made (lines, bodies and texts have limits).
+    // Lines, bodies and texts have limits at their source, so payloads are far below 4 GiB.
     let len = u32::try_from(buf.len() - body).expect("a record is smaller than 4 GiB");
     let sum = crc32fast::hash(&buf[body..]);
     buf[start..start + 4].copy_from_slice(&len.to_le_bytes());
     buf[start + 4..body].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Bytes of the whole frames at the head of `bytes`, and how many there are. `bytes` is our own buffer, so
-/// lengths are believed.
+/// Returns the size in bytes and the number of complete frames at the start of `bytes`. Lengths are trusted, because
+/// `bytes` is a buffer of this crate.
 pub fn whole(bytes: &[u8]) -> (usize, u64) {
     let (mut at, mut count) = (0, 0);
     while let Some(head) = bytes.get(at..at + 4) {
@@ -80,17 +78,17 @@ pub fn whole(bytes: &[u8]) -> (usize, u64) {
 
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub struct LogEnd {
-    /// Bytes of good frames, the magic included.
+    /// Bytes of valid frames, the magic included.
     pub good: u64,
     pub dropped: u64,
-    /// True when the first dropped frame is there in full and wrong: damage, not a write that was cut off.
+    /// Set if the first dropped frame is complete but wrong: damage, not a truncated write.
     pub damaged: bool,
-    /// Good frames whose content this version does not understand; they were passed over.
+    /// Valid frames with content that this version does not support; they were skipped.
     pub unread: u64,
 }
 
-/// Reads frames from `source`, which holds `len` bytes, and hands each record to `each` until that fails or the
-/// log ends. Memory is bounded by the longest good frame.
+/// Reads frames from `source` with `len` bytes and passes each record to `each`, until that fails or the log ends. The
+/// longest valid frame bounds the memory.
 pub fn read<R: Read, E: From<io::Error>>(
     source: R,
     len: u64,
@@ -111,7 +109,7 @@ pub fn read<R: Read, E: From<io::Error>>(
     frames(&mut source, tail, &mut each)
 }
 
-/// The same from a frame's beginning on: what is `dropped` at first is there to be read.
+/// Reads frames from the boundary of a frame. The initial value of `dropped` is the number of bytes to read.
 pub(crate) fn frames<R: Read, E: From<io::Error>>(
     source: &mut R,
     mut tail: LogEnd,
@@ -127,7 +125,7 @@ pub(crate) fn frames<R: Read, E: From<io::Error>>(
         let sum = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
         let frame = HEADER as u64 + u64::from(size);
         if size == 0 {
-            // A file that was made longer and not yet written (power loss) reads as zeros.
+            // After a power failure, allocated but unwritten bytes of a file read as zeros.
             tail.damaged = sum != 0;
             return Ok(tail);
         }
@@ -151,7 +149,7 @@ pub(crate) fn frames<R: Read, E: From<io::Error>>(
     }
 }
 
-/// Fills `buf`, or says that the source ended first.
+/// Fills `buf`; returns false if the source ends first.
 fn fill(source: &mut impl Read, buf: &mut [u8]) -> io::Result<bool> {
     match source.read_exact(buf) {
         Ok(()) => Ok(true),

@@ -1,17 +1,17 @@
-//! Runs on disk: a crash-safe log while a run goes on, Parquet and `run.json` when it has ended.
+//! Stores runs on disk: a crash-safe log during a run, and Parquet with `run.json` after its end.
 //!
-//! A run folder holds `run.json` (the [`Manifest`](plimsoll_model::Manifest)), `requests.parquet` (one row per
-//! attempt), `server.parquet` (time series, where there are any), `spans.parquet` (spans of traces, where there are any) and, until those are safe, `records.log`.
-//! **`requests.parquet` is the commit point**: where it exists it speaks, where it does not the log does. It
-//! appears by a rename, after everything else has been synced, so there is no moment at which a kill, a crash or a
-//! full disk leaves a folder that says less than was measured.
+//! A run folder has `run.json` (the [`Manifest`](plimsoll_model::Manifest)) and `requests.parquet` (one row per attempt).
+//! It may have `server.parquet` (time series) and `spans.parquet` (trace spans). Until these are complete it also has
+//! `records.log`. **`requests.parquet` is the commit point**: if it exists, it applies, and otherwise the log does. It
+//! appears by a rename after all other files have been synced. A kill, a crash or a full disk at any moment therefore loses
+//! no measured data.
 //!
-//! Reading order: [`error`], [`code`] (a record as bytes), [`frame`] (bytes as a log), [`sink`] (many threads, one
-//! log), [`writer`] (a run being written), [`table`] (Parquet, typed columns), [`requests`], [`series`] and [`spans`] (the
-//! files), [`folder`] (names, locks, atomic writes), [`reader`] (a run being read or recovered), [`content`] (is it still
-//! the run it was?).
+//! Reading order:
+//! - [`error`], [`code`] (encoding of a record), [`frame`] (the log's format), [`sink`] (many threads, one log);
+//! - [`writer`] (writes a run), [`table`] (Parquet, typed columns), [`requests`], [`series`] and [`spans`] (the files);
+//! - [`folder`] (names, locks, atomic writes), [`reader`] (reads or recovers a run), [`content`] (content hash).
 //!
-//! The store knows no scenario and no finding: both travel as JSON inside the manifest.
+//! The store does not interpret scenarios and findings: both are JSON inside the manifest.
 
 pub mod code;
 pub mod content;

@@ -1,7 +1,7 @@
-//! A run being read: finished, left behind by a writer that died, or still being written.
+//! Reads a run: finished, left by a writer that died, or still being written.
 //!
-//! Only the second kind is changed by reading: its log becomes Parquet, where the folder can be written and has
-//! room. Where it can't, the records come from the log each time, and [`Run::recovered`] says so.
+//! Reading changes only the second kind: its log is converted to Parquet, if the folder is writable and has room. Otherwise
+//! the records come from the log each time, and [`Run::recovered`] reports that.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -16,59 +16,60 @@ use crate::frame::{self, LogEnd, LogRecord};
 use crate::writer::{Drafts, pretty, put_level, remove_log};
 use crate::{requests, series, spans};
 
-/// Which columns of a run to read.
+/// The columns of a run to read.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub enum Columns {
-    /// Which attempt it is, when it was due and ended, and how: nothing else.
+    /// Identity, due time, end and outcome of an attempt only.
     Course,
     #[default]
     All,
-    /// Those that figures are computed from: without answer texts, prompt blocks, server stages and the generator's
-    /// own delay per event, which stay empty or zero.
+    /// Columns for computing metrics: without answer texts, prompt blocks, server stages and the generator's delay per
+    /// event, which stay empty or zero.
     Figures,
-    /// Those that the findings of a run are computed from (`measure`'s `Gathered` takes them): of a request its times, lengths, end, session
-    /// and class, of its connection what the kernel counted. Everything else stays empty or zero.
+    /// Columns for the findings of a run (read by `Gathered` of `measure`); other columns stay empty or zero.
+    ///
+    /// These are times, lengths, end, session and class of a request, and the kernel's counts of its connection.
     Findings,
-    /// The same with the server's stages: all that a budget file may ask.
+    /// The columns of `Findings` and the server stages, which a budget file may use.
     Budget,
 }
 
-/// Where the records of a run came from.
+/// The source of a run's records.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Origin {
     Finished,
-    /// From the log of a writer that died. `converted`: Parquet has been written now.
+    /// Log of a writer that died.
     Recovered {
-        /// Is the folder a finished run from now on?
+        /// Set if the log has now been converted to Parquet.
         converted: bool,
     },
-    /// From the log of a writer that is still alive: a snapshot. The folder was not touched.
+    /// Log of a live writer: a snapshot. The folder was not changed.
     Live,
 }
 
 #[derive(Debug)]
 pub struct Run {
     pub dir: PathBuf,
-    /// What `run.json` says, or the log's later word.
+    /// Manifest from `run.json`, or a later one from the log.
     pub manifest: Manifest,
-    /// One per attempt, in the order in which they ended.
+    /// Attempts in the order of their ends.
     pub attempts: Vec<Attempt>,
-    /// Time series, in the order in which they were read.
+    /// Time series in the order of their reads.
     pub samples: Vec<Sample>,
     pub origin: Origin,
-    /// What a person must know about that, in one line; `None` for a finished run.
+    /// Note for the user on the source of the records; `None` for a finished run.
     pub recovered: Option<String>,
 }
 
-/// Opens a run: everything in it.
+/// Reads all of a run.
 ///
 /// # Errors
-/// [`StoreError::NotARun`], [`StoreError::Schema`], [`StoreError::Broken`], [`StoreError::Io`].
+/// Fails with [`StoreError::NotARun`], [`StoreError::Schema`], [`StoreError::Broken`] or [`StoreError::Io`].
 pub fn open(dir: &Path) -> Result<Run> {
     open_with(dir, Columns::All)
 }
 
-/// Opens a run, reading some of its columns. A log is always read in full.
+/// Reads a run with some of its columns. A log is always read completely.
 pub fn open_with(dir: &Path, columns: Columns) -> Result<Run> {
     if dir.join(folder::REQUESTS).exists() {
         return finished(dir, columns);
@@ -76,7 +77,7 @@ pub fn open_with(dir: &Path, columns: Columns) -> Result<Run> {
     let path = dir.join(folder::LOG);
     let file = match File::open(&path) {
         Ok(file) => file,
-        // It may have been finished between the two looks.
+        // The writer may have finished the run between the two checks.
         Err(_) if dir.join(folder::REQUESTS).exists() => return finished(dir, columns),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let missing =
@@ -97,10 +98,10 @@ pub fn open_with(dir: &Path, columns: Columns) -> Result<Run> {
     Ok(Run { dir: dir.to_path_buf(), origin: Origin::Live, recovered, ..log.into_run(dir) })
 }
 
-/// The spans of a run: none where it kept none. A run whose writer died is recovered on the way, as [`open`] does it; of
-/// one that is still being written, those so far.
+/// Returns the trace spans of a run; empty if it has none. The run of a dead writer is recovered as by [`open`]; of a live
+/// writer's run, the spans so far are returned.
 ///
-/// They are not part of [`Run`]: who asks for figures has no use for them, and there may be millions.
+/// Spans are not part of [`Run`], because metrics do not use them and there may be millions.
 pub fn read_spans(dir: &Path) -> Result<Vec<TraceSpan>> {
     match spans_file(dir)? {
         Some(path) if path.exists() => spans::read(&path),
@@ -113,10 +114,10 @@ pub fn read_spans(dir: &Path) -> Result<Vec<TraceSpan>> {
     }
 }
 
-/// Hands on each span of a run, as [`read_spans`] reads them, and holds a few thousand of them at a time.
+/// Passes each span of a run to `each`, as [`read_spans`] reads them, with a few thousand in memory at a time.
 ///
 /// # Errors
-/// As [`open`]; spans that were handed on before stay so.
+/// Fails in the cases of [`open`], possibly after some spans were passed.
 pub fn each_span(dir: &Path, mut each: impl FnMut(TraceSpan)) -> Result<()> {
     match spans_file(dir)? {
         Some(path) if path.exists() => spans::each(&path, &mut each),
@@ -125,11 +126,13 @@ pub fn each_span(dir: &Path, mut each: impl FnMut(TraceSpan)) -> Result<()> {
     }
 }
 
-/// Hands on each attempt of a finished run, in the order in which they ended, and gives its time series: no more than some hundred
-/// attempts are held. `None` = the run is not finished, and [`open`] reads its log. With [`Columns::Course`] the series stay where they are.
+/// Passes each attempt of a finished run to `each` in the order of their ends, and returns the time series.
+///
+/// Only some hundred attempts are in memory at a time. `None` = the run is not finished; use [`open`], which reads its log.
+/// With [`Columns::Course`] the time series are not read.
 ///
 /// # Errors
-/// As [`open`]; attempts that were handed on before stay so.
+/// Fails in the cases of [`open`], possibly after some attempts were passed.
 pub fn each_attempt(
     dir: &Path,
     columns: Columns,
@@ -145,27 +148,30 @@ pub fn each_attempt(
     if has_series { series::read(&path).map(Some) } else { Ok(Some(Vec::new())) }
 }
 
-/// The time series of a finished run in these spans (from, before).
+/// Returns the time series of a finished run within these time ranges (from, before).
 pub fn samples_within(dir: &Path, spans: &[(At, At)]) -> Result<Vec<Sample>> {
     let path = dir.join(folder::SERIES);
     if path.exists() { series::read_within(&path, spans) } else { Ok(Vec::new()) }
 }
 
-/// Attempts of a finished run, and about how many bytes all of them take in memory: what its footer says. `None` = the run is not finished.
+/// Returns the number of attempts of a finished run and an estimate of their size in memory in bytes, from the file's
+/// footer. `None` = the run is not finished.
 pub fn extent(dir: &Path) -> Result<Option<(u64, u64)>> {
     let path = dir.join(folder::REQUESTS);
     if path.exists() { requests::extent(&path).map(Some) } else { Ok(None) }
 }
 
-/// Hands on each attempt of a finished run that is due in one of these spans (from, before), with all of its columns.
+/// Passes each attempt of a finished run that is due within one of these time ranges (from, before) to `each`, with all
+/// columns.
 ///
 /// # Errors
-/// As [`open`]; attempts that were handed on before stay so.
+/// Fails in the cases of [`open`], possibly after some attempts were passed.
 pub fn each_due(dir: &Path, spans: &[(At, At)], mut each: impl FnMut(Attempt)) -> Result<()> {
     requests::each_due(&dir.join(folder::REQUESTS), spans, &mut each)
 }
 
-/// Where the spans of a finished run are or would be, after a recovery where one is due; `None` = it is still being written.
+/// Returns the path of a finished run's spans file, which may not exist, after a recovery if necessary. `None` = a writer
+/// is active.
 fn spans_file(dir: &Path) -> Result<Option<PathBuf>> {
     if !dir.join(folder::REQUESTS).exists() {
         open(dir)?;
@@ -184,23 +190,23 @@ fn logged_spans(dir: &Path, each: &mut dyn FnMut(TraceSpan)) -> Result<()> {
     Ok(())
 }
 
-/// What is wrong with a path that holds no run.
+/// Returns the error of a path without a run.
 fn not_a_run(dir: &Path, missing: &'static str) -> StoreError {
     let path = dir.to_path_buf();
     if dir.exists() { StoreError::NotARun { path, missing } } else { StoreError::Absent { path } }
 }
 
-/// Reads `run.json` alone.
+/// Reads only `run.json`.
 ///
 /// # Errors
-/// [`StoreError::NotARun`], [`StoreError::Schema`], [`StoreError::Broken`], [`StoreError::Io`].
+/// Fails with [`StoreError::NotARun`], [`StoreError::Schema`], [`StoreError::Broken`] or [`StoreError::Io`].
 pub fn read_manifest(dir: &Path) -> Result<Manifest> {
     let path = dir.join(folder::MANIFEST);
     let bytes = fs::read(&path).map_err(|source| match source.kind() {
         std::io::ErrorKind::NotFound => not_a_run(dir, folder::MANIFEST),
         _ => StoreError::io(&path, "read", source),
     })?;
-    /// Just enough to tell a newer layout from a broken file.
+    /// The fields that distinguish a newer format from a malformed file.
     #[derive(serde::Deserialize)]
     struct Version {
         schema: u32,
@@ -213,10 +219,10 @@ pub fn read_manifest(dir: &Path) -> Result<Manifest> {
     serde_json::from_slice(&bytes).map_err(broken)
 }
 
-/// Replaces `run.json` of a finished run, whole: for findings that were computed anew.
+/// Replaces `run.json` of a finished run atomically, for recomputed findings.
 ///
 /// # Errors
-/// [`StoreError::NotARun`] where the run is not finished; [`StoreError::DiskFull`], [`StoreError::Io`].
+/// Fails with [`StoreError::NotARun`] if the run is not finished, and with [`StoreError::DiskFull`] or [`StoreError::Io`].
 pub fn replace_manifest(dir: &Path, manifest: &Manifest) -> Result<()> {
     if !dir.join(folder::REQUESTS).exists() {
         return Err(StoreError::NotARun { path: dir.to_path_buf(), missing: folder::REQUESTS });
@@ -229,7 +235,7 @@ fn finished(dir: &Path, columns: Columns) -> Result<Run> {
     let attempts = requests::read(&dir.join(folder::REQUESTS), columns)?;
     let path = dir.join(folder::SERIES);
     let samples = if path.exists() { series::read(&path)? } else { Vec::new() };
-    // A writer that died right after the commit left its log; nobody needs it. That it stays is no harm.
+    // A writer that died right after the commit left its log, which is no longer needed. A failed deletion is harmless.
     if let Ok(file) = File::open(dir.join(folder::LOG))
         && let Owner::Nobody = folder::lock_log(&file)
     {
@@ -240,7 +246,7 @@ fn finished(dir: &Path, columns: Columns) -> Result<Run> {
     Ok(Run { dir, manifest, attempts, samples, origin: Origin::Finished, recovered: None })
 }
 
-/// Reads the log of a writer that died, and turns it into Parquet on the way.
+/// Reads the log of a dead writer and converts it to Parquet.
 fn recover(dir: &Path, file: &File) -> Result<Run> {
     let mut drafts = Drafts::begin(dir);
     let mut spans = 0u64;
@@ -265,7 +271,7 @@ fn recover(dir: &Path, file: &File) -> Result<Run> {
     }
     if died {
         said.push_str(": the run was cut off");
-        // Begun and never ended: they keep their row, as it was told when they began.
+        // Attempts without an end keep the row that was recorded at their start.
         for attempt in std::mem::take(&mut log.begun).into_values() {
             if let Ok(open) = &mut drafts
                 && let Err(error) = open.attempt(attempt.clone())
@@ -299,7 +305,7 @@ fn recover(dir: &Path, file: &File) -> Result<Run> {
         }
     };
     if converted {
-        // Parquet is safe. What remains is tidying up, and a log that stays does no harm.
+        // Parquet is complete. Only cleanup remains, and a remaining log is harmless.
         if log.tail.damaged || log.tail.unread > 0 {
             let _ = fs::rename(dir.join(folder::LOG), dir.join(folder::DAMAGED));
         } else {
@@ -311,12 +317,12 @@ fn recover(dir: &Path, file: &File) -> Result<Run> {
     Ok(Run { origin: Origin::Recovered { converted }, recovered, ..log.into_run(dir) })
 }
 
-/// A log read to its end or to its first broken frame.
+/// A log read to its end or to its first invalid frame.
 struct Log {
     manifest: Manifest,
     attempts: Vec<Attempt>,
     samples: Vec<Sample>,
-    /// Attempts that were begun and have not ended, by level, request and attempt.
+    /// Attempts that began and have not ended, by level, request and attempt.
     begun: BTreeMap<(u32, u64, u16), Attempt>,
     tail: LogEnd,
 }
@@ -340,7 +346,7 @@ impl Log {
                 }
                 LogRecord::Begun(attempt) => drop(begun.insert(name(&attempt), attempt)),
                 LogRecord::Sample(sample) => samples.push(sample),
-                // Those who want them take them in `each`: there may be millions.
+                // Spans are available through `each` only, because there may be millions.
                 LogRecord::Span(_) => {}
                 LogRecord::Level(level) => put_level(&mut levels, *level),
                 LogRecord::Manifest(newer) => manifest = Some(*newer),
@@ -355,7 +361,7 @@ impl Log {
             }
             None => read_manifest(dir)?,
         };
-        // On a full disk the last word may have fitted into `run.json` and not into the log.
+        // On a full disk the last manifest may have fitted into `run.json` but not into the log.
         if manifest.progress == RunState::Running
             && let Ok(said) = read_manifest(dir)
             && said.progress != RunState::Running

@@ -1,8 +1,8 @@
-//! `requests.parquet`: one row per attempt, from one list of columns for its schema, writing and reading.
+//! Reads and writes `requests.parquet`: one row per attempt, with one list of columns for schema, writing and reading.
 //!
-//! Times are INT64 nanoseconds since the run began (`…_ns`), null where the stamp was not reached; event offsets
-//! count from `sent_ns`. Event kinds are numbers, whose names are in the footer under `plimsoll.event_kinds`: a
-//! name per event would double the time to read a run. Rows are in the order in which attempts ended.
+//! Times are INT64 nanoseconds since the start of the run (`…_ns`), null if the event did not happen; event offsets count
+//! from `sent_ns`. Event kinds are numbers whose names are in the footer under `plimsoll.event_kinds`, because a name per
+//! event would double the time to read a run. Rows are in the order in which attempts ended.
 
 use std::path::Path;
 
@@ -15,21 +15,21 @@ use crate::table::{
     not_zero, one, read_rows, texts, word,
 };
 
-/// A row group ends at so many rows, …
+/// Most rows of a row group.
 const GROUP_ROWS: usize = 64 << 10;
-/// … so many events and blocks, …
+/// Most events and blocks of a row group.
 const GROUP_VALUES: usize = 2 << 20;
-/// … or so many bytes of text: what is held in memory while a run is written.
+/// Most bytes of text of a row group, which bounds the memory of a writer.
 const GROUP_TEXT: usize = 64 << 20;
 
-/// `requests.parquet` being written.
+/// The writer of `requests.parquet`.
 pub(crate) struct RequestsFile {
     table: Table<Attempt>,
     rows: Vec<Attempt>,
     group: Group,
 }
 
-/// What a row group holds so far.
+/// The contents of the current row group.
 #[derive(Default)]
 struct Group {
     rows: usize,
@@ -38,7 +38,7 @@ struct Group {
 }
 
 impl Group {
-    /// Counts a row in; true when the group is to end with it.
+    /// Counts a row; returns true if the row group ends with it.
     fn ends_with(&mut self, attempt: &Attempt) -> bool {
         let len = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         self.rows += 1;
@@ -65,7 +65,7 @@ impl RequestsFile {
         if ends { self.flush() } else { Ok(()) }
     }
 
-    /// Writes rows that are all in memory, in the groups that pushing them one by one would make.
+    /// Writes rows in memory, in the row groups that single pushes would make.
     pub(crate) fn write(&mut self, mut rows: &[Attempt]) -> Result<()> {
         while !rows.is_empty() {
             let mut group = Group::default();
@@ -92,14 +92,14 @@ impl RequestsFile {
     }
 }
 
-/// A column that is one field.
+/// A column for one field of an attempt.
 macro_rules! field {
     ($kind:ident, $name:literal, $($field:tt).+) => {
         $kind($name, |a: &Attempt| a.$($field).+, |a: &mut Attempt, value| a.$($field).+ = value)
     };
 }
 
-/// A column that is one field, of a text that may be missing.
+/// A column for an optional text field.
 macro_rules! text_field {
     ($name:literal, $($field:tt).+) => {
         maybe_text(
@@ -113,7 +113,7 @@ macro_rules! text_field {
     };
 }
 
-/// A column that is one field, of few words by their names.
+/// A column for an enum field, stored by name.
 macro_rules! named {
     ($kind:ident, $name:literal, $words:ident, $($field:tt).+) => {
         $kind(
@@ -125,7 +125,9 @@ macro_rules! named {
     };
 }
 
-/// The columns, in order, and the least of them with which each is read. A row may have held another attempt before: whatever is set is set for every row.
+/// Returns the columns in order, each with the smallest [`Columns`] that includes it.
+///
+/// A row may contain an earlier attempt, so each reader must set its field for every row.
 fn columns() -> Vec<(Columns, Column<Attempt>)> {
     use Columns::{All, Budget, Course, Figures, Findings};
     vec![
@@ -210,7 +212,7 @@ fn columns() -> Vec<(Columns, Column<Attempt>)> {
     ]
 }
 
-/// The columns of which these are read.
+/// Returns the columns that `of` includes.
 fn wanted(of: Columns) -> Vec<Column<Attempt>> {
     let holds = |least: Columns| match least {
         Columns::Course => true,
@@ -228,7 +230,7 @@ fn stages(a: &Attempt) -> &[ServerStage] {
     &a.answer.stages
 }
 
-/// Events at these offsets, of which nothing else is known yet.
+/// Starts events with these offsets; the other fields are filled in later.
 fn begin_events(a: &mut Attempt, offsets: &[i64]) -> Taken {
     let at = |offset: &i64| Event {
         offset: Span(*offset),
@@ -249,7 +251,7 @@ fn event_kinds(a: &mut Attempt, kinds: &[u8]) -> Taken {
     each_event(|event, kind| event.kind = EventKind::from_u8(kind).unwrap_or(event.kind))(a, kinds)
 }
 
-/// Sets something of each event that there is.
+/// Returns a setter for one field of every event.
 fn each_event<T: Copy>(set: impl Fn(&mut Event, T) + Part) -> impl Fn(&mut Attempt, &[T]) -> Taken + Part {
     move |a, values| {
         if values.len() != a.events.len() {
@@ -279,18 +281,20 @@ fn stage_times(a: &mut Attempt, times: &[i64]) -> Taken {
     Ok(())
 }
 
-/// Reads the file at `path`. Columns that are not asked for stay empty.
+/// Reads the file at `path`. Columns that are not requested stay empty.
 pub(crate) fn read(path: &Path, columns: Columns) -> Result<Vec<Attempt>> {
     read_rows(path, blank, &wanted(columns))
 }
 
-/// Reads the same and hands each attempt on: no more than some hundred are held.
+/// Reads the file at `path` and passes each attempt to `each`, with some hundred in memory at a time.
 pub(crate) fn each(path: &Path, columns: Columns, each: &mut dyn FnMut(&Attempt)) -> Result<()> {
     each_batch(path, blank, &wanted(columns), |rows| rows.iter().for_each(&mut *each))
 }
 
-/// Hands on each attempt due in one of these spans. Rows lie in the order in which attempts ended, which is nearly that of their due times, so that
-/// row groups without one of them are told by their statistics and not decoded.
+/// Passes each attempt that is due within one of these time ranges to `each`.
+///
+/// Rows are in the order of ends, which is nearly that of due times. Row groups without a match are recognised by their
+/// statistics and not decoded.
 pub(crate) fn each_due(path: &Path, spans: &[(At, At)], each: &mut dyn FnMut(Attempt)) -> Result<()> {
     let within = |due: At| spans.iter().any(|(from, to)| (*from..*to).contains(&due));
     let may_hold = |(least, most): (i64, i64)| spans.iter().any(|(from, to)| least < to.0 && most >= from.0);
@@ -303,10 +307,10 @@ pub(crate) fn each_due(path: &Path, spans: &[(At, At)], each: &mut dyn FnMut(Att
     )
 }
 
-/// Attempts of the file at `path`, and about how many bytes all of them take in memory.
+/// Returns the number of attempts of the file at `path` and an estimate of their size in memory in bytes.
 pub(crate) fn extent(path: &Path) -> Result<(u64, u64)> {
     let (mut rows, mut bytes) = (0u64, 0u64);
-    // A footer that lies has any number in it.
+    // Saturates, because a corrupt footer may contain any number.
     let mut add = |count: u64, size: usize| bytes = bytes.saturating_add(count.saturating_mul(size as u64));
     each_fact(path, |group| {
         rows = rows.saturating_add(group.rows());

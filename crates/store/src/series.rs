@@ -1,7 +1,7 @@
-//! `server.parquet`: time series in long form, one row per point.
+//! Reads and writes `server.parquet`: time series in long form, one row per point.
 //!
-//! Wide form (a column per metric) was the alternative; servers come with hundreds of names and label sets that are
-//! not known when the file is begun, and a long table of repeated names costs next to nothing after the dictionary.
+//! Wide form (a column per metric) was rejected. Servers expose hundreds of names and label sets that are unknown at the
+//! start of the file. Repeated names in a long table cost almost no space after dictionary encoding.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::table::{Column, Table, each_batch, one, read_rows, shared_text};
 
 const GROUP_ROWS: usize = 256 << 10;
 
-/// `server.parquet` being written.
+/// The writer of `server.parquet`.
 pub(crate) struct SeriesFile {
     table: Table<Sample>,
     rows: Vec<Sample>,
@@ -46,12 +46,11 @@ impl SeriesFile {
     }
 }
 
-/// Reads the file at `path`.
 pub(crate) fn read(path: &Path) -> Result<Vec<Sample>> {
     read_rows(path, blank, &columns())
 }
 
-/// Reads of the same what lies in one of these spans: no more than that and some hundred rows are held.
+/// Reads the samples within one of these time ranges, with only these and some hundred other rows in memory.
 pub(crate) fn read_within(path: &Path, spans: &[(At, At)]) -> Result<Vec<Sample>> {
     let within = |sample: &&Sample| spans.iter().any(|(from, to)| (*from..*to).contains(&sample.at));
     let mut kept = Vec::new();
@@ -64,7 +63,7 @@ fn blank() -> Sample {
     Sample { at: At::ZERO, source: empty.clone(), name: empty.clone(), labels: empty, value: f64::NAN }
 }
 
-/// The columns, in order.
+/// Returns the columns in file order.
 fn columns() -> Vec<Column<Sample>> {
     vec![
         one("at_ns", |s: &Sample| s.at, |s: &mut Sample, at| s.at = at).deltas(),

@@ -1,14 +1,14 @@
-//! Many threads, one log: records are encoded where they are made and written by one thread.
+//! Collects records from many threads in one log: each thread encodes its records, and one thread writes them.
 //!
-//! A load generator's thread must not wait for a disk, and must not hand a half-kilobyte struct with heap parts to
-//! another thread either: encoding into a shared buffer takes less time than moving and freeing it elsewhere, and
-//! leaves a fifth of the bytes to queue. Threads spread over lanes (a buffer behind its own lock) so that they do
-//! not meet; the writer thread empties all lanes every [`TICK`], or sooner when one has filled.
+//! A load-generating thread must not wait for a disk. It also must not pass a half-kilobyte struct with heap parts to
+//! another thread. Encoding into a shared buffer takes less time than moving and freeing the struct, and queues a fifth of
+//! the bytes. Threads are spread over lanes (a buffer with a lock each) to avoid contention. The writer thread empties all
+//! lanes every [`TICK`], or earlier when one fills up.
 //!
-//! A lane is bounded. Where the disk does not keep up its callers wait, and [`Health::stalls`] counts it, because
-//! a generator that waited is a finding. Where the disk *refuses* (full), waiting would hang the run: the log is
-//! cut back to its last whole frame, what is queued is kept and tried again, and what then no longer fits is
-//! counted in [`Health::lost`]. Nothing is dropped without being counted.
+//! A lane is bounded. If the disk is too slow, callers wait, and [`Health::stalls`] counts it, because a generator that
+//! waited is a finding. If the disk *fails* (full), waiting would hang the run. The log is then truncated to its last
+//! complete frame, and queued records are kept and retried. Records that do not fit later are counted in [`Health::lost`].
+//! Every dropped record is counted.
 
 use std::fs::File;
 use std::io::{self, Seek, Write};
@@ -24,62 +24,62 @@ use crate::code;
 use crate::error::{Result, StoreError};
 use crate::frame::{self, FrameKind};
 
-/// Longest time a record waits in a lane while the disk keeps up. Half of what a kill may cost.
+/// Longest time that a record waits in a lane while the disk is fast enough. This is half of the possible loss on a kill.
 const TICK: Duration = Duration::from_millis(100);
-/// A lane this full wakes the writer.
+/// Bytes in a lane at which the writer is woken.
 const WAKE_BYTES: usize = 256 << 10;
-/// A lane this full makes its callers wait: some 20 000 answers of 16 events.
+/// Bytes in a lane at which its callers wait: some 20 000 answers of 16 events.
 const LANE_BYTES: usize = 4 << 20;
-/// More lanes than load-generating threads on the machines we know; a shared lane still works.
+/// Number of lanes, more than the load-generating threads of known machines; a shared lane works too.
 const LANES: usize = 16;
-/// What is kept in memory when the disk refuses.
+/// Most bytes that are kept in memory while the disk fails.
 const KEEP_BYTES: usize = 64 << 20;
 
-/// What the sink has lived through.
+/// The errors and losses of a sink.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Health {
-    /// The first error, in one line; `None` = every write went through.
+    /// First error, in one line; `None` = every write succeeded.
     pub error: Option<String>,
-    /// Was it for want of room?
+    /// Set if the first error was a lack of disk space.
     pub disk_full: bool,
-    /// How often a caller had to wait because the disk did not keep up.
+    /// Number of times that a caller waited because the disk was too slow.
     pub stalls: u64,
-    /// Records given up: the disk refused and memory for them ran out, or they came after the end.
+    /// Lost records: the disk failed and the memory limit was reached, or they came after the end.
     pub lost: u64,
     /// Bytes of the log so far.
     pub written_bytes: u64,
 }
 
-/// A handle through which any thread leaves records. Cheap to clone; all clones feed the same log.
+/// A handle through which any thread adds records. It is cheap to clone, and all clones feed one log.
 #[derive(Clone)]
 pub struct Sink {
     shared: Arc<Shared>,
 }
 
 impl Sink {
-    /// Leaves one attempt. Returns as soon as it is queued; see [`Sink::health`] for what became of it.
+    /// Adds an attempt. Returns once it is queued; [`Sink::health`] reports losses.
     pub fn attempt(&self, attempt: &Attempt) {
         self.shared.put(FrameKind::Attempt, |buf| code::put_attempt(buf, attempt));
     }
 
-    /// Notes that an attempt was begun, as it is to be told if nothing more of it ever comes: of a writer that is killed,
-    /// what was in flight is told by this. It never waits, and where there is no room it is not counted as lost, because
-    /// the attempt itself still comes.
+    /// Records the start of an attempt, with the row that applies if no end follows. If the writer is killed, these rows
+    /// represent the requests in flight.
+    ///
+    /// The call never waits. A record that does not fit is not counted as lost, because the attempt itself still follows.
     pub fn begun(&self, attempt: &Attempt) {
         self.shared.put(FrameKind::Begun, |buf| code::put_attempt(buf, attempt));
     }
 
-    /// Leaves one point of a time series.
+    /// Adds a point of a time series.
     pub fn sample(&self, sample: &Sample) {
         self.shared.put(FrameKind::Sample, |buf| code::put_sample(buf, sample));
     }
 
-    /// Leaves one span of a trace.
     pub fn span(&self, span: &TraceSpan) {
         self.shared.put(FrameKind::Span, |buf| code::put_span(buf, span));
     }
 
-    /// How the sink fares.
+    /// Returns the errors and losses so far.
     pub fn health(&self) -> Health {
         self.shared.health()
     }
@@ -106,12 +106,12 @@ struct Lane {
 struct Queue {
     bytes: Vec<u8>,
     taken: TakenRecords,
-    /// The disk refuses: don't wait for room.
+    /// Set if the disk fails; callers then do not wait for room.
     refused: bool,
     closed: bool,
 }
 
-/// Records that the log has taken.
+/// The number of records that the log has accepted.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct TakenRecords {
     pub(crate) attempts: u64,
@@ -121,7 +121,7 @@ pub(crate) struct TakenRecords {
 #[derive(Default)]
 struct Bell {
     rung: bool,
-    /// Numbers of the last flush asked for, asked to reach the disk's own memory, and done.
+    /// Numbers of the last flush requested, the last sync requested, and the last flush done.
     wanted: u64,
     sync: u64,
     flushed: u64,
@@ -135,12 +135,12 @@ struct State {
     disk_full: bool,
 }
 
-/// A lock whose holder panicked still holds whole records: a record is appended or it is not.
+/// Locks a mutex. A poisoned lock is usable, because a record is appended completely or not at all.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Each thread's own lane, dealt in turn.
+/// Returns the lane of this thread; lanes are assigned in rotation.
 fn lane_of_thread() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local!(static LANE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % LANES);
@@ -182,7 +182,7 @@ impl Shared {
         self.rung.notify_one();
     }
 
-    /// Waits until all that was put before is written, and on the disk itself if `sync`.
+    /// Waits until all earlier records are written, and synced to disk if `sync`.
     fn flush(&self, sync: bool) {
         let mut bell = lock(&self.bell);
         bell.wanted += 1;
@@ -217,14 +217,14 @@ impl Shared {
     }
 }
 
-/// The writing end: owns the thread and, when it has stopped, the log.
+/// The handle of the writer thread, which returns the log when it stops.
 pub(crate) struct LogThread {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<LogFile>>,
 }
 
 impl LogThread {
-    /// Starts the writer of `log`.
+    /// Starts the writer thread of `log`.
     pub(crate) fn start(log: LogFile) -> io::Result<LogThread> {
         let shared = Arc::new(Shared {
             lanes: Default::default(),
@@ -259,7 +259,7 @@ impl LogThread {
         self.shared.health()
     }
 
-    /// Closes every lane, writes what is in them and hands the log back. `None` = the writer thread panicked.
+    /// Closes every lane, writes their contents and returns the log. `None` = the writer thread panicked.
     pub(crate) fn stop(&mut self) -> Option<LogFile> {
         let thread = self.thread.take()?;
         lock(&self.shared.bell).stop = true;
@@ -267,7 +267,7 @@ impl LogThread {
         thread.join().ok()
     }
 
-    /// How many records were taken since the log was begun.
+    /// Returns the number of records accepted since the start of the log.
     pub(crate) fn taken(&self) -> TakenRecords {
         self.shared.lanes.iter().fold(TakenRecords::default(), |sum, lane| {
             let own = lock(&lane.queue).taken;
@@ -275,7 +275,7 @@ impl LogThread {
         })
     }
 
-    /// Counts records that were queued and could not be written in the end.
+    /// Counts queued records that could not be written in the end.
     pub(crate) fn lost(&self, records: u64) {
         self.shared.lost.fetch_add(records, Ordering::Relaxed);
     }
@@ -287,7 +287,7 @@ impl Drop for LogThread {
     }
 }
 
-/// The writer thread's own half.
+/// The state of the writer thread.
 struct Writing {
     shared: Arc<Shared>,
     log: LogFile,
@@ -295,7 +295,7 @@ struct Writing {
 
 impl Writing {
     fn run(mut self) -> LogFile {
-        // However this thread ends, nobody waits for it afterwards.
+        // Releases waiting threads, however this thread ends.
         let _last_word = LastWord(Arc::clone(&self.shared));
         let shared = Arc::clone(&self.shared);
         let mut spare = Vec::new();
@@ -319,7 +319,7 @@ impl Writing {
         }
     }
 
-    /// Until somebody rings or the tick is over: the flush to answer, whether to sync, whether to stop.
+    /// Waits for a wake-up or the tick. Returns the flush to acknowledge, whether to sync, and whether to stop.
     fn wait(&self) -> (u64, bool, bool) {
         let mut bell = lock(&self.shared.bell);
         if !bell.rung && !bell.stop {
@@ -329,7 +329,7 @@ impl Writing {
         (bell.wanted, bell.sync > bell.flushed, bell.stop)
     }
 
-    /// Takes what is in a lane, leaves an empty buffer for it, writes, and returns the emptied buffer.
+    /// Swaps a lane's buffer with an empty one, writes the contents, and returns the emptied buffer.
     fn empty(&mut self, lane: &Lane, mut spare: Vec<u8>, stop: bool) -> Vec<u8> {
         let mut queue = lock(&lane.queue);
         queue.closed |= stop;
@@ -360,7 +360,7 @@ impl Drop for LastWord {
     }
 }
 
-/// The log file, always cut at a frame's end, and what it could not take.
+/// The log file, always truncated to the end of a frame, and the bytes that could not be written.
 pub(crate) struct LogFile {
     path: PathBuf,
     file: File,
@@ -369,7 +369,7 @@ pub(crate) struct LogFile {
 }
 
 impl LogFile {
-    /// A log in this empty file, opened for appending.
+    /// Starts a log in an empty file that is opened for appending.
     pub(crate) fn begin(path: &Path, file: File) -> Result<LogFile> {
         let mut log = LogFile { path: path.to_path_buf(), file, len: 0, unwritten: Vec::new() };
         log.append(&frame::MAGIC)?;
@@ -380,12 +380,12 @@ impl LogFile {
         !self.unwritten.is_empty()
     }
 
-    /// Bytes of frames kept in memory because the disk would not take them.
+    /// Returns the number of bytes that could not be written and are kept in memory.
     pub(crate) fn kept(&self) -> usize {
         self.unwritten.len()
     }
 
-    /// Writes whole frames. On an error the file is cut back to a frame's end and the rest kept.
+    /// Writes complete frames. On an error the file is truncated to the end of a frame, and the rest is kept.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<()> {
         if self.refused() {
             self.unwritten.extend_from_slice(bytes);
@@ -398,7 +398,6 @@ impl LogFile {
         result
     }
 
-    /// Tries once more to write what was kept.
     pub(crate) fn retry(&mut self) -> Result<()> {
         if !self.refused() {
             return Ok(());
@@ -410,22 +409,21 @@ impl LogFile {
         result
     }
 
-    /// Writes one frame ahead of everything that was kept.
+    /// Writes one frame before the kept bytes.
     pub(crate) fn append_first(&mut self, bytes: &[u8]) -> Result<()> {
         self.write(bytes).1
     }
 
-    /// Forgets what was kept: how many records that were.
+    /// Discards the kept bytes and returns their number of records.
     pub(crate) fn give_up(&mut self) -> u64 {
         frame::whole(&std::mem::take(&mut self.unwritten)).1
     }
 
-    /// Makes sure that it is on the disk and not only in the system's memory.
     pub(crate) fn sync(&mut self) -> Result<()> {
         self.file.sync_data().map_err(|source| StoreError::io(&self.path, "sync the log", source))
     }
 
-    /// How many of `bytes` stand in whole frames after the write, and what stopped it.
+    /// Returns the number of `bytes` in complete frames after the write, and the error that stopped it.
     fn write(&mut self, bytes: &[u8]) -> (usize, Result<()>) {
         let mut written = 0;
         let stopped = loop {

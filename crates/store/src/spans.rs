@@ -1,9 +1,9 @@
-//! `spans.parquet`: one row per span of a trace, from one list of columns for its schema, writing and reading.
+//! Reads and writes `spans.parquet`: one row per trace span, with one list of columns for schema, writing and reading.
 //!
-//! Attributes are three lists side by side: key, kind (0 flag, 1 whole number, 2 number, 3 text; the names are in the footer under
-//! `plimsoll.attribute_kinds`) and the value as text. A JSON text per row was the alternative: JSON has no NaN, does not tell 1 from 1.0
-//! in every reader, and keys that repeat in every row would not go into a dictionary. DuckDB makes a map of them with
-//! `map(attribute_key, attribute_value)`. Ids are hexadecimal texts, as everybody prints them.
+//! Attributes are three parallel lists: key, kind and value as text. The kinds are 0 flag, 1 whole number, 2 number and 3
+//! text; their names are in the footer under `plimsoll.attribute_kinds`. A JSON text per row was rejected. JSON has no NaN,
+//! some readers do not distinguish 1 from 1.0, and repeated keys would not be dictionary-encoded. DuckDB builds a map with
+//! `map(attribute_key, attribute_value)`. Ids are hexadecimal texts, as all tools print them.
 
 use std::path::Path;
 
@@ -12,12 +12,12 @@ use plimsoll_model::{AttributeValue, SpanEvent, SpanKind, TraceSpan};
 use crate::error::Result;
 use crate::table::{Column, Table, Taken, each_group, list, maybe_text, one, read_rows, text, texts};
 
-/// A row group ends at so many rows, …
+/// Most rows of a row group.
 const GROUP_ROWS: usize = 64 << 10;
-/// … or so many bytes of attributes: what is held in memory while a file is written.
+/// Most bytes of attributes of a row group, which bounds the memory of a writer.
 const GROUP_BYTES: usize = 64 << 20;
 
-/// A span with its texts made.
+/// A span with its texts formatted.
 struct Row {
     span: TraceSpan,
     trace: String,
@@ -38,7 +38,7 @@ impl Row {
             let (kind, value) = match value {
                 AttributeValue::Flag(flag) => (0, flag.to_string()),
                 AttributeValue::Int(n) => (1, n.to_string()),
-                // Rust prints the shortest digits that read back as the same number.
+                // Rust prints the shortest digits that parse back to an equal number.
                 AttributeValue::Real(n) => (2, n.to_string()),
                 AttributeValue::Text(text) => (3, text),
             };
@@ -61,7 +61,7 @@ impl Row {
     }
 }
 
-/// `spans.parquet` being written.
+/// The writer of `spans.parquet`.
 pub(crate) struct SpansFile {
     table: Table<Row, TraceSpan>,
     rows: Vec<Row>,
@@ -104,17 +104,17 @@ impl SpansFile {
     }
 }
 
-/// Reads the file at `path`.
 pub(crate) fn read(path: &Path) -> Result<Vec<TraceSpan>> {
     read_rows(path, TraceSpan::blank, &columns())
 }
 
-/// Reads the file at `path` and hands each span on.
+/// Reads the file at `path` and passes each span to `each`.
 pub(crate) fn each(path: &Path, each: &mut dyn FnMut(TraceSpan)) -> Result<()> {
     each_group(path, TraceSpan::blank, &columns(), |_| true, |rows| rows.into_iter().for_each(&mut *each))
 }
 
-/// The columns, in order. The kinds of attributes come between their keys and values and wait as integers: the values then say what they are of.
+/// Returns the columns in order. The kinds of attributes are read between keys and values; the values then determine their
+/// type by kind.
 fn columns() -> Vec<Column<Row, TraceSpan>> {
     fn cells(row: &Row) -> &[Cell] {
         &row.attributes
@@ -219,7 +219,7 @@ fn columns() -> Vec<Column<Row, TraceSpan>> {
     ]
 }
 
-/// Sets something of each item of a list that was begun.
+/// Returns a setter for one field of every item of a list that was started.
 fn set_each<E, T>(
     items: &mut [E],
     values: impl ExactSizeIterator<Item = T>,
@@ -232,7 +232,7 @@ fn set_each<E, T>(
     items.iter_mut().zip(values).try_for_each(|(item, value)| set(item, value))
 }
 
-/// An id of this many bytes at most.
+/// Parses a hexadecimal id of at most `bytes` bytes.
 fn hex(column: &str, text: &str, bytes: usize, set: impl FnOnce(u128)) -> Taken {
     match u128::from_str_radix(text, 16) {
         Ok(id) if text.len() <= 2 * bytes => {
@@ -243,7 +243,7 @@ fn hex(column: &str, text: &str, bytes: usize, set: impl FnOnce(u128)) -> Taken 
     }
 }
 
-/// A value from its kind, which was left in its place, and its text.
+/// Returns a value from its text and the kind that was stored in its place.
 fn value(kind: &AttributeValue, text: String) -> std::result::Result<AttributeValue, String> {
     let wrong = |text: &str| {
         format!("attribute_value: {:?} is none of its kind", text.chars().take(40).collect::<String>())

@@ -1,8 +1,9 @@
-//! A run being written, from the first record to the folder that everybody can read.
+//! Writes a run, from the first record to the finished folder.
 //!
-//! While it goes on there is `run.json` (as it was at the start) and the log. The end is a sequence in which every
-//! step leaves a folder that reads back in full: the last manifest into the log, Parquet drafts written and synced,
-//! `server.parquet` and `spans.parquet` named, `run.json` replaced, `requests.parquet` named (from here on Parquet speaks), log removed.
+//! During the run the folder has `run.json` (its state at the start) and the log. Each step of the end leaves a folder that
+//! is completely readable. The last manifest is written to the log, and Parquet drafts are written and synced.
+//! `server.parquet` and `spans.parquet` are renamed, `run.json` is replaced, and `requests.parquet` is renamed, which is
+//! the commit. The log is deleted last.
 
 use std::fs::{self, File};
 use std::io::Seek;
@@ -19,7 +20,7 @@ use crate::series::SeriesFile;
 use crate::sink::{Health, LogFile, LogThread, Sink, TakenRecords};
 use crate::spans::SpansFile;
 
-/// Writes one run folder. Dropping it without [`finish`](RunWriter::finish) leaves a folder that
+/// The writer of one run folder. Dropping it without [`finish`](RunWriter::finish) leaves a folder that
 /// [`open`](crate::open) recovers.
 pub struct RunWriter {
     dir: PathBuf,
@@ -28,11 +29,10 @@ pub struct RunWriter {
 }
 
 impl RunWriter {
-    /// Makes the folder, which must not exist, and begins the log. `manifest.progress` becomes
-    /// [`RunState::Running`].
+    /// Creates the folder, which must not exist, and starts the log. Sets `manifest.progress` to [`RunState::Running`].
     ///
     /// # Errors
-    /// [`StoreError::Exists`], [`StoreError::DiskFull`], [`StoreError::Io`].
+    /// Fails with [`StoreError::Exists`], [`StoreError::DiskFull`] or [`StoreError::Io`].
     pub fn create(dir: &Path, mut manifest: Manifest) -> Result<RunWriter> {
         folder::make(dir)?;
         manifest.progress = RunState::Running;
@@ -48,36 +48,33 @@ impl RunWriter {
         Ok(RunWriter { dir: dir.to_path_buf(), manifest: Mutex::new(manifest), log })
     }
 
-    /// The run folder.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// A handle for the threads that make records.
+    /// Returns a handle for the threads that produce records.
     pub fn sink(&self) -> Sink {
         self.log.sink()
     }
 
-    /// Leaves one attempt; see [`Sink::attempt`].
     pub fn attempt(&self, attempt: &Attempt) {
         self.sink().attempt(attempt);
     }
 
-    /// Leaves one sample; see [`Sink::sample`].
     pub fn sample(&self, sample: &Sample) {
         self.sink().sample(sample);
     }
 
-    /// How the log fares: errors, waits, losses.
+    /// Returns the log's errors, waits and losses so far.
     pub fn health(&self) -> Health {
         self.log.health()
     }
 
-    /// Writes a level that has ended into the log and the manifest, and waits until all of it is on the disk.
-    /// Between levels nothing is being measured, so this is where the disk may be kept busy.
+    /// Writes a finished level into the log and the manifest, and waits until all records are synced to disk. There is no
+    /// measurement between levels, so the disk may be busy then.
     ///
     /// # Errors
-    /// The log's first error, if it has had one; [`StoreError::Broken`] if a number in the level is none.
+    /// Fails with the log's first error, if any, or with [`StoreError::Broken`] if a number in the level is not finite.
     pub fn level(&self, level: &Level) -> Result<()> {
         let bytes = json(level);
         self.reads_back::<Level>(&bytes)?;
@@ -90,7 +87,7 @@ impl RunWriter {
     /// Changes the manifest and writes it into the log. `run.json` itself is written at the end.
     ///
     /// # Errors
-    /// The log's first error, if it has had one.
+    /// Fails with the log's first error, if any.
     pub fn update(&self, change: impl FnOnce(&mut Manifest)) -> Result<()> {
         let bytes = self.lock_manifest(|manifest| {
             change(manifest);
@@ -100,24 +97,24 @@ impl RunWriter {
         self.flush()
     }
 
-    /// The manifest as it stands, with every level reported so far.
+    /// Returns the current manifest, with every level reported so far.
     pub fn manifest(&self) -> Manifest {
         self.lock_manifest(|manifest| manifest.clone())
     }
 
-    /// Waits until every record left before this call is in the file: a kill of this process no longer costs it.
+    /// Waits until every record added before this call is in the file, so that a kill of this process does not lose it.
     ///
     /// # Errors
-    /// The log's first error, if it has had one.
+    /// Fails with the log's first error, if any.
     pub fn flush(&self) -> Result<()> {
         self.log.flush(false);
         self.check()
     }
 
-    /// The attempts left so far that `want` picks, read back from the log.
+    /// Returns the attempts added so far that `want` selects, read from the log.
     ///
     /// # Errors
-    /// [`StoreError::Io`]; [`StoreError::Broken`] if the log does not read back.
+    /// Fails with [`StoreError::Io`], or with [`StoreError::Broken`] if the log is malformed.
     pub fn attempts(&self, want: impl Fn(&Attempt) -> bool) -> Result<Vec<Attempt>> {
         self.log.flush(false);
         let mut attempts = Vec::new();
@@ -132,19 +129,22 @@ impl RunWriter {
         Ok(attempts)
     }
 
-    /// Ends the run: `manifest` as the last word (`Running` becomes `Complete`; levels reported and missing from it
-    /// are added), Parquet files, `run.json`; the log goes last.
+    /// Ends the run: writes the Parquet files and `run.json`, and deletes the log.
+    ///
+    /// `manifest` is the final manifest. Its state `Running` becomes `Complete`, and reported levels that are missing are
+    /// added.
     ///
     /// # Errors
-    /// [`StoreError::DiskFull`] when records could not be written to the end (the run is then marked partial), or
-    /// when they are all in the log and Parquet did not fit beside it. Every error leaves a log that reads back.
+    /// Fails with [`StoreError::DiskFull`] if records could not be written, which marks the run as partial. It also fails
+    /// if all records are in the log but Parquet did not fit. After every error the log is readable.
     pub fn finish(self, manifest: Manifest) -> Result<()> {
         self.end(manifest, None)
     }
 
-    /// Ends the run like [`finish`](RunWriter::finish), for a caller that still holds every record it left: Parquet is
-    /// then written from these, and the log, which says the same, need not be decoded once more. Where they are not as
-    /// many as the log took, the log is the one that is believed.
+    /// Ends the run like [`finish`](RunWriter::finish), for a caller that still has every record in memory.
+    ///
+    /// Parquet is written from these records, without decoding the log. If their number differs from the log's, the log
+    /// applies.
     pub fn finish_with(self, manifest: Manifest, attempts: &[Attempt], samples: &[Sample]) -> Result<()> {
         self.end(manifest, Some(Held { attempts, samples }))
     }
@@ -172,7 +172,7 @@ impl RunWriter {
         }
         let health = self.log.health();
         if let Some(error) = &health.error {
-            // Refused once and written after all: complete unless something had to go.
+            // A write failed once and succeeded later, so the run is complete unless records were lost.
             if health.lost > 0 {
                 let why = format!("{error}; {} records were lost", health.lost);
                 manifest.progress = RunState::Partial { why };
@@ -187,11 +187,11 @@ impl RunWriter {
         let mut ended = convert(&self.dir, &path, held, &manifest);
         folder::release_reserve(&self.dir);
         if ended.as_ref().is_err_and(StoreError::is_disk_full) {
-            // The reserve was held until now: a small run may fit into it.
+            // The reserve was kept until now, because a small run may fit into it.
             ended = convert(&self.dir, &path, held, &manifest);
         }
         if let Err(error) = ended {
-            // The log says it all; only `run.json`, for those who look at nothing else, says what is missing.
+            // The log is complete, and `run.json` names the missing part for readers of that file only.
             let why = format!("the records are in {} and not yet in Parquet: {error}", folder::LOG);
             manifest.progress = RunState::Partial { why };
             folder::replace(&self.dir.join(folder::MANIFEST), &pretty(&manifest))?;
@@ -200,8 +200,8 @@ impl RunWriter {
         remove_log(&self.dir)
     }
 
-    /// No room: gives the reserve back and spends it on saying so, then on what else still fits of the records.
-    /// All is well after all where everything fitted.
+    /// Handles a full disk: releases the reserve and uses it for the manifest, then for the remaining records that fit.
+    /// Succeeds if all records fit.
     fn last_word(&self, log: &mut LogFile, manifest: &Manifest) -> Result<()> {
         folder::release_reserve(&self.dir);
         let mut manifest = manifest.clone();
@@ -216,7 +216,8 @@ impl RunWriter {
         in_log.and(in_json).and(written).and(log.sync())
     }
 
-    /// JSON has no NaN and no infinity: such a number would be written as `null` and the file refused later.
+    /// Checks that JSON can be parsed back. JSON has no NaN and no infinity, so such numbers would be written as `null` and
+    /// rejected later.
     fn reads_back<T: serde::de::DeserializeOwned>(&self, bytes: &[u8]) -> Result<()> {
         let read = serde_json::from_slice::<T>(bytes).map(|_| ());
         read.map_err(|error| {
@@ -243,7 +244,7 @@ impl RunWriter {
     }
 }
 
-/// Adds a level, or replaces the one of the same number; in order of number.
+/// Adds a level, or replaces the one with its number, in order of number.
 pub(crate) fn put_level(levels: &mut Vec<Level>, level: Level) {
     match levels.binary_search_by_key(&level.id, |known| known.id) {
         Ok(at) => levels[at] = level,
@@ -251,7 +252,7 @@ pub(crate) fn put_level(levels: &mut Vec<Level>, level: Level) {
     }
 }
 
-/// The Parquet files of a folder on their way from draft to name.
+/// The Parquet files of a folder before their rename.
 pub(crate) struct Drafts {
     dir: PathBuf,
     requests: RequestsFile,
@@ -260,7 +261,7 @@ pub(crate) struct Drafts {
 }
 
 impl Drafts {
-    /// Begins them in `dir`; series and spans only once there is one.
+    /// Creates the drafts in `dir`; series and spans only with their first record.
     pub(crate) fn begin(dir: &Path) -> Result<Drafts> {
         let requests = RequestsFile::create(&folder::draft(&dir.join(folder::REQUESTS)))?;
         Ok(Drafts { dir: dir.to_path_buf(), requests, series: None, spans: None })
@@ -270,7 +271,7 @@ impl Drafts {
         self.requests.push(attempt)
     }
 
-    /// All that a caller holds.
+    /// Writes all records that a caller has in memory.
     fn held(&mut self, held: Held<'_>) -> Result<()> {
         self.requests.write(held.attempts)?;
         held.samples.iter().try_for_each(|sample| self.sample(sample.clone()))
@@ -296,7 +297,7 @@ impl Drafts {
         }
     }
 
-    /// Closes and syncs all, then names them around `run.json`: `requests.parquet` comes last and commits.
+    /// Closes and syncs all files, then renames them around `run.json`. `requests.parquet` is last and commits.
     pub(crate) fn publish(self, manifest: &Manifest) -> Result<()> {
         let named = [(folder::SERIES, self.series.is_some()), (folder::SPANS, self.spans.is_some())];
         self.requests.close()?;
@@ -313,7 +314,7 @@ impl Drafts {
         folder::publish(&self.dir.join(folder::REQUESTS))
     }
 
-    /// Removes what an attempt that failed has left.
+    /// Deletes the drafts of a failed conversion.
     pub(crate) fn discard(dir: &Path) {
         for name in [folder::REQUESTS, folder::SERIES, folder::SPANS] {
             let _ = fs::remove_file(folder::draft(&dir.join(name)));
@@ -334,7 +335,7 @@ impl Held<'_> {
     }
 }
 
-/// To Parquet: from what is held, else from the log in one pass and bounded memory.
+/// Converts a run to Parquet: from records in memory, or else from the log in one pass with bounded memory.
 fn convert(dir: &Path, log: &Path, held: Option<Held<'_>>, manifest: &Manifest) -> Result<()> {
     let pass = || -> Result<()> {
         let mut drafts = Drafts::begin(dir)?;
@@ -359,7 +360,7 @@ fn convert(dir: &Path, log: &Path, held: Option<Held<'_>>, manifest: &Manifest) 
     pass().inspect_err(|_| Drafts::discard(dir))
 }
 
-/// Reads a log that must be whole.
+/// Reads a log that must be complete.
 fn read_log(path: &Path, mut each: impl FnMut(LogRecord)) -> Result<()> {
     let io = |source| StoreError::io(path, "read the log", source);
     let mut file = File::open(path).map_err(io)?;
@@ -379,7 +380,7 @@ fn read_log(path: &Path, mut each: impl FnMut(LogRecord)) -> Result<()> {
     Ok(())
 }
 
-/// The log has said all it had to say.
+/// Deletes the log, whose records are all in Parquet.
 pub(crate) fn remove_log(dir: &Path) -> Result<()> {
     let path = dir.join(folder::LOG);
     fs::remove_file(&path).map_err(|source| StoreError::io(&path, "remove the log", source))?;
@@ -393,7 +394,7 @@ fn framed(kind: FrameKind, manifest: &Manifest) -> Vec<u8> {
 }
 
 fn json(value: &impl serde::Serialize) -> Vec<u8> {
-    // Our own types have string keys and no fallible serialisers.
+    // The types of this crate have string keys and infallible serialisers.
     serde_json::to_vec(value).expect("a manifest is JSON")
 }
 

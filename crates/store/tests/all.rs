@@ -1,4 +1,4 @@
-//! What the store promises, from the outside.
+//! Tests the guarantees of the store from outside.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,

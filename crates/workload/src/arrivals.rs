@@ -1,16 +1,17 @@
-//! When requests are due: arrival processes with a given mean rate over a window.
+//! Draws due times of requests: arrival processes with a given mean rate over a window.
 //!
-//! Two families. *Renewal* processes (constant, Poisson, gamma, Weibull) are drawn gap by gap and start in
-//! equilibrium: the first gap is the rest of a length-biased one, so that the expected number of arrivals in any window
-//! is exactly rate × length. (Starting with an ordinary gap lost: at CV 3 it adds four arrivals to every level, which
-//! at low rates is the difference one wanted to measure.) They are not rescaled to hit the count either: that turns a
-//! Poisson process into a binomial one and hides its burstiness at the scale of the window.
-//! *Shapes* (ramp, step, spike, diurnal) are relative heights over the window, normalised to a mean of 1; a renewal
-//! process of unit rate is drawn in operational time and mapped back through the inverse of the cumulated rate
-//! (Çinlar 1975, the exact method), so they are not piecewise approximations.
+//! *Renewal* processes (constant, Poisson, gamma, Weibull) are drawn gap by gap and start in equilibrium: the first gap is
+//! the rest of a length-biased one. The expected number of arrivals in any window is then exactly rate × length. Starting
+//! with an ordinary gap was rejected: at CV 3 it adds four arrivals to every level, which at low rates equals the measured
+//! difference. Rescaling to the exact count was rejected too. It turns a Poisson process into a binomial one and hides its
+//! burstiness at the scale of the window.
 //!
-//! All arithmetic with transcendental functions goes through `libm`: the standard library's differ in the last bits
-//! between machines, and one bit is another schedule.
+//! *Shapes* (ramp, step, spike, diurnal) are relative heights over the window, normalised to a mean of 1. A renewal process
+//! of unit rate is drawn in operational time. The inverse of the cumulated rate maps it back (Çinlar 1975, the exact
+//! method). Shapes are therefore no piecewise approximations.
+//!
+//! All transcendental functions come from `libm`. The standard library's differ in the last bits between machines, and one
+//! bit changes the schedule.
 
 use plimsoll_math::dist;
 use plimsoll_math::rng::Stream;
@@ -21,27 +22,26 @@ use serde::{Deserialize, Serialize};
 use crate::SpecError;
 use crate::units::{SpanText, span_text, span_text_opt};
 
-/// The shape of the arrivals in time. The mean rate over the level is the load's, not the shape's.
+/// Arrival process: the distribution of arrivals in time. The mean rate is set by the load.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "process", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ArrivalSpec {
-    /// Equal gaps.
+    /// Constant gaps.
     Constant,
-    /// Independent arrivals: exponential gaps.
+    /// Independent arrivals with exponential gaps.
     #[default]
     Poisson,
-    /// Gamma gaps with this coefficient of variation (1 = Poisson, above = bursts, below = more regular).
+    /// Gamma-distributed gaps: a coefficient of variation of 1 is Poisson, above 1 bursty, below 1 more regular.
     Gamma {
-        /// Standard deviation of the gaps / their mean.
+        /// Coefficient of variation of the gaps (standard deviation / mean).
         cv: f64,
     },
-    /// Weibull gaps with this coefficient of variation.
+    /// Weibull-distributed gaps.
     Weibull {
-        /// Standard deviation of the gaps / their mean.
+        /// Coefficient of variation of the gaps (standard deviation / mean).
         cv: f64,
     },
-    /// Bursts: a Poisson process whose rate switches between two values, each kept for an exponential time
-    /// (Markov-modulated, MMPP-2).
+    /// Bursts: a Poisson process that switches between two rates, each for an exponential time (Markov-modulated, MMPP-2).
     OnOff {
         /// Mean length of a burst.
         #[serde(with = "span_text")]
@@ -51,86 +51,86 @@ pub enum ArrivalSpec {
         #[serde(with = "span_text")]
         #[schemars(with = "SpanText")]
         off: Span,
-        /// Rate in a pause / rate in a burst, 0 to 1.
+        /// Rate in a pause relative to the rate in a burst, 0 to 1; default 0.
         #[serde(default)]
         floor: f64,
     },
-    /// The rate changes linearly through the window.
+    /// Linear change of the rate over the window.
     Ramp {
-        /// Relative height at the start.
+        /// Relative rate at the start; default 0.
         #[serde(default)]
         from: f64,
-        /// Relative height at the end.
+        /// Relative rate at the end.
         to: f64,
-        /// Coefficient of variation of the gaps in operational time.
+        /// Coefficient of variation of the gaps in operational time; default 1.
         #[serde(default = "one")]
         cv: f64,
     },
-    /// Equally long steps.
+    /// Steps of equal length.
     Step {
-        /// Relative height of each.
+        /// Relative rate of each step.
         heights: Vec<f64>,
-        /// Coefficient of variation of the gaps in operational time.
+        /// Coefficient of variation of the gaps in operational time; default 1.
         #[serde(default = "one")]
         cv: f64,
     },
-    /// An even load with one higher stretch.
+    /// Constant rate with one spike.
     Spike {
-        /// Height of the spike, the rest being 1.
+        /// Rate of the spike relative to the rest.
         height: f64,
-        /// Where it begins, as a share of the window.
+        /// Start of the spike, as a share of the window; default 0.5.
         #[serde(default = "half")]
         at: f64,
-        /// How long it lasts, as a share of the window.
+        /// Length of the spike, as a share of the window; default 0.1.
         #[serde(default = "tenth")]
         share: f64,
-        /// Coefficient of variation of the gaps in operational time.
+        /// Coefficient of variation of the gaps in operational time; default 1.
         #[serde(default = "one")]
         cv: f64,
     },
-    /// A sine, as of day and night.
+    /// Sinusoidal rate, as over a day.
     Diurnal {
         /// Highest rate / lowest rate, at least 1.
         peak_to_trough: f64,
-        /// Length of a day; none = the window is one day.
+        /// Length of a day; default: the window.
         #[serde(default, with = "span_text_opt")]
         #[schemars(with = "Option<SpanText>")]
         period: Option<Span>,
-        /// Where the level begins, as a share of the day; 0 = the mean on the way up.
+        /// Start of the level as a share of the day; default 0, the mean on the way up.
         #[serde(default)]
         phase: f64,
-        /// Coefficient of variation of the gaps in operational time.
+        /// Coefficient of variation of the gaps in operational time; default 1.
         #[serde(default = "one")]
         cv: f64,
     },
-    /// Replays the times (and sizes, and shared blocks) of a trace, scaled in time.
+    /// Replay of a trace: its times, sizes and shared blocks, scaled in time.
     ///
-    /// A rate override scales time too, so that burstiness is kept: it is the mean of the *whole* trace that becomes the
-    /// rate, and a window shorter than the trace has the rate that the trace has there.
+    /// A load rate also scales time, so that burstiness is kept. It is the mean of the *whole* trace; a shorter window has
+    /// the trace's rate in that part.
     Trace {
-        /// The trace: CSV or JSON Lines, gzipped or not.
+        /// Trace file: CSV or JSON Lines, optionally gzipped.
         file: String,
-        /// How many times faster than recorded; none = 1, or whatever the load's rate asks.
+        /// Speed-up relative to the recording; default 1, or the factor that gives the load's rate.
         #[serde(default)]
         speed: Option<f64>,
-        /// Whose sizes are used.
+        /// Source of the request sizes; default `own`.
         #[serde(default)]
         sizes: TraceSizes,
-        /// Begin again where the window is longer than the trace. Each lap has its own text, so that a cache does not
-        /// know it from the lap before.
+        /// Repeat the trace if the window is longer; default true. Each lap has new text, so that no cache contains it from
+        /// the previous lap.
         #[serde(default = "yes")]
         repeat: bool,
     },
 }
 
-/// Whose sizes a replay uses.
+/// Source of the sizes in a replay.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TraceSizes {
-    /// The trace's.
+    /// Sizes of the trace.
     #[default]
     Own,
-    /// The scenario's `sizes`; block ids of the trace are then not used.
+    /// Sizes of the scenario; the block ids of the trace are then unused.
     Drawn,
 }
 
@@ -147,11 +147,11 @@ fn yes() -> bool {
     true
 }
 
-/// More arrivals than this in one level are refused: the schedule is held in memory.
+/// Most arrivals of one level, because the schedule is kept in memory.
 pub(crate) const MAX_ARRIVALS: f64 = 50e6;
 
 impl ArrivalSpec {
-    /// The kinds of traffic known by one word: `steady` is Poisson, `burst` gamma gaps with a CV of 3.
+    /// Returns the process of a named kind of traffic: `steady` is Poisson, `burst` gamma gaps with a CV of 3.
     pub fn named(name: &str) -> Option<ArrivalSpec> {
         match name {
             "steady" => Some(ArrivalSpec::Poisson),
@@ -160,8 +160,7 @@ impl ArrivalSpec {
         }
     }
 
-    /// Whether the rate is meant to be the same throughout: bursts that chance makes leave it so, shapes and recordings
-    /// do not.
+    /// Returns the intended shape of the rate. Random bursts leave it even; shapes and recordings do not.
     pub fn rate_course(&self) -> RateCourse {
         match self {
             ArrivalSpec::Constant
@@ -236,7 +235,7 @@ impl ArrivalSpec {
         }
     }
 
-    /// Due times within `[0, window)`, ascending. Not for traces, whose times come from their rows.
+    /// Returns due times within `[0, window)`, ascending. Not used for traces, whose times come from their rows.
     pub(crate) fn times(&self, rate_per_s: f64, window: Span, stream: &mut Stream) -> Vec<At> {
         let length = window.as_secs_f64();
         match self {
@@ -300,7 +299,7 @@ fn stamp(seconds: f64) -> At {
     At((seconds * 1e9).round() as i64)
 }
 
-/// Gaps of mean 1.
+/// A gap distribution with mean 1.
 enum Gaps {
     Equal,
     Exponential,
@@ -329,8 +328,9 @@ impl Gaps {
         }
     }
 
-    /// The rest of the gap in which time zero falls: uniform × a length-biased gap (Cox, Renewal Theory, 1962, §5.2).
-    /// The length-biased gamma law is gamma with the shape one larger; of X Weibull with shape k, (X/scale)^k is
+    /// Draws the rest of the gap that contains time zero: uniform × a length-biased gap (Cox, Renewal Theory, 1962, §5.2).
+    ///
+    /// The length-biased gamma distribution is gamma with a shape larger by one. For X Weibull with shape k, (X/scale)^k is
     /// length-biased gamma with shape 1 + 1/k.
     fn first(&self, stream: &mut Stream) -> f64 {
         match self {
@@ -345,8 +345,10 @@ impl Gaps {
     }
 }
 
-/// Arrival times in `[0, length)` of an equilibrium renewal process. Gaps are summed before they are divided by the
-/// rate: the sum of 10⁷ of them is then off by less than a microsecond at any rate.
+/// Returns arrival times in `[0, length)` of an equilibrium renewal process.
+///
+/// Gaps are summed before the division by the rate. The sum of 10⁷ of them is then off by less than a microsecond at any
+/// rate.
 fn renewal<'a>(
     gaps: &'a Gaps,
     rate: f64,
@@ -362,13 +364,13 @@ fn renewal<'a>(
             return None;
         }
         n += 1;
-        // Equal gaps are multiplied, not added: no error builds up.
+        // Equal gaps are multiplied and not added, because sums accumulate errors.
         sum = if matches!(gaps, Gaps::Equal) { first + n as f64 } else { sum + gaps.draw(stream) };
         Some(at)
     })
 }
 
-/// MMPP-2, begun in its stationary state.
+/// Returns the arrival times of an MMPP-2 that starts in its stationary state.
 fn bursts(rate: f64, length: f64, on: f64, off: f64, floor: f64, stream: &mut Stream) -> Vec<At> {
     let high = rate * (on + off) / (on + off * floor);
     let mut bursting = stream.chance(on / (on + off));
@@ -390,7 +392,7 @@ fn bursts(rate: f64, length: f64, on: f64, off: f64, floor: f64, stream: &mut St
     out
 }
 
-/// A relative rate over the window and the inverse of its cumulated form.
+/// A relative rate over the window, with the inverse of its cumulated form.
 struct Shape {
     /// Pieces: length, height at the start, height at the end, area before the piece.
     pieces: Vec<(f64, f64, f64, f64)>,
@@ -431,12 +433,12 @@ impl Shape {
         Shape { pieces: Vec::new(), sine: Some(sine), length, area }
     }
 
-    /// The time at which the share `u` of the area lies before it.
+    /// Returns the time before which the share `u` of the area is located.
     fn invert(&self, u: f64) -> f64 {
         let target = u * self.area;
         if let Some(sine) = &self.sine {
             let (mut low, mut high) = (0.0, self.length);
-            // 60 halvings reach below a nanosecond in a year; Newton's would, and would need a guard at the trough.
+            // 60 halvings reach below a nanosecond in a year. Newton's method would too, but needs a guard at the trough.
             for _ in 0..60 {
                 let middle = 0.5 * (low + high);
                 if sine.area(middle) < target { low = middle } else { high = middle }
@@ -447,7 +449,7 @@ impl Shape {
         let before: f64 = self.pieces[..i].iter().map(|p| p.0).sum();
         let (long, from, to, area) = self.pieces[i];
         let wanted = target - area;
-        // from·t + (to − from)/(2·long)·t² = wanted, in the form that keeps its digits when the slope is small.
+        // Solves from·t + (to − from)/(2·long)·t² = wanted, in the form that keeps its digits when the slope is small.
         let slope = if long > 0.0 { (to - from) / long } else { 0.0 };
         let root = libm::sqrt((from * from + 2.0 * slope * wanted).max(0.0));
         let t = if from + root > 0.0 { 2.0 * wanted / (from + root) } else { 0.0 };

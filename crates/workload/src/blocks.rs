@@ -1,10 +1,10 @@
-//! Names of a prompt's blocks without its text: what a simulated engine's prefix cache looks at.
+//! Names the blocks of a prompt without its text, for the prefix cache of a simulated engine.
 //!
-//! A synthetic prompt is a row of pieces, each the beginning of a keyed text; a block of sixteen tokens is then named by
-//! the pieces it covers and by the name of the block before. Two names are equal exactly where the hashes of the texts are
-//! (`hash_blocks`), so that a simulated cache hits where a real one would, at a thousandth of the price: the prompts of the
-//! Mooncake trace are 145 million words. Counted is in tokens, whatever the words per token of a real tokeniser are.
-//! Prompts of a file have no pieces; their words are hashed once each and kept.
+//! A synthetic prompt is a sequence of pieces, each a prefix of a keyed text. A block of sixteen tokens is named by the
+//! pieces that it covers and by the previous block's name. Two names are equal exactly if the hashes of the texts are
+//! (`hash_blocks`), so a simulated cache hits where a real one would. The cost is a thousandth: the prompts of the Mooncake
+//! trace are 145 million words. Blocks are counted in tokens, for any ratio of words to tokens. Prompts of a file have no
+//! pieces; their words are hashed once and kept.
 
 use std::collections::HashMap;
 use std::hash::Hasher;
@@ -16,24 +16,24 @@ use crate::draw::Arrival;
 use crate::prompts::{BLOCK_TOKENS, Length, Piece, Prompts, Root, SALT_WORDS, words_of};
 use crate::{Scenario, SpecError};
 
-/// Makes the names of prompts' blocks.
+/// A generator of the names of prompt blocks.
 #[derive(Debug)]
 pub struct BlockNames {
     prompts: Prompts,
-    /// Of prompts from a file: the names of an entry, by class, level and index.
+    /// Names of prompts from a file, by class, level and index of the entry.
     entries: HashMap<(u16, u32, u64), Arc<[u64]>>,
 }
 
 impl BlockNames {
-    /// Names for the prompts of this scenario.
+    /// Returns a generator for the prompts of this scenario.
     ///
     /// # Errors
-    /// [`SpecError`] where the scenario is inconsistent or its files are not attached.
+    /// Fails with a [`SpecError`] if the scenario is inconsistent or its files are not attached.
     pub fn new(scenario: &Scenario) -> Result<BlockNames, SpecError> {
         Ok(BlockNames { prompts: Prompts::new(scenario, 0)?, entries: HashMap::new() })
     }
 
-    /// The names of the full blocks of [`BLOCK_TOKENS`] tokens of this request's prompt, each chained to the one before.
+    /// Returns the names of the prompt's full blocks of [`BLOCK_TOKENS`] tokens, each chained to the previous one.
     pub fn of(&mut self, arrival: &Arrival) -> Vec<u64> {
         if (arrival.prompt_tokens as usize) < BLOCK_TOKENS {
             return Vec::new();
@@ -56,7 +56,7 @@ impl BlockNames {
     }
 }
 
-/// Names under construction.
+/// The names of a prompt in progress.
 struct Chain {
     names: Vec<u64>,
     hash: u64,
@@ -83,8 +83,8 @@ impl Chain {
     }
 }
 
-/// One number out of three. Keys are SipHash values already, so that what is left to do is to spread; SipHash itself costs
-/// as much as the simulation of the request. The steps are those of MurmurHash3's finaliser.
+/// Mixes three numbers into one. Keys are SipHash values already, so only spreading is needed, and SipHash costs as much as
+/// the request's simulation. The steps come from MurmurHash3's finaliser.
 fn mix(hash: u64, key: u64, place: u64) -> u64 {
     let mut x = hash.rotate_left(23) ^ key.wrapping_add(place.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     x = (x ^ x >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
@@ -92,7 +92,7 @@ fn mix(hash: u64, key: u64, place: u64) -> u64 {
     x ^ x >> 33
 }
 
-/// Names of a line of a prompt file: the salt, then the user's words.
+/// Returns the block names of a line of a prompt file: the salt, then the user's words.
 fn entry_names(prompts: &Prompts, arrival: &Arrival, index: u64) -> Vec<u64> {
     let spec = prompts.scenario.prompts_of(arrival.class);
     let entries = spec.file.as_ref().and_then(|file| prompts.scenario.material.prompts(file).ok());

@@ -1,8 +1,8 @@
-//! Holds a scenario's JSON against its schema before it is deserialised: unknown keys, unknown names, unreadable
-//! texts, each with its place and what is allowed there.
+//! Checks a scenario's JSON against its schema before deserialisation: unknown keys, unknown names and malformed texts.
 //!
-//! The schema is derived from the structs, so there is no second list of keys to keep. Rewriting serde's messages
-//! lost: they carry no path inside tagged enums, and comparing messages breaks with the next release.
+//! Each error has the path and the allowed values. The schema is derived from the structs, so there is no second list of
+//! keys to maintain. Rewriting serde's messages was rejected: they have no path inside tagged enums, and comparing messages
+//! breaks with the next release.
 
 use std::sync::OnceLock;
 
@@ -13,17 +13,17 @@ use crate::sizes::{Pause, Size};
 use crate::units::{Rate, parse_span};
 use crate::{Documents, Scenario, SpecError};
 
-/// Checks the keys, names and texts of a scenario; `Ok` says nothing about the ranges of its numbers.
+/// Checks the keys, names and texts of a scenario, but not the ranges of its numbers.
 ///
 /// # Errors
-/// The first thing found wrong, in the order of the document.
+/// Fails with the first error in the order of the document.
 pub fn scenario(value: &Value) -> Result<(), SpecError> {
     static SCHEMA: OnceLock<Value> = OnceLock::new();
     let schema = SCHEMA.get_or_init(|| schemars::schema_for!(Scenario).to_value());
     Checker { root: schema }.check(value, schema, "")
 }
 
-/// The same against any schema that is derived from structs whose texts are this crate's.
+/// Checks JSON against any schema of structs that use this crate's text formats.
 pub fn against(value: &Value, schema: impl FnOnce() -> Value) -> Result<(), SpecError> {
     let schema = schema();
     Checker { root: &schema }.check(value, &schema, "")
@@ -84,7 +84,7 @@ impl<'a> Checker<'a> {
                         allowed,
                     });
                 }
-                // A map of names: what each of them holds has a form of its own.
+                // A map with free keys, whose values have one schema.
                 None => {
                     if let Some(inner @ Value::Object(_)) = schema.get("additionalProperties") {
                         self.check(value, inner, &join(path, key))?;
@@ -173,7 +173,7 @@ fn name<'a>(value: &Value, allowed: impl IntoIterator<Item = &'a str>, path: &st
     })
 }
 
-/// Is it of a kind that the schema names: a number where there is to be one? Deserialisers say so without the place.
+/// Checks the JSON type of a value, because deserialisers report a wrong type without its path.
 fn kind(value: &Value, schema: &Value, path: &str) -> Result<(), SpecError> {
     let kinds: Vec<&str> = match schema.get("type") {
         Some(Value::String(one)) => vec![one],
@@ -188,7 +188,7 @@ fn kind(value: &Value, schema: &Value, path: &str) -> Result<(), SpecError> {
         "string" => value.is_string(),
         "object" => value.is_object(),
         "array" => value.is_array(),
-        // An absent one was let through before.
+        // `null` was accepted earlier.
         "null" => false,
         _ => true,
     };
@@ -209,7 +209,7 @@ fn kind(value: &Value, schema: &Value, path: &str) -> Result<(), SpecError> {
     Err(SpecError::value(path, given, &words.collect::<Vec<_>>().join(" or ")))
 }
 
-/// Is it a whole number of this format's range?
+/// Returns whether the value is a whole number in the format's range.
 fn fits(value: &Value, format: &str) -> bool {
     let most = match format {
         "uint8" => u64::from(u8::MAX),
@@ -223,7 +223,7 @@ fn fits(value: &Value, format: &str) -> bool {
     }
 }
 
-/// Reads a text of this crate's own formats; `None` where it is none of them.
+/// Parses a text in one of this crate's formats; `None` for other formats.
 fn text(value: &Value, format: &str) -> Option<Result<(), SpecError>> {
     let given = match value {
         Value::String(given) => given.clone(),

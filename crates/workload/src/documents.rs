@@ -1,8 +1,9 @@
-//! Documents of a rerank or score request, texts of a pooling, classify or embeddings request: how many and how long, as laws.
+//! Draws the documents of a rerank or score request, and the texts of a pooling, classify or embeddings request.
 //!
-//! `10`, `uniform:5,50`, `20*lognormal:120,0.6`: how many, and how long each. Without a length the tokens of the prompt are shared out among them, so
-//! that `sizes.prompt` is what a server reads in all; with one, `sizes.prompt` is the query's. They are drawn under a key of the request's own, as
-//! pictures are ([`crate::media`]), so that the rest of a schedule is the same with and without them.
+//! The text form has a number and a length: `10`, `uniform:5,50`, `20*lognormal:120,0.6`. Without a length, the prompt's
+//! tokens are divided among the documents, so `sizes.prompt` is all that a server reads. With a length, `sizes.prompt` is
+//! the query's length. Documents are drawn under a separate key per request, as images are ([`crate::media`]). The rest of
+//! a schedule is therefore equal with and without them.
 
 use std::fmt;
 
@@ -14,16 +15,16 @@ use crate::sizes::Size;
 use crate::units::MAX_TOKENS;
 use crate::{SpecError, as_text};
 
-/// Most documents of a request; Cohere takes a thousand, and warns. A draw beyond it is cut.
+/// Most documents of a request; larger draws are cut. Cohere accepts a thousand, with a warning.
 const COUNT_MAX: u32 = 10_000;
 
 const WANT: &str = "how many documents, and how long each: 10, uniform:5,50 or 20*lognormal:120,0.6";
 
-/// How many, and how long each.
+/// The distributions of the number and length of documents.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Documents {
     pub count: Size,
-    /// Tokens of each; none = the prompt's are shared out.
+    /// Tokens per document; `None` = the prompt's tokens are divided among the documents.
     pub length: Option<Size>,
 }
 
@@ -31,15 +32,16 @@ pub struct Documents {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Drawn {
     pub count: u32,
-    /// Tokens of each, where they have a law of their own.
+    /// Tokens of each document; `None` = the prompt's tokens are divided.
     pub lengths: Option<Vec<u32>>,
 }
 
 impl Drawn {
-    /// Tokens that a server reads with a query of so many before each; none = as many as the prompt has.
+    /// Returns the tokens that a server reads with a query of `query` tokens before each document; `None` = the tokens of
+    /// the prompt.
     pub(crate) fn read_with(&self, query: u32) -> Option<u32> {
         let own: u64 = self.lengths.as_ref()?.iter().map(|tokens| u64::from(*tokens)).sum();
-        // Room for the query with each is bounded like the rest.
+        // Bounded, because the query is repeated for each document.
         let query = query.min(MAX_TOKENS / self.count.max(1));
         let all = own + u64::from(self.count) * u64::from(query);
         Some(u32::try_from(all).unwrap_or(u32::MAX))
@@ -47,7 +49,7 @@ impl Drawn {
 }
 
 impl Documents {
-    /// Reads the written form.
+    /// Parses the text form, for example `20*lognormal:120,0.6`.
     pub fn parse(text: &str) -> Result<Documents, SpecError> {
         let (count, length) = match text.split_once('*') {
             Some((count, length)) => (count, Some(Size::parse(length.trim())?)),
@@ -56,19 +58,19 @@ impl Documents {
         Ok(Documents { count: Size::parse(count.trim())?, length })
     }
 
-    /// What a rerank or score request has where nothing is said.
+    /// Returns the default for rerank and score requests: 10 documents.
     pub fn usual() -> Documents {
         Documents { count: Size::Fixed(10), length: None }
     }
 
-    /// The laws that it draws from.
+    /// Returns the distributions of count and length.
     pub(crate) fn laws(&self) -> impl Iterator<Item = &Size> {
         std::iter::once(&self.count).chain(&self.length)
     }
 
     pub(crate) fn validate(&self, protocol: Protocol) -> Result<(), SpecError> {
         if !protocol.takes_texts() {
-            // Earlier versions wrote a number into every scenario.
+            // Earlier versions wrote a number into every scenario, so a bare number is accepted.
             return match self.length {
                 Some(_) => Err(SpecError::Conflict {
                     path: String::new(),
@@ -95,12 +97,12 @@ impl Documents {
         Ok(())
     }
 
-    /// The documents of a request.
+    /// Draws the documents of a request.
     pub(crate) fn draw(&self, stream: &mut Stream, material: &Material) -> Result<Drawn, SpecError> {
         let count = self.count.draw(stream, material)?.clamp(1, COUNT_MAX);
         let mut left = MAX_TOKENS;
         let lengths = self.length.as_ref().map(|law| {
-            // A request of more tokens than a prompt may have is cut.
+            // Cut, because a prompt's tokens are limited.
             let mut one = || {
                 let tokens = law.draw(stream, material)?.min(left).max(1);
                 left = left.saturating_sub(tokens);
@@ -111,7 +113,7 @@ impl Documents {
         Ok(Drawn { count, lengths: lengths.transpose()? })
     }
 
-    /// Mean tokens of a request whose query (without a length: all of whose prompt) has so many on average.
+    /// Returns the mean tokens of a request, given the mean tokens of its query (without a length: of its prompt).
     pub fn mean_tokens(&self, prompt: f64, query: bool, material: &Material) -> Result<f64, SpecError> {
         let Some(length) = &self.length else { return Ok(prompt) };
         let with = if query { prompt } else { 0.0 };

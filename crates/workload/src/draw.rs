@@ -1,7 +1,7 @@
-//! What one arrival is, beside when: class, sizes, shared blocks, and the plan of a session.
+//! Draws the properties of an arrival except its time: class, sizes, shared blocks, and the plan of a session.
 //!
-//! Each arrival draws from a stream named by its own number, not from one that all share: then the third request is the
-//! same whether the first two were drawn here, on another worker, or at all, and a closed loop needs no schedule.
+//! Each arrival draws from a stream named by its number, and not from a shared one. The third request is therefore equal
+//! whether or not the first two were drawn by this worker, and a closed loop needs no schedule.
 
 use std::sync::Arc;
 
@@ -16,45 +16,47 @@ use crate::scenario::{AnswerText, PromptOrder};
 use crate::trace::{Trace, TraceRow};
 use crate::{Scenario, SpecError};
 
-/// One request that is to be made.
+/// One request of a schedule.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Arrival {
-    /// Its number in the schedule of its level, from 0; equal schedules pair by it.
+    /// Number in the schedule of the level, from 0; equal schedules are paired by it.
     pub id: u64,
-    /// The level it belongs to; its text depends on it.
+    /// Level of the request; its text depends on the level.
     pub level: u32,
-    /// When it is due, from the start of the level. A later turn of a session: the earliest it can be, as if every
-    /// turn before it took no time; closed loop: 0. The player replaces both by the true due time.
+    /// Due time from the start of the level.
+    ///
+    /// For a later turn of a session, this is the earliest time, as if all earlier turns took no time. In a closed loop it
+    /// is 0. The player replaces both by the actual due time.
     pub due: At,
     pub class: u16,
-    /// The session it is a turn of; numbered within the level.
+    /// Session of the request, numbered within the level; `None` = no session.
     pub session: Option<u64>,
-    /// Turn within the session, from 0.
+    /// Turn number within the session, from 0.
     pub turn: u16,
-    /// Turns of its session; 0 = it is of none.
+    /// Number of turns of the session; 0 = no session.
     pub turns: u16,
-    /// The turns of its session that end before it is due. None: it is due when it is due.
+    /// Turns of the session that must end before this one is due; empty = due at its time.
     pub after: Vec<u16>,
-    /// From the end of the last of them to the moment this one is due.
+    /// Time from the end of the last of these turns to the due time.
     pub think: Span,
-    /// Tokens of its whole prompt, earlier turns included.
+    /// Tokens of the whole prompt, earlier turns included.
     pub prompt_tokens: u32,
-    /// Of these, tokens that a turn which it comes after has sent already.
+    /// Prompt tokens that an earlier turn has already sent.
     pub resent: u32,
     pub output_tokens: u32,
-    /// Documents or texts that it carries; 0 = none but its prompt.
+    /// Number of documents or texts; 0 = only the prompt.
     pub documents: u32,
-    /// Of a trace: the ids of its prompt's blocks. Of a shared prefix: its group. Of a prompt file: the entry's index.
+    /// Block ids of the prompt for a trace, the group for a shared prefix, the entry's index for a prompt file.
     pub blocks: Vec<u64>,
 }
 
 impl Arrival {
-    /// The turns that one of a plain conversation comes after: the one before it.
+    /// Returns the turns that a turn of a plain conversation waits for: the previous one.
     pub fn after_of(turn: u16) -> Vec<u16> {
         turn.checked_sub(1).into_iter().collect()
     }
 
-    /// The row of an attempt at it, in which nothing has happened yet.
+    /// Returns the initial row of an attempt.
     pub fn row(&self, attempt: u16, level: u32, due: At) -> Attempt {
         Attempt {
             session: self.session,
@@ -70,7 +72,7 @@ impl Arrival {
     }
 }
 
-/// A session as planned: lengths and pauses; what the server answers changes nothing in it.
+/// The plan of a session: lengths and pauses, which do not depend on the server's responses.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Plan {
     pub class: u16,
@@ -87,18 +89,18 @@ pub(crate) struct Turn {
     pub think: Span,
 }
 
-/// Draws arrivals of one level of a scenario.
+/// The generator of the arrivals of one level.
 #[derive(Clone, Debug)]
 pub(crate) struct Drawer {
     scenario: Arc<Scenario>,
     level: u32,
-    /// Per class: probability that a start is of this class or one before it.
+    /// Cumulative probability of the classes for a start.
     upto: Vec<f64>,
     /// Mean requests per start.
     pub requests_per_start: f64,
     trace: Option<Arc<Trace>>,
     trace_sizes: bool,
-    /// One more than the largest block id of the trace.
+    /// Largest block id of the trace plus one.
     ids: u64,
 }
 
@@ -120,7 +122,7 @@ impl Drawer {
             scenario.documents_of(class).map_or(Ok(()), |law| law.count.mean(material).map(|_| ()))?;
             sizes.pairs.as_ref().map_or(Ok(()), |file| material.pairs(file).map(|_| ()))?;
             prompts.file.as_ref().map_or(Ok(()), |file| material.prompts(file).map(|_| ()))?;
-            // A class's weight is its share of the requests; a start of t turns makes t of them.
+            // A class's weight is its share of the requests, and a start of t turns makes t requests.
             let turns = match &prompts.sessions {
                 Some(sessions) => sessions.turns.mean(material)?.max(1.0),
                 None => 1.0,
@@ -160,7 +162,7 @@ impl Drawer {
         self.trace.as_deref()
     }
 
-    /// The sessions of the trace, where it has some.
+    /// Returns the sessions of the trace, if it has sessions.
     pub fn graph(&self) -> Option<&Graph> {
         self.trace.as_ref().and_then(|trace| trace.graph.as_ref())
     }
@@ -171,8 +173,8 @@ impl Drawer {
                 .any(|class| self.scenario.prompts_of(class).sessions.is_some())
     }
 
-    /// The arrivals of start number `start`: one request, or the turns of a session. Numbers run from `id`, the first
-    /// is due at `due`.
+    /// Returns the arrivals of start `start`: one request, or the turns of a session. Numbers begin at `id`, and the first
+    /// arrival is due at `due`.
     pub fn start(&self, start: u64, id: u64, due: At) -> Vec<Arrival> {
         if let (Some(graph), Some(trace)) = (self.graph(), self.trace()) {
             return self.replay_session((graph, trace), start, id, due);
@@ -206,7 +208,7 @@ impl Drawer {
         out
     }
 
-    /// The turns of a session of the trace, in laps; each lap has ids of its own.
+    /// Returns the turns of a session of the trace. Repeated laps have separate block ids.
     fn replay_session(&self, (graph, trace): (&Graph, &Trace), start: u64, id: u64, due: At) -> Vec<Arrival> {
         let n = graph.sessions.len() as u64;
         let session = &graph.sessions[(start % n) as usize];
@@ -233,7 +235,7 @@ impl Drawer {
         session.turns.iter().enumerate().map(of).collect()
     }
 
-    /// The blocks of a row of this session: the trace's, else the group that the session's first prompts share.
+    /// Returns the blocks of a row of this session: the trace's, or else the group of the session's first prompts.
     pub fn blocks_of(&self, row: &TraceRow, session: u64, group: &[u64]) -> Vec<u64> {
         let sessions = self.graph().map_or(1, |graph| graph.sessions.len().max(1) as u64);
         let shift = (session / sessions).wrapping_mul(self.ids);
@@ -243,12 +245,12 @@ impl Drawer {
         }
     }
 
-    /// What start number `start` consists of; of a trace of sessions, its class and what its first prompts share.
+    /// Returns the plan of start `start`. For a trace of sessions, only class, documents and shared group apply.
     pub fn plan(&self, start: u64) -> Plan {
         self.plan_at(self.level, start)
     }
 
-    /// The same of another level.
+    /// Returns the plan of a start of another level.
     pub(crate) fn plan_at(&self, level: u32, start: u64) -> Plan {
         let mut stream = Stream::new(self.scenario.seed ^ u64::from(level).rotate_left(32), "request", start);
         let u = stream.uniform();
@@ -285,7 +287,7 @@ impl Drawer {
             plan.blocks = vec![index];
         }
         if self.scenario.target.protocol.carries() == Carries::Sound {
-            // What a sound comes to in tokens only the server knows.
+            // Only the server can count the tokens of audio.
             plan.turns.iter_mut().for_each(|turn| turn.asked = 0);
         }
         if let Some(drawn) = &plan.documents {
@@ -299,7 +301,7 @@ impl Drawer {
         plan
     }
 
-    /// The documents of start number `start`.
+    /// Returns the documents of start `start`.
     pub fn documents(&self, class: u16, level: u32, start: u64) -> Option<Drawn> {
         let law = self.scenario.documents_of(class)?;
         let mut stream =
@@ -326,7 +328,7 @@ impl Drawer {
         Turn { asked, output, think }
     }
 
-    /// Sizes and blocks of the trace's row, in laps; each lap has ids of its own.
+    /// Applies the sizes and blocks of the trace's row. Repeated laps have separate block ids.
     fn replay(&self, trace: &Trace, start: u64, plan: &mut Plan) {
         let n = trace.rows.len() as u64;
         let (lap, row) = (start / n, &trace.rows[(start % n) as usize]);
@@ -339,7 +341,7 @@ impl Drawer {
     }
 }
 
-/// Answers that came are put into prompts of sessions alone, whose text is made here.
+/// Checks that real answers are used only with sessions of synthetic text.
 fn answers_of_sessions(scenario: &Scenario, trace: Option<&Trace>) -> Result<(), SpecError> {
     let graph = trace.filter(|trace| trace.graph.is_some());
     for class in 0..scenario.class_count() as u16 {
@@ -359,7 +361,7 @@ fn answers_of_sessions(scenario: &Scenario, trace: Option<&Trace>) -> Result<(),
     Ok(())
 }
 
-/// A trace of sessions says itself how long each prompt is, and of which others it is made.
+/// Checks the prompt settings of a trace of sessions, which defines the length and composition of each prompt.
 fn only_synthetic(scenario: &Scenario, trace_sizes: bool) -> Result<(), SpecError> {
     let conflict = |path: &str, what: &str| Err(SpecError::Conflict { path: path.into(), what: what.into() });
     if !trace_sizes {

@@ -1,85 +1,80 @@
-//! What can be wrong with a scenario, in words that say what to do.
+//! Defines the errors of a scenario, with a remedy in each message.
 //!
-//! Every refusal names the place (`client.retries.max`), what was found there and what is allowed; where a name is
-//! merely misspelt, the nearest valid one is offered. Deserialisers say "unknown variant" with a position in bytes,
-//! which helps the programmer and not the user; so keys and names are checked against the schema first
-//! ([`crate::check`]), and these errors come from there.
+//! Every error names the path (`client.retries.max`), the value found and the allowed values. For a misspelt name it
+//! suggests the nearest valid one. Deserialisers report "unknown variant" with a byte position, which does not help the
+//! user. Keys and names are therefore checked against the schema first ([`crate::check`]), which creates these errors.
 
 use std::fmt;
 
-/// A scenario that can't be run as it is.
+/// The error of an invalid scenario.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 pub enum SpecError {
-    /// A key that nothing reads.
+    /// A key that no field accepts.
     #[error("{}unknown key `{key}`{}; allowed: {}", At(path), Hint(nearest), List(allowed))]
     UnknownKey {
-        /// Where, dotted; empty at the top.
+        /// Dotted path; empty at the top level.
         path: String,
-        /// The key as written.
+        /// Key as written.
         key: String,
-        /// Every key that would be read there.
+        /// All keys that are valid at the path.
         allowed: Vec<String>,
-        /// The allowed one it most resembles.
+        /// Most similar valid key, if any.
         nearest: Option<String>,
     },
-    /// A name that is none of the allowed ones.
+    /// A name is not one of the allowed values.
     #[error("{}unknown value `{value}`{}; allowed: {}", At(path), Hint(nearest), List(allowed))]
     UnknownValue {
-        /// Where, dotted.
         path: String,
-        /// The value as written.
+        /// Value as written.
         value: String,
-        /// Every allowed value.
+        /// All allowed values.
         allowed: Vec<String>,
-        /// The allowed one it most resembles.
+        /// Most similar valid key, if any.
         nearest: Option<String>,
     },
-    /// A value that can't be read or lies outside its range.
+    /// A value can't be parsed or is out of range.
     #[error("{}`{value}` is not {want}", At(path))]
     Value {
-        /// Where, dotted.
         path: String,
-        /// The value as written.
+        /// Value as written.
         value: String,
-        /// What would be accepted: "a rate above 0, such as 12/s or 600/m".
+        /// Description of accepted values: "a rate above 0, such as 12/s or 600/m".
         want: String,
     },
-    /// Something needed was not said.
+    /// A required setting is missing.
     #[error("{}missing: {want}", At(path))]
     Missing {
-        /// Where, dotted.
         path: String,
-        /// What to say.
+        /// Description of the missing setting.
         want: String,
     },
     /// Two settings contradict each other.
     #[error("{}{what}", At(path))]
     Conflict {
-        /// Where, dotted.
         path: String,
-        /// Which ones, and how to choose.
+        /// The conflicting settings, and a way to resolve the conflict.
         what: String,
     },
-    /// A file the scenario names can't be read.
+    /// A file of the scenario can't be read.
     #[error("{file}: {what}")]
     File {
-        /// The file as named.
+        /// File name as configured.
         file: String,
-        /// Why.
+        /// Reason of the failure.
         what: String,
     },
-    /// A file the scenario names has a broken line.
+    /// A file of the scenario has a malformed line.
     #[error(transparent)]
     Trace(#[from] TraceError),
 }
 
 impl SpecError {
-    /// A value outside what is accepted.
+    /// Returns the error of a value that is not accepted.
     pub fn value(path: &str, value: impl fmt::Display, want: &str) -> SpecError {
         SpecError::Value { path: path.to_string(), value: value.to_string(), want: want.to_string() }
     }
 
-    /// The same error, found at `path`.
+    /// Returns this error with `prefix` in front of its path.
     pub fn at(mut self, prefix: &str) -> SpecError {
         match &mut self {
             SpecError::UnknownKey { path, .. }
@@ -123,9 +118,10 @@ impl fmt::Display for List<'_> {
     }
 }
 
-/// The allowed name that `given` most resembles, if it resembles one: optimal string alignment distance (an
-/// insertion, deletion, substitution or swap of neighbours counts one) of at most a third of the length, at least 1;
-/// a name that begins with `given` counts as near too.
+/// Returns the allowed name that is most similar to `given`, if one is similar.
+///
+/// The measure is the optimal string alignment distance: an insertion, deletion, substitution or swap of neighbours counts
+/// one. The limit is a third of the length, at least 1. A name that starts with `given` counts as similar too.
 pub fn nearest<'a>(given: &str, allowed: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let given_low = given.to_lowercase();
     let limit = (given_low.chars().count() / 3).max(1);
@@ -141,8 +137,10 @@ pub fn nearest<'a>(given: &str, allowed: impl IntoIterator<Item = &'a str>) -> O
     best.map(|(_, name)| name)
 }
 
-/// The `count` allowed names that `given` most resembles, most alike first, however little that is: by the same distance,
-/// less what both begin with. For lists that are too long to be shown whole.
+/// Returns the `count` allowed names that are most similar to `given`, the most similar first, without a limit on the
+/// distance.
+///
+/// A common prefix reduces the distance. This serves lists that are too long to be shown whole.
 pub fn closest<'a>(given: &str, allowed: impl IntoIterator<Item = &'a str>, count: usize) -> Vec<&'a str> {
     let given = given.to_lowercase();
     let mut ranked: Vec<(isize, &str)> = Vec::new();
@@ -177,12 +175,12 @@ fn distance(a: &str, b: &str) -> usize {
     rows[a.len()][b.len()]
 }
 
-/// A line of a file that can't be read.
+/// The error of a malformed line of a file.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{file}{}: {what}", if *line > 0 { format!(", line {line}") } else { String::new() })]
 pub struct TraceError {
     pub file: String,
-    /// Its line, counted from 1 in the unpacked text; 0 = the file as a whole.
+    /// Line number from 1 in the decompressed text; 0 = the whole file.
     pub line: usize,
     pub what: String,
 }

@@ -1,8 +1,9 @@
-//! Sessions as graphs: which turn waits for which, checked when a trace is read. The client machine steps it ([`crate::player`]).
+//! Represents sessions as dependency graphs of turns, checked when a trace is read. The player executes them
+//! ([`crate::player`]).
 //!
-//! A turn is due when all that it comes after have ended, plus the time that a tool took. A turn that comes after nothing is due at its own
-//! stamp, and with the first of these its session begins; two branches that come after the same turn are sub-agents at work beside each other.
-//! A conversation is the plainest graph: each turn comes after the one before.
+//! A turn is due when all its predecessors have ended, plus the time of a tool call. A turn without predecessors is due at
+//! its recorded time, and the first of these starts the session. Two branches with one predecessor are concurrent
+//! sub-agents. A conversation is the simplest graph: each turn follows the previous one.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -14,34 +15,34 @@ use siphasher::sip::SipHasher24;
 use crate::error::{TraceError, nearest};
 use crate::trace::TraceRow;
 
-/// Most turns of a session: what each of them comes after is a bit for every other one.
+/// Most turns of a session, because the ancestors of a turn take one bit per turn.
 const MAX_TURNS: usize = 20_000;
 
-/// A line's place in its session, as it is written.
+/// The position of a trace line in its session, as written.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GraphStep {
-    /// What other lines of the session call it.
+    /// Id that other lines of the session refer to.
     pub id: Option<String>,
-    /// The turns that it comes after.
+    /// Ids of the predecessors.
     pub after: Vec<String>,
-    /// From the end of the last of them to the moment it is due.
+    /// Time from the end of the last predecessor to the due time.
     pub wait: Span,
     pub extends: Context,
 }
 
-/// What of its session a prompt begins with.
+/// The part of its session that a prompt begins with.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub enum Context {
-    /// Nobody says: the longest prompt and answer that it comes after and that fit.
+    /// Unspecified: the longest prompt and answer of an ancestor that fit.
     #[default]
     Longest,
-    /// A text of its own: that of a sub-agent, or of a context that was made shorter.
+    /// A new text, as for a sub-agent or a compacted context.
     Own,
-    /// The prompt and the answer of this turn.
+    /// The prompt and answer of this turn.
     Of(String),
 }
 
-/// The sessions of a trace, in the order in which they begin.
+/// The sessions of a trace, in order of their starts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Graph {
     pub sessions: Vec<GraphSession>,
@@ -49,34 +50,34 @@ pub struct Graph {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GraphSession {
-    /// When its first turn is due, from the first row of the trace.
+    /// Due time of the first turn, from the first row of the trace.
     pub begins: Span,
-    /// Its turns: none comes before one that it waits for.
+    /// Turns in an order in which every turn follows its predecessors.
     pub turns: Vec<GraphTurn>,
 }
 
-/// A turn of it. Its number is its place in the list.
+/// One turn of a session. Its number is its index in the list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GraphTurn {
     pub row: usize,
-    /// The turns that it comes after.
+    /// Numbers of the predecessors.
     pub after: Vec<u16>,
-    /// From the end of the last of them to the moment it is due.
+    /// Time from the end of the last predecessor to the due time.
     pub wait: Span,
-    /// When it is due from the session's beginning, if no turn takes any time.
+    /// Earliest due time from the start of the session, as if all turns took no time.
     pub earliest: Span,
-    /// The turn whose prompt and answer its own prompt begins with: the one that is named, or of all that it comes after, directly or not, the
-    /// longest that fits.
+    /// Turn whose prompt and answer this prompt begins with: the named turn, or else the longest ancestor that fits.
     pub extends: Option<u16>,
-    /// Tokens of its prompt that a turn which it comes after has sent already.
+    /// Prompt tokens that an ancestor has already sent.
     pub resent: u32,
 }
 
 impl Graph {
-    /// Checks what the rows say of each other, and puts them in order of time: those that wait for others as if no turn took any time.
+    /// Checks the references between rows and sorts the rows by time. Rows with predecessors are sorted as if all turns
+    /// took no time.
     ///
     /// # Errors
-    /// A turn without a session, a name that is there twice or not at all, turns that wait for each other.
+    /// Fails for a turn without a session, a duplicate or unknown id, or a cycle.
     pub(crate) fn of(rows: &mut Vec<TraceRow>, name: &str) -> Result<Graph, TraceError> {
         let mut members: Vec<Vec<usize>> = Vec::new();
         let mut known: HashMap<u64, usize> = HashMap::new();
@@ -117,11 +118,12 @@ impl Graph {
         Ok(Graph { sessions })
     }
 
-    /// Counts what each prompt repeats of those that it comes after: by the ids of its blocks, of so many tokens, or by the turn that it extends.
+    /// Counts the prompt tokens that ancestors have already sent, by block ids of `block_tokens` tokens or by the extended
+    /// turn.
     pub(crate) fn count_resent(&mut self, rows: &[TraceRow], block_tokens: u32) {
         for session in &mut self.sessions {
             let before = ancestors(&session.turns);
-            // Of each beginning of a prompt, the turns that have it and come after none that has.
+            // For each prompt prefix, the first turns with it: those without an ancestor that has it.
             let mut having: HashMap<u64, Vec<u16>> = HashMap::new();
             for i in 0..session.turns.len() {
                 let row = &rows[session.turns[i].row];
@@ -147,12 +149,12 @@ impl Graph {
         }
     }
 
-    /// When the last session begins.
+    /// Returns the start of the last session.
     pub(crate) fn last_begin(&self) -> Span {
         self.sessions.last().map_or(Span::ZERO, |session| session.begins)
     }
 
-    /// Until the last turn is due, if none takes any time.
+    /// Returns the earliest due time of the last turn, as if all turns took no time.
     pub(crate) fn extent(&self, rows: &[TraceRow]) -> Span {
         rows.last().map_or(Span::ZERO, |row| row.at)
     }
@@ -193,7 +195,7 @@ fn session(rows: &[TraceRow], own: &[usize], name: &str) -> Result<GraphSession,
     Ok(GraphSession { begins, turns })
 }
 
-/// For each row, which others it comes after, and which it says that its prompt begins with.
+/// The predecessors of each row, and the row whose prompt it extends.
 type Named = (Vec<Vec<usize>>, Vec<Option<usize>>);
 
 fn predecessors(rows: &[TraceRow], own: &[usize], name: &str) -> Result<Named, TraceError> {
@@ -234,7 +236,8 @@ fn predecessors(rows: &[TraceRow], own: &[usize], name: &str) -> Result<Named, T
     Ok((all, extended))
 }
 
-/// The rows so that none is before one that it comes after; of those that could be next, the first in the file.
+/// Returns the rows in an order in which each follows its predecessors; of several candidates the first in the file comes
+/// next.
 fn in_order(
     rows: &[TraceRow],
     own: &[usize],
@@ -261,7 +264,7 @@ fn in_order(
     if order.len() == own.len() {
         return Ok(order);
     }
-    // Whoever is left waits for one that is left: going back from any of them ends in a circle.
+    // Every remaining row waits for another remaining row, so going back from any of them leads into a cycle.
     let back = |i: usize| after[i].iter().copied().find(|of| left[*of] > 0).unwrap_or(i);
     let mut at = (0..own.len()).find(|i| left[*i] > 0).unwrap_or(0);
     for _ in 0..own.len() {
@@ -283,7 +286,7 @@ fn in_order(
     Err(wrong(name, &rows[own[first]], what))
 }
 
-/// For each turn, all that it comes after, directly or not: a bit for every other one.
+/// The ancestors of each turn, as bit sets.
 struct Ancestors {
     words: usize,
     bits: Vec<u64>,
@@ -309,14 +312,14 @@ fn ancestors(turns: &[GraphTurn]) -> Ancestors {
     Ancestors { words, bits }
 }
 
-/// The name of a beginning, out of that of the one before it and of its last block.
+/// Returns the name of a prefix from the shorter prefix's name and the last block.
 fn chained(before: u64, block: u64) -> u64 {
     let mut hasher = SipHasher24::new_with_keys(before, 0);
     hasher.write_u64(block);
     hasher.finish()
 }
 
-/// What is asked for of a turn's context, by the numbers of turns.
+/// The requested context of a turn, by turn number.
 #[derive(Copy, Clone, PartialEq, Eq)]
 enum Wanted {
     Longest,
@@ -324,8 +327,8 @@ enum Wanted {
     Of(u16),
 }
 
-/// Finds which turn's prompt and answer each prompt begins with. Where nobody says, a prompt that is shorter than all of these is a text of its
-/// own: that of a sub-agent, or of a context that was made shorter.
+/// Determines the turn that each prompt extends. If unspecified, a prompt shorter than all candidates is a new text, as for
+/// a sub-agent or a compacted context.
 fn extend(
     turns: &mut [GraphTurn],
     rows: &[TraceRow],
@@ -356,7 +359,7 @@ fn extend(
             Wanted::Of(of) => Some(of),
             Wanted::Longest => {
                 let fit = (0..i).filter(|of| is_before(*of) && fits(*of));
-                // Of equals the latest: what was said last is what goes on.
+                // Of equal candidates the latest, because it is the most recent context.
                 fit.max_by_key(|of| (whole(&turns[*of]), *of)).map(|of| of as u16)
             }
         };

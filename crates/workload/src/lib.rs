@@ -1,12 +1,16 @@
-//! Workload: what was asked, and from it what is due when and what it carries.
+//! The workload: from a scenario to the due time and content of each request.
 //!
-//! A [`Scenario`], a seed and a nonce go in; a [`Schedule`] of arrivals, the [`Prompts`] they carry and a [`Player`] that
-//! says what the client does next come out. Nothing here opens a file or a socket or reads a clock: files are bytes handed
-//! in, time is an argument, chance is a named stream.
+//! Input is a [`Scenario`], a seed and a nonce. Output is a [`Schedule`] of arrivals, their [`Prompts`], and a [`Player`]
+//! that decides the client's next action. The crate opens no files or sockets and reads no clock. Files are passed as
+//! bytes, time is an argument, and random numbers come from named streams.
 //!
-//! Reading order: [`scenario`] and its parts [`target`], [`arrivals`], [`sizes`], [`media`], [`tensors`], [`policy`], [`units`]; [`check`] and [`error`] for
-//! what is refused; [`trace`], [`prompt_file`] and [`material`] for files; [`graph`] (sessions whose turns wait for each other); [`mod@rebuild`] (a log made into a trace); [`draw`] and [`schedule`]; [`words`] and
-//! [`prompts`]; [`blocks`] (what of them an engine's cache can share); [`player`].
+//! Reading order:
+//! - [`scenario`] and its parts [`target`], [`arrivals`], [`sizes`], [`media`], [`tensors`], [`policy`], [`units`];
+//! - [`check`] and [`error`] for invalid scenarios;
+//! - [`trace`], [`prompt_file`] and [`material`] for files; [`graph`] (dependencies between turns); [`mod@rebuild`] (a
+//!   trace from a log);
+//! - [`draw`] and [`schedule`]; [`words`] and [`prompts`]; [`blocks`] (their parts that an engine's cache can share);
+//! - [`player`].
 
 pub mod arrivals;
 pub mod policy;

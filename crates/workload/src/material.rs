@@ -1,4 +1,4 @@
-//! The content of the files a scenario names, parsed once and shared.
+//! Stores the parsed content of the files that a scenario names, shared between its users.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::sizes::Size;
 use crate::trace::{Trace, detect_and_read, read_lengths};
 use crate::{PromptSpec, Scenario, SpecError};
 
-/// Parsed files by name. Cloning shares them.
+/// The parsed files by name. Clones share them.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Material {
     traces: BTreeMap<String, Arc<Trace>>,
@@ -79,20 +79,20 @@ impl Material {
         Ok(material)
     }
 
-    /// What of the files is not replayed, a line each.
+    /// Returns one note per part of the files that is not replayed.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Puts a trace in place under a name, as if read from a file: for traces made in memory.
+    /// Adds a trace in memory under a file name.
     pub fn insert_trace(&mut self, name: &str, trace: Trace) {
         self.traces.insert(name.to_string(), Arc::new(trace));
     }
 
-    /// The trace of this name.
+    /// Returns the trace with this name.
     ///
     /// # Errors
-    /// [`SpecError::File`] where it was not loaded.
+    /// Fails with [`SpecError::File`] if it was not loaded.
     pub fn trace(&self, file: &str) -> Result<&Arc<Trace>, SpecError> {
         self.traces.get(file).ok_or_else(|| missing(file))
     }
@@ -101,10 +101,10 @@ impl Material {
         self.pairs.get(file).map(|v| v.as_slice()).ok_or_else(|| missing(file))
     }
 
-    /// Mean (prompt, output) lengths of a loaded table of pairs.
+    /// Returns the mean (prompt, output) lengths of a loaded table of pairs.
     ///
     /// # Errors
-    /// [`SpecError::File`] where the file is not loaded.
+    /// Fails with [`SpecError::File`] if the file is not loaded.
     pub fn mean_pair(&self, file: &str) -> Result<(f64, f64), SpecError> {
         let pairs = self.pairs(file)?;
         let n = pairs.len().max(1) as f64;
@@ -121,7 +121,7 @@ impl Material {
     }
 }
 
-/// Messages in OpenAI's form can be sent in that form alone, and nothing can be shown beside them.
+/// Checks that messages in OpenAI's format are sent with that protocol and without images or audio.
 fn check_written(
     scenario: &Scenario,
     prompts: &PromptSpec,

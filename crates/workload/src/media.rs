@@ -1,6 +1,7 @@
-//! Pictures and sounds of requests: how many and how large, as laws.
+//! Draws the images and audio of requests: their number and size.
 //!
-//! They are drawn under a key of the request's own and not from its stream of lengths, so that a schedule is the same with and without them.
+//! They are drawn under a separate key per request and not from its stream of lengths. A schedule is therefore equal with
+//! and without them.
 
 use plimsoll_math::rng::Stream;
 use plimsoll_model::{Media, Span};
@@ -11,26 +12,27 @@ use crate::SpecError;
 use crate::material::Material;
 use crate::sizes::{Pause, Size};
 
-/// Most pictures or sounds of one message.
+/// Most images or audio clips of one message.
 const COUNT_MAX: u32 = 64;
 
-/// Longest side of a picture; a draw beyond it is cut.
+/// Longest side of an image in pixels; larger draws are cut.
 const SIDE_MAX: u32 = 8192;
 
-/// Longest sound; a draw beyond it is cut.
+/// Longest audio clip; longer draws are cut.
 const LENGTH_MAX: Span = Span::from_secs(1800);
 
-/// Pictures of every message of a person: PNG of noise, whose bytes are what its size says.
+/// Images in every user message: PNG of noise, whose byte size follows from the pixels.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ImageSpec {
-    /// How many.
+    /// Number of images per message; default 1.
     pub count: Size,
-    /// Pixels.
+    /// Width in pixels; default 1024.
     pub width: Size,
-    /// Pixels.
+    /// Height in pixels; default 768.
     pub height: Size,
-    /// Bits of a pixel: 1, 2, 4 or 8 in grey, 24 in colour. With 2 a picture has about as many bytes as a photograph's JPEG.
+    /// Bits per pixel: 1, 2, 4 or 8 (grey) or 24 (colour); default 2. With 2, an image has about as many bytes as a JPEG
+    /// photograph.
     pub bits: u8,
 }
 
@@ -41,7 +43,7 @@ impl Default for ImageSpec {
 }
 
 impl ImageSpec {
-    /// The laws that it draws from, with their names.
+    /// Returns the distributions with their names.
     pub(crate) fn laws(&self) -> [(&'static str, &Size); 3] {
         [("count", &self.count), ("width", &self.width), ("height", &self.height)]
     }
@@ -57,7 +59,7 @@ impl ImageSpec {
         Ok(())
     }
 
-    /// The pictures of a message.
+    /// Draws the images of a message.
     pub(crate) fn draw(&self, stream: &mut Stream, material: &Material) -> Vec<Media> {
         let mut of = |law: &Size, most: u32| law.draw(stream, material).unwrap_or(1).min(most);
         let count = of(&self.count, COUNT_MAX);
@@ -70,15 +72,15 @@ impl ImageSpec {
     }
 }
 
-/// Sounds of every message of a person: WAV of noise, 16 bits, one channel.
+/// Audio clips in every user message: WAV of noise, 16 bits, one channel.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AudioSpec {
-    /// How many.
+    /// Number of images per message; default 1.
     pub count: Size,
-    /// How long each lasts.
+    /// Duration of each clip; default 5s.
     pub length: Pause,
-    /// Samples per second.
+    /// Samples per second; default 16000.
     pub rate: u32,
 }
 
@@ -96,7 +98,7 @@ impl AudioSpec {
         within("count", &self.count, COUNT_MAX)
     }
 
-    /// The sounds of a message.
+    /// Draws the audio clips of a message.
     pub(crate) fn draw(&self, stream: &mut Stream, material: &Material) -> Vec<Media> {
         let count = self.count.draw(stream, material).unwrap_or(1).min(COUNT_MAX);
         let mut sound = || {

@@ -1,8 +1,8 @@
-//! How the client behaves: connections, time-outs, retries, planned cancellations, and how long it drains.
+//! Configures the client's behaviour: connections, time-outs, retries, planned cancellations, and drain time.
 //!
-//! It is a variable of the experiment like the load itself: real callers time out and retry, and a server that is
-//! fine without retries may fall over with them. The defaults are those of a patient measuring instrument (no
-//! retries, long time-outs), not those of any SDK.
+//! The behaviour is a variable of the experiment like the load, because real clients time out and retry. A server that is
+//! stable without retries may fail with them. The defaults model a patient measuring instrument (no retries, long
+//! time-outs) and not an SDK.
 
 use std::fmt;
 
@@ -15,30 +15,30 @@ use serde::{Deserialize, Serialize};
 use crate::units::{SpanText, format_span, parse_span, span_text, span_text_opt};
 use crate::{SpecError, as_text};
 
-/// The client's behaviour.
+/// Client behaviour: connections, time limits, retries, cancellations and drain.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClientSpec {
-    /// Where connections come from.
+    /// Connection policy.
     pub connections: Connections,
-    /// When the client gives up on an attempt.
+    /// Time limits of an attempt.
     pub timeouts: Timeouts,
-    /// Whether and when it tries again.
+    /// Retry policy.
     pub retries: RetrySpec,
-    /// Readers who leave half-way.
+    /// Planned cancellations by the client.
     pub cancel: CancelSpec,
-    /// How long the end of a level waits for requests in flight.
+    /// Longest wait for requests in flight at the end of a level; default 60s.
     #[serde(with = "span_text")]
     #[schemars(with = "SpanText")]
     pub drain: Span,
-    /// Most requests in flight in open mode; none = no ceiling. Reaching it makes the level "closed from t=…".
+    /// Most requests in flight in open mode; default: no ceiling. A level that reaches it is reported as "closed from t=…".
     pub max_in_flight: Option<u32>,
-    /// Closed loop: a user who is turned away (429, 503) and told when to come back (`Retry-After`) waits so long, at most
-    /// this; none = the wish is not heeded and the next request goes out at once.
+    /// Longest wait of a rejected user (429, 503) for the time in `Retry-After`, in a closed loop; default 60s. `null`
+    /// ignores the header and sends the next request immediately.
     #[serde(with = "span_text_opt")]
     #[schemars(with = "Option<SpanText>")]
     pub retry_after_max: Option<Span>,
-    /// Sent to the target's host before each level, the warm-up too: `POST /reset_prefix_cache`.
+    /// Request to the target's host before each level, warm-up included, such as `POST /reset_prefix_cache`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before_level: Option<String>,
 }
@@ -58,39 +58,39 @@ impl Default for ClientSpec {
     }
 }
 
-/// Where connections come from.
+/// Connection policy.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "policy", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Connections {
-    /// Kept open, opened ahead of the load, without a limit.
+    /// Kept connections without a limit, opened before the load.
     #[default]
     Prewarmed,
-    /// A new one for every attempt.
+    /// A new connection for every attempt.
     Fresh,
-    /// Kept open, at most so many; a request that finds none free waits, and its latency with it.
+    /// A limited number of kept connections. A request without a free connection waits, which adds to its latency.
     Pool {
         /// Most connections.
         limit: u32,
     },
 }
 
-/// When the client gives up on an attempt. Each counts from the moment the attempt was begun, except `idle`.
+/// Time limits of an attempt. All but `idle` count from the start of the attempt.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Timeouts {
-    /// To a connection, TLS included.
+    /// Limit for the connection, TLS included; default 10s.
     #[serde(with = "span_text")]
     #[schemars(with = "SpanText")]
     pub connect: Span,
-    /// To the first generated token; none = only `total` bounds it.
+    /// Limit for the first generated token; default: only `total` applies.
     #[serde(with = "span_text_opt")]
     #[schemars(with = "Option<SpanText>")]
     pub first_token: Option<Span>,
-    /// To the last byte.
+    /// Limit for the last byte; default 600s.
     #[serde(with = "span_text")]
     #[schemars(with = "SpanText")]
     pub total: Span,
-    /// Between two reads of an answer that has begun; none = only `total` bounds it.
+    /// Limit for a pause between two reads of a response that has begun; default: only `total` applies.
     #[serde(with = "span_text_opt")]
     #[schemars(with = "Option<SpanText>")]
     pub idle: Option<Span>,
@@ -102,23 +102,23 @@ impl Default for Timeouts {
     }
 }
 
-/// Whether and when a failed attempt is tried again: exponential backoff, never earlier than `Retry-After` asks.
+/// Retry policy: exponential backoff, and never earlier than `Retry-After`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RetrySpec {
-    /// Attempts after the first; 0 = never.
+    /// Most retries of a request; default 0.
     pub max: u16,
-    /// Backoff before the first retry; it doubles with each.
+    /// Backoff before the first retry, doubled for each further one; default 500ms.
     #[serde(with = "span_text")]
     #[schemars(with = "SpanText")]
     pub base: Span,
-    /// It doubles no further than this.
+    /// Longest backoff; default 8s.
     #[serde(with = "span_text")]
     #[schemars(with = "SpanText")]
     pub cap: Span,
-    /// How the backoff is spread.
+    /// Randomisation of the backoff; default `full`.
     pub jitter: Jitter,
-    /// Which ends are tried again (where the outcome says that it may help).
+    /// Failures that are retried, if the outcome is retryable.
     pub on: Vec<RetryOn>,
 }
 
@@ -134,36 +134,36 @@ impl Default for RetrySpec {
     }
 }
 
-/// How a backoff is spread, so that those who failed together do not come back together.
+/// Randomisation of a backoff, so that requests that failed together do not return together.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Jitter {
-    /// Uniform between nothing and the backoff (Brooker, "Exponential Backoff and Jitter", 2015).
+    /// Uniform between zero and the backoff (Brooker, "Exponential Backoff and Jitter", 2015).
     #[default]
     Full,
-    /// Half of it fixed, half uniform.
+    /// Half of the backoff fixed, the other half uniform.
     Equal,
-    /// Not spread.
+    /// The exact backoff.
     None,
 }
 
-/// An end that may be tried again.
+/// A failure that can be retried.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RetryOn {
-    /// No connection.
+    /// The connection failed.
     Refused,
-    /// Reset before the answer had begun.
+    /// The connection was reset before the response began.
     Reset,
-    /// A time-out of this policy.
+    /// A time limit of this policy expired.
     Timeout,
-    /// 429 or 503.
+    /// Status 429 or 503.
     Shed,
-    /// Another 5xx.
+    /// Another 5xx status.
     ServerError,
-    /// A stream that broke off.
+    /// A stream ended before its end marker.
     Truncated,
-    /// An error event inside a stream.
+    /// A stream contained an error event.
     StreamError,
 }
 
@@ -183,13 +183,12 @@ impl RetryOn {
 }
 
 impl RetrySpec {
-    /// Is this end tried again, were there attempts left?
+    /// Returns whether this outcome is retried while attempts remain.
     pub fn covers(&self, how: How) -> bool {
         self.on.iter().any(|on| on.covers(how))
     }
 
-    /// How long to wait before attempt `attempt` (1 = the first retry): the jittered backoff, or what the server
-    /// asked for where that is longer.
+    /// Returns the wait before attempt `attempt` (1 = the first retry): the jittered backoff, or a longer `Retry-After`.
     pub fn wait(&self, attempt: u16, seed: u64, request: u64, retry_after: Option<Span>) -> Span {
         let doublings = u32::from(attempt.saturating_sub(1)).min(40);
         let backoff = self.base.0.saturating_mul(1i64 << doublings).min(self.cap.0).max(0) as f64;
@@ -203,13 +202,13 @@ impl RetrySpec {
     }
 }
 
-/// Readers who leave half-way: a share of the requests is cancelled on purpose.
+/// Planned cancellations: a share of the requests whose client leaves before the end.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CancelSpec {
-    /// Share of the requests, 0 to 1.
+    /// Share of the requests, 0 to 1; default 0.
     pub share: f64,
-    /// When: a span from sending (`2s`) or a share of the asked answer (`50%`).
+    /// Time of the cancellation: a span from sending (`2s`) or a share of the requested output (`50%`); default `50%`.
     pub after: CancelAfter,
 }
 
@@ -219,22 +218,22 @@ impl Default for CancelSpec {
     }
 }
 
-/// When a planned cancellation happens.
+/// The time of a planned cancellation.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub enum CancelAfter {
-    /// So long after the attempt was begun.
+    /// Time from the start of the attempt.
     Span(Span),
-    /// After this share of the asked output tokens (at least one token).
+    /// Share of the requested output tokens (at least one token).
     Share(f64),
 }
 
 const CANCEL_WANT: &str = "a span such as 2s, or a share of the answer between 0% and 100%";
 
 impl CancelAfter {
-    /// Reads `2s` or `50%`.
+    /// Parses `2s` or `50%`.
     ///
     /// # Errors
-    /// [`SpecError::Value`] for anything else.
+    /// Fails with [`SpecError::Value`] for other text.
     pub fn parse(text: &str) -> Result<CancelAfter, SpecError> {
         let bad = |_| SpecError::value("", text, CANCEL_WANT);
         match text.trim().strip_suffix('%') {

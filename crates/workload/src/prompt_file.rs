@@ -1,11 +1,13 @@
-//! Prompts of the user's own: JSON Lines, one request a line, or one JSON list of them.
+//! Reads the user's prompts: JSON Lines with one request per line, or one JSON list of requests.
 //!
-//! `{"prompt": "…"}` or `{"messages": [{"role": "user", "content": "…"}]}`, each with an optional `output_tokens`.
-//! They are sent as they are, but for the salt. Plain text lines lost: a prompt with a line break in it would be two.
+//! A request is `{"prompt": "…"}` or `{"messages": [{"role": "user", "content": "…"}]}`, with an optional `output_tokens`.
+//! Prompts are sent unchanged except for the salt. Plain text lines were rejected, because a prompt with a line break would
+//! become two.
 //!
-//! The files that other tools read are read too: OpenAI's requests and batches, with tools, parts and any role; GuideLLM's and AIPerf's single
-//! turns; ShareGPT and SGLang's `conversations`, of which, as in vLLM's and SGLang's benchmarks, the first question is sent. The length of its
-//! answer is asked for in words, because no tokeniser is at hand.
+//! Files of other tools are read too: OpenAI's requests and batches, with tools, parts and any role; single turns of
+//! GuideLLM and AIPerf. Of `conversations` in the format of ShareGPT or SGLang the first question is sent, as in vLLM's and
+//! SGLang's benchmarks. The requested output length is the number of words of its answer, because no tokeniser is
+//! available.
 
 use plimsoll_model::{Message, Role, WrittenMessage};
 use serde_json::{Map, Value};
@@ -13,29 +15,29 @@ use serde_json::{Map, Value};
 use crate::error::TraceError;
 use crate::trace::{lines, unpack};
 
-/// One line of a prompt file.
+/// One request of a prompt file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// The conversation to send; a bare prompt is one message of the user.
+    /// Conversation to send; a bare prompt is one user message.
     pub messages: Vec<Message>,
-    /// Output tokens to ask for; none = the scenario's sizes.
+    /// Output tokens to request; `None` = the scenario's sizes.
     pub output_tokens: Option<u32>,
-    /// Whitespace-separated words in it.
+    /// Number of whitespace-separated words.
     pub words: u32,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PromptFile {
     pub entries: Vec<Entry>,
-    /// Conversations without a question, which have nothing to send.
+    /// Number of conversations without a question, which are skipped.
     pub empty: usize,
 }
 
-/// The form that is wanted, as errors say it.
+/// Accepted format, for error messages.
 const WANT: &str = "want {\"prompt\": …} or {\"messages\": […]} and optionally output_tokens";
-/// Names of the prompt as one text.
+/// Keys of a prompt in one text.
 const TEXTS: [&str; 2] = ["prompt", "text"];
-/// Names of the output length.
+/// Keys of the output length.
 const LENGTHS: [&str; 7] = [
     "output_tokens",
     "output_tokens_count",
@@ -45,7 +47,7 @@ const LENGTHS: [&str; 7] = [
     "max_completion_tokens",
     "max_output_tokens",
 ];
-/// Fields that name or describe a request, or that the target of the run sets.
+/// Keys that identify or describe a request, or that the run's target sets; they are ignored.
 const PASSED_BY: [&str; 13] = [
     "id",
     "custom_id",
@@ -61,7 +63,7 @@ const PASSED_BY: [&str; 13] = [
     "stream_options",
     "user",
 ];
-/// Fields of an OpenAI request that are sent as they are.
+/// Keys of an OpenAI request that are sent unchanged.
 const SENT: [&str; 17] = [
     "tools",
     "tool_choice",
@@ -82,10 +84,10 @@ const SENT: [&str; 17] = [
     "chat_template_kwargs",
 ];
 
-/// Reads a prompt file, gzipped or not. Blank lines are skipped.
+/// Parses a prompt file, optionally gzipped. Blank lines are skipped.
 ///
 /// # Errors
-/// [`TraceError`] with the number of the first line that is no prompt; line 0 where there is none at all.
+/// Fails with a [`TraceError`] at the first line that is no prompt; line 0 if the file has no prompt.
 pub fn read_prompts(bytes: &[u8], name: &str) -> Result<PromptFile, TraceError> {
     let bytes = unpack(bytes, name)?;
     let broken = |line: usize, what: String| TraceError { file: name.to_string(), line, what };
@@ -118,7 +120,7 @@ pub fn read_prompts(bytes: &[u8], name: &str) -> Result<PromptFile, TraceError> 
     }
 }
 
-/// One request; `None` where a conversation has no question.
+/// Parses one request; `None` for a conversation without a question.
 fn entry(value: Value) -> Result<Option<Entry>, String> {
     let Value::Object(mut object) = value else { return Err(format!("no JSON object; {WANT}")) };
     if object.contains_key("custom_id")
@@ -177,7 +179,7 @@ fn with_fields(mut messages: Vec<Message>, fields: Vec<(String, String)>) -> Vec
     messages
 }
 
-/// A message in OpenAI's form. One that is more than a role and a text is kept as it is written.
+/// Parses a message in OpenAI's format. A message with more than a role and a text is kept as written.
 fn message(value: &Value) -> Result<Message, String> {
     let Some(object) = value.as_object() else { return Err(format!("a message that is no object; {WANT}")) };
     let named = object.get("role").and_then(Value::as_str).unwrap_or_default();
@@ -208,7 +210,8 @@ fn message(value: &Value) -> Result<Message, String> {
     Ok(Message { written: (!is_plain).then(|| Box::new(written)), ..Message::text(role, content) })
 }
 
-/// The first question of a conversation of ShareGPT's or SGLang's, after its system message, and the words of the answer as the length to ask for.
+/// Returns the first question of a conversation in ShareGPT's or SGLang's format, with its system message. The requested
+/// length is the number of words of the answer.
 fn first_question(value: &Value) -> Result<Option<Entry>, String> {
     let Some(turns) = value.as_array() else { return Err(format!("conversations are a list; {WANT}")) };
     let text = |turn: &Map<String, Value>, names: [&str; 2]| {
@@ -248,7 +251,7 @@ mod tests {
         Ok(read_prompts(line.as_bytes(), "p").map_err(|e| e.to_string())?.entries.swap_remove(0))
     }
 
-    /// The lines that other tools read, and what of them is sent.
+    /// Lines of other tools, and the parts that are sent.
     #[test]
     fn files_of_other_tools_are_read() {
         for (line, text, output) in [

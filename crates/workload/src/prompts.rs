@@ -1,19 +1,19 @@
-//! The text of a request: a function of spec, seed, nonce and the arrival, and of nothing else.
+//! Generates the text of a request, as a function of only spec, seed, nonce and arrival.
 //!
-//! **Salt.** A server's prefix cache remembers the run before. So every text begins differently in every run: the key of each
-//! root (a shared-prefix group, a trace's first block, a prompt of its own) is hashed with the nonce, and the words follow
-//! from the key. The salt thereby costs no token: it *is* the asked text. Prompts from a file are the user's and can't be
-//! redrawn; four salt words are put before each, the same for all prompts of a level, so that what they share stays shared
-//! (they are counted in the asked tokens).
+//! **Salt.** A server's prefix cache may contain the previous run. Every text therefore begins differently in every run.
+//! The key of each root (a shared-prefix group, a trace's first block, a separate prompt) is hashed with the nonce. The
+//! words follow from the key. This salt costs no token, because it *is* the requested text. Prompts from a file can't be
+//! redrawn, so four salt words precede each. They are equal for all prompts of a level, so that shared parts stay shared,
+//! and they count as requested tokens.
 //!
-//! **What is shared with what.** Groups keep their text for the whole run, as system prompts do. Everything else differs
-//! between levels too, or the second level would find the first one's prompts in the cache. Trace blocks: equal id after an
-//! equal chain of ids gives equal text, anything else gives different text.
+//! **Sharing.** Groups keep their text for the whole run, as system prompts do. All other text differs between levels too;
+//! otherwise the second level would find the first one's prompts in the cache. For trace blocks, equal ids after equal
+//! chains of ids give equal text, and all others give different text.
 //!
-//! **Sessions.** The assistant's part of the history is synthetic text of the asked length, not what the server said:
-//! otherwise prompts would depend on the server under test and two runs could not be compared. Who wants the answers that came asks for them
-//! ([`crate::AnswerText::Real`]) and hands them in ([`Prompts::render_with`]). A turn of a trace's session without block ids
-//! begins with the longest prompt and answer that it comes after and that fits its length ([`crate::graph`]).
+//! **Sessions.** The assistant's part of the history is synthetic text of the requested length, not the server's answer.
+//! Otherwise prompts would depend on the tested server, and two runs would not be comparable. The real answers are an
+//! option ([`crate::AnswerText::Real`], passed to [`Prompts::render_with`]). A turn of a trace's session without block ids
+//! begins with the longest fitting prompt and answer of an ancestor ([`crate::graph`]).
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -34,10 +34,10 @@ use crate::{Scenario, SpecError, words};
 /// Tokens per hashed block, as in the engines' caches.
 pub const BLOCK_TOKENS: usize = 16;
 
-/// Words put before a prompt from a file.
+/// Salt words in front of a prompt from a file.
 pub(crate) const SALT_WORDS: usize = 4;
 
-/// Makes payloads and the keyed hashes of their blocks.
+/// The generator of payloads and the keyed hashes of their blocks.
 #[derive(Debug)]
 pub struct Prompts {
     pub(crate) scenario: Arc<Scenario>,
@@ -45,12 +45,11 @@ pub struct Prompts {
     hash_key: u64,
 }
 
-/// The key of a run's block hashes: the same for the same seed, nonce and prompt files, so that the blocks of a schedule that
-/// is sent again have the names they had, and other runs' others (their nonce differs).
+/// Returns the key of a run's block hashes. It is equal for equal seed, nonce and prompt files, so that a repeated schedule
+/// has equal block names. Other runs have other names, because their nonce differs.
 ///
-/// Synthetic text follows from seed and nonce anyway. Where prompts are the user's own, the key is made of their text as well:
-/// whoever has the run folder and not the file can't make the hashes of a guessed line. A key drawn per run and kept in the
-/// folder lost: there, it would have let them.
+/// For the user's prompts the key also covers their text. A reader of the run folder without the file can then not test
+/// guessed lines against the hashes. A random key in the run folder was rejected, because it would permit that.
 pub fn block_key(scenario: &Scenario) -> u64 {
     let mut hasher = SipHasher24::new_with_keys(scenario.seed, scenario.nonce.unwrap_or(0));
     for class in 0..scenario.class_count() as u16 {
@@ -64,7 +63,7 @@ pub fn block_key(scenario: &Scenario) -> u64 {
     hasher.finish()
 }
 
-/// The answers that came in a session, by turn.
+/// The server's answers in a session, by turn.
 pub type Said = BTreeMap<u16, String>;
 
 /// A message of a synthetic prompt.
@@ -72,7 +71,7 @@ pub type Said = BTreeMap<u16, String>;
 pub(crate) struct Part {
     pub role: Role,
     pub pieces: Vec<Piece>,
-    /// The turn whose question or answer it is.
+    /// Turn whose question or answer the message is.
     pub turn: u16,
 }
 
@@ -83,7 +82,7 @@ pub(crate) struct Piece {
     pub count: usize,
 }
 
-/// How many words make up so many asked tokens: a factor, and what the server's template adds to each prompt.
+/// The conversion from tokens to words: a factor, and the tokens that the server's template adds to each prompt.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Length {
     pub factor: f64,
@@ -98,7 +97,7 @@ fn words(tokens: u64, factor: f64) -> usize {
     (tokens as f64 * factor).round() as usize
 }
 
-/// What a key names; the number is hashed.
+/// The kind of text that a key names; its number is hashed.
 #[derive(Copy, Clone)]
 pub(crate) enum Root {
     Own = 1,
@@ -112,22 +111,23 @@ pub(crate) enum Root {
 }
 
 impl Prompts {
-    /// Prompts of a scenario. `hash_key` keys the block hashes, so that those of two runs can't be joined unless meant.
+    /// Returns the generator for a scenario. `hash_key` keys the block hashes, so that hashes of two runs are unrelated
+    /// unless intended.
     ///
     /// # Errors
-    /// [`SpecError`] where the scenario is inconsistent or its files are not attached.
+    /// Fails with a [`SpecError`] if the scenario is inconsistent or its files are not attached.
     pub fn new(scenario: &Scenario, hash_key: u64) -> Result<Prompts, SpecError> {
         let scenario = Arc::new(scenario.clone());
         let drawer = Drawer::new(scenario.clone(), 0)?;
         Ok(Prompts { scenario, drawer, hash_key })
     }
 
-    /// The words per token in force for a class.
+    /// Returns the words per token of a class.
     pub fn words_per_token(&self, class: u16) -> f64 {
         self.scenario.prompts_of(class).words_per_token
     }
 
-    /// What the request carries: messages for chat and responses, tensors for KServe, one text for the other protocols.
+    /// Returns the payload of a request: messages for chat and responses, tensors for KServe, one text for other protocols.
     pub fn payload(&self, arrival: &Arrival) -> Payload {
         self.payload_with(arrival, None)
     }
@@ -135,7 +135,7 @@ impl Prompts {
     fn payload_with(&self, arrival: &Arrival, said: Option<&Said>) -> Payload {
         let target = &self.scenario.target;
         if target.protocol.carries() == Carries::Tensors {
-            // A body of the user's own holds its tensors.
+            // A user's body template contains the tensors itself.
             let own = target.body_template.is_some();
             let key = self.key(arrival, Root::Own, arrival.id, 0);
             return Payload::Tensors(match own {
@@ -161,8 +161,10 @@ impl Prompts {
         Payload::Text(texts.join("\n"))
     }
 
-    /// A query and documents of these words, or texts without a query. Where their length has no law, the query is an eighth of a document, and a server
-    /// that reads it with each of them reads as many words as there are, if there are enough for a word of each.
+    /// Returns a query and documents of these words, or texts without a query.
+    ///
+    /// If their length is not configured, the query is an eighth of a document. A server that reads it with each document
+    /// then reads all `words`, if there are enough for one word each.
     fn documents(&self, arrival: &Arrival, words: &[&str], drawn: &Drawn) -> Payload {
         let asks = self.scenario.target.protocol.carries() == Carries::Documents;
         let count = drawn.count as usize;
@@ -180,24 +182,24 @@ impl Prompts {
         cut(words, query, lengths.iter().map(|tokens| as_words(tokens.saturating_sub(template))))
     }
 
-    /// The keyed hashes of the prompt's full blocks of [`BLOCK_TOKENS`] words.
+    /// Returns the keyed hashes of the prompt's full blocks of [`BLOCK_TOKENS`] words.
     pub fn blocks(&self, arrival: &Arrival) -> Vec<u64> {
         hash_blocks(&self.payload(arrival), self.hash_key)
     }
 
-    /// Both at once, for the price of one text.
+    /// Returns payload and block hashes; the text is generated once.
     pub fn render(&self, arrival: &Arrival) -> (Payload, Vec<u64>) {
         self.render_with(arrival, None)
     }
 
-    /// The same, with the answers that came in its session where the scenario asks for these.
+    /// Returns payload and block hashes, with the real answers of the session if the scenario uses them.
     pub fn render_with(&self, arrival: &Arrival, said: Option<&Said>) -> (Payload, Vec<u64>) {
         let payload = self.payload_with(arrival, said);
         let blocks = hash_blocks(&payload, self.hash_key);
         (payload, blocks)
     }
 
-    /// Does a request of this class hold the answers that came before it?
+    /// Returns whether prompts of this class contain the server's earlier answers.
     pub fn wants_answers(&self, class: u16) -> bool {
         self.scenario.prompts_of(class).answers == AnswerText::Real
     }
@@ -219,13 +221,13 @@ impl Prompts {
             let media = if role == Role::User { self.media(arrival, turn) } else { Vec::new() };
             Message { role, content, media, written: None }
         };
-        // Around every document there is one.
+        // The template surrounds every document.
         let template = spec.template_tokens.saturating_mul(arrival.documents.max(1));
         let length = Length { factor: self.words_per_token(arrival.class), template };
         self.parts(arrival, length).into_iter().map(of).collect()
     }
 
-    /// What a synthetic prompt is made of, message by message.
+    /// Returns the messages of a synthetic prompt as pieces.
     pub(crate) fn parts(&self, arrival: &Arrival, length: Length) -> Vec<Part> {
         match arrival.session {
             Some(session) => match self.drawer.graph() {
@@ -260,7 +262,7 @@ impl Prompts {
         messages
     }
 
-    /// What is shown and played in a turn of a request's session, the same whenever it is said again.
+    /// Returns the images and audio of a turn, equal whenever the turn is repeated.
     fn media(&self, arrival: &Arrival, turn: u16) -> Vec<Media> {
         let spec = self.scenario.prompts_of(arrival.class);
         if spec.images.is_none() && spec.audio.is_none() {
@@ -278,8 +280,8 @@ impl Prompts {
         all
     }
 
-    /// The conversation up to and with this turn. Lengths of the turns before are drawn again: they are a function of the
-    /// session's number.
+    /// Returns the conversation up to and including this turn. Lengths of earlier turns are redrawn, because they are a
+    /// function of the session's number.
     fn conversation(&self, session: u64, arrival: &Arrival, length: Length) -> Vec<Part> {
         let plan = self.drawer.plan_at(arrival.level, session);
         let mut out = Vec::new();
@@ -300,8 +302,8 @@ impl Prompts {
         out
     }
 
-    /// The branch of a session that leads to this turn: each prompt that the next one begins with, and its answer. Where block ids say what a prompt is
-    /// made of, they do.
+    /// Returns the branch of a session that leads to this turn: each extended prompt with its answer. Block ids, if
+    /// present, define a prompt's content instead.
     fn branch(&self, graph: &Graph, session: u64, arrival: &Arrival, length: Length) -> Vec<Part> {
         let turns = &graph.sessions[(session % graph.sessions.len() as u64) as usize].turns;
         let own = |turn: u16| self.key(arrival, Root::Asked, session, u64::from(turn));
@@ -336,7 +338,7 @@ impl Prompts {
         out
     }
 
-    /// A prompt of `tokens` tokens: what it shares first, then its own text.
+    /// Returns a prompt of `tokens` tokens: the shared part, then its unique text.
     fn pieces(&self, arrival: &Arrival, tokens: u32, own: u64, length: Length) -> Vec<Piece> {
         let Length { factor, template } = length;
         let total = words(u64::from(tokens.saturating_sub(template)), factor).max(1);
@@ -388,7 +390,7 @@ impl Prompts {
     }
 }
 
-/// The first words as a query, those after it as documents of these lengths.
+/// Splits words into a query and documents of these lengths.
 fn cut(words: &[&str], query: usize, lengths: impl Iterator<Item = usize>) -> Payload {
     let query = query.min(words.len());
     let mut from = query;
@@ -396,25 +398,27 @@ fn cut(words: &[&str], query: usize, lengths: impl Iterator<Item = usize>) -> Pa
         let to = (from + length).min(words.len());
         let text = words[from..to].join(" ");
         from = to;
-        // A document without a word is refused here and there.
+        // Some servers reject an empty document.
         if text.is_empty() { words.first().copied().unwrap_or_default().to_owned() } else { text }
     });
     let documents = texts.collect();
     Payload::Documents { query: words[..query].join(" "), documents }
 }
 
-/// Hashes of the full blocks of a payload's words, parent-chained: hash i = SipHash-2-4 under the key of (hash i − 1, the
-/// block's words each followed by a blank). Message borders are not hashed: they are tokens of a template we don't know.
+/// Returns the hashes of the full blocks of a payload's words, chained to the parent.
+///
+/// Hash i is SipHash-2-4 under the key of (hash i − 1, the block's words each followed by a blank). Message boundaries are
+/// not hashed, because they are tokens of an unknown template.
 pub fn hash_blocks(payload: &Payload, key: u64) -> Vec<u64> {
     if words_at_most(payload) < BLOCK_TOKENS {
         return Vec::new();
     }
     match payload {
         Payload::Text(text) => chain(words_of(text), key),
-        // A query before each document: nobody's prefix cache looks at that.
+        // Prefix caches do not cover a query in front of each document.
         Payload::Tensors(_) | Payload::Documents { .. } | Payload::Sound(_) => Vec::new(),
         Payload::Messages(messages) if messages.iter().any(|m| !m.media.is_empty()) => {
-            // A picture or a sound is a word, whose text is what it is made from: equal blocks hold equal ones.
+            // An image or sound counts as one word, whose text is its parameters: equal blocks have equal media.
             let named: Vec<Cow<'_, str>> = messages
                 .iter()
                 .flat_map(|m| {
@@ -428,7 +432,7 @@ pub fn hash_blocks(payload: &Payload, key: u64) -> Vec<u64> {
     }
 }
 
-/// Puts the salt before the first text of a message in OpenAI's form.
+/// Inserts the salt before the first text of a message in OpenAI's format.
 fn salt_written(written: &mut WrittenMessage, salt: &str) {
     let Ok(mut message) = serde_json::from_str::<Value>(&written.json) else { return };
     match &mut message["content"] {
@@ -443,17 +447,17 @@ fn salt_written(written: &mut WrittenMessage, salt: &str) {
                 None => parts.insert(0, serde_json::json!({"type": "text", "text": salt})),
             }
         }
-        // A message without a text, such as a tool call, stays as it is.
+        // A message without text, such as a tool call, stays unchanged.
         _ => return,
     }
     written.json = message.to_string();
 }
 
-/// No fewer words than these are in it: one more than it has blanks, where all is ASCII. Counting is many times faster
-/// than finding the words.
+/// Returns an upper bound on the number of words: for ASCII, the blanks plus one. Counting blanks is many times faster than
+/// finding words.
 fn words_at_most(payload: &Payload) -> usize {
     let most = |text: &str| match text.is_ascii() {
-        // With 0x0b, which `split_whitespace` splits at too.
+        // Includes 0x0b, because `split_whitespace` splits there too.
         true => 1 + text.bytes().map(|b| usize::from(b == b' ' || (0x09..=0x0d).contains(&b))).sum::<usize>(),
         false => usize::MAX / 2,
     };
@@ -466,9 +470,10 @@ fn words_at_most(payload: &Payload) -> usize {
     }
 }
 
-/// `split_whitespace`, which decodes every character; nearly all text is ASCII and need not be.
+/// Returns the words like `split_whitespace`, but without decoding characters if the text is ASCII, as nearly all texts
+/// are.
 pub(crate) fn words_of(text: &str) -> impl Iterator<Item = &str> {
-    // The two notions differ, within ASCII, in the vertical tab alone.
+    // Within ASCII, the two functions differ only in the vertical tab.
     let simple = text.is_ascii() && !text.as_bytes().contains(&0x0b);
     let fast = simple.then(|| text.split_ascii_whitespace()).into_iter().flatten();
     let full = (!simple).then(|| text.split_whitespace()).into_iter().flatten();
@@ -476,10 +481,10 @@ pub(crate) fn words_of(text: &str) -> impl Iterator<Item = &str> {
 }
 
 fn chain<'a>(words: impl Iterator<Item = &'a str>, key: u64) -> Vec<u64> {
-    // The second half of the 128-bit key is the name of this use of it.
+    // The second half of the 128-bit key names this use of the key.
     let hasher = SipHasher24::new_with_keys(key, u64::from_le_bytes(*b"pl-block"));
     let mut out = Vec::new();
-    // One write per block: SipHash pays for each call what it pays for a whole word of input.
+    // One write per block, because a SipHash call costs as much as a word of input.
     let mut block = Vec::with_capacity(8 * BLOCK_TOKENS);
     block.extend_from_slice(&0u64.to_le_bytes());
     for (i, word) in words.enumerate() {

@@ -1,15 +1,16 @@
-//! Requests of a log, made into a trace that is replayed as any other.
+//! Builds a trace from the requests of a log.
 //!
-//! What the log says is kept as it is. What it does not say is made up by one of three rules, each of them counted, so that a reader knows how much of
-//! the trace is ours: a stamp that was rounded is spread uniformly within its tick; a length that is missing is that of another
-//! request of the log, drawn, or of a law that the user gives; blocks that nobody named are made so that each prompt begins as an
-//! earlier one did, for as many tokens as the server said it took from its cache. Modelling the whole log by laws lost: arrivals,
-//! lengths and reuse belong together, and a fit of each takes them apart.
+//! Logged values are kept. Missing values are filled in by three rules, each counted in the result. A rounded timestamp is
+//! spread uniformly within its tick. A missing length is drawn from the log's other requests, or from a given distribution.
+//! If block names are missing, each prompt begins like an earlier one for as many tokens as the server reported as cached.
+//! Fitting distributions to the whole log was rejected: arrivals, lengths and reuse are correlated, and separate fits lose
+//! that.
 //!
-//! Where the log says which turns of a session came after which, the trace says so too: the time from the end of the last of them to the beginning of a
-//! turn is its wait, whatever filled it. So the sessions go as fast as their target answers, and their tools take what they took.
+//! If the log has the order of a session's turns, the trace has it too. A turn's wait is the time from the end of its last
+//! predecessor to its start, for any cause. Sessions therefore progress with the speed of the target, and tools take their
+//! recorded time.
 //!
-//! Names of blocks, sessions and turns are numbered anew in the order in which they come: nothing of what they were made of is left.
+//! Blocks, sessions and turns are renumbered in order of appearance, so the original names are not in the trace.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt::Write;
@@ -23,62 +24,59 @@ use crate::graph::{Context, GraphStep};
 use crate::trace::{MAX_WAIT_MS, TraceRow};
 use crate::{Rate, Size, SpecError};
 
-/// Ticks from this width on are spread: those below are finer than a step of an engine.
+/// Tick width from which timestamps are spread; a finer tick is shorter than an engine step.
 const COARSE_NS: i64 = 100_000_000;
-/// Tokens of a block where the reuse is made up.
+/// Tokens per block if the reuse is reconstructed.
 const BLOCK_TOKENS: u32 = 16;
 
-/// What is to be made up, and how.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct RebuildSpec {
-    /// Law of the prompt lengths that the log does not say.
+    /// Distribution of missing prompt lengths; `None` = drawn from the log.
     pub prompt: Option<Size>,
-    /// Law of the output lengths that it does not say.
+    /// Distribution of missing output lengths; `None` = drawn from the log.
     pub output: Option<Size>,
-    /// How many sessions begin, where the log does not say when they did.
+    /// Rate of session starts, for a log without start times.
     pub session_rate: Option<Rate>,
-    /// Longest wait of a turn for its tools: longer ones are cut. `None` = what a trace may say, a day.
+    /// Longest wait of a turn for its tools; longer ones are cut. `None` = the limit of a trace, a day.
     pub max_wait: Option<Span>,
-    /// Seed of everything drawn.
     pub seed: u64,
 }
 
-/// How it is known which prompts begin alike.
+/// The source of shared prompt prefixes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Reuse {
-    /// By the names of their blocks.
+    /// Block names in the log.
     Hashes,
-    /// By how many tokens the server took from its cache: which text that was is made up.
+    /// The server's cached tokens; the shared text is reconstructed.
     Cached,
-    /// By whose call each is: that of an agent begins with the prompt and the answer of the one before, if it is long enough.
+    /// Calls of an agent: each prompt begins with the prompt and answer of the previous call, if it is long enough.
     Grown,
-    /// It is not: no two prompts of the trace begin alike.
+    /// There is no source; all prompts of the trace differ.
     Unknown,
 }
 
-/// A trace, and how much of it was made up.
+/// A rebuilt trace, with counts of the filled-in values.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Rebuilt {
-    /// Its requests, in order of time.
     pub rows: Vec<TraceRow>,
-    /// What the log says of each of them, in the same order.
+    /// Logged values of each request, in the order of `rows`.
     pub logged: Vec<LoggedRequest>,
-    /// Tokens of a block; 0 where the reuse is unknown.
+    /// Tokens per block; 0 if the reuse is unknown.
     pub block_tokens: u32,
     pub reuse: Reuse,
-    /// Requests of which a length was made up.
+    /// Requests with a drawn length.
     pub drawn: usize,
-    /// Requests that were refused as wrong (4xx) and are no load.
+    /// Requests that were rejected as invalid (4xx) and are omitted.
     pub refused: usize,
-    /// Width of the ticks within which stamps were spread.
+    /// Width of the ticks within which timestamps were spread; `None` = not spread.
     pub spread: Option<Span>,
     pub waits_cut: usize,
 }
 
-/// Makes a trace of a log.
+/// Builds a trace from a log.
 ///
 /// # Errors
-/// [`SpecError::Missing`]: it holds no request, or no length and no law for it.
+/// Fails with [`SpecError::Missing`] if the log has no requests, or neither lengths nor a distribution for them.
 pub fn rebuild(logged: &Logged, spec: &RebuildSpec) -> Result<Rebuilt, SpecError> {
     let mut answerable = logged.clone();
     answerable.retain(|one| one.how != How::ClientError);
@@ -105,7 +103,7 @@ pub fn rebuild(logged: &Logged, spec: &RebuildSpec) -> Result<Rebuilt, SpecError
         let within = spread.map_or(0, |tick| (tick.0 as f64 * stream.uniform()) as i64);
         came.push(one.at_ns.saturating_add(within));
     }
-    // Within a tick the order is the log's: the sorted instants are dealt out again.
+    // Within a tick the log's order is kept, so the sorted times are reassigned.
     came.sort_unstable();
     let (lengths, drawn) = lengths(&kept, spec)?;
     let mut rows: Vec<TraceRow> = Vec::with_capacity(kept.len());
@@ -136,7 +134,7 @@ pub fn rebuild(logged: &Logged, spec: &RebuildSpec) -> Result<Rebuilt, SpecError
 }
 
 impl Rebuilt {
-    /// The trace as a file: JSON Lines in Mooncake's form, with the size of a block and the conversation beside it.
+    /// Returns the trace as JSON Lines in Mooncake's format, with additional fields for block size and conversation.
     pub fn text(&self) -> String {
         let mut text = String::new();
         for row in &self.rows {
@@ -170,7 +168,7 @@ impl Rebuilt {
     }
 }
 
-/// Sets sessions, whose times count from their own beginnings, in a row: they begin by a Poisson process.
+/// Assigns start times to sessions whose times are relative, by a Poisson process.
 fn begin_sessions(kept: &mut [LoggedRequest], spec: &RebuildSpec) -> Result<(), SpecError> {
     let Some(rate) = spec.session_rate else {
         return Err(SpecError::Missing {
@@ -194,7 +192,7 @@ fn begin_sessions(kept: &mut [LoggedRequest], spec: &RebuildSpec) -> Result<(), 
     Ok(())
 }
 
-/// Says in the rows which turns of a session come after which, and how long after. How many waits were longer than the longest?
+/// Writes the predecessors and waits of the turns into the rows. Returns the number of waits over `longest`.
 fn put_in_order(kept: &[LoggedRequest], rows: &mut [TraceRow], longest: Span) -> usize {
     let mut turns: HashMap<Option<u64>, usize> = HashMap::new();
     let mut known: HashMap<(Option<u64>, u64), (String, i64)> = HashMap::new();
@@ -223,7 +221,8 @@ fn put_in_order(kept: &[LoggedRequest], rows: &mut [TraceRow], longest: Span) ->
     cut
 }
 
-/// Says of each call of a known agent what it goes on from: the agent's call before it, unless its prompt is too short to hold that.
+/// Sets the context of each call of a known agent: the agent's previous call, unless its prompt is too short to contain
+/// that.
 fn grow(kept: &[LoggedRequest], rows: &mut [TraceRow]) {
     let places =
         kept.iter().enumerate().filter_map(|(i, one)| Some(((one.session, one.turn.as_ref()?.id), i)));
@@ -256,7 +255,7 @@ fn turn_agent(one: &LoggedRequest) -> Option<u64> {
     one.turn.as_ref().and_then(|turn| turn.agent)
 }
 
-/// Prompt and output of each, and how many were made up.
+/// Returns prompt and output lengths of each request, and the number of requests with a drawn length.
 fn lengths(kept: &[LoggedRequest], spec: &RebuildSpec) -> Result<(Vec<(u32, u32)>, usize), SpecError> {
     let known = |of: fn(&LoggedRequest) -> Option<u32>| -> Vec<u32> { kept.iter().filter_map(of).collect() };
     let whole: Vec<(u32, u32)> = kept.iter().filter_map(|one| Some((one.prompt?, one.output?))).collect();
@@ -285,7 +284,7 @@ fn lengths(kept: &[LoggedRequest], spec: &RebuildSpec) -> Result<(Vec<(u32, u32)
     for one in kept {
         let pair = match (one.prompt, one.output) {
             (Some(prompt), Some(output)) => (prompt, output),
-            // Both of one request: what is long in one is long in the other.
+            // Both lengths come from one request, because long prompts and long outputs are correlated.
             (None, None) if spec.prompt.is_none() && spec.output.is_none() && !whole.is_empty() => {
                 let indices: Vec<u32> = (0..whole.len() as u32).collect();
                 whole[draw("isl", None, &indices)? as usize]
@@ -301,7 +300,7 @@ fn lengths(kept: &[LoggedRequest], spec: &RebuildSpec) -> Result<(Vec<(u32, u32)
     Ok((all, drawn))
 }
 
-/// A law for what the log says itself would do nothing.
+/// Fails if a distribution is given although the log has all the lengths.
 fn unused(flag: &str, law: Option<&Size>, all_known: bool) -> Result<(), SpecError> {
     match law {
         Some(_) if all_known => Err(SpecError::Conflict {
@@ -316,14 +315,14 @@ fn words(flag: &str) -> &'static str {
     if flag == "isl" { "prompt" } else { "output" }
 }
 
-/// Puts names of blocks into the rows.
+/// Writes block names into the rows.
 fn name_blocks(kept: &[LoggedRequest], rows: &mut [TraceRow], block_tokens: u32, seed: u64) -> (Reuse, u32) {
     if block_tokens > 0 && kept.iter().any(|one| !one.blocks.is_empty()) {
         let (mut names, mut own) = (HashMap::new(), u64::MAX);
         for (one, row) in kept.iter().zip(rows) {
             let full = (row.prompt_tokens / block_tokens) as usize;
             row.blocks = one.blocks.iter().take(full).map(|id| renumbered(&mut names, *id)).collect();
-            // What nobody could name is its own: these keys count down from where hashes hardly ever are.
+            // Unnamed blocks are unique: these keys count down from the maximum, where hashes are very unlikely.
             for _ in row.blocks.len()..full {
                 own -= 1;
                 row.blocks.push(renumbered(&mut names, own));
@@ -349,10 +348,10 @@ fn name_blocks(kept: &[LoggedRequest], rows: &mut [TraceRow], block_tokens: u32,
                 (shares[stream.below(shares.len() as u64) as usize] * f64::from(row.prompt_tokens)) as u32
             }
         };
-        // The nearest whole block: of a prompt's last few tokens no cache of blocks keeps anything.
+        // Rounded to the nearest whole block, because a cache of blocks stores no partial block.
         let full = (row.prompt_tokens / BLOCK_TOKENS) as usize;
         let shared = (((cached + BLOCK_TOKENS / 2) / BLOCK_TOKENS) as usize).min(full);
-        // The text so far of the conversation (of the agent, where several are at work in it), or the longest that there was.
+        // The text so far of the conversation (or of the agent, if it has several), or else the longest text so far.
         let whose = (one.session, turn_agent(one));
         let before = texts.get(&whose).filter(|text| text.len() >= shared).unwrap_or(&longest);
         row.blocks = before.iter().take(shared).copied().collect();
@@ -368,7 +367,7 @@ fn name_blocks(kept: &[LoggedRequest], rows: &mut [TraceRow], block_tokens: u32,
     (Reuse::Cached, BLOCK_TOKENS)
 }
 
-/// The number of a name, the next one where it is new.
+/// Returns the number of a name; a new name gets the next number.
 fn renumbered(names: &mut HashMap<u64, u64>, name: u64) -> u64 {
     let next = names.len() as u64;
     *names.entry(name).or_insert(next)

@@ -1,8 +1,8 @@
-//! What was asked: one value that is the scenario file, the manifest's section and the argument of everything here.
+//! Defines the scenario: the scenario file, the manifest's section, and the input of this crate.
 //!
-//! Every field has a default and every default is written into the manifest. The rate stands apart from the shape of
-//! the arrivals, so that a sweep varies the one and keeps the other. Files are named, not opened: their bytes are
-//! handed in by [`Scenario::attach`], because this crate reads no files.
+//! Every field has a default, and every default is written into the manifest. The rate is separate from the arrival
+//! process, so that a sweep varies only the rate. Files are named and not opened, because this crate reads no files;
+//! [`Scenario::attach`] passes their bytes.
 
 use plimsoll_model::{Carries, Protocol, Span};
 use schemars::JsonSchema;
@@ -20,83 +20,85 @@ use crate::trace::Trace;
 use crate::units::{Rate, SpanText, format_span, span_text, span_text_opt};
 use crate::{Documents, SpecError, check};
 
-/// Everything a run does, before it does it.
+/// Complete description of a run.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Scenario {
-    /// The endpoint and how it is spoken to.
+    /// Endpoint, protocol and request settings.
     pub target: TargetSpec,
-    /// How much load, for how long.
+    /// Amount and duration of the load.
     pub load: LoadSpec,
-    /// The shape of the arrivals in time.
+    /// Arrival process: the distribution of arrivals in time.
     pub arrivals: ArrivalSpec,
-    /// Lengths of prompts and answers.
+    /// Prompt and output lengths.
     pub sizes: SizeSpec,
-    /// What the prompts are made of.
+    /// Content of the prompts.
     pub prompts: PromptSpec,
-    /// Request classes; none = one class that is the scenario's own sizes and prompts.
+    /// Request classes; default: one class with the scenario's sizes and prompts.
     pub classes: Vec<ClassSpec>,
-    /// How the client behaves.
+    /// Client behaviour.
     pub client: ClientSpec,
-    /// What servers' pages are looked at meanwhile.
+    /// Metrics endpoints to scrape during the run.
     pub scrape: ScrapeSpec,
-    /// Seed of everything drawn.
+    /// Seed of all random choices; default 0.
     pub seed: u64,
-    /// Salts the prompts; none = to be drawn per run by whoever runs it (and counted as 0 here).
+    /// Salt of the prompts; default: a new value per run.
     pub nonce: Option<u64>,
-    /// The content of the files it names.
+    /// Content of the files that the scenario names.
     #[serde(skip)]
     #[schemars(skip)]
     pub material: Material,
 }
 
-/// How much load, for how long.
+/// Amount and duration of the load.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "mode", rename_all = "snake_case", deny_unknown_fields)]
 pub enum LoadSpec {
-    /// Arrivals follow the schedule whatever the server does.
+    /// Open loop: arrivals follow the schedule, independent of the server.
     Open {
-        /// Mean arrivals per second; none = the trace's own.
+        /// Mean arrivals per second; default: the rate of the trace.
         #[serde(default)]
         rate: Option<Rate>,
-        /// How long arrivals are due.
+        /// Duration of the arrivals; default 60s.
         #[serde(default = "default_window", with = "span_text")]
         #[schemars(with = "SpanText")]
         window: Span,
-        /// Requests before the measured part, not counted: one after the other.
+        /// Uncounted requests before the measured part, one at a time; default 0.
         #[serde(default, skip_serializing_if = "is_none")]
         warm_up: u32,
-        /// Requests before the load, one after the other, nobody beside them: a level of its own. A diagnosis asks it what a request takes
-        /// alone.
+        /// Isolated requests (one in flight) in a separate level before the load; default 0. A diagnosis uses them as
+        /// latency baseline.
         #[serde(default, skip_serializing_if = "is_none")]
         alone: u32,
     },
-    /// So many requests in flight (with sessions: so many users, a thinking one not in flight).
+    /// Closed loop: a fixed number of requests in flight. With sessions it is a fixed number of users, and a thinking user
+    /// has none in flight.
     Closed {
-        /// How many.
+        /// Number of requests in flight, or users.
         concurrency: u32,
-        /// How long new ones are begun.
+        /// Time during which new requests begin; default 60s.
         #[serde(default = "default_window", with = "span_text")]
         #[schemars(with = "SpanText")]
         window: Span,
-        /// End after so many requests (with sessions: conversations). The level is then as long as they take.
+        /// Number of requests (with sessions: conversations) after which the level ends; default: no limit. The level lasts
+        /// until the last response.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         requests: Option<u64>,
-        /// Requests before the measured part, not counted: as many in flight as in it.
+        /// Uncounted requests before the measured part, with the concurrency of the level; default 0.
         #[serde(default, skip_serializing_if = "is_none")]
         warm_up: u32,
     },
-    /// So many requests at once, and none after them. The level is as long as they take.
+    /// A single burst: all requests are sent immediately, and the level lasts until the last response.
     Wave {
-        /// How many.
+        /// Number of requests in the burst.
         requests: u32,
-        /// Requests before the measured part, not counted: one after the other.
+        /// Uncounted requests before the measured part, one at a time; default 0.
         #[serde(default, skip_serializing_if = "is_none")]
         warm_up: u32,
     },
-    /// Closed, with the concurrency doubled until throughput stops growing.
+    /// Closed loop whose concurrency doubles until throughput stops growing.
     Saturating {
-        /// How long each step lasts.
+        /// Duration of each step; default 60s.
         #[serde(default = "default_window", with = "span_text")]
         #[schemars(with = "SpanText")]
         window: Span,
@@ -107,7 +109,7 @@ fn is_none(n: &u32) -> bool {
     *n == 0
 }
 
-/// A level that ends with its requests ends here at the latest.
+/// Longest duration of a level that ends with its requests.
 pub const LONGEST: Span = Span::from_secs(24 * 3600);
 
 fn default_window() -> Span {
@@ -121,7 +123,7 @@ impl Default for LoadSpec {
 }
 
 impl LoadSpec {
-    /// How long requests are begun.
+    /// Returns the time during which requests begin.
     pub fn window(&self) -> Span {
         match self {
             LoadSpec::Open { window, .. }
@@ -131,7 +133,7 @@ impl LoadSpec {
         }
     }
 
-    /// Requests before the measured part.
+    /// Returns the number of uncounted requests before the measured part.
     pub fn warm_up(&self) -> u32 {
         match self {
             LoadSpec::Open { warm_up, .. }
@@ -141,7 +143,7 @@ impl LoadSpec {
         }
     }
 
-    /// Requests before the load, each alone.
+    /// Returns the number of isolated requests before the load.
     pub fn alone(&self) -> u32 {
         match self {
             LoadSpec::Open { alone, .. } => *alone,
@@ -150,15 +152,15 @@ impl LoadSpec {
     }
 }
 
-/// Lengths of prompts and answers. The replay of a trace takes the trace's, unless its `sizes` is `drawn`.
+/// Prompt and output lengths. The replay of a trace uses the trace's lengths, unless its `sizes` is `drawn`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SizeSpec {
-    /// Prompt tokens (of a session: of each turn's new message); for `kserve` the rows of a request's batch.
+    /// Prompt tokens (with sessions: of each turn's new message); for `kserve`, rows per request; default 128.
     pub prompt: Size,
-    /// Output tokens; 0 = no length is asked for (endpoints that generate nothing, or by a template of their own).
+    /// Output tokens; default 64. With 0 no length is requested, for endpoints that generate no tokens or a body template.
     pub output: Size,
-    /// A trace or table from which (prompt, output) pairs are drawn together, in place of the two laws.
+    /// Trace or table file from which (prompt, output) pairs are drawn, in place of the two distributions.
     pub pairs: Option<String>,
 }
 
@@ -168,32 +170,32 @@ impl Default for SizeSpec {
     }
 }
 
-/// What the prompts are made of.
+/// Content of the prompts.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PromptSpec {
-    /// JSON Lines of prompts to send in place of synthetic text.
+    /// JSON Lines file with prompts, in place of synthetic text.
     pub file: Option<String>,
-    /// Order in which the lines of `file` are used.
+    /// Order in which the lines of `file` are used; default `cycle`.
     pub order: PromptOrder,
-    /// Prefixes shared between prompts.
+    /// Prefixes that prompts share.
     pub shared_prefix: Option<SharedPrefix>,
     /// Conversations of several turns.
     pub sessions: Option<SessionSpec>,
-    /// What stands in a session's prompts for the answers that came before.
+    /// Source of the earlier answers in a session's prompts; default `synthetic`.
     pub answers: AnswerText,
-    /// Pictures of every message of a person.
+    /// Images in every user message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub images: Option<ImageSpec>,
-    /// Sounds of every message of a person.
+    /// Audio clips in every user message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub audio: Option<AudioSpec>,
-    /// Let the nonce change the text, so that a cache left warm by an earlier run does not answer.
+    /// Let the nonce change the text, so that a cache from an earlier run has no hits; default true.
     pub salt: bool,
-    /// Words of synthetic text per asked token; set after comparing with the server's `usage`.
+    /// Words of synthetic text per requested token, calibrated with the server's `usage`; default 1.
     pub words_per_token: f64,
-    /// Tokens that the server puts around every synthetic prompt, its chat template; so many fewer are written. Measured with
-    /// `words_per_token`.
+    /// Tokens of the server's chat template around every synthetic prompt, which is shortened by this number; default 0.
+    /// Measured together with `words_per_token`.
     pub template_tokens: u32,
 }
 
@@ -214,14 +216,14 @@ impl Default for PromptSpec {
     }
 }
 
-/// What stands in a session's prompts for the answers that came before.
+/// Source of the earlier answers in a session's prompts.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AnswerText {
-    /// Text of the asked length: prompts do not depend on the server, and two runs have the same.
+    /// Synthetic text of the requested length, so that prompts do not depend on the server and are equal in two runs.
     #[default]
     Synthetic,
-    /// What the server really said. It is kept in memory until the session is over and written nowhere.
+    /// The server's real answers, kept in memory until the session ends and never written to disk.
     Real,
 }
 
@@ -229,35 +231,37 @@ pub enum AnswerText {
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PromptOrder {
-    /// First to last, again and again.
+    /// First to last, then from the start again.
     #[default]
     Cycle,
-    /// Drawn, each line equally likely.
+    /// Random, with equal probability.
     Random,
 }
 
-/// Prefixes shared between prompts: each prompt begins with the text of one of `groups` groups.
+/// Prefixes that prompts share: each prompt begins with the text of one of `groups` groups.
 ///
-/// The share holds for *each* prompt: of n tokens the first `share · n` are the group's. A fixed prefix length lost:
-/// with drawn lengths the share of shared tokens would depend on the lengths, and short prompts be all prefix.
+/// The share applies to *each* prompt: of n tokens the first `share · n` belong to the group. A fixed prefix length was
+/// rejected, because short prompts would consist of only the prefix, and the shared part would depend on the drawn lengths.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SharedPrefix {
-    /// Number of groups, equally likely.
+    /// Number of groups with equal probability.
     pub groups: u32,
-    /// Share of the prompt's tokens that belong to the group, 0 to 1.
+    /// Share of the prompt's tokens that belongs to the group, 0 to 1.
     pub share: f64,
 }
 
-/// Conversations of several turns. Each turn carries the conversation so far; the assistant's part of it is synthetic
-/// text of the *asked* output length, not what the server answered, so that prompts stay a function of spec, seed and
-/// nonce. A server's cache therefore shares the user's part and its own prompt prefix, not its generated text.
+/// Conversations of several turns. Each turn contains the conversation so far.
+///
+/// The assistant's part is synthetic text of the *requested* output length and not the server's answer. Prompts therefore
+/// remain a function of spec, seed and nonce. A server's cache shares the user's part and the prompt prefix, but not
+/// generated text.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SessionSpec {
     /// Turns per session.
     pub turns: Size,
-    /// From the end of a turn to the moment the next one is due.
+    /// Think time from the end of a turn to the start of the next one; default: exponential with mean 10s.
     #[serde(default = "default_think")]
     pub think: Pause,
 }
@@ -266,31 +270,31 @@ fn default_think() -> Pause {
     Pause::Exponential(Span::from_secs(10))
 }
 
-/// A class of requests.
+/// Request class.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClassSpec {
-    /// Its name in reports.
+    /// Name of the class in reports.
     pub name: String,
-    /// Its share of the requests, relative to the other classes.
+    /// Share of the requests, relative to the other classes; default 1.
     #[serde(default = "default_weight")]
     pub weight: f64,
-    /// Its lengths; none = the scenario's.
+    /// Prompt and output lengths; default: the scenario's.
     #[serde(default)]
     pub sizes: Option<SizeSpec>,
-    /// Its prompts; none = the scenario's.
+    /// Content of the prompts; default: the scenario's.
     #[serde(default)]
     pub prompts: Option<PromptSpec>,
-    /// The model (or adapter) it asks for; none = the target's.
+    /// Model or adapter; default: the target's.
     #[serde(default)]
     pub model: Option<String>,
-    /// Its documents; none = the target's.
+    /// Documents per request; default: the target's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub documents: Option<Documents>,
-    /// Its priority in the server's queue, 1 the highest (`kserve`, `kserve_grpc`); none = the server's default.
+    /// Priority in the server's queue, 1 = highest (`kserve`, `kserve_grpc`); default: the server's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u32>,
-    /// How long the server may keep it in its queue (`kserve`, `kserve_grpc`); none = the server's default.
+    /// Queue timeout on the server (`kserve`, `kserve_grpc`); default: the server's.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "span_text_opt")]
     #[schemars(with = "Option<SpanText>")]
     pub queue_timeout: Option<Span>,
@@ -301,10 +305,10 @@ fn default_weight() -> f64 {
 }
 
 impl Scenario {
-    /// Reads a scenario from JSON: keys and names are checked against the schema, numbers against their ranges.
+    /// Parses a scenario from JSON. Keys and names are checked against the schema, and numbers against their ranges.
     ///
     /// # Errors
-    /// Any [`SpecError`] but those of files.
+    /// Fails with any [`SpecError`] that is not about a file.
     pub fn from_json(value: &Value) -> Result<Scenario, SpecError> {
         check::scenario(value)?;
         let scenario: Scenario = serde_json::from_value(value.clone()).map_err(|e| SpecError::Conflict {
@@ -315,20 +319,20 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// Reads and parses the files it names. `read` gets a name and returns the bytes, or why there are none.
+    /// Reads and parses the files of the scenario. `read` returns the bytes of a file name, or the reason of a failure.
     ///
     /// # Errors
-    /// [`SpecError::File`] and [`SpecError::Trace`].
+    /// Fails with [`SpecError::File`] or [`SpecError::Trace`].
     pub fn attach(&mut self, read: impl FnMut(&str) -> Result<Vec<u8>, String>) -> Result<(), SpecError> {
         self.material = Material::load(self, read)?;
         Ok(())
     }
 
-    /// Mean arrivals per second of the open mode: the asked rate, or the trace's own times its speed.
+    /// Returns the mean arrivals per second of the open mode: the configured rate, or the trace's rate times its speed.
     ///
     /// # Errors
-    /// [`SpecError::Missing`] where neither is known or the mode is another; [`SpecError::Conflict`] where both a rate
-    /// and a speed are given.
+    /// Fails with [`SpecError::Missing`] if neither is known or the mode is another, and with [`SpecError::Conflict`] if
+    /// both a rate and a speed are given.
     pub fn rate(&self) -> Result<f64, SpecError> {
         let LoadSpec::Open { rate, .. } = &self.load else {
             return Err(SpecError::Missing {
@@ -352,7 +356,7 @@ impl Scenario {
         }
     }
 
-    /// How long the trace lasts when replayed at [`Scenario::rate`]; `None` for other processes.
+    /// Returns the duration of the trace at [`Scenario::rate`]; `None` for other processes.
     pub fn trace_window(&self) -> Result<Option<Span>, SpecError> {
         match self.trace()? {
             Some(trace) => Ok(Some(Span::from_secs_f64(trace.rows.len() as f64 / self.rate()?))),
@@ -360,7 +364,7 @@ impl Scenario {
         }
     }
 
-    /// The trace that is replayed, if one is.
+    /// Returns the replayed trace; `None` for other processes.
     pub fn trace(&self) -> Result<Option<&Trace>, SpecError> {
         match &self.arrivals {
             ArrivalSpec::Trace { file, .. } => Ok(Some(self.material.trace(file)?.as_ref())),
@@ -368,12 +372,13 @@ impl Scenario {
         }
     }
 
-    /// Are sessions that have begun played to their ends, however late that is? Those of a trace are: cut off, the long ones would be missing.
+    /// Returns whether started sessions are played to their end without a time limit. Sessions of a trace are, because a
+    /// cut would remove the long ones.
     pub fn plays_sessions_out(&self) -> bool {
         matches!(self.trace(), Ok(Some(trace)) if trace.graph.is_some())
     }
 
-    /// Number of request classes, at least 1.
+    /// Returns the number of request classes, at least 1.
     pub fn class_count(&self) -> usize {
         self.classes.len().max(1)
     }
@@ -386,7 +391,7 @@ impl Scenario {
         self.classes.get(class as usize).and_then(|c| c.prompts.as_ref()).unwrap_or(&self.prompts)
     }
 
-    /// The law of a class's documents, where its requests carry several texts.
+    /// Returns the documents of a class; `None` if its requests have a single text.
     pub fn documents_of(&self, class: u16) -> Option<Documents> {
         let protocol = self.target.protocol;
         let said = self
@@ -400,7 +405,7 @@ impl Scenario {
         }
     }
 
-    /// Checks what the schema can't: ranges, and settings that exclude each other.
+    /// Checks rules that the schema can't express: ranges, and settings that exclude each other.
     pub fn validate(&self) -> Result<(), SpecError> {
         if self.load.window().0 <= 0 {
             return Err(SpecError::value("load.window", format_span(self.load.window()), "a span above 0"));
@@ -461,7 +466,6 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Checks the laws of documents.
     fn documents(&self) -> Result<(), SpecError> {
         let of_classes = self.classes.iter().enumerate();
         let of_classes =
@@ -497,7 +501,7 @@ impl Scenario {
 }
 
 impl ClassSpec {
-    /// What is asked of the server's queue.
+    /// Checks the settings of the server's queue.
     fn validate_queue(&self, protocol: Protocol) -> Result<(), SpecError> {
         let asked = [("priority", self.priority.is_some()), ("queue_timeout", self.queue_timeout.is_some())];
         if let Some((field, _)) = asked.iter().find(|(_, asked)| *asked)
@@ -521,7 +525,7 @@ impl ClassSpec {
 }
 
 impl PromptSpec {
-    /// Does every request have one sound, and nothing else?
+    /// Checks that every request has exactly one audio clip and no other content.
     fn one_sound(&self) -> Result<(), SpecError> {
         let conflict = |field: &str, what: &str| {
             Err(SpecError::Conflict { path: format!("prompts.{field}"), what: what.into() })

@@ -1,8 +1,8 @@
-//! The schedule: what is due when, drawn once for the whole level and only then dealt to workers.
+//! Builds the schedule: all due times of a level, drawn once and only then assigned to workers.
 //!
-//! Every generator that gives each worker its own stream has at some time given them the same one; arrivals then come in
-//! volleys of the number of workers and nobody notices. Here a worker never draws. The same spec and seed give the same
-//! bytes for any number of workers and on every machine; [`Schedule::hash`] is what a test and a manifest hold against it.
+//! Workers never draw. Load generators with one random stream per worker have repeatedly given all workers equal streams,
+//! so that arrivals came in unnoticed volleys. Here equal spec and seed give equal bytes for any number of workers and on
+//! every machine. Tests and manifests compare [`Schedule::hash`].
 
 use std::hash::Hasher;
 use std::sync::Arc;
@@ -18,19 +18,19 @@ use crate::{Rate, Scenario, SpecError};
 /// All arrivals of one level, by number.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Schedule {
-    /// Ascending in `due`, with ids 0, 1, 2, ….
+    /// Arrivals, ascending in `due`, with ids 0, 1, 2, ….
     pub arrivals: Vec<Arrival>,
 }
 
 impl Schedule {
-    /// Draws the arrivals due within `[0, window)` at a mean of `rate_per_s` requests per second.
+    /// Draws the arrivals within `[0, window)` at a mean of `rate_per_s` requests per second.
     ///
-    /// With sessions the process draws their *starts*, at the rate divided by the mean number of turns; a level begins
+    /// With sessions the process draws their *starts*, at the rate divided by the mean number of turns. A level begins
     /// without open sessions, so the request rate grows over the first session's length. Turns that can't be due inside the
-    /// window are not in the schedule. The sessions of a trace are all in it that begin inside, to their ends.
+    /// window are not in the schedule. The sessions of a trace that begin inside the window are complete.
     ///
     /// # Errors
-    /// [`SpecError`] for a rate that is none, a scenario that is inconsistent, or files that are not attached.
+    /// Fails with a [`SpecError`] for an invalid rate, an inconsistent scenario, or files that are not attached.
     pub fn generate(
         scenario: &Scenario,
         rate_per_s: f64,
@@ -48,32 +48,33 @@ impl Schedule {
             arrivals.sort_by_key(|a| (a.due, a.session, a.turn));
         }
         for (id, arrival) in arrivals.iter_mut().enumerate() {
-            // Without sessions the start's number is the arrival's; with them text is named by (session, turn).
+            // Without sessions the number of the start is that of the arrival; with them, text is named by (session, turn).
             arrival.id = id as u64;
         }
         Ok(Schedule { arrivals })
     }
 
-    /// Endless arrivals for a closed loop: the same requests in the same order for any number of workers.
+    /// Returns endless arrivals for a closed loop: equal requests in equal order for any number of workers.
     pub fn sequence(scenario: &Scenario, level: u32) -> Result<Sequence, SpecError> {
         let drawer = Drawer::new(Arc::new(scenario.clone()), level)?;
         Ok(Sequence { drawer, next_start: 0, next_id: 0, worker: 0, workers: 1, most: u64::MAX })
     }
 
-    /// SipHash-2-4 (zero key) over every field of every arrival, little-endian: 16 hex digits.
+    /// Returns SipHash-2-4 (zero key) over every field of every arrival, little-endian, as 16 hex digits.
     pub fn hash(&self) -> String {
         let mut hasher = Hash::begin(self.arrivals.len());
         self.arrivals.iter().for_each(|arrival| hasher.add(arrival));
         hasher.hex()
     }
 
-    /// Splits the arrivals over workers in turn; a session stays with one. Nothing is drawn here, so the union is the
-    /// schedule whatever the number.
+    /// Assigns the arrivals to workers in rotation; a session stays with one worker. Because this draws no random numbers,
+    /// the union is the schedule for any number of workers.
     pub fn deal(self, workers: usize) -> Vec<Vec<Arrival>> {
         self.deal_part(1, workers)
     }
 
-    /// The same of one of so many [parts](Schedule::part): whatever the two numbers have in common, every worker gets its share.
+    /// Assigns one of `shards` [parts](Schedule::part) to workers. Every worker gets a share, even if the two numbers have
+    /// a common divisor.
     pub fn deal_part(self, shards: u32, workers: usize) -> Vec<Vec<Arrival>> {
         let mut out = vec![Vec::new(); workers.max(1)];
         for arrival in self.arrivals {
@@ -82,21 +83,21 @@ impl Schedule {
         out
     }
 
-    /// What one of several machines sends of it. Nothing is drawn here: the arrivals keep their numbers and due times, so that the parts
-    /// together are the schedule.
+    /// Returns the part of one of several machines. Arrivals keep their numbers and due times, so that the parts add up to
+    /// the schedule.
     pub fn part(mut self, shard: Shard) -> Schedule {
         self.arrivals.retain(|arrival| shard.takes(arrival.session, arrival.id));
         self
     }
 }
 
-/// The worker that gets an arrival of one of `shards` parts.
+/// Returns the worker of an arrival in one of `shards` parts.
 pub fn dealt_to(arrival: &Arrival, shards: u32, workers: usize) -> usize {
     let key = arrival.session.unwrap_or(arrival.id);
     (key / u64::from(shards.max(1)) % workers.max(1) as u64) as usize
 }
 
-/// The schedule's hash under construction.
+/// The hash of a schedule in progress.
 #[derive(Clone, Debug)]
 struct Hash(SipHasher24);
 
@@ -122,7 +123,7 @@ impl Hash {
         for block in &a.blocks {
             hasher.write(&block.to_le_bytes());
         }
-        // That of a plain conversation follows from its number.
+        // The predecessors of a plain conversation follow from the turn number.
         if a.session.is_some() && a.after != Arrival::after_of(a.turn) {
             hasher.write(&(a.after.len() as u64).to_le_bytes());
             a.after.iter().for_each(|turn| hasher.write(&turn.to_le_bytes()));
@@ -134,10 +135,10 @@ impl Hash {
     }
 }
 
-/// Does an open loop of this rate, 1/s, and length fit into memory? What comes before a run is begun asks it.
+/// Checks that an open loop of this rate (1/s) and duration fits into memory, before a run is started.
 ///
 /// # Errors
-/// The window is empty, or more arrivals fall into it than a schedule may hold.
+/// Fails if the window is empty or contains more arrivals than a schedule may have.
 pub fn fits(rate_per_s: f64, window: Span) -> Result<(), SpecError> {
     if window.0 > 0 && rate_per_s * window.as_secs_f64() <= MAX_ARRIVALS {
         return Ok(());
@@ -149,7 +150,7 @@ pub fn fits(rate_per_s: f64, window: Span) -> Result<(), SpecError> {
     ))
 }
 
-/// Who draws, and the due times of all starts within the window.
+/// Returns the generator, and the due times of all starts within the window.
 fn starts(
     scenario: &Scenario,
     rate_per_s: f64,
@@ -161,7 +162,7 @@ fn starts(
     fits(rate, window)?;
     let starts = match (&scenario.arrivals, drawer.trace()) {
         (ArrivalSpec::Trace { repeat, .. }, Some(trace)) => {
-            // Sessions that begin all at once have no times to scale.
+            // Sessions that all begin at time 0 have no times to scale.
             let scale = match &trace.graph {
                 Some(graph) if graph.last_begin() == Span::ZERO => 0.0,
                 _ => trace.rate_per_s()? / rate,
@@ -183,20 +184,22 @@ fn starts(
     Ok((drawer, starts))
 }
 
-/// The arrivals of [`Schedule::generate`] one by one, made when they are asked for: a trace of a million requests is
-/// replayed with eight bytes for each in memory. Sessions interleave, so that a scenario with them is drawn at once.
+/// The arrivals of [`Schedule::generate`] one by one, drawn when they are taken.
+///
+/// A trace of a million requests then takes eight bytes per request. Scenarios with sessions are drawn completely, because
+/// sessions interleave.
 #[derive(Clone, Debug)]
 pub struct ArrivalFeed {
     drawer: Drawer,
     starts: Vec<At>,
-    /// Of a scenario with sessions: all arrivals, and `starts` are their due times.
+    /// All arrivals of a scenario with sessions, whose due times are in `starts`; otherwise `None`.
     drawn: Option<Vec<Arrival>>,
     next: usize,
     hash: Hash,
 }
 
 impl ArrivalFeed {
-    /// As [`Schedule::generate`]; with `most`, its first arrivals alone.
+    /// Returns the feed of [`Schedule::generate`], limited to its first `most` arrivals.
     pub fn new(
         scenario: &Scenario,
         rate_per_s: f64,
@@ -218,17 +221,17 @@ impl ArrivalFeed {
         Ok(ArrivalFeed { drawer, starts, drawn, next: 0, hash })
     }
 
-    /// Arrivals in all.
+    /// Returns the total number of arrivals.
     pub fn len(&self) -> usize {
         self.starts.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no arrivals.
     pub fn is_empty(&self) -> bool {
         self.starts.is_empty()
     }
 
-    /// All of them at once, where sessions need it.
+    /// Removes and returns all arrivals of a scenario with sessions.
     pub(crate) fn take_drawn(&mut self) -> Option<Vec<Arrival>> {
         let drawn = self.drawn.take()?;
         drawn.iter().for_each(|arrival| self.hash.add(arrival));
@@ -236,17 +239,17 @@ impl ArrivalFeed {
         Some(drawn)
     }
 
-    /// When the next one is due.
+    /// Returns the due time of the next arrival.
     pub(crate) fn due(&self) -> Option<At> {
         self.starts.get(self.next).copied()
     }
 
-    /// How many that are still here are due by `now`.
+    /// Returns the number of remaining arrivals that are due by `now`.
     pub(crate) fn held(&self, now: At) -> u64 {
         self.starts[self.next..].partition_point(|due| *due <= now) as u64
     }
 
-    /// The schedule's hash, as [`Schedule::hash`]; known once all have been taken.
+    /// Returns the hash of [`Schedule::hash`] once all arrivals have been taken.
     pub fn hash(&self) -> Option<String> {
         (self.next == self.starts.len()).then(|| self.hash.hex())
     }
@@ -265,7 +268,7 @@ impl Iterator for ArrivalFeed {
     }
 }
 
-/// Endless arrivals by number, for a closed loop. Due times are 0: the player sets them when it sends.
+/// Endless arrivals by number, for a closed loop. Due times are 0, because the player sets them when it sends.
 #[derive(Clone, Debug)]
 pub struct Sequence {
     drawer: Drawer,
@@ -277,7 +280,7 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// The part of it that worker `worker` of `workers` takes, from the beginning. A part is divided further the same way: a machine's
+    /// Returns the part of worker `worker` of `workers`, from the beginning. A part can be divided again: a machine's part
     /// among its workers.
     pub fn shard(&self, worker: usize, workers: usize) -> Sequence {
         Sequence {
@@ -290,17 +293,17 @@ impl Sequence {
         }
     }
 
-    /// Ends after so many starts (requests; with sessions, conversations), over all workers together.
+    /// Limits the number of starts (requests; with sessions, conversations) over all workers.
     pub fn bounded(self, most: Option<u64>) -> Sequence {
         Sequence { most: most.unwrap_or(u64::MAX), ..self }
     }
 
-    /// Does it end?
+    /// Returns whether the sequence is limited.
     pub fn is_bounded(&self) -> bool {
         self.most < u64::MAX
     }
 
-    /// The next start: one arrival, or the turns of a session in order; nothing once a bound is reached.
+    /// Returns the next start: one arrival, or the turns of a session in order; empty after the limit.
     pub fn next_start(&mut self) -> Vec<Arrival> {
         while self.next_start < self.most {
             let (start, mine) = (self.next_start, self.next_start % self.workers == self.worker);

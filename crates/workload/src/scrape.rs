@@ -1,6 +1,6 @@
-//! Which pages of servers are looked at while the load runs, and how often.
+//! Configures the metrics endpoints that are scraped during the load.
 //!
-//! It is a part of the scenario, because a figure read off a page means nothing without how often somebody looked.
+//! This is a part of the scenario, because a value from a scraped metric depends on the scrape interval.
 
 use plimsoll_model::Span;
 use schemars::JsonSchema;
@@ -8,15 +8,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::{SpanText, span_text};
 
-/// What is scraped. No pages and `discover`: what the endpoint's own host shows.
+/// Metrics endpoints to scrape; default: the one found on the target's host.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ScrapeSpec {
-    /// Look for the endpoint's own page where none is named.
+    /// Find the metrics endpoint on the target's host if none is configured; default true.
     pub discover: bool,
-    /// Pages, such as `http://gpu-3:9400/metrics` or, with a name of its own, `gpu=http://gpu-3:9400/metrics`.
+    /// URLs of metrics endpoints, such as `http://gpu-3:9400/metrics` or, with a name, `gpu=http://gpu-3:9400/metrics`.
     pub pages: Vec<String>,
-    /// How often.
+    /// Scrape interval; default 1s.
     #[serde(with = "span_text")]
     #[schemars(with = "SpanText")]
     pub every: Span,

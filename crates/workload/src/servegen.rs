@@ -1,13 +1,14 @@
-//! Reads ServeGen's clients: not requests, but what each client did in windows of ten minutes, expanded to requests.
+//! Reads ServeGen's client files, which describe each client in windows of ten minutes, and expands them to requests.
 //!
-//! JSON Lines: a header with the levels of the quantiles and the widths of the windows, then a client a line (rates, the law of its gaps,
-//! quantiles of its lengths). Expanding client by client keeps what makes such traffic hard: a few clients carry most of it, each with
-//! bursts and lengths of its own. One process with the sum of the rates was the alternative and lost: it has the day's course and none of the
-//! bursts.
+//! The format is JSON Lines: a header with quantile levels and window widths, then one line per client with rates, gap
+//! distribution and length quantiles. Expanding each client separately keeps the difficulty of such traffic: a few clients
+//! send most of it, each with different bursts and lengths. One process with the summed rate was rejected, because it has
+//! the daily pattern but no bursts.
 //!
-//! Within a window a client's gaps are drawn from its published law and scaled so that as many requests come as were counted; a fitted
-//! Weibull of shape 0.2 by itself brings ten times too many or none. Prompt and answer are drawn independently, for their joint law was not published. The
-//! same file always gives the same requests, for what is a trace must not change with a seed.
+//! Within a window a client's gaps are drawn from its published distribution and scaled to the counted number of requests.
+//! Unscaled, a fitted Weibull of shape 0.2 gives ten times too many requests or none. Prompt and output lengths are drawn
+//! independently, because their joint distribution was not published. A file always gives equal requests, because a trace
+//! must not change with a seed.
 
 use plimsoll_math::dist;
 use plimsoll_math::rng::Stream;
@@ -19,39 +20,39 @@ use crate::trace::{Trace, TraceRow, lines, unpack};
 use crate::units::MAX_TOKENS;
 use std::collections::BTreeMap;
 
-/// Most requests that a file is expanded to: some 300 MB in memory.
+/// Most requests of an expanded file: some 300 MB in memory.
 const MOST: f64 = 5e6;
 
-/// The first line.
+/// The header line of a file.
 #[derive(Deserialize)]
 struct Header {
-    /// Levels of the quantiles, 0 to 1, ascending.
+    /// Quantile levels, 0 to 1, ascending.
     quantile_levels: Vec<f64>,
-    /// Seconds of a window of rates.
+    /// Width of a rate window in seconds.
     window_s: f64,
-    /// Seconds of a window of lengths.
+    /// Width of a length window in seconds.
     length_window_s: f64,
 }
 
-/// One of the others.
+/// The line of one client.
 #[derive(Deserialize)]
 struct Client {
-    /// Start (s), requests per second, coefficient of variation, law, shape, scale.
+    /// Windows: start (s), requests per second, coefficient of variation, distribution, shape, scale.
     windows: Vec<(f64, f64, f64, String, f64, f64)>,
-    /// By the start of the window (s): quantiles of what is counted.
+    /// Length quantiles of `input_tokens` and `output_tokens`, by the start of the window (s).
     lengths: BTreeMap<String, BTreeMap<String, Vec<f64>>>,
 }
 
-/// Does this text begin like a file of clients?
+/// Returns whether the text begins like a client file.
 pub(crate) fn is_clients(text: &[u8]) -> bool {
     let first = text.split(|byte| *byte == b'\n').find(|line| !line.iter().all(u8::is_ascii_whitespace));
     first.is_some_and(|line| memchr::memmem::find(line, b"\"quantile_levels\"").is_some())
 }
 
-/// Reads clients and expands them.
+/// Parses and expands a client file.
 ///
 /// # Errors
-/// [`TraceError`] with the line's number: what can't be read, or that it stands for more requests than are expanded.
+/// Fails with a [`TraceError`] at a malformed line, or if the file has more requests than the limit.
 pub fn read_servegen(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
     let bytes = unpack(bytes, name)?;
     let mut lines = lines(&bytes, name);
@@ -80,7 +81,7 @@ pub fn read_servegen(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
         client.expand(&header, *number as u32, &mut stream, &mut rows);
     }
     let mut trace = Trace::from_rows(rows, false, name)?;
-    // Gaps of nothing are a burst here, and no rounding.
+    // Zero gaps are bursts here and not the result of rounding.
     trace.tick = None;
     Ok(trace)
 }
@@ -135,14 +136,14 @@ impl Client {
         self.windows.iter().map(|window| (window.1 * header.window_s).round()).sum()
     }
 
-    /// Its requests.
+    /// Appends the requests of this client.
     fn expand(&self, header: &Header, line: u32, stream: &mut Stream, rows: &mut Vec<TraceRow>) {
         let mut of: Vec<(f64, &BTreeMap<String, Vec<f64>>)> =
             self.lengths.iter().filter_map(|(start, of)| Some((start.parse().ok()?, of))).collect();
         of.sort_by(|a, b| a.0.total_cmp(&b.0));
         for (at, rate, _, law, shape, _) in &self.windows {
             let count = (rate * header.window_s).round() as usize;
-            // One more than requests: the last gap reaches the window's end.
+            // One more gap than requests, because the last gap reaches the window's end.
             let gaps: Vec<f64> = (0..=count)
                 .map(|_| match law.as_str() {
                     "Weibull" => dist::weibull(stream, *shape, 1.0),
@@ -150,7 +151,7 @@ impl Client {
                 })
                 .collect();
             let whole: f64 = gaps.iter().sum();
-            // What is known of the lengths of that time, else of the first.
+            // Lengths of that time, or else of the first window.
             let place = of.partition_point(|(start, _)| start <= at).saturating_sub(1);
             let Some((_, lengths)) = of.get(place) else { continue };
             let mut draw = |what: &str| {
@@ -177,7 +178,7 @@ impl Client {
     }
 }
 
-/// The quantile at `u`, linear between those that are known; at least one token.
+/// Returns the quantile at `u`, interpolated linearly; at least one token.
 fn drawn(levels: &[f64], values: &[f64], u: f64) -> u32 {
     let i = levels.partition_point(|level| *level <= u).clamp(1, levels.len() - 1);
     let share = (u - levels[i - 1]) / (levels[i] - levels[i - 1]);

@@ -1,8 +1,8 @@
-//! How many tokens a prompt and its answer have, and how long a person thinks: laws written as one short text.
+//! Defines distributions of token counts and think times, written as one short text.
 //!
-//! `128`, `uniform:64,256`, `normal:512,64`, `lognormal:512,0.8` (median, sigma of the logarithm), `empirical:FILE`.
-//! The lognormal is given by its *median* because mean and sigma of lengths are dominated by the few longest, which a
-//! person reading a histogram does not see. The text is what flags, scenario files and manifests hold.
+//! `128`, `uniform:64,256`, `normal:512,64`, `lognormal:512,0.8` (median, sigma of the logarithm), `empirical:FILE`. The
+//! lognormal is given by its *median*, because the few longest lengths dominate mean and sigma and are not visible in a
+//! histogram. Flags, scenario files and manifests all contain this text.
 
 use std::fmt;
 
@@ -21,26 +21,27 @@ const PAUSE_WANT: &str =
     "a pause: 5s, exponential:5s, uniform:1s,10s or lognormal:5s,0.8 (median, sigma of the log)";
 const PAUSE_NAMES: [&str; 4] = ["fixed", "exponential", "uniform", "lognormal"];
 
-/// A law of token counts. A draw is rounded to whole tokens and is at least 1.
+/// A distribution of token counts. A draw is rounded to whole tokens and is at least 1.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Size {
-    /// Always the same. For outputs, 0 = no length is asked for.
+    /// A constant. For outputs, 0 = no length is requested.
     Fixed(u32),
-    /// Every whole number from the first to the second, both included, equally likely.
+    /// Uniform over whole numbers, both limits included.
     Uniform(u32, u32),
-    /// Normal with this mean and standard deviation; what falls below 1 becomes 1.
+    /// Normal with this mean and standard deviation; draws below 1 become 1.
     Normal(f64, f64),
     /// Lognormal with this median and this standard deviation of the natural logarithm.
     Lognormal(f64, f64),
-    /// One of the numbers in a file (one per line), each line equally likely.
+    /// A random line of a file with one number per line, each with equal probability.
     Empirical(String),
 }
 
 impl Size {
-    /// Reads the written form.
+    /// Parses the text form.
     ///
     /// # Errors
-    /// [`SpecError::UnknownValue`] for an unknown law, [`SpecError::Value`] for parameters that are none.
+    /// Fails with [`SpecError::UnknownValue`] for an unknown distribution and with [`SpecError::Value`] for invalid
+    /// parameters.
     pub fn parse(text: &str) -> Result<Size, SpecError> {
         let bad = || SpecError::value("", text, SIZE_WANT);
         let (name, rest) = split(text);
@@ -77,15 +78,15 @@ impl Size {
         })
     }
 
-    /// One draw where no file is needed; `None` for an empirical law.
+    /// Draws one count; `None` for an empirical distribution, which needs a file.
     pub fn sample(&self, stream: &mut Stream) -> Option<u32> {
         self.draw(stream, &Material::default()).ok()
     }
 
-    /// The mean of the law (before rounding and before the cut at 1), in tokens.
+    /// Returns the mean in tokens, before rounding and the minimum of 1.
     ///
     /// # Errors
-    /// [`SpecError::File`] where it is empirical and its file is not loaded.
+    /// Fails with [`SpecError::File`] if the file of an empirical distribution is not loaded.
     pub fn mean(&self, material: &Material) -> Result<f64, SpecError> {
         Ok(match self {
             Size::Fixed(n) => f64::from(*n),
@@ -99,7 +100,7 @@ impl Size {
         })
     }
 
-    /// The file it draws from, if any.
+    /// Returns the file of an empirical distribution.
     pub fn file(&self) -> Option<&str> {
         match self {
             Size::Empirical(file) => Some(file),
@@ -120,22 +121,23 @@ impl fmt::Display for Size {
     }
 }
 
-/// A law of pauses: think time between the turns of a session.
+/// A distribution of think times between the turns of a session.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Pause {
     Fixed(Span),
     Exponential(Span),
-    /// Uniform between the two.
+    /// Uniform between the two limits.
     Uniform(Span, Span),
     /// Lognormal with this median and this standard deviation of the natural logarithm.
     Lognormal(Span, f64),
 }
 
 impl Pause {
-    /// Reads the written form.
+    /// Parses the text form.
     ///
     /// # Errors
-    /// [`SpecError::UnknownValue`] for an unknown law, [`SpecError::Value`] for parameters that are none.
+    /// Fails with [`SpecError::UnknownValue`] for an unknown distribution and with [`SpecError::Value`] for invalid
+    /// parameters.
     pub fn parse(text: &str) -> Result<Pause, SpecError> {
         let bad = || SpecError::value("", text, PAUSE_WANT);
         let span = |t: &str| parse_span(t).ok();
@@ -180,7 +182,7 @@ impl fmt::Display for Pause {
 }
 
 fn libm_exp(x: f64) -> f64 {
-    // The platform's exp would do for a mean that people read; but session starts are paced by it.
+    // From libm and not the platform, because session starts depend on this mean.
     libm::exp(x)
 }
 

@@ -1,4 +1,4 @@
-//! The endpoint, or several of one kind, and how they are spoken to.
+//! Configures the endpoint, or several of one kind, and its requests.
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::Hasher;
@@ -12,64 +12,66 @@ use siphasher::sip::SipHasher24;
 use crate::tensors::TensorSpec;
 use crate::{Documents, SpecError};
 
-/// The endpoint and how it is spoken to.
+/// Endpoint, protocol and request settings.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TargetSpec {
     /// Base URL, such as `https://llm.internal/v1`.
     pub url: String,
-    /// Further endpoints of the same kind. The requests are dealt to `url` and these in turn, all of a session to one.
+    /// Further endpoints of equal kind. Requests are distributed over `url` and these; all requests of a session go to one
+    /// endpoint.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub further_urls: Vec<String>,
-    /// What is spoken.
+    /// Protocol of the endpoint; default `chat`.
     pub protocol: Protocol,
-    /// The model to ask for; none = the first one the endpoint lists.
+    /// Model to request; default: the first one that the endpoint lists.
     pub model: Option<String>,
-    /// Ask for a streamed answer.
+    /// Request a streamed response; default true.
     pub stream: bool,
-    /// The version of HTTP; gRPC is HTTP/2 by its nature.
+    /// HTTP version; gRPC always uses HTTP/2.
     #[serde(skip_serializing_if = "HttpVersion::is_usual")]
     pub http: HttpVersion,
-    /// Over HTTP/2: most requests at the same time on one connection; none = as many as the server allows.
+    /// Most concurrent requests per HTTP/2 connection; default: the server's limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub streams_per_connection: Option<u32>,
-    /// Further request headers; a value may hold `$NAME`, which is taken from the environment when it is sent, and `{session}`, `{request}`, `{trace}` and `{span}`,
-    /// which name each request.
+    /// Additional request headers. A value may contain `$NAME`, which is read from the environment, and `{session}`,
+    /// `{request}`, `{trace}` and `{span}`, which identify each request.
     pub headers: BTreeMap<String, String>,
-    /// Environment variable that holds the key.
+    /// Environment variable with the API key.
     pub key_env: Option<String>,
-    /// File that holds the key; read again when it changes.
+    /// File with the API key; reloaded when it changes.
     pub key_file: Option<String>,
-    /// Server that gives tokens to be the key, renewed before they expire.
+    /// Token server that issues the API key; tokens are renewed before they expire.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<TokenSpec>,
-    /// PEM files of the certificate that is shown where a server asks for one, and of its key; read again when they change.
+    /// PEM file of the client certificate (mutual TLS); reloaded when it changes, with its key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_cert: Option<String>,
-    /// Key of `client_cert`.
+    /// PEM file with the private key of `client_cert`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_key: Option<String>,
-    /// Check the server's certificate.
+    /// Verify the server's certificate; default true.
     pub tls_verify: bool,
-    /// PEM file of further trusted roots.
+    /// PEM file with additional trusted certificate authorities.
     pub ca_file: Option<String>,
-    /// Body of a request of one's own, with placeholders: JSON, or any text for an `http` target.
+    /// Custom request body with placeholders: JSON, or any text for an `http` target.
     pub body_template: Option<String>,
-    /// Version of the model (`kserve`); none = the server's choice.
+    /// Model version (`kserve`); default: the server's choice.
     pub version: Option<String>,
     /// Input tensors (`kserve`).
     pub tensors: TensorSpec,
-    /// Documents of a request (`rerank`, `score`; none = 10), or texts of one (`pooling`, `classify`, `embeddings`; none = 1).
+    /// Documents per request (`rerank`, `score`; default 10), or texts per request (`pooling`, `classify`, `embeddings`;
+    /// default 1).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub documents: Option<Documents>,
-    /// Ask the server not to end before the asked length.
+    /// Request that the server ignores the end-of-sequence token, so that outputs have the requested length; default true.
     pub ignore_eos: bool,
-    /// Field of the body that asks for the output length, such as `max_completion_tokens`; none = the protocol's.
+    /// Field of the request body with the output length, such as `max_completion_tokens`; default: the protocol's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub length_field: Option<String>,
-    /// Sampling temperature; none = the server's default.
+    /// Sampling temperature; default: the server's.
     pub temperature: Option<f64>,
-    /// Further fields of the request body.
+    /// Additional fields of the request body.
     pub extra: Map<String, Value>,
 }
 
@@ -103,14 +105,14 @@ impl Default for TargetSpec {
     }
 }
 
-/// A version of HTTP. Which one is part of what is measured, so it is asked for and never negotiated.
+/// HTTP version. It is configured and never negotiated, because it is part of the measurement.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub enum HttpVersion {
-    /// A request at a time on each connection.
+    /// One request at a time per connection.
     #[default]
     #[serde(rename = "1.1")]
     One,
-    /// Many at a time: over TLS by ALPN, else by prior knowledge (h2c).
+    /// Concurrent requests per connection: over TLS by ALPN, otherwise by prior knowledge (h2c).
     #[serde(rename = "2")]
     Two,
 }
@@ -121,7 +123,7 @@ impl HttpVersion {
     }
 }
 
-/// The optional fields of a request, as a server has accepted them.
+/// The optional fields of a request that a server has accepted.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct AcceptedFields {
     ignore_eos: bool,
@@ -130,37 +132,38 @@ pub struct AcceptedFields {
     extra: Map<String, Value>,
 }
 
-/// Most endpoints of a run: rows number them in 16 bits, and each has connections of its own.
+/// Most endpoints of a run, because each has a separate connection pool and rows number endpoints in 16 bits.
 const URLS_MAX: usize = 1024;
 
 impl TargetSpec {
-    /// Every endpoint, as rows number them.
+    /// Returns all endpoints, in the order of their numbers in rows.
     pub fn urls(&self) -> impl Iterator<Item = &String> {
         std::iter::once(&self.url).chain(&self.further_urls)
     }
 
-    /// The optional fields that its requests have.
+    /// Returns the optional fields of the requests.
     pub fn fields(&self) -> AcceptedFields {
         let TargetSpec { ignore_eos, length_field, temperature, extra, .. } = self.clone();
         AcceptedFields { ignore_eos, length_field, temperature, extra }
     }
 
-    /// Sends the fields that a server has accepted.
+    /// Keeps only the optional fields that a server has accepted.
     pub fn take_fields(&mut self, fields: AcceptedFields) {
         let AcceptedFields { ignore_eos, length_field, temperature, extra } = fields;
         (self.ignore_eos, self.length_field, self.temperature, self.extra) =
             (ignore_eos, length_field, temperature, extra);
     }
 
-    /// The same with one endpoint alone.
+    /// Returns the target with this endpoint only.
     #[must_use]
     pub fn only(&self, url: &str) -> TargetSpec {
         TargetSpec { url: url.to_owned(), further_urls: Vec::new(), ..self.clone() }
     }
 
-    /// Number of the endpoint that gets a request, of a session all of its requests. Every round of as many sessions as there are endpoints gives each
-    /// one, in an order drawn for that round: dealt in one order, an endpoint would be one worker's or one shard's alone, and what is slow there
-    /// would look like the endpoint's.
+    /// Returns the endpoint number of a request, equal for all requests of a session.
+    ///
+    /// Each round of sessions, one per endpoint, visits all endpoints in a random order. With a fixed order an endpoint
+    /// would belong to one worker or shard, and a slow worker would be indistinguishable from a slow endpoint.
     pub fn endpoint_of(&self, session: Option<u64>, request: u64) -> u16 {
         let (key, of) = (session.unwrap_or(request), 1 + self.further_urls.len() as u64);
         let mut hasher = SipHasher24::new_with_keys(0, of);
@@ -168,12 +171,12 @@ impl TargetSpec {
         ((key % of + hasher.finish() % of) % of) as u16
     }
 
-    /// The row of a request that says which endpoint it goes to.
+    /// Returns the row with its endpoint number set.
     pub fn placed(&self, row: Attempt) -> Attempt {
         Attempt { target: self.endpoint_of(row.session, row.request), ..row }
     }
 
-    /// Can requests to it carry what these prompts show and play?
+    /// Checks that the protocol supports images and audio, if the prompts have them.
     pub(crate) fn carries_media(&self, images: bool, audio: bool) -> Result<(), SpecError> {
         let shows = matches!(
             self.protocol,
@@ -190,7 +193,7 @@ impl TargetSpec {
         Err(SpecError::Conflict { path: wrong.0.into(), what: format!("{}{but}", wrong.1) })
     }
 
-    /// Checks what the schema can't.
+    /// Checks rules that the schema can't express.
     pub(crate) fn validate(&self) -> Result<(), SpecError> {
         if self.further_urls.len() >= URLS_MAX {
             let many = self.further_urls.len() + 1;
@@ -223,7 +226,8 @@ impl TargetSpec {
         }
     }
 
-    /// Results that the answer to so many documents must have, where it has one for each document or text. A body of one's own may hold any number.
+    /// Returns the number of results that a response to `documents` documents must have; `None` if the protocol or a custom
+    /// body does not determine it.
     pub fn results(&self, documents: u32) -> Option<u32> {
         let own = ["input", "documents", "text_2"].iter().any(|field| self.extra.contains_key(*field));
         if self.body_template.is_some() || own {
@@ -236,38 +240,38 @@ impl TargetSpec {
     }
 }
 
-/// A server that gives tokens to clients who know a secret (OAuth 2.0 client credentials).
+/// Token server for OAuth 2.0 client credentials.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenSpec {
-    /// Its token endpoint.
+    /// URL of the token endpoint.
     pub url: String,
-    /// Who asks.
+    /// Client id.
     pub client_id: String,
-    /// Environment variable that holds the client's secret.
+    /// Environment variable with the client secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_env: Option<String>,
-    /// File that holds it; read at each renewal.
+    /// File with the client secret; read at each renewal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_file: Option<String>,
-    /// What the token is to allow, in the server's words.
+    /// Scope of the token, as defined by the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<String>,
-    /// Whom the token is for, where the server asks that.
+    /// Audience of the token, if the server requires one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audience: Option<String>,
-    /// How the client says who it is.
+    /// Transmission of the client id and secret; default `post`.
     #[serde(default)]
     pub auth: TokenAuth,
 }
 
-/// How a token's client says who it is.
+/// Transmission of the client id and secret.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TokenAuth {
-    /// In the form that it posts.
+    /// In the posted form.
     #[default]
     Post,
-    /// By HTTP's basic authentication.
+    /// HTTP basic authentication.
     Basic,
 }

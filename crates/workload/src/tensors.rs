@@ -1,8 +1,8 @@
-//! The input tensors of a KServe v2 request: which, of what shape, and drawn how.
+//! Defines the input tensors of a KServe v2 request: names, shapes and random content.
 //!
-//! What a model takes is learnt from the model and then written into the scenario, so that a run is repeated with the
-//! same tensors even where the model has changed. Sizes of a request count rows (`sizes.prompt`): a law of batch
-//! sizes of its own would have been a second way to say the same.
+//! The inputs are read from the model's metadata and then written into the scenario. A repeated run therefore sends equal
+//! tensors even if the model has changed. `sizes.prompt` is the number of rows. A separate distribution of batch sizes was
+//! rejected, because it would be a second way to set that number.
 
 use std::collections::BTreeMap;
 
@@ -13,54 +13,55 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Size, SpecError};
 
-/// Most elements of one row: a 4K picture in three colours has half as many.
+/// Most elements of one row: a 4K image in three colours has half as many.
 const ELEMENTS_MAX: u64 = 1 << 26;
 
-/// The input tensors of a request.
+/// Input tensors of a request.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TensorSpec {
-    /// What is sent; none = what the model's metadata names.
+    /// Inputs to send; default: all inputs in the model's metadata.
     pub inputs: Vec<InputSpec>,
-    /// Lengths by input name, for the dimensions that the model leaves open (the batch left out).
+    /// Lengths by input name for open dimensions, without the batch dimension.
     pub shapes: BTreeMap<String, Vec<u32>>,
-    /// Is the first dimension of every input the batch? None = as the model says.
+    /// Set if the first dimension of every input is the batch; default: as the model reports.
     pub batched: Option<bool>,
-    /// How tensors are written; none = raw where the server takes that, else JSON.
+    /// Encoding of tensors; default: binary if the server supports it, otherwise JSON.
     pub encoding: Option<TensorEncoding>,
 }
 
-/// One input.
+/// One input tensor.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InputSpec {
-    /// Its name.
+    /// Name of the input.
     pub name: String,
-    /// The type of its elements.
+    /// Element type.
     pub datatype: Datatype,
-    /// Its dimensions, the batch left out.
+    /// Dimensions without the batch.
     pub dims: Vec<u32>,
 }
 
-/// How tensors are written.
+/// Encoding of tensors.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TensorEncoding {
-    /// As JSON numbers.
+    /// JSON numbers.
     Json,
-    /// As raw bytes behind a JSON header: the binary tensor extension.
+    /// Raw bytes after a JSON header: the binary tensor extension.
     Binary,
 }
 
-/// An input as a model declares it: its name, its type and its shape, in which −1 is open.
+/// An input as declared by a model: name, type and shape, where −1 is open.
 pub type DeclaredInput = (String, Datatype, Vec<i64>);
 
 impl TensorSpec {
-    /// Fills in what the model says of itself. `max_batch`: rows of its largest batch, 0 where it does not batch, `None`
-    /// where the server does not tell. Returns what was assumed on the way, for a person.
+    /// Fills in the model's metadata and returns notes on the assumptions made.
+    ///
+    /// `max_batch` is the number of rows of its largest batch: 0 if it does not batch, `None` if unknown.
     ///
     /// # Errors
-    /// A shape that contradicts the model's, or an input that it does not have.
+    /// Fails if a shape contradicts the model's or an input is unknown.
     pub fn resolve(
         &mut self,
         declared: &[DeclaredInput],
@@ -69,7 +70,8 @@ impl TensorSpec {
     ) -> Result<Vec<String>, SpecError> {
         let mut notes = Vec::new();
         if self.inputs.is_empty() {
-            // Without a word from the server a leading open dimension is the batch: the protocol has no other sign.
+            // Without information from the server, a leading open dimension is assumed to be the batch, because the
+            // protocol has no other sign.
             let open =
                 !declared.is_empty() && declared.iter().all(|(_, _, shape)| shape.first() == Some(&-1));
             let batched = *self.batched.get_or_insert(max_batch.map_or(open, |most| most > 0));
@@ -101,7 +103,7 @@ impl TensorSpec {
         };
         if let Some(dims) = given {
             let open = shape.iter().filter(|length| **length < 0).count();
-            // Only the open ones, or all of them.
+            // The lengths fill either the open dimensions or all of them.
             let mut filling = dims.iter();
             let filled: Option<Vec<u32>> = (dims.len() == open).then(|| {
                 let fill = |n: &i64| u32::try_from(*n).ok().or_else(|| filling.next().copied());
@@ -132,7 +134,7 @@ impl TensorSpec {
         }
         let most = match rows {
             Size::Fixed(n) | Size::Uniform(_, n) => *n,
-            // The largest draw of the other laws is not known; the server refuses what it can't take.
+            // The largest draw of other distributions is unknown; the server rejects batches that are too large.
             _ => 1,
         };
         let limit = max_batch.filter(|limit| *limit > 0).unwrap_or(u32::MAX);
@@ -151,8 +153,7 @@ impl TensorSpec {
         Ok(())
     }
 
-    /// The tensors of a request of so many rows, everything drawn under this key. Rows past what a request may hold are
-    /// left out.
+    /// Draws the tensors of a request with `rows` rows under this key. Rows over the request limit are omitted.
     pub fn draw(&self, rows: u32, key: u64) -> Vec<Tensor> {
         let row: u64 = self.inputs.iter().map(elements).fold(0, u64::saturating_add);
         let rows = u64::from(rows.max(1)).min(ELEMENTS_MAX / row.max(1)).max(1) as u32;

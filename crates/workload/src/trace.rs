@@ -1,13 +1,14 @@
-//! Reads published request traces: times, lengths and, where given, the ids of shared prompt blocks.
+//! Reads published request traces: times, lengths and, if present, ids of shared prompt blocks.
 //!
-//! CSV with a header (Azure LLM 2023/2024, BurstGPT, length tables without times) and JSON Lines (Mooncake, Qwen-Bailian, ServeGen's
-//! clients: [`crate::servegen`]), gzipped or not, known by their content and not by their name. A broken line is an error with its number: a trace
-//! with a silently dropped line is another workload.
+//! Supported are CSV with a header (Azure LLM 2023/2024, BurstGPT, length tables without times) and JSON Lines. The latter
+//! are Mooncake, Qwen-Bailian, and ServeGen's clients ([`crate::servegen`]). Files may be gzipped; the content determines
+//! the format. A malformed line is an error with its number, because a trace with a silently dropped line is another
+//! workload.
 //!
-//! Some publishers rounded their stamps (Mooncake to 3 s, BurstGPT to 1 s): replayed as they are, arrivals come in volleys
-//! that nobody sent. Such a trace is recognised (a fifth of the gaps or more are zero) and [`Trace::times`] spreads the rows
-//! of a tick over the tick, uniformly and in order, from the scenario's seed. Even spacing inside the tick lost: it
-//! makes the traffic more regular than chance.
+//! Some publishers rounded their timestamps (Mooncake to 3 s, BurstGPT to 1 s). Replayed unchanged, arrivals would come in
+//! volleys that no client sent. A trace counts as rounded if a fifth of the gaps or more are zero. [`Trace::times`] then
+//! spreads the rows of a tick over the tick, uniformly and in order, from the scenario's seed. Even spacing inside the tick
+//! was rejected, because it makes the traffic more regular than random.
 //!
 //! Lines that name their predecessors (`after`) make a trace of sessions: [`crate::graph`].
 
@@ -26,18 +27,18 @@ use crate::{SpecError, servegen};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TraceRow {
-    /// When it was made, from the first row.
+    /// Time of the request, from the first row.
     pub at: Span,
-    /// Its line in the file, from 1; 0 = it comes from no file.
+    /// Line number in the file, from 1; 0 = not from a file.
     pub line: u32,
     pub prompt_tokens: u32,
     pub output_tokens: u32,
-    /// Ids of its prompt's blocks: equal id = equal block after an equal prefix. Empty where the trace has none.
+    /// Ids of the prompt's blocks: equal ids after equal prefixes are equal blocks. Empty if the trace has none.
     pub blocks: Vec<u64>,
-    /// The conversation it belongs to, where the trace says so. Without a `step` its turns are sent when they came, whatever became of the
-    /// ones before.
+    /// Conversation of the request. Without a `step`, its turns are sent at their recorded times, independent of earlier
+    /// turns.
     pub session: Option<u64>,
-    /// Its place among the turns of its session, where the trace says so.
+    /// Position among the turns of the session, if the trace has dependencies.
     pub step: Option<GraphStep>,
 }
 
@@ -45,29 +46,29 @@ pub struct TraceRow {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Trace {
     pub rows: Vec<TraceRow>,
-    /// Tokens per block of [`TraceRow::blocks`]; 0 where there are none.
+    /// Tokens per block of [`TraceRow::blocks`]; 0 without blocks.
     pub block_tokens: u32,
-    /// The grid that its stamps were rounded down to, if they were.
+    /// Interval to which timestamps were rounded down; `None` = not rounded.
     pub tick: Option<Span>,
-    /// Rows whose stamp was before that of the row above them; they were put in order.
+    /// Rows whose timestamp was before that of the previous row; they were sorted.
     pub unordered: usize,
-    /// Rows left out because the request had failed when it was recorded (no output tokens).
+    /// Omitted rows of failed requests (no output tokens).
     pub failed: usize,
-    /// True for a table of lengths without times.
+    /// Set for a table of lengths without times.
     pub untimed: bool,
     /// Columns or fields of the file that are not replayed.
     pub unread: Vec<String>,
-    /// The unit of stamps that count from 1970.
+    /// Unit of timestamps that count from 1970.
     pub epoch: Option<&'static str>,
-    /// Which turn waits for which, where lines say so: then sessions are replayed, and not requests.
+    /// Dependencies between turns. If present, sessions are replayed and not single requests.
     pub graph: Option<Graph>,
 }
 
 impl Trace {
-    /// From requests in any order. `block_tokens` is found from the rows.
+    /// Returns a trace of requests in any order. `block_tokens` is derived from the rows.
     ///
     /// # Errors
-    /// [`TraceError`] where there are no rows, or where no block size fits all of them.
+    /// Fails with a [`TraceError`] if there are no rows, or no block size fits all of them.
     pub fn from_rows(mut rows: Vec<TraceRow>, untimed: bool, name: &str) -> Result<Trace, TraceError> {
         let whole = |what: &str| TraceError { file: name.to_string(), line: 0, what: what.to_string() };
         let before = rows.len();
@@ -75,7 +76,7 @@ impl Trace {
             return Err(whole("holds no request"));
         }
         let is_graph = rows.iter().any(|row| row.step.as_ref().is_some_and(|step| !step.after.is_empty()));
-        // What others wait for can't be left out.
+        // A predecessor of other rows can't be omitted.
         rows.retain(|row| row.output_tokens > 0 || is_graph);
         let failed = before - rows.len();
         if rows.is_empty() {
@@ -110,7 +111,7 @@ impl Trace {
         })
     }
 
-    /// The same with blocks of this size, as its file says: several sizes may fit its rows.
+    /// Returns the trace with the block size of its file, because several sizes may fit the rows.
     fn of_blocks(mut self, size: u32, name: &str) -> Result<Trace, TraceError> {
         let fits = |row: &TraceRow| {
             let ids = row.blocks.len() as u64;
@@ -137,7 +138,7 @@ impl Trace {
         }
     }
 
-    /// What of its file is not replayed or was found out, a line each.
+    /// Returns one note per part of the file that is not replayed or was inferred.
     pub fn notes(&self, file: &str) -> Vec<String> {
         let unread =
             (!self.unread.is_empty()).then(|| format!("{file}: not replayed: {}", self.unread.join(", ")));
@@ -145,11 +146,13 @@ impl Trace {
         unread.into_iter().chain(epoch).collect()
     }
 
-    /// Mean requests per second as recorded: n rows span n − 1 mean gaps (ticks, where rounded: whole ones). Of sessions: the rate at which they
-    /// begin times their mean number of turns; of those that begin all at once, the turns over the time that they span.
+    /// Returns the recorded mean requests per second: n rows span n − 1 mean gaps, or whole ticks if rounded.
+    ///
+    /// For sessions, this is their start rate times their mean number of turns. If all sessions begin at time 0, it is the
+    /// number of turns over their time span.
     ///
     /// # Errors
-    /// [`SpecError::Conflict`] where the rows span no time.
+    /// Fails with [`SpecError::Conflict`] if the rows span no time.
     pub fn rate_per_s(&self) -> Result<f64, SpecError> {
         let span = |rows: &[TraceRow]| rows.last().map_or(0.0, |row| row.at.as_secs_f64());
         let n = self.rows.len() as f64;
@@ -174,8 +177,8 @@ impl Trace {
         })
     }
 
-    /// When its requests are due, or its sessions begin, in seconds, ascending; a rounded trace's are spread inside their ticks, the same for a
-    /// seed.
+    /// Returns the due times of the requests, or the starts of the sessions, in seconds, ascending. Rounded timestamps are
+    /// spread inside their ticks, as a function of `seed`.
     pub fn times(&self, seed: u64) -> Vec<f64> {
         if let Some(graph) = &self.graph {
             return graph.sessions.iter().map(|session| session.begins.as_secs_f64()).collect();
@@ -198,17 +201,17 @@ impl Trace {
         out
     }
 
-    /// The (prompt, output) lengths, in order.
+    /// Returns the (prompt, output) lengths, in order.
     pub fn pairs(&self) -> Vec<(u32, u32)> {
         self.rows.iter().map(|row| (row.prompt_tokens.max(1), row.output_tokens.max(1))).collect()
     }
 }
 
-/// Reads an Azure LLM inference trace: CSV with `TIMESTAMP,ContextTokens,GeneratedTokens`. Other tables with known
-/// column names (BurstGPT, vidur's lengths) are read by the same code.
+/// Parses an Azure LLM inference trace: CSV with `TIMESTAMP,ContextTokens,GeneratedTokens`. Other tables with known column
+/// names (BurstGPT, vidur's lengths) are parsed too.
 ///
 /// # Errors
-/// [`TraceError`] with the line's number.
+/// Fails with a [`TraceError`] with the line's number.
 pub fn read_azure(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
     let bytes = unpack(bytes, name)?;
     let mut lines = lines(&bytes, name);
@@ -275,7 +278,7 @@ pub fn read_azure(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
 
 const TIME_COLUMNS: &[&str] = &["timestamp", "arrived_at", "arrival_time", "arrival", "start_time", "time"];
 
-/// A column's name without the unit behind it (`arrival_time_ms`, `timestamp (us)`), and how many ns the unit has.
+/// Returns a column's name without its unit (`arrival_time_ms`, `timestamp (us)`), and the unit in ns.
 fn without_unit(column: &str) -> (&str, f64) {
     for (unit, ns) in [("ms", 1e6), ("us", 1e3), ("ns", 1.0), ("s", 1e9)] {
         let short = column.strip_suffix(unit).and_then(|rest| rest.strip_suffix('_'));
@@ -287,7 +290,9 @@ fn without_unit(column: &str) -> (&str, f64) {
     (column, 1e9)
 }
 
-/// The unit of a first stamp that counts from 1970, in ns and by name: it lies between 2001 and 2128, and no trace begins so long after its own start.
+/// Returns the unit of a first timestamp that counts from 1970, in ns and by name.
+///
+/// The result is between 2001 and 2128; no trace begins that long after its zero.
 fn epoch_unit(first: f64) -> Option<(f64, &'static str)> {
     [(1e9, "seconds"), (1e6, "milliseconds"), (1e3, "microseconds"), (1.0, "nanoseconds")]
         .into_iter()
@@ -307,7 +312,7 @@ const OUTPUT_COLUMNS: &[&str] =
 
 #[derive(Deserialize)]
 struct JsonRow {
-    /// Only a turn that waits for others may have none.
+    /// Optional only for a turn with predecessors.
     #[serde(default)]
     timestamp: Option<f64>,
     input_length: u32,
@@ -318,24 +323,24 @@ struct JsonRow {
     chat_id: Option<serde_json::Value>,
     #[serde(default)]
     session_id: Option<serde_json::Value>,
-    /// Tokens of a block, where the trace says so on every row; else they are found from the rows.
+    /// Tokens per block, if every row has the value; otherwise derived from the rows.
     #[serde(default)]
     block_size: Option<u32>,
-    /// What others call this turn of the session.
+    /// Id of this turn for references within the session.
     #[serde(default)]
     id: Option<serde_json::Value>,
-    /// The turns that end before it.
+    /// Ids of the predecessors.
     #[serde(default)]
     after: Option<Vec<serde_json::Value>>,
-    /// From the end of the last of them.
+    /// Time from the end of the last predecessor, in ms.
     #[serde(default)]
     wait_ms: Option<f64>,
-    /// The turn whose prompt and answer its prompt begins with; `null`: none.
+    /// Turn whose prompt and answer this prompt begins with; `null` = none.
     #[serde(default, deserialize_with = "said")]
     extends: Option<serde_json::Value>,
 }
 
-/// The fields of a line that are read.
+/// Fields of a line that are parsed.
 const FIELDS: [&str; 11] = [
     "timestamp",
     "input_length",
@@ -350,16 +355,16 @@ const FIELDS: [&str; 11] = [
     "extends",
 ];
 
-/// What is `null` is said too.
+/// Distinguishes an explicit `null` from a missing field.
 fn said<'de, D: serde::Deserializer<'de>>(json: D) -> Result<Option<serde_json::Value>, D::Error> {
     serde_json::Value::deserialize(json).map(Some)
 }
 
-/// Reads a Mooncake trace: JSON Lines with `timestamp` (ms), `input_length`, `output_length`, `hash_ids`. The same
-/// fields with a `chat_id` are Qwen-Bailian's, whose `timestamp` is in seconds.
+/// Parses a Mooncake trace: JSON Lines with `timestamp` (ms), `input_length`, `output_length`, `hash_ids`. With a
+/// `chat_id`, the format is Qwen-Bailian's, whose `timestamp` is in seconds.
 ///
 /// # Errors
-/// [`TraceError`] with the line's number.
+/// Fails with a [`TraceError`] with the line's number.
 pub fn read_mooncake(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
     let bytes = unpack(bytes, name)?;
     let (mut rows, mut size) = (Vec::new(), None);
@@ -381,7 +386,7 @@ pub fn read_mooncake(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
         let unit = epoch.map_or(if row.chat_id.is_some() { 1e9 } else { 1e6 }, |(unit, _)| unit);
         let step = step(&row).map_err(error)?;
         let waits = step.as_ref().is_some_and(|step| !step.after.is_empty());
-        // When a turn comes that waits for others is theirs to say.
+        // The time of a turn with predecessors follows from them.
         let Some(timestamp) = row.timestamp.or(waits.then_some(0.0)) else {
             return Err(error("missing field `timestamp` (ms)".to_string()));
         };
@@ -415,10 +420,10 @@ pub fn read_mooncake(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
     }
 }
 
-/// Longest wait for a tool, ms: a day. What is longer is a stamp in another unit.
+/// Longest wait for a tool in ms: a day. A longer wait is a timestamp in another unit.
 pub(crate) const MAX_WAIT_MS: f64 = 86_400_000.0;
 
-/// A line's place among the turns of its session.
+/// Parses a line's position among the turns of its session.
 fn step(row: &JsonRow) -> Result<Option<GraphStep>, String> {
     let name = |value: &serde_json::Value| match value {
         serde_json::Value::String(text) => Ok(text.clone()),
@@ -445,17 +450,17 @@ fn step(row: &JsonRow) -> Result<Option<GraphStep>, String> {
     Ok(Some(GraphStep { id, after, wait: Span((wait_ms * 1e6).round() as i64), extends }))
 }
 
-/// A conversation by its number, or by its name.
+/// Returns the number of a conversation, from a number or a name.
 fn session(id: &serde_json::Value) -> Option<u64> {
     let named = |name: &str| SipHasher24::new().hash(name.as_bytes());
     id.as_u64().or_else(|| id.as_str().map(named))
 }
 
-/// Reads a trace of any known format, told apart by its first character (`{` = JSON Lines) and its first line (quantile levels =
-/// ServeGen's clients, which are expanded to requests).
+/// Parses a trace of any known format. The first character (`{` = JSON Lines) and the first line (quantile levels =
+/// ServeGen) determine the format.
 ///
 /// # Errors
-/// [`TraceError`] with the line's number.
+/// Fails with a [`TraceError`] with the line's number.
 pub fn detect_and_read(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
     let bytes = unpack(bytes, name)?;
     match bytes.iter().find(|b| !b.is_ascii_whitespace()) {
@@ -465,10 +470,10 @@ pub fn detect_and_read(bytes: &[u8], name: &str) -> Result<Trace, TraceError> {
     }
 }
 
-/// Reads token counts, one whole number per line.
+/// Parses token counts, one whole number per line.
 ///
 /// # Errors
-/// [`TraceError`] with the line's number.
+/// Fails with a [`TraceError`] with the line's number.
 pub fn read_lengths(bytes: &[u8], name: &str) -> Result<Vec<u32>, TraceError> {
     let bytes = unpack(bytes, name)?;
     let mut out = Vec::new();
@@ -486,10 +491,10 @@ pub fn read_lengths(bytes: &[u8], name: &str) -> Result<Vec<u32>, TraceError> {
     }
 }
 
-/// Unpacked traces larger than this are refused rather than filling the memory.
+/// Largest decompressed trace in bytes; larger ones are rejected, because they would fill the memory.
 const MAX_BYTES: u64 = 4 << 30;
 
-/// Unzips what begins with the gzip magic.
+/// Decompresses bytes that begin with the gzip magic number.
 pub(crate) fn unpack<'a>(bytes: &'a [u8], name: &str) -> Result<Cow<'a, [u8]>, TraceError> {
     if !bytes.starts_with(&[0x1f, 0x8b]) {
         return Ok(Cow::Borrowed(bytes));
@@ -504,7 +509,7 @@ pub(crate) fn unpack<'a>(bytes: &'a [u8], name: &str) -> Result<Cow<'a, [u8]>, T
     }
 }
 
-/// The non-blank lines with their numbers, without line ends and byte-order mark.
+/// Returns the non-blank lines with their numbers, without line ends and byte-order mark.
 pub(crate) fn lines<'a>(
     bytes: &'a [u8],
     name: &'a str,
@@ -533,13 +538,13 @@ fn unquote(cell: &str) -> &str {
     cell.strip_prefix('"').and_then(|c| c.strip_suffix('"')).unwrap_or(cell)
 }
 
-/// A count, also as a table writer leaves it (`374.0`).
+/// Parses a count, also in the form of a table writer (`374.0`).
 fn tokens(cell: &str) -> Option<u32> {
     let n: f64 = cell.parse().ok()?;
     (n >= 0.0 && n <= f64::from(MAX_TOKENS) && n.fract() == 0.0).then_some(n as u32)
 }
 
-/// `2023-11-16 18:15:46.6805900`, with `T` for the blank and an optional `Z` or `+hh:mm`; `18:15:46`; or a number of `unit` ns.
+/// Parses a time: `2023-11-16 18:15:46.6805900`, with optional `T`, `Z` or `+hh:mm`; `18:15:46`; or a number of `unit` ns.
 fn instant(cell: &str, unit: f64) -> Option<Span> {
     if let Ok(number) = cell.parse::<f64>() {
         let ns = number * unit;
@@ -580,7 +585,7 @@ fn instant(cell: &str, unit: f64) -> Option<Span> {
     Some(Span(seconds * 1_000_000_000 + ns))
 }
 
-/// Days since 1970-01-01 (Hinnant, "chrono-compatible low-level date algorithms").
+/// Returns the days since 1970-01-01 (Hinnant, "chrono-compatible low-level date algorithms").
 fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let y = if month <= 2 { year - 1 } else { year };
     let era = y.div_euclid(400);
@@ -589,8 +594,9 @@ fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + yoe * 365 + yoe / 4 - yoe / 100 + doy - 719_468
 }
 
-/// The block size with which every row has ceil (Mooncake) or floor (full blocks only) of its length in ids. Several
-/// sizes may fit a few rows: a power of two is taken before others, the smallest first. 0 where there are no ids.
+/// Returns the block size for which every row has ceil (Mooncake) or floor (full blocks only) of its length in ids.
+///
+/// Several sizes may fit a few rows: powers of two are preferred, the smallest first. 0 without ids.
 fn block_size(rows: &[TraceRow]) -> Option<u32> {
     if rows.iter().all(|row| row.blocks.is_empty()) {
         return Some(0);
@@ -620,9 +626,11 @@ fn block_size(rows: &[TraceRow]) -> Option<u32> {
     fits(ceil.0, ceil.1).or_else(|| fits(floor.0, floor.1))
 }
 
-/// The grid of rounded stamps, where at least a fifth of all gaps are zero: the median of the short gaps between distinct
-/// stamps, short being up to 1.5 × their tenth percentile. (Not the median of all, for a sparse trace skips most ticks of
-/// its grid; not the least, for Mooncake's grid of 3000 ms has stamps at 5999 too.)
+/// Returns the interval of rounded timestamps, if at least a fifth of all gaps are zero.
+///
+/// It is the median of the short gaps between distinct timestamps, where short means up to 1.5 × their tenth percentile.
+/// The median of all gaps was rejected, because a sparse trace skips most ticks. The smallest gap was rejected too, because
+/// Mooncake's grid of 3000 ms contains timestamps at 5999.
 fn tick(rows: &[TraceRow]) -> Option<Span> {
     let mut gaps: Vec<i64> = rows.windows(2).map(|w| (w[1].at + -w[0].at).0).collect();
     let all = gaps.len();

@@ -1,8 +1,7 @@
-//! Spans and rates as people write them: `250ms`, `1m30s`, `12/s`, `600/m`.
+//! Defines the text form of spans and rates: `250ms`, `1m30s`, `12/s`, `600/m`.
 //!
-//! The written form is the only one: flags, scenario files and the manifest hold the same text, so there is no second
-//! copy with another unit. A bare number is refused as a span, because nobody knows its unit; as a rate it is per
-//! second, as the word "rate" means everywhere in this tool.
+//! Flags, scenario files and the manifest all use this form, so there is no second copy with another unit. A bare number is
+//! rejected as a span, because its unit is unknown. As a rate it is per second, as everywhere in this tool.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -28,13 +27,13 @@ const UNITS: [(&str, i64); 9] = [
     ("d", 86_400_000_000_000),
 ];
 
-/// Longer than any context window in use; a draw above it is a law with a tail nobody meant.
+/// Most tokens of a draw. This exceeds any context window in use; a larger draw comes from an unintended tail.
 pub const MAX_TOKENS: u32 = 16_000_000;
 
-/// Reads a span: one or more numbers, each with its unit, added up.
+/// Parses a span: one or more numbers, each with its unit, added up.
 ///
 /// # Errors
-/// [`SpecError::Value`] for a missing or unknown unit, a negative number, or more than 292 years.
+/// Fails with [`SpecError::Value`] for a missing or unknown unit, a negative number, or more than 292 years.
 pub fn parse_span(text: &str) -> Result<Span, SpecError> {
     let bad = || SpecError::value("", text, SPAN_WANT);
     let mut rest = text.trim();
@@ -54,7 +53,7 @@ pub fn parse_span(text: &str) -> Result<Span, SpecError> {
     if total.is_finite() && total < i64::MAX as f64 { Ok(Span(total.round() as i64)) } else { Err(bad()) }
 }
 
-/// Writes a span so that [`parse_span`] reads the same one back: in the largest unit that divides it.
+/// Formats a span in the largest unit that divides it, so that [`parse_span`] returns an equal span.
 pub fn format_span(span: Span) -> String {
     let named = [
         ("h", 3_600_000_000_000),
@@ -70,15 +69,15 @@ pub fn format_span(span: Span) -> String {
     }
 }
 
-/// Arrivals per second: finite and above zero.
+/// A rate in arrivals per second: finite and above zero.
 #[derive(Copy, Clone, PartialEq, PartialOrd, Debug)]
 pub struct Rate(f64);
 
 impl Rate {
-    /// From arrivals per second.
+    /// Returns a rate in arrivals per second.
     ///
     /// # Errors
-    /// [`SpecError::Value`] where it is not finite or not above zero.
+    /// Fails with [`SpecError::Value`] if it is not finite or not above zero.
     pub fn per_s(rate: f64) -> Result<Rate, SpecError> {
         if rate.is_finite() && rate > 0.0 {
             Ok(Rate(rate))
@@ -87,10 +86,10 @@ impl Rate {
         }
     }
 
-    /// Reads `12/s`, `600/m`, `40000/h`, or a bare number, which is per second.
+    /// Parses `12/s`, `600/m`, `40000/h`, or a bare number, which is per second.
     ///
     /// # Errors
-    /// [`SpecError::Value`] for anything else, zero, negative and NaN included.
+    /// Fails with [`SpecError::Value`] for other text, zero, negative numbers and NaN.
     pub fn parse(text: &str) -> Result<Rate, SpecError> {
         let bad = || SpecError::value("", text, RATE_WANT);
         let (number, per) = match text.split_once('/') {
@@ -104,7 +103,7 @@ impl Rate {
         Rate::per_s(number / per).map_err(|_| bad())
     }
 
-    /// In arrivals per second.
+    /// Returns the rate in arrivals per second.
     pub fn as_per_s(self) -> f64 {
         self.0
     }
@@ -133,27 +132,27 @@ impl JsonSchema for SpanText {
     }
 }
 
-/// `#[serde(with = "span_text")]`: a [`Span`] as its text.
+/// Serialises a [`Span`] as text: `#[serde(with = "span_text")]`.
 pub mod span_text {
     use super::*;
 
-    /// Writes it.
+    /// Writes the text of a span.
     pub fn serialize<S: Serializer>(span: &Span, s: S) -> Result<S::Ok, S::Error> {
         s.serialize_str(&format_span(*span))
     }
 
-    /// Reads it.
+    /// Parses the text of a span.
     pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Span, D::Error> {
         let text = Cow::<str>::deserialize(d)?;
         parse_span(&text).map_err(de::Error::custom)
     }
 }
 
-/// `#[serde(with = "span_text_opt")]`: an optional [`Span`] as its text.
+/// Serialises an optional [`Span`] as text: `#[serde(with = "span_text_opt")]`.
 pub mod span_text_opt {
     use super::*;
 
-    /// Writes it.
+    /// Writes the text of an optional span.
     pub fn serialize<S: Serializer>(span: &Option<Span>, s: S) -> Result<S::Ok, S::Error> {
         match span {
             Some(span) => s.serialize_some(&format_span(*span)),
@@ -161,15 +160,16 @@ pub mod span_text_opt {
         }
     }
 
-    /// Reads it.
+    /// Parses the text of an optional span.
     pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Span>, D::Error> {
         let text = Option::<Cow<str>>::deserialize(d)?;
         text.map(|text| parse_span(&text).map_err(de::Error::custom)).transpose()
     }
 }
 
-/// A type that is its text in files, read by its `parse` and written by its `Display`: its name, what JSON may hold it as, the format's name, what is wanted (for a
-/// refusal), and examples. A number stands for its own text.
+/// Implements serialisation as text for a type with `parse` and `Display`. A JSON number is accepted in place of its text.
+///
+/// Arguments are the type, the JSON types, the format's name, a description of accepted values, and examples.
 #[macro_export]
 macro_rules! as_text {
     ($name:ident, $types:tt, $format:literal, $want:expr, $examples:tt) => {
@@ -197,7 +197,7 @@ macro_rules! as_text {
     };
 }
 
-/// Visits a text, or a number in place of its text: what is wanted, for a refusal, and how the text is read.
+/// A serde visitor for a text or a number: the description of accepted values, and the parser.
 pub struct TextOrNumber<T, R>(pub &'static str, pub fn(&str) -> Result<T, R>);
 
 impl<T, R: fmt::Display> de::Visitor<'_> for TextOrNumber<T, R> {

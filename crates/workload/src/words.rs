@@ -1,9 +1,9 @@
-//! Synthetic text: common short English words, one per token asked for.
+//! Generates synthetic text: common short English words, one per requested token.
 //!
-//! Each is one token in the vocabularies in use when it follows a blank, so that a text of n words is close to n tokens for
-//! any of them (how close is measured against the server's `usage`, and corrected by a factor); for the embedded engine a
-//! word *is* a token. Random token ids lost: they need the model's own tokeniser and decode to text that encodes
-//! differently. 256 words, because a random byte is then a word and sixteen of them hold 128 bits: no two unrelated
+//! Each word after a blank is one token in the vocabularies in use. A text of n words therefore has close to n tokens for
+//! any of them. A factor corrects the difference, which is measured by the server's `usage`. For the embedded engine a word
+//! *is* a token. Random token ids were rejected: they need the model's tokeniser and decode to text that encodes
+//! differently. There are 256 words, so that a random byte is a word and sixteen words have 128 bits: no two unrelated
 //! blocks are ever equal.
 
 use plimsoll_math::rng::Stream;
@@ -32,10 +32,10 @@ pub const WORDS: [&str; 256] = [
     "begin", "got", "walk", "paper", "group", "always", "music", "those", "both", "mark",
 ];
 
-/// Appends `count` words of the text named `key` to `out`, each after a blank unless it is the first of all. A shorter
-/// text of the same key is the beginning of a longer one.
+/// Appends `count` words of the text named `key` to `out`, each after a blank except at the start of `out`. A shorter text
+/// of a key is a prefix of a longer one.
 pub(crate) fn write(out: &mut String, key: u64, count: usize) {
-    // 5.1 on average with the blank; what runs over would be copied.
+    // A word with its blank has 5.1 bytes on average; a buffer that is too small would be copied.
     out.reserve(count * 6 + 8);
     let mut stream = Stream::new(key, "text", 0);
     let mut left = count;

@@ -1,4 +1,4 @@
-//! The crate's behaviour, one binary.
+//! Tests the crate in one binary.
 
 #![expect(clippy::unwrap_used, reason = "a test that can not get its input has failed")]
 

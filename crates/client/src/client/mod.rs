@@ -1,8 +1,8 @@
-//! The driver from outside: start it, run levels, read its counters.
+//! Runs the load generator: starts its threads, runs levels and reads counters.
 //!
-//! The calling thread only watches: every ten milliseconds it samples the number in flight, ties the clocks, looks
-//! whether somebody wants to stop, and otherwise sleeps. The number in flight is thereby measured by a counter and a
-//! clock of its own and not from the rows: Little's law between the two can fail, which is what makes it a check.
+//! The calling thread only watches. Every ten milliseconds it samples the number in flight, ties the clocks, checks for a
+//! stop and sleeps. The number in flight therefore comes from a separate counter and clock and not from the rows. Little's
+//! law between the two can fail, so it is a real check.
 
 mod watch;
 
@@ -30,57 +30,56 @@ use crate::worker::{Command, Setup, work};
 
 use watch::LevelWatch;
 
-/// From telling the workers to the first instant at which something can be due.
+/// Time between the start of a level and its first possible due time, so that every worker has its plan.
 const LEAD: Span = Span::from_millis(20);
 
-/// What a client is started with.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// The endpoint and how it is spoken to.
     pub target: TargetSpec,
-    /// The key, where the caller has it already; else the target says where it is.
+    /// API key, if the caller already has it; `None` reads it from the source that the target names.
     pub key: Option<Secret>,
     /// Load-generating threads; `None` = [`default_workers`].
     pub workers: Option<usize>,
-    /// Identity of the run: begins every request id.
+    /// Identity of the run; every request id starts with it.
     pub run_id: String,
-    /// The run's axis.
+    /// Time axis of the run.
     pub clock: Clock,
-    /// Keep the text of answers in their rows?
+    /// Set to record the text of answers in their rows.
     pub keep_text: bool,
 }
 
-/// All cores but one, at least one. The one left takes interrupts, the watching and writing threads and, on a machine
-/// of two, the server under test when it runs beside: two workers on two cores would fight it for both and measure the
-/// fight. One worker carries about 100 000 events/s, so few need more.
+/// Returns the number of cores less one, at least one.
+///
+/// The remaining core takes interrupts, the watching and writing threads, and a local server under test. Two workers on two
+/// cores would compete with that server and measure the competition. One worker carries about 100 000 events/s, which
+/// suffices for nearly every load.
 pub fn default_workers() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get().saturating_sub(1).max(1))
 }
 
-/// Why a client could not be started, or a level not be run.
+/// Errors of starting a client or running a level.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The target cannot be used as it is written.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// The body template cannot be read.
+    /// The body template can't be parsed.
     #[error("cannot read the body template: {0}")]
     Template(#[from] TemplateError),
-    /// A worker thread could not be set up.
+    /// The system refused to create a worker thread.
     #[error("cannot start a load-generating thread: {0}")]
     Thread(#[from] std::io::Error),
-    /// A worker thread died; the rows it had handed over are there, the rest is lost.
+    /// A worker thread panicked. The rows that it had delivered exist; the rest is lost.
     #[error("a load-generating thread died")]
     WorkerDied,
 }
 
-/// The driver. Its connections and threads last from level to level.
+/// The load generator. Its connections and threads persist across levels.
 #[derive(Debug)]
 pub struct Client {
     config: ClientConfig,
     endpoints: Vec<Endpoint>,
     options: RequestOptions,
-    /// Held while a level runs: its workers take one at a time.
+    /// Serialises levels, because workers run one level at a time.
     running: Mutex<()>,
     live: LiveCounters,
     workers: Vec<UnboundedSender<Command>>,
@@ -88,10 +87,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Starts the worker threads. Nothing is sent yet.
+    /// Starts the worker threads; sends no request yet.
     ///
     /// # Errors
-    /// A target that cannot be used, or a machine that gives no threads.
+    /// Fails if the target is invalid or the system refuses a thread.
     pub fn start(config: ClientConfig) -> Result<Client, ClientError> {
         let options = options_of(&config.target)?;
         let endpoint = |url: &String| -> Result<Endpoint, ClientError> {
@@ -124,42 +123,40 @@ impl Client {
         Ok(Client { config, endpoints, options, running: Mutex::new(()), live, workers, threads })
     }
 
-    /// The counters, for a screen: cheap to clone, readable from any thread while a level runs.
+    /// Returns the live counters. They are cheap to clone and readable from any thread while a level runs.
     pub fn live(&self) -> LiveCounters {
         self.live.clone()
     }
 
-    /// Why the key could not be renewed, where that was tried.
+    /// Returns the error of the last failed key renewal, if any.
     pub fn key_trouble(&self) -> Option<String> {
         self.endpoints.iter().find_map(|endpoint| endpoint.target.key_trouble())
     }
 
-    /// The run's axis.
     pub fn clock(&self) -> Clock {
         self.config.clock
     }
 
-    /// Number of load-generating threads.
     pub fn workers(&self) -> usize {
         self.workers.len()
     }
 
-    /// Runs one level and waits for its end. Blocks; call it from a thread that has nothing else to do. Every arrival
-    /// of the plan leaves its row (one per attempt) in `sink` before this returns.
+    /// Runs one level and blocks until it ends. Every arrival of the plan has its row in `sink` on return (one row per
+    /// attempt).
     pub fn run_level(
         &self,
         plan: &LevelPlan,
         sink: &Arc<dyn Sink>,
         control: &Control,
     ) -> Result<Level, ClientError> {
-        // A level that panicked leaves nothing half-done here.
+        // Ignores the poison, because a level that panicked leaves no half-written state here.
         let _one_at_a_time = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let active = self.active_workers(plan);
         let routes = self.warm(plan, active)?;
         let start = plan.shard.map_or_else(|| self.config.clock.now() + LEAD, |shard| shard.at);
         let shared = Arc::new(self.share(plan, sink, start, control.limits));
-        // Before any worker is told: where this thread waits for a core, the first requests are in flight before it goes on, and counts
-        // taken then would hold the level's own requests for those of before.
+        // Created before the workers start, because this thread may wait for a core. The first requests would then count as
+        // earlier ones.
         let watch = LevelWatch::new(self, plan, sink.as_ref(), control, start, active).beside(&routes);
         let (done, reports) = mpsc::channel();
         for (index, (player, ahead)) in deal(plan, active).into_iter().enumerate() {
@@ -178,7 +175,8 @@ impl Client {
         Ok(watched.level(plan, start, self.config.target.protocol.counts()))
     }
 
-    /// A bounded pool and a closed loop are split between workers: never into parts of nothing.
+    /// Returns the number of workers for a level. A bounded pool and a closed loop are split, and no worker gets a share of
+    /// zero.
     fn active_workers(&self, plan: &LevelPlan) -> usize {
         let mut most = self.workers.len();
         if let Connections::Pool { limit } = plan.client.connections {
@@ -193,7 +191,7 @@ impl Client {
         most
     }
 
-    /// Looks each endpoint's addresses up and opens connections there; the numbers and limits are each endpoint's.
+    /// Resolves each endpoint's addresses and opens connections; numbers and limits are per endpoint.
     fn warm(&self, plan: &LevelPlan, active: usize) -> Result<Vec<Route>, ClientError> {
         let routes: Vec<Route> = self.endpoints.iter().map(|endpoint| endpoint.target.resolve()).collect();
         let policy = plan.client.connections;
@@ -253,13 +251,13 @@ impl Drop for Client {
     fn drop(&mut self) {
         self.workers.clear();
         for thread in self.threads.drain(..) {
-            // A worker that panicked has said so on stderr and in the level's result.
+            // A worker that panicked has reported it on stderr and in the level's result.
             let _ = thread.join();
         }
     }
 }
 
-/// What every request of this target has in common.
+/// Returns the options that all requests of this target share.
 pub(crate) fn options_of(spec: &TargetSpec) -> Result<RequestOptions, TemplateError> {
     Ok(RequestOptions {
         protocol: spec.protocol,
@@ -278,7 +276,7 @@ pub(crate) fn options_of(spec: &TargetSpec) -> Result<RequestOptions, TemplateEr
     })
 }
 
-/// The part of `whole` that falls to one of `of`; the parts add up.
+/// Returns part `index` of `of` parts of `whole`; the parts add up to `whole`.
 fn part(whole: u32, index: usize, of: usize) -> u32 {
     let (of, index) = (of.max(1) as u32, index as u32);
     whole / of + u32::from(index < whole % of)

@@ -1,4 +1,4 @@
-//! Watching a level from its first instant to the last answer: the number in flight, the clocks, who wants to stop.
+//! Watches a level from start to drain: the number in flight, the clocks and stop requests.
 
 use std::net::SocketAddr;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -18,16 +18,16 @@ use crate::link::Route;
 use crate::sink::Sink;
 use crate::worker::{Command, Report};
 
-/// Between two looks of the watching thread.
+/// Interval at which the watching thread samples the number in flight.
 pub(super) const TICK: Span = Span::from_millis(10);
 
-/// Between the instant at which enough is known and the end of the load.
+/// Lead time between the decision that the data suffices and the end of the load.
 const KNOWN_AHEAD: Span = Span::from_millis(50);
 
-/// Between two samples written.
+/// Interval at which averages of the number in flight are recorded.
 pub(super) const SAMPLE: Span = Span::from_millis(100);
 
-/// The watching thread's view of a level.
+/// The state of the watching thread during a level.
 pub(super) struct LevelWatch<'a> {
     client: &'a Client,
     plan: &'a LevelPlan,
@@ -41,19 +41,19 @@ pub(super) struct LevelWatch<'a> {
     ended_by: EndedBy,
     stopping: bool,
     last_tick: At,
-    /// ∫ in flight dt over the window, and its length.
+    /// Integral of the number in flight over the window (requests × ns), and the length covered.
     area: f64,
     area_ns: f64,
     max: u64,
     samples: u64,
-    /// The sample being gathered.
+    /// The current sample: sum and number of readings in flight, and its end.
     gather: (f64, u64, At),
-    /// Requests that were in flight when the level began (none, unless a worker lost count).
+    /// Requests in flight at the start of the level; zero unless a worker miscounted.
     base: u64,
     begun_before: u64,
-    /// In flight at the tick before.
+    /// Requests in flight at the previous tick.
     before: u64,
-    /// What this machine's listening sockets had turned away before, where the target is one of them.
+    /// Listen-queue overflows of this machine before the level; `None` if no target is on this machine.
     overflows: Option<u64>,
 }
 
@@ -61,7 +61,7 @@ pub(super) fn ended_by(reached: Reached) -> EndedBy {
     if reached == Reached::Errors { EndedBy::Errors } else { EndedBy::Ceiling }
 }
 
-/// A level that has ended.
+/// The result of watching a level.
 pub(super) struct Watched {
     stop: At,
     drained: At,
@@ -104,7 +104,7 @@ impl<'a> LevelWatch<'a> {
         }
     }
 
-    /// Looks at this machine's own listening sockets too, where the targets are among them.
+    /// Also watches the listening sockets of this machine, if a target is on this machine.
     pub(super) fn beside(mut self, routes: &[Route]) -> LevelWatch<'a> {
         let here = |addrs: &Vec<SocketAddr>| !addrs.is_empty() && addrs.iter().all(|a| a.ip().is_loopback());
         let all_here = routes.iter().all(|route| route.addrs.as_ref().is_ok_and(here));
@@ -131,7 +131,7 @@ impl<'a> LevelWatch<'a> {
             }
         }
         let drained = clock.now();
-        // The workers see a ceiling by themselves and may be done before the next look.
+        // Workers check ceilings too and may finish before the next tick.
         if self.ended_by == EndedBy::Complete
             && let Some(reached) = self.control.limits.reached(&self.client.live.totals())
         {
@@ -139,9 +139,9 @@ impl<'a> LevelWatch<'a> {
         }
         let begun = self.client.live.totals().requests - self.begun_before;
         let health = self.health(&all);
-        // An open loop whose last answer came early had no arrivals due until its window's end: that time counts.
+        // An open loop may drain early because no arrival was due before the window's end; that idle time counts.
         let stop = match &self.plan.requests {
-            // What ends with its requests is as long as they took.
+            // A bounded sequence lasts until its last response.
             LevelTraffic::Closed { sequence, .. } if sequence.is_bounded() => self.stop.min(drained),
             _ if self.plan.plays_sessions_out => self.stop.min(drained.max(self.start + self.plan.window)),
             _ => self.stop,
@@ -153,7 +153,7 @@ impl<'a> LevelWatch<'a> {
                 _ => drained.max(stop),
             },
             ended_by: self.ended_by,
-            // What was due later was never meant to be sent.
+            // Arrivals due after the end were never meant to be sent.
             arrivals: self.plan.arrivals().filter(|_| self.ended_by != EndedBy::Known).unwrap_or(begun),
             health,
         })
@@ -173,7 +173,7 @@ impl<'a> LevelWatch<'a> {
             self.end_window(now, EndedBy::Errors);
             self.tell_all(|| Command::Stop(By::Client));
         } else if !self.stopping && self.control.is_enough() {
-            // Far enough ahead that no worker has sent beyond it.
+            // Far enough ahead that no worker has sent a request due later.
             let end = now + KNOWN_AHEAD;
             self.end_window(end, EndedBy::Known);
             self.tell_all(|| Command::EndAt(end));
@@ -206,7 +206,7 @@ impl<'a> LevelWatch<'a> {
 
     fn tell_all(&self, command: impl Fn() -> Command) {
         for worker in &self.client.workers[..self.active] {
-            // One that has died is noticed where its report is missing.
+            // A worker that died is detected by its missing report.
             let _ = worker.send(command());
         }
     }
@@ -215,7 +215,7 @@ impl<'a> LevelWatch<'a> {
         let in_flight = self.client.live.in_flight().saturating_sub(self.base);
         let ns = (now - self.last_tick).0.max(0) as f64;
         if now <= self.stop {
-            // Half-way between two looks: a level that fills within a few of them would else be counted too full.
+            // Uses the mean of two ticks, because a level that fills within a few ticks would be overcounted.
             self.area += 0.5 * (self.before + in_flight) as f64 * ns;
             self.area_ns += ns;
         }

@@ -1,6 +1,7 @@
-//! The first look at a server that speaks KServe v2 over gRPC: is it ready, what is it, which models has it, what does the one that is meant take?
+//! Probes a KServe v2 server over gRPC: readiness, metadata, model list, and the inputs of the target's model.
 //!
-//! `ModelConfig` and `RepositoryIndex` are Triton's: where a server does not know them, nothing is said of what they would tell.
+//! `ModelConfig` and `RepositoryIndex` are Triton extensions. If a server does not implement them, their facts stay
+//! unknown.
 
 use plimsoll_model::Outcome;
 use plimsoll_wire::grpc::{self, CallStatus};
@@ -10,11 +11,11 @@ use super::{Got, ProbeError, ProbedModel, Probing};
 use crate::header_template::RequestNames;
 use crate::target::Body;
 
-/// What a call came to: its message, or how it failed.
+/// The result of a call: its message, or the failed status.
 type Called = Result<Vec<u8>, CallStatus>;
 
 impl Probing {
-    /// See the module's head.
+    /// Probes a KServe v2 server over gRPC.
     pub(super) async fn kserve_grpc(&mut self) -> Result<Vec<String>, ProbeError> {
         let ready = self.call(Method::ServerReady, &[]).await?.map_err(|status| self.failed(&status))?;
         if !kserve::read_ready(&ready).map_err(|why| self.not_this(why.to_string()))? {

@@ -1,9 +1,8 @@
-//! One careful look at the endpoint before any load: does anything answer, is it what it is said to be, and what is
-//! known of it?
+//! Probes the endpoint once before any load: whether it responds, whether it supports the protocol, and its facts.
 //!
-//! The list of models may fail in any way, because keys may not be allowed to read it and gateways do not serve it: then one real request
-//! decides. "Nothing there" and "something else there" are told apart, because what a person does next differs. Asking for the
-//! list of models costs the server nothing; only where there is none is one token asked for.
+//! The model list may fail for many reasons: keys may not permit it, and gateways do not serve it. One real request decides
+//! then. "No server" and "another server" are distinguished, because the user's next step differs. The model list costs the
+//! server nothing; only without a list does the probe request one token.
 
 mod grpc;
 
@@ -33,107 +32,98 @@ use crate::secret::Secret;
 use crate::stamp::Meter;
 use crate::target::{Body, Target};
 
-/// Longest wait for any one answer.
+/// Longest wait for one response.
 const PATIENCE: Span = Span::from_secs(30);
-/// Longest wait for a page beside the requests, such as the list of models.
+/// Longest wait for a page other than a request, such as the model list.
 const PAGE_PATIENCE: Span = Span::from_secs(10);
-/// Most bytes of an answer that are looked at.
+/// Most bytes of a response that are read.
 const BODY_MAX: usize = 4 << 20;
 
-/// Said where a server fails that was sent no key.
+/// Hint in the error of a server that failed without receiving a key.
 pub const MAYBE_A_KEY: &str = "; no key was sent: if it wants one, give it with --key-env or --key-file";
 
-/// What was learnt.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Probe {
-    /// Facts for the manifest.
     pub fingerprint: Fingerprint,
-    /// Models the endpoint lists; empty where it lists none.
+    /// Models that the endpoint lists; empty without a list.
     pub models: Vec<String>,
-    /// The model to ask for: the target's own, else the first listed.
+    /// Model to request: the target's model, or else the first in the list.
     pub model: Option<String>,
-    /// From asking to the head of the first answer, connection included.
+    /// Time from the first request to the head of its response, connection included.
     pub took: Span,
-    /// What a KServe server says of the model.
+    /// Description of the model by a KServe server.
     pub served: Option<ProbedModel>,
-    /// Those of the models that name a model beneath them: adapters (LoRA), as vLLM lists them.
+    /// Models that name a base model: LoRA adapters, as vLLM lists them.
     pub adapters: Vec<String>,
-    /// Why there is no list of models, if there is none.
+    /// Reason for a missing model list; `None` if there is a list.
     pub no_list: Option<String>,
-    /// Things worth a line on the screen, such as a model that is not listed.
+    /// Notes for the screen, such as a model that is not listed.
     pub notes: Vec<String>,
 }
 
-/// A model as a KServe server describes it.
+/// A model as described by a KServe server.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ProbedModel {
-    /// Its inputs, versions and platform.
     pub model: ModelFacts,
-    /// Rows of its largest batch, where the server tells; 0 = it does not batch.
+    /// Rows of the largest batch; 0 = no batching, `None` = not reported.
     pub max_batch: Option<u32>,
-    /// Does the server take raw tensors?
+    /// Set if the server accepts raw tensors.
     pub binary: bool,
-    /// Does an inference have any number of responses?
+    /// Set if an inference may have any number of responses.
     pub decoupled: bool,
 }
 
-/// Why no load can be sent. All of these are "source unavailable".
+/// Reasons that no load can be sent. All of these are "source unavailable".
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     #[error("{url} cannot be reached: {why}")]
     Unreachable {
-        /// The endpoint.
         url: String,
-        /// What the connection said.
+        /// Error of the connection attempt, as text for users.
         why: String,
     },
-    /// Something answers, and it is not an endpoint of this protocol.
+    /// A server responds, but not with this protocol.
     #[error("{url} answers, but not as {protocol} should: {why}")]
     NotThis {
-        /// The endpoint.
         url: String,
-        /// What was expected.
         protocol: &'static str,
-        /// What came instead, and what to try.
+        /// The response that arrived instead, and a suggestion.
         why: String,
     },
-    /// It wants a key, or another one.
+    /// The server requires a key, or another key.
     #[error("{}", forbidden(url, (*status, said), *given))]
     Forbidden {
-        /// The endpoint.
         url: String,
-        /// 401 or 403.
+        /// HTTP status, 401 or 403.
         status: u16,
-        /// The server's own words.
+        /// Message of the server.
         said: String,
-        /// Was a key sent?
+        /// Set if a key was sent.
         given: bool,
     },
     #[error("{url} has no model {model} that is ready: {why}")]
     NoModel {
-        /// The endpoint.
         url: String,
-        /// The model that was asked for.
         model: String,
-        /// What it said, and what it has.
+        /// Message of the server, and the models that it lists.
         why: String,
     },
-    /// The target cannot be used as it is written.
+    /// The target's configuration is invalid.
     #[error(transparent)]
     Target(#[from] crate::target::TargetError),
-    /// This machine cannot make the attempt.
+    /// This machine can't make the request.
     #[error("cannot start to probe: {0}")]
     Local(#[from] std::io::Error),
 }
 
-/// Probes the endpoint. Blocks for at most about a minute.
+/// Probes the endpoint. Blocks for about a minute at most.
 ///
 /// # Errors
-/// See [`ProbeError`].
+/// Fails with the reason that no load can be sent: see [`ProbeError`].
 pub fn probe(spec: &TargetSpec, key: Option<Secret>) -> Result<Probe, ProbeError> {
     let target = Target::new(spec, key)?;
     let spec = spec.clone();
-    // A thread of its own: the caller may be inside a runtime.
+    // Runs on a separate thread, because the caller may be inside a runtime.
     let thread = std::thread::Builder::new().name("probe".into()).spawn(move || {
         let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
         runtime.block_on(Probing::new(target, spec).run())
@@ -141,7 +131,7 @@ pub fn probe(spec: &TargetSpec, key: Option<Secret>) -> Result<Probe, ProbeError
     thread.join().unwrap_or_else(|_| Err(std::io::Error::other("the probing thread died").into()))
 }
 
-/// What a person whose access is refused does next depends on whether a key was sent.
+/// Returns the error text of a denied access. The suggestion depends on whether a key was sent.
 pub fn forbidden(url: &str, (status, said): (u16, &str), given: bool) -> String {
     let said = if said.is_empty() { String::new() } else { format!(": {}", said.trim_end_matches('.')) };
     match given {
@@ -167,12 +157,12 @@ struct Probing {
     no_list: Option<String>,
 }
 
-/// An answer in short.
+/// The parts of a response that the probe uses.
 #[derive(Debug, Default)]
 struct Got {
     head: Option<Head>,
     body: Vec<u8>,
-    /// How a gRPC call ended, by its trailers.
+    /// Status of a gRPC call, from its trailers; `None` over HTTP.
     call: Option<CallStatus>,
 }
 
@@ -233,7 +223,7 @@ impl Probing {
         })
     }
 
-    /// What the server is, which models it has, and what the one that is meant takes.
+    /// Reads the server's metadata, its models, and the inputs of the target's model.
     async fn kserve(&mut self) -> Result<Vec<String>, ProbeError> {
         let got = self.get(&self.target.path("")).await?;
         self.learn(&got);
@@ -256,7 +246,7 @@ impl Probing {
         Ok(models)
     }
 
-    /// The models that are ready; empty where the server has no such list.
+    /// Returns the models that are ready; empty if the server has no such list.
     async fn index(&mut self) -> Result<Vec<String>, ProbeError> {
         let path = self.target.uri("/repository/index")?;
         let body = Body { content_type: "application/json", header_length: None, bytes: "{}".into() };
@@ -303,7 +293,8 @@ impl Probing {
         ProbeError::NotThis { url, protocol, why: self.target.scrub(&why) }
     }
 
-    /// Any HTTP endpoint: whatever answers HTTP is good enough; what it is cannot be known without asking for work.
+    /// Probes any HTTP endpoint. Every HTTP response is accepted, because the endpoint can't be identified without sending
+    /// work.
     async fn knock(&mut self) -> Result<Vec<String>, ProbeError> {
         let got = self.get(&self.target.path("")).await?;
         self.learn(&got);
@@ -331,7 +322,7 @@ impl Probing {
         self.first_request(no_list).await.map(|()| Vec::new())
     }
 
-    /// No list of models: one token, asked for as the load will ask.
+    /// Requests one token in the form of the load, because there is no model list.
     async fn first_request(&mut self, no_list: String) -> Result<(), ProbeError> {
         let options = match options_of(&self.spec) {
             Ok(options) => RequestOptions { max_tokens: Some(1), ..options },
@@ -355,7 +346,7 @@ impl Probing {
             return Err(self.forbidden(status, error));
         }
         if !self.speaks(&outcome, status, (&got.body, error.as_deref())) {
-            // LiteLLM answers 500 to whoever has no key.
+            // LiteLLM returns 500 to requests without a key.
             let unkeyed = outcome.how == How::ServerError && !self.target.has_key();
             let key = if unkeyed { MAYBE_A_KEY } else { "" };
             let hint = self.hint().await;
@@ -370,9 +361,12 @@ impl Probing {
         Ok(())
     }
 
-    /// Returns whether this answer comes from something that speaks the protocol: a whole answer, or an error that it explains (no such
-    /// model, a field that is unknown, overloaded), because the load will show it. A 404 that does not name the model comes from a path that
-    /// is not there, and an error under a good status is no answer: LM Studio has one for every unknown path.
+    /// Returns whether the response comes from a server of this protocol: a complete response, or an error with an
+    /// explanation.
+    ///
+    /// Explained errors (no such model, unknown field, overload) pass, because the load will show them. A 404 that does not
+    /// name the model comes from a wrong path. An error under a success status is rejected: LM Studio returns one for every
+    /// unknown path.
     fn speaks(&self, outcome: &Outcome, status: u16, (body, said): (&[u8], Option<&str>)) -> bool {
         let said = said.unwrap_or_default();
         let model = self.spec.model.as_deref().filter(|model| !model.is_empty());
@@ -396,7 +390,7 @@ impl Probing {
         (verdict.outcome, verdict.answer.error.map(|text| self.target.scrub(&text)))
     }
 
-    /// The most frequent slips are a base URL without its `/v1`, and one with the path of a question behind it.
+    /// Returns a suggestion. The most frequent mistakes are a base URL without `/v1` and one with a request path.
     async fn hint(&mut self) -> String {
         let (list_at, _) = pages(self.spec.protocol);
         let (url, own) = (self.target.url.trim_end_matches('/').to_owned(), self.target.path(""));
@@ -405,7 +399,7 @@ impl Probing {
             Some((url.strip_suffix(question)?.to_owned(), format!("{path}{list_at}")))
         };
         let cut = Protocol::ALL.into_iter().filter_map(Protocol::path).find_map(base);
-        // Ollama's URL has none; whoever has OpenAI's in mind writes one.
+        // Ollama's URL has no `/v1`, but users add one by habit from OpenAI.
         let other = match self.spec.protocol.sends_lines() {
             true => url
                 .strip_suffix("/v1")
@@ -452,7 +446,7 @@ impl Probing {
         let text = |key: &str| model.get(key).and_then(Value::as_str).map(str::to_owned);
         let number = |key: &str| model.get(key).and_then(Value::as_u64).map(|n| n.to_string());
         let meta = |key: &str| model.get("meta")?.get(key)?.as_u64().map(|n| n.to_string());
-        // Engines name themselves as the owner of the models they serve.
+        // Engines report themselves as the owner of the models that they serve.
         let engine = text("owned_by").filter(|owner| {
             ["vllm", "sglang", "llamacpp", "plimsoll", "nvidia", "tensorrt_llm"].contains(&owner.as_str())
         });
@@ -464,7 +458,7 @@ impl Probing {
         self.facts.insert("model_digest".into(), text("digest"));
     }
 
-    /// vLLM and relatives tell their version beside the API; nobody minds being asked.
+    /// Reads the version page that vLLM and related servers have next to the API. Other servers just return an error.
     async fn ask_version(&mut self, at: &str) {
         let version = match self.get(at).await {
             Ok(got) => serde_json::from_slice::<Value>(&got.body)
@@ -519,7 +513,7 @@ impl Probing {
     }
 }
 
-/// Where servers of a protocol list their models, below the base URL, and where they tell their version.
+/// Returns the paths of the model list and of the version, below the base URL, for a protocol.
 fn pages(protocol: Protocol) -> (&'static str, &'static str) {
     match protocol {
         _ if protocol.sends_lines() => ("/api/tags", "/api/version"),
@@ -528,7 +522,7 @@ fn pages(protocol: Protocol) -> (&'static str, &'static str) {
     }
 }
 
-/// OpenAI's list of models, or Ollama's, each with its name as `id`.
+/// Parses the model list of OpenAI or Ollama; each entry has its name as `id`.
 fn list(body: &[u8]) -> Option<Vec<Value>> {
     let value: Value = serde_json::from_slice(body).ok()?;
     if let Some(all) = value.get("data").and_then(Value::as_array) {

@@ -1,4 +1,4 @@
-//! Every bad server leaves an outcome, its stamps, and nothing worse.
+//! Checks that every misbehaving server leaves an outcome and its timestamps.
 
 use std::net::TcpListener;
 
@@ -208,7 +208,8 @@ fn a_refusal_is_tried_again_as_the_policy_says_and_each_try_has_its_row() {
     assert_eq!(ids, [true, true]);
 }
 
-/// A header's places say who asks: a session's turns alike, attempts of one request one trace.
+/// The placeholders of a header identify the request: turns of a session share its name, attempts of a request share a
+/// trace.
 #[test]
 fn headers_name_the_request_its_session_and_its_trace() {
     let server = Server::plain(|seen| match (seen.connection, seen.nth) {

@@ -1,4 +1,4 @@
-//! Where connections come from is part of the experiment: counted at the server.
+//! Checks the connection policy, which is part of the experiment, by connection counts on the server.
 
 use plimsoll_client::Control;
 use plimsoll_model::{At, Attempt, Span};
@@ -52,8 +52,8 @@ fn a_bounded_pool_never_passes_its_limit_and_waiting_counts_from_due() {
     assert_eq!(level.generator.workers, 2);
 }
 
-/// Eight at a time through two places: whoever is sent waited for the place, which is no part of the target's time. Six of eight
-/// wait at any time, so that waiting takes three times as long as being answered, whatever the machine does meanwhile.
+/// Eight requests at a time use two places, so each waits for a place, which is no part of the target's time. Six of eight
+/// always wait, so the wait is three times the response time, independent of pauses of the machine.
 #[test]
 fn a_closed_loop_behind_its_own_pool_says_how_long_it_waited() {
     let server = Server::plain(|_| vec![good()]);
@@ -62,7 +62,7 @@ fn a_closed_loop_behind_its_own_pool_says_how_long_it_waited() {
     rig.window = ms(400);
     let (_, rows) = rig.run_until(20, &rig.closed(8));
     let fine: Vec<_> = rows.iter().filter(|r| r.outcome.is_finished()).collect();
-    // The first two have a place at once.
+    // The first two get a place immediately.
     let waited = fine.iter().filter(|r| Some(r.due) < r.sent).count();
     assert!(fine.len() >= 8 && waited + 2 >= fine.len() / 2, "{waited} of {} waited", fine.len());
     let of = |part: &dyn Fn(&Attempt) -> Option<Span>| {
@@ -74,7 +74,7 @@ fn a_closed_loop_behind_its_own_pool_says_how_long_it_waited() {
 
 #[test]
 fn a_kept_connection_that_the_server_closed_is_replaced_without_a_trace_of_error() {
-    // Closes after each answer without having said so.
+    // Closes after each response without announcing it.
     let server = Server::plain(|_| vec![good(), Step::Close]);
     let rig = Rig::at(server.url());
     let client = rig.start();
@@ -88,7 +88,7 @@ fn a_kept_connection_that_the_server_closed_is_replaced_without_a_trace_of_error
 
 #[test]
 fn a_request_that_was_written_is_never_sent_again_in_secret() {
-    // Answers the first request on a connection and drops it at the second.
+    // Answers the first request on a connection and closes it at the second.
     let server = Server::plain(|seen| if seen.nth == 0 { vec![good()] } else { vec![Step::Close] });
     let rig = Rig::at(server.url());
     let client = rig.start();
@@ -115,7 +115,7 @@ fn answers_that_do_not_stream_keep_their_connection() {
     assert_eq!(server.accepted(), 1, "one after another: one connection");
 }
 
-/// Two requests, one after the other, each answered so: how many connections they took.
+/// Returns the number of connections for two sequential requests that get this response.
 fn connections_for(answer: &'static str) -> u32 {
     let server = Server::plain(move |_| vec![write(answer)]);
     let mut rig = Rig::at(server.url());
@@ -151,7 +151,7 @@ fn an_interim_answer_is_not_the_answer() {
 
 #[test]
 fn a_refusal_is_heard_before_the_request_is_written() {
-    // Reads nothing: the request, larger than what the sockets take, is never whole.
+    // Reads no bytes, so a request larger than the socket buffers is never complete.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
     let server = std::thread::spawn(move || {
@@ -175,7 +175,7 @@ fn a_refusal_is_heard_before_the_request_is_written() {
     drop(server.join().unwrap());
 }
 
-/// The kernel's own figures, where the truth is plain: a request of one segment and nothing lost on loopback.
+/// Compares the kernel's facts with known values: a request of one segment on loopback, without loss.
 #[test]
 fn each_attempt_is_told_of_its_own_connection_only() {
     let server = Server::plain(|_| vec![good()]);
@@ -188,12 +188,12 @@ fn each_attempt_is_told_of_its_own_connection_only() {
     }
     for row in &rows {
         let least = row.tcp.rtt_min.expect("Linux tells");
-        // Loopback; a machine that stands still makes it longer, never shorter than nothing.
+        // On loopback; a stall of the machine increases the value and never makes it zero.
         assert!(least > Span::ZERO && least < Span::from_secs(5), "{least}");
         assert_eq!((row.tcp.retransmits, row.tcp.segments_out), (Some(0), Some(1)), "{:?}", row.tcp);
         assert!(row.tcp.segments_in.is_some_and(|n| n >= 1) && row.tcp.out_of_order == Some(0));
     }
-    // A connection that ends with its request is asked before it is closed.
+    // The facts of a connection that ends with its request are read before it is closed.
     let server = Server::plain(|_| vec![good(), Step::Close]);
     let mut rig = Rig::at(server.url());
     rig.client.connections = Connections::Fresh;

@@ -1,4 +1,4 @@
-//! Stopping, ceilings, limits: exactly one row per arrival whatever happens.
+//! Checks stops, ceilings and limits: each arrival leaves exactly one row.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ fn every_arrival_leaves_one_row_whatever_the_server_does() {
 fn late_arrivals_are_sent_at_once_with_their_old_due_time() {
     let server = Server::plain(|_| vec![good()]);
     let rig = Rig::at(server.url());
-    // All due a second before the level begins.
+    // All are due a second before the level begins.
     let (level, rows) = rig.run(&[Span::from_secs(-1); 40]);
     one_row_each(&rows, 40);
     for row in &rows {
@@ -109,7 +109,7 @@ fn stopping_twice_ends_at_once_and_keeps_the_stamps() {
     assert_eq!(outcomes(&rows), [unfinished, unfinished, (How::NeverSent, By::User)]);
     assert!(rows[0].first_token.is_some() && rows[0].events.len() == 1 && rows[0].end.is_some());
     assert_eq!(level.ended_by, EndedBy::UserNow);
-    // The client is as good as new.
+    // The client works normally afterwards.
     let good = Server::plain(|_| vec![good()]);
     assert!(Rig::at(good.url()).one().outcome.is_finished());
 }
@@ -148,7 +148,7 @@ fn a_target_that_fails_at_once_gets_no_more_than_the_ceiling_allows() {
     rig.window = Span::from_secs(3600);
     rig.limits = StopLimits { max_errors: Some(20), ..StopLimits::default() };
     let (level, rows) = rig.run_plan(&rig.closed(4));
-    // What was in flight when the twentieth failed may still fail; nothing new is begun.
+    // Requests in flight at the twentieth failure may still fail, but no new ones begin.
     let sent = rows.iter().filter(|row| row.sent.is_some()).count();
     assert!((20..=24).contains(&sent), "{sent}");
     assert_eq!(level.ended_by, EndedBy::Errors);
@@ -218,7 +218,7 @@ fn until(condition: impl Fn() -> bool) {
     }
 }
 
-/// Lower bounds on times and upper bounds on counts only: a slow machine makes both easier.
+/// Uses lower bounds on times and upper bounds on counts only, because a slow machine satisfies both more easily.
 #[test]
 fn a_closed_loop_heeds_retry_after() {
     let server = Server::plain(|_| {
@@ -229,7 +229,7 @@ fn a_closed_loop_heeds_retry_after() {
     rig.client.retry_after_max = Some(ms(50));
     let (level, rows) = rig.run_until(2, &rig.closed(2));
     assert!(rows.iter().all(|row| row.outcome.how == How::Shed));
-    // Two users, each at 0, 50 and 100 ms at the earliest; one who is told to stay away past the end is not waited for.
+    // Two users send at 0, 50 and 100 ms at the earliest; a user with a delay past the end is not awaited.
     assert!((2..=6).contains(&rows.len()), "{}", rows.len());
     assert_eq!((level.ended_by, level.arrivals), (EndedBy::Complete, rows.len() as u64));
     let mut ends: Vec<_> = rows.iter().filter_map(|row| row.end).collect();

@@ -1,5 +1,5 @@
-//! The driver over HTTP/2, against servers that write exactly the frames that a script says: bytes by hand (RFC 9113, RFC 7541), none of
-//! them by the library that the client uses.
+//! Tests the client over HTTP/2 against servers that write scripted frames as raw bytes (RFC 9113, RFC 7541). They do not
+//! use the client's HTTP/2 library.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -14,16 +14,16 @@ use socket2::{Domain, Socket, Type};
 
 use crate::rig::{Rig, ms};
 
-/// What a server does on a stream, in order.
+/// An action of the server on a stream.
 #[derive(Clone)]
 enum Do {
-    /// Writes a frame of this type with these flags on the request's stream.
+    /// Writes a frame with this type and these flags on the request's stream.
     Frame(u8, u8, Vec<u8>),
-    /// GOAWAY: the last stream that it serves, and why it goes.
+    /// Sends GOAWAY with the last stream that the server processes and an error code.
     GoAway(u32, u32),
-    /// Ends the connection.
+    /// Closes the connection.
     Close,
-    /// Waits this long.
+    /// Waits for this time in ms.
     Wait(u64),
 }
 
@@ -43,7 +43,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A block of fields: literals without indexing, names and values as they are.
+/// Returns a field block of literals without indexing and without Huffman coding.
 fn fields(all: &[(&str, &str)]) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in all {
@@ -76,7 +76,7 @@ fn reset(code: u32) -> Do {
     Do::Frame(RST_STREAM, 0, code.to_be_bytes().to_vec())
 }
 
-/// A `ModelStreamInferResponse` of one empty-named output, in its frame.
+/// Returns the frame of a `ModelStreamInferResponse` with one output without name.
 fn response() -> Vec<u8> {
     let inner = [0x0a, 1, b'm', 0x2a, 0];
     let mut bytes = vec![0, 0, 0, 0, inner.len() as u8 + 2, 0x12, inner.len() as u8];
@@ -84,14 +84,14 @@ fn response() -> Vec<u8> {
     bytes
 }
 
-/// A server, and how many connections it had.
+/// A scripted server that counts its connections.
 struct Server {
     port: u16,
     connections: Arc<AtomicU32>,
 }
 
 impl Server {
-    /// Says these settings, and on the n-th stream of a connection does what `script` says of n once the request is whole.
+    /// Sends these settings. On the n-th stream of a connection, runs `script(n)` once the request is complete.
     fn new(settings: &[(u16, u32)], script: impl Fn(u32) -> Vec<Do> + Send + Sync + 'static) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -123,9 +123,9 @@ impl Server {
     }
 }
 
-/// One connection until it ends.
+/// Serves one connection until it ends.
 fn serve(mut socket: TcpStream, settings: &[u8], script: &dyn Fn(u32) -> Vec<Do>) -> Option<()> {
-    // Each frame leaves when it is written: what is under test is when it arrives.
+    // Each frame is sent when it is written, because the test checks arrival times.
     socket.set_nodelay(true).ok()?;
     let mut preface = [0; 24];
     socket.read_exact(&mut preface).ok()?;
@@ -188,7 +188,8 @@ fn a_stream_of_responses_has_its_stamps() {
     let stamps = [Some(row.due), row.sent, row.first_byte, row.first_token, row.last_token, row.end];
     let stamps = stamps.map(|at| at.expect("reached"));
     assert!(stamps.is_sorted(), "{stamps:?}");
-    // The waits are lower bounds: each event has the stamp of the read that brought it, and the end that of its trailers.
+    // The waits are lower bounds. Each event has the stamp of the read that carried it, and the end has that of its
+    // trailers.
     assert!(stamps[4] - stamps[3] >= ms(29) && stamps[5] - stamps[4] >= ms(29), "{stamps:?}");
     let events: Vec<_> = row.events.iter().map(|event| (event.kind, event.coalesced)).collect();
     assert_eq!(events, [(EventKind::Content, false), (EventKind::Content, false)]);
@@ -196,7 +197,7 @@ fn a_stream_of_responses_has_its_stamps() {
     assert!(row.bytes_in > 24 && row.bytes_out > 0 && row.connected <= row.sent);
 }
 
-/// What one read brings arrived together, and says so.
+/// Responses in one read arrived together and are marked as coalesced.
 #[test]
 fn responses_that_share_a_read_are_coalesced() {
     let both = [response(), response()].concat();
@@ -208,12 +209,12 @@ fn responses_that_share_a_read_are_coalesced() {
 #[test]
 fn bad_servers_leave_their_outcome() {
     let begun = |rest: Vec<Do>| [vec![head(GRPC), data(response())], rest].concat();
-    // RST_STREAM inside of the answer and before it; refused, it is the server's way to shed.
+    // RST_STREAM within the response and before it; REFUSED_STREAM is the server's way to shed.
     check(begun(vec![reset(8)]), (How::Truncated, By::Network, true), "RST_STREAM");
     check(vec![reset(2)], (How::Reset, By::Server, true), "INTERNAL_ERROR");
     check(vec![reset(7)], (How::Shed, By::Server, true), "REFUSED_STREAM");
     check(vec![reset(11)], (How::Shed, By::Server, true), "ENHANCE_YOUR_CALM");
-    // GOAWAY without this stream; with it the answer goes on; and the connection ends inside of it.
+    // GOAWAY without this stream; with this stream, the response continues; the connection ends within the response.
     check(vec![Do::GoAway(0, 0)], (How::Reset, By::Server, true), "GOAWAY");
     check(
         begun(vec![Do::GoAway(1, 0), data(response()), trailers("0")]),
@@ -222,14 +223,14 @@ fn bad_servers_leave_their_outcome() {
     );
     check(begun(vec![Do::GoAway(1, 2), Do::Close]), (How::Truncated, By::Network, true), "");
     check(vec![Do::Close], (How::Reset, By::Network, true), "");
-    // No trailers; a status that is no success; one after responses.
+    // Missing trailers; an error status; an error status after responses.
     check(begun(vec![last([])]), (How::Truncated, By::Server, true), "grpc-status");
     check(vec![head(GRPC), trailers("14")], (How::Shed, By::Server, true), "UNAVAILABLE");
     check(begun(vec![trailers("13")]), (How::StreamError, By::Server, true), "INTERNAL");
-    // Two gibibytes are announced: nobody waits for them.
+    // Two gibibytes are announced, but the client does not wait for them.
     let huge = vec![head(GRPC), data([0, 0x80, 0, 0, 0]), Do::Wait(20_000)];
     check(huge, (How::Malformed, By::Server, false), "2147483648");
-    // A frame longer than the client allows, and DATA before HEADERS.
+    // A frame longer than the client permits, and DATA before HEADERS.
     check(vec![data(vec![0; 20_000])], (How::Malformed, By::Server, false), "");
     check(vec![data(response())], (How::Malformed, By::Server, false), "PROTOCOL_ERROR");
 }
@@ -261,7 +262,8 @@ fn what_is_no_http2_is_refused_by_name() {
     assert!(row.answer.error.as_deref().unwrap_or_default().contains("HTTP/2"), "{row:#?}");
 }
 
-/// A front that takes every connection and ends it at once, as one past its limit does: warming up ends, and the load says what happens.
+/// A proxy over its limit accepts every connection and closes it immediately. The warm-up must end, and the load reports
+/// the outcome.
 #[test]
 fn what_ends_each_connection_is_not_asked_for_ever() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -288,7 +290,8 @@ fn what_ends_each_connection_is_not_asked_for_ever() {
     assert!(taken < 50, "{taken}");
 }
 
-/// Eight at once, each answered after a while: how many connections they take, and how many were in flight together, is the policy's.
+/// Eight concurrent requests with delayed responses: the policy determines the number of connections and of requests in
+/// flight.
 #[test]
 fn connections_carry_as_many_streams_as_server_and_scenario_allow() {
     let answer = |_| vec![Do::Wait(60), head(GRPC), data(response()), trailers("0")];
@@ -307,13 +310,13 @@ fn connections_carry_as_many_streams_as_server_and_scenario_allow() {
         let (_, rows) = rig.run(&[Span::ZERO; 8]);
         assert!(rows.iter().all(|row| row.outcome.how == How::Finished), "{rows:#?}");
         assert_eq!(server.connections(), want, "{policy:?} {streams:?} {settings:?}");
-        // Those for whom there was no room wait for those before them, and their latency has it.
+        // Requests without room wait for earlier ones, which adds to their latency.
         let longest = rows.iter().map(|row| row.end.unwrap() - row.due).max().unwrap();
         assert!(longest >= if matches!(policy, Connections::Pool { .. }) { ms(118) } else { ms(59) });
     }
 }
 
-/// The same events as over HTTP/1.1, for an ordinary endpoint.
+/// An ordinary endpoint has equal events as over HTTP/1.1.
 #[test]
 fn http2_is_a_client_policy_for_ordinary_endpoints() {
     let chunk = |text: &str| {
@@ -334,10 +337,10 @@ fn http2_is_a_client_policy_for_ordinary_endpoints() {
     assert!(row.last_token.unwrap() - row.first_token.unwrap() >= ms(19));
 }
 
-/// Several come while a connection is being opened: who waits for it ends as who opens it, and nobody opens one of his own.
+/// Several requests arrive while a connection is being opened. They share its failure, and none opens another connection.
 #[test]
 fn who_waits_for_a_connection_that_fails_ends_as_who_opens_it() {
-    // Bound and never told to listen: it refuses, and nobody else can have its port meanwhile.
+    // Bound but not listening: it refuses connections, and no other process can take its port.
     let closed = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     closed.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a port");
     let bound = closed.local_addr().expect("it is bound").as_socket().expect("an address of IPv4");
@@ -377,12 +380,12 @@ fn who_waits_for_a_connection_that_fails_ends_as_who_opens_it() {
         }
     }
     for taken in taken {
-        // Those who came after it had failed may try again; of eight at once most were there before.
+        // Requests that arrived after the failure may open another connection; of eight concurrent ones most arrived before.
         assert!((1..=4).contains(&taken.load(Ordering::SeqCst)), "{taken:?}");
     }
 }
 
-/// Who leaves while he opens a connection takes it from nobody: the next in line opens another.
+/// If the request that opens a connection is dropped, the next one in line opens another.
 #[test]
 fn who_waits_is_served_though_the_one_who_opens_has_left() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -391,7 +394,7 @@ fn who_waits_is_served_though_the_one_who_opens_has_left() {
         let mut held = Vec::new();
         for (number, socket) in listener.incoming().flatten().enumerate() {
             match number {
-                // The first is never settled.
+                // The first connection never gets settings.
                 0 => held.push(socket),
                 _ => {
                     thread::spawn(move || {
@@ -411,7 +414,8 @@ fn who_waits_is_served_though_the_one_who_opens_has_left() {
     assert!(ends.contains(&How::Timeout) && ends.contains(&How::Finished), "{rows:#?}");
 }
 
-/// A `Host` of the user's own names another server behind the same address: it is the request's authority, and no field beside it.
+/// A configured `Host` selects another server behind the address: it becomes the request's authority and is no separate
+/// field.
 #[test]
 fn a_host_of_ones_own_is_the_authority() {
     let heads: Arc<std::sync::Mutex<Vec<Vec<u8>>>> = Arc::default();
@@ -442,9 +446,9 @@ fn a_host_of_ones_own_is_the_authority() {
     rig.target.headers.insert("host".to_owned(), "a.test".to_owned());
     rig.one();
     let heads = heads.lock().expect("nobody panicked");
-    // RFC 7541, appendix B: a 00011, . 010111, t 01001, e 00101, s 01000, t 01001, and ones to the end of the byte.
+    // RFC 7541, appendix B: a 00011, . 010111, t 01001, e 00101, s 01000, t 01001, padded with ones.
     let coded = [0x84, 0b0001_1010, 0b1110_1001, 0b0010_1010, 0b0001_0011];
     let times = |text: &[u8]| heads[0].windows(text.len()).filter(|part| *part == text).count();
-    // Name 1 of the static table, `:authority`, with a value that is kept for later requests.
+    // Name 1 of the static table, `:authority`, with a value that is indexed for later requests.
     assert_eq!((times(&[&[0x41], &coded[..]].concat()), times(&coded)), (1, 1), "{:02x?}", heads[0]);
 }

@@ -1,7 +1,7 @@
-//! Servers that end the connections they were to keep: announced kept, closed right after an answer, a little later, or sometimes.
+//! Tests servers that end persistent connections: right after a response, a little later, or sometimes.
 //!
-//! A closed loop writes its next request within a tenth of a millisecond of an answer, so that before anybody looked and learnt, each
-//! of these servers failed a third to a half of all requests.
+//! A closed loop writes its next request within a tenth of a millisecond of a response. Without the rest of connections,
+//! each of these servers failed a third to a half of all requests.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::rig::{Rig, ms, run_on};
 use crate::server::{Seen, Server, Step, good, write};
 use crate::tls;
 
-/// Runs four at a time against a server that does `then` after each answer.
+/// Runs a closed loop of four requests against a server that does `then` after each response.
 fn four_at_a_time(then: impl Fn(&Seen) -> Vec<Step> + Send + Sync + 'static) -> (Level, Vec<Attempt>) {
     let server = Server::plain(move |seen| [vec![good()], then(seen)].into_iter().flatten().collect());
     let mut rig = Rig::at(server.url());
@@ -21,11 +21,12 @@ fn four_at_a_time(then: impl Fn(&Seen) -> Vec<Step> + Send + Sync + 'static) -> 
     rig.run_until(200, &rig.closed(4))
 }
 
-/// Nearly all are answered; each that was not is in its row as what it is, and in what is told of the connections. What is told.
+/// Checks that nearly all requests are answered, and that the others appear in their rows and in the counts. Returns the
+/// counts.
 fn nearly_all_are_answered((level, rows): &(Level, Vec<Attempt>)) -> KeptConnections {
     let told = level.generator.kept.expect("a live client looks");
     let failed: Vec<_> = rows.iter().filter(|row| !row.outcome.is_finished()).collect();
-    // Four that are under way when the first end is found, and as many for each time that a rest turns out too short.
+    // Four requests are in flight at the first close, and as many each time that a rest is too short.
     assert!(20 * failed.len() <= rows.len(), "{} of {} failed: {told:?}", failed.len(), rows.len());
     for row in &failed {
         assert_eq!((row.outcome.how, row.reused), (How::Reset, true), "{row:#?}");
@@ -33,7 +34,7 @@ fn nearly_all_are_answered((level, rows): &(Level, Vec<Attempt>)) -> KeptConnect
     }
     assert_eq!(told.lost, failed.len() as u64, "{told:?}");
     for row in rows.iter().filter(|row| row.outcome.is_finished() && !row.reused) {
-        // `due` lies before the sending by what the making of its connection took.
+        // `due` is before the sending by the time of opening the connection.
         let opened_ahead = row.connected < Some(level.start);
         assert!(opened_ahead || Some(row.due) < row.sent, "the making is in its time: {row:#?}");
     }
@@ -45,7 +46,7 @@ fn a_server_that_ends_each_connection_after_its_answer_fails_hardly_a_request() 
     for after in [Duration::ZERO, Duration::from_micros(100), Duration::from_millis(5)] {
         let found = four_at_a_time(move |_| vec![Step::Wait(after), Step::Close]);
         let told = nearly_all_are_answered(&found);
-        // All that were looked at had ended, but for those whose end a standing machine was late with.
+        // All checked connections had ended, except those whose close a stalled machine delayed.
         assert!(told.ended > 20 && 2 * told.ended > told.looks, "{after:?}: {told:?}");
         assert!(told.rest.is_some_and(|rest| rest >= ms(10)) && told.resting_since.is_some(), "{told:?}");
     }
@@ -72,12 +73,12 @@ fn a_server_that_keeps_them_is_trusted_at_once() {
     let told = level.generator.kept.expect("a live client looks");
     assert!(rows.iter().all(|row| row.outcome.is_finished()));
     assert_eq!((told.ended, told.lost, told.rest, told.resting_since), (0, 0, None, None));
-    // Each request but the first of each connection looked once.
+    // Every request except the first of each connection checked once.
     assert!(told.looks + 4 >= rows.len() as u64, "{told:?} of {} requests", rows.len());
     assert!(level.generator.connects <= 4, "{}", level.generator.connects);
 }
 
-/// What the kernel has and the event loop has not heard of yet, below TLS.
+/// Under TLS too, a close is detected that the kernel has and the event loop has not yet seen.
 #[test]
 fn an_end_is_seen_under_tls_too() {
     let server = tls::server_that(|_| vec![good(), Step::Close]);
@@ -87,20 +88,20 @@ fn an_end_is_seen_under_tls_too() {
     assert!(nearly_all_are_answered(&found).ended > 5);
 }
 
-/// A word that nobody asked for belongs to no answer: servers say so before they end an idle connection.
+/// Unsolicited bytes belong to no response: servers send them before they close an idle connection.
 #[test]
 fn a_connection_that_spoke_unasked_is_not_used_again() {
     let unasked = || write("HTTP/1.1 408 Request Timeout\r\nconnection: close\r\n\r\n");
     let found = four_at_a_time(move |_| vec![Step::Wait(Duration::from_micros(100)), unasked(), Step::Close]);
     let (level, rows) = &found;
-    // One whose answer it takes for its own is told as such, before the first was found.
+    // Before the first detection, an unsolicited response may count as the response to a request.
     let shed = rows.iter().filter(|row| row.answer.status == Some(408)).count();
     let failed = rows.iter().filter(|row| !row.outcome.is_finished()).count();
     assert!(20 * failed <= rows.len() && shed <= failed, "{failed} of {}", rows.len());
     assert!(level.generator.kept.is_some_and(|told| told.ended > 20), "{:?}", level.generator.kept);
 }
 
-/// What one level has found out, the next one knows.
+/// The next level uses the knowledge of the previous one.
 #[test]
 fn the_next_level_rests_from_its_beginning() {
     let server = Server::plain(|_| vec![good(), Step::Close]);
@@ -115,7 +116,7 @@ fn the_next_level_rests_from_its_beginning() {
     assert!(20 * after.lost <= second.1.len() as u64, "{after:?}");
 }
 
-/// What rests is a connection too: with the one that is made in its place it would be more than the limit.
+/// A resting connection counts too: together with a new one it would exceed the limit.
 #[test]
 fn a_bounded_pool_keeps_its_limit_while_connections_rest() {
     let server =

@@ -1,4 +1,4 @@
-//! The driver against servers that do exactly what a script says, on real sockets.
+//! Tests the client against scripted servers on real sockets.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails is the test failing")]
 

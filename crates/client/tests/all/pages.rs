@@ -1,4 +1,4 @@
-//! Which page of metrics is found, and above all which is not: a neighbour's, somebody else's, with keys that are not theirs.
+//! Tests the discovery of metrics endpoints: other services are never scraped, and keys never reach another host.
 
 use std::net::TcpListener;
 
@@ -8,14 +8,14 @@ use plimsoll_workload::{ScrapeSpec, TargetSpec};
 
 use crate::server::{Seen, Server, Step, json, write};
 
-/// What Triton 2.51 says under `/v2`.
+/// Response of Triton 2.51 to `/v2`.
 const TRITON: &str = r#"{"name":"triton","version":"2.51.0","extensions":["binary_tensor_data"]}"#;
-/// Rows of its page for a model that no other server of this machine has.
+/// Exposition for a model that no other server of this machine has.
 const PAGE: &str = "# TYPE nv_inference_request_success counter\n\
     nv_inference_request_success{model=\"of-this-test\",version=\"1\"} 3\n\
     nv_gpu_utilization{gpu_uuid=\"GPU-1\"} 0.5\n";
 
-/// A server and another one two ports above it.
+/// A server, and another one two ports above it.
 struct Pair {
     server: Server,
     beside: Server,
@@ -35,7 +35,7 @@ impl Pair {
         Pair { server, beside }
     }
 
-    /// The URLs of the pages that are found.
+    /// Returns the URLs of the endpoints found.
     fn found(&self, model: Option<&str>) -> Vec<String> {
         let target = TargetSpec {
             url: format!("http://{}/v2", self.server.addr),
@@ -72,12 +72,12 @@ fn the_page_of_a_triton_lies_two_ports_above_it_and_gets_no_keys() {
 
 #[test]
 fn a_neighbour_is_nobody_s_page_unless_it_is_the_server_s() {
-    // Another Triton of the same host, and a page that is no Triton's.
+    // Another Triton on this host, and an exposition that is not Triton's.
     let other = "nv_inference_request_success{model=\"another\",version=\"1\"} 3\n";
     for page in [other, "vllm:num_requests_running{model=\"of-this-test\"} 1\n", ""] {
         assert!(Pair::new(TRITON, page).found(Some("of-this-test")).is_empty(), "{page}");
     }
-    // Who does not say that it is a Triton has no page beside it, and nobody knocks there.
+    // Without a report as Triton there is no metrics port above, and no request is sent there.
     for metadata in [r#"{"name":"mlserver","version":"1.7.1"}"#, "triton", ""] {
         let pair = Pair::new(metadata, PAGE);
         assert!(pair.found(Some("of-this-test")).is_empty(), "{metadata}");

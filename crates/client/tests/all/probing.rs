@@ -1,4 +1,4 @@
-//! The first look: nothing there, something else there, and what is learnt when it is the right thing.
+//! Tests the probe: no server, another server, and the facts of a supported server.
 
 use std::net::TcpListener;
 
@@ -136,7 +136,7 @@ fn every_check_of_the_machine_says_what_it_found_and_what_to_do() {
     assert_eq!(descriptors.severity, doctor::Severity::Bad);
 }
 
-/// A Triton of one model, as `triton/*.http` of the wire crate's recordings have it; `model` is its metadata.
+/// A Triton server with one model, as in `triton/*.http` of the wire crate's recordings; `model` is its metadata.
 fn triton(model: &'static str) -> Server {
     Server::plain(move |seen| match path(seen) {
         "/v2" => vec![json(

@@ -1,4 +1,4 @@
-//! The small language of these tests: a handful of arrivals, a spec, rows out.
+//! Provides the helpers of these tests: arrivals, a spec, and the resulting rows.
 
 use std::sync::Arc;
 use std::thread;
@@ -68,7 +68,7 @@ impl Rig {
         }
     }
 
-    /// Runs a closed loop.
+    /// Returns the plan of a closed loop.
     pub fn closed(&self, concurrency: u32) -> LevelPlan {
         let sequence = Schedule::sequence(&scenario(), 7).unwrap();
         LevelPlan {
@@ -78,7 +78,7 @@ impl Rig {
         }
     }
 
-    /// Runs arrivals due at these times and gives the rows by number.
+    /// Runs arrivals due at these times and returns the rows by number.
     pub fn run(&self, due: &[Span]) -> (Level, Vec<Attempt>) {
         self.run_plan(&self.plan(due))
     }
@@ -89,8 +89,8 @@ impl Rig {
         run_on(&client, plan, &control)
     }
 
-    /// Runs a plan until so many rows come of one run, six times at most: a machine that stands still for as long as the window
-    /// lasts sends nothing in it.
+    /// Runs a plan until one run has at least `rows` rows, six times at most. A machine that stalls for the whole window
+    /// sends no requests.
     pub fn run_until(&self, rows: usize, plan: &LevelPlan) -> (Level, Vec<Attempt>) {
         let client = self.start();
         let run = || run_on(&client, plan, &Control::new(self.limits));
@@ -98,7 +98,7 @@ impl Rig {
         (0..5).fold(first, |found, _| if found.1.len() >= rows { found } else { run() })
     }
 
-    /// One request: its only row.
+    /// Runs one request and returns its only row.
     pub fn one(&self) -> Attempt {
         let (level, mut rows) = self.run(&[Span::ZERO]);
         assert_eq!((rows.len(), level.arrivals), (1, 1), "{rows:#?}");
@@ -117,7 +117,7 @@ pub fn run_on(client: &Client, plan: &LevelPlan, control: &Control) -> (Level, V
     (level, rows)
 }
 
-/// Runs a level while `meanwhile` looks on from another thread.
+/// Runs a level while `meanwhile` runs on another thread.
 pub fn run_with(
     client: &Client,
     plan: &LevelPlan,

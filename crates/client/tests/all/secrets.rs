@@ -1,4 +1,4 @@
-//! A key goes to the server and nowhere else.
+//! Checks that a key reaches only the server.
 
 use plimsoll_client::{Client, ClientConfig, Clock, Control, Secret};
 

@@ -1,4 +1,4 @@
-//! A server that follows a script: a thread per connection, raw bytes, no HTTP library between test and wire.
+//! Provides a scripted server: one thread per connection, raw bytes, and no HTTP library between test and wire.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,26 +9,25 @@ use std::time::Duration;
 
 use plimsoll_client::clock::monotonic_ns;
 
-/// What the server does with one request.
+/// An action of the server for one request.
 pub enum Step {
     Write(Vec<u8>),
-    /// Waits until the condition holds.
+    /// Waits until the condition is true.
     Until(Arc<dyn Fn() -> bool + Send + Sync>),
-    /// Writes these bytes again and again, with so many milliseconds between, until the client goes.
+    /// Writes these bytes repeatedly, with this pause in ms, until the client disconnects.
     Forever(Vec<u8>, u64),
-    /// Does nothing for so long, whatever comes.
+    /// Waits for this time, without reading.
     Wait(Duration),
-    /// Says nothing more until the client goes.
+    /// Sends no more bytes until the client disconnects.
     Hold,
     Close,
     Reset,
 }
 
-/// A request as it came.
 #[derive(Clone, Debug)]
 pub struct Seen {
     pub connection: u32,
-    /// On this connection, from 0.
+    /// Number of the request on this connection, from 0.
     pub nth: u32,
     pub head: String,
     #[expect(dead_code, reason = "seen in failures, by Debug")]
@@ -118,7 +117,7 @@ impl Server {
         self.shared.seen.lock().unwrap().clone()
     }
 
-    /// CLOCK_MONOTONIC just before each write call.
+    /// Returns CLOCK_MONOTONIC just before each write call.
     pub fn writes(&self) -> Vec<i64> {
         self.shared.writes.lock().unwrap().clone()
     }
@@ -190,7 +189,7 @@ impl Shared {
             Step::Close => false,
             Step::Reset => {
                 let _ = socket2::SockRef::from(raw).set_linger(Some(Duration::ZERO));
-                // Unread bytes make the close a reset as well, on every system.
+                // Unread bytes turn the close into a reset on every system.
                 false
             }
         }
@@ -244,7 +243,7 @@ pub fn finish() -> String {
     chunked(last) + &chunked("data: [DONE]\n\n") + "0\r\n\r\n"
 }
 
-/// A whole good answer in one write.
+/// Returns a complete valid response in one write.
 pub fn good() -> Step {
     write(format!("{SSE_HEAD}{}{}{}{}", token("a "), token("b "), token("c "), finish()))
 }

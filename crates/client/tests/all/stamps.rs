@@ -1,4 +1,5 @@
-//! Stamps: the kernel's, between the server's write and our own look at the clock; and what a shared read does to them.
+//! Tests stamps: the kernel's receive stamps between the server's write and the client's read, and events that share a
+//! read.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use plimsoll_model::{At, Span, StampSource};
 use crate::rig::{Rig, run_on};
 use crate::server::{SSE_HEAD, Server, Step, finish, token, write};
 
-/// A condition over the live counters, handed to a server that is made before the client.
+/// A condition on the live counters, for a server that is created before the client.
 #[derive(Clone, Default)]
 struct Later(Arc<std::sync::OnceLock<LiveCounters>>);
 
@@ -38,7 +39,7 @@ fn events_of_one_write_are_coalesced_and_those_of_two_are_not() {
     later.0.set(client.live()).ok().unwrap();
     let (level, rows) = run_on(&client, &rig.plan(&[Span::ZERO]), &plimsoll_client::Control::default());
     let flags: Vec<bool> = rows[0].events.iter().map(|e| e.coalesced).collect();
-    // a with b; c alone; the finish with [DONE].
+    // a with b; c separately; the finish with [DONE].
     assert_eq!(flags, [true, false, false, true, false]);
     let offsets: Vec<i64> = rows[0].events.iter().map(|e| e.offset.0).collect();
     assert!(offsets[0] == offsets[1] && offsets[1] < offsets[2] && offsets[3] == offsets[4], "{offsets:?}");
@@ -68,12 +69,13 @@ fn the_kernels_stamp_lies_between_the_write_and_the_read() {
     let row = &rows[0];
     assert!(row.kernel_stamps);
     assert_eq!(level.generator.stamps, StampSource::Kernel);
-    // The rig's clock begins with the client; the writes are on the machine's: compare by the gaps to the first token.
+    // The rig's clock starts with the client and the writes use the machine's clock, so the gaps to the first token are
+    // compared.
     let writes = server.writes();
     let first = writes[1];
     for (event, wrote) in row.events[..50].iter().zip(&writes[1..]) {
         let gap = event.offset.0 - row.events[0].offset.0;
-        // Write to arrival takes microseconds, and never less than nothing; a stamp of user space would add the wake-up.
+        // Write to arrival takes microseconds and is never negative; a user-space stamp would add the wake-up.
         assert!((gap - (wrote - first)).abs() < 20_000_000, "{gap} against {}", wrote - first);
     }
     assert!(level.generator.user_delay.count >= 50 && level.generator.user_delay.p50_ns > 0);
@@ -90,7 +92,7 @@ fn an_absolute_comparison_on_one_clock() {
     let wrote = clock.from_monotonic_ns(server.writes()[0]);
     let arrived = row.first_byte.unwrap();
     let user = arrived + Span(i64::from(row.events[0].user_delay_ns));
-    // Two clocks tied in software agree to a few microseconds, unless the machine took the core away in between.
+    // Two clocks tied in software agree to a few microseconds, unless the machine preempted the thread in between.
     assert!(wrote - Span::from_millis(1) <= arrived, "{wrote} {arrived}");
     assert!(arrived <= user);
     assert!(row.sent.unwrap() <= wrote);
@@ -110,11 +112,11 @@ fn samples_of_the_number_in_flight_reach_the_sink() {
     let samples = memory.take_samples();
     assert!(!samples.is_empty() && samples.iter().all(|s| s.name == "in_flight" && s.source == "client"));
     assert_eq!(level.generator.in_flight_max, 5);
-    // Five from the first moment to the end of the window, but for what a busy machine sends late, which the rows tell.
+    // Five requests from start to end of the window, less any that a busy machine sends late, according to the rows.
     let rows = memory.take_attempts();
     let by_rows: i64 = rows.iter().map(|row| (level.stop - row.sent.unwrap()).0).sum();
     let by_rows = by_rows as f64 / Span::from_millis(1500).0 as f64;
-    // Where the sampler itself stood still at the start, it can't know better than half of what it missed.
+    // If the sampler itself stalled at the start, its error is up to half of the stall.
     let allowed = if level.generator.lag.max_ns < 20_000_000 { 0.1 } else { 2.5 };
     let mean = level.generator.in_flight_mean.unwrap();
     assert!(

@@ -1,4 +1,4 @@
-//! TLS: the same stamps below it, and three ways to judge a certificate.
+//! Tests TLS: equal stamps below it, and three ways to verify a certificate.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ fn server() -> Server {
     server_that(|_| vec![good()])
 }
 
-/// One that follows this script.
+/// Returns a TLS server with this script.
 pub fn server_that(script: impl Fn(&Seen) -> Vec<Step> + Send + Sync + 'static) -> Server {
     server_with("server", script)
 }
 
-/// The same with this certificate.
+/// Returns a TLS server with this certificate and script.
 fn server_with(name: &str, script: impl Fn(&Seen) -> Vec<Step> + Send + Sync + 'static) -> Server {
     let certs = CertificateDer::pem_file_iter(fixture(&format!("{name}.pem"))).unwrap();
     let certs = certs.collect::<Result<_, _>>().unwrap();
@@ -46,7 +46,7 @@ fn rig_without_authority(server: &Server) -> Rig {
     Rig::at(format!("https://localhost:{}/v1", server.addr.port()))
 }
 
-/// One that knows the server's authority.
+/// Returns a rig that trusts the server's authority.
 pub fn rig(server: &Server) -> Rig {
     let mut rig = rig_without_authority(server);
     rig.target.ca_file = Some(fixture("ca.pem"));
@@ -91,7 +91,7 @@ fn an_unknown_authority_is_refused_by_name_unless_told_to_accept_anything() {
     assert!(rig.one().outcome.is_finished());
 }
 
-/// curl --cacert accepts it; webpki alone says CaUsedAsEndEntity.
+/// curl --cacert accepts the certificate; webpki itself returns CaUsedAsEndEntity.
 #[test]
 fn a_self_signed_certificate_that_the_user_names_is_trusted_and_its_name_still_counts() {
     let server = server_with("self", |_| vec![good()]);
@@ -151,7 +151,8 @@ fn a_file_that_is_no_certificate_is_told() {
     assert!(target.expect_err("refused").to_string().contains("README.md"));
 }
 
-/// A server that asks for a certificate gets the one of the target's files, and from the next connection on what stands in them then.
+/// A server that requires a client certificate gets the target's. After a change of the files, new connections use the new
+/// one.
 #[test]
 fn a_certificate_of_ones_own_is_shown_and_read_again_when_it_changes() {
     let folder = tempfile::tempdir().unwrap();

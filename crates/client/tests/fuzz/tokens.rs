@@ -1,4 +1,4 @@
-//! What a token server answers: an HTTP/1.1 answer with OAuth's JSON in it, in pieces of any size. The first byte says how large they are.
+//! Fuzzes the response of a token server: HTTP/1.1 with OAuth's JSON, in pieces whose size is the first byte.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use plimsoll_client::secret::Secret;
 use plimsoll_client::token::TokenServer;
 use plimsoll_workload::{TargetSpec, TokenAuth, TokenSpec};
 
-/// A connection that gives these bytes, whatever it is sent.
+/// A connection that returns these bytes, independent of the request.
 struct Answer<'a> {
     rest: &'a [u8],
     piece: usize,
@@ -32,7 +32,7 @@ impl Write for Answer<'_> {
     }
 }
 
-/// A secret that a server may repeat.
+/// A secret that a server may echo.
 const SECRET: &str = "hush";
 
 pub fn check(bytes: &[u8]) {

@@ -1,4 +1,4 @@
-//! What a sender is told, in the words of its protocol.
+//! Builds the response to a sender, in the sender's protocol.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -13,19 +13,17 @@ use plimsoll_wire::trace::export::{self, Rejects};
 
 use super::intake::IntakeEnd;
 
-/// Seconds after which a sender that was refused may come back.
+/// Seconds after which a rejected sender may retry.
 const RETRY_S: u64 = 1;
 
-/// How a request is spoken.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Tongue {
-    /// gRPC over HTTP/2.
     Grpc,
     Protobuf,
     Json,
 }
 
-/// A body of one piece, with trailers where gRPC wants them.
+/// A response body in one frame, with trailers for gRPC.
 #[derive(Default)]
 pub struct Reply {
     data: Option<Bytes>,
@@ -55,26 +53,26 @@ impl Body for Reply {
     }
 }
 
-/// Why a request is not taken.
+/// The reason that a request is rejected.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum IntakeRefusal {
-    /// Past the bound: later.
+    /// The limit of pending bytes is reached; the sender may retry.
     Busy,
-    /// The collector is stopping or its disk is full: later, elsewhere.
+    /// The collector is stopping or its disk is full; the sender may retry elsewhere.
     Unavailable(String),
-    /// It does not know the token: never.
+    /// The token is wrong; a retry is useless.
     Denied,
-    /// Too large: never.
+    /// The request is too large; a retry is useless.
     TooLarge,
-    /// It breaks: never.
+    /// The request is malformed; a retry is useless.
     Malformed(String),
-    /// A service that is not there.
+    /// The service or path does not exist.
     Unknown(String),
-    /// Over HTTP, with a status of its own.
+    /// An HTTP error with this status.
     Http(StatusCode, String),
 }
 
-/// The answer to a request that was looked at.
+/// Returns the response to a processed request.
 pub fn done(tongue: Tongue, rejects: Rejects, done: IntakeEnd) -> Response<Reply> {
     match done {
         IntakeEnd::Kept { rejected } => kept(tongue, rejects, rejected),
@@ -100,7 +98,7 @@ fn kept(tongue: Tongue, rejects: Rejects, rejected: u64) -> Response<Reply> {
     response
 }
 
-/// The answer to a request that is not taken.
+/// Returns the response to a rejected request.
 pub fn refused(tongue: Tongue, why: IntakeRefusal) -> Response<Reply> {
     let (code, status, message, retry) = match why {
         IntakeRefusal::Busy => {
@@ -129,7 +127,7 @@ pub fn refused(tongue: Tongue, why: IntakeRefusal) -> Response<Reply> {
     }
 }
 
-/// Over gRPC an error is all in the head: HTTP's own status is 200.
+/// Returns a gRPC error. It consists of headers only, and its HTTP status is 200.
 fn in_grpc(code: Code, message: &str, retry_s: Option<u64>) -> Response<Reply> {
     let mut response = Response::new(Reply::default());
     let headers = response.headers_mut();

@@ -1,4 +1,4 @@
-//! What a sender may push, by its path and headers.
+//! Recognises OTLP exports by path and headers.
 
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, Method, Request, StatusCode};
@@ -7,12 +7,11 @@ use plimsoll_wire::trace::export;
 
 use super::answer::{IntakeRefusal, Tongue};
 
-/// One kind of it.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Export {
-    /// OTLP's traces.
+    /// OTLP trace spans.
     Traces,
-    /// OTLP's metrics.
+    /// OTLP metric points.
     Metrics,
 }
 
@@ -31,7 +30,7 @@ impl Export {
         }
     }
 
-    /// What of a request can be left out, with why.
+    /// Returns the description of partially rejected items, for the response.
     pub fn rejects(self) -> export::Rejects {
         match self {
             Export::Traces => export::SPANS,
@@ -46,7 +45,7 @@ impl Export {
         }
     }
 
-    /// How a request is spoken; where it does not say, as most do.
+    /// Returns the protocol of a request; Protobuf, the most common one, without a known content type.
     pub(crate) fn tongue<B>(self, request: &Request<B>) -> Tongue {
         match kind(request.headers()) {
             kind if kind.starts_with("application/grpc") => Tongue::Grpc,
@@ -55,7 +54,10 @@ impl Export {
         }
     }
 
-    /// Is it such an export? Whether gzip is (or may be) around it, else why it is refused.
+    /// Checks that the request is such an export; returns whether it may be compressed with gzip.
+    ///
+    /// # Errors
+    /// Fails with the reason for the rejection.
     pub fn fits<B>(self, request: &Request<B>, tongue: Tongue) -> Result<bool, IntakeRefusal> {
         let (path, headers) = (request.uri().path(), request.headers());
         if tongue == Tongue::Grpc {
@@ -102,7 +104,7 @@ fn header<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
     headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
-/// The content type without its parameters.
+/// Returns the content type without its parameters.
 fn kind(headers: &HeaderMap) -> &str {
     header(headers, CONTENT_TYPE.as_str()).split(';').next().unwrap_or_default().trim()
 }

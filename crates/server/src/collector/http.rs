@@ -1,4 +1,4 @@
-//! A request on its way through: what it is, its body within bounds, over to the keeper, and its answer.
+//! Handles one request: checks it, reads its body within the limits, passes it to the intake thread, and responds.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::answer::{self, IntakeRefusal, Reply, Tongue};
 use super::intake::{Job, Pending};
 use super::{Give, Shared};
 
-/// A body has to be whole within this.
+/// Longest time for reading a body.
 const BODY: Duration = Duration::from_secs(30);
 
 pub async fn answer(
@@ -30,7 +30,7 @@ pub async fn answer(
     let answered = match take(request, tongue, &shared, &give).await {
         Ok(wait) => match wait.await {
             Ok(done) => answer::done(tongue, shared.takes.rejects(), done),
-            // The keeper is gone: nothing of this request was kept.
+            // The intake thread has ended, so this request was not stored.
             Err(_) => answer::refused(tongue, IntakeRefusal::Unavailable("the collector has stopped".into())),
         },
         Err(refusal) => {
@@ -46,7 +46,7 @@ pub async fn answer(
     Ok(answered)
 }
 
-/// Looks at a request, reads its body and hands it over.
+/// Checks a request, reads its body and passes it to the intake thread.
 async fn take(
     request: Request<Incoming>,
     tongue: Tongue,
@@ -82,7 +82,7 @@ async fn take(
     Ok(wait)
 }
 
-/// The body, within the bound of one request and of all of them together.
+/// Reads the body, within the limit per request and the limit of all pending requests.
 async fn body(mut body: Incoming, shared: &Shared, pending: &mut Pending) -> Result<Bytes, IntakeRefusal> {
     let most = shared.config.body_bytes;
     if body.size_hint().lower() > most as u64 {
@@ -104,8 +104,8 @@ async fn body(mut body: Incoming, shared: &Shared, pending: &mut Pending) -> Res
     Ok(whole.freeze())
 }
 
-/// Reads what is still to come and lets it fall: a sender that is cut off in the middle of its body sees a broken
-/// connection instead of the answer that tells it to come back.
+/// Reads and discards the rest of a body. Without this, the sender would see a broken connection instead of the response
+/// that requires a retry.
 async fn drain(body: &mut Incoming, mut most: usize) {
     while let Some(Ok(frame)) = body.frame().await {
         let len = frame.data_ref().map_or(0, Bytes::len);

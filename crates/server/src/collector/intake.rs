@@ -1,7 +1,7 @@
-//! From bytes to what is kept: the second thread, which inflates, decodes, keeps and then answers.
+//! Runs the intake thread: it decompresses, decodes and stores requests, and then acknowledges them.
 //!
-//! It takes all requests that wait and hands their spans to the sink at once, so that a sink whose safety costs a fixed
-//! time (a flush) pays it once for many.
+//! It takes all waiting requests and passes their spans to the sink in one call. A sink with a fixed cost per call (a
+//! flush) then pays it once for many requests.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use tokio::sync::oneshot;
 
 use super::{PushSink, Shared};
 
-/// Requests that are kept together.
+/// Most requests that are stored in one call.
 const TOGETHER: usize = 64;
-/// Spans that are kept together: what is held decoded at a time, with one request more.
+/// Spans after which a batch is stored. At most this number and one more request are decoded at a time.
 const SPANS_TOGETHER: usize = 50_000;
 
-/// Bytes that are counted as on their way until this is dropped.
+/// A count of pending bytes, which is released on drop.
 pub struct Pending {
     shared: Arc<Shared>,
     bytes: usize,
@@ -34,7 +34,7 @@ impl Pending {
         Pending { shared, bytes: 0 }
     }
 
-    /// Counts so many more; false (and nothing is counted) where that is past the bound.
+    /// Adds `bytes` to the count; returns false, and adds none, if that exceeds the limit.
     pub fn add(&mut self, bytes: usize) -> bool {
         let most = self.shared.config.pending_bytes;
         let before = self.shared.pending.fetch_add(bytes, Ordering::SeqCst);
@@ -53,7 +53,7 @@ impl Drop for Pending {
     }
 }
 
-/// One request on its way.
+/// A request on its way to the intake thread.
 pub struct Job {
     pub body: Bytes,
     pub is_json: bool,
@@ -62,30 +62,29 @@ pub struct Job {
     pub done: oneshot::Sender<IntakeEnd>,
 }
 
-/// What became of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum IntakeEnd {
-    /// Kept, but for so many spans without valid ids.
+    /// The request was stored, except for spans without valid ids.
     Kept {
-        /// Spans that were left out.
+        /// Rejected spans.
         rejected: u64,
     },
-    /// It is not what it says it is.
+    /// The body can't be decoded.
     Malformed(String),
-    /// Larger than allowed once inflated.
+    /// The decompressed body exceeds the limit.
     TooLarge,
-    /// The sink could not keep it.
+    /// The sink failed to store it.
     Unkept(String),
 }
 
-/// The thread's own half.
+/// The state of the intake thread.
 pub(crate) struct Intake {
     pub shared: Arc<Shared>,
     pub sink: PushSink,
 }
 
 impl Intake {
-    /// Until the last sender is gone.
+    /// Processes requests until all senders are dropped.
     pub fn run(mut self, jobs: &Receiver<Job>) -> Result<(), String> {
         let mut broken: Option<String> = None;
         while let Ok(first) = jobs.recv() {
@@ -102,7 +101,7 @@ impl Intake {
                 && let PushSink::Spans(sink) = &mut self.sink
                 && let Err(why) = sink.keep(&spans)
             {
-                // What is not safe is not acknowledged, and nothing more can be made safe.
+                // Unsafe spans are not acknowledged, and the sink can store no more.
                 broken = Some(why);
                 self.shared.stop();
             }
@@ -113,7 +112,7 @@ impl Intake {
         broken.map_or(Ok(()), Err)
     }
 
-    /// Decodes a request; one that fails is answered at once.
+    /// Decodes a request; a request that fails is answered immediately.
     fn take(&mut self, job: Job, spans: &mut Vec<TraceSpan>, waiting: &mut Vec<Waiting>) {
         let before = spans.len();
         let decoded = self.decode(&job, spans);
@@ -181,12 +180,12 @@ impl Intake {
                 IntakeEnd::Kept { rejected: notes.refused }
             }
         };
-        // A sender that is gone sends again: spans may come twice, never not at all.
+        // A sender that has disconnected retries. Spans may therefore arrive twice, but are never lost.
         let _ = done.send(answer);
     }
 }
 
-/// A request whose spans wait to be kept.
+/// A decoded request whose spans are not yet stored.
 struct Waiting {
     done: oneshot::Sender<IntakeEnd>,
     pending: Pending,

@@ -1,11 +1,12 @@
-//! What others push: OTLP's spans or metrics over gRPC and HTTP, on any of its addresses, into a sink that is handed in.
+//! Receives pushed OTLP spans or metrics over gRPC and HTTP on any of its addresses, and passes them to a sink.
 //!
-//! Both protocols are told apart by what a connection says first, so no port can be the wrong one. One thread reads; a
-//! second one inflates, decodes and keeps, several requests at a time, and only then is a request answered: what was
-//! acknowledged is in the sink. What is on its way between the two is bounded in bytes; past that a sender is told to
-//! come back, and nothing is dropped that was not refused.
+//! The first bytes of a connection distinguish the two protocols, so one port serves both. One thread reads. A second
+//! thread decompresses, decodes and stores several requests at a time, and only then acknowledges them, so every
+//! acknowledged span is in the sink. The bytes between the two threads are bounded. Over the bound a sender must retry, and
+//! only rejected requests are dropped.
 //!
-//! Written on hyper; tonic was the alternative: six more crates for one unary method whose frame is five bytes long.
+//! The collector uses hyper. tonic was rejected, because it adds six crates for one unary method with a frame of five
+//! bytes.
 
 mod answer;
 mod export;
@@ -34,72 +35,72 @@ use export::Export;
 use intake::{Intake, Job};
 use socket::Speaks;
 
-/// Connections at a time; more wait in the kernel's queue.
+/// Most concurrent connections; more wait in the kernel's listen backlog.
 const CONNECTIONS: usize = 1024;
-/// Requests in progress may go on for this long after a stop.
+/// Longest time that requests in progress may take after a stop.
 const DRAIN: Duration = Duration::from_secs(3);
-/// After a failed accept (no descriptors left).
+/// Pause after a failed accept (no descriptors left).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
-/// HTTP/2's windows: several batches on their way on each connection.
+/// HTTP/2 window in bytes, which fits several batches in transit per connection.
 const WINDOW: u32 = 1 << 20;
 
-/// What to take, and how much of it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CollectorConfig {
-    /// Addresses to listen on; port 0 takes a free one.
+    /// Addresses to listen on; port 0 selects a free port.
     pub listen: Vec<SocketAddr>,
-    /// Bytes of requests that may be on their way to the sink at a time. Past it senders are told to come back.
+    /// Most bytes of pending requests. Over the limit senders must retry.
     pub pending_bytes: usize,
-    /// Largest request, bytes. Larger ones are refused for good.
+    /// Largest request in bytes. Larger ones are rejected permanently.
     pub body_bytes: usize,
-    /// Largest request after inflating, bytes.
+    /// Largest request in bytes after decompression.
     pub inflated_bytes: usize,
-    /// Stop by itself once so many spans were kept.
+    /// Number of stored spans after which the collector stops; `None` = no limit.
     pub max_spans: Option<u64>,
-    /// Who does not say this is refused.
+    /// Token that senders must present; `None` = no authentication.
     pub bearer: Option<Bearer>,
-    /// A connection's first bytes, and over HTTP/2 the answer to a ping, have to come within this.
+    /// Longest time until a connection's first bytes, and over HTTP/2 until the response to a ping.
     pub first_bytes: Duration,
-    /// A connection that sends no whole head of a request within this is closed; over HTTP/2 it is asked then whether it is still there.
+    /// Longest time until a complete request head, after which the connection is closed. Over HTTP/2 the collector then
+    /// sends a ping.
     pub idle: Duration,
 }
 
 impl CollectorConfig {
-    /// These addresses, everything else by default.
+    /// Returns the default configuration with these addresses.
     pub fn new(listen: Vec<SocketAddr>) -> CollectorConfig {
         CollectorConfig {
             listen,
             pending_bytes: 64 << 20,
-            // What the OpenTelemetry collector takes over gRPC is 4 MiB, over HTTP 20 MiB.
+            // The OpenTelemetry collector accepts 4 MiB over gRPC and 20 MiB over HTTP.
             body_bytes: 20 << 20,
             inflated_bytes: 128 << 20,
             max_spans: None,
             bearer: None,
             first_bytes: Duration::from_secs(20),
-            // Peers that are gone, or that send a byte now and then, would hold all connections there may be. Exporters send every few
+            // Dead peers, or peers that send single bytes, could otherwise use up all connections. Exporters send every few
             // seconds.
             idle: Duration::from_secs(75),
         }
     }
 }
 
-/// A token that senders have to know.
+/// The bearer token that senders must present.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Bearer(Box<[u8]>);
 
 impl Bearer {
-    /// Of these bytes, which are not empty.
+    /// Returns a token of these bytes, which must not be empty.
     pub fn new(token: &[u8]) -> Bearer {
         Bearer(token.into())
     }
 
-    /// Is it this header's? Compared in a time that tells nothing of where they differ.
+    /// Returns whether an `Authorization` header has this token. The comparison takes constant time.
     pub fn is(&self, header: &[u8]) -> bool {
         let said = header.strip_prefix(b"Bearer ").or_else(|| header.strip_prefix(b"bearer "));
         said.is_some_and(|said| self.is_token(said.trim_ascii()))
     }
 
-    /// Is it these bytes?
+    /// Returns whether the bytes are this token.
     pub fn is_token(&self, said: &[u8]) -> bool {
         said.ct_eq(&self.0).into()
     }
@@ -111,15 +112,14 @@ impl std::fmt::Debug for Bearer {
     }
 }
 
-/// Where what is pushed goes.
 pub enum PushSink {
     Spans(Box<dyn SpanSink>),
-    /// OTLP's metrics, with how many points could not be taken.
+    /// Receiver of OTLP metrics; returns the number of rejected points.
     Measured(Box<dyn FnMut(Vec<MeasuredResource>) -> u64 + Send>),
 }
 
 impl PushSink {
-    /// What is taken for it.
+    /// Returns the kind of export that the sink accepts.
     fn takes(&self) -> Export {
         match self {
             PushSink::Spans(_) => Export::Traces,
@@ -128,32 +128,30 @@ impl PushSink {
     }
 }
 
-/// Where spans go.
 pub trait SpanSink: Send + 'static {
-    /// Keeps these spans; when it returns they are safe, and their senders are told so.
+    /// Stores these spans durably; the senders get their acknowledgement after the return.
     ///
     /// # Errors
-    /// Why they can't be kept, in one line; the collector then stops.
+    /// Fails with a one-line reason; the collector then stops.
     fn keep(&mut self, spans: &[TraceSpan]) -> Result<(), String>;
 }
 
-/// What came so far.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub struct IntakeCounts {
-    /// Requests whose spans were kept.
+    /// Requests whose spans were stored.
     pub requests: u64,
     pub spans: u64,
-    /// Spans without valid ids: their senders were told (partial success).
+    /// Spans without valid ids; their senders got a partial success.
     pub rejected: u64,
-    /// Requests that were told to come back later.
+    /// Requests whose sender must retry later.
     pub refused: u64,
-    /// Requests that could not be read, or were too large.
+    /// Requests that were malformed or too large.
     pub malformed: u64,
-    /// Requests for something else: metrics, logs, other paths.
+    /// Requests to other paths, such as metrics or logs.
     pub elsewhere: u64,
-    /// Connections that spoke TLS, which is not spoken here.
+    /// Connections that started TLS, which the collector does not support.
     pub tls: u64,
-    /// Spans that had no end or ended before they began: kept, as ending where they began.
+    /// Spans without an end, or with an end before their start; stored with their start as the end.
     pub mended: u64,
 }
 
@@ -185,12 +183,12 @@ impl Tally {
     }
 }
 
-/// What all connections share.
+/// The state that all connections share.
 struct Shared {
     config: CollectorConfig,
     takes: Export,
     tally: Tally,
-    /// Bytes on their way to the sink.
+    /// Bytes between reading and the sink.
     pending: AtomicUsize,
     stopping: AtomicBool,
     stop: Notify,
@@ -206,12 +204,12 @@ impl Shared {
         self.stopping.load(Ordering::SeqCst)
     }
 
-    /// Until somebody asks to stop.
+    /// Waits until a stop is requested.
     async fn stopped(&self) {
         loop {
             let notified = self.stop.notified();
             tokio::pin!(notified);
-            // Registered first and looked after: a stop in between is not missed.
+            // Registered before the check, so that a stop in between is not missed.
             notified.as_mut().enable();
             if self.is_stopping() {
                 return;
@@ -221,7 +219,7 @@ impl Shared {
     }
 }
 
-/// A collector that runs. Dropping it stops it.
+/// A running collector. Dropping it stops it.
 pub struct Collecting {
     addrs: Vec<SocketAddr>,
     shared: Arc<Shared>,
@@ -229,36 +227,35 @@ pub struct Collecting {
     keeper: Option<JoinHandle<Result<(), String>>>,
 }
 
-/// Asks a collector to stop, from anywhere.
+/// A handle that stops a collector from any thread.
 #[derive(Clone)]
 pub struct CollectStopper(Arc<Shared>);
 
 impl CollectStopper {
-    /// No new requests; those on their way are kept and answered.
+    /// Stops new requests; pending ones are stored and answered.
     pub fn stop(&self) {
         self.0.stop();
     }
 
-    /// What came so far.
     pub fn counts(&self) -> IntakeCounts {
         self.0.tally.counts()
     }
 
-    /// Has it been asked to stop, or stopped by itself?
+    /// Returns whether a stop was requested or the span limit was reached.
     pub fn is_stopping(&self) -> bool {
         self.0.is_stopping()
     }
 }
 
-/// Listens on every address and collects into `sink` until it is stopped.
+/// Listens on every address and passes spans to `sink` until it is stopped.
 ///
 /// # Errors
-/// [`ServeError::Listen`] for the first address that can't be had; [`ServeError::System`].
+/// Fails with [`ServeError::Listen`] for the first address that can't be bound, or with [`ServeError::System`].
 pub fn collect(config: CollectorConfig, sink: impl SpanSink) -> Result<Collecting, ServeError> {
     receive(config, PushSink::Spans(Box::new(sink)))
 }
 
-/// The same of whatever the sink takes.
+/// Listens on every address and passes the exports of the sink's kind to it until it is stopped.
 pub fn receive(config: CollectorConfig, sink: PushSink) -> Result<Collecting, ServeError> {
     let mut listeners = Vec::new();
     for addr in &config.listen {
@@ -287,20 +284,20 @@ pub fn receive(config: CollectorConfig, sink: PushSink) -> Result<Collecting, Se
 }
 
 impl Collecting {
-    /// The addresses it listens on, in the order asked for.
+    /// Returns the bound addresses, in the configured order.
     pub fn addrs(&self) -> &[SocketAddr] {
         &self.addrs
     }
 
-    /// A handle to stop it with.
+    /// Returns a handle that stops the collector.
     pub fn stopper(&self) -> CollectStopper {
         CollectStopper(Arc::clone(&self.shared))
     }
 
-    /// Waits until it has been stopped and everything on its way is kept.
+    /// Waits until the collector has stopped and all pending data is stored.
     ///
     /// # Errors
-    /// Why the sink or the system gave up; what was acknowledged until then is kept.
+    /// Fails with the reason that the sink or the system failed; everything acknowledged before that is stored.
     pub fn wait(mut self) -> Result<IntakeCounts, String> {
         self.join()?;
         Ok(self.shared.tally.counts())
@@ -308,7 +305,7 @@ impl Collecting {
 
     fn join(&mut self) -> Result<(), String> {
         let read = self.reader.take().map_or(Ok(Ok(())), JoinHandle::join);
-        // The reader is gone and with it the last sender: the keeper ends when the queue is empty.
+        // The reader has ended and with it the last sender, so the intake thread ends with an empty queue.
         let kept = self.keeper.take().map_or(Ok(Ok(())), JoinHandle::join);
         kept.map_err(|_| "the collector's keeper panicked".to_owned())??;
         read.map_err(|_| "the collector's reader panicked".to_owned())?.map_err(|e| e.to_string())
@@ -342,12 +339,12 @@ fn read(listeners: Vec<std::net::TcpListener>, shared: &Arc<Shared>, give: &Give
         for task in accepting {
             let _ = task.await;
         }
-        // Every connection holds a slot: all of them back means that all have ended.
+        // Every connection has a slot, so all slots are free when all connections have ended.
         let all = slots.acquire_many(CONNECTIONS as u32);
         let _ = tokio::time::timeout(DRAIN, all).await;
         Ok(())
     });
-    // Tasks that still live hold senders; they go with the runtime.
+    // Remaining tasks own senders, which are dropped with the runtime.
     drop(runtime);
     ended
 }
@@ -367,7 +364,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, give: Give, slots: A
             Ok((stream, _)) => {
                 let (shared, give) = (Arc::clone(&shared), give.clone());
                 tokio::spawn(async move {
-                    // However a connection ends is its peer's affair: what it acknowledged is kept.
+                    // The error of a connection concerns only its peer, because every acknowledged request is stored.
                     let _ = serve(stream, shared, give).await;
                     drop(slot);
                 });
@@ -379,7 +376,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, give: Give, slots: A
     }
 }
 
-/// One connection, whichever version of HTTP it speaks.
+/// Serves one connection over either version of HTTP.
 async fn serve(stream: TcpStream, shared: Arc<Shared>, give: Give) -> Result<(), hyper::Error> {
     let _ = stream.set_nodelay(true);
     let CollectorConfig { first_bytes, idle, .. } = shared.config;
@@ -387,7 +384,7 @@ async fn serve(stream: TcpStream, shared: Arc<Shared>, give: Give) -> Result<(),
         return Ok(());
     };
     if speaks == Speaks::Tls {
-        // An answer in the clear would say nothing to it: who runs the collector is told.
+        // A plaintext response would be useless to a TLS client, so the count informs the operator.
         shared.tally.tls.fetch_add(1, Ordering::SeqCst);
         return Ok(());
     }

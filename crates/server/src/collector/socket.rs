@@ -1,4 +1,4 @@
-//! A socket as hyper wants it, after a look at which HTTP it speaks.
+//! Adapts a socket for hyper after detecting its version of HTTP.
 
 use std::io::{self, Cursor};
 
@@ -6,23 +6,23 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
 
-/// What an HTTP/2 connection begins with.
+/// First bytes of an HTTP/2 connection.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// What a TLS connection begins with: a handshake record of any version 3.
+/// First bytes of a TLS connection: a handshake record of any version 3.
 const TLS: &[u8] = &[0x16, 0x03];
 
-/// What a connection speaks, by its first bytes.
+/// The protocol of a connection, detected from its first bytes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Speaks {
-    /// HTTP/1, or nothing that is known.
+    /// HTTP/1, or an unknown protocol.
     Http1,
-    /// HTTP/2, begun as gRPC begins it.
+    /// HTTP/2 with the preface that gRPC sends.
     Http2,
-    /// TLS, which is not spoken here.
+    /// TLS, which is not supported.
     Tls,
 }
 
-/// The connection with the bytes that were read to tell what it speaks.
+/// Detects the protocol. Returns it with the connection, whose inspected bytes are still to be read.
 pub async fn begin(
     stream: TcpStream,
 ) -> io::Result<(TokioIo<impl AsyncRead + AsyncWrite + Unpin + Send>, Speaks)> {

@@ -1,4 +1,4 @@
-//! Adapters (LoRA) live: asked for by name as models are, loaded on first use, with prefixes of their own.
+//! Tests live adapters (LoRA): requested by model name, loaded on first use, with separate prefixes.
 
 use plimsoll_model::Span;
 use plimsoll_server::serve;
@@ -25,14 +25,14 @@ fn an_adapter_is_a_model_that_is_loaded_on_first_use() {
         format!("{ids:?}"),
         r#"[(String("tiny"), Null), (String("sql"), String("tiny")), (String("law"), String("tiny"))]"#
     );
-    // Each by itself, as in the list.
+    // Each entry is also available separately, as in the list.
     for entry in listed["data"].as_array().unwrap() {
         assert_eq!(get(addr, &format!("/v1/models/{}", entry["id"].as_str().unwrap())).json(), *entry);
     }
     assert_eq!(get(addr, "/v1/models/%73ql").json(), listed["data"][1]);
     assert_eq!((get(addr, "/v1/models/other").status, get(addr, "/v1/models/%").status), (404, 404));
     let mut client = Client::connect(addr);
-    // One after the other, the same forty words: two full blocks of sixteen.
+    // In sequence, with equal prompts of forty words: two full blocks of sixteen.
     let asked = ["tiny", "tiny", "sql", "sql", "law", "sql", "tiny"];
     for model in asked {
         client.post("/v1/chat/completions", model, &chat(40, 2, "").replace("tiny", model));
@@ -46,7 +46,7 @@ fn an_adapter_is_a_model_that_is_loaded_on_first_use() {
     let (_, mut records) = read(&std::fs::read_to_string(&path).unwrap()).unwrap();
     records.retain(|record| record.number.is_some());
     records.sort_by_key(|record| record.number);
-    // In the engine's own time, which lateness does not touch: the load is in front of the queue.
+    // In the engine's virtual time, which lateness does not affect: the adapter's load precedes the queue.
     let found: Vec<(bool, u32)> = records
         .iter()
         .map(|record| {
@@ -55,7 +55,7 @@ fn an_adapter_is_a_model_that_is_loaded_on_first_use() {
             (waited >= LOAD_NS, record.cached_tokens.unwrap())
         })
         .collect();
-    // The same adapter's blocks outlive its unloading, as vLLM's do: they are named by it, not by its slot.
+    // As in vLLM, an adapter's blocks outlive its unloading, because they are named by the adapter and not by its slot.
     let expected = [(false, 0), (false, 32), (true, 0), (false, 32), (true, 0), (true, 32), (false, 32)];
     assert_eq!(found, expected);
 }

@@ -1,4 +1,4 @@
-//! Answers decode with the client's own decoder, chunk by chunk, and their counts are exact.
+//! Checks that the client's decoder decodes responses chunk by chunk, with exact counts.
 
 use plimsoll_model::{EventKind, Protocol, TokensRule};
 use plimsoll_wire::{AnswerVerdict, Decoded, Decoder};
@@ -23,7 +23,7 @@ fn a_chat_stream_is_role_tokens_finish_usage_done() {
     let answer = post(running.addr(), "/v1/chat/completions", &chat(3, 5, more));
     assert_eq!((answer.status, answer.clean), (200, true));
     assert_eq!(answer.header("content-type"), Some("text/event-stream; charset=utf-8"));
-    // Role, five tokens, the end: each step's token is a chunk of its own.
+    // Role, five tokens, the end: each step's token is a separate chunk.
     assert_eq!(answer.chunks.len(), 7);
     let (events, verdict) = decode(Protocol::Chat, true, &answer);
     use EventKind::{Content, Done, Finish, Role, Usage};
@@ -59,8 +59,8 @@ fn a_completions_stream_has_no_role() {
     assert!(verdict.outcome.is_finished());
 }
 
-/// The order and the fields of OpenAI's reference for streamed responses: each event named twice and numbered, the text
-/// in deltas and then whole, no `[DONE]`.
+/// Order and fields follow OpenAI's reference for streamed responses: each event named twice and numbered, the text in
+/// deltas and then whole, no `[DONE]`.
 #[test]
 fn a_response_is_an_object_that_grows() {
     let running = start(canned(2.0, 1.0));
@@ -111,7 +111,7 @@ fn a_response_is_an_object_that_grows() {
     assert_eq!(answer_without.json()["error"]["param"], "input");
 }
 
-/// A batch that dies after tokens have left: an `error` event says so, and nothing follows.
+/// A batch that fails after tokens have left sends an `error` event as its last one.
 #[test]
 fn a_response_that_fails_says_so_in_an_event() {
     let asked =
@@ -145,7 +145,7 @@ fn whole_answers_count_the_same() {
     assert_eq!(text.split_ascii_whitespace().count(), 9);
     let (_, verdict) = decode(Protocol::Chat, false, &answer);
     assert!(verdict.outcome.is_finished());
-    // Where no length is asked for it is 128.
+    // The default length is 128.
     let answer = post(running.addr(), "/v1/completions", r#"{"prompt":"a b"}"#);
     assert_eq!(answer.json()["usage"]["completion_tokens"], 128);
 }
@@ -176,7 +176,7 @@ fn a_connection_carries_one_answer_after_another() {
 
 #[test]
 fn tokens_that_are_due_together_stay_apart() {
-    // A nanosecond between tokens: all are due by the time the first is written.
+    // A nanosecond between tokens, so that all are due when the first is written.
     let running = start(canned(1.0, 0.000_001));
     let answer = post(running.addr(), "/v1/chat/completions", &chat(1, 40, r#","stream":true"#));
     assert_eq!(answer.chunks.len(), 42);
@@ -197,7 +197,7 @@ fn a_request_in_pieces_is_one_request() {
     assert_eq!(client.answer().json()["usage"]["prompt_tokens"], 2_000);
 }
 
-/// What is said is a matter of the prompt alone at temperature 0, streamed or whole, and drawn anew where a temperature leaves it open.
+/// At temperature 0 the answer depends only on the prompt, streamed or whole; otherwise it is drawn for each request.
 #[test]
 fn temperature_zero_says_the_same_again() {
     let running = start(canned(2.0, 1.0));
@@ -211,7 +211,7 @@ fn temperature_zero_says_the_same_again() {
     let first = said("name a ship", zero);
     assert_eq!(said("name a ship", zero), first);
     assert_eq!(said("name a ship", r#","temperature":0.0,"stream":true"#), first);
-    // The vocabulary has 32 words: of eight other prompts hardly all begin alike.
+    // The vocabulary has 32 words, so it is very unlikely that eight other prompts all begin alike.
     assert!((0..8).any(|i| said(&format!("name ship {i}"), zero) != first));
     for open in ["", r#","temperature":0.7"#] {
         assert_ne!(said("name a ship", open), said("name a ship", open), "{open}");

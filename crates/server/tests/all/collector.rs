@@ -1,4 +1,4 @@
-//! How long the collector keeps connections that send nothing: with limits of a fifth of a second, so that a test need not wait for a minute.
+//! Tests the time limits of idle connections, with limits of a fifth of a second to keep the test short.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use plimsoll_model::TraceSpan;
 use plimsoll_server::collector::{Collecting, CollectorConfig, SpanSink, collect};
 
 const SHORT: Duration = Duration::from_millis(200);
-/// Longer than any machine stands still; what waits for it fails.
+/// Longer than any stall of the machine; a wait of this length fails the test.
 const LONG: Duration = Duration::from_secs(60);
 
 struct Nowhere;
@@ -30,7 +30,7 @@ fn connect(to: &Collecting) -> TcpStream {
     stream
 }
 
-/// What comes until the connection is closed. A reset is a close that met bytes on their way.
+/// Returns the bytes received until the connection is closed. A reset counts as a close with bytes in transit.
 fn until_closed(mut stream: TcpStream) -> Vec<u8> {
     let mut came = Vec::new();
     match stream.read_to_end(&mut came) {
@@ -56,7 +56,7 @@ fn an_answered_exporter_that_falls_silent_is_let_go() {
     assert!(came.starts_with("HTTP/1.1 200 "), "{came}");
 }
 
-/// A byte now and then does not extend the limit: it is for the whole head.
+/// Single bytes do not extend the limit, which applies to the whole head.
 #[test]
 fn a_head_that_trickles_is_cut_off() {
     let collector = collector(LONG, SHORT);
@@ -72,7 +72,7 @@ fn a_head_that_trickles_is_cut_off() {
     assert!(closed);
 }
 
-/// An HTTP/2 client with an empty SETTINGS frame.
+/// First bytes of an HTTP/2 client with an empty SETTINGS frame.
 const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 const PING: u8 = 6;
 

@@ -1,4 +1,4 @@
-//! A small blocking HTTP client that keeps the chunks of a chunked body apart, and engines to point it at.
+//! Provides a small blocking HTTP client that separates the chunks of a chunked body, and engine specs for tests.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use plimsoll_server::{EngineServerConfig, Running, serve};
 use plimsoll_sim::{CannedSpec, EngineSpec, LawSpec, ModeSpec, QueueSpec};
 
-/// A wide limit: it ends a test that hangs and decides nothing else.
+/// Generous limit, which only ends a hanging test.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub fn canned(ttft_ms: f64, gap_ms: f64) -> EngineSpec {
@@ -16,7 +16,7 @@ pub fn canned(ttft_ms: f64, gap_ms: f64) -> EngineSpec {
     EngineSpec { name: "test".to_owned(), mode }
 }
 
-/// One server that takes an hour per request, and room for one that waits.
+/// Returns a server that takes an hour per request, with room for one waiting request.
 pub fn stuck() -> EngineSpec {
     let service = LawSpec::Deterministic { ms: 3_600_000.0 };
     let mode = ModeSpec::Queue(QueueSpec { servers: 1, service, queue_limit: Some(1) });
@@ -37,9 +37,9 @@ pub fn start(engine: EngineSpec) -> Running {
 pub struct Answer {
     pub status: u16,
     pub headers: Vec<(String, String)>,
-    /// One entry per chunk; a single one where the body has a length.
+    /// One entry per chunk; a single one for a body with a length.
     pub chunks: Vec<Vec<u8>>,
-    /// Did the body end as its framing says?
+    /// Set if the body ended as its framing declared.
     pub clean: bool,
 }
 
@@ -90,7 +90,7 @@ impl Client {
         }
     }
 
-    /// Status and headers.
+    /// Reads status and headers.
     pub fn head(&mut self) -> Option<Answer> {
         let status = self.line()?;
         let mut answer = Answer { status: status.split(' ').nth(1)?.parse().ok()?, ..Answer::default() };
@@ -101,7 +101,7 @@ impl Client {
         }
     }
 
-    /// The next chunk; `None` at the end or when the connection broke.
+    /// Reads the next chunk; `None` at the end or after a broken connection.
     pub fn chunk(&mut self) -> Option<Vec<u8>> {
         let size = usize::from_str_radix(&self.line()?, 16).ok()?;
         let mut bytes = vec![0; size + 2];
@@ -110,7 +110,7 @@ impl Client {
         Some(bytes)
     }
 
-    /// A whole answer.
+    /// Reads a complete response.
     pub fn answer(&mut self) -> Answer {
         let mut answer = self.head().unwrap();
         if let Some(length) = answer.header("content-length") {
@@ -142,19 +142,19 @@ pub fn get(addr: SocketAddr, path: &str) -> Answer {
     client.answer()
 }
 
-/// The value of a sample on the metrics page; `sample` is its name with its labels.
+/// Returns the value of a sample of the metrics endpoint; `sample` is its name with labels.
 pub fn metric(addr: SocketAddr, sample: &str) -> f64 {
     let page = get(addr, "/metrics").text();
     let line = page.lines().find(|line| line.strip_prefix(sample).is_some_and(|rest| rest.starts_with(' ')));
     line.unwrap_or_else(|| panic!("no {sample} on the page")).rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// Asks until the page says so; another connection's end is not instantly known.
+/// Scrapes until a sample has the wanted value, because the end of another connection is not immediately visible.
 pub fn until_metric(addr: SocketAddr, sample: &str, wanted: f64) {
     until_line(addr, &format!("{sample} {wanted}"), |line| line == format!("{sample} {wanted}"));
 }
 
-/// Asks until a line of the page begins and ends so.
+/// Scrapes until a line of the exposition starts and ends with these texts.
 pub fn until_any(addr: SocketAddr, begins: &str, ends: &str) {
     until_line(addr, &format!("{begins}…{ends}"), |line| line.starts_with(begins) && line.ends_with(ends));
 }

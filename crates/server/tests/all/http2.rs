@@ -1,4 +1,4 @@
-//! HTTP/2 by bytes written by hand (RFC 9113; fields as RFC 7541's literals): who sends slowly is ended, and nobody beside him.
+//! Tests HTTP/2 with raw bytes (RFC 9113; fields as literals of RFC 7541): slow clients are ended without effect on others.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,7 +15,7 @@ use serde_json::json;
 use super::http::{canned, chat, config, metric};
 use super::infer::batcher;
 
-/// A wide limit: it ends a test that hangs and decides nothing else.
+/// Generous limit, which only ends a hanging test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[path = "../fuzz/frames.rs"]
@@ -33,7 +33,7 @@ const TIMED_OUT: &str = "plimsoll_engine_connections_timed_out_total";
 
 struct Peer(TcpStream);
 
-/// A frame: its kind, flags, stream and payload.
+/// A frame: kind, flags, stream and payload.
 #[derive(Debug)]
 struct Frame(u8, u8, u32, Vec<u8>);
 
@@ -82,7 +82,7 @@ impl Peer {
         self.0.write_all(&frame(kind, flags, stream, payload)).expect("sent");
     }
 
-    /// The next frame; `None` once the connection has ended.
+    /// Reads the next frame; `None` after the end of the connection.
     fn frame(&mut self) -> Option<Frame> {
         let mut head = [0; 9];
         self.0.read_exact(&mut head).ok()?;
@@ -92,7 +92,7 @@ impl Peer {
         Some(Frame(head[3], head[4], u32::from_be_bytes([head[5], head[6], head[7], head[8]]), payload))
     }
 
-    /// The first frame of this kind on this stream.
+    /// Reads up to the first frame of this kind on this stream.
     fn until(&mut self, kind: u8, stream: u32) -> Frame {
         loop {
             let frame = self.frame().expect("the connection goes on");
@@ -102,7 +102,7 @@ impl Peer {
         }
     }
 
-    /// Has a whole request answered on this stream.
+    /// Sends a complete request on this stream and checks its response.
     fn is_answered(&mut self, stream: u32) {
         let get = [(":method", "GET"), (":scheme", "http"), (":authority", "t"), (":path", "/health")];
         self.send(HEADERS, END_HEADERS | END_STREAM, stream, &fields(&get));
@@ -111,7 +111,7 @@ impl Peer {
     }
 }
 
-/// As long as a request may take here: tests wait for it, and a loaded machine is not slower than that by itself.
+/// Read limit of a request. Tests wait for it, and a loaded machine must not exceed it without a slow client.
 const LIMIT: Span = Span::from_millis(500);
 
 fn hurried(engine: EngineSpec) -> Running {
@@ -134,7 +134,7 @@ fn a_slow_body_ends_its_stream_and_none_beside_it() {
     peer.is_answered(3);
 }
 
-/// A slow one is looked for and found beside it, while it is answered.
+/// A slow request is found while a complete one is being answered, which has no limit.
 #[test]
 fn a_request_that_is_whole_has_all_the_time_that_its_answer_takes() {
     let running = hurried(canned(3_000.0, 1.0));
@@ -155,11 +155,11 @@ fn a_request_that_is_whole_has_all_the_time_that_its_answer_takes() {
     assert!(text.ends_with(b"data: [DONE]\n\n"), "{}", String::from_utf8_lossy(&text));
 }
 
-/// What holds every stream up ends them all: a frame, a preface or a block of fields without its end.
+/// An incomplete frame, preface or field block blocks every stream and therefore ends the connection.
 #[test]
 fn a_piece_that_never_ends_ends_the_connection() {
     let running = hurried(canned(1.0, 1.0));
-    // In one go: of fields that came before the piece the stream alone could be late first.
+    // In one write; if the fields came before the incomplete piece, the stream could be late first.
     let begun = |piece: &[u8]| {
         let mut peer = Peer::connect(running.addr());
         let fields = frame(HEADERS, END_HEADERS, 1, &post(COMPLETIONS, JSON));
@@ -180,7 +180,7 @@ fn a_piece_that_never_ends_ends_the_connection() {
     assert_eq!(metric(running.addr(), TIMED_OUT), 4.0);
 }
 
-/// A stream of calls may be silent for as long as it likes, but not within a message.
+/// A stream of calls may be idle for any time, but not within a message.
 #[test]
 fn a_call_is_slow_only_within_a_message() {
     let running = hurried(batcher(5.0, json!({})));
@@ -188,22 +188,22 @@ fn a_call_is_slow_only_within_a_message() {
     let streams = post("/inference.GRPCInferenceService/ModelStreamInfer", "application/grpc");
     peer.send(HEADERS, END_HEADERS, 1, &streams);
     peer.send(HEADERS, END_HEADERS, 3, &streams);
-    // Nine bytes are announced, and two come.
+    // Nine bytes are announced, and two arrive.
     peer.send(DATA, 0, 3, &[0, 0, 0, 0, 9, 1, 2]);
     peer.until(RST_STREAM, 3);
-    // What is no request is answered as such, by whoever is still there.
+    // An invalid request gets an error response on the open stream.
     peer.send(DATA, 0, 1, &[0, 0, 0, 0, 1, 0xff]);
     peer.until(DATA, 1);
-    // A unary call has to come whole from its start.
+    // A unary call must arrive completely from its start.
     peer.send(HEADERS, END_HEADERS, 5, &post("/grpc.health.v1.Health/Check", "application/grpc"));
     peer.until(RST_STREAM, 5);
     assert_eq!(metric(running.addr(), TIMED_OUT), 2.0);
 }
 
-/// A window that never opens (SETTINGS_INITIAL_WINDOW_SIZE 0): no byte of an answer may be sent.
+/// A window that never opens (SETTINGS_INITIAL_WINDOW_SIZE 0): no byte of a response may be sent.
 const NO_WINDOW: [u8; 6] = [0, 4, 0, 0, 0, 0];
 
-/// A stream whose answer waits for a window hears of no end: it ends its connection, and is counted once.
+/// A stream whose response waits for a window can't be ended separately. It ends its connection and is counted once.
 #[test]
 fn a_slow_call_that_takes_no_answer_ends_its_connection() {
     let running = hurried(batcher(5.0, json!({})));
@@ -211,13 +211,13 @@ fn a_slow_call_that_takes_no_answer_ends_its_connection() {
     peer.send(SETTINGS, 0, 0, &NO_WINDOW);
     let streams = post("/inference.GRPCInferenceService/ModelStreamInfer", "application/grpc");
     peer.send(HEADERS, END_HEADERS, 1, &streams);
-    // Of the first message it is said that it is no request; of the second nine bytes are announced, and two come.
+    // The first message is an invalid request; of the second, nine bytes are announced and two arrive.
     peer.send(DATA, 0, 1, &[0, 0, 0, 0, 1, 0xff, 0, 0, 0, 0, 9, 1, 2]);
     while peer.frame().is_some() {}
     assert_eq!(metric(running.addr(), TIMED_OUT), 1.0);
 }
 
-/// Who asks and takes nothing is ended over HTTP/2 as over HTTP/1.1, though his connection takes everything else.
+/// A client that blocks its responses is ended over HTTP/2 as over HTTP/1.1, although its connection accepts other frames.
 #[test]
 fn a_window_that_never_opens_ends_the_connection() {
     let mut config = config(canned(1.0, 1.0));
@@ -233,7 +233,7 @@ fn a_window_that_never_opens_ends_the_connection() {
     assert_eq!(metric(running.addr(), TIMED_OUT), 1.0);
 }
 
-/// Calls that are reset within a message, all of it in one go: nothing of them is late, though who answers them may read it after their end.
+/// Calls that are reset within a message in one write are not late, although their handler may read the message afterwards.
 #[test]
 fn a_call_that_was_reset_is_not_slow() {
     let running = hurried(batcher(5.0, json!({})));
@@ -244,28 +244,28 @@ fn a_call_that_was_reset_is_not_slow() {
         let sent = [(HEADERS, END_HEADERS, &streams[..]), (DATA, 0, &cut[..]), (RST_STREAM, 0, &cancel[..])];
         sent.map(|(kind, flags, payload)| frame(kind, flags, stream, payload)).concat()
     };
-    // Who answers them is woken by chance before they end or after it; of eight some are each.
+    // The handler wakes before or after their end at random; of eight calls some are of each kind.
     let all: Vec<u8> = (0..8).flat_map(|number| reset(2 * number + 1)).collect();
     peer.0.write_all(&all).expect("sent");
-    // One that is slow and came after them is found no sooner than they would be.
+    // A slow call that came after them is found no earlier than they would be.
     peer.send(HEADERS, END_HEADERS, 17, &streams);
     peer.send(DATA, 0, 17, &cut);
     peer.until(RST_STREAM, 17);
     assert_eq!(metric(running.addr(), TIMED_OUT), 1.0);
 }
 
-/// What comes until the connection is ended, by a reset too.
+/// Reads until the connection ends, possibly by a reset.
 fn until_ended(socket: &mut TcpStream) -> Vec<u8> {
     socket.set_read_timeout(Some(PATIENCE)).expect("a plain socket");
     let mut all = Vec::new();
     if let Err(e) = socket.read_to_end(&mut all) {
-        // By these two the kernel says that our own patience is over and the connection goes on.
+        // The kernel reports an expired read time-out by these two kinds, and the connection is still open.
         assert!(!matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "it goes on: {e}");
     }
     all
 }
 
-/// A hurried server over TLS, and its certificate.
+/// Returns a server with a short limit over TLS, and its certificate.
 fn hurried_tls() -> (Running, CertificateDer<'static>) {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).expect("a certificate");
     let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
@@ -281,7 +281,7 @@ fn hurried_tls() -> (Running, CertificateDer<'static>) {
     (serve(config).expect("it starts"), made.cert.der().clone())
 }
 
-/// Who connects and never finishes the handshake of TLS, or speaks none, is gone after the limit.
+/// A client that never finishes the TLS handshake, or does not use TLS, is disconnected after the limit.
 #[test]
 fn a_handshake_that_never_ends_is_ended() {
     let (running, _) = hurried_tls();
@@ -294,8 +294,8 @@ fn a_handshake_that_never_ends_is_ended() {
     }
 }
 
-/// Of a record that begins and does not end TLS says nothing, and so its sender was in no request and had no limit but the idle one, which he put off by
-/// a byte now and then.
+/// TLS reports no data for an incomplete record. Without the tracker, its sender had only the idle limit, and could
+/// postpone that with single bytes.
 #[test]
 fn a_record_that_never_ends_is_ended() {
     let (running, certificate) = hurried_tls();
@@ -319,12 +319,12 @@ fn a_record_that_never_ends_is_ended() {
         head.extend_from_slice(&room[..n]);
     }
     assert!(head.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&head));
-    // The handshake is over and nothing is asked: five bytes of a record, then nothing.
+    // The handshake is complete and no request is in progress: five bytes of a record, then silence.
     socket.write_all(&[23, 3, 3, 1, 0]).expect("sent");
     until_ended(&mut socket);
 }
 
-/// Frames of this connection, and such as are damaged: what is held to whole bytes holds in pieces.
+/// Frames of this connection, and damaged copies: each property of whole bytes also applies to pieces.
 #[test]
 fn frames_are_followed_however_they_are_cut() {
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();

@@ -1,4 +1,4 @@
-//! KServe v2 over loopback: a batcher of known times, its answers, refusals and counters.
+//! Tests KServe v2 over loopback: a batcher with known times, its responses, rejections and counters.
 
 use plimsoll_server::serve;
 use plimsoll_server::truth::{Ending, read};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::http::{Client, config, get, post, start, until_metric};
 
-/// One instance: 5 ms a batch and 1 ms a row, at most eight rows.
+/// Returns a batcher with one instance, 5 ms per batch and 1 ms per row, at most eight rows.
 pub fn batcher(base_ms: f64, batching: Value) -> EngineSpec {
     serde_json::from_value(json!({"name": "test", "mode": {
         "kind": "dynamic", "max_batch_size": 8, "dynamic_batching": batching,
@@ -37,7 +37,7 @@ fn the_pages_say_what_is_served() {
     assert_eq!((&model["name"], &model["inputs"][0]["shape"]), (&json!("tiny"), &json!([-1, 4])));
     let batching = page("/v2/models/tiny/config").json();
     assert_eq!(batching["max_batch_size"], 8);
-    // Without preferred sizes Triton writes the largest batch there.
+    // Without preferred sizes Triton reports the largest batch.
     assert_eq!(batching["dynamic_batching"]["preferred_batch_size"], json!([8]));
     assert_eq!(batching["dynamic_batching"]["max_queue_delay_microseconds"], 100);
     let index = post(running.addr(), "/v2/repository/index", "{}").json();
@@ -75,7 +75,7 @@ fn answers_and_counters_are_exact() {
         line[sample.len()..].parse().unwrap()
     };
     assert_eq!((value("request_success"), value("count"), value("exec_count")), (4.0, 8.0, 4.0));
-    // Four batches of two rows, one after the other: 5 + 2 ms each, no waiting.
+    // Four batches of two rows in sequence: 5 + 2 ms each, without waiting.
     assert_eq!((value("compute_infer_duration_us"), value("queue_duration_us")), (28_000.0, 0.0));
     assert!(value("request_duration_us") >= 28_000.0);
     assert_eq!(value("pending_request_count"), 0.0);
@@ -86,7 +86,7 @@ fn answers_and_counters_are_exact() {
     assert_eq!((whole.len(), refused.len(), refused[0].status), (4, 1, 400));
     for record in whole {
         assert_eq!((record.items, record.status, record.path.as_str()), (2, 200, INFER));
-        // Virtual time is exact, however late the machine was.
+        // Virtual time is exact, independent of the machine's lateness.
         assert_eq!(record.end_ns.unwrap() - record.submitted_ns, 7_000_000);
         assert!(record.writes_ns[0] >= record.end_ns.unwrap());
     }
@@ -98,7 +98,7 @@ fn a_full_queue_and_a_long_wait_are_503_in_tritons_words() {
     let policy = |more: Value| json!({"default_queue_policy": more});
     let full = start(batcher(hour, policy(json!({"max_queue_size": 1}))));
     let pending = r#"nv_inference_pending_request_count{model="tiny",version="1"}"#;
-    // Full batches, so that nobody joins the first.
+    // Full batches, so that no request joins the first.
     let mut held: Vec<Client> = (0..2).map(|_| Client::connect(full.addr())).collect();
     for client in &mut held {
         client.post(INFER, "held", &body(8, ""));
@@ -112,7 +112,7 @@ fn a_full_queue_and_a_long_wait_are_503_in_tritons_words() {
         hour,
         policy(json!({"default_timeout_us": 1_000_000_000, "allow_timeout_override": true})),
     ));
-    // One that runs and one that waits behind it: a third waits for certain, and is told after its own millisecond.
+    // One request runs and one waits behind it, so a third must wait, and times out after its own millisecond.
     let mut held: Vec<Client> = (0..2).map(|_| Client::connect(slow.addr())).collect();
     for client in &mut held {
         client.post(INFER, "held", &body(8, ""));

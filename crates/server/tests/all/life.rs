@@ -1,4 +1,4 @@
-//! Starting and stopping.
+//! Tests start and stop.
 
 use super::http::{Client, canned, chat, config, get, start, stuck};
 use plimsoll_model::Span;
@@ -60,7 +60,7 @@ fn an_answer_without_end_does_not_outlive_the_drain_limit() {
     client.post("/v1/chat/completions", "r-0-0-0", &chat(1, 5, r#","stream":true"#));
     client.head().unwrap();
     running.shutdown().unwrap();
-    // The role, and then the connection is gone without the end that its framing asks for.
+    // The role arrives, and then the connection is closed without the end of its framing.
     assert!(client.chunk().is_some());
     assert!(client.chunk().is_none());
 }

@@ -1,4 +1,4 @@
-//! The pages that need no engine.
+//! Tests the pages that need no engine.
 
 use std::collections::BTreeSet;
 
@@ -70,13 +70,13 @@ fn each_replica_has_its_lines_on_the_metrics_page() {
         assert!(page.lines().any(|known| known == line), "{line} is missing");
     }
     assert!(page.lines().any(|line| line == "plimsoll_replicas_ready 3"), "{page}");
-    // Each of the three has its own histograms, and each family its head once.
+    // Each of the three replicas has separate histograms, and each family has one header.
     let ttft = "vllm:time_to_first_token_seconds";
     assert_eq!(page.lines().filter(|line| line.starts_with(&format!("{ttft}_count{{"))).count(), 3);
     assert_eq!(page.lines().filter(|line| line.starts_with(&format!("# TYPE {ttft} "))).count(), 1);
 }
 
-/// Names of sgl-project/sglang `docs/references/production_metrics.md`; the pair's own server says that they are meant.
+/// Names of sgl-project/sglang `docs/references/production_metrics.md`; the server field of the profile selects them.
 #[test]
 fn a_profile_of_sglang_has_sglangs_metrics_too() {
     let pair = json!({"model": "llama-3.1-8b", "gpu": "h100", "server": "sglang"});
@@ -88,12 +88,12 @@ fn a_profile_of_sglang_has_sglangs_metrics_too() {
     let value = |name: &str| metric(addr, &format!(r#"{name}{{model_name="tiny"}}"#));
     assert_eq!((value("sglang:prompt_tokens_total"), value("sglang:generation_tokens_total")), (80.0, 12.0));
     assert_eq!((value("sglang:num_running_reqs"), value("sglang:num_queue_reqs")), (0.0, 0.0));
-    // Of 40 tokens the second time two blocks of 16 are found: 32 of 80.
+    // Of 40 tokens, the second request finds two blocks of 16: 32 of 80.
     assert_eq!((value("sglang:cached_tokens_total"), value("sglang:cache_hit_rate")), (32.0, 0.4));
     assert_eq!(value("sglang:num_requests_total"), 2.0);
     assert_eq!(value("sglang:inter_token_latency_seconds_count"), 10.0);
     assert_eq!(value("sglang:e2e_request_latency_seconds_count"), 2.0);
-    // The published derivation has 465 thousand tokens for vLLM's share of the memory, which is SGLang's here.
+    // The published derivation has 465 thousand tokens for vLLM's share of memory, which is used for SGLang here.
     assert_eq!((value("sglang:max_total_num_tokens") / 1e3).round(), 465.0);
     let plain = get(start(canned(1.0, 1.0)).addr(), "/metrics").text();
     assert!(!plain.contains("sglang:"));

@@ -1,8 +1,8 @@
-//! One engine, two clocks: what the live server did is what the world does when it is told the same instants.
+//! Compares the live server with a world that gets equal requests at equal times.
 //!
-//! The server is loaded from many threads; then a fresh world is given the requests of the truth log at the instants
-//! they were submitted, in virtual time. Every admission, prefill and step end must be the same to the nanosecond,
-//! however late the machine was: lateness may show in writes alone.
+//! Many threads load the server. Then a fresh world gets the requests of the truth log at their submission times, in
+//! virtual time. Every admission, prefill and step end must be equal to the nanosecond, however late the machine was. Only
+//! writes may show lateness.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,8 @@ fn check(engine: &EngineSpec) {
     check_world(&WorldSpec::one(engine.clone()));
 }
 
-/// Loads a live server of this world, then tells a fresh world the same story: both event logs, as text, are equal.
+/// Loads a live server of this world, then runs a fresh world with the recorded requests. Both event logs must be equal as
+/// text.
 fn check_world(spec: &WorldSpec) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("truth.jsonl");
@@ -38,7 +39,7 @@ fn check_world(spec: &WorldSpec) {
             scope.spawn(move || {
                 let mut socket = Client::connect(addr);
                 for turn in 0..TURNS {
-                    // Under sixteen words, so that no block names are needed to tell the story again.
+                    // Under sixteen words, so that the replay needs no block names.
                     let more = if (client + turn) % 3 == 0 { "" } else { r#","stream":true"# };
                     socket.post(
                         "/v1/chat/completions",
@@ -62,13 +63,13 @@ fn check_world(spec: &WorldSpec) {
     assert_eq!(lived, told);
 }
 
-/// Events of a log. The order at one instant is by request: which of two is told first is no part of the story.
+/// Formats events as a log. Events at one time are ordered by request, because their order is undefined.
 pub fn log(mut events: Vec<(i64, u64, u8, String)>) -> String {
     events.sort();
     events.into_iter().map(|(at, id, _, what)| format!("{at} {id} {what}\n")).collect()
 }
 
-/// The live server's event log, from its truth.
+/// Returns the live server's event log, from its truth log.
 pub fn lived(records: &[TruthRecord], begin: i64) -> String {
     let mut events = Vec::new();
     for record in records {
@@ -96,7 +97,7 @@ pub fn lived(records: &[TruthRecord], begin: i64) -> String {
     log(events)
 }
 
-/// The event log of a fresh world that is told the same requests at the same instants, in virtual time.
+/// Returns the event log of a fresh world with equal requests at equal times, in virtual time.
 fn told(spec: &WorldSpec, records: &[TruthRecord], begin: i64) -> String {
     let mut world = World::of(spec, SEED).unwrap();
     let mut out = Vec::new();
@@ -117,7 +118,7 @@ fn told(spec: &WorldSpec, records: &[TruthRecord], begin: i64) -> String {
     log(story(out))
 }
 
-/// What a world emitted, as events of a log.
+/// Converts a world's emissions to events of a log.
 pub fn story(out: Vec<Emission>) -> Vec<(i64, u64, u8, String)> {
     let mut replica: BTreeMap<u64, u32> = BTreeMap::new();
     let mut events = Vec::new();

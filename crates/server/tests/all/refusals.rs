@@ -1,4 +1,4 @@
-//! What is wrong is said so, in OpenAI's shape, and harms nobody else.
+//! Checks that invalid requests get errors in OpenAI's format and affect no other request.
 
 use super::http::{Client, canned, chat, config, get, metric, post, start, stuck, until_metric};
 use plimsoll_model::Span;
@@ -37,7 +37,7 @@ fn wrong_requests_are_told_what_is_wrong() {
     assert_eq!(get(addr, CHAT).header("allow"), Some("POST"));
     assert_eq!(post(addr, "/health", "").status, 405);
     assert_eq!(get(addr, "/").status, 404);
-    // And it still serves.
+    // The server still works.
     assert_eq!(post(addr, CHAT, &chat(1, 1, "")).status, 200);
 }
 
@@ -47,7 +47,7 @@ fn too_much_is_refused_unread() {
     config.limits.body_bytes = 1_000;
     let running = serve(config).unwrap();
     assert_eq!(post(running.addr(), CHAT, &chat(400, 1, "")).status, 413);
-    // Without a length, it is counted.
+    // A body without a length is counted while it arrives.
     let mut client = Client::connect(running.addr());
     client.send(b"POST /v1/completions HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n");
     let piece = format!("190\r\n{}\r\n", "x".repeat(400));
@@ -96,7 +96,7 @@ fn a_client_that_leaves_frees_its_place() {
     drop(first);
     until_metric(addr, waiting, 0.0);
     assert_eq!(metric(addr, aborted), 1.0);
-    // The other one has no head yet, and is noticed as well.
+    // The other client has no response head yet; its disconnect is detected too.
     drop(second);
     until_metric(addr, aborted, 2.0);
     assert_eq!(metric(addr, r#"vllm:num_requests_running{engine="0",model_name="tiny"}"#), 0.0);

@@ -1,7 +1,7 @@
-//! The golden test of one engine under two clocks: the live server (sockets, front, driver) runs under a clock that a script
-//! moves, virtual time is told the same script, and both event logs are equal byte for byte.
+//! Compares one engine under two clocks. The live server (sockets, front, driver) runs under a scripted clock, and virtual
+//! time gets the script too. Both event logs are equal byte for byte.
 //!
-//! Nothing of the live server's log is used to tell the simulation its story: instants come from the script alone.
+//! The simulation uses only times of the script and no part of the live server's log.
 
 use std::net::SocketAddr;
 
@@ -17,18 +17,17 @@ use super::parity::{lived, log, story};
 
 const SEED: u64 = 11;
 
-/// What the script does at an instant.
 #[derive(Copy, Clone)]
 enum Act {
-    /// Words of the prompt, tokens of the answer, adapter.
+    /// Generation request: words of the prompt, tokens of the answer, adapter.
     Ask(u32, u32, Option<u32>),
-    /// Rows of a batch, priority, queue time-out in µs (0 = none).
+    /// Inference request: rows of the batch, priority, queue timeout in µs (0 = none).
     Infer(u32, u32, u64),
-    /// The client of this request (by its number) hangs up.
+    /// Disconnect of the client with this request number.
     HangUp(u64),
 }
 
-/// Instants at which nothing else happens, at which work overlaps, and two at once.
+/// Times with a single event, with overlapping work, and with two simultaneous events.
 const SCRIPT: &[(i64, Act)] = &[
     (0, Act::Ask(7, 20, None)),
     (0, Act::Ask(3, 1, None)),
@@ -47,7 +46,7 @@ fn at(us: i64) -> At {
     At(us * 1_000)
 }
 
-/// The live server's event log under this script, and the script's requests as virtual time is told of them.
+/// Returns the live server's event log under this script, and the script's requests for virtual time.
 fn live(spec: &WorldSpec, script: &[(i64, Act)]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("truth.jsonl");
@@ -77,11 +76,11 @@ fn live(spec: &WorldSpec, script: &[(i64, Act)]) -> String {
             }
             Act::HangUp(number) => {
                 clients[number as usize] = None;
-                // By whichever replica had it.
+                // On either replica.
                 until_any(addr, "vllm:request_success_total{", r#"finished_reason="abort"} 1"#);
             }
         }
-        // The script's next instant does not come before the engine has what came at this one.
+        // The script's next time does not come before the engine has the requests of this one.
         until_metric(addr, "plimsoll_engine_requests_total", clients.len() as f64);
     }
     clock.advance(END);
@@ -101,7 +100,7 @@ fn posted(addr: SocketAddr, path: &str, body: &str) -> Client {
     client
 }
 
-/// The event log of virtual time under the same script.
+/// Returns the event log of virtual time under this script.
 fn simulated(spec: &WorldSpec, script: &[(i64, Act)]) -> String {
     let mut world = World::of(spec, SEED).unwrap();
     let (mut out, mut ids, mut left) = (Vec::new(), 0, Vec::new());
@@ -137,7 +136,7 @@ fn check(spec: &WorldSpec, script: &[(i64, Act)]) {
     let (lived, told) = (live(spec, script), simulated(spec, script));
     assert!(lived.lines().count() > 2 * script.len(), "{lived}");
     assert_eq!(lived, told);
-    // And the same again, whatever this machine did in between.
+    // A repeated run is equal, independent of the machine.
     assert_eq!(live(spec, script), lived);
 }
 
@@ -157,7 +156,8 @@ fn a_fleet_with_faults_writes_the_same_log_under_a_script() {
     check(&world, SCRIPT);
 }
 
-/// One slot for two adapters: the third request waits until the second one's adapter is used no more, and then for its own.
+/// One slot for two adapters: the third request waits until the second one's adapter is unused, and then until its adapter
+/// is loaded.
 #[test]
 fn adapters_write_the_same_log_under_a_script() {
     let mut world = WorldSpec::one(profile::find("demo").unwrap().spec);
@@ -173,8 +173,8 @@ fn adapters_write_the_same_log_under_a_script() {
     check(&world, &script);
 }
 
-/// Triton's rules live: preferred sizes, a queue delay, two priorities and time-outs of the requests' own, in a closed burst and
-/// one by one.
+/// Triton's live rules: preferred sizes, a queue delay, two priorities and timeouts per request, in one burst and in single
+/// requests.
 #[test]
 fn a_batcher_writes_the_same_log_under_a_script() {
     let mut engine = profile::find("bert-base-384-triton@a100").unwrap().spec;

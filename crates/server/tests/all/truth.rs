@@ -1,4 +1,4 @@
-//! The truth log says of every request what happened, in an order that causes and effects allow.
+//! Checks that the truth log has the events of every request in causal order.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -56,12 +56,12 @@ fn concurrent_streams_are_all_there_and_in_order() {
         assert!(prefill <= record.steps_ns[0]);
         assert!(record.writes_ns.is_sorted());
         assert!(record.steps_ns.iter().zip(&record.writes_ns).all(|(step, write)| step <= write));
-        // Virtual time does not slip, however late the writes were: 5 ms, then 2 ms each, to the nanosecond.
+        // Virtual time is exact for any lateness of the writes: 5 ms, then 2 ms each, to the nanosecond.
         assert_eq!(record.steps_ns[0] - record.submitted_ns, 5_000_000);
         assert!(record.steps_ns.windows(2).all(|pair| pair[1] - pair[0] == 2_000_000));
         assert_eq!(record.end_ns, record.steps_ns.last().copied());
     }
-    // Loopback has software receive stamps on every Linux this runs on; a kernel without them would say so here.
+    // Loopback has software receive stamps on every supported Linux; a kernel without them would fail here.
     let stamped = records.iter().filter(|record| record.arrival_kernel).count();
     assert!(stamped == 0 || stamped == records.len(), "{stamped} of {}", records.len());
 }
@@ -121,7 +121,7 @@ fn a_log_cut_short_is_read_as_far_as_it_goes() {
 
 #[test]
 fn a_client_that_does_not_read_holds_its_tokens_back_and_loses_none() {
-    // Some 6 MB, more than both sockets hold: the server has to wait for the client in the middle of a frame.
+    // Some 6 MB, more than both socket buffers, so the server must wait for the client within a frame.
     const TOKENS: u32 = 30_000;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("truth.jsonl");

@@ -1,4 +1,4 @@
-//! The truth log of an engine, which others hold their own stamps against: what reads is written again as it was.
+//! Fuzzes the truth log of an engine: a log that parses is written back unchanged.
 
 use plimsoll_server::truth::read;
 use serde_json::to_string;

@@ -1,12 +1,12 @@
-//! One record as bytes: the encoding inside the log's frames.
+//! Encodes one record as the payload of a log frame.
 //!
-//! It lies on the path of every request under load, so it is made for writing: no allocation, a bound on the size
-//! known before the first byte, and prefix varints (the length is in the low bits of the first byte) that are
-//! stored as one 8-byte word instead of a loop over 7-bit groups. serde with a compact format was the alternative:
-//! smaller code, four times the time and a format owned by somebody else. Stamps are written as differences from
-//! `sent` (from `due` where nothing was sent), events as differences from the event before.
+//! Encoding runs on the path of every request under load, so it is optimised for writing. It does not allocate, and the
+//! maximum size is known before the first byte. Prefix varints (length in the low bits of the first byte) are stored
+//! as one 8-byte word instead of a loop over 7-bit groups. A compact serde format was rejected: less code, but four times
+//! the time and an external format. Timestamps are written as differences from `sent` (from `due` if nothing was sent),
+//! events as differences from the previous event.
 //!
-//! Reading trusts nothing: every count is checked against the bytes that are left, every number against its range.
+//! The decoder trusts no input: it checks every count against the remaining bytes, and every number against its range.
 
 mod span;
 
@@ -17,25 +17,27 @@ use plimsoll_model::{
     Span, TokensRule,
 };
 
-/// Why bytes are not a record.
+/// The reason that bytes are not a valid record.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CodeError {
-    /// The bytes end before the record does.
+    /// The bytes end before the record.
     #[error("ends early")]
     Short,
-    /// The record ends before the bytes do.
+    /// The record ends before the bytes.
     #[error("has bytes to spare")]
     Long,
-    /// A number is outside what its field can hold.
+    /// A number is out of range for its field.
     #[error("{0} out of range")]
     Range(&'static str),
-    /// Text is not UTF-8.
+    /// A text is not valid UTF-8.
     #[error("text is not UTF-8")]
     Utf8,
 }
 
-/// What is written of an attempt, in order: how, the bit that says that it is there, and the field. A bit is given once: files of older
-/// versions have it. Of stamps the difference from `sent` is written.
+/// Lists the encoded fields of an attempt in order: the encoding, the presence bit, and the field.
+///
+/// A bit is assigned only once, because files of older versions contain it. Timestamps are encoded as differences from
+/// `sent`.
 macro_rules! layout {
     ($one:ident) => {
         $one!(flag 8 kernel_stamps);
@@ -90,17 +92,17 @@ macro_rules! layout {
     };
 }
 
-/// The bits that [`layout`] gives.
+/// All bits assigned by [`layout`].
 const BITS: u64 = (1 << 36) - 1;
 
-/// Longest a varint gets.
+/// Longest varint in bytes.
 const VARINT_MAX: usize = 9;
-/// Numbers in an attempt outside its lists: 45 of them and three bytes, rounded up.
+/// Most bytes of an attempt outside its lists: 45 numbers and three bytes, rounded up.
 const FIXED_MAX: usize = 48 * VARINT_MAX;
-/// Control byte, offset, tokens, delay.
+/// Most bytes of an event: control byte, offset, tokens, delay.
 const EVENT_MAX: usize = 1 + VARINT_MAX + 3 + 5;
 
-/// Appends an attempt to `buf`.
+/// Appends an encoded attempt to `buf`.
 pub fn put_attempt(buf: &mut Vec<u8>, a: &Attempt) {
     let mut pen = Pen::with_room(buf, attempt_bound(a));
     let shows = MediaCounts { documents: 0, ..a.media } != MediaCounts::default();
@@ -140,7 +142,7 @@ pub fn put_attempt(buf: &mut Vec<u8>, a: &Attempt) {
     pen.finish();
 }
 
-/// An upper bound on the encoded size, in bytes.
+/// Returns an upper bound on the encoded size in bytes.
 fn attempt_bound(a: &Attempt) -> usize {
     let text = |t: &Option<String>| t.as_ref().map_or(0, |t| VARINT_MAX + t.len());
     let answer = &a.answer;
@@ -154,7 +156,7 @@ fn attempt_bound(a: &Attempt) -> usize {
         + text(&answer.text)
 }
 
-/// Reads an attempt back from exactly these bytes.
+/// Decodes an attempt, which must use all of the bytes.
 pub fn get_attempt(bytes: &[u8]) -> Result<Attempt, CodeError> {
     let mut eye = Eye { bytes };
     let bits = eye.number()?;
@@ -199,7 +201,7 @@ pub fn get_attempt(bytes: &[u8]) -> Result<Attempt, CodeError> {
     Ok(a)
 }
 
-/// Appends a sample to `buf`.
+/// Appends an encoded sample to `buf`.
 pub fn put_sample(buf: &mut Vec<u8>, s: &Sample) {
     let bound = 5 * VARINT_MAX + 8 + s.source.len() + s.name.len() + s.labels.len();
     let mut pen = Pen::with_room(buf, bound);
@@ -211,7 +213,7 @@ pub fn put_sample(buf: &mut Vec<u8>, s: &Sample) {
     pen.finish();
 }
 
-/// Reads a sample back from exactly these bytes.
+/// Decodes a sample, which must use all of the bytes.
 pub fn get_sample(bytes: &[u8]) -> Result<Sample, CodeError> {
     let mut eye = Eye { bytes };
     let at = At(eye.signed()?);
@@ -222,7 +224,7 @@ pub fn get_sample(bytes: &[u8]) -> Result<Sample, CodeError> {
     Ok(sample)
 }
 
-/// Writes into room that was made beforehand, so that no field asks the vector to grow.
+/// The encoder. It writes into reserved memory, so that no field reallocates the vector.
 struct Pen<'a> {
     buf: &'a mut Vec<u8>,
     at: usize,
@@ -231,7 +233,7 @@ struct Pen<'a> {
 impl<'a> Pen<'a> {
     fn with_room(buf: &'a mut Vec<u8>, bound: usize) -> Pen<'a> {
         let at = buf.len();
-        // Eight bytes of slack: every varint stores a whole word.
+        // Eight more bytes, because every varint stores a whole word.
         buf.resize(at + bound + 8, 0);
         Pen { buf, at }
     }
@@ -246,7 +248,7 @@ impl<'a> Pen<'a> {
         self.at += len;
     }
 
-    /// A prefix varint: `len − 1` zero bits, a one, then 7 bits of value per byte; a first byte of 0 announces a
+    /// Writes a prefix varint: `len − 1` zero bits, a one, then 7 bits of value per byte. A first byte of 0 announces a
     /// whole word.
     #[inline]
     fn number(&mut self, value: u64) {
@@ -260,7 +262,7 @@ impl<'a> Pen<'a> {
         }
     }
 
-    /// Signed, so that small values of either sign stay short (zigzag).
+    /// Writes a signed number in zigzag form, so that small values of either sign are short.
     #[inline]
     fn signed(&mut self, value: i64) {
         self.number(((value << 1) ^ (value >> 63)) as u64);
@@ -315,7 +317,8 @@ impl<'a> Pen<'a> {
         self.at += text.len();
     }
 
-    /// Control byte (kind 4 bits, coalesced, tokens 0/1/given 2 bits, delay given), then what it announces.
+    /// Writes a control byte (kind 4 bits, coalesced, tokens 0/1/given 2 bits, delay given) and the fields that it
+    /// announces.
     #[inline]
     fn event(&mut self, event: &Event, before: &mut i64) {
         let tokens = event.tokens.min(2) as u64;
@@ -335,7 +338,7 @@ impl<'a> Pen<'a> {
     }
 }
 
-/// Reads what a [`Pen`] wrote.
+/// The decoder of a [`Pen`]'s output.
 struct Eye<'a> {
     bytes: &'a [u8],
 }
@@ -372,7 +375,7 @@ impl<'a> Eye<'a> {
             }
         };
         self.take(len)?;
-        // The top bytes belong to what follows; `8 × len` bits, less the prefix, are ours.
+        // The top bytes belong to the next field; this one has `8 × len` bits, less the prefix.
         let word = if len < 8 { word & ((1 << (8 * len)) - 1) } else { word };
         Ok(word >> len)
     }
@@ -387,7 +390,7 @@ impl<'a> Eye<'a> {
         T::try_from(self.number()?).map_err(|_| CodeError::Range(what))
     }
 
-    /// A count of things that take at least `least` bytes each: never more than can still follow.
+    /// Reads a count of elements with at least `least` bytes each. Fails if the remaining bytes can't contain that many.
     fn count(&mut self, least: usize) -> Result<usize, CodeError> {
         let count = self.number()?;
         if count > (self.bytes.len() / least) as u64 {

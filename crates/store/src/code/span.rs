@@ -1,4 +1,4 @@
-//! A span of a trace as bytes inside the log's frames, like the records beside it.
+//! Encodes a trace span as the payload of a log frame.
 
 use plimsoll_model::{AttributeValue, SpanEvent, SpanKind, TraceSpan};
 
@@ -10,7 +10,7 @@ const FAILED: u64 = 1 << 2;
 const WEIGHT: u64 = 1 << 3;
 const ALL: u64 = (1 << 4) - 1;
 
-/// Appends a span to `buf`.
+/// Appends an encoded span to `buf`.
 pub fn put_span(buf: &mut Vec<u8>, s: &TraceSpan) {
     let bit = |on: bool, bit: u64| if on { bit } else { 0 };
     let mut pen = Pen::with_room(buf, bound(s));
@@ -64,7 +64,7 @@ pub fn put_span(buf: &mut Vec<u8>, s: &TraceSpan) {
     pen.finish();
 }
 
-/// Most bytes that a span takes.
+/// Returns an upper bound on the encoded size in bytes.
 fn bound(s: &TraceSpan) -> usize {
     let text = |text: &str| VARINT_MAX + text.len();
     let value = |value: &AttributeValue| match value {
@@ -76,7 +76,7 @@ fn bound(s: &TraceSpan) -> usize {
     16 * VARINT_MAX + text(&s.name) + s.service.as_deref().map_or(0, text) + attributes + events
 }
 
-/// Reads a span back from exactly these bytes.
+/// Decodes a span, which must use all of the bytes.
 pub fn get_span(bytes: &[u8]) -> Result<TraceSpan, CodeError> {
     let mut eye = Eye { bytes };
     let bits = eye.number()?;
@@ -96,7 +96,7 @@ pub fn get_span(bytes: &[u8]) -> Result<TraceSpan, CodeError> {
     let start_ns = eye.signed()?;
     let end_ns = start_ns.wrapping_add(eye.signed()?);
     let weight = if on(WEIGHT) { f64::from_bits(eye.word()?) } else { 1.0 };
-    // An attribute takes two lengths at least, and a value or its kind.
+    // An attribute has at least two bytes: the length of its key, and its kind.
     let count = eye.count(2)?;
     let mut attributes = Vec::with_capacity(count);
     for _ in 0..count {

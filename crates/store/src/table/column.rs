@@ -1,8 +1,8 @@
-//! A column of a file in one place: its name and type, how it comes out of a row and how it goes back into one.
+//! Defines a column of a file in one place: name, type, and conversion from and to a row.
 //!
-//! So a file's schema is made from its columns, and what is written and what is read cannot come apart. Rows may be written as one type and
-//! read as another, where what is written has to be spelt out first. What may be null may be missing too, in files of an older version; it is then
-//! not set.
+//! The schema of a file follows from its columns, so writing and reading can't diverge. Rows may be written as one type and
+//! read as another, if the written form must be formatted first. A column that may be null may also be missing in files of
+//! an older version; its field is then not set.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -17,29 +17,29 @@ use super::feed::{Got, fault};
 use super::read::{Chunks, Job, Words, every, lists, some, utf8};
 use super::write::{Cells, Done, write_cells};
 
-/// A function of a column: used once per row group, by several threads.
+/// A function of a column, which several threads use once per row group.
 pub(crate) trait Part: Copy + Send + Sync + 'static {}
 impl<T: Copy + Send + Sync + 'static> Part for T {}
 
-/// Whether a value could be taken; if not, why.
+/// The result of storing a value, with the reason of a failure.
 pub(crate) type Taken = Result<(), String>;
 
-/// Writes one column of a row group.
+/// A function that writes one column of a row group.
 type Write<W> = Box<dyn Fn(&mut SerializedRowGroupWriter<'_, File>, &[W]) -> Done + Send + Sync>;
 
-/// Makes what reads one column of a row group; nothing where the group is without it and may be.
+/// A function that creates the reader of one column of a row group; `None` = an optional column is missing.
 type Read<R> = Box<dyn for<'g> Fn(&Chunks<'g>) -> Got<Option<Job<'g, R>>> + Send + Sync>;
 
 /// One column of rows that are written as `W` and read as `R`.
 pub(crate) struct Column<W, R = W> {
     pub(super) schema: String,
-    /// Is it packed as differences? The others try a dictionary first.
+    /// Set to encode values as differences. Other columns use a dictionary if possible.
     pub(super) deltas: bool,
     pub(super) write: Write<W>,
     pub(super) read: Read<R>,
 }
 
-/// How many values a row has.
+/// The number of values per row.
 enum Many {
     One,
     OneOrNone,
@@ -70,13 +70,13 @@ impl<W: 'static, R: 'static> Column<W, R> {
         Column { schema, deltas: false, write: Box::new(write), read: Box::new(read) }
     }
 
-    /// The same, packed as differences: for growing or clustered integers.
+    /// Encodes values as differences, for growing or clustered integers.
     pub(crate) fn deltas(self) -> Column<W, R> {
         Column { deltas: true, ..self }
     }
 }
 
-/// A value in every row.
+/// Returns a column with a value in every row.
 pub(crate) fn one<W: 'static, R: 'static, T: Stored>(
     name: &'static str,
     get: impl Fn(&W) -> T + Part,
@@ -94,7 +94,7 @@ pub(crate) fn one<W: 'static, R: 'static, T: Stored>(
     )
 }
 
-/// A value, or null where it is unknown.
+/// Returns a column with a value or null in every row.
 pub(crate) fn maybe<W: 'static, R: 'static, T: Stored>(
     name: &'static str,
     get: impl Fn(&W) -> Option<T> + Part,
@@ -112,7 +112,7 @@ pub(crate) fn maybe<W: 'static, R: 'static, T: Stored>(
     )
 }
 
-/// A count, null where it is zero.
+/// Returns a column of counts, with null for zero.
 pub(crate) fn not_zero<W: 'static, R: 'static, T: Stored + PartialEq>(
     name: &'static str,
     get: impl Fn(&W) -> T + Part,
@@ -140,7 +140,7 @@ pub(crate) fn list<W: 'static, R: 'static, E: 'static, T: Stored>(
     )
 }
 
-/// A text in every row.
+/// Returns a column with a text in every row.
 pub(crate) fn text<W: 'static, R: 'static>(
     name: &'static str,
     get: impl Fn(&W) -> &str + Part,
@@ -155,7 +155,7 @@ pub(crate) fn text<W: 'static, R: 'static>(
     )
 }
 
-/// A text in every row that stands in many: of a row group each is in memory once.
+/// Returns a column of texts that repeat in many rows; each row group has one copy in memory.
 pub(crate) fn shared_text<W: 'static, R: 'static>(
     name: &'static str,
     get: impl Fn(&W) -> &SharedText + Part,
@@ -182,7 +182,7 @@ pub(crate) fn shared_text<W: 'static, R: 'static>(
     )
 }
 
-/// A text, or null where there is none.
+/// Returns a column with a text or null in every row.
 pub(crate) fn maybe_text<W: 'static, R: 'static>(
     name: &'static str,
     get: impl Fn(&W) -> Option<&str> + Part,
@@ -199,7 +199,7 @@ pub(crate) fn maybe_text<W: 'static, R: 'static>(
     )
 }
 
-/// What words are written as, and read from.
+/// The conversion from an enum to its name, and back.
 type Names<V> = (fn(V) -> &'static str, fn(&str) -> Option<V>);
 
 pub(crate) fn word<W: 'static, R: 'static, V: Copy + 'static>(
@@ -221,7 +221,7 @@ pub(crate) fn word<W: 'static, R: 'static, V: Copy + 'static>(
     )
 }
 
-/// One of few words, or null where there is none.
+/// Returns a column with an enum, stored by name, or null.
 pub(crate) fn maybe_word<W: 'static, R: 'static, V: Copy + 'static>(
     name: &'static str,
     get: impl Fn(&W) -> Option<V> + Part,
@@ -259,7 +259,7 @@ pub(crate) fn texts<W: 'static, R: 'static, E: 'static>(
     )
 }
 
-/// Texts repeat themselves row after row: the one before is shared instead of copied.
+/// Returns the previous text if it is equal, because repeated texts are shared instead of copied.
 fn same_or_new(values: &[ByteArray], text: &str) -> ByteArray {
     match values.last() {
         Some(last) if last.data() == text.as_bytes() => last.clone(),

@@ -1,4 +1,4 @@
-//! The values of one column of a row group, a batch of rows at a time, as its reader wants them.
+//! Provides the values of one column of a row group, one batch of rows at a time.
 
 use parquet::column::reader::ColumnReaderImpl;
 use parquet::data_type::DataType;
@@ -17,16 +17,17 @@ pub(super) fn out_of_range(name: &str) -> ParquetError {
     fault(format!("{name}: a number out of range"))
 }
 
-/// Gives the next so many rows of a column.
+/// A function that reads the next rows of a column into a batch.
 pub(crate) type ColumnFeed<'g, T> = Box<dyn FnMut(usize, &mut Batch<T>) -> Got<()> + 'g>;
 
 pub(crate) enum FoundColumn<'g, T> {
-    /// Every row has this value, or none has any: said by the statistics, so that nothing need be decoded.
+    /// One value for all rows, or no value in any row, known from the statistics without decoding.
     Same(Option<T>),
     Fed(ColumnFeed<'g, T>),
 }
 
-/// Do the statistics of a column chunk say that all rows are alike? Its least value as it is stored, or none where there is no value.
+/// Returns the value that all rows of a column chunk share, or `Some(None)` if all are null. `None` if the statistics do
+/// not show equal rows.
 pub(super) fn alike(chunk: &ColumnChunkMetaData, rows: i64) -> Option<Option<&[u8]>> {
     let seen = chunk.statistics()?;
     let nulls = seen.null_count_opt()?;
@@ -37,15 +38,15 @@ pub(super) fn alike(chunk: &ColumnChunkMetaData, rows: i64) -> Option<Option<&[u
         return Some(None);
     }
     let (least, greatest) = (seen.min_bytes_opt()?, seen.max_bytes_opt()?);
-    // Long texts are cut in statistics.
+    // Statistics truncate long texts.
     (nulls == 0 && seen.min_is_exact() && seen.max_is_exact() && least == greatest).then_some(Some(least))
 }
 
-/// What the definition levels of a column mean.
+/// The meaning of a column's definition levels.
 #[derive(Copy, Clone, Default)]
 pub(crate) struct Levels {
     pub value: i16,
-    /// A list's element is there, though it may be null.
+    /// Level at which a list's element is present, possibly null.
     pub element: i16,
 }
 
@@ -63,7 +64,7 @@ impl<T> Default for Batch<T> {
 }
 
 impl<T> Batch<T> {
-    /// Where each row's list ends in `values`.
+    /// Writes the end of each row's list in `values` to `ends`.
     pub fn ends(&self, ends: &mut Vec<usize>) -> std::result::Result<(), &'static str> {
         ends.clear();
         let mut end = 0;
@@ -84,7 +85,7 @@ impl<T> Batch<T> {
     }
 }
 
-/// A feed of values that are stored as they are.
+/// Returns a feed of values in the type of the column.
 pub(super) fn same<'g, D: DataType>(reader: ColumnReaderImpl<D>, levels: Levels) -> ColumnFeed<'g, D::T>
 where
     ColumnReaderImpl<D>: 'g,
@@ -96,7 +97,7 @@ where
     })
 }
 
-/// A feed of integers of another type than the column's.
+/// Returns a feed of integers that are converted from the column's type.
 pub(super) fn converted<'g, D: DataType, T: Stored>(
     reader: ColumnReaderImpl<D>,
     levels: Levels,

@@ -1,7 +1,7 @@
-//! What stands between foreign bytes and the decoder: bounded reads, and pages checked before they are decoded.
+//! Guards the decoder against foreign bytes: bounded reads, and checks of pages before decoding.
 //!
-//! The decoder trusts page headers in places: it sizes buffers by their counts and asserts that a dictionary came
-//! first. A header is foreign bytes, so its counts are held against the column's, and the column's against a bound.
+//! The decoder partly trusts page headers: it sizes buffers by their counts and asserts that a dictionary comes first.
+//! Headers are foreign bytes, so a page's counts are checked against its column's, and the column's against a bound.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,17 +16,17 @@ use parquet::file::reader::{ChunkReader, Length};
 
 use super::thrift;
 
-/// Values of a column that one row group may hold. Our own hold two million and a row; pandas' default is a million
-/// rows, so lists of 64 still pass.
+/// Most values of a column in one row group. This program writes two million and a row; pandas' default is a million rows,
+/// so lists of 64 still pass.
 pub(super) const GROUP_VALUES_MAX: u64 = 64 << 20;
 
-/// A file ends with the length of its footer and four letters.
+/// Bytes at the end of a file: footer length and four letters.
 const END: u64 = 8;
 
-/// What [`thrift`] refuses.
+/// Error of a structure that [`thrift`] rejects.
 pub(super) const ENDLESS: &str = "a list of more booleans than it has bytes for";
 
-/// A file read at positions, so that threads can share it, and never past its end.
+/// A file with positional reads, which threads can share, and which never reads past the end.
 #[derive(Clone)]
 pub(super) struct GuardedFile {
     file: Arc<File>,
@@ -39,12 +39,13 @@ impl GuardedFile {
         Ok(GuardedFile { file: Arc::new(file), len })
     }
 
-    /// Some bytes from there on, none at the end; `None` = it can't be read.
+    /// Reads bytes at `at`; 0 at the end, `None` = the read failed.
     pub(super) fn read_some(&self, into: &mut [u8], at: u64) -> Option<usize> {
         self.file.read_at(into, at).ok()
     }
 
-    /// Does the footer hold nothing that its decoder would pass by for hours? One that is none is left to the decoder.
+    /// Returns whether the decoder can skip through the footer quickly. A malformed footer passes, because the decoder
+    /// rejects it.
     pub(super) fn has_sound_footer(&self) -> bool {
         let mut end = [0; END as usize];
         let Some(at) = self.len.checked_sub(END) else { return true };
@@ -66,7 +67,7 @@ impl ChunkReader for GuardedFile {
     type T = io::BufReader<At>;
 
     fn get_read(&self, start: u64) -> Result<Self::T> {
-        // Page headers are read through this: some forty bytes each. And the end of the file, which is no structure.
+        // The decoder reads page headers of some forty bytes through this, and the end of the file, which is no structure.
         let is_header = start.checked_add(END) != Some(self.len);
         Ok(io::BufReader::with_capacity(512, At { source: self.clone(), at: start, is_header }))
     }
@@ -84,17 +85,18 @@ impl ChunkReader for GuardedFile {
     }
 }
 
-/// A position in a [`GuardedFile`].
+/// A read position in a [`GuardedFile`].
 pub(super) struct At {
     source: GuardedFile,
     at: u64,
-    /// Does a page's header begin here? Asked when it is read, because the decoder places a reader where it has the header already.
+    /// Set if a page header begins here. It is checked on the first read, because the decoder also creates readers for
+    /// headers that it already has.
     is_header: bool,
 }
 
 impl Read for At {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        // There is no list of booleans in a page's header.
+        // A page header contains no list of booleans.
         if std::mem::take(&mut self.is_header) && !thrift::is_passable(&self.source, self.at, 0) {
             return Err(io::Error::other(ENDLESS));
         }
@@ -104,16 +106,16 @@ impl Read for At {
     }
 }
 
-/// Hands on the pages of a column chunk that hold what they say.
+/// A page reader that checks the counts of each page of a column chunk.
 pub(super) struct PageGuard {
     pages: Box<dyn PageReader>,
-    /// Values that may still come.
+    /// Values that may still follow.
     left: u64,
     dictionary: bool,
 }
 
 impl PageGuard {
-    /// `values`: what the footer says the chunk holds.
+    /// Returns the checked reader of a chunk with `values` values by its footer.
     pub(super) fn new(pages: Box<dyn PageReader>, values: i64) -> Result<PageGuard> {
         match u64::try_from(values) {
             Ok(left) if left <= GROUP_VALUES_MAX => Ok(PageGuard { pages, left, dictionary: false }),
@@ -128,7 +130,7 @@ impl PageGuard {
         let fault = match page {
             Page::DictionaryPage { buf, .. } => {
                 self.dictionary = true;
-                // Every plain value takes four bytes or more.
+                // A plain value takes at least four bytes.
                 (values * 4 > buf.len() as u64).then_some("a dictionary with more values than bytes")
             }
             _ if values > self.left => Some("a page with more values than its column"),

@@ -1,8 +1,8 @@
-//! Parquet by typed columns, without arrow: what the two files of a run share.
+//! Implements Parquet files with typed columns, without arrow.
 //!
-//! A file is a list of columns, each of which copies a field out of plain structs and back into them. So a column is one line where its
-//! file is described: for the schema, for writing and for reading. The arrow integration was the
-//! alternative: three times the compile time and the binary, for the same bytes on disk at the same speed.
+//! A file is a list of columns that each copy a field from plain structs and back. One line per column therefore defines
+//! schema, writing and reading. The arrow integration was rejected: three times the compile time and binary size, for equal
+//! bytes on disk at equal speed.
 
 mod column;
 mod feed;
@@ -22,26 +22,26 @@ use parquet::data_type::{BoolType, DataType, DoubleType, Int32Type, Int64Type};
 use plimsoll_model::{At, Span};
 use read::Chunks;
 
-/// What the footer's maker begins with.
+/// Prefix of the writer's name in the footer.
 const MAKER: &str = "plimsoll ";
 
-/// A value and the Parquet column that holds it. Unsigned numbers are stored as the signed bits of their width.
+/// A value type and its Parquet column. Unsigned numbers are stored as the signed bits of their width.
 pub(crate) trait Stored: Copy + Default + 'static {
-    /// INT32 for integers up to 32 bits, INT64 beyond.
+    /// Physical type: INT32 for integers up to 32 bits, INT64 for larger ones.
     type Column: DataType;
-    /// What the column's type means, as the schema says it.
+    /// Logical type in the schema.
     const LOGICAL: &'static str;
-    /// As its column holds it.
+    /// Converts the value to its stored form.
     fn store(self) -> <Self::Column as DataType>::T;
-    /// The column of this name, if it is there.
+    /// Returns the column with this name, if it exists.
     fn find<'g>(chunks: &Chunks<'g>, name: &'static str, nesting: i16) -> Got<Option<FoundColumn<'g, Self>>>;
 }
 
-/// An integer, which other programs may have put into a column of another width.
+/// An integer type, which other programs may have stored with another width.
 trait Whole: Stored {
-    /// From an INT32 column. `None` = out of range.
+    /// Converts a value of an INT32 column. `None` = out of range.
     fn from_narrow(value: i32) -> Option<Self>;
-    /// From an INT64 column. `None` = out of range.
+    /// Converts a value of an INT64 column. `None` = out of range.
     fn from_wide(value: i64) -> Option<Self>;
 }
 

@@ -1,13 +1,12 @@
-//! The reading half: row groups in parallel, all columns of a row group in step, a batch of rows at a time.
+//! Reads Parquet files: row groups in parallel, all columns of a row group in step, one batch of rows at a time.
 //!
-//! A batch is small enough to stay in the cache while its columns are filled in one after the other, so whole rows
-//! come out at about the price of columns, and nothing but the rows themselves is ever held in full.
+//! A batch fits into the cache while its columns are filled in sequence. Complete rows therefore cost about as much as
+//! columns, and no column is ever in memory as a whole.
 //!
-//! Foreign files are read too: integers may be INT32 or INT64, lists and their elements nullable, columns in any
-//! order and more than are asked for (pandas, Polars and DuckDB rewrite files their own way). What is asked for and
-//! missing, null where it may not be, or out of its field's range is an error that names the column. A panic that
-//! is still left in the decoder (see [`guard`](super::guard)) becomes an error as well: the file is broken, not
-//! this program.
+//! Foreign files are supported, because pandas, Polars and DuckDB rewrite files differently. Integers may be INT32 or
+//! INT64, lists and elements nullable, and columns in any order with additional ones. A requested column that is missing,
+//! null where null is not allowed, or out of its field's range is an error with its name. A remaining panic of the decoder
+//! (see [`guard`](super::guard)) becomes an error too, because the file is malformed and not this program.
 
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,10 +28,10 @@ use super::guard::{ENDLESS, GROUP_VALUES_MAX, GuardedFile, PageGuard};
 use super::{MAKER, Whole};
 use crate::error::{Result, StoreError};
 
-/// Rows decoded at a time: with their events they fit a second-level cache.
+/// Rows per batch; with their events they fit a second-level cache.
 const BATCH: usize = 512;
 
-/// Reads these columns of all rows of the file at `path`, in order. `blank` makes the row they are put into.
+/// Reads these columns of all rows of the file at `path`, in order. `blank` creates the rows to fill.
 pub(crate) fn read_rows<W: 'static, R: Send + 'static>(
     path: &Path,
     blank: impl Fn() -> R + Sync,
@@ -54,8 +53,10 @@ pub(crate) fn read_rows<W: 'static, R: Send + 'static>(
     in_order(threads, groups, usize::try_from(rows).unwrap_or(0), read).map_err(broken)
 }
 
-/// Reads the rows as [`read_rows`] does and hands them on a batch at a time. Rows are filled again and again: what a batch does not
-/// hold (a column that is not read, or is missing) stays as `blank` made it.
+/// Reads the rows like [`read_rows`] and passes them to `each` in batches.
+///
+/// Rows are refilled for every batch. Fields that a batch does not contain (a column that is not read, or is missing) keep
+/// the value of `blank`.
 pub(crate) fn each_batch<W: 'static, R: 'static>(
     path: &Path,
     blank: impl Fn() -> R,
@@ -77,7 +78,8 @@ pub(crate) fn each_batch<W: 'static, R: 'static>(
     Ok(())
 }
 
-/// Reads the rows as [`read_rows`] does and hands them on a group at a time: no more than one is held. Groups that `wanted` refuses are passed by.
+/// Reads the rows like [`read_rows`] and passes them to `each` in row groups, with one group in memory. Groups that
+/// `wanted` rejects are skipped.
 pub(crate) fn each_group<W: 'static, R: 'static>(
     path: &Path,
     blank: impl Fn() -> R,
@@ -98,7 +100,7 @@ pub(crate) fn each_group<W: 'static, R: 'static>(
     Ok(())
 }
 
-/// What the footer of the file at `path` says of each of its row groups.
+/// Passes the footer's facts of each row group to `each`.
 pub(crate) fn each_fact(path: &Path, mut each: impl FnMut(&GroupFacts<'_>)) -> Result<()> {
     let reader = opened(path)?;
     let ours = is_ours(&reader);
@@ -106,7 +108,7 @@ pub(crate) fn each_fact(path: &Path, mut each: impl FnMut(&GroupFacts<'_>)) -> R
     Ok(())
 }
 
-/// What the footer says of a row group.
+/// The footer's facts of a row group.
 pub(crate) struct GroupFacts<'g> {
     group: &'g RowGroupMetaData,
     ours: bool,
@@ -117,13 +119,14 @@ impl GroupFacts<'_> {
         self.group.num_rows().max(0) as u64
     }
 
-    /// Values of a column (an empty list counts as one), and their bytes before they were compressed; none of a column that is not there.
+    /// Returns the number of values of a column (an empty list counts as one) and their uncompressed bytes; zeros for a
+    /// missing column.
     pub(crate) fn values(&self, name: &str) -> (u64, u64) {
         let found = self.column(name);
         found.map_or((0, 0), |c| (c.num_values().max(0) as u64, c.uncompressed_size().max(0) as u64))
     }
 
-    /// Least and most of a column of 64-bit integers; `None` where nothing says so that is to be believed.
+    /// Returns minimum and maximum of a column of 64-bit integers; `None` without trustworthy statistics.
     pub(crate) fn between(&self, name: &str) -> Option<(i64, i64)> {
         match self.column(name).filter(|_| self.ours)?.statistics()? {
             Statistics::Int64(seen) => seen.min_opt().copied().zip(seen.max_opt().copied()),
@@ -138,7 +141,7 @@ impl GroupFacts<'_> {
     }
 }
 
-/// Did this program write the file?
+/// Returns whether this program wrote the file.
 fn is_ours(reader: &SerializedFileReader<GuardedFile>) -> bool {
     let maker = reader.metadata().file_metadata().created_by();
     maker.is_some_and(|maker| maker.starts_with(MAKER))
@@ -154,7 +157,8 @@ fn opened(path: &Path) -> Result<SerializedFileReader<GuardedFile>> {
     shielded(read).map_err(|error| StoreError::parquet(path, "read", error))
 }
 
-/// Runs `read` for `0..groups` on some threads and joins what they give in order; `hint` rows, if that is true.
+/// Runs `read` for `0..groups` on several threads and concatenates the results in order. `hint` is the expected number of
+/// rows.
 fn in_order<R: Send>(
     threads: usize,
     groups: usize,
@@ -169,7 +173,7 @@ fn in_order<R: Send>(
             scope.spawn(move || {
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
-                    // A receiver that is gone has met an error: nobody wants the rest.
+                    // A closed receiver has met an error, so the remaining results are not needed.
                     if index >= groups || give.send((index, read(index))).is_err() {
                         return;
                     }
@@ -178,7 +182,7 @@ fn in_order<R: Send>(
         }
         drop(give);
         let mut rows = Vec::new();
-        // Address space, not memory, until rows really come; a number that is too large even for that is ignored.
+        // This reserves address space only, until rows arrive. A number that is too large even for that is ignored.
         let _ = rows.try_reserve_exact(hint);
         let mut early: Vec<Option<Vec<R>>> = (0..groups).map(|_| None).collect();
         let mut due = 0;
@@ -193,9 +197,9 @@ fn in_order<R: Send>(
     })
 }
 
-/// Turns a panic of the decoder into an error.
+/// Converts a panic of the decoder to an error.
 fn shielded<T>(act: impl FnOnce() -> Got<T>) -> Got<T> {
-    // What `act` touches is given up when it fails.
+    // The state that `act` touches is discarded on failure.
     catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|panic| {
         let what = panic.downcast_ref::<String>().cloned();
         let what = what.or_else(|| panic.downcast_ref::<&str>().map(|what| (*what).to_owned()));
@@ -220,7 +224,7 @@ fn read_group<W: 'static, R: 'static>(
     Ok(rows)
 }
 
-/// A row group on its way into rows.
+/// A row group that is being read into rows.
 struct Filling<'g, R> {
     jobs: Vec<Job<'g, R>>,
     left: usize,
@@ -237,8 +241,8 @@ impl<'g, R: 'static> Filling<'g, R> {
             Ok(count) if count <= GROUP_VALUES_MAX => count as usize,
             _ => return Err(fault(format!("a row group of {} rows", group.metadata().num_rows()))),
         };
-        // The library asserts what a footer need not keep: that a column lies somewhere in the file. Of columns that are not read as well,
-        // because a footer that lies about one is damaged.
+        // The library asserts facts that a footer may violate, such as positive positions. Columns that are not read are
+        // checked too, because a footer with one wrong entry is damaged.
         for chunk in group.metadata().columns() {
             let dictionary = chunk.dictionary_page_offset().unwrap_or(0);
             if [chunk.data_page_offset(), dictionary, chunk.compressed_size()].iter().any(|place| *place < 0)
@@ -258,7 +262,7 @@ impl<'g, R: 'static> Filling<'g, R> {
         self.jobs.iter_mut().try_for_each(|job| (job.act)(rows))
     }
 
-    /// Fills rows that this group filled before, all of them with its first batch.
+    /// Refills rows. The first batch sets all columns; later ones skip columns with one value for the whole group.
     fn again(&mut self, rows: &mut [R]) -> Got<()> {
         self.left -= rows.len();
         let begun = std::mem::replace(&mut self.begun, true);
@@ -266,12 +270,12 @@ impl<'g, R: 'static> Filling<'g, R> {
     }
 }
 
-/// Fills one column of a batch of rows.
+/// A function that fills one column of a batch of rows.
 type Fill<'g, R> = Box<dyn FnMut(&mut [R]) -> Got<()> + 'g>;
 
-/// What one column does to a batch of rows.
+/// The filling of one column.
 pub(super) struct Job<'g, R> {
-    /// All rows of the group are alike: rows that are filled again keep what they have.
+    /// Set if all rows of the group are equal in this column, so that refilled rows keep the value.
     once: bool,
     act: Fill<'g, R>,
 }
@@ -282,7 +286,7 @@ impl<'g, R: 'g> Job<'g, R> {
     }
 }
 
-/// One value for every row, of a column that must be there, without nulls.
+/// Returns the filling of a required column without nulls.
 pub(super) fn every<'g, R: 'g, T: 'g>(
     name: &'static str,
     found: Option<FoundColumn<'g, T>>,
@@ -309,7 +313,7 @@ pub(super) fn every<'g, R: 'g, T: 'g>(
     }))
 }
 
-/// A value for some rows, of a column that may be missing (`set` is then not called).
+/// Returns the filling of an optional column. If it is missing, `set` is not called.
 pub(super) fn some<'g, R: 'g, T: 'g>(
     found: Option<FoundColumn<'g, T>>,
     mut set: impl FnMut(&mut R, Option<&T>) -> Got<()> + 'g,
@@ -337,7 +341,7 @@ pub(super) fn some<'g, R: 'g, T: 'g>(
     }))
 }
 
-/// A list for every row, of a column that may be missing. `set` says what is wrong with one it can't take.
+/// Returns the filling of an optional list column. `set` returns the error of an invalid list.
 pub(super) fn lists<'g, R: 'g, T: 'g>(
     name: &'static str,
     found: Option<FoundColumn<'g, T>>,
@@ -367,7 +371,7 @@ pub(super) fn lists<'g, R: 'g, T: 'g>(
 /// The columns of one row group.
 pub(crate) struct Chunks<'g> {
     group: &'g dyn RowGroupReader,
-    /// Whether statistics of the group are believed: ours are.
+    /// Set if the statistics are trusted, which is the case for files of this program.
     ours: bool,
 }
 
@@ -429,16 +433,16 @@ impl<'g> Chunks<'g> {
         }
     }
 
-    /// The one value of this column as it is stored, where the whole group has one, or none.
+    /// Returns the stored value that the whole group shares, or `Some(None)` if all are null.
     fn same(&self, name: &'static str, nesting: i16) -> Got<Option<Option<&'g [u8]>>> {
         let Some(index) = self.index(name, nesting)?.filter(|_| self.ours) else { return Ok(None) };
         let group = self.group.metadata();
         let same = alike(group.column(index), group.num_rows());
-        // Lists that are alike are no one value.
+        // Statistics do not describe whole lists, so only an absence of values is conclusive.
         Ok(same.filter(|value| nesting == 0 || value.is_none()))
     }
 
-    /// Which column has this name (a list's element counts as its list), if it is there.
+    /// Returns the index of the column with this name, if it exists. A list's element counts as its list.
     fn index(&self, name: &'static str, nesting: i16) -> Got<Option<usize>> {
         let schema = self.group.metadata().schema_descr();
         let named = |i: &usize| schema.column(*i).path().parts().first().is_some_and(|part| part == name);
@@ -448,7 +452,7 @@ impl<'g> Chunks<'g> {
         }
     }
 
-    /// The column of this name, if it is there, and its levels.
+    /// Returns the column with this name and its levels, if it exists.
     fn column(&self, name: &'static str, nesting: i16) -> Got<Option<(ColumnReader, Levels)>> {
         let Some(index) = self.index(name, nesting)? else { return Ok(None) };
         let metadata = self.group.metadata();
@@ -480,7 +484,7 @@ impl<'g> Chunks<'g> {
     }
 }
 
-/// A column of few words. Those of a dictionary are one piece of memory each, by which the word before is known again.
+/// A reader of enum names. Equal texts of a dictionary share memory, so a pointer comparison detects a repeated name.
 pub(super) struct Words<V> {
     name: &'static str,
     from_name: fn(&str) -> Option<V>,

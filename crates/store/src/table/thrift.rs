@@ -1,18 +1,19 @@
-//! Is what stands at a place of a file a structure that the decoder may skip through?
+//! Checks that the decoder can skip through a Thrift structure in a file in bounded time.
 //!
-//! A Parquet file's footer and the headers of its pages are Thrift's compact protocol, and the decoder passes by what it does not know. A boolean in a list takes no byte there,
-//! so that five bytes keep it busy for two thousand million of them, and a short file for hours (found by a fuzzer, with the crate `parquet` 60.1.0). All else takes a byte or more,
-//! and ends with the file. So the structure is passed by here first, as it is there, and such lists are held against the bytes they could have.
-//! (Apache Thrift: doc/specs/thrift-compact-protocol.md)
+//! A Parquet file's footer and page headers use Thrift's compact protocol, and the decoder skips unknown fields. A boolean
+//! in a list takes no byte there. Five bytes can therefore announce two thousand million booleans, and a short file can
+//! occupy the decoder for hours. (A fuzzer found this with the crate `parquet` 60.1.0.) Every other type takes a byte or
+//! more and ends with the file. This module skips through the structure first and limits such lists to the bytes that they
+//! could have. (Apache Thrift: doc/specs/thrift-compact-protocol.md)
 
 use parquet::file::reader::Length;
 
 use super::guard::GuardedFile;
 
-/// How deep structures may lie in each other: the decoder passes by 64, in a structure that it knows.
+/// Deepest nesting of structures. The decoder skips 64 levels, within a structure that it knows.
 const DEEPEST: u32 = 96;
 
-/// Types in the protocol.
+/// Types of the protocol.
 const STOP: u8 = 0;
 const BOOLEANS: [u8; 2] = [1, 2];
 const BYTE: u8 = 3;
@@ -24,7 +25,8 @@ const MAP: u8 = 11;
 const STRUCT: u8 = 12;
 const UUID: u8 = 13;
 
-/// Booleans in the lists of the structure that begins at `start` are no more than `most`. What ends early or is none is left to the decoder, which says so.
+/// Returns whether the structure at `start` has at most `most` booleans in lists. A truncated or malformed structure
+/// passes, because the decoder rejects it.
 pub(super) fn is_passable(file: &GuardedFile, start: u64, most: u64) -> bool {
     let mut walk =
         Walk { file, at: start, held: [0; HELD], from: 0, until: 0, booleans: most, is_too_many: false };
@@ -32,23 +34,23 @@ pub(super) fn is_passable(file: &GuardedFile, start: u64, most: u64) -> bool {
     !walk.is_too_many
 }
 
-/// Bytes that are read at a time.
+/// Buffer size of a read in bytes.
 const HELD: usize = 256;
 
 struct Walk<'f> {
     file: &'f GuardedFile,
-    /// What follows the bytes that are held.
+    /// Position after the buffered bytes.
     at: u64,
     held: [u8; HELD],
     from: usize,
     until: usize,
-    /// Booleans that may still come.
+    /// Booleans that may still follow.
     booleans: u64,
     is_too_many: bool,
 }
 
 impl Walk<'_> {
-    /// Passes by a value; `None` = it ends early, or is none, or has too many booleans.
+    /// Skips a value; `None` = truncated, malformed, or too many booleans.
     fn pass(&mut self, kind: u8, depth: u32) -> Option<()> {
         match kind {
             _ if depth > DEEPEST => None,
@@ -87,7 +89,7 @@ impl Walk<'_> {
         }
     }
 
-    /// So many elements of these kinds, one after the other.
+    /// Skips `size` elements of these kinds in sequence.
     fn pass_all(&mut self, kinds: &[u8], size: u64, depth: u32) -> Option<()> {
         if kinds.iter().all(|kind| BOOLEANS.contains(kind)) {
             let left = self.booleans.checked_sub(size);
@@ -111,7 +113,7 @@ impl Walk<'_> {
         Some(byte)
     }
 
-    /// A number, seven bits a byte, the least first.
+    /// Reads a varint: seven bits per byte, the least significant first.
     fn number(&mut self) -> Option<u64> {
         let mut number = 0u64;
         for place in 0..10 {
@@ -161,7 +163,7 @@ mod tests {
         assert!(!passes(&[0x1b, 0xff, 0xff, 0x03, 0x11, 0x00], 1_000));
     }
 
-    /// What lies before it is passed by as it is: numbers, text longer than what is read at a time, lists of structures, maps.
+    /// Fields before it are skipped: numbers, text longer than a read, lists of structures, maps.
     #[test]
     fn it_is_found_behind_all_else() {
         let text = [&[0x18, 0xac, 0x02][..], &[7; 300]].concat();
@@ -185,7 +187,7 @@ mod tests {
         assert!(passes(&bytes, 0));
         // Numbers of fixed length end with the file too.
         assert!(passes(&[0x19, 0xfd, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x07, 0x00], 0));
-        // What ends early is the decoder's to refuse, and so is what lies too deep.
+        // Truncated input and excessive nesting are left to the decoder.
         (0..bytes.len()).for_each(|length| assert!(passes(&bytes[..length], 0)));
         assert!(passes(&[0x1c; 5_000], 0));
     }

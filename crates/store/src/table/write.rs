@@ -1,4 +1,4 @@
-//! The writing half: one row group at a time, each column copied out of the rows in chunks.
+//! Writes Parquet files: one row group at a time, each column copied from the rows in chunks.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -17,13 +17,11 @@ use super::MAKER;
 use super::column::Column;
 use crate::error::{Result, StoreError};
 
-/// Rows copied out of their structs at a time, so that the copy stays in the cache.
+/// Rows per chunk, so that the copy stays in the cache.
 const CHUNK: usize = 1024;
 
-/// Whether something was written.
 pub(super) type Done = std::result::Result<(), ParquetError>;
 
-/// A file being written.
 pub(crate) struct Table<W, R = W> {
     path: PathBuf,
     file: SerializedFileWriter<File>,
@@ -31,7 +29,7 @@ pub(crate) struct Table<W, R = W> {
 }
 
 impl<W, R> Table<W, R> {
-    /// Begins a file of these columns at `path`. `notes` goes into the footer.
+    /// Creates a file with these columns at `path`. `notes` is written to the footer.
     pub(crate) fn create(
         path: &Path,
         name: &str,
@@ -44,7 +42,7 @@ impl<W, R> Table<W, R> {
         let notes =
             notes.iter().map(|(key, value)| KeyValue::new((*key).to_owned(), value.clone())).collect();
         let mut properties = WriterProperties::builder()
-            // Numbers that are packed already: higher levels take longer and save next to nothing.
+            // The numbers are encoded already, so higher levels take longer for almost no gain.
             .set_compression(Compression::ZSTD(ZstdLevel::try_new(1).expect("zstd has a level 1")))
             .set_statistics_enabled(EnabledStatistics::Chunk)
             .set_offset_index_disabled(true)
@@ -80,14 +78,14 @@ impl<W, R> Table<W, R> {
         write().map_err(|error| StoreError::parquet(&self.path, "write", error))
     }
 
-    /// Writes the footer and waits until the file is on the disk.
+    /// Writes the footer and syncs the file to disk.
     pub(crate) fn close(mut self) -> Result<()> {
         self.file.finish().map_err(|error| StoreError::parquet(&self.path, "write", error))?;
         self.file.inner().sync_all().map_err(|source| StoreError::io(&self.path, "sync", source))
     }
 }
 
-/// Values of a chunk with their levels, as Parquet wants them.
+/// The values of a chunk with their levels, in Parquet's form.
 pub(super) struct Cells<T> {
     pub(super) values: Vec<T>,
     def: Vec<i16>,
@@ -114,7 +112,7 @@ impl<T> Cells<T> {
     }
 }
 
-/// Writes the next column of a row group, whose cells `fill` makes from its rows.
+/// Writes the next column of a row group; `fill` converts a row to cells.
 pub(super) fn write_cells<W, T: DataType>(
     group: &mut SerializedRowGroupWriter<'_, File>,
     rows: &[W],

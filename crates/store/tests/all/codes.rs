@@ -1,4 +1,4 @@
-//! Records survive bytes: the log's encoding, the log's frames, Parquet.
+//! Tests round trips of records: the log's encoding, the log's frames, Parquet.
 
 use plimsoll_model::*;
 use plimsoll_store::code::{CodeError, get_attempt, get_sample, put_attempt, put_sample};
@@ -29,8 +29,8 @@ proptest! {
         prop_assert_eq!(get_sample(&buf).unwrap(), sample);
     }
 
-    /// Whatever is done to its bytes: an error or another attempt, no panic, and never more memory than the bytes
-    /// can account for (each event and block takes its share of them).
+    /// Changed bytes decode to an error or another attempt, without a panic. Memory is bounded by the number of bytes,
+    /// because each event and block takes some of them.
     #[test]
     fn changed_bytes_never_panic(
         attempt in kit::attempts(),
@@ -63,7 +63,7 @@ fn every_shorter_record_is_refused() {
 
 #[test]
 fn a_count_of_billions_is_refused_before_memory_is_taken() {
-    // A never-sent attempt ends in three counts: blocks, events, stages, each one byte (varint 0 = 0x01).
+    // A never-sent attempt ends with three counts: blocks, events, stages, each one byte (varint 0 = 0x01).
     let mut attempt = answered(1, 0);
     attempt.answer = Answer::default();
     let whole = bytes(&attempt);
@@ -74,7 +74,7 @@ fn a_count_of_billions_is_refused_before_memory_is_taken() {
     assert_eq!(get_attempt(&forged), Err(CodeError::Short));
 }
 
-/// The layout, spelt out by hand: logs of older versions are read by it.
+/// The format in hand-written bytes, because logs of older versions are decoded by it.
 #[test]
 fn every_field_has_its_place() {
     let number = |value: u64| -> Vec<u8> {
@@ -105,10 +105,10 @@ fn every_field_has_its_place() {
     let kind = EventKind::from_u8(1).unwrap();
     a.events = vec![Event { offset: Span(29), user_delay_ns: 30, tokens: 31, kind, coalesced: true }];
     let spelt = [
-        // Every bit there is; how, by whom, by which rule and how broken.
+        // All bits; result, cause, token rule and broken case.
         vec![number((1 << 36) - 1), number(6 | 3 << 4 | 3 << 6 | 4 << 8)],
         [1_000, 2, 3, 5, 7, 4, 6, 9, 8].map(number).to_vec(),
-        // Due, sent since then, the others since sent.
+        // Due, sent relative to due, the others relative to sent.
         [50_000, 10, 1, 20, 30, 40, 50, -1].map(signed).to_vec(),
         [300, 20, 1, 70_000, 2_000, 11, 12, 13, 14].map(number).to_vec(),
         [16, 17, 18].map(signed).to_vec(),
@@ -168,7 +168,7 @@ fn a_flipped_bit_ends_the_log_there_and_is_called_damage() {
     let attempts: Vec<Attempt> = (0..3).map(|i| answered(i, 1)).collect();
     let whole = log(&attempts);
     let (one, two) = (log(&attempts[..1]).len(), log(&attempts[..2]).len());
-    // Past the length, which may as well say that the frame is cut short.
+    // After the length, whose change may also mean a truncated frame.
     for at in one + 4..two {
         let mut flipped = whole.clone();
         flipped[at] ^= 1 << (at % 8);
@@ -202,7 +202,7 @@ fn a_frame_of_a_later_version_is_passed_over() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(16) })]
 
-    /// Through the whole folder, both ways: finished, and recovered from the log.
+    /// Round trip through the whole folder, both ways: finished, and recovered from the log.
     #[test]
     fn a_run_reads_back(
         attempts in proptest::collection::vec(kit::attempts(), 0..40),

@@ -1,8 +1,8 @@
-//! `kill -9` at random moments: nothing that was acknowledged is lost, and the folder always opens.
+//! Tests `kill -9` at random moments: no acknowledged record is lost, and the folder always opens.
 //!
-//! The child is this test binary again. It writes run after run into one folder, acknowledging each flush on its
-//! standard output; the parent kills it after a random number of acknowledgements, which falls into writing,
-//! finishing and creating alike.
+//! The child process is this test binary. It writes run after run into one folder and acknowledges each flush on its
+//! standard output. The parent kills it after a random number of acknowledgements, which covers writing, finishing and
+//! creating.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -23,7 +23,7 @@ fn kills_at_random_moments_lose_nothing() {
         write_for_ever(Path::new(&dir));
     }
     let temp = tempfile::tempdir().unwrap();
-    // A linear congruence is chance enough here (Knuth's MMIX constants); the moment within a step is the machine's.
+    // A linear congruential generator suffices (Knuth's MMIX constants); the moment within a step varies anyway.
     let mut state = 20_261_120u64;
     let (mut recovered, mut finished, mut acknowledged) = (0, 0, 0);
     for kill in 0..KILLS {
@@ -50,7 +50,7 @@ fn kills_at_random_moments_lose_nothing() {
                         other => panic!("{other:?}: {:?}", run.recovered),
                     }
                 }
-                // Killed while the folder was being made, before there was anything to acknowledge.
+                // Killed while the folder was being created, before the first acknowledgement.
                 Err(StoreError::NotARun { .. }) if flushed == 0 => {}
                 Err(error) => panic!("run {round} with {flushed} acknowledged: {error}"),
             }
@@ -62,7 +62,7 @@ fn kills_at_random_moments_lose_nothing() {
     );
 }
 
-/// Starts a child, kills it after `wanted` acknowledgements: what it acknowledged in its last two runs.
+/// Starts a child, kills it after `wanted` acknowledgements, and returns the acknowledgements of its last two runs.
 fn killed_after(base: &Path, wanted: u64) -> BTreeMap<u64, usize> {
     std::fs::create_dir(base).unwrap();
     let mut child = child(TEST, DIR, base.to_str().unwrap());
@@ -81,14 +81,14 @@ fn killed_after(base: &Path, wanted: u64) -> BTreeMap<u64, usize> {
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    // What it said before it died counts as well. A line may be torn.
+    // Output from before the kill counts too. A line may be truncated.
     for line in lines.map_while(Result::ok) {
         if line.ends_with(';') || line.split(' ').count() == 3 {
             note(line);
         }
     }
     let last = flushed.keys().next_back().copied().unwrap_or(0);
-    // It may have been making the next one.
+    // It may have been creating the next one.
     flushed.entry(last + 1).or_insert(0);
     flushed.retain(|round, _| round + 1 >= last && base.join(round.to_string()).exists());
     flushed

@@ -1,4 +1,4 @@
-//! What is in a folder at which moment, and what a reader makes of it.
+//! Tests the files of a folder at each moment, and their interpretation by a reader.
 
 use std::fs;
 
@@ -38,12 +38,12 @@ fn a_finished_run_is_two_or_three_files() {
     assert_eq!((run.attempts, run.samples), (vec![answered(1, 3)], vec![sample()]));
 }
 
-/// Rows that the caller still holds are written as they are; the log writes the same bytes. Held and log disagree on how
-/// many there are: the log, which has every record, is believed.
+/// Rows in the caller's memory give the files that the log gives, byte for byte. If their number differs from the log's,
+/// the log applies, because it has every record.
 #[test]
 fn held_rows_make_the_files_that_the_log_makes() {
     let temp = tempfile::tempdir().unwrap();
-    // Over one row group, so that held rows are cut where pushed ones are.
+    // Over one row group, so that rows in memory are split like pushed ones.
     let rows: Vec<Attempt> = (0..70_000).map(|n| answered(n, (n % 3) as usize)).collect();
     let from = |name: &str, held: Option<&[Attempt]>| {
         let dir = temp.path().join(name);
@@ -88,7 +88,7 @@ fn levels_and_changes_reach_the_manifest_whoever_reads_it() {
         writer.level(&level(1)).unwrap();
         writer.level(&Level { arrivals: 9, ..level(0) }).unwrap();
         if finish {
-            // The caller's own copy knows the findings but no levels.
+            // The caller's copy has the findings but no levels.
             let manifest = Manifest { levels: vec![], ..writer.manifest() };
             writer.finish(manifest).unwrap();
         } else {
@@ -125,7 +125,7 @@ fn a_run_being_written_opens_as_a_snapshot_and_is_not_touched() {
     assert_eq!(run.recovered.as_deref(), Some("still being written; this is a snapshot"));
     assert_eq!(run.attempts, [answered(1, 2)]);
     assert_eq!(names(&dir), before);
-    // The writer noticed nothing.
+    // The writer is unaffected.
     writer.attempt(&answered(2, 2));
     assert_eq!(writer.attempts(|a| a.request == 2).unwrap(), [answered(2, 2)]);
     writer.finish(manifest()).unwrap();
@@ -178,7 +178,7 @@ fn a_damaged_log_is_kept_beside_what_could_be_read() {
     assert_eq!(opened(&dir).origin, Origin::Finished);
 }
 
-/// Every state that the sequence of a run's end can be interrupted in reads back in full.
+/// Every interrupted state of a run's end is completely readable.
 #[test]
 fn an_end_that_was_interrupted_reads_back_whole() {
     let temp = tempfile::tempdir().unwrap();
@@ -264,7 +264,7 @@ fn many_threads_share_a_log() {
     });
     writer.finish(manifest()).unwrap();
     let mut got = opened(&dir).attempts;
-    // Each thread's own order is kept.
+    // The order of each thread's records is kept.
     for thread in 0..8u64 {
         assert!(got.iter().map(|a| a.request).filter(|r| r / 10_000 == thread).is_sorted());
     }
@@ -273,8 +273,8 @@ fn many_threads_share_a_log() {
     assert!(got.into_iter().eq(want));
 }
 
-/// Two folders of the same rows and manifest are the same content; a row, a sample or a word of the manifest makes another;
-/// findings, which are computed anew, do not.
+/// Equal rows and manifest give an equal content hash. A changed row, sample or word of the manifest changes it; findings
+/// do not, because they are recomputed.
 #[test]
 fn content_is_what_was_measured() {
     let temp = tempfile::tempdir().unwrap();
@@ -297,8 +297,8 @@ fn content_is_what_was_measured() {
     assert!(content_hash(&temp.path().join("none")).is_err());
 }
 
-/// Rows are filled again batch after batch, and a column of which a row group has one value is not decoded: nothing of a row may stay in
-/// the next, whichever of the two groups are varied and which alike.
+/// Rows are refilled batch after batch, and a column with one value per row group is not decoded. No field may keep the
+/// value of an earlier row, for any mix of varied and constant groups.
 #[test]
 fn rows_that_are_filled_again_hold_nothing_of_the_row_before() {
     let group = 64 << 10;

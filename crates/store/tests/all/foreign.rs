@@ -1,4 +1,4 @@
-//! Files that others wrote, or broke: an error or a run, no panic, bounded memory.
+//! Tests foreign and damaged files: an error or a run, no panic, bounded memory.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use plimsoll_store::{StoreError, open};
 
 use crate::kit::{abandoned, answered, written};
 
-/// Rows with something in every column.
+/// Returns a row with a value in every column.
 fn rich(i: u64) -> Attempt {
     let mut attempt = answered(i, (i % 4) as usize);
     attempt.session = Some(i / 3);
@@ -26,7 +26,7 @@ fn sample(i: i64) -> Sample {
     Sample { at: At(i), source: "server".into(), name: "x".into(), labels: "a=b".into(), value: i as f64 }
 }
 
-/// A small generator (xorshift64*): which byte is changed how.
+/// A small random generator (xorshift64*) that selects the changes of bytes.
 struct Chance(u64);
 
 impl Chance {
@@ -48,7 +48,7 @@ impl Chance {
                 3 => bytes.truncate(at.max(1)),
                 4 => drop(bytes.drain(at..(at + 1 + self.below(8)).min(bytes.len()))),
                 _ => {
-                    // The footer, where the counts and offsets are.
+                    // The footer, with the counts and offsets.
                     let tail = bytes.len().min(3000);
                     let at = bytes.len() - 1 - self.below(tail);
                     bytes[at] = self.below(256) as u8;
@@ -77,7 +77,7 @@ fn spoiled_parquet_is_an_error_or_a_run() {
             fs::write(dir.join(name), chance.spoil(&whole)).unwrap();
             match open(&dir) {
                 Ok(run) => {
-                    // Checksums are not part of Parquet as written here: a changed value may pass, a row may not.
+                    // Parquet has no checksums here: a changed value may pass, an additional row may not.
                     assert!(run.attempts.len() <= 120 && run.samples.len() <= 50);
                     read += 1;
                 }
@@ -125,7 +125,8 @@ fn a_file_that_is_not_parquet_says_which() {
     assert!(error.ends_with("requests.parquet: column request is missing"), "{error}");
 }
 
-/// A list of booleans that the decoder would pass by for seconds, each of some thousand that fit a short file; a fuzzer found it.
+/// Each of these lists of booleans occupies the decoder for seconds, and a short file has room for some thousand; a fuzzer
+/// found this.
 #[test]
 fn a_footer_that_would_be_read_for_hours_is_refused() {
     let temp = tempfile::tempdir().unwrap();
@@ -142,8 +143,8 @@ fn a_footer_that_would_be_read_for_hours_is_refused() {
     assert!(error.contains("more booleans than it has bytes for"), "{error}");
 }
 
-/// What pyarrow wrote of these twelve rows with its default codec, snappy, and with two others that pandas, DuckDB and Polars have:
-/// `fixtures/pyarrow/README.md` says how. Nothing of it needs Python.
+/// These twelve rows were written by pyarrow with its default codec, snappy, and with two others of pandas, DuckDB and
+/// Polars. See `fixtures/pyarrow/README.md`. The test needs no Python.
 #[test]
 fn every_common_codec_opens() {
     let temp = tempfile::tempdir().unwrap();

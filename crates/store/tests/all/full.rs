@@ -1,6 +1,6 @@
-//! No room left: on a file system of a few MiB, and under a file size limit.
+//! Tests a full disk: on a file system of a few MiB, and under a file size limit.
 //!
-//! Both change their process (a mount namespace, a resource limit), so both are children of this test binary.
+//! Both change their process (a mount namespace, a resource limit), so each runs in a child of this test binary.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use crate::kit::{answered, child, manifest};
 
 const DIR: &str = "PLIMSOLL_TEST_FULL_DIR";
 
-/// Runs `test` as a child and shows what it had to say.
+/// Runs `test` in a child process and prints its output.
 fn in_child(test: &str) {
     let temp = tempfile::tempdir().unwrap();
     let out = child(test, DIR, temp.path().to_str().unwrap()).wait_with_output().unwrap();
@@ -25,7 +25,7 @@ fn in_child(test: &str) {
     assert!(out.status.success(), "{said}\n{}", String::from_utf8_lossy(&out.stderr));
 }
 
-/// Writes until the disk is full and then some: how many records were handed over and how many given up.
+/// Writes beyond a full disk; returns the numbers of records added and lost.
 fn overfill(dir: &Path) -> (usize, usize) {
     let writer = RunWriter::create(dir, manifest()).unwrap();
     let sink = writer.sink();
@@ -37,7 +37,8 @@ fn overfill(dir: &Path) -> (usize, usize) {
     }
     let health = sink.health();
     assert!(health.disk_full, "{health:?}");
-    // The run goes on: nobody blocks, nobody panics. (More than the reserve holds, or it would all fit in the end.)
+    // The run continues without blocking or panic. (More records than fit into the reserve, because all would fit in the end
+    // otherwise.)
     (0..20_000).for_each(|i| sink.attempt(&answered(put + i, 16)));
     put += 20_000;
     assert!(writer.flush().unwrap_err().is_disk_full());
@@ -47,7 +48,7 @@ fn overfill(dir: &Path) -> (usize, usize) {
     (put as usize, sink.health().lost as usize)
 }
 
-/// What is there is whole and in order, and together with what was given up it is all that was handed over.
+/// Checks that the records are complete and in order, and together with the lost ones are all that were added.
 fn check(dir: &Path, put: usize, lost: usize, converted: bool) {
     let run = open(dir).unwrap();
     assert_eq!(run.attempts.len() + lost, put);
@@ -79,7 +80,7 @@ fn a_full_file_system_leaves_a_readable_run() {
     let RunState::Partial { .. } = read_manifest(&run).unwrap().progress else {
         panic!("run.json says nothing")
     };
-    // The log fills the disk: read from it, as often as one likes.
+    // The log fills the disk, so every read uses it.
     check(&run, put, lost, false);
     check(&run, put, lost, false);
     mount(none, dir, none, MsFlags::MS_REMOUNT, Some("size=64m")).unwrap();
@@ -90,7 +91,7 @@ fn a_full_file_system_leaves_a_readable_run() {
 #[test]
 fn a_file_size_limit_is_a_full_disk() {
     let Ok(dir) = std::env::var(DIR) else { return in_child("full::a_file_size_limit_is_a_full_disk") };
-    // Blocked, the signal leaves the write its error; threads started from here inherit that.
+    // A blocked signal makes the write return an error; threads started here inherit the mask.
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGXFSZ);
     signals.thread_block().unwrap();
@@ -100,7 +101,7 @@ fn a_file_size_limit_is_a_full_disk() {
     check(&run, put, lost, true);
 }
 
-/// A disk that refuses for a while costs nothing: what was queued is written when there is room again.
+/// A temporary disk failure loses no record: queued ones are written when there is room again.
 #[test]
 fn room_that_comes_back_in_time_loses_nothing() {
     let Ok(dir) = std::env::var(DIR) else {

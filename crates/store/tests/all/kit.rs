@@ -1,4 +1,4 @@
-//! The small language of these tests: arbitrary records, plain ones, a manifest, a child process.
+//! Provides the helpers of these tests: arbitrary and plain records, a manifest, a child process.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -7,7 +7,7 @@ use plimsoll_model::*;
 use plimsoll_store::{Run, RunWriter, open};
 use proptest::prelude::*;
 
-/// A manifest with nothing special in it.
+/// Returns a plain manifest.
 pub fn manifest() -> Manifest {
     Manifest {
         schema: run::SCHEMA_VERSION,
@@ -33,7 +33,6 @@ pub fn manifest() -> Manifest {
     }
 }
 
-/// A level that ended.
 pub fn level(id: u32) -> Level {
     Level {
         id,
@@ -52,7 +51,7 @@ pub fn level(id: u32) -> Level {
     }
 }
 
-/// An answer of `events` tokens, 20 ms apart, whose numbers differ from request to request.
+/// Returns a response of `events` tokens, 20 ms apart, whose numbers differ from request to request.
 pub fn answered(request: u64, events: usize) -> Attempt {
     let due = At(request as i64 * 1_000_003);
     let sent = due + Span(31_000 + (request as i64 * 7_919) % 20_000);
@@ -119,7 +118,7 @@ pub fn answered(request: u64, events: usize) -> Attempt {
     }
 }
 
-/// Any attempt at all, every field anywhere in its range.
+/// Generates arbitrary attempts, with every field anywhere in its range.
 pub fn attempts() -> impl Strategy<Value = Attempt> {
     let at = || prop_oneof![any::<i64>(), 0..10_000_000_000i64].prop_map(At);
     let text = || proptest::option::of("\\PC{0,12}");
@@ -222,7 +221,7 @@ pub fn attempts() -> impl Strategy<Value = Attempt> {
     )
 }
 
-/// Any sample. (Not NaN, which equals nothing; that has a test of its own.)
+/// Generates arbitrary samples. (Without NaN, which equals no value and has a separate test.)
 pub fn samples() -> impl Strategy<Value = Sample> {
     (
         any::<i64>(),
@@ -249,7 +248,7 @@ pub fn written(dir: &Path, attempts: &[Attempt], samples: &[Sample]) {
     writer.finish(manifest).unwrap();
 }
 
-/// Writes records and dies without a word: the log stays, unlocked.
+/// Writes records and drops the writer like a crash: the log remains, unlocked.
 pub fn abandoned(dir: &Path, attempts: &[Attempt], samples: &[Sample]) {
     let writer = RunWriter::create(dir, manifest()).unwrap();
     attempts.iter().for_each(|attempt| writer.attempt(attempt));
@@ -257,12 +256,12 @@ pub fn abandoned(dir: &Path, attempts: &[Attempt], samples: &[Sample]) {
     writer.flush().unwrap();
 }
 
-/// Opens, or says why not.
+/// Opens a run, or panics with the error.
 pub fn opened(dir: &Path) -> Run {
     open(dir).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// This test binary once more, running only `test` with `var` set: the body of that test is then the child's.
+/// Starts this test binary with only `test` and with `var` set, so that the test runs its child part.
 pub fn child(test: &str, var: &str, value: &str) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args([test, "--exact", "--nocapture", "--test-threads=1"])

@@ -1,4 +1,4 @@
-//! The files as others read them: pyarrow.
+//! Tests the files with another reader: pyarrow.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -24,7 +24,7 @@ print(json.dumps({
 }))
 "#;
 
-/// Rewrites the file in other shapes: v2 pages, other codecs and sizes; and as Polars and DuckDB do, where there.
+/// Rewrites the file in other forms: v2 pages, other codecs and sizes; and by Polars and DuckDB, if installed.
 const REWRITE: &str = r#"
 import sys
 import pyarrow.parquet as pq
@@ -77,7 +77,7 @@ fn files_that_others_rewrote_read_back() {
     println!("read back what {by:?} rewrote");
 }
 
-/// The interpreter, if it has pyarrow.
+/// Returns the interpreter, if it has pyarrow.
 fn python() -> Option<String> {
     let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".into());
     let found = Command::new(&python).args(["-c", "import pyarrow.parquet"]).output();
@@ -89,7 +89,7 @@ fn python() -> Option<String> {
     })
 }
 
-/// The columns that the page promises of `requests.parquet`.
+/// Returns the columns of `requests.parquet` that the documentation lists.
 fn documented(page: &str) -> BTreeSet<&str> {
     let section = page.split("\n## ").find(|section| section.starts_with("requests.parquet")).unwrap();
     let rows = section.lines().filter(|line| line.starts_with("| `"));

@@ -1,4 +1,4 @@
-//! Spans in a run: written, killed, read.
+//! Tests the trace spans of a run: written, killed, read.
 
 use plimsoll_model::{AttributeValue, SpanEvent, SpanKind, TraceSpan};
 use plimsoll_store::code::{get_span, put_span};
@@ -84,7 +84,7 @@ fn what_was_flushed_survives_its_writer() {
     let spans: Vec<TraceSpan> = (1..=3).map(span).collect();
     spans.iter().for_each(|span| writer.sink().span(span));
     writer.flush().unwrap();
-    // Still being written: a snapshot that touches nothing.
+    // The writer is active: a snapshot that changes no file.
     assert_eq!(read_spans(&dir).unwrap(), spans);
     assert!(!dir.join("spans.parquet").exists());
     drop(writer);

@@ -1,4 +1,4 @@
-//! A run folder whose Parquet somebody else wrote or damaged: requests, series and spans.
+//! Fuzzes a run folder with foreign or damaged Parquet: requests, series and spans.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 use plimsoll_model::At;
 use tempfile::TempDir;
 
-/// Two folders in memory where there is one, with manifests that read: a file is reached in the first only as requests, in the second, whose requests
-/// are none and whole, as what lies beside them.
+/// Returns two folders in memory with valid manifests. The fuzzed file is the requests file of the first one. In the second
+/// one, whose requests file is valid and empty, it is one of the other files.
 fn folders() -> &'static [TempDir; 2] {
     static FOLDERS: OnceLock<[TempDir; 2]> = OnceLock::new();
     FOLDERS.get_or_init(|| {

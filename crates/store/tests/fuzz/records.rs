@@ -1,4 +1,4 @@
-//! The log of a run, as a shard brings it or a killed process left it; and its records alone, which read back as they were written.
+//! Fuzzes the log of a run, as a shard sends it or a killed process left it, and its single records, which must round-trip.
 
 use plimsoll_store::{code, frame};
 

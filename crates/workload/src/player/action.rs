@@ -1,4 +1,4 @@
-//! What a player tells its caller, and what it is told: the words of the step machine.
+//! Defines the messages between a player and its caller.
 
 use std::sync::Arc;
 
@@ -6,77 +6,77 @@ use plimsoll_model::{At, Span};
 
 use crate::draw::Arrival;
 
-/// Something the caller must do now.
+/// An action that the caller must take now.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Action {
     Send(Attempted),
-    /// Give the attempt up and report it `ended` with a time-out.
+    /// Abandon the attempt and report it `ended` with a time-out.
     TimeOut {
-        /// The arrival's number.
+        /// Arrival number of the request.
         request: u64,
-        /// Which attempt.
+        /// Attempt number, from 0.
         attempt: u16,
-        /// Which deadline passed.
+        /// Deadline that passed.
         deadline: Deadline,
     },
-    /// A planned cancellation: break the attempt off and report it `ended` as cancelled.
+    /// Cancel the attempt as planned and report it `ended` as cancelled.
     Cancel {
-        /// The arrival's number.
+        /// Arrival number of the request.
         request: u64,
-        /// Which attempt.
+        /// Attempt number, from 0.
         attempt: u16,
     },
 }
 
-/// A deadline that the player keeps.
+/// A deadline that the player enforces.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Deadline {
-    /// No generated token in time.
+    /// Deadline for the first generated token.
     FirstToken,
     Total,
 }
 
-/// One attempt at an arrival: what is sent, and what the caller must watch.
+/// One attempt of an arrival, with the limits that the caller must enforce.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Attempted {
-    /// The arrival; its `due` is the schedule's, [`Attempted::due`] the true one.
+    /// Arrival. Its `due` is the scheduled time; [`Attempted::due`] is the actual one.
     pub arrival: Arc<Arrival>,
-    /// 0 for the first try.
+    /// Attempt number; 0 for the first attempt.
     pub attempt: u16,
-    /// When it was due: the arrival's, kept by its retries; closed loop: the moment of the first sending.
+    /// Actual due time, which retries keep. In a closed loop it is the time of the first attempt.
     pub due: At,
-    /// The caller's to keep: no connection by then.
+    /// Deadline for the connection; enforced by the caller.
     pub connect_deadline: At,
-    /// Kept here: no generated token by then.
+    /// Deadline for the first generated token; enforced by the player.
     pub first_token_deadline: Option<At>,
-    /// Kept here: not ended by then.
+    /// Deadline for the end; enforced by the player.
     pub total_deadline: At,
-    /// The caller's to keep: longest pause between two reads of the answer.
+    /// Longest pause between two reads of the response; enforced by the caller.
     pub idle: Option<Span>,
-    /// Kept here: a planned cancellation at this time.
+    /// Time of a planned cancellation; enforced by the player.
     pub cancel_at: Option<At>,
-    /// The caller's to keep: a planned cancellation after so many output tokens.
+    /// Output tokens after which to cancel; enforced by the caller.
     pub cancel_after_tokens: Option<u32>,
-    /// Of one that is never sent: a turn that it comes after had no answer.
+    /// Set if the request is never sent because a predecessor in its session had no answer.
     pub broke_off: bool,
 }
 
 impl Attempted {
-    /// What the row of one says that was never sent, where it is not the end of the load that kept it back.
+    /// Returns the reason of a request that was never sent; `None` if the load ended before it.
     pub fn why_never_sent(&self) -> Option<&'static str> {
         self.broke_off.then_some("an earlier turn of its session had no answer")
     }
 }
 
-/// What the end of an attempt means.
+/// The consequence of an attempt's end.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum AttemptEnd {
-    /// The request has ended with it.
+    /// The request has ended.
     Final,
     WillRetry {
-        /// When.
+        /// Time of the retry.
         at: At,
     },
-    /// Nothing was in flight under this number: it had ended before. Nothing is to be recorded.
+    /// The attempt had already ended, so no row must be recorded.
     Stale,
 }

@@ -1,23 +1,24 @@
-//! The client as a stepped machine: what to send, give up or try again, and when. The driver of sockets and the simulated
-//! client both turn it, so that a simulated run and a measured one behave alike by construction.
+//! Implements the client as a state machine that decides sends, aborts and retries. The load generator and the simulated
+//! client both use it, so that simulated and measured runs behave alike by construction.
 //!
-//! The caller asks [`Player::next_at`], waits until then, takes actions from [`Player::pop`] until there is none, and
-//! reports what happened ([`Player::first_token`], [`Player::ended`]). All times are on one axis, the level's: 0 is its
-//! start. Every arrival handed in ends exactly once: by `ended` returning [`AttemptEnd::Final`], or in [`Player::never_sent`].
+//! The caller waits until [`Player::next_at`], takes actions from [`Player::pop`] until there is none, and reports events
+//! ([`Player::first_token`], [`Player::ended`]). All times are on the level's axis, whose 0 is its start. Every arrival
+//! ends exactly once: by `ended` returning [`AttemptEnd::Final`], or in [`Player::never_sent`].
 //!
-//! Open loop: an arrival is due when it is due. One that is late (the caller was held up, a ceiling was reached) is handed out
-//! at once with its old due time; none is skipped and the schedule is never re-anchored. Closed loop: the end of one request
-//! (or session) starts the next, and due is the moment of sending. Its users are as polite as real ones: one who is turned
-//! away with a `Retry-After` waits (`ClientSpec::retry_after_max`). A paced player ([`Player::with_pace`]) never begins two
-//! attempts closer together than that, whoever they belong to.
+//! Open loop: arrivals are due at their scheduled times. A late arrival (a slow caller, a ceiling) is sent immediately with
+//! its original due time. No arrival is skipped, and the schedule is never re-anchored.
 //!
-//! Turns of a session that wait for others are due when the last of these has ended ([`crate::graph`]); where one fails, those that come after it
-//! are never sent.
+//! Closed loop: the end of one request (or session) starts the next, which is due when it is sent. A simulated user that is
+//! rejected with a `Retry-After` waits (`ClientSpec::retry_after_max`). A paced player ([`Player::with_pace`]) never begins
+//! two attempts with less distance than its pace.
 //!
-//! Deadlines to the first token and in total, and cancellations by time, are timers here. Those that need to see bytes (connect,
-//! idle, cancellation after n tokens) travel with [`Attempted`] and are the driver's. Timers of attempts that have ended stay in
-//! the heap until they surface or outnumber the living four to one; removing them at once would need an indexed heap, which
-//! cost more at every send than the rare sweep does.
+//! A turn with predecessors is due after the last of them has ended ([`crate::graph`]). If one fails, its successors are
+//! never sent.
+//!
+//! Deadlines for the first token and the total, and cancellations by time, are timers here. Limits that depend on bytes
+//! (connect, idle, cancellation after n tokens) are passed in [`Attempted`] and enforced by the driver. Timers of ended
+//! attempts stay in the heap until they surface or outnumber the active ones four to one. Immediate removal was rejected:
+//! an indexed heap costs more at every send than the rare sweep.
 
 mod action;
 mod state;
@@ -39,21 +40,20 @@ use crate::schedule::{ArrivalFeed, Sequence};
 use state::{LiveRequest, NumberHasher, Phase, PlayerTimer, RequestSource, TimerKind};
 use waiting::Waiting;
 
-/// The stepped client.
 #[derive(Debug)]
 pub struct Player {
     source: RequestSource,
     spec: ClientSpec,
     seed: u64,
     until: At,
-    /// The same for turns that wait for others.
+    /// End of the level for turns with predecessors.
     turns_until: At,
     live: HashMap<u64, LiveRequest, BuildHasherDefault<NumberHasher>>,
     flying: u32,
     retrying: u32,
-    /// Sessions under way or not yet begun.
+    /// Sessions in progress or not yet begun.
     sessions: HashMap<u64, Waiting>,
-    /// Retries and turns to come.
+    /// Timers of retries and later turns.
     wakes: BinaryHeap<Reverse<PlayerTimer>>,
     deadlines: BinaryHeap<Reverse<PlayerTimer>>,
     lost: Vec<Attempted>,
@@ -61,13 +61,13 @@ pub struct Player {
     full_since: At,
     closed_since: Option<At>,
     feed_hash: Option<String>,
-    /// Least time between two beginnings, and when the next may be.
+    /// Shortest distance between two attempts, and earliest time of the next.
     pace: Span,
     not_before: At,
 }
 
 impl Player {
-    /// An open loop over these arrivals, in any order. Turns that come after others wait for their ends.
+    /// Returns an open loop over these arrivals, in any order. Turns with predecessors wait for their ends.
     pub fn open(mut arrivals: Vec<Arrival>, spec: &ClientSpec, seed: u64) -> Player {
         arrivals.sort_by_key(|a| a.turn);
         let mut sessions: HashMap<u64, Waiting> = HashMap::new();
@@ -82,7 +82,8 @@ impl Player {
         Player::new(RequestSource::Open(order.into()), sessions, spec, seed)
     }
 
-    /// An open loop over arrivals that are drawn when they are due: the same as [`Player::open`] of the same schedule.
+    /// Returns an open loop over arrivals that are drawn when due. Equivalent to [`Player::open`] with the complete
+    /// schedule.
     pub fn fed(mut feed: ArrivalFeed, spec: &ClientSpec, seed: u64) -> Player {
         match feed.take_drawn() {
             Some(arrivals) => Player { feed_hash: feed.hash(), ..Player::open(arrivals, spec, seed) },
@@ -90,7 +91,7 @@ impl Player {
         }
     }
 
-    /// Of a fed player: the hash of its schedule, once all of it has been handed out or ended.
+    /// Returns the schedule hash of a fed player, once all arrivals have been taken.
     pub fn schedule_hash(&self) -> Option<String> {
         match &self.source {
             RequestSource::Fed(feed) => feed.hash(),
@@ -98,7 +99,7 @@ impl Player {
         }
     }
 
-    /// A closed loop: `concurrency` requests (or sessions) at a time, new ones begun before `until`.
+    /// Returns a closed loop with `concurrency` concurrent requests (or sessions); new ones begin before `until`.
     pub fn closed(sequence: Sequence, concurrency: u32, until: At, spec: &ClientSpec, seed: u64) -> Player {
         let slots = (0..concurrency).map(|_| At::ZERO).collect();
         let source = RequestSource::Closed { sequence: Box::new(sequence), slots };
@@ -128,37 +129,37 @@ impl Player {
         }
     }
 
-    /// No turn of a session is begun that is due at or after this; it ends as never sent.
+    /// Ends the level at `until`: a turn of a session that is due then or later ends as never sent.
     pub fn until(mut self, until: At) -> Player {
         (self.until, self.turns_until) = (until, until);
         self
     }
 
-    /// Sessions that have begun are played to their ends, however late that is.
+    /// Plays sessions that have begun to their end, without a time limit.
     pub fn to_their_ends(mut self) -> Player {
         self.turns_until = At::MAX;
         self
     }
 
-    /// Replaces the spec's ceiling on requests in flight (a worker takes its part of it).
+    /// Replaces the ceiling on requests in flight, because each worker gets a part of it.
     pub fn with_ceiling(mut self, ceiling: Option<u32>) -> Player {
         self.spec.max_in_flight = ceiling;
         self
     }
 
-    /// Holds a closed loop to a highest rate: no attempt is begun earlier than `pace` after the one before it.
+    /// Limits the rate of a closed loop: each attempt begins at least `pace` after the previous one.
     pub fn with_pace(mut self, pace: Span) -> Player {
         self.pace = pace;
         self
     }
 
-    /// When there is something to pop; `None` = not before something is reported.
+    /// Returns the time of the next action; `None` = no action before the next reported event.
     pub fn next_at(&self) -> Option<At> {
         let deadline = self.deadlines.peek().map(|t| t.0.at);
         [deadline, self.next_start()].into_iter().flatten().min()
     }
 
-    /// The next thing that is to be done at or before `now`. Call it until it returns `None`.
+    /// Returns the next action that is due by `now`. Call it until it returns `None`.
     pub fn pop(&mut self, now: At) -> Option<Action> {
         self.note_ceiling(now);
         loop {
@@ -181,7 +182,7 @@ impl Player {
         }
     }
 
-    /// An attempt's first generated token has come.
+    /// Records the first generated token of an attempt.
     pub fn first_token(&mut self, _now: At, request: u64, attempt: u16) {
         if let Some(live) = self.live.get_mut(&request)
             && live.attempt == attempt
@@ -192,7 +193,7 @@ impl Player {
         }
     }
 
-    /// An attempt has ended. `retry_after` is what the server asked for.
+    /// Records the end of an attempt. `retry_after` is the delay that the server requested.
     pub fn ended(
         &mut self,
         now: At,
@@ -221,7 +222,7 @@ impl Player {
         ended
     }
 
-    /// No new arrivals, turns or retries from now on: they end as never sent. Those in flight go on.
+    /// Stops new arrivals, turns and retries; they end as never sent. Requests in flight continue.
     pub fn stop(&mut self, now: At) {
         if self.stopped {
             return;
@@ -264,8 +265,8 @@ impl Player {
         }
     }
 
-    /// The load ends at `at`, as if it had been asked to: what was due later was never part of it, nor a turn that follows. Of a closed loop nothing is
-    /// begun later.
+    /// Moves the end of the load to `at`. Arrivals due later, and turns that follow them, are dropped from an open loop; a
+    /// closed loop begins no later requests.
     pub fn end_at(&mut self, at: At) {
         self.sessions.clear();
         match &mut self.source {
@@ -276,8 +277,9 @@ impl Player {
         self.turns_until = self.turns_until.min(at);
     }
 
-    /// Takes out what ended without being sent: stopped before its time, or a turn whose session broke off. Ascending by
-    /// number. A retry that was never begun is here with the number its attempt would have had.
+    /// Removes and returns the requests that ended without being sent: stopped early, or a turn of a broken session.
+    ///
+    /// They are ascending by number. A retry that never began has the number that its attempt would have had.
     pub fn never_sent(&mut self) -> impl Iterator<Item = Attempted> {
         let mut lost = std::mem::take(&mut self.lost);
         lost.sort_by_key(|a| a.arrival.id);
@@ -288,7 +290,7 @@ impl Player {
         self.flying
     }
 
-    /// Requests that are due and have not ended: in flight, held back, or waiting for a retry.
+    /// Returns the number of requests that are due and have not ended: in flight, delayed, or waiting for a retry.
     pub fn outstanding(&self, now: At) -> u64 {
         let held = match &self.source {
             RequestSource::Open(queue) => queue.partition_point(|a| a.due <= now) as u64,
@@ -298,12 +300,12 @@ impl Player {
         u64::from(self.flying) + u64::from(self.retrying) + held
     }
 
-    /// Is all said and done? (Nothing in flight, nothing to come.)
+    /// Returns whether no request is in flight or to come.
     pub fn is_done(&self) -> bool {
         self.live.is_empty() && self.next_at().is_none()
     }
 
-    /// When the ceiling first held something back: from there on the loop was closed.
+    /// Returns the first time at which the ceiling delayed a request, so that the loop was closed from then on.
     pub fn closed_since(&self) -> Option<At> {
         self.closed_since
     }
@@ -324,7 +326,7 @@ impl Player {
         }
     }
 
-    /// When something could next be sent.
+    /// Returns the earliest time of the next send; `None` at the ceiling.
     fn next_start(&self) -> Option<At> {
         if self.is_full() {
             return None;
@@ -341,7 +343,7 @@ impl Player {
         self.closed_since = waiting.map(|at| at.max(self.full_since)).filter(|at| *at <= now);
     }
 
-    /// Begins whichever is first: a wake or a new start. `None` where that turned out to be nothing.
+    /// Begins the next retry, turn or start. `None` if it turned out to be void.
     fn begin(&mut self, now: At) -> Option<Attempted> {
         let wake = self.wakes.peek().map(|t| t.0.at);
         if wake.is_some_and(|w| self.source_at().is_none_or(|s| w <= s)) {
@@ -380,8 +382,8 @@ impl Player {
         Some(self.send(now, arrival, 0, due))
     }
 
-    /// Of a closed loop: takes in the turns of a start, and gives the one that is due at once. Others that wait for none follow it as far behind
-    /// as they were planned.
+    /// Starts a session of a closed loop: stores its turns and returns the first one that is due. Other turns without
+    /// predecessors follow with their planned distance.
     fn begin_session(&mut self, start: impl Iterator<Item = Arc<Arrival>>, now: At) -> Option<Arc<Arrival>> {
         let mut first: Option<Arc<Arrival>> = None;
         for arrival in start {
@@ -398,7 +400,7 @@ impl Player {
         first
     }
 
-    /// A turn whose time is known.
+    /// Schedules a turn whose due time is known.
     fn think(&mut self, arrival: Arc<Arrival>, due: At) {
         let request = arrival.id;
         self.wakes.push(Reverse(PlayerTimer { at: due, request, attempt: 0, what: TimerKind::Wake }));
@@ -480,7 +482,8 @@ impl Player {
             None => (true, false),
         };
         let back = now + self.sent_away_for(outcome, retry_after);
-        // A user who still thinks when the level ends makes no room for another, nor does one who was told to come back after it.
+        // A user with a due time after the level's end makes no room for another, whether from think time or a
+        // `Retry-After`.
         let gone = self.stopped || !over || cut || (back > now && back >= self.until);
         if let (RequestSource::Closed { slots, .. }, false) = (&mut self.source, gone) {
             slots.insert(slots.partition_point(|free| *free <= back), back);
@@ -488,7 +491,8 @@ impl Player {
         AttemptEnd::Final
     }
 
-    /// What the end of a turn means for those that wait for it: whether the session is over with it, and whether the level's end cut it short.
+    /// Handles the end of a turn for its successors. Returns whether the session is over, and whether the level's end cut
+    /// it.
     fn turn_over(&mut self, now: At, session: u64, turn: u16, outcome: Outcome) -> (bool, bool) {
         let Some(mut waiting) = self.sessions.remove(&session) else { return (true, false) };
         let mut cut = false;
@@ -503,7 +507,7 @@ impl Player {
                     }
                 }
             }
-            // A person who got no answer does not ask the next question.
+            // A simulated user without an answer does not send the next turn.
             false => {
                 let rest = waiting.failed(turn);
                 let due = now + rest.first().map_or(Span::ZERO, |next| next.think);
@@ -517,7 +521,7 @@ impl Player {
         (over, cut)
     }
 
-    /// How long a user stays away who was turned away.
+    /// Returns the time that a rejected user waits.
     fn sent_away_for(&self, outcome: Outcome, retry_after: Option<Span>) -> Span {
         match (outcome.how, retry_after, self.spec.retry_after_max) {
             (How::Shed, Some(wish), Some(most)) => wish.min(most).max(Span::ZERO),
@@ -525,7 +529,7 @@ impl Player {
         }
     }
 
-    /// Turns that will not be: in an open loop they were in the schedule and are accounted for.
+    /// Records turns that will not be sent. Only an open loop does so, because its schedule contains them.
     fn abandon(&mut self, rest: impl Iterator<Item = Arc<Arrival>>, due: At, broke_off: bool) {
         if self.is_open() {
             for arrival in rest {
@@ -551,7 +555,7 @@ impl Player {
         });
     }
 
-    /// Drops timers at the head whose attempt has ended, and all of them once they are many.
+    /// Drops timers of ended attempts at the head, and all of them once they are many.
     fn sweep(&mut self) {
         let live = &self.live;
         let stands = |timer: &PlayerTimer| {

@@ -1,4 +1,4 @@
-//! What a player keeps: where requests come from, those that have not ended, and timers.
+//! Defines the state of a player: the source of requests, live requests, and timers.
 
 use std::collections::VecDeque;
 use std::hash::Hasher;
@@ -10,7 +10,7 @@ use super::Deadline;
 use crate::draw::Arrival;
 use crate::schedule::{ArrivalFeed, Sequence};
 
-/// Hashes the number of a request: the schedule's own, so nobody can choose it to collide.
+/// A hasher for request numbers. The schedule assigns them, so no peer can force collisions.
 #[derive(Debug, Default)]
 pub struct NumberHasher(u64);
 
@@ -28,18 +28,16 @@ impl Hasher for NumberHasher {
     }
 }
 
-/// Where requests come from.
 #[derive(Debug)]
 pub(crate) enum RequestSource {
-    /// An open loop: due when they are due.
+    /// Open loop over stored arrivals.
     Open(VecDeque<Arc<Arrival>>),
-    /// Open too; arrivals are drawn when they are due.
+    /// Open loop over arrivals that are drawn when due.
     Fed(Box<ArrivalFeed>),
-    /// The end of one makes room for the next.
+    /// Closed loop: the end of one request makes room for the next.
     Closed {
-        /// What comes next.
         sequence: Box<Sequence>,
-        /// When each free slot became free, or will be: ascending.
+        /// Times at which the free slots became or become free, ascending.
         slots: VecDeque<At>,
     },
 }
@@ -53,18 +51,18 @@ pub(crate) struct LiveRequest {
     pub phase: Phase,
 }
 
-/// Where a request is.
+/// The phase of a live request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Phase {
-    /// Sent. `first`: its first token has come. `told`: the caller was told to give it up.
+    /// In flight. `first` is set after the first token, `told` after the caller was instructed to abandon it.
     Flying { first: bool, told: bool },
-    /// Waits for its next attempt.
+    /// Waiting for the next attempt.
     Retry,
-    /// A session's next turn that is not due yet.
+    /// Waiting for the due time of a session's next turn.
     Think,
 }
 
-/// Something to be done at a time; ordered by it.
+/// A timer, ordered by its time.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct PlayerTimer {
     pub at: At,
@@ -75,7 +73,7 @@ pub(crate) struct PlayerTimer {
 
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum TimerKind {
-    /// A retry, or a session's next turn.
+    /// Start of a retry or of a session's next turn.
     Wake,
     Cancel,
     TimeOut(Deadline),

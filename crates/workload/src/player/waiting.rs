@@ -1,8 +1,8 @@
-//! The turns of a session that wait for others, and what becomes due or is dropped when one ends.
+//! Tracks the turns of a session that wait for others, and releases or drops them when a turn ends.
 //!
-//! Where a turn ends without a whole answer, all that come after it, directly or not, are never sent: an agent that got no answer has nothing
-//! to call its tools with. To send them all the same lost: the prompts of the rest would hold an answer that nobody gave, and a target that
-//! refuses one call in a hundred would look as if it had served the sessions that it broke off.
+//! If a turn ends without a complete answer, its direct and indirect successors are never sent, because an agent can't act
+//! without an answer. Sending them anyway was rejected: their prompts would contain an answer that no server gave. A target
+//! that rejects one call in a hundred would also appear to have served the sessions that it broke.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use plimsoll_model::At;
 
 use crate::draw::Arrival;
 
-/// A session that is under way or has not begun: which of its turns wait, and for how many others.
+/// The waiting turns of a session in progress or not yet begun, each with its number of open predecessors.
 #[derive(Debug, Default)]
 pub struct Waiting {
     turns: Vec<Wait>,
@@ -22,12 +22,12 @@ pub struct Waiting {
 struct Wait {
     arrival: Arc<Arrival>,
     left: usize,
-    /// The latest end of those that have ended.
+    /// Latest end of the predecessors that have ended.
     ended: At,
 }
 
 impl Waiting {
-    /// Takes a turn in; gives it back where it waits for nothing.
+    /// Stores a turn, or returns it if it has no predecessors.
     pub fn take(&mut self, arrival: Arc<Arrival>) -> Option<Arc<Arrival>> {
         self.unended += 1;
         match arrival.after.len() {
@@ -39,7 +39,7 @@ impl Waiting {
         }
     }
 
-    /// A turn has ended with an answer: what is due now that it has, and when.
+    /// Records a turn that ended with an answer; returns the turns that become due, with their due times.
     pub fn answered(&mut self, turn: u16, at: At) -> Vec<(Arc<Arrival>, At)> {
         self.unended -= 1;
         let mut due = Vec::new();
@@ -57,13 +57,13 @@ impl Waiting {
         due
     }
 
-    /// A turn has ended without one: what will therefore never be sent.
+    /// Records a turn that ended without an answer; returns its successors, which are never sent.
     pub fn failed(&mut self, turn: u16) -> Vec<Arc<Arrival>> {
         self.unended -= 1;
         self.follow(turn)
     }
 
-    /// A turn that was due will not be sent, nor what comes after it.
+    /// Drops a due turn and its successors, and returns all of them.
     pub(crate) fn drop_from(&mut self, arrival: Arc<Arrival>) -> Vec<Arc<Arrival>> {
         self.unended -= 1;
         let mut gone = self.follow(arrival.turn);
@@ -71,11 +71,12 @@ impl Waiting {
         gone
     }
 
-    /// Takes out all that come after a turn, directly or not.
+    /// Removes and returns the direct and indirect successors of a turn.
     fn follow(&mut self, turn: u16) -> Vec<Arc<Arrival>> {
         let mut broken = vec![turn];
         let mut gone: Vec<Arc<Arrival>> = Vec::new();
-        // A turn's number is above those of all that it comes after, and they are kept in its order: one pass finds all.
+        // A turn's number is above the numbers of its predecessors, and turns are stored in this order, so one pass finds all
+        // successors.
         self.turns.retain(|wait| {
             let hit = wait.arrival.after.iter().any(|of| broken.contains(of));
             if hit {
@@ -88,7 +89,6 @@ impl Waiting {
         gone
     }
 
-    /// All that wait.
     pub fn all(self) -> impl Iterator<Item = Arc<Arrival>> {
         self.turns.into_iter().map(|wait| wait.arrival)
     }

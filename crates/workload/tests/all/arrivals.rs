@@ -1,4 +1,4 @@
-//! Every process against theory: the law of its gaps (Kolmogorov–Smirnov), its dispersion index, its mean count.
+//! Compares every arrival process with theory: gap distribution (Kolmogorov–Smirnov), dispersion index, mean count.
 
 use plimsoll_math::distance::{ks_p_value, ks_to_law};
 use plimsoll_math::special::gamma_inc_pair;
@@ -15,14 +15,14 @@ fn gaps(times: &[f64]) -> Vec<f64> {
     times.windows(2).map(|w| w[1] - w[0]).collect()
 }
 
-/// p-value of the hypothesis that the values follow the law.
+/// Returns the p-value of the hypothesis that the values follow the distribution.
 fn ks(values: &[f64], cdf: impl Fn(f64) -> f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     ks_p_value(ks_to_law(&sorted, cdf), sorted.len() as f64)
 }
 
-/// Variance / mean of the counts in windows of `width` seconds.
+/// Returns variance / mean of the counts in windows of `width` seconds.
 fn dispersion(times: &[f64], window_s: f64, width: f64) -> f64 {
     let mut counts = vec![0.0; (window_s / width) as usize];
     for t in times {
@@ -70,8 +70,8 @@ fn gamma_gaps_have_their_law_and_burstiness() {
         let t = times(ArrivalSpec::Gamma { cv: wanted }, 20.0, 4_000.0, 3);
         let shape = 1.0 / (wanted * wanted);
         let law = |x: f64| gamma_inc_pair(shape, x * 20.0 * shape).0;
-        // Of the gaps at CV 3 a tenth are under a nanosecond, the unit of due times: the law above a microsecond, and
-        // the share below it.
+        // At CV 3 a tenth of the gaps are under a nanosecond, the unit of due times. The test uses the distribution above a
+        // microsecond, and the share below it.
         let (low, all) = (1e-6, gaps(&t));
         let above: Vec<f64> = all.iter().copied().filter(|g| *g > low).collect();
         let share = law(low);
@@ -98,7 +98,7 @@ fn weibull_gaps_have_their_law() {
 
 #[test]
 fn renewal_processes_start_in_equilibrium() {
-    // Begun with an ordinary gap, a CV-3 process would count (9 − 1)/2 = 4 arrivals too many in a long window.
+    // With an ordinary first gap, a CV-3 process would count (9 − 1)/2 = 4 arrivals too many in a long window.
     for spec in [ArrivalSpec::Gamma { cv: 3.0 }, ArrivalSpec::Weibull { cv: 3.0 }, ArrivalSpec::Constant] {
         let counts: Vec<f64> =
             (0..3_000).map(|seed| times(spec.clone(), 10.0, 1.05, seed).len() as f64).collect();
@@ -132,7 +132,7 @@ fn ramp_follows_its_line() {
     let shares: Vec<f64> = t.iter().map(|t| t / 1_000.0).collect();
     assert!(ks(&shares, |x| (x + 1.5 * x * x) / 2.5) > 0.001);
     near("count", t.len() as f64, 30_000.0, 4.0 * 173.0);
-    // Without chance the n-th arrival is exactly where the area says.
+    // Without randomness the n-th arrival is exactly at the n-th unit of area.
     let t = times(ArrivalSpec::Ramp { from: 0.0, to: 1.0, cv: 0.0 }, 30.0, 1_000.0, 6);
     let u0 = (t[0] / 1_000.0).powi(2) * 30_000.0;
     for (i, at) in t.iter().enumerate().step_by(997) {

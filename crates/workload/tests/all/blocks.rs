@@ -1,5 +1,4 @@
-//! Names made without the text are equal exactly where the texts' hashes are: the two are held against each other over
-//! every block of every request of a level.
+//! Checks that names built without text are equal exactly where the hashes of the texts are, over every block of a level.
 
 use std::collections::HashMap;
 
@@ -7,7 +6,7 @@ use plimsoll_model::Span;
 use plimsoll_workload::{Arrival, BlockNames, Prompts, Scenario, Schedule};
 use serde_json::{Value, json};
 
-/// A scenario from JSON; files named in it are read from `files`.
+/// Returns a scenario from JSON; `files` has the content of the files that it names.
 fn scenario(value: Value, files: &[(&str, &str)]) -> Scenario {
     let mut scenario = Scenario::from_json(&value).expect("a sound scenario");
     scenario
@@ -19,7 +18,7 @@ fn scenario(value: Value, files: &[(&str, &str)]) -> Scenario {
     scenario
 }
 
-/// Draws a level, and wants names and text hashes to share the same blocks. Gives how many blocks were shared.
+/// Draws a level and checks that names and text hashes share equal blocks. Returns the number of shared blocks.
 fn check(scenario: &Scenario, rate_per_s: f64) -> usize {
     let arrivals: Vec<Arrival> =
         Schedule::generate(scenario, rate_per_s, Span::from_secs(20), 1).expect("drawn").arrivals;
@@ -72,7 +71,7 @@ fn a_session_shares_its_history() {
 fn a_traces_blocks_share_their_sub_blocks() {
     let mut trace = String::new();
     for i in 0..60u64 {
-        // Blocks of 512; the ids say that pairs of requests begin alike, and the third block is cut short.
+        // Blocks of 512; the ids state that pairs of requests begin alike, and the third block is partial.
         let length = 1100 + i % 7 * 50;
         let row = json!({"timestamp": i * 300, "input_length": length, "output_length": 5,
                          "hash_ids": [i % 3, 10 + i % 6, 1000 + i % 20]});

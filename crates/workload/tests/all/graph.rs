@@ -1,4 +1,4 @@
-//! Sessions as graphs: what their lines say and may not say, when each turn is due, what its prompt begins with.
+//! Tests sessions as graphs: valid and invalid lines, due times of turns, and the beginning of prompts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +33,7 @@ fn line(session: &str, id: &str, after: &[&str], (input, output): (u32, u32)) ->
     json!({"timestamp": 0, "session_id": session, "id": id, "after": after, "input_length": input, "output_length": output})
 }
 
-/// A planner, two sub-agents beside each other (one of two calls), and the answer.
+/// Returns a session with a planner, two concurrent sub-agents (one with two calls), and the answer.
 fn agents() -> Vec<Value> {
     let mut lines = vec![
         line("s", "plan", &[], (200, 20)),
@@ -60,12 +60,12 @@ fn a_trace_says_which_turn_waits_for_which() {
     let after: Vec<&[u16]> = session.turns.iter().map(|turn| &turn.after[..]).collect();
     assert_eq!(after, [&[][..], &[0], &[1], &[0], &[2, 3]]);
     let extends: Vec<Option<u16>> = session.turns.iter().map(|turn| turn.extends).collect();
-    // Sub-agents begin anew; the second call of one goes on where its first left off; the answer goes on from the plan.
+    // Sub-agents start with a new text, the second call of one continues its first, and the answer continues the plan.
     assert_eq!(extends, [None, None, Some(1), None, Some(0)]);
     let waits: Vec<i64> = session.turns.iter().map(|turn| turn.wait.0).collect();
     assert_eq!(waits, [0, 0, 25_500_000, 0, 100_000_000]);
     assert_eq!(session.begins, Span::ZERO, "the trace begins with it");
-    // Five turns over the 125.5 ms that its waits take.
+    // Five turns over the 125.5 ms of its waits.
     assert!((trace.rate_per_s().unwrap() - 5.0 / 0.1255).abs() < 1e-9);
 }
 
@@ -94,7 +94,7 @@ fn what_can_not_be_a_graph_is_refused_with_its_line() {
         "agents.jsonl, line 5: after names `look agin`, which is no id of its session, did you mean `look again`?; add that \
          turn or take it out"
     );
-    // A name of another session is none of this one.
+    // A name in another session is unknown in this one.
     assert!(
         with(|lines| lines[3]["session_id"] = json!("t"))
             .starts_with("agents.jsonl, line 5: after names `ask`")
@@ -148,7 +148,7 @@ fn sessions_begin_at_the_rate_and_their_waits_stay() {
     let begins: Vec<i64> =
         arrivals.iter().filter(|a| a.after.is_empty()).map(|a| a.due.0 / 1_000_000).collect();
     assert_eq!(begins, [0, 1000, 2000, 3000], "twice as fast, begun again after both");
-    // All that have begun are in it to their ends, and the waits are what tools take.
+    // All sessions that began are complete, and the waits are the durations of tools.
     assert_eq!(arrivals.len(), 20);
     for arrival in &arrivals {
         assert_eq!((arrival.turns, arrival.session.is_some()), (5, true));
@@ -200,7 +200,7 @@ fn a_prompt_begins_with_the_prompt_and_the_answer_that_it_goes_on_from() {
     for (a, b) in [(0, 1), (0, 3), (1, 3), (2, 4)] {
         assert!(common(&words(a), &words(b)) < 3, "turns {a} and {b} share nothing");
     }
-    // The simulator's cache sees the same: 200 tokens are twelve full blocks and a half.
+    // The simulator's cache has an equal view: 200 tokens are twelve full blocks and a half.
     let names: BTreeMap<u16, Vec<u64>> = (0..5).map(|turn| (turn, names.of(of(turn)))).collect();
     let common = |a: u16, b: u16| names[&a].iter().zip(&names[&b]).take_while(|(a, b)| a == b).count();
     assert_eq!((names[&0].len(), common(0, 4), common(1, 2), common(0, 1)), (12, 12, 2, 0));
@@ -224,7 +224,7 @@ fn block_ids_say_what_prompts_share_where_there_are_some() {
     assert_eq!((common(1, 2), common(0, 4), common(0, 3)), (12, 12, 0));
 }
 
-/// A random session: each turn comes after some of those before it.
+/// Returns a random session: each turn follows some of the earlier ones.
 fn any_session() -> impl Strategy<Value = Vec<(Vec<usize>, i64, i64, bool)>> {
     let turn = (any::<u16>(), 0..40i64, 1..60i64, 0..12u8);
     prop::collection::vec(turn, 1..14).prop_map(|turns| {
@@ -241,7 +241,8 @@ fn any_session() -> impl Strategy<Value = Vec<(Vec<usize>, i64, i64, bool)>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 256 }))]
 
-    /// Whatever the graph and however long answers take: due = the latest end of those before + the wait, and what comes after a failure is never sent.
+    /// For any graph and any latencies, due = the latest end of the predecessors + the wait, and successors of a failure
+    /// are never sent.
     #[test]
     fn every_turn_is_due_when_all_before_it_have_ended(sessions in prop::collection::vec(any_session(), 1..5), closed in any::<bool>()) {
         let mut lines = Vec::new();
@@ -266,7 +267,7 @@ proptest! {
             Player::open(Schedule::generate(&scenario, rate, window, 0).unwrap().arrivals, &ClientSpec::default(), 0)
         };
         player = player.to_their_ends();
-        // By hand: turns are numbered as the lines are, for each comes after earlier ones only.
+        // Computed separately: turns are numbered like the lines, because each follows earlier ones only.
         let mut truth = BTreeMap::new();
         let mut unsent = BTreeSet::new();
         for (s, turns) in sessions.iter().enumerate() {
@@ -313,7 +314,8 @@ proptest! {
     }
 }
 
-/// Two sub-agents that begin alike, beside each other: neither has what the other sent; what comes after both has the longer of the two.
+/// Two concurrent sub-agents with a common beginning do not share sent tokens; their common successor has the longer of the
+/// two.
 #[test]
 fn what_is_sent_again_is_what_a_turn_before_it_sent() {
     let blocks = |line: Value, ids: &[u64]| {
@@ -333,7 +335,7 @@ fn what_is_sent_again_is_what_a_turn_before_it_sent() {
         trace.graph.unwrap().sessions[0].turns.iter().map(|turn| turn.resent).collect()
     };
     assert_eq!(resent(&lines), [0, 16, 16, 64, 80]);
-    // Without ids: the prompt that is gone on from, not its answer.
+    // Without ids: the prompt that is extended, without its answer.
     assert_eq!(resent(&agents()), [0, 0, 40, 0, 200]);
     let sized: Vec<Value> = lines
         .iter()

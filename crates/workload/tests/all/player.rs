@@ -1,4 +1,4 @@
-//! The stepped client: what it does when, by hand; and, whatever happens in whatever order, that every arrival ends once.
+//! Tests the client's state machine: its actions in hand-written cases, and one end per arrival for any sequence of events.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,7 +46,7 @@ fn send(action: Option<Action>) -> Attempted {
 fn late_arrivals_come_at_once_with_their_own_due_times() {
     let mut p = Player::open(vec![at(2, 30), at(0, 10), at(1, 20), at(3, 500)], &ClientSpec::default(), 0);
     assert_eq!((p.next_at(), p.pop(ms(9))), (Some(ms(10)), None));
-    // The caller was held up until 100 ms.
+    // The caller was late until 100 ms.
     for (id, due) in [(0, 10), (1, 20), (2, 30)] {
         let sent = send(p.pop(ms(100)));
         assert_eq!((sent.arrival.id, sent.due, sent.attempt), (id, ms(due), 0));
@@ -81,7 +81,7 @@ fn retries_back_off_with_jitter_and_heed_the_server() {
     send(p.pop(now));
     assert_eq!(p.ended(now, 7, 4, SHED, None), AttemptEnd::Final);
 
-    // The server's wish is a lower bound; an end that the spec does not list, or that can't help, is final.
+    // The server's `Retry-After` is a lower bound; an end that the spec does not list, or that is not retryable, is final.
     let mut p = Player::open(vec![at(0, 0), at(1, 0), at(2, 0)], &spec, 0);
     (0..3).for_each(|_| drop(send(p.pop(ms(0)))));
     assert_eq!(p.ended(ms(0), 0, 0, SHED, Some(span(2_000))), AttemptEnd::WillRetry { at: ms(2_000) });
@@ -89,7 +89,7 @@ fn retries_back_off_with_jitter_and_heed_the_server() {
     let truncated = Outcome::new(How::Truncated, By::Server, true);
     assert_eq!(p.ended(ms(0), 2, 0, truncated, None), AttemptEnd::Final);
 
-    // Full jitter is uniform between nothing and the backoff, and seeded.
+    // Full jitter is uniform between zero and the backoff, and seeded.
     spec.retries.jitter = Jitter::Full;
     let waits: Vec<f64> = (0..4_000).map(|id| spec.retries.wait(1, 9, id, None).as_millis_f64()).collect();
     let mean = waits.iter().sum::<f64>() / 4_000.0;
@@ -114,7 +114,7 @@ fn deadlines_fire_once_and_not_after_what_they_wait_for() {
         p.pop(ms(60)),
         Some(Action::TimeOut { request: 0, attempt: 0, deadline: Deadline::FirstToken })
     );
-    // 0 was told and is not told again; 1 has its token and only the total deadline left.
+    // Request 0 was timed out and is not timed out again; 1 has its token and only the total deadline left.
     assert_eq!((p.pop(ms(199)), p.next_at()), (None, Some(ms(200))));
     assert_eq!(p.pop(ms(200)), Some(Action::TimeOut { request: 1, attempt: 0, deadline: Deadline::Total }));
     assert_eq!((p.pop(ms(900)), p.next_at(), p.in_flight()), (None, None, 2));
@@ -150,12 +150,12 @@ fn the_next_turn_is_due_a_think_time_after_the_end() {
     assert_eq!((p.next_at(), p.pop(ms(539))), (Some(ms(540)), None));
     let sent = send(p.pop(ms(545)));
     assert_eq!((sent.arrival.id, sent.due), (1, ms(540)));
-    // No answer, no next question.
+    // Without an answer there is no next turn.
     assert_eq!(p.ended(ms(600), 1, 0, BAD, None), AttemptEnd::Final);
     let lost: Vec<_> = p.never_sent().map(|a| (a.arrival.id, a.due, a.attempt)).collect();
     assert_eq!(lost, [(2, ms(620), 0)]);
 
-    // A turn that comes due after the level is not begun.
+    // A turn that is due after the level is not begun.
     let mut p = Player::open(list, &ClientSpec::default(), 0).until(ms(700));
     send(p.pop(ms(10)));
     p.ended(ms(680), 0, 0, Outcome::FINISHED, None);
@@ -177,7 +177,7 @@ fn a_closed_loop_keeps_its_concurrency() {
     assert_eq!(p.next_at(), Some(ms(50)));
     let sent = send(p.pop(ms(51)));
     assert_eq!((sent.arrival.id, sent.due, p.in_flight()), (3, ms(51), 3));
-    // Nothing new is begun from 100 ms on.
+    // From 100 ms on the player begins no new request.
     p.ended(ms(99), 0, 0, BAD, None);
     assert_eq!(p.pop(ms(100)), None);
     p.ended(ms(120), 2, 0, Outcome::FINISHED, None);
@@ -196,13 +196,13 @@ fn a_user_of_a_closed_loop_who_is_turned_away_comes_back_when_told() {
     (0..2).for_each(|_| drop(send(p.pop(ms(0)))));
     p.ended(ms(10), 0, 0, SHED, Some(span(30)));
     assert_eq!((p.pop(ms(10)), p.next_at()), (None, Some(ms(40))));
-    // The other one is not held back by that.
+    // The other user is not delayed by that.
     p.ended(ms(20), 1, 0, Outcome::FINISHED, None);
     assert_eq!(send(p.pop(ms(20))).arrival.id, 2);
     assert_eq!((p.pop(ms(39)), p.next_at(), p.in_flight()), (None, Some(ms(40)), 1));
     let back = send(p.pop(ms(41)));
     assert_eq!((back.arrival.id, back.attempt, back.due), (3, 0, ms(41)));
-    // A server that says nothing, and an answer that is no turning away, keep nobody waiting.
+    // A rejection without `Retry-After`, and a failure that is no rejection, delay no user.
     p.ended(ms(50), 3, 0, SHED, None);
     p.ended(ms(50), 2, 0, BAD, Some(span(30)));
     assert_eq!((send(p.pop(ms(50))).arrival.id, send(p.pop(ms(50))).arrival.id), (4, 5));
@@ -216,7 +216,7 @@ fn a_wish_to_wait_is_bounded_can_be_ignored_and_holds_no_level_open() {
         p.ended(ms(10), 0, 0, SHED, Some(span(3_600_000)));
         assert_eq!(p.next_at(), Some(ms(at)));
     }
-    // It would come back after the end: then nothing is to come.
+    // The user would come back after the end, so no action remains.
     let mut p = closed(1, 100, &ClientSpec::default());
     send(p.pop(ms(0)));
     p.ended(ms(95), 0, 0, SHED, Some(span(30)));
@@ -236,7 +236,7 @@ fn a_paced_loop_never_begins_two_attempts_closer_together() {
         while let Some(action) = p.pop(ms(now)) {
             let one = send(Some(action));
             begun.push(now);
-            // Answered at once; every other first try is turned away and tried again.
+            // Answered immediately; every other first attempt is rejected and retried.
             let how =
                 if one.attempt == 0 && one.arrival.id.is_multiple_of(2) { SHED } else { Outcome::FINISHED };
             p.ended(ms(now), one.arrival.id, one.attempt, how, None);
@@ -263,7 +263,7 @@ fn closed_sessions_are_users_who_think() {
     assert_eq!((sent.arrival.id, sent.arrival.session, sent.arrival.turn), (2, Some(1), 0));
     p.ended(ms(70), 2, 0, BAD, None);
     assert_eq!(send(p.pop(ms(70))).arrival.session, Some(2));
-    // Its next turn would come due after the level: the user goes on thinking, and nobody takes the place.
+    // The next turn would be due after the level: the user keeps thinking, and no other takes the slot.
     p.ended(ms(970), 4, 0, Outcome::FINISHED, None);
     assert!(p.pop(ms(980)).is_none() && p.is_done());
 }
@@ -275,7 +275,7 @@ fn a_ceiling_holds_back_and_says_since_when() {
     send(p.pop(ms(0)));
     assert_eq!(p.closed_since(), None);
     send(p.pop(ms(10)));
-    // Full, but nothing is due yet; next_at does not call for what can't be sent.
+    // Full, but no request is due yet; next_at does not announce a send that is blocked.
     assert_eq!((p.pop(ms(15)), p.closed_since()), (None, None));
     assert_eq!(p.next_at(), Some(ms(600_000)));
     p.ended(ms(90), 0, 0, Outcome::FINISHED, None);
@@ -305,7 +305,7 @@ fn stop_keeps_what_flies_and_accounts_for_the_rest() {
     assert!(p.is_done() && p.never_sent().next().is_none());
 }
 
-/// Ten thousand requests a second for a minute of slow answers: the heap must not keep what has ended.
+/// Ten thousand requests a second for a minute of slow responses: the heap must not keep ended attempts.
 #[test]
 fn timers_of_ended_attempts_do_not_pile_up() {
     let spec = ClientSpec::default();
@@ -331,7 +331,7 @@ fn workload(seed: u64, n: i64) -> Vec<Arrival> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
-    /// Steps are (how far time moves, which flying attempt ends, how).
+    /// Steps are (advance of time, index of the ending attempt, its end).
     #[test]
     fn every_arrival_ends_exactly_once(
         seed: u64,

@@ -1,4 +1,4 @@
-//! Text: asked lengths, sharing measured from the text itself, salts, files.
+//! Tests texts: requested lengths, sharing measured from the text itself, salts, files.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{Hash, Hasher};
@@ -36,7 +36,7 @@ fn words(payload: &Payload) -> Vec<String> {
     texts.iter().flat_map(|t| t.split_whitespace()).map(str::to_string).collect()
 }
 
-/// Share of tokens whose whole prefix was seen before, counted on the words.
+/// Returns the share of tokens whose whole prefix was seen before, counted on the words.
 fn reuse(texts: &[Vec<String>]) -> f64 {
     #[derive(Default)]
     struct Node(HashMap<String, Node>);
@@ -96,7 +96,7 @@ fn prompts_are_a_function_of_spec_seed_nonce_and_arrival() {
     let seed = Scenario { seed: 4, ..s.clone() };
     let others = [first16(&s, &level), first16(&s, &id), first16(&nonce, a), first16(&seed, a)];
     assert!(others.iter().all(|o| *o != first16(&s, a)));
-    // Unsalted, the nonce changes nothing.
+    // Without salt, the nonce has no effect.
     let plain = |nonce| {
         let mut s = scenario(PromptSpec { salt: false, ..PromptSpec::default() }, "200");
         s.nonce = nonce;
@@ -113,12 +113,12 @@ fn the_shared_part_is_what_was_asked() {
         let prompts = Prompts::new(&s, 5).unwrap();
         let list = arrivals(&s, 1_000, 0);
         let texts: Vec<_> = list.iter().map(|a| words(&prompts.payload(a))).collect();
-        // All but the first of each group hit their whole share; of the rest a word in 256 agrees by chance.
+        // All but the first of each group hit their whole share; of the rest a word in 256 agrees at random.
         let expected = share * (1.0 - 4.0 / list.len() as f64);
         assert!((reuse(&texts) - expected).abs() < 0.002, "{} {expected}", reuse(&texts));
         let groups: HashSet<Vec<String>> = texts.iter().map(|t| t[..100].to_vec()).collect();
         assert_eq!(groups.len(), 4);
-        // The same groups at another level, others in another run.
+        // Equal groups at another level, other groups in another run.
         let next = Prompts::new(&s, 5).unwrap();
         let again: HashSet<Vec<String>> =
             arrivals(&s, 300, 1).iter().map(|a| words(&next.payload(a))[..100].to_vec()).collect();
@@ -157,7 +157,7 @@ fn trace_blocks_share_text_exactly_where_their_ids_do() {
         assert_eq!(text.len(), a.prompt_tokens as usize);
         let mut prefix = std::hash::DefaultHasher::new();
         for (block, id) in text.chunks(512).zip(&a.blocks) {
-            // Equal id ⇔ equal text up to the block's end, ids being chained by the publisher.
+            // Equal id ⇔ equal text up to the block's end, because the publisher chained the ids.
             block.hash(&mut prefix);
             assert_eq!(*chains.entry(*id).or_insert(prefix.finish()), prefix.finish());
         }
@@ -172,7 +172,7 @@ fn trace_blocks_share_text_exactly_where_their_ids_do() {
         hit += hashes.iter().filter(|h| seen_hashes.contains(*h)).count();
         seen_hashes.extend(hashes);
     }
-    // 164 864 tokens hit, computed from the file; each hit block here is whole.
+    // 164 864 tokens hit, computed from the file; each hit block here is complete.
     assert_eq!((hit, expected), (164_864 / 16, 164_864 / 16));
     assert_eq!(chains.values().collect::<HashSet<_>>().len(), chains.len());
     // The next level has other text.
@@ -219,7 +219,7 @@ fn hashes_are_keyed_and_chained() {
     let a = &arrivals(&s, 50, 0)[0];
     let one = Prompts::new(&s, 1).unwrap().blocks(a);
     assert_ne!(one, Prompts::new(&s, 2).unwrap().blocks(a));
-    // By hand: SipHash-2-4 of parent and words under (key, "pl-block").
+    // Computed separately: SipHash-2-4 of parent and words under (key, "pl-block").
     let text = words(&Prompts::new(&s, 1).unwrap().payload(a));
     let mut parent = 0u64;
     for (block, hash) in text.chunks(16).zip(&one) {
@@ -280,8 +280,8 @@ fn prompts_from_a_file_are_sent_as_they_are_behind_the_salt() {
     }
 }
 
-/// A cross-encoder reads the query with each document, and so counts the asked tokens; where they are too few for a word of
-/// each, no document is empty.
+/// A cross-encoder reads the query with each document, so the requested tokens include it each time. Even with too few
+/// tokens for a word each, no document is empty.
 #[test]
 fn documents_and_the_query_with_each_are_the_asked_length() {
     for (tokens, documents) in [(90, 7), (6000, 25), (20, 10), (1000, 1), (3, 10), (1_usize, 1)] {

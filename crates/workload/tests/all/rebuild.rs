@@ -1,4 +1,4 @@
-//! Logs of agents, made into traces: what a turn comes after, how long it waits and what it goes on from, read back from the file that is written.
+//! Tests traces from agent logs: predecessors, waits and extended turns, parsed from the written file.
 
 use plimsoll_model::{How, Logged, LoggedRequest, LoggedTurn, Span};
 use plimsoll_workload::trace::detect_and_read;
@@ -36,7 +36,8 @@ fn logged(requests: Vec<LoggedRequest>) -> Logged {
     }
 }
 
-/// A planner that calls two sub-agents (one of them twice) and answers; ids and order of the log say nothing.
+/// Returns a planner that calls two sub-agents (one of them twice) and answers; ids and order of the log carry no
+/// information.
 fn agents() -> Vec<LoggedRequest> {
     let base = 1_795_777_788_944_519_048;
     vec![
@@ -74,7 +75,7 @@ fn turns_wait_as_they_did_and_go_on_from_their_own_agents_call() {
     ];
     assert_eq!((turns, cut), (known.to_vec(), 0));
     assert_eq!((second.begins, second.turns.len()), (Span(2_000_000_000), 1));
-    // By length alone the first look would have gone on from the plan, and the answer from the second look.
+    // By length, the first look would have extended the plan, and the answer the second look.
     assert!(lines[1]["extends"].is_null() && lines[1].as_object().unwrap().contains_key("extends"));
     let shared = detect_and_read(
         rebuild(&logged(agents()), &RebuildSpec::default())
@@ -90,12 +91,12 @@ fn turns_wait_as_they_did_and_go_on_from_their_own_agents_call() {
 #[test]
 fn what_came_after_one_that_is_left_out_comes_after_those_before_it() {
     let mut all = agents();
-    // The second look was refused as wrong: no load, and the answer came all the same.
+    // The second look was rejected as invalid: it is no load, and the answer remains.
     all[4].how = How::ClientError;
     let (trace, ..) = read(&logged(all.clone()), &RebuildSpec::default());
     let turns = &trace.graph.as_ref().unwrap().sessions[0].turns;
     assert_eq!((turns[3].after.clone(), turns[3].wait), (vec![1, 2], Span(499_500_001)));
-    // Of one model alone: the sub-agents' calls are gone, and the answer waits for the plan.
+    // With one model only, the sub-agents' calls are removed, and the answer waits for the plan.
     let mut of_one = logged(agents());
     of_one.retain(|one| one.turn.as_ref().is_some_and(|turn| turn.agent == Some(100)));
     let (trace, ..) = read(&of_one, &RebuildSpec::default());
@@ -113,7 +114,7 @@ fn waits_are_cut_and_sessions_without_a_beginning_get_one() {
     let relative = Logged { is_relative: true, ..logged(agents()) };
     let why = rebuild(&relative, &RebuildSpec::default()).unwrap_err().to_string();
     assert!(why.contains("--session-rate"), "{why}");
-    // Poisson: of 400 sessions the mean gap is that of the rate, and its coefficient of variation 1.
+    // Poisson: the mean gap of 400 sessions follows from the rate, and the coefficient of variation is 1.
     let many =
         (0..400).flat_map(|n| agents().into_iter().map(move |one| LoggedRequest { session: Some(n), ..one }));
     let many = Logged { is_relative: true, ..logged(many.collect()) };
@@ -142,7 +143,8 @@ fn cached_tokens_are_those_of_the_agents_own_text() {
         let (a, b) = (&rebuilt.rows[a].blocks, &rebuilt.rows[b].blocks);
         a.iter().zip(b).take_while(|(a, b)| a == b).count()
     };
-    // Each goes on from its own agent's call before it: 288 tokens are 18 blocks, 192 are 12. The longest text that there was is another's.
+    // Each extends its own agent's previous call: 288 tokens are 18 blocks, 192 are 12. The longest text so far belongs to
+    // another.
     assert_eq!((shared(3, 1), shared(4, 0), shared(4, 3), shared(1, 0)), (18, 12, 0, 0));
 }
 
@@ -169,7 +171,7 @@ fn a_context_that_is_named_wrongly_is_refused_with_its_line() {
 }
 
 proptest! {
-    /// Waits of any length come back to the nanosecond.
+    /// Waits of any length are exact to the nanosecond after a round trip.
     #[test]
     fn waits_are_exact(gaps in prop::collection::vec((0i64..86_400_000_000_000, 0i64..1_000_000_000), 1..30)) {
         let (mut at, mut all) = (1_700_000_000_000_000_000i64, Vec::new());

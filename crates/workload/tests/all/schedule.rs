@@ -1,4 +1,4 @@
-//! One schedule for any number of workers, sizes by their laws, classes by their weights, sessions.
+//! Tests schedules: equal for any number of workers, sizes by their distributions, classes by their weights, sessions.
 
 use plimsoll_model::{At, Span};
 use plimsoll_workload::{
@@ -23,7 +23,7 @@ fn generate(scenario: &Scenario, rate: f64, secs: i64, level: u32) -> Schedule {
     Schedule::generate(scenario, rate, Span::from_secs(secs), level).unwrap()
 }
 
-/// Every endpoint gets one of each round, whatever the worker or the shard that sends it gets of each.
+/// Every endpoint gets one request per round, for any assignment of requests to workers and shards.
 #[test]
 fn requests_are_dealt_to_endpoints_in_turn_and_no_worker_has_one_of_its_own() {
     for many in 1..7u64 {
@@ -48,12 +48,12 @@ fn requests_are_dealt_to_endpoints_in_turn_and_no_worker_has_one_of_its_own() {
                 );
             }
         }
-        // A session's turns have numbers of their own.
+        // All turns of a session go to one endpoint, although their numbers differ.
         assert!((0..50).all(|n| target.endpoint_of(Some(17), n) == target.endpoint_of(Some(17), 0)));
     }
 }
 
-/// Pinned: a change here is a change of every user's schedule, and belongs into the changelog.
+/// Pinned hashes: a change here changes every user's schedule and belongs in the changelog.
 #[test]
 fn golden_hashes() {
     let mut hashes = Vec::new();

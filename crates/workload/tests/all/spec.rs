@@ -1,4 +1,4 @@
-//! What is refused, and in which words; what is written reads back.
+//! Tests the messages of rejected scenarios, and round trips of accepted ones.
 
 use plimsoll_model::Span;
 use plimsoll_workload::{CancelAfter, Pause, Rate, Scenario, Size, format_span, parse_span};
@@ -102,7 +102,7 @@ fn a_scenario_reads_back_as_written() {
     assert_eq!(written["load"], json!({"mode": "open", "rate": "10/s", "window": "15m"}));
     assert_eq!(written["client"]["timeouts"]["total"], "10m");
     assert_eq!(Scenario::from_json(&written).unwrap(), scenario);
-    // Every default is there to be seen.
+    // Every default is written out.
     let default = serde_json::to_value(Scenario::default()).unwrap();
     assert_eq!(Scenario::from_json(&default).unwrap(), Scenario::default());
     assert_eq!(Scenario::from_json(&json!({})).unwrap(), Scenario::default());

@@ -1,4 +1,4 @@
-//! Tensors of a KServe request: what a model declares, what is said besides, and what is drawn.
+//! Tests the tensors of a KServe request: the model's declaration, additional settings, and random content.
 
 use plimsoll_model::{Datatype, Payload, Protocol};
 use plimsoll_workload::{InputSpec, Prompts, Scenario, Schedule, Size, SpecError, TensorSpec};
@@ -34,7 +34,7 @@ fn a_models_shapes_lose_their_batch_and_are_filled() {
     assert_eq!(resolve(&mut spec, &model, None, 1), Ok(0));
     assert_eq!((dims(&spec)[1].clone(), spec.batched), (vec![384], Some(true)));
 
-    // A model that does not batch keeps all of its shape; only the open part of it has to be said.
+    // A model without batching keeps all of its shape; only the open dimension must be configured.
     let model = declared(&[("A", &[-1, 4])]);
     for given in [vec![2], vec![2, 4]] {
         let mut spec = TensorSpec { shapes: [("A".into(), given)].into(), ..TensorSpec::default() };

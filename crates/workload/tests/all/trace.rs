@@ -1,4 +1,4 @@
-//! Published traces: counts computed from the files by hand, broken lines, rounded stamps, scaling.
+//! Tests published traces: counts computed separately from the files, malformed lines, rounded timestamps, scaling.
 
 use plimsoll_model::Span;
 use plimsoll_workload::trace::{detect_and_read, read_azure, read_lengths, read_mooncake};
@@ -155,7 +155,7 @@ fn what_a_trace_says_itself_is_not_said_again() {
     let mut scenario = replay(CONV, None, Some(10.0));
     scenario.prompts.shared_prefix = Some(SharedPrefix { groups: 2, share: 0.5 });
     assert!(Schedule::generate(&scenario, 10.0, Span::from_secs(1), 0).is_ok());
-    // Lengths without times can't be replayed; a missing file is named.
+    // Lengths without times can't be replayed; the error of a missing file names it.
     let csv = include_bytes!("../../fixtures/arxiv_lengths_100.csv");
     assert!(matches!(scenario.attach(|_| Ok(csv.to_vec())), Err(SpecError::File { .. })));
     let gone = scenario.attach(|_| Err("no such file".into())).unwrap_err().to_string();
@@ -185,7 +185,7 @@ fn rounded_stamps_are_spread_inside_their_tick() {
 
 const SERVEGEN: &[u8] = include_bytes!("../../fixtures/servegen_3_clients.jsonl");
 
-/// A client's windows as they stand in the file: start (s), requests, coefficient of variation of the gaps.
+/// Returns a client's windows in the file: start (s), requests, coefficient of variation of the gaps.
 fn windows(line: usize) -> Vec<(f64, usize, f64)> {
     let text = std::str::from_utf8(SERVEGEN).unwrap().lines().nth(line - 1).unwrap();
     let client: serde_json::Value = serde_json::from_str(text).unwrap();
@@ -194,7 +194,7 @@ fn windows(line: usize) -> Vec<(f64, usize, f64)> {
     client["windows"].as_array().unwrap().iter().map(of).collect()
 }
 
-/// Every client has as many requests in each of its windows as were counted there, and none outside.
+/// Every client has the counted number of requests in each of its windows, and none outside.
 #[test]
 fn clients_of_servegen_send_what_was_counted() {
     let trace = detect_and_read(SERVEGEN, "servegen").unwrap();
@@ -204,7 +204,7 @@ fn clients_of_servegen_send_what_was_counted() {
     let mut all = 0;
     for line in 2..=4 {
         for (at, count, _) in windows(line) {
-            // The trace begins with its first request, which comes some time into the first window.
+            // The trace begins with its first request, some time into the first window.
             let late = trace.rows.iter().filter(|row| row.line == line as u32);
             let slack = 600.0;
             let from = at - begin;
@@ -221,8 +221,8 @@ fn clients_of_servegen_send_what_was_counted() {
     assert_eq!(trace, detect_and_read(SERVEGEN, "servegen").unwrap(), "the same file is the same trace");
 }
 
-/// One client by itself: its gaps vary as published where their law can show it (a Weibull's tail is longer than a window), its lengths
-/// have the published median.
+/// The gaps of a single client vary as published where their distribution can show it (a Weibull's tail is longer than a
+/// window). Its lengths have the published median.
 #[test]
 fn a_client_of_servegen_is_as_bursty_and_as_long_as_published() {
     let windows: Vec<String> =
@@ -243,7 +243,7 @@ fn a_client_of_servegen_is_as_bursty_and_as_long_as_published() {
     prompts.sort_unstable();
     assert!((95..=105).contains(&prompts[100_000]), "{}", prompts[100_000]);
     assert!(prompts[50_000] > 50 && prompts[50_000] < 60, "linear between quantiles: {}", prompts[50_000]);
-    // From 12 000 s on other lengths hold.
+    // From 12 000 s on other lengths apply.
     assert!(trace.rows[250_000..].iter().all(|row| row.prompt_tokens <= 3 && row.output_tokens >= 5));
 }
 

@@ -1,4 +1,4 @@
-//! Traces to replay, lengths and prompts, as they are published.
+//! Fuzzes the readers of published traces, lengths and prompts.
 
 use plimsoll_workload::{prompt_file, servegen, trace};
 
