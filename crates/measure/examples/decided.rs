@@ -7,7 +7,7 @@
 #[allow(dead_code, unused_imports, reason = "the tests beside the table")]
 mod decided;
 
-use decided::{JUDGED, Tally, tally, truth};
+use decided::{JUDGED, Tally, bursts, settled, tally, truth};
 use plimsoll_lab::systems::{INCIDENT, STEADY};
 
 fn main() {
@@ -26,11 +26,15 @@ fn main() {
     );
     for n in sizes {
         let mut steady: Vec<Tally> = Vec::new();
+        let mut lengths = [0, 0];
         for system in STEADY.into_iter().chain([INCIDENT]) {
-            let found = tally(system, n, stretches, truth(system, n, 1_000_000));
+            let truth = truth(system, n, 1_000_000);
+            let found = tally(system, n, stretches, truth);
             print(&system.name(), n, &found);
             if system != INCIDENT {
                 steady.push(found);
+                let of_system = settled(system, n, stretches / 10, truth);
+                lengths = std::array::from_fn(|i| lengths[i] + of_system[i]);
             }
         }
         let mean = |of: &dyn Fn(&Tally) -> f64| steady.iter().map(of).sum::<f64>() / steady.len() as f64;
@@ -45,6 +49,12 @@ fn main() {
         };
         print("mean of the steady", n, &all([at(0), at(1)]));
         print("most of the steady", n, &all([worst(0), worst(1)]));
+        let [named, settled] = lengths;
+        println!("lengths that were named: {settled} of {named} settled it");
+        let [passed, failed, seen, missed] = bursts(n, stretches).map(|share| 100.0 * share);
+        println!(
+            "failures of 1 % in bursts of 20, limit 1 %: {passed:.1} % pass ({seen:.1} % with a burst in the run, {missed:.1} % name what they could have missed), {failed:.1} % fail"
+        );
     }
 }
 

@@ -23,7 +23,7 @@ impl Decision {
         }
     }
 
-    /// `0 of 707 over 500 ms, worst 246 ms: would hold; about 1400 more requests would settle it, a run of 3 min at this load`.
+    /// `0 of 707 over 500 ms, worst 246 ms: would hold; about 1400 more requests would settle it, 2 min more at this load`.
     fn provisional(&self, count: &Count, over: &str, per_s: Option<f64>) -> String {
         if count.n == 0 || count.over_least != count.over_most {
             return String::new();
@@ -34,18 +34,20 @@ impl Decision {
         let seen = format!("{} of {} {over}{worst}", count.over_most, count.n);
         let holds = count.over_most as f64 <= self.allowed * count.n as f64;
         let tends = if holds { "would hold" } else { "would break" };
-        let then = match self.needed {
-            Some(needed) => {
+        let more = self.needed.map(|needed| needed.saturating_sub(count.n).max(1));
+        let then = match more {
+            // How alike neighbours are is not known, and so is no length.
+            None if count.worth.is_none() => return format!("{seen}: {tends}"),
+            None => {
+                let sooner = if holds { "; a wider limit or a lower load settles it sooner" } else { "" };
+                format!("more than ten times this run would settle it{sooner}")
+            }
+            Some(more) => {
                 let time = per_s.filter(|per_s| *per_s > 0.0).map_or(String::new(), |per_s| {
-                    format!(", a run of {} at this load", length(needed as f64 / per_s))
+                    format!(", {} more at this load", length(more as f64 / per_s))
                 });
-                let more = plural(needed.saturating_sub(count.n).max(1), "more request");
-                format!("about {more} would settle it{time}")
+                format!("about {} would settle it{time}", plural(more, "more request"))
             }
-            None if holds => {
-                "no longer run at this load would settle it, a lower load or a wider ceiling may".to_owned()
-            }
-            None => "no longer run at this load would settle it".to_owned(),
         };
         format!("{seen}: {tends}; {then}")
     }
