@@ -4,8 +4,9 @@
 //! by people who did not see the rest.
 
 use plimsoll_measure::findings::{
-    CapacityLine, CapacityLines, Findings, Held, Hold, KeptUp, LevelSummary, Trust, Validity,
+    CapacityLine, CapacityLines, CurvePoint, Findings, Held, Hold, KeptUp, LevelSummary, Trust, Validity,
 };
+use plimsoll_measure::purpose::PROVE;
 use plimsoll_model::Load;
 
 use crate::{figure, words};
@@ -16,6 +17,7 @@ pub fn headline(findings: &Findings) -> Vec<String> {
     let mut said: Vec<String> = Vec::new();
     for lines in &findings.lines {
         said.extend(of_lines(lines, several));
+        said.extend(carries(lines, findings).map(|sentence| of_kind(lines, several) + &sentence));
     }
     if let Some(best) = words::saturated(findings) {
         said.push(of_saturation(&best.summary, words::still_grew(findings)));
@@ -27,7 +29,7 @@ pub fn headline(findings: &Findings) -> Vec<String> {
 }
 
 fn of_lines(lines: &CapacityLines, several: bool) -> Vec<String> {
-    let kind = if several { format!("{} traffic: ", lines.traffic) } else { String::new() };
+    let kind = of_kind(lines, several);
     // Where the time could not support a p99, the onset is another figure and must say so.
     let read = match words::not_p99(lines) {
         None => String::new(),
@@ -44,6 +46,52 @@ fn of_lines(lines: &CapacityLines, several: bool) -> Vec<String> {
     }
     said.extend(lines.hold.as_ref().map(of_hold));
     said.into_iter().map(|sentence| format!("{kind}{sentence}")).collect()
+}
+
+fn of_kind(lines: &CapacityLines, several: bool) -> String {
+    if several { format!("{} traffic: ", lines.traffic) } else { String::new() }
+}
+
+/// The sentence that a sweep for a budget ends with: the load that is proven, for how long it was held, and between which loads it breaks.
+fn carries(lines: &CapacityLines, findings: &Findings) -> Option<String> {
+    let (proven, broken) = match lines.budget.as_ref()? {
+        CapacityLine::Found { rate, .. } => (Some(rate.lower), Some(rate.upper)),
+        CapacityLine::Above { rate_per_s, .. } => (Some(*rate_per_s), None),
+        CapacityLine::Below { rate_per_s, .. } => (None, Some(*rate_per_s)),
+        CapacityLine::CannotTell { .. } => (None, None),
+    };
+    let curve = findings.curves.iter().find(|curve| curve.traffic == lines.traffic)?;
+    if !curve.points.iter().any(|point| point.purpose == PROVE) {
+        return None;
+    }
+    let length_s = |rate: f64| {
+        let point = curve.points.iter().find(|point| point.offered_per_s == rate)?;
+        let level = findings.levels.iter().find(|level| level.summary.level == point.level)?;
+        Some(level.summary.window.length_s)
+    };
+    // The heaviest load below the break that is not known to break.
+    let holds = |point: &&CurvePoint| {
+        broken.is_none_or(|broken| point.offered_per_s < broken)
+            && point.budget != Some(Held::Fail)
+            && point.stability != KeptUp::Unstable
+    };
+    let heaviest = curve.points.iter().filter(holds).map(|point| point.offered_per_s).reduce(f64::max);
+    let breaks = match (broken, heaviest) {
+        (Some(broken), Some(from)) => {
+            format!("breaks between {} and {}", figure::number(from), figure::number(broken))
+        }
+        (Some(broken), None) => format!("breaks at {} or below", figure::number(broken)),
+        (None, Some(from)) => format!("no break was seen up to {}", figure::number(from)),
+        (None, None) => "no break was seen".to_owned(),
+    };
+    Some(match proven {
+        Some(rate) => {
+            let time =
+                length_s(rate).map_or_else(String::new, |s| format!(" (proven for {})", words::time(s)));
+            format!("Carries {}/s within the budget{time}; {breaks}.", figure::number(rate))
+        }
+        None => format!("No load is proven to keep the budget; {breaks}."),
+    })
 }
 
 fn sentence(says: &str, asks: &str, line: &CapacityLine) -> String {

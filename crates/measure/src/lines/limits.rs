@@ -1,11 +1,14 @@
 //! The two brackets: between the last level that kept up (or held the budget) and the first that did not.
 
 use plimsoll_math::isotonic::{crossing, rising_fit};
+use plimsoll_math::proportion::exceedance_bounds;
 
 use super::Observed;
 use super::words::Words;
-use crate::findings::{BudgetRow, CapacityLine, Estimate, Held, KeptUp};
-use crate::say::number;
+use crate::budget::ALPHA;
+use crate::findings::{BudgetFinding, BudgetRow, CapacityLine, Estimate, Held, KeptUp};
+use crate::purpose::{OVERLOAD, PLACE, PROVE};
+use crate::say::{count, number};
 use crate::tail::crossing_rate;
 
 /// The bracket of a rule that holds at light loads and no longer at heavy ones: (last that holds, first that does not).
@@ -106,7 +109,7 @@ pub(super) fn stability(good: &[&Observed], words: &Words<'_>) -> CapacityLine {
         (None, Some(rate_per_s)) => {
             let unstable = good.iter().filter(|o| o.kept() == KeptUp::Unstable);
             let what = overload(unstable);
-            CapacityLine::Below { rate_per_s, why: format!("{what} at every level that could be judged") }
+            CapacityLine::Below { rate_per_s, why: everywhere(what, &kept_verdicts(good)) }
         }
         (Some(stable), Some(unstable)) => {
             let full = saturated(good, unstable);
@@ -135,19 +138,72 @@ pub(super) fn stability(good: &[&Observed], words: &Words<'_>) -> CapacityLine {
     }
 }
 
+/// A level's word on a line, and of the levels that none could be had of, from which load on.
+fn everywhere(what: &str, verdicts: &[(f64, Option<bool>)]) -> String {
+    let decided = verdicts.iter().filter(|verdict| verdict.1.is_some()).count();
+    let open: Vec<f64> =
+        verdicts.iter().filter(|verdict| verdict.1.is_none()).map(|verdict| verdict.0).collect();
+    match open.first() {
+        None => format!("{what} at every level"),
+        Some(lightest) => format!(
+            "{what} at each of the {} that could be judged; {} from {} requests/s on had too few requests",
+            count(decided as u64, "level"),
+            count(open.len() as u64, "level"),
+            number(*lightest)
+        ),
+    }
+}
+
 pub(super) fn budget_verdicts(good: &[&Observed]) -> Vec<(f64, Option<bool>)> {
-    good.iter()
-        .filter_map(|o| {
-            let budget = o.finding.summary.budget.as_ref()?;
-            let holds = match (budget.verdict, o.kept()) {
-                // What passes only because its queue has not grown long enough yet does not pass.
-                (_, KeptUp::Unstable) | (Held::Fail, _) => Some(false),
-                (Held::Pass, _) => Some(true),
-                (Held::Inconclusive, _) => None,
-            };
-            Some((o.rate(), holds))
-        })
-        .collect()
+    let judged: Vec<(&Observed, &BudgetFinding)> =
+        good.iter().filter_map(|o| Some((*o, o.finding.summary.budget.as_ref()?))).collect();
+    let verdict = |(i, (o, budget)): (usize, &(&Observed, &BudgetFinding))| {
+        let holds = match (budget.verdict, o.kept()) {
+            // What passes only because its queue has not grown long enough yet does not pass.
+            (_, KeptUp::Unstable) | (Held::Fail, _) => Some(false),
+            // A short level's queue is young: the level places the line and proves nothing.
+            (Held::Pass, _) if !PLACES.contains(&o.level.purpose.as_str()) => Some(true),
+            _ if o.level.purpose == PROVE && pooled(&judged[i..]) => Some(true),
+            _ => None,
+        };
+        (o.rate(), holds)
+    };
+    judged.iter().enumerate().map(verdict).collect()
+}
+
+/// Fewest independent requests that a pool says anything of.
+const LEAST_POOLED: f64 = 8.0;
+
+/// Levels that prove nothing by themselves.
+const PLACES: [&str; 2] = [PLACE, OVERLOAD];
+
+/// Whether levels from this one up, lightest first, prove together that this one holds: the share over a ceiling rises with the load, so that
+/// heavier levels bound lighter ones from above.
+fn pooled(levels: &[(&Observed, &BudgetFinding)]) -> bool {
+    let rows = &levels[0].1.rows;
+    (0..rows.len()).all(|i| {
+        let (mut over, mut n, mut least) = (0.0, 0.0, 1.0f64);
+        for (_, budget) in levels.iter().take_while(|(o, _)| o.kept() != KeptUp::Unstable) {
+            let Some(row) = budget.rows.get(i) else { break };
+            // Alone, by whichever rule.
+            least = if n == 0.0 { row.share_over.upper } else { least };
+            let sure = sure_of_bound(&row.share_over);
+            (over, n) = (over + sure * row.share_over.value, n + sure);
+            least = if n >= LEAST_POOLED { least.min(exceedance_bounds(over, n, ALPHA).1) } else { least };
+        }
+        least <= rows[i].allowed
+    })
+}
+
+/// Independent requests that an upper bound on a share stands for, no more than there were in effect.
+fn sure_of_bound(share: &Estimate) -> f64 {
+    let (mut low, mut high) = (0.0, share.n_eff);
+    for _ in 0..40 {
+        let middle = 0.5 * (low + high);
+        let upper = if middle > 0.0 { exceedance_bounds(share.value * middle, middle, ALPHA).1 } else { 1.0 };
+        if upper > share.upper { low = middle } else { high = middle }
+    }
+    low
 }
 
 /// Is a ceiling shown to be broken there, other than by what an overload will do to it in time?
@@ -165,7 +221,7 @@ fn never_held(good: &[&Observed]) -> String {
         (false, true) => overload(overflows).to_owned(),
         (true, true) => format!("the budget is broken or {}", overload(overflows)),
     };
-    format!("{what} at every level that could be judged")
+    everywhere(&what, &budget_verdicts(good))
 }
 
 pub(super) fn budget(good: &[&Observed], words: &Words<'_>) -> CapacityLine {

@@ -118,7 +118,7 @@ impl Observed {
         self.finding.summary.rates.offered_per_s
     }
 
-    fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         matches!(self.level.load, Load::Open { .. })
     }
 
@@ -127,7 +127,7 @@ impl Observed {
         self.finding.validity.verdict != Trust::Invalid && self.finding.summary.counts.requests > 0
     }
 
-    fn kept(&self) -> KeptUp {
+    pub(crate) fn kept(&self) -> KeptUp {
         self.finding.summary.stability.verdict
     }
 

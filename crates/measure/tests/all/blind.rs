@@ -103,6 +103,17 @@ pub fn sweep_world(
     seed: u64,
     (prompt, answer): (u32, u32),
     spec: SweepSpec,
+    watch: impl FnMut(&Sweep),
+) -> (Findings, String) {
+    sweep_sizes(world, seed, &(Size::Fixed(prompt), Size::Fixed(answer)), spec, watch)
+}
+
+/// The same with sizes that vary.
+pub fn sweep_sizes(
+    world: &WorldSpec,
+    seed: u64,
+    (prompt, answer): &(Size, Size),
+    spec: SweepSpec,
     mut watch: impl FnMut(&Sweep),
 ) -> (Findings, String) {
     let mut sweep = Sweep::new(spec).expect("a sound spec");
@@ -118,8 +129,8 @@ pub fn sweep_world(
         let mut world = World::of(world, seed).expect("a sound world");
         let mut scenario = Scenario { seed, ..Scenario::default() };
         scenario.arrivals = ArrivalSpec::named(&asked.traffic).expect("a named kind");
-        scenario.sizes.prompt = Size::Fixed(prompt);
-        scenario.sizes.output = Size::Fixed(answer);
+        scenario.sizes.prompt = prompt.clone();
+        scenario.sizes.output = answer.clone();
         scenario.client.drain = Span::from_secs(100_000);
         scenario.client.timeouts = plimsoll_workload::Timeouts {
             first_token: None,
