@@ -32,6 +32,8 @@ pub(super) const LEVELS: u32 = 1 + PLACES + PROOFS;
 pub(super) const PROOF_SHARE: f64 = (1.0 - OVERLOAD_SHARE - PLACE_SHARE) / PROOFS as f64;
 /// Shortest level that places, in times of an answer.
 const ANSWERS: f64 = 8.0;
+/// Shortest level that proves, in times of an answer of an idle target.
+const PROOF_ANSWERS: f64 = 60.0;
 /// Independent requests, times the allowed share, that prove a percentile: with none over the ceiling, and with a third of what is allowed.
 const NONE_OVER: f64 = 3.7;
 const THIRD_OVER: f64 = 9.0;
@@ -142,8 +144,9 @@ impl Sweep {
         self.placed_at = placing.next;
         let factor = self.too_short(placing.next).unwrap_or(1.0);
         self.notice = (factor > 1.0).then(|| self.short_of_time(placing.next, factor));
-        // One long level proves what three short ones leave open.
-        let proofs = (f64::from(PROOFS) / factor).clamp(1.0, f64::from(PROOFS)) as u32;
+        // In a level of a few answers not even growth is decided: then one long level in place of three.
+        let proofs = (self.left_s() / (PROOF_ANSWERS * self.latency_s())) as u32;
+        let proofs = proofs.clamp(1, PROOFS);
         self.phase = Phase::Prove(0.85 * placing.next, proofs);
     }
 
