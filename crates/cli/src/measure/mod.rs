@@ -27,7 +27,7 @@ use plimsoll_client::{
 };
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_judge::gate::{self, GateFinding};
-use plimsoll_measure::findings::Findings;
+use plimsoll_measure::findings::{BudgetSpec, Findings};
 use plimsoll_measure::precision::Precision;
 use plimsoll_measure::purpose::{ISOLATED, WARM_UP};
 use plimsoll_measure::{Observed, SweepSpec};
@@ -69,6 +69,10 @@ pub struct Begin<'a> {
     pub scenario: Scenario,
     /// The search, where there is one, and the arrival process of each kind of traffic.
     pub sweep: Option<Kinds>,
+    /// Budget of every level, if no search has one.
+    pub budget: Option<BudgetSpec>,
+    /// Number of looks at a gate that measures until it is decided.
+    pub looks: Option<usize>,
     pub client: &'a ClientArgs,
     pub limits: StopLimits,
     pub output: &'a OutputArgs,
@@ -97,6 +101,8 @@ impl<'a> Begin<'a> {
             kind,
             scenario,
             sweep: None,
+            budget: None,
+            looks: None,
             client,
             limits,
             output,
@@ -168,6 +174,8 @@ impl Measure {
             kind,
             mut scenario,
             sweep,
+            budget,
+            looks,
             client: client_args,
             limits,
             output,
@@ -213,7 +221,7 @@ impl Measure {
         let prompts =
             Prompts::new(&scenario, block_key(&scenario)).map_err(|e| Stop::usage(e.to_string()))?;
         let command = reproduce.unwrap_or_else(|| crate::resolve::reproduce(kind, &scenario, &more));
-        let mut whole = whole_scenario(&scenario, sweep.as_ref());
+        let mut whole = whole_scenario(&scenario, sweep.as_ref(), (budget.as_ref(), looks));
         // The server's pages are read once, whatever the number of shards.
         let pages = match &agreed {
             Some(all) if all.shard.index > 0 => Vec::new(),

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use plimsoll_client::StopLimits;
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_judge::budget::plan::{Offer, Plan, PlannedLevel, SEARCH_SHARE, TimePlan, plan};
-use plimsoll_judge::gate::{GateVerdict, MeasuredRun, More, after_interim};
+use plimsoll_judge::gate::{GateRow, GateVerdict, MeasuredRun, More, RowRole, after_interim};
 use plimsoll_measure::Sweep;
 use plimsoll_measure::findings::Held;
 use plimsoll_measure::sweep::SweepNext;
@@ -63,10 +63,11 @@ pub fn measure(
     }
     let trace = Trace::of(&scenario, &plan)?;
     let counted = before.is_some();
-    Gate { scenario, file, base, plan, times, trace, limits, counted }.run(
+    let looks = args.until_decided.then_some(LOOKS.len());
+    Gate { scenario, file, base, plan, times, trace, limits, counted, looks }.run(
         args,
         shard,
-        (&budget.path.display().to_string(), url),
+        (&budget.flags(), url),
     )
 }
 
@@ -110,7 +111,13 @@ struct Gate<'a> {
     limits: StopLimits,
     /// Whether an earlier run said what n_eff of its requests is.
     counted: bool,
+    /// At how many instants it is judged, where it goes on until every row is decided.
+    looks: Option<usize>,
 }
+
+/// The instants at which a gate that goes on until it is decided is judged, as shares of its time: fixed beforehand, because the error is divided
+/// over them.
+const LOOKS: [f64; 4] = [0.125, 0.25, 0.5, 1.0];
 
 /// How far the planned levels have got.
 struct Progress {
@@ -140,16 +147,20 @@ impl Gate<'_> {
         };
         let time = self.times.sweep_s + self.times.levels_s.iter().sum::<f64>();
         let time = format_span(Span::from_secs_f64(time.round()));
-        let command =
-            ["plimsoll gate", &resolve::quoted(url), "--budget", &resolve::quoted(budget), "--time", &time];
+        let flag = if self.looks.is_some() { "--until-decided --max" } else { "--time" };
+        let command = ["plimsoll gate", &resolve::quoted(url), budget, flag, &time];
         let mut measure = Measure::begin(Begin {
             sweep: (!traffic.is_empty()).then(|| (search.as_ref().map(|plan| plan.spec.clone()), traffic)),
             reproduce: Some(resolve::repeat(&command.join(" "), &self.scenario, &[])),
             shard,
+            looks: self.looks,
             ..Begin::new("gate", self.scenario.clone(), &client, self.limits, &output)
         })?;
         let upload = put.map(|put| put.start(&measure.folder())).transpose()?;
-        let first = self.plan.until_interim(&self.times);
+        let first = match self.looks {
+            Some(_) => Some(self.times.levels_s.iter().map(|s| LOOKS[0] * s).collect()),
+            None => self.plan.until_interim(&self.times),
+        };
         self.announce(&mut measure, first.as_deref());
         self.levels(&mut measure, first.as_deref(), &bursts)?;
         if let Some(plan) = search {
@@ -187,6 +198,9 @@ impl Gate<'_> {
             spent_s: vec![0.0; n],
             found: vec![in_flight(&self.scenario); n],
         };
+        if self.looks.is_some() {
+            return self.until_decided(measure, bursts, &mut progress);
+        }
         for (i, seconds) in first.unwrap_or(&self.times.levels_s).iter().enumerate() {
             self.level(measure, i, *seconds, bursts, &mut progress)?;
         }
@@ -219,6 +233,36 @@ impl Gate<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// Every planned level, judged at each of the instants, until no row is open that more requests can decide.
+    fn until_decided(
+        &self,
+        measure: &mut Measure,
+        bursts: &[(String, ArrivalSpec)],
+        progress: &mut Progress,
+    ) -> Result<(), Stop> {
+        let mut before = 0.0;
+        for share in LOOKS {
+            for (i, seconds) in self.times.levels_s.iter().enumerate() {
+                self.level(measure, i, (share - before) * seconds, bursts, progress)?;
+            }
+            before = share;
+            if measure.stopped() || share >= 1.0 {
+                return Ok(());
+            }
+            let found = measure.hold_to(self.file, self.base, LOOKS.len());
+            let spent = words(progress.spent_s.iter().sum());
+            let decides = |row: &&GateRow| row.role == RowRole::Decides && row.held == Held::Inconclusive;
+            let open: Vec<String> =
+                found.rows.iter().filter(decides).filter(|row| !row.missing).map(still).collect();
+            if open.is_empty() || found.verdict == GateVerdict::Invalid {
+                measure.screen.say(&format!("decided after {spent}"));
+                return Ok(());
+            }
+            measure.screen.say(&format!("open after {spent}: {}", open.join("; ")));
+        }
+        Ok(())
     }
 
     /// The arrivals of every burst that is measured, by its traffic.
@@ -337,6 +381,19 @@ impl Gate<'_> {
         measure.keep(measured);
         Ok(())
     }
+}
+
+/// Why a row is open.
+fn still(row: &GateRow) -> String {
+    let counted = row.share_over.map_or_else(String::new, |share| {
+        let over = (share.value * share.n as f64).round();
+        let most = figure::percent(share.upper);
+        format!(", {} of {} over it, at most {most} for sure", figure::number(over), share.n)
+    });
+    let allowed =
+        row.allowed.map_or_else(String::new, |share| format!(" ({} allowed)", figure::percent(share)));
+    let takes = row.needed_s.map_or_else(String::new, |s| format!(", takes about {} in all", words(s)));
+    format!("{}: {} against {}{counted}{allowed}{takes}", row.id, row.measured_shown, row.limit_shown)
 }
 
 /// The number in flight that finishes most, and how long it took to find, s.
