@@ -30,6 +30,7 @@ pub(super) fn scenario(url: &str, args: &GateUrlArgs, budget: &BudgetText) -> Re
     };
     draft.client(&client)?;
     if let Some(rate) = &args.rate {
+        draft.set("load.mode", "open".into());
         draft.set("load.rate", rate.clone().into());
     }
     let nonce_is_said = draft.has("nonce");
