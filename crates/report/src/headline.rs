@@ -4,7 +4,8 @@
 //! by people who did not see the rest.
 
 use plimsoll_measure::findings::{
-    CapacityLine, CapacityLines, CurvePoint, Findings, Held, Hold, KeptUp, LevelSummary, Trust, Validity,
+    BudgetFinding, CapacityLine, CapacityLines, CurvePoint, Findings, Held, Hold, KeptUp, LevelSummary,
+    Trust, Validity,
 };
 use plimsoll_measure::purpose::PROVE;
 use plimsoll_model::Load;
@@ -64,24 +65,23 @@ fn carries(lines: &CapacityLines, findings: &Findings) -> Option<String> {
     if !curve.points.iter().any(|point| point.purpose == PROVE) {
         return None;
     }
+    let level = |id: u32| findings.levels.iter().map(|level| &level.summary).find(|level| level.level == id);
     let length_s = |rate: f64| {
         let point = curve.points.iter().find(|point| point.offered_per_s == rate)?;
-        let level = findings.levels.iter().find(|level| level.summary.level == point.level)?;
-        Some(level.summary.window.length_s)
+        Some(level(point.level)?.window.length_s)
     };
-    // The heaviest load below the break that is not known to break.
-    let holds = |point: &&CurvePoint| {
-        broken.is_none_or(|broken| point.offered_per_s < broken)
-            && point.budget != Some(Held::Fail)
+    // The heaviest load clearly below the break at which no more requests were over a ceiling than may be.
+    let within = |point: &&CurvePoint| {
+        broken.is_none_or(|broken| point.offered_per_s < CLEARLY * broken)
             && point.stability != KeptUp::Unstable
+            && level(point.level).and_then(|level| level.budget.as_ref()).is_some_and(is_within)
     };
-    let heaviest = curve.points.iter().filter(holds).map(|point| point.offered_per_s).reduce(f64::max);
-    let breaks = match (broken, heaviest) {
-        (Some(broken), Some(from)) => {
-            format!("breaks between {} and {}", figure::number(from), figure::number(broken))
-        }
-        (Some(broken), None) => format!("breaks at {} or below", figure::number(broken)),
-        (None, Some(from)) => format!("no break was seen up to {}", figure::number(from)),
+    let heaviest = curve.points.iter().filter(within).map(|point| point.offered_per_s).reduce(f64::max);
+    let [from, to] = [heaviest, broken].map(|rate| rate.map(figure::number));
+    let breaks = match (from, to) {
+        (Some(from), Some(to)) => format!("breaks between {from} and {to}"),
+        (None, Some(to)) => format!("breaks at {to} or below"),
+        (Some(from), None) => format!("no break was seen up to {from}"),
         (None, None) => "no break was seen".to_owned(),
     };
     Some(match proven {
@@ -92,6 +92,13 @@ fn carries(lines: &CapacityLines, findings: &Findings) -> Option<String> {
         }
         None => format!("No load is proven to keep the budget; {breaks}."),
     })
+}
+
+/// Share of one load up to which another is told from it.
+const CLEARLY: f64 = 0.99;
+
+fn is_within(budget: &BudgetFinding) -> bool {
+    budget.rows.iter().all(|row| row.share_over.value <= row.allowed)
 }
 
 fn sentence(says: &str, asks: &str, line: &CapacityLine) -> String {

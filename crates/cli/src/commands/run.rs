@@ -15,7 +15,7 @@ use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, Schedule, Size, Trace, 
 use super::{merge, smoke};
 use crate::exit::{Exit, Stop};
 use crate::flags::{CeilingArgs, ClientArgs, RunArgs};
-use crate::measure::{Begin, LevelStep, Measure, random, stop_limits};
+use crate::measure::{Begin, LevelStep, Measure, Until, random, stop_limits};
 use crate::out;
 use crate::resolve::{self, Draft};
 use crate::shard::{Asked, Upload, of_shard};
@@ -79,7 +79,7 @@ fn load(args: &RunArgs) -> Result<Exit, Stop> {
     })?;
     let upload = put.map(|put| put.start(&measure.folder())).transpose()?;
     let most = limits.max_requests;
-    until.iter().for_each(|until| measure.until(until.clone()));
+    until.iter().for_each(|until| measure.until(Until::Known(until.clone())));
     announce(&mut measure, rate, window, most, cost.as_ref());
     run_load(&mut measure, rate, window, most, args.client.max_in_flight)?;
     let stopped = measure.interrupted();

@@ -302,6 +302,13 @@ fn takes(spec: &SweepSpec) -> Option<String> {
     let kinds = spec.traffic.len().max(1) as f64;
     let time_s = (spec.time.as_secs_f64() - kinds * spec.hold.as_secs_f64()) / kinds;
     let enough = figure::number(least_time_s(allowed, 1.0) / time_s);
+    if let Some(most) = spec.max_rate.filter(|most| least_time_s(allowed, *most) > time_s) {
+        let takes = (kinds * least_time_s(allowed, most) / 60.0).ceil();
+        return Some(format!(
+            "the time is too short to prove the budget at up to {}: it takes about --time {takes}m",
+            figure::per_second(most)
+        ));
+    }
     let at = [1.0, 10.0].map(|rate| figure::duration_ns((least_time_s(allowed, rate) / 60.0).ceil() * 60e9));
     Some(format!(
         "the time is enough to prove the budget from about {enough} requests/s on; a line at 1/s takes {}, at 10/s {}; more where \

@@ -1,12 +1,11 @@
 //! The two brackets: between the last level that kept up (or held the budget) and the first that did not.
 
 use plimsoll_math::isotonic::{crossing, rising_fit};
-use plimsoll_math::proportion::exceedance_bounds;
 
 use super::Observed;
 use super::words::Words;
 use crate::budget::ALPHA;
-use crate::findings::{BudgetFinding, BudgetRow, CapacityLine, Estimate, Held, KeptUp};
+use crate::findings::{BudgetFinding, BudgetRow, CapacityLine, Estimate, Held, KeptUp, Pool};
 use crate::purpose::{OVERLOAD, PLACE, PROVE};
 use crate::say::{count, number};
 use crate::tail::crossing_rate;
@@ -85,8 +84,28 @@ fn overload<'a>(unstable: impl Iterator<Item = &'a &'a Observed>) -> &'static st
     }
 }
 
-pub(super) fn stability(good: &[&Observed], words: &Words<'_>) -> CapacityLine {
-    match bracket(&kept_verdicts(good)) {
+/// Roots of the number finished by which a closed loop's throughput may be luck: the best of several rungs counts.
+const LUCK: f64 = 3.0;
+
+/// Load that a closed loop shows to be stable, requests/s. A closed loop can't overload its target, and begins empty, so that it finishes less than
+/// the target can. The interval by batches was rejected: filling makes it as wide as the rate in a rung of a few answers.
+fn closed_loop_carries(levels: &[&Observed]) -> Option<f64> {
+    let closed = levels.iter().filter(|o| !o.is_open() && o.counts()).filter_map(|o| o.achieved());
+    let surely = closed.map(|e| e.value * (1.0 - LUCK / (e.n as f64).sqrt()));
+    surely.filter(|rate| *rate > 0.0).reduce(f64::max)
+}
+
+pub(super) fn stability(good: &[&Observed], levels: &[&Observed], words: &Words<'_>) -> CapacityLine {
+    let (stable, unstable) = bracket(&kept_verdicts(good));
+    // Only where no open-loop level says more.
+    let closed = closed_loop_carries(levels).filter(|rate| {
+        stable.is_none() && !good.is_empty() && unstable.is_none_or(|unstable| *rate < unstable)
+    });
+    if let (Some(rate_per_s), None) = (closed, unstable) {
+        let why = "a closed loop finished as many, and no open-loop level was long enough to see whether requests pile up";
+        return CapacityLine::Above { rate_per_s, load: words.at(rate_per_s), why: why.into() };
+    }
+    match (stable.or(closed), unstable) {
         (None, None) => CapacityLine::CannotTell {
             why: if good.is_empty() {
                 NO_OPEN_LOOP.into()
@@ -120,7 +139,8 @@ pub(super) fn stability(good: &[&Observed], words: &Words<'_>) -> CapacityLine {
             let n = good.iter().map(|o| o.upper.len() as u64).sum();
             let rate = Estimate { value, lower, upper: unstable, n, n_eff: good.len() as f64 };
             let how = format!(
-                "requests in flight hold steady at {} requests/s{} at {} requests/s{}",
+                "{} {} requests/s{} at {} requests/s{}",
+                if closed.is_some() { "a closed loop finished" } else { "requests in flight hold steady at" },
                 number(stable),
                 match overload(good.iter().filter(|o| o.kept() == KeptUp::Unstable && o.rate() == unstable)) {
                     PILE_UP => " and pile up".to_owned(),
@@ -171,9 +191,6 @@ pub(super) fn budget_verdicts(good: &[&Observed]) -> Vec<(f64, Option<bool>)> {
     judged.iter().enumerate().map(verdict).collect()
 }
 
-/// Fewest independent requests that a pool says anything of.
-const LEAST_POOLED: f64 = 8.0;
-
 /// Levels that prove nothing by themselves.
 const PLACES: [&str; 2] = [PLACE, OVERLOAD];
 
@@ -181,29 +198,17 @@ const PLACES: [&str; 2] = [PLACE, OVERLOAD];
 /// heavier levels bound lighter ones from above.
 fn pooled(levels: &[(&Observed, &BudgetFinding)]) -> bool {
     let rows = &levels[0].1.rows;
-    (0..rows.len()).all(|i| {
-        let (mut over, mut n, mut least) = (0.0, 0.0, 1.0f64);
-        for (_, budget) in levels.iter().take_while(|(o, _)| o.kept() != KeptUp::Unstable) {
-            let Some(row) = budget.rows.get(i) else { break };
-            // Alone, by whichever rule.
-            least = if n == 0.0 { row.share_over.upper } else { least };
-            let sure = sure_of_bound(&row.share_over);
-            (over, n) = (over + sure * row.share_over.value, n + sure);
-            least = if n >= LEAST_POOLED { least.min(exceedance_bounds(over, n, ALPHA).1) } else { least };
-        }
-        least <= rows[i].allowed
-    })
-}
-
-/// Independent requests that an upper bound on a share stands for, no more than there were in effect.
-fn sure_of_bound(share: &Estimate) -> f64 {
-    let (mut low, mut high) = (0.0, share.n_eff);
-    for _ in 0..40 {
-        let middle = 0.5 * (low + high);
-        let upper = if middle > 0.0 { exceedance_bounds(share.value * middle, middle, ALPHA).1 } else { 1.0 };
-        if upper > share.upper { low = middle } else { high = middle }
-    }
-    low
+    let proves = |i: usize| {
+        let steady = levels.iter().take_while(|(o, _)| o.kept() != KeptUp::Unstable);
+        let pools = steady.map_while(|(_, budget)| Some(budget.rows.get(i)?.pool));
+        let pooled = pools.scan(None, |all: &mut Option<Pool>, one| {
+            *all = Some(all.map_or(one, |all| all.with(one)));
+            *all
+        });
+        rows[i].verdict == Held::Pass
+            || pooled.into_iter().any(|pool| pool.share_at_most(ALPHA) <= rows[i].allowed)
+    };
+    (0..rows.len()).all(proves)
 }
 
 /// Is a ceiling shown to be broken there, other than by what an overload will do to it in time?

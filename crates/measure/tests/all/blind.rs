@@ -103,9 +103,9 @@ pub fn sweep_world(
     seed: u64,
     (prompt, answer): (u32, u32),
     spec: SweepSpec,
-    watch: impl FnMut(&Sweep),
+    mut watch: impl FnMut(&Sweep),
 ) -> (Findings, String) {
-    sweep_sizes(world, seed, &(Size::Fixed(prompt), Size::Fixed(answer)), spec, watch)
+    sweep_sizes(world, seed, &(Size::Fixed(prompt), Size::Fixed(answer)), spec, |sweep| watch(sweep))
 }
 
 /// The same with sizes that vary.
@@ -114,7 +114,7 @@ pub fn sweep_sizes(
     seed: u64,
     (prompt, answer): &(Size, Size),
     spec: SweepSpec,
-    mut watch: impl FnMut(&Sweep),
+    mut watch: impl FnMut(&mut Sweep),
 ) -> (Findings, String) {
     let mut sweep = Sweep::new(spec).expect("a sound spec");
     let mut now = At::ZERO;
@@ -145,7 +145,7 @@ pub fn sweep_sizes(
         let run = simulate_level(&mut world, &scenario, plan).expect("a sound level");
         sweep.observe(&run.level, &run.attempts, &run.samples);
         now = run.level.drained + Span::from_millis(1);
-        watch(&sweep);
+        watch(&mut sweep);
     }
     panic!("a sweep of a thousand levels");
 }

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use plimsoll_client::StopLimits;
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_judge::budget::plan::{Offer, Plan, PlannedLevel, SEARCH_SHARE, TimePlan, plan};
-use plimsoll_judge::gate::{GateRow, GateVerdict, MeasuredRun, More, RowRole, after_interim};
+use plimsoll_judge::gate::{GateVerdict, MeasuredRun, More, after_interim};
 use plimsoll_measure::Sweep;
 use plimsoll_measure::findings::Held;
 use plimsoll_measure::sweep::SweepNext;
@@ -26,7 +26,7 @@ use crate::commands::run::{Saturate, saturate};
 use crate::commands::sweep as search;
 use crate::exit::{Exit, Stop};
 use crate::flags::{ClientArgs, Format, GateUrlArgs, OutputArgs, PriceArgs, SearchArgs};
-use crate::measure::{Begin, LevelStep, Measure, max_rate};
+use crate::measure::{Begin, LevelStep, Measure, max_rate, say, still_open};
 use crate::shard::{Asked, Upload, of_shard};
 use crate::{out, resolve};
 use asked::{Trace, asked, in_flight, scenario, time, times, words};
@@ -242,6 +242,13 @@ impl Gate<'_> {
         bursts: &[(String, ArrivalSpec)],
         progress: &mut Progress,
     ) -> Result<(), Stop> {
+        if self.goes_on(measure) {
+            let whole_s = self.times.levels_s[0];
+            let before = LOOKS.iter().filter(|share| **share < 1.0);
+            measure
+                .until_decided(self.file, before.map(|share| Span::from_secs_f64(share * whole_s)).collect());
+            return self.level(measure, 0, whole_s, bursts, progress);
+        }
         let mut before = 0.0;
         for share in LOOKS {
             for (i, seconds) in self.times.levels_s.iter().enumerate() {
@@ -251,18 +258,24 @@ impl Gate<'_> {
             if measure.stopped() || share >= 1.0 {
                 return Ok(());
             }
-            let found = measure.hold_to(self.file, self.base, LOOKS.len());
-            let spent = words(progress.spent_s.iter().sum());
-            let decides = |row: &&GateRow| row.role == RowRole::Decides && row.held == Held::Inconclusive;
-            let open: Vec<String> =
-                found.rows.iter().filter(decides).filter(|row| !row.missing).map(still).collect();
-            if open.is_empty() || found.verdict == GateVerdict::Invalid {
-                measure.screen.say(&format!("decided after {spent}"));
-                return Ok(());
+            let open = still_open(&measure.hold_to(self.file, self.base, LOOKS.len()));
+            let is_decided = open.is_none();
+            measure.screen.say(&say(Span::from_secs_f64(progress.spent_s.iter().sum()), open));
+            if is_decided {
+                break;
             }
-            measure.screen.say(&format!("open after {spent}: {}", open.join("; ")));
         }
         Ok(())
+    }
+
+    /// Whether one level can be judged while it goes on: its requests alone decide, and they are numbered as they are due.
+    fn goes_on(&self, measure: &Measure) -> bool {
+        let [level] = self.plan.levels.as_slice() else { return false };
+        matches!(level.offer, Offer::Rate(_))
+            && self.base.is_none()
+            && self.trace.is_none()
+            && self.scenario.sessions.is_none()
+            && !measure.is_shard()
     }
 
     /// The arrivals of every burst that is measured, by its traffic.
@@ -381,19 +394,6 @@ impl Gate<'_> {
         measure.keep(measured);
         Ok(())
     }
-}
-
-/// Why a row is open.
-fn still(row: &GateRow) -> String {
-    let counted = row.share_over.map_or_else(String::new, |share| {
-        let over = (share.value * share.n as f64).round();
-        let most = figure::percent(share.upper);
-        format!(", {} of {} over it, at most {most} for sure", figure::number(over), share.n)
-    });
-    let allowed =
-        row.allowed.map_or_else(String::new, |share| format!(" ({} allowed)", figure::percent(share)));
-    let takes = row.needed_s.map_or_else(String::new, |s| format!(", takes about {} in all", words(s)));
-    format!("{}: {} against {}{counted}{allowed}{takes}", row.id, row.measured_shown, row.limit_shown)
 }
 
 /// The number in flight that finishes most, and how long it took to find, s.
