@@ -30,17 +30,17 @@ pub struct TextPlace {
 pub struct BudgetText {
     pub path: PathBuf,
     pub file: BudgetFile,
-    /// The ceilings that were given in place of a file.
+    /// SLOs of `--slo`; empty if a file sets the budget.
     pub slo: Vec<String>,
     /// Where each thing stands, by its dotted path.
     places: BTreeMap<String, TextPlace>,
 }
 
 impl BudgetText {
-    /// A budget given as ceilings, without a file.
+    /// Parses the SLOs of `--slo` into a budget.
     ///
     /// # Errors
-    /// The first ceiling that can't be read.
+    /// Fails if an SLO is malformed.
     pub fn inline(slo: &[String]) -> Result<BudgetText, Stop> {
         let asked = resolve::budget(slo)?.unwrap_or_default();
         let refused = |e: String| Stop::usage(format!("--slo{e}"));
@@ -58,7 +58,7 @@ impl BudgetText {
         Ok(BudgetText { path: "--slo".into(), file, slo, places })
     }
 
-    /// The flags by which a command names it.
+    /// Returns the flags that select this budget.
     pub fn flags(&self) -> String {
         match self.slo.as_slice() {
             [] => format!("--budget {}", resolve::quoted(&self.path.display().to_string())),

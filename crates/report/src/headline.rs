@@ -53,7 +53,7 @@ fn of_kind(lines: &CapacityLines, several: bool) -> String {
     if several { format!("{} traffic: ", lines.traffic) } else { String::new() }
 }
 
-/// The sentence that a sweep for a budget ends with: the load that is proven, for how long it was held, and between which loads it breaks.
+/// Returns the answer of a sweep with `--slo`: the proven load, its time, and the loads between which the budget breaks.
 fn carries(lines: &CapacityLines, findings: &Findings) -> Option<String> {
     let (proven, broken) = match lines.budget.as_ref()? {
         CapacityLine::Found { rate, .. } => (Some(rate.lower), Some(rate.upper)),
@@ -94,7 +94,7 @@ fn carries(lines: &CapacityLines, findings: &Findings) -> Option<String> {
     })
 }
 
-/// Share of one load up to which another is told from it.
+/// Largest share of a load that counts as clearly below it.
 const CLEARLY: f64 = 0.99;
 
 fn is_within(budget: &BudgetFinding) -> bool {

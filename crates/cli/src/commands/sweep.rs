@@ -294,7 +294,7 @@ fn spell(plan: &Plan, preview: &Preview) -> String {
     lines.join("\n")
 }
 
-/// The load from which on the time is enough to prove the budget, and the time that a light load takes.
+/// Returns a line about the load from which on the time suffices to prove the budget.
 fn takes(spec: &SweepSpec) -> Option<String> {
     let budget = spec.budget.as_ref().filter(|_| spec.proves_budget)?;
     let latency = budget.latency.iter().map(|ceiling| 1.0 - ceiling.percentile);

@@ -24,16 +24,14 @@ pub enum Until {
     Decided(DecidedLooks),
 }
 
-/// The looks at a level that is held to a budget while it goes on.
+/// The looks at a running level that a budget judges.
 #[derive(Clone)]
 pub struct DecidedLooks {
-    /// The budget.
     pub file: BudgetFile,
     /// Instants of the looks, since the start of the level.
     pub at: Vec<Span>,
-    /// Looks that share the error, the last one after the level among them.
+    /// Number of looks that share the error, including the one after the level.
     pub looks: usize,
-    /// The run that the level belongs to.
     pub manifest: Manifest,
 }
 
@@ -44,21 +42,21 @@ pub(super) struct Knowing {
     rows: Vec<Attempt>,
     /// Requests before the next look at a percentile.
     next: u64,
-    /// Whether the percentile was known at the look before: widths wander, and one narrow look may be luck.
+    /// Whether the previous look met the precision. Two in a row are needed because one narrow interval may be luck.
     met_before: bool,
     /// The longest that a request took.
     longest: Span,
 }
 
 impl Knowing {
-    /// A sender for requests that ended, and the look at them.
+    /// Returns a sender for finished requests, and their reader.
     pub fn new(until: &Until) -> (Sender<Attempt>, Knowing) {
         let (to, from) = channel();
         let (until, rows, next) = (until.clone(), Vec::new(), Precision::next_look(0));
         (to, Knowing { until, from, rows, next, met_before: false, longest: Span::ZERO })
     }
 
-    /// Ends the level where enough is known. Returns a line for the screen.
+    /// Ends the level if enough is known. Returns a line for the screen.
     pub fn look(&mut self, now: At, level: &Level, control: &Control) -> Option<String> {
         for row in self.from.try_iter() {
             self.longest = self.longest.max(row.end.map_or(Span::ZERO, |end| end - row.due));
@@ -98,7 +96,7 @@ impl Knowing {
 }
 
 impl DecidedLooks {
-    /// The budget on the requests up to the first that has not ended: a slow one that is left out would make the rest look fast.
+    /// Judges the requests before the first unfinished one. Later ones are left out because only the fast of them have finished.
     fn judge(&self, level: Level, rows: &mut [Attempt]) -> Option<GateFinding> {
         rows.sort_by_key(|row| (row.request, row.attempt));
         let mut ended = 0;
@@ -116,13 +114,13 @@ impl DecidedLooks {
     }
 }
 
-/// The line about a look.
+/// Returns the screen line of a look.
 pub fn say(spent: Span, open: Option<String>) -> String {
     let spent = figure::duration_ns(spent.0 as f64);
     open.map_or_else(|| format!("decided after {spent}"), |open| format!("open after {spent}: {open}"))
 }
 
-/// The rows that more requests may decide, each with the reason why it is open; `None` where there is none.
+/// Returns the undecided rows with their reasons; `None` if every row is decided.
 pub fn still_open(found: &GateFinding) -> Option<String> {
     let decides =
         |row: &&GateRow| row.role == RowRole::Decides && row.held == Held::Inconclusive && !row.missing;

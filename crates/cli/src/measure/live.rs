@@ -37,7 +37,7 @@ pub struct LiveCounts {
     pub streams: bool,
 }
 
-/// Runs `work` on a thread of its own and redraws the screen until it is done. `each` is called at each redraw and may return a line to print.
+/// Runs `work` on a thread of its own and redraws the screen until it is done. `each` runs at each redraw and may return a line to print.
 pub fn watch<T: Send>(
     screen: &mut Screen,
     view: &View<'_>,

@@ -306,12 +306,12 @@ impl Measure {
         self.until = Some(until);
     }
 
-    /// Returns whether other machines send a part of the load.
+    /// Returns whether several machines send the load.
     pub fn is_shard(&self) -> bool {
         self.shard.is_some()
     }
 
-    /// Looks at a level while it goes on, at these instants since its start and once after it.
+    /// Judges the next level at these instants since its start, and once after it.
     pub fn until_decided(&mut self, file: &BudgetFile, at: Vec<Span>) {
         let (file, looks, manifest) = (file.clone(), at.len() + 1, self.writer.manifest());
         self.until(Until::Decided(DecidedLooks { file, at, looks, manifest }));

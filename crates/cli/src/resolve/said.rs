@@ -159,7 +159,7 @@ pub fn cost(price: &PriceArgs, scenario: &Scenario) -> Resolved<Option<Bill>> {
     Ok(bill)
 }
 
-/// The budget of a single load, where one is asked for.
+/// Returns the budget of a single load, if `--slo` sets one.
 pub fn asked_budget(scenario: &Scenario, ceilings: &[String]) -> Resolved<Option<BudgetSpec>> {
     if ceilings.is_empty() { Ok(None) } else { budget_for(scenario, ceilings).map(Some) }
 }

@@ -1,6 +1,6 @@
 //! The stepper's promises: time, ceilings, order, and "cannot tell" where it cannot.
 
-use plimsoll_measure::findings::{BudgetSpec, CapacityLine, Ceiling, Metric, Trust};
+use plimsoll_measure::findings::{BudgetSpec, CapacityLine, Ceiling, KeptUp, Metric, Trust};
 use plimsoll_measure::sweep::{Preview, RequestPrice, Sweep, SweepNext, SweepSpec};
 use plimsoll_model::{EndedBy, How, Load, Span};
 
@@ -213,4 +213,20 @@ fn first_loads_rise() {
     let first = findings.levels.iter().filter(|level| level.summary.purpose == "curve");
     let loads: Vec<f64> = first.map(|level| level.summary.rates.offered_per_s).collect();
     assert!(loads.len() > 3 && loads.is_sorted(), "{loads:?}");
+}
+
+/// A sweep too short for the growth of its open-loop levels still has what its closed loops finished.
+#[test]
+fn a_closed_loop_bounds_the_limit_of_a_short_sweep() {
+    let server = server();
+    let limit = server.truth(0.99, 1.5).stability;
+    let (findings, _) = sweep(&server, short(&server, 200.0), |_| {});
+    let decided = findings.levels.iter().any(|level| level.summary.stability.verdict == KeptUp::Stable);
+    assert!(!decided, "the sweep is to be too short");
+    let lower = match &findings.lines[0].stability {
+        CapacityLine::Found { rate, .. } => rate.lower,
+        CapacityLine::Above { rate_per_s, .. } => *rate_per_s,
+        other => panic!("{other:?}"),
+    };
+    assert!(lower > 0.3 * limit && lower <= limit, "{lower}, the limit is {limit}");
 }

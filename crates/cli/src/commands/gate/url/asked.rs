@@ -68,7 +68,7 @@ pub(super) fn time(args: &GateUrlArgs, file: &BudgetFile) -> Result<f64, Stop> {
     }
 }
 
-/// The flag that says how long may be measured, and its text.
+/// Returns the flag that limits the measuring time, and its value.
 pub(super) fn said(args: &GateUrlArgs) -> Option<(&'static str, &str)> {
     let time = args.time.as_deref().map(|text| ("--time", text));
     time.or(args.max.as_deref().map(|text| ("--max", text)))

@@ -111,12 +111,11 @@ struct Gate<'a> {
     limits: StopLimits,
     /// Whether an earlier run said what n_eff of its requests is.
     counted: bool,
-    /// At how many instants it is judged, where it goes on until every row is decided.
+    /// Number of looks with `--until-decided`.
     looks: Option<usize>,
 }
 
-/// The instants at which a gate that goes on until it is decided is judged, as shares of its time: fixed beforehand, because the error is divided
-/// over them.
+/// Instants of the looks of `--until-decided`, as shares of its time. They are fixed beforehand because they share the error.
 const LOOKS: [f64; 4] = [0.125, 0.25, 0.5, 1.0];
 
 /// How far the planned levels have got.
@@ -235,7 +234,7 @@ impl Gate<'_> {
         }
     }
 
-    /// Every planned level, judged at each of the instants, until no row is open that more requests can decide.
+    /// Measures the planned levels until every row is decided at one of the looks.
     fn until_decided(
         &self,
         measure: &mut Measure,
@@ -268,7 +267,7 @@ impl Gate<'_> {
         Ok(())
     }
 
-    /// Whether one level can be judged while it goes on: its requests alone decide, and they are numbered as they are due.
+    /// Returns whether the looks can happen during one level. Its requests must suffice for the verdict, and their numbers must follow due times.
     fn goes_on(&self, measure: &Measure) -> bool {
         let [level] = self.plan.levels.as_slice() else { return false };
         matches!(level.offer, Offer::Rate(_))
