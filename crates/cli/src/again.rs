@@ -37,7 +37,9 @@ impl Recorded {
         let mut value = manifest.scenario.clone();
         let object = value.as_object_mut().ok_or("run.json holds no scenario")?;
         let sweep = part(object.remove("sweep"))?;
-        object.remove("scraped");
+        for beside in ["scraped", "budget", "looks"] {
+            object.remove(beside);
+        }
         let world = part(object.remove("world"))?;
         let traffic: Option<_> = part(object.remove("traffic"))?;
         let mut scenario = Scenario::from_json(&value).map_err(|e| e.to_string())?;

@@ -8,14 +8,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use plimsoll_judge::budget::{BudgetFile, check_shape};
-use plimsoll_measure::findings::BudgetSpec;
+use plimsoll_judge::budget::{Amount, BUDGET_VERSION, Budget, BudgetFile, BudgetMetric, check_shape};
+use plimsoll_measure::findings::{BudgetSpec, Ceiling};
+use plimsoll_report::figure::centile;
 use plimsoll_workload::SpecError;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_saphyr::Spanned;
 
 use crate::exit::Stop;
+use crate::resolve;
 
 /// Line and column, from 1.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -28,11 +30,46 @@ pub struct TextPlace {
 pub struct BudgetText {
     pub path: PathBuf,
     pub file: BudgetFile,
+    /// SLOs of `--slo`; empty if a file sets the budget.
+    pub slo: Vec<String>,
     /// Where each thing stands, by its dotted path.
     places: BTreeMap<String, TextPlace>,
 }
 
 impl BudgetText {
+    /// Parses the SLOs of `--slo` into a budget.
+    ///
+    /// # Errors
+    /// Fails if an SLO is malformed.
+    pub fn inline(slo: &[String]) -> Result<BudgetText, Stop> {
+        let asked = resolve::budget(slo)?.unwrap_or_default();
+        let refused = |e: String| Stop::usage(format!("--slo{e}"));
+        let latency = asked.latency.iter().map(|Ceiling { metric, percentile, limit_s }| {
+            let id = format!("{} p{}", metric.name(), centile(*percentile));
+            Budget::ceiling(id, (*metric).into(), Some(*percentile), Amount::seconds(*limit_s))
+        });
+        let errors = asked
+            .error_rate
+            .map(|share| Budget::ceiling("errors", BudgetMetric::ErrorRate, None, Amount::share(share)));
+        let budgets: Vec<Budget> = latency.chain(errors).collect();
+        let text = serde_json::json!({ "version": BUDGET_VERSION, "name": asked.name, "budgets": budgets });
+        let (file, places) = parse(&text.to_string()).map_err(refused)?;
+        let slo = slo.iter().map(|ceiling| ceiling.trim().to_owned()).collect();
+        Ok(BudgetText { path: "--slo".into(), file, slo, places })
+    }
+
+    /// Returns the flags that select this budget.
+    pub fn flags(&self) -> String {
+        match self.slo.as_slice() {
+            [] => format!("--budget {}", resolve::quoted(&self.path.display().to_string())),
+            slo => slo
+                .iter()
+                .map(|ceiling| format!("--slo {}", resolve::quoted(ceiling)))
+                .collect::<Vec<_>>()
+                .join(" "),
+        }
+    }
+
     /// Where this stands, or the nearest thing around it.
     pub fn place(&self, path: &str) -> TextPlace {
         place(&self.places, path)
@@ -44,7 +81,7 @@ pub fn read(path: &Path) -> Result<BudgetText, Stop> {
     let name = path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|e| crate::out::unread(&name, &e))?;
     let (file, places) = parse(&text).map_err(|refused| Stop::usage(format!("{name}{refused}")))?;
-    Ok(BudgetText { path: path.to_path_buf(), file, places })
+    Ok(BudgetText { path: path.to_path_buf(), file, slo: Vec::new(), places })
 }
 
 /// The ceilings of a budget file that hold for every request; `what` is done with them, for a refusal where there are none.
@@ -224,6 +261,21 @@ budgets:
         assert_eq!(places.get("budgets.0").map(|at| at.line), Some(11));
         let again = serde_json::to_string(&file).expect("JSON");
         assert_eq!(parse(&again).expect("JSON is YAML").0, file);
+    }
+
+    #[test]
+    fn ceilings_stand_for_a_file() {
+        let slo = ["ttft p99 < 500ms", " e2e p95 < 2s", "errors < 1%"].map(str::to_owned);
+        let budget = BudgetText::inline(&slo).expect("sound");
+        let shown: Vec<(&str, Option<f64>)> = budget
+            .file
+            .budgets
+            .iter()
+            .map(|b| (b.id.as_str(), b.max.as_ref().map(|max| max.value)))
+            .collect();
+        assert_eq!(shown, [("ttft p99", Some(0.5)), ("e2e p95", Some(2.0)), ("errors", Some(0.01))]);
+        assert_eq!(budget.flags(), "--slo 'ttft p99 < 500ms' --slo 'e2e p95 < 2s' --slo 'errors < 1%'");
+        assert!(BudgetText::inline(&["ttft p99 > 1s".to_owned()]).is_err());
     }
 
     /// The stage budgets of the specification: 2850 of 3000 ms, with a margin of 150 ms, are fine; 250 ms more are not.

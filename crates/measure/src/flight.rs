@@ -6,7 +6,7 @@
 //! such server would ever have been called stable.
 
 use plimsoll_math::series;
-use plimsoll_model::{At, GeneratorHealth, Sample};
+use plimsoll_model::{At, GeneratorHealth, Sample, Span};
 
 use crate::columns::{Columns, INFINITE};
 use crate::findings::{Concurrency, Estimate, KeptUp, Little, Stability};
@@ -195,39 +195,38 @@ fn little_of_health(columns: &Columns, from: At, to: At, health: &GeneratorHealt
 
 /// Does the level keep up? `lost` is the share of requests of the window that were refused, shed or broken off, with
 /// its bounds.
+///
+/// A level that fills looks like one that piles up, except that its growth bends: unstable needs a later half that grows at least half as
+/// fast as the whole, and either verdict needs [`FILLS`] times as long as an answer takes.
 pub fn stability(columns: &Columns, from: At, to: At, lost: Option<&Estimate>) -> Stability {
-    let from = filled(columns, from, to);
+    let answer = answer_time(columns, from, to);
+    let from = At((from + answer).0.min(to.0));
     let n = columns.first_due_from(to) - columns.first_due_from(from);
-    let length_s = (to - from).as_secs_f64();
+    let lost = lost.filter(|lost| lost.value > 0.0);
+    let loses = lost.filter(|lost| lost.lower > LOST_LIMIT);
     let verdict = |verdict, growth_share, why: String| Stability {
         verdict,
         growth_share,
         limit_share: GROWTH_LIMIT,
         why,
     };
-    if n < GROWTH_BATCHES * ARRIVALS_PER_BATCH || length_s <= 0.0 {
-        let needed = GROWTH_BATCHES * ARRIVALS_PER_BATCH;
-        return verdict(
-            KeptUp::Undecided,
-            None,
-            format!("too short to see whether requests pile up: it needs {needed} arrivals and has {n}"),
-        );
-    }
-    let means = mean_per_part(columns, from, to, GROWTH_BATCHES);
-    let Some(slope) = series::slope_of_batches(&means, LEVEL) else {
-        return verdict(KeptUp::Undecided, None, "too short to see whether requests pile up".into());
+    let undecided = |growth, why: String| match loses {
+        Some(lost) => verdict(KeptUp::Unstable, growth, format!("{}; {why}", lost_words(lost))),
+        None => verdict(KeptUp::Undecided, growth, why),
     };
-    // Per batch → per second → per arrival.
-    let per_arrival = GROWTH_BATCHES as f64 / n as f64;
-    let growth = Estimate {
-        value: slope.value * per_arrival,
-        lower: slope.interval.lower * per_arrival,
-        upper: slope.interval.upper * per_arrival,
-        n: n as u64,
-        n_eff: GROWTH_BATCHES as f64,
+    let needed = GROWTH_BATCHES * ARRIVALS_PER_BATCH;
+    let (growth, later) = match (n >= needed && to > from).then(|| growth(columns, from, to, GROWTH_BATCHES))
+    {
+        Some(Some(whole)) => {
+            let middle = At(from.0 + (to - from).0 / 2);
+            (whole, growth(columns, middle, to, GROWTH_BATCHES / 2).map_or(0.0, |later| later.value))
+        }
+        _ => {
+            let why =
+                format!("too short to see whether requests pile up: it needs {needed} arrivals and has {n}");
+            return undecided(None, why);
+        }
     };
-    // Rounded here, so that nothing is never said to be −0.0.
-    let percent = |x: f64| (1e3 * x).round() / 10.0 + 0.0;
     let figure = format!(
         "requests in flight grow by {:.1} % of the arrivals ({:.1} to {:.1} %); the limit is {:.0} %",
         percent(growth.value),
@@ -235,36 +234,81 @@ pub fn stability(columns: &Columns, from: At, to: At, lost: Option<&Estimate>) -
         percent(growth.upper),
         percent(GROWTH_LIMIT)
     );
-    if let Some(lost) = lost.filter(|lost| lost.lower > LOST_LIMIT) {
-        let why = format!("{:.1} % of the requests are turned away or lost; {figure}", percent(lost.value));
-        return verdict(KeptUp::Unstable, Some(growth), why);
+    if let Some(lost) = loses {
+        return verdict(KeptUp::Unstable, Some(growth), format!("{}; {figure}", lost_words(lost)));
     }
-    let kept = if growth.lower > GROWTH_LIMIT {
-        KeptUp::Unstable
-    } else if growth.upper < GROWTH_LIMIT
-        && lost.is_none_or(|lost| lost.upper < LOST_LIMIT || lost.value == 0.0)
-    {
-        KeptUp::Stable
-    } else {
-        KeptUp::Undecided
-    };
-    verdict(kept, Some(growth), figure)
+    let length = (to - from).0;
+    let obvious =
+        growth.lower > OBVIOUS && later >= STRAIGHT * growth.value && length >= FILLS / 4 * answer.0;
+    if length < FILLS * answer.0 && !obvious {
+        let least = crate::say::number((FILLS + 1) as f64 * answer.as_secs_f64());
+        let why = format!("{figure}; too short to tell filling from piling up: it needs {least} s");
+        return verdict(KeptUp::Undecided, Some(growth), why);
+    }
+    let grows = growth.lower > GROWTH_LIMIT;
+    let holds = growth.upper < GROWTH_LIMIT && lost.is_none_or(|lost| lost.upper < LOST_LIMIT);
+    match (grows, holds) {
+        (true, _) if later < BENT * growth.value => verdict(
+            KeptUp::Undecided,
+            Some(growth),
+            format!("{figure}; the growth slows, as while a target fills"),
+        ),
+        (true, _) => verdict(KeptUp::Unstable, Some(growth), figure),
+        (_, true) => verdict(KeptUp::Stable, Some(growth), figure),
+        _ => verdict(KeptUp::Undecided, Some(growth), figure),
+    }
 }
 
-/// Most of the window that filling may take.
-const FILLING_AT_MOST: f64 = 0.3;
+/// Length of a level, in times of an answer, from which its filling is over for long enough.
+const FILLS: i64 = 8;
 
-/// When a level that began with nothing in flight has had time to fill: one of its long answers (p99 of the requests
-/// due in the first quarter) after the start. Until then requests in flight grow whatever the target does.
-fn filled(columns: &Columns, from: At, to: At) -> At {
-    let quarter = At(from.0 + (to - from).0 / 4);
-    let early = columns.first_due_from(from)..columns.first_due_from(quarter);
+/// Share of the whole slope that the slope of the later half has at least where requests pile up.
+const BENT: f64 = 0.5;
+
+/// Growth, as a share of the arrivals, and the later half's share of the whole slope, from which requests pile up in a level too short for its
+/// answers: an overloaded target takes long from the first request on, and filling that outlasts two answers bends.
+const OBVIOUS: f64 = 0.1;
+const STRAIGHT: f64 = 0.8;
+
+/// The slope of requests in flight, as a share of the arrivals.
+fn growth(columns: &Columns, from: At, to: At, parts: usize) -> Option<Estimate> {
+    let n = columns.first_due_from(to) - columns.first_due_from(from);
+    let slope = series::slope_of_batches(&mean_per_part(columns, from, to, parts), LEVEL)?;
+    // Per batch → per second → per arrival.
+    let per_arrival = parts as f64 / n.max(1) as f64;
+    Some(Estimate {
+        value: slope.value * per_arrival,
+        lower: slope.interval.lower * per_arrival,
+        upper: slope.interval.upper * per_arrival,
+        n: n as u64,
+        n_eff: parts as f64,
+    })
+}
+
+/// In percent with one digit; rounded here, so that nothing is never said to be −0.0.
+fn percent(share: f64) -> f64 {
+    (1e3 * share).round() / 10.0 + 0.0
+}
+
+fn lost_words(lost: &Estimate) -> String {
+    format!("{:.1} % of the requests are turned away or lost", percent(lost.value))
+}
+
+/// Share of the arrivals, from the first on, that tell how long an answer takes, and the fewest: later ones have waited in the queue that is
+/// in question.
+const EARLY_SHARE: usize = 20;
+const EARLY: usize = 20;
+
+/// How long an answer takes (p90) before a queue has grown. Until so long after its start a level that began with nothing in flight grows
+/// whatever the target does.
+fn answer_time(columns: &Columns, from: At, to: At) -> Span {
+    let arrivals = columns.first_due_from(from)..columns.first_due_from(to);
+    let early = (arrivals.len() / EARLY_SHARE).max(EARLY);
     let spent = |i: usize| (columns.end[i] != INFINITE).then(|| columns.end[i] - columns.due[i]);
-    let mut spent: Vec<i64> = early.filter_map(spent).collect();
+    let mut spent: Vec<i64> = arrivals.take(early).filter_map(spent).collect();
     if spent.is_empty() {
-        return from;
+        return Span::ZERO;
     }
-    let at = plimsoll_math::quantile::rank(spent.len(), 0.99) - 1;
-    let fill = *spent.select_nth_unstable(at).1;
-    At(from.0 + fill.clamp(0, (FILLING_AT_MOST * (to - from).0 as f64) as i64))
+    let at = plimsoll_math::quantile::rank(spent.len(), 0.9) - 1;
+    Span((*spent.select_nth_unstable(at).1).max(0))
 }

@@ -4,8 +4,10 @@
 //! by people who did not see the rest.
 
 use plimsoll_measure::findings::{
-    CapacityLine, CapacityLines, Findings, Held, Hold, KeptUp, LevelSummary, Trust, Validity,
+    BudgetFinding, CapacityLine, CapacityLines, CurvePoint, Findings, Held, Hold, KeptUp, LevelSummary,
+    Trust, Validity,
 };
+use plimsoll_measure::purpose::PROVE;
 use plimsoll_model::Load;
 
 use crate::{figure, words};
@@ -16,6 +18,7 @@ pub fn headline(findings: &Findings) -> Vec<String> {
     let mut said: Vec<String> = Vec::new();
     for lines in &findings.lines {
         said.extend(of_lines(lines, several));
+        said.extend(carries(lines, findings).map(|sentence| of_kind(lines, several) + &sentence));
     }
     if let Some(best) = words::saturated(findings) {
         said.push(of_saturation(&best.summary, words::still_grew(findings)));
@@ -27,7 +30,7 @@ pub fn headline(findings: &Findings) -> Vec<String> {
 }
 
 fn of_lines(lines: &CapacityLines, several: bool) -> Vec<String> {
-    let kind = if several { format!("{} traffic: ", lines.traffic) } else { String::new() };
+    let kind = of_kind(lines, several);
     // Where the time could not support a p99, the onset is another figure and must say so.
     let read = match words::not_p99(lines) {
         None => String::new(),
@@ -44,6 +47,58 @@ fn of_lines(lines: &CapacityLines, several: bool) -> Vec<String> {
     }
     said.extend(lines.hold.as_ref().map(of_hold));
     said.into_iter().map(|sentence| format!("{kind}{sentence}")).collect()
+}
+
+fn of_kind(lines: &CapacityLines, several: bool) -> String {
+    if several { format!("{} traffic: ", lines.traffic) } else { String::new() }
+}
+
+/// Returns the answer of a sweep with `--slo`: the proven load, its time, and the loads between which the budget breaks.
+fn carries(lines: &CapacityLines, findings: &Findings) -> Option<String> {
+    let (proven, broken) = match lines.budget.as_ref()? {
+        CapacityLine::Found { rate, .. } => (Some(rate.lower), Some(rate.upper)),
+        CapacityLine::Above { rate_per_s, .. } => (Some(*rate_per_s), None),
+        CapacityLine::Below { rate_per_s, .. } => (None, Some(*rate_per_s)),
+        CapacityLine::CannotTell { .. } => (None, None),
+    };
+    let curve = findings.curves.iter().find(|curve| curve.traffic == lines.traffic)?;
+    if !curve.points.iter().any(|point| point.purpose == PROVE) {
+        return None;
+    }
+    let level = |id: u32| findings.levels.iter().map(|level| &level.summary).find(|level| level.level == id);
+    let length_s = |rate: f64| {
+        let point = curve.points.iter().find(|point| point.offered_per_s == rate)?;
+        Some(level(point.level)?.window.length_s)
+    };
+    // The heaviest load clearly below the break at which no more requests were over a ceiling than may be.
+    let within = |point: &&CurvePoint| {
+        broken.is_none_or(|broken| point.offered_per_s < CLEARLY * broken)
+            && point.stability != KeptUp::Unstable
+            && level(point.level).and_then(|level| level.budget.as_ref()).is_some_and(is_within)
+    };
+    let heaviest = curve.points.iter().filter(within).map(|point| point.offered_per_s).reduce(f64::max);
+    let [from, to] = [heaviest, broken].map(|rate| rate.map(figure::number));
+    let breaks = match (from, to) {
+        (Some(from), Some(to)) => format!("breaks between {from} and {to}"),
+        (None, Some(to)) => format!("breaks at {to} or below"),
+        (Some(from), None) => format!("no break was seen up to {from}"),
+        (None, None) => "no break was seen".to_owned(),
+    };
+    Some(match proven {
+        Some(rate) => {
+            let time =
+                length_s(rate).map_or_else(String::new, |s| format!(" (proven for {})", words::time(s)));
+            format!("Carries {}/s within the budget{time}; {breaks}.", figure::number(rate))
+        }
+        None => format!("No load is proven to keep the budget; {breaks}."),
+    })
+}
+
+/// Largest share of a load that counts as clearly below it.
+const CLEARLY: f64 = 0.99;
+
+fn is_within(budget: &BudgetFinding) -> bool {
+    budget.rows.iter().all(|row| row.share_over.value <= row.allowed)
 }
 
 fn sentence(says: &str, asks: &str, line: &CapacityLine) -> String {

@@ -15,7 +15,7 @@ use plimsoll_workload::{ArrivalSpec, LoadSpec, Scenario, Schedule, Size, Trace, 
 use super::{merge, smoke};
 use crate::exit::{Exit, Stop};
 use crate::flags::{CeilingArgs, ClientArgs, RunArgs};
-use crate::measure::{Begin, LevelStep, Measure, random, stop_limits};
+use crate::measure::{Begin, LevelStep, Measure, Until, random, stop_limits};
 use crate::out;
 use crate::resolve::{self, Draft};
 use crate::shard::{Asked, Upload, of_shard};
@@ -55,6 +55,7 @@ fn load(args: &RunArgs) -> Result<Exit, Stop> {
         None => (args.output.clone(), None),
     };
     let cost = resolve::cost(&args.ceilings.price, &scenario)?;
+    let budget = resolve::asked_budget(&scenario, &args.slo)?;
     let limits = stop_limits(&args.ceilings)?;
     match (rate, limits.max_rate_per_s) {
         (Some(rate), Some(most)) if rate > most => {
@@ -70,13 +71,15 @@ fn load(args: &RunArgs) -> Result<Exit, Stop> {
         more: ceiling_flags(&args.client, &args.ceilings)
             .into_iter()
             .chain(until.iter().map(|until| ("until", until.to_string())))
+            .chain(args.slo.iter().map(|slo| ("slo", slo.trim().to_owned())))
             .collect(),
+        budget,
         shard,
         ..Begin::new("run", scenario, &args.client, limits, &output)
     })?;
     let upload = put.map(|put| put.start(&measure.folder())).transpose()?;
     let most = limits.max_requests;
-    until.iter().for_each(|until| measure.until(until.clone()));
+    until.iter().for_each(|until| measure.until(Until::Known(until.clone())));
     announce(&mut measure, rate, window, most, cost.as_ref());
     run_load(&mut measure, rate, window, most, args.client.max_in_flight)?;
     let stopped = measure.interrupted();

@@ -53,12 +53,15 @@ pub fn run(args: &SimulateArgs) -> Result<Exit, Stop> {
     let end = simulation::end(&scenario.load, window, scenario.client.drain);
     simulation::fits(&simulate.world, &scenario, end)?;
     let cost = resolve::cost(&args.ceilings.price, &scenario)?;
-    let more = run::ceiling_flags(&args.client, &args.ceilings);
+    let budget = resolve::asked_budget(&scenario, &args.search.slo)?;
+    let mut more = run::ceiling_flags(&args.client, &args.ceilings);
+    more.extend(args.search.slo.iter().map(|slo| ("slo", slo.trim().to_owned())));
     let reproduce = resolve::repeat(&asked.head, &scenario, &more);
     let mut measure = Measure::begin(Begin {
         reproduce: Some(reproduce),
         more,
         world: Some(simulate),
+        budget,
         ..Begin::new("simulate", scenario, &args.client, limits, &args.output)
     })?;
     run::run_load(&mut measure, rate, window, args.ceilings.max_requests, args.client.max_in_flight)?;

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use plimsoll_client::StopLimits;
 use plimsoll_judge::cost::{Bill, Rate};
 use plimsoll_measure::findings::Findings;
-use plimsoll_measure::sweep::{CAPACITIES, Preview, PreviewAt, RequestPrice, SweepLevel, SweepNext};
+use plimsoll_measure::sweep::{
+    CAPACITIES, Preview, PreviewAt, RequestPrice, SweepLevel, SweepNext, least_time_s,
+};
 use plimsoll_measure::{Sweep, SweepSpec};
 use plimsoll_model::{Load, SizeUnit};
 use plimsoll_report::{figure, table::Table, text};
@@ -145,6 +147,7 @@ pub fn plan(
         hold: search.hold.as_deref().map(|text| span("hold", text)).transpose()?.unwrap_or_default(),
         knee_factor: search.knee_factor,
         budget: Some(resolve::budget_for(&scenario, &search.slo)?),
+        proves_budget: !search.slo.is_empty(),
         max_rate: limits.max_rate_per_s,
         max_requests: limits.max_requests,
         max_errors: limits.max_errors,
@@ -200,6 +203,9 @@ pub fn measure(
         };
         measure.keep_server(samples);
         measure.screen.say(&text::level_line(&finding));
+        if let Some(notice) = sweep.notice() {
+            measure.screen.say(&notice);
+        }
     }
     let stopped = measure.interrupted();
     let mut findings = sweep.findings();
@@ -264,6 +270,7 @@ fn spell(plan: &Plan, preview: &Preview) -> String {
         table.row(row(at));
     }
     lines.push(table.render(2).trim_end().to_string());
+    lines.extend(takes(&plan.spec));
     let mut stops = Vec::new();
     if let Some(rate) = preview.max_rate {
         stops.push(figure::per_second(rate));
@@ -285,6 +292,29 @@ fn spell(plan: &Plan, preview: &Preview) -> String {
         lines.push(format!("it stops at {}", stops.join(", ")));
     }
     lines.join("\n")
+}
+
+/// Returns a line about the load from which on the time suffices to prove the budget.
+fn takes(spec: &SweepSpec) -> Option<String> {
+    let budget = spec.budget.as_ref().filter(|_| spec.proves_budget)?;
+    let latency = budget.latency.iter().map(|ceiling| 1.0 - ceiling.percentile);
+    let allowed = latency.chain(budget.error_rate).filter(|share| *share > 0.0).reduce(f64::min)?;
+    let kinds = spec.traffic.len().max(1) as f64;
+    let time_s = (spec.time.as_secs_f64() - kinds * spec.hold.as_secs_f64()) / kinds;
+    let enough = figure::number(least_time_s(allowed, 1.0) / time_s);
+    if let Some(most) = spec.max_rate.filter(|most| least_time_s(allowed, *most) > time_s) {
+        let takes = (kinds * least_time_s(allowed, most) / 60.0).ceil();
+        return Some(format!(
+            "the time is too short to prove the budget at up to {}: it takes about --time {takes}m",
+            figure::per_second(most)
+        ));
+    }
+    let at = [1.0, 10.0].map(|rate| figure::duration_ns((least_time_s(allowed, rate) / 60.0).ceil() * 60e9));
+    Some(format!(
+        "the time is enough to prove the budget from about {enough} requests/s on; a line at 1/s takes {}, at 10/s {}; more where \
+         requests are correlated",
+        at[0], at[1]
+    ))
 }
 
 fn row(at: &PreviewAt) -> Vec<String> {

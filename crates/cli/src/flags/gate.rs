@@ -13,8 +13,11 @@ pub struct GateArgs {
     #[arg(value_parser = crate::named::run_or_name)]
     pub run: String,
     /// Budget file. See: plimsoll schema budget
-    #[arg(long, short = 'b', value_name = "FILE")]
-    pub budget: PathBuf,
+    #[arg(long, short = 'b', value_name = "FILE", required_unless_present = "slo")]
+    pub budget: Option<PathBuf>,
+    /// SLO in place of a budget file, repeatable or separated by commas: "ttft p99 < 500ms", "errors < 1%"
+    #[arg(long = "slo", value_name = "CEILING", value_delimiter = ',', conflicts_with_all = ["budget", "sarif"])]
+    pub slo: Vec<String>,
     /// Run to compare with, for relative budgets and changed means: a folder or a name [default: the budget file's]
     #[arg(long, value_name = "RUN")]
     pub baseline: Option<String>,

@@ -15,6 +15,15 @@ pub struct GateUrlArgs {
     /// Of a URL: how long it may be measured [default: the budget file's load.duration]
     #[arg(long, value_name = "TIME", help_heading = "Measuring a URL")]
     pub time: Option<String>,
+    /// Measure until every row is decided, at most --max
+    #[arg(long, requires = "max", conflicts_with = "time", help_heading = "Measuring a URL")]
+    pub until_decided: bool,
+    /// Longest time of --until-decided, such as 15m
+    #[arg(long, value_name = "TIME", requires = "until_decided", help_heading = "Measuring a URL")]
+    pub max: Option<String>,
+    /// Offered load, such as 12/s [default: the budget file's load.rate]
+    #[arg(long, value_name = "RATE", help_heading = "Measuring a URL")]
+    pub rate: Option<String>,
     /// Model to ask for [default: the only one the endpoint lists]
     #[arg(long, short = 'm', help_heading = "Measuring a URL")]
     pub model: Option<String>,

@@ -19,6 +19,9 @@ pub struct RunArgs {
     /// Is it alive and sane? 30 s of one request after the other (or the load that is given), and a plain yes or no
     #[arg(long, help_heading = "Load", conflicts_with = "saturate")]
     pub smoke: bool,
+    /// SLO that the load is judged by, repeatable or separated by commas: "ttft p99 < 500ms", "errors < 1%"
+    #[arg(long = "slo", value_name = "CEILING", value_delimiter = ',', help_heading = "Load")]
+    pub slo: Vec<String>,
     /// What the requests are.
     #[command(flatten)]
     pub workload: WorkloadArgs,

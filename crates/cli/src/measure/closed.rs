@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use plimsoll_client::Clock;
-use plimsoll_measure::findings::{Findings, Trust};
+use plimsoll_measure::findings::{BudgetSpec, Findings, Trust};
 use plimsoll_measure::{LineSpec, SweepSpec};
 use plimsoll_model::{Attempt, EndedBy, Fingerprint, Manifest, RunState, Sample, Time, run::SCHEMA_VERSION};
 use plimsoll_profile::cold_start;
@@ -96,7 +96,11 @@ pub fn line_spec(manifest: &Manifest) -> LineSpec {
     let spec: Option<SweepSpec> = sweep.and_then(|value| serde_json::from_value(value).ok());
     match spec {
         Some(spec) => spec.line_spec(REPLICATES),
-        None => SweepSpec { budget: None, ..SweepSpec::default() }.line_spec(REPLICATES),
+        None => {
+            let budget = manifest.scenario.get("budget").cloned();
+            let budget = budget.and_then(|value| serde_json::from_value(value).ok());
+            SweepSpec { budget, ..SweepSpec::default() }.line_spec(REPLICATES)
+        }
     }
 }
 
@@ -109,8 +113,17 @@ pub fn findings(manifest: &Manifest, attempts: &[Attempt], samples: &[Sample]) -
 }
 
 /// The scenario as the manifest keeps it: with the search beside it, where there is one.
-pub(super) fn whole_scenario(scenario: &Scenario, sweep: Option<&Kinds>) -> Value {
+pub(super) fn whole_scenario(
+    scenario: &Scenario,
+    sweep: Option<&Kinds>,
+    (budget, looks): (Option<&BudgetSpec>, Option<usize>),
+) -> Value {
     let mut value = serde_json::to_value(scenario).unwrap_or_default();
+    if let Some(object) = value.as_object_mut() {
+        let budget = budget.map(|budget| ("budget", serde_json::to_value(budget).unwrap_or_default()));
+        let looks = looks.map(|looks| ("looks", looks.into()));
+        object.extend([budget, looks].into_iter().flatten().map(|(key, value)| (key.to_owned(), value)));
+    }
     if let (Some((sweep, traffic)), Some(object)) = (sweep, value.as_object_mut()) {
         if let Some(sweep) = sweep {
             object.insert("sweep".into(), serde_json::to_value(sweep).unwrap_or_default());

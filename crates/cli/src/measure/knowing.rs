@@ -1,59 +1,143 @@
-//! Is the figure that a load was asked for known? Looked at while the load goes on, at ends of requests, few times.
+//! Ends a level before its time once enough is known: a percentile precisely enough, or every row of a budget.
+//!
+//! A level that goes on was preferred to several levels with a look after each, because the queue of each new level is young.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use plimsoll_client::Control;
+use plimsoll_judge::budget::BudgetFile;
+use plimsoll_judge::gate::{GateFinding, GateRow, GateVerdict, MeasuredRun, RowRole, gate_at};
+use plimsoll_measure::findings::Held;
 use plimsoll_measure::precision::Precision;
 use plimsoll_measure::summary::summarise;
-use plimsoll_model::{At, Attempt, EndedBy, Level, Span};
+use plimsoll_model::{At, Attempt, EndedBy, Level, Manifest, Span};
+use plimsoll_report::figure;
 
+use super::line_spec;
+
+/// The aim of a load that ends before its time.
+#[derive(Clone)]
+pub enum Until {
+    /// A percentile is known to a share of itself.
+    Known(Precision),
+    /// Every row of a budget is decided at one of the instants.
+    Decided(DecidedLooks),
+}
+
+/// The looks at a running level that a budget judges.
+#[derive(Clone)]
+pub struct DecidedLooks {
+    pub file: BudgetFile,
+    /// Instants of the looks, since the start of the level.
+    pub at: Vec<Span>,
+    /// Number of looks that share the error, including the one after the level.
+    pub looks: usize,
+    pub manifest: Manifest,
+}
+
+/// The requests of a level so far, and the next look at them.
 pub(super) struct Knowing {
-    precision: Precision,
+    until: Until,
     from: Receiver<Attempt>,
     rows: Vec<Attempt>,
+    /// Requests before the next look at a percentile.
     next: u64,
-    /// Was it known well enough at the look before? Widths wander, and one narrow look may be luck.
+    /// Whether the previous look met the precision. Two in a row are needed because one narrow interval may be luck.
     met_before: bool,
     /// The longest that a request took.
     longest: Span,
 }
 
 impl Knowing {
-    /// Where ends of requests are to be sent, and who looks at them.
-    pub fn new(precision: &Precision) -> (Sender<Attempt>, Knowing) {
+    /// Returns a sender for finished requests, and their reader.
+    pub fn new(until: &Until) -> (Sender<Attempt>, Knowing) {
         let (to, from) = channel();
-        let precision = precision.clone();
-        (
-            to,
-            Knowing {
-                precision,
-                from,
-                rows: Vec::new(),
-                next: Precision::next_look(0),
-                met_before: false,
-                longest: Span::ZERO,
-            },
-        )
+        let (until, rows, next) = (until.clone(), Vec::new(), Precision::next_look(0));
+        (to, Knowing { until, from, rows, next, met_before: false, longest: Span::ZERO })
     }
 
-    /// Ends the level where enough is known.
-    pub fn look(&mut self, now: At, level: &Level, control: &Control) {
+    /// Ends the level if enough is known. Returns a line for the screen.
+    pub fn look(&mut self, now: At, level: &Level, control: &Control) -> Option<String> {
         for row in self.from.try_iter() {
             self.longest = self.longest.max(row.end.map_or(Span::ZERO, |end| end - row.due));
             self.rows.push(row);
         }
+        if control.is_enough() {
+            return None;
+        }
         let count = self.rows.len() as u64;
-        if count < self.next || control.is_enough() {
-            return;
+        let seen = Level { drained: now, ended_by: EndedBy::Known, arrivals: count, ..level.clone() };
+        match &mut self.until {
+            Until::Known(_) if count < self.next => None,
+            Until::Known(precision) => {
+                self.next = Precision::next_look(count);
+                // Of what was due lately the quick ones have ended and the slow ones have not.
+                let stop = now + -self.longest;
+                let seen = Level { stop, ..seen };
+                let met = stop > level.start && precision.is_met(&summarise(&seen, &self.rows, &[], None));
+                if met && self.met_before {
+                    control.enough();
+                }
+                self.met_before = met;
+                None
+            }
+            Until::Decided(looks) => {
+                looks.at.first().filter(|at| now - level.start >= **at)?;
+                looks.at.remove(0);
+                let found = looks.judge(seen, &mut self.rows)?;
+                let open = still_open(&found);
+                if open.is_none() {
+                    control.enough();
+                }
+                Some(say(now - level.start, open))
+            }
         }
-        self.next = Precision::next_look(count);
-        // Of what was due lately the quick ones have ended and the slow ones have not.
-        let stop = now + -self.longest;
-        let seen = Level { stop, drained: now, ended_by: EndedBy::Known, arrivals: count, ..level.clone() };
-        let met = stop > level.start && self.precision.is_met(&summarise(&seen, &self.rows, &[], None));
-        if met && self.met_before {
-            control.enough();
-        }
-        self.met_before = met;
     }
+}
+
+impl DecidedLooks {
+    /// Judges the requests before the first unfinished one. Later ones are left out because only the fast of them have finished.
+    fn judge(&self, level: Level, rows: &mut [Attempt]) -> Option<GateFinding> {
+        rows.sort_by_key(|row| (row.request, row.attempt));
+        let mut ended = 0;
+        let gap = rows.iter().position(|row| {
+            let gap = row.request > ended;
+            ended = row.request + 1;
+            gap
+        });
+        let rows = &rows[..gap.unwrap_or(rows.len())];
+        let stop = At(rows.iter().map(|row| row.due.0).max()? + 1);
+        let levels = vec![Level { stop, arrivals: rows.len() as u64, ..level }];
+        let manifest = Manifest { levels, ..self.manifest.clone() };
+        let run = MeasuredRun::read(&manifest, rows, &[], &line_spec(&manifest), &self.file);
+        Some(gate_at(&self.file, &run, None, self.looks))
+    }
+}
+
+/// Returns the screen line of a look.
+pub fn say(spent: Span, open: Option<String>) -> String {
+    let spent = figure::duration_ns(spent.0 as f64);
+    open.map_or_else(|| format!("decided after {spent}"), |open| format!("open after {spent}: {open}"))
+}
+
+/// Returns the undecided rows with their reasons; `None` if every row is decided.
+pub fn still_open(found: &GateFinding) -> Option<String> {
+    let decides =
+        |row: &&GateRow| row.role == RowRole::Decides && row.held == Held::Inconclusive && !row.missing;
+    let open: Vec<String> = found.rows.iter().filter(decides).map(still).collect();
+    (found.verdict != GateVerdict::Invalid && !open.is_empty()).then(|| open.join("; "))
+}
+
+fn still(row: &GateRow) -> String {
+    let counted = row.share_over.map_or_else(String::new, |share| {
+        let over = (share.value * share.n as f64).round();
+        let most = figure::percent(share.upper);
+        format!(", {} of {} over it, at most {most} for sure", figure::number(over), share.n)
+    });
+    let allowed =
+        row.allowed.map_or_else(String::new, |share| format!(" ({} allowed)", figure::percent(share)));
+    let takes = row
+        .needed_s
+        .map_or_else(String::new, |s| format!(", takes about {} in all", figure::duration_ns(s * 1e9)));
+    format!("{}: {} against {}{counted}{allowed}{takes}", row.id, row.measured_shown, row.limit_shown)
 }

@@ -37,11 +37,11 @@ pub struct LiveCounts {
     pub streams: bool,
 }
 
-/// Runs `work` on a thread of its own and redraws the screen until it is done. `each` is called at each redraw.
+/// Runs `work` on a thread of its own and redraws the screen until it is done. `each` runs at each redraw and may return a line to print.
 pub fn watch<T: Send>(
     screen: &mut Screen,
     view: &View<'_>,
-    mut each: impl FnMut(At),
+    mut each: impl FnMut(At) -> Option<String>,
     work: impl FnOnce() -> T + Send,
 ) -> T {
     thread::scope(|scope| {
@@ -67,7 +67,9 @@ pub fn watch<T: Send>(
                 screen.show((now - begun).as_secs_f64(), &block, &line);
             }
             past.push_back((now, totals));
-            each(now);
+            if let Some(line) = each(now) {
+                screen.say(&line);
+            }
         }
         screen.clear();
         match worker.join() {

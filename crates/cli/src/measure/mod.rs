@@ -27,8 +27,7 @@ use plimsoll_client::{
 };
 use plimsoll_judge::budget::BudgetFile;
 use plimsoll_judge::gate::{self, GateFinding};
-use plimsoll_measure::findings::Findings;
-use plimsoll_measure::precision::Precision;
+use plimsoll_measure::findings::{BudgetSpec, Findings};
 use plimsoll_measure::purpose::{ISOLATED, WARM_UP};
 use plimsoll_measure::{Observed, SweepSpec};
 use plimsoll_model::{Attempt, Fingerprint, How, Level, Manifest, Repeats, RunState, Sample, Span, Time};
@@ -46,6 +45,7 @@ pub use closed::{Closed, findings, line_spec, verdict};
 use closed::{kept, manifest, progress, whole_scenario};
 use hopeless::Refusals;
 use knowing::Knowing;
+pub use knowing::{DecidedLooks, Until, say, still_open};
 pub use level::{LevelRows, LevelStep, MeasuredLevel, Variation};
 use level::{LevelSink, cut_off, of_window, plan, stretch};
 use scraping::Scraping;
@@ -69,6 +69,10 @@ pub struct Begin<'a> {
     pub scenario: Scenario,
     /// The search, where there is one, and the arrival process of each kind of traffic.
     pub sweep: Option<Kinds>,
+    /// Budget of every level, if no search has one.
+    pub budget: Option<BudgetSpec>,
+    /// Number of looks at a gate that measures until it is decided.
+    pub looks: Option<usize>,
     pub client: &'a ClientArgs,
     pub limits: StopLimits,
     pub output: &'a OutputArgs,
@@ -97,6 +101,8 @@ impl<'a> Begin<'a> {
             kind,
             scenario,
             sweep: None,
+            budget: None,
+            looks: None,
             client,
             limits,
             output,
@@ -130,7 +136,7 @@ pub struct Measure {
     /// What the target's host is told before each level.
     before_level: Vec<HostCommand>,
     /// What is to be known for the load to end before its time.
-    until: Option<Precision>,
+    until: Option<Until>,
 }
 
 /// Who puts the load on the target.
@@ -168,6 +174,8 @@ impl Measure {
             kind,
             mut scenario,
             sweep,
+            budget,
+            looks,
             client: client_args,
             limits,
             output,
@@ -213,7 +221,7 @@ impl Measure {
         let prompts =
             Prompts::new(&scenario, block_key(&scenario)).map_err(|e| Stop::usage(e.to_string()))?;
         let command = reproduce.unwrap_or_else(|| crate::resolve::reproduce(kind, &scenario, &more));
-        let mut whole = whole_scenario(&scenario, sweep.as_ref());
+        let mut whole = whole_scenario(&scenario, sweep.as_ref(), (budget.as_ref(), looks));
         // The server's pages are read once, whatever the number of shards.
         let pages = match &agreed {
             Some(all) if all.shard.index > 0 => Vec::new(),
@@ -293,9 +301,20 @@ impl Measure {
         if self.interrupted() { "stopped by the user" } else { "stopped: the target refuses every request" }
     }
 
-    /// The load is to end once this is known, if that is before its time.
-    pub fn until(&mut self, precision: Precision) {
-        self.until = Some(precision);
+    /// Ends the load once this is reached, if that is before its time.
+    pub fn until(&mut self, until: Until) {
+        self.until = Some(until);
+    }
+
+    /// Returns whether several machines send the load.
+    pub fn is_shard(&self) -> bool {
+        self.shard.is_some()
+    }
+
+    /// Judges the next level at these instants since its start, and once after it.
+    pub fn until_decided(&mut self, file: &BudgetFile, at: Vec<Span>) {
+        let (file, looks, manifest) = (file.clone(), at.len() + 1, self.writer.manifest());
+        self.until(Until::Decided(DecidedLooks { file, at, looks, manifest }));
     }
 
     /// A further way to the target, past what spreads requests: one of its replicas. They count from 0 as they are named.
@@ -385,8 +404,8 @@ impl Measure {
         }
         let mut heeded = begins;
         let each = |now| {
-            knowing.iter_mut().for_each(|knowing| knowing.look(now, &cut, &control));
             heed(self.shard.as_ref(), &control, (&mut heeded, now));
+            knowing.as_mut().and_then(|knowing| knowing.look(now, &cut, &control))
         };
         let level = live::watch(&mut self.screen, &view, each, || client.run_level(&plan, &sink, &control));
         let level = level.map_err(|e: ClientError| Stop::invalid(e.to_string()))?;

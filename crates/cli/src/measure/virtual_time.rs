@@ -91,7 +91,8 @@ impl Measure {
 
     /// Makes the run folder of a simulation; nothing is looked at and nothing is sent.
     pub(super) fn begin_virtual(begin: Begin<'_>) -> Result<Measure, Stop> {
-        let Begin { kind, scenario, sweep, limits, output, reproduce, world, repeats, .. } = begin;
+        let Begin { kind, scenario, sweep, budget, looks, limits, output, reproduce, world, repeats, .. } =
+            begin;
         let Some(simulate) = world else { return Err(Stop::invalid("nothing to simulate")) };
         let dir = folder(output, kind)?;
         let screen = Screen::new(output.quiet);
@@ -99,7 +100,7 @@ impl Measure {
         let on_stop = Arc::clone(&control);
         let watch = KeyWatch::start(!output.quiet, move || on_stop.stop());
         let virtual_time = Virtual::new(&simulate, &scenario)?;
-        let mut whole = whole_scenario(&scenario, sweep.as_ref());
+        let mut whole = whole_scenario(&scenario, sweep.as_ref(), (budget.as_ref(), looks));
         if let Some(object) = whole.as_object_mut() {
             object.insert("world".into(), serde_json::to_value(&simulate.world).unwrap_or_default());
         }

@@ -159,6 +159,11 @@ pub fn cost(price: &PriceArgs, scenario: &Scenario) -> Resolved<Option<Bill>> {
     Ok(bill)
 }
 
+/// Returns the budget of a single load, if `--slo` sets one.
+pub fn asked_budget(scenario: &Scenario, ceilings: &[String]) -> Resolved<Option<BudgetSpec>> {
+    if ceilings.is_empty() { Ok(None) } else { budget_for(scenario, ceilings).map(Some) }
+}
+
 /// The budget of a sweep: as asked, else the example that fits how this endpoint answers.
 pub fn budget_for(scenario: &Scenario, ceilings: &[String]) -> Resolved<BudgetSpec> {
     let target = &scenario.target;

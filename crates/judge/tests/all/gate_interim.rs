@@ -58,6 +58,11 @@ fn what_is_looked_at_twice_is_judged_at_half_of_alpha() {
             loads.len()
         );
     }
+    // Said beforehand, they divide the error however few of them were needed.
+    let mut early = in_turn("gate", &[open(100)]);
+    early.manifest.scenario = serde_json::json!({"looks": 4});
+    let finding = early.gate(&budgets);
+    assert_eq!((finding.analyses, finding.alpha), (4, 0.025 / 4.0));
     // Both levels of the load count: 8000 requests of 40 s at 100/s each.
     let twice = in_turn("gate", &[open(100), open(100)]).gate(&budgets);
     assert!(twice.rows[0].share_over.is_some_and(|share| share.n > 7_000), "{:?}", twice.rows[0].share_over);

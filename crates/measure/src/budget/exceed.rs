@@ -11,7 +11,7 @@ use plimsoll_math::quantile::{BATCHES, EffectiveN, n_eff_of_flags, rank};
 use plimsoll_math::special::{beta_inc_pair, normal_cdf, normal_inv};
 
 use crate::columns::ABSENT;
-use crate::findings::{Estimate, Held, KeptUp, Stability, VerdictBasis};
+use crate::findings::{Estimate, Held, KeptUp, Pool, Stability, VerdictBasis};
 use crate::order::{Column, batches_for, seconds};
 
 /// Independent observations below which no failure stands: the correlation that they were discounted by is itself unknown.
@@ -47,10 +47,38 @@ impl Count {
         Count { n, over_least, over_most, worth, slowest: None }
     }
 
+    /// What a level adds to a [`Pool`].
+    pub fn pool(&self, allowed: f64) -> Pool {
+        let n = self.n as f64;
+        let n_eff = self.worth.map_or(0.0, |worth| worth.of_slowest(n, allowed));
+        Pool { over: self.over_most as f64 / n.max(1.0) * n_eff, n_eff, times: self.times().unwrap_or(0.0) }
+    }
+
     /// The limit in slowest values, where none is over it.
     fn times(&self) -> Option<f64> {
         let slowest = self.slowest.filter(|slowest| self.over_most == 0 && slowest.value_s > 0.0)?;
         Some(slowest.limit_s / slowest.value_s)
+    }
+}
+
+impl Pool {
+    /// The pool of both.
+    #[must_use]
+    pub fn with(self, other: Pool) -> Pool {
+        Pool {
+            over: self.over + other.over,
+            n_eff: self.n_eff + other.n_eff,
+            times: self.times.min(other.times),
+        }
+    }
+
+    /// Upper bound, at confidence 1 − alpha, of the share over the limit.
+    pub fn share_at_most(&self, alpha: f64) -> f64 {
+        if self.n_eff < far::LEAST {
+            return 1.0;
+        }
+        let counted = exceedance_bounds(self.over, self.n_eff, alpha).1;
+        far::share_at_most(self.n_eff, self.times, alpha).unwrap_or(1.0).min(counted)
     }
 }
 

@@ -12,7 +12,7 @@ use super::exceed::{Decision, decide, of_flags, of_values};
 use super::quantity::{Unit, shown};
 use crate::columns::{ABSENT, Columns, Fate, INFINITE};
 use crate::findings::{
-    BudgetFinding, BudgetRow, BudgetSpec, Ceiling, Estimate, Held, LevelSummary, Metric, Reading,
+    BudgetFinding, BudgetRow, BudgetSpec, Ceiling, Estimate, Held, LevelSummary, Metric, Pool, Reading,
 };
 use crate::order;
 
@@ -57,15 +57,17 @@ pub fn judge(
         let reading = known.unwrap_or_else(|| order::percentile(values, percentile, length_s));
         let count = of_values(values, limit_s, percentile, length_s);
         let decision = decide(&count, 1.0 - percentile, ALPHA);
+        let contradicts = metric == Metric::Tpot && columns.contradicts();
         let decision = match metric {
             Metric::Ttft | Metric::E2e => decision.where_it_piles_up(&summary.stability, ALPHA),
             // No verdict rests on counts that contradict each other.
-            Metric::Tpot if columns.contradicts() => Decision { held: Held::Inconclusive, ..decision },
+            Metric::Tpot if contradicts => Decision { held: Held::Inconclusive, ..decision },
             // Time per token has an end where all slots are taken, however long the queue is.
             Metric::Tpot => decision,
         };
         let note = decision.words(&count, &format!("over {}", shown(limit_s, &Unit::Time)), per_s(count.n));
-        rows.push(BudgetRow { note, ..row(metric.name(), percentile, limit_s, reading, decision) });
+        let pool = if contradicts { Pool::default() } else { count.pool(decision.allowed) };
+        rows.push(BudgetRow { note, pool, ..row(metric.name(), percentile, limit_s, reading, decision) });
     }
     if let Some(ceiling) = budget.error_rate {
         let fates = columns.fate[from..to].iter().filter(|fate| **fate != Fate::Cancelled);
@@ -77,7 +79,8 @@ pub fn judge(
         let count = of_flags(&failed);
         let decision = decide(&count, ceiling, ALPHA);
         let note = decision.words(&count, "failed", per_s(count.n));
-        rows.push(BudgetRow { note, ..row("error_rate", 1.0 - ceiling, ceiling, measured, decision) });
+        let pool = count.pool(ceiling);
+        rows.push(BudgetRow { note, pool, ..row("error_rate", 1.0 - ceiling, ceiling, measured, decision) });
     }
     let verdict = rows.iter().map(|row| row.verdict).max().unwrap_or(Held::Inconclusive);
     BudgetFinding { name: budget.name.clone(), verdict, rows }
@@ -96,6 +99,7 @@ fn row(metric: &str, percentile: f64, ceiling: f64, measured: Reading, decision:
         by,
         needed,
         note: String::new(),
+        pool: Pool::default(),
     }
 }
 

@@ -151,4 +151,22 @@ pub struct BudgetRow {
     /// The assumption of a pass, or a provisional answer; empty = nothing to add.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
+    /// What it adds to the levels of a sweep that prove a load together.
+    #[serde(skip)]
+    pub pool: Pool,
+}
+
+/// Counts of several levels against one limit. Each level is worth as many observations as its widest design effect leaves
+/// (`EffectiveN::of_slowest`).
+///
+/// In runs of any length this reading passes batching engines wrongly in 8 to 13 %. It counts in levels that a sweep made long enough to
+/// prove something.
+#[derive(Copy, Clone, PartialEq, Debug, Default)]
+pub struct Pool {
+    /// Observations over the limit, in independent ones.
+    pub over: f64,
+    /// Observations, in independent ones.
+    pub n_eff: f64,
+    /// The limit in slowest values; 0 = one is over it, or the slowest is not at hand.
+    pub times: f64,
 }

@@ -25,7 +25,7 @@ use crate::server_side::ServerReport;
 use cold_start::ColdStartFinding;
 use cost::CostFinding;
 
-pub use budget::{BudgetFinding, BudgetRow, BudgetSpec, Ceiling, Held, Metric, VerdictBasis};
+pub use budget::{BudgetFinding, BudgetRow, BudgetSpec, Ceiling, Held, Metric, Pool, VerdictBasis};
 pub use figure::{Bounded, Estimate, Percentiles, Reading};
 pub use level::{
     Concurrency, Counts, CutLatency, Drift, ErrorCount, FAILURES, FanOut, Histogram, Itl, KeptUp, Latencies,

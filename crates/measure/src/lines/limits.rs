@@ -4,8 +4,10 @@ use plimsoll_math::isotonic::{crossing, rising_fit};
 
 use super::Observed;
 use super::words::Words;
-use crate::findings::{BudgetRow, CapacityLine, Estimate, Held, KeptUp};
-use crate::say::number;
+use crate::budget::ALPHA;
+use crate::findings::{BudgetFinding, BudgetRow, CapacityLine, Estimate, Held, KeptUp, Pool};
+use crate::purpose::{OVERLOAD, PLACE, PROVE};
+use crate::say::{count, number};
 use crate::tail::crossing_rate;
 
 /// The bracket of a rule that holds at light loads and no longer at heavy ones: (last that holds, first that does not).
@@ -82,8 +84,28 @@ fn overload<'a>(unstable: impl Iterator<Item = &'a &'a Observed>) -> &'static st
     }
 }
 
-pub(super) fn stability(good: &[&Observed], words: &Words<'_>) -> CapacityLine {
-    match bracket(&kept_verdicts(good)) {
+/// Roots of the number finished by which a closed loop's throughput may be luck: the best of several rungs counts.
+const LUCK: f64 = 3.0;
+
+/// Load that a closed loop shows to be stable, requests/s. A closed loop can't overload its target, and begins empty, so that it finishes less than
+/// the target can. The interval by batches was rejected: filling makes it as wide as the rate in a rung of a few answers.
+fn closed_loop_carries(levels: &[&Observed]) -> Option<f64> {
+    let closed = levels.iter().filter(|o| !o.is_open() && o.counts()).filter_map(|o| o.achieved());
+    let surely = closed.map(|e| e.value * (1.0 - LUCK / (e.n as f64).sqrt()));
+    surely.filter(|rate| *rate > 0.0).reduce(f64::max)
+}
+
+pub(super) fn stability(good: &[&Observed], levels: &[&Observed], words: &Words<'_>) -> CapacityLine {
+    let (stable, unstable) = bracket(&kept_verdicts(good));
+    // Only where no open-loop level says more.
+    let closed = closed_loop_carries(levels).filter(|rate| {
+        stable.is_none() && !good.is_empty() && unstable.is_none_or(|unstable| *rate < unstable)
+    });
+    if let (Some(rate_per_s), None) = (closed, unstable) {
+        let why = "a closed loop finished as many, and no open-loop level was long enough to see whether requests pile up";
+        return CapacityLine::Above { rate_per_s, load: words.at(rate_per_s), why: why.into() };
+    }
+    match (stable.or(closed), unstable) {
         (None, None) => CapacityLine::CannotTell {
             why: if good.is_empty() {
                 NO_OPEN_LOOP.into()
@@ -106,7 +128,7 @@ pub(super) fn stability(good: &[&Observed], words: &Words<'_>) -> CapacityLine {
         (None, Some(rate_per_s)) => {
             let unstable = good.iter().filter(|o| o.kept() == KeptUp::Unstable);
             let what = overload(unstable);
-            CapacityLine::Below { rate_per_s, why: format!("{what} at every level that could be judged") }
+            CapacityLine::Below { rate_per_s, why: everywhere(what, &kept_verdicts(good)) }
         }
         (Some(stable), Some(unstable)) => {
             let full = saturated(good, unstable);
@@ -117,7 +139,8 @@ pub(super) fn stability(good: &[&Observed], words: &Words<'_>) -> CapacityLine {
             let n = good.iter().map(|o| o.upper.len() as u64).sum();
             let rate = Estimate { value, lower, upper: unstable, n, n_eff: good.len() as f64 };
             let how = format!(
-                "requests in flight hold steady at {} requests/s{} at {} requests/s{}",
+                "{} {} requests/s{} at {} requests/s{}",
+                if closed.is_some() { "a closed loop finished" } else { "requests in flight hold steady at" },
                 number(stable),
                 match overload(good.iter().filter(|o| o.kept() == KeptUp::Unstable && o.rate() == unstable)) {
                     PILE_UP => " and pile up".to_owned(),
@@ -135,19 +158,57 @@ pub(super) fn stability(good: &[&Observed], words: &Words<'_>) -> CapacityLine {
     }
 }
 
+/// A level's word on a line, and of the levels that none could be had of, from which load on.
+fn everywhere(what: &str, verdicts: &[(f64, Option<bool>)]) -> String {
+    let decided = verdicts.iter().filter(|verdict| verdict.1.is_some()).count();
+    let open: Vec<f64> =
+        verdicts.iter().filter(|verdict| verdict.1.is_none()).map(|verdict| verdict.0).collect();
+    match open.first() {
+        None => format!("{what} at every level"),
+        Some(lightest) => format!(
+            "{what} at each of the {} that could be judged; {} from {} requests/s on had too few requests",
+            count(decided as u64, "level"),
+            count(open.len() as u64, "level"),
+            number(*lightest)
+        ),
+    }
+}
+
 pub(super) fn budget_verdicts(good: &[&Observed]) -> Vec<(f64, Option<bool>)> {
-    good.iter()
-        .filter_map(|o| {
-            let budget = o.finding.summary.budget.as_ref()?;
-            let holds = match (budget.verdict, o.kept()) {
-                // What passes only because its queue has not grown long enough yet does not pass.
-                (_, KeptUp::Unstable) | (Held::Fail, _) => Some(false),
-                (Held::Pass, _) => Some(true),
-                (Held::Inconclusive, _) => None,
-            };
-            Some((o.rate(), holds))
-        })
-        .collect()
+    let judged: Vec<(&Observed, &BudgetFinding)> =
+        good.iter().filter_map(|o| Some((*o, o.finding.summary.budget.as_ref()?))).collect();
+    let verdict = |(i, (o, budget)): (usize, &(&Observed, &BudgetFinding))| {
+        let holds = match (budget.verdict, o.kept()) {
+            // What passes only because its queue has not grown long enough yet does not pass.
+            (_, KeptUp::Unstable) | (Held::Fail, _) => Some(false),
+            // A short level's queue is young: the level places the line and proves nothing.
+            (Held::Pass, _) if !PLACES.contains(&o.level.purpose.as_str()) => Some(true),
+            _ if o.level.purpose == PROVE && pooled(&judged[i..]) => Some(true),
+            _ => None,
+        };
+        (o.rate(), holds)
+    };
+    judged.iter().enumerate().map(verdict).collect()
+}
+
+/// Levels that prove nothing by themselves.
+const PLACES: [&str; 2] = [PLACE, OVERLOAD];
+
+/// Whether levels from this one up, lightest first, prove together that this one holds: the share over a ceiling rises with the load, so that
+/// heavier levels bound lighter ones from above.
+fn pooled(levels: &[(&Observed, &BudgetFinding)]) -> bool {
+    let rows = &levels[0].1.rows;
+    let proves = |i: usize| {
+        let steady = levels.iter().take_while(|(o, _)| o.kept() != KeptUp::Unstable);
+        let pools = steady.map_while(|(_, budget)| Some(budget.rows.get(i)?.pool));
+        let pooled = pools.scan(None, |all: &mut Option<Pool>, one| {
+            *all = Some(all.map_or(one, |all| all.with(one)));
+            *all
+        });
+        rows[i].verdict == Held::Pass
+            || pooled.into_iter().any(|pool| pool.share_at_most(ALPHA) <= rows[i].allowed)
+    };
+    (0..rows.len()).all(proves)
 }
 
 /// Is a ceiling shown to be broken there, other than by what an overload will do to it in time?
@@ -165,7 +226,7 @@ fn never_held(good: &[&Observed]) -> String {
         (false, true) => overload(overflows).to_owned(),
         (true, true) => format!("the budget is broken or {}", overload(overflows)),
     };
-    format!("{what} at every level that could be judged")
+    everywhere(&what, &budget_verdicts(good))
 }
 
 pub(super) fn budget(good: &[&Observed], words: &Words<'_>) -> CapacityLine {

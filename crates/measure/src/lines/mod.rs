@@ -18,7 +18,7 @@ use plimsoll_model::{Attempt, Level, Load, Sample};
 
 use crate::columns::Columns;
 use crate::findings::{
-    BudgetSpec, CapacityLines, Curve, CurvePoint, Estimate, KeptUp, LadderRung, Lengths, LevelFinding,
+    BudgetSpec, CapacityLines, Curve, CurvePoint, Estimate, Held, KeptUp, LadderRung, Lengths, LevelFinding,
     Reading, Trust,
 };
 use crate::gather::Gathered;
@@ -30,7 +30,7 @@ use crate::whole::{as_far_as_it_got, of_level};
 use crate::purpose::IDLE;
 pub use limits::{bracket, saturated};
 pub(crate) use limits::{brackets, usable};
-use limits::{budget, stability};
+use limits::{budget, budget_verdicts, stability};
 pub(crate) use onset::idle_costs;
 use onset::{onset, under_the_limit, zero_contention};
 use words::Words;
@@ -118,7 +118,7 @@ impl Observed {
         self.finding.summary.rates.offered_per_s
     }
 
-    fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         matches!(self.level.load, Load::Open { .. })
     }
 
@@ -127,7 +127,7 @@ impl Observed {
         self.finding.validity.verdict != Trust::Invalid && self.finding.summary.counts.requests > 0
     }
 
-    fn kept(&self) -> KeptUp {
+    pub(crate) fn kept(&self) -> KeptUp {
         self.finding.summary.stability.verdict
     }
 
@@ -159,7 +159,7 @@ pub fn read(traffic: &str, levels: &[&Observed], zero: &[&Observed], spec: &Line
     let capacity = ladder_capacity(levels);
     let reference = zero_contention(&good, zero, capacity, spec.percentile, spec.seed);
     let words = Words { good: &good, think_time_s: spec.think_time_s };
-    let stability = stability(&good, &words);
+    let stability = stability(&good, levels, &words);
     let limit = stability.rate().map(|limit| limit.value).or(capacity);
     let mut stream = Stream::new(spec.seed, "onset", 0);
     let fit = reference.as_ref().and_then(|zero| {
@@ -184,9 +184,15 @@ pub fn read(traffic: &str, levels: &[&Observed], zero: &[&Observed], spec: &Line
         think_time_s: spec.think_time_s,
         hold: None,
     };
+    let mut points: Vec<CurvePoint> = open.iter().map(|o| point(o)).collect();
+    // Levels that are open alone and hold together with heavier ones.
+    for (rate, _) in budget_verdicts(&good).into_iter().filter(|(_, holds)| *holds == Some(true)) {
+        let of_rate = points.iter_mut().filter(|point| point.offered_per_s == rate);
+        of_rate.for_each(|point| point.budget = Some(Held::Pass));
+    }
     let curve = Curve {
         traffic: traffic.to_owned(),
-        points: open.iter().map(|o| point(o)).collect(),
+        points,
         ladder: ladder(levels),
         metric: open.first().or(zero.first()).map_or("ttft", |o| o.metric).to_owned(),
         percentile: reference.as_ref().map_or(spec.percentile, |zero| zero.percentile),

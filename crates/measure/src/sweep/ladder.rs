@@ -68,7 +68,7 @@ impl Sweep {
 
     /// One rung: long enough for its completions and for every request to come round a few times.
     pub(super) fn rung(&self, concurrency: u32) -> SweepLevel {
-        let most = self.search_time().as_secs_f64() * LADDER_SHARE / 3.0;
+        let most = self.search_time().as_secs_f64() * self.closed_shares().1 / 3.0;
         let (before, rate) = self.last_closed().unwrap_or((1, 1.0));
         let turnaround = f64::from(before) / rate.max(1e-9);
         // Past the capacity a request waits in proportion to the concurrency.
@@ -89,7 +89,8 @@ impl Sweep {
         let mut rates = self.closed();
         let Some((_, here)) = rates.pop() else { return self.open_loop() };
         let before = rates.iter().map(|r| r.1).fold(0.0, f64::max);
-        let ladder_time = self.search_time().as_secs_f64() * (IDLE_SHARE + BASELINE_SHARE + LADDER_SHARE);
+        let (baseline, ladder) = self.closed_shares();
+        let ladder_time = self.search_time().as_secs_f64() * (IDLE_SHARE + baseline + ladder);
         let next = concurrency.saturating_mul(RUNG_FACTOR);
         let safe = !self.over_ceiling(next);
         let time_left = self.spent.as_secs_f64() < ladder_time;

@@ -2,16 +2,18 @@
 //!
 //! Results in, next experiment out; it has no clock and starts nothing, so that a live endpoint and a simulated one
 //! are driven by the same code. Phases: concurrency 1 (what the target costs without contention), a closed-loop ladder
-//! (a closed loop cannot overload, and its throughput ends at the capacity), then open-loop levels: a first set in
-//! random order, then one at a time where they tell most, and at last the hold. Plain bisection on latency lost: it
+//! (a closed loop cannot overload, and its throughput ends at the capacity), then open-loop levels: a first set with
+//! rising loads, then one at a time where they tell most, and at last the hold. Where a budget is to be proven, `prove` chooses them. Plain bisection on latency lost: it
 //! needs a ceiling, and its every step trusts one noisy level.
 
 mod ladder;
 mod place;
 mod preview;
+mod prove;
 mod spec;
 
 pub use preview::{CAPACITIES, Preview, PreviewAt, RequestPrice};
+pub use prove::least_time_s;
 pub use spec::{SweepError, SweepLevel, SweepNext, SweepProgress, SweepSpec};
 
 use std::collections::VecDeque;
@@ -21,10 +23,12 @@ use plimsoll_model::{Attempt, Level, Load, Sample, Span};
 use crate::findings::{CapacityLine, Findings, KeptUp, LevelFinding};
 use crate::gather::Gathered;
 use crate::lines::{self, LineSpec, Observed};
+use crate::purpose::WARM_UP;
 use crate::whole;
 use ladder::RUNG_FACTOR;
 pub(crate) use ladder::{BASELINE_SHARE, LADDER_SHARE};
 use place::{KnownLine, LoadBoard, first_loads};
+use prove::Placing;
 
 /// Throughput has stopped growing when doubling the number in flight adds less than this share.
 pub const SATURATED_GROWTH: f64 = 0.03;
@@ -63,6 +67,11 @@ pub struct Sweep {
     first: VecDeque<f64>,
     /// Time at which the search of the present kind of traffic ends.
     kind_ends: Span,
+    /// Where the levels that place a budget line put it, requests/s.
+    placed_at: f64,
+    /// How long the last level was drained before its last requests were given up.
+    gave_up: Option<Span>,
+    notice: Option<String>,
 }
 
 /// Where a sweep is.
@@ -74,6 +83,12 @@ enum Phase {
     Ladder(u32),
     First,
     Search,
+    /// One load over the capacity.
+    Overload(f64),
+    /// Short levels that place the budget line.
+    Place(Placing),
+    /// Long levels that prove it: the load, and how many are left.
+    Prove(f64, u32),
     Hold,
     Done(String),
 }
@@ -96,6 +111,9 @@ impl Sweep {
             failed: 0,
             first: VecDeque::new(),
             kind_ends: Span::ZERO,
+            placed_at: 0.0,
+            gave_up: None,
+            notice: None,
         })
     }
 
@@ -142,8 +160,11 @@ impl Sweep {
         self.spent += level.drained.max(level.stop) - level.start;
         self.requests += attempts;
         self.failed += finding.summary.counts.failed;
-        self.observed.push(observed);
-        self.advance(level);
+        self.remember_drain(level);
+        if level.purpose != WARM_UP {
+            self.observed.push(observed);
+            self.advance(level);
+        }
         finding
     }
 
@@ -160,6 +181,9 @@ impl Sweep {
             Phase::Ladder(_) => "looking for the capacity",
             Phase::First => "drawing the curve",
             Phase::Search => "closing in on the lines",
+            Phase::Overload(_) => "looking for the breaking point",
+            Phase::Place(_) => "placing the budget line",
+            Phase::Prove(..) => "proving the budget line",
             Phase::Hold => "holding the line",
             Phase::Done(_) => "done",
         };
@@ -195,10 +219,12 @@ impl Sweep {
                 self.phase = Phase::Baseline;
                 None
             }),
-            Phase::Baseline => Some(self.baseline(BASELINE_SHARE)),
+            Phase::Baseline => Some(self.baseline(self.closed_shares().0)),
             Phase::Ladder(concurrency) => Some(self.rung(concurrency)),
             Phase::First => self.first_level(),
             Phase::Search => self.search_level(),
+            Phase::Prove(_, 0) => self.search_ends(),
+            phase @ (Phase::Overload(_) | Phase::Place(_) | Phase::Prove(..)) => self.proving(&phase),
             Phase::Hold => self.hold_level(),
             Phase::Done(_) => None,
         }
@@ -218,7 +244,7 @@ impl Sweep {
         if self.spec.max_errors.is_some_and(|most| self.failed > most) {
             return self.finish("too many requests failed");
         }
-        match self.phase {
+        match self.phase.clone() {
             Phase::Probe if finished == 0 => self.finish("nothing finished at concurrency 1"),
             // A closed loop that is held to a rate says nothing about the capacity: where one at a time is over the ceiling, or
             // the first rung may be, the open loop begins. (The driver spaces a closed loop's requests by the ceiling in any
@@ -230,8 +256,14 @@ impl Sweep {
             Phase::Baseline => self.phase = Phase::Ladder(RUNG_FACTOR),
             Phase::Ladder(concurrency) => self.climb(concurrency),
             Phase::Hold => self.next_kind(),
+            phase @ (Phase::Overload(_) | Phase::Place(_) | Phase::Prove(..)) => self.proved(&phase),
             Phase::First | Phase::Search | Phase::Done(_) => {}
         }
+    }
+
+    /// Shares of the search time for concurrency 1 and for the ladder, at most.
+    fn closed_shares(&self) -> (f64, f64) {
+        if self.spec.proves_budget { prove::CLOSED_SHARES } else { (BASELINE_SHARE, LADDER_SHARE) }
     }
 
     fn finish(&mut self, why: &str) {
@@ -256,8 +288,11 @@ impl Sweep {
         let left = self.search_time() - self.spent;
         let kinds_left = (self.spec.traffic.len() - self.kind) as i64;
         self.kind_ends = self.spent + Span(left.0.max(0) / kinds_left.max(1));
+        if self.spec.proves_budget && self.spec.budget.is_some() {
+            return self.begin_proof(capacity);
+        }
         let arrivals = self.arrivals(capacity);
-        let loads = first_loads(capacity, arrivals, self.spec.max_rate, self.spec.seed, self.kind as u64);
+        let loads = first_loads(capacity, arrivals, self.spec.max_rate);
         let longest = REACH * self.level_s();
         self.first = loads.into_iter().filter(|load| WORTH_A_LEVEL / load <= longest).collect();
         self.phase = Phase::First;

@@ -3,8 +3,6 @@
 //! Three questions compete (onset, stability, budget); the one whose answer is furthest from narrow enough gets the
 //! next level. Spending the time evenly over a grid lost: nine tenths of a grid lie where nothing is decided.
 
-use plimsoll_math::rng::Stream;
-
 /// What is known of one line.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub enum KnownLine {
@@ -41,18 +39,13 @@ pub fn overload(arrivals: f64) -> f64 {
     1.02 + (6.0 / arrivals.max(1.0).sqrt()).min(0.5)
 }
 
-/// The first open-loop loads, in the seed's order. A rising order would let drift of the target pass for an effect of
-/// load; a fixed one would repeat whatever coincidence it has.
-pub fn first_loads(capacity: f64, arrivals: f64, max_rate: Option<f64>, seed: u64, kind: u64) -> Vec<f64> {
+/// The first open-loop loads, rising: what a heavier level left behind would be measured with the lighter one after it.
+pub fn first_loads(capacity: f64, arrivals: f64, max_rate: Option<f64>) -> Vec<f64> {
     let shares: &[f64] = if arrivals < FEW { &FIRST_FEW } else { &FIRST };
     let ceiling = max_rate.unwrap_or(f64::INFINITY);
     let shares = shares.iter().copied().chain([overload(arrivals)]);
     let mut loads: Vec<f64> = shares.map(|share| (share * capacity).min(ceiling)).collect();
     loads.dedup();
-    let mut stream = Stream::new(seed, "order", kind);
-    for i in (1..loads.len()).rev() {
-        loads.swap(i, stream.below(i as u64 + 1) as usize);
-    }
     loads
 }
 

@@ -7,6 +7,7 @@ use plimsoll_model::SizeUnit;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::prove;
 use super::spec::SweepSpec;
 use super::{BASELINE_SHARE, LADDER_SHARE, LEVELS_PLANNED, NEAR};
 use crate::tail::BEYOND;
@@ -78,13 +79,20 @@ impl Preview {
         let kinds = spec.traffic.len().max(1) as f64;
         let hold_s = spec.hold.as_secs_f64() * kinds;
         let search_s = (spec.time.as_secs_f64() - hold_s).max(0.0);
-        let open_s = search_s * (1.0 - BASELINE_SHARE - LADDER_SHARE);
-        let level_s = open_s / kinds / f64::from(LEVELS_PLANNED);
+        let (baseline, ladder) = match spec.proves_budget {
+            true => prove::CLOSED_SHARES,
+            false => (BASELINE_SHARE, LADDER_SHARE),
+        };
+        let open_s = search_s * (1.0 - baseline - ladder);
+        let (levels, level_s) = match spec.proves_budget {
+            true => (prove::LEVELS, prove::PROOF_SHARE * open_s / kinds),
+            false => (LEVELS_PLANNED, open_s / kinds / f64::from(LEVELS_PLANNED)),
+        };
         let at = capacities.iter().map(|capacity| {
             let rate = capacity.min(spec.max_rate.unwrap_or(f64::INFINITY));
             // All of the open loop near the line, and the ladder at the capacity: it cannot send more than that.
-            let sent = rate * (search_s * LADDER_SHARE + open_s * NEAR + hold_s)
-                + rate.min(1.0) * search_s * BASELINE_SHARE;
+            let sent =
+                rate * (search_s * ladder + open_s * NEAR + hold_s) + rate.min(1.0) * search_s * baseline;
             let requests = spec.max_requests.unwrap_or(u64::MAX).min(sent.ceil() as u64);
             let tokens = |mean: f64| (mean * requests as f64) as u64;
             let items = (price.unit == SizeUnit::Items).then(|| tokens(price.input_tokens));
@@ -115,7 +123,7 @@ impl Preview {
             time_s: spec.time.as_secs_f64(),
             hold_s,
             level_s,
-            levels: LEVELS_PLANNED,
+            levels,
             max_rate: spec.max_rate,
             max_requests: spec.max_requests,
             at: at.collect(),

@@ -23,6 +23,8 @@ pub struct SweepSpec {
     pub percentile: f64,
     /// The budget whose line is looked for; `None` = no budget line.
     pub budget: Option<BudgetSpec>,
+    /// Whether the time goes to proving the budget line; else to the onset.
+    pub proves_budget: bool,
     /// Time a person takes between an answer and the next request, s: for the users figure.
     pub think_time_s: f64,
     /// Completions wanted on a level near the limit, if the time allows.
@@ -50,6 +52,7 @@ impl Default for SweepSpec {
             knee_factor: 1.5,
             percentile: 0.99,
             budget: Some(BudgetSpec::default()),
+            proves_budget: false,
             think_time_s: 10.0,
             completions: 20_000,
             narrow: 0.06,
@@ -122,7 +125,7 @@ pub struct SweepError {
 pub struct SweepLevel {
     /// Kind of traffic.
     pub traffic: String,
-    /// What it is for: `baseline`, `idle`, `ladder`, `curve`, `bisect`, `hold`.
+    /// What it is for: `baseline`, `idle`, `ladder`, `curve`, `bisect`, `overload`, `place`, `prove`, `hold`.
     pub purpose: String,
     /// The load.
     pub load: Load,

@@ -105,6 +105,17 @@ pub fn sweep_world(
     spec: SweepSpec,
     mut watch: impl FnMut(&Sweep),
 ) -> (Findings, String) {
+    sweep_sizes(world, seed, &(Size::Fixed(prompt), Size::Fixed(answer)), spec, |sweep| watch(sweep))
+}
+
+/// The same with sizes that vary.
+pub fn sweep_sizes(
+    world: &WorldSpec,
+    seed: u64,
+    (prompt, answer): &(Size, Size),
+    spec: SweepSpec,
+    mut watch: impl FnMut(&mut Sweep),
+) -> (Findings, String) {
     let mut sweep = Sweep::new(spec).expect("a sound spec");
     let mut now = At::ZERO;
     for id in 0..1_000 {
@@ -118,8 +129,8 @@ pub fn sweep_world(
         let mut world = World::of(world, seed).expect("a sound world");
         let mut scenario = Scenario { seed, ..Scenario::default() };
         scenario.arrivals = ArrivalSpec::named(&asked.traffic).expect("a named kind");
-        scenario.sizes.prompt = Size::Fixed(prompt);
-        scenario.sizes.output = Size::Fixed(answer);
+        scenario.sizes.prompt = prompt.clone();
+        scenario.sizes.output = answer.clone();
         scenario.client.drain = Span::from_secs(100_000);
         scenario.client.timeouts = plimsoll_workload::Timeouts {
             first_token: None,
@@ -134,7 +145,7 @@ pub fn sweep_world(
         let run = simulate_level(&mut world, &scenario, plan).expect("a sound level");
         sweep.observe(&run.level, &run.attempts, &run.samples);
         now = run.level.drained + Span::from_millis(1);
-        watch(&sweep);
+        watch(&mut sweep);
     }
     panic!("a sweep of a thousand levels");
 }

@@ -1,7 +1,7 @@
 //! Sweeps of engines that batch, in virtual time: what the demonstration prints its minute must support, and a limit past what
 //! the ladder saw must be found.
 
-use plimsoll_measure::findings::{BudgetSpec, Ceiling, Held, Metric};
+use plimsoll_measure::findings::{BudgetSpec, CapacityLine, Ceiling, Held, Metric};
 use plimsoll_measure::sweep::SweepSpec;
 use plimsoll_model::{At, Load, Span};
 use plimsoll_sim::{LevelPlan, World, simulate_level};
@@ -67,16 +67,16 @@ fn a_limit_that_the_ladder_did_not_reach_is_found() {
             heaviest > limit,
             "seed {seed}: {heaviest} requests/s is as far as it went, the limit is {limit}"
         );
-        // What is finished in an overload of 40 s is less than the limit: throughput grows with the requests in flight, and
-        // those take minutes to pile up. So the figure is low, and the bracket is what must hold the truth.
-        let stability = findings.lines[0].stability.rate().expect("an overload was seen");
+        // Throughput grows with the requests in flight, and those take minutes to pile up: forty seconds of an overload need not tell it from
+        // filling. What is said must not leave out the truth.
+        let (lower, upper) = match &findings.lines[0].stability {
+            CapacityLine::Found { rate, .. } => (rate.lower, rate.upper),
+            CapacityLine::Above { rate_per_s, .. } => (*rate_per_s, f64::INFINITY),
+            other => panic!("seed {seed}: {other:?}"),
+        };
         assert!(
-            (stability.value / limit - 1.0).abs() < 0.25,
-            "seed {seed}: {stability:?}, the limit is {limit}"
-        );
-        assert!(
-            stability.lower <= limit && limit <= stability.upper,
-            "seed {seed}: {stability:?}, the limit is {limit}"
+            lower > 0.5 * limit && lower <= limit && limit <= upper,
+            "seed {seed}: {lower} to {upper}, the limit is {limit}"
         );
     }
 }

@@ -139,3 +139,20 @@ fn little_sees_a_counter_that_disagrees() {
         assert!((little.disagreement - off).abs() < 0.01, "{little:?}");
     }
 }
+
+/// A level that begins with nothing in flight fills for as long as an answer takes. Growth while it fills is not piling up, and a level too short to
+/// tell the two apart is undecided.
+#[test]
+fn a_level_that_fills_does_not_pile_up() {
+    let kept = |answer_ms: i64, growing_ms: i64| {
+        let due = |i: u64| i as i64 * 50;
+        let answers = (0..1_200).map(|i| answer(i, due(i), 20, answer_ms + growing_ms * due(i) / 60_000, 4));
+        summarise(&level(20.0, 60), &answers.collect::<Vec<_>>(), &[], None).stability.verdict
+    };
+    assert_eq!(kept(2_000, 0), KeptUp::Stable);
+    assert_eq!(kept(5_000, 0), KeptUp::Stable);
+    assert_eq!(kept(15_000, 0), KeptUp::Undecided);
+    assert_eq!(kept(70_000, 0), KeptUp::Undecided);
+    // A fifth of what comes piles up.
+    assert_eq!(kept(2_000, 12_000), KeptUp::Unstable);
+}

@@ -1,6 +1,6 @@
 //! The stepper's promises: time, ceilings, order, and "cannot tell" where it cannot.
 
-use plimsoll_measure::findings::{CapacityLine, Trust};
+use plimsoll_measure::findings::{BudgetSpec, CapacityLine, Ceiling, KeptUp, Metric, Trust};
 use plimsoll_measure::sweep::{Preview, RequestPrice, Sweep, SweepNext, SweepSpec};
 use plimsoll_model::{EndedBy, How, Load, Span};
 
@@ -182,4 +182,51 @@ fn previews_what_it_may_cost() {
     assert_eq!(preview.at[1].input_tokens, 50_000_000);
     assert!((preview.at[1].cost.expect("a price") - 50.0).abs() < 1e-9);
     assert!(preview.at[1].supports.contains(&0.999));
+}
+
+/// The levels that place a line are short and prove nothing; those that prove it come last and are long.
+#[test]
+fn proves_a_budget() {
+    let server = server();
+    let latency = vec![Ceiling::new(Metric::E2e, 0.95, 6.0 * server.mean_s())];
+    let budget = Some(BudgetSpec { name: "whole".into(), latency, error_rate: None });
+    let spec = SweepSpec { budget, proves_budget: true, ..short(&server, 5_000.0) };
+    let mut spent = 0.0;
+    let (findings, why) = sweep(&server, spec.clone(), |sweep| spent = sweep.progress().spent_s);
+    assert!(spent <= 1.05 * spec.time.as_secs_f64(), "{spent} of {}", spec.time.as_secs_f64());
+    let purposes: Vec<&str> = findings.levels.iter().map(|level| level.summary.purpose.as_str()).collect();
+    let count = |purpose: &str| purposes.iter().filter(|p| **p == purpose).count();
+    assert!(count("overload") >= 1 && count("place") >= 2 && count("prove") == 3, "{purposes:?} {why}");
+    assert_eq!(purposes.last(), Some(&"prove"));
+    let line = findings.lines[0].budget.as_ref().and_then(CapacityLine::rate).expect("found");
+    let proven = findings.curves[0].points.iter().find(|point| point.offered_per_s == line.lower);
+    assert_eq!(proven.map(|point| point.purpose.as_str()), Some("prove"));
+    let limit = server.truth(0.95, 1.5).stability;
+    assert!(line.lower > 0.5 * limit && line.lower < limit, "{line:?}, the limit is {limit}");
+}
+
+/// What a heavier level leaves behind would be measured with the lighter one after it.
+#[test]
+fn first_loads_rise() {
+    let server = server();
+    let (findings, _) = sweep(&server, short(&server, 2_000.0), |_| {});
+    let first = findings.levels.iter().filter(|level| level.summary.purpose == "curve");
+    let loads: Vec<f64> = first.map(|level| level.summary.rates.offered_per_s).collect();
+    assert!(loads.len() > 3 && loads.is_sorted(), "{loads:?}");
+}
+
+/// A sweep too short for the growth of its open-loop levels still has what its closed loops finished.
+#[test]
+fn a_closed_loop_bounds_the_limit_of_a_short_sweep() {
+    let server = server();
+    let limit = server.truth(0.99, 1.5).stability;
+    let (findings, _) = sweep(&server, short(&server, 200.0), |_| {});
+    let decided = findings.levels.iter().any(|level| level.summary.stability.verdict == KeptUp::Stable);
+    assert!(!decided, "the sweep is to be too short");
+    let lower = match &findings.lines[0].stability {
+        CapacityLine::Found { rate, .. } => rate.lower,
+        CapacityLine::Above { rate_per_s, .. } => *rate_per_s,
+        other => panic!("{other:?}"),
+    };
+    assert!(lower > 0.3 * limit && lower <= limit, "{lower}, the limit is {limit}");
 }

@@ -43,7 +43,10 @@ fn judged(args: &GateArgs) -> Result<Exit, Stop> {
     for path in [&args.junit, &args.markdown, &args.sarif] {
         out::place_for(path.as_deref())?;
     }
-    let budget = budget_file::read(&args.budget)?;
+    let budget = match &args.budget {
+        Some(path) => budget_file::read(path)?,
+        None => BudgetText::inline(&args.slo)?,
+    };
     if let (false, Some(further)) = (url::is_url(&args.run), args.url.further.first()) {
         return Err(Stop::usage(format!(
             "{further}: {} is judged alone; only URLs are measured together",

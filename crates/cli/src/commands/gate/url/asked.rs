@@ -29,6 +29,10 @@ pub(super) fn scenario(url: &str, args: &GateUrlArgs, budget: &BudgetText) -> Re
         ..ClientArgs::default()
     };
     draft.client(&client)?;
+    if let Some(rate) = &args.rate {
+        draft.set("load.mode", "open".into());
+        draft.set("load.rate", rate.clone().into());
+    }
     let nonce_is_said = draft.has("nonce");
     Ok((draft.finish(random())?, nonce_is_said))
 }
@@ -55,13 +59,19 @@ pub(super) fn asked(scenario: &Scenario) -> Result<Option<f64>, Stop> {
 pub(super) fn time(args: &GateUrlArgs, file: &BudgetFile) -> Result<f64, Stop> {
     let of_file = file.load.as_ref().and_then(|load| load.duration);
     let time =
-        args.time.as_deref().map(|text| parse_span(text).map_err(|e| Stop::usage(format!("--time: {e}"))));
+        said(args).map(|(flag, text)| parse_span(text).map_err(|e| Stop::usage(format!("{flag}: {e}"))));
     match time.transpose()?.or(of_file) {
         Some(time) => Ok(time.as_secs_f64()),
         None => Err(Stop::usage(
-            "--time 5m: say how long may be measured (the budget file names no load.duration)",
+            "--time 5m or --until-decided --max 15m: say how long may be measured (the budget names no load.duration)",
         )),
     }
+}
+
+/// Returns the flag that limits the measuring time, and its value.
+pub(super) fn said(args: &GateUrlArgs) -> Option<(&'static str, &str)> {
+    let time = args.time.as_deref().map(|text| ("--time", text));
+    time.or(args.max.as_deref().map(|text| ("--max", text)))
 }
 
 /// The time divided, or what it would take.

@@ -26,7 +26,7 @@ use crate::commands::run::{Saturate, saturate};
 use crate::commands::sweep as search;
 use crate::exit::{Exit, Stop};
 use crate::flags::{ClientArgs, Format, GateUrlArgs, OutputArgs, PriceArgs, SearchArgs};
-use crate::measure::{Begin, LevelStep, Measure, max_rate};
+use crate::measure::{Begin, LevelStep, Measure, max_rate, say, still_open};
 use crate::shard::{Asked, Upload, of_shard};
 use crate::{out, resolve};
 use asked::{Trace, asked, in_flight, scenario, time, times, words};
@@ -63,10 +63,11 @@ pub fn measure(
     }
     let trace = Trace::of(&scenario, &plan)?;
     let counted = before.is_some();
-    Gate { scenario, file, base, plan, times, trace, limits, counted }.run(
+    let looks = args.until_decided.then_some(LOOKS.len());
+    Gate { scenario, file, base, plan, times, trace, limits, counted, looks }.run(
         args,
         shard,
-        (&budget.path.display().to_string(), url),
+        (&budget.flags(), url),
     )
 }
 
@@ -110,7 +111,12 @@ struct Gate<'a> {
     limits: StopLimits,
     /// Whether an earlier run said what n_eff of its requests is.
     counted: bool,
+    /// Number of looks with `--until-decided`.
+    looks: Option<usize>,
 }
+
+/// Instants of the looks of `--until-decided`, as shares of its time. They are fixed beforehand because they share the error.
+const LOOKS: [f64; 4] = [0.125, 0.25, 0.5, 1.0];
 
 /// How far the planned levels have got.
 struct Progress {
@@ -140,16 +146,20 @@ impl Gate<'_> {
         };
         let time = self.times.sweep_s + self.times.levels_s.iter().sum::<f64>();
         let time = format_span(Span::from_secs_f64(time.round()));
-        let command =
-            ["plimsoll gate", &resolve::quoted(url), "--budget", &resolve::quoted(budget), "--time", &time];
+        let flag = if self.looks.is_some() { "--until-decided --max" } else { "--time" };
+        let command = ["plimsoll gate", &resolve::quoted(url), budget, flag, &time];
         let mut measure = Measure::begin(Begin {
             sweep: (!traffic.is_empty()).then(|| (search.as_ref().map(|plan| plan.spec.clone()), traffic)),
             reproduce: Some(resolve::repeat(&command.join(" "), &self.scenario, &[])),
             shard,
+            looks: self.looks,
             ..Begin::new("gate", self.scenario.clone(), &client, self.limits, &output)
         })?;
         let upload = put.map(|put| put.start(&measure.folder())).transpose()?;
-        let first = self.plan.until_interim(&self.times);
+        let first = match self.looks {
+            Some(_) => Some(self.times.levels_s.iter().map(|s| LOOKS[0] * s).collect()),
+            None => self.plan.until_interim(&self.times),
+        };
         self.announce(&mut measure, first.as_deref());
         self.levels(&mut measure, first.as_deref(), &bursts)?;
         if let Some(plan) = search {
@@ -187,6 +197,9 @@ impl Gate<'_> {
             spent_s: vec![0.0; n],
             found: vec![in_flight(&self.scenario); n],
         };
+        if self.looks.is_some() {
+            return self.until_decided(measure, bursts, &mut progress);
+        }
         for (i, seconds) in first.unwrap_or(&self.times.levels_s).iter().enumerate() {
             self.level(measure, i, *seconds, bursts, &mut progress)?;
         }
@@ -219,6 +232,49 @@ impl Gate<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// Measures the planned levels until every row is decided at one of the looks.
+    fn until_decided(
+        &self,
+        measure: &mut Measure,
+        bursts: &[(String, ArrivalSpec)],
+        progress: &mut Progress,
+    ) -> Result<(), Stop> {
+        if self.goes_on(measure) {
+            let whole_s = self.times.levels_s[0];
+            let before = LOOKS.iter().filter(|share| **share < 1.0);
+            measure
+                .until_decided(self.file, before.map(|share| Span::from_secs_f64(share * whole_s)).collect());
+            return self.level(measure, 0, whole_s, bursts, progress);
+        }
+        let mut before = 0.0;
+        for share in LOOKS {
+            for (i, seconds) in self.times.levels_s.iter().enumerate() {
+                self.level(measure, i, (share - before) * seconds, bursts, progress)?;
+            }
+            before = share;
+            if measure.stopped() || share >= 1.0 {
+                return Ok(());
+            }
+            let open = still_open(&measure.hold_to(self.file, self.base, LOOKS.len()));
+            let is_decided = open.is_none();
+            measure.screen.say(&say(Span::from_secs_f64(progress.spent_s.iter().sum()), open));
+            if is_decided {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether the looks can happen during one level. Its requests must suffice for the verdict, and their numbers must follow due times.
+    fn goes_on(&self, measure: &Measure) -> bool {
+        let [level] = self.plan.levels.as_slice() else { return false };
+        matches!(level.offer, Offer::Rate(_))
+            && self.base.is_none()
+            && self.trace.is_none()
+            && self.scenario.sessions.is_none()
+            && !measure.is_shard()
     }
 
     /// The arrivals of every burst that is measured, by its traffic.
