@@ -121,9 +121,9 @@ def _result(text: str, lines: Sequence[str], code: int) -> Dict[str, Any]:
     except ValueError:
         document = None
     if isinstance(document, dict) and "error" not in document and code not in _NO_RESULT:
-        # An envelope has its figures under `data`.
-        data = document.get("data")
-        return {**document, **(data if isinstance(data, dict) else {}), "exit_code": code}
+        # Head and data become one object. A field of both is that of the data.
+        data: Dict[str, Any] = document.pop("data", None) or {}
+        return {**document, **data, "exit_code": code}
     told = document.get("error") if isinstance(document, dict) else None
     if isinstance(told, dict):
         raise PlimsollError(str(told.get("message", "")), str(told.get("hint") or ""), code)
