@@ -29,10 +29,15 @@ def printed(*words: Any) -> Any:
     return json.loads(made.stdout)
 
 
+def data(*words: Any) -> Any:
+    """Returns the data of a command's answer."""
+    return printed(*words, "--format", "json")["data"]
+
+
 class Results(Case):
     def test_a_run_has_the_figures_of_its_file(self) -> None:
         run = simulated()
-        shown = printed("show", run.path, "--format", "json")["findings"]["levels"][0]["summary"]
+        shown = data("show", run.path)["findings"]["levels"][0]["summary"]
         summary = run.levels[0].summary
         ttft = summary.latency.ttft
         assert ttft is not None
@@ -44,7 +49,8 @@ class Results(Case):
         self.assertEqual(ttft.raw["metric"], "ttft")
         self.assertEqual((run.verdict, run.exit_code, run.curves), ("short", 0, ()))
         self.assertEqual(pb.open(run).raw["id"], run.id)
-        self.assertEqual(pb.open(run), run)
+        self.assertTrue(run.headline)
+        self.assertEqual(dataclasses.replace(run, headline=None, reasons=(), next=()), pb.open(run))
 
     def test_a_sweep_has_lines_and_a_curve(self) -> None:
         run = pb.simulate(out="sweep", sweep=True, time="2m", slo=["ttft p50 < 20ms", "errors < 1%"])
@@ -73,13 +79,15 @@ class Results(Case):
         for ceiling, verdict, code in [("1s", "pass", 0), ("1ms", "broken", 1)]:
             judged = pb.gate(run, budget=self.budget(ceiling))
             self.assertEqual((judged.verdict, judged.exit_code, judged.passed), (verdict, code, code == 0))
-            self.assertEqual(judged.headline, printed("gate", run.path, "--budget", "budget.yaml", "--format", "json")["headline"])
+            self.assertEqual(judged.headline, data("gate", run.path, "--budget", "budget.yaml")["headline"])
+        self.assertEqual(judged.next, (f"plimsoll diagnose {run.path}",))
+        self.assertIn("ttft", judged.reasons[0])
         few = simulated(for_="2s")
-        self.budget("1s").write_text("version: 1\nname: x\nbudgets:\n  - {id: a, metric: ttft, p: 99.9, max: 1s}\n")
+        self.budget("1s").write_text("version: 1\nname: x\nbudgets:\n  - {id: a, metric: ttft, p: 99.9, max: 10ms}\n")
         judged = pb.gate(few, budget="budget.yaml")
         self.assertEqual((judged.verdict, judged.exit_code), ("inconclusive", 3))
-        assert judged.rows[0].needed is not None
-        self.assertGreater(judged.rows[0].needed, 1000)
+        row = data("gate", few.path, "--budget", "budget.yaml")["rows"][0]
+        self.assertEqual((judged.rows[0].held, judged.rows[0].why, judged.rows[0].needed), ("inconclusive", row["why"], row["needed"]))
 
     def test_an_invalid_run_is_a_result(self) -> None:
         path = shutil.copytree(simulated().path, self.folder / "run")
@@ -123,6 +131,9 @@ class Results(Case):
         self.assertGreater(run.levels[0].summary.counts.finished, 0)
 
     def test_an_interrupt_ends_the_load_in_order(self) -> None:
+        # A shell's background job ignores the signal.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGINT, before)
         with engine() as url:
             timer = threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT))
             timer.start()
@@ -130,6 +141,18 @@ class Results(Case):
                 pb.run(url, rate="20/s", for_="60s", out="ended")
             timer.join()
         self.assertEqual(pb.open("ended").progress.state, "partial")
+
+
+    def test_a_display_that_fails_does_not_stop_the_load(self) -> None:
+        class Bar:
+            def show(self, line: str) -> None:
+                raise OSError(line)
+
+            def close(self) -> None:
+                pass
+
+        with mock.patch.object(_binary, "_bar", lambda *_: Bar()):
+            self.assertEqual(pb.simulate(rate="8/s", for_="2s", out="run").kind, "simulate")
 
 
 class Errors(Case):
@@ -180,7 +203,7 @@ class Flags(unittest.TestCase):
         expected = ["--rate=12/s", "--for=60s", "--max-rate=3", "--slo=a < 1ms", "--slo=b < 2ms", "--no-stream", f"--out={TEMP}"]
         self.assertEqual(_binary.arguments(flags), expected)
 
-    def test_an_envelope_is_read_as_its_data(self) -> None:
+    def test_head_and_data_are_one_object(self) -> None:
         text = '{"schema": 2, "command": "gate", "headline": "h", "data": {"rows": []}}'
         document = _binary._result(text, [], 3)
         self.assertEqual((document["headline"], document["rows"], document["exit_code"]), ("h", [], 3))
@@ -189,8 +212,12 @@ class Flags(unittest.TestCase):
 class Schemas(unittest.TestCase):
     """Each attribute is a field of the binary's own schema."""
 
+    def test_the_head_is_in_the_schema(self) -> None:
+        self.assertLessEqual(self.HEAD, set(printed("schema", "answer")["properties"]))
+
     SCHEMAS = {"findings": pb.Findings, "manifest": pb.Run, "gate": pb.GateResult, "comparison": pb.Comparison}
     OWN = {"folder", "exit_code", "raw"}
+    HEAD = {"headline", "reasons", "next"}
 
     def test_every_attribute_is_in_the_schema(self) -> None:
         for of, kind in self.SCHEMAS.items():
@@ -198,7 +225,7 @@ class Schemas(unittest.TestCase):
             seen = set()
             for node, cls in walk(schema, schema, kind):
                 known = properties(schema, node)
-                own = {field.name.rstrip("_") for field in dataclasses.fields(cls)} - self.OWN
+                own = {field.name.rstrip("_") for field in dataclasses.fields(cls)} - self.OWN - self.HEAD
                 self.assertLessEqual(own, known, f"{of}: {cls.__name__}")
                 required = {f.name.rstrip("_") for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING} - self.OWN
                 self.assertLessEqual(required, everywhere(schema, node), f"{of}: {cls.__name__} needs a field that may be missing")
@@ -283,20 +310,24 @@ class Notebook(Case):
             self.assertEqual(_binary.seconds_left(line), seconds, line)
 
     def test_a_notebook_has_a_bar(self) -> None:
-        shown = []
+        shown: List[str] = []
 
         class Handle:
-            def update(self, html: Any, raw: bool) -> None:
+            def update(self, html: Dict[str, str], raw: bool) -> None:
                 shown.append(html["text/html"])
 
+        def display(html: Dict[str, str], raw: bool, display_id: bool) -> Handle:
+            Handle().update(html, raw)
+            return Handle()
+
         shell = mock.Mock(kernel=object())
-        display = mock.Mock(display=lambda *a, **k: Handle())
-        modules = {"IPython": mock.Mock(get_ipython=lambda: shell), "IPython.display": display}
+        modules = {"IPython": mock.Mock(get_ipython=lambda: shell), "IPython.display": mock.Mock(display=display)}
         with engine() as url, mock.patch.dict(sys.modules, modules):
             pb.run(url, rate="20/s", for_="2s", out="run")
-        self.assertTrue(any("left" in html for html in shown), shown)
-        self.assertIn('value="1.000"', shown[-1])
-        self.assertTrue(all("<script" not in html for html in shown))
+        shares = [float(html.split('value="')[1].split('"')[0]) for html in shown[:-1]]
+        self.assertEqual(shares, sorted(shares))
+        self.assertTrue(0 < shares[-1] < 1, shown)
+        self.assertEqual(shown[-1], "")
         with mock.patch.dict(sys.modules, modules):
             self.assertIsNone(_binary._bar("run", False))
 

@@ -79,10 +79,10 @@ def call(
 ) -> Dict[str, Any]:
     """Runs a command and returns its JSON, with the key `exit_code`. Fails with `PlimsollError` if the command has no result."""
     words = [binary(), command, "--format=json", *arguments(flags), *extra, "--", *(os.fspath(word) for word in positional)]
-    # A session of its own, so that Ctrl-C reaches the binary once and it ends its load in order.
+    # In the process group of this interpreter, so that the end of a notebook's kernel ends the load too.
     try:
         process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", errors="replace", start_new_session=True
+            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", errors="replace"
         )
     except OSError as error:
         raise PlimsollError(f"{words[0]}: {error.strerror}", "PLIMSOLL_BIN names the binary", 5) from error
@@ -92,10 +92,15 @@ def call(
     stderr = process.stderr
 
     def listen() -> None:
+        shows = bar is not None
         for line in stderr:
             lines.append(line.rstrip())
-            if bar is not None:
-                bar.show(lines[-1])
+            # A display that fails must not stop the reading: a full pipe would stop the load.
+            try:
+                if bar is not None and shows:
+                    bar.show(lines[-1])
+            except Exception:
+                shows = False
 
     listener = threading.Thread(target=listen, daemon=True)
     listener.start()
@@ -104,8 +109,13 @@ def call(
             text = stdout.read()
         code = process.wait()
     except BaseException:
-        process.send_signal(signal.SIGINT)
-        process.wait()
+        # One signal drains the load, a second one stops it at once.
+        while process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait()
+            except KeyboardInterrupt:
+                continue
         raise
     finally:
         listener.join()
@@ -121,9 +131,9 @@ def _result(text: str, lines: Sequence[str], code: int) -> Dict[str, Any]:
     except ValueError:
         document = None
     if isinstance(document, dict) and "error" not in document and code not in _NO_RESULT:
-        # An envelope has its figures under `data`.
-        data = document.get("data")
-        return {**document, **(data if isinstance(data, dict) else {}), "exit_code": code}
+        # Head and data become one object. A field of both is that of the data.
+        data: Dict[str, Any] = document.pop("data", None) or {}
+        return {**document, **data, "exit_code": code}
     told = document.get("error") if isinstance(document, dict) else None
     if isinstance(told, dict):
         raise PlimsollError(str(told.get("message", "")), str(told.get("hint") or ""), code)
@@ -147,34 +157,34 @@ def seconds_left(line: str) -> Optional[float]:
 
 
 class _Bar:
-    """A progress bar in a notebook, or a line on stderr elsewhere. It is read from the progress lines of the binary."""
+    """A progress bar in a notebook, or lines on stderr elsewhere. Its share is read from the progress lines of the binary."""
 
     def __init__(self, command: str, display: Any) -> None:
         self.command = command
+        self.display = display
+        self.handle: Any = None
         self.began = time.monotonic()
         self.share = 0.0
-        self.handle = display(self._html(""), raw=True, display_id=True) if display else None
-
-    def _html(self, line: str) -> Dict[str, str]:
-        text = f"{self.command}: {line.strip()}"
-        return {
-            "text/plain": text,
-            "text/html": f'<progress max="1" value="{self.share:.3f}"></progress> <code>{html.escape(text)}</code>',
-        }
 
     def show(self, line: str) -> None:
+        """Shows a progress line. A bar appears with the first one, so that a quick command has none."""
         left, passed = seconds_left(line), time.monotonic() - self.began
         if left is not None and passed + left > 0:
             self.share = max(self.share, passed / (passed + left))
-        if self.handle is not None:
-            self.handle.update(self._html(line), raw=True)
+        text = f"{self.command}: {line.strip()}"
+        if self.display is None:
+            print(f"{self.share:4.0%} {text}", file=sys.stderr)
+            return
+        shown = {"text/plain": text, "text/html": f'<progress max="1" value="{self.share:.3f}"></progress> <code>{html.escape(text)}</code>'}
+        if self.handle is None:
+            self.handle = self.display(shown, raw=True, display_id=True)
         else:
-            print(f"{self.share:4.0%} {self.command}: {line.strip()}", file=sys.stderr)
+            self.handle.update(shown, raw=True)
 
     def close(self) -> None:
+        """Removes the bar."""
         if self.handle is not None:
-            self.share = 1.0
-            self.handle.update(self._html("done"), raw=True)
+            self.handle.update({"text/plain": "", "text/html": ""}, raw=True)
 
 
 def _bar(command: str, progress: Optional[bool]) -> Optional[_Bar]:

@@ -261,7 +261,7 @@ class RunState(Result):
 
 @dataclass(frozen=True)
 class Run(Result):
-    """A run: its manifest as `raw`, its findings, and its tables as data frames."""
+    """A run: its manifest as `raw`, its findings, and its tables as data frames. `next` holds commands that explain it."""
 
     folder: str
     id: str
@@ -273,6 +273,9 @@ class Run(Result):
     findings: Optional[Findings] = field(default=None, repr=False)
     label: Optional[str] = None
     flags: Tuple[str, ...] = ()
+    headline: Optional[str] = None
+    reasons: Tuple[str, ...] = ()
+    next: Tuple[str, ...] = ()
     exit_code: int = 0
 
     @property
@@ -331,10 +334,11 @@ class Run(Result):
             counts = [str(summary.counts.requests), str(summary.counts.failed)]
             rows.append([str(summary.level), str(summary.load), *counts, *map(_ms, shown), level.validity.verdict])
         lines = [f"{found.traffic}: {name} {line}" for found in self.lines for name, line in found._named()]
+        headline = [self.headline] if self.headline else []
         reasons = self.findings.validity.reasons if self.findings else ()
         advice = [f"{reason.figure}: {reason.means}; {reason.advice}" for reason in reasons]
         head = ["level", "load", "requests", "failed", "ttft p50", "ttft p99", "tpot p50", "e2e p99", "trust"]
-        return _html(f"{self.kind} {self.label or self.folder}: {self.verdict or self.progress.state}", lines + advice, head, rows)
+        return _html(f"{self.kind} {self.label or self.folder}: {self.verdict or self.progress.state}", headline + lines + advice, head, rows)
 
 
 @dataclass(frozen=True)
@@ -374,6 +378,8 @@ class GateResult(Result):
     cut: Tuple[str, ...] = ()
     measured_s: float = 0.0
     baseline: Optional[str] = None
+    reasons: Tuple[str, ...] = ()
+    next: Tuple[str, ...] = ()
     exit_code: int = 0
 
     @property
@@ -396,7 +402,8 @@ class Effect(Result):
     upper: float
 
     def __str__(self) -> str:
-        return f"{self.value:.3g} [{self.lower:.3g}, {self.upper:.3g}] {self.scale}"
+        unit = " ×" if self.scale == "ratio" else f" ({self.scale})"
+        return f"{self.value:.3g}{unit} [{self.lower:.3g}, {self.upper:.3g}]"
 
 
 @dataclass(frozen=True)
@@ -458,6 +465,9 @@ class Comparison(Result):
     lines: Tuple[ComparedFigure, ...] = field(repr=False)
     differences: Tuple[Difference, ...] = ()
     notes: Tuple[str, ...] = ()
+    headline: Optional[str] = None
+    reasons: Tuple[str, ...] = ()
+    next: Tuple[str, ...] = ()
     exit_code: int = 0
 
     def _repr_html_(self) -> str:
@@ -467,7 +477,7 @@ class Comparison(Result):
 
 
 def _ms(reading: Optional[Reading]) -> str:
-    return "" if reading is None or reading.value is None else f"{reading.value * 1e3:.3g} ms"
+    return "–" if reading is None or reading.value is None else f"{reading.value * 1e3:.3g} ms"
 
 
 def _html(title: str, notes: Iterable[str], head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
