@@ -273,7 +273,7 @@ impl Gate<'_> {
         matches!(level.offer, Offer::Rate(_))
             && self.base.is_none()
             && self.trace.is_none()
-            && self.scenario.sessions.is_none()
+            && self.scenario.prompts.sessions.is_none()
             && !measure.is_shard()
     }
 
